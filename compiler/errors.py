@@ -1,0 +1,27 @@
+"""The errors that reach people: one sentence each, with what, where, got and allowed."""
+
+from __future__ import annotations
+
+
+class TunefarmError(Exception):
+    """A user's mistake or a fact of the environment, told in one sentence."""
+
+
+class ModelError(TunefarmError):
+    """A model that cannot be imported."""
+
+
+class ShapeError(TunefarmError):
+    """Shapes or types that do not fit an operator."""
+
+
+class TargetError(TunefarmError):
+    """A target string that names nothing we can build for."""
+
+
+class ScheduleError(TunefarmError):
+    """A schedule step that cannot be applied; the search counts it and goes on."""
+
+
+class BuildError(TunefarmError):
+    """A program that cannot be turned into code."""

@@ -1,0 +1,174 @@
+"""The graph IR: an immutable expression DAG with static tensor types.
+
+Every expression carries its type from birth: ``ops.call`` infers it. Nodes compare by identity;
+``compiler/structural.py`` has the memoised structural hash and equality, ``compiler/printer.py``
+the text form.
+
+    module  ::= IRModule { name: Function }
+    expr    ::= Var | Constant | Call(op | Function, args, attrs) | Tuple | TupleGetItem
+    type    ::= TensorType(shape, dtype) | TupleType(fields)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import prod
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+AttrValue: TypeAlias = "int | float | str | bool | tuple[AttrValue, ...] | None"
+Attrs: TypeAlias = Mapping[str, AttrValue]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """A dense tensor: static shape, and a dtype named as in NumPy ("float32", "bfloat16", …)."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, slots=True)
+class TupleType:
+    fields: tuple[TensorType, ...]
+
+    def __str__(self) -> str:
+        return f"({', '.join(map(str, self.fields))})"
+
+
+Type: TypeAlias = TensorType | TupleType
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Var:
+    """A parameter of a function."""
+
+    name: str
+    type: TensorType
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Constant:
+    """A tensor known at build time. ``name`` is the model's own, kept for messages."""
+
+    data: NDArray[np.generic]
+    name: str = ""
+
+    @property
+    def type(self) -> TensorType:
+        return TensorType(self.data.shape, self.data.dtype.name)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Call:
+    """An operator, or a primitive (fused) function, applied to arguments."""
+
+    op: str | Function
+    args: tuple[Expr, ...]
+    attrs: Attrs
+    type: Type
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tuple:
+    fields: tuple[Expr, ...]
+
+    @property
+    def type(self) -> TupleType:
+        return TupleType(tuple(tensor_type(f) for f in self.fields))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TupleGetItem:
+    value: Expr
+    index: int
+
+    @property
+    def type(self) -> TensorType:
+        assert isinstance(self.value.type, TupleType)
+        return self.value.type.fields[self.index]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Function:
+    """Parameters and a body. ``attrs["primitive"]`` marks a fused function (one kernel)."""
+
+    params: tuple[Var, ...]
+    body: Expr
+    attrs: Attrs = field(default_factory=dict)
+
+    @property
+    def type(self) -> Type:
+        """The type of the result."""
+        return self.body.type
+
+
+Expr: TypeAlias = Var | Constant | Call | Tuple | TupleGetItem
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IRModule:
+    """Named functions; ``"main"`` is the model. ``output_names`` name main's results in order."""
+
+    functions: Mapping[str, Function]
+    output_names: tuple[str, ...] = ("output",)
+
+    @property
+    def main(self) -> Function:
+        return self.functions["main"]
+
+    def with_main(self, main: Function) -> IRModule:
+        return IRModule({**self.functions, "main": main}, self.output_names)
+
+    def __str__(self) -> str:
+        from tunefarm.compiler.printer import print_module
+
+        return print_module(self)
+
+
+def tensor_type(expr: Expr) -> TensorType:
+    """The type of an expression that is known to be one tensor."""
+    if not isinstance(expr.type, TensorType):
+        raise TypeError(f"expected one tensor, got {expr.type}")
+    return expr.type
+
+
+def children(expr: Expr) -> tuple[Expr, ...]:
+    match expr:
+        case Call():
+            return expr.args
+        case Tuple():
+            return expr.fields
+        case TupleGetItem():
+            return (expr.value,)
+        case _:
+            return ()
+
+
+def post_order(root: Expr) -> list[Expr]:
+    """Every distinct expression below ``root``, each after its operands (iterative)."""
+    order: list[Expr] = []
+    done: set[int] = set()
+    stack: list[tuple[Expr, bool]] = [(root, False)]
+    while stack:
+        node, expanded = stack.pop()
+        if id(node) in done:
+            continue
+        if expanded:
+            done.add(id(node))
+            order.append(node)
+        else:
+            stack.append((node, True))
+            stack.extend((child, False) for child in reversed(children(node)))
+    return order

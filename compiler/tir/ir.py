@@ -1,0 +1,298 @@
+"""The loop IR on one page (Feng et al., "TensorIR", 2022).
+
+    program ::= PrimFunc(params, body)              params: Buffers; inputs first, then outputs
+    stmt    ::= For(var, start, extent, kind, body)
+              | Block(name, iters, bindings, predicate, init, body)    what is computed
+              | Store(buffer, indices, value) | If(condition, then, orelse)
+              | Allocate(buffer, body) | Seq(stmts)
+    expr    ::= Var | Const | Binary(op, a, b) | Cast(value) | Select(condition, a, b)
+              | Load(buffer, indices) | Intrinsic(name, args)
+
+A ``Block`` says what is computed: its iterators (spatial or reduce), one store as body, and for a
+reduction the store that initialises it. The loops around it say how: ``bindings`` gives each
+iterator's value in terms of the loop variables. Lowering replaces blocks by plain loops.
+
+Integers are int64 in index positions. Booleans have dtype "bool". Nodes compare by identity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal, TypeAlias
+
+BinaryOp: TypeAlias = Literal[
+    "add", "sub", "mul", "div", "floordiv", "floormod", "min", "max",
+    "lt", "le", "gt", "ge", "eq", "ne", "and", "or", "xor",
+    "bitand", "bitor", "bitxor", "shl", "shr",
+]  # fmt: skip
+COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
+
+# Unary and n-ary functions of scalars. Their NumPy meaning is in ``interpreter.py``.
+INTRINSICS = frozenset({
+    "exp", "log", "log2", "log1p", "expm1", "sqrt", "rsqrt", "tanh", "erf", "sin", "cos", "tan",
+    "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "pow", "fmod", "floor",
+    "ceil", "round", "trunc", "abs", "not", "isnan", "isinf", "fma", "bitnot", "popcount",
+    "prefetch",
+})  # fmt: skip
+
+
+class LoopKind(StrEnum):
+    SERIAL = "serial"
+    PARALLEL = "parallel"
+    VECTORIZED = "vectorized"
+    UNROLLED = "unrolled"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Buffer:
+    """A dense row-major array. ``scope`` is where it lives: "global" (an argument, or the arena),
+    "local" (a tile on the stack) or "register" (a tile whose elements become SSA values)."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    scope: str = "global"
+
+    def __getitem__(self, indices: Expr | int | tuple[Expr | int, ...]) -> Load:
+        items = indices if isinstance(indices, tuple) else (indices,)
+        return Load(self, tuple(as_expr(i) for i in items))
+
+
+class _Arithmetic:
+    """Operators on expressions: ``i * 4 + j``. Comparisons are methods, since ``==`` is identity."""
+
+    __slots__ = ()
+    dtype: str
+
+    def __add__(self, other: Operand) -> Expr:
+        return binary("add", self, other)
+
+    def __radd__(self, other: Operand) -> Expr:
+        return binary("add", other, self)
+
+    def __sub__(self, other: Operand) -> Expr:
+        return binary("sub", self, other)
+
+    def __rsub__(self, other: Operand) -> Expr:
+        return binary("sub", other, self)
+
+    def __mul__(self, other: Operand) -> Expr:
+        return binary("mul", self, other)
+
+    def __rmul__(self, other: Operand) -> Expr:
+        return binary("mul", other, self)
+
+    def __truediv__(self, other: Operand) -> Expr:
+        return binary("div", self, other)
+
+    def __rtruediv__(self, other: Operand) -> Expr:
+        return binary("div", other, self)
+
+    def __floordiv__(self, other: Operand) -> Expr:
+        return binary("floordiv", self, other)
+
+    def __mod__(self, other: Operand) -> Expr:
+        return binary("floormod", self, other)
+
+    def __neg__(self) -> Expr:
+        return binary("sub", Const(0, self.dtype), self)
+
+    def __lt__(self, other: Operand) -> Expr:
+        return binary("lt", self, other)
+
+    def __le__(self, other: Operand) -> Expr:
+        return binary("le", self, other)
+
+    def __gt__(self, other: Operand) -> Expr:
+        return binary("gt", self, other)
+
+    def __ge__(self, other: Operand) -> Expr:
+        return binary("ge", self, other)
+
+    def equal(self, other: Operand) -> Expr:
+        return binary("eq", self, other)
+
+    def __and__(self, other: Operand) -> Expr:
+        return binary("and", self, other)
+
+    def __or__(self, other: Operand) -> Expr:
+        return binary("or", self, other)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Var(_Arithmetic):
+    name: str
+    dtype: str = "int64"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Const(_Arithmetic):
+    value: int | float | bool
+    dtype: str = "int64"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Binary(_Arithmetic):
+    op: BinaryOp
+    a: Expr
+    b: Expr
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cast(_Arithmetic):
+    value: Expr
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Select(_Arithmetic):
+    """``a`` where the condition holds, else ``b``. A load in the branch not taken is not made."""
+
+    condition: Expr
+    a: Expr
+    b: Expr
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Load(_Arithmetic):
+    buffer: Buffer
+    indices: tuple[Expr, ...]
+
+    @property
+    def dtype(self) -> str:  # type: ignore[override]
+        return self.buffer.dtype
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Intrinsic(_Arithmetic):
+    name: str
+    args: tuple[Expr, ...]
+    dtype: str
+
+
+Expr: TypeAlias = Var | Const | Binary | Cast | Select | Load | Intrinsic
+Operand: TypeAlias = "_Arithmetic | Expr | int | float"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IterVar:
+    """A block's iterator: ``var`` ranges over [0, extent)."""
+
+    var: Var
+    extent: int
+    kind: Literal["spatial", "reduce"] = "spatial"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Store:
+    buffer: Buffer
+    indices: tuple[Expr, ...]
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class For:
+    """``for var in [start, start + extent)``."""
+
+    var: Var
+    extent: Expr
+    body: Stmt
+    kind: LoopKind = LoopKind.SERIAL
+    start: Expr = field(default_factory=lambda: Const(0))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class If:
+    condition: Expr
+    then: Stmt
+    orelse: Stmt | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Seq:
+    stmts: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Allocate:
+    """``buffer`` lives during ``body``."""
+
+    buffer: Buffer
+    body: Stmt
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """``body`` once for every value of the iterators at which ``predicate`` holds.
+
+    ``init`` is stored where every reduce iterator is at its first value; a sum over ``k`` has
+    ``init: C[i] = 0`` and ``body: C[i] = C[i] + A[i, k]``.
+    """
+
+    name: str
+    iters: tuple[IterVar, ...]
+    bindings: tuple[Expr, ...]
+    body: Stmt
+    init: Stmt | None = None
+    predicate: Expr | None = None
+
+
+Stmt: TypeAlias = For | Block | Store | If | Seq | Allocate
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PrimFunc:
+    """A function over buffers. ``outputs`` counts the last params that are written.
+
+    ``buffers`` are the intermediate arrays that are not yet placed by an ``Allocate``.
+    ``layouts`` records, for a constant parameter, the packing that the schedule asked for
+    (parameter index → ``PackedLayout``): whoever calls the function packs the tensor once.
+    """
+
+    name: str
+    params: tuple[Buffer, ...]
+    body: Stmt
+    outputs: int = 1
+    buffers: tuple[Buffer, ...] = ()
+    layouts: Mapping[int, PackedLayout] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        from tunefarm.compiler.tir.printer import print_program
+
+        return print_program(self)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedLayout:
+    """A constant operand's packing: split each dimension by ``factors``, then permute.
+
+    Dimension d becomes (⌈extent / Π factors[d]⌉, *factors[d]), padded with zeros; ``order``
+    permutes all the resulting dimensions. ``transforms`` names a value transform applied first
+    (for instance a Winograd filter transform), "" for none.
+    """
+
+    factors: tuple[tuple[int, ...], ...]
+    order: tuple[int, ...]
+    transform: str = ""
+
+
+def as_expr(value: Operand, dtype: str = "int64") -> Expr:
+    """A Python number becomes a constant of ``dtype``; an expression stays."""
+    if isinstance(value, (int, float)):
+        return Const(value, dtype)
+    return value  # type: ignore[return-value]
+
+
+def binary(op: BinaryOp, a: Operand, b: Operand) -> Expr:
+    """Build ``a op b``; a Python number takes the other side's dtype; constants are folded."""
+    dtype = a.dtype if not isinstance(a, (int, float)) else b.dtype  # type: ignore[union-attr]
+    x, y = as_expr(a, dtype), as_expr(b, dtype)
+    if x.dtype != y.dtype:
+        raise TypeError(f"{op}: operands have different dtypes, {x.dtype} and {y.dtype}")
+    from tunefarm.compiler.tir.simplify import fold_binary
+
+    return fold_binary(op, x, y)

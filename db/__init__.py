@@ -1,0 +1,1 @@
+"""The tuning database: record types, schema, migrations and queries."""

@@ -1,0 +1,3 @@
+"""tunefarm: an autotuning service with a measurement farm."""
+
+__version__ = "0.1.0"
