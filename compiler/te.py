@@ -83,13 +83,15 @@ def compute(
     f: Callable[..., Operand | Reduce],
     name: str = "compute",
     dtype: str | None = None,
+    axis_names: Sequence[str] | None = None,
 ) -> Tensor:
     """The tensor whose element at ``(i, j, …)`` is ``f(i, j, …)``.
 
     ``f`` takes one index a dimension (or ``*indices``). It returns a scalar expression or a
-    reduction. ``dtype`` is needed only where the value is a Python number.
+    reduction. ``dtype`` is needed only where the value is a Python number. The axes are named
+    after ``f``'s parameters, or by ``axis_names``.
     """
-    names = _index_names(f, len(shape))
+    names = axis_names or _index_names(f, len(shape))
     axes = tuple(IterVar(Var(n), int(e)) for n, e in zip(names, shape, strict=True))
     value = f(*(a.var for a in axes))
     if not isinstance(value, Reduce):
