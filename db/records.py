@@ -84,7 +84,8 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A tuning job. ``claimed_by`` is the tuner process that runs it until ``claim_expires_at``."""
+    """A tuning job. ``claimed_by`` is the tuner process that runs it; each claim raises
+    ``claim_epoch`` and lasts ``claim_term_s`` unless it is renewed."""
 
     id: str
     target: str
@@ -98,6 +99,7 @@ class Job:
     claim_epoch: int = 0
     created_at: float = 0.0
     updated_at: float = 0.0
+    claim_term_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,3 +211,182 @@ class Best:
     promoted: bool
     verdict: Verdict | None = None
     speedup_over_default: float | None = None
+
+
+class Match(StrEnum):
+    """How close a found record is to the key that was asked for, best first."""
+
+    EXACT = "exact"
+    TARGET = "target"
+    COMPATIBLE = "compatible"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One answer to a look-up: same device model, same target, or a compatible target."""
+
+    best: Best
+    match: Match
+
+
+@dataclass(frozen=True, slots=True)
+class TrialKey:
+    """What a trial is stored once by; a retry keeps it."""
+
+    job: str
+    task: TaskKey
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Final:
+    """The outcome of a paired final of two stored trials. ``incumbent`` is the promoted trial of
+    the key that the challenger met, None if there was none; ``speedup`` is over it."""
+
+    key: BestKey
+    challenger: TrialKey
+    incumbent: TrialKey | None
+    verdict: Verdict
+    speedup: float | None = None
+    speedup_over_default: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Promotion:
+    """What a final changed: ``promoted`` tells whether the challenger now stands in the key, and
+    ``best`` is the key's best after the call."""
+
+    promoted: bool
+    best: Best | None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where one task stands; latencies in seconds, None before the first successful trial."""
+
+    task: TaskKey
+    summary: str = ""
+    flops: int = 0
+    weight: int = 0
+    ok: int = 0
+    failed: int = 0
+    pending: int = 0
+    best_s: float | None = None
+    default_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobUpdate:
+    """A job with the progress of its tasks and its failed trials by error kind."""
+
+    job: Job
+    progress: tuple[Progress, ...]
+    errors: Mapping[str, int]
+    cursor: int
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """Finished trials of a job in the order of their storage; ``pending`` are still under way."""
+
+    trials: tuple[Trial, ...]
+    cursor: int
+    pending: int
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """A page of past trials, newest first, with the texts of their workloads by key."""
+
+    trials: tuple[Trial, ...]
+    workloads: Mapping[str, str]
+    cursor: int
+    more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRequest:
+    """What a lease is asked for: a device that serves ``target``, of this model if one is named,
+    with these attributes. A higher priority goes first, then the older request."""
+
+    target: str
+    device_model: str = ""
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A trial that a worker holds, under the lease that brought it."""
+
+    key: TrialKey
+    lease: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A finished trial on its way to the tracker, under the lease that brought its request."""
+
+    lease: str
+    epoch: int
+    trial: Trial
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One candidate to measure on ``device``."""
+
+    device: str
+    lease: str
+    epoch: int
+    request: TrialRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A result that the tracker will not store; the worker drops it."""
+
+    key: TrialKey
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerState:
+    """What a worker tells with each Sync. ``worker`` is a name that outlives the process, and
+    ``incarnation`` one that does not; ``number`` rises with each Sync of an incarnation.
+    ``held`` names every trial that the worker has not answered in ``results``; ``capacity`` is
+    how many it will hold for each device."""
+
+    worker: str
+    incarnation: str
+    number: int
+    compiler_version: str
+    devices: tuple[Device, ...]
+    held: tuple[Held, ...] = ()
+    results: tuple[Result, ...] = ()
+    capacity: int = 8
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOrders:
+    """What the tracker answers: ``work`` the worker does not hold yet, held trials to
+    ``cancel``, results that are stored (``accepted``) or ``refused`` and may be forgotten.
+    A worker that gets no answer for ``term_s`` stops its kernels."""
+
+    work: tuple[Work, ...]
+    cancel: tuple[Held, ...]
+    accepted: tuple[TrialKey, ...]
+    refused: tuple[Refusal, ...]
+    term_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class FarmInfo:
+    """Facts of a running tracker; terms in seconds, ``started_at`` in seconds since the epoch."""
+
+    version: str
+    database: str
+    lease_term_s: float
+    claim_term_s: float
+    started_at: float
