@@ -1,0 +1,489 @@
+"""The one gRPC client of the farm, for workers, tuners, builds and the command line.
+
+Every call has a deadline. Every method may be repeated without harm (mutations carry a request id
+or a natural key), and is repeated, only when the tracker cannot be reached: for ``connect_s``
+seconds before the tracker has ever answered this client, for ``patience_s`` seconds afterwards
+(a tracker that restarts). All methods raise the errors of ``proto.errors``; TrackerUnavailable
+and TokenRefused can come from any of them. A client may be used from several threads.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+import grpc
+from tunefarm.db.records import (
+    BestKey,
+    Collected,
+    Device,
+    DeviceRequest,
+    FarmInfo,
+    Final,
+    Found,
+    History,
+    Job,
+    JobState,
+    JobUpdate,
+    Lease,
+    Progress,
+    Promotion,
+    TaskKey,
+    TrialKey,
+    TrialRequest,
+    WorkerOrders,
+    WorkerState,
+)
+from tunefarm.proto import convert, farm_pb2, farm_pb2_grpc
+from tunefarm.proto.errors import (
+    DOMAIN,
+    ERRORS,
+    FarmError,
+    InvalidRequest,
+    TrackerUnavailable,
+)
+from tunefarm.proto.keepalive import Keepalive
+from tunefarm.proto.rendezvous import read_rendezvous
+
+MAX_MESSAGE_BYTES = 64 << 20
+CALL_S = 15.0
+"""Deadline of a call in seconds, on top of the time a long poll may wait."""
+_SUBMIT_CHUNK = 256
+_BACKOFF_S = 0.05
+_MAX_BACKOFF_S = 1.0
+
+Request = TypeVar("Request")
+Reply = TypeVar("Reply")
+
+_CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.ping_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+
+class SyncCall:
+    """A worker's Sync on its way; a newer Sync ends it with orders that say nothing new."""
+
+    def __init__(self, client: FarmClient, future: Any) -> None:
+        self._client = client
+        self._future = future
+
+    def result(self) -> WorkerOrders:
+        """Wait for the tracker's orders; Superseded if a newer process of the worker is known."""
+        try:
+            reply: farm_pb2.SyncReply = self._future.result()
+        except grpc.FutureCancelledError as error:
+            raise TrackerUnavailable("the Sync was cancelled here") from error
+        except grpc.RpcError as error:
+            raise self._client._error(error, CALL_S) from error
+        self._client._answered = True
+        return convert.orders_from_wire(reply)
+
+    def cancel(self) -> None:
+        self._future.cancel()
+
+    def done(self) -> bool:
+        return bool(self._future.done())
+
+
+class FarmClient:
+    """A connection to the tracker at ``address`` (HOST:PORT) with the farm's ``token``."""
+
+    def __init__(
+        self,
+        address: str,
+        token: str = "",
+        *,
+        connect_s: float = 3.0,
+        patience_s: float = 30.0,
+    ) -> None:
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdigit():
+            raise InvalidRequest(f"{address!r} is not a tracker's address; write HOST:PORT")
+        self.address = address
+        self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
+        self._connect_s = connect_s
+        self._patience_s = patience_s
+        self._answered = False
+        self._channel = grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
+        self._farm: Any = farm_pb2_grpc.FarmStub(self._channel)  # type: ignore[no-untyped-call]
+        self._worker: Any = farm_pb2_grpc.WorkerStub(self._channel)  # type: ignore[no-untyped-call]
+
+    @staticmethod
+    def from_rendezvous(path: Path) -> FarmClient:
+        """A client of the tracker that wrote this file; InvalidRequest if it cannot be used."""
+        found = read_rendezvous(path)
+        return FarmClient(found.address, found.token)
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def __enter__(self) -> FarmClient:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def info(self) -> FarmInfo:
+        """Facts of the tracker; the cheapest way to see that one answers."""
+        reply: farm_pb2.InfoReply = self._call(self._farm.Info, farm_pb2.InfoRequest())
+        return FarmInfo(
+            version=reply.version,
+            database=reply.database,
+            lease_term_s=reply.lease_term_s,
+            claim_term_s=reply.claim_term_s,
+            started_at=reply.started_at,
+        )
+
+    # --- workers --------------------------------------------------------------------------------
+
+    def sync(self, state: WorkerState, wait_s: float) -> WorkerOrders:
+        """Tell the worker's state, get what it should do now; waits up to ``wait_s`` for news.
+
+        Not repeated here: the next Sync repairs what a lost one left. Superseded if a newer
+        process of the same worker is known.
+        """
+        return self.start_sync(state, wait_s).result()
+
+    def start_sync(self, state: WorkerState, wait_s: float) -> SyncCall:
+        """``sync`` in the background: start another with a higher number when there are results,
+        and the one under way ends at once."""
+        request = convert.worker_state_to_wire(state, wait_s)
+        future = self._worker.Sync.future(request, timeout=wait_s + CALL_S, metadata=self._metadata)
+        return SyncCall(self, future)
+
+    # --- leases ---------------------------------------------------------------------------------
+
+    def acquire(
+        self,
+        request: DeviceRequest,
+        *,
+        client: str,
+        job: Job | None = None,
+        request_id: str = "",
+        wait_s: float = 10.0,
+    ) -> Lease | None:
+        """A lease of a device that matches, or None if none came free within ``wait_s``.
+
+        ``job`` is the claimed job that the lease works for: its orphaned trials move to this
+        lease, and the lease ends when the claim does (ClaimLost if it has). Pass the same
+        ``request_id`` again to keep the place in the queue.
+        """
+        wire = farm_pb2.AcquireRequest(
+            request_id=request_id or _request_id(),
+            client=client,
+            job=job.id if job else "",
+            claim_epoch=job.claim_epoch if job else 0,
+            request=convert.device_request_to_wire(request),
+            wait_s=wait_s,
+        )
+        reply: farm_pb2.AcquireReply = self._call(self._farm.Acquire, wire, wait_s)
+        return convert.lease_from_wire(reply.lease) if reply.HasField("lease") else None
+
+    def renew(self, lease: Lease) -> Lease:
+        """The lease with a fresh deadline; LeaseLost if it has ended."""
+        wire = farm_pb2.RenewRequest(lease=lease.id, epoch=lease.epoch)
+        reply: farm_pb2.RenewReply = self._call(self._farm.Renew, wire, patience_s=lease.term_s / 3)
+        return convert.lease_from_wire(reply.lease)
+
+    def release(self, lease: Lease) -> None:
+        """End the lease; trials that are still under way wait for the job's next lease."""
+        self._call(self._farm.Release, farm_pb2.ReleaseRequest(lease=lease.id, epoch=lease.epoch))
+
+    def keep_lease(self, lease: Lease) -> Keepalive[Lease]:
+        """Renew the lease in the background until closed."""
+        return Keepalive(lambda: self.renew(lease), lease, lease.term_s)
+
+    # --- trials ---------------------------------------------------------------------------------
+
+    def submit(self, lease: Lease, requests: Sequence[TrialRequest]) -> tuple[TrialKey, ...]:
+        """Queue candidates on the leased device; returns the keys that were measured before.
+
+        When this returns, the trials survive the death of any process: each shows up once in
+        ``collect``. A key that is queued already is not queued again. LeaseLost if the lease has
+        ended (those accepted so far wait for the job's next lease).
+        """
+        done: list[TrialKey] = []
+        for start in range(0, len(requests), _SUBMIT_CHUNK):
+            chunk = requests[start : start + _SUBMIT_CHUNK]
+            wire = farm_pb2.SubmitRequest(
+                lease=lease.id,
+                epoch=lease.epoch,
+                requests=[convert.request_to_wire(request) for request in chunk],
+                workloads=convert.texts_of(chunk),
+            )
+            reply: farm_pb2.SubmitReply = self._call(self._farm.Submit, wire)
+            done += [convert.trial_key_from_wire(key) for key in reply.done]
+        return tuple(done)
+
+    def collect(
+        self, job: str, cursor: int = 0, *, wait_s: float = 0.0, limit: int = 1000
+    ) -> Collected:
+        """Trials of the job stored after ``cursor`` (0: from its first), in storage order.
+
+        Waits up to ``wait_s`` for the first new one. The reply's cursor goes into the next call.
+        """
+        wire = farm_pb2.CollectRequest(job=job, cursor=cursor, limit=limit, wait_s=wait_s)
+        reply: farm_pb2.CollectReply = self._call(self._farm.Collect, wire, wait_s)
+        trials = tuple(convert.trial_from_wire(trial) for trial in reply.trials)
+        return Collected(trials, reply.cursor, reply.pending)
+
+    def pending(self, job: str) -> tuple[TrialRequest, ...]:
+        """Submitted candidates of the job that have no result yet, oldest first."""
+        reply: farm_pb2.PendingReply = self._call(
+            self._farm.Pending, farm_pb2.PendingRequest(job=job)
+        )
+        return tuple(convert.request_from_wire(r, reply.workloads) for r in reply.requests)
+
+    # --- jobs -----------------------------------------------------------------------------------
+
+    def submit_job(self, job: Job) -> Job:
+        """Store a new job in state queued; with an id that is known, return the stored one.
+
+        An empty ``job.id`` gets a fresh one here.
+        """
+        wire = convert.job_to_wire(job)
+        wire.id = job.id or _request_id()
+        reply: farm_pb2.SubmitJobReply = self._call(
+            self._farm.SubmitJob, farm_pb2.SubmitJobRequest(job=wire)
+        )
+        return convert.job_from_wire(reply.job)
+
+    def claim_job(self, *, tuner: str, job: str = "", wait_s: float = 10.0) -> Job | None:
+        """Claim the job named, or the most urgent one that no live tuner runs; None if none.
+
+        The claim lasts ``claim_term_s`` unless renewed. NotFound if the job named is unknown,
+        ClaimLost if it is over.
+        """
+        wire = farm_pb2.ClaimJobRequest(
+            request_id=_request_id(), tuner=tuner, job=job, wait_s=wait_s
+        )
+        reply: farm_pb2.ClaimJobReply = self._call(self._farm.ClaimJob, wire, wait_s)
+        return convert.job_from_wire(reply.job) if reply.HasField("job") else None
+
+    def renew_job(self, job: Job) -> Job:
+        """The claimed job as it stands; ClaimLost if it was claimed again, finished, cancelled."""
+        wire = farm_pb2.RenewJobRequest(job=job.id, claim_epoch=job.claim_epoch)
+        reply: farm_pb2.RenewJobReply = self._call(
+            self._farm.RenewJob, wire, patience_s=job.claim_term_s / 3
+        )
+        return convert.job_from_wire(reply.job)
+
+    def keep_job(self, job: Job) -> Keepalive[Job]:
+        """Renew the claim in the background until closed."""
+        return Keepalive(lambda: self.renew_job(job), job, job.claim_term_s)
+
+    def release_job(self, job: Job) -> Job:
+        """Put a claimed job back into the queue, its trials kept; ClaimLost as in renew_job."""
+        wire = farm_pb2.ReleaseJobRequest(job=job.id, claim_epoch=job.claim_epoch)
+        reply: farm_pb2.ReleaseJobReply = self._call(self._farm.ReleaseJob, wire)
+        return convert.job_from_wire(reply.job)
+
+    def finish_job(self, job: Job, state: JobState, message: str = "") -> Job:
+        """End a claimed job as succeeded or failed; its leases end and queued trials go."""
+        wire = farm_pb2.FinishJobRequest(
+            job=job.id,
+            claim_epoch=job.claim_epoch,
+            state=convert.state_to_wire(state),
+            message=message,
+        )
+        reply: farm_pb2.FinishJobReply = self._call(self._farm.FinishJob, wire)
+        return convert.job_from_wire(reply.job)
+
+    def cancel(self, job: str, reason: str = "") -> Job:
+        """End a job whoever runs it, as cancelled; one that is over stays as it is."""
+        reply: farm_pb2.CancelReply = self._call(
+            self._farm.Cancel, farm_pb2.CancelRequest(job=job, reason=reason)
+        )
+        return convert.job_from_wire(reply.job)
+
+    def job(self, job: str) -> Job:
+        """The job as it stands; NotFound if there is none of this id."""
+        reply: farm_pb2.GetJobReply = self._call(self._farm.GetJob, farm_pb2.GetJobRequest(job=job))
+        return convert.job_from_wire(reply.job)
+
+    def jobs(self, states: Iterable[JobState] = (), limit: int = 100) -> tuple[Job, ...]:
+        """The latest jobs in these states (all states if none is named), newest first."""
+        wire = farm_pb2.ListJobsRequest(
+            states=[convert.state_to_wire(state) for state in states], limit=limit
+        )
+        reply: farm_pb2.ListJobsReply = self._call(self._farm.ListJobs, wire)
+        return tuple(convert.job_from_wire(job) for job in reply.jobs)
+
+    def watch_once(self, job: str, cursor: int = 0, *, wait_s: float = 0.0) -> JobUpdate:
+        """The job and its tasks' progress; waits up to ``wait_s`` for news after ``cursor``.
+
+        The job comes without its tasks' texts. NotFound if there is none of this id.
+        """
+        wire = farm_pb2.WatchRequest(job=job, cursor=cursor, wait_s=wait_s)
+        reply: farm_pb2.WatchReply = self._call(self._farm.Watch, wire, wait_s)
+        return JobUpdate(
+            job=convert.job_from_wire(reply.job),
+            progress=tuple(convert.progress_from_wire(p) for p in reply.progress),
+            errors=dict(reply.errors),
+            cursor=reply.cursor,
+        )
+
+    def watch(self, job: str, *, wait_s: float = 5.0) -> Iterator[JobUpdate]:
+        """Updates of the job until it is over; the last one has its final state.
+
+        Yields at least every ``wait_s`` seconds, with or without news.
+        """
+        cursor = 0
+        while True:
+            update = self.watch_once(job, cursor, wait_s=wait_s)
+            yield update
+            if update.job.state not in (JobState.QUEUED, JobState.RUNNING):
+                return
+            cursor = update.cursor
+
+    # --- records --------------------------------------------------------------------------------
+
+    def best(self, keys: Iterable[BestKey]) -> dict[BestKey, tuple[Found, ...]]:
+        """What is known for each key, closest first: same device model, same target, compatible
+        target; within each the promoted before the provisional. Empty where nothing is."""
+        wire = farm_pb2.BestRequest(keys=[convert.best_key_to_wire(key) for key in keys])
+        reply: farm_pb2.BestReply = self._call(self._farm.Best, wire)
+        return {
+            convert.best_key_from_wire(c.key): tuple(map(convert.found_from_wire, c.found))
+            for c in reply.candidates
+        }
+
+    def promote(self, final: Final) -> Promotion:
+        """Store a final's verdict and, if it is ``better``, put the challenger into the key
+        provided that ``final.incumbent`` still stands there (one compare-and-swap).
+
+        Trial 0 may also take an empty key with any verdict. NotFound if the challenger is no
+        stored successful trial.
+        """
+        wire = farm_pb2.PromoteRequest(request_id=_request_id(), final=convert.final_to_wire(final))
+        reply: farm_pb2.PromoteReply = self._call(self._farm.Promote, wire)
+        best = convert.best_from_wire(reply.best) if reply.HasField("best") else None
+        return Promotion(reply.promoted, best)
+
+    def history(
+        self,
+        target: str = "",
+        cursor: int = 0,
+        *,
+        workloads: Sequence[str] = (),
+        limit: int = 1000,
+    ) -> History:
+        """A page of past trials of all jobs, newest first, for warm starts.
+
+        Empty ``target`` and ``workloads`` mean all. The reply's cursor goes into the next call
+        while ``more`` is set.
+        """
+        wire = farm_pb2.HistoryRequest(
+            target=target, workloads=workloads, cursor=cursor, limit=limit
+        )
+        reply: farm_pb2.HistoryReply = self._call(self._farm.History, wire)
+        return History(
+            trials=tuple(convert.trial_from_wire(trial) for trial in reply.trials),
+            workloads=dict(reply.workloads),
+            cursor=reply.cursor,
+            more=reply.more,
+        )
+
+    def task_stats(self, tasks: Iterable[TaskKey]) -> dict[TaskKey, Progress]:
+        """Counts and best latency of each task over all jobs; tasks without a trial have zeros."""
+        wire = farm_pb2.TaskStatsRequest(tasks=[convert.task_to_wire(task) for task in tasks])
+        reply: farm_pb2.TaskStatsReply = self._call(self._farm.TaskStats, wire)
+        found = (convert.progress_from_wire(progress) for progress in reply.progress)
+        return {progress.task: progress for progress in found}
+
+    def devices(self) -> tuple[Device, ...]:
+        """Every device that ever registered; ``state`` is idle, leased or offline."""
+        reply: farm_pb2.DevicesReply = self._call(self._farm.Devices, farm_pb2.DevicesRequest())
+        return tuple(convert.device_from_wire(device) for device in reply.devices)
+
+    def leases(self) -> tuple[Lease, ...]:
+        """The live leases."""
+        reply: farm_pb2.DevicesReply = self._call(self._farm.Devices, farm_pb2.DevicesRequest())
+        return tuple(convert.lease_from_wire(lease) for lease in reply.leases)
+
+    # --- the call -------------------------------------------------------------------------------
+
+    def _call(
+        self,
+        method: Callable[..., Any],
+        request: Any,
+        wait_s: float = 0.0,
+        patience_s: float | None = None,
+    ) -> Any:
+        timeout_s = wait_s + CALL_S
+        patience_s = self._patience_s if patience_s is None else patience_s
+        started = time.monotonic()
+        backoff_s = _BACKOFF_S
+        while True:
+            try:
+                reply = method(request, timeout=timeout_s, metadata=self._metadata)
+                self._answered = True
+                return reply
+            except grpc.RpcError as error:
+                wanted_s = patience_s if self._answered else self._connect_s
+                left_s = wanted_s - (time.monotonic() - started)
+                if not _is_unavailable(error) or left_s <= 0:
+                    raise self._error(error, timeout_s) from error
+            time.sleep(min(left_s, backoff_s * random.uniform(0.5, 1.0)))
+            backoff_s = min(2 * backoff_s, _MAX_BACKOFF_S)
+
+    def _error(self, error: Any, timeout_s: float) -> FarmError:
+        """The domain error that a failed call carries or stands for."""
+        carried = _carried_error(error)
+        if carried is not None:
+            return carried
+        if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
+            return TrackerUnavailable(
+                f"the tracker at {self.address} did not answer within {timeout_s:.0f} s"
+            )
+        if _is_unavailable(error):
+            return TrackerUnavailable(
+                f"no tracker answers at {self.address}; start one with `tunefarm tracker`"
+            )
+        name = error.code().name
+        return FarmError(f"the tracker at {self.address} failed: {name}: {error.details()}")
+
+
+def _request_id() -> str:
+    return uuid.uuid4().hex
+
+
+def _is_unavailable(error: Any) -> bool:
+    """Whether the tracker could not be reached (or cut the call while it shut down)."""
+    if _carried_error(error) is not None:
+        return False
+    return error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+
+
+def _carried_error(error: Any) -> FarmError | None:
+    """The tracker's own error in the call's ``google.rpc.ErrorInfo``, if it has one."""
+    from google.rpc import error_details_pb2
+    from grpc_status import rpc_status
+
+    status = rpc_status.from_call(error)
+    for detail in status.details if status else ():
+        info = error_details_pb2.ErrorInfo()
+        if detail.Unpack(info) and info.domain == DOMAIN:
+            return ERRORS.get(info.reason, FarmError)(status.message)
+    return None

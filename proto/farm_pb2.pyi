@@ -1,0 +1,467 @@
+from tunefarm.proto import records_pb2 as _records_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Held(_message.Message):
+    __slots__ = ("key", "lease", "epoch")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    key: _records_pb2.TrialKey
+    lease: str
+    epoch: int
+    def __init__(self, key: _Optional[_Union[_records_pb2.TrialKey, _Mapping]] = ..., lease: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class Result(_message.Message):
+    __slots__ = ("lease", "epoch", "trial")
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TRIAL_FIELD_NUMBER: _ClassVar[int]
+    lease: str
+    epoch: int
+    trial: _records_pb2.Trial
+    def __init__(self, lease: _Optional[str] = ..., epoch: _Optional[int] = ..., trial: _Optional[_Union[_records_pb2.Trial, _Mapping]] = ...) -> None: ...
+
+class Work(_message.Message):
+    __slots__ = ("device", "lease", "epoch", "request")
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    device: str
+    lease: str
+    epoch: int
+    request: _records_pb2.TrialRequest
+    def __init__(self, device: _Optional[str] = ..., lease: _Optional[str] = ..., epoch: _Optional[int] = ..., request: _Optional[_Union[_records_pb2.TrialRequest, _Mapping]] = ...) -> None: ...
+
+class Refusal(_message.Message):
+    __slots__ = ("key", "reason")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    key: _records_pb2.TrialKey
+    reason: str
+    def __init__(self, key: _Optional[_Union[_records_pb2.TrialKey, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class SyncRequest(_message.Message):
+    __slots__ = ("worker", "incarnation", "number", "compiler_version", "devices", "held", "results", "capacity", "wait_s")
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    COMPILER_VERSION_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    CAPACITY_FIELD_NUMBER: _ClassVar[int]
+    WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    worker: str
+    incarnation: str
+    number: int
+    compiler_version: str
+    devices: _containers.RepeatedCompositeFieldContainer[_records_pb2.Device]
+    held: _containers.RepeatedCompositeFieldContainer[Held]
+    results: _containers.RepeatedCompositeFieldContainer[Result]
+    capacity: int
+    wait_s: float
+    def __init__(self, worker: _Optional[str] = ..., incarnation: _Optional[str] = ..., number: _Optional[int] = ..., compiler_version: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[_records_pb2.Device, _Mapping]]] = ..., held: _Optional[_Iterable[_Union[Held, _Mapping]]] = ..., results: _Optional[_Iterable[_Union[Result, _Mapping]]] = ..., capacity: _Optional[int] = ..., wait_s: _Optional[float] = ...) -> None: ...
+
+class SyncReply(_message.Message):
+    __slots__ = ("work", "workloads", "cancel", "accepted", "refused", "term_s")
+    class WorkloadsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    WORK_FIELD_NUMBER: _ClassVar[int]
+    WORKLOADS_FIELD_NUMBER: _ClassVar[int]
+    CANCEL_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    TERM_S_FIELD_NUMBER: _ClassVar[int]
+    work: _containers.RepeatedCompositeFieldContainer[Work]
+    workloads: _containers.ScalarMap[str, str]
+    cancel: _containers.RepeatedCompositeFieldContainer[Held]
+    accepted: _containers.RepeatedCompositeFieldContainer[_records_pb2.TrialKey]
+    refused: _containers.RepeatedCompositeFieldContainer[Refusal]
+    term_s: float
+    def __init__(self, work: _Optional[_Iterable[_Union[Work, _Mapping]]] = ..., workloads: _Optional[_Mapping[str, str]] = ..., cancel: _Optional[_Iterable[_Union[Held, _Mapping]]] = ..., accepted: _Optional[_Iterable[_Union[_records_pb2.TrialKey, _Mapping]]] = ..., refused: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ..., term_s: _Optional[float] = ...) -> None: ...
+
+class InfoRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class InfoReply(_message.Message):
+    __slots__ = ("version", "database", "lease_term_s", "claim_term_s", "started_at")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    DATABASE_FIELD_NUMBER: _ClassVar[int]
+    LEASE_TERM_S_FIELD_NUMBER: _ClassVar[int]
+    CLAIM_TERM_S_FIELD_NUMBER: _ClassVar[int]
+    STARTED_AT_FIELD_NUMBER: _ClassVar[int]
+    version: str
+    database: str
+    lease_term_s: float
+    claim_term_s: float
+    started_at: float
+    def __init__(self, version: _Optional[str] = ..., database: _Optional[str] = ..., lease_term_s: _Optional[float] = ..., claim_term_s: _Optional[float] = ..., started_at: _Optional[float] = ...) -> None: ...
+
+class AcquireRequest(_message.Message):
+    __slots__ = ("request_id", "client", "job", "claim_epoch", "request", "wait_s")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    CLAIM_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    client: str
+    job: str
+    claim_epoch: int
+    request: _records_pb2.DeviceRequest
+    wait_s: float
+    def __init__(self, request_id: _Optional[str] = ..., client: _Optional[str] = ..., job: _Optional[str] = ..., claim_epoch: _Optional[int] = ..., request: _Optional[_Union[_records_pb2.DeviceRequest, _Mapping]] = ..., wait_s: _Optional[float] = ...) -> None: ...
+
+class AcquireReply(_message.Message):
+    __slots__ = ("lease", "position", "matching")
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    MATCHING_FIELD_NUMBER: _ClassVar[int]
+    lease: _records_pb2.Lease
+    position: int
+    matching: int
+    def __init__(self, lease: _Optional[_Union[_records_pb2.Lease, _Mapping]] = ..., position: _Optional[int] = ..., matching: _Optional[int] = ...) -> None: ...
+
+class RenewRequest(_message.Message):
+    __slots__ = ("lease", "epoch")
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    lease: str
+    epoch: int
+    def __init__(self, lease: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class RenewReply(_message.Message):
+    __slots__ = ("lease",)
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    lease: _records_pb2.Lease
+    def __init__(self, lease: _Optional[_Union[_records_pb2.Lease, _Mapping]] = ...) -> None: ...
+
+class ReleaseRequest(_message.Message):
+    __slots__ = ("lease", "epoch")
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    lease: str
+    epoch: int
+    def __init__(self, lease: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class ReleaseReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class SubmitRequest(_message.Message):
+    __slots__ = ("lease", "epoch", "requests", "workloads")
+    class WorkloadsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    WORKLOADS_FIELD_NUMBER: _ClassVar[int]
+    lease: str
+    epoch: int
+    requests: _containers.RepeatedCompositeFieldContainer[_records_pb2.TrialRequest]
+    workloads: _containers.ScalarMap[str, str]
+    def __init__(self, lease: _Optional[str] = ..., epoch: _Optional[int] = ..., requests: _Optional[_Iterable[_Union[_records_pb2.TrialRequest, _Mapping]]] = ..., workloads: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class SubmitReply(_message.Message):
+    __slots__ = ("done",)
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    done: _containers.RepeatedCompositeFieldContainer[_records_pb2.TrialKey]
+    def __init__(self, done: _Optional[_Iterable[_Union[_records_pb2.TrialKey, _Mapping]]] = ...) -> None: ...
+
+class CollectRequest(_message.Message):
+    __slots__ = ("job", "cursor", "limit", "wait_s")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    cursor: int
+    limit: int
+    wait_s: float
+    def __init__(self, job: _Optional[str] = ..., cursor: _Optional[int] = ..., limit: _Optional[int] = ..., wait_s: _Optional[float] = ...) -> None: ...
+
+class CollectReply(_message.Message):
+    __slots__ = ("trials", "cursor", "pending")
+    TRIALS_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    PENDING_FIELD_NUMBER: _ClassVar[int]
+    trials: _containers.RepeatedCompositeFieldContainer[_records_pb2.Trial]
+    cursor: int
+    pending: int
+    def __init__(self, trials: _Optional[_Iterable[_Union[_records_pb2.Trial, _Mapping]]] = ..., cursor: _Optional[int] = ..., pending: _Optional[int] = ...) -> None: ...
+
+class PendingRequest(_message.Message):
+    __slots__ = ("job",)
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    def __init__(self, job: _Optional[str] = ...) -> None: ...
+
+class PendingReply(_message.Message):
+    __slots__ = ("requests", "workloads")
+    class WorkloadsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    WORKLOADS_FIELD_NUMBER: _ClassVar[int]
+    requests: _containers.RepeatedCompositeFieldContainer[_records_pb2.TrialRequest]
+    workloads: _containers.ScalarMap[str, str]
+    def __init__(self, requests: _Optional[_Iterable[_Union[_records_pb2.TrialRequest, _Mapping]]] = ..., workloads: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class SubmitJobRequest(_message.Message):
+    __slots__ = ("job",)
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    job: _records_pb2.Job
+    def __init__(self, job: _Optional[_Union[_records_pb2.Job, _Mapping]] = ...) -> None: ...
+
+class SubmitJobReply(_message.Message):
+    __slots__ = ("job",)
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    job: _records_pb2.Job
+    def __init__(self, job: _Optional[_Union[_records_pb2.Job, _Mapping]] = ...) -> None: ...
+
+class ClaimJobRequest(_message.Message):
+    __slots__ = ("request_id", "tuner", "job", "wait_s")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    TUNER_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    tuner: str
+    job: str
+    wait_s: float
+    def __init__(self, request_id: _Optional[str] = ..., tuner: _Optional[str] = ..., job: _Optional[str] = ..., wait_s: _Optional[float] = ...) -> None: ...
+
+class ClaimJobReply(_message.Message):
+    __slots__ = ("job",)
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    job: _records_pb2.Job
+    def __init__(self, job: _Optional[_Union[_records_pb2.Job, _Mapping]] = ...) -> None: ...
+
+class RenewJobRequest(_message.Message):
+    __slots__ = ("job", "claim_epoch")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    CLAIM_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    claim_epoch: int
+    def __init__(self, job: _Optional[str] = ..., claim_epoch: _Optional[int] = ...) -> None: ...
+
+class RenewJobReply(_message.Message):
+    __slots__ = ("job",)
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    job: _records_pb2.Job
+    def __init__(self, job: _Optional[_Union[_records_pb2.Job, _Mapping]] = ...) -> None: ...
+
+class ReleaseJobRequest(_message.Message):
+    __slots__ = ("job", "claim_epoch")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    CLAIM_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    claim_epoch: int
+    def __init__(self, job: _Optional[str] = ..., claim_epoch: _Optional[int] = ...) -> None: ...
+
+class ReleaseJobReply(_message.Message):
+    __slots__ = ("job",)
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    job: _records_pb2.Job
+    def __init__(self, job: _Optional[_Union[_records_pb2.Job, _Mapping]] = ...) -> None: ...
+
+class FinishJobRequest(_message.Message):
+    __slots__ = ("job", "claim_epoch", "state", "message")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    CLAIM_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    claim_epoch: int
+    state: _records_pb2.JobState
+    message: str
+    def __init__(self, job: _Optional[str] = ..., claim_epoch: _Optional[int] = ..., state: _Optional[_Union[_records_pb2.JobState, str]] = ..., message: _Optional[str] = ...) -> None: ...
+
+class FinishJobReply(_message.Message):
+    __slots__ = ("job",)
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    job: _records_pb2.Job
+    def __init__(self, job: _Optional[_Union[_records_pb2.Job, _Mapping]] = ...) -> None: ...
+
+class CancelRequest(_message.Message):
+    __slots__ = ("job", "reason")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    reason: str
+    def __init__(self, job: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class CancelReply(_message.Message):
+    __slots__ = ("job",)
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    job: _records_pb2.Job
+    def __init__(self, job: _Optional[_Union[_records_pb2.Job, _Mapping]] = ...) -> None: ...
+
+class GetJobRequest(_message.Message):
+    __slots__ = ("job",)
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    def __init__(self, job: _Optional[str] = ...) -> None: ...
+
+class GetJobReply(_message.Message):
+    __slots__ = ("job",)
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    job: _records_pb2.Job
+    def __init__(self, job: _Optional[_Union[_records_pb2.Job, _Mapping]] = ...) -> None: ...
+
+class ListJobsRequest(_message.Message):
+    __slots__ = ("states", "limit")
+    STATES_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    states: _containers.RepeatedScalarFieldContainer[_records_pb2.JobState]
+    limit: int
+    def __init__(self, states: _Optional[_Iterable[_Union[_records_pb2.JobState, str]]] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class ListJobsReply(_message.Message):
+    __slots__ = ("jobs",)
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    jobs: _containers.RepeatedCompositeFieldContainer[_records_pb2.Job]
+    def __init__(self, jobs: _Optional[_Iterable[_Union[_records_pb2.Job, _Mapping]]] = ...) -> None: ...
+
+class WatchRequest(_message.Message):
+    __slots__ = ("job", "cursor", "wait_s")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    cursor: int
+    wait_s: float
+    def __init__(self, job: _Optional[str] = ..., cursor: _Optional[int] = ..., wait_s: _Optional[float] = ...) -> None: ...
+
+class WatchReply(_message.Message):
+    __slots__ = ("job", "progress", "errors", "cursor")
+    class ErrorsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    ERRORS_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    job: _records_pb2.Job
+    progress: _containers.RepeatedCompositeFieldContainer[_records_pb2.Progress]
+    errors: _containers.ScalarMap[str, int]
+    cursor: int
+    def __init__(self, job: _Optional[_Union[_records_pb2.Job, _Mapping]] = ..., progress: _Optional[_Iterable[_Union[_records_pb2.Progress, _Mapping]]] = ..., errors: _Optional[_Mapping[str, int]] = ..., cursor: _Optional[int] = ...) -> None: ...
+
+class BestRequest(_message.Message):
+    __slots__ = ("keys",)
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    keys: _containers.RepeatedCompositeFieldContainer[_records_pb2.BestKey]
+    def __init__(self, keys: _Optional[_Iterable[_Union[_records_pb2.BestKey, _Mapping]]] = ...) -> None: ...
+
+class BestReply(_message.Message):
+    __slots__ = ("candidates",)
+    CANDIDATES_FIELD_NUMBER: _ClassVar[int]
+    candidates: _containers.RepeatedCompositeFieldContainer[Candidates]
+    def __init__(self, candidates: _Optional[_Iterable[_Union[Candidates, _Mapping]]] = ...) -> None: ...
+
+class Candidates(_message.Message):
+    __slots__ = ("key", "found")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    FOUND_FIELD_NUMBER: _ClassVar[int]
+    key: _records_pb2.BestKey
+    found: _containers.RepeatedCompositeFieldContainer[_records_pb2.Found]
+    def __init__(self, key: _Optional[_Union[_records_pb2.BestKey, _Mapping]] = ..., found: _Optional[_Iterable[_Union[_records_pb2.Found, _Mapping]]] = ...) -> None: ...
+
+class PromoteRequest(_message.Message):
+    __slots__ = ("request_id", "final")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    FINAL_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    final: _records_pb2.Final
+    def __init__(self, request_id: _Optional[str] = ..., final: _Optional[_Union[_records_pb2.Final, _Mapping]] = ...) -> None: ...
+
+class PromoteReply(_message.Message):
+    __slots__ = ("promoted", "best")
+    PROMOTED_FIELD_NUMBER: _ClassVar[int]
+    BEST_FIELD_NUMBER: _ClassVar[int]
+    promoted: bool
+    best: _records_pb2.Best
+    def __init__(self, promoted: _Optional[bool] = ..., best: _Optional[_Union[_records_pb2.Best, _Mapping]] = ...) -> None: ...
+
+class HistoryRequest(_message.Message):
+    __slots__ = ("target", "workloads", "cursor", "limit")
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    WORKLOADS_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    target: str
+    workloads: _containers.RepeatedScalarFieldContainer[str]
+    cursor: int
+    limit: int
+    def __init__(self, target: _Optional[str] = ..., workloads: _Optional[_Iterable[str]] = ..., cursor: _Optional[int] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class HistoryReply(_message.Message):
+    __slots__ = ("trials", "workloads", "cursor", "more")
+    class WorkloadsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    TRIALS_FIELD_NUMBER: _ClassVar[int]
+    WORKLOADS_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    trials: _containers.RepeatedCompositeFieldContainer[_records_pb2.Trial]
+    workloads: _containers.ScalarMap[str, str]
+    cursor: int
+    more: bool
+    def __init__(self, trials: _Optional[_Iterable[_Union[_records_pb2.Trial, _Mapping]]] = ..., workloads: _Optional[_Mapping[str, str]] = ..., cursor: _Optional[int] = ..., more: _Optional[bool] = ...) -> None: ...
+
+class TaskStatsRequest(_message.Message):
+    __slots__ = ("tasks",)
+    TASKS_FIELD_NUMBER: _ClassVar[int]
+    tasks: _containers.RepeatedCompositeFieldContainer[_records_pb2.TaskKey]
+    def __init__(self, tasks: _Optional[_Iterable[_Union[_records_pb2.TaskKey, _Mapping]]] = ...) -> None: ...
+
+class TaskStatsReply(_message.Message):
+    __slots__ = ("progress",)
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    progress: _containers.RepeatedCompositeFieldContainer[_records_pb2.Progress]
+    def __init__(self, progress: _Optional[_Iterable[_Union[_records_pb2.Progress, _Mapping]]] = ...) -> None: ...
+
+class DevicesRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DevicesReply(_message.Message):
+    __slots__ = ("devices", "leases")
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    LEASES_FIELD_NUMBER: _ClassVar[int]
+    devices: _containers.RepeatedCompositeFieldContainer[_records_pb2.Device]
+    leases: _containers.RepeatedCompositeFieldContainer[_records_pb2.Lease]
+    def __init__(self, devices: _Optional[_Iterable[_Union[_records_pb2.Device, _Mapping]]] = ..., leases: _Optional[_Iterable[_Union[_records_pb2.Lease, _Mapping]]] = ...) -> None: ...

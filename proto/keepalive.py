@@ -1,0 +1,71 @@
+"""Renewal of a lease or a claim in a background thread."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Generic, TypeVar
+
+from tunefarm.proto.errors import ClaimLost, FarmError, LeaseLost, NotFound
+
+T = TypeVar("T")
+
+
+class Keepalive(Generic[T]):
+    """Calls ``renew`` every third of ``term_s`` until closed.
+
+    ``latest`` is what it last returned. ``lost`` is set, and ``error`` says why, when the tracker
+    refuses or when a whole term has passed without an answer: what was renewed must then be
+    taken to belong to somebody else.
+    """
+
+    def __init__(self, renew: Callable[[], T], initial: T, term_s: float) -> None:
+        self.latest = initial
+        self.lost = threading.Event()
+        self.error: FarmError | None = None
+        self._renew = renew
+        self._term_s = term_s
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="tunefarm-renew", daemon=True)
+        self._thread.start()
+
+    def check(self) -> T:
+        """``latest``; raises what ended the renewal if it is lost."""
+        if self.error is not None:
+            raise self.error
+        return self.latest
+
+    def close(self) -> None:
+        self._closed.set()
+        self._thread.join(self._term_s)
+
+    def __enter__(self) -> Keepalive[T]:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _run(self) -> None:
+        answered = time.monotonic()
+        while not self._closed.wait(self._term_s / 3):
+            asked = time.monotonic()
+            try:
+                self.latest = self._renew()
+                answered = asked
+            except (LeaseLost, ClaimLost, NotFound) as error:
+                return self._give_up(error)
+            except FarmError as error:
+                if time.monotonic() - answered > self._term_s:
+                    return self._give_up(error)
+        return None
+
+    def _give_up(self, error: FarmError) -> None:
+        self.error = error
+        self.lost.set()

@@ -1,0 +1,72 @@
+"""The file in which a running tracker says where it listens and which token opens it."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tunefarm.proto.errors import InvalidRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Rendezvous:
+    """``address`` is HOST:PORT, ``token`` the farm's secret, ``database`` the tracker's URL."""
+
+    address: str
+    token: str
+    database: str = ""
+    pid: int = 0
+
+    @property
+    def port(self) -> int:
+        return int(self.address.rpartition(":")[2])
+
+
+def write_private(path: Path, text: str) -> None:
+    """Replace the file at once by one that only its owner can read (mode 0600)."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        scratch.replace(path)
+    except BaseException:
+        scratch.unlink(missing_ok=True)
+        raise
+
+
+def read_private(path: Path) -> str:
+    """The text of a secret's file; InvalidRequest if it is missing or others can read it."""
+    try:
+        mode = path.stat().st_mode & 0o777
+        if mode & 0o077:
+            raise InvalidRequest(
+                f"{path} has mode {mode:04o} and holds a token; run chmod 600 {path}"
+            )
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InvalidRequest(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def write_rendezvous(path: Path, rendezvous: Rendezvous) -> None:
+    write_private(path, json.dumps(asdict(rendezvous)) + "\n")
+
+
+def read_rendezvous(path: Path) -> Rendezvous:
+    """Where the tracker of this file listens; InvalidRequest if the file cannot be used."""
+    text = read_private(path)
+    try:
+        found = Rendezvous(**json.loads(text))
+        _ = found.port
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(f"{path} is not a tracker's rendezvous file; delete it") from error
+    return found
+
+
+def read_token(path: Path) -> str:
+    """The token in ``path``: a file of one line, or a rendezvous file."""
+    text = read_private(path).strip()
+    return read_rendezvous(path).token if text.startswith("{") else text
