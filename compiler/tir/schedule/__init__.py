@@ -1,1 +1,47 @@
+"""Schedule primitives: each is a function from a program to a program, printable after each."""
 
+from tunefarm.compiler.tir.schedule.blocks import (
+    cache_read,
+    cache_write,
+    compute_at,
+    compute_inline,
+    decompose_reduction,
+    packed_shape,
+    reads_of,
+    remaining_blocks,
+    reverse_compute_at,
+    set_scope,
+    transform_layout,
+)
+from tunefarm.compiler.tir.schedule.loops import (
+    fuse,
+    parallel,
+    reorder,
+    split,
+    unroll,
+    vectorize,
+)
+from tunefarm.compiler.tir.schedule.tree import find_block, find_loop, loops_of
+
+__all__ = [
+    "cache_read",
+    "cache_write",
+    "compute_at",
+    "compute_inline",
+    "decompose_reduction",
+    "find_block",
+    "find_loop",
+    "fuse",
+    "loops_of",
+    "packed_shape",
+    "parallel",
+    "reads_of",
+    "remaining_blocks",
+    "reorder",
+    "reverse_compute_at",
+    "set_scope",
+    "split",
+    "transform_layout",
+    "unroll",
+    "vectorize",
+]

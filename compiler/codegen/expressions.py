@@ -1,0 +1,713 @@
+"""Expressions: indices stay linear forms as long as they can, values become SSA."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tunefarm.compiler.codegen.builder import FunctionBuilder
+from tunefarm.compiler.codegen.types import (
+    constant,
+    is_float,
+    is_narrow_float,
+    is_unsigned,
+    memory_type,
+    scalar_type,
+    suffix,
+    vector_of,
+)
+from tunefarm.compiler.errors import BuildError, ScheduleError
+from tunefarm.compiler.target import Target, dtype_bytes
+from tunefarm.compiler.tir.ir import (
+    COMPARISONS,
+    Binary,
+    Buffer,
+    Cast,
+    Const,
+    Expr,
+    Intrinsic,
+    Load,
+    Select,
+    Var,
+)
+from tunefarm.compiler.tir.visit import walk_expr
+
+
+@dataclass(frozen=True, slots=True)
+class Lin:
+    """``const + Σ coefficient · ssa + lane · lane_number``: an int64 that needs no code yet."""
+
+    const: int
+    terms: tuple[tuple[str, int], ...] = ()
+    lane: int = 0
+
+    def plus(self, other: Lin, factor: int = 1) -> Lin:
+        total = dict(self.terms)
+        for name, coefficient in other.terms:
+            total[name] = total.get(name, 0) + factor * coefficient
+        terms = tuple((n, c) for n, c in total.items() if c)
+        return Lin(self.const + factor * other.const, terms, self.lane + factor * other.lane)
+
+    def scaled(self, factor: int) -> Lin:
+        if factor == 0:
+            return Lin(0)
+        terms = tuple((n, c * factor) for n, c in self.terms)
+        return Lin(self.const * factor, terms, self.lane * factor)
+
+
+@dataclass(frozen=True, slots=True)
+class Val:
+    """An SSA value or literal of a dtype, scalar or with ``lanes`` lanes."""
+
+    text: str
+    dtype: str
+    lanes: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One element (or vector) of a register buffer, named by its flat offset."""
+
+    buffer: Buffer
+    offset: int
+
+
+_FLOAT_OPS = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
+_INT_OPS = {"add": "add", "sub": "sub", "mul": "mul", "bitand": "and", "bitor": "or",
+            "bitxor": "xor", "and": "and", "or": "or", "xor": "xor", "shl": "shl"}  # fmt: skip
+_FLOAT_COMPARE = {"lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge", "eq": "oeq", "ne": "une"}
+_DIRECT = {"sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "round": "roundeven",
+           "trunc": "trunc", "abs": "fabs"}  # fmt: skip
+_HORIZONTAL = {"add": "fadd", "mul": "fmul", "max": "fmaximum", "min": "fminimum"}
+_HORIZONTAL_INT = {"add": "add", "mul": "mul", "max": "smax", "min": "smin", "or": "or", "and": "and"}
+
+
+class ExpressionEmitter:
+    """Evaluates expressions in an environment of loop variables."""
+
+    def __init__(self, target: Target, builder: FunctionBuilder, declares: set[str]) -> None:
+        self.target = target
+        self.builder = builder
+        self.declares = declares
+        self.env: dict[Var, Lin] = {}
+        self.pointers: dict[Buffer, str] = {}
+        self.constants: set[Buffer] = set()
+        self.read_only: set[Buffer] = set()
+        self.slots: dict[Slot, Val] = {}
+        self.lanes = 1
+        self.mask: str | None = None
+
+    # --- integers in index positions -----------------------------------------------------------
+
+    def index(self, expr: Expr) -> Lin | Val:
+        """An int64 expression as a linear form; a vector of integers only where it must be."""
+        match expr:
+            case Const(value):
+                return Lin(int(value))
+            case Var():
+                return self.env[expr]
+            case Binary("add" | "sub", a, b, _):
+                x, y = self.index(a), self.index(b)
+                if isinstance(x, Lin) and isinstance(y, Lin):
+                    return x.plus(y, 1 if expr.op == "add" else -1)
+                return self._int_op(expr.op, x, y)
+            case Binary("mul", a, b, _):
+                x, y = self.index(a), self.index(b)
+                if isinstance(x, Lin) and isinstance(y, Lin):
+                    if not y.terms and not y.lane:
+                        return x.scaled(y.const)
+                    if not x.terms and not x.lane:
+                        return y.scaled(x.const)
+                return self._int_op("mul", x, y)
+            case Binary("floordiv" | "floormod" | "min" | "max" | "div", a, b, _):
+                x, y = self.index(a), self.index(b)
+                folded = _fold(expr.op, x, y)
+                return folded if folded is not None else self._int_op(expr.op, x, y)
+            case _:
+                result = self.value(expr)
+                return Lin(0, ((result.text, 1),)) if result.lanes == 1 else result
+
+    def _int_op(self, op: str, x: Lin | Val, y: Lin | Val) -> Lin | Val:
+        varying = any(isinstance(v, Val) or v.lane for v in (x, y))
+        a, b = self.int_value(x, varying), self.int_value(y, varying)
+        result = self.arithmetic(op, a, b)
+        return result if varying else Lin(0, ((result.text, 1),))
+
+    def scalar_int(self, lin: Lin) -> str:
+        """A linear form without lanes as an i64, its terms added from the outermost inwards."""
+        b = self.builder
+        text = str(lin.const)
+        ordered = sorted(lin.terms, key=lambda t: b.depth_of.get(t[0], 0))
+        total = "" if lin.const == 0 and ordered else text
+        for name, coefficient in ordered:
+            term = name
+            if coefficient != 1:
+                term = b.pure(f"mul nsw i64 {name}, {coefficient}", [name])
+            total = b.pure(f"add nsw i64 {total}, {term}", [total, term]) if total else term
+        return total
+
+    def int_value(self, value: Lin | Val, as_vector: bool = False) -> Val:
+        if isinstance(value, Val):
+            return value
+        scalar = Lin(value.const, value.terms)
+        if not as_vector and value.lane == 0:
+            return Val(self.scalar_int(scalar), "int64")
+        base = self.splat(Val(self.scalar_int(scalar), "int64"))
+        if value.lane == 0:
+            return base
+        steps = ", ".join(f"i64 {value.lane * n}" for n in range(self.lanes))
+        text = self.builder.pure(f"add <{self.lanes} x i64> {base.text}, <{steps}>", [base.text])
+        return Val(text, "int64", self.lanes)
+
+    def decide(self, condition: Expr) -> bool | None:
+        """The condition's value if it is the same for all lanes and known now."""
+        match condition:
+            case Const(value):
+                return bool(value)
+            case Binary("and", a, b, _):
+                x, y = self.decide(a), self.decide(b)
+                return False if x is False or y is False else True if x and y else None
+            case Binary("or", a, b, _):
+                x, y = self.decide(a), self.decide(b)
+                return True if x or y else False if x is False and y is False else None
+            case Binary(op, a, b, _) if op in COMPARISONS and a.dtype == "int64":
+                if not (_is_index(a) and _is_index(b)):
+                    return None
+                x, y = self.index(a), self.index(b)
+                if not (isinstance(x, Lin) and isinstance(y, Lin)):
+                    return None
+                difference = x.plus(y, -1)
+                if difference.terms:
+                    return None
+                ends = (difference.const, difference.const + difference.lane * (self.lanes - 1))
+                return _compare_range(op, min(ends), max(ends))
+            case _:
+                return None
+
+    def depends_on_lane(self, expr: Expr) -> bool:
+        if self.lanes == 1:
+            return False
+        for node in walk_expr(expr):
+            if isinstance(node, Var) and self.env[node].lane:
+                return True
+            if isinstance(node, Load) and node.buffer.scope == "register":
+                place = self.flat_index(node.buffer, node.indices)
+                if isinstance(place, Val) or place.lane:
+                    return True
+        return False
+
+    # --- addresses -----------------------------------------------------------------------------
+
+    def flat_index(self, buffer: Buffer, indices: Sequence[Expr]) -> Lin | Val:
+        total: Lin | Val = Lin(0)
+        stride = 1
+        for expr, extent in zip(reversed(indices), reversed(buffer.shape), strict=True):
+            part = self.index(expr)
+            if isinstance(part, Lin) and isinstance(total, Lin):
+                total = total.plus(part.scaled(stride))
+            else:
+                scaled = self._int_op("mul", part, Lin(stride))
+                total = self._int_op("add", total, scaled)
+            stride *= extent
+        return total
+
+    def address(self, buffer: Buffer, place: Lin) -> str:
+        """The pointer to an element (to lane 0): outer terms first, the constant last."""
+        b = self.builder
+        element = memory_type(buffer.dtype)
+        pointer = self.pointers[buffer]
+        for name, coefficient in sorted(place.terms, key=lambda t: b.depth_of.get(t[0], 0)):
+            offset = name
+            if coefficient != 1:
+                offset = b.pure(f"mul nsw i64 {name}, {coefficient}", [name])
+            pointer = b.pure(
+                f"getelementptr inbounds {element}, ptr {pointer}, i64 {offset}", [pointer, offset]
+            )
+        if place.const:
+            pointer = b.here(f"getelementptr inbounds {element}, ptr {pointer}, i64 {place.const}")
+        return pointer
+
+    def slot(self, buffer: Buffer, place: Lin | Val) -> Slot:
+        if isinstance(place, Val) or place.terms or place.lane not in (0, 1):
+            raise ScheduleError(
+                f"register buffer {buffer.name} is indexed by what is not constant: "
+                "unroll or vectorize the loops of its tile"
+            )
+        return Slot(buffer, place.const)
+
+    # --- values --------------------------------------------------------------------------------
+
+    def value(self, expr: Expr) -> Val:
+        """The expression as an SSA value; scalar if all lanes agree."""
+        match expr:
+            case Const(value, dtype):
+                return Val(constant(value, dtype), dtype)
+            case Load(buffer, indices):
+                return self.load(buffer, indices)
+            case Cast(value, dtype):
+                return self.cast(self.value(value), dtype)
+            case Select():
+                return self._select(expr)
+            case Intrinsic(name, args, dtype):
+                return self.intrinsic(name, [self.value(a) for a in args], dtype)
+            case Binary("add", a, Binary("mul", x, y, _), dtype) if is_float(dtype):
+                return self._fused(self.value(x), self.value(y), self.value(a))
+            case Binary("add", Binary("mul", x, y, _), a, dtype) if is_float(dtype):
+                return self._fused(self.value(x), self.value(y), self.value(a))
+            case Var():
+                return self.int_value(self.index(expr))
+            case Binary(op, a, b, dtype):
+                if dtype == "int64" and _is_index(expr):
+                    return self.int_value(self.index(expr))
+                return self.arithmetic(op, self.value(a), self.value(b))
+
+    def splat(self, value: Val) -> Val:
+        """The value in every lane of the current vector."""
+        if value.lanes == self.lanes or self.lanes == 1:
+            return value
+        kind = scalar_type(value.dtype)
+        full = f"<{self.lanes} x {kind}>"
+        if not value.text.startswith("%"):
+            return Val(f"splat ({kind} {value.text})", value.dtype, self.lanes)
+        b = self.builder
+        one = b.pure(f"insertelement {full} poison, {kind} {value.text}, i64 0", [value.text])
+        zeros = f"<{self.lanes} x i32> zeroinitializer"
+        text = b.pure(f"shufflevector {full} {one}, {full} poison, {zeros}", [one])
+        return Val(text, value.dtype, self.lanes)
+
+    def level(self, *values: Val) -> tuple[Val, ...]:
+        """The values with equal lanes."""
+        if any(v.lanes > 1 for v in values):
+            return tuple(self.splat(v) for v in values)
+        return values
+
+    def load(self, buffer: Buffer, indices: Sequence[Expr]) -> Val:
+        place = self.flat_index(buffer, indices)
+        if buffer.scope == "register":
+            slot = self.slot(buffer, place)
+            if slot not in self.slots:
+                raise ScheduleError(f"register {buffer.name}[{slot.offset}] is read before stored")
+            return self.slots[slot]
+        if isinstance(place, Val):
+            return self._gather(buffer, place)
+        if place.lane == 0:
+            return self._load_at(buffer, place, 1)
+        if place.lane == 1:
+            return self._load_at(buffer, place, self.lanes)
+        return self._strided(buffer, place)
+
+    def _load_at(self, buffer: Buffer, place: Lin, lanes: int) -> Val:
+        element = memory_type(buffer.dtype)
+        kind = vector_of(element, lanes)
+        pointer = self.address(buffer, place)
+        align = dtype_bytes(buffer.dtype)
+        if lanes > 1 and self.mask is not None:
+            name = f"llvm.masked.load.{_mem_suffix(buffer.dtype, lanes)}.p0"
+            self.declares.add(f"declare {kind} @{name}(ptr captures(none), <{lanes} x i1>, {kind})")
+            text = (
+                f"call {kind} @{name}(ptr align {align} {pointer}, "
+                f"<{lanes} x i1> {self.mask}, {kind} zeroinitializer)"
+            )
+        else:
+            invariant = ", !invariant.load !0" if buffer in self.constants else ""
+            text = f"load {kind}, ptr {pointer}, align {align}{invariant}"
+        return self._from_memory(self.builder.load(text, buffer), buffer.dtype, lanes)
+
+    def _from_memory(self, text: str, dtype: str, lanes: int) -> Val:
+        if dtype == "bool":
+            kind = vector_of("i8", lanes)
+            zero = "0" if lanes == 1 else "zeroinitializer"
+            text = self.builder.here(f"icmp ne {kind} {text}, {zero}")
+        return Val(text, dtype, lanes)
+
+    def _strided(self, buffer: Buffer, place: Lin) -> Val:
+        """Lanes that stand at a constant distance, one load each."""
+        element = memory_type(buffer.dtype)
+        full = f"<{self.lanes} x {element}>"
+        if self.mask is not None:
+            return self._gather(buffer, self.int_value(place, True))
+        text = "poison"
+        for lane in range(self.lanes):
+            at = Lin(place.const + lane * place.lane, place.terms)
+            pointer = self.address(buffer, at)
+            align = dtype_bytes(buffer.dtype)
+            one = self.builder.load(f"load {element}, ptr {pointer}, align {align}", buffer)
+            text = self.builder.here(f"insertelement {full} {text}, {element} {one}, i64 {lane}")
+        return self._from_memory(text, buffer.dtype, self.lanes)
+
+    def _pointers(self, buffer: Buffer, place: Val) -> str:
+        element = memory_type(buffer.dtype)
+        base = self.pointers[buffer]
+        text = f"getelementptr {element}, ptr {base}, <{self.lanes} x i64> {place.text}"
+        return self.builder.here(text)
+
+    def _gather(self, buffer: Buffer, place: Val) -> Val:
+        n, element = self.lanes, memory_type(buffer.dtype)
+        pointers = self._pointers(buffer, place)
+        mask = self.mask or "splat (i1 true)"
+        kind = f"<{n} x {element}>"
+        name = f"llvm.masked.gather.{_mem_suffix(buffer.dtype, n)}.v{n}p0"
+        self.declares.add(f"declare {kind} @{name}(<{n} x ptr>, <{n} x i1>, {kind})")
+        align = dtype_bytes(buffer.dtype)
+        text = (
+            f"call {kind} @{name}(<{n} x ptr> align {align} {pointers}, "
+            f"<{n} x i1> {mask}, {kind} zeroinitializer)"
+        )
+        return self._from_memory(self.builder.load(text, buffer), buffer.dtype, n)
+
+    def scatter(self, buffer: Buffer, place: Lin | Val, text: str) -> None:
+        n, element = self.lanes, memory_type(buffer.dtype)
+        pointers = self._pointers(buffer, self.int_value(place, True))
+        mask = self.mask or "splat (i1 true)"
+        kind = f"<{n} x {element}>"
+        name = f"llvm.masked.scatter.{_mem_suffix(buffer.dtype, n)}.v{n}p0"
+        self.declares.add(f"declare void @{name}({kind}, <{n} x ptr>, <{n} x i1>)")
+        align = dtype_bytes(buffer.dtype)
+        self.builder.line(
+            f"call void @{name}({kind} {text}, <{n} x ptr> align {align} {pointers}, "
+            f"<{n} x i1> {mask})"
+        )
+
+    def masked_store(self, element: str, text: str, pointer: str, align: int) -> None:
+        n = self.lanes
+        kind = f"<{n} x {element}>"
+        name = f"llvm.masked.store.v{n}{_element_suffix(element)}.p0"
+        self.declares.add(f"declare void @{name}({kind}, ptr captures(none), <{n} x i1>)")
+        self.builder.line(
+            f"call void @{name}({kind} {text}, ptr align {align} {pointer}, "
+            f"<{n} x i1> {self.mask})"
+        )
+
+    def lane_mask(self, condition: Expr) -> str:
+        return self.splat(self.value(condition)).text
+
+    # --- operations ----------------------------------------------------------------------------
+
+    def _select(self, expr: Select) -> Val:
+        known = self.decide(expr.condition)
+        if known is not None:
+            return self.value(expr.a if known else expr.b)
+        loads = [n for e in (expr.a, expr.b) for n in walk_expr(e) if isinstance(n, Load)]
+        if loads:
+            return self._guarded_select(expr)
+        c, a, b = self.value(expr.condition), self.value(expr.a), self.value(expr.b)
+        return self._choose(c, a, b)
+
+    def _choose(self, c: Val, a: Val, b: Val) -> Val:
+        if c.lanes == 1:
+            a, b = self.level(a, b)
+        else:
+            a, b = self.splat(a), self.splat(b)
+        kind = vector_of(scalar_type(a.dtype), a.lanes)
+        test = vector_of("i1", c.lanes)
+        text = self.builder.pure(
+            f"select {test} {c.text}, {kind} {a.text}, {kind} {b.text}", [c.text, a.text, b.text]
+        )
+        return Val(text, a.dtype, a.lanes)
+
+    def _guarded_select(self, expr: Select) -> Val:
+        """A select whose loads must not be made where they are not taken."""
+        c = self.value(expr.condition)
+        if self.lanes > 1:
+            mask = self.splat(c)
+            saved = self.mask
+            kind = f"<{self.lanes} x i1>"
+            inverse = self.builder.pure(f"xor {kind} {mask.text}, splat (i1 true)", [mask.text])
+            arms = []
+            for text, arm in ((mask.text, expr.a), (inverse, expr.b)):
+                both = text
+                if saved is not None:
+                    both = self.builder.pure(f"and {kind} {saved}, {text}", [saved, text])
+                self.mask = both
+                needs_branch = c.lanes == 1 and any(
+                    isinstance(n, Load) and not self.depends_on_lane(n) for n in walk_expr(arm)
+                )
+                value = self._uniform_arm(arm, text) if needs_branch else self.value(arm)
+                arms.append(self.splat(value))
+            self.mask = saved
+            return self._choose(mask, arms[0], arms[1])
+        return self._branching_select(c.text, expr.a, expr.b)
+
+    def _uniform_arm(self, arm: Expr, mask: str) -> Val:
+        """A lane-invariant load under a uniform condition: made only if any lane wants it."""
+        n = self.lanes
+        bits = self.builder.here(f"bitcast <{n} x i1> {mask} to i{n}")
+        test = self.builder.here(f"icmp ne i{n} {bits}, 0")
+        return self._branching_select(test, arm, None)
+
+    def _branching_select(self, test: str, a: Expr, b: Expr | None) -> Val:
+        builder = self.builder
+        then, other, end = (builder.new_label(x) for x in ("take", "skip", "join"))
+        outer = builder.frames[-1]
+        builder.line(f"br i1 {test}, label %{then}, label %{other}")
+        branch_at = len(outer.lines) - 1
+        results: list[tuple[Val | None, str, list[str]]] = []
+        for label, arm in ((then, a), (other, b)):
+            frame = builder.open_frame(label)
+            value = None
+            if arm is not None:
+                value = self.value(arm)
+                if self.lanes > 1 and value.lanes > 1 or b is None:
+                    value = self.splat(value)
+            frame.lines.append(f"  br label %{end}")
+            builder.close_frame()
+            results.append((value, frame.label, [f"{label}:", *frame.lines]))
+        first = results[0][0]
+        assert first is not None
+        lanes = max(v.lanes for v, _, _ in results if v is not None)
+        outer.lines.append(outer.lines.pop(branch_at))
+        kind = vector_of(scalar_type(first.dtype), lanes)
+        for _, _, lines in results:
+            outer.lines += lines
+        outer.lines.append(f"{end}:")
+        outer.label = end
+        texts = []
+        for value, label, _ in results:
+            text = "zeroinitializer" if value is None else value.text
+            texts.append(f"[ {text}, %{label} ]")
+        return Val(builder.now(f"phi {kind} {', '.join(texts)}"), first.dtype, lanes)
+
+    def _fused(self, x: Val, y: Val, a: Val) -> Val:
+        if is_narrow_float(a.dtype):
+            return self.arithmetic("add", a, self.arithmetic("mul", x, y))
+        x, y, a = self.level(x, y, a)
+        return self._call(f"llvm.fma.{suffix(a.dtype, a.lanes)}", [x, y, a], a.dtype)
+
+    def _call(self, name: str, args: Sequence[Val], dtype: str) -> Val:
+        lanes = args[0].lanes
+        result = vector_of(scalar_type(dtype), lanes)
+        kinds = [vector_of(scalar_type(a.dtype), a.lanes) for a in args]
+        self.declares.add(f"declare {result} @{name}({', '.join(kinds)})")
+        passed = ", ".join(f"{k} {a.text}" for k, a in zip(kinds, args, strict=True))
+        text = self.builder.pure(f"call {result} @{name}({passed})", [a.text for a in args])
+        return Val(text, dtype, lanes)
+
+    def arithmetic(self, op: str, a: Val, b: Val) -> Val:
+        """One binary operation on values of equal dtype."""
+        a, b = self.level(a, b)
+        if is_narrow_float(a.dtype):
+            wide = self.arithmetic(op, self.cast(a, "float32"), self.cast(b, "float32"))
+            return wide if wide.dtype == "bool" else self.cast(wide, a.dtype)
+        if op in COMPARISONS:
+            return self._compare(op, a, b)
+        if op in ("min", "max"):
+            return self._extremum(op, a, b)
+        if is_float(a.dtype):
+            return self._float_op(op, a, b)
+        return self._integer_op(op, a, b)
+
+    def _emit(self, instruction: str, a: Val, b: Val, dtype: str | None = None) -> Val:
+        kind = vector_of(scalar_type(a.dtype), a.lanes)
+        text = self.builder.pure(f"{instruction} {kind} {a.text}, {b.text}", [a.text, b.text])
+        return Val(text, dtype or a.dtype, a.lanes)
+
+    def _compare(self, op: str, a: Val, b: Val) -> Val:
+        if is_float(a.dtype):
+            return self._emit(f"fcmp {_FLOAT_COMPARE[op]}", a, b, "bool")
+        sign = "" if op in ("eq", "ne") else "u" if is_unsigned(a.dtype) else "s"
+        return self._emit(f"icmp {sign}{op}", a, b, "bool")
+
+    def _extremum(self, op: str, a: Val, b: Val) -> Val:
+        if not is_float(a.dtype):
+            name = f"llvm.{'u' if is_unsigned(a.dtype) else 's'}{op}"
+            return self._call(f"{name}.{suffix(a.dtype, a.lanes)}", [a, b], a.dtype)
+        if not a.text.startswith("%"):
+            a, b = b, a
+        if not b.text.startswith("%"):
+            # One operand is a number: a comparison that is false for NaN keeps the other one.
+            test = self._emit(f"fcmp {'ogt' if op == 'max' else 'olt'}", b, a, "bool")
+            return self._choose(test, b, a)
+        return self._call(f"llvm.{op}imum.{suffix(a.dtype, a.lanes)}", [a, b], a.dtype)
+
+    def _float_op(self, op: str, a: Val, b: Val) -> Val:
+        if op in _FLOAT_OPS:
+            return self._emit(_FLOAT_OPS[op], a, b)
+        if op == "floormod":
+            quotient = self.intrinsic("floor", [self._emit("fdiv", a, b)], a.dtype)
+            return self._emit("fsub", a, self._emit("fmul", quotient, b))
+        if op == "floordiv":
+            return self.intrinsic("floor", [self._emit("fdiv", a, b)], a.dtype)
+        raise BuildError(f"operation {op} is not defined for {a.dtype}")
+
+    def _integer_op(self, op: str, a: Val, b: Val) -> Val:
+        unsigned = is_unsigned(a.dtype)
+        if op in _INT_OPS:
+            return self._emit(_INT_OPS[op], a, b)
+        if op == "shr":
+            return self._emit("lshr" if unsigned else "ashr", a, b)
+        quotient = "udiv" if unsigned else "sdiv"
+        remainder = "urem" if unsigned else "srem"
+        if op == "div" or (unsigned and op == "floordiv"):
+            return self._emit(quotient, a, b)
+        if unsigned and op == "floormod":
+            return self._emit(remainder, a, b)
+        rest = self._emit(remainder, a, b)
+        zero = self.level(Val("0", a.dtype), a)[0]
+        differs = self._emit("icmp slt", self._emit("xor", rest, b), zero, "bool")
+        nonzero = self._emit("icmp ne", rest, zero, "bool")
+        fix = self._emit("and", differs, nonzero)
+        if op == "floormod":
+            return self._choose(fix, self._emit("add", rest, b), rest)
+        whole = self._emit(quotient, a, b)
+        one = self.level(Val("1", a.dtype), a)[0]
+        return self._choose(fix, self._emit("sub", whole, one), whole)
+
+    def cast(self, a: Val, dtype: str) -> Val:
+        if a.dtype == dtype:
+            return a
+        source, target = a.dtype, dtype
+        if target == "bool":
+            zero = Val(constant(0, source), source, 1)
+            return self.arithmetic("ne", a, zero)
+        if is_narrow_float(source) and (is_narrow_float(target) or not is_float(target)):
+            return self.cast(self.cast(a, "float32"), target)
+        if is_narrow_float(target) and not is_float(source):
+            return self.cast(self.cast(a, "float32"), target)
+        instruction = _cast_instruction(source, target)
+        if instruction is None:
+            return Val(a.text, dtype, a.lanes)
+        here = vector_of(scalar_type(source), a.lanes)
+        there = vector_of(scalar_type(target), a.lanes)
+        if not a.text.startswith("%") and a.lanes == 1:
+            pass
+        text = self.builder.pure(f"{instruction} {here} {a.text} to {there}", [a.text])
+        return Val(text, dtype, a.lanes)
+
+    def intrinsic(self, name: str, args: Sequence[Val], dtype: str) -> Val:
+        if is_narrow_float(args[0].dtype):
+            wide = [self.cast(a, "float32") for a in args]
+            result = self.intrinsic(name, wide, "bool" if dtype == "bool" else "float32")
+            return self.cast(result, dtype)
+        args = self.level(*args)
+        first = args[0]
+        if name == "not":
+            ones = self.level(Val("true", "bool"), first)[0]
+            return self._emit("xor", first, ones)
+        if name == "bitnot":
+            return self._emit("xor", first, self.level(Val("-1", first.dtype), first)[0])
+        if name == "isnan":
+            return self._emit("fcmp uno", first, first, "bool")
+        if name == "isinf":
+            infinity = self.level(Val(constant(float("inf"), first.dtype), first.dtype), first)[0]
+            return self._emit("fcmp oeq", self.intrinsic("abs", [first], dtype=first.dtype),
+                              infinity, "bool")  # fmt: skip
+        if name == "fma":
+            return self._fused(args[0], args[1], args[2])
+        if name == "popcount":
+            return self._call(f"llvm.ctpop.{suffix(first.dtype, first.lanes)}", args, dtype)
+        if name == "abs" and not is_float(first.dtype):
+            zero = self.level(Val("0", first.dtype), first)[0]
+            return self._extremum("max", first, self._emit("sub", zero, first))
+        if name in _DIRECT and is_float(first.dtype):
+            return self._call(f"llvm.{_DIRECT[name]}.{suffix(first.dtype, first.lanes)}", args, dtype)
+        if name == "rsqrt":
+            root = self.intrinsic("sqrt", args, dtype)
+            one = self.level(Val(constant(1.0, dtype), dtype), root)[0]
+            return self._emit("fdiv", one, root)
+        if name in _DIRECT and not is_float(first.dtype):
+            return first
+        from tunefarm.compiler.codegen.math import emit_math
+
+        lines, result, declares = emit_math(
+            name, first.lanes, first.dtype, [a.text for a in args], self.builder.fresh
+        )
+        key = ("math", name, *(a.text for a in args))
+        frame = self.builder.frames[-1]
+        if key in frame.values:
+            return Val(frame.values[key], dtype, first.lanes)
+        self.declares.update(declares)
+        for text in lines:
+            self.builder.line(text.strip())
+        self.builder.define(result)
+        frame.values[key] = result
+        return Val(result, dtype, first.lanes)
+
+    def horizontal(self, op: str, value: Val, mask: str | None) -> Val:
+        """All lanes combined to one scalar; lanes that the mask excludes do not count."""
+        floating = is_float(value.dtype)
+        table = _HORIZONTAL if floating else _HORIZONTAL_INT
+        if op not in table:
+            raise ScheduleError(f"lanes of a vectorized loop cannot be combined by {op}")
+        n, kind = value.lanes, scalar_type(value.dtype)
+        if mask is not None:
+            from tunefarm.compiler.te import identity
+
+            neutral = constant(identity(op, value.dtype).value, value.dtype)
+            text = self.builder.here(
+                f"select <{n} x i1> {mask}, <{n} x {kind}> {value.text}, "
+                f"<{n} x {kind}> splat ({kind} {neutral})"
+            )
+            value = Val(text, value.dtype, n)
+        name = f"llvm.vector.reduce.{table[op]}.{suffix(value.dtype, n)}"
+        vector = f"<{n} x {kind}>"
+        if floating and op in ("add", "mul"):
+            self.declares.add(f"declare {kind} @{name}({kind}, {vector})")
+            start = constant(0.0 if op == "add" else 1.0, value.dtype)
+            call = f"call reassoc {kind} @{name}({kind} {start}, {vector} {value.text})"
+        else:
+            self.declares.add(f"declare {kind} @{name}({vector})")
+            call = f"call {kind} @{name}({vector} {value.text})"
+        return Val(self.builder.here(call), value.dtype)
+
+
+def _is_index(expr: Expr) -> bool:
+    """True for int64 arithmetic that loads nothing: it can stay a linear form."""
+    return not any(isinstance(n, (Load, Cast, Select, Intrinsic)) for n in walk_expr(expr))
+
+
+def _fold(op: str, x: Lin | Val, y: Lin | Val) -> Lin | None:
+    if not (isinstance(x, Lin) and isinstance(y, Lin)) or x.terms or y.terms or x.lane or y.lane:
+        return None
+    a, b = x.const, y.const
+    match op:
+        case "floordiv" if b:
+            return Lin(a // b)
+        case "floormod" if b:
+            return Lin(a % b)
+        case "div" if b:
+            return Lin(int(a / b))
+        case "min":
+            return Lin(min(a, b))
+        case "max":
+            return Lin(max(a, b))
+        case _:
+            return None
+
+
+def _compare_range(op: str, low: int, high: int) -> bool | None:
+    """``d op 0`` for every d in [low, high]."""
+    outcomes = {
+        "lt": (high < 0, low >= 0),
+        "le": (high <= 0, low > 0),
+        "gt": (low > 0, high <= 0),
+        "ge": (low >= 0, high < 0),
+        "eq": (low == high == 0, low > 0 or high < 0),
+        "ne": (low > 0 or high < 0, low == high == 0),
+    }
+    yes, no = outcomes[op]
+    return True if yes else False if no else None
+
+
+def _cast_instruction(source: str, target: str) -> str | None:
+    wide = {"float64": 64, "float32": 32, "float16": 16, "bfloat16": 16}
+    if is_float(source) and is_float(target):
+        return "fpext" if wide[target] > wide[source] else "fptrunc"
+    if is_float(source):
+        return "fptoui" if is_unsigned(target) else "fptosi"
+    if is_float(target):
+        return "uitofp" if is_unsigned(source) else "sitofp"
+    bits_from = 1 if source == "bool" else 8 * dtype_bytes(source)
+    bits_to = 8 * dtype_bytes(target)
+    if bits_from == bits_to:
+        return None
+    if bits_to < bits_from:
+        return "trunc"
+    return "zext" if is_unsigned(source) else "sext"
+
+
+def _mem_suffix(dtype: str, lanes: int) -> str:
+    return f"v{lanes}i8" if dtype == "bool" else suffix(dtype, lanes)
+
+
+def _element_suffix(element: str) -> str:
+    return {"float": "f32", "double": "f64", "half": "f16", "bfloat": "bf16"}.get(element, element)

@@ -1,0 +1,52 @@
+"""Loop IR → LLVM IR text: the entry point, kernels and parallel bodies.
+
+The schedule has decided everything; the text is clean SSA that LLVM's optimiser need not touch:
+register buffers are SSA values (phis in loops), unrolled and vectorized loops are expanded here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tunefarm.compiler.codegen.builder import FunctionBuilder
+from tunefarm.compiler.codegen.statements import Emitter, Module
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.tir.ir import PrimFunc
+
+
+@dataclass(frozen=True, slots=True)
+class LlvmKernel:
+    """One kernel as LLVM text: ``void @name(ptr pool, ptr workspace, ptr param…)``."""
+
+    name: str
+    text: str
+    workspace_bytes: int = 0
+    parallel: bool = field(default=False)
+
+
+def emit_llvm(program: PrimFunc, target: Target) -> LlvmKernel:
+    """The LLVM text of a lowered program.
+
+    Raises ScheduleError if a register buffer is indexed by what is not constant after unrolling,
+    or a tile does not fit the stack; BuildError for a dtype without code.
+    """
+    module = Module(program.name, target, frozenset(program.layouts))
+    builder = FunctionBuilder()
+    emitter = Emitter(module, builder)
+    names = []
+    for index, param in enumerate(program.params):
+        name = f"%p{index}"
+        names.append(f"ptr noalias align 64 {name}")
+        emitter.pointers[param] = name
+        if index in program.layouts:
+            emitter.constants.add(param)
+        if index < len(program.params) - program.outputs:
+            emitter.read_only.add(param)
+    emitter.statement(program.body)
+    builder.line("ret void")
+    arguments = ", ".join(["ptr %pool", "ptr noalias align 64 %workspace", *names])
+    body = "\n".join(builder.body())
+    main = f"define void @{program.name}({arguments}) #0 {{\n{body}\n}}\n"
+    attributes = 'attributes #0 = { nounwind "no-builtins" }'
+    text = "\n".join([*module.functions, main, *sorted(module.declares), attributes, "!0 = !{}", ""])
+    return LlvmKernel(program.name, text, module.workspace_bytes, module.parallel)

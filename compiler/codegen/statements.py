@@ -1,0 +1,439 @@
+"""Statements: loops, branches, stores, allocations, parallel bodies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+
+from tunefarm.compiler.codegen.builder import FunctionBuilder
+from tunefarm.compiler.codegen.expressions import ExpressionEmitter, Lin, Slot, Val
+from tunefarm.compiler.codegen.types import memory_type, scalar_type, vector_of
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.target import Target, dtype_bytes
+from tunefarm.compiler.tir.affine import conjuncts, conjunction
+from tunefarm.compiler.tir.ir import (
+    Allocate,
+    Binary,
+    Block,
+    Buffer,
+    Expr,
+    For,
+    If,
+    Load,
+    LoopKind,
+    Seq,
+    Stmt,
+    Store,
+    Var,
+)
+from tunefarm.compiler.tir.visit import expressions, loads_of, walk_expr, walk_stmt
+
+MAX_STACK_BYTES = 1 << 20
+ALIGN = 64
+
+
+@dataclass(slots=True)
+class Module:
+    """What the functions of one kernel share."""
+
+    name: str
+    target: Target
+    packed: frozenset[int]
+    functions: list[str] = field(default_factory=list)
+    declares: set[str] = field(default_factory=set)
+    workspace_bytes: int = 0
+    parallel: bool = False
+
+
+class Emitter(ExpressionEmitter):
+    """Writes statements into one function of a kernel."""
+
+    def __init__(self, module: Module, builder: FunctionBuilder, in_parallel: bool = False) -> None:
+        super().__init__(module.target, builder, module.declares)
+        self.module = module
+        self.in_parallel = in_parallel
+        self.stack_bytes = 0
+
+    def statement(self, stmt: Stmt) -> None:
+        match stmt:
+            case Seq(stmts):
+                for part in stmts:
+                    self.statement(part)
+            case Store():
+                self.store(stmt)
+            case For():
+                self.loop(stmt)
+            case If():
+                self.branch(stmt)
+            case Allocate():
+                self.allocate(stmt)
+            case Block():
+                raise AssertionError(f"block {stmt.name} reached the code generator")
+
+    # --- loops ---------------------------------------------------------------------------------
+
+    def loop(self, loop: For) -> None:
+        match loop.kind:
+            case LoopKind.UNROLLED:
+                start, extent = self._constant_bounds(loop)
+                for value in range(start, start + extent):
+                    self.env[loop.var] = Lin(value)
+                    self.statement(loop.body)
+            case LoopKind.VECTORIZED:
+                self._vector_loop(loop)
+            case LoopKind.PARALLEL if not self.in_parallel:
+                self._parallel_loop(loop)
+            case _:
+                self._serial_loop(loop)
+
+    def _constant_bounds(self, loop: For) -> tuple[int, int]:
+        start, extent = self.index(loop.start), self.index(loop.extent)
+        if not (isinstance(start, Lin) and isinstance(extent, Lin)) or start.terms or extent.terms:
+            raise ScheduleError(f"{loop.kind} loop {loop.var.name} has no constant bounds")
+        return start.const, extent.const
+
+    def _vector_loop(self, loop: For) -> None:
+        start, extent = self._constant_bounds(loop)
+        if self.lanes != 1:
+            raise ScheduleError(f"loop {loop.var.name} is vectorized inside a vectorized loop")
+        if extent == 1:
+            self.env[loop.var] = Lin(start)
+            self.statement(loop.body)
+            return
+        self.lanes = extent
+        self.env[loop.var] = Lin(start, (), 1)
+        self.statement(loop.body)
+        self.lanes = 1
+
+    def _serial_loop(self, loop: For) -> None:
+        b = self.builder
+        start, extent = self.index(loop.start), self.index(loop.extent)
+        assert isinstance(start, Lin) and isinstance(extent, Lin)
+        if not extent.terms and extent.const <= 0:
+            return
+        first = self.scalar_int(start)
+        end = self.scalar_int(start.plus(extent))
+        stored = {s.buffer for s in walk_stmt(loop.body) if isinstance(s, Store)}
+        for buffer in stored:
+            b.forget(buffer)
+        carried = [slot for slot in self.slots if slot.buffer in stored]
+        before = {slot: self.slots[slot] for slot in carried}
+        guarded = bool(extent.terms)
+        head, exit_label = b.new_label("loop"), b.new_label("exit")
+        outer = b.frames[-1]
+        if guarded:
+            enter = b.pure(f"icmp slt i64 {first}, {end}", [first, end])
+            b.line(f"br i1 {enter}, label %{head}, label %{exit_label}")
+        else:
+            b.line(f"br label %{head}")
+        pre = outer.label
+        branch_at = len(outer.lines) - 1
+        frame = b.open_frame(head)
+        counter = b.fresh("i")
+        b.define(counter)
+        phis: dict[Slot, str] = {}
+        for slot in carried:
+            phis[slot] = b.fresh("acc")
+            b.define(phis[slot])
+            self.slots[slot] = Val(phis[slot], before[slot].dtype, before[slot].lanes)
+        known = set(self.slots)
+        self.env[loop.var] = Lin(0, ((counter, 1),))
+        self.statement(loop.body)
+        following = b.now(f"add nsw i64 {counter}, 1")
+        again = b.now(f"icmp slt i64 {following}, {end}")
+        frame.lines.append(f"  br i1 {again}, label %{head}, label %{exit_label}")
+        b.close_frame()
+        # What was hoisted into the outer frame meanwhile must stand before its branch.
+        branch = outer.lines.pop(branch_at)
+        outer.lines.append(branch)
+        outer.lines.append(f"{head}:")
+        latch = frame.label
+        outer.lines.append(f"  {counter} = phi i64 [ {first}, %{pre} ], [ {following}, %{latch} ]")
+        for slot in carried:
+            a, z = before[slot], self.slots[slot]
+            kind = vector_of(scalar_type(a.dtype), a.lanes)
+            outer.lines.append(
+                f"  {phis[slot]} = phi {kind} [ {a.text}, %{pre} ], [ {z.text}, %{latch} ]"
+            )
+        outer.lines += frame.lines
+        outer.lines.append(f"{exit_label}:")
+        outer.label = exit_label
+        for slot in list(self.slots):
+            if slot not in known:
+                del self.slots[slot]
+        for slot in carried:
+            a, z = before[slot], self.slots[slot]
+            text = z.text
+            if guarded:
+                kind = vector_of(scalar_type(a.dtype), a.lanes)
+                text = b.now(f"phi {kind} [ {a.text}, %{pre} ], [ {z.text}, %{latch} ]")
+            else:
+                b.define(text)
+            self.slots[slot] = Val(text, a.dtype, a.lanes)
+        for buffer in stored:
+            b.forget(buffer)
+
+    # --- branches ------------------------------------------------------------------------------
+
+    def branch(self, node: If) -> None:
+        uniform: list[Expr] = []
+        varying: list[Expr] = []
+        for part in conjuncts(node.condition):
+            known = self.decide(part)
+            if known is False:
+                if node.orelse is not None:
+                    self.statement(node.orelse)
+                return
+            if known is None:
+                (varying if self.depends_on_lane(part) else uniform).append(part)
+        if not uniform and not varying:
+            self.statement(node.then)
+        elif varying:
+            if uniform or node.orelse is not None:
+                inner = If(conjunction(varying), node.then)
+                if node.orelse is not None:
+                    raise ScheduleError("a vectorized condition cannot have an else branch")
+                self._dynamic_branch(conjunction(uniform), inner, None)
+            else:
+                self._masked(conjunction(varying), node.then)
+        else:
+            self._dynamic_branch(conjunction(uniform), node.then, node.orelse)
+
+    def _masked(self, condition: Expr, body: Stmt) -> None:
+        saved = self.mask
+        mask = self.lane_mask(condition)
+        if saved is not None:
+            kind = f"<{self.lanes} x i1>"
+            mask = self.builder.pure(f"and {kind} {saved}, {mask}", [saved, mask])
+        self.mask = mask
+        self.statement(body)
+        self.mask = saved
+
+    def _dynamic_branch(self, condition: Expr, then: Stmt, orelse: Stmt | None) -> None:
+        b = self.builder
+        test = self.value(condition).text
+        label_then, label_else = b.new_label("then"), b.new_label("else")
+        label_end = b.new_label("end") if orelse is not None else label_else
+        outer = b.frames[-1]
+        pre = outer.label
+        b.line(f"br i1 {test}, label %{label_then}, label %{label_else}")
+        branch_at = len(outer.lines) - 1
+        before = dict(self.slots)
+        stored = [s.buffer for s in walk_stmt(then) if isinstance(s, Store)]
+        stored += [s.buffer for s in walk_stmt(orelse or Seq(())) if isinstance(s, Store)]
+        arms = []
+        for label, stmt in ((label_then, then), (label_else, orelse)):
+            if stmt is None:
+                arms.append((pre, dict(before), None))
+                continue
+            self.slots = dict(before)
+            frame = b.open_frame(label)
+            self.statement(stmt)
+            frame.lines.append(f"  br label %{label_end}")
+            b.close_frame()
+            arms.append((frame.label, self.slots, (label, frame.lines)))
+        outer.lines.append(outer.lines.pop(branch_at))
+        for _, _, code in arms:
+            if code is not None:
+                outer.lines.append(f"{code[0]}:")
+                outer.lines += code[1]
+        outer.lines.append(f"{label_end}:")
+        outer.label = label_end
+        self.slots = {}
+        for slot in before:
+            (from_a, a, _), (from_b, z, _) = arms
+            x, y = a[slot], z[slot]
+            if x.text == y.text:
+                self.slots[slot] = x
+                continue
+            kind = vector_of(scalar_type(x.dtype), x.lanes)
+            text = b.now(f"phi {kind} [ {x.text}, %{from_a} ], [ {y.text}, %{from_b} ]")
+            self.slots[slot] = Val(text, x.dtype, x.lanes)
+        self._slots_of_both_arms(arms[0], arms[1], before)
+        for buffer in stored:
+            b.forget(buffer)
+
+    def _slots_of_both_arms(self, first: object, second: object, before: dict[Slot, Val]) -> None:
+        """Elements that both branches store for the first time live on."""
+        (from_a, a, _), (from_b, z, _) = first, second  # type: ignore[misc]
+        for slot in a.keys() & z.keys() - before.keys():
+            x, y = a[slot], z[slot]
+            kind = vector_of(scalar_type(x.dtype), x.lanes)
+            text = self.builder.now(f"phi {kind} [ {x.text}, %{from_a} ], [ {y.text}, %{from_b} ]")
+            self.slots[slot] = Val(text, x.dtype, x.lanes)
+
+    # --- memory --------------------------------------------------------------------------------
+
+    def allocate(self, node: Allocate) -> None:
+        buffer = node.buffer
+        if buffer.scope != "register":
+            size = -(-prod(buffer.shape) * dtype_bytes(buffer.dtype) // ALIGN) * ALIGN
+            if buffer.scope == "global" and not self.in_parallel and self.builder.depth == 0:
+                offset = self.module.workspace_bytes
+                self.module.workspace_bytes += size
+                self.pointers[buffer] = self.builder.pure(
+                    f"getelementptr inbounds i8, ptr %workspace, i64 {offset}"
+                )
+            else:
+                self.stack_bytes += size
+                if self.stack_bytes > MAX_STACK_BYTES:
+                    raise ScheduleError(
+                        f"tiles take {self.stack_bytes} bytes of stack; at most {MAX_STACK_BYTES}"
+                    )
+                self.pointers[buffer] = self.builder.alloca(f"[{size} x i8], align {ALIGN}")
+        self.statement(node.body)
+        self.slots = {s: v for s, v in self.slots.items() if s.buffer is not buffer}
+
+    def store(self, stmt: Store) -> None:
+        place = self.flat_index(stmt.buffer, stmt.indices)
+        if self.lanes > 1 and isinstance(place, Lin) and place.lane == 0:
+            self._reduce_lanes(stmt)
+            return
+        value = self.value(stmt.value)
+        if stmt.buffer.scope == "register":
+            self._store_slot(stmt.buffer, place, value)
+        else:
+            self._store_memory(stmt.buffer, place, value)
+
+    def _reduce_lanes(self, stmt: Store) -> None:
+        """Every lane updates one element: combine the lanes, then update once.
+
+        for l in vectorized(16): S[0] = S[0] + x[l]   ->   S[0] = S[0] + reduce_add(x[0:16])
+        """
+        value = stmt.value
+        if not self.depends_on_lane(value):
+            lanes, self.lanes, mask, self.mask = self.lanes, 1, self.mask, None
+            if mask is not None:
+                raise ScheduleError(f"{stmt.buffer.name} is stored by masked lanes that agree")
+            self.store(stmt)
+            self.lanes = lanes
+            return
+        if not isinstance(value, Binary) or not isinstance(value.a, Load):
+            raise ScheduleError(f"lanes of a vectorized loop all store one {stmt.buffer.name}")
+        term = self.value(value.b)
+        combined = self.horizontal(value.op, self.splat(term), self.mask)
+        lanes, self.lanes, mask, self.mask = self.lanes, 1, self.mask, None
+        old = self.value(value.a)
+        result = self.arithmetic(value.op, old, combined)
+        place = self.flat_index(stmt.buffer, stmt.indices)
+        if stmt.buffer.scope == "register":
+            self._store_slot(stmt.buffer, place, result)
+        else:
+            self._store_memory(stmt.buffer, place, result)
+        self.lanes, self.mask = lanes, mask
+
+    def _store_slot(self, buffer: Buffer, place: Lin | Val, value: Val) -> None:
+        slot = self.slot(buffer, place)
+        if self.lanes > 1:
+            value = self.splat(value)
+        if self.mask is not None:
+            old = self.slots.get(slot)
+            kind = vector_of(scalar_type(value.dtype), value.lanes)
+            other = old.text if old is not None else "zeroinitializer"
+            text = self.builder.here(
+                f"select <{self.lanes} x i1> {self.mask}, {kind} {value.text}, {kind} {other}"
+            )
+            value = Val(text, value.dtype, value.lanes)
+        self.slots[slot] = value
+
+    def _store_memory(self, buffer: Buffer, place: Lin | Val, value: Val) -> None:
+        b = self.builder
+        if self.lanes > 1:
+            value = self.splat(value)
+        element = memory_type(buffer.dtype)
+        kind = vector_of(element, self.lanes)
+        text = value.text
+        if buffer.dtype == "bool":
+            text = b.here(f"zext {vector_of('i1', self.lanes)} {text} to {kind}")
+        align = dtype_bytes(buffer.dtype)
+        b.forget(buffer)
+        if self.lanes == 1:
+            assert isinstance(place, Lin)
+            b.line(f"store {kind} {text}, ptr {self.address(buffer, place)}, align {align}")
+        elif isinstance(place, Lin) and place.lane == 1:
+            pointer = self.address(buffer, place)
+            if self.mask is None:
+                b.line(f"store {kind} {text}, ptr {pointer}, align {align}")
+            else:
+                self.masked_store(element, text, pointer, align)
+        else:
+            self.scatter(buffer, place, text)
+
+    # --- parallel loops ------------------------------------------------------------------------
+
+    def _parallel_loop(self, loop: For) -> None:
+        """Outline the body; the closure holds the pointers and outer indices that it uses."""
+        start, extent = self.index(loop.start), self.index(loop.extent)
+        assert isinstance(start, Lin) and isinstance(extent, Lin)
+        b = self.builder
+        buffers = [u for u in _buffers_used(loop.body) if u in self.pointers]
+        outer = [v for v in _variables_used(loop) if v in self.env and v is not loop.var]
+        slots = [("ptr", self.pointers[u]) for u in buffers]
+        for var in outer:
+            lin = self.env[var]
+            slots.append(("i64", self.scalar_int(lin)))
+        closure = b.alloca(f"[{max(1, len(slots))} x i64], align 8")
+        for position, (kind, text) in enumerate(slots):
+            place = b.pure(f"getelementptr inbounds i64, ptr {closure}, i64 {position}", [closure])
+            b.line(f"store {kind} {text}, ptr {place}, align 8")
+        name = f"{self.module.name}_body{len(self.module.functions)}"
+        self._outline(name, loop, start, buffers, outer, slots)
+        self.module.parallel = True
+        self.module.declares.add("declare void @tunefarm_parallel(ptr, ptr, ptr, i64)")
+        count = self.scalar_int(extent)
+        b.line(f"call void @tunefarm_parallel(ptr %pool, ptr @{name}, ptr {closure}, i64 {count})")
+        for statement in walk_stmt(loop.body):
+            if isinstance(statement, Store):
+                b.forget(statement.buffer)
+
+    def _outline(
+        self,
+        name: str,
+        loop: For,
+        start: Lin,
+        buffers: list[Buffer],
+        outer: list[Var],
+        slots: list[tuple[str, str]],
+    ) -> None:
+        builder = FunctionBuilder()
+        inner = Emitter(self.module, builder, in_parallel=True)
+        inner.constants, inner.read_only = self.constants, self.read_only
+        loaded = []
+        for position, (kind, _) in enumerate(slots):
+            place = builder.pure(f"getelementptr inbounds i64, ptr %closure, i64 {position}")
+            loaded.append(builder.now(f"load {kind}, ptr {place}, align 8"))
+        for buffer, text in zip(buffers, loaded, strict=False):
+            inner.pointers[buffer] = text
+        for var, text in zip(outer, loaded[len(buffers) :], strict=True):
+            inner.env[var] = Lin(0, ((text, 1),))
+        if start.terms:
+            raise ScheduleError(f"parallel loop {loop.var.name} does not start at a constant")
+        inner.env[loop.var] = Lin(start.const, (("%index", 1),))
+        self.module.functions.append("")
+        place_of_text = len(self.module.functions) - 1
+        inner.statement(loop.body)
+        builder.line("ret void")
+        body = "\n".join(builder.body())
+        self.module.functions[place_of_text] = (
+            f"define internal void @{name}(ptr noalias %closure, i64 %index) #0 {{\n{body}\n}}\n"
+        )
+
+
+def _buffers_used(stmt: Stmt) -> list[Buffer]:
+    found: dict[Buffer, None] = {}
+    for node in walk_stmt(stmt):
+        if isinstance(node, Store):
+            found[node.buffer] = None
+    for load in loads_of(stmt):
+        found[load.buffer] = None
+    return list(found)
+
+
+def _variables_used(stmt: Stmt) -> list[Var]:
+    found: dict[Var, None] = {}
+    for root in expressions(stmt):
+        for node in walk_expr(root):
+            if isinstance(node, Var):
+                found[node] = None
+    return list(found)
+

@@ -1,0 +1,82 @@
+"""How dtypes and constants are written in LLVM text."""
+
+from __future__ import annotations
+
+import struct
+from math import isnan
+
+import numpy as np
+
+from tunefarm.compiler.errors import BuildError
+
+_SCALARS = {
+    "float64": "double",
+    "float32": "float",
+    "float16": "half",
+    "bfloat16": "bfloat",
+    "int64": "i64",
+    "int32": "i32",
+    "int16": "i16",
+    "int8": "i8",
+    "uint64": "i64",
+    "uint32": "i32",
+    "uint16": "i16",
+    "uint8": "i8",
+    "bool": "i1",
+}
+_SUFFIX = {"float": "f32", "double": "f64", "half": "f16", "bfloat": "bf16"}
+
+
+def scalar_type(dtype: str) -> str:
+    """The LLVM type of a value; BuildError for a dtype without code."""
+    if dtype not in _SCALARS:
+        raise BuildError(f"dtype {dtype} has no code; known: {', '.join(_SCALARS)}")
+    return _SCALARS[dtype]
+
+
+def memory_type(dtype: str) -> str:
+    """The LLVM type of an element in memory; a bool takes a byte."""
+    return "i8" if dtype == "bool" else scalar_type(dtype)
+
+
+def vector_of(scalar: str, lanes: int) -> str:
+    return scalar if lanes == 1 else f"<{lanes} x {scalar}>"
+
+
+def suffix(dtype: str, lanes: int) -> str:
+    """The overload suffix of an intrinsic: ``v16f32``."""
+    scalar = scalar_type(dtype)
+    return f"{'' if lanes == 1 else f'v{lanes}'}{_SUFFIX.get(scalar, scalar)}"
+
+
+def is_float(dtype: str) -> bool:
+    return "float" in dtype
+
+
+def is_unsigned(dtype: str) -> bool:
+    return dtype.startswith("uint") or dtype == "bool"
+
+
+def is_narrow_float(dtype: str) -> bool:
+    """Floats that are computed in float32 and rounded."""
+    return dtype in ("float16", "bfloat16")
+
+
+def constant(value: int | float | bool, dtype: str) -> str:
+    """A scalar literal, exact."""
+    if dtype == "bool":
+        return "true" if value else "false"
+    if not is_float(dtype):
+        return str(int(value))
+    number = float(value)
+    if dtype == "float32":
+        with np.errstate(over="ignore"):
+            number = float(np.float32(number))
+    if dtype in ("float64", "float32"):
+        bits = struct.unpack("<Q", struct.pack("<d", number))[0]
+        return f"0x{0x7FF8000000000000 if isnan(number) else bits:016X}"
+    if dtype == "float16":
+        return f"0xH{np.float16(number).view(np.uint16):04X}"
+    import ml_dtypes
+
+    return f"0xR{np.asarray(number, ml_dtypes.bfloat16).view(np.uint16):04X}"

@@ -1,0 +1,222 @@
+"""Affine forms and intervals of index expressions: the arithmetic behind regions and bounds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from tunefarm.compiler.tir.ir import Binary, Cast, Const, Expr, Load, Select, Var, binary
+from tunefarm.compiler.tir.visit import operands, walk_expr
+
+Key: TypeAlias = Hashable
+Ranges: TypeAlias = Mapping[Var, tuple[int, int]]
+"""Variable → inclusive bounds of its values."""
+
+UNBOUNDED = (-(1 << 62), 1 << 62)
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """``const + Σ coefficient · atom``; an atom is a variable or an opaque expression."""
+
+    const: int
+    terms: Mapping[Key, tuple[int, Expr]]
+
+    def coefficient(self, var: Var) -> int:
+        return self.terms[var][0] if var in self.terms else 0
+
+    def variables(self) -> set[Var]:
+        found: set[Var] = set()
+        for _, atom in self.terms.values():
+            found.update(e for e in walk_expr(atom) if isinstance(e, Var))
+        return found
+
+    def __add__(self, other: Affine) -> Affine:
+        return self.plus(other, 1)
+
+    def __sub__(self, other: Affine) -> Affine:
+        return self.plus(other, -1)
+
+    def plus(self, other: Affine, factor: int) -> Affine:
+        terms = dict(self.terms)
+        for key, (coefficient, atom) in other.terms.items():
+            total = (terms[key][0] if key in terms else 0) + factor * coefficient
+            if total:
+                terms[key] = (total, atom)
+            else:
+                terms.pop(key, None)
+        return Affine(self.const + factor * other.const, terms)
+
+    def scaled(self, factor: int) -> Affine:
+        if factor == 0:
+            return Affine(0, {})
+        terms = {k: (c * factor, a) for k, (c, a) in self.terms.items()}
+        return Affine(self.const * factor, terms)
+
+    def only(self, keep: set[Var]) -> Affine:
+        """The terms whose variables all lie in ``keep``, without the constant."""
+        terms = {k: t for k, t in self.terms.items() if _variables_of(t[1]) <= keep}
+        return Affine(0, terms)
+
+    def expr(self) -> Expr:
+        total: Expr = Const(0)
+        for coefficient, atom in self.terms.values():
+            total = binary("add", total, binary("mul", atom, Const(coefficient)))
+        return binary("add", total, Const(self.const))
+
+
+def _variables_of(expr: Expr) -> set[Var]:
+    return {e for e in walk_expr(expr) if isinstance(e, Var)}
+
+
+def key_of(expr: Expr) -> Key:
+    """Equal keys mean equal values (a variable is its own key)."""
+    match expr:
+        case Var():
+            return expr
+        case Const(value, dtype):
+            return ("const", value, dtype)
+        case Binary(op, a, b, _):
+            return (op, key_of(a), key_of(b))
+        case Load(buffer, indices):
+            return ("load", buffer, tuple(map(key_of, indices)))
+        case Cast(value, dtype):
+            return ("cast", key_of(value), dtype)
+        case _:
+            return (type(expr).__name__, getattr(expr, "name", ""), *map(key_of, operands(expr)))
+
+
+def affine(expr: Expr) -> Affine:
+    """The affine form of an int64 expression; what is not affine becomes an opaque atom."""
+    match expr:
+        case Const(value):
+            return Affine(int(value), {})
+        case Binary("add", a, b):
+            return affine(a) + affine(b)
+        case Binary("sub", a, b):
+            return affine(a) - affine(b)
+        case Binary("mul", a, b):
+            x, y = affine(a), affine(b)
+            if not x.terms:
+                return y.scaled(x.const)
+            if not y.terms:
+                return x.scaled(y.const)
+        case Binary("floordiv", a, Const(divisor)) if divisor > 0:
+            x = affine(a)
+            if all(c % divisor == 0 for c, _ in x.terms.values()):
+                terms = {k: (c // int(divisor), e) for k, (c, e) in x.terms.items()}
+                return Affine(x.const // int(divisor), terms)
+        case _:
+            pass
+    return Affine(0, {key_of(expr): (1, expr)})
+
+
+def interval(expr: Expr, ranges: Ranges) -> tuple[int, int]:
+    """Inclusive bounds of an int64 expression; UNBOUNDED where nothing is known."""
+    match expr:
+        case Const(value):
+            return int(value), int(value)
+        case Var():
+            return ranges.get(expr, UNBOUNDED)
+        case Binary("floordiv", a, Const(divisor)) if divisor > 0:
+            low, high = interval(a, ranges)
+            return low // int(divisor), high // int(divisor)
+        case Binary("floormod", a, Const(divisor)) if divisor > 0:
+            low, high = interval(a, ranges)
+            if low >= 0 and high < divisor:
+                return low, high
+            return 0, int(divisor) - 1
+        case Binary("min", a, b):
+            (al, ah), (bl, bh) = interval(a, ranges), interval(b, ranges)
+            return min(al, bl), min(ah, bh)
+        case Binary("max", a, b):
+            (al, ah), (bl, bh) = interval(a, ranges), interval(b, ranges)
+            return max(al, bl), max(ah, bh)
+        case Select(_, a, b):
+            (al, ah), (bl, bh) = interval(a, ranges), interval(b, ranges)
+            return min(al, bl), max(ah, bh)
+        case Binary("add" | "sub" | "mul", _, _):
+            form = affine(expr)
+            if len(form.terms) == 1 and form.const == 0 and key_of(expr) in form.terms:
+                return UNBOUNDED
+            return interval_of(form, ranges)
+        case _:
+            return UNBOUNDED
+
+
+def interval_of(form: Affine, ranges: Ranges) -> tuple[int, int]:
+    """Inclusive bounds of an affine form."""
+    low = high = form.const
+    for coefficient, atom in form.terms.values():
+        a, b = interval(atom, ranges)
+        if (a, b) == UNBOUNDED:
+            return UNBOUNDED
+        low += coefficient * (a if coefficient > 0 else b)
+        high += coefficient * (b if coefficient > 0 else a)
+    return low, high
+
+
+def conjuncts(condition: Expr) -> list[Expr]:
+    """The parts of an ``and``."""
+    if isinstance(condition, Binary) and condition.op == "and":
+        return conjuncts(condition.a) + conjuncts(condition.b)
+    return [condition]
+
+
+def conjunction(parts: list[Expr]) -> Expr:
+    result: Expr = Const(True, "bool")
+    for part in parts:
+        result = binary("and", result, part)
+    return result
+
+
+def at_least_zero(condition: Expr) -> Affine | None:
+    """The affine form that is ≥ 0 exactly where an int64 comparison holds; None for others."""
+    if not isinstance(condition, Binary) or condition.a.dtype != "int64":
+        return None
+    match condition.op:
+        case "ge":
+            return affine(condition.a) - affine(condition.b)
+        case "gt":
+            return affine(condition.a) - affine(condition.b) + Affine(-1, {})
+        case "le":
+            return affine(condition.b) - affine(condition.a)
+        case "lt":
+            return affine(condition.b) - affine(condition.a) + Affine(-1, {})
+        case _:
+            return None
+
+
+def decide(condition: Expr, ranges: Ranges) -> bool | None:
+    """True or False if the condition is the same for all values in ``ranges``, else None."""
+    match condition:
+        case Const(value):
+            return bool(value)
+        case Binary("and", a, b):
+            x, y = decide(a, ranges), decide(b, ranges)
+            if x is False or y is False:
+                return False
+            return True if x and y else None
+        case Binary("or", a, b):
+            x, y = decide(a, ranges), decide(b, ranges)
+            if x or y:
+                return True
+            return False if x is False and y is False else None
+        case Binary("eq" | "ne", a, b) if a.dtype == "int64":
+            low, high = interval_of(affine(a) - affine(b), ranges)
+            if low == high == 0:
+                return condition.op == "eq"
+            return condition.op == "ne" if low > 0 or high < 0 else None
+        case _:
+            form = at_least_zero(condition)
+            if form is None:
+                return None
+            low, high = interval_of(form, ranges)
+            return True if low >= 0 else False if high < 0 else None
+
+
+def gcd_of(form: Affine) -> int:
+    """Greatest common divisor of the coefficients (0 without terms)."""
+    return math.gcd(*(c for c, _ in form.terms.values())) if form.terms else 0

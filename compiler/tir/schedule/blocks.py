@@ -1,0 +1,427 @@
+"""Primitives on blocks: inlining, placing at loops, caches, reductions, layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.tir.affine import Affine, affine, interval
+from tunefarm.compiler.tir.ir import (
+    Block,
+    Buffer,
+    Const,
+    Expr,
+    For,
+    IterVar,
+    Load,
+    PackedLayout,
+    PrimFunc,
+    Stmt,
+    Store,
+    Var,
+    binary,
+)
+from tunefarm.compiler.tir.schedule.tree import (
+    blocks,
+    find_block,
+    find_loop,
+    fresh_name,
+    is_reduction,
+    loop_ranges,
+    path_to,
+    producers_and_consumers,
+    reads,
+    replace_stmt,
+    store_of,
+    written_buffer,
+)
+from tunefarm.compiler.tir.visit import (
+    loads_of,
+    seq,
+    substitute,
+    transform_expr,
+    transform_stmt,
+    walk_stmt,
+)
+
+
+def compute_inline(program: PrimFunc, block: str) -> PrimFunc:
+    """Compute a spatial block's value where it is read, and drop its buffer.
+
+    B[i] = A[i] + 1; C[i] = B[i] * 2   ->   C[i] = (A[i] + 1) * 2
+    """
+    node = find_block(program, block)
+    store = store_of(node)
+    if is_reduction(node):
+        raise ScheduleError(f"block {block} is a reduction; only spatial blocks can be inlined")
+    if store.buffer in program.params:
+        raise ScheduleError(f"block {block} writes an output; it cannot be inlined")
+    if node.predicate is not None:
+        raise ScheduleError(f"block {block} has a predicate; inline it before splitting its loops")
+    formals = _plain_indices(store, block)
+    removed = replace_stmt(program, node, None)
+
+    def rule(expr: Expr) -> Expr | None:
+        if isinstance(expr, Load) and expr.buffer is store.buffer:
+            return substitute(store.value, dict(zip(formals, expr.indices, strict=True)))
+        return None
+
+    body = transform_stmt(removed.body, expr_rule=lambda e: transform_expr(e, rule))
+    left = tuple(b for b in removed.buffers if b is not store.buffer)
+    return replace(removed, body=body, buffers=left)
+
+
+def _plain_indices(store: Store, block: str) -> list[Var]:
+    formals = [i for i in store.indices if isinstance(i, Var)]
+    if len(formals) != len(store.indices) or len(set(formals)) != len(formals):
+        raise ScheduleError(f"block {block} does not store at its plain iterators")
+    return formals
+
+
+def compute_at(program: PrimFunc, block: str, loop: Var) -> PrimFunc:
+    """Move a producer under a loop of its consumers, computing the region they read there.
+
+    for i: B[i] = f(i);  for i: for j: C[i, j] = B[i] + j
+    ->  for i: { B[i] = f(i); for j: C[i, j] = B[i] + j }
+    """
+    node = find_block(program, block)
+    buffer = written_buffer(node)
+    _, readers = producers_and_consumers(program, buffer)
+    target = find_loop(program, loop)
+    inside = [b for b in blocks(target) if b in readers]
+    if not inside or len(inside) != len(readers):
+        raise ScheduleError(f"not every consumer of {block} is inside loop {loop.name}")
+    region = _region(target, buffer, [(b, reads(b, buffer)) for b in inside])
+    removed = replace_stmt(program, node, None)
+    target = find_loop(removed, loop)
+    moved = _loops_over_region(node, region)
+    return replace_stmt(removed, target, replace(target, body=seq(moved, target.body)))
+
+
+def reverse_compute_at(program: PrimFunc, block: str, loop: Var) -> PrimFunc:
+    """Move a spatial consumer under a loop of its producers, after the part they compute there.
+
+    for i: for k: C[i] += f(i, k);  for i: D[i] = g(C[i])
+    ->  for i: { for k: C[i] += f(i, k); D[i] = g(C[i]) }
+    """
+    node = find_block(program, block)
+    if is_reduction(node):
+        raise ScheduleError(f"block {block} is a reduction; it cannot follow its producer's loops")
+    target = find_loop(program, loop)
+    sources = [b for b in blocks(target) if reads(node, written_buffer(b))]
+    if not sources:
+        raise ScheduleError(f"no producer of {block} is inside loop {loop.name}")
+    buffer = written_buffer(sources[0])
+    formals = _identity_read(node, buffer)
+    region = _region(target, buffer, [(b, [store_of(b)]) for b in sources if written_buffer(b) is buffer])
+    placed = dict(zip(formals, region, strict=True))
+    ordered = [placed[i.var] if i.var in placed else (Const(0), i.extent) for i in node.iters]
+    removed = replace_stmt(program, node, None)
+    target = find_loop(removed, loop)
+    moved = _loops_over_region(node, ordered, by_iter=True)
+    return replace_stmt(removed, target, replace(target, body=seq(target.body, moved)))
+
+
+def _identity_read(node: Block, buffer: Buffer) -> list[Var]:
+    """The iterators at which a block reads a buffer, if it does so plainly and only once."""
+    accesses = reads(node, buffer)
+    formals = [i for i in accesses[0].indices if isinstance(i, Var)]
+    plain = all(
+        len(a.indices) == len(formals)
+        and all(i is f for i, f in zip(a.indices, formals, strict=True))
+        for a in accesses
+    )
+    if not plain or len(set(formals)) != len(formals):
+        raise ScheduleError(f"block {node.name} does not read {buffer.name} at its own iterators")
+    return formals
+
+
+Region = list[tuple[Expr, int]]
+
+
+def _region(
+    loop: For, buffer: Buffer, accesses: Sequence[tuple[Block, Sequence[Load | Store]]]
+) -> Region:
+    """(base, extent) of each dimension of ``buffer`` touched inside ``loop``'s body."""
+    ranges = loop_ranges(loop.body)
+    region: list[tuple[Expr, int]] = []
+    for dim, size in enumerate(buffer.shape):
+        spans = []
+        for block, touches in accesses:
+            values = dict(zip((i.var for i in block.iters), block.bindings, strict=True))
+            for touch in touches:
+                spans.append(relax(substitute(touch.indices[dim], values), ranges))
+        base, extent = spans[0]
+        if any(affine(b - base).terms for b, _ in spans[1:]):
+            region.append((Const(0), size))
+            continue
+        offsets = [affine(b - base).const for b, _ in spans]
+        low = min(offsets)
+        extent = max(o + e for o, (_, e) in zip(offsets, spans, strict=True)) - low
+        region.append((Const(0), size) if extent >= size else (base + low, extent))
+    return region
+
+
+def relax(expr: Expr, ranges: dict[Var, tuple[int, int]]) -> tuple[Expr, int]:
+    """(base, extent) of an index when the variables in ``ranges`` take all their values."""
+    form = affine(expr)
+    inner = {
+        key: term
+        for key, term in form.terms.items()
+        if any(v in ranges for v in Affine(0, {key: term}).variables())
+    }
+    outer = {key: term for key, term in form.terms.items() if key not in inner}
+    low = high = 0
+    for coefficient, atom in inner.values():
+        a, b = interval(atom, ranges)
+        low += coefficient * (a if coefficient > 0 else b)
+        high += coefficient * (b if coefficient > 0 else a)
+    return Affine(form.const + low, outer).expr(), high - low + 1
+
+
+def _loops_over_region(node: Block, region: Region, by_iter: bool = False) -> Stmt:
+    """A block again, its iterators running over a region of its buffer (or of its iterators)."""
+    if by_iter:
+        spans = {i.var: r for i, r in zip(node.iters, region, strict=True)}
+    else:
+        formals = _plain_indices(store_of(node), node.name)
+        spans = dict(zip(formals, region, strict=True))
+    loops: list[tuple[Var, int]] = []
+    bindings: list[Expr] = []
+    predicate: Expr = Const(True, "bool")
+    for axis in node.iters:
+        base, extent = spans.get(axis.var, (Const(0), axis.extent))
+        var = Var(axis.var.name)
+        value = base + var if extent > 1 else base
+        if extent > 1:
+            loops.append((var, extent))
+        if isinstance(base, Const):
+            safe = 0 <= int(base.value) and int(base.value) + extent <= axis.extent
+        else:
+            safe = False
+        if not safe:
+            predicate = binary("and", predicate, value < axis.extent)
+            if affine(base).const < 0:
+                predicate = binary("and", predicate, value >= 0)
+        bindings.append(value)
+    keep = None if isinstance(predicate, Const) else predicate
+    stmt: Stmt = replace(node, bindings=tuple(bindings), predicate=keep)
+    for var, extent in reversed(loops):
+        stmt = For(var, Const(extent), stmt)
+    return stmt
+
+
+def decompose_reduction(program: PrimFunc, block: str, loop: Var) -> PrimFunc:
+    """Store the reduction's first value before ``loop`` instead of inside it.
+
+    for i: for k: {if k == 0: C[i] = 0}; C[i] += …   ->   for i: C[i] = 0; for k: C[i] += …
+    """
+    node = find_block(program, block)
+    if node.init is None:
+        raise ScheduleError(f"block {block} has no init to decompose")
+    target = find_loop(program, loop)
+    path = path_to(target, lambda s: s is node)
+    if not path:
+        raise ScheduleError(f"block {block} is not inside loop {loop.name}")
+    inner = {s.var: s for s in path if isinstance(s, For)}
+    _check_reduction_inside(program, node, inner, loop)
+    spatial = [
+        (i, b) for i, b in zip(node.iters, node.bindings, strict=True) if i.kind == "spatial"
+    ]
+    used = {v for _, b in spatial for v in affine(b).variables()}
+    renamed: dict[Var, Expr] = {v: Var(v.name) for v in inner if v in used}
+    predicate = _spatial_predicate(node, inner, used, renamed)
+    init = Block(
+        fresh_name(program, f"{block}_init"),
+        tuple(i for i, _ in spatial),
+        tuple(substitute(b, renamed) for _, b in spatial),
+        node.init,
+        None,
+        predicate,
+    )
+    stmt: Stmt = init
+    for var, for_node in reversed(inner.items()):
+        if var in renamed:
+            new = renamed[var]
+            assert isinstance(new, Var)
+            stmt = replace(for_node, var=new, body=stmt)
+    changed = replace_stmt(program, node, replace(node, init=None))
+    target = find_loop(changed, loop)
+    return replace_stmt(changed, target, seq(stmt, target))
+
+
+def _check_reduction_inside(
+    program: PrimFunc, node: Block, inner: dict[Var, For], loop: Var
+) -> None:
+    around = {s.var for s in path_to(program.body, lambda s: s is node) if isinstance(s, For)}
+    for axis, binding in zip(node.iters, node.bindings, strict=True):
+        outside = affine(binding).variables() & around - inner.keys()
+        if axis.kind == "reduce" and outside:
+            raise ScheduleError(
+                f"loop {next(iter(outside)).name} of the reduction of {node.name} "
+                f"is outside loop {loop.name}"
+            )
+
+
+def _spatial_predicate(
+    node: Block, inner: dict[Var, For], used: set[Var], renamed: dict[Var, Expr]
+) -> Expr | None:
+    """The parts of the predicate that do not depend on reduction loops."""
+    from tunefarm.compiler.tir.affine import conjunction, conjuncts
+
+    if node.predicate is None:
+        return None
+    parts = [
+        substitute(c, renamed)
+        for c in conjuncts(node.predicate)
+        if not (_vars(c) & (inner.keys() - used))
+    ]
+    return conjunction(parts) if parts else None
+
+
+def _vars(expr: Expr) -> set[Var]:
+    from tunefarm.compiler.tir.visit import walk_expr
+
+    return {e for e in walk_expr(expr) if isinstance(e, Var)}
+
+
+def cache_write(program: PrimFunc, block: str, scope: str) -> tuple[PrimFunc, str]:
+    """Let a block write into a new buffer of ``scope``, copied to the old one by a new block."""
+    node = find_block(program, block)
+    store = store_of(node)
+    old = store.buffer
+    new = Buffer(f"{old.name}_{scope}", old.shape, old.dtype, scope)
+    changed = _retarget(program, node, old, new)
+    name = fresh_name(program, f"{block}_write")
+    body = seq(changed.body, _copy_loops(name, new, old))
+    return replace(changed, body=body, buffers=(*changed.buffers, new)), name
+
+
+def _retarget(program: PrimFunc, node: Block, old: Buffer, new: Buffer) -> PrimFunc:
+    def rule(expr: Expr) -> Expr | None:
+        return Load(new, expr.indices) if isinstance(expr, Load) and expr.buffer is old else None
+
+    def store(stmt: Stmt) -> Stmt | None:
+        if isinstance(stmt, Store) and stmt.buffer is old:
+            return Store(new, stmt.indices, stmt.value)
+        return None
+
+    def whole(stmt: Stmt | None) -> Stmt | None:
+        if stmt is None:
+            return None
+        return transform_stmt(stmt, store, lambda e: transform_expr(e, rule))
+
+    body = whole(node.body)
+    assert body is not None
+    return replace_stmt(program, node, replace(node, body=body, init=whole(node.init)))
+
+
+def cache_read(program: PrimFunc, block: str, buffer: Buffer, scope: str) -> tuple[PrimFunc, str]:
+    """Let a block read a copy of ``buffer`` in a new buffer of ``scope``, made by a new block."""
+    node = find_block(program, block)
+    if not reads(node, buffer):
+        raise ScheduleError(f"block {block} does not read {buffer.name}")
+    new = Buffer(f"{buffer.name}_{scope}", buffer.shape, buffer.dtype, scope)
+    name = fresh_name(program, f"{buffer.name}_read")
+
+    def rule(expr: Expr) -> Expr | None:
+        if isinstance(expr, Load) and expr.buffer is buffer:
+            return Load(new, expr.indices)
+        return None
+
+    body = transform_stmt(node.body, expr_rule=lambda e: transform_expr(e, rule))
+    changed = replace_stmt(program, node, replace(node, body=body))
+    path = path_to(changed.body, lambda s: isinstance(s, Block) and s.name == block)
+    top = next((s for s in path if isinstance(s, (For, Block))), path[0])
+    changed = replace_stmt(changed, top, seq(_copy_loops(name, buffer, new), top))
+    return replace(changed, buffers=(*changed.buffers, new)), name
+
+
+def _copy_loops(name: str, source: Buffer, target: Buffer) -> Stmt:
+    iters = tuple(IterVar(Var(f"i{d}"), e) for d, e in enumerate(source.shape))
+    loops = tuple(Var(f"i{d}") for d in range(len(source.shape)))
+    indices = tuple(i.var for i in iters)
+    stmt: Stmt = Block(name, iters, loops, Store(target, indices, Load(source, indices)))
+    for loop, axis in reversed(list(zip(loops, iters, strict=True))):
+        stmt = For(loop, Const(axis.extent), stmt)
+    return stmt
+
+
+def set_scope(program: PrimFunc, block: str, scope: str) -> PrimFunc:
+    """Change where the (intermediate) buffer that a block writes lives."""
+    old = written_buffer(find_block(program, block))
+    if old not in program.buffers:
+        raise ScheduleError(f"{old.name} is not an intermediate buffer; its scope is fixed")
+    return _replace_buffer(program, old, Buffer(old.name, old.shape, old.dtype, scope))
+
+
+def _replace_buffer(program: PrimFunc, old: Buffer, new: Buffer) -> PrimFunc:
+    def rule(expr: Expr) -> Expr | None:
+        return Load(new, expr.indices) if isinstance(expr, Load) and expr.buffer is old else None
+
+    def store(stmt: Stmt) -> Stmt | None:
+        if isinstance(stmt, Store) and stmt.buffer is old:
+            return Store(new, stmt.indices, stmt.value)
+        return None
+
+    body = transform_stmt(program.body, store, lambda e: transform_expr(e, rule))
+    swap = lambda bs: tuple(new if b is old else b for b in bs)  # noqa: E731
+    return replace(program, body=body, buffers=swap(program.buffers), params=swap(program.params))
+
+
+def transform_layout(program: PrimFunc, param: int, layout: PackedLayout) -> PrimFunc:
+    """Read a constant parameter in a packed layout, which its owner prepares once.
+
+    W[k, n]   ->   W[n // 32, k, n % 32]      for factors ((), (32,)), order (1, 0, 2)
+    """
+    old = program.params[param]
+    if param >= len(program.params) - program.outputs:
+        raise ScheduleError(f"{old.name} is an output; only inputs can be packed")
+    new = Buffer(old.name, packed_shape(old.shape, layout), old.dtype, old.scope)
+
+    def rule(expr: Expr) -> Expr | None:
+        if isinstance(expr, Load) and expr.buffer is old:
+            return Load(new, packed_indices(expr.indices, layout))
+        return None
+
+    body = transform_stmt(program.body, expr_rule=lambda e: transform_expr(e, rule))
+    params = tuple(new if b is old else b for b in program.params)
+    return replace(program, body=body, params=params, layouts={**program.layouts, param: layout})
+
+
+def packed_shape(shape: Sequence[int], layout: PackedLayout) -> tuple[int, ...]:
+    """The shape of a tensor once packed."""
+    split: list[int] = []
+    for extent, factors in zip(shape, layout.factors, strict=True):
+        inner = 1
+        for factor in factors:
+            inner *= factor
+        split.extend((-(-extent // inner), *factors))
+    return tuple(split[d] for d in layout.order)
+
+
+def packed_indices(indices: Sequence[Expr], layout: PackedLayout) -> tuple[Expr, ...]:
+    """Where a packed tensor holds the element that stood at ``indices``."""
+    split: list[Expr] = []
+    for index, factors in zip(indices, layout.factors, strict=True):
+        rest = index
+        parts: list[Expr] = []
+        for factor in reversed(factors):
+            parts.append(rest % factor)
+            rest = rest // factor
+        split.extend((rest, *reversed(parts)))
+    return tuple(split[d] for d in layout.order)
+
+
+def remaining_blocks(program: PrimFunc) -> list[str]:
+    """Names of the program's blocks in order."""
+    return [s.name for s in walk_stmt(program.body) if isinstance(s, Block)]
+
+
+def reads_of(program: PrimFunc, block: str) -> list[Buffer]:
+    """The buffers that a block reads, without what it writes itself, each once."""
+    node = find_block(program, block)
+    seen = dict.fromkeys(ld.buffer for ld in loads_of(node.body))
+    seen.pop(written_buffer(node), None)
+    return list(seen)

@@ -1,0 +1,140 @@
+"""Primitives on loops: ``split fuse reorder vectorize unroll parallel``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.tir.ir import (
+    Binary,
+    Block,
+    Const,
+    Expr,
+    For,
+    LoopKind,
+    PrimFunc,
+    Stmt,
+    Var,
+    binary,
+)
+from tunefarm.compiler.tir.schedule.tree import constant_extent, find_loop, path_to, replace_stmt
+from tunefarm.compiler.tir.visit import substitute_stmt, transform_stmt
+
+
+def split(program: PrimFunc, loop: Var, *factors: int) -> tuple[PrimFunc, tuple[Var, ...]]:
+    """Split a loop; the outermost new loop has ⌈extent / Π factors⌉ iterations.
+
+    for i in 30: f(i)   ->   split(i, 4)   ->   for i0 in 8: for i1 in 4: if i0*4+i1 < 30: f(i0*4+i1)
+    """
+    node = find_loop(program, loop)
+    extent = constant_extent(node)
+    if not factors or any(f < 1 for f in factors):
+        raise ScheduleError(f"split of {loop.name} needs positive factors, got {factors}")
+    extents = (-(-extent // prod(factors)), *factors)
+    parts = tuple(Var(f"{loop.name}_{n}") for n in range(len(extents)))
+    value: Expr = parts[0]
+    for part, factor in zip(parts[1:], factors, strict=True):
+        value = value * factor + part
+    body = substitute_stmt(node.body, {loop: value})
+    if prod(extents) != extent:
+        body = _guard(body, binary("lt", value, Const(extent)))
+    for part, size in reversed(list(zip(parts, extents, strict=True))):
+        body = For(part, Const(size), body)
+    return replace_stmt(program, node, body), parts
+
+
+def _guard(stmt: Stmt, condition: Expr) -> Stmt:
+    """Add a condition to the predicate of every block below."""
+
+    def rule(s: Stmt) -> Stmt | None:
+        if not isinstance(s, Block):
+            return None
+        both = condition if s.predicate is None else binary("and", s.predicate, condition)
+        return replace(s, predicate=both)
+
+    return transform_stmt(stmt, rule)
+
+
+def fuse(program: PrimFunc, *loops: Var) -> tuple[PrimFunc, Var]:
+    """Make one loop of directly nested loops, outermost first.
+
+    for i in 3: for j in 5: f(i, j)   ->   for ij in 15: f(ij // 5, ij % 5)
+    """
+    nodes = [find_loop(program, v) for v in loops]
+    for outer, inner in zip(nodes, nodes[1:], strict=False):
+        if outer.body is not inner:
+            raise ScheduleError(f"loop {inner.var.name} is not directly inside {outer.var.name}")
+    fused = Var("_".join(v.name for v in loops))
+    extents = [constant_extent(n) for n in nodes]
+    values: dict[Var, Expr] = {}
+    rest: Expr = fused
+    for var, extent in reversed(list(zip(loops, extents, strict=True))[1:]):
+        values[var] = rest % extent if extent > 1 else Const(0)
+        rest = rest // extent
+    values[loops[0]] = rest
+    body = substitute_stmt(nodes[-1].body, values)
+    return replace_stmt(program, nodes[0], For(fused, Const(prod(extents)), body)), fused
+
+
+def reorder(program: PrimFunc, *order: Var) -> PrimFunc:
+    """Put loops of one perfect nest in the given order; loops not named keep their places."""
+    nodes = {v: find_loop(program, v) for v in order}
+    first = path_to(program.body, lambda s: isinstance(s, For) and s.var in nodes)[-1]
+    chain: list[For] = []
+    node: Stmt = first
+    while isinstance(node, For):
+        chain.append(node)
+        if {n.var for n in chain} >= set(order):
+            break
+        node = node.body
+    missing = [v.name for v in order if v not in {n.var for n in chain}]
+    if missing:
+        raise ScheduleError(f"loop {missing[0]} is not in one perfect nest with {order[0].name}")
+    remaining = iter(order)
+    slots = [nodes[next(remaining)] if n.var in nodes else n for n in chain]
+    body = chain[-1].body
+    for slot in reversed(slots):
+        body = replace(slot, body=body)
+    return replace_stmt(program, first, body)
+
+
+def set_kind(program: PrimFunc, loop: Var, kind: LoopKind) -> PrimFunc:
+    node = find_loop(program, loop)
+    return replace_stmt(program, node, replace(node, kind=kind))
+
+
+def vectorize(program: PrimFunc, loop: Var) -> PrimFunc:
+    """The loop's iterations become the lanes of vector instructions."""
+    constant_extent(find_loop(program, loop))
+    return set_kind(program, loop, LoopKind.VECTORIZED)
+
+
+def unroll(program: PrimFunc, loop: Var) -> PrimFunc:
+    """The loop's body is repeated for every value of its variable."""
+    constant_extent(find_loop(program, loop))
+    return set_kind(program, loop, LoopKind.UNROLLED)
+
+
+def parallel(program: PrimFunc, loop: Var) -> PrimFunc:
+    """The loop's iterations run on the threads of the pool; it must not carry a reduction."""
+    node = find_loop(program, loop)
+
+    def check(stmt: Stmt) -> Stmt | None:
+        if isinstance(stmt, Block):
+            for axis, binding in zip(stmt.iters, stmt.bindings, strict=True):
+                if axis.kind == "reduce" and _mentions(binding, loop):
+                    raise ScheduleError(
+                        f"loop {loop.name} carries the reduction of {stmt.name}; "
+                        "a parallel loop must be spatial"
+                    )
+        return None
+
+    transform_stmt(node.body, check)
+    return set_kind(program, loop, LoopKind.PARALLEL)
+
+
+def _mentions(expr: Expr, var: Var) -> bool:
+    if isinstance(expr, Binary):
+        return _mentions(expr.a, var) or _mentions(expr.b, var)
+    return expr is var

@@ -1,0 +1,152 @@
+"""Finding and replacing loops and blocks in a program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.tir.ir import (
+    Allocate,
+    Block,
+    Buffer,
+    Const,
+    For,
+    If,
+    Load,
+    PrimFunc,
+    Seq,
+    Stmt,
+    Store,
+    Var,
+)
+from tunefarm.compiler.tir.visit import loads_of, map_children, seq, walk_stmt
+
+
+def find_loop(program: PrimFunc, var: Var) -> For:
+    """The loop of a variable; ScheduleError if there is none."""
+    for stmt in walk_stmt(program.body):
+        if isinstance(stmt, For) and stmt.var is var:
+            return stmt
+    raise ScheduleError(f"no loop {var.name} in {program.name}")
+
+
+def find_block(program: PrimFunc, name: str) -> Block:
+    """The block of a name; ScheduleError lists the names there are."""
+    for block in blocks(program.body):
+        if block.name == name:
+            return block
+    known = ", ".join(b.name for b in blocks(program.body))
+    raise ScheduleError(f"no block {name!r} in {program.name}; blocks: {known}")
+
+
+def blocks(stmt: Stmt) -> Iterator[Block]:
+    return (s for s in walk_stmt(stmt) if isinstance(s, Block))
+
+
+def path_to(root: Stmt, found: Callable[[Stmt], bool]) -> list[Stmt]:
+    """The statements from ``root`` down to the first for which ``found`` holds; [] if none."""
+    if found(root):
+        return [root]
+    for child in child_stmts(root):
+        path = path_to(child, found)
+        if path:
+            return [root, *path]
+    return []
+
+
+def child_stmts(stmt: Stmt) -> tuple[Stmt, ...]:
+    match stmt:
+        case For() | Allocate():
+            return (stmt.body,)
+        case If():
+            return (stmt.then,) if stmt.orelse is None else (stmt.then, stmt.orelse)
+        case Seq():
+            return stmt.stmts
+        case _:
+            return ()
+
+
+def loops_of(program: PrimFunc, block: str) -> list[Var]:
+    """The variables of the loops around a block, outermost first."""
+    target = find_block(program, block)
+    return [s.var for s in path_to(program.body, lambda s: s is target) if isinstance(s, For)]
+
+
+def replace_stmt(program: PrimFunc, old: Stmt, new: Stmt | None) -> PrimFunc:
+    """The program with one statement replaced; None removes it with the loops left empty."""
+    body = _replace(program.body, old, new)
+    if body is None:
+        raise ScheduleError(f"{program.name} would become empty")
+    return replace(program, body=body)
+
+
+def _replace(stmt: Stmt, old: Stmt, new: Stmt | None) -> Stmt | None:
+    if stmt is old:
+        return new
+    if isinstance(stmt, Seq):
+        parts = [_replace(s, old, new) for s in stmt.stmts]
+        kept = [p for p in parts if p is not None]
+        if all(p is s for p, s in zip(parts, stmt.stmts, strict=True)):
+            return stmt
+        return seq(*kept) if kept else None
+    if isinstance(stmt, (For, Allocate)):
+        body = _replace(stmt.body, old, new)
+        if body is None:
+            return None
+        return stmt if body is stmt.body else replace(stmt, body=body)
+    if isinstance(stmt, If):
+        return map_children(stmt, lambda s: _replace(s, old, new) or s)
+    return stmt
+
+
+def constant_extent(loop: For) -> int:
+    if not isinstance(loop.extent, Const):
+        raise ScheduleError(f"loop {loop.var.name} has no constant extent")
+    return int(loop.extent.value)
+
+
+def loop_ranges(stmt: Stmt) -> dict[Var, tuple[int, int]]:
+    """Inclusive ranges of all loop variables below ``stmt`` whose bounds are constant."""
+    ranges: dict[Var, tuple[int, int]] = {}
+    for node in walk_stmt(stmt):
+        if isinstance(node, For) and isinstance(node.extent, Const):
+            start = node.start.value if isinstance(node.start, Const) else None
+            if start is not None:
+                ranges[node.var] = (int(start), int(start) + int(node.extent.value) - 1)
+    return ranges
+
+
+def written_buffer(block: Block) -> Buffer:
+    return store_of(block).buffer
+
+
+def store_of(block: Block) -> Store:
+    if not isinstance(block.body, Store):
+        raise ScheduleError(f"block {block.name} is not a single store")
+    return block.body
+
+
+def reads(block: Block, buffer: Buffer) -> list[Load]:
+    return [ld for ld in loads_of(block.body) if ld.buffer is buffer]
+
+
+def is_reduction(block: Block) -> bool:
+    return any(i.kind == "reduce" for i in block.iters)
+
+
+def producers_and_consumers(program: PrimFunc, buffer: Buffer) -> tuple[list[Block], list[Block]]:
+    """Blocks that write a buffer, and other blocks that read it."""
+    writers = [b for b in blocks(program.body) if written_buffer(b) is buffer]
+    readers = [b for b in blocks(program.body) if b not in writers and reads(b, buffer)]
+    return writers, readers
+
+
+def fresh_name(program: PrimFunc, name: str) -> str:
+    """A block name that the program does not have yet."""
+    taken = {b.name for b in blocks(program.body)}
+    if name not in taken:
+        return name
+    return next(f"{name}_{i}" for i in range(1, len(taken) + 2) if f"{name}_{i}" not in taken)
+
+

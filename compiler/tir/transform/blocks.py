@@ -1,0 +1,114 @@
+"""Blocks become plain loops: iterators are replaced by their bindings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tunefarm.compiler.tir.affine import Ranges, conjunction, conjuncts, interval
+from tunefarm.compiler.tir.ir import (
+    Binary,
+    Block,
+    Const,
+    Expr,
+    If,
+    Load,
+    PrimFunc,
+    Select,
+    Stmt,
+    Store,
+    Var,
+    binary,
+)
+from tunefarm.compiler.tir.schedule.tree import loop_ranges
+from tunefarm.compiler.tir.visit import (
+    loads_of,
+    seq,
+    substitute_stmt,
+    transform_stmt,
+    walk_expr,
+)
+
+
+def blocks_to_loops(program: PrimFunc) -> PrimFunc:
+    """Replace each block by its store under its predicate, and its init at the first values.
+
+    A predicate that only guards padding lanes of a tile is dropped: the tile holds them, the
+    packed operands are padded with zeros, and whoever reads the tile has the predicate too.
+    """
+    ranges = loop_ranges(program.body)
+    outputs = set(program.params)
+
+    def rule(stmt: Stmt) -> Stmt | None:
+        return _plain(stmt, ranges, outputs) if isinstance(stmt, Block) else None
+
+    return replace(program, body=transform_stmt(program.body, rule))
+
+
+def _plain(block: Block, ranges: Ranges, params: set[object]) -> Stmt:
+    values = dict(zip((i.var for i in block.iters), block.bindings, strict=True))
+    body = substitute_stmt(block.body, values)
+    assert isinstance(body, Store)
+    reduced = [
+        b for i, b in zip(block.iters, block.bindings, strict=True) if i.kind == "reduce"
+    ]
+    parts = conjuncts(block.predicate) if block.predicate is not None else []
+    if body.buffer not in params:
+        fixed = {e for b in reduced for e in walk_expr(b) if isinstance(e, Var)}
+        parts = [p for p in parts if _mentions(p, fixed) or not _droppable(p, body, ranges)]
+    stmt = _skip_neutral_terms(body) if reduced else body
+    if block.init is not None:
+        first = conjunction([binary("eq", b, Const(0)) for b in reduced])
+        stmt = seq(If(first, substitute_stmt(block.init, values)), stmt)
+    condition = conjunction(parts)
+    return stmt if isinstance(condition, Const) and condition.value else If(condition, stmt)
+
+
+def _mentions(expr: Expr, variables: set[Var]) -> bool:
+    return any(e in variables for e in walk_expr(expr) if isinstance(e, Var))
+
+
+def _droppable(part: Expr, store: Store, ranges: Ranges) -> bool:
+    """True if every load that depends on the part's variables stays in bounds without it."""
+    variables = {e for e in walk_expr(part) if isinstance(e, Var)}
+    for load in loads_of(store):
+        for index, size in zip(load.indices, load.buffer.shape, strict=True):
+            if load.buffer is store.buffer or not _mentions(index, variables):
+                continue
+            low, high = interval(index, ranges)
+            if low < 0 or high >= size:
+                return False
+    return True
+
+
+_NEUTRAL = {"add": 0.0, "max": float("-inf"), "min": float("inf")}
+
+
+def _skip_neutral_terms(store: Store) -> Stmt:
+    """Make a padded term of a reduction a condition of the store.
+
+    C[i] = C[i] + select(c, a, 0) * w   ->   if c: C[i] = C[i] + a * w
+    """
+    value = store.value
+    if not isinstance(value, Binary) or not isinstance(value.a, Load):
+        return store
+    if value.op not in _NEUTRAL or value.a.buffer is not store.buffer:
+        return store
+    condition, term = _split_select(value.b, _NEUTRAL[value.op], value.op == "add")
+    if condition is None:
+        return store
+    return If(condition, replace(store, value=binary(value.op, value.a, term)))
+
+
+def _split_select(expr: Expr, neutral: float, through_mul: bool) -> tuple[Expr | None, Expr]:
+    match expr:
+        case Select(condition, a, Const(value), _) if value == neutral:
+            return condition, a
+        case Binary("mul", a, b, _) if through_mul:
+            left, x = _split_select(a, neutral, True)
+            right, y = _split_select(b, neutral, True)
+            found = [c for c in (left, right) if c is not None]
+            return (conjunction(found) if found else None), binary("mul", x, y)
+        case _:
+            return None, expr
+
+

@@ -1,0 +1,133 @@
+"""Simplify index arithmetic and conditions with what is known of the loop variables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from tunefarm.compiler.tir.affine import (
+    Affine,
+    Ranges,
+    affine,
+    conjunction,
+    conjuncts,
+    decide,
+    interval,
+    interval_of,
+)
+from tunefarm.compiler.tir.ir import (
+    Allocate,
+    Binary,
+    Const,
+    Expr,
+    For,
+    If,
+    PrimFunc,
+    Select,
+    Seq,
+    Stmt,
+    Var,
+    binary,
+)
+from tunefarm.compiler.tir.visit import map_exprs, map_operands, seq, substitute_stmt
+
+
+def simplify(program: PrimFunc) -> PrimFunc:
+    """Fold divisions of tile indices, decide conditions, and drop loops that never run."""
+    body = simplify_stmt(program.body, {})
+    return replace(program, body=body if body is not None else Seq(()))
+
+
+def simplify_stmt(stmt: Stmt, ranges: dict[Var, tuple[int, int]]) -> Stmt | None:
+    """The simplified statement; None if it does nothing."""
+    rewrite: Callable[[Expr], Expr] = lambda e: simplify_expr(e, ranges)  # noqa: E731
+    stmt = map_exprs(stmt, rewrite)
+    match stmt:
+        case Seq(stmts):
+            parts = [simplify_stmt(s, ranges) for s in stmts]
+            kept = [p for p in parts if p is not None]
+            return seq(*kept) if kept else None
+        case For():
+            return _simplify_loop(stmt, ranges)
+        case If():
+            return _simplify_if(stmt, ranges)
+        case Allocate():
+            body = simplify_stmt(stmt.body, ranges)
+            return None if body is None else replace(stmt, body=body)
+        case _:
+            return stmt
+
+
+def _simplify_loop(loop: For, ranges: dict[Var, tuple[int, int]]) -> Stmt | None:
+    if isinstance(loop.extent, Const) and loop.extent.value <= 0:
+        return None
+    if isinstance(loop.extent, Const) and isinstance(loop.start, Const):
+        start = int(loop.start.value)
+        if loop.extent.value == 1:
+            return simplify_stmt(substitute_stmt(loop.body, {loop.var: Const(start)}), ranges)
+        bounds = (start, start + int(loop.extent.value) - 1)
+    else:
+        low, _ = interval(loop.start, ranges)
+        _, high = interval(loop.start + loop.extent, ranges)
+        bounds = (low, high - 1)
+    body = simplify_stmt(loop.body, {**ranges, loop.var: bounds})
+    return None if body is None else replace(loop, body=body)
+
+
+def _simplify_if(node: If, ranges: dict[Var, tuple[int, int]]) -> Stmt | None:
+    open_parts = []
+    for part in conjuncts(node.condition):
+        known = decide(part, ranges)
+        if known is False:
+            return None if node.orelse is None else simplify_stmt(node.orelse, ranges)
+        if known is None:
+            open_parts.append(part)
+    then = simplify_stmt(node.then, ranges)
+    if not open_parts:
+        return then
+    orelse = None if node.orelse is None else simplify_stmt(node.orelse, ranges)
+    if then is None:
+        return None if orelse is None else If(binary_not(conjunction(open_parts)), orelse)
+    if isinstance(then, If) and then.orelse is None and orelse is None:
+        return If(conjunction(open_parts + conjuncts(then.condition)), then.then)
+    return If(conjunction(open_parts), then, orelse)
+
+
+def binary_not(condition: Expr) -> Expr:
+    return binary("eq", condition, Const(False, "bool"))
+
+
+def simplify_expr(expr: Expr, ranges: Ranges) -> Expr:
+    """Rewrite one expression bottom-up."""
+    if isinstance(expr, (Var, Const)):
+        return expr
+    expr = map_operands(expr, lambda e: simplify_expr(e, ranges))
+    match expr:
+        case Binary("floordiv" | "floormod", a, Const(divisor), "int64") if divisor > 0:
+            return _divide(expr, affine(a), int(divisor), ranges)
+        case Select(condition, a, b, _):
+            known = decide(condition, ranges)
+            return expr if known is None else a if known else b
+        case Binary("min" | "max", a, b, "int64"):
+            low, high = interval_of(affine(a) - affine(b), ranges)
+            if high <= 0:
+                return a if expr.op == "min" else b
+            if low >= 0:
+                return b if expr.op == "min" else a
+            return expr
+        case _:
+            return expr
+
+
+def _divide(expr: Binary, form: Affine, divisor: int, ranges: Ranges) -> Expr:
+    """(8·i + j) // 8 -> i and (8·i + j) % 8 -> j, where 0 ≤ j < 8."""
+    whole = {k: t for k, t in form.terms.items() if t[0] % divisor == 0}
+    rest = Affine(form.const % divisor, {k: t for k, t in form.terms.items() if k not in whole})
+    low, high = interval_of(rest, ranges)
+    if low // divisor != high // divisor:
+        return expr
+    carry = low // divisor
+    if expr.op == "floormod":
+        return (rest + Affine(-carry * divisor, {})).expr()
+    quotient = {k: (c // divisor, a) for k, (c, a) in whole.items()}
+    return Affine(form.const // divisor + carry, quotient).expr()
