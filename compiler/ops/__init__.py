@@ -1,5 +1,13 @@
 """Operators, one file a family. Importing this package fills ``OPS``."""
 
+from tunefarm.compiler.ops import binary as binary
+from tunefarm.compiler.ops import conv as conv
+from tunefarm.compiler.ops import matmul as matmul
+from tunefarm.compiler.ops import normalize as normalize
+from tunefarm.compiler.ops import pool as pool
+from tunefarm.compiler.ops import reduce as reduce
+from tunefarm.compiler.ops import shape as shape
+from tunefarm.compiler.ops import unary as unary
 from tunefarm.compiler.ops.base import OPS, Op, Pattern, call, flops_of
 
 __all__ = ["OPS", "Op", "Pattern", "call", "flops_of"]

@@ -9,7 +9,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-
 from tunefarm.compiler import te
 from tunefarm.compiler.errors import ShapeError
 from tunefarm.compiler.ir import (
