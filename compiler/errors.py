@@ -25,3 +25,7 @@ class ScheduleError(TunefarmError):
 
 class BuildError(TunefarmError):
     """A program that cannot be turned into code."""
+
+
+class WorkloadError(TunefarmError):
+    """A text that describes no workload."""
