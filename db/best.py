@@ -1,0 +1,162 @@
+"""The best record of each key: look-up of many keys in one query, promotion in one swap."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from sqlalchemy import Connection, Select, insert, select, update
+from tunefarm.db import trials
+from tunefarm.db.dialect import upsert
+from tunefarm.db.errors import UnknownRecord
+from tunefarm.db.lookup import Compatible, best_key_of, rank, same_code, settles
+from tunefarm.db.models import BEST, FINALS, TARGETS, TRIALS, WORKLOADS
+from tunefarm.db.records import Best, BestKey, Final, Found, Promotion, TrialKey, Verdict
+from tunefarm.db.rows import TRIAL_COLUMNS, TRIAL_SOURCE, chunks, trial_from_row
+
+_OWN = (
+    BEST.c.promoted.label("best_promoted"),
+    BEST.c.verdict.label("best_verdict"),
+    BEST.c.default_s.label("best_default_s"),
+    BEST.c.median_s.label("best_median_s"),
+    BEST.c.speedup_over_default.label("best_speedup"),
+)
+
+
+def lookup_query(workloads: list[str]) -> Select[Any]:
+    """Every best record of these workloads: a range of ``best`` for each, and its trials."""
+    source = (
+        WORKLOADS.join(BEST, BEST.c.workload_id == WORKLOADS.c.id)
+        .join(TRIALS, TRIALS.c.id == BEST.c.trial_id)
+        .join(TARGETS, TARGETS.c.id == BEST.c.target_id)
+    )
+    return select(*TRIAL_COLUMNS, *_OWN).select_from(source).where(WORKLOADS.c.key.in_(workloads))
+
+
+def lookup(
+    connection: Connection, keys: Iterable[BestKey], compatible: Compatible = same_code
+) -> dict[BestKey, tuple[Found, ...]]:
+    """What is known for each key, closest first; empty where nothing is."""
+    wanted = list(keys)
+    stored: dict[str, list[Best]] = {key.workload: [] for key in wanted}
+    for chunk in chunks(sorted(stored)):
+        for row in connection.execute(lookup_query(chunk)):
+            best = _from_row(row)
+            stored[best.key.workload].append(best)
+    return {key: rank(key, stored[key.workload], compatible) for key in wanted}
+
+
+def everything(connection: Connection, *, promoted_only: bool = False) -> list[Best]:
+    """Every best record, in key order."""
+    source = TRIAL_SOURCE.join(BEST, BEST.c.trial_id == TRIALS.c.id)
+    query = select(*TRIAL_COLUMNS, *_OWN).select_from(source).order_by(*BEST.primary_key)
+    if promoted_only:
+        query = query.where(BEST.c.promoted)
+    return [_from_row(row) for row in connection.execute(query)]
+
+
+def _from_row(row: Any) -> Best:
+    trial = trial_from_row(row)
+    speedup = row.best_speedup
+    if speedup is None and row.best_default_s is not None:
+        speedup = row.best_default_s / row.best_median_s
+    return Best(
+        key=best_key_of(trial),
+        trial=trial,
+        promoted=bool(row.best_promoted),
+        verdict=Verdict(row.best_verdict) if row.best_verdict else None,
+        speedup_over_default=speedup,
+    )
+
+
+# --- promotion ----------------------------------------------------------------------------------
+
+
+def promote(connection: Connection, request_id: str, final: Final) -> Promotion:
+    """Store the verdict and, if it settles the key, swap the challenger in for the incumbent.
+
+    The swap happens only if the incumbent still stands in the key. Records of another space
+    fingerprint stand beside those of the challenger's: such an incumbent counts as none.
+    The same ``request_id`` again changes nothing.
+    UnknownRecord if a trial of the final is not stored or the challenger failed.
+    """
+    challenger = _row(connection, final.challenger)
+    incumbent = _row(connection, final.incumbent) if final.incumbent else None
+    done = connection.execute(
+        select(FINALS.c.promoted).where(FINALS.c.request_id == request_id)
+    ).scalar_one_or_none()
+    if done is None:
+        done = settles(final.verdict, final.challenger.number, incumbent is not None) and _swap(
+            connection, challenger, incumbent, final
+        )
+        connection.execute(
+            insert(FINALS).values(
+                request_id=request_id,
+                challenger_id=challenger.id,
+                incumbent_id=incumbent.id if incumbent else None,
+                verdict=str(final.verdict),
+                speedup=final.speedup,
+                speedup_over_default=final.speedup_over_default,
+                promoted=done,
+                created_at=time.time(),
+            )
+        )
+    return Promotion(bool(done), _standing(connection, challenger))
+
+
+def restore(connection: Connection, best: Best) -> bool:
+    """Put an imported promoted record into its key unless another promoted one stands there."""
+    key = TrialKey(best.trial.job, best.trial.task, best.trial.number)
+    final = Final(
+        best.key,
+        key,
+        None,
+        best.verdict or Verdict.BETTER,
+        speedup_over_default=best.speedup_over_default,
+    )
+    return _swap(connection, _row(connection, key), None, final)
+
+
+def _row(connection: Connection, key: TrialKey) -> Any:
+    id_ = trials.stored_keys(connection, [key]).get(key)
+    row = None
+    if id_ is not None:
+        row = connection.execute(select(TRIALS).where(TRIALS.c.id == id_)).one()
+    if row is None or row.median_s is None:
+        state = "not stored" if row is None else "a failed one"
+        raise UnknownRecord(
+            f"trial {key.number} of task {key.task.workload[:12]} in job {key.job} is {state}"
+        )
+    return row
+
+
+def _swap(connection: Connection, challenger: Any, incumbent: Any, final: Final) -> bool:
+    """One compare-and-swap on (key, incumbent); whether it took place."""
+    values = {
+        "trial_id": challenger.id,
+        "median_s": challenger.median_s,
+        "promoted": True,
+        "verdict": str(final.verdict),
+        "speedup_over_default": final.speedup_over_default,
+    }
+    key = {column.name: getattr(challenger, column.name) for column in BEST.primary_key}
+    connection.execute(
+        upsert(connection, BEST).on_conflict_do_nothing(),
+        {**key, **values, "promoted": False, "default_s": None, "verdict": None},
+    )
+    statement = update(BEST).where(*(BEST.c[name] == value for name, value in key.items()))
+    if incumbent is None or incumbent.space_fingerprint != challenger.space_fingerprint:
+        statement = statement.where(BEST.c.promoted.is_(False))
+    else:
+        statement = statement.where(BEST.c.promoted, BEST.c.trial_id == incumbent.id)
+    return connection.execute(statement.values(values)).rowcount == 1
+
+
+def _standing(connection: Connection, challenger: Any) -> Best | None:
+    source = TRIAL_SOURCE.join(BEST, BEST.c.trial_id == TRIALS.c.id)
+    query = select(*TRIAL_COLUMNS, *_OWN).select_from(source)
+    for column in BEST.primary_key:
+        query = query.where(BEST.c[column.name] == getattr(challenger, column.name))
+    row = connection.execute(query).one_or_none()
+    return _from_row(row) if row is not None else None

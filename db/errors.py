@@ -1,0 +1,23 @@
+"""What the database layer raises, one sentence each."""
+
+from __future__ import annotations
+
+
+class StoreError(Exception):
+    """The database cannot be used: missing, corrupt, newer, locked, read-only or full."""
+
+
+class StaleLease(Exception):
+    """A write under a lease that has ended or whose epoch has passed."""
+
+
+class StaleClaim(Exception):
+    """A write by a tuner that does not hold the job's claim."""
+
+
+class StaleIncarnation(Exception):
+    """A write by a worker process that a newer one has replaced."""
+
+
+class UnknownRecord(Exception):
+    """No job or trial of this key."""

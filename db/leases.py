@@ -1,0 +1,227 @@
+"""Workers, devices and leases: who may write what, decided by rows and never by memory.
+
+A grant raises its device's epoch. A write under a lease passes ``check``: the lease is live and
+the epoch is its own. A worker's write also comes from the worker's current incarnation.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterable
+from typing import Any
+
+from sqlalchemy import Connection, case, insert, select, update
+from tunefarm.db.dialect import upsert
+from tunefarm.db.errors import StaleIncarnation, StaleLease
+from tunefarm.db.models import DEVICES, INCARNATIONS, LEASES, REQUESTS, TARGETS, WORKERS
+from tunefarm.db.records import Device, Lease
+
+DEVICE_LOST = "device_lost"
+"""The reason of a lease that ended because its device's worker went silent: what it had delivered
+counts as an attempt, because the candidate may be what killed the worker."""
+
+# --- workers and devices ------------------------------------------------------------------------
+
+
+def enlist(connection: Connection, worker: str, incarnation: str, compiler_version: str) -> bool:
+    """Make this process the worker's current one, or confirm it; whether it is new.
+
+    StaleIncarnation if it was current once and another has replaced it.
+    """
+    now = time.time()
+    row = connection.execute(select(WORKERS).where(WORKERS.c.id == worker)).one_or_none()
+    if row is not None and row.incarnation == incarnation:
+        return False
+    values = {
+        "incarnation": incarnation,
+        "compiler_version": compiler_version,
+        "started_at": now,
+    }
+    if row is None:
+        connection.execute(insert(WORKERS).values(id=worker, **values))
+    past = select(INCARNATIONS).where(
+        INCARNATIONS.c.worker == worker, INCARNATIONS.c.incarnation == incarnation
+    )
+    if connection.execute(past).one_or_none() is not None:
+        raise StaleIncarnation(f"a newer process of worker {worker} has taken over")
+    connection.execute(
+        insert(INCARNATIONS).values(worker=worker, incarnation=incarnation, started_at=now)
+    )
+    connection.execute(update(WORKERS).where(WORKERS.c.id == worker).values(**values))
+    return True
+
+
+def register(connection: Connection, worker: str, devices: Iterable[Device]) -> None:
+    """Store what a worker tells of its devices; epochs stay."""
+    rows = [
+        {
+            "id": device.id,
+            "kind": device.kind,
+            "model": device.model,
+            "target": device.target,
+            "worker": worker,
+            "attributes": dict(device.attributes),
+            "peaks": dict(device.peaks),
+            "noise": device.noise,
+            "epoch": 0,
+        }
+        for device in devices
+    ]
+    if not rows:
+        return
+    statement = upsert(connection, DEVICES)
+    told = ("kind", "model", "target", "worker", "attributes", "peaks", "noise")
+    statement = statement.on_conflict_do_update(
+        index_elements=["id"], set_={name: statement.excluded[name] for name in told}
+    )
+    connection.execute(statement, rows)
+
+
+def devices(connection: Connection) -> tuple[Device, ...]:
+    """Every device that ever registered; ``state`` is not stored and left at its default."""
+    return tuple(
+        Device(
+            id=row.id,
+            kind=row.kind,
+            model=row.model,
+            target=row.target,
+            worker=row.worker,
+            attributes=row.attributes,
+            peaks=row.peaks,
+            noise=row.noise,
+            epoch=row.epoch,
+        )
+        for row in connection.execute(select(DEVICES).order_by(DEVICES.c.id))
+    )
+
+
+# --- leases -------------------------------------------------------------------------------------
+
+
+def grant(
+    connection: Connection,
+    device: str,
+    *,
+    client: str,
+    job: str,
+    request_id: str,
+    term_s: float,
+) -> Lease:
+    """Lease the device under its next epoch; the job's orphaned trials move to this lease.
+
+    The same ``request_id`` again returns its lease. StaleLease if the device is leased (the
+    database's own promise raises IntegrityError if anything gets past that).
+    """
+    again = by_request(connection, request_id)
+    if again is not None:
+        return again
+    live = select(LEASES.c.id).where(LEASES.c.device == device, LEASES.c.ended_at.is_(None))
+    if connection.execute(live).one_or_none() is not None:
+        raise StaleLease(f"device {device} is leased")
+    connection.execute(
+        update(DEVICES).where(DEVICES.c.id == device).values(epoch=DEVICES.c.epoch + 1)
+    )
+    row = connection.execute(select(DEVICES).where(DEVICES.c.id == device)).one()
+    lease = Lease(uuid.uuid4().hex, device, client, row.epoch, term_s)
+    connection.execute(
+        insert(LEASES).values(
+            id=lease.id,
+            request_id=request_id,
+            device=device,
+            client=client,
+            job=job,
+            epoch=lease.epoch,
+            term_s=term_s,
+            granted_at=time.time(),
+            ended_at=None,
+            ended_reason="",
+        )
+    )
+    if job:
+        _adopt_orphans(connection, lease.id, job, row.kind)
+    return lease
+
+
+def _adopt_orphans(connection: Connection, lease: str, job: str, kind: str) -> None:
+    targets = select(TARGETS.c.id).where(
+        (TARGETS.c.text == kind) | TARGETS.c.text.startswith(f"{kind} ", autoescape=True)
+    )
+    connection.execute(
+        update(REQUESTS)
+        .where(REQUESTS.c.job == job, REQUESTS.c.lease.is_(None))
+        .where(REQUESTS.c.target_id.in_(targets))
+        .values(lease=lease)
+    )
+
+
+def check(connection: Connection, lease: str, epoch: int) -> Any:
+    """The lease's row; StaleLease if it has ended or the epoch is another one."""
+    row = connection.execute(select(LEASES).where(LEASES.c.id == lease)).one_or_none()
+    if row is None:
+        raise StaleLease(f"there is no lease {lease}")
+    if row.ended_at is not None:
+        raise StaleLease(f"the lease of device {row.device} has ended: {row.ended_reason}")
+    if row.epoch != epoch:
+        raise StaleLease(
+            f"the lease of device {row.device} has epoch {row.epoch}, the write has {epoch}"
+        )
+    return row
+
+
+def by_request(connection: Connection, request_id: str) -> Lease | None:
+    """The live lease that this request was granted, None if it has none."""
+    query = select(LEASES).where(LEASES.c.request_id == request_id, LEASES.c.ended_at.is_(None))
+    row = connection.execute(query).one_or_none()
+    return _from_row(row) if row is not None else None
+
+
+def live(connection: Connection) -> tuple[tuple[Lease, str], ...]:
+    """(lease, job) of every live lease, in the order of devices."""
+    query = select(LEASES).where(LEASES.c.ended_at.is_(None)).order_by(LEASES.c.device)
+    return tuple((_from_row(row), row.job) for row in connection.execute(query))
+
+
+def end(connection: Connection, lease: str, reason: str) -> str | None:
+    """End the lease; returns its device, or None if it had ended before."""
+    row = connection.execute(
+        select(LEASES).where(LEASES.c.id == lease, LEASES.c.ended_at.is_(None))
+    ).one_or_none()
+    if row is None:
+        return None
+    connection.execute(
+        update(LEASES).where(LEASES.c.id == lease).values(ended_at=time.time(), ended_reason=reason)
+    )
+    _orphan(connection, lease, blame=reason == DEVICE_LOST)
+    return str(row.device)
+
+
+def end_of_job(connection: Connection, job: str, reason: str) -> None:
+    """End every live lease of the job."""
+    query = select(LEASES.c.id).where(LEASES.c.job == job, LEASES.c.ended_at.is_(None))
+    for lease in connection.execute(query).scalars().all():
+        end(connection, lease, reason)
+
+
+def _orphan(connection: Connection, lease: str, *, blame: bool) -> None:
+    """Leave the lease's trials to the job's next one; unless they are to blame for its end, the
+    delivery that they lose does not count as an attempt."""
+    values: dict[str, Any] = {"lease": None}
+    if not blame:
+        delivered = REQUESTS.c.delivered_to.is_not(None)
+        values |= {
+            "attempts": case((delivered, REQUESTS.c.attempts - 1), else_=REQUESTS.c.attempts),
+            "delivered_to": None,
+        }
+    connection.execute(update(REQUESTS).where(REQUESTS.c.lease == lease).values(values))
+
+
+def _from_row(row: Any) -> Lease:
+    return Lease(
+        id=row.id,
+        device=row.device,
+        client=row.client,
+        epoch=row.epoch,
+        term_s=row.term_s,
+        ended_reason=row.ended_reason,
+    )

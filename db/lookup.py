@@ -1,0 +1,106 @@
+"""Which stored record answers a look-up: the order, and the same order over records in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from tunefarm.db.records import Best, BestKey, Found, Match, Trial, Verdict
+
+Compatible = Callable[[str, str], bool]
+"""Whether code tuned for the second target string may serve the first."""
+
+_ORDER = {match: position for position, match in enumerate(Match)}
+
+
+def same_code(wanted: str, stored: str) -> bool:
+    """Targets that differ in the number of cores only."""
+    return _without_cores(wanted) == _without_cores(stored)
+
+
+def _without_cores(target: str) -> frozenset[str]:
+    kind, *options = target.split()
+    return frozenset([kind, *(o for o in options if not o.lstrip("-").startswith("num-cores="))])
+
+
+def match_of(wanted: BestKey, stored: BestKey, compatible: Compatible = same_code) -> Match | None:
+    """How close the stored key is to the wanted one, None if it does not serve it."""
+    if stored.workload != wanted.workload or stored.protocol != wanted.protocol:
+        return None
+    if stored.target != wanted.target:
+        return Match.COMPATIBLE if compatible(wanted.target, stored.target) else None
+    return Match.EXACT if stored.device_model == wanted.device_model else Match.TARGET
+
+
+def rank(
+    wanted: BestKey, stored: Iterable[Best], compatible: Compatible = same_code
+) -> tuple[Found, ...]:
+    """What serves a key, closest first; then the promoted before the provisional, the newest
+    before the older (records of several compiler versions stand side by side)."""
+    found = [
+        Found(best, match)
+        for best in stored
+        if (match := match_of(wanted, best.key, compatible)) is not None
+    ]
+    return tuple(
+        sorted(
+            found,
+            key=lambda f: (_ORDER[f.match], not f.best.promoted, -f.best.trial.created_at),
+        )
+    )
+
+
+def beats_default(best: Best, noise: float = 0.03) -> bool:
+    """Whether a build should use the record: promoted, or provisional and faster than the default
+    by more than the device's noise (a fraction). A record without a default is taken."""
+    if best.promoted or best.speedup_over_default is None:
+        return True
+    return best.speedup_over_default > 1 + noise
+
+
+class RecordIndex:
+    """Records in memory (a JSON-lines file, the starter records), looked up like a database."""
+
+    def __init__(self, trials: Iterable[Trial], promoted: Iterable[Best] = ()) -> None:
+        self.trials = tuple(trials)
+        self._best: dict[str, dict[tuple[BestKey, str], Best]] = {}
+        defaults = _defaults(self.trials)
+        for trial in self.trials:
+            if trial.ok:
+                self._offer(trial, defaults)
+        for best in promoted:
+            slot = (best.key, best.trial.space_fingerprint)
+            self._best.setdefault(best.key.workload, {})[slot] = best
+
+    def best(
+        self, keys: Iterable[BestKey], compatible: Compatible = same_code
+    ) -> dict[BestKey, tuple[Found, ...]]:
+        """For each key what is known, closest first; empty where nothing is."""
+        return {
+            key: rank(key, self._best.get(key.workload, {}).values(), compatible) for key in keys
+        }
+
+    def _offer(self, trial: Trial, defaults: Mapping[tuple[BestKey, str], float]) -> None:
+        key = best_key_of(trial)
+        slot = (key, trial.space_fingerprint)
+        mine = self._best.setdefault(key.workload, {})
+        if slot not in mine or trial.median_s < mine[slot].trial.median_s:
+            default_s = defaults.get(slot)
+            speedup = default_s / trial.median_s if default_s else None
+            mine[slot] = Best(key, trial, promoted=False, speedup_over_default=speedup)
+
+
+def best_key_of(trial: Trial) -> BestKey:
+    """The key that a trial competes for."""
+    return BestKey(trial.task.workload, trial.task.target, trial.device_model, trial.protocol)
+
+
+def _defaults(trials: Iterable[Trial]) -> dict[tuple[BestKey, str], float]:
+    return {
+        (best_key_of(t), t.space_fingerprint): t.median_s for t in trials if t.number == 0 and t.ok
+    }
+
+
+def settles(verdict: Verdict, number: int, incumbent_stands: bool) -> bool:
+    """Whether a final puts its challenger into the key: it won, or it is the default (trial 0)
+    and nothing stood there."""
+    return verdict is Verdict.BETTER or (number == 0 and not incumbent_stands)

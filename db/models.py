@@ -1,0 +1,293 @@
+"""The schema: one class a table. ``migrations/`` builds the same tables step by step.
+
+Workloads and targets are named by their texts everywhere else and by small integers here, because
+a million trials refer to them. Times are seconds since the epoch; latencies are in seconds.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    UniqueConstraint,
+    text,
+)
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+_BigId = BigInteger().with_variant(Integer(), "sqlite")
+
+
+class Base(DeclarativeBase):
+    metadata = MetaData(
+        naming_convention={
+            "ix": "%(table_name)s_by_%(column_0_N_name)s",
+            "uq": "%(table_name)s_unique_%(column_0_N_name)s",
+            "fk": "%(table_name)s_%(column_0_name)s_in_%(referred_table_name)s",
+            "pk": "%(table_name)s_key",
+        }
+    )
+    type_annotation_map = {  # noqa: RUF012 (read by SQLAlchemy)
+        dict[str, Any]: JSON,
+        list[Any]: JSON,
+    }
+
+
+class WorkloadRow(Base):
+    """``text`` is empty while only the key is known (imported trials)."""
+
+    __tablename__ = "workloads"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    key: Mapped[str] = mapped_column(unique=True)
+    text: Mapped[str]
+    summary: Mapped[str]
+    flops: Mapped[int] = mapped_column(BigInteger)
+
+
+class TargetRow(Base):
+    __tablename__ = "targets"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    text: Mapped[str] = mapped_column(unique=True)
+
+
+class TaskRow(Base):
+    """Counts of stored trials of a task over all jobs, kept as they are stored."""
+
+    __tablename__ = "tasks"
+    workload_id: Mapped[int] = mapped_column(ForeignKey("workloads.id"), primary_key=True)
+    target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"), primary_key=True)
+    ok: Mapped[int]
+    failed: Mapped[int]
+    best_s: Mapped[float | None]
+    default_s: Mapped[float | None]
+    __table_args__ = ({"sqlite_with_rowid": False},)
+
+
+class TrialRow(Base):
+    """Ids rise in the order of storage and serve as cursors."""
+
+    __tablename__ = "trials"
+    id: Mapped[int] = mapped_column(_BigId, primary_key=True)
+    job: Mapped[str]
+    workload_id: Mapped[int] = mapped_column(ForeignKey("workloads.id"))
+    target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
+    number: Mapped[int]
+    config: Mapped[dict[str, Any]]
+    times_s: Mapped[list[Any]]
+    median_s: Mapped[float | None]
+    error: Mapped[str | None] = mapped_column(String(32))
+    message: Mapped[str]
+    stderr_tail: Mapped[str]
+    device: Mapped[str]
+    device_model: Mapped[str]
+    device_state: Mapped[dict[str, Any]]
+    protocol: Mapped[str]
+    compiler_version: Mapped[str]
+    space_fingerprint: Mapped[str]
+    code_hash: Mapped[str]
+    predicted: Mapped[float | None]
+    origin: Mapped[str]
+    phases_s: Mapped[dict[str, Any]]
+    paired_times_s: Mapped[list[Any]]
+    created_at: Mapped[float]
+    __table_args__ = (
+        UniqueConstraint("job", "workload_id", "target_id", "number"),
+        Index(None, "job", "id"),
+        Index(None, "target_id", "id"),
+        Index(None, "workload_id", "target_id", "id"),
+        {"sqlite_autoincrement": True},
+    )
+
+
+class BestRow(Base):
+    """The best trial of a key among those of one space fingerprint, so that records of an older
+    compiler never hide newer ones. The primary key is the table itself: a look-up by workload
+    reads one range of it and then the trials."""
+
+    __tablename__ = "best"
+    workload_id: Mapped[int] = mapped_column(ForeignKey("workloads.id"), primary_key=True)
+    target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"), primary_key=True)
+    device_model: Mapped[str] = mapped_column(primary_key=True)
+    protocol: Mapped[str] = mapped_column(primary_key=True)
+    space_fingerprint: Mapped[str] = mapped_column(primary_key=True)
+    trial_id: Mapped[int] = mapped_column(ForeignKey("trials.id"))
+    median_s: Mapped[float]
+    default_s: Mapped[float | None]
+    promoted: Mapped[bool]
+    verdict: Mapped[str | None]
+    speedup_over_default: Mapped[float | None]
+    __table_args__ = ({"sqlite_with_rowid": False},)
+
+
+class FinalRow(Base):
+    """Every paired final that was fought, whatever its verdict."""
+
+    __tablename__ = "finals"
+    id: Mapped[int] = mapped_column(_BigId, primary_key=True)
+    request_id: Mapped[str] = mapped_column(unique=True)
+    challenger_id: Mapped[int] = mapped_column(ForeignKey("trials.id"))
+    incumbent_id: Mapped[int | None] = mapped_column(ForeignKey("trials.id"))
+    verdict: Mapped[str]
+    speedup: Mapped[float | None]
+    speedup_over_default: Mapped[float | None]
+    promoted: Mapped[bool]
+    created_at: Mapped[float]
+
+
+class JobRow(Base):
+    """``revision`` rises with every change of the job and every trial stored; watchers wait on
+    it."""
+
+    __tablename__ = "jobs"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
+    budget_trials: Mapped[int]
+    budget_s: Mapped[float | None]
+    options: Mapped[dict[str, Any]]
+    state: Mapped[str] = mapped_column(String(16))
+    priority: Mapped[int]
+    message: Mapped[str]
+    claimed_by: Mapped[str]
+    claim_epoch: Mapped[int]
+    claim_request: Mapped[str]
+    revision: Mapped[int]
+    created_at: Mapped[float]
+    updated_at: Mapped[float]
+    __table_args__ = (Index(None, "state", "priority", "created_at"), Index(None, "created_at"))
+
+
+class JobTaskRow(Base):
+    """A task of a job, with the counts of its stored trials kept as they are stored."""
+
+    __tablename__ = "job_tasks"
+    job: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
+    position: Mapped[int] = mapped_column(primary_key=True)
+    workload_id: Mapped[int] = mapped_column(ForeignKey("workloads.id"))
+    weight: Mapped[int]
+    ok: Mapped[int]
+    failed: Mapped[int]
+    best_s: Mapped[float | None]
+    default_s: Mapped[float | None]
+    errors: Mapped[dict[str, Any]]
+    __table_args__ = (UniqueConstraint("job", "workload_id"),)
+
+
+class WorkerRow(Base):
+    """``incarnation`` is the current process of the worker."""
+
+    __tablename__ = "workers"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    incarnation: Mapped[str]
+    compiler_version: Mapped[str]
+    started_at: Mapped[float]
+
+
+class IncarnationRow(Base):
+    """Every process that ever was a worker: one that was replaced stays replaced."""
+
+    __tablename__ = "incarnations"
+    worker: Mapped[str] = mapped_column(ForeignKey("workers.id"), primary_key=True)
+    incarnation: Mapped[str] = mapped_column(primary_key=True)
+    started_at: Mapped[float]
+
+
+class DeviceRow(Base):
+    """``epoch`` rises with every grant."""
+
+    __tablename__ = "devices"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    kind: Mapped[str]
+    model: Mapped[str]
+    target: Mapped[str]
+    worker: Mapped[str] = mapped_column(ForeignKey("workers.id"))
+    attributes: Mapped[dict[str, Any]]
+    peaks: Mapped[dict[str, Any]]
+    noise: Mapped[float]
+    epoch: Mapped[int]
+
+
+class LeaseRow(Base):
+    """The partial unique index is the promise that a device has one live lease at most."""
+
+    __tablename__ = "leases"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    request_id: Mapped[str] = mapped_column(unique=True)
+    device: Mapped[str] = mapped_column(ForeignKey("devices.id"))
+    client: Mapped[str]
+    job: Mapped[str]
+    epoch: Mapped[int]
+    term_s: Mapped[float]
+    granted_at: Mapped[float]
+    ended_at: Mapped[float | None]
+    ended_reason: Mapped[str]
+    __table_args__ = (
+        UniqueConstraint("device", "epoch"),
+        Index(
+            "leases_one_live_a_device",
+            "device",
+            unique=True,
+            sqlite_where=text("ended_at IS NULL"),
+            postgresql_where=text("ended_at IS NULL"),
+        ),
+        Index(
+            "leases_live_by_job",
+            "job",
+            sqlite_where=text("ended_at IS NULL"),
+            postgresql_where=text("ended_at IS NULL"),
+        ),
+    )
+
+
+class RequestRow(Base):
+    """A submitted candidate without a result. ``lease`` is null while its job waits for the next
+    lease; ``attempts`` counts the worker processes that got it, ``delivered_to`` is the last."""
+
+    __tablename__ = "requests"
+    id: Mapped[int] = mapped_column(_BigId, primary_key=True)
+    job: Mapped[str]
+    workload_id: Mapped[int] = mapped_column(ForeignKey("workloads.id"))
+    target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
+    number: Mapped[int]
+    lease: Mapped[str | None] = mapped_column(ForeignKey("leases.id"))
+    config: Mapped[dict[str, Any]]
+    predicted: Mapped[float | None]
+    origin: Mapped[str]
+    against: Mapped[list[Any]]
+    budgets: Mapped[dict[str, Any]]
+    attempts: Mapped[int]
+    delivered_to: Mapped[str | None]
+    created_at: Mapped[float]
+    __table_args__ = (
+        UniqueConstraint("job", "workload_id", "target_id", "number"),
+        Index(None, "lease", "id"),
+        {"sqlite_autoincrement": True},
+    )
+
+
+def table(row: type[Base]) -> Table:
+    """The table of a class, for statements that deal in rows rather than objects."""
+    found = row.__table__
+    assert isinstance(found, Table)
+    return found
+
+
+WORKLOADS = table(WorkloadRow)
+TARGETS = table(TargetRow)
+TASKS = table(TaskRow)
+TRIALS = table(TrialRow)
+BEST = table(BestRow)
+FINALS = table(FinalRow)
+JOBS = table(JobRow)
+JOB_TASKS = table(JobTaskRow)
+WORKERS = table(WorkerRow)
+INCARNATIONS = table(IncarnationRow)
+DEVICES = table(DeviceRow)
+LEASES = table(LeaseRow)
+REQUESTS = table(RequestRow)
