@@ -98,7 +98,7 @@ def compute(
         value = as_expr(value, dtype or "float32")
     if dtype is not None and value.dtype != dtype:
         raise TypeError(f"{name}: the value has dtype {value.dtype}, not {dtype}")
-    return Tensor(name, tuple(int(e) for e in shape), value.dtype, "global", axes, value)
+    return Tensor(name, tuple(int(e) for e in shape), value.dtype, axes=axes, value=value)
 
 
 def _index_names(f: Callable[..., object], rank: int) -> list[str]:

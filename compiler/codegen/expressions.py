@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from tunefarm.compiler.codegen.builder import FunctionBuilder
 from tunefarm.compiler.codegen.types import (
@@ -18,6 +19,7 @@ from tunefarm.compiler.codegen.types import (
 )
 from tunefarm.compiler.errors import BuildError, ScheduleError
 from tunefarm.compiler.target import Target, dtype_bytes
+from tunefarm.compiler.tir.affine import Affine, affine
 from tunefarm.compiler.tir.ir import (
     COMPARISONS,
     Binary,
@@ -72,6 +74,7 @@ class Slot:
     offset: int
 
 
+_Plan: TypeAlias = "tuple[int, tuple[tuple[Var, int], ...]]"
 _FLOAT_OPS = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
 _INT_OPS = {"add": "add", "sub": "sub", "mul": "mul", "bitand": "and", "bitor": "or",
             "bitxor": "xor", "and": "and", "or": "or", "xor": "xor", "shl": "shl"}  # fmt: skip
@@ -96,6 +99,7 @@ class ExpressionEmitter:
         self.slots: dict[Slot, Val] = {}
         self.lanes = 1
         self.mask: str | None = None
+        self._plans: dict[tuple[Buffer, int], tuple[Sequence[Expr], _Plan | None]] = {}
 
     # --- integers in index positions -----------------------------------------------------------
 
@@ -199,6 +203,17 @@ class ExpressionEmitter:
     # --- addresses -----------------------------------------------------------------------------
 
     def flat_index(self, buffer: Buffer, indices: Sequence[Expr]) -> Lin | Val:
+        plan = self._plan(buffer, indices)
+        if plan is not None:
+            const, lane = plan[0], 0
+            terms: dict[str, int] = {}
+            for var, coefficient in plan[1]:
+                bound = self.env[var]
+                const += coefficient * bound.const
+                lane += coefficient * bound.lane
+                for name, factor in bound.terms:
+                    terms[name] = terms.get(name, 0) + coefficient * factor
+            return Lin(const, tuple((n, c) for n, c in terms.items() if c), lane)
         total: Lin | Val = Lin(0)
         stride = 1
         for expr, extent in zip(reversed(indices), reversed(buffer.shape), strict=True):
@@ -210,6 +225,25 @@ class ExpressionEmitter:
                 total = self._int_op("add", total, scaled)
             stride *= extent
         return total
+
+    def _plan(
+        self, buffer: Buffer, indices: Sequence[Expr]
+    ) -> _Plan | None:
+        """The flat index as ``const + Σ coefficient · variable``; None if it is not affine."""
+        key = (buffer, id(indices))
+        if key not in self._plans:
+            stride, total = 1, Affine(0, {})
+            for expr, extent in zip(reversed(indices), reversed(buffer.shape), strict=True):
+                total = total.plus(affine(expr), stride)
+                stride *= extent
+            pairs = [(atom, c) for c, atom in total.terms.values()]
+            plain = tuple((a, c) for a, c in pairs if isinstance(a, Var))
+            # The indices are kept so that their identity is not given to another tuple.
+            self._plans[key] = (
+                indices,
+                (total.const, plain) if len(plain) == len(pairs) else None,
+            )
+        return self._plans[key][1]
 
     def address(self, buffer: Buffer, place: Lin) -> str:
         """The pointer to an element (to lane 0): outer terms first, the constant last."""

@@ -30,7 +30,7 @@ def emit_llvm(program: PrimFunc, target: Target) -> LlvmKernel:
     Raises ScheduleError if a register buffer is indexed by what is not constant after unrolling,
     or a tile does not fit the stack; BuildError for a dtype without code.
     """
-    module = Module(program.name, target, frozenset(program.layouts))
+    module = Module(program.name, target)
     builder = FunctionBuilder()
     emitter = Emitter(module, builder)
     names = []
@@ -38,7 +38,7 @@ def emit_llvm(program: PrimFunc, target: Target) -> LlvmKernel:
         name = f"%p{index}"
         names.append(f"ptr noalias align 64 {name}")
         emitter.pointers[param] = name
-        if index in program.layouts:
+        if index in program.constants:
             emitter.constants.add(param)
         if index < len(program.params) - program.outputs:
             emitter.read_only.add(param)

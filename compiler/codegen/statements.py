@@ -38,7 +38,6 @@ class Module:
 
     name: str
     target: Target
-    packed: frozenset[int]
     functions: list[str] = field(default_factory=list)
     declares: set[str] = field(default_factory=set)
     workspace_bytes: int = 0
@@ -53,6 +52,7 @@ class Emitter(ExpressionEmitter):
         self.module = module
         self.in_parallel = in_parallel
         self.stack_bytes = 0
+        self.free_stack: list[tuple[int, str]] = []
 
     def statement(self, stmt: Stmt) -> None:
         match stmt:
@@ -275,14 +275,25 @@ class Emitter(ExpressionEmitter):
                     f"getelementptr inbounds i8, ptr %workspace, i64 {offset}"
                 )
             else:
-                self.stack_bytes += size
-                if self.stack_bytes > MAX_STACK_BYTES:
-                    raise ScheduleError(
-                        f"tiles take {self.stack_bytes} bytes of stack; at most {MAX_STACK_BYTES}"
-                    )
-                self.pointers[buffer] = self.builder.alloca(f"[{size} x i8], align {ALIGN}")
+                self.pointers[buffer] = self._take_stack(size)
         self.statement(node.body)
+        if buffer.scope != "register" and self.pointers[buffer].startswith("%stack"):
+            self.free_stack.append((size, self.pointers[buffer]))
         self.slots = {s: v for s, v in self.slots.items() if s.buffer is not buffer}
+
+    def _take_stack(self, size: int) -> str:
+        """A tile on the stack; one whose scope has ended is used again."""
+        fitting = [tile for tile in self.free_stack if tile[0] >= size]
+        if fitting:
+            tile = min(fitting)
+            self.free_stack.remove(tile)
+            return tile[1]
+        self.stack_bytes += size
+        if self.stack_bytes > MAX_STACK_BYTES:
+            raise ScheduleError(
+                f"tiles take {self.stack_bytes} bytes of stack; at most {MAX_STACK_BYTES}"
+            )
+        return self.builder.alloca(f"[{size} x i8], align {ALIGN}")
 
     def store(self, stmt: Store) -> None:
         place = self.flat_index(stmt.buffer, stmt.indices)

@@ -48,12 +48,15 @@ class LoopKind(StrEnum):
 @dataclass(frozen=True, slots=True, eq=False)
 class Buffer:
     """A dense row-major array. ``scope`` is where it lives: "global" (an argument, or the arena),
-    "local" (a tile on the stack) or "register" (a tile whose elements become SSA values)."""
+    "local" (a tile on the stack) or "register" (a tile whose elements become SSA values).
+    ``padding`` elements are added to each row when the buffer is placed, so that rows do not meet
+    in the same cache set."""
 
     name: str
     shape: tuple[int, ...]
     dtype: str = "float32"
     scope: str = "global"
+    padding: int = 0
 
     def __getitem__(self, indices: Expr | int | tuple[Expr | int, ...]) -> Load:
         items = indices if isinstance(indices, tuple) else (indices,)
@@ -251,6 +254,7 @@ class PrimFunc:
     ``buffers`` are the intermediate arrays that are not yet placed by an ``Allocate``.
     ``layouts`` records, for a constant parameter, the packing that the schedule asked for
     (parameter index → ``PackedLayout``): whoever calls the function packs the tensor once.
+    ``constants`` are the indices of the parameters that never change (weights).
     """
 
     name: str
@@ -259,6 +263,7 @@ class PrimFunc:
     outputs: int = 1
     buffers: tuple[Buffer, ...] = ()
     layouts: Mapping[int, PackedLayout] = field(default_factory=dict)
+    constants: frozenset[int] = frozenset()
 
     def __str__(self) -> str:
         from tunefarm.compiler.tir.printer import print_program

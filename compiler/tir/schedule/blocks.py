@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tunefarm.compiler.errors import ScheduleError
@@ -115,7 +115,7 @@ def reverse_compute_at(program: PrimFunc, block: str, loop: Var) -> PrimFunc:
     buffer = written_buffer(sources[0])
     formals = _identity_read(node, buffer)
     region = _region(target, buffer, [(b, [store_of(b)]) for b in sources if written_buffer(b) is buffer])
-    placed = dict(zip(formals, region, strict=True))
+    placed = {v: r for v, r in zip(formals, region, strict=True) if v is not None}
     ordered = [placed[i.var] if i.var in placed else (Const(0), i.extent) for i in node.iters]
     removed = replace_stmt(program, node, None)
     target = find_loop(removed, loop)
@@ -123,18 +123,29 @@ def reverse_compute_at(program: PrimFunc, block: str, loop: Var) -> PrimFunc:
     return replace_stmt(removed, target, replace(target, body=seq(target.body, moved)))
 
 
-def _identity_read(node: Block, buffer: Buffer) -> list[Var]:
-    """The iterators at which a block reads a buffer, if it does so plainly and only once."""
-    accesses = reads(node, buffer)
-    formals = [i for i in accesses[0].indices if isinstance(i, Var)]
-    plain = all(
-        len(a.indices) == len(formals)
-        and all(i is f for i, f in zip(a.indices, formals, strict=True))
-        for a in accesses
-    )
-    if not plain or len(set(formals)) != len(formals):
-        raise ScheduleError(f"block {node.name} does not read {buffer.name} at its own iterators")
-    return formals
+def _identity_read(node: Block, buffer: Buffer) -> list[Var | None]:
+    """The iterators at which a block reads a buffer; None where an index is 0 of extent 1.
+
+    Raises ScheduleError if the block reads elsewhere too.
+    """
+    found: list[Var | None] | None = None
+    for access in reads(node, buffer):
+        formals: list[Var | None] = []
+        for index, extent in zip(access.indices, buffer.shape, strict=True):
+            plain = index if isinstance(index, Var) else None
+            zero = isinstance(index, Const) and extent == 1
+            formals.append(plain)
+            changed = found is not None and found[len(formals) - 1] is not plain
+            if (plain is None and not zero) or changed:
+                raise ScheduleError(
+                    f"block {node.name} does not read {buffer.name} at its own iterators"
+                )
+        found = formals
+    assert found is not None
+    variables = [v for v in found if v is not None]
+    if len(set(variables)) != len(variables):
+        raise ScheduleError(f"block {node.name} reads the diagonal of {buffer.name}")
+    return found
 
 
 Region = list[tuple[Expr, int]]
@@ -317,12 +328,17 @@ def _retarget(program: PrimFunc, node: Block, old: Buffer, new: Buffer) -> PrimF
     return replace_stmt(program, node, replace(node, body=body, init=whole(node.init)))
 
 
-def cache_read(program: PrimFunc, block: str, buffer: Buffer, scope: str) -> tuple[PrimFunc, str]:
-    """Let a block read a copy of ``buffer`` in a new buffer of ``scope``, made by a new block."""
+def cache_read(
+    program: PrimFunc, block: str, buffer: Buffer, scope: str, padding: int = 0
+) -> tuple[PrimFunc, str]:
+    """Let a block read a copy of ``buffer`` in a new buffer of ``scope``, made by a new block.
+
+    ``padding`` elements are added to each row of the copy.
+    """
     node = find_block(program, block)
     if not reads(node, buffer):
         raise ScheduleError(f"block {block} does not read {buffer.name}")
-    new = Buffer(f"{buffer.name}_{scope}", buffer.shape, buffer.dtype, scope)
+    new = Buffer(f"{buffer.name}_{scope}", buffer.shape, buffer.dtype, scope, padding)
     name = fresh_name(program, f"{buffer.name}_read")
 
     def rule(expr: Expr) -> Expr | None:
@@ -356,18 +372,44 @@ def set_scope(program: PrimFunc, block: str, scope: str) -> PrimFunc:
     return _replace_buffer(program, old, Buffer(old.name, old.shape, old.dtype, scope))
 
 
-def _replace_buffer(program: PrimFunc, old: Buffer, new: Buffer) -> PrimFunc:
+def _replace_buffer(
+    program: PrimFunc,
+    old: Buffer,
+    new: Buffer,
+    place: Callable[[tuple[Expr, ...]], tuple[Expr, ...]] = lambda indices: indices,
+) -> PrimFunc:
+    """Let everybody use ``new`` for ``old``, at ``place(indices)``."""
+
     def rule(expr: Expr) -> Expr | None:
-        return Load(new, expr.indices) if isinstance(expr, Load) and expr.buffer is old else None
+        if isinstance(expr, Load) and expr.buffer is old:
+            return Load(new, place(expr.indices))
+        return None
 
     def store(stmt: Stmt) -> Stmt | None:
         if isinstance(stmt, Store) and stmt.buffer is old:
-            return Store(new, stmt.indices, stmt.value)
+            return Store(new, place(stmt.indices), stmt.value)
         return None
 
+    def swap(buffers: tuple[Buffer, ...]) -> tuple[Buffer, ...]:
+        return tuple(new if b is old else b for b in buffers)
+
     body = transform_stmt(program.body, store, lambda e: transform_expr(e, rule))
-    swap = lambda bs: tuple(new if b is old else b for b in bs)  # noqa: E731
     return replace(program, body=body, buffers=swap(program.buffers), params=swap(program.params))
+
+
+def permute_buffer(program: PrimFunc, block: str, order: Sequence[int]) -> PrimFunc:
+    """Store the (intermediate) buffer that a block writes with its dimensions in another order.
+
+    T[i, j]   ->   permute_buffer(…, (1, 0))   ->   T[j, i]
+    """
+    old = written_buffer(find_block(program, block))
+    if old not in program.buffers:
+        raise ScheduleError(f"{old.name} is not an intermediate buffer; its layout is fixed")
+    if sorted(order) != list(range(len(old.shape))):
+        raise ScheduleError(f"{tuple(order)} is not an order of {old.name}'s dimensions")
+    shape = tuple(old.shape[d] for d in order)
+    new = Buffer(old.name, shape, old.dtype, old.scope, old.padding)
+    return _replace_buffer(program, old, new, lambda i: tuple(i[d] for d in order))
 
 
 def transform_layout(program: PrimFunc, param: int, layout: PackedLayout) -> PrimFunc:
@@ -380,14 +422,8 @@ def transform_layout(program: PrimFunc, param: int, layout: PackedLayout) -> Pri
         raise ScheduleError(f"{old.name} is an output; only inputs can be packed")
     new = Buffer(old.name, packed_shape(old.shape, layout), old.dtype, old.scope)
 
-    def rule(expr: Expr) -> Expr | None:
-        if isinstance(expr, Load) and expr.buffer is old:
-            return Load(new, packed_indices(expr.indices, layout))
-        return None
-
-    body = transform_stmt(program.body, expr_rule=lambda e: transform_expr(e, rule))
-    params = tuple(new if b is old else b for b in program.params)
-    return replace(program, body=body, params=params, layouts={**program.layouts, param: layout})
+    changed = _replace_buffer(program, old, new, lambda i: packed_indices(i, layout))
+    return replace(changed, layouts={**program.layouts, param: layout})
 
 
 def packed_shape(shape: Sequence[int], layout: PackedLayout) -> tuple[int, ...]:

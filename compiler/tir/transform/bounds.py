@@ -137,8 +137,9 @@ def _specialise(stmt: Stmt, ranges: Ranges) -> Stmt:
     ranges = {**ranges, stmt.var: range_of(stmt, ranges)}
     if stmt.kind in _INNER:
         return stmt
-    opens = [o for o in _open_conditions(stmt.body, ranges) if stmt.var in o.form.terms]
-    if opens and stmt.kind is LoopKind.SERIAL and _has_constant_bounds(stmt):
+    opens = [o for o in _open_conditions(stmt.body, ranges) if stmt.var in o.form.variables()]
+    plain = all(stmt.var in o.form.terms for o in opens)
+    if opens and plain and stmt.kind is LoopKind.SERIAL and _has_constant_bounds(stmt):
         pieces = _pieces(stmt.var, opens, ranges[stmt.var])
         if pieces is not None:
             return seq(*(_piece(stmt, piece, ranges) for piece in pieces))
@@ -173,13 +174,22 @@ def _open_conditions(stmt: Stmt, ranges: Ranges) -> list[_Open]:
                 if form is None or decide(part, ranges) is not None:
                     continue
                 mine = form.variables()
-                if mine & inner and all(v in form.terms for v in mine):
-                    found.append(_Open(part, form, ranges, inner & mine, bool(mine & serial)))
+                inside = inner & mine
+                if inside and _plain_in(form, inside):
+                    found.append(_Open(part, form, ranges, inside, bool(mine & serial)))
         for child in child_stmts(node):
             visit(child, ranges, inner, serial)
 
     visit(stmt, ranges, frozenset(), frozenset())
     return found
+
+
+def _plain_in(form: Affine, variables: frozenset[Var]) -> bool:
+    """True if the variables stand in terms of their own, not inside divisions."""
+    opaque = (atom for _, atom in form.terms.values() if not isinstance(atom, Var))
+    return all(v in form.terms for v in variables) and not any(
+        _variables(atom) & variables for atom in opaque
+    )
 
 
 def _pieces(

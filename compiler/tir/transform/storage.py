@@ -106,6 +106,8 @@ def _allocate(body: Stmt, buffer: Buffer) -> Stmt:
                 base, extent = Affine(0, {}), size
         bases.append(base)
         shape.append(extent)
+    if shape:
+        shape[-1] += buffer.padding
     new = Buffer(buffer.name, tuple(shape), buffer.dtype, buffer.scope)
 
     def shifted(indices: tuple[Expr, ...]) -> tuple[Expr, ...]:

@@ -1,0 +1,37 @@
+"""The last resort: plain loops as written, correct for every workload."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.ir import Function
+from tunefarm.compiler.space.config import Columns, Config, Nest, SketchSpace
+from tunefarm.compiler.space.program import create_program
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.tir import PrimFunc
+from tunefarm.compiler.tir import schedule as s
+
+
+def space(function: Function, target: Target) -> SketchSpace:
+    """No knobs: one config."""
+    return SketchSpace("plain", 1, (), (), {"sketch": "plain"}, _nest)
+
+
+def _nest(columns: Columns) -> Nest:
+    return Nest({}, frozenset(), (), {}, np.ones(1, np.int64), np.ones(1))
+
+
+def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
+    """Inline what can be inlined, and leave the loops as they are."""
+    return inline_all(create_program(function))
+
+
+def inline_all(program: PrimFunc) -> PrimFunc:
+    """Inline every block that can be: spatial, and not an output."""
+    for block in s.remaining_blocks(program):
+        try:
+            program = s.compute_inline(program, block)
+        except ScheduleError:
+            continue
+    return program

@@ -1,0 +1,66 @@
+"""The table of sketches, and the two functions that everybody else calls."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.ir import Function
+from tunefarm.compiler.space import contraction, plain
+from tunefarm.compiler.space.config import Config, ConfigSpace, SketchSpace
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.tir import PrimFunc
+from tunefarm.compiler.workload import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Sketch:
+    """One way to schedule workloads.
+
+    ``space(function, target)`` is None where the sketch does not apply; ``schedule`` raises
+    ScheduleError for a config that cannot be applied.
+    """
+
+    name: str
+    space: Callable[[Function, Target], SketchSpace | None]
+    schedule: Callable[[Function, Target, Config], PrimFunc]
+
+
+# In the order of preference: the first that applies gives a workload's default config.
+SKETCHES: list[Sketch] = [
+    Sketch("contraction", contraction.space, contraction.schedule),
+    Sketch("plain", plain.space, plain.schedule),
+]
+
+
+def register_sketch(sketch: Sketch, first: bool = False) -> None:
+    """Add a sketch of your own; ``first`` makes its default the workload's default."""
+    if any(s.name == sketch.name for s in SKETCHES):
+        raise ValueError(f"a sketch named {sketch.name!r} is already registered")
+    SKETCHES.insert(0 if first else len(SKETCHES), sketch)
+    config_space.cache_clear()
+
+
+@functools.lru_cache(maxsize=1024)
+def config_space(workload: Workload, target: Target) -> ConfigSpace:
+    """All sketches that apply to a workload on a target."""
+    spaces = [s.space(workload.function, target) for s in SKETCHES]
+    found = tuple(s for s in spaces if s is not None)
+    if len(found) > 1:
+        # The plain loops are the last resort, for what no other sketch covers.
+        found = tuple(s for s in found if s.sketch != "plain")
+    return ConfigSpace(found)
+
+
+def schedule_workload(workload: Workload, target: Target, config: Config) -> PrimFunc:
+    """The program that a config makes of a workload (with blocks: not lowered yet).
+
+    Raises ScheduleError if the config names no sketch, or its knobs do not fit.
+    """
+    for sketch in SKETCHES:
+        if sketch.name == config.get("sketch"):
+            return sketch.schedule(workload.function, target, config)
+    known = ", ".join(s.name for s in SKETCHES)
+    raise ScheduleError(f"no sketch {config.get('sketch')!r}; sketches: {known}")
