@@ -1,0 +1,63 @@
+"""Who gets which device: pure functions of the waiting requests and the free devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from tunefarm.db.records import Device, DeviceRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A request in the queue; ``since`` is when it came, in seconds of the tracker's clock."""
+
+    id: str
+    request: DeviceRequest
+    since: float
+
+
+def allocate(waiting: Iterable[Waiting], free: Iterable[Device]) -> list[tuple[Waiting, Device]]:
+    """Give each request, most urgent first, a free device that serves it.
+
+    Urgency is priority, then age. Of several devices a request takes the one with the fewest
+    attributes, so that special machines stay for those who ask for them; then the first by id.
+    """
+    left = sorted(free, key=lambda device: (len(device.attributes), device.id))
+    grants: list[tuple[Waiting, Device]] = []
+    for one in sorted(waiting, key=lambda w: (-w.request.priority, w.since, w.id)):
+        device = next((d for d in left if serves(d, one.request)), None)
+        if device is not None:
+            left.remove(device)
+            grants.append((one, device))
+    return grants
+
+
+def serves(device: Device, request: DeviceRequest) -> bool:
+    """Whether the device can measure for the request: its target, model and attributes fit."""
+    if request.device_model and request.device_model != device.model:
+        return False
+    if any(device.attributes.get(name) != value for name, value in request.attributes.items()):
+        return False
+    return runs(device.target, request.target)
+
+
+def runs(device: str, wanted: str) -> bool:
+    """Whether a device of the first target string runs code of the second: the same kind and
+    options, and at least as many cores. What the wanted target leaves open, any device fills."""
+    device_kind, device_options = _parse(device)
+    wanted_kind, wanted_options = _parse(wanted)
+    if device_kind != wanted_kind:
+        return False
+    cores = int(wanted_options.pop("num-cores", "1"))
+    if cores > int(device_options.get("num-cores", "1")):
+        return False
+    return all(device_options.get(name) == value for name, value in wanted_options.items())
+
+
+def _parse(target: str) -> tuple[str, dict[str, str]]:
+    kind, *words = target.split() or [""]
+    options: Mapping[str, str] = {
+        name: value for name, _, value in (word.lstrip("-").partition("=") for word in words)
+    }
+    return kind, dict(options)

@@ -1,0 +1,102 @@
+"""Jobs: submitted, claimed by tuners, watched, ended."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sqlalchemy import Connection
+from tunefarm.db import jobs
+from tunefarm.db.records import Job, JobState, JobUpdate
+from tunefarm.tracker import signals
+from tunefarm.tracker.farm import Claimed, Farm
+
+
+async def submit(farm: Farm, job: Job) -> Job:
+    """Queue a job; ValueError if it has no tasks or no budget."""
+    if not job.id:
+        raise ValueError("the job has no id")
+    if not job.tasks:
+        raise ValueError("the job has no tasks")
+    if job.budget.trials < 1:
+        raise ValueError(f"the job's budget is {job.budget.trials} trials; at least 1 is needed")
+    stored = await farm.database.write(lambda c: jobs.submit(c, job))
+    farm.signals.notify(signals.JOBS, signals.job(job.id))
+    return stored
+
+
+async def claim(farm: Farm, request_id: str, tuner: str, job: str, wait_s: float) -> Job | None:
+    """The job named or the most urgent queued one, claimed; None if none came in time."""
+    deadline = farm.clock() + wait_s
+    with farm.signals.listen(signals.JOBS) as bell:
+        while True:
+            bell.silence()
+            found = await farm.database.write(lambda c: jobs.claim(c, tuner, request_id, job))
+            if found is not None:
+                farm.drop_leases_of(found.id)
+                return _hold(farm, found)
+            left_s = deadline - farm.clock()
+            if left_s <= 0 or farm.closing:
+                return None
+            await bell.rings(left_s)
+
+
+def _hold(farm: Farm, job: Job) -> Job:
+    term_s = farm.options.claim_term_s
+    farm.claims[job.id] = Claimed(job.claim_epoch, farm.clock() + term_s)
+    farm.signals.notify(signals.job(job.id))
+    return replace(job, claim_term_s=term_s)
+
+
+async def renew(farm: Farm, job: str, epoch: int) -> Job:
+    """The claimed job with a fresh term; StaleClaim if the claim has ended."""
+
+    def read(connection: Connection) -> Job:
+        jobs.check_claim(connection, job, epoch)
+        return jobs.get(connection, job)
+
+    found = await farm.database.read(read)
+    claim = farm.claims.get(job)
+    if claim is not None and claim.epoch == epoch:
+        claim.deadline = farm.clock() + farm.options.claim_term_s
+    return replace(found, claim_term_s=farm.options.claim_term_s)
+
+
+async def release(farm: Farm, job: str, epoch: int) -> Job:
+    """Put a claimed job back into the queue."""
+    return _over(farm, await farm.database.write(lambda c: jobs.release(c, job, epoch)))
+
+
+async def finish(farm: Farm, job: str, epoch: int, state: JobState, message: str) -> Job:
+    """End a claimed job; ValueError unless as succeeded or failed."""
+    if state not in (JobState.SUCCEEDED, JobState.FAILED):
+        raise ValueError(f"a job finishes as succeeded or failed, not as {state}")
+    return _over(
+        farm, await farm.database.write(lambda c: jobs.finish(c, job, epoch, state, message))
+    )
+
+
+async def cancel(farm: Farm, job: str, reason: str) -> Job:
+    """End a job, whoever runs it."""
+    return _over(farm, await farm.database.write(lambda c: jobs.cancel(c, job, reason)))
+
+
+async def watch(farm: Farm, job: str, cursor: int, wait_s: float) -> JobUpdate:
+    """The job's progress; waits until it differs from what ``cursor`` has seen."""
+    deadline = farm.clock() + wait_s
+    with farm.signals.listen(signals.job(job)) as bell:
+        while True:
+            bell.silence()
+            update = await farm.database.read(lambda c: jobs.progress(c, job))
+            left_s = deadline - farm.clock()
+            if update.cursor != cursor or left_s <= 0 or farm.closing:
+                return update
+            await bell.rings(left_s)
+
+
+def _over(farm: Farm, job: Job) -> Job:
+    """Forget the claim and the leases of a job that nobody runs any more."""
+    if job.state is not JobState.RUNNING:
+        farm.claims.pop(job.id, None)
+        farm.drop_leases_of(job.id)
+    farm.signals.notify(signals.JOBS, signals.job(job.id))
+    return job

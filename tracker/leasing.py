@@ -1,0 +1,205 @@
+"""Leases: the queue of requests, grants, renewals, and the end of what is not renewed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from sqlalchemy import Connection
+from tunefarm.db import jobs, leases
+from tunefarm.db.errors import StaleClaim, StaleLease, StoreError, UnknownRecord
+from tunefarm.db.records import DeviceRequest, Job, Lease
+from tunefarm.tracker import signals
+from tunefarm.tracker.allocate import Waiting, allocate, serves
+from tunefarm.tracker.farm import Farm, Live
+
+TICK_S = 0.25
+"""How often deadlines are looked at."""
+PLACE_S = 10.0
+"""How long a request keeps its place in the queue while nobody waits on it."""
+
+
+@dataclass(slots=True)
+class Ticket:
+    """A request in the queue. Only one whose client waits is granted anything."""
+
+    waiting: Waiting
+    client: str
+    job: str
+    claim_epoch: int
+    left_at: float
+    answer: asyncio.Future[Lease] | None = None
+    granting: bool = False
+
+
+@dataclass(slots=True)
+class Desk:
+    """Where requests queue; one task serves them and lets go what expired."""
+
+    farm: Farm
+    tickets: dict[str, Ticket] = field(default_factory=dict)
+
+    # --- clients --------------------------------------------------------------------------------
+
+    async def acquire(
+        self,
+        request_id: str,
+        request: DeviceRequest,
+        *,
+        client: str,
+        job: str,
+        claim_epoch: int,
+        wait_s: float,
+    ) -> Lease | None:
+        """A lease, or None if no device came free in time; a repeated request keeps its place.
+
+        StaleClaim if the job's claim is not the caller's.
+        """
+        again = await self.farm.database.read(lambda c: leases.by_request(c, request_id))
+        if again is not None:
+            return self.farm.hold_lease(again, job)
+        if job:
+            await self.farm.database.read(lambda c: jobs.check_claim(c, job, claim_epoch))
+        ticket = self._ticket(request_id, request, client, job, claim_epoch)
+        answer = ticket.answer = asyncio.get_running_loop().create_future()
+        self.farm.signals.notify(signals.LEASES)
+        try:
+            await asyncio.wait([answer], timeout=0 if self.farm.closing else wait_s)
+            if ticket.granting:
+                await asyncio.wait([answer])
+            return answer.result() if answer.done() else None
+        finally:
+            if ticket.answer is answer:
+                ticket.answer = None
+            ticket.left_at = self.farm.clock()
+            if answer.done():
+                self.tickets.pop(request_id, None)
+
+    def place(self, request_id: str) -> int:
+        """How many requests stand before this one, and itself; 0 if it is not in the queue."""
+        order = sorted(
+            self.tickets.values(),
+            key=lambda t: (-t.waiting.request.priority, t.waiting.since, t.waiting.id),
+        )
+        names = [ticket.waiting.id for ticket in order]
+        return names.index(request_id) + 1 if request_id in names else 0
+
+    def matching(self, request: DeviceRequest) -> int:
+        """How many online devices would serve the request."""
+        farm = self.farm
+        return sum(serves(d, request) and farm.is_online(d.id) for d in farm.devices.values())
+
+    async def renew(self, lease: str, epoch: int) -> Lease:
+        """The lease with a fresh deadline; StaleLease if it has ended."""
+        live = self.farm.leases.get(lease)
+        if live is None or live.lease.epoch != epoch:
+            await self.farm.database.read(lambda c: leases.check(c, lease, epoch))
+            raise StaleLease(f"the lease {lease} is ending")
+        return self.farm.hold_lease(live.lease, live.job)
+
+    async def release(self, lease: str, epoch: int) -> None:
+        """End the lease; one that has ended stays ended."""
+        live = self.farm.leases.get(lease)
+        if live is not None and live.lease.epoch == epoch:
+            await self._end(lease, "released")
+
+    def _ticket(
+        self, request_id: str, request: DeviceRequest, client: str, job: str, claim_epoch: int
+    ) -> Ticket:
+        now = self.farm.clock()
+        ticket = self.tickets.get(request_id)
+        if ticket is None:
+            waiting = Waiting(request_id, request, now)
+            ticket = Ticket(waiting, client, job, claim_epoch, left_at=now)
+            self.tickets[request_id] = ticket
+        return ticket
+
+    # --- the task -------------------------------------------------------------------------------
+
+    async def serve(self) -> None:
+        """Grant what is free and end what expired, until cancelled."""
+        with self.farm.signals.listen(signals.LEASES) as bell:
+            while True:
+                bell.silence()
+                try:
+                    await self._expire_leases()
+                    await self._expire_claims()
+                    await self._grant()
+                except StoreError:
+                    await asyncio.sleep(TICK_S)
+                await bell.rings(TICK_S)
+
+    async def _grant(self) -> None:
+        farm = self.farm
+        leased = {live.lease.device for live in farm.leases.values()}
+        free = [d for d in farm.devices.values() if d.id not in leased and farm.is_online(d.id)]
+        asking = [t.waiting for t in self.tickets.values() if t.answer and not t.answer.done()]
+        for waiting, device in allocate(asking, free):
+            ticket = self.tickets.get(waiting.id)
+            if ticket is None or ticket.answer is None:
+                continue
+            ticket.granting = True
+            try:
+                await self._grant_one(ticket, ticket.answer, device.id)
+            finally:
+                ticket.granting = False
+
+    async def _grant_one(self, ticket: Ticket, answer: asyncio.Future[Lease], device: str) -> None:
+        def write(connection: Connection) -> Lease:
+            if ticket.job:
+                jobs.check_claim(connection, ticket.job, ticket.claim_epoch)
+            return leases.grant(
+                connection,
+                device,
+                client=ticket.client,
+                job=ticket.job,
+                request_id=ticket.waiting.id,
+                term_s=self.farm.options.lease_term_s,
+            )
+
+        try:
+            lease = self.farm.hold_lease(await self.farm.database.write(write), ticket.job)
+        except (StaleClaim, UnknownRecord, StoreError) as error:
+            if not answer.done():
+                answer.set_exception(error)
+            return
+        if not answer.done():
+            answer.set_result(lease)
+        self.farm.signals.notify(signals.device(lease.device))
+
+    async def _expire_leases(self) -> None:
+        now = self.farm.clock()
+        for id_, live in list(self.farm.leases.items()):
+            if now >= live.deadline:
+                await self._end(id_, "expired: its client went silent")
+            elif self._is_lost(live):
+                await self._end(id_, leases.DEVICE_LOST)
+        for id_, ticket in list(self.tickets.items()):
+            if ticket.answer is None and now - ticket.left_at > PLACE_S:
+                del self.tickets[id_]
+
+    def _is_lost(self, live: Live) -> bool:
+        silent_s = self.farm.clock() - self.farm.seen_at(live.lease.device)
+        return silent_s > self.farm.options.lease_term_s
+
+    async def _expire_claims(self) -> None:
+        now = self.farm.clock()
+        for job, claim in list(self.farm.claims.items()):
+            if now < claim.deadline:
+                continue
+            with suppress(StaleClaim, UnknownRecord):
+                await self.farm.database.write(_give_up(job, claim.epoch))
+            if self.farm.claims.get(job) is claim:
+                del self.farm.claims[job]
+            self.farm.drop_leases_of(job)
+            self.farm.signals.notify(signals.JOBS, signals.job(job))
+
+    async def _end(self, lease: str, reason: str) -> None:
+        await self.farm.database.write(lambda c: leases.end(c, lease, reason))
+        self.farm.drop_lease(lease)
+
+
+def _give_up(job: str, epoch: int) -> Callable[[Connection], Job]:
+    return lambda connection: jobs.release(connection, job, epoch, "its tuner went silent")

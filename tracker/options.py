@@ -1,0 +1,40 @@
+"""How a tracker is started."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tunefarm.db.dialect import parse_url, sqlite_path
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+@dataclass(frozen=True, slots=True)
+class TrackerOptions:
+    """What ``tunefarm tracker`` and the embedded farm decide.
+
+    ``database`` is a URL or the path of a SQLite file. ``port`` 0 means the port of the last run
+    on this rendezvous file if it is free, else any free one. An empty ``token`` means that of the
+    last run, else a fresh one. The rendezvous file (mode 0600) tells clients the address and the
+    token; by default it stands beside a SQLite file as ``NAME.tracker.json``. A lease or a claim
+    that is not renewed for its term ends; a worker that does not Sync for a lease term is lost.
+    """
+
+    database: str
+    host: str = "127.0.0.1"
+    port: int = 0
+    token: str = ""
+    rendezvous: Path | None = None
+    lease_term_s: float = 10.0
+    claim_term_s: float = 10.0
+
+    @property
+    def rendezvous_file(self) -> Path | None:
+        return self.rendezvous or default_rendezvous(self.database)
+
+
+def default_rendezvous(database: str) -> Path | None:
+    """Where the tracker of a SQLite database tells its address; None for other databases."""
+    path = sqlite_path(parse_url(database))
+    return path.with_name(f"{path.name}.tracker.json") if path else None

@@ -1,0 +1,208 @@
+"""The tracker's process: from options to a listening server, and down again."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+import secrets
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+from tunefarm.db.dialect import sqlite_path
+from tunefarm.db.store import Store
+from tunefarm.proto import farm_pb2, farm_pb2_grpc
+from tunefarm.proto.client import MAX_MESSAGE_BYTES
+from tunefarm.proto.errors import FarmError, InvalidRequest
+from tunefarm.proto.rendezvous import Rendezvous, read_rendezvous, write_rendezvous
+from tunefarm.tracker.auth import TokenCheck
+from tunefarm.tracker.farm import Farm
+from tunefarm.tracker.leasing import Desk
+from tunefarm.tracker.options import LOOPBACK, TrackerOptions
+from tunefarm.tracker.servicers import FarmServicer, WorkerServicer
+from tunefarm.tracker.writer import Database
+
+GRACE_S = 2.0
+"""How long calls under way may finish at shutdown."""
+
+_log = logging.getLogger(__name__)
+_SERVICES = ("Worker", "Farm")
+_SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.ping_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.max_ping_strikes", 0),
+)
+
+
+def main_serve(options: TrackerOptions) -> None:
+    """Run a tracker until SIGTERM or SIGINT; StoreError or FarmError if it cannot start."""
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+    asyncio.run(serve(options))
+
+
+async def serve(
+    options: TrackerOptions, *, on_ready: Callable[[Rendezvous], None] | None = None
+) -> None:
+    """Run a tracker until SIGTERM or SIGINT (or until this task is cancelled).
+
+    Prints ``tracker listening on HOST:PORT`` when it is ready. StoreError says what is wrong with
+    the database, InvalidRequest what is wrong with the options.
+    """
+    check_host(options.host)
+    last = _last_run(options.rendezvous_file)
+    token = options.token or (last.token if last else "") or secrets.token_urlsafe(24)
+    store = Store.open(options.database)
+    with _exclusive(store):
+        database = Database(store)
+        try:
+            await _serve(options, database, store.name, token, last, on_ready)
+        finally:
+            await asyncio.to_thread(database.close)
+
+
+async def _serve(
+    options: TrackerOptions,
+    database: Database,
+    name: str,
+    token: str,
+    last: Rendezvous | None,
+    on_ready: Callable[[Rendezvous], None] | None,
+) -> None:
+    farm = Farm(options, database)
+    await farm.load()
+    desk = Desk(farm)
+    server = grpc.aio.server(interceptors=[TokenCheck(token)], options=_SERVER_OPTIONS)
+    checks = await _add_services(server, farm, desk, name)
+    port = _bind(server, options, last)
+    await server.start()
+    rendezvous = Rendezvous(f"{options.host}:{port}", token, options.database, os.getpid())
+    if options.rendezvous_file is not None:
+        write_rendezvous(options.rendezvous_file, rendezvous)
+    stop = _stop_on_signals()
+    serving = asyncio.create_task(desk.serve())
+    print(f"tracker listening on {rendezvous.address}", flush=True)
+    if on_ready is not None:
+        on_ready(rendezvous)
+    try:
+        await asyncio.wait(
+            [serving, asyncio.ensure_future(stop.wait())], return_when=asyncio.FIRST_COMPLETED
+        )
+        if serving.done():
+            serving.result()
+    finally:
+        await checks.enter_graceful_shutdown()
+        farm.closing = True
+        farm.signals.notify_all()
+        await server.stop(GRACE_S)
+        serving.cancel()
+        with suppress(asyncio.CancelledError):
+            await serving
+
+
+def check_host(host: str) -> None:
+    """Refuse to listen where others could read the token."""
+    if host not in LOOPBACK:
+        raise InvalidRequest(
+            f"the tracker listens on loopback only, not on {host}: its traffic is not encrypted; "
+            "use 127.0.0.1 and an SSH tunnel"
+        )
+
+
+async def _add_services(server: Any, farm: Farm, desk: Desk, database: str) -> Any:
+    """Register all services; returns the health servicer."""
+    farm_pb2_grpc.add_WorkerServicer_to_server(WorkerServicer(farm), server)  # type: ignore[no-untyped-call]
+    farm_pb2_grpc.add_FarmServicer_to_server(FarmServicer(farm, desk, database), server)  # type: ignore[no-untyped-call]
+    checks = health.aio.HealthServicer()  # type: ignore[attr-defined]
+    health_pb2_grpc.add_HealthServicer_to_server(checks, server)
+    names = [farm_pb2.DESCRIPTOR.services_by_name[name].full_name for name in _SERVICES]
+    for name in names:
+        await checks.set(name, health_pb2.HealthCheckResponse.SERVING)
+    reflection.enable_server_reflection([*names, reflection.SERVICE_NAME], server)
+    return checks
+
+
+# --- where it listens ---------------------------------------------------------------------------
+
+
+def _bind(server: Any, options: TrackerOptions, last: Rendezvous | None) -> int:
+    """The port it listens on: the one asked for, else that of the last run, else a free one."""
+    port = options.port
+    if port == 0 and last is not None and _is_free(options.host, last.port):
+        port = last.port
+    host = f"[{options.host}]" if ":" in options.host else options.host
+    try:
+        bound: int = server.add_insecure_port(f"{host}:{port}")
+    except RuntimeError as error:
+        raise InvalidRequest(_taken(options.host, port)) from error
+    if bound == 0:
+        raise InvalidRequest(_taken(options.host, port))
+    return bound
+
+
+def _taken(host: str, port: int) -> str:
+    return (
+        f"port {port} of {host} is in use by another process; stop it, or leave the port out to "
+        "get a free one"
+    )
+
+
+def _is_free(host: str, port: int) -> bool:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
+def _last_run(path: Path | None) -> Rendezvous | None:
+    """Where the tracker of this file last listened, and its token; None if that is unknown."""
+    if path is None or not path.exists():
+        return None
+    try:
+        return read_rendezvous(path)
+    except FarmError as error:
+        _log.warning("%s", error)
+        return None
+
+
+@contextmanager
+def _exclusive(store: Store) -> Iterator[None]:
+    """Keep a second tracker off a SQLite database; PostgreSQL serves several."""
+    path = sqlite_path(store.url)
+    if path is None:
+        yield
+        return
+    with path.with_name(f"{path.name}.lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InvalidRequest(
+                f"database {path} has a tracker already; use it with --tracker, or stop it"
+            ) from None
+        yield
+
+
+def _stop_on_signals() -> asyncio.Event:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        with suppress(NotImplementedError, RuntimeError, ValueError):
+            loop.add_signal_handler(number, stop.set)
+    return stop

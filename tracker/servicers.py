@@ -1,0 +1,294 @@
+"""The gRPC face: parse, call, convert; every domain error becomes one exact status."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from importlib.metadata import version
+from typing import Any, NoReturn, TypeVar
+
+import grpc
+from google.protobuf import any_pb2
+from google.rpc import error_details_pb2, status_pb2
+from tunefarm.db import best, jobs, queue, trials
+from tunefarm.db.errors import (
+    StaleClaim,
+    StaleIncarnation,
+    StaleLease,
+    StoreError,
+    UnknownRecord,
+)
+from tunefarm.proto import convert, errors, farm_pb2, farm_pb2_grpc
+from tunefarm.tracker import jobbing, working
+from tunefarm.tracker.farm import Farm
+from tunefarm.tracker.leasing import Desk
+
+MAX_WAIT_S = 60.0
+MAX_PAGE = 10_000
+
+_log = logging.getLogger(__name__)
+_WIRE_ERRORS: tuple[tuple[type[Exception], type[errors.FarmError]], ...] = (
+    (StaleLease, errors.LeaseLost),
+    (StaleClaim, errors.ClaimLost),
+    (StaleIncarnation, errors.Superseded),
+    (UnknownRecord, errors.NotFound),
+    (StoreError, errors.StorageFailed),
+    (ValueError, errors.InvalidRequest),
+)
+
+S = TypeVar("S")
+Q = TypeVar("Q")
+R = TypeVar("R")
+
+
+async def refuse(context: Any, error: errors.FarmError) -> NoReturn:
+    """End the call with the error's status and its ErrorInfo."""
+    code = getattr(grpc.StatusCode, error.status)
+    detail = any_pb2.Any()
+    detail.Pack(error_details_pb2.ErrorInfo(reason=error.reason, domain=errors.DOMAIN))
+    status = status_pb2.Status(code=code.value[0], message=str(error), details=[detail])
+    trailer = (("grpc-status-details-bin", status.SerializeToString()),)
+    await context.abort(code, str(error), trailer)
+    raise AssertionError("abort returns never")
+
+
+def answers(
+    method: Callable[[S, Q], Awaitable[R]],
+) -> Callable[[S, Q, Any], Awaitable[R]]:
+    """Make a method of (self, request) one of gRPC's, whose domain errors are statuses."""
+
+    @functools.wraps(method)
+    async def call(self: S, request: Q, context: Any) -> R:
+        try:
+            return await method(self, request)
+        except errors.FarmError as error:
+            await refuse(context, error)
+        except tuple(kind for kind, _ in _WIRE_ERRORS) as error:
+            wire = next(wire for kind, wire in _WIRE_ERRORS if isinstance(error, kind))
+            _log.debug("%s refused: %s", method.__name__, error, exc_info=True)
+            await refuse(context, wire(str(error)))
+
+    return call
+
+
+def _wait(wait_s: float) -> float:
+    return min(max(wait_s, 0.0), MAX_WAIT_S)
+
+
+def _page(limit: int) -> int:
+    return min(limit, MAX_PAGE) if limit > 0 else 1000
+
+
+class WorkerServicer(farm_pb2_grpc.WorkerServicer):
+    """What workers call."""
+
+    def __init__(self, farm: Farm) -> None:
+        self._farm = farm
+
+    @answers
+    async def Sync(self, request: farm_pb2.SyncRequest) -> farm_pb2.SyncReply:
+        if not request.worker or not request.incarnation:
+            raise ValueError("a Sync names its worker and its incarnation")
+        state = convert.worker_state_from_wire(request)
+        orders = await working.sync(self._farm, state, _wait(request.wait_s))
+        return convert.orders_to_wire(orders)
+
+
+class FarmServicer(farm_pb2_grpc.FarmServicer):
+    """What tuners, builds and the command line call."""
+
+    def __init__(self, farm: Farm, desk: Desk, database: str) -> None:
+        self._farm = farm
+        self._desk = desk
+        self._database = database
+
+    @answers
+    async def Info(self, request: farm_pb2.InfoRequest) -> farm_pb2.InfoReply:
+        return farm_pb2.InfoReply(
+            version=version("tunefarm"),
+            database=self._database,
+            lease_term_s=self._farm.options.lease_term_s,
+            claim_term_s=self._farm.options.claim_term_s,
+            started_at=self._farm.started_at,
+        )
+
+    # --- leases and trials ----------------------------------------------------------------------
+
+    @answers
+    async def Acquire(self, request: farm_pb2.AcquireRequest) -> farm_pb2.AcquireReply:
+        if not request.request_id or not request.request.target:
+            raise ValueError("a device is acquired with a request id and a target")
+        wanted = convert.device_request_from_wire(request.request)
+        lease = await self._desk.acquire(
+            request.request_id,
+            wanted,
+            client=request.client,
+            job=request.job,
+            claim_epoch=request.claim_epoch,
+            wait_s=_wait(request.wait_s),
+        )
+        if lease is not None:
+            return farm_pb2.AcquireReply(lease=convert.lease_to_wire(lease))
+        return farm_pb2.AcquireReply(
+            position=self._desk.place(request.request_id), matching=self._desk.matching(wanted)
+        )
+
+    @answers
+    async def Renew(self, request: farm_pb2.RenewRequest) -> farm_pb2.RenewReply:
+        lease = await self._desk.renew(request.lease, request.epoch)
+        return farm_pb2.RenewReply(lease=convert.lease_to_wire(lease))
+
+    @answers
+    async def Release(self, request: farm_pb2.ReleaseRequest) -> farm_pb2.ReleaseReply:
+        await self._desk.release(request.lease, request.epoch)
+        return farm_pb2.ReleaseReply()
+
+    @answers
+    async def Submit(self, request: farm_pb2.SubmitRequest) -> farm_pb2.SubmitReply:
+        wanted = [convert.request_from_wire(r, request.workloads) for r in request.requests]
+        done = await working.submit(self._farm, request.lease, request.epoch, wanted)
+        return farm_pb2.SubmitReply(done=[convert.trial_key_to_wire(key) for key in done])
+
+    @answers
+    async def Collect(self, request: farm_pb2.CollectRequest) -> farm_pb2.CollectReply:
+        found = await working.collect(
+            self._farm, request.job, request.cursor, _page(request.limit), _wait(request.wait_s)
+        )
+        return farm_pb2.CollectReply(
+            trials=[convert.trial_to_wire(trial) for trial in found.trials],
+            cursor=found.cursor,
+            pending=found.pending,
+        )
+
+    @answers
+    async def Pending(self, request: farm_pb2.PendingRequest) -> farm_pb2.PendingReply:
+        found = await self._farm.database.read(lambda c: queue.pending(c, request.job))
+        return farm_pb2.PendingReply(
+            requests=[convert.request_to_wire(r) for r in found],
+            workloads=convert.texts_of(found),
+        )
+
+    # --- jobs -----------------------------------------------------------------------------------
+
+    @answers
+    async def SubmitJob(self, request: farm_pb2.SubmitJobRequest) -> farm_pb2.SubmitJobReply:
+        job = await jobbing.submit(self._farm, convert.job_from_wire(request.job))
+        return farm_pb2.SubmitJobReply(job=convert.job_to_wire(job))
+
+    @answers
+    async def ClaimJob(self, request: farm_pb2.ClaimJobRequest) -> farm_pb2.ClaimJobReply:
+        job = await jobbing.claim(
+            self._farm, request.request_id, request.tuner, request.job, _wait(request.wait_s)
+        )
+        return farm_pb2.ClaimJobReply(job=convert.job_to_wire(job) if job else None)
+
+    @answers
+    async def RenewJob(self, request: farm_pb2.RenewJobRequest) -> farm_pb2.RenewJobReply:
+        job = await jobbing.renew(self._farm, request.job, request.claim_epoch)
+        return farm_pb2.RenewJobReply(job=convert.job_to_wire(job))
+
+    @answers
+    async def ReleaseJob(self, request: farm_pb2.ReleaseJobRequest) -> farm_pb2.ReleaseJobReply:
+        job = await jobbing.release(self._farm, request.job, request.claim_epoch)
+        return farm_pb2.ReleaseJobReply(job=convert.job_to_wire(job))
+
+    @answers
+    async def FinishJob(self, request: farm_pb2.FinishJobRequest) -> farm_pb2.FinishJobReply:
+        state = convert.state_from_wire(request.state)
+        job = await jobbing.finish(
+            self._farm, request.job, request.claim_epoch, state, request.message
+        )
+        return farm_pb2.FinishJobReply(job=convert.job_to_wire(job))
+
+    @answers
+    async def Cancel(self, request: farm_pb2.CancelRequest) -> farm_pb2.CancelReply:
+        job = await jobbing.cancel(self._farm, request.job, request.reason)
+        return farm_pb2.CancelReply(job=convert.job_to_wire(job))
+
+    @answers
+    async def GetJob(self, request: farm_pb2.GetJobRequest) -> farm_pb2.GetJobReply:
+        job = await self._farm.database.read(lambda c: jobs.get(c, request.job))
+        return farm_pb2.GetJobReply(job=convert.job_to_wire(job))
+
+    @answers
+    async def ListJobs(self, request: farm_pb2.ListJobsRequest) -> farm_pb2.ListJobsReply:
+        states = [convert.state_from_wire(state) for state in request.states]
+        found = await self._farm.database.read(
+            lambda c: jobs.recent(c, states, _page(request.limit))
+        )
+        return farm_pb2.ListJobsReply(jobs=[convert.job_to_wire(job) for job in found])
+
+    @answers
+    async def Watch(self, request: farm_pb2.WatchRequest) -> farm_pb2.WatchReply:
+        update = await jobbing.watch(self._farm, request.job, request.cursor, _wait(request.wait_s))
+        return farm_pb2.WatchReply(
+            job=convert.job_to_wire(update.job),
+            progress=[convert.progress_to_wire(p) for p in update.progress],
+            errors=dict(update.errors),
+            cursor=update.cursor,
+        )
+
+    # --- records --------------------------------------------------------------------------------
+
+    @answers
+    async def Best(self, request: farm_pb2.BestRequest) -> farm_pb2.BestReply:
+        keys = [convert.best_key_from_wire(key) for key in request.keys]
+        found = await self._farm.database.read(lambda c: best.lookup(c, keys))
+        return farm_pb2.BestReply(
+            candidates=[
+                farm_pb2.Candidates(
+                    key=convert.best_key_to_wire(key),
+                    found=[convert.found_to_wire(one) for one in answers_],
+                )
+                for key, answers_ in found.items()
+            ]
+        )
+
+    @answers
+    async def Promote(self, request: farm_pb2.PromoteRequest) -> farm_pb2.PromoteReply:
+        if not request.request_id:
+            raise ValueError("a promotion has a request id")
+        final = convert.final_from_wire(request.final)
+        outcome = await self._farm.database.write(
+            lambda c: best.promote(c, request.request_id, final)
+        )
+        return farm_pb2.PromoteReply(
+            promoted=outcome.promoted,
+            best=convert.best_to_wire(outcome.best) if outcome.best else None,
+        )
+
+    @answers
+    async def History(self, request: farm_pb2.HistoryRequest) -> farm_pb2.HistoryReply:
+        page = await self._farm.database.read(
+            lambda c: trials.history(
+                c, request.target, request.workloads, request.cursor, _page(request.limit)
+            )
+        )
+        return farm_pb2.HistoryReply(
+            trials=[convert.trial_to_wire(trial) for trial in page.trials],
+            workloads=dict(page.workloads),
+            cursor=page.cursor,
+            more=page.more,
+        )
+
+    @answers
+    async def TaskStats(self, request: farm_pb2.TaskStatsRequest) -> farm_pb2.TaskStatsReply:
+        tasks = [convert.task_from_wire(task) for task in request.tasks]
+        found = await self._farm.database.read(lambda c: trials.task_progress(c, tasks))
+        return farm_pb2.TaskStatsReply(
+            progress=[convert.progress_to_wire(p) for p in found.values()]
+        )
+
+    @answers
+    async def Devices(self, request: farm_pb2.DevicesRequest) -> farm_pb2.DevicesReply:
+        clock_offset_s = time.time() - self._farm.clock()
+        live = self._farm.leases.values()
+        reply = farm_pb2.DevicesReply(
+            devices=[convert.device_to_wire(d) for d in self._farm.device_states()],
+            leases=[convert.lease_to_wire(one.lease) for one in live],
+        )
+        for wire, one in zip(reply.leases, live, strict=True):
+            wire.deadline = one.deadline + clock_offset_s
+        return reply

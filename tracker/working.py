@@ -1,0 +1,211 @@
+"""Candidates on their way: from clients into the queue, to workers, back as stored trials."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import Connection
+from tunefarm.db import leases, queue, trials
+from tunefarm.db.errors import StaleIncarnation
+from tunefarm.db.records import (
+    Collected,
+    Device,
+    Held,
+    Refusal,
+    TrialKey,
+    TrialRequest,
+    Work,
+    WorkerOrders,
+    WorkerState,
+)
+from tunefarm.tracker import signals
+from tunefarm.tracker.farm import Farm, Seen
+from tunefarm.tracker.signals import Bell
+
+MARGIN = 16
+"""Queued candidates that are looked at beyond what a worker may hold."""
+
+# --- clients ------------------------------------------------------------------------------------
+
+
+async def submit(
+    farm: Farm, lease: str, epoch: int, requests: Sequence[TrialRequest]
+) -> tuple[TrialKey, ...]:
+    """Queue candidates under a lease; returns the keys that are stored already."""
+    done = await farm.database.write(lambda c: queue.submit(c, lease, epoch, requests))
+    live = farm.leases.get(lease)
+    if live is not None:
+        farm.signals.notify(signals.device(live.lease.device))
+    return done
+
+
+async def collect(farm: Farm, job: str, cursor: int, limit: int, wait_s: float) -> Collected:
+    """Trials of the job after the cursor; waits for the first."""
+
+    def read(connection: Connection) -> Collected:
+        found = trials.of_job(connection, job, cursor, limit)
+        pending = queue.pending_count(connection, job)
+        return Collected(found.trials, found.cursor, pending)
+
+    deadline = farm.clock() + wait_s
+    with farm.signals.listen(signals.job(job)) as bell:
+        while True:
+            bell.silence()
+            found = await farm.database.read(read)
+            left_s = deadline - farm.clock()
+            if found.trials or left_s <= 0 or farm.closing:
+                return found
+            await bell.rings(left_s)
+
+
+# --- workers ------------------------------------------------------------------------------------
+
+
+async def sync(farm: Farm, state: WorkerState, wait_s: float) -> WorkerOrders:
+    """Take in a worker's state and results; say what it should do once there is something new.
+
+    StaleIncarnation if a newer process of the worker is known, ValueError if another live worker
+    serves one of its devices.
+    """
+    await _enlist(farm, state)
+    seen = farm.workers[state.worker]
+    if seen.incarnation != state.incarnation:
+        raise StaleIncarnation(f"a newer process of worker {state.worker} has taken over")
+    if state.number <= seen.number:
+        return _orders(farm)
+    seen.number, seen.at = state.number, farm.clock()
+    if seen.poll is not None:
+        seen.poll.ring()
+    accepted, refused = await _store(farm, state)
+    topics = [signals.device(device.id) for device in state.devices]
+    with farm.signals.listen(*topics) as bell:
+        seen.poll = bell
+        return await _poll(farm, state, bell, accepted, refused, wait_s)
+
+
+async def _poll(
+    farm: Farm,
+    state: WorkerState,
+    bell: Bell,
+    accepted: tuple[TrialKey, ...],
+    refused: tuple[Refusal, ...],
+    wait_s: float,
+) -> WorkerOrders:
+    deadline = farm.clock() + min(wait_s, farm.options.lease_term_s / 3)
+    while True:
+        bell.silence()
+        if _is_outdated(farm, state):
+            return _orders(farm, accepted=accepted, refused=refused)
+        work, cancel = await _decide(farm, state)
+        left_s = deadline - farm.clock()
+        if work or cancel or accepted or refused or left_s <= 0 or farm.closing:
+            return _orders(farm, work, cancel, accepted, refused)
+        await bell.rings(left_s)
+
+
+def _is_outdated(farm: Farm, state: WorkerState) -> bool:
+    seen = farm.workers[state.worker]
+    return (seen.incarnation, seen.number) != (state.incarnation, state.number)
+
+
+def _orders(
+    farm: Farm,
+    work: Sequence[Work] = (),
+    cancel: Sequence[Held] = (),
+    accepted: tuple[TrialKey, ...] = (),
+    refused: tuple[Refusal, ...] = (),
+) -> WorkerOrders:
+    term_s = farm.options.lease_term_s
+    return WorkerOrders(tuple(work), tuple(cancel), accepted, refused, term_s)
+
+
+async def _enlist(farm: Farm, state: WorkerState) -> None:
+    """Note the worker's process and devices if they are new; heartbeats do not get further."""
+    seen = farm.workers.get(state.worker)
+    if (
+        seen is not None
+        and seen.incarnation == state.incarnation
+        and seen.devices == state.devices
+        and all(farm.devices[d.id].worker == state.worker for d in state.devices)
+    ):
+        return
+    for device in state.devices:
+        _check_owner(farm, state.worker, device)
+
+    def write(connection: Connection) -> tuple[Device, ...]:
+        leases.enlist(connection, state.worker, state.incarnation, state.compiler_version)
+        leases.register(connection, state.worker, state.devices)
+        return leases.devices(connection)
+
+    known = await farm.database.write(write)
+    farm.devices = {device.id: device for device in known}
+    present = farm.workers.get(state.worker)
+    if present is None or present.incarnation != state.incarnation:
+        if present is not None and present.poll is not None:
+            present.poll.ring()
+        present = Seen(state.incarnation, state.number - 1, state.devices, farm.clock())
+        farm.workers[state.worker] = present
+    present.devices = state.devices
+    farm.signals.notify(signals.LEASES)
+
+
+def _check_owner(farm: Farm, worker: str, device: Device) -> None:
+    known = farm.devices.get(device.id)
+    if known is not None and known.worker != worker and farm.is_online(device.id):
+        raise ValueError(
+            f"device {device.id} is served by worker {known.worker}; stop that one, or wait "
+            f"{farm.options.lease_term_s:.0f} s after it has died"
+        )
+
+
+async def _store(
+    farm: Farm, state: WorkerState
+) -> tuple[tuple[TrialKey, ...], tuple[Refusal, ...]]:
+    if not state.results:
+        return (), ()
+
+    def write(connection: Connection) -> tuple[tuple[TrialKey, ...], tuple[Refusal, ...]]:
+        leases.enlist(connection, state.worker, state.incarnation, state.compiler_version)
+        return queue.store(connection, state.worker, state.results)
+
+    accepted, refused = await farm.database.write(write)
+    farm.signals.notify(*{signals.job(key.job) for key in accepted})
+    return accepted, refused
+
+
+async def _decide(farm: Farm, state: WorkerState) -> tuple[list[Work], list[Held]]:
+    """What the worker should get, and what it should drop."""
+    answered = {(r.lease, r.epoch, trials.key_of(r.trial)) for r in state.results}
+    held = frozenset(h for h in state.held if (h.lease, h.epoch, h.key) not in answered)
+    limit = len(held) + state.capacity + MARGIN
+
+    def look(connection: Connection, device: Device) -> tuple[list[queue.Queued], set[Held]]:
+        line = queue.wanted(connection, device.id, state.incarnation, limit)
+        chosen = queue.choose(line, held, state.incarnation, state.capacity)
+        return chosen, {queued.held for queued in line}
+
+    def read(connection: Connection) -> tuple[bool, set[Held]]:
+        looks = [look(connection, device) for device in state.devices]
+        return any(chosen for chosen, _ in looks), set().union(*(wanted for _, wanted in looks))
+
+    def write(connection: Connection) -> tuple[list[Work], set[str]]:
+        leases.enlist(connection, state.worker, state.incarnation, state.compiler_version)
+        work: list[Work] = []
+        quarantined: set[str] = set()
+        for device in state.devices:
+            chosen, _ = look(connection, device)
+            given = queue.deliver(connection, chosen, state.incarnation)
+            work += given
+            if len(given) < len(chosen):
+                quarantined |= {queued.key.job for queued in chosen}
+        return work, quarantined
+
+    found, wanted = await farm.database.read(read)
+    cancel = sorted(held - wanted, key=lambda h: (h.lease, h.key.job, h.key.number))
+    if not found:
+        return [], cancel
+    work, quarantined = await farm.database.write(write)
+    farm.signals.notify(*(signals.job(job) for job in quarantined))
+    if quarantined:
+        farm.signals.notify(*(signals.device(device.id) for device in state.devices))
+    return work, cancel

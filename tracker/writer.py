@@ -1,0 +1,140 @@
+"""All writes in one thread, many to a transaction; reads in a few others. Never the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import IntegrityError
+from tunefarm.db.errors import (
+    StaleClaim,
+    StaleIncarnation,
+    StaleLease,
+    StoreError,
+    UnknownRecord,
+)
+from tunefarm.db.store import Store
+
+T = TypeVar("T")
+GROUP = 64
+"""Operations that one commit may carry."""
+
+_REFUSALS = (StaleLease, StaleClaim, StaleIncarnation, UnknownRecord, IntegrityError, ValueError)
+
+
+@dataclass(frozen=True, slots=True)
+class _Operation:
+    run: Callable[[Connection], Any]
+    future: Future[Any]
+
+
+class Database:
+    """The store, for the event loop: ``write`` and ``read`` take functions of a connection.
+
+    An operation that raises changes nothing; the others of its commit go through. ``write``
+    returns once the commit has happened.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._queue: queue.SimpleQueue[_Operation | None] = queue.SimpleQueue()
+        self._closed = False
+        self._readers = ThreadPoolExecutor(2, "tunefarm-read")
+        self._thread = threading.Thread(target=self._run, name="tunefarm-write")
+        self._thread.start()
+
+    async def write(self, operation: Callable[[Connection], T]) -> T:
+        if self._closed:
+            raise StoreError("the tracker is shutting down")
+        future: Future[T] = Future()
+        self._queue.put(_Operation(operation, future))
+        return await asyncio.wrap_future(future)
+
+    async def read(self, operation: Callable[[Connection], T]) -> T:
+        def run() -> T:
+            with self._store.reading() as connection:
+                return operation(connection)
+
+        return await asyncio.get_running_loop().run_in_executor(self._readers, run)
+
+    def close(self) -> None:
+        """Finish what is queued, then close the store."""
+        self._closed = True
+        self._queue.put(None)
+        self._thread.join()
+        self._readers.shutdown()
+        self._store.close()
+
+    # --- the thread -----------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            group, last = self._next_group()
+            if group:
+                self._commit(group)
+            if last:
+                return
+
+    def _next_group(self) -> tuple[list[_Operation], bool]:
+        """The operations that wait (at least one), and whether the end was asked for."""
+        group: list[_Operation] = []
+        item = self._queue.get()
+        while item is not None:
+            group.append(item)
+            if len(group) == GROUP:
+                return group, False
+            try:
+                item = self._queue.get_nowait()
+            except queue.Empty:
+                return group, False
+        return group, True
+
+    def _commit(self, group: list[_Operation]) -> None:
+        wanted = [o for o in group if o.future.set_running_or_notify_cancel()]
+        try:
+            with self._store.writing() as connection:
+                outcomes = [_attempt(connection, operation) for operation in wanted]
+        except BaseException as error:
+            if len(wanted) == 1:
+                wanted[0].future.set_exception(error)
+                return
+            for operation in wanted:
+                self._commit_alone(operation)
+            return
+        for operation, (result, refusal) in zip(wanted, outcomes, strict=True):
+            _settle(operation, result, refusal)
+
+    def _commit_alone(self, operation: _Operation) -> None:
+        """Run again, by itself, an operation of a group that failed as a whole."""
+        try:
+            with self._store.writing() as connection:
+                result, refusal = _attempt(connection, operation)
+        except BaseException as error:
+            operation.future.set_exception(error)
+            return
+        _settle(operation, result, refusal)
+
+
+def _attempt(connection: Connection, operation: _Operation) -> tuple[Any, BaseException | None]:
+    """(result, refusal) of an operation inside the group's transaction."""
+    savepoint = connection.begin_nested()
+    try:
+        result = operation.run(connection)
+    except _REFUSALS as refusal:
+        savepoint.rollback()
+        return None, refusal
+    savepoint.commit()
+    return result, None
+
+
+def _settle(operation: _Operation, result: Any, refusal: BaseException | None) -> None:
+    if refusal is not None:
+        operation.future.set_exception(refusal)
+    else:
+        operation.future.set_result(result)
