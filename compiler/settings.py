@@ -1,0 +1,128 @@
+"""Every environment variable that tunefarm reads: its type, its default and what it does.
+
+    settings.NUM_THREADS.get()        # the typed value, read now
+    settings.describe()               # the table that ``tunefarm settings`` prints
+
+A value that cannot be understood raises SettingError, in one sentence that names the variable.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from tunefarm.compiler.errors import TunefarmError
+
+Value = TypeVar("Value")
+
+
+class SettingError(TunefarmError):
+    """An environment variable whose value cannot be understood."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting(Generic[Value]):
+    """One environment variable; ``default`` is called when it is unset or empty."""
+
+    name: str
+    parse: Callable[[str], Value]
+    default: Callable[[], Value]
+    help: str
+
+    def get(self) -> Value:
+        """The value now; SettingError if the text does not parse."""
+        text = os.environ.get(self.name, "")
+        if not text:
+            return self.default()
+        try:
+            return self.parse(text)
+        except ValueError as error:
+            raise SettingError(f"{self.name}={text!r}: {error}") from None
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise ValueError("expected a positive whole number")
+    return int(text)
+
+
+def _non_negative(text: str) -> int:
+    if not text.isdigit():
+        raise ValueError("expected a whole number, zero or more")
+    return int(text)
+
+
+def _switch(text: str) -> bool:
+    words = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False}
+    if text.lower() not in words:
+        raise ValueError("expected 1 or 0")
+    return words[text.lower()]
+
+
+def _path(text: str) -> Path:
+    return Path(text).expanduser()
+
+
+def _optional_path(text: str) -> Path | None:
+    return _path(text)
+
+
+def _home() -> Path:
+    import platformdirs
+
+    return platformdirs.user_data_path("tunefarm")
+
+
+def _cache() -> Path:
+    import platformdirs
+
+    return platformdirs.user_cache_path("tunefarm")
+
+
+def _no_path() -> Path | None:
+    return None
+
+
+HOME = Setting("TUNEFARM_HOME", _path, _home, "folder of the database and other lasting files")
+CACHE = Setting("TUNEFARM_CACHE", _path, _cache, "folder of object code that can be made again")
+CACHE_BYTES = Setting(
+    "TUNEFARM_CACHE_BYTES",
+    _non_negative,
+    lambda: 1 << 30,
+    "bytes that the object cache may take; 0 turns it off",
+)
+NUM_THREADS = Setting(
+    "TUNEFARM_NUM_THREADS",
+    _positive,
+    lambda: len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1,
+    "threads that run a model, the caller's among them; by default the cores one may use",
+)
+SPIN_MICROSECONDS = Setting(
+    "TUNEFARM_SPIN_MICROSECONDS",
+    _non_negative,
+    lambda: 1500,
+    "how long an idle thread of the pool spins before it sleeps",
+)
+DUMP = Setting(
+    "TUNEFARM_DUMP",
+    _optional_path,
+    _no_path,
+    "folder that receives the LLVM text and the assembly of everything compiled",
+)
+VERIFY_LLVM = Setting(
+    "TUNEFARM_VERIFY_LLVM",
+    _switch,
+    lambda: True,
+    "1 has LLVM verify each module before it generates code",
+)
+
+SETTINGS = (HOME, CACHE, CACHE_BYTES, NUM_THREADS, SPIN_MICROSECONDS, DUMP, VERIFY_LLVM)
+
+
+def describe() -> str:
+    """One line a setting: its name and what it does."""
+    width = max(len(setting.name) for setting in SETTINGS)
+    return "\n".join(f"{setting.name:<{width}}  {setting.help}" for setting in SETTINGS)
