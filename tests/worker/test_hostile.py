@@ -1,0 +1,100 @@
+"""Every hostile candidate is contained within its budget and named by its exact error."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from tunefarm.db.records import ErrorKind, TaskKey, Trial, TrialRequest
+from tunefarm.worker.device import OpenDevice
+
+BUDGET_S = 1.0
+
+
+def measure(
+    device: OpenDevice, *configs: Mapping[str, int | str], budget_s: float = BUDGET_S
+) -> list[Trial]:
+    budgets = {"build_s": budget_s, "run_s": budget_s, "trial_s": 10.0}
+    requests = [
+        TrialRequest("job", TaskKey("w", "hostile"), n, config, "double", budgets=budgets)
+        for n, config in enumerate(configs)
+    ]
+    trials: list[Trial] = []
+    device.measure(requests, lambda _, trial: trials.append(trial), lambda _: False)
+    return trials
+
+
+@pytest.mark.parametrize(
+    "config, kind, message",
+    [
+        ({"kernel": "loop"}, ErrorKind.RUN_TIMEOUT, "one run was over its budget"),
+        ({"kernel": "ignore_sigterm"}, ErrorKind.RUN_TIMEOUT, "one run was over its budget"),
+        ({"kernel": "flood_stdout"}, ErrorKind.RUN_TIMEOUT, "one run was over its budget"),
+        ({"kernel": "flood_stderr"}, ErrorKind.RUN_TIMEOUT, "one run was over its budget"),
+        ({"kernel": "eat_memory"}, ErrorKind.OUT_OF_MEMORY, "512 MiB"),
+        ({"kernel": "segfault"}, ErrorKind.RUN_CRASH, "signal 11"),
+        ({"kernel": "write_inputs"}, ErrorKind.RUN_CRASH, "signal 11"),
+        ({"kernel": "abort"}, ErrorKind.RUN_CRASH, "signal 6"),
+        ({"kernel": "kill_itself"}, ErrorKind.RUN_CRASH, "signal 9"),
+        ({"kernel": "exit"}, ErrorKind.RUN_CRASH, "status 0 without an answer"),
+        ({"kernel": "close_everything"}, ErrorKind.RUN_CRASH, "closed its end"),
+        ({"kernel": "wrong"}, ErrorKind.WRONG_ANSWER, "1024 of 1024 elements"),
+        ({"kernel": "empty"}, ErrorKind.WRONG_ANSWER, "got nan"),
+        ({"kernel": "none"}, ErrorKind.INSTANTIATION, "no kernel 'none'"),
+        ({"kernel": "honest", "operations": 10**15}, ErrorKind.RUN_ERROR, "faster than"),
+        ({"kernel": "honest", "build": "hang"}, ErrorKind.BUILD_TIMEOUT, "over its budget"),
+        ({"kernel": "honest", "build": "abort"}, ErrorKind.BUILD_ERROR, "signal 6"),
+        ({"kernel": "honest", "build": "raise"}, ErrorKind.BUILD_ERROR, "no code today"),
+        ({"kernel": "honest", "build": "eat_memory"}, ErrorKind.OUT_OF_MEMORY, "memory"),
+    ],
+)
+def test_a_bad_candidate_is_named_and_the_next_one_measured(
+    hostile: OpenDevice, config: dict[str, int | str], kind: ErrorKind, message: str
+) -> None:
+    assert measure(hostile, {"kernel": "honest"})[0].ok
+    budget_s = 6.0 if "eat_memory" in config.values() else BUDGET_S
+    start = time.monotonic()
+    (bad,) = measure(hostile, config, budget_s=budget_s)
+    assert time.monotonic() - start < budget_s + 2
+    assert bad.error is kind, bad
+    assert message in bad.message
+    assert not bad.times_s
+    (good,) = measure(hostile, {"kernel": "honest"})
+    assert good.ok, good
+
+
+@pytest.mark.parametrize("kernel", ["kill_parent", "kill_everyone", "fork"])
+def test_a_kernel_reaches_no_other_process(hostile: OpenDevice, kernel: str) -> None:
+    (trial,) = measure(hostile, {"kernel": kernel})
+    assert trial.ok, trial  # the call is refused, and the answer is right
+
+
+def test_the_last_words_of_a_crash_are_kept(hostile: OpenDevice) -> None:
+    (trial,) = measure(hostile, {"kernel": "honest", "build": "abort"})
+    assert "LLVM ERROR: cannot select" in trial.stderr_tail
+
+
+def test_a_batch_keeps_its_order_and_its_phases(hostile: OpenDevice) -> None:
+    kernels = ["honest", "segfault", "honest", "wrong", "honest"]
+    trials = measure(hostile, *({"kernel": k} for k in kernels))
+    assert [t.number for t in trials] == list(range(5))
+    assert [t.ok for t in trials] == [True, False, True, False, True]
+    assert set(trials[0].phases_s) == {"build", "check", "run"}
+    assert len(trials[0].times_s) >= 3
+
+
+def test_the_device_leaves_nothing_behind(plugins: Path, hostile: OpenDevice) -> None:
+    measure(hostile, {"kernel": "segfault"}, {"kernel": "honest"})
+    zombies = [pid for pid in os.listdir("/proc") if pid.isdigit() and _is_our_zombie(int(pid))]
+    assert not zombies
+
+
+def _is_our_zombie(pid: int) -> bool:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return False
+    return fields[0] == "Z" and int(fields[1]) == os.getpid()

@@ -1,0 +1,127 @@
+"""What a target kind must provide to be measured in the worker's children.
+
+The ``llvm`` kind is built in; others come from the entry point group ``tunefarm.targets``, whose
+objects are ``TargetPlugin``s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from tunefarm.compiler.errors import TargetError
+
+if TYPE_CHECKING:
+    from tunefarm.worker.device import DeviceOptions, OpenDevice
+
+Array: TypeAlias = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A candidate's code, and what loading it needs (``metadata``, JSON values).
+
+    ``operations`` and ``traffic_bytes`` are what the scheduled program executes and must at
+    least move in one call; 0 when unknown.
+    """
+
+    code: bytes
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    code_hash: str = ""
+    space_fingerprint: str = ""
+    operations: float = 0.0
+    traffic_bytes: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A workload with values: inputs, the reference outputs, and the error allowed per element.
+
+    ``constant[i]`` tells whether input i is a weight; ``bounds`` are float arrays of the shapes
+    of ``outputs``.
+    """
+
+    inputs: tuple[Array, ...]
+    constant: tuple[bool, ...]
+    outputs: tuple[Array, ...]
+    bounds: tuple[Array, ...]
+
+    @property
+    def output_bytes(self) -> int:
+        return sum(output.nbytes for output in self.outputs)
+
+
+class Loaded(Protocol):
+    """A candidate in the runner, ready to be called on its inputs."""
+
+    @property
+    def outputs(self) -> Sequence[Array]:
+        """The arrays that calls write."""
+
+    def repeat(self, number: int) -> float:
+        """Seconds that ``number`` calls took together, by a native clock."""
+
+
+class Backend(Protocol):
+    """How candidates of one target kind are built, posed and run, each in a child process."""
+
+    def build(self, workload: str, target: str, config: Mapping[str, int | str]) -> Built: ...
+
+    def problem(self, workload: str, seed: int) -> Problem: ...
+
+    def load(
+        self,
+        built: Built,
+        inputs: Sequence[Array],
+        constant: Sequence[bool],
+        outputs: Sequence[Any],
+    ) -> Loaded:
+        """``outputs`` has the (shape, dtype) of each output of the problem."""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetPlugin:
+    """What an entry point of group ``tunefarm.targets`` names.
+
+    ``open_device`` runs in the worker; ``backend`` runs in its children, and is None for devices
+    that measure without them.
+    """
+
+    open_device: Callable[[DeviceOptions], OpenDevice]
+    backend: Callable[[], Backend] | None = None
+
+
+def load_plugin(kind: str) -> TargetPlugin:
+    """The plug-in of a target kind; TargetError if there is none."""
+    if kind == "llvm":
+        from tunefarm.worker.llvm import PLUGIN
+
+        return PLUGIN
+    for entry in entry_points(group="tunefarm.targets", name=kind):
+        plugin = entry.load()
+        if isinstance(plugin, TargetPlugin):
+            return plugin
+    raise TargetError(f"no plug-in serves devices of kind {kind!r}; install one or use llvm")
+
+
+def load_backend(kind: str) -> Backend:
+    """The backend of a target kind; TargetError if it has none."""
+    backend = load_plugin(kind).backend
+    if backend is None:
+        raise TargetError(f"devices of kind {kind!r} build no code")
+    return backend()
+
+
+def dtype_of(name: str) -> np.dtype[Any]:
+    """The NumPy dtype of a name; those of machine learning are registered on demand."""
+    try:
+        return np.dtype(name)
+    except TypeError:
+        import ml_dtypes
+
+        found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return found

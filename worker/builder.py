@@ -1,0 +1,50 @@
+"""The builder child: ``python -m tunefarm.worker.builder``, code and reference answers.
+
+warm    {}                           ->  {}
+build   {workload, target, config}   ->  Built's fields; blob: the code
+problem {workload, seed}             ->  types; blobs: inputs, outputs, bounds
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tunefarm.worker.child import Handler, Reply, serve
+from tunefarm.worker.wire import Frame
+
+
+def load_handlers(kind: str) -> Mapping[str, Handler]:
+    import numpy as np
+    from tunefarm.worker.backend import load_backend
+
+    backend = load_backend(kind)
+
+    def build(frame: Frame) -> Reply:
+        request = frame.header
+        built = backend.build(request["workload"], request["target"], request["config"])
+        header = {
+            "metadata": dict(built.metadata),
+            "code_hash": built.code_hash,
+            "space_fingerprint": built.space_fingerprint,
+            "operations": built.operations,
+            "traffic_bytes": built.traffic_bytes,
+        }
+        return header, (built.code,)
+
+    def problem(frame: Frame) -> Reply:
+        request = frame.header
+        posed = backend.problem(request["workload"], request["seed"])
+        header = {
+            "inputs": [[list(a.shape), a.dtype.name] for a in posed.inputs],
+            "constant": list(posed.constant),
+            "outputs": [[list(a.shape), a.dtype.name] for a in posed.outputs],
+        }
+        bounds = [np.asarray(bound, np.float32) for bound in posed.bounds]
+        arrays = [*posed.inputs, *posed.outputs, *bounds]
+        return header, [np.ascontiguousarray(a).reshape(-1).view(np.uint8).data for a in arrays]
+
+    return {"warm": lambda _: ({}, ()), "build": build, "problem": problem}
+
+
+if __name__ == "__main__":
+    serve(load_handlers, "build_error")

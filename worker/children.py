@@ -1,0 +1,220 @@
+"""The children of a device: builders and one runner, kept warm and replaced in time."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from tunefarm.db.records import ErrorKind
+from tunefarm.worker.backend import Built, Problem, dtype_of
+from tunefarm.worker.measure import TrialFailed, raise_reported, run_failure
+from tunefarm.worker.process import Child, ChildDied, ChildOptions, Death
+
+_CODE_LIMIT_BYTES = 256 << 20
+_PROBLEM_LIMIT_BYTES = 4 << 30
+_PROBLEM_CACHE_BYTES = 1 << 30
+_CALLS_OF_A_CHILD = 2000
+_STARTUP_S = 20.0
+
+
+class WarmChild:
+    """A child that is started when it is needed, and replaced when it is old, fat or dead."""
+
+    def __init__(self, options: ChildOptions) -> None:
+        self._options = options
+        self._child: Child | None = None
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def get(self) -> tuple[Child, bool]:
+        """The child, and whether it has just been started."""
+        with self._lock:
+            if self._closed:
+                raise TrialFailed(ErrorKind.DEVICE_LOST, "the device is closed")
+            child = self._child
+            if child is not None and not self._worn(child):
+                return child, False
+            if child is not None:
+                child.close()
+            child = self._child = Child(self._options)
+        self._warm_up(child)
+        return child, True
+
+    def _warm_up(self, child: Child) -> None:
+        """Wait until the child has imported what it needs, on a clock of its own."""
+        try:
+            frame = child.call({"op": "warm"}, timeout_s=_STARTUP_S)
+        except ChildDied as died:
+            message = f"a helper process did not start: {died.message}"
+            raise TrialFailed(ErrorKind.DEVICE_LOST, message, died.stderr_tail) from None
+        raise_reported(frame, child, ErrorKind.DEVICE_LOST)
+
+    def _worn(self, child: Child) -> bool:
+        fat = child.resident_bytes > self._options.memory_bytes // 2
+        return not child.alive or child.calls >= _CALLS_OF_A_CHILD or fat
+
+    def kill(self) -> None:
+        """Kill the child; a call under way raises ChildDied."""
+        with self._lock:
+            if self._child is not None:
+                self._child.kill()
+
+    def discard(self) -> None:
+        """Kill and reap the child between calls; the next ``get`` starts another."""
+        with self._lock:
+            if self._child is not None:
+                self._child.close()
+            self._child = None
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            if self._child is not None:
+                self._child.close()
+
+
+class Builder:
+    """One builder child: candidates become code, workloads become problems."""
+
+    def __init__(self, options: ChildOptions) -> None:
+        self._warm = WarmChild(options)
+        self.kill = self._warm.kill
+        self.close = self._warm.close
+
+    def build(
+        self, workload: str, target: str, config: Mapping[str, int | str], timeout_s: float
+    ) -> Built:
+        """The candidate's code; TrialFailed with what prevents it."""
+        header = {
+            "op": "build",
+            "workload": workload,
+            "target": target,
+            "config": dict(config),
+        }
+        child, _ = self._warm.get()
+        try:
+            frame = child.call(header, timeout_s=timeout_s, reply_limit_bytes=_CODE_LIMIT_BYTES)
+        except ChildDied as died:
+            raise build_failure(died) from None
+        raise_reported(frame, child, ErrorKind.BUILD_ERROR)
+        fields = {k: v for k, v in frame.header.items() if k != "blobs"}
+        return Built(bytes(frame.blobs[0]), **fields)
+
+    def problem(self, workload: str, seed: int, timeout_s: float) -> Problem:
+        """The workload's inputs and reference answer; TrialFailed with what prevents them."""
+        header = {"op": "problem", "workload": workload, "seed": seed}
+        child, _ = self._warm.get()
+        try:
+            frame = child.call(header, timeout_s=timeout_s, reply_limit_bytes=_PROBLEM_LIMIT_BYTES)
+        except ChildDied as died:
+            failure = build_failure(died)
+            raise TrialFailed(
+                failure.kind, f"the reference answer: {failure.message}", failure.stderr_tail
+            ) from None
+        raise_reported(frame, child, ErrorKind.BUILD_ERROR)
+        return _problem_of(frame.header, frame.blobs)
+
+
+def build_failure(died: ChildDied) -> TrialFailed:
+    """The error of a trial whose builder died."""
+    match died.death:
+        case Death.TIMEOUT:
+            message = f"the build was over its budget: {died.message}"
+            return TrialFailed(ErrorKind.BUILD_TIMEOUT, message, died.stderr_tail)
+        case Death.MEMORY:
+            return TrialFailed(ErrorKind.OUT_OF_MEMORY, died.message, died.stderr_tail)
+        case Death.CRASH | Death.PROTOCOL:
+            return TrialFailed(ErrorKind.BUILD_ERROR, died.message, died.stderr_tail)
+
+
+def _problem_of(header: Mapping[str, Any], blobs: Sequence[memoryview]) -> Problem:
+    types = [*header["inputs"], *header["outputs"]]
+    types += [[shape, "float32"] for shape, _ in header["outputs"]]
+    arrays = [
+        np.frombuffer(blob, dtype_of(dtype)).reshape(tuple(shape))
+        for blob, (shape, dtype) in zip(blobs, types, strict=True)
+    ]
+    inputs, outputs = len(header["inputs"]), len(header["outputs"])
+    return Problem(
+        inputs=tuple(arrays[:inputs]),
+        constant=tuple(header["constant"]),
+        outputs=tuple(arrays[inputs : inputs + outputs]),
+        bounds=tuple(arrays[inputs + outputs :]),
+    )
+
+
+class ProblemCache:
+    """Problems by workload, up to 1 GiB; the least recently used goes first."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, Problem | TrialFailed] = OrderedDict()
+
+    def get(self, key: str) -> Problem | None:
+        """The problem; None if it is not kept; raises again what prevented it."""
+        found = self._kept.get(key)
+        if found is None:
+            return None
+        self._kept.move_to_end(key)
+        if isinstance(found, TrialFailed):
+            raise found
+        return found
+
+    def put(self, key: str, problem: Problem | TrialFailed) -> None:
+        self._kept[key] = problem
+        while len(self._kept) > 1 and self._bytes() > _PROBLEM_CACHE_BYTES:
+            self._kept.popitem(last=False)
+
+    def _bytes(self) -> int:
+        problems = [p for p in self._kept.values() if isinstance(p, Problem)]
+        return sum(sum(a.nbytes for a in (*p.inputs, *p.outputs, *p.bounds)) for p in problems)
+
+
+class RunnerChild:
+    """The runner child, which remembers the problem it was prepared for."""
+
+    def __init__(self, options: ChildOptions) -> None:
+        self._warm = WarmChild(options)
+        self._prepared: Problem | None = None
+        self.kill = self._warm.kill
+        self.discard = self._warm.discard
+        self.close = self._warm.close
+
+    def get(self) -> Child:
+        child, fresh = self._warm.get()
+        if fresh:
+            self._prepared = None
+        return child
+
+    def prepared_for(self, problem: Problem) -> Child:
+        """The runner with the problem's inputs in place; TrialFailed if they do not fit."""
+        child = self.get()
+        if self._prepared is problem:
+            return child
+        self._prepared = None
+        header = {
+            "op": "prepare",
+            "inputs": [[list(a.shape), a.dtype.name] for a in problem.inputs],
+            "constant": list(problem.constant),
+            "outputs": [[list(a.shape), a.dtype.name] for a in problem.outputs],
+        }
+        blobs = [a.reshape(-1).view(np.uint8).data for a in problem.inputs]
+        try:
+            frame = child.call(header, blobs, timeout_s=_STARTUP_S)
+        except ChildDied as died:
+            raise run_failure(died) from None
+        raise_reported(frame, child, ErrorKind.RUN_ERROR)
+        self._prepared = problem
+        return child
+
+    def ask(self, op: str, timeout_s: float = _STARTUP_S, **fields: Any) -> Mapping[str, Any]:
+        """A request about the device itself; DEVICE_LOST if it is not answered."""
+        try:
+            child = self.get()
+            frame = child.call({"op": op, **fields}, timeout_s=timeout_s)
+        except ChildDied as died:
+            raise TrialFailed(ErrorKind.DEVICE_LOST, died.message, died.stderr_tail) from None
+        raise_reported(frame, child, ErrorKind.DEVICE_LOST)
+        return frame.header

@@ -1,0 +1,86 @@
+"""What a worker offers: open devices of any kind, and the plain facts of this machine."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from tunefarm.db.records import Device, Trial, TrialRequest
+
+Report = Callable[[TrialRequest, Trial], None]
+Dropped = Callable[[TrialRequest], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceOptions:
+    """How a device is opened. ``target`` is canonical; ``build_processes`` 0 means one a core of
+    the worker; ``memory_bytes`` is what one child may have resident; ``name`` distinguishes
+    several simulated devices of one machine."""
+
+    target: str
+    worker: str = ""
+    build_processes: int = 0
+    memory_bytes: int = 4 << 30
+    name: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+class OpenDevice(Protocol):
+    """A device ready to measure. One ``measure`` at a time; ``interrupt`` from any thread."""
+
+    @property
+    def device(self) -> Device: ...
+
+    def measure(self, requests: Sequence[TrialRequest], report: Report, dropped: Dropped) -> None:
+        """Measure each request and report its trial; skip those that ``dropped`` names."""
+
+    def interrupt(self) -> None:
+        """Stop what runs on the device now; ``measure`` goes on with what is not dropped."""
+
+    def close(self) -> None: ...
+
+
+def open_device(options: DeviceOptions) -> OpenDevice:
+    """Open the device that a target string describes; TargetError if none serves it."""
+    from tunefarm.compiler.target import Target
+    from tunefarm.worker.backend import load_plugin
+
+    return load_plugin(Target(options.target).kind).open_device(options)
+
+
+def machine_id() -> str:
+    """An identity of this machine that outlives processes and boots."""
+    for path in ("/etc/machine-id", "/var/lib/dbus/machine-id"):
+        try:
+            text = Path(path).read_text().strip()
+        except OSError:
+            continue
+        if text:
+            return text
+    return platform.node()
+
+
+def device_id(kind: str, *parts: str) -> str:
+    """A stable identity of a device of this machine, made of what tells it from its siblings."""
+    content = "\n".join([machine_id(), kind, *parts])
+    return f"{kind}-{hashlib.sha256(content.encode()).hexdigest()[:16]}"
+
+
+def cpu_model() -> str:
+    """The processor's own name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def own_cores() -> tuple[int, ...]:
+    """The cores that this process may use."""
+    return tuple(sorted(os.sched_getaffinity(0)))

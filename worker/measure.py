@@ -1,0 +1,228 @@
+"""The measurement of loaded candidates, protocol ``warm-activations-cold-weights-v1``.
+
+Outputs are poisoned, one call is made and its answer checked; that first call's time is thrown
+away. Then repeats are taken, each of enough calls to last ``REPEAT_S``, until they have lasted
+``TARGET_S`` together; the outputs, poisoned before the repeats, are checked once more at the end.
+Activations stay where the last call left them (warm); constants are taken from copies in turn, so
+that they come from beyond the second-level cache (cold), as in a model whose weights exceed it.
+
+The parent drives every repeat: it holds the reference answer, which the child never sees, and
+compares the time that the child claims with its own clock.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tunefarm.db.records import ErrorKind
+from tunefarm.worker.backend import Built, Problem
+from tunefarm.worker.budgets import ABANDON, Budgets
+from tunefarm.worker.process import Child, ChildDied, Death
+from tunefarm.worker.verify import check_answer
+from tunefarm.worker.wire import Blob, Frame
+
+REPEAT_S = 0.003
+TARGET_S = 0.03
+MIN_REPEATS = 3
+MAX_REPEATS = 10
+PAIRED_REPEAT_S = 0.002
+_GROWTH = 1.618
+_ROOFLINE_SLACK = 1.1
+_CLOCK_SLACK_S = 0.01
+_CLOCK_TRIES = 3
+_LOAD_S = 10.0
+
+
+class TrialFailed(Exception):
+    """A candidate that has no time, and why."""
+
+    def __init__(self, kind: ErrorKind, message: str, stderr_tail: str = "") -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.message = message
+        self.stderr_tail = stderr_tail
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Seconds a call of each repeat, and the seconds spent checking and timing."""
+
+    times_s: tuple[float, ...]
+    check_s: float
+    run_s: float
+    abandoned: bool = False
+
+
+class Session:
+    """One trial's conversation with the runner; every call is bounded by its budgets."""
+
+    def __init__(self, runner: Child, problem: Problem, budgets: Budgets) -> None:
+        self._runner = runner
+        self._problem = problem
+        self._budgets = budgets
+        self._deadline = time.monotonic() + budgets.trial_s
+
+    def load(self, slot: int, built: Built) -> None:
+        """Put a candidate into a slot; slot 0 empties all others first."""
+        header = {"op": "load", "slot": slot, "metadata": dict(built.metadata)}
+        self._call(header, (built.code,), limit_s=max(_LOAD_S, self._budgets.run_s))
+
+    def check(self, slot: int) -> float:
+        """Call once over poisoned outputs and check the answer; the seconds of that call."""
+        frame, seconds = self._repeat(slot, 1, poison=True, outputs=True)
+        self._verify(frame)
+        return seconds
+
+    def verify_last(self, slot: int) -> None:
+        """Check what the timed calls left in the outputs."""
+        frame, _ = self._repeat(slot, 0, poison=False, outputs=True)
+        self._verify(frame)
+
+    def repeat(self, slot: int, number: int, *, poison: bool = False) -> float:
+        """Seconds a call of one repeat of ``number`` calls."""
+        return self._repeat(slot, number, poison=poison, outputs=False)[1] / number
+
+    def _repeat(
+        self, slot: int, number: int, *, poison: bool, outputs: bool
+    ) -> tuple[Frame, float]:
+        header = {
+            "op": "repeat",
+            "slot": slot,
+            "number": number,
+            "poison": poison,
+            "outputs": outputs,
+        }
+        limit = self._problem.output_bytes if outputs else 0
+        for _ in range(_CLOCK_TRIES):
+            start = time.monotonic()
+            frame = self._call(header, limit_s=self._budgets.run_s, reply_limit_bytes=limit)
+            elapsed = time.monotonic() - start
+            claimed = frame.header.get("seconds")
+            if not isinstance(claimed, float) or not 0 <= claimed <= elapsed:
+                break
+            # Short of what passed here is a lie, or a pause of the machine: then try again.
+            if poison or outputs or elapsed - claimed <= max(_CLOCK_SLACK_S, elapsed / 2):
+                return frame, claimed
+        raise TrialFailed(
+            ErrorKind.RUN_ERROR, f"the runner claims {claimed!r} s where {elapsed:.3g} s passed"
+        )
+
+    def _call(
+        self,
+        header: Mapping[str, object],
+        blobs: Sequence[Blob] = (),
+        *,
+        limit_s: float,
+        reply_limit_bytes: int = 0,
+    ) -> Frame:
+        remaining = self._deadline - time.monotonic()
+        timeout_s = max(min(limit_s, remaining), 0.001)
+        try:
+            frame = self._runner.call(
+                header, blobs, timeout_s=timeout_s, reply_limit_bytes=reply_limit_bytes
+            )
+        except ChildDied as died:
+            raise run_failure(died, whole_trial=remaining < limit_s) from None
+        raise_reported(frame, self._runner, ErrorKind.RUN_ERROR)
+        return frame
+
+    def _verify(self, frame: Frame) -> None:
+        wrong = check_answer(self._problem, frame.blobs)
+        if wrong is not None:
+            raise TrialFailed(ErrorKind.WRONG_ANSWER, wrong)
+
+
+def time_one(
+    session: Session, slot: int, built: Built, budgets: Budgets, peaks: Mapping[str, float]
+) -> Times:
+    """Check and time the candidate in ``slot``; TrialFailed if it has no time."""
+    start = time.monotonic()
+    first_s = session.check(slot)
+    checked = time.monotonic()
+    number, seconds = calibrate(session, slot, REPEAT_S, first_s)
+    times = [seconds]
+    abandoned = 0 < budgets.incumbent_s * ABANDON < seconds
+    while not abandoned and not _enough(times, number):
+        times.append(session.repeat(slot, number))
+    timed = time.monotonic()
+    session.verify_last(slot)
+    refuse_impossible(min(times), built, peaks)
+    check_s = checked - start + time.monotonic() - timed
+    return Times(tuple(times), check_s, timed - checked, abandoned)
+
+
+def calibrate(session: Session, slot: int, repeat_s: float, first_s: float) -> tuple[int, float]:
+    """How many calls last ``repeat_s``, and the seconds a call of a repeat of so many.
+
+    While a repeat is too short, number = max(target / observed + 1, 1.618 × number).
+    """
+    number = 1
+    seconds = session.repeat(slot, number, poison=True)
+    while seconds * number < repeat_s and first_s < repeat_s:
+        observed = max(seconds, 1e-9)
+        number = math.ceil(max(min(repeat_s / observed + 1, 1e7), _GROWTH * number))
+        seconds = session.repeat(slot, number)
+    return number, seconds
+
+
+def time_paired(
+    session: Session, slots: Sequence[int], budgets: Budgets
+) -> dict[int, tuple[float, ...]]:
+    """Repeats of several checked candidates, interleaved: A B C, C B A, A B C, …"""
+    numbers = {slot: calibrate(session, slot, PAIRED_REPEAT_S, 0.0)[0] for slot in slots}
+    rows: dict[int, list[float]] = {slot: [] for slot in slots}
+    for turn in range(int(budgets.paired_rounds)):
+        for slot in slots if turn % 2 == 0 else reversed(slots):
+            rows[slot].append(session.repeat(slot, numbers[slot]))
+    for slot in slots:
+        session.verify_last(slot)
+    return {slot: tuple(row) for slot, row in rows.items()}
+
+
+def refuse_impossible(seconds: float, built: Built, peaks: Mapping[str, float]) -> None:
+    """TrialFailed if the work that the program executes cannot be done in ``seconds``."""
+    limits = (
+        (built.operations, peaks.get("flops_n", 0.0), "operations", "FLOP/s"),
+        (built.traffic_bytes, peaks.get("bandwidth_l1_n", 0.0), "bytes", "bytes/s"),
+    )
+    for amount, peak, what, unit in limits:
+        if peak > 0 and amount / peak > seconds * _ROOFLINE_SLACK:
+            raise TrialFailed(
+                ErrorKind.RUN_ERROR,
+                f"{seconds:.3g} s for {amount:.4g} {what} is faster than this device can be "
+                f"({peak:.4g} {unit} measured); the kernel does not do its work",
+            )
+
+
+def run_failure(died: ChildDied, *, whole_trial: bool = False) -> TrialFailed:
+    """The error of a trial whose runner died."""
+    match died.death:
+        case Death.TIMEOUT:
+            what = "the whole trial" if whole_trial else "one run"
+            message = f"{what} was over its budget: {died.message}"
+            return TrialFailed(ErrorKind.RUN_TIMEOUT, message, died.stderr_tail)
+        case Death.MEMORY:
+            return TrialFailed(ErrorKind.OUT_OF_MEMORY, died.message, died.stderr_tail)
+        case Death.CRASH:
+            return TrialFailed(ErrorKind.RUN_CRASH, died.message, died.stderr_tail)
+        case Death.PROTOCOL:
+            return TrialFailed(ErrorKind.RUN_ERROR, died.message, died.stderr_tail)
+
+
+def raise_reported(frame: Frame, child: Child, default: ErrorKind) -> None:
+    """TrialFailed if the child answered with an error."""
+    kind = frame.header.get("error")
+    if kind is None:
+        return
+    message = str(frame.header.get("message", ""))
+    known = kind if kind in {*ErrorKind} else default
+    raise TrialFailed(ErrorKind(known), message, child.stderr_tail())
+
+
+def _enough(times: Sequence[float], number: int) -> bool:
+    if len(times) < MIN_REPEATS:
+        return False
+    return len(times) >= MAX_REPEATS or sum(times) * number >= TARGET_S

@@ -1,0 +1,132 @@
+"""Small native functions of the measurement itself, written as LLVM text and linked in process."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+CLOCK_MONOTONIC = 1
+
+
+@cache
+def target_machine(mcpu: str) -> Any:
+    """LLVM's code generator for this machine, tuned for ``mcpu``."""
+    from llvmlite import binding
+
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+    target = binding.Target.from_default_triple()
+    return target.create_target_machine(
+        cpu=mcpu, opt=2, reloc="pic", codemodel="default", jit=False
+    )
+
+
+def assemble(text: str, mcpu: str) -> bytes:
+    """The object code of LLVM text, as it stands (no optimiser)."""
+    from llvmlite import binding
+
+    machine = target_machine(mcpu)
+    module = binding.parse_assembly(text)
+    module.triple = machine.triple
+    module.data_layout = str(machine.target_data)
+    return bytes(machine.emit_object(module))
+
+
+class Linked:
+    """Object code in memory. Its addresses are valid as long as this lives."""
+
+    def __init__(self, code: bytes, symbol: str, imports: Mapping[str, int] | None = None) -> None:
+        from llvmlite import binding
+
+        builder = binding.JITLibraryBuilder().add_object_img(code)
+        for name, address in (imports or {}).items():
+            builder = builder.import_symbol(name, address)
+        self._jit = _jit()
+        # Names are per library, so that one kernel never sees another's symbols.
+        self._tracker = builder.export_symbol(symbol).link(self._jit, f"kernel{_next_number()}")
+        self.address = int(self._tracker[symbol])
+
+
+@cache
+def _jit() -> Any:
+    from llvmlite import binding
+
+    target_machine("")
+    machine = binding.Target.from_default_triple().create_target_machine(
+        reloc="pic", codemodel="default", jit=True
+    )
+    return binding.create_lljit_compiler(machine, use_jit_link=False)
+
+
+_numbers = iter(range(1 << 62))
+
+
+def _next_number() -> int:
+    return next(_numbers)
+
+
+@cache
+def clock_address() -> int:
+    """The address of the C library's ``clock_gettime``."""
+    address = ctypes.cast(ctypes.CDLL(None).clock_gettime, ctypes.c_void_p).value
+    assert address is not None
+    return address
+
+
+@cache
+def timing_loop(arity: int) -> tuple[Linked, Any]:
+    """``loop(kernel, pool, workspace, rows, row_count, number, first, clock) -> nanoseconds``.
+
+    Calls ``kernel(pool, workspace, p0 … p[arity-1])`` ``number`` times, call i with the pointers
+    of row ``(first + i) % row_count`` of the table ``rows``.
+    """
+    linked = Linked(assemble(timing_loop_text(arity), ""), "tunefarm_time")
+    pointer, integer = ctypes.c_void_p, ctypes.c_int64
+    prototype = ctypes.CFUNCTYPE(
+        integer, pointer, pointer, pointer, pointer, integer, integer, integer, pointer
+    )
+    return linked, prototype(linked.address)
+
+
+def timing_loop_text(arity: int) -> str:
+    loads = "\n".join(
+        f"  %e{i} = getelementptr ptr, ptr %row, i64 {i}\n  %p{i} = load ptr, ptr %e{i}"
+        for i in range(arity)
+    )
+    arguments = "".join(f", ptr %p{i}" for i in range(arity))
+    return f"""
+define i64 @tunefarm_time(ptr %kernel, ptr %pool, ptr %workspace, ptr %rows, i64 %row_count,
+                          i64 %number, i64 %first, ptr %clock) {{
+entry:
+  %t0 = alloca [2 x i64]
+  %t1 = alloca [2 x i64]
+  %c0 = call i32 %clock(i32 {CLOCK_MONOTONIC}, ptr %t0)
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %entry ], [ %next, %loop ]
+  %at = add i64 %first, %i
+  %turn = urem i64 %at, %row_count
+  %offset = mul i64 %turn, {arity}
+  %row = getelementptr ptr, ptr %rows, i64 %offset
+{loads}
+  call void %kernel(ptr %pool, ptr %workspace{arguments})
+  %next = add i64 %i, 1
+  %more = icmp slt i64 %next, %number
+  br i1 %more, label %loop, label %done
+done:
+  %c1 = call i32 %clock(i32 {CLOCK_MONOTONIC}, ptr %t1)
+  %s0 = load i64, ptr %t0
+  %s1 = load i64, ptr %t1
+  %q0 = getelementptr i64, ptr %t0, i64 1
+  %q1 = getelementptr i64, ptr %t1, i64 1
+  %n0 = load i64, ptr %q0
+  %n1 = load i64, ptr %q1
+  %s = sub i64 %s1, %s0
+  %billions = mul i64 %s, 1000000000
+  %n = sub i64 %n1, %n0
+  %elapsed = add i64 %billions, %n
+  ret i64 %elapsed
+}}
+"""

@@ -1,0 +1,198 @@
+"""What the device can do at best: FLOP/s, bandwidth, and how much equal work differs (A/A).
+
+All of it runs in the runner, on the cores of the device, and takes under two seconds.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+from tunefarm.compiler.target import Target
+from tunefarm.worker.memory import empty_array
+from tunefarm.worker.native import Linked, assemble
+
+_ACCUMULATORS = 12  # latency 4 × 2 units ≤ 12, and 12 + 2 operands fit 16 registers
+_REFERENCE_ITERATIONS = 250_000
+_WINDOW_S = 0.02
+_WINDOWS = 4
+_L1_BYTES = 16 << 10
+_DRAM_BYTES = 256 << 20
+_NOISE_REPEATS = 96
+_NOISE_GROUP = 8
+
+
+def fma_text(lanes: int) -> str:
+    """A loop of independent fused multiply-adds: ``void fma(i64 iterations, ptr sink)``."""
+    vector = f"<{lanes} x float>"
+    names = range(_ACCUMULATORS)
+    phis = "\n".join(
+        f"  %a{i} = phi {vector} [ zeroinitializer, %entry ], [ %b{i}, %loop ]" for i in names
+    )
+    steps = "\n".join(
+        f"  %b{i} = call {vector} @llvm.fma.v{lanes}f32({vector} %x, {vector} %y, {vector} %a{i})"
+        for i in names
+    )
+    sums = "\n".join(
+        f"  %s{i} = fadd {vector} {'%b0' if i == 1 else f'%s{i - 1}'}, %b{i}"
+        for i in range(1, _ACCUMULATORS)
+    )
+    return f"""
+declare {vector} @llvm.fma.v{lanes}f32({vector}, {vector}, {vector})
+define void @fma(i64 %n, ptr %sink) {{
+entry:
+  %x = load {vector}, ptr %sink, align 4
+  %y = load {vector}, ptr %sink, align 4
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %entry ], [ %next, %loop ]
+{phis}
+{steps}
+  %next = add i64 %i, 1
+  %more = icmp slt i64 %next, %n
+  br i1 %more, label %loop, label %done
+done:
+{sums}
+  store {vector} %s{_ACCUMULATORS - 1}, ptr %sink, align 4
+  ret void
+}}
+"""
+
+
+def read_text(lanes: int) -> str:
+    """A loop that reads a buffer: ``void read(ptr data, i64 bytes, i64 passes, ptr sink)``."""
+    vector, size = f"<{lanes} x i32>", 4 * lanes
+    names = range(8)
+    phis = "\n".join(
+        f"  %a{i} = phi {vector} [ zeroinitializer, %pass ], [ %b{i}, %loop ]" for i in names
+    )
+    steps = "\n".join(
+        f"  %o{i} = add i64 %at, {i * size}\n"
+        f"  %q{i} = getelementptr i8, ptr %data, i64 %o{i}\n"
+        f"  %v{i} = load {vector}, ptr %q{i}, align {size}\n"
+        f"  %b{i} = xor {vector} %a{i}, %v{i}"
+        for i in names
+    )
+    sums = "\n".join(
+        f"  %s{i} = xor {vector} {'%b0' if i == 1 else f'%s{i - 1}'}, %b{i}" for i in range(1, 8)
+    )
+    return f"""
+define void @read(ptr %data, i64 %bytes, i64 %passes, ptr %sink) {{
+entry:
+  br label %pass
+pass:
+  %p = phi i64 [ 0, %entry ], [ %nextpass, %passed ]
+  br label %loop
+loop:
+  %at = phi i64 [ 0, %pass ], [ %nextat, %loop ]
+{phis}
+{steps}
+  %nextat = add i64 %at, {8 * size}
+  %more = icmp slt i64 %nextat, %bytes
+  br i1 %more, label %loop, label %passed
+passed:
+{sums}
+  store {vector} %s7, ptr %sink, align 4
+  %nextpass = add i64 %p, 1
+  %again = icmp slt i64 %nextpass, %passes
+  br i1 %again, label %pass, label %done
+done:
+  ret void
+}}
+"""
+
+
+@cache
+def _function(name: str, mcpu: str) -> tuple[Linked, Any]:
+    lanes = Target(f"llvm -mcpu={mcpu}").lanes("float32")
+    text = fma_text(lanes) if name == "fma" else read_text(lanes)
+    linked = Linked(assemble(text, mcpu), name)
+    pointer, integer = ctypes.c_void_p, ctypes.c_int64
+    signature = [integer, pointer] if name == "fma" else [pointer, integer, integer, pointer]
+    return linked, ctypes.CFUNCTYPE(None, *signature)(linked.address)
+
+
+def reference_s(mcpu: str) -> float:
+    """Seconds of a fixed loop of multiply-adds on one core: the device's pulse (about 1 ms)."""
+    function = _function("fma", mcpu)[1]
+    sink = np.zeros(64, np.float32)
+    start = time.perf_counter()
+    function(_REFERENCE_ITERATIONS, sink.ctypes.data)
+    return time.perf_counter() - start
+
+
+def measure_peaks(mcpu: str, cores: int) -> dict[str, float]:
+    """Peaks in FLOP/s and bytes/s: ``flops_1``, ``flops_n``, ``bandwidth_l1_n``,
+    ``bandwidth_dram_n``."""
+    lanes = Target(f"llvm -mcpu={mcpu}").lanes("float32")
+    fma, read = _function("fma", mcpu)[1], _function("read", mcpu)[1]
+    flops = 2.0 * lanes * _ACCUMULATORS
+
+    def multiply(count: int) -> None:
+        sink = np.zeros(64, np.float32)
+        fma(count, sink.ctypes.data)
+
+    def reader(size: int) -> Callable[[int], None]:
+        buffers = [empty_array((size,), "uint8") for _ in range(cores)]
+        for buffer in buffers:
+            buffer.fill(1)
+        turn = iter(range(1 << 62))
+
+        def scan(count: int) -> None:
+            buffer = buffers[next(turn) % cores]
+            sink = np.zeros(64, np.float32)
+            read(buffer.ctypes.data, size, count, sink.ctypes.data)
+
+        return scan
+
+    dram = _DRAM_BYTES // cores
+    return {
+        "flops_1": _rate(multiply, 1) * flops,
+        "flops_n": _rate(multiply, cores) * flops,
+        "bandwidth_l1_n": _rate(reader(_L1_BYTES), cores) * _L1_BYTES,
+        "bandwidth_dram_n": _rate(reader(dram), cores) * dram,
+    }
+
+
+def _rate(work: Callable[[int], None], threads: int) -> float:
+    """Iterations a second of ``work(count)`` on ``threads`` threads at once, the best window."""
+    count = 1
+    while (seconds := _together(work, count, threads)) < _WINDOW_S:
+        count = max(int(count * min(_WINDOW_S / seconds * 1.2, 100.0)), count + 1)
+    return max(threads * count / _together(work, count, threads) for _ in range(_WINDOWS))
+
+
+def _together(work: Callable[[int], None], count: int, threads: int) -> float:
+    if threads == 1:
+        start = time.perf_counter()
+        work(count)
+        return time.perf_counter() - start
+    barrier = threading.Barrier(threads)
+    seconds = [0.0] * threads
+
+    def run(index: int) -> None:
+        barrier.wait()
+        start = time.perf_counter()
+        work(count)
+        seconds[index] = time.perf_counter() - start
+
+    started = [threading.Thread(target=run, args=(i,)) for i in range(threads)]
+    for thread in started:
+        thread.start()
+    for thread in started:
+        thread.join()
+    return max(seconds)
+
+
+def noise_floor(mcpu: str) -> float:
+    """The relative difference that medians of equal, interleaved work stay under in 95 of 100."""
+    samples = np.array([reference_s(mcpu) for _ in range(_NOISE_REPEATS)])
+    groups = np.random.default_rng(0).permuted(np.tile(np.arange(_NOISE_REPEATS), (200, 1)), axis=1)
+    first = np.median(samples[groups[:, :_NOISE_GROUP]], axis=1)
+    second = np.median(samples[groups[:, _NOISE_GROUP : 2 * _NOISE_GROUP]], axis=1)
+    return float(np.quantile(np.abs(np.log(first / second)), 0.95))

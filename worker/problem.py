@@ -1,0 +1,44 @@
+"""Posing a workload: inputs drawn from its domains, the reference answer, the error allowed."""
+
+from __future__ import annotations
+
+import numpy as np
+from tunefarm.compiler.workload import Workload, random_inputs, reference_outputs
+from tunefarm.worker.backend import Array, Problem
+
+# Relative to |a|·|b|: sums of thousands of terms in any order, polynomials, Winograd transforms.
+_TOLERANCE = {"float64": 1e-12, "float32": 3e-5, "float16": 5e-3, "bfloat16": 4e-2}
+_FLOOR = 0.05
+
+
+def pose(text: str, seed: int) -> Problem:
+    """The problem of a workload's text; equal seeds give equal values."""
+    workload = Workload.from_text(text)
+    inputs = random_inputs(workload, np.random.default_rng(seed))
+    outputs = reference_outputs(workload, inputs)
+    magnitudes = reference_outputs(workload, [_magnitude(array) for array in inputs])
+    bounds = [error_bound(r, m) for r, m in zip(outputs, magnitudes, strict=True)]
+    constant = tuple(i in workload.constants for i in range(len(inputs)))
+    return Problem(tuple(inputs), constant, tuple(outputs), tuple(bounds))
+
+
+def error_bound(reference: Array, magnitude: Array) -> Array:
+    """The absolute error allowed for each element; 0 for whole numbers.
+
+    tol(dtype) · max(|r|, |a|·|b|, a floor of 5% of the root mean square of r), where |a|·|b| is
+    the reference of the inputs' magnitudes: what rounding can cost where terms cancel.
+    """
+    tolerance = _TOLERANCE.get(reference.dtype.name)
+    if tolerance is None:
+        return np.zeros(reference.shape, np.float32)
+    size = np.abs(reference.astype(np.float64))
+    other = np.abs(magnitude.astype(np.float64))
+    size[~np.isfinite(size)] = 0.0
+    other[~np.isfinite(other)] = 0.0
+    floor = _FLOOR * float(np.sqrt(np.mean(size * size))) if size.size else 0.0
+    bound: Array = (tolerance * np.maximum(np.maximum(size, other), floor)).astype(np.float32)
+    return bound
+
+
+def _magnitude(array: Array) -> Array:
+    return array if array.dtype.kind in "bu" else np.abs(array)

@@ -1,0 +1,99 @@
+"""The runner child: ``python -m tunefarm.worker.runner``, loads and times one kernel at a time.
+
+warm    {}                                          ->  {}
+prepare {inputs, constant, outputs}; blobs: inputs  ->  {}
+load    {slot, metadata}; blob: the code            ->  {}
+repeat  {slot, number, poison, outputs}             ->  {seconds}; blobs: outputs if asked
+drift   {mcpu}                                      ->  {seconds}
+peaks   {mcpu, cores}                               ->  {peaks, noise}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tunefarm.worker.child import Handler, Reply, serve
+from tunefarm.worker.wire import Blob, Frame
+
+if TYPE_CHECKING:
+    from tunefarm.worker.backend import Array, Backend, Loaded
+
+
+class Runner:
+    """The handlers of the runner, over the problem at hand and the kernels in their slots."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._inputs: tuple[Array, ...] = ()
+        self._problem: Mapping[str, Any] = {}
+        self._slots: dict[int, Loaded] = {}
+
+    def prepare(self, frame: Frame) -> Reply:
+        from tunefarm.worker.memory import read_only_array
+
+        self._slots.clear()
+        self._inputs = ()
+        self._problem = frame.header
+        self._inputs = tuple(
+            read_only_array(blob, shape, dtype)
+            for blob, (shape, dtype) in zip(frame.blobs, frame.header["inputs"], strict=True)
+        )
+        return {}, ()
+
+    def load(self, frame: Frame) -> Reply:
+        from tunefarm.worker.backend import Built
+
+        built = Built(bytes(frame.blobs[0]), frame.header["metadata"])
+        if frame.header["slot"] == 0:
+            self._slots.clear()
+        self._slots[frame.header["slot"]] = self._backend.load(
+            built, self._inputs, self._problem["constant"], self._problem["outputs"]
+        )
+        return {}, ()
+
+    def repeat(self, frame: Frame) -> Reply:
+        loaded = self._slots[frame.header["slot"]]
+        if frame.header["poison"]:
+            for output in loaded.outputs:
+                poison(output)
+        seconds = loaded.repeat(frame.header["number"])
+        blobs: Sequence[Blob] = ()
+        if frame.header["outputs"]:
+            blobs = [output.reshape(-1).view("uint8").data for output in loaded.outputs]
+        return {"seconds": seconds}, blobs
+
+
+def poison(output: Array) -> None:
+    """Fill an output with ones bits: NaN in every float type, and a value that no answer has."""
+    output.reshape(-1).view("uint8").fill(0xFF)
+
+
+def load_handlers(kind: str) -> Mapping[str, Handler]:
+    from tunefarm.worker.backend import load_backend
+
+    runner = Runner(load_backend(kind))
+
+    def drift(frame: Frame) -> Reply:
+        from tunefarm.worker.peaks import reference_s
+
+        return {"seconds": reference_s(frame.header["mcpu"])}, ()
+
+    def peaks(frame: Frame) -> Reply:
+        from tunefarm.worker.peaks import measure_peaks, noise_floor
+
+        mcpu, cores = frame.header["mcpu"], frame.header["cores"]
+        return {"peaks": measure_peaks(mcpu, cores), "noise": noise_floor(mcpu)}, ()
+
+    return {
+        "warm": lambda _: ({}, ()),
+        "prepare": runner.prepare,
+        "load": runner.load,
+        "repeat": runner.repeat,
+        "drift": drift,
+        "peaks": peaks,
+    }
+
+
+if __name__ == "__main__":
+    serve(load_handlers, "run_error")
