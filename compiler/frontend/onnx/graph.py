@@ -1,0 +1,287 @@
+"""Walk an ONNX graph node by node: constants, functions, branches, and what is unsupported."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from tunefarm.compiler.dtypes import DTYPES
+from tunefarm.compiler.errors import ShapeError
+from tunefarm.compiler.frontend.onnx import attention, math, nn, quantize, shape
+from tunefarm.compiler.frontend.onnx.node import Converter, Node, Unsupported, dtype_name
+from tunefarm.compiler.ir import Constant, Expr, tensor_type
+
+if TYPE_CHECKING:
+    from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TensorProto
+
+CONVERTERS: Mapping[str, Converter] = {
+    **math.CONVERTERS,
+    **nn.CONVERTERS,
+    **shape.CONVERTERS,
+    **quantize.CONVERTERS,
+    **attention.CONVERTERS,
+}
+_PLAIN_DOMAINS = ("", "ai.onnx")
+Scope = dict[str, "Expr | None"]  # None: its producer is unsupported
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something unsupported: the operator, the node's name, its operands' types, the reason."""
+
+    op: str
+    name: str
+    operands: str
+    reason: str
+
+    def __str__(self) -> str:
+        label = f" {self.name!r}" if self.name else ""
+        operands = f" ({self.operands})" if self.operands else ""
+        return f"{self.op}{label}{operands}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Importer:
+    """Turns nodes into expressions; what it cannot import it appends to ``problems``."""
+
+    opsets: Mapping[str, int]
+    functions: Mapping[tuple[str, str], FunctionProto]
+    problems: list[Problem]
+
+    def run_graph(self, graph: GraphProto, outer: Mapping[str, Expr | None]) -> list[Expr]:
+        """The graph's outputs. ``outer`` has its inputs and what it captures."""
+        scope: Scope = dict(outer)
+        for tensor in graph.initializer:
+            scope[tensor.name] = self._initializer(tensor)
+        for sparse in graph.sparse_initializer:
+            name = sparse.values.name
+            self.problems.append(Problem("initializer", name, "", "sparse tensors"))
+            scope[name] = None
+        self._run_nodes(graph.node, scope, {o.name for o in graph.output})
+        results = [scope.get(o.name) for o in graph.output]
+        missing = [o.name for o, r in zip(graph.output, results, strict=True) if r is None]
+        if missing and not self.problems:
+            self.problems.append(Problem("output", missing[0], "", "is computed by no node"))
+        return [r for r in results if r is not None]
+
+    def _initializer(self, tensor: TensorProto) -> Expr | None:
+        try:
+            return Constant(_array(tensor), tensor.name)
+        except Unsupported as error:
+            self.problems.append(Problem("initializer", tensor.name, "", str(error)))
+            return None
+
+    def _run_nodes(self, nodes: Iterable[NodeProto], scope: Scope, outputs: set[str]) -> None:
+        listed = list(nodes)
+        read = outputs | {name for node in listed for name in _reads(node)}
+        for node in listed:
+            self._run_node(node, scope, read)
+
+    def _run_node(self, node: NodeProto, scope: Scope, read: set[str]) -> None:
+        absent = [n for n in node.input if n and n not in scope]
+        if any(n and scope.get(n, node) is None for n in node.input):
+            results: Sequence[Expr | None] = ()
+        elif absent:
+            self._note(node, (), f"input {absent[0]!r} is computed by no node before it")
+            results = ()
+        else:
+            inputs = tuple(scope[n] if n else None for n in node.input)
+            try:
+                results = self._convert(node, inputs, scope, read)
+            except (Unsupported, ShapeError) as error:
+                self._note(node, inputs, str(error))
+                results = ()
+        for i, name in enumerate(node.output):
+            if name:
+                scope[name] = results[i] if i < len(results) else None
+                if scope[name] is None and results and name in read:
+                    self._note(node, (), f"output {i} is not supported")
+
+    def _convert(
+        self, node: NodeProto, inputs: tuple[Expr | None, ...], scope: Scope, read: set[str]
+    ) -> Sequence[Expr | None]:
+        """The node's results: of a local function, a branch, a converter, or a standard body."""
+        function = self.functions.get((node.domain, node.op_type))
+        if function is not None:
+            return self._inline(function, node, inputs)
+        if node.domain not in _PLAIN_DOMAINS:
+            raise Unsupported(f"operators of the domain {node.domain!r} are not supported")
+        if node.op_type == "If":
+            return self._branch(node, inputs, scope)
+        converter = CONVERTERS.get(node.op_type)
+        if converter is None:
+            body = _standard_body(node, inputs, self.opsets.get("ai.onnx", 1))
+            if body is None:
+                raise Unsupported("the operator is not supported")
+            return self._inline(body, node, inputs)
+        result = converter(
+            Node(
+                node.op_type,
+                node.name or (node.output[0] if node.output else ""),
+                inputs,
+                {a.name: _attribute(a) for a in node.attribute},
+                self.opsets.get("ai.onnx", 1),
+                tuple(bool(n) and n in read for n in node.output),
+            )
+        )
+        return result if isinstance(result, (tuple, list)) else (result,)  # type: ignore[return-value]
+
+    def _branch(
+        self, node: NodeProto, inputs: tuple[Expr | None, ...], scope: Scope
+    ) -> Sequence[Expr | None]:
+        condition = inputs[0]
+        if not isinstance(condition, Constant):
+            raise Unsupported("the condition is computed at run time, not a constant")
+        wanted = "then_branch" if condition.data.reshape(-1)[0] else "else_branch"
+        graph = next(a.g for a in node.attribute if a.name == wanted)
+        return self.run_graph(graph, scope)
+
+    def _inline(
+        self, function: FunctionProto, node: NodeProto, inputs: tuple[Expr | None, ...]
+    ) -> Sequence[Expr | None]:
+        """The function's outputs, its body imported in a scope of its own."""
+        given: dict[str, AttributeProto] = {a.name: a for a in function.attribute_proto}
+        given |= {a.name: a for a in node.attribute}
+        scope: Scope = {}
+        absent: set[str] = set()
+        for i, name in enumerate(function.input):
+            if i < len(inputs) and inputs[i] is not None:
+                scope[name] = inputs[i]
+            else:
+                absent.add(name)
+        body = [_bound(n, given, absent, node.name) for n in function.node]
+        opsets = {e.domain or "ai.onnx": e.version for e in function.opset_import}
+        inner = Importer({**self.opsets, **opsets}, self.functions, self.problems)
+        inner._run_nodes(body, scope, set(function.output))
+        return [scope.get(name) for name in function.output]
+
+    def _note(self, node: NodeProto, inputs: Sequence[Expr | None], reason: str) -> None:
+        operands = ", ".join(str(tensor_type(i)) for i in inputs if i is not None)
+        name = node.name or (node.output[0] if node.output else "")
+        prefix = f"{node.domain}." if node.domain not in _PLAIN_DOMAINS else ""
+        reason = reason.removeprefix(f"{node.op_type} {name!r}: ")
+        self.problems.append(Problem(prefix + node.op_type, name, operands, reason))
+
+
+def _reads(node: NodeProto) -> Iterable[str]:
+    """The names a node reads, in its subgraphs too."""
+    yield from node.input
+    for attribute in node.attribute:
+        for graph in (attribute.g, *attribute.graphs):
+            yield from (o.name for o in graph.output)
+            for inner in graph.node:
+                yield from _reads(inner)
+
+
+def _bound(
+    node: NodeProto, given: Mapping[str, AttributeProto], absent: set[str], prefix: str
+) -> NodeProto:
+    """A function's node with the caller's attributes in place of references to them."""
+    import onnx
+
+    bound = onnx.NodeProto()
+    bound.CopyFrom(node)
+    if prefix:
+        bound.name = f"{prefix}/{node.name or node.op_type}"
+    for i, name in enumerate(bound.input):
+        if name in absent:
+            bound.input[i] = ""
+    del bound.attribute[:]
+    for attribute in node.attribute:
+        if not attribute.ref_attr_name:
+            bound.attribute.append(attribute)
+            for graph in (bound.attribute[-1].g, *bound.attribute[-1].graphs):
+                nodes = [_bound(n, given, absent, prefix) for n in graph.node]
+                del graph.node[:]
+                graph.node.extend(nodes)
+        elif attribute.ref_attr_name in given:
+            value = onnx.AttributeProto()
+            value.CopyFrom(given[attribute.ref_attr_name])
+            value.name = attribute.name
+            bound.attribute.append(value)
+    return bound
+
+
+def _standard_body(
+    node: NodeProto, inputs: Sequence[Expr | None], opset: int
+) -> FunctionProto | None:
+    """The body in simpler operators that the ONNX standard gives for some operators."""
+    import onnx
+
+    try:
+        schema = onnx.defs.get_schema(node.op_type, opset, "")
+    except onnx.defs.SchemaError:
+        return None
+    serialized: bytes | None = None
+    if schema.has_function:
+        version = _latest(schema.function_opset_versions, opset)
+        serialized = schema.get_function_with_opset_version(version)
+    elif schema.has_context_dependent_function:
+        version = _latest(schema.context_dependent_function_opset_versions, opset)
+        types = [_type_proto(i).SerializeToString() for i in inputs]
+        serialized = schema.get_context_dependent_function_with_opset_version(
+            version, node.SerializeToString(), types
+        )
+    if not serialized:
+        return None
+    body = onnx.FunctionProto()
+    body.ParseFromString(serialized)
+    for name, default in schema.attributes.items():
+        if default.default_value.name and all(a.name != name for a in body.attribute_proto):
+            body.attribute_proto.append(default.default_value)
+    return body
+
+
+def _latest(versions: Sequence[int], opset: int) -> int:
+    return max((v for v in versions if v <= opset), default=min(versions))
+
+
+def _type_proto(expr: Expr | None) -> Any:
+    import onnx
+
+    if expr is None:
+        return onnx.TypeProto()
+    type = tensor_type(expr)
+    element = onnx.helper.np_dtype_to_tensor_dtype(_numpy(type.dtype))
+    return onnx.helper.make_tensor_type_proto(element, type.shape)
+
+
+def _numpy(dtype: str) -> np.dtype[Any]:
+    from tunefarm.compiler.dtypes import numpy_dtype
+
+    return numpy_dtype(dtype)
+
+
+def _array(tensor: TensorProto) -> np.ndarray[Any, Any]:
+    from onnx import numpy_helper
+
+    dtype_name(tensor.data_type)
+    array = numpy_helper.to_array(tensor)
+    if array.dtype.name not in DTYPES:
+        raise Unsupported(f"element type {array.dtype.name} is not supported")
+    return array
+
+
+def _attribute(attribute: AttributeProto) -> Any:
+    """The attribute's value: numbers, text, tuples of them, a tensor as an array, or the proto."""
+    from onnx import AttributeProto as A
+
+    match attribute.type:
+        case A.FLOAT:
+            return attribute.f
+        case A.INT:
+            return attribute.i
+        case A.STRING:
+            return attribute.s.decode("utf-8", "replace")
+        case A.FLOATS:
+            return tuple(attribute.floats)
+        case A.INTS:
+            return tuple(attribute.ints)
+        case A.STRINGS:
+            return tuple(s.decode("utf-8", "replace") for s in attribute.strings)
+        case A.TENSOR:
+            return _array(attribute.t)
+        case _:
+            return attribute

@@ -1,0 +1,124 @@
+"""``from_onnx``: read a model, fix its shapes, walk its graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tunefarm.compiler.errors import ModelError
+from tunefarm.compiler.frontend.onnx.graph import Importer, Problem
+from tunefarm.compiler.frontend.onnx.node import Unsupported, dtype_name
+from tunefarm.compiler.ir import Function, IRModule, TensorType, Tuple, Var
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, ValueInfoProto
+
+OLDEST_OPSET = 7
+
+
+def from_onnx(
+    model: str | Path | bytes | ModelProto,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+) -> IRModule:
+    """The model as a graph module, with its initialisers bound as constants.
+
+    ``shapes`` gives the shape of inputs whose dimensions are symbolic. Raises ModelError, in one
+    sentence, for a file that is not ONNX, a dimension left symbolic, or all unsupported nodes.
+    """
+    proto = _read(model)
+    opsets = {entry.domain or "ai.onnx": entry.version for entry in proto.opset_import}
+    if opsets.get("ai.onnx", OLDEST_OPSET) < OLDEST_OPSET:
+        raise ModelError(
+            f"the model has opset {opsets['ai.onnx']}, and the oldest supported is "
+            f"{OLDEST_OPSET}; convert it with onnx.version_converter"
+        )
+    initial = {t.name for t in proto.graph.initializer}
+    initial |= {t.values.name for t in proto.graph.sparse_initializer}
+    inputs = [i for i in proto.graph.input if i.name not in initial]
+    given = dict(shapes or {})
+    unknown = given.keys() - {i.name for i in inputs}
+    if unknown:
+        names = ", ".join(i.name for i in inputs) or "none"
+        raise ModelError(f"the model has no input {sorted(unknown)[0]!r}; its inputs are {names}")
+    problems: list[Problem] = []
+    params = tuple(p for i in inputs if (p := _param(i, given.get(i.name), problems)) is not None)
+    importer = Importer(opsets, {(f.domain, f.name): f for f in proto.functions}, problems)
+    outputs = importer.run_graph(proto.graph, {p.name: p for p in params})
+    if problems:
+        raise ModelError(_report(problems))
+    names = tuple(o.name for o in proto.graph.output)
+    body = outputs[0] if len(outputs) == 1 else Tuple(tuple(outputs))
+    return IRModule({"main": Function(params, body)}, names)
+
+
+def _read(model: str | Path | bytes | ModelProto) -> ModelProto:
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    if isinstance(model, onnx.ModelProto):
+        return model
+    where = "the given bytes" if isinstance(model, bytes) else str(model)
+    try:
+        if isinstance(model, bytes):
+            proto = onnx.load_model_from_string(model)
+        else:
+            proto = onnx.load_model(str(model))
+    except FileNotFoundError as error:
+        missing = error.filename or where
+        raise ModelError(f"{missing} does not exist; give the path of an ONNX model") from None
+    except (DecodeError, UnicodeDecodeError):
+        raise ModelError(f"{where} is not an ONNX model; export one first") from None
+    except (OSError, onnx.checker.ValidationError) as error:
+        raise ModelError(f"{where} cannot be read: {error}") from None
+    if not proto.HasField("graph") or not proto.graph.output:
+        raise ModelError(f"{where} is not an ONNX model (no graph in it); export one first")
+    return proto
+
+
+def _param(
+    value: ValueInfoProto, given: Sequence[int] | None, problems: list[Problem]
+) -> Var | None:
+    """The parameter of one model input; None, with a problem noted, for a type we lack."""
+    if not value.type.HasField("tensor_type"):
+        kind = value.type.WhichOneof("value") or "no type"
+        problems.append(Problem("input", value.name, "", f"has {kind}, which is not a tensor"))
+        return None
+    tensor = value.type.tensor_type
+    try:
+        dtype = dtype_name(tensor.elem_type)
+    except Unsupported as error:
+        problems.append(Problem("input", value.name, "", str(error)))
+        return None
+    return Var(value.name, TensorType(_fixed_shape(value.name, tensor, given), dtype))
+
+
+def _fixed_shape(name: str, tensor: Any, given: Sequence[int] | None) -> tuple[int, ...]:
+    if not tensor.HasField("shape"):
+        if given is None:
+            raise ModelError(
+                f"input {name!r} has no shape; give it with --shape {name}=1x3x224x224"
+            )
+        return tuple(int(e) for e in given)
+    dims = [
+        d.dim_value if d.HasField("dim_value") else d.dim_param or "?" for d in tensor.shape.dim
+    ]
+    text = f"({', '.join(map(str, dims))})"
+    if given is None:
+        if any(isinstance(d, str) for d in dims):
+            example = "x".join(str(d) if isinstance(d, int) else "1" for d in dims)
+            raise ModelError(
+                f"input {name!r} has the symbolic shape {text}; use --shape {name}={example}"
+            )
+        return tuple(dims)
+    fits = len(given) == len(dims) and all(
+        isinstance(d, str) or d == g for d, g in zip(dims, given, strict=True)
+    )
+    if not fits or min(given, default=0) < 0:
+        raise ModelError(f"input {name!r} has shape {text} and cannot be given {tuple(given)}")
+    return tuple(int(e) for e in given)
+
+
+def _report(problems: Sequence[Problem]) -> str:
+    listed = "; ".join(map(str, problems))
+    return f"the model uses what is not supported: {listed}"

@@ -1,0 +1,190 @@
+"""What a converter sees: one node with its operands as expressions, and how it emits calls.
+
+A converter is a function ``Node -> Expr | tuple[Expr | None, …]`` in one of the tables. It raises
+``Unsupported`` with a reason, and the importer reports all such nodes at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from tunefarm.compiler.dtypes import DTYPES, numpy_dtype
+from tunefarm.compiler.evaluate import call_reference
+from tunefarm.compiler.ir import AttrValue, Constant, Expr, TensorType, tensor_type
+from tunefarm.compiler.ops import call
+from tunefarm.compiler.ops.base import Array
+
+
+class Unsupported(Exception):
+    """A node that cannot be imported, with the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One ONNX node. ``wanted`` tells which of its outputs anything reads."""
+
+    op: str
+    name: str
+    inputs: tuple[Expr | None, ...]
+    attrs: Mapping[str, Any]
+    opset: int
+    wanted: tuple[bool, ...] = (True,)
+
+    def has(self, index: int) -> bool:
+        return index < len(self.inputs) and self.inputs[index] is not None
+
+    def input(self, index: int) -> Expr:
+        expr = self.inputs[index] if index < len(self.inputs) else None
+        if expr is None:
+            raise Unsupported(f"input {index} is missing")
+        return expr
+
+    @property
+    def x(self) -> Expr:
+        return self.input(0)
+
+    @property
+    def all(self) -> tuple[Expr, ...]:
+        return tuple(self.input(i) for i in range(len(self.inputs)))
+
+    def type(self, index: int = 0) -> TensorType:
+        return tensor_type(self.input(index))
+
+    def constant(self, index: int, what: str) -> Array:
+        """The value of an input that must be known when the model is imported."""
+        expr = self.input(index)
+        if not isinstance(expr, Constant):
+            raise Unsupported(f"{what} (input {index}) is computed at run time, not a constant")
+        return expr.data
+
+    def ints(self, index: int, what: str) -> tuple[int, ...]:
+        return tuple(int(v) for v in self.constant(index, what).reshape(-1))
+
+    def attr(self, name: str, default: Any = None) -> Any:
+        return self.attrs.get(name, default)
+
+    def required(self, name: str) -> Any:
+        if name not in self.attrs:
+            raise Unsupported(f"attribute {name} is missing")
+        return self.attrs[name]
+
+    def wants(self, index: int) -> bool:
+        return index < len(self.wanted) and self.wanted[index]
+
+    def emit(self, op: str, *args: Expr, **attrs: AttrValue) -> Expr:
+        """``emit`` with this node's name."""
+        return emit(op, *args, name=self.name, **attrs)
+
+
+Result: TypeAlias = "Expr | Sequence[Expr | None]"
+Converter: TypeAlias = Callable[[Node], Result]
+
+
+def emit(op: str, *args: Expr, name: str = "", **attrs: AttrValue) -> Expr:
+    """A call of one of our operators; on constants alone, its value."""
+    expr = call(op, *args, name=name, **attrs)
+    if not all(isinstance(a, Constant) for a in args):
+        return expr
+    value = call_reference(expr, [a.data for a in args if isinstance(a, Constant)])
+    assert not isinstance(value, tuple)
+    return Constant(np.asarray(value), name)
+
+
+def constant(value: object, dtype: str, name: str = "") -> Constant:
+    return Constant(np.asarray(value, numpy_dtype(dtype)), name)
+
+
+def like(value: object, expr: Expr) -> Constant:
+    """A constant of the expression's dtype."""
+    return constant(value, dtype_of(expr))
+
+
+def shape_of(expr: Expr) -> tuple[int, ...]:
+    return tensor_type(expr).shape
+
+
+def dtype_of(expr: Expr) -> str:
+    return tensor_type(expr).dtype
+
+
+def rank_of(expr: Expr) -> int:
+    return len(shape_of(expr))
+
+
+def reshape(x: Expr, shape: Sequence[int], name: str = "") -> Expr:
+    shape = tuple(int(e) for e in shape)
+    return x if shape_of(x) == shape else emit("reshape", x, name=name, shape=shape)
+
+
+def transpose(x: Expr, axes: Sequence[int], name: str = "") -> Expr:
+    identity = list(axes) == list(range(rank_of(x)))
+    return x if identity else emit("transpose", x, name=name, axes=tuple(int(a) for a in axes))
+
+
+def cast(x: Expr, dtype: str, name: str = "") -> Expr:
+    return x if dtype_of(x) == dtype else emit("cast", x, name=name, dtype=dtype)
+
+
+def broadcast_to(x: Expr, shape: Sequence[int], name: str = "") -> Expr:
+    shape = tuple(int(e) for e in shape)
+    return x if shape_of(x) == shape else emit("broadcast_to", x, name=name, shape=shape)
+
+
+def take_slice(
+    x: Expr,
+    begin: Sequence[int],
+    size: Sequence[int],
+    strides: Sequence[int] | None = None,
+    name: str = "",
+) -> Expr:
+    steps = tuple(strides) if strides is not None else (1,) * rank_of(x)
+    if tuple(size) == shape_of(x) and not any(begin) and all(s == 1 for s in steps):
+        return x
+    return emit("slice", x, name=name, begin=tuple(begin), size=tuple(size), strides=steps)
+
+
+def take_range(x: Expr, axis: int, start: int, stop: int, name: str = "") -> Expr:
+    """Elements [start, stop) along one axis."""
+    begin, size = [0] * rank_of(x), list(shape_of(x))
+    begin[axis], size[axis] = start, stop - start
+    return take_slice(x, begin, size, name=name)
+
+
+def concat(parts: Sequence[Expr], axis: int, name: str = "") -> Expr:
+    return parts[0] if len(parts) == 1 else emit("concat", *parts, name=name, axis=axis)
+
+
+def expand_dims(x: Expr, axes: Sequence[int]) -> Expr:
+    """Dimensions of extent 1 at ``axes`` of the result."""
+    rank = rank_of(x) + len(axes)
+    places = {a % rank for a in axes}
+    rest = iter(shape_of(x))
+    return reshape(x, [1 if d in places else next(rest) for d in range(rank)])
+
+
+def per_channel(x: Expr, rank: int, axis: int = 1) -> Expr:
+    """A vector that broadcasts along ``axis`` of a tensor of ``rank``."""
+    return reshape(x, (*shape_of(x), *(1 for _ in range(rank - axis - 1))))
+
+
+def axis_of(axis: int, rank: int) -> int:
+    if not -max(rank, 1) <= axis < max(rank, 1):
+        raise Unsupported(f"axis {axis} is not an axis of a tensor of {rank} dimensions")
+    return axis % max(rank, 1)
+
+
+def dtype_name(tensor_dtype: int) -> str:
+    """The name of an ONNX element type; Unsupported if we have no such type."""
+    import onnx
+
+    try:
+        name = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor_dtype)).name
+    except (KeyError, TypeError, ValueError):
+        name = "?"
+    if name not in DTYPES:
+        label = onnx.TensorProto.DataType.Name(tensor_dtype).lower()
+        raise Unsupported(f"element type {label} is not supported")
+    return name

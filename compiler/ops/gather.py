@@ -1,0 +1,408 @@
+"""Indexed reads and writes: gather, scatter, interpolation by tables, the places of the largest.
+
+An index counts from the end where it is negative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+
+import numpy as np
+from tunefarm.compiler import te
+from tunefarm.compiler.dtypes import FLOATS, INTEGERS, wide
+from tunefarm.compiler.errors import ShapeError
+from tunefarm.compiler.ir import Attrs, TensorType, Type
+from tunefarm.compiler.ops.base import Array, Op, Pattern, register
+from tunefarm.compiler.ops.common import (
+    integer,
+    narrow,
+    normalize_axis,
+    out_type,
+    require_dtype,
+    same_dtype,
+    to_dtype,
+    widen,
+)
+from tunefarm.compiler.tir.ir import Expr, Operand
+
+INDEX_DTYPES = ("int32", "int64")
+
+
+def _check_indices(type: TensorType) -> None:
+    require_dtype(type.dtype, INDEX_DTYPES, "indices of dtype int32 or int64")
+
+
+def _place(value: Expr, extent: int) -> Expr:
+    """An index counted from the front."""
+    index = te.cast(value, "int64")
+    return te.if_then_else(index < 0, index + extent, index)
+
+
+def _axis(types: Sequence[TensorType] | Sequence[te.Tensor], attrs: Attrs) -> int:
+    return normalize_axis(integer(attrs, "axis"), len(types[0].shape))
+
+
+def _gather_infer(types: Sequence[TensorType], attrs: Attrs) -> Type:
+    _check_indices(types[1])
+    shape, axis = types[0].shape, _axis(types, attrs)
+    return TensorType((*shape[:axis], *types[1].shape, *shape[axis + 1 :]), types[0].dtype)
+
+
+def _gather_compute(tensors: Sequence[te.Tensor], attrs: Attrs, type: Type) -> te.Tensor:
+    (x, indices), axis = tensors, _axis(tensors, attrs)
+    end = axis + len(indices.shape)
+
+    def element(*i: Expr) -> Expr:
+        place = _place(indices[i[axis:end]], x.shape[axis])
+        return x[(*i[:axis], place, *i[end:])]
+
+    return te.compute(out_type(type).shape, element, "gather")
+
+
+def _gather_elements_infer(types: Sequence[TensorType], attrs: Attrs) -> Type:
+    _check_indices(types[1])
+    _check_elements(types[0].shape, types[1].shape, _axis(types, attrs))
+    return TensorType(types[1].shape, types[0].dtype)
+
+
+def _check_elements(shape: tuple[int, ...], indices: tuple[int, ...], axis: int) -> None:
+    fits = len(shape) == len(indices) and all(
+        i <= e for d, (e, i) in enumerate(zip(shape, indices, strict=True)) if d != axis
+    )
+    if not fits:
+        raise ShapeError(f"indices of shape {indices} do not fit a tensor of shape {shape}")
+
+
+def _gather_elements_compute(tensors: Sequence[te.Tensor], attrs: Attrs, type: Type) -> te.Tensor:
+    (x, indices), axis = tensors, _axis(tensors, attrs)
+
+    def element(*i: Expr) -> Expr:
+        return x[(*i[:axis], _place(indices[i], x.shape[axis]), *i[axis + 1 :])]
+
+    return te.compute(out_type(type).shape, element, "gather_elements")
+
+
+def _cropped(x: Array, indices: Array, axis: int) -> Array:
+    """The part of ``x`` that indices of its rank can name."""
+    return x[tuple(slice(None) if d == axis else slice(e) for d, e in enumerate(indices.shape))]
+
+
+def _gather_elements_reference(arrays: Sequence[Array], attrs: Attrs) -> Array:
+    x, indices = arrays
+    axis = normalize_axis(integer(attrs, "axis"), x.ndim)
+    at = np.where(indices < 0, indices + x.shape[axis], indices)
+    return np.asarray(np.take_along_axis(_cropped(x, indices, axis), at, axis))
+
+
+def _gather_nd_infer(types: Sequence[TensorType], attrs: Attrs) -> Type:
+    _check_indices(types[1])
+    (x, indices), batch = types, integer(attrs, "batch_dims")
+    depth = indices.shape[-1] if indices.shape else 0
+    fits = (
+        len(indices.shape) > batch
+        and x.shape[:batch] == indices.shape[:batch]
+        and 1 <= depth <= len(x.shape) - batch
+    )
+    if not fits:
+        raise ShapeError(
+            f"indices of shape {indices.shape} do not name elements of a tensor of shape {x.shape} "
+            f"with {batch} batch dimensions"
+        )
+    return TensorType((*indices.shape[:-1], *x.shape[batch + depth :]), x.dtype)
+
+
+def _gather_nd_compute(tensors: Sequence[te.Tensor], attrs: Attrs, type: Type) -> te.Tensor:
+    (x, indices), batch = tensors, integer(attrs, "batch_dims")
+    outer, depth = len(indices.shape) - 1, indices.shape[-1]
+
+    def element(*i: Expr) -> Expr:
+        places = [_place(indices[(*i[:outer], d)], x.shape[batch + d]) for d in range(depth)]
+        return x[(*i[:batch], *places, *i[outer:])]
+
+    return te.compute(out_type(type).shape, element, "gather_nd")
+
+
+def _gather_nd_reference(arrays: Sequence[Array], attrs: Attrs) -> Array:
+    (x, indices), batch = arrays, integer(attrs, "batch_dims")
+    outer = indices.shape[:-1]
+    leading = np.ix_(*(np.arange(e) for e in outer[:batch])) if batch else ()
+    leading = tuple(a.reshape(*a.shape, *(1,) * (len(outer) - batch)) for a in leading)
+    places = tuple(indices[..., d] for d in range(indices.shape[-1]))
+    return np.asarray(x[leading + places])
+
+
+register(
+    Op(
+        "gather", _gather_infer, _gather_compute,
+        lambda arrays, attrs: np.take(arrays[0], arrays[1], axis=integer(attrs, "axis")),
+        Pattern.INJECTIVE, {"axis": 0},
+    ),
+    Op(
+        "gather_elements", _gather_elements_infer, _gather_elements_compute,
+        _gather_elements_reference, Pattern.INJECTIVE, {"axis": 0},
+    ),
+    Op(
+        "gather_nd", _gather_nd_infer, _gather_nd_compute, _gather_nd_reference,
+        Pattern.INJECTIVE, {"batch_dims": 0},
+    ),
+)  # fmt: skip
+
+_COMBINE: dict[str, tuple[Callable[..., te.Reduce], str, Callable[[Expr, Expr], Expr]]] = {
+    "add": (te.sum, "add", lambda a, b: a + b),
+    "mul": (te.prod, "mul", lambda a, b: a * b),
+    "max": (te.max, "max", te.maximum),
+    "min": (te.min, "min", te.minimum),
+}
+_COMBINE_ARRAY = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
+
+
+def _check_reduction(attrs: Attrs, dtype: str) -> None:
+    reduction = attrs["reduction"]
+    if reduction != "none" and reduction not in _COMBINE:
+        raise ShapeError(f"reduction is {reduction!r}, and must be none, add, mul, max or min")
+    if reduction != "none":
+        require_dtype(dtype, FLOATS + INTEGERS, "numbers to combine")
+
+
+def _scatter_stages(
+    x: te.Tensor,
+    count: int,
+    reduction: str,
+    hits: Callable[[Sequence[Expr], te.Var], Expr],
+    update: Callable[[Sequence[Expr], Expr], Expr],
+    name: str,
+) -> te.Tensor:
+    """Each element looks for the updates that hit it; of several without reduction, the last.
+
+    ``hits(i, k)`` tells whether update ``k`` of ``count`` falls on element ``i``, and
+    ``update(i, k)`` is its value. The work is the product of both sizes.
+    """
+    k = te.reduce_axis(count)
+    if reduction == "none":
+        none = te.const(-1, "int64")
+        last = te.compute(
+            x.shape, lambda *i: te.max(te.if_then_else(hits(i, k), k, none), [k]), "last_hit"
+        )
+        return te.compute(
+            x.shape,
+            lambda *i: te.if_then_else(
+                last[i] >= 0, update(i, te.maximum(last[i], te.const(0, "int64"))), x[i]
+            ),
+            name,
+        )
+    reduce, op, combine = _COMBINE[reduction]
+    dtype = wide(x.dtype)
+
+    def collect(*i: Expr) -> te.Reduce:
+        neutral = te.identity(op, dtype)
+        return reduce(te.if_then_else(hits(i, k), te.cast(update(i, k), dtype), neutral), [k])
+
+    total = te.compute(x.shape, collect, "updates")
+    return narrow(
+        te.compute(x.shape, lambda *i: combine(te.cast(x[i], dtype), total[i]), name), x.dtype
+    )
+
+
+def _scatter_elements_infer(types: Sequence[TensorType], attrs: Attrs) -> Type:
+    x, indices, updates = types
+    _check_indices(indices)
+    _check_reduction(attrs, same_dtype([x, updates]))
+    _check_elements(x.shape, indices.shape, _axis(types, attrs))
+    if indices.shape != updates.shape:
+        raise ShapeError(f"indices have shape {indices.shape} and updates {updates.shape}")
+    return x
+
+
+def _scatter_elements_compute(tensors: Sequence[te.Tensor], attrs: Attrs, type: Type) -> te.Tensor:
+    (x, indices, updates), axis = tensors, _axis(tensors, attrs)
+
+    def at(i: Sequence[Expr], k: Expr) -> tuple[Expr, ...]:
+        return (*i[:axis], k, *i[axis + 1 :])
+
+    def hits(i: Sequence[Expr], k: te.Var) -> Expr:
+        inside: Expr = te.const(True, "bool")
+        for d, (most, extent) in enumerate(zip(indices.shape, x.shape, strict=True)):
+            if d != axis and most < extent:
+                inside = inside & (i[d] < most)
+        found = _place(indices[at(i, k)], x.shape[axis]).equal(i[axis])
+        return te.if_then_else(inside, found, te.const(False, "bool"))
+
+    return _scatter_stages(
+        x, indices.shape[axis], str(attrs["reduction"]), hits,
+        lambda i, k: updates[at(i, k)], "scatter_elements",
+    )  # fmt: skip
+
+
+def _combine_at(y: Array, at: tuple[Array, ...], updates: Array, reduction: str) -> None:
+    if reduction == "none":
+        for place in np.ndindex(at[0].shape):
+            y[tuple(int(a[place]) for a in at)] = updates[place]
+    else:
+        _COMBINE_ARRAY[reduction].at(y, at, updates)
+
+
+def _scatter_elements_reference(arrays: Sequence[Array], attrs: Attrs) -> Array:
+    x, indices, updates = arrays
+    y = widen(x).copy()
+    axis = normalize_axis(integer(attrs, "axis"), x.ndim)
+    at = list(np.indices(indices.shape))
+    at[axis] = np.where(indices < 0, indices + x.shape[axis], indices)
+    if indices.size:
+        _combine_at(y, tuple(at), widen(updates), str(attrs["reduction"]))
+    return to_dtype(y, x.dtype.name)
+
+
+def _scatter_nd_infer(types: Sequence[TensorType], attrs: Attrs) -> Type:
+    x, indices, updates = types
+    _check_indices(indices)
+    _check_reduction(attrs, same_dtype([x, updates]))
+    depth = indices.shape[-1] if indices.shape else 0
+    wanted = (*indices.shape[:-1], *x.shape[depth:])
+    if not 1 <= depth <= len(x.shape) or updates.shape != wanted:
+        raise ShapeError(
+            f"updates of shape {updates.shape} do not fit indices of shape {indices.shape} into a "
+            f"tensor of shape {x.shape}"
+        )
+    return x
+
+
+def _scatter_nd_compute(tensors: Sequence[te.Tensor], attrs: Attrs, type: Type) -> te.Tensor:
+    x, indices, updates = tensors
+    outer, depth = indices.shape[:-1], indices.shape[-1]
+
+    def place(k: Expr) -> list[Operand]:
+        """The outer indices of update ``k``."""
+        at: list[Operand] = []
+        rest = prod(outer)
+        for extent in outer:
+            rest //= max(extent, 1)
+            at.append(k // rest % extent)
+        return at
+
+    def hits(i: Sequence[Expr], k: te.Var) -> Expr:
+        hit: Expr = te.const(True, "bool")
+        for d in range(depth):
+            hit = hit & _place(indices[(*place(k), d)], x.shape[d]).equal(i[d])
+        return hit
+
+    return _scatter_stages(
+        x, prod(outer), str(attrs["reduction"]), hits,
+        lambda i, k: updates[(*place(k), *i[depth:])], "scatter_nd",
+    )  # fmt: skip
+
+
+def _scatter_nd_reference(arrays: Sequence[Array], attrs: Attrs) -> Array:
+    x, indices, updates = arrays
+    y, depth = widen(x).copy(), indices.shape[-1]
+    extents = np.asarray(x.shape[:depth], indices.dtype)
+    flat = np.where(indices < 0, indices + extents, indices).reshape(-1, depth)
+    rows = widen(updates).reshape(len(flat), *x.shape[depth:])
+    for place, row in zip(map(tuple, flat), rows, strict=True):
+        if attrs["reduction"] == "none":
+            y[place] = row
+        else:
+            y[place] = _COMBINE_ARRAY[str(attrs["reduction"])](y[place], row)
+    return to_dtype(y, x.dtype.name)
+
+
+register(
+    Op(
+        "scatter_elements", _scatter_elements_infer, _scatter_elements_compute,
+        _scatter_elements_reference, Pattern.OPAQUE, {"axis": 0, "reduction": "none"},
+    ),
+    Op(
+        "scatter_nd", _scatter_nd_infer, _scatter_nd_compute, _scatter_nd_reference,
+        Pattern.OPAQUE, {"reduction": "none"},
+    ),
+)  # fmt: skip
+
+
+def _interpolate_infer(types: Sequence[TensorType], attrs: Attrs) -> Type:
+    x, indices, weights = types
+    _check_indices(indices)
+    require_dtype(x.dtype, FLOATS, "floating-point numbers")
+    if len(indices.shape) != 2 or weights.shape != indices.shape:
+        raise ShapeError(f"the tables have shapes {indices.shape} and {weights.shape}, and must be "
+                         "(output extent, taps)")  # fmt: skip
+    axis = _axis(types, attrs)
+    return TensorType((*x.shape[:axis], indices.shape[0], *x.shape[axis + 1 :]), x.dtype)
+
+
+def _interpolate_compute(tensors: Sequence[te.Tensor], attrs: Attrs, type: Type) -> te.Tensor:
+    (x, indices, weights), out = tensors, out_type(type)
+    axis, taps = _axis(tensors, attrs), te.reduce_axis(indices.shape[1], "tap")
+
+    def element(*i: Expr) -> te.Reduce:
+        value = x[(*i[:axis], te.cast(indices[i[axis], taps], "int64"), *i[axis + 1 :])]
+        weight = te.cast(weights[i[axis], taps], wide(x.dtype))
+        return te.sum(te.cast(value, wide(x.dtype)) * weight, [taps])
+
+    return narrow(te.compute(out.shape, element, "interpolate"), out.dtype)
+
+
+def _interpolate_reference(arrays: Sequence[Array], attrs: Attrs) -> Array:
+    x, indices, weights = arrays
+    data = np.moveaxis(widen(x), integer(attrs, "axis"), -1)
+    y = np.sum(data[..., indices] * weights.astype(data.dtype), -1)
+    return to_dtype(np.ascontiguousarray(np.moveaxis(y, -1, integer(attrs, "axis"))), x.dtype.name)
+
+
+register(
+    Op(
+        "interpolate", _interpolate_infer, _interpolate_compute, _interpolate_reference,
+        Pattern.REDUCTION, {"axis": 0},
+        lambda types, attrs, type: 2 * out_type(type).size * types[1].shape[1],
+    )
+)  # fmt: skip
+
+
+def _topk_infer(types: Sequence[TensorType], attrs: Attrs) -> Type:
+    (x,), axis, k = types, _axis(types, attrs), integer(attrs, "k")
+    require_dtype(x.dtype, FLOATS + INTEGERS, "numbers")
+    if not 0 <= k <= x.shape[axis]:
+        raise ShapeError(f"k is {k}, and axis {axis} has {x.shape[axis]} elements")
+    return TensorType((*x.shape[:axis], k, *x.shape[axis + 1 :]), "int64")
+
+
+def _topk_compute(tensors: Sequence[te.Tensor], attrs: Attrs, type: Type) -> te.Tensor:
+    """Each element's rank is the number of those before it; the result inverts the ranks."""
+    (x,), out, axis = tensors, out_type(type), _axis(tensors, attrs)
+    j, k = te.reduce_axis(x.shape[axis], "j"), te.reduce_axis(x.shape[axis], "k")
+    one, zero = te.const(1, "int64"), te.const(0, "int64")
+
+    def swap(i: Sequence[Expr], at: Expr) -> tuple[Expr, ...]:
+        return (*i[:axis], at, *i[axis + 1 :])
+
+    def rank(*i: Expr) -> te.Reduce:
+        mine, other = x[i], x[swap(i, j)]
+        before = other > mine if attrs["largest"] else other < mine
+        tie = other.equal(mine) & (j < i[axis])
+        return te.sum(te.if_then_else(before | tie, one, zero), [j])
+
+    ranks = te.compute(x.shape, rank, "rank")
+    return te.compute(
+        out.shape,
+        lambda *i: te.sum(te.if_then_else(ranks[swap(i, k)].equal(i[axis]), k, zero), [k]),
+        "topk_indices",
+    )
+
+
+def _topk_reference(arrays: Sequence[Array], attrs: Attrs) -> Array:
+    x = widen(arrays[0])
+    axis = normalize_axis(integer(attrs, "axis"), x.ndim)
+    extent = x.shape[axis]
+    if attrs["largest"]:
+        order = extent - 1 - np.flip(np.argsort(np.flip(x, axis), axis, kind="stable"), axis)
+    else:
+        order = np.argsort(x, axis, kind="stable")
+    return np.ascontiguousarray(np.take(order, np.arange(integer(attrs, "k")), axis))
+
+
+register(
+    Op(
+        "topk_indices", _topk_infer, _topk_compute, _topk_reference, Pattern.OPAQUE,
+        {"axis": -1, "k": 1, "largest": True},
+        lambda types, attrs, type: types[0].size,
+    )
+)  # fmt: skip
