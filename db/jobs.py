@@ -130,7 +130,10 @@ def _pending_by_workload(connection: Connection, job: str) -> Counter[int]:
         .where(REQUESTS.c.job == job)
         .group_by(REQUESTS.c.workload_id)
     )
-    return Counter(dict(connection.execute(query).tuples().all()))
+    found: Counter[int] = Counter()
+    for workload, number in connection.execute(query):
+        found[workload] = number
+    return found
 
 
 # --- the state machine --------------------------------------------------------------------------

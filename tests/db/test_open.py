@@ -1,0 +1,202 @@
+"""Opening databases: schemas old and new, and one sentence for each that cannot be used."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from tunefarm.db import dialect
+from tunefarm.db.errors import StoreError
+from tunefarm.db.migrate import REVISIONS
+from tunefarm.db.models import Base
+from tunefarm.db.records import BestKey, Trial
+from tunefarm.db.store import Store
+
+MakeTrial = Callable[..., Trial]
+SCHEMAS = Path(__file__).parent / "schemas"
+
+
+def test_a_new_database_has_the_models_schema(store: Store) -> None:
+    with store.reading() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, Base.metadata) == []
+        assert context.get_current_revision() == REVISIONS[-1]
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+def test_a_database_of_every_released_schema_is_upgraded(revision: str, tmp_path: Path) -> None:
+    path = tmp_path / "old.db"
+    with sqlite3.connect(path) as connection:
+        connection.executescript((SCHEMAS / f"{revision}.sql").read_text())
+    connection.close()
+    with Store.open(str(path)) as store:
+        (trial,) = store.trials_of("kept").trials
+        key = BestKey(trial.task.workload, trial.task.target, trial.device_model)
+        assert trial.times_s == (0.1 + 0.2, 0.25)
+        assert store.best([key])[key][0].best.trial == trial
+        with store.reading() as reading:
+            context = MigrationContext.configure(reading, opts={"compare_type": True})
+            assert compare_metadata(context, Base.metadata) == []
+
+
+def test_opening_twice_keeps_what_is_there(tmp_path: Path, make_trial: MakeTrial) -> None:
+    for number in range(2):
+        with Store.open(str(tmp_path / "a.db")) as store:
+            store.add_trials([make_trial(number)])
+    with Store.open(f"sqlite:///{tmp_path}/a.db", readonly=True) as store:
+        assert store.count_trials() == 2
+
+
+def test_processes_that_create_it_at_once_all_succeed(tmp_path: Path) -> None:
+    code = "import sys; from tunefarm.db.store import Store; Store.open(sys.argv[1]).close()"
+    command = [sys.executable, "-c", code, str(tmp_path / "new.db")]
+    running = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(3)]
+    assert [process.communicate()[1] for process in running] == [b"", b"", b""]
+
+
+def test_readers_work_while_a_writer_writes(
+    tmp_path: Path, store: Store, make_trial: MakeTrial
+) -> None:
+    store.add_trials([make_trial(0)])
+    with Store.open(store.name, readonly=True) as reader, store.writing() as connection:
+        connection.exec_driver_sql("DELETE FROM best")
+        assert reader.count_trials() == 1
+
+
+def test_a_reader_cannot_write(store: Store, make_trial: MakeTrial) -> None:
+    with (
+        Store.open(store.name, readonly=True) as reader,
+        pytest.raises(StoreError, match="was opened to read only"),
+    ):
+        reader.add_trials([make_trial(0)])
+    with (
+        store.reading() as connection,
+        pytest.raises(StoreError, match="cannot be written"),
+        dialect.told(store.url),
+    ):
+        connection.exec_driver_sql("DELETE FROM trials")
+
+
+# --- refusals -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "sentence"),
+    [
+        ("sqlite://", "a database in memory cannot be shared"),
+        ("mysql://host/db", "database mysql is not supported"),
+        ("://", "is not a database URL"),
+        ("/no/such/folder/a.db", r"folder of database /no/such/folder/a.db does not exist"),
+        ("/", "database / is a folder"),
+    ],
+)
+def test_urls_that_cannot_work(url: str, sentence: str) -> None:
+    with pytest.raises(StoreError, match=sentence):
+        Store.open(url)
+
+
+def test_a_reader_of_nothing(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"there is no database .*a\.db yet"):
+        Store.open(str(tmp_path / "a.db"), readonly=True)
+    assert not (tmp_path / "a.db").exists()
+
+
+@pytest.mark.parametrize("readonly", [True, False])
+def test_a_file_that_is_no_database(tmp_path: Path, readonly: bool) -> None:
+    path = tmp_path / "a.db"
+    path.write_bytes(b"this is not a database" * 100)
+    with pytest.raises(StoreError, match=r"a\.db is not a SQLite database, or corrupt"):
+        Store.open(str(path), readonly=readonly)
+
+
+def test_a_damaged_database(tmp_path: Path, make_trial: MakeTrial) -> None:
+    path = tmp_path / "a.db"
+    with Store.open(str(path)) as store:
+        store.add_trials([make_trial(n) for n in range(300)])
+    content = bytearray(path.read_bytes())
+    content[8192:-4096] = b"\xff" * (len(content) - 12288)
+    path.write_bytes(content)
+    with (
+        pytest.raises(StoreError, match="corrupt"),
+        Store.open(str(path)) as damaged,
+    ):
+        damaged.trials_of("job")
+
+
+def test_a_database_of_another_program(tmp_path: Path) -> None:
+    path = tmp_path / "mail.db"
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE mail (id)")
+    connection.close()
+    with pytest.raises(StoreError, match="is a database of another program"):
+        Store.open(str(path))
+
+
+@pytest.mark.parametrize("readonly", [True, False])
+def test_a_newer_schema(store: Store, readonly: bool) -> None:
+    with store.writing() as connection:
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+    with pytest.raises(StoreError, match=r"has schema 9999, made by a newer tunefarm"):
+        Store.open(store.name, readonly=readonly)
+
+
+def test_a_locked_database(
+    store: Store, make_trial: MakeTrial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dialect, "BUSY_S", 0.05)
+    other = sqlite3.connect(store.name, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreError, match="has been locked by another process"):
+        Store.open(store.name)
+    other.execute("ROLLBACK")
+    other.close()
+    Store.open(store.name).close()
+
+
+def test_a_full_disk(store: Store, make_trial: MakeTrial) -> None:
+    kept = make_trial(0)
+    store.add_trials([kept])
+    with store.writing() as connection:
+        pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
+        connection.exec_driver_sql(f"PRAGMA max_page_count = {pages + 2}")
+    with pytest.raises(StoreError, match="the disk is full; free some space"):
+        store.add_trials([make_trial(n) for n in range(1, 1000)])
+    assert store.trials_of("job").trials == (kept,)
+    with store.writing() as connection:
+        connection.exec_driver_sql("PRAGMA max_page_count = 1000000")
+    assert len(store.add_trials([make_trial(n) for n in range(1, 1000)])) == 999
+
+
+def test_a_read_only_copy_can_be_read(tmp_path: Path, make_trial: MakeTrial) -> None:
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    with Store.open(str(folder / "a.db")) as store:
+        store.add_trials([make_trial(0)])
+    (folder / "a.db").chmod(0o444)
+    folder.chmod(0o555)
+    try:
+        with Store.open(str(folder / "a.db"), readonly=True) as store:
+            assert store.count_trials() == 1
+    finally:
+        folder.chmod(0o755)
+
+
+def test_network_file_systems_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dialect, "_file_system", lambda folder: "nfs4")
+    with pytest.raises(StoreError, match=r"network file system \(nfs4\)"):
+        Store.open(str(tmp_path / "a.db"))
+
+
+def test_a_copied_database_is_the_same(tmp_path: Path, store: Store, make_trial: MakeTrial) -> None:
+    store.add_trials([make_trial(0)])
+    store.close()
+    shutil.copy(store.name, tmp_path / "copy.db")
+    with Store.open(str(tmp_path / "copy.db"), readonly=True) as copy:
+        assert copy.trials_of("job").trials == (make_trial(0),)

@@ -1,0 +1,272 @@
+"""Storing trials once, the bests that follow, promotion, history and statistics."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable
+
+import pytest
+from sqlalchemy import text
+from tunefarm.db import best, jobs
+from tunefarm.db.errors import UnknownRecord
+from tunefarm.db.lookup import RecordIndex, beats_default
+from tunefarm.db.records import (
+    BestKey,
+    Budget,
+    ErrorKind,
+    Final,
+    Job,
+    JobTask,
+    Match,
+    TaskKey,
+    Trial,
+    TrialKey,
+    Verdict,
+    WorkloadRecord,
+)
+from tunefarm.db.store import Store
+
+MakeTrial = Callable[..., Trial]
+TARGET = "llvm -mcpu=znver5 -num-cores=2"
+
+
+def key_of(trial: Trial) -> TrialKey:
+    return TrialKey(trial.job, trial.task, trial.number)
+
+
+def best_key(trial: Trial, **changes: str) -> BestKey:
+    key = BestKey(trial.task.workload, trial.task.target, trial.device_model)
+    return dataclasses.replace(key, **changes)
+
+
+def test_trials_come_back_as_they_went_in(store: Store, make_trial: MakeTrial) -> None:
+    full = dataclasses.replace(
+        make_trial(3),
+        stderr_tail="warning: \N{SNOWMAN}",
+        device_state={"reference_s": 0.1 + 0.2},
+        predicted=-1.5,
+        origin="mutation",
+        compiler_version="0.1.0",
+        code_hash="ab" * 16,
+        paired_times_s=((1e-3, 2e-3), (3e-3, 1 / 3)),
+    )
+    failed = make_trial(4, None)
+    store.add_trials([full, failed])
+    assert store.trials_of("job").trials == (full, failed)
+
+
+def test_a_trial_is_stored_once(store: Store, make_trial: MakeTrial) -> None:
+    first, second = make_trial(0), make_trial(1)
+    late = make_trial(0, 9e-3)
+    assert store.add_trials([first, late, second]) == (first, second)
+    assert store.add_trials([late, second, make_trial(2)]) == (make_trial(2),)
+    assert [t.median_s for t in store.trials_of("job").trials] == [1e-3, 1e-3, 1e-3]
+    assert store.task_stats([first.task])[first.task].ok == 3
+
+
+def test_a_cursor_walks_a_job_in_storage_order(store: Store, make_trial: MakeTrial) -> None:
+    store.add_trials([make_trial(n) for n in (5, 1, 3)])
+    store.add_trials([make_trial(7, job="other"), make_trial(2)])
+    page = store.trials_of("job", limit=2)
+    rest = store.trials_of("job", page.cursor)
+    assert [t.number for t in page.trials + rest.trials] == [5, 1, 3, 2]
+    assert store.trials_of("job", rest.cursor).trials == ()
+
+
+def test_history_pages_newest_first(
+    store: Store, make_trial: MakeTrial, workload: Callable[[str], WorkloadRecord]
+) -> None:
+    store.add_workloads([workload("gemm")])
+    store.add_trials([make_trial(n) for n in range(5)] + [make_trial(0, target="sim")])
+    first = store.history(TARGET, limit=3)
+    second = store.history(TARGET, first.cursor, limit=3)
+    assert [t.number for t in first.trials + second.trials] == [4, 3, 2, 1, 0]
+    assert first.more
+    assert not second.more
+    assert first.workloads == {workload("gemm").key: "gemm"}
+    assert len(store.history().trials) == 6
+    assert store.history("cuda").trials == ()
+    assert store.history(workloads=[workload("conv").key]).trials == ()
+
+
+def test_statistics_count_all_jobs(store: Store, make_trial: MakeTrial) -> None:
+    store.add_trials([make_trial(0, 4e-3), make_trial(1, 2e-3), make_trial(2, None)])
+    store.add_trials([make_trial(0, 3e-3, job="later")])
+    task = make_trial(0).task
+    unknown = TaskKey("0" * 64, TARGET)
+    found = store.task_stats([task, unknown])
+    assert (found[task].ok, found[task].failed) == (3, 1)
+    assert (found[task].best_s, found[task].default_s) == (2e-3, 3e-3)
+    assert found[unknown].ok == 0
+
+
+def test_a_jobs_progress_follows_its_trials(
+    store: Store, make_trial: MakeTrial, workload: Callable[[str], WorkloadRecord]
+) -> None:
+    tasks = (JobTask(workload("gemm"), 2), JobTask(workload("conv"), 1))
+    with store.writing() as connection:
+        jobs.submit(connection, Job("job", TARGET, tasks, Budget(10)))
+    store.add_trials([make_trial(0, 2e-3), make_trial(1, None)])
+    store.add_trials([make_trial(2, 1e-3), make_trial(2, 1e-3, text="elsewhere")])
+    with store.reading() as connection:
+        update = jobs.progress(connection, "job")
+    gemm, conv = update.progress
+    assert (gemm.ok, gemm.failed, gemm.best_s, gemm.default_s) == (2, 1, 1e-3, 2e-3)
+    assert (conv.ok, conv.failed, conv.best_s) == (0, 0, None)
+    assert gemm.summary == "op gemm"
+    assert update.errors == {"build_error": 1}
+    assert update.cursor > 1
+
+
+# --- best ---------------------------------------------------------------------------------------
+
+
+def test_the_lowest_median_is_provisional(store: Store, make_trial: MakeTrial) -> None:
+    trials = [make_trial(0, 4e-3), make_trial(1, 1e-3), make_trial(2, 2e-3), make_trial(3, None)]
+    store.add_trials(trials[:3])
+    store.add_trials(trials[3:])
+    (found,) = store.best([best_key(trials[0])])[best_key(trials[0])]
+    assert found.best.trial == trials[1]
+    assert found.match is Match.EXACT
+    assert not found.best.promoted
+    assert found.best.speedup_over_default == pytest.approx(4)
+
+
+def test_provisional_bests_do_not_depend_on_the_order_of_arrival(
+    store: Store, make_trial: MakeTrial
+) -> None:
+    rng = random.Random(1)
+    trials = [
+        make_trial(n, rng.choice([None, rng.uniform(1, 9)]), text=task, model=model, job=model)
+        for n in range(30)
+        for task in ("a", "b")
+        for model in ("m1", "m2")
+    ]
+    keys = sorted({best_key(t) for t in trials}, key=str)
+    expected = RecordIndex(trials).best(keys)
+    rng.shuffle(trials)
+    while trials:
+        batch = [trials.pop() for _ in range(min(len(trials), rng.randint(1, 9)))]
+        store.add_trials(batch)
+    assert store.best(keys) == expected
+
+
+def test_look_up_prefers_model_then_target_then_cores(store: Store, make_trial: MakeTrial) -> None:
+    mine = make_trial(0, model="EPYC")
+    other_model = make_trial(0, model="Ryzen", job="j2")
+    one_core = make_trial(0, target="llvm -mcpu=znver5 -num-cores=1", job="j3")
+    foreign = make_trial(0, target="llvm -mcpu=haswell -num-cores=2", job="j4")
+    store.add_trials([foreign, one_core, other_model, mine])
+    key = best_key(mine)
+    assert [(f.best.trial.job, f.match) for f in store.best([key])[key]] == [
+        ("job", Match.EXACT),
+        ("j2", Match.TARGET),
+        ("j3", Match.COMPATIBLE),
+    ]
+    another = best_key(mine, protocol="cold")
+    assert store.best([another]) == {another: ()}
+
+
+def test_fingerprints_stand_side_by_side(store: Store, make_trial: MakeTrial) -> None:
+    old = make_trial(0, 1e-3, fingerprint="old", created_at=1.0)
+    new = make_trial(1, 2e-3, fingerprint="new", created_at=2.0)
+    store.add_trials([old, new])
+    key = best_key(old)
+    assert [f.best.trial for f in store.best([key])[key]] == [new, old]
+
+
+def test_a_look_up_reads_indexes_only(store: Store, make_trial: MakeTrial) -> None:
+    store.add_trials([make_trial(0)])
+    query = best.lookup_query(["a", "b", "c"])
+    with store.reading() as connection:
+        compiled = query.compile(connection.engine, compile_kwargs={"literal_binds": True})
+        plan = [row.detail for row in connection.execute(text(f"EXPLAIN QUERY PLAN {compiled}"))]
+    assert plan[0].startswith("SEARCH workloads USING COVERING INDEX")
+    assert "SEARCH best USING PRIMARY KEY (workload_id=?)" in plan
+    assert "SEARCH trials USING INTEGER PRIMARY KEY (rowid=?)" in plan
+    assert not [line for line in plan if line.startswith("SCAN")]
+
+
+# --- promotion ----------------------------------------------------------------------------------
+
+
+def final(challenger: Trial, incumbent: Trial | None, verdict: Verdict = Verdict.BETTER) -> Final:
+    return Final(
+        best_key(challenger),
+        key_of(challenger),
+        key_of(incumbent) if incumbent else None,
+        verdict,
+        speedup_over_default=1.25,
+    )
+
+
+def test_promotion_is_a_compare_and_swap(store: Store, make_trial: MakeTrial) -> None:
+    a, b, c = (make_trial(n, s) for n, s in ((1, 3e-3), (2, 2e-3), (3, 1e-3)))
+    store.add_trials([a, b, c])
+    assert store.promote("r1", final(a, None)).promoted
+    assert not store.promote("r2", final(b, None)).promoted, "another one stands there"
+    assert store.promote("r3", final(b, a)).promoted
+    stale = store.promote("r4", final(c, a))
+    assert not stale.promoted
+    assert stale.best is not None
+    assert stale.best.trial == b
+
+
+def test_a_repeated_promotion_changes_nothing(store: Store, make_trial: MakeTrial) -> None:
+    a, b = make_trial(1), make_trial(2)
+    store.add_trials([a, b])
+    assert store.promote("r1", final(a, None)).promoted
+    assert store.promote("r2", final(b, a)).promoted
+    again = store.promote("r1", final(a, None))
+    assert again.promoted
+    assert again.best is not None
+    assert again.best.trial == b
+
+
+@pytest.mark.parametrize("verdict", [Verdict.SAME, Verdict.AMBIGUOUS])
+def test_only_better_settles(store: Store, make_trial: MakeTrial, verdict: Verdict) -> None:
+    a, default = make_trial(1, 1e-3), make_trial(0, 1.01e-3)
+    store.add_trials([a, default])
+    assert not store.promote("r1", final(a, None, verdict)).promoted
+    assert store.promote("r2", final(default, None, verdict)).promoted
+    key = best_key(a)
+    assert store.best([key])[key][0].best.trial == default
+
+
+def test_the_promoted_stays_above_luckier_samples(store: Store, make_trial: MakeTrial) -> None:
+    winner = make_trial(1, 2e-3)
+    store.add_trials([winner])
+    store.promote("r1", final(winner, None))
+    store.add_trials([make_trial(2, 1e-4)])
+    key = best_key(winner)
+    (found,) = store.best([key])[key]
+    assert found.best.trial == winner
+    assert found.best.verdict is Verdict.BETTER
+    assert found.best.speedup_over_default == 1.25
+
+
+def test_a_final_needs_stored_successful_trials(store: Store, make_trial: MakeTrial) -> None:
+    store.add_trials([make_trial(1, None)])
+    with pytest.raises(UnknownRecord, match=r"trial 1 of task .* is a failed one"):
+        store.promote("r1", final(make_trial(1), None))
+    with pytest.raises(UnknownRecord, match=r"trial 9 of task .* is not stored"):
+        store.promote("r1", final(make_trial(9), None))
+
+
+def test_a_provisional_record_must_beat_the_default_by_more_than_noise(
+    store: Store, make_trial: MakeTrial
+) -> None:
+    store.add_trials([make_trial(0, 1e-3), make_trial(1, 0.99e-3)])
+    key = best_key(make_trial(0))
+    (found,) = store.best([key])[key]
+    assert not beats_default(found.best, noise=0.03)
+    assert beats_default(found.best, noise=0.001)
+
+
+def test_error_kinds_survive(store: Store, make_trial: MakeTrial) -> None:
+    trials = [
+        dataclasses.replace(make_trial(n, None), error=kind) for n, kind in enumerate(ErrorKind)
+    ]
+    store.add_trials(trials)
+    assert [t.error for t in store.trials_of("job").trials] == list(ErrorKind)
