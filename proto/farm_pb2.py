@@ -4,15 +4,18 @@
 # source: tunefarm/proto/farm.proto
 # Protobuf Python Version: 7.35.1
 """Generated protocol buffer code."""
-
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import descriptor_pool as _descriptor_pool
 from google.protobuf import runtime_version as _runtime_version
 from google.protobuf import symbol_database as _symbol_database
 from google.protobuf.internal import builder as _builder
-
 _runtime_version.ValidateProtobufRuntimeVersion(
-    _runtime_version.Domain.PUBLIC, 7, 35, 1, "", "tunefarm/proto/farm.proto"
+    _runtime_version.Domain.PUBLIC,
+    7,
+    35,
+    1,
+    '',
+    'tunefarm/proto/farm.proto'
 )
 # @@protoc_insertion_point(imports)
 
@@ -22,135 +25,133 @@ _sym_db = _symbol_database.Default()
 from tunefarm.proto import records_pb2 as tunefarm_dot_proto_dot_records__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(
-    b'\n\x19tunefarm/proto/farm.proto\x12\x0btunefarm.v1\x1a\x1ctunefarm/proto/records.proto"H\n\x04Held\x12"\n\x03key\x18\x01 \x01(\x0b\x32\x15.tunefarm.v1.TrialKey\x12\r\n\x05lease\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x03"I\n\x06Result\x12\r\n\x05lease\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12!\n\x05trial\x18\x03 \x01(\x0b\x32\x12.tunefarm.v1.Trial"`\n\x04Work\x12\x0e\n\x06\x64\x65vice\x18\x01 \x01(\t\x12\r\n\x05lease\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12*\n\x07request\x18\x04 \x01(\x0b\x32\x19.tunefarm.v1.TrialRequest"=\n\x07Refusal\x12"\n\x03key\x18\x01 \x01(\x0b\x32\x15.tunefarm.v1.TrialKey\x12\x0e\n\x06reason\x18\x02 \x01(\t"\xeb\x01\n\x0bSyncRequest\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x0e\n\x06number\x18\x03 \x01(\x03\x12\x18\n\x10\x63ompiler_version\x18\x04 \x01(\t\x12$\n\x07\x64\x65vices\x18\x05 \x03(\x0b\x32\x13.tunefarm.v1.Device\x12\x1f\n\x04held\x18\x06 \x03(\x0b\x32\x11.tunefarm.v1.Held\x12$\n\x07results\x18\x07 \x03(\x0b\x32\x13.tunefarm.v1.Result\x12\x10\n\x08\x63\x61pacity\x18\x08 \x01(\x03\x12\x0e\n\x06wait_s\x18\t \x01(\x01"\x9b\x02\n\tSyncReply\x12\x1f\n\x04work\x18\x01 \x03(\x0b\x32\x11.tunefarm.v1.Work\x12\x38\n\tworkloads\x18\x02 \x03(\x0b\x32%.tunefarm.v1.SyncReply.WorkloadsEntry\x12!\n\x06\x63\x61ncel\x18\x03 \x03(\x0b\x32\x11.tunefarm.v1.Held\x12\'\n\x08\x61\x63\x63\x65pted\x18\x04 \x03(\x0b\x32\x15.tunefarm.v1.TrialKey\x12%\n\x07refused\x18\x05 \x03(\x0b\x32\x14.tunefarm.v1.Refusal\x12\x0e\n\x06term_s\x18\x06 \x01(\x01\x1a\x30\n\x0eWorkloadsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01"\r\n\x0bInfoRequest"n\n\tInfoReply\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x10\n\x08\x64\x61tabase\x18\x02 \x01(\t\x12\x14\n\x0clease_term_s\x18\x03 \x01(\x01\x12\x14\n\x0c\x63laim_term_s\x18\x04 \x01(\x01\x12\x12\n\nstarted_at\x18\x05 \x01(\x01"\x93\x01\n\x0e\x41\x63quireRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0e\n\x06\x63lient\x18\x02 \x01(\t\x12\x0b\n\x03job\x18\x03 \x01(\t\x12\x13\n\x0b\x63laim_epoch\x18\x04 \x01(\x03\x12+\n\x07request\x18\x05 \x01(\x0b\x32\x1a.tunefarm.v1.DeviceRequest\x12\x0e\n\x06wait_s\x18\x06 \x01(\x01"d\n\x0c\x41\x63quireReply\x12&\n\x05lease\x18\x01 \x01(\x0b\x32\x12.tunefarm.v1.LeaseH\x00\x88\x01\x01\x12\x10\n\x08position\x18\x02 \x01(\x03\x12\x10\n\x08matching\x18\x03 \x01(\x03\x42\x08\n\x06_lease",\n\x0cRenewRequest\x12\r\n\x05lease\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03"/\n\nRenewReply\x12!\n\x05lease\x18\x01 \x01(\x0b\x32\x12.tunefarm.v1.Lease".\n\x0eReleaseRequest\x12\r\n\x05lease\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03"\x0e\n\x0cReleaseReply"\xca\x01\n\rSubmitRequest\x12\r\n\x05lease\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12+\n\x08requests\x18\x03 \x03(\x0b\x32\x19.tunefarm.v1.TrialRequest\x12<\n\tworkloads\x18\x04 \x03(\x0b\x32).tunefarm.v1.SubmitRequest.WorkloadsEntry\x1a\x30\n\x0eWorkloadsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01"2\n\x0bSubmitReply\x12#\n\x04\x64one\x18\x01 \x03(\x0b\x32\x15.tunefarm.v1.TrialKey"L\n\x0e\x43ollectRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\x03\x12\r\n\x05limit\x18\x03 \x01(\x03\x12\x0e\n\x06wait_s\x18\x04 \x01(\x01"S\n\x0c\x43ollectReply\x12"\n\x06trials\x18\x01 \x03(\x0b\x32\x12.tunefarm.v1.Trial\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\x03\x12\x0f\n\x07pending\x18\x03 \x01(\x03"\x1d\n\x0ePendingRequest\x12\x0b\n\x03job\x18\x01 \x01(\t"\xaa\x01\n\x0cPendingReply\x12+\n\x08requests\x18\x01 \x03(\x0b\x32\x19.tunefarm.v1.TrialRequest\x12;\n\tworkloads\x18\x02 \x03(\x0b\x32(.tunefarm.v1.PendingReply.WorkloadsEntry\x1a\x30\n\x0eWorkloadsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01"1\n\x10SubmitJobRequest\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.tunefarm.v1.Job"/\n\x0eSubmitJobReply\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.tunefarm.v1.Job"Q\n\x0f\x43laimJobRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05tuner\x18\x02 \x01(\t\x12\x0b\n\x03job\x18\x03 \x01(\t\x12\x0e\n\x06wait_s\x18\x04 \x01(\x01";\n\rClaimJobReply\x12"\n\x03job\x18\x01 \x01(\x0b\x32\x10.tunefarm.v1.JobH\x00\x88\x01\x01\x42\x06\n\x04_job"3\n\x0fRenewJobRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x13\n\x0b\x63laim_epoch\x18\x02 \x01(\x03".\n\rRenewJobReply\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.tunefarm.v1.Job"5\n\x11ReleaseJobRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x13\n\x0b\x63laim_epoch\x18\x02 \x01(\x03"0\n\x0fReleaseJobReply\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.tunefarm.v1.Job"k\n\x10\x46inishJobRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x13\n\x0b\x63laim_epoch\x18\x02 \x01(\x03\x12$\n\x05state\x18\x03 \x01(\x0e\x32\x15.tunefarm.v1.JobState\x12\x0f\n\x07message\x18\x04 \x01(\t"/\n\x0e\x46inishJobReply\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.tunefarm.v1.Job",\n\rCancelRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t",\n\x0b\x43\x61ncelReply\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.tunefarm.v1.Job"\x1c\n\rGetJobRequest\x12\x0b\n\x03job\x18\x01 \x01(\t",\n\x0bGetJobReply\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.tunefarm.v1.Job"G\n\x0fListJobsRequest\x12%\n\x06states\x18\x01 \x03(\x0e\x32\x15.tunefarm.v1.JobState\x12\r\n\x05limit\x18\x02 \x01(\x03"/\n\rListJobsReply\x12\x1e\n\x04jobs\x18\x01 \x03(\x0b\x32\x10.tunefarm.v1.Job";\n\x0cWatchRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\x03\x12\x0e\n\x06wait_s\x18\x03 \x01(\x01"\xc8\x01\n\nWatchReply\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.tunefarm.v1.Job\x12\'\n\x08progress\x18\x02 \x03(\x0b\x32\x15.tunefarm.v1.Progress\x12\x33\n\x06\x65rrors\x18\x03 \x03(\x0b\x32#.tunefarm.v1.WatchReply.ErrorsEntry\x12\x0e\n\x06\x63ursor\x18\x04 \x01(\x03\x1a-\n\x0b\x45rrorsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01"1\n\x0b\x42\x65stRequest\x12"\n\x04keys\x18\x01 \x03(\x0b\x32\x14.tunefarm.v1.BestKey"8\n\tBestReply\x12+\n\ncandidates\x18\x01 \x03(\x0b\x32\x17.tunefarm.v1.Candidates"R\n\nCandidates\x12!\n\x03key\x18\x01 \x01(\x0b\x32\x14.tunefarm.v1.BestKey\x12!\n\x05\x66ound\x18\x02 \x03(\x0b\x32\x12.tunefarm.v1.Found"G\n\x0ePromoteRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12!\n\x05\x66inal\x18\x02 \x01(\x0b\x32\x12.tunefarm.v1.Final"O\n\x0cPromoteReply\x12\x10\n\x08promoted\x18\x01 \x01(\x08\x12$\n\x04\x62\x65st\x18\x02 \x01(\x0b\x32\x11.tunefarm.v1.BestH\x00\x88\x01\x01\x42\x07\n\x05_best"R\n\x0eHistoryRequest\x12\x0e\n\x06target\x18\x01 \x01(\t\x12\x11\n\tworkloads\x18\x02 \x03(\t\x12\x0e\n\x06\x63ursor\x18\x03 \x01(\x03\x12\r\n\x05limit\x18\x04 \x01(\x03"\xbf\x01\n\x0cHistoryReply\x12"\n\x06trials\x18\x01 \x03(\x0b\x32\x12.tunefarm.v1.Trial\x12;\n\tworkloads\x18\x02 \x03(\x0b\x32(.tunefarm.v1.HistoryReply.WorkloadsEntry\x12\x0e\n\x06\x63ursor\x18\x03 \x01(\x03\x12\x0c\n\x04more\x18\x04 \x01(\x08\x1a\x30\n\x0eWorkloadsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01"7\n\x10TaskStatsRequest\x12#\n\x05tasks\x18\x01 \x03(\x0b\x32\x14.tunefarm.v1.TaskKey"9\n\x0eTaskStatsReply\x12\'\n\x08progress\x18\x01 \x03(\x0b\x32\x15.tunefarm.v1.Progress"\x10\n\x0e\x44\x65vicesRequest"X\n\x0c\x44\x65vicesReply\x12$\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32\x13.tunefarm.v1.Device\x12"\n\x06leases\x18\x02 \x03(\x0b\x32\x12.tunefarm.v1.Lease2B\n\x06Worker\x12\x38\n\x04Sync\x12\x18.tunefarm.v1.SyncRequest\x1a\x16.tunefarm.v1.SyncReply2\x82\x0b\n\x04\x46\x61rm\x12\x38\n\x04Info\x12\x18.tunefarm.v1.InfoRequest\x1a\x16.tunefarm.v1.InfoReply\x12\x41\n\x07\x41\x63quire\x12\x1b.tunefarm.v1.AcquireRequest\x1a\x19.tunefarm.v1.AcquireReply\x12;\n\x05Renew\x12\x19.tunefarm.v1.RenewRequest\x1a\x17.tunefarm.v1.RenewReply\x12\x41\n\x07Release\x12\x1b.tunefarm.v1.ReleaseRequest\x1a\x19.tunefarm.v1.ReleaseReply\x12>\n\x06Submit\x12\x1a.tunefarm.v1.SubmitRequest\x1a\x18.tunefarm.v1.SubmitReply\x12\x41\n\x07\x43ollect\x12\x1b.tunefarm.v1.CollectRequest\x1a\x19.tunefarm.v1.CollectReply\x12\x41\n\x07Pending\x12\x1b.tunefarm.v1.PendingRequest\x1a\x19.tunefarm.v1.PendingReply\x12G\n\tSubmitJob\x12\x1d.tunefarm.v1.SubmitJobRequest\x1a\x1b.tunefarm.v1.SubmitJobReply\x12\x44\n\x08\x43laimJob\x12\x1c.tunefarm.v1.ClaimJobRequest\x1a\x1a.tunefarm.v1.ClaimJobReply\x12\x44\n\x08RenewJob\x12\x1c.tunefarm.v1.RenewJobRequest\x1a\x1a.tunefarm.v1.RenewJobReply\x12J\n\nReleaseJob\x12\x1e.tunefarm.v1.ReleaseJobRequest\x1a\x1c.tunefarm.v1.ReleaseJobReply\x12G\n\tFinishJob\x12\x1d.tunefarm.v1.FinishJobRequest\x1a\x1b.tunefarm.v1.FinishJobReply\x12>\n\x06\x43\x61ncel\x12\x1a.tunefarm.v1.CancelRequest\x1a\x18.tunefarm.v1.CancelReply\x12>\n\x06GetJob\x12\x1a.tunefarm.v1.GetJobRequest\x1a\x18.tunefarm.v1.GetJobReply\x12\x44\n\x08ListJobs\x12\x1c.tunefarm.v1.ListJobsRequest\x1a\x1a.tunefarm.v1.ListJobsReply\x12;\n\x05Watch\x12\x19.tunefarm.v1.WatchRequest\x1a\x17.tunefarm.v1.WatchReply\x12\x38\n\x04\x42\x65st\x12\x18.tunefarm.v1.BestRequest\x1a\x16.tunefarm.v1.BestReply\x12\x41\n\x07Promote\x12\x1b.tunefarm.v1.PromoteRequest\x1a\x19.tunefarm.v1.PromoteReply\x12\x41\n\x07History\x12\x1b.tunefarm.v1.HistoryRequest\x1a\x19.tunefarm.v1.HistoryReply\x12G\n\tTaskStats\x12\x1d.tunefarm.v1.TaskStatsRequest\x1a\x1b.tunefarm.v1.TaskStatsReply\x12\x41\n\x07\x44\x65vices\x12\x1b.tunefarm.v1.DevicesRequest\x1a\x19.tunefarm.v1.DevicesReplyb\x06proto3'
-)
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19tunefarm/proto/farm.proto\x12\x0btunefarm.v1\x1a\x1ctunefarm/proto/records.proto\"H\n\x04Held\x12\"\n\x03key\x18\x01 \x01(\x0b\x32\x15.tunefarm.v1.TrialKey\x12\r\n\x05lease\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\"I\n\x06Result\x12\r\n\x05lease\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12!\n\x05trial\x18\x03 \x01(\x0b\x32\x12.tunefarm.v1.Trial\"`\n\x04Work\x12\x0e\n\x06\x64\x65vice\x18\x01 \x01(\t\x12\r\n\x05lease\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12*\n\x07request\x18\x04 \x01(\x0b\x32\x19.tunefarm.v1.TrialRequest\"=\n\x07Refusal\x12\"\n\x03key\x18\x01 \x01(\x0b\x32\x15.tunefarm.v1.TrialKey\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\xeb\x01\n\x0bSyncRequest\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x0e\n\x06number\x18\x03 \x01(\x03\x12\x18\n\x10\x63ompiler_version\x18\x04 \x01(\t\x12$\n\x07\x64\x65vices\x18\x05 \x03(\x0b\x32\x13.tunefarm.v1.Device\x12\x1f\n\x04held\x18\x06 \x03(\x0b\x32\x11.tunefarm.v1.Held\x12$\n\x07results\x18\x07 \x03(\x0b\x32\x13.tunefarm.v1.Result\x12\x10\n\x08\x63\x61pacity\x18\x08 \x01(\x03\x12\x0e\n\x06wait_s\x18\t \x01(\x01\"\x9b\x02\n\tSyncReply\x12\x1f\n\x04work\x18\x01 \x03(\x0b\x32\x11.tunefarm.v1.Work\x12\x38\n\tworkloads\x18\x02 \x03(\x0b\x32%.tunefarm.v1.SyncReply.WorkloadsEntry\x12!\n\x06\x63\x61ncel\x18\x03 \x03(\x0b\x32\x11.tunefarm.v1.Held\x12\'\n\x08\x61\x63\x63\x65pted\x18\x04 \x03(\x0b\x32\x15.tunefarm.v1.TrialKey\x12%\n\x07refused\x18\x05 \x03(\x0b\x32\x14.tunefarm.v1.Refusal\x12\x0e\n\x06term_s\x18\x06 \x01(\x01\x1a\x30\n\x0eWorkloadsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\r\n\x0bInfoRequest\"n\n\tInfoReply\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x10\n\x08\x64\x61tabase\x18\x02 \x01(\t\x12\x14\n\x0clease_term_s\x18\x03 \x01(\x01\x12\x14\n\x0c\x63laim_term_s\x18\x04 \x01(\x01\x12\x12\n\nstarted_at\x18\x05 \x01(\x01\"\x93\x01\n\x0e\x41\x63quireRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0e\n\x06\x63lient\x18\x02 \x01(\t\x12\x0b\n\x03job\x18\x03 \x01(\t\x12\x13\n\x0b\x63laim_epoch\x18\x04 \x01(\x03\x12+\n\x07request\x18\x05 \x01(\x0b\x32\x1a.tunefarm.v1.DeviceRequest\x12\x0e\n\x06wait_s\x18\x06 \x01(\x01\"d\n\x0c\x41\x63quireReply\x12&\n\x05lease\x18\x01 \x01(\x0b\x32\x12.tunefarm.v1.LeaseH\x00\x88\x01\x01\x12\x10\n\x08position\x18\x02 \x01(\x03\x12\x10\n\x08matching\x18\x03 \x01(\x03\x42\x08\n\x06_lease\",\n\x0cRenewRequest\x12\r\n\x05lease\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\"/\n\nRenewReply\x12!\n\x05lease\x18\x01 \x01(\x0b\x32\x12.tunefarm.v1.Lease\".\n\x0eReleaseRequest\x12\r\n\x05lease\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\"\x0e\n\x0cReleaseReply\"\xca\x01\n\rSubmitRequest\x12\r\n\x05lease\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12+\n\x08requests\x18\x03 \x03(\x0b\x32\x19.tunefarm.v1.TrialRequest\x12<\n\tworkloads\x18\x04 \x03(\x0b\x32).tunefarm.v1.SubmitRequest.WorkloadsEntry\x1a\x30\n\x0eWorkloadsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"2\n\x0bSubmitReply\x12#\n\x04\x64one\x18\x01 \x03(\x0b\x32\x15.tunefarm.v1.TrialKey\"L\n\x0e\x43ollectRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\x03\x12\r\n\x05limit\x18\x03 \x01(\x03\x12\x0e\n\x06wait_s\x18\x04 \x01(\x01\"S\n\x0c\x43ollectReply\x12\"\n\x06trials\x18\x01 \x03(\x0b\x32\x12.tunefarm.v1.Trial\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\x03\x12\x0f\n\x07pending\x18\x03 \x01(\x03\"\x1d\n\x0ePendingRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\"\xaa\x01\n\x0cPendingReply\x12+\n\x08requests\x18\x01 \x03(\x0b\x32\x19.tunefarm.v1.TrialRequest\x12;\n\tworkloads\x18\x02 \x03(\x0b\x32(.tunefarm.v1.PendingReply.WorkloadsEntry\x1a\x30\n\x0eWorkloadsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"1\n\x10SubmitJobRequest\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.tunefarm.v1.Job\"/\n\x0eSubmitJobReply\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.tunefarm.v1.Job\"Q\n\x0f\x43laimJobRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05tuner\x18\x02 \x01(\t\x12\x0b\n\x03job\x18\x03 \x01(\t\x12\x0e\n\x06wait_s\x18\x04 \x01(\x01\";\n\rClaimJobReply\x12\"\n\x03job\x18\x01 \x01(\x0b\x32\x10.tunefarm.v1.JobH\x00\x88\x01\x01\x42\x06\n\x04_job\"3\n\x0fRenewJobRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x13\n\x0b\x63laim_epoch\x18\x02 \x01(\x03\".\n\rRenewJobReply\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.tunefarm.v1.Job\"5\n\x11ReleaseJobRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x13\n\x0b\x63laim_epoch\x18\x02 \x01(\x03\"0\n\x0fReleaseJobReply\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.tunefarm.v1.Job\"k\n\x10\x46inishJobRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x13\n\x0b\x63laim_epoch\x18\x02 \x01(\x03\x12$\n\x05state\x18\x03 \x01(\x0e\x32\x15.tunefarm.v1.JobState\x12\x0f\n\x07message\x18\x04 \x01(\t\"/\n\x0e\x46inishJobReply\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.tunefarm.v1.Job\",\n\rCancelRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\",\n\x0b\x43\x61ncelReply\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.tunefarm.v1.Job\"\x1c\n\rGetJobRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\",\n\x0bGetJobReply\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.tunefarm.v1.Job\"G\n\x0fListJobsRequest\x12%\n\x06states\x18\x01 \x03(\x0e\x32\x15.tunefarm.v1.JobState\x12\r\n\x05limit\x18\x02 \x01(\x03\"/\n\rListJobsReply\x12\x1e\n\x04jobs\x18\x01 \x03(\x0b\x32\x10.tunefarm.v1.Job\";\n\x0cWatchRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\x03\x12\x0e\n\x06wait_s\x18\x03 \x01(\x01\"\xc8\x01\n\nWatchReply\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.tunefarm.v1.Job\x12\'\n\x08progress\x18\x02 \x03(\x0b\x32\x15.tunefarm.v1.Progress\x12\x33\n\x06\x65rrors\x18\x03 \x03(\x0b\x32#.tunefarm.v1.WatchReply.ErrorsEntry\x12\x0e\n\x06\x63ursor\x18\x04 \x01(\x03\x1a-\n\x0b\x45rrorsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"1\n\x0b\x42\x65stRequest\x12\"\n\x04keys\x18\x01 \x03(\x0b\x32\x14.tunefarm.v1.BestKey\"8\n\tBestReply\x12+\n\ncandidates\x18\x01 \x03(\x0b\x32\x17.tunefarm.v1.Candidates\"R\n\nCandidates\x12!\n\x03key\x18\x01 \x01(\x0b\x32\x14.tunefarm.v1.BestKey\x12!\n\x05\x66ound\x18\x02 \x03(\x0b\x32\x12.tunefarm.v1.Found\"G\n\x0ePromoteRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12!\n\x05\x66inal\x18\x02 \x01(\x0b\x32\x12.tunefarm.v1.Final\"O\n\x0cPromoteReply\x12\x10\n\x08promoted\x18\x01 \x01(\x08\x12$\n\x04\x62\x65st\x18\x02 \x01(\x0b\x32\x11.tunefarm.v1.BestH\x00\x88\x01\x01\x42\x07\n\x05_best\"R\n\x0eHistoryRequest\x12\x0e\n\x06target\x18\x01 \x01(\t\x12\x11\n\tworkloads\x18\x02 \x03(\t\x12\x0e\n\x06\x63ursor\x18\x03 \x01(\x03\x12\r\n\x05limit\x18\x04 \x01(\x03\"\xbf\x01\n\x0cHistoryReply\x12\"\n\x06trials\x18\x01 \x03(\x0b\x32\x12.tunefarm.v1.Trial\x12;\n\tworkloads\x18\x02 \x03(\x0b\x32(.tunefarm.v1.HistoryReply.WorkloadsEntry\x12\x0e\n\x06\x63ursor\x18\x03 \x01(\x03\x12\x0c\n\x04more\x18\x04 \x01(\x08\x1a\x30\n\x0eWorkloadsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"7\n\x10TaskStatsRequest\x12#\n\x05tasks\x18\x01 \x03(\x0b\x32\x14.tunefarm.v1.TaskKey\"9\n\x0eTaskStatsReply\x12\'\n\x08progress\x18\x01 \x03(\x0b\x32\x15.tunefarm.v1.Progress\"\x10\n\x0e\x44\x65vicesRequest\"X\n\x0c\x44\x65vicesReply\x12$\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32\x13.tunefarm.v1.Device\x12\"\n\x06leases\x18\x02 \x03(\x0b\x32\x12.tunefarm.v1.Lease2B\n\x06Worker\x12\x38\n\x04Sync\x12\x18.tunefarm.v1.SyncRequest\x1a\x16.tunefarm.v1.SyncReply2\x82\x0b\n\x04\x46\x61rm\x12\x38\n\x04Info\x12\x18.tunefarm.v1.InfoRequest\x1a\x16.tunefarm.v1.InfoReply\x12\x41\n\x07\x41\x63quire\x12\x1b.tunefarm.v1.AcquireRequest\x1a\x19.tunefarm.v1.AcquireReply\x12;\n\x05Renew\x12\x19.tunefarm.v1.RenewRequest\x1a\x17.tunefarm.v1.RenewReply\x12\x41\n\x07Release\x12\x1b.tunefarm.v1.ReleaseRequest\x1a\x19.tunefarm.v1.ReleaseReply\x12>\n\x06Submit\x12\x1a.tunefarm.v1.SubmitRequest\x1a\x18.tunefarm.v1.SubmitReply\x12\x41\n\x07\x43ollect\x12\x1b.tunefarm.v1.CollectRequest\x1a\x19.tunefarm.v1.CollectReply\x12\x41\n\x07Pending\x12\x1b.tunefarm.v1.PendingRequest\x1a\x19.tunefarm.v1.PendingReply\x12G\n\tSubmitJob\x12\x1d.tunefarm.v1.SubmitJobRequest\x1a\x1b.tunefarm.v1.SubmitJobReply\x12\x44\n\x08\x43laimJob\x12\x1c.tunefarm.v1.ClaimJobRequest\x1a\x1a.tunefarm.v1.ClaimJobReply\x12\x44\n\x08RenewJob\x12\x1c.tunefarm.v1.RenewJobRequest\x1a\x1a.tunefarm.v1.RenewJobReply\x12J\n\nReleaseJob\x12\x1e.tunefarm.v1.ReleaseJobRequest\x1a\x1c.tunefarm.v1.ReleaseJobReply\x12G\n\tFinishJob\x12\x1d.tunefarm.v1.FinishJobRequest\x1a\x1b.tunefarm.v1.FinishJobReply\x12>\n\x06\x43\x61ncel\x12\x1a.tunefarm.v1.CancelRequest\x1a\x18.tunefarm.v1.CancelReply\x12>\n\x06GetJob\x12\x1a.tunefarm.v1.GetJobRequest\x1a\x18.tunefarm.v1.GetJobReply\x12\x44\n\x08ListJobs\x12\x1c.tunefarm.v1.ListJobsRequest\x1a\x1a.tunefarm.v1.ListJobsReply\x12;\n\x05Watch\x12\x19.tunefarm.v1.WatchRequest\x1a\x17.tunefarm.v1.WatchReply\x12\x38\n\x04\x42\x65st\x12\x18.tunefarm.v1.BestRequest\x1a\x16.tunefarm.v1.BestReply\x12\x41\n\x07Promote\x12\x1b.tunefarm.v1.PromoteRequest\x1a\x19.tunefarm.v1.PromoteReply\x12\x41\n\x07History\x12\x1b.tunefarm.v1.HistoryRequest\x1a\x19.tunefarm.v1.HistoryReply\x12G\n\tTaskStats\x12\x1d.tunefarm.v1.TaskStatsRequest\x1a\x1b.tunefarm.v1.TaskStatsReply\x12\x41\n\x07\x44\x65vices\x12\x1b.tunefarm.v1.DevicesRequest\x1a\x19.tunefarm.v1.DevicesReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
-_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, "tunefarm.proto.farm_pb2", _globals)
+_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'tunefarm.proto.farm_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-    DESCRIPTOR._loaded_options = None
-    _globals["_SYNCREPLY_WORKLOADSENTRY"]._loaded_options = None
-    _globals["_SYNCREPLY_WORKLOADSENTRY"]._serialized_options = b"8\001"
-    _globals["_SUBMITREQUEST_WORKLOADSENTRY"]._loaded_options = None
-    _globals["_SUBMITREQUEST_WORKLOADSENTRY"]._serialized_options = b"8\001"
-    _globals["_PENDINGREPLY_WORKLOADSENTRY"]._loaded_options = None
-    _globals["_PENDINGREPLY_WORKLOADSENTRY"]._serialized_options = b"8\001"
-    _globals["_WATCHREPLY_ERRORSENTRY"]._loaded_options = None
-    _globals["_WATCHREPLY_ERRORSENTRY"]._serialized_options = b"8\001"
-    _globals["_HISTORYREPLY_WORKLOADSENTRY"]._loaded_options = None
-    _globals["_HISTORYREPLY_WORKLOADSENTRY"]._serialized_options = b"8\001"
-    _globals["_HELD"]._serialized_start = 72
-    _globals["_HELD"]._serialized_end = 144
-    _globals["_RESULT"]._serialized_start = 146
-    _globals["_RESULT"]._serialized_end = 219
-    _globals["_WORK"]._serialized_start = 221
-    _globals["_WORK"]._serialized_end = 317
-    _globals["_REFUSAL"]._serialized_start = 319
-    _globals["_REFUSAL"]._serialized_end = 380
-    _globals["_SYNCREQUEST"]._serialized_start = 383
-    _globals["_SYNCREQUEST"]._serialized_end = 618
-    _globals["_SYNCREPLY"]._serialized_start = 621
-    _globals["_SYNCREPLY"]._serialized_end = 904
-    _globals["_SYNCREPLY_WORKLOADSENTRY"]._serialized_start = 856
-    _globals["_SYNCREPLY_WORKLOADSENTRY"]._serialized_end = 904
-    _globals["_INFOREQUEST"]._serialized_start = 906
-    _globals["_INFOREQUEST"]._serialized_end = 919
-    _globals["_INFOREPLY"]._serialized_start = 921
-    _globals["_INFOREPLY"]._serialized_end = 1031
-    _globals["_ACQUIREREQUEST"]._serialized_start = 1034
-    _globals["_ACQUIREREQUEST"]._serialized_end = 1181
-    _globals["_ACQUIREREPLY"]._serialized_start = 1183
-    _globals["_ACQUIREREPLY"]._serialized_end = 1283
-    _globals["_RENEWREQUEST"]._serialized_start = 1285
-    _globals["_RENEWREQUEST"]._serialized_end = 1329
-    _globals["_RENEWREPLY"]._serialized_start = 1331
-    _globals["_RENEWREPLY"]._serialized_end = 1378
-    _globals["_RELEASEREQUEST"]._serialized_start = 1380
-    _globals["_RELEASEREQUEST"]._serialized_end = 1426
-    _globals["_RELEASEREPLY"]._serialized_start = 1428
-    _globals["_RELEASEREPLY"]._serialized_end = 1442
-    _globals["_SUBMITREQUEST"]._serialized_start = 1445
-    _globals["_SUBMITREQUEST"]._serialized_end = 1647
-    _globals["_SUBMITREQUEST_WORKLOADSENTRY"]._serialized_start = 856
-    _globals["_SUBMITREQUEST_WORKLOADSENTRY"]._serialized_end = 904
-    _globals["_SUBMITREPLY"]._serialized_start = 1649
-    _globals["_SUBMITREPLY"]._serialized_end = 1699
-    _globals["_COLLECTREQUEST"]._serialized_start = 1701
-    _globals["_COLLECTREQUEST"]._serialized_end = 1777
-    _globals["_COLLECTREPLY"]._serialized_start = 1779
-    _globals["_COLLECTREPLY"]._serialized_end = 1862
-    _globals["_PENDINGREQUEST"]._serialized_start = 1864
-    _globals["_PENDINGREQUEST"]._serialized_end = 1893
-    _globals["_PENDINGREPLY"]._serialized_start = 1896
-    _globals["_PENDINGREPLY"]._serialized_end = 2066
-    _globals["_PENDINGREPLY_WORKLOADSENTRY"]._serialized_start = 856
-    _globals["_PENDINGREPLY_WORKLOADSENTRY"]._serialized_end = 904
-    _globals["_SUBMITJOBREQUEST"]._serialized_start = 2068
-    _globals["_SUBMITJOBREQUEST"]._serialized_end = 2117
-    _globals["_SUBMITJOBREPLY"]._serialized_start = 2119
-    _globals["_SUBMITJOBREPLY"]._serialized_end = 2166
-    _globals["_CLAIMJOBREQUEST"]._serialized_start = 2168
-    _globals["_CLAIMJOBREQUEST"]._serialized_end = 2249
-    _globals["_CLAIMJOBREPLY"]._serialized_start = 2251
-    _globals["_CLAIMJOBREPLY"]._serialized_end = 2310
-    _globals["_RENEWJOBREQUEST"]._serialized_start = 2312
-    _globals["_RENEWJOBREQUEST"]._serialized_end = 2363
-    _globals["_RENEWJOBREPLY"]._serialized_start = 2365
-    _globals["_RENEWJOBREPLY"]._serialized_end = 2411
-    _globals["_RELEASEJOBREQUEST"]._serialized_start = 2413
-    _globals["_RELEASEJOBREQUEST"]._serialized_end = 2466
-    _globals["_RELEASEJOBREPLY"]._serialized_start = 2468
-    _globals["_RELEASEJOBREPLY"]._serialized_end = 2516
-    _globals["_FINISHJOBREQUEST"]._serialized_start = 2518
-    _globals["_FINISHJOBREQUEST"]._serialized_end = 2625
-    _globals["_FINISHJOBREPLY"]._serialized_start = 2627
-    _globals["_FINISHJOBREPLY"]._serialized_end = 2674
-    _globals["_CANCELREQUEST"]._serialized_start = 2676
-    _globals["_CANCELREQUEST"]._serialized_end = 2720
-    _globals["_CANCELREPLY"]._serialized_start = 2722
-    _globals["_CANCELREPLY"]._serialized_end = 2766
-    _globals["_GETJOBREQUEST"]._serialized_start = 2768
-    _globals["_GETJOBREQUEST"]._serialized_end = 2796
-    _globals["_GETJOBREPLY"]._serialized_start = 2798
-    _globals["_GETJOBREPLY"]._serialized_end = 2842
-    _globals["_LISTJOBSREQUEST"]._serialized_start = 2844
-    _globals["_LISTJOBSREQUEST"]._serialized_end = 2915
-    _globals["_LISTJOBSREPLY"]._serialized_start = 2917
-    _globals["_LISTJOBSREPLY"]._serialized_end = 2964
-    _globals["_WATCHREQUEST"]._serialized_start = 2966
-    _globals["_WATCHREQUEST"]._serialized_end = 3025
-    _globals["_WATCHREPLY"]._serialized_start = 3028
-    _globals["_WATCHREPLY"]._serialized_end = 3228
-    _globals["_WATCHREPLY_ERRORSENTRY"]._serialized_start = 3183
-    _globals["_WATCHREPLY_ERRORSENTRY"]._serialized_end = 3228
-    _globals["_BESTREQUEST"]._serialized_start = 3230
-    _globals["_BESTREQUEST"]._serialized_end = 3279
-    _globals["_BESTREPLY"]._serialized_start = 3281
-    _globals["_BESTREPLY"]._serialized_end = 3337
-    _globals["_CANDIDATES"]._serialized_start = 3339
-    _globals["_CANDIDATES"]._serialized_end = 3421
-    _globals["_PROMOTEREQUEST"]._serialized_start = 3423
-    _globals["_PROMOTEREQUEST"]._serialized_end = 3494
-    _globals["_PROMOTEREPLY"]._serialized_start = 3496
-    _globals["_PROMOTEREPLY"]._serialized_end = 3575
-    _globals["_HISTORYREQUEST"]._serialized_start = 3577
-    _globals["_HISTORYREQUEST"]._serialized_end = 3659
-    _globals["_HISTORYREPLY"]._serialized_start = 3662
-    _globals["_HISTORYREPLY"]._serialized_end = 3853
-    _globals["_HISTORYREPLY_WORKLOADSENTRY"]._serialized_start = 856
-    _globals["_HISTORYREPLY_WORKLOADSENTRY"]._serialized_end = 904
-    _globals["_TASKSTATSREQUEST"]._serialized_start = 3855
-    _globals["_TASKSTATSREQUEST"]._serialized_end = 3910
-    _globals["_TASKSTATSREPLY"]._serialized_start = 3912
-    _globals["_TASKSTATSREPLY"]._serialized_end = 3969
-    _globals["_DEVICESREQUEST"]._serialized_start = 3971
-    _globals["_DEVICESREQUEST"]._serialized_end = 3987
-    _globals["_DEVICESREPLY"]._serialized_start = 3989
-    _globals["_DEVICESREPLY"]._serialized_end = 4077
-    _globals["_WORKER"]._serialized_start = 4079
-    _globals["_WORKER"]._serialized_end = 4145
-    _globals["_FARM"]._serialized_start = 4148
-    _globals["_FARM"]._serialized_end = 5558
+  DESCRIPTOR._loaded_options = None
+  _globals['_SYNCREPLY_WORKLOADSENTRY']._loaded_options = None
+  _globals['_SYNCREPLY_WORKLOADSENTRY']._serialized_options = b'8\001'
+  _globals['_SUBMITREQUEST_WORKLOADSENTRY']._loaded_options = None
+  _globals['_SUBMITREQUEST_WORKLOADSENTRY']._serialized_options = b'8\001'
+  _globals['_PENDINGREPLY_WORKLOADSENTRY']._loaded_options = None
+  _globals['_PENDINGREPLY_WORKLOADSENTRY']._serialized_options = b'8\001'
+  _globals['_WATCHREPLY_ERRORSENTRY']._loaded_options = None
+  _globals['_WATCHREPLY_ERRORSENTRY']._serialized_options = b'8\001'
+  _globals['_HISTORYREPLY_WORKLOADSENTRY']._loaded_options = None
+  _globals['_HISTORYREPLY_WORKLOADSENTRY']._serialized_options = b'8\001'
+  _globals['_HELD']._serialized_start=72
+  _globals['_HELD']._serialized_end=144
+  _globals['_RESULT']._serialized_start=146
+  _globals['_RESULT']._serialized_end=219
+  _globals['_WORK']._serialized_start=221
+  _globals['_WORK']._serialized_end=317
+  _globals['_REFUSAL']._serialized_start=319
+  _globals['_REFUSAL']._serialized_end=380
+  _globals['_SYNCREQUEST']._serialized_start=383
+  _globals['_SYNCREQUEST']._serialized_end=618
+  _globals['_SYNCREPLY']._serialized_start=621
+  _globals['_SYNCREPLY']._serialized_end=904
+  _globals['_SYNCREPLY_WORKLOADSENTRY']._serialized_start=856
+  _globals['_SYNCREPLY_WORKLOADSENTRY']._serialized_end=904
+  _globals['_INFOREQUEST']._serialized_start=906
+  _globals['_INFOREQUEST']._serialized_end=919
+  _globals['_INFOREPLY']._serialized_start=921
+  _globals['_INFOREPLY']._serialized_end=1031
+  _globals['_ACQUIREREQUEST']._serialized_start=1034
+  _globals['_ACQUIREREQUEST']._serialized_end=1181
+  _globals['_ACQUIREREPLY']._serialized_start=1183
+  _globals['_ACQUIREREPLY']._serialized_end=1283
+  _globals['_RENEWREQUEST']._serialized_start=1285
+  _globals['_RENEWREQUEST']._serialized_end=1329
+  _globals['_RENEWREPLY']._serialized_start=1331
+  _globals['_RENEWREPLY']._serialized_end=1378
+  _globals['_RELEASEREQUEST']._serialized_start=1380
+  _globals['_RELEASEREQUEST']._serialized_end=1426
+  _globals['_RELEASEREPLY']._serialized_start=1428
+  _globals['_RELEASEREPLY']._serialized_end=1442
+  _globals['_SUBMITREQUEST']._serialized_start=1445
+  _globals['_SUBMITREQUEST']._serialized_end=1647
+  _globals['_SUBMITREQUEST_WORKLOADSENTRY']._serialized_start=856
+  _globals['_SUBMITREQUEST_WORKLOADSENTRY']._serialized_end=904
+  _globals['_SUBMITREPLY']._serialized_start=1649
+  _globals['_SUBMITREPLY']._serialized_end=1699
+  _globals['_COLLECTREQUEST']._serialized_start=1701
+  _globals['_COLLECTREQUEST']._serialized_end=1777
+  _globals['_COLLECTREPLY']._serialized_start=1779
+  _globals['_COLLECTREPLY']._serialized_end=1862
+  _globals['_PENDINGREQUEST']._serialized_start=1864
+  _globals['_PENDINGREQUEST']._serialized_end=1893
+  _globals['_PENDINGREPLY']._serialized_start=1896
+  _globals['_PENDINGREPLY']._serialized_end=2066
+  _globals['_PENDINGREPLY_WORKLOADSENTRY']._serialized_start=856
+  _globals['_PENDINGREPLY_WORKLOADSENTRY']._serialized_end=904
+  _globals['_SUBMITJOBREQUEST']._serialized_start=2068
+  _globals['_SUBMITJOBREQUEST']._serialized_end=2117
+  _globals['_SUBMITJOBREPLY']._serialized_start=2119
+  _globals['_SUBMITJOBREPLY']._serialized_end=2166
+  _globals['_CLAIMJOBREQUEST']._serialized_start=2168
+  _globals['_CLAIMJOBREQUEST']._serialized_end=2249
+  _globals['_CLAIMJOBREPLY']._serialized_start=2251
+  _globals['_CLAIMJOBREPLY']._serialized_end=2310
+  _globals['_RENEWJOBREQUEST']._serialized_start=2312
+  _globals['_RENEWJOBREQUEST']._serialized_end=2363
+  _globals['_RENEWJOBREPLY']._serialized_start=2365
+  _globals['_RENEWJOBREPLY']._serialized_end=2411
+  _globals['_RELEASEJOBREQUEST']._serialized_start=2413
+  _globals['_RELEASEJOBREQUEST']._serialized_end=2466
+  _globals['_RELEASEJOBREPLY']._serialized_start=2468
+  _globals['_RELEASEJOBREPLY']._serialized_end=2516
+  _globals['_FINISHJOBREQUEST']._serialized_start=2518
+  _globals['_FINISHJOBREQUEST']._serialized_end=2625
+  _globals['_FINISHJOBREPLY']._serialized_start=2627
+  _globals['_FINISHJOBREPLY']._serialized_end=2674
+  _globals['_CANCELREQUEST']._serialized_start=2676
+  _globals['_CANCELREQUEST']._serialized_end=2720
+  _globals['_CANCELREPLY']._serialized_start=2722
+  _globals['_CANCELREPLY']._serialized_end=2766
+  _globals['_GETJOBREQUEST']._serialized_start=2768
+  _globals['_GETJOBREQUEST']._serialized_end=2796
+  _globals['_GETJOBREPLY']._serialized_start=2798
+  _globals['_GETJOBREPLY']._serialized_end=2842
+  _globals['_LISTJOBSREQUEST']._serialized_start=2844
+  _globals['_LISTJOBSREQUEST']._serialized_end=2915
+  _globals['_LISTJOBSREPLY']._serialized_start=2917
+  _globals['_LISTJOBSREPLY']._serialized_end=2964
+  _globals['_WATCHREQUEST']._serialized_start=2966
+  _globals['_WATCHREQUEST']._serialized_end=3025
+  _globals['_WATCHREPLY']._serialized_start=3028
+  _globals['_WATCHREPLY']._serialized_end=3228
+  _globals['_WATCHREPLY_ERRORSENTRY']._serialized_start=3183
+  _globals['_WATCHREPLY_ERRORSENTRY']._serialized_end=3228
+  _globals['_BESTREQUEST']._serialized_start=3230
+  _globals['_BESTREQUEST']._serialized_end=3279
+  _globals['_BESTREPLY']._serialized_start=3281
+  _globals['_BESTREPLY']._serialized_end=3337
+  _globals['_CANDIDATES']._serialized_start=3339
+  _globals['_CANDIDATES']._serialized_end=3421
+  _globals['_PROMOTEREQUEST']._serialized_start=3423
+  _globals['_PROMOTEREQUEST']._serialized_end=3494
+  _globals['_PROMOTEREPLY']._serialized_start=3496
+  _globals['_PROMOTEREPLY']._serialized_end=3575
+  _globals['_HISTORYREQUEST']._serialized_start=3577
+  _globals['_HISTORYREQUEST']._serialized_end=3659
+  _globals['_HISTORYREPLY']._serialized_start=3662
+  _globals['_HISTORYREPLY']._serialized_end=3853
+  _globals['_HISTORYREPLY_WORKLOADSENTRY']._serialized_start=856
+  _globals['_HISTORYREPLY_WORKLOADSENTRY']._serialized_end=904
+  _globals['_TASKSTATSREQUEST']._serialized_start=3855
+  _globals['_TASKSTATSREQUEST']._serialized_end=3910
+  _globals['_TASKSTATSREPLY']._serialized_start=3912
+  _globals['_TASKSTATSREPLY']._serialized_end=3969
+  _globals['_DEVICESREQUEST']._serialized_start=3971
+  _globals['_DEVICESREQUEST']._serialized_end=3987
+  _globals['_DEVICESREPLY']._serialized_start=3989
+  _globals['_DEVICESREPLY']._serialized_end=4077
+  _globals['_WORKER']._serialized_start=4079
+  _globals['_WORKER']._serialized_end=4145
+  _globals['_FARM']._serialized_start=4148
+  _globals['_FARM']._serialized_end=5558
 # @@protoc_insertion_point(module_scope)

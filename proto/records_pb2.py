@@ -4,106 +4,109 @@
 # source: tunefarm/proto/records.proto
 # Protobuf Python Version: 7.35.1
 """Generated protocol buffer code."""
-
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import descriptor_pool as _descriptor_pool
 from google.protobuf import runtime_version as _runtime_version
 from google.protobuf import symbol_database as _symbol_database
 from google.protobuf.internal import builder as _builder
-
 _runtime_version.ValidateProtobufRuntimeVersion(
-    _runtime_version.Domain.PUBLIC, 7, 35, 1, "", "tunefarm/proto/records.proto"
+    _runtime_version.Domain.PUBLIC,
+    7,
+    35,
+    1,
+    '',
+    'tunefarm/proto/records.proto'
 )
 # @@protoc_insertion_point(imports)
 
 _sym_db = _symbol_database.Default()
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(
-    b'\n\x1ctunefarm/proto/records.proto\x12\x0btunefarm.v1"8\n\x0b\x43onfigValue\x12\x10\n\x06number\x18\x01 \x01(\x12H\x00\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x42\x07\n\x05value"\x82\x01\n\x06\x43onfig\x12/\n\x06values\x18\x01 \x03(\x0b\x32\x1f.tunefarm.v1.Config.ValuesEntry\x1aG\n\x0bValuesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\'\n\x05value\x18\x02 \x01(\x0b\x32\x18.tunefarm.v1.ConfigValue:\x02\x38\x01"+\n\x07TaskKey\x12\x10\n\x08workload\x18\x01 \x01(\t\x12\x0e\n\x06target\x18\x02 \x01(\t"K\n\x08TrialKey\x12\x0b\n\x03job\x18\x01 \x01(\t\x12"\n\x04task\x18\x02 \x01(\x0b\x32\x14.tunefarm.v1.TaskKey\x12\x0e\n\x06number\x18\x03 \x01(\x03"S\n\x07\x42\x65stKey\x12\x10\n\x08workload\x18\x01 \x01(\t\x12\x0e\n\x06target\x18\x02 \x01(\t\x12\x14\n\x0c\x64\x65vice_model\x18\x03 \x01(\t\x12\x10\n\x08protocol\x18\x04 \x01(\t"E\n\x08Workload\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x0f\n\x07summary\x18\x03 \x01(\t\x12\r\n\x05\x66lops\x18\x04 \x01(\x03"B\n\x07JobTask\x12\'\n\x08workload\x18\x01 \x01(\x0b\x32\x15.tunefarm.v1.Workload\x12\x0e\n\x06weight\x18\x02 \x01(\x03":\n\x06\x42udget\x12\x0e\n\x06trials\x18\x01 \x01(\x03\x12\x14\n\x07seconds\x18\x02 \x01(\x01H\x00\x88\x01\x01\x42\n\n\x08_seconds"\xfb\x02\n\x03Job\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06target\x18\x02 \x01(\t\x12#\n\x05tasks\x18\x03 \x03(\x0b\x32\x14.tunefarm.v1.JobTask\x12#\n\x06\x62udget\x18\x04 \x01(\x0b\x32\x13.tunefarm.v1.Budget\x12.\n\x07options\x18\x05 \x03(\x0b\x32\x1d.tunefarm.v1.Job.OptionsEntry\x12$\n\x05state\x18\x06 \x01(\x0e\x32\x15.tunefarm.v1.JobState\x12\x10\n\x08priority\x18\x07 \x01(\x03\x12\x0f\n\x07message\x18\x08 \x01(\t\x12\x12\n\nclaimed_by\x18\t \x01(\t\x12\x13\n\x0b\x63laim_epoch\x18\n \x01(\x03\x12\x14\n\x0c\x63laim_term_s\x18\x0b \x01(\x01\x12\x12\n\ncreated_at\x18\x0c \x01(\x01\x12\x12\n\nupdated_at\x18\r \x01(\x01\x1a.\n\x0cOptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01"\xc7\x02\n\x06\x44\x65vice\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\r\n\x05model\x18\x03 \x01(\t\x12\x0e\n\x06target\x18\x04 \x01(\t\x12\x0e\n\x06worker\x18\x05 \x01(\t\x12\x37\n\nattributes\x18\x06 \x03(\x0b\x32#.tunefarm.v1.Device.AttributesEntry\x12-\n\x05peaks\x18\x07 \x03(\x0b\x32\x1e.tunefarm.v1.Device.PeaksEntry\x12\r\n\x05noise\x18\x08 \x01(\x01\x12\r\n\x05\x65poch\x18\t \x01(\x03\x12\r\n\x05state\x18\n \x01(\t\x1a\x31\n\x0f\x41ttributesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a,\n\nPeaksEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01"\xba\x01\n\rDeviceRequest\x12\x0e\n\x06target\x18\x01 \x01(\t\x12\x14\n\x0c\x64\x65vice_model\x18\x02 \x01(\t\x12>\n\nattributes\x18\x03 \x03(\x0b\x32*.tunefarm.v1.DeviceRequest.AttributesEntry\x12\x10\n\x08priority\x18\x04 \x01(\x03\x1a\x31\n\x0f\x41ttributesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01"z\n\x05Lease\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x02 \x01(\t\x12\x0e\n\x06\x63lient\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x03\x12\x0e\n\x06term_s\x18\x05 \x01(\x01\x12\x10\n\x08\x64\x65\x61\x64line\x18\x06 \x01(\x01\x12\x14\n\x0c\x65nded_reason\x18\x07 \x01(\t"\xb9\x02\n\x0cTrialRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12"\n\x04task\x18\x02 \x01(\x0b\x32\x14.tunefarm.v1.TaskKey\x12\x0e\n\x06number\x18\x03 \x01(\x03\x12#\n\x06\x63onfig\x18\x04 \x01(\x0b\x32\x13.tunefarm.v1.Config\x12\x16\n\tpredicted\x18\x05 \x01(\x01H\x00\x88\x01\x01\x12\x0e\n\x06origin\x18\x06 \x01(\t\x12$\n\x07\x61gainst\x18\x07 \x03(\x0b\x32\x13.tunefarm.v1.Config\x12\x37\n\x07\x62udgets\x18\x08 \x03(\x0b\x32&.tunefarm.v1.TrialRequest.BudgetsEntry\x1a.\n\x0c\x42udgetsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x0c\n\n_predicted"\x18\n\x05Times\x12\x0f\n\x07seconds\x18\x01 \x03(\x01"\x93\x05\n\x05Trial\x12\x0b\n\x03job\x18\x01 \x01(\t\x12"\n\x04task\x18\x02 \x01(\x0b\x32\x14.tunefarm.v1.TaskKey\x12\x0e\n\x06number\x18\x03 \x01(\x03\x12#\n\x06\x63onfig\x18\x04 \x01(\x0b\x32\x13.tunefarm.v1.Config\x12\x0f\n\x07times_s\x18\x05 \x03(\x01\x12%\n\x05\x65rror\x18\x06 \x01(\x0e\x32\x16.tunefarm.v1.ErrorKind\x12\x0f\n\x07message\x18\x07 \x01(\t\x12\x13\n\x0bstderr_tail\x18\x08 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\t \x01(\t\x12\x14\n\x0c\x64\x65vice_model\x18\n \x01(\t\x12\x39\n\x0c\x64\x65vice_state\x18\x0b \x03(\x0b\x32#.tunefarm.v1.Trial.DeviceStateEntry\x12\x10\n\x08protocol\x18\x0c \x01(\t\x12\x18\n\x10\x63ompiler_version\x18\r \x01(\t\x12\x19\n\x11space_fingerprint\x18\x0e \x01(\t\x12\x11\n\tcode_hash\x18\x0f \x01(\t\x12\x16\n\tpredicted\x18\x10 \x01(\x01H\x00\x88\x01\x01\x12\x0e\n\x06origin\x18\x11 \x01(\t\x12\x31\n\x08phases_s\x18\x12 \x03(\x0b\x32\x1f.tunefarm.v1.Trial.PhasesSEntry\x12*\n\x0epaired_times_s\x18\x13 \x03(\x0b\x32\x12.tunefarm.v1.Times\x12\x12\n\ncreated_at\x18\x14 \x01(\x01\x1a\x32\n\x10\x44\x65viceStateEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a.\n\x0cPhasesSEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x0c\n\n_predicted"\xc1\x01\n\x04\x42\x65st\x12!\n\x03key\x18\x01 \x01(\x0b\x32\x14.tunefarm.v1.BestKey\x12!\n\x05trial\x18\x02 \x01(\x0b\x32\x12.tunefarm.v1.Trial\x12\x10\n\x08promoted\x18\x03 \x01(\x08\x12%\n\x07verdict\x18\x04 \x01(\x0e\x32\x14.tunefarm.v1.Verdict\x12!\n\x14speedup_over_default\x18\x05 \x01(\x01H\x00\x88\x01\x01\x42\x17\n\x15_speedup_over_default"K\n\x05\x46ound\x12\x1f\n\x04\x62\x65st\x18\x01 \x01(\x0b\x32\x11.tunefarm.v1.Best\x12!\n\x05match\x18\x02 \x01(\x0e\x32\x12.tunefarm.v1.Match"\x97\x02\n\x05\x46inal\x12!\n\x03key\x18\x01 \x01(\x0b\x32\x14.tunefarm.v1.BestKey\x12)\n\nchallenger\x18\x02 \x01(\x0b\x32\x15.tunefarm.v1.TrialKey\x12-\n\tincumbent\x18\x03 \x01(\x0b\x32\x15.tunefarm.v1.TrialKeyH\x00\x88\x01\x01\x12%\n\x07verdict\x18\x04 \x01(\x0e\x32\x14.tunefarm.v1.Verdict\x12\x14\n\x07speedup\x18\x05 \x01(\x01H\x01\x88\x01\x01\x12!\n\x14speedup_over_default\x18\x06 \x01(\x01H\x02\x88\x01\x01\x42\x0c\n\n_incumbentB\n\n\x08_speedupB\x17\n\x15_speedup_over_default"\xd1\x01\n\x08Progress\x12"\n\x04task\x18\x01 \x01(\x0b\x32\x14.tunefarm.v1.TaskKey\x12\x0f\n\x07summary\x18\x02 \x01(\t\x12\r\n\x05\x66lops\x18\x03 \x01(\x03\x12\x0e\n\x06weight\x18\x04 \x01(\x03\x12\n\n\x02ok\x18\x05 \x01(\x03\x12\x0e\n\x06\x66\x61iled\x18\x06 \x01(\x03\x12\x0f\n\x07pending\x18\x07 \x01(\x03\x12\x13\n\x06\x62\x65st_s\x18\x08 \x01(\x01H\x00\x88\x01\x01\x12\x16\n\tdefault_s\x18\t \x01(\x01H\x01\x88\x01\x01\x42\t\n\x07_best_sB\x0c\n\n_default_s*\xc1\x02\n\tErrorKind\x12\x1a\n\x16\x45RROR_KIND_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x45RROR_KIND_INSTANTIATION\x10\x01\x12\x1a\n\x16\x45RROR_KIND_BUILD_ERROR\x10\x02\x12\x1c\n\x18\x45RROR_KIND_BUILD_TIMEOUT\x10\x03\x12\x1b\n\x17\x45RROR_KIND_WRONG_ANSWER\x10\x04\x12\x18\n\x14\x45RROR_KIND_RUN_ERROR\x10\x05\x12\x18\n\x14\x45RROR_KIND_RUN_CRASH\x10\x06\x12\x1a\n\x16\x45RROR_KIND_RUN_TIMEOUT\x10\x07\x12\x1c\n\x18\x45RROR_KIND_OUT_OF_MEMORY\x10\x08\x12\x1a\n\x16\x45RROR_KIND_DEVICE_LOST\x10\t\x12\x19\n\x15\x45RROR_KIND_LEASE_LOST\x10\n*\x9a\x01\n\x08JobState\x12\x19\n\x15JOB_STATE_UNSPECIFIED\x10\x00\x12\x14\n\x10JOB_STATE_QUEUED\x10\x01\x12\x15\n\x11JOB_STATE_RUNNING\x10\x02\x12\x17\n\x13JOB_STATE_SUCCEEDED\x10\x03\x12\x14\n\x10JOB_STATE_FAILED\x10\x04\x12\x17\n\x13JOB_STATE_CANCELLED\x10\x05*_\n\x07Verdict\x12\x17\n\x13VERDICT_UNSPECIFIED\x10\x00\x12\x12\n\x0eVERDICT_BETTER\x10\x01\x12\x10\n\x0cVERDICT_SAME\x10\x02\x12\x15\n\x11VERDICT_AMBIGUOUS\x10\x03*W\n\x05Match\x12\x15\n\x11MATCH_UNSPECIFIED\x10\x00\x12\x0f\n\x0bMATCH_EXACT\x10\x01\x12\x10\n\x0cMATCH_TARGET\x10\x02\x12\x14\n\x10MATCH_COMPATIBLE\x10\x03\x62\x06proto3'
-)
+
+
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ctunefarm/proto/records.proto\x12\x0btunefarm.v1\"8\n\x0b\x43onfigValue\x12\x10\n\x06number\x18\x01 \x01(\x12H\x00\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x42\x07\n\x05value\"\x82\x01\n\x06\x43onfig\x12/\n\x06values\x18\x01 \x03(\x0b\x32\x1f.tunefarm.v1.Config.ValuesEntry\x1aG\n\x0bValuesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\'\n\x05value\x18\x02 \x01(\x0b\x32\x18.tunefarm.v1.ConfigValue:\x02\x38\x01\"+\n\x07TaskKey\x12\x10\n\x08workload\x18\x01 \x01(\t\x12\x0e\n\x06target\x18\x02 \x01(\t\"K\n\x08TrialKey\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\"\n\x04task\x18\x02 \x01(\x0b\x32\x14.tunefarm.v1.TaskKey\x12\x0e\n\x06number\x18\x03 \x01(\x03\"S\n\x07\x42\x65stKey\x12\x10\n\x08workload\x18\x01 \x01(\t\x12\x0e\n\x06target\x18\x02 \x01(\t\x12\x14\n\x0c\x64\x65vice_model\x18\x03 \x01(\t\x12\x10\n\x08protocol\x18\x04 \x01(\t\"E\n\x08Workload\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x0f\n\x07summary\x18\x03 \x01(\t\x12\r\n\x05\x66lops\x18\x04 \x01(\x03\"B\n\x07JobTask\x12\'\n\x08workload\x18\x01 \x01(\x0b\x32\x15.tunefarm.v1.Workload\x12\x0e\n\x06weight\x18\x02 \x01(\x03\":\n\x06\x42udget\x12\x0e\n\x06trials\x18\x01 \x01(\x03\x12\x14\n\x07seconds\x18\x02 \x01(\x01H\x00\x88\x01\x01\x42\n\n\x08_seconds\"\xfb\x02\n\x03Job\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06target\x18\x02 \x01(\t\x12#\n\x05tasks\x18\x03 \x03(\x0b\x32\x14.tunefarm.v1.JobTask\x12#\n\x06\x62udget\x18\x04 \x01(\x0b\x32\x13.tunefarm.v1.Budget\x12.\n\x07options\x18\x05 \x03(\x0b\x32\x1d.tunefarm.v1.Job.OptionsEntry\x12$\n\x05state\x18\x06 \x01(\x0e\x32\x15.tunefarm.v1.JobState\x12\x10\n\x08priority\x18\x07 \x01(\x03\x12\x0f\n\x07message\x18\x08 \x01(\t\x12\x12\n\nclaimed_by\x18\t \x01(\t\x12\x13\n\x0b\x63laim_epoch\x18\n \x01(\x03\x12\x14\n\x0c\x63laim_term_s\x18\x0b \x01(\x01\x12\x12\n\ncreated_at\x18\x0c \x01(\x01\x12\x12\n\nupdated_at\x18\r \x01(\x01\x1a.\n\x0cOptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xc7\x02\n\x06\x44\x65vice\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\r\n\x05model\x18\x03 \x01(\t\x12\x0e\n\x06target\x18\x04 \x01(\t\x12\x0e\n\x06worker\x18\x05 \x01(\t\x12\x37\n\nattributes\x18\x06 \x03(\x0b\x32#.tunefarm.v1.Device.AttributesEntry\x12-\n\x05peaks\x18\x07 \x03(\x0b\x32\x1e.tunefarm.v1.Device.PeaksEntry\x12\r\n\x05noise\x18\x08 \x01(\x01\x12\r\n\x05\x65poch\x18\t \x01(\x03\x12\r\n\x05state\x18\n \x01(\t\x1a\x31\n\x0f\x41ttributesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a,\n\nPeaksEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\xba\x01\n\rDeviceRequest\x12\x0e\n\x06target\x18\x01 \x01(\t\x12\x14\n\x0c\x64\x65vice_model\x18\x02 \x01(\t\x12>\n\nattributes\x18\x03 \x03(\x0b\x32*.tunefarm.v1.DeviceRequest.AttributesEntry\x12\x10\n\x08priority\x18\x04 \x01(\x03\x1a\x31\n\x0f\x41ttributesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"z\n\x05Lease\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x02 \x01(\t\x12\x0e\n\x06\x63lient\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x03\x12\x0e\n\x06term_s\x18\x05 \x01(\x01\x12\x10\n\x08\x64\x65\x61\x64line\x18\x06 \x01(\x01\x12\x14\n\x0c\x65nded_reason\x18\x07 \x01(\t\"\xb9\x02\n\x0cTrialRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\"\n\x04task\x18\x02 \x01(\x0b\x32\x14.tunefarm.v1.TaskKey\x12\x0e\n\x06number\x18\x03 \x01(\x03\x12#\n\x06\x63onfig\x18\x04 \x01(\x0b\x32\x13.tunefarm.v1.Config\x12\x16\n\tpredicted\x18\x05 \x01(\x01H\x00\x88\x01\x01\x12\x0e\n\x06origin\x18\x06 \x01(\t\x12$\n\x07\x61gainst\x18\x07 \x03(\x0b\x32\x13.tunefarm.v1.Config\x12\x37\n\x07\x62udgets\x18\x08 \x03(\x0b\x32&.tunefarm.v1.TrialRequest.BudgetsEntry\x1a.\n\x0c\x42udgetsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x0c\n\n_predicted\"\x18\n\x05Times\x12\x0f\n\x07seconds\x18\x01 \x03(\x01\"\x93\x05\n\x05Trial\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\"\n\x04task\x18\x02 \x01(\x0b\x32\x14.tunefarm.v1.TaskKey\x12\x0e\n\x06number\x18\x03 \x01(\x03\x12#\n\x06\x63onfig\x18\x04 \x01(\x0b\x32\x13.tunefarm.v1.Config\x12\x0f\n\x07times_s\x18\x05 \x03(\x01\x12%\n\x05\x65rror\x18\x06 \x01(\x0e\x32\x16.tunefarm.v1.ErrorKind\x12\x0f\n\x07message\x18\x07 \x01(\t\x12\x13\n\x0bstderr_tail\x18\x08 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\t \x01(\t\x12\x14\n\x0c\x64\x65vice_model\x18\n \x01(\t\x12\x39\n\x0c\x64\x65vice_state\x18\x0b \x03(\x0b\x32#.tunefarm.v1.Trial.DeviceStateEntry\x12\x10\n\x08protocol\x18\x0c \x01(\t\x12\x18\n\x10\x63ompiler_version\x18\r \x01(\t\x12\x19\n\x11space_fingerprint\x18\x0e \x01(\t\x12\x11\n\tcode_hash\x18\x0f \x01(\t\x12\x16\n\tpredicted\x18\x10 \x01(\x01H\x00\x88\x01\x01\x12\x0e\n\x06origin\x18\x11 \x01(\t\x12\x31\n\x08phases_s\x18\x12 \x03(\x0b\x32\x1f.tunefarm.v1.Trial.PhasesSEntry\x12*\n\x0epaired_times_s\x18\x13 \x03(\x0b\x32\x12.tunefarm.v1.Times\x12\x12\n\ncreated_at\x18\x14 \x01(\x01\x1a\x32\n\x10\x44\x65viceStateEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a.\n\x0cPhasesSEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x0c\n\n_predicted\"\xc1\x01\n\x04\x42\x65st\x12!\n\x03key\x18\x01 \x01(\x0b\x32\x14.tunefarm.v1.BestKey\x12!\n\x05trial\x18\x02 \x01(\x0b\x32\x12.tunefarm.v1.Trial\x12\x10\n\x08promoted\x18\x03 \x01(\x08\x12%\n\x07verdict\x18\x04 \x01(\x0e\x32\x14.tunefarm.v1.Verdict\x12!\n\x14speedup_over_default\x18\x05 \x01(\x01H\x00\x88\x01\x01\x42\x17\n\x15_speedup_over_default\"K\n\x05\x46ound\x12\x1f\n\x04\x62\x65st\x18\x01 \x01(\x0b\x32\x11.tunefarm.v1.Best\x12!\n\x05match\x18\x02 \x01(\x0e\x32\x12.tunefarm.v1.Match\"\x97\x02\n\x05\x46inal\x12!\n\x03key\x18\x01 \x01(\x0b\x32\x14.tunefarm.v1.BestKey\x12)\n\nchallenger\x18\x02 \x01(\x0b\x32\x15.tunefarm.v1.TrialKey\x12-\n\tincumbent\x18\x03 \x01(\x0b\x32\x15.tunefarm.v1.TrialKeyH\x00\x88\x01\x01\x12%\n\x07verdict\x18\x04 \x01(\x0e\x32\x14.tunefarm.v1.Verdict\x12\x14\n\x07speedup\x18\x05 \x01(\x01H\x01\x88\x01\x01\x12!\n\x14speedup_over_default\x18\x06 \x01(\x01H\x02\x88\x01\x01\x42\x0c\n\n_incumbentB\n\n\x08_speedupB\x17\n\x15_speedup_over_default\"\xd1\x01\n\x08Progress\x12\"\n\x04task\x18\x01 \x01(\x0b\x32\x14.tunefarm.v1.TaskKey\x12\x0f\n\x07summary\x18\x02 \x01(\t\x12\r\n\x05\x66lops\x18\x03 \x01(\x03\x12\x0e\n\x06weight\x18\x04 \x01(\x03\x12\n\n\x02ok\x18\x05 \x01(\x03\x12\x0e\n\x06\x66\x61iled\x18\x06 \x01(\x03\x12\x0f\n\x07pending\x18\x07 \x01(\x03\x12\x13\n\x06\x62\x65st_s\x18\x08 \x01(\x01H\x00\x88\x01\x01\x12\x16\n\tdefault_s\x18\t \x01(\x01H\x01\x88\x01\x01\x42\t\n\x07_best_sB\x0c\n\n_default_s*\xc1\x02\n\tErrorKind\x12\x1a\n\x16\x45RROR_KIND_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x45RROR_KIND_INSTANTIATION\x10\x01\x12\x1a\n\x16\x45RROR_KIND_BUILD_ERROR\x10\x02\x12\x1c\n\x18\x45RROR_KIND_BUILD_TIMEOUT\x10\x03\x12\x1b\n\x17\x45RROR_KIND_WRONG_ANSWER\x10\x04\x12\x18\n\x14\x45RROR_KIND_RUN_ERROR\x10\x05\x12\x18\n\x14\x45RROR_KIND_RUN_CRASH\x10\x06\x12\x1a\n\x16\x45RROR_KIND_RUN_TIMEOUT\x10\x07\x12\x1c\n\x18\x45RROR_KIND_OUT_OF_MEMORY\x10\x08\x12\x1a\n\x16\x45RROR_KIND_DEVICE_LOST\x10\t\x12\x19\n\x15\x45RROR_KIND_LEASE_LOST\x10\n*\x9a\x01\n\x08JobState\x12\x19\n\x15JOB_STATE_UNSPECIFIED\x10\x00\x12\x14\n\x10JOB_STATE_QUEUED\x10\x01\x12\x15\n\x11JOB_STATE_RUNNING\x10\x02\x12\x17\n\x13JOB_STATE_SUCCEEDED\x10\x03\x12\x14\n\x10JOB_STATE_FAILED\x10\x04\x12\x17\n\x13JOB_STATE_CANCELLED\x10\x05*_\n\x07Verdict\x12\x17\n\x13VERDICT_UNSPECIFIED\x10\x00\x12\x12\n\x0eVERDICT_BETTER\x10\x01\x12\x10\n\x0cVERDICT_SAME\x10\x02\x12\x15\n\x11VERDICT_AMBIGUOUS\x10\x03*W\n\x05Match\x12\x15\n\x11MATCH_UNSPECIFIED\x10\x00\x12\x0f\n\x0bMATCH_EXACT\x10\x01\x12\x10\n\x0cMATCH_TARGET\x10\x02\x12\x14\n\x10MATCH_COMPATIBLE\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
-_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, "tunefarm.proto.records_pb2", _globals)
+_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'tunefarm.proto.records_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-    DESCRIPTOR._loaded_options = None
-    _globals["_CONFIG_VALUESENTRY"]._loaded_options = None
-    _globals["_CONFIG_VALUESENTRY"]._serialized_options = b"8\001"
-    _globals["_JOB_OPTIONSENTRY"]._loaded_options = None
-    _globals["_JOB_OPTIONSENTRY"]._serialized_options = b"8\001"
-    _globals["_DEVICE_ATTRIBUTESENTRY"]._loaded_options = None
-    _globals["_DEVICE_ATTRIBUTESENTRY"]._serialized_options = b"8\001"
-    _globals["_DEVICE_PEAKSENTRY"]._loaded_options = None
-    _globals["_DEVICE_PEAKSENTRY"]._serialized_options = b"8\001"
-    _globals["_DEVICEREQUEST_ATTRIBUTESENTRY"]._loaded_options = None
-    _globals["_DEVICEREQUEST_ATTRIBUTESENTRY"]._serialized_options = b"8\001"
-    _globals["_TRIALREQUEST_BUDGETSENTRY"]._loaded_options = None
-    _globals["_TRIALREQUEST_BUDGETSENTRY"]._serialized_options = b"8\001"
-    _globals["_TRIAL_DEVICESTATEENTRY"]._loaded_options = None
-    _globals["_TRIAL_DEVICESTATEENTRY"]._serialized_options = b"8\001"
-    _globals["_TRIAL_PHASESSENTRY"]._loaded_options = None
-    _globals["_TRIAL_PHASESSENTRY"]._serialized_options = b"8\001"
-    _globals["_ERRORKIND"]._serialized_start = 3439
-    _globals["_ERRORKIND"]._serialized_end = 3760
-    _globals["_JOBSTATE"]._serialized_start = 3763
-    _globals["_JOBSTATE"]._serialized_end = 3917
-    _globals["_VERDICT"]._serialized_start = 3919
-    _globals["_VERDICT"]._serialized_end = 4014
-    _globals["_MATCH"]._serialized_start = 4016
-    _globals["_MATCH"]._serialized_end = 4103
-    _globals["_CONFIGVALUE"]._serialized_start = 45
-    _globals["_CONFIGVALUE"]._serialized_end = 101
-    _globals["_CONFIG"]._serialized_start = 104
-    _globals["_CONFIG"]._serialized_end = 234
-    _globals["_CONFIG_VALUESENTRY"]._serialized_start = 163
-    _globals["_CONFIG_VALUESENTRY"]._serialized_end = 234
-    _globals["_TASKKEY"]._serialized_start = 236
-    _globals["_TASKKEY"]._serialized_end = 279
-    _globals["_TRIALKEY"]._serialized_start = 281
-    _globals["_TRIALKEY"]._serialized_end = 356
-    _globals["_BESTKEY"]._serialized_start = 358
-    _globals["_BESTKEY"]._serialized_end = 441
-    _globals["_WORKLOAD"]._serialized_start = 443
-    _globals["_WORKLOAD"]._serialized_end = 512
-    _globals["_JOBTASK"]._serialized_start = 514
-    _globals["_JOBTASK"]._serialized_end = 580
-    _globals["_BUDGET"]._serialized_start = 582
-    _globals["_BUDGET"]._serialized_end = 640
-    _globals["_JOB"]._serialized_start = 643
-    _globals["_JOB"]._serialized_end = 1022
-    _globals["_JOB_OPTIONSENTRY"]._serialized_start = 976
-    _globals["_JOB_OPTIONSENTRY"]._serialized_end = 1022
-    _globals["_DEVICE"]._serialized_start = 1025
-    _globals["_DEVICE"]._serialized_end = 1352
-    _globals["_DEVICE_ATTRIBUTESENTRY"]._serialized_start = 1257
-    _globals["_DEVICE_ATTRIBUTESENTRY"]._serialized_end = 1306
-    _globals["_DEVICE_PEAKSENTRY"]._serialized_start = 1308
-    _globals["_DEVICE_PEAKSENTRY"]._serialized_end = 1352
-    _globals["_DEVICEREQUEST"]._serialized_start = 1355
-    _globals["_DEVICEREQUEST"]._serialized_end = 1541
-    _globals["_DEVICEREQUEST_ATTRIBUTESENTRY"]._serialized_start = 1257
-    _globals["_DEVICEREQUEST_ATTRIBUTESENTRY"]._serialized_end = 1306
-    _globals["_LEASE"]._serialized_start = 1543
-    _globals["_LEASE"]._serialized_end = 1665
-    _globals["_TRIALREQUEST"]._serialized_start = 1668
-    _globals["_TRIALREQUEST"]._serialized_end = 1981
-    _globals["_TRIALREQUEST_BUDGETSENTRY"]._serialized_start = 1921
-    _globals["_TRIALREQUEST_BUDGETSENTRY"]._serialized_end = 1967
-    _globals["_TIMES"]._serialized_start = 1983
-    _globals["_TIMES"]._serialized_end = 2007
-    _globals["_TRIAL"]._serialized_start = 2010
-    _globals["_TRIAL"]._serialized_end = 2669
-    _globals["_TRIAL_DEVICESTATEENTRY"]._serialized_start = 2557
-    _globals["_TRIAL_DEVICESTATEENTRY"]._serialized_end = 2607
-    _globals["_TRIAL_PHASESSENTRY"]._serialized_start = 2609
-    _globals["_TRIAL_PHASESSENTRY"]._serialized_end = 2655
-    _globals["_BEST"]._serialized_start = 2672
-    _globals["_BEST"]._serialized_end = 2865
-    _globals["_FOUND"]._serialized_start = 2867
-    _globals["_FOUND"]._serialized_end = 2942
-    _globals["_FINAL"]._serialized_start = 2945
-    _globals["_FINAL"]._serialized_end = 3224
-    _globals["_PROGRESS"]._serialized_start = 3227
-    _globals["_PROGRESS"]._serialized_end = 3436
+  DESCRIPTOR._loaded_options = None
+  _globals['_CONFIG_VALUESENTRY']._loaded_options = None
+  _globals['_CONFIG_VALUESENTRY']._serialized_options = b'8\001'
+  _globals['_JOB_OPTIONSENTRY']._loaded_options = None
+  _globals['_JOB_OPTIONSENTRY']._serialized_options = b'8\001'
+  _globals['_DEVICE_ATTRIBUTESENTRY']._loaded_options = None
+  _globals['_DEVICE_ATTRIBUTESENTRY']._serialized_options = b'8\001'
+  _globals['_DEVICE_PEAKSENTRY']._loaded_options = None
+  _globals['_DEVICE_PEAKSENTRY']._serialized_options = b'8\001'
+  _globals['_DEVICEREQUEST_ATTRIBUTESENTRY']._loaded_options = None
+  _globals['_DEVICEREQUEST_ATTRIBUTESENTRY']._serialized_options = b'8\001'
+  _globals['_TRIALREQUEST_BUDGETSENTRY']._loaded_options = None
+  _globals['_TRIALREQUEST_BUDGETSENTRY']._serialized_options = b'8\001'
+  _globals['_TRIAL_DEVICESTATEENTRY']._loaded_options = None
+  _globals['_TRIAL_DEVICESTATEENTRY']._serialized_options = b'8\001'
+  _globals['_TRIAL_PHASESSENTRY']._loaded_options = None
+  _globals['_TRIAL_PHASESSENTRY']._serialized_options = b'8\001'
+  _globals['_ERRORKIND']._serialized_start=3439
+  _globals['_ERRORKIND']._serialized_end=3760
+  _globals['_JOBSTATE']._serialized_start=3763
+  _globals['_JOBSTATE']._serialized_end=3917
+  _globals['_VERDICT']._serialized_start=3919
+  _globals['_VERDICT']._serialized_end=4014
+  _globals['_MATCH']._serialized_start=4016
+  _globals['_MATCH']._serialized_end=4103
+  _globals['_CONFIGVALUE']._serialized_start=45
+  _globals['_CONFIGVALUE']._serialized_end=101
+  _globals['_CONFIG']._serialized_start=104
+  _globals['_CONFIG']._serialized_end=234
+  _globals['_CONFIG_VALUESENTRY']._serialized_start=163
+  _globals['_CONFIG_VALUESENTRY']._serialized_end=234
+  _globals['_TASKKEY']._serialized_start=236
+  _globals['_TASKKEY']._serialized_end=279
+  _globals['_TRIALKEY']._serialized_start=281
+  _globals['_TRIALKEY']._serialized_end=356
+  _globals['_BESTKEY']._serialized_start=358
+  _globals['_BESTKEY']._serialized_end=441
+  _globals['_WORKLOAD']._serialized_start=443
+  _globals['_WORKLOAD']._serialized_end=512
+  _globals['_JOBTASK']._serialized_start=514
+  _globals['_JOBTASK']._serialized_end=580
+  _globals['_BUDGET']._serialized_start=582
+  _globals['_BUDGET']._serialized_end=640
+  _globals['_JOB']._serialized_start=643
+  _globals['_JOB']._serialized_end=1022
+  _globals['_JOB_OPTIONSENTRY']._serialized_start=976
+  _globals['_JOB_OPTIONSENTRY']._serialized_end=1022
+  _globals['_DEVICE']._serialized_start=1025
+  _globals['_DEVICE']._serialized_end=1352
+  _globals['_DEVICE_ATTRIBUTESENTRY']._serialized_start=1257
+  _globals['_DEVICE_ATTRIBUTESENTRY']._serialized_end=1306
+  _globals['_DEVICE_PEAKSENTRY']._serialized_start=1308
+  _globals['_DEVICE_PEAKSENTRY']._serialized_end=1352
+  _globals['_DEVICEREQUEST']._serialized_start=1355
+  _globals['_DEVICEREQUEST']._serialized_end=1541
+  _globals['_DEVICEREQUEST_ATTRIBUTESENTRY']._serialized_start=1257
+  _globals['_DEVICEREQUEST_ATTRIBUTESENTRY']._serialized_end=1306
+  _globals['_LEASE']._serialized_start=1543
+  _globals['_LEASE']._serialized_end=1665
+  _globals['_TRIALREQUEST']._serialized_start=1668
+  _globals['_TRIALREQUEST']._serialized_end=1981
+  _globals['_TRIALREQUEST_BUDGETSENTRY']._serialized_start=1921
+  _globals['_TRIALREQUEST_BUDGETSENTRY']._serialized_end=1967
+  _globals['_TIMES']._serialized_start=1983
+  _globals['_TIMES']._serialized_end=2007
+  _globals['_TRIAL']._serialized_start=2010
+  _globals['_TRIAL']._serialized_end=2669
+  _globals['_TRIAL_DEVICESTATEENTRY']._serialized_start=2557
+  _globals['_TRIAL_DEVICESTATEENTRY']._serialized_end=2607
+  _globals['_TRIAL_PHASESSENTRY']._serialized_start=2609
+  _globals['_TRIAL_PHASESSENTRY']._serialized_end=2655
+  _globals['_BEST']._serialized_start=2672
+  _globals['_BEST']._serialized_end=2865
+  _globals['_FOUND']._serialized_start=2867
+  _globals['_FOUND']._serialized_end=2942
+  _globals['_FINAL']._serialized_start=2945
+  _globals['_FINAL']._serialized_end=3224
+  _globals['_PROGRESS']._serialized_start=3227
+  _globals['_PROGRESS']._serialized_end=3436
 # @@protoc_insertion_point(module_scope)

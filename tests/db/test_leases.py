@@ -1,0 +1,412 @@
+"""Leases, incarnations and the queue of candidates: fencing, delivery, quarantine."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+from sqlalchemy import select
+from sqlalchemy.exc import IntegrityError
+from tunefarm.db import jobs, leases, queue, trials
+from tunefarm.db.errors import StaleClaim, StaleIncarnation, StaleLease, UnknownRecord
+from tunefarm.db.models import LEASES
+from tunefarm.db.records import (
+    Budget,
+    Device,
+    ErrorKind,
+    Held,
+    Job,
+    JobState,
+    JobTask,
+    Lease,
+    Result,
+    TaskKey,
+    Trial,
+    TrialRequest,
+    Work,
+    WorkloadRecord,
+)
+from tunefarm.db.store import Store
+
+MakeWorkload = Callable[[str], WorkloadRecord]
+
+
+def device(name: str = "d1") -> Device:
+    return Device(name, "sim", "Sim 1", "sim", "w1")
+
+
+def enlist(store: Store, incarnation: str = "i1", names: tuple[str, ...] = ("d1",)) -> None:
+    with store.writing() as connection:
+        leases.enlist(connection, "w1", incarnation, "0.1")
+        leases.register(connection, "w1", [device(name) for name in names])
+
+
+def grant(store: Store, request: str, *, name: str = "d1", job: str = "") -> Lease:
+    with store.writing() as connection:
+        return leases.grant(connection, name, client="c", job=job, request_id=request, term_s=10.0)
+
+
+def candidate(number: int, job: str = "job") -> TrialRequest:
+    return TrialRequest(job, TaskKey("k" * 64, "sim"), number, {"sketch": "s", "x": number}, "text")
+
+
+def submit(store: Store, lease: Lease, *numbers: int, job: str = "job") -> int:
+    with store.writing() as connection:
+        wanted = [candidate(number, job) for number in numbers]
+        return len(queue.submit(connection, lease.id, lease.epoch, wanted))
+
+
+def deliver(
+    store: Store, incarnation: str, held: tuple[Work, ...] = (), capacity: int = 4
+) -> tuple[Work, ...]:
+    holding = {Held(queue.request_key(work.request), work.lease, work.epoch) for work in held}
+    with store.writing() as connection:
+        line = queue.wanted(connection, "d1", incarnation, 100)
+        chosen = queue.choose(line, holding, incarnation, capacity)
+        return tuple(queue.deliver(connection, chosen, incarnation))
+
+
+def measured(work: Work, seconds: float = 1e-3) -> Result:
+    request = work.request
+    trial = Trial(request.job, request.task, request.number, request.config, (seconds,))
+    return Result(work.lease, work.epoch, trial)
+
+
+def report(store: Store, *results: Result, worker: str = "w1") -> tuple[int, list[str]]:
+    with store.writing() as connection:
+        accepted, refused = queue.store(connection, worker, results)
+    return len(accepted), [refusal.reason for refusal in refused]
+
+
+def numbers(works: tuple[Work, ...]) -> list[int]:
+    return [work.request.number for work in works]
+
+
+# --- leases -------------------------------------------------------------------------------------
+
+
+def test_the_database_allows_one_live_lease_a_device(store: Store) -> None:
+    enlist(store)
+    lease = grant(store, "r1")
+    with pytest.raises(StaleLease, match="device d1 is leased"):
+        grant(store, "r2")
+    with store.writing() as connection:
+        row = connection.execute(select(LEASES).where(LEASES.c.id == lease.id)).one()
+        copy = {**row._mapping, "id": "other", "request_id": "r3", "epoch": 7}
+        with pytest.raises(IntegrityError):
+            connection.execute(LEASES.insert().values(copy))
+
+
+def test_epochs_rise_and_old_ones_are_refused(store: Store) -> None:
+    enlist(store)
+    first = grant(store, "r1")
+    assert grant(store, "r1") == first, "the same request again gets the same lease"
+    with store.writing() as connection:
+        assert leases.end(connection, first.id, "released") == "d1"
+        assert leases.end(connection, first.id, "released") is None
+    second = grant(store, "r2")
+    assert second.epoch == first.epoch + 1
+    for lease, epoch, why in (
+        (first.id, first.epoch, "has ended: released"),
+        (second.id, first.epoch, "has epoch 2, the write has 1"),
+        ("none", 1, "there is no lease none"),
+    ):
+        with store.reading() as connection, pytest.raises(StaleLease, match=why):
+            leases.check(connection, lease, epoch)
+
+
+def test_a_replaced_incarnation_stays_replaced(store: Store) -> None:
+    with store.writing() as connection:
+        assert leases.enlist(connection, "w1", "i1", "0.1")
+        assert not leases.enlist(connection, "w1", "i1", "0.1")
+        assert leases.enlist(connection, "w1", "i2", "0.1")
+        with pytest.raises(StaleIncarnation, match="a newer process of worker w1"):
+            leases.enlist(connection, "w1", "i1", "0.1")
+        assert not leases.enlist(connection, "w1", "i2", "0.1")
+
+
+# --- the queue ----------------------------------------------------------------------------------
+
+
+def test_a_candidate_goes_through_once(store: Store) -> None:
+    enlist(store)
+    lease = grant(store, "r1")
+    assert submit(store, lease, 0, 1, 2) == 0
+    assert submit(store, lease, 1, 2, 3) == 0
+    works = deliver(store, "i1")
+    assert numbers(works) == [0, 1, 2, 3]
+    assert report(store, measured(works[0]), measured(works[1])) == (2, [])
+    assert report(store, measured(works[1], 5.0)) == (1, []), "a repeated report is accepted"
+    assert [t.median_s for t in store.trials_of("job").trials] == [1e-3, 1e-3]
+    assert submit(store, lease, 0, 1, 2) == 2, "measured trials are not queued again"
+    assert deliver(store, "i1", works[2:]) == ()
+
+
+def test_capacity_and_lost_replies(store: Store) -> None:
+    enlist(store)
+    submit(store, grant(store, "r1"), *range(6))
+    works = deliver(store, "i1", capacity=2)
+    assert numbers(works) == [0, 1]
+    assert deliver(store, "i1", capacity=2) == works, "a lost reply is repeated"
+    more = deliver(store, "i1", works, capacity=3)
+    assert numbers(more) == [2]
+    with store.reading() as connection:
+        attempts = [q.attempts for q in queue.wanted(connection, "d1", "i1", 9)]
+    assert attempts == [1, 1, 1, 0, 0, 0]
+
+
+def test_results_are_fenced(store: Store) -> None:
+    enlist(store)
+    lease = grant(store, "r1", job="job")
+    submit(store, lease, 0, 1)
+    work, _ = deliver(store, "i1")
+    wrong_epoch = replace(measured(work), epoch=lease.epoch + 1)
+    wrong_lease = replace(measured(work), lease="none")
+    unasked = replace(measured(work), trial=replace(measured(work).trial, number=9))
+    stored, reasons = report(store, wrong_epoch, wrong_lease, unasked)
+    assert stored == 0
+    assert ["has epoch" in reasons[0], "no lease" in reasons[1], "not wanted" in reasons[2]]
+    assert "another worker" in report(store, measured(work), worker="w2")[1][0]
+    with store.writing() as connection:
+        leases.end(connection, lease.id, "expired")
+    assert "has ended: expired" in report(store, measured(work))[1][0]
+    assert store.count_trials() == 0
+    with pytest.raises(StaleLease, match="has ended: expired"):
+        submit(store, lease, 2)
+
+
+def test_orphans_wait_for_the_jobs_next_lease(store: Store) -> None:
+    enlist(store, names=("d1", "d2"))
+    first = grant(store, "r1", job="job")
+    submit(store, first, 0, 1)
+    before = deliver(store, "i1")
+    with store.writing() as connection:
+        leases.end(connection, first.id, "expired")
+    assert deliver(store, "i1") == ()
+    grant(store, "r2", name="d2", job="other job")
+    grant(store, "r3", job="job")
+    after = deliver(store, "i1")
+    assert numbers(after) == [0, 1]
+    assert report(store, measured(before[0]))[0] == 0, "the old lease cannot answer"
+    assert report(store, *(measured(work) for work in after)) == (2, [])
+
+
+def test_an_orphan_takes_the_new_request(store: Store) -> None:
+    enlist(store)
+    first = grant(store, "r1", job="job")
+    submit(store, first, 0)
+    with store.writing() as connection:
+        leases.end(connection, first.id, "expired")
+    second = grant(store, "r2")
+    changed = replace(candidate(0), config={"sketch": "other"})
+    with store.writing() as connection:
+        queue.submit(connection, second.id, second.epoch, [changed])
+    assert deliver(store, "i1")[0].request.config == {"sketch": "other"}
+
+
+def test_a_lease_works_for_its_job_only(store: Store) -> None:
+    enlist(store)
+    lease = grant(store, "r1", job="job")
+    with pytest.raises(StaleLease, match="works for job job, not for job other"):
+        submit(store, lease, 0, job="other")
+
+
+def test_suspects_are_measured_alone_and_a_killer_is_quarantined(store: Store) -> None:
+    enlist(store)
+    submit(store, grant(store, "r1"), *range(4))
+    killer = 1
+    assert numbers(deliver(store, "i1")) == [0, 1, 2, 3], "this process dies measuring"
+    finished: list[int] = []
+    for incarnation in ("i2", "i3", "i4", "i5"):
+        enlist(store, incarnation)
+        for _ in range(8):
+            works = deliver(store, incarnation)
+            if not works or killer in numbers(works):
+                break
+            assert len(works) == 1, "a suspect is alone"
+            assert deliver(store, incarnation, works) == (), "and nothing joins it"
+            report(store, measured(works[0]))
+            finished += numbers(works)
+    assert finished == [0, 2, 3]
+    (failed,) = [t for t in store.trials_of("job").trials if not t.ok]
+    assert (failed.number, failed.error) == (killer, ErrorKind.RUN_CRASH)
+    assert failed.message.startswith("its worker died 3 times")
+    assert failed.device_model == "Sim 1"
+
+
+def test_a_lost_device_blames_what_it_held(store: Store) -> None:
+    enlist(store)
+    for reason, attempts in ((leases.DEVICE_LOST, 1), ("expired", 1)):
+        lease = grant(store, f"r {reason}", job="job")
+        submit(store, lease, 0)
+        deliver(store, f"i {reason}")
+        with store.writing() as connection:
+            leases.end(connection, lease.id, reason)
+            (request,) = connection.execute(select(queue.REQUESTS.c.attempts)).scalars()
+        assert request == attempts
+
+
+# --- jobs ---------------------------------------------------------------------------------------
+
+
+def queue_job(store: Store, name: str, priority: int = 0) -> Job:
+    task = JobTask(WorkloadRecord("k" * 64, "text"), 1)
+    with store.writing() as connection:
+        return jobs.submit(
+            connection, Job(name, "sim", (task,), Budget(9), {"seed": "1"}, priority=priority)
+        )
+
+
+def claim(store: Store, request: str, job: str = "") -> Job | None:
+    with store.writing() as connection:
+        return jobs.claim(connection, f"tuner {request}", request, job)
+
+
+def test_jobs_are_claimed_by_priority_then_age(store: Store) -> None:
+    for name, priority in (("a", 0), ("b", 5), ("c", 5)):
+        queue_job(store, name, priority)
+    claimed = [claim(store, str(n)) for n in range(4)]
+    assert [job.id if job else None for job in claimed] == ["b", "c", "a", None]
+    again = claim(store, "0")
+    assert again == claimed[0], "a repeated claim gets its own job"
+
+
+def test_a_claim_fences_its_predecessor(store: Store) -> None:
+    enlist(store)
+    queue_job(store, "job")
+    first = claim(store, "1")
+    assert first is not None
+    lease = grant(store, "r1", job="job")
+    with store.writing() as connection:
+        jobs.release(connection, "job", first.claim_epoch)
+    second = claim(store, "2")
+    assert second is not None
+    assert second.claim_epoch == first.claim_epoch + 1
+    with store.writing() as connection:
+        with pytest.raises(StaleClaim, match="is claimed by tuner 2"):
+            jobs.finish(connection, "job", first.claim_epoch, JobState.SUCCEEDED, "")
+        with pytest.raises(StaleLease):
+            leases.check(connection, lease.id, lease.epoch)
+        done = jobs.finish(connection, "job", second.claim_epoch, JobState.SUCCEEDED, "ok")
+        assert (done.state, done.message) == (JobState.SUCCEEDED, "ok")
+        again = jobs.finish(connection, "job", second.claim_epoch, JobState.SUCCEEDED, "ok")
+        assert again == done
+        assert jobs.cancel(connection, "job", "late").state is JobState.SUCCEEDED
+
+
+def test_cancelling_ends_leases_and_empties_the_queue(store: Store) -> None:
+    enlist(store)
+    queue_job(store, "job")
+    running = claim(store, "1")
+    assert running is not None
+    lease = grant(store, "r1", job="job")
+    submit(store, lease, 0, 1)
+    with store.writing() as connection:
+        jobs.cancel(connection, "job", "not needed")
+        assert queue.pending(connection, "job") == ()
+        with pytest.raises(StaleClaim, match="is cancelled, not running: not needed"):
+            jobs.check_claim(connection, "job", running.claim_epoch)
+    with pytest.raises(StaleClaim, match="job job is over"):
+        claim(store, "2", "job")
+    with pytest.raises(UnknownRecord, match="there is no job none"):
+        claim(store, "3", "none")
+
+
+def test_equal_tasks_of_a_job_are_one(store: Store, workload: MakeWorkload) -> None:
+    tasks = (JobTask(workload("a"), 2), JobTask(workload("b"), 1), JobTask(workload("a"), 3))
+    with store.writing() as connection:
+        job = jobs.submit(connection, Job("job", "sim", tasks, Budget(9)))
+        assert jobs.submit(connection, Job("job", "other", (), Budget(1))) == job
+    assert [(t.workload.text, t.weight) for t in job.tasks] == [("a", 5), ("b", 1)]
+    assert store.jobs([JobState.QUEUED]) == (job,)
+    assert store.jobs([JobState.FAILED]) == ()
+
+
+# --- a state machine ----------------------------------------------------------------------------
+
+
+class LeaseMachine(RuleBasedStateMachine):
+    """Grants, ends, restarts of workers, deliveries and reports in any order: no device has two
+    live leases, no stale write gets through, no trial is stored twice, none is forgotten."""
+
+    held = Bundle("held")
+    granted = Bundle("granted")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory()
+        self.store = Store.open(f"{self.folder.name}/farm.db")
+        self.incarnation = 0
+        self.requests = 0
+        self.live: dict[str, Lease] = {}
+        self.submitted: set[int] = set()
+        self.restart()
+
+    def teardown(self) -> None:
+        self.store.close()
+        self.folder.cleanup()
+
+    @rule()
+    def restart(self) -> None:
+        self.incarnation += 1
+        enlist(self.store, f"i{self.incarnation}", ("d1", "d2"))
+
+    @rule(target=granted, name=st.sampled_from(["d1", "d2"]))
+    def grant(self, name: str) -> Lease:
+        self.requests += 1
+        if name in self.live:
+            with pytest.raises(StaleLease):
+                grant(self.store, f"r{self.requests}", name=name, job="job")
+            return self.live[name]
+        lease = grant(self.store, f"r{self.requests}", name=name, job="job")
+        self.live[name] = lease
+        return lease
+
+    @rule(lease=granted, reason=st.sampled_from(["released", leases.DEVICE_LOST]))
+    def end(self, lease: Lease, reason: str) -> None:
+        with self.store.writing() as connection:
+            ended = leases.end(connection, lease.id, reason)
+        assert (ended is not None) == (self.live.get(lease.device) == lease)
+        if ended:
+            del self.live[lease.device]
+
+    @rule(lease=granted, number=st.integers(0, 9))
+    def submit(self, lease: Lease, number: int) -> None:
+        if self.live.get(lease.device) != lease:
+            with pytest.raises(StaleLease):
+                submit(self.store, lease, number)
+            return
+        submit(self.store, lease, number)
+        self.submitted.add(number)
+
+    @rule(target=held)
+    def deliver(self) -> tuple[Work, ...]:
+        return deliver(self.store, f"i{self.incarnation}")
+
+    @rule(works=consumes(held))
+    def report(self, works: tuple[Work, ...]) -> None:
+        before = {t.number for t in self.store.trials_of("job").trials}
+        for work in works:
+            accepted, _ = report(self.store, measured(work))
+            lease = self.live.get(work.device)
+            fresh = lease is not None and (lease.id, lease.epoch) == (work.lease, work.epoch)
+            assert accepted == (fresh or work.request.number in before)
+
+    @invariant()
+    def nothing_is_doubled_or_forgotten(self) -> None:
+        with self.store.reading() as connection:
+            live = {lease.device: lease.id for lease, _ in leases.live(connection)}
+            stored = [t.number for t in trials.of_job(connection, "job", 0, 99).trials]
+            waiting = [r.number for r in queue.pending(connection, "job")]
+        assert live == {name: lease.id for name, lease in self.live.items()}
+        assert len(stored) == len(set(stored))
+        assert sorted(stored + waiting) == sorted(self.submitted)
+
+
+TestLeaseMachine = LeaseMachine.TestCase
+TestLeaseMachine.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)

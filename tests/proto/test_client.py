@@ -1,0 +1,145 @@
+"""The client against nothing, against a wrong server, and the rendezvous file."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tunefarm.proto import client as client_module
+from tunefarm.proto.client import FarmClient
+from tunefarm.proto.errors import FarmError, InvalidRequest, LeaseLost, TrackerUnavailable
+from tunefarm.proto.keepalive import Keepalive
+from tunefarm.proto.rendezvous import (
+    Rendezvous,
+    read_rendezvous,
+    read_token,
+    write_private,
+    write_rendezvous,
+)
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """The address of a server that accepts connections and never speaks."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+def test_no_tracker_is_one_sentence_soon() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+    started = time.monotonic()
+    with (
+        FarmClient(address, connect_s=0.3) as farm,
+        pytest.raises(TrackerUnavailable) as caught,
+    ):
+        farm.info()
+    expected = f"no tracker answers at {address}; start one with `tunefarm tracker`"
+    assert str(caught.value) == expected
+    assert time.monotonic() - started < 5
+
+
+def test_a_silent_server_is_given_up(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "CALL_S", 0.5)
+    with (
+        FarmClient(silent, connect_s=0.1) as farm,
+        pytest.raises(TrackerUnavailable, match=f"{silent}"),
+    ):
+        farm.info()
+
+
+@pytest.mark.parametrize("address", ["", "host", "host:", ":1", "host:http"])
+def test_an_address_is_host_and_port(address: str) -> None:
+    with pytest.raises(InvalidRequest, match="write HOST:PORT"):
+        FarmClient(address)
+
+
+# --- the rendezvous file ------------------------------------------------------------------------
+
+
+def test_a_rendezvous_is_private_and_comes_back(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    written = Rendezvous("127.0.0.1:4242", "secret", "sqlite:///a.db", 7)
+    old_mask = os.umask(0)
+    try:
+        write_rendezvous(path, written)
+    finally:
+        os.umask(old_mask)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert read_rendezvous(path) == written
+    assert read_rendezvous(path).port == 4242
+    assert read_token(path) == "secret"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_token_file_is_one_line(tmp_path: Path) -> None:
+    write_private(tmp_path / "token", "secret\n")
+    assert read_token(tmp_path / "token") == "secret"
+
+
+def test_files_that_cannot_be_trusted_or_used(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    with pytest.raises(InvalidRequest, match=r"cannot read .*t\.json: No such file"):
+        read_rendezvous(path)
+    path.write_text('{"address": "127.0.0.1:1", "token": "x"}')
+    path.chmod(0o644)
+    with pytest.raises(InvalidRequest, match=r"has mode 0644 and holds a token; run chmod 600"):
+        read_rendezvous(path)
+    path.chmod(0o600)
+    for text in ("{", "[]", '{"address": "nowhere", "token": ""}', '{"color": 1}'):
+        path.write_text(text)
+        with pytest.raises(InvalidRequest, match="is not a tracker's rendezvous file"):
+            read_rendezvous(path)
+
+
+# --- keepalive ----------------------------------------------------------------------------------
+
+
+def test_keepalive_renews_until_closed() -> None:
+    calls = 0
+    enough = threading.Event()
+
+    def renew() -> int:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            enough.set()
+        return calls
+
+    with Keepalive(renew, 0, term_s=0.06) as kept:
+        assert enough.wait(5)
+        assert kept.check() >= 2
+    final = calls
+    time.sleep(0.1)
+    assert calls == final
+
+
+def test_keepalive_is_lost_when_refused() -> None:
+    def renew() -> int:
+        raise LeaseLost("the lease of device d1 has ended: expired")
+
+    with Keepalive(renew, 0, term_s=0.03) as kept:
+        assert kept.lost.wait(5)
+        with pytest.raises(LeaseLost, match="has ended: expired"):
+            kept.check()
+
+
+def test_keepalive_bears_short_silence_and_no_more() -> None:
+    answers = iter([False, True])
+
+    def renew() -> int:
+        if next(answers, False):
+            return 1
+        raise TrackerUnavailable("no tracker answers")
+
+    started = time.monotonic()
+    with Keepalive[int](renew, 0, term_s=0.15) as kept:
+        assert kept.lost.wait(5)
+        assert kept.latest == 1
+        assert isinstance(kept.error, FarmError)
+    assert time.monotonic() - started > 0.2
