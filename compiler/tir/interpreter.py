@@ -1,0 +1,284 @@
+"""Runs a program on NumPy arrays: the oracle of the compiler's tests.
+
+The program becomes Python source (one nested loop a loop, one statement a store) that works on
+NumPy scalars, so that every operation rounds and wraps as its dtype does. It runs at every level:
+blocks or plain loops, any loop kind in order. Meant for small shapes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tunefarm.compiler.dtypes import numpy_dtype
+from tunefarm.compiler.tir.ir import (
+    Allocate,
+    Binary,
+    Block,
+    Buffer,
+    Cast,
+    Const,
+    Expr,
+    For,
+    If,
+    Intrinsic,
+    Load,
+    PrimFunc,
+    Select,
+    Seq,
+    Stmt,
+    Store,
+    Var,
+)
+
+Array = NDArray[Any]
+
+
+def interpret(program: PrimFunc, arrays: Sequence[Array]) -> None:
+    """Run the program on one array a parameter; outputs are filled in place.
+
+    Intermediate buffers start poisoned (NaN or the dtype's largest value). Raises IndexError on an
+    access out of bounds, naming buffer, indices and shape; ValueError if an array does not fit.
+    """
+    if len(arrays) != len(program.params):
+        raise ValueError(f"{program.name} takes {len(program.params)} arrays, got {len(arrays)}")
+    for param, array in zip(program.params, arrays, strict=True):
+        if array.shape != param.shape or array.dtype != numpy_dtype(param.dtype):
+            raise ValueError(
+                f"{param.name} is {param.dtype}{list(param.shape)}, "
+                f"got {array.dtype}{list(array.shape)}"
+            )
+    function = _Source(program).function()
+    with np.errstate(all="ignore"):
+        function(*arrays)
+
+
+def poisoned(shape: tuple[int, ...], dtype: str) -> Array:
+    """An array that shows when it is read before it is written."""
+    kind = numpy_dtype(dtype)
+    if dtype == "bool":
+        return np.ones(shape, kind)
+    if "float" in dtype:
+        return np.full(shape, np.nan, kind)
+    return np.full(shape, np.iinfo(kind).max, kind)
+
+
+class _Source:
+    """Python source of one program and the objects that it refers to."""
+
+    def __init__(self, program: PrimFunc) -> None:
+        self.program = program
+        self.lines: list[str] = []
+        self.objects: dict[str, Any] = {"np": np, "math": math, **_RUNTIME}
+        self.names: dict[Any, str] = {}
+
+    def function(self) -> Callable[..., None]:
+        params = ", ".join(self.name(p, "p") for p in self.program.params)
+        self.lines.append(f"def run({params}):")
+        for buffer in self.program.buffers:
+            self.allocate(buffer, 1)
+        self.stmt(self.program.body, 1)
+        scope = dict(self.objects)
+        exec("\n".join(self.lines), scope)
+        return scope["run"]  # type: ignore[no-any-return]
+
+    def name(self, thing: Any, prefix: str) -> str:
+        if thing not in self.names:
+            self.names[thing] = f"{prefix}{len(self.names)}"
+        return self.names[thing]
+
+    def put(self, depth: int, text: str) -> None:
+        self.lines.append("    " * depth + text)
+
+    def allocate(self, buffer: Buffer, depth: int) -> None:
+        shape = buffer.shape[:-1] + (buffer.shape[-1] + buffer.padding,) if buffer.shape else ()
+        self.put(depth, f"{self.name(buffer, 'b')} = poisoned({shape}, {buffer.dtype!r})")
+
+    def stmt(self, stmt: Stmt, depth: int) -> None:
+        match stmt:
+            case Seq(stmts):
+                for part in stmts:
+                    self.stmt(part, depth)
+                if not stmts:
+                    self.put(depth, "pass")
+            case For():
+                start, extent = self.expr(stmt.start), self.expr(stmt.extent)
+                var = self.name(stmt.var, "v")
+                self.put(depth, f"for {var} in range({start}, {start} + {extent}):")
+                self.stmt(stmt.body, depth + 1)
+            case If():
+                self.put(depth, f"if {self.expr(stmt.condition)}:")
+                self.stmt(stmt.then, depth + 1)
+                if stmt.orelse is not None:
+                    self.put(depth, "else:")
+                    self.stmt(stmt.orelse, depth + 1)
+            case Allocate():
+                self.allocate(stmt.buffer, depth)
+                self.stmt(stmt.body, depth)
+            case Store(buffer, indices, value):
+                kind = f"dt_{buffer.dtype}"
+                self.objects.setdefault(kind, numpy_dtype(buffer.dtype).type)
+                # The check is named so that a failing index is reported with its buffer.
+                where = ", ".join(map(self.expr, indices))
+                place = f"at({self.name(buffer, 'b')}, {buffer.name!r}, ({where}{',' if indices else ''}))"
+                self.put(depth, f"{self.name(buffer, 'b')}[{place}] = {kind}({self.expr(value)})")
+            case Block():
+                self.block(stmt, depth)
+
+    def block(self, block: Block, depth: int) -> None:
+        for axis, binding in zip(block.iters, block.bindings, strict=True):
+            self.put(depth, f"{self.name(axis.var, 'v')} = {self.expr(binding)}")
+        if block.predicate is not None:
+            self.put(depth, f"if {self.expr(block.predicate)}:")
+            depth += 1
+        reduced = [self.name(i.var, "v") for i in block.iters if i.kind == "reduce"]
+        if block.init is not None:
+            first = " and ".join(f"{v} == 0" for v in reduced) or "True"
+            self.put(depth, f"if {first}:")
+            self.stmt(block.init, depth + 1)
+        self.stmt(block.body, depth)
+
+    def expr(self, expr: Expr) -> str:
+        match expr:
+            case Var():
+                return self.name(expr, "v")
+            case Const(value, "int64"):
+                return str(int(value))
+            case Const(value, "bool"):
+                return str(bool(value))
+            case Const(value, dtype):
+                name = f"c{len(self.objects)}"
+                with np.errstate(all="ignore"):
+                    self.objects[name] = numpy_dtype(dtype).type(value)
+                return name
+            case Load(buffer, indices):
+                where = ", ".join(map(self.expr, indices))
+                name = self.name(buffer, "b")
+                comma = "," if indices else ""
+                text = f"{name}[at({name}, {buffer.name!r}, ({where}{comma}))]"
+                return f"int({text})" if buffer.dtype == "int64" else text
+            case Select(condition, a, b, _):
+                return f"({self.expr(a)} if {self.expr(condition)} else {self.expr(b)})"
+            case Cast(value, dtype):
+                return f"cast({self.expr(value)}, {dtype!r})"
+            case Intrinsic(name, args, dtype):
+                listed = ", ".join(map(self.expr, args))
+                return f"intrinsic({name!r}, {dtype!r}, {listed})"
+            case Binary(op, a, b, _):
+                return self.binary(op, a, b)
+
+    def binary(self, op: str, a: Expr, b: Expr) -> str:
+        x, y = self.expr(a), self.expr(b)
+        if a.dtype in ("int64", "bool") and op in _PYTHON:
+            return f"({x} {_PYTHON[op]} {y})"
+        return f"op_{op}({x}, {y})"
+
+
+_PYTHON = {
+    "add": "+", "sub": "-", "mul": "*", "floordiv": "//", "floormod": "%", "lt": "<", "le": "<=",
+    "gt": ">", "ge": ">=", "eq": "==", "ne": "!=", "and": "and", "or": "or", "xor": "^",
+    "bitand": "&", "bitor": "|", "bitxor": "^",
+}  # fmt: skip
+
+
+def _at(array: Array, name: str, indices: tuple[int, ...]) -> tuple[int, ...]:
+    for index, extent in zip(indices, array.shape, strict=True):
+        if not 0 <= index < extent:
+            raise IndexError(f"{name}[{', '.join(map(str, indices))}] is outside {array.shape}")
+    return indices
+
+
+def _narrow(*values: Any) -> bool:
+    return any(getattr(v, "dtype", None) in _NARROW for v in values)
+
+
+_NARROW = (np.dtype("float16"), numpy_dtype("bfloat16"))
+
+
+def _arithmetic(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Narrow floats are computed in float32 and rounded."""
+
+    def apply(a: Any, b: Any) -> Any:
+        if _narrow(a, b):
+            kind = a.dtype.type
+            return kind(operation(np.float32(a), np.float32(b)))
+        return operation(a, b)
+
+    return apply
+
+
+def _divide(a: Any, b: Any) -> Any:
+    """ONNX division: integers truncate towards zero."""
+    if isinstance(a, (int, np.integer)):
+        if b == 0:
+            return 0
+        whole = abs(int(a)) // abs(int(b))
+        return type(a)(whole if (a < 0) == (b < 0) else -whole)
+    return np.true_divide(a, b)
+
+
+def _cast(value: Any, dtype: str) -> Any:
+    kind = numpy_dtype(dtype)
+    if dtype == "bool":
+        return bool(value != 0)
+    result = np.asarray(value).astype(kind)[()]
+    return int(result) if dtype == "int64" else result
+
+
+def _erf(x: Any) -> Any:
+    return type(x)(math.erf(float(x)))
+
+
+_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "exp": np.exp, "log": np.log, "log2": np.log2, "log1p": np.log1p, "expm1": np.expm1,
+    "sqrt": np.sqrt, "rsqrt": lambda x: type(x)(1) / np.sqrt(x), "tanh": np.tanh, "erf": _erf,
+    "sin": np.sin, "cos": np.cos, "tan": np.tan, "asin": np.arcsin, "acos": np.arccos,
+    "atan": np.arctan, "sinh": np.sinh, "cosh": np.cosh, "asinh": np.arcsinh,
+    "acosh": np.arccosh, "atanh": np.arctanh, "pow": np.power, "fmod": np.fmod,
+    "floor": np.floor, "ceil": np.ceil, "round": np.rint, "trunc": np.trunc, "abs": np.abs,
+    "not": lambda x: not x, "isnan": lambda x: bool(np.isnan(x)),
+    "isinf": lambda x: bool(np.isinf(x)), "fma": lambda a, b, c: a * b + c,
+    "bitnot": lambda x: ~x, "popcount": lambda x: type(x)(int(x).bit_count()),
+}  # fmt: skip
+
+
+def _intrinsic(name: str, dtype: str, *args: Any) -> Any:
+    """A scalar function by name; narrow floats are computed in float32 and rounded."""
+    if _narrow(*args):
+        args = tuple(np.float32(a) for a in args)
+    result = _FUNCTIONS[name](*args)
+    return result if dtype in ("bool", "int64") else numpy_dtype(dtype).type(result)
+
+
+_RUNTIME: dict[str, Any] = {
+    "poisoned": poisoned,
+    "at": _at,
+    "cast": _cast,
+    "intrinsic": _intrinsic,
+    "op_add": _arithmetic(lambda a, b: a + b),
+    "op_sub": _arithmetic(lambda a, b: a - b),
+    "op_mul": _arithmetic(lambda a, b: a * b),
+    "op_div": _arithmetic(_divide),
+    "op_floordiv": _arithmetic(lambda a, b: a // b if b != 0 or isinstance(a, np.floating) else a),
+    "op_floormod": _arithmetic(lambda a, b: a % b if b != 0 or isinstance(a, np.floating) else a),
+    "op_min": np.minimum,
+    "op_max": np.maximum,
+    "op_lt": lambda a, b: bool(a < b),
+    "op_le": lambda a, b: bool(a <= b),
+    "op_gt": lambda a, b: bool(a > b),
+    "op_ge": lambda a, b: bool(a >= b),
+    "op_eq": lambda a, b: bool(a == b),
+    "op_ne": lambda a, b: bool(a != b),
+    "op_and": lambda a, b: bool(a and b),
+    "op_or": lambda a, b: bool(a or b),
+    "op_xor": lambda a, b: a ^ b,
+    "op_bitand": lambda a, b: a & b,
+    "op_bitor": lambda a, b: a | b,
+    "op_bitxor": lambda a, b: a ^ b,
+    "op_shl": lambda a, b: a << b,
+    "op_shr": lambda a, b: a >> b,
+}

@@ -1,0 +1,152 @@
+"""Programs as text, in the manner of Python: what ``print(program)`` shows after each step."""
+
+from __future__ import annotations
+
+from tunefarm.compiler.tir.ir import (
+    Allocate,
+    Binary,
+    Block,
+    Buffer,
+    Cast,
+    Const,
+    Expr,
+    For,
+    If,
+    Intrinsic,
+    Load,
+    LoopKind,
+    PrimFunc,
+    Select,
+    Seq,
+    Stmt,
+    Store,
+    Var,
+)
+
+_SYMBOLS = {
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "floormod": "%",
+    "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=", "and": "and", "or": "or",
+    "xor": "^", "bitand": "&", "bitor": "|", "bitxor": "^", "shl": "<<", "shr": ">>",
+}  # fmt: skip
+_STRENGTH = {
+    "or": 1, "and": 2, "lt": 3, "le": 3, "gt": 3, "ge": 3, "eq": 3, "ne": 3, "bitor": 4, "xor": 5,
+    "bitxor": 5, "bitand": 6, "shl": 7, "shr": 7, "add": 8, "sub": 8, "mul": 9, "div": 9,
+    "floordiv": 9, "floormod": 9,
+}  # fmt: skip
+
+
+def print_program(program: PrimFunc) -> str:
+    """The program's text; names that stand for different things get numbers."""
+    return _Printer().program(program)
+
+
+def print_expr(expr: Expr) -> str:
+    """One expression's text."""
+    return _Printer().expr(expr)
+
+
+class _Printer:
+    def __init__(self) -> None:
+        self.names: dict[Var | Buffer, str] = {}
+        self.taken: set[str] = set()
+        self.lines: list[str] = []
+
+    def name(self, thing: Var | Buffer) -> str:
+        if thing not in self.names:
+            name, count = thing.name, 1
+            while name in self.taken:
+                name = f"{thing.name}.{count}"
+                count += 1
+            self.taken.add(name)
+            self.names[thing] = name
+        return self.names[thing]
+
+    def put(self, depth: int, text: str) -> None:
+        self.lines.append("    " * depth + text)
+
+    def typed(self, buffer: Buffer) -> str:
+        scope = "" if buffer.scope == "global" else f" in {buffer.scope}"
+        shape = ", ".join(map(str, buffer.shape))
+        return f"{self.name(buffer)}: {buffer.dtype}[{shape}]{scope}"
+
+    def program(self, program: PrimFunc) -> str:
+        inputs = len(program.params) - program.outputs
+        params = []
+        for index, param in enumerate(program.params):
+            role = "out " if index >= inputs else "const " if index in program.constants else ""
+            params.append(role + self.typed(param))
+        self.put(0, f"def {program.name}({', '.join(params)}):")
+        for buffer in program.buffers:
+            self.put(1, f"allocate {self.typed(buffer)}")
+        for index, layout in program.layouts.items():
+            name = self.name(program.params[index])
+            self.put(1, f"# {name} is packed: split {layout.factors}, order {layout.order}")
+        self.stmt(program.body, 1)
+        return "\n".join(self.lines) + "\n"
+
+    def stmt(self, stmt: Stmt, depth: int) -> None:
+        match stmt:
+            case Seq(stmts):
+                for part in stmts:
+                    self.stmt(part, depth)
+            case For():
+                self.put(depth, f"for {self.name(stmt.var)} in {self.bounds(stmt)}:")
+                self.stmt(stmt.body, depth + 1)
+            case If():
+                self.put(depth, f"if {self.expr(stmt.condition)}:")
+                self.stmt(stmt.then, depth + 1)
+                if stmt.orelse is not None:
+                    self.put(depth, "else:")
+                    self.stmt(stmt.orelse, depth + 1)
+            case Allocate():
+                self.put(depth, f"allocate {self.typed(stmt.buffer)}")
+                self.stmt(stmt.body, depth)
+            case Store(buffer, indices, value):
+                self.put(depth, f"{self.element(buffer, indices)} = {self.expr(value)}")
+            case Block():
+                self.block(stmt, depth)
+
+    def bounds(self, loop: For) -> str:
+        kind = "range" if loop.kind is LoopKind.SERIAL else str(loop.kind)
+        if isinstance(loop.start, Const) and loop.start.value == 0:
+            return f"{kind}({self.expr(loop.extent)})"
+        return f"{kind}({self.expr(loop.start)}, extent={self.expr(loop.extent)})"
+
+    def block(self, block: Block, depth: int) -> None:
+        self.put(depth, f"block {block.name}:")
+        for axis, binding in zip(block.iters, block.bindings, strict=True):
+            text = f"{self.name(axis.var)} = {axis.kind}({axis.extent}, {self.expr(binding)})"
+            self.put(depth + 1, text)
+        if block.predicate is not None:
+            self.put(depth + 1, f"where {self.expr(block.predicate)}")
+        if block.init is not None:
+            self.put(depth + 1, "init:")
+            self.stmt(block.init, depth + 2)
+        self.stmt(block.body, depth + 1)
+
+    def element(self, buffer: Buffer, indices: tuple[Expr, ...]) -> str:
+        return f"{self.name(buffer)}[{', '.join(map(self.expr, indices))}]"
+
+    def expr(self, expr: Expr, strength: int = 0) -> str:
+        match expr:
+            case Var():
+                return self.name(expr)
+            case Const(value, dtype):
+                return str(value) if dtype in ("int64", "bool") else f"{dtype}({value})"
+            case Load(buffer, indices):
+                return self.element(buffer, indices)
+            case Cast(value, dtype):
+                return f"{dtype}({self.expr(value)})"
+            case Select(condition, a, b, _):
+                return f"select({self.expr(condition)}, {self.expr(a)}, {self.expr(b)})"
+            case Intrinsic(name, args, _):
+                return f"{name}({', '.join(map(self.expr, args))})"
+            case Binary(op, a, b, _) if op in ("min", "max"):
+                return f"{op}({self.expr(a)}, {self.expr(b)})"
+            case Binary("add", a, Const(value, "int64"), _) if value < 0:
+                text = f"{self.expr(a, 8)} - {-value}"
+                return f"({text})" if strength > 8 else text
+            case Binary(op, a, b, _):
+                own = _STRENGTH[op]
+                text = f"{self.expr(a, own)} {_SYMBOLS[op]} {self.expr(b, own + 1)}"
+                return f"({text})" if strength > own else text
