@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tunefarm.compiler.dtypes import DTYPES
 from tunefarm.compiler.errors import ShapeError
-from tunefarm.compiler.frontend.onnx import attention, math, nn, quantize, shape
+from tunefarm.compiler.frontend.onnx import attention, math, nn, quantize, resize, shape
 from tunefarm.compiler.frontend.onnx.node import Converter, Node, Unsupported, dtype_name
 from tunefarm.compiler.ir import Constant, Expr, tensor_type
 
@@ -20,6 +20,7 @@ CONVERTERS: Mapping[str, Converter] = {
     **math.CONVERTERS,
     **nn.CONVERTERS,
     **shape.CONVERTERS,
+    **resize.CONVERTERS,
     **quantize.CONVERTERS,
     **attention.CONVERTERS,
 }

@@ -266,7 +266,8 @@ def _depth_to_space(node: Node) -> Expr:
 def _space_to_depth(node: Node) -> Expr:
     n, c, h, w = shape_of(node.x)
     b = int(node.required("blocksize"))
-    y = transpose(reshape(node.x, (n, c, h // b, b, w // b, b)), (0, 3, 5, 1, 2, 4))
+    order = (0, 3, 5, 1, 2, 4) if node.attr("mode", "DCR") == "DCR" else (0, 1, 3, 5, 2, 4)
+    y = transpose(reshape(node.x, (n, c, h // b, b, w // b, b)), order)
     return reshape(y, (n, c * b * b, h // b, w // b), node.name)
 
 
