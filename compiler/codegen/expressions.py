@@ -96,9 +96,11 @@ class ExpressionEmitter:
         self.pointers: dict[Buffer, str] = {}
         self.constants: set[Buffer] = set()
         self.read_only: set[Buffer] = set()
+        self.prefetch: dict[Buffer, int] = {}
         self.slots: dict[Slot, Val] = {}
         self.lanes = 1
         self.mask: str | None = None
+        self._prefetched: set[str] = set()
         self._plans: dict[tuple[Buffer, int], tuple[Sequence[Expr], _Plan | None]] = {}
 
     # --- integers in index positions -----------------------------------------------------------
@@ -345,7 +347,17 @@ class ExpressionEmitter:
         else:
             invariant = ", !invariant.load !0" if buffer in self.constants else ""
             text = f"load {kind}, ptr {pointer}, align {align}{invariant}"
-        return self._from_memory(self.builder.load(text, buffer), buffer.dtype, lanes)
+        result = self.builder.load(text, buffer)
+        if lanes > 1 and buffer in self.prefetch and result not in self._prefetched:
+            self._prefetched.add(result)
+            self._prefetch_ahead(buffer, place)
+        return self._from_memory(result, buffer.dtype, lanes)
+
+    def _prefetch_ahead(self, buffer: Buffer, place: Lin) -> None:
+        ahead = Lin(place.const + self.prefetch[buffer], place.terms)
+        self.declares.add("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+        pointer = self.address(buffer, ahead)
+        self.builder.line(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 0, i32 3, i32 1)")
 
     def _from_memory(self, text: str, dtype: str, lanes: int) -> Val:
         if dtype == "bool":

@@ -409,6 +409,7 @@ class Emitter(ExpressionEmitter):
         builder = FunctionBuilder()
         inner = Emitter(self.module, builder, in_parallel=True)
         inner.constants, inner.read_only = self.constants, self.read_only
+        inner.prefetch = self.prefetch
         loaded = []
         for position, (kind, _) in enumerate(slots):
             place = builder.pure(f"getelementptr inbounds i64, ptr %closure, i64 {position}")

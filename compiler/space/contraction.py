@@ -14,6 +14,7 @@ The constant operand is packed at build time to [panel][reduce …][nv · lanes]
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -43,6 +44,8 @@ SECOND_ROWS = (1, 2, 3, 4, 7)
 VECTORS = (1, 2, 3, 4, 6)
 UNROLLS = (1, 2, 4, 8)
 BLOCKS = (1, 2, 4, 8, 16, 32, 64)
+PREFETCH = (0, 8, 32, 128)  # reduction steps ahead, for weights packed at build time
+EXTRA = ("ku", "mb", "nb", "pack_lhs", "pack_rhs", "prefetch")
 MAX_UNROLLED = 512  # multiply-adds of one unrolled body
 SERIAL_FLOPS = 100_000  # below this a fork-join costs more than it saves
 
@@ -111,6 +114,7 @@ def _knobs(c: Contraction, lanes: int) -> tuple[Knob, ...]:
         Knob("order", ("nm", "mn")),
         Knob("pack_lhs", _pack_choices(c, c.lhs)),
         Knob("pack_rhs", _pack_choices(c, c.rhs)),
+        Knob("prefetch", PREFETCH if _packed_at_build(c) is not None else (0,)),
     )
 
 
@@ -201,9 +205,11 @@ def _default(
     grid = np.array(
         np.meshgrid(*(choices[n] for n in ("rw", "rh", "nv")), indexing="ij"), np.int64
     ).reshape(3, -1)
+    # Where the left operand has the lanes, unrolled taps share its loads: leave registers for them.
+    unrolled = 2 if _shares_vector(c) and c.reduce[-1].extent > 1 else 1
     k: dict[str, np.ndarray] = {"rw": grid[0], "rh": grid[1], "nv": grid[2]}
     ones = np.ones_like(grid[0])
-    k |= {"ku": ones, "mb": ones, "nb": ones, "pack_lhs": 0 * ones, "pack_rhs": 0 * ones}
+    k |= {"ku": unrolled * ones, "mb": ones, "nb": ones, "pack_lhs": 0 * ones, "pack_rhs": 0 * ones}
     valid = np.all([x.holds(k) for x in constraints], axis=0)
     cycles = np.where(valid, _tile_cycles(c, target, lanes, k), np.inf)
     best = int(np.argmin(cycles))
@@ -283,6 +289,7 @@ def _default_blocks(
         "order": order,
         "pack_lhs": int(pack_lhs),
         "pack_rhs": 1 if 1 in choices["pack_rhs"] and _transposed(c) else 0,
+        "prefetch": 0,
     }
 
 
@@ -328,7 +335,7 @@ def _nest(c: Contraction, target: Target, lanes: int, k: Columns) -> Nest:
         tile = register[a.name]
         executed = executed * (-(-a.extent // tile) * tile)
     core = {a: np.maximum(l2[a], 1) for a in axes}
-    extra = {n: _int(k, n).astype(np.float64) for n in ("ku", "mb", "nb", "pack_lhs", "pack_rhs")}
+    extra = {n: _int(k, n).astype(np.float64) for n in EXTRA}
     extra["rows_outer"] = (np.asarray(k["order"]) == "mn").astype(np.float64)
     extra["cycles"] = _tile_cycles(c, target, lanes, k)
     return Nest(
@@ -416,6 +423,9 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
         program = _copy_rows(program, block, c.lhs, top, lanes)
     if int(knob["pack_rhs"]):
         program = _copy_panel(program, block, c, n_panel, lanes)
+    if int(knob["prefetch"]) and c.rhs.param is not None:
+        distance = int(knob["prefetch"]) * nv * lanes
+        program = replace(program, prefetch={c.rhs.param: distance})
     flops = 2 * prod(a.extent for a in (*c.outer, *c.rows, c.vector, *c.reduce))
     if target.num_cores > 1 and flops > SERIAL_FLOPS:
         program = s.parallel(program, top)

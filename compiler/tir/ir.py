@@ -254,7 +254,8 @@ class PrimFunc:
     ``buffers`` are the intermediate arrays that are not yet placed by an ``Allocate``.
     ``layouts`` records, for a constant parameter, the packing that the schedule asked for
     (parameter index → ``PackedLayout``): whoever calls the function packs the tensor once.
-    ``constants`` are the indices of the parameters that never change (weights).
+    ``constants`` are the indices of the parameters that never change (weights). ``prefetch`` asks
+    for a cache prefetch that many elements ahead of every vector load of a parameter.
     """
 
     name: str
@@ -264,6 +265,7 @@ class PrimFunc:
     buffers: tuple[Buffer, ...] = ()
     layouts: Mapping[int, PackedLayout] = field(default_factory=dict)
     constants: frozenset[int] = frozenset()
+    prefetch: Mapping[int, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
         from tunefarm.compiler.tir.printer import print_program

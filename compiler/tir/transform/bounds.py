@@ -25,6 +25,7 @@ from tunefarm.compiler.tir.visit import (
     substitute_stmt,
     transform_stmt,
     walk_expr,
+    walk_stmt,
 )
 
 Ranges = dict[Var, tuple[int, int]]
@@ -245,11 +246,16 @@ def _version(body: Stmt, opens: list[_Open]) -> Stmt:
 
 
 def _version_group(body: Stmt, members: list[_Open]) -> Stmt:
+    """Version the smallest statement that holds all of the group's conditions."""
+    parts = {m.part for m in members}
+    below = _only_child_with(body, parts)
+    if below is not None:
+        return map_children(body, lambda s: _version_group(s, members) if s is below else s)
     inside, outside = members[0].split()
     low, high = interval_of(inside, members[0].ranges)
     step = gcd_of(outside)
-    full = _with_parts(body, {m.part: Const(True, "bool") for m in members})
-    void = _with_parts(body, {m.part: Const(False, "bool") for m in members})
+    full = _with_parts(body, dict.fromkeys(parts, Const(True, "bool")))
+    void = _with_parts(body, dict.fromkeys(parts, Const(False, "bool")))
     tail = body
     if high - low <= step:
         # All values of ``outside`` are congruent, and only one lies in [-high, -low).
@@ -260,6 +266,22 @@ def _version_group(body: Stmt, members: list[_Open]) -> Stmt:
         )
     rest = outside.expr()
     return If(rest >= -low, full, If(rest >= -high, tail, void))
+
+
+def _only_child_with(stmt: Stmt, parts: set[Expr]) -> Stmt | None:
+    """The one child that holds all the conditions, if ``stmt`` itself need not be versioned."""
+    if isinstance(stmt, For) and stmt.kind in _INNER:
+        return None
+    if isinstance(stmt, If) and not parts.isdisjoint(conjuncts(stmt.condition)):
+        return None
+    holding = [c for c in child_stmts(stmt) if _holds(c, parts)]
+    return holding[0] if len(holding) == 1 else None
+
+
+def _holds(stmt: Stmt, parts: set[Expr]) -> bool:
+    return any(
+        isinstance(s, If) and not parts.isdisjoint(conjuncts(s.condition)) for s in walk_stmt(stmt)
+    )
 
 
 def _with_parts(stmt: Stmt, parts: dict[Expr, Expr]) -> Stmt:
