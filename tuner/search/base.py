@@ -1,0 +1,100 @@
+"""What a search strategy is, and what every strategy knows: the ledger of one task."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from tunefarm.compiler.space.config import ConfigSpace, Population
+from tunefarm.compiler.target import Target
+from tunefarm.tuner.search.population import enumerate_rows, row_keys, sample_valid
+
+Seconds = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Candidates to measure: a name of what made each, and the model's score where it has one."""
+
+    rows: Population
+    origins: tuple[str, ...]
+    predicted: NDArray[np.float64] | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+class Search(Protocol):
+    """Ask and tell. A row that was proposed or observed is never proposed again."""
+
+    def propose(self, count: int) -> Proposal:
+        """Up to ``count`` new valid rows; none only when the space is exhausted."""
+
+    def observe(self, rows: Population, seconds: Seconds) -> None:
+        """Results in seconds; infinity for a candidate that failed."""
+
+    def forget(self, rows: Population) -> None:
+        """Allow rows again that were proposed but never measured."""
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Everything proposed and measured in one task. ``rng`` makes every random choice."""
+
+    space: ConfigSpace
+    target: Target
+    rng: np.random.Generator
+    rows: Population = field(init=False)
+    seconds: Seconds = field(init=False)
+    everything: Population | None = field(init=False)
+    _proposed: set[int] = field(init=False, default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.rows = np.zeros((0, 1 + len(self.space.knobs)), np.int32)
+        self.seconds = np.zeros(0)
+        self.everything = enumerate_rows(self.space)
+
+    def record(self, rows: Population, seconds: Seconds) -> None:
+        self.claim(rows)
+        self.rows = np.concatenate([self.rows, rows])
+        self.seconds = np.concatenate([self.seconds, seconds])
+
+    def claim(self, rows: Population) -> None:
+        """Mark rows as proposed."""
+        self._proposed.update(row_keys(rows).tolist())
+
+    def release(self, rows: Population) -> None:
+        """Take the mark away from rows that have no result."""
+        measured = set(row_keys(self.rows).tolist())
+        self._proposed.difference_update(set(row_keys(rows).tolist()) - measured)
+
+    def fresh(self, rows: Population) -> Population:
+        """The distinct, valid rows that were never proposed, in their order."""
+        if not len(rows):
+            return rows
+        keys = row_keys(rows)
+        _, first = np.unique(keys, return_index=True)
+        mask = np.zeros(len(rows), bool)
+        mask[first] = True
+        if self._proposed:
+            mask &= ~np.isin(keys, np.fromiter(self._proposed, np.uint64, len(self._proposed)))
+        rows = rows[mask]
+        return rows[self.space.valid(rows)]
+
+    def random(self, count: int) -> Population:
+        """Up to ``count`` random valid rows that were never proposed."""
+        if self.everything is not None:
+            left = self.fresh(self.everything)
+            return left[self.rng.permutation(len(left))[:count]]
+        return self.fresh(sample_valid(self.space, self.rng, 2 * count + 32))[:count]
+
+    def best(self, count: int) -> Population:
+        """The fastest measured rows, fastest first."""
+        order = np.argsort(self.seconds, kind="stable")[:count]
+        return self.rows[order[np.isfinite(self.seconds[order])]]
+
+    @property
+    def best_seconds(self) -> float:
+        return float(np.min(self.seconds, initial=np.inf))

@@ -1,0 +1,65 @@
+"""A genetic algorithm on measured times alone (no model)."""
+
+from __future__ import annotations
+
+import numpy as np
+from tunefarm.compiler.space.config import Population
+from tunefarm.tuner.search.base import Ledger, Proposal, Seconds
+from tunefarm.tuner.search.population import change_sketch, crossover, layout_of, mutate
+
+_PARENTS = 8
+_MUTATION = 0.5
+_SKETCH_CHANGE = 0.05
+_ATTEMPTS = 8
+
+
+class GeneticSearch:
+    """Children of the fastest measured rows, and a share ``epsilon`` of random rows."""
+
+    def __init__(self, ledger: Ledger, epsilon: float = 0.15) -> None:
+        self._ledger = ledger
+        self._layout = layout_of(ledger.space)
+        self._epsilon = epsilon
+
+    def propose(self, count: int) -> Proposal:
+        ledger = self._ledger
+        parents = ledger.best(_PARENTS)
+        wanted = round(count * (1 - self._epsilon)) if len(parents) > 1 else 0
+        children = ledger.rows[:0]
+        for _ in range(_ATTEMPTS):
+            if len(children) >= wanted:
+                break
+            brood = breed(ledger, parents, 4 * wanted)
+            children = ledger.fresh(np.concatenate([children, brood]))[:wanted]
+        ledger.claim(children)
+        strangers = ledger.random(count - len(children))
+        ledger.claim(strangers)
+        origins = ("genetic",) * len(children) + ("random",) * len(strangers)
+        return Proposal(np.concatenate([children, strangers]), origins)
+
+    def observe(self, rows: Population, seconds: Seconds) -> None:
+        self._ledger.record(rows, seconds)
+
+    def forget(self, rows: Population) -> None:
+        self._ledger.release(rows)
+
+
+def breed(ledger: Ledger, parents: Population, count: int) -> Population:
+    """``count`` children of ``parents``, which stand fastest first; validity is not checked.
+
+    Parents are drawn with a probability that falls linearly in their rank.
+    """
+    rng, layout = ledger.rng, layout_of(ledger.space)
+    weight = np.arange(len(parents), 0, -1, dtype=np.float64)
+    weight /= weight.sum()
+    mothers = parents[rng.choice(len(parents), size=count, p=weight)]
+    fathers = parents[rng.choice(len(parents), size=count, p=weight)]
+    children = crossover(mothers, fathers, layout, rng)
+    # A child that equals a parent must change, or nothing new would come of close parents.
+    same = (children == mothers).all(axis=1) | (children == fathers).all(axis=1)
+    changed = same | (rng.random(count) < _MUTATION)
+    children[changed] = mutate(children[changed], layout, rng)
+    if len(ledger.space.sketches) > 1:
+        moved = rng.random(count) < _SKETCH_CHANGE
+        children[moved] = change_sketch(children[moved], ledger.space, layout, rng)
+    return children
