@@ -73,14 +73,7 @@ class Backend(Protocol):
 
     def problem(self, workload: str, seed: int) -> Problem: ...
 
-    def load(
-        self,
-        built: Built,
-        inputs: Sequence[Array],
-        constant: Sequence[bool],
-        outputs: Sequence[Any],
-    ) -> Loaded:
-        """``outputs`` has the (shape, dtype) of each output of the problem."""
+    def load(self, built: Built, inputs: Sequence[Array], constant: Sequence[bool]) -> Loaded: ...
 
 
 @dataclass(frozen=True, slots=True)

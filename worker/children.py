@@ -28,6 +28,7 @@ class WarmChild:
         self._child: Child | None = None
         self._lock = threading.Lock()
         self._closed = False
+        self._doomed = False
 
     def get(self) -> tuple[Child, bool]:
         """The child, and whether it has just been started."""
@@ -40,6 +41,7 @@ class WarmChild:
             if child is not None:
                 child.close()
             child = self._child = Child(self._options)
+            self._doomed = False
         self._warm_up(child)
         return child, True
 
@@ -54,13 +56,14 @@ class WarmChild:
 
     def _worn(self, child: Child) -> bool:
         fat = child.resident_bytes > self._options.memory_bytes // 2
-        return not child.alive or child.calls >= _CALLS_OF_A_CHILD or fat
+        return self._doomed or not child.alive or child.calls >= _CALLS_OF_A_CHILD or fat
 
     def kill(self) -> None:
         """Kill the child; a call under way raises ChildDied."""
         with self._lock:
             if self._child is not None:
                 self._child.kill()
+                self._doomed = True
 
     def discard(self) -> None:
         """Kill and reap the child between calls; the next ``get`` starts another."""
@@ -198,7 +201,6 @@ class RunnerChild:
             "op": "prepare",
             "inputs": [[list(a.shape), a.dtype.name] for a in problem.inputs],
             "constant": list(problem.constant),
-            "outputs": [[list(a.shape), a.dtype.name] for a in problem.outputs],
         }
         blobs = [a.reshape(-1).view(np.uint8).data for a in problem.inputs]
         try:

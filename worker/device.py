@@ -23,7 +23,6 @@ class DeviceOptions:
     several simulated devices of one machine."""
 
     target: str
-    worker: str = ""
     build_processes: int = 0
     memory_bytes: int = 4 << 30
     name: str = ""

@@ -32,11 +32,19 @@ from tunefarm.worker.device import (
     machine_id,
     own_cores,
 )
-from tunefarm.worker.measure import Session, Times, TrialFailed, time_one, time_paired
+from tunefarm.worker.measure import (
+    Session,
+    Times,
+    TrialFailed,
+    impossible,
+    time_one,
+    time_paired,
+)
 from tunefarm.worker.process import ChildOptions
 
 _BATCH = 16
 _PULSE_EVERY_S = 0.5
+_PEAKS_EVERY_S = 300.0
 
 Builds = tuple["Future[BuildOutcome]", ...]
 
@@ -94,6 +102,7 @@ class HostDevice:
         self._problems = ProblemCache()
         self._seed = secrets.randbits(63)
         self._pulse_at = 0.0
+        self._peaks_at = -_PEAKS_EVERY_S
         self._pulse: Mapping[str, float] = {}
         self._known = self._calibrated(options)
         self._device = self._describe(options)
@@ -181,7 +190,8 @@ class HostDevice:
             problem = self._problem(request, budgets)
             session = Session(self._runner.prepared_for(problem), problem, budgets)
             session.load(0, built)
-            times = time_one(session, 0, built, budgets, self._known.peaks)
+            times = time_one(session, 0, budgets)
+            self._refuse_impossible(min(times.times_s), built)
             trial = _with_times(trial, times)
             if request.against:
                 paired = self._measure_pairs(request, problem, outcomes, budgets)
@@ -239,6 +249,18 @@ class HostDevice:
             created_at=time.time(),
         )
 
+    def _refuse_impossible(self, seconds: float, built: Built) -> None:
+        """TrialFailed for a time beyond the device's peaks, which are measured anew before."""
+        why = impossible(seconds, built, self._known.peaks)
+        if why is not None and time.monotonic() - self._peaks_at > _PEAKS_EVERY_S:
+            self._peaks_at = time.monotonic()
+            fresh = self._measured_peaks()
+            better = {k: max(v, fresh.peaks.get(k, v)) for k, v in self._known.peaks.items()}
+            self._known = replace(self._known, peaks=better)
+            why = impossible(seconds, built, self._known.peaks)
+        if why is not None:
+            raise TrialFailed(ErrorKind.RUN_ERROR, why)
+
     # --- the device itself ----------------------------------------------------------------------
 
     def _feel_pulse(self) -> None:
@@ -258,13 +280,13 @@ class HostDevice:
         return float(self._runner.ask("drift", mcpu=self._target.mcpu)["seconds"])
 
     def _calibrated(self, options: DeviceOptions) -> Calibration:
-        def measure() -> Calibration:
-            with self._lock.held():
-                answer = self._runner.ask("peaks", mcpu=self._target.mcpu, cores=len(self._cores))
-                reference_s = min(self._reference_s() for _ in range(5))
-            return Calibration(dict(answer["peaks"]), float(answer["noise"]), reference_s)
+        with self._lock.held():
+            return calibration(self._identity(options), self._measured_peaks)
 
-        return calibration(self._identity(options), measure)
+    def _measured_peaks(self) -> Calibration:
+        answer = self._runner.ask("peaks", mcpu=self._target.mcpu, cores=len(self._cores))
+        reference_s = min(self._reference_s() for _ in range(5))
+        return Calibration(dict(answer["peaks"]), float(answer["noise"]), reference_s)
 
     def _identity(self, options: DeviceOptions) -> str:
         cores = ",".join(map(str, self._cores))
@@ -277,7 +299,7 @@ class HostDevice:
             kind=self._target.kind,
             model=f"{cpu_model()} {count} core{'s' if count > 1 else ''}",
             target=self._target.text,
-            worker=options.worker,
+            worker="",
             attributes={
                 "machine": machine_id(),
                 "cores": ",".join(map(str, self._cores)),

@@ -9,42 +9,93 @@ from typing import Any
 from tunefarm.worker.backend import Array, Built, Problem, TargetPlugin
 from tunefarm.worker.device import DeviceOptions, OpenDevice
 from tunefarm.worker.memory import empty_array
-from tunefarm.worker.native import Linked, clock_address, timing_loop
+from tunefarm.worker.native import clock_address, timing_loop
 
 _COLD_CACHES = 4
 _SMALL_CONSTANT_BYTES = 64 << 10
 
 
+class LlvmBackend:
+    """Builds, poses and loads candidates of the ``llvm`` kind."""
+
+    def build(self, workload: str, target: str, config: Mapping[str, int | str]) -> Built:
+        from tunefarm.compiler.build import build_kernel
+        from tunefarm.compiler.space import config_space
+        from tunefarm.compiler.target import Target
+        from tunefarm.compiler.workload import Workload
+        from tunefarm.worker.roofline import executed_operations, written_bytes
+
+        task, machine = Workload.from_text(workload), Target(target)
+        space = config_space(task, machine)
+        operations = executed_operations(task, space, config)
+        kernel = build_kernel(task, machine, config, cache=False)
+        layouts = {
+            str(index): [layout.factors, layout.order, layout.transform]
+            for index, layout in kernel.layouts.items()
+        }
+        metadata = {
+            "target": target,
+            "name": kernel.name,
+            "params": [[list(p.shape), p.dtype] for p in kernel.params],
+            "outputs": kernel.outputs,
+            "layouts": layouts,
+            "workspace_bytes": kernel.workspace_bytes,
+            "threads": machine.num_cores if kernel.parallel else 1,
+        }
+        return Built(
+            kernel.object,
+            metadata,
+            code_hash=kernel.code_hash,
+            space_fingerprint=space.fingerprint,
+            operations=operations,
+            traffic_bytes=written_bytes(task),
+        )
+
+    def problem(self, workload: str, seed: int) -> Problem:
+        from tunefarm.worker.problem import pose
+
+        return pose(workload, seed)
+
+    def load(self, built: Built, inputs: Sequence[Array], constant: Sequence[bool]) -> NativeKernel:
+        return load_native(built, inputs, constant)
+
+
 class NativeKernel:
     """A kernel in this process with its operands, ready for native timing.
 
-    ``rows`` are the pointer tables that calls take in turn, one for each copy of the constants.
+    ``rows`` are the inputs that calls take in turn, one row for each copy of the constants;
+    ``owner`` keeps the code mapped.
     """
 
     def __init__(
         self,
-        linked: Linked,
+        owner: object,
+        address: int,
         pool: int,
         workspace: Array,
         rows: Sequence[Sequence[Array]],
         outputs: Sequence[Array],
     ) -> None:
-        self._linked = linked
+        self._keep = owner, rows
+        self._address = address
         self._pool = pool
         self._workspace = workspace
-        self._keep = rows
-        self.outputs = outputs
+        self._outputs = tuple(outputs)
         pointers = [a.ctypes.data for row in rows for a in (*row, *outputs)]
         self._table = (ctypes.c_void_p * len(pointers))(*pointers)
         self._row_count = len(rows)
         self._calls = 0
         self._loop = timing_loop(len(pointers) // len(rows))
 
+    @property
+    def outputs(self) -> Sequence[Array]:
+        return self._outputs
+
     def repeat(self, number: int) -> float:
         if number == 0:
             return 0.0
-        nanoseconds = self._loop[1](
-            self._linked.address,
+        nanoseconds = self._loop.function(
+            self._address,
             self._pool,
             self._workspace.ctypes.data,
             ctypes.addressof(self._table),
@@ -57,16 +108,60 @@ class NativeKernel:
         return float(nanoseconds) * 1e-9
 
 
-def cold_copies(constants: Sequence[Array], cache_bytes: int) -> int:
-    """How many copies of the constants evict one another from a second-level cache.
+def load_native(built: Built, inputs: Sequence[Array], constant: Sequence[bool]) -> NativeKernel:
+    """Link a kernel's object code with the runtime, pack its constants, and place its operands.
 
-    Their total is four times the cache, so that a copy is gone when its turn comes again; small
-    constants (64 KiB together) would stay warm in a model too and need no copies.
+    ``built.metadata`` is as ``LlvmBackend.build`` makes it.
     """
-    size = sum(c.nbytes for c in constants)
-    if size <= _SMALL_CONSTANT_BYTES:
-        return 1
-    return max(1, -(-_COLD_CACHES * cache_bytes // size))
+    from tunefarm.compiler.ir import TensorType
+    from tunefarm.compiler.runtime.kernel import load_kernel
+    from tunefarm.compiler.runtime.pool import pool_address
+    from tunefarm.compiler.target import Target
+
+    facts = built.metadata
+    target = Target(facts["target"])
+    types = [TensorType(tuple(shape), dtype) for shape, dtype in facts["params"]]
+    kernel = load_kernel([built.code], facts["name"], types, facts["outputs"], target=target)
+    rows = cold_rows(_packed(inputs, types, facts["layouts"]), constant, target)
+    results = [empty_array(t.shape, t.dtype) for t in types[len(inputs) :]]
+    return NativeKernel(
+        kernel,
+        kernel.library[kernel.name],
+        pool_address(kernel.library, facts["threads"]),
+        empty_array((facts["workspace_bytes"],), "uint8"),
+        rows,
+        results,
+    )
+
+
+def _packed(
+    inputs: Sequence[Array], types: Sequence[Any], layouts: Mapping[str, Any]
+) -> list[Array]:
+    """The inputs as the kernel reads them: constants in the order its layouts ask for."""
+    from tunefarm.compiler.packing import pack
+    from tunefarm.compiler.tir import PackedLayout
+
+    arrays = list(inputs)
+    for name, (factors, order, transform) in layouts.items():
+        index = int(name)
+        layout = PackedLayout(tuple(map(tuple, factors)), tuple(order), transform)
+        arrays[index] = copy_of(pack(inputs[index], layout, types[index].shape))
+    return arrays
+
+
+def cold_rows(inputs: Sequence[Array], constant: Sequence[bool], target: Any) -> list[list[Array]]:
+    """Rows of inputs whose constants evict one another from the second-level caches.
+
+    Together they are four times those caches, so that a copy is gone when its turn comes again.
+    Constants of 64 KiB together would stay warm in a model too, and stand in one row.
+    """
+    size = sum(a.nbytes for a, is_constant in zip(inputs, constant, strict=True) if is_constant)
+    cache_bytes = target.l2_bytes * target.num_cores
+    copies = 1 if size <= _SMALL_CONSTANT_BYTES else -(-_COLD_CACHES * cache_bytes // size)
+    rows = [list(inputs)]
+    for _ in range(copies - 1):
+        rows.append([copy_of(a) if c else a for a, c in zip(inputs, constant, strict=True)])
+    return rows
 
 
 def copy_of(array: Array) -> Array:
@@ -74,43 +169,6 @@ def copy_of(array: Array) -> Array:
     fresh = empty_array(array.shape, array.dtype.name)
     fresh[...] = array
     return fresh
-
-
-class LlvmBackend:
-    """Builds, poses and loads candidates of the ``llvm`` kind."""
-
-    def build(self, workload: str, target: str, config: Mapping[str, int | str]) -> Built:
-        raise NotImplementedError
-
-    def problem(self, workload: str, seed: int) -> Problem:
-        from tunefarm.worker.problem import pose
-
-        return pose(workload, seed)
-
-    def load(
-        self,
-        built: Built,
-        inputs: Sequence[Array],
-        constant: Sequence[bool],
-        outputs: Sequence[Any],
-    ) -> NativeKernel:
-        return load_native(built, inputs, constant, outputs)
-
-
-def load_native(
-    built: Built, inputs: Sequence[Array], constant: Sequence[bool], outputs: Sequence[Any]
-) -> NativeKernel:
-    metadata = built.metadata
-    linked = Linked(built.code, metadata["name"])
-    copies = cold_copies(
-        [a for a, c in zip(inputs, constant, strict=True) if c], metadata["cache_bytes"]
-    )
-    rows = [list(inputs)]
-    for _ in range(copies - 1):
-        rows.append([copy_of(a) if c else a for a, c in zip(inputs, constant, strict=True)])
-    results = [empty_array(shape, dtype) for shape, dtype in outputs]
-    workspace = empty_array((metadata["workspace_bytes"],), "uint8")
-    return NativeKernel(linked, 0, workspace, rows, results)
 
 
 def open_llvm(options: DeviceOptions) -> OpenDevice:

@@ -29,6 +29,7 @@ TARGET_S = 0.03
 MIN_REPEATS = 3
 MAX_REPEATS = 10
 PAIRED_REPEAT_S = 0.002
+_QUICK_S = 0.02
 _GROWTH = 1.618
 _ROOFLINE_SLACK = 1.1
 _CLOCK_SLACK_S = 0.01
@@ -81,17 +82,20 @@ class Session:
         frame, _ = self._repeat(slot, 0, poison=False, outputs=True)
         self._verify(frame)
 
-    def repeat(self, slot: int, number: int, *, poison: bool = False) -> float:
-        """Seconds a call of one repeat of ``number`` calls."""
-        return self._repeat(slot, number, poison=poison, outputs=False)[1] / number
+    def repeat(
+        self, slot: int, number: int, *, discard: bool = False, poison: bool = False
+    ) -> float:
+        """Seconds a call of one repeat of ``number`` calls; ``discard`` makes one more first."""
+        return self._repeat(slot, number, discard, poison=poison, outputs=False)[1] / number
 
     def _repeat(
-        self, slot: int, number: int, *, poison: bool, outputs: bool
+        self, slot: int, number: int, discard: bool = False, *, poison: bool, outputs: bool
     ) -> tuple[Frame, float]:
         header = {
             "op": "repeat",
             "slot": slot,
             "number": number,
+            "discard": discard,
             "poison": poison,
             "outputs": outputs,
         }
@@ -135,9 +139,7 @@ class Session:
             raise TrialFailed(ErrorKind.WRONG_ANSWER, wrong)
 
 
-def time_one(
-    session: Session, slot: int, built: Built, budgets: Budgets, peaks: Mapping[str, float]
-) -> Times:
+def time_one(session: Session, slot: int, budgets: Budgets) -> Times:
     """Check and time the candidate in ``slot``; TrialFailed if it has no time."""
     start = time.monotonic()
     first_s = session.check(slot)
@@ -149,7 +151,6 @@ def time_one(
         times.append(session.repeat(slot, number))
     timed = time.monotonic()
     session.verify_last(slot)
-    refuse_impossible(min(times), built, peaks)
     check_s = checked - start + time.monotonic() - timed
     return Times(tuple(times), check_s, timed - checked, abandoned)
 
@@ -157,10 +158,12 @@ def time_one(
 def calibrate(session: Session, slot: int, repeat_s: float, first_s: float) -> tuple[int, float]:
     """How many calls last ``repeat_s``, and the seconds a call of a repeat of so many.
 
-    While a repeat is too short, number = max(target / observed + 1, 1.618 × number).
+    A quick kernel is called once more before, which wakes the pool's threads and warms the
+    activations. While a repeat is too short, number = max(target / observed + 1, 1.618 × number).
     """
     number = 1
-    seconds = session.repeat(slot, number, poison=True)
+    quick = first_s < _QUICK_S
+    seconds = session.repeat(slot, number, discard=quick, poison=True)
     while seconds * number < repeat_s and first_s < repeat_s:
         observed = max(seconds, 1e-9)
         number = math.ceil(max(min(repeat_s / observed + 1, 1e7), _GROWTH * number))
@@ -182,19 +185,19 @@ def time_paired(
     return {slot: tuple(row) for slot, row in rows.items()}
 
 
-def refuse_impossible(seconds: float, built: Built, peaks: Mapping[str, float]) -> None:
-    """TrialFailed if the work that the program executes cannot be done in ``seconds``."""
+def impossible(seconds: float, built: Built, peaks: Mapping[str, float]) -> str | None:
+    """Why the work that the program executes cannot be done in ``seconds``; None if it can."""
     limits = (
         (built.operations, peaks.get("flops_n", 0.0), "operations", "FLOP/s"),
         (built.traffic_bytes, peaks.get("bandwidth_l1_n", 0.0), "bytes", "bytes/s"),
     )
     for amount, peak, what, unit in limits:
         if peak > 0 and amount / peak > seconds * _ROOFLINE_SLACK:
-            raise TrialFailed(
-                ErrorKind.RUN_ERROR,
+            return (
                 f"{seconds:.3g} s for {amount:.4g} {what} is faster than this device can be "
-                f"({peak:.4g} {unit} measured); the kernel does not do its work",
+                f"({peak:.4g} {unit} measured); the kernel does not do its work"
             )
+    return None
 
 
 def run_failure(died: ChildDied, *, whole_trial: bool = False) -> TrialFailed:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
+from itertools import count
 from typing import Any
 
 CLOCK_MONOTONIC = 1
+_NUMBERS = count()
 
 
 @cache
@@ -35,17 +37,13 @@ def assemble(text: str, mcpu: str) -> bytes:
 
 
 class Linked:
-    """Object code in memory. Its addresses are valid as long as this lives."""
+    """Object code in memory. Its address is valid as long as this lives."""
 
-    def __init__(self, code: bytes, symbol: str, imports: Mapping[str, int] | None = None) -> None:
+    def __init__(self, code: bytes, symbol: str) -> None:
         from llvmlite import binding
 
-        builder = binding.JITLibraryBuilder().add_object_img(code)
-        for name, address in (imports or {}).items():
-            builder = builder.import_symbol(name, address)
-        self._jit = _jit()
-        # Names are per library, so that one kernel never sees another's symbols.
-        self._tracker = builder.export_symbol(symbol).link(self._jit, f"kernel{_next_number()}")
+        builder = binding.JITLibraryBuilder().add_object_img(code).export_symbol(symbol)
+        self._tracker = builder.link(_jit(), f"measurement{next(_NUMBERS)}")
         self.address = int(self._tracker[symbol])
 
 
@@ -53,18 +51,9 @@ class Linked:
 def _jit() -> Any:
     from llvmlite import binding
 
-    target_machine("")
-    machine = binding.Target.from_default_triple().create_target_machine(
-        reloc="pic", codemodel="default", jit=True
-    )
-    return binding.create_lljit_compiler(machine, use_jit_link=False)
-
-
-_numbers = iter(range(1 << 62))
-
-
-def _next_number() -> int:
-    return next(_numbers)
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+    return binding.create_lljit_compiler(use_jit_link=True)
 
 
 @cache
@@ -75,8 +64,16 @@ def clock_address() -> int:
     return address
 
 
+@dataclass(frozen=True, slots=True)
+class Native:
+    """A linked function as ctypes calls it; the interpreter's lock is free meanwhile."""
+
+    linked: Linked
+    function: Any
+
+
 @cache
-def timing_loop(arity: int) -> tuple[Linked, Any]:
+def timing_loop(arity: int) -> Native:
     """``loop(kernel, pool, workspace, rows, row_count, number, first, clock) -> nanoseconds``.
 
     Calls ``kernel(pool, workspace, p0 … p[arity-1])`` ``number`` times, call i with the pointers
@@ -87,7 +84,7 @@ def timing_loop(arity: int) -> tuple[Linked, Any]:
     prototype = ctypes.CFUNCTYPE(
         integer, pointer, pointer, pointer, pointer, integer, integer, integer, pointer
     )
-    return linked, prototype(linked.address)
+    return Native(linked, prototype(linked.address))
 
 
 def timing_loop_text(arity: int) -> str:

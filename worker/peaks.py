@@ -10,12 +10,11 @@ import threading
 import time
 from collections.abc import Callable
 from functools import cache
-from typing import Any
 
 import numpy as np
 from tunefarm.compiler.target import Target
 from tunefarm.worker.memory import empty_array
-from tunefarm.worker.native import Linked, assemble
+from tunefarm.worker.native import Linked, Native, assemble
 
 _ACCUMULATORS = 12  # latency 4 × 2 units ≤ 12, and 12 + 2 operands fit 16 registers
 _REFERENCE_ITERATIONS = 250_000
@@ -108,18 +107,18 @@ done:
 
 
 @cache
-def _function(name: str, mcpu: str) -> tuple[Linked, Any]:
+def _function(name: str, mcpu: str) -> Native:
     lanes = Target(f"llvm -mcpu={mcpu}").lanes("float32")
     text = fma_text(lanes) if name == "fma" else read_text(lanes)
     linked = Linked(assemble(text, mcpu), name)
     pointer, integer = ctypes.c_void_p, ctypes.c_int64
     signature = [integer, pointer] if name == "fma" else [pointer, integer, integer, pointer]
-    return linked, ctypes.CFUNCTYPE(None, *signature)(linked.address)
+    return Native(linked, ctypes.CFUNCTYPE(None, *signature)(linked.address))
 
 
 def reference_s(mcpu: str) -> float:
     """Seconds of a fixed loop of multiply-adds on one core: the device's pulse (about 1 ms)."""
-    function = _function("fma", mcpu)[1]
+    function = _function("fma", mcpu).function
     sink = np.zeros(64, np.float32)
     start = time.perf_counter()
     function(_REFERENCE_ITERATIONS, sink.ctypes.data)
@@ -130,7 +129,7 @@ def measure_peaks(mcpu: str, cores: int) -> dict[str, float]:
     """Peaks in FLOP/s and bytes/s: ``flops_1``, ``flops_n``, ``bandwidth_l1_n``,
     ``bandwidth_dram_n``."""
     lanes = Target(f"llvm -mcpu={mcpu}").lanes("float32")
-    fma, read = _function("fma", mcpu)[1], _function("read", mcpu)[1]
+    fma, read = _function("fma", mcpu).function, _function("read", mcpu).function
     flops = 2.0 * lanes * _ACCUMULATORS
 
     def multiply(count: int) -> None:

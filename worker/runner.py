@@ -1,9 +1,9 @@
 """The runner child: ``python -m tunefarm.worker.runner``, loads and times one kernel at a time.
 
 warm    {}                                          ->  {}
-prepare {inputs, constant, outputs}; blobs: inputs  ->  {}
+prepare {inputs, constant}; blobs: inputs           ->  {}
 load    {slot, metadata}; blob: the code            ->  {}
-repeat  {slot, number, poison, outputs}             ->  {seconds}; blobs: outputs if asked
+repeat  {slot, number, discard, poison, outputs}    ->  {seconds}; blobs: outputs if asked
 drift   {mcpu}                                      ->  {seconds}
 peaks   {mcpu, cores}                               ->  {peaks, noise}
 """
@@ -11,7 +11,7 @@ peaks   {mcpu, cores}                               ->  {peaks, noise}
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tunefarm.worker.child import Handler, Reply, serve
 from tunefarm.worker.wire import Blob, Frame
@@ -26,7 +26,7 @@ class Runner:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._inputs: tuple[Array, ...] = ()
-        self._problem: Mapping[str, Any] = {}
+        self._constant: tuple[bool, ...] = ()
         self._slots: dict[int, Loaded] = {}
 
     def prepare(self, frame: Frame) -> Reply:
@@ -34,7 +34,7 @@ class Runner:
 
         self._slots.clear()
         self._inputs = ()
-        self._problem = frame.header
+        self._constant = tuple(frame.header["constant"])
         self._inputs = tuple(
             read_only_array(blob, shape, dtype)
             for blob, (shape, dtype) in zip(frame.blobs, frame.header["inputs"], strict=True)
@@ -47,13 +47,13 @@ class Runner:
         built = Built(bytes(frame.blobs[0]), frame.header["metadata"])
         if frame.header["slot"] == 0:
             self._slots.clear()
-        self._slots[frame.header["slot"]] = self._backend.load(
-            built, self._inputs, self._problem["constant"], self._problem["outputs"]
-        )
+        self._slots[frame.header["slot"]] = self._backend.load(built, self._inputs, self._constant)
         return {}, ()
 
     def repeat(self, frame: Frame) -> Reply:
         loaded = self._slots[frame.header["slot"]]
+        if frame.header["discard"]:
+            loaded.repeat(1)
         if frame.header["poison"]:
             for output in loaded.outputs:
                 poison(output)

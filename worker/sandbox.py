@@ -88,7 +88,7 @@ def _restrict_files(libc: ctypes.CDLL, scratch: Path) -> bool:
         os.close(handle)
     restricted = call(_LANDLOCK_RESTRICT, ruleset, ctypes.c_uint(0)) == 0
     os.close(ruleset)
-    return restricted
+    return bool(restricted)
 
 
 # --- seccomp (linux/filter.h, linux/seccomp.h) ---------------------------------------------------

@@ -42,7 +42,7 @@ class SimDevice:
             kind="sim",
             model="simulated",
             target=self._target.text,
-            worker=options.worker,
+            worker="",
             attributes={"name": options.name},
             peaks={"flops_1": 1e11, "flops_n": 1e11},
             noise=_NOISE,

@@ -19,7 +19,9 @@ def measure(
 ) -> list[Trial]:
     budgets = {"build_s": budget_s, "run_s": budget_s, "trial_s": 10.0}
     requests = [
-        TrialRequest("job", TaskKey("w", "hostile"), n, config, "double", budgets=budgets)
+        TrialRequest(
+            "job", TaskKey("w", "hostile -num-cores=1"), n, config, "double", budgets=budgets
+        )
         for n, config in enumerate(configs)
     ]
     trials: list[Trial] = []

@@ -9,7 +9,6 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from llvmlite import binding
@@ -157,21 +156,23 @@ class HostileBackend:
                 np.ones(10 << 30, np.uint8)
         binding.initialize_native_asmparser()
         claimed = float(config.get("operations", 0))
-        metadata = {"name": "kernel", "workspace_bytes": 0, "cache_bytes": 1 << 20}
+        metadata = {
+            "target": target,
+            "name": "kernel",
+            "params": [[[N], "float32"]] * 2,
+            "outputs": 1,
+            "layouts": {},
+            "workspace_bytes": 0,
+            "threads": 1,
+        }
         return Built(assemble(text(kernel), ""), metadata, code_hash=kernel, operations=claimed)
 
     def problem(self, workload: str, seed: int) -> Problem:
         x = np.random.default_rng(seed).standard_normal(N).astype(np.float32)
         return Problem((x,), (False,), (x * 2,), (np.full(N, 1e-5),))
 
-    def load(
-        self,
-        built: Built,
-        inputs: Sequence[Array],
-        constant: Sequence[bool],
-        outputs: Sequence[Any],
-    ) -> NativeKernel:
-        return load_native(built, inputs, constant, outputs)
+    def load(self, built: Built, inputs: Sequence[Array], constant: Sequence[bool]) -> NativeKernel:
+        return load_native(built, inputs, constant)
 
 
 PLUGIN = TargetPlugin(HostDevice, HostileBackend)

@@ -1,0 +1,145 @@
+"""What a worker holds: candidates on the way to its devices, and results on the way back."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+from tunefarm.db.records import (
+    Held,
+    Result,
+    Trial,
+    TrialKey,
+    TrialRequest,
+    Work,
+    WorkerOrders,
+)
+from tunefarm.worker.device import OpenDevice
+
+_ANSWERED_KEPT = 4096
+
+
+def key_of(request: TrialRequest) -> TrialKey:
+    return TrialKey(request.job, request.task, request.number)
+
+
+def held_of(work: Work) -> Held:
+    return Held(key_of(work.request), work.lease, work.epoch)
+
+
+@dataclass(slots=True)
+class Bench:
+    """One device with the work that waits for it (``queue``) and that it measures (``batch``)."""
+
+    open_device: OpenDevice
+    queue: list[Work] = field(default_factory=list)
+    batch: list[Work] = field(default_factory=list)
+
+
+class Holdings:
+    """The worker's work and results, shared by its Sync loop and the threads of its devices.
+
+    Every method may be called from any thread. ``news`` is called, outside the lock, when there
+    is a result to tell.
+    """
+
+    def __init__(
+        self, devices: Iterable[OpenDevice], compiler_version: str, news: Callable[[], None]
+    ) -> None:
+        self.benches = {d.device.id: Bench(d) for d in devices}
+        self._compiler_version = compiler_version
+        self._news = news
+        self._changed = threading.Condition()
+        self._held: dict[Held, Work] = {}
+        self._results: dict[TrialKey, Result] = {}
+        self._answered: OrderedDict[Held, None] = OrderedDict()
+        self._closed = False
+
+    def snapshot(self) -> tuple[tuple[Held, ...], tuple[Result, ...]]:
+        """What is held, and the results that the tracker has not acknowledged."""
+        with self._changed:
+            return tuple(self._held), tuple(self._results.values())
+
+    # --- the Sync loop --------------------------------------------------------------------------
+
+    def obey(self, orders: WorkerOrders) -> None:
+        """Take on new work, drop what is cancelled, forget results that are settled."""
+        with self._changed:
+            for key in (*orders.accepted, *(refusal.key for refusal in orders.refused)):
+                self._results.pop(key, None)
+            for work in orders.work:
+                self._take(work)
+            self._drop(orders.cancel)
+            self._changed.notify_all()
+
+    def drop_all(self) -> None:
+        """Drop everything that is not measured yet, and stop what runs."""
+        with self._changed:
+            self._drop(tuple(self._held))
+
+    def close(self) -> None:
+        """Drop everything and let the devices' threads end."""
+        with self._changed:
+            self._closed = True
+            self._drop(tuple(self._held))
+            self._changed.notify_all()
+
+    def _take(self, work: Work) -> None:
+        held = held_of(work)
+        bench = self.benches.get(work.device)
+        if bench is None or held in self._held or held in self._answered:
+            return
+        self._held[held] = work
+        bench.queue.append(work)
+
+    def _drop(self, dropped: Iterable[Held]) -> None:
+        for held in dropped:
+            self._held.pop(held, None)
+        for bench in self.benches.values():
+            bench.queue = [w for w in bench.queue if held_of(w) in self._held]
+            if bench.batch and not any(held_of(w) in self._held for w in bench.batch):
+                bench.open_device.interrupt()
+
+    # --- the devices ----------------------------------------------------------------------------
+
+    def serve(self, bench: Bench) -> None:
+        """Measure what arrives for a device until closed; the body of the device's thread."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: bench.queue or self._closed)
+                if self._closed:
+                    return
+                bench.batch, bench.queue = bench.queue, []
+            self._measure(bench)
+            with self._changed:
+                for work in bench.batch:
+                    self._held.pop(held_of(work), None)
+                bench.batch = []
+
+    def _measure(self, bench: Bench) -> None:
+        work_of = {id(work.request): work for work in bench.batch}
+
+        def report(request: TrialRequest, trial: Trial) -> None:
+            self._report(work_of[id(request)], trial)
+
+        def dropped(request: TrialRequest) -> bool:
+            return self._is_dropped(work_of[id(request)])
+
+        bench.open_device.measure([work.request for work in bench.batch], report, dropped)
+
+    def _is_dropped(self, work: Work) -> bool:
+        with self._changed:
+            return self._held.get(held_of(work)) is not work
+
+    def _report(self, work: Work, trial: Trial) -> None:
+        with self._changed:
+            if self._held.pop(held_of(work), None) is None:
+                return
+            trial = replace(trial, compiler_version=self._compiler_version)
+            self._results[key_of(work.request)] = Result(work.lease, work.epoch, trial)
+            self._answered[held_of(work)] = None
+            while len(self._answered) > _ANSWERED_KEPT:
+                self._answered.popitem(last=False)
+        self._news()

@@ -1,0 +1,273 @@
+"""The worker process: devices on one side, one long-poll Sync with the tracker on the other.
+
+Both directions of a Sync are declarative: the worker says what it holds and what it has measured,
+the tracker what to do and what is settled. A lost message is repaired by the next one, and a
+result is told again until it is settled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import random
+import signal
+import socket
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tunefarm.db.records import WorkerOrders, WorkerState
+from tunefarm.worker.device import DeviceOptions, OpenDevice, open_device
+from tunefarm.worker.holdings import Holdings
+
+if TYPE_CHECKING:
+    from tunefarm.proto.client import FarmClient
+
+_log = logging.getLogger(__name__)
+_WAIT_S = 10.0
+_FIRST_TERM_S = 10.0
+_PAUSE_S = (0.1, 0.5)
+_PATIENCE_S = 30.0
+_GOODBYE_S = 5.0
+_RESULTS_A_SYNC = 256
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    """What ``tunefarm worker`` and the embedded farm decide.
+
+    The tracker is named by ``rendezvous`` (a file that it wrote, read again when the tracker
+    cannot be reached) or by ``tracker`` (HOST:PORT) and ``token``. ``targets`` are the devices to
+    offer, none meaning this host. ``name`` outlives the process; by default it is made of the
+    host's name and the devices. ``capacity`` is how many candidates a device holds at a time, and
+    ``build_processes`` 0 means one a core.
+    """
+
+    tracker: str = ""
+    token: str = ""
+    rendezvous: Path | None = None
+    targets: tuple[str, ...] = ()
+    name: str = ""
+    build_processes: int = 0
+    memory_bytes: int = 4 << 30
+    capacity: int = 16
+
+
+def run_worker(
+    options: WorkerOptions, *, on_ready: Callable[[Sequence[OpenDevice]], None] | None = None
+) -> None:
+    """Offer devices to the tracker until SIGTERM or SIGINT.
+
+    ``on_ready`` is called with the devices when the tracker has first answered. Raises TargetError
+    for a device that cannot be opened, and the errors of ``proto.errors`` when the tracker refuses
+    this worker for good: TokenRefused, InvalidRequest, Superseded by a newer process of its name.
+    """
+    os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+    with ExitStack() as stack:
+        devices = []
+        for one in _device_options(options):
+            devices.append(open_device(one))
+            stack.callback(devices[-1].close)
+        loop = SyncLoop(options, devices)
+        with _signals(loop.stop):
+            loop.run(lambda: on_ready(devices) if on_ready else None)
+
+
+class SyncLoop:
+    """The conversation with the tracker. ``stop`` may be called from a signal handler."""
+
+    def __init__(self, options: WorkerOptions, devices: Sequence[OpenDevice]) -> None:
+        self._options = options
+        self._stopped = threading.Event()
+        self._news = threading.Event()
+        self._wake = threading.Event()
+        self._holdings = Holdings(devices, version("tunefarm"), self._tell_news)
+        self._name = options.name or default_name(devices)
+        self._devices = tuple(replace(d.device, worker=self._name) for d in devices)
+        self._incarnation = uuid.uuid4().hex
+        self._number = 0
+        self._term_s = _FIRST_TERM_S
+        self._answered_at = time.monotonic()
+        self._failing_since: float | None = None
+        self._address, self._client = _connect(options)
+        self._calls = ThreadPoolExecutor(2, thread_name_prefix="tunefarm-sync")
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._tell_news()
+
+    def run(self, on_ready: Callable[[], None]) -> None:
+        """Sync until stopped; then tell the results that are left."""
+        benches = list(self._holdings.benches.values())
+        threads = [threading.Thread(target=self._holdings.serve, args=(b,)) for b in benches]
+        for thread in threads:
+            thread.start()
+        try:
+            self._converse(on_ready)
+            self._say_goodbye()
+        finally:
+            self._holdings.close()
+            for thread in threads:
+                thread.join()
+            self._client.close()
+            self._calls.shutdown(wait=False)
+
+    def _converse(self, on_ready: Callable[[], None]) -> None:
+        """Keep one Sync under way; news of our own starts the next, which ends it."""
+        pending: list[tuple[float, Future[WorkerOrders]]] = []
+        ready = False
+        while not self._stopped.is_set():
+            self._news.clear()
+            pending.append((time.monotonic(), self._start_sync(_WAIT_S)))
+            while len(pending) > 1:
+                self._settle(*pending.pop(0))
+            self._wait_for(pending[0][1])
+            if pending[0][1].done() and self._settle(*pending.pop()) and not ready:
+                ready = True
+                on_ready()
+
+    def _start_sync(self, wait_s: float, capacity: int | None = None) -> Future[WorkerOrders]:
+        self._number += 1
+        held, results = self._holdings.snapshot()
+        state = WorkerState(
+            worker=self._name,
+            incarnation=self._incarnation,
+            number=self._number,
+            compiler_version=version("tunefarm"),
+            devices=self._devices,
+            held=held,
+            results=results[:_RESULTS_A_SYNC],
+            capacity=self._options.capacity if capacity is None else capacity,
+        )
+        call = self._client.start_sync(state, wait_s)
+        future = self._calls.submit(call.result)
+        future.add_done_callback(lambda _: self._wake.set())
+        return future
+
+    def _wait_for(self, call: Future[WorkerOrders]) -> None:
+        """Wait for the answer or for news; stop all kernels when the term passes in silence."""
+        while not (call.done() or self._news.is_set()):
+            self._wake.clear()
+            left_s = self._answered_at + self._term_s - time.monotonic()
+            if left_s <= 0:
+                self._holdings.drop_all()
+            if not (call.done() or self._news.is_set()):
+                self._wake.wait(left_s if left_s > 0 else self._term_s)
+
+    def _tell_news(self) -> None:
+        self._news.set()
+        self._wake.set()
+
+    def _settle(self, sent_at: float, call: Future[WorkerOrders]) -> bool:
+        """Obey the answer of a Sync; False if there was none, after a pause.
+
+        Raises what the tracker refuses for good.
+        """
+        from tunefarm.proto.errors import InvalidRequest, StorageFailed, TrackerUnavailable
+
+        try:
+            orders = call.result()
+        except (TrackerUnavailable, StorageFailed, InvalidRequest) as error:
+            self._endure(error, for_good=isinstance(error, InvalidRequest))
+            return False
+        self._failing_since = None
+        self._answered_at = max(self._answered_at, sent_at)
+        self._term_s = orders.term_s or self._term_s
+        self._holdings.obey(orders)
+        return True
+
+    def _endure(self, error: Exception, *, for_good: bool) -> None:
+        """Pause before the next try; raise what has not passed in ``_PATIENCE_S`` seconds."""
+        now = time.monotonic()
+        if self._failing_since is None:
+            self._failing_since = now
+            _log.warning("%s; trying again", error)
+        elif for_good and now - self._failing_since > _PATIENCE_S:
+            raise error
+        if now - self._answered_at > self._term_s:
+            self._holdings.drop_all()
+        self._stopped.wait(random.uniform(*_PAUSE_S))
+        self._follow_rendezvous()
+
+    def _follow_rendezvous(self) -> None:
+        """Turn to the tracker that the rendezvous file names now."""
+        from tunefarm.proto.errors import FarmError
+
+        if self._options.rendezvous is None:
+            return
+        with suppress(FarmError):
+            address, client = _connect(self._options)
+            if address == self._address:
+                client.close()
+                return
+            self._client.close()
+            self._address, self._client = address, client
+
+    def _say_goodbye(self) -> None:
+        """Stop the kernels, and tell the results that are left once more."""
+        from tunefarm.proto.errors import FarmError
+
+        self._holdings.drop_all()
+        with suppress(FarmError, TimeoutError):
+            self._holdings.obey(self._start_sync(0.0, capacity=0).result(_GOODBYE_S))
+
+
+def default_name(devices: Sequence[OpenDevice]) -> str:
+    """The host's name, and a digest of the devices: the same for every process that serves them."""
+    content = " ".join(sorted(d.device.id for d in devices))
+    return f"{socket.gethostname()}-{hashlib.sha256(content.encode()).hexdigest()[:8]}"
+
+
+def _device_options(options: WorkerOptions) -> list[DeviceOptions]:
+    from tunefarm.compiler.target import Target
+
+    targets = [Target(text) for text in options.targets] or [Target.host()]
+    seen: Counter[str] = Counter()
+    opened = []
+    for target in targets:
+        twin = seen[target.text]
+        seen[target.text] += 1
+        opened.append(
+            DeviceOptions(
+                target.text,
+                build_processes=options.build_processes,
+                memory_bytes=options.memory_bytes,
+                name=str(twin) if twin else "",
+            )
+        )
+    return opened
+
+
+def _connect(options: WorkerOptions) -> tuple[str, FarmClient]:
+    """The tracker's address and token, joined, and a client of it."""
+    from tunefarm.proto.client import FarmClient
+    from tunefarm.proto.rendezvous import read_rendezvous
+
+    if options.rendezvous is None:
+        return options.tracker, FarmClient(options.tracker, options.token)
+    found = read_rendezvous(options.rendezvous)
+    return f"{found.address} {found.token}", FarmClient(found.address, found.token)
+
+
+@contextmanager
+def _signals(stop: Callable[[], None]) -> Iterator[None]:
+    """Call ``stop`` on SIGTERM and SIGINT; does nothing outside the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.signal(number, lambda *_: stop()) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
