@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from tunefarm.compiler import te
-from tunefarm.compiler.dtypes import DTYPES, FLOATS, INTEGERS, UNSIGNED, is_float
+from tunefarm.compiler.dtypes import DTYPES, FLOATS, INTEGERS, is_float
 from tunefarm.compiler.errors import ShapeError
 from tunefarm.compiler.ir import Attrs, TensorType, Type
 from tunefarm.compiler.ops.base import Array, Op, Pattern, broadcast_shapes, register
@@ -27,7 +27,6 @@ _KIND = {
     DTYPES: "tensors",
     FLOATS: "floating-point numbers",
     INTEGERS: "integers",
-    UNSIGNED: "unsigned integers",
     ("bool",): "booleans",
 }
 
@@ -123,6 +122,33 @@ def _power_array(a: Array, b: Array) -> Array:
     return np.power(a.astype(np.float64), b.astype(np.float64))
 
 
+def _shift(
+    op: BinaryOp, vector: Callable[[Array, Array], Array]
+) -> tuple[Callable[[Expr, Expr], Expr], Callable[[Array, Array], Array]]:
+    """A shift; by a negative count or by all bits or more, what shifting bit by bit leaves."""
+
+    def bits(dtype: str) -> int:
+        return np.dtype(dtype).itemsize * 8
+
+    def scalar(a: Expr, b: Expr) -> Expr:
+        zero, count = te.const(0, a.dtype), te.const(bits(a.dtype), a.dtype)
+        inside: Expr = b < count
+        gone: Expr = zero
+        if not a.dtype.startswith("uint"):
+            inside = inside & (b >= zero)
+            if op == "shr":
+                gone = te.if_then_else(a < zero, te.const(-1, a.dtype), zero)
+        return te.if_then_else(inside, binary(op, a, b), gone)
+
+    def array(a: Array, b: Array) -> Array:
+        a, b = np.broadcast_arrays(a, b)
+        inside = (b >= 0) & (b < bits(a.dtype.name))
+        gone = np.where((a < 0) & (op == "shr"), ~np.zeros_like(a), np.zeros_like(a))
+        return np.where(inside, vector(a, np.where(inside, b, np.zeros_like(b))), gone)
+
+    return scalar, array
+
+
 register(
     _binary("add", _op("add"), np.add, commutative=True),
     _binary("subtract", _op("sub"), np.subtract),
@@ -145,8 +171,8 @@ register(
     _binary("bitwise_and", _op("bitand"), np.bitwise_and, INTEGERS, commutative=True),
     _binary("bitwise_or", _op("bitor"), np.bitwise_or, INTEGERS, commutative=True),
     _binary("bitwise_xor", _op("bitxor"), np.bitwise_xor, INTEGERS, commutative=True),
-    _binary("left_shift", _op("shl"), np.left_shift, UNSIGNED),
-    _binary("right_shift", _op("shr"), np.right_shift, UNSIGNED),
+    _binary("left_shift", *_shift("shl", np.left_shift), INTEGERS),
+    _binary("right_shift", *_shift("shr", np.right_shift), INTEGERS),
     _binary(
         "prelu",
         lambda x, slope: te.if_then_else(x < te.const(0, x.dtype), x * slope, x),
