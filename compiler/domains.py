@@ -72,11 +72,12 @@ def param_domains(function: Function) -> tuple[str, ...]:
 def _operand_domains(node: Call, demanded: Mapping[Expr, str]) -> Sequence[str]:
     op = OPS[str(node.op)]
     own = _DEMANDS.get(op.name)
+    wanted = demanded.get(node, "any")
     if own is not None:
         listed = own([tensor_type(a) for a in node.args], node.attrs)
         if len(listed) == len(node.args):
-            return listed
-    wanted = demanded.get(node, "any")
+            passes = op.pattern is Pattern.INJECTIVE
+            return [wanted if passes and d == "any" else d for d in listed]
     if op.pattern is Pattern.INJECTIVE or op.name == "cast":
         return [wanted] * len(node.args)
     if op.name == "where":

@@ -6,7 +6,6 @@ import sys
 
 import numpy as np
 import pytest
-
 from tunefarm.compiler.errors import WorkloadError
 from tunefarm.compiler.ir import Constant, Function, TensorType, Var
 from tunefarm.compiler.ops import call

@@ -1,0 +1,90 @@
+"""Channels last: rewrite operators on images to layout NSC, with transposes around them.
+
+    conv(x, w)                      ->  T⁻(conv[NSC, SIO](T(x), w'))
+    flatten(T(x)) @ w               ->  flatten(x) @ w'          (rows of w permuted)
+
+T moves channels last and T⁻ back. ``push_transposes`` then makes the pairs meet and vanish: inside
+a convolutional network none remains.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+from tunefarm.compiler.ir import Call, Constant, Expr, IRModule, tensor_type
+from tunefarm.compiler.ops import call
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.transform.constants import constant, inverse, permutation, reshape, transpose
+from tunefarm.compiler.transform.push_transposes import TRANSPOSE_RULES
+from tunefarm.compiler.transform.rewrite import Uses, is_call, rewrite_main
+
+
+def convert_layout(module: IRModule, target: Target) -> IRModule:
+    """Images become NSC, kernels of convolutions SIO; transposes are cancelled."""
+    module = rewrite_main(module, [_channels_last])
+    return rewrite_main(module, [*TRANSPOSE_RULES, _flatten_into_weights])
+
+
+def to_channels_last(rank: int) -> tuple[int, ...]:
+    """The axes of the transpose NCS → NSC."""
+    return (0, *range(2, rank), 1)
+
+
+def _channels_last(node: Call, uses: Uses) -> Expr | None:
+    if node.attrs.get("data_layout") != "NCS" and not _is_channel_lrn(node):
+        return None
+    data, *others = node.args
+    axes = to_channels_last(len(tensor_type(data).shape))
+    attrs = dict(node.attrs)
+    if node.op == "lrn":
+        attrs["axis"] = len(axes) - 1
+    else:
+        attrs["data_layout"] = "NSC"
+    if attrs.get("kernel_layout") == "OIS":
+        attrs["kernel_layout"] = "SIO"
+        others[0] = transpose(others[0], (*range(2, len(axes)), 1, 0))
+    if not isinstance(node.op, str):
+        return None
+    converted = call(node.op, transpose(data, axes), *others, name=node.name, **attrs)
+    return transpose(converted, inverse(axes))
+
+
+def _is_channel_lrn(node: Call) -> bool:
+    return node.op == "lrn" and node.attrs["axis"] == 1 and len(tensor_type(node).shape) > 2
+
+
+def _flatten_into_weights(node: Call, uses: Uses) -> Expr | None:
+    """matmul(reshape(transpose(x), [n, k]), w)  ->  matmul(reshape(x, [n, k]), w'), rows moved."""
+    if node.op != "matmul" or node.attrs["transpose_a"]:
+        return None
+    flat, weight = node.args
+    if not is_call(flat, "reshape") or not isinstance(weight, Constant):
+        return None
+    assert isinstance(flat, Call)
+    moved = flat.args[0]
+    if not is_call(moved, "transpose") or weight.data.ndim != 2:
+        return None
+    assert isinstance(moved, Call)
+    axes = permutation(moved)
+    shape = tensor_type(moved).shape
+    flat_shape = tensor_type(flat).shape
+    if axes[0] != 0 or flat_shape != (shape[0], prod(shape[1:])):
+        return None
+    rows = _permuted_rows(weight, shape[1:], axes, bool(node.attrs["transpose_b"]))
+    return call("matmul", reshape(moved.args[0], flat_shape), rows, name=node.name, **node.attrs)
+
+
+def _permuted_rows(
+    weight: Constant, extents: tuple[int, ...], axes: tuple[int, ...], transposed: bool
+) -> Constant:
+    """Weights whose contracted index runs over the extents in the order before the transpose."""
+    order = [inverse(axes)[a] - 1 for a in range(1, len(axes))]
+    data = weight.data
+    if transposed:
+        split = data.reshape(data.shape[0], *extents)
+        moved = split.transpose(0, *(o + 1 for o in order))
+    else:
+        split = data.reshape(*extents, data.shape[1])
+        moved = split.transpose(*order, len(extents))
+    return constant(np.ascontiguousarray(moved).reshape(data.shape), weight, weight.name)

@@ -1,0 +1,73 @@
+"""Rewrite operators into the forms that schedules are written for.
+
+matmul(a[b, m, k], w[k, n])   ->  reshape(matmul(reshape(a, [b * m, k]), w), [b, m, n])
+conv(x[n, l, c], w[k, i, o])  ->  reshape(conv(reshape(x, [n, 1, l, c]), w[1, k, i, o]))
+an empty result               ->  an empty constant
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+from tunefarm.compiler.dtypes import numpy_dtype
+from tunefarm.compiler.ir import AttrValue, Call, Constant, Expr, IRModule, TensorType, tensor_type
+from tunefarm.compiler.ops import call
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.transform.canonicalize_ops import RULES
+from tunefarm.compiler.transform.constants import reshape
+from tunefarm.compiler.transform.push_reshapes import RESHAPE_RULES
+from tunefarm.compiler.transform.rewrite import Uses, rewrite_main
+
+_WINDOWED = ("conv", "max_pool", "avg_pool", "lp_pool")
+_ADDED: dict[str, AttrValue] = {
+    "strides": 1, "dilations": 1, "kernel": 1, "padding": (0, 0), "counted": (0, 0),
+}  # fmt: skip
+
+
+def legalize(module: IRModule, target: Target) -> IRModule:
+    """Runs on channels-last graphs; the reshapes it makes are moved out of the way of fusion."""
+    rules = [_empty, _rows_of_matmul, _flat_window, *RESHAPE_RULES, *RULES]
+    return rewrite_main(module, rules)
+
+
+def _empty(node: Call, uses: Uses) -> Expr | None:
+    if not isinstance(node.type, TensorType) or node.type.size:
+        return None
+    return Constant(np.zeros(node.type.shape, numpy_dtype(node.type.dtype)), node.name)
+
+
+def _rows_of_matmul(node: Call, uses: Uses) -> Expr | None:
+    """All leading dimensions are rows where the second operand is one matrix."""
+    if node.op != "matmul" or node.attrs["transpose_a"]:
+        return None
+    a, b = node.args
+    rows, matrix = tensor_type(a).shape, tensor_type(b).shape
+    if len(rows) == 2 or prod(matrix[:-2]) != 1 or len(rows) < len(matrix):
+        return None
+    flat = reshape(a, (prod(rows[:-1]), rows[-1]))
+    made = call("matmul", flat, reshape(b, matrix[-2:]), name=node.name, **node.attrs)
+    return reshape(made, tensor_type(node).shape)
+
+
+def _flat_window(node: Call, uses: Uses) -> Expr | None:
+    """A window along one dimension is one of height 1 along two."""
+    if node.op not in _WINDOWED or node.attrs["data_layout"] != "NSC":
+        return None
+    x, *others = node.args
+    kind = tensor_type(x)
+    if len(kind.shape) != 3 or (node.op == "conv" and node.attrs["kernel_layout"] != "SIO"):
+        return None
+    n, length, channels = kind.shape
+    attrs = {name: _with_height(name, value) for name, value in node.attrs.items()}
+    weights = [reshape(w, (1, *tensor_type(w).shape)) for w in others]
+    image = reshape(x, (n, 1, length, channels))
+    made = call(str(node.op), image, *weights, name=node.name, **attrs)
+    return reshape(made, tensor_type(node).shape)
+
+
+def _with_height(name: str, value: AttrValue) -> AttrValue:
+    if name not in _ADDED:
+        return value
+    assert isinstance(value, tuple)
+    return (_ADDED[name], *value)

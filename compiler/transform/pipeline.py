@@ -1,0 +1,46 @@
+"""The passes of a build, in order."""
+
+from __future__ import annotations
+
+from tunefarm.compiler.ir import IRModule
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.transform.canonicalize_ops import canonicalize_ops
+from tunefarm.compiler.transform.context import Pass, PassContext
+from tunefarm.compiler.transform.convert_layout import convert_layout
+from tunefarm.compiler.transform.eliminate_common_subexpressions import (
+    eliminate_common_subexpressions,
+)
+from tunefarm.compiler.transform.eliminate_dead_code import eliminate_dead_code
+from tunefarm.compiler.transform.fold_constants import fold_constants
+from tunefarm.compiler.transform.fold_scale_axis import fold_scale_axis
+from tunefarm.compiler.transform.fuse_ops import fuse_ops
+from tunefarm.compiler.transform.infer_types import infer_types
+from tunefarm.compiler.transform.legalize import legalize
+from tunefarm.compiler.transform.simplify_inference import simplify_inference
+
+STEPS = (
+    Pass("infer_types", infer_types, level=0),
+    Pass("simplify_inference", simplify_inference, level=0),
+    Pass("fold_constants", fold_constants, level=1),
+    Pass("canonicalize_ops", canonicalize_ops, level=1),
+    Pass("fold_scale_axis", fold_scale_axis, level=2),
+    Pass("convert_layout", convert_layout, level=1),
+    Pass("legalize", legalize, level=0),
+    Pass("fold_constants_again", fold_constants, level=1),
+    Pass("eliminate_common_subexpressions", eliminate_common_subexpressions, level=1),
+    Pass("eliminate_dead_code", eliminate_dead_code, level=1),
+    Pass("fuse_ops", fuse_ops, level=0),
+    Pass("check_types", infer_types, level=3),
+)
+
+
+def optimize(module: IRModule, target: Target) -> IRModule:
+    """The module for a target: ``main`` calls primitive functions only, each one kernel.
+
+    The passes are those of ``STEPS`` that ``PassContext.current()`` lets run.
+    """
+    context = PassContext.current()
+    context.check_names(frozenset(step.name for step in STEPS))
+    for step in STEPS:
+        module = context.run(step, module, target)
+    return module

@@ -1,0 +1,299 @@
+"""Rules that move transposes towards the results until they meet their inverse and vanish.
+
+relu(T(x))            ->  T(relu(x))
+add(T(x), T(y))       ->  T(add(x, y))
+add(T(x), c)          ->  T(add(x, T⁻(c)))          c constant or much smaller
+concat(T(x), T(y))    ->  T(concat(x, y))           the axis renamed; so for reductions, slice, …
+T2(T1(x))             ->  T(x), or x
+reshape(T(x))         ->  T'(reshape(x))            if it splits or merges axes that stay together
+matmul(T(x), y)       ->  matmul[transpose_a](x, y) if T swaps the last two axes
+T⁻(add(T(x), y))      ->  add(x, T⁻(y))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tunefarm.compiler.ir import Attrs, AttrValue, Call, Constant, Expr, tensor_type
+from tunefarm.compiler.ops.base import OPS, Pattern, call
+from tunefarm.compiler.ops.shape import reshape_groups
+from tunefarm.compiler.transform.constants import (
+    inverse,
+    permutation,
+    reshape,
+    strip_unit_dims,
+    transpose,
+)
+from tunefarm.compiler.transform.rewrite import Rule, Uses
+
+_MUCH_SMALLER = 4
+_ONE_AXIS = ("softmax", "log_softmax", "lrn", "cumsum", "cumprod", "batch_norm", "interpolate")
+_REDUCTIONS = ("sum", "prod", "max", "min", "any", "all", "mean")
+_PER_AXIS: dict[str, tuple[str, ...]] = {
+    "slice": ("begin", "size", "strides"),
+    "pad": ("padding",),
+    "tile": ("repeats",),
+}
+
+
+def _moved(expr: Expr) -> tuple[Expr, tuple[int, ...]] | None:
+    """(x, axes) where the expression is transpose(x, axes)."""
+    if isinstance(expr, Call) and expr.op == "transpose":
+        return expr.args[0], permutation(expr)
+    return None
+
+
+def compose(node: Call, uses: Uses) -> Expr | None:
+    """transpose(transpose(x))  ->  transpose(x), and the identity disappears."""
+    if node.op != "transpose":
+        return None
+    axes = permutation(node)
+    if list(axes) == list(range(len(axes))):
+        return node.args[0]
+    if isinstance(node.args[0], Constant):
+        return transpose(node.args[0], axes)
+    inner = _moved(node.args[0])
+    if inner is None:
+        return None
+    x, first = inner
+    return transpose(x, tuple(first[a] for a in axes))
+
+
+def sink_elementwise(node: Call, uses: Uses) -> Expr | None:
+    """f(T(x), …)  ->  T(f(x, …)), where the other operands follow at little cost."""
+    if not _is_elementwise(node):
+        return None
+    rank = len(tensor_type(node).shape)
+    size = tensor_type(node).size
+    axes = _common_axes(node, rank, size)
+    if axes is None:
+        return None
+    operands = [_follow(a, axes, rank, size) for a in node.args]
+    if any(o is None for o in operands):
+        return None
+    attrs = node.attrs
+    inner = call(str(node.op), *(o for o in operands if o is not None), name=node.name, **attrs)
+    return transpose(inner, axes)
+
+
+def _is_elementwise(node: Call) -> bool:
+    if not isinstance(node.op, str) or node.op in ("batch_norm", "broadcast_to"):
+        return False
+    return OPS[node.op].pattern in (Pattern.ELEMENTWISE, Pattern.BROADCAST)
+
+
+def _common_axes(node: Call, rank: int, size: int) -> tuple[int, ...] | None:
+    """The axes of the transposes among the large operands, if they agree."""
+    found: set[tuple[int, ...]] = set()
+    for operand in node.args:
+        inner = _moved(operand)
+        if inner is not None and len(inner[1]) == rank and tensor_type(operand).size == size:
+            found.add(inner[1])
+    return found.pop() if len(found) == 1 else None
+
+
+def _follow(operand: Expr, axes: tuple[int, ...], rank: int, size: int) -> Expr | None:
+    """T⁻(operand) for the broadcast operand, or None if it would cost a copy of a large tensor."""
+    inner = _moved(operand)
+    if inner is not None and inner[1] == axes:
+        return inner[0]
+    kind = tensor_type(operand)
+    if kind.size == 1:
+        return operand
+    if not isinstance(operand, Constant) and kind.size * _MUCH_SMALLER > size:
+        return None
+    full = reshape(operand, (*[1] * (rank - len(kind.shape)), *kind.shape))
+    turned = transpose(full, inverse(axes))
+    return strip_unit_dims(turned) if isinstance(turned, Constant) else turned
+
+
+def sink_through_axes(node: Call, uses: Uses) -> Expr | None:
+    """op[axis](T(x))  ->  T(op[axis'](x)) for operators that name axes and keep the rank."""
+    if not node.args:
+        return None
+    inner = _moved(node.args[0])
+    if inner is None or not isinstance(node.op, str):
+        return None
+    x, axes = inner
+    attrs = _renamed(node.op, node.attrs, axes)
+    if attrs is None:
+        return None
+    made = call(node.op, x, *node.args[1:], name=node.name, **attrs)
+    return transpose(made, axes)
+
+
+def _renamed(op: str, attrs: Attrs, axes: tuple[int, ...]) -> dict[str, AttrValue] | None:
+    """The attributes on the operand before the transpose; None if the operator does not commute."""
+    if op in _ONE_AXIS or (op in ("argmax", "argmin") and attrs["keepdims"]):
+        axis = attrs["axis"]
+        assert isinstance(axis, int)
+        return {**attrs, "axis": axes[axis]}
+    if op in _REDUCTIONS and attrs["keepdims"] and attrs["axes"]:
+        return {**attrs, "axes": tuple(sorted(axes[a] for a in _integers(attrs["axes"])))}
+    if op in _PER_AXIS:
+        back = inverse(axes)
+        changed = {name: _permuted(attrs[name], back) for name in _PER_AXIS[op]}
+        return {**attrs, **changed}
+    return None
+
+
+def _integers(value: AttrValue) -> tuple[int, ...]:
+    assert isinstance(value, tuple)
+    return tuple(int(v) for v in value)  # type: ignore[arg-type]
+
+
+def _permuted(value: AttrValue, back: tuple[int, ...]) -> AttrValue:
+    assert isinstance(value, tuple)
+    return tuple(value[a] for a in back)
+
+
+def sink_dropping_reduction(node: Call, uses: Uses) -> Expr | None:
+    """sum[axes, keepdims=False](T(x))  ->  T'(sum[axes'](x)), T' over the axes that remain."""
+    is_position = node.op in ("argmax", "argmin")
+    if (node.op not in _REDUCTIONS and not is_position) or node.attrs["keepdims"]:
+        return None
+    inner = _moved(node.args[0])
+    if inner is None:
+        return None
+    x, axes = inner
+    rank = len(axes)
+    if is_position:
+        axis = node.attrs["axis"]
+        assert isinstance(axis, int)
+        removed = {axis % rank}
+        attrs: dict[str, AttrValue] = {**node.attrs, "axis": axes[axis]}
+    else:
+        removed = {a % rank for a in _integers(node.attrs["axes"])}
+        attrs = {**node.attrs, "axes": tuple(sorted(axes[a] for a in removed))}
+    if not removed:
+        return None
+    kept = [axes[a] for a in range(rank) if a not in removed]
+    order = sorted(kept)
+    made = call(str(node.op), x, name=node.name, **attrs)
+    return transpose(made, tuple(order.index(a) for a in kept))
+
+
+def sink_concat(node: Call, uses: Uses) -> Expr | None:
+    """concat(T(x), T(y), …)  ->  T(concat(x, y, …)) where most elements are transposed alike."""
+    if node.op != "concat":
+        return None
+    sizes: dict[tuple[int, ...], int] = {}
+    for operand in node.args:
+        inner = _moved(operand)
+        if inner is not None:
+            sizes[inner[1]] = sizes.get(inner[1], 0) + tensor_type(operand).size
+    axes = max(sizes, key=lambda a: sizes[a], default=None)
+    if axes is None or sizes[axes] * 2 <= tensor_type(node).size:
+        return None
+    axis = node.attrs["axis"]
+    assert isinstance(axis, int)
+    operands = [transpose(a, inverse(axes)) for a in node.args]
+    return transpose(call("concat", *operands, axis=axes[axis], name=node.name), axes)
+
+
+def sink_reshape(node: Call, uses: Uses) -> Expr | None:
+    """reshape(T(x))  ->  T'(reshape'(x)) if the axes it joins are neighbours in x, in order."""
+    if node.op != "reshape":
+        return None
+    inner = _moved(node.args[0])
+    if inner is None:
+        return None
+    x, axes = inner
+    old, new = tensor_type(node.args[0]).shape, tensor_type(node).shape
+    if 0 in old:
+        return None
+    if _moves_only_unit_axes(old, axes):
+        return reshape(x, new)
+    groups = _unit_axes_apart(old, new)
+    sources = [[axes[d] for d in run if old[d] != 1] for run, _ in groups]
+    if any(s != list(range(s[0], s[0] + len(s))) for s in _without_units(x, sources) if s):
+        return None
+    firsts = [axes[run[0]] if len(run) else len(old) for run, _ in groups]
+    places = [s[0] if s else first for s, first in zip(sources, firsts, strict=True)]
+    order = sorted(range(len(groups)), key=lambda g: places[g])
+    placed = [d for g in order for d in groups[g][1]]
+    return transpose(reshape(x, tuple(new[d] for d in placed)), inverse(placed))
+
+
+def _unit_axes_apart(old: tuple[int, ...], new: tuple[int, ...]) -> list[tuple[range, range]]:
+    """``reshape_groups``, with axes of extent 1 in front of a run in groups of their own."""
+    groups: list[tuple[range, range]] = []
+    for before, after in reshape_groups(old, new):
+        while len(before) > 1 and len(after) > 1 and old[before[0]] == new[after[0]] == 1:
+            groups.append((before[:1], after[:1]))
+            before, after = before[1:], after[1:]
+        groups.append((before, after))
+    return groups
+
+
+def _without_units(x: Expr, sources: list[list[int]]) -> list[list[int]]:
+    """Axes renumbered as if x had no axes of extent 1."""
+    shape = tensor_type(x).shape
+    rank = {axis: i for i, axis in enumerate(a for a in range(len(shape)) if shape[a] != 1)}
+    return [[rank[a] for a in run] for run in sources]
+
+
+def _moves_only_unit_axes(shape: Sequence[int], axes: Sequence[int]) -> bool:
+    """Whether the transpose with this result leaves the elements' order in memory as it was."""
+    moved = [a for a, extent in zip(axes, shape, strict=True) if extent != 1]
+    return moved == sorted(moved)
+
+
+def unit_transpose(node: Call, uses: Uses) -> Expr | None:
+    """transpose  ->  reshape, where only axes of extent 1 move."""
+    if node.op != "transpose":
+        return None
+    shape = tensor_type(node).shape
+    if not _moves_only_unit_axes(shape, permutation(node)):
+        return None
+    return reshape(node.args[0], shape)
+
+
+def absorb_into_matmul(node: Call, uses: Uses) -> Expr | None:
+    """matmul(T(x), y)  ->  matmul[transpose_a](T'(x), y), T' without the swap of the last two."""
+    if node.op != "matmul":
+        return None
+    operands, attrs = list(node.args), dict(node.attrs)
+    for side, flag in enumerate(("transpose_a", "transpose_b")):
+        inner = _moved(operands[side])
+        if inner is not None and inner[1][-2] == len(inner[1]) - 1:
+            x, axes = inner
+            operands[side] = transpose(x, (*axes[:-2], axes[-1], axes[-2]))
+            attrs[flag] = not attrs[flag]
+    if operands == list(node.args):
+        return None
+    return call("matmul", *operands, name=node.name, **attrs)
+
+
+def lift_through_elementwise(node: Call, uses: Uses) -> Expr | None:
+    """T⁻(f(T(x), y))  ->  f(x, T⁻(y)): a pair vanishes; y's transpose is often there already."""
+    outer = _moved(node)
+    if outer is None or not isinstance(outer[0], Call) or not _is_elementwise(outer[0]):
+        return None
+    inner, axes = outer
+    assert isinstance(inner, Call)
+    if uses.get(inner, 1) > 1 or len(inner.args) < 2:
+        return None
+    size = tensor_type(inner).size
+    undone = [_moved(a) for a in inner.args if tensor_type(a).size == size]
+    if not any(u is not None and u[1] == inverse(axes) for u in undone):
+        return None
+    rank = len(axes)
+    operands = []
+    for operand in inner.args:
+        kind = tensor_type(operand)
+        full = reshape(operand, (*[1] * (rank - len(kind.shape)), *kind.shape))
+        operands.append(operand if kind.size == 1 else transpose(full, axes))
+    return call(str(inner.op), *operands, name=inner.name, **inner.attrs)
+
+
+TRANSPOSE_RULES: tuple[Rule, ...] = (
+    compose,
+    sink_elementwise,
+    sink_through_axes,
+    sink_dropping_reduction,
+    sink_concat,
+    sink_reshape,
+    absorb_into_matmul,
+    lift_through_elementwise,
+)

@@ -1,0 +1,236 @@
+"""Layout conversion and fusion keep the meaning, cancel transposes, and make the wanted groups."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from tunefarm.compiler.evaluate import evaluate
+from tunefarm.compiler.extract import kernels_of, tasks_of
+from tunefarm.compiler.ir import (
+    Call,
+    Constant,
+    Expr,
+    Function,
+    IRModule,
+    TensorType,
+    Var,
+    post_order,
+)
+from tunefarm.compiler.ops import call
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.transform import optimize
+from tunefarm.compiler.transform.fuse_ops import defuse_ops
+from tunefarm.compiler.workload import Workload
+
+TARGET = Target("llvm -mcpu=znver5 -num-cores=2")
+RNG = np.random.default_rng(7)
+
+
+def const(*shape: int) -> Constant:
+    return Constant(RNG.standard_normal(shape, np.float32) * np.float32(0.3))
+
+
+def var(*shape: int, name: str = "x") -> Var:
+    return Var(name, TensorType(shape, "float32"))
+
+
+def module_of(params: Sequence[Var], body: Expr) -> IRModule:
+    return IRModule({"main": Function(tuple(params), body)})
+
+
+def check(module: IRModule) -> IRModule:
+    """The optimised module, after comparing its results with the original's."""
+    optimized = optimize(module, TARGET)
+    inputs = {
+        p.name: RNG.standard_normal(p.type.shape).astype(np.float32) for p in module.main.params
+    }
+    for got, want in zip(evaluate(optimized, inputs), evaluate(module, inputs), strict=True):
+        np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-5)
+    return optimized
+
+
+def ops_of(module: IRModule) -> list[str]:
+    """The operators of each kernel of main, in order; views are no kernels."""
+    return [
+        " ".join(str(n.op) for n in post_order(f.body) if isinstance(n, Call))
+        for f in kernels_of(module)
+        if not f.attrs.get("view")
+    ]
+
+
+def batch_norm(x: Expr, channels: int) -> Expr:
+    variance = Constant(RNG.random(channels, np.float32) + np.float32(0.5))
+    return call("batch_norm", x, const(channels), const(channels), const(channels), variance)
+
+
+def conv(x: Expr, out: int, k: int = 3, **attrs: object) -> Expr:
+    channels = x.type.shape[1]  # type: ignore[union-attr]
+    pad = ((k // 2, k // 2), (k // 2, k // 2))
+    return call("conv", x, const(out, channels, k, k), padding=pad, **attrs)  # type: ignore[arg-type]
+
+
+def residual_network() -> IRModule:
+    x = var(2, 3, 8, 8)
+    y: Expr = call("relu", batch_norm(conv(x, 8), 8))
+    for _ in range(2):
+        z = call("relu", batch_norm(conv(y, 8), 8))
+        y = call("relu", call("add", batch_norm(conv(z, 8), 8), y))
+    y = call("max_pool", y, kernel=(3, 3), strides=(2, 2), padding=((1, 1), (1, 1)))
+    y = call("mean", y, axes=(2, 3), keepdims=True)
+    y = call("reshape", y, shape=(2, 8))
+    y = call("add", call("matmul", y, const(8, 10)), const(10))
+    return module_of([x], y)
+
+
+def test_residual_network_has_one_transpose_at_its_edge() -> None:
+    optimized = check(residual_network())
+    kernels = ops_of(optimized)
+    assert kernels[0] == "transpose"
+    assert not any("transpose" in k for k in kernels[1:])
+    assert kernels[1:4] == ["conv add relu", "conv add relu", "conv add add relu"]
+    assert kernels[-1] == "matmul add"
+
+
+def test_canonical_convolution_group() -> None:
+    optimized = check(residual_network())
+    function = kernels_of(optimized)[3]
+    shapes = [p.type.shape for p in function.params]
+    assert shapes == [(2, 8, 8, 8), (3, 3, 8, 8), (8,), (2, 8, 8, 8)]
+    assert function.attrs["constants"] == (1, 2)
+    assert "conv" in Workload.from_function(function).summary
+
+
+def test_equal_groups_share_a_function_and_count_as_weight() -> None:
+    tasks = tasks_of(optimize(residual_network(), TARGET), TARGET)
+    weights = {t.name: t.weight for t in tasks}
+    assert weights["conv 3x3 s1 2x8x8x8→8 +add +relu"] == 2
+    assert weights["conv 3x3 s1 2x8x8x8→8 +add +add +relu"] == 2
+
+
+def test_defuse_restores_the_meaning() -> None:
+    module = residual_network()
+    optimized = defuse_ops(optimize(module, TARGET), TARGET)
+    assert kernels_of(optimized) == []
+    x = RNG.standard_normal((2, 3, 8, 8)).astype(np.float32)
+    (want,), (got,) = evaluate(module, [x]), evaluate(optimized, [x])
+    np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-5)
+
+
+def test_flatten_of_a_map_permutes_weight_rows() -> None:
+    x = var(2, 3, 4, 5)
+    y = call("reshape", call("relu", conv(x, 6)), shape=(2, 120))
+    for transpose_b in (False, True):
+        w = const(7, 120) if transpose_b else const(120, 7)
+        optimized = check(module_of([x], call("matmul", y, w, transpose_b=transpose_b)))
+        assert ops_of(optimized) == ["transpose", "conv relu", "matmul"]
+
+
+def test_concat_network_without_inner_transposes() -> None:
+    x = var(1, 4, 6, 6)
+    y: Expr = conv(x, 4)
+    for _ in range(2):
+        z = call("relu", batch_norm(y, y.type.shape[1]))  # type: ignore[union-attr]
+        y = call("concat", y, conv(z, 4), axis=1)
+    y = call("avg_pool", y, kernel=(2, 2), strides=(2, 2))
+    optimized = check(module_of([x], call("mean", y, axes=(2, 3), keepdims=False)))
+    assert [k for k in ops_of(optimized) if "transpose" in k] == ["transpose"]
+
+
+def test_channel_shuffle_keeps_channels_last() -> None:
+    x = var(1, 8, 4, 4)
+    y: Expr = conv(x, 8, 1)
+    y = call("reshape", y, shape=(1, 2, 4, 4, 4))
+    y = call("transpose", y, axes=(0, 2, 1, 3, 4))
+    y = call("reshape", y, shape=(1, 8, 4, 4))
+    y = call("mean", conv(y, 8, 1), axes=(2, 3), keepdims=False)
+    optimized = check(module_of([x], y))
+    assert ops_of(optimized).count("transpose") == 2
+
+
+def test_squeeze_and_excite_has_no_inner_transpose() -> None:
+    x = var(1, 4, 6, 6)
+    y = conv(x, 8)
+    s = call("mean", y, axes=(2, 3), keepdims=True)
+    s = call("sigmoid", conv(call("relu", conv(s, 2, 1)), 8, 1))
+    y = call("mean", conv(call("multiply", y, s), 8), axes=(2, 3), keepdims=False)
+    assert [k for k in ops_of(check(module_of([x], y))) if "transpose" in k] == ["transpose"]
+
+
+def test_patch_embedding_cancels_its_transposes() -> None:
+    x = var(1, 3, 8, 8)
+    y = call("conv", x, const(16, 3, 4, 4), strides=(4, 4))
+    y = call("transpose", call("reshape", y, shape=(1, 16, 4)), axes=(0, 2, 1))
+    y = call("layer_norm", y, const(16), const(16))
+    assert ops_of(check(module_of([x], y))) == ["transpose", "conv", "layer_norm"]
+
+
+def test_attention_fuses_scale_and_mask_and_reads_keys_in_rows() -> None:
+    x = var(1, 6, 8)
+    mask = var(1, 1, 1, 6, name="mask")
+
+    def heads(name: str) -> Expr:
+        y = call("add", call("matmul", x, const(8, 8)), const(8))
+        return call("reshape", y, shape=(1, 6, 2, 4))
+
+    q = call("transpose", heads("q"), axes=(0, 2, 1, 3))
+    k = call("transpose", heads("k"), axes=(0, 2, 3, 1))
+    v = call("transpose", heads("v"), axes=(0, 2, 1, 3))
+    scores = call("multiply", call("matmul", q, k), Constant(np.array(0.5, np.float32)))
+    weights = call("softmax", call("add", scores, mask), axis=-1)
+    y = call("transpose", call("matmul", weights, v), axes=(0, 2, 1, 3))
+    y = call("add", call("matmul", call("reshape", y, shape=(1, 6, 8)), const(8, 8)), x)
+    optimized = check(module_of([x, mask], y))
+    kernels = ops_of(optimized)
+    assert "matmul multiply add" in kernels
+    assert "softmax" in kernels
+    assert kernels[-1] == "matmul add"
+
+
+def test_diamond_of_elementwise_operators_joins_its_contraction() -> None:
+    x = var(4, 8)
+    y = call("matmul", x, const(8, 8))
+    half = call("multiply", y, Constant(np.array(0.5, np.float32)))
+    gelu = call("multiply", half, call("add", call("erf", y), Constant(np.array(1, np.float32))))
+    assert len(ops_of(check(module_of([x], gelu)))) == 1
+
+
+def test_a_value_that_leaves_twice_ends_its_group() -> None:
+    x = var(4, 8)
+    y = call("matmul", x, const(8, 8))
+    z = call("relu", y)
+    both = call("add", call("softmax", z, axis=-1), call("softmax", y, axis=-1))
+    assert "matmul" in ops_of(check(module_of([x], both)))
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_random_transposes_and_reshapes_keep_the_meaning(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    x = var(2, 3, 4, 6)
+    y: Expr = x
+    for _ in range(12):
+        y = _random_step(y, x, rng)
+    check(module_of([x], y))
+
+
+def _random_step(y: Expr, x: Var, rng: np.random.Generator) -> Expr:
+    shape = y.type.shape  # type: ignore[union-attr]
+    rank = len(shape)
+    kind = rng.integers(9)
+    if kind <= 2 and rank:
+        return call("transpose", y, axes=tuple(int(a) for a in rng.permutation(rank)))
+    if kind == 3:
+        axis = int(rng.integers(rank + 1))
+        return call("reshape", y, shape=(*shape[:axis], 1, *shape[axis:]))
+    if kind == 4 and rank > 1:
+        axis = int(rng.integers(rank - 1))
+        joined = shape[axis] * shape[axis + 1]
+        return call("reshape", y, shape=(*shape[:axis], joined, *shape[axis + 2 :]))
+    if kind == 5 and max(shape) % 2 == 0:
+        axis = int(np.argmax(shape))
+        return call("reshape", y, shape=(*shape[:axis], 2, shape[axis] // 2, *shape[axis + 1 :]))
+    if kind == 6:
+        return call("softmax", y, axis=int(rng.integers(-rank, rank)))
+    if kind == 7:
+        return call("add", y, Constant(rng.standard_normal(shape[-1:]).astype(np.float32)))
+    other = call("reshape", x, shape=shape) if y.type.size == x.type.size else y  # type: ignore[union-attr]
+    return call("concat", y, other, axis=0) if y.type.size < 1000 else call("relu", y)  # type: ignore[union-attr]
