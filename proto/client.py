@@ -55,7 +55,7 @@ CALL_S = 15.0
 """Deadline of a call in seconds, on top of the time a long poll may wait."""
 _SUBMIT_CHUNK = 256
 _BACKOFF_S = 0.05
-_MAX_BACKOFF_S = 1.0
+_MAX_BACKOFF_S = 0.5
 
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Keepalive(Generic[T]):
-    """Calls ``renew`` every third of ``term_s`` until closed.
+    """Calls ``renew`` every third of ``term_s`` until closed, sooner after one that failed.
 
     ``latest`` is what it last returned. ``lost`` is set, and ``error`` says why, when the tracker
     refuses or when a whole term has passed without an answer: what was renewed must then be
@@ -54,14 +54,17 @@ class Keepalive(Generic[T]):
 
     def _run(self) -> None:
         answered = time.monotonic()
-        while not self._closed.wait(self._term_s / 3):
+        pause_s = self._term_s / 3
+        while not self._closed.wait(pause_s):
             asked = time.monotonic()
+            pause_s = self._term_s / 3
             try:
                 self.latest = self._renew()
                 answered = asked
             except (LeaseLost, ClaimLost, NotFound) as error:
                 return self._give_up(error)
             except FarmError as error:
+                pause_s = self._term_s / 20
                 if time.monotonic() - answered > self._term_s:
                     return self._give_up(error)
         return None

@@ -1,0 +1,227 @@
+"""A tracker in a process of its own, and a worker that measures with a formula."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from tunefarm.db.records import (
+    Budget,
+    Device,
+    Held,
+    Job,
+    JobTask,
+    Result,
+    TaskKey,
+    Trial,
+    TrialKey,
+    TrialRequest,
+    WorkerState,
+    WorkloadRecord,
+)
+from tunefarm.proto.client import FarmClient
+from tunefarm.proto.errors import FarmError, Superseded
+from tunefarm.proto.rendezvous import read_rendezvous
+
+_CODE = """
+import json, sys
+from tunefarm.tracker.options import TrackerOptions
+from tunefarm.tracker.server import main_serve
+try:
+    main_serve(TrackerOptions(**json.loads(sys.argv[1])))
+except Exception as error:
+    sys.exit(f"{type(error).__name__}: {error}")
+"""
+TERM_S = 2.0
+TEXT = "gemm 64"
+WORKLOAD = WorkloadRecord(hashlib.sha256(TEXT.encode()).hexdigest(), TEXT, "gemm", 1024)
+TASK = TaskKey(WORKLOAD.key, "sim")
+
+
+@dataclass
+class Tracker:
+    """A tracker process on ``database``; ``start`` again after ``kill``."""
+
+    database: Path
+    options: dict[str, object] = field(default_factory=dict)
+    process: subprocess.Popen[str] | None = None
+
+    def start(self) -> Tracker:
+        self.process = self.spawn()
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line.startswith("tracker listening on "):
+            raise AssertionError(line + self.process.communicate()[1])
+        return self
+
+    def spawn(self, **changes: object) -> subprocess.Popen[str]:
+        options = {"database": str(self.database), "lease_term_s": TERM_S, "claim_term_s": TERM_S}
+        command = [sys.executable, "-c", _CODE, json.dumps(options | self.options | changes)]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
+
+    @property
+    def rendezvous(self) -> Path:
+        return self.database.with_name(f"{self.database.name}.tracker.json")
+
+    @property
+    def address(self) -> str:
+        return read_rendezvous(self.rendezvous).address
+
+    @property
+    def token(self) -> str:
+        return read_rendezvous(self.rendezvous).token
+
+    def client(self) -> FarmClient:
+        return FarmClient(self.address, self.token)
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.communicate()
+
+    def stop(self) -> tuple[int, str]:
+        """SIGTERM; returns the exit status and what it wrote to standard error."""
+        assert self.process is not None
+        self.process.terminate()
+        _, errors = self.process.communicate(timeout=20)
+        return self.process.returncode, errors
+
+
+@dataclass
+class SimWorker:
+    """A worker whose times are a formula of the config; ``vanish`` is its kill -9."""
+
+    client: FarmClient
+    device: Device
+    name: str = "w1"
+    poison: frozenset[int] = frozenset()
+    wait_s: float = 0.3
+    incarnation: str = field(default_factory=lambda: uuid.uuid4().hex)
+    measured: list[int] = field(default_factory=list)
+    cancelled: list[Held] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    superseded: bool = False
+    vanished: threading.Event = field(default_factory=threading.Event)
+    thread: threading.Thread | None = None
+
+    def start(self) -> SimWorker:
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+        return self
+
+    def vanish(self) -> None:
+        self.vanished.set()
+        assert self.thread is not None
+        self.thread.join(10)
+
+    def _run(self) -> None:
+        results: dict[tuple[str, int, TrialKey], Result] = {}
+        number = 0
+        while not self.vanished.is_set():
+            number += 1
+            state = WorkerState(
+                self.name,
+                self.incarnation,
+                number,
+                "0.1",
+                (self.device,),
+                results=tuple(results.values()),
+            )
+            try:
+                orders = self.client.sync(state, self.wait_s)
+            except Superseded:
+                self.superseded = True
+                return
+            except FarmError:
+                self.vanished.wait(0.05)
+                continue
+            answered = {*orders.accepted, *(refusal.key for refusal in orders.refused)}
+            results = {slot: r for slot, r in results.items() if slot[2] not in answered}
+            self.refused += [refusal.reason for refusal in orders.refused]
+            self.cancelled += orders.cancel
+            for work in orders.work:
+                if work.request.number in self.poison:
+                    self.vanished.set()
+                    break
+                key = TrialKey(work.request.job, work.request.task, work.request.number)
+                self.measured.append(key.number)
+                results[work.lease, work.epoch, key] = Result(
+                    work.lease, work.epoch, measured(work.request)
+                )
+
+
+def measured(request: TrialRequest) -> Trial:
+    seconds = 1e-3 / (1 + request.number)
+    return Trial(request.job, request.task, request.number, request.config, (seconds,))
+
+
+@pytest.fixture
+def tracker(tmp_path: Path) -> Iterator[Tracker]:
+    """A tracker of its own for the test."""
+    running = Tracker(tmp_path / "farm.db").start()
+    yield running
+    running.kill()
+
+
+@pytest.fixture(scope="module")
+def shared_tracker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tracker]:
+    running = Tracker(tmp_path_factory.mktemp("farm") / "farm.db").start()
+    yield running
+    running.kill()
+
+
+@pytest.fixture
+def farm(shared_tracker: Tracker) -> Iterator[FarmClient]:
+    """A client of the module's tracker."""
+    with shared_tracker.client() as client:
+        yield client
+
+
+@pytest.fixture
+def start_worker() -> Iterator[Callable[..., SimWorker]]:
+    """Starts simulated workers, each with a client of its own, and ends them after the test."""
+    workers: list[SimWorker] = []
+
+    def start(tracker: Tracker, device: str = "d1", **fields: object) -> SimWorker:
+        client = tracker.client()
+        offered = Device(device, "sim", "Sim 1", "sim", "", {"name": device})
+        fields.setdefault("name", f"worker of {device}")
+        worker = SimWorker(client, offered, **fields)  # type: ignore[arg-type]
+        workers.append(worker)
+        return worker.start()
+
+    yield start
+    for worker in workers:
+        worker.vanish()
+        with suppress(FarmError):
+            worker.client.close()
+
+
+@pytest.fixture
+def new_job() -> Callable[..., Job]:
+    def make(name: str = "", **fields: object) -> Job:
+        tasks = (JobTask(WORKLOAD, 2),)
+        return Job(name or uuid.uuid4().hex, "sim", tasks, Budget(100), **fields)  # type: ignore[arg-type]
+
+    return make
+
+
+@pytest.fixture
+def candidates() -> Callable[[str, range], list[TrialRequest]]:
+    def make(job: str, numbers: range) -> list[TrialRequest]:
+        return [
+            TrialRequest(job, TASK, n, {"sketch": "s", "x": n}, TEXT, origin="random")
+            for n in numbers
+        ]
+
+    return make

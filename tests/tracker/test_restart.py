@@ -1,0 +1,179 @@
+"""Trackers that are killed, stopped, started twice and started wrongly."""
+
+from __future__ import annotations
+
+import random
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tunefarm.db.lookup import RecordIndex
+from tunefarm.db.records import BestKey, DeviceRequest, Job, JobState, Lease, TrialRequest
+from tunefarm.db.store import Store
+from tunefarm.proto.client import FarmClient
+from tunefarm.proto.rendezvous import read_rendezvous, write_private
+
+StartWorker = Callable[..., Any]
+NewJob = Callable[..., Job]
+Candidates = Callable[[str, range], list[TrialRequest]]
+SIM = DeviceRequest("sim")
+
+
+def begin(farm: FarmClient, job: Job, seconds: float = 10.0) -> tuple[Job, Lease]:
+    farm.submit_job(job)
+    claimed = farm.claim_job(tuner="t", job=job.id)
+    assert claimed is not None
+    lease = farm.acquire(SIM, client="t", job=claimed, wait_s=seconds)
+    assert lease is not None
+    return claimed, lease
+
+
+def collect_all(farm: FarmClient, job: str, count: int, seconds: float) -> list[int]:
+    numbers: list[int] = []
+    cursor = 0
+    deadline = time.monotonic() + seconds
+    while len(numbers) < count:
+        assert time.monotonic() < deadline, f"got only {sorted(numbers)}"
+        found = farm.collect(job, cursor, wait_s=0.5)
+        cursor = found.cursor
+        numbers += [trial.number for trial in found.trials]
+    return numbers
+
+
+def test_everything_goes_on_after_kill_9(
+    tracker: Any, start_worker: StartWorker, new_job: NewJob, candidates: Candidates
+) -> None:
+    address, token = tracker.address, tracker.token
+    worker = start_worker(tracker)
+    with tracker.client() as farm:
+        job, lease = begin(farm, new_job())
+        worker.vanish()
+        farm.submit(lease, candidates(job.id, range(30)))
+        tracker.kill()
+        tracker.start()
+        assert (tracker.address, tracker.token) == (address, token)
+        assert farm.renew(lease).epoch == lease.epoch
+        assert farm.renew_job(job).state is JobState.RUNNING
+        assert len(farm.pending(job.id)) == 30
+        start_worker(tracker)
+        with farm.keep_lease(lease), farm.keep_job(job):
+            assert sorted(collect_all(farm, job.id, 30, 15)) == list(range(30))
+        farm.finish_job(job, JobState.SUCCEEDED)
+
+
+def test_nothing_is_lost_or_doubled_by_many_kills(
+    tracker: Any, start_worker: StartWorker, new_job: NewJob, candidates: Candidates
+) -> None:
+    rng = random.Random(7)
+    total, kills = 400, 6
+    over = threading.Event()
+
+    def killer() -> None:
+        for _ in range(kills):
+            time.sleep(rng.uniform(0.02, 0.4))
+            tracker.kill()
+            tracker.start()
+        over.set()
+
+    tracker.kill()
+    tracker.options |= {"lease_term_s": 4.0, "claim_term_s": 4.0}
+    tracker.start()
+    start_worker(tracker, wait_s=0.2)
+    with tracker.client() as farm:
+        job, lease = begin(farm, new_job())
+        with farm.keep_lease(lease) as kept, farm.keep_job(job) as claim:
+            killing = threading.Thread(target=killer)
+            killing.start()
+            for start in range(0, total, 20):
+                farm.submit(lease, candidates(job.id, range(start, start + 20)))
+                collect_all(farm, job.id, start + 10, 30)
+            numbers = collect_all(farm, job.id, total, 30)
+            killing.join()
+            assert (kept.check().epoch, claim.check().claim_epoch) == (1, 1)
+        assert over.is_set()
+        assert sorted(numbers) == list(range(total))
+        farm.finish_job(job, JobState.SUCCEEDED)
+    with Store.open(str(tracker.database), readonly=True) as store:
+        trials = store.trials_of(job.id, limit=2 * total).trials
+        key = BestKey(trials[0].task.workload, "sim", "Sim 1")
+        assert len(trials) == total
+        assert store.best([key]) == RecordIndex(trials).best([key])
+
+
+def test_a_killed_tuners_job_goes_on_with_its_candidates(
+    tracker: Any, start_worker: StartWorker, new_job: NewJob, candidates: Candidates
+) -> None:
+    worker = start_worker(tracker)
+    with tracker.client() as farm:
+        job, lease = begin(farm, new_job())
+        worker.vanish()
+        farm.submit(lease, candidates(job.id, range(5)))
+        second = farm.claim_job(tuner="another", job=job.id, wait_s=10)
+        assert second is not None
+        assert [r.number for r in farm.pending(job.id)] == list(range(5))
+        start_worker(tracker)
+        with farm.keep_job(second):
+            again = farm.acquire(SIM, client="another", job=second, wait_s=10)
+            assert again is not None
+            with farm.keep_lease(again):
+                assert sorted(collect_all(farm, job.id, 5, 15)) == list(range(5))
+
+
+# --- starting and stopping ----------------------------------------------------------------------
+
+
+def test_sigterm_ends_it_soon_and_cleanly(tracker: Any, new_job: NewJob) -> None:
+    with FarmClient(tracker.address, tracker.token, patience_s=0) as farm:
+        job = farm.submit_job(new_job())
+        answers: list[object] = []
+        polling = threading.Thread(target=lambda: answers.append(farm.collect(job.id, wait_s=30)))
+        polling.start()
+        time.sleep(0.2)
+        started = time.monotonic()
+        assert tracker.stop() == (0, "")
+        assert time.monotonic() - started < 5
+        polling.join(5)
+        assert len(answers) == 1, "the pending poll was answered"
+
+
+def refused(tracker: Any, **options: object) -> str:
+    """What a tracker that cannot start writes."""
+    process = tracker.spawn(**options)
+    output, errors = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert output == ""
+    return str(errors)
+
+
+def test_a_second_tracker_on_one_database(tracker: Any) -> None:
+    assert "has a tracker already; use it with --tracker, or stop it" in refused(tracker)
+
+
+def test_options_that_cannot_work(tracker: Any, tmp_path: Path) -> None:
+    other = str(tmp_path / "other.db")
+    sentence = "the tracker listens on loopback only, not on 0.0.0.0"
+    assert sentence in refused(tracker, database=other, host="0.0.0.0")
+    port = int(tracker.address.rpartition(":")[2])
+    sentence = f"port {port} of 127.0.0.1 is in use by another process"
+    assert sentence in refused(tracker, database=other, port=port)
+    (tmp_path / "bad.db").write_text("nonsense" * 1000)
+    sentence = "is not a SQLite database, or corrupt"
+    assert sentence in refused(tracker, database=str(tmp_path / "bad.db"))
+
+
+def test_the_port_is_kept_unless_another_took_it(tracker: Any) -> None:
+    old = read_rendezvous(tracker.rendezvous)
+    tracker.kill()
+    with socket.create_server(("127.0.0.1", old.port)):
+        tracker.start()
+    new = read_rendezvous(tracker.rendezvous)
+    assert new.port != old.port
+    assert new.token == old.token
+    tracker.kill()
+    write_private(tracker.rendezvous, "damaged")
+    tracker.start()
+    with tracker.client() as farm:
+        assert farm.info().database == str(tracker.database)

@@ -1,0 +1,70 @@
+"""Group commit: operations are isolated from each other and durable when they return."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection, insert
+from tunefarm.db.errors import StaleLease, StoreError
+from tunefarm.db.models import TARGETS
+from tunefarm.db.store import Store
+from tunefarm.tracker.writer import Database
+
+
+def add(text: str) -> object:
+    def run(connection: Connection) -> str:
+        connection.execute(insert(TARGETS).values(text=text))
+        if text == "refuse":
+            raise StaleLease("refused")
+        if text == "fail":
+            raise RuntimeError("a bug")
+        return text
+
+    return run
+
+
+def stored(path: Path) -> list[str]:
+    with Store.open(str(path), readonly=True) as store, store.reading() as connection:
+        return [row.text for row in connection.execute(TARGETS.select().order_by(TARGETS.c.id))]
+
+
+@pytest.mark.parametrize("bad", [("refuse", StaleLease), ("fail", RuntimeError)])
+def test_one_that_raises_does_not_spoil_its_group(
+    tmp_path: Path, bad: tuple[str, type[Exception]]
+) -> None:
+    async def main() -> list[object]:
+        database = Database(Store.open(str(tmp_path / "a.db")))
+        names = ["a", "b", bad[0], "c", "a"]
+        writes = [database.write(add(name)) for name in names]  # type: ignore[arg-type]
+        outcomes = await asyncio.gather(*writes, return_exceptions=True)
+        await asyncio.to_thread(database.close)
+        return list(outcomes)
+
+    outcomes = asyncio.run(main())
+    assert outcomes[:2] == ["a", "b"]
+    assert isinstance(outcomes[2], bad[1])
+    assert outcomes[3] == "c"
+    assert "UNIQUE" in str(outcomes[4])
+    assert sorted(stored(tmp_path / "a.db")) == ["a", "b", "c"]
+
+
+def test_a_full_disk_is_told_and_passes(tmp_path: Path) -> None:
+    async def main() -> None:
+        database = Database(Store.open(str(tmp_path / "a.db")))
+
+        def limit(pages: int) -> object:
+            return lambda c: c.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
+
+        await database.write(limit(1))  # type: ignore[arg-type]
+        with pytest.raises(StoreError, match="the disk is full"):
+            await database.write(add("x" * 100_000))  # type: ignore[arg-type]
+        await database.write(limit(10**6))  # type: ignore[arg-type]
+        await database.write(add("fits"))  # type: ignore[arg-type]
+        await asyncio.to_thread(database.close)
+        with pytest.raises(StoreError, match="shutting down"):
+            await database.write(add("late"))  # type: ignore[arg-type]
+
+    asyncio.run(main())
+    assert stored(tmp_path / "a.db") == ["fits"]
