@@ -81,7 +81,8 @@ def _truncated_quotient(a: Expr, b: Expr) -> Expr:
 def _truncated_quotient_array(a: Array, b: Array) -> Array:
     safe = np.where(b == 0, np.ones_like(b), b)
     floor = a // safe
-    return floor + ((floor * safe != a) & ((a < 0) != (safe < 0))).astype(a.dtype)
+    round_up = (floor * safe != a) & ((a < 0) != (safe < 0))
+    return np.asarray(floor + round_up.astype(a.dtype))
 
 
 def _divide(a: Expr, b: Expr) -> Expr:

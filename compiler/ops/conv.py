@@ -53,6 +53,11 @@ def split_shape(shape: tuple[int, ...], last: bool) -> tuple[int, int, tuple[int
     return (shape[0], shape[-1], shape[1:-1]) if last else (shape[0], shape[1], shape[2:])
 
 
+def split_index(index: Sequence[Expr], last: bool) -> tuple[Expr, Expr, Sequence[Expr]]:
+    """(batch, channel, spatial indices)."""
+    return (index[0], index[-1], index[1:-1]) if last else (index[0], index[1], index[2:])
+
+
 def join_shape(batch: int, channels: int, spatial: Sequence[int], last: bool) -> tuple[int, ...]:
     return (batch, *spatial, channels) if last else (batch, channels, *spatial)
 
@@ -176,11 +181,12 @@ def _conv_compute(tensors: Sequence[te.Tensor], attrs: Attrs, type: Type) -> te.
     padded = pad_stage(x, pairs(attrs["padding"]), 1 if last else 2, 0)
     taps = [te.reduce_axis(e, f"k{n}") for e, n in zip(s.kernel, names, strict=True)]
     depthwise = s.groups > 1 and s.inner == 1
-    ic = te.const(0, "int64") if depthwise else te.reduce_axis(s.inner, "ic")
+    summed = [*taps] if depthwise else [*taps, te.reduce_axis(s.inner, "ic")]
+    ic = te.const(0, "int64") if depthwise else summed[-1]
     per_group = s.outputs // s.groups
 
     def element(*index: Expr) -> te.Reduce:
-        n, o, at = (index[0], index[-1], index[1:-1]) if last else (*index[:2], index[2:])
+        n, o, at = split_index(index, last)
         channel = ic if s.groups == 1 else o // per_group * s.inner + ic
         place = [
             i * stride + tap * dilation
@@ -189,7 +195,7 @@ def _conv_compute(tensors: Sequence[te.Tensor], attrs: Attrs, type: Type) -> te.
         data = padded[(n, *place, channel) if last else (n, channel, *place)]
         kernel = w[(*taps, ic, o) if attrs["kernel_layout"] == "SIO" else (o, ic, *taps)]
         product = te.cast(data, wide(x.dtype)) * te.cast(kernel, wide(w.dtype))
-        return te.sum(product, [*taps, *(() if depthwise else (ic,))])  # type: ignore[list-item]
+        return te.sum(product, summed)
 
     axis_names = ["n", *names, "o"] if last else ["n", "o", *names]
     return narrow(te.compute(out.shape, element, "conv", axis_names=axis_names), out.dtype)
@@ -308,7 +314,7 @@ def _conv_transpose_compute(tensors: Sequence[te.Tensor], attrs: Attrs, type: Ty
     per_group = s.outputs // s.groups
 
     def element(*index: Expr) -> te.Reduce:
-        n, o, at = (index[0], index[-1], index[1:-1]) if last else (*index[:2], index[2:])
+        n, o, at = split_index(index, last)
         channel = ic if s.groups == 1 else o // per_group * s.inner + ic
         place = [i + tap * d for i, tap, d in zip(at, taps, dilations, strict=True)]
         data = spread[(n, *place, channel) if last else (n, channel, *place)]

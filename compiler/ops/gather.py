@@ -24,7 +24,7 @@ from tunefarm.compiler.ops.common import (
     to_dtype,
     widen,
 )
-from tunefarm.compiler.tir.ir import Expr, Operand
+from tunefarm.compiler.tir.ir import Expr, Operand, Var
 
 INDEX_DTYPES = ("int32", "int64")
 
@@ -169,7 +169,7 @@ def _scatter_stages(
     x: te.Tensor,
     count: int,
     reduction: str,
-    hits: Callable[[Sequence[Expr], te.Var], Expr],
+    hits: Callable[[Sequence[Expr], Var], Expr],
     update: Callable[[Sequence[Expr], Expr], Expr],
     name: str,
 ) -> te.Tensor:
@@ -220,7 +220,7 @@ def _scatter_elements_compute(tensors: Sequence[te.Tensor], attrs: Attrs, type: 
     def at(i: Sequence[Expr], k: Expr) -> tuple[Expr, ...]:
         return (*i[:axis], k, *i[axis + 1 :])
 
-    def hits(i: Sequence[Expr], k: te.Var) -> Expr:
+    def hits(i: Sequence[Expr], k: Var) -> Expr:
         inside: Expr = te.const(True, "bool")
         for d, (most, extent) in enumerate(zip(indices.shape, x.shape, strict=True)):
             if d != axis and most < extent:
@@ -246,7 +246,7 @@ def _scatter_elements_reference(arrays: Sequence[Array], attrs: Attrs) -> Array:
     x, indices, updates = arrays
     y = widen(x).copy()
     axis = normalize_axis(integer(attrs, "axis"), x.ndim)
-    at = list(np.indices(indices.shape))
+    at: list[Array] = list(np.indices(indices.shape))
     at[axis] = np.where(indices < 0, indices + x.shape[axis], indices)
     if indices.size:
         _combine_at(y, tuple(at), widen(updates), str(attrs["reduction"]))
@@ -280,7 +280,7 @@ def _scatter_nd_compute(tensors: Sequence[te.Tensor], attrs: Attrs, type: Type) 
             at.append(k // rest % extent)
         return at
 
-    def hits(i: Sequence[Expr], k: te.Var) -> Expr:
+    def hits(i: Sequence[Expr], k: Var) -> Expr:
         hit: Expr = te.const(True, "bool")
         for d in range(depth):
             hit = hit & _place(indices[(*place(k), d)], x.shape[d]).equal(i[d])

@@ -34,7 +34,7 @@ from tunefarm.compiler.ops.conv import (
     split_shape,
     window_extents,
 )
-from tunefarm.compiler.tir.ir import Expr
+from tunefarm.compiler.tir.ir import Expr, Var
 
 
 def _infer(types: Sequence[TensorType], attrs: Attrs) -> Type:
@@ -68,7 +68,7 @@ def _place(attrs: Attrs, at: Sequence[Expr], taps: Sequence[Expr]) -> list[Expr]
 
 def _window_stage(
     x: te.Tensor, attrs: Attrs, out: TensorType, fill: float, name: str,
-    reduce: Callable[[Expr, Sequence[te.Var]], te.Reduce],
+    reduce: Callable[[Expr, Sequence[Var]], te.Reduce],
 ) -> te.Tensor:  # fmt: skip
     """``reduce`` over each window of the data padded with ``fill``."""
     last, kernel = channels_last(attrs), integers(attrs, "kernel")

@@ -21,7 +21,7 @@ from tunefarm.compiler.ops.common import (
     to_dtype,
     widen,
 )
-from tunefarm.compiler.tir.ir import Expr
+from tunefarm.compiler.tir.ir import Expr, Var
 
 NUMBERS = INTEGERS + FLOATS
 
@@ -35,7 +35,7 @@ def reduce_stage(
     x: te.Tensor,
     axes: Sequence[int],
     keepdims: bool,
-    reduce: Callable[[Expr, Sequence[te.Var]], te.Reduce],
+    reduce: Callable[[Expr, Sequence[Var]], te.Reduce],
     name: str,
     value: Callable[..., Expr] | None = None,
 ) -> te.Tensor:
@@ -63,7 +63,7 @@ def _axes(attrs: Attrs, rank: int) -> tuple[int, ...]:
 
 def _reduction(
     name: str,
-    reduce: Callable[[Expr, Sequence[te.Var]], te.Reduce],
+    reduce: Callable[[Expr, Sequence[Var]], te.Reduce],
     vector: Callable[..., Array],
     allowed: tuple[str, ...] = NUMBERS,
     widens: bool = True,
@@ -91,7 +91,7 @@ def _reduction(
         y = vector(widen(x), axis=axes, keepdims=bool(attrs["keepdims"])) if axes else x
         return to_dtype(np.asarray(y), x.dtype.name)
 
-    defaults = {"axes": (), "keepdims": True}
+    defaults: Attrs = {"axes": (), "keepdims": True}
     return Op(name, infer, compute, reference, Pattern.REDUCTION, defaults, _input_size)
 
 
@@ -204,7 +204,7 @@ def _arg_extreme(name: str, op: str) -> Op:
 
 def _running(
     name: str,
-    reduce: Callable[[Expr, Sequence[te.Var]], te.Reduce],
+    reduce: Callable[[Expr, Sequence[Var]], te.Reduce],
     vector: Callable[..., Array],
     neutral: int,
 ) -> Op:

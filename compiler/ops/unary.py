@@ -129,8 +129,9 @@ def _gelu(x: Expr, attrs: Attrs) -> Expr:
 
 def _gelu_array(x: Array, attrs: Attrs) -> Array:
     if attrs["approximate"]:
-        return x * 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
-    return x * 0.5 * (1 + erf(x * math.sqrt(0.5)))
+        inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)
+        return np.asarray(x * 0.5 * (1 + np.tanh(inner)))
+    return np.asarray(x * 0.5 * (1 + erf(x * math.sqrt(0.5))))
 
 
 def _negative_part(f: Callable[[Expr, Attrs], Expr]) -> Scalar:

@@ -127,7 +127,7 @@ class Importer:
                 tuple(bool(n) and n in read for n in node.output),
             )
         )
-        return result if isinstance(result, (tuple, list)) else (result,)  # type: ignore[return-value]
+        return result if isinstance(result, Sequence) else (result,)
 
     def _branch(
         self, node: NodeProto, inputs: tuple[Expr | None, ...], scope: Scope
@@ -259,7 +259,7 @@ def _array(tensor: TensorProto) -> np.ndarray[Any, Any]:
     from onnx import numpy_helper
 
     dtype_name(tensor.data_type)
-    array = numpy_helper.to_array(tensor)
+    array: np.ndarray[Any, Any] = numpy_helper.to_array(tensor)
     if array.dtype.name not in DTYPES:
         raise Unsupported(f"element type {array.dtype.name} is not supported")
     return array

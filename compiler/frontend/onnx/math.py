@@ -95,11 +95,10 @@ def _clip(node: Node) -> Expr:
     if node.opset < 11:
         return node.emit("clip", x, min=node.attr("min"), max=node.attr("max"))
     bounds = [node.input(i) if node.has(i) else None for i in (1, 2)]
-    if all(b is None or isinstance(b, Constant) for b in bounds):
-        low, high = (
-            None if b is None else (float if is_float(dtype) else int)(b.data.reshape(-1)[0])
-            for b in bounds
-        )  # type: ignore[union-attr]
+    known = [b for b in bounds if b is None or isinstance(b, Constant)]
+    if len(known) == len(bounds):
+        scalar = float if is_float(dtype) else int
+        low, high = (None if b is None else scalar(b.data.reshape(-1)[0]) for b in known)
         return x if low is None and high is None else node.emit("clip", x, min=low, max=high)
     for bound, op in zip(bounds, ("maximum", "minimum"), strict=True):
         if bound is not None:

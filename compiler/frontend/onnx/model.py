@@ -47,9 +47,9 @@ def from_onnx(
     outputs = importer.run_graph(proto.graph, {p.name: p for p in params})
     if problems:
         raise ModelError(_report(problems))
-    names = tuple(o.name for o in proto.graph.output)
+    output_names = tuple(o.name for o in proto.graph.output)
     body = outputs[0] if len(outputs) == 1 else Tuple(tuple(outputs))
-    return IRModule({"main": Function(params, body)}, names)
+    return IRModule({"main": Function(params, body)}, output_names)
 
 
 def _read(model: str | Path | bytes | ModelProto) -> ModelProto:
@@ -110,7 +110,7 @@ def _fixed_shape(name: str, tensor: Any, given: Sequence[int] | None) -> tuple[i
             raise ModelError(
                 f"input {name!r} has the symbolic shape {text}; use --shape {name}={example}"
             )
-        return tuple(dims)
+        return tuple(int(d) for d in dims)
     fits = len(given) == len(dims) and all(
         isinstance(d, str) or d == g for d, g in zip(dims, given, strict=True)
     )

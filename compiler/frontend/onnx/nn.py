@@ -137,7 +137,12 @@ def _window(node: Node) -> tuple[dict[str, tuple[int, ...] | Pairs], Pairs]:
     if node.attr("ceil_mode", 0) and node.attr("auto_pad", "NOTSET") == "NOTSET":
         rows = zip(spatial, kernel, strides, dilations, named, strict=True)
         padding = tuple(_ceil_padding(*row) for row in rows)
-    window = {"kernel": kernel, "strides": strides, "dilations": dilations, "padding": padding}
+    window: dict[str, tuple[int, ...] | Pairs] = {
+        "kernel": kernel,
+        "strides": strides,
+        "dilations": dilations,
+        "padding": padding,
+    }
     return window, named
 
 

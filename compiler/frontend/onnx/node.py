@@ -180,6 +180,7 @@ def dtype_name(tensor_dtype: int) -> str:
     """The name of an ONNX element type; Unsupported if we have no such type."""
     import onnx
 
+    name: str
     try:
         name = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor_dtype)).name
     except (KeyError, TypeError, ValueError):

@@ -85,7 +85,7 @@ def _kernel(distance: Floats, mode: _Mode) -> Floats:
     """The weight of a tap at a distance: a triangle, or Keys' cubic convolution (1981)."""
     d, a = np.abs(distance), mode.cubic_a
     if mode.kind == "linear":
-        return np.maximum(1 - d, 0)
+        return np.where(d < 1, 1 - d, 0)
     near = ((a + 2) * d - (a + 3)) * d * d + 1
     far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
     return np.where(d <= 1, near, np.where(d < 2, far, 0))

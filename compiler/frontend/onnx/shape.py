@@ -148,7 +148,8 @@ def gather(x: Expr, indices: Expr, axis: int, name: str = "") -> Expr:
     extent = shape_of(x)[axis]
     if not isinstance(indices, Constant):
         return emit("gather", x, indices, name=name, axis=axis)
-    places = np.where(indices.data < 0, indices.data + extent, indices.data)
+    given = indices.data.astype(np.int64)
+    places = np.where(given < 0, given + extent, given)
     if places.size and not (places.min() >= 0 and places.max() < extent):
         raise Unsupported(f"indices reach {places.max()} along axis {axis}, of {extent}")
     if places.size == 1 and not isinstance(x, Constant):
@@ -158,7 +159,7 @@ def gather(x: Expr, indices: Expr, axis: int, name: str = "") -> Expr:
             take_range(x, axis, place, place + 1, name),
             (*shape[:axis], *places.shape, *shape[axis + 1 :]),
         )
-    return emit("gather", x, Constant(places.astype(np.int64)), name=name, axis=axis)
+    return emit("gather", x, Constant(places), name=name, axis=axis)
 
 
 def _scatter_elements(node: Node) -> Expr:
