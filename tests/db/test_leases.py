@@ -14,7 +14,7 @@ from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 from tunefarm.db import jobs, leases, queue, trials
 from tunefarm.db.errors import StaleClaim, StaleIncarnation, StaleLease, UnknownRecord
-from tunefarm.db.models import LEASES
+from tunefarm.db.models import LEASES, REQUESTS
 from tunefarm.db.records import (
     Budget,
     Device,
@@ -247,7 +247,7 @@ def test_a_lost_device_blames_what_it_held(store: Store) -> None:
         deliver(store, f"i {reason}")
         with store.writing() as connection:
             leases.end(connection, lease.id, reason)
-            (request,) = connection.execute(select(queue.REQUESTS.c.attempts)).scalars()
+            (request,) = connection.execute(select(REQUESTS.c.attempts)).scalars()
         assert request == attempts
 
 

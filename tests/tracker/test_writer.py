@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import Connection, insert
@@ -13,7 +15,7 @@ from tunefarm.db.store import Store
 from tunefarm.tracker.writer import Database
 
 
-def add(text: str) -> object:
+def add(text: str) -> Callable[[Connection], str]:
     def run(connection: Connection) -> str:
         connection.execute(insert(TARGETS).values(text=text))
         if text == "refuse":
@@ -37,7 +39,7 @@ def test_one_that_raises_does_not_spoil_its_group(
     async def main() -> list[object]:
         database = Database(Store.open(str(tmp_path / "a.db")))
         names = ["a", "b", bad[0], "c", "a"]
-        writes = [database.write(add(name)) for name in names]  # type: ignore[arg-type]
+        writes = [database.write(add(name)) for name in names]
         outcomes = await asyncio.gather(*writes, return_exceptions=True)
         await asyncio.to_thread(database.close)
         return list(outcomes)
@@ -54,17 +56,17 @@ def test_a_full_disk_is_told_and_passes(tmp_path: Path) -> None:
     async def main() -> None:
         database = Database(Store.open(str(tmp_path / "a.db")))
 
-        def limit(pages: int) -> object:
+        def limit(pages: int) -> Callable[[Connection], Any]:
             return lambda c: c.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
 
-        await database.write(limit(1))  # type: ignore[arg-type]
+        await database.write(limit(1))
         with pytest.raises(StoreError, match="the disk is full"):
-            await database.write(add("x" * 100_000))  # type: ignore[arg-type]
-        await database.write(limit(10**6))  # type: ignore[arg-type]
-        await database.write(add("fits"))  # type: ignore[arg-type]
+            await database.write(add("x" * 100_000))
+        await database.write(limit(10**6))
+        await database.write(add("fits"))
         await asyncio.to_thread(database.close)
         with pytest.raises(StoreError, match="shutting down"):
-            await database.write(add("late"))  # type: ignore[arg-type]
+            await database.write(add("late"))
 
     asyncio.run(main())
     assert stored(tmp_path / "a.db") == ["fits"]
