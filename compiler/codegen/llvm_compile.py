@@ -156,6 +156,7 @@ def _machine(cpu: str, feature_text: str, level: int) -> Any:
 
     binding.initialize_all_targets()
     binding.initialize_all_asmprinters()
+    binding.initialize_native_asmparser()  # the runtime has inline assembly
     return binding.Target.from_triple(TRIPLE).create_target_machine(
         cpu=cpu, features=feature_text, opt=level, reloc="pic", codemodel="small"
     )

@@ -1,0 +1,82 @@
+"""Arrays at the door of native code: aligned allocation, and what a caller may pass in."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from tunefarm.compiler.dtypes import numpy_dtype
+from tunefarm.compiler.errors import ShapeError
+from tunefarm.compiler.ir import TensorType
+
+Array: TypeAlias = NDArray[Any]
+
+ALIGNMENT = 64  # bytes; kernels load whole vectors from the start of every parameter
+
+
+def aligned_bytes(count: int, alignment: int = ALIGNMENT) -> NDArray[np.uint8]:
+    """``count`` uninitialised bytes whose address is a multiple of ``alignment``."""
+    raw = np.empty(count + alignment, np.uint8)
+    start = -address(raw) % alignment
+    return raw[start : start + count]
+
+
+def aligned_empty(tensor: TensorType) -> Array:
+    """An uninitialised aligned array of a tensor type."""
+    dtype = numpy_dtype(tensor.dtype)
+    count = prod(tensor.shape) * dtype.itemsize
+    return aligned_bytes(count).view(dtype).reshape(tensor.shape)
+
+
+def aligned_copy(array: Array) -> Array:
+    """A C-contiguous aligned copy."""
+    copy = aligned_empty(TensorType(array.shape, array.dtype.name))
+    copy[...] = array
+    return copy
+
+
+def address(array: Array) -> int:
+    """The address of an array's first element."""
+    return int(array.__array_interface__["data"][0])
+
+
+def as_input(value: object, tensor: TensorType, what: str) -> Array:
+    """``value`` (a NumPy array or a DLPack tensor) as a C-contiguous aligned array.
+
+    It is copied only if it is not so already. Raises ShapeError, naming ``what``, if its dtype
+    or shape is not that of ``tensor``, or it is no array.
+    """
+    array = _as_array(value, what)
+    if array.dtype.name != tensor.dtype:
+        raise ShapeError(
+            f"{what} has dtype {array.dtype.name}, expected {tensor.dtype}; convert it first"
+        )
+    if array.shape != tensor.shape:
+        raise ShapeError(f"{what} has shape {array.shape}, expected {tensor.shape}")
+    if not array.flags.c_contiguous or address(array) % ALIGNMENT:
+        return aligned_copy(array)
+    return array
+
+
+def check_output(array: Array, tensor: TensorType, what: str) -> Array:
+    """``array`` if a kernel can write a ``tensor`` straight into it; else ShapeError."""
+    if array.dtype.name != tensor.dtype or array.shape != tensor.shape:
+        raise ShapeError(f"{what} is {array.dtype.name}{list(array.shape)}, expected {tensor}")
+    if not (array.flags.c_contiguous and array.flags.writeable) or address(array) % ALIGNMENT:
+        raise ShapeError(f"{what} must be writable, C-contiguous and {ALIGNMENT}-byte aligned")
+    return array
+
+
+def _as_array(value: object, what: str) -> Array:
+    if isinstance(value, (np.ndarray, np.generic)):
+        return np.asarray(value)
+    if not hasattr(value, "__dlpack__"):
+        raise ShapeError(
+            f"{what} is a {type(value).__name__}, expected a NumPy array or a DLPack tensor"
+        )
+    try:
+        return np.from_dlpack(value)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise ShapeError(f"{what} cannot be read through DLPack: {error}") from None

@@ -1,0 +1,101 @@
+"""The native part of the runtime: ``pool.ll`` and ``native.ll``, completed for an instruction set.
+
+void tunefarm_parallel(pool, body, closure, n)     fork-join loop, called by kernels
+void tunefarm_worker_main(pool)                    what a host thread runs
+void tunefarm_pool_shutdown(pool)
+i32  tunefarm_pool_workers(pool)
+i64  tunefarm_pool_spin(pool, ticks)
+void tunefarm_invoke(function, arguments, count)   call a kernel with pointers from an array
+i64  tunefarm_time(function, arguments, count, number, ranges, range_count)
+void tunefarm_flush(ranges, count)
+i64  tunefarm_ticks()
+ptr  tunefarm_memcpy | memmove | memset
+"""
+
+from __future__ import annotations
+
+import functools
+from importlib.resources import files
+
+from tunefarm.compiler.errors import BuildError
+from tunefarm.compiler.runtime.arch import Arch, arch_of
+from tunefarm.compiler.target import Target
+
+POOL_VERSION = 1  # layout of the pool's memory and the ABI above
+MAX_THREADS = 256
+POOL_ALIGNMENT = 128
+POOL_BYTES = 1024 + 128 * MAX_THREADS
+
+# ``tunefarm_invoke`` passes the next larger number of pointers: a callee ignores what it did not
+# ask for, since the caller removes the arguments in both C calling conventions served here.
+_ARGUMENT_COUNTS = (8, 16, 32, 64, 128)
+MAX_ARGUMENTS = _ARGUMENT_COUNTS[-1]
+
+EXPORTS = (
+    "tunefarm_parallel",
+    "tunefarm_worker_main",
+    "tunefarm_pool_shutdown",
+    "tunefarm_pool_workers",
+    "tunefarm_pool_spin",
+    "tunefarm_invoke",
+    "tunefarm_time",
+    "tunefarm_flush",
+    "tunefarm_ticks",
+)
+
+
+def padded_argument_count(count: int) -> int:
+    """The slots that an argument array needs for ``count`` pointers; BuildError past the limit."""
+    for size in _ARGUMENT_COUNTS:
+        if count <= size:
+            return size
+    raise BuildError(f"a function takes {count} pointers; at most {MAX_ARGUMENTS} can be passed")
+
+
+def native_object(target: Target) -> bytes:
+    """The object code of the runtime for a target."""
+    from tunefarm.compiler.codegen.llvm_compile import TRIPLE, compile_llvm
+
+    return compile_llvm(native_text(TRIPLE), target)
+
+
+@functools.cache
+def native_text(triple: str) -> str:
+    """The runtime as LLVM text."""
+    arch = arch_of(triple)
+    parts = [
+        arch.text,
+        _complete(_source("pool.ll"), arch),
+        _source("native.ll"),
+        _invoke_text(),
+        'attributes #0 = { nounwind "no-builtins" }',
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _source(name: str) -> str:
+    return files("tunefarm.compiler.runtime").joinpath(name).read_text()
+
+
+def _complete(text: str, arch: Arch) -> str:
+    values = {"futex": arch.futex, "sched_yield": arch.sched_yield, "max_parts": MAX_THREADS}
+    for name, value in values.items():
+        text = text.replace("{" + name + "}", str(value))
+    return text
+
+
+def _invoke_text() -> str:
+    """``switch`` on the padded count; each case loads its pointers and calls."""
+    cases = " ".join(f"i64 {n}, label %take{n}" for n in _ARGUMENT_COUNTS)
+    lines = [
+        "define void @tunefarm_invoke(ptr %function, ptr %arguments, i64 %count) #0 {",
+        f"  switch i64 %count, label %refuse [ {cases} ]",
+    ]
+    for n in _ARGUMENT_COUNTS:
+        lines.append(f"take{n}:")
+        for i in range(n):
+            lines.append(f"  %p{n}.{i} = getelementptr ptr, ptr %arguments, i64 {i}")
+            lines.append(f"  %a{n}.{i} = load ptr, ptr %p{n}.{i}")
+        passed = ", ".join(f"ptr %a{n}.{i}" for i in range(n))
+        lines += [f"  call void %function({passed})", "  ret void"]
+    return "\n".join([*lines, "refuse:", "  ret void", "}", ""])
