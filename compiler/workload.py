@@ -315,6 +315,15 @@ def reference_outputs(
     return list(evaluate(workload.function, arrays))
 
 
+def tolerance(
+    workload: Workload, arrays: Sequence[np.ndarray[Any, Any]]
+) -> list[np.ndarray[Any, Any]]:
+    """For each output, how far each element may be from the reference: tol(dtype) · (|a|·|b|)."""
+    from tunefarm.compiler.accuracy import error_bounds
+
+    return error_bounds(workload.function, arrays)
+
+
 def anchor(function: Function) -> Call | None:
     """The call that a fused function is scheduled around: the one of the hardest pattern."""
     calls = [n for n in post_order(function.body) if isinstance(n, Call) and isinstance(n.op, str)]

@@ -1,0 +1,220 @@
+"""How far a kernel's result may be from the reference, element by element.
+
+Rounding errors of a contraction are bounded by |a|·|b|, not by |a·b|, which may cancel to nothing.
+So every value v of a fused function carries a magnitude m ≥ |v|, and a result y passes against the
+reference r if |y − r| ≤ tol(dtype) · m. Magnitudes follow the operators:
+
+    linear operators   the same operator on the magnitudes and the absolute weights
+    multiply, divide   the product rule
+    moves, max, relu   the same operator on the magnitudes, or the largest operand's
+    softmax            p · (1 + 2 · the row's largest magnitude)
+    elementwise f      |f(v)|, and how far f moves if v moves by its own tolerance
+    others             the largest magnitude in the result
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from tunefarm.compiler.dtypes import is_float
+from tunefarm.compiler.ir import (
+    Attrs,
+    Call,
+    Constant,
+    Expr,
+    Function,
+    Tuple,
+    TupleGetItem,
+    Var,
+    post_order,
+)
+from tunefarm.compiler.ops.base import OPS, Pattern
+
+Array: TypeAlias = NDArray[Any]
+Arrays: TypeAlias = list[Array]
+
+_TOLERANCE: Mapping[str, float] = {
+    "float64": 1e-12,
+    "float32": 2e-5,
+    "float16": 4e-3,
+    "bfloat16": 3e-2,
+}
+
+
+def tolerance_of(dtype: str) -> float:
+    """Allowed error relative to the magnitude; 0 for integers and booleans, which are exact."""
+    return _TOLERANCE.get(dtype, 0.0)
+
+
+def error_bounds(function: Function, arrays: Sequence[Array]) -> Arrays:
+    """For each result, the largest allowed |y − r| of each element (float64)."""
+    values, magnitudes = _propagate(function, arrays)
+    body = function.body
+    if isinstance(body, Tuple):
+        pairs = [(values[f][0], magnitudes[f][0]) for f in body.fields]
+    else:
+        pairs = list(zip(values[body], magnitudes[body], strict=True))
+    return [tolerance_of(v.dtype.name) * m.astype(np.float64) for v, m in pairs]
+
+
+def mismatch(outputs: Sequence[Array], references: Sequence[Array], bounds: Sequence[Array]) -> str:
+    """One sentence about the worst wrong element, or "" if every element is within its bound.
+
+    NaN must meet NaN and an infinity the same infinity.
+    """
+    for index, (y, r, bound) in enumerate(zip(outputs, references, bounds, strict=True)):
+        if y.shape != r.shape or y.dtype != r.dtype:
+            return f"output {index} is {y.dtype}{list(y.shape)}, not {r.dtype}{list(r.shape)}"
+        message = _worst(y, r, bound)
+        if message:
+            return f"output {index} {message}"
+    return ""
+
+
+def _worst(y: Array, r: Array, bound: Array) -> str:
+    if not is_float(r.dtype.name):
+        wrong = y != r
+        excess = wrong.astype(np.float64)
+    else:
+        a, b = y.astype(np.float64), r.astype(np.float64)
+        with np.errstate(invalid="ignore"):
+            distance = np.abs(a - b)
+        special = ~(np.isfinite(a) & np.isfinite(b))
+        same = (a == b) | (np.isnan(a) & np.isnan(b))
+        limit = np.where(np.isfinite(bound), bound, np.inf)
+        wrong = np.where(special, ~same, distance > limit)
+        excess = np.where(wrong, np.where(special, np.inf, distance), 0.0)
+    if not wrong.any():
+        return ""
+    at = np.unravel_index(int(np.argmax(excess)), y.shape)
+    place = ", ".join(map(str, at))
+    return (
+        f"is wrong in {int(wrong.sum())} of {wrong.size} elements; at [{place}] it is {y[at]}, "
+        f"not {r[at]} (allowed difference {float(bound[at]):.3g})"
+    )
+
+
+def _propagate(
+    function: Function, arrays: Sequence[Array]
+) -> tuple[dict[Expr, Arrays], dict[Expr, Arrays]]:
+    values: dict[Expr, Arrays] = {}
+    magnitudes: dict[Expr, Arrays] = {}
+    given = dict(zip(function.params, arrays, strict=True))
+    for node in post_order(function.body):
+        match node:
+            case Var() | Constant():
+                data = given[node] if isinstance(node, Var) else node.data
+                values[node], magnitudes[node] = [data], [_absolute(data)]
+            case TupleGetItem():
+                values[node] = [values[node.value][node.index]]
+                magnitudes[node] = [magnitudes[node.value][node.index]]
+            case Call():
+                below = [values[a][0] for a in node.args]
+                values[node] = _results(node, below)
+                with np.errstate(all="ignore"):
+                    around = [magnitudes[a][0] for a in node.args]
+                    magnitudes[node] = _magnitudes(node, below, around, values[node])
+            case Tuple():
+                pass
+    return values, magnitudes
+
+
+def _results(node: Call, arrays: Sequence[Array]) -> Arrays:
+    made = OPS[str(node.op)].reference(arrays, node.attrs)
+    return list(made) if isinstance(made, tuple) else [made]
+
+
+def _absolute(data: Array) -> Array:
+    return np.abs(data) if is_float(data.dtype.name) or data.dtype.kind == "i" else data
+
+
+Rule: TypeAlias = Callable[[Call, Sequence[Array], Sequence[Array], Array], Array]
+"""(call, operands' values, operands' magnitudes, value) → magnitude."""
+
+
+def _same_operator(node: Call, v: Sequence[Array], m: Sequence[Array], y: Array) -> Array:
+    return np.asarray(OPS[str(node.op)].reference(m, node.attrs))
+
+
+def _sum(node: Call, v: Sequence[Array], m: Sequence[Array], y: Array) -> Array:
+    return np.asarray(np.add(m[0], m[1]))
+
+
+def _largest(node: Call, v: Sequence[Array], m: Sequence[Array], y: Array) -> Array:
+    numbers = [a for a in m if a.dtype != np.bool_]
+    result = np.broadcast_to(numbers[0], y.shape)
+    for other in numbers[1:]:
+        result = np.maximum(result, other)
+    return np.asarray(result)
+
+
+def _quotient(node: Call, v: Sequence[Array], m: Sequence[Array], y: Array) -> Array:
+    divisor = np.abs(v[1])
+    return np.asarray(m[0] / divisor * (m[1] / divisor))
+
+
+def _softmax(node: Call, v: Sequence[Array], m: Sequence[Array], y: Array) -> Array:
+    axis = node.attrs["axis"]
+    assert isinstance(axis, int)
+    row = m[0].max(axis=axis, keepdims=True)
+    return np.asarray(np.abs(y) * (1 + 2 * row) if node.op == "softmax" else np.abs(y) + 2 * row)
+
+
+_LINEAR = (
+    "conv", "conv_transpose", "matmul", "einsum", "add", "multiply", "sum", "mean", "avg_pool",
+    "interpolate", "cumsum",
+)  # fmt: skip
+_KEEPING = ("maximum", "minimum", "where", "relu", "abs", "negative", "clip", "leaky_relu", "prelu")
+_RULES: dict[str, Rule] = {
+    **dict.fromkeys(_LINEAR, _same_operator),
+    **dict.fromkeys(_KEEPING, _largest),
+    **dict.fromkeys(("max", "max_pool"), _same_operator),
+    "subtract": _sum,
+    "divide": _quotient,
+    "softmax": _softmax,
+    "log_softmax": _softmax,
+}
+
+
+def _magnitudes(
+    node: Call, v: Sequence[Array], m: Sequence[Array], results: Sequence[Array]
+) -> Arrays:
+    y = results[0]
+    op = OPS[str(node.op)]
+    if len(results) > 1 or not is_float(y.dtype.name):
+        return [_absolute(r) for r in results]
+    rule = _RULES.get(op.name)
+    if rule is not None:
+        made = rule(node, v, m, y)
+    elif op.pattern is Pattern.INJECTIVE:
+        made = _moved(node.attrs, op.name, v, m)
+    elif op.pattern in (Pattern.ELEMENTWISE, Pattern.BROADCAST):
+        made = _sensitivity(node, v, m, y)
+    else:
+        made = np.full(y.shape, np.max(np.abs(y), initial=0.0)) + np.abs(y)
+    return [np.maximum(made, np.abs(y))]
+
+
+def _moved(attrs: Attrs, name: str, v: Sequence[Array], m: Sequence[Array]) -> Array:
+    """Data moves as it is; index operands keep their values."""
+    operands = [b if a.dtype.kind == "f" else a for a, b in zip(v, m, strict=True)]
+    made = OPS[name].reference(operands, attrs)
+    return np.asarray(made)
+
+
+def _sensitivity(node: Call, v: Sequence[Array], m: Sequence[Array], y: Array) -> Array:
+    """|f(v)| plus how far f moves, in units of the tolerance, if an operand moves by its own."""
+    total = np.abs(y.astype(np.float64))
+    for index, (value, magnitude) in enumerate(zip(v, m, strict=True)):
+        tolerance = tolerance_of(value.dtype.name)
+        if not tolerance:
+            continue
+        for sign in (1, -1):
+            moved = list(v)
+            moved[index] = (value + sign * tolerance * magnitude).astype(value.dtype)
+            change = np.abs(_results(node, moved)[0].astype(np.float64) - y)
+            total = total + np.where(np.isfinite(change), change / tolerance, 0.0)
+    return total

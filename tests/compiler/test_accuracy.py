@@ -1,0 +1,60 @@
+"""Error bounds accept honest rounding and refuse one wrong term."""
+
+import numpy as np
+import pytest
+from tunefarm.compiler.accuracy import error_bounds, mismatch
+from tunefarm.compiler.evaluate import evaluate
+from tunefarm.compiler.ir import Constant, Expr, Function, TensorType, Var
+from tunefarm.compiler.ops import call
+from tunefarm.compiler.workload import Workload, random_inputs, reference_outputs, tolerance
+
+RNG = np.random.default_rng(3)
+
+
+def matmul_gelu(k: int = 512, activation: str = "gelu") -> Function:
+    x, w = Var("x", TensorType((8, k), "float32")), Var("w", TensorType((k, 16), "float32"))
+    b = Var("b", TensorType((16,), "float32"))
+    y: Expr = call("add", call("matmul", x, w), b)
+    y = call(activation, y)
+    return Function((x, w, b), y, {"primitive": True, "constants": (1, 2)})
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu", "sigmoid", "tanh", "softmax"])
+def test_another_order_of_summation_passes_and_a_missing_term_does_not(activation: str) -> None:
+    workload = Workload.from_function(matmul_gelu(activation=activation))
+    x, w, b = random_inputs(workload, RNG)
+    x = x * np.float32(0.05)
+    (r,) = reference_outputs(workload, [x, w, b])
+    bounds = tolerance(workload, [x, w, b])
+    order = RNG.permutation(512)
+    (shuffled,) = evaluate(workload.function, [x[:, order], w[order].copy(), b])
+    assert mismatch([shuffled], [r], bounds) == ""
+    dropped = x.copy()
+    dropped[:, 17] = 0
+    (wrong,) = evaluate(workload.function, [dropped, w, b])
+    assert "elements; at [" in mismatch([wrong], [r], bounds)
+
+
+def test_cancellation_does_not_fail_an_honest_result() -> None:
+    x = Var("x", TensorType((1, 4), "float32"))
+    w = Constant(np.array([[1e4], [1.0], [-1e4], [1.0]], np.float32))
+    f = Function((x,), call("matmul", x, w))
+    ones = np.ones((1, 4), np.float32)
+    (bound,) = error_bounds(f, [ones])
+    assert bound[0, 0] == pytest.approx(20002 * 2e-5)
+
+
+def test_special_values_must_agree() -> None:
+    r = np.array([np.nan, np.inf, 1.0], np.float32)
+    bound = np.ones(3)
+    assert mismatch([r.copy()], [r], [bound]) == ""
+    assert "at [0] it is 0.0, not nan" in mismatch([np.float32([0, np.inf, 1])], [r], [bound])
+    assert "at [1] it is -inf" in mismatch([np.float32([np.nan, -np.inf, 1])], [r], [bound])
+    assert "at [2] it is nan" in mismatch([np.float32([np.nan, np.inf, np.nan])], [r], [bound])
+
+
+def test_integers_are_exact() -> None:
+    r = np.array([1, 2])
+    assert mismatch([r], [r], [np.zeros(2)]) == ""
+    assert "wrong in 1 of 2" in mismatch([np.array([1, 3])], [r], [np.zeros(2)])
+    assert "is int32" in mismatch([r.astype(np.int32)], [r], [np.zeros(2)])
