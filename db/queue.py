@@ -176,6 +176,18 @@ def deliver(connection: Connection, chosen: Sequence[Queued], incarnation: str) 
     return out
 
 
+def take_back(connection: Connection, incarnation: str, held: Collection[TrialKey]) -> None:
+    """Undo the deliveries to a worker process that leaves, but for what it still holds."""
+    query = _queued().where(REQUESTS.c.delivered_to == incarnation)
+    given = [_from_row(row) for row in connection.execute(query)]
+    for chunk in chunks([queued.id for queued in given if queued.key not in held]):
+        connection.execute(
+            update(REQUESTS)
+            .where(REQUESTS.c.id.in_(chunk))
+            .values(attempts=REQUESTS.c.attempts - 1, delivered_to=None)
+        )
+
+
 def store(
     connection: Connection, worker: str, results: Sequence[Result]
 ) -> tuple[tuple[TrialKey, ...], tuple[Refusal, ...]]:

@@ -125,10 +125,12 @@ class FarmClient:
         self._worker: Any = farm_pb2_grpc.WorkerStub(self._channel)  # type: ignore[no-untyped-call]
 
     @staticmethod
-    def from_rendezvous(path: Path) -> FarmClient:
+    def from_rendezvous(
+        path: Path, *, connect_s: float = 3.0, patience_s: float = 30.0
+    ) -> FarmClient:
         """A client of the tracker that wrote this file; InvalidRequest if it cannot be used."""
         found = read_rendezvous(path)
-        return FarmClient(found.address, found.token)
+        return FarmClient(found.address, found.token, connect_s=connect_s, patience_s=patience_s)
 
     def close(self) -> None:
         self._channel.close()

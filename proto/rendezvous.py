@@ -24,6 +24,17 @@ class Rendezvous:
     def port(self) -> int:
         return int(self.address.rpartition(":")[2])
 
+    @property
+    def is_running(self) -> bool:
+        """Whether a process of the tracker's id runs on this machine; False: it is surely gone."""
+        try:
+            os.kill(self.pid, 0)
+        except PermissionError:
+            return True
+        except (ProcessLookupError, OverflowError):
+            return False
+        return self.pid > 0
+
 
 def write_private(path: Path, text: str) -> None:
     """Replace the file at once by one that only its owner can read (mode 0600)."""

@@ -23,12 +23,14 @@ Clock = Callable[[], float]
 
 @dataclass(slots=True)
 class Seen:
-    """A worker's process as last heard of, at ``at`` on the tracker's clock."""
+    """A worker's process as last heard of, at ``at`` on the tracker's clock; with no capacity it
+    takes no new work."""
 
     incarnation: str
     number: int
     devices: tuple[Device, ...]
     at: float
+    capacity: int = 0
     poll: Bell | None = None
 
 
@@ -91,9 +93,11 @@ class Farm:
         return seen.at if seen else self.started
 
     def is_online(self, device: str) -> bool:
-        """Whether the device's present worker has spoken within a lease term."""
+        """Whether the device's present worker has spoken within a lease term and takes work."""
         seen = self.workers.get(self.devices[device].worker)
-        return seen is not None and self.clock() - seen.at <= self.options.lease_term_s
+        if seen is None or seen.capacity == 0:
+            return False
+        return self.clock() - seen.at <= self.options.lease_term_s
 
     def device_states(self) -> list[Device]:
         """Every device with its state: leased, idle or offline."""

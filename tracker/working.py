@@ -74,9 +74,14 @@ async def sync(farm: Farm, state: WorkerState, wait_s: float) -> WorkerOrders:
     if state.number <= seen.number:
         return _orders(farm)
     seen.number, seen.at = state.number, farm.clock()
+    if seen.capacity != state.capacity:
+        seen.capacity = state.capacity
+        farm.signals.notify(signals.LEASES)
     if seen.poll is not None:
         seen.poll.ring()
     accepted, refused = await _store(farm, state)
+    if state.capacity == 0:
+        await _take_back(farm, state)
     topics = [signals.device(device.id) for device in state.devices]
     with farm.signals.listen(*topics) as bell:
         seen.poll = bell
@@ -171,6 +176,12 @@ async def _store(
     accepted, refused = await farm.database.write(write)
     farm.signals.notify(*{signals.job(key.job) for key in accepted})
     return accepted, refused
+
+
+async def _take_back(farm: Farm, state: WorkerState) -> None:
+    """What a worker that takes no more work does not hold goes to the next process unblamed."""
+    keys = {held.key for held in state.held}
+    await farm.database.write(lambda c: queue.take_back(c, state.incarnation, keys))
 
 
 async def _decide(farm: Farm, state: WorkerState) -> tuple[list[Work], list[Held]]:

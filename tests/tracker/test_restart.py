@@ -52,7 +52,9 @@ def test_everything_goes_on_after_kill_9(
         job, lease = begin(farm, new_job())
         worker.vanish()
         farm.submit(lease, candidates(job.id, range(30)))
+        assert read_rendezvous(tracker.rendezvous).is_running
         tracker.kill()
+        assert not read_rendezvous(tracker.rendezvous).is_running
         tracker.start()
         assert (tracker.address, tracker.token) == (address, token)
         assert farm.renew(lease).epoch == lease.epoch

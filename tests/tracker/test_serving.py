@@ -294,6 +294,21 @@ def test_a_newer_sync_ends_the_pending_one_at_once(farm: FarmClient, device: str
     assert farm.start_sync(state, wait_s=10).result().work == (), "an old number says nothing"
 
 
+def test_a_worker_that_leaves_gives_its_work_back_unblamed(
+    farm: FarmClient, device: str, candidates: Candidates
+) -> None:
+    offered = Device(device, "sim", "Sim 1", "sim", "", {"name": device})
+    state = WorkerState("w of " + device, "i1", 1, "0.1", (offered,))
+    farm.sync(state, 0)
+    lease = leased(farm, device)
+    farm.submit(lease, candidates("job of " + device, range(3)))
+    assert len(farm.sync(replace(state, number=2), 1.0).work) == 3
+    assert farm.sync(replace(state, number=3, capacity=0), 0).work == ()
+    assert {d.id: d.state for d in farm.devices()}[device] == "offline"
+    again = farm.sync(replace(state, incarnation="i2"), 1.0)
+    assert len(again.work) == 3, "they are no suspects, which would come one at a time"
+
+
 def test_two_live_workers_cannot_offer_one_device(
     farm: FarmClient, worker: Any, device: str
 ) -> None:
