@@ -72,17 +72,20 @@ class Farm:
         self.started = self.clock()
         self.started_at = time.time()
 
-        def read(
-            connection: Connection,
-        ) -> tuple[tuple[Device, ...], tuple[tuple[Lease, str], ...], list[tuple[str, int]]]:
-            return leases.devices(connection), leases.live(connection), jobs.running(connection)
+        def read(connection: Connection) -> tuple[tuple[Device, ...], list[tuple[str, int]]]:
+            return leases.devices(connection), jobs.running(connection)
 
-        known, live, running = await self.database.read(read)
+        known, running = await self.database.read(read)
         self.devices = {device.id: device for device in known}
-        for lease, job in live:
-            self.hold_lease(lease, job)
         for job, epoch in running:
             self.claims[job] = Claimed(epoch, self.clock() + self.options.claim_term_s)
+        await self.adopt_leases()
+
+    async def adopt_leases(self) -> None:
+        """Start the term of every lease that lives in the database and is not known here."""
+        for lease, job in await self.database.read(leases.live):
+            if lease.id not in self.leases:
+                self.hold_lease(lease, job)
 
     # --- devices --------------------------------------------------------------------------------
 

@@ -161,13 +161,16 @@ class Desk:
 
         try:
             lease = self.farm.hold_lease(await self.farm.database.write(write), ticket.job)
+        except StaleLease:
+            return await self.farm.adopt_leases()
         except (StaleClaim, UnknownRecord, StoreError) as error:
             if not answer.done():
                 answer.set_exception(error)
-            return
+            return None
         if not answer.done():
             answer.set_result(lease)
         self.farm.signals.notify(signals.device(lease.device))
+        return None
 
     async def _expire_leases(self) -> None:
         now = self.farm.clock()
