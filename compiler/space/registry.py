@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Function
-from tunefarm.compiler.space import contraction, plain
+from tunefarm.compiler.space import contraction, injective, plain
 from tunefarm.compiler.space.config import Config, ConfigSpace, SketchSpace
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import PrimFunc
@@ -31,6 +31,7 @@ class Sketch:
 # In the order of preference: the first that applies gives a workload's default config.
 SKETCHES: list[Sketch] = [
     Sketch("contraction", contraction.space, contraction.schedule),
+    Sketch("injective", injective.space, injective.schedule),
     Sketch("plain", plain.space, plain.schedule),
 ]
 

@@ -1,0 +1,165 @@
+"""Chains of elementwise operators and of operators that move elements: one nest a result.
+
+    parallel over tasks
+      for outer axes:
+        for vectors of the lane axis:      nv of them unrolled
+          out[lanes] = f(in[lanes], …)
+
+The lanes lie along the axis on which most accesses are contiguous. Tensors that are stepped
+through alike are viewed as vectors first (``flatten.py``), so a short last axis costs nothing.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.ir import Function
+from tunefarm.compiler.space.config import (
+    Columns,
+    Config,
+    Constraint,
+    Knob,
+    Nest,
+    SketchSpace,
+)
+from tunefarm.compiler.space.flatten import flatten
+from tunefarm.compiler.space.nests import (
+    accesses_of,
+    cost_of,
+    default_tasks,
+    fitting_lanes,
+    int_column,
+    lane_cost,
+    lanes_of,
+    own_loops,
+    share_out,
+    task_choices,
+)
+from tunefarm.compiler.space.plain import inline_all
+from tunefarm.compiler.space.program import create_program
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.tir import PrimFunc
+from tunefarm.compiler.tir import schedule as s
+from tunefarm.compiler.tir.ir import Block, IterVar
+from tunefarm.compiler.tir.schedule.tree import blocks, store_of
+
+NAME, VERSION = "injective", 1
+VECTORS = (1, 2, 4, 8)
+MAX_CODE = 400.0  # vector instructions of one unrolled body
+
+
+def injective_program(function: Function) -> PrimFunc | None:
+    """The flat program with everything inlined into its results; None if a reduction is left."""
+    program = inline_all(create_program(function))
+    nodes = list(blocks(program.body))
+    results = program.params[len(program.params) - program.outputs :]
+    if any(b.init is not None or store_of(b).buffer not in results for b in nodes):
+        return None
+    return flatten(program)
+
+
+def space(function: Function, target: Target) -> SketchSpace | None:
+    """The knobs of an injective function; None if the function is not one."""
+    program = injective_program(function) if target.kind == "llvm" else None
+    if program is None:
+        return None
+    nodes = list(blocks(program.body))
+    cost = max(cost_of(store_of(b).value) for b in nodes)
+    knobs = (
+        Knob("lane", (0, 1) if any(len(lane_axes(b, target)) > 1 for b in nodes) else (0,)),
+        Knob("nv", tuple(v for v in VECTORS if v == 1 or v <= most_vectors(nodes, target))),
+        Knob("tasks", task_choices(nodes, target)),
+    )
+
+    def small_code(k: Columns) -> np.ndarray:
+        vectors = int_column(k, "nv")
+        return (vectors == 1) | (vectors * cost <= MAX_CODE)
+
+    vectors = max(v for v in knobs[1].choices if int(v) * cost <= 100 or v == 1 if int(v) <= 4)
+    default = {"sketch": NAME, "lane": 0, "nv": vectors, "tasks": default_tasks(nodes, target)}
+    constraints = (Constraint("code size", small_code),)
+    return SketchSpace(
+        NAME, VERSION, knobs, constraints, default, lambda k: _nest(program, target, k)
+    )
+
+
+def lane_axes(node: Block, target: Target) -> list[IterVar]:
+    """The best axes for the lanes, at most two; none for a single element."""
+    lanes = lanes_of([node], target)
+    spatial = [i for i in node.iters if i.kind == "spatial"]
+    ranked = sorted(spatial, key=lambda i: (lane_cost(node, i, lanes), -node.iters.index(i)))
+    return [i for i in ranked[:2] if lane_cost(node, i, lanes) < 4 * lane_cost(node, ranked[0], lanes)]
+
+
+def most_vectors(nodes: list[Block], target: Target) -> int:
+    """Vectors of the longest lane axis, rounded up to a power of two."""
+    most = 1
+    for node in nodes:
+        lanes = lanes_of([node], target)
+        for axis in lane_axes(node, target):
+            while most * lanes < axis.extent:
+                most *= 2
+    return most
+
+
+def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
+    """Apply a config. Raises ScheduleError if the function holds a reduction."""
+    program = injective_program(function)
+    if program is None:
+        raise ScheduleError("the workload holds a reduction; it is not injective")
+    for node in list(blocks(program.body)):
+        program = schedule_nest(
+            program, node, target, int(config["lane"]), int(config["nv"]), int(config["tasks"])
+        )
+    return program
+
+
+def schedule_nest(
+    program: PrimFunc, node: Block, target: Target, choice: int, vectors: int, tasks: int
+) -> PrimFunc:
+    """Vectorize and share out one spatial block's own nest."""
+    axes = lane_axes(node, target)
+    if not axes:
+        return program
+    axis = axes[min(choice, len(axes) - 1)]
+    loops = own_loops(program, node.name, None)
+    lane_loop = loops[node.iters.index(axis)]
+    others = [v for v in loops if v is not lane_loop]
+    lanes = fitting_lanes(lanes_of([node], target), axis.extent)
+    program, (outer, unrolled, lane) = s.split(program, lane_loop, vectors, lanes)
+    program = s.reorder(program, *others, outer, unrolled, lane)
+    program = s.unroll(program, unrolled)
+    program = s.vectorize(program, lane)
+    return share_out(program, [*others, outer], tasks, target)
+
+
+def _nest(program: PrimFunc, target: Target, k: Columns) -> Nest:
+    """The largest result's nest."""
+    node = max(blocks(program.body), key=lambda b: prod(i.extent for i in b.iters))
+    names = {i.var: f"{i.var.name}.{n}" for n, i in enumerate(node.iters)}
+    vectors = int_column(k, "nv")
+    one = np.ones(len(vectors), np.int64)
+    axes = lane_axes(node, target)
+    lanes = lanes_of([node], target)
+    vector = {names[i.var]: one for i in node.iters}
+    register = dict(vector)
+    for choice, axis in enumerate(axes):
+        mine = int_column(k, "lane") == choice if len(axes) > 1 else one > 0
+        fit = fitting_lanes(lanes, axis.extent)
+        name = names[axis.var]
+        vector[name] = np.where(mine, fit, vector[name])
+        register[name] = np.where(mine, np.minimum(fit * vectors, axis.extent), register[name])
+    tasks = int_column(k, "tasks") * target.num_cores
+    total = prod(i.extent for i in node.iters)
+    return Nest(
+        {names[i.var]: i.extent for i in node.iters},
+        frozenset(),
+        tuple(accesses_of(node, program, names)),
+        {"vector": vector, "register": register, "l1": register, "l2": register, "core": register},
+        np.clip(tasks, 1, target.num_cores),
+        np.full(len(vectors), total * cost_of(store_of(node).value)),
+        {n: int_column(k, n).astype(np.float64) for n in ("lane", "nv", "tasks")},
+    )
