@@ -256,10 +256,18 @@ def _numpy(dtype: str) -> np.dtype[Any]:
 
 
 def _array(tensor: TensorProto) -> np.ndarray[Any, Any]:
-    from onnx import numpy_helper
+    from onnx import checker, numpy_helper
 
     dtype_name(tensor.data_type)
-    array: np.ndarray[Any, Any] = numpy_helper.to_array(tensor)
+    try:
+        array: np.ndarray[Any, Any] = numpy_helper.to_array(tensor)
+    except (checker.ValidationError, OSError, ValueError) as error:
+        where = next((e.value for e in tensor.external_data if e.key == "location"), "")
+        if not where:
+            raise Unsupported(f"its data cannot be read: {error}") from None
+        raise Unsupported(
+            f"its data is in the file {where!r} beside the model; give the path of the model"
+        ) from None
     if array.dtype.name not in DTYPES:
         raise Unsupported(f"element type {array.dtype.name} is not supported")
     return array

@@ -23,7 +23,8 @@ def from_onnx(
 ) -> IRModule:
     """The model as a graph module, with its initialisers bound as constants.
 
-    ``shapes`` gives the shape of inputs whose dimensions are symbolic. Raises ModelError, in one
+    ``shapes`` gives the shape of inputs whose dimensions are symbolic; a symbol that it fixes is
+    fixed in the other inputs too. Raises ModelError, in one
     sentence, for a file that is not ONNX, a dimension left symbolic, or all unsupported nodes.
     """
     proto = _read(model)
@@ -42,7 +43,9 @@ def from_onnx(
         names = ", ".join(i.name for i in inputs) or "none"
         raise ModelError(f"the model has no input {sorted(unknown)[0]!r}; its inputs are {names}")
     problems: list[Problem] = []
-    params = tuple(p for i in inputs if (p := _param(i, given.get(i.name), problems)) is not None)
+    symbols = _symbols(inputs, given)
+    found = (_param(i, given.get(i.name), symbols, problems) for i in inputs)
+    params = tuple(p for p in found if p is not None)
     importer = Importer(opsets, {(f.domain, f.name): f for f in proto.functions}, problems)
     outputs = importer.run_graph(proto.graph, {p.name: p for p in params})
     if problems:
@@ -77,7 +80,10 @@ def _read(model: str | Path | bytes | ModelProto) -> ModelProto:
 
 
 def _param(
-    value: ValueInfoProto, given: Sequence[int] | None, problems: list[Problem]
+    value: ValueInfoProto,
+    given: Sequence[int] | None,
+    symbols: Mapping[str, int],
+    problems: list[Problem],
 ) -> Var | None:
     """The parameter of one model input; None, with a problem noted, for a type we lack."""
     if not value.type.HasField("tensor_type"):
@@ -90,27 +96,45 @@ def _param(
     except Unsupported as error:
         problems.append(Problem("input", value.name, "", str(error)))
         return None
-    return Var(value.name, TensorType(_fixed_shape(value.name, tensor, given), dtype))
+    return Var(value.name, TensorType(_fixed_shape(value.name, tensor, given, symbols), dtype))
 
 
-def _fixed_shape(name: str, tensor: Any, given: Sequence[int] | None) -> tuple[int, ...]:
+def _symbols(
+    inputs: Sequence[ValueInfoProto], given: Mapping[str, Sequence[int]]
+) -> dict[str, int]:
+    """What the given shapes make of the symbolic dimensions that have names."""
+    symbols: dict[str, int] = {}
+    for value in inputs:
+        dims = value.type.tensor_type.shape.dim
+        for dim, extent in zip(dims, given.get(value.name, ()), strict=False):
+            if dim.dim_param and symbols.setdefault(dim.dim_param, int(extent)) != extent:
+                raise ModelError(
+                    f"input {value.name!r} is given {extent} for the dimension {dim.dim_param!r}, "
+                    f"which another input has as {symbols[dim.dim_param]}"
+                )
+    return symbols
+
+
+def _fixed_shape(
+    name: str, tensor: Any, given: Sequence[int] | None, symbols: Mapping[str, int]
+) -> tuple[int, ...]:
+    """The shape that is given, or the model's own with its symbols replaced."""
     if not tensor.HasField("shape"):
         if given is None:
-            raise ModelError(
-                f"input {name!r} has no shape; give it with --shape {name}=1x3x224x224"
-            )
+            raise ModelError(f"input {name!r} has no shape; use --shape {name}=1x3x224x224")
         return tuple(int(e) for e in given)
-    dims = [
+    dims: list[int | str] = [
         d.dim_value if d.HasField("dim_value") else d.dim_param or "?" for d in tensor.shape.dim
     ]
     text = f"({', '.join(map(str, dims))})"
     if given is None:
-        if any(isinstance(d, str) for d in dims):
-            example = "x".join(str(d) if isinstance(d, int) else "1" for d in dims)
+        known = [symbols.get(d, d) if isinstance(d, str) else d for d in dims]
+        if any(isinstance(d, str) for d in known):
+            example = "x".join("1" if isinstance(d, str) else str(d) for d in known)
             raise ModelError(
                 f"input {name!r} has the symbolic shape {text}; use --shape {name}={example}"
             )
-        return tuple(int(d) for d in dims)
+        return tuple(int(d) for d in known)
     fits = len(given) == len(dims) and all(
         isinstance(d, str) or d == g for d, g in zip(dims, given, strict=True)
     )
