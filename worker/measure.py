@@ -17,6 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from tunefarm.db.records import ErrorKind
 from tunefarm.worker.backend import Built, Problem
 from tunefarm.worker.budgets import ABANDON, Budgets
@@ -65,6 +66,7 @@ class Session:
         self._problem = problem
         self._budgets = budgets
         self._deadline = time.monotonic() + budgets.trial_s
+        self._checked: dict[int, tuple[memoryview, ...]] = {}
 
     def load(self, slot: int, built: Built) -> None:
         """Put a candidate into a slot; slot 0 empties all others first."""
@@ -75,12 +77,14 @@ class Session:
         """Call once over poisoned outputs and check the answer; the seconds of that call."""
         frame, seconds = self._repeat(slot, 1, poison=True, outputs=True)
         self._verify(frame)
+        self._checked[slot] = frame.blobs
         return seconds
 
     def verify_last(self, slot: int) -> None:
         """Check what the timed calls left in the outputs."""
         frame, _ = self._repeat(slot, 0, poison=False, outputs=True)
-        self._verify(frame)
+        if not _same_bytes(frame.blobs, self._checked.get(slot, ())):
+            self._verify(frame)
 
     def repeat(
         self, slot: int, number: int, *, discard: bool = False, poison: bool = False
@@ -150,7 +154,8 @@ def time_one(session: Session, slot: int, budgets: Budgets) -> Times:
     while not abandoned and not _enough(times, number):
         times.append(session.repeat(slot, number))
     timed = time.monotonic()
-    session.verify_last(slot)
+    if not abandoned:
+        session.verify_last(slot)
     check_s = checked - start + time.monotonic() - timed
     return Times(tuple(times), check_s, timed - checked, abandoned)
 
@@ -223,6 +228,16 @@ def raise_reported(frame: Frame, child: Child, default: ErrorKind) -> None:
     message = str(frame.header.get("message", ""))
     known = kind if kind in {*ErrorKind} else default
     raise TrialFailed(ErrorKind(known), message, child.stderr_tail())
+
+
+def _same_bytes(a: Sequence[memoryview], b: Sequence[memoryview]) -> bool:
+    """Whether two answers are equal bit for bit, which kernels' answers mostly are."""
+    if len(a) != len(b) or any(x.nbytes != y.nbytes for x, y in zip(a, b, strict=True)):
+        return False
+    return all(
+        np.array_equal(np.frombuffer(x, np.uint8), np.frombuffer(y, np.uint8))
+        for x, y in zip(a, b, strict=True)
+    )
 
 
 def _enough(times: Sequence[float], number: int) -> bool:

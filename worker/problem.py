@@ -36,8 +36,8 @@ def error_bound(reference: Array, magnitude: Array) -> Array:
     size[~np.isfinite(size)] = 0.0
     other[~np.isfinite(other)] = 0.0
     floor = _FLOOR * float(np.sqrt(np.mean(size * size))) if size.size else 0.0
-    bound: Array = (tolerance * np.maximum(np.maximum(size, other), floor)).astype(np.float32)
-    return bound
+    bound: Array = tolerance * np.maximum(np.maximum(size, other), floor)
+    return np.minimum(bound, np.finfo(np.float32).max).astype(np.float32)
 
 
 def _magnitude(array: Array) -> Array:

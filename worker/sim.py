@@ -3,8 +3,8 @@
     Target("sim -failures=10 -trial-ms=5 -seed=1")
 
 ``-failures`` is the percentage of configs that fail, spread over every error kind (trial 0 never
-does); a config with a knob ``fail`` fails as its value says. ``-trial-ms`` is how long a trial
-keeps the device busy, and ``-seed`` makes another landscape.
+does); a config with a knob ``fail`` fails as its value says. ``-trial-ms``, or the config's knob
+``busy-ms``, is how long a trial keeps the device busy, and ``-seed`` makes another landscape.
 """
 
 from __future__ import annotations
@@ -57,9 +57,12 @@ class SimDevice:
             if dropped(request):
                 continue
             self._interrupted.clear()
-            self._interrupted.wait(self._busy_s)
+            self._interrupted.wait(self._busy_of(request.config))
             if not dropped(request):
                 report(request, self.trial(request))
+
+    def _busy_of(self, config: Config) -> float:
+        return float(config.get("busy-ms", 1e3 * self._busy_s)) / 1e3
 
     def interrupt(self) -> None:
         self._interrupted.set()

@@ -8,6 +8,8 @@ import numpy as np
 from tunefarm.worker.backend import Array, Problem
 from tunefarm.worker.wire import Blob
 
+_BLOCK = 1 << 14
+
 
 def check_answer(problem: Problem, answers: Sequence[Blob]) -> str | None:
     """None if every element is within its bound, NaN and infinities agreeing; else one sentence.
@@ -36,15 +38,29 @@ def wrong_elements(given: Array, expected: Array, bound: Array) -> Array | None:
         wanted = expected.view(np.uint8) if expected.dtype == np.bool_ else expected
         wrong = exact != wanted
         return wrong if wrong.any() else None
-    if expected.dtype.itemsize < 4:
-        given, expected = given.astype(np.float32), expected.astype(np.float32)
-    with np.errstate(all="ignore"):
-        right = np.abs(given - expected) <= bound
-    if right.all():
+    if _all_close(given.reshape(-1), expected.reshape(-1), bound.reshape(-1)):
         return None
-    right = right & np.isfinite(given) | (given == expected)
+    wide = np.float32 if expected.dtype.itemsize < 4 else expected.dtype
+    given, expected = given.astype(wide), expected.astype(wide)
+    with np.errstate(all="ignore"):
+        right = (np.abs(given - expected) <= bound) & np.isfinite(given) | (given == expected)
     right |= np.isnan(given) & np.isnan(expected)
     return None if right.all() else ~right
+
+
+def _all_close(given: Array, expected: Array, bound: Array) -> bool:
+    """Whether all elements are finite and within their bounds; block by block, in the cache."""
+    wide = np.float32 if expected.dtype.itemsize < 4 else expected.dtype
+    error = np.empty(_BLOCK, wide)
+    with np.errstate(all="ignore"):
+        for start in range(0, len(given), _BLOCK):
+            block = slice(start, start + _BLOCK)
+            difference = error[: len(given[block])]
+            np.subtract(given[block], expected[block], out=difference, dtype=wide)
+            np.abs(difference, out=difference)
+            if not (difference <= bound[block]).all():
+                return False
+    return True
 
 
 def _is_float(array: Array) -> bool:

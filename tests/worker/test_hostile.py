@@ -45,6 +45,8 @@ def measure(
         ({"kernel": "close_everything"}, ErrorKind.RUN_CRASH, "closed its end"),
         ({"kernel": "wrong"}, ErrorKind.WRONG_ANSWER, "1024 of 1024 elements"),
         ({"kernel": "empty"}, ErrorKind.WRONG_ANSWER, "got nan"),
+        ({"kernel": "lazy"}, ErrorKind.WRONG_ANSWER, "got nan"),
+        ({"kernel": "babble"}, ErrorKind.RUN_ERROR, "the process sent a header"),
         ({"kernel": "none"}, ErrorKind.INSTANTIATION, "no kernel 'none'"),
         ({"kernel": "honest", "operations": 10**15}, ErrorKind.RUN_ERROR, "faster than"),
         ({"kernel": "honest", "build": "hang"}, ErrorKind.BUILD_TIMEOUT, "over its budget"),
@@ -68,10 +70,11 @@ def test_a_bad_candidate_is_named_and_the_next_one_measured(
     assert good.ok, good
 
 
-@pytest.mark.parametrize("kernel", ["kill_parent", "kill_everyone", "fork"])
+@pytest.mark.parametrize("kernel", ["kill_parent", "kill_everyone", "fork", "socket", "write_home"])
 def test_a_kernel_reaches_no_other_process(hostile: OpenDevice, kernel: str) -> None:
     (trial,) = measure(hostile, {"kernel": kernel})
     assert trial.ok, trial  # the call is refused, and the answer is right
+    assert not Path("/tmp/tunefarm-hostile").exists()
 
 
 def test_the_last_words_of_a_crash_are_kept(hostile: OpenDevice) -> None:

@@ -49,6 +49,34 @@ end:
 """
 
 
+def _path(path: str) -> str:
+    """The bytes of a path on the stack; its address is ``%path``."""
+    data = path.encode() + b"\0"
+    stores = "".join(
+        f"  %c{i} = getelementptr i8, ptr %bytes, i64 {i}\n  store i8 {b}, ptr %c{i}\n"
+        for i, b in enumerate(data)
+    )
+    return f"  %bytes = alloca [{len(data)} x i8]\n{stores}  %path = ptrtoint ptr %bytes to i64\n"
+
+
+def _refused(*names: str) -> str:
+    """Crash unless each of these calls failed with EPERM."""
+    return "".join(
+        f"  %ok_{n} = icmp eq i64 %{n}, -1\n  %at_{n} = select i1 %ok_{n}, ptr %y, ptr null\n"
+        f"  store volatile i8 0, ptr %at_{n}\n"
+        for n in names
+    )
+
+
+def _babble() -> str:
+    """Write eight bytes of ones, which start no frame, to every open file."""
+    writes = "".join(_call(f"w{fd}", 1, fd, "%at", 8) for fd in range(3, 32))
+    return (
+        "  %word = alloca i64\n  store i64 -1, ptr %word\n"
+        "  %at = ptrtoint ptr %word to i64\n" + writes
+    )
+
+
 _FOREVER = "  br label %spin\nspin:\n  br label %spin\n"
 _FLOOD = """
   %text = alloca [4096 x i8]
@@ -121,6 +149,19 @@ def body(kernel: str) -> str:
             return _call("r", 62, -1, 9) + then
         case "fork":
             return _call("r1", 57) + _call("r2", 56, 17) + _call("r3", 435) + then
+        case "write_home":
+            return _path("/tmp/tunefarm-hostile") + _call("r", 2, "%path", 65, 511) + then
+        case "socket":
+            return _call("udp", 41, 2, 2) + _call("tcp", 41, 2, 1) + _refused("udp", "tcp") + then
+        case "babble":
+            return _babble() + then
+        case "lazy":
+            return (
+                "  %calls = load i64, ptr @calls\n  %more = add i64 %calls, 1\n"
+                "  store i64 %more, ptr @calls\n  %first = icmp eq i64 %calls, 0\n"
+                "  br i1 %first, label %go, label %skip\nskip:\n  ret void\ngo:"
+                + _double().replace("%START", "%go").replace("%more", "%again")
+            )
         case "close_everything":
             return "".join(_call(f"r{fd}", 3, fd) for fd in range(32)) + _FOREVER
         case _:
@@ -129,6 +170,7 @@ def body(kernel: str) -> str:
 
 def text(kernel: str) -> str:
     return f"""
+@calls = internal global i64 0
 define internal i64 @sys(i64 %nr, i64 %a, i64 %b, i64 %c, i64 %d, i64 %e, i64 %f) noinline {{
   %r = {_SYSCALL}
   ret i64 %r

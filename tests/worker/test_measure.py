@@ -1,0 +1,174 @@
+"""Candidates of the compiler, built, checked and timed by a real device of this machine."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tunefarm.compiler.errors import TargetError
+from tunefarm.compiler.ir import Function, TensorType, Var
+from tunefarm.compiler.ops import call
+from tunefarm.compiler.space import ConfigSpace, config_space
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.workload import Workload
+from tunefarm.db.records import Config, ErrorKind, TaskKey, Trial, TrialRequest
+from tunefarm.worker.backend import Built
+from tunefarm.worker.calibration import Calibration, calibration
+from tunefarm.worker.device import DeviceOptions, OpenDevice, open_device
+from tunefarm.worker.measure import impossible
+from tunefarm.worker.problem import error_bound, pose
+from tunefarm.worker.roofline import executed_operations, inner_share
+
+TARGET = Target.host(1)
+
+
+def product(size: int) -> Workload:
+    a = Var("a", TensorType((size, size), "float32"))
+    b = Var("b", TensorType((size, size), "float32"))
+    return Workload.from_function(
+        Function((a, b), call("matmul", a, b), {"primitive": True, "constants": (1,)})
+    )
+
+
+def convolution(padding: int) -> Workload:
+    x = Var("x", TensorType((1, 7, 7, 32), "float32"))
+    k = Var("k", TensorType((3, 3, 32, 32), "float32"))
+    pads = ((padding, padding),) * 2
+    body = call("conv", x, k, padding=pads, data_layout="NSC", kernel_layout="SIO",
+                strides=(1, 1), dilations=(1, 1))  # fmt: skip
+    return Workload.from_function(Function((x, k), body, {"primitive": True, "constants": (1,)}))
+
+
+@pytest.fixture(scope="module")
+def host(plugins: Path) -> Iterator[OpenDevice]:
+    device = open_device(DeviceOptions(TARGET.text, build_processes=1))
+    yield device
+    device.close()
+
+
+def measure(
+    device: OpenDevice,
+    workload: Workload,
+    config: Config,
+    against: tuple[Config, ...] = (),
+    **budgets: float,
+) -> Trial:
+    key = TaskKey(workload.key, TARGET.text)
+    asked = TrialRequest("job", key, 0, config, workload.text, against=against, budgets=budgets)
+    trials: list[Trial] = []
+    device.measure([asked], lambda _, trial: trials.append(trial), lambda _: False)
+    return trials[0]
+
+
+def space_of(workload: Workload) -> ConfigSpace:
+    return config_space(workload, TARGET)
+
+
+@pytest.mark.parametrize("workload", [product(192), convolution(1)], ids=["matmul", "conv"])
+def test_the_default_config_is_right_and_has_a_time(host: OpenDevice, workload: Workload) -> None:
+    trial = measure(host, workload, space_of(workload).default)
+    assert trial.ok, trial
+    assert len(trial.times_s) >= 3
+    assert workload.flops / trial.median_s < 1.3 * host.device.peaks["flops_n"]
+    assert trial.space_fingerprint == space_of(workload).fingerprint
+    assert trial.code_hash
+    assert trial.device_state["drift"] > 0
+
+
+def test_a_config_of_no_sketch_is_an_instantiation_error(host: OpenDevice) -> None:
+    trial = measure(host, product(192), {"sketch": "none"})
+    assert trial.error is ErrorKind.INSTANTIATION
+    assert "no sketch 'none'" in trial.message
+
+
+def test_text_that_is_no_workload_is_one_sentence(host: OpenDevice) -> None:
+    trial = measure(host, Workload('{"version": 1}'), {"sketch": "plain"})
+    assert trial.error is ErrorKind.BUILD_ERROR
+    assert "not in the form" in trial.message
+
+
+def test_a_final_times_all_configs_equally_often(host: OpenDevice) -> None:
+    workload = product(192)
+    default = space_of(workload).default
+    against: tuple[Config, ...] = (default, {"sketch": "none"}, default)
+    trial = measure(host, workload, default, against, paired_rounds=6)
+    assert [len(row) for row in trial.paired_times_s] == [6, 6, 0, 6]
+    rows = np.array([trial.paired_times_s[i] for i in (0, 1, 3)])
+    medians = np.median(rows, axis=1)
+    assert medians.max() / medians.min() < 1.5  # the same code
+
+
+def test_a_hopeless_candidate_is_abandoned_after_one_repeat(host: OpenDevice) -> None:
+    workload = product(192)
+    default = space_of(workload).default
+    assert len(measure(host, workload, default, incumbent_s=1e-9).times_s) == 1
+    assert len(measure(host, workload, default, incumbent_s=1.0).times_s) >= 3
+
+
+def test_more_cores_than_there_are_is_refused(plugins: Path) -> None:
+    with pytest.raises(TargetError, match="lower -num-cores"):
+        open_device(DeviceOptions("llvm -num-cores=4096"))
+
+
+def test_times_beyond_the_peak_are_impossible() -> None:
+    peaks = {"flops_n": 1e9, "bandwidth_l1_n": 1e9}
+    assert impossible(0.95, Built(b"", operations=1e9, traffic_bytes=1e9), peaks) is None
+    assert "operations" in str(impossible(0.9, Built(b"", operations=1e9), peaks))
+    assert "bytes" in str(impossible(0.9, Built(b"", traffic_bytes=1e9), peaks))
+
+
+def test_taps_on_padding_are_not_demanded() -> None:
+    assert inner_share(convolution(0)) == 1.0
+    assert inner_share(convolution(1)) == pytest.approx((19 / 21) ** 2)
+    workload = convolution(1)
+    space = space_of(workload)
+    assert executed_operations(workload, space, space.default) <= workload.flops * (19 / 21) ** 2
+
+
+def test_equal_seeds_pose_equal_problems_and_the_bound_follows_the_terms() -> None:
+    first, again = pose(product(64).text, 1), pose(product(64).text, 1)
+    other = pose(product(64).text, 2)
+    assert all(np.array_equal(a, b) for a, b in zip(first.inputs, again.inputs, strict=True))
+    assert not np.array_equal(first.inputs[0], other.inputs[0])
+    assert first.constant == (False, True)
+    magnitude = np.abs(first.inputs[0]) @ np.abs(first.inputs[1])
+    assert np.allclose(first.bounds[0], 3e-5 * magnitude, rtol=1e-3)
+    assert not error_bound(np.arange(3), np.arange(3)).any()
+
+
+def test_a_calibration_is_kept_and_a_broken_one_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    made = Calibration({"flops_1": 1.0}, 0.01, 1e-3)
+    assert calibration("d", lambda: made) == made
+    assert calibration("d", lambda: pytest.fail("measured twice")) == made
+    (file,) = tmp_path.rglob("d.json")
+    file.write_text("{")
+    other = Calibration({"flops_1": 2.0}, 0.02, math.pi)
+    assert calibration("d", lambda: other) == other
+
+
+BLOCKED = """
+import sys
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("sqlalchemy", "xgboost", "onnx", "torch"):
+            raise ImportError(f"{name} is not here")
+sys.meta_path.insert(0, Refuse())
+import tunefarm.worker.main, tunefarm.worker.host, tunefarm.worker.llvm, tunefarm.worker.sim
+import tunefarm.worker.builder, tunefarm.worker.runner, tunefarm.worker.problem
+import tunefarm.worker.roofline, tunefarm.proto.client, tunefarm.compiler.build
+from tunefarm.worker.device import DeviceOptions, open_device
+print(open_device(DeviceOptions("sim")).device.kind)
+"""
+
+
+def test_the_worker_starts_without_the_packages_of_other_layers() -> None:
+    done = subprocess.run([sys.executable, "-c", BLOCKED], capture_output=True, text=True)
+    assert done.stdout == "sim\n", done.stderr

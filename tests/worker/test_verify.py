@@ -1,0 +1,54 @@
+"""The comparison of an answer with the reference, element by element."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tunefarm.worker.backend import Array, Problem
+from tunefarm.worker.verify import check_answer
+
+
+def verdict(expected: Array, given: Array, allowed: float = 1e-3) -> str | None:
+    bound = np.full(expected.shape, allowed, np.float32)
+    problem = Problem((), (), (expected,), (bound,))
+    return check_answer(problem, [given.tobytes()])
+
+
+@pytest.mark.parametrize("size", [1, 3, 16384, 16385, 50000])
+def test_one_wrong_element_anywhere_is_found(size: int) -> None:
+    right = np.random.default_rng(0).standard_normal(size).astype(np.float32)
+    assert verdict(right, right + np.float32(5e-4)) is None
+    for position in {0, size // 2, size - 1}:
+        wrong = right.copy()
+        wrong[position] += 1e-2
+        assert f"1 of {size} elements" in str(verdict(right, wrong))
+
+
+def test_nan_and_infinities_must_agree() -> None:
+    special = np.array([np.nan, np.inf, -np.inf, 1.0], np.float32)
+    assert verdict(special, special) is None
+    assert "got 1.0, expected nan" in str(verdict(special, np.ones(4, np.float32)))
+    assert verdict(special, np.array([np.nan, -np.inf, -np.inf, 1.0], np.float32)) is not None
+    assert verdict(np.ones(4, np.float32), special) is not None
+
+
+def test_the_largest_bound_does_not_excuse_nan_or_infinity() -> None:
+    finite = np.ones(4, np.float32)
+    largest = float(np.finfo(np.float32).max)
+    assert verdict(finite, np.full(4, np.nan, np.float32), largest) is not None
+    assert verdict(finite, np.full(4, np.inf, np.float32), largest) is not None
+
+
+def test_whole_numbers_and_booleans_are_exact() -> None:
+    numbers = np.arange(10, dtype=np.int64)
+    assert verdict(numbers, numbers) is None
+    assert verdict(numbers, numbers + 1) is not None
+    flags = np.array([True, False])
+    assert verdict(flags, flags) is None
+    assert verdict(flags, np.array([255, 0], np.uint8)) is not None
+
+
+def test_bytes_of_another_size_are_refused() -> None:
+    assert "has 8 bytes; expected: 16" in str(
+        verdict(np.zeros(4, np.float32), np.zeros(2, np.float32))
+    )
