@@ -35,6 +35,17 @@ def _one_hot(types: Sequence[TensorType], attrs: Attrs) -> Sequence[str]:
     return [f"index<{attrs['depth']}", *["any"] * (len(types) - 1)]
 
 
+def _gather_nd(types: Sequence[TensorType], attrs: Attrs) -> Sequence[str]:
+    batch, depth = attrs.get("batch_dims", 0), types[1].shape[-1]
+    assert isinstance(batch, int)
+    named = types[0].shape[batch : batch + depth]
+    return ["any", f"index<{min(named)}", *["any"] * (len(types) - 2)]
+
+
+def _along_axis(types: Sequence[TensorType], attrs: Attrs) -> Sequence[str]:
+    return [*_gather(types, attrs), *["any"] * (len(types) - 2)]
+
+
 _DEMANDS: Mapping[str, Demand] = {
     "sqrt": _all("positive"),
     "rsqrt": _all("positive"),
@@ -51,6 +62,10 @@ _DEMANDS: Mapping[str, Demand] = {
     "gather": _gather,
     "take": _gather,
     "gather_elements": _gather,
+    "gather_nd": _gather_nd,
+    "scatter_elements": _along_axis,
+    "scatter_nd": _gather_nd,
+    "interpolate": _along_axis,
     "one_hot": _one_hot,
     "batch_norm": lambda types, attrs: [*["any"] * (len(types) - 1), "positive"],
 }
