@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tunefarm.compiler.dtypes import DTYPES
 from tunefarm.compiler.errors import ShapeError
-from tunefarm.compiler.frontend.onnx import attention, math, nn, quantize, resize, shape
+from tunefarm.compiler.frontend.onnx import math, nn, quantize, resize, shape
 from tunefarm.compiler.frontend.onnx.node import Converter, Node, Unsupported, dtype_name
 from tunefarm.compiler.ir import Constant, Expr, tensor_type
 
@@ -22,7 +22,6 @@ CONVERTERS: Mapping[str, Converter] = {
     **shape.CONVERTERS,
     **resize.CONVERTERS,
     **quantize.CONVERTERS,
-    **attention.CONVERTERS,
 }
 _PLAIN_DOMAINS = ("", "ai.onnx")
 Scope = dict[str, "Expr | None"]  # None: its producer is unsupported

@@ -142,7 +142,7 @@ def test_a_symbol_that_one_input_fixes_is_fixed_everywhere() -> None:
     proto = model(nodes, [tensor("x", "n", 3), tensor("y", "n", 1)], ["z"])
     module = from_onnx(proto, {"x": (5, 3)})
     assert [p.type.shape for p in module.main.params] == [(5, 3), (5, 1)]
-    with pytest.raises(ModelError, match="'y' is given 4 for the dimension 'n', .* has as 5"):
+    with pytest.raises(ModelError, match=r"'y' is given 4 for the dimension 'n', .* has as 5"):
         from_onnx(proto, {"x": (5, 3), "y": (4, 1)})
 
 
