@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tunefarm.compiler.dtypes import DTYPES
 from tunefarm.compiler.errors import ShapeError
-from tunefarm.compiler.frontend.onnx import math, nn, quantize, resize, shape
+from tunefarm.compiler.frontend.onnx import contract, math, nn, quantize, reduce, resize, shape
 from tunefarm.compiler.frontend.onnx.node import Converter, Node, Unsupported, dtype_name
 from tunefarm.compiler.ir import Constant, Expr, tensor_type
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 CONVERTERS: Mapping[str, Converter] = {
     **math.CONVERTERS,
+    **contract.CONVERTERS,
+    **reduce.CONVERTERS,
     **nn.CONVERTERS,
     **shape.CONVERTERS,
     **resize.CONVERTERS,

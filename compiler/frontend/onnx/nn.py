@@ -67,7 +67,7 @@ def _add_bias(node: Node, y: Expr, index: int) -> Expr:
     return node.emit("add", y, per_channel(node.input(index), rank_of(y)))
 
 
-def _crop_negative(node: Node, padding: Pairs) -> Pairs:
+def _not_negative(padding: Pairs) -> Pairs:
     if any(p < 0 for pair in padding for p in pair):
         raise Unsupported(f"negative padding {padding}")
     return padding
@@ -83,7 +83,7 @@ def conv(node: Node, x: Expr, w: Expr) -> Expr:
         x,
         w,
         strides=strides,
-        padding=_crop_negative(node, _padding(node, kernel, strides, dilations)),
+        padding=_not_negative(_padding(node, kernel, strides, dilations)),
         dilations=dilations,
         groups=int(node.attr("group", 1)),
     )
@@ -118,7 +118,7 @@ def _conv_transpose(node: Node) -> Expr:
         x,
         w,
         strides=strides,
-        padding=_crop_negative(node, padding),
+        padding=_not_negative(padding),
         dilations=dilations,
         groups=int(node.attr("group", 1)),
         output_padding=extra,
@@ -132,7 +132,7 @@ def _window(node: Node) -> tuple[dict[str, tuple[int, ...] | Pairs], Pairs]:
     rank = len(spatial)
     kernel = _ints(node, "kernel_shape", rank, 1)
     strides, dilations = _ints(node, "strides", rank, 1), _ints(node, "dilations", rank, 1)
-    named = _crop_negative(node, _padding(node, kernel, strides, dilations))
+    named = _not_negative(_padding(node, kernel, strides, dilations))
     padding = named
     if node.attr("ceil_mode", 0) and node.attr("auto_pad", "NOTSET") == "NOTSET":
         rows = zip(spatial, kernel, strides, dilations, named, strict=True)

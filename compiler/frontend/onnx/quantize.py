@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from tunefarm.compiler.dtypes import INTEGERS
-from tunefarm.compiler.frontend.onnx.math import matmul
+from tunefarm.compiler.frontend.onnx.contract import matmul
 from tunefarm.compiler.frontend.onnx.nn import conv
 from tunefarm.compiler.frontend.onnx.node import (
     Converter,

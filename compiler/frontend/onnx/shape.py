@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import pairwise
 from math import prod
-from typing import Any
 
 import numpy as np
 from tunefarm.compiler.frontend.onnx.node import (
@@ -294,28 +293,11 @@ def _reverse_sequence(node: Node) -> Expr:
     return node.emit("gather_nd", x, constant(places, "int64"))
 
 
-def _known_only(compute: Any, what: str) -> Converter:
-    """An operator whose result's shape depends on values: folded where they are known."""
-
-    def convert(node: Node) -> Expr:
-        operands = [None if i is None else _known(i, what) for i in node.inputs]
-        return constant_result(compute(node, *operands))
-
-    return convert
-
-
-def _known(expr: Expr, what: str) -> np.ndarray[Any, Any]:
-    if not isinstance(expr, Constant):
-        raise Unsupported(f"{what} depends on values that are computed at run time")
-    return expr.data
-
-
-def constant_result(array: np.ndarray[Any, Any]) -> Expr:
-    return Constant(np.asarray(array))
-
-
-def _nonzero(node: Node, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    return np.array(np.nonzero(x), np.int64).reshape(x.ndim, -1)
+def _nonzero(node: Node) -> Expr:
+    if not isinstance(node.x, Constant):
+        raise Unsupported("the number of results depends on values that are computed at run time")
+    data = node.x.data
+    return constant(np.array(np.nonzero(data)).reshape(data.ndim, -1), "int64", node.name)
 
 
 def _compress(node: Node) -> Expr:
@@ -365,6 +347,6 @@ CONVERTERS: dict[str, Converter] = {
     "SpaceToDepth": _space_to_depth,
     "Trilu": _trilu,
     "ReverseSequence": _reverse_sequence,
-    "NonZero": _known_only(_nonzero, "the number of results"),
+    "NonZero": _nonzero,
     "Compress": _compress,
 }
