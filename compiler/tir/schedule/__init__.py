@@ -22,6 +22,7 @@ from tunefarm.compiler.tir.schedule.loops import (
     unroll,
     vectorize,
 )
+from tunefarm.compiler.tir.schedule.reduction import rfactor, share_reciprocals
 from tunefarm.compiler.tir.schedule.tree import find_block, find_loop, loops_of
 
 __all__ = [
@@ -41,7 +42,9 @@ __all__ = [
     "remaining_blocks",
     "reorder",
     "reverse_compute_at",
+    "rfactor",
     "set_scope",
+    "share_reciprocals",
     "split",
     "transform_layout",
     "unroll",

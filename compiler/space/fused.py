@@ -1,0 +1,216 @@
+"""Scheduling stages together: tiles of rows, lanes, accumulators. Used by ``rows`` and ``window``.
+
+    parallel over tasks:
+      for row tiles:                              tile rows (and nv vectors of them)
+        stage: accumulators = neutral             registers
+               for reduced axes: accumulators = accumulators ∘ term
+               combine the accumulators' lanes    (lanes along what is reduced)
+        …
+        result of these rows
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from tunefarm.compiler.space.nests import (
+    extent_of,
+    fitting_lanes,
+    loop_of,
+    own_loops,
+    share_out,
+)
+from tunefarm.compiler.space.stages import LaneChoice, Stages, inner_lane, lane_width
+from tunefarm.compiler.target import Target, dtype_bytes
+from tunefarm.compiler.tir import PrimFunc
+from tunefarm.compiler.tir import schedule as s
+from tunefarm.compiler.tir.ir import Block, IterVar, Var
+from tunefarm.compiler.tir.schedule.tree import written_buffer
+
+MAX_LOCAL_BYTES = 1 << 18  # a tile on a thread's stack
+MAX_TAPS = 8  # iterations of an unrolled reduced axis
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """The knobs: ``tile`` rows and ``nv`` vectors at a time, the last reduced axis unrolled if
+    ``taps``, the axis of lanes outermost if ``lanes_first``, ``tasks`` for each core."""
+
+    lane: LaneChoice
+    nv: int
+    tile: int
+    taps: bool
+    lanes_first: bool
+    tasks: int
+
+
+@dataclass(slots=True)
+class _Fusing:
+    """The program while its stages are placed, and what they share."""
+
+    program: PrimFunc
+    stages: Stages
+    tiling: Tiling
+    lanes: int
+    tiled: IterVar | None
+    place: Var | None = None
+
+    @property
+    def column(self) -> IterVar | None:
+        return self.tiling.lane.axis
+
+
+def tile_axis(stages: Stages, lane: LaneChoice) -> IterVar | None:
+    """The axis of which a tile takes several rows: the last one that has no lanes."""
+    rest = [a for a in stages.rows if lane.axis is None or a.var is not lane.axis.var]
+    return rest[-1] if rest else None
+
+
+def schedule_stages(stages: Stages, tiling: Tiling, target: Target) -> PrimFunc:
+    """Apply the knobs; every stage runs inside the loop over tiles of rows."""
+    lanes = lane_width(stages, target)
+    if tiling.lane.axis is not None:
+        lanes = fitting_lanes(lanes, tiling.lane.axis.extent)
+    f = _Fusing(stages.program, stages, tiling, lanes, tile_axis(stages, tiling.lane))
+    _share_divisions(f)
+    outer = _schedule_final(f)
+    f.place = outer[-1] if outer else None
+    if f.place is not None:
+        for block in reversed(stages.before):
+            f.program = s.compute_at(f.program, block, f.place)
+    for block in stages.before:
+        _schedule_stage(f, block)
+    return share_out(f.program, outer, tiling.tasks, target)
+
+
+def _share_divisions(f: _Fusing) -> None:
+    for block in f.stages.before + (f.stages.final,):
+        node = f.stages.node(block)
+        if f.column is None:
+            rows = {a.var for a in f.stages.rows}
+            free = [i.var for i in node.iters if f.stages.links[block].get(i.var) not in rows]
+        else:
+            mine = f.stages.along(block, f.column.var)
+            free = [mine.var] if mine else []
+        f.program = s.share_reciprocals(f.program, block, *free)
+
+
+# --- the result ---------------------------------------------------------------------------------
+
+
+def _schedule_final(f: _Fusing) -> list[Var]:
+    """Split and order the result's loops; the loops over tiles, outermost first."""
+    block, stages = f.stages.final, f.stages
+    node = stages.node(block)
+    loops = dict(zip((i.var for i in node.iters), s.loops_of(f.program, block), strict=True))
+    outer = [loops[a.var] for a in stages.rows if a not in (f.tiled, f.column)]
+    inside: list[Var] = []
+    if f.tiled is not None:
+        f.program, (tiles, row) = s.split(f.program, loops[f.tiled.var], f.tiling.tile)
+        outer.append(tiles)
+        inside.append(row)
+    lane_axis = f.column or _inner_axis(f, node)
+    inner = [loops[a.var] for a in stages.inner if a is not lane_axis]
+    if lane_axis is not None:
+        lanes = fitting_lanes(f.lanes, lane_axis.extent)
+        f.program, (top, vectors, lane) = s.split(
+            f.program, loops[lane_axis.var], f.tiling.nv, lanes
+        )
+        f.program = s.vectorize(f.program, lane)
+        if f.column is None:
+            inner.append(top)
+        else:
+            outer.insert(0 if f.tiling.lanes_first else len(outer), top)
+        inside += [vectors, lane]
+        f.program = s.unroll(f.program, vectors)
+    if f.tiled is not None:
+        f.program = s.unroll(f.program, row)
+    f.program = s.reorder(f.program, *outer, *inner, *inside) if loops else f.program
+    return outer
+
+
+def _inner_axis(f: _Fusing, node: Block) -> IterVar | None:
+    return inner_lane(f.stages, node, f.lanes)
+
+
+# --- the stages before it -----------------------------------------------------------------------
+
+
+def _schedule_stage(f: _Fusing, block: str) -> None:
+    f.program = s.set_scope(f.program, block, _scope(f, block))
+    node = s.find_block(f.program, block)
+    own = own_loops(f.program, block, f.place)
+    reduce = [
+        loop
+        for i in node.iters
+        if i.kind == "reduce" and (loop := loop_of(f.program, block, i, own)) is not None
+    ]
+    lane_axis = f.stages.along(block, f.column.var) if f.column else inner_lane(f.stages, node, f.lanes)
+    lane_loop = None if lane_axis is None else loop_of(f.program, block, lane_axis, own)
+    tile = f.stages.along(block, f.tiled.var) if f.tiled else None
+    tile_loop = None if tile is None else loop_of(f.program, block, tile, own)
+    rest = [v for v in own if v not in (*reduce, lane_loop, tile_loop)]
+    if f.column is None and node.init is not None and lane_loop is not None:
+        _reduce_lanes(f, block, rest, [v for v in reduce if v is not lane_loop], tile_loop, lane_loop)
+        return
+    inside = [tile_loop] if tile_loop is not None else []
+    if lane_loop is not None:
+        lanes = fitting_lanes(f.lanes, extent_of(f.program, lane_loop))
+        vectors = -(-extent_of(f.program, lane_loop) // lanes) if f.column else f.tiling.nv
+        f.program, (top, unrolled, lane) = s.split(f.program, lane_loop, vectors, lanes)
+        f.program = s.vectorize(f.program, lane)
+        f.program = s.unroll(f.program, unrolled)
+        rest.append(top)
+        inside += [unrolled, lane]
+    if tile_loop is not None:
+        f.program = s.unroll(f.program, tile_loop)
+    if own:
+        f.program = s.reorder(f.program, *rest, *reduce, *inside)
+    if reduce:
+        if f.tiling.taps and extent_of(f.program, reduce[-1]) <= MAX_TAPS:
+            f.program = s.unroll(f.program, reduce[-1])
+        f.program = s.decompose_reduction(f.program, block, reduce[0])
+
+
+def _scope(f: _Fusing, block: str) -> str:
+    """Registers for what has one element a row, or for short rows; else the stack, or memory."""
+    node = f.stages.node(block)
+    links = f.stages.links[block]
+    rows = {a.var for a in f.stages.rows}
+    free = [i for i in node.iters if i.kind == "spatial" and links.get(i.var) not in rows]
+    if not free:
+        return "register"
+    tile = f.tiling.tile if f.tiled else 1
+    width = prod(i.extent for i in free)
+    lanes = f.lanes
+    if f.column is None and node.init is None and len(free) == 1:
+        if width <= f.tiling.nv * lanes and f.tiling.nv * tile <= 16:
+            return "register"
+    elif f.column is not None:
+        width *= f.tiling.nv * lanes
+    size = tile * width * dtype_bytes(written_buffer(node).dtype)
+    return "local" if size <= MAX_LOCAL_BYTES else "global"
+
+
+def _reduce_lanes(
+    f: _Fusing, block: str, rest: list[Var], reduce: list[Var], tile: Var | None, loop: Var
+) -> None:
+    """Accumulate in nv vectors a row, then combine vectors, then lanes."""
+    lanes = fitting_lanes(f.lanes, extent_of(f.program, loop))
+    f.program, (top, vectors, lane) = s.split(f.program, loop, f.tiling.nv, lanes)
+    inside = [v for v in (tile, vectors, lane) if v is not None]
+    f.program = s.reorder(f.program, *rest, *reduce, top, *inside)
+    f.program = s.vectorize(f.program, lane)
+    for v in inside[:-1]:
+        f.program = s.unroll(f.program, v)
+    f.program, partial = s.rfactor(f.program, block, vectors, lane)
+    f.program = s.decompose_reduction(f.program, partial, (reduce or [top])[0])
+    *_, many, last = own_loops(f.program, block, f.place)
+    f.program, partial = s.rfactor(f.program, block, last)
+    f.program = s.unroll(f.program, many)
+    f.program = s.vectorize(f.program, last)
+    f.program = s.decompose_reduction(f.program, partial, many)
+    last = own_loops(f.program, block, f.place)[-1]
+    f.program = s.vectorize(f.program, last)
+    f.program = s.decompose_reduction(f.program, block, last)
