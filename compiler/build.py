@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from tunefarm.compiler.codegen.llvm import LlvmKernel, emit_llvm
 from tunefarm.compiler.codegen.llvm_compile import compile_llvm
 from tunefarm.compiler.errors import BuildError
-from tunefarm.compiler.ir import TensorType
-from tunefarm.compiler.space import Config, schedule_workload
+from tunefarm.compiler.extract import is_tunable
+from tunefarm.compiler.ir import Call, Function, IRModule, TensorType
+from tunefarm.compiler.link import link_model
+from tunefarm.compiler.space import Config, config_space, schedule_workload
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import PackedLayout, PrimFunc
 from tunefarm.compiler.tir.transform.lower import lower
+from tunefarm.compiler.transform.pipeline import optimize
+from tunefarm.compiler.transform.plan_memory import plan_memory
 from tunefarm.compiler.workload import Workload
+
+if TYPE_CHECKING:
+    from tunefarm.compiler.runtime.kernel import KernelFunction
+    from tunefarm.compiler.runtime.module import Module
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +57,57 @@ def build_kernel(
 
     Raises ScheduleError if the config cannot be applied, BuildError if there is no code for it.
     """
-    return build_program(schedule_workload(workload, target, config), target, cache)
+    program = schedule_workload(workload, target, config)
+    named = replace(program, name=f"tunefarm_{workload.key[:16]}")
+    return build_program(named, target, cache)
+
+
+def build_module(module: IRModule, target: Target) -> Module:
+    """Build a model with the records of the surrounding ``apply_history_best``.
+
+    Raises BuildError for what has no code, HistoryError for an untuned task in strict mode.
+    """
+    from tunefarm.compiler.runtime.module import create_module
+
+    module = optimize(module, target)
+    memory = plan_memory(module.main)
+    workloads = {call: _workload_of(call) for call in memory.calls}
+    configs = choose_configs(list(dict.fromkeys(workloads.values())), target)
+    kernels = {w: build_kernel(w, target, config) for w, config in configs.items()}
+    linked = link_model(module, memory, {c: kernels[w] for c, w in workloads.items()})
+    return create_module(linked.plan, list(kernels.values()), linked.weights, target)
+
+
+def choose_configs(workloads: Sequence[Workload], target: Target) -> dict[Workload, Config]:
+    """The best known config of every workload; one look-up for those that are worth tuning."""
+    from tunefarm.compiler.dispatch import current_history
+
+    tunable = [w for w in workloads if is_tunable(w.function)]
+    decisions = current_history().lookup(tunable, target)
+    chosen = {d.workload: d.config for d in decisions}
+    return {
+        w: chosen[w] if w in chosen else config_space(w, target).default for w in workloads
+    }
+
+
+def _workload_of(call: Call) -> Workload:
+    assert isinstance(call.op, Function)
+    return Workload.from_function(call.op)
+
+
+def build_function(program: PrimFunc, target: Target) -> KernelFunction:
+    """A program as a function of arrays; its constant parameters are taken as they are packed."""
+    from tunefarm.compiler.runtime.kernel import load_kernel
+
+    kernel = build_program(program, target)
+    return load_kernel(
+        [kernel.object],
+        kernel.name,
+        kernel.params,
+        kernel.outputs,
+        target=target,
+        workspace_bytes=kernel.workspace_bytes,
+    )
 
 
 def build_program(program: PrimFunc, target: Target, cache: bool = True) -> Kernel:

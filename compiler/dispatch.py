@@ -137,6 +137,15 @@ class History:
         )
 
 
+    def summary(self, command: str) -> str:
+        """One line for the end of a build; ``command`` is what tunes the rest."""
+        made = list(self.decisions.values())
+        tuned = sum(d.tuned for d in made)
+        stale = sum(d.status is Status.STALE for d in made)
+        text = f"{tuned} tuned, {len(made) - tuned - stale} default, {stale} stale tasks"
+        return text if tuned == len(made) else f"{text}; tune the rest with: {command}"
+
+
 _CURRENT: contextvars.ContextVar[History | None] = contextvars.ContextVar("history", default=None)
 
 

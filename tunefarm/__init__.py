@@ -1,3 +1,69 @@
-"""tunefarm: an autotuning service with a measurement farm."""
+"""tunefarm: an autotuning service with a measurement farm.
+
+    mod = tunefarm.from_onnx("model.onnx", shapes={"x": (1, 3, 224, 224)})
+    tasks = tunefarm.extract_tasks(mod)
+    tunefarm.tune(tasks, trials=1000)
+    with tunefarm.apply_history_best(tunefarm.default_database()):
+        lib = tunefarm.build(mod)
+    outputs = lib.run({"x": x})
+
+Names are loaded when they are first used, so that importing the package is quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+_HOME = {
+    "Target": "tunefarm.compiler.target",
+    "Task": "tunefarm.compiler.workload",
+    "Workload": "tunefarm.compiler.workload",
+    "IRModule": "tunefarm.compiler.ir",
+    "TunefarmError": "tunefarm.compiler.errors",
+    "apply_history_best": "tunefarm.api",
+    "build": "tunefarm.api",
+    "default_database": "tunefarm.api",
+    "extract_tasks": "tunefarm.api",
+    "from_onnx": "tunefarm.api",
+    "load_module": "tunefarm.api",
+    "lower": "tunefarm.api",
+    "register_sketch": "tunefarm.compiler.space",
+    "tune": "tunefarm.tuning",
+}
+_MODULES = {"te": "tunefarm.compiler.te", "schedule": "tunefarm.compiler.tir.schedule"}
+
+__all__ = ["__version__", *_HOME, *_MODULES]
+
+if TYPE_CHECKING:
+    from tunefarm.api import (
+        apply_history_best,
+        build,
+        default_database,
+        extract_tasks,
+        from_onnx,
+        load_module,
+        lower,
+    )
+    from tunefarm.compiler import te
+    from tunefarm.compiler.errors import TunefarmError
+    from tunefarm.compiler.ir import IRModule
+    from tunefarm.compiler.space import register_sketch
+    from tunefarm.compiler.target import Target
+    from tunefarm.compiler.tir import schedule
+    from tunefarm.compiler.workload import Task, Workload
+    from tunefarm.tuning import tune
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(_MODULES[name])
+    if name in _HOME:
+        return getattr(importlib.import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'tunefarm' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

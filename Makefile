@@ -1,0 +1,61 @@
+# make demo   set up, then tune and build a real model on this machine, printing before and after
+# make test   set up, then run all tests
+# make lint types wheel   the further checks of .ci/run
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+DEV := $(VENV)/.dev-installed
+BENCH := $(VENV)/.bench-installed
+SITE := build/site
+
+.PHONY: demo test soak lint types wheel proto bench-env conformance clean
+
+demo: $(DEV)
+	$(BIN)/python bench/demo.py
+
+test: $(DEV)
+	$(BIN)/python -m pytest
+
+soak: $(DEV)
+	$(BIN)/python -m pytest -m soak
+
+lint: $(DEV)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+# Types and the wheel's contents are checked on what a user gets: the wheel, installed.
+wheel: $(DEV)
+	rm -rf build dist
+	$(BIN)/python -m build --wheel --no-isolation --outdir dist . > /dev/null
+	$(BIN)/python -m pip install --quiet --no-deps --target $(SITE) dist/*.whl
+
+types: wheel
+	cd $(SITE) && MYPYPATH=. ../../$(BIN)/mypy --config-file ../../pyproject.toml \
+		--python-executable ../../$(BIN)/python -p tunefarm
+
+proto: $(DEV)
+	$(BIN)/python -m tunefarm.proto.generate
+
+conformance: $(DEV)
+	$(BIN)/python bench/conformance.py
+
+bench-env: $(BENCH)
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "tunefarm needs Python 3.11 or newer; set PYTHON=python3.11 or install it"; exit 2; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2> /dev/null \
+		|| { echo "Python's venv module is missing; on Debian: apt-get install python3-venv"; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+
+$(DEV): pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --upgrade pip "setuptools>=77" wheel
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e ".[dev]"
+	@touch $@
+
+$(BENCH): $(DEV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e ".[dev,bench]"
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist

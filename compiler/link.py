@@ -1,0 +1,127 @@
+"""From kernels and a memory plan to an execution plan with its packed weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tunefarm.compiler.ir import Call, Constant, Function, IRModule, TupleType, tensor_type
+from tunefarm.compiler.packing import pack
+from tunefarm.compiler.runtime.arrays import ALIGNMENT
+from tunefarm.compiler.runtime.plan import (
+    Argument,
+    Copy,
+    ExecutionPlan,
+    KernelCall,
+    Port,
+    Step,
+    verify_plan,
+)
+from tunefarm.compiler.tir import PackedLayout
+from tunefarm.compiler.transform.plan_memory import MemoryPlan, Place, Store, stored_value
+
+if TYPE_CHECKING:
+    from tunefarm.compiler.build import Kernel
+
+_PLACES: Mapping[Store, Any] = {
+    Store.ARENA: "arena",
+    Store.INPUT: "input",
+    Store.OUTPUT: "output",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Linked:
+    """A plan and the bytes of its weights, each tensor at a multiple of 64."""
+
+    plan: ExecutionPlan
+    weights: NDArray[np.uint8]
+
+
+class _Weights:
+    """Collects constants in the layouts that kernels read, each pair once."""
+
+    def __init__(self) -> None:
+        self.chunks: list[NDArray[np.uint8]] = []
+        self.size = 0
+        self._known: dict[tuple[int, PackedLayout | None, tuple[int, ...]], int] = {}
+
+    def offset(
+        self, constant: Constant, layout: PackedLayout | None, shape: tuple[int, ...]
+    ) -> int:
+        key = (id(constant.data), layout, shape if layout is not None else ())
+        if key not in self._known:
+            packed = np.ascontiguousarray(pack(constant.data, layout, shape))
+            self._known[key] = self.size
+            self.chunks.append(packed.reshape(-1).view(np.uint8))
+            self.size += -(-max(packed.nbytes, 1) // ALIGNMENT) * ALIGNMENT
+        return self._known[key]
+
+    def join(self) -> NDArray[np.uint8]:
+        whole = np.zeros(self.size, np.uint8)
+        start = 0
+        for chunk in self.chunks:
+            whole[start : start + chunk.size] = chunk
+            start += -(-max(chunk.size, 1) // ALIGNMENT) * ALIGNMENT
+        return whole
+
+
+def link_model(module: IRModule, memory: MemoryPlan, kernels: Mapping[Call, Kernel]) -> Linked:
+    """The plan of a fused module whose calls have these kernels."""
+    weights = _Weights()
+    steps: list[Step] = [_call_step(c, memory, kernels[c], weights) for c in memory.calls]
+    for place, index in memory.copies:
+        constant = memory.constants[place.at] if place.store is Store.CONSTANT else None
+        source = _pointer(place, constant, weights)
+        steps.append(Copy(source, Argument("output", 0, index), place.size_bytes, "copy"))
+    main = module.main
+    plan = ExecutionPlan(
+        tuple(Port(p.name, tensor_type(p)) for p in main.params),
+        tuple(_output_ports(module)),
+        tuple(steps),
+        memory.arena_bytes,
+        weights.size,
+        max((k.workspace_bytes for k in kernels.values()), default=0),
+    )
+    return Linked(verify_plan(plan), weights.join())
+
+
+def _output_ports(module: IRModule) -> list[Port]:
+    kind = module.main.type
+    types = kind.fields if isinstance(kind, TupleType) else (kind,)
+    return [Port(n, t) for n, t in zip(module.output_names, types, strict=True)]
+
+
+def _call_step(call: Call, memory: MemoryPlan, kernel: Kernel, weights: _Weights) -> KernelCall:
+    arguments = []
+    for index, operand in enumerate(call.args):
+        place = memory.place(operand)
+        source, _ = stored_value(operand)
+        if isinstance(source, Constant):
+            shape = kernel.params[index].shape
+            at = weights.offset(source, kernel.layouts.get(index), shape)
+            arguments.append(Argument("weight", at))
+        else:
+            arguments.append(_pointer(place, None, weights))
+    arguments += [_pointer(place, None, weights) for place in memory.results(call)]
+    return KernelCall(kernel.name, tuple(arguments), label_of(call))
+
+
+def _pointer(place: Place, constant: Constant | None, weights: _Weights) -> Argument:
+    if constant is not None:
+        return Argument("weight", weights.offset(constant, None, constant.data.shape))
+    name = _PLACES[place.store]
+    return Argument(name, place.at) if name == "arena" else Argument(name, 0, place.at)
+
+
+def label_of(call: Call) -> str:
+    """A node's name for people: its own, or a summary of what it fuses."""
+    from tunefarm.compiler.summary import summarize
+
+    if call.name:
+        return call.name
+    return summarize(call.op) if isinstance(call.op, Function) else str(call.op)

@@ -1,0 +1,5 @@
+"""``python -m tunefarm``: the command line."""
+
+from tunefarm.cli import main
+
+main()

@@ -1,0 +1,111 @@
+"""The public functions: from a model to a tuned module."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, overload
+
+from tunefarm.compiler.errors import TunefarmError
+from tunefarm.compiler.ir import IRModule
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.tir import PrimFunc
+from tunefarm.compiler.workload import Task
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from tunefarm.compiler.dispatch import Decision, History
+    from tunefarm.compiler.runtime.kernel import KernelFunction
+    from tunefarm.compiler.runtime.module import Module
+    from tunefarm.db.records import Trial
+
+
+def default_database() -> str:
+    """The database in the user's data folder (TUNEFARM_HOME), as a URL."""
+    from tunefarm.compiler import settings
+
+    return f"sqlite:///{settings.HOME.get().absolute() / 'tunefarm.db'}"
+
+
+def from_onnx(
+    model: str | Path | bytes | ModelProto, shapes: Mapping[str, Sequence[int]] | None = None
+) -> IRModule:
+    """Import an ONNX model (a file, its bytes or a ModelProto), its weights bound as constants.
+
+    ``shapes`` fixes inputs with symbolic dimensions. Raises ModelError with everything that is
+    unsupported, or with the dimension that is still open.
+    """
+    from tunefarm.compiler.frontend.onnx import from_onnx as import_model
+
+    return import_model(model, shapes)
+
+
+def as_target(target: Target | str | None) -> Target:
+    """A target from its text; this host for None."""
+    if target is None:
+        return Target.host()
+    return Target(target) if isinstance(target, str) else target
+
+
+def extract_tasks(module: IRModule, target: Target | str | None = None) -> list[Task]:
+    """The distinct fused subgraphs of a model that are worth tuning, with their weights."""
+    from tunefarm.compiler.extract import extract_tasks as extract
+
+    return extract(module, as_target(target))
+
+
+def apply_history_best(
+    source: str | os.PathLike[str] | Iterable[Trial],
+    *,
+    strict: bool = False,
+    on_miss: Callable[[Decision], None] | None = None,
+) -> History:
+    """Use the best records of ``source`` in every ``build`` inside the ``with`` block.
+
+    ``source`` is a database URL, a JSON-lines file, records, or ``tracker://host:port``. It never
+    breaks a build: a source that cannot be read is one warning, a task without a record gets its
+    default config; with ``strict`` both raise HistoryError.
+    """
+    from tunefarm.compiler import dispatch
+    from tunefarm.farm import connect
+
+    dispatch.register_tracker_source(connect)
+    return dispatch.apply_history_best(source, strict=strict, on_miss=on_miss)
+
+
+@overload
+def build(module: IRModule, target: Target | str | None = None) -> Module: ...
+@overload
+def build(module: PrimFunc, target: Target | str | None = None) -> KernelFunction: ...
+def build(
+    module: IRModule | PrimFunc, target: Target | str | None = None
+) -> Module | KernelFunction:
+    """Build a model with the records of the surrounding ``apply_history_best``, or one program.
+
+    ``target`` None is this host. Raises BuildError for what has no code.
+    """
+    if isinstance(module, PrimFunc):
+        from tunefarm.compiler.build import build_function
+
+        return build_function(module, as_target(target))
+    if not isinstance(module, IRModule):
+        raise TunefarmError(f"build takes a module or a program, not {type(module).__name__}")
+    from tunefarm.compiler.build import build_module
+
+    return build_module(module, as_target(target))
+
+
+def lower(program: PrimFunc, simple_mode: bool = True) -> PrimFunc:
+    """The plain loops of a scheduled program; ``simple_mode=False`` also verifies each step."""
+    from tunefarm.compiler.tir.transform.lower import lower as lower_program
+
+    return lower_program(program)
+
+
+def load_module(path: str | os.PathLike[str]) -> Module:
+    """A module that ``Module.export_library`` wrote; it refuses a CPU that lacks the features."""
+    from tunefarm.compiler.runtime.module import load_module as load
+
+    return load(Path(path))

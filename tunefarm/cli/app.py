@@ -1,0 +1,61 @@
+"""The commands, and how their errors are shown."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from tunefarm.cli import farm, jobs, model, records
+
+app = typer.Typer(
+    name="tunefarm",
+    help="Tune models on the hardware that runs them, and build them with the best records.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+model.register(app)
+farm.register(app)
+jobs.register(app)
+app.add_typer(records.app, name="records")
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run a command line. Returns 0, 2 after a user's mistake, 130 after Ctrl-C."""
+    try:
+        result = app(list(arguments), standalone_mode=False)
+    except typer.Exit as stop:
+        return stop.exit_code
+    except typer.Abort:
+        return 130
+    except KeyboardInterrupt:
+        print("stopped; every finished trial is kept", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        return 0
+    except Exception as error:
+        text = message_of(error)
+        if text is None:
+            raise
+        print(f"tunefarm: {text}", file=sys.stderr)
+        return 2
+    return result if isinstance(result, int) else 0
+
+
+def message_of(error: Exception) -> str | None:
+    """The sentence for an error that is the user's or the machine's; None for our own bugs."""
+    from tunefarm.compiler.errors import TunefarmError
+
+    if isinstance(error, TunefarmError):
+        return str(error)
+    if hasattr(error, "format_message"):  # the command line itself was wrong
+        return str(error.format_message())
+    if type(error).__module__ in ("tunefarm.proto.errors", "tunefarm.db.errors"):
+        return str(error)
+    if isinstance(error, OSError):
+        where = f" ({error.filename})" if error.filename else ""
+        return f"{error.strerror or error}{where}"
+    return None

@@ -1,0 +1,126 @@
+"""``tunefarm tracker``, ``worker``, ``tuner`` and ``devices``: the processes of a farm."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Rendezvous = Annotated[
+    Path | None, typer.Option(help="File in which the tracker says where it listens.")
+]
+ExitWithParent = Annotated[bool, typer.Option("--exit-with-parent", hidden=True)]
+_PR_SET_PDEATHSIG = 1
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(tracker)
+    app.command()(worker)
+    app.command()(tuner)
+    app.command()(devices)
+
+
+def exit_with_parent(wanted: bool) -> None:
+    """Have the kernel end this process when its parent dies (Linux)."""
+    if wanted and sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        if os.getppid() == 1:
+            raise SystemExit(0)
+
+
+def tracker(
+    db: Annotated[str, typer.Option(help="Database URL or SQLite file.")] = "",
+    host: Annotated[str, typer.Option(help="Address to listen on (loopback).")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="0 takes a free port.")] = 0,
+    rendezvous: Rendezvous = None,
+    lease_term_s: Annotated[float, typer.Option(help="Seconds until a lease lapses.")] = 10.0,
+    exit_with_parent_: ExitWithParent = False,
+) -> None:
+    """Run the tracker: it lends devices, queues jobs and writes the database."""
+    from tunefarm.api import default_database
+    from tunefarm.tracker.options import TrackerOptions
+    from tunefarm.tracker.server import main_serve
+
+    exit_with_parent(exit_with_parent_)
+    database = db or default_database()
+    main_serve(
+        TrackerOptions(
+            database, host, port, rendezvous=rendezvous,
+            lease_term_s=lease_term_s, claim_term_s=lease_term_s,
+        )
+    )  # fmt: skip
+
+
+def _place(tracker: str, rendezvous: Path | None) -> tuple[str, str, Path | None]:
+    """(address, token, rendezvous) of the tracker that the options name."""
+    from tunefarm.farm import default_rendezvous, local_token
+
+    if tracker:
+        return tracker, local_token(tracker), None
+    return "", "", rendezvous or default_rendezvous()
+
+
+def worker(
+    tracker: Annotated[str, typer.Option(help="HOST:PORT of the tracker.")] = "",
+    rendezvous: Rendezvous = None,
+    target: Annotated[
+        list[str] | None, typer.Option(help="Devices to offer; this host if none is given.")
+    ] = None,
+    name: Annotated[str, typer.Option(help="Name of this worker.")] = "",
+    build_processes: Annotated[int, typer.Option(help="0 means one a core.")] = 0,
+    exit_with_parent_: ExitWithParent = False,
+) -> None:
+    """Run a worker: it builds candidates and times them on this machine's devices."""
+    from tunefarm.worker.main import WorkerOptions, run_worker
+
+    exit_with_parent(exit_with_parent_)
+    address, token, file = _place(tracker, rendezvous)
+    run_worker(
+        WorkerOptions(address, token, file, tuple(target or ()), name, build_processes),
+        on_ready=lambda devices: print(
+            f"worker offers {', '.join(d.device.id for d in devices)}", flush=True
+        ),
+    )
+
+
+def tuner(
+    tracker: Annotated[str, typer.Option(help="HOST:PORT of the tracker.")] = "",
+    rendezvous: Rendezvous = None,
+    once: Annotated[bool, typer.Option("--once", help="Stop after one job.")] = False,
+    exit_with_parent_: ExitWithParent = False,
+) -> None:
+    """Run a tuner: it claims jobs and searches for the best configs."""
+    from tunefarm.tuner.execute import TunerOptions, run_tuner
+
+    exit_with_parent(exit_with_parent_)
+    address, token, file = _place(tracker, rendezvous)
+    run_tuner(TunerOptions(tracker=address, token=token, rendezvous=file, once=once))
+
+
+def devices(
+    tracker: Annotated[str, typer.Option(help="HOST:PORT of the tracker.")] = "",
+    rendezvous: Rendezvous = None,
+) -> None:
+    """List the devices of a farm, with their measured peaks and noise."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from tunefarm.farm import connect_local
+
+    with connect_local(tracker, rendezvous) as client:
+        found = client.devices()
+    table = Table()
+    for column in ("device", "target", "state", "GFLOP/s", "noise", "worker"):
+        table.add_column(column)
+    for device in found:
+        peak = device.peaks.get("flops_n") or device.peaks.get("flops_1")
+        table.add_row(
+            device.id, device.target, device.state, f"{peak / 1e9:.0f}" if peak else "–",
+            f"{100 * device.noise:.1f}%", device.worker,
+        )  # fmt: skip
+    Console().print(table)

@@ -1,0 +1,35 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tunefarm.compiler.errors import TunefarmError
+
+Model = Annotated[Path, typer.Argument(help="ONNX file.", show_default=False)]
+Shapes = Annotated[
+    list[str] | None,
+    typer.Option("--shape", help="Fix an input's shape: x=1x3x224x224 (repeatable)."),
+]
+TargetText = Annotated[
+    str, typer.Option(help='For instance "llvm -mcpu=znver5 -num-cores=2"; this host if empty.')
+]
+Database = Annotated[
+    str, typer.Option(help="Database URL or SQLite file; the one in your data folder if empty.")
+]
+
+
+def parse_shapes(texts: Sequence[str] | None) -> dict[str, tuple[int, ...]]:
+    """``["x=1x3x224x224"]`` as a dictionary; TunefarmError names what does not parse."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for text in texts or ():
+        name, equals, numbers = text.rpartition("=")
+        parts = numbers.replace(",", "x").split("x") if numbers else []
+        if not equals or not name or not all(p.isdigit() for p in parts):
+            raise TunefarmError(f"--shape {text!r} is not of the form name=1x3x224x224")
+        shapes[name] = tuple(map(int, parts))
+    return shapes

@@ -1,0 +1,193 @@
+"""A farm on this machine for as long as a call lasts: tracker, worker and tuner processes.
+
+The three are ordinary ``tunefarm`` processes. One that dies is started again, and the job goes on
+from what the database holds. A tracker that already serves the database is used as it is.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import IO, TYPE_CHECKING
+
+from tunefarm.compiler.errors import TunefarmError
+
+if TYPE_CHECKING:
+    from tunefarm.proto.client import FarmClient
+
+START_S = 60.0
+CHECK_S = 0.2
+MAX_STARTS = 8  # of one process within QUICK_S seconds: then it is the machine, not bad luck
+QUICK_S = 60.0
+
+
+@dataclass
+class Member:
+    """One process of the farm, started again when it ends. Its output goes to a log file."""
+
+    role: str
+    arguments: Sequence[str]
+    log: Path
+    process: subprocess.Popen[bytes] | None = None
+    starts: list[float] = field(default_factory=list)
+
+    def ensure(self) -> None:
+        """Start the process if it does not run; TunefarmError if it dies again and again."""
+        if self.process is not None and self.process.poll() is None:
+            return
+        now = time.monotonic()
+        self.starts = [t for t in self.starts if now - t < QUICK_S] + [now]
+        if len(self.starts) > MAX_STARTS or self._mistaken():
+            raise TunefarmError(f"the {self.role} does not stay up: {self.last_words()}")
+        with self.log.open("ab") as log:
+            self.process = _start(self.arguments, log)
+
+    def _mistaken(self) -> bool:
+        """Exit code 2: its options are wrong, and starting it again would not help."""
+        return self.process is not None and self.process.returncode == 2
+
+    def last_words(self) -> str:
+        """The last line that the process wrote."""
+        try:
+            lines = self.log.read_text(errors="replace").strip().splitlines()
+        except OSError:
+            lines = []
+        return lines[-1] if lines else f"see {self.log}"
+
+    def stop(self) -> None:
+        if self.process is None or self.process.poll() is not None:
+            return
+        self.process.terminate()
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def _start(arguments: Sequence[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "tunefarm", *arguments, "--exit-with-parent"]
+    return subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+    )
+
+
+class EmbeddedFarm:
+    """Use as a context manager: ``client`` talks to the tracker of ``database``."""
+
+    def __init__(self, database: str, target: str, idle_tuner: bool = False) -> None:
+        from tunefarm.tracker.options import TrackerOptions
+
+        rendezvous = TrackerOptions(_with_folder(database)).rendezvous_file
+        if rendezvous is None:
+            raise TunefarmError(
+                f"an embedded farm needs a SQLite database, not {database}; "
+                "start `tunefarm tracker --db URL` and give its address with --tracker"
+            )
+        self.rendezvous = rendezvous
+        logs = rendezvous.parent
+        place = ["--rendezvous", str(rendezvous)]
+        self.tracker = Member("tracker", ["tracker", "--db", database, *place],
+                              logs / "tracker.log")  # fmt: skip
+        self.worker = Member("worker", ["worker", "--target", target, *place], logs / "worker.log")
+        self.tuner = Member("tuner", ["tuner", *place], logs / "tuner.log")
+        self._client: FarmClient | None = None
+        self._stopping = threading.Event()
+        self._failure: TunefarmError | None = None
+        self._guard = threading.Thread(target=self._watch, name="tunefarm-farm", daemon=True)
+
+    @property
+    def client(self) -> FarmClient:
+        if self._client is None:
+            raise RuntimeError("the embedded farm is not running")
+        return self._client
+
+    def __enter__(self) -> EmbeddedFarm:
+        from tunefarm.proto.client import FarmClient
+
+        try:
+            if not self._serves():
+                for log in (self.tracker, self.worker, self.tuner):
+                    log.log.write_text("")
+                self._own()
+            self._client = FarmClient.from_rendezvous(self.rendezvous)
+        except BaseException:
+            self._stop_all()
+            raise
+        self._guard.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stopping.set()
+        self._guard.join()
+        if self._client is not None:
+            self._client.close()
+        self._stop_all()
+        if error is not None and self._failure is not None:
+            raise self._failure from error
+
+    def _serves(self) -> bool:
+        """True if a tracker answers at the rendezvous."""
+        from tunefarm.proto.client import FarmClient
+        from tunefarm.proto.errors import FarmError
+
+        if not self.rendezvous.exists():
+            return False
+        try:
+            with FarmClient.from_rendezvous(self.rendezvous) as client:
+                client.info()
+        except FarmError:
+            return False
+        return True
+
+    def _own(self) -> None:
+        """Start the processes and wait until the tracker answers."""
+        self.tracker.ensure()
+        deadline = time.monotonic() + START_S
+        while not self._serves():
+            self.tracker.ensure()
+            if time.monotonic() > deadline:
+                raise TunefarmError(f"the tracker did not answer: {self.tracker.last_words()}")
+            time.sleep(CHECK_S)
+        self.worker.ensure()
+        self.tuner.ensure()
+
+    def _watch(self) -> None:
+        while not self._stopping.wait(CHECK_S):
+            try:
+                if self.tracker.process is not None or not self._serves():
+                    for member in (self.tracker, self.worker, self.tuner):
+                        member.ensure()
+            except TunefarmError as failure:
+                self._failure = failure
+                if self._client is not None:
+                    self._client.close()
+                return
+
+    def _stop_all(self) -> None:
+        for member in (self.tuner, self.worker, self.tracker):
+            member.stop()
+
+
+def _with_folder(database: str) -> str:
+    """The database, its folder made if it is a path that does not exist yet."""
+    from tunefarm.db.dialect import parse_url, sqlite_path
+
+    path = sqlite_path(parse_url(database))
+    if path is not None:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise TunefarmError(f"cannot make the folder {path.parent}: {error.strerror}") from None
+    return database

@@ -1,0 +1,57 @@
+"""Finding the farm: a tracker's address, or the rendezvous file of one on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tunefarm.proto.client import FarmClient
+
+
+def connect(tracker: str, token: str = "") -> FarmClient:
+    """A client of ``HOST:PORT``, or of the tracker that wrote a rendezvous file.
+
+    Without a token, that of this machine's tracker at the same address is used if there is one.
+    Raises TrackerUnavailable (one sentence) if none answers.
+    """
+    from tunefarm.proto.client import FarmClient
+
+    path = Path(tracker).expanduser()
+    if path.suffix == ".json" or path.is_file():
+        client = FarmClient.from_rendezvous(path)
+    else:
+        client = FarmClient(tracker, token or local_token(tracker))
+    client.info()
+    return client
+
+
+def local_token(tracker: str) -> str:
+    """The token of the tracker at an address, from the rendezvous files of this user."""
+    from tunefarm.compiler import settings
+    from tunefarm.proto.errors import FarmError
+    from tunefarm.proto.rendezvous import read_rendezvous
+
+    for path in sorted(settings.HOME.get().glob("*.tracker.json")):
+        try:
+            found = read_rendezvous(path)
+        except FarmError:
+            continue
+        if found.address == tracker:
+            return found.token
+    return ""
+
+
+def default_rendezvous() -> Path:
+    """The rendezvous file of the tracker over the default database."""
+    from tunefarm.api import default_database
+    from tunefarm.tracker.options import TrackerOptions
+
+    path = TrackerOptions(default_database()).rendezvous_file
+    assert path is not None
+    return path
+
+
+def connect_local(tracker: str, rendezvous: Path | None) -> FarmClient:
+    """A client of the tracker that the command line names, by default this user's own."""
+    return connect(tracker or str(rendezvous or default_rendezvous()))

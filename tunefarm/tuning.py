@@ -1,0 +1,140 @@
+"""``tune``: a job on a running farm, or on one that lives as long as the call."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tunefarm.compiler.errors import TunefarmError
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.workload import Task
+from tunefarm.db.records import (
+    Budget,
+    Job,
+    JobState,
+    JobTask,
+    JobUpdate,
+    TaskKey,
+    WorkloadRecord,
+)
+
+if TYPE_CHECKING:
+    from tunefarm.proto.client import FarmClient
+
+Watcher = Callable[[JobUpdate], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """What a ``tune`` call ended with. ``earlier`` trials were there before it."""
+
+    job: Job | None
+    last: JobUpdate | None
+    earlier: int
+
+    @property
+    def trials(self) -> int:
+        """Trials of this job, failed ones too."""
+        if self.last is None:
+            return 0
+        return sum(p.ok + p.failed for p in self.last.progress)
+
+
+def tune(
+    tasks: Sequence[Task],
+    *,
+    db: str | None = None,
+    tracker: str | None = None,
+    trials: int = 1000,
+    seconds: float | None = None,
+    search: str = "xgb_genetic",
+    seed: int = 0,
+    watch: Watcher | None = None,
+    token: str = "",
+) -> Tuned:
+    """Tune tasks of one target until the budget is spent, and return when the job is over.
+
+    ``trials`` counts over all tasks, and earlier trials of the same tasks in the database count;
+    ``seconds`` is wall-clock time. With ``tracker`` (HOST:PORT) the job runs on that farm; else
+    a tracker, a worker and a tuner are started on this machine over the database ``db`` (a URL
+    or a path; by default the one in the user's data folder) and stopped at the end.
+
+    KeyboardInterrupt cancels the job and keeps every trial. Raises TunefarmError if ``db`` and
+    ``tracker`` are both given, if the tasks have different targets, or if the job fails.
+    """
+    if db is not None and tracker is not None:
+        raise TunefarmError("give db (an embedded farm) or tracker (a running one), not both")
+    if not tasks:
+        raise TunefarmError("there are no tasks to tune")
+    with _farm(db, tracker, token, tasks[0].target) as client:
+        earlier = count_trials(client, tasks)
+        left = trials - earlier
+        if left <= 0:
+            return Tuned(None, None, earlier)
+        job = client.submit_job(make_job(tasks, left, seconds, search, seed))
+        last = None
+        try:
+            for last in client.watch(job.id, wait_s=1.0):
+                if watch is not None:
+                    watch(last)
+        except KeyboardInterrupt:
+            client.cancel(job.id, "stopped from the keyboard")
+            raise
+        assert last is not None
+        if last.job.state is JobState.FAILED:
+            raise TunefarmError(f"the tuning job failed: {last.job.message}")
+        return Tuned(last.job, last, earlier)
+
+
+@contextlib.contextmanager
+def _farm(
+    db: str | None, tracker: str | None, token: str, target: Target
+) -> Iterator[FarmClient]:
+    if tracker is not None:
+        from tunefarm.farm import connect
+
+        with connect(tracker, token) as client:
+            yield client
+        return
+    from tunefarm.api import default_database
+    from tunefarm.embedded import EmbeddedFarm
+
+    with EmbeddedFarm(db or default_database(), target.text) as farm:
+        yield farm.client
+
+
+def make_job(
+    tasks: Sequence[Task],
+    trials: int,
+    seconds: float | None = None,
+    search: str = "xgb_genetic",
+    seed: int = 0,
+    priority: int = 0,
+) -> Job:
+    """The job that tunes these tasks; TunefarmError if they have several targets."""
+    targets = {t.target.text for t in tasks}
+    if len(targets) != 1:
+        raise TunefarmError(f"a job has one target, these tasks have {', '.join(sorted(targets))}")
+    return Job(
+        "",
+        targets.pop(),
+        tuple(
+            JobTask(
+                WorkloadRecord(t.workload.key, t.workload.text, t.name or t.workload.summary,
+                               t.workload.flops),
+                t.weight,
+            )
+            for t in tasks
+        ),
+        Budget(trials, seconds),
+        {"search": search, "seed": str(seed)},
+        priority=priority,
+    )  # fmt: skip
+
+
+def count_trials(client: FarmClient, tasks: Iterable[Task]) -> int:
+    """Trials of these tasks that the database has."""
+    stats = client.task_stats([TaskKey(t.workload.key, t.target.text) for t in tasks])
+    return sum(p.ok + p.failed for p in stats.values())
