@@ -151,7 +151,7 @@ def _run_passes(module: Any, machine: Any) -> None:
 
 
 @functools.cache
-def _machine(cpu: str, feature_text: str, level: int) -> Any:
+def _initialise() -> None:
     from llvmlite import binding
 
     binding.initialize_all_targets()
@@ -160,6 +160,13 @@ def _machine(cpu: str, feature_text: str, level: int) -> Any:
     # Loop strength reduction takes 85% of the code generator's time on convolution kernels and
     # gains nothing: the emitter has already put address arithmetic where it belongs.
     binding.set_option("tunefarm", "--disable-lsr")
+
+
+@functools.cache
+def _machine(cpu: str, feature_text: str, level: int) -> Any:
+    from llvmlite import binding
+
+    _initialise()
     return binding.Target.from_triple(TRIPLE).create_target_machine(
         cpu=cpu, features=feature_text, opt=level, reloc="pic", codemodel="small"
     )
