@@ -113,10 +113,10 @@ class Builder:
         try:
             frame = child.call(header, timeout_s=timeout_s, reply_limit_bytes=_PROBLEM_LIMIT_BYTES)
         except ChildDied as died:
-            failure = build_failure(died)
-            raise TrialFailed(
-                failure.kind, f"the reference answer: {failure.message}", failure.stderr_tail
-            ) from None
+            crashed = died.death is Death.CRASH  # or killed from outside: not the workload's fault
+            kind = ErrorKind.DEVICE_LOST if crashed else build_failure(died).kind
+            message = f"the reference answer: {died.message}"
+            raise TrialFailed(kind, message, died.stderr_tail) from None
         raise_reported(frame, child, ErrorKind.BUILD_ERROR)
         return _problem_of(frame.header, frame.blobs)
 

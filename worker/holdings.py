@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from tunefarm.db.records import (
+    ErrorKind,
     Held,
     Result,
     Trial,
@@ -18,6 +21,7 @@ from tunefarm.db.records import (
 )
 from tunefarm.worker.device import OpenDevice
 
+_log = logging.getLogger(__name__)
 _ANSWERED_KEPT = 4096
 
 
@@ -27,6 +31,22 @@ def key_of(request: TrialRequest) -> TrialKey:
 
 def held_of(work: Work) -> Held:
     return Held(key_of(work.request), work.lease, work.epoch)
+
+
+def _lost(work: Work, message: str) -> Trial:
+    request = work.request
+    return Trial(
+        job=request.job,
+        task=request.task,
+        number=request.number,
+        config=request.config,
+        error=ErrorKind.DEVICE_LOST,
+        message=message,
+        device=work.device,
+        predicted=request.predicted,
+        origin=request.origin,
+        created_at=time.time(),
+    )
 
 
 @dataclass(slots=True)
@@ -127,7 +147,12 @@ class Holdings:
         def dropped(request: TrialRequest) -> bool:
             return self._is_dropped(work_of[id(request)])
 
-        bench.open_device.measure([work.request for work in bench.batch], report, dropped)
+        try:
+            bench.open_device.measure([work.request for work in bench.batch], report, dropped)
+        except Exception as error:  # a fault of ours must not take the device's thread with it
+            _log.exception("measuring failed")
+            for work in bench.batch:
+                self._report(work, _lost(work, f"the worker failed: {error!r}"))
 
     def _is_dropped(self, work: Work) -> bool:
         with self._changed:

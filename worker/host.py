@@ -171,7 +171,8 @@ class HostDevice:
         try:
             posed = builder.problem(request.workload_text, self._seed, budgets.reference_s)
         except TrialFailed as failed:
-            self._problems.put(key, failed)
+            if failed.kind is not ErrorKind.DEVICE_LOST:
+                self._problems.put(key, failed)
             raise
         finally:
             self._free.put(builder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,10 +15,11 @@ PLUGINS = Path(__file__).parent / "plugins"
 
 @pytest.fixture(scope="session")
 def plugins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The test plug-ins on the path of this process, and a cache folder of our own."""
+    """The test plug-ins on the path of this process; caches and core locks of our own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(PLUGINS))
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        patch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("tmp")))
         plugin_kinds.cache_clear()
         yield PLUGINS
     plugin_kinds.cache_clear()
