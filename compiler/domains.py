@@ -31,10 +31,6 @@ def _gather(types: Sequence[TensorType], attrs: Attrs) -> Sequence[str]:
     return ["any", f"index<{types[0].shape[axis]}"]
 
 
-def _one_hot(types: Sequence[TensorType], attrs: Attrs) -> Sequence[str]:
-    return [f"index<{attrs['depth']}", *["any"] * (len(types) - 1)]
-
-
 def _gather_nd(types: Sequence[TensorType], attrs: Attrs) -> Sequence[str]:
     batch, depth = attrs.get("batch_dims", 0), types[1].shape[-1]
     assert isinstance(batch, int)
@@ -48,7 +44,6 @@ def _along_axis(types: Sequence[TensorType], attrs: Attrs) -> Sequence[str]:
 
 _DEMANDS: Mapping[str, Demand] = {
     "sqrt": _all("positive"),
-    "rsqrt": _all("positive"),
     "log": _all("positive"),
     "acosh": _all("positive"),
     "reciprocal": _all("nonzero"),
@@ -60,13 +55,11 @@ _DEMANDS: Mapping[str, Demand] = {
     "acos": _all("unit"),
     "atanh": _all("unit"),
     "gather": _gather,
-    "take": _gather,
     "gather_elements": _gather,
     "gather_nd": _gather_nd,
     "scatter_elements": _along_axis,
     "scatter_nd": _gather_nd,
     "interpolate": _along_axis,
-    "one_hot": _one_hot,
     "batch_norm": lambda types, attrs: [*["any"] * (len(types) - 1), "positive"],
 }
 

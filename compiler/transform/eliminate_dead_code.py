@@ -8,7 +8,16 @@ are functions that ``main`` does not call, and fields that are made only to be t
 
 from __future__ import annotations
 
-from tunefarm.compiler.ir import Call, Expr, Function, IRModule, children, post_order
+from tunefarm.compiler.ir import (
+    Call,
+    Expr,
+    Function,
+    IRModule,
+    Tuple,
+    TupleGetItem,
+    children,
+    post_order,
+)
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.transform.rewrite import with_children
 
@@ -17,7 +26,10 @@ def eliminate_dead_code(module: IRModule, target: Target) -> IRModule:
     main = module.main
     done: dict[Expr, Expr] = {}
     for node in post_order(main.body):
-        done[node] = with_children(node, [done[c] for c in children(node)])
+        made = with_children(node, [done[c] for c in children(node)])
+        if isinstance(made, TupleGetItem) and isinstance(made.value, Tuple):
+            made = made.value.fields[made.index]
+        done[node] = made
     body = done[main.body]
     called = {id(n.op) for n in post_order(body) if isinstance(n, Call)}
     kept = {k: f for k, f in module.functions.items() if k == "main" or id(f) in called}

@@ -19,6 +19,7 @@ from tunefarm.compiler.transform.constants import reshape
 from tunefarm.compiler.transform.push_reshapes import RESHAPE_RULES
 from tunefarm.compiler.transform.rewrite import Uses, rewrite_main
 
+_ROW_OPERATORS = ("softmax", "log_softmax", "layer_norm", "rms_norm")
 _WINDOWED = ("conv", "max_pool", "avg_pool", "lp_pool")
 _ADDED: dict[str, AttrValue] = {
     "strides": 1, "dilations": 1, "kernel": 1, "padding": (0, 0), "counted": (0, 0),
@@ -27,7 +28,7 @@ _ADDED: dict[str, AttrValue] = {
 
 def legalize(module: IRModule, target: Target) -> IRModule:
     """Runs on channels-last graphs; the reshapes it makes are moved out of the way of fusion."""
-    rules = [_empty, _rows_of_matmul, _flat_window, *RESHAPE_RULES, *RULES]
+    rules = [_empty, _rows_of_matmul, _rows_of_operator, _flat_window, *RESHAPE_RULES, *RULES]
     return rewrite_main(module, rules)
 
 
@@ -48,6 +49,21 @@ def _rows_of_matmul(node: Call, uses: Uses) -> Expr | None:
     flat = reshape(a, (prod(rows[:-1]), rows[-1]))
     made = call("matmul", flat, reshape(b, matrix[-2:]), name=node.name, **node.attrs)
     return reshape(made, tensor_type(node).shape)
+
+
+def _rows_of_operator(node: Call, uses: Uses) -> Expr | None:
+    """All leading dimensions are rows of an operator on the last one."""
+    if node.op not in _ROW_OPERATORS:
+        return None
+    x, *others = node.args
+    shape = tensor_type(x).shape
+    is_short = len(shape) < 3 and node.attrs["axis"] == -1
+    if is_short or node.attrs["axis"] not in (-1, len(shape) - 1):
+        return None
+    flat = reshape(x, (prod(shape[:-1]), shape[-1]))
+    rows = [reshape(a, tensor_type(a).shape[-1:]) for a in others]
+    attrs = {**node.attrs, "axis": -1}
+    return reshape(call(str(node.op), flat, *rows, name=node.name, **attrs), shape)
 
 
 def _flat_window(node: Call, uses: Uses) -> Expr | None:

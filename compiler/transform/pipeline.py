@@ -5,6 +5,7 @@ from __future__ import annotations
 from tunefarm.compiler.ir import IRModule
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.transform.canonicalize_ops import canonicalize_ops
+from tunefarm.compiler.transform.combine_parallel import combine_parallel
 from tunefarm.compiler.transform.context import Pass, PassContext
 from tunefarm.compiler.transform.convert_layout import convert_layout
 from tunefarm.compiler.transform.eliminate_common_subexpressions import (
@@ -28,6 +29,7 @@ STEPS = (
     Pass("legalize", legalize, level=0),
     Pass("fold_constants_again", fold_constants, level=1),
     Pass("eliminate_common_subexpressions", eliminate_common_subexpressions, level=1),
+    Pass("combine_parallel", combine_parallel, level=4),
     Pass("eliminate_dead_code", eliminate_dead_code, level=1),
     Pass("fuse_ops", fuse_ops, level=0),
     Pass("check_types", infer_types, level=3),
@@ -37,7 +39,8 @@ STEPS = (
 def optimize(module: IRModule, target: Target) -> IRModule:
     """The module for a target: ``main`` calls primitive functions only, each one kernel.
 
-    The passes are those of ``STEPS`` that ``PassContext.current()`` lets run.
+    The passes are those of ``STEPS`` that ``PassContext.current()`` lets run. A pass of level 4
+    runs only if it is required.
     """
     context = PassContext.current()
     context.check_names(frozenset(step.name for step in STEPS))

@@ -13,8 +13,6 @@ from tunefarm.compiler.ops.base import OPS, Pattern, call
 from tunefarm.compiler.transform.constants import reshape
 from tunefarm.compiler.transform.rewrite import Rule, Uses
 
-_LAST_AXIS = ("softmax", "log_softmax", "layer_norm", "rms_norm")
-
 
 def _reshaped(expr: Expr) -> Expr | None:
     return expr.args[0] if isinstance(expr, Call) and expr.op == "reshape" else None
@@ -69,20 +67,4 @@ def _follow(operand: Expr, kind: TensorType, inner: tuple[int, ...]) -> Expr | N
     return reshape(operand, tail)
 
 
-def sink_row_operator(node: Call, uses: Uses) -> Expr | None:
-    """layer_norm[axis=-1](R(x))  ->  R(layer_norm(x)) where R keeps the last axis."""
-    if node.op not in _LAST_AXIS:
-        return None
-    x = _reshaped(node.args[0])
-    kind = tensor_type(node)
-    if x is None or node.attrs["axis"] not in (-1, len(kind.shape) - 1):
-        return None
-    inner = tensor_type(x).shape
-    if not inner or inner[-1] != kind.shape[-1]:
-        return None
-    others = [reshape(a, tensor_type(a).shape[-1:]) for a in node.args[1:]]
-    attrs = {**node.attrs, "axis": -1}
-    return reshape(call(str(node.op), x, *others, name=node.name, **attrs), kind.shape)
-
-
-RESHAPE_RULES: tuple[Rule, ...] = (sink_elementwise, sink_row_operator)
+RESHAPE_RULES: tuple[Rule, ...] = (sink_elementwise,)

@@ -130,12 +130,7 @@ def with_children(node: Expr, operands: Sequence[Expr]) -> Expr:
         case Tuple():
             return Tuple(tuple(operands))
         case TupleGetItem():
-            value = operands[0]
-            return (
-                value.fields[node.index]
-                if isinstance(value, Tuple)
-                else TupleGetItem(value, node.index)
-            )
+            return TupleGetItem(operands[0], node.index)
         case Var() | Constant():
             return node
 

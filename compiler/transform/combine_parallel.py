@@ -1,0 +1,134 @@
+"""Make one contraction of several that read the same operand.
+
+    conv(x, w1), conv(x, w2)  ->  y = conv(x, concat(w1, w2)); slice(y), slice(y)
+
+with constant weights, equal attributes and, if all have one, their biases. One large contraction
+uses the machine better than small ones, but what follows can no longer fuse with it across the
+slices: so the pass runs only where it is required by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from tunefarm.compiler.ir import (
+    Call,
+    Constant,
+    Expr,
+    Function,
+    IRModule,
+    children,
+    post_order,
+    tensor_type,
+)
+from tunefarm.compiler.ops import call
+from tunefarm.compiler.structural import attrs_text
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.transform.constants import constant
+from tunefarm.compiler.transform.rewrite import count_uses, is_call, with_children
+
+
+def combine_parallel(module: IRModule, target: Target) -> IRModule:
+    """Combine contractions of channels-last graphs that differ in their weights alone."""
+    main = module.main
+    users = _single_users(main.body)
+    replaced: dict[Expr, Expr] = {}
+    for members in _parallel(main.body):
+        replaced.update(_combined(members, users))
+    if not replaced:
+        return module
+    body = _substituted(main.body, replaced)
+    return module.with_main(Function(main.params, body, main.attrs))
+
+
+def _parallel(root: Expr) -> list[list[Call]]:
+    """Contractions with one data operand, grouped by everything but their output channels."""
+    groups: dict[object, list[Call]] = {}
+    for node in post_order(root):
+        if not isinstance(node, Call) or not _may_combine(node):
+            continue
+        x, w = node.args
+        shape = list(tensor_type(w).shape)
+        shape[_output_axis(node)] = 0
+        key = (id(x), node.op, attrs_text(node.attrs), tuple(shape), tensor_type(w).dtype)
+        groups.setdefault(key, []).append(node)
+    return [members for members in groups.values() if len(members) > 1]
+
+
+def _may_combine(node: Call) -> bool:
+    if not is_call(node, "conv", "matmul") or not isinstance(node.args[1], Constant):
+        return False
+    if node.op == "matmul":
+        return len(tensor_type(node.args[1]).shape) == 2
+    attrs = node.attrs
+    return (
+        attrs["groups"] == 1 and attrs["kernel_layout"] == "SIO" and attrs["data_layout"] == "NSC"
+    )
+
+
+def _output_axis(node: Call) -> int:
+    return -2 if node.op == "matmul" and node.attrs["transpose_b"] else -1
+
+
+def _single_users(root: Expr) -> dict[Expr, Expr]:
+    """The user of each expression that is used once."""
+    uses = count_uses(root)
+    return {c: n for n in post_order(root) for c in children(n) if uses[c] == 1}
+
+
+def _combined(members: Sequence[Call], users: dict[Expr, Expr]) -> dict[Expr, Expr]:
+    """What replaces each member, or the addition of its bias."""
+    first = members[0]
+    axis = _output_axis(first)
+    weights = [m.args[1] for m in members if isinstance(m.args[1], Constant)]
+    joined = constant(np.concatenate([w.data for w in weights], axis), weights[0])
+    name = "+".join(m.name for m in members if m.name)
+    value: Expr = call(str(first.op), first.args[0], joined, name=name, **first.attrs)
+    ends: list[Expr] = list(members)
+    biases = [_bias(m, users) for m in members]
+    if all(b is not None for b in biases):
+        rows = [b for b in biases if b is not None]
+        value = call("add", value, constant(np.concatenate([b.data for b in rows]), rows[0]))
+        ends = [users[m] for m in members]
+    return _slices(value, ends)
+
+
+def _bias(member: Call, users: dict[Expr, Expr]) -> Constant | None:
+    user = users.get(member)
+    if not isinstance(user, Call) or user.op != "add" or user.args[0] is not member:
+        return None
+    bias = user.args[1]
+    channels = tensor_type(member).shape[-1:]
+    return bias if isinstance(bias, Constant) and bias.data.shape == channels else None
+
+
+def _slices(value: Expr, ends: Sequence[Expr]) -> dict[Expr, Expr]:
+    made: dict[Expr, Expr] = {}
+    first = 0
+    for end in ends:
+        shape = tensor_type(end).shape
+        begin = (*[0] * (len(shape) - 1), first)
+        made[end] = call("slice", value, begin=begin, size=shape, strides=(1,) * len(shape))
+        first += shape[-1]
+    return made
+
+
+def _substituted(root: Expr, replaced: dict[Expr, Expr]) -> Expr:
+    """The graph with expressions replaced, the operands of replacements too."""
+    done: dict[Expr, Expr] = {}
+    stack = [root]
+    while stack:
+        node = stack[-1]
+        target = replaced.get(node)
+        needed = children(node) if target is None else (target,)
+        waiting = [c for c in needed if c not in done]
+        if node not in done and waiting:
+            stack.extend(waiting)
+            continue
+        stack.pop()
+        if node not in done:
+            done[node] = (
+                with_children(node, [done[c] for c in needed]) if target is None else done[target]
+            )
+    return done[root]
