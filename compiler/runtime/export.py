@@ -1,0 +1,239 @@
+"""Models as files: write a ``.so`` with its C header, and load it again with NumPy alone.
+
+The library offers ``tunefarm_run``, the pool's functions, every kernel, ``tunefarm_weights`` and
+``tunefarm_metadata`` (JSON: version, machine, CPU features, target, plan); for C programs the ones
+they need are there under the model's own name too, so that two models fit into one program.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+from tunefarm.compiler.errors import BuildError
+from tunefarm.compiler.runtime.arrays import address
+from tunefarm.compiler.runtime.cpu import check_features, check_machine
+from tunefarm.compiler.runtime.elf_link import link_library
+from tunefarm.compiler.runtime.elf_object import EHDR, SHDR
+from tunefarm.compiler.runtime.executor import RUN
+from tunefarm.compiler.runtime.library import Library
+from tunefarm.compiler.runtime.native import (
+    EXPORTS,
+    POOL_ALIGNMENT,
+    POOL_BYTES,
+    POOL_VERSION,
+    native_object,
+)
+from tunefarm.compiler.runtime.plan import ExecutionPlan, Port, nbytes
+from tunefarm.compiler.runtime.pool import default_threads
+from tunefarm.compiler.target import Target
+
+if TYPE_CHECKING:
+    from tunefarm.compiler.runtime.module import Module
+
+FORMAT = 1
+_WEIGHTS = "tunefarm_weights"
+_METADATA = "tunefarm_metadata"
+_MACHINES = {62: "x86_64", 183: "aarch64"}
+# C names of the header: <model>_<what> → the library's own symbol.
+_C_NAMES = {
+    "run": RUN,
+    "weights": _WEIGHTS,
+    "metadata": _METADATA,
+    "worker_main": "tunefarm_worker_main",
+    "pool_shutdown": "tunefarm_pool_shutdown",
+    "pool_spin": "tunefarm_pool_spin",
+    "ticks": "tunefarm_ticks",
+}
+_LIBC = {name: f"tunefarm_{name}" for name in ("memcpy", "memmove", "memset")}
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """What a library says of itself; ``name`` prefixes its C functions."""
+
+    name: str
+    machine: str
+    features: tuple[str, ...]
+    target: str
+    plan: ExecutionPlan
+
+    def to_json(self) -> str:
+        return json.dumps(
+            {
+                "format": FORMAT,
+                "pool": POOL_VERSION,
+                "name": self.name,
+                "machine": self.machine,
+                "features": self.features,
+                "target": self.target,
+                "plan": json.loads(self.plan.to_json()),
+            }
+        )
+
+
+def export_library(module: Module, path: Path, name: str | None = None) -> None:
+    """Write ``path`` and, beside it, the header ``path`` with suffix ``.h``."""
+    if module.code is None:
+        prefix = _copy_library(module, path, name)
+    else:
+        prefix = name or re.sub(r"\W", "_", path.name.partition(".")[0])
+        if not re.fullmatch(r"[A-Za-z_]\w*", prefix):
+            raise BuildError(f"{prefix!r} cannot name C functions; pass name='model' or the like")
+        with _replacing(path) as file:
+            _write_library(module, file, prefix, path.name)
+    path.with_suffix(".h").write_text(header_text(module.plan, prefix))
+
+
+def _copy_library(module: Module, path: Path, name: str | None) -> str:
+    """Copy the file that a module came from; return the name it was exported with."""
+    assert module.path is not None
+    old = _metadata_of(ctypes.CDLL(str(module.path.absolute())), module.path).name
+    if name not in (None, old):
+        raise BuildError(f"{module.path} has C functions named {old}; build it anew to rename them")
+    with _replacing(path) as file, module.path.open("rb") as source:
+        shutil.copyfileobj(source, file)
+    return old
+
+
+def _write_library(module: Module, file: BinaryIO, prefix: str, soname: str) -> None:
+    assert module.code is not None
+    plan = module.plan
+    metadata = Metadata(prefix, "x86_64", module.code.features, module.target.text, plan)
+    objects = dict.fromkeys(
+        [native_object(module.target), *(k.object for k in module.code.kernels)]
+    )
+    exports = {name: name for name in (*EXPORTS, RUN, _WEIGHTS, _METADATA, *plan.kernels)}
+    exports |= {f"{prefix}_{what}": symbol for what, symbol in _C_NAMES.items()}
+    library = link_library(
+        [*objects, module.code.executor],
+        exports,
+        soname=soname,
+        constants={_METADATA: metadata.to_json().encode() + b"\0"},
+        weights_symbol=_WEIGHTS,
+        weight_bytes=plan.weight_bytes,
+        aliases=_LIBC,
+    )
+    file.write(library.head)
+    file.write(module.weights[: plan.weight_bytes].data)
+    file.write(library.tail)
+
+
+@contextlib.contextmanager
+def _replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file that takes ``path``'s place when the block ends, and vanishes if it fails."""
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+        os.chmod(temporary, 0o755)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def load_library(path: Path) -> Module:
+    """The module in a file; BuildError if there is none, TargetError if this CPU cannot run it."""
+    from tunefarm.compiler.runtime.module import Module
+
+    _check_file(path)
+    try:
+        handle = ctypes.CDLL(str(path.absolute()))
+    except OSError as error:
+        raise BuildError(f"{path} cannot be loaded: {error}") from None
+    metadata = _metadata_of(handle, path)
+    check_features(metadata.features, str(path))
+    plan = metadata.plan
+    symbols = (*EXPORTS, RUN, *plan.kernels)
+    library = Library({name: _address(handle, name) for name in symbols}, handle)
+    target = Target(metadata.target)
+    weights = _mapped(_address(handle, _WEIGHTS), plan.weight_bytes)
+    threads = min(target.num_cores, default_threads())
+    return Module(plan, library, weights, target, threads, None, path)
+
+
+def _check_file(path: Path) -> None:
+    """Refuse, before it is mapped, what is not a whole ELF library for this machine."""
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            head = file.read(EHDR.size)
+    except OSError as error:
+        raise BuildError(f"{path} cannot be read: {error.strerror}") from None
+    if len(head) < EHDR.size or head[:6] != b"\x7fELF\x02\x01":
+        raise BuildError(f"{path} is no library that tunefarm exported: it is not an ELF file")
+    fields = EHDR.unpack(head)
+    machine, sections_at, count = fields[2], fields[6], fields[12]
+    check_machine(_MACHINES.get(machine, f"ELF machine {machine}"), str(path))
+    if size < sections_at + count * SHDR.size:
+        raise BuildError(f"{path} is cut off at {size} bytes; export the model again")
+
+
+def _metadata_of(handle: ctypes.CDLL, path: Path) -> Metadata:
+    try:
+        text = ctypes.string_at(_address(handle, _METADATA))
+    except ValueError:
+        raise BuildError(f"{path} is no library that tunefarm exported") from None
+    data: dict[str, Any] = json.loads(text)
+    if data["format"] != FORMAT or data["pool"] != POOL_VERSION:
+        raise BuildError(
+            f"{path} has format {data['format']}.{data['pool']}, this tunefarm reads "
+            f"{FORMAT}.{POOL_VERSION}; export the model again"
+        )
+    plan = ExecutionPlan.from_json(json.dumps(data["plan"]))
+    return Metadata(data["name"], data["machine"], tuple(data["features"]), data["target"], plan)
+
+
+def _address(handle: ctypes.CDLL, name: str) -> int:
+    return ctypes.addressof(ctypes.c_char.in_dll(handle, name))
+
+
+def _mapped(place: int, count: int) -> NDArray[np.uint8]:
+    """The bytes at an address, as a read-only array that does not own them."""
+    if count == 0:
+        return np.empty(0, np.uint8)
+    array = np.ctypeslib.as_array((ctypes.c_uint8 * count).from_address(place))
+    array.flags.writeable = False
+    assert address(array) == place
+    return array
+
+
+def header_text(plan: ExecutionPlan, prefix: str) -> str:
+    """The C header of a model: sizes, names, and an inline starter of threads."""
+    template = files("tunefarm.compiler.runtime").joinpath("model.h").read_text()
+    values = {
+        "MODEL": prefix.upper(),
+        "model": prefix,
+        "memory_bytes": str(max(plan.memory_bytes, 64)),
+        "pool_bytes": str(POOL_BYTES),
+        "pool_alignment": str(POOL_ALIGNMENT),
+        "input_count": str(len(plan.inputs)),
+        "output_count": str(len(plan.outputs)),
+        "ports": "\n".join(
+            [*_port_lines("inputs", plan.inputs), *_port_lines("outputs", plan.outputs)]
+        ),
+    }
+    return re.sub(r"@(\w+)@", lambda match: values[match[1]], template)
+
+
+def _port_lines(what: str, ports: tuple[Port, ...]) -> list[str]:
+    return [
+        f" *   {what}[{i}]  {port.name}: {port.type}, {nbytes(port.type)} bytes".replace(
+            "*/", "* /"
+        )
+        for i, port in enumerate(ports)
+    ]

@@ -1,0 +1,99 @@
+/* Made by tunefarm. A model as C functions; link with the library and -lpthread.
+ *
+@ports@
+ *
+ *   static @model@_session session;
+ *   if (@model@_start(&session, 4)) return 1;      // threads, the caller's among them
+ *   const void *inputs[] = {x};  void *outputs[] = {y};
+ *   @model@_call(&session, inputs, outputs);
+ *   @model@_stop(&session);
+ *
+ * Every input and output is dense, row-major and 64-byte aligned. One session serves one call at
+ * a time; sessions are independent.
+ */
+#ifndef @MODEL@_H
+#define @MODEL@_H
+
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define @MODEL@_INPUTS @input_count@
+#define @MODEL@_OUTPUTS @output_count@
+#define @MODEL@_MEMORY_BYTES @memory_bytes@
+#define @MODEL@_POOL_BYTES @pool_bytes@
+#define @MODEL@_POOL_ALIGNMENT @pool_alignment@
+#define @MODEL@_MAX_THREADS 64
+#define @MODEL@_SPIN_TICKS 3000000 /* about a millisecond of an idle thread's patience */
+
+/* Run the model. pool may be NULL (one thread); memory is @MODEL@_MEMORY_BYTES bytes, 64-byte
+ * aligned, for this call alone. Returns 0. */
+int32_t @model@_run(void *pool, void *memory, const void *weights, const void *const *inputs,
+                    void *const *outputs);
+void @model@_worker_main(void *pool);
+void @model@_pool_shutdown(void *pool);
+int64_t @model@_pool_spin(void *pool, int64_t ticks);
+int64_t @model@_ticks(void);
+extern const unsigned char @model@_weights[];
+extern const char @model@_metadata[];
+
+typedef struct {
+  void *pool;
+  void *memory;
+  int workers;
+  pthread_t threads[@MODEL@_MAX_THREADS];
+} @model@_session;
+
+static inline void *@model@_thread(void *pool) {
+  @model@_worker_main(pool);
+  return NULL;
+}
+
+static inline void @model@_stop(@model@_session *session) {
+  int i;
+  if (session->pool) @model@_pool_shutdown(session->pool);
+  for (i = 0; i < session->workers; i++) pthread_join(session->threads[i], NULL);
+  free(session->pool);
+  free(session->memory);
+  memset(session, 0, sizeof *session);
+}
+
+/* Returns 0, or -1 if memory or threads cannot be had. */
+static inline int @model@_start(@model@_session *session, int threads) {
+  int i;
+  memset(session, 0, sizeof *session);
+  if (posix_memalign(&session->memory, 4096, @MODEL@_MEMORY_BYTES)) return -1;
+  if (threads <= 1) return 0;
+  if (threads > @MODEL@_MAX_THREADS) threads = @MODEL@_MAX_THREADS;
+  if (posix_memalign(&session->pool, @MODEL@_POOL_ALIGNMENT, @MODEL@_POOL_BYTES)) {
+    session->pool = NULL;
+    @model@_stop(session);
+    return -1;
+  }
+  memset(session->pool, 0, @MODEL@_POOL_BYTES);
+  @model@_pool_spin(session->pool, @MODEL@_SPIN_TICKS);
+  for (i = 0; i < threads - 1; i++) {
+    if (pthread_create(&session->threads[i], NULL, @model@_thread, session->pool)) {
+      @model@_stop(session);
+      return -1;
+    }
+    session->workers = i + 1;
+  }
+  return 0;
+}
+
+static inline int @model@_call(@model@_session *session, const void *const *inputs,
+                               void *const *outputs) {
+  return @model@_run(session->pool, session->memory, @model@_weights, inputs, outputs);
+}
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,303 @@
+"""``Module``: a built model, ready to run.
+
+lib = create_module(plan, kernels, weights, target)
+outputs = lib.run({"x": x})                     # name → fresh NumPy array
+lib.export_library("model.so"); same = load_module("model.so")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from tunefarm.compiler.errors import BuildError, ShapeError
+from tunefarm.compiler.runtime.arrays import (
+    Array,
+    address,
+    aligned_bytes,
+    aligned_empty,
+    as_input,
+    check_output,
+)
+from tunefarm.compiler.runtime.cpu import check_features, required_features
+from tunefarm.compiler.runtime.executor import RUN, executor_text
+from tunefarm.compiler.runtime.graph_executor import GraphExecutor, Profile
+from tunefarm.compiler.runtime.library import Library
+from tunefarm.compiler.runtime.plan import ExecutionPlan, Port, verify_plan
+from tunefarm.compiler.runtime.pool import default_threads, pool_address
+from tunefarm.compiler.runtime.timing import Timing, bind_call, evaluate
+from tunefarm.compiler.target import Target
+
+_MEMORY_ALIGNMENT = 4096
+SourceKind: TypeAlias = Literal["llvm", "asm", "c"]
+
+
+class CompiledKernel(Protocol):
+    """A kernel as ``create_module`` takes it: object code, and the LLVM text that it is of."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def object(self) -> bytes: ...
+    @property
+    def text(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """What an export and ``get_source`` need beside the loaded code.
+
+    ``executor`` is the object code of ``tunefarm_run``; ``features`` are LLVM's names of the
+    instructions that all of it may use; ``c_source`` makes the C text.
+    """
+
+    kernels: tuple[CompiledKernel, ...]
+    executor: bytes
+    features: tuple[str, ...]
+    c_source: Callable[[], str] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Module:
+    """A model: plan, code and weights. Safe to run from several threads at once.
+
+    ``threads`` run the parallel loops of a call. ``memories`` is the free list of the memory of
+    runs. A module from a file has its ``path`` and no ``code``; its weights are mapped.
+    """
+
+    plan: ExecutionPlan
+    library: Library = field(repr=False)
+    weights: NDArray[np.uint8] = field(repr=False)
+    target: Target
+    threads: int
+    code: Code | None = field(default=None, repr=False)
+    path: Path | None = None
+    memories: list[NDArray[np.uint8]] = field(default_factory=list, repr=False)
+
+    @property
+    def inputs(self) -> tuple[Port, ...]:
+        """Names and types of the inputs."""
+        return self.plan.inputs
+
+    @property
+    def outputs(self) -> tuple[Port, ...]:
+        """Names and types of the outputs."""
+        return self.plan.outputs
+
+    def run(self, inputs: Mapping[str, object]) -> dict[str, Array]:
+        """The outputs by name: fresh arrays that own their memory.
+
+        ``inputs`` are NumPy arrays or DLPack tensors by name. Raises ShapeError, in one sentence,
+        for a missing or unknown name, a wrong shape or a wrong dtype.
+        """
+        arrays = self.check_inputs(inputs)
+        results = [aligned_empty(port.type) for port in self.plan.outputs]
+        self.run_raw(arrays, results)
+        return {port.name: array for port, array in zip(self.plan.outputs, results, strict=True)}
+
+    def run_raw(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        """Run on arrays as ``check_inputs`` returns them, in order, writing ``outputs``."""
+        input_table, output_table = _pointers(inputs), _pointers(outputs)
+        with self.memory() as memory:
+            status = self.library.function(RUN)(
+                pool_address(self.library, self.threads),
+                address(memory),
+                address(self.weights),
+                address(input_table),
+                address(output_table),
+            )
+        assert status == 0, f"the native executor returned {status}"
+
+    def check_inputs(self, inputs: Mapping[str, object]) -> list[Array]:
+        """The inputs in the plan's order, aligned and contiguous; ShapeError if they do not fit."""
+        names = [port.name for port in self.plan.inputs]
+        for name in inputs:
+            if name not in names:
+                raise ShapeError(f"the model has no input {name!r}; its inputs: {', '.join(names)}")
+        missing = [name for name in names if name not in inputs]
+        if missing:
+            raise ShapeError(f"input {missing[0]!r} is missing; the model takes {', '.join(names)}")
+        return [as_input(inputs[p.name], p.type, f"input {p.name!r}") for p in self.plan.inputs]
+
+    def run_into(self, inputs: Mapping[str, object], outputs: Mapping[str, Array]) -> None:
+        """Like ``run``, writing into given aligned C-contiguous arrays."""
+        arrays = self.check_inputs(inputs)
+        for port in self.plan.outputs:
+            if port.name not in outputs:
+                raise ShapeError(f"output {port.name!r} is missing")
+        results = [
+            check_output(outputs[p.name], p.type, f"output {p.name!r}") for p in self.plan.outputs
+        ]
+        self.run_raw(arrays, results)
+
+    def time_evaluator(
+        self,
+        inputs: Mapping[str, object] | None = None,
+        *,
+        number: int = 1,
+        repeat: int = 3,
+        min_repeat_ms: float = 0,
+        cold_weights: bool = False,
+    ) -> Timing:
+        """Seconds of a whole run, timed by a native loop; the first call is discarded.
+
+        Without ``inputs`` it runs on ``example_inputs()``. ``cold_weights`` evicts all weights
+        from the caches before each run.
+        """
+        arrays = self.check_inputs(self.example_inputs() if inputs is None else inputs)
+        results = [aligned_empty(port.type) for port in self.plan.outputs]
+        tables = (_pointers(arrays), _pointers(results))
+        flushed = [(address(self.weights), self.plan.weight_bytes)] if cold_weights else []
+        with self.memory() as memory:
+            pointers = [
+                pool_address(self.library, self.threads),
+                address(memory),
+                address(self.weights),
+                *map(address, tables),
+            ]
+            keep = (*arrays, *results, *tables)
+            call = bind_call(self.library, self.library[RUN], pointers, self.threads, flushed, keep)
+            return evaluate(call.seconds, number, repeat, min_repeat_ms)
+
+    def profile(self, inputs: Mapping[str, object] | None = None, repeat: int = 10) -> Profile:
+        """The time of each node, run one by one; the median of ``repeat`` runs."""
+        return self.graph_executor().profile(
+            self.check_inputs(self.example_inputs() if inputs is None else inputs), repeat
+        )
+
+    def graph_executor(self) -> GraphExecutor:
+        """An executor of the same plan that goes node by node, for inspection."""
+        return GraphExecutor(self.plan, self.library, self.weights, self.threads)
+
+    def example_inputs(self, seed: int = 0) -> dict[str, Array]:
+        """Inputs of the right types: normal floats, zeros for integers and booleans."""
+        generator = np.random.default_rng(seed)
+        arrays = {}
+        for port in self.plan.inputs:
+            array = aligned_empty(port.type)
+            is_float = "float" in port.type.dtype
+            array[...] = generator.standard_normal(port.type.shape) if is_float else 0
+            arrays[port.name] = array
+        return arrays
+
+    def with_threads(self, threads: int) -> Module:
+        """The same module, run by another number of threads."""
+        return replace(self, threads=threads)
+
+    def export_library(self, path: str | Path, name: str | None = None) -> None:
+        """Write the model as one ``.so`` that needs no tunefarm, and a C header beside it.
+
+        ``name`` prefixes the C names (the file's stem by default). Raises BuildError if code needs
+        what a library without imports cannot have, OSError if the files cannot be written.
+        """
+        from tunefarm.compiler.runtime.export import export_library
+
+        export_library(self, Path(path), name)
+
+    def get_source(self, kind: SourceKind = "llvm") -> str:
+        """The LLVM text, assembly or C of all kernels; BuildError if it is not kept."""
+        from tunefarm.compiler.codegen.llvm_compile import assembly
+
+        if self.code is None:
+            raise BuildError(f"{self.path} holds machine code alone; build the model to see {kind}")
+        match kind:
+            case "llvm":
+                return "\n".join(f"; kernel {k.name}\n{k.text}" for k in self.code.kernels)
+            case "asm":
+                return "\n".join(assembly(k.text, self.target) for k in self.code.kernels)
+            case "c" if self.code.c_source is not None:
+                return self.code.c_source()
+            case _:
+                raise BuildError(f"this module has no {kind!r} source; it has llvm and asm")
+
+    @contextmanager
+    def memory(self) -> Iterator[NDArray[np.uint8]]:
+        """Memory for one run (arena and workspace), from a free list that grows on demand."""
+        try:
+            memory = self.memories.pop()
+        except IndexError:
+            memory = aligned_bytes(self.plan.memory_bytes, _MEMORY_ALIGNMENT)
+        try:
+            yield memory
+        finally:
+            self.memories.append(memory)
+
+
+def create_module(
+    plan: ExecutionPlan,
+    kernels: Sequence[CompiledKernel],
+    weights: NDArray[np.uint8],
+    target: Target,
+    *,
+    c_source: Callable[[], str] | None = None,
+    threads: int | None = None,
+) -> Module:
+    """Load a plan's kernels and make a module of them.
+
+    ``weights`` are the plan's ``weight_bytes`` bytes, as ``pack_weights`` lays them out.
+    ``threads`` is the smaller of the target's cores and TUNEFARM_NUM_THREADS unless given.
+    ``c_source`` makes the text of ``get_source("c")``. Raises TargetError if this machine lacks
+    the target's instructions, BuildError if plan and kernels do not fit together.
+    """
+    from tunefarm.compiler.codegen.llvm_compile import compile_llvm, features
+    from tunefarm.compiler.runtime.jit import load_objects
+
+    verify_plan(plan)
+    if weights.nbytes < plan.weight_bytes:
+        raise BuildError(
+            f"the plan reads {plan.weight_bytes} bytes of weights, got {weights.nbytes}"
+        )
+    needed = required_features(target, features(target))
+    check_features(needed, f"code for {target}")
+    executor = compile_llvm(executor_text(plan), target)
+    objects = dict.fromkeys([*(kernel.object for kernel in kernels), executor])
+    library = load_objects(list(objects), [RUN, *plan.kernels], target)
+    count = min(target.num_cores, default_threads()) if threads is None else threads
+    code = Code(tuple(kernels), executor, needed, c_source)
+    kept = weights if address(weights) % _MEMORY_ALIGNMENT == 0 else _page_aligned(weights)
+    return Module(plan, library, kept, target, count, code)
+
+
+def _page_aligned(weights: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    copy = aligned_bytes(weights.nbytes, _MEMORY_ALIGNMENT)
+    copy[:] = weights.reshape(-1).view(np.uint8)
+    return copy
+
+
+def load_module(path: str | Path) -> Module:
+    """Load what ``export_library`` wrote. It needs NumPy and no LLVM.
+
+    Raises BuildError if the file is not such a library, TargetError if this machine's CPU lacks
+    instructions that it uses.
+    """
+    from tunefarm.compiler.runtime.export import load_library
+
+    return load_library(Path(path))
+
+
+def pack_weights(arrays: Sequence[Array]) -> tuple[NDArray[np.uint8], tuple[int, ...]]:
+    """All arrays in one aligned buffer, each at a multiple of 64 bytes, and their offsets.
+
+    An array given twice (the same object) is stored once.
+    """
+    offsets: dict[int, int] = {}
+    total = 0
+    for array in arrays:
+        if id(array) not in offsets:
+            offsets[id(array)] = total
+            total += -(-array.nbytes // 64) * 64
+    buffer = aligned_bytes(total, _MEMORY_ALIGNMENT)
+    for array in arrays:
+        start = offsets[id(array)]
+        flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        buffer[start : start + array.nbytes] = flat
+    return buffer, tuple(offsets[id(array)] for array in arrays)
+
+
+def _pointers(arrays: Sequence[Array]) -> NDArray[np.uintp]:
+    return np.array([address(a) for a in arrays] or [0], np.uintp)
