@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tunefarm.compiler.ir import Call, Constant, Function, IRModule, TupleType, tensor_type
 from tunefarm.compiler.packing import pack
-from tunefarm.compiler.runtime.arrays import ALIGNMENT
+from tunefarm.compiler.runtime.arrays import ALIGNMENT, aligned_bytes
 from tunefarm.compiler.runtime.plan import (
     Argument,
     Copy,
@@ -62,7 +62,7 @@ class _Weights:
         return self._known[key]
 
     def join(self) -> NDArray[np.uint8]:
-        whole = np.zeros(self.size, np.uint8)
+        whole = aligned_bytes(self.size)
         start = 0
         for chunk in self.chunks:
             whole[start : start + chunk.size] = chunk
