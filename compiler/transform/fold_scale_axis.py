@@ -15,13 +15,14 @@ from tunefarm.compiler.dtypes import is_float
 from tunefarm.compiler.ir import Call, Constant, Expr, IRModule, tensor_type
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.target import Target
+from tunefarm.compiler.transform.canonicalize_ops import merge_constants
 from tunefarm.compiler.transform.constants import constant
 from tunefarm.compiler.transform.rewrite import Uses, is_call, rewrite_main, with_args
 
 
 def fold_scale_axis(module: IRModule, target: Target) -> IRModule:
     """Weights must be constant and the contraction's result used by the scale alone."""
-    return rewrite_main(module, [_distribute, _scale_outputs, _scale_inputs])
+    return rewrite_main(module, [_distribute, merge_constants, _scale_outputs, _scale_inputs])
 
 
 def _constant_factor(node: Expr) -> tuple[Expr, Constant] | None:
@@ -36,7 +37,7 @@ def _constant_factor(node: Expr) -> tuple[Expr, Constant] | None:
 
 
 def _distribute(node: Call, uses: Uses) -> Expr | None:
-    """multiply(add(x, b), s)  ->  add(multiply(x, s), b * s), on the way to a contraction."""
+    """multiply(add(x, b), s)  ->  add(multiply(x, s), b * s), on the way to another factor."""
     found = _constant_factor(node)
     if found is None or not is_call(found[0], "add") or uses.get(found[0], 1) > 1:
         return None
@@ -45,7 +46,11 @@ def _distribute(node: Call, uses: Uses) -> Expr | None:
     x, b = added.args
     if isinstance(x, Constant):
         x, b = b, x
-    if not isinstance(b, Constant) or not is_call(x, "conv", "matmul"):
+    if not isinstance(b, Constant) or not is_call(x, "conv", "matmul", "multiply"):
+        return None
+    if is_call(x, "multiply") and _constant_factor(x) is None:
+        return None
+    if np.broadcast_shapes(b.data.shape, s.data.shape) not in (b.data.shape, s.data.shape):
         return None
     shift = constant(b.data * s.data, b, b.name)
     return call("add", call("multiply", x, s), shift, name=added.name)

@@ -287,6 +287,30 @@ def lift_through_elementwise(node: Call, uses: Uses) -> Expr | None:
     return call(str(inner.op), *operands, name=inner.name, **inner.attrs)
 
 
+def lift_through_reshape(node: Call, uses: Uses) -> Expr | None:
+    """T2(reshape(T1(x)))  ->  reshape(T(x)): the shuffle of channels in groups is one transpose."""
+    outer = _moved(node)
+    if outer is None or not isinstance(outer[0], Call) or outer[0].op != "reshape":
+        return None
+    view, axes = outer
+    assert isinstance(view, Call)
+    inner = view.args[0]
+    if _moved(inner) is None or uses.get(view, 1) > 1:
+        return None
+    old, new = tensor_type(inner).shape, tensor_type(view).shape
+    if 0 in old:
+        return None
+    position = inverse(axes)
+    groups = _unit_axes_apart(old, new)
+    for _, run in groups:
+        places = [position[d] for d in run]
+        if places and places != list(range(places[0], places[0] + len(places))):
+            return None
+    ordered = sorted(groups, key=lambda g: position[g[1][0]] if len(g[1]) else -1)
+    turned = transpose(inner, [d for run, _ in ordered for d in run])
+    return reshape(turned, tensor_type(node).shape)
+
+
 TRANSPOSE_RULES: tuple[Rule, ...] = (
     compose,
     sink_elementwise,
@@ -296,4 +320,5 @@ TRANSPOSE_RULES: tuple[Rule, ...] = (
     sink_reshape,
     absorb_into_matmul,
     lift_through_elementwise,
+    lift_through_reshape,
 )

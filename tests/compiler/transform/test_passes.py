@@ -103,6 +103,14 @@ def test_scales_fold_into_convolutions_from_both_sides(layout: tuple[str, str]) 
     assert ops(apply(fold_scale_axis, x, y)) == ["conv", "add"]
 
 
+def test_chained_scales_and_shifts_become_one() -> None:
+    x = var(1, 4, 5, 5)
+    y: Expr = x
+    for _ in range(3):
+        y = call("add", call("multiply", y, const(4, 1, 1)), const(4, 1, 1))
+    assert ops(apply(fold_scale_axis, x, call("relu", y))) == ["multiply", "add", "relu"]
+
+
 @pytest.mark.parametrize("transpose_b", [False, True])
 def test_scales_fold_into_matrix_products(transpose_b: bool) -> None:
     x = var(4, 6)
