@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -86,6 +87,11 @@ class Builder:
         self._warm = WarmChild(options)
         self.kill = self._warm.kill
         self.close = self._warm.close
+
+    def start(self) -> None:
+        """Start the child ahead of its first request, which tells what prevents that."""
+        with suppress(TrialFailed, OSError):
+            self._warm.get()
 
     def build(
         self, workload: str, target: str, config: Mapping[str, int | str], timeout_s: float

@@ -106,6 +106,8 @@ class HostDevice:
         self._pulse: Mapping[str, float] = {}
         self._known = self._calibrated(options)
         self._device = self._describe(options)
+        for _ in self._builders:
+            self._threads.submit(self._start_builder)
 
     @property
     def device(self) -> Device:
@@ -139,6 +141,13 @@ class HostDevice:
         self._threads.shutdown(cancel_futures=True)
 
     # --- building -------------------------------------------------------------------------------
+
+    def _start_builder(self) -> None:
+        builder = self._free.get()
+        try:
+            builder.start()
+        finally:
+            self._free.put(builder)
 
     def _submit_builds(self, request: TrialRequest, dropped: Dropped) -> Builds:
         configs: list[Config] = [request.config, *request.against]

@@ -18,6 +18,9 @@ _SMALL_CONSTANT_BYTES = 64 << 10
 class LlvmBackend:
     """Builds, poses and loads candidates of the ``llvm`` kind."""
 
+    def __init__(self) -> None:
+        import tunefarm.compiler.build  # noqa: F401  (imported before the first build's clock)
+
     def build(self, workload: str, target: str, config: Mapping[str, int | str]) -> Built:
         from tunefarm.compiler.build import build_kernel
         from tunefarm.compiler.space import config_space
