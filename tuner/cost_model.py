@@ -146,7 +146,7 @@ def _parameters(objective: Objective, seed: int, threads: int) -> dict[str, Any]
         "eta": 0.15,
         "min_child_weight": 0.0 if objective == "rank" else 1.0,
         "subsample": 0.9,
-        "colsample_bytree": 0.6,
+        "colsample_bytree": 0.8,
         "tree_method": "hist",
         "max_bin": 64,
         "seed": seed,

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from tunefarm.compiler.space.config import Access, Nest
+from tunefarm.compiler.space.config import LEVELS, Access, Nest
 from tunefarm.compiler.target import Target
 
 Floats = NDArray[np.float64]
@@ -43,6 +43,19 @@ class Draft:
     l1: Floats
     l2: Floats
     memory: Floats
+
+
+def with_all_levels(nest: Nest) -> Nest:
+    """The nest with every level's tiles: a missing one repeats the one inside it."""
+    if all(level in nest.tiles for level in LEVELS):
+        return nest
+    tiles: dict[str, Mapping[str, NDArray[np.int64]]] = {}
+    inner: Mapping[str, NDArray[np.int64]] = dict.fromkeys(
+        nest.extents, np.ones_like(nest.parallelism)
+    )
+    for level in LEVELS:
+        inner = tiles[level] = nest.tiles.get(level, inner)
+    return replace(nest, tiles=tiles)
 
 
 def draft(nest: Nest, target: Target) -> Draft:

@@ -22,11 +22,11 @@ from tunefarm.compiler.space.config import (
     Population,
 )
 from tunefarm.compiler.target import Target
-from tunefarm.tuner.draft import Draft, draft, tile_elements, volume
+from tunefarm.tuner.draft import Draft, draft, tile_elements, volume, with_all_levels
 
 Floats = NDArray[np.float64]
 
-KNOB_SLOTS = 32
+KNOB_SLOTS = 64
 _PER_LEVEL = (
     "iterations", "reduce", "bytes", "write_bytes", "constant_bytes", "intensity", "traffic",
     "reuse",
@@ -55,9 +55,9 @@ def features(space: ConfigSpace, rows: Population, target: Target) -> NDArray[np
         if not len(mine):
             continue
         columns = space.columns(rows[mine], index)
-        nest = sketch.nest(columns)
-        matrix[np.ix_(mine, np.arange(len(FEATURES) - KNOB_SLOTS))] = nest_features(nest, target)
-        matrix[mine, -KNOB_SLOTS:] = _knob_slots(sketch.sketch, columns, len(mine))
+        nest = with_all_levels(sketch.nest(columns))
+        matrix[mine, :-KNOB_SLOTS] = nest_features(nest, target)
+        matrix[mine, -KNOB_SLOTS:] = _knob_slots(sketch.sketch, columns, nest, len(mine))
     return matrix
 
 
@@ -67,7 +67,8 @@ def draft_seconds(space: ConfigSpace, rows: Population, target: Target) -> Float
     for index, sketch in enumerate(space.sketches):
         mine = np.flatnonzero(rows[:, 0] == index)
         if len(mine):
-            seconds[mine] = draft(sketch.nest(space.columns(rows[mine], index)), target).total
+            nest = with_all_levels(sketch.nest(space.columns(rows[mine], index)))
+            seconds[mine] = draft(nest, target).total
     return seconds
 
 
@@ -217,12 +218,16 @@ def _element_bytes(nest: Nest) -> int:
     return max((a.element_bytes for a in nest.accesses if a.write), default=4)
 
 
-def _knob_slots(sketch: str, columns: Columns, count: int) -> NDArray[np.float32]:
-    """Knob values added into hashed columns: log₂ of a number, one-hot for a name."""
+def _knob_slots(sketch: str, columns: Columns, nest: Nest, count: int) -> NDArray[np.float32]:
+    """Knobs, and the nest's extra columns, added into hashed columns: log₂ of a number, one-hot
+    for a name."""
     slots = np.zeros((count, KNOB_SLOTS), np.float32)
     slots[:, _slot(f"sketch={sketch}")] += 1.0
     for slot, values in _slot_values(columns):
         slots[:, slot] += values
+    for name, extra in nest.extra.items():
+        if name not in columns:
+            slots[:, _slot(name)] += np.log2(np.abs(extra) + 1.0)
     return slots
 
 
@@ -237,7 +242,8 @@ def _slot_values(columns: Columns) -> Iterator[tuple[int, NDArray[np.float32]]]:
 
 
 def _slot(name: str) -> int:
-    return zlib.crc32(name.encode()) % KNOB_SLOTS
+    """A column by name: CRC-32, spread by a multiplication (Knuth, 6.4)."""
+    return (zlib.crc32(name.encode()) * 2654435761 % 2**32) * KNOB_SLOTS >> 32
 
 
 def _log(value: Floats) -> Floats:

@@ -75,50 +75,77 @@ def compare(
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Who won a final: the index of its row of times, and its comparison with the default and
-    with the incumbent (None where there is none, or the winner is the one compared with)."""
+    """Who won a final, as indices of rows: ``verdict`` is that of ``challenger`` over its rivals.
+
+    ``speedup`` is the challenger's over the incumbent and ``over_default`` over the default; None
+    where there was none to compare with.
+    """
 
     winner: int
-    over_default: Comparison | None
-    over_incumbent: Comparison | None
+    challenger: int
+    verdict: Verdict
+    speedup: float | None = None
+    over_default: float | None = None
 
 
 def decide(
     rows_s: Sequence[Sequence[float]],
-    default: int,
+    default: int | None,
     incumbent: int | None,
     noise: float,
 ) -> Outcome:
     """Decide a final of several configs timed interleaved, one row of repeats each.
 
-    An empty row is a config that gave no answer; the default has one. The challenger of the
-    lowest median wins if it is better than the default and, where
-    there is one, than the incumbent; the confidence is shared between the challengers
-    (Bonferroni). Otherwise the incumbent stands, unless the default is better than it; without an
-    incumbent the default wins. So the winner is never one that was seen slower than the default.
+    An empty row is a config that gave no answer. The challenger of the lowest median wins if it
+    is better than the default and, where there is one, than the incumbent; the confidence is
+    shared between the challengers (Bonferroni). Otherwise the incumbent stands, unless the default
+    is better than it; without an incumbent the default wins. So the winner is never one that was
+    seen slower than the default. ValueError if no row has an answer.
     """
     challengers = [i for i, row in enumerate(rows_s) if row and i not in (default, incumbent)]
-    if incumbent is not None and not rows_s[incumbent]:
-        incumbent = None
+    default = default if default is not None and rows_s[default] else None
+    incumbent = incumbent if incumbent is not None and rows_s[incumbent] else None
     confidence = 1 - (1 - CONFIDENCE) / max(len(challengers), 1)
+    final = _Final(rows_s, confidence, noise, default, incumbent)
+    best = min(challengers, key=lambda i: statistics.median(rows_s[i]), default=None)
+    verdict = Verdict.SAME if best is None else final.verdict(best)
+    if best is not None and verdict is Verdict.BETTER:
+        return final.outcome(best, best, verdict)
+    if default is not None and incumbent is not None and final.beats(default, incumbent):
+        return final.outcome(default, default, Verdict.BETTER)
+    if incumbent is not None:
+        return final.outcome(incumbent, incumbent if best is None else best, verdict)
+    if default is not None:
+        return final.outcome(default, default, verdict)
+    raise ValueError("no config of this final gave an answer")
 
-    def versus(a: int, b: int) -> Comparison:
-        return compare(rows_s[a], rows_s[b], noise, confidence)
 
-    def beats(a: int, b: int) -> bool:
-        return versus(a, b).verdict is Verdict.BETTER
+@dataclass(frozen=True, slots=True)
+class _Final:
+    rows_s: Sequence[Sequence[float]]
+    confidence: float
+    noise: float
+    default: int | None
+    incumbent: int | None
 
-    champion = default if incumbent is None or beats(default, incumbent) else incumbent
-    if challengers:
-        best = min(challengers, key=lambda i: statistics.median(rows_s[i]))
-        rivals = [r for r in (default, incumbent) if r is not None]
-        if all(beats(best, rival) for rival in rivals):
-            champion = best
-    return Outcome(
-        champion,
-        None if champion == default else versus(champion, default),
-        None if incumbent is None or champion == incumbent else versus(champion, incumbent),
-    )
+    def versus(self, a: int, b: int) -> Comparison:
+        return compare(self.rows_s[a], self.rows_s[b], self.noise, self.confidence)
+
+    def verdict(self, challenger: int) -> Verdict:
+        """The weakest verdict of a challenger over the default and the incumbent."""
+        rivals = [r for r in (self.incumbent, self.default) if r is not None]
+        verdicts = {self.versus(challenger, rival).verdict for rival in rivals}
+        weakest_first = (Verdict.SAME, Verdict.AMBIGUOUS, Verdict.BETTER)
+        return next((v for v in weakest_first if v in verdicts), Verdict.BETTER)
+
+    def beats(self, a: int, b: int) -> bool:
+        return a != b and self.versus(a, b).verdict is Verdict.BETTER
+
+    def outcome(self, winner: int, challenger: int, verdict: Verdict) -> Outcome:
+        def speedup(over: int | None) -> float | None:
+            return None if over is None else self.versus(challenger, over).speedup
+
+        return Outcome(winner, challenger, verdict, speedup(self.incumbent), speedup(self.default))
 
 
 def finalists(seconds: Sequence[float], configs: Sequence[str], count: int) -> list[int]:

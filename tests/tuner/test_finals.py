@@ -63,42 +63,54 @@ def test_equal_configs_are_rarely_called_better():
 
 
 class TestDecide:
+    def rows(self, *seconds):
+        return [repeats(s, 0.003, i) if s else () for i, s in enumerate(seconds)]
+
     def test_the_fastest_challenger_wins(self):
-        rows = [repeats(s, 0.003, i) for i, s in enumerate((0.8, 0.7, 0.9, 1.0))]
-        outcome = decide(rows, default=3, incumbent=None, noise=0.01)
-        assert outcome.winner == 1
-        assert outcome.over_incumbent is None
-        assert outcome.over_default.speedup == pytest.approx(1 / 0.7, rel=0.02)
+        outcome = decide(self.rows(0.8, 0.7, 0.9, 1.0), default=3, incumbent=None, noise=0.01)
+        assert (outcome.winner, outcome.challenger, outcome.verdict) == (1, 1, Verdict.BETTER)
+        assert outcome.speedup is None
+        assert outcome.over_default == pytest.approx(1 / 0.7, rel=0.02)
 
     def test_the_default_wins_if_nothing_beats_it(self):
-        rows = [repeats(s, 0.003, i) for i, s in enumerate((1.02, 0.999, 1.0))]
-        outcome = decide(rows, default=2, incumbent=None, noise=0.01)
-        assert (outcome.winner, outcome.over_default) == (2, None)
+        outcome = decide(self.rows(1.02, 0.999, 1.0), default=2, incumbent=None, noise=0.01)
+        assert (outcome.winner, outcome.challenger, outcome.verdict) == (2, 2, Verdict.SAME)
+        assert outcome.over_default == 1.0
 
     def test_the_incumbent_stands_unless_beaten(self):
-        rows = [repeats(s, 0.003, i) for i, s in enumerate((0.8, 0.802, 1.0))]
-        outcome = decide(rows, default=2, incumbent=1, noise=0.01)
-        assert (outcome.winner, outcome.over_incumbent) == (1, None)
-        assert outcome.over_default.verdict is Verdict.BETTER
-        rows[0] = repeats(0.7, 0.003, 9)
-        outcome = decide(rows, default=2, incumbent=1, noise=0.01)
-        assert outcome.winner == 0
-        assert outcome.over_incumbent.verdict is Verdict.BETTER
+        outcome = decide(self.rows(0.8, 0.802, 1.0), default=2, incumbent=1, noise=0.01)
+        assert (outcome.winner, outcome.challenger, outcome.verdict) == (1, 0, Verdict.SAME)
+        outcome = decide(self.rows(0.7, 0.802, 1.0), default=2, incumbent=1, noise=0.01)
+        assert (outcome.winner, outcome.verdict) == (0, Verdict.BETTER)
+        assert outcome.speedup == pytest.approx(0.802 / 0.7, rel=0.02)
+        assert outcome.over_default == pytest.approx(1 / 0.7, rel=0.02)
 
-    def test_an_incumbent_slower_than_the_default_falls(self):
-        rows = [repeats(1.2, 0.003, 0), repeats(1.5, 0.003, 1), repeats(1.0, 0.003, 2)]
-        outcome = decide(rows, default=2, incumbent=1, noise=0.01)
-        assert outcome.winner == 2
-        assert outcome.over_incumbent.verdict is Verdict.BETTER
+    def test_a_challenger_must_beat_the_default_too(self):
+        """Faster than a slow incumbent, slower than the default: the default wins."""
+        outcome = decide(self.rows(1.2, 1.5, 1.0), default=2, incumbent=1, noise=0.01)
+        assert (outcome.winner, outcome.challenger, outcome.verdict) == (2, 2, Verdict.BETTER)
+        assert outcome.speedup == pytest.approx(1.5, rel=0.02)
 
     def test_configs_without_an_answer_are_passed_over(self):
-        rows = [(), repeats(0.9, 0.003, 1), (), repeats(1.0, 0.003, 2)]
-        outcome = decide(rows, default=3, incumbent=2, noise=0.01)
-        assert outcome.winner == 1
-        assert outcome.over_incumbent is None
+        outcome = decide(self.rows(0, 0.9, 0, 1.0), default=3, incumbent=2, noise=0.01)
+        assert (outcome.winner, outcome.speedup) == (1, None)
 
-    def test_the_default_alone(self):
-        assert decide([repeats(1.0, 0.01, 0)], default=0, incumbent=None, noise=0.01).winner == 0
+    def test_a_default_that_fails_leaves_the_challenger(self):
+        outcome = decide(self.rows(0.9, 0), default=1, incumbent=None, noise=0.01)
+        assert (outcome.winner, outcome.verdict, outcome.over_default) == (0, Verdict.BETTER, None)
+        with pytest.raises(ValueError, match="no config"):
+            decide([(), ()], default=1, incumbent=None, noise=0.01)
+
+    def test_the_incumbent_and_the_default_may_be_one(self):
+        outcome = decide(self.rows(0.9, 1.0), default=1, incumbent=1, noise=0.01)
+        assert outcome.winner == 0
+        outcome = decide(self.rows(1.1, 1.0), default=1, incumbent=1, noise=0.01)
+        assert (outcome.winner, outcome.challenger, outcome.verdict) == (1, 0, Verdict.SAME)
+
+    def test_without_challengers(self):
+        assert decide(self.rows(1.0), default=0, incumbent=None, noise=0.01).winner == 0
+        assert decide(self.rows(1.0, 0.9), default=0, incumbent=1, noise=0.01).winner == 1
+        assert decide(self.rows(1.0, 1.9), default=0, incumbent=1, noise=0.01).winner == 0
 
 
 def test_finalists_are_distinct_and_fastest_first():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from tunefarm.compiler.space.config import ConfigSpace, Knob, SketchSpace
@@ -122,8 +124,8 @@ def test_a_warm_start_finds_more_in_the_first_trials(landscapes, target):
         trials = [t for n, x in landscapes.items() if n != held for t in trials_of(n, x, 200)]
         past = past_tasks(trials, lambda name: landscapes[name].space)
         near = similar(space, past, target)
-        samples = tuple(samples_of(p, target) for p in near)
-        warm = Guidance(transfer=lambda samples=samples: samples, hints=hints(space, near))
+        samples, rows = tuple(samples_of(p, target) for p in near), hints(space, near)
+        warm = Guidance(transfer=partial(tuple, samples), hints=partial(np.copy, rows))
         best = []
         for guidance in (Guidance(), warm):
             ledger = Ledger(space, target, np.random.default_rng(0))

@@ -20,14 +20,14 @@ DEFAULT_STRATEGY = "xgb-genetic"
 
 @dataclass(frozen=True, slots=True)
 class Guidance:
-    """What a strategy may use beyond its own measurements: a cost model by name, samples of other
-    tasks, and rows to try early."""
+    """What a strategy may use beyond its own measurements: a cost model by name, and callables that
+    give samples of other tasks and rows to try early."""
 
     model: str = "xgboost"
     seed: int = 0
     threads: int = 1
     transfer: Callable[[], Sequence[Samples]] = tuple
-    hints: Population | None = None
+    hints: Callable[[], Population] | None = None
 
 
 def _xgb_genetic(ledger: Ledger, guidance: Guidance) -> Search:

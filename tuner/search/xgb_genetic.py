@@ -38,21 +38,21 @@ class XgbGeneticOptions:
 
 
 class XgbGeneticSearch:
-    """``transfer()`` gives samples of other tasks at each training, ``hints`` are rows that were
-    fast in similar ones."""
+    """``transfer()`` gives samples of other tasks, asked for at each training, and ``hints()`` rows
+    that were fast in similar ones."""
 
     def __init__(
         self,
         ledger: Ledger,
         model: CostModel,
         transfer: Callable[[], Sequence[Samples]] = tuple,
-        hints: Population | None = None,
+        hints: Callable[[], Population] | None = None,
         options: XgbGeneticOptions | None = None,
     ) -> None:
         self._ledger = ledger
         self._model = model
         self._transfer = transfer
-        self._hints = ledger.rows[:0] if hints is None else hints
+        self._hints = hints or (lambda: ledger.rows[:0])
         self._options = options or XgbGeneticOptions()
         self._features = features(ledger.space, ledger.rows, ledger.target)
         self._trained_on = 0
@@ -73,7 +73,7 @@ class XgbGeneticSearch:
         self._retrain()
         batch = _Batch(self._ledger)
         batch.add("random", self._ledger.random(self._random_count(count)))
-        batch.add("hint", self._ledger.fresh(self._hints)[: max(1, count // 4)])
+        batch.add("hint", self._ledger.fresh(self._hints())[: max(1, count // 4)])
         batch.add("droplet", self._descent(count))
         batch.add("model", self._evolve(count - len(batch.rows)))
         batch.add("random", self._ledger.random(max(count - len(batch.rows), 0)))
@@ -103,7 +103,7 @@ class XgbGeneticSearch:
             return self._pick(ledger.everything, count)
         measured = ledger.best(options.elites)
         strangers = sample_valid(ledger.space, ledger.rng, options.population)
-        pool = distinct(np.concatenate([measured, self._hints, strangers]))
+        pool = distinct(np.concatenate([measured, self._hints(), strangers]))
         pool, scores = _sorted(pool, self._scores(pool))
         for _ in range(options.generations):
             children = breed(ledger, pool[: options.population // 4], options.population)

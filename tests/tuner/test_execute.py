@@ -1,0 +1,344 @@
+"""Jobs on a real farm: a tracker process, a worker process with a simulated device, tuners."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from tunefarm.compiler.ir import Function, TensorType, Var
+from tunefarm.compiler.ops import call
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.workload import Workload
+from tunefarm.db.records import (
+    BestKey,
+    Budget,
+    Config,
+    Job,
+    JobState,
+    JobTask,
+    Trial,
+    WorkloadRecord,
+)
+from tunefarm.proto.client import FarmClient
+from tunefarm.worker.sim import sim_time_s
+
+TARGET = "sim -failures=10 -trial-ms=2"
+SKETCH = Path(__file__).with_name("sim_sketch.py")
+_TRACKER = """
+import json, sys
+from tunefarm.tracker.options import TrackerOptions
+from tunefarm.tracker.server import main_serve
+main_serve(TrackerOptions(**json.loads(sys.argv[1])))
+"""
+_WORKER = """
+import json, sys
+from pathlib import Path
+from tunefarm.worker.main import WorkerOptions, run_worker
+path, targets = json.loads(sys.argv[1])
+run_worker(WorkerOptions(rendezvous=Path(path), targets=tuple(targets)))
+"""
+_TUNER = """
+import json, logging, runpy, sys
+from pathlib import Path
+from tunefarm.tuner.execute import run_tuner
+from tunefarm.tuner.options import TunerOptions
+logging.basicConfig(level=logging.INFO, stream=sys.stderr)
+path, sketch, options = json.loads(sys.argv[1])
+runpy.run_path(sketch)
+run_tuner(TunerOptions(rendezvous=Path(path), **options))
+"""
+
+
+@dataclass
+class Farm:
+    """Processes around one database; all are killed at the end."""
+
+    folder: Path
+    processes: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    @property
+    def rendezvous(self) -> Path:
+        return self.folder / "farm.db.tracker.json"
+
+    def client(self) -> FarmClient:
+        return FarmClient.from_rendezvous(self.rendezvous)
+
+    def spawn(self, code: str, argument: object) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", code, json.dumps(argument)]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        )
+        self.processes.append(process)
+        return process
+
+    def start_tracker(self) -> subprocess.Popen[str]:
+        options = {
+            "database": str(self.folder / "farm.db"),
+            "lease_term_s": 2.0,
+            "claim_term_s": 2.0,
+        }
+        process = self.spawn(_TRACKER, options)
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith("tracker listening on "), line + process.communicate()[1]
+        return process
+
+    def start_worker(self, target: str = TARGET) -> subprocess.Popen[str]:
+        return self.spawn(_WORKER, [str(self.rendezvous), [target]])
+
+    def start_tuner(self, **options: object) -> subprocess.Popen[str]:
+        return self.spawn(
+            _TUNER, [str(self.rendezvous), str(SKETCH), {"once": True, "threads": 1, **options}]
+        )
+
+    def close(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.communicate()
+
+
+@pytest.fixture
+def farm(tmp_path: Path) -> Iterator[Farm]:
+    running = Farm(tmp_path)
+    running.start_tracker()
+    yield running
+    running.close()
+
+
+def workload(*shape: int) -> WorkloadRecord:
+    x = Var("x", TensorType(shape, "float32"))
+    function = Function((x,), call("relu", x), {"primitive": True, "constants": ()})
+    made = Workload.from_function(function)
+    return WorkloadRecord(made.key, made.text, made.summary, made.flops)
+
+
+def new_job(
+    trials: int, shapes: Sequence[tuple[int, ...]] = ((8, 8), (16, 4)), **options: str
+) -> Job:
+    tasks = tuple(JobTask(workload(*shape), weight) for weight, shape in enumerate(shapes, 1))
+    return Job("", Target(options.pop("target", TARGET)).text, tasks, Budget(trials), options)
+
+
+def trials_of(client: FarmClient, job: Job) -> list[Trial]:
+    return list(client.collect(job.id, limit=100_000).trials)
+
+
+def true_s(trial: Trial, text: str) -> float:
+    return sim_time_s(text, Target(trial.task.target), trial.config)
+
+
+def wait_until(condition: object, seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def finish(process: subprocess.Popen[str], seconds: float = 60.0) -> str:
+    _, errors = process.communicate(timeout=seconds)
+    assert process.returncode == 0, errors
+    return errors
+
+
+def assert_complete(trials: Sequence[Trial], job: Job) -> None:
+    """Every number once, from trial 0 on, and no config twice but in finals."""
+    for task in job.tasks:
+        mine = [t for t in trials if t.task.workload == task.workload.key]
+        assert sorted(t.number for t in mine) == list(range(len(mine)))
+        assert mine[0].number == 0
+        configs = Counter(canonical(t.config) for t in mine if t.origin != "final")
+        assert max(configs.values()) == 1
+
+
+def canonical(config: Config) -> str:
+    return json.dumps(dict(config), sort_keys=True)
+
+
+def test_a_job_runs_to_its_end_and_promotes_the_best(farm: Farm) -> None:
+    farm.start_worker()
+    with farm.client() as client:
+        job = client.submit_job(new_job(80))
+        finish(farm.start_tuner())
+        assert client.job(job.id).state is JobState.SUCCEEDED
+        trials = trials_of(client, job)
+        assert_complete(trials, job)
+        candidates = [t for t in trials if t.origin != "final"]
+        assert len(candidates) == 80
+        assert {t.origin for t in candidates} == {"default", "model", "droplet", "random", "hint"}
+        assert any(not t.ok for t in candidates)  # a tenth of the configs fails here
+        for task in job.tasks:
+            mine = [t for t in candidates if t.task.workload == task.workload.key]
+            assert len(mine) >= 16
+            key = BestKey(task.workload.key, job.target, "simulated")
+            best = client.best([key])[key][0].best
+            assert best.promoted
+            text = task.workload.text
+            assert true_s(best.trial, text) < 0.75 * true_s(mine[0], text)
+            assert true_s(best.trial, text) <= 1.01 * min(true_s(t, text) for t in mine if t.ok)
+        assert all(lease.client == "" for lease in client.leases())
+
+
+def test_a_killed_tuner_is_followed_by_another(farm: Farm) -> None:
+    farm.start_worker("sim -failures=10 -trial-ms=20")
+    with farm.client() as client:
+        job = client.submit_job(new_job(90, target="sim -failures=10 -trial-ms=20"))
+        for measured in (10, 40):
+            tuner = farm.start_tuner()
+            wait_until(lambda: len(trials_of(client, job)) >= measured)  # noqa: B023
+            os.kill(tuner.pid, signal.SIGKILL)
+            tuner.wait()
+        before = len(trials_of(client, job))
+        assert 40 <= before < 90
+        finish(farm.start_tuner())
+        trials = trials_of(client, job)
+        assert_complete(trials, job)
+        assert sum(t.origin != "final" for t in trials) == 90
+        assert client.job(job.id).state is JobState.SUCCEEDED
+        assert not client.pending(job.id)
+
+
+def test_a_worker_and_a_tracker_may_die(farm: Farm) -> None:
+    target = "sim -failures=0 -trial-ms=20"
+    tracker, worker = farm.processes[0], farm.start_worker(target)
+    with farm.client() as client:
+        job = client.submit_job(new_job(60, target=target))
+        tuner = farm.start_tuner()
+        wait_until(lambda: len(trials_of(client, job)) >= 10)
+        worker.kill()
+        worker = farm.start_worker(target)
+        wait_until(lambda: len(trials_of(client, job)) >= 25)
+        tracker.kill()
+        tracker.wait()
+        farm.start_tracker()
+    finish(tuner)
+    with farm.client() as client:
+        trials = trials_of(client, job)
+        assert_complete(trials, job)
+        assert sum(t.origin != "final" for t in trials) == 60
+        assert client.job(job.id).state is JobState.SUCCEEDED
+
+
+def test_sigterm_puts_the_job_back(farm: Farm) -> None:
+    farm.start_worker("sim -trial-ms=50")
+    with farm.client() as client:
+        job = client.submit_job(new_job(500, target="sim -trial-ms=50"))
+        tuner = farm.start_tuner()
+        wait_until(lambda: len(trials_of(client, job)) >= 3)
+        tuner.terminate()
+        finish(tuner, 15)
+        assert client.job(job.id).state is JobState.QUEUED
+        assert not client.leases()
+
+
+def test_a_cancelled_job_is_left(farm: Farm) -> None:
+    farm.start_worker("sim -trial-ms=50")
+    with farm.client() as client:
+        job = client.submit_job(new_job(500, target="sim -trial-ms=50"))
+        tuner = farm.start_tuner()
+        wait_until(lambda: len(trials_of(client, job)) >= 3)
+        client.cancel(job.id, "no longer wanted")
+        finish(tuner, 15)
+        assert client.job(job.id).state is JobState.CANCELLED
+
+
+def test_earlier_trials_count_and_are_not_repeated(farm: Farm) -> None:
+    farm.start_worker()
+    with farm.client() as client:
+        first = client.submit_job(new_job(50, [(8, 8)]))
+        finish(farm.start_tuner())
+        again = client.submit_job(new_job(50, [(8, 8)]))
+        finish(farm.start_tuner())
+        assert client.job(again.id).state is JobState.SUCCEEDED
+        assert trials_of(client, again) == []
+        more = client.submit_job(new_job(70, [(8, 8)]))
+        finish(farm.start_tuner())
+        known = [canonical(t.config) for t in trials_of(client, first) if t.origin != "final"]
+        news = [t for t in trials_of(client, more) if t.origin != "final"]
+        assert len(news) == 20
+        assert not {canonical(t.config) for t in news if t.number} & set(known)
+
+
+def test_another_task_starts_from_what_similar_ones_taught(farm: Farm) -> None:
+    farm.start_worker()
+    with farm.client() as client:
+        client.submit_job(new_job(60, [(8, 8)]))
+        finish(farm.start_tuner())
+        job = client.submit_job(new_job(12, [(8, 4)]))
+        finish(farm.start_tuner())
+        assert "hint" in {t.origin for t in trials_of(client, job)}
+
+
+def test_tasks_that_always_fail_stop_early_with_the_cause(farm: Farm) -> None:
+    farm.start_worker("sim -failures=0")
+    with farm.client() as client:
+        # Each dimension of 666 makes the test's sketch add the knob by which the device fails.
+        job = new_job(200, [(666, 2), (4, 4)], target="sim -failures=0")
+        job = client.submit_job(job)
+        finish(farm.start_tuner())
+        done = client.job(job.id)
+        assert done.state is JobState.SUCCEEDED
+        assert done.message.startswith("1 of 2 tasks have no time: the first 1")
+        assert "wrong answer: simulated wrong answer" in done.message
+        failed = [t for t in trials_of(client, job) if not t.ok]
+        assert 16 <= len(failed) <= 24
+        doomed = client.submit_job(new_job(50, [(666, 2)], target="sim -failures=0"))
+        finish(farm.start_tuner())
+        assert client.job(doomed.id).state is JobState.FAILED
+
+
+def test_a_wall_clock_budget_ends_the_job(farm: Farm) -> None:
+    target = "sim -failures=0 -trial-ms=10"
+    farm.start_worker(target)
+    with farm.client() as client:
+        made = new_job(100_000, target=target)
+        job = client.submit_job(
+            Job("", made.target, made.tasks, Budget(100_000, seconds=3.0), {"patience": "0"})
+        )
+        start = time.monotonic()
+        finish(farm.start_tuner())
+        assert time.monotonic() - start < 15
+        assert client.job(job.id).state is JobState.SUCCEEDED
+        assert any(t.origin == "final" for t in trials_of(client, job))
+
+
+def test_what_the_job_says_wrong_fails_it_in_one_sentence(farm: Farm) -> None:
+    farm.start_worker()
+    with farm.client() as client:
+        for options, sentence in (
+            ({"strategy": "anneal"}, "no search strategy 'anneal'"),
+            ({"patience": "long"}, "job option patience is 'long'; write a whole number"),
+        ):
+            job = client.submit_job(new_job(10, **options))
+            finish(farm.start_tuner())
+            done = client.job(job.id)
+            assert done.state is JobState.FAILED
+            assert done.message.startswith(sentence)
+        broken = WorkloadRecord(hashlib.sha256(b"{").hexdigest(), "{", "broken")
+        job = client.submit_job(Job("", TARGET, (JobTask(broken),), Budget(5)))
+        finish(farm.start_tuner())
+        assert client.job(job.id).message == "the workload is not JSON"
+
+
+def test_without_a_tracker_it_says_so(tmp_path: Path) -> None:
+    code = """
+from tunefarm.proto.errors import TrackerUnavailable
+from tunefarm.tuner.execute import run_tuner
+from tunefarm.tuner.options import TunerOptions
+try:
+    run_tuner(TunerOptions(tracker="127.0.0.1:1", once=True))
+except TrackerUnavailable as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout == ("no tracker answers at 127.0.0.1:1; start one with `tunefarm tracker`\n")

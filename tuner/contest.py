@@ -1,0 +1,169 @@
+"""The finals of a job: paired measurements, verdicts, and promotion of each task's best."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tunefarm.db.records import (
+    Best,
+    BestKey,
+    Final,
+    Match,
+    Promotion,
+    Trial,
+    Verdict,
+)
+from tunefarm.tuner.finals import DEFAULT_NOISE, Outcome, decide
+from tunefarm.tuner.measuring import Bench
+from tunefarm.tuner.tasks import TaskRun, plain, trial_key
+
+if TYPE_CHECKING:
+    from tunefarm.proto.client import FarmClient
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Contest:
+    """One task's final. ``entrants`` are stored trials: challengers, then incumbent and default."""
+
+    task: TaskRun
+    key: BestKey
+    challengers: list[Trial]
+    incumbent: Trial | None
+    default: Trial | None
+
+    @property
+    def entrants(self) -> list[Trial]:
+        fixed = [t for t in (self.incumbent, self.default) if t is not None]
+        return [*self.challengers, *_distinct(fixed)]
+
+    def place(self, trial: Trial | None) -> int | None:
+        """The row of a trial's config among the entrants."""
+        if trial is None:
+            return None
+        return [plain(t.config) for t in self.entrants].index(plain(trial.config))
+
+
+def hold_finals(client: FarmClient, bench: Bench, tasks: Sequence[TaskRun], finalists: int) -> None:
+    """Decide every task that has something to decide, and promote the winners.
+
+    A final whose first config fails is held again without it.
+    """
+    waiting = _contests(client, bench, tasks, finalists)
+    while waiting:
+        for contest in [c for c in waiting if len(c.entrants) == 1]:
+            _settle_alone(client, contest)
+        held = {contest.task.key: contest for contest in waiting if len(contest.entrants) > 1}
+        requests = [c.task.final_request([t.config for t in c.entrants]) for c in held.values()]
+        waiting = []
+        for trial in bench.measure(requests, lambda _: None):
+            contest = held[trial.task]
+            contest.task.absorb([trial])
+            if any(trial.paired_times_s):
+                _settle(client, contest, trial, bench.device.noise or DEFAULT_NOISE)
+            else:
+                waiting += _without(contest, contest.entrants[0])
+
+
+def _contests(
+    client: FarmClient, bench: Bench, tasks: Sequence[TaskRun], finalists: int
+) -> list[Contest]:
+    model = bench.device.model
+    keys = {t.key: BestKey(t.key.workload, t.key.target, model) for t in tasks}
+    known = client.best(keys.values())
+    contests = []
+    for task in tasks:
+        key = keys[task.key]
+        standing = [f.best for f in known.get(key, ()) if f.match is Match.EXACT]
+        incumbent = _incumbent(task, standing)
+        if incumbent is not None and not task.trials:
+            continue  # nothing was measured here: the standing best is the outcome of its job
+        default = task.default_trial if task.default_trial and task.default_trial.ok else None
+        taken = {plain(t.config) for t in (incumbent, default) if t is not None}
+        challengers = [
+            t
+            for t in task.candidates(model, finalists + len(taken))
+            if plain(t.config) not in taken and _promising(t, default)
+        ][:finalists]
+        contest = Contest(task, key, challengers, incumbent, default)
+        if contest.entrants:
+            contests.append(contest)
+    return contests
+
+
+def _incumbent(task: TaskRun, standing: Sequence[Best]) -> Trial | None:
+    """The promoted trial of the key whose config the present space still has."""
+    for best in standing:
+        if best.promoted and task.fits(best.trial.config):
+            return best.trial
+    return None
+
+
+def _promising(trial: Trial, default: Trial | None) -> bool:
+    """A config that was seen slower than the default need not be timed again."""
+    return default is None or trial.median_s < default.median_s
+
+
+def _distinct(trials: Sequence[Trial]) -> list[Trial]:
+    return list({plain(t.config): t for t in trials}.values())
+
+
+def _without(contest: Contest, failed: Trial) -> list[Contest]:
+    """The contest without an entrant that gave no time; none if nobody is left."""
+    config = plain(failed.config)
+    if contest.incumbent is not None and plain(contest.incumbent.config) == config:
+        contest.incumbent = None
+    if contest.default is not None and plain(contest.default.config) == config:
+        contest.default = None
+    contest.challengers = [t for t in contest.challengers if plain(t.config) != config]
+    return [contest] if contest.entrants else []
+
+
+def _settle_alone(client: FarmClient, contest: Contest) -> None:
+    """Only one config has a time: the default takes an empty key, an incumbent stands."""
+    (only,) = contest.entrants
+    if contest.incumbent is None:
+        verdict = Verdict.SAME if only is contest.default else Verdict.BETTER
+        over_default = 1.0 if only is contest.default else None
+        final = Final(contest.key, trial_key(only), None, verdict, None, over_default)
+        _report(contest, client.promote(final), final)
+
+
+def _settle(client: FarmClient, contest: Contest, trial: Trial, noise: float) -> None:
+    """Decide from the paired times, and store the verdict."""
+    default, incumbent = contest.place(contest.default), contest.place(contest.incumbent)
+    outcome = decide(trial.paired_times_s, default, incumbent, noise)
+    final = Final(
+        contest.key,
+        trial_key(_stored(contest, outcome, trial)),
+        None if contest.incumbent is None else trial_key(contest.incumbent),
+        outcome.verdict,
+        outcome.speedup,
+        outcome.over_default,
+    )
+    _report(contest, client.promote(final), final)
+
+
+def _stored(contest: Contest, outcome: Outcome, trial: Trial) -> Trial:
+    """The stored trial that stands for the challenger.
+
+    The default is trial 0; the first entrant is the final itself, whose fresh times owe nothing to
+    having been chosen for being low.
+    """
+    entrant = contest.entrants[outcome.challenger]
+    return trial if outcome.challenger == 0 and entrant is not contest.default else entrant
+
+
+def _report(contest: Contest, promotion: Promotion, final: Final) -> None:
+    _log.info(
+        "task=%s final: trial %d is %s (%.3fx over the default)%s",
+        contest.task.key.workload[:8],
+        final.challenger.number,
+        final.verdict,
+        final.speedup_over_default or float("nan"),
+        ", promoted" if promotion.promoted else "",
+    )

@@ -1,0 +1,117 @@
+"""The tuner process: claims jobs from the tracker and runs them to their end."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from tunefarm.compiler.errors import TunefarmError
+from tunefarm.db.records import Job, JobState
+from tunefarm.tuner.options import TunerOptions
+
+if TYPE_CHECKING:
+    from tunefarm.proto.client import FarmClient
+
+_log = logging.getLogger(__name__)
+_POLL_S = 5.0
+_PAUSE_S = 1.0
+
+
+def run_tuner(options: TunerOptions) -> None:
+    """Run jobs until SIGTERM or SIGINT; with ``once``, until one job is over.
+
+    A job under way goes back into the queue when the tuner is stopped. Raises TrackerUnavailable
+    if no tracker ever answered, and TokenRefused, InvalidRequest or NotFound (the job named).
+    """
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+    stopped = threading.Event()
+    with _signals(stopped.set), _connect(options) as client:
+        info = client.info()
+        _log.info("tuner %s of tracker %s (%s)", options.identity, client.address, info.version)
+        while not stopped.is_set():
+            job = _claim(client, options, stopped)
+            if job is not None:
+                over = run_job(client, job, options, stopped)
+                if over and options.once:
+                    return
+
+
+def run_job(client: FarmClient, job: Job, options: TunerOptions, stopped: threading.Event) -> bool:
+    """Run a claimed job; True if it is over, False if it went back into the queue.
+
+    What a user can cause ends the job as failed, with the sentence; what is our own fault does
+    too, and is raised.
+    """
+    from tunefarm.proto.errors import ClaimLost
+    from tunefarm.tuner.running import JobRun, Stopped
+
+    _log.info(
+        "job %s: %d tasks, %d trials on %s", job.id, len(job.tasks), job.budget.trials, job.target
+    )
+    with client.keep_job(job) as claim:
+        try:
+            state, message = JobRun(client, job, options, claim, stopped).run()
+        except ClaimLost as lost:
+            _log.warning("job %s: %s", job.id, lost)
+            return True
+        except Stopped:
+            client.release_job(job)
+            _log.info("job %s: back in the queue", job.id)
+            return False
+        except TunefarmError as error:
+            state, message = JobState.FAILED, str(error)
+        except Exception as error:
+            client.finish_job(job, JobState.FAILED, f"the tuner failed: {error!r}")
+            raise
+        return _finish(client, job, state, message)
+
+
+def _finish(client: FarmClient, job: Job, state: JobState, message: str) -> bool:
+    from tunefarm.proto.errors import ClaimLost
+
+    try:
+        client.finish_job(job, state, message)
+    except ClaimLost as lost:
+        _log.warning("job %s: %s", job.id, lost)
+    _log.info("job %s: %s %s", job.id, state, message)
+    return True
+
+
+def _claim(client: FarmClient, options: TunerOptions, stopped: threading.Event) -> Job | None:
+    """The next job, or None if there is none now or the tracker is away."""
+    from tunefarm.proto.errors import TrackerUnavailable
+
+    try:
+        return client.claim_job(tuner=options.identity, job=options.job, wait_s=_POLL_S)
+    except TrackerUnavailable as error:
+        _log.warning("%s", error)
+        stopped.wait(_PAUSE_S)
+        return None
+
+
+def _connect(options: TunerOptions) -> FarmClient:
+    from tunefarm.proto.client import FarmClient
+
+    if options.rendezvous is not None:
+        return FarmClient.from_rendezvous(options.rendezvous)
+    return FarmClient(options.tracker, options.token)
+
+
+@contextmanager
+def _signals(stop: Callable[[], None]) -> Iterator[None]:
+    """Call ``stop`` on SIGTERM and SIGINT; does nothing outside the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.signal(number, lambda *_: stop()) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)

@@ -1,0 +1,175 @@
+"""A job's hold on a device: leases that are renewed and replaced, trials sent and collected."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from tunefarm.db.records import (
+    Device,
+    DeviceRequest,
+    Job,
+    Lease,
+    Trial,
+    TrialKey,
+    TrialRequest,
+)
+
+if TYPE_CHECKING:
+    from tunefarm.proto.client import FarmClient
+    from tunefarm.proto.keepalive import Keepalive
+
+_log = logging.getLogger(__name__)
+_WAIT_S = 1.0
+_TELL_EVERY_S = 30.0
+_LIMIT = 1000
+
+
+class Stopped(Exception):
+    """The tuner was asked to stop."""
+
+
+class Bench:
+    """One leased device at a time for a job; a lost lease is replaced by another of its model.
+
+    ``claim`` is the job's keepalive. All methods raise Stopped when the tuner is asked to stop and
+    ClaimLost when the job is no longer ours.
+    """
+
+    def __init__(
+        self,
+        client: FarmClient,
+        job: Job,
+        tuner: str,
+        device_model: str,
+        claim: Keepalive[Job],
+        stopped: threading.Event,
+    ) -> None:
+        self._client = client
+        self._job = job
+        self._tuner = tuner
+        self._model = device_model
+        self._claim = claim
+        self._stopped = stopped
+        self._lease: Keepalive[Lease] | None = None
+        self._cursor = 0
+        self.device = Device("", "", device_model, job.target, "")
+
+    def close(self) -> None:
+        """Give the device back; trials under way wait for the job's next lease."""
+        from tunefarm.proto.errors import FarmError
+
+        if self._lease is None:
+            return
+        self._lease.close()
+        try:
+            self._client.release(self._lease.latest)
+        except FarmError as error:
+            _log.info("lease %s: %s", self._lease.latest.id, error)
+        self._lease = None
+
+    def acquire(self) -> None:
+        """Wait for a device that serves the job's target; nothing if one is held."""
+        if self._lease is not None and not self._lease.lost.is_set():
+            return
+        if self._lease is not None:
+            self._lease.close()
+            self._lease = None
+        request = DeviceRequest(self._job.target, self._model, priority=self._job.priority)
+        lease = self._wait_for(request)
+        self._lease = self._client.keep_lease(lease)
+        found = {device.id: device for device in self._client.devices()}
+        self.device = found[lease.device]
+        self._model = self.device.model
+        _log.info("job %s: measuring on %s (%s)", self._job.id, lease.device, self._model)
+
+    def _wait_for(self, request: DeviceRequest) -> Lease:
+        request_id = uuid.uuid4().hex
+        told = time.monotonic()
+        while True:
+            self._check()
+            lease = self._client.acquire(
+                request,
+                client=self._tuner,
+                job=self._job,
+                request_id=request_id,
+                wait_s=_WAIT_S,
+            )
+            if lease is not None:
+                return lease
+            if time.monotonic() - told > _TELL_EVERY_S:
+                told = time.monotonic()
+                wanted = f"{request.target} {request.device_model}".strip()
+                _log.warning("job %s: waiting for a device of %s", self._job.id, wanted)
+
+    def stored(self) -> list[Trial]:
+        """All trials of the job that are stored and were not collected before."""
+        trials: list[Trial] = []
+        while True:
+            found = self._client.collect(self._job.id, self._cursor, limit=_LIMIT)
+            self._cursor = found.cursor
+            trials += found.trials
+            if len(found.trials) < _LIMIT:
+                return trials
+
+    def pending(self) -> tuple[TrialRequest, ...]:
+        """Candidates that this job submitted and that have no result."""
+        return self._client.pending(self._job.id)
+
+    def measure(
+        self, requests: Sequence[TrialRequest], each: Callable[[Sequence[Trial]], None]
+    ) -> list[Trial]:
+        """Submit candidates and wait for all; ``each`` sees results as they come."""
+        self._submit(requests)
+        return self.wait_for(requests, each)
+
+    def wait_for(
+        self, requests: Sequence[TrialRequest], each: Callable[[Sequence[Trial]], None]
+    ) -> list[Trial]:
+        """The results of submitted candidates, over any number of lost leases."""
+        missing = {_key(request): request for request in requests}
+        finished: list[Trial] = []
+        while missing:
+            self._check()
+            self.acquire()
+            found = self._client.collect(self._job.id, self._cursor, wait_s=_WAIT_S, limit=_LIMIT)
+            self._cursor = found.cursor
+            news = [t for t in found.trials if missing.pop(_trial_key(t), None) is not None]
+            if news:
+                finished += news
+                each(news)
+            elif missing and not found.pending and not found.trials:
+                self._submit(list(missing.values()))
+        return finished
+
+    def _submit(self, requests: Iterable[TrialRequest]) -> None:
+        from tunefarm.proto.errors import LeaseLost
+
+        while True:
+            self._check()
+            self.acquire()
+            assert self._lease is not None
+            try:
+                self._client.submit(self._lease.latest, list(requests))
+                return
+            except LeaseLost as lost:
+                _log.warning("job %s: %s", self._job.id, lost)
+                self._lease.close()
+                self._lease = None
+
+    def _check(self) -> None:
+        if self._stopped.is_set():
+            raise Stopped
+        self._claim.check()
+
+
+def _key(request: TrialRequest) -> TrialKey:
+    return TrialKey(request.job, request.task, request.number)
+
+
+def _trial_key(trial: Trial) -> TrialKey:
+    return TrialKey(trial.job, trial.task, trial.number)

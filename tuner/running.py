@@ -1,0 +1,239 @@
+"""One job from its claim to its end: defaults, rounds, finals; resumable at any point.
+
+Everything that matters is in the database: a tuner that takes over reads the job's trials, waits
+for those under way, and goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, TypeVar
+
+from tunefarm.compiler.errors import TunefarmError
+from tunefarm.compiler.space import config_space
+from tunefarm.compiler.space.config import ConfigSpace
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.workload import Workload
+from tunefarm.db.records import Job, JobState, TaskKey, Trial, TrialRequest
+from tunefarm.tuner.contest import hold_finals
+from tunefarm.tuner.measuring import Bench, Stopped
+from tunefarm.tuner.options import JobOptions, TunerOptions
+from tunefarm.tuner.scheduler import SchedulerOptions, next_task, round_size
+from tunefarm.tuner.tasks import FINAL, TaskRun
+from tunefarm.tuner.warm_start import Past, past_tasks
+
+if TYPE_CHECKING:
+    from tunefarm.proto.client import FarmClient
+    from tunefarm.proto.keepalive import Keepalive
+
+__all__ = ["JobRun", "Stopped", "active_seconds"]
+
+_log = logging.getLogger(__name__)
+_HISTORY_TRIALS = 4000
+_PAGE = 1000
+_IDLE_S = 30.0
+_FINAL_S = 1.0
+
+_Item = TypeVar("_Item", Trial, TrialRequest)
+
+
+class JobRun:
+    """A claimed job. ``run`` returns its final state and a message."""
+
+    def __init__(
+        self,
+        client: FarmClient,
+        job: Job,
+        options: TunerOptions,
+        claim: Keepalive[Job],
+        stopped: threading.Event,
+    ) -> None:
+        self._client = client
+        self._job = job
+        self._tuner = options
+        self._options = JobOptions.of(job.options)
+        self._target = Target(job.target)
+        self._tasks = [TaskRun(job.id, t, self._target, self._options) for t in job.tasks]
+        self._by_key = {task.key: task for task in self._tasks}
+        model = self._options.device_model
+        self._bench = Bench(client, job, options.identity, model, claim, stopped)
+        self._past: tuple[Past, ...] = ()
+        self._deadline = float("inf")
+
+    def run(self) -> tuple[JobState, str]:
+        """Measure until the budget is spent or no task is open, then hold the finals."""
+        try:
+            self._bench.acquire()
+            self._take_over()
+            self._measure_defaults()
+            while self._round():
+                pass
+            hold_finals(self._client, self._bench, self._tasks, self._options.finalists)
+            return self._verdict()
+        finally:
+            self._bench.close()
+
+    # --- what is known at the start -------------------------------------------------------------
+
+    def _take_over(self) -> None:
+        stored = self._bench.stored()
+        by_task: dict[TaskKey, list[Trial]] = defaultdict(list)
+        for trial in stored:
+            by_task[trial.task].append(trial)
+        earlier = self._earlier_trials()
+        if self._options.warm_start:
+            self._past = self._history()
+        for task in self._tasks:
+            task.begin(by_task[task.key], earlier[task.key], self._past_of, self._tuner.threads)
+        if self._job.budget.seconds is not None:
+            spent_s = active_seconds([t.created_at for t in stored])
+            self._deadline = time.monotonic() + self._job.budget.seconds - spent_s
+        pending = self._bench.pending()
+        if pending:
+            _log.info("job %s: %d trials are under way", self._job.id, len(pending))
+            for task, requests in self._grouped(pending):
+                task.expect(requests)
+            self._bench.wait_for(pending, self._absorb)
+
+    def _earlier_trials(self) -> dict[TaskKey, list[Trial]]:
+        """Trials of the same tasks on the same device model in other jobs."""
+        found: dict[TaskKey, list[Trial]] = defaultdict(list)
+        keys = [task.key.workload for task in self._tasks]
+        for trial in self._pages(keys, limit=None):
+            if trial.origin != FINAL and trial.device_model in (self._bench.device.model, ""):
+                found[trial.task].append(trial)
+        return found
+
+    def _history(self) -> tuple[Past, ...]:
+        """Past tasks of the same target other than this job's, for samples and hints."""
+        own = {task.key.workload for task in self._tasks}
+        texts: dict[str, str] = {}
+        trials = [
+            t
+            for t in self._pages([], _HISTORY_TRIALS, texts)
+            if t.task.workload not in own and t.origin != FINAL
+        ]
+        return past_tasks(trials, lambda key: _space_of(texts.get(key, ""), self._target))
+
+    def _pages(
+        self, workloads: Sequence[str], limit: int | None, texts: dict[str, str] | None = None
+    ) -> Iterable[Trial]:
+        """Stored trials of other jobs on this target, newest first."""
+        cursor, count = 0, 0
+        while limit is None or count < limit:
+            page = self._client.history(self._target.text, cursor, workloads=workloads, limit=_PAGE)
+            cursor, count = page.cursor, count + len(page.trials)
+            if texts is not None:
+                texts.update(page.workloads)
+            yield from (t for t in page.trials if t.job != self._job.id)
+            if not page.more:
+                return
+
+    def _past_of(self, task: TaskRun) -> Sequence[Past]:
+        """What other tasks teach: those of the database, and of this job so far."""
+        if not self._options.warm_start:
+            return ()
+        others = (t for t in self._tasks if t is not task and t.best_s < float("inf"))
+        return (*self._past, *(t.as_past() for t in others))
+
+    # --- measuring ------------------------------------------------------------------------------
+
+    def _measure_defaults(self) -> None:
+        """Trial 0 of every task that lacks it, the most important tasks first."""
+        lacking = [t for t in self._tasks if t.default_trial is None]
+        lacking.sort(key=lambda t: -t.state.weight * t.state.flops)
+        if self._left() <= 0:
+            lacking = [t for t in lacking if not t.earlier]
+        if lacking:
+            self._bench.measure([t.default_request() for t in lacking], self._absorb)
+
+    def _round(self) -> bool:
+        """Measure the next candidates of one task; False when nothing is left to do."""
+        left = self._left()
+        if left <= 0 or time.monotonic() > self._deadline - self._final_s():
+            return False
+        first = min(self._options.first_trials, max(1, left // len(self._tasks)))
+        options = SchedulerOptions(first, self._options.patience)
+        index = next_task([task.state for task in self._tasks], options)
+        if index is None:
+            return False
+        task = self._tasks[index]
+        started = time.monotonic()
+        requests = task.propose(round_size(task.state.trials, left))
+        proposed = time.monotonic()
+        if requests:
+            self._bench.measure(requests, self._absorb)
+            self._tell(task, len(requests), proposed - started, time.monotonic() - proposed)
+        return True
+
+    def _absorb(self, trials: Sequence[Trial]) -> None:
+        for task, news in self._grouped(trials):
+            task.absorb(news)
+
+    def _grouped(self, items: Iterable[_Item]) -> list[tuple[TaskRun, list[_Item]]]:
+        groups: dict[TaskKey, list[_Item]] = defaultdict(list)
+        for item in items:
+            groups[item.task].append(item)
+        return [(self._by_key[key], group) for key, group in groups.items()]
+
+    def _left(self) -> int:
+        return self._job.budget.trials - sum(task.counted for task in self._tasks)
+
+    def _final_s(self) -> float:
+        """Seconds to keep for the finals, a fifth of the budget at most."""
+        if self._job.budget.seconds is None:
+            return 0.0
+        return min(_FINAL_S * len(self._tasks), self._job.budget.seconds / 5)
+
+    def _tell(self, task: TaskRun, count: int, proposed_s: float, measured_s: float) -> None:
+        _log.info(
+            "job=%s task=%s trials=%d round=%d best_us=%.3g propose_s=%.2f measure_s=%.2f left=%d",
+            self._job.id[:8],
+            task.key.workload[:8],
+            task.state.trials,
+            count,
+            task.best_s * 1e6,
+            proposed_s,
+            measured_s,
+            self._left(),
+        )
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def _verdict(self) -> tuple[JobState, str]:
+        """Failed if no task has a time; else succeeded, with the causes of those that have none."""
+        dead = [t for t in self._tasks if t.best_s == float("inf")]
+        if not dead:
+            return JobState.SUCCEEDED, ""
+        causes = dict.fromkeys(t.state.stopped or _first_failure(t) for t in dead)
+        message = f"{len(dead)} of {len(self._tasks)} tasks have no time: {'; '.join(causes)}"
+        state = JobState.FAILED if len(dead) == len(self._tasks) else JobState.SUCCEEDED
+        return state, message
+
+
+def active_seconds(created_at: Iterable[float]) -> float:
+    """Seconds in which trials were stored, pauses of more than half a minute left out."""
+    times = sorted(t for t in created_at if t > 0)
+    return sum(min(b - a, _IDLE_S) for a, b in pairwise(times))
+
+
+def _first_failure(task: TaskRun) -> str:
+    for trial in task.trials.values():
+        if trial.error is not None:
+            return f"{trial.error.value.replace('_', ' ')}: {trial.message}"
+    return "nothing was measured"
+
+
+def _space_of(text: str, target: Target) -> ConfigSpace | None:
+    """The present space of a stored workload, None if this version cannot build it."""
+    if not text:
+        return None
+    try:
+        return config_space(Workload.from_text(text), target)
+    except TunefarmError:
+        return None

@@ -1,0 +1,214 @@
+"""One task of a running job: its space and search, what it has submitted and what came back."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.space import config_space
+from tunefarm.compiler.space.config import ConfigSpace, Population
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.workload import Workload
+from tunefarm.db.records import Config, JobTask, TaskKey, Trial, TrialKey, TrialRequest
+from tunefarm.tuner.cost_model import Samples
+from tunefarm.tuner.finals import finalists
+from tunefarm.tuner.options import JobOptions
+from tunefarm.tuner.scheduler import TaskState
+from tunefarm.tuner.search import Guidance, Ledger, Search, make_search
+from tunefarm.tuner.warm_start import (
+    ENVIRONMENT_ERRORS,
+    Past,
+    hints,
+    measured,
+    samples_of,
+    similar,
+)
+
+FINAL = "final"
+"""Origin of a trial that is a paired final: no candidate of the search, outside the budget."""
+
+
+@dataclass(slots=True)
+class TaskRun:
+    """The state of one task. ``earlier`` are successful and failed trials of other jobs."""
+
+    job: str
+    task: JobTask
+    target: Target
+    options: JobOptions
+    key: TaskKey = field(init=False)
+    space: ConfigSpace = field(init=False)
+    state: TaskState = field(init=False)
+    ledger: Ledger = field(init=False)
+    search: Search = field(init=False)
+    trials: dict[int, Trial] = field(init=False, default_factory=dict)
+    earlier: list[Trial] = field(init=False, default_factory=list)
+    _next: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        workload = Workload.from_text(self.task.workload.text)
+        self.key = TaskKey(self.task.workload.key, self.target.text)
+        self.space = config_space(workload, self.target)
+        family = ",".join(sorted(s.sketch for s in self.space.sketches))
+        self.state = TaskState(float(self.task.weight), float(workload.flops), family)
+
+    def begin(
+        self,
+        trials: Iterable[Trial],
+        earlier: Iterable[Trial],
+        past: Callable[[TaskRun], Sequence[Past]],
+        threads: int,
+    ) -> None:
+        """Take over what is known: this job's trials so far, and other jobs' trials of the task.
+
+        ``past`` gives, at any time, what other tasks have taught.
+        """
+        self.trials = {t.number: t for t in trials}
+        self.earlier = list(earlier)
+        self._next = 1 + max(self.trials, default=0)
+        known = [t for t in (*self.earlier, *self.trials.values()) if t.origin != FINAL]
+        rows, seconds = measured(self.space, known)
+        number = zlib.crc32(self.key.workload.encode())
+        rng = np.random.default_rng([self.options.seed, number, len(known)])
+        self.ledger = Ledger(self.space, self.target, rng)
+        self.ledger.record(rows, seconds)
+        if known:
+            self.state.record([t.median_s for t in known], failures_of(known))
+        guidance = Guidance(
+            self.options.model,
+            self.options.seed,
+            threads,
+            transfer=lambda: self._transfer(past(self)),
+            hints=lambda: hints(self.space, similar(self.space, past(self), self.target)),
+        )
+        self.search = make_search(self.options.strategy, self.ledger, guidance)
+
+    def _transfer(self, past: Sequence[Past]) -> tuple[Samples, ...]:
+        near = similar(self.space, past, self.target)
+        return tuple(samples_of(p, self.target) for p in near)
+
+    @property
+    def default_trial(self) -> Trial | None:
+        return self.trials.get(0)
+
+    @property
+    def counted(self) -> int:
+        """Trials that count against the job's budget, those of earlier jobs included."""
+        return len(self.earlier) + sum(t.origin != FINAL for t in self.trials.values())
+
+    @property
+    def best_s(self) -> float:
+        return self.ledger.best_seconds
+
+    def as_past(self) -> Past:
+        """What this task can teach others."""
+        return Past(self.key.workload, self.space, self.ledger.rows, self.ledger.seconds)
+
+    def default_request(self) -> TrialRequest:
+        """Trial 0: the default config."""
+        self.ledger.claim(self.space.encode(self.space.default)[None, :])
+        return self._request(0, self.space.default, "default")
+
+    def propose(self, count: int) -> list[TrialRequest]:
+        """The next candidates; none marks the task as exhausted."""
+        proposal = self.search.propose(count)
+        self.state.exhausted = len(proposal) == 0
+        predicted = [None] * len(proposal) if proposal.predicted is None else proposal.predicted
+        requests = []
+        for row, origin, score in zip(proposal.rows, proposal.origins, predicted, strict=True):
+            config = self.space.decode(row)
+            number = self.take_number()
+            score = None if score is None else float(score)
+            requests.append(self._request(number, config, origin, score))
+        return requests
+
+    def final_request(self, configs: Sequence[Config]) -> TrialRequest:
+        """A paired final of ``configs``, timed interleaved."""
+        request = self._request(self.take_number(), configs[0], FINAL)
+        return TrialRequest(
+            request.job, request.task, request.number, request.config, request.workload_text,
+            origin=FINAL, against=tuple(configs[1:]),
+        )  # fmt: skip
+
+    def expect(self, requests: Iterable[TrialRequest]) -> None:
+        """Mark candidates as under way that an earlier process of this job submitted."""
+        for request in requests:
+            self._next = max(self._next, request.number + 1)
+            row = self._row(request.config)
+            if row is not None:
+                self.ledger.claim(row)
+
+    def absorb(self, trials: Sequence[Trial]) -> None:
+        """Learn from finished trials; finals only enter the books."""
+        self.trials.update((t.number, t) for t in trials)
+        news = [t for t in trials if t.origin != FINAL]
+        for trial in news:
+            row = self._row(trial.config)
+            if row is not None and trial.error in ENVIRONMENT_ERRORS:
+                self.search.forget(row)
+        rows, seconds = measured(self.space, news)
+        if len(rows):
+            self.search.observe(rows, seconds)
+        if news:
+            self.state.record([t.median_s for t in news], failures_of(news))
+
+    def take_number(self) -> int:
+        self._next += 1
+        return self._next - 1
+
+    def candidates(self, device_model: str, count: int) -> list[Trial]:
+        """The fastest trials on this device model with distinct configs, fastest first."""
+        known = [
+            t
+            for t in (*self.trials.values(), *self.earlier)
+            if t.ok and t.device_model == device_model and self._row(t.config) is not None
+        ]
+        chosen = finalists([t.median_s for t in known], [plain(t.config) for t in known], count)
+        return [known[i] for i in chosen]
+
+    def fits(self, config: Config) -> bool:
+        """Whether a config of a record is one of the present space."""
+        return self._row(config) is not None
+
+    def _row(self, config: Config) -> Population | None:
+        try:
+            return self.space.encode(config)[None, :]
+        except ScheduleError:
+            return None
+
+    def _request(
+        self, number: int, config: Config, origin: str, predicted: float | None = None
+    ) -> TrialRequest:
+        best_s = self.best_s
+        return TrialRequest(
+            job=self.job,
+            task=self.key,
+            number=number,
+            config=config,
+            workload_text=self.task.workload.text,
+            predicted=predicted,
+            origin=origin,
+            budgets={"incumbent_s": best_s} if np.isfinite(best_s) and number else {},
+        )
+
+
+def trial_key(trial: Trial) -> TrialKey:
+    return TrialKey(trial.job, trial.task, trial.number)
+
+
+def plain(config: Config) -> str:
+    """A config as canonical text, to compare by."""
+    return json.dumps(dict(config), sort_keys=True)
+
+
+def failures_of(trials: Iterable[Trial]) -> list[str]:
+    """Why trials failed, as one line each; the environment's failures do not count."""
+    return [
+        f"{t.error.value.replace('_', ' ')}: {t.message}" if t.message else t.error.value
+        for t in trials
+        if t.error is not None and t.error not in ENVIRONMENT_ERRORS
+    ]
