@@ -49,7 +49,7 @@ def tune(
     tracker: str | None = None,
     trials: int = 1000,
     seconds: float | None = None,
-    search: str = "xgb_genetic",
+    search: str = "xgb-genetic",
     seed: int = 0,
     watch: Watcher | None = None,
     token: str = "",
@@ -109,7 +109,7 @@ def make_job(
     tasks: Sequence[Task],
     trials: int,
     seconds: float | None = None,
-    search: str = "xgb_genetic",
+    search: str = "xgb-genetic",
     seed: int = 0,
     priority: int = 0,
 ) -> Job:
@@ -129,7 +129,7 @@ def make_job(
             for t in tasks
         ),
         Budget(trials, seconds),
-        {"search": search, "seed": str(seed)},
+        {"strategy": search, "seed": str(seed)},
         priority=priority,
     )  # fmt: skip
 

@@ -31,8 +31,8 @@ def tune(
     db: Annotated[str, typer.Option(help="Database of an embedded farm.")] = "",
     tracker: Annotated[str, typer.Option(help="HOST:PORT of a running farm.")] = "",
     search: Annotated[
-        str, typer.Option(help="xgb_genetic, genetic, random or grid.")
-    ] = "xgb_genetic",
+        str, typer.Option(help="xgb-genetic, genetic, droplet, random or grid.")
+    ] = "xgb-genetic",
     seed: Annotated[int, typer.Option(help="Seed of the search.")] = 0,
 ) -> None:
     """Tune a model: search for the fastest code of each of its subgraphs on real devices.
