@@ -23,6 +23,8 @@ from tunefarm.compiler.tir.schedule.blocks import relax
 from tunefarm.compiler.tir.schedule.tree import child_stmts, loop_ranges
 from tunefarm.compiler.tir.visit import loads_of, transform_expr, transform_stmt
 
+UNKNOWN = 1 << 40  # a region longer than this comes from an index of which nothing is known
+
 
 def compact_buffers(program: PrimFunc) -> PrimFunc:
     """Allocate every intermediate buffer inside the innermost loop that holds all its uses.
@@ -102,7 +104,8 @@ def _allocate(body: Stmt, buffer: Buffer) -> Stmt:
             low = min(o.const for o in offsets)
             extent = max(o.const + e for o, (_, e) in zip(offsets, spans, strict=True)) - low
             base = base + Affine(low, {})
-            if extent >= size and not base.terms and base.const >= 0 and buffer.scope == "global":
+            whole = not base.terms and base.const >= 0 and buffer.scope == "global"
+            if extent > UNKNOWN or (extent >= size and whole):
                 base, extent = Affine(0, {}), size
         bases.append(base)
         shape.append(extent)
