@@ -19,7 +19,7 @@ from tunefarm.compiler.codegen.types import (
 )
 from tunefarm.compiler.errors import BuildError, ScheduleError
 from tunefarm.compiler.target import Target, dtype_bytes
-from tunefarm.compiler.tir.affine import Affine, affine
+from tunefarm.compiler.tir.affine import Affine, affine, conjuncts
 from tunefarm.compiler.tir.ir import (
     COMPARISONS,
     Binary,
@@ -453,25 +453,31 @@ class ExpressionEmitter:
 
     def _guarded_select(self, expr: Select) -> Val:
         """A select whose loads must not be made where they are not taken."""
+        if self.lanes > 1 and not self.depends_on_lane(expr):
+            lanes, self.lanes, mask, self.mask = self.lanes, 1, self.mask, None
+            value = self._guarded_select(expr)
+            self.lanes, self.mask = lanes, mask
+            return value
         c = self.value(expr.condition)
         if self.lanes > 1:
-            mask = self.splat(c)
+            chosen = self.splat(c)
             saved = self.mask
             kind = f"<{self.lanes} x i1>"
-            inverse = self.builder.pure(f"xor {kind} {mask.text}, splat (i1 true)", [mask.text])
+            partly_uniform = not all(map(self.depends_on_lane, conjuncts(expr.condition)))
+            inverse = self.builder.pure(f"xor {kind} {chosen.text}, splat (i1 true)", [chosen.text])
             arms = []
-            for text, arm in ((mask.text, expr.a), (inverse, expr.b)):
+            for text, arm in ((chosen.text, expr.a), (inverse, expr.b)):
                 both = text
                 if saved is not None:
                     both = self.builder.pure(f"and {kind} {saved}, {text}", [saved, text])
                 self.mask = both
-                needs_branch = c.lanes == 1 and any(
+                needs_branch = partly_uniform and any(
                     isinstance(n, Load) and not self.depends_on_lane(n) for n in walk_expr(arm)
                 )
                 value = self._uniform_arm(arm, text) if needs_branch else self.value(arm)
                 arms.append(self.splat(value))
             self.mask = saved
-            return self._choose(mask, arms[0], arms[1])
+            return self._choose(chosen, arms[0], arms[1])
         return self._branching_select(c.text, expr.a, expr.b)
 
     def _uniform_arm(self, arm: Expr, mask: str) -> Val:
@@ -581,6 +587,10 @@ class ExpressionEmitter:
             return self._emit(_INT_OPS[op], a, b)
         if op == "shr":
             return self._emit("lshr" if unsigned else "ashr", a, b)
+        if b.text.startswith("%"):
+            # The processor traps on zero, which also stands in lanes that a mask excludes.
+            zero, one = (self.level(Val(n, b.dtype), b)[0] for n in ("0", "1"))
+            b = self._choose(self._emit("icmp eq", b, zero, "bool"), one, b)
         quotient = "udiv" if unsigned else "sdiv"
         remainder = "urem" if unsigned else "srem"
         if op == "div" or (unsigned and op == "floordiv"):
