@@ -26,7 +26,7 @@ from tunefarm.compiler.target import Target, dtype_bytes
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.tir.ir import Block, IterVar, Var
-from tunefarm.compiler.tir.schedule.tree import written_buffer
+from tunefarm.compiler.tir.schedule.tree import store_of, written_buffer
 
 MAX_LOCAL_BYTES = 1 << 18  # a tile on a thread's stack
 MAX_TAPS = 8  # iterations of an unrolled reduced axis
@@ -75,6 +75,8 @@ def schedule_stages(stages: Stages, tiling: Tiling, target: Target) -> PrimFunc:
     f = _Fusing(stages.program, stages, tiling, lanes, tile_axis(stages, tiling.lane))
     _share_divisions(f)
     outer = _schedule_final(f)
+    for block in stages.before:
+        _lanes_last(f, block)
     f.place = outer[-1] if outer else None
     if f.place is not None:
         for block in reversed(stages.before):
@@ -110,7 +112,7 @@ def _schedule_final(f: _Fusing) -> list[Var]:
         f.program, (tiles, row) = s.split(f.program, loops[f.tiled.var], f.tiling.tile)
         outer.append(tiles)
         inside.append(row)
-    lane_axis = f.column or _inner_axis(f, node)
+    lane_axis = _lane_iter(f, node)
     inner = [loops[a.var] for a in stages.inner if a is not lane_axis]
     if lane_axis is not None:
         lanes = fitting_lanes(f.lanes, lane_axis.extent)
@@ -130,8 +132,22 @@ def _schedule_final(f: _Fusing) -> list[Var]:
     return outer
 
 
-def _inner_axis(f: _Fusing, node: Block) -> IterVar | None:
-    return inner_lane(f.stages, node, f.lanes)
+def _lanes_last(f: _Fusing, block: str) -> None:
+    """Store a block's buffer with the axis of its lanes innermost."""
+    node = s.find_block(f.program, block)
+    axis = _lane_iter(f, node)
+    indices = store_of(node).indices
+    if axis is not None and axis.var in indices:
+        at = indices.index(axis.var)
+        order = [d for d in range(len(indices)) if d != at]
+        f.program = s.permute_buffer(f.program, block, (*order, at))
+
+
+def _lane_iter(f: _Fusing, node: Block) -> IterVar | None:
+    """The iterator of a block along which its lanes lie."""
+    if f.column is not None:
+        return f.stages.along(node.name, f.column.var)
+    return inner_lane(f.stages, f.stages.node(node.name), f.lanes)
 
 
 # --- the stages before it -----------------------------------------------------------------------
@@ -146,7 +162,7 @@ def _schedule_stage(f: _Fusing, block: str) -> None:
         for i in node.iters
         if i.kind == "reduce" and (loop := loop_of(f.program, block, i, own)) is not None
     ]
-    lane_axis = f.stages.along(block, f.column.var) if f.column else inner_lane(f.stages, node, f.lanes)
+    lane_axis = _lane_iter(f, node)
     lane_loop = None if lane_axis is None else loop_of(f.program, block, lane_axis, own)
     tile = f.stages.along(block, f.tiled.var) if f.tiled else None
     tile_loop = None if tile is None else loop_of(f.program, block, tile, own)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Function
-from tunefarm.compiler.space import contraction, injective, plain
+from tunefarm.compiler.space import contraction, injective, plain, rows, window
 from tunefarm.compiler.space.config import Config, ConfigSpace, SketchSpace
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import PrimFunc
@@ -32,6 +32,8 @@ class Sketch:
 SKETCHES: list[Sketch] = [
     Sketch("contraction", contraction.space, contraction.schedule),
     Sketch("injective", injective.space, injective.schedule),
+    Sketch("window", window.space, window.schedule),
+    Sketch("rows", rows.space, rows.schedule),
     Sketch("plain", plain.space, plain.schedule),
 ]
 

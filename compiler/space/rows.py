@@ -1,0 +1,249 @@
+"""Row operators, pooling windows, and every other function with a reduction that is no product.
+
+``rows`` takes softmax, normalisations, reductions and arg-reductions; ``window.py`` has the same
+schedule with the knobs of pooling. Stages run together, a tile of rows at a time (``fused.py``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.ir import Call, Function, post_order
+from tunefarm.compiler.ops import OPS, Pattern
+from tunefarm.compiler.space import contraction
+from tunefarm.compiler.space.config import (
+    Access,
+    Columns,
+    Config,
+    Constraint,
+    Knob,
+    Nest,
+    SketchSpace,
+)
+from tunefarm.compiler.space.fused import MAX_TAPS, Tiling, schedule_stages, tile_axis
+from tunefarm.compiler.space.nests import (
+    accesses_of,
+    cost_of,
+    default_tasks,
+    fitting_lanes,
+    int_column,
+    task_choices,
+)
+from tunefarm.compiler.space.stages import (
+    LaneChoice,
+    Stages,
+    inner_lane,
+    kept_blocks,
+    lane_choices,
+    lane_width,
+    stages_of,
+)
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.tir import PrimFunc
+from tunefarm.compiler.tir.ir import IterVar
+from tunefarm.compiler.tir.schedule.tree import store_of
+
+NAME, VERSION = "rows", 1
+VECTORS = (1, 2, 4, 8)
+TILES = (1, 2, 3, 4)
+MAX_CODE = 900.0  # vector instructions of one unrolled body
+
+
+@dataclass(frozen=True, slots=True)
+class RowSpace:
+    """What the knobs of one function are made from: its stages, and where lanes may lie."""
+
+    stages: Stages
+    lanes: tuple[LaneChoice, ...]
+    target: Target
+
+    @property
+    def cost(self) -> float:
+        """Vector instructions of one element in the most expensive stage."""
+        return max(cost_of(store_of(n).value) for n in self.stages.nodes)
+
+    def vectors(self, choice: LaneChoice) -> int:
+        """Vectors along the lanes, at most."""
+        width = lane_width(self.stages, self.target)
+        if choice.axis is not None:
+            return -(-choice.axis.extent // fitting_lanes(width, choice.axis.extent))
+        axes = (inner_lane(self.stages, n, width) for n in self.stages.nodes)
+        return max((-(-a.extent // fitting_lanes(width, a.extent)) for a in axes if a), default=1)
+
+    def tiled(self, choice: LaneChoice) -> IterVar | None:
+        return tile_axis(self.stages, choice)
+
+
+def is_window(function: Function) -> bool:
+    """True if a function slides a window over its data."""
+    calls = [e for e in post_order(function.body) if isinstance(e, Call)]
+    return any("kernel" in c.attrs and OPS[str(c.op)].pattern is Pattern.REDUCTION for c in calls)
+
+
+def row_space(function: Function, target: Target) -> RowSpace | None:
+    """The function's stages; None if it has no reduction, or is for the contraction sketch."""
+    if target.kind != "llvm" or _is_contraction(function, target):
+        return None
+    stages = stages_of(function, keep=True)
+    if stages is None:
+        return None
+    return RowSpace(stages, tuple(lane_choices(stages, target)), target)
+
+
+def _is_contraction(function: Function, target: Target) -> bool:
+    calls = [e for e in post_order(function.body) if isinstance(e, Call)]
+    if not any(OPS[str(c.op)].pattern is Pattern.OUT_FUSABLE for c in calls):
+        return False
+    return contraction.space(function, target) is not None
+
+
+def space(function: Function, target: Target) -> SketchSpace | None:
+    """The knobs of a function with reductions; None if it has none, or slides a window."""
+    r = None if is_window(function) else row_space(function, target)
+    return None if r is None else make_space(r, NAME, VERSION, TILES, VECTORS)
+
+
+def make_space(
+    r: RowSpace, name: str, version: int, tiles: tuple[int, ...], vectors: tuple[int, ...]
+) -> SketchSpace:
+    """The knobs, with the given choices of rows and vectors a tile as far as there are so many."""
+    most = max(r.vectors(c) for c in r.lanes)
+    rows = max((a.extent for c in r.lanes if (a := r.tiled(c)) is not None), default=1)
+    small = any(
+        i.kind == "reduce" and 1 < i.extent <= MAX_TAPS for n in r.stages.nodes for i in n.iters
+    )
+    columns = [c for c in r.lanes if c.axis is not None]
+    knobs = (
+        Knob("lane", tuple(range(len(r.lanes)))),
+        Knob("nv", tuple(v for v in vectors if v == 1 or v < 2 * most)),
+        Knob("tile", tuple(t for t in tiles if t == 1 or t <= rows)),
+        Knob("keep", (0, 1) if kept_blocks(r.stages) else (0,)),
+        Knob("taps", (0, 1) if small else (0,)),
+        Knob("lanes_first", (0, 1) if columns and len(r.stages.rows) > 1 else (0,)),
+        Knob("tasks", task_choices(r.stages.nodes, r.target)),
+    )
+    constraints = _constraints(r)
+    default = _default(r, name, knobs, constraints)
+    return SketchSpace(name, version, knobs, constraints, default, lambda k: _nest(r, k))
+
+
+def _constraints(r: RowSpace) -> tuple[Constraint, ...]:
+    registers = r.target.vector_registers
+    taps = max(
+        (i.extent for n in r.stages.nodes for i in n.iters if i.kind == "reduce" and i.extent <= MAX_TAPS),
+        default=1,
+    )  # fmt: skip
+
+    def accumulators(k: Columns) -> NDArray[np.bool_]:
+        return int_column(k, "nv") * int_column(k, "tile") <= registers - 2
+
+    def small_code(k: Columns) -> NDArray[np.bool_]:
+        copies = int_column(k, "nv") * int_column(k, "tile")
+        copies = copies * np.where(int_column(k, "taps") > 0, taps, 1)
+        return (copies == 1) | (copies * r.cost <= MAX_CODE)
+
+    return (Constraint("accumulators", accumulators), Constraint("code size", small_code))
+
+
+def _default(
+    r: RowSpace, name: str, knobs: tuple[Knob, ...], constraints: tuple[Constraint, ...]
+) -> Config:
+    """Enough independent accumulators to hide latencies, four vectors of one row or of two."""
+    choices = {k.name: [int(c) for c in k.choices] for k in knobs}
+    choice = r.lanes[0]
+    vectors = r.vectors(choice)
+    nv = max(v for v in choices["nv"] if v <= 4)
+    if choice.axis is not None:
+        nv = min(choices["nv"], key=lambda v: (-(-vectors // v) * v, -min(v, 4)))
+    config: dict[str, int | str] = {
+        "sketch": name,
+        "lane": 0,
+        "nv": nv,
+        "tile": 1,
+        "keep": max(choices["keep"]),
+        "taps": 0,
+        "lanes_first": 0,
+        "tasks": default_tasks(r.stages.nodes, r.target),
+    }
+    tiled = r.tiled(choice)
+    for tile in sorted(choices["tile"]):
+        columns = {k: np.array([v]) for k, v in (config | {"tile": tile}).items()}
+        divides = tiled is not None and tiled.extent % tile == 0
+        if divides and nv * tile <= 8 and all(c.holds(columns)[0] for c in constraints):
+            config["tile"] = tile
+    return config
+
+
+def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
+    """Apply a config. Raises ScheduleError if the function has no stages, or a knob misfits."""
+    stages = stages_of(function, bool(int(config["keep"])))
+    if stages is None:
+        raise ScheduleError("the workload has no reduction with one result")
+    choices = lane_choices(stages, target)
+    lane = int(config["lane"])
+    if lane >= len(choices):
+        raise ScheduleError(f"lane is {lane}, and the workload has {len(choices)} places for lanes")
+    tiling = Tiling(
+        choices[lane],
+        int(config["nv"]),
+        int(config["tile"]),
+        bool(int(config["taps"])),
+        bool(int(config["lanes_first"])),
+        int(config["tasks"]),
+    )
+    return schedule_stages(stages, tiling, target)
+
+
+# --- the nest, for features ---------------------------------------------------------------------
+
+
+def _nest(r: RowSpace, k: Columns) -> Nest:
+    """The nest of the largest stage, its axes named by block and place."""
+    stages = r.stages
+    node = max(stages.nodes, key=lambda n: prod(i.extent for i in n.iters))
+    names = {i.var: f"{i.var.name}.{n}" for n, i in enumerate(node.iters)}
+    nv, tile = int_column(k, "nv"), int_column(k, "tile")
+    one = np.ones(len(nv), np.int64)
+    vector = {names[i.var]: one for i in node.iters}
+    register = dict(vector)
+    for number, choice in enumerate(r.lanes):
+        mine = int_column(k, "lane") == number
+        width = lane_width(stages, r.target)
+        along = choice.axis and stages.along(node.name, choice.axis.var)
+        axis = along if choice.axis is not None else inner_lane(stages, node, width)
+        if axis is not None:
+            name, fit = names[axis.var], fitting_lanes(width, axis.extent)
+            vector[name] = np.where(mine, fit, vector[name])
+            register[name] = np.where(mine, np.minimum(fit * nv, axis.extent), register[name])
+        tiled = r.tiled(choice)
+        row = stages.along(node.name, tiled.var) if tiled is not None else None
+        if row is not None:
+            name = names[row.var]
+            register[name] = np.where(mine, np.minimum(tile, row.extent), register[name])
+    reduced = {names[i.var] for i in node.iters if i.kind == "reduce"}
+    extents = {names[i.var]: i.extent for i in node.iters}
+    l1 = {a: extents[a] * one if a in reduced else register[a] for a in extents}
+    tasks = int_column(k, "tasks") * r.target.num_cores
+    operations = sum(
+        prod(i.extent for i in n.iters) * cost_of(store_of(n).value) for n in stages.nodes
+    )
+    knobs = ("lane", "nv", "tile", "keep", "taps", "lanes_first", "tasks")
+    return Nest(
+        extents,
+        frozenset(reduced),
+        tuple(_accesses(stages, names)),
+        {"vector": vector, "register": register, "l1": l1, "l2": l1, "core": l1},
+        np.clip(tasks, 1, r.target.num_cores),
+        np.full(len(nv), float(operations)),
+        {n: int_column(k, n).astype(np.float64) for n in knobs},
+    )
+
+
+def _accesses(stages: Stages, names: dict) -> list[Access]:  # type: ignore[type-arg]
+    node = max(stages.nodes, key=lambda n: prod(i.extent for i in n.iters))
+    return accesses_of(node, stages.program, names)
