@@ -57,7 +57,7 @@ class Var:
     type: TensorType
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Constant:
     """A tensor known at build time. ``name`` is the model's own, kept for messages."""
 
@@ -68,8 +68,11 @@ class Constant:
     def type(self) -> TensorType:
         return TensorType(self.data.shape, self.data.dtype.name)
 
+    def __repr__(self) -> str:
+        return f"Constant({self.name!r}: {self.type})"
 
-@dataclass(frozen=True, slots=True, eq=False)
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Call:
     """An operator, or a primitive (fused) function, applied to arguments."""
 
@@ -78,6 +81,11 @@ class Call:
     attrs: Attrs
     type: Type
     name: str = ""
+
+    def __repr__(self) -> str:
+        """One level deep: what is below would print again at every use."""
+        op = self.op if isinstance(self.op, str) else repr(self.op)
+        return f"Call({op}, {len(self.args)} args, {self.type})"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,7 +108,7 @@ class TupleGetItem:
         return self.value.type.fields[self.index]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Function:
     """Parameters and a body. ``attrs["primitive"]`` marks a fused function (one kernel)."""
 
@@ -112,6 +120,10 @@ class Function:
     def type(self) -> Type:
         """The type of the result."""
         return self.body.type
+
+    def __repr__(self) -> str:
+        name = self.attrs.get("name", "")
+        return f"Function({name!r}, {len(self.params)} params, {self.type})"
 
 
 Expr: TypeAlias = Var | Constant | Call | Tuple | TupleGetItem
