@@ -197,10 +197,12 @@ def _feed_forward(g: _Graph, x: str, width: int) -> str:
     return g.dense(g.op("Gelu", g.dense(x, width, 4 * width)), 4 * width, width)
 
 
-def bert_base(seed: int = 0, tokens: int = 128, layers: int = 12) -> ModelProto:
+def bert_base(
+    seed: int = 0, tokens: int = 128, layers: int = 12, vocabulary: int = 30522
+) -> ModelProto:
     """BERT-base encoder; inputs "input_ids" and "attention_mask", int64 [1, tokens]."""
     g, width, heads = _Graph(seed), 768, 12
-    words = g.op("Gather", g.normal((30522, width), 0.7), "input_ids", axis=0)
+    words = g.op("Gather", g.normal((vocabulary, width), 0.7), "input_ids", axis=0)
     y = g.op("Add", words, g.normal((1, tokens, width), 0.7))
     y = g.layer_norm(y, width)
     mask = g.op("Cast", g.op("Unsqueeze", "attention_mask", g.integers(1, 2)), to=TensorProto.FLOAT)
