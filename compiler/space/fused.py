@@ -83,7 +83,8 @@ def schedule_stages(stages: Stages, tiling: Tiling, target: Target) -> PrimFunc:
             f.program = s.compute_at(f.program, block, f.place)
     for block in stages.before:
         _schedule_stage(f, block)
-    return share_out(f.program, outer, tiling.tasks, target)
+    many = [v for v in outer if extent_of(f.program, v) > 1]
+    return share_out(f.program, many, tiling.tasks, target)
 
 
 def _share_divisions(f: _Fusing) -> None:
@@ -128,6 +129,8 @@ def _schedule_final(f: _Fusing) -> list[Var]:
         f.program = s.unroll(f.program, vectors)
     if f.tiled is not None:
         f.program = s.unroll(f.program, row)
+    # A loop of one iteration stays out of what is fused: its variable is 0 without a proof.
+    outer.sort(key=lambda v: extent_of(f.program, v) > 1)
     f.program = s.reorder(f.program, *outer, *inner, *inside) if loops else f.program
     return outer
 
