@@ -44,7 +44,7 @@ from tunefarm.worker.process import ChildOptions
 
 _BATCH = 16
 _PULSE_EVERY_S = 0.5
-_PEAKS_EVERY_S = 300.0
+_PEAKS_EVERY_S = 30.0
 
 Builds = tuple["Future[BuildOutcome]", ...]
 

@@ -18,8 +18,8 @@ from tunefarm.worker.native import Linked, Native, assemble
 
 _ACCUMULATORS = 12  # latency 4 × 2 units ≤ 12, and 12 + 2 operands fit 16 registers
 _REFERENCE_ITERATIONS = 250_000
-_WINDOW_S = 0.02
-_WINDOWS = 4
+_WINDOW_S = 0.002
+_MEASURE_S = 0.15
 _L1_BYTES = 16 << 10
 _DRAM_BYTES = 256 << 20
 _NOISE_REPEATS = 96
@@ -159,33 +159,35 @@ def measure_peaks(mcpu: str, cores: int) -> dict[str, float]:
 
 
 def _rate(work: Callable[[int], None], threads: int) -> float:
-    """Iterations a second of ``work(count)`` on ``threads`` threads at once, the best window."""
+    """Iterations a second of ``work(count)`` on ``threads`` threads at once.
+
+    The sum of each thread's best window: windows are short, so that some of them fall between the
+    interruptions of a busy machine. A peak that is too low would convict honest kernels.
+    """
     count = 1
-    while (seconds := _together(work, count, threads)) < _WINDOW_S:
+    while (seconds := _seconds(work, count)) < _WINDOW_S:
         count = max(int(count * min(_WINDOW_S / seconds * 1.2, 100.0)), count + 1)
-    return max(threads * count / _together(work, count, threads) for _ in range(_WINDOWS))
-
-
-def _together(work: Callable[[int], None], count: int, threads: int) -> float:
-    if threads == 1:
-        start = time.perf_counter()
-        work(count)
-        return time.perf_counter() - start
     barrier = threading.Barrier(threads)
-    seconds = [0.0] * threads
+    best = [0.0] * threads
 
     def run(index: int) -> None:
         barrier.wait()
-        start = time.perf_counter()
-        work(count)
-        seconds[index] = time.perf_counter() - start
+        deadline = time.perf_counter() + _MEASURE_S
+        while time.perf_counter() < deadline:
+            best[index] = max(best[index], count / _seconds(work, count))
 
     started = [threading.Thread(target=run, args=(i,)) for i in range(threads)]
     for thread in started:
         thread.start()
     for thread in started:
         thread.join()
-    return max(seconds)
+    return sum(best)
+
+
+def _seconds(work: Callable[[int], None], count: int) -> float:
+    start = time.perf_counter()
+    work(count)
+    return time.perf_counter() - start
 
 
 def noise_floor(mcpu: str) -> float:

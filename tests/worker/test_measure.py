@@ -62,6 +62,7 @@ def measure(
     asked = TrialRequest("job", key, 0, config, workload.text, against=against, budgets=budgets)
     trials: list[Trial] = []
     device.measure([asked], lambda _, trial: trials.append(trial), lambda _: False)
+    print(trials[0].message, trials[0].stderr_tail)
     return trials[0]
 
 
