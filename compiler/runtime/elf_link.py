@@ -370,7 +370,7 @@ def _section_headers(extents: _Extents) -> tuple[bytes, int]:
     for name, (kind, flags, link, info, entry) in _SECTIONS.items():
         start, stop = extents[name]
         headers += SHDR.pack(
-            name_at[name], kind, flags, start, start, stop - start, link, info, 8, entry
+            name_at[name], kind, flags, start, start, stop - start, link, info, 1, entry
         )
     headers += SHDR.pack(name_at[".shstrtab"], SHT_STRTAB, 0, 0, names_at, len(names), 0, 0, 1, 0)
     tail = bytes(names_at - end) + names + bytes(headers_at - names_at - len(names)) + headers

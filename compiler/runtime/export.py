@@ -163,7 +163,7 @@ def load_library(path: Path) -> Module:
     target = Target(metadata.target)
     weights = _mapped(_address(handle, _WEIGHTS), plan.weight_bytes)
     threads = min(target.num_cores, default_threads())
-    return Module(plan, library, weights, target, threads, None, path)
+    return Module(plan, library, weights, address(weights), target, threads, None, path)
 
 
 def _check_file(path: Path) -> None:

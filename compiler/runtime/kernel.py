@@ -8,10 +8,10 @@ print(add.time(x, y, min_repeat_ms=20))
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
-from tunefarm.compiler.errors import ShapeError
+from tunefarm.compiler.errors import BuildError, ShapeError
 from tunefarm.compiler.ir import TensorType
 from tunefarm.compiler.runtime.arrays import (
     Array,
@@ -34,7 +34,8 @@ class KernelFunction:
     """``void name(pool, workspace, inputs…, outputs…)``, called with arrays.
 
     ``types`` are the parameters', the last ``outputs`` of them written. ``threads`` run its
-    parallel loops. A call makes fresh outputs; ``bind`` takes given ones.
+    parallel loops. A call makes fresh outputs; ``bind`` takes given ones. ``text`` is the LLVM
+    text that the code was made of, if known.
     """
 
     library: Library
@@ -43,6 +44,8 @@ class KernelFunction:
     outputs: int
     workspace_bytes: int = 0
     threads: int = 1
+    target: Target | None = None
+    text: str = field(default="", repr=False)
 
     def __call__(self, *inputs: object) -> tuple[Array, ...]:
         """The outputs, fresh arrays. Raises ShapeError if the inputs do not fit."""
@@ -90,6 +93,16 @@ class KernelFunction:
         call = self.bind(inputs, cold=cold)
         return evaluate(call.seconds, number, repeat, min_repeat_ms)
 
+    def get_source(self, kind: Literal["llvm", "asm"] = "llvm") -> str:
+        """The LLVM text or the assembly; BuildError if the kernel was loaded without its text."""
+        from tunefarm.compiler.codegen.llvm_compile import assembly
+
+        if kind not in ("llvm", "asm"):
+            raise BuildError(f"a kernel has no {kind!r} source; it has llvm and asm")
+        if not self.text or self.target is None:
+            raise BuildError(f"{self.name} was loaded from object code alone; build its program")
+        return self.text if kind == "llvm" else assembly(self.text, self.target)
+
     def _empty_outputs(self) -> tuple[Array, ...]:
         return tuple(aligned_empty(t) for t in self.types[len(self.types) - self.outputs :])
 
@@ -103,15 +116,19 @@ def load_kernel(
     target: Target,
     workspace_bytes: int = 0,
     threads: int | None = None,
+    text: str = "",
 ) -> KernelFunction:
     """Load object code and take the kernel ``name`` from it.
 
-    ``threads`` is the target's number of cores unless given. Raises TargetError if this machine
-    lacks the target's instructions, BuildError if the objects do not link.
+    ``threads`` is the target's number of cores unless given; ``text`` is for ``get_source``.
+    Raises TargetError if this machine lacks the target's instructions, BuildError if the objects
+    do not link.
     """
     from tunefarm.compiler.codegen.llvm_compile import features
 
     check_features(required_features(target, features(target)), f"code for {target}")
     library = load_objects(objects, [name], target)
     count = target.num_cores if threads is None else threads
-    return KernelFunction(library, name, tuple(types), outputs, workspace_bytes, count)
+    return KernelFunction(
+        library, name, tuple(types), outputs, workspace_bytes, count, target, text
+    )

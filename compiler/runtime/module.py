@@ -7,6 +7,7 @@ lib.export_library("model.so"); same = load_module("model.so")
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -73,11 +74,12 @@ class Module:
     plan: ExecutionPlan
     library: Library = field(repr=False)
     weights: NDArray[np.uint8] = field(repr=False)
+    weights_address: int = field(repr=False)
     target: Target
     threads: int
     code: Code | None = field(default=None, repr=False)
     path: Path | None = None
-    memories: list[NDArray[np.uint8]] = field(default_factory=list, repr=False)
+    memories: list[_Memory] = field(default_factory=list, repr=False)
 
     @property
     def inputs(self) -> tuple[Port, ...]:
@@ -102,15 +104,9 @@ class Module:
 
     def run_raw(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """Run on arrays as ``check_inputs`` returns them, in order, writing ``outputs``."""
-        input_table, output_table = _pointers(inputs), _pointers(outputs)
+        run, pool = self.library.function(RUN), pool_address(self.library, self.threads)
         with self.memory() as memory:
-            status = self.library.function(RUN)(
-                pool_address(self.library, self.threads),
-                address(memory),
-                address(self.weights),
-                address(input_table),
-                address(output_table),
-            )
+            status = run(pool, memory, self.weights_address, _table(inputs), _table(outputs))
         assert status == 0, f"the native executor returned {status}"
 
     def check_inputs(self, inputs: Mapping[str, object]) -> list[Array]:
@@ -151,14 +147,14 @@ class Module:
         """
         arrays = self.check_inputs(self.example_inputs() if inputs is None else inputs)
         results = [aligned_empty(port.type) for port in self.plan.outputs]
-        tables = (_pointers(arrays), _pointers(results))
-        flushed = [(address(self.weights), self.plan.weight_bytes)] if cold_weights else []
+        tables = (_table(arrays), _table(results))
+        flushed = [(self.weights_address, self.plan.weight_bytes)] if cold_weights else []
         with self.memory() as memory:
             pointers = [
                 pool_address(self.library, self.threads),
-                address(memory),
-                address(self.weights),
-                *map(address, tables),
+                memory,
+                self.weights_address,
+                *map(ctypes.addressof, tables),
             ]
             keep = (*arrays, *results, *tables)
             call = bind_call(self.library, self.library[RUN], pointers, self.threads, flushed, keep)
@@ -216,16 +212,23 @@ class Module:
                 raise BuildError(f"this module has no {kind!r} source; it has llvm and asm")
 
     @contextmanager
-    def memory(self) -> Iterator[NDArray[np.uint8]]:
-        """Memory for one run (arena and workspace), from a free list that grows on demand."""
+    def memory(self) -> Iterator[int]:
+        """The address of memory for one run (arena and workspace), from a growing free list."""
         try:
             memory = self.memories.pop()
         except IndexError:
-            memory = aligned_bytes(self.plan.memory_bytes, _MEMORY_ALIGNMENT)
+            array = aligned_bytes(self.plan.memory_bytes, _MEMORY_ALIGNMENT)
+            memory = _Memory(array, address(array))
         try:
-            yield memory
+            yield memory.address
         finally:
             self.memories.append(memory)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Memory:
+    array: NDArray[np.uint8]
+    address: int
 
 
 def create_module(
@@ -260,7 +263,7 @@ def create_module(
     count = min(target.num_cores, default_threads()) if threads is None else threads
     code = Code(tuple(kernels), executor, needed, c_source)
     kept = weights if address(weights) % _MEMORY_ALIGNMENT == 0 else _page_aligned(weights)
-    return Module(plan, library, kept, target, count, code)
+    return Module(plan, library, kept, address(kept), target, count, code)
 
 
 def _page_aligned(weights: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -299,5 +302,6 @@ def pack_weights(arrays: Sequence[Array]) -> tuple[NDArray[np.uint8], tuple[int,
     return buffer, tuple(offsets[id(array)] for array in arrays)
 
 
-def _pointers(arrays: Sequence[Array]) -> NDArray[np.uintp]:
-    return np.array([address(a) for a in arrays] or [0], np.uintp)
+def _table(arrays: Sequence[Array]) -> ctypes.Array[ctypes.c_void_p]:
+    """A C array of the arrays' addresses."""
+    return (ctypes.c_void_p * len(arrays))(*map(address, arrays))

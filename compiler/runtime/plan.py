@@ -129,7 +129,8 @@ def verify_plan(plan: ExecutionPlan) -> ExecutionPlan:
     written: set[int] = set()
     for number, step in enumerate(plan.steps):
         for argument, size in _sized_arguments(plan, step):
-            if argument.offset % ALIGNMENT or not 0 <= argument.offset < max(size, 1):
+            inside = size >= 0 and 0 <= argument.offset < max(size, 1)
+            if argument.offset % ALIGNMENT or not inside:
                 raise BuildError(
                     f"step {number} ({step.label}) points at byte {argument.offset} of "
                     f"{size} bytes of {argument.place} {argument.index}"

@@ -33,11 +33,8 @@ class ThreadPool:
 
     library: Library
     memory: NDArray[np.uint8] = field(repr=False)
+    address: int
     workers: tuple[threading.Thread, ...]
-
-    @property
-    def address(self) -> int:
-        return address(self.memory)
 
     @contextlib.contextmanager
     def awake(self) -> Iterator[None]:
@@ -71,7 +68,7 @@ def start_pool(library: Library, threads: int) -> ThreadPool:
     for worker in workers:
         worker.start()
     _await_workers(library, place, len(workers))
-    return ThreadPool(library, memory, workers)
+    return ThreadPool(library, memory, place, workers)
 
 
 def _await_workers(library: Library, place: int, count: int) -> None:

@@ -1,0 +1,185 @@
+"""The thread pool: every index once, whatever the threads do."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from types import ModuleType
+
+import numpy as np
+import pytest
+from tunefarm.compiler.codegen.llvm_compile import compile_llvm
+from tunefarm.compiler.ir import TensorType
+from tunefarm.compiler.runtime.jit import load_objects
+from tunefarm.compiler.runtime.kernel import KernelFunction, load_kernel
+from tunefarm.compiler.runtime.pool import start_pool
+from tunefarm.compiler.target import Target
+
+# counts[i] += 1 for i in [0, n[0]); with nesting, a loop of n[1] inside each iteration.
+COUNT = """
+declare void @tunefarm_parallel(ptr, ptr, ptr, i64)
+define internal void @one(ptr %closure, i64 %i) {
+  %counts = load ptr, ptr %closure
+  %place = getelementptr i64, ptr %counts, i64 %i
+  %old = atomicrmw add ptr %place, i64 1 monotonic
+  ret void
+}
+define internal void @outer(ptr %closure, i64 %i) {
+  %counts = load ptr, ptr %closure
+  %p.pool = getelementptr ptr, ptr %closure, i64 1
+  %pool = load ptr, ptr %p.pool
+  %p.n = getelementptr ptr, ptr %closure, i64 2
+  %n = load i64, ptr %p.n
+  %offset = mul i64 %i, %n
+  %row = getelementptr i64, ptr %counts, i64 %offset
+  %inner = alloca ptr
+  store ptr %row, ptr %inner
+  call void @tunefarm_parallel(ptr %pool, ptr @one, ptr %inner, i64 %n)
+  ret void
+}
+define void @count(ptr %pool, ptr %workspace, ptr %n, ptr %counts) {
+  %closure = alloca ptr
+  store ptr %counts, ptr %closure
+  %limit = load i64, ptr %n
+  call void @tunefarm_parallel(ptr %pool, ptr @one, ptr %closure, i64 %limit)
+  ret void
+}
+define void @nested(ptr %pool, ptr %workspace, ptr %n, ptr %counts) {
+  %closure = alloca [3 x ptr]
+  store ptr %counts, ptr %closure
+  %p.pool = getelementptr ptr, ptr %closure, i64 1
+  store ptr %pool, ptr %p.pool
+  %limit = load i64, ptr %n
+  %p1 = getelementptr i64, ptr %n, i64 1
+  %width = load i64, ptr %p1
+  %p.n = getelementptr ptr, ptr %closure, i64 2
+  store i64 %width, ptr %p.n
+  call void @tunefarm_parallel(ptr %pool, ptr @outer, ptr %closure, i64 %limit)
+  ret void
+}
+; Both iterations wait for each other: returns only if two threads run at once.
+define internal void @meet(ptr %closure, i64 %i) {
+entry:
+  %mine = atomicrmw add ptr %closure, i64 1 seq_cst
+  br label %wait
+wait:
+  %all = load atomic i64, ptr %closure seq_cst, align 8
+  %both = icmp uge i64 %all, 2
+  br i1 %both, label %exit, label %wait
+exit:
+  ret void
+}
+define void @rendezvous(ptr %pool, ptr %workspace, ptr %n, ptr %counts) {
+  store i64 0, ptr %counts
+  call void @tunefarm_parallel(ptr %pool, ptr @meet, ptr %counts, i64 2)
+  ret void
+}
+"""
+PAIR = TensorType((2,), "int64")
+SLOTS = TensorType((4096,), "int64")
+
+
+def kernel(name: str, target: Target, threads: int) -> KernelFunction:
+    code = compile_llvm(COUNT, target)
+    return load_kernel([code], name, [PAIR, SLOTS], target=target, threads=threads)
+
+
+def counted(function: KernelFunction, *n: int) -> np.ndarray:
+    counts = np.zeros(SLOTS.size + 8, np.int64)
+    start = -counts.ctypes.data % 64 // 8
+    counts = counts[start : start + SLOTS.size]
+    function.bind([np.array(n, np.int64)], [counts])()
+    return counts
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 8])
+def test_every_index_runs_once(target: Target, threads: int) -> None:
+    count = kernel("count", target, threads)
+    for n in (0, 1, 2, 3, 7, 64, 1000, 4096):
+        counts = counted(count, n, 0)
+        assert (counts[:n] == 1).all(), n
+        assert not counts[n:].any(), n
+
+
+def test_two_threads_run_at_once(target: Target) -> None:
+    assert counted(kernel("rendezvous", target, 2), 0, 0)[0] == 2
+
+
+def test_a_loop_inside_a_loop_runs_every_index_once(target: Target) -> None:
+    counts = counted(kernel("nested", target, 3), 60, 50)
+    assert (counts[:3000] == 1).all()
+    assert not counts[3000:].any()
+
+
+def test_callers_on_several_threads_do_not_disturb_each_other(target: Target) -> None:
+    count = kernel("count", target, 3)
+    wrong: list[int] = []
+
+    def call_often() -> None:
+        for i in range(300):
+            n = 1 + (i * 37) % 500
+            counts = counted(count, n, 0)
+            if not ((counts[:n] == 1).all() and not counts[n:].any()):
+                wrong.append(n)
+
+    threads = [threading.Thread(target=call_often) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert wrong == []
+
+
+def test_sleeping_workers_wake_up(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNEFARM_SPIN_MICROSECONDS", "0")
+    library = load_objects([compile_llvm(COUNT, target)], ["rendezvous"], target)
+    pool = start_pool(library, 2)
+    counts = np.zeros(64, np.int64)
+    arguments = np.zeros(8, np.uintp)
+    arguments[[0, 3]] = pool.address, counts.ctypes.data
+    for _ in range(50):
+        library.function("tunefarm_invoke")(library["rendezvous"], arguments.ctypes.data, 8)
+        assert counts[0] == 2
+    pool.close()
+    assert not any(worker.is_alive() for worker in pool.workers)
+
+
+def test_a_closed_pool_still_runs_loops(target: Target) -> None:
+    library = load_objects([compile_llvm(COUNT, target)], ["count"], target)
+    pool = start_pool(library, 3)
+    pool.close()
+    n, counts = np.array([100, 0]), np.zeros(100, np.int64)
+    arguments = np.zeros(8, np.uintp)
+    arguments[[0, 2, 3]] = pool.address, n.ctypes.data, counts.ctypes.data
+    library.function("tunefarm_invoke")(library["count"], arguments.ctypes.data, 8)
+    assert (counts == 1).all()
+
+
+FORK = """
+import os, sys, threading, numpy as np
+from tunefarm.compiler.runtime.module import load_module
+module = load_module(sys.argv[1]).with_threads(3)
+x = np.ones((64, 16), np.float32)
+before = module.run({"x": x})["y"]
+child = os.fork()
+after = module.run({"x": x})["y"]
+assert np.array_equal(before, after)
+print("child" if child == 0 else "parent", threading.active_count(), flush=True)
+if child:
+    _, status = os.waitpid(child, 0)
+    sys.exit(os.waitstatus_to_exitcode(status))
+"""
+
+
+def test_a_forked_child_starts_workers_of_its_own(
+    programs: ModuleType, target: Target, tmp_path: object
+) -> None:
+    path = os.path.join(str(tmp_path), "model.so")
+    programs.example_module(target).export_library(path)
+    done = subprocess.run(
+        [sys.executable, "-c", FORK, path], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.split()) == ["3", "3", "child", "parent"]
