@@ -10,8 +10,9 @@ The text of a workload is canonical JSON (sorted keys, no spaces):
                 {"item": 0, "args": [2]}, …],
      "outputs": [7]}
 
-Values are numbered: parameters first, then nodes, each after its operands. No names, and no values
-but those of single-element constants, which are part of the computation.
+Values are numbered: parameters first, then nodes, each after its operands. Attributes at their
+defaults are left out. No names, and no values but those of single-element constants, which are part
+of the computation.
 """
 
 from __future__ import annotations
@@ -206,11 +207,23 @@ def _node_json(node: Expr, number: dict[Expr, int]) -> dict[str, object]:
             return {
                 "op": node.op,
                 "args": [number[a] for a in node.args],
-                "attrs": {name: _plain(value) for name, value in node.attrs.items()},
+                "attrs": _attrs_json(node.op, node.attrs),
                 "type": _type_json(node.type),
             }
         case _:
             raise ValueError(f"a {type(node).__name__} of type {node.type} is not part of a kernel")
+
+
+def _attrs_json(op: str, attrs: Attrs) -> dict[str, object]:
+    """Attributes that are not at their defaults: one that is added to an operator later changes
+    no key."""
+    defaults = {name: _plain(value) for name, value in OPS[op].defaults.items()}
+    plain = {name: _plain(value) for name, value in attrs.items()}
+    return {
+        name: value
+        for name, value in plain.items()
+        if name not in defaults or repr(value) != repr(defaults[name])
+    }
 
 
 def _type_json(kind: Type) -> list[object]:
@@ -221,6 +234,8 @@ def _type_json(kind: Type) -> list[object]:
 
 def _plain(value: object) -> object:
     """An attribute as JSON has it: tuples as lists, infinities and NaN as ``{"float": "inf"}``."""
+    if isinstance(value, np.generic):
+        value = value.item()
     if isinstance(value, tuple):
         return [_plain(v) for v in value]
     if isinstance(value, float) and not isfinite(value):
