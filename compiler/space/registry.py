@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tunefarm.compiler.errors import ScheduleError
-from tunefarm.compiler.ir import Function
+from tunefarm.compiler.ir import Function, TensorType, post_order
 from tunefarm.compiler.space import contraction, injective, plain, rows, window
 from tunefarm.compiler.space.config import Config, ConfigSpace, SketchSpace
 from tunefarm.compiler.target import Target
@@ -49,12 +49,20 @@ def register_sketch(sketch: Sketch, first: bool = False) -> None:
 @functools.lru_cache(maxsize=1024)
 def config_space(workload: Workload, target: Target) -> ConfigSpace:
     """All sketches that apply to a workload on a target."""
-    spaces = [s.space(workload.function, target) for s in SKETCHES]
+    sketches = [s for s in SKETCHES if s.name == "plain"] if _is_empty(workload) else SKETCHES
+    spaces = [s.space(workload.function, target) for s in sketches]
     found = tuple(s for s in spaces if s is not None)
     if len(found) > 1:
         # The plain loops are the last resort, for what no other sketch covers.
         found = tuple(s for s in found if s.sketch != "plain")
     return ConfigSpace(found)
+
+
+def _is_empty(workload: Workload) -> bool:
+    """True if some tensor of the workload has no elements: there is nothing to schedule."""
+    values = post_order(workload.function.body)
+    types = [v.type for v in values if isinstance(v.type, TensorType)]
+    return any(t.size == 0 for t in types)
 
 
 def schedule_workload(workload: Workload, target: Target, config: Config) -> PrimFunc:

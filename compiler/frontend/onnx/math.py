@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import reduce as fold
 
 import numpy as np
-from tunefarm.compiler.dtypes import is_float
+from tunefarm.compiler.dtypes import is_float, numpy_dtype
 from tunefarm.compiler.frontend.onnx.node import (
     Converter,
     Node,
@@ -71,7 +71,12 @@ def _power(node: Node) -> Expr:
     if other == dtype:
         return node.emit("power", base, exponent)
     common = np.promote_types(dtype, other).name if "bfloat16" not in (dtype, other) else "float32"
-    return cast(node.emit("power", cast(base, common), cast(exponent, common)), dtype)
+    power = node.emit("power", cast(base, common), cast(exponent, common))
+    if not is_float(dtype):
+        # Truncation must not turn 728.9999999999999 into 728: code's powers are off by a few ulp.
+        nudge = Constant(np.asarray(1 + 1e-13, numpy_dtype(common)))
+        power = node.emit("multiply", power, nudge)
+    return cast(power, dtype)
 
 
 def _modulo(node: Node) -> Expr:
