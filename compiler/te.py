@@ -226,7 +226,7 @@ def _stage_loops(tensor: Tensor, name: str) -> Stmt:
     """``for i: for j: block(i, j)`` for one tensor."""
     value = tensor.value
     assert value is not None
-    if isinstance(value, Reduce) and any(axis.extent == 0 for axis in value.axes):
+    if isinstance(value, Reduce) and 0 in [axis.extent for axis in value.axes]:
         value = identity(value.op, tensor.dtype)  # nothing to combine
     axes = tensor.axes + (value.axes if isinstance(value, Reduce) else ())
     iters = tuple(IterVar(Var(a.var.name), a.extent, a.kind) for a in axes)
