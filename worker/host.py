@@ -15,6 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Any
 
 from tunefarm.compiler.errors import TargetError
 from tunefarm.compiler.target import Target
@@ -40,7 +41,7 @@ from tunefarm.worker.measure import (
     time_one,
     time_paired,
 )
-from tunefarm.worker.process import ChildOptions
+from tunefarm.worker.process import ChildOptions, sweep_scratch
 
 _BATCH = 16
 _PULSE_EVERY_S = 0.5
@@ -82,7 +83,9 @@ class HostDevice:
                 f"target {self._target} asks for {self._target.num_cores} cores and this worker "
                 f"may use {len(cores)}; lower -num-cores"
             )
+        sweep_scratch()
         self._cores = cores[: self._target.num_cores]
+        self._machine: dict[str, Any] = {"mcpu": self._target.mcpu, "cores": len(self._cores)}
         self._lock = CoreLock(self._cores)
         processes = options.build_processes or len(cores)
         builder = ChildOptions(
@@ -264,8 +267,8 @@ class HostDevice:
         why = impossible(seconds, built, self._known.peaks)
         if why is not None and time.monotonic() - self._peaks_at > _PEAKS_EVERY_S:
             self._peaks_at = time.monotonic()
-            fresh = self._measured_peaks()
-            better = {k: max(v, fresh.peaks.get(k, v)) for k, v in self._known.peaks.items()}
+            fresh = self._runner.ask("compute_peaks", **self._machine)["peaks"]
+            better = {k: max(v, fresh.get(k, v)) for k, v in self._known.peaks.items()}
             self._known = replace(self._known, peaks=better)
             why = impossible(seconds, built, self._known.peaks)
         if why is not None:
@@ -294,7 +297,7 @@ class HostDevice:
             return calibration(self._identity(options), self._measured_peaks)
 
     def _measured_peaks(self) -> Calibration:
-        answer = self._runner.ask("peaks", mcpu=self._target.mcpu, cores=len(self._cores))
+        answer = self._runner.ask("peaks", **self._machine)
         reference_s = min(self._reference_s() for _ in range(5))
         return Calibration(dict(answer["peaks"]), float(answer["noise"]), reference_s)
 

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import cache
+from itertools import count
 
 import numpy as np
 from tunefarm.compiler.target import Target
@@ -126,47 +127,53 @@ def reference_s(mcpu: str) -> float:
 
 
 def measure_peaks(mcpu: str, cores: int) -> dict[str, float]:
-    """Peaks in FLOP/s and bytes/s: ``flops_1``, ``flops_n``, ``bandwidth_l1_n``,
-    ``bandwidth_dram_n``."""
-    lanes = Target(f"llvm -mcpu={mcpu}").lanes("float32")
-    fma, read = _function("fma", mcpu).function, _function("read", mcpu).function
-    flops = 2.0 * lanes * _ACCUMULATORS
+    """Those of ``compute_peaks``, and ``bandwidth_dram_n`` in bytes/s."""
+    size = _DRAM_BYTES // cores
+    dram = _rate(_reader(mcpu, size, cores), cores) * size
+    return {**compute_peaks(mcpu, cores), "bandwidth_dram_n": dram}
+
+
+def compute_peaks(mcpu: str, cores: int) -> dict[str, float]:
+    """``flops_1``, ``flops_n`` (FLOP/s, all cores at once) and ``bandwidth_l1_n`` (bytes/s)."""
+    fma = _function("fma", mcpu).function
+    flops = 2.0 * Target(f"llvm -mcpu={mcpu}").lanes("float32") * _ACCUMULATORS
 
     def multiply(count: int) -> None:
         sink = np.zeros(64, np.float32)
         fma(count, sink.ctypes.data)
 
-    def reader(size: int) -> Callable[[int], None]:
-        buffers = [empty_array((size,), "uint8") for _ in range(cores)]
-        for buffer in buffers:
-            buffer.fill(1)
-        turn = iter(range(1 << 62))
-
-        def scan(count: int) -> None:
-            buffer = buffers[next(turn) % cores]
-            sink = np.zeros(64, np.float32)
-            read(buffer.ctypes.data, size, count, sink.ctypes.data)
-
-        return scan
-
-    dram = _DRAM_BYTES // cores
     return {
         "flops_1": _rate(multiply, 1) * flops,
         "flops_n": _rate(multiply, cores) * flops,
-        "bandwidth_l1_n": _rate(reader(_L1_BYTES), cores) * _L1_BYTES,
-        "bandwidth_dram_n": _rate(reader(dram), cores) * dram,
+        "bandwidth_l1_n": _rate(_reader(mcpu, _L1_BYTES, cores), cores) * _L1_BYTES,
     }
 
 
+def _reader(mcpu: str, size: int, buffers: int) -> Callable[[int], None]:
+    """``scan(count)`` reads one of some buffers of ``size`` bytes, the next one each time."""
+    read = _function("read", mcpu).function
+    memory = [empty_array((size,), "uint8") for _ in range(buffers)]
+    for buffer in memory:
+        buffer.fill(1)
+    turn = count()
+
+    def scan(passes: int) -> None:
+        buffer = memory[next(turn) % buffers]
+        sink = np.zeros(64, np.float32)
+        read(buffer.ctypes.data, size, passes, sink.ctypes.data)
+
+    return scan
+
+
 def _rate(work: Callable[[int], None], threads: int) -> float:
-    """Iterations a second of ``work(count)`` on ``threads`` threads at once.
+    """Iterations a second of ``work(number)`` on ``threads`` threads at once.
 
     The sum of each thread's best window: windows are short, so that some of them fall between the
     interruptions of a busy machine. A peak that is too low would convict honest kernels.
     """
-    count = 1
-    while (seconds := _seconds(work, count)) < _WINDOW_S:
-        count = max(int(count * min(_WINDOW_S / seconds * 1.2, 100.0)), count + 1)
+    number = 1
+    while (seconds := _seconds(work, number)) < _WINDOW_S:
+        number = max(int(number * min(_WINDOW_S / seconds * 1.2, 100.0)), number + 1)
     barrier = threading.Barrier(threads)
     best = [0.0] * threads
 
@@ -174,7 +181,7 @@ def _rate(work: Callable[[int], None], threads: int) -> float:
         barrier.wait()
         deadline = time.perf_counter() + _MEASURE_S
         while time.perf_counter() < deadline:
-            best[index] = max(best[index], count / _seconds(work, count))
+            best[index] = max(best[index], number / _seconds(work, number))
 
     started = [threading.Thread(target=run, args=(i,)) for i in range(threads)]
     for thread in started:
@@ -184,9 +191,9 @@ def _rate(work: Callable[[int], None], threads: int) -> float:
     return sum(best)
 
 
-def _seconds(work: Callable[[int], None], count: int) -> float:
+def _seconds(work: Callable[[int], None], number: int) -> float:
     start = time.perf_counter()
-    work(count)
+    work(number)
     return time.perf_counter() - start
 
 

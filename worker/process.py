@@ -67,7 +67,7 @@ class Child:
 
     def __init__(self, options: ChildOptions) -> None:
         self._options = options
-        self._scratch = Path(tempfile.mkdtemp(prefix="tunefarm-"))
+        self._scratch = Path(tempfile.mkdtemp(prefix=f"tunefarm-{os.getpid()}-"))
         self._socket, theirs = socket.socketpair()
         self._socket.setblocking(False)
         self._tail: deque[int] = deque(maxlen=_STDERR_TAIL_BYTES)
@@ -252,6 +252,14 @@ class Child:
         tail = self.stderr_tail()
         self.close()
         return ChildDied(death, message, tail)
+
+
+def sweep_scratch() -> None:
+    """Remove the scratch directories of workers that died before they could."""
+    for path in Path(tempfile.gettempdir()).glob("tunefarm-*-*"):
+        owner = path.name.split("-")[1]
+        if owner.isdigit() and not Path(f"/proc/{owner}").exists():
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _describe_exit(code: int | None) -> str:

@@ -79,6 +79,11 @@ def load_handlers(kind: str) -> Mapping[str, Handler]:
 
         return {"seconds": reference_s(frame.header["mcpu"])}, ()
 
+    def compute_peaks(frame: Frame) -> Reply:
+        from tunefarm.worker.peaks import compute_peaks
+
+        return {"peaks": compute_peaks(frame.header["mcpu"], frame.header["cores"])}, ()
+
     def peaks(frame: Frame) -> Reply:
         from tunefarm.worker.peaks import measure_peaks, noise_floor
 
@@ -91,6 +96,7 @@ def load_handlers(kind: str) -> Mapping[str, Handler]:
         "load": runner.load,
         "repeat": runner.repeat,
         "drift": drift,
+        "compute_peaks": compute_peaks,
         "peaks": peaks,
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 from tunefarm.db.records import ErrorKind, TaskKey, Trial, TrialRequest
 from tunefarm.worker.device import OpenDevice
+from tunefarm.worker.process import sweep_scratch
 
 BUDGET_S = 1.0
 
@@ -103,3 +105,13 @@ def _is_our_zombie(pid: int) -> bool:
     except OSError:
         return False
     return fields[0] == "Z" and int(fields[1]) == os.getpid()
+
+
+def test_scratch_of_a_dead_worker_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    dead, living = tmp_path / "tunefarm-999999999-a", tmp_path / f"tunefarm-{os.getpid()}-a"
+    for path in (dead, living):
+        path.mkdir()
+    sweep_scratch()
+    assert living.exists()
+    assert not dead.exists()
