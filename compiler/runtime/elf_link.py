@@ -175,14 +175,15 @@ def link_library(
     with image.extent(".data", PAGE):
         image.add_sections(files, lambda flags: bool(flags & SHF_WRITE))
         places |= _global_places(image, files)
+        weights_at = -(-(len(image.data) + _reserve(files)) // PAGE) * PAGE
+        places[weights_symbol] = _Place(weights_at, weight_bytes, STT_OBJECT)
         moved = _relocate(image, files, places, aliases)
     with image.extent(".rela.dyn"):
         image.add(b"".join(RELA.pack(at, _R.RELATIVE, to) for at, to in moved))
     with image.extent(".dynamic", 16):
         image.add(_dynamic(image.extents, string_at[soname]))
-    weights_at = image.align(PAGE)
+    image.data += bytes(weights_at - len(image.data))
     image.extents[".weights"] = (weights_at, weights_at + max(weight_bytes, 1))
-    places[weights_symbol] = _Place(weights_at, weight_bytes, STT_OBJECT)
     image.write(image.extents[".dynsym"][0], _symbol_table(exports, places, string_at, image))
     tail, headers_at = _section_headers(image.extents)
     image.write(0, _headers(image.extents, headers_at))
@@ -194,6 +195,14 @@ def _read(code: bytes) -> ObjectFile:
     if file.machine != _X86_64:
         raise BuildError(f"the ELF writer knows x86-64, not ELF machine {file.machine}")
     return file
+
+
+def _reserve(files: Sequence[ObjectFile]) -> int:
+    """The most bytes that addresses, .rela.dyn and .dynamic can take."""
+    through_table = (_R.ABS64, _R.GOTPCREL, _R.GOTPCRELX, _R.REX_GOTPCRELX)
+    sections = (section for file in files for section in file.sections.values())
+    count = sum(entry.kind in through_table for s in sections for entry in s.relocations)
+    return (8 + RELA.size) * count + 16 * _DYN.size + 64
 
 
 def _add_constants(image: _Image, constants: Mapping[str, bytes]) -> dict[str, _Place]:

@@ -50,13 +50,24 @@ _MACHINES = {62: "x86_64", 183: "aarch64"}
 # C names of the header: <model>_<what> → the library's own symbol.
 _C_NAMES = {
     "run": RUN,
-    "weights": _WEIGHTS,
-    "metadata": _METADATA,
+    "weights": f"{_WEIGHTS}_address",
+    "metadata": f"{_METADATA}_address",
     "worker_main": "tunefarm_worker_main",
     "pool_shutdown": "tunefarm_pool_shutdown",
     "pool_spin": "tunefarm_pool_spin",
     "ticks": "tunefarm_ticks",
 }
+# C programs ask functions for the data: a linker would copy a named array into the program.
+_ADDRESSES = f"""
+@{_WEIGHTS} = external hidden constant i8
+@{_METADATA} = external hidden constant i8
+define ptr @{_WEIGHTS}_address() {{
+  ret ptr @{_WEIGHTS}
+}}
+define ptr @{_METADATA}_address() {{
+  ret ptr @{_METADATA}
+}}
+"""
 _LIBC = {name: f"tunefarm_{name}" for name in ("memcpy", "memmove", "memset")}
 
 
@@ -109,16 +120,20 @@ def _copy_library(module: Module, path: Path, name: str | None) -> str:
 
 
 def _write_library(module: Module, file: BinaryIO, prefix: str, soname: str) -> None:
+    from tunefarm.compiler.codegen.llvm_compile import compile_llvm
+
     assert module.code is not None
     plan = module.plan
     metadata = Metadata(prefix, "x86_64", module.code.features, module.target.text, plan)
+    addresses = compile_llvm(_ADDRESSES, module.target)
+    kernels = (kernel.object for kernel in module.code.kernels)
     objects = dict.fromkeys(
-        [native_object(module.target), *(k.object for k in module.code.kernels)]
+        [native_object(module.target), addresses, *kernels, module.code.executor]
     )
     exports = {name: name for name in (*EXPORTS, RUN, _WEIGHTS, _METADATA, *plan.kernels)}
     exports |= {f"{prefix}_{what}": symbol for what, symbol in _C_NAMES.items()}
     library = link_library(
-        [*objects, module.code.executor],
+        list(objects),
         exports,
         soname=soname,
         constants={_METADATA: metadata.to_json().encode() + b"\0"},

@@ -39,8 +39,8 @@ void @model@_worker_main(void *pool);
 void @model@_pool_shutdown(void *pool);
 int64_t @model@_pool_spin(void *pool, int64_t ticks);
 int64_t @model@_ticks(void);
-extern const unsigned char @model@_weights[];
-extern const char @model@_metadata[];
+const void *@model@_weights(void);  /* the weights, mapped from the library */
+const char *@model@_metadata(void); /* JSON */
 
 typedef struct {
   void *pool;
@@ -89,7 +89,7 @@ static inline int @model@_start(@model@_session *session, int threads) {
 
 static inline int @model@_call(@model@_session *session, const void *const *inputs,
                                void *const *outputs) {
-  return @model@_run(session->pool, session->memory, @model@_weights, inputs, outputs);
+  return @model@_run(session->pool, session->memory, @model@_weights(), inputs, outputs);
 }
 
 #ifdef __cplusplus

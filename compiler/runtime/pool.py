@@ -34,17 +34,18 @@ class ThreadPool:
     library: Library
     memory: NDArray[np.uint8] = field(repr=False)
     address: int
+    spin_ticks: int
     workers: tuple[threading.Thread, ...]
 
     @contextlib.contextmanager
     def awake(self) -> Iterator[None]:
         """Keep idle workers spinning, so that a timed call does not pay for waking them."""
         set_spin = self.library.function("tunefarm_pool_spin")
-        before = set_spin(self.address, _FOREVER_TICKS)
+        set_spin(self.address, _FOREVER_TICKS)
         try:
             yield
         finally:
-            set_spin(self.address, before)
+            set_spin(self.address, self.spin_ticks)
 
     def close(self) -> None:
         """Let the workers return, and wait for them."""
@@ -58,8 +59,9 @@ def start_pool(library: Library, threads: int) -> ThreadPool:
     memory = aligned_bytes(POOL_BYTES, POOL_ALIGNMENT)
     memory[:] = 0
     place = address(memory)
-    spin = settings.SPIN_MICROSECONDS.get() * 1e-6 * ticks_per_second(library, 1_000_000)
-    library.function("tunefarm_pool_spin")(place, int(spin))
+    seconds = settings.SPIN_MICROSECONDS.get() * 1e-6
+    spin_ticks = int(seconds * ticks_per_second(library, 1_000_000))
+    library.function("tunefarm_pool_spin")(place, spin_ticks)
     main = library.function("tunefarm_worker_main")
     workers = tuple(
         threading.Thread(target=main, args=(place,), name=f"tunefarm-{i}", daemon=True)
@@ -68,7 +70,7 @@ def start_pool(library: Library, threads: int) -> ThreadPool:
     for worker in workers:
         worker.start()
     _await_workers(library, place, len(workers))
-    return ThreadPool(library, memory, place, workers)
+    return ThreadPool(library, memory, place, spin_ticks, workers)
 
 
 def _await_workers(library: Library, place: int, count: int) -> None:

@@ -183,7 +183,7 @@ int main(void) {
     for (i = 0; i < 1024; i++) wrong += y[i] != 9.0f * i || z[i] != 2.0f * i;
     model_stop(&session);
   }
-  printf("%d wrong, metadata %c\\n", wrong, model_metadata[0]);
+  printf("%d wrong, metadata %c\\n", wrong, model_metadata()[0]);
   return 0;
 }
 """
