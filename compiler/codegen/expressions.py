@@ -525,13 +525,13 @@ class ExpressionEmitter:
         x, y, a = self.level(x, y, a)
         return self._call(f"llvm.fma.{suffix(a.dtype, a.lanes)}", [x, y, a], a.dtype)
 
-    def _call(self, name: str, args: Sequence[Val], dtype: str) -> Val:
+    def _call(self, name: str, args: Sequence[Val], dtype: str, flags: str = "") -> Val:
         lanes = args[0].lanes
         result = vector_of(scalar_type(dtype), lanes)
         kinds = [vector_of(scalar_type(a.dtype), a.lanes) for a in args]
         self.declares.add(f"declare {result} @{name}({', '.join(kinds)})")
         passed = ", ".join(f"{k} {a.text}" for k, a in zip(kinds, args, strict=True))
-        text = self.builder.pure(f"call {result} @{name}({passed})", [a.text for a in args])
+        text = self.builder.pure(f"call {flags}{result} @{name}({passed})", [a.text for a in args])
         return Val(text, dtype, lanes)
 
     def arithmetic(self, op: str, a: Val, b: Val) -> Val:
@@ -569,7 +569,9 @@ class ExpressionEmitter:
             # One operand is a number: a comparison that is false for NaN keeps the other one.
             test = self._emit(f"fcmp {'ogt' if op == 'max' else 'olt'}", b, a, "bool")
             return self._choose(test, b, a)
-        return self._call(f"llvm.{op}imum.{suffix(a.dtype, a.lanes)}", [a, b], a.dtype)
+        # Which of -0 and +0 is larger is left open: half the instructions.
+        name = f"llvm.{op}imum.{suffix(a.dtype, a.lanes)}"
+        return self._call(name, [a, b], a.dtype, "nsz ")
 
     def _float_op(self, op: str, a: Val, b: Val) -> Val:
         if op in _FLOAT_OPS:
@@ -662,20 +664,25 @@ class ExpressionEmitter:
             return self._emit("fdiv", one, root)
         if name in _DIRECT and not is_float(first.dtype):
             return first
+        return self._elementary(name, args, dtype)
+
+    def _elementary(self, name: str, args: Sequence[Val], dtype: str) -> Val:
+        """A function made of many instructions, all at the outermost place of its operands."""
         from tunefarm.compiler.codegen.math import emit_math
 
-        lines, result, declares = emit_math(
-            name, first.lanes, first.dtype, [a.text for a in args], self.builder.fresh
-        )
-        key = ("math", name, *(a.text for a in args))
-        frame = self.builder.frames[-1]
-        if key in frame.values:
-            return Val(frame.values[key], dtype, first.lanes)
+        b, first = self.builder, args[0]
+        texts = [a.text for a in args]
+        key = ("math", name, *texts)
+        for frame in reversed(b.frames):
+            if key in frame.values:
+                return Val(frame.values[key], dtype, first.lanes)
+        scalef = self.target.has_avx512
+        lines, result, declares = emit_math(name, first.lanes, first.dtype, texts, b.fresh, scalef)
         self.declares.update(declares)
-        for text in lines:
-            self.builder.line(text.strip())
-        self.builder.define(result)
-        frame.values[key] = result
+        depth = b.depth_needed(texts)
+        b.frames[depth].lines += [f"  {line.strip()}" for line in lines]
+        b.frames[depth].values[key] = result
+        b.depth_of[result] = depth
         return Val(result, dtype, first.lanes)
 
     def horizontal(self, op: str, value: Val, mask: str | None) -> Val:
@@ -702,7 +709,8 @@ class ExpressionEmitter:
             call = f"call reassoc {kind} @{name}({kind} {start}, {vector} {value.text})"
         else:
             self.declares.add(f"declare {kind} @{name}({vector})")
-            call = f"call {kind} @{name}({vector} {value.text})"
+            flags = "nsz " if floating else ""
+            call = f"call {flags}{kind} @{name}({vector} {value.text})"
         return Val(self.builder.here(call), value.dtype)
 
 

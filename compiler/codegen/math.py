@@ -22,17 +22,23 @@ Fresh = Callable[[], str]
 
 
 def emit_math(
-    name: str, lanes: int, dtype: str, args: Sequence[str], fresh: Fresh
+    name: str,
+    lanes: int,
+    dtype: str,
+    args: Sequence[str],
+    fresh: Fresh,
+    scalef: bool = False,
 ) -> tuple[list[str], str, set[str]]:
     """Instructions that compute a function, the result's name, and the declarations they need.
 
-    ``args`` are SSA names or literals of ``lanes`` lanes of float32 or float64.
+    ``args`` are SSA names or literals of ``lanes`` lanes of float32 or float64. ``scalef`` allows
+    AVX-512's multiplication by a power of two.
     """
     if name not in _FUNCTIONS or dtype not in ("float32", "float64"):
         raise BuildError(f"function {name} of {dtype} has no code")
-    w = _Writer(lanes, dtype, fresh)
+    w = _Writer(lanes, dtype, fresh, scalef)
     if dtype == "float32" and name not in _OWN_FLOAT32:
-        wide = _Writer(lanes, "float64", fresh, w.lines, w.declares)
+        wide = _Writer(lanes, "float64", fresh, scalef, w.lines, w.declares)
         result = _FUNCTIONS[name](wide, *(w.convert(a, "float64") for a in args))
         return w.lines, wide.convert(result, "float32"), w.declares
     return w.lines, _FUNCTIONS[name](w, *args), w.declares
@@ -45,6 +51,7 @@ class _Writer:
     lanes: int
     dtype: str
     fresh: Fresh
+    scalef: bool = False
     lines: list[str] = field(default_factory=list)
     declares: set[str] = field(default_factory=set)
 
@@ -139,6 +146,14 @@ class _Writer:
         for coefficient in coefficients[1:]:
             value = self.fma(value, x, self.c(coefficient))
         return value
+
+    def scaled(self, a: str, power: str) -> str:
+        """a · 2^power of a whole 512-bit vector, rounded once."""
+        name = f"llvm.x86.avx512.mask.scalef.{'ps' if self.single else 'pd'}.512"
+        kind, mask = self.kind, "i16" if self.single else "i8"
+        self.declares.add(f"declare {kind} @{name}({kind}, {kind}, {kind}, {mask}, i32)")
+        operands = f"{kind} {a}, {kind} {power}, {kind} {a}, {mask} -1, i32 4"
+        return self.put(f"call {kind} @{name}({operands})")
 
     def clamp_high(self, a: str, high: float) -> str:
         """NaN stays NaN."""
@@ -235,6 +250,8 @@ def _exp(w: _Writer, x: str) -> str:
     r = w.fma(power, w.c(-_LN2_HIGH), x)
     r = w.fma(power, w.c(-_LN2_LOW), r)
     p = w.polynomial(r, _EXP32 if w.single else _EXP64)
+    if w.scalef and w.lanes == (16 if w.single else 8):
+        return w.scaled(p, power)
     half = w.integer("ashr", n, w.i(1))
     return w.mul(w.mul(p, _two_to(w, half)), _two_to(w, w.integer("sub", n, half)))
 
