@@ -1,7 +1,7 @@
 """Every environment variable that tunefarm reads: its type, its default and what it does.
 
     settings.NUM_THREADS.get()        # the typed value, read now
-    settings.describe()               # the table that ``tunefarm settings`` prints
+    settings.describe()               # one line a setting, for people
 
 A value that cannot be understood raises SettingError, in one sentence that names the variable.
 """
