@@ -1,0 +1,138 @@
+"""Elementary functions against float64 (or exact) references, over the whole range."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from tunefarm.compiler.codegen.math import emit_math
+from tunefarm.compiler.target import Target
+
+ULPS32 = {"exp": 1, "log": 0.75, "tanh": 1, "erf": 1, "expm1": 1.5, "log1p": 1.5}
+ULPS64 = {
+    "exp": 1, "log": 1, "tanh": 1, "erf": 1, "sinh": 2.5, "cosh": 2.5, "acos": 3, "asin": 3,
+    "tan": 4,
+}  # fmt: skip
+UNARY: dict[str, Any] = {
+    "exp": np.exp, "log": np.log, "log2": np.log2, "log1p": np.log1p, "expm1": np.expm1,
+    "tanh": np.tanh, "erf": np.vectorize(math.erf), "sin": np.sin, "cos": np.cos, "tan": np.tan,
+    "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "sinh": np.sinh, "cosh": np.cosh,
+    "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,
+}  # fmt: skip
+RANGES = {
+    "sin": 1e8, "cos": 1e8, "tan": 1e8, "asin": 1.0, "acos": 1.0, "atanh": 1.0, "exp": 105.0,
+    "expm1": 90.0, "sinh": 90.0, "cosh": 90.0, "tanh": 12.0, "erf": 6.0,
+}  # fmt: skip
+SPECIAL = (0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan, 1e-40, 3e38, -3e38)
+
+
+def run(name: str, dtype: str, *args: np.ndarray, scalef: bool = False) -> np.ndarray:
+    """Compile ``out[i] = f(args[i])`` with 512-bit lanes and run it."""
+    from llvmlite import binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    lanes, scalar = {"float32": (16, "float"), "float64": (8, "double")}[dtype]
+    counter = iter(range(10**6))
+    names = [f"%a{n}" for n in range(len(args))]
+    fresh = lambda: f"%m{next(counter)}"  # noqa: E731
+    lines, result, declares = emit_math(name, lanes, dtype, names, fresh, scalef)
+    kind = f"<{lanes} x {scalar}>"
+    params = ", ".join(f"ptr %q{n}" for n in range(len(args)))
+    loads = [f"{a} = load {kind}, ptr %q{n}, align 4" for n, a in enumerate(names)]
+    body = "\n".join([*loads, *lines, f"store {kind} {result}, ptr %out, align 4", "ret void"])
+    text = f"define void @f({params}, ptr %out) {{\n{body}\n}}\n" + "\n".join(declares)
+    machine = llvm.Target.from_default_triple().create_target_machine(
+        cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=2
+    )
+    module = llvm.parse_assembly(text)
+    assembly = machine.emit_assembly(module)
+    assert "call" not in assembly, "a kernel must import nothing"
+    engine = llvm.create_mcjit_compiler(module, machine)
+    pointers = [ctypes.c_void_p] * (len(args) + 1)
+    f = ctypes.CFUNCTYPE(None, *pointers)(engine.get_function_address("f"))
+    size = -(-len(args[0]) // lanes) * lanes
+    padded = [np.concatenate([a, np.zeros(size - len(a), a.dtype)]) for a in args]
+    out = np.empty(size, dtype)
+    for start in range(0, size, lanes):
+        f(*(a[start:].ctypes.data for a in padded), out[start:].ctypes.data)
+    return out[: len(args[0])]
+
+
+def samples(name: str, dtype: str) -> np.ndarray:
+    reach = RANGES.get(name, 1e30)
+    rng = np.random.default_rng(7)
+    spread = np.exp(rng.uniform(math.log(1e-30), math.log(reach), 4000))
+    values = [spread, -spread, rng.uniform(-min(reach, 20), min(reach, 20), 4000), SPECIAL]
+    x = np.concatenate([np.asarray(v) for v in values]).astype(dtype)
+    return x[~np.isfinite(x) | (np.abs(x) <= 1e8)] if name in ("sin", "cos", "tan") else x
+
+
+def errors_in_ulp(got: np.ndarray, want: np.ndarray) -> Any:
+    """|got − want| in units of the last place of ``want``; NaN and infinities must agree."""
+    with np.errstate(over="ignore"):
+        exact = want.astype(got.dtype)
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(exact))
+    finite = np.isfinite(exact) & np.isfinite(got)
+    edge = ~finite & ~np.isnan(exact)
+    np.testing.assert_array_equal(got[edge], exact[edge])
+    unit = np.spacing(np.maximum(np.abs(exact[finite]), np.finfo(got.dtype).tiny))
+    return np.abs(got[finite].astype(np.longdouble) - want[finite]) / unit
+
+
+@pytest.mark.parametrize("name", sorted(UNARY))
+def test_float32_stays_within_its_stated_ulps(name: str) -> None:
+    x = samples(name, "float32")
+    with np.errstate(all="ignore"):
+        want: Any = UNARY[name](x.astype(np.float64))
+    # Half an ulp, and what float64 may have lost before it was rounded.
+    assert errors_in_ulp(run(name, "float32", x), want).max() <= ULPS32.get(name, 0.5) + 1e-6
+
+
+@pytest.mark.parametrize("name", sorted(UNARY))
+def test_float64_stays_within_its_stated_ulps(name: str) -> None:
+    x = samples(name, "float64")
+    with np.errstate(all="ignore"):
+        want: Any = UNARY[name](x if name == "erf" else x.astype(np.longdouble))
+    assert errors_in_ulp(run(name, "float64", x), want).max() <= ULPS64.get(name, 2)
+
+
+@pytest.mark.skipif(not Target.host().has_avx512, reason="needs AVX-512")
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", ["exp", "expm1", "tanh", "sinh", "cosh"])
+def test_scaling_by_avx512_changes_no_accuracy(name: str, dtype: str) -> None:
+    x = samples(name, dtype)
+    with np.errstate(all="ignore"):
+        want: Any = UNARY[name](x.astype(np.float64 if dtype == "float32" else np.longdouble))
+    bounds = ULPS32 if dtype == "float32" else ULPS64
+    limit = bounds.get(name, 0.5 if dtype == "float32" else 2) + 1e-6
+    assert errors_in_ulp(run(name, dtype, x, scalef=True), want).max() <= limit
+
+
+def test_pow_follows_ieee_754() -> None:
+    rng = np.random.default_rng(3)
+    special = np.array([0.0, -0.0, 1.0, -1.0, 2.0, -2.0, 0.5, 3.0, -3.0, np.inf, -np.inf, np.nan])
+    a, b = (g.ravel() for g in np.meshgrid(special, special))
+    a = np.concatenate([a, rng.uniform(0, 50, 2000), rng.uniform(-9, 9, 500)]).astype("float32")
+    b = np.concatenate([b, rng.uniform(-9, 9, 2000), rng.integers(-9, 9, 500)]).astype("float32")
+    with np.errstate(all="ignore"):
+        want = np.power(a.astype(np.float64), b.astype(np.float64))
+    assert errors_in_ulp(run("pow", "float32", a, b), want).max() <= 1.0
+
+
+def test_float64_pow_errs_with_its_exponent() -> None:
+    rng = np.random.default_rng(4)
+    a, b = rng.uniform(1e-3, 50, 4000), rng.uniform(-150, 150, 4000)
+    want = np.power(a.astype(np.longdouble), b)
+    relative = np.abs(run("pow", "float64", a, b) / want - 1).astype(float)
+    assert (relative <= 2.0**-52 * (np.abs(b * np.log(a)) + 2)).all()
+
+
+def test_fmod_has_the_sign_of_the_dividend() -> None:
+    rng = np.random.default_rng(3)
+    a = rng.uniform(-1e4, 1e4, 2000).astype("float32")
+    b = rng.uniform(-30, 30, 2000).astype("float32")
+    np.testing.assert_allclose(run("fmod", "float32", a, b), np.fmod(a, b), atol=1e-5)
