@@ -14,7 +14,7 @@ from dataclasses import replace
 from math import prod
 
 from tunefarm.compiler.tir import PrimFunc
-from tunefarm.compiler.tir.affine import Affine, affine, at_least_zero, key_of
+from tunefarm.compiler.tir.affine import Affine, affine, key_of
 from tunefarm.compiler.tir.ir import (
     Binary,
     Block,
@@ -27,7 +27,6 @@ from tunefarm.compiler.tir.ir import (
     Stmt,
     Store,
     Var,
-    binary,
 )
 from tunefarm.compiler.tir.schedule.tree import blocks, store_of
 from tunefarm.compiler.tir.transform.simplify import simplify_expr
@@ -82,9 +81,7 @@ def _substituted(indices: Sequence[Expr], values: Mapping[Var, Expr]) -> tuple[E
     return tuple(substitute(i, values) for i in indices)
 
 
-def _squeezed(
-    program: PrimFunc, stages: Sequence[Block]
-) -> tuple[list[Block], tuple[Buffer, ...]]:
+def _squeezed(program: PrimFunc, stages: Sequence[Block]) -> tuple[list[Block], tuple[Buffer, ...]]:
     """Drop the unit dimensions of all buffers."""
     small = {b: replace_shape(b, [e for e in b.shape if e != 1]) for b in program.buffers}
 
@@ -146,7 +143,10 @@ def flat_index(indices: Sequence[Expr], shape: Sequence[int]) -> Expr:
 
 
 def _joined(outer: Expr, inner: Expr, extent: int) -> Expr:
-    """``outer · extent + inner``: (e // n) · n + e % n -> e, and (e // n % m) · n + e % n -> e % mn."""
+    """``outer · extent + inner``, with quotient and remainder of one index joined.
+
+    (e // n) · n + e % n   ->   e          (e // n % m) · n + e % n   ->   e % (m · n)
+    """
     if isinstance(inner, Binary) and inner.op == "floormod" and isinstance(inner.b, Const):
         modulus = None
         whole = outer
@@ -237,7 +237,9 @@ def _merge(
         for block in stages:
             for buffer, indices in _accesses(block):
                 if buffer in dims:
-                    wrong = {d for d in dims[buffer] if not _pairs_at(indices, d, pairs[block.name])}
+                    wrong = {
+                        d for d in dims[buffer] if not _pairs_at(indices, d, pairs[block.name])
+                    }
                     dims[buffer] -= wrong
                     changed |= bool(wrong)
     small = {b: replace_shape(b, _merged_shape(b.shape, dims[b])) for b in buffers}
@@ -295,9 +297,7 @@ def _steps(index: Expr, pair: Pair, extent: int) -> bool:
     return form.coefficient(pair[0]) == extent * form.coefficient(pair[1])
 
 
-def _adjacent(
-    indices: Sequence[Expr], pair: Pair, shape: Sequence[int], dims: set[int]
-) -> bool:
+def _adjacent(indices: Sequence[Expr], pair: Pair, shape: Sequence[int], dims: set[int]) -> bool:
     at = [d for d, i in enumerate(indices) if any(True for _ in _uses(i, pair))]
     if not at:
         return True

@@ -1,12 +1,12 @@
 """Scheduling stages together: tiles of rows, lanes, accumulators. Used by ``rows`` and ``window``.
 
-    parallel over tasks:
-      for row tiles:                              tile rows (and nv vectors of them)
-        stage: accumulators = neutral             registers
-               for reduced axes: accumulators = accumulators ∘ term
-               combine the accumulators' lanes    (lanes along what is reduced)
-        …
-        result of these rows
+parallel over tasks:
+  for row tiles:                              tile rows (and nv vectors of them)
+    stage: accumulators = neutral             registers
+           for reduced axes: accumulators = accumulators ∘ term
+           combine the accumulators' lanes    (lanes along what is reduced)
+    …
+    result of these rows
 """
 
 from __future__ import annotations
@@ -171,7 +171,9 @@ def _schedule_stage(f: _Fusing, block: str) -> None:
     tile_loop = None if tile is None else loop_of(f.program, block, tile, own)
     rest = [v for v in own if v not in (*reduce, lane_loop, tile_loop)]
     if f.column is None and node.init is not None and lane_loop is not None:
-        _reduce_lanes(f, block, rest, [v for v in reduce if v is not lane_loop], tile_loop, lane_loop)
+        _reduce_lanes(
+            f, block, rest, [v for v in reduce if v is not lane_loop], tile_loop, lane_loop
+        )
         return
     inside = [tile_loop] if tile_loop is not None else []
     if lane_loop is not None:

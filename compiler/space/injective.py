@@ -11,10 +11,10 @@ through alike are viewed as vectors first (``flatten.py``), so a short last axis
 
 from __future__ import annotations
 
+import functools
 from math import prod
 
 import numpy as np
-
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.config import (
@@ -51,6 +51,7 @@ VECTORS = (1, 2, 4, 8)
 MAX_CODE = 400.0  # vector instructions of one unrolled body
 
 
+@functools.lru_cache(maxsize=64)
 def injective_program(function: Function) -> PrimFunc | None:
     """The flat program with everything inlined into its results; None if a reduction is left."""
     program = inline_all(create_program(function))
@@ -76,10 +77,15 @@ def space(function: Function, target: Target) -> SketchSpace | None:
 
     def small_code(k: Columns) -> np.ndarray:
         vectors = int_column(k, "nv")
-        return (vectors == 1) | (vectors * cost <= MAX_CODE)
+        return np.asarray((vectors == 1) | (vectors * cost <= MAX_CODE))
 
     vectors = max(v for v in knobs[1].choices if int(v) * cost <= 100 or v == 1 if int(v) <= 4)
-    default = {"sketch": NAME, "lane": 0, "nv": vectors, "tasks": default_tasks(nodes, target)}
+    default: Config = {
+        "sketch": NAME,
+        "lane": 0,
+        "nv": vectors,
+        "tasks": default_tasks(nodes, target),
+    }
     constraints = (Constraint("code size", small_code),)
     return SketchSpace(
         NAME, VERSION, knobs, constraints, default, lambda k: _nest(program, target, k)
@@ -91,7 +97,9 @@ def lane_axes(node: Block, target: Target) -> list[IterVar]:
     lanes = lanes_of([node], target)
     spatial = [i for i in node.iters if i.kind == "spatial"]
     ranked = sorted(spatial, key=lambda i: (lane_cost(node, i, lanes), -node.iters.index(i)))
-    return [i for i in ranked[:2] if lane_cost(node, i, lanes) < 4 * lane_cost(node, ranked[0], lanes)]
+    return [
+        i for i in ranked[:2] if lane_cost(node, i, lanes) < 4 * lane_cost(node, ranked[0], lanes)
+    ]
 
 
 def most_vectors(nodes: list[Block], target: Target) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from math import prod
 
+import numpy as np
+from numpy.typing import NDArray
 from tunefarm.compiler.space.config import Access, Columns
 from tunefarm.compiler.target import Target, dtype_bytes
 from tunefarm.compiler.tir import PrimFunc
@@ -13,7 +15,6 @@ from tunefarm.compiler.tir.affine import affine
 from tunefarm.compiler.tir.ir import (
     Binary,
     Block,
-    Const,
     Expr,
     Intrinsic,
     IterVar,
@@ -23,9 +24,6 @@ from tunefarm.compiler.tir.ir import (
 )
 from tunefarm.compiler.tir.schedule.tree import constant_extent, find_loop, store_of
 from tunefarm.compiler.tir.visit import operands, walk_expr
-
-import numpy as np
-from numpy.typing import NDArray
 
 # Vector instructions that one element's operation costs, measured or counted in the emitted code.
 INTRINSIC_COSTS = {
@@ -215,11 +213,3 @@ def accesses_of(node: Block, program: PrimFunc, names: dict[Var, str]) -> list[A
         size = dtype_bytes(buffer.dtype)
         found.append(Access(buffer.name, size, buffer.shape, dims, write, constant))
     return found
-
-
-def condition_free(value: Expr) -> bool:
-    return not any(isinstance(e, Select) for e in walk_expr(value))
-
-
-def is_zero(expr: Expr) -> bool:
-    return isinstance(expr, Const) and expr.value == 0

@@ -11,7 +11,6 @@ from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
-
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Call, Function, post_order
 from tunefarm.compiler.ops import OPS, Pattern
@@ -134,10 +133,8 @@ def make_space(
 
 def _constraints(r: RowSpace) -> tuple[Constraint, ...]:
     registers = r.target.vector_registers
-    taps = max(
-        (i.extent for n in r.stages.nodes for i in n.iters if i.kind == "reduce" and i.extent <= MAX_TAPS),
-        default=1,
-    )  # fmt: skip
+    reduced = (i.extent for n in r.stages.nodes for i in n.iters if i.kind == "reduce")
+    taps = max((e for e in reduced if e <= MAX_TAPS), default=1)
 
     def accumulators(k: Columns) -> NDArray[np.bool_]:
         return int_column(k, "nv") * int_column(k, "tile") <= registers - 2
@@ -145,7 +142,7 @@ def _constraints(r: RowSpace) -> tuple[Constraint, ...]:
     def small_code(k: Columns) -> NDArray[np.bool_]:
         copies = int_column(k, "nv") * int_column(k, "tile")
         copies = copies * np.where(int_column(k, "taps") > 0, taps, 1)
-        return (copies == 1) | (copies * r.cost <= MAX_CODE)
+        return np.asarray((copies == 1) | (copies * r.cost <= MAX_CODE))
 
     return (Constraint("accumulators", accumulators), Constraint("code size", small_code))
 
@@ -153,7 +150,7 @@ def _constraints(r: RowSpace) -> tuple[Constraint, ...]:
 def _default(
     r: RowSpace, name: str, knobs: tuple[Knob, ...], constraints: tuple[Constraint, ...]
 ) -> Config:
-    """Enough independent accumulators to hide latencies, four vectors of one row or of two."""
+    """Enough independent accumulators to hide latencies, within the registers."""
     choices = {k.name: [int(c) for c in k.choices] for k in knobs}
     choice = r.lanes[0]
     vectors = r.vectors(choice)
@@ -174,7 +171,8 @@ def _default(
     for tile in sorted(choices["tile"]):
         columns = {k: np.array([v]) for k, v in (config | {"tile": tile}).items()}
         divides = tiled is not None and tiled.extent % tile == 0
-        if divides and nv * tile <= 8 and all(c.holds(columns)[0] for c in constraints):
+        most = 8 if choice.axis is not None else 16
+        if divides and nv * tile <= most and all(c.holds(columns)[0] for c in constraints):
             config["tile"] = tile
     return config
 

@@ -11,7 +11,8 @@ layer norm): ``lane_choices`` ranks both by the memory instructions that they ne
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import functools
+from dataclasses import dataclass
 from math import prod
 
 from tunefarm.compiler.errors import ScheduleError
@@ -73,6 +74,7 @@ class LaneChoice:
     cost: float
 
 
+@functools.lru_cache(maxsize=64)
 def stages_of(function: Function, keep: bool) -> Stages | None:
     """The stages of a function with one result and a reduction; None for others.
 
@@ -102,7 +104,9 @@ def _inlined(program: PrimFunc, keep: bool) -> PrimFunc:
         node = s.find_block(program, block)
         if node.init is not None or written_buffer(node) not in program.buffers:
             continue
-        readers = [b for b in blocks(program.body) if b is not node and reads(b, written_buffer(node))]
+        readers = [
+            b for b in blocks(program.body) if b is not node and reads(b, written_buffer(node))
+        ]
         if keep and is_expensive(store_of(node).value) and _read_often(node, readers):
             continue
         try:
@@ -204,7 +208,3 @@ def _block_cost(node: Block, axis: IterVar | None, lanes: int) -> float:
     vectors = -(-axis.extent // fit) / axis.extent
     gathers = sum(1 for step in strides(node, axis.var) if step not in (0, 1))
     return size * vectors * (work + len(strides(node, axis.var)) + gathers * SCATTERED)
-
-
-def with_program(stages: Stages, program: PrimFunc) -> Stages:
-    return replace(stages, program=program)

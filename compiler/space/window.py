@@ -1,10 +1,10 @@
 """Pooling: the stages of ``rows`` with tiles of several output columns.
 
-    parallel over tasks of rows:
-      for column tiles, for blocks of channels:
-        accumulators = neutral                      tile columns × nv vectors of channels
-        for taps inside the data (bounds, no tests): accumulators = accumulators ∘ x
-        epilogue → out
+parallel over tasks of rows:
+  for column tiles, for blocks of channels:
+    accumulators = neutral                      tile columns × nv vectors of channels
+    for taps inside the data (bounds, no tests): accumulators = accumulators ∘ x
+    epilogue → out
 """
 
 from __future__ import annotations

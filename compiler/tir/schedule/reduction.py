@@ -34,7 +34,9 @@ from tunefarm.compiler.tir.schedule.tree import (
 from tunefarm.compiler.tir.visit import seq, substitute, transform_expr, walk_expr
 
 
-def rfactor(program: PrimFunc, block: str, *loops: Var, scope: str = "register") -> tuple[PrimFunc, str]:
+def rfactor(
+    program: PrimFunc, block: str, *loops: Var, scope: str = "register"
+) -> tuple[PrimFunc, str]:
     """Give each iteration of some reduction loops its own accumulator, and combine them after.
 
     for k: for l in 16: S += x[k·16 + l]
@@ -63,7 +65,9 @@ def rfactor(program: PrimFunc, block: str, *loops: Var, scope: str = "register")
     part = _partial_block(node, name, partial, loops, extents)
     top = next(p for p in path if p in reducing)
     inner = path[path.index(top) :]
-    combine = _combining_nest(node, partial, loops, extents, [p for p in inner if p not in reducing])
+    combine = _combining_nest(
+        node, partial, loops, extents, [p for p in inner if p not in reducing]
+    )
     changed = replace_stmt(program, node, part)
     top = next(
         p for p in path_to(changed.body, lambda s: s is part)
@@ -105,7 +109,8 @@ def _partial_block(
     iters += [IterVar(inside[v], extents[v], "reduce") for v in rest]
     indices = (*store.indices, *(inside[v] for v in loops))
     value = store.value
-    assert isinstance(value, Binary) and isinstance(node.init, Store)
+    assert isinstance(value, Binary)
+    assert isinstance(node.init, Store)
     term = substitute(value.b, values)
     body = Store(partial, indices, binary(value.op, Load(partial, indices), term))
     init = Store(partial, indices, node.init.value)
@@ -127,7 +132,10 @@ def _combining_nest(
     kept = [(i, b) for i, b in zip(node.iters, node.bindings, strict=True) if i.kind == "spatial"]
     inside = [Var(v.name) for v in loops]
     outside = [Var(v.name) for v in loops]
-    iters = (*(i for i, _ in kept), *(IterVar(v, extents[o], "reduce") for v, o in zip(inside, loops, strict=True)))
+    iters = (
+        *(i for i, _ in kept),
+        *(IterVar(v, extents[o], "reduce") for v, o in zip(inside, loops, strict=True)),
+    )
     bindings = (*(substitute(b, renamed) for _, b in kept), *outside)
     term = Load(partial, (*store.indices, *inside))
     body = Store(store.buffer, store.indices, binary(store.value.op, store.value.a, term))

@@ -21,7 +21,7 @@ from tunefarm.compiler.tir.ir import (
 )
 from tunefarm.compiler.tir.schedule.blocks import relax
 from tunefarm.compiler.tir.schedule.tree import child_stmts, loop_ranges
-from tunefarm.compiler.tir.visit import loads_of, transform_expr, transform_stmt
+from tunefarm.compiler.tir.visit import loads_of, map_children, map_exprs, transform_expr
 
 UNKNOWN = 1 << 40  # a region longer than this comes from an index of which nothing is known
 
@@ -32,21 +32,38 @@ def compact_buffers(program: PrimFunc) -> PrimFunc:
     for i: for j: T[i, j] = …; for j: C[i, j] = T[i, j]
     ->  for i: allocate T[1, n]: for j: T[0, j] = …
     """
-    body = program.body
+    body, used = program.body, _Used()
     for buffer in program.buffers:
-        body = _place(body, buffer)
+        body = _place(body, buffer, used)
     return replace(program, body=body, buffers=())
 
 
-def _place(root: Stmt, buffer: Buffer) -> Stmt:
+class _Used:
+    """The buffers that each statement below a body uses, found once a statement."""
+
+    def __init__(self) -> None:
+        self.found: dict[int, tuple[Stmt, frozenset[Buffer]]] = {}
+
+    def by(self, stmt: Stmt) -> frozenset[Buffer]:
+        if id(stmt) not in self.found:
+            own = [ld.buffer for ld in loads_of(stmt.condition)] if isinstance(stmt, If) else []
+            if isinstance(stmt, Store):
+                own = [stmt.buffer, *(ld.buffer for ld in loads_of(stmt))]
+            below = (self.by(s) for s in child_stmts(stmt))
+            # The statement is kept so that its identity is not given to another.
+            self.found[id(stmt)] = (stmt, frozenset(own).union(*below))
+        return self.found[id(stmt)][1]
+
+
+def _place(root: Stmt, buffer: Buffer, used: _Used) -> Stmt:
     """Wrap the smallest statement that holds all uses of ``buffer`` in its allocation."""
-    users = [s for s in child_stmts(root) if _uses(s, buffer)]
+    users = [s for s in child_stmts(root) if buffer in used.by(s)]
     crosses = isinstance(root, For) and root.kind in (LoopKind.UNROLLED, LoopKind.VECTORIZED)
     if len(users) == 1 and not crosses and not _own_use(root, buffer):
-        return _with_child(root, users[0], _place(users[0], buffer))
+        return _with_child(root, users[0], _place(users[0], buffer, used))
     if isinstance(root, For):
-        return replace(root, body=_allocate(root.body, buffer))
-    return _allocate(root, buffer)
+        return replace(root, body=_allocate(root.body, buffer, used))
+    return _allocate(root, buffer, used)
 
 
 def _with_child(stmt: Stmt, old: Stmt, new: Stmt) -> Stmt:
@@ -73,11 +90,9 @@ def _own_use(stmt: Stmt, buffer: Buffer) -> bool:
             return False
 
 
-def _uses(stmt: Stmt, buffer: Buffer) -> bool:
-    return next(_accesses(stmt, buffer), None) is not None
-
-
-def _accesses(stmt: Stmt, buffer: Buffer) -> Iterator[tuple[Expr, ...]]:
+def _accesses(stmt: Stmt, buffer: Buffer, used: _Used) -> Iterator[tuple[Expr, ...]]:
+    if buffer not in used.by(stmt):
+        return
     if isinstance(stmt, Store):
         if stmt.buffer is buffer:
             yield stmt.indices
@@ -86,12 +101,12 @@ def _accesses(stmt: Stmt, buffer: Buffer) -> Iterator[tuple[Expr, ...]]:
     if isinstance(stmt, If):
         yield from (ld.indices for ld in loads_of(stmt.condition) if ld.buffer is buffer)
     for child in child_stmts(stmt):
-        yield from _accesses(child, buffer)
+        yield from _accesses(child, buffer, used)
 
 
-def _allocate(body: Stmt, buffer: Buffer) -> Stmt:
+def _allocate(body: Stmt, buffer: Buffer, used: _Used) -> Stmt:
     ranges = loop_ranges(body)
-    accesses = list(_accesses(body, buffer))
+    accesses = list(_accesses(body, buffer, used))
     bases: list[Affine] = []
     shape: list[int] = []
     for dim, size in enumerate(buffer.shape):
@@ -121,9 +136,12 @@ def _allocate(body: Stmt, buffer: Buffer) -> Stmt:
             return Load(new, shifted(expr.indices))
         return None
 
-    def store(stmt: Stmt) -> Stmt | None:
+    def rewrite(stmt: Stmt) -> Stmt:
+        if buffer not in used.by(stmt):
+            return stmt
+        stmt = map_exprs(map_children(stmt, rewrite), lambda e: transform_expr(e, load))
         if isinstance(stmt, Store) and stmt.buffer is buffer:
             return Store(new, shifted(stmt.indices), stmt.value)
-        return None
+        return stmt
 
-    return Allocate(new, transform_stmt(body, store, lambda e: transform_expr(e, load)))
+    return Allocate(new, rewrite(body))

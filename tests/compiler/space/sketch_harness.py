@@ -60,16 +60,17 @@ def configs(space: ConfigSpace, rng: np.random.Generator, count: int) -> list[Co
 def interpreted(program: PrimFunc, arrays: Sequence[Array], outputs: Sequence[Array]) -> None:
     """Run on operands in their own shapes."""
     inputs = _operands(program, arrays)
-    results = [np.empty(p.shape, a.dtype) for p, a in zip(program.params[len(arrays) :], outputs, strict=True)]
+    results = [
+        np.empty(p.shape, a.dtype)
+        for p, a in zip(program.params[len(arrays) :], outputs, strict=True)
+    ]
     interpret(program, [*inputs, *results])
     for target, result in zip(outputs, results, strict=True):
         target[...] = result.reshape(target.shape)
 
 
 def _operands(program: PrimFunc, arrays: Sequence[Array]) -> list[Array]:
-    return [
-        pack(a, program.layouts.get(i), program.params[i].shape) for i, a in enumerate(arrays)
-    ]
+    return [pack(a, program.layouts.get(i), program.params[i].shape) for i, a in enumerate(arrays)]
 
 
 def executed(
