@@ -14,11 +14,11 @@ from tunefarm.compiler.tir.ir import PackedLayout
 def pack(
     array: NDArray[Any], layout: PackedLayout | None, shape: tuple[int, ...]
 ) -> NDArray[Any]:
-    """The array viewed as the program's own (unpacked) ``shape``, split, padded with zeros and
-    permuted by ``layout``; only viewed if there is none."""
+    """The array as a kernel's parameter of ``shape`` reads it: split, padded with zeros and
+    permuted as its layout says; only viewed if there is none."""
     if layout is None:
         return array.reshape(shape)
-    viewed = array.reshape(unpacked_shape(array.shape, layout))
+    viewed = array.reshape(layout.shape)
     split: list[int] = []
     padding: list[tuple[int, int]] = []
     for extent, factors in zip(viewed.shape, layout.factors, strict=True):
@@ -29,12 +29,3 @@ def pack(
     if any(after for _, after in padding):
         viewed = np.pad(viewed, padding)
     return np.ascontiguousarray(viewed.reshape(split).transpose(layout.order)).reshape(shape)
-
-
-def unpacked_shape(shape: tuple[int, ...], layout: PackedLayout) -> tuple[int, ...]:
-    """The shape that the layout splits: the tensor's own, or its view without leading units."""
-    rank = len(layout.factors)
-    extra = len(shape) - rank
-    if extra > 0 and all(e == 1 for e in shape[:extra]):
-        return shape[extra:]
-    return shape

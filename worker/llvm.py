@@ -33,7 +33,7 @@ class LlvmBackend:
         operations = executed_operations(task, space, config)
         kernel = build_kernel(task, machine, config, cache=False)
         layouts = {
-            str(index): [layout.factors, layout.order, layout.transform]
+            str(index): [layout.shape, layout.factors, layout.order, layout.transform]
             for index, layout in kernel.layouts.items()
         }
         metadata = {
@@ -145,9 +145,11 @@ def _packed(
     from tunefarm.compiler.tir import PackedLayout
 
     arrays = list(inputs)
-    for name, (factors, order, transform) in layouts.items():
+    for name, (shape, factors, order, transform) in layouts.items():
         index = int(name)
-        layout = PackedLayout(tuple(map(tuple, factors)), tuple(order), transform)
+        layout = PackedLayout(
+            tuple(map(tuple, factors)), tuple(order), transform, tuple(shape)
+        )
         arrays[index] = copy_of(pack(inputs[index], layout, types[index].shape))
     return arrays
 

@@ -31,7 +31,7 @@ from tunefarm.compiler.space.config import (
     Nest,
     SketchSpace,
 )
-from tunefarm.compiler.space.program import create_program, flatten_pointwise
+from tunefarm.compiler.space.program import create_program, view_contraction
 from tunefarm.compiler.target import Target, dtype_bytes
 from tunefarm.compiler.tir import PackedLayout, PrimFunc
 from tunefarm.compiler.tir import schedule as s
@@ -52,7 +52,7 @@ SERIAL_FLOPS = 100_000  # below this a fork-join costs more than it saves
 
 def contraction_of(function: Function) -> Contraction | None:
     """The contraction that a fused function is, pointwise convolutions viewed as products."""
-    return analyse(create_program(flatten_pointwise(function)))
+    return analyse(create_program(view_contraction(function)))
 
 
 def space(function: Function, target: Target) -> SketchSpace | None:

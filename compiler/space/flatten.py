@@ -107,7 +107,8 @@ def _map_accesses(block: Block, place) -> Block:  # type: ignore[no-untyped-def]
     def stored(stmt: Stmt) -> Store:
         assert isinstance(stmt, Store)
         indices = tuple(transform_expr(i, rule) for i in stmt.indices)
-        return Store(*place(stmt.buffer, indices), transform_expr(stmt.value, rule))
+        buffer, indices = place(stmt.buffer, indices)
+        return Store(buffer, indices, transform_expr(stmt.value, rule))
 
     init = None if block.init is None else stored(block.init)
     return replace(block, body=stored(block.body), init=init)

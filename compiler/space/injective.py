@@ -79,11 +79,11 @@ def space(function: Function, target: Target) -> SketchSpace | None:
         vectors = int_column(k, "nv")
         return np.asarray((vectors == 1) | (vectors * cost <= MAX_CODE))
 
-    vectors = max(v for v in knobs[1].choices if int(v) * cost <= 100 or v == 1 if int(v) <= 4)
+    small = [v for v in VECTORS if v == 1 or (v <= 4 and v * cost <= 100 and v in knobs[1].choices)]
     default: Config = {
         "sketch": NAME,
         "lane": 0,
-        "nv": vectors,
+        "nv": max(small),
         "tasks": default_tasks(nodes, target),
     }
     constraints = (Constraint("code size", small_code),)

@@ -6,7 +6,9 @@ convolutions become matrix products over (positions, channels), unit dimensions 
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 
@@ -88,45 +90,95 @@ def _own_result(tensor: te.Tensor, earlier: list[te.Tensor]) -> te.Tensor:
     return te.compute(tensor.shape, lambda *i: tensor[i], "copy")
 
 
-def flatten_pointwise(function: Function) -> Function:
-    """View a fused pointwise convolution as a matrix product; other functions stay.
+def view_contraction(function: Function) -> Function:
+    """View a fused convolution, channels last, in the form that tiles best; others stay.
 
-    conv(x[n, h, w, i], k[1, 1, i, o]) + …   ->   matmul(x[n·h·w, i], k[i, o]) + …
+    pointwise:  conv(x[n, h, w, i], k[1, 1, i, o]) + …   ->   matmul(x[n·h·w, i], k[i, o]) + …
+    grouped:    conv(x[n, h, w, g·i], k[…, i, g·o]) + …  ->   group_conv(x[n, h, w, g, i], …) + …
     """
     anchor = find_anchor(function)
-    if anchor is None or not _is_pointwise(anchor):
+    if anchor is None or not _has_channels_last(anchor):
         return function
-    shape = tensor_type(anchor).shape
+    if _is_pointwise(anchor):
+        return _viewed(function, anchor, _pointwise_views(anchor)) or function
+    if _is_grouped(anchor):
+        return _viewed(function, anchor, _grouped_views(anchor)) or function
+    return function
+
+
+@dataclass(frozen=True, slots=True)
+class _Views:
+    """How the tensors of a fused convolution are viewed; ``result`` gives None if it cannot be."""
+
+    data: tuple[int, ...]
+    kernel: tuple[int, ...]
+    result: Callable[[tuple[int, ...]], tuple[int, ...] | None]
+    anchor: Callable[[Expr, Expr], Call]
+
+
+def _pointwise_views(anchor: Call) -> _Views:
+    shape, kernel = tensor_type(anchor).shape, tensor_type(anchor.args[1]).shape
+    rows = prod(shape[:-1])
+    return _Views(
+        (rows, kernel[-2]),
+        kernel[-2:],
+        lambda s: _flat_shape(s, shape),
+        lambda x, w: call("matmul", x, w),
+    )
+
+
+def _grouped_views(anchor: Call) -> _Views:
+    data, kernel = (tensor_type(a).shape for a in anchor.args)
+    shape, groups = tensor_type(anchor).shape, anchor.attrs["groups"]
+    assert isinstance(groups, int)
+    windows = {k: anchor.attrs[k] for k in ("strides", "padding", "dilations")}
+
+    def result(s: tuple[int, ...]) -> tuple[int, ...] | None:
+        if not s or s[-1] == 1:
+            return (*s, 1)
+        return (*s[:-1], groups, shape[-1] // groups) if s[-1] == shape[-1] else None
+
+    return _Views(
+        (*data[:-1], groups, data[-1] // groups),
+        (*kernel[:-1], groups, kernel[-1] // groups),
+        result,
+        lambda x, w: call("group_conv", x, w, **windows),
+    )
+
+
+def _viewed(function: Function, anchor: Call, views: _Views) -> Function | None:
+    """The function on viewed tensors; None if some operator or shape does not allow it."""
     flat: dict[int, Expr] = {}
-    params = []
+    params: list[Var] = []
     for param in function.params:
         kind = tensor_type(param)
-        if param is anchor.args[1]:
-            view = kind.shape[-2:]
-        else:
-            new = _flat_shape(kind.shape, shape)
-            if param is anchor.args[0]:
-                new = (shape[0] * int(np.prod(shape[1:-1])), kind.shape[-1])
-            if new is None:
-                return function
-            view = new
-        flat[id(param)] = Var(param.name, TensorType(view, kind.dtype))
-        params.append(flat[id(param)])
+        is_data, is_kernel = param is anchor.args[0], param is anchor.args[1]
+        view = views.data if is_data else views.kernel if is_kernel else views.result(kind.shape)
+        if view is None or (is_data and _read_elsewhere(function, anchor, param)):
+            return None
+        params.append(Var(param.name, TensorType(view, kind.dtype)))
+        flat[id(param)] = params[-1]
     for expr in post_order(function.body):
         if id(expr) in flat:
             continue
         if isinstance(expr, Constant):
-            new = _flat_shape(expr.type.shape, shape)
-            if new is None:
-                return function
-            flat[id(expr)] = Constant(expr.data.reshape(new))
+            view = views.result(expr.type.shape)
+            if view is None:
+                return None
+            flat[id(expr)] = Constant(expr.data.reshape(view))
         elif expr is anchor:
-            flat[id(expr)] = call("matmul", *(flat[id(a)] for a in expr.args))
+            flat[id(expr)] = views.anchor(*(flat[id(a)] for a in expr.args))
         elif isinstance(expr, Call) and _is_elementwise(expr):
             flat[id(expr)] = call(str(expr.op), *(flat[id(a)] for a in expr.args), **expr.attrs)
         else:
-            return function
-    return Function(tuple(params), flat[id(function.body)], function.attrs)  # type: ignore[arg-type]
+            return None
+    return Function(tuple(params), flat[id(function.body)], function.attrs)
+
+
+def _read_elsewhere(function: Function, anchor: Call, param: Var) -> bool:
+    """True if a parameter of the anchor is an operand of another operator too."""
+    others = (e for e in post_order(function.body) if isinstance(e, Call) and e is not anchor)
+    return any(a is param for e in others for a in e.args)
 
 
 def find_anchor(function: Function) -> Call | None:
@@ -145,19 +197,28 @@ def _is_elementwise(expr: Call) -> bool:
     return isinstance(expr.op, str) and OPS[expr.op].pattern <= Pattern.BROADCAST
 
 
-def _is_pointwise(anchor: Call) -> bool:
-    if anchor.op != "conv" or not all(isinstance(a, Var) for a in anchor.args):
-        return False
-    attrs, kernel = anchor.attrs, tensor_type(anchor.args[1]).shape
-    padding = attrs["padding"]
+def _has_channels_last(anchor: Call) -> bool:
     return (
-        attrs["data_layout"] == "NSC"
-        and attrs["kernel_layout"] == "SIO"
-        and attrs["groups"] == 1
+        anchor.op == "conv"
+        and all(isinstance(a, Var) for a in anchor.args)
+        and anchor.attrs["data_layout"] == "NSC"
+        and anchor.attrs["kernel_layout"] == "SIO"
+    )
+
+
+def _is_pointwise(anchor: Call) -> bool:
+    attrs, kernel = anchor.attrs, tensor_type(anchor.args[1]).shape
+    return (
+        attrs["groups"] == 1
         and all(s == 1 for s in attrs["strides"])  # type: ignore[union-attr]
         and all(k == 1 for k in kernel[:-2])
-        and all(p == (0, 0) for p in padding)  # type: ignore[union-attr]
+        and all(p == (0, 0) for p in attrs["padding"])  # type: ignore[union-attr]
     )
+
+
+def _is_grouped(anchor: Call) -> bool:
+    """True for groups of several channels; depthwise convolutions have lanes over the groups."""
+    return anchor.attrs["groups"] != 1 and tensor_type(anchor.args[1]).shape[-2] > 1
 
 
 def _flat_shape(shape: tuple[int, ...], full: tuple[int, ...]) -> tuple[int, ...] | None:

@@ -279,12 +279,14 @@ class PackedLayout:
 
     Dimension d becomes (⌈extent / Π factors[d]⌉, *factors[d]), padded with zeros; ``order``
     permutes all the resulting dimensions. ``transforms`` names a value transform applied first
-    (for instance a Winograd filter transform), "" for none.
+    (for instance a Winograd filter transform), "" for none. ``shape`` is what the tensor is
+    viewed as before it is split; ``transform_layout`` fills it in.
     """
 
     factors: tuple[tuple[int, ...], ...]
     order: tuple[int, ...]
     transform: str = ""
+    shape: tuple[int, ...] = ()
 
 
 def as_expr(value: Operand, dtype: str = "int64") -> Expr:

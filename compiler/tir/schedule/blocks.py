@@ -423,7 +423,8 @@ def transform_layout(program: PrimFunc, param: int, layout: PackedLayout) -> Pri
     new = Buffer(old.name, packed_shape(old.shape, layout), old.dtype, old.scope)
 
     changed = _replace_buffer(program, old, new, lambda i: packed_indices(i, layout))
-    return replace(changed, layouts={**program.layouts, param: layout})
+    layouts = {**program.layouts, param: replace(layout, shape=old.shape)}
+    return replace(changed, layouts=layouts)
 
 
 def packed_shape(shape: Sequence[int], layout: PackedLayout) -> tuple[int, ...]:

@@ -146,6 +146,8 @@ CASES = [
     Case("einsum", [(2, 3), (3, 4), (4,)], {"equation": "ij,jk,k->ki"}),
     Case("einsum", [(2, 3)], {"equation": "ij->ji"}),
     Case("conv", [(2, 3, 7, 5), (4, 3, 3, 2)], CONV),
+    Case("group_conv", [(2, 7, 5, 2, 3), (3, 2, 3, 2, 5)], {"strides": (2, 1),
+         "padding": ((1, 0), (0, 1)), "dilations": (1, 2)}),
     Case("conv", [(1, 7, 5, 4), (3, 2, 2, 6)], {**CONV, "groups": 2, "data_layout": "NSC",
                                                "kernel_layout": "SIO"}),
     Case("conv", [(1, 3, 6, 5), (6, 1, 3, 2)], {**CONV, "groups": 3}),
