@@ -81,7 +81,7 @@ _INT_OPS = {"add": "add", "sub": "sub", "mul": "mul", "bitand": "and", "bitor": 
 _FLOAT_COMPARE = {"lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge", "eq": "oeq", "ne": "une"}
 _DIRECT = {"sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "round": "roundeven",
            "trunc": "trunc", "abs": "fabs"}  # fmt: skip
-_HORIZONTAL = {"add": "fadd", "mul": "fmul", "max": "fmaximum", "min": "fminimum"}
+_HORIZONTAL = {"add": "add", "mul": "mul", "max": "max", "min": "min"}
 _HORIZONTAL_INT = {"add": "add", "mul": "mul", "max": "smax", "min": "smin", "or": "or", "and": "and"}
 
 
@@ -98,6 +98,7 @@ class ExpressionEmitter:
         self.read_only: set[Buffer] = set()
         self.prefetch: dict[Buffer, int] = {}
         self.slots: dict[Slot, Val] = {}
+        self.spread: dict[str, Val] = {}  # scalars that a vector holds in every lane
         self.lanes = 1
         self.mask: str | None = None
         self._prefetched: set[str] = set()
@@ -301,6 +302,8 @@ class ExpressionEmitter:
         """The value in every lane of the current vector."""
         if value.lanes == self.lanes or self.lanes == 1:
             return value
+        if value.text in self.spread and self.spread[value.text].lanes == self.lanes:
+            return self.spread[value.text]
         kind = scalar_type(value.dtype)
         full = f"<{self.lanes} x {kind}>"
         if not value.text.startswith("%"):
@@ -525,13 +528,13 @@ class ExpressionEmitter:
         x, y, a = self.level(x, y, a)
         return self._call(f"llvm.fma.{suffix(a.dtype, a.lanes)}", [x, y, a], a.dtype)
 
-    def _call(self, name: str, args: Sequence[Val], dtype: str, flags: str = "") -> Val:
+    def _call(self, name: str, args: Sequence[Val], dtype: str) -> Val:
         lanes = args[0].lanes
         result = vector_of(scalar_type(dtype), lanes)
         kinds = [vector_of(scalar_type(a.dtype), a.lanes) for a in args]
         self.declares.add(f"declare {result} @{name}({', '.join(kinds)})")
         passed = ", ".join(f"{k} {a.text}" for k, a in zip(kinds, args, strict=True))
-        text = self.builder.pure(f"call {flags}{result} @{name}({passed})", [a.text for a in args])
+        text = self.builder.pure(f"call {result} @{name}({passed})", [a.text for a in args])
         return Val(text, dtype, lanes)
 
     def arithmetic(self, op: str, a: Val, b: Val) -> Val:
@@ -569,9 +572,10 @@ class ExpressionEmitter:
             # One operand is a number: a comparison that is false for NaN keeps the other one.
             test = self._emit(f"fcmp {'ogt' if op == 'max' else 'olt'}", b, a, "bool")
             return self._choose(test, b, a)
-        # Which of -0 and +0 is larger is left open: half the instructions.
-        name = f"llvm.{op}imum.{suffix(a.dtype, a.lanes)}"
-        return self._call(name, [a, b], a.dtype, "nsz ")
+        # The processor's instruction gives b if one is NaN, so only a must be tested: two
+        # instructions, where llvm.maximum takes six. Which zero is larger is left open.
+        test = self._emit(f"fcmp {'ogt' if op == 'max' else 'olt'}", a, b, "bool")
+        return self._choose(self._emit("fcmp ord", a, a, "bool"), self._choose(test, a, b), a)
 
     def _float_op(self, op: str, a: Val, b: Val) -> Val:
         if op in _FLOAT_OPS:
@@ -701,17 +705,32 @@ class ExpressionEmitter:
                 f"<{n} x {kind}> splat ({kind} {neutral})"
             )
             value = Val(text, value.dtype, n)
-        name = f"llvm.vector.reduce.{table[op]}.{suffix(value.dtype, n)}"
+        if floating:
+            return self._shuffled_together(op, value)
+        name = table[op]
+        if is_unsigned(value.dtype) and op in ("max", "min"):
+            name = f"u{op}"
+        full = f"llvm.vector.reduce.{name}.{suffix(value.dtype, n)}"
         vector = f"<{n} x {kind}>"
-        if floating and op in ("add", "mul"):
-            self.declares.add(f"declare {kind} @{name}({kind}, {vector})")
-            start = constant(0.0 if op == "add" else 1.0, value.dtype)
-            call = f"call reassoc {kind} @{name}({kind} {start}, {vector} {value.text})"
-        else:
-            self.declares.add(f"declare {kind} @{name}({vector})")
-            flags = "nsz " if floating else ""
-            call = f"call {flags}{kind} @{name}({vector} {value.text})"
-        return Val(self.builder.here(call), value.dtype)
+        self.declares.add(f"declare {kind} @{full}({vector})")
+        return Val(self.builder.here(f"call {kind} @{full}({vector} {value.text})"), value.dtype)
+
+    def _shuffled_together(self, op: str, value: Val) -> Val:
+        """Combine each lane with the one half, a quarter, … away: all lanes get the result, and
+        whoever wants it in all lanes again takes the vector."""
+        b, kind = self.builder, f"<{value.lanes} x {scalar_type(value.dtype)}>"
+        step = value.lanes // 2
+        while step:
+            lanes = ", ".join(f"i32 {n ^ step}" for n in range(value.lanes))
+            text = b.pure(
+                f"shufflevector {kind} {value.text}, {kind} poison, <{value.lanes} x i32> <{lanes}>",
+                [value.text],
+            )
+            value = self.arithmetic(op, value, Val(text, value.dtype, value.lanes))
+            step //= 2
+        scalar = b.pure(f"extractelement {kind} {value.text}, i64 0", [value.text])
+        self.spread[scalar] = value
+        return Val(scalar, value.dtype)
 
 
 def _is_index(expr: Expr) -> bool:

@@ -7,9 +7,10 @@ from math import prod
 
 from tunefarm.compiler.codegen.builder import FunctionBuilder
 from tunefarm.compiler.codegen.expressions import ExpressionEmitter, Lin, Slot, Val
-from tunefarm.compiler.codegen.types import memory_type, scalar_type, vector_of
+from tunefarm.compiler.codegen.types import constant, memory_type, scalar_type, vector_of
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.target import Target, dtype_bytes
+from tunefarm.compiler.te import identity
 from tunefarm.compiler.tir.affine import conjuncts, conjunction
 from tunefarm.compiler.tir.ir import (
     Allocate,
@@ -81,7 +82,7 @@ class Emitter(ExpressionEmitter):
                     self.statement(loop.body)
             case LoopKind.VECTORIZED:
                 self._vector_loop(loop)
-            case LoopKind.PARALLEL if not self.in_parallel:
+            case LoopKind.PARALLEL if not self.in_parallel and self.lanes == 1:
                 self._parallel_loop(loop)
             case _:
                 self._serial_loop(loop)
@@ -325,7 +326,8 @@ class Emitter(ExpressionEmitter):
         combined = self.horizontal(value.op, self.splat(term), self.mask)
         lanes, self.lanes, mask, self.mask = self.lanes, 1, self.mask, None
         old = self.value(value.a)
-        result = self.arithmetic(value.op, old, combined)
+        neutral = constant(identity(value.op, value.dtype).value, value.dtype)
+        result = combined if old.text == neutral else self.arithmetic(value.op, old, combined)
         place = self.flat_index(stmt.buffer, stmt.indices)
         if stmt.buffer.scope == "register":
             self._store_slot(stmt.buffer, place, result)
@@ -377,7 +379,14 @@ class Emitter(ExpressionEmitter):
         start, extent = self.index(loop.start), self.index(loop.extent)
         assert isinstance(start, Lin) and isinstance(extent, Lin)
         b = self.builder
-        buffers = [u for u in _buffers_used(loop.body) if u in self.pointers]
+        used = _buffers_used(loop.body)
+        inside = {s.buffer for s in walk_stmt(loop.body) if isinstance(s, Allocate)}
+        shared = [u.name for u in used if u.scope == "register" and u not in inside]
+        if shared:
+            raise ScheduleError(
+                f"registers of {shared[0]} are not shared by the threads of loop {loop.var.name}"
+            )
+        buffers = [u for u in used if u in self.pointers]
         outer = [v for v in _variables_used(loop) if v in self.env and v is not loop.var]
         slots = [("ptr", self.pointers[u]) for u in buffers]
         for var in outer:
