@@ -151,11 +151,10 @@ def _combining_nest(
     for var, old in reversed(list(zip(outside, loops, strict=True))):
         stmt = For(var, Const(extents[old]), stmt)
     for loop in reversed(spatial):
-        var = renamed[loop.var]
-        assert isinstance(var, Var)
-        stmt = replace(loop, var=var, body=stmt)
+        new = renamed[loop.var]
+        assert isinstance(new, Var)
+        stmt = replace(loop, var=new, body=stmt)
     return stmt
-
 
 def share_reciprocals(program: PrimFunc, block: str, *axes: Var) -> PrimFunc:
     """Divide once for all values of some of a block's iterators (the result may differ by an ulp).
