@@ -38,7 +38,7 @@ from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.tir.affine import affine
 from tunefarm.compiler.tir.ir import Var
 
-NAME, VERSION = "contraction", 1
+NAME, VERSION = "contraction", 2
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 14, 16, 20, 24, 28)
 SECOND_ROWS = (1, 2, 3, 4, 7)
 VECTORS = (1, 2, 3, 4, 6)
@@ -47,6 +47,7 @@ BLOCKS = (1, 2, 4, 8, 16, 32, 64)
 PREFETCH = (0, 8, 32, 128)  # reduction steps ahead, for weights packed at build time
 EXTRA = ("ku", "mb", "nb", "pack_lhs", "pack_rhs", "prefetch")
 MAX_UNROLLED = 512  # multiply-adds of one unrolled body
+MAX_CODE = 1536  # and of all bodies of a kernel
 SERIAL_FLOPS = 100_000  # below this a fork-join costs more than it saves
 
 
@@ -160,7 +161,8 @@ def _constraints(c: Contraction, target: Target, lanes: int) -> tuple[Constraint
         return rows * vectors + np.where(vectors > 1, vectors + 1, 2) <= registers
 
     def small_code(k: Columns) -> np.ndarray:
-        return _int(k, "rw") * _int(k, "rh") * _int(k, "nv") * _int(k, "ku") <= MAX_UNROLLED
+        body = _int(k, "rw") * _int(k, "rh") * _int(k, "nv") * _int(k, "ku")
+        return (body <= MAX_UNROLLED) & (body * _bodies(c, k) <= MAX_CODE)
 
     def copies_fit(k: Columns) -> np.ndarray:
         rows = _int(k, "mb") * _int(k, "rw")
@@ -184,6 +186,29 @@ def _constraints(c: Contraction, target: Target, lanes: int) -> tuple[Constraint
         Constraint("blocks within extents", blocks_useful),
         Constraint("unroll", lambda k: _int(k, "ku") <= depth),
     )
+
+
+def _bodies(c: Contraction, k: Columns) -> np.ndarray:
+    """How often the unrolled body is repeated: borders and their taps get code of their own."""
+    bodies = np.ones_like(_int(k, "rw"))
+    for axis, name in zip(_row_axes(c), ("rh", "rw"), strict=True):
+        if axis is None:
+            continue
+        taps, tile = _taps(c, axis), _int(k, name)
+        pieces = np.where(tile >= axis.extent, taps, np.where(axis.extent % tile, 2, 1) + 2 * taps)
+        bodies = bodies * np.where((tile > 1) & (taps > 1), pieces, 1)
+    return bodies
+
+
+def _taps(c: Contraction, axis: Axis) -> int:
+    """Extent of the window that slides along an axis; 1 if none does."""
+    var = c.node.iters[axis.position].var
+    summed = {c.node.iters[a.position].var: a.extent for a in c.reduce}
+    for index in c.lhs.load.indices:
+        terms = affine(index).terms
+        if var in terms:
+            return prod(extent for v, extent in summed.items() if v in terms)
+    return 1
 
 
 def _int(columns: Columns, name: str) -> np.ndarray:
@@ -343,7 +368,7 @@ def _nest(c: Contraction, target: Target, lanes: int, k: Columns) -> Nest:
         frozenset(a.name for a in c.reduce),
         tuple(_accesses(c)),
         {"vector": vector, "register": register, "l1": l1, "l2": l2, "core": core},
-        np.minimum(blocks, target.num_cores),
+        blocks,
         executed,
         extra,
     )
