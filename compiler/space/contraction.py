@@ -314,7 +314,7 @@ def _default_blocks(
         "order": order,
         "pack_lhs": int(pack_lhs),
         "pack_rhs": 1 if 1 in choices["pack_rhs"] and _transposed(c) else 0,
-        "prefetch": 0,
+        "prefetch": 32 if 32 in choices["prefetch"] and weights >= 1 << 18 else 0,
     }
 
 
