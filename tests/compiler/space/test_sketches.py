@@ -94,6 +94,8 @@ FUSED: dict[str, Function] = {
         lambda x: call("sum", call("multiply", x, x), axes=(0, 1), keepdims=True), ((17, 41), F32)
     ),
     "row of bytes": function_of("max", ((3, 100), "int8"), axes=(1,), keepdims=True),
+    "row of unsigned bytes": function_of("max", ((3, 100), "uint8"), axes=(1,), keepdims=True),
+    "division with a tail": function_of("divide", ((3, 7), "int32"), ((7,), "int32")),
     "pooling and residual": function_of(
         _pool("max_pool", "NSC"), ((1, 9, 11, 35), F32), ((35,), F32)
     ),
@@ -109,7 +111,7 @@ FUSED: dict[str, Function] = {
 
 def _inputs(workload: Workload, rng: np.random.Generator) -> list[Array]:
     return [
-        rng.integers(0, 9, p.type.shape).astype(p.type.dtype)
+        rng.integers(1, 200, p.type.shape).astype(p.type.dtype)
         if "int" in p.type.dtype
         else rng.standard_normal(p.type.shape).astype(p.type.dtype)
         for p in workload.function.params
@@ -138,6 +140,21 @@ def test_a_fused_function_agrees_under_random_configs(name: str) -> None:
     arrays = _inputs(workload, rng)
     for number, config in enumerate(configs(space, rng, 5)):
         check(workload, HOST, config, arrays, "both" if number < 2 else "execute")
+
+
+@pytest.mark.parametrize("op", ["max", "min", "softmax", "max_pool"])
+def test_nan_reaches_the_result(op: str) -> None:
+    window = {"kernel": (2,), "strides": (1,), "padding": ((0, 0),), "dilations": (1,)}
+    special: dict[str, Any] = {
+        "softmax": {"axis": -1},
+        "max_pool": {**window, "data_layout": "NSC"},
+    }
+    attrs = special.get(op, {"axes": (2,)})
+    workload = Workload.from_function(function_of(op, ((3, 7, 37), F32), **attrs))
+    x = np.random.default_rng(0).standard_normal((3, 7, 37)).astype(F32)
+    x[0, 1, 5] = x[1, 3, 36] = x[2, 6, 0] = np.nan
+    with np.errstate(invalid="ignore"):
+        check(workload, HOST, config_space(workload, HOST).default, [x], "execute")
 
 
 @pytest.mark.parametrize("mcpu", ["x86-64-v3", "x86-64"])
