@@ -48,17 +48,24 @@ def _plain(block: Block, ranges: Ranges, params: set[object]) -> Stmt:
     values = dict(zip((i.var for i in block.iters), block.bindings, strict=True))
     body = substitute_stmt(block.body, values)
     assert isinstance(body, Store)
-    reduced = [
-        b for i, b in zip(block.iters, block.bindings, strict=True) if i.kind == "reduce"
-    ]
+    reduced = [b for i, b in zip(block.iters, block.bindings, strict=True) if i.kind == "reduce"]
     parts = conjuncts(block.predicate) if block.predicate is not None else []
+    fixed = {e for b in reduced for e in walk_expr(b) if isinstance(e, Var)}
     if body.buffer not in params:
-        fixed = {e for b in reduced for e in walk_expr(b) if isinstance(e, Var)}
         parts = [p for p in parts if _mentions(p, fixed) or not _droppable(p, body, ranges)]
     stmt = _skip_neutral_terms(body) if reduced else body
     if block.init is not None:
+        # An element without a term still has its first value: what a predicate says of the
+        # reduction's loops does not guard it.
         first = conjunction([binary("eq", b, Const(0)) for b in reduced])
-        stmt = seq(If(first, substitute_stmt(block.init, values)), stmt)
+        init = If(first, substitute_stmt(block.init, values))
+        terms = [p for p in parts if _mentions(p, fixed)]
+        parts = [p for p in parts if p not in terms]
+        stmt = seq(init, _guarded(terms, stmt))
+    return _guarded(parts, stmt)
+
+
+def _guarded(parts: list[Expr], stmt: Stmt) -> Stmt:
     condition = conjunction(parts)
     return stmt if isinstance(condition, Const) and condition.value else If(condition, stmt)
 
@@ -110,5 +117,3 @@ def _split_select(expr: Expr, neutral: float, through_mul: bool) -> tuple[Expr |
             return (conjunction(found) if found else None), binary("mul", x, y)
         case _:
             return None, expr
-
-

@@ -44,6 +44,15 @@ def test_rfactor_keeps_the_result(columns: int, reduce: Any, want: Any) -> None:
     np.testing.assert_array_equal(run(program, x), want(x, 1))
 
 
+def test_a_partial_result_without_terms_is_neutral() -> None:
+    program = row_sums(3, 5)
+    _, k = s.loops_of(program, "y")
+    program, (_, lane) = s.split(program, k, 8)
+    program, _ = s.rfactor(program, "y", lane)
+    x = whole(3, 5)
+    np.testing.assert_array_equal(run(program, x), x.sum(1))
+
+
 def test_rfactor_shares_the_loops_outside_the_reduction() -> None:
     program = row_sums(3, 32)
     i, k = s.loops_of(program, "y")
