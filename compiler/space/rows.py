@@ -50,6 +50,7 @@ from tunefarm.compiler.tir.schedule.tree import store_of
 NAME, VERSION = "rows", 1
 VECTORS = (1, 2, 4, 8)
 TILES = (1, 2, 3, 4)
+LITTLE_WASTE = 16  # tiles beside which an incomplete one does not count
 MAX_CODE = 900.0  # vector instructions of one unrolled body
 
 
@@ -170,9 +171,11 @@ def _default(
     tiled = r.tiled(choice)
     for tile in sorted(choices["tile"]):
         columns = {k: np.array([v]) for k, v in (config | {"tile": tile}).items()}
-        divides = tiled is not None and tiled.extent % tile == 0
         most = 8 if choice.axis is not None else 16
-        if divides and nv * tile <= most and all(c.holds(columns)[0] for c in constraints):
+        little_left = tiled is not None and (
+            tiled.extent % tile == 0 or tiled.extent >= LITTLE_WASTE * tile
+        )
+        if little_left and nv * tile <= most and all(c.holds(columns)[0] for c in constraints):
             config["tile"] = tile
     return config
 
