@@ -96,9 +96,7 @@ class History:
         model = device_model(target.num_cores) if target.kind == "llvm" else target.kind
         keys = [BestKey(w.key, target.text, model) for w in workloads]
         found = self._ask(keys)
-        made = [
-            decide(w, target, found.get(k, ())) for w, k in zip(workloads, keys, strict=True)
-        ]
+        made = [decide(w, target, found.get(k, ())) for w, k in zip(workloads, keys, strict=True)]
         for decision in made:
             self.decisions[decision.workload.key, target.text] = decision
             if not decision.tuned:
@@ -135,7 +133,6 @@ class History:
         return "\n".join(
             f"{d.status:<10} {d.workload.summary}: {d.reason}" for d in self.decisions.values()
         )
-
 
     def summary(self, command: str) -> str:
         """One line for the end of a build; ``command`` is what tunes the rest."""

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-
 from tunefarm.compiler.ir import Call, Constant, Function, IRModule, TupleType, tensor_type
 from tunefarm.compiler.packing import pack
 from tunefarm.compiler.runtime.arrays import ALIGNMENT, aligned_bytes

@@ -7,13 +7,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
 from tunefarm.compiler.tir.ir import PackedLayout
 
 
-def pack(
-    array: NDArray[Any], layout: PackedLayout | None, shape: tuple[int, ...]
-) -> NDArray[Any]:
+def pack(array: NDArray[Any], layout: PackedLayout | None, shape: tuple[int, ...]) -> NDArray[Any]:
     """The array as a kernel's parameter of ``shape`` reads it: split, padded with zeros and
     permuted as its layout says; only viewed if there is none."""
     if layout is None:

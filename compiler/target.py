@@ -1,6 +1,6 @@
 """Targets: what code is generated for, with a canonical string that keys the database.
 
-    Target("llvm -mcpu=znver5 -num-cores=2")      Target("sim")      Target.host()
+Target("llvm -mcpu=znver5 -num-cores=2")      Target("sim")      Target.host()
 """
 
 from __future__ import annotations

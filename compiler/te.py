@@ -1,9 +1,9 @@
 """Tensor expressions: say what each element is; ``create_prim_func`` makes plain loops of it.
 
-    A = te.placeholder((n, k)); B = te.placeholder((k, m))
-    r = te.reduce_axis(k)
-    C = te.compute((n, m), lambda i, j: te.sum(A[i, r] * B[r, j], [r]), name="C")
-    program = te.create_prim_func([A, B, C])
+A = te.placeholder((n, k)); B = te.placeholder((k, m))
+r = te.reduce_axis(k)
+C = te.compute((n, m), lambda i, j: te.sum(A[i, r] * B[r, j], [r]), name="C")
+program = te.create_prim_func([A, B, C])
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ DATA = ("*.py", "*.ll", "*.proto", "*.pyi", "*.jsonl", "py.typed")
 
 def main() -> None:
     installed = Path(tunefarm.__file__).resolve().parent
-    if ROOT / "tunefarm" == installed:
+    if installed == ROOT / "tunefarm":
         sys.exit("tests/check_wheel.py must run against an installed wheel (see .ci/run)")
     missing = []
     for folder in FOLDERS:

@@ -147,9 +147,7 @@ def _packed(
     arrays = list(inputs)
     for name, (shape, factors, order, transform) in layouts.items():
         index = int(name)
-        layout = PackedLayout(
-            tuple(map(tuple, factors)), tuple(order), transform, tuple(shape)
-        )
+        layout = PackedLayout(tuple(map(tuple, factors)), tuple(order), transform, tuple(shape))
         arrays[index] = copy_of(pack(inputs[index], layout, types[index].shape))
     return arrays
 

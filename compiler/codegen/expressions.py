@@ -82,7 +82,14 @@ _FLOAT_COMPARE = {"lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge", "eq": "oeq
 _DIRECT = {"sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "round": "roundeven",
            "trunc": "trunc", "abs": "fabs"}  # fmt: skip
 _HORIZONTAL = {"add": "add", "mul": "mul", "max": "max", "min": "min"}
-_HORIZONTAL_INT = {"add": "add", "mul": "mul", "max": "smax", "min": "smin", "or": "or", "and": "and"}
+_HORIZONTAL_INT = {
+    "add": "add",
+    "mul": "mul",
+    "max": "smax",
+    "min": "smin",
+    "or": "or",
+    "and": "and",
+}
 
 
 class ExpressionEmitter:
@@ -229,9 +236,7 @@ class ExpressionEmitter:
             stride *= extent
         return total
 
-    def _plan(
-        self, buffer: Buffer, indices: Sequence[Expr]
-    ) -> _Plan | None:
+    def _plan(self, buffer: Buffer, indices: Sequence[Expr]) -> _Plan | None:
         """The flat index as ``const + Σ coefficient · variable``; None if it is not affine."""
         key = (buffer, id(indices))
         if key not in self._plans:
@@ -423,8 +428,7 @@ class ExpressionEmitter:
         name = f"llvm.masked.store.v{n}{_element_suffix(element)}.p0"
         self.declares.add(f"declare void @{name}({kind}, ptr captures(none), <{n} x i1>)")
         self.builder.line(
-            f"call void @{name}({kind} {text}, ptr align {align} {pointer}, "
-            f"<{n} x i1> {self.mask})"
+            f"call void @{name}({kind} {text}, ptr align {align} {pointer}, <{n} x i1> {self.mask})"
         )
 
     def lane_mask(self, condition: Expr) -> str:
@@ -502,7 +506,7 @@ class ExpressionEmitter:
             value = None
             if arm is not None:
                 value = self.value(arm)
-                if self.lanes > 1 and value.lanes > 1 or b is None:
+                if (self.lanes > 1 and value.lanes > 1) or b is None:
                     value = self.splat(value)
             frame.lines.append(f"  br label %{end}")
             builder.close_frame()
@@ -661,7 +665,9 @@ class ExpressionEmitter:
             zero = self.level(Val("0", first.dtype), first)[0]
             return self._extremum("max", first, self._emit("sub", zero, first))
         if name in _DIRECT and is_float(first.dtype):
-            return self._call(f"llvm.{_DIRECT[name]}.{suffix(first.dtype, first.lanes)}", args, dtype)
+            return self._call(
+                f"llvm.{_DIRECT[name]}.{suffix(first.dtype, first.lanes)}", args, dtype
+            )
         if name == "rsqrt":
             root = self.intrinsic("sqrt", args, dtype)
             one = self.level(Val(constant(1.0, dtype), dtype), root)[0]
@@ -722,10 +728,8 @@ class ExpressionEmitter:
         step = value.lanes // 2
         while step:
             lanes = ", ".join(f"i32 {n ^ step}" for n in range(value.lanes))
-            text = b.pure(
-                f"shufflevector {kind} {value.text}, {kind} poison, <{value.lanes} x i32> <{lanes}>",
-                [value.text],
-            )
+            mask = f"<{value.lanes} x i32> <{lanes}>"
+            text = b.pure(f"shufflevector {kind} {value.text}, {kind} poison, {mask}", [value.text])
             value = self.arithmetic(op, value, Val(text, value.dtype, value.lanes))
             step //= 2
         scalar = b.pure(f"extractelement {kind} {value.text}, i64 0", [value.text])

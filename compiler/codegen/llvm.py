@@ -50,5 +50,7 @@ def emit_llvm(program: PrimFunc, target: Target) -> LlvmKernel:
     body = "\n".join(builder.body())
     main = f"define void @{program.name}({arguments}) #0 {{\n{body}\n}}\n"
     attributes = 'attributes #0 = { nounwind "no-builtins" }'
-    text = "\n".join([*module.functions, main, *sorted(module.declares), attributes, "!0 = !{}", ""])
+    text = "\n".join(
+        [*module.functions, main, *sorted(module.declares), attributes, "!0 = !{}", ""]
+    )
     return LlvmKernel(program.name, text, module.workspace_bytes, module.parallel)

@@ -11,7 +11,7 @@ from tunefarm.compiler.codegen.types import constant, memory_type, scalar_type, 
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.target import Target, dtype_bytes
 from tunefarm.compiler.te import identity
-from tunefarm.compiler.tir.affine import conjuncts, conjunction
+from tunefarm.compiler.tir.affine import conjunction, conjuncts
 from tunefarm.compiler.tir.ir import (
     Allocate,
     Binary,
@@ -109,7 +109,8 @@ class Emitter(ExpressionEmitter):
     def _serial_loop(self, loop: For) -> None:
         b = self.builder
         start, extent = self.index(loop.start), self.index(loop.extent)
-        assert isinstance(start, Lin) and isinstance(extent, Lin)
+        assert isinstance(start, Lin)
+        assert isinstance(extent, Lin)
         if not extent.terms and extent.const <= 0:
             return
         first = self.scalar_int(start)
@@ -377,7 +378,8 @@ class Emitter(ExpressionEmitter):
     def _parallel_loop(self, loop: For) -> None:
         """Outline the body; the closure holds the pointers and outer indices that it uses."""
         start, extent = self.index(loop.start), self.index(loop.extent)
-        assert isinstance(start, Lin) and isinstance(extent, Lin)
+        assert isinstance(start, Lin)
+        assert isinstance(extent, Lin)
         b = self.builder
         used = _buffers_used(loop.body)
         inside = {s.buffer for s in walk_stmt(loop.body) if isinstance(s, Allocate)}
@@ -457,4 +459,3 @@ def _variables_used(stmt: Stmt) -> list[Var]:
             if isinstance(node, Var):
                 found[node] = None
     return list(found)
-

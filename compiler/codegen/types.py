@@ -6,7 +6,6 @@ import struct
 from math import isnan
 
 import numpy as np
-
 from tunefarm.compiler.errors import BuildError
 
 _SCALARS = {

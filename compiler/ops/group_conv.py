@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from math import prod
 
 import numpy as np
-
 from tunefarm.compiler import te
 from tunefarm.compiler.dtypes import wide
 from tunefarm.compiler.ir import Attrs, TensorType, Type

@@ -139,9 +139,7 @@ def _classify(
     spatial = [i for i in node.iters if i.kind == "spatial"]
     if not spatial or list(store.indices) != [i.var for i in spatial]:
         return None
-    used = [
-        {v for index in load.indices for v in affine(index).variables()} for load in factors
-    ]
+    used = [{v for index in load.indices for v in affine(index).variables()} for load in factors]
     vector = spatial[-1].var
     first, second = factors
     # The right operand is the one whose lanes are along the vector axis; on a tie the second.

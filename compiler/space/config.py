@@ -15,7 +15,6 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
-
 from tunefarm.compiler.errors import ScheduleError
 
 Value = int | str
@@ -70,7 +69,8 @@ class Nest:
     level. Levels run from the innermost (``"vector"``, ``"register"``, ``"l1"``, ``"l2"``,
     ``"core"``) outwards; a level that a sketch does not use repeats the one inside it.
     ``operations`` is the executed floating-point operations of each candidate, padding waste
-    included. ``parallelism`` is the number of parallel tasks (1: serial). ``extra`` holds further named numeric columns (unroll, staging flags, …).
+    included. ``parallelism`` is the number of parallel tasks (1: serial). ``extra`` holds further
+    named numeric columns (unroll, staging flags, …).
     """
 
     extents: Mapping[str, int]

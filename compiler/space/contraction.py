@@ -18,7 +18,6 @@ from dataclasses import replace
 from math import prod
 
 import numpy as np
-
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.analysis import Axis, Contraction, Operand, analyse
@@ -337,7 +336,7 @@ def _nest(c: Contraction, target: Target, lanes: int, k: Columns) -> Nest:
     axes = {names[i.var]: i.extent for i in c.node.iters}
     count = len(_int(k, "rw"))
     one = np.ones(count, np.int64)
-    vector = {a: one for a in axes} | {c.vector.name: lanes * one}
+    vector = dict.fromkeys(axes, one) | {c.vector.name: lanes * one}
     register = dict(vector) | {c.vector.name: lanes * _int(k, "nv")}
     register[c.reduce[-1].name] = _int(k, "ku")
     if last:
@@ -352,7 +351,7 @@ def _nest(c: Contraction, target: Target, lanes: int, k: Columns) -> Nest:
         l2[blocked.name] = np.minimum(register[blocked.name] * _int(k, "mb"), blocked.extent)
     if second and last:
         l2[last.name] = last.extent * one
-    spatial = [a for a in (*c.outer, *c.rows, c.vector)]
+    spatial = (*c.outer, *c.rows, c.vector)
     blocks = np.ones(count, np.int64)
     executed = 2.0 * prod(a.extent for a in c.reduce) * np.ones(count)
     for a in spatial:
@@ -489,9 +488,7 @@ def _place_epilogue(program: PrimFunc, epilogue: str, loop: Var, lanes: int) -> 
     return program
 
 
-def _copy_rows(
-    program: PrimFunc, block: str, operand: Operand, loop: Var, lanes: int
-) -> PrimFunc:
+def _copy_rows(program: PrimFunc, block: str, operand: Operand, loop: Var, lanes: int) -> PrimFunc:
     """Copy the rows of a block into a local tile whose row stride avoids cache conflicts."""
     buffer = operand.load.buffer
     program, copy = s.cache_read(program, block, buffer, "local", padding=lanes)
@@ -503,9 +500,7 @@ def _copy_rows(
     return program
 
 
-def _copy_panel(
-    program: PrimFunc, block: str, c: Contraction, loop: Var, lanes: int
-) -> PrimFunc:
+def _copy_panel(program: PrimFunc, block: str, c: Contraction, loop: Var, lanes: int) -> PrimFunc:
     """Copy a panel of the right operand into a local tile with the lanes innermost."""
     buffer = c.rhs.load.buffer
     var = c.node.iters[c.vector.position].var

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.config import Columns, Config, Nest, SketchSpace

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
-
 from tunefarm.compiler import te
 from tunefarm.compiler.ir import (
     Call,
@@ -228,4 +227,3 @@ def _flat_shape(shape: tuple[int, ...], full: tuple[int, ...]) -> tuple[int, ...
     if all(e == 1 for e in rows):
         return (1, channels)
     return (int(np.prod(rows)), channels) if rows == full[:-1] else None
-

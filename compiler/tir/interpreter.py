@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
 from tunefarm.compiler.dtypes import numpy_dtype
 from tunefarm.compiler.tir.ir import (
     Allocate,
@@ -122,9 +121,8 @@ class _Source:
             case Store(buffer, indices, value):
                 kind = f"dt_{buffer.dtype}"
                 self.objects.setdefault(kind, numpy_dtype(buffer.dtype).type)
-                # The check is named so that a failing index is reported with its buffer.
-                where = ", ".join(map(self.expr, indices))
-                place = f"at({self.name(buffer, 'b')}, {buffer.name!r}, ({where}{',' if indices else ''}))"
+                name, where = self.name(buffer, "b"), "".join(f"{self.expr(i)}, " for i in indices)
+                place = f"at({name}, {buffer.name!r}, ({where}))"
                 self.put(depth, f"{self.name(buffer, 'b')}[{place}] = {kind}({self.expr(value)})")
             case Block():
                 self.block(stmt, depth)

@@ -64,7 +64,7 @@ class Buffer:
 
 
 class _Arithmetic:
-    """Operators on expressions: ``i * 4 + j``. Comparisons are methods, since ``==`` is identity."""
+    """Operators on expressions: ``i * 4 + j``. Equality is a method, since ``==`` is identity."""
 
     __slots__ = ()
     dtype: str

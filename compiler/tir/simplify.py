@@ -37,7 +37,12 @@ def fold_binary(op: BinaryOp, a: Expr, b: Expr) -> Expr:
         return Binary(op, a, b, dtype)
     ca = a.value if isinstance(a, Const) else None
     cb = b.value if isinstance(b, Const) else None
-    if ca is not None and cb is not None and op in _FOLD and not (op.startswith("floor") and cb == 0):
+    if (
+        ca is not None
+        and cb is not None
+        and op in _FOLD
+        and not (op.startswith("floor") and cb == 0)
+    ):
         return Const(_FOLD[op](ca, cb), dtype)
     match op:
         case "add":
@@ -45,7 +50,12 @@ def fold_binary(op: BinaryOp, a: Expr, b: Expr) -> Expr:
                 return b
             if cb == 0:
                 return a
-            if cb is not None and isinstance(a, Binary) and a.op == "add" and isinstance(a.b, Const):
+            if (
+                cb is not None
+                and isinstance(a, Binary)
+                and a.op == "add"
+                and isinstance(a.b, Const)
+            ):
                 return fold_binary("add", a.a, Const(a.b.value + cb))
         case "sub" if cb == 0:
             return a

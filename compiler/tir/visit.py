@@ -115,10 +115,14 @@ def map_operands(expr: Expr, f: Callable[[Expr], Expr]) -> Expr:
             return expr if c is condition and x is a and y is b else Select(c, x, y, dtype)
         case Load(buffer, indices):
             new = tuple(map(f, indices))
-            return expr if all(p is q for p, q in zip(new, indices)) else Load(buffer, new)
+            return (
+                expr
+                if all(p is q for p, q in zip(new, indices, strict=True))
+                else Load(buffer, new)
+            )
         case Intrinsic(name, args, dtype):
             new = tuple(map(f, args))
-            same = all(p is q for p, q in zip(new, args))
+            same = all(p is q for p, q in zip(new, args, strict=True))
             return expr if same else Intrinsic(name, new, dtype)
         case _:
             return expr
@@ -160,7 +164,7 @@ def map_children(stmt: Stmt, f: Callable[[Stmt], Stmt]) -> Stmt:
             return stmt if same else replace(stmt, then=then, orelse=orelse)
         case Seq(stmts):
             new = tuple(map(f, stmts))
-            return stmt if all(p is q for p, q in zip(new, stmts)) else seq(*new)
+            return stmt if all(p is q for p, q in zip(new, stmts, strict=True)) else seq(*new)
         case Store():
             return stmt
 
@@ -170,7 +174,7 @@ def map_exprs(stmt: Stmt, f: Callable[[Expr], Expr]) -> Stmt:
     match stmt:
         case Store(buffer, indices, value):
             new, v = tuple(map(f, indices)), f(value)
-            same = v is value and all(p is q for p, q in zip(new, indices))
+            same = v is value and all(p is q for p, q in zip(new, indices, strict=True))
             return stmt if same else Store(buffer, new, v)
         case For():
             start, extent = f(stmt.start), f(stmt.extent)
@@ -183,7 +187,7 @@ def map_exprs(stmt: Stmt, f: Callable[[Expr], Expr]) -> Stmt:
             bindings = tuple(map(f, stmt.bindings))
             predicate = None if stmt.predicate is None else f(stmt.predicate)
             same = predicate is stmt.predicate and all(
-                p is q for p, q in zip(bindings, stmt.bindings)
+                p is q for p, q in zip(bindings, stmt.bindings, strict=True)
             )
             return stmt if same else replace(stmt, bindings=bindings, predicate=predicate)
         case _:

@@ -148,5 +148,3 @@ def fresh_name(program: PrimFunc, name: str) -> str:
     if name not in taken:
         return name
     return next(f"{name}_{i}" for i in range(1, len(taken) + 2) if f"{name}_{i}" not in taken)
-
-

@@ -16,7 +16,18 @@ from tunefarm.compiler.tir.affine import (
     interval_of,
     key_of,
 )
-from tunefarm.compiler.tir.ir import Const, Expr, For, If, LoopKind, PrimFunc, Seq, Stmt, Var, binary
+from tunefarm.compiler.tir.ir import (
+    Const,
+    Expr,
+    For,
+    If,
+    LoopKind,
+    PrimFunc,
+    Seq,
+    Stmt,
+    Var,
+    binary,
+)
 from tunefarm.compiler.tir.schedule.tree import child_stmts
 from tunefarm.compiler.tir.transform.simplify import simplify_stmt
 from tunefarm.compiler.tir.visit import (
@@ -193,9 +204,7 @@ def _plain_in(form: Affine, variables: frozenset[Var]) -> bool:
     )
 
 
-def _pieces(
-    var: Var, opens: list[_Open], bounds: tuple[int, int]
-) -> list[tuple[int, int]] | None:
+def _pieces(var: Var, opens: list[_Open], bounds: tuple[int, int]) -> list[tuple[int, int]] | None:
     """Split a loop's range into single border iterations and one middle; None if pointless."""
     low, high = bounds
     first, last = low, high
