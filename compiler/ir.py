@@ -14,9 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-import numpy as np
 from numpy.typing import NDArray
 
 AttrValue: TypeAlias = "int | float | str | bool | tuple[AttrValue, ...] | None"
@@ -61,7 +60,7 @@ class Var:
 class Constant:
     """A tensor known at build time. ``name`` is the model's own, kept for messages."""
 
-    data: NDArray[np.generic]
+    data: NDArray[Any]
     name: str = ""
 
     @property

@@ -33,7 +33,8 @@ def parse_module(text: str, constants: Mapping[str, NDArray[Any]] | None = None)
     except SyntaxError as error:
         raise ModelError(f"line {error.lineno} of the module's text is not understood") from None
     reader = _Reader(constants or {})
-    output_names, exported = ("output",), ("main",)
+    output_names: tuple[str, ...] = ("output",)
+    exported: tuple[str, ...] = ("main",)
     for statement in tree.body:
         match statement:
             case ast.Assign([ast.Name("output_names")], value):
@@ -153,7 +154,7 @@ def _tensor_type(node: ast.expr) -> TensorType:
             value = _value(extents)
             shape = value if isinstance(value, tuple) else (value,)
             if all(isinstance(e, int) for e in shape):
-                return TensorType(shape, dtype)  # type: ignore[arg-type]
+                return TensorType(shape, dtype)
     raise _not_understood(node)
 
 

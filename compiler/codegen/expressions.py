@@ -187,10 +187,10 @@ class ExpressionEmitter:
             case Binary(op, a, b, _) if op in COMPARISONS and a.dtype == "int64":
                 if not (_is_index(a) and _is_index(b)):
                     return None
-                x, y = self.index(a), self.index(b)
-                if not (isinstance(x, Lin) and isinstance(y, Lin)):
+                left, right = self.index(a), self.index(b)
+                if not (isinstance(left, Lin) and isinstance(right, Lin)):
                     return None
-                difference = x.plus(y, -1)
+                difference = left.plus(right, -1)
                 if difference.terms:
                     return None
                 ends = (difference.const, difference.const + difference.lane * (self.lanes - 1))

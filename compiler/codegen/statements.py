@@ -45,6 +45,15 @@ class Module:
     parallel: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _Arm:
+    """One way through a branch: the label it comes from, its register elements, its code."""
+
+    label: str
+    slots: dict[Slot, Val]
+    lines: list[str]
+
+
 class Emitter(ExpressionEmitter):
     """Writes statements into one function of a kernel."""
 
@@ -225,44 +234,39 @@ class Emitter(ExpressionEmitter):
         stored += [s.buffer for s in walk_stmt(orelse or Seq(())) if isinstance(s, Store)]
         arms = []
         for label, stmt in ((label_then, then), (label_else, orelse)):
-            if stmt is None:
-                arms.append((pre, dict(before), None))
-                continue
             self.slots = dict(before)
+            if stmt is None:
+                arms.append(_Arm(pre, self.slots, []))
+                continue
             frame = b.open_frame(label)
             self.statement(stmt)
             frame.lines.append(f"  br label %{label_end}")
             b.close_frame()
-            arms.append((frame.label, self.slots, (label, frame.lines)))
+            arms.append(_Arm(frame.label, self.slots, [f"{label}:", *frame.lines]))
         outer.lines.append(outer.lines.pop(branch_at))
-        for _, _, code in arms:
-            if code is not None:
-                outer.lines.append(f"{code[0]}:")
-                outer.lines += code[1]
+        for arm in arms:
+            outer.lines += arm.lines
         outer.lines.append(f"{label_end}:")
         outer.label = label_end
-        self.slots = {}
-        for slot in before:
-            (from_a, a, _), (from_b, z, _) = arms
-            x, y = a[slot], z[slot]
-            if x.text == y.text:
-                self.slots[slot] = x
-                continue
-            kind = vector_of(scalar_type(x.dtype), x.lanes)
-            text = b.now(f"phi {kind} [ {x.text}, %{from_a} ], [ {y.text}, %{from_b} ]")
-            self.slots[slot] = Val(text, x.dtype, x.lanes)
-        self._slots_of_both_arms(arms[0], arms[1], before)
+        self.slots = self._joined(*arms)
         for buffer in stored:
             b.forget(buffer)
 
-    def _slots_of_both_arms(self, first: object, second: object, before: dict[Slot, Val]) -> None:
-        """Elements that both branches store for the first time live on."""
-        (from_a, a, _), (from_b, z, _) = first, second  # type: ignore[misc]
-        for slot in a.keys() & z.keys() - before.keys():
-            x, y = a[slot], z[slot]
+    def _joined(self, first: _Arm, second: _Arm) -> dict[Slot, Val]:
+        """The elements that both arms have, a phi where they differ."""
+        slots: dict[Slot, Val] = {}
+        for slot, x in first.slots.items():
+            y = second.slots.get(slot)
+            if y is None or x.text == y.text:
+                if y is not None:
+                    slots[slot] = x
+                continue
             kind = vector_of(scalar_type(x.dtype), x.lanes)
-            text = self.builder.now(f"phi {kind} [ {x.text}, %{from_a} ], [ {y.text}, %{from_b} ]")
-            self.slots[slot] = Val(text, x.dtype, x.lanes)
+            text = self.builder.now(
+                f"phi {kind} [ {x.text}, %{first.label} ], [ {y.text}, %{second.label} ]"
+            )
+            slots[slot] = Val(text, x.dtype, x.lanes)
+        return slots
 
     # --- memory --------------------------------------------------------------------------------
 

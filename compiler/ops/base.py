@@ -68,7 +68,7 @@ def register(*ops: Op) -> None:
         OPS[op.name] = op
 
 
-def call(op: str, *args: Expr, name: str = "", **attrs: AttrValue) -> Call:
+def call(op: str, *args: Expr, name: str = "", **attrs: Any) -> Call:
     """A typed call of a registered operator; missing attributes take their defaults.
 
     Raises ShapeError if the arguments' types do not fit, TypeError for an unknown attribute.

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import prod
+from typing import Any, TypeAlias
 
 import numpy as np
 from tunefarm.compiler.errors import ScheduleError
@@ -37,6 +38,8 @@ from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.tir.affine import affine
 from tunefarm.compiler.tir.ir import Var
 
+Mask: TypeAlias = Any  # NumPy's stubs give comparisons and sums of arrays no single type
+Numbers: TypeAlias = Any
 NAME, VERSION = "contraction", 2
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 14, 16, 20, 24, 28)
 SECOND_ROWS = (1, 2, 3, 4, 7)
@@ -151,7 +154,7 @@ def _constraints(c: Contraction, target: Target, lanes: int) -> tuple[Constraint
     local_bytes = 1 << 19
     shared = _shares_vector(c)
 
-    def fits_registers(k: Columns) -> np.ndarray:
+    def fits_registers(k: Columns) -> Mask:
         rows = _int(k, "rw") * _int(k, "rh")
         vectors = _int(k, "nv")
         if shared:
@@ -159,18 +162,18 @@ def _constraints(c: Contraction, target: Target, lanes: int) -> tuple[Constraint
             return rows * vectors * np.where(_int(k, "ku") > 1, 2, 1) + 3 <= registers
         return rows * vectors + np.where(vectors > 1, vectors + 1, 2) <= registers
 
-    def small_code(k: Columns) -> np.ndarray:
+    def small_code(k: Columns) -> Mask:
         body = _int(k, "rw") * _int(k, "rh") * _int(k, "nv") * _int(k, "ku")
         return (body <= MAX_UNROLLED) & (body * _bodies(c, k) <= MAX_CODE)
 
-    def copies_fit(k: Columns) -> np.ndarray:
+    def copies_fit(k: Columns) -> Mask:
         rows = _int(k, "mb") * _int(k, "rw")
         width = _int(k, "nv") * lanes
         total = prod(a.extent for a in c.reduce) * 4
         size = _int(k, "pack_lhs") * rows * total + _int(k, "pack_rhs") * width * total
         return size <= local_bytes
 
-    def blocks_useful(k: Columns) -> np.ndarray:
+    def blocks_useful(k: Columns) -> Mask:
         second, last = _row_axes(c)
         axis, tile = (second, _int(k, "rh")) if second else (last, _int(k, "rw"))
         extent = axis.extent if axis else 1
@@ -187,7 +190,7 @@ def _constraints(c: Contraction, target: Target, lanes: int) -> tuple[Constraint
     )
 
 
-def _bodies(c: Contraction, k: Columns) -> np.ndarray:
+def _bodies(c: Contraction, k: Columns) -> Numbers:
     """How often the unrolled body is repeated: borders and their taps get code of their own."""
     bodies = np.ones_like(_int(k, "rw"))
     for axis, name in zip(_row_axes(c), ("rh", "rw"), strict=True):
@@ -210,7 +213,7 @@ def _taps(c: Contraction, axis: Axis) -> int:
     return 1
 
 
-def _int(columns: Columns, name: str) -> np.ndarray:
+def _int(columns: Columns, name: str) -> Numbers:
     return np.asarray(columns[name], np.int64)
 
 
@@ -252,7 +255,7 @@ def _default(
     return config
 
 
-def _tile_cycles(c: Contraction, target: Target, lanes: int, k: Columns) -> np.ndarray:
+def _tile_cycles(c: Contraction, target: Target, lanes: int, k: Columns) -> Numbers:
     """Cycles of the whole contraction's reductions: two FMAs and two loads a cycle, latency 4."""
     second, last = _row_axes(c)
     rows, vectors = _int(k, "rw") * _int(k, "rh"), _int(k, "nv")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Any
 
 import numpy as np
 from tunefarm.compiler import te
@@ -130,7 +131,7 @@ def _grouped_views(anchor: Call) -> _Views:
     data, kernel = (tensor_type(a).shape for a in anchor.args)
     shape, groups = tensor_type(anchor).shape, anchor.attrs["groups"]
     assert isinstance(groups, int)
-    windows = {k: anchor.attrs[k] for k in ("strides", "padding", "dilations")}
+    windows: dict[str, Any] = {k: anchor.attrs[k] for k in ("strides", "padding", "dilations")}
 
     def result(s: tuple[int, ...]) -> tuple[int, ...] | None:
         if not s or s[-1] == 1:
@@ -168,7 +169,8 @@ def _viewed(function: Function, anchor: Call, views: _Views) -> Function | None:
         elif expr is anchor:
             flat[id(expr)] = views.anchor(*(flat[id(a)] for a in expr.args))
         elif isinstance(expr, Call) and _is_elementwise(expr):
-            flat[id(expr)] = call(str(expr.op), *(flat[id(a)] for a in expr.args), **expr.attrs)
+            attrs: dict[str, Any] = dict(expr.attrs)
+            flat[id(expr)] = call(str(expr.op), *(flat[id(a)] for a in expr.args), **attrs)
         else:
             return None
     return Function(tuple(params), flat[id(function.body)], function.attrs)

@@ -81,10 +81,10 @@ def neutral_element(node: Call, uses: Uses) -> Expr | None:
 
 def merge_constants(node: Call, uses: Uses) -> Expr | None:
     """(x * c1) * c2  ->  x * (c1 * c2), and so for sums"""
-    if not _is_float_call(node, "add", "multiply") or not isinstance(node.args[1], Constant):
+    if not _is_float_call(node, "add", "multiply"):
         return None
     inner, c2 = node.args
-    if not is_call(inner, str(node.op)) or uses.get(inner, 1) > 1:
+    if not isinstance(c2, Constant) or not is_call(inner, str(node.op)) or uses.get(inner, 1) > 1:
         return None
     assert isinstance(inner, Call)
     x, c1 = inner.args

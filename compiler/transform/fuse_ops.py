@@ -153,7 +153,7 @@ class _Groups:
         for _ in range(self.max_nodes):
             if any(not isinstance(n, Call) for n in frontier) or not frontier:
                 return None
-            first = min(frontier, key=lambda n: self.place[n])
+            first = min((n for n in frontier if isinstance(n, Call)), key=self.place.__getitem__)
             if len(frontier) == 1:
                 return first if isinstance(first, Call) else None
             frontier.remove(first)
@@ -223,7 +223,7 @@ def _inline(expr: Expr) -> bool:
 
 def _outline(root: Expr, groups: Sequence[Sequence[Call]]) -> Expr:
     """The graph with each group replaced by a call of its function."""
-    group_of = {node: members for members in groups for node in members}
+    group_of: dict[Expr, Sequence[Call]] = {n: members for members in groups for n in members}
     functions: dict[str, Function] = {}
     done: dict[Expr, Expr] = {}
     for node in post_order(root):

@@ -105,7 +105,9 @@ def plan_memory(
     reused = _reused(calls, lives) if in_place else {}
     needed = workspace_bytes or {}
     scratch = {c: _Life(needed[c], i, i) for i, c in enumerate(calls) if needed.get(c)}
-    spans: dict[Value | Call, _Life] = {**_merged(lives, reused), **scratch}
+    spans: dict[Value | Call, _Life] = {}
+    for part in (_merged(lives, reused), scratch):
+        spans.update(part.items())
     offsets = _offsets(spans)
     for value, life in lives.items():
         places[value] = Place(Store.ARENA, offsets[_root(value, reused)], life.size_bytes)

@@ -8,6 +8,7 @@ from tunefarm.compiler.tir.affine import Ranges, conjunction, conjuncts, interva
 from tunefarm.compiler.tir.ir import (
     Binary,
     Block,
+    Buffer,
     Const,
     Expr,
     If,
@@ -44,7 +45,7 @@ def blocks_to_loops(program: PrimFunc) -> PrimFunc:
     return replace(program, body=transform_stmt(program.body, rule))
 
 
-def _plain(block: Block, ranges: Ranges, params: set[object]) -> Stmt:
+def _plain(block: Block, ranges: Ranges, params: set[Buffer]) -> Stmt:
     values = dict(zip((i.var for i in block.iters), block.bindings, strict=True))
     body = substitute_stmt(block.body, values)
     assert isinstance(body, Store)
