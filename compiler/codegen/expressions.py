@@ -329,9 +329,7 @@ class ExpressionEmitter:
         place = self.flat_index(buffer, indices)
         if buffer.scope == "register":
             slot = self.slot(buffer, place)
-            if slot not in self.slots:
-                raise ScheduleError(f"register {buffer.name}[{slot.offset}] is read before stored")
-            return self.slots[slot]
+            return self.slots[slot] if slot in self.slots else self._padding(slot)
         if isinstance(place, Val):
             return self._gather(buffer, place)
         if place.lane == 0:
@@ -339,6 +337,14 @@ class ExpressionEmitter:
         if place.lane == 1:
             return self._load_at(buffer, place, self.lanes)
         return self._strided(buffer, place)
+
+    def _padding(self, slot: Slot) -> Val:
+        """An element of a tile that was stored in part: padding, of whatever value."""
+        known = next((v for s, v in self.slots.items() if s.buffer is slot.buffer), None)
+        if known is None:
+            raise ScheduleError(f"register {slot.buffer.name}[{slot.offset}] is read before stored")
+        text = "zeroinitializer" if known.lanes > 1 else constant(0, known.dtype)
+        return Val(text, known.dtype, known.lanes)
 
     def _load_at(self, buffer: Buffer, place: Lin, lanes: int) -> Val:
         element = memory_type(buffer.dtype)

@@ -253,13 +253,15 @@ class Emitter(ExpressionEmitter):
             b.forget(buffer)
 
     def _joined(self, first: _Arm, second: _Arm) -> dict[Slot, Val]:
-        """The elements that both arms have, a phi where they differ."""
+        """The elements that either arm has: a phi where they differ, zero where one has none (what
+        follows reads them under the same condition, or as padding)."""
         slots: dict[Slot, Val] = {}
-        for slot, x in first.slots.items():
-            y = second.slots.get(slot)
-            if y is None or x.text == y.text:
-                if y is not None:
-                    slots[slot] = x
+        for slot in first.slots | second.slots:
+            x, y = first.slots.get(slot), second.slots.get(slot)
+            x = x or _zero_like(y)
+            y = y or _zero_like(x)
+            if x.text == y.text:
+                slots[slot] = x
                 continue
             kind = vector_of(scalar_type(x.dtype), x.lanes)
             text = self.builder.now(
@@ -444,6 +446,12 @@ class Emitter(ExpressionEmitter):
         self.module.functions[place_of_text] = (
             f"define internal void @{name}(ptr noalias %closure, i64 %index) #0 {{\n{body}\n}}\n"
         )
+
+
+def _zero_like(value: Val | None) -> Val:
+    assert value is not None
+    text = "zeroinitializer" if value.lanes > 1 else constant(0, value.dtype)
+    return Val(text, value.dtype, value.lanes)
 
 
 def _buffers_used(stmt: Stmt) -> list[Buffer]:
