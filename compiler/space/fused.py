@@ -12,7 +12,6 @@ parallel over tasks:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 
 from tunefarm.compiler.space.nests import (
     extent_of,
@@ -21,7 +20,13 @@ from tunefarm.compiler.space.nests import (
     own_loops,
     share_out,
 )
-from tunefarm.compiler.space.stages import LaneChoice, Stages, inner_lane, lane_width
+from tunefarm.compiler.space.stages import (
+    LaneChoice,
+    Stages,
+    inner_lane,
+    lane_width,
+    row_bytes,
+)
 from tunefarm.compiler.target import Target, dtype_bytes
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir import schedule as s
@@ -29,6 +34,7 @@ from tunefarm.compiler.tir.ir import Block, IterVar, Var
 from tunefarm.compiler.tir.schedule.tree import store_of, written_buffer
 
 MAX_LOCAL_BYTES = 1 << 18  # a tile on a thread's stack
+MAX_KEPT_VECTORS = 16  # of rows that stay in registers from stage to stage
 MAX_TAPS = 8  # iterations of an unrolled reduced axis
 
 
@@ -196,22 +202,19 @@ def _schedule_stage(f: _Fusing, block: str) -> None:
 
 def _scope(f: _Fusing, block: str) -> str:
     """Registers for what has one element a row, or for short rows; else the stack, or memory."""
-    node = f.stages.node(block)
-    links = f.stages.links[block]
-    rows = {a.var for a in f.stages.rows}
-    free = [i for i in node.iters if i.kind == "spatial" and links.get(i.var) not in rows]
-    if not free:
+    size = row_bytes(f.stages, block)
+    if size == 0:
         return "register"
+    node, nv = f.stages.node(block), f.tiling.nv
     tile = f.tiling.tile if f.tiled else 1
-    width = prod(i.extent for i in free)
-    lanes = f.lanes
-    if f.column is None and node.init is None and len(free) == 1:
-        if width <= f.tiling.nv * lanes and f.tiling.nv * tile <= 16:
+    if f.column is not None:
+        size *= nv * f.lanes
+    elif node.init is None and nv * tile <= MAX_KEPT_VECTORS:
+        elements = size // dtype_bytes(written_buffer(node).dtype)
+        axis = _lane_iter(f, node)
+        if axis is not None and axis.extent == elements <= nv * f.lanes:
             return "register"
-    elif f.column is not None:
-        width *= f.tiling.nv * lanes
-    size = tile * width * dtype_bytes(written_buffer(node).dtype)
-    return "local" if size <= MAX_LOCAL_BYTES else "global"
+    return "local" if tile * size <= MAX_LOCAL_BYTES else "global"
 
 
 def _reduce_lanes(

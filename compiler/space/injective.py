@@ -36,6 +36,7 @@ from tunefarm.compiler.space.nests import (
     lanes_of,
     own_loops,
     share_out,
+    strides,
     task_choices,
 )
 from tunefarm.compiler.space.plain import inline_all
@@ -79,11 +80,12 @@ def space(function: Function, target: Target) -> SketchSpace | None:
         vectors = int_column(k, "nv")
         return np.asarray((vectors == 1) | (vectors * cost <= MAX_CODE))
 
-    small = [v for v in VECTORS if v == 1 or (v <= 4 and v * cost <= 100 and v in knobs[1].choices)]
+    most = 1 if any(_partner(b, a) for b in nodes for a in lane_axes(b, target)[:1]) else 4
+    small = [int(v) for v in knobs[1].choices if int(v) <= most and int(v) * cost <= 100]
     default: Config = {
         "sketch": NAME,
         "lane": 0,
-        "nv": max(small),
+        "nv": max(small, default=1),
         "tasks": default_tasks(nodes, target),
     }
     constraints = (Constraint("code size", small_code),)
@@ -135,13 +137,26 @@ def schedule_nest(
     axis = axes[min(choice, len(axes) - 1)]
     loops = own_loops(program, node.name, None)
     lane_loop = loops[node.iters.index(axis)]
-    others = [v for v in loops if v is not lane_loop]
+    partner = _partner(node, axis)
+    inner = [] if partner is None else [loops[node.iters.index(partner)]]
+    others = [v for v in loops if v is not lane_loop and v not in inner]
     lanes = fitting_lanes(lanes_of([node], target), axis.extent)
     program, (outer, unrolled, lane) = s.split(program, lane_loop, vectors, lanes)
-    program = s.reorder(program, *others, outer, unrolled, lane)
+    program = s.reorder(program, *others, outer, *inner, unrolled, lane)
     program = s.unroll(program, unrolled)
     program = s.vectorize(program, lane)
-    return share_out(program, [*others, outer], tasks, target)
+    return share_out(program, [*others, outer, *inner], tasks, target)
+
+
+def _partner(node: Block, lane: IterVar) -> IterVar | None:
+    """The axis that is contiguous where the lanes are scattered: it runs innermost, so that the
+    cache lines that a vector's lanes touch are used up while they are near."""
+    scattered = [n for n, step in enumerate(strides(node, lane.var)) if step not in (0, 1)]
+    for axis in node.iters:
+        steps = strides(node, axis.var)
+        if axis is not lane and any(steps[n] == 1 for n in scattered):
+            return axis
+    return None
 
 
 def _nest(program: PrimFunc, target: Target, k: Columns) -> Nest:

@@ -40,6 +40,7 @@ from tunefarm.compiler.space.stages import (
     kept_blocks,
     lane_choices,
     lane_width,
+    row_bytes,
     stages_of,
 )
 from tunefarm.compiler.target import Target
@@ -51,6 +52,7 @@ NAME, VERSION = "rows", 1
 VECTORS = (1, 2, 4, 8)
 TILES = (1, 2, 3, 4)
 LITTLE_WASTE = 16  # tiles beside which an incomplete one does not count
+MAX_ROW_BYTES = 1 << 19  # of a stage's rows that are kept on the stack
 MAX_CODE = 900.0  # vector instructions of one unrolled body
 
 
@@ -110,8 +112,11 @@ def space(function: Function, target: Target) -> SketchSpace | None:
 
 def make_space(
     r: RowSpace, name: str, version: int, tiles: tuple[int, ...], vectors: tuple[int, ...]
-) -> SketchSpace:
-    """The knobs, with the given choices of rows and vectors a tile as far as there are so many."""
+) -> SketchSpace | None:
+    """The knobs, with the given choices of rows and vectors a tile as far as there are so many.
+
+    None if one row of a stage does not fit the stack.
+    """
     most = max(r.vectors(c) for c in r.lanes)
     rows = max((a.extent for c in r.lanes if (a := r.tiled(c)) is not None), default=1)
     small = any(
@@ -129,6 +134,8 @@ def make_space(
     )
     constraints = _constraints(r)
     default = _default(r, name, knobs, constraints)
+    if not _allowed(default, constraints):
+        return None
     return SketchSpace(name, version, knobs, constraints, default, lambda k: _nest(r, k))
 
 
@@ -145,7 +152,22 @@ def _constraints(r: RowSpace) -> tuple[Constraint, ...]:
         copies = copies * np.where(int_column(k, "taps") > 0, taps, 1)
         return np.asarray((copies == 1) | (copies * r.cost <= MAX_CODE))
 
-    return (Constraint("accumulators", accumulators), Constraint("code size", small_code))
+    sizes = {b: row_bytes(r.stages, b) for b in r.stages.before}
+    kept = max((sizes[b] for b in kept_blocks(r.stages)), default=0)
+    always = max((n for b, n in sizes.items() if b not in kept_blocks(r.stages)), default=0)
+    columns = np.array([c.axis is not None for c in r.lanes])
+    width = lane_width(r.stages, r.target)
+
+    def rows_fit(k: Columns) -> NDArray[np.bool_]:
+        size = np.maximum(np.where(int_column(k, "keep") > 0, kept, 0), always)
+        vectors = np.where(columns[int_column(k, "lane")], int_column(k, "nv") * width, 1)
+        return np.asarray(size * vectors * int_column(k, "tile") <= MAX_ROW_BYTES)
+
+    return (
+        Constraint("accumulators", accumulators),
+        Constraint("code size", small_code),
+        Constraint("rows fit the stack", rows_fit),
+    )
 
 
 def _default(
@@ -168,16 +190,23 @@ def _default(
         "lanes_first": 0,
         "tasks": default_tasks(r.stages.nodes, r.target),
     }
+    if not _allowed(config, constraints):
+        config["keep"] = 0
     tiled = r.tiled(choice)
+    most = 8 if choice.axis is not None else 16
     for tile in sorted(choices["tile"]):
-        columns = {k: np.array([v]) for k, v in (config | {"tile": tile}).items()}
-        most = 8 if choice.axis is not None else 16
         little_left = tiled is not None and (
             tiled.extent % tile == 0 or tiled.extent >= LITTLE_WASTE * tile
         )
-        if little_left and nv * tile <= most and all(c.holds(columns)[0] for c in constraints):
-            config["tile"] = tile
+        larger = config | {"tile": tile}
+        if little_left and nv * tile <= most and _allowed(larger, constraints):
+            config = larger
     return config
+
+
+def _allowed(config: Config, constraints: tuple[Constraint, ...]) -> bool:
+    columns = {k: np.array([v]) for k, v in config.items()}
+    return all(bool(c.holds(columns)[0]) for c in constraints)
 
 
 def schedule(function: Function, target: Target, config: Config) -> PrimFunc:

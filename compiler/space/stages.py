@@ -28,7 +28,7 @@ from tunefarm.compiler.space.nests import (
     strides,
 )
 from tunefarm.compiler.space.program import create_program
-from tunefarm.compiler.target import Target
+from tunefarm.compiler.target import Target, dtype_bytes
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.tir.ir import Block, IterVar, Var
@@ -97,6 +97,14 @@ def stages_of(function: Function, keep: bool) -> Stages | None:
 def kept_blocks(stages: Stages) -> list[str]:
     """The spatial blocks before the result: those that ``keep`` stores."""
     return [b for b in stages.before if stages.node(b).init is None]
+
+
+def row_bytes(stages: Stages, block: str) -> int:
+    """Bytes of one row of what a block stores beside one element a row; 0 if it stores no more."""
+    node, links = stages.node(block), stages.links[block]
+    rows = {a.var for a in stages.rows}
+    free = [i.extent for i in node.iters if i.kind == "spatial" and links.get(i.var) not in rows]
+    return prod(free) * dtype_bytes(written_buffer(node).dtype) if free else 0
 
 
 def _inlined(program: PrimFunc, keep: bool) -> PrimFunc:

@@ -167,6 +167,14 @@ def test_narrower_vectors_compute_the_same(name: str, mcpu: str) -> None:
     check(workload, target, config_space(workload, target).default, arrays)
 
 
+def test_long_rows_are_computed_twice() -> None:
+    workload = Workload.from_function(function_of("softmax", ((2, 300_000), F32), axis=-1))
+    default = config_space(workload, HOST).default
+    assert default["keep"] == 0
+    rng = np.random.default_rng(0)
+    check(workload, HOST, default, [rng.standard_normal((2, 300_000)).astype(F32)], "execute")
+
+
 def test_small_work_is_not_shared_out() -> None:
     workload = Workload.from_function(FUSED["short last axis"])
     assert config_space(workload, HOST).default["tasks"] == 0
