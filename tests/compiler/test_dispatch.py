@@ -1,0 +1,158 @@
+"""Look-up while building: which record answers, and what happens when none can."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from tunefarm.compiler.dispatch import HistoryError, Status, apply_history_best, current_history
+from tunefarm.compiler.host import device_model
+from tunefarm.compiler.ir import Function, TensorType, Var
+from tunefarm.compiler.ops import call
+from tunefarm.compiler.space import config_space
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.workload import Workload
+from tunefarm.db import jsonl
+from tunefarm.db.records import TaskKey, Trial
+
+TARGET = Target("llvm -mcpu=znver5 -num-cores=2")
+
+
+def workload(rows: int = 64) -> Workload:
+    a = Var("a", TensorType((rows, 32), "float32"))
+    b = Var("b", TensorType((32, 48), "float32"))
+    attrs = {"primitive": True, "constants": (1,)}
+    return Workload.from_function(Function((a, b), call("matmul", a, b), attrs))
+
+
+def record(
+    task: Workload,
+    number: int,
+    seconds: float,
+    config: Mapping[str, int | str],
+    target: Target = TARGET,
+    model: str = "",
+    fingerprint: str | None = None,
+) -> Trial:
+    return Trial(
+        "job",
+        TaskKey(task.key, target.text),
+        number,
+        config,
+        (seconds,) * 3,
+        device_model=model or device_model(target.num_cores),
+        space_fingerprint=config_space(task, target).fingerprint
+        if fingerprint is None
+        else fingerprint,
+        created_at=float(number),
+    )
+
+
+def tuned(task: Workload, **changes: object) -> list[Trial]:
+    """A default that takes 2 ms and a better config that takes 1 ms."""
+    default = config_space(task, TARGET).default
+    other = {**default, "rw": 4}
+    assert other != default
+    return [
+        record(task, 0, 2e-3, default, **changes),  # type: ignore[arg-type]
+        record(task, 1, 1e-3, other, **changes),  # type: ignore[arg-type]
+    ]
+
+
+def decide(records: object, task: Workload, target: Target = TARGET, strict: bool = False):  # type: ignore[no-untyped-def]
+    with apply_history_best(records, strict=strict) as history:  # type: ignore[arg-type]
+        (decision,) = history.lookup([task], target)
+    return decision
+
+
+def test_a_record_of_this_device_is_exact() -> None:
+    decision = decide(tuned(workload()), workload())
+    assert decision.status is Status.EXACT
+    assert decision.config["rw"] == 4
+    assert "trial 1" in decision.reason
+
+
+def test_a_record_of_another_device_serves_the_same_target() -> None:
+    decision = decide(tuned(workload(), model="another machine"), workload())
+    assert decision.status is Status.TARGET
+    assert "another machine" in decision.reason
+
+
+def test_another_number_of_cores_is_compatible() -> None:
+    decision = decide(tuned(workload()), workload(), Target("llvm -mcpu=znver5 -num-cores=4"))
+    assert decision.status is Status.COMPATIBLE
+
+
+def test_another_cpu_is_not() -> None:
+    decision = decide(tuned(workload()), workload(), Target("llvm -mcpu=haswell -num-cores=2"))
+    assert decision.status is Status.DEFAULT
+
+
+def test_a_record_of_another_space_is_stale() -> None:
+    decision = decide(tuned(workload(), fingerprint="of old"), workload())
+    assert decision.status is Status.STALE
+    assert decision.config == config_space(workload(), TARGET).default
+    assert "tune again" in decision.reason
+
+
+def test_a_record_within_the_noise_of_the_default_is_not_used() -> None:
+    default = config_space(workload(), TARGET).default
+    records = [
+        record(workload(), 0, 1.00e-3, default),
+        record(workload(), 1, 0.99e-3, {**default, "rw": 4}),
+    ]
+    assert decide(records, workload()).status is Status.DEFAULT
+
+
+def test_an_unknown_task_gets_its_default_and_is_reported() -> None:
+    missed = []
+    with apply_history_best(tuned(workload()), on_miss=missed.append) as history:
+        (decision,) = history.lookup([workload(65)], TARGET)
+    assert decision.status is Status.DEFAULT
+    assert missed == [decision]
+    assert "0 tuned, 1 default" in history.summary("tunefarm tune model.onnx")
+    assert "tunefarm tune model.onnx" in history.summary("tunefarm tune model.onnx")
+
+
+def test_strict_refuses_an_unknown_task() -> None:
+    with pytest.raises(HistoryError, match="no tuned record of matmul"):
+        decide(tuned(workload()), workload(65), strict=True)
+
+
+def test_an_unreadable_source_is_one_warning(tmp_path: Path) -> None:
+    missing = tmp_path / "none.jsonl"
+    with pytest.warns(UserWarning, match=r"none\.jsonl cannot be used"):
+        decision = decide(missing, workload())
+    assert decision.status is Status.DEFAULT
+    with pytest.raises(HistoryError, match=r"none\.jsonl cannot be used"):
+        decide(missing, workload(), strict=True)
+
+
+def test_a_corrupt_database_is_one_warning(tmp_path: Path) -> None:
+    broken = tmp_path / "tunefarm.db"
+    broken.write_bytes(b"this is no database" * 100)
+    with pytest.warns(UserWarning, match="building with default configs"):
+        assert decide(broken, workload()).status is Status.DEFAULT
+
+
+def test_a_json_lines_file_is_a_source(tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    with path.open("w") as stream:
+        stream.writelines(f"{jsonl.dump(trial)}\n" for trial in tuned(workload()))
+    assert decide(path, workload()).status is Status.EXACT
+
+
+def test_outside_of_any_history_all_is_default() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        (decision,) = current_history().lookup([workload()], TARGET)
+    assert decision.status is Status.DEFAULT
+
+
+def test_histories_nest() -> None:
+    with apply_history_best(tuned(workload())) as outer:
+        with apply_history_best([]) as inner:
+            assert current_history() is inner
+        assert current_history() is outer

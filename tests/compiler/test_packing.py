@@ -1,0 +1,39 @@
+"""Packed constants hold what the schedule's indices read."""
+
+from __future__ import annotations
+
+import numpy as np
+from tunefarm.compiler import te
+from tunefarm.compiler.packing import pack
+from tunefarm.compiler.tir import PackedLayout, schedule
+from tunefarm.compiler.tir.interpreter import interpret
+
+
+def test_packing_agrees_with_the_indices_of_transform_layout() -> None:
+    b = te.placeholder((5, 7), name="b")
+    copy = te.compute((5, 7), lambda i, j: b[i, j] * te.const(2.0, "float32"), name="copy")
+    program = te.create_prim_func([b, copy])
+    layout = PackedLayout(((2,), (3,)), (2, 0, 3, 1))
+    packed = schedule.transform_layout(program, 0, layout)
+    assert packed.params[0].shape == (3, 3, 3, 2)
+    values = np.random.default_rng(0).standard_normal((5, 7)).astype("float32")
+    out = np.empty((5, 7), "float32")
+    interpret(packed, [pack(values, packed.layouts[0], packed.params[0].shape), out])
+    np.testing.assert_array_equal(out, 2 * values)
+
+
+def test_what_the_padding_adds_is_zero() -> None:
+    layout = PackedLayout(((), (4,)), (1, 0, 2), shape=(3, 5))
+    packed = pack(np.ones((3, 5), "float32"), layout, (2, 3, 4))
+    assert packed.sum() == 15
+
+
+def test_a_view_is_packed_as_the_program_sees_it() -> None:
+    layout = PackedLayout(((), (2,)), (1, 0, 2), shape=(6, 4))
+    flat = pack(np.arange(24.0).reshape(1, 1, 6, 4), layout, (2, 6, 2))
+    assert flat[1, 0].tolist() == [2.0, 3.0]
+
+
+def test_without_a_layout_the_array_is_only_viewed() -> None:
+    array = np.zeros((2, 3))
+    assert np.shares_memory(pack(array, None, (6,)), array)
