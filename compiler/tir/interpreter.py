@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from tunefarm.compiler.dtypes import numpy_dtype
+from tunefarm.compiler.tir.affine import conjuncts
 from tunefarm.compiler.tir.ir import (
     Allocate,
     Binary,
@@ -33,6 +34,7 @@ from tunefarm.compiler.tir.ir import (
     Store,
     Var,
 )
+from tunefarm.compiler.tir.visit import walk_expr
 
 Array = NDArray[Any]
 
@@ -130,15 +132,24 @@ class _Source:
     def block(self, block: Block, depth: int) -> None:
         for axis, binding in zip(block.iters, block.bindings, strict=True):
             self.put(depth, f"{self.name(axis.var, 'v')} = {self.expr(binding)}")
-        if block.predicate is not None:
-            self.put(depth, f"if {self.expr(block.predicate)}:")
-            depth += 1
+        bindings = zip(block.iters, block.bindings, strict=True)
+        reducing = {v for i, b in bindings if i.kind == "reduce" for v in _variables(b)}
+        parts = conjuncts(block.predicate) if block.predicate is not None else []
+        terms = [p for p in parts if block.init is not None and _variables(p) & reducing]
+        depth = self.guard([p for p in parts if p not in terms], depth)
         reduced = [self.name(i.var, "v") for i in block.iters if i.kind == "reduce"]
         if block.init is not None:
             first = " and ".join(f"{v} == 0" for v in reduced) or "True"
             self.put(depth, f"if {first}:")
             self.stmt(block.init, depth + 1)
+        depth = self.guard(terms, depth)
         self.stmt(block.body, depth)
+
+    def guard(self, parts: list[Expr], depth: int) -> int:
+        """Open an ``if`` for the conditions; the depth of what it guards."""
+        if parts:
+            self.put(depth, f"if {' and '.join(map(self.expr, parts))}:")
+        return depth + bool(parts)
 
     def expr(self, expr: Expr) -> str:
         match expr:
@@ -174,6 +185,10 @@ class _Source:
         if a.dtype in ("int64", "bool") and op in _PYTHON:
             return f"({x} {_PYTHON[op]} {y})"
         return f"op_{op}({x}, {y})"
+
+
+def _variables(expr: Expr) -> set[Var]:
+    return {e for e in walk_expr(expr) if isinstance(e, Var)}
 
 
 _PYTHON = {

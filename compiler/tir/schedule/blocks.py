@@ -17,6 +17,7 @@ from tunefarm.compiler.tir.ir import (
     Load,
     PackedLayout,
     PrimFunc,
+    Seq,
     Stmt,
     Store,
     Var,
@@ -24,6 +25,7 @@ from tunefarm.compiler.tir.ir import (
 )
 from tunefarm.compiler.tir.schedule.tree import (
     blocks,
+    constant_extent,
     find_block,
     find_loop,
     fresh_name,
@@ -57,6 +59,9 @@ def compute_inline(program: PrimFunc, block: str) -> PrimFunc:
         raise ScheduleError(f"block {block} is a reduction; only spatial blocks can be inlined")
     if store.buffer in program.params:
         raise ScheduleError(f"block {block} writes an output; it cannot be inlined")
+    writers, _ = producers_and_consumers(program, store.buffer)
+    if len(writers) > 1:
+        raise ScheduleError(_shared(store.buffer, writers, block))
     if node.predicate is not None:
         raise ScheduleError(f"block {block} has a predicate; inline it before splitting its loops")
     formals = _plain_indices(store, block)
@@ -70,6 +75,11 @@ def compute_inline(program: PrimFunc, block: str) -> PrimFunc:
     body = transform_stmt(removed.body, expr_rule=lambda e: transform_expr(e, rule))
     left = tuple(b for b in removed.buffers if b is not store.buffer)
     return replace(removed, body=body, buffers=left)
+
+
+def _shared(buffer: Buffer, writers: Sequence[Block], block: str) -> str:
+    others = ", ".join(b.name for b in writers if b.name != block)
+    return f"{buffer.name} is written by {others} too, not by {block} alone"
 
 
 def _plain_indices(store: Store, block: str) -> list[Var]:
@@ -87,7 +97,11 @@ def compute_at(program: PrimFunc, block: str, loop: Var) -> PrimFunc:
     """
     node = find_block(program, block)
     buffer = written_buffer(node)
-    _, readers = producers_and_consumers(program, buffer)
+    writers, readers = producers_and_consumers(program, buffer)
+    if buffer in program.params:
+        raise ScheduleError(f"block {block} writes an output; it cannot be moved to its readers")
+    if len(writers) > 1:
+        raise ScheduleError(_shared(buffer, writers, block))
     target = find_loop(program, loop)
     inside = [b for b in blocks(target) if b in readers]
     if not inside or len(inside) != len(readers):
@@ -96,7 +110,9 @@ def compute_at(program: PrimFunc, block: str, loop: Var) -> PrimFunc:
     removed = replace_stmt(program, node, None)
     target = find_loop(removed, loop)
     moved = _loops_over_region(node, region)
-    return replace_stmt(removed, target, replace(target, body=seq(moved, target.body)))
+    parts = target.body.stmts if isinstance(target.body, Seq) else (target.body,)
+    first = next(p for p in parts if any(b in inside for b in blocks(p)))
+    return replace_stmt(removed, first, seq(moved, first))
 
 
 def reverse_compute_at(program: PrimFunc, block: str, loop: Var) -> PrimFunc:
@@ -112,15 +128,62 @@ def reverse_compute_at(program: PrimFunc, block: str, loop: Var) -> PrimFunc:
     sources = [b for b in blocks(target) if reads(node, written_buffer(b))]
     if not sources:
         raise ScheduleError(f"no producer of {block} is inside loop {loop.name}")
-    buffer = written_buffer(sources[0])
-    formals = _identity_read(node, buffer)
-    region = _region(target, buffer, [(b, [store_of(b)]) for b in sources if written_buffer(b) is buffer])
-    placed = {v: r for v, r in zip(formals, region, strict=True) if v is not None}
+    _check_complete(program, block, target, sources)
+    placed = _placed(node, target, sources)
     ordered = [placed[i.var] if i.var in placed else (Const(0), i.extent) for i in node.iters]
     removed = replace_stmt(program, node, None)
     target = find_loop(removed, loop)
     moved = _loops_over_region(node, ordered, by_iter=True)
     return replace_stmt(removed, target, replace(target, body=seq(target.body, moved)))
+
+
+def _check_complete(program: PrimFunc, block: str, target: For, sources: list[Block]) -> None:
+    """ScheduleError if what a block reads is not finished where ``target``'s body ends."""
+    around = {s.var for s in path_to(program.body, lambda s: s is target) if isinstance(s, For)}
+    for source in sources:
+        for axis, binding in zip(source.iters, source.bindings, strict=True):
+            if axis.kind == "reduce" and affine(binding).variables() & around:
+                raise ScheduleError(
+                    f"the reduction of {source.name} is not finished inside loop {target.var.name}"
+                )
+    needed = set(reads_of(program, block))
+    inside = list(blocks(target))
+    order = list(blocks(program.body))
+    end = max(order.index(b) for b in inside)
+    for late in order[end + 1 :]:
+        if late.name != block and written_buffer(late) in needed:
+            raise ScheduleError(
+                f"block {block} reads what {late.name} writes after loop {target.var.name}"
+            )
+
+
+def _placed(node: Block, target: For, sources: list[Block]) -> dict[Var, tuple[Expr, int]]:
+    """The (base, extent) of a block's iterators in which ``target``'s body writes what it reads."""
+    placed: dict[Var, tuple[Expr, int]] = {}
+    extents = {i.var: i.extent for i in node.iters}
+    writers: dict[Buffer, list[Block]] = {}
+    for source in sources:
+        writers.setdefault(written_buffer(source), []).append(source)
+    whole: dict[Var, tuple[Expr, int]] = {v: (Const(0), e) for v, e in extents.items()}
+    for buffer, members in writers.items():
+        formals = _identity_read(node, buffer)
+        region = _region(target, buffer, [(b, [store_of(b)]) for b in members])
+        mine = {v: r for v, r in zip(formals, region, strict=True) if v is not None}
+        for var in extents if placed else ():
+            a, b = placed.get(var, whole[var]), mine.get(var, whole[var])
+            narrower = var in mine and _differ(a, b) and _differ(b, whole[var])
+            if narrower:
+                raise ScheduleError(
+                    f"block {node.name} reads parts of {buffer.name} that are written outside "
+                    f"an iteration of loop {target.var.name}"
+                )
+        placed = {**mine, **placed}
+    return placed
+
+
+def _differ(a: tuple[Expr, int], b: tuple[Expr, int]) -> bool:
+    difference = affine(a[0]) - affine(b[0])
+    return bool(difference.terms) or difference.const != 0 or a[1] != b[1]
 
 
 def _identity_read(node: Block, buffer: Buffer) -> list[Var | None]:
@@ -208,7 +271,7 @@ def _loops_over_region(node: Block, region: Region, by_iter: bool = False) -> St
         if extent > 1:
             loops.append((var, extent))
         if isinstance(base, Const):
-            safe = 0 <= int(base.value) and int(base.value) + extent <= axis.extent
+            safe = int(base.value) >= 0 and int(base.value) + extent <= axis.extent
         else:
             safe = False
         if not safe:
@@ -273,6 +336,31 @@ def _check_reduction_inside(
                 f"loop {next(iter(outside)).name} of the reduction of {node.name} "
                 f"is outside loop {loop.name}"
             )
+    _check_visits_once(node, inner, loop)
+
+
+def _check_visits_once(node: Block, inner: dict[Var, For], loop: Var) -> None:
+    """ScheduleError if the loops from ``loop`` inwards reduce into an element more than once."""
+    ranges: dict[Var, tuple[int, int]] = {v: (0, constant_extent(f) - 1) for v, f in inner.items()}
+    used: set[Var] = set()
+    for axis, binding in zip(node.iters, node.bindings, strict=True):
+        form = affine(binding)
+        used |= form.variables()
+        if axis.kind == "reduce":
+            continue
+        reach = 0
+        terms = [(abs(c), atom) for c, atom in form.terms.values() if _vars(atom) & inner.keys()]
+        for step, atom in sorted(terms, key=lambda t: t[0]):
+            if step <= reach:
+                raise ScheduleError(
+                    f"tiles of {node.name} overlap inside loop {loop.name}; "
+                    "its first value must be stored in each"
+                )
+            low, high = interval(atom, ranges)
+            reach += step * (high - low)
+    again = [v.name for v, f in inner.items() if v not in used and constant_extent(f) > 1]
+    if again:
+        raise ScheduleError(f"loop {again[0]} repeats {node.name} inside loop {loop.name}")
 
 
 def _spatial_predicate(
@@ -300,13 +388,26 @@ def _vars(expr: Expr) -> set[Var]:
 def cache_write(program: PrimFunc, block: str, scope: str) -> tuple[PrimFunc, str]:
     """Let a block write into a new buffer of ``scope``, copied to the old one by a new block."""
     node = find_block(program, block)
-    store = store_of(node)
-    old = store.buffer
+    old = store_of(node).buffer
+    top = _top(program, block)
+    writers, readers = producers_and_consumers(program, old)
+    if len(writers) > 1:
+        raise ScheduleError(_shared(old, writers, block))
+    early = [b.name for b in blocks(top) if b in readers]
+    if early:
+        raise ScheduleError(f"block {early[0]} reads {old.name} inside the loops of {block}")
     new = Buffer(f"{old.name}_{scope}", old.shape, old.dtype, scope)
     changed = _retarget(program, node, old, new)
+    top = _top(changed, block)
     name = fresh_name(program, f"{block}_write")
-    body = seq(changed.body, _copy_loops(name, new, old))
-    return replace(changed, body=body, buffers=(*changed.buffers, new)), name
+    changed = replace_stmt(changed, top, seq(top, _copy_loops(name, new, old)))
+    return replace(changed, buffers=(*changed.buffers, new)), name
+
+
+def _top(program: PrimFunc, block: str) -> Stmt:
+    """The outermost loop around a block, or the block itself."""
+    path = path_to(program.body, lambda s: isinstance(s, Block) and s.name == block)
+    return next((s for s in path if isinstance(s, (For, Block))), path[0])
 
 
 def _retarget(program: PrimFunc, node: Block, old: Buffer, new: Buffer) -> PrimFunc:
@@ -338,6 +439,11 @@ def cache_read(
     node = find_block(program, block)
     if not reads(node, buffer):
         raise ScheduleError(f"block {block} does not read {buffer.name}")
+    for other in blocks(_top(program, block)):
+        if written_buffer(other) is buffer:
+            raise ScheduleError(
+                f"{buffer.name} is written inside the loops of {block}, by {other.name}"
+            )
     new = Buffer(f"{buffer.name}_{scope}", buffer.shape, buffer.dtype, scope, padding)
     name = fresh_name(program, f"{buffer.name}_read")
 
@@ -348,8 +454,7 @@ def cache_read(
 
     body = transform_stmt(node.body, expr_rule=lambda e: transform_expr(e, rule))
     changed = replace_stmt(program, node, replace(node, body=body))
-    path = path_to(changed.body, lambda s: isinstance(s, Block) and s.name == block)
-    top = next((s for s in path if isinstance(s, (For, Block))), path[0])
+    top = _top(changed, block)
     changed = replace_stmt(changed, top, seq(_copy_loops(name, buffer, new), top))
     return replace(changed, buffers=(*changed.buffers, new)), name
 

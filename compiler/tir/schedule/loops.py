@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from math import prod
 
 from tunefarm.compiler.errors import ScheduleError
@@ -19,13 +20,14 @@ from tunefarm.compiler.tir.ir import (
     binary,
 )
 from tunefarm.compiler.tir.schedule.tree import constant_extent, find_loop, path_to, replace_stmt
-from tunefarm.compiler.tir.visit import substitute_stmt, transform_stmt
+from tunefarm.compiler.tir.visit import substitute_stmt, transform_stmt, walk_stmt
 
 
 def split(program: PrimFunc, loop: Var, *factors: int) -> tuple[PrimFunc, tuple[Var, ...]]:
     """Split a loop; the outermost new loop has ⌈extent / Π factors⌉ iterations.
 
-    for i in 30: f(i)   ->   split(i, 4)   ->   for i0 in 8: for i1 in 4: if i0*4+i1 < 30: f(i0*4+i1)
+    for i in 30: f(i)
+    ->  split(i, 4)  ->  for i0 in 8: for i1 in 4: if i0*4+i1 < 30: f(i0*4+i1)
     """
     node = find_loop(program, loop)
     extent = constant_extent(node)
@@ -62,7 +64,7 @@ def fuse(program: PrimFunc, *loops: Var) -> tuple[PrimFunc, Var]:
     for i in 3: for j in 5: f(i, j)   ->   for ij in 15: f(ij // 5, ij % 5)
     """
     nodes = [find_loop(program, v) for v in loops]
-    for outer, inner in zip(nodes, nodes[1:], strict=False):
+    for outer, inner in pairwise(nodes):
         if outer.body is not inner:
             raise ScheduleError(f"loop {inner.var.name} is not directly inside {outer.var.name}")
     fused = Var("_".join(v.name for v in loops))
@@ -105,8 +107,23 @@ def set_kind(program: PrimFunc, loop: Var, kind: LoopKind) -> PrimFunc:
 
 
 def vectorize(program: PrimFunc, loop: Var) -> PrimFunc:
-    """The loop's iterations become the lanes of vector instructions."""
-    constant_extent(find_loop(program, loop))
+    """The loop's iterations become the lanes of vector instructions.
+
+    Lanes may share an element that they reduce into, but only if all of them do.
+    """
+    node = find_loop(program, loop)
+    constant_extent(node)
+    for block in (s for s in walk_stmt(node) if isinstance(s, Block)):
+        kinds = {
+            axis.kind
+            for axis, binding in zip(block.iters, block.bindings, strict=True)
+            if _mentions(binding, loop)
+        }
+        if len(kinds) > 1:
+            raise ScheduleError(
+                f"loop {loop.name} carries spatial and reduction iterators of {block.name}; "
+                "lanes must be all of one kind"
+            )
     return set_kind(program, loop, LoopKind.VECTORIZED)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tunefarm.compiler.tir.affine import Affine, affine
+from tunefarm.compiler.tir.affine import Affine, affine, interval
 from tunefarm.compiler.tir.ir import (
     Allocate,
     Buffer,
@@ -21,7 +21,13 @@ from tunefarm.compiler.tir.ir import (
 )
 from tunefarm.compiler.tir.schedule.blocks import relax
 from tunefarm.compiler.tir.schedule.tree import child_stmts, loop_ranges
-from tunefarm.compiler.tir.visit import loads_of, map_children, map_exprs, transform_expr
+from tunefarm.compiler.tir.visit import (
+    loads_of,
+    map_children,
+    map_exprs,
+    transform_expr,
+    walk_stmt,
+)
 
 UNKNOWN = 1 << 40  # a region longer than this comes from an index of which nothing is known
 
@@ -32,16 +38,31 @@ def compact_buffers(program: PrimFunc) -> PrimFunc:
     for i: for j: T[i, j] = …; for j: C[i, j] = T[i, j]
     ->  for i: allocate T[1, n]: for j: T[0, j] = …
     """
-    body, used = program.body, _Used()
+    body, used = program.body, _Used(_sizes(program))
     for buffer in program.buffers:
         body = _place(body, buffer, used)
     return replace(program, body=body, buffers=())
 
 
+def _sizes(program: PrimFunc) -> dict[Buffer, tuple[int, ...]]:
+    """Each intermediate buffer's shape, or more: stores of padding lanes reach behind it."""
+    ranges = loop_ranges(program.body)
+    sizes = {b: b.shape for b in program.buffers}
+    for stmt in walk_stmt(program.body):
+        if isinstance(stmt, Store) and stmt.buffer in sizes:
+            ends = [interval(i, ranges)[1] + 1 for i in stmt.indices]
+            sizes[stmt.buffer] = tuple(
+                end if size < end < UNKNOWN else size
+                for size, end in zip(sizes[stmt.buffer], ends, strict=True)
+            )
+    return sizes
+
+
 class _Used:
     """The buffers that each statement below a body uses, found once a statement."""
 
-    def __init__(self) -> None:
+    def __init__(self, sizes: dict[Buffer, tuple[int, ...]]) -> None:
+        self.sizes = sizes
         self.found: dict[int, tuple[Stmt, frozenset[Buffer]]] = {}
 
     def by(self, stmt: Stmt) -> frozenset[Buffer]:
@@ -58,7 +79,9 @@ class _Used:
 def _place(root: Stmt, buffer: Buffer, used: _Used) -> Stmt:
     """Wrap the smallest statement that holds all uses of ``buffer`` in its allocation."""
     users = [s for s in child_stmts(root) if buffer in used.by(s)]
-    crosses = isinstance(root, For) and root.kind in (LoopKind.UNROLLED, LoopKind.VECTORIZED)
+    if isinstance(root, For) and root.kind is LoopKind.VECTORIZED:
+        return _allocate(root, buffer, used)  # an element a lane
+    crosses = isinstance(root, For) and root.kind is LoopKind.UNROLLED
     if len(users) == 1 and not crosses and not _own_use(root, buffer):
         return _with_child(root, users[0], _place(users[0], buffer, used))
     if isinstance(root, For):
@@ -71,8 +94,10 @@ def _with_child(stmt: Stmt, old: Stmt, new: Stmt) -> Stmt:
         case For() | Allocate():
             return replace(stmt, body=new)
         case If():
-            return If(stmt.condition, new, stmt.orelse) if stmt.then is old else replace(
-                stmt, orelse=new
+            return (
+                If(stmt.condition, new, stmt.orelse)
+                if stmt.then is old
+                else replace(stmt, orelse=new)
             )
         case Seq(stmts):
             return Seq(tuple(new if s is old else s for s in stmts))
@@ -109,7 +134,7 @@ def _allocate(body: Stmt, buffer: Buffer, used: _Used) -> Stmt:
     accesses = list(_accesses(body, buffer, used))
     bases: list[Affine] = []
     shape: list[int] = []
-    for dim, size in enumerate(buffer.shape):
+    for dim, size in enumerate(used.sizes[buffer]):
         spans = [relax(indices[dim], ranges) for indices in accesses]
         base, extent = affine(spans[0][0]), spans[0][1]
         offsets = [affine(b) - base for b, _ in spans]

@@ -1,0 +1,212 @@
+"""What each primitive prints, and what it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import random_schedules as r
+import tir_harness as h
+from tunefarm.compiler import te
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.tir import schedule as s
+from tunefarm.compiler.tir.ir import PackedLayout, PrimFunc, Var
+from tunefarm.compiler.tir.transform.lower import lower
+
+Golden = Callable[[str, str], None]
+Schedule = Callable[[PrimFunc], PrimFunc]
+
+
+def loop(program: PrimFunc, block: str, index: int) -> Var:
+    return s.loops_of(program, block)[index]
+
+
+def tiled(program: PrimFunc) -> PrimFunc:
+    """C in tiles of 2 × 4, D after each tile."""
+    program, (i0, i1) = s.split(program, loop(program, "C", 0), 2)
+    program, (j0, j1) = s.split(program, loop(program, "C", 2), 4)
+    program = s.reorder(program, i0, j0, loop(program, "C", 4), i1, j1)
+    return s.reverse_compute_at(program, "D", j0)
+
+
+def decomposed(program: PrimFunc) -> PrimFunc:
+    return s.decompose_reduction(program, "C", loop(program, "C", 2))
+
+
+def rfactored(program: PrimFunc) -> PrimFunc:
+    program, (_, inner) = s.split(program, loop(program, "C", 2), 2)
+    return s.rfactor(program, "C", inner)[0]
+
+
+MATMUL: dict[str, Schedule] = {
+    "plain": lambda p: p,
+    "split": lambda p: s.split(p, loop(p, "C", 0), 2, 3)[0],
+    "fuse": lambda p: s.fuse(p, *s.loops_of(p, "C")[:2])[0],
+    "reorder": lambda p: s.reorder(p, loop(p, "C", 2), loop(p, "C", 0)),
+    "kinds": lambda p: s.vectorize(
+        s.unroll(s.parallel(p, loop(p, "C", 0)), loop(p, "C", 2)), loop(p, "D", 1)
+    ),
+    "compute_at": lambda p: s.compute_at(p, "C", loop(p, "D", 0)),
+    "reverse_compute_at": tiled,
+    "cache_read": lambda p: s.cache_read(p, "C", p.params[1], "local", 3)[0],
+    "cache_write": lambda p: s.cache_write(p, "D", "local")[0],
+    "permute_buffer": lambda p: s.permute_buffer(p, "C", (1, 0)),
+    "decompose_reduction": decomposed,
+    "set_scope": lambda p: s.set_scope(p, "C", "local"),
+    "rfactor": rfactored,
+    "transform_layout": lambda p: s.transform_layout(p, 1, PackedLayout(((), (4,)), (1, 0, 2))),
+}
+
+
+@pytest.mark.parametrize("name", sorted(MATMUL))
+def test_a_primitive_prints_what_it_did(name: str, golden: Golden) -> None:
+    program = r.matmul(5, 6, 7)
+    scheduled = MATMUL[name](program)
+    golden(name, f"{scheduled}\n# lowered\n{lower(scheduled)}")
+    arrays = h.whole_numbers(program)
+    h.same(h.interpreted(scheduled, arrays), h.interpreted(program, arrays), name)
+
+
+def test_an_inlined_block_leaves_no_buffer(golden: Golden) -> None:
+    program = s.compute_inline(r.chain(3, 4), "A")
+    golden("compute_inline", str(program))
+    assert [b.name for b in program.buffers] == ["B"]
+
+
+def _vectorize_fused(program: PrimFunc) -> PrimFunc:
+    program, fused = s.fuse(program, *s.loops_of(program, "C")[1:])
+    return s.vectorize(program, fused)
+
+
+def _decompose_inside(program: PrimFunc) -> PrimFunc:
+    program = s.reorder(program, loop(program, "C", 2), loop(program, "C", 0))
+    return s.decompose_reduction(program, "C", loop(program, "C", 2))
+
+
+REFUSALS: dict[str, tuple[Schedule, str]] = {
+    "split by nothing": (lambda p: s.split(p, loop(p, "C", 0), 0)[0], "positive factors"),
+    "fuse of what is not nested": (
+        lambda p: s.fuse(p, loop(p, "C", 0), loop(p, "C", 2))[0],
+        "loop k is not directly inside i",
+    ),
+    "reorder across nests": (
+        lambda p: s.reorder(p, loop(p, "C", 0), loop(p, "D", 0)),
+        "loop i is not in one perfect nest",
+    ),
+    "parallel reduction": (lambda p: s.parallel(p, loop(p, "C", 2)), "carries the reduction of C"),
+    "lanes of two kinds": (
+        _vectorize_fused,
+        "carries spatial and reduction iterators of C",
+    ),
+    "no such block": (lambda p: s.compute_inline(p, "X"), "no block 'X' in matmul; blocks: C, D"),
+    "inlined reduction": (lambda p: s.compute_inline(p, "C"), "C is a reduction"),
+    "inlined output": (lambda p: s.compute_inline(p, "D"), "D writes an output"),
+    "inlined first value": (
+        lambda p: s.compute_inline(decomposed(p), "C_init"),
+        "C is written by C too, not by C_init alone",
+    ),
+    "moved output": (lambda p: s.compute_at(p, "D", loop(p, "C", 0)), "D writes an output"),
+    "moved without its first value": (
+        lambda p: s.compute_at(decomposed(p), "C", loop(p, "D", 0)),
+        "C is written by C_init too",
+    ),
+    "not every reader inside": (
+        lambda p: s.compute_at(p, "C", loop(p, "C", 0)),
+        "not every consumer of C is inside loop i",
+    ),
+    "unfinished reduction": (
+        lambda p: s.reverse_compute_at(p, "D", loop(p, "C", 2)),
+        "the reduction of C is not finished inside loop k",
+    ),
+    "no producer inside": (
+        lambda p: s.reverse_compute_at(p, "D", loop(p, "D", 0)),
+        "no producer of D is inside loop i",
+    ),
+    "reduction that follows": (
+        lambda p: s.reverse_compute_at(p, "C", loop(p, "D", 0)),
+        "C is a reduction",
+    ),
+    "nothing to decompose": (
+        lambda p: s.decompose_reduction(p, "D", loop(p, "D", 0)),
+        "D has no init",
+    ),
+    "decomposed inside its reduction": (
+        _decompose_inside,
+        "loop k of the reduction of C is outside loop i",
+    ),
+    "cache of what is not read": (
+        lambda p: s.cache_read(p, "D", p.params[0], "local")[0],
+        "D does not read A",
+    ),
+    "cache of half a reduction": (
+        lambda p: s.cache_write(decomposed(p), "C", "local")[0],
+        "C is written by C_init too",
+    ),
+    "cache behind a reader": (
+        lambda p: s.cache_write(tiled(p), "C", "local")[0],
+        "block D reads C inside the loops of C",
+    ),
+    "permuted output": (lambda p: s.permute_buffer(p, "D", (1, 0)), "its layout is fixed"),
+    "not an order": (lambda p: s.permute_buffer(p, "C", (1, 1)), "is not an order of C"),
+    "packed output": (
+        lambda p: s.transform_layout(p, 3, PackedLayout(((), ()), (1, 0))),
+        "D is an output",
+    ),
+    "scope of an output": (lambda p: s.set_scope(p, "D", "local"), "its scope is fixed"),
+}
+
+
+@pytest.mark.parametrize("name", sorted(REFUSALS))
+def test_a_primitive_refuses(name: str) -> None:
+    step, reason = REFUSALS[name]
+    with pytest.raises(ScheduleError, match=reason):
+        step(r.matmul(5, 6, 7))
+
+
+def test_a_consumer_waits_for_everything_that_it_reads() -> None:
+    program = r.chain(4, 5)
+    with pytest.raises(ScheduleError, match="block C reads what B writes after loop i"):
+        s.reverse_compute_at(program, "C", loop(program, "A", 0))
+
+
+def test_overlapping_tiles_keep_their_first_values() -> None:
+    """Each tile of B sums two rows, one of which the tile before it has summed already."""
+    x, k = te.placeholder((6, 3), name="X"), te.reduce_axis(3)
+    a = te.compute((6,), lambda i: te.sum(x[i, k], [k]), name="A")
+    b = te.compute((5,), lambda i: a[i] + a[i + 1], name="B")
+    program = te.create_prim_func([x, b])
+    program = s.compute_at(program, "A", loop(program, "B", 0))
+    with pytest.raises(ScheduleError, match="tiles of A overlap inside loop i"):
+        s.decompose_reduction(program, "A", loop(program, "A", 0))
+    inside = s.decompose_reduction(program, "A", loop(program, "A", 1))
+    arrays = h.whole_numbers(program)
+    h.same(h.compiled(lower(inside), arrays), h.interpreted(program, arrays), str(inside))
+
+
+def test_a_repeated_producer_keeps_its_first_value_inside() -> None:
+    x, k = te.placeholder((3,), name="X"), te.reduce_axis(3)
+    total = te.compute((1,), lambda i: te.sum(x[k], [k]), name="T")
+    out = te.compute((4,), lambda i: total[0] * 2, name="O")
+    program = te.create_prim_func([x, out])
+    program = s.compute_at(program, "T", loop(program, "O", 0))
+    with pytest.raises(ScheduleError, match="loop i repeats T inside loop i"):
+        s.decompose_reduction(program, "T", loop(program, "T", 0))
+
+
+def test_lanes_have_elements_of_their_own() -> None:
+    """A tile inside a vectorized loop takes one element a lane."""
+    program = r.matmul(6, 5, 6)
+    program, fused = s.fuse(program, *s.loops_of(program, "D"))
+    program = s.compute_at(program, "C", fused)
+    program = s.vectorize(program, fused)
+    program = s.decompose_reduction(program, "C", loop(program, "C", 1))
+    arrays = h.whole_numbers(program)
+    h.same(h.compiled(lower(program), arrays), h.interpreted(program, arrays), str(program))
+
+
+def test_padding_lanes_of_a_whole_buffer_stay_inside_it() -> None:
+    program = r.rows(2, 1)
+    program, _ = s.split(program, loop(program, "M", 0), 3)
+    program = s.decompose_reduction(program, "M", loop(program, "M", 1))
+    arrays = h.whole_numbers(program)
+    h.same(h.interpreted(lower(program), arrays), h.interpreted(program, arrays), str(program))
