@@ -328,10 +328,18 @@ def _lrn_compute(tensors: Sequence[te.Tensor], attrs: Attrs, type: Type) -> te.T
 
     def element(*i: Expr) -> Expr:
         base = squares[i] * (number(attrs, "alpha") / size) + number(attrs, "bias")
-        power = te.intrinsic("pow", base, te.const(number(attrs, "beta"), base.dtype))
+        power = _power(base, number(attrs, "beta"))
         return te.cast(read_wide(x, i) / power, out.dtype)
 
     return te.compute(x.shape, element, "lrn")
+
+
+def _power(base: Expr, exponent: float) -> Expr:
+    """A positive number to a constant power; ¾, which every network takes, by square roots."""
+    if exponent == 0.75:
+        root = te.intrinsic("sqrt", base)
+        return root * te.intrinsic("sqrt", root)
+    return te.intrinsic("pow", base, te.const(exponent, base.dtype))
 
 
 def _lrn_reference(arrays: Sequence[Array], attrs: Attrs) -> Array:
