@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import tunefarm
-from tunefarm import schedule, te
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.tir.interpreter import interpret
+
+import tunefarm
+from tunefarm import schedule, te
 
 
 def matmul(n: int, m: int, k: int) -> te.PrimFunc:
