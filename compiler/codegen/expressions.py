@@ -604,9 +604,7 @@ class ExpressionEmitter:
         if op == "shr":
             return self._emit("lshr" if unsigned else "ashr", a, b)
         if b.text.startswith("%"):
-            # The processor traps on zero, which also stands in lanes that a mask excludes.
-            zero, one = (self.level(Val(n, b.dtype), b)[0] for n in ("0", "1"))
-            b = self._choose(self._emit("icmp eq", b, zero, "bool"), one, b)
+            b = self._safe_divisor(a, b)
         quotient = "udiv" if unsigned else "sdiv"
         remainder = "urem" if unsigned else "srem"
         if op == "div" or (unsigned and op == "floordiv"):
@@ -624,6 +622,24 @@ class ExpressionEmitter:
         one = self.level(Val("1", a.dtype), a)[0]
         return self._choose(fix, self._emit("sub", whole, one), whole)
 
+    def _safe_divisor(self, a: Val, b: Val) -> Val:
+        """One where the processor would trap: for 0, which also stands in lanes that a mask
+        excludes, and for −1 under the smallest integer, whose quotient wraps to itself."""
+
+        def number(value: int, like: Val) -> Val:
+            return self.level(Val(str(value), like.dtype), like)[0]
+
+        bad = self._emit("icmp eq", b, number(0, b), "bool")
+        if not is_unsigned(a.dtype):
+            least = number(-(1 << (8 * dtype_bytes(a.dtype) - 1)), a)
+            wraps = self._emit(
+                "and",
+                self._emit("icmp eq", b, number(-1, b), "bool"),
+                self._emit("icmp eq", a, least, "bool"),
+            )
+            bad = self._emit("or", bad, wraps)
+        return self._choose(bad, number(1, b), b)
+
     def cast(self, a: Val, dtype: str) -> Val:
         if a.dtype == dtype:
             return a
@@ -635,15 +651,40 @@ class ExpressionEmitter:
             return self.cast(self.cast(a, "float32"), target)
         if is_narrow_float(target) and not is_float(source):
             return self.cast(self.cast(a, "float32"), target)
+        if source == "float64" and is_narrow_float(target):
+            # The processor has no such conversion. NumPy's bfloat16 is rounded twice, too.
+            odd = target == "float16"
+            return self.cast(self._round_to_odd(a) if odd else self.cast(a, "float32"), target)
         instruction = _cast_instruction(source, target)
         if instruction is None:
             return Val(a.text, dtype, a.lanes)
         here = vector_of(scalar_type(source), a.lanes)
         there = vector_of(scalar_type(target), a.lanes)
-        if not a.text.startswith("%") and a.lanes == 1:
-            pass
         text = self.builder.pure(f"{instruction} {here} {a.text} to {there}", [a.text])
         return Val(text, dtype, a.lanes)
+
+    def _round_to_odd(self, a: Val) -> Val:
+        """float64 → float32 such that rounding once more to a narrow float is rounding once.
+
+        What is not exact is cut towards zero, and its last bit set (Boldo & Melquiond, 2008).
+        """
+        near = self.cast(Val(a.text, "float64", a.lanes), "float32")
+        back = self.cast(near, "float64")
+        inexact = self._emit("fcmp one", back, a, "bool")
+        size = [self.intrinsic("abs", [v], "float64") for v in (back, a)]
+        above = self._emit("fcmp ogt", size[0], size[1], "bool")
+        bits = self._bitcast(near, "int32")
+        one = self.level(Val("1", "int32"), bits)[0]
+        cut = self._choose(above, self._emit("sub", bits, one), bits)
+        odd = self._choose(inexact, self._emit("or", cut, one), bits)
+        return self._bitcast(odd, "float32")
+
+    def _bitcast(self, a: Val, dtype: str) -> Val:
+        here = vector_of(scalar_type(a.dtype), a.lanes)
+        there = vector_of(scalar_type(dtype), a.lanes)
+        return Val(
+            self.builder.pure(f"bitcast {here} {a.text} to {there}", [a.text]), dtype, a.lanes
+        )
 
     def intrinsic(self, name: str, args: Sequence[Val], dtype: str) -> Val:
         if is_narrow_float(args[0].dtype):
@@ -703,6 +744,10 @@ class ExpressionEmitter:
 
     def horizontal(self, op: str, value: Val, mask: str | None) -> Val:
         """All lanes combined to one scalar; lanes that the mask excludes do not count."""
+        if is_narrow_float(value.dtype):
+            # Rounded once.
+            wide = self.horizontal(op, self.cast(value, "float32"), mask)
+            return self.cast(wide, value.dtype)
         floating = is_float(value.dtype)
         table = _HORIZONTAL if floating else _HORIZONTAL_INT
         if op not in table:
@@ -730,6 +775,9 @@ class ExpressionEmitter:
     def _shuffled_together(self, op: str, value: Val) -> Val:
         """Combine each lane with the one half, a quarter, … away: all lanes get the result, and
         whoever wants it in all lanes again takes the vector."""
+        count = value.lanes
+        value = self._to_power_of_two(op, value)
+        lanes_around, self.lanes = self.lanes, value.lanes
         b, kind = self.builder, f"<{value.lanes} x {scalar_type(value.dtype)}>"
         step = value.lanes // 2
         while step:
@@ -738,9 +786,30 @@ class ExpressionEmitter:
             text = b.pure(f"shufflevector {kind} {value.text}, {kind} poison, {mask}", [value.text])
             value = self.arithmetic(op, value, Val(text, value.dtype, value.lanes))
             step //= 2
+        self.lanes = lanes_around
         scalar = b.pure(f"extractelement {kind} {value.text}, i64 0", [value.text])
-        self.spread[scalar] = value
+        if value.lanes == count:
+            self.spread[scalar] = value
         return Val(scalar, value.dtype)
+
+    def _to_power_of_two(self, op: str, value: Val) -> Val:
+        """The lanes and as many neutral elements as make their number a power of two."""
+        from tunefarm.compiler.te import identity
+
+        count = value.lanes
+        width = 1 << (count - 1).bit_length()
+        if width == count:
+            return value
+        element = scalar_type(value.dtype)
+        neutral = constant(identity(op, value.dtype).value, value.dtype)
+        kind = f"<{count} x {element}>"
+        lanes = ", ".join(f"i32 {min(n, count)}" for n in range(width))
+        text = self.builder.pure(
+            f"shufflevector {kind} {value.text}, {kind} splat ({element} {neutral}), "
+            f"<{width} x i32> <{lanes}>",
+            [value.text],
+        )
+        return Val(text, value.dtype, width)
 
 
 def _is_index(expr: Expr) -> bool:

@@ -320,15 +320,17 @@ class Emitter(ExpressionEmitter):
         for l in vectorized(16): S[0] = S[0] + x[l]   ->   S[0] = S[0] + reduce_add(x[0:16])
         """
         value = stmt.value
-        if not self.depends_on_lane(value):
+        accumulates = self._accumulates(stmt)
+        if not accumulates and not self.depends_on_lane(value):
             lanes, self.lanes, mask, self.mask = self.lanes, 1, self.mask, None
             if mask is not None:
                 raise ScheduleError(f"{stmt.buffer.name} is stored by masked lanes that agree")
             self.store(stmt)
             self.lanes = lanes
             return
-        if not isinstance(value, Binary) or not isinstance(value.a, Load):
+        if not accumulates:
             raise ScheduleError(f"lanes of a vectorized loop all store one {stmt.buffer.name}")
+        assert isinstance(value, Binary)
         term = self.value(value.b)
         combined = self.horizontal(value.op, self.splat(term), self.mask)
         lanes, self.lanes, mask, self.mask = self.lanes, 1, self.mask, None
@@ -341,6 +343,17 @@ class Emitter(ExpressionEmitter):
         else:
             self._store_memory(stmt.buffer, place, result)
         self.lanes, self.mask = lanes, mask
+
+    def _accumulates(self, stmt: Store) -> bool:
+        """True if the value is the old one at the same place, combined with something."""
+        if not isinstance(stmt.value, Binary) or not isinstance(stmt.value.a, Load):
+            return False
+        old = stmt.value.a
+        if old.buffer is not stmt.buffer:
+            return False
+        return self.flat_index(old.buffer, old.indices) == self.flat_index(
+            stmt.buffer, stmt.indices
+        )
 
     def _store_slot(self, buffer: Buffer, place: Lin | Val, value: Val) -> None:
         slot = self.slot(buffer, place)

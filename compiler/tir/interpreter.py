@@ -37,6 +37,7 @@ from tunefarm.compiler.tir.ir import (
 from tunefarm.compiler.tir.visit import walk_expr
 
 Array = NDArray[Any]
+MAX_NESTED = 16  # loops in one Python function, which allows 20
 
 
 def interpret(program: PrimFunc, arrays: Sequence[Array]) -> None:
@@ -74,8 +75,9 @@ class _Source:
     def __init__(self, program: PrimFunc) -> None:
         self.program = program
         self.lines: list[str] = []
-        self.objects: dict[str, Any] = {"np": np, "math": math, **_RUNTIME}
+        self.objects: dict[str, Any] = dict(_RUNTIME)
         self.names: dict[Any, str] = {}
+        self.nesting = 0
 
     def function(self) -> Callable[..., None]:
         params = ", ".join(self.name(p, "p") for p in self.program.params)
@@ -107,10 +109,7 @@ class _Source:
                 if not stmts:
                     self.put(depth, "pass")
             case For():
-                start, extent = self.expr(stmt.start), self.expr(stmt.extent)
-                var = self.name(stmt.var, "v")
-                self.put(depth, f"for {var} in range({start}, {start} + {extent}):")
-                self.stmt(stmt.body, depth + 1)
+                self.loop(stmt, depth)
             case If():
                 self.put(depth, f"if {self.expr(stmt.condition)}:")
                 self.stmt(stmt.then, depth + 1)
@@ -122,12 +121,27 @@ class _Source:
                 self.stmt(stmt.body, depth)
             case Store(buffer, indices, value):
                 kind = f"dt_{buffer.dtype}"
-                self.objects.setdefault(kind, numpy_dtype(buffer.dtype).type)
+                convert = _wrapped if buffer.dtype == "int64" else numpy_dtype(buffer.dtype).type
+                self.objects.setdefault(kind, convert)
                 name, where = self.name(buffer, "b"), "".join(f"{self.expr(i)}, " for i in indices)
                 place = f"at({name}, {buffer.name!r}, ({where}))"
                 self.put(depth, f"{self.name(buffer, 'b')}[{place}] = {kind}({self.expr(value)})")
             case Block():
                 self.block(stmt, depth)
+
+    def loop(self, loop: For, depth: int) -> None:
+        start, extent = self.expr(loop.start), self.expr(loop.extent)
+        var = self.name(loop.var, "v")
+        self.put(depth, f"for {var} in range({start}, {start} + {extent}):")
+        around, self.nesting = self.nesting, self.nesting + 1
+        if self.nesting == MAX_NESTED:
+            self.nesting = 0
+            self.put(depth + 1, f"def inside_{var}():")
+            self.stmt(loop.body, depth + 2)
+            self.put(depth + 1, f"inside_{var}()")
+        else:
+            self.stmt(loop.body, depth + 1)
+        self.nesting = around
 
     def block(self, block: Block, depth: int) -> None:
         for axis, binding in zip(block.iters, block.bindings, strict=True):
@@ -182,7 +196,10 @@ class _Source:
 
     def binary(self, op: str, a: Expr, b: Expr) -> str:
         x, y = self.expr(a), self.expr(b)
-        if a.dtype in ("int64", "bool") and op in _PYTHON:
+        if a.dtype == "int64" and op in _RINGS and not (_is_index(a) and _is_index(b)):
+            return f"wrap(op_{op}({x}, {y}))"
+        safe = not op.startswith("floor") or (isinstance(b, Const) and b.value > 0)
+        if a.dtype in ("int64", "bool") and op in _PYTHON and safe:
             return f"({x} {_PYTHON[op]} {y})"
         return f"op_{op}({x}, {y})"
 
@@ -191,6 +208,17 @@ def _variables(expr: Expr) -> set[Var]:
     return {e for e in walk_expr(expr) if isinstance(e, Var)}
 
 
+def _is_index(expr: Expr) -> bool:
+    """True for int64 arithmetic on loop variables alone, which never wraps."""
+    return all(isinstance(e, (Var, Const, Binary)) for e in walk_expr(expr))
+
+
+def _wrap(value: int) -> int:
+    """The int64 that is equal modulo 2^64; int64 values are Python's integers here."""
+    return (int(value) + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+_RINGS = frozenset({"add", "sub", "mul", "div", "floordiv", "floormod", "shl", "shr"})
 _PYTHON = {
     "add": "+", "sub": "-", "mul": "*", "floordiv": "//", "floormod": "%", "lt": "<", "le": "<=",
     "gt": ">", "ge": ">=", "eq": "==", "ne": "!=", "and": "and", "or": "or", "xor": "^",
@@ -203,6 +231,11 @@ def _at(array: Array, name: str, indices: tuple[int, ...]) -> tuple[int, ...]:
         if not 0 <= index < extent:
             raise IndexError(f"{name}[{', '.join(map(str, indices))}] is outside {array.shape}")
     return indices
+
+
+def _wrapped(value: Any) -> Any:
+    """A Python integer as int64, modulo 2⁶⁴."""
+    return np.int64((int(value) + (1 << 63)) % (1 << 64) - (1 << 63))
 
 
 def _narrow(*values: Any) -> bool:
@@ -227,11 +260,24 @@ def _arithmetic(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], An
 def _divide(a: Any, b: Any) -> Any:
     """ONNX division: integers truncate towards zero."""
     if isinstance(a, (int, np.integer)):
-        if b == 0:
-            return 0
+        b = _safe_divisor(a, b)
         whole = abs(int(a)) // abs(int(b))
         return type(a)(whole if (a < 0) == (b < 0) else -whole)
     return np.true_divide(a, b)
+
+
+def _safe_divisor(a: Any, b: Any) -> Any:
+    """One for what a processor cannot divide by: 0, and −1 where the quotient would overflow."""
+    least = not isinstance(a, np.unsignedinteger) and a == np.iinfo(np.asarray(a).dtype).min
+    return type(b)(1) if b == 0 or (least and b == -1) else b
+
+
+def _floor_divide(a: Any, b: Any) -> Any:
+    return a // b if isinstance(a, np.floating) else a // _safe_divisor(a, b)
+
+
+def _remainder(a: Any, b: Any) -> Any:
+    return a % b if isinstance(a, np.floating) else a % _safe_divisor(a, b)
 
 
 def _cast(value: Any, dtype: str) -> Any:
@@ -246,6 +292,17 @@ def _erf(x: Any) -> Any:
     return type(x)(math.erf(float(x)))
 
 
+def _fma(a: Any, b: Any, c: Any) -> Any:
+    """Rounded once, but for ties that the wider format rounds first."""
+    wider = np.float64 if isinstance(a, np.float32) else np.longdouble
+    return type(a)(wider(a) * wider(b) + wider(c))
+
+
+def _popcount(x: Any) -> Any:
+    bits = 64 if isinstance(x, int) else 8 * x.dtype.itemsize
+    return type(x)((int(x) % (1 << bits)).bit_count())
+
+
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "exp": np.exp, "log": np.log, "log2": np.log2, "log1p": np.log1p, "expm1": np.expm1,
     "sqrt": np.sqrt, "rsqrt": lambda x: type(x)(1) / np.sqrt(x), "tanh": np.tanh, "erf": _erf,
@@ -254,8 +311,8 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "acosh": np.arccosh, "atanh": np.arctanh, "pow": np.power, "fmod": np.fmod,
     "floor": np.floor, "ceil": np.ceil, "round": np.rint, "trunc": np.trunc, "abs": np.abs,
     "not": lambda x: not x, "isnan": lambda x: bool(np.isnan(x)),
-    "isinf": lambda x: bool(np.isinf(x)), "fma": lambda a, b, c: a * b + c,
-    "bitnot": lambda x: ~x, "popcount": lambda x: type(x)(int(x).bit_count()),
+    "isinf": lambda x: bool(np.isinf(x)), "fma": _fma, "bitnot": lambda x: ~x,
+    "popcount": _popcount,
 }  # fmt: skip
 
 
@@ -264,20 +321,23 @@ def _intrinsic(name: str, dtype: str, *args: Any) -> Any:
     if _narrow(*args):
         args = tuple(np.float32(a) for a in args)
     result = _FUNCTIONS[name](*args)
-    return result if dtype in ("bool", "int64") else numpy_dtype(dtype).type(result)
+    if dtype == "int64":
+        return _wrap(result)
+    return result if dtype == "bool" else numpy_dtype(dtype).type(result)
 
 
 _RUNTIME: dict[str, Any] = {
     "poisoned": poisoned,
     "at": _at,
     "cast": _cast,
+    "wrap": _wrap,
     "intrinsic": _intrinsic,
     "op_add": _arithmetic(lambda a, b: a + b),
     "op_sub": _arithmetic(lambda a, b: a - b),
     "op_mul": _arithmetic(lambda a, b: a * b),
     "op_div": _arithmetic(_divide),
-    "op_floordiv": _arithmetic(lambda a, b: a // b if b != 0 or isinstance(a, np.floating) else a),
-    "op_floormod": _arithmetic(lambda a, b: a % b if b != 0 or isinstance(a, np.floating) else a),
+    "op_floordiv": _arithmetic(_floor_divide),
+    "op_floormod": _arithmetic(_remainder),
     "op_min": np.minimum,
     "op_max": np.maximum,
     "op_lt": lambda a, b: bool(a < b),
