@@ -34,7 +34,6 @@ INTRINSICS = frozenset({
     "exp", "log", "log2", "log1p", "expm1", "sqrt", "rsqrt", "tanh", "erf", "sin", "cos", "tan",
     "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "pow", "fmod", "floor",
     "ceil", "round", "trunc", "abs", "not", "isnan", "isinf", "fma", "bitnot", "popcount",
-    "prefetch",
 })  # fmt: skip
 
 
