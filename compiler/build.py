@@ -107,6 +107,7 @@ def build_function(program: PrimFunc, target: Target) -> KernelFunction:
         kernel.outputs,
         target=target,
         workspace_bytes=kernel.workspace_bytes,
+        text=kernel.text,
     )
 
 
