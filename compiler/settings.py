@@ -112,6 +112,12 @@ DUMP = Setting(
     _no_path,
     "folder that receives the LLVM text and the assembly of everything compiled",
 )
+VERIFY = Setting(
+    "TUNEFARM_VERIFY",
+    _switch,
+    lambda: False,
+    "1 checks each program of the loop IR before and after it is lowered",
+)
 VERIFY_LLVM = Setting(
     "TUNEFARM_VERIFY_LLVM",
     _switch,
@@ -119,7 +125,7 @@ VERIFY_LLVM = Setting(
     "1 has LLVM verify each module before it generates code",
 )
 
-SETTINGS = (HOME, CACHE, CACHE_BYTES, NUM_THREADS, SPIN_MICROSECONDS, DUMP, VERIFY_LLVM)
+SETTINGS = (HOME, CACHE, CACHE_BYTES, NUM_THREADS, SPIN_MICROSECONDS, DUMP, VERIFY, VERIFY_LLVM)
 
 
 def describe() -> str:

@@ -1,6 +1,12 @@
-"""Options of the whole suite."""
+"""Options of the whole suite; programs of the loop IR are verified in all of it."""
+
+import os
 
 import pytest
+
+
+def pytest_configure() -> None:
+    os.environ.setdefault("TUNEFARM_VERIFY", "1")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -114,7 +114,7 @@ class _Printer:
 
     def block(self, block: Block, depth: int) -> None:
         self.put(depth, f"block {block.name}:")
-        for axis, binding in zip(block.iters, block.bindings, strict=True):
+        for axis, binding in zip(block.iters, block.bindings, strict=False):
             text = f"{self.name(axis.var)} = {axis.kind}({axis.extent}, {self.expr(binding)})"
             self.put(depth + 1, text)
         if block.predicate is not None:

@@ -1,0 +1,309 @@
+"""What holds for every program, scheduled or lowered; a violation is a bug of ours.
+
+Variables are used where they are bound, buffers where they live, indices are int64 and as many as
+the buffer has dimensions, operands have the dtypes that their operation asks for, inputs are not
+stored to, and no access that is certain to happen is certain to miss its buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+from typing import NoReturn
+
+from tunefarm.compiler.dtypes import DTYPES, is_float
+from tunefarm.compiler.tir.affine import Ranges, interval
+from tunefarm.compiler.tir.ir import (
+    COMPARISONS,
+    INTRINSICS,
+    Allocate,
+    Binary,
+    Block,
+    Buffer,
+    Cast,
+    Const,
+    Expr,
+    For,
+    If,
+    Intrinsic,
+    Load,
+    LoopKind,
+    PrimFunc,
+    Select,
+    Seq,
+    Stmt,
+    Store,
+    Var,
+)
+from tunefarm.compiler.tir.printer import print_expr
+from tunefarm.compiler.tir.visit import walk_expr, walk_stmt
+
+SCOPES = ("global", "local", "register")
+MAX_REGISTER_BYTES = 1 << 20  # beyond, SSA values would not be registers but megabytes of text
+_LOGIC = frozenset({"and", "or", "xor"})
+_WHOLE = frozenset({"bitand", "bitor", "bitxor", "shl", "shr"})
+_TESTS = frozenset({"isnan", "isinf"})
+_ARITY = {"pow": 2, "fmod": 2, "fma": 3}
+
+
+class VerifyError(AssertionError):
+    """A program that breaks a rule of the loop IR: what, where, and the program's text."""
+
+
+def verify(program: PrimFunc) -> PrimFunc:
+    """The program itself, if it keeps the rules of the loop IR.
+
+    Raises VerifyError, an AssertionError with the program's text.
+    """
+    _Verifier(program).run()
+    return program
+
+
+class _Verifier:
+    """Walks a program with the variables and buffers that are in scope."""
+
+    def __init__(self, program: PrimFunc) -> None:
+        self.program = program
+        self.where: list[str] = []
+        self.ranges: dict[Var, tuple[int, int]] = {}
+        self.bound: set[Var] = set()
+        self.live: set[Buffer] = set()
+        self.read_only: set[Buffer] = set()
+        self.certain = True
+
+    def fail(self, what: str) -> NoReturn:
+        at = f" in {' / '.join(self.where)}" if self.where else ""
+        raise VerifyError(f"{self.program.name}: {what}{at}\n{self.program}")
+
+    def run(self) -> None:
+        program = self.program
+        if not 0 < program.outputs <= len(program.params):
+            self.fail(f"{program.outputs} outputs of {len(program.params)} parameters")
+        for buffer in (*program.params, *program.buffers):
+            self.declare(buffer)
+        for param in program.params:
+            if param.scope != "global":
+                self.fail(f"parameter {param.name} has scope {param.scope}")
+        self.read_only = set(program.params[: len(program.params) - program.outputs])
+        for what, indices in self.attributes():
+            if any(not 0 <= i < len(program.params) - program.outputs for i in indices):
+                self.fail(f"{what} names what is not an input")
+        self.blocks()
+        self.stmt(program.body)
+
+    def attributes(self) -> Iterator[tuple[str, frozenset[int]]]:
+        yield "layouts", frozenset(self.program.layouts)
+        yield "constants", self.program.constants
+        yield "prefetch", frozenset(self.program.prefetch)
+
+    def blocks(self) -> None:
+        """Block names are unique, and so are the loops of a program that has blocks."""
+        names: set[str] = set()
+        loops: set[Var] = set()
+        for stmt in walk_stmt(self.program.body):
+            if isinstance(stmt, Block):
+                if stmt.name in names:
+                    self.fail(f"two blocks have the name {stmt.name}")
+                names.add(stmt.name)
+        if not names:
+            return
+        for stmt in walk_stmt(self.program.body):
+            if isinstance(stmt, For):
+                if stmt.var in loops:
+                    self.fail(f"two loops have the variable {stmt.var.name}")
+                loops.add(stmt.var)
+
+    def declare(self, buffer: Buffer) -> None:
+        name = buffer.name
+        if buffer in self.live:
+            self.fail(f"buffer {name} is declared twice")
+        if buffer.dtype not in DTYPES:
+            self.fail(f"buffer {name} has dtype {buffer.dtype}")
+        if buffer.scope not in SCOPES:
+            self.fail(f"buffer {name} has scope {buffer.scope!r}; scopes: {', '.join(SCOPES)}")
+        if buffer.padding < 0 or any(e < 0 for e in buffer.shape):
+            self.fail(f"buffer {name} has shape {buffer.shape} and padding {buffer.padding}")
+        if buffer.scope == "register" and prod(buffer.shape) > MAX_REGISTER_BYTES:
+            self.fail(f"register buffer {name} has shape {buffer.shape}")
+        self.live.add(buffer)
+
+    # --- statements ----------------------------------------------------------------------------
+
+    def stmt(self, stmt: Stmt) -> None:
+        match stmt:
+            case Seq(stmts):
+                for part in stmts:
+                    self.stmt(part)
+            case For():
+                self.loop(stmt)
+            case If():
+                self.condition(stmt.condition)
+                self.maybe(stmt.then)
+                if stmt.orelse is not None:
+                    self.maybe(stmt.orelse)
+            case Allocate(buffer, body):
+                self.declare(buffer)
+                self.stmt(body)
+                self.live.remove(buffer)
+            case Store():
+                self.store(stmt)
+            case Block():
+                self.block(stmt)
+
+    def maybe(self, stmt: Stmt) -> None:
+        """A statement that may not run: nothing is certain in it."""
+        before, self.certain = self.certain, False
+        self.stmt(stmt)
+        self.certain = before
+
+    def loop(self, loop: For) -> None:
+        for bound in (loop.start, loop.extent):
+            self.integer(bound, f"a bound of loop {loop.var.name}")
+        if loop.kind in (LoopKind.VECTORIZED, LoopKind.UNROLLED) and not (
+            isinstance(loop.extent, Const)
+        ):
+            self.fail(f"{loop.kind} loop {loop.var.name} has no constant extent")
+        low, _ = interval(loop.start, self.ranges)
+        _, end = interval(loop.start + loop.extent, self.ranges)
+        certain = self.certain
+        empty, _ = interval(loop.extent, self.ranges)
+        self.certain = certain and empty > 0
+        self.bind(loop.var, (low, max(low, end - 1)))
+        self.where.append(f"loop {loop.var.name}")
+        self.stmt(loop.body)
+        self.where.pop()
+        self.unbind(loop.var)
+        self.certain = certain
+
+    def bind(self, var: Var, bounds: tuple[int, int]) -> None:
+        if var.dtype != "int64":
+            self.fail(f"variable {var.name} has dtype {var.dtype}")
+        if var in self.bound:
+            self.fail(f"variable {var.name} is bound twice")
+        self.bound.add(var)
+        self.ranges[var] = bounds
+
+    def unbind(self, var: Var) -> None:
+        self.bound.remove(var)
+        del self.ranges[var]
+
+    def block(self, block: Block) -> None:
+        self.where.append(f"block {block.name}")
+        if len(block.iters) != len(block.bindings):
+            self.fail(f"{len(block.iters)} iterators have {len(block.bindings)} bindings")
+        for binding in block.bindings:
+            self.integer(binding, "a binding")
+        if block.predicate is not None:
+            self.condition(block.predicate)
+        reduces = any(i.kind == "reduce" for i in block.iters)
+        if block.init is not None and not reduces:
+            self.fail("an init without a reduction")
+        for axis in block.iters:
+            self.bind(axis.var, (0, max(0, axis.extent - 1)))
+        before, self.certain = self.certain, self.certain and block.predicate is None
+        for part in (block.init, block.body):
+            if part is not None and not isinstance(part, Store):
+                self.fail("a block's init and body are stores")
+            if part is not None:
+                self.stmt(part)
+        self.certain = before
+        for axis in block.iters:
+            self.unbind(axis.var)
+        self.where.pop()
+
+    def store(self, store: Store) -> None:
+        buffer = store.buffer
+        if buffer in self.read_only:
+            self.fail(f"input {buffer.name} is stored to")
+        self.access(buffer, store.indices, self.certain)
+        dtype = self.expr(store.value, self.certain)
+        if dtype != buffer.dtype:
+            self.fail(f"{buffer.name} holds {buffer.dtype} and is stored {dtype}")
+
+    # --- expressions ---------------------------------------------------------------------------
+
+    def condition(self, expr: Expr) -> None:
+        dtype = self.expr(expr, False)
+        if dtype != "bool":
+            self.fail(f"condition {print_expr(expr)} has dtype {dtype}")
+
+    def integer(self, expr: Expr, what: str) -> None:
+        dtype = self.expr(expr, False)
+        if dtype != "int64":
+            self.fail(f"{what}, {print_expr(expr)}, has dtype {dtype}")
+
+    def access(self, buffer: Buffer, indices: tuple[Expr, ...], certain: bool) -> None:
+        if buffer not in self.live:
+            self.fail(f"buffer {buffer.name} is used where it does not live")
+        if len(indices) != len(buffer.shape):
+            self.fail(
+                f"{buffer.name} has {len(buffer.shape)} dimensions and {len(indices)} indices"
+            )
+        for index, extent in zip(indices, buffer.shape, strict=True):
+            self.integer(index, f"an index of {buffer.name}")
+            if certain and self._misses(index, extent):
+                self.fail(f"{buffer.name} of shape {buffer.shape} is indexed {print_expr(index)}")
+
+    def _misses(self, index: Expr, extent: int) -> bool:
+        """True if no value of the index lies in [0, extent)."""
+        ranges: Ranges = self.ranges
+        low, high = interval(index, ranges)
+        return high < 0 or low >= extent
+
+    def expr(self, expr: Expr, certain: bool) -> str:
+        """The dtype of an expression whose parts fit together."""
+        match expr:
+            case Var():
+                if expr not in self.bound:
+                    self.fail(f"variable {expr.name} is used where it is not bound")
+            case Const(value, dtype):
+                if dtype not in DTYPES:
+                    self.fail(f"constant {value} has dtype {dtype}")
+                if not is_float(dtype) and int(value) != value:
+                    self.fail(f"constant {value} is no {dtype}")
+            case Load(buffer, indices):
+                self.access(buffer, indices, certain)
+            case Cast(value, _):
+                self.expr(value, certain)
+            case Select(condition, a, b, dtype):
+                self.condition(condition)
+                self.same(expr, (self.expr(a, False), self.expr(b, False), dtype))
+            case Intrinsic():
+                self.intrinsic(expr, certain)
+            case Binary(op, a, b, dtype):
+                kinds = (self.expr(a, certain), self.expr(b, certain and op not in ("and", "or")))
+                self.same(expr, kinds)
+                self.operation(expr, kinds[0])
+        if expr.dtype not in DTYPES:
+            self.fail(f"{print_expr(expr)} has dtype {expr.dtype}")
+        return expr.dtype
+
+    def same(self, expr: Expr, dtypes: tuple[str, ...]) -> None:
+        if len(set(dtypes)) > 1:
+            self.fail(f"{print_expr(expr)} mixes {', '.join(dict.fromkeys(dtypes))}")
+
+    def operation(self, expr: Binary, operand: str) -> None:
+        result = "bool" if expr.op in COMPARISONS or expr.op in ("and", "or") else operand
+        if expr.dtype != result:
+            self.fail(f"{print_expr(expr)} has dtype {expr.dtype}, not {result}")
+        if expr.op in _LOGIC and operand != "bool":
+            self.fail(f"{print_expr(expr)} is logic on {operand}")
+        if expr.op in _WHOLE and is_float(operand):
+            self.fail(f"{print_expr(expr)} is bit arithmetic on {operand}")
+
+    def intrinsic(self, expr: Intrinsic, certain: bool) -> None:
+        name, args = expr.name, expr.args
+        if name not in INTRINSICS:
+            self.fail(f"there is no intrinsic {name}")
+        if len(args) != _ARITY.get(name, 1):
+            self.fail(f"{print_expr(expr)} has {len(args)} arguments")
+        kinds = tuple(self.expr(a, certain) for a in args)
+        result = "bool" if name in _TESTS else expr.dtype
+        self.same(expr, kinds if name in _TESTS else (*kinds, expr.dtype))
+        if expr.dtype != result or (name == "not" and expr.dtype != "bool"):
+            self.fail(f"{print_expr(expr)} has dtype {expr.dtype}")
+
+
+def free_variables(expr: Expr) -> set[Var]:
+    """The variables that an expression mentions."""
+    return {e for e in walk_expr(expr) if isinstance(e, Var)}
