@@ -38,23 +38,22 @@ _MODULES = {"te": "tunefarm.compiler.te", "schedule": "tunefarm.compiler.tir.sch
 __all__ = ["__version__", *_HOME, *_MODULES]
 
 if TYPE_CHECKING:
-    from tunefarm.api import (
-        apply_history_best,
-        build,
-        default_database,
-        extract_tasks,
-        from_onnx,
-        load_module,
-        lower,
-    )
-    from tunefarm.compiler import te
-    from tunefarm.compiler.errors import TunefarmError
-    from tunefarm.compiler.ir import IRModule
-    from tunefarm.compiler.space import register_sketch
-    from tunefarm.compiler.target import Target
-    from tunefarm.compiler.tir import schedule
-    from tunefarm.compiler.workload import Task, Workload
-    from tunefarm.tuning import tune
+    from tunefarm.api import apply_history_best as apply_history_best
+    from tunefarm.api import build as build
+    from tunefarm.api import default_database as default_database
+    from tunefarm.api import extract_tasks as extract_tasks
+    from tunefarm.api import from_onnx as from_onnx
+    from tunefarm.api import load_module as load_module
+    from tunefarm.api import lower as lower
+    from tunefarm.compiler import te as te
+    from tunefarm.compiler.errors import TunefarmError as TunefarmError
+    from tunefarm.compiler.ir import IRModule as IRModule
+    from tunefarm.compiler.space import register_sketch as register_sketch
+    from tunefarm.compiler.target import Target as Target
+    from tunefarm.compiler.tir import schedule as schedule
+    from tunefarm.compiler.workload import Task as Task
+    from tunefarm.compiler.workload import Workload as Workload
+    from tunefarm.tuning import tune as tune
 
 
 def __getattr__(name: str) -> Any:

@@ -89,9 +89,7 @@ def tune(
 
 
 @contextlib.contextmanager
-def _farm(
-    db: str | None, tracker: str | None, token: str, target: Target
-) -> Iterator[FarmClient]:
+def _farm(db: str | None, tracker: str | None, token: str, target: Target) -> Iterator[FarmClient]:
     if tracker is not None:
         from tunefarm.farm import connect
 

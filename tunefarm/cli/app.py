@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
+import tunefarm
 from tunefarm.cli import farm, jobs, model, records
 
 app = typer.Typer(
@@ -17,6 +20,17 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+@app.callback(invoke_without_command=True)
+def _options(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    if version:
+        print(f"tunefarm {tunefarm.__version__}")
+        raise typer.Exit
+
+
 model.register(app)
 farm.register(app)
 jobs.register(app)
@@ -25,6 +39,7 @@ app.add_typer(records.app, name="records")
 
 def run(arguments: Sequence[str]) -> int:
     """Run a command line. Returns 0, 2 after a user's mistake, 130 after Ctrl-C."""
+    warnings.showwarning = _show_warning
     try:
         result = app(list(arguments), standalone_mode=False)
     except typer.Exit as stop:
@@ -43,6 +58,10 @@ def run(arguments: Sequence[str]) -> int:
         print(f"tunefarm: {text}", file=sys.stderr)
         return 2
     return result if isinstance(result, int) else 0
+
+
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    print(f"tunefarm: {message}", file=sys.stderr)
 
 
 def message_of(error: Exception) -> str | None:

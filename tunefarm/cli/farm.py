@@ -95,7 +95,8 @@ def tuner(
     exit_with_parent_: ExitWithParent = False,
 ) -> None:
     """Run a tuner: it claims jobs and searches for the best configs."""
-    from tunefarm.tuner.execute import TunerOptions, run_tuner
+    from tunefarm.tuner.execute import run_tuner
+    from tunefarm.tuner.options import TunerOptions
 
     exit_with_parent(exit_with_parent_)
     address, token, file = _place(tracker, rendezvous)

@@ -84,5 +84,3 @@ def cancel(
 
     with connect_local(tracker, None) as client:
         print(client.cancel(job, "cancelled from the command line").state)
-
-

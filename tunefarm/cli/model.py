@@ -171,4 +171,3 @@ def bench(
     result = compare(model, parse_shapes(shape), target or None, _history_source(db, ""), repeat)
     console.print(node_table(result))
     console.print(result.summary(), highlight=False)
-

@@ -143,4 +143,5 @@ def import_(
     for problem in done.problems:
         print(problem, file=sys.stderr)
     targets = ", ".join(sorted(done.targets))
-    print(f"added {done.added} trials, {done.known} were known" + (f"; {targets}" if targets else ""))
+    where = f"; {targets}" if targets else ""
+    print(f"added {done.added} trials, {done.known} were known{where}")

@@ -1,0 +1,63 @@
+"""``make demo``: tune a real network on this machine, and print its latency before and after.
+
+SqueezeNet comes with the onnx package. Everything is the real thing: a tracker, a worker and a
+tuner on loopback, records in SQLite, and a library written at the end.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import onnx
+from rich.console import Console
+
+import tunefarm
+from tunefarm.benchmark import interleaved
+from tunefarm.progress import showing
+
+SECONDS = 150.0
+TRIALS_PER_TASK = 48
+REPEAT = 15
+
+
+def main() -> None:
+    console = Console()
+    light = Path(onnx.__file__).parent / "backend/test/data/light/light_squeezenet.onnx"
+    mod = tunefarm.from_onnx(light)
+    target = tunefarm.Target.host()
+    tasks = tunefarm.extract_tasks(mod, target)
+    console.print(f"SqueezeNet: {len(tasks)} tasks for {target}", highlight=False)
+    default = tunefarm.build(mod, target)
+
+    folder = Path(tempfile.mkdtemp(prefix="tunefarm-demo-"))
+    database = f"sqlite:///{folder / 'tunefarm.db'}"
+    started = time.monotonic()
+    with showing(console) as watch:
+        tunefarm.tune(
+            tasks, db=database, trials=TRIALS_PER_TASK * len(tasks), seconds=SECONDS, watch=watch
+        )
+    console.print(f"tuned in {time.monotonic() - started:.0f} s", highlight=False)
+
+    with tunefarm.apply_history_best(database) as history:
+        tuned = tunefarm.build(mod, target)
+    library = folder / "squeezenet.so"
+    tuned.export_library(library)
+    loaded = tunefarm.load_module(library)
+    feeds = tuned.example_inputs()
+    for name, expected in default.run(feeds).items():
+        np.testing.assert_allclose(loaded.run(feeds)[name], expected, rtol=1e-3, atol=1e-4)
+
+    after, before = interleaved([tuned, default], REPEAT)
+    ratio = np.median([b / a for b, a in zip(before, after, strict=True)])
+    console.print(history.summary("make demo"), highlight=False)
+    console.print(f"before (default configs)  {1e3 * np.median(before):8.3f} ms", highlight=False)
+    console.print(f"after  (best records)     {1e3 * np.median(after):8.3f} ms", highlight=False)
+    console.print(f"speed-up                  {ratio:8.2f} x", highlight=False)
+    console.print(f"library: {library}\nrecords: {database}", highlight=False, soft_wrap=True)
+
+
+if __name__ == "__main__":
+    main()
