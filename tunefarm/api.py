@@ -101,7 +101,7 @@ def lower(program: PrimFunc, simple_mode: bool = True) -> PrimFunc:
     """The plain loops of a scheduled program; ``simple_mode=False`` also verifies each step."""
     from tunefarm.compiler.tir.transform.lower import lower as lower_program
 
-    return lower_program(program)
+    return lower_program(program, checked=None if simple_mode else True)
 
 
 def load_module(path: str | os.PathLike[str]) -> Module:

@@ -36,7 +36,7 @@ from tunefarm.compiler.tir.ir import (
     Var,
 )
 from tunefarm.compiler.tir.printer import print_expr
-from tunefarm.compiler.tir.visit import walk_expr, walk_stmt
+from tunefarm.compiler.tir.visit import walk_stmt
 
 SCOPES = ("global", "local", "register")
 MAX_REGISTER_BYTES = 1 << 20  # beyond, SSA values would not be registers but megabytes of text
@@ -50,20 +50,22 @@ class VerifyError(AssertionError):
     """A program that breaks a rule of the loop IR: what, where, and the program's text."""
 
 
-def verify(program: PrimFunc) -> PrimFunc:
+def verify(program: PrimFunc, lowered: bool = False) -> PrimFunc:
     """The program itself, if it keeps the rules of the loop IR.
 
-    Raises VerifyError, an AssertionError with the program's text.
+    A lowered one has neither blocks nor buffers without a place. Raises VerifyError, an
+    AssertionError with the program's text.
     """
-    _Verifier(program).run()
+    _Verifier(program, lowered).run()
     return program
 
 
 class _Verifier:
     """Walks a program with the variables and buffers that are in scope."""
 
-    def __init__(self, program: PrimFunc) -> None:
+    def __init__(self, program: PrimFunc, lowered: bool) -> None:
         self.program = program
+        self.lowered = lowered
         self.where: list[str] = []
         self.ranges: dict[Var, tuple[int, int]] = {}
         self.bound: set[Var] = set()
@@ -81,6 +83,8 @@ class _Verifier:
             self.fail(f"{program.outputs} outputs of {len(program.params)} parameters")
         for buffer in (*program.params, *program.buffers):
             self.declare(buffer)
+        if self.lowered and program.buffers:
+            self.fail(f"buffer {program.buffers[0].name} has no place after lowering")
         for param in program.params:
             if param.scope != "global":
                 self.fail(f"parameter {param.name} has scope {param.scope}")
@@ -188,6 +192,8 @@ class _Verifier:
         del self.ranges[var]
 
     def block(self, block: Block) -> None:
+        if self.lowered:
+            self.fail(f"block {block.name} is left after lowering")
         self.where.append(f"block {block.name}")
         if len(block.iters) != len(block.bindings):
             self.fail(f"{len(block.iters)} iterators have {len(block.bindings)} bindings")
@@ -302,8 +308,3 @@ class _Verifier:
         self.same(expr, kinds if name in _TESTS else (*kinds, expr.dtype))
         if expr.dtype != result or (name == "not" and expr.dtype != "bool"):
             self.fail(f"{print_expr(expr)} has dtype {expr.dtype}")
-
-
-def free_variables(expr: Expr) -> set[Var]:
-    """The variables that an expression mentions."""
-    return {e for e in walk_expr(expr) if isinstance(e, Var)}

@@ -1,6 +1,9 @@
-"""The verifier accepts what the compiler makes and names what is wrong with the rest."""
+"""The verifier passes what the compiler makes and tells what is wrong with the rest."""
 
 from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from tunefarm.compiler import te
@@ -9,13 +12,15 @@ from tunefarm.compiler.tir.ir import (
     Binary,
     Block,
     Buffer,
+    Cast,
     Const,
     Expr,
     For,
     If,
+    Intrinsic,
     IterVar,
-    Load,
     LoopKind,
+    PackedLayout,
     PrimFunc,
     Select,
     Seq,
@@ -23,110 +28,178 @@ from tunefarm.compiler.tir.ir import (
     Store,
     Var,
 )
-from tunefarm.compiler.tir.transform.lower import lower
-from tunefarm.compiler.tir.verifier import verify
+from tunefarm.compiler.tir.transform import lower as lowering
+from tunefarm.compiler.tir.transform.lower import PHASES, lower
+from tunefarm.compiler.tir.verifier import VerifyError, verify
+from tunefarm.compiler.tir.visit import transform_stmt
 
-X, Y = Buffer("x", (4,)), Buffer("y", (4,))
-T = Buffer("t", (4,))
-ROW, COLUMN = Var("i"), Var("j")
-ONE = Const(1.0, "float32")
-
-
-def program(body: Stmt, buffers: tuple[Buffer, ...] = ()) -> PrimFunc:
-    return PrimFunc("f", (X, Y), body, 1, buffers)
-
-
-def loop(body: Stmt, kind: LoopKind = LoopKind.SERIAL, extent: Expr | None = None) -> For:
-    return For(ROW, extent if extent is not None else Const(4), body, kind)
+X, Y = Buffer("x", (4, 3)), Buffer("y", (4,))
+N = Buffer("n", (4,), "int32")
+T = Buffer("t", (2,))
+i, j, k = Var("i"), Var("j"), Var("k")
+ONE, TWO = Const(1.0, "float32"), Const(2, "int32")
+TRUE = Const(True, "bool")
 
 
-def store(value: Expr = ONE, index: Expr = ROW, buffer: Buffer = Y) -> Store:
-    return Store(buffer, (index,), value)
+def looped(stmt: Stmt, extent: int = 4, **rest: Any) -> PrimFunc:
+    """``for i: stmt`` from the inputs x and n to y."""
+    return PrimFunc("f", (X, N, Y), For(i, Const(extent), stmt, **rest))
 
 
-def block(*bindings: Expr, predicate: Expr | None = None) -> Block:
-    return Block("b", (IterVar(COLUMN, 4),), bindings, store(index=COLUMN), None, predicate)
+def valued(value: Expr) -> PrimFunc:
+    return looped(Store(Y, (i,), value))
 
 
-MALFORMED: dict[str, tuple[Stmt, str]] = {
-    "free variable": (loop(store(index=COLUMN)), "variable j is used where it is not defined"),
-    "variable after its loop": (
-        Seq((loop(store()), store())),
-        "variable i is used where it is not defined",
-    ),
-    "shadowed loop": (loop(loop(store())), "loop variable i is bound twice"),
-    "missing index": (loop(Store(Y, (), ONE)), "y has 1 dimensions and 0 indices"),
-    "extra index": (loop(store(Load(X, (ROW, ROW)))), "x has 1 dimensions and 2 indices"),
-    "float index": (loop(store(index=ONE)), "an index of y has dtype float32, not int64"),
-    "mixed operands": (
-        loop(store(Binary("add", ONE, Const(1), "float32"))),
-        "add of float32 and int64",
-    ),
-    "mistyped comparison": (
-        loop(store(Binary("lt", ONE, ONE, "float32"))),
-        "lt of float32 is said to be float32, not bool",
-    ),
-    "mistyped value": (loop(store(Const(1, "int32"))), "value for y has dtype int32, not float32"),
-    "select of two dtypes": (
-        loop(store(Select(ROW < 2, ONE, Const(1), "float32"))),
-        "a select's other value has dtype int64, not float32",
-    ),
-    "numeric condition": (loop(If(ROW, store())), "a condition has dtype int64, not bool"),
-    "missing binding": (loop(block()), "block b binds 0 of 1 iterators"),
-    "numeric predicate": (
-        loop(block(ROW, predicate=ROW)),
-        "the predicate of b has dtype int64, not bool",
-    ),
-    "iterator of a loop's name": (
-        For(COLUMN, Const(4), block(COLUMN)),
-        "an iterator of b is bound twice",
-    ),
-    "lanes without number": (
-        For(COLUMN, Const(4), loop(store(), LoopKind.VECTORIZED, COLUMN)),
-        "vectorized loop i has no constant bounds",
-    ),
-    "copies without number": (
-        For(COLUMN, Const(4), loop(store(), LoopKind.UNROLLED, COLUMN)),
-        "unrolled loop i has no constant bounds",
-    ),
-    "stored input": (loop(store(buffer=X)), "the input x is stored to"),
-    "read of nothing": (loop(store(Load(T, (ROW,)))), "t is used where it is not allocated"),
-    "read after its scope": (
-        Seq((Allocate(T, loop(store(buffer=T))), loop(store(Load(T, (ROW,)))))),
-        "t is used where it is not allocated",
-    ),
-    "allocated twice": (Allocate(T, Allocate(T, loop(store()))), "t is allocated twice"),
+def reduction(**changes: Any) -> PrimFunc:
+    """y[i] = sum of x[i, k], as a block."""
+    a, b = Var("a"), Var("b")
+    body, init = Store(Y, (a,), Y[a] + X[a, b]), Store(Y, (a,), Const(0.0, "float32"))
+    block = Block("sum", (IterVar(a, 4), IterVar(b, 3, "reduce")), (i, k), body, init)
+    return looped(For(k, Const(3), replace(block, **changes)))
+
+
+VALID: dict[str, PrimFunc] = {
+    "a store": valued(ONE),
+    "a reduction": reduction(),
+    "a load that a branch spares": valued(Select(i >= 1, Y[i - 1], ONE, "float32")),
+    "a load that is never made": looped(If(i < 0, Store(Y, (i - 9,), ONE)), start=Const(0)),
+    "a loop that may be empty": looped(For(j, Const(2) - i, Store(Y, (i + 9,), ONE)), 4),
+    "an allocation": looped(Allocate(T, Seq((Store(T, (Const(1),), ONE), Store(Y, (i,), T[1]))))),
+    "the same loop twice": PrimFunc("f", (Y,), Seq((valued(ONE).body, valued(ONE).body))),
 }
 
 
-@pytest.mark.parametrize("name", sorted(MALFORMED))
-def test_a_malformed_program_is_named_with_its_text(name: str) -> None:
-    body, reason = MALFORMED[name]
-    with pytest.raises(AssertionError, match=reason) as raised:
-        verify(program(body))
-    assert "def f(x: float32[4], out y: float32[4]):" in str(raised.value)
+@pytest.mark.parametrize("name", VALID)
+def test_a_program_that_keeps_the_rules_passes(name: str) -> None:
+    assert verify(VALID[name]) is VALID[name]
+
+
+BROKEN: dict[str, tuple[PrimFunc, str]] = {
+    "variable out of scope": (
+        valued(X[i, j]),
+        "variable j is used where it is not bound in loop i",
+    ),
+    "variable bound twice": (looped(For(i, Const(2), Store(Y, (i,), ONE))), "i is bound twice"),
+    "variable of another dtype": (
+        PrimFunc("f", (Y,), For(Var("z", "int32"), Const(4), Store(Y, (Const(0),), ONE))),
+        "variable z has dtype int32",
+    ),
+    "buffer out of scope": (valued(T[0]), "buffer t is used where it does not live"),
+    "buffer after its allocation": (
+        looped(Seq((Allocate(T, Store(T, (Const(0),), ONE)), Store(Y, (i,), T[0])))),
+        "buffer t is used where it does not live",
+    ),
+    "buffer twice": (replace(valued(ONE), buffers=(Y,)), "buffer y is declared twice"),
+    "too few indices": (
+        looped(Store(Y, (i,), te.Load(X, (i,)))),
+        "x has 2 dimensions and 1 indices",
+    ),
+    "index of another dtype": (
+        looped(Store(Y, (N[i],), ONE)),
+        r"an index of y, n\[i\], has dtype int32",
+    ),
+    "certain to miss": (
+        looped(Store(Y, (i + 4,), ONE)),
+        r"y of shape \(4,\) is indexed i \+ 4",
+    ),
+    "certain to miss below": (valued(X[i, i - 4]), r"x of shape \(4, 3\) is indexed i - 4"),
+    "stored dtype": (valued(N[i]), "y holds float32 and is stored int32"),
+    "stored input": (looped(Store(X, (i, Const(0)), ONE)), "input x is stored to"),
+    "mixed operands": (
+        valued(Cast(Binary("add", N[i], i, "int32"), "float32")),
+        r"n\[i\] \+ i mixes int32, int64",
+    ),
+    "comparison with a wrong dtype": (
+        valued(Binary("lt", X[i, 0], ONE, "float32")),
+        "has dtype float32, not bool",
+    ),
+    "logic on numbers": (
+        valued(Binary("xor", ONE, ONE, "float32")),
+        "is logic on float32",
+    ),
+    "bits of floats": (valued(Binary("shl", ONE, ONE, "float32")), "is bit arithmetic on float32"),
+    "branches that differ": (valued(Select(TRUE, ONE, TWO, "float32")), "mixes float32, int32"),
+    "condition": (looped(If(i, Store(Y, (i,), ONE))), "condition i has dtype int64"),
+    "no such intrinsic": (valued(Intrinsic("prefetch", (ONE,), "float32")), "no intrinsic"),
+    "arguments": (valued(Intrinsic("exp", (ONE, ONE), "float32")), "has 2 arguments"),
+    "not of a number": (valued(Intrinsic("not", (ONE,), "float32")), "has dtype float32"),
+    "constant": (
+        valued(Cast(Const(1.5, "int32"), "float32")),
+        "constant 1.5 is no int32",
+    ),
+    "dtype": (valued(Cast(ONE, "float8")), "has dtype float8"),
+    "scope": (replace(valued(ONE), buffers=(replace(T, scope="shared"),)), "has scope 'shared'"),
+    "huge register tile": (
+        replace(valued(ONE), buffers=(Buffer("r", (1 << 21,), scope="register"),)),
+        "register buffer r has shape",
+    ),
+    "parameter in a register": (
+        PrimFunc("f", (replace(Y, scope="local"),), Seq(())),
+        "parameter y has scope local",
+    ),
+    "loop bound": (
+        PrimFunc("f", (Y,), For(i, Const(4, "int32"), Store(Y, (i,), ONE))),
+        "a bound of loop i, int32.4., has dtype int32",
+    ),
+    "lanes without number": (
+        looped(For(j, i, Store(Y, (i,), ONE), LoopKind.VECTORIZED)),
+        "vectorized loop j has no constant extent",
+    ),
+    "no outputs": (replace(valued(ONE), outputs=0), "0 outputs of 3 parameters"),
+    "packed output": (
+        replace(valued(ONE), layouts={2: PackedLayout(((4,),), (0, 1))}),
+        "layouts names what is not an input",
+    ),
+    "two blocks of a name": (
+        PrimFunc("f", (X, N, Y), Seq((reduction().body, reduction().body))),
+        "two blocks have the name sum",
+    ),
+    "bindings": (reduction(bindings=(i,)), "2 iterators have 1 bindings in loop i / loop k"),
+    "init without a reduction": (
+        reduction(iters=(IterVar(Var("a"), 4), IterVar(Var("b"), 3))),
+        "an init without a reduction",
+    ),
+    "block of statements": (reduction(body=Seq(())), "a block's init and body are stores"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_rule_is_told(name: str) -> None:
+    program, reason = BROKEN[name]
+    with pytest.raises(VerifyError, match=reason) as caught:
+        verify(program)
+    assert str(caught.value).endswith(f"\n{program}"), "the program's text belongs to the error"
+
+
+def test_two_loops_share_a_variable_only_after_lowering() -> None:
+    program = reduction()
+    other = transform_stmt(
+        program.body, lambda s: replace(s, name="again") if isinstance(s, Block) else None
+    )
+    with pytest.raises(VerifyError, match="two loops have the variable i"):
+        verify(replace(program, body=Seq((program.body, other))))
 
 
 def test_lowering_leaves_no_block_and_no_loose_buffer() -> None:
-    with pytest.raises(AssertionError, match="block b is left after lowering"):
-        verify(program(loop(block(ROW))), lowered=True)
-    with pytest.raises(AssertionError, match="t is not allocated"):
-        verify(program(loop(store()), (T,)), lowered=True)
+    assert verify(lower(reduction()), lowered=True)
+    with pytest.raises(VerifyError, match="block sum is left after lowering"):
+        verify(reduction(), lowered=True)
+    with pytest.raises(VerifyError, match="buffer t has no place after lowering"):
+        verify(replace(valued(ONE), buffers=(T,)), lowered=True)
 
 
-def test_well_formed_programs_pass_before_and_after_lowering() -> None:
-    x, k = te.placeholder((3, 5), name="x"), te.reduce_axis(5)
-    s = te.compute((3,), lambda i: te.sum(x[i, k], [k]), name="s")
-    y = te.compute((3,), lambda i: te.if_then_else(i >= 1, s[i - 1], s[i]), name="y")
-    whole = te.create_prim_func([x, y])
-    assert verify(whole) is whole
-    assert verify(lower(whole), lowered=True)
-
-
-def test_lowering_verifies_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    wrong = program(loop(store(index=COLUMN)))
-    monkeypatch.setenv("TUNEFARM_VERIFY", "1")
-    with pytest.raises(AssertionError, match="variable j"):
-        lower(wrong)
+def test_lowering_verifies_every_phase_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNEFARM_VERIFY", "0")
+    wrong = valued(X[i, j])
     assert lower(wrong).body is not None
+    with pytest.raises(VerifyError, match="variable j"):
+        lower(wrong, checked=True)
+    monkeypatch.setenv("TUNEFARM_VERIFY", "1")
+    with pytest.raises(VerifyError, match="variable j"):
+        lower(wrong)
+    for index in range(len(PHASES)):
+        broken = [*PHASES]
+        broken[index] = lambda p: replace(p, outputs=9)
+        monkeypatch.setattr(lowering, "PHASES", tuple(broken))
+        with pytest.raises(VerifyError, match="9 outputs of 3 parameters"):
+            lower(reduction())

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.tir.ir import PrimFunc
 from tunefarm.compiler.tir.transform.lower import lower
+from tunefarm.compiler.tir.verifier import verify
 
 DTYPES = ("float32", "float32", "int32", "float16", "int64", "uint8", "float64", "bfloat16")
 dtype = st.sampled_from(DTYPES)
@@ -48,9 +49,9 @@ def test_every_step_and_the_code_mean_the_unscheduled_program(
     arrays = h.whole_numbers(program)
     want = h.interpreted(program, arrays)
     for apply, numbers in steps:
-        program = _unless_refused(lambda p, f=apply, n=numbers: f(p, n), program)
+        program = verify(_unless_refused(lambda p, f=apply, n=numbers: f(p, n), program))
         h.same(h.interpreted(program, arrays), want, f"after {apply.__name__}:\n{program}")
-    lowered = lower(program)
+    lowered = lower(program, checked=True)
     h.same(h.interpreted(lowered, arrays), want, f"lowered:\n{program}\n{lowered}")
     try:
         results = h.compiled(lowered, arrays)
