@@ -118,6 +118,8 @@ class Emitter(ExpressionEmitter):
     def _serial_loop(self, loop: For) -> None:
         b = self.builder
         start, extent = self.index(loop.start), self.index(loop.extent)
+        if any(isinstance(bound, Val) or bound.lane for bound in (start, extent)):
+            raise ScheduleError(f"loop {loop.var.name} has other bounds in each lane")
         assert isinstance(start, Lin)
         assert isinstance(extent, Lin)
         if not extent.terms and extent.const <= 0:

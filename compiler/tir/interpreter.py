@@ -146,10 +146,12 @@ class _Source:
     def block(self, block: Block, depth: int) -> None:
         for axis, binding in zip(block.iters, block.bindings, strict=True):
             self.put(depth, f"{self.name(axis.var, 'v')} = {self.expr(binding)}")
-        bindings = zip(block.iters, block.bindings, strict=True)
+        bindings = list(zip(block.iters, block.bindings, strict=True))
         reducing = {v for i, b in bindings if i.kind == "reduce" for v in _variables(b)}
+        shared = {v for i, b in bindings if i.kind == "spatial" for v in _variables(b)} & reducing
         parts = conjuncts(block.predicate) if block.predicate is not None else []
-        terms = [p for p in parts if block.init is not None and _variables(p) & reducing]
+        terms = [p for p in parts if _variables(p) & reducing and not _variables(p) & shared]
+        terms = terms if block.init is not None else []
         depth = self.guard([p for p in parts if p not in terms], depth)
         reduced = [self.name(i.var, "v") for i in block.iters if i.kind == "reduce"]
         if block.init is not None:

@@ -232,8 +232,8 @@ class Block:
     """``body`` once for every value of the iterators at which ``predicate`` holds.
 
     ``init`` is stored where every reduce iterator is at its first value; a sum over ``k`` has
-    ``init: C[i] = 0`` and ``body: C[i] = C[i] + A[i, k]``. What the predicate says of the loops of
-    the reduction guards the body alone: an element without terms has its first value.
+    ``init: C[i] = 0`` and ``body: C[i] = C[i] + A[i, k]``. What the predicate says of loops of the
+    reduction alone guards the body alone: an element without terms has its first value.
     """
 
     name: str

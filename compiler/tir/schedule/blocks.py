@@ -167,7 +167,7 @@ def _placed(node: Block, target: For, sources: list[Block]) -> dict[Var, tuple[E
     whole: dict[Var, tuple[Expr, int]] = {v: (Const(0), e) for v, e in extents.items()}
     for buffer, members in writers.items():
         formals = _identity_read(node, buffer)
-        region = _region(target, buffer, [(b, [store_of(b)]) for b in members])
+        region = _region(target, buffer, [(b, [store_of(b)]) for b in members], written=True)
         mine = {v: r for v, r in zip(formals, region, strict=True) if v is not None}
         for var in extents if placed else ():
             a, b = placed.get(var, whole[var]), mine.get(var, whole[var])
@@ -215,9 +215,16 @@ Region = list[tuple[Expr, int]]
 
 
 def _region(
-    loop: For, buffer: Buffer, accesses: Sequence[tuple[Block, Sequence[Load | Store]]]
+    loop: For,
+    buffer: Buffer,
+    accesses: Sequence[tuple[Block, Sequence[Load | Store]]],
+    written: bool = False,
 ) -> Region:
-    """(base, extent) of each dimension of ``buffer`` touched inside ``loop``'s body."""
+    """(base, extent) of each dimension of ``buffer`` touched inside ``loop``'s body.
+
+    What is read may be less than the region, but not what is ``written``: ScheduleError if that is
+    not known.
+    """
     ranges = loop_ranges(loop.body)
     region: list[tuple[Expr, int]] = []
     for dim, size in enumerate(buffer.shape):
@@ -228,12 +235,18 @@ def _region(
                 spans.append(relax(substitute(touch.indices[dim], values), ranges))
         base, extent = spans[0]
         if any(affine(b - base).terms for b, _ in spans[1:]):
+            if written:
+                raise ScheduleError(
+                    f"{buffer.name} is written in parts by the loops inside {loop.var.name}"
+                )
             region.append((Const(0), size))
             continue
         offsets = [affine(b - base).const for b, _ in spans]
         low = min(offsets)
         extent = max(o + e for o, (_, e) in zip(offsets, spans, strict=True)) - low
-        region.append((Const(0), size) if extent >= size else (base + low, extent))
+        base = base + low
+        whole = extent >= size and (not written or isinstance(base, Const))
+        region.append((Const(0), size) if whole else (base, extent))
     return region
 
 

@@ -52,15 +52,17 @@ def _plain(block: Block, ranges: Ranges, params: set[Buffer]) -> Stmt:
     reduced = [b for i, b in zip(block.iters, block.bindings, strict=True) if i.kind == "reduce"]
     parts = conjuncts(block.predicate) if block.predicate is not None else []
     fixed = {e for b in reduced for e in walk_expr(b) if isinstance(e, Var)}
+    spatial = [b for i, b in zip(block.iters, block.bindings, strict=True) if i.kind == "spatial"]
+    shared = fixed & {e for b in spatial for e in walk_expr(b) if isinstance(e, Var)}
     if body.buffer not in params:
         parts = [p for p in parts if _mentions(p, fixed) or not _droppable(p, body, ranges)]
     stmt = _skip_neutral_terms(body) if reduced else body
     if block.init is not None:
         # An element without a term still has its first value: what a predicate says of the
-        # reduction's loops does not guard it.
+        # loops of the reduction alone does not guard it.
         first = conjunction([binary("eq", b, Const(0)) for b in reduced])
         init = If(first, substitute_stmt(block.init, values))
-        terms = [p for p in parts if _mentions(p, fixed)]
+        terms = [p for p in parts if _mentions(p, fixed) and not _mentions(p, shared)]
         parts = [p for p in parts if p not in terms]
         stmt = seq(init, _guarded(terms, stmt))
     return _guarded(parts, stmt)

@@ -76,11 +76,15 @@ def tighten_loops(program: PrimFunc) -> PrimFunc:
 
     for k in [0, 3): if i + k - 1 >= 0: f   ->   for k in [max(0, 1 - i), 3): f
     """
-    return replace(program, body=_tighten(program.body))
+    return replace(program, body=_tighten(program.body, frozenset()))
 
 
-def _tighten(stmt: Stmt) -> Stmt:
-    stmt = map_children(stmt, _tighten)
+def _tighten(stmt: Stmt, lanes: frozenset[Var]) -> Stmt:
+    """``lanes`` are the vectorized variables, on which no bound may depend."""
+    inside = lanes
+    if isinstance(stmt, For) and stmt.kind is LoopKind.VECTORIZED:
+        inside = lanes | {stmt.var}
+    stmt = map_children(stmt, lambda s: _tighten(s, inside))
     if not isinstance(stmt, For) or stmt.kind is not LoopKind.SERIAL:
         return stmt
     if not isinstance(stmt.body, If) or stmt.body.orelse is not None:
@@ -89,7 +93,7 @@ def _tighten(stmt: Stmt) -> Stmt:
     stay: list[Expr] = []
     for part in conjuncts(stmt.body.condition):
         bound = _bound(part, stmt.var)
-        if bound is None:
+        if bound is None or _variables(bound[1]) & lanes:
             stay.append(part)
         elif bound[0] == "lower":
             start = binary("max", start, bound[1])

@@ -210,3 +210,38 @@ def test_padding_lanes_of_a_whole_buffer_stay_inside_it() -> None:
     program = s.decompose_reduction(program, "M", loop(program, "M", 1))
     arrays = h.whole_numbers(program)
     h.same(h.interpreted(lower(program), arrays), h.interpreted(program, arrays), str(program))
+
+
+def test_the_rest_of_a_loop_of_both_kinds_guards_the_first_value() -> None:
+    program = r.matmul(2, 7, 3)
+    program, fused = s.fuse(program, *s.loops_of(program, "C")[1:])
+    program, _ = s.split(program, fused, 2)
+    arrays = h.whole_numbers(program)
+    want = h.interpreted(r.matmul(2, 7, 3), arrays)
+    h.same(h.interpreted(program, arrays), want, str(program))
+    h.same(h.compiled(lower(program), arrays), want, str(program))
+
+
+def test_a_consumer_leaves_out_what_its_producer_does() -> None:
+    """Iterations 1 and 2 of the split loop compute nothing that could be consumed."""
+    program = r.chain(1, 7)
+    program, _ = s.split(program, loop(program, "B", 0), 3)
+    program = s.reverse_compute_at(program, "C", loop(program, "B", 2))
+    arrays = h.whole_numbers(program)
+    want = h.interpreted(r.chain(1, 7), arrays)
+    h.same(h.interpreted(lower(program), arrays), want, str(program))
+
+
+def test_no_loop_bound_depends_on_the_lane() -> None:
+    """A padded window under a vectorized loop: its condition becomes a mask, not a bound."""
+    x, k = te.placeholder((8,), name="X"), te.reduce_axis(3)
+    y = te.compute(
+        (8,),
+        lambda i: te.sum(te.if_then_else((i + k >= 1) & (i + k < 9), x[i + k - 1], 0.0), [k]),
+        name="Y",
+    )
+    program = te.create_prim_func([x, y])
+    outer, inner = s.loops_of(program, "Y")
+    program = s.vectorize(s.decompose_reduction(program, "Y", inner), outer)
+    arrays = h.whole_numbers(program)
+    h.same(h.compiled(lower(program), arrays), h.interpreted(program, arrays), str(program))
