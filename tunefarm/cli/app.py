@@ -12,6 +12,8 @@ import typer
 import tunefarm
 from tunefarm.cli import farm, jobs, model, records
 
+INTERRUPTED = 130
+
 app = typer.Typer(
     name="tunefarm",
     help="Tune models on the hardware that runs them, and build them with the best records.",
@@ -42,13 +44,11 @@ def run(arguments: Sequence[str]) -> int:
     warnings.showwarning = _show_warning
     try:
         result = app(list(arguments), standalone_mode=False)
+        code = result if isinstance(result, int) else 0
     except typer.Exit as stop:
-        return stop.exit_code
-    except typer.Abort:
-        return 130
-    except KeyboardInterrupt:
-        print("stopped; every finished trial is kept", file=sys.stderr)
-        return 130
+        code = stop.exit_code
+    except (typer.Abort, KeyboardInterrupt):
+        code = INTERRUPTED
     except BrokenPipeError:
         return 0
     except Exception as error:
@@ -57,7 +57,9 @@ def run(arguments: Sequence[str]) -> int:
             raise
         print(f"tunefarm: {text}", file=sys.stderr)
         return 2
-    return result if isinstance(result, int) else 0
+    if code == INTERRUPTED:
+        print("stopped; every finished trial is kept", file=sys.stderr)
+    return code
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
