@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from tunefarm.compiler.runtime.graph_executor import Profile
     from tunefarm.compiler.runtime.module import Module
+    from tunefarm.db.records import Trial
 
 MAX_ROWS = 25
 
@@ -44,7 +45,7 @@ def compare(
     model: Path,
     shapes: Mapping[str, Sequence[int]],
     target: str | None,
-    source: str,
+    source: str | Iterable[Trial],
     repeat: int = 20,
 ) -> Comparison:
     """Build a model with and without the records of ``source``, and time both in turn."""

@@ -103,7 +103,8 @@ def test_a_job_finishes_though_every_process_of_the_farm_is_killed(
         run.wait_until(lambda trials=trials: len(run.numbers()) >= trials)
         acknowledged = run.numbers()
         run.member(role).kill()
-        run.wait_until(lambda n=len(acknowledged): len(run.numbers()) > n)
+        known = len(acknowledged)
+        run.wait_until(lambda known=known: len(run.numbers()) > known)
         assert run.numbers()[: len(acknowledged)] == acknowledged, f"lost trials with the {role}"
     output, errors = run.finish()
     assert run.process.returncode == 0, errors

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tunefarm.cli.options import Database, Model, Shapes, TargetText, parse_shapes
+from tunefarm.cli.options import (
+    Database,
+    Model,
+    Shapes,
+    TargetText,
+    history_source,
+    parse_shapes,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -85,12 +92,6 @@ def _conclude(console: Console, result: Tuned, budget: int, model: Path) -> None
     console.print(f"next: tunefarm build {model} -o {model.stem}.so", highlight=False)
 
 
-def _history_source(db: str, tracker: str) -> str:
-    from tunefarm.api import default_database
-
-    return f"tracker://{tracker}" if tracker else db or default_database()
-
-
 def build(
     model: Model,
     output: Annotated[Path, typer.Option("-o", "--output", help="Library to write.")],
@@ -107,7 +108,7 @@ def build(
 
     console = Console()
     mod = api.from_onnx(model, parse_shapes(shape))
-    with api.apply_history_best(_history_source(db, tracker), strict=strict) as history:
+    with api.apply_history_best(history_source(db, tracker), strict=strict) as history:
         lib = api.build(mod, target or None)
     lib.export_library(output)
     console.print(history.summary(f"tunefarm tune {model}"), highlight=False, soft_wrap=True)
@@ -127,7 +128,7 @@ def tasks(
     from tunefarm import api
 
     found = api.extract_tasks(api.from_onnx(model, parse_shapes(shape)), target or None)
-    with api.apply_history_best(_history_source(db, "")) as history:
+    with api.apply_history_best(history_source(db, "")) as history:
         decisions = history.lookup([t.workload for t in found], found[0].target) if found else []
     table = Table()
     table.add_column("task", overflow="fold")
@@ -168,6 +169,6 @@ def bench(
     from tunefarm.benchmark import compare, node_table
 
     console = Console()
-    result = compare(model, parse_shapes(shape), target or None, _history_source(db, ""), repeat)
+    result = compare(model, parse_shapes(shape), target or None, history_source(db, ""), repeat)
     console.print(node_table(result))
     console.print(result.summary(), highlight=False)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tunefarm.compiler.errors import TunefarmError
+
+if TYPE_CHECKING:
+    from tunefarm.db.records import Trial
 
 Model = Annotated[Path, typer.Argument(help="ONNX file.", show_default=False)]
 Shapes = Annotated[
@@ -33,3 +36,15 @@ def parse_shapes(texts: Sequence[str] | None) -> dict[str, tuple[int, ...]]:
             raise TunefarmError(f"--shape {text!r} is not of the form name=1x3x224x224")
         shapes[name] = tuple(map(int, parts))
     return shapes
+
+
+def history_source(db: str, tracker: str = "") -> str | tuple[Trial, ...]:
+    """Where a command takes records from; nothing while this user has no database yet."""
+    from tunefarm.api import default_database
+
+    if tracker:
+        return f"tracker://{tracker}"
+    default = default_database()
+    if db or Path(default.removeprefix("sqlite:///")).exists():
+        return db or default
+    return ()

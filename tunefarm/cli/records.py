@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tunefarm.cli.options import Database, Model, Shapes, TargetText, parse_shapes
+from tunefarm.cli.options import (
+    Database,
+    Model,
+    Shapes,
+    TargetText,
+    history_source,
+    parse_shapes,
+)
 
 if TYPE_CHECKING:
     from tunefarm.db.store import Store
@@ -84,7 +91,7 @@ def best(
 
     found = api.extract_tasks(api.from_onnx(model, parse_shapes(shape)), target or None)
     console = Console()
-    with api.apply_history_best(db or api.default_database()) as history:
+    with api.apply_history_best(history_source(db)) as history:
         for decision in history.lookup([t.workload for t in found], api.as_target(target or None)):
             config = " ".join(f"{k}={v}" for k, v in decision.config.items())
             console.print(
@@ -106,7 +113,7 @@ def explain(
     from tunefarm import api
 
     found = api.extract_tasks(api.from_onnx(model, parse_shapes(shape)), target or None)
-    with api.apply_history_best(db or api.default_database()) as history:
+    with api.apply_history_best(history_source(db)) as history:
         history.lookup([t.workload for t in found], api.as_target(target or None))
     Console().print(history.explain(), highlight=False, soft_wrap=True)
 

@@ -1,0 +1,175 @@
+"""A user's mistakes: one sentence that says what is wrong, exit code 2, and no traceback."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from tunefarm.cli.app import run
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TUNEFARM_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def save(path: Path, op: str = "MatMul", rows: int | str = 8) -> Path:
+    weights = np.ones((16, 24), "float32")
+    graph = helper.make_graph(
+        [helper.make_node(op, ["x", "w"], ["y"], name="first")],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [rows, 16])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(weights, "w")],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), path)
+    return path
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    return str(save(tmp_path / "model.onnx"))
+
+
+def mistake(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Run a command that must fail; its sentence."""
+    assert run(arguments) == 2
+    errors = capsys.readouterr().err
+    assert "Traceback" not in errors
+    lines = errors.strip().splitlines()
+    assert len(lines) == 1, errors
+    return lines[0]
+
+
+def test_a_file_that_is_not_onnx(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "notes.onnx"
+    path.write_text("these are notes")
+    assert "notes.onnx" in mistake(capsys, "tasks", str(path))
+
+
+def test_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "none.onnx" in mistake(capsys, "tasks", str(tmp_path / "none.onnx"))
+
+
+def test_an_unsupported_operator_names_its_node(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = save(tmp_path / "odd.onnx", op="NonMaxSuppression")
+    text = mistake(capsys, "tasks", str(path))
+    assert "NonMaxSuppression" in text
+    assert "first" in text or "'y'" in text
+
+
+def test_an_open_dimension_names_the_option(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = save(tmp_path / "open.onnx", rows="batch")
+    assert "--shape x=" in mistake(capsys, "tasks", str(path))
+    assert run(["tasks", str(path), "--shape", "x=8x16"]) == 0
+
+
+@pytest.mark.parametrize("shape", ["8x16", "x=8xsixteen", "="])
+def test_a_shape_that_does_not_parse(
+    model: str, shape: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "name=1x3x224x224" in mistake(capsys, "tasks", model, "--shape", shape)
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ("abacus", "known kinds"),
+        ("llvm -mcpu=abacus", "unknown CPU 'abacus'"),
+        ("llvm -mcpu=znver5 -colour=red", "unknown target option -colour"),
+        ("llvm -mcpu=znver5 -num-cores=none", "not a positive whole number"),
+        ("llvm mcpu", "not of the form -name=value"),
+    ],
+)
+def test_an_unknown_target(
+    model: str, target: str, expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert expected in mistake(capsys, "tasks", model, "--target", target)
+
+
+def test_a_tracker_that_is_not_there(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = mistake(capsys, "tune", model, "--tracker", "127.0.0.1:1", "--trials", "1")
+    assert "no tracker answers at 127.0.0.1:1" in text
+    assert "tunefarm tracker" in text
+
+
+def test_db_and_tracker_exclude_each_other(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = mistake(capsys, "tune", model, "--tracker", "127.0.0.1:1", "--db", "sqlite:///x.db")
+    assert "not both" in text
+
+
+def test_a_corrupt_database(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    broken = tmp_path / "broken.db"
+    broken.write_bytes(b"no database at all" * 500)
+    assert "broken.db" in mistake(capsys, "records", "list", "--db", str(broken))
+    assert run(["tasks", model, "--db", str(broken)]) == 0
+    assert "building with default configs" in capsys.readouterr().err
+
+
+def test_a_newer_database(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "newer.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)")
+        connection.execute("INSERT INTO alembic_version VALUES ('9999')")
+    connection.close()
+    assert "newer.db" in mistake(capsys, "records", "list", "--db", str(path))
+
+
+def test_an_output_that_cannot_be_written(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "nowhere" / "model.so"
+    assert run(["build", model, "-o", str(place)]) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_an_import_goes_on_past_broken_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "records.jsonl"
+    path.write_text("{}\nnot json\n")
+    database = tmp_path / "new.db"
+    assert run(["records", "import", str(path), "--db", f"sqlite:///{database}"]) == 0
+    captured = capsys.readouterr()
+    assert len(captured.err.strip().splitlines()) == 2
+    assert "added 0 trials" in captured.out
+
+
+def test_an_unknown_option(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--colour" in mistake(capsys, "tasks", model, "--colour", "red")
+
+
+def test_a_setting_that_does_not_parse(
+    model: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TUNEFARM_NUM_THREADS", "many")
+    text = mistake(capsys, "build", model, "-o", str(tmp_path / "m.so"), "--db", "")
+    assert "TUNEFARM_NUM_THREADS" in text
+
+
+def test_a_model_is_built_and_runs(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import tunefarm
+
+    library = tmp_path / "model.so"
+    assert run(["build", model, "-o", str(library)]) == 0
+    assert "tunefarm tune" in capsys.readouterr().out
+    x = np.random.default_rng(0).standard_normal((8, 16), dtype=np.float32)
+    outputs = tunefarm.load_module(library).run({"x": x})
+    np.testing.assert_allclose(outputs["y"], x @ np.ones((16, 24), "float32"), rtol=1e-5, atol=1e-5)
+
+
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("tunefarm ")
