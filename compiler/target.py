@@ -27,7 +27,7 @@ _CPU_FACTS: Mapping[str, Mapping[str, int]] = {
     "cascadelake": {"l1": 32 << 10, "l2": 1 << 20, "l3": 16 << 20},
 }
 _AVX512 = frozenset({
-    "znver4", "znver5", "znver6", "skylake-avx512", "cascadelake", "cooperlake", "cannonlake",
+    "znver4", "znver5", "skylake-avx512", "cascadelake", "cooperlake", "cannonlake",
     "icelake-client", "icelake-server", "tigerlake", "rocketlake", "sapphirerapids",
     "emeraldrapids", "graniterapids", "graniterapids-d", "diamondrapids", "x86-64-v4",
 })  # fmt: skip
@@ -94,6 +94,11 @@ class Target:
     @property
     def has_avx512(self) -> bool:
         return self.mcpu in _AVX512
+
+    @property
+    def has_fma(self) -> bool:
+        """True if the processor multiplies and adds with one rounding."""
+        return self.has_avx512 or self.mcpu in _AVX2
 
     @property
     def vector_bytes(self) -> int:

@@ -81,6 +81,7 @@ _INT_OPS = {"add": "add", "sub": "sub", "mul": "mul", "bitand": "and", "bitor": 
 _FLOAT_COMPARE = {"lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge", "eq": "oeq", "ne": "une"}
 _DIRECT = {"sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "round": "roundeven",
            "trunc": "trunc", "abs": "fabs"}  # fmt: skip
+_ROUNDING = ("floor", "ceil", "round", "trunc")
 _HORIZONTAL = {"add": "add", "mul": "mul", "max": "max", "min": "min"}
 _HORIZONTAL_INT = {
     "add": "add",
@@ -108,6 +109,7 @@ class ExpressionEmitter:
         self.spread: dict[str, Val] = {}  # scalars that a vector holds in every lane
         self.lanes = 1
         self.mask: str | None = None
+        self.active: frozenset[int] | None = None  # the mask's lanes, where they are known
         self._prefetched: set[str] = set()
         self._plans: dict[tuple[Buffer, int], tuple[Sequence[Expr], _Plan | None]] = {}
 
@@ -431,6 +433,13 @@ class ExpressionEmitter:
     def masked_store(self, element: str, text: str, pointer: str, align: int) -> None:
         n = self.lanes
         kind = f"<{n} x {element}>"
+        if self.active is not None and len(self.active) == 1:
+            # LLVM 22 stores a truncated value too wide where a constant mask has one lane.
+            (lane,) = self.active
+            one = self.builder.here(f"extractelement {kind} {text}, i64 {lane}")
+            at = f"getelementptr inbounds {element}, ptr {pointer}, i64 {lane}"
+            self.builder.line(f"store {element} {one}, ptr {self.builder.here(at)}, align {align}")
+            return
         name = f"llvm.masked.store.v{n}{_element_suffix(element)}.p0"
         self.declares.add(f"declare void @{name}({kind}, ptr captures(none), <{n} x i1>)")
         self.builder.line(
@@ -533,7 +542,7 @@ class ExpressionEmitter:
         return Val(builder.now(f"phi {kind} {', '.join(texts)}"), first.dtype, lanes)
 
     def _fused(self, x: Val, y: Val, a: Val) -> Val:
-        if is_narrow_float(a.dtype):
+        if is_narrow_float(a.dtype) or not self.target.has_fma:
             return self.arithmetic("add", a, self.arithmetic("mul", x, y))
         x, y, a = self.level(x, y, a)
         return self._call(f"llvm.fma.{suffix(a.dtype, a.lanes)}", [x, y, a], a.dtype)
@@ -644,6 +653,8 @@ class ExpressionEmitter:
         if a.dtype == dtype:
             return a
         source, target = a.dtype, dtype
+        if "float16" in (source, target) and not self.target.has_fma:
+            raise BuildError(f"float16 has no code for {self.target.mcpu}; x86-64-v3 has it")
         if target == "bool":
             zero = Val(constant(0, source), source, 1)
             return self.arithmetic("ne", a, zero)
@@ -655,6 +666,10 @@ class ExpressionEmitter:
             # The processor has no such conversion. NumPy's bfloat16 is rounded twice, too.
             odd = target == "float16"
             return self.cast(self._round_to_odd(a) if odd else self.cast(a, "float32"), target)
+        if target == "bfloat16":
+            return self._to_bfloat16(a)
+        if source == "bfloat16":
+            return self.cast(self._from_bfloat16(a), target)
         instruction = _cast_instruction(source, target)
         if instruction is None:
             return Val(a.text, dtype, a.lanes)
@@ -662,6 +677,33 @@ class ExpressionEmitter:
         there = vector_of(scalar_type(target), a.lanes)
         text = self.builder.pure(f"{instruction} {here} {a.text} to {there}", [a.text])
         return Val(text, dtype, a.lanes)
+
+    def _to_bfloat16(self, a: Val) -> Val:
+        """float32 rounded to even in integers: few processors have the instruction, a library
+        call elsewhere, and it takes denormals for zero."""
+        b, lanes = self.builder, a.lanes
+
+        def literal(value: int) -> Val:
+            return Val(str(value) if lanes == 1 else f"splat (i32 {value})", "uint32", lanes)
+
+        kind, whole, short = (vector_of(t, lanes) for t in ("float", "i32", "i16"))
+        bits = Val(b.pure(f"bitcast {kind} {a.text} to {whole}", [a.text]), "uint32", lanes)
+        odd = self._emit("and", self._emit("lshr", bits, literal(16)), literal(1))
+        rounded = self._emit("add", self._emit("add", bits, literal(0x7FFF)), odd)
+        high = self._emit("lshr", rounded, literal(16))
+        nan = self._emit("fcmp uno", a, a, "bool")
+        high = self._choose(nan, literal(0x7FC0), high)
+        text = b.pure(f"trunc {whole} {high.text} to {short}", [high.text])
+        return Val(text, "bfloat16", lanes)
+
+    def _from_bfloat16(self, a: Val) -> Val:
+        """Its 16 bits are the upper ones of a float32."""
+        b = self.builder
+        short, whole, kind = (vector_of(t, a.lanes) for t in ("i16", "i32", "float"))
+        wide = b.pure(f"zext {short} {a.text} to {whole}", [a.text])
+        sixteen = "16" if a.lanes == 1 else "splat (i32 16)"
+        bits = b.pure(f"shl {whole} {wide}, {sixteen}", [wide])
+        return Val(b.pure(f"bitcast {whole} {bits} to {kind}", [bits]), "float32", a.lanes)
 
     def _round_to_odd(self, a: Val) -> Val:
         """float64 → float32 such that rounding once more to a narrow float is rounding once.
@@ -711,6 +753,8 @@ class ExpressionEmitter:
         if name == "abs" and not is_float(first.dtype):
             zero = self.level(Val("0", first.dtype), first)[0]
             return self._extremum("max", first, self._emit("sub", zero, first))
+        if name in _ROUNDING and is_float(first.dtype) and not self.target.has_fma:
+            return self._elementary(name, args, dtype)
         if name in _DIRECT and is_float(first.dtype):
             return self._call(
                 f"llvm.{_DIRECT[name]}.{suffix(first.dtype, first.lanes)}", args, dtype
@@ -733,8 +777,10 @@ class ExpressionEmitter:
         for frame in reversed(b.frames):
             if key in frame.values:
                 return Val(frame.values[key], dtype, first.lanes)
-        scalef = self.target.has_avx512
-        lines, result, declares = emit_math(name, first.lanes, first.dtype, texts, b.fresh, scalef)
+        t = self.target
+        lines, result, declares = emit_math(
+            name, first.lanes, first.dtype, texts, b.fresh, t.has_avx512, t.has_fma
+        )
         self.declares.update(declares)
         depth = b.depth_needed(texts)
         b.frames[depth].lines += [f"  {line.strip()}" for line in lines]
@@ -872,4 +918,4 @@ def _mem_suffix(dtype: str, lanes: int) -> str:
 
 
 def _element_suffix(element: str) -> str:
-    return {"float": "f32", "double": "f64", "half": "f16", "bfloat": "bf16"}.get(element, element)
+    return {"float": "f32", "double": "f64", "half": "f16"}.get(element, element)

@@ -218,9 +218,24 @@ class Emitter(ExpressionEmitter):
         if saved is not None:
             kind = f"<{self.lanes} x i1>"
             mask = self.builder.pure(f"and {kind} {saved}, {mask}", [saved, mask])
+        around = self.active
+        active = self._active_lanes(condition)
+        self.active = active if around is None or active is None else active & around
         self.mask = mask
         self.statement(body)
-        self.mask = saved
+        self.mask, self.active = saved, around
+
+    def _active_lanes(self, condition: Expr) -> frozenset[int] | None:
+        """The lanes in which a condition holds, if all of that is known now."""
+        lanes, env = self.lanes, self.env
+        self.lanes, found = 1, []
+        for lane in range(lanes):
+            self.env = {v: Lin(b.const + lane * b.lane, b.terms) for v, b in env.items()}
+            found.append(self.decide(condition))
+        self.lanes, self.env = lanes, env
+        if None in found:
+            return None
+        return frozenset(lane for lane, holds in enumerate(found) if holds)
 
     def _dynamic_branch(self, condition: Expr, then: Stmt, orelse: Stmt | None) -> None:
         b = self.builder

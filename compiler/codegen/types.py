@@ -12,7 +12,7 @@ _SCALARS = {
     "float64": "double",
     "float32": "float",
     "float16": "half",
-    "bfloat16": "bfloat",
+    "bfloat16": "i16",  # LLVM fails on vectors of bfloat whose length is no power of two
     "int64": "i64",
     "int32": "i32",
     "int16": "i16",
@@ -23,7 +23,7 @@ _SCALARS = {
     "uint8": "i8",
     "bool": "i1",
 }
-_SUFFIX = {"float": "f32", "double": "f64", "half": "f16", "bfloat": "bf16"}
+_SUFFIX = {"float": "f32", "double": "f64", "half": "f16"}
 
 
 def scalar_type(dtype: str) -> str:
@@ -78,4 +78,4 @@ def constant(value: int | float | bool, dtype: str) -> str:
         return f"0xH{np.float16(number).view(np.uint16):04X}"
     import ml_dtypes
 
-    return f"0xR{np.asarray(number, ml_dtypes.bfloat16).view(np.uint16):04X}"
+    return str(int(np.asarray(number, ml_dtypes.bfloat16).view(np.uint16)))

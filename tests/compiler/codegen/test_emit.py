@@ -245,3 +245,27 @@ def test_float64_is_rounded_once_to_float16() -> None:
     y = te.compute(values.shape, lambda i: Cast(x[i], "float16"))
     for lanes in (1, 8):
         agree(te.create_prim_func([x, y]), [values], lanes)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("lanes", [3, 5, 6, 7, 9, 15])
+def test_narrow_floats_in_any_number_of_lanes(dtype: str, lanes: int) -> None:
+    """Copied, splat and gathered without arithmetic, in vectors that no register fits."""
+    x, z = te.placeholder((lanes, 4), dtype, "x"), te.placeholder((lanes,), dtype, "z")
+    copied = te.compute((lanes,), lambda i: z[i], name="copied")
+    strided = te.compute((lanes,), lambda i: x[i, 2], name="strided")
+    spread = te.compute((lanes,), lambda i: te.if_then_else(i < 2, z[0], z[i]), name="spread")
+    for output in (copied, strided, spread):
+        agree(te.create_prim_func([x, z, output]), whole(x, z), lanes)
+
+
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+@pytest.mark.parametrize(
+    "source, target",
+    [("int32", "int16"), ("int32", "int8"), ("int64", "int32"), ("float32", "uint8")],
+)
+def test_a_remainder_of_one_lane_stores_one_element(source: str, target: str, lanes: int) -> None:
+    size = lanes + 1
+    x = te.placeholder((size,), source, "x")
+    y = te.compute((size,), lambda i: Cast(x[i] + x[i], target))
+    agree(te.create_prim_func([x, y]), [np.arange(size).astype(source)], lanes)
