@@ -43,7 +43,7 @@ def light(name: str) -> onnx.ModelProto:
 def shipped_output(name: str) -> NDArray[Any]:
     """What the network answers to ``ramp``."""
     stored = onnx.TensorProto.FromString((LIGHT / f"light_{name}_output_0.pb").read_bytes())
-    return numpy_helper.to_array(stored)
+    return np.asarray(numpy_helper.to_array(stored))
 
 
 def ramp(shape: Sequence[int]) -> NDArray[Any]:
@@ -100,7 +100,7 @@ def _weights(graph: Any) -> Iterator[tuple[str, Any, int, tuple[int, ...]]]:
 
 
 def _is_view(node: Any) -> bool:
-    return node.op_type == "Unsqueeze"
+    return bool(node.op_type == "Unsqueeze")
 
 
 def _draw(
@@ -115,7 +115,7 @@ def _draw(
             transposed = any(a.name == "transB" and a.i for a in node.attribute)
             return values * np.float32(sqrt(2 / shape[1 if transposed else 0]))
         case "BatchNormalization", 4:
-            return np.exp(values * np.float32(0.1))
+            return np.asarray(np.exp(values * np.float32(0.1)))
         case (("BatchNormalization" | "Mul"), _) if operand < 2:
             return 1 + values * np.float32(0.1)
     return values * np.float32(0.1)
@@ -173,18 +173,19 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     target, worst = Target.host(options.threads), 0.0
-    names = options.names or [*light_names(), *MODELS]
+    names = options.names or [*(f"light_{n}" for n in light_names()), *MODELS]
     for name in names:
         start = time.perf_counter()
-        if name in MODELS:
-            found = {"random": random_error(MODELS[name](), target)}
-        else:
+        if name.startswith("light_"):
+            short = name.removeprefix("light_")
             found = {
-                "shipped": shipped_error(name, target),
-                "random": random_error(randomized(light(name)), target),
+                "shipped": shipped_error(short, target),
+                "random": random_error(randomized(light(short)), target),
             }
+        else:
+            found = {"random": random_error(MODELS[name](), target)}
         text = "  ".join(f"{kind} {e:.1e}" for kind, e in found.items())
-        print(f"{name:16} {text:36} {time.perf_counter() - start:5.1f} s", flush=True)
+        print(f"{name:20} {text:36} {time.perf_counter() - start:5.1f} s", flush=True)
         worst = np.fmax(worst, max(found.values())) if np.isfinite([*found.values()]).all() else 1
     print(f"worst {worst:.1e}, allowed {LIMIT:.0e}")
     return int(worst > LIMIT)

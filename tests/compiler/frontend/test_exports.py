@@ -8,8 +8,9 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-import tunefarm
 from tunefarm.compiler.target import Target
+
+import tunefarm
 
 MODELS = Path(__file__).parent / "models"
 SHAPES = {"dynamic_attention": {"x": (3, 4, 16)}}
