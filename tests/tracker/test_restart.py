@@ -81,7 +81,7 @@ def test_nothing_is_lost_or_doubled_by_many_kills(
         over.set()
 
     tracker.kill()
-    tracker.options |= {"lease_term_s": 4.0, "claim_term_s": 4.0}
+    tracker.options |= {"lease_term_s": 12.0, "claim_term_s": 12.0}
     tracker.start()
     start_worker(tracker, wait_s=0.2)
     with tracker.client() as farm:
