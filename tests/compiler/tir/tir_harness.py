@@ -49,9 +49,11 @@ def interpreted(program: PrimFunc, arrays: Sequence[Array]) -> list[Array]:
     return every[len(arrays) :]
 
 
-def compiled(program: PrimFunc, arrays: Sequence[Array]) -> list[Array]:
+def compiled(
+    program: PrimFunc, arrays: Sequence[Array], target: Target | None = None
+) -> list[Array]:
     """The outputs of the lowered program's machine code; bytes behind them must stay."""
-    target = Target.host()
+    target = target or Target.host()
     kernel = emit_llvm(program, target)
     code = compile_llvm(kernel.text, target, cache=False)
     library = load_objects([code], [kernel.name], target)
