@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tunefarm.compiler.tir.ir import (
+    COMPARISONS,
     Allocate,
     Binary,
     Block,
@@ -148,5 +149,6 @@ class _Printer:
                 return f"({text})" if strength > 8 else text
             case Binary(op, a, b, _):
                 own = _STRENGTH[op]
-                text = f"{self.expr(a, own)} {_SYMBOLS[op]} {self.expr(b, own + 1)}"
+                left = own + (op in COMPARISONS)  # a < b == c would be a chain
+                text = f"{self.expr(a, left)} {_SYMBOLS[op]} {self.expr(b, own + 1)}"
                 return f"({text})" if strength > own else text
