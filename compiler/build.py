@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tunefarm.compiler import kernel_cache
 from tunefarm.compiler.codegen.llvm import LlvmKernel, emit_llvm
 from tunefarm.compiler.codegen.llvm_compile import compile_llvm
 from tunefarm.compiler.errors import BuildError
 from tunefarm.compiler.extract import is_tunable
 from tunefarm.compiler.ir import Call, Function, IRModule, TensorType
+from tunefarm.compiler.kernel import Kernel
 from tunefarm.compiler.link import link_model
 from tunefarm.compiler.space import Config, config_space, schedule_workload
 from tunefarm.compiler.target import Target
-from tunefarm.compiler.tir import PackedLayout, PrimFunc
+from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir.transform.lower import lower
 from tunefarm.compiler.transform.pipeline import optimize
 from tunefarm.compiler.transform.plan_memory import plan_memory
@@ -26,40 +27,20 @@ if TYPE_CHECKING:
     from tunefarm.compiler.runtime.module import Module
 
 
-@dataclass(frozen=True, slots=True)
-class Kernel:
-    """The object code of one scheduled program.
-
-    ``params`` are the tensors that the code reads and writes, inputs first and packed, then
-    ``outputs`` results; ``layouts`` says how a constant parameter is packed
-    (``packing.pack(array, layouts.get(i), params[i].shape)``).
-    """
-
-    name: str
-    object: bytes
-    text: str
-    params: tuple[TensorType, ...]
-    outputs: int
-    layouts: Mapping[int, PackedLayout]
-    workspace_bytes: int
-    parallel: bool
-
-    @property
-    def code_hash(self) -> str:
-        """SHA-256 of the LLVM text: equal hashes mean equal code."""
-        return hashlib.sha256(self.text.encode()).hexdigest()
-
-
-def build_kernel(
-    workload: Workload, target: Target, config: Config, cache: bool = True
-) -> Kernel:
+def build_kernel(workload: Workload, target: Target, config: Config, cache: bool = True) -> Kernel:
     """Schedule, lower, print and compile one workload.
 
     Raises ScheduleError if the config cannot be applied, BuildError if there is no code for it.
     """
+    found = kernel_cache.load(workload, target, config) if cache else None
+    if found is not None:
+        return found
     program = schedule_workload(workload, target, config)
     named = replace(program, name=f"tunefarm_{workload.key[:16]}")
-    return build_program(named, target, cache)
+    kernel = build_program(named, target, cache=False)
+    if cache:
+        kernel_cache.store(workload, target, config, kernel)
+    return kernel
 
 
 def build_module(module: IRModule, target: Target) -> Module:
@@ -85,9 +66,7 @@ def choose_configs(workloads: Sequence[Workload], target: Target) -> dict[Worklo
     tunable = [w for w in workloads if is_tunable(w.function)]
     decisions = current_history().lookup(tunable, target)
     chosen = {d.workload: d.config for d in decisions}
-    return {
-        w: chosen[w] if w in chosen else config_space(w, target).default for w in workloads
-    }
+    return {w: chosen[w] if w in chosen else config_space(w, target).default for w in workloads}
 
 
 def _workload_of(call: Call) -> Workload:

@@ -24,7 +24,7 @@ from tunefarm.compiler.tir import PackedLayout
 from tunefarm.compiler.transform.plan_memory import MemoryPlan, Place, Store, stored_value
 
 if TYPE_CHECKING:
-    from tunefarm.compiler.build import Kernel
+    from tunefarm.compiler.kernel import Kernel
 
 _PLACES: Mapping[Store, Any] = {
     Store.ARENA: "arena",

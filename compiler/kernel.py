@@ -1,0 +1,34 @@
+"""What a build makes of one workload: code, and how to call it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tunefarm.compiler.ir import TensorType
+from tunefarm.compiler.tir import PackedLayout
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """The object code of one scheduled program.
+
+    ``params`` are the tensors that the code reads and writes, inputs first and packed, then
+    ``outputs`` results; ``layouts`` says how a constant parameter is packed
+    (``packing.pack(array, layouts.get(i), params[i].shape)``).
+    """
+
+    name: str
+    object: bytes
+    text: str
+    params: tuple[TensorType, ...]
+    outputs: int
+    layouts: Mapping[int, PackedLayout]
+    workspace_bytes: int
+    parallel: bool
+
+    @property
+    def code_hash(self) -> str:
+        """SHA-256 of the LLVM text: equal hashes mean equal code."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
