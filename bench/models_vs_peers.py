@@ -1,71 +1,124 @@
-"""Whole models against onnxruntime and OpenVINO, in one run.
+"""Whole models against onnxruntime and OpenVINO (held to f32), in one run.
 
-python bench/models_vs_peers.py [--cores 2] [--db sqlite:///…] [resnet18 resnet50 … model.onnx]
+    python bench/models_vs_peers.py [--cores 1,2] [--db sqlite:///…] [resnet18 … | model.onnx …]
+
+Ours is built with default configs alone, and with the best records of ``--db``. Every output of
+every contender is compared with onnxruntime's before anything is timed.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import onnx
 from models import MODELS
-from operators import PEERS, our_call
-from timing import Call, Row, interleave, peak_flops, show
+from networks import random_feeds, reference
+from peers import MODEL_PEERS, Feeds, installed
+from timing import (
+    Call,
+    Contender,
+    Row,
+    errors_of,
+    for_each_core_count,
+    interleave,
+    peak_flops,
+    show,
+)
+from tunefarm.compiler.dispatch import Decision, History, Status
+from tunefarm.compiler.runtime.arrays import aligned_empty
+from tunefarm.compiler.space import config_space
 
 import tunefarm
 
 
+class Defaults(History):
+    """A history that answers the default of every space, whatever records ship with us."""
+
+    def lookup(
+        self, workloads: Sequence[tunefarm.Workload], target: tunefarm.Target
+    ) -> list[Decision]:
+        return [
+            Decision(w, target, Status.DEFAULT, config_space(w, target).default, "asked for")
+            for w in workloads
+        ]
+
+
 def load(name: str) -> onnx.ModelProto:
-    return MODELS[name]() if name in MODELS else onnx.load(name)
+    """A model of bench/models.py by its name, or one from a file."""
+    if name in MODELS:
+        return MODELS[name]()
+    if not Path(name).is_file():
+        sys.exit(f"{name} is neither a file nor one of {', '.join(MODELS)}")
+    return onnx.load(name)
 
 
-def measure(name: str, cores: int, db: str, repeats: int) -> Row:
+def our_outputs(
+    module: tunefarm.IRModule, target: tunefarm.Target, history: History, feeds: Feeds
+) -> list[Contender]:
+    """A build on given arrays; one contender an output, all with the same call."""
+    with history:
+        lib = tunefarm.build(module, target)
+    arrays = lib.check_inputs(feeds)
+    results = [aligned_empty(port.type) for port in lib.outputs]
+    return [
+        Contender(lambda: lib.run_raw(arrays, results), lambda r=r: r)  # type: ignore[misc]
+        for r in results
+    ]
+
+
+def measure(name: str, cores: int, db: str, peers: Sequence[str], repeats: int) -> Row:
     model = load(name)
     target = tunefarm.Target.host(cores)
     module = tunefarm.from_onnx(model)
-    default = tunefarm.build(module, target)
-    feeds = default.example_inputs()
-    calls: dict[str, Call] = {"ours default": our_call(module, target, feeds)}
+    feeds = random_feeds(module)
+    contenders = {"ours default": our_outputs(module, target, Defaults(None, "defaults"), feeds)}
     if db:
-        with tunefarm.apply_history_best(db):
-            calls["ours tuned"] = our_call(module, target, feeds)
-    for peer, make in PEERS.items():
-        try:
-            calls[peer] = make(model, cores, feeds)
-        except ImportError:
-            continue
-    tasks = tunefarm.extract_tasks(module, target)
-    flops = sum(t.workload.flops * t.weight for t in tasks)
+        history = tunefarm.apply_history_best(db)
+        contenders["ours tuned"] = our_outputs(module, target, history, feeds)
+        print(f"{name}: {history.summary(f'tunefarm tune {name} --db {db}')}", flush=True)
+    for peer in peers:
+        if peer in MODEL_PEERS:
+            contenders[peer] = MODEL_PEERS[peer](model, feeds, cores)
+    errors = check(contenders, reference(model, feeds, cores))
+    calls: dict[str, Call] = {n: outputs[0].call for n, outputs in contenders.items()}
+    before = peak_flops(cores)
     seconds = interleave(calls, repeats)
-    return Row(Path(name).stem, seconds, flops, error_of(model, default, feeds))
+    flops = sum(t.workload.flops * t.weight for t in tunefarm.extract_tasks(module, target))
+    return Row(Path(name).stem, seconds, flops, max(before, peak_flops(cores)), errors)
 
 
-def error_of(model: onnx.ModelProto, lib: object, feeds: dict[str, np.ndarray]) -> float:
-    """Largest difference to onnxruntime as a share of the largest magnitude; must be < 1e-3."""
-    import onnxruntime
+def check(
+    contenders: dict[str, list[Contender]], expected: Sequence[np.ndarray]
+) -> dict[str, float]:
+    """The largest error of each contender over all outputs; SystemExit if one is wrong."""
+    worst = dict.fromkeys(contenders, 0.0)
+    for i, want in enumerate(expected):
+        errors = errors_of({n: outputs[i] for n, outputs in contenders.items()}, want)
+        worst = {n: max(worst[n], error) for n, error in errors.items()}
+    return worst
 
-    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
-    got = lib.run(feeds).values()  # type: ignore[attr-defined]
-    error = max(
-        float(np.abs(g - e).max() / np.abs(e).max()) for g, e in zip(got, expected, strict=True)
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    assert error < 1e-3, f"{model.graph.name} differs by {error}"
-    return error
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("models", nargs="*", default=list(MODELS))
-    parser.add_argument("--cores", type=int, default=2)
-    parser.add_argument("--db", default="")
+    parser.add_argument("models", nargs="*", default=list(MODELS), metavar="MODEL")
+    parser.add_argument("--cores", default="1,2", help="numbers of cores, one table each")
+    parser.add_argument("--db", default="", help="database of records")
     parser.add_argument("--repeats", type=int, default=15)
     options = parser.parse_args()
-    rows = [measure(m, options.cores, options.db, options.repeats) for m in options.models]
-    ours = ["ours default", *(["ours tuned"] if options.db else [])]
-    show(rows, ours, peak_flops(options.cores), f"models, {options.cores} core(s), f32, batch 1")
+    status = for_each_core_count(options.cores)
+    if status is not None:
+        return status
+    cores, peers = int(options.cores), installed()
+    rows = [measure(m, cores, options.db, peers, options.repeats) for m in options.models]
+    show(rows, f"models, f32, batch 1, {cores} core(s)", {"all": rows})
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

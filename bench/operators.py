@@ -1,175 +1,161 @@
-"""Operators against onnxruntime, OpenVINO and PyTorch, in one run.
+"""Operators against onnxruntime, OpenVINO, PyTorch and NumPy, in one run.
 
-    python bench/operators.py [--cores 1] [--db sqlite:///…] [--trials 64] [-k conv]
+    python bench/operators.py [--cores 1,2] [--db sqlite:///…] [--trials 64] [-k conv]
 
-Every operator is a one-node ONNX model, so that each contender gets the same. Weights are constant.
-Ours is built with default configs, and with the records of ``--db``; ``--trials`` tunes first.
+Ours is built with the default config, and with the best record of ``--db``; ``--trials N`` first
+tunes each operator to N trials, in that database or in one for this run alone. Everyone gets the
+layout that suits them: ours, torch and (if that is faster) OpenVINO NHWC, onnxruntime NCHW.
+
+Times are net of what a call costs each library: that of a 4×4 product, timed the same way and
+printed, is taken off, down to a quarter of the time at most. Every kernel is checked first.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-import numpy as np
-import onnx
-from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
-from timing import Call, Row, interleave, peak_flops, show
+from peers import installed, operator_peers
+from timing import (
+    Contender,
+    Row,
+    errors_of,
+    for_each_core_count,
+    interleave,
+    peak_flops,
+    show,
+)
+from tunefarm.compiler.build import build_kernel
+from tunefarm.compiler.dispatch import History
+from tunefarm.compiler.packing import pack
+from tunefarm.compiler.runtime.arrays import aligned_empty
+from tunefarm.compiler.runtime.kernel import load_kernel
+from tunefarm.compiler.space import config_space
+from tunefarm.compiler.workload import Task
+from tunefarm.db.records import Config
+from workloads import Operator, all_operators, matmul
 
 import tunefarm
 
-Array = NDArray[np.float32]
-Shape = tuple[int, ...]
+LEAST_NET_SHARE = 0.25
 
 
-def one_node(op: str, x: Shape, constants: Sequence[Shape], **attrs: object) -> onnx.ModelProto:
-    """A model of one operator on input ``x`` with random constants."""
-    rng = np.random.default_rng(0)
-    names = [f"c{i}" for i in range(len(constants))]
-    tensors = [
-        numpy_helper.from_array(rng.standard_normal(s).astype("float32") * 0.05, n)
-        for n, s in zip(names, constants, strict=True)
-    ]
-    graph = helper.make_graph(
-        [helper.make_node(op, ["x", *names], ["y"], **attrs)],
-        op,
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, x)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        tensors,
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
-    return onnx.shape_inference.infer_shapes(model)
-
-
-def conv(size: int, inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1):  # type: ignore[no-untyped-def]
-    pad = kernel // 2
-    return one_node(
-        "Conv", (1, inputs, size, size), [(outputs, inputs // groups, kernel, kernel)],
-        pads=[pad] * 4, strides=[stride] * 2, group=groups,
+def our_kernel(operator: Operator, target: tunefarm.Target, config: Config) -> Contender:
+    """The kernel of one config on the operator's arrays, weights packed beforehand."""
+    kernel = build_kernel(operator.workload, target, config)
+    function = load_kernel(
+        [kernel.object], kernel.name, kernel.params, kernel.outputs,
+        target=target, workspace_bytes=kernel.workspace_bytes,
     )  # fmt: skip
-
-
-WORKLOADS: Mapping[str, Callable[[], onnx.ModelProto]] = {
-    "GEMM 512³": lambda: one_node("MatMul", (512, 512), [(512, 512)]),
-    "GEMM 1024³": lambda: one_node("MatMul", (1024, 1024), [(1024, 1024)]),
-    "dense 1×1000×2048": lambda: one_node("MatMul", (1, 2048), [(2048, 1000)]),
-    "dense 128×768×768": lambda: one_node("MatMul", (128, 768), [(768, 768)]),
-    "conv 3×3 64→64 56²": lambda: conv(56, 64, 64, 3),
-    "conv 3×3 128→128 28²": lambda: conv(28, 128, 128, 3),
-    "conv 3×3 256→256 14²": lambda: conv(14, 256, 256, 3),
-    "conv 3×3 512→512 7²": lambda: conv(7, 512, 512, 3),
-    "conv 1×1 64→256 56²": lambda: conv(56, 64, 256, 1),
-    "conv 1×1 256→64 56²": lambda: conv(56, 256, 64, 1),
-    "conv 1×1 512→128 28²": lambda: conv(28, 512, 128, 1),
-    "conv 1×1 1024→256 14²": lambda: conv(14, 1024, 256, 1),
-    "conv 1×1 256→1024 14²": lambda: conv(14, 256, 1024, 1),
-    "conv 1×1 2048→512 7²": lambda: conv(7, 2048, 512, 1),
-    "conv 7×7/2 3→64 224²": lambda: conv(224, 3, 64, 7, 2),
-    "depthwise 3×3 192 28²": lambda: conv(28, 192, 192, 3, 1, 192),
-    "softmax 1536×128": lambda: one_node("Softmax", (1536, 128), [], axis=-1),
-    "layer norm 128×768": lambda: one_node("LayerNormalization", (128, 768), [(768,), (768,)]),
-}
-
-
-def our_call(
-    module: tunefarm.IRModule, target: tunefarm.Target, feeds: Mapping[str, Array]
-) -> Call:
-    """A call of our build that times the kernels alone: inputs are NHWC where they are images."""
-    lib = tunefarm.build(module, target)
-    inputs, outputs = lib.check_inputs(feeds), list(lib.run(feeds).values())
-    return lambda: lib.run_raw(inputs, outputs)
-
-
-def onnxruntime_call(model: onnx.ModelProto, cores: int, feeds: Mapping[str, Array]) -> Call:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = cores
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options)
-    binding = session.io_binding()
-    for name, value in feeds.items():
-        binding.bind_cpu_input(name, value)
-    for output in session.get_outputs():
-        binding.bind_output(output.name)
-    return lambda: session.run_with_iobinding(binding)
-
-
-def openvino_call(model: onnx.ModelProto, cores: int, feeds: Mapping[str, Array]) -> Call:
-    import io
-
-    import openvino
-
-    core = openvino.Core()
-    settings = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": cores,
-                "NUM_STREAMS": 1, "PERFORMANCE_HINT": "LATENCY"}  # fmt: skip
-    compiled = core.compile_model(core.read_model(io.BytesIO(model.SerializeToString())), "CPU",
-                                  settings)  # fmt: skip
-    request = compiled.create_infer_request()
-    for name, value in feeds.items():
-        request.set_tensor(name, openvino.Tensor(value))
-    return request.infer
-
-
-PEERS: Mapping[str, Callable[[onnx.ModelProto, int, Mapping[str, Array]], Call]] = {
-    "onnxruntime": onnxruntime_call,
-    "OpenVINO": openvino_call,
-}
-
-
-def measure(name: str, model: onnx.ModelProto, cores: int, db: str, trials: int) -> Row:
-    target = tunefarm.Target.host(cores)
-    module = tunefarm.from_onnx(model)
-    tasks = tunefarm.extract_tasks(module, target)
-    if db and trials and tasks:
-        tunefarm.tune(tasks, db=db, trials=trials * len(tasks))
-    rng = np.random.default_rng(1)
-    shape = tuple(d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim)
-    feeds = {"x": rng.standard_normal(shape).astype("float32")}
-    calls: dict[str, Call] = {"ours default": our_call(module, target, feeds)}
-    if db:
-        with tunefarm.apply_history_best(db):
-            calls["ours tuned"] = our_call(module, target, feeds)
-    for peer, make in PEERS.items():
-        try:
-            calls[peer] = make(model, cores, feeds)
-        except ImportError:
-            continue
-    flops = sum(t.workload.flops * t.weight for t in tasks)
-    return Row(name, interleave(calls), flops, error_of(module, target, model, feeds))
-
-
-def error_of(
-    module: tunefarm.IRModule,
-    target: tunefarm.Target,
-    model: onnx.ModelProto,
-    feeds: Mapping[str, Array],
-) -> float:
-    """Largest difference to onnxruntime as a share of the largest magnitude; must be < 1e-3."""
-    import onnxruntime
-
-    (expected,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, dict(feeds))
-    (got,) = tunefarm.build(module, target).run(feeds).values()
-    error = float(np.abs(got - expected).max() / np.abs(expected).max())
-    assert error < 1e-3, f"{model.graph.name} differs by {error}"
-    return error
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cores", type=int, default=1)
-    parser.add_argument("--db", default="")
-    parser.add_argument("--trials", type=int, default=0)
-    parser.add_argument("-k", default="", help="only workloads whose name contains this")
-    options = parser.parse_args()
-    rows = [
-        measure(name, make(), options.cores, options.db, options.trials)
-        for name, make in WORKLOADS.items()
-        if options.k in name
+    arrays = [
+        pack(a, kernel.layouts.get(i), kernel.params[i].shape)
+        for i, a in enumerate(operator.our_inputs)
     ]
-    ours = ["ours default", *(["ours tuned"] if options.db else [])]
-    show(rows, ours, peak_flops(options.cores), f"operators, {options.cores} core(s), f32")
+    results = tuple(aligned_empty(t) for t in kernel.params[-kernel.outputs :])
+    (shape,) = (t.shape for t in operator.workload.output_types)
+    return Contender(
+        function.bind(arrays, results), lambda: operator.canonical(results[0].reshape(shape))
+    )
+
+
+def our_contenders(
+    operator: Operator, target: tunefarm.Target, history: History | None
+) -> dict[str, Contender]:
+    """The default, and the best record if there is one that is not the default."""
+    default = config_space(operator.workload, target).default
+    found = {"ours default": our_kernel(operator, target, default)}
+    if history is not None:
+        (decision,) = history.lookup([operator.workload], target)
+        if decision.config != default:
+            found["ours tuned"] = our_kernel(operator, target, decision.config)
+    return found
+
+
+def measure(
+    operator: Operator,
+    target: tunefarm.Target,
+    history: History | None,
+    peers: Sequence[str],
+    repeats: int,
+    overhead: Mapping[str, float],
+) -> Row:
+    """Check, then time, all contenders on one operator; a build without a record is the default."""
+    cores = target.num_cores
+    contenders = our_contenders(operator, target, history)
+    contenders |= operator_peers(operator, cores, peers)
+    errors = errors_of(contenders, operator.reference())
+    before = peak_flops(cores)
+    gross = interleave({n: c.call for n, c in contenders.items()}, repeats)
+    peak = max(before, peak_flops(cores))
+    seconds = {
+        n: max(s - overhead.get(n.replace("tuned", "default"), 0.0), LEAST_NET_SHARE * s)
+        for n, s in gross.items()
+    }
+    if history is not None:
+        seconds = {"ours default": 0.0, "ours tuned": seconds["ours default"]} | seconds
+    flops = operator.workload.flops if operator.group != "rows" else 0
+    return Row(operator.name, seconds, flops, peak, errors)
+
+
+def tune(operators: Sequence[Operator], target: tunefarm.Target, db: str, trials: int) -> None:
+    """Bring each operator to ``trials`` trials in the database ``db``, one after the other."""
+    from tunefarm.embedded import EmbeddedFarm
+
+    with EmbeddedFarm(db, target.text):
+        for operator in operators:
+            task = Task(operator.workload, target, 1, operator.name)
+            done = tunefarm.tune([task], db=db, trials=trials)
+            print(f"tuned {operator.name}: {done.trials} trials", flush=True)
+
+
+def compare(options: argparse.Namespace, db: str) -> None:
+    target = tunefarm.Target.host(int(options.cores))
+    operators = [o for o in (make() for make in all_operators()) if options.k in o.name]
+    if not operators:
+        sys.exit(f"no operator's name contains {options.k!r}")
+    peers = installed()
+    if options.trials:
+        tune(operators, target, db, options.trials)
+    history = tunefarm.apply_history_best(db) if db else None
+    tiny = matmul("4×4", (4, 4), (4, 4), constant=False)
+    calls = measure(tiny, target, None, peers, options.repeats, {}).seconds
+    rows = {o: measure(o, target, history, peers, options.repeats, calls) for o in operators}
+    groups = {
+        group: [row for o, row in rows.items() if o.group == group]
+        for group in dict.fromkeys(o.group for o in operators)
+    }
+    show(
+        list(rows.values()),
+        f"operators, f32, {options.cores} core(s) of {target.mcpu}",
+        groups | {"all": list(rows.values())},
+    )
+    costs = ", ".join(f"{n} {s * 1e6:.1f} µs" for n, s in calls.items())
+    print(f"A call costs (taken off above): {costs}.")
+    if history is not None:
+        print(history.summary("bench/operators.py --db … --trials 64"))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--cores", default="1,2", help="numbers of cores, one table each")
+    parser.add_argument("--db", default="", help="database of records")
+    parser.add_argument("--trials", type=int, default=0, help="tune each operator so far first")
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("-k", default="", help="only operators whose name contains this")
+    options = parser.parse_args()
+    status = for_each_core_count(options.cores)
+    if status is not None:
+        return status
+    with tempfile.TemporaryDirectory(prefix="tunefarm-bench-") as folder:
+        scratch = f"sqlite:///{Path(folder) / 'tunefarm.db'}" if options.trials else ""
+        compare(options, options.db or scratch)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -2,51 +2,123 @@
 
 from __future__ import annotations
 
+import os
 import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
 Call = Callable[[], object]
+Array = NDArray[Any]
+
+ERROR_LIMIT = 1e-3  # of the largest magnitude
+_QUIET_SHARE = 0.1
+_QUIET_TRIES = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A call to time, and the output that it left, in the workload's own layout."""
+
+    call: Call
+    output: Callable[[], Array]
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One workload: seconds of each contender (a median of interleaved repeats), and its FLOPs."""
+    """One workload: median seconds of each contender, its nominal FLOPs and the peak beside it.
+
+    ``errors`` are largest differences to the reference over its largest magnitude. ``peak`` is in
+    FLOP/s and was measured next to the row; 0 leaves shares out.
+    """
 
     name: str
     seconds: Mapping[str, float]
     flops: int = 0
-    error: float = 0.0
+    peak: float = 0.0
+    errors: Mapping[str, float] = field(default_factory=dict)
 
-    def ratio(self, ours: str) -> float:
-        """How many times faster ``ours`` is than the best of the others."""
-        others = [s for n, s in self.seconds.items() if not n.startswith("ours")]
-        return min(others) / self.seconds[ours] if others else float("nan")
+    def ratio(self, ours: str) -> float | None:
+        """How many times faster ``ours`` is than the fastest peer; None without either."""
+        peers = [s for n, s in self.seconds.items() if not is_ours(n)]
+        return min(peers) / self.seconds[ours] if peers and ours in self.seconds else None
+
+    def share(self, name: str) -> float | None:
+        """The share of the measured peak that ``name`` reaches in nominal FLOPs."""
+        if not self.peak or not self.flops or name not in self.seconds:
+            return None
+        return self.flops / self.seconds[name] / self.peak
+
+
+def is_ours(name: str) -> bool:
+    return name.startswith("ours")
 
 
 def interleave(
     calls: Mapping[str, Call], repeats: int = 15, minimum_s: float = 2e-3
 ) -> dict[str, float]:
-    """Median seconds a call; contenders run in turn, each often enough to fill ``minimum_s``."""
-    numbers = {}
-    for name, call in calls.items():
-        call()
-        start = time.perf_counter()
-        call()
-        numbers[name] = max(1, int(minimum_s / max(time.perf_counter() - start, 1e-9)))
+    """Median seconds a call; contenders run in turn, the order reversed every other round.
+
+    A turn waits until the threads of the one before are asleep, warms up, and then calls often
+    enough to fill ``minimum_s``.
+    """
+    numbers = {name: _calls_within(call, minimum_s) for name, call in calls.items()}
     times: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(repeats):
-        for name, call in calls.items():
-            start = time.perf_counter()
-            for _ in range(numbers[name]):
-                call()
-            times[name].append((time.perf_counter() - start) / numbers[name])
+    order = list(calls)
+    for turn in range(repeats):
+        for name in order if turn % 2 == 0 else reversed(order):
+            wait_for_quiet()
+            _seconds(calls[name], max(1, numbers[name] // 4))
+            times[name].append(_seconds(calls[name], numbers[name]) / numbers[name])
     return {name: statistics.median(t) for name, t in times.items()}
+
+
+def wait_for_quiet() -> None:
+    """Wait until this process's other threads (a peer's pool, spinning) use no processor."""
+    for _ in range(_QUIET_TRIES):
+        start, used = time.perf_counter(), time.process_time()
+        time.sleep(1e-3)
+        if time.process_time() - used < _QUIET_SHARE * (time.perf_counter() - start):
+            return
+
+
+def _calls_within(call: Call, seconds: float) -> int:
+    call()
+    return max(1, int(seconds / max(_seconds(call, 1), 1e-9)))
+
+
+def _seconds(call: Call, number: int) -> float:
+    start = time.perf_counter()
+    for _ in range(number):
+        call()
+    return time.perf_counter() - start
+
+
+def errors_of(contenders: Mapping[str, Contender], reference: Array) -> dict[str, float]:
+    """Run each once and compare; SystemExit if one computes something else."""
+    errors = {}
+    for name, contender in contenders.items():
+        contender.call()
+        errors[name] = relative_error(contender.output(), reference)
+        if not errors[name] <= ERROR_LIMIT:
+            sys.exit(f"{name} differs from the reference by {errors[name]:.1e}, over {ERROR_LIMIT}")
+    return errors
+
+
+def relative_error(got: Array, want: Array) -> float:
+    """The largest difference over the largest magnitude; infinity if the shapes differ."""
+    if got.shape != want.shape:
+        return float("inf")
+    wanted = want.astype(np.float64)
+    return float(np.abs(got.astype(np.float64) - wanted).max() / np.abs(wanted).max())
 
 
 def peak_flops(cores: int) -> float:
@@ -57,28 +129,77 @@ def peak_flops(cores: int) -> float:
     return compute_peaks(Target.host().mcpu, cores)["flops_1" if cores == 1 else "flops_n"]
 
 
-def show(rows: Sequence[Row], ours: Sequence[str], peak: float | None, title: str) -> None:
-    """Print a table: every contender's time, our ratio to the best of the others, share of peak."""
+def geometric_mean(values: Iterable[float | None]) -> float | None:
+    """None if a value is missing, or if there are none: means are of the same rows, or not at all."""
+    known = list(values)
+    if not known or None in known:
+        return None
+    return statistics.geometric_mean([v for v in known if v is not None])
+
+
+def show(rows: Sequence[Row], title: str, groups: Mapping[str, Sequence[Row]]) -> None:
+    """Print a table of all rows, then the geometric means of each group of them."""
     names = list(dict.fromkeys(n for r in rows for n in r.seconds))
+    ours = [n for n in names if is_ours(n)]
     table = Table(title=title, title_justify="left")
     table.add_column("workload", no_wrap=True)
     for name in names:
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     for name in ours:
         table.add_column(f"{name} vs best peer", justify="right")
-        table.add_column("of peak", justify="right")
-    table.add_column("error", justify="right")
+    table.add_column("largest error", justify="right")
     for row in rows:
-        cells = [row.name]
-        cells += [f"{row.seconds[n] * 1e6:.0f} µs" if n in row.seconds else "–" for n in names]
-        for name in ours:
-            share = row.flops / row.seconds[name] / peak if peak and row.flops else None
-            cells += [f"{row.ratio(name):.2f}x", f"{100 * share:.0f}%" if share else "–"]
-        table.add_row(*cells, f"{row.error:.0e}")
-    Console(width=160).print(table)
-    for name in ours:
-        ratios = [r.ratio(name) for r in rows]
-        print(f"geometric mean, {name} vs best peer: {np.exp(np.mean(np.log(ratios))):.2f}x")
-        if peak and all(r.flops for r in rows):
-            shares = [r.flops / r.seconds[name] / peak for r in rows]
-            print(f"geometric mean share of peak, {name}: {np.exp(np.mean(np.log(shares))):.3f}")
+        cells = [_cell(row, n) for n in names] + [_times(row.ratio(n)) for n in ours]
+        table.add_row(row.name, *cells, f"{max(row.errors.values(), default=0.0):.0e}")
+    for label, members in groups.items():
+        means = [_share(geometric_mean(r.share(n) for r in members if r.flops)) for n in names]
+        ratios = [_times(geometric_mean(r.ratio(n) for r in members)) for n in ours]
+        table.add_row(f"geometric mean, {label}", *means, *ratios, "", style="bold")
+    Console(width=max(120, 46 + 22 * len(names) + 12 * len(ours))).print(table)
+    print("Share of peak: nominal FLOPs a second over a loop of FMAs timed beside each row.")
+
+
+def _cell(row: Row, name: str) -> str:
+    if name not in row.seconds:
+        return "–"
+    share = row.share(name)
+    return f"{_duration(row.seconds[name])} {_share(share) if share is not None else '':>5}"
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds * 1e3:.2f} ms" if seconds >= 1e-2 else f"{seconds * 1e6:.1f} µs"
+
+
+def _share(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.0f}%"
+
+
+def _times(ratio: float | None) -> str:
+    return "–" if ratio is None else f"{ratio:.2f}x"
+
+
+def for_each_core_count(cores: str) -> int | None:
+    """Run this command again once for each number of ``cores`` ("1,2"), in fresh processes.
+
+    Every library reads its threads and kernels once, when it loads. Returns None in such a process
+    (the caller measures), the exit status in the one that started them.
+    """
+    if os.environ.get("TUNEFARM_BENCH_CORES") == cores:
+        return None
+    status = 0
+    for count in cores.split(","):
+        settings = {"TUNEFARM_BENCH_CORES": count, **library_environment(int(count))}
+        command = [sys.executable, *sys.argv, "--cores", count]
+        status |= subprocess.run(command, env={**os.environ, **settings}).returncode
+    return status
+
+
+def library_environment(cores: int) -> dict[str, str]:
+    """The variables that NumPy's OpenBLAS and OpenMP read: threads, and AVX-512 kernels."""
+    from tunefarm.compiler.target import Target
+
+    settings = {"OPENBLAS_NUM_THREADS": str(cores), "OMP_NUM_THREADS": str(cores)}
+    if Target.host().has_avx512:
+        # OpenBLAS uses its AVX2 kernels on processors newer than it.
+        settings["OPENBLAS_CORETYPE"] = os.environ.get("OPENBLAS_CORETYPE", "SkylakeX")
+    return settings
