@@ -130,7 +130,7 @@ def peak_flops(cores: int) -> float:
 
 
 def geometric_mean(values: Iterable[float | None]) -> float | None:
-    """None if a value is missing, or if there are none: means are of the same rows, or not at all."""
+    """None if a value is missing or there are none: means compare the same rows or nothing."""
     known = list(values)
     if not known or None in known:
         return None
