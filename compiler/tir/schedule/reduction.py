@@ -156,6 +156,7 @@ def _combining_nest(
         stmt = replace(loop, var=new, body=stmt)
     return stmt
 
+
 def share_reciprocals(program: PrimFunc, block: str, *axes: Var) -> PrimFunc:
     """Divide once for all values of some of a block's iterators (the result may differ by an ulp).
 
