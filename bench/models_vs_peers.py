@@ -21,6 +21,7 @@ from peers import MODEL_PEERS, Feeds, installed
 from timing import (
     Call,
     Contender,
+    Neighbours,
     Row,
     errors_of,
     for_each_core_count,
@@ -115,8 +116,10 @@ def main() -> int:
     if status is not None:
         return status
     cores, peers = int(options.cores), installed()
+    neighbours = Neighbours()
     rows = [measure(m, cores, options.db, peers, options.repeats) for m in options.models]
     show(rows, f"models, f32, batch 1, {cores} core(s)", {"all": rows})
+    print(neighbours.report())
     return 0
 
 

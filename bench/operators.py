@@ -21,6 +21,7 @@ from pathlib import Path
 from peers import installed, operator_peers
 from timing import (
     Contender,
+    Neighbours,
     Row,
     errors_of,
     for_each_core_count,
@@ -120,6 +121,7 @@ def compare(options: argparse.Namespace, db: str) -> None:
     if options.trials:
         tune(operators, target, db, options.trials)
     history = tunefarm.apply_history_best(db) if db else None
+    neighbours = Neighbours()
     tiny = matmul("4×4", (4, 4), (4, 4), constant=False)
     calls = measure(tiny, target, None, peers, options.repeats, {}).seconds
     rows = {o: measure(o, target, history, peers, options.repeats, calls) for o in operators}
@@ -132,6 +134,7 @@ def compare(options: argparse.Namespace, db: str) -> None:
         f"operators, f32, {options.cores} core(s) of {target.mcpu}",
         groups | {"all": list(rows.values())},
     )
+    print(neighbours.report())
     costs = ", ".join(f"{n} {s * 1e6:.1f} µs" for n, s in calls.items())
     print(f"A call costs (taken off above): {costs}.")
     if history is not None:

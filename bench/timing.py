@@ -20,6 +20,7 @@ Call = Callable[[], object]
 Array = NDArray[Any]
 
 ERROR_LIMIT = 1e-3  # of the largest magnitude
+BUSY_SHARE = 0.03  # of all cores: above it, pools that spin lose whole time slices
 _QUIET_SHARE = 0.1
 _QUIET_TRIES = 50
 
@@ -176,6 +177,33 @@ def _share(share: float | None) -> str:
 
 def _times(ratio: float | None) -> str:
     return "–" if ratio is None else f"{ratio:.2f}x"
+
+
+class Neighbours:
+    """How much of the machine other processes took since this was made."""
+
+    def __init__(self) -> None:
+        self.started = self._now()
+
+    def share(self) -> float:
+        """Their processor time (and what the host stole) over that of all cores; 0 to 1."""
+        wall, busy, own = (b - a for a, b in zip(self.started, self._now(), strict=True))
+        cores = os.cpu_count() or 1
+        return min(1.0, max(0.0, (busy - own) / max(wall * cores, 1e-9)))
+
+    def report(self) -> str:
+        """One line for the end of a table, which says if its figures are worth nothing."""
+        share = self.share()
+        verdict = "run it again on a quiet machine" if share > BUSY_SHARE else "quiet enough"
+        return f"Other processes took {100 * share:.0f}% of the machine meanwhile: {verdict}."
+
+    @staticmethod
+    def _now() -> tuple[float, float, float]:
+        import psutil
+
+        times = psutil.cpu_times()
+        busy = sum(getattr(times, n, 0.0) for n in ("user", "nice", "system", "irq", "steal"))
+        return time.perf_counter(), busy, sum(os.times()[:4])
 
 
 def for_each_core_count(cores: str) -> int | None:
