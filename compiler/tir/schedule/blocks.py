@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from math import prod
 
 from tunefarm.compiler.errors import ScheduleError
-from tunefarm.compiler.tir.affine import Affine, affine, interval
+from tunefarm.compiler.tir.affine import Affine, affine, at_least_zero, conjuncts, interval
 from tunefarm.compiler.tir.ir import (
     Block,
     Buffer,
@@ -167,7 +168,15 @@ def _placed(node: Block, target: For, sources: list[Block]) -> dict[Var, tuple[E
     whole: dict[Var, tuple[Expr, int]] = {v: (Const(0), e) for v, e in extents.items()}
     for buffer, members in writers.items():
         formals = _identity_read(node, buffer)
+        for var, extent in zip(formals, buffer.shape, strict=True):
+            if var is not None and extents[var] > extent:
+                raise ScheduleError(
+                    f"block {node.name} has elements beyond those of {buffer.name}; "
+                    "it cannot follow the loops that write it"
+                )
         region = _region(target, buffer, [(b, [store_of(b)]) for b in members], written=True)
+        for source in members:
+            _check_all_written(source, target)
         mine = {v: r for v, r in zip(formals, region, strict=True) if v is not None}
         for var in extents if placed else ():
             a, b = placed.get(var, whole[var]), mine.get(var, whole[var])
@@ -179,6 +188,62 @@ def _placed(node: Block, target: For, sources: list[Block]) -> dict[Var, tuple[E
                 )
         placed = {**mine, **placed}
     return placed
+
+
+def _check_all_written(source: Block, target: For) -> None:
+    """ScheduleError if an iteration of ``target`` writes only some elements of a region.
+
+    for p in 2: for q in 3: B[q*2 + p] = …   an iteration of p writes every other element
+    """
+    inner = [s for s in path_to(target.body, lambda s: s is source) if isinstance(s, For)]
+    pairs = zip(source.iters, source.bindings, strict=True)
+    spatial = [(i, b) for i, b in pairs if i.kind == "spatial"]
+    used = {v for _, b in spatial for v in _vars(b)}
+    steps = {s.var: constant_extent(s) for s in inner if s.var in used}
+    spans = [relax(b, loop_ranges(target.body))[1] for _, b in spatial]
+    ends = [affine(i.extent - 1 - b) for i, b in spatial]
+    rest = [
+        p
+        for p in (conjuncts(source.predicate) if source.predicate is not None else [])
+        if _vars(p) & steps.keys() and not any(_same_bound(p, end) for end in ends)
+    ]
+    # Divisions come from fused loops: as many iterations as elements reach every one.
+    divided = any(_divides(b, steps) for _, b in spatial)
+    full = prod(steps.values()) == prod(spans)
+    if rest or not (full if divided else all(_is_dense(b, steps) for _, b in spatial)):
+        raise ScheduleError(
+            f"{source.name} writes a part of a region in an iteration of loop {target.var.name}"
+        )
+
+
+def _same_bound(condition: Expr, end: Affine) -> bool:
+    """True if the condition says ``end ≥ 0``."""
+    form = at_least_zero(condition)
+    if form is None:
+        return False
+    difference = form - end
+    return not difference.terms and difference.const == 0
+
+
+def _inner_terms(binding: Expr, steps: Mapping[Var, int]) -> list[tuple[int, Expr]]:
+    """(size of the coefficient, atom) of the terms that depend on the loops in ``steps``."""
+    terms = affine(binding).terms.values()
+    return [(abs(c), atom) for c, atom in terms if not steps.keys().isdisjoint(_vars(atom))]
+
+
+def _divides(binding: Expr, steps: Mapping[Var, int]) -> bool:
+    return any(not isinstance(atom, Var) for _, atom in _inner_terms(binding, steps))
+
+
+def _is_dense(binding: Expr, steps: Mapping[Var, int]) -> bool:
+    """True if the loops in ``steps`` together give a binding every value of an interval."""
+    reach = 1
+    for factor, atom in sorted(_inner_terms(binding, steps), key=lambda t: t[0]):
+        assert isinstance(atom, Var)
+        if factor > reach:
+            return False
+        reach += factor * (steps[atom] - 1)
+    return True
 
 
 def _differ(a: tuple[Expr, int], b: tuple[Expr, int]) -> bool:

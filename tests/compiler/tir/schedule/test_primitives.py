@@ -169,6 +169,42 @@ def test_a_consumer_waits_for_everything_that_it_reads() -> None:
         s.reverse_compute_at(program, "C", loop(program, "A", 0))
 
 
+def test_a_consumer_with_more_elements_stays_behind() -> None:
+    x = te.placeholder((3,), name="X")
+    a = te.compute((3,), lambda i: x[i] * 2, name="A")
+    b = te.compute((5,), lambda i: te.if_then_else(i < 3, a[i], 7), name="B")
+    program = te.create_prim_func([x, b])
+    with pytest.raises(ScheduleError, match="B has elements beyond those of A"):
+        s.reverse_compute_at(program, "B", loop(program, "A", 0))
+
+
+def test_a_consumer_waits_for_whole_regions() -> None:
+    """The outer loop writes every other element; the rest is not there to be read."""
+    program = r.chain(6, 2)
+    program, (i0, i1) = s.split(program, loop(program, "B", 0), 2)
+    program = s.reorder(program, i1, i0)
+    with pytest.raises(ScheduleError, match="B writes a part of a region in an iteration of"):
+        s.reverse_compute_at(program, "C", i1)
+    uneven = r.chain(6, 2)
+    uneven, (_, tile) = s.split(uneven, loop(uneven, "B", 0), 2)
+    uneven, _ = s.split(uneven, tile, 3)
+    with pytest.raises(ScheduleError, match="B writes a part of a region in an iteration of"):
+        s.reverse_compute_at(uneven, "C", loop(uneven, "B", 0))
+
+
+def test_a_consumer_follows_a_tile_of_fused_loops() -> None:
+    program = r.matmul(6, 4, 3)
+    program, (i0, i1) = s.split(program, loop(program, "C", 0), 3)
+    program, fused = s.fuse(program, i1, loop(program, "C", 2))
+    placed = s.reverse_compute_at(program, "D", i0)
+    arrays = h.whole_numbers(program)
+    want = h.interpreted(r.matmul(6, 4, 3), arrays)
+    h.same(h.compiled(lower(placed), arrays), want, str(placed))
+    program, (half, _) = s.split(program, fused, 6)
+    with pytest.raises(ScheduleError, match="C writes a part of a region in an iteration of"):
+        s.reverse_compute_at(program, "D", half)
+
+
 def test_overlapping_tiles_keep_their_first_values() -> None:
     """Each tile of B sums two rows, one of which the tile before it has summed already."""
     x, k = te.placeholder((6, 3), name="X"), te.reduce_axis(3)
