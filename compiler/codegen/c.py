@@ -75,6 +75,8 @@ _HELPERS = {
 def emit_c(program: PrimFunc) -> str:
     """C99 of a lowered program: ``void name(inputs…, outputs…)``, all of them pointers.
 
+    A name that C has taken (``main``) gets an underscore.
+
     Raises BuildError for a dtype that C99 lacks; AssertionError if a block is left.
     """
     return _Writer().program(program)
@@ -110,7 +112,8 @@ class _Writer:
             f"{'const ' if n < inputs else ''}{_type(p.dtype)} *restrict {self.name(p)}"
             for n, p in enumerate(program.params)
         ]
-        self.put(0, f"void {program.name}({', '.join(params)}) {{")
+        name = program.name if program.name not in _RESERVED else f"{program.name}_"
+        self.put(0, f"void {name}({', '.join(params)}) {{")
         self.stmt(program.body, 1)
         self.put(0, "}")
         headers = ["#include <math.h>", "#include <stdbool.h>", "#include <stdint.h>"]
@@ -246,7 +249,7 @@ _WORDS = """
     auto bool break case char const continue default do double else enum extern false float for
     goto if inline int long register restrict return short signed sizeof static struct switch true
     typedef union unsigned void volatile while exp log sqrt sin cos tan floor ceil fabs fma malloc
-    free isnan isinf abs div pow erf round trunc y0 y1 yn j0 j1 jn gamma
+    free main isnan isinf abs div pow erf round trunc y0 y1 yn j0 j1 jn gamma
 """
 _RESERVED = frozenset(_WORDS.split())
 

@@ -114,6 +114,15 @@ def test_functions_selects_and_casts(dtype: str, tmp_path: Path) -> None:
         np.testing.assert_allclose(got, want, rtol=1e-6 if dtype == "float32" else 1e-14)
 
 
+def test_a_program_called_main_is_no_entry_point() -> None:
+    x = te.placeholder((3,), name="x")
+    program = te.create_prim_func([x, te.compute((3,), lambda i: x[i])])
+    assert program.name == "main"
+    assert "\nvoid main_(const float *restrict x, float *restrict compute) {" in emit_c(
+        lower(program)
+    )
+
+
 def test_a_dtype_that_c99_lacks_is_refused() -> None:
     x = te.placeholder((3,), "bfloat16", "x")
     program = te.create_prim_func([x, te.compute((3,), lambda i: x[i])])
