@@ -3,10 +3,15 @@
 import os
 
 import pytest
+from hypothesis import settings
+
+# The same examples in every run: a landing must not depend on luck.
+settings.register_profile("tunefarm", derandomize=True, database=None, deadline=None)
 
 
 def pytest_configure() -> None:
     os.environ.setdefault("TUNEFARM_VERIFY", "1")
+    settings.load_profile("tunefarm")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -49,6 +49,7 @@ BLOCKS = (1, 2, 4, 8, 16, 32, 64)
 PREFETCH = (0, 8, 32, 128)  # reduction steps ahead, for weights packed at build time
 EXTRA = ("ku", "mb", "nb", "pack_lhs", "pack_rhs", "prefetch")
 MAX_UNROLLED = 512  # multiply-adds of one unrolled body
+MAX_COPIED_BYTES = 1 << 19
 MAX_CODE = 1536  # and of all bodies of a kernel
 SERIAL_FLOPS = 100_000  # below this a fork-join costs more than it saves
 
@@ -151,7 +152,6 @@ def _packed_at_build(c: Contraction) -> PackedLayout | None:
 def _constraints(c: Contraction, target: Target, lanes: int) -> tuple[Constraint, ...]:
     registers = target.vector_registers
     depth = c.reduce[-1].extent
-    local_bytes = 1 << 19
     shared = _shares_vector(c)
 
     def fits_registers(k: Columns) -> Mask:
@@ -171,7 +171,7 @@ def _constraints(c: Contraction, target: Target, lanes: int) -> tuple[Constraint
         width = _int(k, "nv") * lanes
         total = prod(a.extent for a in c.reduce) * 4
         size = _int(k, "pack_lhs") * rows * total + _int(k, "pack_rhs") * width * total
-        return size <= local_bytes
+        return size <= MAX_COPIED_BYTES
 
     def blocks_useful(k: Columns) -> Mask:
         second, last = _row_axes(c)
@@ -301,9 +301,14 @@ def _default_blocks(
     pack_lhs = conflicts and 1 in choices["pack_lhs"] and panels > 4
     if pack_lhs:
         order = "mn"
+    lanes_stride = c.rhs.load.buffer.shape[-1] * element
+    reused = rows >= 64 and lanes_stride % 2048 == 0  # a panel's rows meet in few cache sets
+    pack_rhs = 1 in choices["pack_rhs"] and (_transposed(c) or reused)
     wanted = 4 * target.num_cores if target.num_cores > 1 else 1
     row_bytes = tile * depth * element
-    mb = max(1, min(tiles, target.l2_bytes // 4 // max(1, row_bytes)))
+    left = MAX_COPIED_BYTES - pack_rhs * depth * nv * lanes * element
+    room = left if pack_lhs else target.l2_bytes // 4
+    mb = max(1, min(tiles, target.l2_bytes // 4 // max(1, row_bytes), room // max(1, row_bytes)))
     nb = panels if order == "mn" else 1
     outer = prod(a.extent for a in c.outer)
     while mb > 1 and outer * _panels(tiles, mb) * _panels(panels, nb) < wanted:
@@ -315,7 +320,7 @@ def _default_blocks(
         "nb": _nearest(choices["nb"], nb),
         "order": order,
         "pack_lhs": int(pack_lhs),
-        "pack_rhs": 1 if 1 in choices["pack_rhs"] and _transposed(c) else 0,
+        "pack_rhs": int(pack_rhs),
         "prefetch": 32 if 32 in choices["prefetch"] and weights >= 1 << 18 else 0,
     }
 
