@@ -524,10 +524,17 @@ def _pow(w: _Writer, a: str, b: str) -> str:
 
 
 def _fmod(w: _Writer, a: str, b: str) -> str:
-    """a − trunc(a / b) · b, with the sign of ``a``."""
+    """a − trunc(a / b) · b, with the sign of ``a``; exact while a / b has an exact whole part.
+
+    A quotient that was rounded up to a whole number leaves a rest of the other sign.
+    """
     quotient = _trunc(w, w.div(a, b))
     rest = w.fma(w.put(f"fneg {w.kind} {quotient}"), b, a)
-    rest = w.choose(w.compare("oeq", w.abs(b), w.c(math.inf)), a, rest)
+    over = w.compare("olt", w.mul(rest, w.copysign(w.c(1.0), a)), w.c(0.0))
+    rest = w.choose(over, w.add(rest, w.copysign(b, a)), rest)
+    endless = w.compare("oeq", w.abs(b), w.c(math.inf))
+    finite = w.compare("one", w.abs(a), w.c(math.inf))
+    rest = w.choose(w.put(f"and {w.test} {endless}, {finite}"), a, rest)
     return w.copysign(rest, a)
 
 

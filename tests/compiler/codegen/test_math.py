@@ -168,8 +168,17 @@ def test_float64_pow_errs_with_its_exponent() -> None:
     assert (relative <= 2.0**-52 * (np.abs(b * np.log(a)) + 2)).all()
 
 
-def test_fmod_has_the_sign_of_the_dividend() -> None:
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_fmod_is_exact(dtype: str) -> None:
+    """Near whole quotients too, where the division may round up."""
     rng = np.random.default_rng(3)
-    a = rng.uniform(-1e4, 1e4, 2000).astype("float32")
-    b = rng.uniform(-30, 30, 2000).astype("float32")
-    np.testing.assert_allclose(run("fmod", "float32", a, b), np.fmod(a, b), atol=1e-5)
+    b = rng.uniform(-30, 30, 3000).astype(dtype)
+    whole = (b * rng.integers(-(2**19), 2**19, 3000)).astype(dtype)
+    below = np.nextafter(whole, np.zeros(1, dtype))
+    a = np.concatenate([rng.uniform(-1e4, 1e4, 3000).astype(dtype), whole, below])
+    special = np.array([0.0, -0.0, 1.5, -1.5, np.inf, -np.inf, np.nan], dtype)
+    edge_a, edge_b = (g.ravel() for g in np.meshgrid(special, special))
+    a, b = np.concatenate([a, edge_a]), np.concatenate([b, b, b, edge_b])
+    with np.errstate(all="ignore"):
+        want = np.fmod(a, b)
+    np.testing.assert_array_equal(run("fmod", dtype, a, b), want)
