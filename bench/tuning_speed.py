@@ -6,7 +6,8 @@
 Ours is what `tunefarm tune` does: tracker, worker, tuner on loopback and an empty database; every
 candidate is built, checked and timed in processes of its own. Wall time counts from the call to its
 return; "steady" is from the first trial to the last. MetaSchedule has its default settings and
-checks no answers. Both use all cores. Then: how long one proposal from 10,000 candidates takes.
+checks no answers. Both use all cores, and both operands are variables: nothing is packed before.
+Then: how long one proposal from 10,000 candidates takes.
 """
 
 from __future__ import annotations
@@ -33,13 +34,17 @@ BATCH = 64  # of MetaSchedule: its default
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One tuning: seconds of each trial in order (None if it failed), and when each ended."""
+    """One tuning: seconds of each trial in order (None if it failed), and when each was reported.
+
+    ``first_report`` trials were reported together first.
+    """
 
     name: str
     wall_s: float
     seconds: Sequence[float | None]
     ends_s: Sequence[float]
     checked: int
+    first_report: int
 
     @property
     def rate(self) -> float:
@@ -47,10 +52,11 @@ class Run:
         return len(self.seconds) / self.wall_s
 
     @property
-    def steady_rate(self) -> float:
-        """Trials a second after the first."""
-        span = max(self.ends_s) - min(self.ends_s) if self.ends_s else 0.0
-        return (len(self.ends_s) - 1) / span if span else float("nan")
+    def steady_rate(self) -> float | None:
+        """Trials a second after the first report; None if all came at once."""
+        later = len(self.ends_s) - self.first_report
+        span = self.ends_s[-1] - self.ends_s[self.first_report - 1]
+        return later / span if later > 0 and span > 0 else None
 
     def best(self, count: int) -> float | None:
         """The shortest of the first ``count`` trials; None if there are fewer or all failed."""
@@ -59,7 +65,7 @@ class Run:
 
 
 def tune_ours(size: int, trials: int, seed: int, folder: Path) -> Run:
-    """The product with constant B, in an embedded farm whose files are in ``folder``."""
+    """The product of two variables, in an embedded farm whose files are in ``folder``."""
     # Read when the farm's processes start; the user's database and cache stay out of it.
     os.environ |= {"TUNEFARM_HOME": str(folder), "TUNEFARM_CACHE": str(folder / "cache")}
     from tunefarm.compiler.workload import Task
@@ -69,7 +75,7 @@ def tune_ours(size: int, trials: int, seed: int, folder: Path) -> Run:
     import tunefarm
 
     shape = (size, size)
-    workload = matmul("GEMM", shape, shape).workload
+    workload = matmul("GEMM", shape, shape, constant=False).workload
     task = Task(workload, tunefarm.Target.host(), 1, f"GEMM {size}³")
     database = tunefarm.default_database()
     start, epoch = time.perf_counter(), time.time()
@@ -78,14 +84,13 @@ def tune_ours(size: int, trials: int, seed: int, folder: Path) -> Run:
     with Store.open(database, readonly=True) as store:
         page = store.history(workloads=[workload.key], limit=trials)
     found = sorted(page.trials, key=lambda t: t.created_at)
-    return Run(
-        "ours", wall_s, [t.median_s if t.ok else None for t in found],
-        [t.created_at - epoch for t in found], sum(t.phases_s.get("check", 0.0) > 0 for t in found),
-    )  # fmt: skip
+    seconds = [t.median_s if t.ok else None for t in found]
+    checked = sum(t.phases_s.get("check", 0.0) > 0 for t in found)
+    return Run("ours", wall_s, seconds, [t.created_at - epoch for t in found], checked, 1)
 
 
 def tune_metaschedule(size: int, trials: int, seed: int) -> Run | None:
-    """None, after one line, if TVM is not installed or fails."""
+    """None, after one line, if TVM is not installed, fails, or measures nothing."""
     cores = len(os.sched_getaffinity(0))
     arguments = [str(n) for n in (size, trials, cores, min(BATCH, trials), seed)]
     script = Path(__file__).with_name("metaschedule.py")
@@ -95,7 +100,13 @@ def tune_metaschedule(size: int, trials: int, seed: int) -> Run | None:
         print(f"MetaSchedule is left out (exit status {done.returncode}): {last}")
         return None
     result = json.loads(done.stdout)
-    return Run("MetaSchedule", result["wall_s"], result["seconds"], result["ends_s"], 0)
+    if not any(result["seconds"]):
+        reasons = ", ".join(dict.fromkeys(result["errors"])) or "no reason given"
+        print(f"MetaSchedule is left out: all {len(result['seconds'])} trials failed: {reasons}")
+        return None
+    return Run(
+        "MetaSchedule", result["wall_s"], result["seconds"], result["ends_s"], 0, int(arguments[3])
+    )
 
 
 def show(runs: Sequence[Run], size: int, peak: float) -> None:
@@ -104,28 +115,33 @@ def show(runs: Sequence[Run], size: int, peak: float) -> None:
     for run in runs:
         table.add_column(run.name, justify="right")
     table.add_column("ours / peer", justify="right")
-    for label, values, places in (
+    measured: list[tuple[str, list[float | None], int]] = [
         ("trials", [float(len(r.seconds)) for r in runs], 0),
         ("of them failed", [float(sum(s is None for s in r.seconds)) for r in runs], 0),
         ("of them with a checked answer", [float(r.checked) for r in runs], 0),
         ("wall time, s", [r.wall_s for r in runs], 1),
         ("trials a second", [r.rate for r in runs], 2),
         ("trials a second, steady", [r.steady_rate for r in runs], 2),
-    ):
-        ratio = "–" if len(values) < 2 or not values[1] else f"{values[0] / values[1]:.2f}x"
-        table.add_row(label, *(f"{v:.{places}f}" for v in values), ratio)
+    ]
+    for label, values, places in measured:
+        cells = ["–" if v is None else f"{v:.{places}f}" for v in values]
+        table.add_row(label, *cells, _ratio(values))
     longest = max(len(r.seconds) for r in runs)
     for mark in sorted({*(m for m in MARKS if m <= longest), longest}):
         best = [r.best(mark) for r in runs]
-        shares = [
-            "–" if s is None else f"{100 * 2 * size**3 / s / peak:.0f}% of peak" for s in best
-        ]
-        both = len(best) == 2 and best[0] is not None and best[1] is not None
-        table.add_row(
-            f"best by trial {mark}", *shares, f"{best[1] / best[0]:.2f}x" if both else "–"
-        )
+        reached = [2 * size**3 / s / peak if s else None for s in best]
+        shares = ["–" if r is None else f"{100 * r:.0f}% of peak" for r in reached]
+        table.add_row(f"best by trial {mark}", *shares, _ratio(reached))
     Console().print(table)
     print(f"{runs[0].rate / BAR_TRIALS_A_SECOND:.2f} of the bar of 8 trials a second, start-up too")
+
+
+def _ratio(values: Sequence[float | None]) -> str:
+    """The first over the second; a dash if one is missing or the second is zero."""
+    match values:
+        case [float(ours), float(theirs)] if theirs:
+            return f"{ours / theirs:.2f}x"
+    return "–"
 
 
 def main() -> None:

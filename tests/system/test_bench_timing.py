@@ -1,0 +1,95 @@
+"""What all benchmarks share: turns, errors, ratios and means; and the operators they compare."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+BENCH = Path(__file__).parents[2] / "bench"
+
+
+@pytest.fixture(scope="module")
+def timing() -> ModuleType:
+    return _load("timing")
+
+
+@pytest.fixture(scope="module")
+def workloads() -> ModuleType:
+    return _load("workloads")
+
+
+def _load(name: str) -> ModuleType:
+    sys.path.insert(0, str(BENCH))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(BENCH))
+
+
+def test_contenders_take_turns_in_both_orders(timing: ModuleType) -> None:
+    turns: list[str] = []
+
+    def contender(name: str, seconds: float) -> object:
+        def call() -> None:
+            if turns[-1:] != [name]:
+                turns.append(name)
+            time.sleep(seconds)
+
+        return call
+
+    calls = {"fast": contender("fast", 1e-3), "slow": contender("slow", 4e-3)}
+    medians = timing.interleave(calls, repeats=4, minimum_s=0)
+    assert turns == ["fast", "slow", "fast", "slow", "fast", "slow", "fast"]
+    assert 1e-3 <= medians["fast"] < medians["slow"]
+
+
+def test_a_contender_that_computes_something_else_ends_the_run(timing: ModuleType) -> None:
+    reference = np.linspace(-1, 1, 64)
+    right = timing.Contender(lambda: None, lambda: reference.astype(np.float32))
+    wrong = timing.Contender(lambda: None, lambda: reference * 1.01)
+    broken = timing.Contender(lambda: None, lambda: np.where(reference > 0, np.nan, reference))
+    cut = timing.Contender(lambda: None, lambda: reference[:-1])
+    assert 0 < timing.errors_of({"right": right}, reference)["right"] < 1e-6
+    for name, contender in {"wrong": wrong, "broken": broken, "cut": cut}.items():
+        with pytest.raises(SystemExit, match=f"{name} differs from the reference"):
+            timing.errors_of({"right": right, name: contender}, reference)
+
+
+def test_ratios_are_to_the_fastest_peer_and_shares_to_the_peak(timing: ModuleType) -> None:
+    seconds = {"ours default": 2.0, "ours tuned": 1.0, "a": 3.0, "b": 1.5}
+    row = timing.Row("gemm", seconds, flops=300, peak=400.0)
+    assert row.ratio("ours tuned") == 1.5
+    assert row.ratio("ours default") == 0.75
+    assert row.share("a") == 0.25
+    assert timing.Row("alone", {"ours default": 1.0}).ratio("ours default") is None
+
+
+def test_a_mean_needs_every_row(timing: ModuleType) -> None:
+    assert timing.geometric_mean([2.0, 8.0]) == pytest.approx(4.0)
+    assert timing.geometric_mean([2.0, None]) is None
+    assert timing.geometric_mean([]) is None
+
+
+def test_small_operators_agree_with_onnxruntime(workloads: ModuleType) -> None:
+    """The task, the ONNX node and the float64 reference of a row are the same computation."""
+    import onnxruntime
+    from tunefarm.compiler.evaluate import evaluate
+
+    for operator in (
+        workloads.matmul("product", (5, 7), (7, 3)),
+        workloads.conv(9, 4, 6, 3, 2),
+        workloads.conv(7, 8, 8, 3, 1, 8),
+        workloads.softmax(4, 9),
+        workloads.layer_norm(4, 9),
+    ):
+        session = onnxruntime.InferenceSession(operator.onnx_model().SerializeToString())
+        (expected,) = session.run(None, operator.feeds())
+        (ours,) = evaluate(operator.workload.function, operator.our_inputs)
+        np.testing.assert_allclose(operator.canonical(ours), expected, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(operator.reference(), expected, rtol=1e-4, atol=1e-4)
