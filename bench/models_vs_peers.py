@@ -79,7 +79,9 @@ def measure(name: str, cores: int, db: str, peers: Sequence[str], repeats: int) 
     contenders = {"ours default": our_outputs(module, target, Defaults(None, "defaults"), feeds)}
     if db:
         history = tunefarm.apply_history_best(db)
-        contenders["ours tuned"] = our_outputs(module, target, history, feeds)
+        tuned = our_outputs(module, target, history, feeds)
+        if any(decision.tuned for decision in history.decisions.values()):
+            contenders["ours tuned"] = tuned
         print(f"{name}: {history.summary(f'tunefarm tune {name} --db {db}')}", flush=True)
     for peer in peers:
         if peer in MODEL_PEERS:
@@ -88,6 +90,9 @@ def measure(name: str, cores: int, db: str, peers: Sequence[str], repeats: int) 
     calls: dict[str, Call] = {n: outputs[0].call for n, outputs in contenders.items()}
     before = peak_flops(cores)
     seconds = interleave(calls, repeats)
+    if db and "ours tuned" not in seconds:  # the same build: noise would pass for a gain
+        both = {name: seconds["ours default"] for name in ("ours default", "ours tuned")}
+        seconds = both | seconds
     flops = sum(t.workload.flops * t.weight for t in tunefarm.extract_tasks(module, target))
     return Row(Path(name).stem, seconds, flops, max(before, peak_flops(cores)), errors)
 
