@@ -89,7 +89,7 @@ def measure(
     contenders |= operator_peers(operator, cores, peers)
     errors = errors_of(contenders, operator.reference())
     before = peak_flops(cores)
-    gross = interleave({n: c.call for n, c in contenders.items()}, repeats)
+    gross = interleave({n: contenders[n].call for n in errors}, repeats)
     peak = max(before, peak_flops(cores))
     seconds = {
         n: max(s - overhead.get(n.replace("tuned", "default"), 0.0), LEAST_NET_SHARE * s)

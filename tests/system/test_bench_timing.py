@@ -49,16 +49,24 @@ def test_contenders_take_turns_in_both_orders(timing: ModuleType) -> None:
     assert 1e-3 <= medians["fast"] < medians["slow"]
 
 
-def test_a_contender_that_computes_something_else_ends_the_run(timing: ModuleType) -> None:
+def test_a_wrong_peer_is_left_out_and_a_wrong_kernel_of_ours_ends_the_run(
+    timing: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
     reference = np.linspace(-1, 1, 64)
     right = timing.Contender(lambda: None, lambda: reference.astype(np.float32))
-    wrong = timing.Contender(lambda: None, lambda: reference * 1.01)
-    broken = timing.Contender(lambda: None, lambda: np.where(reference > 0, np.nan, reference))
-    cut = timing.Contender(lambda: None, lambda: reference[:-1])
-    assert 0 < timing.errors_of({"right": right}, reference)["right"] < 1e-6
-    for name, contender in {"wrong": wrong, "broken": broken, "cut": cut}.items():
-        with pytest.raises(SystemExit, match=f"{name} differs from the reference"):
-            timing.errors_of({"right": right, name: contender}, reference)
+    outputs = {
+        "wrong": reference * 1.01,
+        "broken": np.where(reference > 0, np.nan, reference),
+        "cut": reference[:-1],
+    }
+    for name, output in outputs.items():
+        bad = timing.Contender(lambda: None, lambda output=output: output)
+        errors = timing.errors_of({"ours": right, name: bad}, reference)
+        assert list(errors) == ["ours"]
+        assert 0 < errors["ours"] < 1e-6
+        assert f"{name} differs from the reference" in capsys.readouterr().out
+        with pytest.raises(SystemExit, match=f"ours {name} differs from the reference"):
+            timing.errors_of({f"ours {name}": bad}, reference)
 
 
 def test_ratios_are_to_the_fastest_peer_and_shares_to_the_peak(timing: ModuleType) -> None:
