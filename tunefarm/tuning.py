@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from tunefarm.compiler.errors import TunefarmError
@@ -76,9 +79,12 @@ def tune(
         job = client.submit_job(make_job(tasks, left, seconds, search, seed))
         last = None
         try:
-            for last in client.watch(job.id, wait_s=1.0):
-                if watch is not None:
-                    watch(last)
+            with _remembering_interrupts() as interrupted:
+                for last in client.watch(job.id, wait_s=1.0):
+                    if interrupted:
+                        raise KeyboardInterrupt
+                    if watch is not None:
+                        watch(last)
         except KeyboardInterrupt:
             client.cancel(job.id, "stopped from the keyboard")
             raise
@@ -86,6 +92,25 @@ def tune(
         if last.job.state is JobState.FAILED:
             raise TunefarmError(f"the tuning job failed: {last.job.message}")
         return Tuned(last.job, last, earlier)
+
+
+@contextlib.contextmanager
+def _remembering_interrupts() -> Iterator[list[int]]:
+    """Interrupts so far: one raised inside a callback is printed and lost, but remembered here."""
+    seen: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield seen
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        seen.append(number)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield seen
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextlib.contextmanager
