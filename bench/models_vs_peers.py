@@ -1,9 +1,11 @@
 """Whole models against onnxruntime and OpenVINO (held to f32), in one run.
 
-    python bench/models_vs_peers.py [--cores 1,2] [--db sqlite:///…] [resnet18 … | model.onnx …]
+    python bench/models_vs_peers.py [--cores 1,2] [--db sqlite:///…] [MODEL …]
 
-Ours is built with default configs alone, and with the best records of ``--db``. Every output of
-every contender is compared with onnxruntime's before anything is timed.
+A MODEL is one of bench/models.py, a file, or a light network of the onnx package (light_resnet50)
+with random weights: with its own, equal logits of 1e10 meet in a Softmax, and the last bit of a sum
+decides the answer. Ours is built with default configs alone, and with the best records of ``--db``.
+Every output of every contender is compared with onnxruntime's before anything is timed.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 from models import MODELS
-from networks import random_feeds, reference
+from networks import light, light_names, random_feeds, randomized, reference
 from peers import MODEL_PEERS, Feeds, installed
 from timing import (
     Call,
@@ -49,11 +51,13 @@ class Defaults(History):
 
 
 def load(name: str) -> onnx.ModelProto:
-    """A model of bench/models.py by its name, or one from a file."""
+    """A model of bench/models.py or a light network by its name, or one from a file."""
     if name in MODELS:
         return MODELS[name]()
+    if name in [f"light_{n}" for n in light_names()]:
+        return randomized(light(name.removeprefix("light_")))
     if not Path(name).is_file():
-        sys.exit(f"{name} is neither a file nor one of {', '.join(MODELS)}")
+        sys.exit(f"{name} is no file, light network, or one of {', '.join(MODELS)}")
     return onnx.load(name)
 
 

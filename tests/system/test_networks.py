@@ -94,6 +94,18 @@ def test_random_weights_keep_the_signal_alive(networks: ModuleType, name: str) -
     assert networks.error(outputs[2], outputs[0]) > 10 * networks.LIMIT
 
 
+def test_rounding_does_not_decide_a_light_network_that_peers_are_timed_on(
+    networks: ModuleType,
+) -> None:
+    """With its own weights SqueezeNet answers 0.001, or 0 and 0.125, by the order of a sum."""
+    model = _bench_module("models_vs_peers").load("light_squeezenet")
+    feeds = networks.random_feeds(tunefarm.from_onnx(model))
+    rounded = {name: value * np.float32(1 + 1e-6) for name, value in feeds.items()}
+    outputs = [networks.reference(model, f)[0] for f in (feeds, rounded)]
+    assert len(np.unique(outputs[0])) > 100
+    assert networks.error(outputs[1:], outputs[:1]) < 1e-5
+
+
 @pytest.mark.parametrize("name", CODE)
 def test_a_model_in_code_agrees_with_onnxruntime(
     networks: ModuleType, models: ModuleType, name: str, capsys: pytest.CaptureFixture[str]
