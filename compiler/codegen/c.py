@@ -149,6 +149,11 @@ class _Writer:
         note = f"  // {loop.kind}" if loop.kind in _EXPANDED else ""
         start, end = self.expr(loop.start), self.expr(loop.start + loop.extent)
         self.put(depth, f"for (int64_t {var} = {start}; {var} < {end}; ++{var}) {{{note}")
+        for hint in loop.prefetch:
+            place = f"{self.name(hint.buffer)} + {self.expr(hint.offset)}"
+            for line in range(hint.lines):
+                lines = f"(const char *)({place}) + {line * 64}"
+                self.put(depth + 1, f"__builtin_prefetch({lines}, 0, {4 - hint.level});")
         self.stmt(loop.body, depth + 1)
         self.put(depth, "}")
 

@@ -29,10 +29,13 @@ from tunefarm.compiler.tir.ir import (
     Expr,
     Intrinsic,
     Load,
+    Prefetch,
     Select,
     Var,
 )
 from tunefarm.compiler.tir.visit import walk_expr
+
+LINE_BYTES = 64  # of a cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +107,11 @@ class ExpressionEmitter:
         self.pointers: dict[Buffer, str] = {}
         self.constants: set[Buffer] = set()
         self.read_only: set[Buffer] = set()
-        self.prefetch: dict[Buffer, int] = {}
         self.slots: dict[Slot, Val] = {}
         self.spread: dict[str, Val] = {}  # scalars that a vector holds in every lane
         self.lanes = 1
         self.mask: str | None = None
         self.active: frozenset[int] | None = None  # the mask's lanes, where they are known
-        self._prefetched: set[str] = set()
         self._plans: dict[tuple[Buffer, int], tuple[Sequence[Expr], _Plan | None]] = {}
 
     # --- integers in index positions -----------------------------------------------------------
@@ -364,16 +365,20 @@ class ExpressionEmitter:
             invariant = ", !invariant.load !0" if buffer in self.constants else ""
             text = f"load {kind}, ptr {pointer}, align {align}{invariant}"
         result = self.builder.load(text, buffer)
-        if lanes > 1 and buffer in self.prefetch and result not in self._prefetched:
-            self._prefetched.add(result)
-            self._prefetch_ahead(buffer, place)
         return self._from_memory(result, buffer.dtype, lanes)
 
-    def _prefetch_ahead(self, buffer: Buffer, place: Lin) -> None:
-        ahead = Lin(place.const + self.prefetch[buffer], place.terms)
+    def prefetch(self, hint: Prefetch) -> None:
+        """Ask for cache lines; nothing is read."""
+        place = self.index(hint.offset)
+        if not isinstance(place, Lin) or place.lane:
+            return
         self.declares.add("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
-        pointer = self.address(buffer, ahead)
-        self.builder.line(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 0, i32 3, i32 1)")
+        elements = LINE_BYTES // dtype_bytes(hint.buffer.dtype)
+        for line in range(hint.lines):
+            ahead = Lin(place.const + line * elements, place.terms)
+            pointer = self.address(hint.buffer, ahead)
+            level = f"i32 0, i32 {4 - hint.level}, i32 1"
+            self.builder.line(f"call void @llvm.prefetch.p0(ptr {pointer}, {level})")
 
     def _from_memory(self, text: str, dtype: str, lanes: int) -> Val:
         if dtype == "bool":

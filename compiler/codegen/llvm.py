@@ -40,8 +40,6 @@ def emit_llvm(program: PrimFunc, target: Target) -> LlvmKernel:
         emitter.pointers[param] = name
         if index in program.constants:
             emitter.constants.add(param)
-        if index in program.prefetch:
-            emitter.prefetch[param] = program.prefetch[index]
         if index < len(program.params) - program.outputs:
             emitter.read_only.add(param)
     emitter.statement(program.body)

@@ -102,6 +102,11 @@ class Emitter(ExpressionEmitter):
             raise ScheduleError(f"{loop.kind} loop {loop.var.name} has no constant bounds")
         return start.const, extent.const
 
+    def _iteration(self, loop: For) -> None:
+        for hint in loop.prefetch:
+            self.prefetch(hint)
+        self.statement(loop.body)
+
     def _vector_loop(self, loop: For) -> None:
         start, extent = self._constant_bounds(loop)
         if self.lanes != 1:
@@ -122,7 +127,10 @@ class Emitter(ExpressionEmitter):
             raise ScheduleError(f"loop {loop.var.name} has other bounds in each lane")
         assert isinstance(start, Lin)
         assert isinstance(extent, Lin)
-        if not extent.terms and extent.const <= 0:
+        if not extent.terms and extent.const <= 1:
+            if extent.const == 1:
+                self.env[loop.var] = start
+                self._iteration(loop)
             return
         first = self.scalar_int(start)
         end = self.scalar_int(start.plus(extent))
@@ -151,7 +159,7 @@ class Emitter(ExpressionEmitter):
             self.slots[slot] = Val(phis[slot], before[slot].dtype, before[slot].lanes)
         known = set(self.slots)
         self.env[loop.var] = Lin(0, ((counter, 1),))
-        self.statement(loop.body)
+        self._iteration(loop)
         following = b.now(f"add nsw i64 {counter}, 1")
         again = b.now(f"icmp slt i64 {following}, {end}")
         frame.lines.append(f"  br i1 {again}, label %{head}, label %{exit_label}")
@@ -456,7 +464,6 @@ class Emitter(ExpressionEmitter):
         builder = FunctionBuilder()
         inner = Emitter(self.module, builder, in_parallel=True)
         inner.constants, inner.read_only = self.constants, self.read_only
-        inner.prefetch = self.prefetch
         loaded = []
         for position, (kind, _) in enumerate(slots):
             place = builder.pure(f"getelementptr inbounds i64, ptr %closure, i64 {position}")
@@ -470,7 +477,7 @@ class Emitter(ExpressionEmitter):
         inner.env[loop.var] = Lin(start.const, (("%index", 1),))
         self.module.functions.append("")
         place_of_text = len(self.module.functions) - 1
-        inner.statement(loop.body)
+        inner._iteration(loop)
         builder.line("ret void")
         body = "\n".join(builder.body())
         self.module.functions[place_of_text] = (

@@ -14,7 +14,6 @@ The constant operand is packed at build time to [panel][reduce …][nv · lanes]
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
 from typing import Any, TypeAlias
 
@@ -36,18 +35,21 @@ from tunefarm.compiler.target import Target, dtype_bytes
 from tunefarm.compiler.tir import PackedLayout, PrimFunc
 from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.tir.affine import affine
-from tunefarm.compiler.tir.ir import Var
+from tunefarm.compiler.tir.ir import Const, Expr, Prefetch, Var
+from tunefarm.compiler.tir.schedule.tree import constant_extent, store_of
+from tunefarm.compiler.tir.visit import loads_of, substitute
 
 Mask: TypeAlias = Any  # NumPy's stubs give comparisons and sums of arrays no single type
 Numbers: TypeAlias = Any
-NAME, VERSION = "contraction", 2
+NAME, VERSION = "contraction", 3
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 14, 16, 20, 24, 28)
 SECOND_ROWS = (1, 2, 3, 4, 7)
 VECTORS = (1, 2, 3, 4, 6)
 UNROLLS = (1, 2, 4, 8)
-BLOCKS = (1, 2, 4, 8, 16, 32, 64)
+BLOCKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
 PREFETCH = (0, 8, 32, 128)  # reduction steps ahead, for weights packed at build time
-EXTRA = ("ku", "mb", "nb", "pack_lhs", "pack_rhs", "prefetch")
+EXTRA = ("ku", "mb", "nb", "pack_lhs", "pack_rhs", "prefetch", "next_panel")
+LINE_BYTES = 64
 MAX_UNROLLED = 512  # multiply-adds of one unrolled body
 MAX_COPIED_BYTES = 1 << 19
 MAX_CODE = 1536  # and of all bodies of a kernel
@@ -119,6 +121,7 @@ def _knobs(c: Contraction, lanes: int) -> tuple[Knob, ...]:
         Knob("pack_lhs", _pack_choices(c, c.lhs)),
         Knob("pack_rhs", _pack_choices(c, c.rhs)),
         Knob("prefetch", PREFETCH if _packed_at_build(c) is not None else (0,)),
+        Knob("next_panel", (0, 1) if _packed_at_build(c) is not None and vectors > 1 else (0,)),
     )
 
 
@@ -296,19 +299,14 @@ def _default_blocks(
     weights = depth * c.vector.extent * element
     rows = prod(a.extent for a in c.rows)
     order = "nm" if weights > rows * depth * element else "mn"
-    stride = c.lhs.load.buffer.shape[-1] * element
-    conflicts = last is not None and second is None and stride % 2048 == 0 and rw > 6
-    pack_lhs = conflicts and 1 in choices["pack_lhs"] and panels > 4
-    if pack_lhs:
-        order = "mn"
     lanes_stride = c.rhs.load.buffer.shape[-1] * element
     reused = rows >= 64 and lanes_stride % 2048 == 0  # a panel's rows meet in few cache sets
     pack_rhs = 1 in choices["pack_rhs"] and (_transposed(c) or reused)
     wanted = 4 * target.num_cores if target.num_cores > 1 else 1
     row_bytes = tile * depth * element
-    left = MAX_COPIED_BYTES - pack_rhs * depth * nv * lanes * element
-    room = left if pack_lhs else target.l2_bytes // 4
-    mb = max(1, min(tiles, target.l2_bytes // 4 // max(1, row_bytes), room // max(1, row_bytes)))
+    all_fit = order == "nm" and rows * depth * element <= target.l2_bytes // 2
+    fitting = tiles if all_fit else max(1, target.l2_bytes // 4 // max(1, row_bytes))
+    mb = _panels(tiles, _panels(tiles, fitting))
     nb = panels if order == "mn" else 1
     outer = prod(a.extent for a in c.outer)
     while mb > 1 and outer * _panels(tiles, mb) * _panels(panels, nb) < wanted:
@@ -316,12 +314,13 @@ def _default_blocks(
     while nb > 1 and outer * _panels(tiles, mb) * _panels(panels, nb) < wanted:
         nb //= 2
     return {
-        "mb": _nearest(choices["mb"], mb),
+        "mb": min((int(x) for x in choices["mb"] if int(x) >= mb), default=BLOCKS[-1]),
         "nb": _nearest(choices["nb"], nb),
         "order": order,
-        "pack_lhs": int(pack_lhs),
+        "pack_lhs": 0,
         "pack_rhs": int(pack_rhs),
-        "prefetch": 32 if 32 in choices["prefetch"] and weights >= 1 << 18 else 0,
+        "prefetch": 0,
+        "next_panel": int(1 in choices["next_panel"] and weights >= 1 << 18),
     }
 
 
@@ -382,8 +381,6 @@ def _nest(c: Contraction, target: Target, lanes: int, k: Columns) -> Nest:
 
 
 def _accesses(c: Contraction) -> list[Access]:
-    from tunefarm.compiler.tir.schedule.tree import store_of
-
     names = c.variables
     store = store_of(c.node)
     found = []
@@ -450,14 +447,13 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     tile_loop = row_tiles[-1] if row_tiles else n_panel
     program = _place_epilogue(program, epilogue, tile_loop, lanes)
     program = s.decompose_reduction(program, block, reduce[0])
+    if _packed_at_build(c) is not None:
+        program = _prefetch_weights(program, c, config, row_tiles, reduce, (k_inner, *inside))
     program, top = s.fuse(program, *outermost)
     if int(knob["pack_lhs"]):
         program = _copy_rows(program, block, c.lhs, top, lanes)
     if int(knob["pack_rhs"]):
         program = _copy_panel(program, block, c, n_panel, lanes)
-    if int(knob["prefetch"]) and c.rhs.param is not None:
-        distance = int(knob["prefetch"]) * nv * lanes
-        program = replace(program, prefetch={c.rhs.param: distance})
     flops = 2 * prod(a.extent for a in (*c.outer, *c.rows, c.vector, *c.reduce))
     if target.num_cores > 1 and flops > SERIAL_FLOPS:
         program = s.parallel(program, top)
@@ -479,6 +475,47 @@ def _pack_constant(program: PrimFunc, c: Contraction, width: int) -> PrimFunc:
     summed = sorted((p, number[d]) for d, p in enumerate(positions) if p in reduced)
     order = (*front, number[lanes_dim], *(n for _, n in summed), lanes_dim + 1)
     return s.transform_layout(program, c.rhs.param, PackedLayout(factors, order))
+
+
+def _prefetch_weights(
+    program: PrimFunc,
+    c: Contraction,
+    config: Config,
+    tiles: list[Var],
+    reduce: list[Var],
+    inside: tuple[Var, ...],
+) -> PrimFunc:
+    """Fetch packed weights before their use: some steps ahead, and the next panel bit by bit.
+
+    A panel from beyond the second cache would otherwise come in one burst, read by its first tile
+    of rows: each tile asks for its share of the next one instead.
+    """
+    node = s.find_block(program, c.block)
+    values = dict(zip((i.var for i in node.iters), node.bindings, strict=True))
+    load = next(ld for ld in loads_of(node.body) if ld.buffer is program.params[c.rhs.param or 0])
+    place: Expr = Const(0)
+    for index, extent in zip(load.indices, load.buffer.shape, strict=True):
+        place = place * extent + index
+    step = substitute(substitute(place, values), dict.fromkeys(inside, Const(0)))
+    width = load.buffer.shape[-1]
+    line = LINE_BYTES // dtype_bytes(load.buffer.dtype)
+    lines = int(config["ku"]) * -(-width // line)
+    if int(config["prefetch"]):
+        ahead = step + int(config["prefetch"]) * width
+        program = s.prefetch(program, reduce[-1], Prefetch(load.buffer, ahead, lines))
+    if int(config["next_panel"]):
+        panel = prod(a.extent for a in c.reduce) * width
+        visits = [*tiles, *reduce]
+        extents = [constant_extent(s.find_loop(program, v)) for v in visits]
+        share = -(-panel // prod(extents))
+        visit: Expr = Const(0)
+        for var, extent in zip(visits, extents, strict=True):
+            visit = visit * extent + var
+        start = substitute(step, dict.fromkeys(reduce, Const(0))) + panel
+        lines = max(1, share // line)
+        hint = Prefetch(load.buffer, start + visit * share, lines, level=2)
+        program = s.prefetch(program, reduce[-1], hint)
+    return program
 
 
 def _place_epilogue(program: PrimFunc, epilogue: str, loop: Var, lanes: int) -> PrimFunc:

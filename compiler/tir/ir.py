@@ -197,14 +197,29 @@ class Store:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Prefetch:
+    """Ask for ``lines`` cache lines from element ``offset`` of a buffer's memory on.
+
+    A hint: it changes no value, and ``offset`` may lie outside of the buffer. ``level`` is the
+    cache that gets the lines, 1 or 2.
+    """
+
+    buffer: Buffer
+    offset: Expr
+    lines: int = 1
+    level: int = 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class For:
-    """``for var in [start, start + extent)``."""
+    """``for var in [start, start + extent)``; each iteration begins with its ``prefetch``."""
 
     var: Var
     extent: Expr
     body: Stmt
     kind: LoopKind = LoopKind.SERIAL
     start: Expr = field(default_factory=lambda: Const(0))
+    prefetch: tuple[Prefetch, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -254,8 +269,7 @@ class PrimFunc:
     ``buffers`` are the intermediate arrays that are not yet placed by an ``Allocate``.
     ``layouts`` records, for a constant parameter, the packing that the schedule asked for
     (parameter index → ``PackedLayout``): whoever calls the function packs the tensor once.
-    ``constants`` are the indices of the parameters that never change (weights). ``prefetch`` asks
-    for a cache prefetch that many elements ahead of every vector load of a parameter.
+    ``constants`` are the indices of the parameters that never change (weights).
     """
 
     name: str
@@ -265,7 +279,6 @@ class PrimFunc:
     buffers: tuple[Buffer, ...] = ()
     layouts: Mapping[int, PackedLayout] = field(default_factory=dict)
     constants: frozenset[int] = frozenset()
-    prefetch: Mapping[int, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
         from tunefarm.compiler.tir.printer import print_program

@@ -16,6 +16,7 @@ from tunefarm.compiler.tir.ir import (
     Intrinsic,
     Load,
     LoopKind,
+    Prefetch,
     PrimFunc,
     Select,
     Seq,
@@ -92,6 +93,8 @@ class _Printer:
                     self.stmt(part, depth)
             case For():
                 self.put(depth, f"for {self.name(stmt.var)} in {self.bounds(stmt)}:")
+                for hint in stmt.prefetch:
+                    self.put(depth + 1, self.hint(hint))
                 self.stmt(stmt.body, depth + 1)
             case If():
                 self.put(depth, f"if {self.expr(stmt.condition)}:")
@@ -106,6 +109,11 @@ class _Printer:
                 self.put(depth, f"{self.element(buffer, indices)} = {self.expr(value)}")
             case Block():
                 self.block(stmt, depth)
+
+    def hint(self, hint: Prefetch) -> str:
+        place = f"{self.name(hint.buffer)} + {self.expr(hint.offset)}"
+        lines = f"{hint.lines} line{'s' if hint.lines > 1 else ''}"
+        return f"# prefetch {lines} into L{hint.level} at {place}"
 
     def bounds(self, loop: For) -> str:
         kind = "range" if loop.kind is LoopKind.SERIAL else str(loop.kind)

@@ -98,7 +98,6 @@ class _Verifier:
     def attributes(self) -> Iterator[tuple[str, frozenset[int]]]:
         yield "layouts", frozenset(self.program.layouts)
         yield "constants", self.program.constants
-        yield "prefetch", frozenset(self.program.prefetch)
 
     def blocks(self) -> None:
         """Block names are unique, and so are the loops of a program that has blocks."""

@@ -82,6 +82,7 @@ def expressions(stmt: Stmt) -> Iterator[Expr]:
             case For():
                 yield node.start
                 yield node.extent
+                yield from (p.offset for p in node.prefetch)
             case If():
                 yield node.condition
             case Block():
@@ -178,8 +179,9 @@ def map_exprs(stmt: Stmt, f: Callable[[Expr], Expr]) -> Stmt:
             return stmt if same else Store(buffer, new, v)
         case For():
             start, extent = f(stmt.start), f(stmt.extent)
-            same = start is stmt.start and extent is stmt.extent
-            return stmt if same else replace(stmt, start=start, extent=extent)
+            same = start is stmt.start and extent is stmt.extent and not stmt.prefetch
+            hints = tuple(replace(p, offset=f(p.offset)) for p in stmt.prefetch)
+            return stmt if same else replace(stmt, start=start, extent=extent, prefetch=hints)
         case If():
             c = f(stmt.condition)
             return stmt if c is stmt.condition else replace(stmt, condition=c)

@@ -17,6 +17,7 @@ from tunefarm.compiler.tir.schedule.blocks import (
 from tunefarm.compiler.tir.schedule.loops import (
     fuse,
     parallel,
+    prefetch,
     reorder,
     split,
     unroll,
@@ -38,6 +39,7 @@ __all__ = [
     "packed_shape",
     "parallel",
     "permute_buffer",
+    "prefetch",
     "reads_of",
     "remaining_blocks",
     "reorder",

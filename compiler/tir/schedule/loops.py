@@ -1,4 +1,4 @@
-"""Primitives on loops: ``split fuse reorder vectorize unroll parallel``."""
+"""Primitives on loops: ``split fuse reorder vectorize unroll parallel prefetch``."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tunefarm.compiler.tir.ir import (
     Expr,
     For,
     LoopKind,
+    Prefetch,
     PrimFunc,
     Stmt,
     Var,
@@ -155,3 +156,19 @@ def _mentions(expr: Expr, var: Var) -> bool:
     if isinstance(expr, Binary):
         return _mentions(expr.a, var) or _mentions(expr.b, var)
     return expr is var
+
+
+def prefetch(program: PrimFunc, loop: Var, hint: Prefetch) -> PrimFunc:
+    """Ask for cache lines at the start of each iteration of a serial or parallel loop.
+
+    The hint's offset counts elements from the start of the buffer's memory (as packed) in terms
+    of ``loop`` and the loops around it. Splitting or unrolling the loop afterwards drops it.
+
+    for k in 64: f(k)   ->   for k in 64: prefetch(B + k*32 + 512); f(k)
+    """
+    node = find_loop(program, loop)
+    if node.kind not in (LoopKind.SERIAL, LoopKind.PARALLEL):
+        raise ScheduleError(f"{loop.name} is {node.kind}; only a serial loop can prefetch")
+    if hint.lines < 1 or hint.level not in (1, 2):
+        raise ScheduleError(f"prefetch of {hint.lines} lines into L{hint.level}: 1 or more, 1 or 2")
+    return replace_stmt(program, node, replace(node, prefetch=(*node.prefetch, hint)))

@@ -235,7 +235,10 @@ def _piece(loop: For, piece: tuple[int, int], ranges: Ranges) -> Stmt:
     if first == last:
         body = substitute_stmt(loop.body, {loop.var: Const(first)})
         simple = simplify_stmt(body, ranges)
-        return Seq(()) if simple is None else _specialise(simple, ranges)
+        if simple is None:
+            return Seq(())
+        opens = [o for o in _open_conditions(simple, ranges) if not o.serial_inside]
+        return _specialise(_version(simple, opens), ranges)
     narrowed = replace(loop, start=Const(first), extent=Const(last - first + 1))
     inside = {**ranges, loop.var: (first, last)}
     simple = simplify_stmt(loop.body, inside)
@@ -270,14 +273,16 @@ def _version_group(body: Stmt, members: list[_Open]) -> Stmt:
     full = _with_parts(body, dict.fromkeys(parts, Const(True, "bool")))
     void = _with_parts(body, dict.fromkeys(parts, Const(False, "bool")))
     tail = body
+    rest = outside.expr()
     if high - low <= step:
-        # All values of ``outside`` are congruent, and only one lies in [-high, -low).
+        # All values of ``outside`` are congruent, and at most one lies in [-high, -low).
         value = -high + (outside.const + high) % step
+        if value >= -low:
+            return If(rest >= -low, full, void)
         tail = _with_parts(
             body,
             {m.part: (m.split()[0] + Affine(value, {})).expr() >= Const(0) for m in members},
         )
-    rest = outside.expr()
     return If(rest >= -low, full, If(rest >= -high, tail, void))
 
 

@@ -64,7 +64,8 @@ def _simplify_loop(loop: For, ranges: dict[Var, tuple[int, int]]) -> Stmt | None
     if isinstance(loop.extent, Const) and isinstance(loop.start, Const):
         start = int(loop.start.value)
         if loop.extent.value == 1:
-            return simplify_stmt(substitute_stmt(loop.body, {loop.var: Const(start)}), ranges)
+            body = simplify_stmt(substitute_stmt(loop.body, {loop.var: Const(start)}), ranges)
+            return replace(loop, body=body) if body is not None and loop.prefetch else body
         bounds = (start, start + int(loop.extent.value) - 1)
     else:
         low, _ = interval(loop.start, ranges)

@@ -1,0 +1,80 @@
+"""Prefetches are hints: they print, survive other steps, reach the code and change no value."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tir_harness as harness
+from tunefarm.compiler import te
+from tunefarm.compiler.codegen.llvm import emit_llvm
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.tir import Prefetch, PrimFunc, Var
+from tunefarm.compiler.tir import schedule as s
+from tunefarm.compiler.tir.transform.lower import lower
+
+
+def product(n: int, m: int, depth: int) -> tuple[PrimFunc, list[Var]]:
+    a, b = te.placeholder((n, depth), name="A"), te.placeholder((depth, m), name="B")
+    k = te.reduce_axis(depth)
+    c = te.compute((n, m), lambda i, j: te.sum(a[i, k] * b[k, j], [k]), name="C")
+    program = te.create_prim_func([a, b, c])
+    return program, s.loops_of(program, "C")
+
+
+@pytest.mark.parametrize("shape", [(3, 5, 7), (1, 1, 1), (8, 16, 1)])
+def test_hints_change_no_value(shape: tuple[int, int, int]) -> None:
+    program, (i, j, k) = product(*shape)
+    b = program.params[1]
+    hinted = s.prefetch(program, k, Prefetch(b, k * shape[1] + j + 10_000, lines=3, level=2))
+    hinted = s.prefetch(hinted, i, Prefetch(b, i * -1_000_000))
+    hinted, outer = s.fuse(hinted, i, j)
+    hinted = s.parallel(hinted, outer)
+    arrays = harness.whole_numbers(program)
+    (want,) = harness.interpreted(program, arrays)
+    assert np.array_equal(harness.interpreted(hinted, arrays)[0], want)
+    assert np.array_equal(harness.compiled(lower(hinted), arrays)[0], want)
+
+
+def test_a_hint_follows_its_variables_and_reaches_the_code() -> None:
+    program, (_i, j, k) = product(4, 16, 8)
+    hinted = s.prefetch(program, k, Prefetch(program.params[1], k * 16 + j + 32, 2))
+    hinted, (_j0, _j1) = s.split(hinted, j, 4)
+    assert "# prefetch 2 lines into L1 at B + k * 16 + (j_0 * 4 + j_1) + 32" in str(hinted)
+    text = emit_llvm(lower(hinted), Target.host()).text
+    assert text.count("call void @llvm.prefetch.p0") == 2
+
+
+def test_a_loop_of_one_iteration_keeps_its_hint() -> None:
+    program, (i, _j, _k) = product(1, 16, 8)
+    hinted = lower(s.prefetch(program, i, Prefetch(program.params[1], i * 16, level=2)))
+    text = emit_llvm(hinted, Target.host()).text
+    assert "i32 0, i32 2, i32 1)" in text  # a read, into the second cache, of data
+
+
+def test_only_loops_that_stay_loops_prefetch() -> None:
+    program, (i, j, _k) = product(4, 16, 8)
+    program = s.vectorize(program, j)
+    with pytest.raises(ScheduleError, match="j is vectorized; only a serial loop can prefetch"):
+        s.prefetch(program, j, Prefetch(program.params[1], j))
+    with pytest.raises(ScheduleError, match="prefetch of 0 lines into L1"):
+        s.prefetch(program, i, Prefetch(program.params[1], i, lines=0))
+
+
+def test_rows_that_are_all_in_or_all_out_get_one_branch() -> None:
+    """6 rows in tiles of 2, blocks of 2 tiles: the last tile of the last block is empty."""
+    program, (i, j, k) = product(6, 16, 8)
+    program, (block, tile, row) = s.split(program, i, 2, 2)
+    program = s.reorder(program, block, j, tile, k, row)
+    program = s.decompose_reduction(program, "C", k)
+    program, _ = s.fuse(program, block, j)
+    program = s.unroll(program, row)
+    lowered = lower(program)
+    lines = [line.strip() for line in str(lowered).splitlines()]
+    branch = next(n for n, line in enumerate(lines) if line.startswith("if "))
+    assert lines[branch + 1] == "for i_2.1 in unrolled(2):"  # both rows or none
+    assert sum(line.startswith(("if ", "else")) for line in lines) == 1
+    arrays = harness.whole_numbers(program)
+    (want,) = harness.interpreted(product(6, 16, 8)[0], arrays)
+    assert np.array_equal(harness.interpreted(lowered, arrays)[0], want)
+    assert np.array_equal(harness.compiled(lowered, arrays)[0], want)
