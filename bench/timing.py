@@ -8,7 +8,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -136,6 +138,23 @@ def peak_flops(cores: int) -> float:
     from tunefarm.worker.peaks import compute_peaks
 
     return compute_peaks(Target.host().mcpu, cores)["flops_1" if cores == 1 else "flops_n"]
+
+
+def peak_now(cores: int) -> float:
+    """FLOP/s of about a millisecond of multiply-adds on each of ``cores`` cores at once."""
+    from tunefarm.compiler.target import Target
+    from tunefarm.worker.peaks import reference_flops, reference_s
+
+    mcpu = Target.host().mcpu
+    if cores == 1:
+        return reference_flops(mcpu) / reference_s(mcpu)
+    seconds = _pool(cores).map(reference_s, [mcpu] * cores)
+    return sum(reference_flops(mcpu) / s for s in seconds)
+
+
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads)
 
 
 def geometric_mean(values: Iterable[float | None]) -> float | None:

@@ -126,6 +126,16 @@ def reference_s(mcpu: str) -> float:
     return time.perf_counter() - start
 
 
+def reference_flops(mcpu: str) -> float:
+    """The floating-point operations of the loop that ``reference_s`` times."""
+    return _flops(mcpu) * _REFERENCE_ITERATIONS
+
+
+def _flops(mcpu: str) -> float:
+    """Operations of one iteration of the loop of multiply-adds."""
+    return 2.0 * Target(f"llvm -mcpu={mcpu}").lanes("float32") * _ACCUMULATORS
+
+
 def measure_peaks(mcpu: str, cores: int) -> dict[str, float]:
     """Those of ``compute_peaks``, and ``bandwidth_dram_n`` in bytes/s."""
     size = _DRAM_BYTES // cores
@@ -136,7 +146,7 @@ def measure_peaks(mcpu: str, cores: int) -> dict[str, float]:
 def compute_peaks(mcpu: str, cores: int) -> dict[str, float]:
     """``flops_1``, ``flops_n`` (FLOP/s, all cores at once) and ``bandwidth_l1_n`` (bytes/s)."""
     fma = _function("fma", mcpu).function
-    flops = 2.0 * Target(f"llvm -mcpu={mcpu}").lanes("float32") * _ACCUMULATORS
+    flops = _flops(mcpu)
 
     def multiply(count: int) -> None:
         sink = np.zeros(64, np.float32)
