@@ -2,6 +2,7 @@
 
 matmul(a[b, m, k], w[k, n])   ->  reshape(matmul(reshape(a, [b * m, k]), w), [b, m, n])
 conv(x[n, l, c], w[k, i, o])  ->  reshape(conv(reshape(x, [n, 1, l, c]), w[1, k, i, o]))
+matmul(T(q), T(k))            ->  einsum(q, k), which reads both in place
 an empty result               ->  an empty constant
 """
 
@@ -17,6 +18,7 @@ from tunefarm.compiler.target import Target
 from tunefarm.compiler.transform.canonicalize_ops import RULES
 from tunefarm.compiler.transform.constants import reshape
 from tunefarm.compiler.transform.push_reshapes import RESHAPE_RULES
+from tunefarm.compiler.transform.read_in_place import IN_PLACE_RULES
 from tunefarm.compiler.transform.rewrite import Uses, rewrite_main
 
 _ROW_OPERATORS = ("softmax", "log_softmax", "layer_norm", "rms_norm")
@@ -28,8 +30,8 @@ _ADDED: dict[str, AttrValue] = {
 
 def legalize(module: IRModule, target: Target) -> IRModule:
     """Runs on channels-last graphs; the reshapes it makes are moved out of the way of fusion."""
-    rules = [_empty, _rows_of_matmul, _rows_of_operator, _flat_window, *RESHAPE_RULES, *RULES]
-    return rewrite_main(module, rules)
+    forms = [_empty, *IN_PLACE_RULES, _rows_of_matmul, _rows_of_operator, _flat_window]
+    return rewrite_main(module, [*forms, *RESHAPE_RULES, *RULES])
 
 
 def _empty(node: Call, uses: Uses) -> Expr | None:

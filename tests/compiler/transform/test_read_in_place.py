@@ -1,0 +1,145 @@
+"""Products read transposed operands and write transposed results without a copy."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from tunefarm.compiler.evaluate import evaluate
+from tunefarm.compiler.extract import kernels_of
+from tunefarm.compiler.ir import (
+    Call,
+    Constant,
+    Expr,
+    Function,
+    IRModule,
+    TensorType,
+    Var,
+    post_order,
+    tensor_type,
+)
+from tunefarm.compiler.ops import call
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.transform import optimize
+
+import tunefarm
+
+TARGET = Target.host(1)
+RNG = np.random.default_rng(5)
+
+
+def var(name: str, *shape: int) -> Var:
+    return Var(name, TensorType(shape, "float32"))
+
+
+def const(*shape: int) -> Constant:
+    return Constant(RNG.standard_normal(shape).astype(np.float32))
+
+
+def turned(x: Expr, *axes: int) -> Expr:
+    return call("transpose", x, axes=axes)
+
+
+def reshaped(x: Expr, *shape: int) -> Expr:
+    return call("reshape", x, shape=shape)
+
+
+def kernels(params: Sequence[Var], body: Expr) -> list[str]:
+    """The operators of each kernel; the compiled module agrees with the graph's meaning."""
+    module = IRModule({"main": Function(tuple(params), body)})
+    feeds = {p.name: RNG.standard_normal(p.type.shape).astype(np.float32) for p in params}
+    (want,) = evaluate(module, feeds)
+    (got,) = tunefarm.build(module, TARGET).run(feeds).values()
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+    return [
+        " ".join(str(n.op) for n in post_order(f.body) if isinstance(n, Call))
+        for f in kernels_of(optimize(module, TARGET))
+        if not f.attrs.get("view")
+    ]
+
+
+def attention(batch: int, tokens: int, keys: int, heads: int, size: int) -> tuple[list[Var], Expr]:
+    q = var("q", batch, tokens, heads, size)
+    k, v = var("k", batch, keys, heads, size), var("v", batch, keys, heads, size)
+    scores = call("matmul", turned(q, 0, 2, 1, 3), turned(k, 0, 2, 3, 1))
+    scaled = call("multiply", scores, Constant(np.array(size**-0.5, np.float32)))
+    weights = call("softmax", scaled, axis=-1)
+    mixed = call("matmul", weights, turned(v, 0, 2, 1, 3))
+    return [q, k, v], reshaped(turned(mixed, 0, 2, 1, 3), batch, tokens, heads * size)
+
+
+@pytest.mark.parametrize("sizes", [(1, 7, 7, 3, 16), (2, 5, 11, 3, 8), (1, 1, 9, 2, 32)])
+def test_attention_has_no_transposes(sizes: tuple[int, int, int, int, int]) -> None:
+    for kernel in kernels(*attention(*sizes)):
+        assert "transpose" not in kernel
+
+
+def test_attention_is_three_kernels() -> None:
+    assert kernels(*attention(2, 6, 10, 3, 16)) == ["einsum multiply", "softmax", "einsum"]
+
+
+def test_heads_may_be_joined_with_the_batch() -> None:
+    """As exporters write it for a product of three-dimensional tensors."""
+    q, k, v = (var(n, 2, 5, 3, 16) for n in "qkv")
+    a, b, c = (reshaped(turned(x, 0, 2, 1, 3), 6, 5, 16) for x in (q, k, v))
+    scores = call("softmax", call("matmul", a, turned(b, 0, 2, 1)), axis=-1)
+    mixed = reshaped(call("matmul", scores, c), 2, 3, 5, 16)
+    body = reshaped(turned(mixed, 0, 2, 1, 3), 2, 5, 48)
+    assert kernels([q, k, v], body) == ["einsum", "softmax", "einsum"]
+
+
+def test_a_result_of_joined_heads_is_written_in_place() -> None:
+    a, b = var("a", 6, 5, 7), var("b", 6, 7, 16)
+    mixed = reshaped(call("matmul", a, b), 2, 3, 5, 16)
+    assert kernels([a, b], reshaped(turned(mixed, 0, 2, 1, 3), 2, 5, 48)) == ["einsum"]
+
+
+def test_a_shared_operand_keeps_its_place_in_the_other_product() -> None:
+    """The transpose vanishes only if every reader is a product."""
+    x = var("x", 1, 6, 3, 16)
+    heads = turned(x, 0, 2, 1, 3)
+    scores = call("matmul", heads, heads, transpose_b=True)
+    assert kernels([x], scores) == ["einsum"]
+    body = call("concat", call("matmul", scores, heads), heads, axis=0)
+    assert [k for k in kernels([x], body) if "einsum" in k] == ["einsum", "einsum"]
+
+
+def test_axes_that_broadcast() -> None:
+    """One matrix of the first operand for all of the second's."""
+    a, b = var("a", 5, 1, 7), var("b", 4, 7, 3, 16)
+    body = call("matmul", turned(a, 1, 0, 2), turned(b, 0, 2, 1, 3))
+    assert kernels([a, b], body) == ["einsum"]
+
+
+def test_windows_are_read_in_place() -> None:
+    """A dense layer over windows of an image."""
+    x = var("x", 2, 3, 4, 2, 5, 6)
+    windows = reshaped(turned(x, 0, 1, 3, 2, 4, 5), 2 * 3 * 2, 20, 6)
+    assert kernels([x], call("matmul", windows, const(6, 9))) == ["einsum"]
+
+
+def test_a_transpose_that_puts_the_shared_axis_innermost_stays() -> None:
+    a, b = var("a", 5, 7, 24), var("b", 7, 16, 24)
+    body = call("matmul", turned(a, 2, 0, 1), turned(b, 2, 0, 1))
+    assert kernels([a, b], body) == ["transpose", "transpose", "matmul"]
+
+
+def test_a_result_whose_lanes_would_lie_apart_stays() -> None:
+    a, b = var("a", 2, 5, 7), var("b", 2, 7, 16)
+    body = turned(call("matmul", a, b), 1, 2, 0)
+    assert kernels([a, b], body) == ["matmul", "transpose"]
+
+
+def test_a_result_with_another_reader_stays() -> None:
+    a, b = var("a", 2, 5, 7), var("b", 2, 7, 16)
+    product = call("matmul", a, b)
+    other = call("sum", product, axes=(2,), keepdims=True)
+    body = call("add", turned(product, 1, 0, 2), turned(other, 1, 0, 2))
+    assert "matmul" in kernels([a, b], body)
+
+
+def test_short_windows_keep_their_copy() -> None:
+    """Rows of two would leave the register tile empty."""
+    x = var("x", 8, 8, 8, 2, 6)
+    rows = reshaped(turned(x, 0, 2, 1, 3, 4), 8, 128, 6)
+    assert tensor_type(rows).size
+    assert kernels([x], call("matmul", rows, const(6, 9))) == ["transpose", "matmul"]
