@@ -14,7 +14,8 @@ The constant operand is packed at build time to [panel][reduce …][nv · lanes]
 
 from __future__ import annotations
 
-from math import prod
+from itertools import pairwise
+from math import log2, prod
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -50,6 +51,7 @@ BLOCKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
 PREFETCH = (0, 8, 32, 128)  # reduction steps ahead, for weights packed at build time
 EXTRA = ("ku", "mb", "nb", "pack_lhs", "pack_rhs", "prefetch", "next_panel")
 LINE_BYTES = 64
+REREAD = 0.02  # of a kernel's time, for every halving of the blocks that its operands are read by
 MAX_UNROLLED = 512  # multiply-adds of one unrolled body
 MAX_COPIED_BYTES = 1 << 19
 MAX_CODE = 1536  # and of all bodies of a kernel
@@ -302,20 +304,27 @@ def _default_blocks(
     lanes_stride = c.rhs.load.buffer.shape[-1] * element
     reused = rows >= 64 and lanes_stride % 2048 == 0  # a panel's rows meet in few cache sets
     pack_rhs = 1 in choices["pack_rhs"] and (_transposed(c) or reused)
-    wanted = 4 * target.num_cores if target.num_cores > 1 else 1
     row_bytes = tile * depth * element
     all_fit = order == "nm" and rows * depth * element <= target.l2_bytes // 2
     fitting = tiles if all_fit else max(1, target.l2_bytes // 4 // max(1, row_bytes))
-    mb = _panels(tiles, _panels(tiles, fitting))
-    nb = panels if order == "mn" else 1
-    outer = prod(a.extent for a in c.outer)
-    while mb > 1 and outer * _panels(tiles, mb) * _panels(panels, nb) < wanted:
-        mb //= 2
-    while nb > 1 and outer * _panels(tiles, mb) * _panels(panels, nb) < wanted:
-        nb //= 2
+    copies = prod(a.extent for a in (*c.outer, *c.rows) if a not in (second, last))
+
+    def value(mb: int, nb: int) -> float:
+        """Cores kept busy, less what is read again for blocks smaller than fit."""
+        tasks = [m * n for m in _sizes(tiles, mb) for n in _sizes(panels, nb)] * copies
+        again = log2(min(fitting, tiles) / min(mb, fitting, tiles))
+        if order == "mn":
+            again += log2(panels / min(nb, panels))
+        return _busy(tasks, target.num_cores) - REREAD * again
+
+    row_blocks = [int(x) for x in choices["mb"] if int(x) <= max(1, 1.34 * fitting)]
+    panel_blocks = [int(x) for x in choices["nb"]] if order == "mn" else [1]
+    mb, nb = max(
+        ((m, n) for m in row_blocks for n in panel_blocks), key=lambda b: (value(*b), -b[0], -b[1])
+    )
     return {
-        "mb": min((int(x) for x in choices["mb"] if int(x) >= mb), default=BLOCKS[-1]),
-        "nb": _nearest(choices["nb"], nb),
+        "mb": mb,
+        "nb": nb,
         "order": order,
         "pack_lhs": 0,
         "pack_rhs": int(pack_rhs),
@@ -324,8 +333,24 @@ def _default_blocks(
     }
 
 
-def _nearest(choices: tuple[int | str, ...], value: int) -> int:
-    return max(int(x) for x in choices if int(x) <= max(1, value))
+def _sizes(extent: int, block: int) -> list[int]:
+    """The sizes of the blocks that an extent is cut into."""
+    return [block] * (extent // block) + [extent % block] * (extent % block > 0)
+
+
+def _busy(tasks: list[int], cores: int) -> float:
+    """The share of the cores' time that tasks fill: each core runs its part, then what is left."""
+    count = len(tasks)
+    if cores == 1 or count > 32 * cores:
+        return 1.0
+    bounds = [count * core // cores for core in range(cores + 1)]
+    parts = [tasks[a:b][::-1] for a, b in pairwise(bounds)]
+    until = [0] * cores
+    for _ in tasks:
+        core = min(range(cores), key=until.__getitem__)
+        part = parts[core] or max(parts, key=len)
+        until[core] += part.pop()
+    return sum(tasks) / (cores * max(until))
 
 
 def _transposed(c: Contraction) -> bool:
