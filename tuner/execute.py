@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tunefarm.proto.client import FarmClient
 
 _log = logging.getLogger(__name__)
-_POLL_S = 5.0
+_POLL_S = 1.0
 _PAUSE_S = 1.0
 
 
