@@ -118,9 +118,8 @@ def _pointer(place: Place, constant: Constant | None, weights: _Weights) -> Argu
 
 
 def label_of(call: Call) -> str:
-    """A node's name for people: its own, or a summary of what it fuses."""
+    """A node for people: its own name, if it has one, and a summary of what it fuses."""
     from tunefarm.compiler.summary import summarize
 
-    if call.name:
-        return call.name
-    return summarize(call.op) if isinstance(call.op, Function) else str(call.op)
+    text = summarize(call.op) if isinstance(call.op, Function) else str(call.op)
+    return f"{call.name}: {text}" if call.name else text
