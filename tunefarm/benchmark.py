@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tunefarm import api
+from tunefarm.progress import duration, latency, times
+from tunefarm.tables import Column
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
+    from tunefarm.compiler.dispatch import History
     from tunefarm.compiler.runtime.graph_executor import Profile
     from tunefarm.compiler.runtime.module import Module
     from tunefarm.db.records import Trial
@@ -22,22 +23,33 @@ MAX_ROWS = 25
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Latencies in seconds of two builds run in turn, and the time of each node."""
+    """Latencies in seconds of two builds run in turn, and the time of each node.
 
-    tuned_s: tuple[float, ...]
+    Without a tuned task both builds are the same, and only the default is timed.
+    """
+
     default_s: tuple[float, ...]
-    tuned_nodes: Profile
     default_nodes: Profile
-    tasks: str
+    history: History
+    tuned_s: tuple[float, ...] = ()
+    tuned_nodes: Profile | None = None
 
     def summary(self) -> str:
-        """The medians, and the median of the ratios pair by pair."""
-        tuned, default = statistics.median(self.tuned_s), statistics.median(self.default_s)
+        """The medians of whole runs, the median of the ratios pair by pair, the sum of nodes."""
+        default = statistics.median(self.default_s)
+        if self.tuned_nodes is None:
+            return (
+                f"default {duration(default)} (median of {len(self.default_s)} runs), "
+                f"its nodes one by one {duration(self.default_nodes.seconds)}; no task is tuned"
+            )
+        tuned = statistics.median(self.tuned_s)
         pairs = zip(self.default_s, self.tuned_s, strict=True)
         ratio = statistics.median(d / t for d, t in pairs)
         return (
-            f"tuned {tuned * 1e3:.3f} ms, default {default * 1e3:.3f} ms: {ratio:.2f}x "
-            f"(medians of {len(self.tuned_s)} interleaved runs)\n{self.tasks}"
+            f"tuned {duration(tuned)}, default {duration(default)}: {ratio:.2f}x "
+            f"(medians of {len(self.tuned_s)} runs in turn); nodes one by one: "
+            f"tuned {duration(self.tuned_nodes.seconds)}, "
+            f"default {duration(self.default_nodes.seconds)}"
         )
 
 
@@ -50,18 +62,15 @@ def compare(
 ) -> Comparison:
     """Build a model with and without the records of ``source``, and time both in turn."""
     module = api.from_onnx(model, shapes)
-    default = api.build(module, target)
     with api.apply_history_best(source) as history:
         tuned = api.build(module, target)
-    times = interleaved([tuned, default], repeat)
     inputs = tuned.example_inputs()
-    return Comparison(
-        times[0],
-        times[1],
-        tuned.profile(inputs),
-        default.profile(inputs),
-        history.summary(f"tunefarm tune {model}"),
-    )
+    if not any(decision.tuned for decision in history.decisions.values()):
+        return Comparison(interleaved([tuned], repeat)[0], tuned.profile(inputs), history)
+    with api.apply_history_best(()):
+        default = api.build(module, target)
+    times = interleaved([tuned, default], repeat)
+    return Comparison(times[1], default.profile(inputs), history, times[0], tuned.profile(inputs))
 
 
 def interleaved(modules: Sequence[Module], repeat: int) -> list[tuple[float, ...]]:
@@ -74,31 +83,22 @@ def interleaved(modules: Sequence[Module], repeat: int) -> list[tuple[float, ...
     return [tuple(t) for t in times]
 
 
-def node_table(result: Comparison) -> Table:
-    """The nodes of the tuned build, slowest first, each beside the default's."""
-    from rich.table import Table
-
-    from tunefarm.progress import duration
-
-    default = {n.label: n.seconds for n in result.default_nodes.nodes}
-    total = result.tuned_nodes.seconds
-    table = Table(title="time per node, slowest first", title_justify="left")
-    table.add_column("node", overflow="ellipsis", no_wrap=True, max_width=60)
-    for column in ("tuned", "share", "default", "gain"):
-        table.add_column(column, justify="right", no_wrap=True)
-    nodes = sorted(result.tuned_nodes.nodes, key=lambda n: -n.seconds)
-    for node in nodes[:MAX_ROWS]:
-        before = default.get(node.label)
-        table.add_row(
-            node.label or node.kernel,
-            duration(node.seconds),
-            f"{100 * node.seconds / total:.1f}%",
-            duration(before) if before is not None else "–",
-            f"{before / node.seconds:.2f}x" if before is not None else "–",
-        )
+def node_columns(result: Comparison) -> list[Column]:
+    """The nodes of the tuned build, slowest first, each beside the default's, and their sum."""
+    profile = result.tuned_nodes or result.default_nodes
+    is_tuned = result.tuned_nodes is not None
+    nodes = sorted(profile.nodes, key=lambda n: -n.seconds)
+    before = {n.label: n.seconds for n in result.default_nodes.nodes} if is_tuned else {}
+    rows = [(n.label or n.kernel, n.seconds, before.get(n.label)) for n in nodes[:MAX_ROWS]]
     if len(nodes) > MAX_ROWS:
         rest = sum(n.seconds for n in nodes[MAX_ROWS:])
-        table.add_row(
-            f"{len(nodes) - MAX_ROWS} more nodes", duration(rest), f"{100 * rest / total:.1f}%"
-        )
-    return table
+        rows.append((f"{len(nodes) - MAX_ROWS} more nodes", rest, None))
+    rows.append(("sum", profile.seconds, result.default_nodes.seconds if is_tuned else None))
+    total = profile.seconds or 1.0
+    return [
+        Column("node", [name for name, _, _ in rows], least=30, left=True),
+        Column("tuned" if is_tuned else "default", [duration(s) for _, s, _ in rows], rank=8),
+        Column("share", [f"{100 * s / total:.1f}%" for _, s, _ in rows], rank=5),
+        Column("default", [latency(d) for _, _, d in rows], rank=6),
+        Column("gain", [times(d / s if d and s else None) for _, s, d in rows], rank=7),
+    ]

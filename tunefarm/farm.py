@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tunefarm.db.records import Job
     from tunefarm.proto.client import FarmClient
 
 
@@ -55,3 +57,22 @@ def default_rendezvous() -> Path:
 def connect_local(tracker: str, rendezvous: Path | None) -> FarmClient:
     """A client of the tracker that the command line names, by default this user's own."""
     return connect(tracker or str(rendezvous or default_rendezvous()))
+
+
+def device_peak(tracker: str, database: str) -> Callable[[Job], float | None]:
+    """What tells the FLOP/s that a job's devices reach at most, asked of the farm on each call."""
+
+    def ask(job: Job) -> float | None:
+        from tunefarm.api import default_database
+        from tunefarm.progress import peak_of
+        from tunefarm.proto.errors import FarmError
+        from tunefarm.tracker.options import TrackerOptions
+
+        place = tracker or str(TrackerOptions(database or default_database()).rendezvous_file)
+        try:
+            with connect(place) as client:
+                return peak_of(client.devices(), job.target)
+        except FarmError:
+            return None
+
+    return ask

@@ -108,20 +108,23 @@ def devices(
     rendezvous: Rendezvous = None,
 ) -> None:
     """List the devices of a farm, with their measured peaks and noise."""
-    from rich.console import Console
-    from rich.table import Table
-
     from tunefarm.farm import connect_local
+    from tunefarm.tables import Column, console, table
 
     with connect_local(tracker, rendezvous) as client:
         found = client.devices()
-    table = Table()
-    for column in ("device", "target", "state", "GFLOP/s", "noise", "worker"):
-        table.add_column(column)
-    for device in found:
-        peak = device.peaks.get("flops_n") or device.peaks.get("flops_1")
-        table.add_row(
-            device.id, device.target, device.state, f"{peak / 1e9:.0f}" if peak else "–",
-            f"{100 * device.noise:.1f}%", device.worker,
-        )  # fmt: skip
-    Console().print(table)
+    out = console()
+    if not found:
+        out.print("no devices; `tunefarm worker` offers this machine's")
+        return
+    peaks = [d.peaks.get("flops_n") or d.peaks.get("flops_1") for d in found]
+    columns = [
+        Column("device", [d.id for d in found], left=True),
+        Column("state", [d.state for d in found], rank=8, left=True),
+        Column("target", [d.target for d in found], rank=7, least=16, left=True),
+        Column("GFLOP/s", [f"{p / 1e9:.0f}" if p else "–" for p in peaks], rank=6),
+        Column("noise", [f"{100 * d.noise:.1f}%" for d in found], rank=5),
+        Column("worker", [d.worker for d in found], rank=4, least=8, left=True),
+        Column("model", [d.model for d in found], rank=3, least=12, left=True),
+    ]
+    out.print(table(columns, out.width))

@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tunefarm.cli.options import Model, Shapes, TargetText, parse_shapes
+from tunefarm.cli.options import (
+    Database,
+    Model,
+    Shapes,
+    TargetText,
+    history_source,
+    parse_shapes,
+)
 
-Tracker = Annotated[str, typer.Option(help="HOST:PORT of the tracker; this user's own if empty.")]
+if TYPE_CHECKING:
+    from tunefarm.db.records import Job
+
+Tracker = Annotated[
+    str,
+    typer.Option(help="HOST:PORT or rendezvous file of the tracker; this user's own if empty."),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -21,8 +35,8 @@ def submit(
     model: Model,
     target: TargetText = "",
     shape: Shapes = None,
-    trials: Annotated[int, typer.Option(help="Trials over all tasks.")] = 1000,
-    minutes: Annotated[float | None, typer.Option(help="Wall-clock limit.")] = None,
+    trials: Annotated[int, typer.Option(min=1, help="Trials over all tasks.")] = 1000,
+    minutes: Annotated[float | None, typer.Option(min=0.01, help="Wall-clock limit.")] = None,
     priority: Annotated[int, typer.Option(help="Higher is served first.")] = 0,
     tracker: Tracker = "",
 ) -> None:
@@ -40,38 +54,56 @@ def submit(
 
 def jobs(
     tracker: Tracker = "",
-    limit: Annotated[int, typer.Option(help="How many, newest first.")] = 20,
+    db: Database = "",
+    limit: Annotated[int, typer.Option(min=1, help="How many, newest first.")] = 20,
 ) -> None:
-    """List the latest jobs."""
-    from rich.console import Console
-    from rich.table import Table
+    """List the latest jobs, of a running farm or of a database."""
+    from tunefarm.tables import Column, console, table
 
-    from tunefarm.farm import connect_local
+    found = _latest(tracker, db, limit)
+    out = console()
+    if not found:
+        out.print("no jobs yet; `tunefarm tune MODEL` or `tunefarm submit MODEL` starts one")
+        return
+    created = [time.strftime("%m-%d %H:%M", time.localtime(j.created_at)) for j in found]
+    columns = [
+        Column("job", [j.id for j in found], left=True),
+        Column("state", [j.state for j in found], rank=8, left=True),
+        Column("created", created, rank=7, left=True),
+        Column("tasks", [str(len(j.tasks)) for j in found], rank=5),
+        Column("trials", [str(j.budget.trials) for j in found], rank=6),
+        Column("target", [j.target for j in found], rank=3, least=12, left=True),
+        Column("message", [j.message for j in found], rank=4, least=12, left=True),
+    ]
+    out.print(table(columns, out.width))
 
-    with connect_local(tracker, None) as client:
-        found = client.jobs(limit=limit)
-    table = Table()
-    for column in ("job", "state", "target", "tasks", "trials", "created", "message"):
-        table.add_column(column)
-    for job in found:
-        created = time.strftime("%Y-%m-%d %H:%M", time.localtime(job.created_at))
-        table.add_row(
-            job.id, job.state, job.target, str(len(job.tasks)), str(job.budget.trials), created,
-            job.message,
-        )  # fmt: skip
-    Console().print(table)
+
+def _latest(tracker: str, db: str, limit: int) -> Sequence[Job]:
+    from tunefarm.db.store import Store
+    from tunefarm.farm import connect
+
+    if tracker:
+        with connect(tracker) as client:
+            return client.jobs(limit=limit)
+    source = history_source(db)
+    if not isinstance(source, str):
+        return ()
+    with Store.open(source, readonly=True) as store:
+        return store.jobs(limit=limit)
 
 
 def watch(
     job: Annotated[str, typer.Argument(help="Id of the job.")], tracker: Tracker = ""
 ) -> None:
-    """Follow a job until it is over."""
-    from rich.console import Console
-
+    """Follow a job until it is over; Ctrl-C ends the watching, not the job."""
     from tunefarm.farm import connect_local
-    from tunefarm.progress import showing
+    from tunefarm.progress import peak_of, showing
+    from tunefarm.tables import console
 
-    with connect_local(tracker, None) as client, showing(Console()) as show:
+    with (
+        connect_local(tracker, None) as client,
+        showing(console(), lambda job: peak_of(client.devices(), job.target)) as show,
+    ):
         for update in client.watch(job, wait_s=1.0):
             show(update)
 

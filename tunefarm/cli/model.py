@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,7 @@ from tunefarm.cli.options import (
     Model,
     Shapes,
     TargetText,
+    check_output,
     history_source,
     parse_shapes,
 )
@@ -19,6 +21,9 @@ from tunefarm.cli.options import (
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from tunefarm.compiler.dispatch import Decision
+    from tunefarm.compiler.workload import Task
+    from tunefarm.tables import Column
     from tunefarm.tuning import Tuned
 
 
@@ -32,36 +37,35 @@ def tune(
     target: TargetText = "",
     shape: Shapes = None,
     trials: Annotated[
-        int | None, typer.Option(help="Trials over all tasks, earlier ones count [64 a task].")
+        int | None,
+        typer.Option(min=1, help="Trials over all tasks, earlier ones count [64 a task]."),
     ] = None,
-    minutes: Annotated[float | None, typer.Option(help="Wall-clock limit.")] = None,
-    db: Annotated[str, typer.Option(help="Database of an embedded farm.")] = "",
-    tracker: Annotated[str, typer.Option(help="HOST:PORT of a running farm.")] = "",
+    minutes: Annotated[float | None, typer.Option(min=0.01, help="Wall-clock limit.")] = None,
+    db: Annotated[str, typer.Option(help="Database of an embedded farm: URL or file.")] = "",
+    tracker: Annotated[str, typer.Option(help="HOST:PORT or file of a running farm.")] = "",
     search: Annotated[
         str, typer.Option(help="xgb-genetic, genetic, droplet, random or grid.")
     ] = "xgb-genetic",
     seed: Annotated[int, typer.Option(help="Seed of the search.")] = 0,
 ) -> None:
-    """Tune a model: search for the fastest code of each of its subgraphs on real devices.
+    """Tune a model on real devices: search for the fastest code of each of its subgraphs.
 
     Starts a tracker, a worker and a tuner on this machine, unless --tracker names a farm.
     """
-    from rich.console import Console
-
     from tunefarm.api import extract_tasks, from_onnx
+    from tunefarm.farm import device_peak
     from tunefarm.progress import showing
+    from tunefarm.tables import console
     from tunefarm.tuning import tune as run
 
-    console = Console()
+    out = console()
     found = extract_tasks(from_onnx(model, parse_shapes(shape)), target or None)
     if not found:
-        console.print(f"{model} has no subgraph that is worth tuning")
+        out.print(f"{model} has no subgraph that is worth tuning")
         return
     budget = trials if trials is not None else 64 * len(found)
-    console.print(
-        f"{model.name}: {len(found)} tasks for {found[0].target}, {budget} trials", highlight=False
-    )
-    with showing(console) as watch:
+    out.print(f"{model.name}: {_tasks(len(found))} for {found[0].target}, {budget} trials")
+    with showing(out, device_peak(tracker, db)) as watch:
         result = run(
             found,
             db=db or None,
@@ -72,24 +76,39 @@ def tune(
             seed=seed,
             watch=watch,
         )
-    _conclude(console, result, budget, model)
+    options = _options(target, shape, db, tracker)
+    _conclude(out, result, budget, f"tunefarm build {model} -o {model.stem}.so{options}")
 
 
-def _conclude(console: Console, result: Tuned, budget: int, model: Path) -> None:
-    from tunefarm.progress import errors_text, model_latency
+def _tasks(count: int) -> str:
+    return f"{count} task{'' if count == 1 else 's'}"
+
+
+def _options(target: str, shapes: list[str] | None, db: str = "", tracker: str = "") -> str:
+    """The options with which another command finds the same tasks and records."""
+    import shlex
+
+    words = [("--target", target), *(("--shape", s) for s in shapes or ())]
+    words += [("--db", db), ("--tracker", tracker)]
+    return "".join(f" {name} {shlex.quote(value)}" for name, value in words if value)
+
+
+def _conclude(out: Console, result: Tuned, budget: int, following: str) -> None:
+    from tunefarm.progress import errors_text, gain_text
 
     if result.last is None:
-        console.print(
+        out.print(
             f"nothing to do: the database has {result.earlier} trials of these tasks, "
-            f"and the budget is {budget}; raise --trials to go on",
-            highlight=False,
+            f"and the budget is {budget}; raise --trials to go on"
         )
-        return
-    default, best = model_latency(result.last.progress)
-    gain = f": {default * 1e3:.3f} ms → {best * 1e3:.3f} ms over the tasks" if best else ""
-    errors = f"; failed: {errors_text(result.last.errors)}" if result.last.errors else ""
-    console.print(f"{result.trials} trials{gain}{errors}", highlight=False)
-    console.print(f"next: tunefarm build {model} -o {model.stem}.so", highlight=False)
+    else:
+        parts = [f"{result.trials} trials", gain_text(result.last.progress)]
+        if result.last.errors:
+            parts.append(
+                f"failed: {errors_text(result.last.errors)} (`tunefarm records list --failed`)"
+            )
+        out.print("; ".join(part for part in parts if part), soft_wrap=True)
+    out.print(f"next: {following}", soft_wrap=True)
 
 
 def build(
@@ -98,21 +117,22 @@ def build(
     target: TargetText = "",
     shape: Shapes = None,
     db: Database = "",
-    tracker: Annotated[str, typer.Option(help="HOST:PORT of a running farm.")] = "",
+    tracker: Annotated[str, typer.Option(help="HOST:PORT or file of a running farm.")] = "",
     strict: Annotated[bool, typer.Option("--strict", help="Fail on an untuned task.")] = False,
 ) -> None:
     """Build a model with the best records into a library (.so with a C header)."""
-    from rich.console import Console
-
     from tunefarm import api
+    from tunefarm.tables import console
 
-    console = Console()
+    check_output(output)
+    out = console()
     mod = api.from_onnx(model, parse_shapes(shape))
     with api.apply_history_best(history_source(db, tracker), strict=strict) as history:
         lib = api.build(mod, target or None)
     lib.export_library(output)
-    console.print(history.summary(f"tunefarm tune {model}"), highlight=False, soft_wrap=True)
-    console.print(f"wrote {output} and {output.with_suffix('.h')}", highlight=False)
+    command = f"tunefarm tune {model}{_options(target, shape, db, tracker)}"
+    out.print(history.summary(command), soft_wrap=True)
+    out.print(f"wrote {output} and {output.with_suffix('.h')}", soft_wrap=True)
 
 
 def tasks(
@@ -120,40 +140,42 @@ def tasks(
     target: TargetText = "",
     shape: Shapes = None,
     db: Database = "",
+    tracker: Annotated[str, typer.Option(help="HOST:PORT or file of a running farm.")] = "",
 ) -> None:
-    """List the tasks of a model: how often each runs, its FLOPs, what the database knows."""
-    from rich.console import Console
-    from rich.table import Table
-
+    """List the tasks of a model: how often each runs, its FLOPs, and what is known of it."""
     from tunefarm import api
+    from tunefarm.tables import console, table
 
     found = api.extract_tasks(api.from_onnx(model, parse_shapes(shape)), target or None)
-    with api.apply_history_best(history_source(db, "")) as history:
-        decisions = history.lookup([t.workload for t in found], found[0].target) if found else []
-    table = Table()
-    table.add_column("task", overflow="fold")
-    for column in ("weight", "MFLOP", "status", "latency", "GFLOP/s", "vs default"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for task, decision in zip(found, decisions, strict=True):
-        best = decision.found.best if decision.found is not None else None
-        seconds = best.trial.median_s if best is not None else None
-        gain = best.speedup_over_default if best is not None else None
-        table.add_row(
-            task.workload.summary,
-            str(task.weight),
-            f"{task.workload.flops / 1e6:.1f}",
-            str(decision.status),
-            _duration(seconds),
-            f"{task.workload.flops / seconds / 1e9:.1f}" if seconds else "–",
-            f"{gain:.2f}x" if gain else "–",
-        )
-    Console().print(table)
+    out = console()
+    if not found:
+        out.print(f"{model} has no subgraph that is worth tuning")
+        return
+    with api.apply_history_best(history_source(db, tracker)) as history:
+        decisions = history.lookup([t.workload for t in found], found[0].target)
+    flops = sum(t.workload.flops * t.weight for t in found)
+    out.print(f"{_tasks(len(found))} for {found[0].target}, {flops / 1e9:.3g} GFLOP a run")
+    out.print(table(_task_columns(found, decisions), out.width))
+    command = f"tunefarm tune {model}{_options(target, shape, db, tracker)}"
+    out.print(history.summary(command), soft_wrap=True)
 
 
-def _duration(seconds: float | None) -> str:
-    from tunefarm.progress import duration
+def _task_columns(found: Sequence[Task], decisions: Sequence[Decision]) -> list[Column]:
+    from tunefarm.progress import latency, times
+    from tunefarm.tables import Column
 
-    return "–" if seconds is None else duration(seconds)
+    best = [d.found.best if d.found is not None else None for d in decisions]
+    seconds = [b.trial.median_s if b is not None else None for b in best]
+    rates = [t.workload.flops / s / 1e9 if s else 0 for t, s in zip(found, seconds, strict=True)]
+    return [
+        Column("task", [t.workload.summary for t in found], least=30, left=True),
+        Column("weight", [str(t.weight) for t in found], rank=4),
+        Column("MFLOP", [f"{t.workload.flops / 1e6:.1f}" for t in found], rank=3),
+        Column("status", [str(d.status) for d in decisions], rank=8, left=True),
+        Column("latency", [latency(s) for s in seconds], rank=7),
+        Column("GFLOP/s", [f"{r:.1f}" if r else "–" for r in rates], rank=6),
+        Column("gain", [times(b.speedup_over_default if b else None) for b in best], rank=5),
+    ]
 
 
 def bench(
@@ -161,14 +183,18 @@ def bench(
     target: TargetText = "",
     shape: Shapes = None,
     db: Database = "",
-    repeat: Annotated[int, typer.Option(help="Timed repeats of each build.")] = 20,
+    tracker: Annotated[str, typer.Option(help="HOST:PORT or file of a running farm.")] = "",
+    repeat: Annotated[int, typer.Option(min=1, help="Timed repeats of each build.")] = 20,
 ) -> None:
     """Time the tuned and the default build of a model, and each of its nodes."""
-    from rich.console import Console
+    from tunefarm.benchmark import compare, node_columns
+    from tunefarm.tables import console, table
 
-    from tunefarm.benchmark import compare, node_table
-
-    console = Console()
-    result = compare(model, parse_shapes(shape), target or None, history_source(db, ""), repeat)
-    console.print(node_table(result))
-    console.print(result.summary(), highlight=False)
+    out = console()
+    result = compare(
+        model, parse_shapes(shape), target or None, history_source(db, tracker), repeat
+    )
+    out.print(table(node_columns(result), out.width))
+    out.print(result.summary(), soft_wrap=True)
+    command = f"tunefarm tune {model}{_options(target, shape, db, tracker)}"
+    out.print(result.history.summary(command), soft_wrap=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -48,3 +49,13 @@ def history_source(db: str, tracker: str = "") -> str | tuple[Trial, ...]:
     if db or Path(default.removeprefix("sqlite:///")).exists():
         return db or default
     return ()
+
+
+def check_output(path: Path) -> None:
+    """Refuse an output before the work is done that would be lost; TunefarmError says why."""
+    if path.is_dir():
+        raise TunefarmError(f"{path} is a folder; give the file to write")
+    if not path.absolute().parent.is_dir():
+        raise TunefarmError(f"{path} cannot be written: {path.parent} is no folder; make it first")
+    if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
+        raise TunefarmError(f"{path} cannot be written: permission denied")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,11 +14,14 @@ from tunefarm.cli.options import (
     Model,
     Shapes,
     TargetText,
+    check_output,
     history_source,
     parse_shapes,
 )
 
 if TYPE_CHECKING:
+    from tunefarm.compiler.dispatch import History
+    from tunefarm.db.records import Trial
     from tunefarm.db.store import Store
 
 app = typer.Typer(
@@ -38,41 +42,69 @@ def _open(db: str, readonly: bool = True) -> Store:
 def list_(
     db: Database = "",
     target: Annotated[str, typer.Option(help="Only trials of this target.")] = "",
-    limit: Annotated[int, typer.Option(help="How many, newest first.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, help="How many, newest first.")] = 20,
+    failed: Annotated[bool, typer.Option("--failed", help="Only failed trials.")] = False,
 ) -> None:
-    """List the newest trials, failed ones too."""
-    from rich.console import Console
-    from rich.table import Table
-
+    """List the newest trials, failed ones too; a pipe gets whole lines."""
     from tunefarm.progress import duration
+    from tunefarm.tables import Column, console, table
 
     with _open(db) as store:
-        page = store.history(target, limit=limit)
-    table = Table()
-    for column in ("when", "workload", "no", "latency", "origin", "config or error"):
-        table.add_column(column, overflow="fold")
-    for trial in page.trials:
-        outcome = " ".join(f"{k}={v}" for k, v in trial.config.items() if k != "sketch")
-        if trial.error is not None:
-            outcome = f"{trial.error}: {trial.message}"
-        table.add_row(
-            time.strftime("%m-%d %H:%M:%S", time.localtime(trial.created_at)),
-            _summary(page.workloads.get(trial.task.workload, ""), trial.task.workload),
-            str(trial.number),
-            duration(trial.median_s) if trial.ok else "–",
-            trial.origin,
-            outcome,
-        )
-    Console().print(table)
+        trials, workloads = _newest(store, target, limit, failed)
+    out = console()
+    if not trials:
+        of = f" of {target}" if target else ""
+        out.print(f"no {'failed ' if failed else ''}trials{of} in {store.name}", soft_wrap=True)
+        return
+    when = [time.strftime("%m-%d %H:%M:%S", time.localtime(t.created_at)) for t in trials]
+    columns = [
+        Column("when", when, rank=3, left=True),
+        Column(
+            "workload", [_summary(workloads, t.task.workload) for t in trials], least=20, left=True
+        ),
+        Column("trial", [str(t.number) for t in trials], rank=5),
+        Column("latency", [duration(t.median_s) if t.ok else "–" for t in trials], rank=8),
+        Column("origin", [t.origin for t in trials], rank=4, left=True),
+        Column("config or error", [_outcome(t) for t in trials], rank=7, least=16, left=True),
+    ]
+    out.print(table(columns, out.width))
 
 
-def _summary(text: str, key: str) -> str:
+def _newest(
+    store: Store, target: str, limit: int, failed: bool
+) -> tuple[list[Trial], dict[str, str]]:
+    """The newest trials and the texts of their workloads."""
+    trials: list[Trial] = []
+    workloads: dict[str, str] = {}
+    cursor, more = 0, True
+    while more and len(trials) < limit:
+        page = store.history(target, cursor, limit=1000 if failed else limit)
+        trials += [t for t in page.trials if not (failed and t.ok)]
+        workloads |= page.workloads
+        cursor, more = page.cursor, page.more
+    return trials[:limit], workloads
+
+
+def _outcome(trial: Trial) -> str:
+    """The knobs of a trial, or its error."""
+    if trial.error is not None:
+        return " ".join(f"{trial.error}: {trial.message}".split())
+    return knobs(trial.config)
+
+
+def knobs(config: Mapping[str, object]) -> str:
+    """``contraction mb=8 nb=2``: the sketch and its knobs."""
+    rest = [f"{name}={value}" for name, value in config.items() if name != "sketch"]
+    return " ".join([str(config.get("sketch", "")), *rest]).strip()
+
+
+def _summary(workloads: Mapping[str, str], key: str) -> str:
     """What a workload computes, or its key if its text is not known."""
     from tunefarm.compiler.errors import TunefarmError
     from tunefarm.compiler.workload import Workload
 
     try:
-        return Workload.from_text(text).summary
+        return Workload.from_text(workloads.get(key, "")).summary
     except TunefarmError:
         return key[:12]
 
@@ -85,19 +117,15 @@ def best(
     db: Database = "",
 ) -> None:
     """Show the best config of each task of a model."""
-    from rich.console import Console
+    from tunefarm.progress import duration
+    from tunefarm.tables import console
 
-    from tunefarm import api
-
-    found = api.extract_tasks(api.from_onnx(model, parse_shapes(shape)), target or None)
-    console = Console()
-    with api.apply_history_best(history_source(db)) as history:
-        for decision in history.lookup([t.workload for t in found], api.as_target(target or None)):
-            config = " ".join(f"{k}={v}" for k, v in decision.config.items())
-            console.print(
-                f"{decision.status:<10} {decision.workload.summary}\n           {config}",
-                highlight=False, soft_wrap=True,
-            )  # fmt: skip
+    out = console()
+    for decision in _history(model, target, shape, db).decisions.values():
+        found = decision.found.best.trial if decision.found is not None else None
+        timed = f", {duration(found.median_s)}" if found is not None and decision.tuned else ""
+        out.print(f"{decision.status:<10} {decision.workload.summary}{timed}", soft_wrap=True)
+        out.print(f"{'':10} {knobs(decision.config)}", soft_wrap=True)
 
 
 @app.command()
@@ -108,14 +136,19 @@ def explain(
     db: Database = "",
 ) -> None:
     """Explain, for each task of a model, which record a build would use and why."""
-    from rich.console import Console
+    from tunefarm.tables import console
 
+    console().print(_history(model, target, shape, db).explain(), soft_wrap=True)
+
+
+def _history(model: Path, target: str, shape: list[str] | None, db: str) -> History:
+    """The history of a model's tasks, each looked up."""
     from tunefarm import api
 
     found = api.extract_tasks(api.from_onnx(model, parse_shapes(shape)), target or None)
     with api.apply_history_best(history_source(db)) as history:
         history.lookup([t.workload for t in found], api.as_target(target or None))
-    Console().print(history.explain(), highlight=False, soft_wrap=True)
+    return history
 
 
 @app.command()
@@ -130,6 +163,7 @@ def export(
     """Write records to a JSON-lines file."""
     from tunefarm.db.transfer import export_file
 
+    check_output(output)
     with _open(db) as store:
         count = export_file(store, output, best_only=best_only, target=target)
     print(f"wrote {count} trials to {output}")

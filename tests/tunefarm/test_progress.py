@@ -1,0 +1,147 @@
+"""What a person sees while a job runs: one line a task at any width, plain lines in a pipe."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+from tunefarm.db.records import Budget, Job, JobState, JobUpdate, Progress, TaskKey
+
+from tunefarm.progress import Following, View, duration, showing
+from tunefarm.tables import Column, fit, table
+
+TARGET = "llvm -mcpu=emeraldrapids -num-cores=2"
+LONG = "conv 3x3 s1 1x56x56x64→64 +add +relu"
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def update(
+    tasks: int = 3, trials: int = 4, state: JobState = JobState.RUNNING, failed: int = 0
+) -> JobUpdate:
+    progress = tuple(
+        Progress(TaskKey(str(i), TARGET), f"{LONG} {i}", 10**8, 1, trials, failed, 0, 1e-3, 2e-3)
+        for i in range(tasks)
+    )
+    job = Job("j", TARGET, (), Budget(100, 60.0), state=state)
+    return JobUpdate(job, progress, {"wrong_answer": failed} if failed else {}, 0)
+
+
+def screen(width: int, height: int, text: Callable[[Console], None]) -> list[str]:
+    console = Console(file=io.StringIO(), width=width, height=height, force_terminal=False)
+    text(console)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("width", [30, 50, 80, 120, 200])
+def test_a_task_is_one_line_at_any_width(width: int) -> None:
+    following = Following(peak=lambda job: 2e11)
+    following.note(update(5, failed=1))
+    lines = screen(width, 40, lambda console: console.print(View(following)))
+    assert max(map(cell_len, lines)) <= width
+    assert sum("conv" in text for text in lines) == 5
+    assert ("of peak" in lines[1]) == (width >= 80)
+
+
+def test_more_tasks_than_lines_are_counted_until_the_end() -> None:
+    following = Following()
+    following.note(update(30))
+    live, final = View(following), View(following, whole=True)
+    lines = screen(80, 24, lambda console: console.print(live))
+    assert len(lines) < 24
+    assert "… and 13 more tasks" in lines
+    assert sum("conv" in text for text in screen(80, 24, lambda c: c.print(final))) == 30
+
+
+def test_the_share_of_peak_is_asked_for_once() -> None:
+    asked: list[str] = []
+
+    def peak(job: Job) -> float:
+        asked.append(job.id)
+        return 2e11
+
+    following = Following(peak=peak)
+    for trials in (0, 4, 8):
+        following.note(update(trials=trials))
+    assert asked == ["j"]
+    assert "50%" in "\n".join(screen(120, 24, lambda console: console.print(View(following))))
+
+
+def test_the_rate_counts_from_the_first_update_and_the_budget_bounds_the_time_left() -> None:
+    clock = Clock()
+    following = Following(clock)
+    following.note(update(1, trials=50))
+    clock.now = 10.0
+    following.note(update(1, trials=60))
+    assert following.headline() == "running, 60/100 trials, 1.0/s, 0:10, 0:40 left"
+    clock.now = 30.0
+    assert following.left_s == 30.0  # the budget's 60 s
+    following.note(update(1, trials=103, state=JobState.SUCCEEDED))
+    clock.now = 90.0
+    assert following.headline() == "succeeded, 100/100 trials, 1.8/s, 0:30"
+
+
+@pytest.mark.parametrize(
+    ("state", "words"), [(JobState.QUEUED, "tunefarm tuner"), (JobState.RUNNING, "tunefarm worker")]
+)
+def test_a_job_that_does_not_move_says_who_is_missing(state: JobState, words: str) -> None:
+    clock = Clock()
+    following = Following(clock)
+    following.note(update(trials=0, state=state))
+    assert not any("waiting" in note for note in following.notes())
+    clock.now = 60.0
+    assert any(words in note for note in following.notes())
+
+
+def test_a_pipe_gets_a_line_now_and_then_and_one_at_the_end() -> None:
+    def follow(console: Console) -> None:
+        with showing(console) as watch:
+            for state in (JobState.RUNNING,) * 5 + (JobState.SUCCEEDED,):
+                watch(replace(update(failed=2), job=replace(update().job, state=state)))
+
+    lines = screen(40, 24, follow)
+    assert [text.split(",")[0] for text in lines] == ["running", "succeeded"]
+    assert lines[1].endswith(
+        "all tasks: 3.00 ms, 2.00x the defaults' 6.00 ms; failed: 2 wrong_answer"
+    )
+
+
+def test_columns_are_shortened_then_dropped_by_rank() -> None:
+    columns = [
+        Column("name", ["a" * 30], least=10, left=True),
+        Column("first", ["11111111"], rank=1),
+        Column("second", ["22222222"], rank=2),
+        Column("nothing", ["–"], rank=8),
+    ]
+
+    def names(width: int) -> list[tuple[str, int]]:
+        return [(column.name, space) for column, space in fit(columns, width)]
+
+    assert names(100) == [("name", 30), ("first", 8), ("second", 8)]
+    assert names(30) == [("name", 10), ("first", 8), ("second", 8)]
+    assert names(29) == [("name", 19), ("second", 8)]
+    assert names(5) == [("name", 5)]
+
+
+def test_cells_are_taken_literally() -> None:
+    lines = screen(40, 10, lambda c: c.print(table([Column("name", ["[bold] :smile: x"])], 40)))
+    assert lines[-1].strip() == "[bold] :smile: x"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(4.77e-6, "4.77 µs"), (9.996e-4, "1.00 ms"), (0.0123, "12.3 ms"), (75, "75.0 s")],
+)  # fmt: skip
+def test_durations_have_three_digits(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

@@ -1,0 +1,102 @@
+"""Tables that fit the terminal: columns are shortened, then dropped, never wrapped.
+
+Where the output is not a terminal, every column is there at its full width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+GAP = 2
+PIPE_WIDTH = 10_000
+FILLERS = ("", "–")
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column and its cells. Where the line is too narrow, columns with ``least`` are shortened
+    to that many characters at least, then the columns of the lowest ``rank`` are left out."""
+
+    name: str
+    cells: Sequence[str]
+    rank: int = 9
+    least: int | None = None
+    left: bool = False
+
+    @property
+    def width(self) -> int:
+        from rich.cells import cell_len
+
+        return max(map(cell_len, (self.name, *self.cells)))
+
+    @property
+    def is_empty(self) -> bool:
+        return all(cell in FILLERS for cell in self.cells)
+
+
+def console() -> Console:
+    """Standard output: a terminal at its width, anything else with whole lines."""
+    from rich.console import Console
+
+    result = Console(highlight=False, markup=False, emoji=False)
+    if not result.is_terminal:
+        result = Console(highlight=False, markup=False, emoji=False, width=PIPE_WIDTH)
+    return result
+
+
+def fit(columns: Sequence[Column], width: int) -> list[tuple[Column, int]]:
+    """The columns that stand in a line of ``width`` characters, each with its own width.
+
+    A column that has nothing to say is left out.
+    """
+    kept = [c for c in columns if not c.is_empty]
+    while len(kept) > 1 and _needed(kept) > width:
+        kept.remove(min(kept, key=lambda c: c.rank))
+    spare = width - _needed(kept)
+    widths = []
+    for column in kept:
+        extra = min(spare, column.width - _least(column))
+        spare -= extra
+        widths.append((column, max(1, min(_least(column) + extra, width))))
+    return widths
+
+
+def _least(column: Column) -> int:
+    return column.width if column.least is None else min(column.least, column.width)
+
+
+def _needed(columns: Sequence[Column]) -> int:
+    return sum(map(_least, columns)) + GAP * (len(columns) - 1)
+
+
+def table(columns: Sequence[Column], width: int, title: str = "", caption: str = "") -> Table:
+    """A table of one line a row, at most ``width`` characters wide."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    result = Table(
+        title=Text(title, "bold") if title else None,
+        caption=Text(caption) if caption else None,
+        title_justify="left",
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, GAP - 1, 0, 0),
+    )
+    fitted = fit(columns, width)
+    for column, space in fitted:
+        result.add_column(
+            column.name, justify="left" if column.left else "right",
+            no_wrap=True, overflow="ellipsis", width=space,
+        )  # fmt: skip
+    for row in zip(*(column.cells for column, _ in fitted), strict=True):
+        result.add_row(*map(Text, row))
+    return result
