@@ -48,10 +48,12 @@ _SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
 )
 
 
-def main_serve(options: TrackerOptions) -> None:
+def main_serve(
+    options: TrackerOptions, on_ready: Callable[[Rendezvous], None] | None = None
+) -> None:
     """Run a tracker until SIGTERM or SIGINT; StoreError or FarmError if it cannot start."""
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
-    asyncio.run(serve(options))
+    asyncio.run(serve(options, on_ready=on_ready))
 
 
 async def serve(
