@@ -1,0 +1,128 @@
+"""The knobs of the contraction sketch, and what a config must hold."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
+from tunefarm.compiler.space.analysis import Contraction, Operand
+from tunefarm.compiler.space.config import Columns, Constraint, Knob
+from tunefarm.compiler.space.contraction.shape import (
+    packed_at_build,
+    padded,
+    panel_count,
+    row_axes,
+    shares_vector,
+    taps,
+)
+from tunefarm.compiler.target import Target
+
+Mask: TypeAlias = Any  # NumPy's stubs give comparisons and sums of arrays no single type
+Numbers: TypeAlias = Any
+
+ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 14, 16, 20, 24, 28)
+SECOND_ROWS = (1, 2, 3, 4, 7)
+VECTORS = (1, 2, 3, 4, 6)
+UNROLLS = (1, 2, 4, 8)
+BLOCKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
+PREFETCH = (0, 8, 32, 128)  # reduction steps ahead, for weights packed at build time
+MAX_UNROLLED = 512  # multiply-adds of one unrolled body
+MAX_COPIED_BYTES = 1 << 19
+MAX_CODE = 1536  # and of all bodies of a kernel
+
+
+def knobs_of(c: Contraction, lanes: int) -> tuple[Knob, ...]:
+    second, last = row_axes(c)
+    blocked = second or last
+    vectors = panel_count(c.vector.extent, lanes)
+    rows = blocked.extent if blocked is not None else 1
+    return (
+        Knob("rw", up_to(ROWS, last.extent if last else 1)),
+        Knob("rh", up_to(SECOND_ROWS, second.extent if second else 1)),
+        Knob("nv", up_to(VECTORS, vectors)),
+        Knob("ku", up_to(UNROLLS, c.reduce[-1].extent)),
+        Knob("mb", up_to(BLOCKS, rows)),
+        Knob("nb", up_to(BLOCKS, vectors)),
+        Knob("order", ("nm", "mn")),
+        Knob("pack_lhs", _pack_choices(c, c.lhs)),
+        Knob("pack_rhs", _pack_choices(c, c.rhs)),
+        Knob("prefetch", PREFETCH if packed_at_build(c) is not None else (0,)),
+        Knob("next_panel", (0, 1) if packed_at_build(c) is not None and vectors > 1 else (0,)),
+    )
+
+
+def up_to(choices: tuple[int, ...], extent: int) -> tuple[int, ...]:
+    """The choices that do not exceed an extent, and the extent itself if it is small."""
+    kept = [x for x in choices if x <= extent]
+    if extent <= max(choices) and extent not in kept:
+        kept.append(extent)
+    return tuple(kept) or (1,)
+
+
+def _pack_choices(c: Contraction, operand: Operand) -> tuple[int, ...]:
+    """1 offers a copy of the operand's block; constants are packed at build time anyway."""
+    if operand is c.rhs and packed_at_build(c) is not None:
+        return (0,)
+    if operand is c.lhs and (len([a for a in c.rows if a.extent > 1]) != 1 or padded(c)):
+        return (0,)
+    return (0, 1)
+
+
+def constraints_of(c: Contraction, target: Target, lanes: int) -> tuple[Constraint, ...]:
+    registers = target.vector_registers
+    depth = c.reduce[-1].extent
+    shared = shares_vector(c)
+
+    def fits_registers(k: Columns) -> Mask:
+        rows = whole(k, "rw") * whole(k, "rh")
+        vectors = whole(k, "nv")
+        if shared:
+            # The left operand is a vector of its own for each row, kept between unrolled taps.
+            return rows * vectors * np.where(whole(k, "ku") > 1, 2, 1) + 3 <= registers
+        return rows * vectors + np.where(vectors > 1, vectors + 1, 2) <= registers
+
+    def small_code(k: Columns) -> Mask:
+        body = whole(k, "rw") * whole(k, "rh") * whole(k, "nv") * whole(k, "ku")
+        return (body <= MAX_UNROLLED) & (body * bodies(c, k) <= MAX_CODE)
+
+    def copies_fit(k: Columns) -> Mask:
+        rows = whole(k, "mb") * whole(k, "rw")
+        width = whole(k, "nv") * lanes
+        total = prod(a.extent for a in c.reduce) * 4
+        size = whole(k, "pack_lhs") * rows * total + whole(k, "pack_rhs") * width * total
+        return size <= MAX_COPIED_BYTES
+
+    def blocks_useful(k: Columns) -> Mask:
+        second, last = row_axes(c)
+        axis, tile = (second, whole(k, "rh")) if second else (last, whole(k, "rw"))
+        extent = axis.extent if axis else 1
+        panels = -(-c.vector.extent // (whole(k, "nv") * lanes))
+        fits_rows = (whole(k, "mb") == 1) | (whole(k, "mb") * tile < 2 * extent)
+        return fits_rows & ((whole(k, "nb") == 1) | (whole(k, "nb") < 2 * panels))
+
+    return (
+        Constraint("registers", fits_registers),
+        Constraint("code size", small_code),
+        Constraint("copies fit the cache", copies_fit),
+        Constraint("blocks within extents", blocks_useful),
+        Constraint("unroll", lambda k: whole(k, "ku") <= depth),
+    )
+
+
+def bodies(c: Contraction, k: Columns) -> Numbers:
+    """How often the unrolled body is repeated: borders and their taps get code of their own."""
+    bodies = np.ones_like(whole(k, "rw"))
+    for axis, name in zip(row_axes(c), ("rh", "rw"), strict=True):
+        if axis is None:
+            continue
+        window, tile = taps(c, axis), whole(k, name)
+        pieces = np.where(
+            tile >= axis.extent, window, np.where(axis.extent % tile, 2, 1) + 2 * window
+        )
+        bodies = bodies * np.where((tile > 1) & (window > 1), pieces, 1)
+    return bodies
+
+
+def whole(columns: Columns, name: str) -> Numbers:
+    return np.asarray(columns[name], np.int64)

@@ -1,0 +1,78 @@
+"""The loop nest of a contraction in numbers, for the features of the cost model."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+from tunefarm.compiler.space.analysis import Contraction
+from tunefarm.compiler.space.config import Access, Columns, Nest
+from tunefarm.compiler.space.contraction.default import tile_cycles
+from tunefarm.compiler.space.contraction.knobs import whole
+from tunefarm.compiler.space.contraction.shape import constants, row_axes
+from tunefarm.compiler.target import Target, dtype_bytes
+from tunefarm.compiler.tir.affine import affine
+from tunefarm.compiler.tir.schedule.tree import store_of
+
+EXTRA = ("ku", "mb", "nb", "pack_lhs", "pack_rhs", "prefetch", "next_panel")
+
+
+def nest_of(c: Contraction, target: Target, lanes: int, k: Columns) -> Nest:
+    second, last = row_axes(c)
+    names = c.variables
+    axes = {names[i.var]: i.extent for i in c.node.iters}
+    count = len(whole(k, "rw"))
+    one = np.ones(count, np.int64)
+    vector = dict.fromkeys(axes, one) | {c.vector.name: lanes * one}
+    register = dict(vector) | {c.vector.name: lanes * whole(k, "nv")}
+    register[c.reduce[-1].name] = whole(k, "ku")
+    if last:
+        register[last.name] = whole(k, "rw")
+    if second:
+        register[second.name] = whole(k, "rh")
+    l1 = dict(register) | {a.name: a.extent * one for a in c.reduce}
+    l2 = dict(l1)
+    l2[c.vector.name] = np.minimum(register[c.vector.name] * whole(k, "nb"), c.vector.extent)
+    blocked = second or last
+    if blocked:
+        l2[blocked.name] = np.minimum(register[blocked.name] * whole(k, "mb"), blocked.extent)
+    if second and last:
+        l2[last.name] = last.extent * one
+    spatial = (*c.outer, *c.rows, c.vector)
+    blocks = np.ones(count, np.int64)
+    executed = 2.0 * prod(a.extent for a in c.reduce) * np.ones(count)
+    for a in spatial:
+        blocks = blocks * -(-a.extent // l2[a.name])
+        tile = register[a.name]
+        executed = executed * (-(-a.extent // tile) * tile)
+    core = {a: np.maximum(l2[a], 1) for a in axes}
+    extra = {n: whole(k, n).astype(np.float64) for n in EXTRA}
+    extra["rows_outer"] = (np.asarray(k["order"]) == "mn").astype(np.float64)
+    extra["cycles"] = tile_cycles(c, target, lanes, k)
+    return Nest(
+        axes,
+        frozenset(a.name for a in c.reduce),
+        tuple(_accesses(c)),
+        {"vector": vector, "register": register, "l1": l1, "l2": l2, "core": core},
+        blocks,
+        executed,
+        extra,
+    )
+
+
+def _accesses(c: Contraction) -> list[Access]:
+    names = c.variables
+    store = store_of(c.node)
+    found = []
+    for label, buffer, indices, constant in (
+        ("lhs", c.lhs.load.buffer, c.lhs.load.indices, False),
+        ("rhs", c.rhs.load.buffer, c.rhs.load.indices, c.rhs.param in constants(c)),
+        ("out", store.buffer, store.indices, False),
+    ):
+        dims = tuple(
+            {names[v]: abs(n) for v, (n, _) in affine(i).terms.items() if v in names}
+            for i in indices
+        )
+        element = dtype_bytes(buffer.dtype)
+        found.append(Access(label, element, buffer.shape, dims, label == "out", constant))
+    return found

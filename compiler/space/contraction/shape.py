@@ -1,0 +1,81 @@
+"""What the contraction sketch asks of a contraction: its axes, lanes, operands and panels."""
+
+from __future__ import annotations
+
+from math import prod
+
+from tunefarm.compiler.ir import Function
+from tunefarm.compiler.space.analysis import Axis, Contraction, analyse
+from tunefarm.compiler.space.program import create_program, view_contraction
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.tir import PackedLayout
+from tunefarm.compiler.tir.affine import affine
+from tunefarm.compiler.tir.ir import Var
+
+NAME, VERSION = "contraction", 3
+
+
+def contraction_of(function: Function) -> Contraction | None:
+    """The contraction that a fused function is, pointwise convolutions viewed as products."""
+    return analyse(create_program(view_contraction(function)))
+
+
+def lanes_of(c: Contraction, target: Target) -> int:
+    """Lanes of one vector: the machine's, or fewer for a short axis."""
+    full = target.lanes(c.rhs.load.dtype)
+    lanes = 1
+    while lanes < min(full, c.vector.extent):
+        lanes *= 2
+    return lanes
+
+
+def row_axes(c: Contraction) -> tuple[Axis | None, Axis | None]:
+    """The axes of the register tile: (second last, last) of the rows longer than 1."""
+    long = [a for a in c.rows if a.extent > 1]
+    last = long[-1] if long else None
+    return (long[-2] if len(long) > 1 else None), last
+
+
+def panel_count(extent: int, tile: int) -> int:
+    return -(-extent // tile)
+
+
+def padded(c: Contraction) -> bool:
+    """True if the left operand is read under a padding condition or with strides."""
+    return any(len(affine(i).terms) > 1 for i in c.lhs.load.indices)
+
+
+def constants(c: Contraction) -> frozenset[int]:
+    return frozenset(c.program.constants)
+
+
+def packed_at_build(c: Contraction) -> PackedLayout | None:
+    """Where the right operand is constant and read plainly: which dimension is the lanes'."""
+    if c.rhs.param is None or c.rhs.param not in constants(c):
+        return None
+    if not all(isinstance(i, Var) or not affine(i).terms for i in c.rhs.load.indices):
+        return None
+    return PackedLayout((), ())
+
+
+def taps(c: Contraction, axis: Axis) -> int:
+    """Extent of the window that slides along an axis; 1 if none does."""
+    var = c.node.iters[axis.position].var
+    summed = {c.node.iters[a.position].var: a.extent for a in c.reduce}
+    for index in c.lhs.load.indices:
+        terms = affine(index).terms
+        if var in terms:
+            return prod(extent for v, extent in summed.items() if v in terms)
+    return 1
+
+
+def shares_vector(c: Contraction) -> bool:
+    """True if the left operand has the lanes too (depthwise)."""
+    used = {v for i in c.lhs.load.indices for v in affine(i).variables()}
+    return c.node.iters[c.vector.position].var in used
+
+
+def transposed(c: Contraction) -> bool:
+    """True if the right operand's lanes are not contiguous in memory."""
+    var = c.node.iters[c.vector.position].var
+    return affine(c.rhs.load.indices[-1]).coefficient(var) != 1
