@@ -66,7 +66,8 @@ class Following:
         if self.last is None or self.last.job.state is not JobState.RUNNING:
             return None
         budget = self.last.job.budget
-        bounds = [(budget.trials - done(self.last)) / self.rate] if self.rate > 0 else []
+        counted = earlier(self.last) + done(self.last)
+        bounds = [(budget.trials - counted) / self.rate] if self.rate > 0 else []
         if budget.seconds is not None:
             bounds.append(budget.seconds - self.elapsed_s)
         return max(0.0, min(bounds)) if bounds else None
@@ -76,7 +77,8 @@ class Following:
         if self.last is None:
             return "starting"
         budget = self.last.job.budget.trials
-        parts = [str(self.last.job.state), f"{min(done(self.last), budget)}/{budget} trials"]
+        counted = min(earlier(self.last) + done(self.last), budget)
+        parts = [str(self.last.job.state), f"{counted}/{budget} trials"]
         if self.rate > 0:
             parts.append(f"{self.rate:.1f}/s")
         parts.append(clock(self.elapsed_s))
@@ -188,6 +190,12 @@ def _share(rate: float | None, peak_flops: float | None) -> str:
 def done(update: JobUpdate) -> int:
     """Finished trials of a job, failed ones too."""
     return sum(p.ok + p.failed for p in update.progress)
+
+
+def earlier(update: JobUpdate) -> int:
+    """Trials of the job's tasks that were there before it and count against its budget."""
+    text = update.job.options.get("earlier", "0")
+    return int(text) if text.isdigit() else 0
 
 
 def missing(update: JobUpdate) -> str:

@@ -73,10 +73,9 @@ def tune(
         raise TunefarmError("there are no tasks to tune")
     with _farm(db, tracker, token, tasks[0].target) as client:
         earlier = count_trials(client, tasks)
-        left = trials - earlier
-        if left <= 0:
+        if earlier >= trials:
             return Tuned(None, None, earlier)
-        job = client.submit_job(make_job(tasks, left, seconds, search, seed))
+        job = client.submit_job(make_job(tasks, trials, seconds, search, seed, earlier=earlier))
         last = None
         try:
             with _remembering_interrupts() as interrupted:
@@ -135,8 +134,13 @@ def make_job(
     search: str = "xgb-genetic",
     seed: int = 0,
     priority: int = 0,
+    earlier: int = 0,
 ) -> Job:
-    """The job that tunes these tasks; TunefarmError if they have several targets."""
+    """The job that tunes these tasks; TunefarmError if they have several targets.
+
+    The tuner counts earlier trials of the tasks against ``trials``; ``earlier`` of them are told
+    to whoever watches.
+    """
     targets = {t.target.text for t in tasks}
     if len(targets) != 1:
         raise TunefarmError(f"a job has one target, these tasks have {', '.join(sorted(targets))}")
@@ -152,7 +156,7 @@ def make_job(
             for t in tasks
         ),
         Budget(trials, seconds),
-        {"strategy": search, "seed": str(seed)},
+        {"strategy": search, "seed": str(seed), "earlier": str(earlier)},
         priority=priority,
     )  # fmt: skip
 

@@ -92,6 +92,13 @@ def test_the_rate_counts_from_the_first_update_and_the_budget_bounds_the_time_le
     assert following.headline() == "succeeded, 100/100 trials, 1.8/s, 0:30"
 
 
+def test_earlier_trials_count() -> None:
+    following = Following(Clock())
+    job = replace(update().job, options={"earlier": "80"})
+    following.note(replace(update(1, trials=5), job=job))
+    assert following.headline() == "running, 85/100 trials, 0:00, 1:00 left"
+
+
 @pytest.mark.parametrize(
     ("state", "words"), [(JobState.QUEUED, "tunefarm tuner"), (JobState.RUNNING, "tunefarm worker")]
 )

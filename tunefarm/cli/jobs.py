@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tunefarm.cli.options import (
+    TRACKER_HELP,
     Database,
     Model,
     Shapes,
@@ -20,10 +21,7 @@ from tunefarm.cli.options import (
 if TYPE_CHECKING:
     from tunefarm.db.records import Job
 
-Tracker = Annotated[
-    str,
-    typer.Option(help="HOST:PORT or rendezvous file of the tracker; this user's own if empty."),
-]
+Tracker = Annotated[str, typer.Option(help=TRACKER_HELP)]
 
 
 def register(app: typer.Typer) -> None:
@@ -35,7 +33,9 @@ def submit(
     model: Model,
     target: TargetText = "",
     shape: Shapes = None,
-    trials: Annotated[int, typer.Option(min=1, help="Trials over all tasks.")] = 1000,
+    trials: Annotated[
+        int, typer.Option(min=1, help="Trials over all tasks, earlier ones count.")
+    ] = 1000,
     minutes: Annotated[float | None, typer.Option(min=0.01, help="Wall-clock limit.")] = None,
     priority: Annotated[int, typer.Option(help="Higher is served first.")] = 0,
     tracker: Tracker = "",
@@ -43,12 +43,15 @@ def submit(
     """Submit a tuning job to a farm and return at once; its id is printed."""
     from tunefarm.api import extract_tasks, from_onnx
     from tunefarm.farm import connect_local
-    from tunefarm.tuning import make_job
+    from tunefarm.tuning import count_trials, make_job
 
     tasks = extract_tasks(from_onnx(model, parse_shapes(shape)), target or None)
     seconds = None if minutes is None else 60 * minutes
     with connect_local(tracker, None) as client:
-        job = client.submit_job(make_job(tasks, trials, seconds, priority=priority))
+        earlier = count_trials(client, tasks)
+        job = client.submit_job(
+            make_job(tasks, trials, seconds, priority=priority, earlier=earlier)
+        )
     print(job.id)
 
 
@@ -113,6 +116,9 @@ def cancel(
 ) -> None:
     """Cancel a job; its trials are kept."""
     from tunefarm.farm import connect_local
+    from tunefarm.progress import OVER
 
     with connect_local(tracker, None) as client:
-        print(client.cancel(job, "cancelled from the command line").state)
+        before = client.job(job).state
+        after = client.cancel(job, "cancelled from the command line").state
+    print(f"{job} was over already: {after}" if before in OVER else str(after))
