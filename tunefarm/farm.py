@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tunefarm.db.records import Job
     from tunefarm.proto.client import FarmClient
+    from tunefarm.proto.rendezvous import Rendezvous
 
 
 def connect(tracker: str, token: str = "") -> FarmClient:
@@ -19,13 +22,49 @@ def connect(tracker: str, token: str = "") -> FarmClient:
     """
     from tunefarm.proto.client import FarmClient
 
-    path = Path(tracker).expanduser()
-    if path.suffix == ".json" or path.is_file():
-        client = FarmClient.from_rendezvous(path)
+    if is_file(tracker):
+        client = FarmClient.from_rendezvous(Path(tracker).expanduser())
     else:
         client = FarmClient(tracker, token or local_token(tracker))
     client.info()
     return client
+
+
+def is_file(tracker: str) -> bool:
+    """Whether a tracker is named by its rendezvous file, not by its address."""
+    path = Path(tracker).expanduser()
+    return path.suffix == ".json" or path.is_file()
+
+
+@contextmanager
+def announced(rendezvous: Path | None) -> Iterator[Callable[[Rendezvous], None]]:
+    """What a tracker calls when it listens: it says where its token is, and leaves a copy in this
+    user's data folder for as long as it runs, so that its address is enough for local commands."""
+    from tunefarm.compiler import settings
+    from tunefarm.proto.rendezvous import write_rendezvous
+
+    copies: list[Path] = []
+    home = settings.HOME.get()
+
+    def announce(found: Rendezvous) -> None:
+        if rendezvous is not None:
+            print(f"its token is in {rendezvous}", flush=True)
+        if rendezvous is not None and rendezvous.absolute().parent == home.absolute():
+            return
+        copy = home / f"{found.address.replace(':', '_')}.tracker.json"
+        try:
+            home.mkdir(parents=True, exist_ok=True)
+            write_rendezvous(copy, found)
+        except OSError as error:
+            print(f"tunefarm: no copy of the token in {home}: {error.strerror}", file=sys.stderr)
+        else:
+            copies.append(copy)
+
+    try:
+        yield announce
+    finally:
+        for copy in copies:
+            copy.unlink(missing_ok=True)
 
 
 def local_token(tracker: str) -> str:

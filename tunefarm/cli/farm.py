@@ -11,6 +11,8 @@ from typing import Annotated
 
 import typer
 
+from tunefarm.cli.options import TRACKER_HELP
+
 Rendezvous = Annotated[
     Path | None, typer.Option(help="File in which the tracker says where it listens.")
 ]
@@ -43,30 +45,30 @@ def tracker(
 ) -> None:
     """Run the tracker: it lends devices, queues jobs and writes the database."""
     from tunefarm.api import default_database
+    from tunefarm.farm import announced
     from tunefarm.tracker.options import TrackerOptions
     from tunefarm.tracker.server import main_serve
 
     exit_with_parent(exit_with_parent_)
-    database = db or default_database()
-    main_serve(
-        TrackerOptions(
-            database, host, port, rendezvous=rendezvous,
-            lease_term_s=lease_term_s, claim_term_s=lease_term_s,
-        )
+    options = TrackerOptions(
+        db or default_database(), host, port, rendezvous=rendezvous,
+        lease_term_s=lease_term_s, claim_term_s=lease_term_s,
     )  # fmt: skip
+    with announced(options.rendezvous_file) as announce:
+        main_serve(options, announce)
 
 
 def _place(tracker: str, rendezvous: Path | None) -> tuple[str, str, Path | None]:
     """(address, token, rendezvous) of the tracker that the options name."""
-    from tunefarm.farm import default_rendezvous, local_token
+    from tunefarm.farm import default_rendezvous, is_file, local_token
 
-    if tracker:
+    if tracker and not is_file(tracker):
         return tracker, local_token(tracker), None
-    return "", "", rendezvous or default_rendezvous()
+    return "", "", Path(tracker) if tracker else rendezvous or default_rendezvous()
 
 
 def worker(
-    tracker: Annotated[str, typer.Option(help="HOST:PORT of the tracker.")] = "",
+    tracker: Annotated[str, typer.Option(help=TRACKER_HELP)] = "",
     rendezvous: Rendezvous = None,
     target: Annotated[
         list[str] | None, typer.Option(help="Devices to offer; this host if none is given.")
@@ -89,7 +91,7 @@ def worker(
 
 
 def tuner(
-    tracker: Annotated[str, typer.Option(help="HOST:PORT of the tracker.")] = "",
+    tracker: Annotated[str, typer.Option(help=TRACKER_HELP)] = "",
     rendezvous: Rendezvous = None,
     once: Annotated[bool, typer.Option("--once", help="Stop after one job.")] = False,
     exit_with_parent_: ExitWithParent = False,
@@ -104,7 +106,7 @@ def tuner(
 
 
 def devices(
-    tracker: Annotated[str, typer.Option(help="HOST:PORT of the tracker.")] = "",
+    tracker: Annotated[str, typer.Option(help=TRACKER_HELP)] = "",
     rendezvous: Rendezvous = None,
 ) -> None:
     """List the devices of a farm, with their measured peaks and noise."""

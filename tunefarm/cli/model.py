@@ -10,6 +10,7 @@ import typer
 
 from tunefarm.cli.options import (
     Database,
+    Farm,
     Model,
     Shapes,
     TargetText,
@@ -42,7 +43,7 @@ def tune(
     ] = None,
     minutes: Annotated[float | None, typer.Option(min=0.01, help="Wall-clock limit.")] = None,
     db: Annotated[str, typer.Option(help="Database of an embedded farm: URL or file.")] = "",
-    tracker: Annotated[str, typer.Option(help="HOST:PORT or file of a running farm.")] = "",
+    tracker: Farm = "",
     search: Annotated[
         str, typer.Option(help="xgb-genetic, genetic, droplet, random or grid.")
     ] = "xgb-genetic",
@@ -117,7 +118,7 @@ def build(
     target: TargetText = "",
     shape: Shapes = None,
     db: Database = "",
-    tracker: Annotated[str, typer.Option(help="HOST:PORT or file of a running farm.")] = "",
+    tracker: Farm = "",
     strict: Annotated[bool, typer.Option("--strict", help="Fail on an untuned task.")] = False,
 ) -> None:
     """Build a model with the best records into a library (.so with a C header)."""
@@ -140,7 +141,7 @@ def tasks(
     target: TargetText = "",
     shape: Shapes = None,
     db: Database = "",
-    tracker: Annotated[str, typer.Option(help="HOST:PORT or file of a running farm.")] = "",
+    tracker: Farm = "",
 ) -> None:
     """List the tasks of a model: how often each runs, its FLOPs, and what is known of it."""
     from tunefarm import api
@@ -183,7 +184,7 @@ def bench(
     target: TargetText = "",
     shape: Shapes = None,
     db: Database = "",
-    tracker: Annotated[str, typer.Option(help="HOST:PORT or file of a running farm.")] = "",
+    tracker: Farm = "",
     repeat: Annotated[int, typer.Option(min=1, help="Timed repeats of each build.")] = 20,
 ) -> None:
     """Time the tuned and the default build of a model, and each of its nodes."""

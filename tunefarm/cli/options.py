@@ -14,6 +14,9 @@ from tunefarm.compiler.errors import TunefarmError
 if TYPE_CHECKING:
     from tunefarm.db.records import Trial
 
+TRACKER_HELP = "HOST:PORT of a tracker, or the file it wrote; by default your own database's."
+FARM_HELP = "HOST:PORT of a running farm, or the file its tracker wrote."
+
 Model = Annotated[Path, typer.Argument(help="ONNX file.", show_default=False)]
 Shapes = Annotated[
     list[str] | None,
@@ -25,6 +28,7 @@ TargetText = Annotated[
 Database = Annotated[
     str, typer.Option(help="Database URL or SQLite file; the one in your data folder if empty.")
 ]
+Farm = Annotated[str, typer.Option("--tracker", help=FARM_HELP)]
 
 
 def parse_shapes(texts: Sequence[str] | None) -> dict[str, tuple[int, ...]]:
