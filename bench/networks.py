@@ -1,15 +1,18 @@
 """Whole networks against the outputs that onnx ships and against onnxruntime.
 
-    python bench/networks.py [--threads N] [NAME ...]
+    python bench/networks.py [--threads N] [--db sqlite:///… [--trials N]] [NAME ...]
 
 The light networks of the onnx package have the topology of the published ones and constant weights;
 their outputs are shipped. They run again with random weights, and so do those of bench/models.py.
 Errors are the largest difference over the largest magnitude. The exit status is 1 above 1e-3.
+With ``--db`` the builds use its best records, and how many times faster than with default configs
+they run is printed; ``--trials`` tunes up to so many trials a task into it first.
 """
 
 from __future__ import annotations
 
 import argparse
+import statistics
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,6 +28,7 @@ from onnx import helper, numpy_helper
 from tunefarm.compiler.target import Target
 
 import tunefarm
+from tunefarm.benchmark import interleaved
 
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 LIMIT = 1e-3
@@ -165,27 +169,59 @@ def random_error(model: onnx.ModelProto, target: Target) -> float:
     return error(list(tunefarm.build(module, target).run(feeds).values()), reference(model, feeds))
 
 
-def main() -> int:
+def models_named(names: Sequence[str]) -> Iterator[tuple[str, onnx.ModelProto]]:
+    """Names and models: the light networks' with random weights."""
     from models import MODELS
 
-    parser = argparse.ArgumentParser(description=__doc__)
+    for name in names or [*(f"light_{n}" for n in light_names()), *MODELS]:
+        if name.startswith("light_"):
+            yield name, randomized(light(name.removeprefix("light_")))
+        else:
+            yield name, MODELS[name]()
+
+
+def check(name: str, model: onnx.ModelProto, target: Target) -> dict[str, float]:
+    """Errors against what is shipped, if anything is, and against onnxruntime."""
+    found = {"random": random_error(model, target)}
+    if name.startswith("light_"):
+        found["shipped"] = shipped_error(name.removeprefix("light_"), target)
+    return found
+
+
+def tuned_gain(model: onnx.ModelProto, target: Target, db: str, trials: int) -> str:
+    """Tune the model's tasks, and time its tuned build beside the default one."""
+    module = tunefarm.from_onnx(model)
+    tasks = tunefarm.extract_tasks(module, target)
+    if trials:
+        tunefarm.tune(tasks, db=db, trials=trials * len(tasks))
+    with tunefarm.apply_history_best(()):
+        default = tunefarm.build(module, target)
+    with tunefarm.apply_history_best(db) as history:
+        tuned = tunefarm.build(module, target)
+        exact = sum(d.tuned for d in history.lookup([t.workload for t in tasks], target))
+    before, after = (statistics.median(t) for t in interleaved([default, tuned], 15))
+    return f"{exact}/{len(tasks)} tasks tuned, {before / after:.2f}x the default  "
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--db", default="", help="database of records")
+    parser.add_argument("--trials", type=int, default=0, help="tune so many trials a task first")
     options = parser.parse_args()
+    if options.trials and not options.db:
+        parser.error("--trials needs --db, where the records go")
     target, worst = Target.host(options.threads), 0.0
-    names = options.names or [*(f"light_{n}" for n in light_names()), *MODELS]
-    for name in names:
+    for name, model in models_named(options.names):
         start = time.perf_counter()
-        if name.startswith("light_"):
-            short = name.removeprefix("light_")
-            found = {
-                "shipped": shipped_error(short, target),
-                "random": random_error(randomized(light(short)), target),
-            }
-        else:
-            found = {"random": random_error(MODELS[name](), target)}
+        gain = tuned_gain(model, target, options.db, options.trials) if options.db else ""
+        with tunefarm.apply_history_best(options.db or ()):
+            found = check(name, model, target)
         text = "  ".join(f"{kind} {e:.1e}" for kind, e in found.items())
-        print(f"{name:20} {text:36} {time.perf_counter() - start:5.1f} s", flush=True)
+        print(f"{name:20} {text:36} {gain}{time.perf_counter() - start:5.1f} s", flush=True)
         worst = np.fmax(worst, max(found.values())) if np.isfinite([*found.values()]).all() else 1
     print(f"worst {worst:.1e}, allowed {LIMIT:.0e}")
     return int(worst > LIMIT)
