@@ -17,6 +17,8 @@ from tunefarm.compiler.transform.fold_scale_axis import fold_scale_axis
 from tunefarm.compiler.transform.fuse_ops import fuse_ops
 from tunefarm.compiler.transform.infer_types import infer_types
 from tunefarm.compiler.transform.legalize import legalize
+from tunefarm.compiler.transform.recognize_functions import recognize_functions
+from tunefarm.compiler.transform.recognize_rows import recognize_rows
 from tunefarm.compiler.transform.simplify_inference import simplify_inference
 
 STEPS = (
@@ -24,8 +26,11 @@ STEPS = (
     Pass("simplify_inference", simplify_inference, level=0),
     Pass("fold_constants", fold_constants, level=1),
     Pass("canonicalize_ops", canonicalize_ops, level=1),
+    Pass("recognize_functions", recognize_functions, level=1),
     Pass("fold_scale_axis", fold_scale_axis, level=2),
     Pass("convert_layout", convert_layout, level=1),
+    Pass("eliminate_common_subexpressions_first", eliminate_common_subexpressions, level=1),
+    Pass("recognize_rows", recognize_rows, level=1),
     Pass("legalize", legalize, level=0),
     Pass("fold_constants_again", fold_constants, level=1),
     Pass("eliminate_common_subexpressions", eliminate_common_subexpressions, level=1),

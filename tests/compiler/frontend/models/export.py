@@ -143,6 +143,29 @@ class Decoder(nn.Module):
         return torch.where(x > 0.1, x, x.clamp(-1, 0).abs().sqrt())
 
 
+class WrittenOut(nn.Module):
+    """Norms, activations and a softmax in arithmetic, as many published models have them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.shift = nn.Parameter(torch.randn(24)), nn.Parameter(torch.randn(24))
+        self.dense = nn.Linear(24, 24)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.gelu(self.scale * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)))
+        centred = x - x.mean(-1, keepdim=True)
+        x = centred / torch.sqrt(centred.pow(2).mean(-1, keepdim=True) + 1e-5) * self.scale
+        x = x + F.gelu(self.dense(x + self.shift), approximate="tanh")
+        variance = x.var(-1, keepdim=True, unbiased=False)
+        y = (x - x.mean(-1, keepdim=True)) / torch.sqrt(variance + 1e-5) * self.scale + self.shift
+        y = y * torch.tanh(F.softplus(y)) + x / (1 + torch.exp(-x)) + x * F.relu6(x + 3) / 6
+        powers = torch.exp(y - y.amax(-1, keepdim=True))
+        return powers / powers.sum(-1, keepdim=True)
+
+    def gelu(self, x: Tensor) -> Tensor:
+        return 0.5 * x * (1 + torch.tanh(0.7978845608 * (x + 0.044715 * torch.pow(x, 3))))
+
+
 MODELS: dict[str, tuple[type[nn.Module], tuple[Tensor, ...], int]] = {
     "mlp": (Mlp, (torch.randn(2, 5, 12),), 20),
     "grouped_conv": (GroupedConv, (torch.randn(2, 6, 13, 11),), 18),
@@ -152,6 +175,7 @@ MODELS: dict[str, tuple[type[nn.Module], tuple[Tensor, ...], int]] = {
     "causal_rotary": (CausalRotary, (torch.randn(1, 7, 16),), 20),
     "conv1d": (Conv1d, (torch.randn(2, 5, 23),), 19),
     "tokens": (Tokens, (torch.randint(0, 30, (2, 7)),), 19),
+    "written_out": (WrittenOut, (torch.randn(2, 5, 24),), 20),
     "decoder": (Decoder, (torch.randn(1, 4, 5, 3),), 20),
 }
 
