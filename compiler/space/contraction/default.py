@@ -123,7 +123,8 @@ def _default_blocks(
         "pack_lhs": 0,
         "pack_rhs": int(pack_rhs),
         "prefetch": 0,
-        "next_panel": int(1 in choices["next_panel"] and weights >= 1 << 18),
+        # Few rows leave no time between two panels: the hardware's own prefetch does better.
+        "next_panel": int(1 in choices["next_panel"] and weights >= 1 << 18 and rows >= 8),
     }
 
 
