@@ -3,6 +3,7 @@
 matmul(a[b, m, k], w[k, n])   ->  reshape(matmul(reshape(a, [b * m, k]), w), [b, m, n])
 conv(x[n, l, c], w[k, i, o])  ->  reshape(conv(reshape(x, [n, 1, l, c]), w[1, k, i, o]))
 matmul(T(q), T(k))            ->  einsum(q, k), which reads both in place
+conv_transpose[strides = s](x) ->  convolutions, one for each output modulo s, interleaved
 an empty result               ->  an empty constant
 """
 
@@ -20,6 +21,7 @@ from tunefarm.compiler.transform.constants import reshape
 from tunefarm.compiler.transform.push_reshapes import RESHAPE_RULES
 from tunefarm.compiler.transform.read_in_place import IN_PLACE_RULES
 from tunefarm.compiler.transform.rewrite import Uses, rewrite_main
+from tunefarm.compiler.transform.split_conv_transpose import split_conv_transpose
 
 _ROW_OPERATORS = ("softmax", "log_softmax", "layer_norm", "rms_norm")
 _WINDOWED = ("conv", "max_pool", "avg_pool", "lp_pool")
@@ -30,7 +32,14 @@ _ADDED: dict[str, AttrValue] = {
 
 def legalize(module: IRModule, target: Target) -> IRModule:
     """Runs on channels-last graphs; the reshapes it makes are moved out of the way of fusion."""
-    forms = [_empty, *IN_PLACE_RULES, _rows_of_matmul, _rows_of_operator, _flat_window]
+    forms = [
+        _empty,
+        *IN_PLACE_RULES,
+        _rows_of_matmul,
+        _rows_of_operator,
+        split_conv_transpose,
+        _flat_window,
+    ]
     return rewrite_main(module, [*forms, *RESHAPE_RULES, *RULES])
 
 
