@@ -135,6 +135,11 @@ class FarmClient:
     def close(self) -> None:
         self._channel.close()
 
+    def hurry(self, patience_s: float = 1.0) -> None:
+        """From now on wait no longer than this for a tracker that is away, also in calls under
+        way; a signal handler may call it."""
+        self._patience_s = min(self._patience_s, patience_s)
+
     def __enter__(self) -> FarmClient:
         return self
 
@@ -434,7 +439,6 @@ class FarmClient:
         patience_s: float | None = None,
     ) -> Any:
         timeout_s = wait_s + CALL_S
-        patience_s = self._patience_s if patience_s is None else patience_s
         started = time.monotonic()
         backoff_s = _BACKOFF_S
         while True:
@@ -443,12 +447,18 @@ class FarmClient:
                 self._answered = True
                 return reply
             except grpc.RpcError as error:
-                wanted_s = patience_s if self._answered else self._connect_s
+                wanted_s = self._wanted_s(patience_s)
                 left_s = wanted_s - (time.monotonic() - started)
                 if not _is_unavailable(error) or left_s <= 0:
                     raise self._error(error, timeout_s) from error
             time.sleep(min(left_s, backoff_s * random.uniform(0.5, 1.0)))
             backoff_s = min(2 * backoff_s, _MAX_BACKOFF_S)
+
+    def _wanted_s(self, patience_s: float | None) -> float:
+        """How long to wait for a tracker that is away: a call's own time, or this client's."""
+        if not self._answered:
+            return self._connect_s
+        return min(self._patience_s if patience_s is None else patience_s, self._patience_s)
 
     def _error(self, error: Any, timeout_s: float) -> FarmError:
         """The domain error that a failed call carries or stands for."""

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from tunefarm.compiler.errors import TunefarmError
@@ -30,7 +30,12 @@ def run_tuner(options: TunerOptions) -> None:
     """
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     stopped = threading.Event()
-    with _signals(stopped.set), _connect(options) as client:
+
+    def stop() -> None:
+        stopped.set()
+        client.hurry()
+
+    with _connect(options) as client, _signals(stop):
         info = client.info()
         _log.info("tuner %s of tracker %s (%s)", options.identity, client.address, info.version)
         while not stopped.is_set():
@@ -47,7 +52,7 @@ def run_job(client: FarmClient, job: Job, options: TunerOptions, stopped: thread
     What a user can cause ends the job as failed, with the sentence; what is our own fault does
     too, and is raised.
     """
-    from tunefarm.proto.errors import ClaimLost
+    from tunefarm.proto.errors import ClaimLost, TrackerUnavailable
     from tunefarm.tuner.running import JobRun, Stopped
 
     _log.info(
@@ -60,8 +65,12 @@ def run_job(client: FarmClient, job: Job, options: TunerOptions, stopped: thread
             _log.warning("job %s: %s", job.id, lost)
             return True
         except Stopped:
-            client.release_job(job)
+            with suppress(TrackerUnavailable):
+                client.release_job(job)
             _log.info("job %s: back in the queue", job.id)
+            return False
+        except TrackerUnavailable as away:  # the claim lapses, and the job is claimed again
+            _log.warning("job %s: %s", job.id, away)
             return False
         except TunefarmError as error:
             state, message = JobState.FAILED, str(error)
