@@ -17,6 +17,8 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING
 
 from tunefarm.compiler.errors import TunefarmError
+from tunefarm.db.records import JobState
+from tunefarm.interrupts import ignoring_interrupts
 
 if TYPE_CHECKING:
     from tunefarm.proto.client import FarmClient
@@ -60,7 +62,13 @@ class Member:
             lines = []
         return lines[-1] if lines else f"see {self.log}"
 
+    def terminate(self) -> None:
+        """Ask the process to end."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.terminate()
+
     def stop(self) -> None:
+        """End the process, and wait until it has."""
         if self.process is None or self.process.poll() is not None:
             return
         self.process.terminate()
@@ -100,6 +108,7 @@ class EmbeddedFarm:
         self._client: FarmClient | None = None
         self._stopping = threading.Event()
         self._failure: TunefarmError | None = None
+        self._started = time.time()
         self._guard = threading.Thread(target=self._watch, name="tunefarm-farm", daemon=True)
 
     @property
@@ -118,7 +127,8 @@ class EmbeddedFarm:
                 self._own()
             self._client = FarmClient.from_rendezvous(self.rendezvous)
         except BaseException:
-            self._stop_all()
+            with ignoring_interrupts():
+                self._stop_all()
             raise
         self._guard.start()
         return self
@@ -129,11 +139,12 @@ class EmbeddedFarm:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._stopping.set()
-        self._guard.join()
-        if self._client is not None:
-            self._client.close()
-        self._stop_all()
+        with ignoring_interrupts():
+            self._stopping.set()
+            self._guard.join()
+            if self._client is not None:
+                self._client.close()
+            self._stop_all()
         if error is not None and self._failure is not None:
             raise self._failure from error
 
@@ -160,8 +171,19 @@ class EmbeddedFarm:
             if time.monotonic() > deadline:
                 raise TunefarmError(f"the tracker did not answer: {self.tracker.last_words()}")
             time.sleep(CHECK_S)
+        self._cancel_orphans()
         self.worker.ensure()
         self.tuner.ensure()
+
+    def _cancel_orphans(self) -> None:
+        """End the jobs of commands that were killed; their trials are kept and count."""
+        from tunefarm.proto.client import FarmClient
+        from tunefarm.tuning import OWNED
+
+        with FarmClient.from_rendezvous(self.rendezvous) as client:
+            for job in client.jobs((JobState.QUEUED, JobState.RUNNING)):
+                if OWNED in job.options and job.created_at < self._started:
+                    client.cancel(job.id, "the command that made it was killed")
 
     def _watch(self) -> None:
         while not self._stopping.wait(CHECK_S):
@@ -176,6 +198,8 @@ class EmbeddedFarm:
                 return
 
     def _stop_all(self) -> None:
+        for member in (self.tuner, self.worker):
+            member.terminate()
         for member in (self.tuner, self.worker, self.tracker):
             member.stop()
 

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import signal
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from tunefarm.compiler.errors import TunefarmError
@@ -22,10 +19,13 @@ from tunefarm.db.records import (
     TaskKey,
     WorkloadRecord,
 )
+from tunefarm.interrupts import ignoring_interrupts, remembering_interrupts
 
 if TYPE_CHECKING:
     from tunefarm.proto.client import FarmClient
 
+OWNED = "owned"
+"""Job option: no other command waits for this job."""
 Watcher = Callable[[JobUpdate], None]
 
 
@@ -75,41 +75,25 @@ def tune(
         earlier = count_trials(client, tasks)
         if earlier >= trials:
             return Tuned(None, None, earlier)
-        job = client.submit_job(make_job(tasks, trials, seconds, search, seed, earlier=earlier))
+        job = client.submit_job(
+            make_job(tasks, trials, seconds, search, seed, earlier=earlier, owned=tracker is None)
+        )
         last = None
         try:
-            with _remembering_interrupts() as interrupted:
+            with remembering_interrupts() as interrupted:
                 for last in client.watch(job.id, wait_s=1.0):
                     if interrupted:
                         raise KeyboardInterrupt
                     if watch is not None:
                         watch(last)
         except KeyboardInterrupt:
-            client.cancel(job.id, "stopped from the keyboard")
+            with ignoring_interrupts():
+                client.cancel(job.id, "stopped from the keyboard")
             raise
         assert last is not None
         if last.job.state is JobState.FAILED:
             raise TunefarmError(f"the tuning job failed: {last.job.message}")
         return Tuned(last.job, last, earlier)
-
-
-@contextlib.contextmanager
-def _remembering_interrupts() -> Iterator[list[int]]:
-    """Interrupts so far: one raised inside a callback is printed and lost, but remembered here."""
-    seen: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield seen
-        return
-
-    def note(number: int, frame: FrameType | None) -> None:
-        seen.append(number)
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGINT, note)
-    try:
-        yield seen
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 @contextlib.contextmanager
@@ -135,11 +119,12 @@ def make_job(
     seed: int = 0,
     priority: int = 0,
     earlier: int = 0,
+    owned: bool = False,
 ) -> Job:
     """The job that tunes these tasks; TunefarmError if they have several targets.
 
     The tuner counts earlier trials of the tasks against ``trials``; ``earlier`` of them are told
-    to whoever watches.
+    to whoever watches. An ``owned`` job ends with the command that made it.
     """
     targets = {t.target.text for t in tasks}
     if len(targets) != 1:
@@ -156,7 +141,12 @@ def make_job(
             for t in tasks
         ),
         Budget(trials, seconds),
-        {"strategy": search, "seed": str(seed), "earlier": str(earlier)},
+        {
+            "strategy": search,
+            "seed": str(seed),
+            "earlier": str(earlier),
+            **({OWNED: "1"} if owned else {}),
+        },
         priority=priority,
     )  # fmt: skip
 

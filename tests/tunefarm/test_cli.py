@@ -3,38 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
 from tunefarm.cli.app import run
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("TUNEFARM_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
-
-
-def save(path: Path, op: str = "MatMul", rows: int | str = 8) -> Path:
-    weights = np.ones((16, 24), "float32")
-    graph = helper.make_graph(
-        [helper.make_node(op, ["x", "w"], ["y"], name="first")],
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [rows, 16])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        [numpy_helper.from_array(weights, "w")],
-    )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), path)
-    return path
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> str:
-    return str(save(tmp_path / "model.onnx"))
 
 
 def mistake(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -58,18 +33,18 @@ def test_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_an_unsupported_operator_names_its_node(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], save_model: Callable[..., Path]
 ) -> None:
-    path = save(tmp_path / "odd.onnx", op="NonMaxSuppression")
+    path = save_model(tmp_path / "odd.onnx", op="NonMaxSuppression")
     text = mistake(capsys, "tasks", str(path))
     assert "NonMaxSuppression" in text
     assert "first" in text or "'y'" in text
 
 
 def test_an_open_dimension_names_the_option(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], save_model: Callable[..., Path]
 ) -> None:
-    path = save(tmp_path / "open.onnx", rows="batch")
+    path = save_model(tmp_path / "open.onnx", rows="batch")
     assert "--shape x=" in mistake(capsys, "tasks", str(path))
     assert run(["tasks", str(path), "--shape", "x=8x16"]) == 0
 

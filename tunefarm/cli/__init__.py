@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 
 def main() -> None:
     """Run the command line; a user's mistake is one sentence and exit code 2."""
-    from tunefarm.cli.app import run
+    try:
+        from tunefarm.cli.app import run
 
-    sys.exit(run(sys.argv[1:]))
+        code = run(sys.argv[1:])
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # one more Ctrl-C must not change the code
+    except KeyboardInterrupt:
+        code = 130
+    sys.exit(code)
 
 
 __all__ = ["main"]

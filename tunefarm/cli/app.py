@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from collections.abc import Sequence
@@ -11,8 +12,10 @@ import typer
 
 import tunefarm
 from tunefarm.cli import farm, jobs, model, records
+from tunefarm.interrupts import terminating_as_interrupt
 
 INTERRUPTED = 130
+TERMINATED = 143
 
 app = typer.Typer(
     name="tunefarm",
@@ -40,16 +43,30 @@ app.add_typer(records.app, name="records")
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run a command line. Returns 0, 2 after a user's mistake, 130 after Ctrl-C."""
+    """Run a command line. Returns 0, 2 after a user's mistake, 130 after Ctrl-C, 143 after SIGTERM.
+
+    1 is left to our own bugs, which raise.
+    """
     warnings.showwarning = _show_warning
+    with terminating_as_interrupt() as terminated:
+        code = _call(arguments)
+    if code != INTERRUPTED:
+        return code
+    print("stopped; every finished trial is kept", file=sys.stderr)
+    return TERMINATED if terminated else INTERRUPTED
+
+
+def _call(arguments: Sequence[str]) -> int:
     try:
         result = app(list(arguments), standalone_mode=False)
-        code = result if isinstance(result, int) else 0
+        sys.stdout.flush()
+        return result if isinstance(result, int) else 0
     except typer.Exit as stop:
-        code = stop.exit_code
+        return stop.exit_code
     except (typer.Abort, KeyboardInterrupt):
-        code = INTERRUPTED
-    except BrokenPipeError:
+        return INTERRUPTED
+    except BrokenPipeError:  # a reader such as `head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
         text = message_of(error)
@@ -57,9 +74,6 @@ def run(arguments: Sequence[str]) -> int:
             raise
         print(f"tunefarm: {text}", file=sys.stderr)
         return 2
-    if code == INTERRUPTED:
-        print("stopped; every finished trial is kept", file=sys.stderr)
-    return code
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:

@@ -1,0 +1,42 @@
+"""Small models, and a data folder for each test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The data folder of this test; it does not exist yet."""
+    monkeypatch.setenv("TUNEFARM_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def save_model() -> Callable[..., Path]:
+    return save
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    return str(save(tmp_path / "model.onnx"))
+
+
+def save(path: Path, op: str = "MatMul", rows: int | str = 8) -> Path:
+    """Write ``y = op(x, w)`` with x of (rows, 16) and w of ones, (16, 24)."""
+    weights = np.ones((16, 24), "float32")
+    graph = helper.make_graph(
+        [helper.make_node(op, ["x", "w"], ["y"], name="first")],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [rows, 16])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(weights, "w")],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), path)
+    return path

@@ -1,0 +1,105 @@
+"""Ctrl-C, SIGTERM and SIGKILL during ``tune``: nothing is lost, and nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from tunefarm.db.records import Job, JobState
+from tunefarm.db.store import Store
+
+
+class Tuning:
+    """A ``tunefarm tune`` process with trials enough for minutes, its trials under way."""
+
+    def __init__(self, model: str, home: Path) -> None:
+        self.database = home / "tunefarm.db"
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tunefarm", "tune", model, "--trials", "5000"],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+        wait_until(self.is_measuring)
+        self.farm = psutil.Process(self.process.pid).children(recursive=True)
+
+    def is_measuring(self) -> bool:
+        assert self.process.poll() is None
+        return count(self.database) > 1
+
+    def interrupt(self, *numbers: int) -> tuple[int, str]:
+        """The exit code and the output after these signals, a moment apart."""
+        for number in numbers:
+            self.process.send_signal(number)
+            time.sleep(0.2)
+        output, _ = self.process.communicate(timeout=60)
+        return self.process.returncode, output
+
+
+def wait_until(done: object, timeout_s: float = 60.0) -> None:
+    assert callable(done)
+    deadline = time.monotonic() + timeout_s
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def count(database: Path) -> int:
+    if not database.exists():
+        return 0
+    try:
+        with Store.open(str(database), readonly=True) as store:
+            return store.count_trials()
+    except Exception:  # its schema is being made
+        return 0
+
+
+def last_job(database: Path) -> Job:
+    with Store.open(str(database), readonly=True) as store:
+        return store.jobs()[-1]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "code"),
+    [((signal.SIGINT, signal.SIGINT, signal.SIGINT), 130), ((signal.SIGTERM,), 143)],
+)
+def test_a_stopped_tuning_ends_its_job_and_its_farm(
+    model: str, home: Path, numbers: tuple[int, ...], code: int
+) -> None:
+    tuning = Tuning(model, home)
+    found, output = tuning.interrupt(*numbers)
+    assert found == code, output
+    assert "Traceback" not in output
+    assert "every finished trial is kept" in output
+    assert last_job(tuning.database).state is JobState.CANCELLED
+    assert count(tuning.database) > 1
+    assert not [p for p in tuning.farm if p.is_running() and p.status() != "zombie"]
+
+
+def test_a_killed_tuning_does_not_stand_in_the_way_of_the_next(model: str, home: Path) -> None:
+    tuning = Tuning(model, home)
+    tuning.interrupt(signal.SIGKILL)
+    wait_until(lambda: not [p for p in tuning.farm if p.is_running() and p.status() != "zombie"])
+    kept = count(tuning.database)
+    again = subprocess.run(
+        [sys.executable, "-m", "tunefarm", "tune", model, "--trials", str(kept + 4)],
+        capture_output=True, text=True, timeout=120, env=dict(os.environ),
+    )  # fmt: skip
+    assert again.returncode == 0, again.stderr
+    assert last_job(tuning.database).message == "the command that made it was killed"
+    assert kept + 4 <= count(tuning.database) < kept + 50
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(model: str) -> None:
+    tasks = subprocess.Popen(
+        [sys.executable, "-m", "tunefarm", "tasks", model],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert tasks.stdout is not None
+    tasks.stdout.close()
+    _, errors = tasks.communicate(timeout=60)
+    assert not errors

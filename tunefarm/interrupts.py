@@ -1,0 +1,60 @@
+"""Ctrl-C and SIGTERM: remembered while a job is watched, ignored while things are put away."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+
+
+@contextlib.contextmanager
+def remembering_interrupts() -> Iterator[list[int]]:
+    """Interrupts so far: one raised inside a callback is printed and lost, but remembered here."""
+    seen: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield seen
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        seen.append(number)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield seen
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
+def ignoring_interrupts() -> Iterator[None]:
+    """Finish what is begun: a second Ctrl-C must leave no process and no job behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
+def terminating_as_interrupt() -> Iterator[list[int]]:
+    """Treat SIGTERM as Ctrl-C, so that it stops as cleanly; the list tells whether one came."""
+    seen: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield seen
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        seen.append(number)
+        signal.raise_signal(signal.SIGINT)
+
+    before = signal.signal(signal.SIGTERM, note)
+    try:
+        yield seen
+    finally:
+        signal.signal(signal.SIGTERM, before)
