@@ -1,4 +1,4 @@
-"""Conditions leave the inner loops: hoisted, turned into loop bounds, or specialised away."""
+"""Conditions leave the inner loops: turned into loop bounds, or specialised away."""
 
 from __future__ import annotations
 
@@ -43,28 +43,6 @@ Ranges = dict[Var, tuple[int, int]]
 MAX_EDGES = 4  # edge iterations of a partitioned loop that get code of their own
 MAX_EXPANDED = 8  # iterations of a loop whose every iteration gets code of its own
 _INNER = (LoopKind.UNROLLED, LoopKind.VECTORIZED)
-
-
-def hoist_conditions(program: PrimFunc) -> PrimFunc:
-    """Move a condition out of the loops whose variable it does not mention.
-
-    for k: if c(i): f(i, k)   ->   if c(i): for k: f(i, k)
-    """
-    return replace(program, body=_hoist(program.body))
-
-
-def _hoist(stmt: Stmt) -> Stmt:
-    stmt = map_children(stmt, _hoist)
-    if not isinstance(stmt, For) or not isinstance(stmt.body, If) or stmt.body.orelse is not None:
-        return stmt
-    inner = stmt.body
-    parts = conjuncts(inner.condition)
-    stay = [p for p in parts if stmt.var in _variables(p) or at_least_zero(p) is None]
-    out = [p for p in parts if p not in stay]
-    if not out:
-        return stmt
-    body = If(conjunction(stay), inner.then) if stay else inner.then
-    return If(conjunction(out), replace(stmt, body=body))
 
 
 def _variables(expr: Expr) -> set[Var]:
@@ -155,7 +133,10 @@ def _specialise(stmt: Stmt, ranges: Ranges) -> Stmt:
         return stmt
     opens = [o for o in _open_conditions(stmt.body, ranges) if stmt.var in o.form.variables()]
     plain = all(stmt.var in o.form.terms for o in opens)
-    if opens and plain and stmt.kind is LoopKind.SERIAL and _has_constant_bounds(stmt):
+    # What also depends on the loops around is not decided by this loop's variable.
+    loops = {s.var for s in walk_stmt(stmt) if isinstance(s, For)}
+    alone = all(o.form.variables() <= loops for o in opens)
+    if opens and plain and alone and stmt.kind is LoopKind.SERIAL and _has_constant_bounds(stmt):
         pieces = _pieces(stmt.var, opens, ranges[stmt.var])
         if pieces is not None:
             return seq(*(_piece(stmt, piece, ranges) for piece in pieces))

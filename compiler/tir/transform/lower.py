@@ -7,7 +7,8 @@ from collections.abc import Callable
 from tunefarm.compiler import settings
 from tunefarm.compiler.tir.ir import PrimFunc
 from tunefarm.compiler.tir.transform.blocks import blocks_to_loops
-from tunefarm.compiler.tir.transform.bounds import hoist_conditions, specialise, tighten_loops
+from tunefarm.compiler.tir.transform.bounds import specialise, tighten_loops
+from tunefarm.compiler.tir.transform.conditions import guard_tiles, hoist_conditions
 from tunefarm.compiler.tir.transform.simplify import simplify
 from tunefarm.compiler.tir.transform.storage import compact_buffers
 from tunefarm.compiler.tir.verifier import verify
@@ -16,6 +17,7 @@ PHASES: tuple[Callable[[PrimFunc], PrimFunc], ...] = (
     blocks_to_loops,  # iterators, init, predicates
     simplify,  # divisions of packed indices fold
     compact_buffers,  # allocate what a tile needs
+    guard_tiles,  # tiles of which nothing exists are left out
     hoist_conditions,  # conditions stand at the loop they depend on
     tighten_loops,  # borders become loop bounds
     specialise,  # remainders and borders get code of their own

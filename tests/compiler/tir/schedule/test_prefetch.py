@@ -59,22 +59,3 @@ def test_only_loops_that_stay_loops_prefetch() -> None:
         s.prefetch(program, j, Prefetch(program.params[1], j))
     with pytest.raises(ScheduleError, match="prefetch of 0 lines into L1"):
         s.prefetch(program, i, Prefetch(program.params[1], i, lines=0))
-
-
-def test_rows_that_are_all_in_or_all_out_get_one_branch() -> None:
-    """6 rows in tiles of 2, blocks of 2 tiles: the last tile of the last block is empty."""
-    program, (i, j, k) = product(6, 16, 8)
-    program, (block, tile, row) = s.split(program, i, 2, 2)
-    program = s.reorder(program, block, j, tile, k, row)
-    program = s.decompose_reduction(program, "C", k)
-    program, _ = s.fuse(program, block, j)
-    program = s.unroll(program, row)
-    lowered = lower(program)
-    lines = [line.strip() for line in str(lowered).splitlines()]
-    branch = next(n for n, line in enumerate(lines) if line.startswith("if "))
-    assert lines[branch + 1] == "for i_2.1 in unrolled(2):"  # both rows or none
-    assert sum(line.startswith(("if ", "else")) for line in lines) == 1
-    arrays = harness.whole_numbers(program)
-    (want,) = harness.interpreted(product(6, 16, 8)[0], arrays)
-    assert np.array_equal(harness.interpreted(lowered, arrays)[0], want)
-    assert np.array_equal(harness.compiled(lowered, arrays)[0], want)

@@ -1,0 +1,174 @@
+"""Conditions move outwards: to the whole tile, and out of the loops that they do not mention."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tunefarm.compiler.tir.affine import (
+    Key,
+    Ranges,
+    at_least_zero,
+    conjunction,
+    conjuncts,
+    decide,
+    gcd_of,
+    interval,
+    interval_of,
+    key_of,
+)
+from tunefarm.compiler.tir.ir import (
+    Allocate,
+    Expr,
+    For,
+    If,
+    LoopKind,
+    PrimFunc,
+    Seq,
+    Stmt,
+    Store,
+    Var,
+)
+from tunefarm.compiler.tir.visit import loads_of, map_children, walk_expr, walk_stmt
+
+_INNER = (LoopKind.UNROLLED, LoopKind.VECTORIZED)
+
+
+# --- whole tiles --------------------------------------------------------------------------------
+
+
+def guard_tiles(program: PrimFunc) -> PrimFunc:
+    """Say of a whole tile what a condition says of its elements, where nothing is lost.
+
+    A tile of which no element exists is left out as a whole; if all of its elements exist or
+    none (the extent is a multiple of the tile), that alone remains to be asked.
+
+    for u in unroll(14): if t*14 + u < n: f
+    ->  for u in unroll(14): if t*14 < n and t*14 + u < n: f
+    """
+    return replace(program, body=_guard(program.body, {}, frozenset()))
+
+
+def _guard(stmt: Stmt, ranges: Ranges, inner: frozenset[Var]) -> Stmt:
+    if isinstance(stmt, For):
+        low, _ = interval(stmt.start, ranges)
+        _, end = interval(stmt.start + stmt.extent, ranges)
+        ranges = {**ranges, stmt.var: (low, end - 1)}
+        if stmt.kind in _INNER:
+            inner = inner | {stmt.var}
+    elif isinstance(stmt, If):
+        parts = [p for part in conjuncts(stmt.condition) for p in _guarded(part, ranges, inner)]
+        stmt = replace(stmt, condition=conjunction(parts))
+    return map_children(stmt, lambda s: _guard(s, ranges, inner))
+
+
+def _guarded(part: Expr, ranges: Ranges, inner: frozenset[Var]) -> list[Expr]:
+    """The condition of the tile, and that of its elements if it says more."""
+    form = at_least_zero(part)
+    if form is None or decide(part, ranges) is not None:
+        return [part]
+    inside = form.only(set(inner))
+    outside = form - inside
+    if not inside.terms or not outside.terms or outside.variables() & inner:
+        return [part]
+    low, high = interval_of(inside, ranges)
+    some = outside.expr() >= -high
+    if decide(some, ranges) is True:
+        return [part]
+    step = gcd_of(outside)
+    # Values of ``outside`` are congruent: the first that lets the best element in may let all in.
+    first = -high + (outside.const + high) % step
+    return [some] if first >= -low else [some, part]
+
+
+# --- out of loops and tiles ---------------------------------------------------------------------
+
+
+def hoist_conditions(program: PrimFunc) -> PrimFunc:
+    """Move a condition out of the loops whose variable it does not mention.
+
+    for k: if c(i): f(i, k)                            ->   if c(i): for k: f(i, k)
+    tile = 0; if c(i): tile += …; if c(i): out = tile  ->   if c(i): tile = 0; tile += …; out = tile
+    """
+    return replace(program, body=_hoist(program.body))
+
+
+def _hoist(stmt: Stmt) -> Stmt:
+    stmt = map_children(stmt, _hoist)
+    match stmt:
+        case For():
+            parts = _parts(stmt.body)
+            out = [p for p in parts if stmt.var not in _variables(p) and _movable(p, stmt)]
+            return _around(out, replace(stmt, body=_without(stmt.body, out)))
+        case Allocate():
+            parts = _common(_statements(stmt.body), {stmt.buffer})
+            return _around(parts, replace(stmt, body=_without(stmt.body, parts)))
+        case Seq(stmts):
+            parts = _common(stmts, set())
+            return _around(parts, _without(stmt, parts))
+        case _:
+            return stmt
+
+
+def _statements(stmt: Stmt) -> tuple[Stmt, ...]:
+    return stmt.stmts if isinstance(stmt, Seq) else (stmt,)
+
+
+def _parts(stmt: Stmt) -> list[Expr]:
+    """The conditions without which a statement does nothing."""
+    return conjuncts(stmt.condition) if isinstance(stmt, If) and stmt.orelse is None else []
+
+
+def _common(stmts: tuple[Stmt, ...], private: set[object]) -> list[Expr]:
+    """What every statement asks that writes more than ``private`` buffers."""
+    visible = [s for s in stmts if _writes(s) - private]
+    if not visible:
+        return []
+    keys = [{_key(p) for p in _parts(s)} for s in visible]
+    shared = set.intersection(*keys)
+    first = visible[0]
+    return [p for p in _parts(first) if _key(p) in shared and all(_movable(p, s) for s in stmts)]
+
+
+def _movable(part: Expr, stmt: Stmt) -> bool:
+    """True if a condition says the same before the statement as in it."""
+    if at_least_zero(part) is None:
+        return False
+    loaded = {ld.buffer for ld in loads_of(part)}
+    return not loaded or loaded.isdisjoint(_writes(stmt))
+
+
+def _writes(stmt: Stmt) -> set[object]:
+    """The buffers that a statement writes and does not keep to itself."""
+    nodes = list(walk_stmt(stmt))
+    own = {s.buffer for s in nodes if isinstance(s, Allocate)}
+    return {s.buffer for s in nodes if isinstance(s, Store)} - own
+
+
+def _key(part: Expr) -> Key:
+    form = at_least_zero(part)
+    if form is None:
+        return key_of(part)
+    return form.const, frozenset((k, c) for k, (c, _) in form.terms.items())
+
+
+def _without(stmt: Stmt, parts: list[Expr]) -> Stmt:
+    """The statement where ``parts`` are known to hold."""
+    if not parts:
+        return stmt
+    if isinstance(stmt, Seq):
+        return Seq(tuple(_without(s, parts) for s in stmt.stmts))
+    known = {_key(p) for p in parts}
+    mine = _parts(stmt)
+    stay = [p for p in mine if _key(p) not in known]
+    if len(stay) == len(mine):
+        return stmt
+    assert isinstance(stmt, If)
+    return If(conjunction(stay), stmt.then) if stay else stmt.then
+
+
+def _around(parts: list[Expr], stmt: Stmt) -> Stmt:
+    return If(conjunction(parts), stmt) if parts else stmt
+
+
+def _variables(expr: Expr) -> set[Var]:
+    return {e for e in walk_expr(expr) if isinstance(e, Var)}
