@@ -18,6 +18,7 @@ from tunefarm.compiler.tir.affine import (
 )
 from tunefarm.compiler.tir.ir import (
     Allocate,
+    Buffer,
     Expr,
     For,
     If,
@@ -118,7 +119,7 @@ def _parts(stmt: Stmt) -> list[Expr]:
     return conjuncts(stmt.condition) if isinstance(stmt, If) and stmt.orelse is None else []
 
 
-def _common(stmts: tuple[Stmt, ...], private: set[object]) -> list[Expr]:
+def _common(stmts: tuple[Stmt, ...], private: set[Buffer]) -> list[Expr]:
     """What every statement asks that writes more than ``private`` buffers."""
     visible = [s for s in stmts if _writes(s) - private]
     if not visible:
@@ -137,7 +138,7 @@ def _movable(part: Expr, stmt: Stmt) -> bool:
     return not loaded or loaded.isdisjoint(_writes(stmt))
 
 
-def _writes(stmt: Stmt) -> set[object]:
+def _writes(stmt: Stmt) -> set[Buffer]:
     """The buffers that a statement writes and does not keep to itself."""
     nodes = list(walk_stmt(stmt))
     own = {s.buffer for s in nodes if isinstance(s, Allocate)}
