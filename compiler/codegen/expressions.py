@@ -77,7 +77,7 @@ class Slot:
     offset: int
 
 
-_Plan: TypeAlias = "tuple[int, tuple[tuple[Var, int], ...]]"
+_Plan: TypeAlias = "tuple[int, tuple[tuple[Expr, int], ...]]"
 _FLOAT_OPS = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
 _INT_OPS = {"add": "add", "sub": "sub", "mul": "mul", "bitand": "and", "bitor": "or",
             "bitxor": "xor", "and": "and", "or": "or", "xor": "xor", "shl": "shl"}  # fmt: skip
@@ -112,7 +112,9 @@ class ExpressionEmitter:
         self.lanes = 1
         self.mask: str | None = None
         self.active: frozenset[int] | None = None  # the mask's lanes, where they are known
-        self._plans: dict[tuple[Buffer, int], tuple[Sequence[Expr], _Plan | None]] = {}
+        self._plans: dict[tuple[Buffer, int], tuple[Sequence[Expr], _Plan]] = {}
+        self._inputs: dict[int, tuple[Expr, tuple[Var, ...] | None]] = {}
+        self._quotients: dict[tuple[int, int, tuple[Lin, ...]], Lin] = {}
 
     # --- integers in index positions -----------------------------------------------------------
 
@@ -136,13 +138,32 @@ class ExpressionEmitter:
                     if not x.terms and not x.lane:
                         return y.scaled(x.const)
                 return self._int_op("mul", x, y)
-            case Binary("floordiv" | "floormod" | "min" | "max" | "div", a, b, _):
-                x, y = self.index(a), self.index(b)
-                folded = _fold(expr.op, x, y)
-                return folded if folded is not None else self._int_op(expr.op, x, y)
+            case Binary("floordiv" | "floormod" | "min" | "max" | "div"):
+                return self._quotient(expr)
             case _:
                 result = self.value(expr)
                 return Lin(0, ((result.text, 1),)) if result.lanes == 1 else result
+
+    def _quotient(self, expr: Binary) -> Lin | Val:
+        """What is not linear, evaluated once for all elements of a tile."""
+        if id(expr) not in self._inputs:
+            nodes = list(walk_expr(expr))
+            pure = not any(isinstance(n, (Load, Intrinsic)) for n in nodes)
+            found = tuple({n: None for n in nodes if isinstance(n, Var)})
+            # The expression is kept so that its identity is not given to another one.
+            self._inputs[id(expr)] = (expr, found if pure else None)
+        names = self._inputs[id(expr)][1]
+        key = None
+        if names is not None:
+            key = (id(expr), self.lanes, tuple(self.env[v] for v in names))
+            if key in self._quotients:
+                return self._quotients[key]
+        x, y = self.index(expr.a), self.index(expr.b)
+        folded = _fold(expr.op, x, y)
+        result = folded if folded is not None else self._int_op(expr.op, x, y)
+        if key is not None and isinstance(result, Lin):
+            self._quotients[key] = result
+        return result
 
     def _int_op(self, op: str, x: Lin | Val, y: Lin | Val) -> Lin | Val:
         varying = any(isinstance(v, Val) or v.lane for v in (x, y))
@@ -216,44 +237,36 @@ class ExpressionEmitter:
     # --- addresses -----------------------------------------------------------------------------
 
     def flat_index(self, buffer: Buffer, indices: Sequence[Expr]) -> Lin | Val:
-        plan = self._plan(buffer, indices)
-        if plan is not None:
-            const, lane = plan[0], 0
-            terms: dict[str, int] = {}
-            for var, coefficient in plan[1]:
-                bound = self.env[var]
-                const += coefficient * bound.const
-                lane += coefficient * bound.lane
-                for name, factor in bound.terms:
-                    terms[name] = terms.get(name, 0) + coefficient * factor
-            return Lin(const, tuple((n, c) for n, c in terms.items() if c), lane)
-        total: Lin | Val = Lin(0)
-        stride = 1
-        for expr, extent in zip(reversed(indices), reversed(buffer.shape), strict=True):
-            part = self.index(expr)
-            if isinstance(part, Lin) and isinstance(total, Lin):
-                total = total.plus(part.scaled(stride))
-            else:
-                scaled = self._int_op("mul", part, Lin(stride))
-                total = self._int_op("add", total, scaled)
-            stride *= extent
+        const, atoms = self._plan(buffer, indices)
+        lane = 0
+        terms: dict[str, int] = {}
+        varying: list[tuple[Val, int]] = []
+        for atom, coefficient in atoms:
+            bound = self.env[atom] if isinstance(atom, Var) else self.index(atom)
+            if isinstance(bound, Val):
+                varying.append((bound, coefficient))
+                continue
+            const += coefficient * bound.const
+            lane += coefficient * bound.lane
+            for name, factor in bound.terms:
+                terms[name] = terms.get(name, 0) + coefficient * factor
+        total: Lin | Val = Lin(const, tuple((n, c) for n, c in terms.items() if c), lane)
+        for value, coefficient in varying:
+            scaled = self._int_op("mul", value, Lin(coefficient)) if coefficient != 1 else value
+            total = self._int_op("add", total, scaled)
         return total
 
-    def _plan(self, buffer: Buffer, indices: Sequence[Expr]) -> _Plan | None:
-        """The flat index as ``const + Σ coefficient · variable``; None if it is not affine."""
+    def _plan(self, buffer: Buffer, indices: Sequence[Expr]) -> _Plan:
+        """The flat index as ``const + Σ coefficient · atom``; an atom is what is not linear."""
         key = (buffer, id(indices))
         if key not in self._plans:
             stride, total = 1, Affine(0, {})
             for expr, extent in zip(reversed(indices), reversed(buffer.shape), strict=True):
                 total = total.plus(affine(expr), stride)
                 stride *= extent
-            pairs = [(atom, c) for c, atom in total.terms.values()]
-            plain = tuple((a, c) for a, c in pairs if isinstance(a, Var))
+            atoms = tuple((atom, c) for c, atom in total.terms.values())
             # The indices are kept so that their identity is not given to another tuple.
-            self._plans[key] = (
-                indices,
-                (total.const, plain) if len(plain) == len(pairs) else None,
-            )
+            self._plans[key] = (indices, (total.const, atoms))
         return self._plans[key][1]
 
     def address(self, buffer: Buffer, place: Lin) -> str:
