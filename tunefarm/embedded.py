@@ -6,10 +6,12 @@ from what the database holds. A tracker that already serves the database is used
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +29,8 @@ START_S = 60.0
 CHECK_S = 0.2
 MAX_STARTS = 8  # of one process within QUICK_S seconds: then it is the machine, not bad luck
 QUICK_S = 60.0
+FULL_BYTES = 1 << 16
+GOOD_NEWS = ("tracker listening", "its token is in")
 
 
 @dataclass
@@ -46,7 +50,7 @@ class Member:
         now = time.monotonic()
         self.starts = [t for t in self.starts if now - t < QUICK_S] + [now]
         if len(self.starts) > MAX_STARTS or self._mistaken():
-            raise TunefarmError(f"the {self.role} does not stay up: {self.last_words()}")
+            raise TunefarmError(f"the {self.role} cannot run: {self.last_words()}")
         with self.log.open("ab") as log:
             self.process = _start(self.arguments, log)
 
@@ -56,11 +60,15 @@ class Member:
 
     def last_words(self) -> str:
         """The last line that the process wrote."""
+        lines = self.lines()
+        return lines[-1].removeprefix("tunefarm: ") if lines else f"see {self.log}"
+
+    def lines(self) -> list[str]:
+        """What the process and those before it wrote since the farm began."""
         try:
-            lines = self.log.read_text(errors="replace").strip().splitlines()
+            return self.log.read_text(errors="replace").strip().splitlines()
         except OSError:
-            lines = []
-        return lines[-1] if lines else f"see {self.log}"
+            return []
 
     def terminate(self) -> None:
         """Ask the process to end."""
@@ -92,7 +100,7 @@ class EmbeddedFarm:
     def __init__(self, database: str, target: str, idle_tuner: bool = False) -> None:
         from tunefarm.tracker.options import TrackerOptions
 
-        rendezvous = TrackerOptions(_with_folder(database)).rendezvous_file
+        rendezvous = TrackerOptions(with_folder(database)).rendezvous_file
         if rendezvous is None:
             raise TunefarmError(
                 f"an embedded farm needs a SQLite database, not {database}; "
@@ -109,6 +117,7 @@ class EmbeddedFarm:
         self._stopping = threading.Event()
         self._failure: TunefarmError | None = None
         self._started = time.time()
+        self._full = False
         self._guard = threading.Thread(target=self._watch, name="tunefarm-farm", daemon=True)
 
     @property
@@ -186,7 +195,9 @@ class EmbeddedFarm:
                     client.cancel(job.id, "the command that made it was killed")
 
     def _watch(self) -> None:
+        said = 0
         while not self._stopping.wait(CHECK_S):
+            said = self._relay(said)
             try:
                 if self.tracker.process is not None or not self._serves():
                     for member in (self.tracker, self.worker, self.tuner):
@@ -197,6 +208,21 @@ class EmbeddedFarm:
                     self._client.close()
                 return
 
+    def _relay(self, said: int) -> int:
+        """Tell the user what the tracker complains of; returns the lines told so far."""
+        if self.tracker.process is None:
+            return 0
+        lines = self.tracker.lines()
+        for line in lines[said:]:
+            if not line.startswith(GOOD_NEWS):
+                warnings.warn(f"the tracker says: {line}", stacklevel=1)
+        folder = self.rendezvous.parent
+        is_full = shutil.disk_usage(folder).free < FULL_BYTES  # then its log cannot tell
+        if is_full and not self._full:
+            warnings.warn(f"the disk of {folder} is full; tuning waits for space", stacklevel=1)
+        self._full = is_full
+        return len(lines)
+
     def _stop_all(self) -> None:
         for member in (self.tuner, self.worker):
             member.terminate()
@@ -204,7 +230,7 @@ class EmbeddedFarm:
             member.stop()
 
 
-def _with_folder(database: str) -> str:
+def with_folder(database: str) -> str:
     """The database, its folder made if it is a path that does not exist yet."""
     from tunefarm.db.dialect import parse_url, sqlite_path
 

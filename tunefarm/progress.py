@@ -35,12 +35,15 @@ class Following:
     started: float = field(init=False)
     ended: float | None = None
     _first_done: int | None = None
+    _moved: float = 0.0
 
     def __post_init__(self) -> None:
         self.started = self.clock()
 
     def note(self, update: JobUpdate) -> None:
         """Take in an update; the device's peak is asked for once a trial is there."""
+        if self.last is None or done(update) > done(self.last):
+            self._moved = self.clock()
         self.last = update
         if self._first_done is None:
             self._first_done = done(update)
@@ -93,8 +96,9 @@ class Following:
         texts = [gain_text(self.last.progress)]
         if self.last.errors:
             texts.append(f"failed: {errors_text(self.last.errors)}")
-        if self.elapsed_s > SILENCE_S:
-            texts.append(missing(self.last))
+        silent_s = self.clock() - self._moved
+        if silent_s > SILENCE_S and self.ended is None:
+            texts.append(missing(self.last) or f"no trial has ended for {clock(silent_s)}")
         return [text for text in texts if text]
 
 

@@ -111,6 +111,17 @@ def test_a_job_that_does_not_move_says_who_is_missing(state: JobState, words: st
     assert any(words in note for note in following.notes())
 
 
+def test_a_job_that_comes_to_rest_says_so() -> None:
+    clock = Clock()
+    following = Following(clock)
+    following.note(update(trials=4))
+    clock.now = 60.0
+    following.note(update(trials=4))
+    assert following.notes()[-1] == "no trial has ended for 1:00"
+    following.note(update(trials=5))
+    assert "no trial" not in following.notes()[-1]
+
+
 def test_a_pipe_gets_a_line_now_and_then_and_one_at_the_end() -> None:
     def follow(console: Console) -> None:
         with showing(console) as watch:

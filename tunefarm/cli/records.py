@@ -33,8 +33,14 @@ app = typer.Typer(
 
 def _open(db: str, readonly: bool = True) -> Store:
     from tunefarm.api import default_database
+    from tunefarm.compiler.errors import TunefarmError
     from tunefarm.db.store import Store
+    from tunefarm.embedded import with_folder
 
+    if not db and readonly and history_source("") == ():
+        raise TunefarmError("there are no records yet; `tunefarm tune MODEL` makes some")
+    if not db:
+        with_folder(default_database())
     return Store.open(db or default_database(), readonly=readonly)
 
 
