@@ -48,11 +48,23 @@ class Reduce:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Loops:
+    """Statements that fill a tensor, for what no element by element formula gives: scans, sorts.
+
+    ``build(out)`` makes loops without blocks that read ``reads`` and store every element of
+    ``out``; no schedule primitive changes them.
+    """
+
+    reads: tuple[Tensor, ...]
+    build: Callable[[Tensor], Stmt]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Tensor(Buffer):
-    """A placeholder, or the result of ``compute``; ``T[i, j]`` reads an element."""
+    """A placeholder, or the result of ``compute`` or ``extern``; ``T[i, j]`` reads an element."""
 
     axes: tuple[IterVar, ...] = ()
-    value: Expr | Reduce | None = None
+    value: Expr | Reduce | Loops | None = None
 
     def __getitem__(self, indices: Operand | tuple[Operand, ...]) -> Load:
         items = indices if isinstance(indices, tuple) else (indices,)
@@ -99,6 +111,17 @@ def compute(
     if dtype is not None and value.dtype != dtype:
         raise TypeError(f"{name}: the value has dtype {value.dtype}, not {dtype}")
     return Tensor(name, tuple(int(e) for e in shape), value.dtype, axes=axes, value=value)
+
+
+def extern(
+    shape: Sequence[int],
+    dtype: str,
+    reads: Sequence[Tensor],
+    build: Callable[[Tensor], Stmt],
+    name: str = "extern",
+) -> Tensor:
+    """The tensor that the statements ``build(tensor)`` fill, reading ``reads``."""
+    return Tensor(name, tuple(shape), dtype, value=Loops(tuple(reads), build))
 
 
 def _index_names(f: Callable[..., object], rank: int) -> list[str]:
@@ -209,11 +232,16 @@ def _topological(outputs: Sequence[Tensor]) -> list[Tensor]:
             order.append(tensor)
         else:
             stack.append((tensor, True))
-            value = tensor.value.value if isinstance(tensor.value, Reduce) else tensor.value
-            if value is not None:
-                reads = [ld.buffer for ld in loads_of(value) if isinstance(ld.buffer, Tensor)]
-                stack.extend((t, False) for t in reversed(reads))
+            stack.extend((t, False) for t in reversed(_reads(tensor)))
     return order
+
+
+def _reads(tensor: Tensor) -> Sequence[Tensor]:
+    value = tensor.value.value if isinstance(tensor.value, Reduce) else tensor.value
+    if isinstance(value, Loops):
+        return value.reads
+    loads = loads_of(value) if value is not None else ()
+    return [ld.buffer for ld in loads if isinstance(ld.buffer, Tensor)]
 
 
 def _unique(name: str, names: dict[str, int]) -> str:
@@ -226,6 +254,8 @@ def _stage_loops(tensor: Tensor, name: str) -> Stmt:
     """``for i: for j: block(i, j)`` for one tensor."""
     value = tensor.value
     assert value is not None
+    if isinstance(value, Loops):
+        return value.build(tensor)
     if isinstance(value, Reduce) and 0 in [axis.extent for axis in value.axes]:
         value = identity(value.op, tensor.dtype)  # nothing to combine
     axes = tensor.axes + (value.axes if isinstance(value, Reduce) else ())
