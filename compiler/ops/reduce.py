@@ -21,7 +21,8 @@ from tunefarm.compiler.ops.common import (
     to_dtype,
     widen,
 )
-from tunefarm.compiler.tir.ir import Expr, Var
+from tunefarm.compiler.ops.loops import over, scan_place, with_index
+from tunefarm.compiler.tir.ir import BinaryOp, Expr, For, Seq, Stmt, Store, Var, binary
 
 NUMBERS = INTEGERS + FLOATS
 
@@ -204,14 +205,11 @@ def _arg_extreme(name: str, op: str) -> Op:
 
 def _running(
     name: str,
-    reduce: Callable[[Expr, Sequence[Var]], te.Reduce],
+    op: BinaryOp,
     vector: Callable[..., Array],
     neutral: int,
 ) -> Op:
-    """out[i] is the reduction of x[0] … x[i] (or up to x[i-1]; or from the other end).
-
-    The tensor expression has no scans, so its work is quadratic in the axis's extent.
-    """
+    """out[i] is the reduction of x[0] … x[i] (or up to x[i-1]; or from the other end)."""
 
     def infer(types: Sequence[TensorType], attrs: Attrs) -> Type:
         require_dtype(types[0].dtype, NUMBERS, "numbers")
@@ -221,15 +219,31 @@ def _running(
     def compute(tensors: Sequence[te.Tensor], attrs: Attrs, type: Type) -> te.Tensor:
         (x,), out = tensors, out_type(type)
         axis = normalize_axis(integer(attrs, "axis"), len(x.shape))
-        k = te.reduce_axis(x.shape[axis])
+        dtype, extent = wide(x.dtype), x.shape[axis]
 
-        def element(*i: Expr) -> te.Reduce:
-            near, far = (i[axis], k) if attrs["reverse"] else (k, i[axis])
-            inside = near < far if attrs["exclusive"] else near <= far
-            value = te.cast(x[(*i[:axis], k, *i[axis + 1 :])], wide(x.dtype))
-            return reduce(te.if_then_else(inside, value, te.const(neutral, value.dtype)), [k])
+        def step(y: te.Tensor, i: list[Expr], t: Expr) -> Stmt:
+            """The element ``t`` steps from where the scan begins."""
+            here, before = (scan_place(p, extent, bool(attrs["reverse"])) for p in (t, t - 1))
+            at, earlier = with_index(i, axis, here), with_index(i, axis, before)
+            fresh = te.cast(x[earlier if attrs["exclusive"] else at], dtype)
+            return Store(y, at, binary(op, y[earlier], fresh))
 
-        return narrow(te.compute(x.shape, element, name), out.dtype)
+        def build(y: te.Tensor) -> Stmt:
+            def row(i: list[Expr]) -> Stmt:
+                first = with_index(
+                    i, axis, scan_place(te.const(0, "int64"), extent, bool(attrs["reverse"]))
+                )
+                start = te.const(neutral, dtype) if attrs["exclusive"] else te.cast(x[first], dtype)
+                t = Var("t")
+                rest = For(t, te.const(extent - 1, "int64"), step(y, i, t + 1))
+                return Seq((Store(y, first, start), rest))
+
+            return over(x.shape, axis, row)
+
+        if 0 in x.shape:
+            return te.compute(x.shape, lambda *i: te.const(0, out.dtype), name)
+        scan = te.extern(x.shape, dtype, [x], build, name)
+        return narrow(scan, out.dtype)
 
     def reference(arrays: Sequence[Array], attrs: Attrs) -> Array:
         (x,) = arrays
@@ -249,6 +263,6 @@ def _running(
 register(
     _arg_extreme("argmax", "max"),
     _arg_extreme("argmin", "min"),
-    _running("cumsum", te.sum, np.cumsum, 0),
-    _running("cumprod", te.prod, np.cumprod, 1),
+    _running("cumsum", "add", np.cumsum, 0),
+    _running("cumprod", "mul", np.cumprod, 1),
 )

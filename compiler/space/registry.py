@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tunefarm.compiler.errors import ScheduleError
-from tunefarm.compiler.ir import Function, TensorType, post_order
+from tunefarm.compiler.ir import Call, Function, TensorType, post_order
+from tunefarm.compiler.ops import OPS, Pattern
 from tunefarm.compiler.space import contraction, injective, plain, rows, window
 from tunefarm.compiler.space.config import Config, ConfigSpace, SketchSpace
 from tunefarm.compiler.target import Target
@@ -49,7 +50,8 @@ def register_sketch(sketch: Sketch, first: bool = False) -> None:
 @functools.lru_cache(maxsize=1024)
 def config_space(workload: Workload, target: Target) -> ConfigSpace:
     """All sketches that apply to a workload on a target."""
-    sketches = [s for s in SKETCHES if s.name == "plain"] if _is_empty(workload) else SKETCHES
+    unschedulable = _is_empty(workload) or _is_opaque(workload)
+    sketches = [s for s in SKETCHES if s.name == "plain"] if unschedulable else SKETCHES
     spaces = [s.space(workload.function, target) for s in sketches]
     found = tuple(s for s in spaces if s is not None)
     if len(found) > 1:
@@ -63,6 +65,12 @@ def _is_empty(workload: Workload) -> bool:
     values = post_order(workload.function.body)
     types = [v.type for v in values if isinstance(v.type, TensorType)]
     return any(t.size == 0 for t in types)
+
+
+def _is_opaque(workload: Workload) -> bool:
+    """True if some operator is loops of its own (a scan, a sort), which no primitive changes."""
+    calls = [v for v in post_order(workload.function.body) if isinstance(v, Call)]
+    return any(isinstance(c.op, str) and OPS[c.op].pattern is Pattern.OPAQUE for c in calls)
 
 
 def schedule_workload(workload: Workload, target: Target, config: Config) -> PrimFunc:

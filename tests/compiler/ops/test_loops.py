@@ -1,0 +1,47 @@
+"""Scans, scatters and sorts, compiled, against NumPy; of sizes that no quadratic loop is for."""
+
+import numpy as np
+import pytest
+from tunefarm.compiler.evaluate import evaluate
+from tunefarm.compiler.ir import Function, IRModule, TensorType, Var
+from tunefarm.compiler.ops import call
+from tunefarm.compiler.target import Target
+
+import tunefarm
+
+RNG = np.random.default_rng(8)
+
+
+def check(op: str, arrays: list[np.ndarray], **attrs: object) -> None:
+    """Compare the compiled operator with its meaning."""
+    params = [Var(f"x{i}", TensorType(a.shape, a.dtype.name)) for i, a in enumerate(arrays)]
+    module = IRModule({"main": Function(tuple(params), call(op, *params, **attrs))})
+    built = tunefarm.build(module, Target.host(2))
+    feeds = {p.name: a for p, a in zip(params, arrays, strict=True)}
+    (got,) = built.run(feeds).values()
+    (want,) = evaluate(module, feeds)
+    if want.dtype.kind == "f":
+        np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-3)
+    else:
+        np.testing.assert_array_equal(got, want)
+
+
+def normal(*shape: int, dtype: str = "float32") -> np.ndarray:
+    return (3 * RNG.standard_normal(shape)).astype(dtype)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("exclusive", [False, True])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_running_sums(axis: int, exclusive: bool, reverse: bool) -> None:
+    check("cumsum", [normal(3, 5, 1)], axis=axis, exclusive=exclusive, reverse=reverse)
+    check("cumprod", [normal(1, 2, 4)], axis=axis, exclusive=exclusive, reverse=reverse)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64", "int32"])
+def test_running_sums_of_other_dtypes(dtype: str) -> None:
+    check("cumsum", [normal(2, 9, dtype=dtype)], axis=1)
+
+
+def test_a_long_running_sum() -> None:
+    check("cumsum", [normal(1, 100_000)], axis=1)
