@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tunefarm.db.store import Store
 
 from tunefarm.cli.app import run
 
@@ -91,13 +94,126 @@ def test_a_corrupt_database(model: str, tmp_path: Path, capsys: pytest.CaptureFi
     assert "building with default configs" in capsys.readouterr().err
 
 
-def test_a_newer_database(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_newer_database(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "newer.db"
+    Store.open(str(path)).close()
     with sqlite3.connect(path) as connection:
-        connection.execute("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)")
-        connection.execute("INSERT INTO alembic_version VALUES ('9999')")
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
     connection.close()
-    assert "newer.db" in mistake(capsys, "records", "list", "--db", str(path))
+    for command in (("records", "list"), ("tune", model, "--trials", "2")):
+        text = mistake(capsys, *command, "--db", str(path))
+        assert "newer.db" in text
+        assert "9999" in text
+
+
+def test_a_database_of_another_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "other.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE recipes (name TEXT)")
+    connection.close()
+    assert "other.db" in mistake(capsys, "records", "list", "--db", str(path))
+
+
+def test_a_database_that_another_process_locks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records, path = tmp_path / "records.jsonl", tmp_path / "locked.db"
+    records.write_text("")
+    assert run(["records", "import", str(records), "--db", str(path)]) == 0
+    capsys.readouterr()
+    other = sqlite3.connect(path)
+    other.execute("BEGIN EXCLUSIVE")
+    assert "locked by another process" in mistake(
+        capsys, "records", "import", str(records), "--db", str(path)
+    )
+    other.close()
+
+
+def test_a_full_disk(model: str, tmp_path: Path, home: Path) -> None:
+    """A file may grow to 100 kB, no further."""
+    script = (
+        "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000));"
+        "from tunefarm.cli.app import run; sys.exit(run(sys.argv[1:]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, "tune", model, "--trials", "2"],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert str(home / "tunefarm.db") in done.stderr
+
+
+def test_a_data_folder_that_cannot_be_made(
+    model: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("TUNEFARM_HOME", str(tmp_path / "file" / "home"))
+    assert "cannot make the folder" in mistake(capsys, "tune", model, "--trials", "2")
+    assert run(["tasks", model]) == 0
+
+
+def test_records_that_are_not_there_yet(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "tunefarm tune MODEL" in mistake(capsys, "records", "list")
+    assert run(["jobs"]) == 0
+    assert "no jobs yet" in capsys.readouterr().out
+    assert "none.db" in mistake(capsys, "records", "list", "--db", str(tmp_path / "none.db"))
+
+
+def test_records_of_another_target_are_told_apart(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Records of a CPU with other code are no records for this one."""
+    from tunefarm.compiler.space import config_space
+    from tunefarm.db import jsonl
+    from tunefarm.db.records import TaskKey, Trial, WorkloadRecord
+
+    from tunefarm import api
+
+    (task,) = api.extract_tasks(api.from_onnx(model), "llvm -mcpu=znver5")
+    work = task.workload
+    trial = Trial(
+        "job", TaskKey(work.key, task.target.text), 0,
+        config_space(work, task.target).default, (1e-6,), device_model="Zen 5",
+    )  # fmt: skip
+    path = tmp_path / "zen.jsonl"
+    with path.open("w") as file:
+        text = WorkloadRecord(work.key, work.text, work.summary, work.flops)
+        jsonl.write(file, [text], [trial])
+    database = str(tmp_path / "zen.db")
+    assert run(["records", "import", str(path), "--db", database]) == 0
+    assert "added 1 trials, 0 were known; llvm -mcpu=znver5" in capsys.readouterr().out
+    host = ("--target", "llvm -mcpu=haswell")
+    assert run(["records", "explain", model, "--db", database, *host]) == 0
+    assert capsys.readouterr().out.startswith("default ")
+    assert run(["records", "list", "--db", database, *host]) == 0
+    assert "no trials of llvm -mcpu=haswell" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["build", "export"])
+def test_an_output_that_is_a_folder(
+    model: str, tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = {"build": ("build", model, "-o"), "export": ("records", "export")}[command]
+    assert "is a folder" in mistake(capsys, *arguments, str(tmp_path))
+
+
+@pytest.mark.parametrize("arguments", [("--trials", "0"), ("--minutes", "-1")])
+def test_a_budget_that_makes_no_sense(
+    model: str, arguments: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert arguments[0] in mistake(capsys, "tune", model, *arguments)
+
+
+def test_a_shape_that_does_not_fit(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "(8, 16)" in mistake(capsys, "tasks", model, "--shape", "x=9x16x2")
+    assert "its inputs are x" in mistake(capsys, "tasks", model, "--shape", "y=9x16")
 
 
 def test_an_output_that_cannot_be_written(
