@@ -26,7 +26,7 @@ from tunefarm.worker.verify import check_answer
 from tunefarm.worker.wire import Blob, Frame
 
 REPEAT_S = 0.003
-TARGET_S = 0.03
+TARGET_S = 0.02
 MIN_REPEATS = 3
 MAX_REPEATS = 10
 PAIRED_REPEAT_S = 0.002
