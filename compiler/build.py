@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tunefarm.compiler import kernel_cache
+from tunefarm.compiler.codegen.c import emit_c
+from tunefarm.compiler.codegen.c_model import emit_model_c
 from tunefarm.compiler.codegen.llvm import LlvmKernel, emit_llvm
 from tunefarm.compiler.codegen.llvm_compile import compile_llvm
 from tunefarm.compiler.errors import BuildError
@@ -25,6 +27,7 @@ from tunefarm.compiler.workload import Workload
 if TYPE_CHECKING:
     from tunefarm.compiler.runtime.kernel import KernelFunction
     from tunefarm.compiler.runtime.module import Module
+    from tunefarm.compiler.runtime.plan import ExecutionPlan
 
 
 def build_kernel(workload: Workload, target: Target, config: Config, cache: bool = True) -> Kernel:
@@ -35,12 +38,15 @@ def build_kernel(workload: Workload, target: Target, config: Config, cache: bool
     found = kernel_cache.load(workload, target, config) if cache else None
     if found is not None:
         return found
-    program = schedule_workload(workload, target, config)
-    named = replace(program, name=f"tunefarm_{workload.key[:16]}")
-    kernel = build_program(named, target, cache=False)
+    kernel = build_program(_scheduled(workload, target, config), target, cache=False)
     if cache:
         kernel_cache.store(workload, target, config, kernel)
     return kernel
+
+
+def _scheduled(workload: Workload, target: Target, config: Config) -> PrimFunc:
+    program = schedule_workload(workload, target, config)
+    return replace(program, name=f"tunefarm_{workload.key[:16]}")
 
 
 def build_module(module: IRModule, target: Target) -> Module:
@@ -56,7 +62,18 @@ def build_module(module: IRModule, target: Target) -> Module:
     configs = choose_configs(list(dict.fromkeys(workloads.values())), target)
     kernels = {w: build_kernel(w, target, config) for w, config in configs.items()}
     linked = link_model(module, memory, {c: kernels[w] for c, w in workloads.items()})
-    return create_module(linked.plan, list(kernels.values()), linked.weights, target)
+    return create_module(
+        linked.plan,
+        list(kernels.values()),
+        linked.weights,
+        target,
+        c_source=lambda: model_c_source(linked.plan, configs, target),
+    )
+
+
+def model_c_source(plan: ExecutionPlan, configs: Mapping[Workload, Config], target: Target) -> str:
+    """C99 of a model's kernels, each scheduled anew, and a function that calls them in order."""
+    return emit_model_c(plan, [lower(_scheduled(w, target, c)) for w, c in configs.items()])
 
 
 def choose_configs(workloads: Sequence[Workload], target: Target) -> dict[Workload, Config]:
@@ -87,6 +104,7 @@ def build_function(program: PrimFunc, target: Target) -> KernelFunction:
         target=target,
         workspace_bytes=kernel.workspace_bytes,
         text=kernel.text,
+        c_source=lambda: emit_c(lower(program)),
     )
 
 

@@ -72,17 +72,31 @@ _HELPERS = {
 }
 
 
-def emit_c(program: PrimFunc) -> str:
-    """C99 of a lowered program: ``void name(inputs…, outputs…)``, all of them pointers.
+def emit_c(*programs: PrimFunc) -> str:
+    """C99 of lowered programs: ``void name(inputs…, outputs…)`` each, all of them pointers.
 
     A name that C has taken (``main``) gets an underscore.
 
     Raises BuildError for a dtype that C99 lacks; AssertionError if a block is left.
     """
-    return _Writer().program(program)
+    writer = _Writer()
+    functions = [writer.program(program) for program in programs]
+    headers = [f"#include <{name}.h>" for name in ("math", "stdbool", "stdint", "stdlib")]
+    helpers = [f"static inline {text}" for text in writer.helpers.values()]
+    parts = ["\n".join(headers), *(["\n".join(helpers)] if helpers else []), *functions]
+    return "\n\n".join(parts) + "\n"
+
+
+def c_type(dtype: str) -> str:
+    """The type of C99 for an element; BuildError if it has none."""
+    if dtype not in _TYPES:
+        raise BuildError(f"dtype {dtype} has no type in C99; known: {', '.join(_TYPES)}")
+    return _TYPES[dtype]
 
 
 class _Writer:
+    """The text of one function at a time; ``helpers`` are those of all so far."""
+
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.names: dict[Var | Buffer, str] = {}
@@ -107,19 +121,17 @@ class _Writer:
     # --- statements ----------------------------------------------------------------------------
 
     def program(self, program: PrimFunc) -> str:
+        self.lines, self.names, self.taken = [], {}, set()
         inputs = len(program.params) - program.outputs
         params = [
-            f"{'const ' if n < inputs else ''}{_type(p.dtype)} *restrict {self.name(p)}"
+            f"{'const ' if n < inputs else ''}{c_type(p.dtype)} *restrict {self.name(p)}"
             for n, p in enumerate(program.params)
         ]
         name = program.name if program.name not in _RESERVED else f"{program.name}_"
         self.put(0, f"void {name}({', '.join(params)}) {{")
         self.stmt(program.body, 1)
         self.put(0, "}")
-        headers = ["#include <math.h>", "#include <stdbool.h>", "#include <stdint.h>"]
-        headers.append("#include <stdlib.h>")
-        helpers = [f"static inline {text}" for text in self.helpers.values()]
-        return "\n".join([*headers, "", *helpers, *([""] if helpers else []), *self.lines, ""])
+        return "\n".join(self.lines)
 
     def stmt(self, stmt: Stmt, depth: int) -> None:
         match stmt:
@@ -159,7 +171,7 @@ class _Writer:
 
     def allocate(self, node: Allocate, depth: int) -> None:
         """A tile on the stack; what may be large comes from the heap."""
-        name, kind = self.name(node.buffer), _type(node.buffer.dtype)
+        name, kind = self.name(node.buffer), c_type(node.buffer.dtype)
         size, shape = prod(node.buffer.shape), list(node.buffer.shape)
         heap = node.buffer.scope == "global"
         self.put(depth, "{")
@@ -190,7 +202,7 @@ class _Writer:
             case Cast(value, "bool"):
                 return f"{self.term(value)} != 0"
             case Cast(value, dtype):
-                return f"({_type(dtype)}){self.term(value)}"
+                return f"({c_type(dtype)}){self.term(value)}"
             case Select(condition, a, b, _):
                 return f"{self.term(condition)} ? {self.term(a)} : {self.term(b)}"
             case Intrinsic():
@@ -209,7 +221,7 @@ class _Writer:
         if op in _INFIX:
             text = f"{self.term(expr.a)} {_INFIX[op]} {self.term(expr.b)}"
             narrow = dtype in ("int8", "int16", "uint8", "uint16") and expr.dtype != "bool"
-            return f"({_type(dtype)})({text})" if narrow else text
+            return f"({c_type(dtype)})({text})" if narrow else text
         if op in ("floordiv", "floormod") and "float" in dtype:
             quotient = f"floor{_suffix(dtype)}({self.term(expr.a)} / {self.term(expr.b)})"
             if op == "floordiv":
@@ -225,7 +237,7 @@ class _Writer:
         floating = "float" in dtype
         special: dict[str, Callable[[], str]] = {
             "not": lambda: f"!{first}",
-            "bitnot": lambda: f"({_type(dtype)})~{first}",
+            "bitnot": lambda: f"({c_type(dtype)})~{first}",
             "isnan": lambda: f"isnan({args}) != 0",
             "isinf": lambda: f"isinf({args}) != 0",
             "rsqrt": lambda: f"1 / sqrt{_suffix(dtype)}({args})",
@@ -245,7 +257,7 @@ class _Writer:
         """The name of a function that the text defines."""
         name = f"{op}_{dtype}"
         text = _HELPERS[kind].replace(f"{op}_D", name)
-        self.helpers[name] = re.sub(r"\bT\b", _type(dtype), text)
+        self.helpers[name] = re.sub(r"\bT\b", c_type(dtype), text)
         return name
 
 
@@ -259,15 +271,9 @@ _WORDS = """
 _RESERVED = frozenset(_WORDS.split())
 
 
-def _type(dtype: str) -> str:
-    if dtype not in _TYPES:
-        raise BuildError(f"dtype {dtype} has no type in C99; known: {', '.join(_TYPES)}")
-    return _TYPES[dtype]
-
-
 def _suffix(dtype: str) -> str:
     """``f`` for the float32 functions of math.h; BuildError for narrow floats."""
-    return "f" if _type(dtype) == "float" else ""
+    return "f" if c_type(dtype) == "float" else ""
 
 
 def _constant(value: int | float | bool, dtype: str) -> str:
@@ -279,7 +285,7 @@ def _constant(value: int | float | bool, dtype: str) -> str:
             return "NAN"
         if number in (inf, -inf):
             return "INFINITY" if number > 0 else "-INFINITY"
-        return f"{number!r}{'f' if _type(dtype) == 'float' else ''}"
+        return f"{number!r}{'f' if c_type(dtype) == 'float' else ''}"
     whole = int(value)
     if dtype == "int64" and whole == -(1 << 63):
         return "INT64_MIN"

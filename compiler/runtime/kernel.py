@@ -7,7 +7,7 @@ print(add.time(x, y, min_repeat_ms=20))
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -35,7 +35,7 @@ class KernelFunction:
 
     ``types`` are the parameters', the last ``outputs`` of them written. ``threads`` run its
     parallel loops. A call makes fresh outputs; ``bind`` takes given ones. ``text`` is the LLVM
-    text that the code was made of, if known.
+    text that the code was made of, if known; ``c_source`` makes its C text.
     """
 
     library: Library
@@ -46,6 +46,7 @@ class KernelFunction:
     threads: int = 1
     target: Target | None = None
     text: str = field(default="", repr=False)
+    c_source: Callable[[], str] | None = field(default=None, repr=False)
 
     def __call__(self, *inputs: object) -> tuple[Array, ...]:
         """The outputs, fresh arrays. Raises ShapeError if the inputs do not fit."""
@@ -93,14 +94,18 @@ class KernelFunction:
         call = self.bind(inputs, cold=cold)
         return evaluate(call.seconds, number, repeat, min_repeat_ms)
 
-    def get_source(self, kind: Literal["llvm", "asm"] = "llvm") -> str:
-        """The LLVM text or the assembly; BuildError if the kernel was loaded without its text."""
+    def get_source(self, kind: Literal["llvm", "asm", "c"] = "llvm") -> str:
+        """The LLVM text, assembly or C; BuildError if the kernel was loaded without it."""
         from tunefarm.compiler.codegen.llvm_compile import assembly
 
-        if kind not in ("llvm", "asm"):
-            raise BuildError(f"a kernel has no {kind!r} source; it has llvm and asm")
-        if not self.text or self.target is None:
-            raise BuildError(f"{self.name} was loaded from object code alone; build its program")
+        if kind not in ("llvm", "asm", "c"):
+            raise BuildError(f"a kernel has no {kind!r} source; it has llvm, asm and c")
+        if kind == "c" and self.c_source is not None:
+            return self.c_source()
+        if kind == "c" or not self.text or self.target is None:
+            raise BuildError(
+                f"{self.name} was loaded without its {kind} source; build its program to see it"
+            )
         return self.text if kind == "llvm" else assembly(self.text, self.target)
 
     def _empty_outputs(self) -> tuple[Array, ...]:
@@ -117,12 +122,13 @@ def load_kernel(
     workspace_bytes: int = 0,
     threads: int | None = None,
     text: str = "",
+    c_source: Callable[[], str] | None = None,
 ) -> KernelFunction:
     """Load object code and take the kernel ``name`` from it.
 
-    ``threads`` is the target's number of cores unless given; ``text`` is for ``get_source``.
-    Raises TargetError if this machine lacks the target's instructions, BuildError if the objects
-    do not link.
+    ``threads`` is the target's number of cores unless given; ``text`` and ``c_source`` are for
+    ``get_source``. Raises TargetError if this machine lacks the target's instructions, BuildError
+    if the objects do not link.
     """
     from tunefarm.compiler.codegen.llvm_compile import features
 
@@ -130,5 +136,5 @@ def load_kernel(
     library = load_objects(objects, [name], target)
     count = target.num_cores if threads is None else threads
     return KernelFunction(
-        library, name, tuple(types), outputs, workspace_bytes, count, target, text
+        library, name, tuple(types), outputs, workspace_bytes, count, target, text, c_source
     )

@@ -14,24 +14,40 @@ import tir_harness as h
 from tunefarm.compiler import te
 from tunefarm.compiler.codegen.c import emit_c
 from tunefarm.compiler.errors import BuildError
+from tunefarm.compiler.evaluate import evaluate
+from tunefarm.compiler.ir import Constant, Function, IRModule, TensorType, Tuple, Var
+from tunefarm.compiler.ops import call
+from tunefarm.compiler.packing import pack
+from tunefarm.compiler.runtime.arrays import aligned_bytes
+from tunefarm.compiler.space import config_space, schedule_workload
+from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.tir.ir import Binary, PackedLayout, PrimFunc
 from tunefarm.compiler.tir.transform.lower import lower
+from tunefarm.compiler.workload import Workload
+
+import tunefarm
 
 needs_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 
 
-def run(program: PrimFunc, arrays: list[Any], folder: Path) -> list[Any]:
-    """Compile the program's C text and run it."""
-    (folder / "f.c").write_text(emit_c(program))
+def compiled(text: str, folder: Path) -> ctypes.CDLL:
+    """The functions of a C text."""
+    (folder / "f.c").write_text(text)
     flags = ["-std=c99", "-O1", "-fwrapv", "-ffp-contract=off", "-fopenmp", "-Wall", "-Werror"]
     flags += ["-Wno-unknown-pragmas", "-Wno-bool-compare", "-Wno-type-limits", "-shared", "-fPIC"]
     subprocess.run(["cc", *flags, "f.c", "-o", "f.so", "-lm"], cwd=folder, check=True, timeout=60)
-    every = h.operands(program, arrays)
-    every = [np.ascontiguousarray(a) for a in every]
-    getattr(ctypes.CDLL(str(folder / "f.so")), program.name)(
-        *(ctypes.c_void_p(a.ctypes.data) for a in every)
-    )
+    return ctypes.CDLL(str(folder / "f.so"))
+
+
+def pointers(arrays: list[Any]) -> list[ctypes.c_void_p]:
+    return [ctypes.c_void_p(a.ctypes.data) for a in arrays]
+
+
+def run(program: PrimFunc, arrays: list[Any], folder: Path) -> list[Any]:
+    """Compile the program's C text and run it."""
+    every = [np.ascontiguousarray(a) for a in h.operands(program, arrays)]
+    getattr(compiled(emit_c(program), folder), program.name)(*pointers(every))
     return every[len(arrays) :]
 
 
@@ -128,3 +144,99 @@ def test_a_dtype_that_c99_lacks_is_refused() -> None:
     program = te.create_prim_func([x, te.compute((3,), lambda i: x[i])])
     with pytest.raises(BuildError, match="dtype bfloat16 has no type in C99; known: float32"):
         emit_c(lower(program))
+
+
+HOST = Target(f"llvm -mcpu={Target.host().mcpu} -num-cores=2")
+F32 = "float32"
+WINDOW = {"strides": (1, 1), "padding": ((1, 1), (1, 1)), "dilations": (1, 1)}
+
+
+def params(*shapes: tuple[int, ...]) -> list[Var]:
+    return [Var(f"p{i}", TensorType(shape, F32)) for i, shape in enumerate(shapes)]
+
+
+def gemm(a: Var, b: Var, c: Var) -> Any:
+    return call("relu", call("add", call("matmul", a, b), c))
+
+
+def conv(x: Var, w: Var) -> Any:
+    return call("relu", call("conv", x, w, **WINDOW, data_layout="NSC", kernel_layout="SIO"))
+
+
+def softmax(x: Var) -> Any:
+    return call("softmax", x, axis=-1)
+
+
+def injective(x: Var, y: Var) -> Any:
+    return call("tanh", call("add", call("transpose", x, axes=(1, 0)), y))
+
+
+@needs_cc
+@pytest.mark.parametrize(
+    ("build", "shapes", "constants"),
+    [
+        (gemm, ((7, 19), (19, 37), (37,)), (1,)),
+        (gemm, ((7, 19), (19, 37), (37,)), ()),
+        (conv, ((1, 9, 7, 3), (3, 3, 3, 19)), (1,)),
+        (softmax, ((5, 37),), ()),
+        (injective, ((11, 5), (5, 11)), ()),
+    ],
+)
+def test_default_schedules_compute_the_same(
+    build: Any, shapes: tuple[tuple[int, ...], ...], constants: tuple[int, ...], tmp_path: Path
+) -> None:
+    made = params(*shapes)
+    attrs = {"primitive": True, "constants": constants}
+    workload = Workload.from_function(Function(tuple(made), build(*made), attrs))
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(p.type.shape).astype(F32) for p in workload.function.params]
+    (want,) = evaluate(workload.function, arrays)
+    program = lower(schedule_workload(workload, HOST, config_space(workload, HOST).default))
+    given = [pack(a, program.layouts.get(i), program.params[i].shape) for i, a in enumerate(arrays)]
+    every = [np.ascontiguousarray(a) for a in given] + [np.full(want.shape, np.nan, F32)]
+    getattr(compiled(emit_c(program), tmp_path), program.name)(*pointers(every))
+    np.testing.assert_allclose(every[-1], want, rtol=1e-4, atol=1e-5)
+
+
+def network() -> tuple[Any, dict[str, Any]]:
+    """A convolution, a matrix product and a softmax, with weights; and an input."""
+    rng = np.random.default_rng(1)
+
+    def weight(*shape: int) -> Constant:
+        return Constant(rng.standard_normal(shape).astype(F32))
+
+    x = Var("data in", TensorType((1, 3, 9, 7), F32))
+    y = call("relu", call("conv", x, weight(5, 3, 3, 3), **WINDOW))
+    z = call("matmul", call("reshape", y, shape=(1, 5 * 9 * 7)), weight(5 * 9 * 7, 11))
+    body = Tuple((call("softmax", z, axis=-1), y))
+    module = IRModule({"main": Function((x,), body, {})}, ("class", "map"))
+    return module, {"data in": rng.standard_normal((1, 3, 9, 7)).astype(F32)}
+
+
+@needs_cc
+def test_the_c_of_a_model_computes_what_the_model_does(tmp_path: Path) -> None:
+    module, inputs = network()
+    lib = tunefarm.build(module, HOST)
+    text = lib.get_source("c")
+    want = lib.run(inputs)
+    got = [np.full(a.shape, np.nan, F32) for a in want.values()]
+    arena = aligned_bytes(lib.plan.arena_bytes)
+    every = [*(np.ascontiguousarray(a) for a in inputs.values()), *got, lib.weights, arena]
+    compiled(text, tmp_path).model(*pointers(every))
+    for have, expected in zip(got, want.values(), strict=True):
+        np.testing.assert_allclose(have, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_c_of_a_model_shows_the_order_of_its_kernels() -> None:
+    lib = tunefarm.build(network()[0], HOST)
+    model = lib.get_source("c").partition("void model(")[2]
+    assert model.startswith("const float *data_in_0, float *class_1, float *map_2, const char *w")
+    places = [model.index(f" {name}(") for name in lib.plan.kernels]
+    assert len(places) >= 3
+    assert places == sorted(places)
+
+
+def test_the_c_of_a_program_built_by_hand() -> None:
+    x = te.placeholder((3,), name="x")
+    f = tunefarm.build(te.create_prim_func([x, te.compute((3,), lambda i: x[i] + 1)], "more"), HOST)
+    assert "void more(const float *restrict x" in f.get_source("c")
