@@ -6,7 +6,6 @@ An index counts from the end where it is negative.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import prod
 
 import numpy as np
 from tunefarm.compiler import te
@@ -24,7 +23,8 @@ from tunefarm.compiler.ops.common import (
     to_dtype,
     widen,
 )
-from tunefarm.compiler.tir.ir import Expr, Operand, Var
+from tunefarm.compiler.ops.loops import every, with_index
+from tunefarm.compiler.tir.ir import Expr, If, Seq, Stmt, Store, Var
 
 INDEX_DTYPES = ("int32", "int64")
 
@@ -148,11 +148,11 @@ register(
     ),
 )  # fmt: skip
 
-_COMBINE: dict[str, tuple[Callable[..., te.Reduce], str, Callable[[Expr, Expr], Expr]]] = {
-    "add": (te.sum, "add", lambda a, b: a + b),
-    "mul": (te.prod, "mul", lambda a, b: a * b),
-    "max": (te.max, "max", te.maximum),
-    "min": (te.min, "min", te.minimum),
+_COMBINE: dict[str, Callable[[Expr, Expr], Expr]] = {
+    "add": lambda a, b: a + b,
+    "mul": lambda a, b: a * b,
+    "max": te.maximum,
+    "min": te.minimum,
 }
 _COMBINE_ARRAY = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 
@@ -165,43 +165,39 @@ def _check_reduction(attrs: Attrs, dtype: str) -> None:
         require_dtype(dtype, FLOATS + INTEGERS, "numbers to combine")
 
 
-def _scatter_stages(
-    x: te.Tensor,
-    count: int,
+def _scatter(
+    tensors: Sequence[te.Tensor],
     reduction: str,
-    hits: Callable[[Sequence[Expr], Var], Expr],
-    update: Callable[[Sequence[Expr], Expr], Expr],
+    updated: Sequence[int],
+    place: Callable[[Sequence[Expr]], Sequence[Expr]],
     name: str,
 ) -> te.Tensor:
-    """Each element looks for the updates that hit it; of several without reduction, the last.
+    """A copy of the data, then each update in turn, in row-major order: the last one stands.
 
-    ``hits(i, k)`` tells whether update ``k`` of ``count`` falls on element ``i``, and
-    ``update(i, k)`` is its value. The work is the product of both sizes.
+    ``place(i)`` is where update ``i`` of shape ``updated`` falls; one that is outside is left out.
     """
-    k = te.reduce_axis(count)
-    if reduction == "none":
-        none = te.const(-1, "int64")
-        last = te.compute(
-            x.shape, lambda *i: te.max(te.if_then_else(hits(i, k), k, none), [k]), "last_hit"
-        )
-        return te.compute(
-            x.shape,
-            lambda *i: te.if_then_else(
-                last[i] >= 0, update(i, te.maximum(last[i], te.const(0, "int64"))), x[i]
-            ),
-            name,
-        )
-    reduce, op, combine = _COMBINE[reduction]
-    dtype = wide(x.dtype)
+    x, indices, updates = tensors
+    dtype = x.dtype if reduction == "none" else wide(x.dtype)
 
-    def collect(*i: Expr) -> te.Reduce:
-        neutral = te.identity(op, dtype)
-        return reduce(te.if_then_else(hits(i, k), te.cast(update(i, k), dtype), neutral), [k])
+    def build(y: te.Tensor) -> Stmt:
+        copied = every(x.shape, lambda i: Store(y, tuple(i), te.cast(x[tuple(i)], dtype)))
 
-    total = te.compute(x.shape, collect, "updates")
-    return narrow(
-        te.compute(x.shape, lambda *i: combine(te.cast(x[i], dtype), total[i]), name), x.dtype
-    )
+        def update(i: list[Expr]) -> Stmt:
+            at = tuple(place(i))
+            value = te.cast(updates[tuple(i)], dtype)
+            if reduction != "none":
+                value = _COMBINE[reduction](y[at], value)
+            inside: Expr = te.const(True, "bool")
+            for position, extent in zip(at, x.shape, strict=True):
+                if not isinstance(position, Var):
+                    inside = inside & (position >= 0) & (position < extent)
+            return If(inside, Store(y, at, value))
+
+        return copied if 0 in updated else Seq((copied, every(updated, update)))
+
+    if 0 in x.shape:
+        return te.compute(x.shape, lambda *i: te.const(0, x.dtype), name)
+    return narrow(te.extern(x.shape, dtype, [x, indices, updates], build, name), x.dtype)
 
 
 def _scatter_elements_infer(types: Sequence[TensorType], attrs: Attrs) -> Type:
@@ -215,23 +211,12 @@ def _scatter_elements_infer(types: Sequence[TensorType], attrs: Attrs) -> Type:
 
 
 def _scatter_elements_compute(tensors: Sequence[te.Tensor], attrs: Attrs, type: Type) -> te.Tensor:
-    (x, indices, updates), axis = tensors, _axis(tensors, attrs)
+    (x, indices, _), axis = tensors, _axis(tensors, attrs)
 
-    def at(i: Sequence[Expr], k: Expr) -> tuple[Expr, ...]:
-        return (*i[:axis], k, *i[axis + 1 :])
+    def place(i: Sequence[Expr]) -> Sequence[Expr]:
+        return with_index(i, axis, _place(indices[tuple(i)], x.shape[axis]))
 
-    def hits(i: Sequence[Expr], k: Var) -> Expr:
-        inside: Expr = te.const(True, "bool")
-        for d, (most, extent) in enumerate(zip(indices.shape, x.shape, strict=True)):
-            if d != axis and most < extent:
-                inside = inside & (i[d] < most)
-        found = _place(indices[at(i, k)], x.shape[axis]).equal(i[axis])
-        return te.if_then_else(inside, found, te.const(False, "bool"))
-
-    return _scatter_stages(
-        x, indices.shape[axis], str(attrs["reduction"]), hits,
-        lambda i, k: updates[at(i, k)], "scatter_elements",
-    )  # fmt: skip
+    return _scatter(tensors, str(attrs["reduction"]), indices.shape, place, "scatter_elements")
 
 
 def _combine_at(y: Array, at: tuple[Array, ...], updates: Array, reduction: str) -> None:
@@ -269,27 +254,13 @@ def _scatter_nd_infer(types: Sequence[TensorType], attrs: Attrs) -> Type:
 
 def _scatter_nd_compute(tensors: Sequence[te.Tensor], attrs: Attrs, type: Type) -> te.Tensor:
     x, indices, updates = tensors
-    outer, depth = indices.shape[:-1], indices.shape[-1]
+    outer, depth = len(indices.shape) - 1, indices.shape[-1]
 
-    def place(k: Expr) -> list[Operand]:
-        """The outer indices of update ``k``."""
-        at: list[Operand] = []
-        rest = prod(outer)
-        for extent in outer:
-            rest //= max(extent, 1)
-            at.append(k // rest % extent)
-        return at
+    def place(i: Sequence[Expr]) -> Sequence[Expr]:
+        found = [_place(indices[(*i[:outer], d)], x.shape[d]) for d in range(depth)]
+        return [*found, *i[outer:]]
 
-    def hits(i: Sequence[Expr], k: Var) -> Expr:
-        hit: Expr = te.const(True, "bool")
-        for d in range(depth):
-            hit = hit & _place(indices[(*place(k), d)], x.shape[d]).equal(i[d])
-        return hit
-
-    return _scatter_stages(
-        x, prod(outer), str(attrs["reduction"]), hits,
-        lambda i, k: updates[(*place(k), *i[depth:])], "scatter_nd",
-    )  # fmt: skip
+    return _scatter(tensors, str(attrs["reduction"]), updates.shape, place, "scatter_nd")
 
 
 def _scatter_nd_reference(arrays: Sequence[Array], attrs: Attrs) -> Array:

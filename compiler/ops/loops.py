@@ -31,3 +31,12 @@ def over(shape: Sequence[int], axis: int, body: Callable[[list[Expr]], Stmt]) ->
             kind = LoopKind.PARALLEL if outermost and shape[d] > 1 else LoopKind.SERIAL
             stmt = For(place, Const(shape[d]), stmt, kind)
     return stmt
+
+
+def every(shape: Sequence[int], body: Callable[[list[Expr]], Stmt]) -> Stmt:
+    """``body(index)`` for every index in row-major order."""
+    index = [Var(f"i{d}") for d in range(len(shape))]
+    stmt = body([*index])
+    for var, extent in reversed(list(zip(index, shape, strict=True))):
+        stmt = For(var, Const(extent), stmt)
+    return stmt

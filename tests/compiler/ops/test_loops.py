@@ -45,3 +45,31 @@ def test_running_sums_of_other_dtypes(dtype: str) -> None:
 
 def test_a_long_running_sum() -> None:
     check("cumsum", [normal(1, 100_000)], axis=1)
+
+
+@pytest.mark.parametrize("reduction", ["none", "add", "mul", "max", "min"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int32"])
+def test_scatters(reduction: str, dtype: str) -> None:
+    x, updates = normal(5, 3, dtype=dtype), normal(4, 2, dtype=dtype)
+    for axis in (0, 1):
+        places = RNG.integers(-3, 3, (4, 2))
+        check("scatter_elements", [x, places, updates], axis=axis, reduction=reduction)
+    places = RNG.integers(-5, 5, (4, 1))
+    check("scatter_nd", [x, places, normal(4, 3, dtype=dtype)], reduction=reduction)
+    places = RNG.integers(0, 3, (2, 2, 2))
+    check("scatter_nd", [x, places, normal(2, 2, dtype=dtype)], reduction=reduction)
+
+
+def test_an_update_outside_of_the_data_is_left_out() -> None:
+    x, places = normal(4), np.array([-9, 2, 100])
+    params = [Var(n, TensorType(s, d)) for n, s, d in (
+        ("x", (4,), "float32"), ("i", (3,), "int64"), ("u", (3,), "float32"))]  # fmt: skip
+    module = IRModule({"main": Function(tuple(params), call("scatter_elements", *params))})
+    built = tunefarm.build(module, Target.host(1))
+    (got,) = built.run({"x": x, "i": places, "u": normal(3)}).values()
+    np.testing.assert_array_equal(got[[0, 1, 3]], x[[0, 1, 3]])
+
+
+def test_a_long_scatter() -> None:
+    places = RNG.integers(0, 100_000, (50_000, 1))
+    check("scatter_nd", [normal(100_000), places, normal(50_000)], reduction="add")
