@@ -131,8 +131,7 @@ class EmbeddedFarm:
 
         try:
             if not self._serves():
-                for log in (self.tracker, self.worker, self.tuner):
-                    log.log.write_text("")
+                self._empty_logs()
                 self._own()
             self._client = FarmClient.from_rendezvous(self.rendezvous)
         except BaseException:
@@ -156,6 +155,16 @@ class EmbeddedFarm:
             self._stop_all()
         if error is not None and self._failure is not None:
             raise self._failure from error
+
+    def _empty_logs(self) -> None:
+        for member in (self.tracker, self.worker, self.tuner):
+            try:
+                member.log.write_text("")
+            except OSError as error:
+                raise TunefarmError(
+                    f"the folder {member.log.parent} of the database cannot be written: "
+                    f"{error.strerror}; choose another with --db FILE or TUNEFARM_HOME"
+                ) from None
 
     def _serves(self) -> bool:
         """True if a tracker answers at the rendezvous."""

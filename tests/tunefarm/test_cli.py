@@ -157,6 +157,13 @@ def test_a_data_folder_that_cannot_be_made(
     assert run(["tasks", model]) == 0
 
 
+def test_a_folder_that_cannot_be_written(
+    model: str, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home / "tracker.log").mkdir(parents=True)
+    assert "--db FILE or TUNEFARM_HOME" in mistake(capsys, "tune", model, "--trials", "2")
+
+
 def test_records_that_are_not_there_yet(
     model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
