@@ -108,6 +108,8 @@ class ExpressionEmitter:
         self.constants: set[Buffer] = set()
         self.read_only: set[Buffer] = set()
         self.slots: dict[Slot, Val] = {}
+        # Register buffer → element → (first element, lanes) of the slot that holds it.
+        self.owners: dict[Buffer, dict[int, tuple[int, int]]] = {}
         self.spread: dict[str, Val] = {}  # scalars that a vector holds in every lane
         self.lanes = 1
         self.mask: str | None = None
@@ -345,7 +347,8 @@ class ExpressionEmitter:
         place = self.flat_index(buffer, indices)
         if buffer.scope == "register":
             slot = self.slot(buffer, place)
-            return self.slots[slot] if slot in self.slots else self._padding(slot)
+            assert isinstance(place, Lin)
+            return self._register(slot, self.lanes if place.lane else 1)
         if isinstance(place, Val):
             return self._gather(buffer, place)
         if place.lane == 0:
@@ -354,13 +357,56 @@ class ExpressionEmitter:
             return self._load_at(buffer, place, self.lanes)
         return self._strided(buffer, place)
 
-    def _padding(self, slot: Slot) -> Val:
-        """An element of a tile that was stored in part: padding, of whatever value."""
-        known = next((v for s, v in self.slots.items() if s.buffer is slot.buffer), None)
-        if known is None:
-            raise ScheduleError(f"register {slot.buffer.name}[{slot.offset}] is read before stored")
-        text = "zeroinitializer" if known.lanes > 1 else constant(0, known.dtype)
-        return Val(text, known.dtype, known.lanes)
+    def _register(self, slot: Slot, lanes: int) -> Val:
+        """``lanes`` elements of a register buffer from the slot's offset on.
+
+        As they were stored, if that was together; else taken from the slots that hold them. What
+        is not stored is padding, of whatever value.
+        """
+        buffer, owners = slot.buffer, self.owners.get(slot.buffer)
+        if owners is None:
+            raise ScheduleError(f"register {buffer.name}[{slot.offset}] is read before stored")
+        places = range(slot.offset, slot.offset + lanes)
+        if owners.get(slot.offset) == (slot.offset, lanes) or not any(e in owners for e in places):
+            return self.slots.get(slot) or self.unstored(slot, buffer.dtype, lanes)
+        elements = [self._element(buffer, e) for e in places]
+        if lanes == 1:
+            return elements[0]
+        kind, text = scalar_type(buffer.dtype), "poison"
+        for lane, element in enumerate(elements):
+            text = self.builder.pure(
+                f"insertelement <{lanes} x {kind}> {text}, {kind} {element.text}, i64 {lane}",
+                [text, element.text],
+            )
+        return Val(text, buffer.dtype, lanes)
+
+    def _element(self, buffer: Buffer, place: int) -> Val:
+        """One element of a register buffer, wherever it is held."""
+        start, lanes = self.owners[buffer].get(place, (place, 1))
+        slot = Slot(buffer, start)
+        value = self.slots.get(slot) or self.unstored(slot, buffer.dtype, lanes)
+        if lanes == 1:
+            return value
+        kind = vector_of(scalar_type(buffer.dtype), lanes)
+        text = f"extractelement {kind} {value.text}, i64 {place - start}"
+        return Val(self.builder.pure(text, [value.text]), buffer.dtype)
+
+    def claim(self, slot: Slot, lanes: int) -> None:
+        """A slot is stored with so many lanes; ScheduleError if others hold its elements."""
+        owners = self.owners.setdefault(slot.buffer, {})
+        mine = (slot.offset, lanes)
+        if owners.get(slot.offset) == mine:
+            return
+        for place in range(slot.offset, slot.offset + lanes):
+            if owners.setdefault(place, mine) != mine:
+                raise ScheduleError(
+                    f"register {slot.buffer.name}[{place}] is stored in vectors of different "
+                    "lanes: vectorize the loops that store it alike"
+                )
+
+    def unstored(self, slot: Slot, dtype: str, lanes: int) -> Val:
+        """An element that is not stored where it is read."""
+        raise NotImplementedError
 
     def _load_at(self, buffer: Buffer, place: Lin, lanes: int) -> Val:
         element = memory_type(buffer.dtype)

@@ -54,6 +54,16 @@ class _Arm:
     lines: list[str]
 
 
+@dataclass(frozen=True, slots=True)
+class _OpenLoop:
+    """A serial loop that is being written: its depth, the buffers that it stores to, and the
+    elements that an iteration may read before it stores them (a phi and its first value)."""
+
+    depth: int
+    stored: frozenset[Buffer]
+    late: dict[Slot, tuple[Val, Val]] = field(default_factory=dict)
+
+
 class Emitter(ExpressionEmitter):
     """Writes statements into one function of a kernel."""
 
@@ -63,6 +73,8 @@ class Emitter(ExpressionEmitter):
         self.in_parallel = in_parallel
         self.stack_bytes = 0
         self.free_stack: list[tuple[int, str]] = []
+        self.loops: list[_OpenLoop] = []
+        self.homes: dict[Buffer, int] = {}  # register buffer → loops open where it was allocated
 
     def statement(self, stmt: Stmt) -> None:
         match stmt:
@@ -134,7 +146,7 @@ class Emitter(ExpressionEmitter):
             return
         first = self.scalar_int(start)
         end = self.scalar_int(start.plus(extent))
-        stored = {s.buffer for s in walk_stmt(loop.body) if isinstance(s, Store)}
+        stored = frozenset(s.buffer for s in walk_stmt(loop.body) if isinstance(s, Store))
         for buffer in stored:
             b.forget(buffer)
         carried = [slot for slot in self.slots if slot.buffer in stored]
@@ -159,7 +171,10 @@ class Emitter(ExpressionEmitter):
             self.slots[slot] = Val(phis[slot], before[slot].dtype, before[slot].lanes)
         known = set(self.slots)
         self.env[loop.var] = Lin(0, ((counter, 1),))
+        opened = _OpenLoop(b.depth, stored)
+        self.loops.append(opened)
         self._iteration(loop)
+        self.loops.pop()
         following = b.now(f"add nsw i64 {counter}, 1")
         again = b.now(f"icmp slt i64 {following}, {end}")
         frame.lines.append(f"  br i1 {again}, label %{head}, label %{exit_label}")
@@ -176,23 +191,49 @@ class Emitter(ExpressionEmitter):
             outer.lines.append(
                 f"  {phis[slot]} = phi {kind} [ {a.text}, %{pre} ], [ {z.text}, %{latch} ]"
             )
+        for slot, (phi, first_value) in opened.late.items():
+            last = self.slots.setdefault(slot, phi)
+            kind = vector_of(scalar_type(phi.dtype), phi.lanes)
+            outer.lines.append(
+                f"  {phi.text} = phi {kind} [ {first_value.text}, %{pre} ], "
+                f"[ {last.text}, %{latch} ]"
+            )
+            before[slot] = first_value
         outer.lines += frame.lines
         outer.lines.append(f"{exit_label}:")
         outer.label = exit_label
         for slot in list(self.slots):
-            if slot not in known:
+            if slot in known or slot in opened.late:
+                continue
+            if self.homes[slot.buffer] > len(self.loops):
                 del self.slots[slot]
-        for slot in carried:
+            else:
+                before[slot] = _zero(self.slots[slot].dtype, self.slots[slot].lanes)
+        for slot in before:
             a, z = before[slot], self.slots[slot]
             text = z.text
             if guarded:
                 kind = vector_of(scalar_type(a.dtype), a.lanes)
                 text = b.now(f"phi {kind} [ {a.text}, %{pre} ], [ {z.text}, %{latch} ]")
-            else:
+            elif text.startswith("%"):
                 b.define(text)
             self.slots[slot] = Val(text, a.dtype, a.lanes)
         for buffer in stored:
             b.forget(buffer)
+
+    def unstored(self, slot: Slot, dtype: str, lanes: int) -> Val:
+        """An element that this iteration has not stored: what an earlier one left, else zero
+        (what follows reads it under the condition of its store, or as padding)."""
+        value = _zero(dtype, lanes)
+        for loop in self.loops[self.homes[slot.buffer] :]:
+            if slot.buffer not in loop.stored:
+                continue
+            if slot not in loop.late:
+                phi = Val(self.builder.fresh("acc"), value.dtype, value.lanes)
+                self.builder.depth_of[phi.text] = loop.depth
+                loop.late[slot] = (phi, value)
+            value = loop.late[slot][0]
+        return value
 
     # --- branches ------------------------------------------------------------------------------
 
@@ -246,8 +287,10 @@ class Emitter(ExpressionEmitter):
         return frozenset(lane for lane, holds in enumerate(found) if holds)
 
     def _dynamic_branch(self, condition: Expr, then: Stmt, orelse: Stmt | None) -> None:
+        self._branch_on(self.value(condition).text, then, orelse)
+
+    def _branch_on(self, test: str, then: Stmt, orelse: Stmt | None) -> None:
         b = self.builder
-        test = self.value(condition).text
         label_then, label_else = b.new_label("then"), b.new_label("else")
         label_end = b.new_label("end") if orelse is not None else label_else
         outer = b.frames[-1]
@@ -278,13 +321,12 @@ class Emitter(ExpressionEmitter):
             b.forget(buffer)
 
     def _joined(self, first: _Arm, second: _Arm) -> dict[Slot, Val]:
-        """The elements that either arm has: a phi where they differ, zero where one has none (what
-        follows reads them under the same condition, or as padding)."""
+        """The elements that either arm has: a phi where they differ."""
         slots: dict[Slot, Val] = {}
         for slot in first.slots | second.slots:
-            x, y = first.slots.get(slot), second.slots.get(slot)
-            x = x or _zero_like(y)
-            y = y or _zero_like(x)
+            given = first.slots.get(slot) or second.slots[slot]
+            x = first.slots.get(slot) or self.unstored(slot, given.dtype, given.lanes)
+            y = second.slots.get(slot) or self.unstored(slot, given.dtype, given.lanes)
             if x.text == y.text:
                 slots[slot] = x
                 continue
@@ -299,7 +341,9 @@ class Emitter(ExpressionEmitter):
 
     def allocate(self, node: Allocate) -> None:
         buffer = node.buffer
-        if buffer.scope != "register":
+        if buffer.scope == "register":
+            self.homes[buffer] = len(self.loops)
+        else:
             size = -(-prod(buffer.shape) * dtype_bytes(buffer.dtype) // ALIGN) * ALIGN
             if buffer.scope == "global" and not self.in_parallel and self.builder.depth == 0:
                 offset = self.module.workspace_bytes
@@ -313,6 +357,7 @@ class Emitter(ExpressionEmitter):
         if buffer.scope != "register" and self.pointers[buffer].startswith("%stack"):
             self.free_stack.append((size, self.pointers[buffer]))
         self.slots = {s: v for s, v in self.slots.items() if s.buffer is not buffer}
+        self.owners.pop(buffer, None)
 
     def _take_stack(self, size: int) -> str:
         """A tile on the stack; one whose scope has ended is used again."""
@@ -347,11 +392,7 @@ class Emitter(ExpressionEmitter):
         value = stmt.value
         accumulates = self._accumulates(stmt)
         if not accumulates and not self.depends_on_lane(value):
-            lanes, self.lanes, mask, self.mask = self.lanes, 1, self.mask, None
-            if mask is not None:
-                raise ScheduleError(f"{stmt.buffer.name} is stored by masked lanes that agree")
-            self.store(stmt)
-            self.lanes = lanes
+            self._store_agreed(stmt)
             return
         if not accumulates:
             raise ScheduleError(f"lanes of a vectorized loop all store one {stmt.buffer.name}")
@@ -369,6 +410,20 @@ class Emitter(ExpressionEmitter):
             self._store_memory(stmt.buffer, place, result)
         self.lanes, self.mask = lanes, mask
 
+    def _store_agreed(self, stmt: Store) -> None:
+        """Every lane stores the same value: one store, made if the mask has a lane.
+
+        for l in vectorized(16): if l < n: S[0] = x   ->   if any(l < n): S[0] = x
+        """
+        lanes, mask, active = self.lanes, self.mask, self.active
+        self.lanes, self.mask, self.active = 1, None, None
+        if mask is None or active:
+            self.store(stmt)
+        elif active is None:
+            bits = self.builder.here(f"bitcast <{lanes} x i1> {mask} to i{lanes}")
+            self._branch_on(self.builder.here(f"icmp ne i{lanes} {bits}, 0"), stmt, None)
+        self.lanes, self.mask, self.active = lanes, mask, active
+
     def _accumulates(self, stmt: Store) -> bool:
         """True if the value is the old one at the same place, combined with something."""
         if not isinstance(stmt.value, Binary) or not isinstance(stmt.value.a, Load):
@@ -384,10 +439,10 @@ class Emitter(ExpressionEmitter):
         slot = self.slot(buffer, place)
         if self.lanes > 1:
             value = self.splat(value)
+        self.claim(slot, value.lanes)
         if self.mask is not None:
-            old = self.slots.get(slot)
             kind = vector_of(scalar_type(value.dtype), value.lanes)
-            other = old.text if old is not None else "zeroinitializer"
+            other = (self.slots.get(slot) or self.unstored(slot, value.dtype, value.lanes)).text
             text = self.builder.here(
                 f"select <{self.lanes} x i1> {self.mask}, {kind} {value.text}, {kind} {other}"
             )
@@ -485,10 +540,8 @@ class Emitter(ExpressionEmitter):
         )
 
 
-def _zero_like(value: Val | None) -> Val:
-    assert value is not None
-    text = "zeroinitializer" if value.lanes > 1 else constant(0, value.dtype)
-    return Val(text, value.dtype, value.lanes)
+def _zero(dtype: str, lanes: int) -> Val:
+    return Val("zeroinitializer" if lanes > 1 else constant(0, dtype), dtype, lanes)
 
 
 def _buffers_used(stmt: Stmt) -> list[Buffer]:
