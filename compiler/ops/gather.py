@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from tunefarm.compiler import te
-from tunefarm.compiler.dtypes import FLOATS, INTEGERS, wide
+from tunefarm.compiler.dtypes import FLOATS, INTEGERS, is_float, wide
 from tunefarm.compiler.errors import ShapeError
 from tunefarm.compiler.ir import Attrs, TensorType, Type
 from tunefarm.compiler.ops.base import Array, Op, Pattern, register
@@ -23,8 +23,8 @@ from tunefarm.compiler.ops.common import (
     to_dtype,
     widen,
 )
-from tunefarm.compiler.ops.loops import every, with_index
-from tunefarm.compiler.tir.ir import Expr, If, Seq, Stmt, Store, Var
+from tunefarm.compiler.ops.loops import every, insert_best, merge_sort, over, with_index
+from tunefarm.compiler.tir.ir import Allocate, Buffer, Expr, If, Seq, Stmt, Store, Var
 
 INDEX_DTYPES = ("int32", "int64")
 
@@ -328,6 +328,9 @@ register(
 )  # fmt: skip
 
 
+_INSERTED = 32
+
+
 def _topk_infer(types: Sequence[TensorType], attrs: Attrs) -> Type:
     (x,), axis, k = types, _axis(types, attrs), integer(attrs, "k")
     require_dtype(x.dtype, FLOATS + INTEGERS, "numbers")
@@ -337,26 +340,42 @@ def _topk_infer(types: Sequence[TensorType], attrs: Attrs) -> Type:
 
 
 def _topk_compute(tensors: Sequence[te.Tensor], attrs: Attrs, type: Type) -> te.Tensor:
-    """Each element's rank is the number of those before it; the result inverts the ranks."""
+    """A few by insertion into the list of the best so far, many by sorting all; both stable."""
     (x,), out, axis = tensors, out_type(type), _axis(tensors, attrs)
-    j, k = te.reduce_axis(x.shape[axis], "j"), te.reduce_axis(x.shape[axis], "k")
-    one, zero = te.const(1, "int64"), te.const(0, "int64")
+    extent, k = x.shape[axis], integer(attrs, "k")
+    if 0 in out.shape:
+        return te.compute(out.shape, lambda *i: te.const(0, "int64"), "topk_indices")
 
-    def swap(i: Sequence[Expr], at: Expr) -> tuple[Expr, ...]:
-        return (*i[:axis], at, *i[axis + 1 :])
+    inserts = k <= _INSERTED
+    source, target = (Buffer(name, (extent,), "int64") for name in ("source", "target"))
 
-    def rank(*i: Expr) -> te.Reduce:
-        mine, other = x[i], x[swap(i, j)]
-        before = other > mine if attrs["largest"] else other < mine
-        tie = other.equal(mine) & (j < i[axis])
-        return te.sum(te.if_then_else(before | tie, one, zero), [j])
+    def build(y: te.Tensor) -> Stmt:
+        def row(i: list[Expr]) -> Stmt:
+            def before(a: Expr, b: Expr) -> Expr:
+                left, right = x[with_index(i, axis, a)], x[with_index(i, axis, b)]
+                return _is_before(left, right, bool(attrs["largest"]))
 
-    ranks = te.compute(x.shape, rank, "rank")
-    return te.compute(
-        out.shape,
-        lambda *i: te.sum(te.if_then_else(ranks[swap(i, k)].equal(i[axis]), k, zero), [k]),
-        "topk_indices",
-    )
+            def put(place: Expr, index: Expr) -> Stmt:
+                return Store(y, with_index(i, axis, place), index)
+
+            if inserts:
+                return insert_best(extent, k, before, lambda p: y[with_index(i, axis, p)], put)
+            return merge_sort(extent, k, before, put, (source, target))
+
+        rows = over(x.shape, axis, row, parallel=inserts)
+        return rows if inserts else Allocate(source, Allocate(target, rows))
+
+    return te.extern(out.shape, "int64", [x], build, "topk_indices")
+
+
+def _is_before(a: Expr, b: Expr, largest: bool) -> Expr:
+    """The order of a sort in which NaN is the largest."""
+    first = a > b if largest else a < b
+    if not is_float(a.dtype):
+        return first
+    nan_a, nan_b = (te.intrinsic("isnan", v, dtype="bool") for v in (a, b))
+    high, low = (nan_a, nan_b) if largest else (nan_b, nan_a)
+    return first | (high & te.intrinsic("not", low, dtype="bool"))
 
 
 def _topk_reference(arrays: Sequence[Array], attrs: Attrs) -> Array:

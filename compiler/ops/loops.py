@@ -4,7 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tunefarm.compiler.tir.ir import Const, Expr, For, LoopKind, Stmt, Var
+from tunefarm.compiler.tir.ir import (
+    Allocate,
+    Buffer,
+    Const,
+    Expr,
+    For,
+    If,
+    LoopKind,
+    Select,
+    Seq,
+    Stmt,
+    Store,
+    Var,
+    binary,
+)
 
 
 def with_index(index: Sequence[Expr], axis: int, at: Expr) -> tuple[Expr, ...]:
@@ -17,17 +31,19 @@ def scan_place(step: Expr, extent: int, reverse: bool) -> Expr:
     return Const(extent - 1) - step if reverse else step
 
 
-def over(shape: Sequence[int], axis: int, body: Callable[[list[Expr]], Stmt]) -> Stmt:
+def over(
+    shape: Sequence[int], axis: int, body: Callable[[list[Expr]], Stmt], parallel: bool = True
+) -> Stmt:
     """``body(index)`` for every index along the axes but one, the first of them in parallel.
 
-    The index holds 0 at the axis itself.
+    The index holds 0 at the axis itself. Bodies that share scratch cannot run in parallel.
     """
     index: list[Expr] = [Const(0) if d == axis else Var(f"i{d}") for d in range(len(shape))]
     stmt = body(index)
     for d in reversed(range(len(shape))):
         place = index[d]
         if isinstance(place, Var):
-            outermost = d == (0 if axis else 1)
+            outermost = parallel and d == (0 if axis else 1)
             kind = LoopKind.PARALLEL if outermost and shape[d] > 1 else LoopKind.SERIAL
             stmt = For(place, Const(shape[d]), stmt, kind)
     return stmt
@@ -40,3 +56,85 @@ def every(shape: Sequence[int], body: Callable[[list[Expr]], Stmt]) -> Stmt:
     for var, extent in reversed(list(zip(index, shape, strict=True))):
         stmt = For(var, Const(extent), stmt)
     return stmt
+
+
+Before = Callable[[Expr, Expr], Expr]
+"""Whether the element at one position comes before the element at another."""
+
+
+def insert_best(
+    extent: int,
+    k: int,
+    before: Before,
+    best: Callable[[Expr], Expr],
+    put: Callable[[Expr, Expr], Stmt],
+) -> Stmt:
+    """The positions of the first ``k`` of ``extent`` elements in order, by insertion.
+
+    for e: if e is before best[k - 1]: for j: swap(e, best[j]) where e is before best[j]
+    """
+    held, spare = (Buffer(name, (1,), "int64", "local") for name in ("held", "spare"))
+    e, j, slot, zero = Var("e"), Var("j"), Var("slot"), Const(0)
+
+    def precedes(place: Expr) -> Expr:
+        """Empty places, of index -1, come after everything and are never moved forward."""
+        mine, other = held[0], best(place)
+        a, b = binary("max", mine, zero), binary("max", other, zero)
+        tie = Select(before(b, a), Const(False, "bool"), mine < other, "bool")
+        return (mine >= 0) & ((other < 0) | before(a, b) | tie)
+
+    swap = Seq((
+        Store(spare, (zero,), Select(precedes(j), best(j), held[0], "int64")),
+        put(j, Select(precedes(j), held[0], best(j), "int64")),
+        Store(held, (zero,), spare[0]),
+    ))  # fmt: skip
+    insert = If(precedes(Const(k - 1)), For(j, Const(k), swap))
+    scan = For(e, Const(extent), Seq((Store(held, (zero,), e), insert)))
+    clear = For(slot, Const(k), put(slot, Const(-1)))
+    return Allocate(held, Allocate(spare, Seq((clear, scan))))
+
+
+def merge_sort(
+    extent: int,
+    k: int,
+    before: Before,
+    put: Callable[[Expr, Expr], Stmt],
+    scratch: tuple[Buffer, Buffer],
+) -> Stmt:
+    """The positions of the first ``k`` of ``extent`` elements in order, from runs of 1, 2, 4, …
+
+    ``scratch`` is two arrays of ``extent`` int64, allocated around all sorts.
+    """
+    source, target = scratch
+    ends = Buffer("ends", (2,), "int64", "local")
+    first, last = Var("first"), Var("last")
+    stmts: list[Stmt] = [For(first, Const(extent), Store(source, (first,), first))]
+    a, b, width = source, target, 1
+    while width < extent:
+        stmts.append(_merge_runs(a, b, ends, width, extent, before))
+        a, b, width = b, a, 2 * width
+    stmts.append(For(last, Const(k), put(last, a[last])))
+    return Allocate(ends, Seq(tuple(stmts)))
+
+
+def _merge_runs(
+    a: Buffer, b: Buffer, ends: Buffer, width: int, extent: int, before: Before
+) -> Stmt:
+    """Sorted runs of ``width`` in ``a`` become runs of twice the width in ``b``."""
+    run, at = Var("run"), Var("at")
+    low = run * (2 * width)
+    middle, high = (binary("min", low + n * width, Const(extent)) for n in (1, 2))
+    left, right = ends[0], ends[1]
+    left_element, right_element = (
+        a[binary("min", end, Const(extent - 1))] for end in (left, right)
+    )
+    takes_right = (right < high) & ((left >= middle) | before(right_element, left_element))
+    step = Select(takes_right, Const(1), Const(0), "int64")
+    merge = Seq((
+        Store(b, (low + at,), Select(takes_right, right_element, left_element, "int64")),
+        Store(ends, (Const(0),), ends[0] + 1 - step),
+        Store(ends, (Const(1),), low + at + 1 + middle - ends[0]),
+    ))  # fmt: skip
+    begin = (Store(ends, (Const(0),), low), Store(ends, (Const(1),), middle))
+    inner = For(at, high - low, merge)
+    return For(run, Const(-(-extent // (2 * width))), Seq((*begin, inner)))

@@ -73,3 +73,27 @@ def test_an_update_outside_of_the_data_is_left_out() -> None:
 def test_a_long_scatter() -> None:
     places = RNG.integers(0, 100_000, (50_000, 1))
     check("scatter_nd", [normal(100_000), places, normal(50_000)], reduction="add")
+
+
+@pytest.mark.parametrize("largest", [True, False])
+@pytest.mark.parametrize("shape, axis, k", [
+    ((3, 7), 1, 3), ((7, 3), 0, 7), ((2, 50, 3), 1, 40), ((5, 33), 1, 33), ((1, 1), 1, 1),
+])  # fmt: skip
+def test_the_places_of_the_best(shape: tuple[int, ...], axis: int, k: int, largest: bool) -> None:
+    """Whole numbers have many ties: the first of equals comes first."""
+    for dtype in ("float32", "float16", "int32"):
+        check("topk_indices", [np.rint(normal(*shape)).astype(dtype)], axis=axis, k=k,
+              largest=largest)  # fmt: skip
+
+
+@pytest.mark.parametrize("k", [5, 40])
+@pytest.mark.parametrize("largest", [True, False])
+def test_nan_is_the_largest(k: int, largest: bool) -> None:
+    x = normal(2, 50)
+    x[0, [3, 17]] = x[1, 49] = np.nan
+    check("topk_indices", [x], axis=1, k=k, largest=largest)
+
+
+@pytest.mark.parametrize("k", [10, 1000])
+def test_the_best_of_many(k: int) -> None:
+    check("topk_indices", [normal(1, 100_000)], axis=1, k=k)
