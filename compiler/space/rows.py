@@ -58,10 +58,15 @@ MAX_CODE = 900.0  # vector instructions of one unrolled body
 
 @dataclass(frozen=True, slots=True)
 class RowSpace:
-    """What the knobs of one function are made from: its stages, and where lanes may lie."""
+    """What the knobs of one function are made from: its stages, and where lanes may lie.
+
+    ``lanes`` are the places if values that are read often are kept, as in ``stages``;
+    ``lanes_without`` those if they are computed again.
+    """
 
     stages: Stages
     lanes: tuple[LaneChoice, ...]
+    lanes_without: tuple[LaneChoice, ...]
     target: Target
 
     @property
@@ -91,10 +96,11 @@ def row_space(function: Function, target: Target) -> RowSpace | None:
     """The function's stages; None if it has no reduction, or is for the contraction sketch."""
     if target.kind != "llvm" or _is_contraction(function, target):
         return None
-    stages = stages_of(function, keep=True)
-    if stages is None:
+    stages, without = stages_of(function, keep=True), stages_of(function, keep=False)
+    if stages is None or without is None:
         return None
-    return RowSpace(stages, tuple(lane_choices(stages, target)), target)
+    lanes, lanes_without = (tuple(lane_choices(s, target)) for s in (stages, without))
+    return RowSpace(stages, lanes, lanes_without, target)
 
 
 def _is_contraction(function: Function, target: Target) -> bool:
@@ -123,8 +129,9 @@ def make_space(
         i.kind == "reduce" and 1 < i.extent <= MAX_TAPS for n in r.stages.nodes for i in n.iters
     )
     columns = [c for c in r.lanes if c.axis is not None]
+    places = max(len(r.lanes), len(r.lanes_without))
     knobs = (
-        Knob("lane", tuple(range(len(r.lanes)))),
+        Knob("lane", tuple(range(places))),
         Knob("nv", tuple(v for v in vectors if v == 1 or v < 2 * most)),
         Knob("tile", tuple(t for t in tiles if t == 1 or t <= rows)),
         Knob("keep", (0, 1) if kept_blocks(r.stages) else (0,)),
@@ -155,17 +162,26 @@ def _constraints(r: RowSpace) -> tuple[Constraint, ...]:
     sizes = {b: row_bytes(r.stages, b) for b in r.stages.before}
     kept = max((sizes[b] for b in kept_blocks(r.stages)), default=0)
     always = max((n for b, n in sizes.items() if b not in kept_blocks(r.stages)), default=0)
-    columns = np.array([c.axis is not None for c in r.lanes])
+    kinds = (r.lanes_without, r.lanes)  # by the value of ``keep``
+    counts = np.array([len(lanes) for lanes in kinds])
+    columns = np.zeros((2, counts.max()), np.bool_)
+    for keep, lanes in enumerate(kinds):
+        columns[keep, : len(lanes)] = [c.axis is not None for c in lanes]
     width = lane_width(r.stages, r.target)
+
+    def place_exists(k: Columns) -> NDArray[np.bool_]:
+        return np.asarray(int_column(k, "lane") < counts[int_column(k, "keep")])
 
     def rows_fit(k: Columns) -> NDArray[np.bool_]:
         size = np.maximum(np.where(int_column(k, "keep") > 0, kept, 0), always)
-        vectors = np.where(columns[int_column(k, "lane")], int_column(k, "nv") * width, 1)
+        column = columns[int_column(k, "keep"), int_column(k, "lane")]
+        vectors = np.where(column, int_column(k, "nv") * width, 1)
         return np.asarray(size * vectors * int_column(k, "tile") <= MAX_ROW_BYTES)
 
     return (
         Constraint("accumulators", accumulators),
         Constraint("code size", small_code),
+        Constraint("place of the lanes", place_exists),
         Constraint("rows fit the stack", rows_fit),
     )
 
