@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from tunefarm.compiler.ir import Call, Constant, Function, IRModule, TupleType, tensor_type
-from tunefarm.compiler.packing import pack
+from tunefarm.compiler.packing import pack_into
 from tunefarm.compiler.runtime.arrays import ALIGNMENT, aligned_bytes
 from tunefarm.compiler.runtime.plan import (
     Argument,
@@ -26,6 +27,7 @@ from tunefarm.compiler.transform.plan_memory import MemoryPlan, Place, Store, st
 if TYPE_CHECKING:
     from tunefarm.compiler.kernel import Kernel
 
+_PAGE = 4096  # bytes; the module takes weights that begin at a page without copying them
 _PLACES: Mapping[Store, Any] = {
     Store.ARENA: "arena",
     Store.INPUT: "input",
@@ -41,31 +43,42 @@ class Linked:
     weights: NDArray[np.uint8]
 
 
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """A constant, how it is packed, and the byte where it begins."""
+
+    data: NDArray[Any]
+    layout: PackedLayout | None
+    shape: tuple[int, ...]
+    start: int
+
+
 class _Weights:
-    """Collects constants in the layouts that kernels read, each pair once."""
+    """Lays out constants as kernels read them, each pair once; ``join`` packs them in place.
+
+    Weights of hundreds of megabytes are written once: fresh memory costs more than the copy.
+    """
 
     def __init__(self) -> None:
-        self.chunks: list[NDArray[np.uint8]] = []
         self.size = 0
-        self._known: dict[tuple[int, PackedLayout | None, tuple[int, ...]], int] = {}
+        self._known: dict[tuple[int, PackedLayout | None, tuple[int, ...]], _Chunk] = {}
 
     def offset(
         self, constant: Constant, layout: PackedLayout | None, shape: tuple[int, ...]
     ) -> int:
         key = (id(constant.data), layout, shape if layout is not None else ())
         if key not in self._known:
-            packed = np.ascontiguousarray(pack(constant.data, layout, shape))
-            self._known[key] = self.size
-            self.chunks.append(packed.reshape(-1).view(np.uint8))
-            self.size += -(-max(packed.nbytes, 1) // ALIGNMENT) * ALIGNMENT
-        return self._known[key]
+            self._known[key] = _Chunk(constant.data, layout, shape, self.size)
+            size_bytes = prod(shape) * constant.data.itemsize
+            self.size += -(-max(size_bytes, 1) // ALIGNMENT) * ALIGNMENT
+        return self._known[key].start
 
     def join(self) -> NDArray[np.uint8]:
-        whole = aligned_bytes(self.size)
-        start = 0
-        for chunk in self.chunks:
-            whole[start : start + chunk.size] = chunk
-            start += -(-max(chunk.size, 1) // ALIGNMENT) * ALIGNMENT
+        whole = aligned_bytes(self.size, _PAGE)
+        for chunk in self._known.values():
+            end = chunk.start + prod(chunk.shape) * chunk.data.itemsize
+            part = whole[chunk.start : end].view(chunk.data.dtype).reshape(chunk.shape)
+            pack_into(part, chunk.data, chunk.layout)
         return whole
 
 

@@ -15,6 +15,16 @@ def pack(array: NDArray[Any], layout: PackedLayout | None, shape: tuple[int, ...
     permuted as its layout says; only viewed if there is none."""
     if layout is None:
         return array.reshape(shape)
+    packed = np.empty(shape, array.dtype)
+    pack_into(packed, array, layout)
+    return packed
+
+
+def pack_into(out: NDArray[Any], array: NDArray[Any], layout: PackedLayout | None) -> None:
+    """Write what ``pack`` returns into ``out``, C-contiguous and of the parameter's shape."""
+    if layout is None:
+        np.copyto(out, array.reshape(out.shape))
+        return
     viewed = array.reshape(layout.shape)
     split: list[int] = []
     padding: list[tuple[int, int]] = []
@@ -25,4 +35,5 @@ def pack(array: NDArray[Any], layout: PackedLayout | None, shape: tuple[int, ...
         split += [outer, *factors]
     if any(after for _, after in padding):
         viewed = np.pad(viewed, padding)
-    return np.ascontiguousarray(viewed.reshape(split).transpose(layout.order)).reshape(shape)
+    permuted = viewed.reshape(split).transpose(layout.order)
+    np.copyto(out.reshape(permuted.shape), permuted)

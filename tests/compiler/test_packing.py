@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 from tunefarm.compiler import te
+from tunefarm.compiler.build import build_module as build
+from tunefarm.compiler.ir import Constant, Function, IRModule, TensorType, Var
+from tunefarm.compiler.ops import call
 from tunefarm.compiler.packing import pack
+from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import PackedLayout, schedule
 from tunefarm.compiler.tir.interpreter import interpret
 
@@ -37,3 +41,16 @@ def test_a_view_is_packed_as_the_program_sees_it() -> None:
 def test_without_a_layout_the_array_is_only_viewed() -> None:
     array = np.zeros((2, 3))
     assert np.shares_memory(pack(array, None, (6,)), array)
+
+
+def test_linked_weights_are_packed_once_and_kept_where_they_are() -> None:
+    rng = np.random.default_rng(0)
+    x = Var("x", TensorType((5, 19), "float32"))
+    weight = Constant(rng.standard_normal((19, 37)).astype("float32"))
+    module = IRModule({"main": Function((x,), call("matmul", x, weight), {})})
+    lib = build(module, Target(f"llvm -mcpu={Target.host().mcpu} -num-cores=1"))
+    assert lib.weights_address % 4096 == 0
+    assert lib.plan.weight_bytes == lib.weights.nbytes < 2 * weight.data.nbytes
+    given = rng.standard_normal((5, 19)).astype("float32")
+    got = lib.run({"x": given})["output"]
+    np.testing.assert_allclose(got, given @ weight.data, rtol=1e-4, atol=1e-5)
