@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TextIO
 
@@ -12,9 +12,12 @@ from sqlalchemy import Connection, select
 from tunefarm.db import best, jsonl, trials
 from tunefarm.db.errors import StoreError
 from tunefarm.db.models import WORKLOADS
-from tunefarm.db.records import Trial, TrialKey, WorkloadRecord
+from tunefarm.db.records import Best, Trial, TrialKey, WorkloadRecord
 from tunefarm.db.rows import add_workloads, chunks
 from tunefarm.db.store import Store
+
+STARTER_JOB = "starter"
+STARTER_SPEEDUP = 1.03  # over the default; less is within what machines of one model differ by
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,42 @@ def export(store: Store, stream: TextIO, *, best_only: bool = False, target: str
         return jsonl.write(stream, texts, chosen, promoted)
 
 
+def export_starter(store: Store, path: Path) -> int:
+    """Write what ships with the package: promoted records that are clearly ahead of the default.
+
+    They carry a median instead of samples, and nothing of the machine but its model. Returns
+    their number; StoreError if the file cannot be written.
+    """
+    with store.reading() as connection:
+        leaders = [
+            leader
+            for leader in best.everything(connection)
+            if leader.promoted and (leader.speedup_over_default or 0.0) >= STARTER_SPEEDUP
+        ]
+        texts = _workloads(connection, {leader.key.workload for leader in leaders})
+    known = {workload.key for workload in texts}
+    kept = [_shipped(leader) for leader in leaders if leader.key.workload in known]
+    return _whole(path, lambda stream: jsonl.write(stream, texts, [b.trial for b in kept], kept))
+
+
+def _shipped(leader: Best) -> Best:
+    trial = leader.trial
+    return replace(
+        leader,
+        trial=Trial(
+            f"{STARTER_JOB} {trial.device_model}",
+            trial.task,
+            0,
+            trial.config,
+            times_s=(float(f"{trial.median_s:.4g}"),),
+            device_model=trial.device_model,
+            protocol=trial.protocol,
+            compiler_version=trial.compiler_version,
+            space_fingerprint=trial.space_fingerprint,
+        ),
+    )
+
+
 def import_file(store: Store, path: Path) -> Imported:
     """Add a file's records to the database in one transaction; what is known stays as it is.
 
@@ -75,10 +114,15 @@ def import_records(store: Store, found: jsonl.Records) -> Imported:
 
 def export_file(store: Store, path: Path, *, best_only: bool = False, target: str = "") -> int:
     """``export`` to a file that appears whole or not at all; StoreError if it cannot be written."""
+    return _whole(path, lambda stream: export(store, stream, best_only=best_only, target=target))
+
+
+def _whole(path: Path, write: Callable[[TextIO], int]) -> int:
+    """A file that appears whole or not at all; StoreError if it cannot be written."""
     scratch = path.with_name(f".{path.name}.part")
     try:
         with scratch.open("w", encoding="utf-8") as stream:
-            number = export(store, stream, best_only=best_only, target=target)
+            number = write(stream)
         scratch.replace(path)
     except OSError as error:
         scratch.unlink(missing_ok=True)

@@ -187,3 +187,23 @@ def test_files_that_cannot_be_used(store: Store, tmp_path: Path) -> None:
 def test_starter_records_can_be_asked() -> None:
     key = BestKey("0" * 64, "llvm -mcpu=znver5", "none")
     assert jsonl.starter_records().best([key]) == {key: ()}
+
+
+def test_what_ships_is_clear_winners_without_samples(
+    store: Store, make_trial: MakeTrial, workload: MakeWorkload, tmp_path: Path
+) -> None:
+    winner = filled(store, make_trial, workload)[3]
+    close = make_trial(1, 1e-3, text="close")
+    store.add_workloads([workload("close")])
+    store.add_trials([make_trial(0, 1e-3, text="close"), close])
+    key = BestKey(close.task.workload, close.task.target, "EPYC")
+    final = Final(key, TrialKey("job", close.task, 1), None, Verdict.BETTER, None, 1.01)
+    store.promote("close", final)
+
+    path = tmp_path / "starter.jsonl"
+    assert transfer.export_starter(store, path) == 1
+    (shipped,) = jsonl.read(path).promoted
+    assert (shipped.trial.task, shipped.trial.config) == (winner.task, winner.config)
+    assert shipped.trial.times_s == (winner.median_s,)
+    assert (shipped.trial.device, shipped.trial.job) == ("", "starter EPYC")
+    assert shipped.speedup_over_default == 2.0

@@ -164,14 +164,23 @@ def export(
     best_only: Annotated[
         bool, typer.Option("--best-only", help="Best records and their defaults only.")
     ] = False,
+    starter: Annotated[
+        bool, typer.Option("--starter", help="Only what a package would ship: clear winners.")
+    ] = False,
     target: Annotated[str, typer.Option(help="Only records of this target.")] = "",
 ) -> None:
     """Write records to a JSON-lines file."""
-    from tunefarm.db.transfer import export_file
+    from tunefarm.compiler.errors import TunefarmError
+    from tunefarm.db.transfer import export_file, export_starter
 
+    if starter and (best_only or target):
+        raise TunefarmError("--starter chooses by itself; leave --best-only and --target out")
     check_output(output)
     with _open(db) as store:
-        count = export_file(store, output, best_only=best_only, target=target)
+        if starter:
+            count = export_starter(store, output)
+        else:
+            count = export_file(store, output, best_only=best_only, target=target)
     print(f"wrote {count} trials to {output}")
 
 
