@@ -30,7 +30,8 @@ def main() -> None:
     target = tunefarm.Target.host()
     tasks = tunefarm.extract_tasks(mod, target)
     console.print(f"SqueezeNet: {len(tasks)} tasks for {target}", highlight=False)
-    default = tunefarm.build(mod, target)
+    with tunefarm.apply_history_best((), starter=False):
+        default = tunefarm.build(mod, target)
 
     folder = Path(tempfile.mkdtemp(prefix="tunefarm-demo-"))
     database = f"sqlite:///{folder / 'tunefarm.db'}"

@@ -31,23 +31,10 @@ from timing import (
     peak_flops,
     show,
 )
-from tunefarm.compiler.dispatch import Decision, History, Status
+from tunefarm.compiler.dispatch import History
 from tunefarm.compiler.runtime.arrays import aligned_empty
-from tunefarm.compiler.space import config_space
 
 import tunefarm
-
-
-class Defaults(History):
-    """A history that answers the default of every space, whatever records ship with us."""
-
-    def lookup(
-        self, workloads: Sequence[tunefarm.Workload], target: tunefarm.Target
-    ) -> list[Decision]:
-        return [
-            Decision(w, target, Status.DEFAULT, config_space(w, target).default, "asked for")
-            for w in workloads
-        ]
 
 
 def load(name: str) -> onnx.ModelProto:
@@ -80,7 +67,8 @@ def measure(name: str, cores: int, db: str, peers: Sequence[str], repeats: int) 
     target = tunefarm.Target.host(cores)
     module = tunefarm.from_onnx(model)
     feeds = random_feeds(module)
-    contenders = {"ours default": our_outputs(module, target, Defaults(None, "defaults"), feeds)}
+    defaults = tunefarm.apply_history_best((), starter=False)
+    contenders = {"ours default": our_outputs(module, target, defaults, feeds)}
     if db:
         history = tunefarm.apply_history_best(db)
         tuned = our_outputs(module, target, history, feeds)

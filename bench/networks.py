@@ -194,7 +194,7 @@ def tuned_gain(model: onnx.ModelProto, target: Target, db: str, trials: int) -> 
     tasks = tunefarm.extract_tasks(module, target)
     if trials:
         tunefarm.tune(tasks, db=db, trials=trials * len(tasks))
-    with tunefarm.apply_history_best(()):
+    with tunefarm.apply_history_best((), starter=False):
         default = tunefarm.build(module, target)
     with tunefarm.apply_history_best(db) as history:
         tuned = tunefarm.build(module, target)

@@ -73,6 +73,7 @@ class History:
     origin: str
     strict: bool = False
     on_miss: Callable[[Decision], None] | None = None
+    starter: bool = True
     decisions: dict[tuple[str, str], Decision] = field(default_factory=dict)
     _tokens: list[contextvars.Token[History | None]] = field(default_factory=list)
 
@@ -96,7 +97,10 @@ class History:
         model = device_model(target.num_cores) if target.kind == "llvm" else target.kind
         keys = [BestKey(w.key, target.text, model) for w in workloads]
         found = self._ask(keys)
-        made = [decide(w, target, found.get(k, ())) for w, k in zip(workloads, keys, strict=True)]
+        made = [
+            decide(w, target, found.get(k, ()), starter=self.starter)
+            for w, k in zip(workloads, keys, strict=True)
+        ]
         for decision in made:
             self.decisions[decision.workload.key, target.text] = decision
             if not decision.tuned:
@@ -151,15 +155,18 @@ def apply_history_best(
     *,
     strict: bool = False,
     on_miss: Callable[[Decision], None] | None = None,
+    starter: bool = True,
 ) -> History:
     """Use the best records of ``source`` in every ``build`` inside the ``with`` block.
 
     ``source`` is a database URL, a JSON-lines file, records, or ``tracker://host:port``. With
     ``strict`` an unreadable source and a task without a record raise HistoryError; otherwise the
     first is one warning and the second gets its default config. ``on_miss`` hears of such tasks.
+    Without ``starter`` the records that ship with the package are left out: an empty source then
+    gives every task its default.
     """
     origin = str(source) if isinstance(source, (str, os.PathLike)) else "the given records"
-    history = History(None, origin, strict, on_miss)
+    history = History(None, origin, strict, on_miss, starter)
     try:
         history.source = open_source(source)
     except Exception as error:
@@ -207,7 +214,9 @@ def current_history() -> History:
     return history if history is not None else History(None, "no records")
 
 
-def decide(workload: Workload, target: Target, found: Sequence[Found]) -> Decision:
+def decide(
+    workload: Workload, target: Target, found: Sequence[Found], *, starter: bool = True
+) -> Decision:
     """Choose the config of one task: the closest usable record, else the default."""
     from tunefarm.db.lookup import beats_default
 
@@ -224,7 +233,7 @@ def decide(workload: Workload, target: Target, found: Sequence[Found]) -> Decisi
             return Decision(
                 workload, target, _status(answer.match), trial.config, _reason(answer), answer
             )
-    from_starter = _starter(workload, target) if not found else None
+    from_starter = _starter(workload, target) if starter and not found else None
     if from_starter is not None:
         return from_starter
     if losing is not None:

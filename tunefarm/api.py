@@ -61,18 +61,20 @@ def apply_history_best(
     *,
     strict: bool = False,
     on_miss: Callable[[Decision], None] | None = None,
+    starter: bool = True,
 ) -> History:
     """Use the best records of ``source`` in every ``build`` inside the ``with`` block.
 
     ``source`` is a database URL, a JSON-lines file, records, or ``tracker://host:port``. It never
     breaks a build: a source that cannot be read is one warning, a task without a record gets its
-    default config; with ``strict`` both raise HistoryError.
+    default config; with ``strict`` both raise HistoryError. Without ``starter`` the records that
+    ship with the package are left out.
     """
     from tunefarm.compiler import dispatch
     from tunefarm.farm import connect
 
     dispatch.register_tracker_source(connect)
-    return dispatch.apply_history_best(source, strict=strict, on_miss=on_miss)
+    return dispatch.apply_history_best(source, strict=strict, on_miss=on_miss, starter=starter)
 
 
 @overload

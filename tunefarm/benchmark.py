@@ -67,7 +67,7 @@ def compare(
     inputs = tuned.example_inputs()
     if not any(decision.tuned for decision in history.decisions.values()):
         return Comparison(interleaved([tuned], repeat)[0], tuned.profile(inputs), history)
-    with api.apply_history_best(()):
+    with api.apply_history_best((), starter=False):
         default = api.build(module, target)
     times = interleaved([tuned, default], repeat)
     return Comparison(times[1], default.profile(inputs), history, times[0], tuned.profile(inputs))

@@ -156,3 +156,13 @@ def test_histories_nest() -> None:
         with apply_history_best([]) as inner:
             assert current_history() is inner
         assert current_history() is outer
+
+
+def test_shipped_records_answer_last_and_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    shipped = jsonl.Records(trials=tuned(workload())).index()
+    monkeypatch.setattr(jsonl, "starter_records", lambda: shipped)
+    assert decide([], workload()).status is Status.STARTER
+    assert decide(tuned(workload()), workload()).status is Status.EXACT
+    with apply_history_best([], starter=False) as history:
+        (decision,) = history.lookup([workload()], TARGET)
+    assert decision.status is Status.DEFAULT
