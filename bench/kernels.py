@@ -1,6 +1,6 @@
-"""The kernels of a model's convolutions alone, as shares of the measured peak.
+"""The kernels of a model's convolutions alone, or square products, as shares of the measured peak.
 
-    python bench/kernels.py [--cores 1] [--db sqlite:///…] [resnet50]
+    python bench/kernels.py [--cores 1] [--db sqlite:///…] [resnet50 | gemm]
 
 No transposes, no peers: packed weights, everything warm, default configs and (with ``--db``) the
 best records. Each call is timed between two loops of multiply-adds; a share is the median of their
@@ -13,14 +13,17 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from models import MODELS
 from rich.console import Console
 from rich.table import Table
+from search_quality import fused
 from timing import Neighbours, peak_now
 from tunefarm.compiler.build import build_kernel
 from tunefarm.compiler.ir import tensor_type
+from tunefarm.compiler.ops import call
 from tunefarm.compiler.packing import pack
 from tunefarm.compiler.runtime.kernel import load_kernel
 from tunefarm.compiler.space import Config, config_space
@@ -29,6 +32,35 @@ from tunefarm.compiler.workload import Workload, anchor, random_inputs
 import tunefarm
 
 REPEATS = 40
+SIZES = (512, 1024, 2048)
+
+
+def workloads_of(name: str, target: tunefarm.Target) -> list[Workload]:
+    """The convolutions of a model, or square products with a constant and a variable operand."""
+    if name == "gemm":
+        product = partial(fused, lambda a, b: call("matmul", a, b))
+        return [
+            product((n, n), (n, n), constants=[1] if constant else [])
+            for constant in (True, False)
+            for n in SIZES
+        ]
+    tasks = tunefarm.extract_tasks(tunefarm.from_onnx(MODELS[name]()), target)
+    anchors = ((t.workload, anchor(t.workload.function)) for t in tasks)
+    return [w for w, main_call in anchors if main_call is not None and main_call.op == "conv"]
+
+
+def is_meant(workload: Workload) -> bool:
+    """Whether the mean counts it: a pointwise or 3x3 convolution, or a product of weights."""
+    main_call = anchor(workload.function)
+    assert main_call is not None
+    if main_call.op == "matmul":
+        return bool(workload.function.attrs["constants"])
+    return tensor_type(main_call.args[1]).shape[:2] in ((1, 1), (3, 3))
+
+
+def label(workload: Workload) -> str:
+    variable = not workload.function.attrs["constants"]
+    return f"{workload.summary}, both variable" if variable else workload.summary
 
 
 def callable_of(workload: Workload, target: tunefarm.Target, config: Config) -> Callable[[], float]:
@@ -40,9 +72,9 @@ def callable_of(workload: Workload, target: tunefarm.Target, config: Config) -> 
     )  # fmt: skip
     arrays = random_inputs(workload, np.random.default_rng(0))
     packed = [pack(a, kernel.layouts.get(i), kernel.params[i].shape) for i, a in enumerate(arrays)]
-    call = function.bind(packed)
-    call.seconds(2)
-    return lambda: call.seconds(1)
+    bound = function.bind(packed)
+    bound.seconds(2)
+    return lambda: bound.seconds(1)
 
 
 def measure(calls: dict[str, Callable[[], float]], cores: int) -> dict[str, tuple[float, float]]:
@@ -66,43 +98,40 @@ def measure(calls: dict[str, Callable[[], float]], cores: int) -> dict[str, tupl
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("model", nargs="?", default="resnet50")
+    parser.add_argument("model", nargs="?", default="resnet50", choices=[*MODELS, "gemm"])
     parser.add_argument("--cores", type=int, default=1)
     parser.add_argument("--db", default="")
     options = parser.parse_args()
     neighbours = Neighbours()
     target = tunefarm.Target.host(options.cores)
-    tasks = tunefarm.extract_tasks(tunefarm.from_onnx(MODELS[options.model]()), target)
+    workloads = workloads_of(options.model, target)
     table = Table(
         title=f"kernels of {options.model}, {options.cores} core(s)", title_justify="left"
     )
     for column in ("kernel", "default", "of peak", "tuned", "of peak", "gain"):
         table.add_column(column, justify="left" if column == "kernel" else "right")
     shares: list[tuple[float, float]] = []
-    with tunefarm.apply_history_best(options.db or ()) as history:
-        decisions = history.lookup([t.workload for t in tasks], target)
+    with tunefarm.apply_history_best(options.db or (), starter=False) as history:
+        decisions = history.lookup(workloads, target)
     for decision in decisions:
         workload = decision.workload
-        main_call = anchor(workload.function)
-        if main_call is None or main_call.op != "conv":
-            continue
         calls = {"default": callable_of(workload, target, config_space(workload, target).default)}
         if decision.tuned:
             calls["tuned"] = callable_of(workload, target, decision.config)
         found = measure(calls, options.cores)
         before, after = found["default"], found.get("tuned", found["default"])
         share = (workload.flops / before[1], workload.flops / after[1])
-        if tensor_type(main_call.args[1]).shape[:2] in ((1, 1), (3, 3)):
+        if is_meant(workload):
             shares.append(share)
         table.add_row(
-            workload.summary, f"{before[0] * 1e6:.0f} µs", f"{100 * share[0]:.0f}%",
+            label(workload), f"{before[0] * 1e6:.0f} µs", f"{100 * share[0]:.0f}%",
             f"{after[0] * 1e6:.0f} µs", f"{100 * share[1]:.0f}%",
             f"{before[0] / after[0]:.2f}x",
         )  # fmt: skip
     Console(width=120).print(table)
     means = [statistics.geometric_mean(s) for s in zip(*shares, strict=True)]
     print(
-        f"geometric mean share of peak, {len(shares)} kernels of 1x1 and 3x3: "
+        f"geometric mean share of peak, {len(shares)} kernels of 1x1, 3x3 and GEMM: "
         f"default {means[0]:.3f}, tuned {means[1]:.3f}"
     )
     print(neighbours.report())
