@@ -292,4 +292,5 @@ def _job_from_row(row: Any, tasks: Sequence[JobTask]) -> Job:
         claim_epoch=row.claim_epoch,
         created_at=row.created_at,
         updated_at=row.updated_at,
+        compiler_version=row.compiler_version or "",
     )

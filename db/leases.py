@@ -11,10 +11,10 @@ import uuid
 from collections.abc import Iterable
 from typing import Any
 
-from sqlalchemy import Connection, case, insert, select, update
+from sqlalchemy import Connection, Select, case, insert, select, update
 from tunefarm.db.dialect import upsert
 from tunefarm.db.errors import StaleIncarnation, StaleLease
-from tunefarm.db.models import DEVICES, INCARNATIONS, LEASES, REQUESTS, TARGETS, WORKERS
+from tunefarm.db.models import DEVICES, INCARNATIONS, JOBS, LEASES, REQUESTS, TARGETS, WORKERS
 from tunefarm.db.records import Device, Lease
 
 DEVICE_LOST = "device_lost"
@@ -91,9 +91,15 @@ def devices(connection: Connection) -> tuple[Device, ...]:
             peaks=row.peaks,
             noise=row.noise,
             epoch=row.epoch,
+            compiler_version=row.compiler_version,
         )
-        for row in connection.execute(select(DEVICES).order_by(DEVICES.c.id))
+        for row in connection.execute(_devices().order_by(DEVICES.c.id))
     )
+
+
+def _devices() -> Select[Any]:
+    source = DEVICES.join(WORKERS, WORKERS.c.id == DEVICES.c.worker)
+    return select(*DEVICES.c, WORKERS.c.compiler_version).select_from(source)
 
 
 # --- leases -------------------------------------------------------------------------------------
@@ -110,8 +116,9 @@ def grant(
 ) -> Lease:
     """Lease the device under its next epoch; the job's orphaned trials move to this lease.
 
-    The same ``request_id`` again returns its lease. StaleLease if the device is leased (the
-    database's own promise raises IntegrityError if anything gets past that).
+    The job's first lease binds it to the compiler version of the device's worker. The same
+    ``request_id`` again returns its lease. StaleLease if the device is leased (the database's own
+    promise raises IntegrityError if anything gets past that) or of another version than the job.
     """
     again = by_request(connection, request_id)
     if again is not None:
@@ -122,7 +129,9 @@ def grant(
     connection.execute(
         update(DEVICES).where(DEVICES.c.id == device).values(epoch=DEVICES.c.epoch + 1)
     )
-    row = connection.execute(select(DEVICES).where(DEVICES.c.id == device)).one()
+    row = connection.execute(_devices().where(DEVICES.c.id == device)).one()
+    if job:
+        _bind(connection, job, row)
     lease = Lease(uuid.uuid4().hex, device, client, row.epoch, term_s)
     connection.execute(
         insert(LEASES).values(
@@ -141,6 +150,21 @@ def grant(
     if job:
         _adopt_orphans(connection, lease.id, job, row.kind)
     return lease
+
+
+def _bind(connection: Connection, job: str, device: Any) -> None:
+    connection.execute(
+        update(JOBS)
+        .where(JOBS.c.id == job, JOBS.c.compiler_version.is_(None))
+        .values(compiler_version=device.compiler_version, revision=JOBS.c.revision + 1)
+    )
+    query = select(JOBS.c.compiler_version).where(JOBS.c.id == job)
+    bound = connection.execute(query).scalar_one_or_none()
+    if bound is not None and bound != device.compiler_version:
+        raise StaleLease(
+            f"device {device.id} has compiler {device.compiler_version}, the trials of job {job} "
+            f"are made by {bound}"
+        )
 
 
 def _adopt_orphans(connection: Connection, lease: str, job: str, kind: str) -> None:
@@ -201,6 +225,27 @@ def end_of_job(connection: Connection, job: str, reason: str) -> None:
     query = select(LEASES.c.id).where(LEASES.c.job == job, LEASES.c.ended_at.is_(None))
     for lease in connection.execute(query).scalars().all():
         end(connection, lease, reason)
+
+
+def end_mixed(connection: Connection, worker: str) -> tuple[str, ...]:
+    """End the live leases whose job is bound to another compiler version than the worker now has;
+    returns them."""
+    source = (
+        LEASES.join(DEVICES, DEVICES.c.id == LEASES.c.device)
+        .join(WORKERS, WORKERS.c.id == DEVICES.c.worker)
+        .join(JOBS, JOBS.c.id == LEASES.c.job)
+    )
+    query = (
+        select(LEASES.c.id, WORKERS.c.compiler_version, JOBS.c.compiler_version.label("bound"))
+        .select_from(source)
+        .where(WORKERS.c.id == worker, LEASES.c.ended_at.is_(None))
+        .where(JOBS.c.compiler_version != WORKERS.c.compiler_version)
+    )
+    mixed = connection.execute(query).all()
+    for row in mixed:
+        now = f"its worker came back with compiler {row.compiler_version}"
+        end(connection, row.id, f"{now}, the job's trials are made by {row.bound}")
+    return tuple(row.id for row in mixed)
 
 
 def _orphan(connection: Connection, lease: str, *, blame: bool) -> None:

@@ -143,7 +143,7 @@ class FinalRow(Base):
 
 class JobRow(Base):
     """``revision`` rises with every change of the job and every trial stored; watchers wait on
-    it."""
+    it. ``compiler_version`` is null until a device is granted."""
 
     __tablename__ = "jobs"
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -160,6 +160,7 @@ class JobRow(Base):
     revision: Mapped[int]
     created_at: Mapped[float]
     updated_at: Mapped[float]
+    compiler_version: Mapped[str | None]
     __table_args__ = (Index(None, "state", "priority", "created_at"), Index(None, "created_at"))
 
 

@@ -85,7 +85,8 @@ class Budget:
 @dataclass(frozen=True, slots=True)
 class Job:
     """A tuning job. ``claimed_by`` is the tuner process that runs it; each claim raises
-    ``claim_epoch`` and lasts ``claim_term_s`` unless it is renewed."""
+    ``claim_epoch`` and lasts ``claim_term_s`` unless it is renewed. The first device granted
+    decides ``compiler_version``; all its trials are made by that compiler."""
 
     id: str
     target: str
@@ -100,6 +101,7 @@ class Job:
     created_at: float = 0.0
     updated_at: float = 0.0
     claim_term_s: float = 0.0
+    compiler_version: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,8 @@ class Device:
     ``model`` is what records are compared by ("Intel(R) Xeon(R) … 2 cores"), ``kind`` the target
     kind ("llvm", "sim"), ``attributes`` plain facts that requests are matched on, ``peaks`` its
     measured peaks (``flops_1``, ``flops_n`` in FLOP/s, ``bandwidth_*`` in bytes/s) and ``noise``
-    the A/A noise floor as a fraction.
+    the A/A noise floor as a fraction. ``compiler_version`` is its worker's, as the tracker knows
+    it.
     """
 
     id: str
@@ -122,6 +125,7 @@ class Device:
     noise: float = 0.0
     epoch: int = 0
     state: str = "idle"
+    compiler_version: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,12 +311,13 @@ class History:
 @dataclass(frozen=True, slots=True)
 class DeviceRequest:
     """What a lease is asked for: a device that serves ``target``, of this model if one is named,
-    with these attributes. A higher priority goes first, then the older request."""
+    with these attributes and compiler. A higher priority goes first, then the older request."""
 
     target: str
     device_model: str = ""
     attributes: Mapping[str, str] = field(default_factory=dict)
     priority: int = 0
+    compiler_version: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,6 +157,7 @@ def job_to_wire(job: rec.Job) -> pb.Job:
         claim_term_s=job.claim_term_s,
         created_at=job.created_at,
         updated_at=job.updated_at,
+        compiler_version=job.compiler_version,
     )
 
 
@@ -178,6 +179,7 @@ def job_from_wire(wire: pb.Job) -> rec.Job:
         claim_term_s=wire.claim_term_s,
         created_at=wire.created_at,
         updated_at=wire.updated_at,
+        compiler_version=wire.compiler_version,
     )
 
 
@@ -224,6 +226,7 @@ def device_to_wire(device: rec.Device) -> pb.Device:
         noise=device.noise,
         epoch=device.epoch,
         state=device.state,
+        compiler_version=device.compiler_version,
     )
 
 
@@ -239,6 +242,7 @@ def device_from_wire(wire: pb.Device) -> rec.Device:
         noise=wire.noise,
         epoch=wire.epoch,
         state=wire.state,
+        compiler_version=wire.compiler_version,
     )
 
 
@@ -248,11 +252,18 @@ def device_request_to_wire(request: rec.DeviceRequest) -> pb.DeviceRequest:
         device_model=request.device_model,
         attributes=dict(request.attributes),
         priority=request.priority,
+        compiler_version=request.compiler_version,
     )
 
 
 def device_request_from_wire(wire: pb.DeviceRequest) -> rec.DeviceRequest:
-    return rec.DeviceRequest(wire.target, wire.device_model, dict(wire.attributes), wire.priority)
+    return rec.DeviceRequest(
+        target=wire.target,
+        device_model=wire.device_model,
+        attributes=dict(wire.attributes),
+        priority=wire.priority,
+        compiler_version=wire.compiler_version,
+    )
 
 
 def lease_to_wire(lease: rec.Lease) -> pb.Lease:

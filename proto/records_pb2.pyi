@@ -149,7 +149,7 @@ class Budget(_message.Message):
     def __init__(self, trials: _Optional[int] = ..., seconds: _Optional[float] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("id", "target", "tasks", "budget", "options", "state", "priority", "message", "claimed_by", "claim_epoch", "claim_term_s", "created_at", "updated_at")
+    __slots__ = ("id", "target", "tasks", "budget", "options", "state", "priority", "message", "claimed_by", "claim_epoch", "claim_term_s", "created_at", "updated_at", "compiler_version")
     class OptionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -170,6 +170,7 @@ class Job(_message.Message):
     CLAIM_TERM_S_FIELD_NUMBER: _ClassVar[int]
     CREATED_AT_FIELD_NUMBER: _ClassVar[int]
     UPDATED_AT_FIELD_NUMBER: _ClassVar[int]
+    COMPILER_VERSION_FIELD_NUMBER: _ClassVar[int]
     id: str
     target: str
     tasks: _containers.RepeatedCompositeFieldContainer[JobTask]
@@ -183,10 +184,11 @@ class Job(_message.Message):
     claim_term_s: float
     created_at: float
     updated_at: float
-    def __init__(self, id: _Optional[str] = ..., target: _Optional[str] = ..., tasks: _Optional[_Iterable[_Union[JobTask, _Mapping]]] = ..., budget: _Optional[_Union[Budget, _Mapping]] = ..., options: _Optional[_Mapping[str, str]] = ..., state: _Optional[_Union[JobState, str]] = ..., priority: _Optional[int] = ..., message: _Optional[str] = ..., claimed_by: _Optional[str] = ..., claim_epoch: _Optional[int] = ..., claim_term_s: _Optional[float] = ..., created_at: _Optional[float] = ..., updated_at: _Optional[float] = ...) -> None: ...
+    compiler_version: str
+    def __init__(self, id: _Optional[str] = ..., target: _Optional[str] = ..., tasks: _Optional[_Iterable[_Union[JobTask, _Mapping]]] = ..., budget: _Optional[_Union[Budget, _Mapping]] = ..., options: _Optional[_Mapping[str, str]] = ..., state: _Optional[_Union[JobState, str]] = ..., priority: _Optional[int] = ..., message: _Optional[str] = ..., claimed_by: _Optional[str] = ..., claim_epoch: _Optional[int] = ..., claim_term_s: _Optional[float] = ..., created_at: _Optional[float] = ..., updated_at: _Optional[float] = ..., compiler_version: _Optional[str] = ...) -> None: ...
 
 class Device(_message.Message):
-    __slots__ = ("id", "kind", "model", "target", "worker", "attributes", "peaks", "noise", "epoch", "state")
+    __slots__ = ("id", "kind", "model", "target", "worker", "attributes", "peaks", "noise", "epoch", "state", "compiler_version")
     class AttributesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -211,6 +213,7 @@ class Device(_message.Message):
     NOISE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
+    COMPILER_VERSION_FIELD_NUMBER: _ClassVar[int]
     id: str
     kind: str
     model: str
@@ -221,10 +224,11 @@ class Device(_message.Message):
     noise: float
     epoch: int
     state: str
-    def __init__(self, id: _Optional[str] = ..., kind: _Optional[str] = ..., model: _Optional[str] = ..., target: _Optional[str] = ..., worker: _Optional[str] = ..., attributes: _Optional[_Mapping[str, str]] = ..., peaks: _Optional[_Mapping[str, float]] = ..., noise: _Optional[float] = ..., epoch: _Optional[int] = ..., state: _Optional[str] = ...) -> None: ...
+    compiler_version: str
+    def __init__(self, id: _Optional[str] = ..., kind: _Optional[str] = ..., model: _Optional[str] = ..., target: _Optional[str] = ..., worker: _Optional[str] = ..., attributes: _Optional[_Mapping[str, str]] = ..., peaks: _Optional[_Mapping[str, float]] = ..., noise: _Optional[float] = ..., epoch: _Optional[int] = ..., state: _Optional[str] = ..., compiler_version: _Optional[str] = ...) -> None: ...
 
 class DeviceRequest(_message.Message):
-    __slots__ = ("target", "device_model", "attributes", "priority")
+    __slots__ = ("target", "device_model", "attributes", "priority", "compiler_version")
     class AttributesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -236,11 +240,13 @@ class DeviceRequest(_message.Message):
     DEVICE_MODEL_FIELD_NUMBER: _ClassVar[int]
     ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    COMPILER_VERSION_FIELD_NUMBER: _ClassVar[int]
     target: str
     device_model: str
     attributes: _containers.ScalarMap[str, str]
     priority: int
-    def __init__(self, target: _Optional[str] = ..., device_model: _Optional[str] = ..., attributes: _Optional[_Mapping[str, str]] = ..., priority: _Optional[int] = ...) -> None: ...
+    compiler_version: str
+    def __init__(self, target: _Optional[str] = ..., device_model: _Optional[str] = ..., attributes: _Optional[_Mapping[str, str]] = ..., priority: _Optional[int] = ..., compiler_version: _Optional[str] = ...) -> None: ...
 
 class Lease(_message.Message):
     __slots__ = ("id", "device", "client", "epoch", "term_s", "deadline", "ended_reason")

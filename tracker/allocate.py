@@ -34,7 +34,10 @@ def allocate(waiting: Iterable[Waiting], free: Iterable[Device]) -> list[tuple[W
 
 
 def serves(device: Device, request: DeviceRequest) -> bool:
-    """Whether the device can measure for the request: its target, model and attributes fit."""
+    """Whether the device can measure for the request: its target, model, attributes and compiler
+    fit."""
+    if request.compiler_version and request.compiler_version != device.compiler_version:
+        return False
     if request.device_model and request.device_model != device.model:
         return False
     if any(device.attributes.get(name) != value for name, value in request.attributes.items()):

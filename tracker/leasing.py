@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sqlalchemy import Connection
 from tunefarm.db import jobs, leases
@@ -55,13 +55,16 @@ class Desk:
     ) -> Lease | None:
         """A lease, or None if no device came free in time; a repeated request keeps its place.
 
-        StaleClaim if the job's claim is not the caller's.
+        A job that has had a lease gets devices of the same compiler version only. StaleClaim if
+        the job's claim is not the caller's.
         """
         again = await self.farm.database.read(lambda c: leases.by_request(c, request_id))
         if again is not None:
             return self.farm.hold_lease(again, job)
         if job:
-            await self.farm.database.read(lambda c: jobs.check_claim(c, job, claim_epoch))
+            row = await self.farm.database.read(lambda c: jobs.check_claim(c, job, claim_epoch))
+            if row.compiler_version:
+                request = replace(request, compiler_version=row.compiler_version)
         ticket = self._ticket(request_id, request, client, job, claim_epoch)
         answer = ticket.answer = asyncio.get_running_loop().create_future()
         self.farm.signals.notify(signals.LEASES)
@@ -114,6 +117,7 @@ class Desk:
             waiting = Waiting(request_id, request, now)
             ticket = Ticket(waiting, client, job, claim_epoch, left_at=now)
             self.tickets[request_id] = ticket
+        ticket.waiting = replace(ticket.waiting, request=request)
         return ticket
 
     # --- the task -------------------------------------------------------------------------------

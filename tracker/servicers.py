@@ -89,8 +89,8 @@ class WorkerServicer(farm_pb2_grpc.WorkerServicer):
 
     @answers
     async def Sync(self, request: farm_pb2.SyncRequest) -> farm_pb2.SyncReply:
-        if not request.worker or not request.incarnation:
-            raise ValueError("a Sync names its worker and its incarnation")
+        if not (request.worker and request.incarnation and request.compiler_version):
+            raise ValueError("a Sync names its worker, its incarnation and its compiler version")
         state = convert.worker_state_from_wire(request)
         orders = await working.sync(self._farm, state, _wait(request.wait_s))
         return convert.orders_to_wire(orders)

@@ -137,12 +137,12 @@ async def _enlist(farm: Farm, state: WorkerState) -> None:
     for device in state.devices:
         _check_owner(farm, state.worker, device)
 
-    def write(connection: Connection) -> tuple[Device, ...]:
+    def write(connection: Connection) -> tuple[tuple[Device, ...], tuple[str, ...]]:
         leases.enlist(connection, state.worker, state.incarnation, state.compiler_version)
         leases.register(connection, state.worker, state.devices)
-        return leases.devices(connection)
+        return leases.devices(connection), leases.end_mixed(connection, state.worker)
 
-    known = await farm.database.write(write)
+    known, ended = await farm.database.write(write)
     farm.devices = {device.id: device for device in known}
     present = farm.workers.get(state.worker)
     if present is None or present.incarnation != state.incarnation:
@@ -151,6 +151,8 @@ async def _enlist(farm: Farm, state: WorkerState) -> None:
         present = Seen(state.incarnation, state.number - 1, state.devices, farm.clock())
         farm.workers[state.worker] = present
     present.devices = state.devices
+    for lease in ended:
+        farm.drop_lease(lease)
     farm.signals.notify(signals.LEASES)
 
 

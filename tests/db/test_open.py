@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from tunefarm.db import dialect
+from tunefarm.db import dialect, jobs
 from tunefarm.db.errors import StoreError
 from tunefarm.db.migrate import REVISIONS
 from tunefarm.db.models import Base
@@ -44,6 +44,22 @@ def test_a_database_of_every_released_schema_is_upgraded(revision: str, tmp_path
         with store.reading() as reading:
             context = MigrationContext.configure(reading, opts={"compare_type": True})
             assert compare_metadata(context, Base.metadata) == []
+
+
+def test_jobs_under_way_are_bound_to_the_compiler_of_their_trials(tmp_path: Path) -> None:
+    path = tmp_path / "old.db"
+    columns = "id, target_id, budget_trials, options, state, priority, message, claimed_by"
+    columns += ", claim_epoch, claim_request, revision, created_at, updated_at"
+    with sqlite3.connect(path) as connection:
+        connection.executescript((SCHEMAS / "0001.sql").read_text())
+        connection.execute("UPDATE trials SET compiler_version = '0.1'")
+        for job in ("kept", "fresh"):
+            values = f"'{job}', 1, 9, '{{}}', 'queued', 0, '', '', 0, '', 1, 1.0, 1.0"
+            connection.execute(f"INSERT INTO jobs ({columns}) VALUES ({values})")
+    connection.close()
+    with Store.open(str(path)) as store, store.reading() as reading:
+        assert jobs.get(reading, "kept").compiler_version == "0.1"
+        assert jobs.get(reading, "fresh").compiler_version == ""
 
 
 def test_opening_twice_keeps_what_is_there(tmp_path: Path, make_trial: MakeTrial) -> None:

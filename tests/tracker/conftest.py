@@ -104,6 +104,7 @@ class SimWorker:
     client: FarmClient
     device: Device
     name: str = "w1"
+    version: str = "0.1"
     poison: frozenset[int] = frozenset()
     wait_s: float = 0.3
     incarnation: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -133,7 +134,7 @@ class SimWorker:
                 self.name,
                 self.incarnation,
                 number,
-                "0.1",
+                self.version,
                 (self.device,),
                 results=tuple(results.values()),
             )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -41,6 +43,13 @@ def test_special_devices_are_kept_for_those_who_ask() -> None:
 def test_a_request_that_nothing_serves_holds_nobody_up() -> None:
     line = [waiting("other", 1.0, device_model="n"), waiting("any", 2.0)]
     assert names(allocate(line, [device("a")])) == [("any", "a")]
+
+
+def test_a_request_for_a_compiler_version_gets_no_other() -> None:
+    free = [replace(device(name), compiler_version=name) for name in ("1", "2")]
+    line = [waiting("bound", 1.0, compiler_version="2"), waiting("any", 2.0)]
+    assert names(allocate(line, free)) == [("bound", "2"), ("any", "1")]
+    assert allocate([waiting("bound", compiler_version="3")], free) == []
 
 
 @pytest.mark.parametrize(

@@ -127,6 +127,26 @@ def test_a_killed_tuners_job_goes_on_with_its_candidates(
 # --- starting and stopping ----------------------------------------------------------------------
 
 
+def test_a_jobs_compiler_version_outlives_the_tracker(
+    tracker: Any, start_worker: StartWorker, new_job: NewJob
+) -> None:
+    worker = start_worker(tracker, version="1")
+    with tracker.client() as farm:
+        job, lease = begin(farm, new_job())
+        farm.release(lease)
+        worker.vanish()
+        tracker.kill()
+        tracker.start()
+        start_worker(tracker, version="2")
+        assert farm.acquire(SIM, client="t", wait_s=10) is not None
+        start_worker(tracker, "d2", version="2")
+        start_worker(tracker, "d3", version="1")
+        renewed = farm.renew_job(job)
+        lease = farm.acquire(SIM, client="t", job=renewed, wait_s=10)
+        assert lease is not None
+        assert lease.device == "d3"
+
+
 def test_sigterm_ends_it_soon_and_cleanly(tracker: Any, new_job: NewJob) -> None:
     with FarmClient(tracker.address, tracker.token, patience_s=0) as farm:
         job = farm.submit_job(new_job())

@@ -221,6 +221,55 @@ def test_a_silent_workers_device_is_lost_and_comes_back(
             assert sorted(collect(farm, job.id, 6)) == list(range(6))
 
 
+def test_a_job_keeps_to_the_compiler_version_of_its_first_device(
+    shared_tracker: Any,
+    farm: FarmClient,
+    start_worker: StartWorker,
+    device: str,
+    new_job: NewJob,
+) -> None:
+    worker = start_worker(shared_tracker, device, version="1")
+    job = claimed(farm, new_job())
+    assert farm.job(job.id).compiler_version == ""
+    lease = leased(farm, device, job)
+    assert farm.job(job.id).compiler_version == "1"
+    farm.release(lease)
+    worker.vanish()
+    start_worker(shared_tracker, device, version="2")
+    wait_for(lambda: [d for d in farm.devices() if (d.id, d.compiler_version) == (device, "2")])
+    assert farm.acquire(on_device(device), client="c", job=job, wait_s=0.6) is None
+    farm.release(leased(farm, device, claimed(farm, new_job())))
+    start_worker(shared_tracker, device, version="1")
+    wait_for(lambda: [d for d in farm.devices() if (d.id, d.compiler_version) == (device, "1")])
+    assert leased(farm, device, job).device == device
+
+
+def test_a_worker_that_comes_back_with_another_compiler_ends_the_jobs_lease(
+    shared_tracker: Any,
+    farm: FarmClient,
+    start_worker: StartWorker,
+    device: str,
+    new_job: NewJob,
+    candidates: Candidates,
+) -> None:
+    first = start_worker(shared_tracker, device, version="1")
+    job = claimed(farm, new_job())
+    lease = leased(farm, device, job)
+    first.vanish()
+    farm.submit(lease, candidates(job.id, range(5)))
+    second = start_worker(shared_tracker, device, version="2")
+    sentence = "came back with compiler 2, the job's trials are made by 1"
+    wait_for(lambda: not [one for one in farm.leases() if one.id == lease.id])
+    with pytest.raises(LeaseLost, match=sentence):
+        farm.renew(lease)
+    assert len(farm.pending(job.id)) == 5
+    second.vanish()
+    assert second.measured == []
+    start_worker(shared_tracker, device, version="1")
+    leased(farm, device, job)
+    assert sorted(collect(farm, job.id, 5)) == list(range(5))
+
+
 def test_a_lease_of_a_claim_that_passed_is_refused(
     farm: FarmClient, worker: Any, device: str, new_job: NewJob
 ) -> None:
