@@ -28,7 +28,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Contest:
-    """One task's final. ``entrants`` are stored trials: challengers, then incumbent and default."""
+    """One task's final. ``entrants`` are stored trials: challengers, then incumbent and default.
+
+    All their configs are built and timed afresh, so an incumbent of another compiler version never
+    competes with its stored times.
+    """
 
     task: TaskRun
     key: BestKey
@@ -80,7 +84,8 @@ def _contests(
         key = keys[task.key]
         standing = [f.best for f in known.get(key, ()) if f.match is Match.EXACT]
         incumbent = _incumbent(task, standing)
-        if incumbent is not None and not task.trials:
+        version = bench.device.compiler_version
+        if incumbent and incumbent.compiler_version == version and not task.trials:
             continue  # nothing was measured here: the standing best is the outcome of its job
         default = task.default_trial if task.default_trial and task.default_trial.ok else None
         taken = {plain(t.config) for t in (incumbent, default) if t is not None}

@@ -89,7 +89,7 @@ class Bench:
 
     def _wait_for(self, request: DeviceRequest) -> Lease:
         request_id = uuid.uuid4().hex
-        told = time.monotonic()
+        told, said = time.monotonic(), ""
         while True:
             self._check()
             lease = self._client.acquire(
@@ -101,10 +101,30 @@ class Bench:
             )
             if lease is not None:
                 return lease
-            if time.monotonic() - told > _TELL_EVERY_S:
-                told = time.monotonic()
+            foreign = self._foreign(request)
+            if foreign != said or time.monotonic() - told > _TELL_EVERY_S:
+                told, said = time.monotonic(), foreign
                 wanted = f"{request.target} {request.device_model}".strip()
-                _log.warning("job %s: waiting for a device of %s", self._job.id, wanted)
+                _log.warning("job %s: waiting for a device of %s%s", self._job.id, wanted, foreign)
+
+    def _foreign(self, request: DeviceRequest) -> str:
+        """What to do if the devices online have another compiler version than the job's trials;
+        empty if one has the same, or none is known."""
+        bound = self._job.compiler_version or self.device.compiler_version
+        kind = request.target.split()[0]
+        online = [
+            d
+            for d in self._client.devices()
+            if d.kind == kind and d.state != "offline" and request.device_model in (d.model, "")
+        ]
+        versions = sorted({d.compiler_version for d in online})
+        if not bound or not versions or bound in versions:
+            return ""
+        return (
+            f": its trials are made by compiler {bound}, the devices online have compiler "
+            f"{' and '.join(versions)}; start a worker of {bound}, or cancel the job and submit "
+            "it again"
+        )
 
     def stored(self) -> list[Trial]:
         """All trials of the job that are stored and were not collected before."""

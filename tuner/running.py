@@ -85,9 +85,9 @@ class JobRun:
         by_task: dict[TaskKey, list[Trial]] = defaultdict(list)
         for trial in stored:
             by_task[trial.task].append(trial)
-        earlier = self._earlier_trials()
+        earlier, foreign = self._earlier_trials()
         if self._options.warm_start:
-            self._past = self._history()
+            self._past = (*self._foreign_past(foreign), *self._history())
         for task in self._tasks:
             task.begin(by_task[task.key], earlier[task.key], self._past_of, self._tuner.threads)
         if self._job.budget.seconds is not None:
@@ -100,14 +100,30 @@ class JobRun:
                 task.expect(requests)
             self._bench.wait_for(pending, self._absorb)
 
-    def _earlier_trials(self) -> dict[TaskKey, list[Trial]]:
-        """Trials of the same tasks on the same device model in other jobs."""
-        found: dict[TaskKey, list[Trial]] = defaultdict(list)
+    def _earlier_trials(self) -> tuple[dict[TaskKey, list[Trial]], list[Trial]]:
+        """Trials of the same tasks on the same device model in other jobs: those of the device's
+        compiler version by task, and those of others.
+
+        What another compiler made is no measurement of this one: it counts neither for the best,
+        nor against the budget, nor for an early stop. It only warms the search up, as trials of a
+        similar task do.
+        """
+        own: dict[TaskKey, list[Trial]] = defaultdict(list)
+        foreign: list[Trial] = []
         keys = [task.key.workload for task in self._tasks]
+        device = self._bench.device
         for trial in self._pages(keys, limit=None):
-            if trial.origin != FINAL and trial.device_model in (self._bench.device.model, ""):
-                found[trial.task].append(trial)
-        return found
+            if trial.origin == FINAL or trial.device_model not in (device.model, ""):
+                continue
+            if trial.compiler_version in (device.compiler_version, ""):
+                own[trial.task].append(trial)
+            else:
+                foreign.append(trial)
+        return own, foreign
+
+    def _foreign_past(self, trials: Sequence[Trial]) -> tuple[Past, ...]:
+        spaces = {task.key.workload: task.space for task in self._tasks}
+        return past_tasks(trials, spaces.get)
 
     def _history(self) -> tuple[Past, ...]:
         """Past tasks of the same target other than this job's, for samples and hints."""

@@ -15,10 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from sqlalchemy import select, update
 from tunefarm.compiler.ir import Function, TensorType, Var
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.workload import Workload
+from tunefarm.db.models import BEST, FINALS, TRIALS
 from tunefarm.db.records import (
     BestKey,
     Budget,
@@ -29,6 +31,7 @@ from tunefarm.db.records import (
     Trial,
     WorkloadRecord,
 )
+from tunefarm.db.store import Store
 from tunefarm.proto.client import FarmClient
 from tunefarm.worker.sim import sim_time_s
 
@@ -43,8 +46,10 @@ main_serve(TrackerOptions(**json.loads(sys.argv[1])))
 _WORKER = """
 import json, sys
 from pathlib import Path
+from tunefarm import compiler
+path, targets, version = json.loads(sys.argv[1])
+compiler.COMPILER_VERSION = version or compiler.COMPILER_VERSION
 from tunefarm.worker.main import WorkerOptions, run_worker
-path, targets = json.loads(sys.argv[1])
 run_worker(WorkerOptions(rendezvous=Path(path), targets=tuple(targets)))
 """
 _TUNER = """
@@ -94,8 +99,9 @@ class Farm:
         assert line.startswith("tracker listening on "), line + process.communicate()[1]
         return process
 
-    def start_worker(self, target: str = TARGET) -> subprocess.Popen[str]:
-        return self.spawn(_WORKER, [str(self.rendezvous), [target]])
+    def start_worker(self, target: str = TARGET, version: str = "") -> subprocess.Popen[str]:
+        """A worker of this compiler, or of one that says it has another version."""
+        return self.spawn(_WORKER, [str(self.rendezvous), [target], version])
 
     def start_tuner(self, **options: object) -> subprocess.Popen[str]:
         return self.spawn(
@@ -267,6 +273,73 @@ def test_earlier_trials_count_and_are_not_repeated(farm: Farm) -> None:
         news = [t for t in trials_of(client, more) if t.origin != "final"]
         assert len(news) == 20
         assert not {canonical(t.config) for t in news if t.number} & set(known)
+
+
+def test_a_job_never_mixes_compiler_versions(farm: Farm) -> None:
+    target = "sim -failures=0 -trial-ms=20"
+    worker = farm.start_worker(target, "1")
+    with farm.client() as client:
+        job = client.submit_job(new_job(40, target=target))
+        tuner = farm.start_tuner()
+        wait_until(lambda: len(trials_of(client, job)) >= 10)
+        stop(worker)
+        worker = farm.start_worker(target, "2")
+        wait_until(lambda: {d.compiler_version for d in client.devices()} == {"2"})
+        assert tuner.stderr is not None
+        line = next(line for line in tuner.stderr if "waiting for a device" in line)
+        assert "made by compiler 1, the devices online have compiler 2; start a worker" in line
+        stop(worker)
+        farm.start_worker(target, "1")
+        finish(tuner)
+        trials = trials_of(client, job)
+        assert_complete(trials, job)
+        assert {t.compiler_version for t in trials} == {"1"}
+        assert sum(t.origin != "final" for t in trials) == 40
+
+
+def test_what_another_compiler_made_is_measured_again_before_it_is_compared(farm: Farm) -> None:
+    old = farm.start_worker(version="1")
+    with farm.client() as client:
+        first = client.submit_job(new_job(50, [(8, 8)]))
+        finish(farm.start_tuner())
+        known = [t for t in trials_of(client, first) if t.ok and t.origin != "final"]
+        incumbent = max(known[1:], key=lambda t: t.median_s)
+        promote_as(farm, incumbent, seconds=1e-12)  # as if compiler 1 had been that much better
+        stop(old)
+        farm.start_worker(version="2")
+        again = client.submit_job(new_job(20, [(8, 8)]))
+        finish(farm.start_tuner())
+        trials = trials_of(client, again)
+        assert {t.compiler_version for t in trials} == {"2"}
+        candidates = [t for t in trials if t.origin != "final"]
+        assert len(candidates) == 20  # the 50 of compiler 1 are not in this budget,
+        hinted = {canonical(t.config) for t in candidates if t.origin == "hint"}
+        assert hinted & {canonical(t.config) for t in known}  # but they warm the search up
+        key = BestKey(first.tasks[0].workload.key, first.target, "simulated")
+        winner = client.best([key])[key][0].best.trial
+        assert (winner.job, winner.compiler_version) == (again.id, "2")
+    with Store.open(str(farm.folder / "farm.db"), readonly=True) as store, store.reading() as read:
+        final = read.execute(select(FINALS).where(FINALS.c.incumbent_id.is_not(None))).one()
+    text = first.tasks[0].workload.text
+    ratio = true_s(incumbent, text) / true_s(winner, text)
+    assert final.promoted
+    assert final.speedup == pytest.approx(ratio, rel=0.05)  # of times taken now, not of 1e-12 s
+
+
+def stop(worker: subprocess.Popen[str]) -> None:
+    worker.terminate()
+    worker.wait(20)
+
+
+def promote_as(farm: Farm, trial: Trial, seconds: float) -> None:
+    """Make the trial the one promoted record of the farm, with this time."""
+    with Store.open(str(farm.folder / "farm.db")) as store, store.writing() as connection:
+        mine = (TRIALS.c.job == trial.job) & (TRIALS.c.number == trial.number)
+        row = connection.execute(select(TRIALS.c.id).where(mine)).one()
+        times = {"times_s": [seconds], "median_s": seconds}
+        connection.execute(update(TRIALS).where(mine).values(times))
+        promoted = {"trial_id": row.id, "median_s": seconds, "promoted": True}
+        assert connection.execute(update(BEST).values(promoted)).rowcount == 1
 
 
 def test_another_task_starts_from_what_similar_ones_taught(farm: Farm) -> None:
