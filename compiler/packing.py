@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
 from math import prod
 from typing import Any
 
@@ -26,14 +29,48 @@ def pack_into(out: NDArray[Any], array: NDArray[Any], layout: PackedLayout | Non
         np.copyto(out, array.reshape(out.shape))
         return
     viewed = array.reshape(layout.shape)
-    split: list[int] = []
-    padding: list[tuple[int, int]] = []
-    for extent, factors in zip(viewed.shape, layout.factors, strict=True):
-        inner = prod(factors)
-        outer = -(-extent // inner)
-        padding.append((0, outer * inner - extent))
-        split += [outer, *factors]
-    if any(after for _, after in padding):
-        viewed = np.pad(viewed, padding)
-    permuted = viewed.reshape(split).transpose(layout.order)
-    np.copyto(out.reshape(permuted.shape), permuted)
+    outer = [-(-e // prod(f)) for e, f in zip(viewed.shape, layout.factors, strict=True)]
+    split = [n for o, factors in zip(outer, layout.factors, strict=True) for n in (o, *factors)]
+    target = out.reshape([split[a] for a in layout.order]).transpose(np.argsort(layout.order))
+    _zero_padding(target, viewed.shape, layout)
+    axes = zip(viewed.shape, layout.factors, strict=True)
+    for pieces in product(*(list(_pieces(e, f)) for e, f in axes)):
+        part = viewed[tuple(p.source for p in pieces)]
+        place = tuple(s for p in pieces for s in p.place)
+        target[place] = part.reshape([n for p in pieces for n in p.shape])
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Part of a dimension, where it goes in the split dimensions, and its extents there."""
+
+    source: slice
+    place: tuple[slice, ...]
+    shape: tuple[int, ...]
+
+
+def _pieces(extent: int, factors: tuple[int, ...]) -> Iterator[_Piece]:
+    """A dimension's whole blocks, then what remains of it in ever smaller ones.
+
+    23 split by (4, 2)  ->  [0:16] at (0:2, :, :), [16:22] at (2, 0:3, :), [22:23] at (2, 3, 0:1)
+    """
+    start = 0
+    before: tuple[slice, ...] = ()
+    for level in range(len(factors) + 1):
+        rest = factors[level:]
+        count = (extent - start) // prod(rest)
+        if count:
+            end = start + count * prod(rest)
+            place = (*before, slice(0, count), *(slice(None) for _ in rest))
+            yield _Piece(slice(start, end), place, (*(1 for _ in before), count, *rest))
+            start = end
+        before = (*before, slice(count, count + 1))
+
+
+def _zero_padding(target: NDArray[Any], extents: tuple[int, ...], layout: PackedLayout) -> None:
+    """Clear the last block of each dimension that its factors do not divide."""
+    axis = 0
+    for extent, factors in zip(extents, layout.factors, strict=True):
+        if extent % prod(factors):
+            np.moveaxis(target, axis, 0)[-1] = 0
+        axis += 1 + len(factors)

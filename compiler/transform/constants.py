@@ -24,9 +24,12 @@ def scalar_of(expr: Expr) -> float | None:
 def constant(values: NDArray[Any], like: Expr, name: str = "") -> Constant:
     """A constant with the dtype of ``like``."""
     dtype = like.data.dtype if isinstance(like, Constant) else _dtype_of(like)
-    return Constant(
-        np.ascontiguousarray(values.astype(dtype, copy=False)).reshape(values.shape), name
-    )
+    return Constant(contiguous(values.astype(dtype, copy=False)).reshape(values.shape), name)
+
+
+def contiguous(values: NDArray[Any]) -> NDArray[Any]:
+    """The array in C order; a single number seen as a large array stays a view of that number."""
+    return values if not any(values.strides) else np.ascontiguousarray(values)
 
 
 def _dtype_of(expr: Expr) -> np.dtype[Any]:
@@ -49,7 +52,7 @@ def transpose(expr: Expr, axes: Sequence[int]) -> Expr:
     if list(axes) == list(range(len(axes))):
         return expr
     if isinstance(expr, Constant):
-        return Constant(np.ascontiguousarray(expr.data.transpose(tuple(axes))), expr.name)
+        return Constant(contiguous(expr.data.transpose(tuple(axes))), expr.name)
     return call("transpose", expr, axes=tuple(axes))
 
 

@@ -11,11 +11,17 @@ from __future__ import annotations
 
 from math import prod
 
-import numpy as np
 from tunefarm.compiler.ir import Call, Constant, Expr, IRModule, tensor_type
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.target import Target
-from tunefarm.compiler.transform.constants import constant, inverse, permutation, reshape, transpose
+from tunefarm.compiler.transform.constants import (
+    constant,
+    contiguous,
+    inverse,
+    permutation,
+    reshape,
+    transpose,
+)
 from tunefarm.compiler.transform.push_transposes import TRANSPOSE_RULES
 from tunefarm.compiler.transform.rewrite import Uses, is_call, rewrite_main
 
@@ -87,4 +93,4 @@ def _permuted_rows(
     else:
         split = data.reshape(*extents, data.shape[1])
         moved = split.transpose(*order, len(extents))
-    return constant(np.ascontiguousarray(moved).reshape(data.shape), weight, weight.name)
+    return constant(contiguous(moved).reshape(data.shape), weight, weight.name)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
 from tunefarm.compiler import te
 from tunefarm.compiler.build import build_module as build
 from tunefarm.compiler.ir import Constant, Function, IRModule, TensorType, Var
 from tunefarm.compiler.ops import call
-from tunefarm.compiler.packing import pack
+from tunefarm.compiler.packing import pack, pack_into
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import PackedLayout, schedule
 from tunefarm.compiler.tir.interpreter import interpret
@@ -54,3 +58,26 @@ def test_linked_weights_are_packed_once_and_kept_where_they_are() -> None:
     given = rng.standard_normal((5, 19)).astype("float32")
     got = lib.run({"x": given})["output"]
     np.testing.assert_allclose(got, given @ weight.data, rtol=1e-4, atol=1e-5)
+
+
+@given(st.data())
+def test_any_padding_and_order_agrees_with_pad_and_transpose(data: st.DataObject) -> None:
+    extents = st.integers(1, 30)
+    shape = tuple(data.draw(st.lists(extents, min_size=1, max_size=3)))
+    factor = st.lists(st.integers(1, 5), max_size=2).map(tuple)
+    factors = tuple(data.draw(factor) for _ in shape)
+    outer = [-(-e // prod(f)) for e, f in zip(shape, factors, strict=True)]
+    split = [n for o, f in zip(outer, factors, strict=True) for n in (o, *f)]
+    order = tuple(data.draw(st.permutations(range(len(split)))))
+    array = np.arange(1.0, prod(shape) + 1).reshape(shape)
+    ends = [(0, o * prod(f) - e) for o, f, e in zip(outer, factors, shape, strict=True)]
+    want = np.pad(array, ends).reshape(split).transpose(order)
+    out = np.full(want.shape, np.nan)
+    pack_into(out, array, PackedLayout(factors, order, shape=shape))
+    np.testing.assert_array_equal(out, want)
+
+
+def test_one_number_seen_as_an_array_is_packed_from_its_view() -> None:
+    view = np.broadcast_to(np.float32(2.0), (3, 5))
+    packed = pack(view, PackedLayout(((), (4,)), (1, 0, 2), shape=(3, 5)), (2, 3, 4))
+    assert packed.sum() == 30

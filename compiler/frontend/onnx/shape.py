@@ -206,7 +206,8 @@ def _shape(node: Node) -> Expr:
 def _constant_of_shape(node: Node) -> Expr:
     value = node.attr("value")
     fill = np.zeros(1, np.float32) if value is None else value
-    return Constant(np.full(node.ints(0, "the shape"), fill.reshape(-1)[0], fill.dtype), node.name)
+    shape = node.ints(0, "the shape")
+    return Constant(np.broadcast_to(fill.reshape(-1)[0], shape), node.name)  # one element in memory
 
 
 def _constant(node: Node) -> Expr:
