@@ -24,8 +24,8 @@ def test_shipped_records_fit_todays_spaces() -> None:
         record = found.workloads[best.key.workload]
         workload, target = Workload.from_text(record.text), Target(best.key.target)
         space = config_space(workload, target)
-        row = space.encode(best.trial.config)
-        if best.trial.space_fingerprint != space.fingerprint or not space.valid(row[None])[0]:
+        fits = best.trial.space_fingerprint == space.fingerprint
+        if not fits or not space.valid(space.encode(best.trial.config)[None])[0]:
             stale.append(f"{record.summary} for {target}")
     assert not stale, (
         f"{len(stale)} of {len(found.promoted)} shipped records are stale ({stale[0]}): tune them "
