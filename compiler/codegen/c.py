@@ -10,10 +10,11 @@ import re
 from collections.abc import Callable
 from math import inf, isnan, prod
 
-from tunefarm.compiler.errors import BuildError
+from tunefarm.compiler.errors import BuildError, ScheduleError
 from tunefarm.compiler.tir.affine import affine
 from tunefarm.compiler.tir.ir import (
     Allocate,
+    Barrier,
     Binary,
     Block,
     Buffer,
@@ -151,11 +152,18 @@ class _Writer:
                 self.allocate(stmt, depth)
             case Store(buffer, indices, value):
                 self.put(depth, f"{self.element(buffer, indices)} = {self.expr(value)};")
+            case Barrier():
+                raise ScheduleError("a barrier in the program: C99 has no thread blocks")
             case Block():
                 raise AssertionError(f"block {stmt.name} reached the code generator")
 
     def loop(self, loop: For, depth: int) -> None:
         var = self.name(loop.var)
+        if loop.kind in (LoopKind.THREAD, LoopKind.VIRTUAL):
+            raise ScheduleError(
+                f"loop {loop.var.name} is bound to {loop.axis or loop.kind}, which C99 does not "
+                "have; make it parallel instead"
+            )
         if loop.kind is LoopKind.PARALLEL:
             self.put(depth, "#pragma omp parallel for")
         note = f"  // {loop.kind}" if loop.kind in _EXPANDED else ""

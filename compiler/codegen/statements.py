@@ -14,6 +14,7 @@ from tunefarm.compiler.te import identity
 from tunefarm.compiler.tir.affine import conjunction, conjuncts
 from tunefarm.compiler.tir.ir import (
     Allocate,
+    Barrier,
     Binary,
     Block,
     Buffer,
@@ -89,6 +90,8 @@ class Emitter(ExpressionEmitter):
                 self.branch(stmt)
             case Allocate():
                 self.allocate(stmt)
+            case Barrier():
+                raise ScheduleError(f"a barrier in {self.module.name}: a CPU has no thread blocks")
             case Block():
                 raise AssertionError(f"block {stmt.name} reached the code generator")
 
@@ -96,6 +99,11 @@ class Emitter(ExpressionEmitter):
 
     def loop(self, loop: For) -> None:
         match loop.kind:
+            case LoopKind.THREAD | LoopKind.VIRTUAL:
+                raise ScheduleError(
+                    f"loop {loop.var.name} is bound to {loop.axis or loop.kind}, which a CPU does "
+                    "not have; make it parallel instead"
+                )
             case LoopKind.UNROLLED:
                 start, extent = self._constant_bounds(loop)
                 for value in range(start, start + extent):

@@ -2,6 +2,7 @@
 
 from tunefarm.compiler.tir.ir import (
     Allocate,
+    Barrier,
     Binary,
     Block,
     Buffer,
@@ -26,6 +27,7 @@ from tunefarm.compiler.tir.ir import (
 
 __all__ = [
     "Allocate",
+    "Barrier",
     "Binary",
     "Block",
     "Buffer",

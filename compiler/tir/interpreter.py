@@ -3,6 +3,10 @@
 The program becomes Python source (one nested loop a loop, one statement a store) that works on
 NumPy scalars, so that every operation rounds and wraps as its dtype does. It runs at every level:
 blocks or plain loops, any loop kind in order. Meant for small shapes.
+
+The loops of a lowered program that are bound to ``threadIdx`` axes become a generator, of which
+``threads.run_block`` advances one a thread from barrier to barrier. In a program with blocks,
+which has no barriers yet, they are loops like others.
 """
 
 from __future__ import annotations
@@ -16,7 +20,9 @@ from numpy.typing import NDArray
 from tunefarm.compiler.dtypes import numpy_dtype
 from tunefarm.compiler.tir.affine import conjuncts
 from tunefarm.compiler.tir.ir import (
+    THREAD_AXES,
     Allocate,
+    Barrier,
     Binary,
     Block,
     Buffer,
@@ -34,7 +40,8 @@ from tunefarm.compiler.tir.ir import (
     Store,
     Var,
 )
-from tunefarm.compiler.tir.visit import walk_expr
+from tunefarm.compiler.tir.threads import Accesses, run_block
+from tunefarm.compiler.tir.visit import walk_expr, walk_stmt
 
 Array = NDArray[Any]
 MAX_NESTED = 16  # loops in one Python function, which allows 20
@@ -75,9 +82,12 @@ class _Source:
     def __init__(self, program: PrimFunc) -> None:
         self.program = program
         self.lines: list[str] = []
-        self.objects: dict[str, Any] = dict(_RUNTIME)
+        self.objects: dict[str, Any] = {**_RUNTIME, **_thread_runtime()}
         self.names: dict[Any, str] = {}
         self.nesting = 0
+        self.lowered = not any(isinstance(s, Block) for s in walk_stmt(program.body))
+        self.threads: dict[str, str] = {}  # axis → the name of a thread's index along it
+        self.owned: set[Buffer] = set()  # buffers of which each thread has its own
 
     def function(self) -> Callable[..., None]:
         params = ", ".join(self.name(p, "p") for p in self.program.params)
@@ -108,8 +118,12 @@ class _Source:
                     self.stmt(part, depth)
                 if not stmts:
                     self.put(depth, "pass")
+            case For() if stmt.axis in THREAD_AXES and self.lowered:
+                self.thread_loop(stmt, depth)
             case For():
                 self.loop(stmt, depth)
+            case Barrier():
+                self.put(depth, f"yield {len(self.lines)}")
             case If():
                 self.put(depth, f"if {self.expr(stmt.condition)}:")
                 self.stmt(stmt.then, depth + 1)
@@ -124,7 +138,7 @@ class _Source:
                 convert = _wrapped if buffer.dtype == "int64" else numpy_dtype(buffer.dtype).type
                 self.objects.setdefault(kind, convert)
                 name, where = self.name(buffer, "b"), "".join(f"{self.expr(i)}, " for i in indices)
-                place = f"at({name}, {buffer.name!r}, ({where}))"
+                place = f"{self.check(buffer, 'write')}({name}, {buffer.name!r}, ({where}))"
                 self.put(depth, f"{self.name(buffer, 'b')}[{place}] = {kind}({self.expr(value)})")
             case Block():
                 self.block(stmt, depth)
@@ -138,10 +152,42 @@ class _Source:
             self.nesting = 0
             self.put(depth + 1, f"def inside_{var}():")
             self.stmt(loop.body, depth + 2)
-            self.put(depth + 1, f"inside_{var}()")
+            again = "yield from " if self.threads else ""
+            self.generator(depth + 2)
+            self.put(depth + 1, f"{again}inside_{var}()")
         else:
             self.stmt(loop.body, depth + 1)
         self.nesting = around
+
+    def thread_loop(self, loop: For, depth: int) -> None:
+        """The loop's body once a thread; the outermost such loop runs the threads of a block."""
+        var, start = self.name(loop.var, "v"), self.expr(loop.start)
+        if self.threads:
+            self.put(depth, f"{var} = {start} + {self.threads[loop.axis]}")
+            self.stmt(loop.body, depth)
+            return
+        inside = [s for s in walk_stmt(loop) if isinstance(s, For) and s.axis in THREAD_AXES]
+        extents = {s.axis: self.expr(s.extent) for s in inside}
+        self.threads = {a: f"t{a[-1]}" for a in THREAD_AXES if a in extents}
+        own = {s.buffer for s in walk_stmt(loop) if isinstance(s, Allocate)}
+        around, self.nesting = self.nesting, 0
+        self.put(depth, f"def thread({', '.join(self.threads.values())}):")
+        self.owned = own
+        self.thread_loop(loop, depth + 1)
+        self.generator(depth + 1)
+        listed = "".join(f"{extents[a]}, " for a in self.threads)
+        self.put(depth, f"run_block(thread, ({listed}), accesses)")
+        self.threads, self.nesting = {}, around
+
+    def generator(self, depth: int) -> None:
+        """Make a function of a thread a generator, even if it has no barrier."""
+        if self.threads:
+            self.put(depth, "return")
+            self.put(depth, "yield")
+
+    def check(self, buffer: Buffer, does: str) -> str:
+        """The function that checks an access: for threads also that no other interferes."""
+        return f"{does}_at" if self.threads and buffer not in self.owned else "at"
 
     def block(self, block: Block, depth: int) -> None:
         for axis, binding in zip(block.iters, block.bindings, strict=True):
@@ -184,7 +230,8 @@ class _Source:
                 where = ", ".join(map(self.expr, indices))
                 name = self.name(buffer, "b")
                 comma = "," if indices else ""
-                text = f"{name}[at({name}, {buffer.name!r}, ({where}{comma}))]"
+                check = self.check(buffer, "read")
+                text = f"{name}[{check}({name}, {buffer.name!r}, ({where}{comma}))]"
                 return f"int({text})" if buffer.dtype == "int64" else text
             case Select(condition, a, b, _):
                 return f"({self.expr(a)} if {self.expr(condition)} else {self.expr(b)})"
@@ -233,6 +280,21 @@ def _at(array: Array, name: str, indices: tuple[int, ...]) -> tuple[int, ...]:
         if not 0 <= index < extent:
             raise IndexError(f"{name}[{', '.join(map(str, indices))}] is outside {array.shape}")
     return indices
+
+
+def _thread_runtime() -> dict[str, Any]:
+    """What programs with threads call, with a record of their accesses."""
+    accesses = Accesses()
+
+    def read_at(array: Array, name: str, indices: tuple[int, ...]) -> tuple[int, ...]:
+        accesses.read(id(array), name, indices)
+        return _at(array, name, indices)
+
+    def write_at(array: Array, name: str, indices: tuple[int, ...]) -> tuple[int, ...]:
+        accesses.write(id(array), name, indices)
+        return _at(array, name, indices)
+
+    return {"accesses": accesses, "read_at": read_at, "write_at": write_at, "run_block": run_block}
 
 
 def _wrapped(value: Any) -> Any:

@@ -4,7 +4,7 @@
     stmt    ::= For(var, start, extent, kind, body)
               | Block(name, iters, bindings, predicate, init, body)    what is computed
               | Store(buffer, indices, value) | If(condition, then, orelse)
-              | Allocate(buffer, body) | Seq(stmts)
+              | Allocate(buffer, body) | Seq(stmts) | Barrier()
     expr    ::= Var | Const | Binary(op, a, b) | Cast(value) | Select(condition, a, b)
               | Load(buffer, indices) | Intrinsic(name, args)
 
@@ -42,20 +42,28 @@ class LoopKind(StrEnum):
     PARALLEL = "parallel"
     VECTORIZED = "vectorized"
     UNROLLED = "unrolled"
+    THREAD = "thread"
+    VIRTUAL = "vthread"
+
+
+BLOCK_AXES = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
+THREAD_AXES = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Buffer:
     """A dense row-major array. ``scope`` is where it lives: "global" (an argument, or the arena),
-    "local" (a tile on the stack) or "register" (a tile whose elements become SSA values).
-    ``padding`` elements are added to each row when the buffer is placed, so that rows do not meet
-    in the same cache set."""
+    "local" (a tile on the stack), "register" (a tile whose elements become SSA values) or "shared"
+    (one array for all threads of a block). ``padding`` elements are added to each row when the
+    buffer is placed, so that rows do not meet in the same cache set. Of ``copies`` 2, lowering
+    fills one while the other is read."""
 
     name: str
     shape: tuple[int, ...]
     dtype: str = "float32"
     scope: str = "global"
     padding: int = 0
+    copies: int = 1
 
     def __getitem__(self, indices: Expr | int | tuple[Expr | int, ...]) -> Load:
         items = indices if isinstance(indices, tuple) else (indices,)
@@ -212,7 +220,11 @@ class Prefetch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class For:
-    """``for var in [start, start + extent)``; each iteration begins with its ``prefetch``."""
+    """``for var in [start, start + extent)``; each iteration begins with its ``prefetch``.
+
+    The iterations of a loop of kind THREAD run on the threads (or blocks) along ``axis``. In
+    loops one in the other with the same axis, each thread has the same number.
+    """
 
     var: Var
     extent: Expr
@@ -220,6 +232,7 @@ class For:
     kind: LoopKind = LoopKind.SERIAL
     start: Expr = field(default_factory=lambda: Const(0))
     prefetch: tuple[Prefetch, ...] = ()
+    axis: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -243,6 +256,11 @@ class Allocate:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Barrier:
+    """All threads of a block come here before one goes on."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Block:
     """``body`` once for every value of the iterators at which ``predicate`` holds.
 
@@ -259,7 +277,7 @@ class Block:
     predicate: Expr | None = None
 
 
-Stmt: TypeAlias = For | Block | Store | If | Seq | Allocate
+Stmt: TypeAlias = For | Block | Store | If | Seq | Allocate | Barrier
 
 
 @dataclass(frozen=True, slots=True, eq=False)

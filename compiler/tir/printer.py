@@ -5,6 +5,7 @@ from __future__ import annotations
 from tunefarm.compiler.tir.ir import (
     COMPARISONS,
     Allocate,
+    Barrier,
     Binary,
     Block,
     Buffer,
@@ -69,7 +70,8 @@ class _Printer:
     def typed(self, buffer: Buffer) -> str:
         scope = "" if buffer.scope == "global" else f" in {buffer.scope}"
         shape = ", ".join(map(str, buffer.shape))
-        return f"{self.name(buffer)}: {buffer.dtype}[{shape}]{scope}"
+        copies = "" if buffer.copies == 1 else f", {buffer.copies} copies"
+        return f"{self.name(buffer)}: {buffer.dtype}[{shape}]{scope}{copies}"
 
     def program(self, program: PrimFunc) -> str:
         inputs = len(program.params) - program.outputs
@@ -107,6 +109,8 @@ class _Printer:
                 self.stmt(stmt.body, depth)
             case Store(buffer, indices, value):
                 self.put(depth, f"{self.element(buffer, indices)} = {self.expr(value)}")
+            case Barrier():
+                self.put(depth, "barrier")
             case Block():
                 self.block(stmt, depth)
 
@@ -116,7 +120,7 @@ class _Printer:
         return f"# prefetch {lines} into L{hint.level} at {place}"
 
     def bounds(self, loop: For) -> str:
-        kind = "range" if loop.kind is LoopKind.SERIAL else str(loop.kind)
+        kind = "range" if loop.kind is LoopKind.SERIAL else loop.axis or str(loop.kind)
         if isinstance(loop.start, Const) and loop.start.value == 0:
             return f"{kind}({self.expr(loop.extent)})"
         return f"{kind}({self.expr(loop.start)}, extent={self.expr(loop.extent)})"

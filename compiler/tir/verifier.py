@@ -14,9 +14,12 @@ from typing import NoReturn
 from tunefarm.compiler.dtypes import DTYPES, is_float
 from tunefarm.compiler.tir.affine import Ranges, interval
 from tunefarm.compiler.tir.ir import (
+    BLOCK_AXES,
     COMPARISONS,
     INTRINSICS,
+    THREAD_AXES,
     Allocate,
+    Barrier,
     Binary,
     Block,
     Buffer,
@@ -38,7 +41,7 @@ from tunefarm.compiler.tir.ir import (
 from tunefarm.compiler.tir.printer import print_expr
 from tunefarm.compiler.tir.visit import walk_stmt
 
-SCOPES = ("global", "local", "register")
+SCOPES = ("global", "local", "register", "shared")
 MAX_REGISTER_BYTES = 1 << 20  # beyond, SSA values would not be registers but megabytes of text
 _LOGIC = frozenset({"and", "or", "xor"})
 _WHOLE = frozenset({"bitand", "bitor", "bitxor", "shl", "shr"})
@@ -72,6 +75,7 @@ class _Verifier:
         self.live: set[Buffer] = set()
         self.read_only: set[Buffer] = set()
         self.certain = True
+        self.axes: list[tuple[str, int]] = []
 
     def fail(self, what: str) -> NoReturn:
         at = f" in {' / '.join(self.where)}" if self.where else ""
@@ -124,6 +128,9 @@ class _Verifier:
             self.fail(f"buffer {name} has dtype {buffer.dtype}")
         if buffer.scope not in SCOPES:
             self.fail(f"buffer {name} has scope {buffer.scope!r}; scopes: {', '.join(SCOPES)}")
+        threads = self.lowered and any(axis in THREAD_AXES for axis, _ in self.axes)
+        if threads and buffer.scope == "shared":
+            self.fail(f"shared buffer {name} is allocated inside a thread")
         if buffer.padding < 0 or any(e < 0 for e in buffer.shape):
             self.fail(f"buffer {name} has shape {buffer.shape} and padding {buffer.padding}")
         large = prod(buffer.shape) > MAX_REGISTER_BYTES
@@ -151,6 +158,9 @@ class _Verifier:
                 self.live.remove(buffer)
             case Store():
                 self.store(stmt)
+            case Barrier():
+                if not any(axis in THREAD_AXES for axis, _ in self.axes):
+                    self.fail("a barrier where there are no threads")
             case Block():
                 self.block(stmt)
 
@@ -167,6 +177,8 @@ class _Verifier:
             isinstance(loop.extent, Const)
         ):
             self.fail(f"{loop.kind} loop {loop.var.name} has no constant extent")
+        around = self.axes
+        self.axes = [*around, *self.axis(loop)]
         low, _ = interval(loop.start, self.ranges)
         _, end = interval(loop.start + loop.extent, self.ranges)
         certain = self.certain
@@ -175,9 +187,26 @@ class _Verifier:
         self.bind(loop.var, (low, max(low, end - 1)))
         self.where.append(f"loop {loop.var.name}")
         self.stmt(loop.body)
+        self.axes = around
         self.where.pop()
         self.unbind(loop.var)
         self.certain = certain
+
+    def axis(self, loop: For) -> Iterator[tuple[str, int]]:
+        """The axis and the number of its threads, if the loop has one; both are constants, and
+        the same as those of a loop around with this axis."""
+        if (loop.kind is LoopKind.THREAD) != (loop.axis in (*BLOCK_AXES, *THREAD_AXES)):
+            self.fail(f"{loop.kind} loop {loop.var.name} has the axis {loop.axis!r}")
+        if loop.kind not in (LoopKind.THREAD, LoopKind.VIRTUAL):
+            return
+        if not isinstance(loop.extent, Const) or not isinstance(loop.start, Const):
+            self.fail(f"{loop.kind} loop {loop.var.name} has no constant bounds")
+        extent = int(loop.extent.value)
+        if loop.kind is LoopKind.VIRTUAL:
+            return
+        if any(axis == loop.axis and size != extent for axis, size in self.axes):
+            self.fail(f"loop {loop.var.name} has another number of threads along {loop.axis}")
+        yield loop.axis, extent
 
     def bind(self, var: Var, bounds: tuple[int, int]) -> None:
         if var.dtype != "int64":

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from tunefarm.compiler.tir.ir import (
     Allocate,
+    Barrier,
     Binary,
     Block,
     Cast,
@@ -68,7 +69,7 @@ def walk_stmt(stmt: Stmt) -> Iterator[Stmt]:
                 stack.append(node.then)
             case Seq():
                 stack.extend(reversed(node.stmts))
-            case Store():
+            case Store() | Barrier():
                 pass
 
 
@@ -166,7 +167,7 @@ def map_children(stmt: Stmt, f: Callable[[Stmt], Stmt]) -> Stmt:
         case Seq(stmts):
             new = tuple(map(f, stmts))
             return stmt if all(p is q for p, q in zip(new, stmts, strict=True)) else seq(*new)
-        case Store():
+        case Store() | Barrier():
             return stmt
 
 

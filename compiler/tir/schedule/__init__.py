@@ -24,14 +24,17 @@ from tunefarm.compiler.tir.schedule.loops import (
     vectorize,
 )
 from tunefarm.compiler.tir.schedule.reduction import rfactor, share_reciprocals
+from tunefarm.compiler.tir.schedule.threads import bind, double_buffer
 from tunefarm.compiler.tir.schedule.tree import find_block, find_loop, loops_of
 
 __all__ = [
+    "bind",
     "cache_read",
     "cache_write",
     "compute_at",
     "compute_inline",
     "decompose_reduction",
+    "double_buffer",
     "find_block",
     "find_loop",
     "fuse",

@@ -9,6 +9,7 @@ from math import prod
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.tir.affine import Affine, affine, at_least_zero, conjuncts, interval
 from tunefarm.compiler.tir.ir import (
+    THREAD_AXES,
     Block,
     Buffer,
     Const,
@@ -107,13 +108,21 @@ def compute_at(program: PrimFunc, block: str, loop: Var) -> PrimFunc:
     inside = [b for b in blocks(target) if b in readers]
     if not inside or len(inside) != len(readers):
         raise ScheduleError(f"not every consumer of {block} is inside loop {loop.name}")
-    region = _region(target, buffer, [(b, reads(b, buffer)) for b in inside])
+    threads = _threads_around(program, target) if buffer.scope == "shared" else {}
+    region = _region(target, buffer, [(b, reads(b, buffer)) for b in inside], threads=threads)
     removed = replace_stmt(program, node, None)
     target = find_loop(removed, loop)
     moved = _loops_over_region(node, region)
     parts = target.body.stmts if isinstance(target.body, Seq) else (target.body,)
     first = next(p for p in parts if any(b in inside for b in blocks(p)))
     return replace_stmt(removed, first, seq(moved, first))
+
+
+def _threads_around(program: PrimFunc, target: For) -> dict[Var, tuple[int, int]]:
+    """Ranges of the threads of a block at a loop, which together fill what they share."""
+    path = path_to(program.body, lambda s: s is target)
+    own = [s for s in path if isinstance(s, For) and s.axis in THREAD_AXES]
+    return {s.var: (0, constant_extent(s) - 1) for s in own}
 
 
 def reverse_compute_at(program: PrimFunc, block: str, loop: Var) -> PrimFunc:
@@ -284,13 +293,14 @@ def _region(
     buffer: Buffer,
     accesses: Sequence[tuple[Block, Sequence[Load | Store]]],
     written: bool = False,
+    threads: Mapping[Var, tuple[int, int]] | None = None,
 ) -> Region:
     """(base, extent) of each dimension of ``buffer`` touched inside ``loop``'s body.
 
     What is read may be less than the region, but not what is ``written``: ScheduleError if that is
-    not known.
+    not known. The variables of ``threads`` take all their values too.
     """
-    ranges = loop_ranges(loop.body)
+    ranges = loop_ranges(loop.body) | dict(threads or {})
     region: list[tuple[Expr, int]] = []
     for dim, size in enumerate(buffer.shape):
         spans = []
@@ -552,10 +562,10 @@ def set_scope(program: PrimFunc, block: str, scope: str) -> PrimFunc:
     old = written_buffer(find_block(program, block))
     if old not in program.buffers:
         raise ScheduleError(f"{old.name} is not an intermediate buffer; its scope is fixed")
-    return _replace_buffer(program, old, Buffer(old.name, old.shape, old.dtype, scope))
+    return replace_buffer(program, old, replace(old, scope=scope, padding=0))
 
 
-def _replace_buffer(
+def replace_buffer(
     program: PrimFunc,
     old: Buffer,
     new: Buffer,
@@ -591,8 +601,8 @@ def permute_buffer(program: PrimFunc, block: str, order: Sequence[int]) -> PrimF
     if sorted(order) != list(range(len(old.shape))):
         raise ScheduleError(f"{tuple(order)} is not an order of {old.name}'s dimensions")
     shape = tuple(old.shape[d] for d in order)
-    new = Buffer(old.name, shape, old.dtype, old.scope, old.padding)
-    return _replace_buffer(program, old, new, lambda i: tuple(i[d] for d in order))
+    new = replace(old, shape=shape)
+    return replace_buffer(program, old, new, lambda i: tuple(i[d] for d in order))
 
 
 def transform_layout(program: PrimFunc, param: int, layout: PackedLayout) -> PrimFunc:
@@ -605,7 +615,7 @@ def transform_layout(program: PrimFunc, param: int, layout: PackedLayout) -> Pri
         raise ScheduleError(f"{old.name} is an output; only inputs can be packed")
     new = Buffer(old.name, packed_shape(old.shape, layout), old.dtype, old.scope)
 
-    changed = _replace_buffer(program, old, new, lambda i: packed_indices(i, layout))
+    changed = replace_buffer(program, old, new, lambda i: packed_indices(i, layout))
     layouts = {**program.layouts, param: replace(layout, shape=old.shape)}
     return replace(changed, layouts=layouts)
 

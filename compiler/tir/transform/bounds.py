@@ -17,6 +17,7 @@ from tunefarm.compiler.tir.affine import (
     key_of,
 )
 from tunefarm.compiler.tir.ir import (
+    Barrier,
     Const,
     Expr,
     For,
@@ -244,6 +245,8 @@ def _version(body: Stmt, opens: list[_Open]) -> Stmt:
 
 def _version_group(body: Stmt, members: list[_Open]) -> Stmt:
     """Version the smallest statement that holds all of the group's conditions."""
+    if any(isinstance(s, Barrier) for s in walk_stmt(body)):
+        return body  # threads of both versions would have to meet
     parts = {m.part for m in members}
     below = _only_child_with(body, parts)
     if below is not None:

@@ -18,6 +18,7 @@ from tunefarm.compiler.tir.affine import (
 )
 from tunefarm.compiler.tir.ir import (
     Allocate,
+    Barrier,
     Buffer,
     Expr,
     For,
@@ -29,9 +30,10 @@ from tunefarm.compiler.tir.ir import (
     Store,
     Var,
 )
-from tunefarm.compiler.tir.visit import loads_of, map_children, walk_expr, walk_stmt
+from tunefarm.compiler.tir.visit import loads_of, map_children, seq, walk_expr, walk_stmt
 
 _INNER = (LoopKind.UNROLLED, LoopKind.VECTORIZED)
+MAX_TWICE = 4  # stores of a loop whose code is written for both outcomes of a condition
 
 
 # --- whole tiles --------------------------------------------------------------------------------
@@ -101,7 +103,8 @@ def _hoist(stmt: Stmt) -> Stmt:
             out = [p for p in parts if stmt.var not in _variables(p) and _movable(p, stmt)]
             return _around(out, replace(stmt, body=_without(stmt.body, out)))
         case Allocate():
-            parts = _common(_statements(stmt.body), {stmt.buffer})
+            private = {stmt.buffer} if stmt.buffer.scope != "shared" else set()
+            parts = _common(_statements(stmt.body), private)
             return _around(parts, replace(stmt, body=_without(stmt.body, parts)))
         case Seq(stmts):
             parts = _common(stmts, set())
@@ -122,7 +125,7 @@ def _parts(stmt: Stmt) -> list[Expr]:
 def _common(stmts: tuple[Stmt, ...], private: set[Buffer]) -> list[Expr]:
     """What every statement asks that writes more than ``private`` buffers."""
     visible = [s for s in stmts if _writes(s) - private]
-    if not visible:
+    if not visible or any(_waits(s) for s in stmts):
         return []
     keys = [{_key(p) for p in _parts(s)} for s in visible]
     shared = set.intersection(*keys)
@@ -141,8 +144,13 @@ def _movable(part: Expr, stmt: Stmt) -> bool:
 def _writes(stmt: Stmt) -> set[Buffer]:
     """The buffers that a statement writes and does not keep to itself."""
     nodes = list(walk_stmt(stmt))
-    own = {s.buffer for s in nodes if isinstance(s, Allocate)}
+    own = {s.buffer for s in nodes if isinstance(s, Allocate) and s.buffer.scope != "shared"}
     return {s.buffer for s in nodes if isinstance(s, Store)} - own
+
+
+def _waits(stmt: Stmt) -> bool:
+    """True if threads wait for each other in a statement, so that all must enter it."""
+    return any(isinstance(s, Barrier) for s in walk_stmt(stmt))
 
 
 def _key(part: Expr) -> Key:
@@ -169,6 +177,55 @@ def _without(stmt: Stmt, parts: list[Expr]) -> Stmt:
 
 def _around(parts: list[Expr], stmt: Stmt) -> Stmt:
     return If(conjunction(parts), stmt) if parts else stmt
+
+
+# --- both outcomes ------------------------------------------------------------------------------
+
+
+def unswitch_loops(program: PrimFunc) -> PrimFunc:
+    """Ask once what a serial loop would ask each time, with a loop for either answer.
+
+    for k: if c(i): f(k) else: g(k)   ->   if c(i): for k: f(k)   else: for k: g(k)
+    for k: f(k); if c(i): g(k)        ->   if c(i): for k: f(k); g(k)   else: for k: f(k)
+
+    What stands beside the condition is written twice, so there may not be much of it.
+    """
+    return replace(program, body=_unswitch(program.body, frozenset()))
+
+
+def _unswitch(stmt: Stmt, inner: frozenset[Var]) -> Stmt:
+    """``inner`` are the unrolled and vectorized variables, on which no branch may depend."""
+    if isinstance(stmt, For) and stmt.kind in _INNER:
+        inner = inner | {stmt.var}
+    stmt = map_children(stmt, lambda s: _unswitch(s, inner))
+    if not isinstance(stmt, For) or stmt.kind is not LoopKind.SERIAL or stmt.prefetch:
+        return stmt
+    for number, part in enumerate(_statements(stmt.body)):
+        if isinstance(part, If) and _invariant(part, stmt, inner):
+            return _switched(stmt, part, number)
+    return stmt
+
+
+def _invariant(branch: If, loop: For, inner: frozenset[Var]) -> bool:
+    """True if a branch is the same in all iterations, and the loop's code may be doubled."""
+    used = _variables(branch.condition)
+    if loop.var in used or used & inner or _waits(loop):
+        return False
+    if not all(_movable(p, loop) for p in conjuncts(branch.condition)):
+        return False
+    beside = [s for s in _statements(loop.body) if s is not branch]
+    return sum(isinstance(n, Store) for s in beside for n in walk_stmt(s)) <= MAX_TWICE
+
+
+def _switched(loop: For, branch: If, number: int) -> Stmt:
+    parts = list(_statements(loop.body))
+
+    def with_arm(arm: Stmt | None) -> Stmt:
+        chosen = [*parts[:number], *([] if arm is None else [arm]), *parts[number + 1 :]]
+        return replace(loop, body=seq(*chosen))
+
+    beside = len(parts) > 1 or branch.orelse is not None
+    return If(branch.condition, with_arm(branch.then), with_arm(branch.orelse) if beside else None)
 
 
 def _variables(expr: Expr) -> set[Var]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from types import MappingProxyType
+from typing import TypeAlias
 
 from tunefarm.compiler.tir.affine import Affine, affine, interval
 from tunefarm.compiler.tir.ir import (
+    THREAD_AXES,
     Allocate,
     Buffer,
     Expr,
@@ -18,6 +21,7 @@ from tunefarm.compiler.tir.ir import (
     Seq,
     Stmt,
     Store,
+    Var,
 )
 from tunefarm.compiler.tir.schedule.blocks import relax
 from tunefarm.compiler.tir.schedule.tree import child_stmts, loop_ranges
@@ -28,6 +32,9 @@ from tunefarm.compiler.tir.visit import (
     transform_expr,
     walk_stmt,
 )
+
+Threads: TypeAlias = Mapping[Var, tuple[int, int]]
+"""The threads around that share a buffer, and their ranges."""
 
 UNKNOWN = 1 << 40  # a region longer than this comes from an index of which nothing is known
 
@@ -76,17 +83,21 @@ class _Used:
         return self.found[id(stmt)][1]
 
 
-def _place(root: Stmt, buffer: Buffer, used: _Used) -> Stmt:
+def _place(
+    root: Stmt, buffer: Buffer, used: _Used, threads: Threads = MappingProxyType({})
+) -> Stmt:
     """Wrap the smallest statement that holds all uses of ``buffer`` in its allocation."""
+    if isinstance(root, For) and root.axis in THREAD_AXES and buffer.scope == "shared":
+        threads = {**threads, **loop_ranges(replace(root, body=Seq(())))}  # they use it together
     users = [s for s in child_stmts(root) if buffer in used.by(s)]
     if isinstance(root, For) and root.kind is LoopKind.VECTORIZED:
-        return _allocate(root, buffer, used)  # an element a lane
+        return _allocate(root, buffer, used, threads)  # an element a lane
     crosses = isinstance(root, For) and root.kind is LoopKind.UNROLLED
     if len(users) == 1 and not crosses and not _own_use(root, buffer):
-        return _with_child(root, users[0], _place(users[0], buffer, used))
+        return _with_child(root, users[0], _place(users[0], buffer, used, threads))
     if isinstance(root, For):
-        return replace(root, body=_allocate(root.body, buffer, used))
-    return _allocate(root, buffer, used)
+        return replace(root, body=_allocate(root.body, buffer, used, threads))
+    return _allocate(root, buffer, used, threads)
 
 
 def _with_child(stmt: Stmt, old: Stmt, new: Stmt) -> Stmt:
@@ -129,8 +140,8 @@ def _accesses(stmt: Stmt, buffer: Buffer, used: _Used) -> Iterator[tuple[Expr, .
         yield from _accesses(child, buffer, used)
 
 
-def _allocate(body: Stmt, buffer: Buffer, used: _Used) -> Stmt:
-    ranges = loop_ranges(body)
+def _allocate(body: Stmt, buffer: Buffer, used: _Used, threads: Threads) -> Stmt:
+    ranges = loop_ranges(body) | dict(threads)
     accesses = list(_accesses(body, buffer, used))
     bases: list[Affine] = []
     shape: list[int] = []
@@ -151,7 +162,7 @@ def _allocate(body: Stmt, buffer: Buffer, used: _Used) -> Stmt:
         shape.append(extent)
     if shape:
         shape[-1] += buffer.padding
-    new = Buffer(buffer.name, tuple(shape), buffer.dtype, buffer.scope)
+    new = replace(buffer, shape=tuple(shape), padding=0)
 
     def shifted(indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
         return tuple((affine(i) - b).expr() for i, b in zip(indices, bases, strict=True))

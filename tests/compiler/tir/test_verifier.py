@@ -128,7 +128,7 @@ BROKEN: dict[str, tuple[PrimFunc, str]] = {
         "constant 1.5 is no int32",
     ),
     "dtype": (valued(Cast(ONE, "float8")), "has dtype float8"),
-    "scope": (replace(valued(ONE), buffers=(replace(T, scope="shared"),)), "has scope 'shared'"),
+    "scope": (replace(valued(ONE), buffers=(replace(T, scope="nowhere"),)), "has scope 'nowhere'"),
     "parameter in a register": (
         PrimFunc("f", (replace(Y, scope="local"),), Seq(())),
         "parameter y has scope local",
