@@ -19,12 +19,14 @@ from tunefarm.compiler.link import link_model
 from tunefarm.compiler.space import Config, config_space, schedule_workload
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import PrimFunc
+from tunefarm.compiler.tir.transform.bounds_check import add_bounds_checks
 from tunefarm.compiler.tir.transform.lower import lower
 from tunefarm.compiler.transform.pipeline import optimize
 from tunefarm.compiler.transform.plan_memory import plan_memory
 from tunefarm.compiler.workload import Workload
 
 if TYPE_CHECKING:
+    from tunefarm.compiler.runtime.checked import CheckedFunction
     from tunefarm.compiler.runtime.kernel import KernelFunction
     from tunefarm.compiler.runtime.module import Module
     from tunefarm.compiler.runtime.plan import ExecutionPlan
@@ -106,6 +108,15 @@ def build_function(program: PrimFunc, target: Target) -> KernelFunction:
         text=kernel.text,
         c_source=lambda: emit_c(lower(program)),
     )
+
+
+def build_checked(program: PrimFunc, target: Target) -> CheckedFunction:
+    """A program whose accesses are checked as it runs: slow, serial, and never from the cache of
+    kernels. A call raises BoundsError where the plain one would touch foreign memory."""
+    from tunefarm.compiler.runtime.checked import CheckedFunction
+
+    checked, accesses = add_bounds_checks(program)
+    return CheckedFunction(build_function(checked, target), accesses)
 
 
 def build_program(program: PrimFunc, target: Target, cache: bool = True) -> Kernel:

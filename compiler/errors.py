@@ -29,3 +29,7 @@ class BuildError(TunefarmError):
 
 class WorkloadError(TunefarmError):
     """A text that describes no workload."""
+
+
+class BoundsError(TunefarmError):
+    """An access outside of its buffer, found by a program built with bounds checks."""

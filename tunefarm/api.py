@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Literal, overload
 
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.compiler.ir import IRModule
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from tunefarm.compiler.dispatch import Decision, History
+    from tunefarm.compiler.runtime.checked import CheckedFunction
     from tunefarm.compiler.runtime.kernel import KernelFunction
     from tunefarm.compiler.runtime.module import Module
     from tunefarm.db.records import Trial
@@ -80,20 +81,31 @@ def apply_history_best(
 @overload
 def build(module: IRModule, target: Target | str | None = None) -> Module: ...
 @overload
-def build(module: PrimFunc, target: Target | str | None = None) -> KernelFunction: ...
 def build(
-    module: IRModule | PrimFunc, target: Target | str | None = None
-) -> Module | KernelFunction:
+    module: PrimFunc, target: Target | str | None = None, bounds_checks: Literal[False] = False
+) -> KernelFunction: ...
+@overload
+def build(
+    module: PrimFunc, target: Target | str | None = None, *, bounds_checks: Literal[True]
+) -> CheckedFunction: ...
+def build(
+    module: IRModule | PrimFunc, target: Target | str | None = None, bounds_checks: bool = False
+) -> Module | KernelFunction | CheckedFunction:
     """Build a model with the records of the surrounding ``apply_history_best``, or one program.
 
-    ``target`` None is this host. Raises BuildError for what has no code.
+    ``target`` None is this host. ``bounds_checks`` makes a program, serial and slow, whose call
+    raises BoundsError for an access outside of a buffer. Raises BuildError for what has no code.
     """
     if isinstance(module, PrimFunc):
-        from tunefarm.compiler.build import build_function
+        from tunefarm.compiler.build import build_checked, build_function
 
+        if bounds_checks:
+            return build_checked(module, as_target(target))
         return build_function(module, as_target(target))
     if not isinstance(module, IRModule):
         raise TunefarmError(f"build takes a module or a program, not {type(module).__name__}")
+    if bounds_checks:
+        raise TunefarmError("bounds_checks is for programs; a model's kernels are made in bounds")
     from tunefarm.compiler.build import build_module
 
     return build_module(module, as_target(target))

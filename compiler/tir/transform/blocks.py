@@ -30,14 +30,15 @@ from tunefarm.compiler.tir.visit import (
 )
 
 
-def blocks_to_loops(program: PrimFunc) -> PrimFunc:
+def blocks_to_loops(program: PrimFunc, keep: frozenset[Buffer] = frozenset()) -> PrimFunc:
     """Replace each block by its store under its predicate, and its init at the first values.
 
     A predicate that only guards padding lanes of a tile is dropped: the tile holds them, the
     packed operands are padded with zeros, and whoever reads the tile has the predicate too.
+    Tiles in ``keep`` have no such lanes: what stores to them keeps its whole predicate.
     """
     ranges = loop_ranges(program.body)
-    outputs = set(program.params)
+    outputs = {*program.params, *keep}
 
     def rule(stmt: Stmt) -> Stmt | None:
         return _plain(stmt, ranges, outputs) if isinstance(stmt, Block) else None
