@@ -83,7 +83,9 @@ def test_a_stopped_tuning_ends_its_job_and_its_farm(
 def test_a_killed_tuning_does_not_stand_in_the_way_of_the_next(model: str, home: Path) -> None:
     tuning = Tuning(model, home)
     tuning.interrupt(signal.SIGKILL)
-    wait_until(lambda: not [p for p in tuning.farm if p.is_running() and p.status() != "zombie"])
+    # A tuner may wait a minute for the tracker that died with the command.
+    gone = lambda: not [p for p in tuning.farm if p.is_running() and p.status() != "zombie"]  # noqa: E731
+    wait_until(gone, timeout_s=180.0)
     kept = count(tuning.database)
     again = subprocess.run(
         [sys.executable, "-m", "tunefarm", "tune", model, "--trials", str(kept + 4)],
