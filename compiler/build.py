@@ -6,22 +6,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tunefarm.compiler import kernel_cache
+from tunefarm.compiler import dump, kernel_cache
 from tunefarm.compiler.codegen.c import emit_c
 from tunefarm.compiler.codegen.c_model import emit_model_c
 from tunefarm.compiler.codegen.llvm import LlvmKernel, emit_llvm
-from tunefarm.compiler.codegen.llvm_compile import compile_llvm
+from tunefarm.compiler.codegen.llvm_compile import assembly, compile_llvm
 from tunefarm.compiler.errors import BuildError
 from tunefarm.compiler.extract import is_tunable
 from tunefarm.compiler.ir import Call, Function, IRModule, TensorType
 from tunefarm.compiler.kernel import Kernel
 from tunefarm.compiler.link import link_model
+from tunefarm.compiler.printer import print_function
 from tunefarm.compiler.space import Config, config_space, schedule_workload
+from tunefarm.compiler.space.program import create_program
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir.transform.bounds_check import add_bounds_checks
-from tunefarm.compiler.tir.transform.lower import lower
-from tunefarm.compiler.transform.pipeline import optimize
+from tunefarm.compiler.tir.transform.lower import PHASES, lower
+from tunefarm.compiler.transform.pipeline import STEPS, optimize
 from tunefarm.compiler.transform.plan_memory import plan_memory
 from tunefarm.compiler.workload import Workload
 
@@ -37,18 +39,38 @@ def build_kernel(workload: Workload, target: Target, config: Config, cache: bool
 
     Raises ScheduleError if the config cannot be applied, BuildError if there is no code for it.
     """
+    return _build_kernel(workload, target, config, dump.begin(workload.summary), cache)
+
+
+def _build_kernel(
+    workload: Workload, target: Target, config: Config, stages: dump.Stages, cache: bool = True
+) -> Kernel:
+    cache = cache and not stages
     found = kernel_cache.load(workload, target, config) if cache else None
     if found is not None:
         return found
-    kernel = build_program(_scheduled(workload, target, config), target, cache=False)
+    stages.write("function", lambda: _described(workload, target, config))
+    stages.write("program", lambda: str(create_program(workload.function, _name_of(workload))))
+    program = _scheduled(workload, target, config)
+    stages.write("scheduled", program.__str__)
+    kernel = _compile(program, target, stages, cache=False)
     if cache:
         kernel_cache.store(workload, target, config, kernel)
     return kernel
 
 
+def _described(workload: Workload, target: Target, config: Config) -> str:
+    settings = "".join(f"# {name} = {value}\n" for name, value in config.items())
+    return f"# {workload.summary}\n# {target}\n{settings}\n{print_function(workload.function)}"
+
+
+def _name_of(workload: Workload) -> str:
+    return f"tunefarm_{workload.key[:16]}"
+
+
 def _scheduled(workload: Workload, target: Target, config: Config) -> PrimFunc:
     program = schedule_workload(workload, target, config)
-    return replace(program, name=f"tunefarm_{workload.key[:16]}")
+    return replace(program, name=_name_of(workload))
 
 
 def build_module(module: IRModule, target: Target) -> Module:
@@ -56,14 +78,23 @@ def build_module(module: IRModule, target: Target) -> Module:
 
     Raises BuildError for what has no code, HistoryError for an untuned task in strict mode.
     """
+    from tunefarm.compiler.runtime.executor import executor_text
     from tunefarm.compiler.runtime.module import create_module
 
-    module = optimize(module, target)
+    stages = dump.begin("model")
+    stages.write("import", module.__str__)
+    with stages.passes([step.name for step in STEPS]):
+        module = optimize(module, target)
     memory = plan_memory(module.main)
     workloads = {call: _workload_of(call) for call in memory.calls}
     configs = choose_configs(list(dict.fromkeys(workloads.values())), target)
-    kernels = {w: build_kernel(w, target, config) for w, config in configs.items()}
+    kernels = {
+        w: _build_kernel(w, target, config, stages.inside(w.summary))
+        for w, config in configs.items()
+    }
     linked = link_model(module, memory, {c: kernels[w] for c, w in workloads.items()})
+    stages.write("memory-plan", lambda: dump.memory_plan_text(linked.plan, memory.peak_bytes))
+    stages.write("executor", lambda: executor_text(linked.plan), ".ll")
     return create_module(
         linked.plan,
         list(kernels.values()),
@@ -121,10 +152,18 @@ def build_checked(program: PrimFunc, target: Target) -> CheckedFunction:
 
 def build_program(program: PrimFunc, target: Target, cache: bool = True) -> Kernel:
     """Lower, print and compile a program (scheduled or not)."""
+    stages = dump.begin(program.name)
+    stages.write("program", program.__str__)
+    return _compile(program, target, stages, cache)
+
+
+def _compile(program: PrimFunc, target: Target, stages: dump.Stages, cache: bool) -> Kernel:
     if target.kind != "llvm":
         raise BuildError(f"target kind {target.kind!r} has no code generator here; use llvm")
-    lowered = lower(program)
+    lowered = lower(program, extra=stages.phases([phase.__name__ for phase in PHASES]))
     code = emit_llvm(lowered, target)
+    stages.write("llvm", lambda: code.text, ".ll")
+    stages.write("assembly", lambda: assembly(code.text, target), ".s")
     return kernel_of(lowered, code, compile_llvm(code.text, target, cache=cache))
 
 

@@ -110,7 +110,7 @@ DUMP = Setting(
     "TUNEFARM_DUMP",
     _optional_path,
     _no_path,
-    "folder that receives the LLVM text and the assembly of everything compiled",
+    "folder that receives every stage of each build: graphs, loops, LLVM text, assembly",
 )
 VERIFY = Setting(
     "TUNEFARM_VERIFY",

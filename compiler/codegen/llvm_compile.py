@@ -115,7 +115,6 @@ def _emit(text: str, target: Target, optimize: bool, level: int) -> bytes:
             raise BuildError(f"LLVM cannot generate code for {target}: {error}") from None
         finally:
             module.close()
-    _dump(text, target, optimize, level)
     return code
 
 
@@ -170,17 +169,6 @@ def _machine(cpu: str, feature_text: str, level: int) -> Any:
     return binding.Target.from_triple(TRIPLE).create_target_machine(
         cpu=cpu, features=feature_text, opt=level, reloc="pic", codemodel="small"
     )
-
-
-def _dump(text: str, target: Target, optimize: bool, level: int) -> None:
-    """Write text and assembly into TUNEFARM_DUMP, named by their hash, if it is set."""
-    folder = settings.DUMP.get()
-    if folder is None:
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    stem = cache_key(text, target, optimize, level)[:16]
-    (folder / f"{stem}.ll").write_text(text)
-    (folder / f"{stem}.s").write_text(assembly(text, target, optimize, level))
 
 
 def _one_line(error: Exception) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar, Token
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from tunefarm.compiler.errors import TunefarmError
@@ -60,6 +60,10 @@ class PassContext:
 
     def __exit__(self, *error: object) -> None:
         _CURRENT.reset(self._tokens.pop())
+
+    def watched_by(self, *instruments: Instrument) -> PassContext:
+        """This context with further instruments."""
+        return replace(self, instruments=(*self.instruments, *instruments), _tokens=[])
 
     def enabled(self, step: Pass) -> bool:
         if step.name in self.required_pass:

@@ -80,6 +80,12 @@ def test_the_python_runs(folder: Path, title: str, expected: str) -> None:
     assert expected in done.stdout
 
 
+def test_the_stages_of_a_build_are_kept(folder: Path) -> None:
+    shown = [shell(command, folder) for command in commands("Settings")]
+    assert {"00-import.txt", "15-fuse-ops.txt"} < set(shown[1].split())
+    assert {"00-function.txt", "02-scheduled.txt"} < set(shown[2].split())
+
+
 def test_a_model_is_tuned_and_its_records_are_used(folder: Path) -> None:
     shown = [shell(c, folder) for c in commands("Tune and build a model") + commands("Records")]
     assert "tune the rest with: tunefarm tune model.onnx" in shown[0]

@@ -101,14 +101,6 @@ def test_wrong_text_is_a_build_error() -> None:
         compile_llvm("define void @f() { nonsense }", Target("llvm"))
 
 
-def test_dump_leaves_text_and_assembly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TUNEFARM_DUMP", str(tmp_path))
-    compile_llvm(FMA, Target("llvm -mcpu=znver5"), cache=False)
-    (text,) = tmp_path.glob("*.ll")
-    assert text.read_text() == FMA
-    assert "vfmadd" in text.with_suffix(".s").read_text()
-
-
 def test_a_setting_that_does_not_parse_names_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNEFARM_NUM_THREADS", "many")
     with pytest.raises(settings.SettingError, match=r"TUNEFARM_NUM_THREADS='many': .*positive"):
