@@ -1,7 +1,8 @@
 """Is the default search at 64 trials at least as good as random search at 256?
 
     python bench/search_quality.py [--seeds 5] [--tasks gemm,conv3x3,…] [--strategy xgb-genetic]
-                                   [--trials 64] [--random-trials 256] [--target …] [--speed]
+                                   [--trials 64] [--random-trials 256] [--target …]
+                                   [--tables FOLDER] [--speed]
 
 Six tasks of different kinds on this machine's cores, several seeds. Every candidate is built,
 checked and timed by the worker's own device, each distinct config once for all searches. Each
@@ -9,17 +10,21 @@ search ends as ``tune`` does: its best few meet the default in a paired final. T
 timed again, paired and interleaved, and the ratio is random's time over the default search's: 1.05
 is 5% faster with a quarter of the trials.
 
-``--speed`` prints instead how long one proposal from 10,000 candidates takes.
+``--tables FOLDER`` keeps what was timed, a JSON-lines file a task, and starts from what it holds:
+so a search can be tuned without timing everything again. ``--speed`` prints instead how long one
+proposal from 10,000 candidates takes.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 from tunefarm.compiler.ir import Expr, Function, TensorType, Var
@@ -86,15 +91,28 @@ class Table:
     device: OpenDevice
     workload: Workload
     space: ConfigSpace
+    file: Path | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     measured_s: float = 0.0
+    fresh: int = 0
+
+    def __post_init__(self) -> None:
+        if self.file is not None and self.file.exists():
+            self.seconds.update(json.loads(line) for line in self.file.read_text().splitlines())
 
     def look_up(self, rows: Population) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         configs = [self.space.decode(row) for row in rows]
         fresh = {plain(c): c for c in configs if plain(c) not in self.seconds}
         trials = self.run([self.request(c, number) for number, c in enumerate(fresh.values(), 1)])
-        self.seconds.update((plain(t.config), t.median_s) for t in trials)
+        self.keep([(plain(t.config), t.median_s) for t in trials])
         return np.array([self.seconds[plain(c)] for c in configs])
+
+    def keep(self, timed: Sequence[tuple[str, float]]) -> None:
+        self.seconds.update(timed)
+        self.fresh += len(timed)
+        if self.file is not None:
+            with self.file.open("a") as lines:
+                lines.writelines(json.dumps(entry) + "\n" for entry in timed)
 
     def paired(self, configs: Sequence[Config]) -> list[float]:
         """Median seconds of configs timed interleaved."""
@@ -160,7 +178,7 @@ def compare(name: str, table: Table, target: Target, options: argparse.Namespace
     ratios = [b / a for a, b in zip(ours, theirs, strict=True)]
     count = len(table.seconds)
     print(
-        f"{name:10} {table.space.size:>12} {count:>7} {count / table.measured_s:>6.1f} "
+        f"{name:10} {table.space.size:>12} {count:>7} {table.fresh / table.measured_s:>6.1f} "
         f"{own_s / options.seeds / options.trials * 1e3:>8.1f} {min(times) * 1e6:>9.1f} "
         f"{mean(ours) * 1e6:>9.1f} {mean(theirs) * 1e6:>9.1f} {times[-1] * 1e6:>9.1f} "
         f"{mean(ratios):>7.3f} {min(ratios):>7.3f}",
@@ -202,11 +220,14 @@ def main() -> None:
     parser.add_argument("--tasks", default=",".join(TASKS))
     parser.add_argument("--strategy", default=DEFAULT_STRATEGY)
     parser.add_argument("--target", default="")
+    parser.add_argument("--tables", type=Path)
     parser.add_argument("--speed", action="store_true")
     options = parser.parse_args()
     target = Target(options.target) if options.target else Target.host()
     if options.speed:
         return time_proposals(target)
+    if options.tables:
+        options.tables.mkdir(parents=True, exist_ok=True)
     device = open_device(DeviceOptions(target.text))
     print(
         f"{options.strategy} at {options.trials} against random at {options.random_trials}, "
@@ -218,7 +239,8 @@ def main() -> None:
         ratios: list[float] = []
         for name in options.tasks.split(","):
             workload = TASKS[name]()
-            table = Table(device, workload, config_space(workload, target))
+            file = options.tables and options.tables / f"{name}.jsonl"
+            table = Table(device, workload, config_space(workload, target), file)
             ratios += compare(name, table, target, options)
         print(f"geometric mean {mean(ratios):.3f}")
     finally:

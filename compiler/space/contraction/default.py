@@ -19,6 +19,7 @@ from tunefarm.compiler.space.contraction.shape import (
 )
 from tunefarm.compiler.target import Target, dtype_bytes
 
+TASK_CYCLES = 300.0  # of the pool, for each block that it hands out
 REREAD = 0.02  # of a kernel's time, for every halving of the blocks that its operands are read by
 
 
@@ -53,12 +54,12 @@ def default_of(
         and depth % int(u) == 0
         and constraints[0].holds(tile | {"ku": np.array([int(u)])})[0]
     )
-    config |= _default_blocks(c, target, lanes, choices, rw, rh, nv)
+    config |= _default_blocks(c, target, lanes, choices, (rw, rh, nv), float(cycles[best]))
     return config
 
 
 def tile_cycles(c: Contraction, target: Target, lanes: int, k: Columns) -> Numbers:
-    """Cycles of the whole contraction's reductions: two FMAs and two loads a cycle, latency 4."""
+    """Cycles of one step of all reductions: two FMAs and two loads a cycle, latency 4."""
     second, last = row_axes(c)
     rows, vectors = whole(k, "rw") * whole(k, "rh"), whole(k, "nv")
     tiles = -(-c.vector.extent // (vectors * lanes)).astype(np.float64)
@@ -70,8 +71,12 @@ def tile_cycles(c: Contraction, target: Target, lanes: int, k: Columns) -> Numbe
     step = np.maximum(np.maximum(rows * vectors, 1.3 * loads) / 2, 4.0)
     panel = prod(a.extent for a in c.reduce) * vectors * lanes * dtype_bytes(c.rhs.load.dtype)
     from_l2 = np.where(panel > target.l1_bytes // 2, 0.6 * vectors, 0.0)
-    borders = np.where((whole(k, "rh") > 1) & padded(c), 1.05, 1.0)
-    return tiles * (step + 0.02 * loads + from_l2) * borders
+    cycles = tiles * (step + 0.02 * loads + from_l2)
+    cycles = cycles * np.where((whole(k, "rh") > 1) & padded(c), 1.05, 1.0)
+    if shares_vector(c):
+        # Bound by memory: lines beyond L1 come in pairs, and short rows keep more loads in flight.
+        cycles = cycles * np.where(vectors % 2, 1.1, 1.0) * np.where(rows > 8, 1.05, 1.0)
+    return cycles
 
 
 def _default_blocks(
@@ -79,10 +84,10 @@ def _default_blocks(
     target: Target,
     lanes: int,
     choices: dict[str, tuple[int | str, ...]],
-    rw: int,
-    rh: int,
-    nv: int,
+    register_tile: tuple[int, int, int],
+    step_cycles: float,
 ) -> dict[str, int | str]:
+    rw, rh, nv = register_tile
     second, last = row_axes(c)
     depth = prod(a.extent for a in c.reduce)
     panels = panel_count(c.vector.extent, nv * lanes)
@@ -91,25 +96,29 @@ def _default_blocks(
     element = dtype_bytes(c.rhs.load.dtype)
     weights = depth * c.vector.extent * element
     rows = prod(a.extent for a in c.rows)
-    order = "nm" if weights > rows * depth * element else "mn"
+    depthwise = shares_vector(c)
+    order = "nm" if weights > rows * depth * element and not depthwise else "mn"
     lanes_stride = c.rhs.load.buffer.shape[-1] * element
     reused = rows >= 64 and lanes_stride % 2048 == 0  # a panel's rows meet in few cache sets
     pack_rhs = 1 in choices["pack_rhs"] and (transposed(c) or reused)
-    row_bytes = tile * depth * element
+    row_bytes = tile * (_image_row_bytes(c) if depthwise else depth * element)
     all_fit = order == "nm" and rows * depth * element <= target.l2_bytes // 2
     fitting = tiles if all_fit else max(1, target.l2_bytes // 4 // max(1, row_bytes))
     copies = prod(a.extent for a in (*c.outer, *c.rows) if a not in (second, last))
+    task = TASK_CYCLES / (step_cycles * depth * copies) if target.num_cores > 1 else 0.0
 
     def value(mb: int, nb: int) -> float:
-        """Cores kept busy, less what is read again for blocks smaller than fit."""
+        """Cores kept busy, less the pool's work and what is read again for small blocks."""
         row_sizes, panel_sizes = _sizes(tiles, mb), _sizes(panels, nb)
         again = log2(min(fitting, tiles) / min(mb, fitting, tiles))
-        if order == "mn":
+        if order == "mn" and not depthwise:
             again += log2(panels / min(nb, panels))
-        if len(row_sizes) * len(panel_sizes) * copies > 32 * target.num_cores:
-            return 1.0 - REREAD * again
+        count = len(row_sizes) * len(panel_sizes) * copies
+        lost = REREAD * again + task * count
+        if count > 32 * target.num_cores:
+            return 1.0 - lost
         tasks = [m * n for m in row_sizes for n in panel_sizes] * copies
-        return _busy(tasks, target.num_cores) - REREAD * again
+        return _busy(tasks, target.num_cores) - lost
 
     row_blocks = [int(x) for x in choices["mb"] if int(x) <= max(1, 1.34 * fitting)]
     panel_blocks = [int(x) for x in choices["nb"]] if order == "mn" else [1]
@@ -126,6 +135,15 @@ def _default_blocks(
         # Few rows leave no time between two panels: the hardware's own prefetch does better.
         "next_panel": int(1 in choices["next_panel"] and weights >= 1 << 18 and rows >= 8),
     }
+
+
+def _image_row_bytes(c: Contraction) -> float:
+    """Bytes of the left operand for each row of the outermost axis of a tile, all lanes of it."""
+    second, last = row_axes(c)
+    inner = {a.position for a in (last if second else None, c.vector) if a is not None}
+    around = prod(a.extent for a in (*c.outer, *c.rows) if a.position not in inner)
+    shape = c.lhs.load.buffer.shape
+    return prod(shape) / around * dtype_bytes(c.lhs.load.dtype)
 
 
 def _sizes(extent: int, block: int) -> list[int]:
