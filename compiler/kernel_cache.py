@@ -32,7 +32,7 @@ def load(workload: Workload, target: Target, config: Config) -> Kernel | None:
 
 
 def store(workload: Workload, target: Target, config: Config, kernel: Kernel) -> None:
-    """Keep a kernel; a cache that cannot be written is no error."""
+    """Keep a kernel; a cache that cannot be written is one warning."""
     head = json.dumps(_to_json(kernel)).encode()
     object_cache.store(_key(workload, target, config), head + b"\n" + kernel.object)
 

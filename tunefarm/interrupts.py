@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from types import FrameType
+
+_AGAIN_S = 0.05
 
 
 @contextlib.contextmanager
@@ -26,6 +30,24 @@ def remembering_interrupts() -> Iterator[list[int]]:
         yield seen
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
+def repeating_lost_interrupts() -> Iterator[None]:
+    """Send an interrupt again that was raised where C could only print and forget it."""
+
+    def hook(lost: sys.UnraisableHookArgs, /) -> None:
+        if lost.exc_type is KeyboardInterrupt:
+            threading.Timer(_AGAIN_S, os.kill, [os.getpid(), signal.SIGINT]).start()
+        else:
+            before(lost)
+
+    before = sys.unraisablehook
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
 
 
 @contextlib.contextmanager

@@ -7,9 +7,11 @@ place and renamed, so a reader sees a whole entry or none; an entry whose hash i
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 import tempfile
+import warnings
 from pathlib import Path
 
 from tunefarm.compiler import settings
@@ -28,25 +30,41 @@ def load(key: str) -> bytes | None:
 
 
 def store(key: str, code: bytes) -> None:
-    """Keep ``code``; a cache that cannot be written (full disk, no rights) is no error.
+    """Keep ``code``; a cache that cannot be written (full disk, no rights) is one warning.
 
     About one store in 256 (by the key, so that it is reproducible) trims the cache.
     """
     if settings.CACHE_BYTES.get() == 0:
         return
-    place = _place(key)
-    with contextlib.suppress(OSError):
-        place.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=place.parent, prefix=".")
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(_digest(code).encode() + b"\n" + code)
-            os.replace(temporary, place)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+    try:
+        _write(_place(key), _digest(code).encode() + b"\n" + code)
+    except OSError as error:
+        _warn(settings.CACHE.get(), error.strerror or str(error))
     if key.startswith("00"):
         trim()
+
+
+def _write(place: Path, entry: bytes) -> None:
+    """A whole file or none; OSError if it cannot be written."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=place.parent, prefix=".")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(entry)
+        os.replace(temporary, place)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+@functools.cache
+def _warn(folder: Path, reason: str) -> None:
+    """Say once a process that nothing is kept."""
+    warnings.warn(
+        f"the cache in {folder} cannot be written ({reason}), so code is compiled anew each time; "
+        f"name another folder in {settings.CACHE.name}",
+        stacklevel=3,
+    )
 
 
 def trim() -> int:

@@ -96,6 +96,27 @@ def test_a_killed_tuning_does_not_stand_in_the_way_of_the_next(model: str, home:
     assert kept + 4 <= count(tuning.database) < kept + 50
 
 
+IN_A_TEXT = "exec('raise KeyboardInterrupt')"
+IN_A_CALLBACK = """import ctypes, signal, time
+    ctypes.CFUNCTYPE(None)(lambda: signal.raise_signal(signal.SIGINT))()
+    time.sleep(20)"""
+
+
+@pytest.mark.parametrize("where", [IN_A_TEXT, IN_A_CALLBACK])
+def test_an_interrupted_build_ends_with_one_line(where: str) -> None:
+    code = f"""
+import sys, tunefarm.cli
+from tunefarm.cli import app
+def interrupted(*arguments, **options):
+    {where}
+app.app = interrupted
+sys.argv = ["tunefarm", "build", "model.onnx", "-o", "model.so"]
+tunefarm.cli.main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=15)
+    assert (done.returncode, done.stderr) == (130, "stopped before build was done\n")
+
+
 def test_a_reader_that_has_seen_enough_is_no_error(model: str) -> None:
     tasks = subprocess.Popen(
         [sys.executable, "-m", "tunefarm", "tasks", model],

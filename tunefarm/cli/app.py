@@ -12,7 +12,7 @@ import typer
 
 import tunefarm
 from tunefarm.cli import farm, jobs, model, records
-from tunefarm.interrupts import terminating_as_interrupt
+from tunefarm.interrupts import repeating_lost_interrupts, terminating_as_interrupt
 
 INTERRUPTED = 130
 TERMINATED = 143
@@ -48,11 +48,14 @@ def run(arguments: Sequence[str]) -> int:
     1 is left to our own bugs, which raise.
     """
     warnings.showwarning = _show_warning
-    with terminating_as_interrupt() as terminated:
+    with repeating_lost_interrupts(), terminating_as_interrupt() as terminated:
         code = _call(arguments)
     if code != INTERRUPTED:
         return code
-    print("stopped; every finished trial is kept", file=sys.stderr)
+    command = next((word for word in arguments if not word.startswith("-")), "")
+    unfinished = command in ("build", "bench", "tasks", "records")
+    kept = f" before {command} was done" if unfinished else "; every finished trial is kept"
+    print(f"stopped{kept}", file=sys.stderr)
     return TERMINATED if terminated else INTERRUPTED
 
 
