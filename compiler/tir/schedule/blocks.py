@@ -40,6 +40,7 @@ from tunefarm.compiler.tir.schedule.tree import (
     store_of,
     written_buffer,
 )
+from tunefarm.compiler.tir.transform.simplify import simplify_expr
 from tunefarm.compiler.tir.visit import (
     loads_of,
     seq,
@@ -307,7 +308,8 @@ def _region(
         for block, touches in accesses:
             values = dict(zip((i.var for i in block.iters), block.bindings, strict=True))
             for touch in touches:
-                spans.append(relax(substitute(touch.indices[dim], values), ranges))
+                index = simplify_expr(substitute(touch.indices[dim], values), ranges)
+                spans.append(relax(index, ranges))
         base, extent = spans[0]
         if any(affine(b - base).terms for b, _ in spans[1:]):
             if written:
