@@ -144,6 +144,9 @@ class History:
         tuned = sum(d.tuned for d in made)
         stale = sum(d.status is Status.STALE for d in made)
         text = f"{tuned} tuned, {len(made) - tuned - stale} default, {stale} stale tasks"
+        why = next((d for d in made if d.status is Status.STALE), None)
+        if why is not None:
+            text += f" ({why.workload.summary}: {why.reason})"
         return text if tuned == len(made) else f"{text}; tune the rest with: {command}"
 
 
@@ -217,64 +220,101 @@ def current_history() -> History:
 def decide(
     workload: Workload, target: Target, found: Sequence[Found], *, starter: bool = True
 ) -> Decision:
-    """Choose the config of one task: the closest usable record, else the default."""
+    """Choose the config of one task: the closest usable record, else the default.
+
+    Shipped records answer where no own record can be used; what tuning here has shown to be no
+    faster than the default gives way only to one of the same device model.
+    """
+    own = _sort(found, workload, target)
+    if own.usable is not None:
+        status, config = _status(own.usable.match), own.usable.best.trial.config
+        return Decision(workload, target, status, config, _reason(own.usable, target), own.usable)
+    shipped = _sort(_shipped(workload, target) if starter else (), workload, target)
+    if shipped.usable is not None and (own.losing is None or shipped.usable.match is Match.EXACT):
+        reason = "from the records that ship with tunefarm"
+        if shipped.usable.match is not Match.EXACT:
+            reason += _difference(shipped.usable, target)
+        if own.stale is not None:
+            reason += f"; your own record is stale, {own.why_stale}"
+        config = shipped.usable.best.trial.config
+        return Decision(workload, target, Status.STARTER, config, reason, shipped.usable)
+    return _untuned(workload, target, own, shipped)
+
+
+def _untuned(workload: Workload, target: Target, own: _Sorted, shipped: _Sorted) -> Decision:
+    """The default config, and why no record is used."""
+    default = config_space(workload, target).default
+    status, reason, answer = Status.DEFAULT, "no record", None
+    if own.losing is not None:
+        reason, answer = "the default is as fast as the best record", own.losing
+    elif own.stale is not None:
+        status, answer = Status.STALE, own.stale
+        reason = f"the record was {own.why_stale}; tune again"
+    elif shipped.stale is not None:
+        status, answer = Status.STALE, shipped.stale
+        reason = f"the record that ships with tunefarm was {shipped.why_stale}; tune"
+    elif own.foreign is not None:
+        other = own.foreign.best.key.target
+        reason = f"no record for {target}; the one for {other} does not serve it"
+    elif shipped.foreign is not None:
+        stands_for = shipped.foreign.best.key.target
+        reason = f"no record for {target}; the one that ships with tunefarm is for {stands_for}"
+    return Decision(workload, target, status, default, reason, answer)
+
+
+@dataclass(slots=True)
+class _Sorted:
+    """Of the answers to a look-up the closest of each kind; ``usable`` is the one to build with."""
+
+    usable: Found | None = None
+    losing: Found | None = None  # no faster than the default
+    stale: Found | None = None
+    why_stale: str = ""
+    foreign: Found | None = None
+
+
+def _sort(found: Sequence[Found], workload: Workload, target: Target) -> _Sorted:
     from tunefarm.db.lookup import beats_default
 
-    space = config_space(workload, target)
-    stale: Found | None = None
-    losing: Found | None = None
+    result = _Sorted()
     for answer in found:
-        trial = answer.best.trial
-        if not _applies(trial, workload, target):
-            stale = stale or answer
+        if answer.match is Match.FOREIGN:
+            result.foreign = result.foreign or answer
+        elif misfit := _misfit(answer.best.trial, workload, target):
+            if result.stale is None:
+                result.stale, result.why_stale = answer, misfit
         elif not beats_default(answer.best):
-            losing = losing or answer
+            result.losing = result.losing or answer
         else:
-            return Decision(
-                workload, target, _status(answer.match), trial.config, _reason(answer), answer
-            )
-    from_starter = _starter(workload, target) if starter and not found else None
-    if from_starter is not None:
-        return from_starter
-    if losing is not None:
-        return Decision(
-            workload, target, Status.DEFAULT, space.default,
-            "the default is as fast as the best record", losing,
-        )  # fmt: skip
-    if stale is not None:
-        return Decision(
-            workload, target, Status.STALE, space.default,
-            f"the record was made by sketch space {stale.best.trial.space_fingerprint or '?'}, "
-            f"this version has {space.fingerprint}; tune again", stale,
-        )  # fmt: skip
-    return Decision(workload, target, Status.DEFAULT, space.default, "no record")
+            result.usable = answer
+            break
+    return result
 
 
-def _applies(trial: Trial, workload: Workload, target: Target) -> bool:
-    """True if the record's config is a config of today's space."""
+def _misfit(trial: Trial, workload: Workload, target: Target) -> str:
+    """Why the record's config is none of today's space, to follow "was"; empty if it is one."""
     space = config_space(workload, target)
+    if trial.space_fingerprint not in ("", space.fingerprint):
+        return (
+            f"made by sketch space {trial.space_fingerprint}, this version has {space.fingerprint}"
+        )
     try:
         row = space.encode(trial.config)
-    except ScheduleError:
-        return False
-    return trial.space_fingerprint in ("", space.fingerprint) and bool(space.valid(row[None])[0])
+    except ScheduleError as error:
+        return f"made by other sketches ({error})"
+    return "" if space.valid(row[None])[0] else "made under other constraints on its knobs"
 
 
-def _starter(workload: Workload, target: Target) -> Decision | None:
+def _shipped(workload: Workload, target: Target) -> Sequence[Found]:
     from tunefarm.db.jsonl import starter_records
 
     model = device_model(target.num_cores) if target.kind == "llvm" else target.kind
     key = BestKey(workload.key, target.text, model)
-    for answer in starter_records().best([key])[key]:
-        if _applies(answer.best.trial, workload, target):
-            return Decision(
-                workload, target, Status.STARTER, answer.best.trial.config,
-                "from the records that ship with tunefarm", answer,
-            )  # fmt: skip
-    return None
+    return starter_records().best([key])[key]
 
 
 def _status(match: Match) -> Status:
+    """The status of a record that is used; a foreign one never is."""
     return {
         Match.EXACT: Status.EXACT,
         Match.TARGET: Status.TARGET,
@@ -282,12 +322,25 @@ def _status(match: Match) -> Status:
     }[match]
 
 
-def _reason(answer: Found) -> str:
+def _reason(answer: Found, target: Target) -> str:
     best = answer.best
     kind = "promoted" if best.promoted else "provisional"
     text = f"{kind} record of job {best.trial.job}, trial {best.trial.number}"
-    if answer.match is not Match.EXACT:
-        text += f", measured on {best.key.device_model} for {best.key.target}"
+    text += _difference(answer, target)
     if best.speedup_over_default is not None:
         text += f", {best.speedup_over_default:.2f}x the default"
     return text
+
+
+def _difference(answer: Found, target: Target) -> str:
+    """What a record was measured on, as far as that is not what it is used for."""
+    key = answer.best.key
+    match answer.match:
+        case Match.EXACT:
+            return ""
+        case Match.TARGET:
+            return f", measured for this target on another device, {key.device_model}"
+        case Match.COMPATIBLE:
+            return f", measured on another number of cores ({key.target}), {key.device_model}"
+        case Match.FOREIGN:
+            return f", measured for another target, {key.target}"

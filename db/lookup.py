@@ -23,11 +23,12 @@ def _without_cores(target: str) -> frozenset[str]:
 
 
 def match_of(wanted: BestKey, stored: BestKey, compatible: Compatible = same_code) -> Match | None:
-    """How close the stored key is to the wanted one, None if it does not serve it."""
+    """How close the stored key is to the wanted one, None if it is of another workload or
+    protocol."""
     if stored.workload != wanted.workload or stored.protocol != wanted.protocol:
         return None
     if stored.target != wanted.target:
-        return Match.COMPATIBLE if compatible(wanted.target, stored.target) else None
+        return Match.COMPATIBLE if compatible(wanted.target, stored.target) else Match.FOREIGN
     return Match.EXACT if stored.device_model == wanted.device_model else Match.TARGET
 
 
@@ -35,18 +36,16 @@ def rank(
     wanted: BestKey, stored: Iterable[Best], compatible: Compatible = same_code
 ) -> tuple[Found, ...]:
     """What serves a key, closest first; then the promoted before the provisional, the newest
-    before the older (records of several compiler versions stand side by side)."""
+    before the older (records of several spaces stand side by side). Where nothing serves it, the
+    first of the foreign ones."""
     found = [
         Found(best, match)
         for best in stored
         if (match := match_of(wanted, best.key, compatible)) is not None
     ]
-    return tuple(
-        sorted(
-            found,
-            key=lambda f: (_ORDER[f.match], not f.best.promoted, -f.best.trial.created_at),
-        )
-    )
+    found.sort(key=lambda f: (_ORDER[f.match], not f.best.promoted, -f.best.trial.created_at))
+    serving = [one for one in found if one.match is not Match.FOREIGN]
+    return tuple(serving or found[:1])
 
 
 def beats_default(best: Best, noise: float = 0.03) -> bool:

@@ -218,16 +218,19 @@ class Best:
 
 
 class Match(StrEnum):
-    """How close a found record is to the key that was asked for, best first."""
+    """How close a found record is to the key that was asked for, best first. A foreign one is of
+    the same workload for a target that does not serve the wanted one: told, never used."""
 
     EXACT = "exact"
     TARGET = "target"
     COMPATIBLE = "compatible"
+    FOREIGN = "foreign"
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One answer to a look-up: same device model, same target, or a compatible target."""
+    """One answer to a look-up: same device model, same target, a compatible target, or, alone,
+    a foreign one."""
 
     best: Best
     match: Match

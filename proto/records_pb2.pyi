@@ -43,6 +43,7 @@ class Match(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     MATCH_EXACT: _ClassVar[Match]
     MATCH_TARGET: _ClassVar[Match]
     MATCH_COMPATIBLE: _ClassVar[Match]
+    MATCH_FOREIGN: _ClassVar[Match]
 ERROR_KIND_UNSPECIFIED: ErrorKind
 ERROR_KIND_INSTANTIATION: ErrorKind
 ERROR_KIND_BUILD_ERROR: ErrorKind
@@ -68,6 +69,7 @@ MATCH_UNSPECIFIED: Match
 MATCH_EXACT: Match
 MATCH_TARGET: Match
 MATCH_COMPATIBLE: Match
+MATCH_FOREIGN: Match
 
 class ConfigValue(_message.Message):
     __slots__ = ("number", "text")

@@ -18,6 +18,7 @@ from tunefarm.db import jsonl
 from tunefarm.db.records import TaskKey, Trial
 
 TARGET = Target("llvm -mcpu=znver5 -num-cores=2")
+HASWELL = Target("llvm -mcpu=haswell -num-cores=2")
 
 
 def workload(rows: int = 64) -> Workload:
@@ -83,11 +84,14 @@ def test_a_record_of_another_device_serves_the_same_target() -> None:
 def test_another_number_of_cores_is_compatible() -> None:
     decision = decide(tuned(workload()), workload(), Target("llvm -mcpu=znver5 -num-cores=4"))
     assert decision.status is Status.COMPATIBLE
+    assert f"another number of cores ({TARGET})" in decision.reason
 
 
 def test_another_cpu_is_not() -> None:
-    decision = decide(tuned(workload()), workload(), Target("llvm -mcpu=haswell -num-cores=2"))
+    decision = decide(tuned(workload()), workload(), HASWELL)
     assert decision.status is Status.DEFAULT
+    assert decision.found is None
+    assert decision.reason == f"no record for {HASWELL}; the one for {TARGET} does not serve it"
 
 
 def test_a_record_of_another_space_is_stale() -> None:
@@ -158,9 +162,59 @@ def test_histories_nest() -> None:
         assert current_history() is outer
 
 
-def test_shipped_records_answer_last_and_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    shipped = jsonl.Records(trials=tuned(workload())).index()
+def ship(monkeypatch: pytest.MonkeyPatch, **changes: object) -> None:
+    shipped = jsonl.Records(trials=tuned(workload(), **changes)).index()
     monkeypatch.setattr(jsonl, "starter_records", lambda: shipped)
+
+
+def test_a_stale_shipped_record_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    ship(monkeypatch, fingerprint="of old")
+    with apply_history_best([]) as history:
+        (decision,) = history.lookup([workload()], TARGET)
+    assert decision.status is Status.STALE
+    assert decision.config == config_space(workload(), TARGET).default
+    assert "ships with tunefarm was made by sketch space of old" in decision.reason
+    assert history.explain().startswith("stale")
+    summary = history.summary("tunefarm tune model.onnx")
+    assert "1 stale tasks (" in summary
+    assert decision.reason in summary
+
+
+def test_a_config_that_is_no_longer_in_the_space_is_stale() -> None:
+    records = [record(workload(), 1, 1e-3, {"sketch": "gone"}, fingerprint="")]
+    decision = decide(records, workload())
+    assert decision.status is Status.STALE
+    assert "the record was made by other sketches (" in decision.reason
+
+
+def test_an_own_stale_record_leaves_shipped_ones_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    ship(monkeypatch)
+    decision = decide(tuned(workload(), fingerprint="of old"), workload())
+    assert decision.status is Status.STARTER
+    assert decision.config["rw"] == 4
+    assert "your own record is stale, made by sketch space of old" in decision.reason
+
+
+def test_a_broken_off_tuning_leaves_shipped_records_of_this_device_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun = [record(workload(), 0, 2e-3, config_space(workload(), TARGET).default)]
+    ship(monkeypatch)
+    assert decide(begun, workload()).status is Status.STARTER
+    ship(monkeypatch, model="another machine")
+    assert decide([], workload()).status is Status.STARTER
+    assert decide(begun, workload()).status is Status.DEFAULT
+
+
+def test_shipped_records_of_another_cpu_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    ship(monkeypatch)
+    decision = decide([], workload(), HASWELL)
+    assert decision.status is Status.DEFAULT
+    assert decision.reason.endswith(f"the one that ships with tunefarm is for {TARGET}")
+
+
+def test_shipped_records_answer_last_and_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    ship(monkeypatch)
     assert decide([], workload()).status is Status.STARTER
     assert decide(tuned(workload()), workload()).status is Status.EXACT
     with apply_history_best([], starter=False) as history:

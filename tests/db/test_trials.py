@@ -168,6 +168,17 @@ def test_look_up_prefers_model_then_target_then_cores(store: Store, make_trial: 
     assert store.best([another]) == {another: ()}
 
 
+def test_a_record_of_another_cpu_is_told_where_nothing_serves(
+    store: Store, make_trial: MakeTrial
+) -> None:
+    old = make_trial(0, model="EPYC", created_at=1.0)
+    new = make_trial(0, model="Ryzen", created_at=2.0, job="later")
+    store.add_trials([old, new])
+    key = best_key(make_trial(0, target="llvm -mcpu=haswell -num-cores=2"))
+    (found,) = store.best([key])[key]
+    assert (found.best.trial, found.match) == (new, Match.FOREIGN)
+
+
 def test_fingerprints_stand_side_by_side(store: Store, make_trial: MakeTrial) -> None:
     old = make_trial(0, 1e-3, fingerprint="old", created_at=1.0)
     new = make_trial(1, 2e-3, fingerprint="new", created_at=2.0)
