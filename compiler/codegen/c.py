@@ -1,7 +1,8 @@
 """Loop IR → C99, to read: what a schedule made of a program, in the language that all know.
 
-Vectorized and unrolled loops are plain loops, parallel ones carry an OpenMP pragma. Signed
-arithmetic wraps as it does in the machine code only under ``-fwrapv``.
+Storage is flattened, and index types are narrowed to int32_t where they provably fit. Vectorized
+and unrolled loops are plain loops, parallel ones carry an OpenMP pragma. Signed arithmetic wraps as
+it does in the machine code only under ``-fwrapv``.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from collections.abc import Callable
 from math import inf, isnan, prod
 
 from tunefarm.compiler.errors import BuildError, ScheduleError
-from tunefarm.compiler.tir.affine import affine
 from tunefarm.compiler.tir.ir import (
     Allocate,
     Barrier,
@@ -33,6 +33,9 @@ from tunefarm.compiler.tir.ir import (
     Store,
     Var,
 )
+from tunefarm.compiler.tir.transform.flatten import flatten_buffers
+from tunefarm.compiler.tir.transform.narrow import narrow_indices
+from tunefarm.compiler.tir.visit import walk_stmt
 
 _TYPES = {
     "float32": "float", "float64": "double", "bool": "bool",
@@ -103,6 +106,7 @@ class _Writer:
         self.names: dict[Var | Buffer, str] = {}
         self.taken: set[str] = set()
         self.helpers: dict[str, str] = {}
+        self.shapes: dict[Buffer, tuple[int, ...]] = {}  # of tiles, before they were flattened
 
     def name(self, thing: Var | Buffer) -> str:
         """An identifier of its own for every variable and buffer."""
@@ -123,6 +127,9 @@ class _Writer:
 
     def program(self, program: PrimFunc) -> str:
         self.lines, self.names, self.taken = [], {}, set()
+        tiles = _tiles(program)
+        program = narrow_indices(flatten_buffers(program))
+        self.shapes = {b: t.shape for b, t in zip(_tiles(program), tiles, strict=True)}
         inputs = len(program.params) - program.outputs
         params = [
             f"{'const ' if n < inputs else ''}{c_type(p.dtype)} *restrict {self.name(p)}"
@@ -167,8 +174,8 @@ class _Writer:
         if loop.kind is LoopKind.PARALLEL:
             self.put(depth, "#pragma omp parallel for")
         note = f"  // {loop.kind}" if loop.kind in _EXPANDED else ""
-        start, end = self.expr(loop.start), self.expr(loop.start + loop.extent)
-        self.put(depth, f"for (int64_t {var} = {start}; {var} < {end}; ++{var}) {{{note}")
+        head = f"{c_type(loop.var.dtype)} {var} = {self.expr(loop.start)}"
+        self.put(depth, f"for ({head}; {var} < {self.expr(_end(loop))}; ++{var}) {{{note}")
         for hint in loop.prefetch:
             place = f"{self.name(hint.buffer)} + {self.expr(hint.offset)}"
             for line in range(hint.lines):
@@ -180,7 +187,7 @@ class _Writer:
     def allocate(self, node: Allocate, depth: int) -> None:
         """A tile on the stack; what may be large comes from the heap."""
         name, kind = self.name(node.buffer), c_type(node.buffer.dtype)
-        size, shape = prod(node.buffer.shape), list(node.buffer.shape)
+        size, shape = prod(node.buffer.shape), list(self.shapes[node.buffer])
         heap = node.buffer.scope == "global"
         self.put(depth, "{")
         array = f"{kind} *{name} = malloc({size} * sizeof *{name});"
@@ -193,10 +200,8 @@ class _Writer:
     # --- expressions ---------------------------------------------------------------------------
 
     def element(self, buffer: Buffer, indices: tuple[Expr, ...]) -> str:
-        flat: Expr = Const(0)
-        for index, extent in zip(indices, buffer.shape, strict=True):
-            flat = flat * extent + index
-        return f"{self.name(buffer)}[{self.expr(affine(flat).expr())}]"
+        (offset,) = indices
+        return f"{self.name(buffer)}[{self.expr(offset)}]"
 
     def expr(self, expr: Expr) -> str:
         """The expression; what is not a single term stands in parentheses inside another."""
@@ -277,6 +282,21 @@ _WORDS = """
     free main isnan isinf abs div pow erf round trunc y0 y1 yn j0 j1 jn gamma
 """
 _RESERVED = frozenset(_WORDS.split())
+
+
+def _tiles(program: PrimFunc) -> list[Buffer]:
+    return [node.buffer for node in walk_stmt(program.body) if isinstance(node, Allocate)]
+
+
+def _end(loop: For) -> Expr:
+    """The first value after the loop's last."""
+    match loop.start, loop.extent:
+        case Const(start), Const(extent):
+            return Const(start + extent, loop.var.dtype)
+        case Const(0), extent:
+            return extent
+        case _:
+            return loop.start + loop.extent
 
 
 def _suffix(dtype: str) -> str:

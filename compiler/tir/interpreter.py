@@ -148,6 +148,7 @@ class _Source:
         var = self.name(loop.var, "v")
         self.put(depth, f"for {var} in range({start}, {start} + {extent}):")
         around, self.nesting = self.nesting, self.nesting + 1
+        self.narrow(loop.var, depth + 1)
         if self.nesting == MAX_NESTED:
             self.nesting = 0
             self.put(depth + 1, f"def inside_{var}():")
@@ -159,11 +160,19 @@ class _Source:
             self.stmt(loop.body, depth + 1)
         self.nesting = around
 
+    def narrow(self, var: Var, depth: int) -> None:
+        """Make a variable wrap as its dtype does; those of int64 are Python's integers."""
+        if var.dtype != "int64":
+            kind = f"dt_{var.dtype}"
+            self.objects.setdefault(kind, numpy_dtype(var.dtype).type)
+            self.put(depth, f"{self.name(var, 'v')} = {kind}({self.name(var, 'v')})")
+
     def thread_loop(self, loop: For, depth: int) -> None:
         """The loop's body once a thread; the outermost such loop runs the threads of a block."""
         var, start = self.name(loop.var, "v"), self.expr(loop.start)
         if self.threads:
             self.put(depth, f"{var} = {start} + {self.threads[loop.axis]}")
+            self.narrow(loop.var, depth)
             self.stmt(loop.body, depth)
             return
         inside = [s for s in walk_stmt(loop) if isinstance(s, For) and s.axis in THREAD_AXES]

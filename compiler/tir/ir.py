@@ -12,7 +12,8 @@ A ``Block`` says what is computed: its iterators (spatial or reduce), one store 
 reduction the store that initialises it. The loops around it say how: ``bindings`` gives each
 iterator's value in terms of the loop variables. Lowering replaces blocks by plain loops.
 
-Integers are int64 in index positions. Booleans have dtype "bool". Nodes compare by identity.
+Integers are int64 in index positions (``narrow_indices`` makes them int32, last of all). Booleans
+have dtype "bool". Nodes compare by identity.
 """
 
 from __future__ import annotations

@@ -53,6 +53,7 @@ class _Printer:
         self.names: dict[Var | Buffer, str] = {}
         self.taken: set[str] = set()
         self.lines: list[str] = []
+        self.indexing = 0  # inside bounds and indices, where constants of int32 stand bare
 
     def name(self, thing: Var | Buffer) -> str:
         if thing not in self.names:
@@ -94,7 +95,8 @@ class _Printer:
                 for part in stmts:
                     self.stmt(part, depth)
             case For():
-                self.put(depth, f"for {self.name(stmt.var)} in {self.bounds(stmt)}:")
+                kind = "" if stmt.var.dtype == "int64" else f": {stmt.var.dtype}"
+                self.put(depth, f"for {self.name(stmt.var)}{kind} in {self.bounds(stmt)}:")
                 for hint in stmt.prefetch:
                     self.put(depth + 1, self.hint(hint))
                 self.stmt(stmt.body, depth + 1)
@@ -122,8 +124,8 @@ class _Printer:
     def bounds(self, loop: For) -> str:
         kind = "range" if loop.kind is LoopKind.SERIAL else loop.axis or str(loop.kind)
         if isinstance(loop.start, Const) and loop.start.value == 0:
-            return f"{kind}({self.expr(loop.extent)})"
-        return f"{kind}({self.expr(loop.start)}, extent={self.expr(loop.extent)})"
+            return f"{kind}({self.index(loop.extent)})"
+        return f"{kind}({self.index(loop.start)}, extent={self.index(loop.extent)})"
 
     def block(self, block: Block, depth: int) -> None:
         self.put(depth, f"block {block.name}:")
@@ -138,14 +140,21 @@ class _Printer:
         self.stmt(block.body, depth + 1)
 
     def element(self, buffer: Buffer, indices: tuple[Expr, ...]) -> str:
-        return f"{self.name(buffer)}[{', '.join(map(self.expr, indices))}]"
+        return f"{self.name(buffer)}[{', '.join(map(self.index, indices))}]"
+
+    def index(self, expr: Expr) -> str:
+        self.indexing += 1
+        text = self.expr(expr)
+        self.indexing -= 1
+        return text
 
     def expr(self, expr: Expr, strength: int = 0) -> str:
         match expr:
             case Var():
                 return self.name(expr)
             case Const(value, dtype):
-                return str(value) if dtype in ("int64", "bool") else f"{dtype}({value})"
+                bare = dtype in ("int64", "bool") or (self.indexing and dtype == "int32")
+                return str(value) if bare else f"{dtype}({value})"
             case Load(buffer, indices):
                 return self.element(buffer, indices)
             case Cast(value, dtype):

@@ -1,8 +1,9 @@
 """What holds for every program, scheduled or lowered; a violation is a bug of ours.
 
-Variables are used where they are bound, buffers where they live, indices are int64 and as many as
-the buffer has dimensions, operands have the dtypes that their operation asks for, inputs are not
-stored to, and no access that is certain to happen is certain to miss its buffer.
+Variables are used where they are bound, buffers where they live, indices are int64 (in a lowered
+program int32 as well) and as many as the buffer has dimensions, operands have the dtypes that their
+operation asks for, inputs are not stored to, and no access that is certain to happen is certain to
+miss its buffer.
 """
 
 from __future__ import annotations
@@ -185,6 +186,8 @@ class _Verifier:
         empty, _ = interval(loop.extent, self.ranges)
         self.certain = certain and empty > 0
         self.bind(loop.var, (low, max(low, end - 1)))
+        if not loop.start.dtype == loop.extent.dtype == loop.var.dtype:
+            self.fail(f"loop {loop.var.name} of {loop.var.dtype} has bounds of another dtype")
         self.where.append(f"loop {loop.var.name}")
         self.stmt(loop.body)
         self.axes = around
@@ -209,7 +212,7 @@ class _Verifier:
         yield loop.axis, extent
 
     def bind(self, var: Var, bounds: tuple[int, int]) -> None:
-        if var.dtype != "int64":
+        if not self.may_index(var.dtype):
             self.fail(f"variable {var.name} has dtype {var.dtype}")
         if var in self.bound:
             self.fail(f"variable {var.name} is bound twice")
@@ -264,8 +267,11 @@ class _Verifier:
 
     def integer(self, expr: Expr, what: str) -> None:
         dtype = self.expr(expr, False)
-        if dtype != "int64":
+        if not self.may_index(dtype):
             self.fail(f"{what}, {print_expr(expr)}, has dtype {dtype}")
+
+    def may_index(self, dtype: str) -> bool:
+        return dtype == "int64" or (self.lowered and dtype == "int32")
 
     def access(self, buffer: Buffer, indices: tuple[Expr, ...], certain: bool) -> None:
         if buffer not in self.live:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
+import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import tir_harness as h
+from hypothesis import Phase, given, settings
+from random_expressions import Case, cases
 from tunefarm.compiler import te
 from tunefarm.compiler.codegen.c import emit_c
 from tunefarm.compiler.errors import BuildError
@@ -36,6 +40,7 @@ def compiled(text: str, folder: Path) -> ctypes.CDLL:
     (folder / "f.c").write_text(text)
     flags = ["-std=c99", "-O1", "-fwrapv", "-ffp-contract=off", "-fopenmp", "-Wall", "-Werror"]
     flags += ["-Wno-unknown-pragmas", "-Wno-bool-compare", "-Wno-type-limits", "-shared", "-fPIC"]
+    flags += ["-Wno-tautological-compare"]
     subprocess.run(["cc", *flags, "f.c", "-o", "f.so", "-lm"], cwd=folder, check=True, timeout=60)
     return ctypes.CDLL(str(folder / "f.so"))
 
@@ -80,10 +85,19 @@ def test_a_scheduled_matmul_computes_the_same(shape: tuple[int, int, int], tmp_p
     h.same(run(lowered, arrays, tmp_path), h.interpreted(plain, arrays), emit_c(lowered))
 
 
+@needs_cc
+@settings(max_examples=16, deadline=None, derandomize=True, database=None, phases=[Phase.generate])
+@given(cases)
+def test_random_expressions_compute_what_numpy_says(case: Case) -> None:
+    program = lower(replace(case.program, name="f"))
+    with tempfile.TemporaryDirectory() as folder:
+        h.same(run(program, case.arrays, Path(folder)), case.want, emit_c(program))
+
+
 def test_the_text_shows_the_schedule() -> None:
     text = emit_c(lower(scheduled_matmul(4, 8, 5)[1]))
     assert "void matmul(const float *restrict A, const float *restrict double_1, float" in text
-    assert "    #pragma omp parallel for\n    for (int64_t i_0_j_0 = 0; i_0_j_0 < 4;" in text
+    assert "    #pragma omp parallel for\n    for (int32_t i_0_j_0 = 0; i_0_j_0 < 4;" in text
     assert "// vectorized" in text
     assert "// unrolled" in text
     assert "float C[8];  // [2, 4]" in text
@@ -128,6 +142,29 @@ def test_functions_selects_and_casts(dtype: str, tmp_path: Path) -> None:
         run(lower(program), [values], tmp_path), h.interpreted(program, [values]), strict=True
     ):
         np.testing.assert_allclose(got, want, rtol=1e-6 if dtype == "float32" else 1e-14)
+
+
+def test_offsets_beyond_32_bits_are_wide_in_the_text() -> None:
+    x = te.placeholder((70_000, 40_000), name="x")
+    y = te.compute((70_000, 400), lambda i, j: x[i, j * 100], name="y")
+    text = emit_c(lower(te.create_prim_func([x, y], "sampled")))
+    assert "for (int32_t i = 0; i < 70000; ++i)" in text
+    assert "y[(i * 400) + j] = x[(((int64_t)i) * 40000) + ((int64_t)(j * 100))];" in text
+
+
+@needs_cc
+def test_whole_numbers_as_data_stay_wide(tmp_path: Path) -> None:
+    x = te.placeholder((9,), "int64", "x")
+    outputs = [
+        te.compute((9,), lambda i: i * 3_000_000_000, "a"),
+        te.compute((9,), lambda i: te.if_then_else(i < 4, i + 2_147_483_647, x[i]), "b"),
+        te.compute((9,), lambda i: x[(i * 10_000_000_000 + 7) % 9], "c"),
+    ]
+    program = te.create_prim_func([x, *outputs], "wide")
+    values, n = np.arange(9, dtype="int64") << 40, np.arange(9, dtype="int64")
+    want = [n * 3_000_000_000, np.where(n < 4, n + 2_147_483_647, values)]
+    want += [values[(n * 10_000_000_000 + 7) % 9]]
+    h.same(run(lower(program), [values], tmp_path), want, emit_c(lower(program)))
 
 
 def test_a_program_called_main_is_no_entry_point() -> None:
