@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tunefarm.compiler import COMPILER_VERSION
+from tunefarm.compiler.version import compiler_version
 from tunefarm.db.records import WorkerOrders, WorkerState
 from tunefarm.worker.device import DeviceOptions, OpenDevice, open_device
 from tunefarm.worker.holdings import Holdings
@@ -90,7 +90,7 @@ class SyncLoop:
         self._stopped = threading.Event()
         self._news = threading.Event()
         self._wake = threading.Event()
-        self._holdings = Holdings(devices, COMPILER_VERSION, self._tell_news)
+        self._holdings = Holdings(devices, compiler_version(), self._tell_news)
         self._name = options.name or default_name(devices)
         self._devices = tuple(replace(d.device, worker=self._name) for d in devices)
         self._incarnation = uuid.uuid4().hex
@@ -142,7 +142,7 @@ class SyncLoop:
             worker=self._name,
             incarnation=self._incarnation,
             number=self._number,
-            compiler_version=COMPILER_VERSION,
+            compiler_version=compiler_version(),
             devices=self._devices,
             held=held,
             results=results[:_RESULTS_A_SYNC],

@@ -46,9 +46,10 @@ main_serve(TrackerOptions(**json.loads(sys.argv[1])))
 _WORKER = """
 import json, sys
 from pathlib import Path
-from tunefarm import compiler
-path, targets, version = json.loads(sys.argv[1])
-compiler.COMPILER_VERSION = version or compiler.COMPILER_VERSION
+from tunefarm.compiler import version
+path, targets, other = json.loads(sys.argv[1])
+if other:
+    version.compiler_version = lambda: other
 from tunefarm.worker.main import WorkerOptions, run_worker
 run_worker(WorkerOptions(rendezvous=Path(path), targets=tuple(targets)))
 """

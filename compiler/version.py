@@ -1,0 +1,46 @@
+"""The compiler's version, which changes when the code that it generates may change."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+
+RELEASE = "0.1.0"
+# What turns (workload, target, config) into machine code: sketches, lowering, emission, the loops
+# of operators, and what kernels call. The graph passes before it only choose which workloads are.
+_FOLDERS = ("codegen", "ops", "space", "tir")
+_FILES = ("runtime/native.ll", "runtime/pool.ll", "te.py")
+_APART = frozenset({
+    "codegen/c.py", "codegen/c_model.py", "codegen/object_cache.py",
+    "tir/interpreter.py", "tir/printer.py", "tir/verifier.py",
+})  # fmt: skip
+
+
+@functools.cache
+def compiler_version() -> str:
+    """``0.1.0+1f2e3d4c``: the release, and a hash of LLVM's version and of the source of kernels.
+
+    Times of two versions are never compared; a few milliseconds for the first call.
+    """
+    return f"{RELEASE}+{source_hash(Path(__file__).parent, version('llvmlite'))}"
+
+
+def source_hash(folder: Path, llvm: str) -> str:
+    """8 hexadecimal digits over the names and contents of the sources in the compiler's folder."""
+    digest = hashlib.sha256(llvm.encode())
+    for name in sorted(_sources(folder)):
+        digest.update(b"\0%b\0" % name.encode())
+        digest.update((folder / name).read_bytes())
+    return digest.hexdigest()[:8]
+
+
+def _sources(folder: Path) -> Iterator[str]:
+    yield from (name for name in _FILES if (folder / name).is_file())
+    for part in _FOLDERS:
+        for path in (folder / part).rglob("*.py"):
+            name = path.relative_to(folder).as_posix()
+            if name not in _APART:
+                yield name
