@@ -21,6 +21,8 @@ _OWN = (
     BEST.c.default_s.label("best_default_s"),
     BEST.c.median_s.label("best_median_s"),
     BEST.c.speedup_over_default.label("best_speedup"),
+    BEST.c.model.label("best_model"),
+    BEST.c.model_speedup.label("best_model_speedup"),
 )
 
 
@@ -67,6 +69,8 @@ def _from_row(row: Any) -> Best:
         promoted=bool(row.best_promoted),
         verdict=Verdict(row.best_verdict) if row.best_verdict else None,
         speedup_over_default=speedup,
+        model=row.best_model or "",
+        model_speedup=row.best_model_speedup,
     )
 
 
@@ -77,7 +81,8 @@ def promote(connection: Connection, request_id: str, final: Final) -> Promotion:
     """Store the verdict and, if it settles the key, swap the challenger in for the incumbent.
 
     The swap happens only if the incumbent still stands in the key. Records of another space
-    fingerprint stand beside those of the challenger's: such an incumbent counts as none.
+    fingerprint stand beside those of the challenger's: such an incumbent counts as none. An
+    incumbent that stands after a final in a whole model is marked with the outcome.
     The same ``request_id`` again changes nothing.
     UnknownRecord if a trial of the final is not stored or the challenger failed.
     """
@@ -90,6 +95,8 @@ def promote(connection: Connection, request_id: str, final: Final) -> Promotion:
         done = settles(final.verdict, final.challenger.number, incumbent is not None) and _swap(
             connection, challenger, incumbent, final
         )
+        if final.model and incumbent is not None and not done:
+            _mark(connection, incumbent, final)
         connection.execute(
             insert(FINALS).values(
                 request_id=request_id,
@@ -100,6 +107,7 @@ def promote(connection: Connection, request_id: str, final: Final) -> Promotion:
                 speedup_over_default=final.speedup_over_default,
                 promoted=done,
                 created_at=time.time(),
+                model=final.model or None,
             )
         )
     return Promotion(bool(done), _standing(connection, challenger))
@@ -113,7 +121,9 @@ def restore(connection: Connection, best: Best) -> bool:
         key,
         None,
         best.verdict or Verdict.BETTER,
+        speedup=best.model_speedup,
         speedup_over_default=best.speedup_over_default,
+        model=best.model,
     )
     return _swap(connection, _row(connection, key), None, final)
 
@@ -139,13 +149,15 @@ def _swap(connection: Connection, challenger: Any, incumbent: Any, final: Final)
         "promoted": True,
         "verdict": str(final.verdict),
         "speedup_over_default": final.speedup_over_default,
+        "model": final.model or None,
+        "model_speedup": final.speedup if final.model else None,
     }
     key = {column.name: getattr(challenger, column.name) for column in BEST.primary_key}
     connection.execute(
         upsert(connection, BEST).on_conflict_do_nothing(),
         {**key, **values, "promoted": False, "default_s": None, "verdict": None},
     )
-    statement = update(BEST).where(*(BEST.c[name] == value for name, value in key.items()))
+    statement = update(BEST).where(*_in_slot(challenger))
     if incumbent is None or incumbent.space_fingerprint != challenger.space_fingerprint:
         statement = statement.where(BEST.c.promoted.is_(False))
     else:
@@ -153,10 +165,21 @@ def _swap(connection: Connection, challenger: Any, incumbent: Any, final: Final)
     return connection.execute(statement.values(values)).rowcount == 1
 
 
+def _mark(connection: Connection, incumbent: Any, final: Final) -> None:
+    """Note how a record that stands fared in whole runs of a model, if it still does."""
+    stands = (BEST.c.promoted, BEST.c.trial_id == incumbent.id)
+    speedup = 1 / final.speedup if final.speedup else None
+    values = {"model": final.model, "model_speedup": speedup}
+    connection.execute(update(BEST).where(*_in_slot(incumbent), *stands).values(values))
+
+
+def _in_slot(trial: Any) -> list[Any]:
+    """The conditions under which a best record is that of the trial's key."""
+    return [column == getattr(trial, column.name) for column in BEST.primary_key]
+
+
 def _standing(connection: Connection, challenger: Any) -> Best | None:
     source = TRIAL_SOURCE.join(BEST, BEST.c.trial_id == TRIALS.c.id)
-    query = select(*TRIAL_COLUMNS, *_OWN).select_from(source)
-    for column in BEST.primary_key:
-        query = query.where(BEST.c[column.name] == getattr(challenger, column.name))
+    query = select(*TRIAL_COLUMNS, *_OWN).select_from(source).where(*_in_slot(challenger))
     row = connection.execute(query).one_or_none()
     return _from_row(row) if row is not None else None

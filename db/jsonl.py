@@ -39,6 +39,8 @@ class PromotedLine:
     key: TrialKey
     verdict: Verdict | None
     speedup_over_default: float | None
+    model: str = ""
+    model_speedup: float | None = None
 
 
 Line = WorkloadRecord | Trial | PromotedLine
@@ -69,7 +71,7 @@ def dump(line: Line) -> str:
         case Trial():
             content = {"trial": _trial_to_json(line)}
         case PromotedLine():
-            content = {"best": asdict(line)}
+            content = {"best": _promoted_to_json(line)}
     return json.dumps({"tunefarm": VERSION, **content}, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -88,7 +90,9 @@ def write(
         number += 1
     for best in promoted:
         key = TrialKey(best.trial.job, best.trial.task, best.trial.number)
-        line = PromotedLine(key, best.verdict, best.speedup_over_default)
+        line = PromotedLine(
+            key, best.verdict, best.speedup_over_default, best.model, best.model_speedup
+        )
         stream.write(dump(line) + "\n")
     return number
 
@@ -99,6 +103,12 @@ def _trial_to_json(trial: Trial) -> dict[str, Any]:
     empty = asdict(_EMPTY)
     kept = {k: v for k, v in content.items() if k in _NEEDED or v != empty[k]}
     return kept
+
+
+def _promoted_to_json(line: PromotedLine) -> dict[str, Any]:
+    """The line's fields, without those of a whole model where it met no rival in one."""
+    content = asdict(line)
+    return content if line.model else {k: v for k, v in content.items() if "model" not in k}
 
 
 _NEEDED = frozenset({"job", "task", "number", "config"})
@@ -164,6 +174,8 @@ def _promoted_from_json(fields: Mapping[str, Any]) -> PromotedLine:
         TrialKey(key["job"], TaskKey(**key["task"]), key["number"]),
         Verdict(verdict) if verdict else None,
         fields.get("speedup_over_default"),
+        fields.get("model", ""),
+        fields.get("model_speedup"),
     )
 
 
@@ -205,8 +217,17 @@ def _add_promoted(found: Records, trial: Trial | None, line: PromotedLine, name:
             "is not in it; it was left out"
         )
         return
-    best = Best(best_key_of(trial), trial, True, line.verdict, line.speedup_over_default)
-    found.promoted.append(best)
+    found.promoted.append(
+        Best(
+            best_key_of(trial),
+            trial,
+            True,
+            line.verdict,
+            line.speedup_over_default,
+            line.model,
+            line.model_speedup,
+        )
+    )
 
 
 def read(path: Path) -> Records:

@@ -123,6 +123,8 @@ class BestRow(Base):
     promoted: Mapped[bool]
     verdict: Mapped[str | None]
     speedup_over_default: Mapped[float | None]
+    model: Mapped[str | None]
+    model_speedup: Mapped[float | None]
     __table_args__ = ({"sqlite_with_rowid": False},)
 
 
@@ -139,6 +141,7 @@ class FinalRow(Base):
     speedup_over_default: Mapped[float | None]
     promoted: Mapped[bool]
     created_at: Mapped[float]
+    model: Mapped[str | None]
 
 
 class JobRow(Base):

@@ -208,13 +208,20 @@ class BestKey:
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The record that a build uses: promoted by a paired final, or provisional (lowest median)."""
+    """The record that a build uses: promoted by a paired final, or provisional (lowest median).
+
+    ``model`` names the model in whose whole runs it met its rival after that, if it did: the
+    default of its task, or, if it is the default, the record that it took the place of.
+    ``model_speedup`` is the speed of those runs with it over that with the rival.
+    """
 
     key: BestKey
     trial: Trial
     promoted: bool
     verdict: Verdict | None = None
     speedup_over_default: float | None = None
+    model: str = ""
+    model_speedup: float | None = None
 
 
 class Match(StrEnum):
@@ -248,7 +255,9 @@ class TrialKey:
 @dataclass(frozen=True, slots=True)
 class Final:
     """The outcome of a paired final of two stored trials. ``incumbent`` is the promoted trial of
-    the key that the challenger met, None if there was none; ``speedup`` is over it."""
+    the key that the challenger met, None if there was none; ``speedup`` is over it. With ``model``
+    both were timed in whole runs of that model: verdict and ``speedup`` are of these, and an
+    incumbent that stands is marked with them."""
 
     key: BestKey
     challenger: TrialKey
@@ -256,6 +265,7 @@ class Final:
     verdict: Verdict
     speedup: float | None = None
     speedup_over_default: float | None = None
+    model: str = ""
 
 
 @dataclass(frozen=True, slots=True)

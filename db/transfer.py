@@ -74,6 +74,8 @@ def _shipped(leader: Best) -> Best:
     trial = leader.trial
     return replace(
         leader,
+        model="",
+        model_speedup=None,
         trial=Trial(
             f"{STARTER_JOB} {trial.device_model}",
             trial.task,

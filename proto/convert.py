@@ -386,6 +386,8 @@ def best_to_wire(best: rec.Best) -> pb.Best:
         promoted=best.promoted,
         verdict=verdict_to_wire(best.verdict),
         speedup_over_default=best.speedup_over_default,
+        model=best.model,
+        model_speedup=best.model_speedup,
     )
 
 
@@ -397,6 +399,8 @@ def best_from_wire(wire: pb.Best) -> rec.Best:
         promoted=wire.promoted,
         verdict=verdict_from_wire(wire.verdict),
         speedup_over_default=wire.speedup_over_default if has_speedup else None,
+        model=wire.model,
+        model_speedup=wire.model_speedup if wire.HasField("model_speedup") else None,
     )
 
 
@@ -416,6 +420,7 @@ def final_to_wire(final: rec.Final) -> pb.Final:
         verdict=verdict_to_wire(final.verdict),
         speedup=final.speedup,
         speedup_over_default=final.speedup_over_default,
+        model=final.model,
     )
 
 
@@ -431,6 +436,7 @@ def final_from_wire(wire: pb.Final) -> rec.Final:
         verdict=verdict,
         speedup=wire.speedup if wire.HasField("speedup") else None,
         speedup_over_default=wire.speedup_over_default if has_default else None,
+        model=wire.model,
     )
 
 

@@ -360,18 +360,22 @@ class Trial(_message.Message):
     def __init__(self, job: _Optional[str] = ..., task: _Optional[_Union[TaskKey, _Mapping]] = ..., number: _Optional[int] = ..., config: _Optional[_Union[Config, _Mapping]] = ..., times_s: _Optional[_Iterable[float]] = ..., error: _Optional[_Union[ErrorKind, str]] = ..., message: _Optional[str] = ..., stderr_tail: _Optional[str] = ..., device: _Optional[str] = ..., device_model: _Optional[str] = ..., device_state: _Optional[_Mapping[str, float]] = ..., protocol: _Optional[str] = ..., compiler_version: _Optional[str] = ..., space_fingerprint: _Optional[str] = ..., code_hash: _Optional[str] = ..., predicted: _Optional[float] = ..., origin: _Optional[str] = ..., phases_s: _Optional[_Mapping[str, float]] = ..., paired_times_s: _Optional[_Iterable[_Union[Times, _Mapping]]] = ..., created_at: _Optional[float] = ...) -> None: ...
 
 class Best(_message.Message):
-    __slots__ = ("key", "trial", "promoted", "verdict", "speedup_over_default")
+    __slots__ = ("key", "trial", "promoted", "verdict", "speedup_over_default", "model", "model_speedup")
     KEY_FIELD_NUMBER: _ClassVar[int]
     TRIAL_FIELD_NUMBER: _ClassVar[int]
     PROMOTED_FIELD_NUMBER: _ClassVar[int]
     VERDICT_FIELD_NUMBER: _ClassVar[int]
     SPEEDUP_OVER_DEFAULT_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    MODEL_SPEEDUP_FIELD_NUMBER: _ClassVar[int]
     key: BestKey
     trial: Trial
     promoted: bool
     verdict: Verdict
     speedup_over_default: float
-    def __init__(self, key: _Optional[_Union[BestKey, _Mapping]] = ..., trial: _Optional[_Union[Trial, _Mapping]] = ..., promoted: _Optional[bool] = ..., verdict: _Optional[_Union[Verdict, str]] = ..., speedup_over_default: _Optional[float] = ...) -> None: ...
+    model: str
+    model_speedup: float
+    def __init__(self, key: _Optional[_Union[BestKey, _Mapping]] = ..., trial: _Optional[_Union[Trial, _Mapping]] = ..., promoted: _Optional[bool] = ..., verdict: _Optional[_Union[Verdict, str]] = ..., speedup_over_default: _Optional[float] = ..., model: _Optional[str] = ..., model_speedup: _Optional[float] = ...) -> None: ...
 
 class Found(_message.Message):
     __slots__ = ("best", "match")
@@ -382,20 +386,22 @@ class Found(_message.Message):
     def __init__(self, best: _Optional[_Union[Best, _Mapping]] = ..., match: _Optional[_Union[Match, str]] = ...) -> None: ...
 
 class Final(_message.Message):
-    __slots__ = ("key", "challenger", "incumbent", "verdict", "speedup", "speedup_over_default")
+    __slots__ = ("key", "challenger", "incumbent", "verdict", "speedup", "speedup_over_default", "model")
     KEY_FIELD_NUMBER: _ClassVar[int]
     CHALLENGER_FIELD_NUMBER: _ClassVar[int]
     INCUMBENT_FIELD_NUMBER: _ClassVar[int]
     VERDICT_FIELD_NUMBER: _ClassVar[int]
     SPEEDUP_FIELD_NUMBER: _ClassVar[int]
     SPEEDUP_OVER_DEFAULT_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
     key: BestKey
     challenger: TrialKey
     incumbent: TrialKey
     verdict: Verdict
     speedup: float
     speedup_over_default: float
-    def __init__(self, key: _Optional[_Union[BestKey, _Mapping]] = ..., challenger: _Optional[_Union[TrialKey, _Mapping]] = ..., incumbent: _Optional[_Union[TrialKey, _Mapping]] = ..., verdict: _Optional[_Union[Verdict, str]] = ..., speedup: _Optional[float] = ..., speedup_over_default: _Optional[float] = ...) -> None: ...
+    model: str
+    def __init__(self, key: _Optional[_Union[BestKey, _Mapping]] = ..., challenger: _Optional[_Union[TrialKey, _Mapping]] = ..., incumbent: _Optional[_Union[TrialKey, _Mapping]] = ..., verdict: _Optional[_Union[Verdict, str]] = ..., speedup: _Optional[float] = ..., speedup_over_default: _Optional[float] = ..., model: _Optional[str] = ...) -> None: ...
 
 class Progress(_message.Message):
     __slots__ = ("task", "summary", "flops", "weight", "ok", "failed", "pending", "best_s", "default_s")

@@ -73,6 +73,8 @@ def filled(store: Store, make_trial: MakeTrial, workload: MakeWorkload) -> tuple
     key = BestKey(rows[3].task.workload, rows[3].task.target, "EPYC")
     winner = TrialKey("job", rows[3].task, 3)
     store.promote("r", Final(key, winner, None, Verdict.BETTER, speedup_over_default=2.0))
+    default = TrialKey("job", rows[0].task, 0)
+    store.promote("m", Final(key, default, winner, Verdict.SAME, 0.5, model="resnet"))
     return rows
 
 
@@ -91,6 +93,7 @@ def test_an_export_imports_into_an_equal_database(
         key = BestKey(rows[0].task.workload, rows[0].task.target, "EPYC")
         assert copy.best([key]) == store.best([key])
         assert copy.best([key])[key][0].best.promoted
+        assert copy.best([key])[key][0].best.model_speedup == 2.0
         second = io.StringIO()
         transfer.export(copy, second)
     assert second.getvalue() == path.read_text()
@@ -207,3 +210,4 @@ def test_what_ships_is_clear_winners_without_samples(
     assert shipped.trial.times_s == (winner.median_s,)
     assert (shipped.trial.device, shipped.trial.job) == ("", "starter EPYC")
     assert shipped.speedup_over_default == 2.0
+    assert '"model' not in path.read_text()

@@ -257,6 +257,29 @@ def test_the_promoted_stays_above_luckier_samples(store: Store, make_trial: Make
     assert found.best.speedup_over_default == 1.25
 
 
+def test_a_final_in_a_whole_model_marks_what_stands(store: Store, make_trial: MakeTrial) -> None:
+    default, tuned = make_trial(0, 2e-3), make_trial(1, 1e-3)
+    store.add_trials([default, tuned])
+    key = best_key(tuned)
+    store.promote("r1", final(tuned, None))
+    in_model = dataclasses.replace(final(default, tuned, Verdict.SAME), model="m", speedup=0.8)
+    assert not store.promote("r2", in_model).promoted
+    best = store.best([key])[key][0].best
+    assert (best.trial, best.model, best.model_speedup) == (tuned, "m", 1.25)
+
+    in_model = dataclasses.replace(in_model, verdict=Verdict.BETTER, speedup=1.1)
+    assert store.promote("r3", in_model).promoted
+    best = store.best([key])[key][0].best
+    assert (best.trial, best.model, best.model_speedup) == (default, "m", 1.1)
+
+    late = dataclasses.replace(final(tuned, tuned, Verdict.SAME), model="n", speedup=1.0)
+    assert not store.promote("r4", late).promoted
+    assert store.best([key])[key][0].best == best, "what stands no more is not marked"
+    assert store.promote("r5", final(tuned, default)).promoted
+    best = store.best([key])[key][0].best
+    assert (best.trial, best.model, best.model_speedup) == (tuned, "", None)
+
+
 def test_a_final_needs_stored_successful_trials(store: Store, make_trial: MakeTrial) -> None:
     store.add_trials([make_trial(1, None)])
     with pytest.raises(UnknownRecord, match=r"trial 1 of task .* is a failed one"):

@@ -71,6 +71,8 @@ best = st.builds(
     st.booleans(),
     st.none() | st.sampled_from(rec.Verdict),
     st.none() | real,
+    text,
+    st.none() | real,
 )
 final = st.builds(
     rec.Final,
@@ -80,6 +82,7 @@ final = st.builds(
     st.sampled_from(rec.Verdict),
     st.none() | real,
     st.none() | real,
+    text,
 )
 progress = st.builds(
     rec.Progress,
