@@ -6,12 +6,17 @@ import ctypes
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tunefarm.cli.options import TRACKER_HELP
+
+if TYPE_CHECKING:
+    from tunefarm.db.records import Device
+    from tunefarm.tables import Column
 
 Rendezvous = Annotated[
     Path | None, typer.Option(help="File in which the tracker says where it listens.")
@@ -111,7 +116,7 @@ def devices(
 ) -> None:
     """List the devices of a farm, with their measured peaks and noise."""
     from tunefarm.farm import connect_local
-    from tunefarm.tables import Column, console, table
+    from tunefarm.tables import console, table
 
     with connect_local(tracker, rendezvous) as client:
         found = client.devices()
@@ -119,14 +124,21 @@ def devices(
     if not found:
         out.print("no devices; `tunefarm worker` offers this machine's")
         return
+    out.print(table(device_columns(found), out.width))
+
+
+def device_columns(found: Sequence[Device]) -> list[Column]:
+    """A row a device, with its measured peak and noise."""
+    from tunefarm.tables import Column
+
     peaks = [d.peaks.get("flops_n") or d.peaks.get("flops_1") for d in found]
-    columns = [
+    return [
         Column("device", [d.id for d in found], left=True),
         Column("state", [d.state for d in found], rank=8, left=True),
         Column("target", [d.target for d in found], rank=7, least=16, left=True),
         Column("GFLOP/s", [f"{p / 1e9:.0f}" if p else "–" for p in peaks], rank=6),
-        Column("noise", [f"{100 * d.noise:.1f}%" for d in found], rank=5),
+        Column("noise", [f"{100 * d.noise:.1f}%" for d in found], rank=4),
+        Column("compiler", [d.compiler_version for d in found], rank=5, left=True),
         Column("worker", [d.worker for d in found], rank=4, least=8, left=True),
         Column("model", [d.model for d in found], rank=3, least=12, left=True),
     ]
-    out.print(table(columns, out.width))

@@ -20,6 +20,7 @@ from tunefarm.cli.options import (
 
 if TYPE_CHECKING:
     from tunefarm.db.records import Job
+    from tunefarm.tables import Column
 
 Tracker = Annotated[str, typer.Option(help=TRACKER_HELP)]
 
@@ -61,24 +62,31 @@ def jobs(
     limit: Annotated[int, typer.Option(min=1, help="How many, newest first.")] = 20,
 ) -> None:
     """List the latest jobs, of a running farm or of a database."""
-    from tunefarm.tables import Column, console, table
+    from tunefarm.tables import console, table
 
     found = _latest(tracker, db, limit)
     out = console()
     if not found:
         out.print("no jobs yet; `tunefarm tune MODEL` or `tunefarm submit MODEL` starts one")
         return
+    out.print(table(job_columns(found), out.width))
+
+
+def job_columns(found: Sequence[Job]) -> list[Column]:
+    """A row a job; the compiler is known once a job has had a device."""
+    from tunefarm.tables import Column
+
     created = [time.strftime("%m-%d %H:%M", time.localtime(j.created_at)) for j in found]
-    columns = [
+    return [
         Column("job", [j.id for j in found], left=True),
         Column("state", [j.state for j in found], rank=8, left=True),
         Column("created", created, rank=7, left=True),
         Column("tasks", [str(len(j.tasks)) for j in found], rank=5),
         Column("trials", [str(j.budget.trials) for j in found], rank=6),
         Column("target", [j.target for j in found], rank=3, least=12, left=True),
+        Column("compiler", [j.compiler_version for j in found], rank=2, left=True),
         Column("message", [j.message for j in found], rank=4, least=12, left=True),
     ]
-    out.print(table(columns, out.width))
 
 
 def _latest(tracker: str, db: str, limit: int) -> Sequence[Job]:
