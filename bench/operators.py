@@ -7,7 +7,8 @@ tunes each operator to N trials, in that database or in one for this run alone. 
 layout that suits them: ours, torch and (if that is faster) OpenVINO NHWC, onnxruntime NCHW.
 
 Times are net of what a call costs each library: that of a 4×4 product, timed the same way and
-printed, is taken off, down to a quarter of the time at most. Every kernel is checked first.
+printed, is taken off, down to a quarter of the time at most. Every kernel is checked first. Each
+library has a process of its own, and they are timed in turn.
 """
 
 from __future__ import annotations
@@ -16,16 +17,18 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
-from peers import installed, operator_peers
+from apart import Apart, apart
+from peers import installed, operator_peer
 from timing import (
     Contender,
     Neighbours,
     Row,
     errors_of,
     for_each_core_count,
-    interleave,
+    in_turn,
     peak_flops,
     show,
 )
@@ -62,34 +65,58 @@ def our_kernel(operator: Operator, target: tunefarm.Target, config: Config) -> C
     )
 
 
-def our_contenders(
+def operator_at(number: int) -> Operator:
+    """A row of the table; its inputs are the same in every process. Number −1 is the 4×4 product,
+    whose time is what a call costs."""
+    if number < 0:
+        return matmul("4×4", (4, 4), (4, 4), constant=False)
+    return all_operators()[number]()
+
+
+def make_ours(number: int, cores: int, configs: Mapping[str, Config]) -> dict[str, Contender]:
+    """Our kernels of an operator with these configs."""
+    operator, target = operator_at(number), tunefarm.Target.host(cores)
+    return {name: our_kernel(operator, target, config) for name, config in configs.items()}
+
+
+def make_peer(library: str, number: int, cores: int) -> dict[str, Contender]:
+    return operator_peer(operator_at(number), cores, library)
+
+
+def our_configs(
     operator: Operator, target: tunefarm.Target, history: History | None
-) -> dict[str, Contender]:
+) -> dict[str, Config]:
     """The default, and the best record if there is one that is not the default."""
     default = config_space(operator.workload, target).default
-    found = {"ours default": our_kernel(operator, target, default)}
+    found = {"ours default": default}
     if history is not None:
         (decision,) = history.lookup([operator.workload], target)
         if decision.config != default:
-            found["ours tuned"] = our_kernel(operator, target, decision.config)
+            found["ours tuned"] = decision.config
     return found
 
 
 def measure(
-    operator: Operator,
+    number: int,
     target: tunefarm.Target,
     history: History | None,
-    peers: Sequence[str],
+    libraries: Sequence[Apart],
     repeats: int,
     overhead: Mapping[str, float],
 ) -> Row:
-    """Check, then time, all contenders on one operator; a build without a record is the default."""
-    cores = target.num_cores
-    contenders = our_contenders(operator, target, history)
-    contenders |= operator_peers(operator, cores, peers)
+    """Check, then time, all contenders on one operator; a build without a record is the default.
+
+    ``libraries`` are the processes of ours and of the peers.
+    """
+    operator, cores = operator_at(number), target.num_cores
+    ours, *peers = libraries
+    contenders = ours.make(number, cores, our_configs(operator, target, history))
+    for peer in peers:
+        contenders |= peer.make(number, cores)
     errors = errors_of(contenders, operator.reference())
     before = peak_flops(cores)
-    gross = interleave({n: contenders[n].call for n in errors}, repeats)
+    timers = {n: t for n in errors if (t := contenders[n].timer)}
+    gross = in_turn(timers, repeats)
     peak = max(before, peak_flops(cores))
     seconds = {
         n: max(s - overhead.get(n.replace("tuned", "default"), 0.0), LEAST_NET_SHARE * s)
@@ -114,20 +141,24 @@ def tune(operators: Sequence[Operator], target: tunefarm.Target, db: str, trials
 
 def compare(options: argparse.Namespace, db: str) -> None:
     target = tunefarm.Target.host(int(options.cores))
-    operators = [o for o in (make() for make in all_operators()) if options.k in o.name]
+    numbered = {i: make() for i, make in enumerate(all_operators())}
+    operators = {i: o for i, o in numbered.items() if options.k in o.name}
     if not operators:
         sys.exit(f"no operator's name contains {options.k!r}")
-    peers = installed()
+    peers = [*installed(), "NumPy"]
     if options.trials:
-        tune(operators, target, db, options.trials)
+        tune(list(operators.values()), target, db, options.trials)
     history = tunefarm.apply_history_best(db) if db else None
     neighbours = Neighbours()
-    tiny = matmul("4×4", (4, 4), (4, 4), constant=False)
-    calls = measure(tiny, target, None, peers, options.repeats, {}).seconds
-    rows = {o: measure(o, target, history, peers, options.repeats, calls) for o in operators}
+    with apart(make_ours, *(partial(make_peer, name) for name in peers)) as libraries:
+        calls = measure(-1, target, None, libraries, options.repeats, {}).seconds
+        rows = {
+            operator: measure(number, target, history, libraries, options.repeats, calls)
+            for number, operator in operators.items()
+        }
     groups = {
         group: [row for o, row in rows.items() if o.group == group]
-        for group in dict.fromkeys(o.group for o in operators)
+        for group in dict.fromkeys(o.group for o in operators.values())
     }
     show(
         list(rows.values()),

@@ -124,21 +124,23 @@ def in_numpy(operator: Operator) -> Contender | None:
     return Contender(lambda: np.matmul(a, b, out=result), lambda: result)
 
 
-def operator_peers(operator: Operator, threads: int, names: Sequence[str]) -> dict[str, Contender]:
-    """Every installed library on one operator; of OpenVINO's two layouts, the faster."""
-    model, feeds = operator.onnx_model(), operator.feeds()
-    found: dict[str, Contender] = {}
-    if "onnxruntime" in names:
-        (found["onnxruntime"],) = in_onnxruntime(model, feeds, threads)
-    if "OpenVINO" in names:
-        layouts = (False, True) if operator.images else (False,)
-        found["OpenVINO"] = fastest(
-            [c for nhwc in layouts for c in in_openvino(model, feeds, threads, nhwc)]
-        )
-    if "torch" in names:
-        found["torch"] = in_torch(operator, threads)
-    product = in_numpy(operator)
-    return found | ({"NumPy": product} if product else {})
+def operator_peer(operator: Operator, threads: int, name: str) -> dict[str, Contender]:
+    """A library on one operator, under its name, if it has it; the faster of OpenVINO's layouts."""
+    match name:
+        case "onnxruntime":
+            (contender,) = in_onnxruntime(operator.onnx_model(), operator.feeds(), threads)
+        case "OpenVINO":
+            model, feeds = operator.onnx_model(), operator.feeds()
+            layouts = (False, True) if operator.images else (False,)
+            contender = fastest(
+                [c for nhwc in layouts for c in in_openvino(model, feeds, threads, nhwc)]
+            )
+        case "torch":
+            contender = in_torch(operator, threads)
+        case _:
+            product = in_numpy(operator)
+            return {name: product} if product else {}
+    return {name: contender}
 
 
 def fastest(contenders: Sequence[Contender]) -> Contender:

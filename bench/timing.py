@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -19,20 +19,26 @@ from rich.console import Console
 from rich.table import Table
 
 Call = Callable[[], object]
+Timer = Callable[[int, int], float]
+"""(number, warm) → seconds of ``number`` calls after ``warm`` others."""
 Array = NDArray[Any]
 
 ERROR_LIMIT = 1e-3  # of the largest magnitude
 BUSY_SHARE = 0.03  # of all cores: above it, pools that spin lose whole time slices
 _QUIET_SHARE = 0.1
-_QUIET_TRIES = 50
+_QUIET_TRIES = 300  # OpenMP's threads spin for 200 ms
 
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A call to time, and the output that it left, in the workload's own layout."""
+    """A call to time, and the output that it left, in the workload's own layout.
+
+    ``timer`` times it where it runs, if that is another process.
+    """
 
     call: Call
     output: Callable[[], Array]
+    timer: Timer | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,19 +74,27 @@ def is_ours(name: str) -> bool:
 def interleave(
     calls: Mapping[str, Call], repeats: int = 15, minimum_s: float = 2e-3
 ) -> dict[str, float]:
+    """``in_turn`` for calls of this process."""
+    timers = {name: partial(seconds_of, call) for name, call in calls.items()}
+    return in_turn(timers, repeats, minimum_s)
+
+
+def in_turn(
+    timers: Mapping[str, Timer], repeats: int = 15, minimum_s: float = 2e-3
+) -> dict[str, float]:
     """Median seconds a call; contenders run in turn, the order reversed every other round.
 
     A turn waits until the threads of the one before are asleep, warms up, and then calls often
     enough to fill ``minimum_s``.
     """
-    numbers = {name: _calls_within(call, minimum_s) for name, call in calls.items()}
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    order = list(calls)
+    numbers = {n: max(1, int(minimum_s / max(t(1, 1), 1e-9))) for n, t in timers.items()}
+    times: dict[str, list[float]] = {name: [] for name in timers}
+    order = list(timers)
     for turn in range(repeats):
         for name in order if turn % 2 == 0 else reversed(order):
             wait_for_quiet()
-            _seconds(calls[name], max(1, numbers[name] // 4))
-            times[name].append(_seconds(calls[name], numbers[name]) / numbers[name])
+            number = numbers[name]
+            times[name].append(timers[name](number, max(1, number // 4)) / number)
     return {name: statistics.median(t) for name, t in times.items()}
 
 
@@ -93,12 +107,10 @@ def wait_for_quiet() -> None:
             return
 
 
-def _calls_within(call: Call, seconds: float) -> int:
-    call()
-    return max(1, int(seconds / max(_seconds(call, 1), 1e-9)))
-
-
-def _seconds(call: Call, number: int) -> float:
+def seconds_of(call: Call, number: int, warm: int = 0) -> float:
+    """Seconds of ``number`` calls, after ``warm`` others."""
+    for _ in range(warm):
+        call()
     start = time.perf_counter()
     for _ in range(number):
         call()

@@ -5,11 +5,15 @@ from __future__ import annotations
 import importlib
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
+import psutil
 import pytest
+
+import tunefarm
 
 BENCH = Path(__file__).parents[2] / "bench"
 
@@ -22,6 +26,11 @@ def timing() -> ModuleType:
 @pytest.fixture(scope="module")
 def workloads() -> ModuleType:
     return _load("workloads")
+
+
+@pytest.fixture(scope="module")
+def operators() -> ModuleType:
+    return _load("operators")
 
 
 def _load(name: str) -> ModuleType:
@@ -47,6 +56,30 @@ def test_contenders_take_turns_in_both_orders(timing: ModuleType) -> None:
     medians = timing.interleave(calls, repeats=4, minimum_s=0)
     assert turns == ["fast", "slow", "fast", "slow", "fast", "slow", "fast"]
     assert 1e-3 <= medians["fast"] < medians["slow"]
+
+
+def test_libraries_take_turns_in_processes_of_their_own(
+    operators: ModuleType, timing: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    makers = (operators.make_ours, partial(operators.make_peer, "NumPy"))
+    target, tiny = tunefarm.Target.host(2), operators.operator_at(-1)
+    with operators.apart(*makers) as (ours, numpy):
+        contenders = ours.make(-1, 2, operators.our_configs(tiny, target, None))
+        contenders |= numpy.make(-1, 2)
+        assert list(contenders) == ["ours default", "NumPy"]
+        assert max(timing.errors_of(contenders, tiny.reference()).values()) < 1e-6
+        waiting = psutil.Process(numpy.process.pid)
+        used = sum(waiting.cpu_times()[:2])
+        medians = timing.in_turn({"ours": contenders["ours default"].timer}, repeats=40)
+        assert 0 < medians["ours"] < 1e-3
+        assert sum(waiting.cpu_times()[:2]) - used <= 0.01  # a tick: it did not spin
+        with pytest.raises(SystemExit, match=r"failed in its process:\nTraceback(.|\n)*KeyError"):
+            contenders["NumPy"].timer.func("output", "nobody")
+        numpy.process.kill()
+        with pytest.raises(SystemExit, match="died with exit code -9"):
+            contenders["NumPy"].call()
+    assert ours.process.exitcode == 0
 
 
 def test_a_wrong_peer_is_left_out_and_a_wrong_kernel_of_ours_ends_the_run(
