@@ -80,9 +80,10 @@ def _from_row(row: Any) -> Best:
 def promote(connection: Connection, request_id: str, final: Final) -> Promotion:
     """Store the verdict and, if it settles the key, swap the challenger in for the incumbent.
 
-    The swap happens only if the incumbent still stands in the key. Records of another space
-    fingerprint stand beside those of the challenger's: such an incumbent counts as none. An
-    incumbent that stands after a final in a whole model is marked with the outcome.
+    The swap happens only if the incumbent still stands in the key, whichever compiler version made
+    it. Records of another space fingerprint stand beside those of the challenger's: such an
+    incumbent counts as none. An incumbent that stands after a final in a whole model is marked
+    with the outcome.
     The same ``request_id`` again changes nothing.
     UnknownRecord if a trial of the final is not stored or the challenger failed.
     """
@@ -142,7 +143,7 @@ def _row(connection: Connection, key: TrialKey) -> Any:
 
 
 def _swap(connection: Connection, challenger: Any, incumbent: Any, final: Final) -> bool:
-    """One compare-and-swap on (key, incumbent); whether it took place."""
+    """A compare-and-swap on (key, incumbent); whether it took place."""
     values = {
         "trial_id": challenger.id,
         "median_s": challenger.median_s,
@@ -157,12 +158,26 @@ def _swap(connection: Connection, challenger: Any, incumbent: Any, final: Final)
         upsert(connection, BEST).on_conflict_do_nothing(),
         {**key, **values, "promoted": False, "default_s": None, "verdict": None},
     )
-    statement = update(BEST).where(*_in_slot(challenger))
     if incumbent is None or incumbent.space_fingerprint != challenger.space_fingerprint:
-        statement = statement.where(BEST.c.promoted.is_(False))
+        leaves = not _is_taken(connection, challenger)
     else:
-        statement = statement.where(BEST.c.promoted, BEST.c.trial_id == incumbent.id)
-    return connection.execute(statement.values(values)).rowcount == 1
+        leaves = _demote(connection, incumbent)
+    if leaves:
+        connection.execute(update(BEST).where(*_in_slot(challenger)).values(values))
+    return leaves
+
+
+def _is_taken(connection: Connection, challenger: Any) -> bool:
+    """Whether a promoted record of any compiler version stands in the trial's key and space."""
+    stands = select(BEST.c.trial_id).where(*_in_slot(challenger, "compiler_version"))
+    return connection.execute(stands.where(BEST.c.promoted)).first() is not None
+
+
+def _demote(connection: Connection, incumbent: Any) -> bool:
+    """Take the incumbent's promotion back; False if it does not stand any more."""
+    stands = (BEST.c.promoted, BEST.c.trial_id == incumbent.id)
+    statement = update(BEST).where(*_in_slot(incumbent), *stands)
+    return connection.execute(statement.values(promoted=False, verdict=None)).rowcount == 1
 
 
 def _mark(connection: Connection, incumbent: Any, final: Final) -> None:
@@ -173,9 +188,10 @@ def _mark(connection: Connection, incumbent: Any, final: Final) -> None:
     connection.execute(update(BEST).where(*_in_slot(incumbent), *stands).values(values))
 
 
-def _in_slot(trial: Any) -> list[Any]:
-    """The conditions under which a best record is that of the trial's key."""
-    return [column == getattr(trial, column.name) for column in BEST.primary_key]
+def _in_slot(trial: Any, besides: str = "") -> list[Any]:
+    """The conditions under which a best record is that of the trial's slot, one column let be."""
+    columns = [column for column in BEST.primary_key if column.name != besides]
+    return [column == getattr(trial, column.name) for column in columns]
 
 
 def _standing(connection: Connection, challenger: Any) -> Best | None:

@@ -9,6 +9,9 @@ from tunefarm.db.records import Best, BestKey, Found, Match, Trial, Verdict
 Compatible = Callable[[str, str], bool]
 """Whether code tuned for the second target string may serve the first."""
 
+Slot = tuple[BestKey, str, str]
+"""A key, a space fingerprint and a compiler version: times are compared within these."""
+
 _ORDER = {match: position for position, match in enumerate(Match)}
 
 
@@ -36,8 +39,8 @@ def rank(
     wanted: BestKey, stored: Iterable[Best], compatible: Compatible = same_code
 ) -> tuple[Found, ...]:
     """What serves a key, closest first; then the promoted before the provisional, the newest
-    before the older (records of several spaces stand side by side). Where nothing serves it, the
-    first of the foreign ones."""
+    before the older (those of several spaces and compiler versions stand side by side). Where
+    nothing serves it, the first of the foreign ones."""
     found = [
         Found(best, match)
         for best in stored
@@ -61,14 +64,13 @@ class RecordIndex:
 
     def __init__(self, trials: Iterable[Trial], promoted: Iterable[Best] = ()) -> None:
         self.trials = tuple(trials)
-        self._best: dict[str, dict[tuple[BestKey, str], Best]] = {}
+        self._best: dict[str, dict[Slot, Best]] = {}
         defaults = _defaults(self.trials)
         for trial in self.trials:
             if trial.ok:
                 self._offer(trial, defaults)
         for best in promoted:
-            slot = (best.key, best.trial.space_fingerprint)
-            self._best.setdefault(best.key.workload, {})[slot] = best
+            self._best.setdefault(best.key.workload, {})[slot_of(best.trial)] = best
 
     def best(
         self, keys: Iterable[BestKey], compatible: Compatible = same_code
@@ -78,9 +80,9 @@ class RecordIndex:
             key: rank(key, self._best.get(key.workload, {}).values(), compatible) for key in keys
         }
 
-    def _offer(self, trial: Trial, defaults: Mapping[tuple[BestKey, str], float]) -> None:
-        key = best_key_of(trial)
-        slot = (key, trial.space_fingerprint)
+    def _offer(self, trial: Trial, defaults: Mapping[Slot, float]) -> None:
+        slot = slot_of(trial)
+        key = slot[0]
         mine = self._best.setdefault(key.workload, {})
         if slot not in mine or trial.median_s < mine[slot].trial.median_s:
             default_s = defaults.get(slot)
@@ -93,10 +95,13 @@ def best_key_of(trial: Trial) -> BestKey:
     return BestKey(trial.task.workload, trial.task.target, trial.device_model, trial.protocol)
 
 
-def _defaults(trials: Iterable[Trial]) -> dict[tuple[BestKey, str], float]:
-    return {
-        (best_key_of(t), t.space_fingerprint): t.median_s for t in trials if t.number == 0 and t.ok
-    }
+def slot_of(trial: Trial) -> Slot:
+    """The trials that its time is compared with: those of the same slot."""
+    return (best_key_of(trial), trial.space_fingerprint, trial.compiler_version)
+
+
+def _defaults(trials: Iterable[Trial]) -> dict[Slot, float]:
+    return {slot_of(t): t.median_s for t in trials if t.number == 0 and t.ok}
 
 
 def settles(verdict: Verdict, number: int, incumbent_stands: bool) -> bool:

@@ -107,9 +107,10 @@ class TrialRow(Base):
 
 
 class BestRow(Base):
-    """The best trial of a key among those of one space fingerprint, so that records of an older
-    compiler never hide newer ones. The primary key is the table itself: a look-up by workload
-    reads one range of it and then the trials."""
+    """The best trial of a key among those of one space fingerprint and compiler version, so that
+    records of an older compiler never hide newer ones and times of two are never compared; one at
+    most of a key and fingerprint is promoted. The primary key is the table itself: a look-up by
+    workload reads one range of it and then the trials."""
 
     __tablename__ = "best"
     workload_id: Mapped[int] = mapped_column(ForeignKey("workloads.id"), primary_key=True)
@@ -117,6 +118,7 @@ class BestRow(Base):
     device_model: Mapped[str] = mapped_column(primary_key=True)
     protocol: Mapped[str] = mapped_column(primary_key=True)
     space_fingerprint: Mapped[str] = mapped_column(primary_key=True)
+    compiler_version: Mapped[str] = mapped_column(primary_key=True)
     trial_id: Mapped[int] = mapped_column(ForeignKey("trials.id"))
     median_s: Mapped[float]
     default_s: Mapped[float | None]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from sqlalchemy import Connection, Select, and_, case, func, select, tuple_, update
 from tunefarm.db.dialect import upsert
-from tunefarm.db.lookup import best_key_of
+from tunefarm.db.lookup import slot_of
 from tunefarm.db.models import BEST, JOB_TASKS, JOBS, TARGETS, TASKS, TRIALS, WORKLOADS
 from tunefarm.db.records import Collected, History, Progress, TaskKey, Trial, TrialKey
 from tunefarm.db.rows import (
@@ -143,13 +143,13 @@ def _count_for_jobs(connection: Connection, stored: Sequence[Stored]) -> None:
 
 
 def _offer_to_best(connection: Connection, stored: Sequence[Stored]) -> None:
-    """Keep the lowest median of each key that has no promoted record."""
+    """Keep the lowest median of each slot that has no promoted record."""
     leaders: dict[tuple[object, ...], dict[str, object]] = {}
     defaults: dict[tuple[object, ...], float] = {}
     for id_, workload, target, trial in stored:
         if not trial.ok:
             continue
-        key = (workload, target, best_key_of(trial), trial.space_fingerprint)
+        key = (workload, target, *slot_of(trial))
         row = leaders.get(key)
         if row is None or trial.median_s < row["median_s"]:  # type: ignore[operator]
             leaders[key] = _best_row(id_, workload, target, trial)
@@ -180,6 +180,7 @@ def _best_row(id_: int, workload: int, target: int, trial: Trial) -> dict[str, o
         "device_model": trial.device_model,
         "protocol": trial.protocol,
         "space_fingerprint": trial.space_fingerprint,
+        "compiler_version": trial.compiler_version,
         "trial_id": id_,
         "median_s": trial.median_s,
         "default_s": None,

@@ -39,6 +39,7 @@ def make_trial(workload: Callable[[str], WorkloadRecord]) -> MakeTrial:
         model: str = "EPYC",
         fingerprint: str = "f1",
         created_at: float = 1.0,
+        compiler: str = "",
     ) -> Trial:
         return Trial(
             job=job,
@@ -51,6 +52,7 @@ def make_trial(workload: Callable[[str], WorkloadRecord]) -> MakeTrial:
             device="d1",
             device_model=model,
             space_fingerprint=fingerprint,
+            compiler_version=compiler,
             phases_s={"build": 0.25},
             created_at=created_at,
         )

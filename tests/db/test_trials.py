@@ -138,7 +138,15 @@ def test_provisional_bests_do_not_depend_on_the_order_of_arrival(
 ) -> None:
     rng = random.Random(1)
     trials = [
-        make_trial(n, rng.choice([None, rng.uniform(1, 9)]), text=task, model=model, job=model)
+        make_trial(
+            n,
+            rng.choice([None, rng.uniform(1, 9)]),
+            text=task,
+            model=model,
+            job=model,
+            compiler=f"v{n % 2}",
+            created_at=float(n % 2),
+        )
         for n in range(30)
         for task in ("a", "b")
         for model in ("m1", "m2")
@@ -187,6 +195,20 @@ def test_fingerprints_stand_side_by_side(store: Store, make_trial: MakeTrial) ->
     assert [f.best.trial for f in store.best([key])[key]] == [new, old]
 
 
+def test_times_of_two_compilers_are_never_compared(store: Store, make_trial: MakeTrial) -> None:
+    old = [make_trial(0, 4e-3, compiler="1"), make_trial(1, 1e-3, compiler="1")]
+    new = [
+        make_trial(n, seconds, job="new", compiler="2", created_at=2.0)
+        for n, seconds in enumerate((3e-3, 2e-3))
+    ]
+    store.add_trials([*old, *new])
+    key = best_key(old[0])
+    bests = [found.best for found in store.best([key])[key]]
+    assert [best.trial for best in bests] == [new[1], old[1]]
+    assert [best.speedup_over_default for best in bests] == pytest.approx([1.5, 4.0])
+    assert RecordIndex([*old, *new]).best([key])[key] == store.best([key])[key]
+
+
 def test_a_look_up_reads_indexes_only(store: Store, make_trial: MakeTrial) -> None:
     store.add_trials([make_trial(0)])
     query = best.lookup_query(["a", "b", "c"])
@@ -222,6 +244,24 @@ def test_promotion_is_a_compare_and_swap(store: Store, make_trial: MakeTrial) ->
     assert not stale.promoted
     assert stale.best is not None
     assert stale.best.trial == b
+
+
+def test_an_incumbent_of_another_compiler_gives_way_in_any_order(
+    store: Store, make_trial: MakeTrial
+) -> None:
+    a, rival = make_trial(1, 3e-3, compiler="1"), make_trial(3, 3e-3, compiler="1")
+    b = make_trial(2, 9e-3, compiler="2", created_at=0.5)
+    store.add_trials([a, b, rival])
+    key = best_key(a)
+    assert store.promote("r1", final(a, None)).promoted
+    assert not store.promote("r2", final(b, None)).promoted, "another one stands there"
+    assert store.promote("r3", final(b, a)).promoted
+    found = [f.best for f in store.best([key])[key]]
+    assert [(f.trial, f.promoted) for f in found] == [(b, True), (a, False)]
+    assert not store.promote("r4", final(rival, a)).promoted, "it stands no more"
+    assert store.promote("r5", final(rival, b)).promoted
+    found = [f.best for f in store.best([key])[key]]
+    assert [(f.trial, f.promoted) for f in found] == [(rival, True), (b, False)]
 
 
 def test_a_repeated_promotion_changes_nothing(store: Store, make_trial: MakeTrial) -> None:
