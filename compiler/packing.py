@@ -1,8 +1,12 @@
-"""Packing of constant operands: the tensor that a kernel's layout asks for, made once."""
+"""Packing of constant operands: the tensor that a kernel's layout asks for, made once.
+
+A layout may ask for a transform of the values first; it is named, because layouts are stored.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import product
 from math import prod
@@ -10,7 +14,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from tunefarm.compiler.space.winograd.transforms import TILES, transform_filter
 from tunefarm.compiler.tir.ir import PackedLayout
+
+TRANSFORMS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
+    "": lambda array: array,
+    **{f"winograd{tile}": functools.partial(transform_filter, tile=tile) for tile in TILES},
+}
 
 
 def pack(array: NDArray[Any], layout: PackedLayout | None, shape: tuple[int, ...]) -> NDArray[Any]:
@@ -28,7 +38,7 @@ def pack_into(out: NDArray[Any], array: NDArray[Any], layout: PackedLayout | Non
     if layout is None:
         np.copyto(out, array.reshape(out.shape))
         return
-    viewed = array.reshape(layout.shape)
+    viewed = TRANSFORMS[layout.transform](array).reshape(layout.shape)
     outer = [-(-e // prod(f)) for e, f in zip(viewed.shape, layout.factors, strict=True)]
     split = [n for o, factors in zip(outer, layout.factors, strict=True) for n in (o, *factors)]
     target = out.reshape([split[a] for a in layout.order]).transpose(np.argsort(layout.order))

@@ -87,7 +87,10 @@ LEVELS = ("vector", "register", "l1", "l2", "core")
 
 @dataclass(frozen=True, slots=True)
 class SketchSpace:
-    """One sketch's knobs for one task. ``default`` is a good config without any record."""
+    """One sketch's knobs for one task. ``default`` is a good config without any record.
+
+    A sketch that is not ``preferred`` stands behind the others: its default is not the task's.
+    """
 
     sketch: str
     version: int
@@ -95,6 +98,7 @@ class SketchSpace:
     constraints: tuple[Constraint, ...]
     default: Config
     nest: Callable[[Columns], Nest]
+    preferred: bool = True
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,10 @@ convolutions become matrix products over (positions, channels), unit dimensions 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -29,17 +30,28 @@ from tunefarm.compiler.ops import OPS, Pattern, call
 from tunefarm.compiler.tir import PrimFunc
 
 
-def create_program(function: Function, name: str = "kernel") -> PrimFunc:
-    """The plain loops of a fused function: its parameters, then its results."""
+def create_program(
+    function: Function,
+    name: str = "kernel",
+    computes: Mapping[Call, Callable[[Sequence[te.Tensor]], te.Tensor]] = MappingProxyType({}),
+    shapes: Mapping[Var, tuple[int, ...]] = MappingProxyType({}),
+) -> PrimFunc:
+    """The plain loops of a fused function: its parameters, then its results.
+
+    ``computes`` gives calls another meaning than their operator's, ``shapes`` the shapes in which
+    it reads parameters that are transformed before.
+    """
     tensors: dict[int, te.Tensor | tuple[te.Tensor, ...]] = {}
     inputs = []
     for position, param in enumerate(function.params):
         kind = tensor_type(param)
-        tensor = te.placeholder(kind.shape, kind.dtype, f"p{position}")
+        tensor = te.placeholder(shapes.get(param, kind.shape), kind.dtype, f"p{position}")
         tensors[id(param)] = tensor
         inputs.append(tensor)
     for expr in post_order(function.body):
-        if id(expr) not in tensors:
+        if isinstance(expr, Call) and expr in computes:
+            tensors[id(expr)] = computes[expr]([_one(tensors[id(a)]) for a in expr.args])
+        elif id(expr) not in tensors:
             tensors[id(expr)] = _compute(expr, tensors)
     result = tensors[id(function.body)]
     outputs = list(result) if isinstance(result, tuple) else [result]

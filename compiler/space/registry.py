@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Call, Function, TensorType, post_order
 from tunefarm.compiler.ops import OPS, Pattern
-from tunefarm.compiler.space import contraction, injective, plain, rows, window
+from tunefarm.compiler.space import contraction, injective, plain, rows, window, winograd
 from tunefarm.compiler.space.config import Config, ConfigSpace, SketchSpace
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import PrimFunc
@@ -29,8 +29,10 @@ class Sketch:
     schedule: Callable[[Function, Target, Config], PrimFunc]
 
 
-# In the order of preference: the first that applies gives a workload's default config.
+# In the order of preference: the first that applies, and does not decline, gives a workload's
+# default config.
 SKETCHES: list[Sketch] = [
+    Sketch("winograd", winograd.space, winograd.schedule),
     Sketch("contraction", contraction.space, contraction.schedule),
     Sketch("injective", injective.space, injective.schedule),
     Sketch("window", window.space, window.schedule),
@@ -57,7 +59,7 @@ def config_space(workload: Workload, target: Target) -> ConfigSpace:
     if len(found) > 1:
         # The plain loops are the last resort, for what no other sketch covers.
         found = tuple(s for s in found if s.sketch != "plain")
-    return ConfigSpace(found)
+    return ConfigSpace(tuple(sorted(found, key=lambda s: not s.preferred)))
 
 
 def _is_empty(workload: Workload) -> bool:

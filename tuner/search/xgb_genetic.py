@@ -28,8 +28,8 @@ class XgbGeneticOptions:
 
     population: int = 1024
     generations: int = 4
-    epsilon: float = 0.08
-    descent: float = 0.25
+    epsilon: float = 0.05
+    descent: float = 0.4
     descent_when_stalled: float = 0.6
     stalled_rounds: int = 2
     elites: int = 24

@@ -559,12 +559,15 @@ def _copy_loops(name: str, source: Buffer, target: Buffer) -> Stmt:
     return stmt
 
 
-def set_scope(program: PrimFunc, block: str, scope: str) -> PrimFunc:
-    """Change where the (intermediate) buffer that a block writes lives."""
+def set_scope(program: PrimFunc, block: str, scope: str, padding: int = 0) -> PrimFunc:
+    """Change where the (intermediate) buffer that a block writes lives.
+
+    ``padding`` elements are left between the rows of what is allocated, against cache conflicts.
+    """
     old = written_buffer(find_block(program, block))
     if old not in program.buffers:
         raise ScheduleError(f"{old.name} is not an intermediate buffer; its scope is fixed")
-    return replace_buffer(program, old, replace(old, scope=scope, padding=0))
+    return replace_buffer(program, old, replace(old, scope=scope, padding=padding))
 
 
 def replace_buffer(

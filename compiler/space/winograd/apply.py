@@ -1,0 +1,153 @@
+"""A config applied to the stages of a Winograd convolution."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.ir import Function
+from tunefarm.compiler.space.config import Config
+from tunefarm.compiler.space.contraction.apply import LINE_BYTES, SERIAL_FLOPS
+from tunefarm.compiler.space.nests import own_loops
+from tunefarm.compiler.space.winograd.program import (
+    Convolution,
+    convolution_of,
+    create_winograd,
+)
+from tunefarm.compiler.space.winograd.transforms import TAPS
+from tunefarm.compiler.summary import nominal_flops
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.tir import PackedLayout, PrimFunc
+from tunefarm.compiler.tir import schedule as s
+from tunefarm.compiler.tir.ir import Const, Expr, Prefetch, Var
+from tunefarm.compiler.tir.schedule.tree import constant_extent
+
+ELEMENT_BYTES = 4
+
+
+def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
+    """Apply a config. Raises ScheduleError if the method does not apply or a knob misfits."""
+    c = convolution_of(function)
+    if c is None:
+        raise ScheduleError("the workload is no 3x3 convolution of stride 1 with constant weights")
+    lanes = target.lanes("float32")
+    knob = {name: int(value) for name, value in config.items() if name != "sketch"}
+    program = create_winograd(c, knob["tile"])
+    final = s.remaining_blocks(program)[-1]
+    program, write = s.cache_write(program, "product", "register")
+    for block in ("rows_in", "rows_out"):
+        program = s.set_scope(program, block, "register")
+    for block in ("tile_in", write):
+        program = s.set_scope(program, block, "local", padding=lanes)
+    width = knob["nv"] * lanes
+    layout = PackedLayout(((), (), (), (width,)), (3, 0, 1, 2, 4), f"winograd{knob['tile']}")
+    program = s.transform_layout(program, c.filter_param, layout)
+
+    program, outer, panel, tile = _place_results(program, final, knob, lanes)
+    program = _place_rows_out(program, tile)
+    program = _place_products(program, c, write, (outer[-1], panel), knob, lanes)
+    program = _place_tiles(program, c, outer[-1], knob, lanes)
+    program, top = s.fuse(program, *outer)
+    if target.num_cores > 1 and nominal_flops(function) > SERIAL_FLOPS:
+        program = s.parallel(program, top)
+    return program
+
+
+def _place_results(
+    program: PrimFunc, final: str, knob: dict[str, int], lanes: int
+) -> tuple[PrimFunc, tuple[Var, ...], Var, Var]:
+    """Blocks of rows of tiles and of panels; in a block panels, tiles, and a tile's results."""
+    n, h, w, o = s.loops_of(program, final)
+    program, (row_block, tile_row, row) = s.split(program, h, knob["mb"], knob["tile"])
+    program, (tile_column, column) = s.split(program, w, knob["tile"])
+    program, (panel_block, panel, vector, lane) = s.split(program, o, knob["nb"], knob["nv"], lanes)
+    outer = (n, row_block, panel_block)
+    inside = (tile_row, tile_column, vector, row, column, lane)
+    program = s.reorder(program, *outer, panel, *inside)
+    for loop in (row, column):
+        program = s.unroll(program, loop)
+    return s.vectorize(program, lane), outer, panel, vector
+
+
+def _place_rows_out(program: PrimFunc, tile: Var) -> PrimFunc:
+    program = s.compute_at(program, "rows_out", tile)
+    *rest, lane = own_loops(program, "rows_out", tile)
+    for loop in rest:
+        program = s.unroll(program, loop)
+    return s.vectorize(program, lane)
+
+
+def _place_products(
+    program: PrimFunc,
+    c: Convolution,
+    write: str,
+    panels: tuple[Var, Var],
+    knob: dict[str, int],
+    lanes: int,
+) -> PrimFunc:
+    """For each point a matrix product of a panel, register tile by register tile."""
+    panel_block, panel = panels
+    program = s.compute_at(program, write, panel)
+    i, j, *tiles, o = own_loops(program, write, panel)
+    row_tiles, rows = [], []
+    for t in tiles:  # none where a block has a single tile
+        program, (row_tile, row) = s.split(program, t, knob["rw"])
+        row_tiles, rows = [row_tile], [row]
+    program, (vector, lane) = s.split(program, o, lanes)
+    program = s.reorder(program, i, j, *row_tiles, *rows, vector, lane)
+    for loop in (*rows, vector):
+        program = s.unroll(program, loop)
+    program = s.vectorize(program, lane)
+
+    place = [j, *row_tiles][-1]
+    program = s.compute_at(program, "product", place)
+    *rows, o, k = own_loops(program, "product", place)
+    program, (vector, lane) = s.split(program, o, lanes)
+    program, (step, unrolled) = s.split(program, k, knob["ku"])
+    program = s.reorder(program, step, unrolled, *rows, vector, lane)
+    for loop in (unrolled, *rows, vector):
+        program = s.unroll(program, loop)
+    program = s.vectorize(program, lane)
+    program = s.decompose_reduction(program, "product", step)
+    if knob["next_panel"]:
+        points = knob["tile"] + TAPS - 1
+        number = ((panel_block * knob["nb"] + panel) * points + i) * points + j
+        size = c.inputs * knob["nv"] * lanes
+        program = _prefetch_next(program, c, (number + 1) * size, size, (*row_tiles, step))
+    return program
+
+
+def _place_tiles(
+    program: PrimFunc, c: Convolution, block: Var, knob: dict[str, int], lanes: int
+) -> PrimFunc:
+    """The transformed tiles of a block of rows, all channels of them."""
+    program = s.compute_at(program, "tile_in", block)
+    i, j, *tiles, channel = own_loops(program, "tile_in", block)
+    for t in tiles:
+        program, split = s.split(program, t, c.tiles(knob["tile"])[1])
+        tiles = list(split)
+    program, (vector, lane) = s.split(program, channel, lanes)
+    program = s.reorder(program, *tiles, vector, i, j, lane)
+    for loop in (i, j):
+        program = s.unroll(program, loop)
+    program = s.vectorize(program, lane)
+    program = s.compute_at(program, "rows_in", i)
+    *rest, lane = own_loops(program, "rows_in", i)
+    for loop in rest:
+        program = s.unroll(program, loop)
+    return s.vectorize(program, lane)
+
+
+def _prefetch_next(
+    program: PrimFunc, c: Convolution, start: Expr, size: int, visits: Sequence[Var]
+) -> PrimFunc:
+    """Every step of a product fetches its share of the next point's weights into L2."""
+    visit: Expr = Const(0)
+    count = 1
+    for var in visits:
+        extent = constant_extent(s.find_loop(program, var))
+        visit, count = visit * extent + var, count * extent
+    share = -(-size // count)
+    lines = max(1, share * ELEMENT_BYTES // LINE_BYTES)
+    hint = Prefetch(program.params[c.filter_param], start + visit * share, lines, level=2)
+    return s.prefetch(program, visits[-1], hint)

@@ -1,0 +1,132 @@
+"""The knobs of the Winograd sketch, what a config must hold, and a model of its time."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob
+from tunefarm.compiler.space.contraction.knobs import ROWS, UNROLLS, VECTORS, up_to, whole
+from tunefarm.compiler.space.winograd.program import Convolution
+from tunefarm.compiler.space.winograd.transforms import TAPS, TILES
+from tunefarm.compiler.target import Target
+
+NAME, VERSION = "winograd", 1
+
+BLOCK_ROWS = (1, 2, 3, 4, 5, 7, 8, 14)
+BLOCK_PANELS = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64)
+STACK_BYTES = 960 << 10  # a thread's transformed tiles and products
+
+L3_BYTES = 8.0  # a cycle and core
+TRANSFORM_CYCLES = 3.0  # of one vector of one tile's point
+FORK_CYCLES = 1000.0
+
+Mask: TypeAlias = Any  # NumPy's stubs give comparisons and sums of arrays no single type
+Numbers: TypeAlias = Any
+
+
+def knobs_of(c: Convolution, lanes: int) -> tuple[Knob, ...]:
+    most_rows, most_columns = c.tiles(min(TILES))
+    panels = -(-c.outputs // lanes)
+    return (
+        Knob("tile", TILES),
+        Knob("mb", up_to(BLOCK_ROWS, most_rows)),
+        Knob("nb", up_to(BLOCK_PANELS, panels)),
+        Knob("rw", up_to(ROWS, most_rows * most_columns)),
+        Knob("nv", up_to(VECTORS, panels)),
+        Knob("ku", up_to(UNROLLS, c.inputs)),
+        Knob("next_panel", (0, 1)),
+    )
+
+
+def constraints_of(c: Convolution, target: Target, lanes: int) -> tuple[Constraint, ...]:
+    def fits_registers(k: Columns) -> Mask:
+        rows, vectors = whole(k, "rw"), whole(k, "nv")
+        used = rows * vectors + np.where(vectors > 1, vectors + 1, 2)
+        return used <= target.vector_registers
+
+    def fits_stack(k: Columns) -> Mask:
+        columns = c.inputs + whole(k, "nv") * lanes + 2 * lanes
+        return points(k) ** 2 * tiles_of_block(c, k) * columns * 4 <= STACK_BYTES
+
+    def blocks_useful(k: Columns) -> Mask:
+        panels = -(-c.outputs // (whole(k, "nv") * lanes))
+        return (whole(k, "mb") <= tile_rows(c, k)) & (
+            (whole(k, "nb") == 1) | (whole(k, "nb") < 2 * panels)
+        )
+
+    return (
+        Constraint("registers", fits_registers),
+        Constraint("stack", fits_stack),
+        Constraint("blocks within extents", blocks_useful),
+        Constraint("rows within a block", lambda k: whole(k, "rw") <= tiles_of_block(c, k)),
+        Constraint("unroll", lambda k: whole(k, "ku") * whole(k, "rw") * whole(k, "nv") <= 512),
+    )
+
+
+def points(k: Columns) -> Numbers:
+    return whole(k, "tile") + TAPS - 1
+
+
+def tile_rows(c: Convolution, k: Columns) -> Numbers:
+    return -(-c.height // whole(k, "tile"))
+
+
+def tiles_of_block(c: Convolution, k: Columns) -> Numbers:
+    return whole(k, "mb") * -(-c.width // whole(k, "tile"))
+
+
+def block_counts(c: Convolution, lanes: int, k: Columns) -> tuple[Numbers, Numbers]:
+    """Blocks of rows of tiles, over all images, and blocks of panels."""
+    panels = -(-c.outputs // (whole(k, "nv") * lanes))
+    return c.batch * -(-tile_rows(c, k) // whole(k, "mb")), -(-panels // whole(k, "nb"))
+
+
+def cycles(c: Convolution, target: Target, lanes: int, k: Columns) -> Numbers:
+    """Cycles of a core, the work shared by all: transforms, products, weights from beyond L2."""
+    rows, vectors = whole(k, "rw"), whole(k, "nv")
+    row_blocks, panel_blocks = block_counts(c, lanes, k)
+    tiles = tiles_of_block(c, k)
+    products = points(k) ** 2
+    panels = -(-c.outputs // (vectors * lanes))
+    step = np.maximum(np.maximum(rows * vectors, 1.3 * (rows + vectors)) / 2, 4.0) + 0.3 * vectors
+    multiply = row_blocks * products * panels * -(-tiles // rows) * c.inputs * step
+    weights = row_blocks * products * c.inputs * c.outputs * 4.0
+    from_l3 = np.where(
+        products * c.inputs * c.outputs * 4 > target.l2_bytes // 2, weights / L3_BYTES, 0.0
+    )
+    vectors_in = row_blocks * panel_blocks * tiles * -(-c.inputs // lanes)
+    vectors_out = row_blocks * tiles * -(-c.outputs // lanes)
+    moved = TRANSFORM_CYCLES * products * (vectors_in + vectors_out)
+    tasks = row_blocks * panel_blocks
+    cores = target.num_cores
+    busy = tasks / (-(-tasks // cores) * cores)
+    return (np.maximum(multiply, from_l3) + moved) / (cores * busy) + FORK_CYCLES * (cores > 1)
+
+
+def direct_cycles(c: Convolution, target: Target, lanes: int) -> float:
+    """Cycles of the direct sum at the peak of two multiply-adds a cycle."""
+    products = c.batch * c.height * c.width * c.inputs * c.outputs * TAPS**2
+    return products / (2 * lanes * target.num_cores)
+
+
+def default_of(
+    c: Convolution,
+    target: Target,
+    lanes: int,
+    knobs: tuple[Knob, ...],
+    constraints: tuple[Constraint, ...],
+) -> tuple[Config, float]:
+    """The config of the fewest cycles in the model, and their number."""
+    choices = {k.name: k.choices for k in knobs}
+    names = ("tile", "mb", "nb", "rw", "nv")
+    grid = np.array(np.meshgrid(*(choices[n] for n in names), indexing="ij"), np.int64)
+    k: dict[str, np.ndarray] = dict(zip(names, grid.reshape(len(names), -1), strict=True))
+    unroll = max(int(u) for u in choices["ku"] if int(u) <= 4 and c.inputs % int(u) == 0)
+    k["ku"] = np.full_like(k["tile"], unroll)
+    valid = np.all([x.holds(k) for x in constraints], axis=0)
+    estimate = np.where(valid, cycles(c, target, lanes, k), np.inf)
+    best = int(np.argmin(estimate))
+    config: dict[str, int | str] = {"sketch": NAME, **{n: int(k[n][best]) for n in k}}
+    config["next_panel"] = 1
+    return config, float(estimate[best])

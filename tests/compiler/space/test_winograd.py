@@ -1,0 +1,168 @@
+"""Winograd's method: exact matrices, and kernels within their stated error of the direct sum."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sketch_harness import Array, executed, interpreted
+from tunefarm.compiler.accuracy import error_bounds, mismatch
+from tunefarm.compiler.evaluate import evaluate
+from tunefarm.compiler.ir import Expr, Function, TensorType, Var
+from tunefarm.compiler.ops import call
+from tunefarm.compiler.packing import pack
+from tunefarm.compiler.space import Config, ConfigSpace, config_space, schedule_workload, winograd
+from tunefarm.compiler.space.winograd.transforms import TILES, transforms
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.tir.transform.lower import lower
+from tunefarm.compiler.workload import Workload
+
+F32 = "float32"
+HOST = Target(f"llvm -mcpu={Target.host().mcpu} -num-cores=2")
+SAME = ((1, 1), (1, 1))
+
+
+def convolution(
+    shape: tuple[int, ...],
+    outputs: int,
+    padding: Any = SAME,
+    bias: bool = True,
+    residual: bool = False,
+    relu: bool = True,
+    constants: tuple[int, ...] = (1,),
+    kernel: tuple[int, int] = (3, 3),
+    dtype: str = F32,
+    **attrs: Any,
+) -> Function:
+    inputs = shape[-1] // int(attrs.get("groups", 1))
+    x = Var("x", TensorType(shape, dtype))
+    w = Var("w", TensorType((*kernel, inputs, outputs), dtype))
+    layouts = {"data_layout": "NSC", "kernel_layout": "SIO"}
+    body: Expr = call("conv", x, w, padding=padding, **layouts, **attrs)
+    params = [x, w]
+    for wanted, kind in ((bias, TensorType((outputs,), dtype)), (residual, body.type)):
+        if wanted:
+            params.append(Var(f"p{len(params)}", kind))  # type: ignore[arg-type]
+            body = call("add", body, params[-1])
+    body = call("relu", body) if relu else body
+    return Function(tuple(params), body, {"primitive": True, "constants": constants})
+
+
+def draw(function: Function, rng: np.random.Generator) -> list[Array]:
+    return [rng.standard_normal(p.type.shape).astype(F32) for p in function.params]  # type: ignore[union-attr]
+
+
+def winograd_space(function: Function, target: Target = HOST) -> ConfigSpace:
+    space = winograd.space(function, target)
+    assert space is not None
+    return ConfigSpace((space,))
+
+
+def random_configs(space: ConfigSpace, rng: np.random.Generator, count: int) -> list[Config]:
+    rows = space.sample(rng, 200)
+    return [space.decode(r) for r in rows[space.valid(rows)][:count]]
+
+
+def verify(function: Function, config: Config, arrays: list[Array], run: Any = executed) -> float:
+    """The kernel is within the bounds of the direct sum; its error over the largest result."""
+    (wanted,) = evaluate(function, arrays)
+    program = lower(schedule_workload(Workload.from_function(function), HOST, config))
+    result = np.full(wanted.shape, 77, F32)
+    if run is executed:
+        executed(program, HOST, arrays, [result])
+    else:
+        run(program, arrays, [result])
+    assert mismatch([result], [wanted], error_bounds(function, arrays)) == "", dict(config)
+    return float(np.abs(result - wanted).max() / np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("tile", TILES)
+def test_the_matrices_compute_a_filter_of_three_taps(tile: int) -> None:
+    t = transforms(tile)
+    data, taps = np.random.default_rng(0).standard_normal((2, tile + 2))
+    result = np.array(t.result) @ ((np.array(t.filter) @ taps[:3]) * (np.array(t.data) @ data))
+    np.testing.assert_allclose(result, np.correlate(data, taps[:3], "valid"), rtol=1e-12)
+
+
+@settings(max_examples=12, deadline=None, derandomize=True, database=None)
+@given(
+    st.integers(1, 2), st.integers(2, 14), st.integers(2, 14), st.integers(16, 40),
+    st.integers(16, 40), st.tuples(*[st.integers(0, 2)] * 4), st.booleans(), st.booleans(),
+    st.booleans(), st.integers(0, 9999),
+)  # fmt: skip
+def test_odd_shapes_under_random_configs(
+    n: int, h: int, w: int, c: int, o: int, pads: tuple[int, int, int, int], bias: bool,
+    residual: bool, relu: bool, seed: int,
+) -> None:  # fmt: skip
+    top, bottom, left, right = pads
+    # Two rows and columns of results at least: the sketch leaves fewer to the direct sum.
+    h, w = max(h, 4 - top - bottom), max(w, 4 - left - right)
+    function = convolution(
+        (n, h, w, c), o, ((top, bottom), (left, right)), bias, residual, relu
+    )  # fmt: skip
+    rng = np.random.default_rng(seed)
+    arrays = draw(function, rng)
+    space = winograd_space(function)
+    for config in [space.default, *random_configs(space, rng, 2)]:
+        verify(function, config, arrays)
+
+
+@pytest.mark.parametrize("tile", TILES)
+def test_the_interpreter_agrees(tile: int) -> None:
+    function = convolution((1, 5, 3, 16), 19, residual=True)
+    rng = np.random.default_rng(3)
+    config = {**winograd_space(function).default, "tile": tile, "mb": 1, "rw": 1}
+    verify(function, config, draw(function, rng), interpreted)
+
+
+@pytest.mark.parametrize(("tile", "error"), [(2, 2e-6), (4, 5e-6)])
+def test_the_error_is_as_stated(tile: int, error: float) -> None:
+    function = convolution((1, 14, 14, 256), 64, bias=False, relu=False)
+    space = winograd_space(function)
+    rows = space.sample(np.random.default_rng(1), 500)
+    configs = [space.decode(r) for r in rows[space.valid(rows)]]
+    config = next(c for c in configs if c["tile"] == tile)
+    assert verify(function, config, draw(function, np.random.default_rng(2))) < error
+
+
+UNFIT = {
+    "stride": convolution((1, 9, 9, 16), 16, strides=(2, 2)),
+    "dilation": convolution((1, 9, 9, 16), 16, dilations=(2, 2)),
+    "groups": convolution((1, 9, 9, 32), 32, groups=2),
+    "five taps": convolution((1, 9, 9, 16), 16, kernel=(5, 5)),
+    "variable weights": convolution((1, 9, 9, 16), 16, constants=()),
+    "few channels": convolution((1, 9, 9, 3), 32),
+    "one row": convolution((1, 1, 9, 16), 16),
+    "double": convolution((1, 9, 9, 16), 16, dtype="float64"),
+}
+
+
+@pytest.mark.parametrize("name", UNFIT)
+def test_other_convolutions_have_no_such_sketch(name: str) -> None:
+    assert winograd.space(UNFIT[name], HOST) is None
+    assert config_space(Workload.from_function(UNFIT[name]), HOST).default["sketch"] != "winograd"
+
+
+def test_it_is_the_default_where_it_saves_enough() -> None:
+    large = config_space(Workload.from_function(convolution((1, 28, 28, 128), 128)), HOST)
+    small = config_space(Workload.from_function(convolution((1, 3, 3, 16), 16)), HOST)
+    assert large.default["sketch"] == "winograd"
+    assert small.default["sketch"] == "contraction"
+    assert {s.sketch for s in small.sketches} == {"winograd", "contraction"}
+
+
+def test_weights_are_transformed_when_they_are_packed() -> None:
+    function = convolution((1, 8, 8, 16), 32, bias=False)
+    config = {**winograd_space(function).default, "tile": 2}
+    program = schedule_workload(Workload.from_function(function), HOST, config)
+    layout = program.layouts[1]
+    weights = np.random.default_rng(0).standard_normal((3, 3, 16, 32)).astype(F32)
+    packed = pack(weights, layout, program.params[1].shape)
+    g = np.array(transforms(2).filter)
+    wanted = np.einsum("ik,klco,jl->ijco", g, weights.astype(np.float64), g).astype(F32)
+    plain = pack(wanted, replace(layout, transform=""), packed.shape)
+    np.testing.assert_allclose(packed, plain, rtol=1e-6)
