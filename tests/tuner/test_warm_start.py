@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -69,6 +70,19 @@ def test_tasks_are_grouped_by_workload_and_device(landscapes):
     trials += trials_of("square", landscapes["square"], 10, model="gpu")
     found = past_tasks(trials, lambda _: landscapes["square"].space)
     assert [len(p.rows) for p in found] == [20, 10]
+
+
+def test_times_of_two_compilers_make_no_task_together(landscapes):
+    square = landscapes["square"]
+    old = [replace(t, compiler_version="1") for t in trials_of("square", square, 20)]
+    new = [
+        replace(t, compiler_version="2", times_s=tuple(s / 100 for s in t.times_s))
+        for t in trials_of("square", square, 10)
+    ]
+    (found,) = past_tasks([*new, *old], lambda _: square.space)
+    rows, seconds = measured(square.space, old)
+    assert found.rows.tolist() == rows.tolist()
+    assert found.seconds.tolist() == seconds.tolist()
 
 
 def test_what_cannot_be_built_any_more_is_left_out(past):
