@@ -39,7 +39,7 @@ class Apart:
         names = self._ask("make", *arguments)
         return {
             name: Contender(
-                partial(self._ask, "seconds", name, 1, 0),
+                partial(self._ask, "seconds", name, 1, 0.0),
                 partial(self._ask, "output", name),
                 partial(self._ask, "seconds", name),
             )
@@ -87,8 +87,8 @@ def _serve(pipe: Connection, make: Maker) -> None:
             elif what == "output":
                 answer = contenders[arguments[0]].output()
             else:
-                name, number, warm = arguments
-                answer = seconds_of(contenders[name].call, number, warm)
+                name, number, warm_s = arguments
+                answer = seconds_of(contenders[name].call, number, warm_s)
             wait_for_quiet()
         except Exception:
             pipe.send(("failed", traceback.format_exc()))

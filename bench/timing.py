@@ -19,12 +19,13 @@ from rich.console import Console
 from rich.table import Table
 
 Call = Callable[[], object]
-Timer = Callable[[int, int], float]
-"""(number, warm) → seconds of ``number`` calls after ``warm`` others."""
+Timer = Callable[[int, float], float]
+"""(number, warm_s) → seconds of ``number`` calls, after others for ``warm_s`` seconds."""
 Array = NDArray[Any]
 
 ERROR_LIMIT = 1e-3  # of the largest magnitude
 BUSY_SHARE = 0.03  # of all cores: above it, pools that spin lose whole time slices
+WARM_TIMES = 5  # the timed span: woken threads of a pool may share a core for milliseconds
 _QUIET_SHARE = 0.1
 _QUIET_TRIES = 300  # OpenMP's threads spin for 200 ms
 
@@ -87,14 +88,14 @@ def in_turn(
     A turn waits until the threads of the one before are asleep, warms up, and then calls often
     enough to fill ``minimum_s``.
     """
-    numbers = {n: max(1, int(minimum_s / max(t(1, 1), 1e-9))) for n, t in timers.items()}
+    warm_s = WARM_TIMES * minimum_s
+    numbers = {n: max(1, int(minimum_s / max(t(1, warm_s), 1e-9))) for n, t in timers.items()}
     times: dict[str, list[float]] = {name: [] for name in timers}
     order = list(timers)
     for turn in range(repeats):
         for name in order if turn % 2 == 0 else reversed(order):
             wait_for_quiet()
-            number = numbers[name]
-            times[name].append(timers[name](number, max(1, number // 4)) / number)
+            times[name].append(timers[name](numbers[name], warm_s) / numbers[name])
     return {name: statistics.median(t) for name, t in times.items()}
 
 
@@ -107,9 +108,11 @@ def wait_for_quiet() -> None:
             return
 
 
-def seconds_of(call: Call, number: int, warm: int = 0) -> float:
-    """Seconds of ``number`` calls, after ``warm`` others."""
-    for _ in range(warm):
+def seconds_of(call: Call, number: int, warm_s: float) -> float:
+    """Seconds of ``number`` calls, after one other or as many as ``warm_s`` seconds take."""
+    until = time.perf_counter() + warm_s
+    call()
+    while time.perf_counter() < until:
         call()
     start = time.perf_counter()
     for _ in range(number):
