@@ -228,7 +228,9 @@ def decide(
     own = _sort(found, workload, target)
     if own.usable is not None:
         status, config = _status(own.usable.match), own.usable.best.trial.config
-        return Decision(workload, target, status, config, _reason(own.usable, target), own.usable)
+        return Decision(
+            workload, target, status, config, _reason(own.usable, workload, target), own.usable
+        )
     shipped = _sort(_shipped(workload, target) if starter else (), workload, target)
     if shipped.usable is not None and (own.losing is None or shipped.usable.match is Match.EXACT):
         reason = "from the records that ship with tunefarm"
@@ -322,13 +324,19 @@ def _status(match: Match) -> Status:
     }[match]
 
 
-def _reason(answer: Found, target: Target) -> str:
+def _reason(answer: Found, workload: Workload, target: Target) -> str:
     best = answer.best
     kind = "promoted" if best.promoted else "provisional"
     text = f"{kind} record of job {best.trial.job}, trial {best.trial.number}"
     text += _difference(answer, target)
-    if best.speedup_over_default is not None:
+    is_default = dict(best.trial.config) == dict(config_space(workload, target).default)
+    if is_default:
+        text += ", the default itself"
+    elif best.speedup_over_default is not None:
         text += f", {best.speedup_over_default:.2f}x the default"
+    if best.model_speedup is not None:
+        rival = "the record that it replaced" if is_default else "its rival"
+        text += f"; in the whole model {best.model_speedup:.2f}x {rival}"
     return text
 
 

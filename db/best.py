@@ -177,7 +177,8 @@ def _demote(connection: Connection, incumbent: Any) -> bool:
     """Take the incumbent's promotion back; False if it does not stand any more."""
     stands = (BEST.c.promoted, BEST.c.trial_id == incumbent.id)
     statement = update(BEST).where(*_in_slot(incumbent), *stands)
-    return connection.execute(statement.values(promoted=False, verdict=None)).rowcount == 1
+    values = {"promoted": False, "verdict": None, "model": None, "model_speedup": None}
+    return connection.execute(statement.values(values)).rowcount == 1
 
 
 def _mark(connection: Connection, incumbent: Any, final: Final) -> None:

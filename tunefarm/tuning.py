@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -22,6 +24,8 @@ from tunefarm.db.records import (
 from tunefarm.interrupts import ignoring_interrupts, remembering_interrupts
 
 if TYPE_CHECKING:
+    from tunefarm.closing import Closing
+    from tunefarm.compiler.ir import IRModule
     from tunefarm.proto.client import FarmClient
 
 OWNED = "owned"
@@ -31,11 +35,13 @@ Watcher = Callable[[JobUpdate], None]
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """What a ``tune`` call ended with. ``earlier`` trials were there before it."""
+    """What a ``tune`` call ended with. ``earlier`` trials were there before it; ``closing`` is
+    there if bests met their rivals in the whole model."""
 
     job: Job | None
     last: JobUpdate | None
     earlier: int
+    closing: Closing | None = None
 
     @property
     def trials(self) -> int:
@@ -56,6 +62,8 @@ def tune(
     seed: int = 0,
     watch: Watcher | None = None,
     token: str = "",
+    module: IRModule | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> Tuned:
     """Tune tasks of one target until the budget is spent, and return when the job is over.
 
@@ -64,6 +72,10 @@ def tune(
     a tracker, a worker and a tuner are started on this machine over the database ``db`` (a URL
     or a path; by default the one in the user's data folder) and stopped at the end.
 
+    With ``module``, whose tasks these are, the job ends with the closing step: up to a tenth of
+    the time, 20 s at most, goes into runs of the whole model that may replace a best (see
+    ``tunefarm.closing``); ``say`` hears a line when it begins.
+
     KeyboardInterrupt cancels the job and keeps every trial. Raises TunefarmError if ``db`` and
     ``tracker`` are both given, if the tasks have different targets, or if the job fails.
     """
@@ -71,29 +83,69 @@ def tune(
         raise TunefarmError("give db (an embedded farm) or tracker (a running one), not both")
     if not tasks:
         raise TunefarmError("there are no tasks to tune")
+    begin = time.monotonic()
+    job_s = seconds
+    if seconds is not None and module is not None:
+        job_s = seconds - _closing_s(seconds)
     with _farm(db, tracker, token, tasks[0].target) as client:
         earlier = count_trials(client, tasks)
         if earlier >= trials:
             return Tuned(None, None, earlier)
         job = client.submit_job(
-            make_job(tasks, trials, seconds, search, seed, earlier=earlier, owned=tracker is None)
+            make_job(tasks, trials, job_s, search, seed, earlier=earlier, owned=tracker is None)
         )
-        last = None
-        try:
-            with remembering_interrupts() as interrupted:
-                for last in client.watch(job.id, wait_s=1.0):
-                    if interrupted:
-                        raise KeyboardInterrupt
-                    if watch is not None:
-                        watch(last)
-        except KeyboardInterrupt:
-            with ignoring_interrupts():
-                client.cancel(job.id, "stopped from the keyboard")
-            raise
-        assert last is not None
-        if last.job.state is JobState.FAILED:
-            raise TunefarmError(f"the tuning job failed: {last.job.message}")
-        return Tuned(last.job, last, earlier)
+        last = _follow(client, job.id, watch)
+        closing = None
+        if module is not None and last.job.state is JobState.SUCCEEDED:
+            closing_s = _closing_s(seconds or time.monotonic() - begin)
+            closing = _close(client, module, tasks[0].target, closing_s, say)
+        return Tuned(last.job, last, earlier, closing)
+
+
+def _follow(client: FarmClient, job: str, watch: Watcher | None) -> JobUpdate:
+    """Watch a job until it is over; it is cancelled on KeyboardInterrupt."""
+    last = None
+    try:
+        with remembering_interrupts() as interrupted:
+            for last in client.watch(job, wait_s=1.0):
+                if interrupted:
+                    raise KeyboardInterrupt
+                if watch is not None:
+                    watch(last)
+    except KeyboardInterrupt:
+        with ignoring_interrupts():
+            client.cancel(job, "stopped from the keyboard")
+        raise
+    assert last is not None
+    if last.job.state is JobState.FAILED:
+        raise TunefarmError(f"the tuning job failed: {last.job.message}")
+    return last
+
+
+def _closing_s(seconds: float) -> float:
+    """The part of the time of a tuning, in seconds, that the closing step may take."""
+    from tunefarm.closing import SECONDS, SHARE
+
+    return min(SECONDS, SHARE * seconds)
+
+
+def _close(
+    client: FarmClient,
+    module: IRModule,
+    target: Target,
+    seconds: float,
+    say: Callable[[str], None] | None,
+) -> Closing | None:
+    """The closing step; what is in its way is a warning, since the tuning itself is done."""
+    from tunefarm.closing import close_on_farm
+    from tunefarm.proto.errors import FarmError
+
+    try:
+        return close_on_farm(client, module, target, seconds, say)
+    except (TunefarmError, FarmError, OSError, MemoryError) as error:
+        reason = str(error) or "out of memory"
+        warnings.warn(f"the closing step was left out: {reason}", stacklevel=3)
+        return None
 
 
 @contextlib.contextmanager

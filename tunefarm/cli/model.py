@@ -49,6 +49,12 @@ def tune(
         str, typer.Option(help="xgb-genetic, genetic, droplet, random or grid.")
     ] = "xgb-genetic",
     seed: Annotated[int, typer.Option(help="Seed of the search.")] = 0,
+    closing: Annotated[
+        bool,
+        typer.Option(
+            "--closing/--no-closing", help="Time the bests in the whole model at the end."
+        ),
+    ] = True,
 ) -> None:
     """Tune a model on real devices: search for the fastest code of each of its subgraphs.
 
@@ -61,7 +67,8 @@ def tune(
     from tunefarm.tuning import tune as run
 
     out = console()
-    found = extract_tasks(from_onnx(model, parse_shapes(shape)), target or None)
+    module = from_onnx(model, parse_shapes(shape))
+    found = extract_tasks(module, target or None)
     if not found:
         out.print(f"{model} has no subgraph that is worth tuning")
         return
@@ -77,6 +84,8 @@ def tune(
             search=search,
             seed=seed,
             watch=watch,
+            module=module if closing else None,
+            say=out.print,
         )
     options = _options(target, shape, db, tracker)
     _conclude(out, result, budget, f"tunefarm build {model} -o {model.stem}.so{options}")
@@ -110,6 +119,8 @@ def _conclude(out: Console, result: Tuned, budget: int, following: str) -> None:
                 f"failed: {errors_text(result.last.errors)} (`tunefarm records list --failed`)"
             )
         out.print("; ".join(part for part in parts if part), soft_wrap=True)
+    if result.closing is not None:
+        out.print(result.closing.summary(), soft_wrap=True)
     out.print(f"next: {following}", soft_wrap=True)
 
 
