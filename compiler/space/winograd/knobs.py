@@ -17,7 +17,7 @@ BLOCK_ROWS = (1, 2, 3, 4, 5, 7, 8, 14)
 BLOCK_PANELS = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64)
 STACK_BYTES = 960 << 10  # a thread's transformed tiles and products
 
-L3_BYTES = 8.0  # a cycle and core
+L3_BYTES = 4.0  # a cycle and core, of weights that a model's other layers drove out of L2
 TRANSFORM_CYCLES = 3.0  # of one vector of one tile's point
 FORK_CYCLES = 1000.0
 
