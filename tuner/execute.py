@@ -52,7 +52,7 @@ def run_job(client: FarmClient, job: Job, options: TunerOptions, stopped: thread
     What a user can cause ends the job as failed, with the sentence; what is our own fault does
     too, and is raised.
     """
-    from tunefarm.proto.errors import ClaimLost, TrackerUnavailable
+    from tunefarm.proto.errors import ClaimLost, StorageFailed, TrackerUnavailable
     from tunefarm.tuner.running import JobRun, Stopped
 
     _log.info(
@@ -65,12 +65,12 @@ def run_job(client: FarmClient, job: Job, options: TunerOptions, stopped: thread
             _log.warning("job %s: %s", job.id, lost)
             return True
         except Stopped:
-            with suppress(TrackerUnavailable):
+            with suppress(TrackerUnavailable, StorageFailed):
                 client.release_job(job)
             _log.info("job %s: back in the queue", job.id)
             return False
-        except TrackerUnavailable as away:  # the claim lapses, and the job is claimed again
-            _log.warning("job %s: %s", job.id, away)
+        except (TrackerUnavailable, StorageFailed) as error:
+            _log.warning("job %s: %s", job.id, error)  # the claim lapses, and it is claimed again
             return False
         except TunefarmError as error:
             state, message = JobState.FAILED, str(error)
@@ -81,23 +81,27 @@ def run_job(client: FarmClient, job: Job, options: TunerOptions, stopped: thread
 
 
 def _finish(client: FarmClient, job: Job, state: JobState, message: str) -> bool:
-    from tunefarm.proto.errors import ClaimLost
+    """End the job; False if that cannot be stored now and the job will be claimed again."""
+    from tunefarm.proto.errors import ClaimLost, StorageFailed, TrackerUnavailable
 
     try:
         client.finish_job(job, state, message)
     except ClaimLost as lost:
         _log.warning("job %s: %s", job.id, lost)
+    except (TrackerUnavailable, StorageFailed) as error:
+        _log.warning("job %s: %s", job.id, error)
+        return False
     _log.info("job %s: %s %s", job.id, state, message)
     return True
 
 
 def _claim(client: FarmClient, options: TunerOptions, stopped: threading.Event) -> Job | None:
-    """The next job, or None if there is none now or the tracker is away."""
-    from tunefarm.proto.errors import TrackerUnavailable
+    """The next job, or None if there is none now or the tracker is away or cannot write."""
+    from tunefarm.proto.errors import StorageFailed, TrackerUnavailable
 
     try:
         return client.claim_job(tuner=options.identity, job=options.job, wait_s=_POLL_S)
-    except TrackerUnavailable as error:
+    except (TrackerUnavailable, StorageFailed) as error:
         _log.warning("%s", error)
         stopped.wait(_PAUSE_S)
         return None

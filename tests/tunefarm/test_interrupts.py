@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -38,6 +39,10 @@ class Tuning:
             time.sleep(0.2)
         output, _ = self.process.communicate(timeout=60)
         return self.process.returncode, output
+
+    def survivors(self) -> list[psutil.Process]:
+        """Processes of the farm that still run."""
+        return [p for p in self.farm if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
 
 
 def wait_until(done: object, timeout_s: float = 60.0) -> None:
@@ -77,15 +82,35 @@ def test_a_stopped_tuning_ends_its_job_and_its_farm(
     assert "every finished trial is kept" in output
     assert last_job(tuning.database).state is JobState.CANCELLED
     assert count(tuning.database) > 1
-    assert not [p for p in tuning.farm if p.is_running() and p.status() != "zombie"]
+    assert not tuning.survivors()
+
+
+def test_a_tuner_outlives_neither_its_parent_nor_its_patience(tmp_path: Path) -> None:
+    """Its tracker accepts connections and never answers; SIGTERM alone would leave it waiting."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        place = f"127.0.0.1:{silent.getsockname()[1]}"
+        tuner = [sys.executable, "-m", "tunefarm", "tuner", "--tracker", place]
+        code = (
+            "import subprocess, sys, time;"
+            "child = subprocess.Popen(sys.argv[1:]); print(child.pid, flush=True); time.sleep(60)"
+        )
+        parent = subprocess.Popen(
+            [sys.executable, "-c", code, *tuner, "--exit-with-parent"],
+            stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert parent.stdout is not None
+        child = psutil.Process(int(parent.stdout.readline()))
+        silent.accept()
+        parent.kill()
+        parent.communicate()
+        gone, _ = psutil.wait_procs([child], timeout=10)
+        assert gone
 
 
 def test_a_killed_tuning_does_not_stand_in_the_way_of_the_next(model: str, home: Path) -> None:
     tuning = Tuning(model, home)
     tuning.interrupt(signal.SIGKILL)
-    # A tuner may wait a minute for the tracker that died with the command.
-    gone = lambda: not [p for p in tuning.farm if p.is_running() and p.status() != "zombie"]  # noqa: E731
-    wait_until(gone, timeout_s=180.0)
+    wait_until(lambda: not tuning.survivors(), timeout_s=20.0)
     kept = count(tuning.database)
     again = subprocess.run(
         [sys.executable, "-m", "tunefarm", "tune", model, "--trials", str(kept + 4)],

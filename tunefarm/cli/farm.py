@@ -6,6 +6,8 @@ import ctypes
 import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -23,6 +25,8 @@ Rendezvous = Annotated[
 ]
 ExitWithParent = Annotated[bool, typer.Option("--exit-with-parent", hidden=True)]
 _PR_SET_PDEATHSIG = 1
+_LOOK_S = 0.25
+_TUNER_GRACE_S = 1.0  # what a tuner knows is in the database; only a tracker that died may hold it
 
 
 def register(app: typer.Typer) -> None:
@@ -32,12 +36,27 @@ def register(app: typer.Typer) -> None:
     app.command()(devices)
 
 
-def exit_with_parent(wanted: bool) -> None:
-    """Have the kernel end this process when its parent dies (Linux)."""
-    if wanted and sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-        if os.getppid() == 1:
-            raise SystemExit(0)
+def exit_with_parent(wanted: bool, grace_s: float | None = None) -> None:
+    """Have the kernel send SIGTERM to this process when its parent dies (Linux).
+
+    With ``grace_s`` the process is gone that long after its parent, whatever it waits for then.
+    """
+    if not wanted or sys.platform != "linux":
+        return
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if parent == 1 or os.getppid() != parent:
+        raise SystemExit(0)
+    if grace_s is not None:
+        arguments = (parent, grace_s)
+        threading.Thread(target=_outlive, args=arguments, name="parent", daemon=True).start()
+
+
+def _outlive(parent: int, grace_s: float) -> None:
+    while os.getppid() == parent:
+        time.sleep(_LOOK_S)
+    time.sleep(grace_s)
+    os._exit(0)
 
 
 def tracker(
@@ -105,7 +124,7 @@ def tuner(
     from tunefarm.tuner.execute import run_tuner
     from tunefarm.tuner.options import TunerOptions
 
-    exit_with_parent(exit_with_parent_)
+    exit_with_parent(exit_with_parent_, _TUNER_GRACE_S)
     address, token, file = _place(tracker, rendezvous)
     run_tuner(TunerOptions(tracker=address, token=token, rendezvous=file, once=once))
 
