@@ -36,10 +36,11 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="tunefarm-demo-"))
     database = f"sqlite:///{folder / 'tunefarm.db'}"
     started = time.monotonic()
-    with showing(console) as watch:
-        tunefarm.tune(
-            tasks, db=database, trials=TRIALS_PER_TASK * len(tasks), seconds=SECONDS, watch=watch
+    with showing(console) as show:
+        result = tunefarm.tune(
+            tasks, db=database, trials=TRIALS_PER_TASK * len(tasks), seconds=SECONDS, watch=show
         )
+        show.conclude(result.outcome)
     console.print(f"tuned in {time.monotonic() - started:.0f} s", highlight=False)
 
     with tunefarm.apply_history_best(database) as history:

@@ -6,15 +6,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from tunefarm.db.records import Device, Job, JobState, JobUpdate, Progress
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
+    from tunefarm.outcome import Outcome
     from tunefarm.tables import Column
-    from tunefarm.tuning import Watcher
 
     Peak = Callable[[Job], float | None]
 
@@ -24,13 +24,23 @@ SILENCE_S = 10.0
 OVER = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
 
 
+class Show(Protocol):
+    """What draws a job: it is called with each update, and once with what came of the job."""
+
+    def __call__(self, update: JobUpdate) -> None: ...
+    def conclude(self, outcome: Outcome | None) -> None: ...
+
+
 @dataclass
 class Following:
-    """What a watcher has seen of a job: the last update, and where the first one stood."""
+    """What a watcher has seen of a job: the last update, where the first one stood, and, once it
+    is known, what came of it."""
 
     clock: Callable[[], float] = time.monotonic
     peak: Peak | None = None
     last: JobUpdate | None = None
+    outcome: Outcome | None = None
+    is_broken: bool = False
     peak_flops: float | None = None
     started: float = field(init=False)
     ended: float | None = None
@@ -51,6 +61,13 @@ class Following:
             self.ended = self.clock()
         if self.peak is not None and self.peak_flops is None and done(update):
             self.peak_flops = self.peak(update.job)
+
+    @property
+    def rows(self) -> tuple[Progress, ...]:
+        """The tasks, with the best times seen or, at the end, those of the records in use."""
+        if self.outcome is not None:
+            return self.outcome.rows
+        return self.last.progress if self.last is not None else ()
 
     @property
     def elapsed_s(self) -> float:
@@ -80,8 +97,9 @@ class Following:
         if self.last is None:
             return "starting"
         budget = self.last.job.budget.trials
-        counted = min(earlier(self.last) + done(self.last), budget)
-        parts = [str(self.last.job.state), f"{counted}/{budget} trials"]
+        counted = min(earlier(self.last) + sum(r.ok + r.failed for r in self.rows), budget)
+        state = "stopped" if self.is_broken else str(self.last.job.state)
+        parts = [state, f"{counted}/{budget} trials"]
         if self.rate > 0:
             parts.append(f"{self.rate:.1f}/s")
         parts.append(clock(self.elapsed_s))
@@ -93,7 +111,7 @@ class Following:
         """What stands below the table: the sum over tasks, errors, and who is missing."""
         if self.last is None:
             return []
-        texts = [gain_text(self.last.progress)]
+        texts = [gain_text(self.rows) if self.outcome is not None else seen_text(self.rows)]
         if self.last.errors:
             texts.append(f"failed: {errors_text(self.last.errors)}")
         silent_s = self.clock() - self._moved
@@ -103,38 +121,63 @@ class Following:
 
 
 @contextmanager
-def showing(console: Console, peak: Peak | None = None) -> Iterator[Watcher]:
-    """A watcher that draws each update: a live table if the console is a terminal.
+def showing(console: Console, peak: Peak | None = None) -> Iterator[Show]:
+    """What draws a job: a live table if the console is a terminal, else lines.
 
     ``peak`` tells the FLOP/s that the devices of a job reach at most.
     """
     following = Following(peak=peak)
     if not console.is_terminal:
-        yield _plain_lines(console, following)
+        with _stopped_by_errors(following):
+            yield Lines(following, console)
         return
     from rich.live import Live
 
     view = View(following)
     with Live(view, console=console, refresh_per_second=4) as live:
         try:
-            yield following.note
+            with _stopped_by_errors(following):
+                yield view
         finally:
             following.ended = following.ended or following.clock()
             view.whole = True
             live.refresh()
 
 
-def _plain_lines(console: Console, following: Following) -> Watcher:
-    shown = [-LINE_EVERY_S]
+@contextmanager
+def _stopped_by_errors(following: Following) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        following.is_broken = following.last is None or following.last.job.state not in OVER
+        raise
 
-    def watch(update: JobUpdate) -> None:
-        following.note(update)
-        if following.elapsed_s - shown[0] < LINE_EVERY_S and update.job.state not in OVER:
+
+@dataclass
+class Lines:
+    """Draws a job in lines: one now and then and whenever its state changes, tasks at the end."""
+
+    following: Following
+    console: Console
+    _shown_s: float = -LINE_EVERY_S
+    _state: JobState | None = None
+
+    def __call__(self, update: JobUpdate) -> None:
+        self.following.note(update)
+        elapsed_s = self.following.elapsed_s
+        if elapsed_s - self._shown_s < LINE_EVERY_S and update.job.state is self._state:
             return
-        shown[0] = following.elapsed_s
-        console.print(line(following), soft_wrap=True)
+        self._shown_s, self._state = elapsed_s, update.job.state
+        self.console.print(line(self.following), soft_wrap=True)
 
-    return watch
+    def conclude(self, outcome: Outcome | None) -> None:
+        """A line a task; nothing is said of a job that has no outcome."""
+        from tunefarm.tables import table
+
+        if outcome is None:
+            return
+        self.following.outcome = outcome
+        self.console.print(table(task_columns(self.following), self.console.width))
 
 
 def line(following: Following) -> str:
@@ -149,6 +192,13 @@ class View:
     following: Following
     whole: bool = False
 
+    def __call__(self, update: JobUpdate) -> None:
+        self.following.note(update)
+
+    def conclude(self, outcome: Outcome | None) -> None:
+        """From now on the times are those of the records in use."""
+        self.following.outcome = outcome
+
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich.text import Text
 
@@ -158,32 +208,40 @@ class View:
         yield Text(self.following.headline(), "bold", no_wrap=True, overflow="ellipsis")
         if update is None:
             return
-        rows = sorted(update.progress, key=lambda p: -((p.best_s or 0) * p.weight))
-        room = max(1, options.size.height - ROWS_BESIDE_TASKS)
-        shown = rows if self.whole or len(rows) <= room else rows[:room]
-        yield table(task_columns(shown, self.following.peak_flops), options.max_width)
-        if len(shown) < len(rows):
-            yield Text(f"… and {len(rows) - len(shown)} more tasks")
+        count = len(self.following.rows)
+        room = count if self.whole else max(1, options.size.height - ROWS_BESIDE_TASKS)
+        yield table(task_columns(self.following, room), options.max_width)
+        if room < count:
+            yield Text(f"… and {count - room} more tasks")
         for note in [] if self.whole else self.following.notes():
             yield Text(note, no_wrap=True, overflow="ellipsis")
 
 
-def task_columns(rows: Iterable[Progress], peak_flops: float | None) -> list[Column]:
-    """The columns of the live table, a cell a task."""
+def task_columns(following: Following, room: int | None = None) -> list[Column]:
+    """The columns of the tasks that take longest, a cell a task; ``room`` is for how many.
+
+    While the search goes on there is no gain yet: the best times seen are chosen for being low.
+    """
     from tunefarm.tables import Column
 
-    rows = list(rows)
+    outcome = following.outcome
+    statuses = outcome.statuses if outcome is not None else ("",) * len(following.rows)
+    both = zip(following.rows, statuses, strict=True)
+    shown = sorted(both, key=lambda b: -((b[0].best_s or 0) * b[0].weight))[:room]
+    rows = [row for row, _ in shown]
     rates = [p.flops / p.best_s if p.best_s and p.flops else None for p in rows]
-    gains = [p.default_s / p.best_s if p.best_s and p.default_s else None for p in rows]
+    is_over = outcome is not None
+    gains = [p.default_s / p.best_s if p.best_s and p.default_s and is_over else None for p in rows]
     return [
         Column("task", [p.summary for p in rows], least=30, left=True),
         Column("weight", [str(p.weight) for p in rows], rank=1),
         Column("trials", [str(p.ok + p.failed) for p in rows], rank=6),
         Column("failed", [str(p.failed or "") for p in rows], rank=5),
-        Column("latency", [latency(p.best_s) for p in rows], rank=8),
+        Column("latency" if is_over else "best seen", [latency(p.best_s) for p in rows], rank=8),
         Column("gain", [times(gain) for gain in gains], rank=3),
         Column("GFLOP/s", [f"{rate / 1e9:.1f}" if rate else "–" for rate in rates], rank=7),
-        Column("of peak", [_share(rate, peak_flops) for rate in rates], rank=4),
+        Column("of peak", [_share(rate, following.peak_flops) for rate in rates], rank=4),
+        Column("record", [status for _, status in shown], rank=2, left=True),
     ]
 
 
@@ -219,23 +277,32 @@ def peak_of(devices: Iterable[Device], target: str) -> float | None:
     return max((p for p in peaks if p), default=None)
 
 
-def model_latency(progress: Iterable[Progress]) -> tuple[float, float]:
+def model_latency(rows: Iterable[Progress]) -> tuple[float, float]:
     """Weighted sums of the tasks' default and best latencies in seconds; 0 while one is unknown."""
-    default = best = 0.0
-    for p in progress:
-        if p.best_s is None or p.default_s is None:
-            return 0.0, 0.0
-        default += p.default_s * p.weight
-        best += p.best_s * p.weight
-    return default, best
+    rows = list(rows)
+    best = sum((p.best_s or 0) * p.weight for p in rows)
+    default = sum((p.default_s or 0) * p.weight for p in rows)
+    return (
+        default if all(p.default_s for p in rows) else 0.0,
+        best if all(p.best_s for p in rows) else 0.0,
+    )
 
 
-def gain_text(progress: Iterable[Progress]) -> str:
+def gain_text(rows: Iterable[Progress]) -> str:
     """``all tasks: 7.56 ms, 1.06x the defaults' 8.00 ms``; nothing while a task is not timed."""
-    default, best = model_latency(progress)
+    default, best = model_latency(rows)
     if not best:
         return ""
-    return f"all tasks: {duration(best)}, {default / best:.2f}x the defaults' {duration(default)}"
+    beside = f", {default / best:.2f}x the defaults' {duration(default)}" if default else ""
+    return f"all tasks: {duration(best)}{beside}"
+
+
+def seen_text(rows: Iterable[Progress]) -> str:
+    """``best seen 7.56 ms, defaults 8.00 ms``: of no final yet, so no ratio is told."""
+    default, best = model_latency(rows)
+    if not best:
+        return ""
+    return f"best seen {duration(best)}" + (f", defaults {duration(default)}" if default else "")
 
 
 def errors_text(errors: Mapping[str, int]) -> str:

@@ -22,6 +22,7 @@ from tunefarm.db.records import (
     WorkloadRecord,
 )
 from tunefarm.interrupts import ignoring_interrupts, remembering_interrupts
+from tunefarm.outcome import Outcome, outcome
 
 if TYPE_CHECKING:
     from tunefarm.closing import Closing
@@ -36,19 +37,19 @@ Watcher = Callable[[JobUpdate], None]
 @dataclass(frozen=True, slots=True)
 class Tuned:
     """What a ``tune`` call ended with. ``earlier`` trials were there before it; ``closing`` is
-    there if bests met their rivals in the whole model."""
+    there if bests met their rivals in the whole model, and ``outcome`` unless there was nothing to
+    do: what a build gets now."""
 
     job: Job | None
     last: JobUpdate | None
     earlier: int
     closing: Closing | None = None
+    outcome: Outcome | None = None
 
     @property
     def trials(self) -> int:
-        """Trials of this job, failed ones too."""
-        if self.last is None:
-            return 0
-        return sum(p.ok + p.failed for p in self.last.progress)
+        """Candidates that this job measured, failed ones too; finals are none."""
+        return 0 if self.outcome is None else self.outcome.trials
 
 
 def tune(
@@ -99,7 +100,7 @@ def tune(
         if module is not None and last.job.state is JobState.SUCCEEDED:
             closing_s = _closing_s(seconds or time.monotonic() - begin)
             closing = _close(client, module, tasks[0].target, closing_s, say)
-        return Tuned(last.job, last, earlier, closing)
+        return Tuned(last.job, last, earlier, closing, outcome(client, last, tasks))
 
 
 def _follow(client: FarmClient, job: str, watch: Watcher | None) -> JobUpdate:

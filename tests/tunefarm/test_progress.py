@@ -11,6 +11,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from tunefarm.db.records import Budget, Job, JobState, JobUpdate, Progress, TaskKey
 
+from tunefarm.outcome import Outcome
 from tunefarm.progress import Following, View, duration, showing
 from tunefarm.tables import Column, fit, table
 
@@ -122,17 +123,58 @@ def test_a_job_that_comes_to_rest_says_so() -> None:
     assert "no trial" not in following.notes()[-1]
 
 
-def test_a_pipe_gets_a_line_now_and_then_and_one_at_the_end() -> None:
+def test_a_pipe_gets_a_line_now_and_then_and_one_for_each_state() -> None:
     def follow(console: Console) -> None:
         with showing(console) as watch:
-            for state in (JobState.RUNNING,) * 5 + (JobState.SUCCEEDED,):
+            for state in (JobState.QUEUED,) + (JobState.RUNNING,) * 5 + (JobState.FAILED,):
                 watch(replace(update(failed=2), job=replace(update().job, state=state)))
 
     lines = screen(40, 24, follow)
-    assert [text.split(",")[0] for text in lines] == ["running", "succeeded"]
-    assert lines[1].endswith(
-        "all tasks: 3.00 ms, 2.00x the defaults' 6.00 ms; failed: 2 wrong_answer"
+    assert [text.split(",")[0] for text in lines] == ["queued", "running", "failed"]
+    assert lines[2].endswith("best seen 3.00 ms, defaults 6.00 ms; failed: 2 wrong_answer")
+
+
+def concluded(following: Following) -> Outcome:
+    """The outcome of a job whose winners gain nothing."""
+    rows = tuple(replace(p, best_s=2e-3, default_s=2e-3) for p in following.rows)
+    return Outcome(rows, ("exact",) * len(rows), 2)
+
+
+def test_a_pipe_gets_a_line_for_each_task_at_the_end() -> None:
+    def follow(console: Console) -> None:
+        with showing(console, lambda job: 1e12) as show:
+            show(update(2, state=JobState.SUCCEEDED, failed=1))
+            following = Following(last=update(2, failed=1))
+            show.conclude(concluded(following))
+
+    first, head, _, *tasks = screen(200, 24, follow)
+    assert first.startswith("succeeded")
+    assert head.split() == (
+        ["task", "weight", "trials", "failed", "latency", "gain", "GFLOP/s", "of", "peak", "record"]
     )
+    for number, text in enumerate(tasks):
+        assert text.split("  ")[0].strip() == f"{LONG} {number}"
+        assert text.split()[-9:] == ["1", "5", "1", "2.00", "ms", "1.00x", "50.0", "5%", "exact"]
+
+
+def test_while_the_search_goes_on_the_best_seen_is_no_gain() -> None:
+    view = View(Following())
+    view(update(2))
+    searching = screen(120, 24, lambda console: console.print(view))
+    assert "best seen" in searching[1]
+    assert "gain" not in searching[1]
+    assert searching[-1] == "best seen 2.00 ms, defaults 4.00 ms"
+    view.conclude(concluded(view.following))
+    over = screen(120, 24, lambda console: console.print(view))
+    assert "best seen" not in "".join(over)
+    assert over[-1] == "all tasks: 4.00 ms, 1.00x the defaults' 4.00 ms"
+
+
+def test_a_job_that_is_broken_off_does_not_go_on_to_be_queued() -> None:
+    following = Following()
+    following.note(update(state=JobState.QUEUED))
+    following.is_broken = True
+    assert following.headline().startswith("stopped, 12/100 trials")
 
 
 def test_columns_are_shortened_then_dropped_by_rank() -> None:

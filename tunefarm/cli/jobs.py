@@ -108,15 +108,21 @@ def watch(
 ) -> None:
     """Follow a job until it is over; Ctrl-C ends the watching, not the job."""
     from tunefarm.farm import connect_local
-    from tunefarm.progress import peak_of, showing
+    from tunefarm.outcome import outcome, tasks_of
+    from tunefarm.progress import gain_text, peak_of, showing
     from tunefarm.tables import console
+
+    out = console()
 
     with (
         connect_local(tracker, None) as client,
-        showing(console(), lambda job: peak_of(client.devices(), job.target)) as show,
+        showing(out, lambda job: peak_of(client.devices(), job.target)) as show,
     ):
         for update in client.watch(job, wait_s=1.0):
             show(update)
+        found = outcome(client, update, tasks_of(client.job(job)))
+        show.conclude(found)
+    out.print(gain_text(found.rows), soft_wrap=True)
 
 
 def cancel(

@@ -74,7 +74,7 @@ def tune(
         return
     budget = trials if trials is not None else 64 * len(found)
     out.print(f"{model.name}: {_tasks(len(found))} for {found[0].target}, {budget} trials")
-    with showing(out, device_peak(tracker, db)) as watch:
+    with showing(out, device_peak(tracker, db)) as show:
         result = run(
             found,
             db=db or None,
@@ -83,10 +83,11 @@ def tune(
             seconds=None if minutes is None else 60 * minutes,
             search=search,
             seed=seed,
-            watch=watch,
+            watch=show,
             module=module if closing else None,
             say=out.print,
         )
+        show.conclude(result.outcome)
     options = _options(target, shape, db, tracker)
     _conclude(out, result, budget, f"tunefarm build {model} -o {model.stem}.so{options}")
 
@@ -107,13 +108,13 @@ def _options(target: str, shapes: list[str] | None, db: str = "", tracker: str =
 def _conclude(out: Console, result: Tuned, budget: int, following: str) -> None:
     from tunefarm.progress import errors_text, gain_text
 
-    if result.last is None:
+    if result.last is None or result.outcome is None:
         out.print(
             f"nothing to do: the database has {result.earlier} trials of these tasks, "
             f"and the budget is {budget}; raise --trials to go on"
         )
     else:
-        parts = [f"{result.trials} trials", gain_text(result.last.progress)]
+        parts = [result.outcome.counts, gain_text(result.outcome.rows)]
         if result.last.errors:
             parts.append(
                 f"failed: {errors_text(result.last.errors)} (`tunefarm records list --failed`)"

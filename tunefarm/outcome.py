@@ -1,0 +1,120 @@
+"""What a job has come to: the records that a build uses of its tasks, as paired finals saw them.
+
+The lowest time that a search has seen is no promise: it was chosen for being low, and the default
+was timed at another moment. A final times both side by side, and its record is what a build gets.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from tunefarm.db.records import BestKey, Job, JobUpdate, Progress, TaskKey, Trial
+
+if TYPE_CHECKING:
+    from tunefarm.compiler.dispatch import Decision
+    from tunefarm.compiler.workload import Task
+    from tunefarm.proto.client import FarmClient
+
+_PAGE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A row a task of the job, with the ``statuses`` that a build tells of them.
+
+    ``best_s`` of a row is the time of the record in use, ``default_s`` that of the default beside
+    it; ``ok`` and ``failed`` count candidates, and ``finals`` the paired finals of all tasks.
+    """
+
+    rows: tuple[Progress, ...]
+    statuses: tuple[str, ...]
+    finals: int
+
+    @property
+    def trials(self) -> int:
+        """Candidates that this job measured, failed ones too."""
+        return sum(row.ok + row.failed for row in self.rows)
+
+    @property
+    def counts(self) -> str:
+        """``16 trials + 1 final``."""
+        text = counted(self.trials, "trial")
+        return f"{text} + {counted(self.finals, 'final')}" if self.finals else text
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 trial``, ``2 trials``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def outcome(client: FarmClient, update: JobUpdate, tasks: Sequence[Task]) -> Outcome:
+    """The outcome of a job that is over; ``tasks`` are its tasks."""
+    trials = list(_trials(client, update.job.id))
+    model = next((t.device_model for t in trials if t.device_model), "")
+    decisions = _decisions(client, tasks, model)
+    counts = Counter((t.task, t.ok) for t in trials if not is_final(t))
+    rows = [
+        replace(
+            settled(row, decisions.get(row.task)),
+            ok=counts[row.task, True],
+            failed=counts[row.task, False],
+        )
+        for row in update.progress
+    ]
+    statuses = [str(decisions[r.task].status) if r.task in decisions else "" for r in rows]
+    return Outcome(tuple(rows), tuple(statuses), sum(map(is_final, trials)))
+
+
+def tasks_of(job: Job) -> list[Task]:
+    """The tasks of a stored job; TunefarmError for a workload that this version cannot read."""
+    from tunefarm.compiler.target import Target
+    from tunefarm.compiler.workload import Task, Workload
+
+    target = Target(job.target)
+    return [Task(Workload.from_text(t.workload.text), target, t.weight) for t in job.tasks]
+
+
+def is_final(trial: Trial) -> bool:
+    """Whether a trial is a paired final, which no budget counts."""
+    from tunefarm.tuner.tasks import FINAL
+
+    return trial.origin == FINAL
+
+
+def settled(row: Progress, decision: Decision | None) -> Progress:
+    """A task with the times of what a build uses: a record's, and the default's that was timed in
+    pairs with it; without a record, the default's alone."""
+    if decision is None:
+        return row
+    if decision.found is None or not decision.tuned:
+        return replace(row, best_s=row.default_s)
+    best = decision.found.best
+    median_s, ratio = best.trial.median_s, best.speedup_over_default
+    return replace(row, best_s=median_s, default_s=median_s * ratio if ratio else None)
+
+
+def _trials(client: FarmClient, job: str) -> Iterator[Trial]:
+    cursor = 0
+    while True:
+        page = client.collect(job, cursor, limit=_PAGE)
+        yield from page.trials
+        cursor = page.cursor
+        if len(page.trials) < _PAGE:
+            return
+
+
+def _decisions(
+    client: FarmClient, tasks: Iterable[Task], device_model: str
+) -> dict[TaskKey, Decision]:
+    """What a build on a device of this model would use for each task."""
+    from tunefarm.compiler.dispatch import decide
+
+    keys = {BestKey(t.workload.key, t.target.text, device_model): t for t in tasks}
+    found = client.best(keys)
+    return {
+        TaskKey(key.workload, key.target): decide(task.workload, task.target, found.get(key, ()))
+        for key, task in keys.items()
+    }
