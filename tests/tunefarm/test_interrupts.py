@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -42,7 +41,14 @@ class Tuning:
 
     def survivors(self) -> list[psutil.Process]:
         """Processes of the farm that still run."""
-        return [p for p in self.farm if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+        return [p for p in self.farm if alive(p)]
+
+
+def alive(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def wait_until(done: object, timeout_s: float = 60.0) -> None:
@@ -86,25 +92,37 @@ def test_a_stopped_tuning_ends_its_job_and_its_farm(
 
 
 def test_a_tuner_outlives_neither_its_parent_nor_its_patience(tmp_path: Path) -> None:
-    """Its tracker accepts connections and never answers; SIGTERM alone would leave it waiting."""
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        place = f"127.0.0.1:{silent.getsockname()[1]}"
-        tuner = [sys.executable, "-m", "tunefarm", "tuner", "--tracker", place]
-        code = (
-            "import subprocess, sys, time;"
-            "child = subprocess.Popen(sys.argv[1:]); print(child.pid, flush=True); time.sleep(60)"
-        )
-        parent = subprocess.Popen(
-            [sys.executable, "-c", code, *tuner, "--exit-with-parent"],
-            stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
+    """Its tracker is frozen: SIGTERM alone would leave it waiting for an answer."""
+    place = tmp_path / "farm.json"
+    tracker = start("tracker", "--db", str(tmp_path / "farm.db"), "--rendezvous", str(place))
+    wait_until(place.exists)
+    code = (
+        "import subprocess, sys, time;"
+        "child = subprocess.Popen(sys.argv[1:]); print(child.pid, flush=True); time.sleep(60)"
+    )
+    tuner = [sys.executable, "-m", "tunefarm", "tuner", "--rendezvous", str(place)]
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code, *tuner, "--exit-with-parent"],
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
         assert parent.stdout is not None
         child = psutil.Process(int(parent.stdout.readline()))
-        silent.accept()
+        wait_until(lambda: any(c.status == "ESTABLISHED" for c in child.net_connections()))
+        time.sleep(0.5)
+        tracker.send_signal(signal.SIGSTOP)
         parent.kill()
-        parent.communicate()
-        gone, _ = psutil.wait_procs([child], timeout=10)
-        assert gone
+        parent.wait()
+        wait_until(lambda: not alive(child), timeout_s=5.0)
+    finally:
+        parent.kill()
+        tracker.kill()
+        tracker.communicate()
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tunefarm", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
 def test_a_killed_tuning_does_not_stand_in_the_way_of_the_next(model: str, home: Path) -> None:
