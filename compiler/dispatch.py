@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextvars
 import os
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -35,13 +36,15 @@ class Status(StrEnum):
     TARGET = "target"  # tuned for this target on another device
     COMPATIBLE = "compatible"  # tuned for a target whose code serves this one
     STARTER = "starter"  # from the records that ship with the package
+    CONFIRMED = "confirmed"  # tuned: a final found no config faster than the default
     STALE = "stale"  # only records of another space: the default is used
     DEFAULT = "default"  # no record, or none that beats the default
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a build uses for one task, and why."""
+    """What a build uses for one task, and why: ``reason`` in full, ``why`` in a word or two for a
+    task that is not settled."""
 
     workload: Workload
     target: Target
@@ -49,9 +52,16 @@ class Decision:
     config: Config
     reason: str
     found: Found | None = None
+    why: str = ""
 
     @property
     def tuned(self) -> bool:
+        """Whether a record gives another config than the default."""
+        return self.settled and self.status is not Status.CONFIRMED
+
+    @property
+    def settled(self) -> bool:
+        """Whether a record answers; False: tuning may find a faster config."""
         return self.status not in (Status.STALE, Status.DEFAULT)
 
 
@@ -103,7 +113,7 @@ class History:
         ]
         for decision in made:
             self.decisions[decision.workload.key, target.text] = decision
-            if not decision.tuned:
+            if not decision.settled:
                 self._missed(decision)
         return made
 
@@ -141,13 +151,19 @@ class History:
     def summary(self, command: str) -> str:
         """One line for the end of a build; ``command`` is what tunes the rest."""
         made = list(self.decisions.values())
+        count = Counter(d.status for d in made)
         tuned = sum(d.tuned for d in made)
-        stale = sum(d.status is Status.STALE for d in made)
-        text = f"{tuned} tuned, {len(made) - tuned - stale} default, {stale} stale tasks"
+        text = (
+            f"{tuned} tuned, {count[Status.CONFIRMED]} confirmed, {count[Status.DEFAULT]} default, "
+            f"{count[Status.STALE]} stale tasks"
+        )
         why = next((d for d in made if d.status is Status.STALE), None)
         if why is not None:
             text += f" ({why.workload.summary}: {why.reason})"
-        return text if tuned == len(made) else f"{text}; tune the rest with: {command}"
+        elif count[Status.CONFIRMED]:
+            text += " (confirmed: a final found nothing faster than the default)"
+        settled = all(d.settled for d in made)
+        return text if settled else f"{text}; tune the rest with: {command}"
 
 
 _CURRENT: contextvars.ContextVar[History | None] = contextvars.ContextVar("history", default=None)
@@ -227,7 +243,7 @@ def decide(
     """
     own = _sort(found, workload, target)
     if own.usable is not None:
-        status, config = _status(own.usable.match), own.usable.best.trial.config
+        status, config = _status(own.usable, workload, target), own.usable.best.trial.config
         return Decision(
             workload, target, status, config, _reason(own.usable, workload, target), own.usable
         )
@@ -246,22 +262,24 @@ def decide(
 def _untuned(workload: Workload, target: Target, own: _Sorted, shipped: _Sorted) -> Decision:
     """The default config, and why no record is used."""
     default = config_space(workload, target).default
-    status, reason, answer = Status.DEFAULT, "no record", None
+    status, reason, answer, why = Status.DEFAULT, "no record", None, "no record"
     if own.losing is not None:
         reason, answer = "the default is as fast as the best record", own.losing
+        reason, why = f"{reason}; no final was held", "no gain yet"
     elif own.stale is not None:
-        status, answer = Status.STALE, own.stale
+        status, answer, why = Status.STALE, own.stale, "old space"
         reason = f"the record was {own.why_stale}; tune again"
     elif shipped.stale is not None:
-        status, answer = Status.STALE, shipped.stale
+        status, answer, why = Status.STALE, shipped.stale, "old space"
         reason = f"the record that ships with tunefarm was {shipped.why_stale}; tune"
     elif own.foreign is not None:
         other = own.foreign.best.key.target
         reason = f"no record for {target}; the one for {other} does not serve it"
+        why = "other CPU"
     elif shipped.foreign is not None:
         stands_for = shipped.foreign.best.key.target
         reason = f"no record for {target}; the one that ships with tunefarm is for {stands_for}"
-    return Decision(workload, target, status, default, reason, answer)
+    return Decision(workload, target, status, default, reason, answer, why)
 
 
 @dataclass(slots=True)
@@ -315,13 +333,19 @@ def _shipped(workload: Workload, target: Target) -> Sequence[Found]:
     return starter_records().best([key])[key]
 
 
-def _status(match: Match) -> Status:
+def _status(answer: Found, workload: Workload, target: Target) -> Status:
     """The status of a record that is used; a foreign one never is."""
+    if answer.best.promoted and _is_default(answer, workload, target):
+        return Status.CONFIRMED
     return {
         Match.EXACT: Status.EXACT,
         Match.TARGET: Status.TARGET,
         Match.COMPATIBLE: Status.COMPATIBLE,
-    }[match]
+    }[answer.match]
+
+
+def _is_default(answer: Found, workload: Workload, target: Target) -> bool:
+    return dict(answer.best.trial.config) == dict(config_space(workload, target).default)
 
 
 def _reason(answer: Found, workload: Workload, target: Target) -> str:
@@ -329,7 +353,7 @@ def _reason(answer: Found, workload: Workload, target: Target) -> str:
     kind = "promoted" if best.promoted else "provisional"
     text = f"{kind} record of job {best.trial.job}, trial {best.trial.number}"
     text += _difference(answer, target)
-    is_default = dict(best.trial.config) == dict(config_space(workload, target).default)
+    is_default = _is_default(answer, workload, target)
     if is_default:
         text += ", the default itself"
     elif best.speedup_over_default is not None:

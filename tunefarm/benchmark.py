@@ -25,7 +25,7 @@ MAX_ROWS = 25
 class Comparison:
     """Latencies in seconds of two builds run in turn, and the time of each node.
 
-    Without a tuned task both builds are the same, and only the default is timed.
+    Unless a record differs from its default both builds are the same, and only one is timed.
     """
 
     default_s: tuple[float, ...]
@@ -40,7 +40,8 @@ class Comparison:
         if self.tuned_nodes is None:
             return (
                 f"default {duration(default)} (median of {len(self.default_s)} runs), "
-                f"its nodes one by one {duration(self.default_nodes.seconds)}; no task is tuned"
+                f"its nodes one by one {duration(self.default_nodes.seconds)}; "
+                f"{self._why_same()}"
             )
         tuned = statistics.median(self.tuned_s)
         pairs = zip(self.default_s, self.tuned_s, strict=True)
@@ -51,6 +52,11 @@ class Comparison:
             f"tuned {duration(self.tuned_nodes.seconds)}, "
             f"default {duration(self.default_nodes.seconds)}"
         )
+
+    def _why_same(self) -> str:
+        if any(decision.settled for decision in self.history.decisions.values()):
+            return "tuning found nothing faster than the defaults"
+        return "no task is tuned"
 
 
 def compare(

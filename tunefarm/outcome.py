@@ -89,7 +89,7 @@ def settled(row: Progress, decision: Decision | None) -> Progress:
     pairs with it; without a record, the default's alone."""
     if decision is None:
         return row
-    if decision.found is None or not decision.tuned:
+    if decision.found is None or not decision.settled:
         return replace(row, best_s=row.default_s)
     best = decision.found.best
     median_s, ratio = best.trial.median_s, best.speedup_over_default

@@ -15,7 +15,16 @@ from tunefarm.compiler.space import config_space
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.workload import Workload
 from tunefarm.db import jsonl
-from tunefarm.db.records import TaskKey, Trial
+from tunefarm.db.records import (
+    BestKey,
+    Final,
+    TaskKey,
+    Trial,
+    TrialKey,
+    Verdict,
+    WorkloadRecord,
+)
+from tunefarm.db.store import Store
 
 TARGET = Target("llvm -mcpu=znver5 -num-cores=2")
 HASWELL = Target("llvm -mcpu=haswell -num-cores=2")
@@ -107,7 +116,30 @@ def test_a_record_within_the_noise_of_the_default_is_not_used() -> None:
         record(workload(), 0, 1.00e-3, default),
         record(workload(), 1, 0.99e-3, {**default, "rw": 4}),
     ]
-    assert decide(records, workload()).status is Status.DEFAULT
+    decision = decide(records, workload())
+    assert (decision.status, decision.why) == (Status.DEFAULT, "no gain yet")
+
+
+def test_a_default_that_won_its_final_is_confirmed_not_tuned(tmp_path: Path) -> None:
+    key = BestKey(workload().key, str(TARGET), device_model(TARGET.num_cores))
+    default, other = tuned(workload())
+    database = str(tmp_path / "records.db")
+    with Store.open(database) as store:
+        text = WorkloadRecord(workload().key, workload().text)
+        store.add_workloads([text])
+        store.add_trials([default, other])
+        begun = decide(database, workload())
+        won = TrialKey(default.job, default.task, 0)
+        store.promote("r", Final(key, won, None, Verdict.SAME, speedup_over_default=1.0))
+    with apply_history_best(database, strict=True) as history:
+        (decision,) = history.lookup([workload()], TARGET)
+    assert (begun.status, decision.status) == (Status.EXACT, Status.CONFIRMED)
+    assert (decision.tuned, decision.settled) == (False, True)
+    assert history.explain().startswith("confirmed ")
+    assert "trial 0, the default itself" in history.explain()
+    summary = history.summary("tunefarm tune model.onnx")
+    assert summary.startswith("0 tuned, 1 confirmed, 0 default, 0 stale tasks")
+    assert "tune the rest" not in summary
 
 
 def test_an_unknown_task_gets_its_default_and_is_reported() -> None:
@@ -116,7 +148,7 @@ def test_an_unknown_task_gets_its_default_and_is_reported() -> None:
         (decision,) = history.lookup([workload(65)], TARGET)
     assert decision.status is Status.DEFAULT
     assert missed == [decision]
-    assert "0 tuned, 1 default" in history.summary("tunefarm tune model.onnx")
+    assert "0 tuned, 0 confirmed, 1 default" in history.summary("tunefarm tune model.onnx")
     assert "tunefarm tune model.onnx" in history.summary("tunefarm tune model.onnx")
 
 

@@ -129,7 +129,7 @@ def best(
     out = console()
     for decision in _history(model, target, shape, db).decisions.values():
         found = decision.found.best.trial if decision.found is not None else None
-        timed = f", {duration(found.median_s)}" if found is not None and decision.tuned else ""
+        timed = f", {duration(found.median_s)}" if found is not None and decision.settled else ""
         out.print(f"{decision.status:<10} {decision.workload.summary}{timed}", soft_wrap=True)
         out.print(f"{'':10} {knobs(decision.config)}", soft_wrap=True)
 
