@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Select, and_, case, func, select, tuple_, upd
 from tunefarm.db.dialect import upsert
 from tunefarm.db.lookup import slot_of
 from tunefarm.db.models import BEST, JOB_TASKS, JOBS, TARGETS, TASKS, TRIALS, WORKLOADS
-from tunefarm.db.records import Collected, History, Progress, TaskKey, Trial, TrialKey
+from tunefarm.db.records import FINAL, Collected, History, Progress, TaskKey, Trial, TrialKey
 from tunefarm.db.rows import (
     CHUNK,
     TRIAL_COLUMNS,
@@ -288,6 +288,36 @@ def task_progress(connection: Connection, tasks: Sequence[TaskKey]) -> dict[Task
                     default_s=row.default_s,
                 )
     return found
+
+
+def count_candidates(
+    connection: Connection,
+    tasks: Iterable[TaskKey],
+    compiler_version: str = "",
+    device_model: str = "",
+) -> int:
+    """How many candidates of these tasks are stored, failed ones too; finals are none.
+
+    Of one compiler version and device model if they are named; trials that name none count.
+    """
+    keys = list(tasks)
+    workloads = known_ids(connection, WORKLOADS, WORKLOADS.c.key, {k.workload for k in keys})
+    targets = known_ids(connection, TARGETS, TARGETS.c.text, {k.target for k in keys})
+    wanted = {
+        (workloads[k.workload], targets[k.target])
+        for k in keys
+        if k.workload in workloads and k.target in targets
+    }
+    query = select(func.count()).select_from(TRIALS).where(TRIALS.c.origin != FINAL)
+    if compiler_version:
+        query = query.where(TRIALS.c.compiler_version.in_((compiler_version, "")))
+    if device_model:
+        query = query.where(TRIALS.c.device_model.in_((device_model, "")))
+    columns = tuple_(TRIALS.c.workload_id, TRIALS.c.target_id)
+    return sum(
+        connection.execute(query.where(columns.in_(chunk))).scalar_one()
+        for chunk in chunks(sorted(wanted))
+    )
 
 
 def count(connection: Connection) -> int:

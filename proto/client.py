@@ -419,6 +419,21 @@ class FarmClient:
         found = (convert.progress_from_wire(progress) for progress in reply.progress)
         return {progress.task: progress for progress in found}
 
+    def count_trials(
+        self, tasks: Iterable[TaskKey], compiler_version: str = "", device_model: str = ""
+    ) -> int:
+        """Candidates of these tasks over all jobs, failed ones too and finals left out.
+
+        Of one compiler version and device model if they are named; trials that name none count.
+        """
+        wire = farm_pb2.CountTrialsRequest(
+            tasks=[convert.task_to_wire(task) for task in tasks],
+            compiler_version=compiler_version,
+            device_model=device_model,
+        )
+        reply: farm_pb2.CountTrialsReply = self._call(self._farm.CountTrials, wire)
+        return reply.trials
+
     def devices(self) -> tuple[Device, ...]:
         """Every device that ever registered; ``state`` is idle, leased or offline."""
         reply: farm_pb2.DevicesReply = self._call(self._farm.Devices, farm_pb2.DevicesRequest())

@@ -210,6 +210,11 @@ class FarmStub:
                 request_serializer=tunefarm_dot_proto_dot_farm__pb2.TaskStatsRequest.SerializeToString,
                 response_deserializer=tunefarm_dot_proto_dot_farm__pb2.TaskStatsReply.FromString,
                 _registered_method=True)
+        self.CountTrials = channel.unary_unary(
+                '/tunefarm.v1.Farm/CountTrials',
+                request_serializer=tunefarm_dot_proto_dot_farm__pb2.CountTrialsRequest.SerializeToString,
+                response_deserializer=tunefarm_dot_proto_dot_farm__pb2.CountTrialsReply.FromString,
+                _registered_method=True)
         self.Devices = channel.unary_unary(
                 '/tunefarm.v1.Farm/Devices',
                 request_serializer=tunefarm_dot_proto_dot_farm__pb2.DevicesRequest.SerializeToString,
@@ -341,6 +346,12 @@ class FarmServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CountTrials(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Devices(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -449,6 +460,11 @@ def add_FarmServicer_to_server(servicer, server):
                     servicer.TaskStats,
                     request_deserializer=tunefarm_dot_proto_dot_farm__pb2.TaskStatsRequest.FromString,
                     response_serializer=tunefarm_dot_proto_dot_farm__pb2.TaskStatsReply.SerializeToString,
+            ),
+            'CountTrials': grpc.unary_unary_rpc_method_handler(
+                    servicer.CountTrials,
+                    request_deserializer=tunefarm_dot_proto_dot_farm__pb2.CountTrialsRequest.FromString,
+                    response_serializer=tunefarm_dot_proto_dot_farm__pb2.CountTrialsReply.SerializeToString,
             ),
             'Devices': grpc.unary_unary_rpc_method_handler(
                     servicer.Devices,
@@ -997,6 +1013,33 @@ class Farm:
             '/tunefarm.v1.Farm/TaskStats',
             tunefarm_dot_proto_dot_farm__pb2.TaskStatsRequest.SerializeToString,
             tunefarm_dot_proto_dot_farm__pb2.TaskStatsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CountTrials(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tunefarm.v1.Farm/CountTrials',
+            tunefarm_dot_proto_dot_farm__pb2.CountTrialsRequest.SerializeToString,
+            tunefarm_dot_proto_dot_farm__pb2.CountTrialsReply.FromString,
             options,
             channel_credentials,
             insecure,

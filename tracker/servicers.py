@@ -282,6 +282,15 @@ class FarmServicer(farm_pb2_grpc.FarmServicer):
         )
 
     @answers
+    async def CountTrials(self, request: farm_pb2.CountTrialsRequest) -> farm_pb2.CountTrialsReply:
+        tasks = [convert.task_from_wire(task) for task in request.tasks]
+        version, model = request.compiler_version, request.device_model
+        found = await self._farm.database.read(
+            lambda c: trials.count_candidates(c, tasks, version, model)
+        )
+        return farm_pb2.CountTrialsReply(trials=found)
+
+    @answers
     async def Devices(self, request: farm_pb2.DevicesRequest) -> farm_pb2.DevicesReply:
         clock_offset_s = time.time() - self._farm.clock()
         live = self._farm.leases.values()

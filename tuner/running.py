@@ -19,12 +19,12 @@ from tunefarm.compiler.space import config_space
 from tunefarm.compiler.space.config import ConfigSpace
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.workload import Workload
-from tunefarm.db.records import Job, JobState, TaskKey, Trial, TrialRequest
+from tunefarm.db.records import FINAL, Job, JobState, TaskKey, Trial, TrialRequest
 from tunefarm.tuner.contest import hold_finals
 from tunefarm.tuner.measuring import Bench, Stopped
 from tunefarm.tuner.options import JobOptions, TunerOptions
 from tunefarm.tuner.scheduler import SchedulerOptions, next_task, round_size
-from tunefarm.tuner.tasks import FINAL, TaskRun
+from tunefarm.tuner.tasks import TaskRun
 from tunefarm.tuner.warm_start import Past, past_tasks
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from tunefarm.compiler.space import config_space
 from tunefarm.compiler.space.config import ConfigSpace, Population
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.workload import Workload
-from tunefarm.db.records import Config, JobTask, TaskKey, Trial, TrialKey, TrialRequest
+from tunefarm.db.records import FINAL, Config, JobTask, TaskKey, Trial, TrialKey, TrialRequest
 from tunefarm.tuner.cost_model import Samples
 from tunefarm.tuner.finals import finalists
 from tunefarm.tuner.options import JobOptions
@@ -27,9 +27,6 @@ from tunefarm.tuner.warm_start import (
     samples_of,
     similar,
 )
-
-FINAL = "final"
-"""Origin of a trial that is a paired final: no candidate of the search, outside the budget."""
 
 
 @dataclass(slots=True)

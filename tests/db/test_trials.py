@@ -12,6 +12,7 @@ from tunefarm.db import best, jobs
 from tunefarm.db.errors import UnknownRecord
 from tunefarm.db.lookup import RecordIndex, beats_default
 from tunefarm.db.records import (
+    FINAL,
     BestKey,
     Budget,
     ErrorKind,
@@ -99,6 +100,24 @@ def test_statistics_count_all_jobs(store: Store, make_trial: MakeTrial) -> None:
     assert (found[task].ok, found[task].failed) == (3, 1)
     assert (found[task].best_s, found[task].default_s) == (2e-3, 3e-3)
     assert found[unknown].ok == 0
+
+
+def test_candidates_are_counted_by_compiler_and_device(store: Store, make_trial: MakeTrial) -> None:
+    mine = [make_trial(0, compiler="2"), make_trial(1, None, compiler="2"), make_trial(2)]
+    final_ = dataclasses.replace(make_trial(3, compiler="2"), origin=FINAL)
+    others = [
+        make_trial(0, job="old", compiler="1"),
+        make_trial(0, job="ryzen", compiler="2", model="Ryzen"),
+        make_trial(0, job="task", compiler="2", text="conv"),
+        make_trial(0, job="cores", compiler="2", target="llvm -mcpu=znver5 -num-cores=1"),
+    ]
+    store.add_trials([*mine, final_, *others])
+    tasks = [mine[0].task, TaskKey("f" * 64, "sim")]
+    assert store.count_candidates(tasks, "2", "EPYC") == 3
+    assert store.count_candidates(tasks, "2") == 4
+    assert store.count_candidates(tasks) == 5
+    assert store.count_candidates([*tasks, others[2].task], "2", "EPYC") == 4
+    assert store.count_candidates([]) == 0
 
 
 def test_a_jobs_progress_follows_its_trials(

@@ -12,6 +12,7 @@ from tunefarm.compiler.space import config_space
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.workload import Task
 from tunefarm.db.records import (
+    FINAL,
     BestKey,
     Budget,
     Collected,
@@ -30,7 +31,6 @@ from tunefarm.db.records import (
     WorkloadRecord,
 )
 from tunefarm.db.store import Store
-from tunefarm.tuner.tasks import FINAL
 
 from tunefarm import api
 from tunefarm.outcome import outcome, tasks_of
