@@ -36,7 +36,7 @@ class Status(StrEnum):
     TARGET = "target"  # tuned for this target on another device
     COMPATIBLE = "compatible"  # tuned for a target whose code serves this one
     STARTER = "starter"  # from the records that ship with the package
-    CONFIRMED = "confirmed"  # tuned: a final found no config faster than the default
+    CONFIRMED = "confirmed"  # tuned, and nothing was found to be faster than the default
     STALE = "stale"  # only records of another space: the default is used
     DEFAULT = "default"  # no record, or none that beats the default
 
@@ -161,7 +161,7 @@ class History:
         if why is not None:
             text += f" ({why.workload.summary}: {why.reason})"
         elif count[Status.CONFIRMED]:
-            text += " (confirmed: a final found nothing faster than the default)"
+            text += " (confirmed: tuning found nothing faster than the default)"
         settled = all(d.settled for d in made)
         return text if settled else f"{text}; tune the rest with: {command}"
 

@@ -1,18 +1,39 @@
-"""The tables of devices and jobs: whose compiler measures, at any width."""
+"""The tables of devices, jobs and tasks, at any width."""
 
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Sequence
+from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 from rich.cells import cell_len
 from rich.console import Console
+from tunefarm.compiler.dispatch import Decision, Status
+from tunefarm.compiler.space import config_space
 from tunefarm.compiler.version import compiler_version
-from tunefarm.db.records import Budget, Device, Job, JobState
+from tunefarm.db.records import (
+    Budget,
+    Device,
+    ErrorKind,
+    Job,
+    JobState,
+    Progress,
+    TaskKey,
+    Trial,
+    WorkloadRecord,
+)
+from tunefarm.db.store import Store
 
+from tunefarm.api import extract_tasks, from_onnx
+from tunefarm.cli.app import run
 from tunefarm.cli.farm import device_columns
 from tunefarm.cli.jobs import job_columns
+from tunefarm.cli.model import task_columns
 from tunefarm.tables import Column, table
 
 TARGET = "llvm -mcpu=emeraldrapids -num-cores=2"
@@ -62,6 +83,57 @@ def test_jobs_are_one_line_each_and_name_their_compiler(width: int) -> None:
     assert max(map(cell_len, lines)) <= width
     assert lines[-1].startswith(JOB.id)
     assert (compiler_version() in lines[-1]) == (width >= 160)
+
+
+def test_what_is_known_of_each_task_fits_80_columns() -> None:
+    tasks = extract_tasks(from_onnx(two_products().SerializeToString()), TARGET)
+    decisions = [
+        Decision(tasks[0].workload, tasks[0].target, Status.DEFAULT, {}, "", None, "no gain yet"),
+        Decision(tasks[1].workload, tasks[1].target, Status.CONFIRMED, {}, ""),
+    ]
+    known = [
+        Progress(TaskKey(t.workload.key, t.target.text), ok=61, failed=n)
+        for n, t in enumerate(tasks)
+    ]
+    head, _, first, second = shown(task_columns(tasks, decisions, known), 80)
+    assert max(map(cell_len, (head, first, second))) <= 80
+    assert head.split() == ["task", "weight", "MFLOP", "trials", "failed", "status", "why"]
+    assert first.split()[-5:] == ["61", "default", "no", "gain", "yet"]
+    assert second.split()[-3:] == ["62", "1", "confirmed"]
+    narrow = shown(task_columns(tasks, decisions, known), 50)
+    assert narrow[0].split()[-2:] == ["trials", "status"]
+
+
+def test_the_counts_of_tasks_come_from_the_database(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (task,) = extract_tasks(from_onnx(model))
+    work, database = task.workload, str(tmp_path / "records.db")
+    key = TaskKey(work.key, task.target.text)
+    config = config_space(work, task.target).default
+    failed = [Trial("j", key, n, config, error=ErrorKind.RUN_CRASH) for n in range(3)]
+    with Store.open(database) as store:
+        store.add_workloads([WorkloadRecord(work.key, work.text)])
+        store.add_trials([*failed, Trial("j", key, 3, config, (1e-3,))])
+    assert run(["tasks", model, "--db", database]) == 0
+    _, head, _, row, _ = capsys.readouterr().out.splitlines()
+    assert head.split()[3:6] == ["trials", "failed", "status"]
+    assert re.search(r" 4 +3  target ", row)
+
+
+def two_products() -> onnx.ModelProto:
+    weights = [np.ones((16, 16), "float32"), np.ones((16, 8), "float32")]
+    graph = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["x", "w0"], ["h"]),
+            helper.make_node("MatMul", ["h", "w1"], ["y"]),
+        ],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [8, 16])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(w, f"w{i}") for i, w in enumerate(weights)],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
 
 
 def test_a_job_without_a_device_names_no_compiler() -> None:

@@ -23,8 +23,9 @@ from tunefarm.compiler.errors import TunefarmError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tunefarm.compiler.dispatch import Decision
+    from tunefarm.compiler.dispatch import Decision, History
     from tunefarm.compiler.workload import Task
+    from tunefarm.db.records import Progress
     from tunefarm.tables import Column
     from tunefarm.tuning import Tuned
 
@@ -170,14 +171,28 @@ def tasks(
         return
     with api.apply_history_best(history_source(db, tracker)) as history:
         decisions = history.lookup([t.workload for t in found], found[0].target)
+        known = _known(history, found)
     flops = sum(t.workload.flops * t.weight for t in found)
     out.print(f"{_tasks(len(found))} for {found[0].target}, {flops / 1e9:.3g} GFLOP a run")
-    out.print(table(_task_columns(found, decisions), out.width))
+    out.print(table(task_columns(found, decisions, known), out.width))
     command = f"tunefarm tune {model}{_options(target, shape, db, tracker)}"
     out.print(history.summary(command), soft_wrap=True)
 
 
-def _task_columns(found: Sequence[Task], decisions: Sequence[Decision]) -> list[Column]:
+def _known(history: History, found: Sequence[Task]) -> list[Progress]:
+    """The trials of each task that the source of records counts; zeros where it counts none."""
+    from tunefarm.db.records import Progress, TaskKey
+
+    keys = [TaskKey(t.workload.key, t.target.text) for t in found]
+    count = getattr(history.source, "task_stats", None)
+    known = count(keys) if count is not None else {}
+    return [known.get(key, Progress(key)) for key in keys]
+
+
+def task_columns(
+    found: Sequence[Task], decisions: Sequence[Decision], known: Sequence[Progress]
+) -> list[Column]:
+    """A row a task: what it is, what was measured, what a build uses, and why if a default."""
     from tunefarm.progress import latency, times
     from tunefarm.tables import Column
 
@@ -185,13 +200,16 @@ def _task_columns(found: Sequence[Task], decisions: Sequence[Decision]) -> list[
     seconds = [b.trial.median_s if b is not None else None for b in best]
     rates = [t.workload.flops / s / 1e9 if s else 0 for t, s in zip(found, seconds, strict=True)]
     return [
-        Column("task", [t.workload.summary for t in found], least=30, left=True),
-        Column("weight", [str(t.weight) for t in found], rank=4),
-        Column("MFLOP", [f"{t.workload.flops / 1e6:.1f}" for t in found], rank=3),
+        Column("task", [t.workload.summary for t in found], least=20, left=True),
+        Column("weight", [str(t.weight) for t in found], rank=3),
+        Column("MFLOP", [f"{t.workload.flops / 1e6:.1f}" for t in found], rank=2),
+        Column("trials", [str(k.ok + k.failed) for k in known], rank=6),
+        Column("failed", [str(k.failed or "") for k in known], rank=5),
         Column("status", [str(d.status) for d in decisions], rank=8, left=True),
+        Column("why", [d.why for d in decisions], rank=5, left=True),
         Column("latency", [latency(s) for s in seconds], rank=7),
-        Column("GFLOP/s", [f"{r:.1f}" if r else "–" for r in rates], rank=6),
-        Column("gain", [times(b.speedup_over_default if b else None) for b in best], rank=5),
+        Column("GFLOP/s", [f"{r:.1f}" if r else "–" for r in rates], rank=1),
+        Column("gain", [times(b.speedup_over_default if b else None) for b in best], rank=4),
     ]
 
 
