@@ -79,7 +79,7 @@ def tasks_of(job: Job) -> list[Task]:
 
 def is_final(trial: Trial) -> bool:
     """Whether a trial is a paired final, which no budget counts."""
-    from tunefarm.tuner.tasks import FINAL
+    from tunefarm.db.records import FINAL
 
     return trial.origin == FINAL
 
