@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob
+from tunefarm.compiler.space.contraction.blocks import MOVED_BYTES
 from tunefarm.compiler.space.contraction.knobs import ROWS, UNROLLS, VECTORS, up_to, whole
 from tunefarm.compiler.space.winograd.program import Convolution
 from tunefarm.compiler.space.winograd.transforms import TAPS, TILES
@@ -17,7 +18,6 @@ BLOCK_ROWS = (1, 2, 3, 4, 5, 7, 8, 14)
 BLOCK_PANELS = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64)
 STACK_BYTES = 960 << 10  # a thread's transformed tiles and products
 
-L3_BYTES = 4.0  # a cycle and core, of weights that a model's other layers drove out of L2
 TRANSFORM_CYCLES = 3.0  # of one vector of one tile's point
 FORK_CYCLES = 1000.0
 
@@ -93,7 +93,7 @@ def cycles(c: Convolution, target: Target, lanes: int, k: Columns) -> Numbers:
     multiply = row_blocks * products * panels * -(-tiles // rows) * c.inputs * step
     weights = row_blocks * products * c.inputs * c.outputs * 4.0
     from_l3 = np.where(
-        products * c.inputs * c.outputs * 4 > target.l2_bytes // 2, weights / L3_BYTES, 0.0
+        products * c.inputs * c.outputs * 4 > target.l2_bytes // 2, weights / MOVED_BYTES, 0.0
     )
     vectors_in = row_blocks * panel_blocks * tiles * -(-c.inputs // lanes)
     vectors_out = row_blocks * tiles * -(-c.outputs // lanes)
@@ -101,7 +101,13 @@ def cycles(c: Convolution, target: Target, lanes: int, k: Columns) -> Numbers:
     tasks = row_blocks * panel_blocks
     cores = target.num_cores
     busy = tasks / (-(-tasks // cores) * cores)
-    return (np.maximum(multiply, from_l3) + moved) / (cores * busy) + FORK_CYCLES * (cores > 1)
+    shared = np.where(row_blocks >= cores, 0.0, (cores - 1) * activation_bytes(c) / MOVED_BYTES)
+    work = np.maximum(multiply, from_l3) + moved + shared
+    return work / (cores * busy) + FORK_CYCLES * (cores > 1)
+
+
+def activation_bytes(c: Convolution) -> float:
+    return 4.0 * c.batch * c.height * c.width * (c.inputs + c.outputs)
 
 
 def direct_cycles(c: Convolution, target: Target, lanes: int) -> float:

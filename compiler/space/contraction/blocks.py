@@ -1,0 +1,185 @@
+"""The default blocks of a contraction: what fits the caches, and what each core works on.
+
+A network's kernels hand their results to one another. If all cut the rows of the image among the
+cores, each core finds its part in its own cache; a kernel that cuts the channels fetches what the
+others wrote, but reads each weight on one core only. The smaller of both is moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from math import log2, prod
+
+from tunefarm.compiler.space.analysis import Contraction
+from tunefarm.compiler.space.contraction.shape import (
+    panel_count,
+    row_axes,
+    shares_vector,
+    transposed,
+)
+from tunefarm.compiler.target import Target, dtype_bytes
+
+TASK_CYCLES = 300.0  # of the pool, for each block that it hands out
+REREAD = 0.02  # of a kernel's time, for every halving of the blocks that its operands are read by
+MOVED_BYTES = 4.0  # a cycle, from another core's cache or from beyond the second level
+EXPANSION = 4  # channels of a depthwise convolution over those of the block that it stands in
+
+
+def default_blocks(
+    c: Contraction,
+    target: Target,
+    lanes: int,
+    choices: Mapping[str, tuple[int | str, ...]],
+    register_tile: tuple[int, int, int],
+    step_cycles: float,
+) -> dict[str, int | str]:
+    """The knobs beside the register tile (rw, rh, nv), whose every step takes ``step_cycles``."""
+    kernel = _kernel_of(c, target, lanes, register_tile, step_cycles)
+    lanes_stride = c.rhs.load.buffer.shape[-1] * dtype_bytes(c.rhs.load.dtype)
+    reused = kernel.rows >= 64 and lanes_stride % 2048 == 0  # a panel's rows meet in few sets
+    candidates = [
+        (order, int(mb), int(nb))
+        for order in kernel.orders
+        for mb in choices["mb"]
+        for nb in (choices["nb"] if order == "mn" else (1,))
+        if int(mb) <= max(1, 1.34 * kernel.fitting(order))
+    ]
+    order, mb, nb = max(candidates, key=lambda b: (kernel.value(*b), -b[1], -b[2]))
+    # Few rows leave no time between two panels: the hardware's own prefetch does better.
+    ahead = 1 in choices["next_panel"] and kernel.weight_bytes >= 1 << 18 and kernel.rows >= 8
+    return {
+        "mb": mb,
+        "nb": nb,
+        "order": order,
+        "pack_lhs": 0,
+        "pack_rhs": int(1 in choices["pack_rhs"] and (transposed(c) or reused)),
+        "prefetch": 0,
+        "next_panel": int(ahead),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Kernel:
+    """A contraction in numbers. ``tiles`` and ``panels`` are what blocks consist of, ``copies``
+    what is repeated around them; ``gathered_bytes`` counts the left operand once a tap, and
+    ``cycles`` is the time of one core for everything."""
+
+    target: Target
+    depthwise: bool
+    rows: int
+    channels: int
+    tiles: int
+    panels: int
+    copies: int
+    tile_bytes: float
+    gathered_bytes: int
+    input_bytes: int
+    output_bytes: int
+    weight_bytes: int
+    cycles: float
+
+    @property
+    def orders(self) -> tuple[str, ...]:
+        """The order that reads the larger operand once; both where cores share the work."""
+        if self.depthwise:
+            return ("mn",)
+        best = "nm" if self.weight_bytes > self.gathered_bytes else "mn"
+        other = "mn" if best == "nm" else "nm"
+        return (best,) if self.target.num_cores == 1 else (best, other)
+
+    def fitting(self, order: str) -> int:
+        """Tiles of rows whose operand stays in the second-level cache."""
+        if order == "nm" and self.gathered_bytes <= self.target.l2_bytes // 2:
+            return self.tiles
+        return max(1, int(self.target.l2_bytes // 4 // max(1, self.tile_bytes)))
+
+    def value(self, order: str, mb: int, nb: int) -> float:
+        """Cores kept busy, less the pool's work, what is read again, and what is moved."""
+        row_sizes, panel_sizes = _sizes(self.tiles, mb), _sizes(self.panels, nb)
+        fitting = self.fitting(order)
+        again = log2(min(fitting, self.tiles) / min(mb, fitting, self.tiles))
+        if order == "mn" and not self.depthwise:
+            again += log2(self.panels / min(nb, self.panels))
+        count = len(row_sizes) * len(panel_sizes) * self.copies
+        cores = self.target.num_cores
+        lost = REREAD * again
+        if cores > 1:
+            by_rows = order == "mn" or len(panel_sizes) == 1
+            lost += TASK_CYCLES * count / self.cycles
+            lost += self._moved(by_rows and len(row_sizes) >= cores) / MOVED_BYTES / self.cycles
+        if count > 32 * cores:
+            return 1.0 - lost
+        outer, inner = (row_sizes, panel_sizes) if order == "mn" else (panel_sizes, row_sizes)
+        return _busy([m * n for m in outer for n in inner] * self.copies, cores) - lost
+
+    def _moved(self, by_rows: bool) -> float:
+        """Bytes that all cores fetch beyond their share."""
+        beyond = self.target.num_cores - 1
+        if self.copies >= self.target.num_cores:
+            return 0.0
+        if self.depthwise:
+            alike = by_rows == (self.rows * EXPANSION > self.channels)
+            return 0.0 if alike else float(self.input_bytes + self.output_bytes) * beyond
+        return (
+            float(self.weight_bytes if by_rows else self.input_bytes + self.output_bytes) * beyond
+        )
+
+
+def _kernel_of(
+    c: Contraction,
+    target: Target,
+    lanes: int,
+    register_tile: tuple[int, int, int],
+    step_cycles: float,
+) -> _Kernel:
+    rw, rh, nv = register_tile
+    second, last = row_axes(c)
+    axis, tile = (second, rh) if second else (last, rw)
+    depth = prod(a.extent for a in c.reduce)
+    element = dtype_bytes(c.rhs.load.dtype)
+    copies = prod(a.extent for a in (*c.outer, *c.rows) if a not in (second, last))
+    rows = prod(a.extent for a in c.rows)
+    depthwise = shares_vector(c)
+    return _Kernel(
+        target,
+        depthwise,
+        rows,
+        c.vector.extent,
+        tiles=panel_count(axis.extent, tile) if axis else 1,
+        panels=panel_count(c.vector.extent, nv * lanes),
+        copies=copies,
+        tile_bytes=tile * (_image_row_bytes(c) if depthwise else depth * element),
+        gathered_bytes=rows * depth * element,
+        input_bytes=prod(c.lhs.load.buffer.shape) * element,
+        output_bytes=rows * c.vector.extent * prod(a.extent for a in c.outer) * element,
+        weight_bytes=depth * c.vector.extent * element,
+        cycles=step_cycles * depth * copies,
+    )
+
+
+def _image_row_bytes(c: Contraction) -> float:
+    """Bytes of the left operand for each row of the outermost axis of a tile, all lanes of it."""
+    second, last = row_axes(c)
+    inner = {a.position for a in (last if second else None, c.vector) if a is not None}
+    around = prod(a.extent for a in (*c.outer, *c.rows) if a.position not in inner)
+    shape = c.lhs.load.buffer.shape
+    return prod(shape) / around * dtype_bytes(c.lhs.load.dtype)
+
+
+def _sizes(extent: int, block: int) -> list[int]:
+    """The sizes of the blocks that an extent is cut into."""
+    return [block] * (extent // block) + [extent % block] * (extent % block > 0)
+
+
+def _busy(tasks: list[int], cores: int) -> float:
+    """The share of the cores' time that tasks fill: each core runs its part, then what is left."""
+    bounds = [len(tasks) * core // cores for core in range(cores + 1)]
+    parts = [tasks[a:b][::-1] for a, b in pairwise(bounds)]
+    until = [0] * cores
+    for _ in tasks:
+        core = min(range(cores), key=until.__getitem__)
+        part = parts[core] or max(parts, key=len)
+        until[core] += part.pop()
+    return sum(tasks) / (cores * max(until))
