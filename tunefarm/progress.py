@@ -128,8 +128,13 @@ def showing(console: Console, peak: Peak | None = None) -> Iterator[Show]:
     """
     following = Following(peak=peak)
     if not console.is_terminal:
-        with _stopped_by_errors(following):
-            yield Lines(following, console)
+        lines = Lines(following, console)
+        try:
+            with _stopped_by_errors(following):
+                yield lines
+        except BaseException:
+            lines.break_off()
+            raise
         return
     from rich.live import Live
 
@@ -172,11 +177,22 @@ class Lines:
 
     def conclude(self, outcome: Outcome | None) -> None:
         """A line a task; nothing is said of a job that has no outcome."""
+        if outcome is not None:
+            self.following.outcome = outcome
+            self._print_tasks()
+
+    def break_off(self) -> None:
+        """What was seen of a job that was stopped or failed."""
+        last = self.following.last
+        if last is None or not done(last):
+            return
+        if self.following.is_broken:
+            self.console.print(line(self.following), soft_wrap=True)
+        self._print_tasks()
+
+    def _print_tasks(self) -> None:
         from tunefarm.tables import table
 
-        if outcome is None:
-            return
-        self.following.outcome = outcome
         self.console.print(table(task_columns(self.following), self.console.width))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -170,11 +171,26 @@ def test_while_the_search_goes_on_the_best_seen_is_no_gain() -> None:
     assert over[-1] == "all tasks: 4.00 ms, 1.00x the defaults' 4.00 ms"
 
 
-def test_a_job_that_is_broken_off_does_not_go_on_to_be_queued() -> None:
-    following = Following()
-    following.note(update(state=JobState.QUEUED))
-    following.is_broken = True
-    assert following.headline().startswith("stopped, 12/100 trials")
+def test_a_pipe_gets_what_was_seen_of_a_job_that_is_broken_off() -> None:
+    def follow(console: Console) -> None:
+        with suppress(KeyboardInterrupt), showing(console) as watch:
+            watch(update(2, state=JobState.QUEUED))
+            raise KeyboardInterrupt
+
+    queued, stopped, head, _, *tasks = screen(200, 24, follow)
+    assert queued.startswith("queued, 8/100 trials")
+    assert stopped.startswith("stopped, 8/100 trials")
+    assert "best seen" in head
+    assert len(tasks) == 2
+
+
+def test_a_pipe_gets_one_line_of_a_job_that_never_began() -> None:
+    def follow(console: Console) -> None:
+        with suppress(RuntimeError), showing(console) as watch:
+            watch(update(2, trials=0, state=JobState.QUEUED))
+            raise RuntimeError
+
+    assert len(screen(200, 24, follow)) == 1
 
 
 def test_columns_are_shortened_then_dropped_by_rank() -> None:

@@ -82,11 +82,20 @@ def job_columns(found: Sequence[Job]) -> list[Column]:
         Column("state", [j.state for j in found], rank=8, left=True),
         Column("created", created, rank=7, left=True),
         Column("tasks", [str(len(j.tasks)) for j in found], rank=5),
-        Column("trials", [str(j.budget.trials) for j in found], rank=6),
+        Column("budget", [_budget(j) for j in found], rank=6, left=True),
         Column("target", [j.target for j in found], rank=3, least=12, left=True),
         Column("compiler", [j.compiler_version for j in found], rank=2, left=True),
         Column("message", [j.message for j in found], rank=4, least=12, left=True),
     ]
+
+
+def _budget(job: Job) -> str:
+    """``64 trials, 10:00``: what ends a job; earlier trials of its tasks count."""
+    from tunefarm.outcome import counted
+    from tunefarm.progress import clock
+
+    text = counted(job.budget.trials, "trial")
+    return text if job.budget.seconds is None else f"{text}, {clock(job.budget.seconds)}"
 
 
 def _latest(tracker: str, db: str, limit: int) -> Sequence[Job]:
