@@ -28,6 +28,7 @@ from tunefarm.db.records import (
 from tunefarm.db.rows import add_workloads, target_ids, workload_ids
 
 OPEN = (JobState.QUEUED, JobState.RUNNING)
+PREFIX_LENGTH = 4
 
 
 def submit(connection: Connection, job: Job) -> Job:
@@ -86,8 +87,10 @@ def _insert_tasks(connection: Connection, job: Job) -> None:
 
 
 def get(connection: Connection, job: str) -> Job:
-    """The job with its tasks; UnknownRecord if there is none of this id."""
-    return _job_from_row(_row(connection, job), _tasks(connection, job))
+    """The job with its tasks; UnknownRecord if there is none of this id, nor just one whose id
+    begins with these four or more digits."""
+    row = _row(connection, job, PREFIX_LENGTH)
+    return _job_from_row(row, _tasks(connection, row.id))
 
 
 def recent(connection: Connection, states: Iterable[JobState], limit: int) -> tuple[Job, ...]:
@@ -254,11 +257,17 @@ def _jobs() -> Any:
     return select(*JOBS.c, TARGETS.c.text.label("target")).select_from(source)
 
 
-def _row(connection: Connection, job: str) -> Any:
+def _row(connection: Connection, job: str, prefix_length: int | None = None) -> Any:
     row = connection.execute(_jobs().where(JOBS.c.id == job)).one_or_none()
-    if row is None:
+    rows = [] if row is None else [row]
+    if row is None and prefix_length is not None and len(job) >= prefix_length:
+        begin_so = JOBS.c.id.startswith(job, autoescape=True)
+        rows = list(connection.execute(_jobs().where(begin_so).limit(2)))
+    if len(rows) > 1:
+        raise UnknownRecord(f"several jobs begin with {job}; give more digits of the id")
+    if not rows:
         raise UnknownRecord(f"there is no job {job}; `tunefarm jobs` lists them")
-    return row
+    return rows[0]
 
 
 def _task_query(job: str) -> Any:

@@ -317,6 +317,20 @@ def test_cancelling_ends_leases_and_empties_the_queue(store: Store) -> None:
         claim(store, "3", "none")
 
 
+def test_a_job_is_found_by_the_beginning_of_its_id(store: Store) -> None:
+    with store.writing() as connection:
+        for id_ in ("abcd1", "abcd2", "abcd", "ef01%"):
+            jobs.submit(connection, Job(id_, "sim", (), Budget(1)))
+        assert jobs.get(connection, "ef01").id == "ef01%"
+        assert jobs.get(connection, "abcd").id == "abcd"
+        for text, said in [("ef0", "no job ef0"), ("ef%1", "no job"), ("", "no job")]:
+            with pytest.raises(UnknownRecord, match=said):
+                jobs.get(connection, text)
+        jobs.submit(connection, Job("ef01a", "sim", (), Budget(1)))
+        with pytest.raises(UnknownRecord, match="several jobs begin with ef01"):
+            jobs.get(connection, "ef01")
+
+
 def test_equal_tasks_of_a_job_are_one(store: Store, workload: MakeWorkload) -> None:
     tasks = (JobTask(workload("a"), 2), JobTask(workload("b"), 1), JobTask(workload("a"), 3))
     with store.writing() as connection:
