@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
-from statistics import median
 from typing import TYPE_CHECKING, Protocol
 
 from tunefarm.compiler.errors import TunefarmError
@@ -22,6 +21,7 @@ from tunefarm.compiler.target import Target
 from tunefarm.db.records import (
     Best,
     BestKey,
+    Config,
     DeviceRequest,
     Final,
     Found,
@@ -35,6 +35,7 @@ from tunefarm.db.records import (
 from tunefarm.progress import duration
 
 if TYPE_CHECKING:
+    from tunefarm.compiler.dispatch import Decision
     from tunefarm.compiler.ir import IRModule
     from tunefarm.compiler.runtime.module import Module
     from tunefarm.compiler.workload import Task
@@ -84,6 +85,8 @@ class Closing:
 
     def summary(self) -> str:
         """``4 bests met their rivals in the whole model: 1 was replaced, 11.5 ms → 11.3 ms``."""
+        if not self.met:
+            return "no best met a rival in the whole model in time"
         bests = "1 best met its rivals" if self.met == 1 else f"{self.met} bests met their rivals"
         text = f"{bests} in the whole model ({duration(self.before_s)} a run): "
         count = len(self.replaced)
@@ -135,24 +138,27 @@ def close(
     the model is too large.
     """
     from tunefarm.api import extract_tasks
+    from tunefarm.compiler.dispatch import History as BuildHistory
 
     begin = time.monotonic()
     tasks = extract_tasks(module, target)
     known = _known(records, tasks, target)
     name = model_name(tasks)
-    rivals = _rivals(records, _contested(tasks, known, target, name), begin + seconds / 4)
-    if not rivals:
+    decisions = BuildHistory(_Answers(known), "the records").lookup(
+        [task.workload for task in tasks], target
+    )
+    rivals = _rivals(records, _contested(tasks, decisions, name), begin + seconds / 4)
+    if not rivals or not _compiled(decisions, begin + seconds / 2):
         return None
     with device():
-        model = _WholeModel(module, target, known, noise)
+        model = _WholeModel(module, target, known, noise, begin + seconds)
         model.build_standing()
-        rivals = rivals[: model.affordable(begin + seconds - time.monotonic())]
+        rivals = rivals[: model.affordable()]
         if not rivals:
             return None
         if say is not None:
-            left = begin + seconds - time.monotonic()
-            say(f"timing the bests in the whole model, {left:.0f} s at most")
-        return _meet_all(records, model, rivals, name, begin + seconds)
+            say(f"timing the bests in the whole model, {model.left_s:.0f} s at most")
+        return _meet_all(records, model, rivals, name)
 
 
 def model_name(tasks: Iterable[Task]) -> str:
@@ -190,22 +196,18 @@ def _known(
 
 
 def _contested(
-    tasks: Sequence[Task], known: Mapping[BestKey, Sequence[Found]], target: Target, name: str
-) -> dict[BestKey, tuple[Best, Mapping[str, int | str]]]:
+    tasks: Sequence[Task], decisions: Sequence[Decision], name: str
+) -> dict[BestKey, tuple[Best, Config]]:
     """The promoted bests that a build uses and that are not their defaults, with these: of the
     tasks with the largest share of a run, without those that met a rival in this model before."""
-    from tunefarm.compiler.dispatch import History as BuildHistory
     from tunefarm.compiler.dispatch import Status
     from tunefarm.compiler.space import config_space
 
-    decisions = BuildHistory(_Answers(known), "the records").lookup(
-        [task.workload for task in tasks], target
-    )
     chosen = []
     for task, decision in zip(tasks, decisions, strict=True):
         if decision.status is not Status.EXACT or decision.found is None:
             continue
-        best, default = decision.found.best, config_space(task.workload, target).default
+        best, default = decision.found.best, config_space(task.workload, task.target).default
         if best.promoted and best.model != name and dict(decision.config) != dict(default):
             chosen.append((task.weight * best.trial.median_s, best, default))
     chosen.sort(key=lambda entry: -entry[0])
@@ -214,7 +216,7 @@ def _contested(
 
 def _rivals(
     records: Records,
-    contested: Mapping[BestKey, tuple[Best, Mapping[str, int | str]]],
+    contested: Mapping[BestKey, tuple[Best, Config]],
     until: float,
 ) -> list[Rival]:
     """The defaults of these bests, then their second bests, as stored trials."""
@@ -277,25 +279,32 @@ class _Answers:
 # --- how they meet ------------------------------------------------------------------------------
 
 
-def _meet_all(
-    records: Records, model: _WholeModel, rivals: Sequence[Rival], name: str, deadline: float
-) -> Closing | None:
+def _compiled(decisions: Iterable[Decision], until: float) -> bool:
+    """Compile the kernels of a build into the cache; False if that does not end in time."""
+    from tunefarm.compiler.build import build_kernel
+
+    for decision in decisions:
+        if time.monotonic() >= until:
+            return False
+        build_kernel(decision.workload, decision.target, decision.config)
+    return True
+
+
+def _meet_all(records: Records, model: _WholeModel, rivals: Sequence[Rival], name: str) -> Closing:
     met: set[BestKey] = set()
     replaced: list[BestKey] = []
     gain = 1.0
     for place, rival in enumerate(rivals):
-        left = deadline - time.monotonic()
-        if rival.best.key in replaced or not model.affordable(left):
+        if rival.best.key in replaced or not model.affordable():
             continue
-        outcome = model.meet(rival, left / (len(rivals) - place), deadline)
+        outcome = model.meet(rival, model.left_s / (len(rivals) - place))
         if outcome is None:
             continue
         met.add(rival.best.key)
         if _store(records, rival, outcome, name):
             replaced.append(rival.best.key)
             gain *= outcome.speedup
-    before_s = median(model.standing_s)
-    return Closing(len(met), tuple(replaced), before_s, before_s / gain) if met else None
+    return Closing(len(met), tuple(replaced), model.run_s, model.run_s / gain)
 
 
 def _store(records: Records, rival: Rival, outcome: Comparison, name: str) -> bool:
@@ -326,9 +335,15 @@ class _WholeModel:
     target: Target
     known: dict[BestKey, Sequence[Found]]
     noise: float
+    deadline: float
     standing: list[Module] = field(default_factory=list)
-    standing_s: list[float] = field(default_factory=list)
+    run_s: float = 0.0
     build_s: float = 0.0
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the deadline."""
+        return self.deadline - time.monotonic()
 
     def build_standing(self) -> None:
         """Build both, and time a run; TunefarmError if the builds of a meeting have no room."""
@@ -341,15 +356,14 @@ class _WholeModel:
                 f"step may use {MODEL_BYTES / 2**30:.0f}"
             )
         self.standing.append(self._build())
-        self.standing_s = _timed(self.standing[:1], time.monotonic(), least=1)[0]
+        self.run_s = self.standing[0].time_evaluator().median
 
-    def affordable(self, seconds: float) -> int:
-        """How many rivals this model can meet in the time, each run of them warmed by another."""
-        run_s = max(median(self.standing_s), REPEAT_S)
-        meeting_s = self.build_s + MIN_ROUNDS * (len(self.standing) + 1) * 2 * 2 * run_s
-        return max(0, int(seconds / meeting_s))
+    def affordable(self) -> int:
+        """How many rivals this model can meet in the time left."""
+        runs = MIN_ROUNDS * (len(self.standing) + 1) * 2 * 2  # there and back, each warmed by one
+        return max(0, int(self.left_s / (self.build_s + runs * max(self.run_s, REPEAT_S))))
 
-    def meet(self, rival: Rival, seconds: float, deadline: float) -> Comparison | None:
+    def meet(self, rival: Rival, seconds: float) -> Comparison | None:
         """Compare the model with a rival's config in it; a win has to be repeated by another
         build, as where code and weights lie is luck. None if the time did not suffice."""
         until = time.monotonic() + seconds
@@ -357,8 +371,9 @@ class _WholeModel:
         outcome = self._compare(first, until)
         if outcome is None or outcome.verdict is not Verdict.BETTER:
             return outcome
+        until = time.monotonic() + seconds
         second = self._build(rival)
-        outcome = self._compare(second, min(time.monotonic() + seconds, deadline))
+        outcome = self._compare(second, until)
         if outcome is not None and outcome.verdict is Verdict.BETTER:
             self.standing = [first, second]
             self.known[rival.best.key] = _answer(rival)
@@ -376,7 +391,7 @@ class _WholeModel:
         return built
 
     def _compare(self, challenger: Module, until: float) -> Comparison | None:
-        rows = _timed([*self.standing, challenger], until)
+        rows = _timed([*self.standing, challenger], until, self.deadline)
         return judge(rows, self.noise) if len(rows[0]) >= 2 * MIN_ROUNDS else None
 
 
@@ -384,13 +399,14 @@ def _answer(rival: Rival) -> tuple[Found, ...]:
     return (Found(Best(rival.best.key, rival.challenger, promoted=True), Match.EXACT),)
 
 
-def _timed(models: Sequence[Module], until: float, least: int = 0) -> list[list[float]]:
-    """Seconds of runs of each model, there and back again (ABBA), until the time is over."""
+def _timed(models: Sequence[Module], until: float, deadline: float) -> list[list[float]]:
+    """Seconds of runs of each model, there and back again (ABBA): until the time is over and
+    there are enough to decide, or until the deadline."""
     inputs = models[0].example_inputs()
     rows: list[list[float]] = [[] for _ in models]
     order = [*range(len(models)), *reversed(range(len(models)))]
     for done in range(MAX_ROUNDS):
-        if done >= least and time.monotonic() >= until:
+        if time.monotonic() >= (until if done >= MIN_ROUNDS else deadline):
             break
         for i in order:
             timing = models[i].time_evaluator(inputs, repeat=1, min_repeat_ms=1e3 * REPEAT_S)

@@ -272,6 +272,7 @@ def test_a_summary_counts(tasks: list[Task]) -> None:
         "4 bests met their rivals in the whole model (11.5 ms a run): 1 was replaced, then 11.3 ms"
     )
     assert Closing(4, (), 1e-3, 1e-3).summary().endswith("(1.00 ms a run): all stand")
+    assert Closing(0, (), 1e-3, 1e-3).summary().startswith("no best met a rival")
 
 
 def test_on_a_farm_the_device_of_this_machine_is_leased(
