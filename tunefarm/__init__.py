@@ -2,7 +2,7 @@
 
     mod = tunefarm.from_onnx("model.onnx", shapes={"x": (1, 3, 224, 224)})
     tasks = tunefarm.extract_tasks(mod)
-    tunefarm.tune(tasks, trials=1000)
+    tunefarm.tune(tasks, trials=1000, module=mod)
     with tunefarm.apply_history_best(tunefarm.default_database()):
         lib = tunefarm.build(mod)
     outputs = lib.run({"x": x})
