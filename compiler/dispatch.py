@@ -351,7 +351,7 @@ def _is_default(answer: Found, workload: Workload, target: Target) -> bool:
 def _reason(answer: Found, workload: Workload, target: Target) -> str:
     best = answer.best
     kind = "promoted" if best.promoted else "provisional"
-    text = f"{kind} record of job {best.trial.job}, trial {best.trial.number}"
+    text = f"{kind} record of job {best.trial.job[:8]}, trial {best.trial.number}"
     text += _difference(answer, target)
     is_default = _is_default(answer, workload, target)
     if is_default:

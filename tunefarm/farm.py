@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from tunefarm.proto.client import FarmClient
     from tunefarm.proto.rendezvous import Rendezvous
 
+_SUFFIX = ".tracker.json"
+
 
 def connect(tracker: str, token: str = "") -> FarmClient:
     """A client of ``HOST:PORT``, or of the tracker that wrote a rendezvous file.
@@ -23,11 +26,30 @@ def connect(tracker: str, token: str = "") -> FarmClient:
     from tunefarm.proto.client import FarmClient
 
     if is_file(tracker):
-        client = FarmClient.from_rendezvous(Path(tracker).expanduser())
+        path = Path(tracker).expanduser()
+        _check_running(path)
+        client = FarmClient.from_rendezvous(path)
     else:
         client = FarmClient(tracker, token or local_token(tracker))
     client.info()
     return client
+
+
+def _check_running(rendezvous: Path) -> None:
+    """TrackerUnavailable if the tracker of a rendezvous file is gone: the address in it would say
+    nothing to anybody."""
+    from tunefarm.proto.errors import TrackerUnavailable
+    from tunefarm.proto.rendezvous import read_rendezvous
+
+    if rendezvous.exists() and read_rendezvous(rendezvous).is_running:
+        return
+    database = rendezvous.with_name(rendezvous.name.removesuffix(_SUFFIX))
+    if database == rendezvous:
+        raise TrackerUnavailable(f"no tracker runs that wrote {rendezvous}; start it again")
+    option = "" if rendezvous == default_rendezvous() else f" --db {shlex.quote(str(database))}"
+    raise TrackerUnavailable(
+        f"no farm runs for {database}; start one with `tunefarm tracker{option}`"
+    )
 
 
 def is_file(tracker: str) -> bool:
@@ -51,7 +73,7 @@ def announced(rendezvous: Path | None) -> Iterator[Callable[[Rendezvous], None]]
             print(f"its token is in {rendezvous}", flush=True)
         if rendezvous is not None and rendezvous.absolute().parent == home.absolute():
             return
-        copy = home / f"{found.address.replace(':', '_')}.tracker.json"
+        copy = home / f"{found.address.replace(':', '_')}{_SUFFIX}"
         try:
             home.mkdir(parents=True, exist_ok=True)
             write_rendezvous(copy, found)
@@ -73,7 +95,7 @@ def local_token(tracker: str) -> str:
     from tunefarm.proto.errors import FarmError
     from tunefarm.proto.rendezvous import read_rendezvous
 
-    for path in sorted(settings.HOME.get().glob("*.tracker.json")):
+    for path in sorted(settings.HOME.get().glob(f"*{_SUFFIX}")):
         try:
             found = read_rendezvous(path)
         except FarmError:
@@ -86,11 +108,17 @@ def local_token(tracker: str) -> str:
 def default_rendezvous() -> Path:
     """The rendezvous file of the tracker over the default database."""
     from tunefarm.api import default_database
-    from tunefarm.tracker.options import TrackerOptions
 
-    path = TrackerOptions(default_database()).rendezvous_file
+    path = rendezvous_of(default_database())
     assert path is not None
     return path
+
+
+def rendezvous_of(database: str) -> Path | None:
+    """Where the tracker of a SQLite database tells its address; None for other databases."""
+    from tunefarm.tracker.options import default_rendezvous as beside
+
+    return beside(database)
 
 
 def connect_local(tracker: str, rendezvous: Path | None) -> FarmClient:

@@ -7,18 +7,24 @@ was timed at another moment. A final times both side by side, and its record is 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from tunefarm.db.records import BestKey, Job, JobUpdate, Progress, TaskKey, Trial
+from tunefarm.db.records import BestKey, Collected, Found, Job, JobUpdate, Progress, TaskKey, Trial
 
 if TYPE_CHECKING:
     from tunefarm.compiler.dispatch import Decision
     from tunefarm.compiler.workload import Task
-    from tunefarm.proto.client import FarmClient
 
 _PAGE = 1000
+
+
+class Trials(Protocol):
+    """A farm or a database, asked for the trials of a job and the best of each key."""
+
+    def collect(self, job: str, cursor: int = 0, *, limit: int) -> Collected: ...
+    def best(self, keys: Iterable[BestKey]) -> Mapping[BestKey, Sequence[Found]]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +56,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def outcome(client: FarmClient, update: JobUpdate, tasks: Sequence[Task]) -> Outcome:
+def outcome(source: Trials, update: JobUpdate, tasks: Sequence[Task]) -> Outcome:
     """The outcome of a job that is over; ``tasks`` are its tasks."""
-    trials = list(_trials(client, update.job.id))
+    trials = list(_trials(source, update.job.id))
     model = next((t.device_model for t in trials if t.device_model), "")
-    decisions = _decisions(client, tasks, model)
+    decisions = _decisions(source, tasks, model)
     counts = Counter((t.task, t.ok) for t in trials if not is_final(t))
     rows = [
         replace(
@@ -96,24 +102,22 @@ def settled(row: Progress, decision: Decision | None) -> Progress:
     return replace(row, best_s=median_s, default_s=median_s * ratio if ratio else None)
 
 
-def _trials(client: FarmClient, job: str) -> Iterator[Trial]:
+def _trials(source: Trials, job: str) -> Iterator[Trial]:
     cursor = 0
     while True:
-        page = client.collect(job, cursor, limit=_PAGE)
+        page = source.collect(job, cursor, limit=_PAGE)
         yield from page.trials
         cursor = page.cursor
         if len(page.trials) < _PAGE:
             return
 
 
-def _decisions(
-    client: FarmClient, tasks: Iterable[Task], device_model: str
-) -> dict[TaskKey, Decision]:
+def _decisions(source: Trials, tasks: Iterable[Task], device_model: str) -> dict[TaskKey, Decision]:
     """What a build on a device of this model would use for each task."""
     from tunefarm.compiler.dispatch import decide
 
     keys = {BestKey(t.workload.key, t.target.text, device_model): t for t in tasks}
-    found = client.best(keys)
+    found = source.best(keys)
     return {
         TaskKey(key.workload, key.target): decide(task.workload, task.target, found.get(key, ()))
         for key, task in keys.items()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -81,8 +82,14 @@ def test_jobs_are_one_line_each_and_name_their_compiler(width: int) -> None:
     lines = shown(job_columns([JOB, JOB]), width)
     assert len(lines) == 4
     assert max(map(cell_len, lines)) <= width
-    assert lines[-1].startswith(JOB.id)
-    assert (compiler_version() in lines[-1]) == (width >= 160)
+    assert lines[-1].startswith(f"{JOB.id[:8]} ")
+    assert (compiler_version() in lines[-1]) == (width >= 100)
+
+
+def test_ids_of_jobs_are_as_long_as_tells_them_apart() -> None:
+    other = replace(JOB, id=f"{JOB.id[:9]}0123")
+    lines = shown(job_columns([JOB, other, other]), 80)
+    assert [text.split()[0] for text in lines[2:]] == [JOB.id[:10], other.id[:10], other.id[:10]]
 
 
 def test_what_is_known_of_each_task_fits_80_columns() -> None:

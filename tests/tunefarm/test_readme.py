@@ -125,6 +125,6 @@ def test_a_farm_of_several_processes(folder: Path) -> None:
     assert len(daemons) == 3
     with background(daemons, folder):
         shown = [shell(line, folder) for line in lines if line not in daemons]
-    assert shown[0].strip() in shown[1]
+    assert f"\n{shown[0].strip()[:8]} " in shown[1]
     assert "idle" in shown[2] or "leased" in shown[2]
     assert f"{TRIALS}/{TRIALS} trials" in shown[3] or "nothing to do" in shown[3]

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from tunefarm.db.records import Job
     from tunefarm.tables import Column
 
+DIGITS = 8  # of a job's id, in tables: few enough to type, enough to be its own
+JobId = Annotated[str, typer.Argument(help="Id of the job, or its first digits.")]
 Tracker = Annotated[str, typer.Option(help=TRACKER_HELP)]
 
 
@@ -78,7 +80,7 @@ def job_columns(found: Sequence[Job]) -> list[Column]:
 
     created = [time.strftime("%m-%d %H:%M", time.localtime(j.created_at)) for j in found]
     return [
-        Column("job", [j.id for j in found], left=True),
+        Column("job", _shortened([j.id for j in found]), left=True),
         Column("state", [j.state for j in found], rank=8, left=True),
         Column("created", created, rank=7, left=True),
         Column("tasks", [str(len(j.tasks)) for j in found], rank=5),
@@ -87,6 +89,14 @@ def job_columns(found: Sequence[Job]) -> list[Column]:
         Column("compiler", [j.compiler_version for j in found], rank=2, left=True),
         Column("message", [j.message for j in found], rank=4, least=12, left=True),
     ]
+
+
+def _shortened(ids: Sequence[str]) -> list[str]:
+    """As many first digits as tell the ids apart."""
+    digits = DIGITS
+    while len({id_[:digits] for id_ in ids}) < len(set(ids)):
+        digits += 1
+    return [id_[:digits] for id_ in ids]
 
 
 def _budget(job: Job) -> str:
@@ -112,36 +122,32 @@ def _latest(tracker: str, db: str, limit: int) -> Sequence[Job]:
         return store.jobs(limit=limit)
 
 
-def watch(
-    job: Annotated[str, typer.Argument(help="Id of the job.")], tracker: Tracker = ""
-) -> None:
+def watch(job: JobId, tracker: Tracker = "", db: Database = "") -> None:
     """Follow a job until it is over; Ctrl-C ends the watching, not the job."""
-    from tunefarm.farm import connect_local
     from tunefarm.outcome import outcome, tasks_of
     from tunefarm.progress import gain_text, peak_of, showing
+    from tunefarm.stored import farm_or_database
     from tunefarm.tables import console
 
     out = console()
+    with farm_or_database(tracker, db) as farm:
+        whole = farm.job(job)
+        with showing(out, lambda job: peak_of(farm.devices(), job.target)) as show:
+            for update in farm.watch(whole.id, wait_s=1.0):
+                show(update)
+            found = outcome(farm, update, tasks_of(whole))
+            show.conclude(found)
+    parts = [found.counts, gain_text(found.rows), update.job.message]
+    out.print("; ".join(part for part in parts if part), soft_wrap=True)
 
-    with (
-        connect_local(tracker, None) as client,
-        showing(out, lambda job: peak_of(client.devices(), job.target)) as show,
-    ):
-        for update in client.watch(job, wait_s=1.0):
-            show(update)
-        found = outcome(client, update, tasks_of(client.job(job)))
-        show.conclude(found)
-    out.print(gain_text(found.rows), soft_wrap=True)
 
-
-def cancel(
-    job: Annotated[str, typer.Argument(help="Id of the job.")], tracker: Tracker = ""
-) -> None:
+def cancel(job: JobId, tracker: Tracker = "", db: Database = "") -> None:
     """Cancel a job; its trials are kept."""
-    from tunefarm.farm import connect_local
     from tunefarm.progress import OVER
+    from tunefarm.stored import farm_or_database
 
-    with connect_local(tracker, None) as client:
-        before = client.job(job).state
-        after = client.cancel(job, "cancelled from the command line").state
-    print(f"{job} was over already: {after}" if before in OVER else str(after))
+    with farm_or_database(tracker, db) as farm:
+        before = farm.job(job)
+        after = farm.cancel(before.id, "cancelled from the command line").state
+    over = before.state in OVER
+    print(f"{before.id[:DIGITS]} was over already: {after}" if over else str(after))

@@ -1,0 +1,89 @@
+"""Jobs of a database that no farm serves: looked at as a farm would show them, not changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tunefarm.compiler.errors import TunefarmError
+from tunefarm.db.records import BestKey, Collected, Device, Found, Job, JobState, JobUpdate
+
+if TYPE_CHECKING:
+    from tunefarm.db.store import Store
+    from tunefarm.proto.client import FarmClient
+
+OPEN = (JobState.QUEUED, JobState.RUNNING)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredJobs:
+    """What ``FarmClient`` answers of jobs, from the database alone; ``why`` says what is missing
+    for more."""
+
+    store: Store
+    why: str
+
+    def job(self, job: str) -> Job:
+        """The job with its tasks; StoreError if there is none of this id."""
+        from tunefarm.db import jobs
+
+        with self.store.reading() as connection:
+            return jobs.get(connection, job)
+
+    def watch(self, job: str, *, wait_s: float = 0.0) -> Iterator[JobUpdate]:
+        """Where the job stands; TunefarmError after that if it is not over."""
+        from tunefarm.db import jobs
+
+        with self.store.reading() as connection:
+            update = jobs.progress(connection, job)
+        yield update
+        if update.job.state in OPEN:
+            raise TunefarmError(f"job {job[:8]} is {update.job.state}, and {self.why}")
+
+    def cancel(self, job: str, reason: str = "") -> Job:
+        """The job if it is over; TunefarmError if not, as only a tracker changes jobs."""
+        found = self.job(job)
+        if found.state in OPEN:
+            raise TunefarmError(f"job {job[:8]} is {found.state}, and {self.why}")
+        return found
+
+    def collect(self, job: str, cursor: int = 0, *, limit: int) -> Collected:
+        return self.store.trials_of(job, cursor, limit)
+
+    def best(self, keys: Iterable[BestKey]) -> Mapping[BestKey, Sequence[Found]]:
+        return self.store.best(keys)
+
+    def devices(self) -> tuple[Device, ...]:
+        """None: devices are a farm's."""
+        return ()
+
+
+@contextmanager
+def farm_or_database(tracker: str, database: str) -> Iterator[FarmClient | StoredJobs]:
+    """The farm that is named or that serves the database; the database alone if none does."""
+    from tunefarm.api import default_database
+    from tunefarm.db.dialect import parse_url, sqlite_path
+    from tunefarm.db.store import Store
+    from tunefarm.farm import connect, rendezvous_of
+    from tunefarm.proto.errors import TrackerUnavailable
+
+    if tracker and database:
+        raise TunefarmError("give --tracker (a running farm) or --db (a database), not both")
+    database = database or default_database()
+    place = tracker or rendezvous_of(database)
+    path = sqlite_path(parse_url(database))
+    try:
+        client = connect(str(place)) if place else None
+        why = "only its farm can change it: give --tracker HOST:PORT"
+    except TrackerUnavailable as away:
+        if tracker or (path is not None and not path.exists()):
+            raise
+        client, why = None, str(away)
+    if client is not None:
+        with client:
+            yield client
+        return
+    with Store.open(database, readonly=True) as store:
+        yield StoredJobs(store, why)
