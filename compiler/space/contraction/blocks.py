@@ -55,7 +55,7 @@ def default_blocks(
         "order": order,
         "pack_lhs": 0,
         "pack_rhs": int(1 in choices["pack_rhs"] and (transposed(c) or reused)),
-        "prefetch": 0,
+        "prefetch": 128 if ahead and kernel.deep else 0,
         "next_panel": int(ahead),
     }
 
@@ -86,6 +86,8 @@ class _Kernel:
         if self.depthwise:
             return ("mn",)
         best = "nm" if self.weight_bytes > self.gathered_bytes else "mn"
+        if self.deep and self._read("nm") > self._read("mn"):
+            best = "mn"
         other = "mn" if best == "nm" else "nm"
         return (best,) if self.target.num_cores == 1 else (best, other)
 
@@ -93,7 +95,25 @@ class _Kernel:
         """Tiles of rows whose operand stays in the second-level cache."""
         if order == "nm" and self.gathered_bytes <= self.target.l2_bytes // 2:
             return self.tiles
-        return max(1, int(self.target.l2_bytes // 4 // max(1, self.tile_bytes)))
+        room = max(self.target.l2_bytes // 4, self._room if self.deep else 0)
+        return max(1, int(room // max(1, self.tile_bytes)))
+
+    @property
+    def _room(self) -> float:
+        """Bytes of the second-level cache beside two panels: the present one, and the next."""
+        return 0.85 * self.target.l2_bytes - 2 * self.weight_bytes / self.panels
+
+    def _read(self, order: str) -> float:
+        """Bytes that come from beyond the second-level cache."""
+        if order == "nm":
+            again = 0 if self.input_bytes <= self._room else self.panels * self.input_bytes
+            return self.weight_bytes + again
+        return self.weight_bytes * -(-self.tiles // self.fitting("mn")) + self.input_bytes
+
+    @property
+    def deep(self) -> bool:
+        """True if a panel exceeds the first-level cache by far."""
+        return self.weight_bytes / self.panels >= 4 * self.target.l1_bytes
 
     def value(self, order: str, mb: int, nb: int) -> float:
         """Cores kept busy, less the pool's work, what is read again, and what is moved."""
