@@ -231,12 +231,18 @@ def _add_promoted(found: Records, trial: Trial | None, line: PromotedLine, name:
 
 
 def read(path: Path) -> Records:
-    """All records of a file; StoreError if it cannot be read."""
+    """All records of a file; StoreError if it cannot be read or has lines but no record."""
     try:
         with path.open(encoding="utf-8", errors="replace") as stream:
-            return collect(stream, path.name)
+            found = collect(stream, path.name)
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror or error}") from error
+    if found.problems and not found.trials and not found.workloads:
+        why = found.problems[0].removesuffix("; it was left out")
+        raise StoreError(
+            f"{path} holds no records: {why}; give what `tunefarm records export` wrote"
+        )
+    return found
 
 
 @functools.cache

@@ -173,6 +173,15 @@ def test_a_corrupt_database_is_one_warning(tmp_path: Path) -> None:
         assert decide(broken, workload()).status is Status.DEFAULT
 
 
+def test_a_source_that_is_something_else_is_one_warning(tmp_path: Path) -> None:
+    other = tmp_path / "model.onnx"
+    other.write_bytes(b"\x08\x07\x12\x00pytorch\n" * 3)
+    with pytest.warns(UserWarning, match=r"model\.onnx holds no records: line 1 .* is not JSON"):
+        assert decide(other, workload()).status is Status.DEFAULT
+    with pytest.raises(HistoryError, match=r"model\.onnx holds no records"):
+        decide(other, workload(), strict=True)
+
+
 def test_a_json_lines_file_is_a_source(tmp_path: Path) -> None:
     path = tmp_path / "records.jsonl"
     with path.open("w") as stream:

@@ -234,13 +234,36 @@ def test_an_output_that_cannot_be_written(
 def test_an_import_goes_on_past_broken_lines(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    from tunefarm.db import jsonl
+    from tunefarm.db.records import TaskKey, Trial
+
     path = tmp_path / "records.jsonl"
-    path.write_text("{}\nnot json\n")
+    trial = jsonl.dump(Trial("job", TaskKey("0" * 64, "llvm"), 0, {}, (1e-3,)))
+    path.write_text("{}\nnot json\n" + trial)
     database = tmp_path / "new.db"
     assert run(["records", "import", str(path), "--db", f"sqlite:///{database}"]) == 0
     captured = capsys.readouterr()
     assert len(captured.err.strip().splitlines()) == 2
-    assert "added 0 trials" in captured.out
+    assert "added 1 trials" in captured.out
+
+
+def test_an_import_of_something_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], model: str
+) -> None:
+    text = mistake(capsys, "records", "import", model, "--db", str(tmp_path / "new.db"))
+    assert "model.onnx holds no records" in text
+    assert "not JSON" in text
+
+
+def test_a_database_that_is_something_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], model: str
+) -> None:
+    assert run(["tasks", model, "--db", model]) == 0
+    errors = capsys.readouterr().err
+    assert errors.count("model.onnx is not a SQLite database") == 1
+    output = str(tmp_path / "m.so")
+    text = mistake(capsys, "build", model, "-o", output, "--db", model, "--strict")
+    assert "is not a SQLite database" in text
 
 
 def test_an_unknown_option(model: str, capsys: pytest.CaptureFixture[str]) -> None:
