@@ -210,14 +210,26 @@ def open_source(source: str | os.PathLike[str] | Iterable[Trial]) -> Source:
         return Store.open(text, readonly=True)
     from tunefarm.db import jsonl
 
-    path = Path(text)
-    if path.suffix in (".db", ".sqlite"):
+    path = Path(text).expanduser()
+    if _is_sqlite(path):
         from tunefarm.db.store import Store
 
-        return Store.open(f"sqlite:///{path.absolute()}", readonly=True)
+        return Store.open(str(path), readonly=True)
     return jsonl.read(path).index()
 
 
+def _is_sqlite(path: Path) -> bool:
+    """Whether a file is a SQLite database, by its first bytes; StoreError if it is unreadable."""
+    from tunefarm.db.errors import StoreError
+
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_SQLITE)) == _SQLITE
+    except OSError as error:
+        raise StoreError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+_SQLITE = b"SQLite format 3\0"
 _TRACKER_SOURCE: Callable[[str], Source] | None = None
 
 

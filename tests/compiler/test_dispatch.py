@@ -142,6 +142,14 @@ def test_a_default_that_won_its_final_is_confirmed_not_tuned(tmp_path: Path) -> 
     assert "tune the rest" not in summary
 
 
+@pytest.mark.parametrize("name", ["records.sqlite3", "records"])
+def test_a_database_is_known_by_its_first_bytes(tmp_path: Path, name: str) -> None:
+    with Store.open(str(tmp_path / name)) as store:
+        store.add_workloads([WorkloadRecord(workload().key, workload().text)])
+        store.add_trials(tuned(workload()))
+    assert decide(tmp_path / name, workload()).status is Status.EXACT
+
+
 def test_an_unknown_task_gets_its_default_and_is_reported() -> None:
     missed = []
     with apply_history_best(tuned(workload()), on_miss=missed.append) as history:

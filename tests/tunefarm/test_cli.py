@@ -294,3 +294,41 @@ def test_a_model_is_built_and_runs(
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--version"]) == 0
     assert capsys.readouterr().out.startswith("tunefarm ")
+
+
+@pytest.mark.parametrize("name", ["records.sqlite3", "records.jsonl"])
+def test_every_command_reads_the_file_of_db_as_a_database(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str], model: str
+) -> None:
+    path = tmp_path / name
+    Store.open(str(path)).close()
+    for command in (("tasks",), ("records", "explain"), ("records", "best")):
+        assert run([*command, model, "--db", str(path)]) == 0
+        assert capsys.readouterr().err == ""
+    missing = str(tmp_path / f"no {name}")
+    assert run(["tasks", model, "--db", missing]) == 0
+    assert f"there is no database {missing} yet" in capsys.readouterr().err
+
+
+def test_help_names_what_an_option_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    single = "tune build bench tasks tracker worker tuner devices submit jobs watch cancel"
+    records = [["records", name] for name in ("list", "best", "explain", "export", "import")]
+    for command in [[name] for name in single.split()] + records:
+        assert run([*command, "--help"]) == 0
+        text = capsys.readouterr().out
+        options = text.split("Options:\n")[1].splitlines()
+        assert options
+        assert [line for line in options if "<" in line] == [], command
+        assert ("[default: 64 a task]" in " ".join(text.split())) == (
+            command in (["tune"], ["submit"])
+        )
+
+
+@pytest.mark.parametrize("command", ["best", "explain"])
+def test_records_of_a_farm_are_asked_of_its_tracker(
+    model: str, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["records", command, model, "--tracker", "127.0.0.1:1"]) == 0
+    captured = capsys.readouterr()
+    assert "no tracker answers at 127.0.0.1:1" in captured.err
+    assert captured.out.startswith("default ")

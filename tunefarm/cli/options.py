@@ -49,10 +49,10 @@ def history_source(db: str, tracker: str = "") -> str | tuple[Trial, ...]:
 
     if tracker:
         return f"tracker://{tracker}"
+    if db:
+        return db if "://" in db else f"sqlite:///{Path(db).expanduser().absolute()}"
     default = default_database()
-    if db or Path(default.removeprefix("sqlite:///")).exists():
-        return db or default
-    return ()
+    return default if Path(default.removeprefix("sqlite:///")).exists() else ()
 
 
 def check_output(path: Path) -> None:
