@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tunefarm.cli.options import TRACKER_HELP
+from tunefarm.cli.options import DATABASE, TARGET, TRACKER, TRACKER_HELP
 
 if TYPE_CHECKING:
     from tunefarm.db.records import Device
     from tunefarm.tables import Column
 
 Rendezvous = Annotated[
-    Path | None, typer.Option(help="File in which the tracker says where it listens.")
+    Path | None,
+    typer.Option(metavar="FILE", help="File in which the tracker says where it listens."),
 ]
 ExitWithParent = Annotated[bool, typer.Option("--exit-with-parent", hidden=True)]
 _PR_SET_PDEATHSIG = 1
@@ -60,11 +61,15 @@ def _outlive(parent: int, grace_s: float) -> None:
 
 
 def tracker(
-    db: Annotated[str, typer.Option(help="Database URL or SQLite file.")] = "",
-    host: Annotated[str, typer.Option(help="Address to listen on (loopback).")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="0 takes a free port.")] = 0,
+    db: Annotated[str, typer.Option(metavar=DATABASE, help="Database URL or SQLite file.")] = "",
+    host: Annotated[
+        str, typer.Option(metavar="HOST", help="Address to listen on (loopback).")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(metavar="PORT", help="0 takes a free port.")] = 0,
     rendezvous: Rendezvous = None,
-    lease_term_s: Annotated[float, typer.Option(help="Seconds until a lease lapses.")] = 10.0,
+    lease_term_s: Annotated[
+        float, typer.Option(metavar="S", help="Seconds until a lease lapses.")
+    ] = 10.0,
     exit_with_parent_: ExitWithParent = False,
 ) -> None:
     """Run the tracker: it lends devices, queues jobs and writes the database."""
@@ -92,13 +97,14 @@ def _place(tracker: str, rendezvous: Path | None) -> tuple[str, str, Path | None
 
 
 def worker(
-    tracker: Annotated[str, typer.Option(help=TRACKER_HELP)] = "",
+    tracker: Annotated[str, typer.Option(metavar=TRACKER, help=TRACKER_HELP)] = "",
     rendezvous: Rendezvous = None,
     target: Annotated[
-        list[str] | None, typer.Option(help="Devices to offer; this host if none is given.")
+        list[str] | None,
+        typer.Option(metavar=TARGET, help="Devices to offer; this host if none is given."),
     ] = None,
-    name: Annotated[str, typer.Option(help="Name of this worker.")] = "",
-    build_processes: Annotated[int, typer.Option(help="0 means one a core.")] = 0,
+    name: Annotated[str, typer.Option(metavar="NAME", help="Name of this worker.")] = "",
+    build_processes: Annotated[int, typer.Option(metavar="N", help="0 means one a core.")] = 0,
     exit_with_parent_: ExitWithParent = False,
 ) -> None:
     """Run a worker: it builds candidates and times them on this machine's devices."""
@@ -115,7 +121,7 @@ def worker(
 
 
 def tuner(
-    tracker: Annotated[str, typer.Option(help=TRACKER_HELP)] = "",
+    tracker: Annotated[str, typer.Option(metavar=TRACKER, help=TRACKER_HELP)] = "",
     rendezvous: Rendezvous = None,
     once: Annotated[bool, typer.Option("--once", help="Stop after one job.")] = False,
     exit_with_parent_: ExitWithParent = False,
@@ -130,7 +136,7 @@ def tuner(
 
 
 def devices(
-    tracker: Annotated[str, typer.Option(help=TRACKER_HELP)] = "",
+    tracker: Annotated[str, typer.Option(metavar=TRACKER, help=TRACKER_HELP)] = "",
     rendezvous: Rendezvous = None,
 ) -> None:
     """List the devices of a farm, with their measured peaks and noise."""

@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tunefarm.cli.options import (
+    TRACKER,
     TRACKER_HELP,
+    TRIALS_A_TASK,
     Database,
+    Minutes,
     Model,
     Shapes,
     TargetText,
+    Trials,
     history_source,
     parse_shapes,
 )
@@ -23,8 +27,8 @@ if TYPE_CHECKING:
     from tunefarm.tables import Column
 
 DIGITS = 8  # of a job's id, in tables: few enough to type, enough to be its own
-JobId = Annotated[str, typer.Argument(help="Id of the job, or its first digits.")]
-Tracker = Annotated[str, typer.Option(help=TRACKER_HELP)]
+JobId = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job, or its first digits.")]
+Tracker = Annotated[str, typer.Option(metavar=TRACKER, help=TRACKER_HELP)]
 
 
 def register(app: typer.Typer) -> None:
@@ -36,11 +40,9 @@ def submit(
     model: Model,
     target: TargetText = "",
     shape: Shapes = None,
-    trials: Annotated[
-        int, typer.Option(min=1, help="Trials over all tasks, earlier ones count.")
-    ] = 1000,
-    minutes: Annotated[float | None, typer.Option(min=0.01, help="Wall-clock limit.")] = None,
-    priority: Annotated[int, typer.Option(help="Higher is served first.")] = 0,
+    trials: Trials = None,
+    minutes: Minutes = None,
+    priority: Annotated[int, typer.Option(metavar="N", help="Higher is served first.")] = 0,
     tracker: Tracker = "",
 ) -> None:
     """Submit a tuning job to a farm and return at once; its id is printed."""
@@ -49,11 +51,12 @@ def submit(
     from tunefarm.tuning import count_trials, make_job
 
     tasks = extract_tasks(from_onnx(model, parse_shapes(shape)), target or None)
+    budget = trials if trials is not None else TRIALS_A_TASK * len(tasks)
     seconds = None if minutes is None else 60 * minutes
     with connect_local(tracker, None) as client:
         earlier = count_trials(client, tasks)
         job = client.submit_job(
-            make_job(tasks, trials, seconds, priority=priority, earlier=earlier)
+            make_job(tasks, budget, seconds, priority=priority, earlier=earlier)
         )
     print(job.id)
 
@@ -61,7 +64,7 @@ def submit(
 def jobs(
     tracker: Tracker = "",
     db: Database = "",
-    limit: Annotated[int, typer.Option(min=1, help="How many, newest first.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="How many, newest first.")] = 20,
 ) -> None:
     """List the latest jobs, of a running farm or of a database."""
     from tunefarm.tables import console, table

@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tunefarm.cli.options import (
+    DATABASE,
+    TRIALS_A_TASK,
     Database,
     Farm,
+    Minutes,
     Model,
     Shapes,
     TargetText,
+    Trials,
     check_output,
     history_source,
     parse_shapes,
@@ -39,17 +43,17 @@ def tune(
     model: Model,
     target: TargetText = "",
     shape: Shapes = None,
-    trials: Annotated[
-        int | None,
-        typer.Option(min=1, help="Trials over all tasks, earlier ones count [64 a task]."),
-    ] = None,
-    minutes: Annotated[float | None, typer.Option(min=0.01, help="Wall-clock limit.")] = None,
-    db: Annotated[str, typer.Option(help="Database of an embedded farm: URL or file.")] = "",
+    trials: Trials = None,
+    minutes: Minutes = None,
+    db: Annotated[
+        str, typer.Option(metavar=DATABASE, help="Database of an embedded farm: URL or file.")
+    ] = "",
     tracker: Farm = "",
     search: Annotated[
-        str, typer.Option(help="xgb-genetic, genetic, droplet, random or grid.")
+        str,
+        typer.Option(metavar="STRATEGY", help="xgb-genetic, genetic, droplet, random or grid."),
     ] = "xgb-genetic",
-    seed: Annotated[int, typer.Option(help="Seed of the search.")] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the search.")] = 0,
     closing: Annotated[
         bool,
         typer.Option(
@@ -73,7 +77,7 @@ def tune(
     if not found:
         out.print(f"{model} has no subgraph that is worth tuning")
         return
-    budget = trials if trials is not None else 64 * len(found)
+    budget = trials if trials is not None else TRIALS_A_TASK * len(found)
     out.print(f"{model.name}: {_tasks(len(found))} for {found[0].target}, {budget} trials")
     with showing(out, device_peak(tracker, db)) as show:
         result = run(
@@ -128,7 +132,9 @@ def _conclude(out: Console, result: Tuned, budget: int, following: str) -> None:
 
 def build(
     model: Model,
-    output: Annotated[Path, typer.Option("-o", "--output", help="Library to write.")],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="FILE", help="Library to write.")
+    ],
     target: TargetText = "",
     shape: Shapes = None,
     db: Database = "",
@@ -219,7 +225,9 @@ def bench(
     shape: Shapes = None,
     db: Database = "",
     tracker: Farm = "",
-    repeat: Annotated[int, typer.Option(min=1, help="Timed repeats of each build.")] = 20,
+    repeat: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Timed repeats of each build.")
+    ] = 20,
 ) -> None:
     """Time the tuned and the default build of a model, and each of its nodes."""
     from tunefarm.benchmark import compare, node_columns

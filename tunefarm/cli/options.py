@@ -17,18 +17,43 @@ if TYPE_CHECKING:
 TRACKER_HELP = "HOST:PORT of a tracker, or the file it wrote; by default your own database's."
 FARM_HELP = "HOST:PORT of a running farm, or the file its tracker wrote."
 
-Model = Annotated[Path, typer.Argument(help="ONNX file.", show_default=False)]
+DATABASE = "URL|FILE"
+TARGET = "TARGET"
+TRACKER = "HOST:PORT|FILE"
+TRIALS_A_TASK = 64
+
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="ONNX file.", show_default=False)]
 Shapes = Annotated[
     list[str] | None,
-    typer.Option("--shape", help="Fix an input's shape: x=1x3x224x224 (repeatable)."),
+    typer.Option(
+        "--shape", metavar="NAME=SHAPE", help="Fix an input's shape: x=1x3x224x224 (repeatable)."
+    ),
 ]
 TargetText = Annotated[
-    str, typer.Option(help='For instance "llvm -mcpu=znver5 -num-cores=2"; this host if empty.')
+    str,
+    typer.Option(
+        metavar=TARGET, help='For instance "llvm -mcpu=znver5 -num-cores=2"; this host if empty.'
+    ),
 ]
 Database = Annotated[
-    str, typer.Option(help="Database URL or SQLite file; the one in your data folder if empty.")
+    str,
+    typer.Option(
+        metavar=DATABASE, help="Database URL or SQLite file; the one in your data folder if empty."
+    ),
 ]
-Farm = Annotated[str, typer.Option("--tracker", help=FARM_HELP)]
+Farm = Annotated[str, typer.Option("--tracker", metavar=TRACKER, help=FARM_HELP)]
+Trials = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="N",
+        help="Trials over all tasks; earlier ones count, finals do not. "
+        f"[default: {TRIALS_A_TASK} a task]",
+    ),
+]
+Minutes = Annotated[
+    float | None, typer.Option(min=0.01, metavar="M", help="Wall-clock limit in minutes.")
+]
 
 
 def parse_shapes(texts: Sequence[str] | None) -> dict[str, tuple[int, ...]]:

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tunefarm.cli.options import (
+    TARGET,
     Database,
+    Farm,
     Model,
     Shapes,
     TargetText,
@@ -47,8 +49,8 @@ def _open(db: str, readonly: bool = True) -> Store:
 @app.command("list")
 def list_(
     db: Database = "",
-    target: Annotated[str, typer.Option(help="Only trials of this target.")] = "",
-    limit: Annotated[int, typer.Option(min=1, help="How many, newest first.")] = 20,
+    target: Annotated[str, typer.Option(metavar=TARGET, help="Only trials of this target.")] = "",
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="How many, newest first.")] = 20,
     failed: Annotated[bool, typer.Option("--failed", help="Only failed trials.")] = False,
 ) -> None:
     """List the newest trials, failed ones too; a pipe gets whole lines."""
@@ -121,13 +123,14 @@ def best(
     target: TargetText = "",
     shape: Shapes = None,
     db: Database = "",
+    tracker: Farm = "",
 ) -> None:
     """Show the best config of each task of a model."""
     from tunefarm.progress import duration
     from tunefarm.tables import console
 
     out = console()
-    for decision in _history(model, target, shape, db).decisions.values():
+    for decision in _history(model, target, shape, db, tracker).decisions.values():
         found = decision.found.best.trial if decision.found is not None else None
         timed = f", {duration(found.median_s)}" if found is not None and decision.settled else ""
         out.print(f"{decision.status:<10} {decision.workload.summary}{timed}", soft_wrap=True)
@@ -140,26 +143,28 @@ def explain(
     target: TargetText = "",
     shape: Shapes = None,
     db: Database = "",
+    tracker: Farm = "",
 ) -> None:
     """Explain, for each task of a model, which record a build would use and why."""
     from tunefarm.tables import console
 
-    console().print(_history(model, target, shape, db).explain(), soft_wrap=True)
+    history = _history(model, target, shape, db, tracker)
+    console().print(history.explain(), soft_wrap=True)
 
 
-def _history(model: Path, target: str, shape: list[str] | None, db: str) -> History:
+def _history(model: Path, target: str, shape: list[str] | None, db: str, tracker: str) -> History:
     """The history of a model's tasks, each looked up."""
     from tunefarm import api
 
     found = api.extract_tasks(api.from_onnx(model, parse_shapes(shape)), target or None)
-    with api.apply_history_best(history_source(db)) as history:
+    with api.apply_history_best(history_source(db, tracker)) as history:
         history.lookup([t.workload for t in found], api.as_target(target or None))
     return history
 
 
 @app.command()
 def export(
-    output: Annotated[Path, typer.Argument(help="JSON-lines file to write.")],
+    output: Annotated[Path, typer.Argument(metavar="FILE", help="JSON-lines file to write.")],
     db: Database = "",
     best_only: Annotated[
         bool, typer.Option("--best-only", help="Best records and their defaults only.")
@@ -167,7 +172,7 @@ def export(
     starter: Annotated[
         bool, typer.Option("--starter", help="Only what a package would ship: clear winners.")
     ] = False,
-    target: Annotated[str, typer.Option(help="Only records of this target.")] = "",
+    target: Annotated[str, typer.Option(metavar=TARGET, help="Only records of this target.")] = "",
 ) -> None:
     """Write records to a JSON-lines file."""
     from tunefarm.compiler.errors import TunefarmError
@@ -186,7 +191,7 @@ def export(
 
 @app.command("import")
 def import_(
-    source: Annotated[Path, typer.Argument(help="JSON-lines file to read.")],
+    source: Annotated[Path, typer.Argument(metavar="FILE", help="JSON-lines file to read.")],
     db: Database = "",
 ) -> None:
     """Read records from a JSON-lines file; those that are known already are passed over."""
