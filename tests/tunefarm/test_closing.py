@@ -32,6 +32,7 @@ from tunefarm.db.records import (
 )
 from tunefarm.db.store import Store
 
+import tunefarm
 from tunefarm import api
 from tunefarm.closing import Closing, close, close_on_farm, judge, model_name
 from tunefarm.embedded import EmbeddedFarm
@@ -299,6 +300,24 @@ def test_on_a_farm_the_device_of_this_machine_is_leased(
     assert closing is not None
     assert closing.replaced == (key_of(tasks[0]),)
     with Store.open(str(path)) as store:
+        assert Database(store).standing(tasks[0]).trial == default
+
+
+def test_tune_ends_with_it(
+    module: IRModule, tasks: list[Task], target: Target, tmp_path: Path
+) -> None:
+    """The job is of one task, so that its finals leave the other's best to the closing step."""
+    path = str(tmp_path / "tuning.db")
+    with Store.open(path) as store:
+        default, _ = tuned(Database(store), tasks[0], SLOW)
+    said: list[str] = []
+    result = tunefarm.tune(
+        tasks[1:], db=path, trials=2, seconds=200.0, module=module, say=said.append
+    )
+    assert result.closing is not None
+    assert result.closing.replaced == (key_of(tasks[0]),)
+    assert len(said) == 1
+    with Store.open(path) as store:
         assert Database(store).standing(tasks[0]).trial == default
 
 
