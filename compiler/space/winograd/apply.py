@@ -35,7 +35,7 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     program = create_winograd(c, knob["tile"])
     final = s.remaining_blocks(program)[-1]
     program, write = s.cache_write(program, "product", "register")
-    for block in ("rows_in", "rows_out"):
+    for block in ("window", "rows_in", "rows_out"):
         program = s.set_scope(program, block, "register")
     for block in ("tile_in", write):
         program = s.set_scope(program, block, "local", padding=lanes)
@@ -44,7 +44,7 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     program = s.transform_layout(program, c.filter_param, layout)
 
     program, outer, panel, tile = _place_results(program, final, knob, lanes)
-    program = _place_rows_out(program, tile)
+    program = _place_in_registers(program, "rows_out", tile)
     program = _place_products(program, c, write, (outer[-1], panel), knob, lanes)
     program = _place_tiles(program, c, outer[-1], knob, lanes)
     program, top = s.fuse(program, *outer)
@@ -67,14 +67,6 @@ def _place_results(
     for loop in (row, column):
         program = s.unroll(program, loop)
     return s.vectorize(program, lane), outer, panel, vector
-
-
-def _place_rows_out(program: PrimFunc, tile: Var) -> PrimFunc:
-    program = s.compute_at(program, "rows_out", tile)
-    *rest, lane = own_loops(program, "rows_out", tile)
-    for loop in rest:
-        program = s.unroll(program, loop)
-    return s.vectorize(program, lane)
 
 
 def _place_products(
@@ -131,10 +123,16 @@ def _place_tiles(
     for loop in (i, j):
         program = s.unroll(program, loop)
     program = s.vectorize(program, lane)
-    program = s.compute_at(program, "rows_in", i)
-    *rest, lane = own_loops(program, "rows_in", i)
-    for loop in rest:
-        program = s.unroll(program, loop)
+    program = _place_in_registers(program, "rows_in", i)
+    return _place_in_registers(program, "window", vector)
+
+
+def _place_in_registers(program: PrimFunc, block: str, loop: Var) -> PrimFunc:
+    """Compute what one iteration of ``loop`` reads of a block, unrolled, a vector at a time."""
+    program = s.compute_at(program, block, loop)
+    *rest, lane = own_loops(program, block, loop)
+    for unrolled in rest:
+        program = s.unroll(program, unrolled)
     return s.vectorize(program, lane)
 
 

@@ -1,6 +1,7 @@
 """A 3 × 3 convolution as Winograd's stages: transformed tiles, products of matrices, results.
 
-    rows_in[i, t, j, c]    = Σ Bᵀ[i, y] · x[tile t at (y, j), c]
+    window[t, y, x, c]     = the inputs under tile t, 0 beyond the border
+    rows_in[i, t, j, c]    = Σ Bᵀ[i, y] · window[t, y, j, c]
     tile_in[i, j, t, c]    = Σ rows_in[i, t, x, c] · Bᵀ[j, x]
     product[i, j, t, o]    = Σ tile_in[i, j, t, c] · w[i, j, c, o]
     rows_out[r, t, j, o]   = Σ Aᵀ[r, i] · product[i, j, t, o]
@@ -96,9 +97,9 @@ def create_winograd(c: Convolution, tile: int) -> PrimFunc:
         computes={c.anchor: lambda args: _stages(c, tile, args)},
         shapes={c.function.params[c.filter_param]: kernel},
     )
-    for block in s.remaining_blocks(program)[4:-1]:
+    for block in s.remaining_blocks(program)[5:-1]:
         program = s.compute_inline(program, block)
-    if len(s.remaining_blocks(program)) != 5:
+    if len(s.remaining_blocks(program)) != 6:
         raise ScheduleError("what follows the convolution does not fold into one block")
     return program
 
@@ -112,16 +113,17 @@ def _stages(c: Convolution, tile: int, args: Sequence[te.Tensor]) -> te.Tensor:
     rows, columns = c.tiles(tile)
     count = c.batch * rows * columns
 
-    def data(t: Expr, y: int, column: Expr, channel: Expr) -> Expr:
+    def data(t: Expr, y: Expr, column: Expr, channel: Expr) -> Expr:
         image = t // (rows * columns) if c.batch > 1 else te.const(0, "int64")
-        top = (t // columns % rows if c.batch > 1 else t // columns) * tile + (y - c.padding[0])
+        top = (t // columns % rows if c.batch > 1 else t // columns) * tile + y - c.padding[0]
         left = t % columns * tile + column - c.padding[1]
         inside = (top >= 0) & (top < x.shape[1]) & (left >= 0) & (left < x.shape[2])
         return te.if_then_else(inside, x[image, top, left, channel], te.const(0, x.dtype))
 
+    window = te.compute((count, points, points, c.inputs), data, "window")
     rows_in = te.compute(
         (points, count, points, c.inputs),
-        lambda i, t, j, k: _transformed(matrices.data, parity, i, lambda y: data(t, y, j, k)),
+        lambda i, t, j, k: _transformed(matrices.data, parity, i, lambda y: window[t, y, j, k]),
         "rows_in",
     )
     tile_in = te.compute(
