@@ -419,7 +419,7 @@ class FarmClient:
         found = (convert.progress_from_wire(progress) for progress in reply.progress)
         return {progress.task: progress for progress in found}
 
-    def count_trials(
+    def count_candidates(
         self, tasks: Iterable[TaskKey], compiler_version: str = "", device_model: str = ""
     ) -> int:
         """Candidates of these tasks over all jobs, failed ones too and finals left out.

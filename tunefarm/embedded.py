@@ -18,7 +18,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING
 
+from tunefarm.checks import check_host
 from tunefarm.compiler.errors import TunefarmError
+from tunefarm.compiler.target import Target
 from tunefarm.db.records import JobState
 from tunefarm.interrupts import ignoring_interrupts
 
@@ -95,7 +97,11 @@ def _start(arguments: Sequence[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
 
 
 class EmbeddedFarm:
-    """Use as a context manager: ``client`` talks to the tracker of ``database``."""
+    """Use as a context manager: ``client`` talks to the tracker of ``database``.
+
+    Entering raises TargetError, before anything is started, if this machine cannot measure code of
+    the target and no tracker serves the database yet.
+    """
 
     def __init__(self, database: str, target: str, idle_tuner: bool = False) -> None:
         from tunefarm.tracker.options import TrackerOptions
@@ -107,6 +113,7 @@ class EmbeddedFarm:
                 "start `tunefarm tracker --db URL` and give its address with --tracker"
             )
         self.rendezvous = rendezvous
+        self._target = target
         logs = rendezvous.parent
         place = ["--rendezvous", str(rendezvous)]
         self.tracker = Member("tracker", ["tracker", "--db", database, *place],
@@ -126,11 +133,17 @@ class EmbeddedFarm:
             raise RuntimeError("the embedded farm is not running")
         return self._client
 
+    @property
+    def is_own(self) -> bool:
+        """Whether its tracker, worker and tuner are of this call, not of one that ran before."""
+        return self.tracker.process is not None
+
     def __enter__(self) -> EmbeddedFarm:
         from tunefarm.proto.client import FarmClient
 
         try:
             if not self._serves():
+                check_host(Target(self._target))
                 self._empty_logs()
                 self._own()
             self._client = FarmClient.from_rendezvous(self.rendezvous)

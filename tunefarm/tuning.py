@@ -5,10 +5,17 @@ from __future__ import annotations
 import contextlib
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tunefarm.checks import (
+    check_search,
+    count_trials,
+    earlier_trials,
+    tell_waiting,
+    this_machine,
+)
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.workload import Task
@@ -18,7 +25,6 @@ from tunefarm.db.records import (
     JobState,
     JobTask,
     JobUpdate,
-    TaskKey,
     WorkloadRecord,
 )
 from tunefarm.interrupts import ignoring_interrupts, remembering_interrupts
@@ -31,6 +37,8 @@ if TYPE_CHECKING:
 
 OWNED = "owned"
 """Job option: no other command waits for this job."""
+IDLE_S = 15.0
+"""How long after its time a job that does not move is left alone."""
 Watcher = Callable[[JobUpdate], None]
 
 
@@ -78,34 +86,47 @@ def tune(
     ``tunefarm.closing``); ``say`` hears a line when it begins.
 
     KeyboardInterrupt cancels the job and keeps every trial. Raises TunefarmError if ``db`` and
-    ``tracker`` are both given, if the tasks have different targets, or if the job fails.
+    ``tracker`` are both given, if the tasks have different targets or one that this machine cannot
+    measure for an embedded farm, or if the job fails.
     """
+    from tunefarm.api import default_database
+
     if db is not None and tracker is not None:
         raise TunefarmError("give db (an embedded farm) or tracker (a running one), not both")
     if not tasks:
         raise TunefarmError("there are no tasks to tune")
+    check_search(search)
+    target = _target_of(tasks)
+    database = db or default_database()
+    if tracker is None:
+        earlier = earlier_trials(database, tasks)
+        if earlier >= trials:
+            return Tuned(None, None, earlier)
     begin = time.monotonic()
     job_s = seconds
     if seconds is not None and module is not None:
         job_s = seconds - _closing_s(seconds)
-    with _farm(db, tracker, token, tasks[0].target) as client:
-        earlier = count_trials(client, tasks)
+    with _farm(database, tracker, token, target) as (client, is_own):
+        earlier = count_trials(client, tasks, this_machine(target) if is_own else None)
         if earlier >= trials:
             return Tuned(None, None, earlier)
+        if not is_own:
+            tell_waiting(client.devices(), target)
         job = client.submit_job(
             make_job(tasks, trials, job_s, search, seed, earlier=earlier, owned=tracker is None)
         )
-        last = _follow(client, job.id, watch)
+        last = _follow(client, job.id, watch, None if seconds is None else begin + seconds)
         closing = None
         if module is not None and last.job.state is JobState.SUCCEEDED:
             closing_s = _closing_s(seconds or time.monotonic() - begin)
-            closing = _close(client, module, tasks[0].target, closing_s, say)
+            closing = _close(client, module, target, closing_s, say)
         return Tuned(last.job, last, earlier, closing, outcome(client, last, tasks))
 
 
-def _follow(client: FarmClient, job: str, watch: Watcher | None) -> JobUpdate:
-    """Watch a job until it is over; it is cancelled on KeyboardInterrupt."""
-    last = None
+def _follow(client: FarmClient, job: str, watch: Watcher | None, until: float | None) -> JobUpdate:
+    """Watch a job until it is over; it is cancelled on KeyboardInterrupt, and where it does not
+    move although the time ``until`` has passed."""
+    last, idle = None, Idle()
     try:
         with remembering_interrupts() as interrupted:
             for last in client.watch(job, wait_s=1.0):
@@ -113,14 +134,47 @@ def _follow(client: FarmClient, job: str, watch: Watcher | None) -> JobUpdate:
                     raise KeyboardInterrupt
                 if watch is not None:
                     watch(last)
+                idle_s = idle.seconds(last)
+                if until is not None and time.monotonic() > until and idle_s > IDLE_S:
+                    _cancel(client, job, f"the time was up, and no trial ended for {idle_s:.0f} s")
+                    break
     except KeyboardInterrupt:
         with ignoring_interrupts():
-            client.cancel(job, "stopped from the keyboard")
+            _cancel(client, job, "stopped from the keyboard", quiet=True)
         raise
     assert last is not None
     if last.job.state is JobState.FAILED:
         raise TunefarmError(f"the tuning job failed: {last.job.message}")
     return last
+
+
+@dataclass
+class Idle:
+    """How long a job has not moved."""
+
+    clock: Callable[[], float] = time.monotonic
+    _done: int = -1
+    _since: float = 0.0
+
+    def seconds(self, update: JobUpdate) -> float:
+        """Seconds since a trial ended; the first update counts as one."""
+        done = sum(p.ok + p.failed for p in update.progress)
+        if done != self._done:
+            self._done, self._since = done, self.clock()
+        return self.clock() - self._since
+
+
+def _cancel(client: FarmClient, job: str, why: str, quiet: bool = False) -> None:
+    """Cancel the job; a database that cannot be written does not keep the command from ending."""
+    from tunefarm.proto.errors import StorageFailed
+
+    try:
+        client.cancel(job, why)
+    except StorageFailed as error:
+        why += f"; the job is ended by the next `tunefarm tune` ({error})"
+        quiet = False
+    if not quiet:
+        warnings.warn(why, stacklevel=3)
 
 
 def _closing_s(seconds: float) -> float:
@@ -150,18 +204,20 @@ def _close(
 
 
 @contextlib.contextmanager
-def _farm(db: str | None, tracker: str | None, token: str, target: Target) -> Iterator[FarmClient]:
+def _farm(
+    database: str, tracker: str | None, token: str, target: Target
+) -> Iterator[tuple[FarmClient, bool]]:
+    """A client, and whether its farm is this call's own."""
     if tracker is not None:
         from tunefarm.farm import connect
 
         with connect(tracker, token) as client:
-            yield client
+            yield client, False
         return
-    from tunefarm.api import default_database
     from tunefarm.embedded import EmbeddedFarm
 
-    with EmbeddedFarm(db or default_database(), target.text) as farm:
-        yield farm.client
+    with EmbeddedFarm(database, target.text) as farm:
+        yield farm.client, farm.is_own
 
 
 def make_job(
@@ -179,12 +235,9 @@ def make_job(
     The tuner counts earlier trials of the tasks against ``trials``; ``earlier`` of them are told
     to whoever watches. An ``owned`` job ends with the command that made it.
     """
-    targets = {t.target.text for t in tasks}
-    if len(targets) != 1:
-        raise TunefarmError(f"a job has one target, these tasks have {', '.join(sorted(targets))}")
     return Job(
         "",
-        targets.pop(),
+        _target_of(tasks).text,
         tuple(
             JobTask(
                 WorkloadRecord(t.workload.key, t.workload.text, t.name or t.workload.summary,
@@ -204,7 +257,9 @@ def make_job(
     )  # fmt: skip
 
 
-def count_trials(client: FarmClient, tasks: Iterable[Task]) -> int:
-    """Trials of these tasks that the database has."""
-    stats = client.task_stats([TaskKey(t.workload.key, t.target.text) for t in tasks])
-    return sum(p.ok + p.failed for p in stats.values())
+def _target_of(tasks: Sequence[Task]) -> Target:
+    """The one target of the tasks; TunefarmError if they have several."""
+    targets = sorted({t.target.text for t in tasks})
+    if len(targets) != 1:
+        raise TunefarmError(f"a job has one target, these tasks have {', '.join(targets)}")
+    return tasks[0].target

@@ -8,9 +8,13 @@ import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from tunefarm.compiler.errors import TargetError
 from tunefarm.db.records import Device, Trial, TrialRequest
+
+if TYPE_CHECKING:
+    from tunefarm.compiler.target import Target
 
 Report = Callable[[TrialRequest, Trial], None]
 Dropped = Callable[[TrialRequest], bool]
@@ -49,7 +53,39 @@ def open_device(options: DeviceOptions) -> OpenDevice:
     from tunefarm.compiler.target import Target
     from tunefarm.worker.backend import load_plugin
 
-    return load_plugin(Target(options.target).kind).open_device(options)
+    target = Target(options.target)
+    check_target(target)
+    return load_plugin(target.kind).open_device(options)
+
+
+def check_target(target: Target) -> None:
+    """TargetError, in one sentence, if this machine cannot run code of the target: it lacks
+    instructions or cores, or has no plug-in of the kind. Opens nothing."""
+    from tunefarm.worker.backend import load_plugin
+
+    load_plugin(target.kind)
+    if target.kind != "llvm":
+        return
+    from tunefarm.compiler.codegen.llvm_compile import features
+    from tunefarm.compiler.runtime.cpu import missing_features, required_features
+
+    missing = missing_features(required_features(target, features(target)))
+    if missing:
+        raise TargetError(
+            f"target {target} needs a CPU with {', '.join(missing)}, which this machine lacks; "
+            "measure on a machine that has it, or take this machine's own target"
+        )
+    check_cores(target)
+
+
+def check_cores(target: Target) -> None:
+    """TargetError if the target asks for more cores than this process may use."""
+    cores = len(own_cores())
+    if target.num_cores > cores:
+        raise TargetError(
+            f"target {target} asks for {target.num_cores} cores and this machine has {cores} for "
+            "it; lower -num-cores"
+        )
 
 
 def machine_id() -> str:

@@ -17,7 +17,6 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from tunefarm.compiler.errors import TargetError
 from tunefarm.compiler.target import Target
 from tunefarm.db.records import Config, Device, ErrorKind, Trial, TrialRequest
 from tunefarm.worker.backend import Built, Problem
@@ -28,6 +27,7 @@ from tunefarm.worker.device import (
     DeviceOptions,
     Dropped,
     Report,
+    check_cores,
     cpu_model,
     device_id,
     machine_id,
@@ -77,12 +77,8 @@ class HostDevice:
 
     def __init__(self, options: DeviceOptions) -> None:
         self._target = Target(options.target)
+        check_cores(self._target)
         cores = own_cores()
-        if self._target.num_cores > len(cores):
-            raise TargetError(
-                f"target {self._target} asks for {self._target.num_cores} cores and this worker "
-                f"may use {len(cores)}; lower -num-cores"
-            )
         sweep_scratch()
         self._cores = cores[: self._target.num_cores]
         self._machine: dict[str, Any] = {"mcpu": self._target.mcpu, "cores": len(self._cores)}

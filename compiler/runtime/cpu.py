@@ -87,13 +87,18 @@ def required_features(target: Target, feature_text: str = "") -> tuple[str, ...]
 
 def check_features(features: tuple[str, ...], what: str) -> None:
     """Raise TargetError, in one sentence, if this machine lacks one of ``features``."""
-    have = _host_features()
-    missing = [name for name in features if have and _LINUX_NAMES.get(name, name) not in have]
+    missing = missing_features(features)
     if missing:
         raise TargetError(
             f"{what} needs a CPU with {', '.join(missing)}, which this machine lacks; "
             "build it for this machine's target"
         )
+
+
+def missing_features(features: tuple[str, ...]) -> list[str]:
+    """Those of the features that this machine lacks; none where the system does not tell."""
+    have = _host_features()
+    return [name for name in features if have and _LINUX_NAMES.get(name, name) not in have]
 
 
 def check_machine(machine: str, what: str) -> None:

@@ -47,8 +47,9 @@ def submit(
 ) -> None:
     """Submit a tuning job to a farm and return at once; its id is printed."""
     from tunefarm.api import extract_tasks, from_onnx
+    from tunefarm.checks import count_trials, tell_waiting
     from tunefarm.farm import connect_local
-    from tunefarm.tuning import count_trials, make_job
+    from tunefarm.tuning import make_job
 
     tasks = extract_tasks(from_onnx(model, parse_shapes(shape)), target or None)
     budget = trials if trials is not None else TRIALS_A_TASK * len(tasks)
@@ -58,6 +59,7 @@ def submit(
         job = client.submit_job(
             make_job(tasks, budget, seconds, priority=priority, earlier=earlier)
         )
+        tell_waiting(client.devices(), tasks[0].target)
     print(job.id)
 
 

@@ -66,11 +66,13 @@ def tune(
     Starts a tracker, a worker and a tuner on this machine, unless --tracker names a farm.
     """
     from tunefarm.api import extract_tasks, from_onnx
+    from tunefarm.checks import check_search
     from tunefarm.farm import device_peak
     from tunefarm.progress import showing
     from tunefarm.tables import console
     from tunefarm.tuning import tune as run
 
+    check_search(search)
     out = console()
     module = from_onnx(model, parse_shapes(shape))
     found = extract_tasks(module, target or None)

@@ -1,0 +1,116 @@
+"""What keeps a tuning from starting or makes it wait, found before anything is started."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from tunefarm.compiler.errors import TunefarmError
+from tunefarm.db.records import Device, TaskKey
+
+if TYPE_CHECKING:
+    from tunefarm.compiler.target import Target
+    from tunefarm.compiler.workload import Task
+    from tunefarm.proto.client import FarmClient
+
+Machine = tuple[str, str]
+"""Compiler version and device model: what the trials of a budget have in common."""
+ANY: Machine = ("", "")
+
+
+class Counts(Protocol):
+    """A farm or a database that counts candidates."""
+
+    def count_candidates(
+        self, tasks: Iterable[TaskKey], compiler_version: str = "", device_model: str = ""
+    ) -> int: ...
+
+
+def check_search(name: str) -> None:
+    """TunefarmError if there is no search strategy of this name."""
+    from tunefarm.tuner.search import STRATEGIES
+
+    if name not in STRATEGIES:
+        raise TunefarmError(f"no search strategy {name!r}; strategies: {', '.join(STRATEGIES)}")
+
+
+def check_host(target: Target) -> None:
+    """TargetError, in one sentence, if this machine cannot measure code of the target."""
+    from tunefarm.worker.device import check_target
+
+    check_target(target)
+
+
+def earlier_trials(database: str, tasks: Sequence[Task]) -> int:
+    """Trials that count against a budget on this machine, read without a farm.
+
+    0 if the database is not there or cannot be read as it is: whoever writes it will say why.
+    """
+    from tunefarm.db.errors import StoreError
+    from tunefarm.db.store import Store
+
+    try:
+        with Store.open(database, readonly=True) as store:
+            return store.count_candidates(keys_of(tasks), *this_machine(tasks[0].target))
+    except StoreError:
+        return 0
+
+
+def this_machine(target: Target) -> Machine:
+    """What an embedded farm will measure the target with; any model for plug-in kinds."""
+    from tunefarm.compiler.host import device_model
+    from tunefarm.compiler.version import compiler_version
+
+    model = device_model(target.num_cores) if target.kind == "llvm" else ""
+    return (compiler_version(), model)
+
+
+def count_trials(farm: FarmClient, tasks: Sequence[Task], machine: Machine | None = None) -> int:
+    """Trials of these tasks that count against a budget on the farm: candidates measured by the
+    compiler and on the device model of ``machine``, by default those of the devices online.
+
+    With devices of several models the fewest, as any of them may get the job; without a device
+    those of all.
+    """
+    machines = {machine} if machine else _machines(farm.devices(), tasks[0].target)
+    keys = keys_of(tasks)
+    return min(farm.count_candidates(keys, *machine) for machine in machines)
+
+
+def _machines(devices: Iterable[Device], target: Target) -> set[Machine]:
+    return {(d.compiler_version, d.model) for d in fitting(devices, target)} or {ANY}
+
+
+def fitting(devices: Iterable[Device], target: Target) -> list[Device]:
+    """The devices online that run code of the target."""
+    from tunefarm.tracker.allocate import runs
+
+    return [d for d in devices if d.state != "offline" and runs(d.target, target.text)]
+
+
+def tell_waiting(devices: Iterable[Device], target: Target) -> None:
+    """Warn if no device of a farm serves the target now: the job waits for one."""
+    known = list(devices)
+    if fitting(known, target):
+        return
+    from tunefarm.tracker.allocate import runs
+
+    away = sum(runs(d.target, target.text) for d in known)
+    online = sorted({d.target for d in known if d.state != "offline"})
+    if away:
+        why = f"the {away} that the farm has {'is' if away == 1 else 'are'} offline"
+    elif online:
+        why = f"the farm has {', '.join(online)}"
+    else:
+        why = "the farm has no device"
+    warnings.warn(
+        f"no device serves {target} now ({why}); the job waits for `tunefarm worker` on a "
+        "machine that does",
+        stacklevel=2,
+    )
+
+
+def keys_of(tasks: Iterable[Task]) -> list[TaskKey]:
+    """The keys that the records of tasks are stored under."""
+    return [TaskKey(t.workload.key, t.target.text) for t in tasks]
