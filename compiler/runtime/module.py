@@ -25,7 +25,7 @@ from tunefarm.compiler.runtime.arrays import (
     as_input,
     check_output,
 )
-from tunefarm.compiler.runtime.cpu import check_features, required_features
+from tunefarm.compiler.runtime.cpu import check_features, missing_features, required_features
 from tunefarm.compiler.runtime.executor import RUN, executor_text
 from tunefarm.compiler.runtime.graph_executor import GraphExecutor, Profile
 from tunefarm.compiler.runtime.library import Library
@@ -68,11 +68,12 @@ class Module:
     """A model: plan, code and weights. Safe to run from several threads at once.
 
     ``threads`` run the parallel loops of a call. ``memories`` is the free list of the memory of
-    runs. A module from a file has its ``path`` and no ``code``; its weights are mapped.
+    runs. A module from a file has its ``path`` and no ``code``; its weights are mapped. Without
+    ``loaded`` code, which is for a CPU that this machine is not, it can only be exported.
     """
 
     plan: ExecutionPlan
-    library: Library = field(repr=False)
+    loaded: Library | None = field(repr=False)
     weights: NDArray[np.uint8] = field(repr=False)
     weights_address: int = field(repr=False)
     target: Target
@@ -80,6 +81,15 @@ class Module:
     code: Code | None = field(default=None, repr=False)
     path: Path | None = None
     memories: list[_Memory] = field(default_factory=list, repr=False)
+
+    @property
+    def library(self) -> Library:
+        """The loaded code; TargetError if this machine lacks instructions that it uses."""
+        if self.loaded is None:
+            assert self.code is not None
+            check_features(self.code.features, f"code for {self.target}")
+            raise AssertionError("code that this machine can run was not loaded")
+        return self.loaded
 
     @property
     def inputs(self) -> tuple[Port, ...]:
@@ -95,7 +105,8 @@ class Module:
         """The outputs by name: fresh arrays that own their memory.
 
         ``inputs`` are NumPy arrays or DLPack tensors by name. Raises ShapeError, in one sentence,
-        for a missing or unknown name, a wrong shape or a wrong dtype.
+        for a missing or unknown name, a wrong shape or a wrong dtype, TargetError if the module was
+        built for a CPU with instructions that this machine lacks.
         """
         arrays = self.check_inputs(inputs)
         results = [aligned_empty(port.type) for port in self.plan.outputs]
@@ -240,12 +251,12 @@ def create_module(
     c_source: Callable[[], str] | None = None,
     threads: int | None = None,
 ) -> Module:
-    """Load a plan's kernels and make a module of them.
+    """Make a module of a plan's kernels, loaded if this machine has the target's instructions.
 
     ``weights`` are the plan's ``weight_bytes`` bytes, as ``pack_weights`` lays them out.
     ``threads`` is the smaller of the target's cores and TUNEFARM_NUM_THREADS unless given.
-    ``c_source`` makes the text of ``get_source("c")``. Raises TargetError if this machine lacks
-    the target's instructions, BuildError if plan and kernels do not fit together.
+    ``c_source`` makes the text of ``get_source("c")``. Raises BuildError if plan and kernels do
+    not fit together.
     """
     from tunefarm.compiler.codegen.llvm_compile import compile_llvm, features
     from tunefarm.compiler.runtime.jit import load_objects
@@ -256,10 +267,11 @@ def create_module(
             f"the plan reads {plan.weight_bytes} bytes of weights, got {weights.nbytes}"
         )
     needed = required_features(target, features(target))
-    check_features(needed, f"code for {target}")
     executor = compile_llvm(executor_text(plan), target)
-    objects = dict.fromkeys([*(kernel.object for kernel in kernels), executor])
-    library = load_objects(list(objects), [RUN, *plan.kernels], target)
+    library = None
+    if not missing_features(needed):
+        objects = dict.fromkeys([*(kernel.object for kernel in kernels), executor])
+        library = load_objects(list(objects), [RUN, *plan.kernels], target)
     count = min(target.num_cores, default_threads()) if threads is None else threads
     code = Code(tuple(kernels), executor, needed, c_source)
     kept = weights if address(weights) % _MEMORY_ALIGNMENT == 0 else _page_aligned(weights)

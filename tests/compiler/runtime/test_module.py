@@ -15,6 +15,7 @@ import pytest
 from tunefarm.compiler.codegen.llvm_compile import compile_llvm
 from tunefarm.compiler.errors import BuildError, ShapeError, TargetError
 from tunefarm.compiler.runtime import export
+from tunefarm.compiler.runtime.cpu import missing_features, required_features
 from tunefarm.compiler.runtime.graph_executor import GraphExecutor, Profile
 from tunefarm.compiler.runtime.module import Module, create_module, load_module, pack_weights
 from tunefarm.compiler.runtime.plan import (
@@ -234,6 +235,26 @@ def test_a_module_for_another_cpu_is_refused(
     programs.example_module(target).export_library(path)
     with pytest.raises(TargetError, match=r"model.so needs a CPU with avx99, which this machine"):
         load_module(path)
+
+
+def test_a_module_for_another_cpu_is_exported_and_not_run(
+    programs: ModuleType, tmp_path: Path
+) -> None:
+    foreign = next(
+        t
+        for cpu in ("znver5", "sapphirerapids", "tigerlake")
+        if missing_features(required_features(t := Target(f"llvm -mcpu={cpu} -num-cores=2")))
+    )
+    module = programs.example_module(foreign)
+    with pytest.raises(TargetError, match=rf"code for {foreign} needs a CPU with .*, which this"):
+        module.run({"x": programs.example_input()})
+    with pytest.raises(TargetError, match="which this machine lacks"):
+        module.time_evaluator()
+    assert "define void" in module.get_source("llvm")
+    module.export_library(tmp_path / "model.so")
+    assert (tmp_path / "model.h").exists()
+    with pytest.raises(TargetError, match=r"model.so needs a CPU with .*, which this machine"):
+        load_module(tmp_path / "model.so")
 
 
 def test_code_with_imports_cannot_be_exported(
