@@ -5,6 +5,7 @@ Target("llvm -mcpu=znver5 -num-cores=2")      Target("sim")      Target.host()
 
 from __future__ import annotations
 
+import difflib
 import functools
 import os
 import re
@@ -36,6 +37,12 @@ _AVX2 = frozenset({
     "arrowlake-s", "lunarlake", "pantherlake", "sierraforest", "grandridge", "gracemont",
     "clearwaterforest", "znver1", "znver2", "znver3", "x86-64-v3",
 })  # fmt: skip
+_CPUS = _AVX512 | _AVX2 | {"x86-64", "x86-64-v2"}
+_FOREIGN_CPU = re.compile(
+    r"cortex|neoverse|apple|a64fx|ampere|thunderx|exynos|kryo|falkor|oryon|grace|cyclone|arm|"
+    r"generic-?rv|rv(32|64)|rocket-rv|sifive|spacemit|veyron|ppc|pwr|power|z1[0-9]$|mips|loongson|la[46]64"
+)  # beginnings of the names that LLVM gives processors of other makers
+_TEST_KINDS = frozenset({"sim"})
 _OPTIONS = ("mcpu", "num-cores", "mattr", "arch")
 
 
@@ -65,7 +72,7 @@ class Target:
         if kind == "llvm":
             _check_llvm_options(options)
         elif kind not in plugin_kinds():
-            known = ", ".join(sorted({"llvm", *plugin_kinds()}))
+            known = ", ".join(sorted({"llvm", *plugin_kinds()} - _TEST_KINDS))
             raise TargetError(f"unknown target kind {kind!r}; known kinds: {known}")
         canonical = " ".join([kind, *(f"-{k}={options[k]}" for k in sorted(options))])
         object.__setattr__(self, "text", canonical)
@@ -148,7 +155,15 @@ def _check_llvm_options(options: Mapping[str, str]) -> None:
     if not cores.isdigit() or int(cores) < 1:
         raise TargetError(f"-num-cores={cores} is not a positive whole number")
     mcpu = options.get("mcpu")
-    if mcpu is not None and mcpu not in _AVX512 | _AVX2 | {"x86-64", "x86-64-v2"}:
-        raise TargetError(
-            f"unknown CPU {mcpu!r}; known: {', '.join(sorted(_AVX512 | _AVX2))}, x86-64"
-        )
+    if mcpu is not None and mcpu not in _CPUS:
+        raise TargetError(_unknown_cpu(mcpu))
+
+
+def _unknown_cpu(name: str) -> str:
+    """Why there is no such CPU, and what may have been meant."""
+    if _FOREIGN_CPU.match(name):
+        return f"CPU {name!r} is not x86-64, and only x86-64 code is made today"
+    close = difflib.get_close_matches(name.lower(), sorted(_CPUS), n=3)
+    meant = f"did you mean {' or '.join(close)}? Others" if close else "LLVM's names are meant"
+    few = [cpu for cpu in ("znver5", "sapphirerapids", "haswell", "x86-64-v3") if cpu not in close]
+    return f"unknown CPU {name!r}; {meant}: {', '.join(few)}, …"

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from tunefarm.db.records import BestKey, Collected, Found, Job, JobUpdate, Progress, TaskKey, Trial
+from tunefarm.progress import counted
 
 if TYPE_CHECKING:
     from tunefarm.compiler.dispatch import Decision
@@ -49,11 +50,6 @@ class Outcome:
         """``16 trials + 1 final``."""
         text = counted(self.trials, "trial")
         return f"{text} + {counted(self.finals, 'final')}" if self.finals else text
-
-
-def counted(number: int, noun: str) -> str:
-    """``1 trial``, ``2 trials``."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def outcome(source: Trials, update: JobUpdate, tasks: Sequence[Task]) -> Outcome:

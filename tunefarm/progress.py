@@ -191,9 +191,9 @@ class Lines:
         self._print_tasks()
 
     def _print_tasks(self) -> None:
-        from tunefarm.tables import table
+        from tunefarm.tables import print_table
 
-        self.console.print(table(task_columns(self.following), self.console.width))
+        print_table(self.console, task_columns(self.following))
 
 
 def line(following: Following) -> str:
@@ -344,6 +344,11 @@ def duration(seconds: float) -> str:
             break
     digits = 2 if value < 9.995 else 1 if value < 99.95 else 0
     return f"{value:.{digits}f} {unit}"
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 trial``, ``2 trials``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def clock(seconds: float) -> str:

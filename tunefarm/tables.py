@@ -75,6 +75,17 @@ def _needed(columns: Sequence[Column]) -> int:
     return sum(map(_least, columns)) + GAP * (len(columns) - 1)
 
 
+def print_table(out: Console, columns: Sequence[Column]) -> None:
+    """Print a table; in a file or a pipe without blanks at the ends of lines."""
+    if out.is_terminal:
+        out.print(table(columns, out.width))
+        return
+    with out.capture() as capture:
+        out.print(table(columns, out.width))
+    lines = [line.rstrip() for line in capture.get().splitlines()]
+    out.print("\n".join(lines), soft_wrap=True)
+
+
 def table(columns: Sequence[Column], width: int, title: str = "", caption: str = "") -> Table:
     """A table of one line a row, at most ``width`` characters wide."""
     from rich import box

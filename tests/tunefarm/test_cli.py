@@ -62,8 +62,12 @@ def test_a_shape_that_does_not_parse(
 @pytest.mark.parametrize(
     ("target", "expected"),
     [
-        ("abacus", "known kinds"),
-        ("llvm -mcpu=abacus", "unknown CPU 'abacus'"),
+        ("abacus", "known kinds: llvm"),
+        ("cuda -arch=sm_90a", "unknown target kind 'cuda'; known kinds: llvm"),
+        ("llvm -mcpu=abacus", "unknown CPU 'abacus'; LLVM's names are meant: znver5, sapp"),
+        ("llvm -mcpu=znver6", "unknown CPU 'znver6'; did you mean znver5 or znver4 or znver3? Oth"),
+        ("llvm -mcpu=cortex-a72", "'cortex-a72' is not x86-64, and only x86-64 code is made"),
+        ("llvm -mcpu=neoverse-n1", "'neoverse-n1' is not x86-64"),
         ("llvm -mcpu=znver5 -colour=red", "unknown target option -colour"),
         ("llvm -mcpu=znver5 -num-cores=none", "not a positive whole number"),
         ("llvm mcpu", "not of the form -name=value"),
@@ -72,7 +76,10 @@ def test_a_shape_that_does_not_parse(
 def test_an_unknown_target(
     model: str, target: str, expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert expected in mistake(capsys, "tasks", model, "--target", target)
+    said = mistake(capsys, "tasks", model, "--target", target)
+    assert expected in said
+    assert "sim" not in said
+    assert len(said) < 160
 
 
 def test_a_tracker_that_is_not_there(model: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -195,7 +202,7 @@ def test_records_of_another_target_are_told_apart(
         jsonl.write(file, [text], [trial])
     database = str(tmp_path / "zen.db")
     assert run(["records", "import", str(path), "--db", database]) == 0
-    assert "added 1 trials, 0 were known; llvm -mcpu=znver5" in capsys.readouterr().out
+    assert "added 1 trial, 0 were known; llvm -mcpu=znver5" in capsys.readouterr().out
     host = ("--target", "llvm -mcpu=haswell")
     assert run(["records", "explain", model, "--db", database, *host]) == 0
     assert capsys.readouterr().out.startswith("default ")
@@ -244,7 +251,7 @@ def test_an_import_goes_on_past_broken_lines(
     assert run(["records", "import", str(path), "--db", f"sqlite:///{database}"]) == 0
     captured = capsys.readouterr()
     assert len(captured.err.strip().splitlines()) == 2
-    assert "added 1 trials" in captured.out
+    assert "added 1 trial," in captured.out
 
 
 def test_an_import_of_something_else(
@@ -332,3 +339,38 @@ def test_records_of_a_farm_are_asked_of_its_tracker(
     captured = capsys.readouterr()
     assert "no tracker answers at 127.0.0.1:1" in captured.err
     assert captured.out.startswith("default ")
+
+
+@pytest.mark.parametrize("name", ["mm.txt", "mm", "mm.so.1"])
+def test_a_library_that_is_not_called_one(
+    model: str, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "does not end in .so" in mistake(capsys, "build", model, "-o", str(tmp_path / name))
+    assert not (tmp_path / name).exists()
+
+
+def test_one_trial_is_counted_as_one_and_listed_without_blanks_at_the_end(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tunefarm.compiler.space import config_space
+    from tunefarm.db.records import TaskKey, Trial, WorkloadRecord
+
+    from tunefarm import api
+
+    (task,) = api.extract_tasks(api.from_onnx(model))
+    key = TaskKey(task.workload.key, task.target.text)
+    config = config_space(task.workload, task.target).default
+    database, file = str(tmp_path / "one.db"), str(tmp_path / "one.jsonl")
+    with Store.open(database) as store:
+        store.add_workloads([WorkloadRecord(task.workload.key, task.workload.text)])
+        store.add_trials([Trial("j", key, 0, config, (1e-6,), device_model="m")])
+    assert run(["records", "export", file, "--db", database]) == 0
+    assert capsys.readouterr().out.startswith("wrote 1 trial to ")
+    assert run(["records", "import", file, "--db", database]) == 0
+    assert capsys.readouterr().out.startswith("added 0 trials, 1 was known")
+    with Store.open(database) as store:
+        store.add_trials([Trial("j", key, 1, {"sketch": "s"}, (1e-6,), device_model="m")])
+    assert run(["records", "list", "--db", database]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line != line.rstrip()] == []
+    assert len(lines) == 4

@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from tunefarm.compiler.settings import SETTINGS
 
 README = Path(__file__).parents[2] / "README.md"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.M | re.S)
@@ -78,6 +79,11 @@ def test_the_python_runs(folder: Path, title: str, expected: str) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert expected in done.stdout
+
+
+def test_every_setting_is_there() -> None:
+    table = README.read_text().split("\n## Settings\n")[1].split("```")[0].strip().splitlines()
+    assert table[2:] == [f"| `{setting.name}` | {setting.help} |" for setting in SETTINGS]
 
 
 def test_the_stages_of_a_build_are_kept(folder: Path) -> None:

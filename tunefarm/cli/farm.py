@@ -141,7 +141,7 @@ def devices(
 ) -> None:
     """List the devices of a farm, with their measured peaks and noise."""
     from tunefarm.farm import connect_local
-    from tunefarm.tables import console, table
+    from tunefarm.tables import console, print_table
 
     with connect_local(tracker, rendezvous) as client:
         found = client.devices()
@@ -149,7 +149,7 @@ def devices(
     if not found:
         out.print("no devices; `tunefarm worker` offers this machine's")
         return
-    out.print(table(device_columns(found), out.width))
+    print_table(out, device_columns(found))
 
 
 def device_columns(found: Sequence[Device]) -> list[Column]:

@@ -69,14 +69,14 @@ def jobs(
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="How many, newest first.")] = 20,
 ) -> None:
     """List the latest jobs, of a running farm or of a database."""
-    from tunefarm.tables import console, table
+    from tunefarm.tables import console, print_table
 
     found = _latest(tracker, db, limit)
     out = console()
     if not found:
         out.print("no jobs yet; `tunefarm tune MODEL` or `tunefarm submit MODEL` starts one")
         return
-    out.print(table(job_columns(found), out.width))
+    print_table(out, job_columns(found))
 
 
 def job_columns(found: Sequence[Job]) -> list[Column]:
@@ -106,8 +106,7 @@ def _shortened(ids: Sequence[str]) -> list[str]:
 
 def _budget(job: Job) -> str:
     """``64 trials, 10:00``: what ends a job; earlier trials of its tasks count."""
-    from tunefarm.outcome import counted
-    from tunefarm.progress import clock
+    from tunefarm.progress import clock, counted
 
     text = counted(job.budget.trials, "trial")
     return text if job.budget.seconds is None else f"{text}, {clock(job.budget.seconds)}"

@@ -68,7 +68,7 @@ def tune(
     from tunefarm.api import extract_tasks, from_onnx
     from tunefarm.checks import check_search
     from tunefarm.farm import device_peak
-    from tunefarm.progress import showing
+    from tunefarm.progress import counted, showing
     from tunefarm.tables import console
     from tunefarm.tuning import tune as run
 
@@ -80,7 +80,7 @@ def tune(
         out.print(f"{model} has no subgraph that is worth tuning")
         return
     budget = trials if trials is not None else TRIALS_A_TASK * len(found)
-    out.print(f"{model.name}: {_tasks(len(found))} for {found[0].target}, {budget} trials")
+    out.print(f"{model.name}: {counted(len(found), 'task')} for {found[0].target}, {budget} trials")
     with showing(out, device_peak(tracker, db)) as show:
         result = run(
             found,
@@ -97,10 +97,6 @@ def tune(
         show.conclude(result.outcome)
     options = _options(target, shape, db, tracker)
     _conclude(out, result, budget, f"tunefarm build {model} -o {model.stem}.so{options}")
-
-
-def _tasks(count: int) -> str:
-    return f"{count} task{'' if count == 1 else 's'}"
 
 
 def _options(target: str, shapes: list[str] | None, db: str = "", tracker: str = "") -> str:
@@ -147,7 +143,7 @@ def build(
     from tunefarm import api
     from tunefarm.tables import console
 
-    check_output(output)
+    check_output(output, ".so")
     out = console()
     mod = api.from_onnx(model, parse_shapes(shape))
     with api.apply_history_best(history_source(db, tracker), strict=strict) as history:
@@ -170,7 +166,8 @@ def tasks(
 ) -> None:
     """List the tasks of a model: how often each runs, its FLOPs, and what is known of it."""
     from tunefarm import api
-    from tunefarm.tables import console, table
+    from tunefarm.progress import counted
+    from tunefarm.tables import console, print_table
 
     found = api.extract_tasks(api.from_onnx(model, parse_shapes(shape)), target or None)
     out = console()
@@ -181,8 +178,8 @@ def tasks(
         decisions = history.lookup([t.workload for t in found], found[0].target)
         known = _known(history, found)
     flops = sum(t.workload.flops * t.weight for t in found)
-    out.print(f"{_tasks(len(found))} for {found[0].target}, {flops / 1e9:.3g} GFLOP a run")
-    out.print(table(task_columns(found, decisions, known), out.width))
+    out.print(f"{counted(len(found), 'task')} for {found[0].target}, {flops / 1e9:.3g} GFLOP a run")
+    print_table(out, task_columns(found, decisions, known))
     command = f"tunefarm tune {model}{_options(target, shape, db, tracker)}"
     out.print(history.summary(command), soft_wrap=True)
 
@@ -233,13 +230,13 @@ def bench(
 ) -> None:
     """Time the tuned and the default build of a model, and each of its nodes."""
     from tunefarm.benchmark import compare, node_columns
-    from tunefarm.tables import console, table
+    from tunefarm.tables import console, print_table
 
     out = console()
     result = compare(
         model, parse_shapes(shape), target or None, history_source(db, tracker), repeat
     )
-    out.print(table(node_columns(result), out.width))
+    print_table(out, node_columns(result))
     out.print(result.summary(), soft_wrap=True)
     command = f"tunefarm tune {model}{_options(target, shape, db, tracker)}"
     out.print(result.history.summary(command), soft_wrap=True)

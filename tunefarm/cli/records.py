@@ -55,7 +55,7 @@ def list_(
 ) -> None:
     """List the newest trials, failed ones too; a pipe gets whole lines."""
     from tunefarm.progress import duration
-    from tunefarm.tables import Column, console, table
+    from tunefarm.tables import Column, console, print_table
 
     with _open(db) as store:
         trials, workloads = _newest(store, target, limit, failed)
@@ -75,7 +75,7 @@ def list_(
         Column("origin", [t.origin for t in trials], rank=4, left=True),
         Column("config or error", [_outcome(t) for t in trials], rank=7, least=16, left=True),
     ]
-    out.print(table(columns, out.width))
+    print_table(out, columns)
 
 
 def _newest(
@@ -177,6 +177,7 @@ def export(
     """Write records to a JSON-lines file."""
     from tunefarm.compiler.errors import TunefarmError
     from tunefarm.db.transfer import export_file, export_starter
+    from tunefarm.progress import counted
 
     if starter and (best_only or target):
         raise TunefarmError("--starter chooses by itself; leave --best-only and --target out")
@@ -186,7 +187,7 @@ def export(
             count = export_starter(store, output)
         else:
             count = export_file(store, output, best_only=best_only, target=target)
-    print(f"wrote {count} trials to {output}")
+    print(f"wrote {counted(count, 'trial')} to {output}")
 
 
 @app.command("import")
@@ -198,6 +199,7 @@ def import_(
     import sys
 
     from tunefarm.db.transfer import import_file
+    from tunefarm.progress import counted
 
     with _open(db, readonly=False) as store:
         done = import_file(store, source)
@@ -205,4 +207,5 @@ def import_(
         print(problem, file=sys.stderr)
     targets = ", ".join(sorted(done.targets))
     where = f"; {targets}" if targets else ""
-    print(f"added {done.added} trials, {done.known} were known{where}")
+    known = f"{done.known} {'was' if done.known == 1 else 'were'} known"
+    print(f"added {counted(done.added, 'trial')}, {known}{where}")

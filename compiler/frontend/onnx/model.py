@@ -71,11 +71,11 @@ def _read(model: str | Path | bytes | ModelProto) -> ModelProto:
         missing = error.filename or where
         raise ModelError(f"{missing} does not exist; give the path of an ONNX model") from None
     except (DecodeError, UnicodeDecodeError):
-        raise ModelError(f"{where} is not an ONNX model; export one first") from None
+        raise ModelError(f"{where} is not an ONNX model, or was cut short") from None
     except (OSError, onnx.checker.ValidationError) as error:
         raise ModelError(f"{where} cannot be read: {error}") from None
     if not proto.HasField("graph") or not proto.graph.output:
-        raise ModelError(f"{where} is not an ONNX model (no graph in it); export one first")
+        raise ModelError(f"{where} is not an ONNX model: there is no graph in it")
     return proto
 
 
