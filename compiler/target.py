@@ -43,7 +43,8 @@ _FOREIGN_CPU = re.compile(
     r"generic-?rv|rv(32|64)|rocket-rv|sifive|spacemit|veyron|ppc|pwr|power|z1[0-9]$|mips|loongson|la[46]64"
 )  # beginnings of the names that LLVM gives processors of other makers
 _TEST_KINDS = frozenset({"sim"})
-_OPTIONS = ("mcpu", "num-cores", "mattr", "arch")
+_OPTIONS = ("mcpu", "num-cores", "mattr", "arch", "precision")
+_PRECISIONS = ("strict",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,11 @@ class Target:
     @property
     def mcpu(self) -> str:
         return self.options.get("mcpu", "x86-64-v3")
+
+    @property
+    def strict(self) -> bool:
+        """True if sums may be reordered but not computed by methods that add error (Winograd)."""
+        return self.options.get("precision") == "strict"
 
     @property
     def num_cores(self) -> int:
@@ -154,6 +160,9 @@ def _check_llvm_options(options: Mapping[str, str]) -> None:
     cores = options.get("num-cores", "1")
     if not cores.isdigit() or int(cores) < 1:
         raise TargetError(f"-num-cores={cores} is not a positive whole number")
+    precision = options.get("precision")
+    if precision is not None and precision not in _PRECISIONS:
+        raise TargetError(f"-precision={precision} is unknown; known: {', '.join(_PRECISIONS)}")
     mcpu = options.get("mcpu")
     if mcpu is not None and mcpu not in _CPUS:
         raise TargetError(_unknown_cpu(mcpu))

@@ -7,8 +7,9 @@
         transform back, epilogue                        m² results of a tile, in registers
 
 ``tile`` is m: 2 has 2.25 times fewer products than the direct sum, 4 has 4 times fewer, with
-errors of at most 2e-6 and 5e-6 of the largest result (float32, measured; direct: 1e-6). The
-weights are transformed and packed when a model is built.
+errors of at most 2e-6 and 5e-6 of the largest result (float32, measured; direct: 1e-6); a target
+with ``-precision=strict`` leaves it out. The weights are transformed and packed when a model is
+built.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ __all__ = ["schedule", "space"]
 
 def space(function: Function, target: Target) -> SketchSpace | None:
     """The knobs of a Winograd convolution; None where the method does not apply."""
-    if target.kind != "llvm":
+    if target.kind != "llvm" or target.strict:
         return None
     c = convolution_of(function)
     lanes = target.lanes("float32")

@@ -155,6 +155,12 @@ def test_it_is_the_default_where_it_saves_enough() -> None:
     assert {s.sketch for s in small.sketches} == {"winograd", "contraction"}
 
 
+def test_a_strict_target_has_no_such_sketch() -> None:
+    strict = Target(f"{HOST} -precision=strict")
+    workload = Workload.from_function(convolution((1, 28, 28, 128), 128))
+    assert [s.sketch for s in config_space(workload, strict).sketches] == ["contraction"]
+
+
 def test_weights_are_transformed_when_they_are_packed() -> None:
     function = convolution((1, 8, 8, 16), 32, bias=False)
     config = {**winograd_space(function).default, "tile": 2}
