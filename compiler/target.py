@@ -37,7 +37,7 @@ _AVX2 = frozenset({
     "arrowlake-s", "lunarlake", "pantherlake", "sierraforest", "grandridge", "gracemont",
     "clearwaterforest", "znver1", "znver2", "znver3", "x86-64-v3",
 })  # fmt: skip
-_CPUS = _AVX512 | _AVX2 | {"x86-64", "x86-64-v2"}
+CPUS = _AVX512 | _AVX2 | {"x86-64", "x86-64-v2"}
 _FOREIGN_CPU = re.compile(
     r"cortex|neoverse|apple|a64fx|ampere|thunderx|exynos|kryo|falkor|oryon|grace|cyclone|arm|"
     r"generic-?rv|rv(32|64)|rocket-rv|sifive|spacemit|veyron|ppc|pwr|power|z1[0-9]$|mips|loongson|la[46]64"
@@ -164,7 +164,7 @@ def _check_llvm_options(options: Mapping[str, str]) -> None:
     if precision is not None and precision not in _PRECISIONS:
         raise TargetError(f"-precision={precision} is unknown; known: {', '.join(_PRECISIONS)}")
     mcpu = options.get("mcpu")
-    if mcpu is not None and mcpu not in _CPUS:
+    if mcpu is not None and mcpu not in CPUS:
         raise TargetError(_unknown_cpu(mcpu))
 
 
@@ -172,7 +172,7 @@ def _unknown_cpu(name: str) -> str:
     """Why there is no such CPU, and what may have been meant."""
     if _FOREIGN_CPU.match(name):
         return f"CPU {name!r} is not x86-64, and only x86-64 code is made today"
-    close = difflib.get_close_matches(name.lower(), sorted(_CPUS), n=3)
+    close = difflib.get_close_matches(name.lower(), sorted(CPUS), n=3)
     meant = f"did you mean {' or '.join(close)}? Others" if close else "LLVM's names are meant"
     few = [cpu for cpu in ("znver5", "sapphirerapids", "haswell", "x86-64-v3") if cpu not in close]
     return f"unknown CPU {name!r}; {meant}: {', '.join(few)}, …"

@@ -11,8 +11,8 @@ import tir_harness as h
 from tunefarm.compiler import te
 from tunefarm.compiler.codegen.llvm import emit_llvm
 from tunefarm.compiler.codegen.llvm_compile import assembly
-from tunefarm.compiler.errors import BuildError, TargetError
-from tunefarm.compiler.target import Target
+from tunefarm.compiler.errors import BuildError
+from tunefarm.compiler.target import CPUS, Target
 from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.tir.ir import PrimFunc
 from tunefarm.compiler.tir.transform.lower import lower
@@ -70,14 +70,12 @@ def test_a_product_added_on_is_fused_where_the_processor_does() -> None:
 
 def test_llvm_knows_every_processor_of_a_target() -> None:
     """In a process of its own: LLVM aborts at a name that it does not know."""
-    with pytest.raises(TargetError) as caught:
-        Target("llvm -mcpu=nothing")
-    names = str(caught.value).split("known: ")[1].split(", ")
+    names = sorted(CPUS)
     assert "znver5" in names
     script = """
 import sys
 from tunefarm.compiler.codegen.llvm_compile import compile_llvm
-from tunefarm.compiler.target import Target
+from tunefarm.compiler.target import CPUS, Target
 for name in sys.argv[1:]:
     compile_llvm("define void @f() { ret void }", Target("llvm -mcpu=" + name), cache=False)
 """
