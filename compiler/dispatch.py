@@ -25,6 +25,7 @@ from tunefarm.compiler.errors import ScheduleError, TunefarmError
 from tunefarm.compiler.host import device_model
 from tunefarm.compiler.space import Config, config_space
 from tunefarm.compiler.target import Target
+from tunefarm.compiler.version import compiler_version
 from tunefarm.compiler.workload import Workload
 from tunefarm.db.records import BestKey, Found, Match, Trial
 
@@ -373,6 +374,9 @@ def _reason(answer: Found, workload: Workload, target: Target) -> str:
     if best.model_speedup is not None:
         rival = "the record that it replaced" if is_default else "its rival"
         text += f"; in the whole model {best.model_speedup:.2f}x {rival}"
+    made_by = best.trial.compiler_version
+    if made_by not in ("", compiler_version()):
+        text += f"; timed with compiler {made_by}, this is {compiler_version()}"
     return text
 
 

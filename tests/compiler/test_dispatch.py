@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ from tunefarm.compiler.ir import Function, TensorType, Var
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.space import config_space
 from tunefarm.compiler.target import Target
+from tunefarm.compiler.version import compiler_version
 from tunefarm.compiler.workload import Workload
 from tunefarm.db import jsonl
 from tunefarm.db.records import (
@@ -101,6 +103,15 @@ def test_another_cpu_is_not() -> None:
     assert decision.status is Status.DEFAULT
     assert decision.found is None
     assert decision.reason == f"no record for {HASWELL}; the one for {TARGET} does not serve it"
+
+
+def test_a_record_of_another_compiler_is_used_and_told() -> None:
+    old = [dataclasses.replace(trial, compiler_version="0.1.0") for trial in tuned(workload())]
+    decision = decide(old, workload())
+    assert decision.status is Status.EXACT
+    assert decision.reason.endswith(f"timed with compiler 0.1.0, this is {compiler_version()}")
+    own = [dataclasses.replace(t, compiler_version=compiler_version()) for t in old]
+    assert "compiler" not in decide(own, workload()).reason
 
 
 def test_a_record_of_another_space_is_stale() -> None:
