@@ -18,6 +18,7 @@ from tunefarm.compiler.dispatch import Decision, Status
 from tunefarm.compiler.space import config_space
 from tunefarm.compiler.version import compiler_version
 from tunefarm.db.records import (
+    FINAL,
     Budget,
     Device,
     ErrorKind,
@@ -121,7 +122,8 @@ def test_the_counts_of_tasks_come_from_the_database(
     failed = [Trial("j", key, n, config, error=ErrorKind.RUN_CRASH) for n in range(3)]
     with Store.open(database) as store:
         store.add_workloads([WorkloadRecord(work.key, work.text)])
-        store.add_trials([*failed, Trial("j", key, 3, config, (1e-3,))])
+        final = Trial("j", key, 4, config, (1e-3,), origin=FINAL)
+        store.add_trials([*failed, Trial("j", key, 3, config, (1e-3,)), final])
     assert run(["tasks", model, "--db", database]) == 0
     _, head, _, row, _ = capsys.readouterr().out.splitlines()
     assert head.split()[3:6] == ["trials", "failed", "status"]

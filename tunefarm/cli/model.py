@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Protocol, runtime_checkable
 
 import typer
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from tunefarm.compiler.dispatch import Decision, History
     from tunefarm.compiler.workload import Task
-    from tunefarm.db.records import Progress
+    from tunefarm.db.records import Progress, TaskKey
     from tunefarm.tables import Column
     from tunefarm.tuning import Tuned
 
@@ -184,14 +185,25 @@ def tasks(
     out.print(history.summary(command), soft_wrap=True)
 
 
+@runtime_checkable
+class Counts(Protocol):
+    """A source of records that counts trials: a database or a farm, not a file."""
+
+    def task_stats(self, tasks: Sequence[TaskKey]) -> Mapping[TaskKey, Progress]: ...
+    def count_candidates(self, tasks: Iterable[TaskKey]) -> int: ...
+
+
 def _known(history: History, found: Sequence[Task]) -> list[Progress]:
-    """The trials of each task that the source of records counts; zeros where it counts none."""
+    """The trials of each task, finals left out; zeros where the source of records counts none."""
     from tunefarm.db.records import Progress, TaskKey
 
     keys = [TaskKey(t.workload.key, t.target.text) for t in found]
-    count = getattr(history.source, "task_stats", None)
-    known = count(keys) if count is not None else {}
-    return [known.get(key, Progress(key)) for key in keys]
+    source: object = history.source
+    if not isinstance(source, Counts):
+        return [Progress(key) for key in keys]
+    stats = source.task_stats(keys)
+    counts = {key: source.count_candidates([key]) for key in keys}
+    return [replace(stats[k], ok=counts[k] - stats[k].failed) for k in keys]
 
 
 def task_columns(
