@@ -5,7 +5,8 @@
 A MODEL is one of bench/models.py, a file, or a light network of the onnx package (light_resnet50)
 with random weights: with its own, equal logits of 1e10 meet in a Softmax, and the last bit of a sum
 decides the answer. Ours is built with default configs alone, and with the best records of ``--db``.
-Every output of every contender is compared with onnxruntime's before anything is timed.
+Every output of every contender is compared with onnxruntime's before anything is timed. Each
+library runs in a process of its own, and only while the others' threads sleep.
 """
 
 from __future__ import annotations
@@ -13,21 +14,22 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import onnx
+from apart import Apart, apart
 from models import MODELS
 from networks import light, light_names, random_feeds, randomized, reference
 from peers import MODEL_PEERS, Feeds, installed
 from timing import (
-    Call,
     Contender,
     Neighbours,
     Row,
     errors_of,
     for_each_core_count,
-    interleave,
+    in_turn,
     peak_flops,
     show,
 )
@@ -35,6 +37,9 @@ from tunefarm.compiler.dispatch import History
 from tunefarm.compiler.runtime.arrays import aligned_empty
 
 import tunefarm
+
+SPAN_S = 0.05  # timed at once, after five times as long to wake the cores
+DEFAULT, TUNED = "ours default", "ours tuned"
 
 
 def load(name: str) -> onnx.ModelProto:
@@ -62,29 +67,45 @@ def our_outputs(
     ]
 
 
-def measure(name: str, cores: int, db: str, peers: Sequence[str], repeats: int) -> Row:
-    model = load(name)
-    target = tunefarm.Target.host(cores)
-    module = tunefarm.from_onnx(model)
+def make_ours(name: str, cores: int, db: str) -> dict[str, Contender]:
+    """Our builds in a process of their own: with default configs, and with the records of ``db``
+    where they make a difference."""
+    target, module = tunefarm.Target.host(cores), tunefarm.from_onnx(load(name))
     feeds = random_feeds(module)
     defaults = tunefarm.apply_history_best((), starter=False)
-    contenders = {"ours default": our_outputs(module, target, defaults, feeds)}
+    made = _numbered(DEFAULT, our_outputs(module, target, defaults, feeds))
     if db:
         history = tunefarm.apply_history_best(db)
         tuned = our_outputs(module, target, history, feeds)
         if any(decision.tuned for decision in history.decisions.values()):
-            contenders["ours tuned"] = tuned
+            made |= _numbered(TUNED, tuned)
         print(f"{name}: {history.summary(f'tunefarm tune {name} --db {db}')}", flush=True)
-    for peer in peers:
-        if peer in MODEL_PEERS:
-            contenders[peer] = MODEL_PEERS[peer](model, feeds, cores)
-    errors = check(contenders, reference(model, feeds, cores))
-    calls: dict[str, Call] = {n: contenders[n][0].call for n in errors}
+    return made
+
+
+def make_peer(library: str, name: str, cores: int, db: str) -> dict[str, Contender]:
+    """A library in a process of its own."""
+    model = load(name)
+    feeds = random_feeds(tunefarm.from_onnx(model))
+    return _numbered(library, MODEL_PEERS[library](model, feeds, cores))
+
+
+def _numbered(name: str, contenders: Sequence[Contender]) -> dict[str, Contender]:
+    return {f"{name}/{i}": c for i, c in enumerate(contenders)}
+
+
+def measure(name: str, cores: int, db: str, libraries: Sequence[Apart], repeats: int) -> Row:
+    model, target = load(name), tunefarm.Target.host(cores)
+    module = tunefarm.from_onnx(model)
+    made: dict[str, list[Contender]] = {}
+    for library in libraries:
+        for key, contender in library.make(name, cores, db).items():
+            made.setdefault(key.rpartition("/")[0], []).append(contender)
+    errors = check(made, reference(model, random_feeds(module), cores))
     before = peak_flops(cores)
-    seconds = interleave(calls, repeats)
-    if db and "ours tuned" not in seconds:  # the same build: noise would pass for a gain
-        both = dict.fromkeys(("ours default", "ours tuned"), seconds["ours default"])
-        seconds = both | seconds
+    seconds = in_turn({n: t for n in errors if (t := made[n][0].timer)}, repeats, SPAN_S)
+    if db and TUNED not in seconds:  # the same build: noise would pass for a gain
+        seconds = {DEFAULT: seconds[DEFAULT], TUNED: seconds[DEFAULT]} | seconds
     flops = sum(t.workload.flops * t.weight for t in tunefarm.extract_tasks(module, target))
     return Row(Path(name).stem, seconds, flops, max(before, peak_flops(cores)), errors)
 
@@ -112,9 +133,11 @@ def main() -> int:
     status = for_each_core_count(options.cores)
     if status is not None:
         return status
-    cores, peers = int(options.cores), installed()
+    cores = int(options.cores)
+    peers = [partial(make_peer, name) for name in installed() if name in MODEL_PEERS]
     neighbours = Neighbours()
-    rows = [measure(m, cores, options.db, peers, options.repeats) for m in options.models]
+    with apart(make_ours, *peers) as libraries:
+        rows = [measure(m, cores, options.db, libraries, options.repeats) for m in options.models]
     show(rows, f"models, f32, batch 1, {cores} core(s)", {"all": rows})
     print(neighbours.report())
     return 0
