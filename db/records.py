@@ -15,6 +15,8 @@ Config = Mapping[str, int | str]
 """Knob values of one candidate; the key ``"sketch"`` names the sketch that reads them."""
 
 DEFAULT_PROTOCOL = "warm-activations-cold-weights-v1"
+OWNED = "owned"
+"""Option of a job that ends with the command that made it: no other command waits for it."""
 FINAL = "final"
 """Origin of a trial that is a paired final: no candidate of the search, outside the budget."""
 

@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING
 from tunefarm.checks import check_host
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.compiler.target import Target
-from tunefarm.db.records import JobState
+from tunefarm.db.records import OWNED, JobState
 from tunefarm.interrupts import ignoring_interrupts
 
 if TYPE_CHECKING:
@@ -209,7 +209,6 @@ class EmbeddedFarm:
     def _cancel_orphans(self) -> None:
         """End the jobs of commands that were killed; their trials are kept and count."""
         from tunefarm.proto.client import FarmClient
-        from tunefarm.tuning import OWNED
 
         with FarmClient.from_rendezvous(self.rendezvous) as client:
             for job in client.jobs((JobState.QUEUED, JobState.RUNNING)):

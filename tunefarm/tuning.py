@@ -20,6 +20,7 @@ from tunefarm.compiler.errors import TunefarmError
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.workload import Task
 from tunefarm.db.records import (
+    OWNED,
     Budget,
     Job,
     JobState,
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
     from tunefarm.compiler.ir import IRModule
     from tunefarm.proto.client import FarmClient
 
-OWNED = "owned"
-"""Job option: no other command waits for this job."""
 IDLE_S = 15.0
 """How long after its time a job that does not move is left alone."""
 Watcher = Callable[[JobUpdate], None]

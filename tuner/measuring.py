@@ -9,7 +9,9 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from tunefarm.compiler.errors import TunefarmError
 from tunefarm.db.records import (
+    OWNED,
     Device,
     DeviceRequest,
     Job,
@@ -26,7 +28,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _WAIT_S = 1.0
 _TELL_EVERY_S = 30.0
+_CHANGED_S = 5.0
+"""How long a job whose farm is its own waits for a worker of its compiler: there is no other."""
 _LIMIT = 1000
+_REMEDY = "; start a worker of the job's compiler, or cancel the job and submit it again"
 
 
 class Stopped(Exception):
@@ -89,7 +94,8 @@ class Bench:
 
     def _wait_for(self, request: DeviceRequest) -> Lease:
         request_id = uuid.uuid4().hex
-        told, said = time.monotonic(), ""
+        began = told = time.monotonic()
+        said = ""
         while True:
             self._check()
             lease = self._client.acquire(
@@ -102,13 +108,18 @@ class Bench:
             if lease is not None:
                 return lease
             foreign = self._foreign(request)
+            if foreign and self._job.options.get(OWNED) and time.monotonic() - began > _CHANGED_S:
+                raise TunefarmError(f"the compiler has changed{foreign}; run the command again")
             if foreign != said or time.monotonic() - told > _TELL_EVERY_S:
                 told, said = time.monotonic(), foreign
                 wanted = f"{request.target} {request.device_model}".strip()
-                _log.warning("job %s: waiting for a device of %s%s", self._job.id, wanted, foreign)
+                _log.warning(
+                    "job %s: waiting for a device of %s%s%s",
+                    self._job.id, wanted, foreign, foreign and _REMEDY,
+                )  # fmt: skip
 
     def _foreign(self, request: DeviceRequest) -> str:
-        """What to do if the devices online have another compiler version than the job's trials;
+        """What differs if the devices online have another compiler version than the job's trials;
         empty if one has the same, or none is known."""
         bound = self._job.compiler_version or self.device.compiler_version
         kind = request.target.split()[0]
@@ -122,8 +133,7 @@ class Bench:
             return ""
         return (
             f": its trials are made by compiler {bound}, the devices online have compiler "
-            f"{' and '.join(versions)}; start a worker of {bound}, or cancel the job and submit "
-            "it again"
+            f"{' and '.join(versions)}"
         )
 
     def stored(self) -> list[Trial]:

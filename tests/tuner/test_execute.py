@@ -288,7 +288,7 @@ def test_a_job_never_mixes_compiler_versions(farm: Farm) -> None:
         wait_until(lambda: {d.compiler_version for d in client.devices()} == {"2"})
         assert tuner.stderr is not None
         line = next(line for line in tuner.stderr if "waiting for a device" in line)
-        assert "made by compiler 1, the devices online have compiler 2; start a worker" in line
+        assert "made by compiler 1, the devices online have compiler 2; start a worker of" in line
         stop(worker)
         farm.start_worker(target, "1")
         finish(tuner)
@@ -296,6 +296,22 @@ def test_a_job_never_mixes_compiler_versions(farm: Farm) -> None:
         assert_complete(trials, job)
         assert {t.compiler_version for t in trials} == {"1"}
         assert sum(t.origin != "final" for t in trials) == 40
+
+
+def test_a_job_with_a_farm_of_its_own_ends_when_its_compiler_changes(farm: Farm) -> None:
+    target = "sim -failures=0 -trial-ms=20"
+    worker = farm.start_worker(target, "1")
+    with farm.client() as client:
+        job = client.submit_job(new_job(400, target=target, owned="1"))
+        tuner = farm.start_tuner()
+        wait_until(lambda: len(trials_of(client, job)) >= 10)
+        stop(worker)
+        farm.start_worker(target, "2")
+        finish(tuner)
+        over = client.job(job.id)
+        assert over.state is JobState.FAILED
+        sentence = "the compiler has changed: its trials are made by compiler 1, the devices online"
+        assert over.message.startswith(sentence)
 
 
 def test_what_another_compiler_made_is_measured_again_before_it_is_compared(farm: Farm) -> None:
