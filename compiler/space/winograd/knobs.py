@@ -100,7 +100,8 @@ def cycles(c: Convolution, target: Target, lanes: int, k: Columns) -> Numbers:
     moved = TRANSFORM_CYCLES * products * (vectors_in + vectors_out)
     tasks = row_blocks * panel_blocks
     cores = target.num_cores
-    busy = tasks / (-(-tasks // cores) * cores)
+    blocks = c.batch * tile_rows(c, k) / whole(k, "mb") * panels / whole(k, "nb")
+    busy = np.minimum(blocks / (-(-tasks // cores) * cores), 1.0)  # a last block may be small
     shared = np.where(row_blocks >= cores, 0.0, (cores - 1) * activation_bytes(c) / MOVED_BYTES)
     work = np.maximum(multiply, from_l3) + moved + shared
     return work / (cores * busy) + FORK_CYCLES * (cores > 1)
