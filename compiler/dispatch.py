@@ -185,6 +185,8 @@ def apply_history_best(
     Without ``starter`` the records that ship with the package are left out: an empty source then
     gives every task its default.
     """
+    if not isinstance(source, (str, os.PathLike)):
+        source = _trials(source)
     origin = str(source) if isinstance(source, (str, os.PathLike)) else "the given records"
     history = History(None, origin, strict, on_miss, starter)
     try:
@@ -192,6 +194,19 @@ def apply_history_best(
     except Exception as error:
         history._unreadable(error)
     return history
+
+
+def _trials(source: Iterable[Trial]) -> tuple[Trial, ...]:
+    """The records that a caller gives; TunefarmError if they are something else."""
+    trials = tuple(source) if isinstance(source, Iterable) else ()
+    wrong = [t for t in trials if not isinstance(t, Trial)]
+    if wrong or not isinstance(source, Iterable):
+        kind = f"a list of {type(wrong[0]).__name__}" if wrong else type(source).__name__
+        raise TunefarmError(
+            "apply_history_best takes a database (URL or file), a JSON-lines file, "
+            f"tracker://HOST:PORT or trials, not {kind}"
+        )
+    return trials
 
 
 def open_source(source: str | os.PathLike[str] | Iterable[Trial]) -> Source:

@@ -11,6 +11,14 @@ class ModelError(TunefarmError):
     """A model that cannot be imported."""
 
 
+class OpenShapeError(ModelError):
+    """A model whose input ``name`` needs a shape; ``example`` is one that fits."""
+
+    def __init__(self, problem: str, name: str, example: tuple[int, ...]) -> None:
+        self.problem, self.name, self.example = problem, name, example
+        super().__init__(f"{problem}; give it one with shapes={{{name!r}: {example}}}")
+
+
 class ShapeError(TunefarmError):
     """Shapes or types that do not fit an operator."""
 

@@ -8,10 +8,14 @@ program = te.create_prim_func([A, B, C])
 
 from __future__ import annotations
 
+import builtins
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import index
 
+from tunefarm.compiler.dtypes import DTYPES
+from tunefarm.compiler.errors import ShapeError, TunefarmError
 from tunefarm.compiler.tir.ir import (
     Block,
     Buffer,
@@ -77,12 +81,31 @@ class Tensor(Buffer):
 
 def placeholder(shape: Sequence[int], dtype: str = "float32", name: str = "x") -> Tensor:
     """An input tensor."""
-    return Tensor(name, tuple(shape), dtype)
+    return Tensor(name, _extents(shape, name), _known(dtype, name))
+
+
+def _extents(shape: Sequence[int], name: str) -> tuple[int, ...]:
+    """A tensor's shape; ShapeError if it is not of whole numbers from 0."""
+    try:
+        extents = tuple(index(extent) for extent in shape)
+    except TypeError:
+        extents = (-1,)
+    if builtins.any(extent < 0 for extent in extents):
+        raise ShapeError(
+            f"{name} has the shape {shape!r}, expected whole numbers from 0 in a tuple"
+        )
+    return extents
+
+
+def _known(dtype: str, name: str) -> str:
+    if dtype not in DTYPES:
+        raise ShapeError(f"{name} has dtype {dtype!r}; known: {', '.join(DTYPES)}")
+    return dtype
 
 
 def reduce_axis(extent: int, name: str = "k") -> Var:
     """An axis to reduce over, used like an index; ``sum`` and its kin take a list of them."""
-    return _ReduceVar(name, "int64", extent)
+    return _ReduceVar(name, "int64", *_extents((extent,), f"the reduce_axis {name}"))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,14 +126,15 @@ def compute(
     reduction. ``dtype`` is needed only where the value is a Python number. The axes are named
     after ``f``'s parameters, or by ``axis_names``.
     """
-    names = axis_names or _index_names(f, len(shape))
-    axes = tuple(IterVar(Var(n), int(e)) for n, e in zip(names, shape, strict=True))
+    extents = _extents(shape, name)
+    names = axis_names or _index_names(f, len(extents))
+    axes = tuple(IterVar(Var(n), e) for n, e in zip(names, extents, strict=True))
     value = f(*(a.var for a in axes))
     if not isinstance(value, Reduce):
         value = as_expr(value, dtype or "float32")
     if dtype is not None and value.dtype != dtype:
-        raise TypeError(f"{name}: the value has dtype {value.dtype}, not {dtype}")
-    return Tensor(name, tuple(int(e) for e in shape), value.dtype, axes=axes, value=value)
+        raise ShapeError(f"{name}: the value has dtype {value.dtype}, not {dtype}")
+    return Tensor(name, extents, value.dtype, axes=axes, value=value)
 
 
 def extern(
@@ -121,7 +145,9 @@ def extern(
     name: str = "extern",
 ) -> Tensor:
     """The tensor that the statements ``build(tensor)`` fill, reading ``reads``."""
-    return Tensor(name, tuple(shape), dtype, value=Loops(tuple(reads), build))
+    return Tensor(
+        name, _extents(shape, name), _known(dtype, name), value=Loops(tuple(reads), build)
+    )
 
 
 def _index_names(f: Callable[..., object], rank: int) -> list[str]:
@@ -202,16 +228,26 @@ def create_prim_func(tensors: Sequence[Tensor], name: str = "main") -> PrimFunc:
     """Plain loops that compute the ``compute`` tensors among ``tensors`` from the placeholders.
 
     Placeholders come first, computed results last; what lies between becomes an intermediate
-    buffer. Each tensor becomes one block, in the order of their dependence.
+    buffer. Each tensor becomes one block, in the order of their dependence. Raises TunefarmError
+    if tensors are missing or in another order.
     """
+    if not isinstance(tensors, Sequence) or not builtins.all(
+        isinstance(t, Tensor) for t in tensors
+    ):
+        raise TunefarmError("create_prim_func takes a list of tensors: [placeholders…, results…]")
     inputs = [t for t in tensors if t.value is None]
     outputs = [t for t in tensors if t.value is not None]
-    if not outputs or tensors[: len(inputs)] != inputs:
-        raise ValueError("create_prim_func takes placeholders first, then computed tensors")
+    given = ", ".join(t.name for t in tensors) or "nothing"
+    if not outputs:
+        raise TunefarmError(f"create_prim_func needs a computed tensor too, got {given} alone")
+    if list(tensors[: len(inputs)]) != inputs:
+        raise TunefarmError(
+            f"create_prim_func takes placeholders first, then computed tensors, got {given}"
+        )
     stages = _topological(outputs)
     missing = [t.name for t in stages if t.value is None and t not in inputs]
     if missing:
-        raise ValueError(f"placeholder {missing[0]} is read but not among the arguments")
+        raise TunefarmError(f"placeholder {missing[0]} is read but not among the arguments")
     computed = [t for t in stages if t.value is not None]
     names: dict[str, int] = {}
     body = seq(*(_stage_loops(t, _unique(t.name, names)) for t in computed))

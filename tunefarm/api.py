@@ -47,13 +47,25 @@ def as_target(target: Target | str | None) -> Target:
     """A target from its text; this host for None."""
     if target is None:
         return Target.host()
+    if not isinstance(target, str | Target):
+        raise TunefarmError(f"a target is a text or a Target, not {_told(target)}")
     return Target(target) if isinstance(target, str) else target
+
+
+def _told(value: object) -> str:
+    """What a caller gave instead: short values themselves, of others the type."""
+    text = repr(value)
+    return f"{text} ({type(value).__name__})" if len(text) <= 60 else type(value).__name__
 
 
 def extract_tasks(module: IRModule, target: Target | str | None = None) -> list[Task]:
     """The distinct fused subgraphs of a model that are worth tuning, with their weights."""
     from tunefarm.compiler.extract import extract_tasks as extract
 
+    if not isinstance(module, IRModule):
+        raise TunefarmError(
+            f"extract_tasks takes a module, as from_onnx reads one, not {_told(module)}"
+        )
     return extract(module, as_target(target))
 
 
@@ -103,7 +115,7 @@ def build(
             return build_checked(module, as_target(target))
         return build_function(module, as_target(target))
     if not isinstance(module, IRModule):
-        raise TunefarmError(f"build takes a module or a program, not {type(module).__name__}")
+        raise TunefarmError(f"build takes a module or a program, not {_told(module)}")
     if bounds_checks:
         raise TunefarmError("bounds_checks is for programs; a model's kernels are made in bounds")
     from tunefarm.compiler.build import build_module
@@ -115,6 +127,10 @@ def lower(program: PrimFunc, simple_mode: bool = True) -> PrimFunc:
     """The plain loops of a scheduled program; ``simple_mode=False`` also verifies each step."""
     from tunefarm.compiler.tir.transform.lower import lower as lower_program
 
+    if not isinstance(program, PrimFunc):
+        raise TunefarmError(
+            f"lower takes a program, as te.create_prim_func makes one, not {_told(program)}"
+        )
     return lower_program(program, checked=None if simple_mode else True)
 
 

@@ -35,6 +35,25 @@ def check_search(name: str) -> None:
         raise TunefarmError(f"no search strategy {name!r}; strategies: {', '.join(STRATEGIES)}")
 
 
+def check_budget(trials: int, seconds: float | None) -> None:
+    """TunefarmError if nothing can be tuned with this budget."""
+    if not isinstance(trials, int) or trials < 1:
+        raise TunefarmError(f"trials is {trials!r}, expected a whole number from 1")
+    if seconds is not None and not (isinstance(seconds, int | float) and seconds > 0):
+        raise TunefarmError(f"seconds is {seconds!r}, expected a number above 0, or None")
+
+
+def check_tasks(tasks: Sequence[Task]) -> None:
+    """TunefarmError if there are none, or if they are something else."""
+    from tunefarm.compiler.workload import Task
+
+    if not isinstance(tasks, Sequence) or not all(isinstance(t, Task) for t in tasks):
+        kind = type(tasks).__name__
+        raise TunefarmError(f"tune takes a list of tasks, as extract_tasks finds them, not {kind}")
+    if not tasks:
+        raise TunefarmError("there are no tasks to tune")
+
+
 def check_host(target: Target) -> None:
     """TargetError, in one sentence, if this machine cannot measure code of the target."""
     from tunefarm.worker.device import check_target

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tunefarm.checks import (
+    check_budget,
     check_search,
+    check_tasks,
     count_trials,
     earlier_trials,
     tell_waiting,
@@ -92,8 +94,8 @@ def tune(
 
     if db is not None and tracker is not None:
         raise TunefarmError("give db (an embedded farm) or tracker (a running one), not both")
-    if not tasks:
-        raise TunefarmError("there are no tasks to tune")
+    check_tasks(tasks)
+    check_budget(trials, seconds)
     check_search(search)
     target = _target_of(tasks)
     database = db or default_database()

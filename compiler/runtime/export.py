@@ -105,7 +105,8 @@ def export_library(module: Module, path: Path, name: str | None = None) -> None:
             raise BuildError(f"{prefix!r} cannot name C functions; pass name='model' or the like")
         with _replacing(path) as file:
             _write_library(module, file, prefix, path.name)
-    path.with_suffix(".h").write_text(header_text(module.plan, prefix))
+    with _telling(path):
+        path.with_suffix(".h").write_text(header_text(module.plan, prefix))
 
 
 def _copy_library(module: Module, path: Path, name: str | None) -> str:
@@ -149,16 +150,29 @@ def _write_library(module: Module, file: BinaryIO, prefix: str, soname: str) -> 
 @contextlib.contextmanager
 def _replacing(path: Path) -> Iterator[BinaryIO]:
     """A file that takes ``path``'s place when the block ends, and vanishes if it fails."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    with _telling(path):
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with os.fdopen(descriptor, "wb") as file, _telling(path):
             yield file
-        os.chmod(temporary, 0o755)
-        os.replace(temporary, path)
+        with _telling(path):
+            os.chmod(temporary, 0o755)
+            os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
+
+
+@contextlib.contextmanager
+def _telling(path: Path) -> Iterator[None]:
+    """BuildError, in one sentence, for a file that cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        folder = path.absolute().parent
+        why = error.strerror or error if folder.is_dir() else f"{folder} is no folder"
+        raise BuildError(f"{path} cannot be written: {why}") from None
 
 
 def load_library(path: Path) -> Module:

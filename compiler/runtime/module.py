@@ -123,6 +123,11 @@ class Module:
     def check_inputs(self, inputs: Mapping[str, object]) -> list[Array]:
         """The inputs in the plan's order, aligned and contiguous; ShapeError if they do not fit."""
         names = [port.name for port in self.plan.inputs]
+        if not isinstance(inputs, Mapping):
+            raise ShapeError(
+                f"the inputs are given as {type(inputs).__name__}, expected a dictionary of arrays "
+                f"by name; the model takes {', '.join(names)}"
+            )
         for name in inputs:
             if name not in names:
                 raise ShapeError(f"the model has no input {name!r}; its inputs: {', '.join(names)}")
@@ -200,7 +205,7 @@ class Module:
         """Write the model as one ``.so`` that needs no tunefarm, and a C header beside it.
 
         ``name`` prefixes the C names (the file's stem by default). Raises BuildError if code needs
-        what a library without imports cannot have, OSError if the files cannot be written.
+        what a library without imports cannot have, or the files cannot be written.
         """
         from tunefarm.compiler.runtime.export import export_library
 

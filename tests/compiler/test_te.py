@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.errors import ScheduleError, TunefarmError
 from tunefarm.compiler.tir.interpreter import interpret
 
 import tunefarm
@@ -67,9 +67,9 @@ def test_mistakes_are_told() -> None:
     with pytest.raises(IndexError, match="x has 2 dimensions and was indexed with 1"):
         x[0]
     y = te.compute((4, 5), lambda i, j: x[i, j], name="y")
-    with pytest.raises(ValueError, match="placeholder x is read but not among the arguments"):
+    with pytest.raises(TunefarmError, match="placeholder x is read but not among the arguments"):
         te.create_prim_func([y])
-    with pytest.raises(ValueError, match="placeholders first"):
+    with pytest.raises(TunefarmError, match="placeholders first"):
         te.create_prim_func([y, x])
     with pytest.raises(TypeError, match="different dtypes, float32 and int64"):
         te.compute((4, 5), lambda i, j: x[i, j] + i)

@@ -85,8 +85,11 @@ def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
 
 def message_of(error: Exception) -> str | None:
     """The sentence for an error that is the user's or the machine's; None for our own bugs."""
-    from tunefarm.compiler.errors import TunefarmError
+    from tunefarm.compiler.errors import OpenShapeError, TunefarmError
 
+    if isinstance(error, OpenShapeError):
+        example = "x".join(map(str, error.example))
+        return f"{error.problem}; use --shape {error.name}={example}"
     if isinstance(error, TunefarmError):
         return str(error)
     if hasattr(error, "format_message"):  # the command line itself was wrong

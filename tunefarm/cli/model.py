@@ -23,7 +23,6 @@ from tunefarm.cli.options import (
     history_source,
     parse_shapes,
 )
-from tunefarm.compiler.errors import TunefarmError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -149,10 +148,7 @@ def build(
     mod = api.from_onnx(model, parse_shapes(shape))
     with api.apply_history_best(history_source(db, tracker), strict=strict) as history:
         lib = api.build(mod, target or None)
-    try:
-        lib.export_library(output)
-    except OSError as error:
-        raise TunefarmError(f"{output} cannot be written: {error.strerror or error}") from None
+    lib.export_library(output)
     command = f"tunefarm tune {model}{_options(target, shape, db, tracker)}"
     out.print(history.summary(command), soft_wrap=True)
     out.print(f"wrote {output} and {output.with_suffix('.h')}", soft_wrap=True)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tunefarm.compiler.errors import ModelError
+from tunefarm.compiler.errors import ModelError, OpenShapeError
 from tunefarm.compiler.frontend.onnx.graph import Importer, Problem
 from tunefarm.compiler.frontend.onnx.node import Unsupported, dtype_name
 from tunefarm.compiler.ir import Function, IRModule, TensorType, Tuple, Var
@@ -37,7 +38,7 @@ def from_onnx(
     initial = {t.name for t in proto.graph.initializer}
     initial |= {t.values.name for t in proto.graph.sparse_initializer}
     inputs = [i for i in proto.graph.input if i.name not in initial]
-    given = dict(shapes or {})
+    given = _given(shapes or {})
     unknown = given.keys() - {i.name for i in inputs}
     if unknown:
         names = ", ".join(i.name for i in inputs) or "none"
@@ -81,7 +82,7 @@ def _read(model: str | Path | bytes | ModelProto) -> ModelProto:
 
 def _param(
     value: ValueInfoProto,
-    given: Sequence[int] | None,
+    given: tuple[int, ...] | None,
     symbols: Mapping[str, int],
     problems: list[Problem],
 ) -> Var | None:
@@ -99,15 +100,30 @@ def _param(
     return Var(value.name, TensorType(_fixed_shape(value.name, tensor, given, symbols), dtype))
 
 
+def _given(shapes: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
+    """The shapes that the caller fixes, of plain whole numbers."""
+    if not isinstance(shapes, Mapping):
+        raise ModelError(f"shapes are {shapes!r}, expected a dictionary such as {{'x': (1, 3)}}")
+    found = {}
+    for name, shape in shapes.items():
+        try:
+            found[name] = tuple(index(extent) for extent in shape)
+        except TypeError:
+            raise ModelError(
+                f"shapes[{name!r}] is {shape!r}, expected whole numbers such as (1, 3, 224, 224)"
+            ) from None
+    return found
+
+
 def _symbols(
-    inputs: Sequence[ValueInfoProto], given: Mapping[str, Sequence[int]]
+    inputs: Sequence[ValueInfoProto], given: Mapping[str, tuple[int, ...]]
 ) -> dict[str, int]:
     """What the given shapes make of the symbolic dimensions that have names."""
     symbols: dict[str, int] = {}
     for value in inputs:
         dims = value.type.tensor_type.shape.dim
         for dim, extent in zip(dims, given.get(value.name, ()), strict=False):
-            if dim.dim_param and symbols.setdefault(dim.dim_param, int(extent)) != extent:
+            if dim.dim_param and symbols.setdefault(dim.dim_param, extent) != extent:
                 raise ModelError(
                     f"input {value.name!r} is given {extent} for the dimension {dim.dim_param!r}, "
                     f"which another input has as {symbols[dim.dim_param]}"
@@ -116,13 +132,13 @@ def _symbols(
 
 
 def _fixed_shape(
-    name: str, tensor: Any, given: Sequence[int] | None, symbols: Mapping[str, int]
+    name: str, tensor: Any, given: tuple[int, ...] | None, symbols: Mapping[str, int]
 ) -> tuple[int, ...]:
     """The shape that is given, or the model's own with its symbols replaced."""
     if not tensor.HasField("shape"):
         if given is None:
-            raise ModelError(f"input {name!r} has no shape; use --shape {name}=1x3x224x224")
-        return tuple(int(e) for e in given)
+            raise OpenShapeError(f"input {name!r} has no shape", name, (1, 3, 224, 224))
+        return given
     dims: list[int | str] = [
         d.dim_value if d.HasField("dim_value") else d.dim_param or "?" for d in tensor.shape.dim
     ]
@@ -130,17 +146,15 @@ def _fixed_shape(
     if given is None:
         known = [symbols.get(d, d) if isinstance(d, str) else d for d in dims]
         if any(isinstance(d, str) for d in known):
-            example = "x".join("1" if isinstance(d, str) else str(d) for d in known)
-            raise ModelError(
-                f"input {name!r} has the symbolic shape {text}; use --shape {name}={example}"
-            )
+            example = tuple(1 if isinstance(d, str) else d for d in known)
+            raise OpenShapeError(f"input {name!r} has the symbolic shape {text}", name, example)
         return tuple(int(d) for d in known)
     fits = len(given) == len(dims) and all(
         isinstance(d, str) or d == g for d, g in zip(dims, given, strict=True)
     )
     if not fits or min(given, default=0) < 0:
-        raise ModelError(f"input {name!r} has shape {text} and cannot be given {tuple(given)}")
-    return tuple(int(e) for e in given)
+        raise ModelError(f"input {name!r} has shape {text} and cannot be given {given}")
+    return given
 
 
 def _report(problems: Sequence[Problem]) -> str:

@@ -32,8 +32,10 @@ def split(program: PrimFunc, loop: Var, *factors: int) -> tuple[PrimFunc, tuple[
     """
     node = find_loop(program, loop)
     extent = constant_extent(node)
-    if not factors or any(f < 1 for f in factors):
-        raise ScheduleError(f"split of {loop.name} needs positive factors, got {factors}")
+    if not factors or not all(hasattr(f, "__index__") and f >= 1 for f in factors):
+        raise ScheduleError(
+            f"split of {loop.name} needs positive whole numbers as factors, got {factors}"
+        )
     extents = (-(-extent // prod(factors)), *factors)
     parts = tuple(Var(f"{loop.name}_{n}") for n in range(len(extents)))
     value: Expr = parts[0]

@@ -25,6 +25,7 @@ from tunefarm.compiler.tir.ir import (
 from tunefarm.compiler.tir.schedule.tree import (
     constant_extent,
     find_block,
+    find_loop,
     fresh_name,
     is_reduction,
     path_to,
@@ -48,6 +49,8 @@ def rfactor(
     node = find_block(program, block)
     path = [p for p in path_to(program.body, lambda s: s is node) if isinstance(p, For)]
     reducing = _reduction_loops(node, path)
+    for loop in loops:
+        find_loop(program, loop)
     missing = [v.name for v in loops if v not in {p.var for p in reducing}]
     if missing:
         raise ScheduleError(f"loop {missing[0]} is not a reduction loop of {block}")

@@ -25,6 +25,12 @@ from tunefarm.compiler.tir.visit import loads_of, map_children, seq, walk_stmt
 
 def find_loop(program: PrimFunc, var: Var) -> For:
     """The loop of a variable; ScheduleError if there is none."""
+    check_program(program)
+    if not isinstance(var, Var):
+        raise ScheduleError(
+            f"a loop of {program.name} is given as {var!r} ({type(var).__name__}), expected its "
+            "variable; loops_of(program, block) has them"
+        )
     for stmt in walk_stmt(program.body):
         if isinstance(stmt, For) and stmt.var is var:
             return stmt
@@ -33,11 +39,21 @@ def find_loop(program: PrimFunc, var: Var) -> For:
 
 def find_block(program: PrimFunc, name: str) -> Block:
     """The block of a name; ScheduleError lists the names there are."""
+    check_program(program)
     for block in blocks(program.body):
         if block.name == name:
             return block
     known = ", ".join(b.name for b in blocks(program.body))
     raise ScheduleError(f"no block {name!r} in {program.name}; blocks: {known}")
+
+
+def check_program(program: PrimFunc) -> None:
+    """ScheduleError if a primitive was given something else, such as the pair that one returned."""
+    if not isinstance(program, PrimFunc):
+        raise ScheduleError(
+            f"a schedule primitive takes a program, not {type(program).__name__}; some return it "
+            "together with new loops or names: program, parts = split(program, …)"
+        )
 
 
 def blocks(stmt: Stmt) -> Iterator[Block]:

@@ -246,8 +246,8 @@ def relu(*shape: int | str, dtype: int = F32, opset: int = 18) -> onnx.ModelProt
     return model(nodes, [tensor("x", *shape, dtype=dtype)], ["y"], opset=opset)
 
 
-def test_a_symbolic_dimension_names_the_option_that_fixes_it() -> None:
-    with pytest.raises(ModelError, match=r"'x' has the symbolic shape \(n, 3\).*--shape x=1x3"):
+def test_a_symbolic_dimension_names_the_argument_that_fixes_it() -> None:
+    with pytest.raises(ModelError, match=r"\(n, 3\).*shapes=\{'x': \(1, 3\)\}"):
         from_onnx(relu("n", 3))
 
 

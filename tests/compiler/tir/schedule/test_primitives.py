@@ -84,7 +84,10 @@ def _decompose_inside(program: PrimFunc) -> PrimFunc:
 
 
 REFUSALS: dict[str, tuple[Schedule, str]] = {
-    "split by nothing": (lambda p: s.split(p, loop(p, "C", 0), 0)[0], "positive factors"),
+    "split by nothing": (
+        lambda p: s.split(p, loop(p, "C", 0), 0)[0],
+        "positive whole numbers as factors",
+    ),
     "fuse of what is not nested": (
         lambda p: s.fuse(p, loop(p, "C", 0), loop(p, "C", 2))[0],
         "loop k is not directly inside i",
