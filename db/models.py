@@ -58,7 +58,7 @@ class TargetRow(Base):
 
 
 class TaskRow(Base):
-    """Counts of stored trials of a task over all jobs, kept as they are stored."""
+    """Counts of stored candidates of a task over all jobs, kept as they are stored."""
 
     __tablename__ = "tasks"
     workload_id: Mapped[int] = mapped_column(ForeignKey("workloads.id"), primary_key=True)

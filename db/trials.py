@@ -78,7 +78,7 @@ def _count_for_tasks(connection: Connection, stored: Sequence[Stored]) -> None:
     if not groups:
         return
     rows = [
-        {"workload_id": workload, "target_id": target, **_tally(mine)}
+        {"workload_id": workload, "target_id": target, **_tally(mine), **_candidates(mine)}
         for (workload, target), mine in groups.items()
     ]
     statement = upsert(connection, TASKS)
@@ -105,6 +105,12 @@ def _tally(trials: Iterable[Trial]) -> dict[str, float | int | None]:
         "best_s": min((t.median_s for t in good), default=None),
         "default_s": defaults[-1] if defaults else None,
     }
+
+
+def _candidates(trials: Iterable[Trial]) -> dict[str, int]:
+    """Counts without paired finals, which are no candidates."""
+    mine = [t.ok for t in trials if t.origin != FINAL]
+    return {"ok": sum(mine), "failed": len(mine) - sum(mine)}
 
 
 def _least(old: object, new: object) -> object:
@@ -268,7 +274,7 @@ def everything(connection: Connection, target: str = "") -> Iterator[Trial]:
 
 
 def task_progress(connection: Connection, tasks: Sequence[TaskKey]) -> dict[TaskKey, Progress]:
-    """Counts and latencies of tasks over all jobs; zeros for tasks without a trial."""
+    """Counts of candidates and latencies of tasks over all jobs; zeros for tasks without any."""
     found = {task: Progress(task) for task in tasks}
     source = TASKS.join(WORKLOADS, WORKLOADS.c.id == TASKS.c.workload_id)
     source = source.join(TARGETS, TARGETS.c.id == TASKS.c.target_id)

@@ -94,6 +94,7 @@ def test_history_pages_newest_first(
 def test_statistics_count_all_jobs(store: Store, make_trial: MakeTrial) -> None:
     store.add_trials([make_trial(0, 4e-3), make_trial(1, 2e-3), make_trial(2, None)])
     store.add_trials([make_trial(0, 3e-3, job="later")])
+    store.add_trials([dataclasses.replace(make_trial(3, 3e-3), origin=FINAL)])
     task = make_trial(0).task
     unknown = TaskKey("0" * 64, TARGET)
     found = store.task_stats([task, unknown])
