@@ -142,6 +142,9 @@ class Workload:
     def __str__(self) -> str:
         return self.summary
 
+    def __repr__(self) -> str:
+        return f"Workload({self.summary!r}, key={self.key[:8]}…)"
+
 
 @dataclass(frozen=True)
 class Task:
@@ -151,6 +154,9 @@ class Task:
     target: Target
     weight: int = 1
     name: str = ""
+
+    def __repr__(self) -> str:
+        return f"Task({self.workload.summary!r}, weight={self.weight}, target={self.target})"
 
 
 def constant_params(function: Function) -> tuple[int, ...]:

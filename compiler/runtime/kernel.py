@@ -48,6 +48,13 @@ class KernelFunction:
     text: str = field(default="", repr=False)
     c_source: Callable[[], str] | None = field(default=None, repr=False)
 
+    def __repr__(self) -> str:
+        """One line: name, types, target."""
+        types = [str(t) for t in self.types]
+        count = len(types) - self.outputs
+        ends = f"{', '.join(types[:count])} → {', '.join(types[count:])}"
+        return f"KernelFunction({self.name}: {ends}, threads={self.threads}, target={self.target})"
+
     def __call__(self, *inputs: object) -> tuple[Array, ...]:
         """The outputs, fresh arrays. Raises ShapeError if the inputs do not fit."""
         results = self._empty_outputs()

@@ -82,6 +82,19 @@ class Module:
     path: Path | None = None
     memories: list[_Memory] = field(default_factory=list, repr=False)
 
+    def __repr__(self) -> str:
+        """One line: ports, code, sizes, target."""
+        ports = " → ".join(
+            ", ".join(f"{port.name}: {port.type}" for port in ports)
+            for ports in (self.inputs, self.outputs)
+        )
+        sizes = f"weights={_mb(self.plan.weight_bytes)}, memory={_mb(self.plan.memory_bytes)}"
+        place = f", path={self.path}" if self.path is not None else ""
+        return (
+            f"Module({ports}, kernels={len(self.plan.kernels)}, {sizes}, "
+            f"threads={self.threads}, target={self.target}{place})"
+        )
+
     @property
     def library(self) -> Library:
         """The loaded code; TargetError if this machine lacks instructions that it uses."""
@@ -317,6 +330,10 @@ def pack_weights(arrays: Sequence[Array]) -> tuple[NDArray[np.uint8], tuple[int,
         flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         buffer[start : start + array.nbytes] = flat
     return buffer, tuple(offsets[id(array)] for array in arrays)
+
+
+def _mb(count: int) -> str:
+    return f"{count / 1e6:.3g} MB"
 
 
 def _table(arrays: Sequence[Array]) -> ctypes.Array[ctypes.c_void_p]:

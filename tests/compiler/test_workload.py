@@ -9,7 +9,8 @@ import pytest
 from tunefarm.compiler.errors import WorkloadError
 from tunefarm.compiler.ir import Constant, Function, TensorType, Var
 from tunefarm.compiler.ops import call
-from tunefarm.compiler.workload import Workload, random_inputs, reference_outputs
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.workload import Task, Workload, random_inputs, reference_outputs
 
 
 def conv_relu(names: str = "xwbr", channels: int = 8) -> Function:
@@ -83,6 +84,14 @@ def test_summary_and_flops() -> None:
     assert workload.summary == "conv 3x3 s1 1x6x6x4→8 +add +add +relu"
     taps = 36 * 4 * 8 * 2
     assert 4 * taps + 3 * 36 * 8 <= workload.flops <= 9 * taps + 3 * 36 * 8  # borders may not count
+
+
+def test_workloads_and_tasks_are_shown_in_a_line() -> None:
+    workload = Workload.from_function(conv_relu())
+    target = Target("llvm -mcpu=znver5 -num-cores=2")
+    assert repr(workload) == f"Workload({workload.summary!r}, key={workload.key[:8]}…)"
+    shown = f"Task({workload.summary!r}, weight=3, target={target})"
+    assert repr(Task(workload, target, 3)) == str(Task(workload, target, 3)) == shown
 
 
 def test_random_inputs_obey_domains() -> None:

@@ -99,6 +99,14 @@ def test_sources(add: KernelFunction, programs: ModuleType) -> None:
     assert "add_row" in add.get_source("asm")
 
 
+def test_a_kernel_is_shown_in_a_line(add: KernelFunction, target: Target) -> None:
+    kind = add.types[0]
+    ends = f"{kind}, {kind} → {kind}"
+    assert (
+        repr(add) == f"KernelFunction({add.name}: {ends}, threads={add.threads}, target={target})"
+    )
+
+
 def test_a_missing_symbol_is_a_build_error(programs: ModuleType, target: Target) -> None:
     kernel = programs.compiled("add", programs.ADD, target)
     with pytest.raises(BuildError, match="do not link"):

@@ -283,6 +283,18 @@ def test_code_with_imports_cannot_be_exported(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_module_is_shown_in_a_line(programs: ModuleType, target: Target, tmp_path: Path) -> None:
+    built = programs.example_module(target, threads=2)
+    built.export_library(tmp_path / "model.so")
+    loaded = load_module(tmp_path / "model.so").with_threads(2)
+    count = len(built.plan.kernels)
+    for module, place in ((built, ""), (loaded, f", path={tmp_path / 'model.so'}")):
+        matrix = programs.MATRIX
+        shown = f"Module(x: {matrix} → y: {matrix}, z: {matrix}, kernels={count}, weights="
+        assert str(module).startswith(shown)
+        assert str(module).endswith(f" MB, threads=2, target={target}{place})")
+
+
 def test_plans_survive_json(programs: ModuleType) -> None:
     plan = programs.example_plan(4096)
     assert ExecutionPlan.from_json(plan.to_json()) == plan
