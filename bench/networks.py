@@ -198,9 +198,9 @@ def tuned_gain(model: onnx.ModelProto, target: Target, db: str, trials: int) -> 
         default = tunefarm.build(module, target)
     with tunefarm.apply_history_best(db) as history:
         tuned = tunefarm.build(module, target)
-        exact = sum(d.tuned for d in history.lookup([t.workload for t in tasks], target))
+        exact = sum(d.settled for d in history.lookup([t.workload for t in tasks], target))
     before, after = (statistics.median(t) for t in interleaved([default, tuned], 15))
-    return f"{exact}/{len(tasks)} tasks tuned, {before / after:.2f}x the default  "
+    return f"{exact}/{len(tasks)} tasks tuned or confirmed, {before / after:.2f}x the default  "
 
 
 def main() -> int:
