@@ -142,6 +142,13 @@ class IRModule:
     def with_main(self, main: Function) -> IRModule:
         return IRModule({**self.functions, "main": main}, self.output_names)
 
+    @property
+    def constants(self) -> dict[str, NDArray[Any]]:
+        """The large constants that the text refers to, for ``parse_module(str(module), …)``."""
+        from tunefarm.compiler.printer import module_text
+
+        return module_text(self)[1]
+
     def __str__(self) -> str:
         from tunefarm.compiler.printer import print_module
 

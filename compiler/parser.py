@@ -27,7 +27,16 @@ from tunefarm.compiler.ops import OPS, call
 
 
 def parse_module(text: str, constants: Mapping[str, NDArray[Any]] | None = None) -> IRModule:
-    """The module that ``printer.module_text`` printed; ModelError names the line that is wrong."""
+    """The module whose text this is: ``parse_module(str(module), module.constants)``.
+
+    ``constants`` is the table of large constants beside the text. Raises ModelError, which names
+    the line that is wrong or the constant that is missing.
+    """
+    if not isinstance(text, str) or not isinstance(constants or {}, Mapping):
+        raise ModelError(
+            f"parse_module takes a module's text and its constants, not {type(text).__name__} and "
+            f"{type(constants).__name__}; for instance str(module) and module.constants"
+        )
     try:
         tree = ast.parse(text)
     except SyntaxError as error:
@@ -115,8 +124,11 @@ class _Reader:
 
     def _large_constant(self, key: str) -> Constant:
         if key not in self.constants:
-            raise ModelError(f"constant {key!r} of the module's text is not in the table beside it")
-        return self.seen.setdefault(key, Constant(self.constants[key]))
+            raise ModelError(
+                f"constant {key!r} of the module's text is not in the table beside it; pass "
+                "module.constants too"
+            )
+        return self.seen.setdefault(key, Constant(np.asarray(self.constants[key])))
 
     def _call(
         self, op: str, args: tuple[Expr, ...], attrs: dict[str, AttrValue], node: ast.expr

@@ -14,7 +14,7 @@
 
 Attributes at their defaults are left out; names that are no identifiers stand as the parameters'
 default values; constants of more than 16 elements are references into a table beside the text.
-``parser.parse_module`` reads it back.
+``parser.parse_module`` reads it back: ``parse_module(str(module), module.constants)``.
 """
 
 from __future__ import annotations

@@ -30,6 +30,7 @@ _HOME = {
     "from_onnx": "tunefarm.api",
     "load_module": "tunefarm.api",
     "lower": "tunefarm.api",
+    "parse_module": "tunefarm.compiler.parser",
     "register_sketch": "tunefarm.compiler.space",
     "tune": "tunefarm.tuning",
 }
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from tunefarm.compiler import te as te
     from tunefarm.compiler.errors import TunefarmError as TunefarmError
     from tunefarm.compiler.ir import IRModule as IRModule
+    from tunefarm.compiler.parser import parse_module as parse_module
     from tunefarm.compiler.space import register_sketch as register_sketch
     from tunefarm.compiler.target import Target as Target
     from tunefarm.compiler.tir import schedule as schedule

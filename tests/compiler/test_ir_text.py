@@ -48,6 +48,17 @@ def test_print_and_parse_back(optimized: bool) -> None:
     assert module_text(again)[0] == text
 
 
+def test_a_modules_text_and_constants_make_it_again() -> None:
+    module = small_network()
+    assert list(module.constants) == ["c0"]
+    again = parse_module(str(module), module.constants)
+    assert structural_equal(again.main, module.main)
+    with pytest.raises(ModelError, match=r"constant 'c0' .* pass module\.constants too"):
+        parse_module(str(module))
+    with pytest.raises(ModelError, match="not IRModule and NoneType; for instance str"):
+        parse_module(module)  # type: ignore[arg-type]
+
+
 def test_text_is_readable() -> None:
     assert str(small_network()) == (
         "output_names = ('map', 'pooled')\n"

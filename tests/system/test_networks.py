@@ -114,6 +114,17 @@ def test_a_model_in_code_agrees_with_onnxruntime(
     assert _told(capsys, f"{name}, random", error) <= networks.LIMIT
 
 
+def test_a_networks_text_and_constants_make_it_again(networks: ModuleType, tmp_path: Path) -> None:
+    module = tunefarm.from_onnx(networks.randomized(networks.light("squeezenet")))
+    np.savez(tmp_path / "constants.npz", **module.constants)
+    again = tunefarm.parse_module(str(module), np.load(tmp_path / "constants.npz"))
+    feeds = networks.random_feeds(module)
+    first, second = (tunefarm.build(m, Target.host(2)).run(feeds) for m in (module, again))
+    assert first.keys() == second.keys()
+    for name in first:
+        np.testing.assert_array_equal(first[name], second[name])
+
+
 @pytest.mark.parametrize("name", ["resnet18", "bert"])
 def test_an_exported_model_runs_where_nothing_can_be_built(
     networks: ModuleType, models: ModuleType, name: str, tmp_path: Path
