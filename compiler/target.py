@@ -32,12 +32,35 @@ _AVX512 = frozenset({
     "icelake-client", "icelake-server", "tigerlake", "rocketlake", "sapphirerapids",
     "emeraldrapids", "graniterapids", "graniterapids-d", "diamondrapids", "x86-64-v4",
 })  # fmt: skip
+_NO_VNNI = frozenset({"skylake-avx512", "cannonlake", "x86-64-v4"})
+_FEATURES = {
+    "avx512vnni": _AVX512 - _NO_VNNI,
+    "avx512bf16": frozenset({
+        "cooperlake", "sapphirerapids", "emeraldrapids", "graniterapids", "graniterapids-d",
+        "diamondrapids", "znver4", "znver5",
+    }),
+}  # fmt: skip
 _AVX2 = frozenset({
     "haswell", "broadwell", "skylake", "alderlake", "raptorlake", "meteorlake", "arrowlake",
     "arrowlake-s", "lunarlake", "pantherlake", "sierraforest", "grandridge", "gracemont",
     "clearwaterforest", "znver1", "znver2", "znver3", "x86-64-v3",
 })  # fmt: skip
 CPUS = _AVX512 | _AVX2 | {"x86-64", "x86-64-v2"}
+_VNNI = _AVX512 - {"skylake-avx512", "cannonlake", "x86-64-v4"}
+_BF16 = frozenset({
+    "znver4", "znver5", "cooperlake", "sapphirerapids", "emeraldrapids", "graniterapids",
+    "graniterapids-d", "diamondrapids",
+})  # fmt: skip
+CPU_FEATURES: Mapping[str, frozenset[str]] = {
+    "avx2": _AVX512 | _AVX2,
+    "fma": _AVX512 | _AVX2,
+    "avx512f": _AVX512,
+    "avx512bw": _AVX512,
+    "avx512vl": _AVX512,
+    "avx512vnni": _VNNI,
+    "avx512bf16": _BF16,
+}
+"""LLVM's name of a feature → the CPUs that have it, as far as intrinsics ask."""
 _FOREIGN_CPU = re.compile(
     r"cortex|neoverse|apple|a64fx|ampere|thunderx|exynos|kryo|falkor|oryon|grace|cyclone|arm|"
     r"generic-?rv|rv(32|64)|rocket-rv|sifive|spacemit|veyron|ppc|pwr|power|z1[0-9]$|mips|loongson|la[46]64"
@@ -108,10 +131,20 @@ class Target:
     def has_avx512(self) -> bool:
         return self.mcpu in _AVX512
 
+    def has(self, feature: str) -> bool:
+        """True if the CPU has what LLVM calls ``feature``, or ``-mattr=+feature`` says so."""
+        given = f"+{feature}" in self.options.get("mattr", "").split(",")
+        return given or self.mcpu in _FEATURES.get(feature, frozenset())
+
     @property
     def has_fma(self) -> bool:
         """True if the processor multiplies and adds with one rounding."""
         return self.has_avx512 or self.mcpu in _AVX2
+
+    def has_feature(self, name: str) -> bool:
+        """True if the CPU model has a feature of ``CPU_FEATURES``, or ``-mattr`` adds it."""
+        words = self.options.get("mattr", "").split(",")
+        return f"-{name}" not in words and (f"+{name}" in words or self.mcpu in CPU_FEATURES[name])
 
     @property
     def vector_bytes(self) -> int:

@@ -33,6 +33,7 @@ from tunefarm.compiler.tir.ir import (
     Store,
     Var,
 )
+from tunefarm.compiler.tir.tensor_intrinsics import TENSOR_INTRINSICS, meaning
 from tunefarm.compiler.tir.transform.flatten import flatten_buffers
 from tunefarm.compiler.tir.transform.narrow import narrow_indices
 from tunefarm.compiler.tir.visit import walk_stmt
@@ -173,7 +174,8 @@ class _Writer:
             )
         if loop.kind is LoopKind.PARALLEL:
             self.put(depth, "#pragma omp parallel for")
-        note = f"  // {loop.kind}" if loop.kind in _EXPANDED else ""
+        name = f" by {loop.axis}" if loop.axis else ""
+        note = f"  // {loop.kind}{name}" if loop.kind in _EXPANDED else ""
         head = f"{c_type(loop.var.dtype)} {var} = {self.expr(loop.start)}"
         self.put(depth, f"for ({head}; {var} < {self.expr(_end(loop))}; ++{var}) {{{note}")
         for hint in loop.prefetch:
@@ -218,6 +220,8 @@ class _Writer:
                 return f"({c_type(dtype)}){self.term(value)}"
             case Select(condition, a, b, _):
                 return f"{self.term(condition)} ? {self.term(a)} : {self.term(b)}"
+            case Intrinsic() if expr.name in TENSOR_INTRINSICS:
+                return self.expr(meaning(expr))
             case Intrinsic():
                 return self.intrinsic(expr)
             case Binary():
@@ -274,7 +278,7 @@ class _Writer:
         return name
 
 
-_EXPANDED = (LoopKind.UNROLLED, LoopKind.VECTORIZED)
+_EXPANDED = (LoopKind.UNROLLED, LoopKind.VECTORIZED, LoopKind.TENSORIZED)
 _WORDS = """
     auto bool break case char const continue default do double else enum extern false float for
     goto if inline int long register restrict return short signed sizeof static struct switch true

@@ -33,6 +33,7 @@ from tunefarm.compiler.tir.ir import (
     Select,
     Var,
 )
+from tunefarm.compiler.tir.tensor_intrinsics import TENSOR_INTRINSICS
 from tunefarm.compiler.tir.visit import walk_expr
 
 LINE_BYTES = 64  # of a cache
@@ -308,6 +309,8 @@ class ExpressionEmitter:
                 return self.cast(self.value(value), dtype)
             case Select():
                 return self._select(expr)
+            case Intrinsic(name) if name in TENSOR_INTRINSICS:
+                return self._tensor(expr)
             case Intrinsic(name, args, dtype):
                 return self.intrinsic(name, [self.value(a) for a in args], dtype)
             case Binary("add", a, Binary("mul", x, y, _), dtype) if is_float(dtype):
@@ -830,6 +833,37 @@ class ExpressionEmitter:
         if name in _DIRECT and not is_float(first.dtype):
             return first
         return self._elementary(name, args, dtype)
+
+    def _tensor(self, expr: Intrinsic) -> Val:
+        """One instruction for all lanes: the terms of a in every lane, those of b side by side."""
+        t = TENSOR_INTRINSICS[expr.name]
+        if not self.target.has(t.feature):
+            raise ScheduleError(f"{t.name} needs {t.feature}, which {self.target.mcpu} lacks")
+        if self.lanes != t.lanes or self.mask is not None:
+            raise ScheduleError(f"{t.name} computes {t.lanes} whole lanes, no more and no fewer")
+        first, *factors = expr.args
+        total = self.splat(self.value(first))
+        word = f"i{8 * dtype_bytes(t.a) * t.terms}"
+        elements = ["bfloat" if d == "bfloat16" else scalar_type(d) for d in (t.a, t.b)]
+        kinds = [f"<{t.lanes * t.terms} x {e}>" for e in elements]
+        b = self.builder
+        shared = self.splat(Val(self._together(factors[0], word, 0), word.replace("i", "int")))
+        spread = b.here(f"bitcast <{t.lanes} x {word}> {shared.text} to {kinds[0]}")
+        packed = self._together(factors[t.terms], kinds[1], t.terms)
+        sums = vector_of(scalar_type(t.accumulator), t.lanes)
+        self.declares.add(f"declare {sums} @{t.instruction}({sums}, {kinds[0]}, {kinds[1]})")
+        operands = f"{sums} {total.text}, {kinds[0]} {spread}, {kinds[1]} {packed}"
+        return Val(b.here(f"call {sums} @{t.instruction}({operands})"), t.accumulator, t.lanes)
+
+    def _together(self, load: Expr, kind: str, step: int) -> str:
+        """One load of ``kind`` from the element of lane 0 on, of which lanes are ``step`` apart."""
+        assert isinstance(load, Load)
+        place = self.flat_index(load.buffer, load.indices)
+        if load.buffer.scope == "register" or not isinstance(place, Lin) or place.lane != step:
+            raise ScheduleError(f"{load.buffer.name} is not in memory as an instruction reads it")
+        pointer = self.address(load.buffer, place)
+        align = dtype_bytes(load.buffer.dtype)
+        return self.builder.load(f"load {kind}, ptr {pointer}, align {align}", load.buffer)
 
     def _elementary(self, name: str, args: Sequence[Val], dtype: str) -> Val:
         """A function made of many instructions, all at the outermost place of its operands."""

@@ -40,6 +40,7 @@ from tunefarm.compiler.tir.ir import (
     Store,
     Var,
 )
+from tunefarm.compiler.tir.tensor_intrinsics import TENSOR_INTRINSICS, meaning
 from tunefarm.compiler.tir.threads import Accesses, run_block
 from tunefarm.compiler.tir.visit import walk_expr, walk_stmt
 
@@ -246,6 +247,8 @@ class _Source:
                 return f"({self.expr(a)} if {self.expr(condition)} else {self.expr(b)})"
             case Cast(value, dtype):
                 return f"cast({self.expr(value)}, {dtype!r})"
+            case Intrinsic() if expr.name in TENSOR_INTRINSICS:
+                return self.expr(meaning(expr))
             case Intrinsic(name, args, dtype):
                 listed = ", ".join(map(self.expr, args))
                 return f"intrinsic({name!r}, {dtype!r}, {listed})"

@@ -14,6 +14,7 @@ from typing import NoReturn
 
 from tunefarm.compiler.dtypes import DTYPES, is_float
 from tunefarm.compiler.tir.affine import Ranges, interval
+from tunefarm.compiler.tir.intrinsics import find_intrinsic
 from tunefarm.compiler.tir.ir import (
     BLOCK_AXES,
     COMPARISONS,
@@ -40,6 +41,7 @@ from tunefarm.compiler.tir.ir import (
     Var,
 )
 from tunefarm.compiler.tir.printer import print_expr
+from tunefarm.compiler.tir.tensor_intrinsics import TENSOR_INTRINSICS
 from tunefarm.compiler.tir.visit import walk_stmt
 
 SCOPES = ("global", "local", "register", "shared")
@@ -76,6 +78,7 @@ class _Verifier:
         self.live: set[Buffer] = set()
         self.read_only: set[Buffer] = set()
         self.certain = True
+        self.tensor = False  # inside a tensorized nest
         self.axes: list[tuple[str, int]] = []
 
     def fail(self, what: str) -> NoReturn:
@@ -178,6 +181,7 @@ class _Verifier:
             isinstance(loop.extent, Const)
         ):
             self.fail(f"{loop.kind} loop {loop.var.name} has no constant extent")
+        before, self.tensor = self.tensor, self.tensorized(loop)
         around = self.axes
         self.axes = [*around, *self.axis(loop)]
         low, _ = interval(loop.start, self.ranges)
@@ -190,10 +194,22 @@ class _Verifier:
             self.fail(f"loop {loop.var.name} of {loop.var.dtype} has bounds of another dtype")
         self.where.append(f"loop {loop.var.name}")
         self.stmt(loop.body)
-        self.axes = around
+        self.axes, self.tensor = around, before
         self.where.pop()
         self.unbind(loop.var)
         self.certain = certain
+
+    def tensorized(self, loop: For) -> bool:
+        """True if the loop is of a nest that an intrinsic computes: the outermost names it, and
+        what it is made of says so as well."""
+        mine = loop.kind is LoopKind.TENSORIZED
+        if self.tensor and not mine:
+            self.fail(f"{loop.kind} loop {loop.var.name} is inside a tensorized nest")
+        if mine and (not self.tensor) != (find_intrinsic(loop.axis) is not None):
+            self.fail(f"tensorized loop {loop.var.name} has the intrinsic {loop.axis!r}")
+        if mine and not isinstance(loop.extent, Const):
+            self.fail(f"tensorized loop {loop.var.name} has no constant extent")
+        return mine
 
     def axis(self, loop: For) -> Iterator[tuple[str, int]]:
         """The axis and the number of its threads, if the loop has one; both are constants, and
@@ -334,6 +350,9 @@ class _Verifier:
 
     def intrinsic(self, expr: Intrinsic, certain: bool) -> None:
         name, args = expr.name, expr.args
+        if name in TENSOR_INTRINSICS:
+            self.tensor_intrinsic(expr, certain)
+            return
         if name not in INTRINSICS:
             self.fail(f"there is no intrinsic {name}")
         if len(args) != _ARITY.get(name, 1):
@@ -343,3 +362,10 @@ class _Verifier:
         self.same(expr, kinds if name in _TESTS else (*kinds, expr.dtype))
         if expr.dtype != result or (name == "not" and expr.dtype != "bool"):
             self.fail(f"{print_expr(expr)} has dtype {expr.dtype}")
+
+    def tensor_intrinsic(self, expr: Intrinsic, certain: bool) -> None:
+        t = TENSOR_INTRINSICS[expr.name]
+        wanted = (t.accumulator, *[t.a] * t.terms, *[t.b] * t.terms)
+        kinds = tuple(self.expr(a, certain) for a in expr.args)
+        if kinds != wanted or expr.dtype != t.accumulator:
+            self.fail(f"{print_expr(expr)} takes {', '.join(kinds)}; {t.name} is {t}")

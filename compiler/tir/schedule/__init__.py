@@ -24,6 +24,7 @@ from tunefarm.compiler.tir.schedule.loops import (
     vectorize,
 )
 from tunefarm.compiler.tir.schedule.reduction import rfactor, share_reciprocals
+from tunefarm.compiler.tir.schedule.tensorize import tensorize
 from tunefarm.compiler.tir.schedule.threads import bind, double_buffer
 from tunefarm.compiler.tir.schedule.tree import find_block, find_loop, loops_of
 
@@ -51,6 +52,7 @@ __all__ = [
     "set_scope",
     "share_reciprocals",
     "split",
+    "tensorize",
     "transform_layout",
     "unroll",
     "vectorize",

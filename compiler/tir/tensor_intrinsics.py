@@ -1,0 +1,79 @@
+"""Instructions that multiply and add several terms in every lane, and how a program names them.
+
+    acc[l] + Σ_q a[q] · b[l, q]          q < terms, for every lane l at once
+
+In a program such an instruction is an ``Intrinsic`` of scalars, as one lane computes it: the
+accumulator, then the terms of a, then those of b. What it means is ``meaning``, which interpreter
+and C code use; the emitter of LLVM text makes one instruction of a vectorized loop over it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.tir.ir import Cast, Expr, Intrinsic
+
+
+@dataclass(frozen=True, slots=True)
+class TensorIntrinsic:
+    """One instruction. ``a`` and ``b`` are the dtypes of the factors, ``accumulator`` that of the
+    sum; ``feature`` is what LLVM calls the processor's ability.
+
+    ``instruction`` is LLVM's intrinsic: it takes the accumulators and two vectors of lanes · terms
+    elements, of which the first holds the terms of a in every lane.
+    """
+
+    name: str
+    lanes: int
+    terms: int
+    accumulator: str
+    a: str
+    b: str
+    instruction: str
+    feature: str
+
+    def __str__(self) -> str:
+        factors = f"{self.a}[{self.terms}] · {self.b}[{self.lanes}, {self.terms}]"
+        return f"{self.accumulator}[{self.lanes}] += {factors}"
+
+
+TENSOR_INTRINSICS: dict[str, TensorIntrinsic] = {}
+
+
+def register_tensor_intrinsic(intrinsic: TensorIntrinsic) -> TensorIntrinsic:
+    """Let ``tensorize`` know an instruction. ValueError if the name is taken."""
+    if intrinsic.name in TENSOR_INTRINSICS:
+        raise ValueError(f"a tensor intrinsic named {intrinsic.name!r} is already registered")
+    TENSOR_INTRINSICS[intrinsic.name] = intrinsic
+    return intrinsic
+
+
+def find_tensor_intrinsic(name: str) -> TensorIntrinsic:
+    """ScheduleError lists the names there are."""
+    if name not in TENSOR_INTRINSICS:
+        known = ", ".join(sorted(TENSOR_INTRINSICS))
+        raise ScheduleError(f"no tensor intrinsic {name!r}; there are {known}")
+    return TENSOR_INTRINSICS[name]
+
+
+def meaning(expr: Intrinsic) -> Expr:
+    """The sum of products that a tensor intrinsic computes in one lane."""
+    total, *factors = expr.args
+    terms = TENSOR_INTRINSICS[expr.name].terms
+    for a, b in zip(factors[:terms], factors[terms:], strict=True):
+        total = total + Cast(a, expr.dtype) * Cast(b, expr.dtype)
+    return total
+
+
+# Intel, "Intel 64 and IA-32 Architectures Software Developer's Manual", volume 2: VPDPBUSD,
+# VPDPWSSD, VDPBF16PS. The last one rounds each product and sum to even and flushes denormals.
+for _name, _lanes, _terms, _sum, _a, _b, _llvm, _feature in (
+    ("x86.vpdpbusd.512", 16, 4, "int32", "uint8", "int8", "vpdpbusd.512", "avx512vnni"),
+    ("x86.vpdpwssd.512", 16, 2, "int32", "int16", "int16", "vpdpwssd.512", "avx512vnni"),
+    ("x86.vdpbf16ps.512", 16, 2, "float32", "bfloat16", "bfloat16", "dpbf16ps.512", "avx512bf16"),
+):
+    _group = "avx512bf16" if _feature == "avx512bf16" else "avx512"
+    register_tensor_intrinsic(
+        TensorIntrinsic(_name, _lanes, _terms, _sum, _a, _b, f"llvm.x86.{_group}.{_llvm}", _feature)
+    )
