@@ -46,21 +46,6 @@ _AVX2 = frozenset({
     "clearwaterforest", "znver1", "znver2", "znver3", "x86-64-v3",
 })  # fmt: skip
 CPUS = _AVX512 | _AVX2 | {"x86-64", "x86-64-v2"}
-_VNNI = _AVX512 - {"skylake-avx512", "cannonlake", "x86-64-v4"}
-_BF16 = frozenset({
-    "znver4", "znver5", "cooperlake", "sapphirerapids", "emeraldrapids", "graniterapids",
-    "graniterapids-d", "diamondrapids",
-})  # fmt: skip
-CPU_FEATURES: Mapping[str, frozenset[str]] = {
-    "avx2": _AVX512 | _AVX2,
-    "fma": _AVX512 | _AVX2,
-    "avx512f": _AVX512,
-    "avx512bw": _AVX512,
-    "avx512vl": _AVX512,
-    "avx512vnni": _VNNI,
-    "avx512bf16": _BF16,
-}
-"""LLVM's name of a feature → the CPUs that have it, as far as intrinsics ask."""
 _FOREIGN_CPU = re.compile(
     r"cortex|neoverse|apple|a64fx|ampere|thunderx|exynos|kryo|falkor|oryon|grace|cyclone|arm|"
     r"generic-?rv|rv(32|64)|rocket-rv|sifive|spacemit|veyron|ppc|pwr|power|z1[0-9]$|mips|loongson|la[46]64"
@@ -140,11 +125,6 @@ class Target:
     def has_fma(self) -> bool:
         """True if the processor multiplies and adds with one rounding."""
         return self.has_avx512 or self.mcpu in _AVX2
-
-    def has_feature(self, name: str) -> bool:
-        """True if the CPU model has a feature of ``CPU_FEATURES``, or ``-mattr`` adds it."""
-        words = self.options.get("mattr", "").split(",")
-        return f"-{name}" not in words and (f"+{name}" in words or self.mcpu in CPU_FEATURES[name])
 
     @property
     def vector_bytes(self) -> int:

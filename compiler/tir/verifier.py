@@ -14,7 +14,6 @@ from typing import NoReturn
 
 from tunefarm.compiler.dtypes import DTYPES, is_float
 from tunefarm.compiler.tir.affine import Ranges, interval
-from tunefarm.compiler.tir.intrinsics import find_intrinsic
 from tunefarm.compiler.tir.ir import (
     BLOCK_AXES,
     COMPARISONS,
@@ -78,7 +77,6 @@ class _Verifier:
         self.live: set[Buffer] = set()
         self.read_only: set[Buffer] = set()
         self.certain = True
-        self.tensor = False  # inside a tensorized nest
         self.axes: list[tuple[str, int]] = []
 
     def fail(self, what: str) -> NoReturn:
@@ -181,7 +179,6 @@ class _Verifier:
             isinstance(loop.extent, Const)
         ):
             self.fail(f"{loop.kind} loop {loop.var.name} has no constant extent")
-        before, self.tensor = self.tensor, self.tensorized(loop)
         around = self.axes
         self.axes = [*around, *self.axis(loop)]
         low, _ = interval(loop.start, self.ranges)
@@ -194,22 +191,10 @@ class _Verifier:
             self.fail(f"loop {loop.var.name} of {loop.var.dtype} has bounds of another dtype")
         self.where.append(f"loop {loop.var.name}")
         self.stmt(loop.body)
-        self.axes, self.tensor = around, before
+        self.axes = around
         self.where.pop()
         self.unbind(loop.var)
         self.certain = certain
-
-    def tensorized(self, loop: For) -> bool:
-        """True if the loop is of a nest that an intrinsic computes: the outermost names it, and
-        what it is made of says so as well."""
-        mine = loop.kind is LoopKind.TENSORIZED
-        if self.tensor and not mine:
-            self.fail(f"{loop.kind} loop {loop.var.name} is inside a tensorized nest")
-        if mine and (not self.tensor) != (find_intrinsic(loop.axis) is not None):
-            self.fail(f"tensorized loop {loop.var.name} has the intrinsic {loop.axis!r}")
-        if mine and not isinstance(loop.extent, Const):
-            self.fail(f"tensorized loop {loop.var.name} has no constant extent")
-        return mine
 
     def axis(self, loop: For) -> Iterator[tuple[str, int]]:
         """The axis and the number of its threads, if the loop has one; both are constants, and
