@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import sys
 import threading
@@ -38,7 +37,8 @@ def repeating_lost_interrupts() -> Iterator[None]:
 
     def hook(lost: sys.UnraisableHookArgs, /) -> None:
         if lost.exc_type is KeyboardInterrupt:
-            threading.Timer(_AGAIN_S, os.kill, [os.getpid(), signal.SIGINT]).start()
+            main = threading.main_thread().ident or 0  # whose sleep a signal elsewhere cannot end
+            threading.Timer(_AGAIN_S, signal.pthread_kill, [main, signal.SIGINT]).start()
         else:
             before(lost)
 
