@@ -137,7 +137,7 @@ class FarmClient:
 
     def hurry(self, patience_s: float = 1.0) -> None:
         """From now on wait no longer than this for a tracker that is away, also in calls under
-        way; a signal handler may call it."""
+        way."""
         self._patience_s = min(self._patience_s, patience_s)
 
     def __enter__(self) -> FarmClient:

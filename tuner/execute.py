@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.db.records import Job, JobState
+from tunefarm.proto.stopping import stopping
 from tunefarm.tuner.options import TunerOptions
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ def run_tuner(options: TunerOptions) -> None:
         stopped.set()
         client.hurry()
 
-    with _connect(options) as client, _signals(stop):
+    with _connect(options) as client, stopping(stop):
         info = client.info()
         _log.info("tuner %s of tracker %s (%s)", options.identity, client.address, info.version)
         while not stopped.is_set():
@@ -113,18 +112,3 @@ def _connect(options: TunerOptions) -> FarmClient:
     if options.rendezvous is not None:
         return FarmClient.from_rendezvous(options.rendezvous)
     return FarmClient(options.tracker, options.token)
-
-
-@contextmanager
-def _signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Call ``stop`` on SIGTERM and SIGINT; does nothing outside the main thread."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    before = [signal.signal(number, lambda *_: stop()) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)

@@ -11,21 +11,21 @@ import hashlib
 import logging
 import os
 import random
-import signal
 import socket
 import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tunefarm.compiler.version import compiler_version
 from tunefarm.db.records import WorkerOrders, WorkerState
+from tunefarm.proto.stopping import stopping
 from tunefarm.worker.device import DeviceOptions, OpenDevice, open_device
 from tunefarm.worker.holdings import Holdings
 
@@ -78,12 +78,12 @@ def run_worker(
             devices.append(open_device(one))
             stack.callback(devices[-1].close)
         loop = SyncLoop(options, devices)
-        with _signals(loop.stop):
+        with stopping(loop.stop):
             loop.run(lambda: on_ready(devices) if on_ready else None)
 
 
 class SyncLoop:
-    """The conversation with the tracker. ``stop`` may be called from a signal handler."""
+    """The conversation with the tracker. ``stop`` may be called from any thread."""
 
     def __init__(self, options: WorkerOptions, devices: Sequence[OpenDevice]) -> None:
         self._options = options
@@ -256,18 +256,3 @@ def _connect(options: WorkerOptions) -> tuple[str, FarmClient]:
         return options.tracker, FarmClient(options.tracker, options.token)
     found = read_rendezvous(options.rendezvous)
     return f"{found.address} {found.token}", FarmClient(found.address, found.token)
-
-
-@contextmanager
-def _signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Call ``stop`` on SIGTERM and SIGINT; does nothing outside the main thread."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    before = [signal.signal(number, lambda *_: stop()) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
