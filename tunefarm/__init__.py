@@ -22,6 +22,7 @@ _HOME = {
     "Task": "tunefarm.compiler.workload",
     "Workload": "tunefarm.compiler.workload",
     "IRModule": "tunefarm.compiler.ir",
+    "PassContext": "tunefarm.compiler.transform",
     "TunefarmError": "tunefarm.compiler.errors",
     "apply_history_best": "tunefarm.api",
     "build": "tunefarm.api",
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from tunefarm.compiler.space import register_sketch as register_sketch
     from tunefarm.compiler.target import Target as Target
     from tunefarm.compiler.tir import schedule as schedule
+    from tunefarm.compiler.transform import PassContext as PassContext
     from tunefarm.compiler.workload import Task as Task
     from tunefarm.compiler.workload import Workload as Workload
     from tunefarm.tuning import tune as tune

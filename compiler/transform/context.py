@@ -37,7 +37,8 @@ class PassContext:
     """Options of the passes, in force inside ``with PassContext(…):``.
 
     A pass runs if it is required, or if its level is at most ``opt_level`` (0 to 3) and it is not
-    disabled. ``config`` holds options of single passes: ``{"fuse_ops.max_nodes": 16}``.
+    disabled. ``config`` holds options of single passes: ``{"fuse_ops.max_nodes": 16}``. Raises
+    TunefarmError if a level or names are something else, ``optimize`` for names without a pass.
     """
 
     opt_level: int = 3
@@ -48,6 +49,13 @@ class PassContext:
     _tokens: list[Token[PassContext | None]] = field(
         default_factory=list, compare=False, repr=False
     )
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.opt_level, int):
+            raise TunefarmError(f"opt_level is {self.opt_level!r}, expected a whole number, 0 to 3")
+        for option in ("required_pass", "disabled_pass"):
+            if isinstance(names := getattr(self, option), str):
+                raise TunefarmError(f"{option} is {names!r}, expected a tuple: ({names!r},)")
 
     @staticmethod
     def current() -> PassContext:

@@ -61,6 +61,20 @@ def test_an_open_shape_names_the_argument(tmp_path: Path, save_model: Callable[.
     assert tunefarm.from_onnx(path, {"x": np.array([8, 16])}).main.params[0].type.shape == (8, 16)  # type: ignore[dict-item]
 
 
+def test_passes_are_chosen_around_a_build(module: IRModule) -> None:
+    from tunefarm.compiler.transform import PassContext
+
+    assert tunefarm.PassContext is PassContext
+    x = {"x": np.ones((8, 16), "float32")}
+    with tunefarm.PassContext(opt_level=0, disabled_pass=("check_types",)):
+        y = tunefarm.build(module).run(x)["y"]
+    np.testing.assert_allclose(y, 16.0)
+    with pytest.raises(TunefarmError, match="opt_level is '3', expected a whole number"):
+        tunefarm.PassContext(opt_level="3")  # type: ignore[arg-type]
+    with pytest.raises(TunefarmError, match=r"disabled_pass is 'fuse_ops', expected a tuple"):
+        tunefarm.PassContext(disabled_pass="fuse_ops")  # type: ignore[arg-type]
+
+
 def test_records_that_are_none() -> None:
     with pytest.raises(TunefarmError, match=r"apply_history_best takes .* not int"):
         tunefarm.apply_history_best(5)  # type: ignore[arg-type]
