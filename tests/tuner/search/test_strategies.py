@@ -87,6 +87,18 @@ class TestEveryStrategy:
         again = search.propose(18).rows
         assert {r.tobytes() for r in again} == {r.tobytes() for r in rows[10:12]}
 
+    def test_a_small_batch_is_no_larger_than_asked(self, name, square, target):
+        space = square.space
+        hints = space.sample(np.random.default_rng(9), 40)
+        hints = hints[space.valid(hints)][:4]
+        for seed in range(12):
+            ledger = Ledger(space, target, np.random.default_rng(seed))
+            search = make_search(name, ledger, Guidance("ridge", seed, hints=lambda: hints))
+            for count in (1, 1, 2, 3, 2, 1):
+                rows = search.propose(count).rows
+                assert len(rows) == count
+                search.observe(rows, square.seconds(rows))
+
     def test_failures_alone_do_not_stop_it(self, name, square, target):
         _, search = start(name, square.space, target)
         for _ in range(3):
