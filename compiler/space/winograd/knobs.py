@@ -16,7 +16,7 @@ NAME, VERSION = "winograd", 1
 
 BLOCK_ROWS = (1, 2, 3, 4, 5, 7, 8, 14)
 BLOCK_PANELS = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64)
-STACK_BYTES = 960 << 10  # a thread's transformed tiles and products
+STACK_BYTES = 1000 << 10  # a thread's transformed tiles and products
 
 TRANSFORM_CYCLES = 3.0  # of one vector of one tile's point
 FORK_CYCLES = 1000.0
@@ -46,8 +46,12 @@ def constraints_of(c: Convolution, target: Target, lanes: int) -> tuple[Constrai
         return used <= target.vector_registers
 
     def fits_stack(k: Columns) -> Mask:
-        columns = c.inputs + whole(k, "nv") * lanes + 2 * lanes
-        return points(k) ** 2 * tiles_of_block(c, k) * columns * 4 <= STACK_BYTES
+        tiles, rows = tiles_of_block(c, k), whole(k, "rw")
+        inputs = (-(-c.inputs // lanes) + 1) * lanes  # a vector of padding, as in ``apply``
+        outputs = (whole(k, "nv") + 1) * lanes
+        # A last tile of rows is computed and stored whole.
+        elements = tiles * inputs + -(-tiles // rows) * rows * outputs
+        return points(k) ** 2 * elements * 4 <= STACK_BYTES
 
     def blocks_useful(k: Columns) -> Mask:
         panels = -(-c.outputs // (whole(k, "nv") * lanes))
