@@ -16,7 +16,7 @@ NAME, VERSION = "winograd", 1
 
 BLOCK_ROWS = (1, 2, 3, 4, 5, 7, 8, 14)
 BLOCK_PANELS = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64)
-STACK_BYTES = 1000 << 10  # a thread's transformed tiles and products
+STACK_BYTES = 1 << 20  # a thread's transformed tiles and products
 
 TRANSFORM_CYCLES = 3.0  # of one vector of one tile's point
 FORK_CYCLES = 1000.0
@@ -46,11 +46,10 @@ def constraints_of(c: Convolution, target: Target, lanes: int) -> tuple[Constrai
         return used <= target.vector_registers
 
     def fits_stack(k: Columns) -> Mask:
-        tiles, rows = tiles_of_block(c, k), whole(k, "rw")
-        inputs = (-(-c.inputs // lanes) + 1) * lanes  # a vector of padding, as in ``apply``
+        # A vector of padding each, as in ``apply``.
+        inputs = (-(-c.inputs // lanes) + 1) * lanes
         outputs = (whole(k, "nv") + 1) * lanes
-        # A last tile of rows is computed and stored whole.
-        elements = tiles * inputs + -(-tiles // rows) * rows * outputs
+        elements = transformed_tiles(c, k) * inputs + multiplied_tiles(c, k) * outputs
         return points(k) ** 2 * elements * 4 <= STACK_BYTES
 
     def blocks_useful(k: Columns) -> Mask:
@@ -80,6 +79,17 @@ def tiles_of_block(c: Convolution, k: Columns) -> Numbers:
     return whole(k, "mb") * -(-c.width // whole(k, "tile"))
 
 
+def multiplied_tiles(c: Convolution, k: Columns) -> Numbers:
+    """Tiles of a block, with those that fill up its last tile of rows."""
+    return -(-tiles_of_block(c, k) // whole(k, "rw")) * whole(k, "rw")
+
+
+def transformed_tiles(c: Convolution, k: Columns) -> Numbers:
+    """Tiles whose inputs are transformed for a block: whole rows of them."""
+    columns = -(-c.width // whole(k, "tile"))
+    return -(-multiplied_tiles(c, k) // columns) * columns
+
+
 def block_counts(c: Convolution, lanes: int, k: Columns) -> tuple[Numbers, Numbers]:
     """Blocks of rows of tiles, over all images, and blocks of panels."""
     panels = -(-c.outputs // (whole(k, "nv") * lanes))
@@ -94,12 +104,13 @@ def cycles(c: Convolution, target: Target, lanes: int, k: Columns) -> Numbers:
     products = points(k) ** 2
     panels = -(-c.outputs // (vectors * lanes))
     step = np.maximum(np.maximum(rows * vectors, 1.3 * (rows + vectors)) / 2, 4.0) + 0.3 * vectors
-    multiply = row_blocks * products * panels * -(-tiles // rows) * c.inputs * step
+    row_tiles = multiplied_tiles(c, k) // rows
+    multiply = row_blocks * products * panels * row_tiles * c.inputs * step
     weights = row_blocks * products * c.inputs * c.outputs * 4.0
     from_l3 = np.where(
         products * c.inputs * c.outputs * 4 > target.l2_bytes // 2, weights / MOVED_BYTES, 0.0
     )
-    vectors_in = row_blocks * panel_blocks * tiles * -(-c.inputs // lanes)
+    vectors_in = row_blocks * panel_blocks * transformed_tiles(c, k) * -(-c.inputs // lanes)
     vectors_out = row_blocks * tiles * -(-c.outputs // lanes)
     moved = TRANSFORM_CYCLES * products * (vectors_in + vectors_out)
     tasks = row_blocks * panel_blocks
