@@ -6,9 +6,9 @@
 
 Six tasks of different kinds on this machine's cores, several seeds. Every candidate is built,
 checked and timed by the worker's own device, each distinct config once for all searches. Each
-search ends as ``tune`` does: its best few meet the default in a paired final. The winners are then
-timed again, paired and interleaved, and the ratio is random's time over the default search's: 1.05
-is 5% faster with a quarter of the trials.
+search ends as ``tune`` does: its best few meet the default in a paired final, and one that is
+surely faster is promoted. The winners are then timed again, paired and interleaved, and the ratio
+is random's time over the default search's: 1.05 is 5% faster with a quarter of the trials.
 
 ``--tables FOLDER`` keeps what was timed, a JSON-lines file a task, and starts from what it holds:
 so a search can be tuned without timing everything again. ``--speed`` prints instead how long one
@@ -34,6 +34,7 @@ from tunefarm.compiler.space.config import ConfigSpace, Population
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.workload import Workload
 from tunefarm.db.records import Config, TaskKey, Trial, TrialRequest
+from tunefarm.tuner.finals import DEFAULT_NOISE, decide
 from tunefarm.tuner.search import DEFAULT_STRATEGY, Guidance, Ledger, make_search
 from tunefarm.tuner.search.xgb_genetic import XgbGeneticOptions
 from tunefarm.tuner.tasks import plain
@@ -114,18 +115,28 @@ class Table:
             with self.file.open("a") as lines:
                 lines.writelines(json.dumps(entry) + "\n" for entry in timed)
 
-    def paired(self, configs: Sequence[Config]) -> list[float]:
-        """Median seconds of configs timed interleaved."""
+    def paired(self, configs: Sequence[Config]) -> list[tuple[float, ...]]:
+        """Repeats in seconds of configs timed interleaved, a row each."""
         (trial,) = self.run([self.request(configs[0], 0, tuple(configs[1:]))])
         if not trial.ok:
             sys.exit(f"{self.workload.summary}: {trial.error}: {trial.message}")
-        return [statistics.median(row) for row in trial.paired_times_s]
+        return list(trial.paired_times_s)
 
-    def winner(self, configs: Sequence[Config]) -> Config:
-        """The fastest of some configs, timed interleaved."""
-        distinct = list({plain(c): c for c in configs}.values())
-        times = self.paired(distinct) if len(distinct) > 1 else [0.0]
-        return distinct[times.index(min(times))]
+    def medians(self, configs: Sequence[Config]) -> list[float]:
+        """Median seconds of each config, timed interleaved; equal configs are timed once."""
+        distinct = {plain(c): c for c in configs}
+        rows = self.paired(list(distinct.values()))
+        seconds = dict(zip(distinct, map(statistics.median, rows), strict=True))
+        return [seconds[plain(c)] for c in configs]
+
+    def winner(self, finalists: Sequence[Config]) -> Config:
+        """The config that is promoted when these meet the default, timed interleaved."""
+        default = self.space.default
+        distinct = list({plain(c): c for c in (default, *finalists)}.values())
+        if len(distinct) == 1:
+            return default
+        noise = self.device.device.noise or DEFAULT_NOISE
+        return distinct[decide(self.paired(distinct), 0, None, noise).winner]
 
     def run(self, requests: Sequence[TrialRequest]) -> list[Trial]:
         start = time.monotonic()
@@ -160,7 +171,7 @@ def tune(
             break
         search.observe(rows, table.look_up(rows))
     finalists = [space.decode(row) for row in ledger.best(FINALISTS)]
-    return table.winner([*finalists, space.default]), own_s
+    return table.winner(finalists), own_s
 
 
 def compare(name: str, table: Table, target: Target, options: argparse.Namespace) -> list[float]:
@@ -173,7 +184,7 @@ def compare(name: str, table: Table, target: Target, options: argparse.Namespace
         own_s += seconds
     for seed in range(options.seeds):
         found.append(tune(table, "random", target, options.random_trials, seed)[0])
-    times = table.paired([*found, table.space.default])
+    times = table.medians([*found, table.space.default])
     ours, theirs = times[: options.seeds], times[options.seeds : -1]
     ratios = [b / a for a, b in zip(ours, theirs, strict=True)]
     count = len(table.seconds)
