@@ -23,7 +23,8 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
-from timing import Neighbours
+
+from tunefarm.peers.turns import Neighbours
 
 BARS_S = {"cold": 10.0, "cached": 2.0}
 IMPORTS = "Python imports"

@@ -20,7 +20,7 @@ from models import MODELS
 from rich.console import Console
 from rich.table import Table
 from search_quality import fused
-from timing import Neighbours, peak_now
+from timing import peak_now
 from tunefarm.compiler.build import build_kernel
 from tunefarm.compiler.ir import tensor_type
 from tunefarm.compiler.ops import call
@@ -30,6 +30,7 @@ from tunefarm.compiler.space import Config, config_space
 from tunefarm.compiler.workload import Workload, anchor, random_inputs
 
 import tunefarm
+from tunefarm.peers.turns import Neighbours
 
 REPEATS = 40
 SIZES = (512, 1024, 2048)

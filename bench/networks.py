@@ -29,6 +29,7 @@ from tunefarm.compiler.target import Target
 
 import tunefarm
 from tunefarm.benchmark import interleaved
+from tunefarm.peers.race import random_feeds
 
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 LIMIT = 1e-3
@@ -123,19 +124,6 @@ def _draw(
         case (("BatchNormalization" | "Mul"), _) if operand < 2:
             return 1 + values * np.float32(0.1)
     return values * np.float32(0.1)
-
-
-def random_feeds(module: tunefarm.IRModule, seed: int = 0) -> Arrays:
-    """Normal values, and integers of 0 and 1 (a mask, or tokens)."""
-    rng = np.random.default_rng(seed)
-    return {
-        p.name: (
-            rng.standard_normal(p.type.shape).astype(p.type.dtype)
-            if "float" in p.type.dtype
-            else rng.integers(0, 2, p.type.shape).astype(p.type.dtype)
-        )
-        for p in module.main.params
-    }
 
 
 def reference(model: onnx.ModelProto, feeds: Arrays, threads: int = 2) -> list[NDArray[Any]]:

@@ -20,18 +20,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from apart import Apart, apart
 from peers import installed, operator_peer
-from timing import (
-    Contender,
-    Neighbours,
-    Row,
-    errors_of,
-    for_each_core_count,
-    in_turn,
-    peak_flops,
-    show,
-)
+from timing import errors_of, for_each_core_count, show
 from tunefarm.compiler.build import build_kernel
 from tunefarm.compiler.dispatch import History
 from tunefarm.compiler.packing import pack
@@ -43,6 +33,9 @@ from tunefarm.db.records import Config
 from workloads import Operator, all_operators, matmul
 
 import tunefarm
+from tunefarm.peers.apart import Apart, apart
+from tunefarm.peers.rows import Row
+from tunefarm.peers.turns import Contender, Neighbours, in_turn, peak_flops
 
 LEAST_NET_SHARE = 0.25
 
@@ -61,7 +54,7 @@ def our_kernel(operator: Operator, target: tunefarm.Target, config: Config) -> C
     results = tuple(aligned_empty(t) for t in kernel.params[-kernel.outputs :])
     (shape,) = (t.shape for t in operator.workload.output_types)
     return Contender(
-        function.bind(arrays, results), lambda: operator.canonical(results[0].reshape(shape))
+        function.bind(arrays, results), lambda: [operator.canonical(results[0].reshape(shape))]
     )
 
 

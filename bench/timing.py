@@ -1,4 +1,4 @@
-"""What all benchmarks share: the machine's peak, contenders timed in turn, and their table."""
+"""What all benchmarks share: the machine's peak, checked contenders, and their table."""
 
 from __future__ import annotations
 
@@ -6,153 +6,41 @@ import os
 import statistics
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from functools import cache, partial
-from typing import Any
+from functools import cache
 
-import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-Call = Callable[[], object]
-Timer = Callable[[int, float], float]
-"""(number, warm_s) → seconds of ``number`` calls, after others for ``warm_s`` seconds."""
-Array = NDArray[Any]
+from tunefarm.peers.rows import Row, is_ours
+from tunefarm.peers.turns import Array, Contender, largest_error
 
 ERROR_LIMIT = 1e-3  # of the largest magnitude
-BUSY_SHARE = 0.03  # of all cores: above it, pools that spin lose whole time slices
-WARM_TIMES = 5  # the timed span: woken threads of a pool may share a core for milliseconds
-_QUIET_SHARE = 0.1
-_QUIET_TRIES = 300  # OpenMP's threads spin for 200 ms
-
-
-@dataclass(frozen=True, slots=True)
-class Contender:
-    """A call to time, and the output that it left, in the workload's own layout.
-
-    ``timer`` times it where it runs, if that is another process.
-    """
-
-    call: Call
-    output: Callable[[], Array]
-    timer: Timer | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One workload: median seconds of each contender, its nominal FLOPs and the peak beside it.
-
-    ``errors`` are largest differences to the reference over its largest magnitude. ``peak`` is in
-    FLOP/s and was measured next to the row; 0 leaves shares out.
-    """
-
-    name: str
-    seconds: Mapping[str, float]
-    flops: int = 0
-    peak: float = 0.0
-    errors: Mapping[str, float] = field(default_factory=dict)
-
-    def ratio(self, ours: str) -> float | None:
-        """How many times faster ``ours`` is than the fastest peer; None without either."""
-        peers = [s for n, s in self.seconds.items() if not is_ours(n)]
-        return min(peers) / self.seconds[ours] if peers and ours in self.seconds else None
-
-    def share(self, name: str) -> float | None:
-        """The share of the measured peak that ``name`` reaches in nominal FLOPs."""
-        if not self.peak or not self.flops or name not in self.seconds:
-            return None
-        return self.flops / self.seconds[name] / self.peak
-
-
-def is_ours(name: str) -> bool:
-    return name.startswith("ours")
-
-
-def interleave(
-    calls: Mapping[str, Call], repeats: int = 15, minimum_s: float = 2e-3
-) -> dict[str, float]:
-    """``in_turn`` for calls of this process."""
-    timers = {name: partial(seconds_of, call) for name, call in calls.items()}
-    return in_turn(timers, repeats, minimum_s)
-
-
-def in_turn(
-    timers: Mapping[str, Timer], repeats: int = 15, minimum_s: float = 2e-3
-) -> dict[str, float]:
-    """Median seconds a call; contenders run in turn, the order reversed every other round.
-
-    A turn waits until the threads of the one before are asleep, warms up, and then calls often
-    enough to fill ``minimum_s``.
-    """
-    warm_s = WARM_TIMES * minimum_s
-    numbers = {n: max(1, int(minimum_s / max(t(1, warm_s), 1e-9))) for n, t in timers.items()}
-    times: dict[str, list[float]] = {name: [] for name in timers}
-    order = list(timers)
-    for turn in range(repeats):
-        for name in order if turn % 2 == 0 else reversed(order):
-            wait_for_quiet()
-            times[name].append(timers[name](numbers[name], warm_s) / numbers[name])
-    return {name: statistics.median(t) for name, t in times.items()}
-
-
-def wait_for_quiet() -> None:
-    """Wait until this process's other threads (a peer's pool, spinning) use no processor."""
-    for _ in range(_QUIET_TRIES):
-        start, used = time.perf_counter(), time.process_time()
-        time.sleep(1e-3)
-        if time.process_time() - used < _QUIET_SHARE * (time.perf_counter() - start):
-            return
-
-
-def seconds_of(call: Call, number: int, warm_s: float) -> float:
-    """Seconds of ``number`` calls, after one other or as many as ``warm_s`` seconds take."""
-    until = time.perf_counter() + warm_s
-    call()
-    while time.perf_counter() < until:
-        call()
-    start = time.perf_counter()
-    for _ in range(number):
-        call()
-    return time.perf_counter() - start
 
 
 def errors_of(contenders: Mapping[str, Contender], reference: Array) -> dict[str, float]:
-    """Run each once and compare; SystemExit if one of ours computes something else.
+    """Run each once, compare its output, and let ``within_limit`` judge."""
+    for contender in contenders.values():
+        contender.call()
+    return within_limit({n: largest_error(c.outputs(), [reference]) for n, c in contenders.items()})
+
+
+def within_limit(errors: Mapping[str, float]) -> dict[str, float]:
+    """The errors that are allowed; SystemExit if one of ours computes something else.
 
     A peer that does is named in one line and missing from the result: leave it out.
     """
-    errors = {}
-    for name, contender in contenders.items():
-        contender.call()
-        error = relative_error(contender.output(), reference)
+    allowed = {}
+    for name, error in errors.items():
         if error <= ERROR_LIMIT:
-            errors[name] = error
+            allowed[name] = error
             continue
         message = f"{name} differs from the reference by {error:.1e}, over {ERROR_LIMIT}"
         if is_ours(name):
             sys.exit(message)
         print(f"{message}: left out")
-    return errors
-
-
-def relative_error(got: Array, want: Array) -> float:
-    """The largest difference over the largest magnitude; infinity if the shapes differ."""
-    if got.shape != want.shape:
-        return float("inf")
-    wanted = want.astype(np.float64)
-    return float(np.abs(got.astype(np.float64) - wanted).max() / np.abs(wanted).max())
-
-
-def peak_flops(cores: int) -> float:
-    """FLOP/s of a loop of independent f32 FMAs on all lanes, measured now, on ``cores`` cores."""
-    from tunefarm.compiler.target import Target
-    from tunefarm.worker.peaks import compute_peaks
-
-    return compute_peaks(Target.host().mcpu, cores)["flops_1" if cores == 1 else "flops_n"]
+    return allowed
 
 
 def peak_now(cores: int) -> float:
@@ -219,33 +107,6 @@ def _share(share: float | None) -> str:
 
 def _times(ratio: float | None) -> str:
     return "–" if ratio is None else f"{ratio:.2f}x"
-
-
-class Neighbours:
-    """How much of the machine other processes took since this was made."""
-
-    def __init__(self) -> None:
-        self.started = self._now()
-
-    def share(self) -> float:
-        """Their processor time (and what the host stole) over that of all cores; 0 to 1."""
-        wall, busy, own = (b - a for a, b in zip(self.started, self._now(), strict=True))
-        cores = os.cpu_count() or 1
-        return min(1.0, max(0.0, (busy - own) / max(wall * cores, 1e-9)))
-
-    def report(self) -> str:
-        """One line for the end of a table, which says if its figures are worth nothing."""
-        share = self.share()
-        verdict = "run it again on a quiet machine" if share > BUSY_SHARE else "quiet enough"
-        return f"Other processes took {100 * share:.0f}% of the machine meanwhile: {verdict}."
-
-    @staticmethod
-    def _now() -> tuple[float, float, float]:
-        import psutil
-
-        times = psutil.cpu_times()
-        busy = sum(getattr(times, n, 0.0) for n in ("user", "nice", "system", "irq", "steal"))
-        return time.perf_counter(), busy, sum(os.times()[:4])
 
 
 def for_each_core_count(cores: str) -> int | None:

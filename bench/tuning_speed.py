@@ -25,7 +25,8 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
-from timing import Neighbours, peak_flops
+
+from tunefarm.peers.turns import Neighbours, peak_flops
 
 MARKS = (16, 32, 64, 128, 200, 500, 1000)
 BAR_TRIALS_A_SECOND = 8.0

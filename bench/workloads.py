@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from timing import Array
 from tunefarm.compiler.evaluate import evaluate
 from tunefarm.compiler.ir import Expr, Function, TensorType, Var
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.workload import Workload
+
+from tunefarm.peers.turns import Array
 
 OPSET = 18
 RESNET50 = "ResNet-50"

@@ -14,6 +14,9 @@ import psutil
 import pytest
 
 import tunefarm
+from tunefarm.peers.apart import LibraryFailed, apart
+from tunefarm.peers.rows import Row
+from tunefarm.peers.turns import Contender, in_turn, interleave, relative_error
 
 BENCH = Path(__file__).parents[2] / "bench"
 
@@ -41,7 +44,7 @@ def _load(name: str) -> ModuleType:
         sys.path.remove(str(BENCH))
 
 
-def test_contenders_take_turns_in_both_orders(timing: ModuleType) -> None:
+def test_contenders_take_turns_in_both_orders() -> None:
     turns: list[str] = []
 
     def contender(name: str, seconds: float) -> object:
@@ -53,7 +56,7 @@ def test_contenders_take_turns_in_both_orders(timing: ModuleType) -> None:
         return call
 
     calls = {"fast": contender("fast", 1e-3), "slow": contender("slow", 4e-3)}
-    medians = timing.interleave(calls, repeats=4, minimum_s=0)
+    medians = interleave(calls, repeats=4, minimum_s=0)
     assert turns == ["fast", "slow", "fast", "slow", "fast", "slow", "fast"]
     assert 1e-3 <= medians["fast"] < medians["slow"]
 
@@ -64,20 +67,21 @@ def test_libraries_take_turns_in_processes_of_their_own(
     monkeypatch.syspath_prepend(str(BENCH))
     makers = (operators.make_ours, partial(operators.make_peer, "NumPy"))
     target, tiny = tunefarm.Target.host(2), operators.operator_at(-1)
-    with operators.apart(*makers) as (ours, numpy):
+    with apart(*makers) as (ours, numpy):
         contenders = ours.make(-1, 2, operators.our_configs(tiny, target, None))
         contenders |= numpy.make(-1, 2)
         assert list(contenders) == ["ours default", "NumPy"]
         assert max(timing.errors_of(contenders, tiny.reference()).values()) < 1e-6
         waiting = psutil.Process(numpy.process.pid)
         used = sum(waiting.cpu_times()[:2])
-        medians = timing.in_turn({"ours": contenders["ours default"].timer}, repeats=40)
+        medians = in_turn({"ours": contenders["ours default"].timer}, repeats=40)
         assert 0 < medians["ours"] < 1e-3
         assert sum(waiting.cpu_times()[:2]) - used <= 0.01  # a tick: it did not spin
-        with pytest.raises(SystemExit, match=r"failed in its process:\nTraceback(.|\n)*KeyError"):
-            contenders["NumPy"].timer.func("output", "nobody")
+        with pytest.raises(LibraryFailed, match="KeyError: 'nobody'") as failed:
+            contenders["NumPy"].timer.func("outputs", "nobody")
+        assert "Traceback" in failed.value.__notes__[0]
         numpy.process.kill()
-        with pytest.raises(SystemExit, match="died with exit code -9"):
+        with pytest.raises(LibraryFailed, match="died with exit code -9"):
             contenders["NumPy"].call()
     assert ours.process.exitcode == 0
 
@@ -86,14 +90,14 @@ def test_a_wrong_peer_is_left_out_and_a_wrong_kernel_of_ours_ends_the_run(
     timing: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
     reference = np.linspace(-1, 1, 64)
-    right = timing.Contender(lambda: None, lambda: reference.astype(np.float32))
+    right = Contender(lambda: None, lambda: [reference.astype(np.float32)])
     outputs = {
         "wrong": reference * 1.01,
         "broken": np.where(reference > 0, np.nan, reference),
         "cut": reference[:-1],
     }
     for name, output in outputs.items():
-        bad = timing.Contender(lambda: None, lambda output=output: output)
+        bad = Contender(lambda: None, lambda output=output: [output])
         errors = timing.errors_of({"ours": right, name: bad}, reference)
         assert list(errors) == ["ours"]
         assert 0 < errors["ours"] < 1e-6
@@ -102,13 +106,22 @@ def test_a_wrong_peer_is_left_out_and_a_wrong_kernel_of_ours_ends_the_run(
             timing.errors_of({f"ours {name}": bad}, reference)
 
 
-def test_ratios_are_to_the_fastest_peer_and_shares_to_the_peak(timing: ModuleType) -> None:
+def test_errors_are_of_what_is_finite() -> None:
+    want = np.array([1.0, -np.inf, np.nan, 4.0])
+    assert relative_error(want, want) == 0
+    assert relative_error(want + np.array([0, 0, 0, 0.5]), want) == 0.125
+    assert relative_error(np.nan_to_num(want), want) == np.inf
+    assert relative_error(np.array([1.0]), np.array([0.0])) == np.inf
+    assert relative_error(np.zeros(0), np.zeros(0)) == 0
+
+
+def test_ratios_are_to_the_fastest_peer_and_shares_to_the_peak() -> None:
     seconds = {"ours default": 2.0, "ours tuned": 1.0, "a": 3.0, "b": 1.5}
-    row = timing.Row("gemm", seconds, flops=300, peak=400.0)
+    row = Row("gemm", seconds, flops=300, peak=400.0)
     assert row.ratio("ours tuned") == 1.5
     assert row.ratio("ours default") == 0.75
     assert row.share("a") == 0.25
-    assert timing.Row("alone", {"ours default": 1.0}).ratio("ours default") is None
+    assert Row("alone", {"ours default": 1.0}).ratio("ours default") is None
 
 
 def test_a_mean_needs_every_row(timing: ModuleType) -> None:

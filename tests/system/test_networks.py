@@ -15,6 +15,7 @@ import pytest
 from tunefarm.compiler.target import Target
 
 import tunefarm
+from tunefarm.peers.race import random_feeds
 
 BENCH = Path(__file__).parents[2] / "bench"
 LIGHT = ("shufflenet", "squeezenet")
@@ -87,7 +88,7 @@ def test_random_weights_keep_the_signal_alive(networks: ModuleType, name: str) -
     outputs = []
     for weights, inputs in ((0, 0), (1, 0), (0, 1)):
         model = networks.randomized(networks.light(name), weights)
-        feeds = networks.random_feeds(tunefarm.from_onnx(model), inputs)
+        feeds = random_feeds(tunefarm.from_onnx(model), inputs)
         outputs.append(networks.reference(model, feeds))
     assert np.isfinite(outputs[0][0]).all()
     assert networks.error(outputs[1], outputs[0]) > 10 * networks.LIMIT
@@ -99,7 +100,7 @@ def test_rounding_does_not_decide_a_light_network_that_peers_are_timed_on(
 ) -> None:
     """With its own weights SqueezeNet answers 0.001, or 0 and 0.125, by the order of a sum."""
     model = _bench_module("models_vs_peers").load("light_squeezenet")
-    feeds = networks.random_feeds(tunefarm.from_onnx(model))
+    feeds = random_feeds(tunefarm.from_onnx(model))
     rounded = {name: value * np.float32(1 + 1e-6) for name, value in feeds.items()}
     outputs = [networks.reference(model, f)[0] for f in (feeds, rounded)]
     assert len(np.unique(outputs[0])) > 100
@@ -118,7 +119,7 @@ def test_a_networks_text_and_constants_make_it_again(networks: ModuleType, tmp_p
     module = tunefarm.from_onnx(networks.randomized(networks.light("squeezenet")))
     np.savez(tmp_path / "constants.npz", **module.constants)
     again = tunefarm.parse_module(str(module), np.load(tmp_path / "constants.npz"))
-    feeds = networks.random_feeds(module)
+    feeds = random_feeds(module)
     first, second = (tunefarm.build(m, Target.host(2)).run(feeds) for m in (module, again))
     assert first.keys() == second.keys()
     for name in first:
@@ -130,7 +131,7 @@ def test_an_exported_model_runs_where_nothing_can_be_built(
     networks: ModuleType, models: ModuleType, name: str, tmp_path: Path
 ) -> None:
     module = tunefarm.from_onnx(CODE[name](models))
-    feeds = networks.random_feeds(module)
+    feeds = random_feeds(module)
     built = tunefarm.build(module, Target.host(2))
     built.export_library(tmp_path / "model.so")
     np.savez(tmp_path / "feeds.npz", **feeds)

@@ -8,58 +8,75 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-import signal
-import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
-from timing import Contender, seconds_of, wait_for_quiet
+from tunefarm.compiler.errors import TunefarmError
+from tunefarm.interrupts import ignoring_interrupts
+from tunefarm.peers.turns import Contender, seconds_of, wait_for_quiet
 
 Maker = Callable[..., Mapping[str, Contender]]
 
 
+class LibraryFailed(TunefarmError):
+    """A library raised or died in its process; its traceback is a note."""
+
+
 class Apart:
-    """A process in which ``make``, a function of a module, makes contenders to call from here."""
+    """A process in which ``make``, a function of a module, makes contenders to call from here.
+
+    Whatever is asked of it raises LibraryFailed if the library fails.
+    """
 
     def __init__(self, make: Maker) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
+        self._is_waiting = False
         self.process = context.Process(target=_serve, args=(theirs, make), daemon=True)
-        self.process.start()
+        with ignoring_interrupts():  # inherited: on Ctrl-C this process closes the pipe
+            self.process.start()
         theirs.close()
 
     def make(self, *arguments: object) -> dict[str, Contender]:
         """The contenders of ``make(*arguments)``, which take the place of the ones before.
 
-        Their arguments and outputs are pickled. What they raise ends this process as well.
+        Their arguments and outputs are pickled.
         """
         names = self._ask("make", *arguments)
         return {
             name: Contender(
                 partial(self._ask, "seconds", name, 1, 0.0),
-                partial(self._ask, "output", name),
+                partial(self._ask, "outputs", name),
                 partial(self._ask, "seconds", name),
             )
             for name in names
         }
 
     def close(self) -> None:
-        """End the process and wait for it, so that its time counts as this one's."""
+        """End the process, at once if it has not answered yet, and wait for it, so that its time
+        counts as this one's."""
+        if self._is_waiting:
+            self.process.kill()
         self._pipe.close()
         self.process.join()
 
     def _ask(self, *request: object) -> Any:
+        self._is_waiting = True
         try:
             self._pipe.send(request)
             kind, answer = self._pipe.recv()
         except (EOFError, OSError):
             self.process.join()
-            sys.exit(f"the process of a library died with exit code {self.process.exitcode}")
+            code = self.process.exitcode
+            raise LibraryFailed(f"its process died with exit code {code}") from None
+        self._is_waiting = False
         if kind == "failed":
-            sys.exit(f"a library failed in its process:\n{answer}")
+            failure = LibraryFailed(answer.strip().splitlines()[-1])
+            failure.add_note(answer)
+            raise failure
         return answer
 
 
@@ -72,7 +89,6 @@ def apart(*makers: Maker) -> Iterator[list[Apart]]:
 
 def _serve(pipe: Connection, make: Maker) -> None:
     """Answer requests until the other end of the pipe is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops, and closes the pipe
     contenders: dict[str, Contender] = {}
     while True:
         try:
@@ -84,8 +100,8 @@ def _serve(pipe: Connection, make: Maker) -> None:
                 contenders.clear()
                 contenders |= make(*arguments)
                 answer: object = list(contenders)
-            elif what == "output":
-                answer = contenders[arguments[0]].output()
+            elif what == "outputs":
+                answer = contenders[arguments[0]].outputs()
             else:
                 name, number, warm_s = arguments
                 answer = seconds_of(contenders[name].call, number, warm_s)

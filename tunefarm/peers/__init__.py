@@ -1,0 +1,1 @@
+"""Ours beside other libraries: each alone in a process of its own, timed in turn."""

@@ -1,0 +1,147 @@
+"""Contenders timed in turn, so that whatever slows the machine down slows all of them."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Call = Callable[[], object]
+Timer = Callable[[int, float], float]
+"""(number, warm_s) → seconds of ``number`` calls, after others for ``warm_s`` seconds."""
+Array = NDArray[Any]
+
+BUSY_SHARE = 0.03  # of all cores: above it, pools that spin lose whole time slices
+WARM_TIMES = 5  # the timed span: woken threads of a pool may share a core for milliseconds
+_QUIET_SHARE = 0.1
+_QUIET_TRIES = 300  # OpenMP's threads spin for 200 ms
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A call to time, and the outputs that it left, in the workload's own order and layout.
+
+    ``timer`` times it where it runs, if that is another process.
+    """
+
+    call: Call
+    outputs: Callable[[], Sequence[Array]]
+    timer: Timer | None = None
+
+
+def interleave(
+    calls: Mapping[str, Call], repeats: int = 15, minimum_s: float = 2e-3
+) -> dict[str, float]:
+    """``in_turn`` for calls of this process."""
+    timers = {name: partial(seconds_of, call) for name, call in calls.items()}
+    return in_turn(timers, repeats, minimum_s)
+
+
+def in_turn(
+    timers: Mapping[str, Timer], repeats: int = 15, minimum_s: float = 2e-3
+) -> dict[str, float]:
+    """Median seconds a call; contenders run in turn, the order reversed every other round.
+
+    A turn waits until the threads of the one before are asleep, warms up, and then calls often
+    enough to fill ``minimum_s``.
+    """
+    warm_s = WARM_TIMES * minimum_s
+    numbers = {n: max(1, int(minimum_s / max(t(1, warm_s), 1e-9))) for n, t in timers.items()}
+    times: dict[str, list[float]] = {name: [] for name in timers}
+    order = list(timers)
+    for turn in range(repeats):
+        for name in order if turn % 2 == 0 else reversed(order):
+            wait_for_quiet()
+            times[name].append(timers[name](numbers[name], warm_s) / numbers[name])
+    return {name: statistics.median(t) for name, t in times.items()}
+
+
+def wait_for_quiet() -> None:
+    """Wait until this process's other threads (a peer's pool, spinning) use no processor."""
+    for _ in range(_QUIET_TRIES):
+        start, used = time.perf_counter(), time.process_time()
+        time.sleep(1e-3)
+        if time.process_time() - used < _QUIET_SHARE * (time.perf_counter() - start):
+            return
+
+
+def seconds_of(call: Call, number: int, warm_s: float) -> float:
+    """Seconds of ``number`` calls, after one other or as many as ``warm_s`` seconds take."""
+    until = time.perf_counter() + warm_s
+    call()
+    while time.perf_counter() < until:
+        call()
+    start = time.perf_counter()
+    for _ in range(number):
+        call()
+    return time.perf_counter() - start
+
+
+def largest_error(got: Sequence[Array], want: Sequence[Array]) -> float:
+    """The largest ``relative_error`` over all outputs; infinity if their numbers differ."""
+    if len(got) != len(want):
+        return float("inf")
+    return max(map(relative_error, got, want), default=0.0)
+
+
+def relative_error(got: Array, want: Array) -> float:
+    """The largest difference over the largest magnitude, of what is finite.
+
+    Infinity if the shapes differ, or NaN and infinities stand at other places.
+    """
+    if got.shape != want.shape:
+        return float("inf")
+    ours, wanted = got.astype(np.float64), want.astype(np.float64)
+    finite = np.isfinite(wanted)
+    if not np.array_equal(ours[~finite], wanted[~finite], equal_nan=True):
+        return float("inf")
+    difference = np.abs(ours[finite] - wanted[finite]).max(initial=0.0)
+    if not difference:
+        return 0.0
+    magnitude = np.abs(wanted[finite]).max()
+    return float(difference / magnitude) if magnitude and np.isfinite(difference) else float("inf")
+
+
+def peak_flops(cores: int) -> float:
+    """FLOP/s of a loop of independent f32 FMAs on all lanes, measured now, on ``cores`` cores."""
+    from tunefarm.compiler.target import Target
+    from tunefarm.worker.peaks import compute_peaks
+
+    return compute_peaks(Target.host().mcpu, cores)["flops_1" if cores == 1 else "flops_n"]
+
+
+class Neighbours:
+    """How much of the machine other processes took since this was made."""
+
+    def __init__(self) -> None:
+        self.started = self._now()
+
+    def share(self) -> float:
+        """Their processor time (and what the host stole) over that of all cores; 0 to 1."""
+        wall, busy, own = (b - a for a, b in zip(self.started, self._now(), strict=True))
+        cores = os.cpu_count() or 1
+        return min(1.0, max(0.0, (busy - own) / max(wall * cores, 1e-9)))
+
+    def report(self) -> str:
+        """One line for the end of a table, which says if its figures are worth nothing.
+
+        Children count as this process's own once they have ended.
+        """
+        share = self.share()
+        verdict = "run it again on a quiet machine" if share > BUSY_SHARE else "quiet enough"
+        return f"Other processes took {100 * share:.0f}% of the machine meanwhile: {verdict}."
+
+    @staticmethod
+    def _now() -> tuple[float, float, float]:
+        import psutil
+
+        times = psutil.cpu_times()
+        busy = sum(getattr(times, n, 0.0) for n in ("user", "nice", "system", "irq", "steal"))
+        return time.perf_counter(), busy, sum(os.times()[:4])
