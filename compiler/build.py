@@ -50,7 +50,7 @@ def _build_kernel(
     if found is not None:
         return found
     stages.write("function", lambda: _described(workload, target, config))
-    stages.write("program", lambda: str(create_program(workload.function, _name_of(workload))))
+    stages.write("program", lambda: str(create_program(workload.function, kernel_name(workload))))
     program = _scheduled(workload, target, config)
     stages.write("scheduled", program.__str__)
     kernel = _compile(program, target, stages, cache=False)
@@ -64,13 +64,14 @@ def _described(workload: Workload, target: Target, config: Config) -> str:
     return f"# {workload.summary}\n# {target}\n{settings}\n{print_function(workload.function)}"
 
 
-def _name_of(workload: Workload) -> str:
+def kernel_name(workload: Workload) -> str:
+    """What the kernel of a workload is called, whatever its config."""
     return f"tunefarm_{workload.key[:16]}"
 
 
 def _scheduled(workload: Workload, target: Target, config: Config) -> PrimFunc:
     program = schedule_workload(workload, target, config)
-    return replace(program, name=_name_of(workload))
+    return replace(program, name=kernel_name(workload))
 
 
 def build_module(module: IRModule, target: Target) -> Module:

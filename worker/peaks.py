@@ -138,8 +138,7 @@ def _flops(mcpu: str) -> float:
 
 def measure_peaks(mcpu: str, cores: int) -> dict[str, float]:
     """Those of ``compute_peaks``, and ``bandwidth_dram_n`` in bytes/s."""
-    size = _DRAM_BYTES // cores
-    dram = _rate(_reader(mcpu, size, cores), cores) * size
+    dram = read_bandwidth(mcpu, cores, _DRAM_BYTES // cores)
     return {**compute_peaks(mcpu, cores), "bandwidth_dram_n": dram}
 
 
@@ -155,8 +154,14 @@ def compute_peaks(mcpu: str, cores: int) -> dict[str, float]:
     return {
         "flops_1": _rate(multiply, 1) * flops,
         "flops_n": _rate(multiply, cores) * flops,
-        "bandwidth_l1_n": _rate(_reader(mcpu, _L1_BYTES, cores), cores) * _L1_BYTES,
+        "bandwidth_l1_n": read_bandwidth(mcpu, cores, _L1_BYTES),
     }
+
+
+def read_bandwidth(mcpu: str, cores: int, size: int) -> float:
+    """Bytes a second that ``cores`` cores read at once, each of its own ``size`` bytes again and
+    again; ``size`` is a multiple of 4096."""
+    return _rate(_reader(mcpu, size, cores), cores) * size
 
 
 def _reader(mcpu: str, size: int, buffers: int) -> Callable[[int], None]:
