@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import numpy as np
 from tunefarm.compiler import te
-from tunefarm.compiler.dtypes import numpy_dtype, wide
+from tunefarm.compiler.dtypes import FLOATS, INTEGERS, numpy_dtype, wide
 from tunefarm.compiler.errors import ShapeError
 from tunefarm.compiler.ir import Attrs, TensorType, Type
 from tunefarm.compiler.ops.base import Array
@@ -60,6 +61,52 @@ def same_dtype(types: Sequence[TensorType]) -> str:
     if len(set(dtypes)) != 1:
         raise ShapeError(f"operands have different dtypes, {' and '.join(dict.fromkeys(dtypes))}")
     return dtypes[0]
+
+
+# What a contraction may sum up in a wider dtype: (dtypes of the operands, ``out_dtype``).
+_WIDER = (
+    (("int8", "uint8", "int16"), "int32"),
+    (("float16", "bfloat16"), "float32"),
+)
+
+
+def contracted_dtype(types: Sequence[TensorType], attrs: Attrs) -> str:
+    """The dtype of a contraction's result: the operands', or the wider one that ``out_dtype`` asks
+    for. Bytes may differ in sign where the result is int32. ShapeError says what does not fit."""
+    wanted = attrs["out_dtype"]
+    if not wanted or {t.dtype for t in types} == {wanted}:
+        dtype = same_dtype(types)
+        require_dtype(dtype, FLOATS + INTEGERS, "numbers")
+        return dtype
+    dtypes = [t.dtype for t in types]
+    for narrow_dtypes, sum_dtype in _WIDER:
+        mixed = len(set(dtypes)) > 1 and not set(dtypes) <= {"int8", "uint8"}
+        if wanted == sum_dtype and set(dtypes) <= set(narrow_dtypes) and not mixed:
+            return sum_dtype
+    raise ShapeError(
+        f"out_dtype {wanted!r} does not fit operands of {' and '.join(dict.fromkeys(dtypes))}; "
+        "int8 and uint8 or int16 go with 'int32', float16 or bfloat16 with 'float32'"
+    )
+
+
+def summed_dtype(dtype: str, attrs: Attrs) -> str:
+    """The dtype that a contraction of operands of ``dtype`` multiplies and adds in."""
+    return str(attrs["out_dtype"] or wide(dtype))
+
+
+def exact_operands(arrays: Sequence[Array], attrs: Attrs) -> list[Array]:
+    """A contraction's operands in a dtype that NumPy multiplies and adds quickly and well: bytes
+    and words whose sums are int32 in float64, where they are exact."""
+    if attrs["out_dtype"] == "int32":
+        return [a.astype(np.float64) for a in arrays]
+    return [widen(a) for a in arrays]
+
+
+def contracted(array: Array, dtype: str) -> Array:
+    """A sum over ``exact_operands`` in the result's dtype; int32 wraps around."""
+    if array.dtype == np.float64 and dtype == "int32":
+        return array.astype(np.int64).astype(np.int32)
+    return to_dtype(array, dtype)
 
 
 def require_dtype(dtype: str, allowed: Sequence[str], what: str) -> None:

@@ -2,8 +2,8 @@
 
 Data is "NCS" (batch, channels, spatial …) or "NSC"; kernels are "OIS" (output channels, input
 channels of a group, taps …) or "SIO". ``padding`` has a (before, after) pair for each spatial
-dimension. A transposed convolution's kernel "IOS" has the input channels first and the output
-channels of a group second.
+dimension, filled with ``pad_value``. A transposed convolution's kernel "IOS" has the input channels
+first and the output channels of a group second. ``out_dtype`` is as for ``matmul``.
 """
 
 from __future__ import annotations
@@ -20,12 +20,16 @@ from tunefarm.compiler.ir import Attrs, AttrValue, TensorType, Type
 from tunefarm.compiler.ops.base import Array, Op, Pattern, register
 from tunefarm.compiler.ops.common import (
     SPATIAL_NAMES,
+    contracted,
+    contracted_dtype,
+    exact_operands,
     integer,
     integers,
     narrow,
     out_type,
     require_dtype,
     same_dtype,
+    summed_dtype,
     to_dtype,
     widen,
 )
@@ -82,6 +86,12 @@ def window_extents(
             )
         out.append((s + lo + hi - span) // stride + 1)
     return tuple(out)
+
+
+def pad_value(attrs: Attrs) -> int | float:
+    value = attrs["pad_value"]
+    assert isinstance(value, (int, float))
+    return value
 
 
 def check_window(attrs: Attrs, rank: int, *names: str) -> None:
@@ -141,7 +151,6 @@ def _conv_shape(types: Sequence[TensorType] | Sequence[te.Tensor], attrs: Attrs)
 def _check_conv(types: Sequence[TensorType], attrs: Attrs, layouts: tuple[str, ...]) -> int:
     """The spatial rank, after checks that both directions share."""
     rank = len(types[0].shape) - 2
-    require_dtype(same_dtype(types), FLOATS + INTEGERS, "numbers")
     if rank not in SPATIAL_NAMES:
         raise ShapeError(f"takes data of 3 to 5 dimensions, not shape {types[0].shape}")
     if len(types[1].shape) != rank + 2:
@@ -156,6 +165,7 @@ def _check_conv(types: Sequence[TensorType], attrs: Attrs, layouts: tuple[str, .
 
 
 def _conv_infer(types: Sequence[TensorType], attrs: Attrs) -> Type:
+    dtype = contracted_dtype(types, attrs)
     _check_conv(types, attrs, ("OIS", "SIO"))
     s = _conv_shape(types, attrs)
     if s.groups < 1 or s.inner * s.groups != s.inputs or s.outputs % s.groups:
@@ -170,7 +180,7 @@ def _conv_infer(types: Sequence[TensorType], attrs: Attrs) -> Type:
         pairs(attrs["padding"]),
         integers(attrs, "dilations"),
     )
-    return TensorType(join_shape(s.batch, s.outputs, spatial, channels_last(attrs)), types[0].dtype)
+    return TensorType(join_shape(s.batch, s.outputs, spatial, channels_last(attrs)), dtype)
 
 
 def _conv_compute(tensors: Sequence[te.Tensor], attrs: Attrs, type: Type) -> te.Tensor:
@@ -178,7 +188,8 @@ def _conv_compute(tensors: Sequence[te.Tensor], attrs: Attrs, type: Type) -> te.
     s, last = _conv_shape(tensors, attrs), channels_last(attrs)
     names = SPATIAL_NAMES[len(s.kernel)]
     strides, dilations = integers(attrs, "strides"), integers(attrs, "dilations")
-    padded = pad_stage(x, pairs(attrs["padding"]), 1 if last else 2, 0)
+    padded = pad_stage(x, pairs(attrs["padding"]), 1 if last else 2, pad_value(attrs))
+    dtype = summed_dtype(x.dtype, attrs)
     taps = [te.reduce_axis(e, f"k{n}") for e, n in zip(s.kernel, names, strict=True)]
     depthwise = s.groups > 1 and s.inner == 1
     summed = [*taps] if depthwise else [*taps, te.reduce_axis(s.inner, "ic")]
@@ -194,8 +205,7 @@ def _conv_compute(tensors: Sequence[te.Tensor], attrs: Attrs, type: Type) -> te.
         ]
         data = padded[(n, *place, channel) if last else (n, channel, *place)]
         kernel = w[(*taps, ic, o) if attrs["kernel_layout"] == "SIO" else (o, ic, *taps)]
-        product = te.cast(data, wide(x.dtype)) * te.cast(kernel, wide(w.dtype))
-        return te.sum(product, summed)
+        return te.sum(te.cast(data, dtype) * te.cast(kernel, dtype), summed)
 
     axis_names = ["n", *names, "o"] if last else ["n", "o", *names]
     return narrow(te.compute(out.shape, element, "conv", axis_names=axis_names), out.dtype)
@@ -212,12 +222,13 @@ def _channels_first(x: Array, w: Array, attrs: Attrs) -> tuple[Array, Array]:
 
 def _conv_reference(arrays: Sequence[Array], attrs: Attrs) -> Array:
     """One batched matrix product for each tap: O × I by I × positions."""
-    x, w = _channels_first(widen(arrays[0]), widen(arrays[1]), attrs)
+    data, kernel = exact_operands(arrays, attrs)
+    x, w = _channels_first(data, kernel, attrs)
     groups, strides, dilations = (
         integer(attrs, "groups"), integers(attrs, "strides"), integers(attrs, "dilations"),
     )  # fmt: skip
     padding = pairs(attrs["padding"])
-    x = np.pad(x, ((0, 0), (0, 0), *padding))
+    x = np.pad(x, ((0, 0), (0, 0), *padding), constant_values=pad_value(attrs))
     extents = window_extents(x.shape[2:], w.shape[2:], strides, ((0, 0),) * len(padding), dilations)
     batch, outputs, inner = x.shape[0], w.shape[0], w.shape[1]
     kernel = w.reshape(groups, outputs // groups, inner, *w.shape[2:])
@@ -234,7 +245,7 @@ def _conv_reference(arrays: Sequence[Array], attrs: Attrs) -> Array:
             y += np.matmul(kernel[(..., *tap)], data)
     y = y.reshape(batch, outputs, *extents)
     y = np.moveaxis(y, 1, -1) if attrs["data_layout"] == "NSC" else y
-    return to_dtype(np.ascontiguousarray(y), arrays[0].dtype.name)
+    return contracted(np.ascontiguousarray(y), str(attrs["out_dtype"] or arrays[0].dtype.name))
 
 
 def _conv_flops(types: Sequence[TensorType], attrs: Attrs, type: Type) -> int:
@@ -250,6 +261,7 @@ def _transpose_shape(types: Sequence[TensorType] | Sequence[te.Tensor], attrs: A
 
 
 def _conv_transpose_infer(types: Sequence[TensorType], attrs: Attrs) -> Type:
+    require_dtype(same_dtype(types), FLOATS + INTEGERS, "numbers")
     rank = _check_conv(types, attrs, ("IOS",))
     s = _transpose_shape(types, attrs)
     if s.groups < 1 or s.inputs % s.groups or types[1].shape[0] != s.inputs:
@@ -377,7 +389,7 @@ register(
         _conv_compute,
         _conv_reference,
         Pattern.OUT_FUSABLE,
-        {**_DEFAULTS, "kernel_layout": "OIS"},
+        {**_DEFAULTS, "kernel_layout": "OIS", "pad_value": 0, "out_dtype": ""},
         _conv_flops,
     ),
     Op(

@@ -12,11 +12,17 @@ from math import prod
 
 import numpy as np
 from tunefarm.compiler import te
-from tunefarm.compiler.dtypes import wide
 from tunefarm.compiler.ir import Attrs, TensorType, Type
 from tunefarm.compiler.ops.base import OPS, Array, Op, Pattern, register
-from tunefarm.compiler.ops.common import SPATIAL_NAMES, integers, narrow, out_type
-from tunefarm.compiler.ops.conv import pad_stage, pairs, window_extents
+from tunefarm.compiler.ops.common import (
+    SPATIAL_NAMES,
+    contracted_dtype,
+    integers,
+    narrow,
+    out_type,
+    summed_dtype,
+)
+from tunefarm.compiler.ops.conv import pad_stage, pad_value, pairs, window_extents
 from tunefarm.compiler.tir.ir import Expr
 
 
@@ -29,14 +35,16 @@ def _infer(types: Sequence[TensorType], attrs: Attrs) -> Type:
         pairs(attrs["padding"]),
         integers(attrs, "dilations"),
     )
-    return TensorType((data.shape[0], *spatial, *kernel.shape[-2:]), data.dtype)
+    dtype = contracted_dtype(types, attrs)
+    return TensorType((data.shape[0], *spatial, *kernel.shape[-2:]), dtype)
 
 
 def _compute(tensors: Sequence[te.Tensor], attrs: Attrs, type: Type) -> te.Tensor:
     (x, w), out = tensors, out_type(type)
     names = SPATIAL_NAMES[len(w.shape) - 3]
     strides, dilations = integers(attrs, "strides"), integers(attrs, "dilations")
-    padded = pad_stage(x, pairs(attrs["padding"]), 1, 0)
+    padded = pad_stage(x, pairs(attrs["padding"]), 1, pad_value(attrs))
+    dtype = summed_dtype(x.dtype, attrs)
     taps = [te.reduce_axis(e, f"k{n}") for e, n in zip(w.shape, names, strict=False)]
     ic = te.reduce_axis(w.shape[-3], "ic")
 
@@ -46,8 +54,8 @@ def _compute(tensors: Sequence[te.Tensor], attrs: Attrs, type: Type) -> te.Tenso
             i * stride + tap * dilation
             for i, stride, tap, dilation in zip(at, strides, taps, dilations, strict=True)
         ]
-        data = te.cast(padded[(n, *place, g, ic)], wide(x.dtype))
-        return te.sum(data * te.cast(w[(*taps, ic, g, o)], wide(w.dtype)), [*taps, ic])
+        data = te.cast(padded[(n, *place, g, ic)], dtype)
+        return te.sum(data * te.cast(w[(*taps, ic, g, o)], dtype), [*taps, ic])
 
     result = te.compute(out.shape, element, "conv", axis_names=["n", *names, "g", "o"])
     return narrow(result, out.dtype)
@@ -75,7 +83,7 @@ register(
         _compute,
         _reference,
         Pattern.OUT_FUSABLE,
-        {"strides": (), "padding": (), "dilations": ()},
+        {"strides": (), "padding": (), "dilations": (), "pad_value": 0, "out_dtype": ""},
         _flops,
     )
 )

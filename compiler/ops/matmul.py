@@ -1,4 +1,8 @@
-"""Matrix products: ``matmul``, batched with broadcasting, and ``einsum``."""
+"""Matrix products: ``matmul``, batched with broadcasting, and ``einsum``.
+
+``out_dtype`` "int32" sums products of bytes (of either sign) or words in int32, "float32" those of
+16-bit floats in float32; "" rounds to the operands' dtype.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +11,17 @@ from math import prod
 
 import numpy as np
 from tunefarm.compiler import te
-from tunefarm.compiler.dtypes import FLOATS, INTEGERS, wide
 from tunefarm.compiler.errors import ShapeError
 from tunefarm.compiler.ir import Attrs, TensorType, Type
 from tunefarm.compiler.ops.base import Array, Op, Pattern, broadcast_shapes, register
 from tunefarm.compiler.ops.common import (
+    contracted,
+    contracted_dtype,
+    exact_operands,
     narrow,
     out_type,
-    read_wide,
-    require_dtype,
-    same_dtype,
-    to_dtype,
-    widen,
+    read,
+    summed_dtype,
 )
 from tunefarm.compiler.tir.ir import Expr
 
@@ -35,8 +38,7 @@ def _matrix_dims(types: Sequence[TensorType], attrs: Attrs) -> tuple[int, int, i
 
 
 def _matmul_infer(types: Sequence[TensorType], attrs: Attrs) -> Type:
-    dtype = same_dtype(types)
-    require_dtype(dtype, FLOATS + INTEGERS, "numbers")
+    dtype = contracted_dtype(types, attrs)
     a, b = types[0].shape, types[1].shape
     if len(a) < 2 or len(b) < 2:
         raise ShapeError(f"takes matrices, of at least 2 dimensions, not shapes {a} and {b}")
@@ -50,24 +52,25 @@ def _matmul_compute(tensors: Sequence[te.Tensor], attrs: Attrs, type: Type) -> t
     (a, b), out = tensors, out_type(type)
     _, depth, _, _ = _matrix_dims([TensorType(t.shape, t.dtype) for t in tensors], attrs)
     k = te.reduce_axis(depth)
+    dtype = summed_dtype(a.dtype, attrs)
 
     def element(*index: Expr) -> te.Reduce:
         *batch, i, j = index
-        left = read_wide(a, (*batch, k, i) if attrs["transpose_a"] else (*batch, i, k))
-        right = read_wide(b, (*batch, j, k) if attrs["transpose_b"] else (*batch, k, j))
-        return te.sum(left * right, [k])
+        left = read(a, (*batch, k, i) if attrs["transpose_a"] else (*batch, i, k))
+        right = read(b, (*batch, j, k) if attrs["transpose_b"] else (*batch, k, j))
+        return te.sum(te.cast(left, dtype) * te.cast(right, dtype), [k])
 
     names = [*(f"b{d}" for d in range(len(out.shape) - 2)), "i", "j"]
     return narrow(te.compute(out.shape, element, "matmul", axis_names=names), out.dtype)
 
 
 def _matmul_reference(arrays: Sequence[Array], attrs: Attrs) -> Array:
-    a, b = map(widen, arrays)
+    a, b = exact_operands(arrays, attrs)
     if attrs["transpose_a"]:
         a = np.swapaxes(a, -1, -2)
     if attrs["transpose_b"]:
         b = np.swapaxes(b, -1, -2)
-    return to_dtype(np.matmul(a, b), arrays[0].dtype.name)
+    return contracted(np.matmul(a, b), str(attrs["out_dtype"] or arrays[0].dtype.name))
 
 
 def _matmul_flops(types: Sequence[TensorType], attrs: Attrs, type: Type) -> int:
@@ -93,7 +96,7 @@ def _extents(terms: Sequence[str], shapes: Sequence[tuple[int, ...]]) -> dict[st
 
 def _einsum_infer(types: Sequence[TensorType], attrs: Attrs) -> Type:
     terms, result = _terms(attrs)
-    dtype = same_dtype(types)
+    dtype = contracted_dtype(types, attrs)
     if len(terms) != len(types):
         raise ShapeError(f"equation {attrs['equation']!r} does not name {len(types)} operands")
     extents = _extents(terms, [t.shape for t in types])
@@ -103,17 +106,15 @@ def _einsum_infer(types: Sequence[TensorType], attrs: Attrs) -> Type:
     return TensorType(tuple(extents[label] for label in result), dtype)
 
 
-def _product(tensors: Sequence[te.Tensor], terms: Sequence[str], at: Mapping[str, Expr]) -> Expr:
+def _product(
+    tensors: Sequence[te.Tensor], terms: Sequence[str], at: Mapping[str, Expr], dtype: str
+) -> Expr:
     value: Expr | None = None
     for tensor, term in zip(tensors, terms, strict=True):
-        factor = _read(tensor, [at[label] for label in term])
+        factor = te.cast(tensor[tuple(at[label] for label in term)], dtype)
         value = factor if value is None else value * factor
     assert value is not None
     return value
-
-
-def _read(tensor: te.Tensor, indices: Sequence[Expr]) -> Expr:
-    return te.cast(tensor[tuple(indices)], wide(tensor.dtype))
 
 
 def _einsum_compute(tensors: Sequence[te.Tensor], attrs: Attrs, type: Type) -> te.Tensor:
@@ -124,15 +125,16 @@ def _einsum_compute(tensors: Sequence[te.Tensor], attrs: Attrs, type: Type) -> t
 
     def element(*index: Expr) -> Expr | te.Reduce:
         at = {**dict(zip(result, index, strict=True)), **summed}
-        value = _product(tensors, terms, at)
+        value = _product(tensors, terms, at, summed_dtype(tensors[0].dtype, attrs))
         return te.sum(value, list(summed.values())) if summed else value
 
     return narrow(te.compute(out.shape, element, "einsum", axis_names=list(result)), out.dtype)
 
 
 def _einsum_reference(arrays: Sequence[Array], attrs: Attrs) -> Array:
-    value = np.einsum(str(attrs["equation"]), *map(widen, arrays), optimize=True)
-    return to_dtype(np.asarray(value), arrays[0].dtype.name)
+    operands = exact_operands(arrays, attrs)
+    value = np.einsum(str(attrs["equation"]), *operands, optimize=True)
+    return contracted(np.asarray(value), str(attrs["out_dtype"] or arrays[0].dtype.name))
 
 
 def _einsum_flops(types: Sequence[TensorType], attrs: Attrs, type: Type) -> int:
@@ -147,7 +149,7 @@ register(
         _matmul_compute,
         _matmul_reference,
         Pattern.OUT_FUSABLE,
-        {"transpose_a": False, "transpose_b": False},
+        {"transpose_a": False, "transpose_b": False, "out_dtype": ""},
         _matmul_flops,
     ),
     Op(
@@ -156,7 +158,7 @@ register(
         _einsum_compute,
         _einsum_reference,
         Pattern.OUT_FUSABLE,
-        {"equation": ""},
+        {"equation": "", "out_dtype": ""},
         _einsum_flops,
     ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from tunefarm.compiler.tir import PrimFunc
@@ -9,6 +10,7 @@ from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.tir.affine import affine
 from tunefarm.compiler.tir.ir import Binary, Block, Buffer, Cast, Const, Expr, Load, Select, Var
 from tunefarm.compiler.tir.schedule.tree import blocks, reads, store_of, written_buffer
+from tunefarm.compiler.tir.visit import loads_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +62,11 @@ def _name(position: int, var: Var) -> str:
     return f"{var.name}.{position}"
 
 
-def analyse(program: PrimFunc) -> Contraction | None:
-    """The contraction of a program with its padding and epilogue inlined; None if it is not one."""
+def analyse(program: PrimFunc, inline_operands: bool = True) -> Contraction | None:
+    """The contraction of a program with its padding and epilogue inlined; None if it is not one.
+
+    Without ``inline_operands`` the padding stays a block before it.
+    """
     reductions = [b for b in blocks(program.body) if b.init is not None]
     if len(reductions) != 1 or program.outputs != 1:
         return None
@@ -69,8 +74,10 @@ def analyse(program: PrimFunc) -> Contraction | None:
     factors = _factors(anchor)
     if factors is None:
         return None
-    program = _inline_others(program, anchor.name)
-    names = s.remaining_blocks(program)
+    kept = set() if inline_operands else {ld.buffer for ld in loads_of(anchor.body)}
+    operands = {b.name for b in blocks(program.body) if written_buffer(b) in kept} - {anchor.name}
+    program = _inline_others(program, {anchor.name, *operands})
+    names = [n for n in s.remaining_blocks(program) if n not in operands]
     if names not in ([anchor.name], [anchor.name, names[-1]]):
         return None
     node = s.find_block(program, anchor.name)
@@ -83,11 +90,11 @@ def analyse(program: PrimFunc) -> Contraction | None:
     return _classify(program, node, epilogue, factors)
 
 
-def _inline_others(program: PrimFunc, anchor: str) -> PrimFunc:
+def _inline_others(program: PrimFunc, kept: Collection[str]) -> PrimFunc:
     from tunefarm.compiler.errors import ScheduleError
 
     for block in s.remaining_blocks(program):
-        if block != anchor:
+        if block not in kept:
             try:
                 program = s.compute_inline(program, block)
             except ScheduleError:

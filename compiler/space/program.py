@@ -135,7 +135,7 @@ def _pointwise_views(anchor: Call) -> _Views:
         (rows, kernel[-2]),
         kernel[-2:],
         lambda s: _flat_shape(s, shape),
-        lambda x, w: call("matmul", x, w),
+        lambda x, w: call("matmul", x, w, out_dtype=anchor.attrs["out_dtype"]),
     )
 
 
@@ -143,7 +143,8 @@ def _grouped_views(anchor: Call) -> _Views:
     data, kernel = (tensor_type(a).shape for a in anchor.args)
     shape, groups = tensor_type(anchor).shape, anchor.attrs["groups"]
     assert isinstance(groups, int)
-    windows: dict[str, Any] = {k: anchor.attrs[k] for k in ("strides", "padding", "dilations")}
+    kept = ("strides", "padding", "dilations", "pad_value", "out_dtype")
+    windows: dict[str, Any] = {k: anchor.attrs[k] for k in kept}
 
     def result(s: tuple[int, ...]) -> tuple[int, ...] | None:
         if not s or s[-1] == 1:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Call, Function, TensorType, post_order
 from tunefarm.compiler.ops import OPS, Pattern
-from tunefarm.compiler.space import contraction, injective, plain, rows, window, winograd
+from tunefarm.compiler.space import contraction, dot, injective, plain, rows, window, winograd
 from tunefarm.compiler.space.config import Config, ConfigSpace, SketchSpace
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import PrimFunc
@@ -33,6 +33,7 @@ class Sketch:
 # default config.
 SKETCHES: list[Sketch] = [
     Sketch("winograd", winograd.space, winograd.schedule),
+    Sketch("dot", dot.space, dot.schedule),
     Sketch("contraction", contraction.space, contraction.schedule),
     Sketch("injective", injective.space, injective.schedule),
     Sketch("window", window.space, window.schedule),

@@ -219,12 +219,14 @@ def reshape_twice(node: Call, uses: Uses) -> Expr | None:
 
 
 def pad_into_window(node: Call, uses: Uses) -> Expr | None:
-    """conv(pad(x, p), w)  ->  conv[padding + p](x, w), where zeros pad spatial dimensions alone."""
+    """conv(pad(x, p), w)  ->  conv[padding + p](x, w), where zeros pad spatial dimensions alone, or
+    bytes take their zero point."""
     if node.op != "conv" or not is_call(node.args[0], "pad"):
         return None
     padded = node.args[0]
     assert isinstance(padded, Call)
-    if padded.attrs["mode"] != "constant" or padded.attrs["value"] != 0:
+    value, exact = padded.attrs["value"], node.attrs["out_dtype"] == "int32"
+    if padded.attrs["mode"] != "constant" or (value != 0 and not exact):
         return None
     by = pairs(padded.attrs["padding"])
     last = node.attrs["data_layout"] == "NSC"
@@ -232,8 +234,11 @@ def pad_into_window(node: Call, uses: Uses) -> Expr | None:
     if any(p != (0, 0) for p in others) or min(map(min, by)) < 0:
         return None
     own = pairs(node.attrs["padding"])
+    if value != node.attrs["pad_value"] and any(p != (0, 0) for p in own):
+        return None
     total = tuple((a + c, b + d) for (a, b), (c, d) in zip(own, spatial, strict=True))
-    attrs = {**node.attrs, "padding": total}
+    assert isinstance(value, (int, float))
+    attrs = {**node.attrs, "padding": total, "pad_value": int(value)}
     return call("conv", padded.args[0], *node.args[1:], name=node.name, **attrs)
 
 

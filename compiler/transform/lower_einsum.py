@@ -27,7 +27,7 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 def lower_einsum(node: Call, uses: Uses) -> Expr | None:
     """The einsum in simpler operators; None if it is one contraction (or diagonal) already."""
-    if node.op != "einsum" or 0 in _extents(node).values():
+    if node.op != "einsum" or node.attrs["out_dtype"] or 0 in _extents(node).values():
         return None
     terms, result = terms_of(node)
     operands = list(node.args)

@@ -106,8 +106,8 @@ def _product(node: Expr) -> _Product | None:
     if not isinstance(node, Call) or not tensor_type(node).size or len(node.args) != 2:
         return None
     if node.op == "matmul":
-        return _labelled_matmul(node)
-    if node.op != "einsum":
+        return None if node.attrs["out_dtype"] else _labelled_matmul(node)
+    if node.op != "einsum" or node.attrs["out_dtype"]:
         return None
     (first, second), result = terms_of(node)
     extents: dict[int, int] = {}

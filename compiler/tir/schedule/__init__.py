@@ -23,6 +23,7 @@ from tunefarm.compiler.tir.schedule.loops import (
     unroll,
     vectorize,
 )
+from tunefarm.compiler.tir.schedule.padding import pad_einsum
 from tunefarm.compiler.tir.schedule.reduction import rfactor, share_reciprocals
 from tunefarm.compiler.tir.schedule.tensorize import tensorize
 from tunefarm.compiler.tir.schedule.threads import bind, double_buffer
@@ -41,6 +42,7 @@ __all__ = [
     "fuse",
     "loops_of",
     "packed_shape",
+    "pad_einsum",
     "parallel",
     "permute_buffer",
     "prefetch",

@@ -1,0 +1,96 @@
+"""What the dot-product sketch asks of a contraction: an instruction, the summed axis that its terms
+run along, and how the operands must lie in memory for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tunefarm.compiler.ir import Function
+from tunefarm.compiler.space.analysis import Axis, Contraction, Operand, analyse
+from tunefarm.compiler.space.contraction.shape import packed_at_build, shares_vector
+from tunefarm.compiler.space.program import create_program, view_contraction
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.tir.ir import Buffer, Load, Var
+from tunefarm.compiler.tir.schedule.tree import store_of
+from tunefarm.compiler.tir.tensor_intrinsics import TENSOR_INTRINSICS, TensorIntrinsic
+
+NAME, VERSION = "dot", 1
+WORD = "float32"  # as wide as the terms of a lane, which are read and multiplied as one
+
+
+@dataclass(frozen=True, slots=True)
+class DotProduct:
+    """A contraction that an instruction computes, some terms of ``depth`` in every lane.
+
+    ``contraction`` reads a padded image as a buffer of its own, and sums over ``depth`` innermost;
+    ``words`` is the same with the terms of a lane taken for one element. ``copied`` says of the
+    left operand that its terms do not stand side by side, or not in whole groups.
+    """
+
+    contraction: Contraction
+    instruction: TensorIntrinsic
+    depth: Axis
+    words: Contraction
+    copied: bool
+
+    @property
+    def padded_depth(self) -> int:
+        """Terms with those of the last group that are zeros."""
+        return self.words.reduce[-1].extent * self.instruction.terms
+
+
+def dot_product_of(function: Function, target: Target) -> DotProduct | None:
+    """The dot products that a fused function sums; None if no instruction computes them."""
+    c = analyse(create_program(view_contraction(function)), inline_operands=False)
+    if c is None or packed_at_build(c) is None or shares_vector(c) or c.vector.extent == 1:
+        return None
+    instruction = _instruction(c, target)
+    depth = _depth(c)
+    if instruction is None or depth is None:
+        return None
+    c = replace(c, reduce=(*(a for a in c.reduce if a is not depth), depth))
+    groups = -(-depth.extent // instruction.terms)
+    words = replace(
+        c,
+        reduce=(*c.reduce[:-1], replace(depth, extent=groups)),
+        lhs=_in_words(c, c.lhs, depth, groups),
+        rhs=_in_words(c, c.rhs, depth, groups),
+    )
+    last = c.lhs.load.indices[-1]
+    copied = (
+        c.lhs.param is None
+        or last is not c.node.iters[depth.position].var
+        or depth.extent % instruction.terms > 0
+    )
+    return DotProduct(c, instruction, depth, words, copied)
+
+
+def _instruction(c: Contraction, target: Target) -> TensorIntrinsic | None:
+    """The one of most lanes that multiplies and adds these dtypes."""
+    dtypes = (c.lhs.load.dtype, c.rhs.load.dtype, store_of(c.node).buffer.dtype)
+    fitting = [
+        t
+        for t in TENSOR_INTRINSICS.values()
+        if (t.a, t.b, t.accumulator) == dtypes and target.has(t.feature)
+    ]
+    return max(fitting, key=lambda t: t.lanes, default=None)
+
+
+def _depth(c: Contraction) -> Axis | None:
+    """The summed axis that is innermost in the left operand's memory, of those that both operands
+    have as an index of its own."""
+    axes = {c.node.iters[a.position].var: a for a in c.reduce}
+    for index in reversed(c.lhs.load.indices):
+        if isinstance(index, Var) and index in axes and index in c.rhs.load.indices:
+            return axes[index]
+    return None
+
+
+def _in_words(c: Contraction, operand: Operand, depth: Axis, groups: int) -> Operand:
+    """An operand with the terms of a lane as one element."""
+    var, load = c.node.iters[depth.position].var, operand.load
+    shape = tuple(
+        groups if index is var else size
+        for index, size in zip(load.indices, load.buffer.shape, strict=True)
+    )
+    return Operand(Load(Buffer(load.buffer.name, shape, WORD), load.indices), operand.param)

@@ -1,0 +1,175 @@
+"""Sums of dot products by one instruction: random shapes under random configs agree with NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from sketch_harness import Array, check, configs, function_of
+from tunefarm.compiler.dtypes import numpy_dtype
+from tunefarm.compiler.ir import Function
+from tunefarm.compiler.ops import call
+from tunefarm.compiler.space import config_space, schedule_workload
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.tir.transform.lower import lower
+from tunefarm.compiler.workload import Workload
+
+HOST = Target(f"llvm -mcpu={Target.host().mcpu} -num-cores=2")
+EXTENT = st.integers(1, 40)
+LONG = st.integers(2, 70)
+FLAG = st.booleans()
+SEED = st.integers(0, 9999)
+KINDS = {
+    "bytes": ("uint8", "int8", "int32", "avx512vnni"),
+    "bfloat16": ("bfloat16", "bfloat16", "float32", "avx512bf16"),
+}
+KIND = st.sampled_from([k for k, v in KINDS.items() if HOST.has(v[3])] or ["bytes"])
+bounded = settings(max_examples=25, deadline=None, derandomize=True, database=None)
+needs_vnni = pytest.mark.skipif(not HOST.has("avx512vnni"), reason="this CPU lacks avx512vnni")
+has_any = pytest.mark.skipif(
+    not any(HOST.has(v[3]) for v in KINDS.values()), reason="this CPU has no such instruction"
+)
+
+
+def drawn(shape: tuple[int, ...], dtype: str, rng: np.random.Generator) -> Array:
+    """Bytes of the whole range; of other dtypes small whole numbers, whose sums are exact."""
+    if dtype in ("int8", "uint8"):
+        info = np.iinfo(dtype)
+        return rng.integers(info.min, info.max + 1, shape).astype(dtype)
+    return rng.integers(-3, 4, shape).astype(numpy_dtype(dtype))
+
+
+def workload_of(build: Any, *types: tuple[tuple[int, ...], str]) -> Workload:
+    made = function_of(build, *types)
+    return Workload.from_function(
+        Function(made.params, made.body, {"primitive": True, "constants": (1,)})
+    )
+
+
+def agrees(workload: Workload, seed: int) -> None:
+    """The default, which is the sketch's, and two random configs."""
+    rng = np.random.default_rng(seed)
+    space = config_space(workload, HOST)
+    assert space.default["sketch"] == "dot"
+    arrays = [drawn(p.type.shape, p.type.dtype, rng) for p in workload.function.params]
+    for config in configs(space, rng, 2):
+        check(workload, HOST, config, arrays, "execute")
+
+
+def epilogue(value: Any, rest: tuple[Any, ...], kind: str) -> Any:
+    """Bias and residual; for bytes scaled, rounded and clipped to bytes again."""
+    for operand in rest:
+        value = call("add", value, operand)
+    if kind != "bytes":
+        return call("relu", value)
+    scale = call("multiply", call("cast", value, dtype="float32"), _scalar(0.125))
+    rounded = call("add", call("round", scale), _scalar(3.0))
+    return call("cast", call("clip", rounded, min=0.0, max=255.0), dtype="uint8")
+
+
+def _scalar(value: float) -> Any:
+    from tunefarm.compiler.ir import Constant
+
+    return Constant(np.float32(value))
+
+
+@has_any
+@bounded
+@given(KIND, EXTENT, LONG, LONG, FLAG, FLAG, FLAG, FLAG, SEED)
+def test_matmul(
+    kind: str, m: int, n: int, k: int, ta: bool, tb: bool, bias: bool, narrow: bool, seed: int
+) -> None:
+    left, right, total, _ = KINDS[kind]
+    types = [((k, m) if ta else (m, k), left), ((n, k) if tb else (k, n), right)]
+    types += [((n,), total)] * bias
+
+    def build(a: Any, b: Any, *rest: Any) -> Any:
+        made = call("matmul", a, b, transpose_a=ta, transpose_b=tb, out_dtype=total)
+        return epilogue(made, rest, kind) if narrow else made
+
+    if bias and not narrow:
+        types.pop()
+    agrees(workload_of(build, *types), seed)
+
+
+WINDOW = st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(1, 2), st.integers(1, 2))
+
+
+@has_any
+@bounded
+@given(
+    KIND, st.integers(1, 2), st.integers(3, 11), st.integers(3, 11), st.integers(2, 19),
+    st.integers(2, 40), st.sampled_from([1, 1, 2, 3]), WINDOW,
+    st.tuples(*[st.integers(0, 2)] * 4), st.sampled_from([0, 0, 7]), FLAG, SEED,
+)  # fmt: skip
+def test_conv(
+    kind: str, n: int, h: int, w: int, inner: int, outputs: int, groups: int,
+    window: tuple[int, int, int, int], pads: tuple[int, int, int, int], pad_value: int,
+    residual: bool, seed: int,
+) -> None:  # fmt: skip
+    kh, kw, stride, dilation = window
+    rows = (h + pads[0] + pads[1] - dilation * (kh - 1) - 1) // stride + 1
+    columns = (w + pads[2] + pads[3] - dilation * (kw - 1) - 1) // stride + 1
+    assume(rows > 0 and columns > 0)
+    left, right, total, _ = KINDS[kind]
+    outputs *= groups
+    types = [((n, h, w, inner * groups), left), ((kh, kw, inner, outputs), right)]
+    types += [((n, rows, columns, outputs), total)] * residual
+
+    def build(x: Any, f: Any, *rest: Any) -> Any:
+        made = call(
+            "conv", x, f, strides=(stride, stride), padding=(pads[:2], pads[2:]),
+            dilations=(dilation, dilation), groups=groups, data_layout="NSC",
+            kernel_layout="SIO", out_dtype=total, pad_value=pad_value,
+        )  # fmt: skip
+        return epilogue(made, rest, kind)
+
+    agrees(workload_of(build, *types), seed)
+
+
+@has_any
+def test_the_interpreter_agrees() -> None:
+    """Without machine code, the instruction taken by its meaning."""
+    rng = np.random.default_rng(5)
+    left, right, total, _ = KINDS["bytes"]
+    workload = workload_of(
+        lambda x, f: call(
+            "conv", x, f, padding=((1, 1), (0, 1)), strides=(2, 1), data_layout="NSC",
+            kernel_layout="SIO", out_dtype=total,
+        ),
+        ((1, 6, 5, 6), left), ((3, 2, 6, 20), right),
+    )  # fmt: skip
+    target = Target("llvm -mcpu=cascadelake")
+    arrays = [drawn(p.type.shape, p.type.dtype, rng) for p in workload.function.params]
+    for config in configs(config_space(workload, target), rng, 2):
+        check(workload, target, config, arrays, "interpret")
+
+
+def test_another_processor_takes_other_sketches() -> None:
+    left, right, total, _ = KINDS["bytes"]
+    workload = workload_of(
+        lambda a, b: call("matmul", a, b, out_dtype=total), ((8, 64), left), ((64, 32), right)
+    )
+    old = config_space(workload, Target("llvm -mcpu=skylake-avx512"))
+    assert "dot" not in [s.sketch for s in old.sketches]
+    new = config_space(workload, Target("llvm -mcpu=cascadelake"))
+    assert new.default["sketch"] == "dot"
+
+
+def test_whole_groups_are_read_where_they_stand() -> None:
+    left, right, total, _ = KINDS["bytes"]
+    target = Target("llvm -mcpu=cascadelake")
+
+    def program(depth: int) -> str:
+        workload = workload_of(
+            lambda a, b: call("matmul", a, b, out_dtype=total),
+            ((8, depth), left), ((depth, 32), right),
+        )  # fmt: skip
+        config = config_space(workload, target).default
+        return str(lower(schedule_workload(workload, target, config)))
+
+    assert "in local" not in program(64)
+    assert "in local" in program(63)
