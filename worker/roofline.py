@@ -1,11 +1,20 @@
-"""What one call of a scheduled program must do at the least: operations and bytes written."""
+"""What one call of a program must do at the least: operations, bytes read and bytes written."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
 
-from tunefarm.compiler.ir import Call, post_order, tensor_type
+from tunefarm.compiler.ir import (
+    Call,
+    Expr,
+    Tuple,
+    TupleGetItem,
+    TupleType,
+    post_order,
+    tensor_type,
+)
+from tunefarm.compiler.ops.base import OPS, Pattern
 from tunefarm.compiler.ops.conv import channels_last, pairs, split_shape
 from tunefarm.compiler.space import ConfigSpace
 from tunefarm.compiler.target import dtype_bytes
@@ -21,11 +30,16 @@ def executed_operations(
     of convolutions that fall on padding (a program may skip them). Raises ScheduleError for a
     config that is not of this space.
     """
+    return min(scheduled_operations(space, config), float(workload.flops)) * inner_share(workload)
+
+
+def scheduled_operations(space: ConfigSpace, config: Mapping[str, int | str]) -> float:
+    """Operations of a config's program as its sketch tells them, padding and all; ScheduleError
+    for a config that is not of this space."""
     row = space.encode(config)
     index = int(row[0])
     nest = space.sketches[index].nest(space.columns(row[None], index))
-    executed = float(nest.operations[0])
-    return min(executed, float(workload.flops)) * inner_share(workload)
+    return float(nest.operations[0])
 
 
 def inner_share(workload: Workload) -> float:
@@ -36,13 +50,11 @@ def inner_share(workload: Workload) -> float:
 
 def _taps_inside(conv: Call) -> float:
     """Share of (output, tap) pairs of a convolution that read the image and not its padding."""
-    data, kernel = (tensor_type(a).shape for a in conv.args[:2])
     last = channels_last(conv.attrs)
-    spatial = split_shape(data, last)[2]
+    spatial = split_shape(tensor_type(conv.args[0]).shape, last)[2]
     results = split_shape(tensor_type(conv).shape, last)[2]
-    taps = kernel[: len(spatial)] if conv.attrs["kernel_layout"] == "SIO" else kernel[2:]
     shares = []
-    for d, (extent, count, width) in enumerate(zip(spatial, results, taps, strict=True)):
+    for d, (extent, count, width) in enumerate(zip(spatial, results, _taps(conv), strict=True)):
         stride, dilation = _at(conv, "strides", d), _at(conv, "dilations", d)
         before = pairs(conv.attrs["padding"])[d][0]
         inside = sum(
@@ -54,12 +66,51 @@ def _taps_inside(conv: Call) -> float:
     return prod(shares)
 
 
+def _taps(conv: Call) -> tuple[int, ...]:
+    """The spatial extents of a convolution's kernel."""
+    kernel = tensor_type(conv.args[1]).shape
+    return kernel[:-2] if conv.attrs["kernel_layout"] == "SIO" else kernel[2:]
+
+
 def _at(conv: Call, name: str, dimension: int) -> int:
     values = conv.attrs[name]
     assert isinstance(values, tuple)
     value = values[dimension]
     assert isinstance(value, int)
     return value
+
+
+def read_bytes(workload: Workload) -> tuple[float, ...]:
+    """Bytes of each parameter that a call cannot avoid to read, once each.
+
+    A gather reads the rows that it gives, not its table; a strided convolution steps over pixels.
+    """
+    body = workload.function.body
+    nodes = [n for n in post_order(body) if not isinstance(n, Tuple)]
+    outputs = body.fields if isinstance(body, Tuple) else (body,)
+    needed = dict.fromkeys(nodes, 0.0) | {o: float(_size(o)) for o in outputs}
+    for node in reversed(nodes):
+        if isinstance(node, Call):
+            for index, operand in enumerate(node.args):
+                needed[operand] = max(needed[operand], _read_of(node, index, needed[node]))
+        elif isinstance(node, TupleGetItem):
+            needed[node.value] = max(needed[node.value], needed[node])
+    return tuple(needed.get(p, 0.0) * dtype_bytes(p.type.dtype) for p in workload.function.params)
+
+
+def _read_of(call: Call, index: int, needed: float) -> float:
+    """Elements of an operand that so many elements of a call's result need at the least."""
+    size = float(_size(call.args[index]))
+    if OPS[str(call.op)].pattern <= Pattern.INJECTIVE:
+        return min(size, needed)
+    if call.op == "conv" and index == 0:
+        return size * prod(min(1.0, n / _at(call, "strides", d)) for d, n in enumerate(_taps(call)))
+    return size
+
+
+def _size(value: Expr) -> int:
+    kind = value.type
+    return sum(f.size for f in kind.fields) if isinstance(kind, TupleType) else kind.size
 
 
 def written_bytes(workload: Workload) -> float:

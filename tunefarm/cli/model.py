@@ -1,4 +1,4 @@
-"""``tunefarm tune``, ``build``, ``bench`` and ``tasks``: commands on one model."""
+"""``tunefarm tune``, ``build`` and ``tasks``: commands on one model; ``bench`` stands next door."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Protocol, runtime_checkable
 
 import typer
 
+from tunefarm.cli.bench import bench
 from tunefarm.cli.options import (
     DATABASE,
     TRIALS_A_TASK,
@@ -21,6 +22,7 @@ from tunefarm.cli.options import (
     Trials,
     check_output,
     history_source,
+    options_text,
     parse_shapes,
 )
 
@@ -95,17 +97,8 @@ def tune(
             say=out.print,
         )
         show.conclude(result.outcome)
-    options = _options(target, shape, db, tracker)
+    options = options_text(target, shape, db, tracker)
     _conclude(out, result, budget, f"tunefarm build {model} -o {model.stem}.so{options}")
-
-
-def _options(target: str, shapes: list[str] | None, db: str = "", tracker: str = "") -> str:
-    """The options with which another command finds the same tasks and records."""
-    import shlex
-
-    words = [("--target", target), *(("--shape", s) for s in shapes or ())]
-    words += [("--db", db), ("--tracker", tracker)]
-    return "".join(f" {name} {shlex.quote(value)}" for name, value in words if value)
 
 
 def _conclude(out: Console, result: Tuned, budget: int, following: str) -> None:
@@ -149,8 +142,10 @@ def build(
     with api.apply_history_best(history_source(db, tracker), strict=strict) as history:
         lib = api.build(mod, target or None)
     lib.export_library(output)
-    command = f"tunefarm tune {model}{_options(target, shape, db, tracker)}"
+    command = f"tunefarm tune {model}{options_text(target, shape, db, tracker)}"
     out.print(history.summary(command), soft_wrap=True)
+    sizes = f"{lib.plan.weight_bytes / 1e6:.3g} MB of weights"
+    out.print(f"{sizes}, {lib.peak_bytes / 1e6:.3g} MB of memory a run at its peak")
     out.print(f"wrote {output} and {output.with_suffix('.h')}", soft_wrap=True)
 
 
@@ -177,7 +172,7 @@ def tasks(
     flops = sum(t.workload.flops * t.weight for t in found)
     out.print(f"{counted(len(found), 'task')} for {found[0].target}, {flops / 1e9:.3g} GFLOP a run")
     print_table(out, task_columns(found, decisions, known))
-    command = f"tunefarm tune {model}{_options(target, shape, db, tracker)}"
+    command = f"tunefarm tune {model}{options_text(target, shape, db, tracker)}"
     out.print(history.summary(command), soft_wrap=True)
 
 
@@ -224,27 +219,3 @@ def task_columns(
         Column("GFLOP/s", [f"{r:.1f}" if r else "–" for r in rates], rank=1),
         Column("gain", [times(b.speedup_over_default if b else None) for b in best], rank=4),
     ]
-
-
-def bench(
-    model: Model,
-    target: TargetText = "",
-    shape: Shapes = None,
-    db: Database = "",
-    tracker: Farm = "",
-    repeat: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Timed repeats of each build.")
-    ] = 20,
-) -> None:
-    """Time the tuned and the default build of a model, and each of its nodes."""
-    from tunefarm.benchmark import compare, node_columns
-    from tunefarm.tables import console, print_table
-
-    out = console()
-    result = compare(
-        model, parse_shapes(shape), target or None, history_source(db, tracker), repeat
-    )
-    print_table(out, node_columns(result))
-    out.print(result.summary(), soft_wrap=True)
-    command = f"tunefarm tune {model}{_options(target, shape, db, tracker)}"
-    out.print(result.history.summary(command), soft_wrap=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,6 +13,7 @@ import typer
 from tunefarm.compiler.errors import TunefarmError
 
 if TYPE_CHECKING:
+    from tunefarm.compiler.target import Target
     from tunefarm.db.records import Trial
 
 TRACKER_HELP = "HOST:PORT of a tracker, or the file it wrote; by default your own database's."
@@ -66,6 +68,37 @@ def parse_shapes(texts: Sequence[str] | None) -> dict[str, tuple[int, ...]]:
             raise TunefarmError(f"--shape {text!r} is not of the form name=1x3x224x224")
         shapes[name] = tuple(map(int, parts))
     return shapes
+
+
+def parse_cores(text: str, target: str = "") -> list[Target]:
+    """The target, or this host, on each number of cores in ``"1,2"``; on its own if there is none.
+
+    TunefarmError if a number is none, or more than this machine's.
+    """
+    from tunefarm.compiler.target import Target
+    from tunefarm.worker.device import own_cores
+
+    most = len(own_cores())
+    chosen = Target(target) if target else Target.host()
+    found = []
+    for word in text.split(",") if text else ():
+        if not word.strip().isdigit() or int(word) < 1:
+            raise TunefarmError(f"--cores {text!r} is not of the form 1,2")
+        if int(word) > most:
+            raise TunefarmError(
+                f"--cores {text!r} asks for {word} cores, and this machine has {most} for it"
+            )
+        options = {**chosen.options, "num-cores": str(int(word))}
+        words = [chosen.kind, *(f"-{name}={value}" for name, value in options.items())]
+        found.append(Target(" ".join(words)))
+    return found or [chosen]
+
+
+def options_text(target: str, shapes: list[str] | None, db: str = "", tracker: str = "") -> str:
+    """The options with which another command finds the same tasks and records."""
+    words = [("--target", target), *(("--shape", s) for s in shapes or ())]
+    words += [("--db", db), ("--tracker", tracker)]
+    return "".join(f" {name} {shlex.quote(value)}" for name, value in words if value)
 
 
 def history_source(db: str, tracker: str = "") -> str | tuple[Trial, ...]:

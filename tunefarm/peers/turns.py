@@ -129,14 +129,19 @@ class Neighbours:
         cores = os.cpu_count() or 1
         return min(1.0, max(0.0, (busy - own) / max(wall * cores, 1e-9)))
 
+    @property
+    def were_busy(self) -> bool:
+        """Whether figures taken meanwhile are worth little."""
+        return self.share() > BUSY_SHARE
+
     def report(self) -> str:
-        """One line for the end of a table, which says if its figures are worth nothing.
+        """One line for the end of a table, which says what its figures are worth.
 
         Children count as this process's own once they have ended.
         """
-        share = self.share()
-        verdict = "run it again on a quiet machine" if share > BUSY_SHARE else "quiet enough"
-        return f"Other processes took {100 * share:.0f}% of the machine meanwhile: {verdict}."
+        share = f"{100 * self.share():.0f}%"
+        verdict = "run it again on a quiet machine" if self.were_busy else "quiet enough"
+        return f"Other processes took {share} of the machine meanwhile: {verdict}."
 
     @staticmethod
     def _now() -> tuple[float, float, float]:

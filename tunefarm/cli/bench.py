@@ -1,0 +1,193 @@
+"""``tunefarm bench``: a model's builds against each other, other libraries and the machine."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tunefarm.cli.options import (
+    Database,
+    Farm,
+    Model,
+    Shapes,
+    TargetText,
+    check_output,
+    history_source,
+    options_text,
+    parse_cores,
+    parse_shapes,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tunefarm.compiler.dispatch import History
+    from tunefarm.compiler.target import Target
+    from tunefarm.db.records import Trial
+    from tunefarm.peers.turns import Neighbours
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a ``bench`` command asks about: a model, its records, and targets of some cores each.
+
+    ``command`` is what tunes the model's tasks.
+    """
+
+    model: Path
+    shapes: Mapping[str, tuple[int, ...]]
+    source: str | tuple[Trial, ...]
+    targets: Sequence[Target]
+    repeat: int
+    command: str
+
+
+def bench(
+    model: Model,
+    target: TargetText = "",
+    shape: Shapes = None,
+    db: Database = "",
+    tracker: Farm = "",
+    cores: Annotated[
+        str, typer.Option(metavar="N,N", help="Numbers of cores: 1,2; the target's if empty.")
+    ] = "",
+    peers: Annotated[
+        bool, typer.Option("--peers", help="Time onnxruntime and OpenVINO beside the builds.")
+    ] = False,
+    roofline: Annotated[
+        bool, typer.Option("--roofline", help="Each node beside what the machine can do at best.")
+    ] = False,
+    picture: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw the roofline: .svg, .png or .pdf.")
+    ] = None,
+    repeat: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Timed repeats of each build.")
+    ] = 20,
+) -> None:
+    """Time the tuned and the default build of a model, and each of its nodes.
+
+    With --peers, other libraries on the same model. With --roofline, each node beside the time
+    that the machine's peak and bandwidths allow.
+    """
+    from tunefarm.tables import console
+
+    request = Request(
+        model,
+        parse_shapes(shape),
+        history_source(db, tracker),
+        parse_cores(cores, target),
+        repeat,
+        f"tunefarm tune {model}{options_text(target, shape, db, tracker)}",
+    )
+    out = console()
+    if picture is not None:
+        from tunefarm.roofline.picture import check_picture
+
+        check_picture(picture)
+        check_output(picture)
+    if peers:
+        _bench_peers(out, request)
+    if roofline or picture is not None:
+        _bench_roofline(out, request, picture)
+    if not (peers or roofline or picture is not None):
+        _bench_nodes(out, request)
+
+
+def _bench_nodes(out: Console, request: Request) -> None:
+    from tunefarm.benchmark import compare, node_columns
+    from tunefarm.peers.turns import Neighbours
+    from tunefarm.tables import print_table
+
+    neighbours = Neighbours()
+    for target in request.targets:
+        _head(out, request, target)
+        with _status(out, f"timing the builds for {target}"):
+            result = compare(
+                request.model, request.shapes, target.text, request.source, request.repeat
+            )
+        print_table(out, node_columns(result))
+        out.print(result.summary(), soft_wrap=True)
+        _tell_records(out, request, result.history)
+    _tell_noise(out, neighbours)
+
+
+def _bench_peers(out: Console, request: Request) -> None:
+    from tunefarm.peers.race import Subject, libraries_here, race, race_columns
+    from tunefarm.peers.turns import Neighbours
+    from tunefarm.tables import print_table
+
+    libraries = libraries_here(out.print)
+    subject = Subject(request.model, request.shapes, request.source)
+    neighbours = Neighbours()
+    races = []
+    for target in request.targets:
+        with _status(out, f"racing {', '.join(libraries)} for {target}"):
+            races.append(race(subject, target, libraries, request.repeat))
+    print_table(out, race_columns(races))
+    for result in races:
+        out.print(result.summary(), soft_wrap=True)
+    for text in dict.fromkeys(w for result in races for w in result.warnings()):
+        out.print(text, soft_wrap=True)
+    peaks = ", ".join(f"{r.row.peak / 1e9:.0f} on {r.cores}" for r in races)
+    out.print(
+        f"medians of {request.repeat} turns, f32, each library alone in a process of its own; "
+        f"peak: {peaks} GFLOP/s of FMAs; errors: largest difference over largest magnitude",
+        soft_wrap=True,
+    )
+    _tell_records(out, request, races[-1].history)
+    _tell_noise(out, neighbours)
+
+
+def _bench_roofline(out: Console, request: Request, picture: Path | None) -> None:
+    from tunefarm.api import apply_history_best, from_onnx
+    from tunefarm.peers.turns import Neighbours
+    from tunefarm.roofline.nodes import NOTE, measure, roofline_columns
+    from tunefarm.tables import print_table
+
+    neighbours, results = Neighbours(), []
+    module = from_onnx(request.model, request.shapes)
+    for target in request.targets:
+        with _status(out, f"timing nodes and roofs for {target}"):
+            history = apply_history_best(request.source)
+            results.append(measure(module, target, history, request.repeat))
+        _head(out, request, target)
+        print_table(out, roofline_columns(results[-1]))
+        out.print(results[-1].summary(), soft_wrap=True)
+        out.print(f"roofs: {results[-1].roofs}", soft_wrap=True)
+        if results[-1].has_winograd:
+            out.print(NOTE, soft_wrap=True)
+        _tell_records(out, request, history)
+    _tell_noise(out, neighbours)
+    if picture is not None:
+        from tunefarm.roofline.picture import draw
+
+        draw(request.model.stem, results, picture)
+        out.print(f"wrote {picture}", soft_wrap=True)
+
+
+def _head(out: Console, request: Request, target: Target) -> None:
+    """What a table is of."""
+    gap = "" if target is request.targets[0] else "\n"
+    out.print(f"{gap}{request.model.name} for {target}", soft_wrap=True)
+
+
+def _tell_records(out: Console, request: Request, history: History) -> None:
+    out.print(history.summary(request.command), soft_wrap=True)
+
+
+def _tell_noise(out: Console, neighbours: Neighbours) -> None:
+    """A warning, if other processes took so much of the machine that the times mean little."""
+    if neighbours.were_busy:
+        out.print(neighbours.report(), soft_wrap=True)
+
+
+@contextlib.contextmanager
+def _status(out: Console, text: str) -> Iterator[None]:
+    """What the command is doing, on a terminal, while it takes its time."""
+    with out.status(text) if out.is_terminal else contextlib.nullcontext():
+        yield
