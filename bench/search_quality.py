@@ -120,7 +120,7 @@ class Table:
         (trial,) = self.run([self.request(configs[0], 0, tuple(configs[1:]))])
         if not trial.ok:
             sys.exit(f"{self.workload.summary}: {trial.error}: {trial.message}")
-        return list(trial.paired_times_s)
+        return list(trial.paired_times_s or (trial.times_s,))
 
     def medians(self, configs: Sequence[Config]) -> list[float]:
         """Median seconds of each config, timed interleaved; equal configs are timed once."""
