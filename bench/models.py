@@ -1,6 +1,7 @@
 """Models in code, with random weights scaled so that activations stay of order one.
 
     resnet18  resnet50  mobilenet_v2  bert_base  vit_s16        each -> onnx.ModelProto, batch 1
+    resnet50-int8                   quantised by onnxruntime, calibrated on random images
 
 Topologies: He et al. 2015, Sandler et al. 2018, Devlin et al. 2018, Dosovitskiy et al. 2020.
 """
@@ -9,9 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import sqrt
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import onnx
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
@@ -234,10 +238,38 @@ def vit_s16(seed: int = 0, size: int = 224, layers: int = 12) -> ModelProto:
     return g.model("vit_s16", _image(size), g.dense(y, width, 1000), (1, 1000))
 
 
+class _RandomImages:
+    """Calibration data: normal images for the model's input "x"."""
+
+    def __init__(self, size: int, count: int) -> None:
+        rng = np.random.default_rng(0)
+        self.left = [rng.standard_normal((1, 3, size, size), np.float32) for _ in range(count)]
+
+    def get_next(self) -> dict[str, NDArray[Any]] | None:
+        return {"x": self.left.pop()} if self.left else None
+
+
+def resnet50_int8(seed: int = 0, size: int = 224) -> ModelProto:
+    """ResNet-50 in QDQ form: weights int8 for each channel, activations uint8 with a zero point."""
+    from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    with TemporaryDirectory() as folder:
+        plain, folded, done = (str(Path(folder) / f"{n}.onnx") for n in ("f32", "folded", "int8"))
+        onnx.save(resnet50(seed, size), plain)
+        quant_pre_process(plain, folded, skip_symbolic_shape=True)
+        quantize_static(
+            folded, done, _RandomImages(size, 2), quant_format=QuantFormat.QDQ, per_channel=True,
+            activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8,
+        )  # fmt: skip
+        return onnx.load(done)
+
+
 MODELS: Mapping[str, Callable[[], ModelProto]] = {
     "resnet18": resnet18,
     "resnet50": resnet50,
     "mobilenet_v2": mobilenet_v2,
     "bert_base": bert_base,
     "vit_s16": vit_s16,
+    "resnet50-int8": resnet50_int8,
 }

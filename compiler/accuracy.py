@@ -10,6 +10,11 @@ reference r if |y − r| ≤ tol(dtype) · m. Magnitudes follow the operators:
     softmax            p · (1 + 2 · the row's largest magnitude)
     elementwise f      |f(v)|, and how far f moves if v moves by its own tolerance
     others             the largest magnitude in the result
+
+Rounding numbers to integers, a difference in the last bit may move a value next to the middle
+between two quanta to either: a quantised result may be one quantum off, and what is dequantised
+again in the same kernel may be off by a quantum's step. Sums of bytes are exact, and so are quanta
+that come of them alone.
 """
 
 from __future__ import annotations
@@ -30,8 +35,10 @@ from tunefarm.compiler.ir import (
     TupleGetItem,
     Var,
     post_order,
+    tensor_type,
 )
 from tunefarm.compiler.ops.base import OPS, Pattern
+from tunefarm.compiler.ops.quantize import QUANTA
 
 Array: TypeAlias = NDArray[Any]
 Arrays: TypeAlias = list[Array]
@@ -57,7 +64,20 @@ def error_bounds(function: Function, arrays: Sequence[Array]) -> Arrays:
         pairs = [(values[f][0], magnitudes[f][0]) for f in body.fields]
     else:
         pairs = list(zip(values[body], magnitudes[body], strict=True))
-    return [tolerance_of(v.dtype.name) * m.astype(np.float64) for v, m in pairs]
+    quantum = 1.0 if any(_rounds_numbers(node) for node in post_order(function.body)) else 0.0
+    return [
+        tolerance_of(v.dtype.name) * m.astype(np.float64)
+        if is_float(v.dtype.name)
+        else np.full(v.shape, quantum if v.dtype.name in QUANTA else 0.0)
+        for v, m in pairs
+    ]
+
+
+def _rounds_numbers(node: Expr) -> bool:
+    """Whether the node quantises what is not exact."""
+    if not isinstance(node, Call) or node.op not in ("quantize", "requantize"):
+        return False
+    return is_float(tensor_type(node.args[0]).dtype)
 
 
 def mismatch(outputs: Sequence[Array], references: Sequence[Array], bounds: Sequence[Array]) -> str:
@@ -76,8 +96,9 @@ def mismatch(outputs: Sequence[Array], references: Sequence[Array], bounds: Sequ
 
 def _worst(y: Array, r: Array, bound: Array) -> str:
     if not is_float(r.dtype.name):
-        wrong = y != r
-        excess = wrong.astype(np.float64)
+        distance = np.abs(y.astype(np.float64) - r.astype(np.float64))
+        wrong = (y != r) & ~((bound > 0) & (distance <= bound))
+        excess = np.where(wrong, np.maximum(distance, 1.0), 0.0)
     else:
         a, b = y.astype(np.float64), r.astype(np.float64)
         with np.errstate(invalid="ignore"):
@@ -163,6 +184,13 @@ def _softmax(node: Call, v: Sequence[Array], m: Sequence[Array], y: Array) -> Ar
     return np.asarray(np.abs(y) * (1 + 2 * row) if node.op == "softmax" else np.abs(y) + 2 * row)
 
 
+def _dequantised(node: Call, v: Sequence[Array], m: Sequence[Array], y: Array) -> Array:
+    """A quantum that was rounded from numbers in the same kernel may be its neighbour."""
+    scale = np.abs(v[1])
+    step = scale / tolerance_of("float32") if _rounds_numbers(node.args[0]) else scale
+    return np.asarray(np.abs(y) + np.broadcast_to(step, y.shape))
+
+
 _LINEAR = (
     "conv", "conv_transpose", "matmul", "einsum", "add", "multiply", "sum", "mean", "avg_pool",
     "interpolate", "cumsum",
@@ -172,6 +200,7 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(_LINEAR, _same_operator),
     **dict.fromkeys(_KEEPING, _largest),
     **dict.fromkeys(("max", "max_pool"), _same_operator),
+    "dequantize": _dequantised,
     "subtract": _sum,
     "divide": _quotient,
     "softmax": _softmax,

@@ -1,7 +1,8 @@
 """What values a parameter may take, derived from how the function uses it, and drawing such values.
 
-A domain is one of "any", "positive", "nonzero", "unit" (the open interval from -1 to 1) and
-"index<n" (whole numbers from 0 to n - 1). Two demands on one parameter are joined to the stricter.
+A domain is one of "any", "positive", "nonzero", "unit" (the open interval from -1 to 1), "step"
+(from 2⁻¹² to 2⁻⁷, as scales of bytes and of their sums are) and "index<n" (whole numbers from 0 to
+n - 1). Two demands on one parameter are joined to the stricter.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from tunefarm.compiler.dtypes import is_float, numpy_dtype
 from tunefarm.compiler.ir import Attrs, Call, Expr, Function, TensorType, post_order, tensor_type
 from tunefarm.compiler.ops.base import OPS, Pattern
 
-_STRICTNESS = ("any", "nonzero", "positive", "unit")
+_STRICTNESS = ("any", "nonzero", "positive", "unit", "step")
+_ZERO_POINT = "index<128"
 
 Demand = Callable[[Sequence[TensorType], Attrs], Sequence[str]]
 """Operand types and attributes → the domain that each operand must lie in."""
@@ -42,6 +44,12 @@ def _along_axis(types: Sequence[TensorType], attrs: Attrs) -> Sequence[str]:
     return [*_gather(types, attrs), *["any"] * (len(types) - 2)]
 
 
+def _scale_demand(types: Sequence[TensorType], attrs: Attrs) -> Sequence[str]:
+    """Numbers are multiplied by the inverse of a step, sums of bytes by a step."""
+    grows = types[0].dtype == "float32"
+    return ["any", "positive" if grows else "step", _ZERO_POINT]
+
+
 _DEMANDS: Mapping[str, Demand] = {
     "sqrt": _all("positive"),
     "log": _all("positive"),
@@ -60,6 +68,9 @@ _DEMANDS: Mapping[str, Demand] = {
     "scatter_elements": _along_axis,
     "scatter_nd": _gather_nd,
     "interpolate": _along_axis,
+    "quantize": lambda types, attrs: ["any", "step", _ZERO_POINT],
+    "requantize": _scale_demand,
+    "dequantize": _scale_demand,
     "batch_norm": lambda types, attrs: [*["any"] * (len(types) - 1), "positive"],
 }
 
@@ -112,6 +123,8 @@ def draw(type: TensorType, domain: str, rng: np.random.Generator) -> NDArray[Any
         return rng.integers(0, 2, type.shape).astype(dtype)
     if not is_float(type.dtype):
         return _draw_integers(type, domain, rng)
+    if domain == "step":
+        return np.exp2(rng.uniform(-12, -7, type.shape)).astype(dtype)
     if domain == "unit":
         return rng.uniform(-0.99, 0.99, type.shape).astype(dtype)
     wide = np.float64 if type.dtype == "float64" else np.float32

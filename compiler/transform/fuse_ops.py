@@ -8,12 +8,13 @@ keeps: a producer joins its immediate post-dominator if every path between them 
     contraction, reduction  take the elementwise operators of the same shape that follow
     elementwise, injective  chains join, whatever their order; a reshape at an end stays a view
     reduction of sums       takes an elementwise producer that nobody else reads
+    bytes made wider        join each of their readers, so that bytes lie between kernels
     opaque, several results stand alone
 
 A fused function has ``attrs["primitive"] = True``, ``attrs["constants"]`` (indices of parameters
 that are constants of the model), ``attrs["name"]``, and ``attrs["view"] = True`` if it only
-reshapes. Constants of one element stay inside, others become parameters. Equal groups share one
-function.
+reshapes. Constants of one element stay inside, but for scales and zero points, which another
+calibration changes; others become parameters. Equal groups share one function.
 """
 
 from __future__ import annotations
@@ -43,13 +44,14 @@ _MAX_NODES = 32
 _MAX_PARAMS = 24
 _TAKES_PRODUCERS = ("sum", "mean", "max", "min", "prod")
 _SIMPLE = (Pattern.ELEMENTWISE, Pattern.BROADCAST)
+_CALIBRATED = ("quantize", "requantize", "dequantize")
 
 
 def fuse_ops(module: IRModule, target: Target) -> IRModule:
     """``main`` becomes calls of primitive functions only."""
     main = module.main
-    groups = _Groups(main.body)
-    body = _outline(main.body, groups.members())
+    root = _with_own_numbers(main.body)
+    body = _outline(root, _Groups(root).members())
     return module.with_main(Function(main.params, body, main.attrs))
 
 
@@ -97,6 +99,7 @@ class _Groups:
         self._grow(lambda n: _pattern(n) is Pattern.REDUCTION, _SIMPLE)
         self._grow(self._is_movable, (*_SIMPLE, Pattern.INJECTIVE))
         self._feed_reductions()
+        self._feed_numbers()
 
     def members(self) -> list[list[Call]]:
         """Each group's calls in graph order; the last one's value leaves the group."""
@@ -192,6 +195,58 @@ class _Groups:
                 members = [*feeding, *self.contents[self.group_of[node]]]
                 if len(members) <= self.max_nodes and self._param_count(members) <= _MAX_PARAMS:
                     self._merge(self.group_of[node], producer)
+
+    def _feed_numbers(self) -> None:
+        """add(conv(x, w), dequantize(q)): bytes become numbers where they are read."""
+        for node in self.order:
+            reader = _only(self.users.get(node, ()))
+            if not _is_of_bytes(node) or not isinstance(reader, Call):
+                continue
+            old, new = self.group_of[node], self.group_of[reader]
+            if old == new or not _reads_in_place(reader, node):
+                continue
+            members = [*self.contents[new], node]
+            if len(members) > self.max_nodes or self._param_count(members) > _MAX_PARAMS:
+                continue
+            self.contents[old].remove(node)
+            if not self.contents[old]:
+                del self.contents[old]
+            self.group_of[node] = new
+            self.contents[new].append(node)
+
+
+def _only(nodes: Sequence[Expr]) -> Expr | None:
+    return nodes[0] if len(nodes) == 1 else None
+
+
+def _is_of_bytes(node: Expr) -> bool:
+    return (
+        isinstance(node, Call)
+        and node.op in ("dequantize", "cast")
+        and tensor_type(node.args[0]).dtype in ("int8", "uint8")
+    )
+
+
+def _reads_in_place(reader: Expr, node: Expr) -> bool:
+    """Whether the reader needs each element of ``node`` once, in its own kernel."""
+    if isinstance(reader, Call) and reader.op in _TAKES_PRODUCERS:
+        return True
+    return _pattern(reader) in _SIMPLE and tensor_type(reader).shape == tensor_type(node).shape
+
+
+def _with_own_numbers(root: Expr) -> Expr:
+    """The graph in which every reader that could take a ``dequantize`` of bytes has its own."""
+    done: dict[Expr, Expr] = {}
+    for node in post_order(root):
+        operands = [done[c] for c in children(node)]
+        for i, operand in enumerate(operands):
+            if _is_of_bytes(operand) and _reads_in_place(node, operand):
+                assert isinstance(operand, Call)
+                operands[i] = Call(
+                    operand.op, operand.args, operand.attrs, operand.type, operand.name
+                )
+        done[node] = with_children(node, operands)
+    return done[root]
 
 
 def _users(root: Expr) -> dict[Expr, list[Expr]]:
@@ -303,7 +358,8 @@ def _ordered(node: Call, done: Mapping[Expr, Expr], inside: set[Call]) -> Call:
 
 def _reads_elementwise(scalar: Expr, members: Sequence[Call]) -> bool:
     """Whether only elementwise operators read the constant, so that its value may stay inside."""
-    return all(_pattern(m) in _SIMPLE for m in members if scalar in m.args)
+    readers = [m for m in members if scalar in m.args]
+    return all(_pattern(m) in _SIMPLE and m.op not in _CALIBRATED for m in readers)
 
 
 def _interned(function: Function, functions: dict[str, Function]) -> Function:

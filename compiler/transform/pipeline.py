@@ -17,6 +17,7 @@ from tunefarm.compiler.transform.fold_scale_axis import fold_scale_axis
 from tunefarm.compiler.transform.fuse_ops import fuse_ops
 from tunefarm.compiler.transform.infer_types import infer_types
 from tunefarm.compiler.transform.legalize import legalize
+from tunefarm.compiler.transform.lower_quantized import lower_quantized
 from tunefarm.compiler.transform.recognize_functions import recognize_functions
 from tunefarm.compiler.transform.recognize_rows import recognize_rows
 from tunefarm.compiler.transform.simplify_inference import simplify_inference
@@ -24,6 +25,7 @@ from tunefarm.compiler.transform.simplify_inference import simplify_inference
 STEPS = (
     Pass("infer_types", infer_types, level=0),
     Pass("simplify_inference", simplify_inference, level=0),
+    Pass("lower_quantized", lower_quantized, level=1),
     Pass("fold_constants", fold_constants, level=1),
     Pass("canonicalize_ops", canonicalize_ops, level=1),
     Pass("recognize_functions", recognize_functions, level=1),

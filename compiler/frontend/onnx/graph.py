@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tunefarm.compiler.dtypes import DTYPES
 from tunefarm.compiler.errors import ShapeError
-from tunefarm.compiler.frontend.onnx import contract, math, nn, quantize, reduce, resize, shape
+from tunefarm.compiler.frontend.onnx import (
+    contract,
+    math,
+    microsoft,
+    nn,
+    quantize,
+    reduce,
+    resize,
+    shape,
+)
 from tunefarm.compiler.frontend.onnx.node import Converter, Node, Unsupported, dtype_name
 from tunefarm.compiler.ir import Constant, Expr, tensor_type
 
@@ -108,6 +117,8 @@ class Importer:
         function = self.functions.get((node.domain, node.op_type))
         if function is not None:
             return self._inline(function, node, inputs)
+        if node.domain == microsoft.DOMAIN and node.op_type in microsoft.CONVERTERS:
+            return self._converted(microsoft.CONVERTERS[node.op_type], node, inputs, read)
         if node.domain not in _PLAIN_DOMAINS:
             raise Unsupported(f"operators of the domain {node.domain!r} are not supported")
         if node.op_type == "If":
@@ -118,6 +129,15 @@ class Importer:
             if body is None:
                 raise Unsupported("the operator is not supported")
             return self._inline(body, node, inputs)
+        return self._converted(converter, node, inputs, read)
+
+    def _converted(
+        self,
+        converter: Converter,
+        node: NodeProto,
+        inputs: tuple[Expr | None, ...],
+        read: set[str],
+    ) -> Sequence[Expr | None]:
         result = converter(
             Node(
                 node.op_type,

@@ -1,4 +1,9 @@
-"""Converters of quantisation: integers are scaled, rounded and clipped in plain arithmetic."""
+"""Converters of quantisation.
+
+Where scales and zero points are constants the graph says ``quantize`` and ``dequantize``, and an
+operator on quantised tensors is dequantize, the operator on numbers, quantize: the pass
+``lower_quantized`` finds the integer form of all that. Other scales are plain arithmetic.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +18,7 @@ from tunefarm.compiler.frontend.onnx.node import (
     axis_of,
     broadcast_to,
     cast,
+    constant,
     dtype_name,
     dtype_of,
     expand_dims,
@@ -22,7 +28,9 @@ from tunefarm.compiler.frontend.onnx.node import (
     reshape,
     shape_of,
 )
-from tunefarm.compiler.ir import Expr, tensor_type
+from tunefarm.compiler.ir import Constant, Expr, tensor_type
+from tunefarm.compiler.ops import call
+from tunefarm.compiler.ops.quantize import QUANTA
 
 
 def _spread(node: Node, parameter: Expr, x: Expr) -> Expr:
@@ -51,28 +59,54 @@ def _rounded(node: Node, y: Expr, zero: Expr | None, dtype: str) -> Expr:
     return cast(node.emit("clip", y, min=float(info.min), max=float(info.max)), dtype)
 
 
+def _known(scale: Expr, zero: Expr | None) -> tuple[Constant, Constant] | None:
+    """Scale and zero point in float32, if they are constants and the scales positive."""
+    if not isinstance(scale, Constant) or dtype_of(scale) != "float32":
+        return None
+    if not np.all(np.isfinite(scale.data) & (scale.data > 0)):
+        return None
+    if zero is None:
+        return scale, constant(0, "float32")
+    return (scale, Constant(zero.data.astype(np.float32))) if isinstance(zero, Constant) else None
+
+
+def quantized(node: Node, y: Expr, scale: Expr, zero: Expr | None, dtype: str) -> Expr:
+    """``y / scale`` rounded into ``dtype``; the parameters broadcast to ``y``."""
+    inner = "float32" if dtype_of(y) != "float64" else "float64"
+    known = _known(scale, zero)
+    if known is not None and dtype in QUANTA and dtype_of(y) == "float32":
+        return node.emit("quantize", y, *known, dtype=dtype)
+    return _rounded(node, node.emit("divide", cast(y, inner), cast(scale, inner)), zero, dtype)
+
+
+def dequantized(node: Node, x: Expr, scale: Expr, zero: Expr | None) -> Expr:
+    """``(x - zero) * scale`` in the scale's dtype; weights stay integers in the graph."""
+    known = _known(scale, zero)
+    if known is not None and dtype_of(x) in (*QUANTA, "int32"):
+        return call("dequantize", x, *known, name=node.name)
+    y = cast(x, "float32")
+    if zero is not None:
+        y = node.emit("subtract", y, cast(zero, "float32"))
+    return cast(node.emit("multiply", y, cast(scale, "float32")), dtype_of(scale))
+
+
 def _quantize(node: Node) -> Expr:
-    x, scale = node.x, node.input(1)
+    x, scale = node.x, _spread(node, node.input(1), node.x)
     dtype = "uint8"
     if node.has(2):
         dtype = dtype_of(node.input(2))
     elif node.attr("output_dtype", 0):
         dtype = dtype_name(node.attr("output_dtype"))
     zero = _spread(node, node.input(2), x) if node.has(2) else None
-    inner = "float32" if dtype_of(x) != "float64" else "float64"
-    scaled = node.emit("divide", cast(x, inner), cast(_spread(node, scale, x), inner))
-    return _rounded(node, scaled, zero, dtype)
+    return quantized(node, x, scale, zero, dtype)
 
 
 def _dequantize(node: Node) -> Expr:
-    x, scale = node.x, _spread(node, node.input(1), node.x)
-    dtype = dtype_of(scale)
-    if node.attrs.get("output_dtype"):
-        dtype = dtype_name(node.attrs["output_dtype"])
-    y = cast(x, "float32")
-    if node.has(2):
-        y = node.emit("subtract", y, cast(_spread(node, node.input(2), x), "float32"))
-    return cast(node.emit("multiply", y, cast(scale, "float32")), dtype)
+    scale = _spread(node, node.input(1), node.x)
+    zero = _spread(node, node.input(2), node.x) if node.has(2) else None
+    y = dequantized(node, node.x, scale, zero)
+    wanted = node.attrs.get("output_dtype")
+    return cast(y, dtype_name(wanted)) if wanted else y
 
 
 def _dynamic_quantize(node: Node) -> list[Expr | None]:
@@ -92,8 +126,11 @@ def _dynamic_quantize(node: Node) -> list[Expr | None]:
 
 
 def _centred(node: Node, x: Expr, zero: int, axis: int | None = None) -> Expr:
-    """``x − zero point`` in int32; a vector of zero points lies along ``axis``."""
-    wide = cast(x, "int32")
+    """``x − zero point`` in int32; a vector of zero points lies along ``axis``.
+
+    Constants are left to ``lower_quantized``, for which they are weights in one byte.
+    """
+    wide = call("cast", x, dtype="int32", name=node.name)
     if not node.has(zero):
         return wide
     point = cast(node.input(zero), "int32")
@@ -101,7 +138,7 @@ def _centred(node: Node, x: Expr, zero: int, axis: int | None = None) -> Expr:
         point = reshape(point, ())
     elif axis is not None and rank_of(point) == 1:
         point = per_channel(point, rank_of(x), axis % rank_of(x))
-    return node.emit("subtract", wide, point)
+    return call("subtract", wide, point, name=node.name)
 
 
 def _matmul_integer(node: Node) -> Expr:
@@ -113,30 +150,61 @@ def _conv_integer(node: Node) -> Expr:
     return conv(node, _centred(node, node.input(0), 2), _centred(node, node.input(1), 3, 0))
 
 
-def _requantize(node: Node, y: Expr, scales: tuple[Expr, Expr], result: int, axis: int) -> Expr:
-    """y · (scale a · scale b / scale y), rounded into the result's type."""
-    product = node.emit("multiply", *(cast(s, "float32") for s in scales))
-    ratio = node.emit("divide", product, cast(node.input(result), "float32"))
-    if tensor_type(ratio).size > 1 and rank_of(ratio) == 1:
-        ratio = per_channel(ratio, rank_of(y), axis % rank_of(y))
-    elif tensor_type(ratio).size == 1:
-        ratio = reshape(ratio, ())
-    zero = node.input(result + 1)
-    scaled = node.emit("multiply", cast(y, "float32"), ratio)
-    point = reshape(zero, ()) if tensor_type(zero).size == 1 else zero
-    return _rounded(node, scaled, point, dtype_of(zero))
+def parameter(node: Node, index: int, x: Expr, axis: int) -> Expr | None:
+    """A scale or zero point among the inputs, for all of ``x`` or along an axis; None if absent."""
+    if not node.has(index):
+        return None
+    value = node.input(index)
+    if tensor_type(value).size == 1:
+        return reshape(value, ())
+    return per_channel(value, rank_of(x), axis % rank_of(x)) if rank_of(value) == 1 else value
+
+
+def operand(node: Node, index: int, axis: int = 0) -> Expr:
+    """The dequantised tensor of the inputs (x, scale, zero point) from ``index`` on."""
+    x = node.input(index)
+    scale = parameter(node, index + 1, x, axis)
+    if scale is None:
+        raise Unsupported(f"input {index + 1} is missing")
+    return dequantized(node, x, scale, parameter(node, index + 2, x, axis))
+
+
+def result(node: Node, y: Expr, index: int, dtype: str, axis: int = 0) -> Expr:
+    """``y`` quantised by the inputs (scale, zero point) at ``index``, which may lack the zero."""
+    scale, zero = (parameter(node, i, y, axis) for i in (index, index + 1))
+    if scale is None:
+        raise Unsupported(f"input {index} is missing")
+    return quantized(node, y, scale, zero, dtype if zero is None else dtype_of(zero))
+
+
+def bias_of(node: Node, index: int, scales: tuple[int, int], y: Expr, axis: int) -> Expr:
+    """The int32 bias of a product as numbers: its step is the product of two inputs' scales."""
+    step = node.emit("multiply", *(reshape(node.input(i), _flat(node.input(i))) for i in scales))
+    bias = node.input(index)
+    if tensor_type(step).size == 1:
+        scale = reshape(step, ())
+    else:
+        scale = per_channel(step, rank_of(y), axis % rank_of(y))
+    wide = per_channel(bias, rank_of(y), axis % rank_of(y)) if rank_of(bias) == 1 else bias
+    return dequantized(node, wide, scale, None)
+
+
+def _flat(expr: Expr) -> tuple[int, ...]:
+    """() for one number, else one dimension."""
+    size = tensor_type(expr).size
+    return () if size == 1 else (size,)
 
 
 def _qlinear_matmul(node: Node) -> Expr:
-    a, b = _centred(node, node.input(0), 2, -2), _centred(node, node.input(3), 5, -1)
-    return _requantize(node, matmul(node, a, b), (node.input(1), node.input(4)), 6, -1)
+    a, b = operand(node, 0, -2), operand(node, 3, -1)
+    return result(node, matmul(node, a, b), 6, dtype_of(node.input(0)), -1)
 
 
 def _qlinear_conv(node: Node) -> Expr:
-    y = conv(node, _centred(node, node.input(0), 2), _centred(node, node.input(3), 5, 0))
+    y = conv(node, operand(node, 0), operand(node, 3, 0))
     if node.has(8):
-        y = node.emit("add", y, per_channel(node.input(8), rank_of(y)))
-    return _requantize(node, y, (node.input(1), node.input(4)), 6, 1)
+        y = node.emit("add", y, bias_of(node, 8, (1, 4), y, 1))
+    return result(node, y, 6, dtype_of(node.input(0)), 1)
 
 
 CONVERTERS: dict[str, Converter] = {
