@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 MAX_ROWS = 25
 ARITHMETIC = "FMA"
+SLIGHT = 5e-3  # of the whole: not worth a word
+_SHOWN_S = 5e-9
 WINOGRAD = "winograd"
 NOTE = (
     "FLOPs and GFLOP/s are nominal, what the mathematics asks for: Winograd's method needs fewer "
@@ -131,13 +133,13 @@ class Roofline:
         return any(node.work.sketch == WINOGRAD for node in self.nodes)
 
     def summary(self) -> str:
-        """Times of the run, its nodes and the roof, and what the roof is made of."""
-        parts = {n.bound: 0.0 for n in self.nodes}
+        """Times of the run, its nodes and the roof, and which roofs that is made of."""
+        parts = dict.fromkeys((n.bound for n in self.nodes), 0.0)
         for node in self.nodes:
             parts[node.bound] += node.roof_s
-        made = ", ".join(
-            f"{name} {duration(s)}" for name, s in sorted(parts.items(), key=lambda p: -p[1]) if s
-        )
+        order = sorted(parts.items(), key=lambda part: -part[1])
+        heavy = [(name, s) for name, s in order if s > SLIGHT * self.roof_s]
+        made = ", ".join(f"{name} {duration(s)}" for name, s in heavy)
         return (
             f"a run takes {duration(self.run_s)}, its nodes one by one {duration(self.seconds)}; "
             f"at the roof {duration(self.roof_s)}, {_percent(self.roof_s, self.run_s)} of the run "
@@ -248,7 +250,7 @@ def roofline_columns(result: Roofline) -> list[Column]:
         Column("at FMA peak", [_time(g.nominal_s) for g in sums], rank=3),
         Column("at bandwidth", [_time(g.memory_s) for g in sums], rank=3),
         Column("roof", [bound for _, _, bound in rows], rank=6, left=True),
-        Column("at roof", [duration(g.roof_s) for g in sums], rank=6),
+        Column("at roof", [_time(g.roof_s) for g in sums], rank=6),
         Column("reached", [_percent(g.roof_s, g.seconds) for g in sums], rank=8),
         Column("GFLOP/s", [_rate(g.nodes) for g in sums], rank=2),
         Column("FLOP/byte", [_intensity(g.nodes) for g in sums], rank=1),
@@ -260,7 +262,7 @@ def _percent(part: float, whole: float) -> str:
 
 
 def _time(seconds: float) -> str:
-    return duration(seconds) if seconds else "–"
+    return duration(seconds) if seconds >= _SHOWN_S else "–"
 
 
 def _rate(nodes: Iterable[Node]) -> str:

@@ -140,7 +140,7 @@ def _number_groups(axes: Axes, result: Roofline) -> None:
 
 def _points(axes: Axes, node: Node) -> tuple[float, float]:
     """Where a node's dot lies, in points from the corner of the figure."""
-    x, y = axes.transData.transform(_at(node)) * 72 / axes.get_figure(root=True).dpi
+    x, y = axes.transData.transform(_at(node)) * 72 / axes.figure.dpi
     return float(x), float(y)
 
 
