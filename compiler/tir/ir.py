@@ -334,6 +334,8 @@ def binary(op: BinaryOp, a: Operand, b: Operand) -> Expr:
     x, y = as_expr(a, dtype), as_expr(b, dtype)
     if x.dtype != y.dtype:
         raise TypeError(f"{op}: operands have different dtypes, {x.dtype} and {y.dtype}")
-    from tunefarm.compiler.tir.simplify import fold_binary
-
     return fold_binary(op, x, y)
+
+
+# Last, since it needs the nodes above.
+from tunefarm.compiler.tir.simplify import fold_binary  # noqa: E402

@@ -1,21 +1,35 @@
-"""Walking and rewriting programs: the traversals that every pass is made of."""
+"""Rewriting programs: what every primitive and pass is made of.
+
+A rewrite keeps the nodes in which nothing changes, by identity. Those that look for variables or
+for buffers do not even enter an expression or a statement without them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from operator import is_ as _is
 
+from tunefarm.compiler.tir.facts import (
+    buffers_read,
+    buffers_read_below,
+    buffers_stored,
+    variables,
+    variables_below,
+)
 from tunefarm.compiler.tir.ir import (
     Allocate,
     Barrier,
     Binary,
     Block,
+    Buffer,
     Cast,
     Expr,
     For,
     If,
     Intrinsic,
     Load,
+    Prefetch,
     Select,
     Seq,
     Stmt,
@@ -23,111 +37,65 @@ from tunefarm.compiler.tir.ir import (
     Var,
     binary,
 )
+from tunefarm.compiler.tir.walk import (
+    children,
+    expressions,
+    loads_of,
+    operands,
+    own_expressions,
+    walk_expr,
+    walk_stmt,
+)
 
-
-def operands(expr: Expr) -> tuple[Expr, ...]:
-    match expr:
-        case Binary(_, a, b):
-            return (a, b)
-        case Cast(value):
-            return (value,)
-        case Select(condition, a, b):
-            return (condition, a, b)
-        case Load(_, indices):
-            return indices
-        case Intrinsic(_, args):
-            return args
-        case _:
-            return ()
-
-
-def walk_expr(expr: Expr) -> Iterator[Expr]:
-    """Every node of the expression, parents first."""
-    stack = [expr]
-    while stack:
-        node = stack.pop()
-        yield node
-        stack.extend(reversed(operands(node)))
-
-
-def walk_stmt(stmt: Stmt) -> Iterator[Stmt]:
-    """Every statement below ``stmt``, parents first, in program order."""
-    stack = [stmt]
-    while stack:
-        node = stack.pop()
-        yield node
-        match node:
-            case For() | Allocate():
-                stack.append(node.body)
-            case Block():
-                stack.append(node.body)
-                if node.init is not None:
-                    stack.append(node.init)
-            case If():
-                if node.orelse is not None:
-                    stack.append(node.orelse)
-                stack.append(node.then)
-            case Seq():
-                stack.extend(reversed(node.stmts))
-            case Store() | Barrier():
-                pass
-
-
-def expressions(stmt: Stmt) -> Iterator[Expr]:
-    """The root expressions that stand directly in the statements below ``stmt``."""
-    for node in walk_stmt(stmt):
-        match node:
-            case Store():
-                yield from node.indices
-                yield node.value
-            case For():
-                yield node.start
-                yield node.extent
-                yield from (p.offset for p in node.prefetch)
-            case If():
-                yield node.condition
-            case Block():
-                yield from node.bindings
-                if node.predicate is not None:
-                    yield node.predicate
-            case _:
-                pass
-
-
-def loads_of(node: Expr | Stmt) -> Iterator[Load]:
-    """Every load in an expression or a statement."""
-    roots = expressions(node) if isinstance(node, Stmt) else (node,)
-    for root in roots:
-        for expr in walk_expr(root):
-            if isinstance(expr, Load):
-                yield expr
+__all__ = [
+    "children",
+    "expressions",
+    "loads_of",
+    "map_children",
+    "map_exprs",
+    "map_operands",
+    "operands",
+    "own_expressions",
+    "seq",
+    "substitute",
+    "substitute_stmt",
+    "transform_accesses",
+    "transform_expr",
+    "transform_loads",
+    "transform_stmt",
+    "walk_expr",
+    "walk_stmt",
+    "with_body",
+]
 
 
 def map_operands(expr: Expr, f: Callable[[Expr], Expr]) -> Expr:
     """The expression with ``f`` applied to its operands; itself if none changes."""
     match expr:
-        case Binary(op, a, b, _):
-            x, y = f(a), f(b)
-            return expr if x is a and y is b else binary(op, x, y)
-        case Cast(value, dtype):
-            v = f(value)
-            return expr if v is value else Cast(v, dtype)
-        case Select(condition, a, b, dtype):
-            c, x, y = f(condition), f(a), f(b)
-            return expr if c is condition and x is a and y is b else Select(c, x, y, dtype)
-        case Load(buffer, indices):
-            new = tuple(map(f, indices))
-            return (
-                expr
-                if all(p is q for p, q in zip(new, indices, strict=True))
-                else Load(buffer, new)
-            )
-        case Intrinsic(name, args, dtype):
-            new = tuple(map(f, args))
-            same = all(p is q for p, q in zip(new, args, strict=True))
-            return expr if same else Intrinsic(name, new, dtype)
+        case Binary():
+            x, y = f(expr.a), f(expr.b)
+            return expr if x is expr.a and y is expr.b else binary(expr.op, x, y)
+        case Load():
+            indices = _mapped(expr.indices, f)
+            return expr if indices is expr.indices else Load(expr.buffer, indices)
+        case Select():
+            c, x, y = f(expr.condition), f(expr.a), f(expr.b)
+            same = c is expr.condition and x is expr.a and y is expr.b
+            return expr if same else Select(c, x, y, expr.dtype)
+        case Cast():
+            value = f(expr.value)
+            return expr if value is expr.value else Cast(value, expr.dtype)
+        case Intrinsic():
+            args = _mapped(expr.args, f)
+            return expr if args is expr.args else Intrinsic(expr.name, args, expr.dtype)
         case _:
             return expr
+
+
+def _mapped(parts: tuple[Expr, ...], f: Callable[[Expr], Expr]) -> tuple[Expr, ...]:
+    """The parts with ``f`` applied; the same tuple if none changes."""
+    new = tuple(map(f, parts))
+    return parts if all(map(_is, new, parts)) else new
 
 
 def transform_expr(expr: Expr, rule: Callable[[Expr], Expr | None]) -> Expr:
@@ -141,60 +109,89 @@ def transform_expr(expr: Expr, rule: Callable[[Expr], Expr | None]) -> Expr:
     return visit(expr)
 
 
+def transform_loads(expr: Expr, buffers: Collection[Buffer], rule: Callable[[Load], Expr]) -> Expr:
+    """Rewrite the loads of some buffers, the innermost first."""
+
+    def visit(node: Expr) -> Expr:
+        if buffers_read(node).isdisjoint(buffers):
+            return node
+        node = map_operands(node, visit)
+        return rule(node) if isinstance(node, Load) and node.buffer in buffers else node
+
+    return visit(expr)
+
+
 def substitute(expr: Expr, values: Mapping[Var, Expr]) -> Expr:
     """Replace variables by expressions."""
-    if not values:
-        return expr
-    return transform_expr(expr, lambda e: values.get(e) if isinstance(e, Var) else None)
+    replaced = values.keys()
+
+    def visit(node: Expr) -> Expr:
+        if isinstance(node, Var):
+            return values.get(node, node)
+        return node if variables(node).isdisjoint(replaced) else map_operands(node, visit)
+
+    return visit(expr)
 
 
 def map_children(stmt: Stmt, f: Callable[[Stmt], Stmt]) -> Stmt:
     """The statement with ``f`` applied to its sub-statements; itself if none changes."""
     match stmt:
         case For() | Allocate():
-            body = f(stmt.body)
-            return stmt if body is stmt.body else replace(stmt, body=body)
+            return with_body(stmt, f(stmt.body))
+        case Seq(stmts):
+            new = tuple(map(f, stmts))
+            return stmt if all(map(_is, new, stmts)) else seq(*new)
+        case If():
+            then = f(stmt.then)
+            orelse = None if stmt.orelse is None else f(stmt.orelse)
+            same = then is stmt.then and orelse is stmt.orelse
+            return stmt if same else If(stmt.condition, then, orelse)
         case Block():
             body = f(stmt.body)
             init = None if stmt.init is None else f(stmt.init)
             same = body is stmt.body and init is stmt.init
             return stmt if same else replace(stmt, body=body, init=init)
-        case If():
-            then = f(stmt.then)
-            orelse = None if stmt.orelse is None else f(stmt.orelse)
-            same = then is stmt.then and orelse is stmt.orelse
-            return stmt if same else replace(stmt, then=then, orelse=orelse)
-        case Seq(stmts):
-            new = tuple(map(f, stmts))
-            return stmt if all(p is q for p, q in zip(new, stmts, strict=True)) else seq(*new)
         case Store() | Barrier():
             return stmt
+
+
+def with_body(stmt: For | Allocate, body: Stmt) -> Stmt:
+    """A loop or an allocation around another body."""
+    if body is stmt.body:
+        return stmt
+    if isinstance(stmt, Allocate):
+        return Allocate(stmt.buffer, body)
+    return For(stmt.var, stmt.extent, body, stmt.kind, stmt.start, stmt.prefetch, stmt.axis)
 
 
 def map_exprs(stmt: Stmt, f: Callable[[Expr], Expr]) -> Stmt:
     """The one statement with ``f`` applied to its own expressions (not those below it)."""
     match stmt:
-        case Store(buffer, indices, value):
-            new, v = tuple(map(f, indices)), f(value)
-            same = v is value and all(p is q for p, q in zip(new, indices, strict=True))
-            return stmt if same else Store(buffer, new, v)
+        case Store():
+            indices, value = _mapped(stmt.indices, f), f(stmt.value)
+            same = value is stmt.value and indices is stmt.indices
+            return stmt if same else Store(stmt.buffer, indices, value)
         case For():
             start, extent = f(stmt.start), f(stmt.extent)
-            same = start is stmt.start and extent is stmt.extent and not stmt.prefetch
-            hints = tuple(replace(p, offset=f(p.offset)) for p in stmt.prefetch)
-            return stmt if same else replace(stmt, start=start, extent=extent, prefetch=hints)
+            hints = tuple(_with_offset(p, f(p.offset)) for p in stmt.prefetch)
+            same = start is stmt.start and extent is stmt.extent
+            if same and all(map(_is, hints, stmt.prefetch)):
+                return stmt
+            return replace(stmt, start=start, extent=extent, prefetch=hints)
         case If():
             c = f(stmt.condition)
-            return stmt if c is stmt.condition else replace(stmt, condition=c)
+            return stmt if c is stmt.condition else If(c, stmt.then, stmt.orelse)
         case Block():
-            bindings = tuple(map(f, stmt.bindings))
+            bindings = _mapped(stmt.bindings, f)
             predicate = None if stmt.predicate is None else f(stmt.predicate)
-            same = predicate is stmt.predicate and all(
-                p is q for p, q in zip(bindings, stmt.bindings, strict=True)
-            )
+            same = predicate is stmt.predicate and bindings is stmt.bindings
             return stmt if same else replace(stmt, bindings=bindings, predicate=predicate)
         case _:
             return stmt
+
+
+def _with_offset(hint: Prefetch, offset: Expr) -> Prefetch:
+    return hint if offset is hint.offset else replace(hint, offset=offset)
 
 
 def transform_stmt(
@@ -214,11 +211,36 @@ def transform_stmt(
     return visit(stmt)
 
 
+def transform_accesses(
+    stmt: Stmt,
+    buffers: Collection[Buffer],
+    load: Callable[[Load], Expr],
+    store: Callable[[Store], Stmt],
+) -> Stmt:
+    """Rewrite the loads and the stores of some buffers, loads first."""
+
+    def visit(node: Stmt) -> Stmt:
+        read = not buffers_read_below(node).isdisjoint(buffers)
+        if not read and buffers_stored(node).isdisjoint(buffers):
+            return node
+        node = map_children(node, visit)
+        if read:
+            node = map_exprs(node, lambda e: transform_loads(e, buffers, load))
+        return store(node) if isinstance(node, Store) and node.buffer in buffers else node
+
+    return visit(stmt)
+
+
 def substitute_stmt(stmt: Stmt, values: Mapping[Var, Expr]) -> Stmt:
     """Replace variables by expressions in a statement."""
-    if not values:
-        return stmt
-    return transform_stmt(stmt, expr_rule=lambda e: substitute(e, values))
+    replaced = values.keys()
+
+    def visit(node: Stmt) -> Stmt:
+        if variables_below(node).isdisjoint(replaced):
+            return node
+        return map_exprs(map_children(node, visit), lambda e: substitute(e, values))
+
+    return visit(stmt)
 
 
 def seq(*stmts: Stmt) -> Stmt:
