@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from tunefarm.compiler.kernel import Kernel
 
 _PAGE = 4096  # bytes; the module takes weights that begin at a page without copying them
+_SAMPLE = 64  # elements that are compared first
+_Key: TypeAlias = tuple[tuple[int, ...], str, PackedLayout | None, tuple[int, ...]]
 _PLACES: Mapping[Store, Any] = {
     Store.ARENA: "arena",
     Store.INPUT: "input",
@@ -54,32 +57,49 @@ class _Chunk:
 
 
 class _Weights:
-    """Lays out constants as kernels read them, each pair once; ``join`` packs them in place.
+    """Lays out constants as kernels read them, equal ones once; ``join`` packs them in place.
 
     Weights of hundreds of megabytes are written once: fresh memory costs more than the copy.
     """
 
     def __init__(self) -> None:
         self.size = 0
-        self._known: dict[tuple[int, PackedLayout | None, tuple[int, ...]], _Chunk] = {}
+        self._known: dict[_Key, list[_Chunk]] = {}
 
     def offset(
         self, constant: Constant, layout: PackedLayout | None, shape: tuple[int, ...]
     ) -> int:
-        key = (id(constant.data), layout, shape if layout is not None else ())
-        if key not in self._known:
-            self._known[key] = _Chunk(constant.data, layout, shape, self.size)
-            size_bytes = prod(shape) * constant.data.itemsize
-            self.size += -(-max(size_bytes, 1) // ALIGNMENT) * ALIGNMENT
-        return self._known[key].start
+        data = constant.data
+        packed = shape if layout is not None else ()
+        alike = self._known.setdefault((data.shape, data.dtype.str, layout, packed), [])
+        for chunk in alike:
+            if _equal(chunk.data, data):
+                return chunk.start
+        alike.append(_Chunk(data, layout, shape, self.size))
+        self.size += _aligned(max(prod(shape) * data.itemsize, 1))
+        return alike[-1].start
 
     def join(self) -> NDArray[np.uint8]:
         whole = aligned_bytes(self.size, _PAGE)
-        for chunk in self._known.values():
+        for chunk in chain.from_iterable(self._known.values()):
             end = chunk.start + prod(chunk.shape) * chunk.data.itemsize
             part = whole[chunk.start : end].view(chunk.data.dtype).reshape(chunk.shape)
+            whole[end : _aligned(end)] = 0  # equal weights are equal bytes
             pack_into(part, chunk.data, chunk.layout)
         return whole
+
+
+def _equal(a: NDArray[Any], b: NDArray[Any]) -> bool:
+    """Whether two arrays of one shape and dtype hold the same bits; most differ at the start."""
+    if a is b:
+        return True
+    if a.flat[:_SAMPLE].tobytes() != b.flat[:_SAMPLE].tobytes():
+        return False
+    return bool((a.reshape(-1).view(np.uint8) == b.reshape(-1).view(np.uint8)).all())
+
+
+def _aligned(size_bytes: int) -> int:
+    return -(-size_bytes // ALIGNMENT) * ALIGNMENT
 
 
 def link_model(module: IRModule, memory: MemoryPlan, kernels: Mapping[Call, Kernel]) -> Linked:

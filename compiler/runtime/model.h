@@ -25,7 +25,7 @@ extern "C" {
 
 #define @MODEL@_INPUTS @input_count@
 #define @MODEL@_OUTPUTS @output_count@
-#define @MODEL@_MEMORY_BYTES @memory_bytes@
+#define @MODEL@_MEMORY_BYTES @memory_bytes@ /* the peak of a call, beside weights and arguments */
 #define @MODEL@_POOL_BYTES @pool_bytes@
 #define @MODEL@_POOL_ALIGNMENT @pool_alignment@
 #define @MODEL@_MAX_THREADS 64
@@ -54,37 +54,54 @@ static inline void *@model@_thread(void *pool) {
   return NULL;
 }
 
-static inline void @model@_stop(@model@_session *session) {
+static inline void @model@_stop_threads(@model@_session *session) {
   int i;
   if (session->pool) @model@_pool_shutdown(session->pool);
   for (i = 0; i < session->workers; i++) pthread_join(session->threads[i], NULL);
   free(session->pool);
-  free(session->memory);
-  memset(session, 0, sizeof *session);
+  session->pool = NULL;
+  session->workers = 0;
 }
 
-/* Returns 0, or -1 if memory or threads cannot be had. */
-static inline int @model@_start(@model@_session *session, int threads) {
+static inline void @model@_stop(@model@_session *session) {
+  @model@_stop_threads(session);
+  free(session->memory);
+  session->memory = NULL;
+}
+
+/* Let another number of threads run the next calls; the results do not depend on it. Not during a
+ * call. Returns 0, or -1 if they cannot be had: then the caller's thread runs alone. */
+static inline int @model@_set_threads(@model@_session *session, int threads) {
   int i;
-  memset(session, 0, sizeof *session);
-  if (posix_memalign(&session->memory, 4096, @MODEL@_MEMORY_BYTES)) return -1;
+  @model@_stop_threads(session);
   if (threads <= 1) return 0;
   if (threads > @MODEL@_MAX_THREADS) threads = @MODEL@_MAX_THREADS;
   if (posix_memalign(&session->pool, @MODEL@_POOL_ALIGNMENT, @MODEL@_POOL_BYTES)) {
     session->pool = NULL;
-    @model@_stop(session);
     return -1;
   }
   memset(session->pool, 0, @MODEL@_POOL_BYTES);
   @model@_pool_spin(session->pool, @MODEL@_SPIN_TICKS);
   for (i = 0; i < threads - 1; i++) {
     if (pthread_create(&session->threads[i], NULL, @model@_thread, session->pool)) {
-      @model@_stop(session);
+      @model@_stop_threads(session);
       return -1;
     }
     session->workers = i + 1;
   }
   return 0;
+}
+
+/* Returns 0, or -1 if memory or threads cannot be had. */
+static inline int @model@_start(@model@_session *session, int threads) {
+  memset(session, 0, sizeof *session);
+  if (posix_memalign(&session->memory, 4096, @MODEL@_MEMORY_BYTES)) {
+    session->memory = NULL;
+    return -1;
+  }
+  if (@model@_set_threads(session, threads) == 0) return 0;
+  @model@_stop(session);
+  return -1;
 }
 
 static inline int @model@_call(@model@_session *session, const void *const *inputs,

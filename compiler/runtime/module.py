@@ -30,8 +30,9 @@ from tunefarm.compiler.runtime.executor import RUN, executor_text
 from tunefarm.compiler.runtime.graph_executor import GraphExecutor, Profile
 from tunefarm.compiler.runtime.library import Library
 from tunefarm.compiler.runtime.plan import ExecutionPlan, Port, verify_plan
-from tunefarm.compiler.runtime.pool import default_threads, pool_address
+from tunefarm.compiler.runtime.pool import check_threads, default_threads, pool_address
 from tunefarm.compiler.runtime.timing import Timing, bind_call, evaluate
+from tunefarm.compiler.runtime.weights import kept_weights
 from tunefarm.compiler.target import Target
 
 _MEMORY_ALIGNMENT = 4096
@@ -105,6 +106,11 @@ class Module:
         return self.loaded
 
     @property
+    def peak_bytes(self) -> int:
+        """Bytes that one run needs beside weights, inputs and outputs: arena and workspace."""
+        return self.plan.memory_bytes
+
+    @property
     def inputs(self) -> tuple[Port, ...]:
         """Names and types of the inputs."""
         return self.plan.inputs
@@ -114,21 +120,26 @@ class Module:
         """Names and types of the outputs."""
         return self.plan.outputs
 
-    def run(self, inputs: Mapping[str, object]) -> dict[str, Array]:
+    def run(self, inputs: Mapping[str, object], *, threads: int | None = None) -> dict[str, Array]:
         """The outputs by name: fresh arrays that own their memory.
 
-        ``inputs`` are NumPy arrays or DLPack tensors by name. Raises ShapeError, in one sentence,
-        for a missing or unknown name, a wrong shape or a wrong dtype, TargetError if the module was
-        built for a CPU with instructions that this machine lacks.
+        ``inputs`` are NumPy arrays or DLPack tensors by name. ``threads`` (the module's own by
+        default) share the work, which is cut the same way for any number: so are the results.
+        Raises ShapeError, in one sentence, for a missing or unknown name, a wrong shape or a wrong
+        dtype, TargetError if the module was built for a CPU with instructions that this machine
+        lacks.
         """
         arrays = self.check_inputs(inputs)
         results = [aligned_empty(port.type) for port in self.plan.outputs]
-        self.run_raw(arrays, results)
+        self.run_raw(arrays, results, threads)
         return {port.name: array for port, array in zip(self.plan.outputs, results, strict=True)}
 
-    def run_raw(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+    def run_raw(
+        self, inputs: Sequence[Array], outputs: Sequence[Array], threads: int | None = None
+    ) -> None:
         """Run on arrays as ``check_inputs`` returns them, in order, writing ``outputs``."""
-        run, pool = self.library.function(RUN), pool_address(self.library, self.threads)
+        count = self.threads if threads is None else check_threads(threads)
+        run, pool = self.library.function(RUN), pool_address(self.library, count)
         with self.memory() as memory:
             status = run(pool, memory, self.weights_address, _table(inputs), _table(outputs))
         assert status == 0, f"the native executor returned {status}"
@@ -212,7 +223,7 @@ class Module:
 
     def with_threads(self, threads: int) -> Module:
         """The same module, run by another number of threads."""
-        return replace(self, threads=threads)
+        return replace(self, threads=check_threads(threads))
 
     def export_library(self, path: str | Path, name: str | None = None) -> None:
         """Write the model as one ``.so`` that needs no tunefarm, and a C header beside it.
@@ -272,9 +283,9 @@ def create_module(
     """Make a module of a plan's kernels, loaded if this machine has the target's instructions.
 
     ``weights`` are the plan's ``weight_bytes`` bytes, as ``pack_weights`` lays them out.
-    ``threads`` is the smaller of the target's cores and TUNEFARM_NUM_THREADS unless given.
-    ``c_source`` makes the text of ``get_source("c")``. Raises BuildError if plan and kernels do
-    not fit together.
+    They are read-only from now on, and shared with living modules of equal weights. ``threads`` is
+    the smaller of the target's cores and TUNEFARM_NUM_THREADS unless given. ``c_source`` makes the
+    text of ``get_source("c")``. Raises BuildError if plan and kernels do not fit together.
     """
     from tunefarm.compiler.codegen.llvm_compile import compile_llvm, features
     from tunefarm.compiler.runtime.jit import load_objects
@@ -292,14 +303,8 @@ def create_module(
         library = load_objects(list(objects), [RUN, *plan.kernels], target)
     count = min(target.num_cores, default_threads()) if threads is None else threads
     code = Code(tuple(kernels), executor, needed, c_source)
-    kept = weights if address(weights) % _MEMORY_ALIGNMENT == 0 else _page_aligned(weights)
+    kept = kept_weights(weights)
     return Module(plan, library, kept, address(kept), target, count, code)
-
-
-def _page_aligned(weights: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    copy = aligned_bytes(weights.nbytes, _MEMORY_ALIGNMENT)
-    copy[:] = weights.reshape(-1).view(np.uint8)
-    return copy
 
 
 def load_module(path: str | Path) -> Module:
@@ -325,6 +330,7 @@ def pack_weights(arrays: Sequence[Array]) -> tuple[NDArray[np.uint8], tuple[int,
             offsets[id(array)] = total
             total += -(-array.nbytes // 64) * 64
     buffer = aligned_bytes(total, _MEMORY_ALIGNMENT)
+    buffer[:] = 0
     for array in arrays:
         start = offsets[id(array)]
         flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)

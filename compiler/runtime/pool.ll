@@ -213,7 +213,7 @@ wait:
   br i1 %finished, label %release, label %patience
 patience:
   %spins.next = add i32 %spins, 1
-  %long = icmp ugt i32 %spins.next, 4096
+  %long = icmp ugt i32 %spins.next, 512
   br i1 %long, label %yield, label %spin
 spin:
   call void @cpu_pause()

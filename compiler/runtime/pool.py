@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 from tunefarm.compiler import settings
+from tunefarm.compiler.errors import TunefarmError
 from tunefarm.compiler.runtime.arrays import address, aligned_bytes
 from tunefarm.compiler.runtime.library import Library
 from tunefarm.compiler.runtime.native import MAX_THREADS, POOL_ALIGNMENT, POOL_BYTES
@@ -103,6 +104,13 @@ def pool_address(library: Library, threads: int) -> int:
     """The address that kernels take for a pool of that many threads; 0 for one thread."""
     pool = shared_pool(library, threads)
     return 0 if pool is None else pool.address
+
+
+def check_threads(count: int) -> int:
+    """The count itself; TunefarmError if no pool can have so many threads."""
+    if not isinstance(count, int) or not 1 <= count <= MAX_THREADS:
+        raise TunefarmError(f"threads is {count!r}, expected a whole number, 1 to {MAX_THREADS}")
+    return count
 
 
 def default_threads() -> int:
