@@ -1,6 +1,9 @@
 """Targets: what code is generated for, with a canonical string that keys the database.
 
 Target("llvm -mcpu=znver5 -num-cores=2")      Target("sim")      Target.host()
+Target("llvm -mtriple=aarch64-linux-gnu -mcpu=neoverse-n1 -num-cores=4")
+
+A triple stands in the string of every target that is not x86-64, with LLVM's usual spelling.
 """
 
 from __future__ import annotations
@@ -14,44 +17,38 @@ from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 
 from tunefarm.compiler.errors import TargetError
+from tunefarm.compiler.processors import (
+    AVX2,
+    AVX512,
+    CACHES,
+    CPUS,
+    DEFAULT_CACHES,
+    FEATURES,
+    ISAS,
+    RISCV64,
+    RISCV_VECTOR_BITS,
+    WASM32,
+    X86_64,
+    Isa,
+)
 
-# Data caches in bytes and FMA units of CPUs that behave differently from the default of their
-# vector width. Sources: vendors' optimisation manuals; measured where facts say so.
-_CPU_FACTS: Mapping[str, Mapping[str, int]] = {
-    "znver5": {"l1": 48 << 10, "l2": 1 << 20, "l3": 32 << 20},
-    "znver4": {"l1": 32 << 10, "l2": 1 << 20, "l3": 32 << 20},
-    "sapphirerapids": {"l1": 48 << 10, "l2": 2 << 20, "l3": 32 << 20},
-    "emeraldrapids": {"l1": 48 << 10, "l2": 2 << 20, "l3": 32 << 20},
-    "graniterapids": {"l1": 48 << 10, "l2": 2 << 20, "l3": 32 << 20},
-    "icelake-server": {"l1": 48 << 10, "l2": 1280 << 10, "l3": 32 << 20},
-    "skylake-avx512": {"l1": 32 << 10, "l2": 1 << 20, "l3": 16 << 20},
-    "cascadelake": {"l1": 32 << 10, "l2": 1 << 20, "l3": 16 << 20},
-}
-_AVX512 = frozenset({
-    "znver4", "znver5", "skylake-avx512", "cascadelake", "cooperlake", "cannonlake",
-    "icelake-client", "icelake-server", "tigerlake", "rocketlake", "sapphirerapids",
-    "emeraldrapids", "graniterapids", "graniterapids-d", "diamondrapids", "x86-64-v4",
-})  # fmt: skip
-_NO_VNNI = frozenset({"skylake-avx512", "cannonlake", "x86-64-v4"})
-_FEATURES = {
-    "avx512vnni": _AVX512 - _NO_VNNI,
-    "avx512bf16": frozenset({
-        "cooperlake", "sapphirerapids", "emeraldrapids", "graniterapids", "graniterapids-d",
-        "diamondrapids", "znver4", "znver5",
-    }),
-}  # fmt: skip
-_AVX2 = frozenset({
-    "haswell", "broadwell", "skylake", "alderlake", "raptorlake", "meteorlake", "arrowlake",
-    "arrowlake-s", "lunarlake", "pantherlake", "sierraforest", "grandridge", "gracemont",
-    "clearwaterforest", "znver1", "znver2", "znver3", "x86-64-v3",
-})  # fmt: skip
-CPUS = _AVX512 | _AVX2 | {"x86-64", "x86-64-v2"}
 _FOREIGN_CPU = re.compile(
-    r"cortex|neoverse|apple|a64fx|ampere|thunderx|exynos|kryo|falkor|oryon|grace|cyclone|arm|"
-    r"generic-?rv|rv(32|64)|rocket-rv|sifive|spacemit|veyron|ppc|pwr|power|z1[0-9]$|mips|loongson|la[46]64"
-)  # beginnings of the names that LLVM gives processors of other makers
+    r"ppc|pwr|power|z1[0-9]$|mips|loongson|la[46]64|sparc|arm(7|v7)|cortex-[mr]"
+)  # beginnings of the names that LLVM gives processors that no code is made for
+_RISCV_WITHOUT_VECTORS = re.compile(r"rocket-rv|generic-rv32|sifive-[esu]|rp2350|veyron")
+_TRIPLE = re.compile(
+    r"(x86_64|amd64|aarch64|arm64|riscv64|wasm32)(-(unknown|pc|none))?"
+    r"-(linux(-(gnu|musl|android)\w*)?|wasi\w*|unknown)"
+)
+_ALIASES = {"amd64": "x86_64", "arm64": "aarch64"}
+_EXAMPLES = {
+    "x86_64": ("znver5", "sapphirerapids", "haswell", "x86-64-v3", "neoverse-n1"),
+    "aarch64": ("neoverse-n1", "neoverse-v2", "cortex-a72", "apple-m1", "generic"),
+    "riscv64": ("spacemit-x60", "sifive-x280", "generic-rv64"),
+    "wasm32": ("generic",),
+}  # a few processors of each kind for messages
 _TEST_KINDS = frozenset({"sim"})
-_OPTIONS = ("mcpu", "num-cores", "mattr", "arch", "precision")
+_OPTIONS = ("mcpu", "mtriple", "num-cores", "mattr", "arch", "precision")
 _PRECISIONS = ("strict",)
 
 
@@ -79,7 +76,11 @@ class Target:
             options[match[1]] = match[2]
         kind = words[0]
         if kind == "llvm":
-            _check_llvm_options(options)
+            isa = _isa_of(options)
+            _check_llvm_options(options, isa)
+            options.pop("mtriple", None)
+            if isa.spelled:
+                options["mtriple"] = isa.spelled
         elif kind not in plugin_kinds():
             known = ", ".join(sorted({"llvm", *plugin_kinds()} - _TEST_KINDS))
             raise TargetError(f"unknown target kind {kind!r}; known kinds: {known}")
@@ -100,8 +101,13 @@ class Target:
         return Target(f"llvm -mcpu={binding.get_host_cpu_name()} -num-cores={cores}")
 
     @property
+    def isa(self) -> Isa:
+        """The instruction set; x86-64 for a plug-in's kind."""
+        return ISAS[self.options.get("mtriple", X86_64.name).partition("-")[0]]
+
+    @property
     def mcpu(self) -> str:
-        return self.options.get("mcpu", "x86-64-v3")
+        return self.options.get("mcpu", self.isa.cpu)
 
     @property
     def strict(self) -> bool:
@@ -114,26 +120,61 @@ class Target:
 
     @property
     def has_avx512(self) -> bool:
-        return self.mcpu in _AVX512
+        return self.mcpu in AVX512
 
     def has(self, feature: str) -> bool:
         """True if the CPU has what LLVM calls ``feature``, or ``-mattr=+feature`` says so."""
-        given = f"+{feature}" in self.options.get("mattr", "").split(",")
-        return given or self.mcpu in _FEATURES.get(feature, frozenset())
+        return f"+{feature}" in self._attributes or self.mcpu in FEATURES.get(feature, ())
+
+    @property
+    def _attributes(self) -> list[str]:
+        return self.options.get("mattr", "").split(",")
 
     @property
     def has_fma(self) -> bool:
-        """True if the processor multiplies and adds with one rounding."""
-        return self.has_avx512 or self.mcpu in _AVX2
+        """True if the processor multiplies and adds with one rounding.
+
+        WebAssembly's relaxed SIMD may round once or twice, as the machine that runs it likes.
+        """
+        if self.isa is WASM32:
+            return self.has("relaxed-simd")
+        return self.isa is not X86_64 or self.has_avx512 or self.mcpu in AVX2
+
+    @property
+    def has_rounding(self) -> bool:
+        """True if one instruction rounds a vector of floats to whole numbers."""
+        return self.isa is not X86_64 or self.has_fma
+
+    @property
+    def has_float16(self) -> bool:
+        """True if the processor converts between float16 and float32."""
+        if self.isa is RISCV64:
+            return self.has("zvfhmin") or self.has("zvfh")
+        return self.isa is not WASM32 and self.has_fma
+
+    def has_masks(self, element_bytes: int) -> bool:
+        """True if the processor loads and stores chosen lanes of such elements at once."""
+        if self.isa is X86_64:
+            return self.has_avx512 or (self.mcpu in AVX2 and element_bytes >= 4)
+        return self.isa is RISCV64
 
     @property
     def vector_bytes(self) -> int:
-        """Bytes in one vector register."""
-        return 64 if self.has_avx512 else 32 if self.mcpu in _AVX2 else 16
+        """Bytes in one vector register.
+
+        Those of RISC-V are as long as ``-mattr=+zvl256b`` promises, or as the CPU's name says.
+        """
+        if self.isa is X86_64:
+            return 64 if self.has_avx512 else 32 if self.mcpu in AVX2 else self.isa.vector_bytes
+        if self.isa is RISCV64:
+            promised = (re.fullmatch(r"\+zvl(\d+)b", word) for word in self._attributes)
+            bits = [int(match[1]) for match in promised if match]
+            return max([*bits, RISCV_VECTOR_BITS[self.mcpu]]) // 8
+        return self.isa.vector_bytes
 
     @property
     def vector_registers(self) -> int:
-        return 32 if self.has_avx512 else 16
+        return 32 if self.has_avx512 else self.isa.vector_registers
 
     def lanes(self, dtype: str) -> int:
         """Elements of ``dtype`` in one vector register."""
@@ -141,18 +182,18 @@ class Target:
 
     @property
     def l1_bytes(self) -> int:
-        return self._fact("l1", 32 << 10)
+        return self._cache("l1")
 
     @property
     def l2_bytes(self) -> int:
-        return self._fact("l2", 512 << 10)
+        return self._cache("l2")
 
     @property
     def l3_bytes(self) -> int:
-        return self._fact("l3", 16 << 20)
+        return self._cache("l3")
 
-    def _fact(self, name: str, default: int) -> int:
-        return _CPU_FACTS.get(self.mcpu, {}).get(name, default)
+    def _cache(self, level: str) -> int:
+        return CACHES.get(self.mcpu, DEFAULT_CACHES)[level]
 
 
 def dtype_bytes(dtype: str) -> int:
@@ -166,7 +207,23 @@ def plugin_kinds() -> frozenset[str]:
     return frozenset(p.name for p in entry_points(group="tunefarm.targets"))
 
 
-def _check_llvm_options(options: Mapping[str, str]) -> None:
+def _isa_of(options: Mapping[str, str]) -> Isa:
+    """What the triple says, or else the CPU's name; TargetError if no code is made for it."""
+    triple, mcpu = options.get("mtriple"), options.get("mcpu")
+    if triple is not None:
+        match = _TRIPLE.fullmatch(triple)
+        if match is None:
+            known = ", ".join(isa.spelled or "x86_64-linux-gnu" for isa in ISAS.values())
+            raise TargetError(f"no code is made for -mtriple={triple}; known: {known}")
+        return ISAS[_ALIASES.get(match[1], match[1])]
+    owners = [isa for isa in ISAS.values() if mcpu in CPUS[isa.name]]
+    if len(owners) > 1:
+        some = " or ".join(f"-mtriple={isa.spelled}" for isa in owners)
+        raise TargetError(f"-mcpu={mcpu} names processors of several kinds; add {some}")
+    return owners[0] if owners else X86_64
+
+
+def _check_llvm_options(options: Mapping[str, str], isa: Isa) -> None:
     for name in options:
         if name not in _OPTIONS:
             raise TargetError(f"unknown target option -{name}; known: {', '.join(_OPTIONS)}")
@@ -177,15 +234,24 @@ def _check_llvm_options(options: Mapping[str, str]) -> None:
     if precision is not None and precision not in _PRECISIONS:
         raise TargetError(f"-precision={precision} is unknown; known: {', '.join(_PRECISIONS)}")
     mcpu = options.get("mcpu")
-    if mcpu is not None and mcpu not in CPUS:
-        raise TargetError(_unknown_cpu(mcpu))
+    if mcpu is not None and mcpu not in CPUS[isa.name]:
+        raise TargetError(_unknown_cpu(mcpu, isa))
+    if isa is RISCV64 and "-v" in options.get("mattr", "").split(","):
+        raise TargetError("RISC-V code uses the vector extension, and -mattr=-v takes it away")
 
 
-def _unknown_cpu(name: str) -> str:
+def _unknown_cpu(name: str, isa: Isa) -> str:
     """Why there is no such CPU, and what may have been meant."""
+    kinds = ", ".join(known.people for known in ISAS.values())
     if _FOREIGN_CPU.match(name):
-        return f"CPU {name!r} is not x86-64, and only x86-64 code is made today"
-    close = difflib.get_close_matches(name.lower(), sorted(CPUS), n=3)
+        return f"no code is made for CPU {name!r}; there is code for {kinds}"
+    if _RISCV_WITHOUT_VECTORS.match(name):
+        return f"CPU {name!r} has no vector extension, which RISC-V code uses"
+    owner = next((known for known in ISAS.values() if name in CPUS[known.name]), None)
+    if owner is not None:
+        return f"CPU {name!r} is {owner.people}, and the triple says {isa.people}"
+    pool = CPUS[isa.name] if isa is not X86_64 else frozenset().union(*CPUS.values())
+    close = difflib.get_close_matches(name.lower(), sorted(pool), n=3)
     meant = f"did you mean {' or '.join(close)}? Others" if close else "LLVM's names are meant"
-    few = [cpu for cpu in ("znver5", "sapphirerapids", "haswell", "x86-64-v3") if cpu not in close]
+    few = [cpu for cpu in _EXAMPLES[isa.name] if cpu not in close]
     return f"unknown CPU {name!r}; {meant}: {', '.join(few)}, …"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import TypeAlias
 
 from tunefarm.compiler.codegen.builder import FunctionBuilder
@@ -18,6 +19,7 @@ from tunefarm.compiler.codegen.types import (
     vector_of,
 )
 from tunefarm.compiler.errors import BuildError, ScheduleError
+from tunefarm.compiler.processors import WASM32
 from tunefarm.compiler.target import Target, dtype_bytes
 from tunefarm.compiler.tir.affine import Affine, affine, conjuncts
 from tunefarm.compiler.tir.ir import (
@@ -78,6 +80,15 @@ class Slot:
     offset: int
 
 
+@dataclass(frozen=True, slots=True)
+class KnownMask:
+    """What is known of a mask when code is made: it has these lanes if a scalar condition holds
+    (an SSA value; always, if there is none)."""
+
+    lanes: frozenset[int]
+    condition: str = ""
+
+
 _Plan: TypeAlias = "tuple[int, tuple[tuple[Expr, int], ...]]"
 _FLOAT_OPS = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
 _INT_OPS = {"add": "add", "sub": "sub", "mul": "mul", "bitand": "and", "bitor": "or",
@@ -112,9 +123,9 @@ class ExpressionEmitter:
         # Register buffer → element → (first element, lanes) of the slot that holds it.
         self.owners: dict[Buffer, dict[int, tuple[int, int]]] = {}
         self.spread: dict[str, Val] = {}  # scalars that a vector holds in every lane
+        self.known: dict[str, KnownMask] = {}
         self.lanes = 1
         self.mask: str | None = None
-        self.active: frozenset[int] | None = None  # the mask's lanes, where they are known
         self._plans: dict[tuple[Buffer, int], tuple[Sequence[Expr], _Plan]] = {}
         self._inputs: dict[int, tuple[Expr, tuple[Var, ...] | None]] = {}
         self._quotients: dict[tuple[int, int, tuple[Lin, ...]], Lin] = {}
@@ -338,6 +349,8 @@ class ExpressionEmitter:
         one = b.pure(f"insertelement {full} poison, {kind} {value.text}, i64 0", [value.text])
         zeros = f"<{self.lanes} x i32> zeroinitializer"
         text = b.pure(f"shufflevector {full} {one}, {full} poison, {zeros}", [one])
+        if value.dtype == "bool":
+            self.known[text] = KnownMask(frozenset(range(self.lanes)), value.text)
         return Val(text, value.dtype, self.lanes)
 
     def level(self, *values: Val) -> tuple[Val, ...]:
@@ -416,18 +429,70 @@ class ExpressionEmitter:
         kind = vector_of(element, lanes)
         pointer = self.address(buffer, place)
         align = dtype_bytes(buffer.dtype)
-        if lanes > 1 and self.mask is not None:
+        if lanes > 1 and self.mask is not None and not self._moves_by_mask(buffer, lanes):
+            result = self._load_without_mask(buffer, pointer, lanes)
+        elif lanes > 1 and self.mask is not None:
             name = f"llvm.masked.load.{_mem_suffix(buffer.dtype, lanes)}.p0"
             self.declares.add(f"declare {kind} @{name}(ptr captures(none), <{lanes} x i1>, {kind})")
             text = (
                 f"call {kind} @{name}(ptr align {align} {pointer}, "
                 f"<{lanes} x i1> {self.mask}, {kind} zeroinitializer)"
             )
+            result = self.builder.load(text, buffer)
         else:
-            invariant = ", !invariant.load !0" if buffer in self.constants else ""
-            text = f"load {kind}, ptr {pointer}, align {align}{invariant}"
-        result = self.builder.load(text, buffer)
+            result = self._load_whole(buffer, pointer, lanes)
         return self._from_memory(result, buffer.dtype, lanes)
+
+    def _load_whole(self, buffer: Buffer, pointer: str, lanes: int) -> str:
+        invariant = ", !invariant.load !0" if buffer in self.constants else ""
+        kind, align = vector_of(memory_type(buffer.dtype), lanes), dtype_bytes(buffer.dtype)
+        return self.builder.load(f"load {kind}, ptr {pointer}, align {align}{invariant}", buffer)
+
+    def _moves_by_mask(self, buffer: Buffer, lanes: int) -> bool:
+        """True if the current mask stays one: the processor has such moves, or which lanes it has
+        is known only when the code runs."""
+        assert self.mask is not None
+        if self.target.has_masks(dtype_bytes(buffer.dtype)):
+            return True
+        known = self.known.get(self.mask)
+        return known is None or (known.condition != "" and prod(buffer.shape) < lanes)
+
+    def _load_without_mask(self, buffer: Buffer, pointer: str, lanes: int) -> str:
+        """Lanes under a mask, for a processor that would load them one by one: a piece for each
+        run of them, from the buffer's beginning where the condition on all of them does not hold.
+        """
+        assert self.mask is not None
+        known, element = self.known[self.mask], memory_type(buffer.dtype)
+        if known.condition:
+            choice = f"i1 {known.condition}, ptr {pointer}, ptr {self.pointers[buffer]}"
+            pointer = self.builder.here(f"select {choice}")
+        if len(known.lanes) == lanes:
+            return self._load_whole(buffer, pointer, lanes)
+        result = "zeroinitializer"
+        for first, count in pieces(known.lanes):
+            part = self._load_whole(buffer, self._ahead(element, pointer, first), count)
+            result = self._placed(result, element, part, first, count, lanes)
+        return result
+
+    def _ahead(self, element: str, pointer: str, lane: int) -> str:
+        if lane == 0:
+            return pointer
+        return self.builder.here(f"getelementptr inbounds {element}, ptr {pointer}, i64 {lane}")
+
+    def _placed(
+        self, whole: str, element: str, part: str, first: int, count: int, lanes: int
+    ) -> str:
+        """``whole`` with ``count`` lanes from ``first`` on replaced by ``part``."""
+        b, full = self.builder, f"<{lanes} x {element}>"
+        if count == 1:
+            return b.here(f"insertelement {full} {whole}, {element} {part}, i64 {first}")
+        small = f"<{count} x {element}>"
+        wide = ", ".join(f"i32 {n}" if n < count else "i32 poison" for n in range(lanes))
+        spread = b.here(f"shufflevector {small} {part}, {small} poison, <{lanes} x i32> <{wide}>")
+        taken = ", ".join(
+            f"i32 {lanes + n - first if first <= n < first + count else n}" for n in range(lanes)
+        )
+        return b.here(f"shufflevector {full} {whole}, {full} {spread}, <{lanes} x i32> <{taken}>")
 
     def prefetch(self, hint: Prefetch) -> None:
         """Ask for cache lines; nothing is read."""
@@ -500,12 +565,11 @@ class ExpressionEmitter:
     def masked_store(self, element: str, text: str, pointer: str, align: int) -> None:
         n = self.lanes
         kind = f"<{n} x {element}>"
-        if self.active is not None and len(self.active) == 1:
-            # LLVM 22 stores a truncated value too wide where a constant mask has one lane.
-            (lane,) = self.active
-            one = self.builder.here(f"extractelement {kind} {text}, i64 {lane}")
-            at = f"getelementptr inbounds {element}, ptr {pointer}, i64 {lane}"
-            self.builder.line(f"store {element} {one}, ptr {self.builder.here(at)}, align {align}")
+        active = self.active_lanes
+        # LLVM 22 stores a truncated value too wide where a constant mask has one lane.
+        if active is not None and (len(active) == 1 or not self.target.has_masks(align)):
+            for first, count in pieces(active):
+                self._store_piece(element, text, pointer, align, first, count)
             return
         name = f"llvm.masked.store.v{n}{_element_suffix(element)}.p0"
         self.declares.add(f"declare void @{name}({kind}, ptr captures(none), <{n} x i1>)")
@@ -513,8 +577,70 @@ class ExpressionEmitter:
             f"call void @{name}({kind} {text}, ptr align {align} {pointer}, <{n} x i1> {self.mask})"
         )
 
+    def _store_piece(
+        self, element: str, text: str, pointer: str, align: int, first: int, count: int
+    ) -> None:
+        """Store ``count`` lanes from ``first`` on."""
+        b, full = self.builder, f"<{self.lanes} x {element}>"
+        at = self._ahead(element, pointer, first)
+        if count == 1:
+            part = b.here(f"extractelement {full} {text}, i64 {first}")
+            b.line(f"store {element} {part}, ptr {at}, align {align}")
+            return
+        lanes = ", ".join(f"i32 {first + n}" for n in range(count))
+        part = b.here(f"shufflevector {full} {text}, {full} poison, <{count} x i32> <{lanes}>")
+        b.line(f"store <{count} x {element}> {part}, ptr {at}, align {align}")
+
     def lane_mask(self, condition: Expr) -> str:
-        return self.splat(self.value(condition)).text
+        text = self.splat(self.value(condition)).text
+        self._know_lanes(text, condition)
+        return text
+
+    def both_masks(self, a: str | None, b: str) -> str:
+        """The lanes of both; ``None`` has all of them."""
+        if a is None:
+            return b
+        kind = f"<{self.lanes} x i1>"
+        text = self.builder.pure(f"and {kind} {a}, {b}", [a, b])
+        x, y = self.known.get(a), self.known.get(b)
+        if x is not None and y is not None:
+            conditions = [k.condition for k in (x, y) if k.condition]
+            both = conditions[0] if conditions else ""
+            if len(conditions) == 2:
+                both = self.builder.pure(f"and i1 {', '.join(conditions)}", conditions)
+            self.known[text] = KnownMask(x.lanes & y.lanes, both)
+        return text
+
+    @property
+    def active_lanes(self) -> frozenset[int] | None:
+        """The lanes of the current mask, if they are known when code is made."""
+        known = self.known.get(self.mask) if self.mask is not None else None
+        return None if known is None or known.condition else known.lanes
+
+    def _know_lanes(self, mask: str, condition: Expr) -> None:
+        """Remember in which lanes a condition holds, if all of that is known now."""
+        lanes, env = self.lanes, self.env
+        self.lanes = 1
+        found: list[bool | None] = []
+        while len(found) < lanes and None not in found:
+            lane = len(found)
+            self.env = {v: Lin(b.const + lane * b.lane, b.terms) for v, b in env.items()}
+            found.append(self.decide(condition))
+        self.lanes, self.env = lanes, env
+        if None not in found:
+            holds = frozenset(lane for lane, holds in enumerate(found) if holds)
+            self.known[mask] = KnownMask(holds)
+
+    def _know_inverse(self, mask: str, inverse: str, condition: Val) -> None:
+        known = self.known.get(mask)
+        if known is None:
+            return
+        everything = frozenset(range(self.lanes))
+        if not known.condition:
+            self.known[inverse] = KnownMask(everything - known.lanes)
+        elif condition.lanes == 1:
+            opposite = self.builder.pure(f"xor i1 {condition.text}, true", [condition.text])
+            self.known[inverse] = KnownMask(everything, opposite)
 
     # --- operations ----------------------------------------------------------------------------
 
@@ -550,16 +676,15 @@ class ExpressionEmitter:
         c = self.value(expr.condition)
         if self.lanes > 1:
             chosen = self.splat(c)
+            self._know_lanes(chosen.text, expr.condition)
             saved = self.mask
             kind = f"<{self.lanes} x i1>"
             partly_uniform = not all(map(self.depends_on_lane, conjuncts(expr.condition)))
             inverse = self.builder.pure(f"xor {kind} {chosen.text}, splat (i1 true)", [chosen.text])
+            self._know_inverse(chosen.text, inverse, c)
             arms = []
             for text, arm in ((chosen.text, expr.a), (inverse, expr.b)):
-                both = text
-                if saved is not None:
-                    both = self.builder.pure(f"and {kind} {saved}, {text}", [saved, text])
-                self.mask = both
+                self.mask = self.both_masks(saved, text)
                 needs_branch = partly_uniform and any(
                     isinstance(n, Load) and not self.depends_on_lane(n) for n in walk_expr(arm)
                 )
@@ -571,7 +696,9 @@ class ExpressionEmitter:
 
     def _uniform_arm(self, arm: Expr, mask: str) -> Val:
         """A lane-invariant load under a uniform condition: made only if any lane wants it."""
-        n = self.lanes
+        n, known = self.lanes, self.known.get(mask)
+        if known is not None and known.condition and len(known.lanes) == n:
+            return self._branching_select(known.condition, arm, None)
         bits = self.builder.here(f"bitcast <{n} x i1> {mask} to i{n}")
         test = self.builder.here(f"icmp ne i{n} {bits}, 0")
         return self._branching_select(test, arm, None)
@@ -612,6 +739,11 @@ class ExpressionEmitter:
         if is_narrow_float(a.dtype) or not self.target.has_fma:
             return self.arithmetic("add", a, self.arithmetic("mul", x, y))
         x, y, a = self.level(x, y, a)
+        if self.target.isa is WASM32:
+            if a.lanes * dtype_bytes(a.dtype) != self.target.vector_bytes:
+                return self.arithmetic("add", a, self.arithmetic("mul", x, y))
+            name = f"llvm.wasm.relaxed.madd.{suffix(a.dtype, a.lanes)}"
+            return self._call(name, [x, y, a], a.dtype)
         return self._call(f"llvm.fma.{suffix(a.dtype, a.lanes)}", [x, y, a], a.dtype)
 
     def _call(self, name: str, args: Sequence[Val], dtype: str) -> Val:
@@ -720,7 +852,7 @@ class ExpressionEmitter:
         if a.dtype == dtype:
             return a
         source, target = a.dtype, dtype
-        if "float16" in (source, target) and not self.target.has_fma:
+        if "float16" in (source, target) and not self.target.has_float16:
             raise BuildError(f"float16 has no code for {self.target.mcpu}; x86-64-v3 has it")
         if target == "bool":
             zero = Val(constant(0, source), source, 1)
@@ -820,7 +952,7 @@ class ExpressionEmitter:
         if name == "abs" and not is_float(first.dtype):
             zero = self.level(Val("0", first.dtype), first)[0]
             return self._extremum("max", first, self._emit("sub", zero, first))
-        if name in _ROUNDING and is_float(first.dtype) and not self.target.has_fma:
+        if name in _ROUNDING and is_float(first.dtype) and not self.target.has_rounding:
             return self._elementary(name, args, dtype)
         if name in _DIRECT and is_float(first.dtype):
             return self._call(
@@ -876,8 +1008,9 @@ class ExpressionEmitter:
             if key in frame.values:
                 return Val(frame.values[key], dtype, first.lanes)
         t = self.target
+        fused = t.has_fma and t.isa is not WASM32
         lines, result, declares = emit_math(
-            name, first.lanes, first.dtype, texts, b.fresh, t.has_avx512, t.has_fma
+            name, first.lanes, first.dtype, texts, b.fresh, t.has_avx512, fused
         )
         self.declares.update(declares)
         depth = b.depth_needed(texts)
@@ -1009,6 +1142,17 @@ def _cast_instruction(source: str, target: str) -> str | None:
     if bits_to < bits_from:
         return "trunc"
     return "zext" if is_unsigned(source) else "sext"
+
+
+def pieces(lanes: frozenset[int]) -> Iterator[tuple[int, int]]:
+    """The runs of lanes, cut into powers of two: (first, count)."""
+    lane, end = 0, max(lanes, default=-1) + 1
+    while lane < end:
+        count = next(n for n in range(end - lane + 1) if lane + n not in lanes)
+        count = 1 << (count.bit_length() - 1) if count else 0
+        if count:
+            yield lane, count
+        lane += count or 1
 
 
 def _mem_suffix(dtype: str, lanes: int) -> str:

@@ -13,14 +13,15 @@ from __future__ import annotations
 import functools
 import hashlib
 import threading
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tunefarm.compiler import settings
 from tunefarm.compiler.codegen import object_cache
 from tunefarm.compiler.errors import BuildError
+from tunefarm.compiler.processors import Isa
 from tunefarm.compiler.target import Target
 
-TRIPLE = "x86_64-unknown-linux-gnu"
 _CACHE_VERSION = "2"
 _LOCK = threading.Lock()
 
@@ -47,8 +48,8 @@ def compile_llvm(
 def assembly(text: str, target: Target, optimize: bool = False, level: int = 2) -> str:
     """The assembly that ``compile_llvm`` would encode, with LLVM's comments."""
     with _LOCK:
-        machine = _machine(target.mcpu, features(target), level)
-        module = _parse(text, machine, optimize)
+        machine = _machine(target.isa, target.mcpu, features(target), level)
+        module = _parse(text, target, machine, optimize)
         machine.set_asm_verbosity(True)
         try:
             return str(machine.emit_assembly(module))
@@ -56,12 +57,38 @@ def assembly(text: str, target: Target, optimize: bool = False, level: int = 2) 
             module.close()
 
 
+def linked_text(texts: Sequence[str], target: Target, exports: Mapping[str, str]) -> str:
+    """Modules as one text that defines no more than ``exports`` (offered name → function) names.
+
+    Raises BuildError with LLVM's message if two define the same.
+    """
+    from llvmlite import binding
+
+    with _LOCK:
+        machine = _machine(target.isa, target.mcpu, features(target), 2)
+        whole, *rest = (_parse(text, target, machine, False) for text in texts)
+        try:
+            for module in rest:
+                whole.link_in(module)
+        except RuntimeError as error:
+            raise BuildError(f"the modules do not link: {_one_line(error)}") from None
+        offered = {symbol: name for name, symbol in exports.items()}
+        for function in whole.functions:
+            if function.is_declaration:
+                continue
+            if function.name in offered:
+                function.name = offered[function.name]
+            else:
+                function.linkage = binding.Linkage.internal
+        return str(whole)
+
+
 def cache_key(text: str, target: Target, optimize: bool = False, level: int = 2) -> str:
     """SHA-256 over all that decides the object code: text, CPU, features, LLVM and options."""
     parts = (
         _CACHE_VERSION,
         llvm_version(),
-        TRIPLE,
+        target.isa.triple,
         target.mcpu,
         features(target),
         f"optimize={optimize} level={level}",
@@ -73,10 +100,11 @@ def cache_key(text: str, target: Target, optimize: bool = False, level: int = 2)
 def features(target: Target) -> str:
     """LLVM's feature string: this machine's if the target is its CPU, else the CPU model's own.
 
-    512-bit registers are preferred to 256-bit ones everywhere. ``-mattr`` is appended.
+    Those that code for the instruction set always uses are added, and ``-mattr``'s at the end. On
+    x86-64 512-bit registers are preferred to 256-bit ones everywhere.
     """
     words = [_host_features()] if target.mcpu == _host_cpu() else []
-    words += ["-prefer-256-bit"]
+    words += [target.isa.features] if target.isa.features else []
     if "mattr" in target.options:
         words.append(target.options["mattr"])
     return ",".join(words)
@@ -107,8 +135,8 @@ def _host_features() -> str:
 
 def _emit(text: str, target: Target, optimize: bool, level: int) -> bytes:
     with _LOCK:
-        machine = _machine(target.mcpu, features(target), level)
-        module = _parse(text, machine, optimize)
+        machine = _machine(target.isa, target.mcpu, features(target), level)
+        module = _parse(text, target, machine, optimize)
         try:
             code = bytes(machine.emit_object(module))
         except RuntimeError as error:
@@ -118,14 +146,14 @@ def _emit(text: str, target: Target, optimize: bool, level: int) -> bytes:
     return code
 
 
-def _parse(text: str, machine: Any, optimize: bool) -> Any:
+def _parse(text: str, target: Target, machine: Any, optimize: bool) -> Any:
     from llvmlite import binding
 
     try:
         module = binding.parse_assembly(text)
     except RuntimeError as error:
         raise BuildError(f"LLVM cannot read the module: {_one_line(error)}") from None
-    module.triple = TRIPLE
+    module.triple = target.isa.triple
     module.data_layout = str(machine.target_data)
     if settings.VERIFY_LLVM.get():
         try:
@@ -162,12 +190,17 @@ def _initialise() -> None:
 
 
 @functools.cache
-def _machine(cpu: str, feature_text: str, level: int) -> Any:
+def _machine(isa: Isa, cpu: str, feature_text: str, level: int) -> Any:
     from llvmlite import binding
 
     _initialise()
-    return binding.Target.from_triple(TRIPLE).create_target_machine(
-        cpu=cpu, features=feature_text, opt=level, reloc="pic", codemodel="small"
+    return binding.Target.from_triple(isa.triple).create_target_machine(
+        cpu=cpu,
+        features=feature_text,
+        opt=level,
+        reloc="pic",
+        codemodel="small",
+        abiname=isa.abi,
     )
 
 

@@ -271,28 +271,9 @@ class Emitter(ExpressionEmitter):
 
     def _masked(self, condition: Expr, body: Stmt) -> None:
         saved = self.mask
-        mask = self.lane_mask(condition)
-        if saved is not None:
-            kind = f"<{self.lanes} x i1>"
-            mask = self.builder.pure(f"and {kind} {saved}, {mask}", [saved, mask])
-        around = self.active
-        active = self._active_lanes(condition)
-        self.active = active if around is None or active is None else active & around
-        self.mask = mask
+        self.mask = self.both_masks(saved, self.lane_mask(condition))
         self.statement(body)
-        self.mask, self.active = saved, around
-
-    def _active_lanes(self, condition: Expr) -> frozenset[int] | None:
-        """The lanes in which a condition holds, if all of that is known now."""
-        lanes, env = self.lanes, self.env
-        self.lanes, found = 1, []
-        for lane in range(lanes):
-            self.env = {v: Lin(b.const + lane * b.lane, b.terms) for v, b in env.items()}
-            found.append(self.decide(condition))
-        self.lanes, self.env = lanes, env
-        if None in found:
-            return None
-        return frozenset(lane for lane, holds in enumerate(found) if holds)
+        self.mask = saved
 
     def _dynamic_branch(self, condition: Expr, then: Stmt, orelse: Stmt | None) -> None:
         self._branch_on(self.value(condition).text, then, orelse)
@@ -423,14 +404,14 @@ class Emitter(ExpressionEmitter):
 
         for l in vectorized(16): if l < n: S[0] = x   ->   if any(l < n): S[0] = x
         """
-        lanes, mask, active = self.lanes, self.mask, self.active
-        self.lanes, self.mask, self.active = 1, None, None
+        lanes, mask, active = self.lanes, self.mask, self.active_lanes
+        self.lanes, self.mask = 1, None
         if mask is None or active:
             self.store(stmt)
         elif active is None:
             bits = self.builder.here(f"bitcast <{lanes} x i1> {mask} to i{lanes}")
             self._branch_on(self.builder.here(f"icmp ne i{lanes} {bits}, 0"), stmt, None)
-        self.lanes, self.mask, self.active = lanes, mask, active
+        self.lanes, self.mask = lanes, mask
 
     def _accumulates(self, stmt: Store) -> bool:
         """True if the value is the old one at the same place, combined with something."""

@@ -18,7 +18,7 @@ from tunefarm.compiler.errors import BuildError
 
 @dataclass(frozen=True, slots=True)
 class Arch:
-    """An instruction set: ELF machine number, Linux call numbers, and inline assembly."""
+    """An instruction set: ELF machine number, Linux call numbers, and the functions' text."""
 
     name: str
     elf_machine: int
@@ -66,42 +66,97 @@ define internal void @cpu_fence() #0 {
 """,
 )
 
+
+def _riscv_move(to: int, source: int) -> int:
+    """mv to, source"""
+    return 0x13 | to << 7 | source << 15
+
+
+def _machine_code(declaration: str, *words: int) -> str:
+    """A function that is given as 32-bit instructions, its return among them: LLVM as it comes
+    with llvmlite reads no assembly but the host's. ``prologue`` stands where it is entered."""
+    listed = ", ".join(f"i32 {word}" for word in words)
+    prologue = f"prologue [{len(words)} x i32] [{listed}]"
+    return f"define internal {declaration} #0 {prologue} {{\n  unreachable\n}}\n"
+
+
+_SYSCALL = (
+    "i64 @cpu_syscall(i64 %n, i64 %a, i64 %b, i64 %c, i64 %d, i64 %e, i64 %f)"  # in the C ABI
+)
+
+_ARM_RET, _ARM_ISB = 0xD65F03C0, 0xD5033FDF
 _AARCH64 = Arch(
     name="aarch64",
     elf_machine=183,
     futex=98,
     sched_yield=124,
+    text="\n".join([
+        _machine_code("void @cpu_pause()", _ARM_ISB, _ARM_RET),
+        _machine_code("i64 @cpu_ticks()", _ARM_ISB, 0xD53BE040, _ARM_RET),  # mrs x0, cntvct_el0
+        _machine_code(
+            _SYSCALL,
+            0xAA0003E8,  # mov x8, x0
+            *(0xAA0003E0 | (register + 1) << 16 | register for register in range(6)),
+            0xD4000001,  # svc #0
+            _ARM_RET,
+        ),
+        _machine_code("void @cpu_flush_line(ptr %line)", 0xD50B7E20, _ARM_RET),  # dc civac, x0
+        _machine_code("void @cpu_fence()", 0xD5033F9F, _ARM_ISB, _ARM_RET),  # dsb sy
+    ]),
+)  # fmt: skip
+
+_RISCV_RET, _A0, _A7 = 0x00008067, 10, 17
+_RISCV64 = Arch(
+    name="riscv64",
+    elf_machine=243,
+    futex=98,
+    sched_yield=124,
+    text="\n".join([
+        _machine_code("void @cpu_pause()", 0x0100000F, _RISCV_RET),
+        _machine_code("i64 @cpu_ticks()", 0xC0102573, _RISCV_RET),  # rdtime a0
+        _machine_code(
+            _SYSCALL,
+            _riscv_move(_A7, _A0),
+            *(_riscv_move(register, register + 1) for register in range(_A0, _A0 + 6)),
+            0x00000073,  # ecall
+            _RISCV_RET,
+        ),
+        # Flushing takes an extension that few processors have: cold times there are warm ones.
+        _machine_code("void @cpu_flush_line(ptr %line)", _RISCV_RET),
+        _machine_code("void @cpu_fence()", 0x0330000F, _RISCV_RET),  # fence rw, rw
+    ]),
+)  # fmt: skip
+
+# One thread, no system and no clock: a pool without workers runs its loops by itself.
+_WASM32 = Arch(
+    name="wasm32",
+    elf_machine=0,
+    futex=0,
+    sched_yield=0,
     text="""
 define internal void @cpu_pause() #0 {
-  call void asm sideeffect "isb", "~{memory}"()
   ret void
 }
 
 define internal i64 @cpu_ticks() #0 {
-  %ticks = call i64 asm sideeffect "isb; mrs $0, cntvct_el0", "=r,~{memory}"()
-  ret i64 %ticks
+  ret i64 0
 }
 
 define internal i64 @cpu_syscall(i64 %n, i64 %a, i64 %b, i64 %c, i64 %d, i64 %e, i64 %f) #0 {
-  %r = call i64 asm sideeffect "svc #0",
-    "={x0},{x8},{x0},{x1},{x2},{x3},{x4},{x5},~{memory}"(
-    i64 %n, i64 %a, i64 %b, i64 %c, i64 %d, i64 %e, i64 %f)
-  ret i64 %r
+  ret i64 0
 }
 
 define internal void @cpu_flush_line(ptr %line) #0 {
-  call void asm sideeffect "dc civac, $0", "r,~{memory}"(ptr %line)
   ret void
 }
 
 define internal void @cpu_fence() #0 {
-  call void asm sideeffect "dsb sy; isb", "~{memory}"()
   ret void
 }
 """,
 )
 
-_ARCHES = {arch.name: arch for arch in (_X86_64, _AARCH64)}
+_ARCHES = {arch.name: arch for arch in (_X86_64, _AARCH64, _RISCV64, _WASM32)}
 
 
 def arch_of(triple: str) -> Arch:

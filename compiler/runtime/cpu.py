@@ -7,6 +7,7 @@ import platform
 from pathlib import Path
 
 from tunefarm.compiler.errors import TargetError
+from tunefarm.compiler.processors import ARM_V8, ARM_V82, RISCV64, WASM32, X86_64
 from tunefarm.compiler.target import Target
 
 # Feature sets by LLVM's names; Linux spells some of them differently. Only what code generation
@@ -52,7 +53,13 @@ _BY_CPU = {
     "grandridge": _ALDERLAKE,
     "clearwaterforest": _ALDERLAKE,
 }
+_LSE = frozenset({"neon", "lse", "rcpc", "fullfp16"})
+_FEW_ARM = {"thunderx2t99": frozenset({"neon", "lse"}), "a64fx": _LSE - {"rcpc"} | {"sve"}}
 _LINUX_NAMES = {
+    "neon": "asimd",
+    "lse": "atomics",
+    "rcpc": "lrcpc",
+    "fullfp16": "asimdhp",
     "sse3": "pni",
     "sse4.1": "sse4_1",
     "sse4.2": "sse4_2",
@@ -75,6 +82,8 @@ def required_features(target: Target, feature_text: str = "") -> tuple[str, ...]
     ``feature_text`` is LLVM's feature string of the build: ``-name`` removes, ``+name`` of a
     feature listed for some CPU adds.
     """
+    if target.isa is not X86_64:
+        return _of_others(target)
     needed = set(_BY_CPU.get(target.mcpu, _V3))
     known = _SAPPHIRE | {"avx512vp2intersect"}
     for word in feature_text.split(","):
@@ -83,6 +92,17 @@ def required_features(target: Target, feature_text: str = "") -> tuple[str, ...]
         elif word[1:] in known:
             needed.add(word[1:])
     return tuple(sorted(needed))
+
+
+def _of_others(target: Target) -> tuple[str, ...]:
+    """Those of AArch64, RISC-V and WebAssembly."""
+    if target.isa is RISCV64:
+        return ("v",)
+    if target.isa is WASM32:
+        return ("simd128",)
+    newer = _LSE if target.mcpu in ARM_V82 else _LSE | {"sve"}
+    base = frozenset({"neon"}) if target.mcpu in ARM_V8 else newer
+    return tuple(sorted(_FEW_ARM.get(target.mcpu, base)))
 
 
 def check_features(features: tuple[str, ...], what: str) -> None:
@@ -103,9 +123,16 @@ def missing_features(features: tuple[str, ...]) -> list[str]:
 
 def check_machine(machine: str, what: str) -> None:
     """Raise TargetError if this machine's instruction set is not ``machine`` (as in a triple)."""
-    here = platform.machine().lower().replace("amd64", "x86_64").replace("arm64", "aarch64")
+    here = host_machine()
     if here != machine:
-        raise TargetError(f"{what} is for {machine}, and this machine is {here}")
+        raise TargetError(
+            f"{what} is for {machine}, and this machine is {here}; run it on a machine of that kind"
+        )
+
+
+def host_machine() -> str:
+    """This machine's instruction set, as a triple begins."""
+    return platform.machine().lower().replace("amd64", "x86_64").replace("arm64", "aarch64")
 
 
 @functools.cache
@@ -116,6 +143,6 @@ def _host_features() -> frozenset[str]:
     except OSError:
         return frozenset()
     for line in text.splitlines():
-        if line.startswith("flags"):
+        if line.startswith(("flags", "Features")):
             return frozenset(line.partition(":")[2].split())
     return frozenset()

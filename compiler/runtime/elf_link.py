@@ -19,7 +19,6 @@ import contextlib
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
 from typing import TypeAlias
 
 from tunefarm.compiler.errors import BuildError
@@ -46,8 +45,8 @@ from tunefarm.compiler.runtime.elf_object import (
     Relocation,
     read_object,
 )
+from tunefarm.compiler.runtime.elf_relocations import Machine, machine_of
 
-PAGE = 4096
 _PHDR = struct.Struct("<IIQQQQQQ")
 _DYN = struct.Struct("<QQ")
 _PT_LOAD, _PT_DYNAMIC, _PT_GNU_STACK = 1, 2, 0x6474E551
@@ -55,22 +54,6 @@ _READ, _READ_WRITE, _READ_EXECUTE = 4, 6, 5
 _SEGMENTS = 6
 _DT_NULL, _DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_SYMENT = 0, 4, 5, 6, 10, 11
 _DT_SONAME, _DT_RELA, _DT_RELASZ, _DT_RELAENT = 14, 7, 8, 9
-
-_X86_64 = 62
-
-
-class _R(IntEnum):
-    """Relocation types of the x86-64 ABI."""
-
-    ABS64 = 1
-    PC32 = 2
-    PLT32 = 4
-    RELATIVE = 8
-    GOTPCREL = 9
-    PC64 = 24
-    GOTPCRELX = 41
-    REX_GOTPCRELX = 42
-
 
 _Extents: TypeAlias = Mapping[str, tuple[int, int]]
 
@@ -157,7 +140,8 @@ def link_library(
     undefined one. Raises BuildError for a symbol that is undefined or defined twice, and for a
     relocation that needs a real linker.
     """
-    files = [_read(code) for code in objects]
+    files = [read_object(code) for code in objects]
+    machine = _machine_of(files)
     strings, string_at = _string_table([soname, *exports])
     image = _Image()
     image.add(bytes(EHDR.size + _SEGMENTS * _PHDR.size))
@@ -170,38 +154,39 @@ def link_library(
     with image.extent(".rodata", 64):
         places = _add_constants(image, constants)
         image.add_sections(files, lambda flags: not flags & (SHF_WRITE | SHF_EXECINSTR))
-    with image.extent(".text", PAGE):
+    with image.extent(".text", machine.page):
         image.add_sections(files, lambda flags: bool(flags & SHF_EXECINSTR))
-    with image.extent(".data", PAGE):
+    with image.extent(".data", machine.page):
         image.add_sections(files, lambda flags: bool(flags & SHF_WRITE))
         places |= _global_places(image, files)
-        weights_at = -(-(len(image.data) + _reserve(files)) // PAGE) * PAGE
+        end = len(image.data) + _reserve(files, machine)
+        weights_at = -(-end // machine.page) * machine.page
         places[weights_symbol] = _Place(weights_at, weight_bytes, STT_OBJECT)
-        moved = _relocate(image, files, places, aliases)
+        moved = _relocate(image, files, machine, places, aliases)
     with image.extent(".rela.dyn"):
-        image.add(b"".join(RELA.pack(at, _R.RELATIVE, to) for at, to in moved))
+        image.add(b"".join(RELA.pack(at, machine.relative, to) for at, to in moved))
     with image.extent(".dynamic", 16):
         image.add(_dynamic(image.extents, string_at[soname]))
     image.data += bytes(weights_at - len(image.data))
     image.extents[".weights"] = (weights_at, weights_at + max(weight_bytes, 1))
     image.write(image.extents[".dynsym"][0], _symbol_table(exports, places, string_at, image))
     tail, headers_at = _section_headers(image.extents)
-    image.write(0, _headers(image.extents, headers_at))
+    image.write(0, _headers(image.extents, headers_at, machine, files[0].flags))
     return SharedLibrary(bytes(image.data), bytes(1 if weight_bytes == 0 else 0) + tail)
 
 
-def _read(code: bytes) -> ObjectFile:
-    file = read_object(code)
-    if file.machine != _X86_64:
-        raise BuildError(f"the ELF writer knows x86-64, not ELF machine {file.machine}")
-    return file
+def _machine_of(files: Sequence[ObjectFile]) -> Machine:
+    numbers = {file.machine for file in files}
+    if len(numbers) > 1:
+        raise BuildError(f"the objects are for several ELF machines: {sorted(numbers)}")
+    return machine_of(numbers.pop())
 
 
-def _reserve(files: Sequence[ObjectFile]) -> int:
+def _reserve(files: Sequence[ObjectFile], machine: Machine) -> int:
     """The most bytes that addresses, .rela.dyn and .dynamic can take."""
-    through_table = (_R.ABS64, _R.GOTPCREL, _R.GOTPCRELX, _R.REX_GOTPCRELX)
+    kinds = {machine.absolute, *machine.through_table}
     sections = (section for file in files for section in file.sections.values())
-    count = sum(entry.kind in through_table for s in sections for entry in s.relocations)
+    count = sum(entry.kind in kinds for s in sections for entry in s.relocations)
     return (8 + RELA.size) * count + 16 * _DYN.size + 64
 
 
@@ -234,12 +219,13 @@ def _global_places(image: _Image, files: Sequence[ObjectFile]) -> dict[str, _Pla
 def _relocate(
     image: _Image,
     files: Sequence[ObjectFile],
+    machine: Machine,
     places: Mapping[str, _Place],
     aliases: Mapping[str, str],
 ) -> list[tuple[int, int]]:
     """Fill in every address; return the (place, value) pairs that the loader must move."""
-    moved: list[tuple[int, int]] = []
-    slots: dict[int, int] = {}
+    patches = _Patches(image, machine)
+    later: list[tuple[Relocation, int, int]] = []
     for number, file in enumerate(files):
         for index, section in file.sections.items():
             base = image.sections[number, index]
@@ -249,9 +235,14 @@ def _relocate(
                     value = image.sections[number, symbol.section] + symbol.value
                 else:
                     value = _global_value(symbol.name, places, aliases)
-                writable = bool(section.flags & SHF_WRITE)
-                _apply(image, entry, base + entry.offset, value, writable, slots, moved)
-    return moved
+                at = base + entry.offset
+                if entry.kind in machine.late:
+                    later.append((entry, at, value))
+                else:
+                    patches.apply(entry, at, value, bool(section.flags & SHF_WRITE))
+    for entry, at, value in later:
+        patches.apply(entry, at, value, False)
+    return patches.moved
 
 
 def _global_value(name: str, places: Mapping[str, _Place], aliases: Mapping[str, str]) -> int:
@@ -264,37 +255,34 @@ def _global_value(name: str, places: Mapping[str, _Place], aliases: Mapping[str,
     return place.address
 
 
-def _apply(
-    image: _Image,
-    entry: Relocation,
-    at: int,
-    value: int,
-    writable: bool,
-    slots: dict[int, int],
-    moved: list[tuple[int, int]],
-) -> None:
-    """Patch one place (S + A − P and its kin, in the ABI's words)."""
-    match entry.kind:
-        case _R.PC32 | _R.PLT32:
-            image.write(at, _signed32(value + entry.addend - at))
-        case _R.PC64:
-            image.write(at, struct.pack("<q", value + entry.addend - at))
-        case _R.GOTPCREL | _R.GOTPCRELX | _R.REX_GOTPCRELX:  # through a table of addresses
-            if value not in slots:
-                slots[value] = image.add(struct.pack("<Q", value))
-                moved.append((slots[value], value))
-            image.write(at, _signed32(slots[value] + entry.addend - at))
-        case _R.ABS64 if writable:  # an address in data, which the loader moves
-            image.write(at, struct.pack("<Q", value + entry.addend))
-            moved.append((at, value + entry.addend))
-        case _:
-            raise BuildError(f"relocation {entry.kind} needs a real linker; compile with reloc=pic")
+@dataclass(slots=True)
+class _Patches:
+    """Relocations as they are applied; ``slots`` is the table of addresses."""
 
+    image: _Image
+    machine: Machine
+    slots: dict[int, int] = field(default_factory=dict)
+    moved: list[tuple[int, int]] = field(default_factory=list)
+    upper: dict[int, int] = field(default_factory=dict)
 
-def _signed32(value: int) -> bytes:
-    if not -(1 << 31) <= value < 1 << 31:
-        raise BuildError("the code is larger than 2 GB, more than a library can address")
-    return struct.pack("<i", value)
+    def apply(self, entry: Relocation, at: int, value: int, writable: bool) -> None:
+        """Patch one place."""
+        target = value + entry.addend
+        if entry.kind == self.machine.absolute and writable:  # in data, where the loader moves it
+            self.image.write(at, struct.pack("<Q", target))
+            self.moved.append((at, target))
+            return
+        if entry.kind in self.machine.through_table:
+            target = self._slot(value) + entry.addend
+        code = bytes(self.image.data[at : at + 8])
+        self.image.write(at, self.machine.patch(entry.kind, code, target, at, self.upper))
+
+    def _slot(self, value: int) -> int:
+        """Where the table holds this address."""
+        if value not in self.slots:
+            self.slots[value] = self.image.add(struct.pack("<Q", value))
+            self.moved.append((self.slots[value], value))
+        return self.slots[value]
 
 
 def _string_table(names: Iterable[str]) -> tuple[bytes, dict[str, int]]:
@@ -386,12 +374,12 @@ def _section_headers(extents: _Extents) -> tuple[bytes, int]:
     return tail, headers_at
 
 
-def _headers(extents: _Extents, sections_at: int) -> bytes:
+def _headers(extents: _Extents, sections_at: int, machine: Machine, flags: int) -> bytes:
     """The ELF header and the program headers."""
     count = len(_SECTIONS) + 2
     ident = b"\x7fELF\x02\x01\x01" + bytes(9)
     header = EHDR.pack(
-        ident, 3, _X86_64, 1, 0, EHDR.size, sections_at, 0, EHDR.size, _PHDR.size,
+        ident, 3, machine.number, 1, 0, EHDR.size, sections_at, flags, EHDR.size, _PHDR.size,
         _SEGMENTS, SHDR.size, count, count - 1,
     )  # fmt: skip
     segments = [
@@ -403,7 +391,7 @@ def _headers(extents: _Extents, sections_at: int) -> bytes:
         (_PT_GNU_STACK, _READ_WRITE, 0, 0),
     ]
     rows = [
-        _PHDR.pack(kind, flags, a, a, a, b - a, b - a, PAGE if kind == _PT_LOAD else 8)
-        for kind, flags, a, b in segments
+        _PHDR.pack(kind, access, a, a, a, b - a, b - a, machine.page if kind == _PT_LOAD else 8)
+        for kind, access, a, b in segments
     ]
     return header + b"".join(rows)

@@ -59,9 +59,13 @@ class Symbol:
 
 @dataclass(frozen=True, slots=True)
 class ObjectFile:
-    """A relocatable object: its loaded sections by their number, its symbols in order."""
+    """A relocatable object: its loaded sections by their number, its symbols in order.
+
+    ``flags`` are the machine's own, such as RISC-V's registers for arguments.
+    """
 
     machine: int
+    flags: int
     sections: Mapping[int, Section]
     symbols: tuple[Symbol, ...]
 
@@ -74,7 +78,7 @@ def read_object(code: bytes) -> ObjectFile:
     if code[:6] != b"\x7fELF\x02\x01" or struct.unpack_from("<H", code, 16)[0] != _ET_REL:
         raise BuildError("the object code is not a 64-bit little-endian ELF object")
     header = EHDR.unpack_from(code)
-    machine, table, count, names_at = header[2], header[6], header[12], header[13]
+    table, count, names_at = header[6], header[12], header[13]
     headers = [SHDR.unpack_from(code, table + i * SHDR.size) for i in range(count)]
     names = headers[names_at][4]
     symbols: tuple[Symbol, ...] = ()
@@ -91,7 +95,7 @@ def read_object(code: bytes) -> ObjectFile:
             data = bytes(size) if kind == SHT_NOBITS else code[offset : offset + size]
             moves = relocations.get(number, ())
             sections[number] = Section(flags, data, max(1, alignment), moves)
-    return ObjectFile(machine, sections, symbols)
+    return ObjectFile(header[2], header[7], sections, symbols)
 
 
 def _read_symbols(code: bytes, offset: int, size: int, strings: int) -> Iterator[Symbol]:

@@ -2,7 +2,8 @@
 
 The library offers ``tunefarm_run``, the pool's functions, every kernel, ``tunefarm_weights`` and
 ``tunefarm_metadata`` (JSON: version, machine, CPU features, target, plan); for C programs the ones
-they need are there under the model's own name too, so that two models fit into one program.
+they need are there under the model's own name too, so that two models fit into one program. An
+object (``.o``) or a static archive (``.a``) offers those alone.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 from tunefarm.compiler.errors import BuildError
+from tunefarm.compiler.processors import WASM32
 from tunefarm.compiler.runtime.arrays import address
 from tunefarm.compiler.runtime.cpu import check_features, check_machine
 from tunefarm.compiler.runtime.elf_link import link_library
@@ -34,41 +36,24 @@ from tunefarm.compiler.runtime.native import (
     POOL_ALIGNMENT,
     POOL_BYTES,
     POOL_VERSION,
-    native_object,
 )
 from tunefarm.compiler.runtime.plan import ExecutionPlan, Port, nbytes
 from tunefarm.compiler.runtime.pool import default_threads
+from tunefarm.compiler.runtime.static import (
+    LIBC,
+    METADATA,
+    WEIGHTS,
+    c_names,
+    objects_of,
+    static_parts,
+)
 from tunefarm.compiler.target import Target
 
 if TYPE_CHECKING:
     from tunefarm.compiler.runtime.module import Module
 
 FORMAT = 1
-_WEIGHTS = "tunefarm_weights"
-_METADATA = "tunefarm_metadata"
-_MACHINES = {62: "x86_64", 183: "aarch64"}
-# C names of the header: <model>_<what> → the library's own symbol.
-_C_NAMES = {
-    "run": RUN,
-    "weights": f"{_WEIGHTS}_address",
-    "metadata": f"{_METADATA}_address",
-    "worker_main": "tunefarm_worker_main",
-    "pool_shutdown": "tunefarm_pool_shutdown",
-    "pool_spin": "tunefarm_pool_spin",
-    "ticks": "tunefarm_ticks",
-}
-# C programs ask functions for the data: a linker would copy a named array into the program.
-_ADDRESSES = f"""
-@{_WEIGHTS} = external hidden constant i8
-@{_METADATA} = external hidden constant i8
-define ptr @{_WEIGHTS}_address() {{
-  ret ptr @{_WEIGHTS}
-}}
-define ptr @{_METADATA}_address() {{
-  ret ptr @{_METADATA}
-}}
-"""
-_LIBC = {name: f"tunefarm_{name}" for name in ("memcpy", "memmove", "memset")}
+_MACHINES = {62: "x86_64", 183: "aarch64", 243: "riscv64"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +81,10 @@ class Metadata:
 
 
 def export_library(module: Module, path: Path, name: str | None = None) -> None:
-    """Write ``path`` and, beside it, the header ``path`` with suffix ``.h``."""
+    """Write ``path`` and, beside it, the header ``path`` with suffix ``.h``.
+
+    ``.o`` and ``.a`` make an object and a static archive, every other suffix a shared library.
+    """
     if module.code is None:
         prefix = _copy_library(module, path, name)
     else:
@@ -104,7 +92,11 @@ def export_library(module: Module, path: Path, name: str | None = None) -> None:
         if not re.fullmatch(r"[A-Za-z_]\w*", prefix):
             raise BuildError(f"{prefix!r} cannot name C functions; pass name='model' or the like")
         with _replacing(path) as file:
-            _write_library(module, file, prefix, path.name)
+            if path.suffix in (".o", ".a"):
+                for part in static_parts(module, prefix, metadata_text(module, prefix), path):
+                    file.write(part)
+            else:
+                _write_library(module, file, prefix, path.name)
     with _telling(path):
         path.with_suffix(".h").write_text(header_text(module.plan, prefix))
 
@@ -112,6 +104,8 @@ def export_library(module: Module, path: Path, name: str | None = None) -> None:
 def _copy_library(module: Module, path: Path, name: str | None) -> str:
     """Copy the file that a module came from; return the name it was exported with."""
     assert module.path is not None
+    if path.suffix in (".o", ".a"):
+        raise BuildError(f"{module.path} is a shared library; build the model anew for {path.name}")
     old = _metadata_of(ctypes.CDLL(str(module.path.absolute())), module.path).name
     if name not in (None, old):
         raise BuildError(f"{module.path} has C functions named {old}; build it anew to rename them")
@@ -121,30 +115,30 @@ def _copy_library(module: Module, path: Path, name: str | None) -> str:
 
 
 def _write_library(module: Module, file: BinaryIO, prefix: str, soname: str) -> None:
-    from tunefarm.compiler.codegen.llvm_compile import compile_llvm
-
-    assert module.code is not None
+    if module.target.isa is WASM32:
+        raise BuildError("WebAssembly has no shared libraries here; write an archive (.a)")
     plan = module.plan
-    metadata = Metadata(prefix, "x86_64", module.code.features, module.target.text, plan)
-    addresses = compile_llvm(_ADDRESSES, module.target)
-    kernels = (kernel.object for kernel in module.code.kernels)
-    objects = dict.fromkeys(
-        [native_object(module.target), addresses, *kernels, module.code.executor]
-    )
-    exports = {name: name for name in (*EXPORTS, RUN, _WEIGHTS, _METADATA, *plan.kernels)}
-    exports |= {f"{prefix}_{what}": symbol for what, symbol in _C_NAMES.items()}
+    exports = {name: name for name in (*EXPORTS, RUN, WEIGHTS, METADATA, *plan.kernels)}
     library = link_library(
-        list(objects),
-        exports,
+        objects_of(module),
+        exports | c_names(prefix),
         soname=soname,
-        constants={_METADATA: metadata.to_json().encode() + b"\0"},
-        weights_symbol=_WEIGHTS,
+        constants={METADATA: metadata_text(module, prefix)},
+        weights_symbol=WEIGHTS,
         weight_bytes=plan.weight_bytes,
-        aliases=_LIBC,
+        aliases=LIBC,
     )
     file.write(library.head)
     file.write(module.weights[: plan.weight_bytes].data)
     file.write(library.tail)
+
+
+def metadata_text(module: Module, prefix: str) -> bytes:
+    """What the file says of itself, with a zero at the end."""
+    assert module.code is not None
+    target, features = module.target, module.code.features
+    metadata = Metadata(prefix, target.isa.name, features, target.text, module.plan)
+    return metadata.to_json().encode() + b"\0"
 
 
 @contextlib.contextmanager
@@ -190,7 +184,7 @@ def load_library(path: Path) -> Module:
     symbols = (*EXPORTS, RUN, *plan.kernels)
     library = Library({name: _address(handle, name) for name in symbols}, handle)
     target = Target(metadata.target)
-    weights = _mapped(_address(handle, _WEIGHTS), plan.weight_bytes)
+    weights = _mapped(_address(handle, WEIGHTS), plan.weight_bytes)
     threads = min(target.num_cores, default_threads())
     return Module(plan, library, weights, address(weights), target, threads, None, path)
 
@@ -214,7 +208,7 @@ def _check_file(path: Path) -> None:
 
 def _metadata_of(handle: ctypes.CDLL, path: Path) -> Metadata:
     try:
-        text = ctypes.string_at(_address(handle, _METADATA))
+        text = ctypes.string_at(_address(handle, METADATA))
     except ValueError:
         raise BuildError(f"{path} is no library that tunefarm exported") from None
     data: dict[str, Any] = json.loads(text)

@@ -21,7 +21,7 @@ from tunefarm.compiler.runtime.arrays import (
     as_input,
     check_output,
 )
-from tunefarm.compiler.runtime.cpu import check_features, required_features
+from tunefarm.compiler.runtime.cpu import check_features, check_machine, required_features
 from tunefarm.compiler.runtime.jit import load_objects
 from tunefarm.compiler.runtime.library import Library
 from tunefarm.compiler.runtime.pool import pool_address
@@ -139,6 +139,7 @@ def load_kernel(
     """
     from tunefarm.compiler.codegen.llvm_compile import features
 
+    check_machine(target.isa.name, f"code for {target}")
     check_features(required_features(target, features(target)), f"code for {target}")
     library = load_objects(objects, [name], target)
     count = target.num_cores if threads is None else threads

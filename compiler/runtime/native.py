@@ -54,9 +54,9 @@ def padded_argument_count(count: int) -> int:
 
 def native_object(target: Target) -> bytes:
     """The object code of the runtime for a target."""
-    from tunefarm.compiler.codegen.llvm_compile import TRIPLE, compile_llvm
+    from tunefarm.compiler.codegen.llvm_compile import compile_llvm
 
-    return compile_llvm(native_text(TRIPLE), target)
+    return compile_llvm(native_text(target.isa.triple), target)
 
 
 @functools.cache

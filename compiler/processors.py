@@ -1,0 +1,125 @@
+"""Instruction sets and processors by LLVM's names: what code for them may use, and their caches.
+
+Sources: LLVM's tables of processors, the vendors' optimisation manuals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Isa:
+    """An instruction set. ``triple`` is LLVM's, and ``spelled`` ours; ``cpu`` is the processor of
+    a target that names none; ``features`` are LLVM's, beside those of the processor.
+
+    ``vector_bytes`` and ``vector_registers`` hold where the processor's name does not say more.
+    """
+
+    name: str
+    people: str
+    triple: str
+    spelled: str
+    cpu: str
+    vector_bytes: int
+    vector_registers: int
+    features: str = ""
+    abi: str = ""
+
+
+X86_64 = Isa("x86_64", "x86-64", "x86_64-unknown-linux-gnu", "", "x86-64-v3", 16, 16,
+             "-prefer-256-bit")  # fmt: skip
+AARCH64 = Isa("aarch64", "AArch64", "aarch64-unknown-linux-gnu", "aarch64-linux-gnu", "generic",
+              16, 32)  # fmt: skip
+RISCV64 = Isa("riscv64", "RISC-V", "riscv64-unknown-linux-gnu", "riscv64-linux-gnu",
+              "generic-rv64", 16, 32, "+m,+a,+f,+d,+c,+v", "lp64d")  # fmt: skip
+WASM32 = Isa("wasm32", "WebAssembly", "wasm32-unknown-unknown", "wasm32-unknown-unknown",
+             "generic", 16, 16, "+simd128")  # fmt: skip
+ISAS = {isa.name: isa for isa in (X86_64, AARCH64, RISCV64, WASM32)}
+
+AVX512 = frozenset({
+    "znver4", "znver5", "skylake-avx512", "cascadelake", "cooperlake", "cannonlake",
+    "icelake-client", "icelake-server", "tigerlake", "rocketlake", "sapphirerapids",
+    "emeraldrapids", "graniterapids", "graniterapids-d", "diamondrapids", "x86-64-v4",
+})  # fmt: skip
+AVX2 = frozenset({
+    "haswell", "broadwell", "skylake", "alderlake", "raptorlake", "meteorlake", "arrowlake",
+    "arrowlake-s", "lunarlake", "pantherlake", "sierraforest", "grandridge", "gracemont",
+    "clearwaterforest", "znver1", "znver2", "znver3", "x86-64-v3",
+})  # fmt: skip
+_NO_VNNI = frozenset({"skylake-avx512", "cannonlake", "x86-64-v4"})
+
+# Names of processors without fp16 arithmetic and dot products (Armv8.0), with them (8.2), and
+# with SVE beside NEON, whose registers are as wide on all but one of them.
+ARM_V8 = frozenset({
+    "generic", "cortex-a35", "cortex-a53", "cortex-a57", "cortex-a72", "cortex-a73",
+    "thunderx2t99",
+})  # fmt: skip
+ARM_V82 = frozenset({
+    "cortex-a55", "cortex-a75", "cortex-a76", "cortex-a77", "cortex-a78", "cortex-x1",
+    "neoverse-n1", "ampere1", "ampere1a", "apple-m1", "apple-m2", "apple-m3", "oryon-1",
+})  # fmt: skip
+ARM_SVE = frozenset({
+    "a64fx", "cortex-a510", "cortex-a520", "cortex-a710", "cortex-a715", "cortex-a720",
+    "cortex-x2", "cortex-x3", "cortex-x4", "neoverse-n2", "neoverse-n3", "neoverse-v1",
+    "neoverse-v2", "neoverse-v3", "grace", "cobalt-100",
+})  # fmt: skip
+
+# Bits of a vector register of processors with the RISC-V vector extension.
+RISCV_VECTOR_BITS: Mapping[str, int] = {
+    "generic-rv64": 128,
+    "sifive-p670": 128,
+    "sifive-x280": 512,
+    "spacemit-x60": 256,
+    "tt-ascalon-d8": 256,
+    "xiangshan-kunminghu": 128,
+}
+
+CPUS: Mapping[str, frozenset[str]] = {
+    "x86_64": AVX512 | AVX2 | {"x86-64", "x86-64-v2"},
+    "aarch64": ARM_V8 | ARM_V82 | ARM_SVE,
+    "riscv64": frozenset(RISCV_VECTOR_BITS),
+    "wasm32": frozenset({"generic"}),
+}
+
+# Features that code asks for by name, and the processors that have them.
+FEATURES: Mapping[str, frozenset[str]] = {
+    "avx512vnni": AVX512 - _NO_VNNI,
+    "avx512bf16": frozenset({
+        "cooperlake", "sapphirerapids", "emeraldrapids", "graniterapids", "graniterapids-d",
+        "diamondrapids", "znver4", "znver5",
+    }),
+    "zvfhmin": frozenset({"sifive-x280", "spacemit-x60", "tt-ascalon-d8"}),
+}  # fmt: skip
+
+# Data caches in bytes of processors that differ from the defaults.
+CACHES: Mapping[str, Mapping[str, int]] = {
+    "znver5": {"l1": 48 << 10, "l2": 1 << 20, "l3": 32 << 20},
+    "znver4": {"l1": 32 << 10, "l2": 1 << 20, "l3": 32 << 20},
+    "sapphirerapids": {"l1": 48 << 10, "l2": 2 << 20, "l3": 32 << 20},
+    "emeraldrapids": {"l1": 48 << 10, "l2": 2 << 20, "l3": 32 << 20},
+    "graniterapids": {"l1": 48 << 10, "l2": 2 << 20, "l3": 32 << 20},
+    "icelake-server": {"l1": 48 << 10, "l2": 1280 << 10, "l3": 32 << 20},
+    "skylake-avx512": {"l1": 32 << 10, "l2": 1 << 20, "l3": 16 << 20},
+    "cascadelake": {"l1": 32 << 10, "l2": 1 << 20, "l3": 16 << 20},
+    "haswell": {"l1": 32 << 10, "l2": 256 << 10, "l3": 8 << 20},
+    "broadwell": {"l1": 32 << 10, "l2": 256 << 10, "l3": 8 << 20},
+    "skylake": {"l1": 32 << 10, "l2": 256 << 10, "l3": 8 << 20},
+    "alderlake": {"l1": 48 << 10, "l2": 1280 << 10, "l3": 24 << 20},
+    "cortex-a53": {"l1": 32 << 10, "l2": 256 << 10, "l3": 1 << 20},
+    "cortex-a72": {"l1": 32 << 10, "l2": 512 << 10, "l3": 2 << 20},
+    "cortex-a76": {"l1": 64 << 10, "l2": 512 << 10, "l3": 2 << 20},
+    "cortex-a78": {"l1": 64 << 10, "l2": 512 << 10, "l3": 4 << 20},
+    "neoverse-n1": {"l1": 64 << 10, "l2": 1 << 20, "l3": 32 << 20},
+    "neoverse-n2": {"l1": 64 << 10, "l2": 1 << 20, "l3": 32 << 20},
+    "neoverse-v1": {"l1": 64 << 10, "l2": 1 << 20, "l3": 32 << 20},
+    "neoverse-v2": {"l1": 64 << 10, "l2": 2 << 20, "l3": 32 << 20},
+    "grace": {"l1": 64 << 10, "l2": 1 << 20, "l3": 114 << 20},
+    "ampere1": {"l1": 64 << 10, "l2": 2 << 20, "l3": 64 << 20},
+    "apple-m1": {"l1": 128 << 10, "l2": 3 << 20, "l3": 8 << 20},
+    "apple-m2": {"l1": 128 << 10, "l2": 4 << 20, "l3": 8 << 20},
+    "spacemit-x60": {"l1": 32 << 10, "l2": 128 << 10, "l3": 512 << 10},
+    "generic-rv64": {"l1": 32 << 10, "l2": 256 << 10, "l3": 2 << 20},
+}
+DEFAULT_CACHES: Mapping[str, int] = {"l1": 32 << 10, "l2": 512 << 10, "l3": 16 << 20}
