@@ -14,7 +14,9 @@
 #ifndef @MODEL@_H
 #define @MODEL@_H
 
+#ifndef __wasm__ /* which has one thread here */
 #include <pthread.h>
+#endif
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,18 +48,24 @@ typedef struct {
   void *pool;
   void *memory;
   int workers;
+#ifndef __wasm__
   pthread_t threads[@MODEL@_MAX_THREADS];
+#endif
 } @model@_session;
 
+#ifndef __wasm__
 static inline void *@model@_thread(void *pool) {
   @model@_worker_main(pool);
   return NULL;
 }
+#endif
 
 static inline void @model@_stop_threads(@model@_session *session) {
+#ifndef __wasm__
   int i;
   if (session->pool) @model@_pool_shutdown(session->pool);
   for (i = 0; i < session->workers; i++) pthread_join(session->threads[i], NULL);
+#endif
   free(session->pool);
   session->pool = NULL;
   session->workers = 0;
@@ -72,9 +80,12 @@ static inline void @model@_stop(@model@_session *session) {
 /* Let another number of threads run the next calls; the results do not depend on it. Not during a
  * call. Returns 0, or -1 if they cannot be had: then the caller's thread runs alone. */
 static inline int @model@_set_threads(@model@_session *session, int threads) {
+#ifndef __wasm__
   int i;
+#endif
   @model@_stop_threads(session);
   if (threads <= 1) return 0;
+#ifndef __wasm__
   if (threads > @MODEL@_MAX_THREADS) threads = @MODEL@_MAX_THREADS;
   if (posix_memalign(&session->pool, @MODEL@_POOL_ALIGNMENT, @MODEL@_POOL_BYTES)) {
     session->pool = NULL;
@@ -89,6 +100,7 @@ static inline int @model@_set_threads(@model@_session *session, int threads) {
     }
     session->workers = i + 1;
   }
+#endif
   return 0;
 }
 

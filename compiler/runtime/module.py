@@ -25,7 +25,13 @@ from tunefarm.compiler.runtime.arrays import (
     as_input,
     check_output,
 )
-from tunefarm.compiler.runtime.cpu import check_features, missing_features, required_features
+from tunefarm.compiler.runtime.cpu import (
+    check_features,
+    check_machine,
+    host_machine,
+    missing_features,
+    required_features,
+)
 from tunefarm.compiler.runtime.executor import RUN, executor_text
 from tunefarm.compiler.runtime.graph_executor import GraphExecutor, Profile
 from tunefarm.compiler.runtime.library import Library
@@ -98,9 +104,10 @@ class Module:
 
     @property
     def library(self) -> Library:
-        """The loaded code; TargetError if this machine lacks instructions that it uses."""
+        """The loaded code; TargetError if this machine is another or lacks its instructions."""
         if self.loaded is None:
             assert self.code is not None
+            check_machine(self.target.isa.name, f"code for {self.target}")
             check_features(self.code.features, f"code for {self.target}")
             raise AssertionError("code that this machine can run was not loaded")
         return self.loaded
@@ -228,8 +235,9 @@ class Module:
     def export_library(self, path: str | Path, name: str | None = None) -> None:
         """Write the model as one ``.so`` that needs no tunefarm, and a C header beside it.
 
-        ``name`` prefixes the C names (the file's stem by default). Raises BuildError if code needs
-        what a library without imports cannot have, or the files cannot be written.
+        A path that ends in ``.o`` or ``.a`` makes an object or a static archive. ``name`` prefixes
+        the C names (the file's stem by default). Raises BuildError if code needs what a library
+        without imports cannot have, or the files cannot be written.
         """
         from tunefarm.compiler.runtime.export import export_library
 
@@ -298,7 +306,7 @@ def create_module(
     needed = required_features(target, features(target))
     executor = compile_llvm(executor_text(plan), target)
     library = None
-    if not missing_features(needed):
+    if host_machine() == target.isa.name and not missing_features(needed):
         objects = dict.fromkeys([*(kernel.object for kernel in kernels), executor])
         library = load_objects(list(objects), [RUN, *plan.kernels], target)
     count = min(target.num_cores, default_threads()) if threads is None else threads
