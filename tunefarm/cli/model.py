@@ -146,8 +146,6 @@ def build(
     out.print(history.summary(command), soft_wrap=True)
     sizes = f"{lib.plan.weight_bytes / 1e6:.3g} MB of weights"
     out.print(f"{sizes}, {lib.peak_bytes / 1e6:.3g} MB of memory a run at its peak")
-    sizes = f"{lib.plan.weight_bytes / 1e6:.3g} MB of weights"
-    out.print(f"{sizes}, {lib.peak_bytes / 1e6:.3g} MB of memory a run at its peak")
     out.print(f"wrote {output} and {output.with_suffix('.h')}", soft_wrap=True)
 
 
