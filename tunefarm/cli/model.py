@@ -124,7 +124,8 @@ def _conclude(out: Console, result: Tuned, budget: int, following: str) -> None:
 def build(
     model: Model,
     output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="FILE", help="Library to write.")
+        Path,
+        typer.Option("-o", "--output", metavar="FILE", help="File to write: .so, .o or .a."),
     ],
     target: TargetText = "",
     shape: Shapes = None,
@@ -132,11 +133,14 @@ def build(
     tracker: Farm = "",
     strict: Annotated[bool, typer.Option("--strict", help="Fail on an untuned task.")] = False,
 ) -> None:
-    """Build a model with the best records into a library (.so with a C header)."""
+    """Build a model with the best records into a library (.so, with a C header beside it).
+
+    An object (.o) or a static archive (.a) is for the linker of a program.
+    """
     from tunefarm import api
     from tunefarm.tables import console
 
-    check_output(output, ".so")
+    check_output(output, ".so", ".o", ".a")
     out = console()
     mod = api.from_onnx(model, parse_shapes(shape))
     with api.apply_history_best(history_source(db, tracker), strict=strict) as history:

@@ -113,11 +113,13 @@ def history_source(db: str, tracker: str = "") -> str | tuple[Trial, ...]:
     return default if Path(default.removeprefix("sqlite:///")).exists() else ()
 
 
-def check_output(path: Path, ending: str = "") -> None:
+def check_output(path: Path, *endings: str) -> None:
     """Refuse an output before the work is done that would be lost; TunefarmError says why."""
-    if path.suffix != ending and ending and not path.is_dir():
-        wanted = path.with_suffix(ending)
-        raise TunefarmError(f"{path} does not end in {ending}, as a library does; write {wanted}")
+    if endings and path.suffix not in endings and not path.is_dir():
+        *others, last = endings
+        known = f"{', '.join(others)} or {last}" if others else last
+        wanted = path.with_suffix(endings[0])
+        raise TunefarmError(f"{path} does not end in {known}; write {wanted}")
     if path.is_dir():
         raise TunefarmError(f"{path} is a folder; give the file to write")
     if not path.absolute().parent.is_dir():
