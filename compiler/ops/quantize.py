@@ -82,7 +82,7 @@ def _rounding(name: str, divides: bool) -> Op:
         with np.errstate(all="ignore"):
             value = x.astype(np.float32)
             moved = np.rint(value / scale if divides else value * scale) + zero
-        return np.clip(moved, *range_of(dtype)).astype(dtype)
+        return np.asarray(np.clip(moved, *range_of(dtype)).astype(dtype))
 
     infer = _quantize_infer if divides else _requantize_infer
     return Op(name, infer, compute, reference, Pattern.BROADCAST, {"dtype": "uint8"})

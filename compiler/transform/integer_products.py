@@ -200,7 +200,7 @@ def _numbers(expr: Expr) -> NDArray[np.float64] | None:
     if found is None or not isinstance(found.q, Constant) or found.scale is None:
         return None
     assert isinstance(found.zero, Constant)
-    return (found.q.data.astype(np.float64) - found.zero.data) * found.scale.data
+    return np.asarray((found.q.data.astype(np.float64) - found.zero.data) * found.scale.data)
 
 
 def _plus(total: Expr, added: Constant) -> Expr:

@@ -207,7 +207,8 @@ def lift_quantize(node: Call, uses: Uses) -> Expr | None:
         return None
     if inner.op not in (*_MOVED_AFTER, "concat"):
         return None
-    quanta = [call("quantize", a, *node.args[1:], **node.attrs) for a in inner.args]
+    attrs: dict[str, Any] = dict(node.attrs)
+    quanta = [call("quantize", a, *node.args[1:], **attrs) for a in inner.args]
     return call(str(inner.op), *quanta, name=inner.name, **inner.attrs)
 
 
