@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Set
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeAlias
 
+from tunefarm.compiler.tir.facts import KEPT, variables
 from tunefarm.compiler.tir.ir import Binary, Cast, Const, Expr, Load, Select, Var, binary
-from tunefarm.compiler.tir.visit import operands, walk_expr
+from tunefarm.compiler.tir.walk import operands
 
 Key: TypeAlias = Hashable
 Ranges: TypeAlias = Mapping[Var, tuple[int, int]]
@@ -27,11 +29,8 @@ class Affine:
     def coefficient(self, var: Var) -> int:
         return self.terms[var][0] if var in self.terms else 0
 
-    def variables(self) -> set[Var]:
-        found: set[Var] = set()
-        for _, atom in self.terms.values():
-            found.update(e for e in walk_expr(atom) if isinstance(e, Var))
-        return found
+    def variables(self) -> frozenset[Var]:
+        return frozenset().union(*(variables(atom) for _, atom in self.terms.values()))
 
     def __add__(self, other: Affine) -> Affine:
         return self.plus(other, 1)
@@ -55,9 +54,9 @@ class Affine:
         terms = {k: (c * factor, a) for k, (c, a) in self.terms.items()}
         return Affine(self.const * factor, terms)
 
-    def only(self, keep: set[Var]) -> Affine:
+    def only(self, keep: Set[Var]) -> Affine:
         """The terms whose variables all lie in ``keep``, without the constant."""
-        terms = {k: t for k, t in self.terms.items() if _variables_of(t[1]) <= keep}
+        terms = {k: t for k, t in self.terms.items() if variables(t[1]) <= keep}
         return Affine(0, terms)
 
     def expr(self) -> Expr:
@@ -67,10 +66,7 @@ class Affine:
         return binary("add", total, Const(self.const))
 
 
-def _variables_of(expr: Expr) -> set[Var]:
-    return {e for e in walk_expr(expr) if isinstance(e, Var)}
-
-
+@lru_cache(KEPT)
 def key_of(expr: Expr) -> Key:
     """Equal keys mean equal values (a variable is its own key)."""
     match expr:
@@ -88,6 +84,7 @@ def key_of(expr: Expr) -> Key:
             return (type(expr).__name__, getattr(expr, "name", ""), *map(key_of, operands(expr)))
 
 
+@lru_cache(KEPT)
 def affine(expr: Expr) -> Affine:
     """The affine form of an int64 expression; what is not affine becomes an opaque atom."""
     match expr:
@@ -120,28 +117,32 @@ def interval(expr: Expr, ranges: Ranges) -> tuple[int, int]:
             return int(value), int(value)
         case Var():
             return ranges.get(expr, UNBOUNDED)
-        case Binary("floordiv", a, Const(divisor)) if divisor > 0:
-            low, high = interval(a, ranges)
-            return low // int(divisor), high // int(divisor)
-        case Binary("floormod", a, Const(divisor)) if divisor > 0:
-            low, high = interval(a, ranges)
-            if low >= 0 and high < divisor:
-                return low, high
-            return 0, int(divisor) - 1
-        case Binary("min", a, b):
-            (al, ah), (bl, bh) = interval(a, ranges), interval(b, ranges)
-            return min(al, bl), min(ah, bh)
-        case Binary("max", a, b):
-            (al, ah), (bl, bh) = interval(a, ranges), interval(b, ranges)
-            return max(al, bl), max(ah, bh)
+        case Binary():
+            return _interval_of_binary(expr, ranges)
         case Select(_, a, b):
             (al, ah), (bl, bh) = interval(a, ranges), interval(b, ranges)
             return min(al, bl), max(ah, bh)
-        case Binary("add" | "sub" | "mul", _, _):
+        case _:
+            return UNBOUNDED
+
+
+def _interval_of_binary(expr: Binary, ranges: Ranges) -> tuple[int, int]:
+    match expr.op:
+        case "add" | "sub" | "mul":
             form = affine(expr)
             if len(form.terms) == 1 and form.const == 0 and key_of(expr) in form.terms:
                 return UNBOUNDED
             return interval_of(form, ranges)
+        case "floordiv" | "floormod" if isinstance(expr.b, Const) and expr.b.value > 0:
+            low, high = interval(expr.a, ranges)
+            divisor = int(expr.b.value)
+            if expr.op == "floordiv":
+                return low // divisor, high // divisor
+            return (low, high) if low >= 0 and high < divisor else (0, divisor - 1)
+        case "min" | "max":
+            (al, ah), (bl, bh) = interval(expr.a, ranges), interval(expr.b, ranges)
+            chosen = min if expr.op == "min" else max
+            return chosen(al, bl), chosen(ah, bh)
         case _:
             return UNBOUNDED
 
@@ -172,6 +173,7 @@ def conjunction(parts: list[Expr]) -> Expr:
     return result
 
 
+@lru_cache(KEPT)
 def at_least_zero(condition: Expr) -> Affine | None:
     """The affine form that is ≥ 0 exactly where an int64 comparison holds; None for others."""
     if not isinstance(condition, Binary) or condition.a.dtype != "int64":

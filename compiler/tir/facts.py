@@ -72,6 +72,12 @@ def blocks_below(stmt: Stmt) -> tuple[Block, ...]:
     return tuple(block for child in children(stmt) for block in blocks_below(child))
 
 
+@lru_cache(KEPT)
+def kinds_below(stmt: Stmt) -> frozenset[type]:
+    """The kinds of a statement and of all below it: ``If in kinds_below(stmt)``."""
+    return frozenset((type(stmt),)).union(*map(kinds_below, children(stmt)))
+
+
 def _union(
     own: frozenset[_T], fact: Callable[..., frozenset[_T]], parts: Iterable[Expr | Stmt]
 ) -> frozenset[_T]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tunefarm.compiler.tir.affine import Ranges, conjunction, conjuncts, interval
+from tunefarm.compiler.tir.facts import variables
 from tunefarm.compiler.tir.ir import (
     Binary,
     Block,
@@ -17,17 +18,10 @@ from tunefarm.compiler.tir.ir import (
     Select,
     Stmt,
     Store,
-    Var,
     binary,
 )
 from tunefarm.compiler.tir.schedule.tree import loop_ranges
-from tunefarm.compiler.tir.visit import (
-    loads_of,
-    seq,
-    substitute_stmt,
-    transform_stmt,
-    walk_expr,
-)
+from tunefarm.compiler.tir.visit import loads_of, seq, substitute_stmt, transform_stmt
 
 
 def blocks_to_loops(program: PrimFunc, keep: frozenset[Buffer] = frozenset()) -> PrimFunc:
@@ -52,18 +46,18 @@ def _plain(block: Block, ranges: Ranges, params: set[Buffer]) -> Stmt:
     assert isinstance(body, Store)
     reduced = [b for i, b in zip(block.iters, block.bindings, strict=True) if i.kind == "reduce"]
     parts = conjuncts(block.predicate) if block.predicate is not None else []
-    fixed = {e for b in reduced for e in walk_expr(b) if isinstance(e, Var)}
+    fixed = frozenset().union(*map(variables, reduced))
     spatial = [b for i, b in zip(block.iters, block.bindings, strict=True) if i.kind == "spatial"]
-    shared = fixed & {e for b in spatial for e in walk_expr(b) if isinstance(e, Var)}
+    shared = fixed & frozenset().union(*map(variables, spatial))
     if body.buffer not in params:
-        parts = [p for p in parts if _mentions(p, fixed) or not _droppable(p, body, ranges)]
+        parts = [p for p in parts if variables(p) & fixed or not _droppable(p, body, ranges)]
     stmt = _skip_neutral_terms(body) if reduced else body
     if block.init is not None:
         # An element without a term still has its first value: what a predicate says of the
         # loops of the reduction alone does not guard it.
         first = conjunction([binary("eq", b, Const(0)) for b in reduced])
         init = If(first, substitute_stmt(block.init, values))
-        terms = [p for p in parts if _mentions(p, fixed) and not _mentions(p, shared)]
+        terms = [p for p in parts if variables(p) & fixed and not variables(p) & shared]
         parts = [p for p in parts if p not in terms]
         stmt = seq(init, _guarded(terms, stmt))
     return _guarded(parts, stmt)
@@ -74,16 +68,11 @@ def _guarded(parts: list[Expr], stmt: Stmt) -> Stmt:
     return stmt if isinstance(condition, Const) and condition.value else If(condition, stmt)
 
 
-def _mentions(expr: Expr, variables: set[Var]) -> bool:
-    return any(e in variables for e in walk_expr(expr) if isinstance(e, Var))
-
-
 def _droppable(part: Expr, store: Store, ranges: Ranges) -> bool:
     """True if every load that depends on the part's variables stays in bounds without it."""
-    variables = {e for e in walk_expr(part) if isinstance(e, Var)}
     for load in loads_of(store):
         for index, size in zip(load.indices, load.buffer.shape, strict=True):
-            if load.buffer is store.buffer or not _mentions(index, variables):
+            if load.buffer is store.buffer or variables(index).isdisjoint(variables(part)):
                 continue
             low, high = interval(index, ranges)
             if low < 0 or high >= size:

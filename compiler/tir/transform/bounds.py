@@ -16,6 +16,7 @@ from tunefarm.compiler.tir.affine import (
     interval_of,
     key_of,
 )
+from tunefarm.compiler.tir.facts import kinds_below, loops_below, variables
 from tunefarm.compiler.tir.ir import (
     Barrier,
     Const,
@@ -29,25 +30,21 @@ from tunefarm.compiler.tir.ir import (
     Var,
     binary,
 )
-from tunefarm.compiler.tir.schedule.tree import child_stmts
 from tunefarm.compiler.tir.transform.simplify import simplify_stmt
 from tunefarm.compiler.tir.visit import (
+    children,
     map_children,
     seq,
     substitute_stmt,
     transform_stmt,
-    walk_expr,
     walk_stmt,
+    with_body,
 )
 
 Ranges = dict[Var, tuple[int, int]]
 MAX_EDGES = 4  # edge iterations of a partitioned loop that get code of their own
 MAX_EXPANDED = 8  # iterations of a loop whose every iteration gets code of its own
 _INNER = (LoopKind.UNROLLED, LoopKind.VECTORIZED)
-
-
-def _variables(expr: Expr) -> set[Var]:
-    return {e for e in walk_expr(expr) if isinstance(e, Var)}
 
 
 def tighten_loops(program: PrimFunc) -> PrimFunc:
@@ -63,6 +60,8 @@ def _tighten(stmt: Stmt, lanes: frozenset[Var]) -> Stmt:
     inside = lanes
     if isinstance(stmt, For) and stmt.kind is LoopKind.VECTORIZED:
         inside = lanes | {stmt.var}
+    if If not in kinds_below(stmt):
+        return stmt
     stmt = map_children(stmt, lambda s: _tighten(s, inside))
     if not isinstance(stmt, For) or stmt.kind is not LoopKind.SERIAL:
         return stmt
@@ -72,7 +71,7 @@ def _tighten(stmt: Stmt, lanes: frozenset[Var]) -> Stmt:
     stay: list[Expr] = []
     for part in conjuncts(stmt.body.condition):
         bound = _bound(part, stmt.var)
-        if bound is None or _variables(bound[1]) & lanes:
+        if bound is None or not variables(bound[1]).isdisjoint(lanes):
             stay.append(part)
         elif bound[0] == "lower":
             start = binary("max", start, bound[1])
@@ -127,6 +126,8 @@ def specialise(program: PrimFunc) -> PrimFunc:
 
 
 def _specialise(stmt: Stmt, ranges: Ranges) -> Stmt:
+    if If not in kinds_below(stmt):
+        return stmt
     if not isinstance(stmt, For):
         return map_children(stmt, lambda s: _specialise(s, ranges))
     ranges = {**ranges, stmt.var: range_of(stmt, ranges)}
@@ -135,14 +136,14 @@ def _specialise(stmt: Stmt, ranges: Ranges) -> Stmt:
     opens = [o for o in _open_conditions(stmt.body, ranges) if stmt.var in o.form.variables()]
     plain = all(stmt.var in o.form.terms for o in opens)
     # What also depends on the loops around is not decided by this loop's variable.
-    loops = {s.var for s in walk_stmt(stmt) if isinstance(s, For)}
+    loops = {loop.var for loop in loops_below(stmt)}
     alone = all(o.form.variables() <= loops for o in opens)
     if opens and plain and alone and stmt.kind is LoopKind.SERIAL and _has_constant_bounds(stmt):
         pieces = _pieces(stmt.var, opens, ranges[stmt.var])
         if pieces is not None:
             return seq(*(_piece(stmt, piece, ranges) for piece in pieces))
     body = _version(stmt.body, [o for o in opens if not o.serial_inside])
-    return replace(stmt, body=_specialise(body, ranges))
+    return with_body(stmt, _specialise(body, ranges))
 
 
 def range_of(loop: For, ranges: Ranges) -> tuple[int, int]:
@@ -168,26 +169,26 @@ def _open_conditions(stmt: Stmt, ranges: Ranges) -> list[_Open]:
                 serial = serial | {node.var}
         elif isinstance(node, If):
             for part in conjuncts(node.condition):
-                form = at_least_zero(part)
+                form = at_least_zero(part) if variables(part) & inner else None
                 if form is None or decide(part, ranges) is not None:
                     continue
                 mine = form.variables()
                 inside = inner & mine
                 if inside and _plain_in(form, inside):
                     found.append(_Open(part, form, ranges, inside, bool(mine & serial)))
-        for child in child_stmts(node):
-            visit(child, ranges, inner, serial)
+        for child in children(node):
+            if If in kinds_below(child):
+                visit(child, ranges, inner, serial)
 
     visit(stmt, ranges, frozenset(), frozenset())
     return found
 
 
-def _plain_in(form: Affine, variables: frozenset[Var]) -> bool:
+def _plain_in(form: Affine, inside: frozenset[Var]) -> bool:
     """True if the variables stand in terms of their own, not inside divisions."""
     opaque = (atom for _, atom in form.terms.values() if not isinstance(atom, Var))
-    return all(v in form.terms for v in variables) and not any(
-        _variables(atom) & variables for atom in opaque
-    )
+    plain = all(v in form.terms for v in inside)
+    return plain and all(variables(atom).isdisjoint(inside) for atom in opaque)
 
 
 def _pieces(var: Var, opens: list[_Open], bounds: tuple[int, int]) -> list[tuple[int, int]] | None:
@@ -245,7 +246,7 @@ def _version(body: Stmt, opens: list[_Open]) -> Stmt:
 
 def _version_group(body: Stmt, members: list[_Open]) -> Stmt:
     """Version the smallest statement that holds all of the group's conditions."""
-    if any(isinstance(s, Barrier) for s in walk_stmt(body)):
+    if Barrier in kinds_below(body):
         return body  # threads of both versions would have to meet
     parts = {m.part for m in members}
     below = _only_child_with(body, parts)
@@ -276,7 +277,7 @@ def _only_child_with(stmt: Stmt, parts: set[Expr]) -> Stmt | None:
         return None
     if isinstance(stmt, If) and not parts.isdisjoint(conjuncts(stmt.condition)):
         return None
-    holding = [c for c in child_stmts(stmt) if _holds(c, parts)]
+    holding = [c for c in children(stmt) if _holds(c, parts)]
     return holding[0] if len(holding) == 1 else None
 
 

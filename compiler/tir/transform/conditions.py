@@ -16,6 +16,7 @@ from tunefarm.compiler.tir.affine import (
     interval_of,
     key_of,
 )
+from tunefarm.compiler.tir.facts import buffers_read, buffers_stored, kinds_below, variables
 from tunefarm.compiler.tir.ir import (
     Allocate,
     Barrier,
@@ -30,7 +31,7 @@ from tunefarm.compiler.tir.ir import (
     Store,
     Var,
 )
-from tunefarm.compiler.tir.visit import loads_of, map_children, seq, walk_expr, walk_stmt
+from tunefarm.compiler.tir.visit import map_children, seq, walk_stmt, with_body
 
 _INNER = (LoopKind.UNROLLED, LoopKind.VECTORIZED)
 MAX_TWICE = 4  # stores of a loop whose code is written for both outcomes of a condition
@@ -52,6 +53,8 @@ def guard_tiles(program: PrimFunc) -> PrimFunc:
 
 
 def _guard(stmt: Stmt, ranges: Ranges, inner: frozenset[Var]) -> Stmt:
+    if If not in kinds_below(stmt):
+        return stmt
     if isinstance(stmt, For):
         low, _ = interval(stmt.start, ranges)
         _, end = interval(stmt.start + stmt.extent, ranges)
@@ -66,7 +69,7 @@ def _guard(stmt: Stmt, ranges: Ranges, inner: frozenset[Var]) -> Stmt:
 
 def _guarded(part: Expr, ranges: Ranges, inner: frozenset[Var]) -> list[Expr]:
     """The condition of the tile, and that of its elements if it says more."""
-    form = at_least_zero(part)
+    form = at_least_zero(part) if variables(part) & inner else None
     if form is None or decide(part, ranges) is not None:
         return [part]
     inside = form.only(set(inner))
@@ -96,16 +99,18 @@ def hoist_conditions(program: PrimFunc) -> PrimFunc:
 
 
 def _hoist(stmt: Stmt) -> Stmt:
+    if If not in kinds_below(stmt):
+        return stmt
     stmt = map_children(stmt, _hoist)
     match stmt:
         case For():
             parts = _parts(stmt.body)
-            out = [p for p in parts if stmt.var not in _variables(p) and _movable(p, stmt)]
-            return _around(out, replace(stmt, body=_without(stmt.body, out)))
+            out = [p for p in parts if stmt.var not in variables(p) and _movable(p, stmt)]
+            return _around(out, with_body(stmt, _without(stmt.body, out)))
         case Allocate():
             private = {stmt.buffer} if stmt.buffer.scope != "shared" else set()
             parts = _common(_statements(stmt.body), private)
-            return _around(parts, replace(stmt, body=_without(stmt.body, parts)))
+            return _around(parts, with_body(stmt, _without(stmt.body, parts)))
         case Seq(stmts):
             parts = _common(stmts, set())
             return _around(parts, _without(stmt, parts))
@@ -137,20 +142,22 @@ def _movable(part: Expr, stmt: Stmt) -> bool:
     """True if a condition says the same before the statement as in it."""
     if at_least_zero(part) is None:
         return False
-    loaded = {ld.buffer for ld in loads_of(part)}
+    loaded = buffers_read(part)
     return not loaded or loaded.isdisjoint(_writes(stmt))
 
 
-def _writes(stmt: Stmt) -> set[Buffer]:
+def _writes(stmt: Stmt) -> frozenset[Buffer]:
     """The buffers that a statement writes and does not keep to itself."""
-    nodes = list(walk_stmt(stmt))
-    own = {s.buffer for s in nodes if isinstance(s, Allocate) and s.buffer.scope != "shared"}
-    return {s.buffer for s in nodes if isinstance(s, Store)} - own
+    stored = buffers_stored(stmt)
+    if Allocate not in kinds_below(stmt):
+        return stored
+    allocated = (s.buffer for s in walk_stmt(stmt) if isinstance(s, Allocate))
+    return stored.difference(b for b in allocated if b.scope != "shared")
 
 
 def _waits(stmt: Stmt) -> bool:
     """True if threads wait for each other in a statement, so that all must enter it."""
-    return any(isinstance(s, Barrier) for s in walk_stmt(stmt))
+    return Barrier in kinds_below(stmt)
 
 
 def _key(part: Expr) -> Key:
@@ -195,6 +202,8 @@ def unswitch_loops(program: PrimFunc) -> PrimFunc:
 
 def _unswitch(stmt: Stmt, inner: frozenset[Var]) -> Stmt:
     """``inner`` are the unrolled and vectorized variables, on which no branch may depend."""
+    if If not in kinds_below(stmt):
+        return stmt
     if isinstance(stmt, For) and stmt.kind in _INNER:
         inner = inner | {stmt.var}
     stmt = map_children(stmt, lambda s: _unswitch(s, inner))
@@ -208,7 +217,7 @@ def _unswitch(stmt: Stmt, inner: frozenset[Var]) -> Stmt:
 
 def _invariant(branch: If, loop: For, inner: frozenset[Var]) -> bool:
     """True if a branch is the same in all iterations, and the loop's code may be doubled."""
-    used = _variables(branch.condition)
+    used = variables(branch.condition)
     if loop.var in used or used & inner or _waits(loop):
         return False
     if not all(_movable(p, loop) for p in conjuncts(branch.condition)):
@@ -222,11 +231,7 @@ def _switched(loop: For, branch: If, number: int) -> Stmt:
 
     def with_arm(arm: Stmt | None) -> Stmt:
         chosen = [*parts[:number], *([] if arm is None else [arm]), *parts[number + 1 :]]
-        return replace(loop, body=seq(*chosen))
+        return with_body(loop, seq(*chosen))
 
     beside = len(parts) > 1 or branch.orelse is not None
     return If(branch.condition, with_arm(branch.then), with_arm(branch.orelse) if beside else None)
-
-
-def _variables(expr: Expr) -> set[Var]:
-    return {e for e in walk_expr(expr) if isinstance(e, Var)}

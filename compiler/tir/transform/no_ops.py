@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 
 from tunefarm.compiler.tir.affine import key_of
+from tunefarm.compiler.tir.facts import buffers_read_below, buffers_stored
 from tunefarm.compiler.tir.ir import (
     Allocate,
     Buffer,
@@ -19,7 +19,7 @@ from tunefarm.compiler.tir.ir import (
     Store,
 )
 from tunefarm.compiler.tir.transform.simplify import binary_not
-from tunefarm.compiler.tir.visit import loads_of, map_children, seq, walk_stmt
+from tunefarm.compiler.tir.visit import map_children, seq, walk_stmt
 
 _NOTHING = Seq(())
 
@@ -31,10 +31,8 @@ def remove_no_ops(program: PrimFunc) -> PrimFunc:
     """
     body = program.body
     while True:
-        reads = Counter(ld.buffer for ld in loads_of(body))
         local = {s.buffer for s in walk_stmt(body) if isinstance(s, Allocate)}
-        unread = {b for b in local if not reads[b]}
-        after = _cleaned(body, unread)
+        after = _cleaned(body, local - buffers_read_below(body))
         if after is body:
             return program if body is program.body else replace(program, body=body)
         body = after
@@ -51,7 +49,7 @@ def _cleaned(stmt: Stmt, unread: set[Buffer]) -> Stmt:
             return _NOTHING
         case Allocate() if _empty(stmt.body):
             return _NOTHING
-        case Allocate() if stmt.buffer in unread and not _stores(stmt):
+        case Allocate() if stmt.buffer in unread and stmt.buffer not in buffers_stored(stmt):
             return stmt.body
         case If() if stmt.orelse is not None and _empty(stmt.orelse):
             return _cleaned(replace(stmt, orelse=None), unread)
@@ -65,11 +63,6 @@ def _cleaned(stmt: Stmt, unread: set[Buffer]) -> Stmt:
 
 def _empty(stmt: Stmt) -> bool:
     return isinstance(stmt, Seq) and not stmt.stmts
-
-
-def _stores(allocation: Allocate) -> bool:
-    mine = allocation.buffer
-    return any(isinstance(s, Store) and s.buffer is mine for s in walk_stmt(allocation.body))
 
 
 def _stores_itself(store: Store) -> bool:

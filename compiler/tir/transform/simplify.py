@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 
 from tunefarm.compiler.tir.affine import (
     Affine,
@@ -15,6 +16,7 @@ from tunefarm.compiler.tir.affine import (
     interval,
     interval_of,
 )
+from tunefarm.compiler.tir.facts import KEPT
 from tunefarm.compiler.tir.ir import (
     Allocate,
     Binary,
@@ -29,7 +31,14 @@ from tunefarm.compiler.tir.ir import (
     Var,
     binary,
 )
-from tunefarm.compiler.tir.visit import map_exprs, map_operands, seq, substitute_stmt
+from tunefarm.compiler.tir.visit import (
+    map_exprs,
+    map_operands,
+    operands,
+    seq,
+    substitute_stmt,
+    with_body,
+)
 
 
 def simplify(program: PrimFunc) -> PrimFunc:
@@ -53,7 +62,7 @@ def simplify_stmt(stmt: Stmt, ranges: dict[Var, tuple[int, int]]) -> Stmt | None
             return _simplify_if(stmt, ranges)
         case Allocate():
             body = simplify_stmt(stmt.body, ranges)
-            return None if body is None else replace(stmt, body=body)
+            return None if body is None else with_body(stmt, body)
         case _:
             return stmt
 
@@ -65,14 +74,14 @@ def _simplify_loop(loop: For, ranges: dict[Var, tuple[int, int]]) -> Stmt | None
         start = int(loop.start.value)
         if loop.extent.value == 1:
             body = simplify_stmt(substitute_stmt(loop.body, {loop.var: Const(start)}), ranges)
-            return replace(loop, body=body) if body is not None and loop.prefetch else body
+            return with_body(loop, body) if body is not None and loop.prefetch else body
         bounds = (start, start + int(loop.extent.value) - 1)
     else:
         low, _ = interval(loop.start, ranges)
         _, high = interval(loop.start + loop.extent, ranges)
         bounds = (low, high - 1)
     body = simplify_stmt(loop.body, {**ranges, loop.var: bounds})
-    return None if body is None else replace(loop, body=body)
+    return None if body is None else with_body(loop, body)
 
 
 def _simplify_if(node: If, ranges: dict[Var, tuple[int, int]]) -> Stmt | None:
@@ -98,9 +107,23 @@ def binary_not(condition: Expr) -> Expr:
     return binary("eq", condition, Const(False, "bool"))
 
 
+@lru_cache(KEPT)
+def _may_fold(expr: Expr) -> bool:
+    """True if an expression holds a node that ``simplify_expr`` has a rule for."""
+    match expr:
+        case Select():
+            return True
+        case Binary("floordiv" | "floormod" | "min" | "max", _, _, "int64"):
+            return True
+        case Var() | Const():
+            return False
+        case _:
+            return any(map(_may_fold, operands(expr)))
+
+
 def simplify_expr(expr: Expr, ranges: Ranges) -> Expr:
     """Rewrite one expression bottom-up."""
-    if isinstance(expr, (Var, Const)):
+    if not _may_fold(expr):
         return expr
     expr = map_operands(expr, lambda e: simplify_expr(e, ranges))
     match expr:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TypeAlias
 
 from tunefarm.compiler.tir.affine import Affine, affine, interval
+from tunefarm.compiler.tir.facts import buffers_read, buffers_read_below, buffers_stored
 from tunefarm.compiler.tir.ir import (
     THREAD_AXES,
     Allocate,
@@ -24,13 +25,14 @@ from tunefarm.compiler.tir.ir import (
     Var,
 )
 from tunefarm.compiler.tir.schedule.blocks import relax
-from tunefarm.compiler.tir.schedule.tree import child_stmts, loop_ranges
+from tunefarm.compiler.tir.schedule.tree import loop_ranges
 from tunefarm.compiler.tir.visit import (
+    children,
     loads_of,
     map_children,
-    map_exprs,
-    transform_expr,
+    transform_accesses,
     walk_stmt,
+    with_body,
 )
 
 Threads: TypeAlias = Mapping[Var, tuple[int, int]]
@@ -45,9 +47,9 @@ def compact_buffers(program: PrimFunc) -> PrimFunc:
     for i: for j: T[i, j] = …; for j: C[i, j] = T[i, j]
     ->  for i: allocate T[1, n]: for j: T[0, j] = …
     """
-    body, used = program.body, _Used(_sizes(program))
+    body, sizes = program.body, _sizes(program)
     for buffer in program.buffers:
-        body = _place(body, buffer, used)
+        body = _place(body, buffer, sizes[buffer])
     return replace(program, body=body, buffers=())
 
 
@@ -65,69 +67,40 @@ def _sizes(program: PrimFunc) -> dict[Buffer, tuple[int, ...]]:
     return sizes
 
 
-class _Used:
-    """The buffers that each statement below a body uses, found once a statement."""
-
-    def __init__(self, sizes: dict[Buffer, tuple[int, ...]]) -> None:
-        self.sizes = sizes
-        self.found: dict[int, tuple[Stmt, frozenset[Buffer]]] = {}
-
-    def by(self, stmt: Stmt) -> frozenset[Buffer]:
-        if id(stmt) not in self.found:
-            own = [ld.buffer for ld in loads_of(stmt.condition)] if isinstance(stmt, If) else []
-            if isinstance(stmt, Store):
-                own = [stmt.buffer, *(ld.buffer for ld in loads_of(stmt))]
-            below = (self.by(s) for s in child_stmts(stmt))
-            # The statement is kept so that its identity is not given to another.
-            self.found[id(stmt)] = (stmt, frozenset(own).union(*below))
-        return self.found[id(stmt)][1]
+def _uses(stmt: Stmt, buffer: Buffer) -> bool:
+    return buffer in buffers_stored(stmt) or buffer in buffers_read_below(stmt)
 
 
 def _place(
-    root: Stmt, buffer: Buffer, used: _Used, threads: Threads = MappingProxyType({})
+    root: Stmt, buffer: Buffer, sizes: Sequence[int], threads: Threads = MappingProxyType({})
 ) -> Stmt:
     """Wrap the smallest statement that holds all uses of ``buffer`` in its allocation."""
     if isinstance(root, For) and root.axis in THREAD_AXES and buffer.scope == "shared":
         threads = {**threads, **loop_ranges(replace(root, body=Seq(())))}  # they use it together
-    users = [s for s in child_stmts(root) if buffer in used.by(s)]
+    users = [s for s in children(root) if _uses(s, buffer)]
     if isinstance(root, For) and root.kind is LoopKind.VECTORIZED:
-        return _allocate(root, buffer, used, threads)  # an element a lane
+        return _allocate(root, buffer, sizes, threads)  # an element a lane
     crosses = isinstance(root, For) and root.kind is LoopKind.UNROLLED
     if len(users) == 1 and not crosses and not _own_use(root, buffer):
-        return _with_child(root, users[0], _place(users[0], buffer, used, threads))
+        placed = _place(users[0], buffer, sizes, threads)
+        return map_children(root, lambda s: placed if s is users[0] else s)
     if isinstance(root, For):
-        return replace(root, body=_allocate(root.body, buffer, used, threads))
-    return _allocate(root, buffer, used, threads)
-
-
-def _with_child(stmt: Stmt, old: Stmt, new: Stmt) -> Stmt:
-    match stmt:
-        case For() | Allocate():
-            return replace(stmt, body=new)
-        case If():
-            return (
-                If(stmt.condition, new, stmt.orelse)
-                if stmt.then is old
-                else replace(stmt, orelse=new)
-            )
-        case Seq(stmts):
-            return Seq(tuple(new if s is old else s for s in stmts))
-        case _:
-            raise AssertionError(stmt)
+        return with_body(root, _allocate(root.body, buffer, sizes, threads))
+    return _allocate(root, buffer, sizes, threads)
 
 
 def _own_use(stmt: Stmt, buffer: Buffer) -> bool:
     match stmt:
         case If():
-            return any(ld.buffer is buffer for ld in loads_of(stmt.condition))
+            return buffer in buffers_read(stmt.condition)
         case Store():
             return True
         case _:
             return False
 
 
-def _accesses(stmt: Stmt, buffer: Buffer, used: _Used) -> Iterator[tuple[Expr, ...]]:
-    if buffer not in used.by(stmt):
+def _accesses(stmt: Stmt, buffer: Buffer) -> Iterator[tuple[Expr, ...]]:
+    if not _uses(stmt, buffer):
         return
     if isinstance(stmt, Store):
         if stmt.buffer is buffer:
@@ -136,16 +109,16 @@ def _accesses(stmt: Stmt, buffer: Buffer, used: _Used) -> Iterator[tuple[Expr, .
         return
     if isinstance(stmt, If):
         yield from (ld.indices for ld in loads_of(stmt.condition) if ld.buffer is buffer)
-    for child in child_stmts(stmt):
-        yield from _accesses(child, buffer, used)
+    for child in children(stmt):
+        yield from _accesses(child, buffer)
 
 
-def _allocate(body: Stmt, buffer: Buffer, used: _Used, threads: Threads) -> Stmt:
+def _allocate(body: Stmt, buffer: Buffer, sizes: Sequence[int], threads: Threads) -> Stmt:
     ranges = loop_ranges(body) | dict(threads)
-    accesses = list(_accesses(body, buffer, used))
+    accesses = list(_accesses(body, buffer))
     bases: list[Affine] = []
     shape: list[int] = []
-    for dim, size in enumerate(used.sizes[buffer]):
+    for dim, size in enumerate(sizes):
         spans = [relax(indices[dim], ranges) for indices in accesses]
         base, extent = affine(spans[0][0]), spans[0][1]
         offsets = [affine(b) - base for b, _ in spans]
@@ -167,17 +140,10 @@ def _allocate(body: Stmt, buffer: Buffer, used: _Used, threads: Threads) -> Stmt
     def shifted(indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
         return tuple((affine(i) - b).expr() for i, b in zip(indices, bases, strict=True))
 
-    def load(expr: Expr) -> Expr | None:
-        if isinstance(expr, Load) and expr.buffer is buffer:
-            return Load(new, shifted(expr.indices))
-        return None
-
-    def rewrite(stmt: Stmt) -> Stmt:
-        if buffer not in used.by(stmt):
-            return stmt
-        stmt = map_exprs(map_children(stmt, rewrite), lambda e: transform_expr(e, load))
-        if isinstance(stmt, Store) and stmt.buffer is buffer:
-            return Store(new, shifted(stmt.indices), stmt.value)
-        return stmt
-
-    return Allocate(new, rewrite(body))
+    placed = transform_accesses(
+        body,
+        (buffer,),
+        lambda load: Load(new, shifted(load.indices)),
+        lambda store: Store(new, shifted(store.indices), store.value),
+    )
+    return Allocate(new, placed)
