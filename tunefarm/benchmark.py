@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tunefarm import api
-from tunefarm.progress import duration, latency, times
+from tunefarm.progress import counted, duration, latency, times
 from tunefarm.tables import Column
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def node_columns(result: Comparison) -> list[Column]:
     rows = [(n.label or n.kernel, n.seconds, before.get(n.label)) for n in nodes[:MAX_ROWS]]
     if len(nodes) > MAX_ROWS:
         rest = sum(n.seconds for n in nodes[MAX_ROWS:])
-        rows.append((f"{len(nodes) - MAX_ROWS} more nodes", rest, None))
+        rows.append((counted(len(nodes) - MAX_ROWS, "more node"), rest, None))
     rows.append(("sum", profile.seconds, result.default_nodes.seconds if is_tuned else None))
     total = profile.seconds or 1.0
     return [

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tunefarm.compiler.target import Target
-from tunefarm.progress import duration
+from tunefarm.progress import counted, duration
 from tunefarm.roofline.roofs import Roofs, measure_roofs
 from tunefarm.tables import Column
 
@@ -238,7 +238,7 @@ def roofline_columns(result: Roofline) -> list[Column]:
     rows = [(g.work.name, g, g.bound) for g in shown]
     if rest:
         others = Group(tuple(n for g in rest for n in g.nodes))
-        rows.append((f"{len(others.nodes)} more nodes", others, ""))
+        rows.append((counted(len(others.nodes), "more node"), others, ""))
     everything = Group(result.nodes)
     rows.append(("sum", everything, ""))
     sums = [group for _, group, _ in rows]

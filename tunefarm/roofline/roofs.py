@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tunefarm.compiler.target import Target
 
-CACHES = Path("/sys/devices/system/cpu")
+CORES = Path("/sys/devices/system/cpu")
 _PAGE = 4096
 _DRAM_BYTES = 256 << 20  # at the least; beside a larger cache twice that cache
 
@@ -85,30 +85,29 @@ def _whole(size: float) -> int:
 
 
 def caches_of(target: Target) -> list[Cache]:
-    """The data caches of this machine as Linux tells them; else those that the target knows."""
-    found = list(_caches_in(CACHES))
-    if found:
-        return found
-    return [
+    """The data caches of this process's first core as Linux tells them; else those that the target
+    knows."""
+    from tunefarm.worker.device import own_cores
+
+    return list(caches_in(CORES / f"cpu{own_cores()[0]}" / "cache")) or [
         Cache(1, target.l1_bytes, 1),
         Cache(2, target.l2_bytes, 1),
         Cache(3, target.l3_bytes, 1 << 16),
     ]
 
 
-def _caches_in(folder: Path) -> Iterator[Cache]:
-    from tunefarm.worker.device import own_cores
-
-    for index in sorted((folder / f"cpu{own_cores()[0]}" / "cache").glob("index*")):
+def caches_in(folder: Path) -> Iterator[Cache]:
+    """The data caches that a folder of Linux's sysfs tells of; none that cannot be read."""
+    for index in sorted(folder.glob("index*")):
         try:
-            if (index / "type").read_text().strip() == "Instruction":
-                continue
-            level = int((index / "level").read_text())
-            size = _bytes_of((index / "size").read_text().strip())
-            sharing = _count((index / "shared_cpu_list").read_text().strip())
+            level, size, sharing, kind = (
+                (index / name).read_text().strip()
+                for name in ("level", "size", "shared_cpu_list", "type")
+            )
+            if kind != "Instruction":
+                yield Cache(int(level), _bytes_of(size), _count(sharing))
         except (OSError, ValueError):
             continue
-        yield Cache(level, size, sharing)
 
 
 def _bytes_of(text: str) -> int:
