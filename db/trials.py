@@ -78,7 +78,7 @@ def _count_for_tasks(connection: Connection, stored: Sequence[Stored]) -> None:
     if not groups:
         return
     rows = [
-        {"workload_id": workload, "target_id": target, **_tally(mine), **_candidates(mine)}
+        {"workload_id": workload, "target_id": target, **_latencies(mine), **_candidates(mine)}
         for (workload, target), mine in groups.items()
     ]
     statement = upsert(connection, TASKS)
@@ -95,13 +95,10 @@ def _count_for_tasks(connection: Connection, stored: Sequence[Stored]) -> None:
     connection.execute(statement, rows)
 
 
-def _tally(trials: Iterable[Trial]) -> dict[str, float | int | None]:
-    mine = list(trials)
-    good = [t for t in mine if t.ok]
+def _latencies(trials: Iterable[Trial]) -> dict[str, float | None]:
+    good = [t for t in trials if t.ok]
     defaults = [t.median_s for t in good if t.number == 0]
     return {
-        "ok": len(good),
-        "failed": len(mine) - len(good),
         "best_s": min((t.median_s for t in good), default=None),
         "default_s": defaults[-1] if defaults else None,
     }
@@ -128,16 +125,16 @@ def _count_for_jobs(connection: Connection, stored: Sequence[Stored]) -> None:
         row = connection.execute(select(JOB_TASKS).where(where)).one_or_none()
         if row is None:
             continue
-        tally = _tally(trials)
+        seen, counts = _latencies(trials), _candidates(trials)
         errors = Counter(row.errors) + Counter(str(t.error) for t in trials if t.error)
-        latencies = [s for s in (row.best_s, tally["best_s"]) if s is not None]
-        default_s = row.default_s if tally["default_s"] is None else tally["default_s"]
+        latencies = [s for s in (row.best_s, seen["best_s"]) if s is not None]
+        default_s = row.default_s if seen["default_s"] is None else seen["default_s"]
         connection.execute(
             update(JOB_TASKS)
             .where(where)
             .values(
-                ok=row.ok + tally["ok"],
-                failed=row.failed + tally["failed"],
+                ok=row.ok + counts["ok"],
+                failed=row.failed + counts["failed"],
                 best_s=min(latencies, default=None),
                 default_s=default_s,
                 errors=dict(errors),

@@ -52,7 +52,7 @@ class Following:
 
     def note(self, update: JobUpdate) -> None:
         """Take in an update; the device's peak is asked for once a trial is there."""
-        if self.last is None or done(update) > done(self.last):
+        if self.last is None or moved(update, self.last):
             self._moved = self.clock()
         self.last = update
         if self._first_done is None:
@@ -266,8 +266,13 @@ def _share(rate: float | None, peak_flops: float | None) -> str:
 
 
 def done(update: JobUpdate) -> int:
-    """Finished trials of a job, failed ones too."""
+    """Finished candidates of a job, failed ones too."""
     return sum(p.ok + p.failed for p in update.progress)
+
+
+def moved(update: JobUpdate, before: JobUpdate) -> bool:
+    """Whether anything of a job has changed: finals are no candidates, and yet it moves."""
+    return (update.cursor, done(update)) != (before.cursor, done(before))
 
 
 def earlier(update: JobUpdate) -> int:

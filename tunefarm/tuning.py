@@ -32,6 +32,7 @@ from tunefarm.db.records import (
 )
 from tunefarm.interrupts import ignoring_interrupts, remembering_interrupts
 from tunefarm.outcome import Outcome, outcome
+from tunefarm.progress import gain_text, moved
 
 if TYPE_CHECKING:
     from tunefarm.closing import Closing
@@ -54,6 +55,14 @@ class Tuned:
     earlier: int
     closing: Closing | None = None
     outcome: Outcome | None = None
+
+    def __repr__(self) -> str:
+        """One line: what it measured, and how much faster the tasks are."""
+        if self.job is None or self.last is None or self.outcome is None:
+            return f"Tuned(nothing to do, earlier={self.earlier})"
+        told = [self.outcome.counts, gain_text(self.outcome.rows)]
+        text = "; ".join(filter(None, told))
+        return f"Tuned({text}; earlier={self.earlier}, job={self.job.id}, {self.last.job.state})"
 
     @property
     def trials(self) -> int:
@@ -154,14 +163,14 @@ class Idle:
     """How long a job has not moved."""
 
     clock: Callable[[], float] = time.monotonic
-    _done: int = -1
+    _last: JobUpdate | None = None
     _since: float = 0.0
 
     def seconds(self, update: JobUpdate) -> float:
         """Seconds since a trial ended; the first update counts as one."""
-        done = sum(p.ok + p.failed for p in update.progress)
-        if done != self._done:
-            self._done, self._since = done, self.clock()
+        if self._last is None or moved(update, self._last):
+            self._since = self.clock()
+        self._last = update
         return self.clock() - self._since
 
 

@@ -129,6 +129,7 @@ def test_a_jobs_progress_follows_its_trials(
         jobs.submit(connection, Job("job", TARGET, tasks, Budget(10)))
     store.add_trials([make_trial(0, 2e-3), make_trial(1, None)])
     store.add_trials([make_trial(2, 1e-3), make_trial(2, 1e-3, text="elsewhere")])
+    store.add_trials([dataclasses.replace(make_trial(3, 3e-3), origin=FINAL)])  # no candidate
     with store.reading() as connection:
         update = jobs.progress(connection, "job")
     gemm, conv = update.progress

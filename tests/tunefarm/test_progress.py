@@ -15,6 +15,7 @@ from tunefarm.db.records import Budget, Job, JobState, JobUpdate, Progress, Task
 from tunefarm.outcome import Outcome
 from tunefarm.progress import Following, View, duration, showing
 from tunefarm.tables import Column, fit, table
+from tunefarm.tuning import Idle, Tuned
 
 TARGET = "llvm -mcpu=emeraldrapids -num-cores=2"
 LONG = "conv 3x3 s1 1x56x56x64→64 +add +relu"
@@ -124,6 +125,19 @@ def test_a_job_that_comes_to_rest_says_so() -> None:
     assert "no trial" not in following.notes()[-1]
 
 
+def test_a_job_moves_while_its_finals_run() -> None:
+    clock = Clock()
+    following = Following(clock)
+    idle = Idle(clock)
+    for cursor in (7, 8):
+        current = replace(update(trials=4), cursor=cursor)
+        following.note(current)
+        assert idle.seconds(current) == 0
+        clock.now += 60.0
+    assert idle.seconds(current) == 60.0
+    assert following.notes()[-1] == "no trial has ended for 1:00"
+
+
 def test_a_pipe_gets_a_line_now_and_then_and_one_for_each_state() -> None:
     def follow(console: Console) -> None:
         with showing(console) as watch:
@@ -139,6 +153,17 @@ def concluded(following: Following) -> Outcome:
     """The outcome of a job whose winners gain nothing."""
     rows = tuple(replace(p, best_s=2e-3, default_s=2e-3) for p in following.rows)
     return Outcome(rows, ("exact",) * len(rows), 2)
+
+
+def test_what_tune_returns_is_shown_in_a_line() -> None:
+    last = update(2, trials=8, state=JobState.SUCCEEDED)
+    following = Following(last=last)
+    result = Tuned(last.job, last, 3, outcome=concluded(following))
+    assert repr(result) == (
+        "Tuned(16 trials + 2 finals; all tasks: 4.00 ms, 1.00x the defaults' 4.00 ms; "
+        "earlier=3, job=j, succeeded)"
+    )
+    assert repr(Tuned(None, None, 12)) == "Tuned(nothing to do, earlier=12)"
 
 
 def test_a_pipe_gets_a_line_for_each_task_at_the_end() -> None:
