@@ -19,7 +19,7 @@ from tunefarm.compiler.codegen.types import (
     vector_of,
 )
 from tunefarm.compiler.errors import BuildError, ScheduleError
-from tunefarm.compiler.processors import WASM32
+from tunefarm.compiler.processors import WASM32, X86_64
 from tunefarm.compiler.target import Target, dtype_bytes
 from tunefarm.compiler.tir.affine import Affine, affine, conjuncts
 from tunefarm.compiler.tir.ir import (
@@ -96,6 +96,11 @@ _INT_OPS = {"add": "add", "sub": "sub", "mul": "mul", "bitand": "and", "bitor": 
 _FLOAT_COMPARE = {"lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge", "eq": "oeq", "ne": "une"}
 _DIRECT = {"sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "round": "roundeven",
            "trunc": "trunc", "abs": "fabs"}  # fmt: skip
+_FLOAT16_REMEDIES = {
+    "x86_64": "x86-64-v3 has it",
+    "riscv64": "processors with zvfhmin have it",
+    "wasm32": "cast to float32 in the model",
+}
 _ROUNDING = ("floor", "ceil", "round", "trunc")
 _HORIZONTAL = {"add": "add", "mul": "mul", "max": "max", "min": "min"}
 _HORIZONTAL_INT = {
@@ -316,6 +321,8 @@ class ExpressionEmitter:
                 return Val(constant(value, dtype), dtype)
             case Load(buffer, indices):
                 return self.load(buffer, indices)
+            case Cast(Intrinsic("round", (x,), "float32"), "int32") if self.target.isa is X86_64:
+                return self._nearest(self.value(x))
             case Cast(value, dtype):
                 return self.cast(self.value(value), dtype)
             case Select():
@@ -853,7 +860,8 @@ class ExpressionEmitter:
             return a
         source, target = a.dtype, dtype
         if "float16" in (source, target) and not self.target.has_float16:
-            raise BuildError(f"float16 has no code for {self.target.mcpu}; x86-64-v3 has it")
+            remedy = _FLOAT16_REMEDIES[self.target.isa.name]
+            raise BuildError(f"float16 has no code for {self.target.mcpu}; {remedy}")
         if target == "bool":
             zero = Val(constant(0, source), source, 1)
             return self.arithmetic("ne", a, zero)
@@ -876,6 +884,11 @@ class ExpressionEmitter:
         there = vector_of(scalar_type(target), a.lanes)
         text = self.builder.pure(f"{instruction} {here} {a.text} to {there}", [a.text])
         return Val(text, dtype, a.lanes)
+
+    def _nearest(self, a: Val) -> Val:
+        """float32 rounded to even as int32 by one instruction, in the processor's usual mode."""
+        kinds = f"{suffix('int32', a.lanes)}.{suffix('float32', a.lanes)}"
+        return self._call(f"llvm.lrint.{kinds}", [a], "int32")
 
     def _to_bfloat16(self, a: Val) -> Val:
         """float32 rounded to even in integers: few processors have the instruction, a library

@@ -5,7 +5,8 @@
     dequantize(q, scale, zero)   (q - zero) * scale                 any integer -> float32
 
 Rounding is to even, clipping to the range of ``dtype``. Scales, factors and zero points are
-float32 (zero points whole numbers), of shapes that broadcast to the first operand's.
+float32 (zero points whole numbers), of shapes that broadcast to the first operand's. An int32 times
+its factor must be an int32 again, as it is for factors up to 1: what lies outside is not clipped.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from tunefarm.compiler.tir.ir import Expr
 
 QUANTA = ("int8", "uint8", "int16", "uint16")
 _INTEGERS = (*QUANTA, "int32")
+# More steps than any type has, and still an int32.
+_SMALL, _LARGE = (te.const(b, "float32") for b in (-(2.0**30), 2.0**30))
 
 
 def range_of(dtype: str) -> tuple[int, int]:
@@ -61,18 +64,25 @@ def _dequantize_infer(types: Sequence[TensorType], attrs: Attrs) -> Type:
     return TensorType(types[0].shape, "float32")
 
 
+def _whole(x: Expr) -> Expr:
+    """Rounded to even, in int32."""
+    return te.cast(te.intrinsic("round", x), "int32")
+
+
 def _rounding(name: str, divides: bool) -> Op:
     """x / scale or x * factor, rounded, moved by the zero point, clipped."""
 
     def compute(tensors: Sequence[te.Tensor], attrs: Attrs, type: Type) -> te.Tensor:
         (x, scale, zero), out = tensors, out_type(type)
-        low, high = (te.const(float(b), "float32") for b in range_of(out.dtype))
+        low, high = (te.const(b, "int32") for b in range_of(out.dtype))
 
         def element(*i: Expr) -> Expr:
             value, by = te.cast(x[i], "float32"), read(scale, i)
             scaled = value / by if divides else value * by
-            moved = te.intrinsic("round", scaled) + read(zero, i)
-            return te.cast(te.minimum(te.maximum(moved, low), high), out.dtype)
+            if x.dtype == "float32":
+                scaled = te.minimum(te.maximum(scaled, _SMALL), _LARGE)
+            steps = _whole(scaled) + te.cast(read(zero, i), "int32")
+            return te.cast(te.minimum(te.maximum(steps, low), high), out.dtype)
 
         return te.compute(out.shape, element, name)
 

@@ -234,17 +234,27 @@ def _reads_in_place(reader: Expr, node: Expr) -> bool:
     return _pattern(reader) in _SIMPLE and tensor_type(reader).shape == tensor_type(node).shape
 
 
+def _copied(node: Expr) -> Expr:
+    if isinstance(node, Constant):
+        return Constant(node.data, node.name)
+    assert isinstance(node, Call)
+    args = [_copied(a) if _inline(a) else a for a in node.args]
+    return Call(node.op, tuple(args), node.attrs, node.type, node.name)
+
+
 def _with_own_numbers(root: Expr) -> Expr:
-    """The graph in which every reader that could take a ``dequantize`` of bytes has its own."""
+    """The graph in which every reader that could take a ``dequantize`` of bytes has its own.
+
+    Scales and zero points are no others' either: equal groups are equal whichever of them agree.
+    """
     done: dict[Expr, Expr] = {}
     for node in post_order(root):
         operands = [done[c] for c in children(node)]
         for i, operand in enumerate(operands):
             if _is_of_bytes(operand) and _reads_in_place(node, operand):
-                assert isinstance(operand, Call)
-                operands[i] = Call(
-                    operand.op, operand.args, operand.attrs, operand.type, operand.name
-                )
+                operands[i] = _copied(operand)
+            elif isinstance(node, Call) and node.op in _CALIBRATED and _inline(operand):
+                operands[i] = _copied(operand)
         done[node] = with_children(node, operands)
     return done[root]
 

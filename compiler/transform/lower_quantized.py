@@ -119,7 +119,7 @@ def requantize_sums(node: Call, uses: Uses) -> Expr | None:
     if value_of(sums.zero) != 0:
         return None
     factor = Constant(sums.scale.data / scale.data)
-    if factor.data.size > sums.scale.data.size:
+    if factor.data.size > sums.scale.data.size or not np.all(factor.data <= 1):
         return None
     return call("requantize", sums.q, factor, zero, name=node.name, dtype=node.attrs["dtype"])
 

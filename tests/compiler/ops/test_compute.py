@@ -240,6 +240,8 @@ def draw(case: Case, i: int, rng: np.random.Generator) -> np.ndarray[Any, Any]:
             values.flat[:3] = [np.nan, np.inf, -np.inf]
         if case.op in ("log", "sqrt", "power", "acosh", "batch_norm"):
             values = np.abs(values) + (1.0 if case.op == "acosh" else 0.1)
+        if case.op.endswith("quantize") and i == 2:
+            values = np.rint(10 * values)  # zero points are whole numbers
         if case.op in ("asin", "acos", "atanh"):
             values = np.tanh(values)
         return values.astype(numpy_dtype(dtype))
