@@ -13,7 +13,8 @@ Names are loaded when they are first used, so that importing the package is quic
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+
+TYPE_CHECKING = False  # as typing's, whose import is most of the time before Ctrl-C is heeded
 
 __version__ = "0.1.0"
 
@@ -40,6 +41,8 @@ _MODULES = {"te": "tunefarm.compiler.te", "schedule": "tunefarm.compiler.tir.sch
 __all__ = ["__version__", *_HOME, *_MODULES]
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from tunefarm.api import apply_history_best as apply_history_best
     from tunefarm.api import build as build
     from tunefarm.api import default_database as default_database
