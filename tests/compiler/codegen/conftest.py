@@ -1,6 +1,7 @@
-"""Makes the harness of the loop IR importable."""
+"""Makes this folder's harness, that of the loop IR and that of the sketches importable."""
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tir"))
+for folder in ("codegen", "space", "tir"):
+    sys.path.insert(0, str(Path(__file__).parents[1] / folder))
