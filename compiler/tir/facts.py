@@ -9,16 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import lru_cache
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 from tunefarm.compiler.tir.ir import Block, Buffer, Const, Expr, For, Load, Stmt, Store, Var
 from tunefarm.compiler.tir.walk import children, operands, own_expressions
 
 KEPT = 1 << 15  # facts of a kind; a large program has some thousand nodes
 
-_T = TypeVar("_T", Var, Buffer)
+_T = TypeVar("_T", Var, Buffer, type)
 _NO_VARIABLES: frozenset[Var] = frozenset()
 _NO_BUFFERS: frozenset[Buffer] = frozenset()
+_ALONE = {kind: frozenset((kind,)) for kind in get_args(Stmt)}
 
 
 @lru_cache(KEPT)
@@ -75,7 +76,7 @@ def blocks_below(stmt: Stmt) -> tuple[Block, ...]:
 @lru_cache(KEPT)
 def kinds_below(stmt: Stmt) -> frozenset[type]:
     """The kinds of a statement and of all below it: ``If in kinds_below(stmt)``."""
-    return frozenset((type(stmt),)).union(*map(kinds_below, children(stmt)))
+    return _union(_ALONE[type(stmt)], kinds_below, children(stmt))
 
 
 def _union(
@@ -84,6 +85,6 @@ def _union(
     """``own`` and the facts of all parts; the set of one of them where that holds the others."""
     for part in parts:
         found = fact(part)
-        if not found <= own:
+        if found is not own and not found <= own:
             own = found if own <= found else own | found
     return own

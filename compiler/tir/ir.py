@@ -28,7 +28,7 @@ BinaryOp: TypeAlias = Literal[
     "lt", "le", "gt", "ge", "eq", "ne", "and", "or", "xor",
     "bitand", "bitor", "bitxor", "shl", "shr",
 ]  # fmt: skip
-COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
+COMPARISONS: frozenset[str] = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 
 # Unary and n-ary functions of scalars. Their NumPy meaning is in ``interpreter.py``.
 INTRINSICS = frozenset({
@@ -330,11 +330,13 @@ def as_expr(value: Operand, dtype: str = "int64") -> Expr:
 
 def binary(op: BinaryOp, a: Operand, b: Operand) -> Expr:
     """Build ``a op b``; a Python number takes the other side's dtype; constants are folded."""
-    dtype = a.dtype if not isinstance(a, (int, float)) else b.dtype  # type: ignore[union-attr]
-    x, y = as_expr(a, dtype), as_expr(b, dtype)
-    if x.dtype != y.dtype:
-        raise TypeError(f"{op}: operands have different dtypes, {x.dtype} and {y.dtype}")
-    return fold_binary(op, x, y)
+    if isinstance(a, (int, float)):
+        a = Const(a, b.dtype)  # type: ignore[union-attr]
+    elif isinstance(b, (int, float)):
+        b = Const(b, a.dtype)
+    elif a.dtype != b.dtype:
+        raise TypeError(f"{op}: operands have different dtypes, {a.dtype} and {b.dtype}")
+    return fold_binary(op, a, b)  # type: ignore[arg-type]
 
 
 # Last, since it needs the nodes above.

@@ -7,6 +7,7 @@ from typing import Any
 
 from tunefarm.compiler.tir.ir import COMPARISONS, Binary, BinaryOp, Const, Expr
 
+_BOOLEAN = COMPARISONS | {"and", "or"}
 _FOLD: dict[str, Callable[[Any, Any], Any]] = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,
@@ -31,59 +32,49 @@ def fold_binary(op: BinaryOp, a: Expr, b: Expr) -> Expr:
 
     Floating-point arithmetic is never folded here: its rounding is the dtype's, not Python's.
     """
-    dtype = "bool" if op in COMPARISONS or op in ("and", "or") else a.dtype
-    exact = a.dtype == "int64" or a.dtype == "bool"
-    if not exact:
-        return Binary(op, a, b, dtype)
-    ca = a.value if isinstance(a, Const) else None
-    cb = b.value if isinstance(b, Const) else None
-    if (
-        ca is not None
-        and cb is not None
-        and op in _FOLD
-        and not (op.startswith("floor") and cb == 0)
-    ):
-        return Const(_FOLD[op](ca, cb), dtype)
+    dtype = a.dtype
+    if dtype in ("int64", "bool"):
+        folded = _folded(op, a, b)
+        if folded is not None:
+            return folded
+    return Binary(op, a, b, "bool" if op in _BOOLEAN else dtype)
+
+
+def _folded(op: BinaryOp, a: Expr, b: Expr) -> Expr | None:
+    """What an exact operation is without computing it; None where no rule applies."""
+    x = a.value if isinstance(a, Const) else None
+    y = b.value if isinstance(b, Const) else None
+    if x is None and y is None:
+        return Const(0, a.dtype) if op == "sub" and a is b else None
+    if x is not None and y is not None and op in _FOLD and (y != 0 or not op.startswith("floor")):
+        return Const(_FOLD[op](x, y), "bool" if op in _BOOLEAN else a.dtype)
     match op:
-        case "add":
-            if ca == 0:
-                return b
-            if cb == 0:
-                return a
-            if (
-                cb is not None
-                and isinstance(a, Binary)
-                and a.op == "add"
-                and isinstance(a.b, Const)
-            ):
-                return fold_binary("add", a.a, Const(a.b.value + cb))
-        case "sub" if cb == 0:
+        case "add" if x == 0:
+            return b
+        case "add" if y == 0:
             return a
-        case "sub" if cb is not None:
-            return fold_binary("add", a, Const(-cb))
-        case "sub" if a is b:
-            return Const(0, dtype)
-        case "mul":
-            if ca == 0 or cb == 0:
-                return Const(0, dtype)
-            if ca == 1:
-                return b
-            if cb == 1:
-                return a
-        case "floordiv" if cb == 1:
+        case "add" if y is not None:
+            # (i + 1) + 2 -> i + 3
+            if isinstance(a, Binary) and a.op == "add" and isinstance(a.b, Const):
+                return fold_binary("add", a.a, Const(a.b.value + y))
+        case "sub" if y is not None:
+            return a if y == 0 else fold_binary("add", a, Const(-y))
+        case "mul" if x == 0 or y == 0:
+            return Const(0, a.dtype)
+        case "mul" if x == 1:
+            return b
+        case "mul" | "floordiv" if y == 1:
             return a
-        case "floormod" if cb == 1:
-            return Const(0, dtype)
+        case "floormod" if y == 1:
+            return Const(0, a.dtype)
+        case "and" if x is not None:
+            return b if x else a
         case "and":
-            if ca is not None:
-                return b if ca else a
-            if cb is not None:
-                return a if cb else b
+            return a if y else b
+        case "or" if x is not None:
+            return a if x else b
         case "or":
-            if ca is not None:
-                return a if ca else b
-            if cb is not None:
-                return b if cb else a
+            return b if y else a
         case _:
             pass
-    return Binary(op, a, b, dtype)
+    return None

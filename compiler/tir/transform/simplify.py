@@ -32,9 +32,11 @@ from tunefarm.compiler.tir.ir import (
     binary,
 )
 from tunefarm.compiler.tir.visit import (
+    children,
     map_exprs,
     map_operands,
     operands,
+    own_expressions,
     seq,
     substitute_stmt,
     with_body,
@@ -47,8 +49,25 @@ def simplify(program: PrimFunc) -> PrimFunc:
     return replace(program, body=body if body is not None else Seq(()))
 
 
+@lru_cache(KEPT)
+def _is_simple(stmt: Stmt) -> bool:
+    """True if no rule applies to a statement or below it, whatever is known of the variables."""
+    match stmt:
+        case If():
+            return False
+        case For() if not isinstance(stmt.extent, Const) or stmt.extent.value <= 1:
+            return False
+        case Seq(stmts) if any(isinstance(s, Seq) for s in stmts) or len(stmts) < 2:
+            return False
+        case _:
+            here = not any(map(_may_fold, own_expressions(stmt)))
+            return here and all(map(_is_simple, children(stmt)))
+
+
 def simplify_stmt(stmt: Stmt, ranges: dict[Var, tuple[int, int]]) -> Stmt | None:
     """The simplified statement; None if it does nothing."""
+    if _is_simple(stmt):
+        return stmt
     rewrite: Callable[[Expr], Expr] = lambda e: simplify_expr(e, ranges)  # noqa: E731
     stmt = map_exprs(stmt, rewrite)
     match stmt:
