@@ -31,7 +31,7 @@ from tunefarm.compiler.workload import Workload
 Array = NDArray[Any]
 EMULATORS = {
     "aarch64": ("qemu-aarch64", ()),
-    "riscv64": ("qemu-riscv64", ("-cpu", "rv64,v=true,vlen=256,vext_spec=v1.0", "-singlestep")),
+    "riscv64": ("qemu-riscv64", ("-cpu", "rv64,v=true,vlen=256,vext_spec=v1.0")),
 }
 ZIG_TARGETS = {
     "aarch64": "aarch64-linux-musl",

