@@ -28,6 +28,7 @@ _HOME = {
     "apply_history_best": "tunefarm.api",
     "build": "tunefarm.api",
     "default_database": "tunefarm.api",
+    "allow_precision": "tunefarm.api",
     "extract_tasks": "tunefarm.api",
     "from_onnx": "tunefarm.api",
     "load_module": "tunefarm.api",
@@ -43,6 +44,7 @@ __all__ = ["__version__", *_HOME, *_MODULES]
 if TYPE_CHECKING:
     from typing import Any
 
+    from tunefarm.api import allow_precision as allow_precision
     from tunefarm.api import apply_history_best as apply_history_best
     from tunefarm.api import build as build
     from tunefarm.api import default_database as default_database

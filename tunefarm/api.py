@@ -58,15 +58,32 @@ def _told(value: object) -> str:
     return f"{text} ({type(value).__name__})" if len(text) <= 60 else type(value).__name__
 
 
-def extract_tasks(module: IRModule, target: Target | str | None = None) -> list[Task]:
-    """The distinct fused subgraphs of a model that are worth tuning, with their weights."""
+def allow_precision(module: IRModule, precision: str) -> IRModule:
+    """The module with leave to compute in ``precision`` in whatever is made of it.
+
+    With "bf16" contractions of weights round their operands to bfloat16 where the target's
+    instructions for it are faster; sums and results stay float32. "f32" takes the leave back, ""
+    changes nothing. Raises TunefarmError for another word.
+    """
+    from tunefarm.compiler.transform.lower_precision import allow_precision as allow
+
+    return allow(module, precision)
+
+
+def extract_tasks(
+    module: IRModule, target: Target | str | None = None, precision: str = ""
+) -> list[Task]:
+    """The distinct fused subgraphs of a model that are worth tuning, with their weights.
+
+    ``precision`` as for ``build``.
+    """
     from tunefarm.compiler.extract import extract_tasks as extract
 
     if not isinstance(module, IRModule):
         raise TunefarmError(
             f"extract_tasks takes a module, as from_onnx reads one, not {_told(module)}"
         )
-    return extract(module, as_target(target))
+    return extract(allow_precision(module, precision), as_target(target))
 
 
 def apply_history_best(
@@ -91,7 +108,9 @@ def apply_history_best(
 
 
 @overload
-def build(module: IRModule, target: Target | str | None = None) -> Module: ...
+def build(
+    module: IRModule, target: Target | str | None = None, *, precision: str = ""
+) -> Module: ...
 @overload
 def build(
     module: PrimFunc, target: Target | str | None = None, bounds_checks: Literal[False] = False
@@ -101,16 +120,22 @@ def build(
     module: PrimFunc, target: Target | str | None = None, *, bounds_checks: Literal[True]
 ) -> CheckedFunction: ...
 def build(
-    module: IRModule | PrimFunc, target: Target | str | None = None, bounds_checks: bool = False
+    module: IRModule | PrimFunc,
+    target: Target | str | None = None,
+    bounds_checks: bool = False,
+    precision: str = "",
 ) -> Module | KernelFunction | CheckedFunction:
     """Build a model with the records of the surrounding ``apply_history_best``, or one program.
 
-    ``target`` None is this host. ``bounds_checks`` makes a program, serial and slow, whose call
-    raises BoundsError for an access outside of a buffer. Raises BuildError for what has no code.
+    ``target`` None is this host. ``precision`` is for models, as in ``allow_precision``.
+    ``bounds_checks`` makes a program, serial and slow, whose call raises BoundsError for an access
+    outside of a buffer. Raises BuildError for what has no code.
     """
     if isinstance(module, PrimFunc):
         from tunefarm.compiler.build import build_checked, build_function
 
+        if precision:
+            raise TunefarmError("precision is for models; a program has the dtypes it was given")
         if bounds_checks:
             return build_checked(module, as_target(target))
         return build_function(module, as_target(target))
@@ -120,7 +145,7 @@ def build(
         raise TunefarmError("bounds_checks is for programs; a model's kernels are made in bounds")
     from tunefarm.compiler.build import build_module
 
-    return build_module(module, as_target(target))
+    return build_module(allow_precision(module, precision), as_target(target))
 
 
 def lower(program: PrimFunc, simple_mode: bool = True) -> PrimFunc:

@@ -17,6 +17,7 @@ from tunefarm.compiler.transform.fold_scale_axis import fold_scale_axis
 from tunefarm.compiler.transform.fuse_ops import fuse_ops
 from tunefarm.compiler.transform.infer_types import infer_types
 from tunefarm.compiler.transform.legalize import legalize
+from tunefarm.compiler.transform.lower_precision import lower_precision
 from tunefarm.compiler.transform.lower_quantized import lower_quantized
 from tunefarm.compiler.transform.recognize_functions import recognize_functions
 from tunefarm.compiler.transform.recognize_rows import recognize_rows
@@ -37,6 +38,7 @@ STEPS = (
     Pass("fold_constants_again", fold_constants, level=1),
     Pass("eliminate_common_subexpressions", eliminate_common_subexpressions, level=1),
     Pass("combine_parallel", combine_parallel, level=4),
+    Pass("lower_precision", lower_precision, level=0),
     Pass("eliminate_dead_code", eliminate_dead_code, level=1),
     Pass("fuse_ops", fuse_ops, level=0),
     Pass("check_types", infer_types, level=3),

@@ -17,6 +17,7 @@ from tunefarm.cli.options import (
     Farm,
     Minutes,
     Model,
+    Precision,
     Shapes,
     TargetText,
     Trials,
@@ -45,6 +46,7 @@ def tune(
     model: Model,
     target: TargetText = "",
     shape: Shapes = None,
+    precision: Precision = "",
     trials: Trials = None,
     minutes: Minutes = None,
     db: Annotated[
@@ -67,7 +69,7 @@ def tune(
 
     Starts a tracker, a worker and a tuner on this machine, unless --tracker names a farm.
     """
-    from tunefarm.api import extract_tasks, from_onnx
+    from tunefarm.api import allow_precision, extract_tasks, from_onnx
     from tunefarm.checks import check_search
     from tunefarm.farm import device_peak
     from tunefarm.progress import counted, showing
@@ -76,7 +78,7 @@ def tune(
 
     check_search(search)
     out = console()
-    module = from_onnx(model, parse_shapes(shape))
+    module = allow_precision(from_onnx(model, parse_shapes(shape)), precision)
     found = extract_tasks(module, target or None)
     if not found:
         out.print(f"{model} has no subgraph that is worth tuning")
@@ -97,7 +99,7 @@ def tune(
             say=out.print,
         )
         show.conclude(result.outcome)
-    options = options_text(target, shape, db, tracker)
+    options = options_text(target, shape, db, tracker, precision)
     _conclude(out, result, budget, f"tunefarm build {model} -o {model.stem}.so{options}")
 
 
@@ -129,6 +131,7 @@ def build(
     ],
     target: TargetText = "",
     shape: Shapes = None,
+    precision: Precision = "",
     db: Database = "",
     tracker: Farm = "",
     strict: Annotated[bool, typer.Option("--strict", help="Fail on an untuned task.")] = False,
@@ -144,9 +147,9 @@ def build(
     out = console()
     mod = api.from_onnx(model, parse_shapes(shape))
     with api.apply_history_best(history_source(db, tracker), strict=strict) as history:
-        lib = api.build(mod, target or None)
+        lib = api.build(mod, target or None, precision=precision)
     lib.export_library(output)
-    command = f"tunefarm tune {model}{options_text(target, shape, db, tracker)}"
+    command = f"tunefarm tune {model}{options_text(target, shape, db, tracker, precision)}"
     out.print(history.summary(command), soft_wrap=True)
     sizes = f"{lib.plan.weight_bytes / 1e6:.3g} MB of weights"
     out.print(f"{sizes}, {lib.peak_bytes / 1e6:.3g} MB of memory a run at its peak")
@@ -157,6 +160,7 @@ def tasks(
     model: Model,
     target: TargetText = "",
     shape: Shapes = None,
+    precision: Precision = "",
     db: Database = "",
     tracker: Farm = "",
 ) -> None:
@@ -165,7 +169,8 @@ def tasks(
     from tunefarm.progress import counted
     from tunefarm.tables import console, print_table
 
-    found = api.extract_tasks(api.from_onnx(model, parse_shapes(shape)), target or None)
+    module = api.from_onnx(model, parse_shapes(shape))
+    found = api.extract_tasks(module, target or None, precision)
     out = console()
     if not found:
         out.print(f"{model} has no subgraph that is worth tuning")
@@ -176,7 +181,7 @@ def tasks(
     flops = sum(t.workload.flops * t.weight for t in found)
     out.print(f"{counted(len(found), 'task')} for {found[0].target}, {flops / 1e9:.3g} GFLOP a run")
     print_table(out, task_columns(found, decisions, known))
-    command = f"tunefarm tune {model}{options_text(target, shape, db, tracker)}"
+    command = f"tunefarm tune {model}{options_text(target, shape, db, tracker, precision)}"
     out.print(history.summary(command), soft_wrap=True)
 
 

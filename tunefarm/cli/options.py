@@ -37,6 +37,13 @@ TargetText = Annotated[
         metavar=TARGET, help='For instance "llvm -mcpu=znver5 -num-cores=2"; this host if empty.'
     ),
 ]
+Precision = Annotated[
+    str,
+    typer.Option(
+        metavar="FORMAT",
+        help="bf16 lets products of weights round their operands to bfloat16 where it is faster.",
+    ),
+]
 Database = Annotated[
     str,
     typer.Option(
@@ -94,10 +101,12 @@ def parse_cores(text: str, target: str = "") -> list[Target]:
     return found or [chosen]
 
 
-def options_text(target: str, shapes: list[str] | None, db: str = "", tracker: str = "") -> str:
+def options_text(
+    target: str, shapes: list[str] | None, db: str = "", tracker: str = "", precision: str = ""
+) -> str:
     """The options with which another command finds the same tasks and records."""
     words = [("--target", target), *(("--shape", s) for s in shapes or ())]
-    words += [("--db", db), ("--tracker", tracker)]
+    words += [("--precision", precision), ("--db", db), ("--tracker", tracker)]
     return "".join(f" {name} {shlex.quote(value)}" for name, value in words if value)
 
 

@@ -90,7 +90,7 @@ def _copied_bytes(dot: DotProduct, k: Columns) -> Any:
         extents[last.position] = last.extent if second is not None else rows
     if second is not None:
         extents[second.position] = whole(k, "rh") * whole(k, "mb")
-    of = {axis.var: extents[n] for n, axis in enumerate(c.node.iters)}
+    of: dict[Any, Any] = {axis.var: extents[n] for n, axis in enumerate(c.node.iters)}
     spans = [
         1 + sum(abs(factor) * (of[var] - 1) for var, (factor, _) in affine(i).terms.items())
         for i in c.lhs.load.indices

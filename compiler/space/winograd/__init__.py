@@ -31,7 +31,7 @@ from tunefarm.compiler.target import Target
 
 WORTH = 1.25  # times fewer cycles in the model than the direct sum, to be a task's default
 
-__all__ = ["schedule", "space"]
+__all__ = ["saving", "schedule", "space"]
 
 
 def space(function: Function, target: Target) -> SketchSpace | None:
@@ -54,3 +54,16 @@ def space(function: Function, target: Target) -> SketchSpace | None:
         lambda k: nest_of(c, target, lanes, k),
         preferred=WORTH * cycles < direct_cycles(c, target, lanes),
     )
+
+
+def saving(function: Function, target: Target) -> float:
+    """How many times fewer cycles the method takes than the direct sum, in the model; 1 where it
+    does not apply or is not worth it."""
+    c = None if space(function, target) is None else convolution_of(function)
+    if c is None:
+        return 1.0
+    lanes = target.lanes("float32")
+    knobs, constraints = knobs_of(c, lanes), constraints_of(c, target, lanes)
+    _, cycles = default_of(c, target, lanes, knobs, constraints)
+    found = direct_cycles(c, target, lanes) / cycles
+    return found if found > WORTH else 1.0

@@ -13,6 +13,7 @@ from tunefarm.compiler.tir.ir import (
     Const,
     Expr,
     For,
+    Load,
     PrimFunc,
     Select,
     Store,
@@ -59,7 +60,8 @@ def pad_einsum(program: PrimFunc, block: str, extents: Mapping[int, int]) -> Pri
     program = replace_stmt(program, node, replace(node, iters=iters))
     for position in extents:
         program = _widened(program, node.bindings[position], iters[position].extent)
-    for access in [store_of(node), *loads_of(store_of(node).value)]:
+    accesses: list[Store | Load] = [store_of(node), *loads_of(store_of(node).value)]
+    for access in accesses:
         shape = tuple(
             max(size, interval(index, ranges)[1] + 1)
             for index, size in zip(access.indices, access.buffer.shape, strict=True)

@@ -1,0 +1,46 @@
+"""How much faster an instruction sums products than float32 multiply-adds do."""
+
+from __future__ import annotations
+
+from math import prod
+
+from tunefarm.compiler.ir import Function
+from tunefarm.compiler.space.contraction.blocks import MOVED_BYTES
+from tunefarm.compiler.space.dot.shape import dot_product_of
+from tunefarm.compiler.space.winograd import saving
+from tunefarm.compiler.target import Target, dtype_bytes
+from tunefarm.compiler.tir.tensor_intrinsics import TensorIntrinsic
+
+FMA_CYCLES = 0.5
+
+# Measured on Emerald Rapids, whose cores these processors have: 89 GFLOP/s of VDPBF16PS beside 170
+# of float32 multiply-adds and 719 of VPDPBUSD. Their unit for bfloat16 is AMX. Others, such as Zen,
+# issue all of them at one rate.
+_SLOW = {
+    ("avx512bf16", cpu): 2.0
+    for cpu in ("sapphirerapids", "emeraldrapids", "graniterapids", "graniterapids-d")
+}
+
+
+def issue_cycles(intrinsic: TensorIntrinsic, target: Target) -> float:
+    """Cycles from one instruction to the next independent one."""
+    return _SLOW.get((intrinsic.feature, target.mcpu), FMA_CYCLES)
+
+
+def gain_over_float32(narrow: Function, wide: Function, target: Target) -> float:
+    """How many times faster ``narrow`` is than ``wide``, the same in float32, by a model of ports
+    and of the weights' way to the core; 0 without an instruction for it."""
+    dot = dot_product_of(narrow, target)
+    if dot is None:
+        return 0.0
+    c, lanes = dot.contraction, dot.instruction.lanes
+    tiles = prod(a.extent for a in (*c.outer, *c.rows)) * -(-c.vector.extent // lanes)
+    terms = prod(a.extent for a in c.reduce)
+    weights = terms * prod(a.extent for a in (*c.outer, c.vector))
+    groups = prod(a.extent for a in dot.words.reduce)
+    ours = tiles * groups * issue_cycles(dot.instruction, target)
+    theirs = tiles * terms * lanes / target.lanes("float32") * FMA_CYCLES / saving(wide, target)
+    if 4 * weights > target.l2_bytes:  # from beyond the second-level cache, once a call
+        ours = max(ours, dtype_bytes(c.rhs.load.dtype) * weights / MOVED_BYTES)
+        theirs = max(theirs, 4 * weights / MOVED_BYTES)
+    return theirs / ours

@@ -1,0 +1,103 @@
+"""Products of 16-bit floats for those of float32, where the caller allows it and they are faster.
+
+matmul(x, w)  ->  matmul[out_dtype=float32](cast[bfloat16](x), w in bfloat16)      so for conv
+
+The operands are rounded, the sums and the result stay float32. Weights are rounded when the model
+is built; the cast of ``x`` joins the operator that makes it, or is made once for all who read it.
+A module says what it allows in an attribute of ``main``, which the passes before keep.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from tunefarm.compiler.dtypes import numpy_dtype
+from tunefarm.compiler.errors import TunefarmError
+from tunefarm.compiler.ir import (
+    Attrs,
+    Call,
+    Constant,
+    Expr,
+    Function,
+    IRModule,
+    TensorType,
+    Var,
+    tensor_type,
+)
+from tunefarm.compiler.ops import call
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.transform.rewrite import Uses, rewrite_main
+
+PRECISIONS = {"bf16": "bfloat16"}
+WORTH = 1.05  # times faster in the model than float32
+
+
+def allow_precision(module: IRModule, precision: str) -> IRModule:
+    """The module with leave to compute in ``precision``; "f32" takes it back, "" changes nothing.
+
+    TunefarmError names what is known.
+    """
+    if precision not in ("", "f32", *PRECISIONS):
+        known = ", ".join(repr(name) for name in ("f32", *PRECISIONS))
+        raise TunefarmError(f"precision {precision!r} is unknown; known: {known}")
+    if not precision:
+        return module
+    main = module.main
+    attrs: Attrs = {**main.attrs, "precision": None if precision == "f32" else precision}
+    return module.with_main(Function(main.params, main.body, attrs))
+
+
+def lower_precision(module: IRModule, target: Target) -> IRModule:
+    """Contractions of constants take the operands that ``main`` allows."""
+    allowed = module.main.attrs.get("precision")
+    if allowed is None:
+        return module
+    dtype = PRECISIONS[str(allowed)]
+    casts: dict[Expr, Expr] = {}
+
+    def rule(node: Call, uses: Uses) -> Expr | None:
+        if not _is_product(node) or not _pays(node, dtype, target):
+            return None
+        x, w = node.args
+        assert isinstance(w, Constant)
+        rounded = Constant(np.asarray(w.data).astype(numpy_dtype(dtype)), w.name)
+        attrs: Attrs = {**node.attrs, "out_dtype": "float32"}
+        return call(str(node.op), _cast(x, dtype, casts), rounded, name=node.name, **attrs)
+
+    return rewrite_main(module, [rule])
+
+
+def _cast(x: Expr, dtype: str, casts: dict[Expr, Expr]) -> Expr:
+    """The operand rounded, below reshapes: there it joins what makes the values."""
+    if x not in casts:
+        if isinstance(x, Call) and x.op == "reshape":
+            casts[x] = call("reshape", _cast(x.args[0], dtype, casts), **x.attrs)  # type: ignore[arg-type]
+        else:
+            casts[x] = call("cast", x, dtype=dtype)
+    return casts[x]
+
+
+def _is_product(node: Call) -> bool:
+    """True for a contraction of float32 with weights."""
+    return (
+        node.op in ("conv", "matmul", "einsum")
+        and len(node.args) == 2
+        and isinstance(node.args[1], Constant)
+        and all(tensor_type(a).dtype == "float32" for a in node.args)
+    )
+
+
+def _pays(node: Call, dtype: str, target: Target) -> bool:
+    """Whether the target has an instruction for it that takes less time than multiply-adds."""
+    from tunefarm.compiler.space.dot.gain import gain_over_float32
+
+    narrow = _function(node, dtype, {**node.attrs, "out_dtype": "float32"})
+    return gain_over_float32(narrow, _function(node, "float32", node.attrs), target) > WORTH
+
+
+def _function(node: Call, dtype: str, attrs: Attrs) -> Function:
+    """A kernel of one product, of operands of ``dtype``."""
+    params = tuple(
+        Var(f"p{n}", TensorType(tensor_type(a).shape, dtype)) for n, a in enumerate(node.args)
+    )
+    body = call(str(node.op), *params, **attrs)  # type: ignore[arg-type]
+    return Function(params, body, {"primitive": True, "constants": (1,)})

@@ -1,0 +1,129 @@
+"""Products of 16-bit floats where the caller allows them: which ones, and how far they are off."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from tunefarm.compiler.build import build_module
+from tunefarm.compiler.errors import TunefarmError
+from tunefarm.compiler.evaluate import evaluate
+from tunefarm.compiler.extract import kernels_of
+from tunefarm.compiler.ir import Constant, Expr, Function, IRModule, TensorType, Var
+from tunefarm.compiler.ops import call
+from tunefarm.compiler.summary import summarize
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.transform.lower_precision import allow_precision
+from tunefarm.compiler.transform.pipeline import optimize
+
+Array = NDArray[Any]
+ZEN5 = Target("llvm -mcpu=znver5")
+ROUNDING = 2.0**-8  # of a product of two factors that are rounded to 8 bits each
+
+
+def weights(shape: tuple[int, ...], seed: int) -> Constant:
+    rng = np.random.default_rng(seed)
+    return Constant(rng.standard_normal(shape).astype(np.float32))
+
+
+def module_of(param: Var, body: Expr) -> IRModule:
+    return IRModule({"main": Function((param,), body)})
+
+
+def layers(rows: int, width: int, count: int = 2) -> tuple[IRModule, list[Constant]]:
+    """relu(relu(x · w) · w) …, with a residual around the first."""
+    x = Var("x", TensorType((rows, width), "float32"))
+    found = [weights((width, width), seed) for seed in range(count)]
+    value: Expr = x
+    for w in found:
+        value = call("relu", call("matmul", value, w))
+    return module_of(x, call("add", value, x)), found
+
+
+def kernels(module: IRModule, target: Target) -> list[str]:
+    return [f"{summarize(k)} -> {k.body.type}" for k in kernels_of(optimize(module, target))]
+
+
+def test_only_what_is_allowed_is_rounded() -> None:
+    module, _ = layers(32, 64)
+    plain = kernels(module, ZEN5)
+    allowed = allow_precision(module, "bf16")
+    assert kernels(allow_precision(allowed, "f32"), ZEN5) == plain
+    assert kernels(allow_precision(module, ""), ZEN5) == plain
+    assert kernels(allowed, ZEN5) == [
+        "cast 32x64 -> bfloat16[32, 64]",
+        "matmul 32x64 @ 64x64 +relu +cast -> bfloat16[32, 64]",
+        "matmul 32x64 @ 64x64 +relu +add -> float32[32, 64]",
+    ]
+    with pytest.raises(TunefarmError, match="precision 'int4' is unknown; known: 'f32', 'bf16'"):
+        allow_precision(module, "int4")
+
+
+def test_a_processor_that_gains_nothing_keeps_float32() -> None:
+    many, _ = layers(32, 64)
+    old, slow = Target("llvm -mcpu=skylake-avx512"), Target("llvm -mcpu=emeraldrapids")
+    for target in (old, slow):
+        assert kernels(allow_precision(many, "bf16"), target) == kernels(many, target)
+    one, _ = layers(1, 1024)  # takes as long as its weights take to come
+    assert any("bfloat16" in k for k in kernels(allow_precision(one, "bf16"), slow))
+    assert kernels(allow_precision(one, "bf16"), old) == kernels(one, old)
+
+
+def test_a_cast_is_made_once_and_joins_what_is_behind_a_reshape() -> None:
+    x = Var("x", TensorType((2, 16, 64), "float32"))
+    flat = call("reshape", call("relu", x), shape=(32, 64))
+    body = call("add", *(call("matmul", flat, weights((64, 64), seed)) for seed in range(2)))
+    assert kernels(allow_precision(module_of(x, body), "bf16"), ZEN5) == [
+        "relu 2x16x64 +cast -> bfloat16[2, 16, 64]",
+        "reshape 2x16x64→32x64 -> bfloat16[32, 64]",
+        "matmul 32x64 @ 64x64 -> float32[32, 64]",
+        "matmul 32x64 @ 64x64 +add -> float32[32, 64]",
+    ]
+
+
+def test_winograd_stays_where_it_saves_more() -> None:
+    x = Var("x", TensorType((1, 56, 56, 64), "float32"))
+
+    def conv(stride: int) -> IRModule:
+        body = call(
+            "conv", x, weights((3, 3, 64, 64), 0), strides=(stride,) * 2,
+            padding=((1, 1), (1, 1)), data_layout="NSC", kernel_layout="SIO",
+        )  # fmt: skip
+        return allow_precision(module_of(x, body), "bf16")
+
+    assert not any("bfloat16" in k for k in kernels(conv(1), ZEN5))
+    assert any("bfloat16" in k for k in kernels(conv(2), ZEN5))
+
+
+def test_the_error_is_that_of_rounded_operands() -> None:
+    """|y - y32| ≤ 2⁻⁸ · |x| · |w|, and here about a tenth of it."""
+    module, (w,) = layers(32, 256, count=1)
+    x = np.random.default_rng(9).standard_normal((32, 256)).astype(np.float32)
+    (exact,) = evaluate(module, [x])
+    (rounded,) = evaluate(_operators(optimize(allow_precision(module, "bf16"), ZEN5)), [x])
+    error = np.abs(rounded - exact)
+    assert (error <= 1.01 * ROUNDING * (np.abs(x) @ np.abs(w.data))).all()
+    assert 0 < error.max() < 1e-2 * np.abs(exact).max()
+
+
+def _operators(module: IRModule) -> IRModule:
+    from tunefarm.compiler.transform.fuse_ops import defuse_ops
+
+    return defuse_ops(module, ZEN5)
+
+
+@pytest.mark.skipif(
+    not Target.host().has("avx512bf16"), reason="this CPU has no products of bfloat16"
+)
+def test_it_runs() -> None:
+    module, _ = layers(1, 1024)
+    x = np.random.default_rng(3).standard_normal((1, 1024)).astype(np.float32)
+    target = Target.host(1)
+    built = build_module(allow_precision(module, "bf16"), target)
+    assert "vdpbf16ps" in built.get_source("asm")
+    (exact,) = evaluate(module, [x])
+    (y,) = built.run({"x": x}).values()
+    assert np.abs(y - exact).max() < 1e-2 * np.abs(exact).max()
+    assert built.plan.weight_bytes < 0.51 * build_module(module, target).plan.weight_bytes
