@@ -250,10 +250,10 @@ def _with_own_numbers(root: Expr) -> Expr:
     done: dict[Expr, Expr] = {}
     for node in post_order(root):
         operands = [done[c] for c in children(node)]
+        calibrated = isinstance(node, Call) and node.op in _CALIBRATED
         for i, operand in enumerate(operands):
-            if _is_of_bytes(operand) and _reads_in_place(node, operand):
-                operands[i] = _copied(operand)
-            elif isinstance(node, Call) and node.op in _CALIBRATED and _inline(operand):
+            read_here = _is_of_bytes(operand) and _reads_in_place(node, operand)
+            if read_here or (calibrated and _inline(operand)):
                 operands[i] = _copied(operand)
         done[node] = with_children(node, operands)
     return done[root]
