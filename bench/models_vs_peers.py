@@ -23,7 +23,8 @@ from networks import light, light_names, randomized
 from timing import show, within_limit
 
 import tunefarm
-from tunefarm.peers.race import Subject, libraries_here, race
+from tunefarm.benchmark import Subject
+from tunefarm.peers.race import libraries_here, race
 from tunefarm.peers.rows import DEFAULT, TUNED, Row
 from tunefarm.peers.turns import Neighbours
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,11 +14,36 @@ from tunefarm.tables import Column
 
 if TYPE_CHECKING:
     from tunefarm.compiler.dispatch import History
+    from tunefarm.compiler.ir import IRModule
     from tunefarm.compiler.runtime.graph_executor import Profile
     from tunefarm.compiler.runtime.module import Module
+    from tunefarm.compiler.target import Target
     from tunefarm.db.records import Trial
 
 MAX_ROWS = 25
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is timed: a model's file, the shapes that fix its open inputs, where its records are,
+    and the precision that its builds may use. Without a source every task has its default."""
+
+    path: Path
+    shapes: Mapping[str, tuple[int, ...]]
+    source: str | tuple[Trial, ...] | None = None
+    precision: str = ""
+
+    def module(self) -> IRModule:
+        return api.allow_precision(api.from_onnx(self.path, self.shapes), self.precision)
+
+    def history(self) -> History:
+        """The records, not yet asked."""
+        return defaults() if self.source is None else api.apply_history_best(self.source)
+
+
+def defaults() -> History:
+    """No records at all, not even those that ship with the package."""
+    return api.apply_history_best((), starter=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,21 +84,15 @@ class Comparison:
         return "no task is tuned"
 
 
-def compare(
-    model: Path,
-    shapes: Mapping[str, Sequence[int]],
-    target: str | None,
-    source: str | Iterable[Trial],
-    repeat: int = 20,
-) -> Comparison:
-    """Build a model with and without the records of ``source``, and time both in turn."""
-    module = api.from_onnx(model, shapes)
-    with api.apply_history_best(source) as history:
+def compare(subject: Subject, target: Target, repeat: int = 20) -> Comparison:
+    """Build a model with and without its records, and time both in turn."""
+    module = subject.module()
+    with subject.history() as history:
         tuned = api.build(module, target)
     inputs = tuned.example_inputs()
     if not any(decision.tuned for decision in history.decisions.values()):
         return Comparison(interleaved([tuned], repeat)[0], tuned.profile(inputs), history)
-    with api.apply_history_best((), starter=False):
+    with defaults():
         default = api.build(module, target)
     times = interleaved([tuned, default], repeat)
     return Comparison(times[1], default.profile(inputs), history, times[0], tuned.profile(inputs))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +17,10 @@ from tunefarm.compiler.target import Target
 from tunefarm.db.records import TaskKey, Trial
 
 from tunefarm import api
+from tunefarm.benchmark import Subject
 from tunefarm.cli.app import run
 from tunefarm.peers.libraries import in_onnxruntime
-from tunefarm.peers.race import Race, Subject, race, race_columns, random_feeds
+from tunefarm.peers.race import Race, race, race_columns, random_feeds
 from tunefarm.peers.rows import DEFAULT, TUNED, Row
 
 
@@ -91,6 +93,8 @@ def test_ratios_are_to_the_build_that_a_user_gets_and_wrong_answers_are_told() -
     history = api.apply_history_best(())
     result = Race(2, Row("model", seconds, 0, 0.0, errors), "a", history, {"c": "it is broken"})
     assert cells([result], "times ours") == ["1.00x", "2.00x", "3.00x", "1.50x"]
+    rounded = replace(result, precision="bf16", reference="b")
+    assert cells([rounded], "library")[0] == "tunefarm, tuned, bf16"
     assert result.summary() == "2 cores: tunefarm runs 1.50x as fast as b, the best peer"
     assert result.warnings() == [
         "c cannot run this model: it is broken",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,6 +14,7 @@ from tunefarm.cli.options import (
     Database,
     Farm,
     Model,
+    Precision,
     Shapes,
     TargetText,
     check_output,
@@ -26,22 +27,18 @@ from tunefarm.cli.options import (
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from tunefarm.benchmark import Subject
     from tunefarm.compiler.dispatch import History
     from tunefarm.compiler.target import Target
-    from tunefarm.db.records import Trial
     from tunefarm.peers.turns import Neighbours
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a ``bench`` command asks about: a model, its records, and targets of some cores each.
+    """What a ``bench`` command asks: to time a subject for targets of some cores each; ``command``
+    is what tunes its tasks."""
 
-    ``command`` is what tunes the model's tasks.
-    """
-
-    model: Path
-    shapes: Mapping[str, tuple[int, ...]]
-    source: str | tuple[Trial, ...]
+    subject: Subject
     targets: Sequence[Target]
     repeat: int
     command: str
@@ -51,6 +48,7 @@ def bench(
     model: Model,
     target: TargetText = "",
     shape: Shapes = None,
+    precision: Precision = "",
     db: Database = "",
     tracker: Farm = "",
     cores: Annotated[
@@ -74,15 +72,14 @@ def bench(
     With --peers, other libraries on the same model. With --roofline, each node beside the time
     that the machine's peak and bandwidths allow.
     """
+    from tunefarm.benchmark import Subject
     from tunefarm.tables import console
 
     request = Request(
-        model,
-        parse_shapes(shape),
-        history_source(db, tracker),
+        Subject(model, parse_shapes(shape), history_source(db, tracker), precision),
         parse_cores(cores, target),
         repeat,
-        f"tunefarm tune {model}{options_text(target, shape, db, tracker)}",
+        f"tunefarm tune {model}{options_text(target, shape, db, tracker, precision)}",
     )
     out = console()
     if picture is not None:
@@ -107,9 +104,7 @@ def _bench_nodes(out: Console, request: Request) -> None:
     for target in request.targets:
         _head(out, request, target)
         with _status(out, f"timing the builds for {target}"):
-            result = compare(
-                request.model, request.shapes, target.text, request.source, request.repeat
-            )
+            result = compare(request.subject, target, request.repeat)
         print_table(out, node_columns(result))
         out.print(result.summary(), soft_wrap=True)
         _tell_records(out, request, result.history)
@@ -117,17 +112,16 @@ def _bench_nodes(out: Console, request: Request) -> None:
 
 
 def _bench_peers(out: Console, request: Request) -> None:
-    from tunefarm.peers.race import Subject, libraries_here, race, race_columns
+    from tunefarm.peers.race import libraries_here, race, race_columns
     from tunefarm.peers.turns import Neighbours
     from tunefarm.tables import print_table
 
     libraries = libraries_here(out.print)
-    subject = Subject(request.model, request.shapes, request.source)
     neighbours = Neighbours()
     races = []
     for target in request.targets:
         with _status(out, f"racing {', '.join(libraries)} for {target}"):
-            races.append(race(subject, target, libraries, request.repeat))
+            races.append(race(request.subject, target, libraries, request.repeat))
     print_table(out, race_columns(races))
     for result in races:
         out.print(result.summary(), soft_wrap=True)
@@ -135,8 +129,8 @@ def _bench_peers(out: Console, request: Request) -> None:
         out.print(text, soft_wrap=True)
     peaks = ", ".join(f"{r.row.peak / 1e9:.0f} on {r.cores}" for r in races)
     out.print(
-        f"medians of {request.repeat} turns, f32, each library alone in a process of its own; "
-        f"peak: {peaks} GFLOP/s of FMAs; errors: largest difference over largest magnitude",
+        f"medians of {request.repeat} turns, peers held to f32, each library alone in a process of "
+        f"its own; peak: {peaks} GFLOP/s of FMAs; errors: largest difference over largest magnitude",
         soft_wrap=True,
     )
     _tell_records(out, request, races[-1].history)
@@ -144,36 +138,33 @@ def _bench_peers(out: Console, request: Request) -> None:
 
 
 def _bench_roofline(out: Console, request: Request, picture: Path | None) -> None:
-    from tunefarm.api import apply_history_best, from_onnx
     from tunefarm.peers.turns import Neighbours
     from tunefarm.roofline.nodes import NOTE, measure, roofline_columns
     from tunefarm.tables import print_table
 
     neighbours, results = Neighbours(), []
-    module = from_onnx(request.model, request.shapes)
     for target in request.targets:
         with _status(out, f"timing nodes and roofs for {target}"):
-            history = apply_history_best(request.source)
-            results.append(measure(module, target, history, request.repeat))
+            results.append(measure(request.subject, target, request.repeat))
         _head(out, request, target)
         print_table(out, roofline_columns(results[-1]))
         out.print(results[-1].summary(), soft_wrap=True)
         out.print(f"roofs: {results[-1].roofs}", soft_wrap=True)
         if results[-1].has_winograd:
             out.print(NOTE, soft_wrap=True)
-        _tell_records(out, request, history)
+        _tell_records(out, request, results[-1].history)
     _tell_noise(out, neighbours)
     if picture is not None:
         from tunefarm.roofline.picture import draw
 
-        draw(request.model.stem, results, picture)
+        draw(request.subject.path.stem, results, picture)
         out.print(f"wrote {picture}", soft_wrap=True)
 
 
 def _head(out: Console, request: Request, target: Target) -> None:
     """What a table is of."""
     gap = "" if target is request.targets[0] else "\n"
-    out.print(f"{gap}{request.model.name} for {target}", soft_wrap=True)
+    out.print(f"{gap}{request.subject.path.name} for {target}", soft_wrap=True)
 
 
 def _tell_records(out: Console, request: Request, history: History) -> None:

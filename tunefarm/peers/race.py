@@ -5,23 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
 from tunefarm import api
+from tunefarm.benchmark import Subject, defaults
 from tunefarm.compiler.dispatch import History
 from tunefarm.compiler.dtypes import numpy_dtype
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.compiler.ir import IRModule
 from tunefarm.compiler.runtime.arrays import aligned_empty
 from tunefarm.compiler.target import Target
-from tunefarm.db.records import Trial
 from tunefarm.peers.apart import Apart, LibraryFailed, apart
 from tunefarm.peers.libraries import LIBRARIES, Feeds, installed, version_of
-from tunefarm.peers.rows import DEFAULT, TUNED, Row
+from tunefarm.peers.rows import DEFAULT, TUNED, Row, is_ours
 from tunefarm.peers.turns import Contender, in_turn, largest_error, peak_flops
-from tunefarm.progress import duration, times
+from tunefarm.progress import counted, duration, times
 from tunefarm.tables import Column
 
 SPAN_S = 0.05  # timed at once, after five times as long to wake the cores
@@ -31,52 +30,45 @@ OURS = {TUNED: "tunefarm, tuned", DEFAULT: "tunefarm, default"}
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
-    """A model's file, the shapes that fix its open inputs, and where its records are; without a
-    source every task has its default config."""
-
-    path: Path
-    shapes: Mapping[str, tuple[int, ...]]
-    source: str | tuple[Trial, ...] | None = None
-
-    def history(self) -> History:
-        if self.source is None:
-            return api.apply_history_best((), starter=False)
-        return api.apply_history_best(self.source)
-
-
-@dataclass(frozen=True, slots=True)
 class Race:
     """What came of it on ``cores`` cores. The row's errors are against the library ``reference``;
-    ``history`` tells the records of our builds, and ``failures`` why a library is left out."""
+    ``history`` tells the records of our builds, and ``failures`` why a library is left out. Our
+    builds may use another ``precision`` than f32."""
 
     cores: int
     row: Row
     reference: str
     history: History
     failures: Mapping[str, str]
+    precision: str = ""
 
     @property
     def ours(self) -> str:
         """The build that a user gets: the default one unless a record differs from it."""
         return TUNED if TUNED in self.row.seconds else DEFAULT
 
+    def shown(self, name: str) -> str:
+        """A contender for people: ``tunefarm, tuned, bf16`` or ``OpenVINO 2026.4.1``."""
+        if not is_ours(name):
+            return version_of(name)
+        return f"{OURS[name]}, {self.precision}" if self.precision else OURS[name]
+
     def summary(self) -> str:
         """``2 cores: tunefarm runs 1.21x as fast as OpenVINO 2026.4.1, the best peer``."""
         peer, ratio = self.row.best_peer, self.row.ratio(self.ours)
         assert peer is not None
-        cores = f"{self.cores} core{'s' if self.cores > 1 else ''}"
-        others = sum(name not in OURS for name in self.row.seconds)
+        others = sum(not is_ours(name) for name in self.row.seconds)
         best = ", the best peer" if others > 1 else ""
-        return f"{cores}: tunefarm runs {times(ratio)} as fast as {version_of(peer)}{best}"
+        cores, name = counted(self.cores, "core"), version_of(peer)
+        return f"{cores}: tunefarm runs {times(ratio)} as fast as {name}{best}"
 
     def warnings(self) -> list[str]:
         """A sentence for each contender whose outputs are another's, or that could not run."""
         wrong = [
-            f"{_shown(name)} differs from {self.reference} by {error:.0e} of the largest magnitude "
-            f"on {self.cores} core{'s' if self.cores > 1 else ''}: do not compare their times"
+            f"{self.shown(name)} differs from {self.reference} by {error:.0e} of the largest "
+            f"magnitude on {counted(self.cores, 'core')}: do not compare their times"
             for name, error in self.row.errors.items()
-            if not error <= ERROR_LIMIT
+            if not error <= ERROR_LIMIT and not (self.precision and is_ours(name))
         ]
         failed = [f"{name} cannot run this model: {why}" for name, why in self.failures.items()]
         return failed + wrong
@@ -88,7 +80,7 @@ def race(subject: Subject, target: Target, libraries: Sequence[str], repeats: in
     Each has a process of its own, and runs only while the others' threads sleep. Errors are
     against the first library that can run the model; TunefarmError if none can.
     """
-    module = api.from_onnx(subject.path, subject.shapes)
+    module = subject.module()
     tasks, cores = api.extract_tasks(module, target), target.num_cores
     with subject.history() as history:
         decisions = history.lookup([t.workload for t in tasks], target)
@@ -105,7 +97,7 @@ def race(subject: Subject, target: Target, libraries: Sequence[str], repeats: in
     flops = sum(t.workload.flops * t.weight for t in tasks)
     peak = max(before, peak_flops(cores))
     row = Row(subject.path.stem, seconds, flops, peak, errors)
-    return Race(cores, row, reference, history, failures)
+    return Race(cores, row, reference, history, failures, subject.precision)
 
 
 def _peers(
@@ -139,12 +131,11 @@ def _errors(contenders: Mapping[str, Contender], reference: str) -> dict[str, fl
 def make_ours(subject: Subject, target: str, feeds: Feeds, is_tuned: bool) -> dict[str, Contender]:
     """Our builds, for a process of their own: with the records, if they make a difference, and
     with default configs alone."""
-    module = api.from_onnx(subject.path, subject.shapes)
+    module = subject.module()
     made = {}
     if is_tuned:
         made[TUNED] = _our_build(module, target, subject.history(), feeds)
-    defaults = api.apply_history_best((), starter=False)
-    return made | {DEFAULT: _our_build(module, target, defaults, feeds)}
+    return made | {DEFAULT: _our_build(module, target, defaults(), feeds)}
 
 
 def _our_build(module: IRModule, target: str, history: History, feeds: Feeds) -> Contender:
@@ -194,16 +185,12 @@ def race_columns(races: Sequence[Race]) -> list[Column]:
     ratios = [race.row.seconds[name] / race.row.seconds[race.ours] for race, name in rows]
     return [
         Column("cores", [str(race.cores) for race, _ in rows], rank=5),
-        Column("library", [_shown(name) for _, name in rows], least=12, left=True),
+        Column("library", [race.shown(name) for race, name in rows], least=12, left=True),
         Column("latency", [duration(s) for s in seconds], rank=8),
         Column("times ours", [times(ratio) for ratio in ratios], rank=7),
         Column("of peak", [f"{100 * s:.0f}%" if s else "–" for s in shares], rank=4),
         Column("error", [_error(race, name) for race, name in rows], rank=6),
     ]
-
-
-def _shown(name: str) -> str:
-    return OURS.get(name) or version_of(name)
 
 
 def _error(race: Race, name: str) -> str:

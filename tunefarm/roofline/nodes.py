@@ -12,6 +12,7 @@ from tunefarm.roofline.roofs import Roofs, measure_roofs
 from tunefarm.tables import Column
 
 if TYPE_CHECKING:
+    from tunefarm.benchmark import Subject
     from tunefarm.compiler.dispatch import Decision, History
     from tunefarm.compiler.ir import IRModule
     from tunefarm.compiler.runtime.module import Module
@@ -147,11 +148,12 @@ class Roofline:
         )
 
 
-def measure(module: IRModule, target: Target, history: History, repeat: int) -> Roofline:
-    """Build a model with the records of ``history``, and time it, its nodes and the roofs."""
+def measure(subject: Subject, target: Target, repeat: int) -> Roofline:
+    """Build a model with its records, and time it, its nodes and the roofs."""
     from tunefarm import api
 
-    with history:
+    module = subject.module()
+    with subject.history() as history:
         lib = api.build(module, target)
     works = works_of(lib, module, target, history)
     roofs = measure_roofs(target)
