@@ -132,7 +132,9 @@ class _Kernel:
         if count > 32 * cores:
             return 1.0 - lost
         outer, inner = (row_sizes, panel_sizes) if order == "mn" else (panel_sizes, row_sizes)
-        return _busy([m * n for m in outer for n in inner] * self.copies, cores) - lost
+        tasks = [m * n for m in outer for n in inner] * self.copies
+        own_bytes = self.input_bytes + self.output_bytes
+        return _busy(tasks, cores, 1 + own_bytes / MOVED_BYTES / self.cycles) - lost
 
     def _moved(self, by_rows: bool) -> float:
         """Bytes that all cores fetch beyond their share."""
@@ -193,13 +195,17 @@ def _sizes(extent: int, block: int) -> list[int]:
     return [block] * (extent // block) + [extent % block] * (extent % block > 0)
 
 
-def _busy(tasks: list[int], cores: int) -> float:
-    """The share of the cores' time that tasks fill: each core runs its part, then what is left."""
+def _busy(tasks: list[int], cores: int, taken: float) -> float:
+    """The share of the cores' time that tasks fill: each core runs its part, then what is left.
+
+    A task that another core takes lasts ``taken`` times as long: its data are in the first one's
+    cache.
+    """
     bounds = [len(tasks) * core // cores for core in range(cores + 1)]
     parts = [tasks[a:b][::-1] for a, b in pairwise(bounds)]
-    until = [0] * cores
+    until = [0.0] * cores
     for _ in tasks:
         core = min(range(cores), key=until.__getitem__)
-        part = parts[core] or max(parts, key=len)
-        until[core] += part.pop()
+        own = parts[core]
+        until[core] += own.pop() if own else taken * max(parts, key=len).pop(0)
     return sum(tasks) / (cores * max(until))

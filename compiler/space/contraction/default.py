@@ -17,6 +17,9 @@ from tunefarm.compiler.space.contraction.shape import (
 )
 from tunefarm.compiler.target import Target, dtype_bytes
 
+LINE_BYTES = 64
+MAX_BODY = 128  # multiply-adds of an unrolled body
+
 
 def default_of(
     c: Contraction,
@@ -31,7 +34,9 @@ def default_of(
         np.meshgrid(*(choices[n] for n in ("rw", "rh", "nv")), indexing="ij"), np.int64
     ).reshape(3, -1)
     # Where the left operand has the lanes, unrolled taps share its loads: leave registers for them.
-    unrolled = 2 if shares_vector(c) and c.reduce[-1].extent > 1 else 1
+    # Of 16 that are too few: multiply-adds take their operands from memory.
+    spare = shares_vector(c) and target.vector_registers > 16
+    unrolled = 2 if spare and c.reduce[-1].extent > 1 else 1
     k: dict[str, np.ndarray] = {"rw": grid[0], "rh": grid[1], "nv": grid[2]}
     ones = np.ones_like(grid[0])
     k |= {"ku": unrolled * ones, "mb": ones, "nb": ones, "pack_lhs": 0 * ones, "pack_rhs": 0 * ones}
@@ -40,16 +45,17 @@ def default_of(
     best = int(np.argmin(cycles))
     rw, rh, nv = (int(x) for x in grid[:, best])
     config: dict[str, int | str] = {"sketch": NAME, "rw": rw, "rh": rh, "nv": nv}
+    config |= default_blocks(c, target, lanes, choices, (rw, rh, nv), float(cycles[best]))
     depth = c.reduce[-1].extent
     tile = {n: np.array([v]) for n, v in (("rw", rw), ("rh", rh), ("nv", nv))}
     config["ku"] = max(
         int(u)
         for u in choices["ku"]
-        if rw * rh * nv * int(u) <= 128
+        if rw * rh * nv * int(u) <= MAX_BODY
+        and (int(u) <= 2 or not config["prefetch"])  # many hints at once hold up the loads
         and depth % int(u) == 0
         and constraints[0].holds(tile | {"ku": np.array([int(u)])})[0]
     )
-    config |= default_blocks(c, target, lanes, choices, (rw, rh, nv), float(cycles[best]))
     return config
 
 
@@ -70,5 +76,10 @@ def tile_cycles(c: Contraction, target: Target, lanes: int, k: Columns) -> Numbe
     cycles = cycles * np.where((whole(k, "rh") > 1) & padded(c), 1.05, 1.0)
     if shares_vector(c):
         # Bound by memory: lines beyond L1 come in pairs, and short rows keep more loads in flight.
-        cycles = cycles * np.where(vectors % 2, 1.1, 1.0) * np.where(rows > 8, 1.05, 1.0)
+        width = vectors * lanes * dtype_bytes(c.rhs.load.dtype)
+        pairs = np.where(width % LINE_BYTES, 1.3, np.where(width % (2 * LINE_BYTES), 1.1, 1.0))
+        cycles = cycles * pairs * np.where(rows > 8, 1.05, 1.0)
+    elif target.vector_registers <= 16:
+        # Eight sums just cover the latency, and any delay shows.
+        cycles = cycles * np.where(rows * vectors <= 8, 1.08, 1.0)
     return cycles
