@@ -18,7 +18,6 @@ from tunefarm.compiler.space.contraction.shape import (
 from tunefarm.compiler.target import Target, dtype_bytes
 
 LINE_BYTES = 64
-LINE_BYTES = 64
 MAX_BODY = 128  # multiply-adds of an unrolled body
 
 
