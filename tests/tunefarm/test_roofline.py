@@ -40,6 +40,13 @@ def test_a_node_meets_the_roof_that_takes_longest() -> None:
     assert (rows.bound, rows.roof_s) == ("L2", 4e-6)
 
 
+def test_an_instruction_of_several_terms_raises_the_roof() -> None:
+    node = place(Work("bytes", 1e9, 1e9, 0, 1e3, "dot", rate=4.0), 0.004, ROOFS, 1e3)
+    assert (node.nominal_s, node.roof_s) == (1e-2, 2.5e-3)
+    assert column(result_of([node.work]), "roof")[0] == "FMA ×4"
+    assert [note.split()[0] for note in result_of([node.work]).notes] == ["Dot"]
+
+
 def test_weights_come_from_where_those_of_the_model_fit() -> None:
     """And they pass the nearer levels with the activations."""
     work = Work("dense", 1e3, 1e3, weight_bytes=1e4, activation_bytes=5e4)

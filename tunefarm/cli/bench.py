@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -35,13 +35,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a ``bench`` command asks: to time a subject for targets of some cores each; ``command``
-    is what tunes its tasks."""
+    """What a ``bench`` command asks: to time a subject for targets, each with the command that
+    tunes its tasks."""
 
     subject: Subject
-    targets: Sequence[Target]
+    targets: Mapping[Target, str]
     repeat: int
-    command: str
 
 
 def bench(
@@ -75,11 +74,14 @@ def bench(
     from tunefarm.benchmark import Subject
     from tunefarm.tables import console
 
+    tuning = {
+        found: options_text(found.text if cores else target, shape, db, tracker, precision)
+        for found in parse_cores(cores, target)
+    }
     request = Request(
         Subject(model, parse_shapes(shape), history_source(db, tracker), precision),
-        parse_cores(cores, target),
+        {found: f"tunefarm tune {model}{options}" for found, options in tuning.items()},
         repeat,
-        f"tunefarm tune {model}{options_text(target, shape, db, tracker, precision)}",
     )
     out = console()
     if picture is not None:
@@ -107,7 +109,7 @@ def _bench_nodes(out: Console, request: Request) -> None:
             result = compare(request.subject, target, request.repeat)
         print_table(out, node_columns(result))
         out.print(result.summary(), soft_wrap=True)
-        _tell_records(out, request, result.history)
+        _tell_records(out, request, target, result.history)
     _tell_noise(out, neighbours)
 
 
@@ -130,16 +132,19 @@ def _bench_peers(out: Console, request: Request) -> None:
     peaks = ", ".join(f"{r.row.peak / 1e9:.0f} on {r.cores}" for r in races)
     out.print(
         f"medians of {request.repeat} turns, peers held to f32, each library alone in a process of "
-        f"its own; peak: {peaks} GFLOP/s of FMAs; errors: largest difference over largest magnitude",
+        f"its own; peak: {peaks} GFLOP/s of FMAs; error: largest difference over largest magnitude",
         soft_wrap=True,
     )
-    _tell_records(out, request, races[-1].history)
+    for target, result in zip(request.targets, races, strict=True):
+        if len(races) > 1:
+            out.print(f"{target}: ", end="", soft_wrap=True)
+        _tell_records(out, request, target, result.history)
     _tell_noise(out, neighbours)
 
 
 def _bench_roofline(out: Console, request: Request, picture: Path | None) -> None:
     from tunefarm.peers.turns import Neighbours
-    from tunefarm.roofline.nodes import NOTE, measure, roofline_columns
+    from tunefarm.roofline.nodes import measure, roofline_columns
     from tunefarm.tables import print_table
 
     neighbours, results = Neighbours(), []
@@ -150,9 +155,9 @@ def _bench_roofline(out: Console, request: Request, picture: Path | None) -> Non
         print_table(out, roofline_columns(results[-1]))
         out.print(results[-1].summary(), soft_wrap=True)
         out.print(f"roofs: {results[-1].roofs}", soft_wrap=True)
-        if results[-1].has_winograd:
-            out.print(NOTE, soft_wrap=True)
-        _tell_records(out, request, results[-1].history)
+        for note in results[-1].notes:
+            out.print(note, soft_wrap=True)
+        _tell_records(out, request, target, results[-1].history)
     _tell_noise(out, neighbours)
     if picture is not None:
         from tunefarm.roofline.picture import draw
@@ -163,12 +168,12 @@ def _bench_roofline(out: Console, request: Request, picture: Path | None) -> Non
 
 def _head(out: Console, request: Request, target: Target) -> None:
     """What a table is of."""
-    gap = "" if target is request.targets[0] else "\n"
+    gap = "" if target == next(iter(request.targets)) else "\n"
     out.print(f"{gap}{request.subject.path.name} for {target}", soft_wrap=True)
 
 
-def _tell_records(out: Console, request: Request, history: History) -> None:
-    out.print(history.summary(request.command), soft_wrap=True)
+def _tell_records(out: Console, request: Request, target: Target, history: History) -> None:
+    out.print(history.summary(request.targets[target]), soft_wrap=True)
 
 
 def _tell_noise(out: Console, neighbours: Neighbours) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tunefarm.compiler.target import Target
@@ -22,18 +22,21 @@ MAX_ROWS = 25
 ARITHMETIC = "FMA"
 SLIGHT = 5e-3  # of the whole: not worth a word
 _SHOWN_S = 5e-9
-WINOGRAD = "winograd"
-NOTE = (
-    "FLOPs and GFLOP/s are nominal, what the mathematics asks for: Winograd's method needs fewer "
-    "operations, and so may pass the FMA peak. The roof counts those that it executes."
-)
+WINOGRAD, DOT = "winograd", "dot"
+NOTES = {
+    WINOGRAD: "FLOPs and GFLOP/s are nominal, what the mathematics asks for: Winograd's method "
+    "needs fewer operations, and so may pass the FMA peak. The roof counts those that it executes.",
+    DOT: "Dot products of narrow numbers do 2 or 4 times the operations of an f32 FMA at once, and "
+    "so may pass the FMA peak. The roof is as many times higher.",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
     """What a node must do: nominal FLOPs, the ``operations`` that its kernel cannot avoid, and the
     bytes of weights and of inputs and outputs that it moves once each. ``sketch`` is how its kernel
-    is made, "" if there was no choice."""
+    is made, "" if there was no choice; an instruction of it does ``rate`` times the operations of a
+    vector of f32 FMAs."""
 
     name: str
     flops: float = 0.0
@@ -41,6 +44,7 @@ class Work:
     weight_bytes: float = 0.0
     activation_bytes: float = 0.0
     sketch: str = ""
+    rate: float = 1.0
 
     @property
     def bytes(self) -> float:
@@ -95,9 +99,13 @@ class Group:
 
     @property
     def bound(self) -> str:
-        """The roof of such a node, and whether its operations are Winograd's."""
-        bound = self.nodes[0].bound
-        return f"{bound}, Winograd" if self.work.sketch == WINOGRAD else bound
+        """The roof of such a node, and whether its operations are other ones than f32 FMAs."""
+        bound, work = self.nodes[0].bound, self.work
+        if bound != ARITHMETIC:
+            return bound
+        if work.sketch == WINOGRAD:
+            return f"{bound}, Winograd"
+        return f"{bound} ×{work.rate:g}" if work.rate != 1 else bound
 
     @property
     def roof_s(self) -> float:
@@ -130,8 +138,14 @@ class Roofline:
         return sorted((Group(tuple(g)) for g in found.values()), key=lambda g: -g.seconds)
 
     @property
-    def has_winograd(self) -> bool:
-        return any(node.work.sketch == WINOGRAD for node in self.nodes)
+    def sketches(self) -> frozenset[str]:
+        """How the kernels of its nodes are made."""
+        return frozenset(node.work.sketch for node in self.nodes)
+
+    @property
+    def notes(self) -> list[str]:
+        """Why nodes may pass the FMA peak."""
+        return [note for sketch, note in NOTES.items() if sketch in self.sketches]
 
     def summary(self) -> str:
         """Times of the run, its nodes and the roof, and which roofs that is made of."""
@@ -192,14 +206,28 @@ def _work_of(workload: Workload, decision: Decision | None) -> Work:
 
     read = read_bytes(workload)
     weights = sum(read[i] for i in workload.constants)
-    return Work(
+    work = Work(
         workload.summary,
         float(workload.flops),
-        float(workload.flops) if decision is None else _operations(decision),
+        float(workload.flops),
         weights,
         sum(read) - weights + written_bytes(workload),
-        str(decision.config["sketch"]) if decision is not None else "",
     )
+    if decision is None:
+        return work
+    sketch = str(decision.config["sketch"])
+    rate = _rate_of(decision) if sketch == DOT else 1.0
+    return replace(work, operations=_operations(decision), sketch=sketch, rate=rate)
+
+
+def _rate_of(decision: Decision) -> float:
+    """Terms that an instruction of dot products sums, over those of a vector of f32 FMAs."""
+    from tunefarm.compiler.space.dot.shape import dot_product_of
+
+    dot = dot_product_of(decision.workload.function, decision.target)
+    assert dot is not None
+    lanes = decision.target.lanes("float32")
+    return dot.instruction.terms * dot.instruction.lanes / lanes
 
 
 def _operations(decision: Decision) -> float:
@@ -229,7 +257,7 @@ def place(work: Work, seconds: float, roofs: Roofs, model_bytes: float) -> Node:
         for i, level in enumerate(roofs.levels)
     ]
     memory_s, level = max(times)
-    nominal_s, compute_s = work.flops / roofs.flops, work.operations / roofs.flops
+    nominal_s, compute_s = work.flops / roofs.flops, work.operations / (work.rate * roofs.flops)
     return Node(work, seconds, nominal_s, compute_s, memory_s, level)
 
 

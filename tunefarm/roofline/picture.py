@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.progress import counted, duration
-from tunefarm.roofline.nodes import ARITHMETIC, NOTE, WINOGRAD, Group, Node, Roofline
+from tunefarm.roofline.nodes import ARITHMETIC, DOT, NOTES, WINOGRAD, Group, Node, Roofline
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,6 +23,8 @@ _COLOURS = {
     ARITHMETIC: "#1f5fa8", "L1": "#5aa469", "L2": "#8fb339", "L3": "#e0932f", "DRAM": "#c23b3b",
 }  # fmt: skip
 _GREY = "#444444"
+_MARKERS = {WINOGRAD: "D", DOT: "s"}
+_SHAPES = {WINOGRAD: "Diamonds: Winograd's method.", DOT: "Squares: dot products."}
 _WIDTH, _PANEL, _BELOW, _FOOT = 11.5, 5.0, 0.5, 0.65  # inches; the foot holds the caption
 _LEAST_AREA, _AREA = 18.0, 1400.0  # points²: of a dot, and what all dots share by time
 _NAME = 46  # characters
@@ -85,7 +87,7 @@ def _draw_panel(axes: Axes, result: Roofline) -> None:
             *_at(node),
             s=pi * _radius(node, result) ** 2,
             color=_COLOURS.get(node.bound, _GREY),
-            marker="D" if node.work.sketch == WINOGRAD else "o",
+            marker=_MARKERS.get(node.work.sketch, "o"),
             alpha=0.75,
             edgecolors="white",
             linewidths=0.6,
@@ -210,8 +212,8 @@ def _radius(node: Node, result: Roofline) -> float:
 
 def _caption(results: Sequence[Roofline]) -> str:
     sentences = ["A dot is a node: its area grows with its time, its colour is that of its roof."]
-    if any(result.has_winograd for result in results):
-        sentences.append(f"Diamonds: Winograd's method. {NOTE}")
+    sketches = frozenset[str]().union(*(result.sketches for result in results))
+    sentences += [f"{_SHAPES[s]} {note}" for s, note in NOTES.items() if s in sketches]
     plain = [n for n in results[0].nodes if not n.work.flops]
     if plain:
         seconds = duration(sum(n.seconds for n in plain))
