@@ -33,10 +33,11 @@ EMULATORS = {
     "aarch64": ("qemu-aarch64", ()),
     "riscv64": ("qemu-riscv64", ("-cpu", "rv64,v=true,vlen=256,vext_spec=v1.0")),
 }
+# What zig calls a machine, and where it keeps the C library's headers.
 ZIG_TARGETS = {
-    "aarch64": "aarch64-linux-musl",
-    "riscv64": "riscv64-linux-musl",
-    "wasm32": "wasm32-freestanding",
+    "aarch64": ("aarch64-linux-musl", ("aarch64-linux-musl", "generic-musl")),
+    "riscv64": ("riscv64-linux-musl", ("riscv64-linux-musl", "generic-musl")),
+    "wasm32": ("wasm32-wasi", ("wasm-wasi-musl", "generic-musl")),
 }
 _SYSTEM = {
     "aarch64": ('register long x8 __asm__("x8") = number, x0 __asm__("x0") = a,'
@@ -52,10 +53,10 @@ START = """
 static long call_system(long number, long a, long b, long c) {{ {system} }}
 void _start(void) {{
   long at = 0, count;
-  while ((count = call_system(63, 0, (long)memory + at, sizeof memory - at)) > 0) at += count;
+  while ((count = call_system(63, 0, (long)memory + at, MEMORY_BYTES - at)) > 0) at += count;
   run();
-  for (at = 0; at < (long)sizeof memory; at += count)
-    count = call_system(64, 1, (long)memory + at, sizeof memory - at);
+  for (at = 0; at < (long)MEMORY_BYTES; at += count)
+    count = call_system(64, 1, (long)memory + at, MEMORY_BYTES - at);
   call_system(94, 0, 0, 0);
 }}
 """
@@ -94,20 +95,21 @@ def case_of(
     return Case(kernel, packed, tuple(np.empty_like(a) for a in like))
 
 
-def link(target: Target, objects: Sequence[bytes], source: str, folder: Path) -> Path:
-    """A program of C text and objects; its start is ``_start``, and it has no library."""
+def link(target: Target, objects: Sequence[str], source: str, folder: Path) -> Path:
+    """A program of C text and objects in the folder; it starts at ``_start`` and has no library."""
     need("ziglang")
+    import ziglang
+
     machine = target.isa.name
+    triple, headers = ZIG_TARGETS[machine]
     (folder / "main.c").write_text(source)
-    names = []
-    for number, code in enumerate(objects):
-        names.append(f"object{number}.o")
-        (folder / names[-1]).write_bytes(code)
     flags = ["-O1", "-nostdlib", "-fno-builtin", "-fno-sanitize=all", "-I."]
     flags += ["-Wl,--export=run", "-Wl,--export=memory_at"] if machine == "wasm32" else []
     flags += ["-Wl,--no-entry"] if machine == "wasm32" else ["-static", "-fno-stack-protector"]
-    command = [sys.executable, "-m", "ziglang", "cc", "-target", ZIG_TARGETS[machine], *flags]
-    command += ["main.c", *names, "-o", "program"]
+    included = Path(ziglang.__file__).parent / "lib" / "libc" / "include"
+    flags += [word for name in headers for word in ("-isystem", str(included / name))]
+    command = [sys.executable, "-m", "ziglang", "cc", "-target", triple, *flags]
+    command += ["main.c", *objects, "-o", "program"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return folder / "program"
@@ -164,12 +166,16 @@ def run_all(target: Target, cases: Sequence[Case], folder: Path) -> None:
         workspace = place(bytes(case.kernel.workspace_bytes))
         calls.append(f"  {case.kernel.name}(0, {', '.join([workspace, *names])});")
     source = [f"static char memory[{len(memory)}] __attribute__((aligned(64)));"]
+    source.append("#define MEMORY_BYTES sizeof memory")
     for kernel in unique.values():
         pointers = ", ".join(["void *"] * (len(kernel.params) + 2))
         source.append(f"void {kernel.name}({pointers});")
     source += ["void run(void) {", *calls, "}", start_of(target.isa.name)]
     objects = [native_object(target), *(k.object for k in unique.values())]
-    program = link(target, objects, "\n".join(source), folder)
+    names = [f"object{number}.o" for number in range(len(objects))]
+    for name, code in zip(names, objects, strict=True):
+        (folder / name).write_bytes(code)
+    program = link(target, names, "\n".join(source), folder)
     after = execute(target, program, bytes(memory))
     for at, output in results:
         flat = np.frombuffer(after, output.dtype, output.size, at)

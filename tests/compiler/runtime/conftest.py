@@ -9,6 +9,8 @@ from types import ModuleType
 import pytest
 from tunefarm.compiler.target import Target
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "codegen"))
+
 
 @pytest.fixture(scope="session")
 def programs() -> ModuleType:
