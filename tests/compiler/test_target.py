@@ -1,0 +1,92 @@
+"""Target strings: what they are rewritten to, what they say of a processor, what is refused."""
+
+from __future__ import annotations
+
+import pytest
+from tunefarm.compiler.errors import TargetError
+from tunefarm.compiler.processors import CPUS, ISAS
+from tunefarm.compiler.runtime.cpu import missing_features, required_features
+from tunefarm.compiler.target import Target
+
+ARM, RISCV = "-mtriple=aarch64-linux-gnu", "-mtriple=riscv64-linux-gnu"
+
+
+@pytest.mark.parametrize(
+    ("text", "canonical"),
+    [
+        ("llvm --num-cores=2 -mcpu=znver5", "llvm -mcpu=znver5 -num-cores=2"),
+        ("llvm -mtriple=x86_64-pc-linux-gnu -mcpu=haswell", "llvm -mcpu=haswell"),
+        ("llvm -mcpu=neoverse-n1", f"llvm -mcpu=neoverse-n1 {ARM}"),
+        ("llvm -mtriple=arm64-unknown-linux-musl", f"llvm {ARM}"),
+        ("llvm -mcpu=spacemit-x60", f"llvm -mcpu=spacemit-x60 {RISCV}"),
+        ("llvm -mtriple=wasm32-wasi", "llvm -mtriple=wasm32-unknown-unknown"),
+    ],
+)
+def test_equal_targets_have_one_text(text: str, canonical: str) -> None:
+    assert Target(text).text == canonical
+    assert Target(canonical) == Target(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "vector_bytes", "registers", "fma"),
+    [
+        ("llvm -mcpu=znver5", 64, 32, True),
+        ("llvm -mcpu=haswell", 32, 16, True),
+        ("llvm -mcpu=x86-64", 16, 16, False),
+        ("llvm -mcpu=cortex-a72", 16, 32, True),
+        (f"llvm {RISCV}", 16, 32, True),
+        (f"llvm {RISCV} -mattr=+zvl256b", 32, 32, True),
+        (f"llvm {RISCV} -mattr=+zvl256b,+zvl512b", 64, 32, True),
+        ("llvm -mcpu=sifive-x280", 64, 32, True),
+        ("llvm -mtriple=wasm32-wasi", 16, 16, False),
+        ("llvm -mtriple=wasm32-wasi -mattr=+relaxed-simd", 16, 16, True),
+    ],
+)
+def test_vectors(text: str, vector_bytes: int, registers: int, fma: bool) -> None:
+    target = Target(text)
+    assert target.vector_bytes == vector_bytes
+    assert target.lanes("float32") == vector_bytes // 4
+    assert target.vector_registers == registers
+    assert target.has_fma is fma
+
+
+def test_lanes_are_chosen_by_masks_where_the_processor_does() -> None:
+    known = {"znver5": (1, 2, 4, 8), "haswell": (4, 8), "x86-64": (), "neoverse-n1": ()}
+    for mcpu, sizes in known.items():
+        target = Target(f"llvm -mcpu={mcpu}")
+        assert tuple(n for n in (1, 2, 4, 8) if target.has_masks(n)) == sizes, mcpu
+    assert Target(f"llvm {RISCV}").has_masks(1)
+
+
+@pytest.mark.parametrize("name", ISAS)
+def test_caches_grow_outwards(name: str) -> None:
+    triple = ISAS[name].triple
+    for mcpu in CPUS[name]:
+        target = Target(f"llvm -mtriple={triple} -mcpu={mcpu}")
+        assert target.isa is ISAS[name]
+        assert target.l1_bytes < target.l2_bytes < target.l3_bytes, mcpu
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("llvm -mcpu=generic", r"several kinds; add -mtriple=aarch64-linux-gnu or -mtriple=wasm32"),
+        ("llvm -mcpu=pwr10", "no code is made for CPU 'pwr10'; there is code for x86-64, AArch64"),
+        ("llvm -mcpu=sifive-u74", "'sifive-u74' has no vector extension"),
+        (f"llvm {ARM} -mcpu=haswell", "CPU 'haswell' is x86-64, and the triple says AArch64"),
+        (f"llvm {ARM} -mcpu=neoverse-n9", "did you mean neoverse-n"),
+        ("llvm -mtriple=aarch64-apple-darwin", "no code is made for -mtriple=aarch64-apple-darwin"),
+        (f"llvm {RISCV} -mattr=+zba,-v", "-mattr=-v takes it away"),
+    ],
+)
+def test_what_is_refused(text: str, message: str) -> None:
+    with pytest.raises(TargetError, match=message):
+        Target(text)
+
+
+@pytest.mark.parametrize("text", ["llvm -mcpu=neoverse-n1", f"llvm {ARM}", f"llvm {RISCV}"])
+def test_this_machine_lacks_what_another_kind_has(text: str) -> None:
+    target = Target(text)
+    if target.isa is Target.host().isa:
+        pytest.skip("this machine is of that kind")
+    assert missing_features(required_features(target))
