@@ -75,9 +75,10 @@ def error_bounds(function: Function, arrays: Sequence[Array]) -> Arrays:
 
 def _rounds_numbers(node: Expr) -> bool:
     """Whether the node quantises what is not exact."""
-    if not isinstance(node, Call) or node.op not in ("quantize", "requantize"):
+    if not isinstance(node, Call):
         return False
-    return is_float(tensor_type(node.args[0]).dtype)
+    rounds = node.op in ("quantize", "requantize") and is_float(tensor_type(node.args[0]).dtype)
+    return rounds or node.op == "add_quanta"
 
 
 def mismatch(outputs: Sequence[Array], references: Sequence[Array], bounds: Sequence[Array]) -> str:

@@ -71,6 +71,7 @@ _DEMANDS: Mapping[str, Demand] = {
     "quantize": lambda types, attrs: ["any", "step", _ZERO_POINT],
     "requantize": _scale_demand,
     "dequantize": _scale_demand,
+    "add_quanta": lambda types, attrs: ["any", "any", "positive", "positive", "any"],
     "batch_norm": lambda types, attrs: [*["any"] * (len(types) - 1), "positive"],
 }
 

@@ -1,12 +1,14 @@
-"""Between numbers and small integers: ``quantize``, ``requantize`` and ``dequantize``.
+"""Between numbers and small integers.
 
     quantize(x, scale, zero)     clip(round(x / scale) + zero)      float32 -> ``dtype``
     requantize(x, factor, zero)  clip(round(x * factor) + zero)     float32 or int32 -> ``dtype``
     dequantize(q, scale, zero)   (q - zero) * scale                 any integer -> float32
+    add_quanta(a, b, f, g, c)    clip(round(b * g + (a * f + c)))   small integers -> ``dtype``
 
 Rounding is to even, clipping to the range of ``dtype``. Scales, factors and zero points are
 float32 (zero points whole numbers), of shapes that broadcast to the first operand's. An int32 times
 its factor must be an int32 again, as it is for factors up to 1: what lies outside is not clipped.
+So must be the sum of ``add_quanta``.
 """
 
 from __future__ import annotations
@@ -98,6 +100,34 @@ def _rounding(name: str, divides: bool) -> Op:
     return Op(name, infer, compute, reference, Pattern.BROADCAST, {"dtype": "uint8"})
 
 
+def _sum_infer(types: Sequence[TensorType], attrs: Attrs) -> Type:
+    a, b, *parameters = types
+    for kind in (a, b):
+        require_dtype(kind.dtype, QUANTA, f"integers ({', '.join(QUANTA)})")
+    if a.shape != b.shape:
+        raise ShapeError(f"operands of shapes {a.shape} and {b.shape}, which must be the same")
+    return _quantum_type([a, *parameters], attrs)
+
+
+def _sum_compute(tensors: Sequence[te.Tensor], attrs: Attrs, type: Type) -> te.Tensor:
+    (a, b, f, g, c), out = tensors, out_type(type)
+    low, high = (te.const(bound, "int32") for bound in range_of(out.dtype))
+
+    def element(*i: Expr) -> Expr:
+        first = te.cast(a[i], "float32") * read(f, i) + read(c, i)
+        steps = _whole(te.cast(b[i], "float32") * read(g, i) + first)
+        return te.cast(te.minimum(te.maximum(steps, low), high), out.dtype)
+
+    return te.compute(out.shape, element, "add_quanta")
+
+
+def _sum_reference(arrays: Sequence[Array], attrs: Attrs) -> Array:
+    a, b, f, g, c = arrays
+    dtype = str(attrs["dtype"])
+    value = b.astype(np.float32) * g + (a.astype(np.float32) * f + c)
+    return np.asarray(np.clip(np.rint(value), *range_of(dtype)).astype(dtype))
+
+
 def _dequantize_compute(tensors: Sequence[te.Tensor], attrs: Attrs, type: Type) -> te.Tensor:
     q, scale, zero = tensors
 
@@ -115,6 +145,14 @@ def _dequantize_reference(arrays: Sequence[Array], attrs: Attrs) -> Array:
 register(
     _rounding("quantize", divides=True),
     _rounding("requantize", divides=False),
+    Op(
+        "add_quanta",
+        _sum_infer,
+        _sum_compute,
+        _sum_reference,
+        Pattern.BROADCAST,
+        {"dtype": "uint8"},
+    ),
     Op(
         "dequantize",
         _dequantize_infer,

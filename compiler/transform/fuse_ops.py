@@ -9,7 +9,9 @@ keeps: a producer joins its immediate post-dominator if every path between them 
     elementwise, injective  chains join, whatever their order; a reshape at an end stays a view
     reduction of sums       takes an elementwise producer that nobody else reads
     bytes made wider        join each of their readers, so that bytes lie between kernels
+    convolutions            join around a depthwise one where ``join_convolutions`` says it pays
     opaque, several results stand alone
+    what an earlier pass fused stays as it is
 
 A fused function has ``attrs["primitive"] = True``, ``attrs["constants"]`` (indices of parameters
 that are constants of the model), ``attrs["name"]``, and ``attrs["view"] = True`` if it only
@@ -38,20 +40,21 @@ from tunefarm.compiler.ir import (
 from tunefarm.compiler.ops.base import OPS, Pattern
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.transform.context import option
+from tunefarm.compiler.transform.join_convolutions import joined_convolutions
 from tunefarm.compiler.transform.rewrite import with_children
 
 _MAX_NODES = 32
 _MAX_PARAMS = 24
 _TAKES_PRODUCERS = ("sum", "mean", "max", "min", "prod")
 _SIMPLE = (Pattern.ELEMENTWISE, Pattern.BROADCAST)
-_CALIBRATED = ("quantize", "requantize", "dequantize")
+_CALIBRATED = ("quantize", "requantize", "dequantize", "add_quanta")
 
 
 def fuse_ops(module: IRModule, target: Target) -> IRModule:
     """``main`` becomes calls of primitive functions only."""
     main = module.main
     root = _with_own_numbers(main.body)
-    body = _outline(root, _Groups(root).members())
+    body = _outline(root, _Groups(root, target).members())
     return module.with_main(Function(main.params, body, main.attrs))
 
 
@@ -88,7 +91,7 @@ def _pattern(node: Expr) -> Pattern:
 class _Groups:
     """Union-find over the calls of a graph; each group has one member whose value leaves it."""
 
-    def __init__(self, root: Expr) -> None:
+    def __init__(self, root: Expr, target: Target) -> None:
         self.order = [n for n in post_order(root) if isinstance(n, Call)]
         self.place = {n: i for i, n in enumerate(self.order)}
         self.users = _users(root)
@@ -96,6 +99,8 @@ class _Groups:
         self.contents: dict[int, list[Call]] = {i: [n] for i, n in enumerate(self.order)}
         self.max_nodes = option("fuse_ops.max_nodes", _MAX_NODES)
         self._grow(lambda n: _pattern(n) is Pattern.OUT_FUSABLE, _SIMPLE)
+        if option("fuse_ops.join_convolutions", 1):
+            self._join_convolutions(target)
         self._grow(lambda n: _pattern(n) is Pattern.REDUCTION, _SIMPLE)
         self._grow(self._is_movable, (*_SIMPLE, Pattern.INJECTIVE))
         self._feed_reductions()
@@ -104,6 +109,15 @@ class _Groups:
     def members(self) -> list[list[Call]]:
         """Each group's calls in graph order; the last one's value leaves the group."""
         return [sorted(g, key=lambda n: self.place[n]) for g in self.contents.values()]
+
+    def _join_convolutions(self, target: Target) -> None:
+        for chain in joined_convolutions(
+            self.members(), self.users, lambda group: function_of(group)[0], target
+        ):
+            members = [m for g in chain for m in g]
+            if len(members) <= self.max_nodes and self._param_count(members) <= _MAX_PARAMS:
+                for last in chain[:-1]:
+                    self._merge(self.group_of[chain[-1][-1]], last[-1])
 
     def _is_movable(self, node: Call) -> bool:
         return _pattern(node) in (*_SIMPLE, Pattern.INJECTIVE)
@@ -293,11 +307,11 @@ def _outline(root: Expr, groups: Sequence[Sequence[Call]]) -> Expr:
     done: dict[Expr, Expr] = {}
     for node in post_order(root):
         members = group_of.get(node)
-        if members is None:
+        if members is None or _is_fused(node):
             done[node] = with_children(node, [done[c] for c in children(node)])
         elif node is members[-1]:
-            function, operands = _function_of(members)
-            function = _interned(function, functions)
+            function, operands = function_of(members)
+            function = interned(function, functions)
             name = next((m.name for m in members if m.name), "")
             args = tuple(done[o] for o in operands)
             done[node] = Call(function, args, {}, node.type, name)
@@ -306,7 +320,11 @@ def _outline(root: Expr, groups: Sequence[Sequence[Call]]) -> Expr:
     return done[root]
 
 
-def _function_of(members: Sequence[Call]) -> tuple[Function, list[Expr]]:
+def _is_fused(node: Expr) -> bool:
+    return isinstance(node, Call) and isinstance(node.op, Function)
+
+
+def function_of(members: Sequence[Call]) -> tuple[Function, list[Expr]]:
     """The fused function and the expressions that are its operands, in parameter order."""
     body = members[-1]
     inside = set(members)
@@ -372,7 +390,7 @@ def _reads_elementwise(scalar: Expr, members: Sequence[Call]) -> bool:
     return all(_pattern(m) in _SIMPLE and m.op not in _CALIBRATED for m in readers)
 
 
-def _interned(function: Function, functions: dict[str, Function]) -> Function:
+def interned(function: Function, functions: dict[str, Function]) -> Function:
     """The function of an equal group met before, or this one."""
     from tunefarm.compiler.workload import Workload
 

@@ -3,6 +3,7 @@
 quantize(dequantize(y, s, 0), t, z)            ->  requantize(y, s / t, z)       y int32
 quantize(dequantize(q, s, z), s, z)            ->  q
 quantize(relu(x), s, z)                        ->  clip[min = z](quantize(x, s, z))
+quantize(dequantize(a) + dequantize(b))        ->  add_quanta(a, b, …)
 max_pool(dequantize(q))                        ->  dequantize(max_pool(q))       so for moves
 quantize(reshape(x))                           ->  reshape(quantize(x))          so for concat
 dequantize(quantize[int8](x, s, z))            ->  dequantize(quantize[uint8](x, s, z + 128))
@@ -37,12 +38,13 @@ from tunefarm.compiler.transform.rewrite import Rule, Uses, is_call, rewrite_mai
 _MOVES = ("reshape", "transpose", "slice", "max_pool", "tile", "broadcast_to", "max", "min")
 _MOVED_AFTER = ("reshape", "transpose", "slice", "max_pool", "max")
 _SIGN = 128
+_LARGEST_FACTOR = 2.0**20  # of a byte, for a sum that fits int32
 
 
 def lower_quantized(module: IRModule, target: Target) -> IRModule:
     """Runs before constants are folded, while weights are bytes."""
     module = rewrite_main(module, [_Unsigned().rule, *PRODUCT_RULES, *QUANTUM_RULES])
-    return rewrite_main(module, [_constant_factor, _plain_weights])
+    return rewrite_main(module, [_sum_of_quanta, _constant_factor, _plain_weights])
 
 
 class _Unsigned:
@@ -221,6 +223,30 @@ QUANTUM_RULES: tuple[Rule, ...] = (
     global_pool,
     reshape_twice,
 )
+
+
+def _sum_of_quanta(node: Call, uses: Uses) -> Expr | None:
+    """quantize(dequantize(a, s, x) + dequantize(b, t, y), u, z), with f = s / u and g = t / u
+
+    ->  add_quanta(a, b, f, g, z - f * x - g * y)
+    """
+    target = _quantizing(node)
+    if target is None or not is_call(node.args[0], "add"):
+        return None
+    added = node.args[0]
+    assert isinstance(added, Call)
+    a, b = (_per_tensor(term) for term in added.args)
+    if a is None or b is None or tensor_type(a.q).shape != tensor_type(b.q).shape:
+        return None
+    scale, zero = target
+    factors = [(value_of(x.scale) or 0.0) / scale for x in (a, b) if x.scale is not None]
+    points = [value_of(x.zero) or 0.0 for x in (a, b)]
+    offset = zero - sum(f * p for f, p in zip(factors, points, strict=True))
+    if max(*factors, abs(offset)) > _LARGEST_FACTOR:
+        return None
+    parameters = [number(v) for v in (*factors, offset)]
+    dtype = node.attrs["dtype"]
+    return call("add_quanta", a.q, b.q, *parameters, name=added.name or node.name, dtype=dtype)
 
 
 def _constant_factor(node: Call, uses: Uses) -> Expr | None:

@@ -120,6 +120,8 @@ CASES = [
     Case("quantize", [(5, 7), (5, 1), (7,)], {"dtype": "int8"}),
     Case("requantize", [(5, 7), (7,), ()]),
     Case("requantize", [(5, 7), (7,), ()], {"dtype": "int16"}, ["int32", "float32", "float32"]),
+    Case("add_quanta", [(5, 7), (5, 7), (), (), ()],
+         dtypes=["uint8", "int8", "float32", "float32", "float32"]),
     Case("dequantize", [(5, 7), (7,), ()], dtypes=["uint8", "float32", "float32"]),
     Case("dequantize", [(5, 7), (5, 1), (7,)], dtypes=["int32", "float32", "float32"]),
     Case("isinf", [(3,)], {"negative": False}),

@@ -285,7 +285,7 @@ def test_between_kernels_a_residual_network_is_bytes() -> None:
     ]
     assert {tensor_type(k).dtype for k in kernels} == {"uint8"}
     names = [str(f.attrs["name"]) for f in kernels_of(optimized)]
-    residual = "conv_requantize_dequantize_dequantize_add_requantize"
+    residual = "conv_requantize_add_quanta"
     blocks = ["conv_requantize", residual] * 3
     assert names == ["requantize_transpose", "conv_requantize", *blocks, "transpose"]
     functions = {id(f) for f in kernels_of(optimized)}
