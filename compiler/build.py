@@ -95,7 +95,7 @@ def build_module(module: IRModule, target: Target) -> Module:
     }
     linked = link_model(module, memory, {c: kernels[w] for c, w in workloads.items()})
     stages.write("memory-plan", lambda: dump.memory_plan_text(linked.plan, memory.peak_bytes))
-    stages.write("executor", lambda: executor_text(linked.plan), ".ll")
+    stages.write("executor", lambda: executor_text(linked.plan, target), ".ll")
     return create_module(
         linked.plan,
         list(kernels.values()),

@@ -7,6 +7,8 @@ Each entry is the text of small functions that ``pool.ll`` and ``native.ll`` cal
     i64  @cpu_syscall(i64 number, i64 × 6)  a Linux system call (futex, sched_yield)
     void @cpu_flush_line(ptr)               evict the cache line from every cache
     void @cpu_fence()                       order flushes before what follows
+
+RISC-V has ``i64 @tunefarm_vector_bytes()`` beside them, for the executor.
 """
 
 from __future__ import annotations
@@ -72,12 +74,12 @@ def _riscv_move(to: int, source: int) -> int:
     return 0x13 | to << 7 | source << 15
 
 
-def _machine_code(declaration: str, *words: int) -> str:
+def _machine_code(declaration: str, *words: int, linkage: str = "internal ") -> str:
     """A function that is given as 32-bit instructions, its return among them: LLVM as it comes
     with llvmlite reads no assembly but the host's. ``prologue`` stands where it is entered."""
     listed = ", ".join(f"i32 {word}" for word in words)
     prologue = f"prologue [{len(words)} x i32] [{listed}]"
-    return f"define internal {declaration} #0 {prologue} {{\n  unreachable\n}}\n"
+    return f"define {linkage}{declaration} #0 {prologue} {{\n  unreachable\n}}\n"
 
 
 _SYSCALL = (
@@ -124,6 +126,7 @@ _RISCV64 = Arch(
         # Flushing takes an extension that few processors have: cold times there are warm ones.
         _machine_code("void @cpu_flush_line(ptr %line)", _RISCV_RET),
         _machine_code("void @cpu_fence()", 0x0330000F, _RISCV_RET),  # fence rw, rw
+        _machine_code("i64 @tunefarm_vector_bytes()", 0xC2202573, _RISCV_RET, linkage=""),  # vlenb
     ]),
 )  # fmt: skip
 

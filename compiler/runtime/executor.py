@@ -4,20 +4,27 @@
 
 ``memory`` is the arena followed by the workspace, ``inputs`` and ``outputs`` are arrays of
 pointers. It keeps no state, so any number of threads may run it, each with memory of its own.
+
+It returns 0. RISC-V's vector registers differ in length from one processor to the next, and code
+for longer ones would compute half of its lanes: there it returns 1 and computes nothing.
 """
 
 from __future__ import annotations
 
 from tunefarm.compiler.errors import BuildError
+from tunefarm.compiler.processors import RISCV64
 from tunefarm.compiler.runtime.plan import Argument, Copy, ExecutionPlan, KernelCall, Step
+from tunefarm.compiler.target import Target
 
 RUN = "tunefarm_run"
 
 
-def executor_text(plan: ExecutionPlan) -> str:
+def executor_text(plan: ExecutionPlan, target: Target) -> str:
     """The LLVM text of a plan: a straight line of calls."""
+    checked = target.isa is RISCV64
     lines = [
         f"define i32 @{RUN}(ptr %pool, ptr %memory, ptr %weights, ptr %inputs, ptr %outputs) #0 {{",
+        *(_vector_check(target.vector_bytes) if checked else ()),
         f"  %workspace = getelementptr i8, ptr %memory, i64 {plan.workspace_offset}",
         *_port_pointers("input", len(plan.inputs)),
         *_port_pointers("output", len(plan.outputs)),
@@ -25,7 +32,21 @@ def executor_text(plan: ExecutionPlan) -> str:
     for number, step in enumerate(plan.steps):
         lines += _step_lines(step, number)
     lines += ["  ret i32 0", "}", ""]
-    return "\n".join([*lines, *_declarations(plan), 'attributes #0 = { nounwind "no-builtins" }\n'])
+    declared = _declarations(plan)
+    if checked:
+        declared.append("declare i64 @tunefarm_vector_bytes()")
+    return "\n".join([*lines, *declared, 'attributes #0 = { nounwind "no-builtins" }\n'])
+
+
+def _vector_check(vector_bytes: int) -> list[str]:
+    return [
+        "  %have = call i64 @tunefarm_vector_bytes()",
+        f"  %long = icmp sge i64 %have, {vector_bytes}",
+        "  br i1 %long, label %go, label %refuse",
+        "refuse:",
+        "  ret i32 1",
+        "go:",
+    ]
 
 
 def _port_pointers(place: str, count: int) -> list[str]:

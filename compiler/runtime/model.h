@@ -34,7 +34,8 @@ extern "C" {
 #define @MODEL@_SPIN_TICKS 3000000 /* about a millisecond of an idle thread's patience */
 
 /* Run the model. pool may be NULL (one thread); memory is @MODEL@_MEMORY_BYTES bytes, 64-byte
- * aligned, for this call alone. Returns 0. */
+ * aligned, for this call alone. Returns 0, or 1 on a processor whose vectors are shorter than the
+ * code's (RISC-V). */
 int32_t @model@_run(void *pool, void *memory, const void *weights, const void *const *inputs,
                     void *const *outputs);
 void @model@_worker_main(void *pool);

@@ -304,7 +304,7 @@ def create_module(
             f"the plan reads {plan.weight_bytes} bytes of weights, got {weights.nbytes}"
         )
     needed = required_features(target, features(target))
-    executor = compile_llvm(executor_text(plan), target)
+    executor = compile_llvm(executor_text(plan, target), target)
     library = None
     if host_machine() == target.isa.name and not missing_features(needed):
         objects = dict.fromkeys([*(kernel.object for kernel in kernels), executor])

@@ -137,7 +137,7 @@ def _wasm_objects(module: Module, prefix: str, metadata: bytes) -> list[_Object]
             native_text(module.target.isa.triple),
             _wasm_addresses(weights, metadata),
             *(kernel.text for kernel in module.code.kernels),
-            executor_text(module.plan),
+            executor_text(module.plan, module.target),
         ],
         module.target,
         names,

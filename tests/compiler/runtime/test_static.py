@@ -138,6 +138,18 @@ def test_a_program_for_another_cpu_runs_it(target: Target, name: str, tmp_path: 
     np.testing.assert_allclose(y, expected()[0], 1e-5, 1e-6)
 
 
+def test_vectors_that_are_too_short_are_refused(tmp_path: Path) -> None:
+    """Code for registers of 512 bits, on 256: it tells, and leaves the outputs alone."""
+    target = Target("llvm -mtriple=riscv64-linux-gnu -mattr=+zvl512b")
+    built(target).export_library(tmp_path / "model.o")
+    source = FREESTANDING.format(start=cross.start_of("riscv64"))
+    source = source.replace("model_run(", "all.y[15] = model_run(")
+    program = cross.link(target, ["model.o"], source, tmp_path)
+    after = cross.execute(target, program, example().tobytes() + bytes(64))
+    y = np.frombuffer(after, np.float32, 16, 768)
+    np.testing.assert_array_equal(y, [0] * 15 + [1])
+
+
 LOADER = """
 static char memory[{size}] __attribute__((aligned(65536)));
 #define MEMORY_BYTES sizeof memory
