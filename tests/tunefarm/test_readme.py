@@ -110,28 +110,6 @@ def test_a_model_is_tuned_and_its_records_are_used(folder: Path) -> None:
     assert "0 were known" not in shown[-1]
 
 
-def test_every_setting_is_there() -> None:
-    table = README.read_text().split("\n## Settings\n")[1].split("```")[0].strip().splitlines()
-    assert table[2:] == [f"| `{setting.name}` | {setting.help} |" for setting in SETTINGS]
-
-
-def test_the_stages_of_a_build_are_kept(folder: Path) -> None:
-    shown = [shell(command, folder) for command in commands("Settings")]
-    assert {"00-import.txt", "17-fuse-ops.txt"} < set(shown[1].split())
-    assert {"00-function.txt", "02-scheduled.txt"} < set(shown[2].split())
-
-
-def test_a_model_is_tuned_and_its_records_are_used(folder: Path) -> None:
-    shown = [shell(c, folder) for c in commands("Tune and build a model") + commands("Records")]
-    assert "tune the rest with: tunefarm tune model.onnx" in shown[0]
-    assert f"{TRIALS}/{TRIALS} trials" in shown[1]
-    assert "0 default, 0 stale" in shown[2]
-    assert ("1 tuned" in shown[2]) != ("1 confirmed" in shown[2])
-    assert (folder / "model.so").exists()
-    assert shown[2].splitlines()[0] in shown[3]
-    assert "0 were known" not in shown[-1]
-
-
 @contextlib.contextmanager
 def background(lines: list[str], folder: Path) -> Iterator[None]:
     running = []
