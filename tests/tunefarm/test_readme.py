@@ -43,15 +43,17 @@ def folder(tmp_path: Path) -> Path:
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
         [numpy_helper.from_array(weights, "w")],
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
     onnx.save(model, tmp_path / "model.onnx")
     return tmp_path
 
 
 def shell(command: str, folder: Path) -> str:
-    """Run one command of the README with few trials; its output."""
+    """Run one command of the README with few trials or turns; its output."""
     if command.split()[1] in ("tune", "submit"):
         command += f" --trials {TRIALS}"
+    if command.split()[1] == "bench":
+        command += " --repeat 2"
     done = subprocess.run(
         command, shell=True, cwd=folder, env=environment(), timeout=120,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -108,6 +110,16 @@ def test_a_model_is_tuned_and_its_records_are_used(folder: Path) -> None:
     assert (folder / "model.so").exists()
     assert shown[2].splitlines()[0] in shown[3]
     assert "0 were known" not in shown[-1]
+
+
+def test_a_model_is_timed_beside_other_libraries_and_the_machine(folder: Path) -> None:
+    commands_ = commands("Beside other libraries, and beside the machine")
+    raced, listed = (shell(command, folder) for command in commands_)
+    assert raced.count("  onnxruntime 1.") == 2
+    assert "2 cores: tunefarm runs" in raced
+    assert "at the roof" in listed
+    assert "wrote roofs.svg" in listed
+    assert (folder / "roofs.svg").read_text().startswith("<?xml")
 
 
 @contextlib.contextmanager

@@ -66,7 +66,7 @@ class Race:
         """A sentence for each contender whose outputs are another's, or that could not run."""
         wrong = [
             f"{self.shown(name)} differs from {self.reference} by {error:.0e} of the largest "
-            f"magnitude on {counted(self.cores, 'core')}: do not compare their times"
+            f"magnitude on {counted(self.cores, 'core')}: usual in quantised models, else wrong"
             for name, error in self.row.errors.items()
             if not error <= ERROR_LIMIT and not (self.precision and is_ours(name))
         ]
