@@ -14,12 +14,23 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tunefarm.compiler.space.winograd.transforms import TILES, transform_filter
+from tunefarm.compiler.space.winograd.transforms import (
+    STRIDES,
+    TILES,
+    filter_transform,
+    transform_filter,
+)
 from tunefarm.compiler.tir.ir import PackedLayout
 
 TRANSFORMS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
     "": lambda array: array,
-    **{f"winograd{tile}": functools.partial(transform_filter, tile=tile) for tile in TILES},
+    **{
+        filter_transform(tile, stride): functools.partial(
+            transform_filter, tile=tile, stride=stride
+        )
+        for tile in product(TILES, TILES)
+        for stride in STRIDES
+    },
 }
 
 

@@ -14,7 +14,7 @@ from tunefarm.compiler.space.winograd.program import (
     convolution_of,
     create_winograd,
 )
-from tunefarm.compiler.space.winograd.transforms import TAPS
+from tunefarm.compiler.space.winograd.transforms import filter_transform, transforms
 from tunefarm.compiler.summary import nominal_flops
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import PackedLayout, PrimFunc
@@ -29,10 +29,13 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     """Apply a config. Raises ScheduleError if the method does not apply or a knob misfits."""
     c = convolution_of(function)
     if c is None:
-        raise ScheduleError("the workload is no 3x3 convolution of stride 1 with constant weights")
+        raise ScheduleError(
+            "the workload is no 3x3 convolution of stride 1 or 2 with constant weights"
+        )
     lanes = target.lanes("float32")
     knob = {name: int(value) for name, value in config.items() if name != "sketch"}
-    program = create_winograd(c, knob["tile"])
+    tile = (knob["tile_h"], knob["tile_w"])
+    program = create_winograd(c, tile)
     final = s.remaining_blocks(program)[-1]
     program, write = s.cache_write(program, "product", "register")
     for block in ("window", "rows_in", "rows_out"):
@@ -40,13 +43,14 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     for block in ("tile_in", write):
         program = s.set_scope(program, block, "local", padding=lanes)
     width = knob["nv"] * lanes
-    layout = PackedLayout(((), (), (), (width,)), (3, 0, 1, 2, 4), f"winograd{knob['tile']}")
+    transform = filter_transform(tile, c.stride)
+    layout = PackedLayout(((), (), (), (width,)), (3, 0, 1, 2, 4), transform)
     program = s.transform_layout(program, c.filter_param, layout)
 
-    program, outer, panel, tile = _place_results(program, final, knob, lanes)
-    program = _place_in_registers(program, "rows_out", tile)
+    program, outer, panel, results = _place_results(program, final, knob, lanes)
+    program = _place_in_registers(program, "rows_out", results)
     program = _place_products(program, c, write, (outer[-1], panel), knob, lanes)
-    program = _place_tiles(program, c, outer[-1], knob, lanes)
+    program = _place_tiles(program, outer[-1], c.tiles(tile)[1], lanes)
     program, top = s.fuse(program, *outer)
     if target.num_cores > 1 and nominal_flops(function) > SERIAL_FLOPS:
         program = s.parallel(program, top)
@@ -58,8 +62,8 @@ def _place_results(
 ) -> tuple[PrimFunc, tuple[Var, ...], Var, Var]:
     """Blocks of rows of tiles and of panels; in a block panels, tiles, and a tile's results."""
     n, h, w, o = s.loops_of(program, final)
-    program, (row_block, tile_row, row) = s.split(program, h, knob["mb"], knob["tile"])
-    program, (tile_column, column) = s.split(program, w, knob["tile"])
+    program, (row_block, tile_row, row) = s.split(program, h, knob["mb"], knob["tile_h"])
+    program, (tile_column, column) = s.split(program, w, knob["tile_w"])
     program, (panel_block, panel, vector, lane) = s.split(program, o, knob["nb"], knob["nv"], lanes)
     outer = (n, row_block, panel_block)
     inside = (tile_row, tile_column, vector, row, column, lane)
@@ -102,21 +106,19 @@ def _place_products(
     program = s.vectorize(program, lane)
     program = s.decompose_reduction(program, "product", step)
     if knob["next_panel"]:
-        points = knob["tile"] + TAPS - 1
-        number = ((panel_block * knob["nb"] + panel) * points + i) * points + j
+        above, across = (transforms(knob[t], c.stride).points for t in ("tile_h", "tile_w"))
+        number = ((panel_block * knob["nb"] + panel) * above + i) * across + j
         size = c.inputs * knob["nv"] * lanes
         program = _prefetch_next(program, c, (number + 1) * size, size, (*row_tiles, step))
     return program
 
 
-def _place_tiles(
-    program: PrimFunc, c: Convolution, block: Var, knob: dict[str, int], lanes: int
-) -> PrimFunc:
-    """The transformed tiles of a block of rows, all channels of them."""
+def _place_tiles(program: PrimFunc, block: Var, columns: int, lanes: int) -> PrimFunc:
+    """The transformed tiles of a block of rows of ``columns`` tiles, all channels of them."""
     program = s.compute_at(program, "tile_in", block)
     i, j, *tiles, channel = own_loops(program, "tile_in", block)
     for t in tiles:
-        program, split = s.split(program, t, c.tiles(knob["tile"])[1])
+        program, split = s.split(program, t, columns)
         tiles = list(split)
     program, (vector, lane) = s.split(program, channel, lanes)
     program = s.reorder(program, *tiles, vector, i, j, lane)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -9,16 +10,18 @@ from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob
 from tunefarm.compiler.space.contraction.blocks import MOVED_BYTES
 from tunefarm.compiler.space.contraction.knobs import ROWS, UNROLLS, VECTORS, up_to, whole
 from tunefarm.compiler.space.winograd.program import Convolution
-from tunefarm.compiler.space.winograd.transforms import TAPS, TILES
+from tunefarm.compiler.space.winograd.transforms import TILES, transforms
 from tunefarm.compiler.target import Target
 
-NAME, VERSION = "winograd", 1
+NAME, VERSION = "winograd", 2
 
 BLOCK_ROWS = (1, 2, 3, 4, 5, 7, 8, 14)
 BLOCK_PANELS = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64)
 STACK_BYTES = 1 << 20  # a thread's transformed tiles and products
 
 TRANSFORM_CYCLES = 3.0  # of one vector of one tile's point
+WEIGHT_BYTES = 6.0  # a cycle, fetched ahead from beyond the second level
+BOTH = 0.1  # of the shorter one of two that overlap is still seen
 FORK_CYCLES = 1000.0
 
 Mask: TypeAlias = Any  # NumPy's stubs give comparisons and sums of arrays no single type
@@ -26,10 +29,11 @@ Numbers: TypeAlias = Any
 
 
 def knobs_of(c: Convolution, lanes: int) -> tuple[Knob, ...]:
-    most_rows, most_columns = c.tiles(min(TILES))
+    most_rows, most_columns = c.tiles((min(TILES), min(TILES)))
     panels = -(-c.outputs // lanes)
     return (
-        Knob("tile", TILES),
+        Knob("tile_h", TILES),
+        Knob("tile_w", TILES),
         Knob("mb", up_to(BLOCK_ROWS, most_rows)),
         Knob("nb", up_to(BLOCK_PANELS, panels)),
         Knob("rw", up_to(ROWS, most_rows * most_columns)),
@@ -50,7 +54,7 @@ def constraints_of(c: Convolution, target: Target, lanes: int) -> tuple[Constrai
         inputs = (-(-c.inputs // lanes) + 1) * lanes
         outputs = (whole(k, "nv") + 1) * lanes
         elements = transformed_tiles(c, k) * inputs + multiplied_tiles(c, k) * outputs
-        return points(k) ** 2 * elements * 4 <= STACK_BYTES
+        return points(c, k) * elements * 4 <= STACK_BYTES
 
     def blocks_useful(k: Columns) -> Mask:
         panels = -(-c.outputs // (whole(k, "nv") * lanes))
@@ -67,16 +71,26 @@ def constraints_of(c: Convolution, target: Target, lanes: int) -> tuple[Constrai
     )
 
 
-def points(k: Columns) -> Numbers:
-    return whole(k, "tile") + TAPS - 1
+def points(c: Convolution, k: Columns) -> Numbers:
+    """Products of a tile."""
+    count = {tile: transforms(tile, c.stride).points for tile in TILES}
+    above, across = (
+        np.array([count[tile] for tile in whole(k, name)], np.int64)
+        for name in ("tile_h", "tile_w")
+    )
+    return above * across
 
 
 def tile_rows(c: Convolution, k: Columns) -> Numbers:
-    return -(-c.height // whole(k, "tile"))
+    return -(-c.height // whole(k, "tile_h"))
+
+
+def tile_columns(c: Convolution, k: Columns) -> Numbers:
+    return -(-c.width // whole(k, "tile_w"))
 
 
 def tiles_of_block(c: Convolution, k: Columns) -> Numbers:
-    return whole(k, "mb") * -(-c.width // whole(k, "tile"))
+    return whole(k, "mb") * tile_columns(c, k)
 
 
 def multiplied_tiles(c: Convolution, k: Columns) -> Numbers:
@@ -86,7 +100,7 @@ def multiplied_tiles(c: Convolution, k: Columns) -> Numbers:
 
 def transformed_tiles(c: Convolution, k: Columns) -> Numbers:
     """Tiles whose inputs are transformed for a block: whole rows of them."""
-    columns = -(-c.width // whole(k, "tile"))
+    columns = tile_columns(c, k)
     return -(-multiplied_tiles(c, k) // columns) * columns
 
 
@@ -101,14 +115,14 @@ def cycles(c: Convolution, target: Target, lanes: int, k: Columns) -> Numbers:
     rows, vectors = whole(k, "rw"), whole(k, "nv")
     row_blocks, panel_blocks = block_counts(c, lanes, k)
     tiles = tiles_of_block(c, k)
-    products = points(k) ** 2
+    products = points(c, k)
     panels = -(-c.outputs // (vectors * lanes))
     step = np.maximum(np.maximum(rows * vectors, 1.3 * (rows + vectors)) / 2, 4.0) + 0.3 * vectors
     row_tiles = multiplied_tiles(c, k) // rows
     multiply = row_blocks * products * panels * row_tiles * c.inputs * step
     weights = row_blocks * products * c.inputs * c.outputs * 4.0
     from_l3 = np.where(
-        products * c.inputs * c.outputs * 4 > target.l2_bytes // 2, weights / MOVED_BYTES, 0.0
+        products * c.inputs * c.outputs * 4 > target.l2_bytes // 2, weights / WEIGHT_BYTES, 0.0
     )
     vectors_in = row_blocks * panel_blocks * transformed_tiles(c, k) * -(-c.inputs // lanes)
     vectors_out = row_blocks * tiles * -(-c.outputs // lanes)
@@ -118,18 +132,19 @@ def cycles(c: Convolution, target: Target, lanes: int, k: Columns) -> Numbers:
     blocks = c.batch * tile_rows(c, k) / whole(k, "mb") * panels / whole(k, "nb")
     busy = np.minimum(blocks / (-(-tasks // cores) * cores), 1.0)  # a last block may be small
     shared = np.where(row_blocks >= cores, 0.0, (cores - 1) * activation_bytes(c) / MOVED_BYTES)
-    work = np.maximum(multiply, from_l3) + moved + shared
+    overlapped = np.maximum(multiply, from_l3) + BOTH * np.minimum(multiply, from_l3)
+    work = overlapped + moved + shared
     return work / (cores * busy) + FORK_CYCLES * (cores > 1)
 
 
 def activation_bytes(c: Convolution) -> float:
-    return 4.0 * c.batch * c.height * c.width * (c.inputs + c.outputs)
+    return 4.0 * c.batch * c.height * c.width * (c.inputs * c.stride**2 + c.outputs)
 
 
 def direct_cycles(c: Convolution, target: Target, lanes: int) -> float:
-    """Cycles of the direct sum at the peak of two multiply-adds a cycle."""
-    products = c.batch * c.height * c.width * c.inputs * c.outputs * TAPS**2
-    return products / (2 * lanes * target.num_cores)
+    """Cycles of the direct sum without its taps in the padding, at two multiply-adds a cycle."""
+    taps = prod(c.taps_inside)
+    return c.batch * taps * c.inputs * c.outputs / (2 * lanes * target.num_cores)
 
 
 def default_of(
@@ -141,11 +156,11 @@ def default_of(
 ) -> tuple[Config, float]:
     """The config of the fewest cycles in the model, and their number."""
     choices = {k.name: k.choices for k in knobs}
-    names = ("tile", "mb", "nb", "rw", "nv")
+    names = ("tile_h", "tile_w", "mb", "nb", "rw", "nv")
     grid = np.array(np.meshgrid(*(choices[n] for n in names), indexing="ij"), np.int64)
     k: dict[str, np.ndarray] = dict(zip(names, grid.reshape(len(names), -1), strict=True))
     unroll = max(int(u) for u in choices["ku"] if int(u) <= 4 and c.inputs % int(u) == 0)
-    k["ku"] = np.full_like(k["tile"], unroll)
+    k["ku"] = np.full_like(k["mb"], unroll)
     valid = np.all([x.holds(k) for x in constraints], axis=0)
     estimate = np.where(valid, cycles(c, target, lanes, k), np.inf)
     best = int(np.argmin(estimate))

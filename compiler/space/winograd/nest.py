@@ -9,6 +9,7 @@ from tunefarm.compiler.space.winograd.knobs import (
     block_counts,
     cycles,
     points,
+    tile_columns,
     tile_rows,
     tiles_of_block,
 )
@@ -19,8 +20,8 @@ from tunefarm.compiler.target import Target
 def nest_of(c: Convolution, target: Target, lanes: int, k: Columns) -> Nest:
     """Rows are tiles of results; the axis of points counts as many as the smallest tile has."""
     one = np.ones(len(whole(k, "rw")), np.int64)
-    products = points(k) ** 2
-    count = int(c.batch * np.max(tile_rows(c, k) * -(-c.width // whole(k, "tile")), initial=1))
+    products = points(c, k)
+    count = int(c.batch * np.max(tile_rows(c, k) * tile_columns(c, k), initial=1))
     axes = {"x": int(np.max(products, initial=1)), "t": count, "o": c.outputs, "c": c.inputs}
     vector = {"x": one, "t": one, "o": lanes * one, "c": one}
     register = {"x": one, "t": whole(k, "rw"), "o": lanes * whole(k, "nv"), "c": whole(k, "ku")}
@@ -29,7 +30,9 @@ def nest_of(c: Convolution, target: Target, lanes: int, k: Columns) -> Nest:
     core = {**l2, "o": np.minimum(register["o"] * whole(k, "nb"), c.outputs)}
     row_blocks, panel_blocks = block_counts(c, lanes, k)
     executed = 2.0 * products * row_blocks * tiles_of_block(c, k) * c.inputs * c.outputs
-    extra = {n: whole(k, n).astype(np.float64) for n in ("tile", "mb", "nb", "next_panel")}
+    extra = {
+        n: whole(k, n).astype(np.float64) for n in ("tile_h", "tile_w", "mb", "nb", "next_panel")
+    }
     extra["cycles"] = cycles(c, target, lanes, k)
     return Nest(
         axes,

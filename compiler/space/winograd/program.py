@@ -7,6 +7,7 @@
     rows_out[r, t, j, o]   = Σ Aᵀ[r, i] · product[i, j, t, o]
     y[n, h, w, o]          = Σ rows_out[h % m, t, j, o] · Aᵀ[w % m, j]
 
+Rows and columns have matrices of their own: tiles may be 2 × 4.
 The filters w are transformed when the model is built.
 """
 
@@ -21,17 +22,15 @@ from tunefarm.compiler.ir import Call, Function, Tuple, Var, post_order, tensor_
 from tunefarm.compiler.ops import OPS, Pattern
 from tunefarm.compiler.ops.conv import pairs
 from tunefarm.compiler.space.program import create_program, find_anchor
-from tunefarm.compiler.space.winograd.transforms import TAPS, Matrix, transforms
+from tunefarm.compiler.space.winograd.transforms import STRIDES, TAPS, Matrix, Parts, transforms
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.tir.ir import Expr
 
-Parts = Sequence[Sequence[int]]
-
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """A fused 3 × 3 convolution that Winograd's method can compute: NHWC, stride 1, constant
+    """A fused 3 × 3 convolution that Winograd's method can compute: NHWC, stride 1 or 2, constant
     weights. ``padding`` is what the input lacks above and at the left."""
 
     function: Function
@@ -43,10 +42,27 @@ class Convolution:
     inputs: int
     outputs: int
     padding: tuple[int, int]
+    stride: int
 
-    def tiles(self, tile: int) -> tuple[int, int]:
-        """Rows and columns of tiles in one image."""
-        return -(-self.height // tile), -(-self.width // tile)
+    def tiles(self, tile: tuple[int, int]) -> tuple[int, int]:
+        """Rows and columns of tiles of ``tile`` results in one image."""
+        return -(-self.height // tile[0]), -(-self.width // tile[1])
+
+    @property
+    def taps_inside(self) -> tuple[int, int]:
+        """How many taps of all rows, and of all columns of results read no padding."""
+        sizes = tensor_type(self.anchor.args[0]).shape[1:3]
+        above, across = (
+            sum(
+                0 <= at * self.stride + tap - before < size
+                for at in range(count)
+                for tap in range(TAPS)
+            )
+            for count, before, size in zip(
+                (self.height, self.width), self.padding, sizes, strict=True
+            )
+        )
+        return above, across
 
 
 def convolution_of(function: Function) -> Convolution | None:
@@ -65,8 +81,9 @@ def convolution_of(function: Function) -> Convolution | None:
     batch, height, width, outputs = tensor_type(anchor).shape
     (top, _), (left, _) = pairs(anchor.attrs["padding"])
     inputs = tensor_type(data).shape[-1]
+    stride = anchor.attrs["strides"][0]  # type: ignore[index]
     return Convolution(
-        function, anchor, position, batch, height, width, inputs, outputs, (top, left)
+        function, anchor, position, batch, height, width, inputs, outputs, (top, left), stride
     )
 
 
@@ -80,7 +97,8 @@ def _fits(anchor: Call) -> bool:
         and attrs["kernel_layout"] == "SIO"
         and types[1].shape[:-2] == (TAPS, TAPS)
         and attrs["groups"] == 1
-        and attrs["strides"] == attrs["dilations"] == (1, 1)
+        and attrs["strides"] in [(stride, stride) for stride in STRIDES]
+        and attrs["dilations"] == (1, 1)
     )
 
 
@@ -88,10 +106,9 @@ def _is_elementwise(node: Call) -> bool:
     return isinstance(node.op, str) and OPS[node.op].pattern <= Pattern.BROADCAST
 
 
-def create_winograd(c: Convolution, tile: int) -> PrimFunc:
+def create_winograd(c: Convolution, tile: tuple[int, int]) -> PrimFunc:
     """The plain loops of the stages and of what is fused behind them, as one last block."""
-    points = tile + TAPS - 1
-    kernel = (points, points, c.inputs, c.outputs)
+    kernel = (*(transforms(t, c.stride).points for t in tile), c.inputs, c.outputs)
     program = create_program(
         c.function,
         computes={c.anchor: lambda args: _stages(c, tile, args)},
@@ -104,48 +121,56 @@ def create_winograd(c: Convolution, tile: int) -> PrimFunc:
     return program
 
 
-def _stages(c: Convolution, tile: int, args: Sequence[te.Tensor]) -> te.Tensor:
+def _stages(c: Convolution, tile: tuple[int, int], args: Sequence[te.Tensor]) -> te.Tensor:
     x, w = args
-    matrices = transforms(tile)
-    points = tile + TAPS - 1
-    parity = (range(0, points, 2), range(1, points, 2))
-    signs = (range(1), *(range(k, k + 2) for k in range(1, points - 1, 2)), (points - 1,))
+    above, across = (transforms(t, c.stride) for t in tile)
     rows, columns = c.tiles(tile)
     count = c.batch * rows * columns
+    step = (tile[0] * c.stride, tile[1] * c.stride)
 
     def data(t: Expr, y: Expr, column: Expr, channel: Expr) -> Expr:
         image = t // (rows * columns) if c.batch > 1 else te.const(0, "int64")
-        top = (t // columns % rows if c.batch > 1 else t // columns) * tile + y - c.padding[0]
-        left = t % columns * tile + column - c.padding[1]
+        tile_row = t // columns % rows if c.batch > 1 else t // columns
+        top = tile_row * step[0] + y - c.padding[0]
+        left = t % columns * step[1] + column - c.padding[1]
         inside = (top >= 0) & (top < x.shape[1]) & (left >= 0) & (left < x.shape[2])
         return te.if_then_else(inside, x[image, top, left, channel], te.const(0, x.dtype))
 
-    window = te.compute((count, points, points, c.inputs), data, "window")
+    window = te.compute((count, above.points, across.points, c.inputs), data, "window")
     rows_in = te.compute(
-        (points, count, points, c.inputs),
-        lambda i, t, j, k: _transformed(matrices.data, parity, i, lambda y: window[t, y, j, k]),
+        (above.points, count, across.points, c.inputs),
+        lambda i, t, j, k: _transformed(
+            above.data, above.data_parts, i, lambda y: window[t, y, j, k]
+        ),
         "rows_in",
     )
     tile_in = te.compute(
-        (points, points, count, c.inputs),
-        lambda i, j, t, k: _transformed(matrices.data, parity, j, lambda at: rows_in[i, t, at, k]),
+        (above.points, across.points, count, c.inputs),
+        lambda i, j, t, k: _transformed(
+            across.data, across.data_parts, j, lambda v: rows_in[i, t, v, k]
+        ),
         "tile_in",
     )
     k = te.reduce_axis(c.inputs, "k")
     product = te.compute(
-        (points, points, count, c.outputs),
+        (above.points, across.points, count, c.outputs),
         lambda i, j, t, o: te.sum(tile_in[i, j, t, k] * w[i, j, k, o], [k]),
         "product",
     )
     rows_out = te.compute(
-        (tile, count, points, c.outputs),
-        lambda r, t, j, o: _transformed(matrices.result, signs, r, lambda i: product[i, j, t, o]),
+        (tile[0], count, across.points, c.outputs),
+        lambda r, t, j, o: _transformed(
+            above.result, above.result_parts, r, lambda i: product[i, j, t, o]
+        ),
         "rows_out",
     )
 
     def result(n: Expr, h: Expr, v: Expr, o: Expr) -> Expr:
-        t = (n * rows + h // tile) * columns + v // tile
-        return _transformed(matrices.result, signs, v % tile, lambda j: rows_out[h % tile, t, j, o])
+        t = (n * rows + h // tile[0]) * columns + v // tile[1]
+        return _transformed(
+            across.result, across.result_parts, v % tile[1],
+            lambda j: rows_out[h % tile[0], t, j, o],
+        )  # fmt: skip
 
     return te.compute((c.batch, c.height, c.width, c.outputs), result, "winograd")
 

@@ -16,7 +16,7 @@ from tunefarm.compiler.ir import Expr, Function, TensorType, Var
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.packing import pack
 from tunefarm.compiler.space import Config, ConfigSpace, config_space, schedule_workload, winograd
-from tunefarm.compiler.space.winograd.transforms import TILES, transforms
+from tunefarm.compiler.space.winograd.transforms import STRIDES, TILES, transforms
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir.transform.lower import lower
 from tunefarm.compiler.workload import Workload
@@ -80,29 +80,35 @@ def verify(function: Function, config: Config, arrays: list[Array], run: Any = e
     return float(np.abs(result - wanted).max() / np.abs(wanted).max())
 
 
+@pytest.mark.parametrize("stride", STRIDES)
 @pytest.mark.parametrize("tile", TILES)
-def test_the_matrices_compute_a_filter_of_three_taps(tile: int) -> None:
-    t = transforms(tile)
-    data, taps = np.random.default_rng(0).standard_normal((2, tile + 2))
+def test_the_matrices_compute_a_filter_of_three_taps(tile: int, stride: int) -> None:
+    t = transforms(tile, stride)
+    assert t.points == {1: tile + 2, 2: 2 * tile + 1}[stride]
+    data, taps = np.random.default_rng(0).standard_normal((2, t.points))
     result = np.array(t.result) @ ((np.array(t.filter) @ taps[:3]) * (np.array(t.data) @ data))
-    np.testing.assert_allclose(result, np.correlate(data, taps[:3], "valid"), rtol=1e-12)
+    wanted = np.correlate(data, taps[:3], "valid")[::stride]
+    np.testing.assert_allclose(result, wanted, rtol=1e-12)
+    for parts in (t.data_parts, t.result_parts):
+        assert sorted(k for part in parts for k in part) == list(range(t.points))
 
 
 @settings(max_examples=12, deadline=None, derandomize=True, database=None)
 @given(
     st.integers(1, 2), st.integers(2, 14), st.integers(2, 14), st.integers(16, 40),
     st.integers(16, 40), st.tuples(*[st.integers(0, 2)] * 4), st.booleans(), st.booleans(),
-    st.booleans(), st.integers(0, 9999),
+    st.booleans(), st.sampled_from(STRIDES), st.integers(0, 9999),
 )  # fmt: skip
 def test_odd_shapes_under_random_configs(
     n: int, h: int, w: int, c: int, o: int, pads: tuple[int, int, int, int], bias: bool,
-    residual: bool, relu: bool, seed: int,
+    residual: bool, relu: bool, stride: int, seed: int,
 ) -> None:  # fmt: skip
     top, bottom, left, right = pads
     # Two rows and columns of results at least: the sketch leaves fewer to the direct sum.
-    h, w = max(h, 4 - top - bottom), max(w, 4 - left - right)
+    h, w = max(h, 3 + stride - top - bottom), max(w, 3 + stride - left - right)
     function = convolution(
-        (n, h, w, c), o, ((top, bottom), (left, right)), bias, residual, relu
+        (n, h, w, c), o, ((top, bottom), (left, right)), bias, residual, relu,
+        strides=(stride, stride),
     )  # fmt: skip
     rng = np.random.default_rng(seed)
     arrays = draw(function, rng)
@@ -111,26 +117,35 @@ def test_odd_shapes_under_random_configs(
         verify(function, config, arrays)
 
 
-@pytest.mark.parametrize("tile", TILES)
-def test_the_interpreter_agrees(tile: int) -> None:
-    function = convolution((1, 5, 3, 16), 19, residual=True)
+@pytest.mark.parametrize(("tile", "stride"), [((2, 2), 1), ((4, 2), 1), ((2, 4), 2)])
+def test_the_interpreter_agrees(tile: tuple[int, int], stride: int) -> None:
+    function = convolution((1, 5, 3, 16), 19, residual=True, strides=(stride, stride))
     rng = np.random.default_rng(3)
-    config = {**winograd_space(function).default, "tile": tile, "mb": 1, "rw": 1}
+    config = {**winograd_space(function).default, **tiled(tile), "mb": 1, "rw": 1}
     verify(function, config, draw(function, rng), interpreted)
 
 
-@pytest.mark.parametrize(("tile", "error"), [(2, 2e-6), (4, 5e-6)])
-def test_the_error_is_as_stated(tile: int, error: float) -> None:
-    function = convolution((1, 14, 14, 256), 64, bias=False, relu=False)
+def tiled(tile: tuple[int, int]) -> dict[str, int]:
+    return {"tile_h": tile[0], "tile_w": tile[1]}
+
+
+@pytest.mark.parametrize("stride", STRIDES)
+@pytest.mark.parametrize(("tile", "error"), [((2, 2), 2e-6), ((2, 4), 4e-6), ((4, 4), 5e-6)])
+def test_the_error_is_as_stated(tile: tuple[int, int], error: float, stride: int) -> None:
+    size = 14 * stride
+    function = convolution(
+        (1, size, size, 256), 64, bias=False, relu=False, strides=(stride, stride)
+    )
     space = winograd_space(function)
     rows = space.sample(np.random.default_rng(1), 500)
     configs = [space.decode(r) for r in rows[space.valid(rows)]]
-    config = next(c for c in configs if c["tile"] == tile)
+    config = next(c for c in configs if tiled(tile).items() <= dict(c).items())
     assert verify(function, config, draw(function, np.random.default_rng(2))) < error
 
 
 UNFIT = {
-    "stride": convolution((1, 9, 9, 16), 16, strides=(2, 2)),
+    "stride 3": convolution((1, 9, 9, 16), 16, strides=(3, 3)),
+    "two strides": convolution((1, 9, 9, 16), 16, strides=(1, 2)),
     "dilation": convolution((1, 9, 9, 16), 16, dilations=(2, 2)),
     "groups": convolution((1, 9, 9, 32), 32, groups=2),
     "five taps": convolution((1, 9, 9, 16), 16, kernel=(5, 5)),
@@ -163,12 +178,12 @@ def test_a_strict_target_has_no_such_sketch() -> None:
 
 def test_weights_are_transformed_when_they_are_packed() -> None:
     function = convolution((1, 8, 8, 16), 32, bias=False)
-    config = {**winograd_space(function).default, "tile": 2}
+    config = {**winograd_space(function).default, **tiled((2, 4))}
     program = schedule_workload(Workload.from_function(function), HOST, config)
     layout = program.layouts[1]
     weights = np.random.default_rng(0).standard_normal((3, 3, 16, 32)).astype(F32)
     packed = pack(weights, layout, program.params[1].shape)
-    g = np.array(transforms(2).filter)
-    wanted = np.einsum("ik,klco,jl->ijco", g, weights.astype(np.float64), g).astype(F32)
+    above, across = (np.array(transforms(tile).filter) for tile in (2, 4))
+    wanted = np.einsum("ik,klco,jl->ijco", above, weights.astype(np.float64), across).astype(F32)
     plain = pack(wanted, replace(layout, transform=""), packed.shape)
     np.testing.assert_allclose(packed, plain, rtol=1e-6)
