@@ -112,6 +112,7 @@ def test_a_model_is_tuned_and_its_records_are_used(folder: Path) -> None:
     assert "0 were known" not in shown[-1]
 
 
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core is not two")
 def test_a_model_is_timed_beside_other_libraries_and_the_machine(folder: Path) -> None:
     commands_ = commands("Beside other libraries, and beside the machine")
     raced, listed = (shell(command, folder) for command in commands_)
