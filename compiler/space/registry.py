@@ -9,7 +9,16 @@ from dataclasses import dataclass
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Call, Function, TensorType, post_order
 from tunefarm.compiler.ops import OPS, Pattern
-from tunefarm.compiler.space import contraction, dot, injective, plain, rows, window, winograd
+from tunefarm.compiler.space import (
+    attention,
+    contraction,
+    dot,
+    injective,
+    plain,
+    rows,
+    window,
+    winograd,
+)
 from tunefarm.compiler.space.config import Config, ConfigSpace, SketchSpace
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import PrimFunc
@@ -32,6 +41,7 @@ class Sketch:
 # In the order of preference: the first that applies, and does not decline, gives a workload's
 # default config.
 SKETCHES: list[Sketch] = [
+    Sketch("attention", attention.space, attention.schedule),
     Sketch("winograd", winograd.space, winograd.schedule),
     Sketch("dot", dot.space, dot.schedule),
     Sketch("contraction", contraction.space, contraction.schedule),

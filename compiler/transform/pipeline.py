@@ -14,6 +14,7 @@ from tunefarm.compiler.transform.eliminate_common_subexpressions import (
 from tunefarm.compiler.transform.eliminate_dead_code import eliminate_dead_code
 from tunefarm.compiler.transform.fold_constants import fold_constants
 from tunefarm.compiler.transform.fold_scale_axis import fold_scale_axis
+from tunefarm.compiler.transform.fuse_attention import fuse_attention
 from tunefarm.compiler.transform.fuse_ops import fuse_ops
 from tunefarm.compiler.transform.infer_types import infer_types
 from tunefarm.compiler.transform.legalize import legalize
@@ -40,6 +41,7 @@ STEPS = (
     Pass("combine_parallel", combine_parallel, level=4),
     Pass("lower_precision", lower_precision, level=0),
     Pass("eliminate_dead_code", eliminate_dead_code, level=1),
+    Pass("fuse_attention", fuse_attention, level=2),
     Pass("fuse_ops", fuse_ops, level=0),
     Pass("check_types", infer_types, level=3),
 )

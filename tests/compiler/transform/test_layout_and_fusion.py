@@ -13,6 +13,7 @@ from tunefarm.compiler.ir import (
     Function,
     IRModule,
     TensorType,
+    Tuple,
     Var,
     post_order,
 )
@@ -164,13 +165,14 @@ def test_patch_embedding_cancels_its_transposes() -> None:
     assert ops_of(check(module_of([x], y))) == ["transpose", "conv", "layer_norm"]
 
 
-def test_attention_fuses_scale_and_mask_and_reads_keys_in_rows() -> None:
-    x = var(1, 6, 8)
-    mask = var(1, 1, 1, 6, name="mask")
+def attention(tokens: int, target: Target = TARGET) -> list[str]:
+    """The kernels of two heads of 4, with a scale, a mask and all projections."""
+    x = var(1, tokens, 8)
+    mask = var(1, 1, 1, tokens, name="mask")
 
     def heads(name: str) -> Expr:
         y = call("add", call("matmul", x, const(8, 8)), const(8))
-        return call("reshape", y, shape=(1, 6, 2, 4))
+        return call("reshape", y, shape=(1, tokens, 2, 4))
 
     q = call("transpose", heads("q"), axes=(0, 2, 1, 3))
     k = call("transpose", heads("k"), axes=(0, 2, 3, 1))
@@ -178,13 +180,35 @@ def test_attention_fuses_scale_and_mask_and_reads_keys_in_rows() -> None:
     scores = call("multiply", call("matmul", q, k), Constant(np.array(0.5, np.float32)))
     weights = call("softmax", call("add", scores, mask), axis=-1)
     y = call("transpose", call("matmul", weights, v), axes=(0, 2, 1, 3))
-    y = call("add", call("matmul", call("reshape", y, shape=(1, 6, 8)), const(8, 8)), x)
-    optimized = check(module_of([x, mask], y))
-    kernels = ops_of(optimized)
-    assert "einsum multiply add" in kernels
+    y = call("add", call("matmul", call("reshape", y, shape=(1, tokens, 8)), const(8, 8)), x)
+    kernels = ops_of(check(module_of([x, mask], y)))
     assert not any("transpose" in k for k in kernels)
-    assert "softmax" in kernels
     assert kernels[-1] == "matmul add"
+    return kernels
+
+
+def test_attention_is_one_kernel() -> None:
+    kernels = attention(19)
+    assert "einsum multiply add softmax einsum" in kernels
+    assert "softmax" not in kernels
+
+
+def test_attention_of_fewer_queries_than_lanes_fuses_scale_and_mask() -> None:
+    kernels = attention(6)
+    assert "einsum multiply add" in kernels
+    assert "softmax" in kernels
+    assert "einsum" in kernels
+
+
+def test_attention_whose_scores_are_read_elsewhere_stays_apart() -> None:
+    q, k, v = (var(2, 20, 8, name=n) for n in "qkv")
+    scores = call("matmul", q, k, transpose_b=True)
+    weights = call("softmax", scores, axis=-1)
+    y = call("matmul", weights, v)
+    for shared in (scores, weights):
+        kernels = ops_of(check(module_of([q, k, v], Tuple((y, shared)))))
+        assert sorted(kernels) == ["matmul", "matmul", "softmax"]
+    assert ops_of(check(module_of([q, k, v], y))) == ["matmul softmax matmul"]
 
 
 def test_diamond_of_elementwise_operators_joins_its_contraction() -> None:

@@ -43,7 +43,7 @@ def inputs_of(module: IRModule) -> list[np.ndarray[Any, Any]]:
     [
         (lambda m: m.resnet18(size=32), 1, 17),
         (lambda m: m.mobilenet_v2(size=32), 1, 31),
-        (lambda m: m.bert_base(tokens=16, layers=1, vocabulary=100), 0, 6),
+        (lambda m: m.bert_base(tokens=16, layers=1, vocabulary=100), 0, 5),
         (lambda m: m.vit_s16(size=48, layers=1), 1, 8),
     ],
 )

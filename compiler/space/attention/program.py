@@ -1,0 +1,230 @@
+"""Attention as stages: scores, their softmax left unnormalised, the sum of values, one division.
+
+    scores[…, q, k]  = Σ_d Q[…, q, d] · K[…, k, d]
+    scaled[…, q, k]  = what follows element by element: a factor, a mask        (or the scores)
+    peak[…, q]       = max_k scaled
+    power[…, q, k]   = exp(scaled - peak)
+    total[…, q]      = Σ_k power
+    inverse[…, q]    = 1 / total
+    mixed[…, q, e]   = Σ_k power · V[…, k, e]
+    out[…, q, e]     = mixed · inverse
+
+The axes stand in any order in memory: queries, keys and values are read where they lie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tunefarm.compiler import te
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.ir import Call, Function, TensorType, Var, post_order, tensor_type
+from tunefarm.compiler.ops import OPS, Pattern
+from tunefarm.compiler.space.program import create_program
+from tunefarm.compiler.tir import PrimFunc
+from tunefarm.compiler.tir import schedule as s
+from tunefarm.compiler.tir.affine import affine
+from tunefarm.compiler.tir.ir import Binary, Block, Buffer, Expr, IterVar, Load
+from tunefarm.compiler.tir.ir import Var as LoopVar
+from tunefarm.compiler.tir.schedule.tree import blocks, store_of, written_buffer
+from tunefarm.compiler.tir.visit import loads_of
+
+PEAK, POWER, TOTAL, INVERSE = "row_peak", "row_power", "row_total", "row_inverse"
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """The plain loops of an attention, its blocks and the iterators of two of them.
+
+    ``scaled`` is None where nothing stands between scores and softmax. ``query``, ``key`` and
+    ``depth`` are iterators of ``scores``, ``mixed_query``, ``mixed_key`` and ``value`` those of
+    ``mixed``. The query is index ``query_dim`` of ``queries``, ``row_position`` of the scores and
+    ``result_position`` of the result.
+    """
+
+    program: PrimFunc
+    scores: str
+    scaled: str | None
+    mixed: str
+    final: str
+    query: IterVar
+    key: IterVar
+    depth: IterVar
+    mixed_query: IterVar
+    mixed_key: IterVar
+    value: IterVar
+    queries: Buffer
+    query_dim: int
+    row_position: int
+    result_position: int
+
+    @property
+    def heads(self) -> int:
+        """Attentions that are independent of each other."""
+        node = s.find_block(self.program, self.scores)
+        rest = [i for i in node.iters if i not in (self.query, self.key, self.depth)]
+        count = 1
+        for axis in rest:
+            count *= axis.extent
+        return count
+
+
+@dataclass(frozen=True, slots=True)
+class _Calls:
+    scores: Call
+    softmax: Call
+    mixed: Call
+
+
+def attention_of(function: Function) -> Attention | None:
+    """The attention that a fused function is; None if it is something else."""
+    calls = _calls_of(function)
+    return None if calls is None else _analysed(_create(function, calls), calls)
+
+
+def _calls_of(function: Function) -> _Calls | None:
+    """The two products and the softmax between them, with elementwise calls before it alone."""
+    mixed = function.body
+    if not isinstance(mixed, Call) or mixed.op not in ("matmul", "einsum"):
+        return None
+    softmax = next((a for a in mixed.args if isinstance(a, Call)), None)
+    if softmax is None or softmax.op != "softmax" or not _is_float32(mixed):
+        return None
+    if softmax.attrs["axis"] not in (-1, len(tensor_type(softmax).shape) - 1):
+        return None
+    inside = [n for n in post_order(softmax.args[0]) if isinstance(n, Call)]
+    products = [n for n in inside if n.op in ("matmul", "einsum")]
+    rest = [n for n in inside if n not in products]
+    if len(products) != 1 or len(products[0].args) != 2 or not all(map(_is_elementwise, rest)):
+        return None
+    operands = (*products[0].args, *(a for a in mixed.args if a is not softmax))
+    if len(operands) != 3 or not all(isinstance(a, Var) and _is_float32(a) for a in operands):
+        return None
+    same = tensor_type(products[0]) == tensor_type(softmax)
+    return _Calls(products[0], softmax, mixed) if same else None
+
+
+def _is_float32(expr: Call | Var) -> bool:
+    return isinstance(expr.type, TensorType) and expr.type.dtype == "float32"
+
+
+def _is_elementwise(node: Call) -> bool:
+    return isinstance(node.op, str) and OPS[node.op].pattern <= Pattern.BROADCAST
+
+
+def _create(function: Function, calls: _Calls) -> PrimFunc:
+    kept: dict[str, te.Tensor] = {}
+
+    def powers(args: Sequence[te.Tensor]) -> te.Tensor:
+        (x,) = args
+        k = te.reduce_axis(x.shape[-1])
+        peak = te.compute(x.shape[:-1], lambda *i: te.max(x[(*i, k)], [k]), PEAK)
+        power = te.compute(x.shape, lambda *i: te.intrinsic("exp", x[i] - peak[i[:-1]]), POWER)
+        n = te.reduce_axis(x.shape[-1])
+        total = te.compute(x.shape[:-1], lambda *i: te.sum(power[(*i, n)], [n]), TOTAL)
+        one = te.const(1.0, "float32")
+        kept["inverse"] = te.compute(x.shape[:-1], lambda *i: one / total[i], INVERSE)
+        kept["power"] = power
+        return power
+
+    def mixed(args: Sequence[te.Tensor]) -> te.Tensor:
+        node = calls.mixed
+        product = OPS[str(node.op)].compute(args, node.attrs, node.type)
+        assert isinstance(product, te.Tensor)
+        row = _row_places(product, kept["power"])
+        inverse = kept["inverse"]
+        return te.compute(
+            product.shape, lambda *i: product[i] * inverse[tuple(i[p] for p in row)], "attention"
+        )
+
+    return create_program(function, computes={calls.softmax: powers, calls.mixed: mixed})
+
+
+def _row_places(product: te.Tensor, power: te.Tensor) -> list[int]:
+    """Which index of the product each index of a row of ``power`` is."""
+    value = product.value
+    assert isinstance(value, te.Reduce)
+    load = next(ld for ld in loads_of(value.value) if ld.buffer is power)
+    places = {axis.var: n for n, axis in enumerate(product.axes)}
+    rows = [places.get(i, -1) if isinstance(i, LoopVar) else -1 for i in load.indices[:-1]]
+    if -1 in rows:
+        raise ScheduleError("rows of the softmax are not rows of the result")
+    return rows
+
+
+def _analysed(program: PrimFunc, calls: _Calls) -> Attention | None:
+    program = _chain_in_one(program)
+    names = s.remaining_blocks(program)
+    before, after = names[: names.index(PEAK)], names[names.index(POWER) + 1 : -1]
+    after = [n for n in after if n not in (TOTAL, INVERSE)]
+    if len(before) not in (1, 2) or len(after) != 1:
+        return None
+    scores, mixed = before[0], after[0]
+    first, second = s.find_block(program, scores), s.find_block(program, mixed)
+    factors, mixing = _factors(first), _factors(second)
+    if factors is None or mixing is None:
+        return None
+    key = _iterator(first, store_of(first).indices[-1])
+    depth = [i for i in first.iters if i.kind == "reduce"]
+    summed = [i for i in second.iters if i.kind == "reduce"]
+    power = written_buffer(s.find_block(program, POWER))
+    weights, values = mixing if mixing[0].buffer is power else mixing[::-1]
+    if key is None or len(depth) != 1 or len(summed) != 1 or weights.buffer is not power:
+        return None
+    data, keys = factors if key.var in _used(factors[1]) else factors[::-1]
+    own = [i for i in first.iters if i.var in _used(data) and i.var not in _used(keys)]
+    value = _iterator(second, store_of(second).indices[-1])
+    if (
+        len(own) != 1
+        or data.buffer is keys.buffer
+        or key.var in _used(data)
+        or value is None
+        or value.var in _used(weights)
+    ):
+        return None
+    at = list(store_of(first).indices).index(own[0].var)
+    query = _iterator(second, weights.indices[at])
+    if query is None or query.var in _used(values) or value.var not in _used(values):
+        return None
+    scaled = before[1] if len(before) == 2 else None
+    places = (list(data.indices), list(store_of(second).indices))
+    if own[0].var not in places[0]:
+        return None
+    return Attention(
+        program, scores, scaled, mixed, names[-1], own[0], key, depth[0], query, summed[0], value,
+        data.buffer, places[0].index(own[0].var), at, places[1].index(query.var),
+    )  # fmt: skip
+
+
+def _chain_in_one(program: PrimFunc) -> PrimFunc:
+    """The elementwise stages between scores and softmax in the last of them."""
+    names = s.remaining_blocks(program)
+    for block in names[: names.index(PEAK)]:
+        node = s.find_block(program, block)
+        readers = [
+            b.name
+            for b in blocks(program.body)
+            if written_buffer(node) in s.reads_of(program, b.name)
+        ]
+        if node.init is None and PEAK not in readers:
+            program = s.compute_inline(program, block)
+    return program
+
+
+def _factors(node: Block) -> tuple[Load, Load] | None:
+    value = store_of(node).value
+    product = value.b if isinstance(value, Binary) and value.op == "add" else None
+    if not isinstance(product, Binary) or product.op != "mul":
+        return None
+    a, b = product.a, product.b
+    plain = isinstance(a, Load) and isinstance(b, Load)
+    return (a, b) if plain else None  # type: ignore[return-value]
+
+
+def _used(load: Load) -> set[LoopVar]:
+    return {v for index in load.indices for v in affine(index).variables()}
+
+
+def _iterator(node: Block, index: Expr) -> IterVar | None:
+    return next((i for i in node.iters if i.var is index), None)

@@ -1,0 +1,179 @@
+"""Attention in one kernel: odd shapes, layouts and masks against NumPy, for any config."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sketch_harness import Array, configs, executed, interpreted
+from tunefarm.compiler.accuracy import error_bounds, mismatch
+from tunefarm.compiler.evaluate import evaluate
+from tunefarm.compiler.ir import Constant, Expr, Function, TensorType, Var
+from tunefarm.compiler.ops import call
+from tunefarm.compiler.space import Config, ConfigSpace, attention, config_space, schedule_workload
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.tir.transform.lower import lower
+from tunefarm.compiler.workload import Workload
+
+F32 = "float32"
+HOST = Target(f"llvm -mcpu={Target.host().mcpu} -num-cores=2")
+LANES = HOST.lanes(F32)
+HEADS_INSIDE = ("abcd,aecd->acbe", "abcd,adbe->acbe")  # [batch, tokens, heads, size]
+HEADS_OUTSIDE = ("abcd,abed->abce", "abcd,abde->abce")  # [batch, heads, tokens, size]
+
+
+def self_attention(
+    tokens: int,
+    heads: int,
+    size: int,
+    keys: int = 0,
+    values: int = 0,
+    batch: int = 1,
+    mask: str = "keys",
+    scale: bool = True,
+    equations: tuple[str, str] = HEADS_INSIDE,
+) -> Function:
+    """softmax(q · kᵀ · size^-½ + mask) · v; the mask is of "keys", a "square", or "no"."""
+
+    def operand(name: str, count: int, width: int) -> Var:
+        inside = (batch, count, heads, width)
+        shape = inside if equations is HEADS_INSIDE else (batch, heads, count, width)
+        return Var(name, TensorType(shape, F32))
+
+    keys = keys or tokens
+    q, k = operand("q", tokens, size), operand("k", keys, size)
+    v = operand("v", keys, values or size)
+    x: Expr = call("einsum", q, k, equation=equations[0])
+    params = [q, k]
+    if scale:
+        x = call("multiply", x, Constant(np.array(1 / math.sqrt(size), F32)))
+    if mask != "no":
+        shape = (1, 1, 1, keys) if mask == "keys" else (1, heads, tokens, keys)
+        params.append(Var("mask", TensorType(shape, F32)))
+        x = call("add", x, params[-1])
+    body = call("einsum", call("softmax", x, axis=-1), v, equation=equations[1])
+    return Function((*params, v), body, {"primitive": True, "constants": ()})
+
+
+def draw(function: Function, rng: np.random.Generator) -> list[Array]:
+    """Normal values; half of a mask is -10000, as models have it."""
+    return [
+        np.where(rng.random(p.type.shape) < 0.5, 0, -1e4).astype(F32)  # type: ignore[union-attr]
+        if p.name == "mask"
+        else rng.standard_normal(p.type.shape).astype(F32)  # type: ignore[union-attr]
+        for p in function.params
+    ]
+
+
+def attention_space(function: Function, target: Target = HOST) -> ConfigSpace:
+    space = attention.space(function, target)
+    assert space is not None
+    return ConfigSpace((space,))
+
+
+def verify(function: Function, config: Config, seed: int = 0, run: Any = executed) -> None:
+    arrays = draw(function, np.random.default_rng(seed))
+    (wanted,) = evaluate(function, arrays)
+    program = lower(schedule_workload(Workload.from_function(function), HOST, config), checked=True)
+    result = np.full(wanted.shape, 77, F32)
+    if run is executed:
+        executed(program, HOST, arrays, [result])
+    else:
+        run(program, arrays, [result])
+    assert mismatch([result], [wanted], error_bounds(function, arrays)) == "", dict(config)
+
+
+@pytest.mark.parametrize("tokens", [17, 33, 64, 197])
+@pytest.mark.parametrize("size", [32, 64, 80])
+def test_defaults_agree_with_numpy(tokens: int, size: int) -> None:
+    function = self_attention(tokens, 2, size)
+    verify(function, attention_space(function).default)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mask": "no", "scale": False},
+        {"mask": "square"},
+        {"keys": 50, "values": 20},
+        {"batch": 3, "heads": 1},
+        {"equations": HEADS_OUTSIDE},
+        {"equations": HEADS_OUTSIDE, "batch": 2, "mask": "square"},
+    ],
+    ids=str,
+)
+def test_other_forms_agree_with_numpy(options: dict[str, Any]) -> None:
+    function = self_attention(**{"tokens": 21, "heads": 2, "size": 24, **options})
+    verify(function, attention_space(function).default)
+
+
+def test_long_rows_agree_with_numpy() -> None:
+    function = self_attention(64, 1, 32, keys=2048)
+    verify(function, attention_space(function).default)
+
+
+def test_products_without_heads_agree_with_numpy() -> None:
+    q, k, v = (Var(n, TensorType((23, 16), F32)) for n in "qkv")
+    scores = call("matmul", q, k, transpose_b=True)
+    body = call("matmul", call("softmax", scores, axis=-1), v)
+    function = Function((q, k, v), body, {"primitive": True, "constants": ()})
+    verify(function, attention_space(function).default)
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.data())
+def test_any_config_agrees_with_numpy(data: st.DataObject) -> None:
+    tokens, keys = (data.draw(st.integers(LANES, 70)) for _ in range(2))
+    function = self_attention(
+        tokens,
+        data.draw(st.integers(1, 3)),
+        data.draw(st.integers(2, 40)),
+        keys=keys,
+        values=data.draw(st.integers(2, 40)),
+        mask=data.draw(st.sampled_from(["keys", "square", "no"])),
+        scale=data.draw(st.booleans()),
+        equations=data.draw(st.sampled_from([HEADS_INSIDE, HEADS_OUTSIDE])),
+    )
+    rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
+    for config in configs(attention_space(function), rng, 2):
+        verify(function, config)
+
+
+def test_the_interpreter_agrees() -> None:
+    function = self_attention(LANES + 1, 2, 3, keys=5)
+    verify(function, attention_space(function).default, run=interpreted)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        self_attention(LANES - 1, 2, 8, keys=40),  # lanes would be idle
+        self_attention(1, 2, 8, keys=40),
+        self_attention(32, 1, 8, keys=1 << 15),  # a block of scores does not fit
+    ],
+    ids=["few queries", "one query", "too many keys"],
+)
+def test_where_it_declines(function: Function) -> None:
+    assert attention.space(function, HOST) is None
+
+
+def test_it_leads_the_space_of_its_task() -> None:
+    function = self_attention(32, 2, 16)
+    space = config_space(Workload.from_function(function), HOST)
+    assert [s.sketch for s in space.sketches] == ["attention"]
+    rows = space.sample(np.random.default_rng(0), 500)
+    assert space.valid(rows).any()
+
+
+def test_features_see_every_candidate() -> None:
+    space = attention_space(self_attention(50, 3, 24))
+    rows = space.sample(np.random.default_rng(0), 300)
+    rows = rows[space.valid(rows)]
+    nest = space.sketches[0].nest(space.columns(rows, 0))
+    assert nest.operations.shape == nest.parallelism.shape == (len(rows),)
+    assert (nest.operations >= 4 * 3 * 50 * 50 * 24).all()
+    assert (nest.extra["cycles"] > 0).all()
