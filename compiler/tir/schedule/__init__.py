@@ -1,19 +1,13 @@
 """Schedule primitives: each is a function from a program to a program, printable after each."""
 
-from tunefarm.compiler.tir.schedule.blocks import (
-    cache_read,
-    cache_write,
-    compute_at,
-    compute_inline,
-    decompose_reduction,
+from tunefarm.compiler.tir.schedule.buffers import (
     packed_shape,
     permute_buffer,
-    reads_of,
-    remaining_blocks,
-    reverse_compute_at,
     set_scope,
     transform_layout,
 )
+from tunefarm.compiler.tir.schedule.caches import cache_read, cache_write
+from tunefarm.compiler.tir.schedule.inline import compute_inline
 from tunefarm.compiler.tir.schedule.loops import (
     fuse,
     parallel,
@@ -24,10 +18,21 @@ from tunefarm.compiler.tir.schedule.loops import (
     vectorize,
 )
 from tunefarm.compiler.tir.schedule.padding import pad_einsum
-from tunefarm.compiler.tir.schedule.reduction import rfactor, share_reciprocals
+from tunefarm.compiler.tir.schedule.placement import compute_at, reverse_compute_at
+from tunefarm.compiler.tir.schedule.reduction import (
+    decompose_reduction,
+    rfactor,
+    share_reciprocals,
+)
 from tunefarm.compiler.tir.schedule.tensorize import tensorize
 from tunefarm.compiler.tir.schedule.threads import bind, double_buffer
-from tunefarm.compiler.tir.schedule.tree import find_block, find_loop, loops_of
+from tunefarm.compiler.tir.schedule.tree import (
+    find_block,
+    find_loop,
+    loops_of,
+    reads_of,
+    remaining_blocks,
+)
 
 __all__ = [
     "bind",

@@ -7,8 +7,8 @@ from itertools import pairwise
 from math import prod
 
 from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.tir.facts import variables
 from tunefarm.compiler.tir.ir import (
-    Binary,
     Block,
     Const,
     Expr,
@@ -20,8 +20,14 @@ from tunefarm.compiler.tir.ir import (
     Var,
     binary,
 )
-from tunefarm.compiler.tir.schedule.tree import constant_extent, find_loop, path_to, replace_stmt
-from tunefarm.compiler.tir.visit import substitute_stmt, transform_stmt, walk_stmt
+from tunefarm.compiler.tir.schedule.tree import (
+    blocks,
+    constant_extent,
+    find_loop,
+    path_to,
+    replace_stmt,
+)
+from tunefarm.compiler.tir.visit import map_children, substitute_stmt, with_body
 
 
 def split(program: PrimFunc, loop: Var, *factors: int) -> tuple[PrimFunc, tuple[Var, ...]]:
@@ -52,13 +58,11 @@ def split(program: PrimFunc, loop: Var, *factors: int) -> tuple[PrimFunc, tuple[
 def _guard(stmt: Stmt, condition: Expr) -> Stmt:
     """Add a condition to the predicate of every block below."""
 
-    def rule(s: Stmt) -> Stmt | None:
-        if not isinstance(s, Block):
-            return None
-        both = condition if s.predicate is None else binary("and", s.predicate, condition)
-        return replace(s, predicate=both)
-
-    return transform_stmt(stmt, rule)
+    if isinstance(stmt, Block):
+        old = stmt.predicate
+        both = condition if old is None else binary("and", old, condition)
+        return replace(stmt, predicate=both)
+    return map_children(stmt, lambda s: _guard(s, condition))
 
 
 def fuse(program: PrimFunc, *loops: Var) -> tuple[PrimFunc, Var]:
@@ -100,7 +104,7 @@ def reorder(program: PrimFunc, *order: Var) -> PrimFunc:
     slots = [nodes[next(remaining)] if n.var in nodes else n for n in chain]
     body = chain[-1].body
     for slot in reversed(slots):
-        body = replace(slot, body=body)
+        body = with_body(slot, body)
     return replace_stmt(program, first, body)
 
 
@@ -116,11 +120,11 @@ def vectorize(program: PrimFunc, loop: Var) -> PrimFunc:
     """
     node = find_loop(program, loop)
     constant_extent(node)
-    for block in (s for s in walk_stmt(node) if isinstance(s, Block)):
+    for block in blocks(node):
         kinds = {
             axis.kind
             for axis, binding in zip(block.iters, block.bindings, strict=True)
-            if _mentions(binding, loop)
+            if loop in variables(binding)
         }
         if len(kinds) > 1:
             raise ScheduleError(
@@ -139,25 +143,14 @@ def unroll(program: PrimFunc, loop: Var) -> PrimFunc:
 def parallel(program: PrimFunc, loop: Var) -> PrimFunc:
     """The loop's iterations run on the threads of the pool; it must not carry a reduction."""
     node = find_loop(program, loop)
-
-    def check(stmt: Stmt) -> Stmt | None:
-        if isinstance(stmt, Block):
-            for axis, binding in zip(stmt.iters, stmt.bindings, strict=True):
-                if axis.kind == "reduce" and _mentions(binding, loop):
-                    raise ScheduleError(
-                        f"loop {loop.name} carries the reduction of {stmt.name}; "
-                        "a parallel loop must be spatial"
-                    )
-        return None
-
-    transform_stmt(node.body, check)
+    for block in blocks(node):
+        for axis, binding in zip(block.iters, block.bindings, strict=True):
+            if axis.kind == "reduce" and loop in variables(binding):
+                raise ScheduleError(
+                    f"loop {loop.name} carries the reduction of {block.name}; "
+                    "a parallel loop must be spatial"
+                )
     return set_kind(program, loop, LoopKind.PARALLEL)
-
-
-def _mentions(expr: Expr, var: Var) -> bool:
-    if isinstance(expr, Binary):
-        return _mentions(expr.a, var) or _mentions(expr.b, var)
-    return expr is var
 
 
 def prefetch(program: PrimFunc, loop: Var, hint: Prefetch) -> PrimFunc:

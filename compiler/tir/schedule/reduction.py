@@ -1,4 +1,5 @@
-"""Primitives on reductions: accumulators of their own for some iterations, shared reciprocals."""
+"""Primitives on reductions: first values before their loops, accumulators of their own for some
+iterations, shared reciprocals."""
 
 from __future__ import annotations
 
@@ -6,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tunefarm.compiler.errors import ScheduleError
-from tunefarm.compiler.tir.affine import affine, conjunction, conjuncts
+from tunefarm.compiler.tir.affine import affine, conjunction, conjuncts, interval
+from tunefarm.compiler.tir.facts import variables
 from tunefarm.compiler.tir.ir import (
     Binary,
     Block,
@@ -32,7 +34,100 @@ from tunefarm.compiler.tir.schedule.tree import (
     replace_stmt,
     store_of,
 )
-from tunefarm.compiler.tir.visit import seq, substitute, transform_expr, walk_expr
+from tunefarm.compiler.tir.visit import seq, substitute, transform_expr
+
+
+def decompose_reduction(program: PrimFunc, block: str, loop: Var) -> PrimFunc:
+    """Store the reduction's first value before ``loop`` instead of inside it.
+
+    for i: for k: {if k == 0: C[i] = 0}; C[i] += …   ->   for i: C[i] = 0; for k: C[i] += …
+    """
+    node = find_block(program, block)
+    if node.init is None:
+        raise ScheduleError(f"block {block} has no init to decompose")
+    target = find_loop(program, loop)
+    path = path_to(target, lambda s: s is node)
+    if not path:
+        raise ScheduleError(f"block {block} is not inside loop {loop.name}")
+    inner = {s.var: s for s in path if isinstance(s, For)}
+    _check_reduction_inside(program, node, inner, loop)
+    spatial = [
+        (i, b) for i, b in zip(node.iters, node.bindings, strict=True) if i.kind == "spatial"
+    ]
+    used = {v for _, b in spatial for v in affine(b).variables()}
+    renamed: dict[Var, Expr] = {v: Var(v.name) for v in inner if v in used}
+    predicate = _spatial_predicate(node, inner, used, renamed)
+    init = Block(
+        fresh_name(program, f"{block}_init"),
+        tuple(i for i, _ in spatial),
+        tuple(substitute(b, renamed) for _, b in spatial),
+        node.init,
+        None,
+        predicate,
+    )
+    stmt: Stmt = init
+    for var, for_node in reversed(inner.items()):
+        if var in renamed:
+            new = renamed[var]
+            assert isinstance(new, Var)
+            stmt = replace(for_node, var=new, body=stmt)
+    changed = replace_stmt(program, node, replace(node, init=None))
+    target = find_loop(changed, loop)
+    return replace_stmt(changed, target, seq(stmt, target))
+
+
+def _check_reduction_inside(
+    program: PrimFunc, node: Block, inner: dict[Var, For], loop: Var
+) -> None:
+    around = {s.var for s in path_to(program.body, lambda s: s is node) if isinstance(s, For)}
+    for axis, binding in zip(node.iters, node.bindings, strict=True):
+        outside = affine(binding).variables() & around - inner.keys()
+        if axis.kind == "reduce" and outside:
+            raise ScheduleError(
+                f"loop {next(iter(outside)).name} of the reduction of {node.name} "
+                f"is outside loop {loop.name}"
+            )
+    _check_visits_once(node, inner, loop)
+
+
+def _check_visits_once(node: Block, inner: dict[Var, For], loop: Var) -> None:
+    """ScheduleError if the loops from ``loop`` inwards reduce into an element more than once."""
+    ranges: dict[Var, tuple[int, int]] = {v: (0, constant_extent(f) - 1) for v, f in inner.items()}
+    used: set[Var] = set()
+    for axis, binding in zip(node.iters, node.bindings, strict=True):
+        form = affine(binding)
+        used |= form.variables()
+        if axis.kind == "reduce":
+            continue
+        reach = 0
+        terms = [
+            (abs(c), atom) for c, atom in form.terms.values() if variables(atom) & inner.keys()
+        ]
+        for step, atom in sorted(terms, key=lambda t: t[0]):
+            if step <= reach:
+                raise ScheduleError(
+                    f"tiles of {node.name} overlap inside loop {loop.name}; "
+                    "its first value must be stored in each"
+                )
+            low, high = interval(atom, ranges)
+            reach += step * (high - low)
+    again = [v.name for v, f in inner.items() if v not in used and constant_extent(f) > 1]
+    if again:
+        raise ScheduleError(f"loop {again[0]} repeats {node.name} inside loop {loop.name}")
+
+
+def _spatial_predicate(
+    node: Block, inner: dict[Var, For], used: set[Var], renamed: dict[Var, Expr]
+) -> Expr | None:
+    """The parts of the predicate that do not depend on reduction loops."""
+    if node.predicate is None:
+        return None
+    parts = [
+        substitute(c, renamed)
+        for c in conjuncts(node.predicate)
+        if variables(c).isdisjoint(inner.keys() - used)
+    ]
+    return conjunction(parts) if parts else None
 
 
 def rfactor(
@@ -147,7 +242,7 @@ def _combining_nest(
         parts = [
             substitute(c, renamed)
             for c in conjuncts(node.predicate)
-            if not any(e in extents for e in walk_expr(c) if isinstance(e, Var))
+            if variables(c).isdisjoint(extents)
         ]
         predicate = conjunction(parts) if parts else None
     stmt: Stmt = Block(node.name, iters, bindings, body, node.init, predicate)
@@ -167,12 +262,11 @@ def share_reciprocals(program: PrimFunc, block: str, *axes: Var) -> PrimFunc:
     """
     node = find_block(program, block)
     store = store_of(node)
-    varying = set(axes)
 
     def rule(expr: Expr) -> Expr | None:
         if not isinstance(expr, Binary) or expr.op != "div" or "float" not in expr.dtype:
             return None
-        if any(e in varying for e in walk_expr(expr.b) if isinstance(e, Var)):
+        if not variables(expr.b).isdisjoint(axes):
             return None
         if isinstance(expr.a, Const):
             return None

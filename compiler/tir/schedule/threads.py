@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.tir.facts import loops_below, variables, variables_below
 from tunefarm.compiler.tir.ir import (
     BLOCK_AXES,
     THREAD_AXES,
@@ -14,7 +15,7 @@ from tunefarm.compiler.tir.ir import (
     PrimFunc,
     Var,
 )
-from tunefarm.compiler.tir.schedule.blocks import reads_of, replace_buffer
+from tunefarm.compiler.tir.schedule.buffers import replace_buffer
 from tunefarm.compiler.tir.schedule.tree import (
     blocks,
     constant_extent,
@@ -22,10 +23,10 @@ from tunefarm.compiler.tir.schedule.tree import (
     find_loop,
     path_to,
     producers_and_consumers,
+    reads_of,
     replace_stmt,
     written_buffer,
 )
-from tunefarm.compiler.tir.visit import expressions, walk_expr, walk_stmt
 
 AXES = (*BLOCK_AXES, *THREAD_AXES, "vthread")
 MAX_VIRTUAL = 64  # copies of the code that virtual threads may make
@@ -63,7 +64,7 @@ def bind(program: PrimFunc, loop: Var, axis: str) -> PrimFunc:
 def _check_spatial(node: For, axis: str) -> None:
     for block in blocks(node):
         for iterator, binding in zip(block.iters, block.bindings, strict=True):
-            if iterator.kind == "reduce" and node.var in walk_expr(binding):
+            if iterator.kind == "reduce" and node.var in variables(binding):
                 raise ScheduleError(
                     f"loop {node.var.name} carries the reduction of {block.name}; "
                     f"a loop bound to {axis} must be spatial"
@@ -74,7 +75,7 @@ def _check_axis(program: PrimFunc, node: For, axis: str) -> None:
     """ScheduleError if the loops around or inside do not go with the axis."""
     path = path_to(program.body, lambda s: s is node)
     around = [s for s in path[:-1] if isinstance(s, For)]
-    inside = [s for s in walk_stmt(node.body) if isinstance(s, For)]
+    inside = loops_below(node.body)
     pairs = [(outer, node) for outer in around] + [(node, inner) for inner in inside]
     for outer, inner in pairs:
         outer_axis, inner_axis = (axis if n is node else n.axis for n in (outer, inner))
@@ -90,7 +91,7 @@ def _check_axis(program: PrimFunc, node: For, axis: str) -> None:
                 f"{axis} has {constant_extent(outer)} threads in loop {outer.var.name} and "
                 f"{constant_extent(inner)} in loop {inner.var.name} inside it; split to the same"
             )
-        if any(outer.var in walk_expr(e) for e in expressions(inner.body)):
+        if outer.var in variables_below(inner.body):
             raise ScheduleError(
                 f"what loop {inner.var.name} does depends on loop {outer.var.name} of the same "
                 f"axis {axis}"

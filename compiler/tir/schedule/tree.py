@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from operator import is_
 
 from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.tir.facts import blocks_below, buffers_read_below, loops_below
 from tunefarm.compiler.tir.ir import (
     Allocate,
     Block,
@@ -20,7 +22,7 @@ from tunefarm.compiler.tir.ir import (
     Store,
     Var,
 )
-from tunefarm.compiler.tir.visit import loads_of, map_children, seq, walk_stmt
+from tunefarm.compiler.tir.visit import children, loads_of, map_children, seq, with_body
 
 
 def find_loop(program: PrimFunc, var: Var) -> For:
@@ -31,9 +33,9 @@ def find_loop(program: PrimFunc, var: Var) -> For:
             f"a loop of {program.name} is given as {var!r} ({type(var).__name__}), expected its "
             "variable; loops_of(program, block) has them"
         )
-    for stmt in walk_stmt(program.body):
-        if isinstance(stmt, For) and stmt.var is var:
-            return stmt
+    for loop in loops_below(program.body):
+        if loop.var is var:
+            return loop
     raise ScheduleError(f"no loop {var.name} in {program.name}")
 
 
@@ -56,31 +58,20 @@ def check_program(program: PrimFunc) -> None:
         )
 
 
-def blocks(stmt: Stmt) -> Iterator[Block]:
-    return (s for s in walk_stmt(stmt) if isinstance(s, Block))
+def blocks(stmt: Stmt) -> tuple[Block, ...]:
+    """The blocks of a statement in program order."""
+    return blocks_below(stmt)
 
 
 def path_to(root: Stmt, found: Callable[[Stmt], bool]) -> list[Stmt]:
     """The statements from ``root`` down to the first for which ``found`` holds; [] if none."""
     if found(root):
         return [root]
-    for child in child_stmts(root):
+    for child in children(root):
         path = path_to(child, found)
         if path:
             return [root, *path]
     return []
-
-
-def child_stmts(stmt: Stmt) -> tuple[Stmt, ...]:
-    match stmt:
-        case For() | Allocate():
-            return (stmt.body,)
-        case If():
-            return (stmt.then,) if stmt.orelse is None else (stmt.then, stmt.orelse)
-        case Seq():
-            return stmt.stmts
-        case _:
-            return ()
 
 
 def loops_of(program: PrimFunc, block: str) -> list[Var]:
@@ -100,20 +91,20 @@ def replace_stmt(program: PrimFunc, old: Stmt, new: Stmt | None) -> PrimFunc:
 def _replace(stmt: Stmt, old: Stmt, new: Stmt | None) -> Stmt | None:
     if stmt is old:
         return new
-    if isinstance(stmt, Seq):
-        parts = [_replace(s, old, new) for s in stmt.stmts]
-        kept = [p for p in parts if p is not None]
-        if all(p is s for p, s in zip(parts, stmt.stmts, strict=True)):
+    match stmt:
+        case Seq(stmts):
+            parts = [_replace(s, old, new) for s in stmts]
+            if all(map(is_, parts, stmts)):
+                return stmt
+            kept = [p for p in parts if p is not None]
+            return seq(*kept) if kept else None
+        case For() | Allocate():
+            body = _replace(stmt.body, old, new)
+            return None if body is None else with_body(stmt, body)
+        case If():
+            return map_children(stmt, lambda s: _replace(s, old, new) or s)
+        case _:
             return stmt
-        return seq(*kept) if kept else None
-    if isinstance(stmt, (For, Allocate)):
-        body = _replace(stmt.body, old, new)
-        if body is None:
-            return None
-        return stmt if body is stmt.body else replace(stmt, body=body)
-    if isinstance(stmt, If):
-        return map_children(stmt, lambda s: _replace(s, old, new) or s)
-    return stmt
 
 
 def constant_extent(loop: For) -> int:
@@ -125,11 +116,10 @@ def constant_extent(loop: For) -> int:
 def loop_ranges(stmt: Stmt) -> dict[Var, tuple[int, int]]:
     """Inclusive ranges of all loop variables below ``stmt`` whose bounds are constant."""
     ranges: dict[Var, tuple[int, int]] = {}
-    for node in walk_stmt(stmt):
-        if isinstance(node, For) and isinstance(node.extent, Const):
-            start = node.start.value if isinstance(node.start, Const) else None
-            if start is not None:
-                ranges[node.var] = (int(start), int(start) + int(node.extent.value) - 1)
+    for loop in loops_below(stmt):
+        if isinstance(loop.extent, Const) and isinstance(loop.start, Const):
+            start = int(loop.start.value)
+            ranges[loop.var] = (start, start + int(loop.extent.value) - 1)
     return ranges
 
 
@@ -144,6 +134,9 @@ def store_of(block: Block) -> Store:
 
 
 def reads(block: Block, buffer: Buffer) -> list[Load]:
+    """The loads of a buffer by which a block makes its value."""
+    if buffer not in buffers_read_below(block.body):
+        return []
     return [ld for ld in loads_of(block.body) if ld.buffer is buffer]
 
 
@@ -164,3 +157,30 @@ def fresh_name(program: PrimFunc, name: str) -> str:
     if name not in taken:
         return name
     return next(f"{name}_{i}" for i in range(1, len(taken) + 2) if f"{name}_{i}" not in taken)
+
+
+def remaining_blocks(program: PrimFunc) -> list[str]:
+    """Names of the program's blocks in order."""
+    return [b.name for b in blocks(program.body)]
+
+
+def reads_of(program: PrimFunc, block: str) -> list[Buffer]:
+    """The buffers that a block reads, without what it writes itself, each once."""
+    node = find_block(program, block)
+    seen = dict.fromkeys(ld.buffer for ld in loads_of(node.body))
+    seen.pop(written_buffer(node), None)
+    return list(seen)
+
+
+def shared_writers(buffer: Buffer, writers: Sequence[Block], block: str) -> str:
+    """What is wrong if a block is not alone in writing a buffer."""
+    others = ", ".join(b.name for b in writers if b.name != block)
+    return f"{buffer.name} is written by {others} too, not by {block} alone"
+
+
+def plain_indices(store: Store, block: str) -> list[Var]:
+    """The iterators at which a block stores; ScheduleError if it stores elsewhere."""
+    formals = [i for i in store.indices if isinstance(i, Var)]
+    if len(formals) != len(store.indices) or len(set(formals)) != len(formals):
+        raise ScheduleError(f"block {block} does not store at its plain iterators")
+    return formals

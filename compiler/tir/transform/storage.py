@@ -24,7 +24,7 @@ from tunefarm.compiler.tir.ir import (
     Store,
     Var,
 )
-from tunefarm.compiler.tir.schedule.blocks import relax
+from tunefarm.compiler.tir.schedule.regions import relax
 from tunefarm.compiler.tir.schedule.tree import loop_ranges
 from tunefarm.compiler.tir.visit import (
     children,

@@ -1,0 +1,96 @@
+"""Where buffers live, and in which layout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.tir.ir import Buffer, Expr, Load, PackedLayout, PrimFunc, Store
+from tunefarm.compiler.tir.schedule.tree import find_block, written_buffer
+from tunefarm.compiler.tir.visit import transform_accesses
+
+
+def set_scope(program: PrimFunc, block: str, scope: str, padding: int = 0) -> PrimFunc:
+    """Change where the (intermediate) buffer that a block writes lives.
+
+    ``padding`` elements are left between the rows of what is allocated, against cache conflicts.
+    """
+    old = written_buffer(find_block(program, block))
+    if old not in program.buffers:
+        raise ScheduleError(f"{old.name} is not an intermediate buffer; its scope is fixed")
+    return replace_buffer(program, old, replace(old, scope=scope, padding=padding))
+
+
+def replace_buffer(
+    program: PrimFunc,
+    old: Buffer,
+    new: Buffer,
+    place: Callable[[tuple[Expr, ...]], tuple[Expr, ...]] = lambda indices: indices,
+) -> PrimFunc:
+    """Let everybody use ``new`` for ``old``, at ``place(indices)``."""
+
+    def swap(buffers: tuple[Buffer, ...]) -> tuple[Buffer, ...]:
+        return tuple(new if b is old else b for b in buffers)
+
+    body = transform_accesses(
+        program.body,
+        (old,),
+        lambda load: Load(new, place(load.indices)),
+        lambda store: Store(new, place(store.indices), store.value),
+    )
+    return replace(program, body=body, buffers=swap(program.buffers), params=swap(program.params))
+
+
+def permute_buffer(program: PrimFunc, block: str, order: Sequence[int]) -> PrimFunc:
+    """Store the (intermediate) buffer that a block writes with its dimensions in another order.
+
+    T[i, j]   ->   permute_buffer(…, (1, 0))   ->   T[j, i]
+    """
+    old = written_buffer(find_block(program, block))
+    if old not in program.buffers:
+        raise ScheduleError(f"{old.name} is not an intermediate buffer; its layout is fixed")
+    if sorted(order) != list(range(len(old.shape))):
+        raise ScheduleError(f"{tuple(order)} is not an order of {old.name}'s dimensions")
+    shape = tuple(old.shape[d] for d in order)
+    new = replace(old, shape=shape)
+    return replace_buffer(program, old, new, lambda i: tuple(i[d] for d in order))
+
+
+def transform_layout(program: PrimFunc, param: int, layout: PackedLayout) -> PrimFunc:
+    """Read a constant parameter in a packed layout, which its owner prepares once.
+
+    W[k, n]   ->   W[n // 32, k, n % 32]      for factors ((), (32,)), order (1, 0, 2)
+    """
+    old = program.params[param]
+    if param >= len(program.params) - program.outputs:
+        raise ScheduleError(f"{old.name} is an output; only inputs can be packed")
+    new = Buffer(old.name, packed_shape(old.shape, layout), old.dtype, old.scope)
+
+    changed = replace_buffer(program, old, new, lambda i: packed_indices(i, layout))
+    layouts = {**program.layouts, param: replace(layout, shape=old.shape)}
+    return replace(changed, layouts=layouts)
+
+
+def packed_shape(shape: Sequence[int], layout: PackedLayout) -> tuple[int, ...]:
+    """The shape of a tensor once packed."""
+    split: list[int] = []
+    for extent, factors in zip(shape, layout.factors, strict=True):
+        inner = 1
+        for factor in factors:
+            inner *= factor
+        split.extend((-(-extent // inner), *factors))
+    return tuple(split[d] for d in layout.order)
+
+
+def packed_indices(indices: Sequence[Expr], layout: PackedLayout) -> tuple[Expr, ...]:
+    """Where a packed tensor holds the element that stood at ``indices``."""
+    split: list[Expr] = []
+    for index, factors in zip(indices, layout.factors, strict=True):
+        rest = index
+        parts: list[Expr] = []
+        for factor in reversed(factors):
+            parts.append(rest % factor)
+            rest = rest // factor
+        split.extend((rest, *reversed(parts)))
+    return tuple(split[d] for d in layout.order)
