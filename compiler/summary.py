@@ -55,7 +55,8 @@ def _describe_conv(name: str, types: list[TensorType], attrs: Attrs, node: Call)
     kernel = types[1].shape
     taps = kernel[:-2] if attrs["kernel_layout"] == "SIO" else kernel[2:]
     result = tensor_type(node).shape
-    channels = result[-1] if attrs["data_layout"] == "NSC" else result[1]
+    last = (attrs.get("out_layout") or attrs["data_layout"]) == "NSC"
+    channels = result[-1] if last else result[1]
     parts = [f"{name} {_shape(taps)} s{_shape(_merged(attrs['strides']))}"]
     if attrs["groups"] != 1:
         parts.append(f"g{attrs['groups']}")

@@ -52,6 +52,11 @@ def channels_last(attrs: Attrs) -> bool:
     return layout == "NSC"
 
 
+def result_channels_last(attrs: Attrs) -> bool:
+    """Whether the result's layout is "NSC": that of the data unless ``out_layout`` says so."""
+    return channels_last({"data_layout": attrs["out_layout"] or attrs["data_layout"]})
+
+
 def split_shape(shape: tuple[int, ...], last: bool) -> tuple[int, int, tuple[int, ...]]:
     """(batch, channels, spatial extents)."""
     return (shape[0], shape[-1], shape[1:-1]) if last else (shape[0], shape[1], shape[2:])
@@ -180,12 +185,13 @@ def _conv_infer(types: Sequence[TensorType], attrs: Attrs) -> Type:
         pairs(attrs["padding"]),
         integers(attrs, "dilations"),
     )
-    return TensorType(join_shape(s.batch, s.outputs, spatial, channels_last(attrs)), dtype)
+    return TensorType(join_shape(s.batch, s.outputs, spatial, result_channels_last(attrs)), dtype)
 
 
 def _conv_compute(tensors: Sequence[te.Tensor], attrs: Attrs, type: Type) -> te.Tensor:
     (x, w), out = tensors, out_type(type)
     s, last = _conv_shape(tensors, attrs), channels_last(attrs)
+    out_last = result_channels_last(attrs)
     names = SPATIAL_NAMES[len(s.kernel)]
     strides, dilations = integers(attrs, "strides"), integers(attrs, "dilations")
     padded = pad_stage(x, pairs(attrs["padding"]), 1 if last else 2, pad_value(attrs))
@@ -197,7 +203,7 @@ def _conv_compute(tensors: Sequence[te.Tensor], attrs: Attrs, type: Type) -> te.
     per_group = s.outputs // s.groups
 
     def element(*index: Expr) -> te.Reduce:
-        n, o, at = split_index(index, last)
+        n, o, at = split_index(index, out_last)
         channel = ic if s.groups == 1 else o // per_group * s.inner + ic
         place = [
             i * stride + tap * dilation
@@ -207,7 +213,7 @@ def _conv_compute(tensors: Sequence[te.Tensor], attrs: Attrs, type: Type) -> te.
         kernel = w[(*taps, ic, o) if attrs["kernel_layout"] == "SIO" else (o, ic, *taps)]
         return te.sum(te.cast(data, dtype) * te.cast(kernel, dtype), summed)
 
-    axis_names = ["n", *names, "o"] if last else ["n", "o", *names]
+    axis_names = ["n", *names, "o"] if out_last else ["n", "o", *names]
     return narrow(te.compute(out.shape, element, "conv", axis_names=axis_names), out.dtype)
 
 
@@ -244,7 +250,7 @@ def _conv_reference(arrays: Sequence[Array], attrs: Attrs) -> Array:
         else:
             y += np.matmul(kernel[(..., *tap)], data)
     y = y.reshape(batch, outputs, *extents)
-    y = np.moveaxis(y, 1, -1) if attrs["data_layout"] == "NSC" else y
+    y = np.moveaxis(y, 1, -1) if result_channels_last(attrs) else y
     return contracted(np.ascontiguousarray(y), str(attrs["out_dtype"] or arrays[0].dtype.name))
 
 
@@ -389,7 +395,7 @@ register(
         _conv_compute,
         _conv_reference,
         Pattern.OUT_FUSABLE,
-        {**_DEFAULTS, "kernel_layout": "OIS", "pad_value": 0, "out_dtype": ""},
+        {**_DEFAULTS, "kernel_layout": "OIS", "out_layout": "", "pad_value": 0, "out_dtype": ""},
         _conv_flops,
     ),
     Op(

@@ -2,6 +2,7 @@
 
     conv(x, w)                      ->  T⁻(conv[NSC, SIO](T(x), w'))
     flatten(T(x)) @ w               ->  flatten(x) @ w'          (rows of w permuted)
+    conv[NSC](T(image), w)          ->  conv[NCS → NSC](image, w)
 
 T moves channels last and T⁻ back. ``push_transposes`` then makes the pairs meet and vanish: inside
 a convolutional network none remains.
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 from math import prod
 
-from tunefarm.compiler.ir import Call, Constant, Expr, IRModule, tensor_type
+from tunefarm.compiler.ir import Call, Constant, Expr, IRModule, Var, tensor_type
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.transform.constants import (
@@ -25,11 +26,13 @@ from tunefarm.compiler.transform.constants import (
 from tunefarm.compiler.transform.push_transposes import TRANSPOSE_RULES
 from tunefarm.compiler.transform.rewrite import Uses, is_call, rewrite_main
 
+PLANES = 4  # channels of an image
+
 
 def convert_layout(module: IRModule, target: Target) -> IRModule:
     """Images become NSC, kernels of convolutions SIO; transposes are cancelled."""
     module = rewrite_main(module, [_channels_last])
-    return rewrite_main(module, [*TRANSPOSE_RULES, _flatten_into_weights])
+    return rewrite_main(module, [*TRANSPOSE_RULES, _flatten_into_weights, _read_planes])
 
 
 def to_channels_last(rank: int) -> tuple[int, ...]:
@@ -54,6 +57,24 @@ def _channels_last(node: Call, uses: Uses) -> Expr | None:
         return None
     converted = call(node.op, transpose(data, axes), *others, name=node.name, **attrs)
     return transpose(converted, inverse(axes))
+
+
+def _read_planes(node: Call, uses: Uses) -> Expr | None:
+    """A convolution of a model's input of few channels reads their planes where they lie."""
+    if node.op != "conv" or node.attrs["data_layout"] != "NSC" or node.attrs["groups"] != 1:
+        return None
+    moved = node.args[0]
+    if not is_call(moved, "transpose") or uses.get(moved, 1) > 1:
+        return None
+    assert isinstance(moved, Call)
+    image = moved.args[0]
+    shape = tensor_type(image).shape
+    if not isinstance(image, Var) or permutation(moved) != to_channels_last(len(shape)):
+        return None
+    if shape[1] > PLANES:
+        return None
+    attrs = {**node.attrs, "data_layout": "NCS", "out_layout": "NSC"}
+    return call("conv", image, *node.args[1:], name=node.name, **attrs)
 
 
 def _is_channel_lrn(node: Call) -> bool:
