@@ -283,6 +283,7 @@ class ExpressionEmitter:
             for expr, extent in zip(reversed(indices), reversed(buffer.shape), strict=True):
                 total = total.plus(affine(expr), stride)
                 stride *= extent
+            total = _joined(total)
             atoms = tuple((atom, c) for c, atom in total.terms.values())
             # The indices are kept so that their identity is not given to another tuple.
             self._plans[key] = (indices, (total.const, atoms))
@@ -373,7 +374,7 @@ class ExpressionEmitter:
             assert isinstance(place, Lin)
             return self._register(slot, self.lanes if place.lane else 1)
         if isinstance(place, Val):
-            return self._gather(buffer, place)
+            return self._repeated(buffer, indices) or self._gather(buffer, place)
         if place.lane == 0:
             return self._load_at(buffer, place, 1)
         if place.lane == 1:
@@ -521,12 +522,61 @@ class ExpressionEmitter:
             text = self.builder.here(f"icmp ne {kind} {text}, {zero}")
         return Val(text, dtype, lanes)
 
+    def _repeated(self, buffer: Buffer, indices: Sequence[Expr]) -> Val | None:
+        """x[i + lane % n]: n elements in all lanes, loaded and spread as one word; None if the
+        lanes are otherwise."""
+        const, atoms = self._plan(buffer, indices)
+        rests = [(a, c) for a, c in atoms if self.depends_on_lane(a)]
+        if len(rests) != 1 or self.mask is not None:
+            return None
+        (atom, factor), kind = rests[0], memory_type(buffer.dtype)
+        if not isinstance(atom, Binary) or atom.op != "floormod" or factor != 1:
+            return None
+        count = int(atom.b.value) if isinstance(atom.b, Const) else 1
+        inside = self.index(atom.a)
+        bits = 8 * dtype_bytes(buffer.dtype) * count
+        if not isinstance(inside, Lin) or inside.lane != 1 or bits not in (16, 32, 64):
+            return None
+        if any(c % count for c in (inside.const, self.lanes, *(c for _, c in inside.terms))):
+            return None
+        place = Lin(const)
+        for other, coefficient in atoms:
+            if other is not atom:
+                bound = self.env[other] if isinstance(other, Var) else self.index(other)
+                assert isinstance(bound, Lin)
+                place = place.plus(bound, coefficient)
+        b, words = self.builder, self.lanes // count
+        pointer, align = self.address(buffer, place), dtype_bytes(buffer.dtype)
+        word = b.load(f"load i{bits}, ptr {pointer}, align {align}", buffer)
+        one = b.here(f"insertelement <{words} x i{bits}> poison, i{bits} {word}, i64 0")
+        full = b.here(
+            f"shufflevector <{words} x i{bits}> {one}, <{words} x i{bits}> poison, "
+            f"<{words} x i32> zeroinitializer"
+        )
+        text = b.here(f"bitcast <{words} x i{bits}> {full} to <{self.lanes} x {kind}>")
+        return self._from_memory(text, buffer.dtype, self.lanes)
+
+    def _every_other(self, buffer: Buffer, place: Lin) -> Val:
+        """Lanes two elements apart, from two loads that end with the last one."""
+        n, element = self.lanes, memory_type(buffer.dtype)
+        first = self._load_whole(buffer, self.address(buffer, place.plus(Lin(0, (), -2), 1)), n)
+        end = Lin(place.const + n - 1, place.terms)
+        second = self._load_whole(buffer, self.address(buffer, end), n)
+        taken = ", ".join(f"i32 {2 * lane if 2 * lane < n else 2 * lane + 1}" for lane in range(n))
+        vector = f"<{n} x {element}>"
+        text = self.builder.here(
+            f"shufflevector {vector} {first}, {vector} {second}, <{n} x i32> <{taken}>"
+        )
+        return self._from_memory(text, buffer.dtype, n)
+
     def _strided(self, buffer: Buffer, place: Lin) -> Val:
         """Lanes that stand at a constant distance, one load each."""
         element = memory_type(buffer.dtype)
         full = f"<{self.lanes} x {element}>"
         if self.mask is not None:
             return self._gather(buffer, self.int_value(place, True))
+        if place.lane == 2 and self.lanes % 2 == 0:
+            return self._every_other(buffer, place)
         text = "poison"
         for lane in range(self.lanes):
             at = Lin(place.const + lane * place.lane, place.terms)
@@ -743,7 +793,8 @@ class ExpressionEmitter:
         return Val(builder.now(f"phi {kind} {', '.join(texts)}"), first.dtype, lanes)
 
     def _fused(self, x: Val, y: Val, a: Val) -> Val:
-        if is_narrow_float(a.dtype) or not self.target.has_fma:
+        native = a.dtype == "float16" and self.target.has("avx512fp16")
+        if (is_narrow_float(a.dtype) and not native) or not self.target.has_fma:
             return self.arithmetic("add", a, self.arithmetic("mul", x, y))
         x, y, a = self.level(x, y, a)
         if self.target.isa is WASM32:
@@ -1138,6 +1189,21 @@ def _compare_range(op: str, low: int, high: int) -> bool | None:
     }
     yes, no = outcomes[op]
     return True if yes else False if no else None
+
+
+def _joined(form: Affine) -> Affine:
+    """d·(x // d) + x % d  ->  x, as fused loops index what stands side by side."""
+    for key, (factor, atom) in form.terms.items():
+        if not isinstance(atom, Binary) or atom.op != "floormod":
+            continue
+        quotient = affine(Binary("floordiv", atom.a, atom.b, "int64"))
+        (other, (one, _)), *more = quotient.terms.items() or [(None, (0, atom))]
+        divisor = atom.b.value if isinstance(atom.b, Const) else 0
+        if more or one != 1 or quotient.const or form.terms.get(other, (0,))[0] != factor * divisor:
+            continue
+        rest = {k: t for k, t in form.terms.items() if k not in (key, other)}
+        return Affine(form.const, rest).plus(affine(atom.a), factor)
+    return form
 
 
 def _cast_instruction(source: str, target: str) -> str | None:

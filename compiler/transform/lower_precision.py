@@ -27,7 +27,7 @@ from tunefarm.compiler.ops import call
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.transform.rewrite import Uses, rewrite_main
 
-PRECISIONS = {"bf16": "bfloat16"}
+PRECISIONS = {"bf16": "bfloat16", "fp16": "float16"}
 WORTH = 1.05  # times faster in the model than float32
 
 
@@ -59,7 +59,10 @@ def lower_precision(module: IRModule, target: Target) -> IRModule:
             return None
         x, w = node.args
         assert isinstance(w, Constant)
-        rounded = Constant(np.asarray(w.data).astype(numpy_dtype(dtype)), w.name)
+        with np.errstate(over="ignore"):
+            rounded = Constant(np.asarray(w.data).astype(numpy_dtype(dtype)), w.name)
+        if not np.isfinite(rounded.data).all():
+            return None
         attrs: Attrs = {**node.attrs, "out_dtype": "float32"}
         return call(str(node.op), _cast(x, dtype, casts), rounded, name=node.name, **attrs)
 

@@ -7,16 +7,17 @@ from math import prod
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.config import Config
-from tunefarm.compiler.space.contraction.apply import LINE_BYTES, SERIAL_FLOPS
+from tunefarm.compiler.space.contraction.apply import SERIAL_FLOPS
 from tunefarm.compiler.space.contraction.shape import row_axes
-from tunefarm.compiler.space.dot.shape import DotProduct, dot_product_of
+from tunefarm.compiler.space.dot.pairs import schedule_pairs
+from tunefarm.compiler.space.dot.prefetch import prefetch_weights
+from tunefarm.compiler.space.dot.shape import PAIRS, DotProduct, chunk_of, dot_product_of
 from tunefarm.compiler.space.nests import extent_of, fitting_lanes, own_loops
-from tunefarm.compiler.target import Target, dtype_bytes
+from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import PackedLayout, PrimFunc
 from tunefarm.compiler.tir import schedule as s
-from tunefarm.compiler.tir.ir import Const, Expr, Prefetch, Var
+from tunefarm.compiler.tir.ir import Var
 from tunefarm.compiler.tir.schedule.tree import written_buffer
-from tunefarm.compiler.tir.visit import loads_of, substitute
 
 
 def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
@@ -26,7 +27,6 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
         raise ScheduleError(f"no instruction of {target} computes the workload's dot products")
     c, lanes = dot.contraction, dot.instruction.lanes
     knob = {name: int(value) for name, value in config.items() if name not in ("sketch", "order")}
-    second, last = row_axes(c)
     program, block = c.program, c.block
     program = _pack_constant(program, dot, knob["nv"] * lanes)
     copy = None
@@ -41,10 +41,26 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     panels = -(-c.vector.extent // width)
     padded = {c.vector.position: panels * width, dot.depth.position: dot.padded_depth}
     program = s.pad_einsum(program, block, padded)
-
-    loops = s.loops_of(program, block)
+    if dot.instruction is PAIRS:
+        program, outermost = schedule_pairs(program, dot, knob, epilogue, str(config["order"]))
+    else:
+        program, outermost = _schedule_tiles(program, dot, knob, epilogue, str(config["order"]))
+    program, top = s.fuse(program, *outermost)
     if copy is not None:
-        loops = own_loops(program, block, None)
+        program = _place_copy(program, copy, top, target)
+    flops = 2 * prod(a.extent for a in (*c.outer, *c.rows, c.vector, *c.reduce))
+    if target.num_cores > 1 and flops > SERIAL_FLOPS * dot.instruction.terms:
+        program = s.parallel(program, top)
+    return program
+
+
+def _schedule_tiles(
+    program: PrimFunc, dot: DotProduct, knob: dict[str, int], epilogue: str, order: str
+) -> tuple[PrimFunc, list[Var]]:
+    """The tiles of a padded program; and the loops over blocks of it, outermost first."""
+    c, lanes = dot.contraction, dot.instruction.lanes
+    block, (second, last) = c.block, row_axes(c)
+    loops = s.loops_of(program, block)
     program, (panel, n_vec, n_lane) = s.split(program, loops[c.vector.position], knob["nv"], lanes)
     program, (n_block, n_panel) = s.split(program, panel, knob["nb"])
     row_tiles, row_inner, m_block = [], [], None
@@ -65,7 +81,7 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     program, (group, term) = s.split(program, loops[dot.depth.position], dot.instruction.terms)
     program, (k_outer, k_inner) = s.split(program, group, knob["ku"])
     reduce = [*(loops[a.position] for a in c.reduce[:-1]), k_outer]
-    blocks = [n_block, m_block] if config["order"] == "nm" else [m_block, n_block]
+    blocks = [n_block, m_block] if order == "nm" else [m_block, n_block]
     rest = [loops[a.position] for a in (*c.outer, *c.rows) if a not in (second, last)]
     outermost = [*rest, *(b for b in blocks if b is not None)]
     inside = [*row_inner, n_vec, n_lane, term]
@@ -76,15 +92,8 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     program = _place_epilogue(program, epilogue, tile_loop, lanes)
     program = s.decompose_reduction(program, block, reduce[0])
     program = _vectorize_init(program, f"{block}_init")
-    program = _prefetch_weights(program, dot, knob, row_tiles, reduce, (k_inner, *inside))
-    program = s.tensorize(program, n_lane, dot.instruction.name)
-    program, top = s.fuse(program, *outermost)
-    if copy is not None:
-        program = _place_copy(program, copy, top, target)
-    flops = 2 * prod(a.extent for a in (*c.outer, *c.rows, c.vector, *c.reduce))
-    if target.num_cores > 1 and flops > SERIAL_FLOPS * dot.instruction.terms:
-        program = s.parallel(program, top)
-    return program
+    program = prefetch_weights(program, dot, block, knob, row_tiles, reduce, (k_inner, *inside))
+    return s.tensorize(program, n_lane, dot.instruction.name), outermost
 
 
 def _pack_constant(program: PrimFunc, dot: DotProduct, width: int) -> PrimFunc:
@@ -93,15 +102,18 @@ def _pack_constant(program: PrimFunc, dot: DotProduct, width: int) -> PrimFunc:
     assert c.rhs.param is not None
     position = {i.var: n for n, i in enumerate(c.node.iters)}
     dims = [position.get(i, -1) if isinstance(i, Var) else -1 for i in c.rhs.load.indices]
-    pieces = {c.vector.position: width, dot.depth.position: dot.instruction.terms}
-    factors = tuple((pieces[p],) if p in pieces else () for p in dims)
+    groups, terms = dot.words.reduce[-1].extent, dot.instruction.terms
+    whole = (chunk_of(groups), terms) if dot.instruction is PAIRS else (terms,)
+    pieces = {c.vector.position: (width,), dot.depth.position: whole}
+    factors = tuple(pieces.get(p, ()) for p in dims)
     starts = [sum(1 + len(f) for f in factors[:d]) for d in range(len(dims))]
     start = dict(zip(dims, starts, strict=True))
     taps = [start[a.position] for a in c.reduce[:-1]]
     summed = {a.position for a in c.reduce}
     front = [at for p, at in zip(dims, starts, strict=True) if p not in pieces and p not in summed]
     lanes, depth = start[c.vector.position], start[dot.depth.position]
-    order = (*front, lanes, *taps, depth, lanes + 1, depth + 1)
+    *depths, term = range(depth, depth + 1 + len(whole))
+    order = (*front, lanes, *taps, *depths, lanes + 1, term)
     return s.transform_layout(program, c.rhs.param, PackedLayout(factors, order))
 
 
@@ -149,41 +161,3 @@ def _place_epilogue(program: PrimFunc, epilogue: str, loop: Var, lanes: int) -> 
 def _vectorize_init(program: PrimFunc, block: str) -> PrimFunc:
     """The accumulators' first values; the loops around them are unrolled already."""
     return s.vectorize(program, s.loops_of(program, block)[-1])
-
-
-def _prefetch_weights(
-    program: PrimFunc,
-    dot: DotProduct,
-    knob: dict[str, int],
-    tiles: list[Var],
-    reduce: list[Var],
-    inside: tuple[Var, ...],
-) -> PrimFunc:
-    """Fetch packed weights before their use: some steps ahead, and the next panel bit by bit."""
-    c = dot.contraction
-    node = s.find_block(program, c.block)
-    values = dict(zip((i.var for i in node.iters), node.bindings, strict=True))
-    weights = program.params[c.rhs.param or 0]
-    load = next(ld for ld in loads_of(node.body) if ld.buffer is weights)
-    place: Expr = Const(0)
-    for index, extent in zip(load.indices, weights.shape, strict=True):
-        place = place * extent + index
-    step = substitute(substitute(place, values), dict.fromkeys(inside, Const(0)))
-    size = weights.shape[-2] * weights.shape[-1]  # of a group: nv vectors
-    line = LINE_BYTES // dtype_bytes(weights.dtype)
-    if knob["prefetch"]:
-        lines = knob["ku"] * -(-size // line)
-        hint = Prefetch(weights, step + knob["prefetch"] * size, lines)
-        program = s.prefetch(program, reduce[-1], hint)
-    if knob["next_panel"]:
-        panel = prod(a.extent for a in dot.words.reduce) * size
-        visits = [*tiles, *reduce]
-        extents = [extent_of(program, v) for v in visits]
-        share = -(-panel // prod(extents))
-        visit: Expr = Const(0)
-        for var, extent in zip(visits, extents, strict=True):
-            visit = visit * extent + var
-        start = substitute(step, dict.fromkeys(reduce, Const(0))) + panel
-        hint = Prefetch(weights, start + visit * share, max(1, share // line), level=2)
-        program = s.prefetch(program, reduce[-1], hint)
-    return program

@@ -6,7 +6,7 @@ from math import prod
 
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.contraction.blocks import MOVED_BYTES
-from tunefarm.compiler.space.dot.shape import dot_product_of
+from tunefarm.compiler.space.dot.shape import PAIRS, dot_product_of
 from tunefarm.compiler.space.winograd import saving
 from tunefarm.compiler.target import Target, dtype_bytes
 from tunefarm.compiler.tir.tensor_intrinsics import TensorIntrinsic
@@ -22,8 +22,13 @@ _SLOW = {
 }
 
 
+PAIRS_CYCLES = 0.56  # with the sums of chunks
+
+
 def issue_cycles(intrinsic: TensorIntrinsic, target: Target) -> float:
     """Cycles from one instruction to the next independent one."""
+    if intrinsic is PAIRS:
+        return PAIRS_CYCLES
     return _SLOW.get((intrinsic.feature, target.mcpu), FMA_CYCLES)
 
 

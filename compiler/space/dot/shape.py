@@ -4,6 +4,7 @@ run along, and how the operands must lie in memory for it."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import count
 
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.analysis import Axis, Contraction, Operand, analyse
@@ -15,6 +16,10 @@ from tunefarm.compiler.tir.schedule.tree import store_of
 from tunefarm.compiler.tir.tensor_intrinsics import TENSOR_INTRINSICS, TensorIntrinsic
 
 NAME, VERSION = "dot", 1
+PAIRS = TensorIntrinsic(
+    "pairs of float16", 16, 2, "float32", "float16", "float16", "llvm.fma.v32f16", "avx512fp16"
+)  # not one instruction: ``pairs`` schedules it
+CHUNK = 128  # terms that a lane sums in float16 before float32 takes over
 WORD = "float32"  # as wide as the terms of a lane, which are read and multiplied as one
 
 
@@ -50,6 +55,10 @@ def dot_product_of(function: Function, target: Target) -> DotProduct | None:
         return None
     c = replace(c, reduce=(*(a for a in c.reduce if a is not depth), depth))
     groups = -(-depth.extent // instruction.terms)
+    if instruction is PAIRS:
+        if groups == 1:
+            return None  # nothing to sum in float16
+        groups = next(g for g in count(groups) if 2 * chunk_of(g) >= min(CHUNK, g))
     words = replace(
         c,
         reduce=(*c.reduce[:-1], replace(depth, extent=groups)),
@@ -60,9 +69,14 @@ def dot_product_of(function: Function, target: Target) -> DotProduct | None:
     copied = (
         c.lhs.param is None
         or last is not c.node.iters[depth.position].var
-        or depth.extent % instruction.terms > 0
+        or depth.extent != groups * instruction.terms
     )
     return DotProduct(c, instruction, depth, words, copied)
+
+
+def chunk_of(groups: int) -> int:
+    """Groups of pairs that are summed in float16: as many as ``CHUNK`` allows and divide them."""
+    return max(n for n in range(1, min(CHUNK, groups) + 1) if groups % n == 0)
 
 
 def _instruction(c: Contraction, target: Target) -> TensorIntrinsic | None:
@@ -70,7 +84,7 @@ def _instruction(c: Contraction, target: Target) -> TensorIntrinsic | None:
     dtypes = (c.lhs.load.dtype, c.rhs.load.dtype, store_of(c.node).buffer.dtype)
     fitting = [
         t
-        for t in TENSOR_INTRINSICS.values()
+        for t in (*TENSOR_INTRINSICS.values(), PAIRS)
         if (t.a, t.b, t.accumulator) == dtypes and target.has(t.feature)
     ]
     return max(fitting, key=lambda t: t.lanes, default=None)

@@ -19,12 +19,13 @@ from tunefarm.compiler.workload import Workload
 
 HOST = Target(f"llvm -mcpu={Target.host().mcpu} -num-cores=2")
 EXTENT = st.integers(1, 40)
-LONG = st.integers(2, 70)
+LONG = st.integers(3, 70)
 FLAG = st.booleans()
 SEED = st.integers(0, 9999)
 KINDS = {
     "bytes": ("uint8", "int8", "int32", "avx512vnni"),
     "bfloat16": ("bfloat16", "bfloat16", "float32", "avx512bf16"),
+    "float16": ("float16", "float16", "float32", "avx512fp16"),
 }
 KIND = st.sampled_from([k for k, v in KINDS.items() if HOST.has(v[3])] or ["bytes"])
 bounded = settings(max_examples=25, deadline=None, derandomize=True, database=None)
@@ -101,7 +102,7 @@ WINDOW = st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(1, 2), st.i
 @has_any
 @bounded
 @given(
-    KIND, st.integers(1, 2), st.integers(3, 11), st.integers(3, 11), st.integers(2, 19),
+    KIND, st.integers(1, 2), st.integers(3, 11), st.integers(3, 11), st.integers(3, 19),
     st.integers(2, 40), st.sampled_from([1, 1, 2, 3]), WINDOW,
     st.tuples(*[st.integers(0, 2)] * 4), st.sampled_from([0, 0, 7]), FLAG, SEED,
 )  # fmt: skip

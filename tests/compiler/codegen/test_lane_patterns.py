@@ -1,0 +1,58 @@
+"""Lanes that repeat few elements, or take every other one, without a load for each."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tir_harness as h
+from tunefarm.compiler import te
+from tunefarm.compiler.codegen.llvm import emit_llvm
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.tir import PrimFunc
+from tunefarm.compiler.tir import schedule as s
+from tunefarm.compiler.tir.transform.lower import lower
+
+HOST = Target.host(1)
+
+
+def text_and_check(program: PrimFunc, dtype: str) -> str:
+    """The LLVM text of a program that agrees with its meaning."""
+    rng = np.random.default_rng(1)
+    arrays = [rng.integers(-9, 9, p.shape).astype(p.dtype) for p in program.params[:-1]]
+    want = h.interpreted(program, arrays)
+    lowered = lower(program)
+    h.same(h.compiled(lowered, arrays), want, str(lowered))
+    return emit_llvm(lowered, HOST).text
+
+
+@pytest.mark.parametrize(("dtype", "count"), [("float16", 2), ("float32", 2), ("int8", 4)])
+def test_few_elements_in_all_lanes_are_loaded_as_one_word(dtype: str, count: int) -> None:
+    x = te.placeholder((5, count), dtype, "x")
+    y = te.compute((5, 32), lambda i, j: x[i, j % count], "y")
+    program = te.create_prim_func([x, y])
+    program = s.vectorize(program, s.loops_of(program, "y")[-1])
+    text = text_and_check(program, dtype)
+    assert "gather" not in text
+    bits = 8 * count * np.dtype(dtype).itemsize
+    assert f"load i{bits}, ptr" in text
+
+
+def test_fused_loops_index_what_stands_side_by_side() -> None:
+    x = te.placeholder((4, 8, 2), "float32", "x")
+    y = te.compute((4, 8, 2), lambda i, j, k: x[i, j, k] + 1.0, "y")
+    program = te.create_prim_func([x, y])
+    _, j, k = s.loops_of(program, "y")
+    program, both = s.fuse(program, j, k)
+    text = text_and_check(s.vectorize(program, both), "float32")
+    assert "gather" not in text
+    assert "load <16 x float>" in text
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_every_other_element_comes_in_two_loads(first: int) -> None:
+    x = te.placeholder((3, 16), "float32", "x")
+    y = te.compute((3, 8), lambda i, j: x[i, j * 2 + first], "y")
+    program = te.create_prim_func([x, y])
+    program = s.vectorize(program, s.loops_of(program, "y")[-1])
+    text = text_and_check(program, "float32")
+    assert text.count("load <8 x float>") == 2
