@@ -12,9 +12,9 @@ reference r if |y − r| ≤ tol(dtype) · m. Magnitudes follow the operators:
     others             the largest magnitude in the result
 
 Rounding numbers to integers, a difference in the last bit may move a value next to the middle
-between two quanta to either: a quantised result may be one quantum off, and what is dequantised
-again in the same kernel may be off by a quantum's step. Sums of bytes are exact, and so are quanta
-that come of them alone.
+between two quanta to either: a quantised result may be one quantum off, one that is made of such
+quanta by more, and what is dequantised again in the same kernel by as many steps. Sums of bytes are
+exact, and so are quanta that come of them alone.
 """
 
 from __future__ import annotations
@@ -64,13 +64,20 @@ def error_bounds(function: Function, arrays: Sequence[Array]) -> Arrays:
         pairs = [(values[f][0], magnitudes[f][0]) for f in body.fields]
     else:
         pairs = list(zip(values[body], magnitudes[body], strict=True))
-    quantum = 1.0 if any(_rounds_numbers(node) for node in post_order(function.body)) else 0.0
+    off = float(_quanta_off(body))
     return [
         tolerance_of(v.dtype.name) * m.astype(np.float64)
         if is_float(v.dtype.name)
-        else np.full(v.shape, quantum if v.dtype.name in QUANTA else 0.0)
+        else np.full(v.shape, off if v.dtype.name in QUANTA else 0.0)
         for v, m in pairs
     ]
+
+
+def _quanta_off(expr: Expr) -> int:
+    """By how many quanta a result may be off: one for each time that numbers are rounded, and each
+    is up to four of the next, with the scales that ``domains`` draws."""
+    times = sum(_rounds_numbers(node) for node in post_order(expr))
+    return int((4**times - 1) // 3)
 
 
 def _rounds_numbers(node: Expr) -> bool:
@@ -186,10 +193,9 @@ def _softmax(node: Call, v: Sequence[Array], m: Sequence[Array], y: Array) -> Ar
 
 
 def _dequantised(node: Call, v: Sequence[Array], m: Sequence[Array], y: Array) -> Array:
-    """A quantum that was rounded from numbers in the same kernel may be its neighbour."""
-    scale = np.abs(v[1])
-    step = scale / tolerance_of("float32") if _rounds_numbers(node.args[0]) else scale
-    return np.asarray(np.abs(y) + np.broadcast_to(step, y.shape))
+    """Quanta that were rounded from numbers in the same kernel may be others."""
+    steps = np.abs(v[1]) * _quanta_off(node.args[0])
+    return np.asarray(np.abs(y) + np.broadcast_to(steps / tolerance_of("float32"), y.shape))
 
 
 _LINEAR = (

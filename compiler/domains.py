@@ -1,8 +1,8 @@
 """What values a parameter may take, derived from how the function uses it, and drawing such values.
 
-A domain is one of "any", "positive", "nonzero", "unit" (the open interval from -1 to 1), "step"
-(from 2⁻¹² to 2⁻⁷, as scales of bytes and of their sums are) and "index<n" (whole numbers from 0 to
-n - 1). Two demands on one parameter are joined to the stricter.
+A domain is one of "any", "positive", "nonzero", "unit" (the open interval from -1 to 1),
+"2^a..2^b" (between powers of two, as factors of quantisation are) and "index<n" (whole numbers from
+0 to n - 1). Two demands on one parameter are joined to the stricter.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tunefarm.compiler.dtypes import is_float, numpy_dtype
 from tunefarm.compiler.ir import Attrs, Call, Expr, Function, TensorType, post_order, tensor_type
 from tunefarm.compiler.ops.base import OPS, Pattern
 
-_STRICTNESS = ("any", "nonzero", "positive", "unit", "step")
+_STRICTNESS = ("any", "nonzero", "positive", "unit")
 _ZERO_POINT = "index<128"
 
 Demand = Callable[[Sequence[TensorType], Attrs], Sequence[str]]
@@ -44,10 +44,10 @@ def _along_axis(types: Sequence[TensorType], attrs: Attrs) -> Sequence[str]:
     return [*_gather(types, attrs), *["any"] * (len(types) - 2)]
 
 
-def _scale_demand(types: Sequence[TensorType], attrs: Attrs) -> Sequence[str]:
-    """Numbers are multiplied by the inverse of a step, sums of bytes by a step."""
-    grows = types[0].dtype == "float32"
-    return ["any", "positive" if grows else "step", _ZERO_POINT]
+def _scaling(factors: Mapping[str, str]) -> Demand:
+    """Factors, by what they scale, that make numbers of about unit size of bytes and their sums,
+    and bytes that differ of all these: what is clipped tells nothing."""
+    return lambda types, attrs: ["any", factors.get(types[0].dtype, "2^-7..2^-4"), _ZERO_POINT]
 
 
 _DEMANDS: Mapping[str, Demand] = {
@@ -68,9 +68,9 @@ _DEMANDS: Mapping[str, Demand] = {
     "scatter_elements": _along_axis,
     "scatter_nd": _gather_nd,
     "interpolate": _along_axis,
-    "quantize": lambda types, attrs: ["any", "step", _ZERO_POINT],
-    "requantize": _scale_demand,
-    "dequantize": _scale_demand,
+    "quantize": lambda types, attrs: ["any", "2^-6..2^-4", _ZERO_POINT],
+    "requantize": _scaling({"float32": "2^4..2^6", "int32": "2^-11..2^-8"}),
+    "dequantize": _scaling({"int32": "2^-16..2^-13"}),
     "add_quanta": lambda types, attrs: ["any", "any", "positive", "positive", "any"],
     "batch_norm": lambda types, attrs: [*["any"] * (len(types) - 1), "positive"],
 }
@@ -112,6 +112,8 @@ def _stricter(a: str, b: str) -> str:
         return min(a, b, key=lambda d: int(d[6:]))
     if a.startswith("index<") or b.startswith("index<"):
         return a if a.startswith("index<") else b
+    if a.startswith("2^") or b.startswith("2^"):
+        return a if a.startswith("2^") else b
     return max(a, b, key=_STRICTNESS.index)
 
 
@@ -124,8 +126,9 @@ def draw(type: TensorType, domain: str, rng: np.random.Generator) -> NDArray[Any
         return rng.integers(0, 2, type.shape).astype(dtype)
     if not is_float(type.dtype):
         return _draw_integers(type, domain, rng)
-    if domain == "step":
-        return np.exp2(rng.uniform(-12, -7, type.shape)).astype(dtype)
+    if domain.startswith("2^"):
+        low, high = (float(bound.removeprefix("2^")) for bound in domain.split(".."))
+        return np.exp2(rng.uniform(low, high, type.shape)).astype(dtype)
     if domain == "unit":
         return rng.uniform(-0.99, 0.99, type.shape).astype(dtype)
     wide = np.float64 if type.dtype == "float64" else np.float32

@@ -58,3 +58,37 @@ def test_integers_are_exact() -> None:
     assert mismatch([r], [r], [np.zeros(2)]) == ""
     assert "wrong in 1 of 2" in mismatch([np.array([1, 3])], [r], [np.zeros(2)])
     assert "is int32" in mismatch([r.astype(np.int32)], [r], [np.zeros(2)])
+
+
+def quantised(rounds_numbers: bool) -> Function:
+    """Bytes of a product of bytes; of its gelu if ``rounds_numbers``."""
+    x, w = Var("x", TensorType((8, 64), "uint8")), Var("w", TensorType((64, 16), "int8"))
+    step, factor = (Var(n, TensorType((), "float32")) for n in ("step", "factor"))
+    y: Expr = call("matmul", x, w, out_dtype="int32")
+    zero = Constant(np.array(9, np.float32))
+    if rounds_numbers:
+        y = call("gelu", call("dequantize", y, step, zero))
+    y = call("requantize", y, factor if rounds_numbers else step, zero)
+    params = (x, w, step, factor) if rounds_numbers else (x, w, step)
+    return Function(params, y, {"primitive": True, "constants": (1,)})
+
+
+@pytest.mark.parametrize("rounds_numbers, allowed", [(False, 0), (True, 1)])
+def test_only_rounded_numbers_may_be_a_quantum_off(rounds_numbers: bool, allowed: int) -> None:
+    workload = Workload.from_function(quantised(rounds_numbers))
+    inputs = random_inputs(workload, RNG)
+    (r,) = reference_outputs(workload, inputs)
+    assert len(np.unique(r)) > 16, "the drawn scales must not saturate"
+    bounds = tolerance(workload, inputs)
+    middle = np.where(r < 128, r + allowed, r - allowed).astype(np.uint8)
+    assert mismatch([middle], [r], bounds) == ""
+    off = np.where(r < 128, r + allowed + 1, r - allowed - 1).astype(np.uint8)
+    assert "wrong in 128 of 128" in mismatch([off], [r], bounds)
+
+
+def test_a_quantum_off_is_a_step_of_what_is_dequantised() -> None:
+    x, step = Var("x", TensorType((4,), "float32")), Constant(np.array(0.25, np.float32))
+    zero = Constant(np.array(0, np.float32))
+    f = Function((x,), call("dequantize", call("quantize", x, step, zero), step, zero))
+    (bound,) = error_bounds(f, [np.ones(4, np.float32)])
+    np.testing.assert_allclose(bound, 0.25, rtol=1e-3)
