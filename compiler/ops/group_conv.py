@@ -66,7 +66,7 @@ def _reference(arrays: Sequence[Array], attrs: Attrs) -> Array:
     groups, outputs = w.shape[-2:]
     merged = OPS["conv"].reference(
         [x.reshape(*x.shape[:-2], -1), w.reshape(*w.shape[:-2], -1)],
-        {**attrs, "groups": groups, "data_layout": "NSC", "kernel_layout": "SIO"},
+        {**attrs, "groups": groups, "data_layout": "NSC", "kernel_layout": "SIO", "out_layout": ""},
     )
     assert isinstance(merged, np.ndarray)
     return merged.reshape(*merged.shape[:-1], groups, outputs)

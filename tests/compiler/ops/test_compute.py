@@ -158,6 +158,8 @@ CASES = [
          "padding": ((1, 0), (0, 1)), "dilations": (1, 2)}),
     Case("conv", [(1, 7, 5, 4), (3, 2, 2, 6)], {**CONV, "groups": 2, "data_layout": "NSC",
                                                "kernel_layout": "SIO"}),
+    Case("conv", [(2, 3, 7, 5), (3, 2, 3, 6)], {**CONV, "kernel_layout": "SIO",
+                                               "out_layout": "NSC"}),
     Case("conv", [(1, 3, 6, 5), (6, 1, 3, 2)], {**CONV, "groups": 3}),
     Case("conv", [(1, 2, 5), (3, 2, 3)], {"strides": (1,), "padding": ((1, 1),),
                                           "dilations": (1,)}),
