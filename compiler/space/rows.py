@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Call, Function, post_order
 from tunefarm.compiler.ops import OPS, Pattern
-from tunefarm.compiler.space import attention, contraction
+from tunefarm.compiler.space import attention, contraction, inverted_residual
 from tunefarm.compiler.space.config import (
     Access,
     Columns,
@@ -107,7 +107,7 @@ def _is_contraction(function: Function, target: Target) -> bool:
     calls = [e for e in post_order(function.body) if isinstance(e, Call)]
     if not any(OPS[str(c.op)].pattern is Pattern.OUT_FUSABLE for c in calls):
         return False
-    sketches = (contraction, attention)
+    sketches = (contraction, attention, inverted_residual)
     return any(sketch.space(function, target) is not None for sketch in sketches)
 
 

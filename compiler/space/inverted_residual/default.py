@@ -1,0 +1,156 @@
+"""The time of a fused block in a closed form, and the config of the least.
+
+A block of rows is expanded panel by panel into a scratch that the depthwise convolution reads at
+once. What it costs is the rows that neighbouring blocks both expand; what it saves is that tensors
+of the expanded channels never leave the second-level cache of a core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+import numpy as np
+from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob
+from tunefarm.compiler.space.contraction.knobs import whole
+from tunefarm.compiler.space.inverted_residual.knobs import (
+    NAME,
+    Numbers,
+    constraints_of,
+    expanded_bytes,
+    hidden_bytes,
+    knobs_of,
+    registers_of,
+)
+from tunefarm.compiler.space.inverted_residual.program import InvertedResidual
+from tunefarm.compiler.target import Target
+
+L2_BYTES = 32.0  # a cycle, written and read again
+BEYOND_BYTES = 20.0  # a cycle of what a separate kernel writes, and of what the next one reads
+L2_SHARE = 3  # a tensor of less than this part of the second level is still there when it is read
+TASK_CYCLES = 300.0
+PANEL_CYCLES = 50.0  # of a row, for every panel that goes through it again
+FORK_CYCLES = 1000.0
+
+
+def cycles(b: InvertedResidual, target: Target, lanes: int, k: Columns) -> Numbers:
+    """Of the slowest core."""
+    batch, rows, _, channels = b.depthwise.shape
+    panels = -(-channels // (whole(k, "nv") * lanes))
+    blocks = -(-rows // whole(k, "mb"))
+    work = arithmetic_cycles(b, lanes, k, blocks) + PANEL_CYCLES * rows * panels
+    for size, times in ((expanded_bytes(b, lanes, k), panels), (hidden_bytes(b, lanes, k), 1)):
+        work = work + np.where(size > target.l1_bytes, size * times * blocks / L2_BYTES, 0.0)
+    panel_blocks = -(-panels // whole(k, "nb"))
+    tasks = batch * blocks * (panel_blocks if b.project is None else 1)
+    per_core = -(-tasks // target.num_cores)
+    share = np.maximum(batch / target.num_cores, per_core * batch / tasks)
+    last = blocks * whole(k, "mb") / rows  # what the last block lacks, if it is alone on its core
+    uneven = np.where(tasks % target.num_cores == 0, 1.0, last)
+    return work * share * uneven + TASK_CYCLES * per_core + FORK_CYCLES * (target.num_cores > 1)
+
+
+def arithmetic_cycles(b: InvertedResidual, lanes: int, k: Columns, blocks: Numbers) -> Numbers:
+    """Of one image in so many blocks of rows, everything in the first-level cache."""
+    rows, columns, channels = b.depthwise.shape[1:]
+    panels = -(-channels // (whole(k, "nv") * lanes))
+    work = rows * whole(k, "nv") * panels * window_cycles(b, whole(k, "dh"), whole(k, "dw"))
+    if b.expand is not None:
+        tiles = -(-b.expand.shape[2] // whole(k, "ew")) * panels
+        product = product_cycles(b.expand.inputs, whole(k, "ew"), whole(k, "nv"))
+        work = work + expanded_rows(b, blocks) * tiles * product
+    if b.project is not None:
+        outputs = -(-b.project.shape[-1] // (whole(k, "pv") * lanes))
+        tiles = rows * -(-columns // whole(k, "pw")) * outputs
+        work = work + tiles * product_cycles(channels, whole(k, "pw"), whole(k, "pv"))
+    return work
+
+
+def expanded_rows(b: InvertedResidual, blocks: Numbers) -> Numbers:
+    """Of one image, those that two blocks read counted twice."""
+    assert b.expand is not None
+    stride, span = b.depthwise.strides[0], b.depthwise.span(0)
+    whole_image = min(b.expand.shape[1], (b.depthwise.shape[1] - 1) * stride + span)
+    return whole_image + (blocks - 1) * max(span - stride, 0)
+
+
+def product_cycles(terms: int, columns: Numbers, vectors: Numbers) -> Numbers:
+    """Of one register tile of a product."""
+    sums = columns * vectors
+    step = np.maximum(sums / 2, 4.0) + 0.2 * columns + 0.3 * vectors
+    return terms * step + 3.0 * sums
+
+
+def window_cycles(b: InvertedResidual, rows: Numbers, columns: Numbers) -> Numbers:
+    """Of one row and one vector of channels of the depthwise convolution's results."""
+    taps = b.depthwise.taps[0] * b.depthwise.taps[1]
+    results = rows * columns
+    tile = taps * np.maximum(0.75 * results, 4.0) + 3.0 * results + 8.0
+    return -(-b.depthwise.shape[2] // columns) * tile / rows
+
+
+def default_of(
+    b: InvertedResidual,
+    target: Target,
+    lanes: int,
+    knobs: tuple[Knob, ...],
+    constraints: tuple[Constraint, ...],
+) -> tuple[Config, float]:
+    """The config of the fewest cycles in the model, and their number.
+
+    The register tiles of the depthwise convolution and of the projection hang on nothing else.
+    """
+    choices = {n.name: np.array(n.choices, np.int64) for n in knobs}
+    window = choices["dw"][2 * choices["dw"] + 3 <= target.vector_registers]
+    fixed = {
+        "dh": 1,
+        "dw": int(window[np.argmin(window_cycles(b, np.int64(1), window))]),
+        "eu": _unrolled(choices["eu"], b.expand.inputs if b.expand else 1),
+        "pu": _unrolled(choices["pu"], b.channels),
+        **_projection_tile(b, target, lanes, choices),
+    }
+    free = ("mb", "nb", "nv", "ew")
+    grid = np.array(np.meshgrid(*(choices[n] for n in free), indexing="ij"), np.int64)
+    k: dict[str, Numbers] = dict(zip(free, grid.reshape(len(free), -1), strict=True))
+    k.update({n: np.full_like(k["mb"], v) for n, v in fixed.items()})
+    valid = np.all([x.holds(k) for x in constraints], axis=0)
+    estimate = np.where(valid, cycles(b, target, lanes, k), np.inf)
+    best = int(np.argmin(estimate))
+    return {"sketch": NAME, **{n.name: int(k[n.name][best]) for n in knobs}}, float(estimate[best])
+
+
+def _unrolled(choices: Numbers, terms: int) -> int:
+    return max(int(u) for u in choices if u <= 4 and terms % u == 0)
+
+
+def _projection_tile(
+    b: InvertedResidual, target: Target, lanes: int, choices: Mapping[str, Numbers]
+) -> dict[str, int]:
+    if b.project is None:
+        return {"pw": 1, "pv": 1}
+    columns, vectors = np.meshgrid(choices["pw"], choices["pv"], indexing="ij")
+    tiles = -(-b.depthwise.shape[2] // columns) * -(-b.project.shape[-1] // (vectors * lanes))
+    estimate = np.where(
+        registers_of(columns, vectors) <= target.vector_registers,
+        tiles * product_cycles(b.channels, columns, vectors),
+        np.inf,
+    )
+    best = np.unravel_index(np.argmin(estimate), estimate.shape)
+    return {"pw": int(columns[best]), "pv": int(vectors[best])}
+
+
+def saved_cycles(b: InvertedResidual, target: Target) -> float:
+    """What one kernel saves over one for each convolution, all at their defaults; 0 or less where
+    every tensor between them stays in the cores' second-level caches anyway."""
+    lanes = target.lanes("float32")
+    knobs = knobs_of(b, lanes)
+    config, fused = default_of(b, target, lanes, knobs, constraints_of(b, target, lanes))
+    moved = 0.0
+    for stage in (b.expand, b.depthwise if b.project else None):
+        if stage is not None:
+            share = 4.0 * prod(stage.shape) / target.num_cores
+            moved += 2 * share / BEYOND_BYTES if share * L2_SHARE > target.l2_bytes else 0.0
+    k = {n: np.int64(v) for n, v in config.items() if n != "sketch"}
+    batch = b.depthwise.shape[0]
+    alone = arithmetic_cycles(b, lanes, k, np.int64(1)) * batch / target.num_cores
+    return float(alone + moved - fused) if moved > 0 else 0.0

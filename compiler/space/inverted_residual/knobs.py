@@ -1,0 +1,120 @@
+"""The knobs of the sketch of inverted residual blocks, and what a config must hold."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+from tunefarm.compiler.space.config import Columns, Constraint, Knob
+from tunefarm.compiler.space.contraction.knobs import MAX_CODE, UNROLLS, VECTORS, up_to, whole
+from tunefarm.compiler.space.inverted_residual.program import InvertedResidual
+from tunefarm.compiler.target import Target
+
+NAME, VERSION = "inverted_residual", 1
+
+BLOCK_ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 14, 16, 19, 28, 38, 56)
+BLOCK_PANELS = (1, 2, 3, 4, 6, 8, 12)
+WINDOW_ROWS = (1, 2, 3, 4)
+COLUMNS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 19, 28)
+STACK_BYTES = (1 << 20) - (1 << 14)  # a thread's rows, beside its register tiles
+MAX_BODY = 512  # multiply-adds of one unrolled body
+
+Mask: TypeAlias = Any  # NumPy's stubs give comparisons and sums of arrays no single type
+Numbers: TypeAlias = Any
+
+
+def knobs_of(b: InvertedResidual, lanes: int) -> tuple[Knob, ...]:
+    """Rows ``mb`` of a block, panels of ``nv`` vectors of channels, and the register tiles:
+    columns of the expansion (``ew``) and of the projection (``pw``, by ``pv`` vectors), rows and
+    columns of the depthwise convolution (``dh``, ``dw``)."""
+    _, rows, columns, channels = b.depthwise.shape
+    panels = -(-channels // lanes)
+    none: tuple[int, ...] = (1,)
+    expand, project = b.expand, b.project
+    outputs = -(-project.shape[-1] // lanes) if project else 1
+    return (
+        Knob("mb", up_to(BLOCK_ROWS, rows)),
+        Knob("nb", none if project else up_to(BLOCK_PANELS, panels)),
+        Knob("nv", up_to(VECTORS, panels)),
+        Knob("ew", up_to(COLUMNS, expand.shape[2]) if expand else none),
+        Knob("eu", up_to(UNROLLS, expand.inputs) if expand else none),
+        Knob("dh", up_to(WINDOW_ROWS, rows)),
+        Knob("dw", up_to(COLUMNS, columns)),
+        Knob("pw", up_to(COLUMNS, columns) if project else none),
+        Knob("pv", up_to(VECTORS, outputs) if project else none),
+        Knob("pu", up_to(UNROLLS, channels) if project else none),
+    )
+
+
+def constraints_of(b: InvertedResidual, target: Target, lanes: int) -> tuple[Constraint, ...]:
+    registers = target.vector_registers
+    panels = -(-b.channels // lanes)
+
+    def fits_registers(k: Columns) -> Mask:
+        windows = 2 * whole(k, "dh") * whole(k, "dw") + 3 <= registers
+        expands = registers_of(whole(k, "ew"), whole(k, "nv")) <= registers
+        projects = registers_of(whole(k, "pw"), whole(k, "pv")) <= registers
+        return windows & (expands | (b.expand is None)) & projects
+
+    def small_code(k: Columns) -> Mask:
+        return (
+            (whole(k, "ew") * whole(k, "nv") * whole(k, "eu") <= MAX_BODY)
+            & (whole(k, "pw") * whole(k, "pv") * whole(k, "pu") <= MAX_BODY)
+            & (window_code(b, k) <= MAX_CODE)
+        )
+
+    def blocks_useful(k: Columns) -> Mask:
+        blocks = -(-panels // whole(k, "nv"))
+        return ((whole(k, "nb") == 1) | (whole(k, "nb") < 2 * blocks)) & (
+            whole(k, "dh") <= whole(k, "mb")
+        )
+
+    return (
+        Constraint("registers", fits_registers),
+        Constraint("stack", lambda k: scratch_bytes(b, lanes, k) <= STACK_BYTES),
+        Constraint("code size", small_code),
+        Constraint("blocks within extents", blocks_useful),
+    )
+
+
+def window_code(b: InvertedResidual, k: Columns) -> Numbers:
+    """Unrolled multiply-adds of the depthwise convolution, whose borders have code of their own."""
+    code = whole(k, "dh") * whole(k, "dw") * b.depthwise.taps[1]
+    for axis, name in enumerate(("dh", "dw")):
+        extent, tile, window = b.depthwise.shape[1 + axis], whole(k, name), b.depthwise.taps[axis]
+        pieces = np.where(tile >= extent, window, np.where(extent % tile, 2, 1) + 2 * window)
+        code = code * np.where(tile > 1, pieces, 1)
+    return code
+
+
+def registers_of(columns: Numbers, vectors: Numbers) -> Numbers:
+    """Vector registers of a product's tile."""
+    return columns * vectors + np.where(vectors > 1, vectors + 1, 2)
+
+
+def expanded_bytes(b: InvertedResidual, lanes: int, k: Columns) -> Numbers:
+    """Of the expanded rows that a panel of a block of rows reads; 0 without an expansion."""
+    if b.expand is None:
+        return 0 * whole(k, "mb")
+    sizes = []
+    for axis, (extent, tile) in enumerate(((whole(k, "mb"), "dh"), (b.depthwise.shape[2], "dw"))):
+        results = -(-extent // whole(k, tile)) * whole(k, tile)
+        sizes.append((results - 1) * b.depthwise.strides[axis] + b.depthwise.span(axis))
+    width = -(-b.expand.shape[2] // whole(k, "ew")) * whole(k, "ew") + b.depthwise.span(1) - 1
+    return 4 * sizes[0] * np.maximum(sizes[1], width) * whole(k, "nv") * lanes
+
+
+def hidden_bytes(b: InvertedResidual, lanes: int, k: Columns) -> Numbers:
+    """Of a block's results of the depthwise convolution; 0 without a projection."""
+    if b.project is None:
+        return 0 * whole(k, "mb")
+    rows = -(-whole(k, "mb") // whole(k, "dh")) * whole(k, "dh")
+    width = np.maximum(
+        *(-(-b.depthwise.shape[2] // whole(k, n)) * whole(k, n) for n in ("dw", "pw"))
+    )
+    panel = whole(k, "nv") * lanes
+    return 4 * rows * width * -(-b.channels // panel) * panel
+
+
+def scratch_bytes(b: InvertedResidual, lanes: int, k: Columns) -> Numbers:
+    return expanded_bytes(b, lanes, k) + hidden_bytes(b, lanes, k)

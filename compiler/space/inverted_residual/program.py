@@ -1,0 +1,220 @@
+"""An inverted residual block as stages: an expansion, a depthwise convolution, a projection.
+
+    expand[n, h, w, c]     = Σ x[n, h, w, k] · a[k, c]                    and what is fused behind
+    depthwise[n, h, w, c]  = Σ expand'[n, h·s + i − p, w·s + j − p, c] · b[i, j, c]
+    project[n, h, w, o]    = Σ depthwise'[n, h, w, c] · d[c, o]
+
+Expansion or projection may be missing. The depthwise convolution pads what was expanded, after its
+bias and activation: beyond the border it has no terms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from tunefarm.compiler import te
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.ir import Call, Function, Tuple, post_order, tensor_type
+from tunefarm.compiler.ops import OPS, Pattern
+from tunefarm.compiler.ops.common import integers
+from tunefarm.compiler.ops.conv import pairs
+from tunefarm.compiler.space.program import create_program
+from tunefarm.compiler.tir import PrimFunc
+from tunefarm.compiler.tir import schedule as s
+from tunefarm.compiler.tir.ir import Expr as Value
+from tunefarm.compiler.tir.schedule.tree import (
+    blocks,
+    producers_and_consumers,
+    reads,
+    written_buffer,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Convolution:
+    """One convolution of a block, with the index of its constant weights."""
+
+    anchor: Call
+    param: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the result: images, rows, columns, channels."""
+        return tensor_type(self.anchor).shape
+
+    @property
+    def inputs(self) -> int:
+        """Terms of a sum, but for the taps."""
+        return tensor_type(self.anchor.args[1]).shape[-2]
+
+    @property
+    def taps(self) -> tuple[int, int]:
+        height, width = tensor_type(self.anchor.args[1]).shape[:2]
+        return height, width
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        return integers(self.anchor.attrs, "strides")
+
+    @property
+    def dilations(self) -> tuple[int, ...]:
+        return integers(self.anchor.attrs, "dilations")
+
+    def span(self, axis: int) -> int:
+        """Rows (axis 0) or columns (1) that one result reads."""
+        return (self.taps[axis] - 1) * self.dilations[axis] + 1
+
+
+@dataclass(frozen=True, slots=True)
+class InvertedResidual:
+    """The convolutions of a fused function; expansion or projection may be None, not both."""
+
+    function: Function
+    expand: Convolution | None
+    depthwise: Convolution
+    project: Convolution | None
+
+    @property
+    def rows(self) -> int:
+        """Rows of the depthwise convolution's result."""
+        return self.depthwise.shape[1]
+
+    @property
+    def channels(self) -> int:
+        return self.depthwise.shape[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """The blocks of a convolution: its sum, and what is made of it."""
+
+    sum: str
+    value: str
+
+
+def inverted_residual_of(function: Function) -> InvertedResidual | None:
+    """The block that a fused function is; None if it is another function."""
+    calls = [e for e in post_order(function.body) if isinstance(e, Call)]
+    anchors = [c for c in calls if not _is_elementwise(c)]
+    kinds = [is_depthwise(c) for c in anchors]
+    if isinstance(function.body, Tuple) or kinds not in (
+        [False, True],
+        [True, False],
+        [False, True, False],
+    ):
+        return None
+    if not all(is_depthwise(c) or is_pointwise(c) for c in anchors):
+        return None
+    constants = function.attrs.get("constants", ())
+    assert isinstance(constants, tuple)
+    position = {p: i for i, p in enumerate(function.params)}
+    found = [Convolution(c, position.get(c.args[1], -1)) for c in anchors]  # type: ignore[call-overload]
+    if any(c.param not in constants for c in found) or anchors[0].args[0] not in position:
+        return None
+    middle = kinds.index(True)
+    return InvertedResidual(
+        function,
+        found[0] if middle else None,
+        found[middle],
+        found[-1] if len(found) > middle + 1 else None,
+    )
+
+
+def is_pointwise(node: Call) -> bool:
+    """True for a 1 × 1 convolution, channels last, that the block can begin or end with."""
+    return (
+        _is_plain(node)
+        and tensor_type(node.args[1]).shape[:2] == (1, 1)
+        and min(tensor_type(node.args[1]).shape[2:]) > 1
+        and node.attrs["groups"] == 1
+        and node.attrs["strides"] == (1, 1)
+        and all(p == (0, 0) for p in pairs(node.attrs["padding"]))
+    )
+
+
+def is_depthwise(node: Call) -> bool:
+    """True for a convolution of images, channels last, each channel by itself."""
+    if not _is_plain(node) or min(tensor_type(node.args[1]).shape[:2]) < 2:
+        return False
+    channels = tensor_type(node.args[0]).shape[-1]
+    inner, outputs = tensor_type(node.args[1]).shape[-2:]
+    return node.attrs["groups"] == channels == outputs and inner == 1 and channels > 1
+
+
+def _is_plain(node: Call) -> bool:
+    types = [tensor_type(a) for a in node.args]
+    return (
+        node.op == "conv"
+        and all(t.dtype == "float32" and len(t.shape) == 4 for t in types)
+        and tensor_type(node).dtype == "float32"
+        and node.attrs["data_layout"] == "NSC"
+        and node.attrs["kernel_layout"] == "SIO"
+        and node.attrs["pad_value"] == 0
+    )
+
+
+def _is_elementwise(node: Call) -> bool:
+    return isinstance(node.op, str) and OPS[node.op].pattern <= Pattern.BROADCAST
+
+
+def create_stages(block: InvertedResidual) -> tuple[PrimFunc, list[Stage]]:
+    """The plain loops of the stages, what is fused behind each folded into one block.
+
+    Raises ScheduleError where that cannot be.
+    """
+    convolutions = [c for c in (block.expand, block.depthwise, block.project) if c is not None]
+    computes = {
+        c.anchor: partial(_depthwise if c is block.depthwise else _pointwise, c)
+        for c in convolutions
+    }
+    program = create_program(block.function, computes=computes)
+    sums = [b.name for b in blocks(program.body) if b.init is not None]
+    for name in sums:
+        buffer = written_buffer(s.find_block(program, name))
+        readers = [b for b in blocks(program.body) if reads(b, buffer)]
+        if not readers or any(b.init is not None for b in readers):
+            program, _ = s.cache_write(program, name, "local")
+    for name in s.remaining_blocks(program)[:-1]:
+        if name not in sums and not _feeds_a_sum(program, name):
+            program = s.compute_inline(program, name)
+    names = s.remaining_blocks(program)
+    if len(sums) != len(convolutions) or names[::2] != sums or len(names) != 2 * len(sums):
+        raise ScheduleError("what follows the convolutions does not fold into one block each")
+    for name in names[:-1]:
+        _, readers = producers_and_consumers(program, written_buffer(s.find_block(program, name)))
+        if len(readers) != 1:
+            raise ScheduleError(f"{name} is read more than once")
+    return program, [Stage(a, b) for a, b in zip(names[::2], names[1::2], strict=True)]
+
+
+def _feeds_a_sum(program: PrimFunc, block: str) -> bool:
+    buffer = written_buffer(s.find_block(program, block))
+    return any(b.init is not None and reads(b, buffer) for b in blocks(program.body))
+
+
+def _pointwise(c: Convolution, args: Sequence[te.Tensor]) -> te.Tensor:
+    x, w = args
+    k = te.reduce_axis(x.shape[-1], "k")
+    zero = te.const(0, "int64")
+
+    def element(n: Value, h: Value, v: Value, o: Value) -> te.Reduce:
+        return te.sum(x[n, h, v, k] * w[zero, zero, k, o], [k])
+
+    return te.compute(c.shape, element, "pointwise", axis_names=["n", "h", "w", "o"])
+
+
+def _depthwise(c: Convolution, args: Sequence[te.Tensor]) -> te.Tensor:
+    x, w = args
+    (top, _), (left, _) = pairs(c.anchor.attrs["padding"])
+    (down, right), (rows, columns) = c.strides, c.dilations
+    kh, kw = te.reduce_axis(c.taps[0], "kh"), te.reduce_axis(c.taps[1], "kw")
+
+    def element(n: Value, h: Value, v: Value, o: Value) -> te.Reduce:
+        y, z = h * down + kh * rows - top, v * right + kw * columns - left
+        inside = (y >= 0) & (y < x.shape[1]) & (z >= 0) & (z < x.shape[2])
+        data = te.if_then_else(inside, x[n, y, z, o], te.const(0, x.dtype))
+        return te.sum(data * w[kh, kw, te.const(0, "int64"), o], [kh, kw])
+
+    return te.compute(c.shape, element, "depthwise", axis_names=["n", "h", "w", "o"])
