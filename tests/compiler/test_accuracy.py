@@ -92,3 +92,13 @@ def test_a_quantum_off_is_a_step_of_what_is_dequantised() -> None:
     f = Function((x,), call("dequantize", call("quantize", x, step, zero), step, zero))
     (bound,) = error_bounds(f, [np.ones(4, np.float32)])
     np.testing.assert_allclose(bound, 0.25, rtol=1e-3)
+
+
+def test_terms_that_are_summed_in_float16_may_be_off_as_if_rounded_to_bfloat16() -> None:
+    a, b = (Var(n, TensorType((8, 8), "float16")) for n in "ab")
+    ones = np.ones((8, 8), np.float16)
+    plain = Function((a, b), call("matmul", a, b))
+    wide = Function((a, b), call("matmul", a, b, out_dtype="float32"))
+    (bound,) = error_bounds(wide, [ones, -ones])
+    np.testing.assert_allclose(bound, 8 * 2.0**-8, rtol=1e-6)
+    assert error_bounds(plain, [ones, ones])[0].max() == pytest.approx(8 * 4e-3)

@@ -106,7 +106,7 @@ def _default(
 
 
 def _nest(dot: DotProduct, target: Target, columns: Columns) -> Nest:
-    """The nest over words, its operations those of the terms."""
+    """The nest over words: the operations of a group of terms count as those of one multiply-add,
+    which takes the processor as long."""
     nest = nest_of(dot.words, target, dot.instruction.lanes, columns)
-    extents = {**nest.extents, dot.depth.name: dot.words.reduce[-1].extent}
-    return replace(nest, extents=extents, operations=nest.operations * dot.instruction.terms)
+    return replace(nest, extents={**nest.extents, dot.depth.name: dot.words.reduce[-1].extent})
