@@ -174,6 +174,7 @@ class Target:
 
     @property
     def vector_registers(self) -> int:
+        """Vector registers that sums and operands of a tile may fill."""
         return 32 if self.has_avx512 else self.isa.vector_registers
 
     def lanes(self, dtype: str) -> int:

@@ -77,7 +77,8 @@ def tile_cycles(c: Contraction, target: Target, lanes: int, k: Columns) -> Numbe
     if shares_vector(c):
         # Bound by memory: lines beyond L1 come in pairs, and short rows keep more loads in flight.
         width = vectors * lanes * dtype_bytes(c.rhs.load.dtype)
-        pairs = np.where(width % LINE_BYTES, 1.3, np.where(width % (2 * LINE_BYTES), 1.1, 1.0))
+        parts = np.log2(np.maximum(LINE_BYTES / width, 1.0))
+        pairs = np.where(width % (2 * LINE_BYTES), 1.1 + 0.2 * parts, 1.0)
         cycles = cycles * pairs * np.where(rows > 8, 1.05, 1.0)
     elif target.vector_registers <= 16:
         # Eight sums just cover the latency, and any delay shows.
