@@ -153,9 +153,14 @@ class Target:
         return self.isa is not WASM32 and self.has_fma
 
     def has_masks(self, element_bytes: int) -> bool:
-        """True if the processor loads and stores chosen lanes of such elements at once."""
+        """True if the processor loads and stores chosen lanes of such elements at once.
+
+        With AVX2 it does so as fast as piece by piece where measured (0.91 to 1.10 × the time, on
+        tails of eight operators, Emerald Rapids); Zen 1 to 3 store by 42 operations of microcode.
+        """
         if self.isa is X86_64:
-            return self.has_avx512 or (self.mcpu in AVX2 and element_bytes >= 4)
+            quick = self.mcpu in AVX2 and not self.mcpu.startswith("znver")
+            return self.has_avx512 or (quick and element_bytes >= 4)
         return self.isa is RISCV64
 
     @property
