@@ -50,7 +50,7 @@ _TOLERANCE: Mapping[str, float] = {
     "bfloat16": 3e-2,
 }
 
-_SUM_OF_HALVES = 2.0**-8  # of |a|·|b|: what rounding the operands to bfloat16 may cost
+SUM_OF_HALVES = 2.0**-8  # of |a|·|b|: what rounding the operands to bfloat16 may cost
 
 
 def tolerance_of(dtype: str) -> float:
@@ -168,9 +168,15 @@ Rule: TypeAlias = Callable[[Call, Sequence[Array], Sequence[Array], Array], Arra
 
 def _same_operator(node: Call, v: Sequence[Array], m: Sequence[Array], y: Array) -> Array:
     made = np.asarray(OPS[str(node.op)].reference(m, node.attrs))
-    if node.attrs.get("out_dtype") == "float32" and v[0].dtype == np.float16:
-        made = made * (_SUM_OF_HALVES / tolerance_of("float32"))  # some terms are summed in float16
+    if sums_halves(node):
+        made = made * (SUM_OF_HALVES / tolerance_of("float32"))
     return made
+
+
+def sums_halves(node: Call) -> bool:
+    """True for a contraction of float16 to float32, which may sum some of its terms in float16."""
+    is_wide = node.attrs.get("out_dtype") == "float32"
+    return is_wide and tensor_type(node.args[0]).dtype == "float16"
 
 
 def _sum(node: Call, v: Sequence[Array], m: Sequence[Array], y: Array) -> Array:

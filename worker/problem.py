@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+from tunefarm.compiler.accuracy import SUM_OF_HALVES, sums_halves
+from tunefarm.compiler.ir import Call, post_order
 from tunefarm.compiler.workload import Workload, random_inputs, reference_outputs
 from tunefarm.worker.backend import Array, Problem
 
@@ -17,16 +19,19 @@ def pose(text: str, seed: int) -> Problem:
     inputs = random_inputs(workload, np.random.default_rng(seed))
     outputs = reference_outputs(workload, inputs)
     magnitudes = reference_outputs(workload, [_magnitude(array) for array in inputs])
-    bounds = [error_bound(r, m) for r, m in zip(outputs, magnitudes, strict=True)]
+    calls = [e for e in post_order(workload.function.body) if isinstance(e, Call)]
+    least = SUM_OF_HALVES if any(map(sums_halves, calls)) else 0.0
+    bounds = [error_bound(r, m, least) for r, m in zip(outputs, magnitudes, strict=True)]
     constant = tuple(i in workload.constants for i in range(len(inputs)))
     return Problem(tuple(inputs), constant, tuple(outputs), tuple(bounds))
 
 
-def error_bound(reference: Array, magnitude: Array) -> Array:
+def error_bound(reference: Array, magnitude: Array, least: float = 0.0) -> Array:
     """The absolute error allowed for each element; 0 for whole numbers.
 
     tol(dtype) · max(|r|, |a|·|b|, a floor of 5% of the root mean square of r), where |a|·|b| is
-    the reference of the inputs' magnitudes: what rounding can cost where terms cancel.
+    the reference of the inputs' magnitudes: what rounding can cost where terms cancel. ``least``
+    is a tolerance that goes before the dtype's where it is larger.
     """
     tolerance = _TOLERANCE.get(reference.dtype.name)
     if tolerance is None:
@@ -36,7 +41,7 @@ def error_bound(reference: Array, magnitude: Array) -> Array:
     size[~np.isfinite(size)] = 0.0
     other[~np.isfinite(other)] = 0.0
     floor = _FLOOR * float(np.sqrt(np.mean(size * size))) if size.size else 0.0
-    bound: Array = tolerance * np.maximum(np.maximum(size, other), floor)
+    bound: Array = max(tolerance, least) * np.maximum(np.maximum(size, other), floor)
     return np.minimum(bound, np.finfo(np.float32).max).astype(np.float32)
 
 
