@@ -25,6 +25,7 @@ from tunefarm.compiler.ops import call
 from tunefarm.compiler.ops.quantize import range_of
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.transform.canonicalize_ops import global_pool, reshape_twice
+from tunefarm.compiler.transform.constants import permutation, reshape, transpose
 from tunefarm.compiler.transform.integer_products import (
     BYTES,
     PRODUCT_RULES,
@@ -186,6 +187,22 @@ def sink_dequantize(node: Call, uses: Uses) -> Expr | None:
     return call("dequantize", moved, first.scale, first.zero)
 
 
+def turn_weights(node: Call, uses: Uses) -> Expr | None:
+    """transpose(dequantize(w, s, z))  ->  dequantize(w', s', z') of weights and their scales"""
+    x = node.args[0] if node.op == "transpose" else None
+    if not isinstance(x, Call) or x.op != "dequantize":
+        return None
+    if not all(isinstance(a, Constant) for a in x.args):
+        return None
+    axes, rank = permutation(node), len(tensor_type(x).shape)
+    turned = []
+    for operand in x.args:
+        shape = tensor_type(operand).shape
+        full = reshape(operand, (1,) * (rank - len(shape)) + shape)
+        turned.append(transpose(full, axes))
+    return call("dequantize", *turned, name=x.name)
+
+
 def _alike(a: Quantised, b: Quantised) -> bool:
     assert a.scale is not None
     assert b.scale is not None
@@ -218,6 +235,7 @@ QUANTUM_RULES: tuple[Rule, ...] = (
     same_quanta,
     requantize_sums,
     clip_quanta,
+    turn_weights,
     sink_dequantize,
     lift_quantize,
     global_pool,

@@ -21,8 +21,10 @@ from tunefarm.compiler.ir import (
 )
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.target import Target
-from tunefarm.compiler.transform import optimize
+from tunefarm.compiler.transform import PassContext, optimize
 from tunefarm.compiler.transform.lower_quantized import lower_quantized
+
+import tunefarm
 
 TARGET = Target("llvm -mcpu=znver5 -num-cores=2")
 RNG = np.random.default_rng(11)
@@ -122,6 +124,28 @@ def test_a_product_keeps_scales_of_columns(transposed: bool) -> None:
     inputs = inputs_of(module)
     (want,), (got,) = evaluate(Function((x,), body), inputs), evaluate(module, inputs)
     np.testing.assert_allclose(got, want, atol=0.1 * 0.03 / 2 + 1e-4)  # the bias is in steps
+
+
+def test_weights_are_turned_with_their_scales() -> None:
+    """As PyTorch exports a linear layer: the scales lie along its first axis."""
+    w = dequantize(weights(10, 7), RNG.uniform(0.01, 0.03, (10, 1)))
+    x = dequantize(var("x", 5, 7, dtype="uint8"), 0.1, 90)
+    body = call("matmul", x, call("transpose", w, axes=(1, 0)))
+    module = lowered(body)
+    assert operators(module) == ["matmul", "add", "dequantize"]
+    assert found(module, "matmul").args[1].type == TensorType((7, 10), "int8")
+    assert_same(body, module)
+
+
+@pytest.mark.parametrize("options", [{"opt_level": 0}, {"disabled_pass": ("lower_quantized",)}])
+def test_without_the_pass_a_quantised_graph_is_arithmetic_on_numbers(options: Any) -> None:
+    x, w = var("x", 4, 6), weights(6, 8)
+    body = call("matmul", dequantize(quantize(x, 0.05, 7), 0.05, 7), dequantize(w, 0.013))
+    module = IRModule({"main": Function((x,), body)})
+    inputs = inputs_of(module)
+    with PassContext(**options):
+        (got,) = tunefarm.build(module, Target.host(1)).run({"x": inputs[0]}).values()
+    np.testing.assert_allclose(got, evaluate(module, inputs)[0], rtol=1e-4, atol=1e-4)
 
 
 def test_weights_that_are_signed_bytes_less_their_zero_point_are_moved() -> None:
