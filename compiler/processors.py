@@ -91,6 +91,9 @@ FEATURES: Mapping[str, frozenset[str]] = {
         "cooperlake", "sapphirerapids", "emeraldrapids", "graniterapids", "graniterapids-d",
         "diamondrapids", "znver4", "znver5",
     }),
+    "avx512fp16": frozenset({
+        "sapphirerapids", "emeraldrapids", "graniterapids", "graniterapids-d", "diamondrapids",
+    }),
     "zvfhmin": frozenset({"sifive-x280", "spacemit-x60", "tt-ascalon-d8"}),
 }  # fmt: skip
 
