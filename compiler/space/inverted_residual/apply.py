@@ -110,15 +110,13 @@ def _pack(
 def _place_windows(
     program: PrimFunc, stage: Stage, loops: Sequence[Var | None], knob: Mapping[str, int]
 ) -> PrimFunc:
-    """The depthwise convolution, rows and columns of results in registers, a vector at a time."""
+    """The depthwise convolution, columns of results in registers, a vector at a time."""
     vector, h, w, lane = loops
-    assert vector is not None
+    tiles, inner = [v for v in (vector, h) if v is not None], []
     assert lane is not None
-    tiles, inner = [vector], []
-    for loop, extent in ((h, knob["dh"]), (w, knob["dw"])):
-        if loop is not None:
-            program, (tile, inside) = s.split(program, loop, extent)
-            tiles, inner = [*tiles, tile], [*inner, inside]
+    if w is not None:
+        program, (tile, column) = s.split(program, w, knob["dw"])
+        tiles, inner = [*tiles, tile], [column]
     program = s.reorder(program, *tiles, *inner, lane)
     for loop in inner:
         program = s.unroll(program, loop)

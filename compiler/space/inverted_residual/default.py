@@ -54,7 +54,7 @@ def arithmetic_cycles(b: InvertedResidual, lanes: int, k: Columns, blocks: Numbe
     """Of one image in so many blocks of rows, everything in the first-level cache."""
     rows, columns, channels = b.depthwise.shape[1:]
     panels = -(-channels // (whole(k, "nv") * lanes))
-    work = rows * whole(k, "nv") * panels * window_cycles(b, whole(k, "dh"), whole(k, "dw"))
+    work = rows * whole(k, "nv") * panels * window_cycles(b, whole(k, "dw"))
     if b.expand is not None:
         tiles = -(-b.expand.shape[2] // whole(k, "ew")) * panels
         product = product_cycles(b.expand.inputs, whole(k, "ew"), whole(k, "nv"))
@@ -81,12 +81,11 @@ def product_cycles(terms: int, columns: Numbers, vectors: Numbers) -> Numbers:
     return terms * step + 3.0 * sums
 
 
-def window_cycles(b: InvertedResidual, rows: Numbers, columns: Numbers) -> Numbers:
+def window_cycles(b: InvertedResidual, columns: Numbers) -> Numbers:
     """Of one row and one vector of channels of the depthwise convolution's results."""
     taps = b.depthwise.taps[0] * b.depthwise.taps[1]
-    results = rows * columns
-    tile = taps * np.maximum(0.75 * results, 4.0) + 3.0 * results + 8.0
-    return -(-b.depthwise.shape[2] // columns) * tile / rows
+    tile = taps * np.maximum(0.75 * columns, 4.0) + 3.0 * columns + 8.0
+    return -(-b.depthwise.shape[2] // columns) * tile
 
 
 def default_of(
@@ -103,8 +102,7 @@ def default_of(
     choices = {n.name: np.array(n.choices, np.int64) for n in knobs}
     window = choices["dw"][2 * choices["dw"] + 3 <= target.vector_registers]
     fixed = {
-        "dh": 1,
-        "dw": int(window[np.argmin(window_cycles(b, np.int64(1), window))]),
+        "dw": int(window[np.argmin(window_cycles(b, window))]),
         "eu": _unrolled(choices["eu"], b.expand.inputs if b.expand else 1),
         "pu": _unrolled(choices["pu"], b.channels),
         **_projection_tile(b, target, lanes, choices),

@@ -14,7 +14,6 @@ NAME, VERSION = "inverted_residual", 1
 
 BLOCK_ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 14, 16, 19, 28, 38, 56)
 BLOCK_PANELS = (1, 2, 3, 4, 6, 8, 12)
-WINDOW_ROWS = (1, 2, 3, 4)
 COLUMNS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 19, 28)
 STACK_BYTES = (1 << 20) - (1 << 14)  # a thread's rows, beside its register tiles
 MAX_BODY = 512  # multiply-adds of one unrolled body
@@ -25,8 +24,8 @@ Numbers: TypeAlias = Any
 
 def knobs_of(b: InvertedResidual, lanes: int) -> tuple[Knob, ...]:
     """Rows ``mb`` of a block, panels of ``nv`` vectors of channels, and the register tiles:
-    columns of the expansion (``ew``) and of the projection (``pw``, by ``pv`` vectors), rows and
-    columns of the depthwise convolution (``dh``, ``dw``)."""
+    columns of the expansion (``ew``), of the depthwise convolution (``dw``) and of the projection
+    (``pw``, by ``pv`` vectors). Sums are unrolled by ``eu`` and ``pu``."""
     _, rows, columns, channels = b.depthwise.shape
     panels = -(-channels // lanes)
     none: tuple[int, ...] = (1,)
@@ -38,7 +37,6 @@ def knobs_of(b: InvertedResidual, lanes: int) -> tuple[Knob, ...]:
         Knob("nv", up_to(VECTORS, panels)),
         Knob("ew", up_to(COLUMNS, expand.shape[2]) if expand else none),
         Knob("eu", up_to(UNROLLS, expand.inputs) if expand else none),
-        Knob("dh", up_to(WINDOW_ROWS, rows)),
         Knob("dw", up_to(COLUMNS, columns)),
         Knob("pw", up_to(COLUMNS, columns) if project else none),
         Knob("pv", up_to(VECTORS, outputs) if project else none),
@@ -51,7 +49,7 @@ def constraints_of(b: InvertedResidual, target: Target, lanes: int) -> tuple[Con
     panels = -(-b.channels // lanes)
 
     def fits_registers(k: Columns) -> Mask:
-        windows = 2 * whole(k, "dh") * whole(k, "dw") + 3 <= registers
+        windows = 2 * whole(k, "dw") + 3 <= registers
         expands = registers_of(whole(k, "ew"), whole(k, "nv")) <= registers
         projects = registers_of(whole(k, "pw"), whole(k, "pv")) <= registers
         return windows & (expands | (b.expand is None)) & projects
@@ -65,9 +63,7 @@ def constraints_of(b: InvertedResidual, target: Target, lanes: int) -> tuple[Con
 
     def blocks_useful(k: Columns) -> Mask:
         blocks = -(-panels // whole(k, "nv"))
-        return ((whole(k, "nb") == 1) | (whole(k, "nb") < 2 * blocks)) & (
-            whole(k, "dh") <= whole(k, "mb")
-        )
+        return (whole(k, "nb") == 1) | (whole(k, "nb") < 2 * blocks)
 
     return (
         Constraint("registers", fits_registers),
@@ -79,12 +75,9 @@ def constraints_of(b: InvertedResidual, target: Target, lanes: int) -> tuple[Con
 
 def window_code(b: InvertedResidual, k: Columns) -> Numbers:
     """Unrolled multiply-adds of the depthwise convolution, whose borders have code of their own."""
-    code = whole(k, "dh") * whole(k, "dw") * b.depthwise.taps[1]
-    for axis, name in enumerate(("dh", "dw")):
-        extent, tile, window = b.depthwise.shape[1 + axis], whole(k, name), b.depthwise.taps[axis]
-        pieces = np.where(tile >= extent, window, np.where(extent % tile, 2, 1) + 2 * window)
-        code = code * np.where(tile > 1, pieces, 1)
-    return code
+    extent, tile, taps = b.depthwise.shape[2], whole(k, "dw"), b.depthwise.taps[1]
+    pieces = np.where(tile >= extent, taps, np.where(extent % tile, 2, 1) + 2 * taps)
+    return tile * taps * np.where(tile > 1, pieces, 1)
 
 
 def registers_of(columns: Numbers, vectors: Numbers) -> Numbers:
@@ -96,24 +89,22 @@ def expanded_bytes(b: InvertedResidual, lanes: int, k: Columns) -> Numbers:
     """Of the expanded rows that a panel of a block of rows reads; 0 without an expansion."""
     if b.expand is None:
         return 0 * whole(k, "mb")
-    sizes = []
-    for axis, (extent, tile) in enumerate(((whole(k, "mb"), "dh"), (b.depthwise.shape[2], "dw"))):
-        results = -(-extent // whole(k, tile)) * whole(k, tile)
-        sizes.append((results - 1) * b.depthwise.strides[axis] + b.depthwise.span(axis))
-    width = -(-b.expand.shape[2] // whole(k, "ew")) * whole(k, "ew") + b.depthwise.span(1) - 1
-    return 4 * sizes[0] * np.maximum(sizes[1], width) * whole(k, "nv") * lanes
+    rows = (whole(k, "mb") - 1) * b.depthwise.strides[0] + b.depthwise.span(0)
+    results = -(-b.depthwise.shape[2] // whole(k, "dw")) * whole(k, "dw")
+    read = (results - 1) * b.depthwise.strides[1] + b.depthwise.span(1)
+    written = -(-b.expand.shape[2] // whole(k, "ew")) * whole(k, "ew") + b.depthwise.span(1) - 1
+    return 4 * rows * np.maximum(read, written) * whole(k, "nv") * lanes
 
 
 def hidden_bytes(b: InvertedResidual, lanes: int, k: Columns) -> Numbers:
     """Of a block's results of the depthwise convolution; 0 without a projection."""
     if b.project is None:
         return 0 * whole(k, "mb")
-    rows = -(-whole(k, "mb") // whole(k, "dh")) * whole(k, "dh")
     width = np.maximum(
         *(-(-b.depthwise.shape[2] // whole(k, n)) * whole(k, n) for n in ("dw", "pw"))
     )
     panel = whole(k, "nv") * lanes
-    return 4 * rows * width * -(-b.channels // panel) * panel
+    return 4 * whole(k, "mb") * width * -(-b.channels // panel) * panel
 
 
 def scratch_bytes(b: InvertedResidual, lanes: int, k: Columns) -> Numbers:

@@ -11,7 +11,7 @@ from tunefarm.compiler.space.inverted_residual.program import InvertedResidual
 from tunefarm.compiler.summary import nominal_flops
 from tunefarm.compiler.target import Target
 
-EXTRA = ("mb", "nb", "nv", "ew", "eu", "dh", "dw", "pw", "pv", "pu")
+EXTRA = ("mb", "nb", "nv", "ew", "eu", "dw", "pw", "pv", "pu")
 
 
 def nest_of(b: InvertedResidual, target: Target, lanes: int, k: Columns) -> Nest:
@@ -21,7 +21,7 @@ def nest_of(b: InvertedResidual, target: Target, lanes: int, k: Columns) -> Nest
     terms = b.expand.inputs if b.expand is not None else 1
     axes = {"h": batch * rows, "w": columns, "c": channels, "k": terms}
     vector = {"h": one, "w": one, "c": lanes * one, "k": one}
-    register = {**vector, "h": whole(k, "dh"), "w": whole(k, "dw"), "k": whole(k, "eu")}
+    register = {**vector, "w": whole(k, "dw"), "k": whole(k, "eu")}
     l1 = {**register, "c": np.minimum(whole(k, "nv") * lanes, channels), "k": terms * one}
     l2 = {**l1, "h": np.minimum(whole(k, "mb"), rows), "w": columns * one}
     panels = -(-channels // (whole(k, "nv") * lanes))
