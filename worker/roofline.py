@@ -20,6 +20,8 @@ from tunefarm.compiler.space import ConfigSpace
 from tunefarm.compiler.target import dtype_bytes
 from tunefarm.compiler.workload import Workload
 
+_GATHERS = ("gather", "gather_elements", "gather_nd")
+
 
 def executed_operations(
     workload: Workload, space: ConfigSpace, config: Mapping[str, int | str]
@@ -83,7 +85,8 @@ def _at(conv: Call, name: str, dimension: int) -> int:
 def read_bytes(workload: Workload) -> tuple[float, ...]:
     """Bytes of each parameter that a call cannot avoid to read, once each.
 
-    A gather reads the rows that it gives, not its table; a strided convolution steps over pixels.
+    A gather reads a row of its table, as all indices may be the same; a strided convolution steps
+    over pixels.
     """
     body = workload.function.body
     nodes = [n for n in post_order(body) if not isinstance(n, Tuple)]
@@ -101,6 +104,8 @@ def read_bytes(workload: Workload) -> tuple[float, ...]:
 def _read_of(call: Call, index: int, needed: float) -> float:
     """Elements of an operand that so many elements of a call's result need at the least."""
     size = float(_size(call.args[index]))
+    if call.op in _GATHERS and index == 0:
+        return min(needed, _size(call) / max(1, _size(call.args[1])))
     if OPS[str(call.op)].pattern <= Pattern.INJECTIVE:
         return min(size, needed)
     if call.op == "conv" and index == 0:
