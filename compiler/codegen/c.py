@@ -133,7 +133,8 @@ class _Writer:
         self.shapes = {b: t.shape for b, t in zip(_tiles(program), tiles, strict=True)}
         inputs = len(program.params) - program.outputs
         params = [
-            f"{'const ' if n < inputs else ''}{c_type(p.dtype)} *restrict {self.name(p)}"
+            f"{'const ' if n < inputs else ''}{c_type(p.dtype)} *"
+            f"{'' if n in program.shared else 'restrict '}{self.name(p)}"
             for n, p in enumerate(program.params)
         ]
         name = program.name if program.name not in _RESERVED else f"{program.name}_"

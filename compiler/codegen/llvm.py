@@ -36,7 +36,8 @@ def emit_llvm(program: PrimFunc, target: Target) -> LlvmKernel:
     names = []
     for index, param in enumerate(program.params):
         name = f"%p{index}"
-        names.append(f"ptr noalias align 64 {name}")
+        alone = "" if index in program.shared else "noalias "
+        names.append(f"ptr {alone}align 64 {name}")
         emitter.pointers[param] = name
         if index in program.constants:
             emitter.constants.add(param)

@@ -27,6 +27,7 @@ from tunefarm.compiler.ir import (
     tensor_type,
 )
 from tunefarm.compiler.ops import OPS, Pattern, call
+from tunefarm.compiler.overwrite import overwritable
 from tunefarm.compiler.tir import PrimFunc
 
 
@@ -58,7 +59,11 @@ def create_program(
     outputs = [_own_result(t, outputs[:i]) for i, t in enumerate(outputs)]
     program = te.create_prim_func([*inputs, *outputs], name)
     constants = function.attrs.get("constants", ())
-    return replace(program, constants=frozenset(constants))  # type: ignore[arg-type]
+    return replace(
+        program,
+        constants=frozenset(constants),  # type: ignore[arg-type]
+        overwritten=overwritable(function),
+    )
 
 
 def _compute(

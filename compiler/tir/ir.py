@@ -288,7 +288,8 @@ class PrimFunc:
     ``buffers`` are the intermediate arrays that are not yet placed by an ``Allocate``.
     ``layouts`` records, for a constant parameter, the packing that the schedule asked for
     (parameter index → ``PackedLayout``): whoever calls the function packs the tensor once.
-    ``constants`` are the indices of the parameters that never change (weights).
+    ``constants`` are the indices of the parameters that never change (weights), ``overwritten``
+    those of inputs that may lie where the result does (``compiler/overwrite.py``).
     """
 
     name: str
@@ -298,6 +299,13 @@ class PrimFunc:
     buffers: tuple[Buffer, ...] = ()
     layouts: Mapping[int, PackedLayout] = field(default_factory=dict)
     constants: frozenset[int] = frozenset()
+    overwritten: frozenset[int] = frozenset()
+
+    @property
+    def shared(self) -> frozenset[int]:
+        """The parameters that may lie where another does: what is overwritten, and the result."""
+        results = {len(self.params) - self.outputs} if self.overwritten else set()
+        return self.overwritten | results
 
     def __str__(self) -> str:
         from tunefarm.compiler.tir.printer import print_program

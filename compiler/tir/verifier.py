@@ -104,6 +104,7 @@ class _Verifier:
     def attributes(self) -> Iterator[tuple[str, frozenset[int]]]:
         yield "layouts", frozenset(self.program.layouts)
         yield "constants", self.program.constants
+        yield "overwritten", self.program.overwritten
 
     def blocks(self) -> None:
         """Block names are unique, and so are the loops of a program that has blocks."""
