@@ -3,7 +3,8 @@
 Values whose lives do not overlap share bytes: largest first, each at the lowest offset that is free
 during its whole life (Pisarchyk and Lee 2020, "greedy by size"). A view has its operand's place. A
 result of ``main`` is written straight into the caller's array, unless it is an input, a constant or
-a result already: then the executor copies.
+a result already: then the executor copies. A result takes the place of an operand that dies with it
+where the kernel may overwrite that (``compiler/overwrite.py``): a sum that of its residual.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tunefarm.compiler.ir import (
     post_order,
     tensor_type,
 )
-from tunefarm.compiler.ops.base import OPS, Pattern
+from tunefarm.compiler.overwrite import overwritable
 from tunefarm.compiler.target import dtype_bytes
 
 ALIGNMENT_BYTES = 64
@@ -89,12 +90,11 @@ class _Life:
 
 
 def plan_memory(
-    main: Function, workspace_bytes: Mapping[Call, int] | None = None, in_place: bool = False
+    main: Function, workspace_bytes: Mapping[Call, int] | None = None, in_place: bool = True
 ) -> MemoryPlan:
     """Plan a function whose calls are fused functions; ``workspace_bytes`` is scratch a call.
 
-    ``in_place`` lets an elementwise kernel overwrite an operand that dies with it; only for kernels
-    whose parameters are not promised to be distinct (``noalias``).
+    Without ``in_place`` no kernel overwrites an operand.
     """
     order = post_order(main.body)
     calls = tuple(n for n in order if isinstance(n, Call) and not is_view(n))
@@ -211,22 +211,16 @@ def _reused(calls: tuple[Call, ...], lives: Mapping[Value, _Life]) -> dict[Value
     """Results that take over the place of an operand that dies: result → operand."""
     reused: dict[Value, Value] = {}
     for step, node in enumerate(calls):
-        if not isinstance(node.op, Function) or not _is_elementwise(node.op):
+        if not isinstance(node.op, Function) or (node, 0) not in lives:
             continue
-        for operand in node.args:
-            value = stored_value(operand)
+        values = [stored_value(operand) for operand in node.args]
+        for index in sorted(overwritable(node.op)):
+            value = values[index]
             life = lives.get(value)
-            fits = life is not None and tensor_type(operand) == node.type and life.last == step
-            if fits and (node, 0) in lives:
+            if life is not None and life.last == step and values.count(value) == 1:
                 reused[(node, 0)] = value
                 break
     return reused
-
-
-def _is_elementwise(function: Function) -> bool:
-    inside = [n for n in post_order(function.body) if isinstance(n, Call)]
-    simple = (Pattern.ELEMENTWISE, Pattern.BROADCAST)
-    return all(isinstance(n.op, str) and OPS[n.op].pattern in simple for n in inside)
 
 
 def _root(value: Value, reused: Mapping[Value, Value]) -> Value:
