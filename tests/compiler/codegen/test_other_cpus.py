@@ -142,6 +142,34 @@ def test_the_sketches_make_vector_multiply_adds(target: Target) -> None:
         assert set(called) <= {"tunefarm_parallel"}, name
 
 
+# A whole vector register that is put on the stack, or taken from it.
+SPILLED = {
+    AVX2.text: r"ymm\d+.*(?:Spill|Reload)",
+    AARCH64.text: r"\bq\d+.*(?:Spill|Reload)",
+    RISCV64.text: r"\bv[sl]\d?r?\d?.*(?:Spill|Reload)",
+}
+
+
+@pytest.mark.parametrize("target", [AVX2, AARCH64, RISCV64], ids=lambda t: t.text[5:])
+def test_register_tiles_stay_in_registers(target: Target) -> None:
+    functions = {
+        "product": _matmul((384, 256), (256, 192)),
+        "convolution 1x1": _conv((1, 28, 28, 64), 96, 1),
+        "convolution 3x3": _conv((1, 14, 14, 64), 64, 3, stride=2),
+        "depthwise": _conv((1, 28, 28, 96), 96, 3, groups=96),
+    }
+    for name, function in functions.items():
+        workload = Workload.from_function(function)
+        config = next(
+            sketch.default
+            for sketch in config_space(workload, target).sketches
+            if sketch.sketch == "contraction"
+        )
+        kernel = cross.build_kernel(workload, target, config, False)
+        text = assembly(kernel.text, target)
+        assert not re.findall(SPILLED[target.text], text), name
+
+
 @pytest.mark.parametrize("kind", FOREIGN)
 def test_kernels_of_another_cpu_agree_with_numpy(kind: str, tmp_path: Path) -> None:
     functions = [*CONTRACTIONS.values(), *ROWS.values()]
