@@ -11,6 +11,7 @@ from __future__ import annotations
 import difflib
 import functools
 import os
+import platform
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -98,7 +99,8 @@ class Target:
         from llvmlite import binding
 
         cores = num_cores or len(os.sched_getaffinity(0))
-        return Target(f"llvm -mcpu={binding.get_host_cpu_name()} -num-cores={cores}")
+        words = machine_words(platform.machine(), binding.get_host_cpu_name())
+        return Target(f"llvm {words} -num-cores={cores}")
 
     @property
     def isa(self) -> Isa:
@@ -200,6 +202,18 @@ class Target:
 
     def _cache(self, level: str) -> int:
         return CACHES.get(self.mcpu, DEFAULT_CACHES)[level]
+
+
+def machine_words(machine: str, cpu: str) -> str:
+    """The options of a machine, as its system and LLVM call it.
+
+    A processor of another kind than x86-64 whose name is not known is taken as the least of its
+    kind; on x86-64 the refusal of its name says what is near.
+    """
+    isa = ISAS.get(_ALIASES.get(machine, machine), X86_64)
+    if isa is X86_64:
+        return f"-mcpu={cpu}"
+    return f"-mtriple={isa.spelled} -mcpu={cpu if cpu in CPUS[isa.name] else isa.cpu}"
 
 
 def dtype_bytes(dtype: str) -> int:

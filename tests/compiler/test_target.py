@@ -6,7 +6,7 @@ import pytest
 from tunefarm.compiler.errors import TargetError
 from tunefarm.compiler.processors import CPUS, ISAS
 from tunefarm.compiler.runtime.cpu import missing_features, required_features
-from tunefarm.compiler.target import Target
+from tunefarm.compiler.target import Target, machine_words
 
 ARM, RISCV = "-mtriple=aarch64-linux-gnu", "-mtriple=riscv64-linux-gnu"
 
@@ -82,6 +82,19 @@ def test_caches_grow_outwards(name: str) -> None:
 def test_what_is_refused(text: str, message: str) -> None:
     with pytest.raises(TargetError, match=message):
         Target(text)
+
+
+@pytest.mark.parametrize(
+    ("machine", "cpu", "text"),
+    [
+        ("x86_64", "znver5", "llvm -mcpu=znver5"),
+        ("aarch64", "neoverse-v2", f"llvm -mcpu=neoverse-v2 {ARM}"),
+        ("aarch64", "cortex-of-tomorrow", f"llvm -mcpu=generic {ARM}"),
+        ("riscv64", "spacemit-x60", f"llvm -mcpu=spacemit-x60 {RISCV}"),
+    ],
+)
+def test_machines_are_targets(machine: str, cpu: str, text: str) -> None:
+    assert Target(f"llvm {machine_words(machine, cpu)}").text == text
 
 
 @pytest.mark.parametrize("text", ["llvm -mcpu=neoverse-n1", f"llvm {ARM}", f"llvm {RISCV}"])
