@@ -12,7 +12,7 @@ RELEASE = "0.1.0"
 # What turns (workload, target, config) into machine code: sketches, lowering, emission, the loops
 # of operators, and what kernels call. The graph passes before it only choose which workloads are.
 _FOLDERS = ("codegen", "ops", "space", "tir")
-_FILES = ("runtime/native.ll", "runtime/pool.ll", "te.py")
+_FILES = ("overwrite.py", "runtime/native.ll", "runtime/pool.ll", "te.py")
 _APART = frozenset({
     "codegen/c.py", "codegen/c_model.py", "codegen/object_cache.py",
     "tir/interpreter.py", "tir/printer.py", "tir/verifier.py",
