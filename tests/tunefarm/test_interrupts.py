@@ -139,6 +139,20 @@ def test_a_killed_tuning_does_not_stand_in_the_way_of_the_next(model: str, home:
     assert kept + 4 <= count(tuning.database) < kept + 50
 
 
+def test_a_stopped_race_leaves_no_library_behind(model: str) -> None:
+    command = [sys.executable, "-m", "tunefarm", "bench", model, "--peers", "--repeat", "5000"]
+    race = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+    wait_until(lambda: len(psutil.Process(race.pid).children()) >= 3)  # one is multiprocessing's
+    libraries = psutil.Process(race.pid).children()
+    time.sleep(1.0)
+    os.killpg(race.pid, signal.SIGINT)  # as a terminal does
+    output, _ = race.communicate(timeout=30)
+    assert (race.returncode, output) == (130, "stopped before bench was done\n")
+    wait_until(lambda: not any(alive(p) for p in libraries), timeout_s=5.0)
+
+
 IN_A_TEXT = "exec('raise KeyboardInterrupt')"
 IN_A_CALLBACK = """import ctypes, signal, time
     ctypes.CFUNCTYPE(None)(lambda: signal.raise_signal(signal.SIGINT))()
