@@ -142,13 +142,13 @@ def main() -> None:
         print(json.dumps(build_once(options.model, options.db, options.cores)))
         return
     import onnx
-    from models import MODELS
+    from models import ALL
 
     with tempfile.TemporaryDirectory(prefix="tunefarm-bench-") as folder:
         path = options.model
-        if path in MODELS:
+        if path in ALL:
             path = str(Path(folder) / f"{options.model}.onnx")
-            onnx.save(MODELS[options.model](), path)
+            onnx.save(ALL[options.model](), path)
         neighbours = Neighbours()
         cold, cached = [], []
         for number in range(options.repeats):  # in turn: a cold build, then one from its cache

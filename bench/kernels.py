@@ -16,7 +16,7 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
-from models import MODELS
+from models import ALL
 from rich.console import Console
 from rich.table import Table
 from search_quality import fused
@@ -45,7 +45,7 @@ def workloads_of(name: str, target: tunefarm.Target) -> list[Workload]:
             for constant in (True, False)
             for n in SIZES
         ]
-    tasks = tunefarm.extract_tasks(tunefarm.from_onnx(MODELS[name]()), target)
+    tasks = tunefarm.extract_tasks(tunefarm.from_onnx(ALL[name]()), target)
     anchors = ((t.workload, anchor(t.workload.function)) for t in tasks)
     return [w for w, main_call in anchors if main_call is not None and main_call.op == "conv"]
 
@@ -99,7 +99,7 @@ def measure(calls: dict[str, Callable[[], float]], cores: int) -> dict[str, tupl
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("model", nargs="?", default="resnet50", choices=[*MODELS, "gemm"])
+    parser.add_argument("model", nargs="?", default="resnet50", choices=[*ALL, "gemm"])
     parser.add_argument("--cores", type=int, default=1)
     parser.add_argument("--db", default="")
     options = parser.parse_args()

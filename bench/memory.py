@@ -21,7 +21,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from models import MODELS
+from models import ALL, MODELS
 from networks import random_feeds
 from rich.console import Console
 from rich.table import Table
@@ -64,7 +64,7 @@ PEERS = {"onnxruntime": onnxruntime_call, "OpenVINO": openvino_call}
 
 def grown(library: str, name: str, cores: int) -> dict[str, int]:
     """Build the model in this process, run it, and say by how many bytes the process grew."""
-    model = MODELS[name]()
+    model = ALL[name]()
     module = tunefarm.from_onnx(model)
     feeds = random_feeds(module)
     planned = {}

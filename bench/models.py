@@ -271,5 +271,6 @@ MODELS: Mapping[str, Callable[[], ModelProto]] = {
     "mobilenet_v2": mobilenet_v2,
     "bert_base": bert_base,
     "vit_s16": vit_s16,
-    "resnet50-int8": resnet50_int8,
 }
+QUANTISED: Mapping[str, Callable[[], ModelProto]] = {"resnet50-int8": resnet50_int8}
+ALL = {**MODELS, **QUANTISED}

@@ -18,9 +18,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import onnx
-from models import MODELS
+from models import ALL, MODELS, QUANTISED
 from networks import light, light_names, randomized
-from timing import show, within_limit
+from timing import ERROR_LIMIT, show, within_limit
 
 import tunefarm
 from tunefarm.benchmark import Subject
@@ -28,22 +28,25 @@ from tunefarm.peers.race import libraries_here, race
 from tunefarm.peers.rows import DEFAULT, TUNED, Row
 from tunefarm.peers.turns import Neighbours
 
+QUANTUM_LIMIT = 0.03  # of the largest magnitude: some quanta of a result in a byte
+
 
 def load(name: str) -> onnx.ModelProto:
     """A model of bench/models.py or a light network by its name, or one from a file."""
-    if name in MODELS:
-        return MODELS[name]()
+    if name in ALL:
+        return ALL[name]()
     if name in [f"light_{n}" for n in light_names()]:
         return randomized(light(name.removeprefix("light_")))
     if not Path(name).is_file():
-        sys.exit(f"{name} is no file, light network, or one of {', '.join(MODELS)}")
+        sys.exit(f"{name} is no file, light network, or one of {', '.join(ALL)}")
     return onnx.load(name)
 
 
 def measure(path: Path, cores: int, db: str, libraries: Sequence[str], repeats: int) -> Row:
     """Race one model; who is wrong is left out, and where no record differs tuned is default."""
     result = race(Subject(path, {}, db or None), tunefarm.Target.host(cores), libraries, repeats)
-    row, errors = result.row, within_limit(result.row.errors)
+    limit = QUANTUM_LIMIT if path.stem in QUANTISED else ERROR_LIMIT
+    row, errors = result.row, within_limit(result.row.errors, limit)
     seconds = {name: row.seconds[name] for name in errors}
     if db:
         print(f"{path.stem}: {result.history.summary(f'tunefarm tune {path.name} --db {db}')}")

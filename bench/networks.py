@@ -159,13 +159,13 @@ def random_error(model: onnx.ModelProto, target: Target) -> float:
 
 def models_named(names: Sequence[str]) -> Iterator[tuple[str, onnx.ModelProto]]:
     """Names and models: the light networks' with random weights."""
-    from models import MODELS
+    from models import ALL, MODELS
 
     for name in names or [*(f"light_{n}" for n in light_names()), *MODELS]:
         if name.startswith("light_"):
             yield name, randomized(light(name.removeprefix("light_")))
         else:
-            yield name, MODELS[name]()
+            yield name, ALL[name]()
 
 
 def check(name: str, model: onnx.ModelProto, target: Target) -> dict[str, float]:

@@ -26,17 +26,17 @@ def errors_of(contenders: Mapping[str, Contender], reference: Array) -> dict[str
     return within_limit({n: largest_error(c.outputs(), [reference]) for n, c in contenders.items()})
 
 
-def within_limit(errors: Mapping[str, float]) -> dict[str, float]:
+def within_limit(errors: Mapping[str, float], limit: float = ERROR_LIMIT) -> dict[str, float]:
     """The errors that are allowed; SystemExit if one of ours computes something else.
 
     A peer that does is named in one line and missing from the result: leave it out.
     """
     allowed = {}
     for name, error in errors.items():
-        if error <= ERROR_LIMIT:
+        if error <= limit:
             allowed[name] = error
             continue
-        message = f"{name} differs from the reference by {error:.1e}, over {ERROR_LIMIT}"
+        message = f"{name} differs from the reference by {error:.1e}, over {limit}"
         if is_ours(name):
             sys.exit(message)
         print(f"{message}: left out")
