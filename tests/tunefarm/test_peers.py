@@ -93,13 +93,21 @@ def test_ratios_are_to_the_build_that_a_user_gets_and_wrong_answers_are_told() -
     history = api.apply_history_best(())
     result = Race(2, Row("model", seconds, 0, 0.0, errors), "a", history, {"c": "it is broken"})
     assert cells([result], "times ours") == ["1.00x", "2.00x", "3.00x", "1.50x"]
-    rounded = replace(result, precision="bf16", reference="b")
-    assert cells([rounded], "library")[0] == "tunefarm, tuned, bf16"
     assert result.summary() == "2 cores: tunefarm runs 1.50x as fast as b, the best peer"
     assert result.warnings() == [
         "c cannot run this model: it is broken",
-        "b differs from a by 3e-01 of the largest magnitude on 2 cores: do not compare their times",
+        "b differs from a by 3e-01 of the largest magnitude on 2 cores: "
+        "usual in quantised models, else wrong",
     ]
+
+
+def test_other_precisions_are_told_and_may_round() -> None:
+    row = Row("model", {DEFAULT: 2e-3, "a": 3e-3}, errors={DEFAULT: 4e-3, "a": 0.0})
+    result = Race(1, row, "a", api.apply_history_best(()), {})
+    assert len(result.warnings()) == 1
+    rounded = replace(result, precision="bf16")
+    assert not rounded.warnings()
+    assert cells([rounded], "library") == ["tunefarm, default, bf16", "a"]
 
 
 @pytest.mark.parametrize("as_bytes", [False, True])
