@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from tunefarm.compiler.runtime.module import Module
 
 FORMAT = 1
+STATIC = (".o", ".a")  # what a linker takes into a program
 _MACHINES = {62: "x86_64", 183: "aarch64", 243: "riscv64"}
 
 
@@ -92,7 +93,7 @@ def export_library(module: Module, path: Path, name: str | None = None) -> None:
         if not re.fullmatch(r"[A-Za-z_]\w*", prefix):
             raise BuildError(f"{prefix!r} cannot name C functions; pass name='model' or the like")
         with _replacing(path) as file:
-            if path.suffix in (".o", ".a"):
+            if path.suffix in STATIC:
                 for part in static_parts(module, prefix, metadata_text(module, prefix), path):
                     file.write(part)
             else:
@@ -104,7 +105,7 @@ def export_library(module: Module, path: Path, name: str | None = None) -> None:
 def _copy_library(module: Module, path: Path, name: str | None) -> str:
     """Copy the file that a module came from; return the name it was exported with."""
     assert module.path is not None
-    if path.suffix in (".o", ".a"):
+    if path.suffix in STATIC:
         raise BuildError(f"{module.path} is a shared library; build the model anew for {path.name}")
     old = _metadata_of(ctypes.CDLL(str(module.path.absolute())), module.path).name
     if name not in (None, old):
@@ -150,7 +151,7 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
         with os.fdopen(descriptor, "wb") as file, _telling(path):
             yield file
         with _telling(path):
-            os.chmod(temporary, 0o755)
+            os.chmod(temporary, 0o644 if path.suffix in STATIC else 0o755)
             os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
