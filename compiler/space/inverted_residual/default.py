@@ -27,7 +27,7 @@ from tunefarm.compiler.target import Target
 
 L2_BYTES = 32.0  # a cycle, written and read again
 BEYOND_BYTES = 20.0  # a cycle of what a separate kernel writes, and of what the next one reads
-L2_SHARE = 3  # a tensor of less than this part of the second level is still there when it is read
+L2_SHARE = 4  # a tensor of less than this part of the second level is still there when it is read
 TASK_CYCLES = 300.0
 PANEL_CYCLES = 50.0  # of a row, for every panel that goes through it again
 FORK_CYCLES = 1000.0
