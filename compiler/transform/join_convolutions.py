@@ -29,7 +29,7 @@ def joined_convolutions(
     The last member of a group is what leaves it, ``outlined`` gives groups' fused function.
     """
     by_anchor = {m: g for g in groups for m in g if is_depthwise(m) or is_pointwise(m)}
-    by_result = {g[-1]: g for g in groups}
+    by_result: dict[Expr, Group] = {g[-1]: g for g in groups}
     chains: list[list[Group]] = []
     taken: set[Call] = set()
     for anchor, group in by_anchor.items():

@@ -148,7 +148,7 @@ def saved_cycles(b: InvertedResidual, target: Target) -> float:
         if stage is not None:
             share = 4.0 * prod(stage.shape) / target.num_cores
             moved += 2 * share / BEYOND_BYTES if share * L2_SHARE > target.l2_bytes else 0.0
-    k = {n: np.int64(v) for n, v in config.items() if n != "sketch"}
-    batch = b.depthwise.shape[0]
-    alone = arithmetic_cycles(b, lanes, k, np.int64(1)) * batch / target.num_cores
-    return float(alone + moved - fused) if moved > 0 else 0.0
+    k = {n: np.array([int(v)]) for n, v in config.items() if n != "sketch"}
+    whole_images = b.depthwise.shape[0] * arithmetic_cycles(b, lanes, k, 1)
+    alone = float(whole_images[0]) / target.num_cores
+    return alone + moved - fused if moved > 0 else 0.0

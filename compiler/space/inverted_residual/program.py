@@ -16,7 +16,7 @@ from functools import partial
 
 from tunefarm.compiler import te
 from tunefarm.compiler.errors import ScheduleError
-from tunefarm.compiler.ir import Call, Function, Tuple, post_order, tensor_type
+from tunefarm.compiler.ir import Call, Expr, Function, Tuple, post_order, tensor_type
 from tunefarm.compiler.ops import OPS, Pattern
 from tunefarm.compiler.ops.common import integers
 from tunefarm.compiler.ops.conv import pairs
@@ -109,8 +109,8 @@ def inverted_residual_of(function: Function) -> InvertedResidual | None:
         return None
     constants = function.attrs.get("constants", ())
     assert isinstance(constants, tuple)
-    position = {p: i for i, p in enumerate(function.params)}
-    found = [Convolution(c, position.get(c.args[1], -1)) for c in anchors]  # type: ignore[call-overload]
+    position: dict[Expr, int] = {p: i for i, p in enumerate(function.params)}
+    found = [Convolution(c, position.get(c.args[1], -1)) for c in anchors]
     if any(c.param not in constants for c in found) or anchors[0].args[0] not in position:
         return None
     middle = kinds.index(True)
