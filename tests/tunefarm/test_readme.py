@@ -97,7 +97,9 @@ def test_every_setting_is_there() -> None:
 
 def test_the_stages_of_a_build_are_kept(folder: Path) -> None:
     shown = [shell(command, folder) for command in commands("Settings")]
-    assert {"00-import.txt", "17-fuse-ops.txt"} < set(shown[1].split())
+    names = shown[1].split()
+    assert "00-import.txt" in names
+    assert any(name.endswith("-fuse-ops.txt") for name in names)
     assert {"00-function.txt", "02-scheduled.txt"} < set(shown[2].split())
 
 
