@@ -242,8 +242,8 @@ def _is_of_bytes(node: Expr) -> bool:
 
 
 def _reads_in_place(reader: Expr, node: Expr) -> bool:
-    """Whether the reader needs each element of ``node`` once, in its own kernel."""
-    if isinstance(reader, Call) and reader.op in _TAKES_PRODUCERS:
+    """Whether the reader takes each element of ``node`` in its own kernel, a few times at most."""
+    if isinstance(reader, Call) and reader.op in (*_TAKES_PRODUCERS, "avg_pool"):
         return True
     return _pattern(reader) in _SIMPLE and tensor_type(reader).shape == tensor_type(node).shape
 

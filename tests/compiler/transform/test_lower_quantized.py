@@ -266,6 +266,22 @@ def test_a_mean_is_a_sum_of_integers() -> None:
     assert_same(body, module, atol=0.1)
 
 
+@pytest.mark.parametrize("counted", [((0, 0), (0, 0)), ((1, 1), (1, 1))])
+def test_an_average_pool_reads_bytes(counted: Any) -> None:
+    x = var("x", 1, 9, 9, 20, dtype="uint8")
+    windows: dict[str, Any] = {"kernel": (3, 3), "padding": ((1, 1), (1, 1)), "counted": counted}
+    pooled = call("avg_pool", dequantize(x, 0.0371, 55), **windows, data_layout="NSC")
+    module = lowered(quantize(pooled, 0.0213, 5))
+    target = Target.host(1)
+    kernels = kernels_of(optimize(module, target))
+    assert all(tensor_type(f.body).dtype == "uint8" for f in kernels)
+    inputs = inputs_of(module)
+    (got,) = tunefarm.build(module, target).run({"x": inputs[0]}).values()
+    want = evaluate(module, inputs)[0].astype(int)
+    assert np.unique(want).size > 100
+    assert np.abs(got - want).max() <= 1
+
+
 def test_a_factor_above_one_is_left_to_numbers() -> None:
     """Of sums times more than one, the conversion to int32 might not hold."""
     x = var("x", 2, 6, dtype="uint8")
