@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import subprocess
 import sys
@@ -292,7 +293,9 @@ def test_a_model_is_built_and_runs(
 
     library = tmp_path / "model.so"
     assert run(["build", model, "-o", str(library)]) == 0
-    assert "tunefarm tune" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "tunefarm tune" in told
+    assert re.search(r"0\.00\d+ MB of weights, \d\S* MB of memory a run at its peak", told), told
     x = np.random.default_rng(0).standard_normal((8, 16), dtype=np.float32)
     outputs = tunefarm.load_module(library).run({"x": x})
     np.testing.assert_allclose(outputs["y"], x @ np.ones((16, 24), "float32"), rtol=1e-5, atol=1e-5)

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from types import ModuleType
 
 import numpy as np
@@ -144,6 +145,22 @@ def test_sleeping_workers_wake_up(target: Target, monkeypatch: pytest.MonkeyPatc
         assert counts[0] == 2
     pool.close()
     assert not any(worker.is_alive() for worker in pool.workers)
+
+
+def test_idle_workers_sleep(target: Target) -> None:
+    library = load_objects([compile_llvm(COUNT, target)], ["count"], target)
+    pool = start_pool(library, 4)
+    n, counts = np.array([100, 0]), np.zeros(100, np.int64)
+    arguments = np.zeros(8, np.uintp)
+    arguments[[0, 2, 3]] = pool.address, n.ctypes.data, counts.ctypes.data
+    library.function("tunefarm_invoke")(library["count"], arguments.ctypes.data, 8)
+    time.sleep(0.1)  # many times the time that they spin
+    used = time.process_time()
+    time.sleep(0.3)
+    used = time.process_time() - used
+    pool.close()
+    assert (counts == 1).all()
+    assert used < 0.05
 
 
 def test_a_closed_pool_still_runs_loops(target: Target) -> None:
