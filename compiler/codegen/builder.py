@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Frame:
-    """Lines of one region, the label of its current block, and the values it has."""
+    """Lines of one region, and the label of its current block. When the frame closes, what was
+    known by its ``keys`` is forgotten, and so are its ``loads`` (of a buffer, by a key)."""
 
     label: str
     lines: list[str] = field(default_factory=list)
-    values: dict[Hashable, str] = field(default_factory=dict)
-    memory: dict[Hashable, dict[Hashable, str]] = field(default_factory=dict)
+    keys: list[Hashable] = field(default_factory=list)
+    loads: list[tuple[Hashable, Hashable]] = field(default_factory=list)
 
 
 class FunctionBuilder:
@@ -28,6 +29,8 @@ class FunctionBuilder:
         self.entry: list[str] = []
         self.frames: list[Frame] = [Frame("entry")]
         self.depth_of: dict[str, int] = {}
+        self.known: dict[Hashable, str] = {}  # what stands in an open frame: key → name
+        self._loaded: dict[Hashable, dict[Hashable, str]] = {}  # buffer → key → name
         self._count = 0
 
     @property
@@ -39,51 +42,75 @@ class FunctionBuilder:
         return f"%{prefix}{self._count}"
 
     def depth_needed(self, operands: Iterable[str]) -> int:
-        return max((self.depth_of.get(o, 0) for o in operands), default=0)
+        """The outermost frame that has all operands."""
+        needed, depth_of = 0, self.depth_of
+        for operand in operands:
+            depth = depth_of.get(operand, 0)
+            if depth > needed:
+                needed = depth
+        return needed
 
     def pure(self, text: str, operands: Sequence[str] = ()) -> str:
         """An instruction without side effects, at the outermost place where it can stand."""
-        for frame in reversed(self.frames):
-            if text in frame.values:
-                return frame.values[text]
-        depth = self.depth_needed(operands)
-        name = self.fresh()
-        self.frames[depth].lines.append(f"  {name} = {text}")
-        self.frames[depth].values[text] = name
-        self.depth_of[name] = depth
+        name = self.known.get(text)
+        if name is None:
+            name = self.fresh()
+            self.hoist([f"{name} = {text}"], name, text, operands)
         return name
+
+    def hoist(
+        self, lines: Iterable[str], name: str, key: Hashable, operands: Sequence[str]
+    ) -> None:
+        """Instructions that make ``name`` of the operands, at the outermost place for them."""
+        depth = self.depth_needed(operands)
+        frame = self.frames[depth]
+        frame.lines += [f"  {line}" for line in lines]
+        self.depth_of[name] = depth
+        self.known[key] = name
+        frame.keys.append(key)
 
     def here(self, text: str) -> str:
         """An instruction at the current place, emitted once for equal operands in a frame."""
-        for frame in reversed(self.frames):
-            if text in frame.values:
-                return frame.values[text]
-        return self.now(text, text)
+        name = self.known.get(text)
+        if name is None:
+            name = self.now(text)
+            self.known[text] = name
+            self.frames[-1].keys.append(text)
+        return name
 
-    def now(self, text: str, key: Hashable | None = None) -> str:
+    def now(self, text: str) -> str:
         """An instruction at the current place."""
         name = self.fresh()
-        frame = self.frames[-1]
-        frame.lines.append(f"  {name} = {text}")
-        self.depth_of[name] = self.depth
-        if key is not None:
-            frame.values[key] = name
+        self.frames[-1].lines.append(f"  {name} = {text}")
+        self.depth_of[name] = len(self.frames) - 1
         return name
+
+    def remember(self, key: Hashable, name: str) -> None:
+        """Let ``known`` find a value by a shorter way than its text, as long as it exists."""
+        self.known[key] = name
+        self.frames[self.depth_of.get(name, 0)].keys.append(key)
+
+    def loaded(self, buffer: Hashable, key: Hashable) -> str | None:
+        """What an earlier load of a buffer gave, if the buffer was not stored to since."""
+        loads = self._loaded.get(buffer)
+        return loads.get(key) if loads is not None else None
 
     def load(self, text: str, buffer: Hashable) -> str:
         """A load; equal loads of a buffer are made once until the buffer is stored to."""
-        for frame in reversed(self.frames):
-            found = frame.memory.get(buffer, {}).get(text)
-            if found is not None:
-                return found
-        name = self.now(text)
-        self.frames[-1].memory.setdefault(buffer, {})[text] = name
+        name = self.loaded(buffer, text)
+        if name is None:
+            name = self.now(text)
+            self.remember_load(buffer, text, name)
         return name
+
+    def remember_load(self, buffer: Hashable, key: Hashable, name: str) -> None:
+        """Let ``loaded`` find a load of this or an outer frame by a key."""
+        self._loaded.setdefault(buffer, {})[key] = name
+        self.frames[self.depth_of.get(name, 0)].loads.append((buffer, key))
 
     def forget(self, buffer: Hashable) -> None:
         """A buffer is about to change: its loads are made again."""
-        for frame in self.frames:
-            frame.memory.pop(buffer, None)
+        self._loaded.pop(buffer, None)
 
     def line(self, text: str) -> None:
         self.frames[-1].lines.append(f"  {text}")
@@ -101,7 +128,12 @@ class FunctionBuilder:
         return frame
 
     def close_frame(self) -> Frame:
-        return self.frames.pop()
+        frame = self.frames.pop()
+        for key in frame.keys:
+            self.known.pop(key, None)
+        for buffer, key in frame.loads:
+            self._loaded.get(buffer, {}).pop(key, None)
+        return frame
 
     def new_label(self, prefix: str) -> str:
         self._count += 1

@@ -41,8 +41,6 @@ def emit_llvm(program: PrimFunc, target: Target) -> LlvmKernel:
         emitter.pointers[param] = name
         if index in program.constants:
             emitter.constants.add(param)
-        if index < len(program.params) - program.outputs:
-            emitter.read_only.add(param)
     emitter.statement(program.body)
     builder.line("ret void")
     arguments = ", ".join(["ptr %pool", "ptr noalias align 64 %workspace", *names])

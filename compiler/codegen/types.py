@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from functools import cache
 from math import isnan
 
 import numpy as np
@@ -38,10 +39,12 @@ def memory_type(dtype: str) -> str:
     return "i8" if dtype == "bool" else scalar_type(dtype)
 
 
+@cache
 def vector_of(scalar: str, lanes: int) -> str:
     return scalar if lanes == 1 else f"<{lanes} x {scalar}>"
 
 
+@cache
 def suffix(dtype: str, lanes: int) -> str:
     """The overload suffix of an intrinsic: ``v16f32``."""
     scalar = scalar_type(dtype)

@@ -1,0 +1,172 @@
+"""Arithmetic on values: operations, and functions of scalars in every lane."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tunefarm.compiler.codegen.casts import Casts
+from tunefarm.compiler.codegen.types import (
+    constant,
+    is_float,
+    is_narrow_float,
+    is_unsigned,
+    suffix,
+)
+from tunefarm.compiler.codegen.values import Val
+from tunefarm.compiler.errors import BuildError
+from tunefarm.compiler.processors import WASM32
+from tunefarm.compiler.target import dtype_bytes
+from tunefarm.compiler.tir.ir import COMPARISONS
+
+_FLOAT_OPS = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
+_INT_OPS = {"add": "add", "sub": "sub", "mul": "mul", "bitand": "and", "bitor": "or",
+            "bitxor": "xor", "and": "and", "or": "or", "xor": "xor", "shl": "shl"}  # fmt: skip
+_DIRECT = {"sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "round": "roundeven",
+           "trunc": "trunc", "abs": "fabs"}  # fmt: skip
+_ROUNDING = ("floor", "ceil", "round", "trunc")
+
+
+class Arithmetic(Casts):
+    """Operations on values of equal dtype, in the lanes that they have."""
+
+    def arithmetic(self, op: str, a: Val, b: Val) -> Val:
+        """One binary operation on values of equal dtype."""
+        a, b = self.level(a, b)
+        if is_narrow_float(a.dtype):
+            wide = self.arithmetic(op, self.cast(a, "float32"), self.cast(b, "float32"))
+            return wide if wide.dtype == "bool" else self.cast(wide, a.dtype)
+        if op in COMPARISONS:
+            return self.compare(op, a, b)
+        if op in ("min", "max"):
+            return self._extremum(op, a, b)
+        if is_float(a.dtype):
+            return self._float_op(op, a, b)
+        return self._integer_op(op, a, b)
+
+    def fused(self, x: Val, y: Val, a: Val) -> Val:
+        """``x · y + a``, rounded once where the processor can."""
+        native = a.dtype == "float16" and self.target.has("avx512fp16")
+        if (is_narrow_float(a.dtype) and not native) or not self.target.has_fma:
+            return self.arithmetic("add", a, self.arithmetic("mul", x, y))
+        x, y, a = self.level(x, y, a)
+        if self.target.isa is WASM32:
+            if a.lanes * dtype_bytes(a.dtype) != self.target.vector_bytes:
+                return self.arithmetic("add", a, self.arithmetic("mul", x, y))
+            name = f"llvm.wasm.relaxed.madd.{suffix(a.dtype, a.lanes)}"
+            return self.call(name, [x, y, a], a.dtype)
+        return self.call(f"llvm.fma.{suffix(a.dtype, a.lanes)}", [x, y, a], a.dtype)
+
+    def _extremum(self, op: str, a: Val, b: Val) -> Val:
+        if not is_float(a.dtype):
+            name = f"llvm.{'u' if is_unsigned(a.dtype) else 's'}{op}"
+            return self.call(f"{name}.{suffix(a.dtype, a.lanes)}", [a, b], a.dtype)
+        if not a.text.startswith("%"):
+            a, b = b, a
+        if not b.text.startswith("%"):
+            # One operand is a number: a comparison that is false for NaN keeps the other one.
+            test = self.emit(f"fcmp {'ogt' if op == 'max' else 'olt'}", b, a, "bool")
+            return self.choose(test, b, a)
+        # The processor's instruction gives b if one is NaN, so only a must be tested: two
+        # instructions, where llvm.maximum takes six. Which zero is larger is left open.
+        test = self.emit(f"fcmp {'ogt' if op == 'max' else 'olt'}", a, b, "bool")
+        return self.choose(self.emit("fcmp ord", a, a, "bool"), self.choose(test, a, b), a)
+
+    def _float_op(self, op: str, a: Val, b: Val) -> Val:
+        if op in _FLOAT_OPS:
+            return self.emit(_FLOAT_OPS[op], a, b)
+        if op == "floormod":
+            quotient = self.intrinsic("floor", [self.emit("fdiv", a, b)], a.dtype)
+            return self.emit("fsub", a, self.emit("fmul", quotient, b))
+        if op == "floordiv":
+            return self.intrinsic("floor", [self.emit("fdiv", a, b)], a.dtype)
+        raise BuildError(f"operation {op} is not defined for {a.dtype}")
+
+    def _integer_op(self, op: str, a: Val, b: Val) -> Val:
+        unsigned = is_unsigned(a.dtype)
+        if op in _INT_OPS:
+            return self.emit(_INT_OPS[op], a, b)
+        if op == "shr":
+            return self.emit("lshr" if unsigned else "ashr", a, b)
+        if b.text.startswith("%"):
+            b = self._safe_divisor(a, b)
+        quotient = "udiv" if unsigned else "sdiv"
+        remainder = "urem" if unsigned else "srem"
+        if op == "div" or (unsigned and op == "floordiv"):
+            return self.emit(quotient, a, b)
+        if unsigned and op == "floormod":
+            return self.emit(remainder, a, b)
+        rest = self.emit(remainder, a, b)
+        zero = self.number("0", a)
+        differs = self.emit("icmp slt", self.emit("xor", rest, b), zero, "bool")
+        nonzero = self.emit("icmp ne", rest, zero, "bool")
+        fix = self.emit("and", differs, nonzero)
+        if op == "floormod":
+            return self.choose(fix, self.emit("add", rest, b), rest)
+        whole = self.emit(quotient, a, b)
+        return self.choose(fix, self.emit("sub", whole, self.number("1", a)), whole)
+
+    def _safe_divisor(self, a: Val, b: Val) -> Val:
+        """One where the processor would trap: for 0, which also stands in lanes that a mask
+        excludes, and for −1 under the smallest integer, whose quotient wraps to itself."""
+        bad = self.emit("icmp eq", b, self.number("0", b), "bool")
+        if not is_unsigned(a.dtype):
+            least = self.number(str(-(1 << (8 * dtype_bytes(a.dtype) - 1))), a)
+            turns = self.emit("icmp eq", b, self.number("-1", b), "bool")
+            wraps = self.emit("and", turns, self.emit("icmp eq", a, least, "bool"))
+            bad = self.emit("or", bad, wraps)
+        return self.choose(bad, self.number("1", b), b)
+
+    def intrinsic(self, name: str, args: Sequence[Val], dtype: str) -> Val:
+        """A function of scalars (``tir.ir.INTRINSICS``) in every lane."""
+        if is_narrow_float(args[0].dtype):
+            wide = [self.cast(a, "float32") for a in args]
+            result = self.intrinsic(name, wide, "bool" if dtype == "bool" else "float32")
+            return self.cast(result, dtype)
+        args = self.level(*args)
+        first = args[0]
+        if name == "not":
+            return self.emit("xor", first, self.number("true", first))
+        if name == "bitnot":
+            return self.emit("xor", first, self.number("-1", first))
+        if name == "isnan":
+            return self.emit("fcmp uno", first, first, "bool")
+        if name == "isinf":
+            size = self.intrinsic("abs", [first], first.dtype)
+            infinity = self.number(constant(float("inf"), first.dtype), first)
+            return self.emit("fcmp oeq", size, infinity, "bool")
+        if name == "fma":
+            return self.fused(args[0], args[1], args[2])
+        if name == "popcount":
+            return self.call(f"llvm.ctpop.{suffix(first.dtype, first.lanes)}", args, dtype)
+        if name == "abs" and not is_float(first.dtype):
+            return self._extremum("max", first, self.emit("sub", self.number("0", first), first))
+        if name in _ROUNDING and is_float(first.dtype) and not self.target.has_rounding:
+            return self._elementary(name, args, dtype)
+        if name in _DIRECT and is_float(first.dtype):
+            return self.call(
+                f"llvm.{_DIRECT[name]}.{suffix(first.dtype, first.lanes)}", args, dtype
+            )
+        if name == "rsqrt":
+            root = self.intrinsic("sqrt", args, dtype)
+            return self.emit("fdiv", self.number(constant(1.0, dtype), root), root)
+        if name in _DIRECT and not is_float(first.dtype):
+            return first
+        return self._elementary(name, args, dtype)
+
+    def _elementary(self, name: str, args: Sequence[Val], dtype: str) -> Val:
+        """A function made of many instructions, all at the outermost place of its operands."""
+        from tunefarm.compiler.codegen.math import emit_math
+
+        b, first = self.builder, args[0]
+        texts = [a.text for a in args]
+        key = ("math", name, *texts)
+        if key in b.known:
+            return Val(b.known[key], dtype, first.lanes)
+        t = self.target
+        fused = t.has_fma and t.isa is not WASM32
+        lines, result, declares = emit_math(
+            name, first.lanes, first.dtype, texts, b.fresh, t.has_avx512, fused
+        )
+        self.declares.update(declares)
+        b.hoist(map(str.strip, lines), result, key, texts)
+        return Val(result, dtype, first.lanes)

@@ -1,0 +1,255 @@
+"""Indices stay linear forms as long as they can."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from functools import lru_cache
+
+from tunefarm.compiler.codegen.builder import FunctionBuilder
+from tunefarm.compiler.codegen.reductions import Reductions
+from tunefarm.compiler.codegen.values import Lin, Val
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.tir.affine import Affine, affine
+from tunefarm.compiler.tir.facts import KEPT, buffers_read, variables
+from tunefarm.compiler.tir.ir import (
+    COMPARISONS,
+    Binary,
+    Buffer,
+    Cast,
+    Const,
+    Expr,
+    Intrinsic,
+    Load,
+    Select,
+    Var,
+)
+from tunefarm.compiler.tir.visit import loads_of, operands
+
+
+class Indices(Reductions, ABC):
+    """Integers in index positions, in an environment of loop variables."""
+
+    def __init__(self, target: Target, builder: FunctionBuilder, declares: set[str]) -> None:
+        super().__init__(target, builder, declares)
+        self.env: dict[Var, Lin] = {}
+        self._quotients: dict[tuple[Expr, int, tuple[Lin, ...]], Lin] = {}
+
+    @abstractmethod
+    def value(self, expr: Expr) -> Val:
+        """Any expression as an SSA value."""
+
+    def index(self, expr: Expr) -> Lin | Val:
+        """An int64 expression as a linear form; a vector of integers only where it must be."""
+        match expr:
+            case Var():
+                return self.env[expr]
+            case Const():
+                return Lin(int(expr.value))
+            case Binary("add" | "sub" | "mul"):
+                return self._linear(expr)
+            case Binary("floordiv" | "floormod" | "min" | "max" | "div"):
+                return self._quotient(expr)
+            case _:
+                result = self.value(expr)
+                return Lin(0, ((result.text, 1),)) if result.lanes == 1 else result
+
+    def _linear(self, expr: Binary) -> Lin | Val:
+        x, y = self.index(expr.a), self.index(expr.b)
+        if isinstance(x, Lin) and isinstance(y, Lin):
+            if expr.op != "mul":
+                return x.plus(y, 1 if expr.op == "add" else -1)
+            if y.is_constant:
+                return x.scaled(y.const)
+            if x.is_constant:
+                return y.scaled(x.const)
+        return self.int_op(expr.op, x, y)
+
+    def _quotient(self, expr: Binary) -> Lin | Val:
+        """What is not linear, evaluated once for all elements of a tile."""
+        key = None
+        if _is_repeatable(expr):
+            key = (expr, self.lanes, tuple([self.env[v] for v in variables(expr)]))
+            if key in self._quotients:
+                return self._quotients[key]
+        x, y = self.index(expr.a), self.index(expr.b)
+        folded = _fold(expr.op, x, y)
+        result = folded if folded is not None else self.int_op(expr.op, x, y)
+        if key is not None and isinstance(result, Lin):
+            self._quotients[key] = result
+        return result
+
+    def int_op(self, op: str, x: Lin | Val, y: Lin | Val) -> Lin | Val:
+        """``x op y`` by an instruction: a scalar if all lanes agree."""
+        varying = any(isinstance(v, Val) or v.lane for v in (x, y))
+        a, b = self.int_value(x, varying), self.int_value(y, varying)
+        result = self.arithmetic(op, a, b)
+        return result if varying else Lin(0, ((result.text, 1),))
+
+    def scalar_int(self, lin: Lin) -> str:
+        """A linear form without lanes as an i64, its terms added from the outermost inwards."""
+        b = self.builder
+        text = str(lin.const)
+        ordered = sorted(lin.terms, key=lambda t: b.depth_of.get(t[0], 0))
+        total = "" if lin.const == 0 and ordered else text
+        for name, coefficient in ordered:
+            term = name
+            if coefficient != 1:
+                term = b.pure(f"mul nsw i64 {name}, {coefficient}", [name])
+            total = b.pure(f"add nsw i64 {total}, {term}", [total, term]) if total else term
+        return total
+
+    def int_value(self, value: Lin | Val, as_vector: bool = False) -> Val:
+        """An index as an SSA value; a vector where the lanes differ, or if one is asked for."""
+        if isinstance(value, Val):
+            return value
+        scalar = Lin(value.const, value.terms)
+        if not as_vector and value.lane == 0:
+            return Val(self.scalar_int(scalar), "int64")
+        base = self.splat(Val(self.scalar_int(scalar), "int64"))
+        if value.lane == 0:
+            return base
+        steps = ", ".join(f"i64 {value.lane * n}" for n in range(self.lanes))
+        text = self.builder.pure(f"add <{self.lanes} x i64> {base.text}, <{steps}>", [base.text])
+        return Val(text, "int64", self.lanes)
+
+    def decide(self, condition: Expr) -> bool | None:
+        """The condition's value if it is the same for all lanes and known now."""
+        match condition:
+            case Const(value):
+                return bool(value)
+            case Binary("and", a, b, _):
+                x, y = self.decide(a), self.decide(b)
+                return False if x is False or y is False else True if x and y else None
+            case Binary("or", a, b, _):
+                x, y = self.decide(a), self.decide(b)
+                return True if x or y else False if x is False and y is False else None
+            case Binary(op, a, b, _) if op in COMPARISONS and a.dtype == "int64":
+                if not (is_index(a) and is_index(b)):
+                    return None
+                left, right = self.index(a), self.index(b)
+                if not (isinstance(left, Lin) and isinstance(right, Lin)):
+                    return None
+                difference = left.plus(right, -1)
+                if difference.terms:
+                    return None
+                ends = (difference.const, difference.const + difference.lane * (self.lanes - 1))
+                return _compare_range(op, min(ends), max(ends))
+            case _:
+                return None
+
+    def depends_on_lane(self, expr: Expr) -> bool:
+        """True if an expression may differ between the lanes of the current vector."""
+        if self.lanes == 1:
+            return False
+        if any(self.env[v].lane for v in variables(expr)):
+            return True
+        if all(b.scope != "register" for b in buffers_read(expr)):
+            return False
+        places = (
+            self.flat_index(load.buffer, load.indices)
+            for load in loads_of(expr)
+            if load.buffer.scope == "register"
+        )
+        return any(isinstance(place, Val) or place.lane for place in places)
+
+    def flat_index(self, buffer: Buffer, indices: tuple[Expr, ...]) -> Lin | Val:
+        """The number of an element in its buffer, row by row."""
+        const, atoms = flat_form(buffer, indices)
+        lane, env = 0, self.env
+        terms: dict[str, int] = {}
+        varying: list[tuple[Val, int]] = []
+        for atom, coefficient, is_variable in atoms:
+            bound = env[atom] if is_variable else self.index(atom)  # type: ignore[index]
+            if isinstance(bound, Val):
+                varying.append((bound, coefficient))
+                continue
+            start, factors, step = bound
+            const += coefficient * start
+            lane += coefficient * step
+            for name, factor in factors:
+                terms[name] = terms.get(name, 0) + coefficient * factor
+        kept = tuple([(n, c) for n, c in terms.items() if c]) if terms else ()
+        total: Lin | Val = Lin(const, kept, lane)
+        for value, coefficient in varying:
+            scaled = self.int_op("mul", value, Lin(coefficient)) if coefficient != 1 else value
+            total = self.int_op("add", total, scaled)
+        return total
+
+
+@lru_cache(KEPT)
+def flat_form(
+    buffer: Buffer, indices: tuple[Expr, ...]
+) -> tuple[int, tuple[tuple[Expr, int, bool], ...]]:
+    """A flat index as ``const + Σ coefficient · atom``; (atom, coefficient, is it a variable).
+
+    What is not a variable is not linear.
+    """
+    stride, total = 1, Affine(0, {})
+    for expr, extent in zip(reversed(indices), reversed(buffer.shape), strict=True):
+        total = total.plus(affine(expr), stride)
+        stride *= extent
+    total = _joined(total)
+    atoms = ((atom, c, isinstance(atom, Var)) for c, atom in total.terms.values())
+    return total.const, tuple(atoms)
+
+
+def _joined(form: Affine) -> Affine:
+    """d·(x // d) + x % d  ->  x, as fused loops index what stands side by side."""
+    for key, (factor, atom) in form.terms.items():
+        if not isinstance(atom, Binary) or atom.op != "floormod":
+            continue
+        quotient = affine(Binary("floordiv", atom.a, atom.b, "int64"))
+        (other, (one, _)), *more = quotient.terms.items() or [(None, (0, atom))]
+        divisor = atom.b.value if isinstance(atom.b, Const) else 0
+        if more or one != 1 or quotient.const or form.terms.get(other, (0,))[0] != factor * divisor:
+            continue
+        rest = {k: t for k, t in form.terms.items() if k not in (key, other)}
+        return Affine(form.const, rest).plus(affine(atom.a), factor)
+    return form
+
+
+@lru_cache(KEPT)
+def is_index(expr: Expr) -> bool:
+    """True for int64 arithmetic that loads nothing: it can stay a linear form."""
+    return not isinstance(expr, (Load, Cast, Select, Intrinsic)) and all(
+        map(is_index, operands(expr))
+    )
+
+
+@lru_cache(KEPT)
+def _is_repeatable(expr: Expr) -> bool:
+    """True if an expression has the same value wherever its variables have."""
+    return not isinstance(expr, (Load, Intrinsic)) and all(map(_is_repeatable, operands(expr)))
+
+
+def _fold(op: str, x: Lin | Val, y: Lin | Val) -> Lin | None:
+    if not (isinstance(x, Lin) and x.is_constant and isinstance(y, Lin) and y.is_constant):
+        return None
+    a, b = x.const, y.const
+    match op:
+        case "floordiv" if b:
+            return Lin(a // b)
+        case "floormod" if b:
+            return Lin(a % b)
+        case "div" if b:
+            return Lin(int(a / b))
+        case "min":
+            return Lin(min(a, b))
+        case "max":
+            return Lin(max(a, b))
+        case _:
+            return None
+
+
+def _compare_range(op: str, low: int, high: int) -> bool | None:
+    """``d op 0`` for every d in [low, high]."""
+    outcomes = {
+        "lt": (high < 0, low >= 0),
+        "le": (high <= 0, low > 0),
+        "gt": (low > 0, high <= 0),
+        "ge": (low >= 0, high < 0),
+        "eq": (low == high == 0, low > 0 or high < 0),
+        "ne": (low > 0 or high < 0, low == high == 0),
+    }
+    yes, no = outcomes[op]
+    return True if yes else False if no else None

@@ -1,0 +1,312 @@
+"""Loads and stores of buffers in memory."""
+
+from __future__ import annotations
+
+from math import prod
+
+from tunefarm.compiler.codegen.builder import FunctionBuilder
+from tunefarm.compiler.codegen.indices import flat_form
+from tunefarm.compiler.codegen.masks import Masks, pieces
+from tunefarm.compiler.codegen.types import memory_type, suffix, vector_of
+from tunefarm.compiler.codegen.values import Lin, Val
+from tunefarm.compiler.target import Target, dtype_bytes
+from tunefarm.compiler.tir.ir import Binary, Buffer, Const, Load, Prefetch
+
+LINE_BYTES = 64  # of a cache
+
+
+class Memory(Masks):
+    """Elements in memory, one, several side by side, or apart: whole vectors or under a mask."""
+
+    def __init__(self, target: Target, builder: FunctionBuilder, declares: set[str]) -> None:
+        super().__init__(target, builder, declares)
+        self.pointers: dict[Buffer, str] = {}
+        self.constants: set[Buffer] = set()
+
+    def address(self, buffer: Buffer, place: Lin) -> str:
+        """The pointer to an element (to lane 0): outer terms first, the constant last."""
+        b, element = self.builder, memory_type(buffer.dtype)
+        pointer = self.pointers[buffer]
+        if place.terms:
+            pointer = self._moved(element, pointer, place.terms)
+        if place.const:
+            pointer = b.here(f"getelementptr inbounds {element}, ptr {pointer}, i64 {place.const}")
+        return pointer
+
+    def _moved(self, element: str, pointer: str, terms: tuple[tuple[str, int], ...]) -> str:
+        """A pointer moved by a number of elements that is not constant."""
+        b, key = self.builder, (element, pointer, terms)
+        if key in b.known:
+            return b.known[key]
+        for name, coefficient in sorted(terms, key=lambda t: b.depth_of.get(t[0], 0)):
+            offset = name
+            if coefficient != 1:
+                offset = b.pure(f"mul nsw i64 {name}, {coefficient}", [name])
+            text = f"getelementptr inbounds {element}, ptr {pointer}, i64 {offset}"
+            pointer = b.pure(text, [pointer, offset])
+        b.remember(key, pointer)
+        return pointer
+
+    def load_memory(self, load: Load) -> Val:
+        """The elements of the current vector, or the one that its lanes share."""
+        buffer, place = load.buffer, self.flat_index(load.buffer, load.indices)
+        if isinstance(place, Val):
+            return self._repeated(load) or self._gather(buffer, place)
+        if place.lane in (0, 1):
+            return self._load_at(buffer, place, self.lanes if place.lane else 1)
+        return self._strided(buffer, place)
+
+    def _load_at(self, buffer: Buffer, place: Lin, lanes: int) -> Val:
+        b, masked = self.builder, lanes > 1 and self.mask is not None
+        key = (self.pointers[buffer], place, lanes)
+        result = None if masked else b.loaded(buffer, key)
+        if result is None:
+            pointer = self.address(buffer, place)
+            if masked:
+                result = self._load_by_mask(buffer, pointer, lanes)
+            else:
+                result = self._load_whole(buffer, pointer, lanes)
+                b.remember_load(buffer, key, result)
+        return self._from_memory(result, buffer.dtype, lanes)
+
+    def _load_by_mask(self, buffer: Buffer, pointer: str, lanes: int) -> str:
+        if not self._moves_by_mask(buffer, lanes):
+            return self._load_without_mask(buffer, pointer, lanes)
+        kind, align = vector_of(memory_type(buffer.dtype), lanes), dtype_bytes(buffer.dtype)
+        name = f"llvm.masked.load.{_memory_suffix(buffer.dtype, lanes)}.p0"
+        self.declares.add(f"declare {kind} @{name}(ptr captures(none), <{lanes} x i1>, {kind})")
+        text = (
+            f"call {kind} @{name}(ptr align {align} {pointer}, "
+            f"<{lanes} x i1> {self.mask}, {kind} zeroinitializer)"
+        )
+        return self.builder.load(text, buffer)
+
+    def _load_whole(self, buffer: Buffer, pointer: str, lanes: int) -> str:
+        invariant = ", !invariant.load !0" if buffer in self.constants else ""
+        kind, align = vector_of(memory_type(buffer.dtype), lanes), dtype_bytes(buffer.dtype)
+        return self.builder.load(f"load {kind}, ptr {pointer}, align {align}{invariant}", buffer)
+
+    def _moves_by_mask(self, buffer: Buffer, lanes: int) -> bool:
+        """True if the current mask stays one: the processor has such moves, or which lanes it has
+        is known only when the code runs."""
+        assert self.mask is not None
+        if self.target.has_masks(dtype_bytes(buffer.dtype)):
+            return True
+        known = self.known.get(self.mask)
+        return known is None or (known.condition != "" and prod(buffer.shape) < lanes)
+
+    def _load_without_mask(self, buffer: Buffer, pointer: str, lanes: int) -> str:
+        """Lanes under a mask, for a processor that would load them one by one: a piece for each
+        run of them, from the buffer's beginning where the condition on all of them does not hold.
+        """
+        assert self.mask is not None
+        known, element = self.known[self.mask], memory_type(buffer.dtype)
+        if known.condition:
+            choice = f"i1 {known.condition}, ptr {pointer}, ptr {self.pointers[buffer]}"
+            pointer = self.builder.here(f"select {choice}")
+        if len(known.lanes) == lanes:
+            return self._load_whole(buffer, pointer, lanes)
+        result = "zeroinitializer"
+        for first, count in pieces(known.lanes):
+            part = self._load_whole(buffer, self._ahead(element, pointer, first), count)
+            result = self._placed(result, element, part, first, count, lanes)
+        return result
+
+    def _ahead(self, element: str, pointer: str, lane: int) -> str:
+        if lane == 0:
+            return pointer
+        return self.builder.here(f"getelementptr inbounds {element}, ptr {pointer}, i64 {lane}")
+
+    def _placed(
+        self, whole: str, element: str, part: str, first: int, count: int, lanes: int
+    ) -> str:
+        """``whole`` with ``count`` lanes from ``first`` on replaced by ``part``."""
+        b, full = self.builder, f"<{lanes} x {element}>"
+        if count == 1:
+            return b.here(f"insertelement {full} {whole}, {element} {part}, i64 {first}")
+        small = f"<{count} x {element}>"
+        wide = ", ".join(f"i32 {n}" if n < count else "i32 poison" for n in range(lanes))
+        spread = b.here(f"shufflevector {small} {part}, {small} poison, <{lanes} x i32> <{wide}>")
+        taken = ", ".join(
+            f"i32 {lanes + n - first if first <= n < first + count else n}" for n in range(lanes)
+        )
+        return b.here(f"shufflevector {full} {whole}, {full} {spread}, <{lanes} x i32> <{taken}>")
+
+    def prefetch(self, hint: Prefetch) -> None:
+        """Ask for cache lines; nothing is read."""
+        place = self.index(hint.offset)
+        if not isinstance(place, Lin) or place.lane:
+            return
+        self.declares.add("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+        elements = LINE_BYTES // dtype_bytes(hint.buffer.dtype)
+        for line in range(hint.lines):
+            ahead = Lin(place.const + line * elements, place.terms)
+            pointer = self.address(hint.buffer, ahead)
+            level = f"i32 0, i32 {4 - hint.level}, i32 1"
+            self.builder.line(f"call void @llvm.prefetch.p0(ptr {pointer}, {level})")
+
+    def _from_memory(self, text: str, dtype: str, lanes: int) -> Val:
+        if dtype == "bool":
+            kind = vector_of("i8", lanes)
+            zero = "0" if lanes == 1 else "zeroinitializer"
+            text = self.builder.here(f"icmp ne {kind} {text}, {zero}")
+        return Val(text, dtype, lanes)
+
+    def _repeated(self, load: Load) -> Val | None:
+        """x[i + lane % n]: n elements in all lanes, loaded and spread as one word; None if the
+        lanes are otherwise."""
+        buffer = load.buffer
+        const, atoms = flat_form(buffer, load.indices)
+        rests = [(a, c) for a, c, _ in atoms if self.depends_on_lane(a)]
+        if len(rests) != 1 or self.mask is not None:
+            return None
+        (atom, factor), kind = rests[0], memory_type(buffer.dtype)
+        if not isinstance(atom, Binary) or atom.op != "floormod" or factor != 1:
+            return None
+        count = int(atom.b.value) if isinstance(atom.b, Const) else 1
+        inside = self.index(atom.a)
+        bits = 8 * dtype_bytes(buffer.dtype) * count
+        if not isinstance(inside, Lin) or inside.lane != 1 or bits not in (16, 32, 64):
+            return None
+        if any(c % count for c in (inside.const, self.lanes, *(c for _, c in inside.terms))):
+            return None
+        place = Lin(const)
+        for other, coefficient, _ in atoms:
+            if other is not atom:
+                bound = self.index(other)
+                assert isinstance(bound, Lin)
+                place = place.plus(bound, coefficient)
+        b, words = self.builder, self.lanes // count
+        pointer, align = self.address(buffer, place), dtype_bytes(buffer.dtype)
+        word = b.load(f"load i{bits}, ptr {pointer}, align {align}", buffer)
+        one = b.here(f"insertelement <{words} x i{bits}> poison, i{bits} {word}, i64 0")
+        full = b.here(
+            f"shufflevector <{words} x i{bits}> {one}, <{words} x i{bits}> poison, "
+            f"<{words} x i32> zeroinitializer"
+        )
+        text = b.here(f"bitcast <{words} x i{bits}> {full} to <{self.lanes} x {kind}>")
+        return self._from_memory(text, buffer.dtype, self.lanes)
+
+    def _every_other(self, buffer: Buffer, place: Lin) -> Val:
+        """Lanes two elements apart, from two loads that end with the last one."""
+        n, element = self.lanes, memory_type(buffer.dtype)
+        first = self._load_whole(buffer, self.address(buffer, place.plus(Lin(0, (), -2), 1)), n)
+        end = Lin(place.const + n - 1, place.terms)
+        second = self._load_whole(buffer, self.address(buffer, end), n)
+        taken = ", ".join(f"i32 {2 * lane if 2 * lane < n else 2 * lane + 1}" for lane in range(n))
+        vector = f"<{n} x {element}>"
+        text = self.builder.here(
+            f"shufflevector {vector} {first}, {vector} {second}, <{n} x i32> <{taken}>"
+        )
+        return self._from_memory(text, buffer.dtype, n)
+
+    def _strided(self, buffer: Buffer, place: Lin) -> Val:
+        """Lanes that stand at a constant distance, one load each."""
+        element = memory_type(buffer.dtype)
+        full = f"<{self.lanes} x {element}>"
+        if self.mask is not None:
+            return self._gather(buffer, self.int_value(place, True))
+        if place.lane == 2 and self.lanes % 2 == 0:
+            return self._every_other(buffer, place)
+        text = "poison"
+        for lane in range(self.lanes):
+            at = Lin(place.const + lane * place.lane, place.terms)
+            pointer = self.address(buffer, at)
+            align = dtype_bytes(buffer.dtype)
+            one = self.builder.load(f"load {element}, ptr {pointer}, align {align}", buffer)
+            text = self.builder.here(f"insertelement {full} {text}, {element} {one}, i64 {lane}")
+        return self._from_memory(text, buffer.dtype, self.lanes)
+
+    def _pointers(self, buffer: Buffer, place: Val) -> str:
+        element = memory_type(buffer.dtype)
+        base = self.pointers[buffer]
+        text = f"getelementptr {element}, ptr {base}, <{self.lanes} x i64> {place.text}"
+        return self.builder.here(text)
+
+    def _gather(self, buffer: Buffer, place: Val) -> Val:
+        n, element = self.lanes, memory_type(buffer.dtype)
+        pointers = self._pointers(buffer, place)
+        mask = self.mask or "splat (i1 true)"
+        kind = f"<{n} x {element}>"
+        name = f"llvm.masked.gather.{_memory_suffix(buffer.dtype, n)}.v{n}p0"
+        self.declares.add(f"declare {kind} @{name}(<{n} x ptr>, <{n} x i1>, {kind})")
+        align = dtype_bytes(buffer.dtype)
+        text = (
+            f"call {kind} @{name}(<{n} x ptr> align {align} {pointers}, "
+            f"<{n} x i1> {mask}, {kind} zeroinitializer)"
+        )
+        return self._from_memory(self.builder.load(text, buffer), buffer.dtype, n)
+
+    def store_memory(self, buffer: Buffer, place: Lin | Val, value: Val) -> None:
+        """Store the elements of the current vector, those that the mask has."""
+        b = self.builder
+        if self.lanes > 1:
+            value = self.splat(value)
+        element = memory_type(buffer.dtype)
+        kind = vector_of(element, self.lanes)
+        text = value.text
+        if buffer.dtype == "bool":
+            text = b.here(f"zext {vector_of('i1', self.lanes)} {text} to {kind}")
+        align = dtype_bytes(buffer.dtype)
+        b.forget(buffer)
+        if self.lanes == 1:
+            assert isinstance(place, Lin)
+            b.line(f"store {kind} {text}, ptr {self.address(buffer, place)}, align {align}")
+        elif isinstance(place, Lin) and place.lane == 1:
+            pointer = self.address(buffer, place)
+            if self.mask is None:
+                b.line(f"store {kind} {text}, ptr {pointer}, align {align}")
+            else:
+                self._store_by_mask(element, text, pointer, align)
+        else:
+            self._scatter(buffer, place, text)
+
+    def _scatter(self, buffer: Buffer, place: Lin | Val, text: str) -> None:
+        n, element = self.lanes, memory_type(buffer.dtype)
+        pointers = self._pointers(buffer, self.int_value(place, True))
+        mask = self.mask or "splat (i1 true)"
+        kind = f"<{n} x {element}>"
+        name = f"llvm.masked.scatter.{_memory_suffix(buffer.dtype, n)}.v{n}p0"
+        self.declares.add(f"declare void @{name}({kind}, <{n} x ptr>, <{n} x i1>)")
+        align = dtype_bytes(buffer.dtype)
+        self.builder.line(
+            f"call void @{name}({kind} {text}, <{n} x ptr> align {align} {pointers}, "
+            f"<{n} x i1> {mask})"
+        )
+
+    def _store_by_mask(self, element: str, text: str, pointer: str, align: int) -> None:
+        n = self.lanes
+        kind = f"<{n} x {element}>"
+        active = self.active_lanes
+        # LLVM 22 stores a truncated value too wide where a constant mask has one lane.
+        if active is not None and (len(active) == 1 or not self.target.has_masks(align)):
+            for first, count in pieces(active):
+                self._store_piece(element, text, pointer, align, first, count)
+            return
+        name = f"llvm.masked.store.v{n}{_element_suffix(element)}.p0"
+        self.declares.add(f"declare void @{name}({kind}, ptr captures(none), <{n} x i1>)")
+        self.builder.line(
+            f"call void @{name}({kind} {text}, ptr align {align} {pointer}, <{n} x i1> {self.mask})"
+        )
+
+    def _store_piece(
+        self, element: str, text: str, pointer: str, align: int, first: int, count: int
+    ) -> None:
+        """Store ``count`` lanes from ``first`` on."""
+        b, full = self.builder, f"<{self.lanes} x {element}>"
+        at = self._ahead(element, pointer, first)
+        if count == 1:
+            part = b.here(f"extractelement {full} {text}, i64 {first}")
+            b.line(f"store {element} {part}, ptr {at}, align {align}")
+            return
+        lanes = ", ".join(f"i32 {first + n}" for n in range(count))
+        part = b.here(f"shufflevector {full} {text}, {full} poison, <{count} x i32> <{lanes}>")
+        b.line(f"store <{count} x {element}> {part}, ptr {at}, align {align}")
+
+
+def _memory_suffix(dtype: str, lanes: int) -> str:
+    return f"v{lanes}i8" if dtype == "bool" else suffix(dtype, lanes)
+
+
+def _element_suffix(element: str) -> str:
+    return {"float": "f32", "double": "f64", "half": "f16"}.get(element, element)
