@@ -25,6 +25,7 @@ from tunefarm.compiler.space.contraction.shape import (
     VERSION,
     contraction_of,
     lanes_of,
+    sum_dtype,
 )
 from tunefarm.compiler.target import Target
 
@@ -36,7 +37,7 @@ def space(function: Function, target: Target) -> SketchSpace | None:
     if target.kind != "llvm":
         return None
     c = contraction_of(function)
-    if c is None or c.rhs.load.dtype not in ("float32", "float64"):
+    if c is None or sum_dtype(c) not in ("float32", "float64", "int32"):
         return None
     lanes = lanes_of(c, target)
     knobs = knobs_of(c, lanes)

@@ -11,6 +11,7 @@ from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import PackedLayout
 from tunefarm.compiler.tir.affine import affine
 from tunefarm.compiler.tir.ir import Var
+from tunefarm.compiler.tir.schedule.tree import store_of
 
 NAME, VERSION = "contraction", 3
 
@@ -20,9 +21,14 @@ def contraction_of(function: Function) -> Contraction | None:
     return analyse(create_program(view_contraction(function)))
 
 
+def sum_dtype(c: Contraction) -> str:
+    """The dtype that products are summed in, which narrower operands are widened to."""
+    return store_of(c.node).buffer.dtype
+
+
 def lanes_of(c: Contraction, target: Target) -> int:
-    """Lanes of one vector: the machine's, or fewer for a short axis."""
-    full = target.lanes(c.rhs.load.dtype)
+    """Lanes of one vector of sums: the machine's, or fewer for a short axis."""
+    full = target.lanes(sum_dtype(c))
     lanes = 1
     while lanes < min(full, c.vector.extent):
         lanes *= 2
