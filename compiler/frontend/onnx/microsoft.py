@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tunefarm.compiler.frontend.onnx import contract, math, nn, quantize, reduce
+from tunefarm.compiler.frontend.onnx import contract, math, nn, quantize
 from tunefarm.compiler.frontend.onnx.node import (
     Converter,
     Node,
@@ -23,7 +23,7 @@ from tunefarm.compiler.frontend.onnx.quantize import bias_of, operand, parameter
 from tunefarm.compiler.ir import Expr
 
 DOMAIN = "com.microsoft"
-_STANDARD = {**math.CONVERTERS, **nn.CONVERTERS, **reduce.CONVERTERS}
+_STANDARD = {**math.CONVERTERS, **nn.CONVERTERS}
 
 
 def _standard(node: Node, op: str, *inputs: Expr) -> Expr:
@@ -111,7 +111,6 @@ CONVERTERS: dict[str, Converter] = {
     "QLinearLeakyRelu": _on_numbers("LeakyRelu"),
     "QLinearAveragePool": _on_numbers("AveragePool"),
     "QLinearGlobalAveragePool": _on_numbers("GlobalAveragePool"),
-    "QLinearReduceMean": _on_numbers("ReduceMean"),
     "QLinearSoftmax": _softmax,
     "QLinearConcat": _concat,
     "QGemm": _gemm,

@@ -74,7 +74,7 @@ def network(folder: Path) -> Path:
     g = Graph()
     y = g.op("Relu", g.conv("x", 3, 16, 3, strides=[2, 2]))
     y = g.op("MaxPool", y, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
-    six = g.constant(np.float32(0)), g.constant(np.float32(6))
+    six = g.constant(np.array(0, np.float32)), g.constant(np.array(6, np.float32))
     z = g.op("Clip", g.conv(y, 16, 32, 1), *six)
     z = g.op("Clip", g.conv(z, 32, 32, 3, group=32), *six)
     y = g.op("Relu", g.op("Add", g.conv(z, 32, 16, 1), y))
@@ -344,6 +344,32 @@ def test_a_product_of_onnxruntime_on_bytes(bias: bool, result: bool) -> None:
     (got,) = evaluate(module, feeds)
     assert got.dtype == want.dtype
     np.testing.assert_allclose(got.astype(float), want, rtol=1e-5, atol=1 if result else 1e-4)
+
+
+@pytest.mark.parametrize("bias", ["", "bias"])
+@pytest.mark.parametrize("op", ["MatMulIntegerToFloat", "DynamicQuantizeMatMul"])
+def test_products_of_onnxruntime_that_give_numbers(op: str, bias: str) -> None:
+    """Their weights are bytes, whether the other operand's scale is known or not."""
+    known = {
+        **parameters("a", 0.031, 130, "uint8"),
+        "b": activation("int8", 24, 7),
+        "b_scale": RNG.uniform(0.01, 0.02, 7).astype(np.float32),
+        "b_zero": np.zeros(7, np.int8),
+        "bias": RNG.standard_normal(7).astype(np.float32),
+    }
+    if op == "DynamicQuantizeMatMul":
+        names, feeds = ["a", *B, bias], {"a": RNG.standard_normal((3, 24)).astype(np.float32)}
+    else:
+        names = ["a", "b", "a_scale", "b_scale", "a_zero", "b_zero", bias]
+        feeds = {"a": activation("uint8", 3, 24)}
+    node = helper.make_node(op, names, ["out"], domain="com.microsoft")
+    model = model_of(node, {n: a for n, a in known.items() if n in names}, feeds)
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    (want,) = session.run(None, feeds)
+    module = optimize(from_onnx(onnx.load_from_string(model)), Target.host(1))
+    assert [tensor_type(p).dtype for p in products(module)] == ["int32"]
+    (got,) = evaluate(module, feeds)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-3)
 
 
 def test_other_operators_of_that_domain_are_refused_by_name() -> None:
