@@ -61,9 +61,9 @@ def _told(value: object) -> str:
 def allow_precision(module: IRModule, precision: str) -> IRModule:
     """The module with leave to compute in ``precision`` in whatever is made of it.
 
-    With "bf16" contractions of weights round their operands to bfloat16 where the target's
-    instructions for it are faster; sums and results stay float32. "f32" takes the leave back, ""
-    changes nothing. Raises TunefarmError for another word.
+    With "bf16" or "fp16" contractions of weights round their operands to 16 bits where the target
+    multiplies those faster; results stay float32, but fp16 ends at 65504 and sums some terms in
+    float16. "f32" takes the leave back, "" changes nothing. Raises TunefarmError for other words.
     """
     from tunefarm.compiler.transform.lower_precision import allow_precision as allow
 

@@ -43,6 +43,21 @@ def test_a_module_is_no_program(module: IRModule) -> None:
         tunefarm.lower(module)  # type: ignore[arg-type]
 
 
+def test_a_precision_is_a_known_word_and_for_models(module: IRModule) -> None:
+    with pytest.raises(TunefarmError, match="'int4' is unknown; known: 'f32', 'bf16', 'fp16'"):
+        tunefarm.build(module, precision="int4")
+    with pytest.raises(TunefarmError, match="precision is for models"):
+        tunefarm.build(doubled(), precision="bf16")  # type: ignore[call-overload]
+
+
+def test_a_precision_makes_other_tasks(module: IRModule) -> None:
+    zen = "llvm -mcpu=znver5"
+    (plain,) = tunefarm.extract_tasks(module, zen)
+    (rounded,) = tunefarm.extract_tasks(module, zen, "bf16")
+    (allowed,) = tunefarm.extract_tasks(tunefarm.allow_precision(module, "bf16"), zen)
+    assert plain.workload.key != rounded.workload.key == allowed.workload.key
+
+
 def test_a_target_is_a_text(module: IRModule) -> None:
     with pytest.raises(TunefarmError, match=r"a target is a text or a Target, not 2 \(int\)"):
         tunefarm.build(module, 2)  # type: ignore[call-overload]

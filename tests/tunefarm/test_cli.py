@@ -83,6 +83,18 @@ def test_an_unknown_target(
     assert len(said) < 160
 
 
+def test_an_unknown_precision(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    said = mistake(capsys, "tasks", model, "--precision", "int4")
+    assert "precision 'int4' is unknown; known: 'f32', 'bf16', 'fp16'" in said
+
+
+def test_a_precision_stands_in_the_commands_that_follow(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["tasks", model, "--target", "llvm -mcpu=znver5", "--precision", "bf16"]) == 0
+    assert "--precision bf16" in capsys.readouterr().out
+
+
 def test_a_tracker_that_is_not_there(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     text = mistake(capsys, "tune", model, "--tracker", "127.0.0.1:1", "--trials", "1")
     assert "no tracker answers at 127.0.0.1:1" in text

@@ -41,7 +41,7 @@ Precision = Annotated[
     str,
     typer.Option(
         metavar="FORMAT",
-        help="bf16 lets products of weights round their operands to bfloat16 where it is faster.",
+        help="bf16 or fp16 lets products of weights round their operands to it where it is faster.",
     ),
 ]
 Database = Annotated[
