@@ -14,6 +14,8 @@ are cut into blocks of panels too, without an expansion the windows read the inp
 
 from __future__ import annotations
 
+from math import inf
+
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.config import SketchSpace
@@ -39,14 +41,16 @@ __all__ = ["is_depthwise", "is_pointwise", "saving", "schedule", "space"]
 
 
 def space(function: Function, target: Target) -> SketchSpace | None:
-    """The knobs of a block; None if the function is not one."""
+    """The knobs of a block; None if the function is not one, or a row too long for the stack."""
     b = _schedulable(function, target)
     if b is None:
         return None
     lanes = target.lanes("float32")
     knobs = knobs_of(b, lanes)
     constraints = constraints_of(b, target, lanes)
-    default, _ = default_of(b, target, lanes, knobs, constraints)
+    default, estimate = default_of(b, target, lanes, knobs, constraints)
+    if estimate == inf:
+        return None
     return SketchSpace(
         NAME, VERSION, knobs, constraints, default, lambda k: nest_of(b, target, lanes, k)
     )

@@ -95,7 +95,7 @@ def default_of(
     knobs: tuple[Knob, ...],
     constraints: tuple[Constraint, ...],
 ) -> tuple[Config, float]:
-    """The config of the fewest cycles in the model, and their number.
+    """The config of the fewest cycles in the model, and their number: infinite if none is allowed.
 
     The register tiles of the depthwise convolution and of the projection hang on nothing else.
     """

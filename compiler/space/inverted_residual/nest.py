@@ -1,8 +1,9 @@
-"""The largest product of a block as a loop nest, for the features of the cost model."""
+"""A block as the loop nest of its windows, for the features of the cost model."""
 
 from __future__ import annotations
 
 import numpy as np
+from tunefarm.compiler.ir import tensor_type
 from tunefarm.compiler.space.config import Access, Columns, Nest
 from tunefarm.compiler.space.contraction.knobs import whole
 from tunefarm.compiler.space.inverted_residual.default import cycles
@@ -17,21 +18,25 @@ EXTRA = ("mb", "nb", "nv", "ew", "eu", "dw", "pw", "pv", "pu")
 def nest_of(b: InvertedResidual, target: Target, lanes: int, k: Columns) -> Nest:
     """Rows, columns and channels of the depthwise convolution; its operands are the block's."""
     batch, rows, columns, channels = b.depthwise.shape
-    one = np.ones(len(whole(k, "mb")), np.int64)
+    outputs = b.project.shape[-1] if b.project is not None else 1
     terms = b.expand.inputs if b.expand is not None else 1
-    axes = {"h": batch * rows, "w": columns, "c": channels, "k": terms}
-    vector = {"h": one, "w": one, "c": lanes * one, "k": one}
-    register = {**vector, "w": whole(k, "dw"), "k": whole(k, "eu")}
-    l1 = {**register, "c": np.minimum(whole(k, "nv") * lanes, channels), "k": terms * one}
-    l2 = {**l1, "h": np.minimum(whole(k, "mb"), rows), "w": columns * one}
+    one = np.ones(len(whole(k, "mb")), np.int64)
+    panel = np.minimum(whole(k, "nv") * lanes, channels)
     panels = -(-channels // (whole(k, "nv") * lanes))
-    core = dict(l2)
+    axes = {"h": batch * rows, "w": columns, "c": channels, "k": terms, "o": outputs}
+    vector = {"h": one, "w": one, "c": lanes * one, "k": one, "o": one}
+    register = {**vector, "w": whole(k, "dw"), "k": whole(k, "eu")}
+    l1 = {**register, "c": panel, "k": terms * one}
+    l2 = {**l1, "h": np.minimum(whole(k, "mb"), rows), "w": columns * one}
+    core = {**l2, "c": np.minimum(panel * whole(k, "nb"), channels)}
     if b.project is not None:
-        core["c"] = channels * one
-    else:
-        core["c"] = np.minimum(l1["c"] * whole(k, "nb"), channels)
-    tasks = batch * -(-rows // whole(k, "mb")) * -(-channels // core["c"])
-    outputs = b.project.shape[-1] if b.project is not None else channels
+        core |= {"c": channels * one, "o": outputs * one}
+    down, right = b.depthwise.strides
+    first, last = b.expand or b.depthwise, b.project or b.depthwise
+    _, height, *rest = tensor_type(first.anchor.args[0]).shape
+    data = {"c": 1} if b.expand is None else {"k": 1}
+    results = {"c": 1} if b.project is None else {"o": 1}
+    stored = last.shape[2:]
     extra = {n: whole(k, n).astype(np.float64) for n in EXTRA}
     extra["cycles"] = cycles(b, target, lanes, k)
     extra["scratch_bytes"] = scratch_bytes(b, lanes, k).astype(np.float64)
@@ -39,12 +44,12 @@ def nest_of(b: InvertedResidual, target: Target, lanes: int, k: Columns) -> Nest
         axes,
         frozenset({"k"}),
         (
-            Access("data", 4, (axes["h"], columns, terms), ({"h": 1}, {"w": 1}, {"k": 1})),
+            Access("data", 4, (batch * height, *rest), ({"h": down}, {"w": right}, data)),
             Access("weights", 4, (terms, channels), ({"k": 1}, {"c": 1}), constant=True),
-            Access("out", 4, (axes["h"], columns, outputs), ({"h": 1}, {"w": 1}, {}), write=True),
+            Access("out", 4, (axes["h"], *stored), ({"h": 1}, {"w": 1}, results), write=True),
         ),
         {"vector": vector, "register": register, "l1": l1, "l2": l2, "core": core},
-        tasks,
+        batch * -(-rows // whole(k, "mb")) * -(-channels // core["c"]),
         float(nominal_flops(b.function)) * panels * whole(k, "nv") * lanes / channels,
         extra,
-    )
+    )  # fmt: skip

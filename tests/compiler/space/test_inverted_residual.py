@@ -229,6 +229,47 @@ def test_scratch_is_counted_as_it_is_allocated() -> None:
         assert local <= counted[0] <= 1.5 * local, config
 
 
+def test_a_row_too_long_for_the_stack_has_no_such_sketch() -> None:
+    function = block((1, 3, 9000, 2), 16)
+    assert inverted_residual.space(function, HOST) is None
+    assert inverted_residual.saving(function, HOST) <= 0
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "llvm -mcpu=haswell -num-cores=4",
+        "llvm -mcpu=x86-64",
+        "llvm -mtriple=aarch64-linux-gnu -mcpu=neoverse-n1 -num-cores=4",
+        "llvm -mtriple=riscv64-linux-gnu -mcpu=spacemit-x60",
+    ],
+)
+def test_other_processors_have_a_default_that_applies(target: str) -> None:
+    for function in (block((1, 7, 6, 3), 11, 5), block((1, 7, 6, 3), 11, None, stride=2)):
+        space = block_space(function, Target(target))
+        assert space.valid(space.encode(space.default)[None]).all()
+        workload = Workload.from_function(function)
+        arrays = draw(function, 1)
+        (wanted,) = evaluate(function, arrays)
+        program = lower(schedule_workload(workload, Target(target), space.default))
+        result = np.full(wanted.shape, 77, F32)
+        interpreted(program, arrays, [result])
+        assert mismatch([result], [wanted], error_bounds(function, arrays)) == ""
+
+
+@pytest.mark.parametrize("outputs", [None, 24])
+def test_the_nest_counts_tasks_and_operations(outputs: int | None) -> None:
+    function = block((2, 20, 23, 12), 40, outputs)
+    space = block_space(function)
+    rows = space.sample(np.random.default_rng(2), 200)
+    k = space.columns(rows[space.valid(rows)], 0)
+    nest = space.sketches[0].nest(k)
+    lanes = HOST.lanes(F32)
+    panels = 1 if outputs else -(-40 // (k["nv"] * lanes * k["nb"]))
+    np.testing.assert_array_equal(nest.parallelism, 2 * -(-20 // k["mb"]) * panels)
+    assert (nest.operations >= Workload.from_function(function).flops).all()
+
+
 def test_more_blocks_expand_more_rows_in_the_model() -> None:
     found = inverted_residual_of(block((1, 56, 56, 24), 144, 24))
     assert found is not None
