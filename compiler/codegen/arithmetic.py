@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tunefarm.compiler.codegen.builder import FunctionBuilder
 from tunefarm.compiler.codegen.casts import Casts
 from tunefarm.compiler.codegen.types import (
     constant,
@@ -15,7 +16,7 @@ from tunefarm.compiler.codegen.types import (
 from tunefarm.compiler.codegen.values import Val
 from tunefarm.compiler.errors import BuildError
 from tunefarm.compiler.processors import WASM32
-from tunefarm.compiler.target import dtype_bytes
+from tunefarm.compiler.target import Target, dtype_bytes
 from tunefarm.compiler.tir.ir import COMPARISONS
 
 _FLOAT_OPS = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
@@ -28,6 +29,11 @@ _ROUNDING = ("floor", "ceil", "round", "trunc")
 
 class Arithmetic(Casts):
     """Operations on values of equal dtype, in the lanes that they have."""
+
+    def __init__(self, target: Target, builder: FunctionBuilder, declares: set[str]) -> None:
+        super().__init__(target, builder, declares)
+        self.is_wasm = target.isa is WASM32
+        self._fuses: dict[str, bool] = {}  # dtypes that are multiplied and added in one
 
     def arithmetic(self, op: str, a: Val, b: Val) -> Val:
         """One binary operation on values of equal dtype."""
@@ -45,16 +51,18 @@ class Arithmetic(Casts):
 
     def fused(self, x: Val, y: Val, a: Val) -> Val:
         """``x · y + a``, rounded once where the processor can."""
-        native = a.dtype == "float16" and self.target.has("avx512fp16")
-        if (is_narrow_float(a.dtype) and not native) or not self.target.has_fma:
+        if a.dtype not in self._fuses:
+            native = a.dtype == "float16" and self.target.has("avx512fp16")
+            computed = native or not is_narrow_float(a.dtype)
+            self._fuses[a.dtype] = computed and self.target.has_fma
+        if not self._fuses[a.dtype]:
             return self.arithmetic("add", a, self.arithmetic("mul", x, y))
         x, y, a = self.level(x, y, a)
-        if self.target.isa is WASM32:
-            if a.lanes * dtype_bytes(a.dtype) != self.target.vector_bytes:
-                return self.arithmetic("add", a, self.arithmetic("mul", x, y))
-            name = f"llvm.wasm.relaxed.madd.{suffix(a.dtype, a.lanes)}"
-            return self.call(name, [x, y, a], a.dtype)
-        return self.call(f"llvm.fma.{suffix(a.dtype, a.lanes)}", [x, y, a], a.dtype)
+        if not self.is_wasm:
+            return self.call(f"llvm.fma.{suffix(a.dtype, a.lanes)}", (x, y, a), a.dtype)
+        if a.lanes * dtype_bytes(a.dtype) != self.target.vector_bytes:
+            return self.arithmetic("add", a, self.arithmetic("mul", x, y))
+        return self.call(f"llvm.wasm.relaxed.madd.{suffix(a.dtype, a.lanes)}", (x, y, a), a.dtype)
 
     def _extremum(self, op: str, a: Val, b: Val) -> Val:
         if not is_float(a.dtype):
@@ -163,7 +171,7 @@ class Arithmetic(Casts):
         if key in b.known:
             return Val(b.known[key], dtype, first.lanes)
         t = self.target
-        fused = t.has_fma and t.isa is not WASM32
+        fused = t.has_fma and not self.is_wasm
         lines, result, declares = emit_math(
             name, first.lanes, first.dtype, texts, b.fresh, t.has_avx512, fused
         )

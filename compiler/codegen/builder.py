@@ -41,8 +41,7 @@ class FunctionBuilder:
         self._count += 1
         return f"%{prefix}{self._count}"
 
-    def depth_needed(self, operands: Iterable[str]) -> int:
-        """The outermost frame that has all operands."""
+    def _depth_needed(self, operands: Iterable[str]) -> int:
         needed, depth_of = 0, self.depth_of
         for operand in operands:
             depth = depth_of.get(operand, 0)
@@ -55,19 +54,23 @@ class FunctionBuilder:
         name = self.known.get(text)
         if name is None:
             name = self.fresh()
-            self.hoist([f"{name} = {text}"], name, text, operands)
+            self._place(name, text, operands).lines.append(f"  {name} = {text}")
         return name
 
     def hoist(
         self, lines: Iterable[str], name: str, key: Hashable, operands: Sequence[str]
     ) -> None:
         """Instructions that make ``name`` of the operands, at the outermost place for them."""
-        depth = self.depth_needed(operands)
+        self._place(name, key, operands).lines.extend([f"  {line}" for line in lines])
+
+    def _place(self, name: str, key: Hashable, operands: Sequence[str]) -> Frame:
+        """The outermost frame that has all operands; ``name`` is known there from now on."""
+        depth = self._depth_needed(operands)
         frame = self.frames[depth]
-        frame.lines += [f"  {line}" for line in lines]
         self.depth_of[name] = depth
         self.known[key] = name
         frame.keys.append(key)
+        return frame
 
     def here(self, text: str) -> str:
         """An instruction at the current place, emitted once for equal operands in a frame."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from functools import lru_cache
+from typing import TypeAlias
 
 from tunefarm.compiler.codegen.builder import FunctionBuilder
 from tunefarm.compiler.codegen.reductions import Reductions
@@ -24,6 +25,9 @@ from tunefarm.compiler.tir.ir import (
     Var,
 )
 from tunefarm.compiler.tir.visit import loads_of, operands
+
+Atoms: TypeAlias = tuple[tuple[Expr, int, bool], ...]
+"""The terms of an affine form: (atom, coefficient, is it a variable); others are not linear."""
 
 
 class Indices(Reductions, ABC):
@@ -123,14 +127,10 @@ class Indices(Reductions, ABC):
             case Binary("or", a, b, _):
                 x, y = self.decide(a), self.decide(b)
                 return True if x or y else False if x is False and y is False else None
-            case Binary(op, a, b, _) if op in COMPARISONS and a.dtype == "int64":
-                if not (is_index(a) and is_index(b)):
-                    return None
-                left, right = self.index(a), self.index(b)
-                if not (isinstance(left, Lin) and isinstance(right, Lin)):
-                    return None
-                difference = left.plus(right, -1)
-                if difference.terms:
+            case Binary(op, a, _, _) if op in COMPARISONS and a.dtype == "int64":
+                form = _difference(condition)
+                difference = None if form is None else self._evaluated(*form)
+                if not isinstance(difference, Lin) or difference.terms:
                     return None
                 ends = (difference.const, difference.const + difference.lane * (self.lanes - 1))
                 return _compare_range(op, min(ends), max(ends))
@@ -154,7 +154,10 @@ class Indices(Reductions, ABC):
 
     def flat_index(self, buffer: Buffer, indices: tuple[Expr, ...]) -> Lin | Val:
         """The number of an element in its buffer, row by row."""
-        const, atoms = flat_form(buffer, indices)
+        return self._evaluated(*flat_form(buffer, indices))
+
+    def _evaluated(self, const: int, atoms: Atoms) -> Lin | Val:
+        """``const + Σ coefficient · atom``, for the current values of the variables."""
         lane, env = 0, self.env
         terms: dict[str, int] = {}
         varying: list[tuple[Val, int]] = []
@@ -177,20 +180,26 @@ class Indices(Reductions, ABC):
 
 
 @lru_cache(KEPT)
-def flat_form(
-    buffer: Buffer, indices: tuple[Expr, ...]
-) -> tuple[int, tuple[tuple[Expr, int, bool], ...]]:
-    """A flat index as ``const + Σ coefficient · atom``; (atom, coefficient, is it a variable).
-
-    What is not a variable is not linear.
-    """
+def flat_form(buffer: Buffer, indices: tuple[Expr, ...]) -> tuple[int, Atoms]:
+    """A flat index as ``const + Σ coefficient · atom``."""
     stride, total = 1, Affine(0, {})
     for expr, extent in zip(reversed(indices), reversed(buffer.shape), strict=True):
         total = total.plus(affine(expr), stride)
         stride *= extent
-    total = _joined(total)
-    atoms = ((atom, c, isinstance(atom, Var)) for c, atom in total.terms.values())
-    return total.const, tuple(atoms)
+    return _atoms_of(_joined(total))
+
+
+@lru_cache(KEPT)
+def _difference(comparison: Binary) -> tuple[int, Atoms] | None:
+    """``a - b`` of what is compared; None if something is loaded for it."""
+    if not (is_index(comparison.a) and is_index(comparison.b)):
+        return None
+    return _atoms_of(affine(comparison.a) - affine(comparison.b))
+
+
+def _atoms_of(form: Affine) -> tuple[int, Atoms]:
+    atoms = ((atom, c, isinstance(atom, Var)) for c, atom in form.terms.values())
+    return form.const, tuple(atoms)
 
 
 def _joined(form: Affine) -> Affine:
