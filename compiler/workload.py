@@ -21,7 +21,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import isfinite, prod
 from typing import Any
 
@@ -75,6 +75,7 @@ class Workload:
         return Workload(_canonical(content))
 
     @staticmethod
+    @lru_cache(maxsize=256)
     def from_text(text: str) -> Workload:
         """A workload from text of any origin; WorkloadError says what is wrong with it."""
         if len(text) > MAX_TEXT_BYTES:

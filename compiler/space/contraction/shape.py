@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import prod
 
 from tunefarm.compiler.ir import Function
@@ -16,6 +17,7 @@ from tunefarm.compiler.tir.schedule.tree import store_of
 NAME, VERSION = "contraction", 3
 
 
+@lru_cache(maxsize=64)
 def contraction_of(function: Function) -> Contraction | None:
     """The contraction that a fused function is, pointwise convolutions viewed as products."""
     return analyse(create_program(view_contraction(function)))

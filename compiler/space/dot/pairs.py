@@ -38,7 +38,7 @@ from tunefarm.compiler.tir.ir import (
     Store,
     Var,
 )
-from tunefarm.compiler.tir.schedule.blocks import replace_buffer
+from tunefarm.compiler.tir.schedule.buffers import replace_buffer
 from tunefarm.compiler.tir.schedule.tree import (
     blocks,
     find_block,

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from tunefarm.compiler import te
 from tunefarm.compiler.errors import ScheduleError
@@ -106,6 +107,7 @@ def _is_elementwise(node: Call) -> bool:
     return isinstance(node.op, str) and OPS[node.op].pattern <= Pattern.BROADCAST
 
 
+@lru_cache(maxsize=64)
 def create_winograd(c: Convolution, tile: tuple[int, int]) -> PrimFunc:
     """The plain loops of the stages and of what is fused behind them, as one last block."""
     kernel = (*(transforms(t, c.stride).points for t in tile), c.inputs, c.outputs)
