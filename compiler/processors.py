@@ -91,6 +91,10 @@ FEATURES: Mapping[str, frozenset[str]] = {
         "cooperlake", "sapphirerapids", "emeraldrapids", "graniterapids", "graniterapids-d",
         "diamondrapids", "znver4", "znver5",
     }),
+    "avxvnni": frozenset({
+        "alderlake", "raptorlake", "meteorlake", "arrowlake", "arrowlake-s", "lunarlake",
+        "pantherlake", "sierraforest", "grandridge", "gracemont", "clearwaterforest",
+    }),
     "avx512fp16": frozenset({
         "sapphirerapids", "emeraldrapids", "graniterapids", "graniterapids-d", "diamondrapids",
     }),

@@ -70,6 +70,7 @@ def meaning(expr: Intrinsic) -> Expr:
 # VPDPWSSD, VDPBF16PS. The last one rounds each product and sum to even and flushes denormals.
 for _name, _lanes, _terms, _sum, _a, _b, _llvm, _feature in (
     ("x86.vpdpbusd.512", 16, 4, "int32", "uint8", "int8", "vpdpbusd.512", "avx512vnni"),
+    ("x86.vpdpbusd.256", 8, 4, "int32", "uint8", "int8", "vpdpbusd.256", "avxvnni"),
     ("x86.vpdpwssd.512", 16, 2, "int32", "int16", "int16", "vpdpwssd.512", "avx512vnni"),
     ("x86.vdpbf16ps.512", 16, 2, "float32", "bfloat16", "bfloat16", "dpbf16ps.512", "avx512bf16"),
 ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from sketch_harness import Array, check, configs, function_of
+from tunefarm.compiler.codegen.llvm import emit_llvm
+from tunefarm.compiler.codegen.llvm_compile import assembly
 from tunefarm.compiler.dtypes import numpy_dtype
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.ops import call
@@ -17,6 +20,8 @@ from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir.transform.lower import lower
 from tunefarm.compiler.workload import Workload
 
+CPUINFO = Path("/proc/cpuinfo")
+CPU_FLAGS = CPUINFO.read_text().split() if CPUINFO.exists() else []
 HOST = Target(f"llvm -mcpu={Target.host().mcpu} -num-cores=2")
 EXTENT = st.integers(1, 40)
 LONG = st.integers(3, 70)
@@ -186,3 +191,21 @@ def test_other_processors_tile_bytes_as_they_tile_floats() -> None:
     arrays = [drawn(p.type.shape, p.type.dtype, rng) for p in depthwise.function.params]
     for config in configs(space, rng, 2):
         check(depthwise, HOST, config, arrays, "execute")
+
+
+@pytest.mark.skipif("avx_vnni" not in CPU_FLAGS, reason="this CPU lacks avx_vnni")
+def test_vectors_of_256_bits() -> None:
+    """Processors with AVX2 alone may have the instruction too, in its other encoding."""
+    left, right, total, _ = KINDS["bytes"]
+    target = Target("llvm -mcpu=alderlake")
+    workload = workload_of(
+        lambda a, b: call("matmul", a, b, out_dtype=total), ((21, 50), left), ((50, 37), right)
+    )
+    space = config_space(workload, target)
+    assert space.default["sketch"] == "dot"
+    rng = np.random.default_rng(4)
+    arrays = [drawn(p.type.shape, p.type.dtype, rng) for p in workload.function.params]
+    for config in configs(space, rng, 4):
+        check(workload, target, config, arrays, "execute")
+    program = lower(schedule_workload(workload, target, space.default))
+    assert "vpdpbusd" in assembly(emit_llvm(program, target).text, target)
