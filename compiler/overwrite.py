@@ -28,7 +28,7 @@ def overwritable(function: Function) -> frozenset[int]:
     return frozenset(
         i
         for i, p in enumerate(function.params)
-        if p.type == body.type and p not in spread and p is not body and i not in constants
+        if p.type == body.type and p not in spread and i not in constants
     )
 
 

@@ -21,6 +21,7 @@ from tunefarm.compiler import te
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Call, Function, Tuple, Var, post_order, tensor_type
 from tunefarm.compiler.ops import OPS, Pattern
+from tunefarm.compiler.ops.common import integers
 from tunefarm.compiler.ops.conv import pairs
 from tunefarm.compiler.space.program import create_program, find_anchor
 from tunefarm.compiler.space.winograd.transforms import STRIDES, TAPS, Matrix, Parts, transforms
@@ -82,7 +83,7 @@ def convolution_of(function: Function) -> Convolution | None:
     batch, height, width, outputs = tensor_type(anchor).shape
     (top, _), (left, _) = pairs(anchor.attrs["padding"])
     inputs = tensor_type(data).shape[-1]
-    stride = anchor.attrs["strides"][0]  # type: ignore[index]
+    stride = integers(anchor.attrs, "strides")[0]
     return Convolution(
         function, anchor, position, batch, height, width, inputs, outputs, (top, left), stride
     )

@@ -113,8 +113,10 @@ def _coefficients(roots: Sequence[Fraction]) -> list[Fraction]:
 def _rounded(
     data: Rows, filters: Rows, result: Rows, data_parts: Parts, result_parts: Parts
 ) -> Transforms:
-    rounded = (tuple(tuple(float(x) for x in row) for row in m) for m in (data, filters, result))
-    return Transforms(*rounded, data_parts, result_parts)
+    def matrix(rows: Rows) -> Matrix:
+        return tuple(tuple(float(x) for x in row) for row in rows)
+
+    return Transforms(matrix(data), matrix(filters), matrix(result), data_parts, result_parts)
 
 
 def filter_transform(tile: tuple[int, int], stride: int) -> str:
