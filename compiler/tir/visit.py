@@ -7,7 +7,7 @@ for buffers do not even enter an expression or a statement without them.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from operator import is_ as _is
 
 from tunefarm.compiler.tir.facts import (
@@ -100,37 +100,55 @@ def _mapped(parts: tuple[Expr, ...], f: Callable[[Expr], Expr]) -> tuple[Expr, .
 
 def transform_expr(expr: Expr, rule: Callable[[Expr], Expr | None]) -> Expr:
     """Rewrite bottom-up; ``rule`` gets each node after its operands, None leaves it."""
-
-    def visit(node: Expr) -> Expr:
-        node = map_operands(node, visit)
-        new = rule(node)
-        return node if new is None else new
-
-    return visit(expr)
+    return _Transform(rule)(expr)
 
 
 def transform_loads(expr: Expr, buffers: Collection[Buffer], rule: Callable[[Load], Expr]) -> Expr:
     """Rewrite the loads of some buffers, the innermost first."""
-
-    def visit(node: Expr) -> Expr:
-        if buffers_read(node).isdisjoint(buffers):
-            return node
-        node = map_operands(node, visit)
-        return rule(node) if isinstance(node, Load) and node.buffer in buffers else node
-
-    return visit(expr)
+    return _TransformLoads(buffers, rule)(expr)
 
 
 def substitute(expr: Expr, values: Mapping[Var, Expr]) -> Expr:
     """Replace variables by expressions."""
-    replaced = values.keys()
+    return _Substitute(values)(expr)
 
-    def visit(node: Expr) -> Expr:
-        if isinstance(node, Var):
-            return values.get(node, node)
-        return node if variables(node).isdisjoint(replaced) else map_operands(node, visit)
 
-    return visit(expr)
+# Recursive functions as values: a closure that calls itself is garbage that only the collector of
+# cycles finds, and a candidate would leave thousands of them.
+
+
+@dataclass(frozen=True, slots=True)
+class _Transform:
+    rule: Callable[[Expr], Expr | None]
+
+    def __call__(self, expr: Expr) -> Expr:
+        expr = map_operands(expr, self)
+        new = self.rule(expr)
+        return expr if new is None else new
+
+
+@dataclass(frozen=True, slots=True)
+class _TransformLoads:
+    buffers: Collection[Buffer]
+    rule: Callable[[Load], Expr]
+
+    def __call__(self, expr: Expr) -> Expr:
+        if buffers_read(expr).isdisjoint(self.buffers):
+            return expr
+        expr = map_operands(expr, self)
+        return self.rule(expr) if isinstance(expr, Load) and expr.buffer in self.buffers else expr
+
+
+@dataclass(frozen=True, slots=True)
+class _Substitute:
+    values: Mapping[Var, Expr]
+
+    def __call__(self, expr: Expr) -> Expr:
+        if isinstance(expr, Var):
+            return self.values.get(expr, expr)
+        if variables(expr).isdisjoint(self.values):
+            return expr
+        return map_operands(expr, self)
 
 
 def map_children(stmt: Stmt, f: Callable[[Stmt], Stmt]) -> Stmt:
@@ -200,15 +218,7 @@ def transform_stmt(
     expr_rule: Callable[[Expr], Expr] | None = None,
 ) -> Stmt:
     """Rewrite bottom-up: expressions by ``expr_rule``, then each statement by ``rule``."""
-
-    def visit(node: Stmt) -> Stmt:
-        node = map_children(node, visit)
-        if expr_rule is not None:
-            node = map_exprs(node, expr_rule)
-        new = rule(node)
-        return node if new is None else new
-
-    return visit(stmt)
+    return _TransformStmt(rule, expr_rule)(stmt)
 
 
 def transform_accesses(
@@ -218,29 +228,51 @@ def transform_accesses(
     store: Callable[[Store], Stmt],
 ) -> Stmt:
     """Rewrite the loads and the stores of some buffers, loads first."""
-
-    def visit(node: Stmt) -> Stmt:
-        read = not buffers_read_below(node).isdisjoint(buffers)
-        if not read and buffers_stored(node).isdisjoint(buffers):
-            return node
-        node = map_children(node, visit)
-        if read:
-            node = map_exprs(node, lambda e: transform_loads(e, buffers, load))
-        return store(node) if isinstance(node, Store) and node.buffer in buffers else node
-
-    return visit(stmt)
+    return _TransformAccesses(buffers, _TransformLoads(buffers, load), store)(stmt)
 
 
 def substitute_stmt(stmt: Stmt, values: Mapping[Var, Expr]) -> Stmt:
     """Replace variables by expressions in a statement."""
-    replaced = values.keys()
+    return _SubstituteStmt(_Substitute(values))(stmt)
 
-    def visit(node: Stmt) -> Stmt:
-        if variables_below(node).isdisjoint(replaced):
-            return node
-        return map_exprs(map_children(node, visit), lambda e: substitute(e, values))
 
-    return visit(stmt)
+@dataclass(frozen=True, slots=True)
+class _TransformStmt:
+    rule: Callable[[Stmt], Stmt | None]
+    expr_rule: Callable[[Expr], Expr] | None
+
+    def __call__(self, stmt: Stmt) -> Stmt:
+        stmt = map_children(stmt, self)
+        if self.expr_rule is not None:
+            stmt = map_exprs(stmt, self.expr_rule)
+        new = self.rule(stmt)
+        return stmt if new is None else new
+
+
+@dataclass(frozen=True, slots=True)
+class _TransformAccesses:
+    buffers: Collection[Buffer]
+    loads: _TransformLoads
+    store: Callable[[Store], Stmt]
+
+    def __call__(self, stmt: Stmt) -> Stmt:
+        read = not buffers_read_below(stmt).isdisjoint(self.buffers)
+        if not read and buffers_stored(stmt).isdisjoint(self.buffers):
+            return stmt
+        stmt = map_children(stmt, self)
+        if read:
+            stmt = map_exprs(stmt, self.loads)
+        return self.store(stmt) if isinstance(stmt, Store) and stmt.buffer in self.buffers else stmt
+
+
+@dataclass(frozen=True, slots=True)
+class _SubstituteStmt:
+    substitute: _Substitute
+
+    def __call__(self, stmt: Stmt) -> Stmt:
+        if variables_below(stmt).isdisjoint(self.substitute.values):
+            return stmt
+        return map_exprs(map_children(stmt, self), self.substitute)
 
 
 def seq(*stmts: Stmt) -> Stmt:
