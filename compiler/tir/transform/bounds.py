@@ -36,8 +36,6 @@ from tunefarm.compiler.tir.visit import (
     map_children,
     seq,
     substitute_stmt,
-    transform_stmt,
-    walk_stmt,
     with_body,
 )
 
@@ -282,20 +280,20 @@ def _only_child_with(stmt: Stmt, parts: set[Expr]) -> Stmt | None:
 
 
 def _holds(stmt: Stmt, parts: set[Expr]) -> bool:
-    return any(
-        isinstance(s, If) and not parts.isdisjoint(conjuncts(s.condition)) for s in walk_stmt(stmt)
-    )
+    if If not in kinds_below(stmt):
+        return False
+    here = isinstance(stmt, If) and not parts.isdisjoint(conjuncts(stmt.condition))
+    return here or any(_holds(s, parts) for s in children(stmt))
 
 
 def _with_parts(stmt: Stmt, parts: dict[Expr, Expr]) -> Stmt:
     """Replace single conditions, by identity, wherever they stand."""
-
-    def rule(node: Stmt) -> Stmt | None:
-        if not isinstance(node, If):
-            return None
-        found = conjuncts(node.condition)
-        if not any(p in parts for p in found):
-            return None
-        return replace(node, condition=conjunction([parts.get(p, p) for p in found]))
-
-    return transform_stmt(stmt, rule)
+    if If not in kinds_below(stmt):
+        return stmt
+    stmt = map_children(stmt, lambda s: _with_parts(s, parts))
+    if not isinstance(stmt, If):
+        return stmt
+    found = conjuncts(stmt.condition)
+    if not any(p in parts for p in found):
+        return stmt
+    return If(conjunction([parts.get(p, p) for p in found]), stmt.then, stmt.orelse)
