@@ -3,7 +3,7 @@
     python bench/build_time.py [--db sqlite:///…] [--cores 2] [--repeats 3] [MODEL]
 
 Every build is a fresh process that reads the model from a file; medians over them, phase by phase.
-The bars are 10 s cold and 2 s from the cache, for import and build (Python's imports not counted).
+The bars are 5 s cold and 2 s from the cache, for import and build (Python's imports not counted).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rich.table import Table
 
 from tunefarm.peers.turns import Neighbours
 
-BARS_S = {"cold": 10.0, "cached": 2.0}
+BARS_S = {"cold": 5.0, "cached": 2.0}
 IMPORTS = "Python imports"
 REST = "everything else"
 # What build_module calls, in order, and what a reader should see it as.

@@ -14,7 +14,7 @@ from typing import TypeVar, get_args
 from tunefarm.compiler.tir.ir import Block, Buffer, Const, Expr, For, Load, Stmt, Store, Var
 from tunefarm.compiler.tir.walk import children, operands, own_expressions
 
-KEPT = 1 << 15  # facts of a kind; a large program has some thousand nodes
+KEPT = 1 << 13  # facts of a kind; programs have some thousand nodes, and kept ones cost collections
 
 _T = TypeVar("_T", Var, Buffer, type)
 _NO_VARIABLES: frozenset[Var] = frozenset()
