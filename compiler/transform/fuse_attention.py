@@ -9,7 +9,16 @@ inside. It is fused where the attention sketch has a config: elsewhere the opera
 
 from __future__ import annotations
 
-from tunefarm.compiler.ir import AttrValue, Call, Expr, Function, IRModule, children, post_order, tensor_type
+from tunefarm.compiler.ir import (
+    AttrValue,
+    Call,
+    Expr,
+    Function,
+    IRModule,
+    children,
+    post_order,
+    tensor_type,
+)
 from tunefarm.compiler.ops.base import OPS, Pattern, call
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.transform.fuse_ops import function_of, interned
