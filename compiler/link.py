@@ -95,7 +95,8 @@ def _equal(a: NDArray[Any], b: NDArray[Any]) -> bool:
         return True
     if a.flat[:_SAMPLE].tobytes() != b.flat[:_SAMPLE].tobytes():
         return False
-    return bool((a.reshape(-1).view(np.uint8) == b.reshape(-1).view(np.uint8)).all())
+    first, second = (np.ascontiguousarray(x).reshape(-1).view(np.uint8) for x in (a, b))
+    return bool((first == second).all())
 
 
 def _aligned(size_bytes: int) -> int:

@@ -14,7 +14,7 @@ import pytest
 from tunefarm.compiler.build import build_module
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.compiler.frontend.onnx.model import from_onnx
-from tunefarm.compiler.ir import Constant, Function, IRModule, TensorType, Tuple, Var
+from tunefarm.compiler.ir import Constant, Expr, Function, IRModule, TensorType, Tuple, Var
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.runtime.module import Module
 from tunefarm.compiler.target import Target
@@ -126,6 +126,24 @@ def product(seed: int, rows: int = 3) -> IRModule:
 def test_equal_weights_are_packed_once() -> None:
     lib = build_module(product(0), Target.host(1))
     assert lib.plan.weight_bytes == 64 * 64 * 4
+
+
+def test_equal_weights_may_lie_anyhow_in_memory() -> None:
+    one = np.float32(0.5)
+    weights = (
+        np.broadcast_to(one, (64, 64)),
+        np.full((64, 64), one),
+        np.full((128, 64), one)[::2],
+        np.full((64, 64), one).T,
+    )
+    x = Var("x", TensorType((3, 64), "float32"))
+    y: Expr = x
+    for weight in weights:
+        y = call("matmul", y, Constant(weight))
+    lib = build_module(IRModule({"main": Function((x,), y)}), Target.host(1))
+    assert lib.plan.weight_bytes == 64 * 64 * 4
+    (made,) = lib.run({"x": np.ones((3, 64), np.float32)}).values()
+    np.testing.assert_array_equal(made, np.full((3, 64), 32.0**4, np.float32))
 
 
 def test_builds_of_equal_weights_share_them() -> None:
