@@ -7,10 +7,14 @@ problem {workload, seed}             ->  types; blobs: inputs, outputs, bounds
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping
 
 from tunefarm.worker.child import Handler, Reply, serve
 from tunefarm.worker.wire import Frame
+
+NEW_OBJECTS = 50_000
+"""Between two collections of garbage: a candidate makes many objects, and few of them in cycles."""
 
 
 def load_handlers(kind: str) -> Mapping[str, Handler]:
@@ -18,6 +22,8 @@ def load_handlers(kind: str) -> Mapping[str, Handler]:
     from tunefarm.worker.backend import load_backend
 
     backend = load_backend(kind)
+    gc.freeze()
+    gc.set_threshold(NEW_OBJECTS)
 
     def build(frame: Frame) -> Reply:
         request = frame.header

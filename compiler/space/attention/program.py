@@ -80,7 +80,13 @@ class _Calls:
 def attention_of(function: Function) -> Attention | None:
     """The attention that a fused function is; None if it is something else."""
     calls = _calls_of(function)
-    return None if calls is None else _analysed(_create(function, calls), calls)
+    if calls is None:
+        return None
+    try:
+        program = _create(function, calls)
+    except ScheduleError:  # heads that are repeated, for one
+        return None
+    return _analysed(program, calls)
 
 
 def _calls_of(function: Function) -> _Calls | None:
