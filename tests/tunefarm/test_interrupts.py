@@ -144,7 +144,7 @@ def test_a_stopped_race_leaves_no_library_behind(model: str) -> None:
     race = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     )
-    wait_until(lambda: len(psutil.Process(race.pid).children()) >= 3)  # one is multiprocessing's
+    wait_until(lambda: len(psutil.Process(race.pid).children()) >= 2)  # one is multiprocessing's
     libraries = psutil.Process(race.pid).children()
     time.sleep(1.0)
     os.killpg(race.pid, signal.SIGINT)  # as a terminal does
