@@ -65,7 +65,11 @@ def ignoring_interrupts() -> Iterator[None]:
 
 @contextlib.contextmanager
 def terminating_as_interrupt() -> Iterator[list[int]]:
-    """Treat SIGTERM as Ctrl-C, so that it stops as cleanly; the list tells whether one came."""
+    """Treat SIGTERM as Ctrl-C, so that it stops as cleanly; the list tells whether one came.
+
+    A shell without job control starts what it leaves in the background with Ctrl-C ignored: that
+    stays so, and SIGTERM ends it nevertheless.
+    """
     seen: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield seen
@@ -73,10 +77,21 @@ def terminating_as_interrupt() -> Iterator[list[int]]:
 
     def note(number: int, frame: FrameType | None) -> None:
         seen.append(number)
+        if signal.getsignal(signal.SIGINT) is _unheeded:
+            raise KeyboardInterrupt
         signal.raise_signal(signal.SIGINT)
 
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    if ignored:
+        signal.signal(signal.SIGINT, _unheeded)
     before = signal.signal(signal.SIGTERM, note)
     try:
         yield seen
     finally:
         signal.signal(signal.SIGTERM, before)
+        if ignored:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _unheeded(number: int, frame: FrameType | None) -> None:
+    """Ignores a signal, but not for good as SIG_IGN, which children inherit."""

@@ -154,6 +154,22 @@ def test_a_stopped_race_leaves_no_library_behind(model: str) -> None:
     wait_until(lambda: not any(alive(p) for p in libraries), timeout_s=5.0)
 
 
+def test_sigterm_ends_what_ignores_ctrl_c(model: str) -> None:
+    """As in a script: tunefarm bench … &"""
+    command = [sys.executable, "-m", "tunefarm", "bench", model, "--repeat", "1000000"]
+    quiet = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        bench = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    finally:
+        signal.signal(signal.SIGINT, quiet)
+    time.sleep(4.0)
+    bench.send_signal(signal.SIGINT)
+    time.sleep(1.0)
+    assert bench.poll() is None
+    bench.terminate()
+    assert bench.wait(timeout=30) == 143
+
+
 IN_A_TEXT = "exec('raise KeyboardInterrupt')"
 IN_A_CALLBACK = """import ctypes, signal, time
     ctypes.CFUNCTYPE(None)(lambda: signal.raise_signal(signal.SIGINT))()
