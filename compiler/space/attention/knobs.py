@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Any, TypeAlias
 
 import numpy as np
 from tunefarm.compiler.space.attention.program import Attention
+from tunefarm.compiler.space.columns import cheapest
 from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob
 from tunefarm.compiler.space.contraction.knobs import UNROLLS, VECTORS, up_to, whole
 from tunefarm.compiler.space.nests import fitting_lanes
@@ -108,12 +110,11 @@ def default_of(
 ) -> Config | None:
     """The config of the fewest cycles in the model; None if there is none that fits."""
     choices = {k.name: k.choices for k in knobs}
-    grid = np.array(np.meshgrid(*choices.values(), indexing="ij"), np.int64)
-    k: dict[str, np.ndarray] = dict(zip(choices, grid.reshape(len(choices), -1), strict=True))
-    even = (a.depth.extent % k["ku"] == 0) & (k["ku"] <= 4)
-    valid = np.all([even, *(c.holds(k) for c in constraints)], axis=0)
-    if not valid.any():
-        return None
-    estimate = np.where(valid, cycles(a, target, lanes, k) * (1 + 0.02 / k["ku"]), np.inf)
-    best = int(np.argmin(estimate))
-    return {"sketch": NAME, **{n: int(k[n][best]) for n in k}}
+    choices["ku"] = tuple(u for u in map(int, choices["ku"]) if a.depth.extent % u == 0 and u <= 4)
+    found, estimate = cheapest(
+        choices,
+        {},
+        constraints,
+        lambda k: cycles(a, target, lanes, k) * (1 + 0.02 / whole(k, "ku")),
+    )
+    return {"sketch": NAME, **found} if isfinite(estimate) else None

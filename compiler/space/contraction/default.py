@@ -6,6 +6,7 @@ from math import prod
 
 import numpy as np
 from tunefarm.compiler.space.analysis import Contraction
+from tunefarm.compiler.space.columns import cheapest
 from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob
 from tunefarm.compiler.space.contraction.blocks import default_blocks
 from tunefarm.compiler.space.contraction.knobs import Numbers, whole
@@ -30,22 +31,19 @@ def default_of(
 ) -> Config:
     """The best config of a closed-form model of the core: FMA ports, load ports, padding waste."""
     choices = {k.name: k.choices for k in knobs}
-    grid = np.array(
-        np.meshgrid(*(choices[n] for n in ("rw", "rh", "nv")), indexing="ij"), np.int64
-    ).reshape(3, -1)
     # Where the left operand has the lanes, unrolled taps share its loads: leave registers for them.
     # Of 16 that are too few: multiply-adds take their operands from memory.
     spare = shares_vector(c) and target.vector_registers > 16
     unrolled = 2 if spare and c.reduce[-1].extent > 1 else 1
-    k: dict[str, np.ndarray] = {"rw": grid[0], "rh": grid[1], "nv": grid[2]}
-    ones = np.ones_like(grid[0])
-    k |= {"ku": unrolled * ones, "mb": ones, "nb": ones, "pack_lhs": 0 * ones, "pack_rhs": 0 * ones}
-    valid = np.all([x.holds(k) for x in constraints], axis=0)
-    cycles = np.where(valid, tile_cycles(c, target, lanes, k), np.inf)
-    best = int(np.argmin(cycles))
-    rw, rh, nv = (int(x) for x in grid[:, best])
+    found, cycles = cheapest(
+        {n: choices[n] for n in ("rw", "rh", "nv")},
+        {"ku": unrolled, "mb": 1, "nb": 1, "pack_lhs": 0, "pack_rhs": 0},
+        constraints,
+        lambda k: tile_cycles(c, target, lanes, k),
+    )
+    rw, rh, nv = found["rw"], found["rh"], found["nv"]
     config: dict[str, int | str] = {"sketch": NAME, "rw": rw, "rh": rh, "nv": nv}
-    config |= default_blocks(c, target, lanes, choices, (rw, rh, nv), float(cycles[best]))
+    config |= default_blocks(c, target, lanes, choices, (rw, rh, nv), cycles)
     depth = c.reduce[-1].extent
     tile = {n: np.array([v]) for n, v in (("rw", rw), ("rh", rh), ("nv", nv))}
     config["ku"] = max(

@@ -7,10 +7,11 @@ of the expanded channels never leave the second-level cache of a core.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 
 import numpy as np
+from tunefarm.compiler.space.columns import cheapest
 from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob
 from tunefarm.compiler.space.contraction.knobs import whole
 from tunefarm.compiler.space.inverted_residual.knobs import (
@@ -99,42 +100,46 @@ def default_of(
 
     The register tiles of the depthwise convolution and of the projection hang on nothing else.
     """
-    choices = {n.name: np.array(n.choices, np.int64) for n in knobs}
-    window = choices["dw"][2 * choices["dw"] + 3 <= target.vector_registers]
+    choices = {n.name: [int(c) for c in n.choices] for n in knobs}
     fixed = {
-        "dw": int(window[np.argmin(window_cycles(b, window))]),
         "eu": _unrolled(choices["eu"], b.expand.inputs if b.expand else 1),
         "pu": _unrolled(choices["pu"], b.channels),
+        **_window_tile(b, target, choices),
         **_projection_tile(b, target, lanes, choices),
     }
-    free = ("mb", "nb", "nv", "ew")
-    grid = np.array(np.meshgrid(*(choices[n] for n in free), indexing="ij"), np.int64)
-    k: dict[str, Numbers] = dict(zip(free, grid.reshape(len(free), -1), strict=True))
-    k.update({n: np.full_like(k["mb"], v) for n, v in fixed.items()})
-    valid = np.all([x.holds(k) for x in constraints], axis=0)
-    estimate = np.where(valid, cycles(b, target, lanes, k), np.inf)
-    best = int(np.argmin(estimate))
-    return {"sketch": NAME, **{n.name: int(k[n.name][best]) for n in knobs}}, float(estimate[best])
+    free = {n: choices[n] for n in ("mb", "nb", "nv", "ew")}
+    found, estimate = cheapest(free, fixed, constraints, lambda k: cycles(b, target, lanes, k))
+    return {"sketch": NAME, **{n.name: found[n.name] for n in knobs}}, estimate
 
 
-def _unrolled(choices: Numbers, terms: int) -> int:
-    return max(int(u) for u in choices if u <= 4 and terms % u == 0)
+def _unrolled(choices: Sequence[int], terms: int) -> int:
+    return max(u for u in choices if u <= 4 and terms % u == 0)
+
+
+def _window_tile(
+    b: InvertedResidual, target: Target, choices: Mapping[str, Sequence[int]]
+) -> dict[str, int]:
+    fits = [n for n in choices["dw"] if 2 * n + 3 <= target.vector_registers]
+    return cheapest({"dw": fits}, {}, (), lambda k: window_cycles(b, whole(k, "dw")))[0]
 
 
 def _projection_tile(
-    b: InvertedResidual, target: Target, lanes: int, choices: Mapping[str, Numbers]
+    b: InvertedResidual, target: Target, lanes: int, choices: Mapping[str, Sequence[int]]
 ) -> dict[str, int]:
     if b.project is None:
         return {"pw": 1, "pv": 1}
-    columns, vectors = np.meshgrid(choices["pw"], choices["pv"], indexing="ij")
-    tiles = -(-b.depthwise.shape[2] // columns) * -(-b.project.shape[-1] // (vectors * lanes))
-    estimate = np.where(
-        registers_of(columns, vectors) <= target.vector_registers,
-        tiles * product_cycles(b.channels, columns, vectors),
-        np.inf,
-    )
-    best = np.unravel_index(np.argmin(estimate), estimate.shape)
-    return {"pw": int(columns[best]), "pv": int(vectors[best])}
+    width, outputs = b.depthwise.shape[2], b.project.shape[-1]
+
+    def fits(k: Columns) -> Numbers:
+        return registers_of(whole(k, "pw"), whole(k, "pv")) <= target.vector_registers
+
+    def cost(k: Columns) -> Numbers:
+        columns, vectors = whole(k, "pw"), whole(k, "pv")
+        tiles = -(-width // columns) * -(-outputs // (vectors * lanes))
+        return tiles * product_cycles(b.channels, columns, vectors)
+
+    tile = {n: choices[n] for n in ("pw", "pv")}
+    return cheapest(tile, {}, (Constraint("registers", fits),), cost)[0]
 
 
 def saved_cycles(b: InvertedResidual, target: Target) -> float:

@@ -6,6 +6,7 @@ from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
+from tunefarm.compiler.space.columns import cheapest
 from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob
 from tunefarm.compiler.space.contraction.blocks import MOVED_BYTES
 from tunefarm.compiler.space.contraction.knobs import ROWS, UNROLLS, VECTORS, up_to, whole
@@ -157,13 +158,11 @@ def default_of(
     """The config of the fewest cycles in the model, and their number."""
     choices = {k.name: k.choices for k in knobs}
     names = ("tile_h", "tile_w", "mb", "nb", "rw", "nv")
-    grid = np.array(np.meshgrid(*(choices[n] for n in names), indexing="ij"), np.int64)
-    k: dict[str, np.ndarray] = dict(zip(names, grid.reshape(len(names), -1), strict=True))
     unroll = max(int(u) for u in choices["ku"] if int(u) <= 4 and c.inputs % int(u) == 0)
-    k["ku"] = np.full_like(k["mb"], unroll)
-    valid = np.all([x.holds(k) for x in constraints], axis=0)
-    estimate = np.where(valid, cycles(c, target, lanes, k), np.inf)
-    best = int(np.argmin(estimate))
-    config: dict[str, int | str] = {"sketch": NAME, **{n: int(k[n][best]) for n in k}}
-    config["next_panel"] = 1
-    return config, float(estimate[best])
+    found, estimate = cheapest(
+        {n: choices[n] for n in names},
+        {"ku": unroll},
+        constraints,
+        lambda k: cycles(c, target, lanes, k),
+    )
+    return {"sketch": NAME, **found, "next_panel": 1}, estimate

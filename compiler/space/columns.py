@@ -1,0 +1,29 @@
+"""Columns of knob values, one entry a candidate: what all combinations of choices cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from tunefarm.compiler.space.config import Columns, Constraint, Value
+
+
+def cheapest(
+    choices: Mapping[str, Sequence[Value]],
+    fixed: Mapping[str, int],
+    constraints: Iterable[Constraint],
+    cost: Callable[[Columns], Any],
+) -> tuple[dict[str, int], float]:
+    """The combination of choices that costs least, with the ``fixed`` knobs, and its cost.
+
+    Knobs with choices are whole numbers. Of equal combinations the first is taken, with the last
+    knob changing fastest; the cost is infinite where the constraints allow none.
+    """
+    grid = np.array(np.meshgrid(*choices.values(), indexing="ij"), np.int64)
+    k = dict(zip(choices, grid.reshape(len(choices), -1), strict=True))
+    k |= {name: np.full(grid[0].size, value) for name, value in fixed.items()}
+    allowed = np.all([c.holds(k) for c in constraints], axis=0)
+    costs = np.where(allowed, cost(k), np.inf)
+    best = int(np.argmin(costs))
+    return {name: int(values[best]) for name, values in k.items()}, float(costs[best])
