@@ -1,19 +1,27 @@
-"""Columns of knob values, one entry a candidate: what all combinations of choices cost."""
+"""Columns of knob values, an entry a candidate; and the candidate that costs least of a grid."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from tunefarm.compiler.space.config import Columns, Constraint, Value
+
+Mask: TypeAlias = Any  # NumPy's stubs give comparisons and sums of arrays no single type
+Numbers: TypeAlias = Any
+
+
+def whole(columns: Columns, name: str) -> Numbers:
+    """The values of a knob whose choices are whole numbers."""
+    return np.asarray(columns[name], np.int64)
 
 
 def cheapest(
     choices: Mapping[str, Sequence[Value]],
     fixed: Mapping[str, int],
     constraints: Iterable[Constraint],
-    cost: Callable[[Columns], Any],
+    cost: Callable[[Columns], Numbers],
 ) -> tuple[dict[str, int], float]:
     """The combination of choices that costs least, with the ``fixed`` knobs, and its cost.
 

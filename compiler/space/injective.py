@@ -17,6 +17,7 @@ from math import prod
 import numpy as np
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Function
+from tunefarm.compiler.space.columns import Mask, whole
 from tunefarm.compiler.space.config import (
     Columns,
     Config,
@@ -31,7 +32,6 @@ from tunefarm.compiler.space.nests import (
     cost_of,
     default_tasks,
     fitting_lanes,
-    int_column,
     lane_cost,
     lanes_of,
     own_loops,
@@ -76,9 +76,9 @@ def space(function: Function, target: Target) -> SketchSpace | None:
         Knob("tasks", task_choices(nodes, target)),
     )
 
-    def small_code(k: Columns) -> np.ndarray:
-        vectors = int_column(k, "nv")
-        return np.asarray((vectors == 1) | (vectors * cost <= MAX_CODE))
+    def small_code(k: Columns) -> Mask:
+        vectors = whole(k, "nv")
+        return (vectors == 1) | (vectors * cost <= MAX_CODE)
 
     most = 1 if any(_partner(b, a) for b in nodes for a in lane_axes(b, target)[:1]) else 4
     small = [int(v) for v in knobs[1].choices if int(v) <= most and int(v) * cost <= 100]
@@ -163,19 +163,19 @@ def _nest(program: PrimFunc, target: Target, k: Columns) -> Nest:
     """The largest result's nest."""
     node = max(blocks(program.body), key=lambda b: prod(i.extent for i in b.iters))
     names = {i.var: f"{i.var.name}.{n}" for n, i in enumerate(node.iters)}
-    vectors = int_column(k, "nv")
+    vectors = whole(k, "nv")
     one = np.ones(len(vectors), np.int64)
     axes = lane_axes(node, target)
     lanes = lanes_of([node], target)
     vector = {names[i.var]: one for i in node.iters}
     register = dict(vector)
     for choice, axis in enumerate(axes):
-        mine = int_column(k, "lane") == choice if len(axes) > 1 else one > 0
+        mine = whole(k, "lane") == choice if len(axes) > 1 else one > 0
         fit = fitting_lanes(lanes, axis.extent)
         name = names[axis.var]
         vector[name] = np.where(mine, fit, vector[name])
         register[name] = np.where(mine, np.minimum(fit * vectors, axis.extent), register[name])
-    tasks = int_column(k, "tasks") * target.num_cores
+    tasks = whole(k, "tasks") * target.num_cores
     total = prod(i.extent for i in node.iters)
     return Nest(
         {names[i.var]: i.extent for i in node.iters},
@@ -184,5 +184,5 @@ def _nest(program: PrimFunc, target: Target, k: Columns) -> Nest:
         {"vector": vector, "register": register, "l1": register, "l2": register, "core": register},
         np.clip(tasks, 1, target.num_cores),
         np.full(len(vectors), total * cost_of(store_of(node).value)),
-        {n: int_column(k, n).astype(np.float64) for n in ("lane", "nv", "tasks")},
+        {n: whole(k, n).astype(np.float64) for n in ("lane", "nv", "tasks")},
     )

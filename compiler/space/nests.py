@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from math import prod
 
-import numpy as np
-from numpy.typing import NDArray
-from tunefarm.compiler.space.config import Access, Columns
+from tunefarm.compiler.space.config import Access
 from tunefarm.compiler.target import Target, dtype_bytes
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir import schedule as s
@@ -184,10 +182,6 @@ def share_out(
     if count > tasks:
         program, (top, _) = s.split(program, top, -(-count // tasks))
     return s.parallel(program, top)
-
-
-def int_column(columns: Columns, name: str) -> NDArray[np.int64]:
-    return np.asarray(columns[name], np.int64)
 
 
 def accesses_of(node: Block, program: PrimFunc, names: dict[Var, str]) -> list[Access]:

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from math import prod
 
 import numpy as np
-from numpy.typing import NDArray
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Call, Function, post_order
 from tunefarm.compiler.ops import OPS, Pattern
 from tunefarm.compiler.space import attention, contraction, inverted_residual
+from tunefarm.compiler.space.columns import Mask, whole
 from tunefarm.compiler.space.config import (
     Access,
     Columns,
@@ -30,7 +30,6 @@ from tunefarm.compiler.space.nests import (
     cost_of,
     default_tasks,
     fitting_lanes,
-    int_column,
     task_choices,
 )
 from tunefarm.compiler.space.stages import (
@@ -152,13 +151,13 @@ def _constraints(r: RowSpace) -> tuple[Constraint, ...]:
     reduced = (i.extent for n in r.stages.nodes for i in n.iters if i.kind == "reduce")
     taps = max((e for e in reduced if e <= MAX_TAPS), default=1)
 
-    def accumulators(k: Columns) -> NDArray[np.bool_]:
-        return int_column(k, "nv") * int_column(k, "tile") <= registers - 2
+    def accumulators(k: Columns) -> Mask:
+        return whole(k, "nv") * whole(k, "tile") <= registers - 2
 
-    def small_code(k: Columns) -> NDArray[np.bool_]:
-        copies = int_column(k, "nv") * int_column(k, "tile")
-        copies = copies * np.where(int_column(k, "taps") > 0, taps, 1)
-        return np.asarray((copies == 1) | (copies * r.cost <= MAX_CODE))
+    def small_code(k: Columns) -> Mask:
+        copies = whole(k, "nv") * whole(k, "tile")
+        copies = copies * np.where(whole(k, "taps") > 0, taps, 1)
+        return (copies == 1) | (copies * r.cost <= MAX_CODE)
 
     sizes = {b: row_bytes(r.stages, b) for b in r.stages.before}
     kept = max((sizes[b] for b in kept_blocks(r.stages)), default=0)
@@ -170,14 +169,14 @@ def _constraints(r: RowSpace) -> tuple[Constraint, ...]:
         columns[keep, : len(lanes)] = [c.axis is not None for c in lanes]
     width = lane_width(r.stages, r.target)
 
-    def place_exists(k: Columns) -> NDArray[np.bool_]:
-        return np.asarray(int_column(k, "lane") < counts[int_column(k, "keep")])
+    def place_exists(k: Columns) -> Mask:
+        return whole(k, "lane") < counts[whole(k, "keep")]
 
-    def rows_fit(k: Columns) -> NDArray[np.bool_]:
-        size = np.maximum(np.where(int_column(k, "keep") > 0, kept, 0), always)
-        column = columns[int_column(k, "keep"), int_column(k, "lane")]
-        vectors = np.where(column, int_column(k, "nv") * width, 1)
-        return np.asarray(size * vectors * int_column(k, "tile") <= MAX_ROW_BYTES)
+    def rows_fit(k: Columns) -> Mask:
+        size = np.maximum(np.where(whole(k, "keep") > 0, kept, 0), always)
+        column = columns[whole(k, "keep"), whole(k, "lane")]
+        vectors = np.where(column, whole(k, "nv") * width, 1)
+        return size * vectors * whole(k, "tile") <= MAX_ROW_BYTES
 
     return (
         Constraint("accumulators", accumulators),
@@ -254,12 +253,12 @@ def _nest(r: RowSpace, k: Columns) -> Nest:
     stages = r.stages
     node = max(stages.nodes, key=lambda n: prod(i.extent for i in n.iters))
     names = {i.var: f"{i.var.name}.{n}" for n, i in enumerate(node.iters)}
-    nv, tile = int_column(k, "nv"), int_column(k, "tile")
+    nv, tile = whole(k, "nv"), whole(k, "tile")
     one = np.ones(len(nv), np.int64)
     vector = {names[i.var]: one for i in node.iters}
     register = dict(vector)
     for number, choice in enumerate(r.lanes):
-        mine = int_column(k, "lane") == number
+        mine = whole(k, "lane") == number
         width = lane_width(stages, r.target)
         along = choice.axis and stages.along(node.name, choice.axis.var)
         axis = along if choice.axis is not None else inner_lane(stages, node, width)
@@ -275,7 +274,7 @@ def _nest(r: RowSpace, k: Columns) -> Nest:
     reduced = {names[i.var] for i in node.iters if i.kind == "reduce"}
     extents = {names[i.var]: i.extent for i in node.iters}
     l1 = {a: extents[a] * one if a in reduced else register[a] for a in extents}
-    tasks = int_column(k, "tasks") * r.target.num_cores
+    tasks = whole(k, "tasks") * r.target.num_cores
     operations = sum(
         prod(i.extent for i in n.iters) * cost_of(store_of(n).value) for n in stages.nodes
     )
@@ -287,7 +286,7 @@ def _nest(r: RowSpace, k: Columns) -> Nest:
         {"vector": vector, "register": register, "l1": l1, "l2": l1, "core": l1},
         np.clip(tasks, 1, r.target.num_cores),
         np.full(len(nv), float(operations)),
-        {n: int_column(k, n).astype(np.float64) for n in knobs},
+        {n: whole(k, n).astype(np.float64) for n in knobs},
     )
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from math import isfinite
-from typing import Any, TypeAlias
 
 import numpy as np
 from tunefarm.compiler.space.attention.program import Attention
-from tunefarm.compiler.space.columns import cheapest
+from tunefarm.compiler.space.columns import Mask, Numbers, cheapest, whole
 from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob
-from tunefarm.compiler.space.contraction.knobs import UNROLLS, VECTORS, up_to, whole
+from tunefarm.compiler.space.contraction.knobs import UNROLLS, VECTORS, up_to
 from tunefarm.compiler.space.nests import fitting_lanes
 from tunefarm.compiler.target import Target
 
@@ -24,9 +23,6 @@ FORK_CYCLES = 1000.0
 BLOCK_CYCLES = 400.0  # of a block beside its products and its softmax
 FAR_CYCLES = 0.6  # of a vector that comes from L2
 SOFTMAX_CYCLES = 12.0  # of a vector of scores
-
-Mask: TypeAlias = Any  # NumPy's stubs give comparisons and sums of arrays no single type
-Numbers: TypeAlias = Any
 
 
 def knobs_of(a: Attention, lanes: int) -> tuple[Knob, ...]:

@@ -6,10 +6,9 @@ from math import prod
 
 import numpy as np
 from tunefarm.compiler.space.analysis import Contraction
-from tunefarm.compiler.space.columns import cheapest
+from tunefarm.compiler.space.columns import Numbers, cheapest, whole
 from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob
 from tunefarm.compiler.space.contraction.blocks import default_blocks
-from tunefarm.compiler.space.contraction.knobs import Numbers, whole
 from tunefarm.compiler.space.contraction.shape import (
     NAME,
     padded,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Any, TypeAlias
 
 import numpy as np
 from tunefarm.compiler.space.analysis import Contraction, Operand
+from tunefarm.compiler.space.columns import Mask, Numbers, whole
 from tunefarm.compiler.space.config import Columns, Constraint, Knob
 from tunefarm.compiler.space.contraction.shape import (
     packed_at_build,
@@ -17,9 +17,6 @@ from tunefarm.compiler.space.contraction.shape import (
     taps,
 )
 from tunefarm.compiler.target import Target
-
-Mask: TypeAlias = Any  # NumPy's stubs give comparisons and sums of arrays no single type
-Numbers: TypeAlias = Any
 
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 14, 16, 20, 24, 28)
 SECOND_ROWS = (1, 2, 3, 4, 7)
@@ -122,7 +119,3 @@ def bodies(c: Contraction, k: Columns) -> Numbers:
         )
         bodies = bodies * np.where((tile > 1) & (window > 1), pieces, 1)
     return bodies
-
-
-def whole(columns: Columns, name: str) -> Numbers:
-    return np.asarray(columns[name], np.int64)

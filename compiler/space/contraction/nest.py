@@ -6,9 +6,9 @@ from math import prod
 
 import numpy as np
 from tunefarm.compiler.space.analysis import Contraction
+from tunefarm.compiler.space.columns import whole
 from tunefarm.compiler.space.config import Access, Columns, Nest
 from tunefarm.compiler.space.contraction.default import tile_cycles
-from tunefarm.compiler.space.contraction.knobs import whole
 from tunefarm.compiler.space.contraction.shape import constants, row_axes
 from tunefarm.compiler.target import Target, dtype_bytes
 from tunefarm.compiler.tir.affine import affine

@@ -22,6 +22,7 @@ from math import prod
 from typing import Any
 
 from tunefarm.compiler.ir import Function
+from tunefarm.compiler.space.columns import Numbers, whole
 from tunefarm.compiler.space.config import (
     Columns,
     Config,
@@ -31,7 +32,7 @@ from tunefarm.compiler.space.config import (
     SketchSpace,
 )
 from tunefarm.compiler.space.contraction.default import default_of
-from tunefarm.compiler.space.contraction.knobs import constraints_of, knobs_of, whole
+from tunefarm.compiler.space.contraction.knobs import constraints_of, knobs_of
 from tunefarm.compiler.space.contraction.nest import nest_of
 from tunefarm.compiler.space.contraction.shape import row_axes
 from tunefarm.compiler.space.dot.apply import schedule
@@ -78,7 +79,7 @@ def _constraints(dot: DotProduct, target: Target) -> tuple[Constraint, ...]:
     )
 
 
-def _copied_bytes(dot: DotProduct, k: Columns) -> Any:
+def _copied_bytes(dot: DotProduct, k: Columns) -> Numbers:
     """Bytes of the left operand that a block of rows reads."""
     c = dot.contraction
     second, last = row_axes(c)

@@ -11,12 +11,10 @@ from collections.abc import Mapping, Sequence
 from math import prod
 
 import numpy as np
-from tunefarm.compiler.space.columns import cheapest
+from tunefarm.compiler.space.columns import Mask, Numbers, cheapest, whole
 from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob
-from tunefarm.compiler.space.contraction.knobs import whole
 from tunefarm.compiler.space.inverted_residual.knobs import (
     NAME,
-    Numbers,
     constraints_of,
     expanded_bytes,
     hidden_bytes,
@@ -130,7 +128,7 @@ def _projection_tile(
         return {"pw": 1, "pv": 1}
     width, outputs = b.depthwise.shape[2], b.project.shape[-1]
 
-    def fits(k: Columns) -> Numbers:
+    def fits(k: Columns) -> Mask:
         return registers_of(whole(k, "pw"), whole(k, "pv")) <= target.vector_registers
 
     def cost(k: Columns) -> Numbers:

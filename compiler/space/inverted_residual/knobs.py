@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
-
 import numpy as np
+from tunefarm.compiler.space.columns import Mask, Numbers, whole
 from tunefarm.compiler.space.config import Columns, Constraint, Knob
-from tunefarm.compiler.space.contraction.knobs import MAX_CODE, UNROLLS, VECTORS, up_to, whole
+from tunefarm.compiler.space.contraction.knobs import MAX_CODE, UNROLLS, VECTORS, up_to
 from tunefarm.compiler.space.inverted_residual.program import InvertedResidual
 from tunefarm.compiler.target import Target
 
@@ -17,9 +16,6 @@ BLOCK_PANELS = (1, 2, 3, 4, 6, 8, 12)
 COLUMNS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 19, 28)
 STACK_BYTES = (1 << 20) - (1 << 14)  # a thread's rows, beside its register tiles
 MAX_BODY = 512  # multiply-adds of one unrolled body
-
-Mask: TypeAlias = Any  # NumPy's stubs give comparisons and sums of arrays no single type
-Numbers: TypeAlias = Any
 
 
 def knobs_of(b: InvertedResidual, lanes: int) -> tuple[Knob, ...]:

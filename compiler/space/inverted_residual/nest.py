@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 from tunefarm.compiler.ir import tensor_type
+from tunefarm.compiler.space.columns import whole
 from tunefarm.compiler.space.config import Access, Columns, Nest
-from tunefarm.compiler.space.contraction.knobs import whole
 from tunefarm.compiler.space.inverted_residual.default import cycles
 from tunefarm.compiler.space.inverted_residual.knobs import scratch_bytes
 from tunefarm.compiler.space.inverted_residual.program import InvertedResidual

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Any, TypeAlias
 
 import numpy as np
-from tunefarm.compiler.space.columns import cheapest
+from tunefarm.compiler.space.columns import Mask, Numbers, cheapest, whole
 from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob
 from tunefarm.compiler.space.contraction.blocks import MOVED_BYTES
-from tunefarm.compiler.space.contraction.knobs import ROWS, UNROLLS, VECTORS, up_to, whole
+from tunefarm.compiler.space.contraction.knobs import ROWS, UNROLLS, VECTORS, up_to
 from tunefarm.compiler.space.winograd.program import Convolution
 from tunefarm.compiler.space.winograd.transforms import TILES, transforms
 from tunefarm.compiler.target import Target
@@ -24,9 +23,6 @@ TRANSFORM_CYCLES = 3.0  # of one vector of one tile's point
 WEIGHT_BYTES = 6.0  # a cycle, fetched ahead from beyond the second level
 BOTH = 0.1  # of the shorter one of two that overlap is still seen
 FORK_CYCLES = 1000.0
-
-Mask: TypeAlias = Any  # NumPy's stubs give comparisons and sums of arrays no single type
-Numbers: TypeAlias = Any
 
 
 def knobs_of(c: Convolution, lanes: int) -> tuple[Knob, ...]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+from tunefarm.compiler.space.columns import whole
 from tunefarm.compiler.space.config import Access, Columns, Nest
-from tunefarm.compiler.space.contraction.knobs import whole
 from tunefarm.compiler.space.winograd.knobs import (
     block_counts,
     cycles,
