@@ -59,16 +59,21 @@ def open_device(options: DeviceOptions) -> OpenDevice:
 
 
 def check_target(target: Target) -> None:
-    """TargetError, in one sentence, if this machine cannot run code of the target: it lacks
-    instructions or cores, or has no plug-in of the kind. Opens nothing."""
+    """TargetError, in one sentence, if this machine cannot run code of the target: it is of another
+    kind, lacks instructions or cores, or has no plug-in of the kind. Opens nothing."""
     from tunefarm.worker.backend import load_plugin
 
     load_plugin(target.kind)
     if target.kind != "llvm":
         return
     from tunefarm.compiler.codegen.llvm_compile import features
-    from tunefarm.compiler.runtime.cpu import missing_features, required_features
+    from tunefarm.compiler.runtime.cpu import (
+        check_machine,
+        missing_features,
+        required_features,
+    )
 
+    check_machine(target.isa.name, f"code for {target}")
     missing = missing_features(required_features(target, features(target)))
     if missing:
         raise TargetError(

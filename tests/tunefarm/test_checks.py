@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from tunefarm.compiler.errors import TargetError
-from tunefarm.compiler.runtime.cpu import missing_features, required_features
+from tunefarm.compiler.runtime.cpu import host_machine, missing_features, required_features
 from tunefarm.compiler.space import config_space
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.workload import Task
@@ -31,10 +31,11 @@ DEVICE = Device("d", "llvm", "EPYC 2 cores", WANTED.text, "w", compiler_version=
 
 
 def foreign_target() -> Target:
-    """A target whose instructions this machine lacks."""
+    """A target of this kind of machine, whose instructions this one lacks."""
     targets = [Target(f"llvm -mcpu={mcpu}") for mcpu in NEEDY]
-    found = next((t for t in targets if missing_features(required_features(t))), None)
-    return found or pytest.skip(f"this machine runs code for {', '.join(NEEDY)}")
+    needy = [t for t in targets if t.isa.name == host_machine()]
+    found = next((t for t in needy if missing_features(required_features(t))), None)
+    return found or pytest.skip(f"this machine runs code for {', '.join(NEEDY)}, or is no x86")
 
 
 def candidate(task: Task, number: int, job: str = "earlier", **changes: object) -> Trial:
@@ -95,6 +96,18 @@ def test_a_target_that_this_machine_cannot_run_is_refused_at_once(
     assert "which this machine lacks" in error
     assert error.count("\n") == 1
     assert not list(home.glob("*.log"))
+
+
+def test_a_target_of_another_kind_of_machine_is_refused() -> None:
+    here = host_machine()
+    targets = [Target(f"llvm -mcpu={mcpu}") for mcpu in ("neoverse-n1", "haswell")]
+    foreign = next(t for t in targets if t.isa.name != here)
+    with pytest.raises(TargetError) as refused:
+        check_host(foreign)
+    assert str(refused.value) == (
+        f"code for {foreign} is for {foreign.isa.name}, and this machine is {here}; "
+        "run it on a machine of that kind"
+    )
 
 
 def test_more_cores_than_there_are_are_refused() -> None:
