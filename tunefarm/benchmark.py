@@ -64,7 +64,7 @@ class Comparison:
         default = statistics.median(self.default_s)
         if self.tuned_nodes is None:
             return (
-                f"default {duration(default)} (median of {len(self.default_s)} runs), "
+                f"default {duration(default)} (median of {counted(len(self.default_s), 'run')}), "
                 f"its nodes one by one {duration(self.default_nodes.seconds)}; "
                 f"{self._why_same()}"
             )
@@ -73,7 +73,7 @@ class Comparison:
         ratio = statistics.median(d / t for d, t in pairs)
         return (
             f"tuned {duration(tuned)}, default {duration(default)}: {ratio:.2f}x "
-            f"(medians of {len(self.tuned_s)} runs in turn); nodes one by one: "
+            f"(medians of {counted(len(self.tuned_s), 'run')} in turn); nodes one by one: "
             f"tuned {duration(self.tuned_nodes.seconds)}, "
             f"default {duration(self.default_nodes.seconds)}"
         )

@@ -53,7 +53,7 @@ def test_an_open_dimension_names_the_option(
     assert run(["tasks", str(path), "--shape", "x=8x16"]) == 0
 
 
-@pytest.mark.parametrize("shape", ["8x16", "x=8xsixteen", "="])
+@pytest.mark.parametrize("shape", ["8x16", "x=8xsixteen", "x=8x²", "="])
 def test_a_shape_that_does_not_parse(
     model: str, shape: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

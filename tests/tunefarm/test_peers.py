@@ -125,11 +125,29 @@ def test_open_shapes_are_fixed_for_a_library(
 
 
 @pytest.mark.parametrize(
-    ("cores", "expected"),
-    [("two", "not of the form 1,2"), ("0", "not of the form 1,2"), ("1,999", "asks for 999 cores")],
+    ("cores", "wrong"), [("two", "two"), ("0", "0"), ("1,999", "999"), ("1,,1", ""), ("²", "²")]
 )
 def test_numbers_of_cores_that_cannot_be(
-    model: str, cores: str, expected: str, capsys: pytest.CaptureFixture[str]
+    model: str, cores: str, wrong: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["bench", model, "--cores", cores]) == 2
-    assert expected in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert told.startswith(
+        f"tunefarm: --cores {cores!r}: {wrong!r} is not a number of cores from 1"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (f"-mcpu={Target.host().mcpu} -num-cores=999", "asks for 999 cores"),
+        ("-mtriple=wasm32-unknown-unknown", "is for wasm32, and this machine is"),
+    ],
+)
+def test_what_this_machine_cannot_run_is_not_timed(
+    model: str, options: str, expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["bench", model, "--roofline", "--target", f"llvm {options}"]) == 2
+    told = capsys.readouterr()
+    assert expected in told.err
+    assert not told.out

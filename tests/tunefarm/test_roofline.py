@@ -189,7 +189,7 @@ def test_the_command_times_nodes_and_draws(
 def test_a_picture_that_cannot_be_drawn_is_refused_first(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name, expected in (("roofs.jpeg", ".svg, .png, .pdf"), ("no/roofs.svg", "is no folder")):
+    for name, expected in (("roofs.jpeg", ".svg, .png or .pdf"), ("no/roofs.svg", "is no folder")):
         assert run(["bench", model, "--picture", str(tmp_path / name)]) == 2
         assert expected in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "matplotlib", None)

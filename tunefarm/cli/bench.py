@@ -72,12 +72,15 @@ def bench(
     that the machine's peak and bandwidths allow.
     """
     from tunefarm.benchmark import Subject
+    from tunefarm.checks import check_host
     from tunefarm.tables import console
 
     tuning = {
         found: options_text(found.text if cores else target, shape, db, tracker, precision)
         for found in parse_cores(cores, target)
     }
+    for found in tuning:
+        check_host(found)
     request = Request(
         Subject(model, parse_shapes(shape), history_source(db, tracker), precision),
         {found: f"tunefarm tune {model}{options}" for found, options in tuning.items()},
@@ -85,10 +88,10 @@ def bench(
     )
     out = console()
     if picture is not None:
-        from tunefarm.roofline.picture import check_picture
+        from tunefarm.roofline.picture import ENDINGS, check_matplotlib
 
-        check_picture(picture)
-        check_output(picture)
+        check_output(picture, *ENDINGS)
+        check_matplotlib()
     if peers:
         _bench_peers(out, request)
     if roofline or picture is not None:
@@ -116,6 +119,7 @@ def _bench_nodes(out: Console, request: Request) -> None:
 def _bench_peers(out: Console, request: Request) -> None:
     from tunefarm.peers.race import libraries_here, race, race_columns
     from tunefarm.peers.turns import Neighbours
+    from tunefarm.progress import counted
     from tunefarm.tables import print_table
 
     libraries = libraries_here(out.print)
@@ -129,10 +133,12 @@ def _bench_peers(out: Console, request: Request) -> None:
         out.print(result.summary(), soft_wrap=True)
     for text in dict.fromkeys(w for result in races for w in result.warnings()):
         out.print(text, soft_wrap=True)
-    peaks = ", ".join(f"{r.row.peak / 1e9:.0f} on {r.cores}" for r in races)
+    peaks = ", ".join(
+        f"{r.row.peak / 1e9:.0f} GFLOP/s of FMAs on {counted(r.cores, 'core')}" for r in races
+    )
     out.print(
-        f"medians of {request.repeat} turns, peers held to f32, each library alone in a process of "
-        f"its own; peak: {peaks} GFLOP/s of FMAs; error: largest difference over largest magnitude",
+        f"medians of {counted(request.repeat, 'turn')}, peers held to f32, each library alone in a "
+        f"process of its own; peak: {peaks}; error: largest difference over largest magnitude",
         soft_wrap=True,
     )
     for target, result in zip(request.targets, races, strict=True):

@@ -71,7 +71,7 @@ def parse_shapes(texts: Sequence[str] | None) -> dict[str, tuple[int, ...]]:
     for text in texts or ():
         name, equals, numbers = text.rpartition("=")
         parts = numbers.replace(",", "x").split("x") if numbers else []
-        if not equals or not name or not all(p.isdigit() for p in parts):
+        if not equals or not name or not all(p.isdecimal() for p in parts):
             raise TunefarmError(f"--shape {text!r} is not of the form name=1x3x224x224")
         shapes[name] = tuple(map(int, parts))
     return shapes
@@ -80,7 +80,7 @@ def parse_shapes(texts: Sequence[str] | None) -> dict[str, tuple[int, ...]]:
 def parse_cores(text: str, target: str = "") -> list[Target]:
     """The target, or this host, on each number of cores in ``"1,2"``; on its own if there is none.
 
-    TunefarmError if a number is none, or more than this machine's.
+    TunefarmError if one of them is no number, or more than this machine's.
     """
     from tunefarm.compiler.target import Target
     from tunefarm.worker.device import own_cores
@@ -89,11 +89,10 @@ def parse_cores(text: str, target: str = "") -> list[Target]:
     chosen = Target(target) if target else Target.host()
     found = []
     for word in text.split(",") if text else ():
-        if not word.strip().isdigit() or int(word) < 1:
-            raise TunefarmError(f"--cores {text!r} is not of the form 1,2")
-        if int(word) > most:
+        if not word.strip().isdecimal() or not 1 <= int(word) <= most:
             raise TunefarmError(
-                f"--cores {text!r} asks for {word} cores, and this machine has {most} for it"
+                f"--cores {text!r}: {word!r} is not a number of cores from 1 to {most}, all that "
+                f"this machine has for it; give for instance --cores {most}"
             )
         options = {**chosen.options, "num-cores": str(int(word))}
         words = [chosen.kind, *(f"-{name}={value}" for name, value in options.items())]
