@@ -14,15 +14,13 @@ from tunefarm.compiler.space.contraction.shape import (
     packed_at_build,
     row_axes,
 )
-from tunefarm.compiler.target import Target, dtype_bytes
+from tunefarm.compiler.space.prefetch import PackedWeights, prefetch_weights
+from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import PackedLayout, PrimFunc
 from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.tir.affine import affine
-from tunefarm.compiler.tir.ir import Const, Expr, Prefetch, Var
-from tunefarm.compiler.tir.schedule.tree import constant_extent
-from tunefarm.compiler.tir.visit import loads_of, substitute
+from tunefarm.compiler.tir.ir import Var
 
-LINE_BYTES = 64
 SERIAL_FLOPS = 100_000  # below this a fork-join costs more than it saves
 
 
@@ -72,8 +70,12 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     tile_loop = row_tiles[-1] if row_tiles else n_panel
     program = _place_epilogue(program, epilogue, tile_loop, lanes)
     program = s.decompose_reduction(program, block, reduce[0])
-    if packed_at_build(c) is not None:
-        program = _prefetch_weights(program, c, config, row_tiles, reduce, (k_inner, *inside))
+    if packed_at_build(c) is not None and c.rhs.param is not None:
+        width = nv * lanes
+        weights = PackedWeights(c.rhs.param, width, width * prod(a.extent for a in c.reduce))
+        hints = {n: int(knob[n]) for n in ("ku", "prefetch", "next_panel")}
+        visits = (row_tiles, reduce, (k_inner, *inside))
+        program = prefetch_weights(program, block, weights, hints, *visits)
     program, top = s.fuse(program, *outermost)
     if int(knob["pack_lhs"]):
         program = _copy_rows(program, block, c.lhs, top, lanes)
@@ -100,47 +102,6 @@ def _pack_constant(program: PrimFunc, c: Contraction, width: int) -> PrimFunc:
     summed = sorted((p, number[d]) for d, p in enumerate(positions) if p in reduced)
     order = (*front, number[lanes_dim], *(n for _, n in summed), lanes_dim + 1)
     return s.transform_layout(program, c.rhs.param, PackedLayout(factors, order))
-
-
-def _prefetch_weights(
-    program: PrimFunc,
-    c: Contraction,
-    config: Config,
-    tiles: list[Var],
-    reduce: list[Var],
-    inside: tuple[Var, ...],
-) -> PrimFunc:
-    """Fetch packed weights before their use: some steps ahead, and the next panel bit by bit.
-
-    A panel from beyond the second cache would otherwise come in one burst, read by its first tile
-    of rows: each tile asks for its share of the next one instead.
-    """
-    node = s.find_block(program, c.block)
-    values = dict(zip((i.var for i in node.iters), node.bindings, strict=True))
-    load = next(ld for ld in loads_of(node.body) if ld.buffer is program.params[c.rhs.param or 0])
-    place: Expr = Const(0)
-    for index, extent in zip(load.indices, load.buffer.shape, strict=True):
-        place = place * extent + index
-    step = substitute(substitute(place, values), dict.fromkeys(inside, Const(0)))
-    width = load.buffer.shape[-1]
-    line = LINE_BYTES // dtype_bytes(load.buffer.dtype)
-    lines = int(config["ku"]) * -(-width // line)
-    if int(config["prefetch"]):
-        ahead = step + int(config["prefetch"]) * width
-        program = s.prefetch(program, reduce[-1], Prefetch(load.buffer, ahead, lines))
-    if int(config["next_panel"]):
-        panel = prod(a.extent for a in c.reduce) * width
-        visits = [*tiles, *reduce]
-        extents = [constant_extent(s.find_loop(program, v)) for v in visits]
-        share = -(-panel // prod(extents))
-        visit: Expr = Const(0)
-        for var, extent in zip(visits, extents, strict=True):
-            visit = visit * extent + var
-        start = substitute(step, dict.fromkeys(reduce, Const(0))) + panel
-        lines = max(1, share // line)
-        hint = Prefetch(load.buffer, start + visit * share, lines, level=2)
-        program = s.prefetch(program, reduce[-1], hint)
-    return program
 
 
 def _place_epilogue(program: PrimFunc, epilogue: str, loop: Var, lanes: int) -> PrimFunc:

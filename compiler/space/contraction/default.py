@@ -15,9 +15,9 @@ from tunefarm.compiler.space.contraction.shape import (
     row_axes,
     shares_vector,
 )
+from tunefarm.compiler.space.prefetch import LINE_BYTES
 from tunefarm.compiler.target import Target, dtype_bytes
 
-LINE_BYTES = 64
 MAX_BODY = 128  # multiply-adds of an unrolled body
 
 

@@ -10,9 +10,15 @@ from tunefarm.compiler.space.config import Config
 from tunefarm.compiler.space.contraction.apply import SERIAL_FLOPS
 from tunefarm.compiler.space.contraction.shape import row_axes
 from tunefarm.compiler.space.dot.pairs import schedule_pairs
-from tunefarm.compiler.space.dot.prefetch import prefetch_weights
-from tunefarm.compiler.space.dot.shape import PAIRS, DotProduct, chunk_of, dot_product_of
+from tunefarm.compiler.space.dot.shape import (
+    PAIRS,
+    DotProduct,
+    chunk_of,
+    dot_product_of,
+    packed_weights,
+)
 from tunefarm.compiler.space.nests import extent_of, fitting_lanes, own_loops
+from tunefarm.compiler.space.prefetch import prefetch_weights
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import PackedLayout, PrimFunc
 from tunefarm.compiler.tir import schedule as s
@@ -92,7 +98,9 @@ def _schedule_tiles(
     program = _place_epilogue(program, epilogue, tile_loop, lanes)
     program = s.decompose_reduction(program, block, reduce[0])
     program = _vectorize_init(program, f"{block}_init")
-    program = prefetch_weights(program, dot, block, knob, row_tiles, reduce, (k_inner, *inside))
+    weights = packed_weights(dot, knob["nv"])
+    visits = (row_tiles, reduce, (k_inner, *inside))
+    program = prefetch_weights(program, block, weights, knob, *visits)
     return s.tensorize(program, n_lane, dot.instruction.name), outermost
 
 

@@ -24,9 +24,9 @@ from dataclasses import replace
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.space.analysis import Axis, Contraction
 from tunefarm.compiler.space.contraction.shape import row_axes
-from tunefarm.compiler.space.dot.prefetch import prefetch_weights
-from tunefarm.compiler.space.dot.shape import DotProduct, chunk_of
+from tunefarm.compiler.space.dot.shape import DotProduct, chunk_of, packed_weights
 from tunefarm.compiler.space.nests import own_loops
+from tunefarm.compiler.space.prefetch import prefetch_weights
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.tir.ir import (
@@ -151,8 +151,9 @@ def _place_pairs(
     program = s.reorder(program, step, inner, *inside)
     program = s.unroll(program, inner)
     program = s.decompose_reduction(program, pairs, step)
-    reduce = [*chunks, step]
-    return prefetch_weights(program, dot, pairs, knob, tiles, reduce, (inner, *inside))
+    weights = packed_weights(dot, knob["nv"])
+    visits = (tiles, [*chunks, step], (inner, *inside))
+    return prefetch_weights(program, pairs, weights, knob, *visits)
 
 
 def _in_vectors(program: PrimFunc, dot: DotProduct, loops: list[Var]) -> tuple[PrimFunc, list[Var]]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import count
+from math import prod
 
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.analysis import Axis, Contraction, Operand, analyse
 from tunefarm.compiler.space.contraction.shape import packed_at_build, shares_vector
+from tunefarm.compiler.space.prefetch import PackedWeights
 from tunefarm.compiler.space.program import create_program, view_contraction
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir.ir import Buffer, Load, Var
@@ -77,6 +79,14 @@ def dot_product_of(function: Function, target: Target) -> DotProduct | None:
 def chunk_of(groups: int) -> int:
     """Groups of pairs that are summed in float16: as many as ``CHUNK`` allows and divide them."""
     return max(n for n in range(1, min(CHUNK, groups) + 1) if groups % n == 0)
+
+
+def packed_weights(dot: DotProduct, vectors: int) -> PackedWeights:
+    """The right operand in panels of so many vectors; a step of the sum is a group of terms."""
+    assert dot.contraction.rhs.param is not None
+    step = vectors * dot.instruction.lanes * dot.instruction.terms
+    panel = step * prod(a.extent for a in dot.words.reduce)
+    return PackedWeights(dot.contraction.rhs.param, step, panel)
 
 
 def _instruction(c: Contraction, target: Target) -> TensorIntrinsic | None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.config import Config
-from tunefarm.compiler.space.contraction.apply import LINE_BYTES, SERIAL_FLOPS
+from tunefarm.compiler.space.contraction.apply import SERIAL_FLOPS
 from tunefarm.compiler.space.nests import own_loops
+from tunefarm.compiler.space.prefetch import prefetch_shares
 from tunefarm.compiler.space.winograd.program import (
     Convolution,
     convolution_of,
@@ -19,10 +18,7 @@ from tunefarm.compiler.summary import nominal_flops
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import PackedLayout, PrimFunc
 from tunefarm.compiler.tir import schedule as s
-from tunefarm.compiler.tir.ir import Const, Expr, Prefetch, Var
-from tunefarm.compiler.tir.schedule.tree import constant_extent
-
-ELEMENT_BYTES = 4
+from tunefarm.compiler.tir.ir import Var
 
 
 def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
@@ -109,7 +105,9 @@ def _place_products(
         above, across = (transforms(knob[t], c.stride).points for t in ("tile_h", "tile_w"))
         number = ((panel_block * knob["nb"] + panel) * above + i) * across + j
         size = c.inputs * knob["nv"] * lanes
-        program = _prefetch_next(program, c, (number + 1) * size, size, (*row_tiles, step))
+        weights = program.params[c.filter_param]
+        visits = (*row_tiles, step)
+        program = prefetch_shares(program, weights, (number + 1) * size, size, visits)
     return program
 
 
@@ -136,18 +134,3 @@ def _place_in_registers(program: PrimFunc, block: str, loop: Var) -> PrimFunc:
     for unrolled in rest:
         program = s.unroll(program, unrolled)
     return s.vectorize(program, lane)
-
-
-def _prefetch_next(
-    program: PrimFunc, c: Convolution, start: Expr, size: int, visits: Sequence[Var]
-) -> PrimFunc:
-    """Every step of a product fetches its share of the next point's weights into L2."""
-    visit: Expr = Const(0)
-    count = 1
-    for var in visits:
-        extent = constant_extent(s.find_loop(program, var))
-        visit, count = visit * extent + var, count * extent
-    share = -(-size // count)
-    lines = max(1, share * ELEMENT_BYTES // LINE_BYTES)
-    hint = Prefetch(program.params[c.filter_param], start + visit * share, lines, level=2)
-    return s.prefetch(program, visits[-1], hint)

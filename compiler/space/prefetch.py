@@ -1,0 +1,78 @@
+"""Hints that bring packed weights to the core before they are multiplied."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from tunefarm.compiler.space.nests import extent_of
+from tunefarm.compiler.target import dtype_bytes
+from tunefarm.compiler.tir import PrimFunc
+from tunefarm.compiler.tir import schedule as s
+from tunefarm.compiler.tir.ir import Buffer, Const, Expr, Prefetch, Var
+from tunefarm.compiler.tir.visit import loads_of, substitute
+
+LINE_BYTES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class PackedWeights:
+    """A parameter that is packed panel by panel: elements of one step of a sum, and of a panel."""
+
+    param: int
+    step: int
+    panel: int
+
+
+def prefetch_weights(
+    program: PrimFunc,
+    block: str,
+    weights: PackedWeights,
+    knob: Mapping[str, int],
+    tiles: Sequence[Var],
+    reduce: Sequence[Var],
+    inside: Sequence[Var],
+) -> PrimFunc:
+    """Fetch packed weights before their use: some steps ahead, and the next panel bit by bit.
+
+    ``tiles`` are the loops over the tiles of a panel, ``reduce`` those of the sum in ``block``,
+    whose last one gets the hints, and ``inside`` the loops in that.
+
+    A panel from beyond the second cache would otherwise come in one burst, read by its first tile
+    of rows: each tile asks for its share of the next one instead.
+    """
+    node, buffer = s.find_block(program, block), program.params[weights.param]
+    values = dict(zip((i.var for i in node.iters), node.bindings, strict=True))
+    load = next(ld for ld in loads_of(node.body) if ld.buffer is buffer)
+    place: Expr = Const(0)
+    for index, extent in zip(load.indices, buffer.shape, strict=True):
+        place = place * extent + index
+    step = substitute(substitute(place, values), dict.fromkeys(inside, Const(0)))
+    if knob["prefetch"]:
+        lines = knob["ku"] * -(-weights.step // _line_elements(buffer))
+        hint = Prefetch(buffer, step + knob["prefetch"] * weights.step, lines)
+        program = s.prefetch(program, reduce[-1], hint)
+    if knob["next_panel"]:
+        start = substitute(step, dict.fromkeys(reduce, Const(0))) + weights.panel
+        program = prefetch_shares(program, buffer, start, weights.panel, (*tiles, *reduce))
+    return program
+
+
+def prefetch_shares(
+    program: PrimFunc, buffer: Buffer, start: Expr, elements: int, visits: Sequence[Var]
+) -> PrimFunc:
+    """Every iteration of the nested loops ``visits`` fetches its share of the elements from
+    ``start`` on into the second-level cache."""
+    extents = [extent_of(program, loop) for loop in visits]
+    share = -(-elements // prod(extents))
+    visit: Expr = Const(0)
+    for var, extent in zip(visits, extents, strict=True):
+        visit = visit * extent + var
+    lines = max(1, share // _line_elements(buffer))
+    hint = Prefetch(buffer, start + visit * share, lines, level=2)
+    return s.prefetch(program, visits[-1], hint)
+
+
+def _line_elements(buffer: Buffer) -> int:
+    return LINE_BYTES // dtype_bytes(buffer.dtype)
