@@ -13,8 +13,8 @@ from tunefarm.compiler.space.attention.program import (
     attention_of,
 )
 from tunefarm.compiler.space.config import Config
-from tunefarm.compiler.space.contraction.apply import SERIAL_FLOPS
 from tunefarm.compiler.space.nests import extent_of, fitting_lanes, loop_of, own_loops
+from tunefarm.compiler.space.tiles import in_parallel, in_registers, place_sums
 from tunefarm.compiler.summary import nominal_flops
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import PrimFunc
@@ -61,9 +61,7 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     program = s.reorder(program, *rest, vector, lane)
     program = s.vectorize(program, lane)
     program, top = s.fuse(program, *(v for v in outer if extent_of(program, v) > 1 or v is block))
-    if target.num_cores > 1 and nominal_flops(function) > SERIAL_FLOPS:
-        program = s.parallel(program, top)
-    return program
+    return in_parallel(program, top, nominal_flops(function), target)
 
 
 def _last(program: PrimFunc, block: str, position: int) -> PrimFunc:
@@ -89,9 +87,7 @@ def _place_results(
     # A loop of one iteration stays out of what is fused: its variable is 0 without a proof.
     rest.sort(key=lambda v: extent_of(program, v) > 1)
     program = s.reorder(program, *rest, block, panel, tile, row, vector, lane)
-    for loop in (row, vector):
-        program = s.unroll(program, loop)
-    return s.vectorize(program, lane), (*rest, block), tile
+    return in_registers(program, (row, vector), lane), (*rest, block), tile
 
 
 def _place_mixed(
@@ -102,13 +98,8 @@ def _place_mixed(
     rows, values, keys = (
         _loops(program, a.mixed, axis, tile) for axis in (a.mixed_query, a.value, a.mixed_key)
     )
-    program, (vector, lane) = s.split(program, values[0], fitting_lanes(lanes, a.value.extent))
-    program, (step, unrolled) = s.split(program, keys[0], knob["ku"])
-    program = s.reorder(program, step, unrolled, *rows, vector, lane)
-    for loop in (unrolled, *rows, vector):
-        program = s.unroll(program, loop)
-    program = s.vectorize(program, lane)
-    return s.decompose_reduction(program, a.mixed, step)
+    tile_sizes = (fitting_lanes(lanes, a.value.extent), knob["ku"])
+    return place_sums(program, a.mixed, rows, values[0], keys[0], tile_sizes)[0]
 
 
 def _place_rows(program: PrimFunc, block: str, position: int, loop: Var, lanes: int) -> PrimFunc:
@@ -141,21 +132,13 @@ def _place_scores(
     program, (tile, row) = s.split(program, keys, knob["rk"])
     program, (vector, lane) = s.split(program, last, lanes)
     program = s.reorder(program, tile, row, vector, lane)
-    for loop in (row, vector):
-        program = s.unroll(program, loop)
-    program = s.vectorize(program, lane)
+    program = in_registers(program, (row, vector), lane)
 
     program = s.compute_at(program, a.scores, tile)
     queries, rows, depth = (
         _loops(program, a.scores, axis, tile) for axis in (a.query, a.key, a.depth)
     )
-    program, (vector, lane) = s.split(program, queries[0], lanes)
-    program, (step, unrolled) = s.split(program, depth[0], knob["ku"])
-    program = s.reorder(program, step, unrolled, *rows, vector, lane)
-    for loop in (unrolled, *rows, vector):
-        program = s.unroll(program, loop)
-    program = s.vectorize(program, lane)
-    return s.decompose_reduction(program, a.scores, step)
+    return place_sums(program, a.scores, rows, queries[0], depth[0], (lanes, knob["ku"]))[0]
 
 
 def _loops(program: PrimFunc, block: str, axis: IterVar, loop: Var) -> list[Var]:

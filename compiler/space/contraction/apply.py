@@ -14,14 +14,14 @@ from tunefarm.compiler.space.contraction.shape import (
     packed_at_build,
     row_axes,
 )
+from tunefarm.compiler.space.nests import own_loops
 from tunefarm.compiler.space.prefetch import PackedWeights, prefetch_weights
+from tunefarm.compiler.space.tiles import in_parallel, in_registers, place_epilogue
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import PackedLayout, PrimFunc
 from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.tir.affine import affine
 from tunefarm.compiler.tir.ir import Var
-
-SERIAL_FLOPS = 100_000  # below this a fork-join costs more than it saves
 
 
 def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
@@ -64,11 +64,9 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     outermost = [*rest, *(b for b in blocks if b is not None)]
     inside = [*row_inner, n_vec, n_lane]
     program = s.reorder(program, *outermost, n_panel, *row_tiles, *reduce, k_inner, *inside)
-    for loop in (k_inner, *row_inner, n_vec):
-        program = s.unroll(program, loop)
-    program = s.vectorize(program, n_lane)
+    program = in_registers(program, (k_inner, *row_inner, n_vec), n_lane)
     tile_loop = row_tiles[-1] if row_tiles else n_panel
-    program = _place_epilogue(program, epilogue, tile_loop, lanes)
+    program = place_epilogue(program, epilogue, tile_loop, lanes)
     program = s.decompose_reduction(program, block, reduce[0])
     if packed_at_build(c) is not None and c.rhs.param is not None:
         width = nv * lanes
@@ -82,9 +80,7 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     if int(knob["pack_rhs"]):
         program = _copy_panel(program, block, c, n_panel, lanes)
     flops = 2 * prod(a.extent for a in (*c.outer, *c.rows, c.vector, *c.reduce))
-    if target.num_cores > 1 and flops > SERIAL_FLOPS:
-        program = s.parallel(program, top)
-    return program
+    return in_parallel(program, top, flops, target)
 
 
 def _pack_constant(program: PrimFunc, c: Contraction, width: int) -> PrimFunc:
@@ -104,27 +100,12 @@ def _pack_constant(program: PrimFunc, c: Contraction, width: int) -> PrimFunc:
     return s.transform_layout(program, c.rhs.param, PackedLayout(factors, order))
 
 
-def _place_epilogue(program: PrimFunc, epilogue: str, loop: Var, lanes: int) -> PrimFunc:
-    """The epilogue on one tile, unrolled and vectorized like the accumulators."""
-    program = s.reverse_compute_at(program, epilogue, loop)
-    own = _own_loops(program, epilogue, loop)
-    if not own:
-        return program
-    *rows, last = own
-    program, (vectors, lane) = s.split(program, last, lanes)
-    program = s.vectorize(program, lane)
-    rows.append(vectors)
-    for row in rows:
-        program = s.unroll(program, row)
-    return program
-
-
 def _copy_rows(program: PrimFunc, block: str, operand: Operand, loop: Var, lanes: int) -> PrimFunc:
     """Copy the rows of a block into a local tile whose row stride avoids cache conflicts."""
     buffer = operand.load.buffer
     program, copy = s.cache_read(program, block, buffer, "local", padding=lanes)
     program = s.compute_at(program, copy, loop)
-    own = _own_loops(program, copy, loop)
+    own = own_loops(program, copy, loop)
     if own:
         program, (_, lane) = s.split(program, own[-1], lanes)
         program = s.vectorize(program, lane)
@@ -141,7 +122,7 @@ def _copy_panel(program: PrimFunc, block: str, c: Contraction, loop: Var, lanes:
     order = tuple(d for d in dims if d != lane_dim) + (lane_dim,)
     program = s.permute_buffer(program, copy, order)
     program = s.compute_at(program, copy, loop)
-    own = _own_loops(program, copy, loop)
+    own = own_loops(program, copy, loop)
     lane_loop = next((v for v in own if v.name == f"i{lane_dim}"), None)
     if lane_loop is not None:
         program, (outer, lane) = s.split(program, lane_loop, lanes)
@@ -149,9 +130,3 @@ def _copy_panel(program: PrimFunc, block: str, c: Contraction, loop: Var, lanes:
         program = s.reorder(program, outer, *rest, lane)
         program = s.vectorize(program, lane)
     return program
-
-
-def _own_loops(program: PrimFunc, block: str, loop: Var) -> list[Var]:
-    """The loops of a block below ``loop``."""
-    loops = s.loops_of(program, block)
-    return loops[loops.index(loop) + 1 :]

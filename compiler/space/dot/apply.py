@@ -7,7 +7,6 @@ from math import prod
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.config import Config
-from tunefarm.compiler.space.contraction.apply import SERIAL_FLOPS
 from tunefarm.compiler.space.contraction.shape import row_axes
 from tunefarm.compiler.space.dot.pairs import schedule_pairs
 from tunefarm.compiler.space.dot.shape import (
@@ -19,6 +18,7 @@ from tunefarm.compiler.space.dot.shape import (
 )
 from tunefarm.compiler.space.nests import extent_of, fitting_lanes, own_loops
 from tunefarm.compiler.space.prefetch import prefetch_weights
+from tunefarm.compiler.space.tiles import in_parallel, place_epilogue
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import PackedLayout, PrimFunc
 from tunefarm.compiler.tir import schedule as s
@@ -55,9 +55,7 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     if copy is not None:
         program = _place_copy(program, copy, top, target)
     flops = 2 * prod(a.extent for a in (*c.outer, *c.rows, c.vector, *c.reduce))
-    if target.num_cores > 1 and flops > SERIAL_FLOPS * dot.instruction.terms:
-        program = s.parallel(program, top)
-    return program
+    return in_parallel(program, top, flops / dot.instruction.terms, target)
 
 
 def _schedule_tiles(
@@ -95,7 +93,7 @@ def _schedule_tiles(
     for loop in (k_inner, *row_inner, n_vec):
         program = s.unroll(program, loop)
     tile_loop = row_tiles[-1] if row_tiles else n_panel
-    program = _place_epilogue(program, epilogue, tile_loop, lanes)
+    program = place_epilogue(program, epilogue, tile_loop, lanes)
     program = s.decompose_reduction(program, block, reduce[0])
     program = _vectorize_init(program, f"{block}_init")
     weights = packed_weights(dot, knob["nv"])
@@ -149,20 +147,6 @@ def _place_copy(program: PrimFunc, copy: str, loop: Var, target: Target) -> Prim
         lanes = fitting_lanes(target.lanes(dtype), extent_of(program, own[-1]))
         program, (_, lane) = s.split(program, own[-1], lanes)
         program = s.vectorize(program, lane)
-    return program
-
-
-def _place_epilogue(program: PrimFunc, epilogue: str, loop: Var, lanes: int) -> PrimFunc:
-    """The epilogue on one tile, unrolled and vectorized like the accumulators."""
-    program = s.reverse_compute_at(program, epilogue, loop)
-    own = own_loops(program, epilogue, loop)
-    if not own:
-        return program
-    *rows, last = own
-    program, (vectors, lane) = s.split(program, last, lanes)
-    program = s.vectorize(program, lane)
-    for row in (*rows, vectors):
-        program = s.unroll(program, row)
     return program
 
 

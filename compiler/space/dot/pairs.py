@@ -27,6 +27,7 @@ from tunefarm.compiler.space.contraction.shape import row_axes
 from tunefarm.compiler.space.dot.shape import DotProduct, chunk_of, packed_weights
 from tunefarm.compiler.space.nests import own_loops
 from tunefarm.compiler.space.prefetch import prefetch_weights
+from tunefarm.compiler.space.tiles import in_registers
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.tir.ir import (
@@ -97,9 +98,7 @@ def _place_result(
     rest = [loops[a.position] for a in (*c.outer, *c.rows) if a not in (second, last)]
     outermost = [*rest, *(blocks if order == "nm" else blocks[::-1])]
     program = s.reorder(program, *outermost, n_panel, *tiles, *rows, vector, lane)
-    for loop in (*rows, vector):
-        program = s.unroll(program, loop)
-    return s.vectorize(program, lane), outermost, [n_panel, *tiles]
+    return in_registers(program, (*rows, vector), lane), outermost, [n_panel, *tiles]
 
 
 def _spatial(c: Contraction) -> list[Axis]:
@@ -114,9 +113,7 @@ def _place_lanes(program: PrimFunc, dot: DotProduct, tile: Var) -> PrimFunc:
     *rows, column, pair = own_loops(program, block, tile)
     program, (vector, lane) = s.split(program, column, dot.instruction.lanes)
     program = s.reorder(program, pair, *rows, vector, lane)
-    for loop in (pair, *rows, vector):
-        program = s.unroll(program, loop)
-    program = s.vectorize(program, lane)
+    program = in_registers(program, (pair, *rows, vector), lane)
     return s.decompose_reduction(program, block, pair)
 
 
@@ -161,9 +158,7 @@ def _in_vectors(program: PrimFunc, dot: DotProduct, loops: list[Var]) -> tuple[P
     *rows, column, pair = loops
     program, (vector, lane) = s.split(program, column, dot.instruction.lanes)
     program, both = s.fuse(program, lane, pair)
-    for loop in (*rows, vector):
-        program = s.unroll(program, loop)
-    return s.vectorize(program, both), [*rows, vector, both]
+    return in_registers(program, (*rows, vector), both), [*rows, vector, both]
 
 
 def _in_float16(program: PrimFunc, block: str) -> PrimFunc:

@@ -8,7 +8,6 @@ from typing import TypeAlias
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.config import Config
-from tunefarm.compiler.space.contraction.apply import SERIAL_FLOPS
 from tunefarm.compiler.space.inverted_residual.program import (
     InvertedResidual,
     Stage,
@@ -16,6 +15,7 @@ from tunefarm.compiler.space.inverted_residual.program import (
     inverted_residual_of,
 )
 from tunefarm.compiler.space.nests import loop_of, own_loops
+from tunefarm.compiler.space.tiles import in_parallel, in_registers, place_sums
 from tunefarm.compiler.summary import nominal_flops
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import PackedLayout, PrimFunc
@@ -47,9 +47,7 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
         own = _loops_of_value(program, stages[0], panel)
         program = _place_products(program, stages[0], own, tile_knobs, lanes)
     program, top = s.fuse(program, *outer)
-    if target.num_cores > 1 and nominal_flops(function) > SERIAL_FLOPS:
-        program = s.parallel(program, top)
-    return program
+    return in_parallel(program, top, nominal_flops(function), target)
 
 
 def _place_results(
@@ -118,15 +116,11 @@ def _place_windows(
         program, (tile, column) = s.split(program, w, knob["dw"])
         tiles, inner = [*tiles, tile], [column]
     program = s.reorder(program, *tiles, *inner, lane)
-    for loop in inner:
-        program = s.unroll(program, loop)
-    program = s.vectorize(program, lane)
+    program = in_registers(program, inner, lane)
     program = s.compute_at(program, stage.sum, tiles[-1])
     *rows, lane, kh, kw = own_loops(program, stage.sum, tiles[-1])
     program = s.reorder(program, kh, kw, *rows, lane)
-    for loop in (kw, *rows):
-        program = s.unroll(program, loop)
-    program = s.vectorize(program, lane)
+    program = in_registers(program, (kw, *rows), lane)
     return s.decompose_reduction(program, stage.sum, kh)
 
 
@@ -149,15 +143,7 @@ def _place_products(
         program, (columns, column) = s.split(program, w, width)
         outer, inner = [*outer, columns], [column, *inner]
     program = s.reorder(program, *outer, *inner, lane)
-    for loop in inner:
-        program = s.unroll(program, loop)
-    program = s.vectorize(program, lane)
+    program = in_registers(program, inner, lane)
     program = s.compute_at(program, stage.sum, outer[-1])
     *rows, o, k = own_loops(program, stage.sum, outer[-1])
-    program, (vector, lane) = s.split(program, o, lanes)
-    program, (step, inside) = s.split(program, k, unrolled)
-    program = s.reorder(program, step, inside, *rows, vector, lane)
-    for loop in (inside, *rows, vector):
-        program = s.unroll(program, loop)
-    program = s.vectorize(program, lane)
-    return s.decompose_reduction(program, stage.sum, step)
+    return place_sums(program, stage.sum, rows, o, k, (lanes, unrolled))[0]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.config import Config
-from tunefarm.compiler.space.contraction.apply import SERIAL_FLOPS
 from tunefarm.compiler.space.nests import own_loops
 from tunefarm.compiler.space.prefetch import prefetch_shares
+from tunefarm.compiler.space.tiles import in_parallel, in_registers, place_sums
 from tunefarm.compiler.space.winograd.program import (
     Convolution,
     convolution_of,
@@ -48,9 +48,7 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     program = _place_products(program, c, write, (outer[-1], panel), knob, lanes)
     program = _place_tiles(program, outer[-1], c.tiles(tile)[1], lanes)
     program, top = s.fuse(program, *outer)
-    if target.num_cores > 1 and nominal_flops(function) > SERIAL_FLOPS:
-        program = s.parallel(program, top)
-    return program
+    return in_parallel(program, top, nominal_flops(function), target)
 
 
 def _place_results(
@@ -64,9 +62,7 @@ def _place_results(
     outer = (n, row_block, panel_block)
     inside = (tile_row, tile_column, vector, row, column, lane)
     program = s.reorder(program, *outer, panel, *inside)
-    for loop in (row, column):
-        program = s.unroll(program, loop)
-    return s.vectorize(program, lane), outer, panel, vector
+    return in_registers(program, (row, column), lane), outer, panel, vector
 
 
 def _place_products(
@@ -87,20 +83,12 @@ def _place_products(
         row_tiles, rows = [row_tile], [row]
     program, (vector, lane) = s.split(program, o, lanes)
     program = s.reorder(program, i, j, *row_tiles, *rows, vector, lane)
-    for loop in (*rows, vector):
-        program = s.unroll(program, loop)
-    program = s.vectorize(program, lane)
+    program = in_registers(program, (*rows, vector), lane)
 
     place = [j, *row_tiles][-1]
     program = s.compute_at(program, "product", place)
     *rows, o, k = own_loops(program, "product", place)
-    program, (vector, lane) = s.split(program, o, lanes)
-    program, (step, unrolled) = s.split(program, k, knob["ku"])
-    program = s.reorder(program, step, unrolled, *rows, vector, lane)
-    for loop in (unrolled, *rows, vector):
-        program = s.unroll(program, loop)
-    program = s.vectorize(program, lane)
-    program = s.decompose_reduction(program, "product", step)
+    program, step = place_sums(program, "product", rows, o, k, (lanes, knob["ku"]))
     if knob["next_panel"]:
         above, across = (transforms(knob[t], c.stride).points for t in ("tile_h", "tile_w"))
         number = ((panel_block * knob["nb"] + panel) * above + i) * across + j
@@ -120,9 +108,7 @@ def _place_tiles(program: PrimFunc, block: Var, columns: int, lanes: int) -> Pri
         tiles = list(split)
     program, (vector, lane) = s.split(program, channel, lanes)
     program = s.reorder(program, *tiles, vector, i, j, lane)
-    for loop in (i, j):
-        program = s.unroll(program, loop)
-    program = s.vectorize(program, lane)
+    program = in_registers(program, (i, j), lane)
     program = _place_in_registers(program, "rows_in", i)
     return _place_in_registers(program, "window", vector)
 
@@ -131,6 +117,4 @@ def _place_in_registers(program: PrimFunc, block: str, loop: Var) -> PrimFunc:
     """Compute what one iteration of ``loop`` reads of a block, unrolled, a vector at a time."""
     program = s.compute_at(program, block, loop)
     *rest, lane = own_loops(program, block, loop)
-    for unrolled in rest:
-        program = s.unroll(program, unrolled)
-    return s.vectorize(program, lane)
+    return in_registers(program, rest, lane)
