@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 
 from tunefarm.compiler.errors import ScheduleError
@@ -30,62 +31,80 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     if c is None:
         raise ScheduleError("the workload is not a contraction")
     lanes = lanes_of(c, target)
-    knob = {k: config[k] for k in config}
-    rw, rh, nv = int(knob["rw"]), int(knob["rh"]), int(knob["nv"])
-    second, last = row_axes(c)
-    program, block = c.program, c.block
-    if c.epilogue is None:
-        program, epilogue = s.cache_write(program, block, "register")
-    else:
-        epilogue = c.epilogue
-        program = s.set_scope(program, block, "register")
-    program = _pack_constant(program, c, nv * lanes)
-    loops = s.loops_of(program, block)
+    knob = {name: int(value) for name, value in config.items() if name not in ("sketch", "order")}
+    block = c.block
+    program, epilogue = keep_sums(c.program, c)
+    program = _pack_constant(program, c, knob["nv"] * lanes)
+    loops = dict(enumerate(s.loops_of(program, block)))
     program, (n_block, n_panel, n_vec, n_lane) = s.split(
-        program, loops[c.vector.position], int(knob["nb"]), nv, lanes
+        program, loops[c.vector.position], knob["nb"], knob["nv"], lanes
     )
-    row_tiles, row_inner, m_block = [], [], None
-    for axis, tile, blocked in ((second, rh, True), (last, rw, second is None)):
-        if axis is None:
-            continue
-        if blocked:
-            program, (m_block, outer, inner) = s.split(
-                program, loops[axis.position], int(knob["mb"]), tile
-            )
-        else:
-            program, (outer, inner) = s.split(program, loops[axis.position], tile)
-        row_tiles.append(outer)
-        row_inner.append(inner)
+    program, m_blocks, row_tiles, row_inner = split_rows(program, c, loops, knob)
     reduce = [loops[a.position] for a in c.reduce]
-    program, (k_outer, k_inner) = s.split(program, reduce[-1], int(knob["ku"]))
+    program, (k_outer, k_inner) = s.split(program, reduce[-1], knob["ku"])
     reduce[-1:] = [k_outer]
-    blocks = [n_block, m_block] if knob["order"] == "nm" else [m_block, n_block]
-    rest = [loops[a.position] for a in (*c.outer, *c.rows) if a not in (second, last)]
-    outermost = [*rest, *(b for b in blocks if b is not None)]
+    outermost = order_blocks(c, loops, [n_block, *m_blocks], str(config["order"]))
     inside = [*row_inner, n_vec, n_lane]
     program = s.reorder(program, *outermost, n_panel, *row_tiles, *reduce, k_inner, *inside)
     program = in_registers(program, (k_inner, *row_inner, n_vec), n_lane)
     tile_loop = row_tiles[-1] if row_tiles else n_panel
     program = place_epilogue(program, epilogue, tile_loop, lanes)
     program = s.decompose_reduction(program, block, reduce[0])
-    if packed_at_build(c) is not None and c.rhs.param is not None:
-        width = nv * lanes
+    if c.rhs.param is not None and packed_at_build(c):
+        width = knob["nv"] * lanes
         weights = PackedWeights(c.rhs.param, width, width * prod(a.extent for a in c.reduce))
-        hints = {n: int(knob[n]) for n in ("ku", "prefetch", "next_panel")}
         visits = (row_tiles, reduce, (k_inner, *inside))
-        program = prefetch_weights(program, block, weights, hints, *visits)
+        program = prefetch_weights(program, block, weights, knob, *visits)
     program, top = s.fuse(program, *outermost)
-    if int(knob["pack_lhs"]):
+    if knob["pack_lhs"]:
         program = _copy_rows(program, block, c.lhs, top, lanes)
-    if int(knob["pack_rhs"]):
+    if knob["pack_rhs"]:
         program = _copy_panel(program, block, c, n_panel, lanes)
     flops = 2 * prod(a.extent for a in (*c.outer, *c.rows, c.vector, *c.reduce))
     return in_parallel(program, top, flops, target)
 
 
+def keep_sums(program: PrimFunc, c: Contraction) -> tuple[PrimFunc, str]:
+    """Keep the sums in registers; returns the block that reads them, a copy without an epilogue."""
+    if c.epilogue is None:
+        return s.cache_write(program, c.block, "register")
+    return s.set_scope(program, c.block, "register"), c.epilogue
+
+
+def split_rows(
+    program: PrimFunc, c: Contraction, loops: Mapping[int, Var], knob: Mapping[str, int]
+) -> tuple[PrimFunc, list[Var], list[Var], list[Var]]:
+    """The loops over rows, which ``loops`` has by position, as blocks, tiles and rows of a tile.
+
+    Only the first axis of a tile has blocks.
+    """
+    blocks: list[Var] = []
+    tiles: list[Var] = []
+    rows: list[Var] = []
+    for axis, name in zip(row_axes(c), ("rh", "rw"), strict=True):
+        if axis is None:
+            continue
+        factors = (knob[name],) if tiles else (knob["mb"], knob[name])
+        program, (*block, tile, row) = s.split(program, loops[axis.position], *factors)
+        blocks += block
+        tiles.append(tile)
+        rows.append(row)
+    return program, blocks, tiles, rows
+
+
+def order_blocks(
+    c: Contraction, loops: Mapping[int, Var], blocks: list[Var], order: str
+) -> list[Var]:
+    """The loops over blocks, outermost first: axes without tiles, then ``blocks``, given as panels
+    and rows, in the order "nm" or "mn"."""
+    tiled = row_axes(c)
+    rest = [loops[a.position] for a in (*c.outer, *c.rows) if a not in tiled]
+    return [*rest, *(blocks if order == "nm" else reversed(blocks))]
+
+
 def _pack_constant(program: PrimFunc, c: Contraction, width: int) -> PrimFunc:
     """Pack a constant right operand to [outer …][panel][reduce …][width]."""
-    if packed_at_build(c) is None or c.rhs.param is None:
+    if c.rhs.param is None or not packed_at_build(c):
         return program
     var_of = {i.var: n for n, i in enumerate(c.node.iters)}
     positions = [var_of.get(i, -1) if isinstance(i, Var) else -1 for i in c.rhs.load.indices]

@@ -44,8 +44,8 @@ def knobs_of(c: Contraction, lanes: int) -> tuple[Knob, ...]:
         Knob("order", ("nm", "mn")),
         Knob("pack_lhs", _pack_choices(c, c.lhs)),
         Knob("pack_rhs", _pack_choices(c, c.rhs)),
-        Knob("prefetch", PREFETCH if packed_at_build(c) is not None else (0,)),
-        Knob("next_panel", (0, 1) if packed_at_build(c) is not None and vectors > 1 else (0,)),
+        Knob("prefetch", PREFETCH if packed_at_build(c) else (0,)),
+        Knob("next_panel", (0, 1) if packed_at_build(c) and vectors > 1 else (0,)),
     )
 
 
@@ -59,7 +59,7 @@ def up_to(choices: tuple[int, ...], extent: int) -> tuple[int, ...]:
 
 def _pack_choices(c: Contraction, operand: Operand) -> tuple[int, ...]:
     """1 offers a copy of the operand's block; constants are packed at build time anyway."""
-    if operand is c.rhs and packed_at_build(c) is not None:
+    if operand is c.rhs and packed_at_build(c):
         return (0,)
     if operand is c.lhs and (len([a for a in c.rows if a.extent > 1]) != 1 or padded(c)):
         return (0,)

@@ -9,7 +9,6 @@ from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.analysis import Axis, Contraction, analyse
 from tunefarm.compiler.space.program import create_program, view_contraction
 from tunefarm.compiler.target import Target
-from tunefarm.compiler.tir import PackedLayout
 from tunefarm.compiler.tir.affine import affine
 from tunefarm.compiler.tir.ir import Var
 from tunefarm.compiler.tir.schedule.tree import store_of
@@ -57,13 +56,10 @@ def constants(c: Contraction) -> frozenset[int]:
     return frozenset(c.program.constants)
 
 
-def packed_at_build(c: Contraction) -> PackedLayout | None:
-    """Where the right operand is constant and read plainly: which dimension is the lanes'."""
-    if c.rhs.param is None or c.rhs.param not in constants(c):
-        return None
-    if not all(isinstance(i, Var) or not affine(i).terms for i in c.rhs.load.indices):
-        return None
-    return PackedLayout((), ())
+def packed_at_build(c: Contraction) -> bool:
+    """True if the right operand is constant and read plainly: a variable or a number an index."""
+    plain = all(isinstance(i, Var) or not affine(i).terms for i in c.rhs.load.indices)
+    return c.rhs.param in constants(c) and plain
 
 
 def taps(c: Contraction, axis: Axis) -> int:

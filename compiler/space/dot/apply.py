@@ -7,7 +7,7 @@ from math import prod
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.config import Config
-from tunefarm.compiler.space.contraction.shape import row_axes
+from tunefarm.compiler.space.contraction.apply import keep_sums, order_blocks, split_rows
 from tunefarm.compiler.space.dot.pairs import schedule_pairs
 from tunefarm.compiler.space.dot.shape import (
     PAIRS,
@@ -38,11 +38,7 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     copy = None
     if knob["pack_lhs"] or dot.copied:
         program, copy = _copy_rows(program, dot)
-    if c.epilogue is None:
-        program, epilogue = s.cache_write(program, block, "register")
-    else:
-        epilogue = c.epilogue
-        program = s.set_scope(program, block, "register")
+    program, epilogue = keep_sums(program, c)
     width = knob["nv"] * lanes
     panels = -(-c.vector.extent // width)
     padded = {c.vector.position: panels * width, dot.depth.position: dot.padded_depth}
@@ -63,31 +59,15 @@ def _schedule_tiles(
 ) -> tuple[PrimFunc, list[Var]]:
     """The tiles of a padded program; and the loops over blocks of it, outermost first."""
     c, lanes = dot.contraction, dot.instruction.lanes
-    block, (second, last) = c.block, row_axes(c)
-    loops = s.loops_of(program, block)
+    block = c.block
+    loops = dict(enumerate(s.loops_of(program, block)))
     program, (panel, n_vec, n_lane) = s.split(program, loops[c.vector.position], knob["nv"], lanes)
     program, (n_block, n_panel) = s.split(program, panel, knob["nb"])
-    row_tiles, row_inner, m_block = [], [], None
-    for axis, tile, blocked in (
-        (second, knob["rh"], True),
-        (last, knob["rw"], second is None),
-    ):
-        if axis is None:
-            continue
-        if blocked:
-            program, (m_block, outer, inner) = s.split(
-                program, loops[axis.position], knob["mb"], tile
-            )
-        else:
-            program, (outer, inner) = s.split(program, loops[axis.position], tile)
-        row_tiles.append(outer)
-        row_inner.append(inner)
+    program, m_blocks, row_tiles, row_inner = split_rows(program, c, loops, knob)
     program, (group, term) = s.split(program, loops[dot.depth.position], dot.instruction.terms)
     program, (k_outer, k_inner) = s.split(program, group, knob["ku"])
     reduce = [*(loops[a.position] for a in c.reduce[:-1]), k_outer]
-    blocks = [n_block, m_block] if order == "nm" else [m_block, n_block]
-    rest = [loops[a.position] for a in (*c.outer, *c.rows) if a not in (second, last)]
-    outermost = [*rest, *(b for b in blocks if b is not None)]
+    outermost = order_blocks(c, loops, [n_block, *m_blocks], order)
     inside = [*row_inner, n_vec, n_lane, term]
     program = s.reorder(program, *outermost, n_panel, *row_tiles, *reduce, k_inner, *inside)
     for loop in (k_inner, *row_inner, n_vec):

@@ -23,7 +23,7 @@ from dataclasses import replace
 
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.space.analysis import Axis, Contraction
-from tunefarm.compiler.space.contraction.shape import row_axes
+from tunefarm.compiler.space.contraction.apply import order_blocks, split_rows
 from tunefarm.compiler.space.dot.shape import DotProduct, chunk_of, packed_weights
 from tunefarm.compiler.space.nests import own_loops
 from tunefarm.compiler.space.prefetch import prefetch_weights
@@ -79,24 +79,12 @@ def _place_result(
 ) -> tuple[PrimFunc, list[Var], list[Var]]:
     """Blocks of rows and of panels; in a block panels and tiles of rows; in a tile vectors."""
     c, lanes = dot.contraction, dot.instruction.lanes
-    second, last = row_axes(c)
     loops = dict(zip((a.position for a in _spatial(c)), s.loops_of(program, epilogue), strict=True))
     program, (n_block, n_panel, vector, lane) = s.split(
         program, loops[c.vector.position], knob["nb"], knob["nv"], lanes
     )
-    tiles: list[Var] = []
-    rows: list[Var] = []
-    blocks = [n_block]
-    for axis, tile in ((second, knob["rh"]), (last, knob["rw"])):
-        if axis is None:
-            continue
-        factors = (tile,) if tiles else (knob["mb"], tile)
-        program, (*block, outer, inner) = s.split(program, loops[axis.position], *factors)
-        blocks += block
-        tiles.append(outer)
-        rows.append(inner)
-    rest = [loops[a.position] for a in (*c.outer, *c.rows) if a not in (second, last)]
-    outermost = [*rest, *(blocks if order == "nm" else blocks[::-1])]
+    program, m_blocks, tiles, rows = split_rows(program, c, loops, knob)
+    outermost = order_blocks(c, loops, [n_block, *m_blocks], order)
     program = s.reorder(program, *outermost, n_panel, *tiles, *rows, vector, lane)
     return in_registers(program, (*rows, vector), lane), outermost, [n_panel, *tiles]
 

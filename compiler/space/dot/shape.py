@@ -49,7 +49,7 @@ class DotProduct:
 def dot_product_of(function: Function, target: Target) -> DotProduct | None:
     """The dot products that a fused function sums; None if no instruction computes them."""
     c = analyse(create_program(view_contraction(function)), inline_operands=False)
-    if c is None or packed_at_build(c) is None or shares_vector(c) or c.vector.extent == 1:
+    if c is None or not packed_at_build(c) or shares_vector(c) or c.vector.extent == 1:
         return None
     instruction = _instruction(c, target)
     depth = _depth(c)
