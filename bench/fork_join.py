@@ -33,8 +33,8 @@ WARM_S = 0.1
 SLEEP_S = 0.01  # far beyond the time that a worker spins
 
 CODE = """
-declare void @tunefarm_parallel(ptr, ptr, ptr, i64)
-define internal void @work(ptr %closure, i64 %i) {
+declare void @tunefarm_parallel(ptr, ptr, ptr, i64, ptr, i64, i64)
+define internal void @work(ptr %closure, i64 %i, ptr %scratch) {
 entry:
   %steps = load i64, ptr %closure
   %none = icmp eq i64 %steps, 0
@@ -51,7 +51,8 @@ exit:
 define void @fork_join(ptr %pool, ptr %workspace, ptr %n, ptr %out) {
   %count = load i64, ptr %n
   %steps = getelementptr i64, ptr %n, i64 1
-  call void @tunefarm_parallel(ptr %pool, ptr @work, ptr %steps, i64 %count)
+  call void @tunefarm_parallel(ptr %pool, ptr @work, ptr %steps, i64 %count,
+    ptr null, i64 0, i64 -1)
   ret void
 }
 """

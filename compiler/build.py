@@ -24,7 +24,7 @@ from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir.transform.bounds_check import add_bounds_checks
 from tunefarm.compiler.tir.transform.lower import PHASES, lower
 from tunefarm.compiler.transform.pipeline import STEPS, optimize
-from tunefarm.compiler.transform.plan_memory import plan_memory
+from tunefarm.compiler.transform.plan_memory import kernel_calls, plan_memory
 from tunefarm.compiler.workload import Workload
 
 if TYPE_CHECKING:
@@ -86,14 +86,15 @@ def build_module(module: IRModule, target: Target) -> Module:
     stages.write("import", module.__str__)
     with stages.passes([step.name for step in STEPS]):
         module = optimize(module, target)
-    memory = plan_memory(module.main)
-    workloads = {call: _workload_of(call) for call in memory.calls}
+    workloads = {call: _workload_of(call) for call in kernel_calls(module.main)}
     configs = choose_configs(list(dict.fromkeys(workloads.values())), target)
     kernels = {
         w: _build_kernel(w, target, config, stages.inside(w.summary))
         for w, config in configs.items()
     }
-    linked = link_model(module, memory, {c: kernels[w] for c, w in workloads.items()})
+    made = {call: kernels[w] for call, w in workloads.items()}
+    memory = plan_memory(module.main, {c: kernel.workspace_bytes for c, kernel in made.items()})
+    linked = link_model(module, memory, made)
     stages.write("memory-plan", lambda: dump.memory_plan_text(linked.plan, memory.peak_bytes))
     stages.write("executor", lambda: executor_text(linked.plan, target), ".ll")
     return create_module(

@@ -126,7 +126,7 @@ def memory_plan_text(plan: ExecutionPlan, peak_bytes: int) -> str:
     """The calls of a plan in order, each with the places of its operands and results."""
     lines = [
         f"arena {plan.arena_bytes} bytes (no plan needs less than {peak_bytes}), "
-        f"weights {plan.weight_bytes}, workspace {plan.workspace_bytes}"
+        f"weights {plan.weight_bytes}"
     ]
     lines += [f"input {i}: {port.name} {port.type}" for i, port in enumerate(plan.inputs)]
     lines += [f"output {i}: {port.name} {port.type}" for i, port in enumerate(plan.outputs)]
@@ -136,8 +136,9 @@ def memory_plan_text(plan: ExecutionPlan, peak_bytes: int) -> str:
 
 def _called(step: Step) -> str:
     match step:
-        case KernelCall(kernel, arguments):
-            return f"{kernel}({', '.join(map(_place, arguments))})"
+        case KernelCall(kernel, arguments, _, workspace):
+            room = f", workspace arena {workspace.offset}, {workspace.bytes} bytes"
+            return f"{kernel}({', '.join(map(_place, arguments))}){room if workspace.bytes else ''}"
         case Copy(source, destination, size):
             return f"copy({_place(source)}, {_place(destination)}, {size} bytes)"
 

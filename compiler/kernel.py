@@ -16,7 +16,8 @@ class Kernel:
 
     ``params`` are the tensors that the code reads and writes, inputs first and packed, then
     ``outputs`` results; ``layouts`` says how a constant parameter is packed
-    (``packing.pack(array, layouts.get(i), params[i].shape)``).
+    (``packing.pack(array, layouts.get(i), params[i].shape)``). ``workspace_bytes`` are what a call
+    needs beside them, 64-byte aligned, with room for tiles of each core of the target.
     """
 
     name: str

@@ -20,6 +20,7 @@ from tunefarm.compiler.runtime.plan import (
     KernelCall,
     Port,
     Step,
+    Workspace,
     verify_plan,
 )
 from tunefarm.compiler.tir import PackedLayout
@@ -104,7 +105,7 @@ def _aligned(size_bytes: int) -> int:
 
 
 def link_model(module: IRModule, memory: MemoryPlan, kernels: Mapping[Call, Kernel]) -> Linked:
-    """The plan of a fused module whose calls have these kernels."""
+    """The plan of a fused module whose calls have these kernels, and room for their workspaces."""
     weights = _Weights()
     steps: list[Step] = [_call_step(c, memory, kernels[c], weights) for c in memory.calls]
     for place, index in memory.copies:
@@ -118,7 +119,6 @@ def link_model(module: IRModule, memory: MemoryPlan, kernels: Mapping[Call, Kern
         tuple(steps),
         memory.arena_bytes,
         weights.size,
-        max((k.workspace_bytes for k in kernels.values()), default=0),
     )
     return Linked(verify_plan(plan), weights.join())
 
@@ -141,7 +141,9 @@ def _call_step(call: Call, memory: MemoryPlan, kernel: Kernel, weights: _Weights
         else:
             arguments.append(_pointer(place, None, weights))
     arguments += [_pointer(place, None, weights) for place in memory.results(call)]
-    return KernelCall(kernel.name, tuple(arguments), label_of(call))
+    scratch = memory.scratch.get(call)
+    workspace = Workspace(scratch.at, scratch.size_bytes) if scratch else Workspace()
+    return KernelCall(kernel.name, tuple(arguments), label_of(call), workspace)
 
 
 def _pointer(place: Place, constant: Constant | None, weights: _Weights) -> Argument:

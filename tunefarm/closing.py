@@ -346,7 +346,7 @@ class _WholeModel:
         """Build both, and time a run; TunefarmError if the builds of a meeting have no room."""
         self.standing = [self._build()]
         plan = self.standing[0].plan
-        room = BUILDS * (plan.weight_bytes + plan.memory_bytes)
+        room = BUILDS * (plan.weight_bytes + plan.arena_bytes)
         if room > MODEL_BYTES:
             raise TunefarmError(
                 f"{BUILDS} builds of the model take {room / 2**30:.1f} GiB, of which the closing "

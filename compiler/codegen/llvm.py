@@ -16,7 +16,10 @@ from tunefarm.compiler.tir.ir import PrimFunc
 
 @dataclass(frozen=True, slots=True)
 class LlvmKernel:
-    """One kernel as LLVM text: ``void @name(ptr pool, ptr workspace, ptr param…)``."""
+    """One kernel as LLVM text: ``void @name(ptr pool, ptr workspace, ptr param…)``.
+
+    ``workspace_bytes`` hold what does not fit stacks, once for each core of the target.
+    """
 
     name: str
     text: str
@@ -32,7 +35,7 @@ def emit_llvm(program: PrimFunc, target: Target) -> LlvmKernel:
     """
     module = Module(program.name, target)
     builder = FunctionBuilder()
-    emitter = Emitter(module, builder)
+    emitter = Emitter(module, builder, "%workspace")
     names = []
     for index, param in enumerate(program.params):
         name = f"%p{index}"
@@ -50,4 +53,4 @@ def emit_llvm(program: PrimFunc, target: Target) -> LlvmKernel:
     text = "\n".join(
         [*module.functions, main, *sorted(module.declares), attributes, "!0 = !{}", ""]
     )
-    return LlvmKernel(program.name, text, module.workspace_bytes, module.parallel)
+    return LlvmKernel(program.name, text, emitter.scratch_bytes, module.parallel)

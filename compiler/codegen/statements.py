@@ -44,7 +44,9 @@ from tunefarm.compiler.tir.ir import (
 from tunefarm.compiler.tir.visit import expressions, loads_of, walk_expr, walk_stmt
 
 MAX_STACK_BYTES = 1 << 20
+STACK_TILE_BYTES = 1 << 14  # the largest tile on a stack
 ALIGN = 64
+ANY_THREAD = -1  # as the number of threads that may take part
 
 
 @dataclass(slots=True)
@@ -55,19 +57,26 @@ class Module:
     target: Target
     functions: list[str] = field(default_factory=list)
     declares: set[str] = field(default_factory=set)
-    workspace_bytes: int = 0
     parallel: bool = False
 
 
 class Emitter(Loops):
-    """Writes statements into one function of a kernel."""
+    """Writes statements into one function of a kernel.
 
-    def __init__(self, module: Module, builder: FunctionBuilder, in_parallel: bool = False) -> None:
+    ``scratch`` points to memory of the thread that runs it, of which ``scratch_bytes`` are used.
+    """
+
+    def __init__(
+        self, module: Module, builder: FunctionBuilder, scratch: str, in_parallel: bool = False
+    ) -> None:
         super().__init__(module.target, builder, module.declares)
         self.module = module
         self.in_parallel = in_parallel
         self.stack_bytes = 0
         self.free_stack: list[tuple[int, str]] = []
+        self.scratch = scratch
+        self.scratch_bytes = 0
+        self._scratch_taken = 0
 
     def statement(self, stmt: Stmt) -> None:
         match stmt:
@@ -109,19 +118,17 @@ class Emitter(Loops):
         buffer = node.buffer
         if buffer.scope == "register":
             self.homes[buffer] = len(self.loops)
+            self.statement(node.body)
         else:
             size = -(-prod(buffer.shape) * dtype_bytes(buffer.dtype) // ALIGN) * ALIGN
-            if buffer.scope == "global" and not self.in_parallel and self.builder.depth == 0:
-                offset = self.module.workspace_bytes
-                self.module.workspace_bytes += size
-                self.pointers[buffer] = self.builder.pure(
-                    f"getelementptr inbounds i8, ptr %workspace, i64 {offset}"
-                )
+            if size > STACK_TILE_BYTES or (buffer.scope == "global" and not self.in_parallel):
+                self.pointers[buffer] = self._take_scratch(size)
+                self.statement(node.body)
+                self._scratch_taken -= size
             else:
                 self.pointers[buffer] = self._take_stack(size)
-        self.statement(node.body)
-        if buffer.scope != "register" and self.pointers[buffer].startswith("%stack"):
-            self.free_stack.append((size, self.pointers[buffer]))
+                self.statement(node.body)
+                self.free_stack.append((size, self.pointers[buffer]))
         self.slots = {s: v for s, v in self.slots.items() if s.buffer is not buffer}
         self.owners.pop(buffer, None)
 
@@ -138,6 +145,13 @@ class Emitter(Loops):
                 f"tiles take {self.stack_bytes} bytes of stack; at most {MAX_STACK_BYTES}"
             )
         return self.builder.alloca(f"[{size} x i8], align {ALIGN}")
+
+    def _take_scratch(self, size: int) -> str:
+        """The next bytes of the scratch memory; scopes nest, so it is a stack."""
+        offset = self._scratch_taken
+        self._scratch_taken += size
+        self.scratch_bytes = max(self.scratch_bytes, self._scratch_taken)
+        return self.builder.pure(f"getelementptr inbounds i8, ptr {self.scratch}, i64 {offset}")
 
     # --- parallel loops ------------------------------------------------------------------------
 
@@ -165,13 +179,28 @@ class Emitter(Loops):
             place = b.pure(f"getelementptr inbounds i64, ptr {closure}, i64 {position}", [closure])
             b.line(f"store {kind} {text}, ptr {place}, align 8")
         name = f"{self.module.name}_body{len(self.module.functions)}"
-        self._outline(name, loop, start, buffers, outer, slots)
+        tile_bytes = self._outline(name, loop, start, buffers, outer, slots)
         self.module.parallel = True
-        self.module.declares.add("declare void @tunefarm_parallel(ptr, ptr, ptr, i64)")
-        count = self.scalar_int(extent)
-        b.line(f"call void @tunefarm_parallel(ptr %pool, ptr @{name}, ptr {closure}, i64 {count})")
+        self.module.declares.add(
+            "declare void @tunefarm_parallel(ptr, ptr, ptr, i64, ptr, i64, i64)"
+        )
+        scratch = self._scratch_of_threads(tile_bytes, extent)
+        passed = f"ptr %pool, ptr @{name}, ptr {closure}, i64 {self.scalar_int(extent)}, {scratch}"
+        b.line(f"call void @tunefarm_parallel({passed})")
         for buffer in buffers_stored(loop.body):
             b.forget(buffer)
+
+    def _scratch_of_threads(self, tile_bytes: int, extent: Lin) -> str:
+        """Where the threads' scratch memory begins, how far apart it is, and for how many."""
+        if not tile_bytes:
+            return f"ptr null, i64 0, i64 {ANY_THREAD}"
+        threads = self.target.num_cores
+        if not extent.terms:
+            threads = max(1, min(threads, extent.const))
+        stride = _apart(tile_bytes)
+        pointer = self._take_scratch(threads * stride)
+        self._scratch_taken -= threads * stride
+        return f"ptr {pointer}, i64 {stride}, i64 {threads}"
 
     def _outline(
         self,
@@ -181,9 +210,10 @@ class Emitter(Loops):
         buffers: list[Buffer],
         outer: list[Var],
         slots: list[tuple[str, str]],
-    ) -> None:
+    ) -> int:
+        """Write the function of an iteration; return the bytes that it needs of ``%scratch``."""
         builder = FunctionBuilder()
-        inner = Emitter(self.module, builder, in_parallel=True)
+        inner = Emitter(self.module, builder, "%scratch", in_parallel=True)
         inner.constants = self.constants
         loaded = []
         for position, (kind, _) in enumerate(slots):
@@ -201,9 +231,18 @@ class Emitter(Loops):
         inner.iteration(loop)
         builder.line("ret void")
         body = "\n".join(builder.body())
+        arguments = f"ptr noalias %closure, i64 %index, ptr noalias align {ALIGN} %scratch"
         self.module.functions[place_of_text] = (
-            f"define internal void @{name}(ptr noalias %closure, i64 %index) #0 {{\n{body}\n}}\n"
+            f"define internal void @{name}({arguments}) #0 {{\n{body}\n}}\n"
         )
+        return inner.scratch_bytes
+
+
+def _apart(tile_bytes: int) -> int:
+    """Bytes from one thread's tiles to the next's: whole pairs of cache lines, which are fetched
+    together, and no multiple of 4096, where stores would seem to meet loads."""
+    stride = -(-tile_bytes // (2 * ALIGN)) * 2 * ALIGN
+    return stride if stride % 4096 else stride + 2 * ALIGN
 
 
 def _buffers_used(stmt: Stmt) -> list[Buffer]:

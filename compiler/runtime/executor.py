@@ -2,8 +2,8 @@
 
     i32 tunefarm_run(ptr pool, ptr memory, ptr weights, ptr inputs, ptr outputs)
 
-``memory`` is the arena followed by the workspace, ``inputs`` and ``outputs`` are arrays of
-pointers. It keeps no state, so any number of threads may run it, each with memory of its own.
+``memory`` is the arena, ``inputs`` and ``outputs`` are arrays of pointers. It keeps no state, so any
+number of threads may run it, each with memory of its own.
 
 It returns 0. RISC-V's vector registers differ in length from one processor to the next, and code
 for longer ones would compute half of its lanes: there it returns 1 and computes nothing.
@@ -25,7 +25,6 @@ def executor_text(plan: ExecutionPlan, target: Target) -> str:
     lines = [
         f"define i32 @{RUN}(ptr %pool, ptr %memory, ptr %weights, ptr %inputs, ptr %outputs) #0 {{",
         *(_vector_check(target.vector_bytes) if checked else ()),
-        f"  %workspace = getelementptr i8, ptr %memory, i64 {plan.workspace_offset}",
         *_port_pointers("input", len(plan.inputs)),
         *_port_pointers("output", len(plan.outputs)),
     ]
@@ -60,9 +59,11 @@ def _port_pointers(place: str, count: int) -> list[str]:
 def _step_lines(step: Step, number: int) -> list[str]:
     match step:
         case KernelCall():
-            names = [f"%s{number}.{i}" for i in range(len(step.arguments))]
-            passed = ", ".join(f"ptr {name}" for name in ("%pool", "%workspace", *names))
-            pairs = zip(names, step.arguments, strict=True)
+            workspace = Argument("arena", step.workspace.offset)
+            arguments = (workspace, *step.arguments)
+            names = [f"%s{number}.{i}" for i in range(len(arguments))]
+            passed = ", ".join(f"ptr {name}" for name in ("%pool", *names))
+            pairs = zip(names, arguments, strict=True)
             pointers = [_pointer(name, argument) for name, argument in pairs]
             return [*pointers, f"  call void @{_quoted(step.kernel)}({passed})"]
         case Copy():

@@ -242,7 +242,7 @@ def header_text(plan: ExecutionPlan, prefix: str) -> str:
     values = {
         "MODEL": prefix.upper(),
         "model": prefix,
-        "memory_bytes": str(max(plan.memory_bytes, 64)),
+        "memory_bytes": str(max(plan.arena_bytes, 64)),
         "pool_bytes": str(POOL_BYTES),
         "pool_alignment": str(POOL_ALIGNMENT),
         "input_count": str(len(plan.inputs)),

@@ -113,13 +113,13 @@ class GraphExecutor:
         return GraphExecutor(ExecutionPlan.from_json(text), library, weights, threads)
 
     def _bind(self, inputs: Sequence[Array]) -> _Bound:
-        memory = aligned_bytes(self.plan.memory_bytes, 4096)
+        memory = aligned_bytes(self.plan.arena_bytes, 4096)
         outputs = tuple(aligned_empty(port.type) for port in self.plan.outputs)
         return _Bound(memory, self.weights, tuple(inputs), outputs)
 
     def _call(self, step: KernelCall, bound: _Bound, pointers: Sequence[int]) -> BoundCall:
         pool = pool_address(self.library, self.threads)
-        workspace = address(bound.memory) + self.plan.workspace_offset
+        workspace = address(bound.memory) + step.workspace.offset
         function = self.library[step.kernel]
         return bind_call(self.library, function, [pool, workspace, *pointers], self.threads)
 

@@ -95,7 +95,7 @@ class Module:
             ", ".join(f"{port.name}: {port.type}" for port in ports)
             for ports in (self.inputs, self.outputs)
         )
-        sizes = f"weights={_mb(self.plan.weight_bytes)}, memory={_mb(self.plan.memory_bytes)}"
+        sizes = f"weights={_mb(self.plan.weight_bytes)}, memory={_mb(self.plan.arena_bytes)}"
         place = f", path={self.path}" if self.path is not None else ""
         return (
             f"Module({ports}, kernels={len(self.plan.kernels)}, {sizes}, "
@@ -114,8 +114,13 @@ class Module:
 
     @property
     def peak_bytes(self) -> int:
-        """Bytes that one run needs beside weights, inputs and outputs: arena and workspace."""
-        return self.plan.memory_bytes
+        """Bytes that one run needs beside weights, inputs and outputs.
+
+        Intermediate values lie there, and the workspaces of kernels, for as many threads as the
+        target has cores; so do their tiles, but for those of at most 16 KiB, which are on the
+        threads' stacks.
+        """
+        return self.plan.arena_bytes
 
     @property
     def inputs(self) -> tuple[Port, ...]:
@@ -132,6 +137,8 @@ class Module:
 
         ``inputs`` are NumPy arrays or DLPack tensors by name. ``threads`` (the module's own by
         default) share the work, which is cut the same way for any number: so are the results.
+        Kernels with a workspace have one for each of the target's cores, and more threads than
+        that do not help them.
         Raises ShapeError, in one sentence, for a missing or unknown name, a wrong shape or a wrong
         dtype, TargetError if the module was built for a CPU with instructions that this machine
         lacks.
@@ -261,11 +268,11 @@ class Module:
 
     @contextmanager
     def memory(self) -> Iterator[int]:
-        """The address of memory for one run (arena and workspace), from a growing free list."""
+        """The address of memory for one run (the arena), from a growing free list."""
         try:
             memory = self.memories.pop()
         except IndexError:
-            array = aligned_bytes(self.plan.memory_bytes, _MEMORY_ALIGNMENT)
+            array = aligned_bytes(self.plan.arena_bytes, _MEMORY_ALIGNMENT)
             memory = _Memory(array, address(array))
         try:
             yield memory.address

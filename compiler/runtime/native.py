@@ -1,6 +1,7 @@
 """The native part of the runtime: ``pool.ll`` and ``native.ll``, completed for an instruction set.
 
-void tunefarm_parallel(pool, body, closure, n)     fork-join loop, called by kernels
+void tunefarm_parallel(pool, body, closure, n, scratch, stride, seats)
+                                                   fork-join loop, called by kernels
 void tunefarm_worker_main(pool)                    what a host thread runs
 void tunefarm_pool_shutdown(pool)
 i32  tunefarm_pool_workers(pool)
@@ -21,7 +22,7 @@ from tunefarm.compiler.errors import BuildError
 from tunefarm.compiler.runtime.arch import Arch, arch_of
 from tunefarm.compiler.target import Target
 
-POOL_VERSION = 1  # layout of the pool's memory and the ABI above
+POOL_VERSION = 2  # layout of the pool's memory and the ABI above
 MAX_THREADS = 256
 POOL_ALIGNMENT = 128
 POOL_BYTES = 1024 + 128 * MAX_THREADS

@@ -1,7 +1,7 @@
 """The execution plan: what a built model does, step by step, in terms of kernels and memory.
 
-    plan     ::= ExecutionPlan(inputs, outputs, steps, arena, weight and workspace sizes)
-    step     ::= KernelCall(kernel, arguments) | Copy(source, destination, bytes)
+    plan     ::= ExecutionPlan(inputs, outputs, steps, arena and weight sizes)
+    step     ::= KernelCall(kernel, arguments, workspace) | Copy(source, destination, bytes)
     argument ::= Argument(place, offset, index)     place: input | output | weight | arena
 
 It is plain data with a JSON form. The ahead-of-time executor turns it into one native function,
@@ -19,7 +19,7 @@ from tunefarm.compiler.errors import BuildError
 from tunefarm.compiler.ir import TensorType
 from tunefarm.compiler.runtime.arrays import ALIGNMENT
 
-PLAN_VERSION = 1
+PLAN_VERSION = 2
 
 Place: TypeAlias = Literal["input", "output", "weight", "arena"]
 
@@ -34,12 +34,21 @@ class Argument:
 
 
 @dataclass(frozen=True, slots=True)
+class Workspace:
+    """``bytes`` bytes of the arena, from ``offset`` on, that a kernel needs while it runs."""
+
+    offset: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class KernelCall:
     """``kernel(pool, workspace, *arguments)``; ``label`` names the node for people."""
 
     kernel: str
     arguments: tuple[Argument, ...]
     label: str = ""
+    workspace: Workspace = Workspace()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +76,7 @@ class Port:
 class ExecutionPlan:
     """Everything but the code and the weights. Sizes in bytes; offsets are multiples of 64.
 
-    ``workspace_bytes`` is the most that any kernel asks for.
+    ``arena_bytes`` is all that one run needs beside weights, inputs and outputs.
     """
 
     inputs: tuple[Port, ...]
@@ -75,23 +84,12 @@ class ExecutionPlan:
     steps: tuple[Step, ...]
     arena_bytes: int = 0
     weight_bytes: int = 0
-    workspace_bytes: int = 0
 
     @property
     def kernels(self) -> tuple[str, ...]:
         """The distinct kernels in order of first use."""
         calls = (step.kernel for step in self.steps if isinstance(step, KernelCall))
         return tuple(dict.fromkeys(calls))
-
-    @property
-    def workspace_offset(self) -> int:
-        """Where the workspace begins in the memory of one run."""
-        return -(-self.arena_bytes // ALIGNMENT) * ALIGNMENT
-
-    @property
-    def memory_bytes(self) -> int:
-        """Arena and workspace together: what one run needs."""
-        return self.workspace_offset + self.workspace_bytes
 
     def to_json(self) -> str:
         """The plan as JSON text, with its version."""
@@ -113,7 +111,6 @@ class ExecutionPlan:
                 tuple(map(_step, data["steps"])),
                 data["arena_bytes"],
                 data["weight_bytes"],
-                data["workspace_bytes"],
             )
         )
 
@@ -124,10 +121,12 @@ def arguments_of(step: Step) -> Sequence[Argument]:
 
 
 def verify_plan(plan: ExecutionPlan) -> ExecutionPlan:
-    """The plan itself; BuildError if a pointer is misaligned or outside its memory, or an output
-    is never written."""
+    """The plan itself; BuildError if a pointer is misaligned or outside its memory, a workspace
+    meets what its kernel is given, or an output is never written."""
     written: set[int] = set()
     for number, step in enumerate(plan.steps):
+        if isinstance(step, KernelCall):
+            _verify_workspace(plan, number, step)
         for argument, size in _sized_arguments(plan, step):
             inside = size >= 0 and 0 <= argument.offset < max(size, 1)
             if argument.offset % ALIGNMENT or not inside:
@@ -141,6 +140,17 @@ def verify_plan(plan: ExecutionPlan) -> ExecutionPlan:
         if index not in written:
             raise BuildError(f"no step of the plan writes output {port.name!r}")
     return plan
+
+
+def _verify_workspace(plan: ExecutionPlan, number: int, step: KernelCall) -> None:
+    begin, end = step.workspace.offset, step.workspace.offset + step.workspace.bytes
+    met = [a for a in step.arguments if a.place == "arena" and begin <= a.offset < end]
+    if begin % ALIGNMENT or not 0 <= begin <= end <= plan.arena_bytes or met:
+        raise BuildError(
+            f"step {number} ({step.label}) has bytes {begin} to {end} of an arena of "
+            f"{plan.arena_bytes} as its workspace"
+            + (f", where byte {met[0].offset} is an argument" if met else "")
+        )
 
 
 def _sized_arguments(plan: ExecutionPlan, step: Step) -> Iterator[tuple[Argument, int]]:
@@ -170,7 +180,9 @@ def _port(data: dict[str, Any]) -> Port:
 
 def _step(data: dict[str, Any]) -> Step:
     if "kernel" in data:
-        return KernelCall(data["kernel"], tuple(map(_argument, data["arguments"])), data["label"])
+        arguments, workspace = tuple(map(_argument, data["arguments"])), data["workspace"]
+        place = Workspace(workspace["offset"], workspace["bytes"])
+        return KernelCall(data["kernel"], arguments, data["label"], place)
     source, destination = _argument(data["source"]), _argument(data["destination"])
     return Copy(source, destination, data["bytes"], data["label"])
 

@@ -5,7 +5,7 @@
 ;
 ;   offset  what                                          written by
 ;        0  i32 generation: number of the current job     the caller that holds the lock
-;      128  ptr body, ptr closure, i64 n, i64 parts, i64 grain
+;      128  ptr body, ptr closure, i64 n, i64 parts, i64 grain, ptr scratch, i64 stride, i64 seats
 ;      256  i32 lock: 1 while a job or the shutdown runs   compare-and-swap
 ;      384  i32 sleeping workers                           workers
 ;      512  i64 done: iterations finished in this job      everyone
@@ -21,14 +21,18 @@
 ; sleep, it does the job alone while they wake.
 ;
 ; A job inside a job, or beside one of another thread, finds the lock taken and runs as a loop.
+;
+; Every thread has a number, 0 for the caller, that it keeps as long as the pool lives. An iteration
+; is given the scratch memory of the thread that runs it: %stride bytes apart, for %seats threads.
+; Those with higher numbers take no part.
 
-define internal void @run_serial(ptr %body, ptr %closure, i64 %n) #0 {
+define internal void @run_serial(ptr %body, ptr %closure, i64 %n, ptr %scratch) #0 {
 entry:
   %none = icmp sle i64 %n, 0
   br i1 %none, label %exit, label %loop
 loop:
   %i = phi i64 [ 0, %entry ], [ %next, %loop ]
-  call void %body(ptr %closure, i64 %i)
+  call void %body(ptr %closure, i64 %i, ptr %scratch)
   %next = add nuw i64 %i, 1
   %more = icmp slt i64 %next, %n
   br i1 %more, label %loop, label %exit
@@ -36,19 +40,27 @@ exit:
   ret void
 }
 
-; Run what can be claimed of part %part; return the number of iterations run.
-define internal i64 @run_part(ptr %pool, i64 %generation, i64 %part) #0 {
+; Run what thread %own can claim of part %part; return the number of iterations run.
+define internal i64 @run_part(ptr %pool, i64 %generation, i64 %part, i64 %own) #0 {
 entry:
   %p.body = getelementptr i8, ptr %pool, i64 128
   %p.closure = getelementptr i8, ptr %pool, i64 136
   %p.n = getelementptr i8, ptr %pool, i64 144
   %p.parts = getelementptr i8, ptr %pool, i64 152
   %p.grain = getelementptr i8, ptr %pool, i64 160
+  %p.scratch = getelementptr i8, ptr %pool, i64 168
+  %p.stride = getelementptr i8, ptr %pool, i64 176
+  %p.seats = getelementptr i8, ptr %pool, i64 184
   %body = load atomic ptr, ptr %p.body monotonic, align 8
   %closure = load atomic ptr, ptr %p.closure monotonic, align 8
   %n = load atomic i64, ptr %p.n monotonic, align 8
   %parts = load atomic i64, ptr %p.parts monotonic, align 8
   %grain = load atomic i64, ptr %p.grain monotonic, align 8
+  %scratch.first = load atomic ptr, ptr %p.scratch monotonic, align 8
+  %stride = load atomic i64, ptr %p.stride monotonic, align 8
+  %seats = load atomic i64, ptr %p.seats monotonic, align 8
+  %scratch.offset = mul i64 %own, %stride
+  %scratch = getelementptr i8, ptr %scratch.first, i64 %scratch.offset
   %part.next = add i64 %part, 1
   %end.n = mul i64 %part.next, %n
   %end = udiv i64 %end.n, %parts
@@ -56,7 +68,8 @@ entry:
   %line.offset = add i64 %line, 1024
   %claim = getelementptr i8, ptr %pool, i64 %line.offset
   %tag = shl i64 %generation, 32
-  br label %look
+  %seated = icmp ult i64 %own, %seats
+  br i1 %seated, label %look, label %exit
 look:
   %ran = phi i64 [ 0, %entry ], [ %ran, %lost ], [ %ran.new, %ran.done ]
   %word = load atomic i64, ptr %claim acquire, align 8
@@ -82,7 +95,7 @@ run:
   br label %iterate
 iterate:
   %i = phi i64 [ %first, %run ], [ %i.next, %iterate ]
-  call void %body(ptr %closure, i64 %i)
+  call void %body(ptr %closure, i64 %i, ptr %scratch)
   %i.next = add i64 %i, 1
   %again = icmp ult i64 %i.next, %last
   br i1 %again, label %iterate, label %ran.done
@@ -90,7 +103,8 @@ ran.done:
   %ran.new = add i64 %ran, %count
   br label %look
 exit:
-  ret i64 %ran
+  %ran.all = phi i64 [ 0, %entry ], [ %ran, %look ]
+  ret i64 %ran.all
 }
 
 ; Run part %own and then every other part, and add what was run to the job's count.
@@ -104,7 +118,7 @@ loop:
   %ran = phi i64 [ 0, %entry ], [ %ran.new, %loop ]
   %shifted = add i64 %own, %k
   %part = urem i64 %shifted, %parts
-  %count = call i64 @run_part(ptr %pool, i64 %generation, i64 %part)
+  %count = call i64 @run_part(ptr %pool, i64 %generation, i64 %part, i64 %own)
   %ran.new = add i64 %ran, %count
   %k.next = add i64 %k, 1
   %more = icmp ult i64 %k.next, %parts
@@ -136,8 +150,9 @@ exit:
   ret void
 }
 
-; Run body(closure, i) for every i in [0, n) and return when all are done.
-define void @tunefarm_parallel(ptr %pool, ptr %body, ptr %closure, i64 %n) #0 {
+; Run body(closure, i, scratch + stride × thread) for every i in [0, n) and return when all are done;
+; no more than %seats threads take part.
+define void @tunefarm_parallel(ptr %pool, ptr %body, ptr %closure, i64 %n, ptr %scratch, i64 %stride, i64 %seats) #0 {
 entry:
   %no.pool = icmp eq ptr %pool, null
   %few = icmp slt i64 %n, 2
@@ -156,7 +171,7 @@ acquire:
   %got = extractvalue { i32, i1 } %locked, 1
   br i1 %got, label %prepare, label %serial
 serial:
-  call void @run_serial(ptr %body, ptr %closure, i64 %n)
+  call void @run_serial(ptr %body, ptr %closure, i64 %n, ptr %scratch)
   ret void
 prepare:
   %p.body = getelementptr i8, ptr %pool, i64 128
@@ -164,13 +179,18 @@ prepare:
   %p.n = getelementptr i8, ptr %pool, i64 144
   %p.parts = getelementptr i8, ptr %pool, i64 152
   %p.grain = getelementptr i8, ptr %pool, i64 160
+  %p.scratch = getelementptr i8, ptr %pool, i64 168
+  %p.stride = getelementptr i8, ptr %pool, i64 176
+  %p.seats = getelementptr i8, ptr %pool, i64 184
   %p.done = getelementptr i8, ptr %pool, i64 512
   %workers.wide = zext i32 %workers to i64
   %threads = add i64 %workers.wide, 1
   %too.many = icmp ugt i64 %threads, {max_parts}
   %threads.kept = select i1 %too.many, i64 {max_parts}, i64 %threads
-  %fewer = icmp slt i64 %n, %threads.kept
-  %parts = select i1 %fewer, i64 %n, i64 %threads.kept
+  %limited = icmp ult i64 %seats, %threads.kept
+  %threads.seated = select i1 %limited, i64 %seats, i64 %threads.kept
+  %fewer = icmp slt i64 %n, %threads.seated
+  %parts = select i1 %fewer, i64 %n, i64 %threads.seated
   %slices = shl i64 %parts, 5
   %grain.exact = udiv i64 %n, %slices
   %grain.zero = icmp eq i64 %grain.exact, 0
@@ -184,6 +204,9 @@ prepare:
   store atomic i64 %n, ptr %p.n monotonic, align 8
   store atomic i64 %parts, ptr %p.parts monotonic, align 8
   store atomic i64 %grain, ptr %p.grain monotonic, align 8
+  store atomic ptr %scratch, ptr %p.scratch monotonic, align 8
+  store atomic i64 %stride, ptr %p.stride monotonic, align 8
+  store atomic i64 %seats, ptr %p.seats monotonic, align 8
   store atomic i64 0, ptr %p.done monotonic, align 8
   br label %open
 open:
@@ -202,7 +225,8 @@ open:
   %more = icmp ult i64 %part.next, %parts
   br i1 %more, label %open, label %start
 start:
-  %helpers = sub i64 %parts, 1
+  %helpers.parts = sub i64 %parts, 1
+  %helpers = select i1 %limited, i64 %workers.wide, i64 %helpers.parts ; any that sleep may be seated
   call void @publish(ptr %pool, i32 %new, i64 %helpers)
   call void @run_parts(ptr %pool, i64 %generation, i64 0)
   br label %wait

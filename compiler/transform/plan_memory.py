@@ -97,7 +97,7 @@ def plan_memory(
     Without ``in_place`` no kernel overwrites an operand.
     """
     order = post_order(main.body)
-    calls = tuple(n for n in order if isinstance(n, Call) and not is_view(n))
+    calls = kernel_calls(main)
     places = _fixed_places(main, order)
     constants = tuple(v for v, _ in places if isinstance(v, Constant))
     copies = _place_outputs(main, places)
@@ -120,6 +120,12 @@ def plan_memory(
         max((offsets[k] + _aligned(s.size_bytes) for k, s in spans.items()), default=0),
         _peak(spans.values(), len(calls)),
     )
+
+
+def kernel_calls(main: Function) -> tuple[Call, ...]:
+    """The calls that run, in order: all but views."""
+    order = post_order(main.body)
+    return tuple(n for n in order if isinstance(n, Call) and not is_view(n))
 
 
 def is_view(node: Expr) -> bool:

@@ -8,7 +8,14 @@ import numpy as np
 from tunefarm.compiler.codegen.llvm_compile import compile_llvm
 from tunefarm.compiler.ir import TensorType
 from tunefarm.compiler.runtime.module import Module, create_module, pack_weights
-from tunefarm.compiler.runtime.plan import Argument, Copy, ExecutionPlan, KernelCall, Port
+from tunefarm.compiler.runtime.plan import (
+    Argument,
+    Copy,
+    ExecutionPlan,
+    KernelCall,
+    Port,
+    Workspace,
+)
 from tunefarm.compiler.target import Target
 
 ROWS, LANES = 64, 16
@@ -16,8 +23,8 @@ MATRIX = TensorType((ROWS, LANES), "float32")
 
 # out[i] = a[i] + b[i] row by row, on the pool.
 ADD = """
-declare void @tunefarm_parallel(ptr, ptr, ptr, i64)
-define internal void @add_row(ptr %closure, i64 %row) {
+declare void @tunefarm_parallel(ptr, ptr, ptr, i64, ptr, i64, i64)
+define internal void @add_row(ptr %closure, i64 %row, ptr %scratch) {
   %a.at = load ptr, ptr %closure
   %p1 = getelementptr ptr, ptr %closure, i64 1
   %b.at = load ptr, ptr %p1
@@ -39,7 +46,8 @@ define void @add(ptr %pool, ptr %workspace, ptr %a, ptr %b, ptr %c) {
   store ptr %b, ptr %p1
   %p2 = getelementptr ptr, ptr %closure, i64 2
   store ptr %c, ptr %p2
-  call void @tunefarm_parallel(ptr %pool, ptr @add_row, ptr %closure, i64 64)
+  call void @tunefarm_parallel(ptr %pool, ptr @add_row, ptr %closure, i64 64,
+    ptr null, i64 0, i64 -1)
   ret void
 }
 """
@@ -101,12 +109,11 @@ def example_plan(weight_bytes: int) -> ExecutionPlan:
         outputs=(Port("y", MATRIX), Port("z", MATRIX)),
         steps=(
             KernelCall("add", (x, Argument("weight"), Argument("arena", 64)), "x + w"),
-            KernelCall("triple", (Argument("arena", 64), y), "3 (x + w)"),
+            KernelCall("triple", (Argument("arena", 64), y), "3 (x + w)", Workspace(4160, 4096)),
             Copy(x, z, 4096, "copy"),
         ),
-        arena_bytes=64 + 4096,
+        arena_bytes=64 + 2 * 4096,
         weight_bytes=weight_bytes,
-        workspace_bytes=4096,
     )
 
 

@@ -20,14 +20,14 @@ from tunefarm.compiler.target import Target
 
 # counts[i] += 1 for i in [0, n[0]); with nesting, a loop of n[1] inside each iteration.
 COUNT = """
-declare void @tunefarm_parallel(ptr, ptr, ptr, i64)
-define internal void @one(ptr %closure, i64 %i) {
+declare void @tunefarm_parallel(ptr, ptr, ptr, i64, ptr, i64, i64)
+define internal void @one(ptr %closure, i64 %i, ptr %scratch) {
   %counts = load ptr, ptr %closure
   %place = getelementptr i64, ptr %counts, i64 %i
   %old = atomicrmw add ptr %place, i64 1 monotonic
   ret void
 }
-define internal void @outer(ptr %closure, i64 %i) {
+define internal void @outer(ptr %closure, i64 %i, ptr %scratch) {
   %counts = load ptr, ptr %closure
   %p.pool = getelementptr ptr, ptr %closure, i64 1
   %pool = load ptr, ptr %p.pool
@@ -37,14 +37,16 @@ define internal void @outer(ptr %closure, i64 %i) {
   %row = getelementptr i64, ptr %counts, i64 %offset
   %inner = alloca ptr
   store ptr %row, ptr %inner
-  call void @tunefarm_parallel(ptr %pool, ptr @one, ptr %inner, i64 %n)
+  call void @tunefarm_parallel(ptr %pool, ptr @one, ptr %inner, i64 %n,
+    ptr null, i64 0, i64 -1)
   ret void
 }
 define void @count(ptr %pool, ptr %workspace, ptr %n, ptr %counts) {
   %closure = alloca ptr
   store ptr %counts, ptr %closure
   %limit = load i64, ptr %n
-  call void @tunefarm_parallel(ptr %pool, ptr @one, ptr %closure, i64 %limit)
+  call void @tunefarm_parallel(ptr %pool, ptr @one, ptr %closure, i64 %limit,
+    ptr null, i64 0, i64 -1)
   ret void
 }
 define void @nested(ptr %pool, ptr %workspace, ptr %n, ptr %counts) {
@@ -57,11 +59,12 @@ define void @nested(ptr %pool, ptr %workspace, ptr %n, ptr %counts) {
   %width = load i64, ptr %p1
   %p.n = getelementptr ptr, ptr %closure, i64 2
   store i64 %width, ptr %p.n
-  call void @tunefarm_parallel(ptr %pool, ptr @outer, ptr %closure, i64 %limit)
+  call void @tunefarm_parallel(ptr %pool, ptr @outer, ptr %closure, i64 %limit,
+    ptr null, i64 0, i64 -1)
   ret void
 }
 ; Both iterations wait for each other: returns only if two threads run at once.
-define internal void @meet(ptr %closure, i64 %i) {
+define internal void @meet(ptr %closure, i64 %i, ptr %scratch) {
 entry:
   %mine = atomicrmw add ptr %closure, i64 1 seq_cst
   br label %wait
@@ -74,7 +77,8 @@ exit:
 }
 define void @rendezvous(ptr %pool, ptr %workspace, ptr %n, ptr %counts) {
   store i64 0, ptr %counts
-  call void @tunefarm_parallel(ptr %pool, ptr @meet, ptr %counts, i64 2)
+  call void @tunefarm_parallel(ptr %pool, ptr @meet, ptr %counts, i64 2,
+    ptr null, i64 0, i64 -1)
   ret void
 }
 """

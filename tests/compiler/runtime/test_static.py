@@ -177,7 +177,7 @@ def test_a_library_for_another_cpu_is_relocated(target: Target, tmp_path: Path) 
     symbols, (moved_at, moved) = dynamic_symbols(library), moved_places(library)
     memory = bytearray(library) + bytes(-len(library) % 64)
     places = {}
-    for name, size in (("x", 768), ("y", 64), ("arena", module.plan.memory_bytes)):
+    for name, size in (("x", 768), ("y", 64), ("arena", module.plan.arena_bytes)):
         places[f"{name}_at"] = len(memory)
         memory += (example().tobytes() if name == "x" else bytes(size)) + bytes(-size % 64)
     source = LOADER.format(
