@@ -191,8 +191,10 @@ def all_operators() -> list[Callable[[], Operator]]:
             ),
         ]
     makers += [
+        lambda: matmul("GEMM 2048³", (2048, 2048), (2048, 2048)),
         lambda: matmul("dense 1×1000×2048", (1, 2048), (2048, 1000), group="dense"),
         lambda: matmul("dense 128×768×768", (128, 768), (768, 768), group="dense"),
+        lambda: matmul("dense 128×3072×768", (128, 768), (768, 3072), group="dense"),
         lambda: matmul(
             "batched 12×128×128×64", (12, 128, 64), (12, 64, 128), constant=False, group="dense"
         ),

@@ -1,0 +1,122 @@
+"""Are odd shapes a cliff? Each beside its round neighbour: the ratio of their times per FLOP.
+
+    python bench/odd_shapes.py [--cores 1] [--repeats 40]
+
+Default configs. Both kernels of a pair run in turn, and the ratio is the median of those of each
+turn. Rows without products (softmax, layer norm) count elements instead of FLOPs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Callable
+from math import prod
+
+from attention import spelled_out
+from kernels import callable_of
+from rich.console import Console
+from rich.table import Table
+from search_quality import fused
+from tunefarm.compiler.ops import call
+from tunefarm.compiler.space import config_space
+from tunefarm.compiler.workload import Workload
+from workloads import Operator, conv, layer_norm, matmul, softmax
+
+import tunefarm
+
+LIMIT = 1.3
+
+
+def attention(tokens: int) -> Workload:
+    """Attention of six heads of 64, with a mask: one kernel of a model."""
+    module = tunefarm.from_onnx(spelled_out((tokens, 6, 64)))
+    (task,) = tunefarm.extract_tasks(module)
+    return task.workload
+
+
+def images(batch: int, size: int, channels: int, kernel: int) -> Workload:
+    """A convolution of a batch of images that keeps their size and channels."""
+    pad = kernel // 2
+    return fused(
+        lambda x, w: call(
+            "conv", x, w, padding=((pad, pad), (pad, pad)),
+            data_layout="NSC", kernel_layout="SIO",
+        ),
+        (batch, size, size, channels),
+        (kernel, kernel, channels, channels),
+        constants=[1],
+    )  # fmt: skip
+
+
+def pairs() -> list[tuple[str, Workload, str, Workload]]:
+    """Odd and round: what they are called, and their workloads."""
+
+    def of(
+        name: str, make: Callable[[int], Operator], odd: int, even: int
+    ) -> tuple[str, Workload, str, Workload]:
+        return f"{name} {odd}", make(odd).workload, f"{even}", make(even).workload
+
+    return [
+        of("dense 384×384, tokens", lambda m: matmul("", (m, 384), (384, 384)), 197, 192),
+        of("dense 384×1536, tokens", lambda m: matmul("", (m, 384), (384, 1536)), 197, 192),
+        of("dense 768×768, tokens", lambda m: matmul("", (m, 768), (768, 768)), 127, 128),
+        of("GEMM, size", lambda n: matmul("", (n, n), (n, n)), 509, 512),
+        of("GEMM, size", lambda n: matmul("", (n, n), (n, n)), 131, 128),
+        ("attention, tokens 197", attention(197), "192", attention(192)),
+        of("softmax, columns", lambda n: softmax(1182, n), 197, 192),
+        of("layer norm, columns", lambda n: layer_norm(197, n), 383, 384),
+        of("conv 3×3 512, image", lambda n: conv(n, 512, 512, 3), 7, 8),
+        of("conv 1×1 512, image", lambda n: conv(n, 512, 512, 1), 7, 8),
+        of("conv 3×3 64, image", lambda n: conv(n, 64, 64, 3), 55, 56),
+        of("conv 3×3 28², channels", lambda n: conv(28, n, n, 3), 17, 16),
+        of("conv 1×1 56², channels", lambda n: conv(56, n, n, 1), 17, 16),
+        of("conv 1×1 28², channels", lambda n: conv(28, n, n, 1), 127, 128),
+        of("depthwise 28², channels", lambda n: conv(28, n, n, 3, 1, n), 17, 16),
+        of("depthwise 960, image", lambda n: conv(n, 960, 960, 3, 1, 960), 7, 8),
+        ("conv 3×3 128 28², batch 3", images(3, 28, 128, 3), "4", images(4, 28, 128, 3)),
+        ("conv 3×3 512 7², batch 3", images(3, 7, 512, 3), "4", images(4, 7, 512, 3)),
+        ("conv 1×1 256 14², batch 3", images(3, 14, 256, 1), "4", images(4, 14, 256, 1)),
+    ]
+
+
+def work(workload: Workload) -> float:
+    """FLOPs of its products, or the elements of its results if it has none."""
+    is_rows = workload.summary.startswith(("softmax", "layer_norm"))
+    elements = sum(prod(t.shape) for t in workload.output_types)
+    return float(elements if is_rows else workload.flops)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--cores", type=int, default=1)
+    parser.add_argument("--repeats", type=int, default=40)
+    options = parser.parse_args()
+    target = tunefarm.Target.host(options.cores)
+    table = Table(title=f"odd shapes, {options.cores} core(s), {target.mcpu}")
+    for column in ("odd", "G/s", "round", "G/s", "time per FLOP"):
+        table.add_column(column, justify="left" if column in ("odd", "round") else "right")
+    worst = 0.0
+    for odd_name, odd, round_name, even in pairs():
+        odd_call, even_call = (
+            callable_of(w, target, config_space(w, target).default) for w in (odd, even)
+        )
+        turns = []
+        for _ in range(options.repeats):
+            odd_call(), even_call()  # warm
+            turns.append((odd_call(), even_call()))
+        odd_s, even_s = (statistics.median(t) for t in zip(*turns, strict=True))
+        scale = work(even) / work(odd)
+        ratio = statistics.median(a / b for a, b in turns) * scale
+        worst = max(worst, ratio)
+        first, second = (f"{work(w) / s / 1e9:.1f}" for w, s in ((odd, odd_s), (even, even_s)))
+        mark = "[red]" if ratio > LIMIT else ""
+        table.add_row(odd_name, first, round_name, second, f"{mark}{ratio:.2f}x")
+    Console().print(table)
+    print(f"Worst: {worst:.2f}x, wanted at most {LIMIT}x.")
+
+
+if __name__ == "__main__":
+    main()
