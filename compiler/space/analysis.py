@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 
+from tunefarm.compiler.space.nests import inline_all
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.tir.affine import affine
@@ -76,7 +76,7 @@ def analyse(program: PrimFunc, inline_operands: bool = True) -> Contraction | No
         return None
     kept = set() if inline_operands else {ld.buffer for ld in loads_of(anchor.body)}
     operands = {b.name for b in blocks(program.body) if written_buffer(b) in kept} - {anchor.name}
-    program = _inline_others(program, {anchor.name, *operands})
+    program = inline_all(program, {anchor.name, *operands})
     names = [n for n in s.remaining_blocks(program) if n not in operands]
     if names not in ([anchor.name], [anchor.name, names[-1]]):
         return None
@@ -88,18 +88,6 @@ def analyse(program: PrimFunc, inline_operands: bool = True) -> Contraction | No
     if epilogue is not None and not _follows_plainly(program, epilogue, written_buffer(node)):
         return None
     return _classify(program, node, epilogue, factors)
-
-
-def _inline_others(program: PrimFunc, kept: Collection[str]) -> PrimFunc:
-    from tunefarm.compiler.errors import ScheduleError
-
-    for block in s.remaining_blocks(program):
-        if block not in kept:
-            try:
-                program = s.compute_inline(program, block)
-            except ScheduleError:
-                continue
-    return program
 
 
 def _follows_plainly(program: PrimFunc, epilogue: str, buffer: Buffer) -> bool:

@@ -32,6 +32,7 @@ from tunefarm.compiler.space.nests import (
     cost_of,
     default_tasks,
     fitting_lanes,
+    inline_all,
     lane_cost,
     lanes_of,
     own_loops,
@@ -39,7 +40,6 @@ from tunefarm.compiler.space.nests import (
     strides,
     task_choices,
 )
-from tunefarm.compiler.space.plain import inline_all
 from tunefarm.compiler.space.program import create_program
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import PrimFunc

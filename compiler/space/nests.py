@@ -1,10 +1,12 @@
-"""What sketches share: which loops belong to a block, lanes, costs, and sharing work out."""
+"""What sketches share: inlining, the loops of a block, lanes, costs, and sharing work out."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from math import prod
 
+from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.space.config import Access
 from tunefarm.compiler.target import Target, dtype_bytes
 from tunefarm.compiler.tir import PrimFunc
@@ -31,6 +33,15 @@ INTRINSIC_COSTS = {
 SCATTERED = 10.0  # what a vector of lanes that do not stand side by side costs, in plain ones
 SERIAL_NS = 4_000.0  # work below this is not shared out: a fork-join and its cold caches cost more
 TASKS = (0, 1, 2, 4, 8)
+
+
+def inline_all(program: PrimFunc, kept: Collection[str] = ()) -> PrimFunc:
+    """Inline every block that can be, but for those ``kept``: spatial, and not an output."""
+    for block in s.remaining_blocks(program):
+        if block not in kept:
+            with suppress(ScheduleError):
+                program = s.compute_inline(program, block)
+    return program
 
 
 def own_loops(program: PrimFunc, block: str, loop: Var | None) -> list[Var]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.config import Columns, Config, Nest, SketchSpace
+from tunefarm.compiler.space.nests import inline_all
 from tunefarm.compiler.space.program import create_program
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import PrimFunc
-from tunefarm.compiler.tir import schedule as s
 
 
 def space(function: Function, target: Target) -> SketchSpace:
@@ -24,13 +23,3 @@ def _nest(columns: Columns) -> Nest:
 def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     """Inline what can be inlined, and leave the loops as they are."""
     return inline_all(create_program(function))
-
-
-def inline_all(program: PrimFunc) -> PrimFunc:
-    """Inline every block that can be: spatial, and not an output."""
-    for block in s.remaining_blocks(program):
-        try:
-            program = s.compute_inline(program, block)
-        except ScheduleError:
-            continue
-    return program

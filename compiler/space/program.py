@@ -186,7 +186,7 @@ def _viewed(function: Function, anchor: Call, views: _Views) -> Function | None:
             flat[id(expr)] = Constant(expr.data.reshape(view))
         elif expr is anchor:
             flat[id(expr)] = views.anchor(*(flat[id(a)] for a in expr.args))
-        elif isinstance(expr, Call) and _is_elementwise(expr):
+        elif isinstance(expr, Call) and is_elementwise(expr):
             attrs: dict[str, Any] = dict(expr.attrs)
             flat[id(expr)] = call(str(expr.op), *(flat[id(a)] for a in expr.args), **attrs)
         else:
@@ -212,7 +212,8 @@ def find_anchor(function: Function) -> Call | None:
     return found[0] if len(found) == 1 else None
 
 
-def _is_elementwise(expr: Call) -> bool:
+def is_elementwise(expr: Call) -> bool:
+    """True for an operator that computes each element by itself, operands broadcast."""
     return isinstance(expr.op, str) and OPS[expr.op].pattern <= Pattern.BROADCAST
 
 

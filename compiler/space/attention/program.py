@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from tunefarm.compiler import te
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Call, Function, TensorType, Var, post_order, tensor_type
-from tunefarm.compiler.ops import OPS, Pattern
-from tunefarm.compiler.space.program import create_program
+from tunefarm.compiler.ops import OPS
+from tunefarm.compiler.space.program import create_program, is_elementwise
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.tir.affine import affine
@@ -102,7 +102,7 @@ def _calls_of(function: Function) -> _Calls | None:
     inside = [n for n in post_order(softmax.args[0]) if isinstance(n, Call)]
     products = [n for n in inside if n.op in ("matmul", "einsum")]
     rest = [n for n in inside if n not in products]
-    if len(products) != 1 or len(products[0].args) != 2 or not all(map(_is_elementwise, rest)):
+    if len(products) != 1 or len(products[0].args) != 2 or not all(map(is_elementwise, rest)):
         return None
     operands = (*products[0].args, *(a for a in mixed.args if a is not softmax))
     if len(operands) != 3 or not all(isinstance(a, Var) and _is_float32(a) for a in operands):
@@ -113,10 +113,6 @@ def _calls_of(function: Function) -> _Calls | None:
 
 def _is_float32(expr: Call | Var) -> bool:
     return isinstance(expr.type, TensorType) and expr.type.dtype == "float32"
-
-
-def _is_elementwise(node: Call) -> bool:
-    return isinstance(node.op, str) and OPS[node.op].pattern <= Pattern.BROADCAST
 
 
 def _create(function: Function, calls: _Calls) -> PrimFunc:

@@ -17,10 +17,9 @@ from functools import partial
 from tunefarm.compiler import te
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Call, Expr, Function, Tuple, post_order, tensor_type
-from tunefarm.compiler.ops import OPS, Pattern
 from tunefarm.compiler.ops.common import integers
 from tunefarm.compiler.ops.conv import pairs
-from tunefarm.compiler.space.program import create_program
+from tunefarm.compiler.space.program import create_program, is_elementwise
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.tir.ir import Expr as Value
@@ -97,7 +96,7 @@ class Stage:
 def inverted_residual_of(function: Function) -> InvertedResidual | None:
     """The block that a fused function is; None if it is another function."""
     calls = [e for e in post_order(function.body) if isinstance(e, Call)]
-    anchors = [c for c in calls if not _is_elementwise(c)]
+    anchors = [c for c in calls if not is_elementwise(c)]
     kinds = [is_depthwise(c) for c in anchors]
     if isinstance(function.body, Tuple) or kinds not in (
         [False, True],
@@ -153,10 +152,6 @@ def _is_plain(node: Call) -> bool:
         and node.attrs["kernel_layout"] == "SIO"
         and node.attrs["pad_value"] == 0
     )
-
-
-def _is_elementwise(node: Call) -> bool:
-    return isinstance(node.op, str) and OPS[node.op].pattern <= Pattern.BROADCAST
 
 
 def create_stages(block: InvertedResidual) -> tuple[PrimFunc, list[Stage]]:

@@ -20,10 +20,9 @@ from functools import lru_cache
 from tunefarm.compiler import te
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Call, Function, Tuple, Var, post_order, tensor_type
-from tunefarm.compiler.ops import OPS, Pattern
 from tunefarm.compiler.ops.common import integers
 from tunefarm.compiler.ops.conv import pairs
-from tunefarm.compiler.space.program import create_program, find_anchor
+from tunefarm.compiler.space.program import create_program, find_anchor, is_elementwise
 from tunefarm.compiler.space.winograd.transforms import STRIDES, TAPS, Matrix, Parts, transforms
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir import schedule as s
@@ -74,7 +73,7 @@ def convolution_of(function: Function) -> Convolution | None:
         return None
     data, kernel = anchor.args
     calls = [e for e in post_order(function.body) if isinstance(e, Call) and e is not anchor]
-    if not all(_is_elementwise(c) for c in calls) or any(kernel in c.args for c in calls):
+    if not all(is_elementwise(c) for c in calls) or any(kernel in c.args for c in calls):
         return None
     position = next(i for i, p in enumerate(function.params) if p is kernel)
     constants = function.attrs.get("constants", ())
@@ -102,10 +101,6 @@ def _fits(anchor: Call) -> bool:
         and attrs["strides"] in [(stride, stride) for stride in STRIDES]
         and attrs["dilations"] == (1, 1)
     )
-
-
-def _is_elementwise(node: Call) -> bool:
-    return isinstance(node.op, str) and OPS[node.op].pattern <= Pattern.BROADCAST
 
 
 @lru_cache(maxsize=64)

@@ -8,7 +8,7 @@ import pytest
 from sketch_harness import function_of
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.space.flatten import flatten
-from tunefarm.compiler.space.plain import inline_all
+from tunefarm.compiler.space.nests import inline_all
 from tunefarm.compiler.space.program import create_program
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir.schedule.tree import blocks
