@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tunefarm.compiler import te
-from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Call, Function, TensorType, Var, post_order, tensor_type
 from tunefarm.compiler.ops import OPS
 from tunefarm.compiler.space.program import create_program, is_elementwise
@@ -72,21 +71,18 @@ class Attention:
 
 @dataclass(frozen=True, slots=True)
 class _Calls:
-    scores: Call
+    """The softmax and the last product, whose result has the indices ``row`` for those of a row of
+    the softmax."""
+
     softmax: Call
     mixed: Call
+    row: tuple[int, ...]
 
 
 def attention_of(function: Function) -> Attention | None:
     """The attention that a fused function is; None if it is something else."""
     calls = _calls_of(function)
-    if calls is None:
-        return None
-    try:
-        program = _create(function, calls)
-    except ScheduleError:  # heads that are repeated, for one
-        return None
-    return _analysed(program, calls)
+    return None if calls is None else _analysed(_create(function, calls))
 
 
 def _calls_of(function: Function) -> _Calls | None:
@@ -107,8 +103,26 @@ def _calls_of(function: Function) -> _Calls | None:
     operands = (*products[0].args, *(a for a in mixed.args if a is not softmax))
     if len(operands) != 3 or not all(isinstance(a, Var) and _is_float32(a) for a in operands):
         return None
-    same = tensor_type(products[0]) == tensor_type(softmax)
-    return _Calls(products[0], softmax, mixed) if same else None
+    row = _row_places(mixed, softmax)
+    if row is None or tensor_type(products[0]) != tensor_type(softmax):
+        return None
+    return _Calls(softmax, mixed, row)
+
+
+def _row_places(mixed: Call, softmax: Call) -> tuple[int, ...] | None:
+    """Which index of a product each index of a row of the softmax is.
+
+    None where one is no index of it, as for heads that are repeated, or where nothing is summed.
+    """
+    operands = [te.placeholder(t.shape, t.dtype) for t in map(tensor_type, mixed.args)]
+    product = OPS[str(mixed.op)].compute(operands, mixed.attrs, mixed.type)
+    if not isinstance(product, te.Tensor) or not isinstance(product.value, te.Reduce):
+        return None
+    rows = operands[mixed.args.index(softmax)]
+    load = next(ld for ld in loads_of(product.value.value) if ld.buffer is rows)
+    places = {axis.var: n for n, axis in enumerate(product.axes)}
+    found = [places.get(i, -1) if isinstance(i, LoopVar) else -1 for i in load.indices[:-1]]
+    return None if -1 in found else tuple(found)
 
 
 def _is_float32(expr: Call | Var) -> bool:
@@ -127,35 +141,23 @@ def _create(function: Function, calls: _Calls) -> PrimFunc:
         total = te.compute(x.shape[:-1], lambda *i: te.sum(power[(*i, n)], [n]), TOTAL)
         one = te.const(1.0, "float32")
         kept["inverse"] = te.compute(x.shape[:-1], lambda *i: one / total[i], INVERSE)
-        kept["power"] = power
         return power
 
     def mixed(args: Sequence[te.Tensor]) -> te.Tensor:
         node = calls.mixed
         product = OPS[str(node.op)].compute(args, node.attrs, node.type)
         assert isinstance(product, te.Tensor)
-        row = _row_places(product, kept["power"])
         inverse = kept["inverse"]
         return te.compute(
-            product.shape, lambda *i: product[i] * inverse[tuple(i[p] for p in row)], "attention"
+            product.shape,
+            lambda *i: product[i] * inverse[tuple(i[p] for p in calls.row)],
+            "attention",
         )
 
     return create_program(function, computes={calls.softmax: powers, calls.mixed: mixed})
 
 
-def _row_places(product: te.Tensor, power: te.Tensor) -> list[int]:
-    """Which index of the product each index of a row of ``power`` is."""
-    value = product.value
-    assert isinstance(value, te.Reduce)
-    load = next(ld for ld in loads_of(value.value) if ld.buffer is power)
-    places = {axis.var: n for n, axis in enumerate(product.axes)}
-    rows = [places.get(i, -1) if isinstance(i, LoopVar) else -1 for i in load.indices[:-1]]
-    if -1 in rows:
-        raise ScheduleError("rows of the softmax are not rows of the result")
-    return rows
-
-
-def _analysed(program: PrimFunc, calls: _Calls) -> Attention | None:
+def _analysed(program: PrimFunc) -> Attention | None:
     program = _chain_in_one(program)
     names = s.remaining_blocks(program)
     before, after = names[: names.index(PEAK)], names[names.index(POWER) + 1 : -1]

@@ -148,6 +148,30 @@ def test_the_interpreter_agrees() -> None:
     verify(function, attention_space(function).default, run=interpreted)
 
 
+def mixed_by(equation: str, *values: int) -> Function:
+    """softmax(q · kᵀ) of 2 heads, 32 queries and 32 keys, in a product with the values."""
+    shapes = ((2, 32, 8), (2, 32, 8), values)
+    q, k, v = (Var(n, TensorType(s, F32)) for n, s in zip("qkv", shapes, strict=True))
+    scores = call("einsum", q, k, equation="abc,adc->abd")
+    body = call("einsum", call("softmax", scores, axis=-1), v, equation=equation)
+    return Function((q, k, v), body, {"primitive": True, "constants": ()})
+
+
+def test_repeated_heads_have_no_config() -> None:
+    q, k = (Var(n, TensorType((1, 32, 8), F32)) for n in "qk")
+    v = Var("v", TensorType((4, 32, 8), F32))
+    scores = call("matmul", q, k, transpose_b=True)
+    body = call("matmul", call("softmax", scores, axis=-1), v)
+    function = Function((q, k, v), body, {"primitive": True, "constants": ()})
+    assert attention.space(function, HOST) is None
+
+
+def test_products_that_sum_no_keys_have_no_config() -> None:
+    assert attention.space(mixed_by("abd,ade->abe", 2, 32, 8), HOST) is not None
+    assert attention.space(mixed_by("abd,ae->abde", 2, 8), HOST) is None
+    assert attention.space(mixed_by("abd,aed->aed", 2, 8, 32), HOST) is None
+
+
 @pytest.mark.parametrize(
     "function",
     [
