@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from math import inf
 
-from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.config import SketchSpace
 from tunefarm.compiler.space.inverted_residual.apply import schedule
@@ -69,8 +68,4 @@ def _schedulable(function: Function, target: Target) -> InvertedResidual | None:
     b = inverted_residual_of(function)
     if b is None or target.kind != "llvm" or target.lanes("float32") < 2:
         return None
-    try:
-        create_stages(b)
-    except ScheduleError:
-        return None
-    return b
+    return None if create_stages(b) is None else b

@@ -28,11 +28,12 @@ _Loops: TypeAlias = tuple[Var, Var, Var | None, Var | None, Var]
 def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     """Apply a config. Raises ScheduleError if the function is no such block or a knob misfits."""
     block = inverted_residual_of(function)
-    if block is None:
+    made = None if block is None else create_stages(block)
+    if block is None or made is None:
         raise ScheduleError("the workload is no expansion, depthwise convolution and projection")
     lanes = target.lanes("float32")
     knob = {name: int(value) for name, value in config.items() if name != "sketch"}
-    program, stages = create_stages(block)
+    program, stages = made
     for stage in stages:
         program = s.set_scope(program, stage.sum, "register")
     for stage in stages[:-1]:

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from tunefarm.compiler import te
-from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Call, Expr, Function, Tuple, post_order, tensor_type
 from tunefarm.compiler.ops.common import integers
 from tunefarm.compiler.ops.conv import pairs
@@ -154,11 +153,9 @@ def _is_plain(node: Call) -> bool:
     )
 
 
-def create_stages(block: InvertedResidual) -> tuple[PrimFunc, list[Stage]]:
-    """The plain loops of the stages, what is fused behind each folded into one block.
-
-    Raises ScheduleError where that cannot be.
-    """
+def create_stages(block: InvertedResidual) -> tuple[PrimFunc, list[Stage]] | None:
+    """The plain loops of the stages, what is fused behind each folded into one block; None where
+    that cannot be."""
     convolutions = [c for c in (block.expand, block.depthwise, block.project) if c is not None]
     computes = {
         c.anchor: partial(_depthwise if c is block.depthwise else _pointwise, c)
@@ -176,11 +173,11 @@ def create_stages(block: InvertedResidual) -> tuple[PrimFunc, list[Stage]]:
             program = s.compute_inline(program, name)
     names = s.remaining_blocks(program)
     if len(sums) != len(convolutions) or names[::2] != sums or len(names) != 2 * len(sums):
-        raise ScheduleError("what follows the convolutions does not fold into one block each")
+        return None
     for name in names[:-1]:
         _, readers = producers_and_consumers(program, written_buffer(s.find_block(program, name)))
         if len(readers) != 1:
-            raise ScheduleError(f"{name} is read more than once")
+            return None
     return program, [Stage(a, b) for a, b in zip(names[::2], names[1::2], strict=True)]
 
 
