@@ -57,6 +57,7 @@ def submit(connection: Connection, job: Job) -> Job:
             revision=1,
             created_at=now,
             updated_at=now,
+            selector=job.selector,
         )
     )
     _insert_tasks(connection, job)
@@ -302,4 +303,5 @@ def _job_from_row(row: Any, tasks: Sequence[JobTask]) -> Job:
         created_at=row.created_at,
         updated_at=row.updated_at,
         compiler_version=row.compiler_version or "",
+        selector=row.selector,
     )

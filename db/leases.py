@@ -1,7 +1,8 @@
 """Workers, devices and leases: who may write what, decided by rows and never by memory.
 
 A grant raises its device's epoch. A write under a lease passes ``check``: the lease is live and
-the epoch is its own. A worker's write also comes from the worker's current incarnation.
+the epoch is its own. A worker's write also comes from the worker's current incarnation. Leases
+that ended stay as the record of who held what.
 """
 
 from __future__ import annotations
@@ -11,10 +12,19 @@ import uuid
 from collections.abc import Iterable
 from typing import Any
 
-from sqlalchemy import Connection, Select, case, insert, select, update
+from sqlalchemy import Connection, Select, and_, case, insert, or_, select, update
 from tunefarm.db.dialect import upsert
 from tunefarm.db.errors import StaleIncarnation, StaleLease
-from tunefarm.db.models import DEVICES, INCARNATIONS, JOBS, LEASES, REQUESTS, TARGETS, WORKERS
+from tunefarm.db.models import (
+    CORDONS,
+    DEVICES,
+    INCARNATIONS,
+    JOBS,
+    LEASES,
+    REQUESTS,
+    TARGETS,
+    WORKERS,
+)
 from tunefarm.db.records import Device, Lease
 
 DEVICE_LOST = "device_lost"
@@ -118,7 +128,8 @@ def grant(
 
     The job's first lease binds it to the compiler version of the device's worker. The same
     ``request_id`` again returns its lease. StaleLease if the device is leased (the database's own
-    promise raises IntegrityError if anything gets past that) or of another version than the job.
+    promise raises IntegrityError if anything gets past that), cordoned, or of another version than
+    the job.
     """
     again = by_request(connection, request_id)
     if again is not None:
@@ -126,13 +137,15 @@ def grant(
     live = select(LEASES.c.id).where(LEASES.c.device == device, LEASES.c.ended_at.is_(None))
     if connection.execute(live).one_or_none() is not None:
         raise StaleLease(f"device {device} is leased")
+    _check_cordons(connection, device)
     connection.execute(
         update(DEVICES).where(DEVICES.c.id == device).values(epoch=DEVICES.c.epoch + 1)
     )
     row = connection.execute(_devices().where(DEVICES.c.id == device)).one()
     if job:
         _bind(connection, job, row)
-    lease = Lease(uuid.uuid4().hex, device, client, row.epoch, term_s)
+    now = time.time()
+    lease = Lease(uuid.uuid4().hex, device, client, row.epoch, term_s, job=job, granted_at=now)
     connection.execute(
         insert(LEASES).values(
             id=lease.id,
@@ -142,7 +155,7 @@ def grant(
             job=job,
             epoch=lease.epoch,
             term_s=term_s,
-            granted_at=time.time(),
+            granted_at=now,
             ended_at=None,
             ended_reason="",
         )
@@ -150,6 +163,19 @@ def grant(
     if job:
         _adopt_orphans(connection, lease.id, job, row.kind)
     return lease
+
+
+def _check_cordons(connection: Connection, device: str) -> None:
+    worker = select(DEVICES.c.worker).where(DEVICES.c.id == device).scalar_subquery()
+    query = select(CORDONS).where(
+        or_(
+            and_(CORDONS.c.scope == "device", CORDONS.c.subject == device),
+            and_(CORDONS.c.scope == "worker", CORDONS.c.subject == worker),
+        )
+    )
+    row = connection.execute(query.limit(1)).one_or_none()
+    if row is not None:
+        raise StaleLease(f"device {device} is cordoned by {row.actor}: {row.reason}")
 
 
 def _bind(connection: Connection, job: str, device: Any) -> None:
@@ -200,10 +226,37 @@ def by_request(connection: Connection, request_id: str) -> Lease | None:
     return _from_row(row) if row is not None else None
 
 
-def live(connection: Connection) -> tuple[tuple[Lease, str], ...]:
-    """(lease, job) of every live lease, in the order of devices."""
+def live(connection: Connection) -> tuple[Lease, ...]:
+    """Every live lease, in the order of devices."""
     query = select(LEASES).where(LEASES.c.ended_at.is_(None)).order_by(LEASES.c.device)
-    return tuple((_from_row(row), row.job) for row in connection.execute(query))
+    return tuple(map(_from_row, connection.execute(query)))
+
+
+def get(connection: Connection, lease: str) -> Lease:
+    """The lease as it stands, live or ended; StaleLease if there is none of this id."""
+    row = connection.execute(select(LEASES).where(LEASES.c.id == lease)).one_or_none()
+    if row is None:
+        raise StaleLease(f"there is no lease {lease}")
+    return _from_row(row)
+
+
+def history(
+    connection: Connection,
+    *,
+    device: str = "",
+    job: str = "",
+    before: float | None = None,
+    limit: int = 100,
+) -> tuple[Lease, ...]:
+    """Leases, live and ended, the newest first: of devices and jobs whose ids begin as named, and
+    granted before that time if one is given."""
+    query = select(LEASES).order_by(LEASES.c.granted_at.desc(), LEASES.c.id).limit(limit)
+    for column, beginning in ((LEASES.c.device, device), (LEASES.c.job, job)):
+        if beginning:
+            query = query.where(column.startswith(beginning, autoescape=True))
+    if before is not None:
+        query = query.where(LEASES.c.granted_at < before)
+    return tuple(map(_from_row, connection.execute(query)))
 
 
 def end(connection: Connection, lease: str, reason: str) -> str | None:
@@ -269,4 +322,7 @@ def _from_row(row: Any) -> Lease:
         epoch=row.epoch,
         term_s=row.term_s,
         ended_reason=row.ended_reason,
+        job=row.job,
+        granted_at=row.granted_at,
+        ended_at=row.ended_at,
     )

@@ -148,7 +148,8 @@ class FinalRow(Base):
 
 class JobRow(Base):
     """``revision`` rises with every change of the job and every trial stored; watchers wait on
-    it. ``compiler_version`` is null until a device is granted."""
+    it. ``compiler_version`` is null until a device is granted. ``selector`` says which devices
+    may measure it."""
 
     __tablename__ = "jobs"
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -166,6 +167,7 @@ class JobRow(Base):
     created_at: Mapped[float]
     updated_at: Mapped[float]
     compiler_version: Mapped[str | None]
+    selector: Mapped[str] = mapped_column(server_default="")
     __table_args__ = (Index(None, "state", "priority", "created_at"), Index(None, "created_at"))
 
 
@@ -219,8 +221,36 @@ class DeviceRow(Base):
     epoch: Mapped[int]
 
 
+class CordonRow(Base):
+    """A device or worker (``scope``) that gets no new lease; uncordoned, it has no row."""
+
+    __tablename__ = "cordons"
+    scope: Mapped[str] = mapped_column(String(8), primary_key=True)
+    subject: Mapped[str] = mapped_column(primary_key=True)
+    drain: Mapped[bool]
+    actor: Mapped[str]
+    reason: Mapped[str]
+    at: Mapped[float]
+    revoke_at: Mapped[float | None]
+
+
+class AuditRow(Base):
+    """What operators did; rows are never changed. Who held which device stands in ``leases``."""
+
+    __tablename__ = "audit"
+    id: Mapped[int] = mapped_column(_BigId, primary_key=True)
+    request_id: Mapped[str] = mapped_column(unique=True)
+    at: Mapped[float]
+    actor: Mapped[str]
+    action: Mapped[str] = mapped_column(String(16))
+    subject: Mapped[str]
+    reason: Mapped[str]
+    __table_args__ = ({"sqlite_autoincrement": True},)
+
+
 class LeaseRow(Base):
-    """The partial unique index is the promise that a device has one live lease at most."""
+    """The partial unique index is the promise that a device has one live lease at most. Rows stay
+    when leases end: they are the record of who held what, when, and why it ended."""
 
     __tablename__ = "leases"
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -235,6 +265,7 @@ class LeaseRow(Base):
     ended_reason: Mapped[str]
     __table_args__ = (
         UniqueConstraint("device", "epoch"),
+        Index(None, "granted_at"),
         Index(
             "leases_one_live_a_device",
             "device",
@@ -295,5 +326,7 @@ JOB_TASKS = table(JobTaskRow)
 WORKERS = table(WorkerRow)
 INCARNATIONS = table(IncarnationRow)
 DEVICES = table(DeviceRow)
+CORDONS = table(CordonRow)
+AUDIT = table(AuditRow)
 LEASES = table(LeaseRow)
 REQUESTS = table(RequestRow)

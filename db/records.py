@@ -90,7 +90,9 @@ class Budget:
 class Job:
     """A tuning job. ``claimed_by`` is the tuner process that runs it; each claim raises
     ``claim_epoch`` and lasts ``claim_term_s`` unless it is renewed. The first device granted
-    decides ``compiler_version``; all its trials are made by that compiler."""
+    decides ``compiler_version``; all its trials are made by that compiler. ``selector`` says which
+    devices may measure it (``arch>=sm_90 host!=lab3``); ``unmet`` is the tracker's word on why no
+    registered device may, empty if one may."""
 
     id: str
     target: str
@@ -106,6 +108,8 @@ class Job:
     updated_at: float = 0.0
     claim_term_s: float = 0.0
     compiler_version: str = ""
+    selector: str = ""
+    unmet: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +120,8 @@ class Device:
     kind ("llvm", "sim"), ``attributes`` plain facts that requests are matched on, ``peaks`` its
     measured peaks (``flops_1``, ``flops_n`` in FLOP/s, ``bandwidth_*`` in bytes/s) and ``noise``
     the A/A noise floor as a fraction. ``compiler_version`` is its worker's, as the tracker knows
-    it.
+    it. ``cordon`` is "cordoned", "draining" or "drained" where it gets no new lease, for
+    ``cordon_reason``.
     """
 
     id: str
@@ -130,11 +135,17 @@ class Device:
     epoch: int = 0
     state: str = "idle"
     compiler_version: str = ""
+    cordon: str = ""
+    cordon_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A grant of one device to one client; every write carries (lease, epoch)."""
+    """A grant of one device to one client; every write carries (lease, epoch).
+
+    Times are in seconds since the epoch; ``ended_at`` is None while it lives. ``recall`` says why
+    its holder is asked to give the device back, empty if it is not.
+    """
 
     id: str
     device: str
@@ -143,6 +154,39 @@ class Lease:
     term_s: float
     deadline: float = 0.0
     ended_reason: str = ""
+    job: str = ""
+    granted_at: float = 0.0
+    ended_at: float | None = None
+    recall: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Cordon:
+    """A device, or a worker with all its devices (``scope``), that gets no new lease.
+
+    With ``drain`` its live leases are asked back, and revoked at ``revoke_at`` (seconds since the
+    epoch) if one is set. ``actor`` is who asked for it.
+    """
+
+    scope: str
+    subject: str
+    drain: bool
+    actor: str
+    reason: str
+    at: float
+    revoke_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEvent:
+    """What an operator did: ``action`` is cordon, drain, uncordon or revoke; ``subject`` names
+    the device, worker or lease."""
+
+    at: float
+    actor: str
+    action: str
+    subject: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,13 +372,15 @@ class History:
 @dataclass(frozen=True, slots=True)
 class DeviceRequest:
     """What a lease is asked for: a device that serves ``target``, of this model if one is named,
-    with these attributes and compiler. A higher priority goes first, then the older request."""
+    with these attributes and compiler, whose tags meet ``selector``. A higher priority goes first,
+    then the older request."""
 
     target: str
     device_model: str = ""
     attributes: Mapping[str, str] = field(default_factory=dict)
     priority: int = 0
     compiler_version: str = ""
+    selector: str = ""
 
 
 @dataclass(frozen=True, slots=True)

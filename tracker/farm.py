@@ -39,7 +39,6 @@ class Live:
     """A live lease; it ends at ``deadline`` on the tracker's clock."""
 
     lease: Lease
-    job: str
     deadline: float
 
 
@@ -82,10 +81,13 @@ class Farm:
         await self.adopt_leases()
 
     async def adopt_leases(self) -> None:
-        """Start the term of every lease that lives in the database and is not known here."""
-        for lease, job in await self.database.read(leases.live):
+        """Start the term of every lease that lives in the database and is not known here.
+
+        It asks the writer, as one that ends meanwhile must not be held for ever.
+        """
+        for lease in await self.database.write(leases.live):
             if lease.id not in self.leases:
-                self.hold_lease(lease, job)
+                self.hold_lease(lease)
 
     # --- devices --------------------------------------------------------------------------------
 
@@ -119,12 +121,12 @@ class Farm:
 
     # --- leases and claims ----------------------------------------------------------------------
 
-    def hold_lease(self, lease: Lease, job: str) -> Lease:
+    def hold_lease(self, lease: Lease) -> Lease:
         """Start the lease's term; returns it with the deadline in seconds since the epoch."""
         term_s = self.options.lease_term_s
         lease = replace(lease, term_s=term_s, deadline=time.time() + term_s)
         self.devices[lease.device] = replace(self.devices[lease.device], epoch=lease.epoch)
-        self.leases[lease.id] = Live(lease, job, self.clock() + term_s)
+        self.leases[lease.id] = Live(lease, self.clock() + term_s)
         return lease
 
     def drop_lease(self, lease: str) -> None:
@@ -132,9 +134,9 @@ class Farm:
         live = self.leases.pop(lease, None)
         if live is not None:
             self.signals.notify(
-                signals.LEASES, signals.device(live.lease.device), signals.job(live.job)
+                signals.LEASES, signals.device(live.lease.device), signals.job(live.lease.job)
             )
 
     def drop_leases_of(self, job: str) -> None:
-        for lease in [id_ for id_, live in self.leases.items() if live.job == job]:
+        for lease in [id_ for id_, live in self.leases.items() if live.lease.job == job]:
             self.drop_lease(lease)

@@ -58,9 +58,9 @@ class Desk:
         A job that has had a lease gets devices of the same compiler version only. StaleClaim if
         the job's claim is not the caller's.
         """
-        again = await self.farm.database.read(lambda c: leases.by_request(c, request_id))
+        again = await self.farm.database.write(lambda c: leases.by_request(c, request_id))
         if again is not None:
-            return self.farm.hold_lease(again, job)
+            return self.farm.hold_lease(again)
         if job:
             row = await self.farm.database.read(lambda c: jobs.check_claim(c, job, claim_epoch))
             if row.compiler_version:
@@ -100,7 +100,7 @@ class Desk:
         if live is None or live.lease.epoch != epoch:
             await self.farm.database.read(lambda c: leases.check(c, lease, epoch))
             raise StaleLease(f"the lease {lease} is ending")
-        return self.farm.hold_lease(live.lease, live.job)
+        return self.farm.hold_lease(live.lease)
 
     async def release(self, lease: str, epoch: int) -> None:
         """End the lease; one that has ended stays ended."""
@@ -164,7 +164,7 @@ class Desk:
             )
 
         try:
-            lease = self.farm.hold_lease(await self.farm.database.write(write), ticket.job)
+            lease = self.farm.hold_lease(await self.farm.database.write(write))
         except StaleLease:
             return await self.farm.adopt_leases()
         except (StaleClaim, UnknownRecord, StoreError) as error:

@@ -414,7 +414,7 @@ class LeaseMachine(RuleBasedStateMachine):
     @invariant()
     def nothing_is_doubled_or_forgotten(self) -> None:
         with self.store.reading() as connection:
-            live = {lease.device: lease.id for lease, _ in leases.live(connection)}
+            live = {lease.device: lease.id for lease in leases.live(connection)}
             stored = [t.number for t in trials.of_job(connection, "job", 0, 99).trials]
             waiting = [r.number for r in queue.pending(connection, "job")]
         assert live == {name: lease.id for name, lease in self.live.items()}

@@ -117,7 +117,7 @@ def test_any_text_is_a_selector_or_refused_in_one_sentence(text: str) -> None:
         selector = parse_selector(text)
     except ValueError as error:
         sentence = str(error)
-        assert len(sentence.splitlines()) == 1  # noqa: PT017
+        assert len(sentence.splitlines()) == 1
         return
     for device in DEVICES:
         selector.selects(device)
