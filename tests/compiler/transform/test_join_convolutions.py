@@ -6,10 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from tunefarm.compiler.evaluate import evaluate
-from tunefarm.compiler.extract import kernels_of, tasks_of
-from tunefarm.compiler.ir import Call, Constant, Expr, Function, IRModule, TensorType, Tuple, Var
-from tunefarm.compiler.ir import post_order as walk
+from pass_harness import agree, kernels_in, module_of, var
+from tunefarm.compiler.extract import tasks_of
+from tunefarm.compiler.ir import Constant, Expr, IRModule, Tuple
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.space import config_space
 from tunefarm.compiler.target import Target
@@ -25,7 +24,7 @@ class Graph:
 
     def __init__(self, inputs: int, size: int, seed: int = 0) -> None:
         self.rng = np.random.default_rng(seed)
-        self.x = Var("x", TensorType((1, inputs, size, size), "float32"))
+        self.x = var("x", 1, inputs, size, size)
 
     def conv(self, value: Expr, outputs: int, kernel: int = 1, groups: int = 1) -> Expr:
         inputs = value.type.shape[1] // groups  # type: ignore[union-attr]
@@ -49,17 +48,12 @@ def kernels(
     graph: Graph, body: Expr, config: dict[str, int] | None = None
 ) -> tuple[IRModule, list[str]]:
     """The optimised module, whose results agree, and its kernels' operators."""
-    module = IRModule({"main": Function((graph.x,), body)})
+    module = module_of([graph.x], body)
     with PassContext(config=config or {}):
         optimized = optimize(module, TARGET)
     inputs = {"x": graph.rng.standard_normal(graph.x.type.shape).astype(np.float32)}
-    for got, want in zip(evaluate(optimized, inputs), evaluate(module, inputs), strict=True):
-        np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-4)
-    names = [
-        " ".join(str(n.op) for n in walk(f.body) if isinstance(n, Call))
-        for f in kernels_of(optimized)
-    ]
-    return optimized, [n for n in names if "conv" in n]
+    agree(optimized, module, inputs, rtol=2e-4, atol=2e-4)
+    return optimized, [n for n in kernels_in(optimized) if "conv" in n]
 
 
 def test_a_block_with_its_residual_is_one_kernel_and_one_task() -> None:

@@ -1,21 +1,15 @@
 """Layout conversion and fusion keep the meaning, cancel transposes, and make the wanted groups."""
 
-from collections.abc import Sequence
-
 import numpy as np
 import pytest
-from tunefarm.compiler.evaluate import evaluate
+from pass_harness import agree, kernels_in, module_of, var
 from tunefarm.compiler.extract import kernels_of, tasks_of
 from tunefarm.compiler.ir import (
-    Call,
     Constant,
     Expr,
-    Function,
     IRModule,
-    TensorType,
     Tuple,
     Var,
-    post_order,
 )
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.target import Target
@@ -31,32 +25,14 @@ def const(*shape: int) -> Constant:
     return Constant(RNG.standard_normal(shape, np.float32) * np.float32(0.3))
 
 
-def var(*shape: int, name: str = "x") -> Var:
-    return Var(name, TensorType(shape, "float32"))
-
-
-def module_of(params: Sequence[Var], body: Expr) -> IRModule:
-    return IRModule({"main": Function(tuple(params), body)})
-
-
 def check(module: IRModule) -> IRModule:
     """The optimised module, after comparing its results with the original's."""
     optimized = optimize(module, TARGET)
     inputs = {
         p.name: RNG.standard_normal(p.type.shape).astype(np.float32) for p in module.main.params
     }
-    for got, want in zip(evaluate(optimized, inputs), evaluate(module, inputs), strict=True):
-        np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-5)
+    agree(optimized, module, inputs, rtol=2e-4, atol=2e-5)
     return optimized
-
-
-def ops_of(module: IRModule) -> list[str]:
-    """The operators of each kernel of main, in order; views are no kernels."""
-    return [
-        " ".join(str(n.op) for n in post_order(f.body) if isinstance(n, Call))
-        for f in kernels_of(module)
-        if not f.attrs.get("view")
-    ]
 
 
 def batch_norm(x: Expr, channels: int) -> Expr:
@@ -71,7 +47,7 @@ def conv(x: Expr, out: int, k: int = 3, **attrs: object) -> Expr:
 
 
 def residual_network() -> IRModule:
-    x = var(2, 3, 8, 8)
+    x = var("x", 2, 3, 8, 8)
     y: Expr = call("relu", batch_norm(conv(x, 8), 8))
     for _ in range(2):
         z = call("relu", batch_norm(conv(y, 8), 8))
@@ -84,16 +60,16 @@ def residual_network() -> IRModule:
 
 
 def test_the_planes_of_an_image_are_read_in_place() -> None:
-    image, other = var(1, 3, 9, 7), var(1, 16, 9, 7)
+    image, other = var("x", 1, 3, 9, 7), var("x", 1, 16, 9, 7)
     optimized = check(module_of([image], conv(conv(image, 8), 4)))
-    assert ops_of(optimized)[0] == "conv"
+    assert kernels_in(optimized)[0] == "conv"
     many = check(module_of([other], conv(other, 8)))
-    assert ops_of(many)[0] == "transpose"
+    assert kernels_in(many)[0] == "transpose"
 
 
 def test_residual_network_has_no_transposes() -> None:
     optimized = check(residual_network())
-    kernels = ops_of(optimized)
+    kernels = kernels_in(optimized)
     assert not any("transpose" in k for k in kernels)
     assert kernels[:3] == ["conv add relu", "conv add relu", "conv add add relu"]
     assert kernels[-1] == "matmul add"
@@ -120,62 +96,61 @@ def test_defuse_restores_the_meaning() -> None:
     optimized = defuse_ops(optimize(module, TARGET), TARGET)
     assert kernels_of(optimized) == []
     x = RNG.standard_normal((2, 3, 8, 8)).astype(np.float32)
-    (want,), (got,) = evaluate(module, [x]), evaluate(optimized, [x])
-    np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-5)
+    agree(optimized, module, [x], rtol=2e-4, atol=2e-5)
 
 
 def test_flatten_of_a_map_permutes_weight_rows() -> None:
-    x = var(2, 3, 4, 5)
+    x = var("x", 2, 3, 4, 5)
     y = call("reshape", call("relu", conv(x, 6)), shape=(2, 120))
     for transpose_b in (False, True):
         w = const(7, 120) if transpose_b else const(120, 7)
         optimized = check(module_of([x], call("matmul", y, w, transpose_b=transpose_b)))
-        assert ops_of(optimized) == ["conv relu", "matmul"]
+        assert kernels_in(optimized) == ["conv relu", "matmul"]
 
 
 def test_concat_network_without_inner_transposes() -> None:
-    x = var(1, 5, 6, 6)
+    x = var("x", 1, 5, 6, 6)
     y: Expr = conv(x, 4)
     for _ in range(2):
         z = call("relu", batch_norm(y, y.type.shape[1]))  # type: ignore[union-attr]
         y = call("concat", y, conv(z, 4), axis=1)
     y = call("avg_pool", y, kernel=(2, 2), strides=(2, 2))
     optimized = check(module_of([x], call("mean", y, axes=(2, 3), keepdims=False)))
-    assert [k for k in ops_of(optimized) if "transpose" in k] == ["transpose"]
+    assert [k for k in kernels_in(optimized) if "transpose" in k] == ["transpose"]
 
 
 def test_channel_shuffle_keeps_channels_last() -> None:
-    x = var(1, 8, 4, 4)
+    x = var("x", 1, 8, 4, 4)
     y: Expr = conv(x, 8, 1)
     y = call("reshape", y, shape=(1, 2, 4, 4, 4))
     y = call("transpose", y, axes=(0, 2, 1, 3, 4))
     y = call("reshape", y, shape=(1, 8, 4, 4))
     y = call("mean", conv(y, 8, 1), axes=(2, 3), keepdims=False)
     optimized = check(module_of([x], y))
-    assert [k for k in ops_of(optimized) if "transpose" in k] == ["transpose", "transpose"]
+    assert [k for k in kernels_in(optimized) if "transpose" in k] == ["transpose", "transpose"]
 
 
 def test_squeeze_and_excite_has_no_inner_transpose() -> None:
-    x = var(1, 5, 6, 6)
+    x = var("x", 1, 5, 6, 6)
     y = conv(x, 8)
     s = call("mean", y, axes=(2, 3), keepdims=True)
     s = call("sigmoid", conv(call("relu", conv(s, 2, 1)), 8, 1))
     y = call("mean", conv(call("multiply", y, s), 8), axes=(2, 3), keepdims=False)
-    assert [k for k in ops_of(check(module_of([x], y))) if "transpose" in k] == ["transpose"]
+    assert [k for k in kernels_in(check(module_of([x], y))) if "transpose" in k] == ["transpose"]
 
 
 def test_patch_embedding_cancels_its_transposes() -> None:
-    x = var(1, 3, 8, 8)
+    x = var("x", 1, 3, 8, 8)
     y = call("conv", x, const(16, 3, 4, 4), strides=(4, 4))
     y = call("transpose", call("reshape", y, shape=(1, 16, 4)), axes=(0, 2, 1))
     y = call("layer_norm", y, const(16), const(16))
-    assert ops_of(check(module_of([x], y))) == ["conv", "layer_norm"]
+    assert kernels_in(check(module_of([x], y))) == ["conv", "layer_norm"]
 
 
 def attention(tokens: int, target: Target = TARGET) -> list[str]:
     """The kernels of two heads of 4, with a scale, a mask and all projections."""
-    x = var(1, tokens, 8)
-    mask = var(1, 1, 1, tokens, name="mask")
+    x = var("x", 1, tokens, 8)
+    mask = var("mask", 1, 1, 1, tokens)
 
     def heads(name: str) -> Expr:
         y = call("add", call("matmul", x, const(8, 8)), const(8))
@@ -188,7 +163,7 @@ def attention(tokens: int, target: Target = TARGET) -> list[str]:
     weights = call("softmax", call("add", scores, mask), axis=-1)
     y = call("transpose", call("matmul", weights, v), axes=(0, 2, 1, 3))
     y = call("add", call("matmul", call("reshape", y, shape=(1, tokens, 8)), const(8, 8)), x)
-    kernels = ops_of(check(module_of([x, mask], y)))
+    kernels = kernels_in(check(module_of([x, mask], y)))
     assert not any("transpose" in k for k in kernels)
     assert kernels[-1] == "matmul add"
     return kernels
@@ -208,36 +183,36 @@ def test_attention_of_fewer_queries_than_lanes_fuses_scale_and_mask() -> None:
 
 
 def test_attention_whose_scores_are_read_elsewhere_stays_apart() -> None:
-    q, k, v = (var(2, 20, 8, name=n) for n in "qkv")
+    q, k, v = (var(n, 2, 20, 8) for n in "qkv")
     scores = call("matmul", q, k, transpose_b=True)
     weights = call("softmax", scores, axis=-1)
     y = call("matmul", weights, v)
     for shared in (scores, weights):
-        kernels = ops_of(check(module_of([q, k, v], Tuple((y, shared)))))
+        kernels = kernels_in(check(module_of([q, k, v], Tuple((y, shared)))))
         assert sorted(kernels) == ["matmul", "matmul", "softmax"]
-    assert ops_of(check(module_of([q, k, v], y))) == ["matmul softmax matmul"]
+    assert kernels_in(check(module_of([q, k, v], y))) == ["matmul softmax matmul"]
 
 
 def test_diamond_of_elementwise_operators_joins_its_contraction() -> None:
-    x = var(4, 8)
+    x = var("x", 4, 8)
     y = call("matmul", x, const(8, 8))
     half = call("multiply", y, Constant(np.array(0.5, np.float32)))
     gelu = call("multiply", half, call("add", call("erf", y), Constant(np.array(1, np.float32))))
-    assert len(ops_of(check(module_of([x], gelu)))) == 1
+    assert len(kernels_in(check(module_of([x], gelu)))) == 1
 
 
 def test_a_value_that_leaves_twice_ends_its_group() -> None:
-    x = var(4, 8)
+    x = var("x", 4, 8)
     y = call("matmul", x, const(8, 8))
     z = call("relu", y)
     both = call("add", call("softmax", z, axis=-1), call("softmax", y, axis=-1))
-    assert "matmul" in ops_of(check(module_of([x], both)))
+    assert "matmul" in kernels_in(check(module_of([x], both)))
 
 
 @pytest.mark.parametrize("seed", range(25))
 def test_random_transposes_and_reshapes_keep_the_meaning(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    x = var(2, 3, 4, 6)
+    x = var("x", 2, 3, 4, 6)
     y: Expr = x
     for _ in range(12):
         y = _random_step(y, x, rng)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pass_harness import calls, number, operators, var
 from tunefarm.compiler.evaluate import evaluate
 from tunefarm.compiler.extract import kernels_of
 from tunefarm.compiler.ir import (
@@ -30,14 +31,6 @@ TARGET = Target("llvm -mcpu=znver5 -num-cores=2")
 RNG = np.random.default_rng(11)
 
 
-def var(name: str, *shape: int, dtype: str = "float32") -> Var:
-    return Var(name, TensorType(shape, dtype))
-
-
-def number(value: float) -> Constant:
-    return Constant(np.array(value, np.float32))
-
-
 def quantize(x: Expr, scale: float, zero: int, dtype: str = "uint8") -> Expr:
     return call("quantize", x, number(scale), number(zero), dtype=dtype)
 
@@ -56,14 +49,9 @@ def lowered(body: Expr) -> IRModule:
     return lower_quantized(IRModule({"main": Function(params, body)}), TARGET)
 
 
-def operators(module: IRModule) -> list[str]:
-    return [str(n.op) for n in post_order(module.main.body) if isinstance(n, Call)]
-
-
 def found(module: IRModule, op: str) -> Call:
-    calls = [n for n in post_order(module.main.body) if isinstance(n, Call) and n.op == op]
-    assert len(calls) == 1
-    return calls[0]
+    (node,) = (n for n in calls(module.main.body) if n.op == op)
+    return node
 
 
 def inputs_of(module: IRModule) -> list[np.ndarray[Any, Any]]:
@@ -109,7 +97,7 @@ def test_a_padded_convolution_is_one_of_bytes(layer: str, zero: int) -> None:
     assert conv.type == TensorType((1, 8, 9, 8), "int32")
     assert [tensor_type(a).dtype for a in conv.args] == ["uint8", "int8"]
     assert conv.attrs["pad_value"] == zero
-    assert operators(module) == ["requantize", "conv", "add", "requantize", "clip"]
+    assert operators(module.main.body) == ["requantize", "conv", "add", "requantize", "clip"]
     assert_same(body, module, atol=0.005)
 
 
@@ -120,7 +108,7 @@ def test_a_product_keeps_scales_of_columns(transposed: bool) -> None:
     y = call("matmul", dequantize(x, 0.1, 90), dequantize(w, steps), transpose_b=transposed)
     body = call("add", y, Constant(RNG.standard_normal(10).astype(np.float32)))
     module = lowered(body)
-    assert operators(module) == ["matmul", "add", "dequantize"]
+    assert operators(module.main.body) == ["matmul", "add", "dequantize"]
     inputs = inputs_of(module)
     (want,), (got,) = evaluate(Function((x,), body), inputs), evaluate(module, inputs)
     np.testing.assert_allclose(got, want, atol=0.1 * 0.03 / 2 + 1e-4)  # the bias is in steps
@@ -132,7 +120,7 @@ def test_weights_are_turned_with_their_scales() -> None:
     x = dequantize(var("x", 5, 7, dtype="uint8"), 0.1, 90)
     body = call("matmul", x, call("transpose", w, axes=(1, 0)))
     module = lowered(body)
-    assert operators(module) == ["matmul", "add", "dequantize"]
+    assert operators(module.main.body) == ["matmul", "add", "dequantize"]
     assert found(module, "matmul").args[1].type == TensorType((7, 10), "int8")
     assert_same(body, module)
 
@@ -222,9 +210,9 @@ def test_bytes_move_as_they_are(move: Any, dtype: str) -> None:
         inner = quantize(move(dequantize(x, 0.05, 7)), 0.05, 7, "int8")
         body = call("negative", dequantize(inner, 0.05, 7))
     module = lowered(body)
-    names = operators(module)
+    names = operators(module.main.body)
     assert (names[0], names[2:]) == ("requantize", ["dequantize", "negative"])
-    kinds = [n.type for n in post_order(module.main.body) if isinstance(n, Call)]
+    kinds = [n.type for n in calls(module.main.body)]
     assert all(isinstance(k, TensorType) and k.dtype == "uint8" for k in kinds[:2])
     assert_same(body, module)
 
@@ -250,7 +238,7 @@ def test_a_clip_is_one_of_quanta_or_none(limits: dict[str, Any], bounds: Any) ->
     body = quantize(call("clip", var("x", 300), **limits), 0.05, 100)
     module = lowered(body)
     if bounds is None:
-        assert operators(module) == ["requantize"]
+        assert operators(module.main.body) == ["requantize"]
     else:
         clip = found(module, "clip")
         assert {name: clip.attrs[name] for name in bounds} == bounds
@@ -287,7 +275,7 @@ def test_a_factor_above_one_is_left_to_numbers() -> None:
     x = var("x", 2, 6, dtype="uint8")
     body = quantize(call("matmul", dequantize(x, 1.0), dequantize(weights(6, 8), 1.0)), 0.5, 5)
     module = lowered(body)
-    assert operators(module) == ["matmul", "dequantize", "requantize"]
+    assert operators(module.main.body) == ["matmul", "dequantize", "requantize"]
     assert_same(body, module)
 
 

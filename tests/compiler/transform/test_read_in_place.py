@@ -4,17 +4,12 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from pass_harness import kernels_in, module_of, var
 from tunefarm.compiler.evaluate import evaluate
-from tunefarm.compiler.extract import kernels_of
 from tunefarm.compiler.ir import (
-    Call,
     Constant,
     Expr,
-    Function,
-    IRModule,
-    TensorType,
     Var,
-    post_order,
     tensor_type,
 )
 from tunefarm.compiler.ops import call
@@ -25,10 +20,6 @@ import tunefarm
 
 TARGET = Target.host(1)
 RNG = np.random.default_rng(5)
-
-
-def var(name: str, *shape: int) -> Var:
-    return Var(name, TensorType(shape, "float32"))
 
 
 def const(*shape: int) -> Constant:
@@ -45,16 +36,12 @@ def reshaped(x: Expr, *shape: int) -> Expr:
 
 def kernels(params: Sequence[Var], body: Expr) -> list[str]:
     """The operators of each kernel; the compiled module agrees with the graph's meaning."""
-    module = IRModule({"main": Function(tuple(params), body)})
+    module = module_of(params, body)
     feeds = {p.name: RNG.standard_normal(p.type.shape).astype(np.float32) for p in params}
     (want,) = evaluate(module, feeds)
     (got,) = tunefarm.build(module, TARGET).run(feeds).values()
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
-    return [
-        " ".join(str(n.op) for n in post_order(f.body) if isinstance(n, Call))
-        for f in kernels_of(optimize(module, TARGET))
-        if not f.attrs.get("view")
-    ]
+    return kernels_in(optimize(module, TARGET))
 
 
 def attention(batch: int, tokens: int, keys: int, heads: int, size: int) -> tuple[list[Var], Expr]:

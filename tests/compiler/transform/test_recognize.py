@@ -5,17 +5,10 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from tunefarm.compiler.evaluate import evaluate
-from tunefarm.compiler.extract import kernels_of
+from pass_harness import agree, kernels_in, module_of, number, var
 from tunefarm.compiler.ir import (
-    Call,
     Constant,
     Expr,
-    Function,
-    IRModule,
-    TensorType,
-    Var,
-    post_order,
     tensor_type,
 )
 from tunefarm.compiler.ops import call
@@ -25,10 +18,6 @@ from tunefarm.compiler.transform import optimize
 TARGET = Target("llvm -mcpu=x86-64-v3")
 RNG = np.random.default_rng(9)
 Form = Callable[[Expr], Expr]
-
-
-def number(value: float) -> Constant:
-    return Constant(np.array(value, np.float32))
 
 
 def row(*shape: int) -> Constant:
@@ -53,17 +42,12 @@ def mean(x: Expr, axis: int = -1, keepdims: bool = True) -> Expr:
 
 def kernels(body: Form, *shape: int) -> list[str]:
     """The operators of each kernel after all passes, which must not change the result."""
-    x = Var("x", TensorType(shape or (3, 5, 7), "float32"))
-    module = IRModule({"main": Function((x,), body(x))})
+    x = var("x", *(shape or (3, 5, 7)))
+    module = module_of([x], body(x))
     optimized = optimize(module, TARGET)
     inputs = [np.float32(3) * RNG.standard_normal(x.type.shape).astype(np.float32)]
-    for got, want in zip(evaluate(optimized, inputs), evaluate(module, inputs), strict=True):
-        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
-    return [
-        " ".join(str(n.op) for n in post_order(f.body) if isinstance(n, Call))
-        for f in kernels_of(optimized)
-        if not f.attrs.get("view")
-    ]
+    agree(optimized, module, inputs)
+    return kernels_in(optimized)
 
 
 def tanh_gelu(x: Expr) -> Expr:
