@@ -20,19 +20,19 @@ from tunefarm.compiler.ir import (
     tensor_type,
 )
 from tunefarm.compiler.ops.base import OPS, Pattern, call
+from tunefarm.compiler.space import attention
 from tunefarm.compiler.target import Target
-from tunefarm.compiler.transform.fuse_ops import function_of, interned
-from tunefarm.compiler.transform.rewrite import is_call, with_children
+from tunefarm.compiler.transform.outline import call_of, function_of, interned
+from tunefarm.compiler.transform.rewrite import Uses, count_uses, is_call, with_children
 
 _PRODUCTS = ("matmul", "einsum")
-_NAME = "attention"
 
 
 def fuse_attention(module: IRModule, target: Target) -> IRModule:
     """Runs when products read and write in place, right before ``fuse_ops``."""
     main = module.main
     order = post_order(main.body)
-    uses = _uses(order)
+    uses = count_uses(main.body)
     functions: dict[str, Function] = {}
     done: dict[Expr, Expr] = {}
     for node in order:
@@ -45,15 +45,7 @@ def fuse_attention(module: IRModule, target: Target) -> IRModule:
     return module.with_main(Function(main.params, done[main.body], main.attrs))
 
 
-def _uses(order: list[Expr]) -> dict[Expr, int]:
-    uses: dict[Expr, int] = {}
-    for node in order:
-        for child in children(node):
-            uses[child] = uses.get(child, 0) + 1
-    return uses
-
-
-def _members(node: Expr, uses: dict[Expr, int]) -> list[Call] | None:
+def _members(node: Expr, uses: Uses) -> list[Call] | None:
     """The calls of an attention that ends at a product, without reshapes; None if it ends none."""
     assert isinstance(node, Call)
     for side, operand in enumerate(node.args):
@@ -78,7 +70,7 @@ def _members(node: Expr, uses: dict[Expr, int]) -> list[Call] | None:
     return None
 
 
-def _below_reshapes(expr: Expr, uses: dict[Expr, int]) -> Expr:
+def _below_reshapes(expr: Expr, uses: Uses) -> Expr:
     """What a chain of reshapes that nobody else reads shows in another shape."""
     while is_call(expr, "reshape") and uses[expr] == 1:
         assert isinstance(expr, Call)
@@ -86,7 +78,7 @@ def _below_reshapes(expr: Expr, uses: dict[Expr, int]) -> Expr:
     return expr
 
 
-def _chain(expr: Expr, uses: dict[Expr, int]) -> list[Call] | None:
+def _chain(expr: Expr, uses: Uses) -> list[Call] | None:
     """The calls from a product to an elementwise result of its shape, each read once."""
     if not isinstance(expr, Call) or not isinstance(expr.op, str) or uses[expr] > 1:
         return None
@@ -106,15 +98,9 @@ def _fused(
     members: list[Call], done: dict[Expr, Expr], target: Target, functions: dict[str, Function]
 ) -> Call | None:
     """The call of the members' function; None where the sketch has no config for it."""
-    from tunefarm.compiler.space import attention
-
     function, operands = function_of(members)
-    function = interned(Function(function.params, function.body, _named(function)), functions)
+    attrs: dict[str, AttrValue] = {**function.attrs, "name": "attention"}
+    function = interned(Function(function.params, function.body, attrs), functions)
     if attention.space(function, target) is None:
         return None
-    name = next((m.name for m in members if m.name), "")
-    return Call(function, tuple(done[o] for o in operands), {}, members[-1].type, name)
-
-
-def _named(function: Function) -> dict[str, AttrValue]:
-    return {**function.attrs, "name": _NAME}
+    return call_of(function, [done[o] for o in operands], members)

@@ -24,37 +24,40 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from tunefarm.compiler.ir import (
-    AttrValue,
     Call,
     Constant,
     Expr,
     Function,
     IRModule,
     Tuple,
-    TupleType,
-    Var,
     children,
     post_order,
     tensor_type,
 )
-from tunefarm.compiler.ops.base import OPS, Pattern
+from tunefarm.compiler.ops.base import Pattern
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.transform.context import option
 from tunefarm.compiler.transform.join_convolutions import joined_convolutions
+from tunefarm.compiler.transform.outline import (
+    CALIBRATED,
+    SIMPLE,
+    function_of,
+    outline,
+    pattern_of,
+    stays_inside,
+)
 from tunefarm.compiler.transform.rewrite import with_children
 
 _MAX_NODES = 32
 _MAX_PARAMS = 24
 _TAKES_PRODUCERS = ("sum", "mean", "max", "min", "prod")
-_SIMPLE = (Pattern.ELEMENTWISE, Pattern.BROADCAST)
-_CALIBRATED = ("quantize", "requantize", "dequantize", "add_quanta")
 
 
 def fuse_ops(module: IRModule, target: Target) -> IRModule:
     """``main`` becomes calls of primitive functions only."""
     main = module.main
     root = _with_own_numbers(main.body)
-    body = _outline(root, _Groups(root, target).members())
+    body = outline(root, _Groups(root, target).members())
     return module.with_main(Function(main.params, body, main.attrs))
 
 
@@ -79,15 +82,6 @@ def _inlined(function: Function, operands: Sequence[Expr]) -> Expr:
     return done[function.body]
 
 
-def _pattern(node: Expr) -> Pattern:
-    """The node's pattern; opaque for what is not a call with one tensor as its result."""
-    if not isinstance(node, Call) or not isinstance(node.op, str):
-        return Pattern.OPAQUE
-    if isinstance(node.type, TupleType):
-        return Pattern.OPAQUE
-    return OPS[node.op].pattern
-
-
 class _Groups:
     """Union-find over the calls of a graph; each group has one member whose value leaves it."""
 
@@ -98,11 +92,11 @@ class _Groups:
         self.group_of: dict[Expr, int] = {n: i for i, n in enumerate(self.order)}
         self.contents: dict[int, list[Call]] = {i: [n] for i, n in enumerate(self.order)}
         self.max_nodes = option("fuse_ops.max_nodes", _MAX_NODES)
-        self._grow(lambda n: _pattern(n) is Pattern.OUT_FUSABLE, _SIMPLE)
+        self._grow(lambda n: pattern_of(n) is Pattern.OUT_FUSABLE, SIMPLE)
         if option("fuse_ops.join_convolutions", 1):
             self._join_convolutions(target)
-        self._grow(lambda n: _pattern(n) is Pattern.REDUCTION, _SIMPLE)
-        self._grow(self._is_movable, (*_SIMPLE, Pattern.INJECTIVE))
+        self._grow(lambda n: pattern_of(n) is Pattern.REDUCTION, SIMPLE)
+        self._grow(self._is_movable, (*SIMPLE, Pattern.INJECTIVE))
         self._feed_reductions()
         self._feed_numbers()
 
@@ -120,7 +114,7 @@ class _Groups:
                     self._merge(self.group_of[chain[-1][-1]], last[-1])
 
     def _is_movable(self, node: Call) -> bool:
-        return _pattern(node) in (*_SIMPLE, Pattern.INJECTIVE)
+        return pattern_of(node) in (*SIMPLE, Pattern.INJECTIVE)
 
     def _grow(self, is_seed: Callable[[Call], bool], allowed: Sequence[Pattern]) -> None:
         """Extend each group that holds a seed from its last member, as far as it goes."""
@@ -148,7 +142,7 @@ class _Groups:
 
     def _may_join(self, last: Call, node: Call, allowed: Sequence[Pattern]) -> bool:
         alone = len(self.contents[self.group_of[node]]) == 1
-        if not alone or _pattern(node) not in allowed:
+        if not alone or pattern_of(node) not in allowed:
             return False
         if Pattern.INJECTIVE in allowed:
             grows = tensor_type(node).size > 2 * tensor_type(last).size
@@ -194,7 +188,7 @@ class _Groups:
 
     def _param_count(self, members: Sequence[Call]) -> int:
         inside = set(members)
-        return len({a for m in members for a in m.args if a not in inside and not _inline(a)})
+        return len({a for m in members for a in m.args if a not in inside and not stays_inside(a)})
 
     def _feed_reductions(self) -> None:
         """sum(multiply(x, x)): the elementwise producer joins the reduction that alone reads it."""
@@ -205,7 +199,7 @@ class _Groups:
             if not isinstance(producer, Call) or set(self.users[producer]) != {node}:
                 continue
             feeding = self.contents[self.group_of[producer]]
-            if all(_pattern(m) in _SIMPLE for m in feeding):
+            if all(pattern_of(m) in SIMPLE for m in feeding):
                 members = [*feeding, *self.contents[self.group_of[node]]]
                 if len(members) <= self.max_nodes and self._param_count(members) <= _MAX_PARAMS:
                     self._merge(self.group_of[node], producer)
@@ -245,14 +239,14 @@ def _reads_in_place(reader: Expr, node: Expr) -> bool:
     """Whether the reader takes each element of ``node`` in its own kernel, a few times at most."""
     if isinstance(reader, Call) and reader.op in (*_TAKES_PRODUCERS, "avg_pool"):
         return True
-    return _pattern(reader) in _SIMPLE and tensor_type(reader).shape == tensor_type(node).shape
+    return pattern_of(reader) in SIMPLE and tensor_type(reader).shape == tensor_type(node).shape
 
 
 def _copied(node: Expr) -> Expr:
     if isinstance(node, Constant):
         return Constant(node.data, node.name)
     assert isinstance(node, Call)
-    args = [_copied(a) if _inline(a) else a for a in node.args]
+    args = [_copied(a) if stays_inside(a) else a for a in node.args]
     return Call(node.op, tuple(args), node.attrs, node.type, node.name)
 
 
@@ -264,10 +258,10 @@ def _with_own_numbers(root: Expr) -> Expr:
     done: dict[Expr, Expr] = {}
     for node in post_order(root):
         operands = [done[c] for c in children(node)]
-        calibrated = isinstance(node, Call) and node.op in _CALIBRATED
+        calibrated = isinstance(node, Call) and node.op in CALIBRATED
         for i, operand in enumerate(operands):
             read_here = _is_of_bytes(operand) and _reads_in_place(node, operand)
-            if read_here or (calibrated and _inline(operand)):
+            if read_here or (calibrated and stays_inside(operand)):
                 operands[i] = _copied(operand)
         done[node] = with_children(node, operands)
     return done[root]
@@ -293,109 +287,4 @@ def _reads_no_chain(node: Call, users: Mapping[Expr, Sequence[Expr]]) -> bool:
     followers = users.get(node, ())
     if len(followers) != 1 or not isinstance(followers[0], Call):
         return True
-    return _pattern(followers[0]) not in (*_SIMPLE, Pattern.INJECTIVE)
-
-
-def _inline(expr: Expr) -> bool:
-    return isinstance(expr, Constant) and expr.data.size == 1
-
-
-def _outline(root: Expr, groups: Sequence[Sequence[Call]]) -> Expr:
-    """The graph with each group replaced by a call of its function."""
-    group_of: dict[Expr, Sequence[Call]] = {n: members for members in groups for n in members}
-    functions: dict[str, Function] = {}
-    done: dict[Expr, Expr] = {}
-    for node in post_order(root):
-        members = group_of.get(node)
-        if members is None or _is_fused(node):
-            done[node] = with_children(node, [done[c] for c in children(node)])
-        elif node is members[-1]:
-            function, operands = function_of(members)
-            function = interned(function, functions)
-            name = next((m.name for m in members if m.name), "")
-            args = tuple(done[o] for o in operands)
-            done[node] = Call(function, args, {}, node.type, name)
-        else:
-            done[node] = node
-    return done[root]
-
-
-def _is_fused(node: Expr) -> bool:
-    return isinstance(node, Call) and isinstance(node.op, Function)
-
-
-def function_of(members: Sequence[Call]) -> tuple[Function, list[Expr]]:
-    """The fused function and the expressions that are its operands, in parameter order."""
-    body = members[-1]
-    inside = set(members)
-    done: dict[Expr, Expr] = {}
-    operands: list[Expr] = []
-    params: list[Var] = []
-    for node in _group_order(body, inside):
-        if node in inside:
-            assert isinstance(node, Call)
-            done[node] = _ordered(node, done, inside)
-        elif _inline(node) and _reads_elementwise(node, members):
-            done[node] = node
-        else:
-            param = Var(f"p{len(params)}", tensor_type(node))
-            done[node] = param
-            operands.append(node)
-            params.append(param)
-    constants = tuple(i for i, o in enumerate(operands) if isinstance(o, Constant))
-    attrs: dict[str, AttrValue] = {
-        "primitive": True,
-        "constants": constants,
-        "name": "_".join(str(m.op) for m in members)[:80],
-    }
-    if all(m.op == "reshape" for m in members):
-        attrs["view"] = True
-    return Function(tuple(params), done[body], attrs), operands
-
-
-def _group_order(body: Call, inside: set[Call]) -> list[Expr]:
-    """Members and operands, each after what it reads; the walk stops at the group's edge."""
-    order: list[Expr] = []
-    done: set[Expr] = set()
-    stack: list[tuple[Expr, bool]] = [(body, False)]
-    while stack:
-        node, expanded = stack.pop()
-        if node in done:
-            continue
-        if expanded or node not in inside:
-            done.add(node)
-            order.append(node)
-            continue
-        stack.append((node, True))
-        assert isinstance(node, Call)
-        stack.extend((a, False) for a in reversed(_operand_order(node, inside)))
-    return order
-
-
-def _operand_order(node: Call, inside: set[Call]) -> tuple[Expr, ...]:
-    """Operands of a commutative operator: members first, then variables, then constants."""
-    if not isinstance(node.op, str) or not OPS[node.op].commutative:
-        return node.args
-    return tuple(sorted(node.args, key=lambda a: (a not in inside) + isinstance(a, Constant)))
-
-
-def _ordered(node: Call, done: Mapping[Expr, Expr], inside: set[Call]) -> Call:
-    args = tuple(done[a] for a in _operand_order(node, inside))
-    return Call(node.op, args, node.attrs, node.type)
-
-
-def _reads_elementwise(scalar: Expr, members: Sequence[Call]) -> bool:
-    """Whether only elementwise operators read the constant, so that its value may stay inside."""
-    readers = [m for m in members if scalar in m.args]
-    return all(_pattern(m) in _SIMPLE and m.op not in _CALIBRATED for m in readers)
-
-
-def interned(function: Function, functions: dict[str, Function]) -> Function:
-    """The function of an equal group met before, or this one."""
-    from tunefarm.compiler.workload import Workload
-
-    try:
-        text = Workload.from_function(function).text
-    except ValueError:
-        return function
-    return functions.setdefault(text, function)
+    return pattern_of(followers[0]) not in (*SIMPLE, Pattern.INJECTIVE)

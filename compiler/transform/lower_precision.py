@@ -24,6 +24,7 @@ from tunefarm.compiler.ir import (
     tensor_type,
 )
 from tunefarm.compiler.ops import call
+from tunefarm.compiler.space.dot.gain import gain_over_float32
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.transform.rewrite import Uses, rewrite_main
 
@@ -91,8 +92,6 @@ def _is_product(node: Call) -> bool:
 
 def _pays(node: Call, dtype: str, target: Target) -> bool:
     """Whether the target has an instruction for it that takes less time than multiply-adds."""
-    from tunefarm.compiler.space.dot.gain import gain_over_float32
-
     narrow = _function(node, dtype, {**node.attrs, "out_dtype": "float32"})
     return gain_over_float32(narrow, _function(node, "float32", node.attrs), target) > WORTH
 
