@@ -389,3 +389,20 @@ def test_one_trial_is_counted_as_one_and_listed_without_blanks_at_the_end(
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if line != line.rstrip()] == []
     assert len(lines) == 4
+
+
+@pytest.mark.parametrize("command", ["best", "explain"])
+def test_records_of_a_database_that_is_not_there(
+    model: str, command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    absent = str(tmp_path / "absent.db")
+    told = mistake(capsys, "records", command, model, "--db", absent)
+    assert f"there is no database {absent} yet" in told
+
+
+@pytest.mark.parametrize("command", ["tasks", "bench"])
+def test_records_come_from_one_place(
+    model: str, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = mistake(capsys, command, model, "--db", "a.db", "--tracker", "localhost:1")
+    assert "--tracker (a running farm) or --db (a database), not both" in told

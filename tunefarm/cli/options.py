@@ -110,9 +110,14 @@ def options_text(
 
 
 def history_source(db: str, tracker: str = "") -> str | tuple[Trial, ...]:
-    """Where a command takes records from; nothing while this user has no database yet."""
+    """Where a command takes records from; nothing while this user has no database yet.
+
+    TunefarmError if both are given.
+    """
     from tunefarm.api import default_database
 
+    if tracker and db:
+        raise TunefarmError("give --tracker (a running farm) or --db (a database), not both")
     if tracker:
         return f"tracker://{tracker}"
     if db:

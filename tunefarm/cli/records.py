@@ -153,9 +153,11 @@ def explain(
 
 
 def _history(model: Path, target: str, shape: list[str] | None, db: str, tracker: str) -> History:
-    """The history of a model's tasks, each looked up."""
+    """The history of a model's tasks, each looked up; an error if there is no database ``db``."""
     from tunefarm import api
 
+    if db and not tracker:
+        _open(db).close()
     found = api.extract_tasks(api.from_onnx(model, parse_shapes(shape)), target or None)
     with api.apply_history_best(history_source(db, tracker)) as history:
         history.lookup([t.workload for t in found], api.as_target(target or None))
