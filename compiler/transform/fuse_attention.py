@@ -26,6 +26,7 @@ from tunefarm.compiler.transform.outline import call_of, function_of, interned
 from tunefarm.compiler.transform.rewrite import Uses, count_uses, is_call, with_children
 
 _PRODUCTS = ("matmul", "einsum")
+_MAX_CALLS = 32  # from a product to its softmax
 
 
 def fuse_attention(module: IRModule, target: Target) -> IRModule:
@@ -78,9 +79,10 @@ def _below_reshapes(expr: Expr, uses: Uses) -> Expr:
     return expr
 
 
-def _chain(expr: Expr, uses: Uses) -> list[Call] | None:
-    """The calls from a product to an elementwise result of its shape, each read once."""
-    if not isinstance(expr, Call) or not isinstance(expr.op, str) or uses[expr] > 1:
+def _chain(expr: Expr, uses: Uses, most: int = _MAX_CALLS) -> list[Call] | None:
+    """The calls, ``most`` of them, from a product to an elementwise result of its shape, each read
+    once."""
+    if not isinstance(expr, Call) or not isinstance(expr.op, str) or uses[expr] > 1 or most == 0:
         return None
     if expr.op in _PRODUCTS:
         return [expr] if len(expr.args) == 2 else None
@@ -88,7 +90,7 @@ def _chain(expr: Expr, uses: Uses) -> list[Call] | None:
         return None
     for operand in expr.args:
         if operand.type == expr.type:
-            found = _chain(operand, uses)
+            found = _chain(operand, uses, most - 1)
             if found is not None:
                 return [*found, expr]
     return None

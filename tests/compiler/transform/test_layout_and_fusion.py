@@ -14,6 +14,7 @@ from tunefarm.compiler.ir import (
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.transform import optimize
+from tunefarm.compiler.transform.fuse_attention import fuse_attention
 from tunefarm.compiler.transform.fuse_ops import defuse_ops
 from tunefarm.compiler.workload import Workload
 
@@ -173,6 +174,17 @@ def test_attention_is_one_kernel() -> None:
     kernels = attention(19)
     assert "einsum multiply add softmax einsum" in kernels
     assert "softmax" not in kernels
+
+
+@pytest.mark.parametrize("count, fused", [(20, True), (1500, False)])
+def test_attention_with_a_long_chain_stays_apart(count: int, fused: bool) -> None:
+    q, k, v = (var(n, 1, 32, 16) for n in "qkv")
+    scores = call("matmul", q, k, transpose_b=True)
+    for _ in range(count):
+        scores = call("tanh", scores)
+    body = call("matmul", call("softmax", scores, axis=-1), v)
+    module = module_of([q, k, v], body)
+    assert (fuse_attention(module, TARGET) is not module) == fused
 
 
 def test_attention_of_fewer_queries_than_lanes_fuses_scale_and_mask() -> None:
