@@ -178,7 +178,7 @@ def test_attention_is_one_kernel() -> None:
 
 @pytest.mark.parametrize("count, fused", [(20, True), (1500, False)])
 def test_attention_with_a_long_chain_stays_apart(count: int, fused: bool) -> None:
-    q, k, v = (var(n, 1, 32, 16) for n in "qkv")
+    q, k, v = (var(n, 2, 32, 16) for n in "qkv")
     scores = call("matmul", q, k, transpose_b=True)
     for _ in range(count):
         scores = call("tanh", scores)
