@@ -66,8 +66,15 @@ class _Unsigned:
         return call("dequantize", unsigned, node.args[1], number(zero + _SIGN), name=node.name)
 
     def _shifted(self, expr: Expr) -> Expr | None:
-        if expr not in self.made:
-            self.made[expr] = self._shift(expr)
+        stack = [expr]
+        while stack:
+            waiting = [a for a in _passed_on(stack[-1]) if a not in self.made]
+            if waiting:
+                stack += waiting
+                continue
+            node = stack.pop()
+            if node not in self.made:
+                self.made[node] = self._shift(node)
         return self.made[expr]
 
     def _shift(self, expr: Expr) -> Expr | None:
@@ -87,12 +94,17 @@ class _Unsigned:
                 attrs[bound] += _SIGN
         if expr.op == "pad" and attrs["mode"] != "constant":
             del attrs["value"]
-        if expr.op not in (*_MOVES, "concat", "clip", "pad"):
-            return None
-        operands = [self._shifted(a) for a in expr.args]
-        if any(o is None for o in operands):
+        operands = [self.made[a] for a in _passed_on(expr)]
+        if not operands or any(o is None for o in operands):
             return None
         return call(expr.op, *(o for o in operands if o is not None), name=expr.name, **attrs)
+
+
+def _passed_on(expr: Expr) -> tuple[Expr, ...]:
+    """The operands whose bytes an operator hands on, moved or clipped; none for other operators."""
+    if not isinstance(expr, Call) or expr.op not in (*_MOVES, "concat", "clip", "pad"):
+        return ()
+    return expr.args
 
 
 def _per_tensor(node: Expr) -> Quantised | None:

@@ -78,6 +78,15 @@ def assert_same(body: Expr, module: IRModule, atol: float = 0) -> None:
             assert np.count_nonzero(distance) <= atol * distance.size
 
 
+def test_a_long_chain_of_moves_becomes_unsigned() -> None:
+    value = quantize(var("x", 1, 1501), 0.1, 0, "int8")
+    for size in range(1500, 0, -1):
+        value = call("slice", value, begin=(0, 1), size=(1, size), strides=(1, 1))
+    body = lowered(dequantize(value, 0.1)).main.body
+    moved = [tensor_type(n).dtype for n in calls(body) if n.op == "slice"]
+    assert moved == ["uint8"] * 1500
+
+
 @pytest.mark.parametrize("layer", ["uint8", "int8"])
 @pytest.mark.parametrize("zero", [0, 37])
 def test_a_padded_convolution_is_one_of_bytes(layer: str, zero: int) -> None:
