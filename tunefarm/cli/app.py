@@ -71,6 +71,8 @@ def _call(arguments: Sequence[str]) -> int:
     except BrokenPipeError:  # a reader such as `head` has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except SystemExit:  # so rich ends where it meets such a reader
+        return 0
     except Exception as error:
         text = message_of(error)
         if text is None:
