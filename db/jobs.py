@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, delete, func, insert, select, update
@@ -143,8 +143,21 @@ def _pending_by_workload(connection: Connection, job: str) -> Counter[int]:
 # --- the state machine --------------------------------------------------------------------------
 
 
-def claim(connection: Connection, tuner: str, request_id: str, job: str = "") -> Job | None:
-    """Claim the queued job named, or the most urgent one (priority, then age); None if none.
+def queued_with_selector(connection: Connection) -> tuple[Job, ...]:
+    """Queued jobs that select devices, without their tasks."""
+    query = _jobs().where(JOBS.c.state == str(JobState.QUEUED), JOBS.c.selector != "")
+    return tuple(_job_from_row(row, ()) for row in connection.execute(query))
+
+
+def claim(
+    connection: Connection,
+    tuner: str,
+    request_id: str,
+    job: str = "",
+    skip: Collection[str] = (),
+) -> Job | None:
+    """Claim the queued job named, or the most urgent one (priority, then age) but for those to
+    ``skip``; None if none.
 
     The same ``request_id`` again returns the job it claimed. UnknownRecord if the job named does
     not exist, StaleClaim if it is over.
@@ -166,6 +179,8 @@ def claim(connection: Connection, tuner: str, request_id: str, job: str = "") ->
     )
     if job:
         query = query.where(JOBS.c.id == job)
+    if skip:
+        query = query.where(JOBS.c.id.not_in(list(skip)))
     found = connection.execute(query).scalar_one_or_none()
     if found is None:
         return None

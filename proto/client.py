@@ -19,8 +19,10 @@ from typing import Any, TypeVar
 
 import grpc
 from tunefarm.db.records import (
+    AuditEvent,
     BestKey,
     Collected,
+    Cordon,
     Device,
     DeviceRequest,
     FarmInfo,
@@ -189,12 +191,14 @@ class FarmClient:
         job: Job | None = None,
         request_id: str = "",
         wait_s: float = 10.0,
+        waited_s: float = 0.0,
     ) -> Lease | None:
         """A lease of a device that matches, or None if none came free within ``wait_s``.
 
         ``job`` is the claimed job that the lease works for: its orphaned trials move to this
         lease, and the lease ends when the claim does (ClaimLost if it has). Pass the same
-        ``request_id`` again to keep the place in the queue.
+        ``request_id`` again to keep the place in the queue, and in ``waited_s`` how long it has
+        waited, which is its place after a restart of the tracker.
         """
         wire = farm_pb2.AcquireRequest(
             request_id=request_id or _request_id(),
@@ -203,6 +207,7 @@ class FarmClient:
             claim_epoch=job.claim_epoch if job else 0,
             request=convert.device_request_to_wire(request),
             wait_s=wait_s,
+            waited_s=waited_s,
         )
         reply: farm_pb2.AcquireReply = self._call(self._farm.Acquire, wire, wait_s)
         return convert.lease_from_wire(reply.lease) if reply.HasField("lease") else None
@@ -267,13 +272,20 @@ class FarmClient:
     def submit_job(self, job: Job) -> Job:
         """Store a new job in state queued; with an id that is known, return the stored one.
 
-        An empty ``job.id`` gets a fresh one here.
+        An empty ``job.id`` gets a fresh one here. InvalidRequest if its selector is none, or if
+        the tracker is too old to heed it.
         """
         wire = convert.job_to_wire(job)
         wire.id = job.id or _request_id()
         reply: farm_pb2.SubmitJobReply = self._call(
             self._farm.SubmitJob, farm_pb2.SubmitJobRequest(job=wire)
         )
+        if job.selector and not reply.job.selector:
+            self.cancel(reply.job.id, "its tracker cannot select devices")
+            raise InvalidRequest(
+                f"the tracker at {self.address} is too old to select devices; upgrade it, or leave "
+                f"the selector {job.selector!r} out"
+            )
         return convert.job_from_wire(reply.job)
 
     def claim_job(self, *, tuner: str, job: str = "", wait_s: float = 10.0) -> Job | None:
@@ -443,6 +455,72 @@ class FarmClient:
         """The live leases."""
         reply: farm_pb2.DevicesReply = self._call(self._farm.Devices, farm_pb2.DevicesRequest())
         return tuple(convert.lease_from_wire(lease) for lease in reply.leases)
+
+    # --- operators ------------------------------------------------------------------------------
+
+    def cordon(
+        self,
+        name: str,
+        *,
+        actor: str,
+        reason: str,
+        drain: bool = False,
+        revoke_after_s: float | None = None,
+    ) -> tuple[Cordon, tuple[Device, ...], tuple[Lease, ...]]:
+        """Grant no lease any more of a device, or of any of a worker's: (cordon, its devices, their
+        live leases). NotFound unless ``name`` is one id, or the beginning of one only.
+
+        ``drain`` asks live leases back, and revokes those that are left after ``revoke_after_s``.
+        """
+        wire = farm_pb2.CordonRequest(
+            request_id=_request_id(),
+            name=name,
+            drain=drain,
+            revoke_after_s=revoke_after_s,
+            actor=actor,
+            reason=reason,
+        )
+        reply: farm_pb2.CordonReply = self._call(self._farm.Cordon, wire)
+        return (
+            convert.cordon_from_wire(reply.cordon),
+            tuple(convert.device_from_wire(device) for device in reply.devices),
+            tuple(convert.lease_from_wire(lease) for lease in reply.leases),
+        )
+
+    def uncordon(self, name: str, *, actor: str, reason: str = "") -> tuple[Device, ...]:
+        """Let a device or worker have leases again; its devices. NotFound as in ``cordon``."""
+        wire = farm_pb2.UncordonRequest(
+            request_id=_request_id(), name=name, actor=actor, reason=reason
+        )
+        reply: farm_pb2.UncordonReply = self._call(self._farm.Uncordon, wire)
+        return tuple(convert.device_from_wire(device) for device in reply.devices)
+
+    def revoke(self, lease: str, *, actor: str, reason: str) -> Lease:
+        """End a live lease, named by its id or the beginning of it; its job queues for another.
+
+        NotFound if there is none, or if it has ended, with why.
+        """
+        wire = farm_pb2.RevokeRequest(
+            request_id=_request_id(), lease=lease, actor=actor, reason=reason
+        )
+        reply: farm_pb2.RevokeReply = self._call(self._farm.Revoke, wire)
+        return convert.lease_from_wire(reply.lease)
+
+    def lease_history(
+        self, *, device: str = "", job: str = "", before: float = 0.0, limit: int = 100
+    ) -> tuple[Lease, ...]:
+        """Leases, live and ended, the newest first: of devices and jobs whose ids begin so, and
+        granted before that time (seconds since the epoch) unless it is 0."""
+        wire = farm_pb2.LeaseHistoryRequest(device=device, job=job, before=before, limit=limit)
+        reply: farm_pb2.LeaseHistoryReply = self._call(self._farm.LeaseHistory, wire)
+        return tuple(convert.lease_from_wire(lease) for lease in reply.leases)
+
+    def audit(self, subject: str = "", limit: int = 100) -> tuple[AuditEvent, ...]:
+        """What operators did, the newest first; only to devices, workers and leases whose ids
+        begin so."""
+        wire = farm_pb2.AuditRequest(subject=subject, limit=limit)
+        reply: farm_pb2.AuditReply = self._call(self._farm.Audit, wire)
+        return tuple(convert.audit_event_from_wire(event) for event in reply.events)
 
     # --- the call -------------------------------------------------------------------------------
 

@@ -158,6 +158,8 @@ def job_to_wire(job: rec.Job) -> pb.Job:
         created_at=job.created_at,
         updated_at=job.updated_at,
         compiler_version=job.compiler_version,
+        selector=job.selector,
+        unmet=job.unmet,
     )
 
 
@@ -180,6 +182,8 @@ def job_from_wire(wire: pb.Job) -> rec.Job:
         created_at=wire.created_at,
         updated_at=wire.updated_at,
         compiler_version=wire.compiler_version,
+        selector=wire.selector,
+        unmet=wire.unmet,
     )
 
 
@@ -227,6 +231,8 @@ def device_to_wire(device: rec.Device) -> pb.Device:
         epoch=device.epoch,
         state=device.state,
         compiler_version=device.compiler_version,
+        cordon=device.cordon,
+        cordon_reason=device.cordon_reason,
     )
 
 
@@ -243,6 +249,8 @@ def device_from_wire(wire: pb.Device) -> rec.Device:
         epoch=wire.epoch,
         state=wire.state,
         compiler_version=wire.compiler_version,
+        cordon=wire.cordon,
+        cordon_reason=wire.cordon_reason,
     )
 
 
@@ -253,6 +261,7 @@ def device_request_to_wire(request: rec.DeviceRequest) -> pb.DeviceRequest:
         attributes=dict(request.attributes),
         priority=request.priority,
         compiler_version=request.compiler_version,
+        selector=request.selector,
     )
 
 
@@ -263,6 +272,7 @@ def device_request_from_wire(wire: pb.DeviceRequest) -> rec.DeviceRequest:
         attributes=dict(wire.attributes),
         priority=wire.priority,
         compiler_version=wire.compiler_version,
+        selector=wire.selector,
     )
 
 
@@ -275,6 +285,10 @@ def lease_to_wire(lease: rec.Lease) -> pb.Lease:
         term_s=lease.term_s,
         deadline=lease.deadline,
         ended_reason=lease.ended_reason,
+        job=lease.job,
+        granted_at=lease.granted_at,
+        ended_at=lease.ended_at,
+        recall=lease.recall,
     )
 
 
@@ -287,7 +301,49 @@ def lease_from_wire(wire: pb.Lease) -> rec.Lease:
         term_s=wire.term_s,
         deadline=wire.deadline,
         ended_reason=wire.ended_reason,
+        job=wire.job,
+        granted_at=wire.granted_at,
+        ended_at=wire.ended_at if wire.HasField("ended_at") else None,
+        recall=wire.recall,
     )
+
+
+def cordon_to_wire(cordon: rec.Cordon) -> pb.Cordon:
+    return pb.Cordon(
+        scope=cordon.scope,
+        subject=cordon.subject,
+        drain=cordon.drain,
+        actor=cordon.actor,
+        reason=cordon.reason,
+        at=cordon.at,
+        revoke_at=cordon.revoke_at,
+    )
+
+
+def cordon_from_wire(wire: pb.Cordon) -> rec.Cordon:
+    return rec.Cordon(
+        scope=wire.scope,
+        subject=wire.subject,
+        drain=wire.drain,
+        actor=wire.actor,
+        reason=wire.reason,
+        at=wire.at,
+        revoke_at=wire.revoke_at if wire.HasField("revoke_at") else None,
+    )
+
+
+def audit_event_to_wire(event: rec.AuditEvent) -> pb.AuditEvent:
+    return pb.AuditEvent(
+        at=event.at,
+        actor=event.actor,
+        action=event.action,
+        subject=event.subject,
+        reason=event.reason,
+    )
+
+
+def audit_event_from_wire(wire: pb.AuditEvent) -> rec.AuditEvent:
+    return rec.AuditEvent(wire.at, wire.actor, wire.action, wire.subject, wire.reason)
 
 
 # --- trials -------------------------------------------------------------------------------------

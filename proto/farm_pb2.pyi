@@ -111,20 +111,22 @@ class InfoReply(_message.Message):
     def __init__(self, version: _Optional[str] = ..., database: _Optional[str] = ..., lease_term_s: _Optional[float] = ..., claim_term_s: _Optional[float] = ..., started_at: _Optional[float] = ...) -> None: ...
 
 class AcquireRequest(_message.Message):
-    __slots__ = ("request_id", "client", "job", "claim_epoch", "request", "wait_s")
+    __slots__ = ("request_id", "client", "job", "claim_epoch", "request", "wait_s", "waited_s")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     CLIENT_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     CLAIM_EPOCH_FIELD_NUMBER: _ClassVar[int]
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    WAITED_S_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     client: str
     job: str
     claim_epoch: int
     request: _records_pb2.DeviceRequest
     wait_s: float
-    def __init__(self, request_id: _Optional[str] = ..., client: _Optional[str] = ..., job: _Optional[str] = ..., claim_epoch: _Optional[int] = ..., request: _Optional[_Union[_records_pb2.DeviceRequest, _Mapping]] = ..., wait_s: _Optional[float] = ...) -> None: ...
+    waited_s: float
+    def __init__(self, request_id: _Optional[str] = ..., client: _Optional[str] = ..., job: _Optional[str] = ..., claim_epoch: _Optional[int] = ..., request: _Optional[_Union[_records_pb2.DeviceRequest, _Mapping]] = ..., wait_s: _Optional[float] = ..., waited_s: _Optional[float] = ...) -> None: ...
 
 class AcquireReply(_message.Message):
     __slots__ = ("lease", "position", "matching")
@@ -481,3 +483,97 @@ class DevicesReply(_message.Message):
     devices: _containers.RepeatedCompositeFieldContainer[_records_pb2.Device]
     leases: _containers.RepeatedCompositeFieldContainer[_records_pb2.Lease]
     def __init__(self, devices: _Optional[_Iterable[_Union[_records_pb2.Device, _Mapping]]] = ..., leases: _Optional[_Iterable[_Union[_records_pb2.Lease, _Mapping]]] = ...) -> None: ...
+
+class CordonRequest(_message.Message):
+    __slots__ = ("request_id", "name", "drain", "revoke_after_s", "actor", "reason")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DRAIN_FIELD_NUMBER: _ClassVar[int]
+    REVOKE_AFTER_S_FIELD_NUMBER: _ClassVar[int]
+    ACTOR_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    name: str
+    drain: bool
+    revoke_after_s: float
+    actor: str
+    reason: str
+    def __init__(self, request_id: _Optional[str] = ..., name: _Optional[str] = ..., drain: _Optional[bool] = ..., revoke_after_s: _Optional[float] = ..., actor: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class CordonReply(_message.Message):
+    __slots__ = ("cordon", "devices", "leases")
+    CORDON_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    LEASES_FIELD_NUMBER: _ClassVar[int]
+    cordon: _records_pb2.Cordon
+    devices: _containers.RepeatedCompositeFieldContainer[_records_pb2.Device]
+    leases: _containers.RepeatedCompositeFieldContainer[_records_pb2.Lease]
+    def __init__(self, cordon: _Optional[_Union[_records_pb2.Cordon, _Mapping]] = ..., devices: _Optional[_Iterable[_Union[_records_pb2.Device, _Mapping]]] = ..., leases: _Optional[_Iterable[_Union[_records_pb2.Lease, _Mapping]]] = ...) -> None: ...
+
+class UncordonRequest(_message.Message):
+    __slots__ = ("request_id", "name", "actor", "reason")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ACTOR_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    name: str
+    actor: str
+    reason: str
+    def __init__(self, request_id: _Optional[str] = ..., name: _Optional[str] = ..., actor: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class UncordonReply(_message.Message):
+    __slots__ = ("devices",)
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    devices: _containers.RepeatedCompositeFieldContainer[_records_pb2.Device]
+    def __init__(self, devices: _Optional[_Iterable[_Union[_records_pb2.Device, _Mapping]]] = ...) -> None: ...
+
+class LeaseHistoryRequest(_message.Message):
+    __slots__ = ("device", "job", "before", "limit")
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    device: str
+    job: str
+    before: float
+    limit: int
+    def __init__(self, device: _Optional[str] = ..., job: _Optional[str] = ..., before: _Optional[float] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class LeaseHistoryReply(_message.Message):
+    __slots__ = ("leases",)
+    LEASES_FIELD_NUMBER: _ClassVar[int]
+    leases: _containers.RepeatedCompositeFieldContainer[_records_pb2.Lease]
+    def __init__(self, leases: _Optional[_Iterable[_Union[_records_pb2.Lease, _Mapping]]] = ...) -> None: ...
+
+class RevokeRequest(_message.Message):
+    __slots__ = ("request_id", "lease", "actor", "reason")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    ACTOR_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    lease: str
+    actor: str
+    reason: str
+    def __init__(self, request_id: _Optional[str] = ..., lease: _Optional[str] = ..., actor: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class RevokeReply(_message.Message):
+    __slots__ = ("lease",)
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    lease: _records_pb2.Lease
+    def __init__(self, lease: _Optional[_Union[_records_pb2.Lease, _Mapping]] = ...) -> None: ...
+
+class AuditRequest(_message.Message):
+    __slots__ = ("subject", "limit")
+    SUBJECT_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    subject: str
+    limit: int
+    def __init__(self, subject: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class AuditReply(_message.Message):
+    __slots__ = ("events",)
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    events: _containers.RepeatedCompositeFieldContainer[_records_pb2.AuditEvent]
+    def __init__(self, events: _Optional[_Iterable[_Union[_records_pb2.AuditEvent, _Mapping]]] = ...) -> None: ...

@@ -220,6 +220,31 @@ class FarmStub:
                 request_serializer=tunefarm_dot_proto_dot_farm__pb2.DevicesRequest.SerializeToString,
                 response_deserializer=tunefarm_dot_proto_dot_farm__pb2.DevicesReply.FromString,
                 _registered_method=True)
+        self.Cordon = channel.unary_unary(
+                '/tunefarm.v1.Farm/Cordon',
+                request_serializer=tunefarm_dot_proto_dot_farm__pb2.CordonRequest.SerializeToString,
+                response_deserializer=tunefarm_dot_proto_dot_farm__pb2.CordonReply.FromString,
+                _registered_method=True)
+        self.Uncordon = channel.unary_unary(
+                '/tunefarm.v1.Farm/Uncordon',
+                request_serializer=tunefarm_dot_proto_dot_farm__pb2.UncordonRequest.SerializeToString,
+                response_deserializer=tunefarm_dot_proto_dot_farm__pb2.UncordonReply.FromString,
+                _registered_method=True)
+        self.LeaseHistory = channel.unary_unary(
+                '/tunefarm.v1.Farm/LeaseHistory',
+                request_serializer=tunefarm_dot_proto_dot_farm__pb2.LeaseHistoryRequest.SerializeToString,
+                response_deserializer=tunefarm_dot_proto_dot_farm__pb2.LeaseHistoryReply.FromString,
+                _registered_method=True)
+        self.Revoke = channel.unary_unary(
+                '/tunefarm.v1.Farm/Revoke',
+                request_serializer=tunefarm_dot_proto_dot_farm__pb2.RevokeRequest.SerializeToString,
+                response_deserializer=tunefarm_dot_proto_dot_farm__pb2.RevokeReply.FromString,
+                _registered_method=True)
+        self.Audit = channel.unary_unary(
+                '/tunefarm.v1.Farm/Audit',
+                request_serializer=tunefarm_dot_proto_dot_farm__pb2.AuditRequest.SerializeToString,
+                response_deserializer=tunefarm_dot_proto_dot_farm__pb2.AuditReply.FromString,
+                _registered_method=True)
 
 
 class FarmServicer:
@@ -358,6 +383,36 @@ class FarmServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Cordon(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Uncordon(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def LeaseHistory(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Revoke(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Audit(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_FarmServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -470,6 +525,31 @@ def add_FarmServicer_to_server(servicer, server):
                     servicer.Devices,
                     request_deserializer=tunefarm_dot_proto_dot_farm__pb2.DevicesRequest.FromString,
                     response_serializer=tunefarm_dot_proto_dot_farm__pb2.DevicesReply.SerializeToString,
+            ),
+            'Cordon': grpc.unary_unary_rpc_method_handler(
+                    servicer.Cordon,
+                    request_deserializer=tunefarm_dot_proto_dot_farm__pb2.CordonRequest.FromString,
+                    response_serializer=tunefarm_dot_proto_dot_farm__pb2.CordonReply.SerializeToString,
+            ),
+            'Uncordon': grpc.unary_unary_rpc_method_handler(
+                    servicer.Uncordon,
+                    request_deserializer=tunefarm_dot_proto_dot_farm__pb2.UncordonRequest.FromString,
+                    response_serializer=tunefarm_dot_proto_dot_farm__pb2.UncordonReply.SerializeToString,
+            ),
+            'LeaseHistory': grpc.unary_unary_rpc_method_handler(
+                    servicer.LeaseHistory,
+                    request_deserializer=tunefarm_dot_proto_dot_farm__pb2.LeaseHistoryRequest.FromString,
+                    response_serializer=tunefarm_dot_proto_dot_farm__pb2.LeaseHistoryReply.SerializeToString,
+            ),
+            'Revoke': grpc.unary_unary_rpc_method_handler(
+                    servicer.Revoke,
+                    request_deserializer=tunefarm_dot_proto_dot_farm__pb2.RevokeRequest.FromString,
+                    response_serializer=tunefarm_dot_proto_dot_farm__pb2.RevokeReply.SerializeToString,
+            ),
+            'Audit': grpc.unary_unary_rpc_method_handler(
+                    servicer.Audit,
+                    request_deserializer=tunefarm_dot_proto_dot_farm__pb2.AuditRequest.FromString,
+                    response_serializer=tunefarm_dot_proto_dot_farm__pb2.AuditReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1067,6 +1147,141 @@ class Farm:
             '/tunefarm.v1.Farm/Devices',
             tunefarm_dot_proto_dot_farm__pb2.DevicesRequest.SerializeToString,
             tunefarm_dot_proto_dot_farm__pb2.DevicesReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Cordon(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tunefarm.v1.Farm/Cordon',
+            tunefarm_dot_proto_dot_farm__pb2.CordonRequest.SerializeToString,
+            tunefarm_dot_proto_dot_farm__pb2.CordonReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Uncordon(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tunefarm.v1.Farm/Uncordon',
+            tunefarm_dot_proto_dot_farm__pb2.UncordonRequest.SerializeToString,
+            tunefarm_dot_proto_dot_farm__pb2.UncordonReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LeaseHistory(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tunefarm.v1.Farm/LeaseHistory',
+            tunefarm_dot_proto_dot_farm__pb2.LeaseHistoryRequest.SerializeToString,
+            tunefarm_dot_proto_dot_farm__pb2.LeaseHistoryReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Revoke(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tunefarm.v1.Farm/Revoke',
+            tunefarm_dot_proto_dot_farm__pb2.RevokeRequest.SerializeToString,
+            tunefarm_dot_proto_dot_farm__pb2.RevokeReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Audit(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tunefarm.v1.Farm/Audit',
+            tunefarm_dot_proto_dot_farm__pb2.AuditRequest.SerializeToString,
+            tunefarm_dot_proto_dot_farm__pb2.AuditReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -151,7 +151,7 @@ class Budget(_message.Message):
     def __init__(self, trials: _Optional[int] = ..., seconds: _Optional[float] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("id", "target", "tasks", "budget", "options", "state", "priority", "message", "claimed_by", "claim_epoch", "claim_term_s", "created_at", "updated_at", "compiler_version")
+    __slots__ = ("id", "target", "tasks", "budget", "options", "state", "priority", "message", "claimed_by", "claim_epoch", "claim_term_s", "created_at", "updated_at", "compiler_version", "selector", "unmet")
     class OptionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -173,6 +173,8 @@ class Job(_message.Message):
     CREATED_AT_FIELD_NUMBER: _ClassVar[int]
     UPDATED_AT_FIELD_NUMBER: _ClassVar[int]
     COMPILER_VERSION_FIELD_NUMBER: _ClassVar[int]
+    SELECTOR_FIELD_NUMBER: _ClassVar[int]
+    UNMET_FIELD_NUMBER: _ClassVar[int]
     id: str
     target: str
     tasks: _containers.RepeatedCompositeFieldContainer[JobTask]
@@ -187,10 +189,12 @@ class Job(_message.Message):
     created_at: float
     updated_at: float
     compiler_version: str
-    def __init__(self, id: _Optional[str] = ..., target: _Optional[str] = ..., tasks: _Optional[_Iterable[_Union[JobTask, _Mapping]]] = ..., budget: _Optional[_Union[Budget, _Mapping]] = ..., options: _Optional[_Mapping[str, str]] = ..., state: _Optional[_Union[JobState, str]] = ..., priority: _Optional[int] = ..., message: _Optional[str] = ..., claimed_by: _Optional[str] = ..., claim_epoch: _Optional[int] = ..., claim_term_s: _Optional[float] = ..., created_at: _Optional[float] = ..., updated_at: _Optional[float] = ..., compiler_version: _Optional[str] = ...) -> None: ...
+    selector: str
+    unmet: str
+    def __init__(self, id: _Optional[str] = ..., target: _Optional[str] = ..., tasks: _Optional[_Iterable[_Union[JobTask, _Mapping]]] = ..., budget: _Optional[_Union[Budget, _Mapping]] = ..., options: _Optional[_Mapping[str, str]] = ..., state: _Optional[_Union[JobState, str]] = ..., priority: _Optional[int] = ..., message: _Optional[str] = ..., claimed_by: _Optional[str] = ..., claim_epoch: _Optional[int] = ..., claim_term_s: _Optional[float] = ..., created_at: _Optional[float] = ..., updated_at: _Optional[float] = ..., compiler_version: _Optional[str] = ..., selector: _Optional[str] = ..., unmet: _Optional[str] = ...) -> None: ...
 
 class Device(_message.Message):
-    __slots__ = ("id", "kind", "model", "target", "worker", "attributes", "peaks", "noise", "epoch", "state", "compiler_version")
+    __slots__ = ("id", "kind", "model", "target", "worker", "attributes", "peaks", "noise", "epoch", "state", "compiler_version", "cordon", "cordon_reason")
     class AttributesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -216,6 +220,8 @@ class Device(_message.Message):
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     COMPILER_VERSION_FIELD_NUMBER: _ClassVar[int]
+    CORDON_FIELD_NUMBER: _ClassVar[int]
+    CORDON_REASON_FIELD_NUMBER: _ClassVar[int]
     id: str
     kind: str
     model: str
@@ -227,10 +233,12 @@ class Device(_message.Message):
     epoch: int
     state: str
     compiler_version: str
-    def __init__(self, id: _Optional[str] = ..., kind: _Optional[str] = ..., model: _Optional[str] = ..., target: _Optional[str] = ..., worker: _Optional[str] = ..., attributes: _Optional[_Mapping[str, str]] = ..., peaks: _Optional[_Mapping[str, float]] = ..., noise: _Optional[float] = ..., epoch: _Optional[int] = ..., state: _Optional[str] = ..., compiler_version: _Optional[str] = ...) -> None: ...
+    cordon: str
+    cordon_reason: str
+    def __init__(self, id: _Optional[str] = ..., kind: _Optional[str] = ..., model: _Optional[str] = ..., target: _Optional[str] = ..., worker: _Optional[str] = ..., attributes: _Optional[_Mapping[str, str]] = ..., peaks: _Optional[_Mapping[str, float]] = ..., noise: _Optional[float] = ..., epoch: _Optional[int] = ..., state: _Optional[str] = ..., compiler_version: _Optional[str] = ..., cordon: _Optional[str] = ..., cordon_reason: _Optional[str] = ...) -> None: ...
 
 class DeviceRequest(_message.Message):
-    __slots__ = ("target", "device_model", "attributes", "priority", "compiler_version")
+    __slots__ = ("target", "device_model", "attributes", "priority", "compiler_version", "selector")
     class AttributesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -243,15 +251,17 @@ class DeviceRequest(_message.Message):
     ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     COMPILER_VERSION_FIELD_NUMBER: _ClassVar[int]
+    SELECTOR_FIELD_NUMBER: _ClassVar[int]
     target: str
     device_model: str
     attributes: _containers.ScalarMap[str, str]
     priority: int
     compiler_version: str
-    def __init__(self, target: _Optional[str] = ..., device_model: _Optional[str] = ..., attributes: _Optional[_Mapping[str, str]] = ..., priority: _Optional[int] = ..., compiler_version: _Optional[str] = ...) -> None: ...
+    selector: str
+    def __init__(self, target: _Optional[str] = ..., device_model: _Optional[str] = ..., attributes: _Optional[_Mapping[str, str]] = ..., priority: _Optional[int] = ..., compiler_version: _Optional[str] = ..., selector: _Optional[str] = ...) -> None: ...
 
 class Lease(_message.Message):
-    __slots__ = ("id", "device", "client", "epoch", "term_s", "deadline", "ended_reason")
+    __slots__ = ("id", "device", "client", "epoch", "term_s", "deadline", "ended_reason", "job", "granted_at", "ended_at", "recall")
     ID_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     CLIENT_FIELD_NUMBER: _ClassVar[int]
@@ -259,6 +269,10 @@ class Lease(_message.Message):
     TERM_S_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_FIELD_NUMBER: _ClassVar[int]
     ENDED_REASON_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    GRANTED_AT_FIELD_NUMBER: _ClassVar[int]
+    ENDED_AT_FIELD_NUMBER: _ClassVar[int]
+    RECALL_FIELD_NUMBER: _ClassVar[int]
     id: str
     device: str
     client: str
@@ -266,7 +280,43 @@ class Lease(_message.Message):
     term_s: float
     deadline: float
     ended_reason: str
-    def __init__(self, id: _Optional[str] = ..., device: _Optional[str] = ..., client: _Optional[str] = ..., epoch: _Optional[int] = ..., term_s: _Optional[float] = ..., deadline: _Optional[float] = ..., ended_reason: _Optional[str] = ...) -> None: ...
+    job: str
+    granted_at: float
+    ended_at: float
+    recall: str
+    def __init__(self, id: _Optional[str] = ..., device: _Optional[str] = ..., client: _Optional[str] = ..., epoch: _Optional[int] = ..., term_s: _Optional[float] = ..., deadline: _Optional[float] = ..., ended_reason: _Optional[str] = ..., job: _Optional[str] = ..., granted_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., recall: _Optional[str] = ...) -> None: ...
+
+class Cordon(_message.Message):
+    __slots__ = ("scope", "subject", "drain", "actor", "reason", "at", "revoke_at")
+    SCOPE_FIELD_NUMBER: _ClassVar[int]
+    SUBJECT_FIELD_NUMBER: _ClassVar[int]
+    DRAIN_FIELD_NUMBER: _ClassVar[int]
+    ACTOR_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    REVOKE_AT_FIELD_NUMBER: _ClassVar[int]
+    scope: str
+    subject: str
+    drain: bool
+    actor: str
+    reason: str
+    at: float
+    revoke_at: float
+    def __init__(self, scope: _Optional[str] = ..., subject: _Optional[str] = ..., drain: _Optional[bool] = ..., actor: _Optional[str] = ..., reason: _Optional[str] = ..., at: _Optional[float] = ..., revoke_at: _Optional[float] = ...) -> None: ...
+
+class AuditEvent(_message.Message):
+    __slots__ = ("at", "actor", "action", "subject", "reason")
+    AT_FIELD_NUMBER: _ClassVar[int]
+    ACTOR_FIELD_NUMBER: _ClassVar[int]
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    SUBJECT_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    at: float
+    actor: str
+    action: str
+    subject: str
+    reason: str
+    def __init__(self, at: _Optional[float] = ..., actor: _Optional[str] = ..., action: _Optional[str] = ..., subject: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class TrialRequest(_message.Message):
     __slots__ = ("job", "task", "number", "config", "predicted", "origin", "against", "budgets")

@@ -1,11 +1,12 @@
-"""Who gets which device: pure functions of the waiting requests and the free devices."""
+"""Who gets which device: pure functions of the waiting requests, the devices and the cordons."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from tunefarm.db.records import Device, DeviceRequest
+from tunefarm.db.records import Cordon, Device, DeviceRequest
+from tunefarm.tracker.selector import parse_selector
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +35,25 @@ def allocate(waiting: Iterable[Waiting], free: Iterable[Device]) -> list[tuple[W
 
 
 def serves(device: Device, request: DeviceRequest) -> bool:
-    """Whether the device can measure for the request: its target, model, attributes and compiler
-    fit."""
+    """Whether the device can measure for the request: its target, model, attributes, compiler and
+    tags fit."""
     if request.compiler_version and request.compiler_version != device.compiler_version:
         return False
     if request.device_model and request.device_model != device.model:
         return False
     if any(device.attributes.get(name) != value for name, value in request.attributes.items()):
         return False
-    return runs(device.target, request.target)
+    if not runs(device.target, request.target):
+        return False
+    return parse_selector(request.selector).selects(device)
+
+
+def cordon_of(device: Device, cordons: Iterable[Cordon]) -> Cordon | None:
+    """What keeps the device from new leases: its own cordon or its worker's, one that drains
+    first; None if it has none."""
+    places = {("device", device.id), ("worker", device.worker)}
+    found = [cordon for cordon in cordons if (cordon.scope, cordon.subject) in places]
+    return min(found, key=lambda cordon: (not cordon.drain, cordon.at), default=None)
 
 
 def runs(device: str, wanted: str) -> bool:

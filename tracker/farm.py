@@ -11,11 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from sqlalchemy import Connection
-from tunefarm.db import jobs, leases
-from tunefarm.db.records import Device, Lease
+from tunefarm.db import cordons, jobs, leases
+from tunefarm.db.records import Cordon, Device, Job, JobState, Lease
 from tunefarm.tracker import signals
+from tunefarm.tracker.allocate import cordon_of
 from tunefarm.tracker.options import TrackerOptions
 from tunefarm.tracker.signals import Bell, Signals
+from tunefarm.tracker.unmet import why_unmet
 from tunefarm.tracker.writer import Database
 
 Clock = Callable[[], float]
@@ -36,10 +38,12 @@ class Seen:
 
 @dataclass(slots=True)
 class Live:
-    """A live lease; it ends at ``deadline`` on the tracker's clock."""
+    """A live lease; it ends at ``deadline`` on the tracker's clock, and is not renewed any more
+    while its end is written (``ending``)."""
 
     lease: Lease
     deadline: float
+    ending: bool = False
 
 
 @dataclass(slots=True)
@@ -47,6 +51,14 @@ class Claimed:
     """A running job's claim; it ends at ``deadline`` on the tracker's clock."""
 
     epoch: int
+    deadline: float
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A cordon; the leases of its devices are revoked at ``deadline`` on the tracker's clock."""
+
+    cordon: Cordon
     deadline: float
 
 
@@ -62,6 +74,7 @@ class Farm:
     devices: dict[str, Device] = field(default_factory=dict)
     leases: dict[str, Live] = field(default_factory=dict)
     claims: dict[str, Claimed] = field(default_factory=dict)
+    cordons: tuple[Kept, ...] = ()
     closing: bool = False
     started: float = 0.0
     started_at: float = 0.0
@@ -78,6 +91,7 @@ class Farm:
         self.devices = {device.id: device for device in known}
         for job, epoch in running:
             self.claims[job] = Claimed(epoch, self.clock() + self.options.claim_term_s)
+        self.hold_cordons(await self.database.read(cordons.cordons))
         await self.adopt_leases()
 
     async def adopt_leases(self) -> None:
@@ -104,30 +118,87 @@ class Farm:
             return False
         return self.clock() - seen.at <= self.options.lease_term_s
 
-    def device_states(self) -> list[Device]:
-        """Every device with its state: leased, idle or offline."""
+    def free_devices(self) -> list[Device]:
+        """Devices that may be leased now: online, without a lease, not cordoned."""
         leased = {live.lease.device for live in self.leases.values()}
         return [
-            replace(
-                device,
-                state="offline"
-                if not self.is_online(device.id)
-                else "leased"
-                if device.id in leased
-                else "idle",
-            )
+            device
             for device in self.devices.values()
+            if device.id not in leased
+            and self.is_online(device.id)
+            and self.cordon_of(device.id) is None
         ]
+
+    def device_states(self) -> list[Device]:
+        """Every device with its state (leased, idle or offline), and what keeps it from leases."""
+        leased = {live.lease.device for live in self.leases.values()}
+        return [self._state_of(device, device.id in leased) for device in self.devices.values()]
+
+    def _state_of(self, device: Device, is_leased: bool) -> Device:
+        online = "leased" if is_leased else "idle"
+        device = replace(device, state=online if self.is_online(device.id) else "offline")
+        cordon = self.cordon_of(device.id)
+        if cordon is None:
+            return device
+        drain = "draining" if is_leased else "drained"
+        reason = f"{cordon.reason}, by {cordon.actor}" if cordon.reason else f"by {cordon.actor}"
+        return replace(device, cordon=drain if cordon.drain else "cordoned", cordon_reason=reason)
+
+    def hold_cordons(self, found: tuple[Cordon, ...]) -> None:
+        """Keep these cordons; the times at which they revoke go on by the tracker's clock."""
+        known = {kept.cordon: kept for kept in self.cordons}
+        offset_s = self.clock() - time.time()
+        never = float("inf")
+        self.cordons = tuple(
+            known.get(c) or Kept(c, never if c.revoke_at is None else c.revoke_at + offset_s)
+            for c in found
+        )
+
+    def cordon_of(self, device: str) -> Cordon | None:
+        """What keeps a device from new leases, if anything does."""
+        return cordon_of(self.devices[device], (kept.cordon for kept in self.cordons))
+
+    def told(self, job: Job) -> Job:
+        """The job with why no device may measure it, while it is open and holds none."""
+        is_over = job.state not in (JobState.QUEUED, JobState.RUNNING)
+        if is_over or any(live.lease.job == job.id for live in self.leases.values()):
+            return job
+        found = tuple(kept.cordon for kept in self.cordons)
+        return replace(job, unmet=why_unmet(job, self.devices.values(), found))
+
+    def overdue_cordon(self, device: str) -> Cordon | None:
+        """The cordon by which a device should have been given back by now, if there is one."""
+        now = self.clock()
+        late = (kept.cordon for kept in self.cordons if now >= kept.deadline)
+        return cordon_of(self.devices[device], late)
 
     # --- leases and claims ----------------------------------------------------------------------
 
     def hold_lease(self, lease: Lease) -> Lease:
         """Start the lease's term; returns it with the deadline in seconds since the epoch."""
         term_s = self.options.lease_term_s
-        lease = replace(lease, term_s=term_s, deadline=time.time() + term_s)
+        recall = self._recall_of(lease.device)
+        lease = replace(lease, term_s=term_s, deadline=time.time() + term_s, recall=recall)
         self.devices[lease.device] = replace(self.devices[lease.device], epoch=lease.epoch)
         self.leases[lease.id] = Live(lease, self.clock() + term_s)
         return lease
+
+    def _recall_of(self, device: str) -> str:
+        """Why a device's holder is asked to give it back; empty if it is not."""
+        cordon = self.cordon_of(device)
+        if cordon is None or not cordon.drain:
+            return ""
+        return f"device {device} is being drained by {cordon.actor}: {cordon.reason}"
+
+    def give_back_time(self, seconds: float) -> None:
+        """Put every deadline off: for that long this process did not run, so nobody could renew."""
+        for live in self.leases.values():
+            live.deadline += seconds
+        for claim in self.claims.values():
+            claim.deadline += seconds
+        for seen in self.workers.values():
+            seen.at += seconds
+        self.started += seconds
 
     def drop_lease(self, lease: str) -> None:
         """Forget a lease that ended; its device and its job hear of it."""

@@ -3,34 +3,45 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from sqlalchemy import Connection
 from tunefarm.db import jobs
 from tunefarm.db.records import Job, JobState, JobUpdate
 from tunefarm.tracker import signals
 from tunefarm.tracker.farm import Claimed, Farm
+from tunefarm.tracker.selector import parse_selector
 
 
 async def submit(farm: Farm, job: Job) -> Job:
-    """Queue a job; ValueError if it has no tasks or no budget."""
+    """Queue a job; ValueError if it has no tasks or no budget, or if its selector is none."""
     if not job.id:
         raise ValueError("the job has no id")
     if not job.tasks:
         raise ValueError("the job has no tasks")
     if job.budget.trials < 1:
         raise ValueError(f"the job's budget is {job.budget.trials} trials; at least 1 is needed")
+    parse_selector(job.selector)
     stored = await farm.database.write(lambda c: jobs.submit(c, job))
     farm.signals.notify(signals.JOBS, signals.job(job.id))
-    return stored
+    return farm.told(stored)
 
 
 async def claim(farm: Farm, request_id: str, tuner: str, job: str, wait_s: float) -> Job | None:
-    """The job named or the most urgent queued one, claimed; None if none came in time."""
+    """The job named or the most urgent queued one, claimed; None if none came in time.
+
+    A queued job that selects devices is left until one that may measure it is registered, so that
+    it keeps no tuner from the others.
+    """
     deadline = farm.clock() + wait_s
     with farm.signals.listen(signals.JOBS) as bell:
         while True:
             bell.silence()
-            found = await farm.database.write(lambda c: jobs.claim(c, tuner, request_id, job))
+            selecting = await farm.database.read(jobs.queued_with_selector)
+            hopeless = {one.id for one in selecting if farm.told(one).unmet}
+            found = await farm.database.write(
+                partial(jobs.claim, tuner=tuner, request_id=request_id, job=job, skip=hopeless)
+            )
             if found is not None:
                 farm.drop_leases_of(found.id)
                 return _hold(farm, found)
@@ -89,7 +100,7 @@ async def watch(farm: Farm, job: str, cursor: int, wait_s: float) -> JobUpdate:
             update = await farm.database.read(lambda c: jobs.progress(c, job))
             left_s = deadline - farm.clock()
             if update.cursor != cursor or left_s <= 0 or farm.closing:
-                return update
+                return replace(update, job=farm.told(update.job))
             await bell.rings(left_s)
 
 

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from sqlalchemy import Connection
-from tunefarm.db import jobs, leases
+from tunefarm.db import cordons, jobs, leases
 from tunefarm.db.errors import StaleClaim, StaleLease, StoreError, UnknownRecord
 from tunefarm.db.records import DeviceRequest, Job, Lease
 from tunefarm.tracker import signals
 from tunefarm.tracker.allocate import Waiting, allocate, serves
 from tunefarm.tracker.farm import Farm, Live
+from tunefarm.tracker.selector import parse_selector
+
+_log = logging.getLogger(__name__)
 
 TICK_S = 0.25
 """How often deadlines are looked at."""
 PLACE_S = 10.0
 """How long a request keeps its place in the queue while nobody waits on it."""
+GAP_S = 1.0
+"""How long a device is kept for a request whose client is between two calls."""
+LATE_S = 1.0
+"""How late deadlines may be looked at; more is given back to those who could not renew."""
 
 
 @dataclass(slots=True)
@@ -40,6 +48,10 @@ class Desk:
 
     farm: Farm
     tickets: dict[str, Ticket] = field(default_factory=dict)
+    beat_at: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.beat_at = self.farm.clock()
 
     # --- clients --------------------------------------------------------------------------------
 
@@ -52,12 +64,16 @@ class Desk:
         job: str,
         claim_epoch: int,
         wait_s: float,
+        waited_s: float = 0.0,
     ) -> Lease | None:
         """A lease, or None if no device came free in time; a repeated request keeps its place.
 
-        A job that has had a lease gets devices of the same compiler version only. StaleClaim if
-        the job's claim is not the caller's.
+        A job that has had a lease gets devices of the same compiler version only, and always those
+        that its selector selects. A request that this tracker does not know takes the place of one
+        that came ``waited_s`` ago. StaleClaim if the job's claim is not the caller's, ValueError
+        for a selector that is none.
         """
+        parse_selector(request.selector)
         again = await self.farm.database.write(lambda c: leases.by_request(c, request_id))
         if again is not None:
             return self.farm.hold_lease(again)
@@ -65,7 +81,10 @@ class Desk:
             row = await self.farm.database.read(lambda c: jobs.check_claim(c, job, claim_epoch))
             if row.compiler_version:
                 request = replace(request, compiler_version=row.compiler_version)
-        ticket = self._ticket(request_id, request, client, job, claim_epoch)
+            if row.selector:
+                request = replace(request, selector=f"{request.selector} {row.selector}")
+                parse_selector(request.selector)
+        ticket = self._ticket(request_id, request, client, job, claim_epoch, waited_s)
         answer = ticket.answer = asyncio.get_running_loop().create_future()
         self.farm.signals.notify(signals.LEASES)
         try:
@@ -90,14 +109,17 @@ class Desk:
         return names.index(request_id) + 1 if request_id in names else 0
 
     def matching(self, request: DeviceRequest) -> int:
-        """How many online devices would serve the request."""
+        """How many devices would serve the request: online, and not cordoned."""
         farm = self.farm
-        return sum(serves(d, request) and farm.is_online(d.id) for d in farm.devices.values())
+        return sum(
+            serves(d, request) and farm.is_online(d.id) and farm.cordon_of(d.id) is None
+            for d in farm.devices.values()
+        )
 
     async def renew(self, lease: str, epoch: int) -> Lease:
         """The lease with a fresh deadline; StaleLease if it has ended."""
         live = self.farm.leases.get(lease)
-        if live is None or live.lease.epoch != epoch:
+        if live is None or live.ending or live.lease.epoch != epoch:
             await self.farm.database.read(lambda c: leases.check(c, lease, epoch))
             raise StaleLease(f"the lease {lease} is ending")
         return self.farm.hold_lease(live.lease)
@@ -109,12 +131,18 @@ class Desk:
             await self._end(lease, "released")
 
     def _ticket(
-        self, request_id: str, request: DeviceRequest, client: str, job: str, claim_epoch: int
+        self,
+        request_id: str,
+        request: DeviceRequest,
+        client: str,
+        job: str,
+        claim_epoch: int,
+        waited_s: float,
     ) -> Ticket:
         now = self.farm.clock()
         ticket = self.tickets.get(request_id)
         if ticket is None:
-            waiting = Waiting(request_id, request, now)
+            waiting = Waiting(request_id, request, now - max(0.0, waited_s))
             ticket = Ticket(waiting, client, job, claim_epoch, left_at=now)
             self.tickets[request_id] = ticket
         ticket.waiting = replace(ticket.waiting, request=request)
@@ -124,23 +152,43 @@ class Desk:
 
     async def serve(self) -> None:
         """Grant what is free and end what expired, until cancelled."""
-        with self.farm.signals.listen(signals.LEASES) as bell:
-            while True:
-                bell.silence()
-                try:
-                    await self._expire_leases()
-                    await self._expire_claims()
-                    await self._grant()
-                except StoreError:
-                    await asyncio.sleep(TICK_S)
-                await bell.rings(TICK_S)
+        beating = asyncio.create_task(self._beat())
+        try:
+            with self.farm.signals.listen(signals.LEASES) as bell:
+                while True:
+                    bell.silence()
+                    try:
+                        await self.step()
+                    except StoreError:
+                        await asyncio.sleep(TICK_S)
+                    await bell.rings(TICK_S)
+        finally:
+            beating.cancel()
+
+    async def step(self) -> None:
+        """End what expired or was to be given back by now, then grant what is free."""
+        await self._expire_leases()
+        await self._expire_claims()
+        await self._grant()
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            self.heed_clock()
+
+    def heed_clock(self) -> None:
+        """Called every ``TICK_S``, and before a deadline is looked at: if it comes late, this
+        process stood still, nobody could renew meanwhile, and all get that time back."""
+        now = self.farm.clock()
+        late_s = now - self.beat_at - TICK_S
+        self.beat_at = now
+        if late_s > LATE_S:
+            _log.warning("the tracker stood still for %.1f s; every term is put off", late_s)
+            self.farm.give_back_time(late_s)
 
     async def _grant(self) -> None:
-        farm = self.farm
-        leased = {live.lease.device for live in farm.leases.values()}
-        free = [d for d in farm.devices.values() if d.id not in leased and farm.is_online(d.id)]
-        asking = [t.waiting for t in self.tickets.values() if t.answer and not t.answer.done()]
-        for waiting, device in allocate(asking, free):
+        asking = [t.waiting for t in self.tickets.values() if self._is_asking(t)]
+        for waiting, device in allocate(asking, self.farm.free_devices()):
             ticket = self.tickets.get(waiting.id)
             if ticket is None or ticket.answer is None:
                 continue
@@ -149,6 +197,12 @@ class Desk:
                 await self._grant_one(ticket, ticket.answer, device.id)
             finally:
                 ticket.granting = False
+
+    def _is_asking(self, ticket: Ticket) -> bool:
+        """Whether a device is given to a request, or kept until its client calls again."""
+        if ticket.answer is None:
+            return self.farm.clock() - ticket.left_at <= GAP_S
+        return not ticket.answer.done()
 
     async def _grant_one(self, ticket: Ticket, answer: asyncio.Future[Lease], device: str) -> None:
         def write(connection: Connection) -> Lease:
@@ -166,7 +220,7 @@ class Desk:
         try:
             lease = self.farm.hold_lease(await self.farm.database.write(write))
         except StaleLease:
-            return await self.farm.adopt_leases()
+            return await self._look_again()
         except (StaleClaim, UnknownRecord, StoreError) as error:
             if not answer.done():
                 answer.set_exception(error)
@@ -176,25 +230,40 @@ class Desk:
         self.farm.signals.notify(signals.device(lease.device))
         return None
 
+    async def _look_again(self) -> None:
+        """Take over what another tracker of the database did."""
+        self.farm.hold_cordons(await self.farm.database.write(cordons.cordons))
+        await self.farm.adopt_leases()
+
     async def _expire_leases(self) -> None:
+        for id_ in list(self.farm.leases):
+            self.heed_clock()
+            live = self.farm.leases.get(id_)
+            reason = self._why_over(live) if live is not None else ""
+            if reason:
+                await self._end(id_, reason)
         now = self.farm.clock()
-        for id_, live in list(self.farm.leases.items()):
-            if now >= live.deadline:
-                await self._end(id_, "expired: its client went silent")
-            elif self._is_lost(live):
-                await self._end(id_, leases.DEVICE_LOST)
         for id_, ticket in list(self.tickets.items()):
             if ticket.answer is None and now - ticket.left_at > PLACE_S:
                 del self.tickets[id_]
+
+    def _why_over(self, live: Live) -> str:
+        """Why a lease has to end now; empty if it lives on."""
+        if self.farm.clock() >= live.deadline:
+            return "expired: its client went silent"
+        if self._is_lost(live):
+            return leases.DEVICE_LOST
+        cordon = self.farm.overdue_cordon(live.lease.device)
+        return f"revoked: drained by {cordon.actor}: {cordon.reason}" if cordon else ""
 
     def _is_lost(self, live: Live) -> bool:
         silent_s = self.farm.clock() - self.farm.seen_at(live.lease.device)
         return silent_s > self.farm.options.lease_term_s
 
     async def _expire_claims(self) -> None:
-        now = self.farm.clock()
         for job, claim in list(self.farm.claims.items()):
-            if now < claim.deadline:
+            self.heed_clock()
+            if self.farm.clock() < claim.deadline:
                 continue
             with suppress(StaleClaim, UnknownRecord):
                 await self.farm.database.write(_give_up(job, claim.epoch))
@@ -204,7 +273,14 @@ class Desk:
             self.farm.signals.notify(signals.JOBS, signals.job(job))
 
     async def _end(self, lease: str, reason: str) -> None:
-        await self.farm.database.write(lambda c: leases.end(c, lease, reason))
+        live = self.farm.leases.get(lease)
+        if live is None:
+            return
+        live.ending = True
+        try:
+            await self.farm.database.write(lambda c: leases.end(c, lease, reason))
+        finally:
+            live.ending = False
         self.farm.drop_lease(lease)
 
 

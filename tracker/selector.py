@@ -86,6 +86,8 @@ class Selector:
         return " ".join(map(str, self.conditions))
 
     def selects(self, device: Device) -> bool:
+        if not self.conditions:
+            return True
         tags = tags_of(device)
         return all(condition.holds(tags) for condition in self.conditions)
 

@@ -12,7 +12,7 @@ from typing import Any, NoReturn, TypeVar
 import grpc
 from google.protobuf import any_pb2
 from google.rpc import error_details_pb2, status_pb2
-from tunefarm.db import best, jobs, queue, trials
+from tunefarm.db import best, cordons, jobs, leases, queue, trials
 from tunefarm.db.errors import (
     StaleClaim,
     StaleIncarnation,
@@ -21,7 +21,7 @@ from tunefarm.db.errors import (
     UnknownRecord,
 )
 from tunefarm.proto import convert, errors, farm_pb2, farm_pb2_grpc
-from tunefarm.tracker import jobbing, working
+from tunefarm.tracker import jobbing, operating, working
 from tunefarm.tracker.farm import Farm
 from tunefarm.tracker.leasing import Desk
 
@@ -128,6 +128,7 @@ class FarmServicer(farm_pb2_grpc.FarmServicer):
             job=request.job,
             claim_epoch=request.claim_epoch,
             wait_s=_wait(request.wait_s),
+            waited_s=request.waited_s,
         )
         if lease is not None:
             return farm_pb2.AcquireReply(lease=convert.lease_to_wire(lease))
@@ -210,7 +211,7 @@ class FarmServicer(farm_pb2_grpc.FarmServicer):
     @answers
     async def GetJob(self, request: farm_pb2.GetJobRequest) -> farm_pb2.GetJobReply:
         job = await self._farm.database.read(lambda c: jobs.get(c, request.job))
-        return farm_pb2.GetJobReply(job=convert.job_to_wire(job))
+        return farm_pb2.GetJobReply(job=convert.job_to_wire(self._farm.told(job)))
 
     @answers
     async def ListJobs(self, request: farm_pb2.ListJobsRequest) -> farm_pb2.ListJobsReply:
@@ -218,7 +219,9 @@ class FarmServicer(farm_pb2_grpc.FarmServicer):
         found = await self._farm.database.read(
             lambda c: jobs.recent(c, states, _page(request.limit))
         )
-        return farm_pb2.ListJobsReply(jobs=[convert.job_to_wire(job) for job in found])
+        return farm_pb2.ListJobsReply(
+            jobs=[convert.job_to_wire(self._farm.told(job)) for job in found]
+        )
 
     @answers
     async def Watch(self, request: farm_pb2.WatchRequest) -> farm_pb2.WatchReply:
@@ -301,3 +304,58 @@ class FarmServicer(farm_pb2_grpc.FarmServicer):
         for wire, one in zip(reply.leases, live, strict=True):
             wire.deadline = one.deadline + clock_offset_s
         return reply
+
+    # --- operators ------------------------------------------------------------------------------
+
+    @answers
+    async def Cordon(self, request: farm_pb2.CordonRequest) -> farm_pb2.CordonReply:
+        after_s = request.revoke_after_s if request.HasField("revoke_after_s") else None
+        cordon = await operating.cordon(
+            self._farm, _wish(request), request.name, request.drain, after_s
+        )
+        devices = operating.devices_of(self._farm, cordon.scope, cordon.subject)
+        names = {device.id for device in devices}
+        live = [one.lease for one in self._farm.leases.values() if one.lease.device in names]
+        return farm_pb2.CordonReply(
+            cordon=convert.cordon_to_wire(cordon),
+            devices=[convert.device_to_wire(device) for device in devices],
+            leases=[convert.lease_to_wire(lease) for lease in live],
+        )
+
+    @answers
+    async def Uncordon(self, request: farm_pb2.UncordonRequest) -> farm_pb2.UncordonReply:
+        devices = await operating.uncordon(self._farm, _wish(request), request.name)
+        return farm_pb2.UncordonReply(devices=[convert.device_to_wire(d) for d in devices])
+
+    @answers
+    async def Revoke(self, request: farm_pb2.RevokeRequest) -> farm_pb2.RevokeReply:
+        lease = await operating.revoke(self._farm, _wish(request), request.lease)
+        return farm_pb2.RevokeReply(lease=convert.lease_to_wire(lease))
+
+    @answers
+    async def LeaseHistory(
+        self, request: farm_pb2.LeaseHistoryRequest
+    ) -> farm_pb2.LeaseHistoryReply:
+        found = await self._farm.database.read(
+            lambda c: leases.history(
+                c,
+                device=request.device,
+                job=request.job,
+                before=request.before or None,
+                limit=_page(request.limit),
+            )
+        )
+        return farm_pb2.LeaseHistoryReply(leases=[convert.lease_to_wire(one) for one in found])
+
+    @answers
+    async def Audit(self, request: farm_pb2.AuditRequest) -> farm_pb2.AuditReply:
+        found = await self._farm.database.read(
+            lambda c: cordons.events(c, request.subject, _page(request.limit))
+        )
+        return farm_pb2.AuditReply(events=[convert.audit_event_to_wire(event) for event in found])
+
+
+def _wish(
+    request: farm_pb2.CordonRequest | farm_pb2.UncordonRequest | farm_pb2.RevokeRequest,
+) -> operating.Wish:
+    return operating.Wish(request.request_id, request.actor, request.reason)

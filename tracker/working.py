@@ -153,7 +153,7 @@ async def _enlist(farm: Farm, state: WorkerState) -> None:
     present.devices = state.devices
     for lease in ended:
         farm.drop_lease(lease)
-    farm.signals.notify(signals.LEASES)
+    farm.signals.notify(signals.LEASES, signals.JOBS)
 
 
 def _check_owner(farm: Farm, worker: str, device: Device) -> None:

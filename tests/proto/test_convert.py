@@ -61,9 +61,16 @@ job = st.builds(
     real,
     real,
     real,
+    text,
+    text,
+    text,
 )
-device = st.builds(rec.Device, text, text, text, text, text, texts, numbers, real, whole, text)
-lease = st.builds(rec.Lease, text, text, text, whole, real, real, text)
+device = st.builds(
+    rec.Device, text, text, text, text, text, texts, numbers, real, whole, text, text, text, text
+)
+lease = st.builds(
+    rec.Lease, text, text, text, whole, real, real, text, text, real, st.none() | real, text
+)
 best = st.builds(
     rec.Best,
     best_key,
@@ -129,11 +136,21 @@ PAIRS: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = {
     "job": (job, convert.job_to_wire, convert.job_from_wire),
     "device": (device, convert.device_to_wire, convert.device_from_wire),
     "device_request": (
-        st.builds(rec.DeviceRequest, text, text, texts, whole),
+        st.builds(rec.DeviceRequest, text, text, texts, whole, text, text),
         convert.device_request_to_wire,
         convert.device_request_from_wire,
     ),
     "lease": (lease, convert.lease_to_wire, convert.lease_from_wire),
+    "cordon": (
+        st.builds(rec.Cordon, text, text, st.booleans(), text, text, real, st.none() | real),
+        convert.cordon_to_wire,
+        convert.cordon_from_wire,
+    ),
+    "audit_event": (
+        st.builds(rec.AuditEvent, real, text, text, text, text),
+        convert.audit_event_to_wire,
+        convert.audit_event_from_wire,
+    ),
     "trial": (trial, convert.trial_to_wire, convert.trial_from_wire),
     "best": (best, convert.best_to_wire, convert.best_from_wire),
     "found": (found, convert.found_to_wire, convert.found_from_wire),
