@@ -10,7 +10,7 @@ from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob
 from tunefarm.compiler.space.contraction.blocks import MOVED_BYTES
 from tunefarm.compiler.space.contraction.knobs import ROWS, UNROLLS, VECTORS, up_to
 from tunefarm.compiler.space.winograd.program import Convolution
-from tunefarm.compiler.space.winograd.transforms import TILES, transforms
+from tunefarm.compiler.space.winograd.transforms import TAPS, TILES, transforms
 from tunefarm.compiler.target import Target
 
 NAME, VERSION = "winograd", 2
@@ -129,8 +129,7 @@ def cycles(c: Convolution, target: Target, lanes: int, k: Columns) -> Numbers:
     blocks = c.batch * tile_rows(c, k) / whole(k, "mb") * panels / whole(k, "nb")
     busy = np.minimum(blocks / (-(-tasks // cores) * cores), 1.0)  # a last block may be small
     shared = np.where(row_blocks >= cores, 0.0, (cores - 1) * activation_bytes(c) / MOVED_BYTES)
-    overlapped = np.maximum(multiply, from_l3) + BOTH * np.minimum(multiply, from_l3)
-    work = overlapped + moved + shared
+    work = _overlapped(multiply, from_l3) + moved + shared
     return work / (cores * busy) + FORK_CYCLES * (cores > 1)
 
 
@@ -140,8 +139,14 @@ def activation_bytes(c: Convolution) -> float:
 
 def direct_cycles(c: Convolution, target: Target, lanes: int) -> float:
     """Cycles of the direct sum without its taps in the padding, at two multiply-adds a cycle."""
-    taps = prod(c.taps_inside)
-    return c.batch * taps * c.inputs * c.outputs / (2 * lanes * target.num_cores)
+    multiply = c.batch * prod(c.taps_inside) * c.inputs * c.outputs / (2 * lanes)
+    weights = TAPS**2 * c.inputs * c.outputs * 4
+    from_l3 = weights / WEIGHT_BYTES if weights > target.l2_bytes // 2 else 0.0
+    return float(_overlapped(multiply, from_l3)) / target.num_cores
+
+
+def _overlapped(multiply: Numbers, from_l3: Numbers) -> Numbers:
+    return np.maximum(multiply, from_l3) + BOTH * np.minimum(multiply, from_l3)
 
 
 def default_of(
