@@ -104,6 +104,7 @@ class Bench:
                 job=self._job,
                 request_id=request_id,
                 wait_s=_WAIT_S,
+                waited_s=time.monotonic() - began,
             )
             if lease is not None:
                 return lease
@@ -181,6 +182,7 @@ class Bench:
 
         while True:
             self._check()
+            self._heed_recall()
             self.acquire()
             assert self._lease is not None
             try:
@@ -190,6 +192,12 @@ class Bench:
                 _log.warning("job %s: %s", self._job.id, lost)
                 self._lease.close()
                 self._lease = None
+
+    def _heed_recall(self) -> None:
+        """Give back a device that is asked back, between two submissions: nothing is under way."""
+        if self._lease is not None and self._lease.latest.recall:
+            _log.info("job %s: %s", self._job.id, self._lease.latest.recall)
+            self.close()
 
     def _check(self) -> None:
         if self._stopped.is_set():

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import platform
 import secrets
 import tempfile
 import threading
@@ -311,7 +312,9 @@ class HostDevice:
             worker="",
             attributes={
                 "machine": machine_id(),
-                "cores": ",".join(map(str, self._cores)),
+                "arch": platform.machine(),
+                "cores": str(count),
+                "cpuset": ",".join(map(str, self._cores)),
                 "mcpu": self._target.mcpu,
             },
             peaks=self._known.peaks,

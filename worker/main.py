@@ -16,15 +16,15 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tunefarm.compiler.version import compiler_version
-from tunefarm.db.records import WorkerOrders, WorkerState
+from tunefarm.db.records import Device, WorkerOrders, WorkerState
 from tunefarm.proto.stopping import stopping
 from tunefarm.worker.device import DeviceOptions, OpenDevice, open_device
 from tunefarm.worker.holdings import Holdings
@@ -49,7 +49,8 @@ class WorkerOptions:
     cannot be reached) or by ``tracker`` (HOST:PORT) and ``token``. ``targets`` are the devices to
     offer, none meaning this host. ``name`` outlives the process; by default it is made of the
     host's name and the devices. ``capacity`` is how many candidates a device holds at a time, and
-    ``build_processes`` 0 means one a core.
+    ``build_processes`` 0 means one a core. Jobs can select its devices by ``tags``, beside those
+    that the devices tell of themselves and ``host``.
     """
 
     tracker: str = ""
@@ -60,6 +61,7 @@ class WorkerOptions:
     build_processes: int = 0
     memory_bytes: int = 4 << 30
     capacity: int = 16
+    tags: Mapping[str, str] = field(default_factory=dict)
 
 
 def run_worker(
@@ -92,7 +94,7 @@ class SyncLoop:
         self._wake = threading.Event()
         self._holdings = Holdings(devices, compiler_version(), self._tell_news)
         self._name = options.name or default_name(devices)
-        self._devices = tuple(replace(d.device, worker=self._name) for d in devices)
+        self._devices = tuple(_offered(d.device, self._name, options.tags) for d in devices)
         self._incarnation = uuid.uuid4().hex
         self._number = 0
         self._term_s = _FIRST_TERM_S
@@ -225,6 +227,11 @@ def default_name(devices: Sequence[OpenDevice]) -> str:
     """The host's name, and a digest of the devices: the same for every process that serves them."""
     content = " ".join(sorted(d.device.id for d in devices))
     return f"{socket.gethostname()}-{hashlib.sha256(content.encode()).hexdigest()[:8]}"
+
+
+def _offered(device: Device, worker: str, tags: Mapping[str, str]) -> Device:
+    attributes = {"host": socket.gethostname(), **device.attributes, **tags}
+    return replace(device, worker=worker, attributes=attributes)
 
 
 def _device_options(options: WorkerOptions) -> list[DeviceOptions]:

@@ -432,3 +432,25 @@ except TrackerUnavailable as error:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout == ("no tracker answers at 127.0.0.1:1; start one with `tunefarm tracker`\n")
+
+
+def test_a_tuner_yields_a_device_that_is_drained_and_goes_on_with_another(farm: Farm) -> None:
+    target = "sim -failures=0 -trial-ms=5"
+    farm.spawn(_WORKER, [str(farm.rendezvous), [target, target], ""])
+    with farm.client() as client:
+        wait_until(lambda: len(client.devices()) == 2)
+        job = client.submit_job(new_job(200, target=target))
+        tuner = farm.start_tuner()
+        wait_until(lambda: len(trials_of(client, job)) > 20)
+        (lease,) = client.leases()
+        client.cordon(lease.device, actor="anna", reason="new fans", drain=True)
+        wait_until(lambda: [one.device for one in client.leases()] != [lease.device])
+        finish(tuner)
+        trials = trials_of(client, job)
+        assert client.job(job.id).state is JobState.SUCCEEDED
+        assert_complete(trials, job)
+        assert {t.device for t in trials} == {d.id for d in client.devices()}
+        (last, first) = client.lease_history(job=job.id)
+        assert (first.id, first.ended_reason) == (lease.id, "released"), "it was given back"
+        assert last.device != lease.device
+        assert {d.id: d.cordon for d in client.devices()}[lease.device] == "drained"
