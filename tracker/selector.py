@@ -22,6 +22,8 @@ from tunefarm.db.records import Device
 
 MAX_LENGTH = 1000
 """Characters that a selector may have."""
+OWN_TAGS = ("device", "kind", "model", "worker", "compiler")
+"""Tags that the farm knows of every device, whatever its worker tells."""
 
 _EXAMPLE = '"kind=cuda arch>=sm_90 host!=lab3"'
 _GAP = re.compile(r"[\s,]*")
@@ -97,14 +99,11 @@ def tags_of(device: Device) -> dict[str, str]:
     tells of it, then what the farm knows."""
     _, *words = device.target.split() or [""]
     options = (word.lstrip("-").partition("=") for word in words)
+    known = (device.id, device.kind, device.model, device.worker, device.compiler_version)
     return {
         **{name: value for name, _, value in options},
         **device.attributes,
-        "device": device.id,
-        "kind": device.kind,
-        "model": device.model,
-        "worker": device.worker,
-        "compiler": device.compiler_version,
+        **dict(zip(OWN_TAGS, known, strict=True)),
     }
 
 
@@ -116,6 +115,11 @@ def parse_selector(text: str) -> Selector:
             f"the selector of devices has {len(text)} characters; {MAX_LENGTH} are allowed"
         )
     return Selector(tuple(_conditions(text)))
+
+
+def is_tag_name(text: str) -> bool:
+    """Whether conditions can use a tag of this name."""
+    return _NAME.fullmatch(text) is not None
 
 
 def _conditions(text: str) -> Iterator[Condition]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from tunefarm.compiler.errors import TunefarmError
-from tunefarm.db.records import Device, TaskKey
+from tunefarm.db.records import Device, Job, TaskKey
 
 if TYPE_CHECKING:
     from tunefarm.compiler.target import Target
@@ -33,6 +33,16 @@ def check_search(name: str) -> None:
 
     if name not in STRATEGIES:
         raise TunefarmError(f"no search strategy {name!r}; strategies: {', '.join(STRATEGIES)}")
+
+
+def check_device(selector: str) -> None:
+    """TunefarmError if a text selects no devices."""
+    from tunefarm.tracker.selector import parse_selector
+
+    try:
+        parse_selector(selector)
+    except ValueError as error:
+        raise TunefarmError(str(error)) from None
 
 
 def check_budget(trials: int, seconds: float | None) -> None:
@@ -108,12 +118,15 @@ def fitting(devices: Iterable[Device], target: Target) -> list[Device]:
     return [d for d in devices if d.state != "offline" and runs(d.target, target.text)]
 
 
-def tell_waiting(devices: Iterable[Device], target: Target) -> None:
-    """Warn if no device of a farm serves the target now: the job waits for one."""
+def tell_waiting(devices: Iterable[Device], target: Target, job: Job | None = None) -> None:
+    """Warn if no device of a farm serves the target, or the job, now: it waits for one."""
+    from tunefarm.tracker.allocate import runs
+
     known = list(devices)
     if fitting(known, target):
+        if job is not None and job.unmet:
+            warnings.warn(f"the job waits: {job.unmet}", stacklevel=2)
         return
-    from tunefarm.tracker.allocate import runs
 
     away = sum(runs(d.target, target.text) for d in known)
     online = sorted({d.target for d in known if d.state != "offline"})

@@ -282,7 +282,9 @@ def earlier(update: JobUpdate) -> int:
 
 
 def missing(update: JobUpdate) -> str:
-    """Who a job that does not move is waiting for."""
+    """Who or what a job that does not move is waiting for."""
+    if update.job.unmet:
+        return f"waiting: {update.job.unmet}"
     if update.job.state is JobState.QUEUED:
         return "waiting for a tuner; `tunefarm tuner` starts one"
     if update.job.state is JobState.RUNNING and not done(update):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tunefarm.compiler.errors import TunefarmError
@@ -58,6 +58,24 @@ class StoredJobs:
     def devices(self) -> tuple[Device, ...]:
         """None: devices are a farm's."""
         return ()
+
+
+def told_jobs(store: Store, limit: int) -> tuple[Job, ...]:
+    """The latest jobs, newest first; open ones that hold no device with why none may measure them,
+    if that is so."""
+    from tunefarm.db import cordons, leases
+    from tunefarm.tracker.unmet import why_unmet
+
+    found = store.jobs(limit=limit)
+    with store.reading() as connection:
+        devices, kept = leases.devices(connection), cordons.cordons(connection)
+        served = {lease.job for lease in leases.live(connection)}
+    return tuple(
+        replace(job, unmet=why_unmet(job, devices, kept))
+        if job.state in OPEN and job.id not in served
+        else job
+        for job in found
+    )
 
 
 @contextmanager

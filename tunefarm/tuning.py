@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from tunefarm.checks import (
     check_budget,
+    check_device,
     check_search,
     check_tasks,
     count_trials,
@@ -83,6 +84,7 @@ def tune(
     token: str = "",
     module: IRModule | None = None,
     say: Callable[[str], None] | None = None,
+    device: str = "",
 ) -> Tuned:
     """Tune tasks of one target until the budget is spent, and return when the job is over.
 
@@ -95,6 +97,9 @@ def tune(
     the time, 20 s at most, goes into runs of the whole model that may replace a best (see
     ``tunefarm.closing``); ``say`` hears a line when it begins.
 
+    ``device`` selects by their tags the devices that may measure it, for instance
+    ``"arch>=sm_90 host!=lab3"`` (see ``tunefarm.tracker.selector``).
+
     KeyboardInterrupt cancels the job and keeps every trial. Raises TunefarmError if ``db`` and
     ``tracker`` are both given, if the tasks have different targets or one that this machine cannot
     measure for an embedded farm, or if the job fails.
@@ -106,6 +111,7 @@ def tune(
     check_tasks(tasks)
     check_budget(trials, seconds)
     check_search(search)
+    check_device(device)
     target = _target_of(tasks)
     database = db or default_database()
     if tracker is None:
@@ -120,11 +126,14 @@ def tune(
         earlier = count_trials(client, tasks, this_machine(target) if is_own else None)
         if earlier >= trials:
             return Tuned(None, None, earlier)
-        if not is_own:
-            tell_waiting(client.devices(), target)
         job = client.submit_job(
-            make_job(tasks, trials, job_s, search, seed, earlier=earlier, owned=tracker is None)
-        )
+            make_job(
+                tasks, trials, job_s, search, seed,
+                earlier=earlier, owned=tracker is None, device=device,
+            )
+        )  # fmt: skip
+        if not is_own:
+            tell_waiting(client.devices(), target, job)
         last = _follow(client, job.id, watch, None if seconds is None else begin + seconds)
         closing = None
         if module is not None and last.job.state is JobState.SUCCEEDED:
@@ -239,11 +248,13 @@ def make_job(
     priority: int = 0,
     earlier: int = 0,
     owned: bool = False,
+    device: str = "",
 ) -> Job:
     """The job that tunes these tasks; TunefarmError if they have several targets.
 
     The tuner counts earlier trials of the tasks against ``trials``; ``earlier`` of them are told
-    to whoever watches. An ``owned`` job ends with the command that made it.
+    to whoever watches. An ``owned`` job ends with the command that made it. ``device`` selects
+    devices.
     """
     return Job(
         "",
@@ -264,6 +275,7 @@ def make_job(
             **({OWNED: "1"} if owned else {}),
         },
         priority=priority,
+        selector=device,
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from tunefarm.compiler.runtime.cpu import host_machine, missing_features, requir
 from tunefarm.compiler.space import config_space
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.workload import Task
-from tunefarm.db.records import FINAL, Device, JobState, Trial, WorkloadRecord
+from tunefarm.db.records import FINAL, Budget, Device, Job, JobState, Trial, WorkloadRecord
 from tunefarm.db.store import Store
 
 from tunefarm import tuning
@@ -142,6 +142,12 @@ def test_a_device_that_is_busy_is_no_reason_to_warn() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         tell_waiting([replace(DEVICE, state="leased")], WANTED)
+
+
+def test_a_job_whose_devices_are_not_selected_or_cordoned_waits() -> None:
+    job = Job("j", WANTED.text, (), Budget(1), unmet="rack=4 does not hold for the device")
+    with pytest.warns(UserWarning, match=f"^the job waits: {job.unmet}$"):
+        tell_waiting([DEVICE], WANTED, job)
 
 
 @contextmanager

@@ -33,7 +33,7 @@ from tunefarm.db.store import Store
 
 from tunefarm.api import extract_tasks, from_onnx
 from tunefarm.cli.app import run
-from tunefarm.cli.farm import device_columns
+from tunefarm.cli.devices import device_columns
 from tunefarm.cli.jobs import job_columns
 from tunefarm.cli.model import task_columns
 from tunefarm.tables import Column, table

@@ -1,4 +1,4 @@
-"""``tunefarm tracker``, ``worker``, ``tuner`` and ``devices``: the processes of a farm."""
+"""``tunefarm tracker``, ``worker`` and ``tuner``: the processes of a farm."""
 
 from __future__ import annotations
 
@@ -8,17 +8,12 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from tunefarm.cli.options import DATABASE, TARGET, TRACKER, TRACKER_HELP
-
-if TYPE_CHECKING:
-    from tunefarm.db.records import Device
-    from tunefarm.tables import Column
+from tunefarm.cli.options import DATABASE, TARGET, TRACKER, TRACKER_HELP, parse_tags
 
 Rendezvous = Annotated[
     Path | None,
@@ -34,7 +29,6 @@ def register(app: typer.Typer) -> None:
     app.command()(tracker)
     app.command()(worker)
     app.command()(tuner)
-    app.command()(devices)
 
 
 def exit_with_parent(wanted: bool, grace_s: float | None = None) -> None:
@@ -105,15 +99,20 @@ def worker(
     ] = None,
     name: Annotated[str, typer.Option(metavar="NAME", help="Name of this worker.")] = "",
     build_processes: Annotated[int, typer.Option(metavar="N", help="0 means one a core.")] = 0,
+    tag: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Tag for `--device` to select by (repeatable)."),
+    ] = None,
     exit_with_parent_: ExitWithParent = False,
 ) -> None:
     """Run a worker: it builds candidates and times them on this machine's devices."""
     from tunefarm.worker.main import WorkerOptions, run_worker
 
+    tags = parse_tags(tag)
     exit_with_parent(exit_with_parent_)
     address, token, file = _place(tracker, rendezvous)
     run_worker(
-        WorkerOptions(address, token, file, tuple(target or ()), name, build_processes),
+        WorkerOptions(address, token, file, tuple(target or ()), name, build_processes, tags=tags),
         on_ready=lambda devices: print(
             f"worker offers {', '.join(d.device.id for d in devices)}", flush=True
         ),
@@ -133,37 +132,3 @@ def tuner(
     exit_with_parent(exit_with_parent_, _TUNER_GRACE_S)
     address, token, file = _place(tracker, rendezvous)
     run_tuner(TunerOptions(tracker=address, token=token, rendezvous=file, once=once))
-
-
-def devices(
-    tracker: Annotated[str, typer.Option(metavar=TRACKER, help=TRACKER_HELP)] = "",
-    rendezvous: Rendezvous = None,
-) -> None:
-    """List the devices of a farm, with their measured peaks and noise."""
-    from tunefarm.farm import connect_local
-    from tunefarm.tables import console, print_table
-
-    with connect_local(tracker, rendezvous) as client:
-        found = client.devices()
-    out = console()
-    if not found:
-        out.print("no devices; `tunefarm worker` offers this machine's")
-        return
-    print_table(out, device_columns(found))
-
-
-def device_columns(found: Sequence[Device]) -> list[Column]:
-    """A row a device, with its measured peak and noise."""
-    from tunefarm.tables import Column
-
-    peaks = [d.peaks.get("flops_n") or d.peaks.get("flops_1") for d in found]
-    return [
-        Column("device", [d.id for d in found], left=True),
-        Column("state", [d.state for d in found], rank=8, left=True),
-        Column("target", [d.target for d in found], rank=7, least=16, left=True),
-        Column("GFLOP/s", [f"{p / 1e9:.0f}" if p else "–" for p in peaks], rank=6),
-        Column("noise", [f"{100 * d.noise:.1f}%" for d in found], rank=4),
-        Column("compiler", [d.compiler_version for d in found], rank=5, left=True),
-        Column("worker", [d.worker for d in found], rank=4, least=8, left=True),
-        Column("model", [d.model for d in found], rank=3, least=12, left=True),
-    ]

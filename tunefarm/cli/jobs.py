@@ -15,6 +15,7 @@ from tunefarm.cli.options import (
     Database,
     Minutes,
     Model,
+    Selector,
     Shapes,
     TargetText,
     Trials,
@@ -42,24 +43,26 @@ def submit(
     shape: Shapes = None,
     trials: Trials = None,
     minutes: Minutes = None,
+    device: Selector = "",
     priority: Annotated[int, typer.Option(metavar="N", help="Higher is served first.")] = 0,
     tracker: Tracker = "",
 ) -> None:
     """Submit a tuning job to a farm and return at once; its id is printed."""
     from tunefarm.api import extract_tasks, from_onnx
-    from tunefarm.checks import count_trials, tell_waiting
+    from tunefarm.checks import check_device, count_trials, tell_waiting
     from tunefarm.farm import connect_local
     from tunefarm.tuning import make_job
 
+    check_device(device)
     tasks = extract_tasks(from_onnx(model, parse_shapes(shape)), target or None)
     budget = trials if trials is not None else TRIALS_A_TASK * len(tasks)
     seconds = None if minutes is None else 60 * minutes
     with connect_local(tracker, None) as client:
         earlier = count_trials(client, tasks)
         job = client.submit_job(
-            make_job(tasks, budget, seconds, priority=priority, earlier=earlier)
+            make_job(tasks, budget, seconds, priority=priority, earlier=earlier, device=device)
         )
-        tell_waiting(client.devices(), tasks[0].target)
+        tell_waiting(client.devices(), tasks[0].target, job)
     print(job.id)
 
 
@@ -92,7 +95,8 @@ def job_columns(found: Sequence[Job]) -> list[Column]:
         Column("budget", [_budget(j) for j in found], rank=6, left=True),
         Column("target", [j.target for j in found], rank=3, least=12, left=True),
         Column("compiler", [j.compiler_version for j in found], rank=2, left=True),
-        Column("message", [j.message for j in found], rank=4, least=12, left=True),
+        Column("devices", [j.selector for j in found], rank=1, least=12, left=True),
+        Column("message", [j.unmet or j.message for j in found], rank=4, least=12, left=True),
     ]
 
 
@@ -115,6 +119,7 @@ def _budget(job: Job) -> str:
 def _latest(tracker: str, db: str, limit: int) -> Sequence[Job]:
     from tunefarm.db.store import Store
     from tunefarm.farm import connect
+    from tunefarm.stored import told_jobs
 
     if tracker:
         with connect(tracker) as client:
@@ -123,7 +128,7 @@ def _latest(tracker: str, db: str, limit: int) -> Sequence[Job]:
     if not isinstance(source, str):
         return ()
     with Store.open(source, readonly=True) as store:
-        return store.jobs(limit=limit)
+        return told_jobs(store, limit)
 
 
 def watch(job: JobId, tracker: Tracker = "", db: Database = "") -> None:

@@ -18,6 +18,7 @@ from tunefarm.cli.options import (
     Minutes,
     Model,
     Precision,
+    Selector,
     Shapes,
     TargetText,
     Trials,
@@ -53,6 +54,7 @@ def tune(
         str, typer.Option(metavar=DATABASE, help="Database of an embedded farm: URL or file.")
     ] = "",
     tracker: Farm = "",
+    device: Selector = "",
     search: Annotated[
         str,
         typer.Option(metavar="STRATEGY", help="xgb-genetic, genetic, droplet, random or grid."),
@@ -70,13 +72,14 @@ def tune(
     Starts a tracker, a worker and a tuner on this machine, unless --tracker names a farm.
     """
     from tunefarm.api import allow_precision, extract_tasks, from_onnx
-    from tunefarm.checks import check_search
+    from tunefarm.checks import check_device, check_search
     from tunefarm.farm import device_peak
     from tunefarm.progress import counted, showing
     from tunefarm.tables import console
     from tunefarm.tuning import tune as run
 
     check_search(search)
+    check_device(device)
     out = console()
     module = allow_precision(from_onnx(model, parse_shapes(shape)), precision)
     found = extract_tasks(module, target or None)
@@ -97,6 +100,7 @@ def tune(
             watch=show,
             module=module if closing else None,
             say=out.print,
+            device=device,
         )
         show.conclude(result.outcome)
     options = options_text(target, shape, db, tracker, precision)

@@ -51,6 +51,14 @@ Database = Annotated[
     ),
 ]
 Farm = Annotated[str, typer.Option("--tracker", metavar=TRACKER, help=FARM_HELP)]
+Selector = Annotated[
+    str,
+    typer.Option(
+        "--device",
+        metavar="SELECTOR",
+        help='Devices that may measure it, by their tags: "arch>=sm_90 host!=lab3".',
+    ),
+]
 Trials = Annotated[
     int | None,
     typer.Option(
@@ -75,6 +83,27 @@ def parse_shapes(texts: Sequence[str] | None) -> dict[str, tuple[int, ...]]:
             raise TunefarmError(f"--shape {text!r} is not of the form name=1x3x224x224")
         shapes[name] = tuple(map(int, parts))
     return shapes
+
+
+def parse_tags(texts: Sequence[str] | None) -> dict[str, str]:
+    """``["rack=3"]`` as a dictionary; TunefarmError names what is no tag, or is the farm's own."""
+    from tunefarm.tracker.selector import OWN_TAGS, is_tag_name
+
+    tags: dict[str, str] = {}
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        if not equals or not is_tag_name(name) or not value:
+            raise TunefarmError(
+                f"--tag {text!r} is not of the form NAME=VALUE, with a name of letters, digits, "
+                "_, - and . that begins with a letter; give for instance --tag rack=3"
+            )
+        if name in OWN_TAGS:
+            raise TunefarmError(
+                f"--tag {text!r}: {name} is told by the farm itself; choose another name than "
+                f"{', '.join(OWN_TAGS)}"
+            )
+        tags[name] = value
+    return tags
 
 
 def parse_cores(text: str, target: str = "") -> list[Target]:
