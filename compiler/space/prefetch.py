@@ -18,9 +18,9 @@ LINE_BYTES = 64
 
 @dataclass(frozen=True, slots=True)
 class PackedWeights:
-    """A parameter that is packed panel by panel: elements of one step of a sum, and of a panel."""
+    """A buffer that is packed panel by panel: elements of one step of a sum, and of a panel."""
 
-    param: int
+    buffer: Buffer
     step: int
     panel: int
 
@@ -42,7 +42,7 @@ def prefetch_weights(
     A panel from beyond the second cache would otherwise come in one burst, read by its first tile
     of rows: each tile asks for its share of the next one instead.
     """
-    node, buffer = s.find_block(program, block), program.params[weights.param]
+    node, buffer = s.find_block(program, block), weights.buffer
     values = dict(zip((i.var for i in node.iters), node.bindings, strict=True))
     load = next(ld for ld in loads_of(node.body) if ld.buffer is buffer)
     place: Expr = Const(0)

@@ -10,6 +10,8 @@ from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.analysis import Contraction, Operand
 from tunefarm.compiler.space.config import Config
 from tunefarm.compiler.space.contraction.shape import (
+    PACK_PANEL,
+    PACK_WHOLE,
     contraction_of,
     lanes_of,
     packed_at_build,
@@ -22,7 +24,8 @@ from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import PackedLayout, PrimFunc
 from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.tir.affine import affine
-from tunefarm.compiler.tir.ir import Var
+from tunefarm.compiler.tir.ir import Buffer, Var
+from tunefarm.compiler.tir.schedule.tree import written_buffer
 
 
 def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
@@ -34,7 +37,7 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     knob = {name: int(value) for name, value in config.items() if name not in ("sketch", "order")}
     block = c.block
     program, epilogue = keep_sums(c.program, c)
-    program = _pack_constant(program, c, knob["nv"] * lanes)
+    program, packed = _pack_rhs(program, c, knob, target)
     loops = dict(enumerate(s.loops_of(program, block)))
     program, (n_block, n_panel, n_vec, n_lane) = s.split(
         program, loops[c.vector.position], knob["nb"], knob["nv"], lanes
@@ -50,15 +53,15 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     tile_loop = row_tiles[-1] if row_tiles else n_panel
     program = place_epilogue(program, epilogue, tile_loop, lanes)
     program = s.decompose_reduction(program, block, reduce[0])
-    if c.rhs.param is not None and packed_at_build(c):
+    if packed is not None:
         width = knob["nv"] * lanes
-        weights = PackedWeights(c.rhs.param, width, width * prod(a.extent for a in c.reduce))
+        weights = PackedWeights(packed, width, width * prod(a.extent for a in c.reduce))
         visits = (row_tiles, reduce, (k_inner, *inside))
         program = prefetch_weights(program, block, weights, knob, *visits)
     program, top = s.fuse(program, *outermost)
     if knob["pack_lhs"]:
         program = _copy_rows(program, block, c.lhs, top, lanes)
-    if knob["pack_rhs"]:
+    if knob["pack_rhs"] == PACK_PANEL:
         program = _copy_panel(program, block, c, n_panel, lanes)
     flops = 2 * prod(a.extent for a in (*c.outer, *c.rows, c.vector, *c.reduce))
     return in_parallel(program, top, flops, target)
@@ -102,12 +105,34 @@ def order_blocks(
     return [*rest, *(blocks if order == "nm" else reversed(blocks))]
 
 
-def _pack_constant(program: PrimFunc, c: Contraction, width: int) -> PrimFunc:
-    """Pack a constant right operand to [outer …][panel][reduce …][width]."""
-    if c.rhs.param is None or not packed_at_build(c):
-        return program
-    var_of = {i.var: n for n, i in enumerate(c.node.iters)}
-    positions = [var_of.get(i, -1) if isinstance(i, Var) else -1 for i in c.rhs.load.indices]
+def _pack_rhs(
+    program: PrimFunc, c: Contraction, knob: Mapping[str, int], target: Target
+) -> tuple[PrimFunc, Buffer | None]:
+    """Pack a right operand to [outer …][panel][reduce …][nv · lanes]: a constant at build time,
+    another by a copy of all of it before the product. Returns the packed buffer, if there is one.
+    """
+    if not packed_at_build(c) and knob["pack_rhs"] != PACK_WHOLE:
+        return program, None
+    lanes = lanes_of(c, target)
+    layout = _packed_layout(c, knob["nv"] * lanes)
+    if packed_at_build(c):
+        assert c.rhs.param is not None
+        program = s.transform_layout(program, c.rhs.param, layout)
+        return program, program.params[c.rhs.param]
+    program, copy = s.cache_read(program, c.block, c.rhs.load.buffer, "global")
+    program = s.pack_buffer(program, copy, layout)
+    lanes_dim = _positions(c).index(c.vector.position)
+    loops = s.loops_of(program, copy)
+    rest = [loop for d, loop in enumerate(loops) if d != lanes_dim]
+    program, (panel, vector, lane) = s.split(program, loops[lanes_dim], knob["nv"], lanes)
+    program = s.reorder(program, panel, *rest, vector, lane)
+    program = in_registers(program, (vector,), lane)
+    program = in_parallel(program, panel, prod(c.rhs.load.buffer.shape), target)
+    return program, written_buffer(s.find_block(program, copy))
+
+
+def _packed_layout(c: Contraction, width: int) -> PackedLayout:
+    positions = _positions(c)
     lanes_dim = positions.index(c.vector.position)
     factors = tuple((width,) if d == lanes_dim else () for d in range(len(positions)))
     # After the split the dimensions are numbered with the lanes' inner part behind its outer one.
@@ -115,8 +140,15 @@ def _pack_constant(program: PrimFunc, c: Contraction, width: int) -> PrimFunc:
     reduced = {a.position for a in c.reduce}
     front = [number[d] for d, p in enumerate(positions) if d != lanes_dim and p not in reduced]
     summed = sorted((p, number[d]) for d, p in enumerate(positions) if p in reduced)
-    order = (*front, number[lanes_dim], *(n for _, n in summed), lanes_dim + 1)
-    return s.transform_layout(program, c.rhs.param, PackedLayout(factors, order))
+    return PackedLayout(
+        factors, (*front, number[lanes_dim], *(n for _, n in summed), lanes_dim + 1)
+    )
+
+
+def _positions(c: Contraction) -> list[int]:
+    """For each dimension of the right operand the axis of the sum that indexes it, or -1."""
+    axis_of = {i.var: n for n, i in enumerate(c.node.iters)}
+    return [axis_of.get(i, -1) if isinstance(i, Var) else -1 for i in c.rhs.load.indices]
 
 
 def _copy_rows(program: PrimFunc, block: str, operand: Operand, loop: Var, lanes: int) -> PrimFunc:

@@ -14,6 +14,9 @@ from math import log2, prod
 
 from tunefarm.compiler.space.analysis import Contraction
 from tunefarm.compiler.space.contraction.shape import (
+    PACK_PANEL,
+    PACK_WHOLE,
+    packed_at_build,
     panel_count,
     row_axes,
     shares_vector,
@@ -24,6 +27,7 @@ from tunefarm.compiler.target import Target, dtype_bytes
 TASK_CYCLES = 300.0  # of the pool, for each block that it hands out
 REREAD = 0.02  # of a kernel's time, for every halving of the blocks that its operands are read by
 MOVED_BYTES = 4.0  # a cycle, from another core's cache or from beyond the second level
+MIN_COPY_ROWS = 64  # fewer do not repay a copy of the right operand
 EXPANSION = 4  # channels of a depthwise convolution over those of the block that it stands in
 
 
@@ -37,8 +41,6 @@ def default_blocks(
 ) -> dict[str, int | str]:
     """The knobs beside the register tile (rw, rh, nv), whose every step takes ``step_cycles``."""
     kernel = _kernel_of(c, target, lanes, register_tile, step_cycles)
-    lanes_stride = c.rhs.load.buffer.shape[-1] * dtype_bytes(c.rhs.load.dtype)
-    reused = kernel.rows >= 64 and lanes_stride % 2048 == 0  # a panel's rows meet in few sets
     candidates = [
         (order, int(mb), int(nb))
         for order in kernel.orders
@@ -47,17 +49,42 @@ def default_blocks(
         if int(mb) <= max(1, 1.34 * kernel.fitting(order))
     ]
     order, mb, nb = max(candidates, key=lambda b: (kernel.value(*b), -b[1], -b[2]))
+    pack_rhs = _pack_rhs(c, kernel, choices["pack_rhs"], order == "mn" and mb < kernel.tiles)
+    packed = packed_at_build(c) or pack_rhs == PACK_WHOLE
     # Few rows leave no time between two panels: the hardware's own prefetch does better.
-    ahead = 1 in choices["next_panel"] and kernel.weight_bytes >= 1 << 18 and kernel.rows >= 8
+    hints = packed and kernel.weight_bytes >= 1 << 18 and kernel.rows >= 8
+    ahead = hints and 1 in choices["next_panel"]
     return {
         "mb": mb,
         "nb": nb,
         "order": order,
         "pack_lhs": 0,
-        "pack_rhs": int(1 in choices["pack_rhs"] and (transposed(c) or reused)),
+        "pack_rhs": pack_rhs,
         "prefetch": 128 if ahead and kernel.deep else 0,
         "next_panel": int(ahead),
     }
+
+
+def _pack_rhs(
+    c: Contraction, kernel: _Kernel, choices: tuple[int | str, ...], repeated: bool
+) -> int:
+    """Whether a variable right operand is copied: ``repeated`` if several blocks of rows read it.
+
+    Each of them would copy its panels again, so one copy of all is made, unless L2 keeps it anyway.
+    """
+    if PACK_PANEL not in choices:
+        return 0
+    big = kernel.weight_bytes > kernel.target.l2_bytes // 2
+    whole = PACK_WHOLE if PACK_WHOLE in choices else PACK_PANEL
+    if transposed(c):
+        return whole if repeated else PACK_PANEL
+    if kernel.rows < MIN_COPY_ROWS:
+        return 0
+    if repeated:
+        return whole if big else 0
+    lanes_stride = c.rhs.load.buffer.shape[-1] * dtype_bytes(c.rhs.load.dtype)
+    few_sets = lanes_stride % 2048 == 0  # where a panel's rows meet in the first level
+    return PACK_PANEL if big or few_sets else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,9 +34,10 @@ def default_of(
     # Of 16 that are too few: multiply-adds take their operands from memory.
     spare = shares_vector(c) and target.vector_registers > 16
     unrolled = 2 if spare and c.reduce[-1].extent > 1 else 1
+    none = dict.fromkeys(("pack_lhs", "pack_rhs", "prefetch", "next_panel"), 0)
     found, cycles = cheapest(
         {n: choices[n] for n in ("rw", "rh", "nv")},
-        {"ku": unrolled, "mb": 1, "nb": 1, "pack_lhs": 0, "pack_rhs": 0},
+        {"ku": unrolled, "mb": 1, "nb": 1, **none},
         constraints,
         lambda k: tile_cycles(c, target, lanes, k),
     )

@@ -9,6 +9,9 @@ from tunefarm.compiler.space.analysis import Contraction, Operand
 from tunefarm.compiler.space.columns import Mask, Numbers, whole
 from tunefarm.compiler.space.config import Columns, Constraint, Knob
 from tunefarm.compiler.space.contraction.shape import (
+    PACK_PANEL,
+    PACK_WHOLE,
+    packable,
     packed_at_build,
     padded,
     panel_count,
@@ -34,6 +37,7 @@ def knobs_of(c: Contraction, lanes: int) -> tuple[Knob, ...]:
     blocked = second or last
     vectors = panel_count(c.vector.extent, lanes)
     rows = blocked.extent if blocked is not None else 1
+    hints = packed_at_build(c) or packable(c)
     return (
         Knob("rw", up_to(ROWS, last.extent if last else 1)),
         Knob("rh", up_to(SECOND_ROWS, second.extent if second else 1)),
@@ -44,8 +48,8 @@ def knobs_of(c: Contraction, lanes: int) -> tuple[Knob, ...]:
         Knob("order", ("nm", "mn")),
         Knob("pack_lhs", _pack_choices(c, c.lhs)),
         Knob("pack_rhs", _pack_choices(c, c.rhs)),
-        Knob("prefetch", PREFETCH if packed_at_build(c) else (0,)),
-        Knob("next_panel", (0, 1) if packed_at_build(c) and vectors > 1 else (0,)),
+        Knob("prefetch", PREFETCH if hints else (0,)),
+        Knob("next_panel", (0, 1) if hints and vectors > 1 else (0,)),
     )
 
 
@@ -58,12 +62,12 @@ def up_to(choices: tuple[int, ...], extent: int) -> tuple[int, ...]:
 
 
 def _pack_choices(c: Contraction, operand: Operand) -> tuple[int, ...]:
-    """1 offers a copy of the operand's block; constants are packed at build time anyway."""
+    """Copies of the operand's block, or of all of it; constants are packed at build time anyway."""
     if operand is c.rhs and packed_at_build(c):
         return (0,)
     if operand is c.lhs and (len([a for a in c.rows if a.extent > 1]) != 1 or padded(c)):
         return (0,)
-    return (0, 1)
+    return (0, PACK_PANEL, PACK_WHOLE) if operand is c.rhs and packable(c) else (0, PACK_PANEL)
 
 
 def constraints_of(c: Contraction, target: Target, lanes: int) -> tuple[Constraint, ...]:
@@ -87,8 +91,12 @@ def constraints_of(c: Contraction, target: Target, lanes: int) -> tuple[Constrai
         rows = whole(k, "mb") * whole(k, "rw")
         width = whole(k, "nv") * lanes
         total = prod(a.extent for a in c.reduce) * 4
-        size = whole(k, "pack_lhs") * rows * total + whole(k, "pack_rhs") * width * total
-        return size <= MAX_COPIED_BYTES
+        panel = np.where(whole(k, "pack_rhs") == PACK_PANEL, width, 0)
+        return (whole(k, "pack_lhs") * rows + panel) * total <= MAX_COPIED_BYTES
+
+    def hints_packed(k: Columns) -> Mask:
+        hints = (whole(k, "prefetch") > 0) | (whole(k, "next_panel") > 0)
+        return packed_at_build(c) | (whole(k, "pack_rhs") == PACK_WHOLE) | ~hints
 
     def blocks_useful(k: Columns) -> Mask:
         second, last = row_axes(c)
@@ -102,6 +110,7 @@ def constraints_of(c: Contraction, target: Target, lanes: int) -> tuple[Constrai
         Constraint("registers", fits_registers),
         Constraint("code size", small_code),
         Constraint("copies fit the cache", copies_fit),
+        Constraint("hints for packed panels", hints_packed),
         Constraint("blocks within extents", blocks_useful),
         Constraint("unroll", lambda k: whole(k, "ku") <= depth),
     )

@@ -14,6 +14,7 @@ from tunefarm.compiler.tir.ir import Var
 from tunefarm.compiler.tir.schedule.tree import store_of
 
 NAME, VERSION = "contraction", 3
+PACK_PANEL, PACK_WHOLE = 1, 2  # a right operand copied panel by panel, or all of it at once
 
 
 @lru_cache(maxsize=64)
@@ -60,6 +61,13 @@ def packed_at_build(c: Contraction) -> bool:
     """True if the right operand is constant and read plainly: a variable or a number an index."""
     plain = all(isinstance(i, Var) or not affine(i).terms for i in c.rhs.load.indices)
     return c.rhs.param in constants(c) and plain
+
+
+def packable(c: Contraction) -> bool:
+    """True if all of a variable right operand can be packed before the product."""
+    variable = c.rhs.param is not None and c.rhs.param not in constants(c)
+    plain = all(isinstance(i, Var) for i in c.rhs.load.indices)
+    return variable and plain and not shares_vector(c)
 
 
 def taps(c: Contraction, axis: Axis) -> int:

@@ -76,7 +76,7 @@ def _schedule_tiles(
     program = place_epilogue(program, epilogue, tile_loop, lanes)
     program = s.decompose_reduction(program, block, reduce[0])
     program = _vectorize_init(program, f"{block}_init")
-    weights = packed_weights(dot, knob["nv"])
+    weights = packed_weights(program, dot, knob["nv"])
     visits = (row_tiles, reduce, (k_inner, *inside))
     program = prefetch_weights(program, block, weights, knob, *visits)
     return s.tensorize(program, n_lane, dot.instruction.name), outermost

@@ -136,7 +136,7 @@ def _place_pairs(
     program = s.reorder(program, step, inner, *inside)
     program = s.unroll(program, inner)
     program = s.decompose_reduction(program, pairs, step)
-    weights = packed_weights(dot, knob["nv"])
+    weights = packed_weights(program, dot, knob["nv"])
     visits = (tiles, [*chunks, step], (inner, *inside))
     return prefetch_weights(program, pairs, weights, knob, *visits)
 

@@ -13,6 +13,7 @@ from tunefarm.compiler.space.contraction.shape import packed_at_build, shares_ve
 from tunefarm.compiler.space.prefetch import PackedWeights
 from tunefarm.compiler.space.program import create_program, view_contraction
 from tunefarm.compiler.target import Target
+from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir.ir import Buffer, Load, Var
 from tunefarm.compiler.tir.schedule.tree import store_of
 from tunefarm.compiler.tir.tensor_intrinsics import TENSOR_INTRINSICS, TensorIntrinsic
@@ -81,12 +82,12 @@ def chunk_of(groups: int) -> int:
     return max(n for n in range(1, min(CHUNK, groups) + 1) if groups % n == 0)
 
 
-def packed_weights(dot: DotProduct, vectors: int) -> PackedWeights:
+def packed_weights(program: PrimFunc, dot: DotProduct, vectors: int) -> PackedWeights:
     """The right operand in panels of so many vectors; a step of the sum is a group of terms."""
     assert dot.contraction.rhs.param is not None
     step = vectors * dot.instruction.lanes * dot.instruction.terms
     panel = step * prod(a.extent for a in dot.words.reduce)
-    return PackedWeights(dot.contraction.rhs.param, step, panel)
+    return PackedWeights(program.params[dot.contraction.rhs.param], step, panel)
 
 
 def _instruction(c: Contraction, target: Target) -> TensorIntrinsic | None:

@@ -1,6 +1,7 @@
 """Schedule primitives: each is a function from a program to a program, printable after each."""
 
 from tunefarm.compiler.tir.schedule.buffers import (
+    pack_buffer,
     packed_shape,
     permute_buffer,
     set_scope,
@@ -46,6 +47,7 @@ __all__ = [
     "find_loop",
     "fuse",
     "loops_of",
+    "pack_buffer",
     "packed_shape",
     "pad_einsum",
     "parallel",

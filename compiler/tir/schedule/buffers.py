@@ -57,6 +57,18 @@ def permute_buffer(program: PrimFunc, block: str, order: Sequence[int]) -> PrimF
     return replace_buffer(program, old, new, lambda i: tuple(i[d] for d in order))
 
 
+def pack_buffer(program: PrimFunc, block: str, layout: PackedLayout) -> PrimFunc:
+    """Store the (intermediate) buffer that a block writes in a packed layout.
+
+    T[k, n]   ->   T[n // 32, k, n % 32]      for factors ((), (32,)), order (1, 0, 2)
+    """
+    old = written_buffer(find_block(program, block))
+    if old not in program.buffers:
+        raise ScheduleError(f"{old.name} is not an intermediate buffer; its layout is fixed")
+    new = replace(old, shape=packed_shape(old.shape, layout))
+    return replace_buffer(program, old, new, lambda i: packed_indices(i, layout))
+
+
 def transform_layout(program: PrimFunc, param: int, layout: PackedLayout) -> PrimFunc:
     """Read a constant parameter in a packed layout, which its owner prepares once.
 

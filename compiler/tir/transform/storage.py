@@ -135,7 +135,8 @@ def _allocate(body: Stmt, buffer: Buffer, sizes: Sequence[int], threads: Threads
         shape.append(extent)
     if shape:
         shape[-1] += buffer.padding
-    new = replace(buffer, shape=tuple(shape), padding=0)
+    whole = tuple(shape) == buffer.shape and not buffer.padding
+    new = buffer if whole else replace(buffer, shape=tuple(shape), padding=0)
 
     def shifted(indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
         return tuple((affine(i) - b).expr() for i, b in zip(indices, bases, strict=True))

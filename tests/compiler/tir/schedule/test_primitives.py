@@ -51,6 +51,7 @@ MATMUL: dict[str, Schedule] = {
     "cache_read": lambda p: s.cache_read(p, "C", p.params[1], "local", 3)[0],
     "cache_write": lambda p: s.cache_write(p, "D", "local")[0],
     "permute_buffer": lambda p: s.permute_buffer(p, "C", (1, 0)),
+    "pack_buffer": lambda p: s.pack_buffer(p, "C", PackedLayout(((), (4,)), (1, 0, 2))),
     "decompose_reduction": decomposed,
     "set_scope": lambda p: s.set_scope(p, "C", "local"),
     "rfactor": rfactored,
@@ -150,6 +151,10 @@ REFUSALS: dict[str, tuple[Schedule, str]] = {
         "block D reads C inside the loops of C",
     ),
     "permuted output": (lambda p: s.permute_buffer(p, "D", (1, 0)), "its layout is fixed"),
+    "output in a layout": (
+        lambda p: s.pack_buffer(p, "D", PackedLayout(((), (4,)), (1, 0, 2))),
+        "its layout is fixed",
+    ),
     "not an order": (lambda p: s.permute_buffer(p, "C", (1, 1)), "is not an order of C"),
     "packed output": (
         lambda p: s.transform_layout(p, 3, PackedLayout(((), ()), (1, 0))),
