@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from multiprocessing.connection import Connection
@@ -89,6 +90,7 @@ def apart(*makers: Maker) -> Iterator[list[Apart]]:
 
 def _serve(pipe: Connection, make: Maker) -> None:
     """Answer requests until the other end of the pipe is closed."""
+    warnings.simplefilter("ignore")  # the caller reads the same records and says what is wrong
     contenders: dict[str, Contender] = {}
     while True:
         try:
