@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tunefarm.cli.options import (
+    Asked,
     Database,
     Farm,
     Model,
@@ -19,7 +20,6 @@ from tunefarm.cli.options import (
     TargetText,
     check_output,
     history_source,
-    options_text,
     parse_cores,
     parse_shapes,
 )
@@ -75,15 +75,15 @@ def bench(
     from tunefarm.checks import check_host
     from tunefarm.tables import console
 
-    tuning = {
-        found: options_text(found.text if cores else target, shape, db, tracker, precision)
+    targets = {
+        found: Asked(model, found.text if cores else target, shape, precision, db, tracker)
         for found in parse_cores(cores, target)
     }
-    for found in tuning:
+    for found in targets:
         check_host(found)
     request = Request(
         Subject(model, parse_shapes(shape), history_source(db, tracker), precision),
-        {found: f"tunefarm tune {model}{options}" for found, options in tuning.items()},
+        {found: asked.command("tune") for found, asked in targets.items()},
         repeat,
     )
     out = console()

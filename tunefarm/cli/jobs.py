@@ -12,15 +12,16 @@ from tunefarm.cli.options import (
     TRACKER,
     TRACKER_HELP,
     TRIALS_A_TASK,
+    Asked,
     Database,
     Minutes,
     Model,
+    Precision,
     Selector,
     Shapes,
     TargetText,
     Trials,
     history_source,
-    parse_shapes,
 )
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def submit(
     model: Model,
     target: TargetText = "",
     shape: Shapes = None,
+    precision: Precision = "",
     trials: Trials = None,
     minutes: Minutes = None,
     device: Selector = "",
@@ -48,13 +50,12 @@ def submit(
     tracker: Tracker = "",
 ) -> None:
     """Submit a tuning job to a farm and return at once; its id is printed."""
-    from tunefarm.api import extract_tasks, from_onnx
     from tunefarm.checks import check_device, count_trials, tell_waiting
     from tunefarm.farm import connect_local
     from tunefarm.tuning import make_job
 
     check_device(device)
-    tasks = extract_tasks(from_onnx(model, parse_shapes(shape)), target or None)
+    tasks = Asked(model, target, shape, precision).tasks()
     budget = trials if trials is not None else TRIALS_A_TASK * len(tasks)
     seconds = None if minutes is None else 60 * minutes
     with connect_local(tracker, None) as client:

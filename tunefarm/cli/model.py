@@ -13,6 +13,7 @@ from tunefarm.cli.bench import bench
 from tunefarm.cli.options import (
     DATABASE,
     TRIALS_A_TASK,
+    Asked,
     Database,
     Farm,
     Minutes,
@@ -23,9 +24,6 @@ from tunefarm.cli.options import (
     TargetText,
     Trials,
     check_output,
-    history_source,
-    options_text,
-    parse_shapes,
 )
 
 if TYPE_CHECKING:
@@ -71,7 +69,7 @@ def tune(
 
     Starts a tracker, a worker and a tuner on this machine, unless --tracker names a farm.
     """
-    from tunefarm.api import allow_precision, extract_tasks, from_onnx
+    from tunefarm.api import extract_tasks
     from tunefarm.checks import check_device, check_search
     from tunefarm.farm import device_peak
     from tunefarm.progress import counted, showing
@@ -81,7 +79,8 @@ def tune(
     check_search(search)
     check_device(device)
     out = console()
-    module = allow_precision(from_onnx(model, parse_shapes(shape)), precision)
+    asked = Asked(model, target, shape, precision, db, tracker)
+    module = asked.module()
     found = extract_tasks(module, target or None)
     if not found:
         out.print(f"{model} has no subgraph that is worth tuning")
@@ -103,8 +102,7 @@ def tune(
             device=device,
         )
         show.conclude(result.outcome)
-    options = options_text(target, shape, db, tracker, precision)
-    _conclude(out, result, budget, f"tunefarm build {model} -o {model.stem}.so{options}")
+    _conclude(out, result, budget, asked.command("build", "-o", f"{model.stem}.so"))
 
 
 def _conclude(out: Console, result: Tuned, budget: int, following: str) -> None:
@@ -149,12 +147,12 @@ def build(
 
     check_output(output, ".so", ".o", ".a")
     out = console()
-    mod = api.from_onnx(model, parse_shapes(shape))
-    with api.apply_history_best(history_source(db, tracker), strict=strict) as history:
-        lib = api.build(mod, target or None, precision=precision)
+    asked = Asked(model, target, shape, precision, db, tracker)
+    mod = asked.module()
+    with api.apply_history_best(asked.source(), strict=strict) as history:
+        lib = api.build(mod, target or None)
     lib.export_library(output)
-    command = f"tunefarm tune {model}{options_text(target, shape, db, tracker, precision)}"
-    out.print(history.summary(command), soft_wrap=True)
+    out.print(history.summary(asked.command("tune")), soft_wrap=True)
     sizes = f"{lib.plan.weight_bytes / 1e6:.3g} MB of weights"
     out.print(f"{sizes}, {lib.peak_bytes / 1e6:.3g} MB of memory a run at its peak")
     out.print(f"wrote {output} and {output.with_suffix('.h')}", soft_wrap=True)
@@ -173,20 +171,19 @@ def tasks(
     from tunefarm.progress import counted
     from tunefarm.tables import console, print_table
 
-    module = api.from_onnx(model, parse_shapes(shape))
-    found = api.extract_tasks(module, target or None, precision)
+    asked = Asked(model, target, shape, precision, db, tracker)
+    found = asked.tasks()
     out = console()
     if not found:
         out.print(f"{model} has no subgraph that is worth tuning")
         return
-    with api.apply_history_best(history_source(db, tracker)) as history:
+    with api.apply_history_best(asked.source()) as history:
         decisions = history.lookup([t.workload for t in found], found[0].target)
         known = _known(history, found)
     flops = sum(t.workload.flops * t.weight for t in found)
     out.print(f"{counted(len(found), 'task')} for {found[0].target}, {flops / 1e9:.3g} GFLOP a run")
     print_table(out, task_columns(found, decisions, known))
-    command = f"tunefarm tune {model}{options_text(target, shape, db, tracker, precision)}"
-    out.print(history.summary(command), soft_wrap=True)
+    out.print(history.summary(asked.command("tune")), soft_wrap=True)
 
 
 @runtime_checkable

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +14,9 @@ import typer
 from tunefarm.compiler.errors import TunefarmError
 
 if TYPE_CHECKING:
+    from tunefarm.compiler.ir import IRModule
     from tunefarm.compiler.target import Target
+    from tunefarm.compiler.workload import Task
     from tunefarm.db.records import Trial
 
 TRACKER_HELP = "HOST:PORT of a tracker, or the file it wrote; by default your own database's."
@@ -129,13 +132,40 @@ def parse_cores(text: str, target: str = "") -> list[Target]:
     return found or [chosen]
 
 
-def options_text(
-    target: str, shapes: list[str] | None, db: str = "", tracker: str = "", precision: str = ""
-) -> str:
-    """The options with which another command finds the same tasks and records."""
-    words = [("--target", target), *(("--shape", s) for s in shapes or ())]
-    words += [("--precision", precision), ("--db", db), ("--tracker", tracker)]
-    return "".join(f" {name} {shlex.quote(value)}" for name, value in words if value)
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A model, and the options by which commands find the same tasks and records of it."""
+
+    model: Path
+    target: str
+    shape: list[str] | None
+    precision: str
+    db: str = ""
+    tracker: str = ""
+
+    def module(self) -> IRModule:
+        """The model, its shapes fixed and its precision allowed."""
+        from tunefarm.api import allow_precision, from_onnx
+
+        return allow_precision(from_onnx(self.model, parse_shapes(self.shape)), self.precision)
+
+    def tasks(self) -> list[Task]:
+        from tunefarm.api import extract_tasks
+
+        return extract_tasks(self.module(), self.target or None)
+
+    def source(self) -> str | tuple[Trial, ...]:
+        """Where records come from, as ``history_source`` says."""
+        return history_source(self.db, self.tracker)
+
+    def command(self, name: str, *words: str) -> str:
+        """Another command about the same: ``tunefarm tune model.onnx --db farm.db``."""
+        options = [("--target", self.target), *(("--shape", text) for text in self.shape or ())]
+        options += [
+            ("--precision", self.precision), ("--db", self.db), ("--tracker", self.tracker),
+        ]  # fmt: skip
+        given = (f"{option} {shlex.quote(value)}" for option, value in options if value)
+        return " ".join(["tunefarm", name, str(self.model), *words, *given])
 
 
 def history_source(db: str, tracker: str = "") -> str | tuple[Trial, ...]:

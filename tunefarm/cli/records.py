@@ -11,14 +11,15 @@ import typer
 
 from tunefarm.cli.options import (
     TARGET,
+    Asked,
     Database,
     Farm,
     Model,
+    Precision,
     Shapes,
     TargetText,
     check_output,
     history_source,
-    parse_shapes,
 )
 
 if TYPE_CHECKING:
@@ -122,6 +123,7 @@ def best(
     model: Model,
     target: TargetText = "",
     shape: Shapes = None,
+    precision: Precision = "",
     db: Database = "",
     tracker: Farm = "",
 ) -> None:
@@ -130,7 +132,8 @@ def best(
     from tunefarm.tables import console
 
     out = console()
-    for decision in _history(model, target, shape, db, tracker).decisions.values():
+    asked = Asked(model, target, shape, precision, db, tracker)
+    for decision in _history(asked).decisions.values():
         found = decision.found.best.trial if decision.found is not None else None
         timed = f", {duration(found.median_s)}" if found is not None and decision.settled else ""
         out.print(f"{decision.status:<10} {decision.workload.summary}{timed}", soft_wrap=True)
@@ -142,25 +145,26 @@ def explain(
     model: Model,
     target: TargetText = "",
     shape: Shapes = None,
+    precision: Precision = "",
     db: Database = "",
     tracker: Farm = "",
 ) -> None:
     """Explain, for each task of a model, which record a build would use and why."""
     from tunefarm.tables import console
 
-    history = _history(model, target, shape, db, tracker)
+    history = _history(Asked(model, target, shape, precision, db, tracker))
     console().print(history.explain(), soft_wrap=True)
 
 
-def _history(model: Path, target: str, shape: list[str] | None, db: str, tracker: str) -> History:
-    """The history of a model's tasks, each looked up; an error if there is no database ``db``."""
+def _history(asked: Asked) -> History:
+    """The history of a model's tasks, each looked up; an error if its database does not exist."""
     from tunefarm import api
 
-    if db and not tracker:
-        _open(db).close()
-    found = api.extract_tasks(api.from_onnx(model, parse_shapes(shape)), target or None)
-    with api.apply_history_best(history_source(db, tracker)) as history:
-        history.lookup([t.workload for t in found], api.as_target(target or None))
+    if asked.db and not asked.tracker:
+        _open(asked.db).close()
+    found = asked.tasks()
+    with api.apply_history_best(asked.source()) as history:
+        history.lookup([t.workload for t in found], api.as_target(asked.target or None))
     return history
 
 
