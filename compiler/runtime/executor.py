@@ -2,8 +2,8 @@
 
     i32 tunefarm_run(ptr pool, ptr memory, ptr weights, ptr inputs, ptr outputs)
 
-``memory`` is the arena, ``inputs`` and ``outputs`` are arrays of pointers. It keeps no state, so any
-number of threads may run it, each with memory of its own.
+``memory`` is the arena, ``inputs`` and ``outputs`` are arrays of pointers. It keeps no state, so
+any number of threads may run it, each with memory of its own.
 
 It returns 0. RISC-V's vector registers differ in length from one processor to the next, and code
 for longer ones would compute half of its lanes: there it returns 1 and computes nothing.

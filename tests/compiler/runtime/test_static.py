@@ -17,6 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tunefarm.compiler.errors import BuildError, TargetError
 from tunefarm.compiler.runtime.elf_object import EHDR, RELA, SHDR, SYM
 from tunefarm.compiler.runtime.module import Module, load_module
+from tunefarm.compiler.runtime.plan import KernelCall
 from tunefarm.compiler.target import Target
 
 import tunefarm
@@ -28,17 +29,20 @@ SHAPE = (1, 3, 8, 8)
 
 
 def small_model() -> onnx.ModelProto:
-    """A convolution, a ReLU, a mean and a product, with weights."""
+    """Two convolutions, a ReLU, a mean and a product, with weights; x86-64, RISC-V and WebAssembly
+    have the second one's tiles in a workspace."""
     rng = np.random.default_rng(0)
     weights = {
-        "w": rng.standard_normal((20, 3, 3, 3), np.float32),
-        "b": rng.standard_normal(20, np.float32),
-        "m": rng.standard_normal((20, 10), np.float32),
+        "w": rng.standard_normal((64, 3, 3, 3), np.float32),
+        "b": rng.standard_normal(64, np.float32),
+        "v": rng.standard_normal((64, 64, 3, 3), np.float32) / 24,
+        "m": rng.standard_normal((64, 10), np.float32),
     }
     nodes = [
         helper.make_node("Conv", ["x", "w", "b"], ["c"], pads=[1, 1, 1, 1]),
         helper.make_node("Relu", ["c"], ["r"]),
-        helper.make_node("ReduceMean", ["r"], ["g"], axes=[2, 3], keepdims=0),
+        helper.make_node("Conv", ["r", "v"], ["d"], pads=[1, 1, 1, 1]),
+        helper.make_node("ReduceMean", ["d"], ["g"], axes=[2, 3], keepdims=0),
         helper.make_node("MatMul", ["g", "m"], ["y"]),
     ]
     graph = helper.make_graph(
@@ -53,6 +57,11 @@ def small_model() -> onnx.ModelProto:
 
 def built(target: Target) -> Module:
     return tunefarm.build(tunefarm.from_onnx(small_model()), target)
+
+
+def workspace_bytes(module: Module) -> int:
+    calls = [step for step in module.plan.steps if isinstance(step, KernelCall)]
+    return max(call.workspace.bytes for call in calls)
 
 
 def example() -> NDArray[Any]:
@@ -83,7 +92,9 @@ int main(void) {
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 @pytest.mark.parametrize("name", ["model.o", "model.a"])
 def test_a_c_program_links_it(name: str, tmp_path: Path) -> None:
-    built(Target.host(2)).export_library(tmp_path / name)
+    module = built(Target.host(2))
+    assert workspace_bytes(module) > 0
+    module.export_library(tmp_path / name)
     (tmp_path / "main.c").write_text(MAIN)
     flags = ["-Wall", "-Wextra", "-Werror", "-Wl,--fatal-warnings", "-pthread"]
     build = ["cc", *flags, "main.c", name, "-o", "main"]
@@ -92,7 +103,7 @@ def test_a_c_program_links_it(name: str, tmp_path: Path) -> None:
         [str(tmp_path / "main")], input=example().tobytes(), capture_output=True, timeout=60
     )
     assert done.returncode == 0
-    np.testing.assert_allclose(np.frombuffer(done.stdout, np.float32), expected()[0], 1e-5, 1e-6)
+    np.testing.assert_allclose(np.frombuffer(done.stdout, np.float32), expected()[0], 1e-4, 1e-5)
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
@@ -130,12 +141,14 @@ void run(void) {{
     ids=lambda v: v if isinstance(v, str) else v.isa.name,
 )
 def test_a_program_for_another_cpu_runs_it(target: Target, name: str, tmp_path: Path) -> None:
-    built(target).export_library(tmp_path / name)
+    module = built(target)
+    assert (workspace_bytes(module) > 0) == (target is not AARCH64)
+    module.export_library(tmp_path / name)
     source = FREESTANDING.format(start=cross.start_of(target.isa.name))
     program = cross.link(target, [name], source, tmp_path)
     after = cross.execute(target, program, example().tobytes() + bytes(64))
     y = np.frombuffer(after, np.float32, 10, 768)
-    np.testing.assert_allclose(y, expected()[0], 1e-5, 1e-6)
+    np.testing.assert_allclose(y, expected()[0], 1e-4, 1e-5)
 
 
 def test_vectors_that_are_too_short_are_refused(tmp_path: Path) -> None:
@@ -187,7 +200,7 @@ def test_a_library_for_another_cpu_is_relocated(target: Target, tmp_path: Path) 
     program = cross.link(target, [], source, tmp_path)
     after = cross.execute(target, program, bytes(memory))
     y = np.frombuffer(after, np.float32, 10, places["y_at"])
-    np.testing.assert_allclose(y, expected()[0], 1e-5, 1e-6)
+    np.testing.assert_allclose(y, expected()[0], 1e-4, 1e-5)
 
 
 def sections(library: bytes) -> list[tuple[int, ...]]:

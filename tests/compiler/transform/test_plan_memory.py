@@ -24,8 +24,10 @@ from tunefarm.compiler.transform.plan_memory import (
     MemoryPlan,
     Place,
     Store,
+    Value,
     outputs_of,
     plan_memory,
+    stored_value,
 )
 
 RNG = np.random.default_rng(5)
@@ -120,7 +122,37 @@ def test_random_graphs_keep_live_values_apart(seed: int) -> None:
     scratch = {c: int(rng.integers(0, 500)) for c in calls}
     plan = check(main, workspace_bytes=scratch)
     assert {index for _, index in plan.copies} >= {2, 3}
-    check(main, in_place=False)
+    apart = check(main, workspace_bytes=scratch, in_place=False)
+    assert apart.peak_bytes == fullest_step(apart)
+    assert plan.peak_bytes >= max(c.size_bytes for c in plan.scratch.values())
+
+
+def fullest_step(plan: MemoryPlan) -> int:
+    """The most that one call needs: what is alive, its results, and its workspace."""
+    made = {v: n for n, c in enumerate(plan.calls) for v in plan.places if v[0] is c}
+    read: dict[Value, int] = {}
+    for n, c in enumerate(plan.calls):
+        read.update({stored_value(a): n for a in c.args})
+    needs = [0] * len(plan.calls)
+    for value, first in made.items():
+        if plan.places[value].store is Store.ARENA:
+            for n in range(first, max(first, read.get(value, first)) + 1):
+                needs[n] += aligned(plan.places[value].size_bytes)
+    for c, place in plan.scratch.items():
+        needs[plan.calls.index(c)] += aligned(place.size_bytes)
+    return max(needs)
+
+
+def aligned(size: int) -> int:
+    return -(-size // 64) * 64
+
+
+def test_a_workspace_fits_into_room_that_dead_values_left() -> None:
+    main = chain(4)
+    first, *_, last = plan_memory(main).calls
+    spare = {first: 4096, last: 4096}  # one other value is alive beside each
+    assert check(main, workspace_bytes=spare).arena_bytes == plan_memory(main).arena_bytes
+    assert check(main, workspace_bytes={first: 9000}).arena_bytes == 4096 + 9024
 
 
 def test_in_place_needs_less() -> None:
