@@ -95,6 +95,16 @@ def test_a_precision_stands_in_the_commands_that_follow(
     assert "--precision bf16" in capsys.readouterr().out
 
 
+def test_records_of_the_tasks_of_a_precision(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    zen = ["--target", "llvm -mcpu=znver5"]
+    assert run(["records", "best", model, *zen]) == 0
+    assert "dot " not in capsys.readouterr().out
+    assert run(["records", "best", model, *zen, "--precision", "bf16"]) == 0
+    assert "dot " in capsys.readouterr().out
+
+
 def test_a_tracker_that_is_not_there(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     text = mistake(capsys, "tune", model, "--tracker", "127.0.0.1:1", "--trials", "1")
     assert "no tracker answers at 127.0.0.1:1" in text
