@@ -388,14 +388,20 @@ class FarmClient:
             for c in reply.candidates
         }
 
-    def promote(self, final: Final) -> Promotion:
+    def promote(self, final: Final, job: Job | None = None) -> Promotion:
         """Store a final's verdict and, if it is ``better``, put the challenger into the key
         provided that ``final.incumbent`` still stands there (one compare-and-swap).
 
-        Trial 0 may also take an empty key with any verdict. NotFound if the challenger is no
-        stored successful trial.
+        Trial 0 may also take an empty key with any verdict. ``job`` is the claimed job whose tuner
+        decided it: ClaimLost if the claim has ended. NotFound if the challenger is no stored
+        successful trial.
         """
-        wire = farm_pb2.PromoteRequest(request_id=_request_id(), final=convert.final_to_wire(final))
+        wire = farm_pb2.PromoteRequest(
+            request_id=_request_id(),
+            final=convert.final_to_wire(final),
+            job=job.id if job else "",
+            claim_epoch=job.claim_epoch if job else 0,
+        )
         reply: farm_pb2.PromoteReply = self._call(self._farm.Promote, wire)
         best = convert.best_from_wire(reply.best) if reply.HasField("best") else None
         return Promotion(reply.promoted, best)

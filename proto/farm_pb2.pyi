@@ -398,12 +398,16 @@ class Candidates(_message.Message):
     def __init__(self, key: _Optional[_Union[_records_pb2.BestKey, _Mapping]] = ..., found: _Optional[_Iterable[_Union[_records_pb2.Found, _Mapping]]] = ...) -> None: ...
 
 class PromoteRequest(_message.Message):
-    __slots__ = ("request_id", "final")
+    __slots__ = ("request_id", "final", "job", "claim_epoch")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     FINAL_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    CLAIM_EPOCH_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     final: _records_pb2.Final
-    def __init__(self, request_id: _Optional[str] = ..., final: _Optional[_Union[_records_pb2.Final, _Mapping]] = ...) -> None: ...
+    job: str
+    claim_epoch: int
+    def __init__(self, request_id: _Optional[str] = ..., final: _Optional[_Union[_records_pb2.Final, _Mapping]] = ..., job: _Optional[str] = ..., claim_epoch: _Optional[int] = ...) -> None: ...
 
 class PromoteReply(_message.Message):
     __slots__ = ("promoted", "best")

@@ -12,6 +12,7 @@ from typing import Any, NoReturn, TypeVar
 import grpc
 from google.protobuf import any_pb2
 from google.rpc import error_details_pb2, status_pb2
+from sqlalchemy import Connection
 from tunefarm.db import best, cordons, jobs, leases, queue, trials
 from tunefarm.db.errors import (
     StaleClaim,
@@ -20,6 +21,7 @@ from tunefarm.db.errors import (
     StoreError,
     UnknownRecord,
 )
+from tunefarm.db.records import Promotion
 from tunefarm.proto import convert, errors, farm_pb2, farm_pb2_grpc
 from tunefarm.tracker import jobbing, operating, working
 from tunefarm.tracker.farm import Farm
@@ -254,9 +256,13 @@ class FarmServicer(farm_pb2_grpc.FarmServicer):
         if not request.request_id:
             raise ValueError("a promotion has a request id")
         final = convert.final_from_wire(request.final)
-        outcome = await self._farm.database.write(
-            lambda c: best.promote(c, request.request_id, final)
-        )
+
+        def write(connection: Connection) -> Promotion:
+            if request.job:
+                jobs.check_claim(connection, request.job, request.claim_epoch)
+            return best.promote(connection, request.request_id, final)
+
+        outcome = await self._farm.database.write(write)
         return farm_pb2.PromoteReply(
             promoted=outcome.promoted,
             best=convert.best_to_wire(outcome.best) if outcome.best else None,

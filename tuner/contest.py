@@ -60,7 +60,7 @@ def hold_finals(client: FarmClient, bench: Bench, tasks: Sequence[TaskRun], fina
     waiting = _contests(client, bench, tasks, finalists)
     while waiting:
         for contest in [c for c in waiting if len(c.entrants) == 1]:
-            _settle_alone(client, contest)
+            _settle_alone(bench, contest)
         held = {contest.task.key: contest for contest in waiting if len(contest.entrants) > 1}
         requests = [c.task.final_request([t.config for t in c.entrants]) for c in held.values()]
         waiting = []
@@ -68,7 +68,7 @@ def hold_finals(client: FarmClient, bench: Bench, tasks: Sequence[TaskRun], fina
             contest = held[trial.task]
             contest.task.absorb([trial])
             if any(trial.paired_times_s):
-                _settle(client, contest, trial, bench.device.noise or DEFAULT_NOISE)
+                _settle(bench, contest, trial)
             else:
                 waiting += _without(contest, contest.entrants[0])
 
@@ -128,19 +128,20 @@ def _without(contest: Contest, failed: Trial) -> list[Contest]:
     return [contest] if contest.entrants else []
 
 
-def _settle_alone(client: FarmClient, contest: Contest) -> None:
+def _settle_alone(bench: Bench, contest: Contest) -> None:
     """Only one config has a time: the default takes an empty key, an incumbent stands."""
     (only,) = contest.entrants
     if contest.incumbent is None:
         verdict = Verdict.SAME if only is contest.default else Verdict.BETTER
         over_default = 1.0 if only is contest.default else None
         final = Final(contest.key, trial_key(only), None, verdict, None, over_default)
-        _report(contest, client.promote(final), final)
+        _report(contest, bench.promote(final), final)
 
 
-def _settle(client: FarmClient, contest: Contest, trial: Trial, noise: float) -> None:
+def _settle(bench: Bench, contest: Contest, trial: Trial) -> None:
     """Decide from the paired times, and store the verdict."""
     default, incumbent = contest.place(contest.default), contest.place(contest.incumbent)
+    noise = bench.device.noise or DEFAULT_NOISE
     outcome = decide(trial.paired_times_s, default, incumbent, noise)
     final = Final(
         contest.key,
@@ -150,7 +151,7 @@ def _settle(client: FarmClient, contest: Contest, trial: Trial, noise: float) ->
         outcome.speedup,
         outcome.over_default,
     )
-    _report(contest, client.promote(final), final)
+    _report(contest, bench.promote(final), final)
 
 
 def _stored(contest: Contest, outcome: Outcome, trial: Trial) -> Trial:

@@ -14,8 +14,10 @@ from tunefarm.db.records import (
     OWNED,
     Device,
     DeviceRequest,
+    Final,
     Job,
     Lease,
+    Promotion,
     Trial,
     TrialKey,
     TrialRequest,
@@ -176,6 +178,11 @@ class Bench:
             elif missing and not found.pending and not found.trials:
                 self._submit(list(missing.values()))
         return finished
+
+    def promote(self, final: Final) -> Promotion:
+        """Store a final's verdict, as long as the job is ours."""
+        self._check()
+        return self._client.promote(final, self._job)
 
     def _submit(self, requests: Iterable[TrialRequest]) -> None:
         from tunefarm.proto.errors import LeaseLost

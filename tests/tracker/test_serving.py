@@ -409,6 +409,23 @@ def test_a_silent_tuners_job_is_claimed_again(farm: FarmClient, new_job: NewJob)
     farm.finish_job(second, JobState.FAILED, "no device")
 
 
+def test_a_tuner_whose_claim_has_passed_promotes_nothing(
+    farm: FarmClient, worker: Any, device: str, new_job: NewJob, candidates: Candidates
+) -> None:
+    job = claimed(farm, new_job())
+    farm.submit(leased(farm, device, job), candidates(job.id, range(2)))
+    collect(farm, job.id, 2)
+    task = candidates(job.id, range(1))[0].task
+    key = BestKey(task.workload, task.target, f"model of {device}")
+    final = Final(key, TrialKey(job.id, task, 1), None, Verdict.BETTER, 1.5, 2.0)
+    farm.release_job(job)
+    again = farm.claim_job(tuner="b", job=job.id)
+    with pytest.raises(ClaimLost, match="is claimed by b"):
+        farm.promote(final, job)
+    assert farm.promote(final, again).promoted
+    farm.cancel(job.id)
+
+
 def test_a_waiting_tuner_hears_of_a_new_job(farm: FarmClient, new_job: NewJob) -> None:
     name = new_job().id
     farm.submit_job(new_job(name))
