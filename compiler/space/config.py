@@ -117,11 +117,11 @@ class ConfigSpace:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of sketch versions and knobs; a record with another one is stale."""
-        content = [
-            [s.sketch, s.version, [[k.name, list(k.choices)] for k in s.knobs]]
-            for s in self.sketches
-        ]
+        """Hash of sketch versions and names of knobs; a record with another one is stale.
+
+        The choices of a knob are not in it: more of them leave known configs what they are.
+        """
+        content = sorted([s.sketch, s.version, [k.name for k in s.knobs]] for s in self.sketches)
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
     @cached_property

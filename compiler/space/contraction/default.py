@@ -76,7 +76,8 @@ def tile_cycles(c: Contraction, target: Target, lanes: int, k: Columns) -> Numbe
         # Bound by memory: lines beyond L1 come in pairs, and short rows keep more loads in flight.
         width = vectors * lanes * dtype_bytes(c.rhs.load.dtype)
         parts = np.log2(np.maximum(LINE_BYTES / width, 1.0))
-        pairs = np.where(width % (2 * LINE_BYTES), 1.1 + 0.2 * parts, 1.0)
+        split = 0.2 if c.vector.extent % lanes else 0.0  # pixels begin anywhere in a line
+        pairs = np.where(width % (2 * LINE_BYTES), 1.1 + split + 0.2 * parts, 1.0)
         cycles = cycles * pairs * np.where(rows > 8, 1.05, 1.0)
     elif target.vector_registers <= 16:
         # Eight sums just cover the latency, and any delay shows.

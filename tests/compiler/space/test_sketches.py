@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from sketch_harness import (
 )
 from tunefarm.compiler.ir import Call, Function, Tuple
 from tunefarm.compiler.ops import call
-from tunefarm.compiler.space import config_space, schedule_workload
+from tunefarm.compiler.space import ConfigSpace, config_space, schedule_workload
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.workload import Workload
 
@@ -200,3 +201,16 @@ def test_features_describe_every_candidate(name: str) -> None:
         assert (nest.operations > 0).all()
         for level in nest.tiles.values():
             assert level.keys() == nest.extents.keys()
+
+
+def test_a_fingerprint_is_of_sketches_and_the_names_of_their_knobs() -> None:
+    space = config_space(Workload.from_function(FUSED["bias and relu"]), HOST)
+    sketch = space.sketches[0]
+    wider = replace(sketch.knobs[0], choices=(*sketch.knobs[0].choices, 97))
+    more = replace(sketch, knobs=(wider, *sketch.knobs[1:]))
+    assert ConfigSpace((more, *space.sketches[1:])).fingerprint == space.fingerprint
+    assert ConfigSpace(space.sketches[::-1]).fingerprint == space.fingerprint
+    newer = replace(sketch, version=sketch.version + 1)
+    assert ConfigSpace((newer, *space.sketches[1:])).fingerprint != space.fingerprint
+    fewer = replace(sketch, knobs=sketch.knobs[1:])
+    assert ConfigSpace((fewer, *space.sketches[1:])).fingerprint != space.fingerprint
