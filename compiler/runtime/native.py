@@ -53,6 +53,7 @@ def padded_argument_count(count: int) -> int:
     raise BuildError(f"a function takes {count} pointers; at most {MAX_ARGUMENTS} can be passed")
 
 
+@functools.lru_cache(maxsize=8)
 def native_object(target: Target) -> bytes:
     """The object code of the runtime for a target."""
     from tunefarm.compiler.codegen.llvm_compile import compile_llvm
