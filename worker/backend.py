@@ -73,6 +73,10 @@ class Backend(Protocol):
 
     def problem(self, workload: str, seed: int) -> Problem: ...
 
+    def start(self, target: str) -> None:
+        """Prepare a runner to load and repeat candidates of the target: after this, and in them,
+        it starts no thread, writes no file, and imports nothing but code."""
+
     def load(self, built: Built, inputs: Sequence[Array], constant: Sequence[bool]) -> Loaded: ...
 
 

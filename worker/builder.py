@@ -1,6 +1,6 @@
 """The builder child: ``python -m tunefarm.worker.builder``, code and reference answers.
 
-warm    {}                           ->  {}
+warm    {}                           ->  {sandbox}
 build   {workload, target, config}   ->  Built's fields; blob: the code
 problem {workload, seed}             ->  types; blobs: inputs, outputs, bounds
 """
@@ -8,20 +8,20 @@ problem {workload, seed}             ->  types; blobs: inputs, outputs, bounds
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping
 
-from tunefarm.worker.child import Handler, Reply, serve
+from tunefarm.worker.child import Reply, Service, serve
 from tunefarm.worker.wire import Frame
 
 NEW_OBJECTS = 50_000
 """Between two collections of garbage: a candidate makes many objects, and few of them in cycles."""
 
 
-def load_handlers(kind: str) -> Mapping[str, Handler]:
+def load(target: str) -> Service:
     import numpy as np
+    from tunefarm.compiler.target import Target
     from tunefarm.worker.backend import load_backend
 
-    backend = load_backend(kind)
+    backend = load_backend(Target(target).kind)
     gc.freeze()
     gc.set_threshold(NEW_OBJECTS)
 
@@ -49,8 +49,8 @@ def load_handlers(kind: str) -> Mapping[str, Handler]:
         arrays = [*posed.inputs, *posed.outputs, *bounds]
         return header, [np.ascontiguousarray(a).reshape(-1).view(np.uint8).data for a in arrays]
 
-    return {"warm": lambda _: ({}, ()), "build": build, "problem": problem}
+    return Service({"build": build, "problem": problem})
 
 
 if __name__ == "__main__":
-    serve(load_handlers, "build_error")
+    serve(load, "build_error")

@@ -1,7 +1,7 @@
-"""The inside of a helper process: confine itself, then answer requests until the parent leaves.
+"""The inside of a helper process: import, give up what it does not need, answer requests.
 
-This module and ``sandbox`` import the standard library alone: everything else is imported after
-the process is confined.
+Code is imported before the process is confined, and threads are started before the last step of
+that: see ``sandbox``. This module and those of the sandbox import the standard library alone.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TypeAlias
 
-from tunefarm.worker import wire
-from tunefarm.worker.sandbox import confine
+from tunefarm.worker import sandbox, wire
 from tunefarm.worker.wire import Blob, Frame, Header
 
 Reply: TypeAlias = tuple[Header, Sequence[Blob]]
@@ -23,22 +22,54 @@ Handler: TypeAlias = Callable[[Frame], Reply]
 REQUEST_LIMIT_BYTES = 1 << 34
 
 
-def serve(load_handlers: Callable[[str], Mapping[str, Handler]], failure: str) -> None:
-    """Answer requests ``{"op": …}`` until the socket closes.
+def _nothing() -> None:
+    """What a service without threads starts."""
 
-    Arguments of the process: socket, parent's id, scratch directory, memory limit, cores, and the
-    target kind, which ``load_handlers`` gets. A handler's exception is answered as
-    ``{"error": kind, "message": …}``, where the kind is ``failure`` unless the exception says more.
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What a helper process does: a handler for each ``op``; ``start`` starts the threads that
+    they need, and imports what is left to import.
+
+    A service that starts ``threads`` in its handlers keeps the right to, and to make any other
+    call. One that runs ``candidates`` opens no file where Landlock cannot tell code from secrets.
     """
-    handle, parent, scratch, memory_bytes, cores, kind = sys.argv[1:7]
+
+    handlers: Mapping[str, Handler]
+    start: Callable[[], None] = _nothing
+    threads: bool = False
+    candidates: bool = False
+
+
+def serve(load: Callable[[str], Service], failure: str) -> None:
+    """Answer requests ``{"op": …, "nonce": …}`` until the socket closes.
+
+    Arguments of the process: socket, parent's id, memory limit, cores, and the target, which
+    ``load`` gets. Each reply carries the request's nonce. A handler's exception is answered as
+    ``{"error": kind, "message": …}``, where the kind is ``failure`` unless the exception says
+    more. The first request is ``warm``, which tells what confines the process.
+    """
+    handle, parent, memory_bytes, cores, target = sys.argv[1:6]
     sock = socket.socket(fileno=int(handle))
     os.sched_setaffinity(0, {int(core) for core in cores.split(",")})
-    confine(int(parent), Path(scratch), int(memory_bytes))
-    handlers = load_handlers(kind)
+    sandbox.limit(int(parent), int(memory_bytes))
+    service = load(target)
+    applied = confine(service)
+    handlers = {"warm": lambda _: ({"sandbox": applied}, ()), **service.handlers}
     while (frame := wire.receive(sock, REQUEST_LIMIT_BYTES)) is not None:
         header, blobs = answer(handlers, frame, failure)
-        wire.send(sock, header, blobs)
+        wire.send(sock, {**header, "nonce": frame.header["nonce"]}, blobs)
         del frame, header, blobs
+
+
+def confine(service: Service) -> list[str]:
+    """Confine this process as the service allows, and start it; what applies now."""
+    applied = ["landlock"] if sandbox.shut_files() else []
+    service.start()
+    opening = bool(applied) or not service.candidates
+    if not service.threads and sandbox.shut_calls(opening=opening):
+        applied.append("seccomp")
+    return applied
 
 
 def answer(handlers: Mapping[str, Handler], frame: Frame, failure: str) -> Reply:

@@ -6,6 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,8 @@ _STARTUP_S = 20.0
 
 
 class WarmChild:
-    """A child that is started when it is needed, and replaced when it is old, fat or dead."""
+    """A child that is started when it is needed, and replaced when it is old, fat or dead, or has
+    spoken unasked."""
 
     def __init__(self, options: ChildOptions) -> None:
         self._options = options
@@ -57,7 +59,14 @@ class WarmChild:
 
     def _worn(self, child: Child) -> bool:
         fat = child.resident_bytes > self._options.memory_bytes // 2
-        return self._doomed or not child.alive or child.calls >= _CALLS_OF_A_CHILD or fat
+        spent = not child.alive or child.calls >= _CALLS_OF_A_CHILD
+        return self._doomed or spent or fat or not child.quiet
+
+    def turn_to(self, target: str) -> None:
+        """Have a child of this target from now on."""
+        if target != self._options.target:
+            self.discard()
+            self._options = replace(self._options, target=target)
 
     def kill(self) -> None:
         """Kill the child; a call under way raises ChildDied."""
@@ -191,16 +200,12 @@ class RunnerChild:
         self.discard = self._warm.discard
         self.close = self._warm.close
 
-    def get(self) -> Child:
+    def prepared_for(self, problem: Problem, target: str) -> Child:
+        """A runner of the target with the problem's inputs in place; TrialFailed if they do not
+        fit. A target of fewer cores than the device's has a runner of its own threads."""
+        self._warm.turn_to(target)
         child, fresh = self._warm.get()
-        if fresh:
-            self._prepared = None
-        return child
-
-    def prepared_for(self, problem: Problem) -> Child:
-        """The runner with the problem's inputs in place; TrialFailed if they do not fit."""
-        child = self.get()
-        if self._prepared is problem:
+        if self._prepared is problem and not fresh:
             return child
         self._prepared = None
         header = {
@@ -217,10 +222,23 @@ class RunnerChild:
         self._prepared = problem
         return child
 
+
+class Gauge:
+    """The gauge child, which measures the device itself."""
+
+    def __init__(self, options: ChildOptions) -> None:
+        self._warm = WarmChild(options)
+        self.close = self._warm.close
+
+    def start(self) -> None:
+        """Start the child ahead of its first request, which tells what prevents that."""
+        with suppress(TrialFailed, OSError):
+            self._warm.get()
+
     def ask(self, op: str, timeout_s: float = _STARTUP_S, **fields: Any) -> Mapping[str, Any]:
-        """A request about the device itself; DEVICE_LOST if it is not answered."""
+        """A request about the device; DEVICE_LOST if it is not answered."""
         try:
-            child = self.get()
+            child, _ = self._warm.get()
             frame = child.call({"op": op, **fields}, timeout_s=timeout_s)
         except ChildDied as died:
             raise TrialFailed(ErrorKind.DEVICE_LOST, died.message, died.stderr_tail) from None

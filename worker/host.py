@@ -23,7 +23,7 @@ from tunefarm.db.records import Config, Device, ErrorKind, Trial, TrialRequest
 from tunefarm.worker.backend import Built, Problem
 from tunefarm.worker.budgets import Budgets
 from tunefarm.worker.calibration import Calibration, calibration
-from tunefarm.worker.children import Builder, ProblemCache, RunnerChild
+from tunefarm.worker.children import Builder, Gauge, ProblemCache, RunnerChild
 from tunefarm.worker.device import (
     DeviceOptions,
     Dropped,
@@ -43,6 +43,7 @@ from tunefarm.worker.measure import (
     time_paired,
 )
 from tunefarm.worker.process import ChildOptions, sweep_scratch
+from tunefarm.worker.sandbox import mechanisms
 
 _BATCH = 16
 _PULSE_EVERY_S = 0.5
@@ -87,7 +88,7 @@ class HostDevice:
         processes = options.build_processes or len(cores)
         builder = ChildOptions(
             "tunefarm.worker.builder",
-            self._target.kind,
+            self._target.text,
             options.memory_bytes,
             cores,
             options.environment,
@@ -99,6 +100,7 @@ class HostDevice:
             self._free.put(one)
         self._threads = ThreadPoolExecutor(processes, thread_name_prefix="tunefarm-build")
         self._runner = RunnerChild(runner)
+        self._gauge = Gauge(replace(runner, module="tunefarm.worker.gauge"))
         self._problems = ProblemCache()
         self._seed = secrets.randbits(63)
         self._pulse_at = 0.0
@@ -106,6 +108,7 @@ class HostDevice:
         self._pulse: Mapping[str, float] = {}
         self._known = self._calibrated(options)
         self._device = self._describe(options)
+        self._threads.submit(self._gauge.start)
         for _ in self._builders:
             self._threads.submit(self._start_builder)
 
@@ -136,6 +139,7 @@ class HostDevice:
 
     def close(self) -> None:
         self._runner.close()
+        self._gauge.close()
         for builder in self._builders:
             builder.close()
         self._threads.shutdown(cancel_futures=True)
@@ -198,7 +202,9 @@ class HostDevice:
             budgets = Budgets.of(request.budgets)
             built = own.code()
             problem = self._problem(request, budgets)
-            session = Session(self._runner.prepared_for(problem), problem, budgets)
+            session = Session(
+                self._runner.prepared_for(problem, request.task.target), problem, budgets
+            )
             session.load(0, built)
             times = time_one(session, 0, budgets)
             self._refuse_impossible(min(times.times_s), built)
@@ -231,11 +237,13 @@ class HostDevice:
         sound = [0]
         for slot, outcome in enumerate(outcomes[1:], 1):
             with contextlib.suppress(TrialFailed):
-                alone = Session(self._runner.prepared_for(problem), problem, budgets)
+                alone = Session(
+                    self._runner.prepared_for(problem, request.task.target), problem, budgets
+                )
                 alone.load(0, outcome.code())
                 alone.check(0)
                 sound.append(slot)
-        session = Session(self._runner.prepared_for(problem), problem, budgets)
+        session = Session(self._runner.prepared_for(problem, request.task.target), problem, budgets)
         for slot in sound:
             session.load(slot, outcomes[slot].code())
             session.check(slot)
@@ -264,7 +272,7 @@ class HostDevice:
         why = impossible(seconds, built, self._known.peaks)
         if why is not None and time.monotonic() - self._peaks_at > _PEAKS_EVERY_S:
             self._peaks_at = time.monotonic()
-            fresh = self._runner.ask("compute_peaks", **self._machine)["peaks"]
+            fresh = self._gauge.ask("compute_peaks", **self._machine)["peaks"]
             better = {k: max(v, fresh.get(k, v)) for k, v in self._known.peaks.items()}
             self._known = replace(self._known, peaks=better)
             why = impossible(seconds, built, self._known.peaks)
@@ -287,14 +295,14 @@ class HostDevice:
         self._pulse_at = time.monotonic()
 
     def _reference_s(self) -> float:
-        return float(self._runner.ask("drift", mcpu=self._target.mcpu)["seconds"])
+        return float(self._gauge.ask("drift", mcpu=self._target.mcpu)["seconds"])
 
     def _calibrated(self, options: DeviceOptions) -> Calibration:
         with self._lock.held():
             return calibration(self._identity(options), self._measured_peaks)
 
     def _measured_peaks(self) -> Calibration:
-        answer = self._runner.ask("peaks", **self._machine)
+        answer = self._gauge.ask("peaks", **self._machine)
         reference_s = min(self._reference_s() for _ in range(5))
         return Calibration(dict(answer["peaks"]), float(answer["noise"]), reference_s)
 
@@ -316,6 +324,7 @@ class HostDevice:
                 "cores": str(count),
                 "cpuset": ",".join(map(str, self._cores)),
                 "mcpu": self._target.mcpu,
+                "sandbox": "+".join(mechanisms()) or "none",
             },
             peaks=self._known.peaks,
             noise=self._known.noise,

@@ -59,6 +59,9 @@ class LlvmBackend:
 
         return pose(workload, seed)
 
+    def start(self, target: str) -> None:
+        start_native(target)
+
     def load(self, built: Built, inputs: Sequence[Array], constant: Sequence[bool]) -> NativeKernel:
         return load_native(built, inputs, constant)
 
@@ -109,6 +112,22 @@ class NativeKernel:
         )
         self._calls += number
         return float(nanoseconds) * 1e-9
+
+
+def start_native(target: str) -> None:
+    """Start the threads of a target's parallel loops; import what ``load_native`` needs."""
+    import ml_dtypes  # noqa: F401
+    import tunefarm.compiler.packing
+    import tunefarm.compiler.runtime.kernel
+    import tunefarm.compiler.tir  # noqa: F401
+    from tunefarm.compiler.runtime.jit import load_objects
+    from tunefarm.compiler.runtime.pool import pool_address
+    from tunefarm.compiler.target import Target
+
+    machine = Target(target)
+    pool_address(load_objects([], [], machine), machine.num_cores)
+    timing_loop(1)
+    clock_address()
 
 
 def load_native(built: Built, inputs: Sequence[Array], constant: Sequence[bool]) -> NativeKernel:

@@ -23,7 +23,7 @@ from tunefarm.worker.backend import Built, Problem
 from tunefarm.worker.budgets import ABANDON, Budgets
 from tunefarm.worker.process import Child, ChildDied, Death
 from tunefarm.worker.verify import check_answer
-from tunefarm.worker.wire import Blob, Frame
+from tunefarm.worker.wire import Blob, Frame, plain_text
 
 REPEAT_S = 0.003
 TARGET_S = 0.02
@@ -36,6 +36,13 @@ _ROOFLINE_SLACK = 1.1
 _CLOCK_SLACK_S = 0.01
 _CLOCK_TRIES = 3
 _LOAD_S = 10.0
+_MESSAGE_CHARACTERS = 2000
+_CHILD_KINDS = {
+    ErrorKind.INSTANTIATION,
+    ErrorKind.OUT_OF_MEMORY,
+    ErrorKind.BUILD_ERROR,
+    ErrorKind.RUN_ERROR,
+}
 
 
 class TrialFailed(Exception):
@@ -221,13 +228,14 @@ def run_failure(died: ChildDied, *, whole_trial: bool = False) -> TrialFailed:
 
 
 def raise_reported(frame: Frame, child: Child, default: ErrorKind) -> None:
-    """TrialFailed if the child answered with an error."""
+    """TrialFailed if the child answered with an error: of the kinds that a child can know, since
+    what it ran may speak for it."""
     kind = frame.header.get("error")
     if kind is None:
         return
-    message = str(frame.header.get("message", ""))
-    known = kind if kind in {*ErrorKind} else default
-    raise TrialFailed(ErrorKind(known), message, child.stderr_tail())
+    message = plain_text(frame.header.get("message", ""), _MESSAGE_CHARACTERS)
+    told = ErrorKind(kind) if isinstance(kind, str) and kind in _CHILD_KINDS else default
+    raise TrialFailed(told, message, child.stderr_tail())
 
 
 def _same_bytes(a: Sequence[memoryview], b: Sequence[memoryview]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import select
 import shutil
 import signal
@@ -51,12 +52,11 @@ class ChildDied(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ChildOptions:
-    """How a child is started: ``python -m module`` for a target kind, confined to
-    ``memory_bytes`` resident and to ``cores``; ``environment`` joins the few variables that it
-    needs."""
+    """How a child is started: ``python -m module`` for a target, confined to ``memory_bytes``
+    resident and to ``cores``; ``environment`` joins the few variables that it needs."""
 
     module: str
-    kind: str
+    target: str
     memory_bytes: int
     cores: tuple[int, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -93,6 +93,7 @@ class Child:
             "HOME": str(self._scratch),
             "TMPDIR": str(self._scratch),
             "PYTHONDONTWRITEBYTECODE": "1",
+            "TUNEFARM_CACHE_BYTES": "0",
             "OPENBLAS_NUM_THREADS": "1",
             "OMP_NUM_THREADS": "1",
             **{k: os.environ[k] for k in _OWN_ENVIRONMENT if k in os.environ},
@@ -101,10 +102,9 @@ class Child:
         arguments = [
             str(theirs.fileno()),
             str(os.getpid()),
-            str(self._scratch),
             str(options.memory_bytes),
             ",".join(map(str, options.cores)),
-            options.kind,
+            options.target,
         ]
         return subprocess.Popen(
             [sys.executable, "-P", "-s", "-m", options.module, *arguments],
@@ -127,12 +127,16 @@ class Child:
     ) -> Frame:
         """Send a request and wait for its reply.
 
-        Raises ChildDied when the child crashes, exceeds its memory, says what is no frame, or
-        has not answered in ``timeout_s`` seconds; in each case the child is dead and reaped.
+        Raises ChildDied when the child crashes, exceeds its memory, says what is no answer to
+        this request, or has said nothing in ``timeout_s`` seconds; in each case the child is dead
+        and reaped.
         """
         self.calls += 1
+        if not self.quiet:
+            raise self._bury(Death.PROTOCOL, "the process sent what nobody had asked for")
         deadline = time.monotonic() + timeout_s
-        outgoing = deque(wire.encode(header, blobs))
+        nonce = secrets.token_hex(8)
+        outgoing = deque(wire.encode({**header, "nonce": nonce}, blobs))
         decoder = wire.decode(reply_limit_bytes)
         buffer = next(decoder)
         try:
@@ -146,7 +150,11 @@ class Child:
                     buffer = next(decoder)
         except StopIteration as done:
             frame: Frame = done.value
-            return frame
+            said = dict(frame.header)
+            if said.pop("nonce", None) != nonce:
+                message = "the process sent the answer to another request"
+                raise self._bury(Death.PROTOCOL, message) from None
+            return Frame(said, frame.blobs)
         except WireError as error:
             raise self._bury(Death.PROTOCOL, f"the process sent {error}") from None
         except (BrokenPipeError, ConnectionResetError, EOFError):
@@ -174,6 +182,14 @@ class Child:
         return self._process.returncode is None and self._process.poll() is None
 
     @property
+    def quiet(self) -> bool:
+        """Whether nothing is waiting to be read. Between calls there is nothing, unless a
+        candidate wrote to the socket."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return not any(event & select.POLLIN for _, event in poll.poll(0)) or not self.alive
+
+    @property
     def resident_bytes(self) -> int:
         """Resident memory of the child; 0 when it is gone."""
         try:
@@ -184,7 +200,8 @@ class Child:
 
     def stderr_tail(self) -> str:
         self._drain()
-        return bytes(self._tail).decode("utf-8", "replace")
+        text = bytes(self._tail).decode("utf-8", "replace")
+        return wire.plain_text(text, _STDERR_TAIL_BYTES)
 
     def _wait(self, deadline: float, timeout_s: float, *, writing: bool) -> None:
         """Wait for the socket; kill the child when its time or memory is spent."""

@@ -1,19 +1,21 @@
 """The runner child: ``python -m tunefarm.worker.runner``, loads and times one kernel at a time.
 
-warm    {}                                          ->  {}
+warm    {}                                          ->  {sandbox}
 prepare {inputs, constant}; blobs: inputs           ->  {}
 load    {slot, metadata}; blob: the code            ->  {}
 repeat  {slot, number, discard, poison, outputs}    ->  {seconds}; blobs: outputs if asked
-drift   {mcpu}                                      ->  {seconds}
-peaks   {mcpu, cores}                               ->  {peaks, noise}
+
+After ``warm`` it opens no file for writing and starts no thread: those that kernels need run by
+then. Candidates share this process until it is replaced, so it is asked nothing but their times
+and answers, which the parent checks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tunefarm.worker.child import Handler, Reply, serve
+from tunefarm.worker.child import Reply, Service, serve
 from tunefarm.worker.wire import Blob, Frame
 
 if TYPE_CHECKING:
@@ -69,37 +71,16 @@ def poison(output: Array) -> None:
     output.reshape(-1).view("uint8").fill(0xFF)
 
 
-def load_handlers(kind: str) -> Mapping[str, Handler]:
+def load(target: str) -> Service:
+    from tunefarm.compiler.target import Target
+    from tunefarm.worker import memory  # noqa: F401  (imported before the process is confined)
     from tunefarm.worker.backend import load_backend
 
-    runner = Runner(load_backend(kind))
-
-    def drift(frame: Frame) -> Reply:
-        from tunefarm.worker.peaks import reference_s
-
-        return {"seconds": reference_s(frame.header["mcpu"])}, ()
-
-    def compute_peaks(frame: Frame) -> Reply:
-        from tunefarm.worker.peaks import compute_peaks
-
-        return {"peaks": compute_peaks(frame.header["mcpu"], frame.header["cores"])}, ()
-
-    def peaks(frame: Frame) -> Reply:
-        from tunefarm.worker.peaks import measure_peaks, noise_floor
-
-        mcpu, cores = frame.header["mcpu"], frame.header["cores"]
-        return {"peaks": measure_peaks(mcpu, cores), "noise": noise_floor(mcpu)}, ()
-
-    return {
-        "warm": lambda _: ({}, ()),
-        "prepare": runner.prepare,
-        "load": runner.load,
-        "repeat": runner.repeat,
-        "drift": drift,
-        "compute_peaks": compute_peaks,
-        "peaks": peaks,
-    }
+    backend = load_backend(Target(target).kind)
+    runner = Runner(backend)
+    handlers = {"prepare": runner.prepare, "load": runner.load, "repeat": runner.repeat}
+    return Service(handlers, lambda: backend.start(target), candidates=True)
 
 
 if __name__ == "__main__":
-    serve(load_handlers, "run_error")
+    serve(load, "run_error")

@@ -68,7 +68,7 @@ def decode(limit_bytes: int) -> Generator[memoryview, None, Frame]:
 def _parse_header(text: bytearray) -> tuple[Header, list[int]]:
     try:
         header = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise WireError("a header that is not JSON") from error
     if not isinstance(header, dict):
         raise WireError("a header that is not an object")
@@ -76,6 +76,15 @@ def _parse_header(text: bytearray) -> tuple[Header, list[int]]:
     if not isinstance(sizes, list) or not all(type(s) is int and s >= 0 for s in sizes):
         raise WireError("a header without the sizes of its blobs")
     return header, sizes
+
+
+def plain_text(said: object, limit: int) -> str:
+    """What a child said as text that every database and message can hold, ``limit`` characters of
+    it: no lone surrogate, and no control character but tabs and line ends."""
+    text = str(said)[:limit].encode("utf-8", "replace").decode()
+    return "".join(
+        c if c in "\t\n" or c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text
+    )
 
 
 def send(sock: socket.socket, header: Header, blobs: Sequence[Blob] = ()) -> None:

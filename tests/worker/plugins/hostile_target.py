@@ -15,7 +15,7 @@ from llvmlite import binding
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.worker.backend import Array, Built, Problem, TargetPlugin
 from tunefarm.worker.host import HostDevice
-from tunefarm.worker.llvm import NativeKernel, load_native
+from tunefarm.worker.llvm import NativeKernel, load_native, start_native
 from tunefarm.worker.native import assemble
 
 N = 1024
@@ -212,6 +212,9 @@ class HostileBackend:
     def problem(self, workload: str, seed: int) -> Problem:
         x = np.random.default_rng(seed).standard_normal(N).astype(np.float32)
         return Problem((x,), (False,), (x * 2,), (np.full(N, 1e-5),))
+
+    def start(self, target: str) -> None:
+        start_native(target)
 
     def load(self, built: Built, inputs: Sequence[Array], constant: Sequence[bool]) -> NativeKernel:
         return load_native(built, inputs, constant)
