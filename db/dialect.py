@@ -6,6 +6,7 @@ SQLite serves one machine: WAL, writers begin with BEGIN IMMEDIATE (a plain BEGI
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import sqlite3
@@ -43,6 +44,11 @@ def parse_url(text: str) -> URL:
     kind = url.get_backend_name()
     if kind not in ("sqlite", "postgresql"):
         raise StoreError(f"database {kind} is not supported; use sqlite or postgresql")
+    if kind == "postgresql" and importlib.util.find_spec(url.get_driver_name()) is None:
+        raise StoreError(
+            f"{text} needs the driver {url.get_driver_name()}, which is not installed; "
+            "pip install 'tunefarm[postgres]' and write postgresql+psycopg://…"
+        )
     if kind == "sqlite" and url.database in (None, "", ":memory:"):
         raise StoreError("a database in memory cannot be shared; give sqlite a file")
     return url

@@ -184,12 +184,12 @@ class Idle:
 
 
 def _cancel(client: FarmClient, job: str, why: str, quiet: bool = False) -> None:
-    """Cancel the job; a database that cannot be written does not keep the command from ending."""
-    from tunefarm.proto.errors import StorageFailed
+    """Cancel the job; a farm that cannot do so now does not keep the command from ending."""
+    from tunefarm.proto.errors import StorageFailed, TrackerUnavailable
 
     try:
         client.cancel(job, why)
-    except StorageFailed as error:
+    except (StorageFailed, TrackerUnavailable) as error:
         why += f"; the job is ended by the next `tunefarm tune` ({error})"
         quiet = False
     if not quiet:

@@ -108,6 +108,7 @@ def test_a_reader_cannot_write(store: Store, make_trial: MakeTrial) -> None:
     [
         ("sqlite://", "a database in memory cannot be shared"),
         ("mysql://host/db", "database mysql is not supported"),
+        ("postgresql+nodriver://host/db", "needs the driver nodriver, which is not installed"),
         ("://", "is not a database URL"),
         ("/no/such/folder/a.db", r"folder of database /no/such/folder/a.db does not exist"),
         ("/", "database / is a folder"),

@@ -36,6 +36,11 @@ def test_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "none.onnx" in mistake(capsys, "tasks", str(tmp_path / "none.onnx"))
 
 
+def test_a_folder_for_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = mistake(capsys, "tasks", str(tmp_path))
+    assert f"{tmp_path} is a folder; give the ONNX file in it" in told
+
+
 def test_an_unsupported_operator_names_its_node(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], save_model: Callable[..., Path]
 ) -> None:

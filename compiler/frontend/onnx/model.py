@@ -71,6 +71,8 @@ def _read(model: str | Path | bytes | ModelProto) -> ModelProto:
     except FileNotFoundError as error:
         missing = error.filename or where
         raise ModelError(f"{missing} does not exist; give the path of an ONNX model") from None
+    except IsADirectoryError:
+        raise ModelError(f"{where} is a folder; give the ONNX file in it") from None
     except (DecodeError, UnicodeDecodeError):
         raise ModelError(f"{where} is not an ONNX model, or was cut short") from None
     except (OSError, onnx.checker.ValidationError) as error:
