@@ -281,7 +281,8 @@ class FarmClient:
             self._farm.SubmitJob, farm_pb2.SubmitJobRequest(job=wire)
         )
         if job.selector and not reply.job.selector:
-            self.cancel(reply.job.id, "its tracker cannot select devices")
+            if not job.id:
+                self.cancel(reply.job.id, "its tracker cannot select devices")
             raise InvalidRequest(
                 f"the tracker at {self.address} is too old to select devices; upgrade it, or leave "
                 f"the selector {job.selector!r} out"

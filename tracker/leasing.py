@@ -183,7 +183,7 @@ class Desk:
         late_s = now - self.beat_at - TICK_S
         self.beat_at = now
         if late_s > LATE_S:
-            _log.warning("the tracker stood still for %.1f s; every term is put off", late_s)
+            _log.info("the tracker stood still for %.1f s; every term is put off", late_s)
             self.farm.give_back_time(late_s)
 
     async def _grant(self) -> None:
