@@ -1,5 +1,6 @@
 # make demo   set up, then tune and build a real model on this machine, printing before and after
 # make test   set up, then run all tests
+# make soak   long runs of the farm against models and faults, printing their figures
 # make lint types wheel   the further checks of .ci/run
 PYTHON ?= python3
 VENV := .venv
@@ -17,7 +18,7 @@ test: $(DEV)
 	$(BIN)/python -m pytest
 
 soak: $(DEV)
-	$(BIN)/python -m pytest -m soak
+	$(BIN)/python -m pytest -m soak -s
 
 lint: $(DEV)
 	$(BIN)/ruff check .
