@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import TypeAlias
 
 from tunefarm.compiler.tir.facts import KEPT, variables
-from tunefarm.compiler.tir.ir import Binary, Cast, Const, Expr, Load, Select, Var, binary
+from tunefarm.compiler.tir.ir import Binary, Cast, Const, Expr, For, Load, Select, Var, binary
 from tunefarm.compiler.tir.walk import operands
 
 Key: TypeAlias = Hashable
@@ -60,10 +60,16 @@ class Affine:
         return Affine(0, terms)
 
     def expr(self) -> Expr:
-        total: Expr = Const(0)
+        """The sum as an expression, in the order of the terms."""
+        total: Expr | None = None
         for coefficient, atom in self.terms.values():
-            total = binary("add", total, binary("mul", atom, Const(coefficient)))
-        return binary("add", total, Const(self.const))
+            term = atom
+            if coefficient != 1:
+                term = Binary("mul", atom, Const(coefficient), "int64")
+            total = term if total is None else Binary("add", total, term, "int64")
+        if total is None:
+            return Const(self.const)
+        return total if self.const == 0 else Binary("add", total, Const(self.const), "int64")
 
 
 @lru_cache(KEPT)
@@ -145,6 +151,13 @@ def _interval_of_binary(expr: Binary, ranges: Ranges) -> tuple[int, int]:
             return chosen(al, bl), chosen(ah, bh)
         case _:
             return UNBOUNDED
+
+
+def range_of(loop: For, ranges: Ranges) -> tuple[int, int]:
+    """Inclusive bounds of a loop's variable."""
+    low, _ = interval(loop.start, ranges)
+    _, end = interval(loop.start + loop.extent, ranges)
+    return low, end - 1
 
 
 def interval_of(form: Affine, ranges: Ranges) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from tunefarm.compiler.errors import ScheduleError
-from tunefarm.compiler.tir.affine import Affine, Key, Ranges, affine, interval
+from tunefarm.compiler.tir.affine import Affine, Key, Ranges, affine, interval, key_of
 from tunefarm.compiler.tir.facts import variables
 from tunefarm.compiler.tir.ir import (
     Block,
@@ -64,12 +64,12 @@ def region_of(
 
 
 def _spans(dim: int, accesses: Accesses, ranges: Ranges) -> Region:
-    """(base, extent) of each index of a dimension, those that are the same node once."""
-    spans: dict[tuple[Block, Expr], tuple[Expr, int]] = {}
+    """(base, extent) of each index of a dimension, equal ones once."""
+    spans: dict[tuple[Block, Key], tuple[Expr, int]] = {}
     for block, touches in accesses:
         values = dict(zip((i.var for i in block.iters), block.bindings, strict=True))
         for touch in touches:
-            key = (block, touch.indices[dim])
+            key = (block, key_of(touch.indices[dim]))
             if key not in spans:
                 index = simplify_expr(substitute(touch.indices[dim], values), ranges)
                 spans[key] = relax(index, ranges)

@@ -12,9 +12,9 @@ from tunefarm.compiler.tir.affine import (
     conjuncts,
     decide,
     gcd_of,
-    interval,
     interval_of,
     key_of,
+    range_of,
 )
 from tunefarm.compiler.tir.facts import buffers_read, buffers_stored, kinds_below, variables
 from tunefarm.compiler.tir.ir import (
@@ -56,9 +56,7 @@ def _guard(stmt: Stmt, ranges: Ranges, inner: frozenset[Var]) -> Stmt:
     if If not in kinds_below(stmt):
         return stmt
     if isinstance(stmt, For):
-        low, _ = interval(stmt.start, ranges)
-        _, end = interval(stmt.start + stmt.extent, ranges)
-        ranges = {**ranges, stmt.var: (low, end - 1)}
+        ranges = {**ranges, stmt.var: range_of(stmt, ranges)}
         if stmt.kind in _INNER:
             inner = inner | {stmt.var}
     elif isinstance(stmt, If):

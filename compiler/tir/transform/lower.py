@@ -9,7 +9,7 @@ from tunefarm.compiler import settings
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.compiler.tir.ir import PrimFunc
 from tunefarm.compiler.tir.transform.blocks import blocks_to_loops
-from tunefarm.compiler.tir.transform.bounds import specialise, tighten_loops
+from tunefarm.compiler.tir.transform.bounds import tighten_loops
 from tunefarm.compiler.tir.transform.conditions import (
     guard_tiles,
     hoist_conditions,
@@ -18,6 +18,7 @@ from tunefarm.compiler.tir.transform.conditions import (
 from tunefarm.compiler.tir.transform.double_buffer import double_buffer
 from tunefarm.compiler.tir.transform.no_ops import remove_no_ops
 from tunefarm.compiler.tir.transform.simplify import simplify
+from tunefarm.compiler.tir.transform.specialise import specialise
 from tunefarm.compiler.tir.transform.storage import compact_buffers
 from tunefarm.compiler.tir.transform.threads import insert_barriers, unify_threads
 from tunefarm.compiler.tir.transform.virtual_threads import interleave_virtual_threads

@@ -10,11 +10,12 @@ from tunefarm.compiler.tir.affine import (
     Affine,
     Ranges,
     affine,
+    at_least_zero,
     conjunction,
     conjuncts,
     decide,
-    interval,
     interval_of,
+    range_of,
 )
 from tunefarm.compiler.tir.facts import KEPT
 from tunefarm.compiler.tir.ir import (
@@ -94,12 +95,7 @@ def _simplify_loop(loop: For, ranges: dict[Var, tuple[int, int]]) -> Stmt | None
         if loop.extent.value == 1:
             body = simplify_stmt(substitute_stmt(loop.body, {loop.var: Const(start)}), ranges)
             return with_body(loop, body) if body is not None and loop.prefetch else body
-        bounds = (start, start + int(loop.extent.value) - 1)
-    else:
-        low, _ = interval(loop.start, ranges)
-        _, high = interval(loop.start + loop.extent, ranges)
-        bounds = (low, high - 1)
-    body = simplify_stmt(loop.body, {**ranges, loop.var: bounds})
+    body = simplify_stmt(loop.body, {**ranges, loop.var: range_of(loop, ranges)})
     return None if body is None else with_body(loop, body)
 
 
@@ -111,6 +107,8 @@ def _simplify_if(node: If, ranges: dict[Var, tuple[int, int]]) -> Stmt | None:
             return None if node.orelse is None else simplify_stmt(node.orelse, ranges)
         if known is None:
             open_parts.append(part)
+    if len(open_parts) > 1:
+        open_parts = _without_implied(open_parts, ranges)
     then = simplify_stmt(node.then, ranges)
     if not open_parts:
         return then
@@ -120,6 +118,24 @@ def _simplify_if(node: If, ranges: dict[Var, tuple[int, int]]) -> Stmt | None:
     if isinstance(then, If) and then.orelse is None and orelse is None:
         return If(conjunction(open_parts + conjuncts(then.condition)), then.then)
     return If(conjunction(open_parts), then, orelse)
+
+
+def _without_implied(parts: list[Expr], ranges: Ranges) -> list[Expr]:
+    """The conditions that do not follow from one of the others: not i < 5 where i + 1 < 5."""
+    forms = [at_least_zero(part) for part in parts]
+    kept = list(range(len(parts)))
+    for number, form in enumerate(forms):
+        others = (forms[n] for n in kept if n != number)
+        if form is not None and any(o is not None and _follows(form, o, ranges) for o in others):
+            kept.remove(number)
+    return [parts[n] for n in kept]
+
+
+def _follows(form: Affine, known: Affine, ranges: Ranges) -> bool:
+    """True if ``form ≥ 0`` wherever ``known ≥ 0``, as their difference shows."""
+    if form.terms.keys().isdisjoint(known.terms):
+        return False
+    return interval_of(form - known, ranges)[0] >= 0
 
 
 def binary_not(condition: Expr) -> Expr:
@@ -144,7 +160,7 @@ def simplify_expr(expr: Expr, ranges: Ranges) -> Expr:
     """Rewrite one expression bottom-up."""
     if not _may_fold(expr):
         return expr
-    expr = map_operands(expr, lambda e: simplify_expr(e, ranges))
+    expr = map_operands(expr, lambda e: simplify_expr(e, ranges) if _may_fold(e) else e)
     match expr:
         case Binary("floordiv" | "floormod", a, Const(divisor), "int64") if divisor > 0:
             return _divide(expr, affine(a), int(divisor), ranges)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TypeAlias
 
-from tunefarm.compiler.tir.affine import Affine, affine, interval
+from tunefarm.compiler.tir.affine import Affine, affine, interval, key_of
 from tunefarm.compiler.tir.facts import buffers_read, buffers_read_below, buffers_stored
 from tunefarm.compiler.tir.ir import (
     THREAD_AXES,
@@ -119,7 +119,8 @@ def _allocate(body: Stmt, buffer: Buffer, sizes: Sequence[int], threads: Threads
     bases: list[Affine] = []
     shape: list[int] = []
     for dim, size in enumerate(sizes):
-        spans = [relax(indices[dim], ranges) for indices in accesses]
+        different = {key_of(indices[dim]): indices[dim] for indices in accesses}
+        spans = [relax(index, ranges) for index in different.values()]
         base, extent = affine(spans[0][0]), spans[0][1]
         offsets = [affine(b) - base for b, _ in spans]
         if any(o.terms for o in offsets):
@@ -139,7 +140,12 @@ def _allocate(body: Stmt, buffer: Buffer, sizes: Sequence[int], threads: Threads
     new = buffer if whole else replace(buffer, shape=tuple(shape), padding=0)
 
     def shifted(indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        return tuple((affine(i) - b).expr() for i, b in zip(indices, bases, strict=True))
+        return tuple(
+            [
+                (affine(i) - b).expr() if b.terms or b.const else i
+                for i, b in zip(indices, bases, strict=True)
+            ]
+        )
 
     placed = transform_accesses(
         body,
