@@ -77,18 +77,35 @@ class Expressions(Registers):
             return self._branching_select(c.text, expr.a, expr.b)
         chosen = self.splat(c)
         self.know_lanes(chosen.text, expr.condition)
-        saved, kind = self.mask, f"<{self.lanes} x i1>"
-        partly_uniform = not all(map(self.depends_on_lane, conjuncts(expr.condition)))
+        if not buffers_read(expr.b):
+            value = self._under(chosen.text, expr.condition, expr.a)
+            other = self.value(expr.b)
+            if self._is_zero_elsewhere(expr.a) and other == _literal(Const(0, expr.dtype)):
+                return value
+            return self.choose(chosen, value, other)
+        kind = f"<{self.lanes} x i1>"
         inverse = self.builder.pure(f"xor {kind} {chosen.text}, splat (i1 true)", [chosen.text])
         self.know_inverse(chosen.text, inverse, c)
-        arms = []
-        for text, arm in ((chosen.text, expr.a), (inverse, expr.b)):
-            self.mask = self.both_masks(saved, text)
-            needs_branch = partly_uniform and not all(map(self.depends_on_lane, loads_of(arm)))
-            value = self._uniform_arm(arm, text) if needs_branch else self.value(arm)
-            arms.append(self.splat(value))
+        a = self._under(chosen.text, expr.condition, expr.a)
+        return self.choose(chosen, a, self._under(inverse, expr.condition, expr.b))
+
+    def _under(self, mask: str, condition: Expr, arm: Expr) -> Val:
+        """One arm of a select, in the lanes of a mask that is made of its condition."""
+        saved = self.mask
+        self.mask = self.both_masks(saved, mask)
+        partly_uniform = not all(map(self.depends_on_lane, conjuncts(condition)))
+        needs_branch = partly_uniform and not all(map(self.depends_on_lane, loads_of(arm)))
+        value = self.splat(self._uniform_arm(arm, mask) if needs_branch else self.value(arm))
         self.mask = saved
-        return self.choose(chosen, arms[0], arms[1])
+        return value
+
+    def _is_zero_elsewhere(self, arm: Expr) -> bool:
+        """True if an arm is a load by a mask, which gives zeros in the other lanes."""
+        if not isinstance(arm, Load) or arm.buffer.scope == "register" or self.mask is not None:
+            return False
+        place = self.flat_index(arm.buffer, arm.indices)
+        beside = isinstance(place, Lin) and place.lane == 1
+        return beside and self.target.has_masks(dtype_bytes(arm.buffer.dtype))
 
     def _uniform_arm(self, arm: Expr, mask: str) -> Val:
         """A lane-invariant load under a uniform condition: made only if any lane wants it."""

@@ -36,6 +36,7 @@ class Indices(Reductions, ABC):
     def __init__(self, target: Target, builder: FunctionBuilder, declares: set[str]) -> None:
         super().__init__(target, builder, declares)
         self.env: dict[Var, Lin] = {}
+        self.ranges: dict[Var, tuple[int, int]] = {}  # of loop variables, where that is known
         self._quotients: dict[tuple[Expr, int, tuple[Lin, ...]], Lin] = {}
 
     @abstractmethod

@@ -11,6 +11,7 @@ from tunefarm.compiler.codegen.stores import Stores
 from tunefarm.compiler.codegen.types import scalar_type, vector_of
 from tunefarm.compiler.codegen.values import Lin, Slot, Val, zero_of
 from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.tir.affine import interval, range_of
 from tunefarm.compiler.tir.facts import buffers_stored
 from tunefarm.compiler.tir.ir import Buffer, Const, For
 
@@ -59,6 +60,7 @@ class Loops(Stores):
         start, extent = self.constant_bounds(loop)
         for value in range(start, start + extent):
             self.env[loop.var] = Lin(value)
+            self.ranges[loop.var] = (value, value)
             self.statement(loop.body)
 
     def vector_loop(self, loop: For) -> None:
@@ -78,6 +80,7 @@ class Loops(Stores):
             raise ScheduleError(f"loop {loop.var.name} has other bounds in each lane")
         assert isinstance(start, Lin)
         assert isinstance(extent, Lin)
+        self.ranges[loop.var] = range_of(loop, self.ranges)
         if extent.terms or extent.const > 1:
             self._write_loop(loop, start, extent)
         elif extent.const == 1:
@@ -90,7 +93,8 @@ class Loops(Stores):
         stored = buffers_stored(loop.body)
         for buffer in stored:
             b.forget(buffer)
-        head = self._enter(bounds, stored, guarded=bool(extent.terms))
+        least, _ = interval(loop.extent, self.ranges)
+        head = self._enter(bounds, stored, guarded=least < 1)
         frame = b.open_frame(head.label)
         for name in (head.counter, *(phi.text for _, phi in head.carried.values())):
             b.define(name)
