@@ -155,18 +155,35 @@ class Memory(Masks):
     def _repeated(self, load: Load) -> Val | None:
         """x[i + lane % n]: n elements in all lanes, loaded and spread as one word; None if the
         lanes are otherwise."""
-        buffer = load.buffer
-        const, atoms = flat_form(buffer, load.indices)
+        buffer, found = load.buffer, self._repetition(load)
+        if found is None:
+            return None
+        place, count = found
+        b, words, align = self.builder, self.lanes // count, dtype_bytes(buffer.dtype)
+        bits, kind = 8 * align * count, memory_type(buffer.dtype)
+        word = b.load(f"load i{bits}, ptr {self.address(buffer, place)}, align {align}", buffer)
+        one = b.here(f"insertelement <{words} x i{bits}> poison, i{bits} {word}, i64 0")
+        full = b.here(
+            f"shufflevector <{words} x i{bits}> {one}, <{words} x i{bits}> poison, "
+            f"<{words} x i32> zeroinitializer"
+        )
+        text = b.here(f"bitcast <{words} x i{bits}> {full} to <{self.lanes} x {kind}>")
+        return self._from_memory(text, buffer.dtype, self.lanes)
+
+    def _repetition(self, load: Load) -> tuple[Lin, int] | None:
+        """The first place and the number of elements that the lanes read again and again, as a
+        word has them; None if they read others."""
+        const, atoms = flat_form(load.buffer, load.indices)
         rests = [(a, c) for a, c, _ in atoms if self.depends_on_lane(a)]
         if len(rests) != 1 or self.mask is not None:
             return None
-        (atom, factor), kind = rests[0], memory_type(buffer.dtype)
-        if not isinstance(atom, Binary) or atom.op != "floormod" or factor != 1:
-            return None
-        count = int(atom.b.value) if isinstance(atom.b, Const) else 1
-        inside = self.index(atom.a)
-        bits = 8 * dtype_bytes(buffer.dtype) * count
-        if not isinstance(inside, Lin) or inside.lane != 1 or bits not in (16, 32, 64):
+        (atom, factor), size = rests[0], dtype_bytes(load.buffer.dtype)
+        match atom:
+            case Binary("floormod", number, Const(count)) if factor == 1:
+                inside = self.index(number)
+            case _:
+                return None
+        if not isinstance(inside, Lin) or inside.lane != 1 or size * count not in (2, 4, 8):
             return None
         if any(c % count for c in (inside.const, self.lanes, *(c for _, c in inside.terms))):
             return None
@@ -176,16 +193,7 @@ class Memory(Masks):
                 bound = self.index(other)
                 assert isinstance(bound, Lin)
                 place = place.plus(bound, coefficient)
-        b, words = self.builder, self.lanes // count
-        pointer, align = self.address(buffer, place), dtype_bytes(buffer.dtype)
-        word = b.load(f"load i{bits}, ptr {pointer}, align {align}", buffer)
-        one = b.here(f"insertelement <{words} x i{bits}> poison, i{bits} {word}, i64 0")
-        full = b.here(
-            f"shufflevector <{words} x i{bits}> {one}, <{words} x i{bits}> poison, "
-            f"<{words} x i32> zeroinitializer"
-        )
-        text = b.here(f"bitcast <{words} x i{bits}> {full} to <{self.lanes} x {kind}>")
-        return self._from_memory(text, buffer.dtype, self.lanes)
+        return place, int(count)
 
     def _every_other(self, buffer: Buffer, place: Lin) -> Val:
         """Lanes two elements apart, from two loads that end with the last one."""

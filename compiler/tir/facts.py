@@ -31,24 +31,25 @@ def variables(expr: Expr) -> frozenset[Var]:
 
 
 @lru_cache(KEPT)
-def variables_below(stmt: Stmt) -> frozenset[Var]:
-    """The variables in the expressions of a statement and of all below it."""
-    own = _union(_NO_VARIABLES, variables, own_expressions(stmt))
-    return _union(own, variables_below, children(stmt))
-
-
-@lru_cache(KEPT)
 def buffers_read(expr: Expr) -> frozenset[Buffer]:
     """The buffers that an expression loads from."""
     own = frozenset((expr.buffer,)) if isinstance(expr, Load) else _NO_BUFFERS
     return _union(own, buffers_read, (e for e in operands(expr) if type(e) not in (Const, Var)))
 
 
-@lru_cache(KEPT)
-def buffers_read_below(stmt: Stmt) -> frozenset[Buffer]:
-    """The buffers that a statement and all below it load from."""
-    own = _union(_NO_BUFFERS, buffers_read, own_expressions(stmt))
-    return _union(own, buffers_read_below, children(stmt))
+def _below(fact: Callable[[Expr], frozenset[_T]]) -> Callable[[Stmt], frozenset[_T]]:
+    """The fact of the expressions of a statement and of all below it."""
+
+    def found(stmt: Stmt) -> frozenset[_T]:
+        own = _union(frozenset(), fact, own_expressions(stmt))
+        return _union(own, below, children(stmt))
+
+    below: Callable[[Stmt], frozenset[_T]] = lru_cache(KEPT)(found)
+    return below
+
+
+variables_below = _below(variables)
+buffers_read_below = _below(buffers_read)
 
 
 @lru_cache(KEPT)

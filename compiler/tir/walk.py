@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from tunefarm.compiler.tir.ir import (
     Allocate,
@@ -20,6 +21,8 @@ from tunefarm.compiler.tir.ir import (
     Stmt,
     Store,
 )
+
+_Node = TypeVar("_Node", Expr, Stmt)
 
 
 def operands(expr: Expr) -> tuple[Expr, ...]:
@@ -71,20 +74,20 @@ def own_expressions(stmt: Stmt) -> tuple[Expr, ...]:
 
 def walk_expr(expr: Expr) -> Iterator[Expr]:
     """Every node of the expression, parents first."""
-    stack = [expr]
-    while stack:
-        node = stack.pop()
-        yield node
-        stack.extend(reversed(operands(node)))
+    return _walk(expr, operands)
 
 
 def walk_stmt(stmt: Stmt) -> Iterator[Stmt]:
     """Every statement below ``stmt``, parents first, in program order."""
-    stack = [stmt]
+    return _walk(stmt, children)
+
+
+def _walk(root: _Node, parts: Callable[[_Node], tuple[_Node, ...]]) -> Iterator[_Node]:
+    stack = [root]
     while stack:
         node = stack.pop()
         yield node
-        stack.extend(reversed(children(node)))
+        stack.extend(reversed(parts(node)))
 
 
 def expressions(stmt: Stmt) -> Iterator[Expr]:
