@@ -79,6 +79,7 @@ def run_worker(
         for one in _device_options(options):
             devices.append(open_device(one))
             stack.callback(devices[-1].close)
+        _tell_sandbox(devices)
         loop = SyncLoop(options, devices)
         with stopping(loop.stop):
             loop.run(lambda: on_ready(devices) if on_ready else None)
@@ -221,6 +222,20 @@ class SyncLoop:
         self._holdings.drop_all()
         with suppress(FarmError, TimeoutError):
             self._holdings.obey(self._start_sync(0.0, capacity=0).result(_GOODBYE_S))
+
+
+def _tell_sandbox(devices: Sequence[OpenDevice]) -> None:
+    """One warning, at the start, if candidates are confined by less than this program can do."""
+    found = {d.device.attributes["sandbox"] for d in devices if "sandbox" in d.device.attributes}
+    for names in found:
+        lacking = [name for name in ("seccomp", "landlock") if name not in names]
+        if lacking:
+            _log.warning(
+                "this kernel has no %s: candidates are confined by %s and resource limits alone; "
+                "see What a candidate may do in docs/operations.md",
+                " and no ".join(lacking),
+                names,
+            )
 
 
 def default_name(devices: Sequence[OpenDevice]) -> str:

@@ -25,6 +25,7 @@ from tunefarm.worker import wire
 from tunefarm.worker.wire import Blob, Frame, Header, WireError
 
 _WATCH_S = 0.05
+_STOOD_STILL_S = 0.5
 _REAP_S = 2.0
 _STDERR_TAIL_BYTES = 4096
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -141,7 +142,7 @@ class Child:
         buffer = next(decoder)
         try:
             while True:
-                self._wait(deadline, timeout_s, writing=bool(outgoing))
+                deadline = self._wait(deadline, timeout_s, writing=bool(outgoing))
                 if outgoing:
                     self._write(outgoing)
                 while buffer and (count := self._read(buffer)):
@@ -203,8 +204,11 @@ class Child:
         text = bytes(self._tail).decode("utf-8", "replace")
         return wire.plain_text(text, _STDERR_TAIL_BYTES)
 
-    def _wait(self, deadline: float, timeout_s: float, *, writing: bool) -> None:
-        """Wait for the socket; kill the child when its time or memory is spent."""
+    def _wait(self, deadline: float, timeout_s: float, *, writing: bool) -> float:
+        """Wait for the socket; kill the child when its time or memory is spent.
+
+        Returns the deadline, later by the time in which this process itself stood still.
+        """
         poll = select.poll()
         poll.register(self._socket, select.POLLIN | (select.POLLOUT if writing else 0))
         if self._stderr_open:
@@ -213,7 +217,10 @@ class Child:
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 raise self._bury(Death.TIMEOUT, f"no answer within {timeout_s:.3g} s")
+            asked_at = time.monotonic()
             ready = [fd for fd, _ in poll.poll(1000 * min(remaining, _WATCH_S))]
+            if (late_s := time.monotonic() - asked_at - _WATCH_S) > _STOOD_STILL_S:
+                deadline += late_s
             if self._stderr in ready and not self._drain():
                 poll.unregister(self._stderr)
                 self._stderr_open = False
@@ -221,7 +228,7 @@ class Child:
                 limit = self._options.memory_bytes >> 20
                 raise self._bury(Death.MEMORY, f"more than {limit} MiB of memory were in use")
             if self._socket.fileno() in ready:
-                return
+                return deadline
 
     def _write(self, outgoing: deque[memoryview]) -> None:
         while outgoing:

@@ -10,7 +10,7 @@ import ctypes
 import os
 import platform
 import struct
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import TypeAlias, assert_never
 
 from tunefarm.worker.syscalls import (
@@ -57,14 +57,18 @@ def restrict_calls(without: Collection[str] = ()) -> bool:
     """
     if not filter_available():
         return False
-    machine = platform.machine()
-    program = filter_program(machine, os.getpid(), without)
+    return install(filter_program(platform.machine(), os.getpid(), without))
+
+
+def install(program: Sequence[Line]) -> bool:
+    """Have a filter on all threads of this process; whether the kernel took it."""
     code = b"".join(struct.pack("<HBBI", *line) for line in program)
     buffer = ctypes.create_string_buffer(code, len(code))
     header = struct.pack("<HxxxxxxQ", len(program), ctypes.addressof(buffer))
     call = ctypes.CDLL(None, use_errno=True).syscall
     flags = ctypes.c_uint(_ALL_THREADS)
-    return bool(call(_SECCOMP[machine], ctypes.c_uint(_SET_MODE_FILTER), flags, header) == 0)
+    number = _SECCOMP[platform.machine()]
+    return bool(call(number, ctypes.c_uint(_SET_MODE_FILTER), flags, header) == 0)
 
 
 def filter_program(machine: str, pid: int, without: Collection[str] = ()) -> list[Line]:

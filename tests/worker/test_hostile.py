@@ -36,7 +36,8 @@ def measure(
     [
         ({"kernel": "loop"}, ErrorKind.RUN_TIMEOUT, "one run was over its budget"),
         ({"kernel": "ignore_sigterm"}, ErrorKind.RUN_TIMEOUT, "one run was over its budget"),
-        ({"kernel": "flood_stdout"}, ErrorKind.RUN_TIMEOUT, "one run was over its budget"),
+        ({"kernel": "fork_bomb"}, ErrorKind.RUN_TIMEOUT, "one run was over its budget"),
+        ({"kernel": "fill_scratch"}, ErrorKind.RUN_TIMEOUT, "one run was over its budget"),
         ({"kernel": "flood_stderr"}, ErrorKind.RUN_TIMEOUT, "one run was over its budget"),
         ({"kernel": "eat_memory"}, ErrorKind.OUT_OF_MEMORY, "512 MiB"),
         ({"kernel": "segfault"}, ErrorKind.RUN_CRASH, "signal 11"),
@@ -49,6 +50,8 @@ def measure(
         ({"kernel": "empty"}, ErrorKind.WRONG_ANSWER, "got nan"),
         ({"kernel": "lazy"}, ErrorKind.WRONG_ANSWER, "got nan"),
         ({"kernel": "babble"}, ErrorKind.RUN_ERROR, "the process sent a header"),
+        ({"kernel": "forge"}, ErrorKind.RUN_ERROR, "the answer to another request"),
+        ({"kernel": "nest"}, ErrorKind.RUN_ERROR, "a header that is not JSON"),
         ({"kernel": "none"}, ErrorKind.INSTANTIATION, "no kernel 'none'"),
         ({"kernel": "honest", "operations": 10**15}, ErrorKind.RUN_ERROR, "faster than"),
         ({"kernel": "honest", "build": "hang"}, ErrorKind.BUILD_TIMEOUT, "over its budget"),
@@ -72,11 +75,83 @@ def test_a_bad_candidate_is_named_and_the_next_one_measured(
     assert good.ok, good.message
 
 
-@pytest.mark.parametrize("kernel", ["kill_parent", "kill_everyone", "fork", "socket", "write_home"])
-def test_a_kernel_reaches_no_other_process(hostile: OpenDevice, kernel: str) -> None:
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        "kill_parent",
+        "kill_everyone",
+        "fork",
+        "daemon",
+        "socket",
+        "write_home",
+        "write_scratch",
+        "shared_memory",
+        "timers",
+        "signals",
+        "others",
+        "machine",
+    ],
+)
+def test_a_kernel_reaches_nothing_but_its_own_memory(hostile: OpenDevice, kernel: str) -> None:
     (trial,) = measure(hostile, {"kernel": kernel})
-    assert trial.ok, trial.message  # the call is refused, and the answer is right
+    assert trial.ok, trial.message  # every call is refused, and the answer is right
     assert not Path("/tmp/tunefarm-hostile").exists()
+
+
+def test_a_kernel_reads_no_secret(hostile: OpenDevice, tmp_path: Path) -> None:
+    secret = tmp_path / "token"
+    secret.write_text("farm's secret")
+    places = [secret, "/etc/shadow", Path.home(), f"/proc/{os.getpid()}/environ",
+              f"/proc/{os.getpid()}/mem", "/proc/self/environ"]  # fmt: skip
+    for place in places:
+        (trial,) = measure(hostile, {"kernel": f"read:{place}"})
+        assert trial.ok, (place, trial.message)
+
+
+def test_a_child_gets_no_secret_of_its_environment(
+    hostile: OpenDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TUNEFARM_TOKEN", "farm's secret")
+    measure(hostile, {"kernel": "segfault"}, {"kernel": "honest"})  # a runner of now
+    children = [p for p in Path("/proc").iterdir() if p.name.isdigit() and _is_ours(int(p.name))]
+    assert children
+    for child in children:
+        assert b"secret" not in (child / "environ").read_bytes()
+        assert b"secret" not in (child / "cmdline").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "says, kind, message",
+    [
+        ("no time", ErrorKind.RUN_ERROR, "the runner claims 1e-09 s where"),
+        ("nan", ErrorKind.RUN_ERROR, "the runner claims nan s"),
+        ("words", ErrorKind.RUN_ERROR, "the runner claims 'fast' s"),
+        ("twice", ErrorKind.RUN_ERROR, "the process sent"),
+        ("device lost", ErrorKind.RUN_ERROR, "\N{REPLACEMENT CHARACTER}"),
+        ("an error of no kind", ErrorKind.RUN_ERROR, ""),
+        ("mail", ErrorKind.RUN_ERROR, "a header of"),
+        ("a thread", ErrorKind.RUN_ERROR, "can't start new thread"),
+    ],
+)
+def test_a_kernel_that_speaks_for_its_runner_is_not_believed(
+    hostile: OpenDevice, says: str, kind: ErrorKind, message: str
+) -> None:
+    (bad,) = measure(hostile, {"kernel": f"python:{says}"})
+    assert bad.error is kind, bad
+    assert message in bad.message
+    assert len(bad.message) <= 2000
+    assert "\0" not in bad.message.encode().decode()  # no lone surrogate either
+    (good,) = measure(hostile, {"kernel": "honest"})
+    assert good.ok, good.message
+
+
+def test_what_a_kernel_leaves_on_the_socket_is_not_the_next_ones_answer(
+    hostile: OpenDevice,
+) -> None:
+    trials = measure(hostile, {"kernel": "python:twice at the end"}, {"kernel": "wrong"})
+    assert trials[1].error is ErrorKind.WRONG_ANSWER, trials[1]
+    (good,) = measure(hostile, {"kernel": "honest"})
+    assert good.ok, good.message
 
 
 def test_the_last_words_of_a_crash_are_kept(hostile: OpenDevice) -> None:
@@ -97,6 +172,14 @@ def test_the_device_leaves_nothing_behind(plugins: Path, hostile: OpenDevice) ->
     measure(hostile, {"kernel": "segfault"}, {"kernel": "honest"})
     zombies = [pid for pid in os.listdir("/proc") if pid.isdigit() and _is_our_zombie(int(pid))]
     assert not zombies
+
+
+def _is_ours(pid: int) -> bool:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return False
+    return fields[0] != "Z" and int(fields[1]) == os.getpid()
 
 
 def _is_our_zombie(pid: int) -> bool:

@@ -6,16 +6,20 @@ The workload is y[i] = 2 · x[i] for 1024 floats; ``config["kernel"]`` names wha
 from __future__ import annotations
 
 import os
+import socket
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 import numpy as np
 from llvmlite import binding
 from tunefarm.compiler.errors import ScheduleError
-from tunefarm.worker.backend import Array, Built, Problem, TargetPlugin
+from tunefarm.worker import wire
+from tunefarm.worker.backend import Array, Built, Loaded, Problem, TargetPlugin
 from tunefarm.worker.host import HostDevice
-from tunefarm.worker.llvm import NativeKernel, load_native, start_native
+from tunefarm.worker.llvm import load_native, start_native
 from tunefarm.worker.native import assemble
 
 N = 1024
@@ -50,8 +54,11 @@ end:
 
 
 def _path(path: str) -> str:
-    """The bytes of a path on the stack; its address is ``%path``."""
-    data = path.encode() + b"\0"
+    return _bytes(path.encode() + b"\0")
+
+
+def _bytes(data: bytes) -> str:
+    """Bytes on the stack; their address is ``%path``."""
     stores = "".join(
         f"  %c{i} = getelementptr i8, ptr %bytes, i64 {i}\n  store i8 {b}, ptr %c{i}\n"
         for i, b in enumerate(data)
@@ -60,12 +67,60 @@ def _path(path: str) -> str:
 
 
 def _refused(*names: str) -> str:
-    """Crash unless each of these calls failed with EPERM."""
+    """Crash unless each of these calls failed."""
     return "".join(
-        f"  %ok_{n} = icmp eq i64 %{n}, -1\n  %at_{n} = select i1 %ok_{n}, ptr %y, ptr null\n"
+        f"  %ok_{n} = icmp slt i64 %{n}, 0\n  %at_{n} = select i1 %ok_{n}, ptr %y, ptr null\n"
         f"  store volatile i8 0, ptr %at_{n}\n"
         for n in names
     )
+
+
+def _all_refused(*calls: tuple[object, ...]) -> str:
+    """Make calls of these numbers and arguments; crash unless each failed."""
+    names = [f"call{i}" for i in range(len(calls))]
+    made = "".join(_call(name, *call) for name, call in zip(names, calls, strict=True))
+    return made + _refused(*names)
+
+
+def _for_ever(*calls: tuple[object, ...]) -> str:
+    """Make these calls again and again."""
+    made = "".join(_call(f"call{i}", *call) for i, call in enumerate(calls))
+    return "  br label %spin\nspin:\n" + made + "  br label %spin\n"
+
+
+# Numbers of x86-64, by what they do.
+_PROCESSES = ((57,), (58,), (56, 17), (56, 0x10900), (435,), (112,))  # fork … clone3, setsid
+_SOCKETS = ((41, 2, 2), (41, 2, 1), (41, 1, 1), (41, 16, 3), (53, 1, 1), (425, 8))
+_SHARED = ((9, 0, 1 << 30, 3, 33, -1), (319, "%path"), (29, 0, 1 << 30, 0o1600))
+_TIMERS = ((157, 1, 0), (38, 0), (37, 1), (222, 1), (283, 1))  # outlive the worker, or the call
+_SIGNALS = ((72, 3, 8, "%pid"), (200, "%pid", 9), (129, "%pid", 9), (424, 3, 9), (434, "%pid"))
+_OTHERS = ((101, 16, "%pid"), (310, "%pid"), (311, "%pid"), (312, "%pid", "%pid"))
+_MACHINE = (
+    (165,), (161, "%path"), (272, 1 << 29), (105, 0), (126,), (160, 7, "%path"), (321,), (298,),
+    (169,), (170, "%path", 1), (135, 1), (250,), (175,), (435,), (323,), (302, 0, 7, "%path"),
+)  # fmt: skip
+_AT_CWD = -100
+
+
+def _writes(path: str) -> tuple[tuple[object, ...], ...]:
+    """open, openat, openat2, creat, mkdir, mknod, symlink, link, rename, unlink, truncate, chmod,
+    chown, utime: at ``path``."""
+    return (
+        (2, path, 65, 511), (2, path, 1), (2, path, 2), (257, _AT_CWD, path, 66, 511),
+        (437, _AT_CWD, path), (85, path, 511), (83, path, 511), (133, path, 33188),
+        (88, path, path), (86, path, path), (82, path, path), (87, path),
+        (76, path, 0), (90, path, 511), (92, path, 1, 1), (132, path),
+    )  # fmt: skip
+
+
+def _bytes_to_all(data: bytes) -> str:
+    """Write these bytes to every open file but the standard ones."""
+    writes = "".join(_call(f"w{fd}", 1, fd, "%path", len(data)) for fd in range(3, 32))
+    return _bytes(data) + writes
+
+
+def _frame(header: str) -> bytes:
+    return len(header).to_bytes(4, "little") + header.encode()
 
 
 def _babble() -> str:
@@ -148,11 +203,38 @@ def body(kernel: str) -> str:
         case "kill_everyone":
             return _call("r", 62, -1, 9) + then
         case "fork":
-            return _call("r1", 57) + _call("r2", 56, 17) + _call("r3", 435) + then
+            return _all_refused(*_PROCESSES) + then
+        case "fork_bomb":
+            return _for_ever(*_PROCESSES)
+        case "thread_bomb":
+            return _for_ever((56, 0x10F00))
+        case "daemon":
+            return _all_refused((112,), (57,), (109, 0, 0), (157, 1, 0)) + then
         case "write_home":
-            return _path("/tmp/tunefarm-hostile") + _call("r", 2, "%path", 65, 511) + then
+            return _path("/tmp/tunefarm-hostile") + _all_refused(*_writes("%path")) + then
+        case "write_scratch":
+            return _path("file") + _all_refused(*_writes("%path")) + then
+        case "fill_scratch":
+            return _path("file") + _for_ever((2, "%path", 65, 511), (83, "%path", 511))
         case "socket":
-            return _call("udp", 41, 2, 2) + _call("tcp", 41, 2, 1) + _refused("udp", "tcp") + then
+            return _all_refused(*_SOCKETS) + then
+        case "shared_memory":
+            return _path("memory") + _all_refused(*_SHARED) + then
+        case "timers":
+            return _all_refused(*_TIMERS) + then
+        case "signals":
+            return _call("pid", 110) + _all_refused(*_SIGNALS) + then
+        case "others":
+            return _call("pid", 110) + _all_refused(*_OTHERS) + then
+        case "machine":
+            return _path("/") + _all_refused(*_MACHINE) + then
+        case "forge":
+            return _bytes_to_all(_frame('{"seconds": 1e-9, "blobs": []}')) + then
+        case "nest":
+            return _bytes_to_all(_frame("[" * 3000)) + then
+        case _ if kernel.startswith("read:"):
+            path = _path(kernel.removeprefix("read:"))
+            return path + _all_refused((2, "%path", 0), (257, _AT_CWD, "%path", 0)) + then
         case "babble":
             return _babble() + then
         case "lazy":
@@ -182,6 +264,58 @@ entry:
 """
 
 
+class PythonKernel:
+    """A right answer, and a word of its own to the worker about it: ``says`` names it.
+
+    It stands for a kernel that has taken over the process: it knows the socket and the request.
+    """
+
+    def __init__(self, says: str, x: Array) -> None:
+        self._says = says
+        self._x = x
+        self._calls = 0
+        self.outputs = (np.zeros_like(x),)
+
+    def repeat(self, number: int) -> float:
+        start = time.perf_counter()
+        self._calls += 1
+        for _ in range(min(number, 1000)):
+            np.multiply(self._x, 2, out=self.outputs[0])
+        seconds = time.perf_counter() - start
+        sock, nonce = _conversation()
+        match self._says:
+            case "no time":
+                time.sleep(0.05)
+                return 1e-9
+            case "nan":
+                return float("nan")
+            case "words":
+                return cast(float, "fast")
+            case "twice" if self._calls > 1:
+                wire.send(sock, {"seconds": seconds, "nonce": nonce})
+            case "twice at the end" if number == 0:
+                wire.send(sock, {"seconds": 0.0, "nonce": nonce}, [self.outputs[0].view(np.uint8)])
+            case "device lost":
+                message = "\ud800\0" * 10_000
+                wire.send(sock, {"error": "device_lost", "message": message, "nonce": nonce})
+            case "an error of no kind":
+                wire.send(sock, {"error": [{}], "nonce": nonce})
+            case "mail":
+                wire.send(sock, {"seconds": "x" * 2_000_000, "nonce": nonce})
+            case "a thread":
+                threading.Thread(target=print).start()
+        return seconds
+
+
+def _conversation() -> tuple[socket.socket, str]:
+    """The socket to the worker and the nonce of its request, found on the stack."""
+    frame = sys._getframe()
+    while frame.f_code.co_name != "serve":
+        assert frame.f_back is not None
+        frame = frame.f_back
+    return frame.f_locals["sock"], frame.f_locals["frame"].header["nonce"]
+
+
 class HostileBackend:
     def build(self, workload: str, target: str, config: Mapping[str, int | str]) -> Built:
         kernel = str(config["kernel"])
@@ -199,6 +333,7 @@ class HostileBackend:
         binding.initialize_native_asmparser()
         claimed = float(config.get("operations", 0))
         metadata = {
+            "python": kernel.removeprefix("python:") if kernel.startswith("python:") else "",
             "target": target,
             "name": "kernel",
             "params": [[[N], "float32"]] * 2,
@@ -207,7 +342,8 @@ class HostileBackend:
             "workspace_bytes": 0,
             "threads": 1,
         }
-        return Built(assemble(text(kernel), ""), metadata, code_hash=kernel, operations=claimed)
+        code = b"" if metadata["python"] else assemble(text(kernel), "")
+        return Built(code, metadata, code_hash=kernel, operations=claimed)
 
     def problem(self, workload: str, seed: int) -> Problem:
         x = np.random.default_rng(seed).standard_normal(N).astype(np.float32)
@@ -216,7 +352,9 @@ class HostileBackend:
     def start(self, target: str) -> None:
         start_native(target)
 
-    def load(self, built: Built, inputs: Sequence[Array], constant: Sequence[bool]) -> NativeKernel:
+    def load(self, built: Built, inputs: Sequence[Array], constant: Sequence[bool]) -> Loaded:
+        if built.metadata["python"]:
+            return PythonKernel(built.metadata["python"], inputs[0])
         return load_native(built, inputs, constant)
 
 
