@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tunefarm.compiler.codegen.builder import FunctionBuilder
-from tunefarm.compiler.codegen.statements import Emitter, Module
-from tunefarm.compiler.target import Target
+from tunefarm.compiler.codegen.statements import ALIGN, Emitter, Module
+from tunefarm.compiler.target import Target, dtype_bytes
 from tunefarm.compiler.tir.ir import PrimFunc
 
 
@@ -37,10 +37,13 @@ def emit_llvm(program: PrimFunc, target: Target) -> LlvmKernel:
     builder = FunctionBuilder()
     emitter = Emitter(module, builder, "%workspace")
     names = []
+    inputs = len(program.params) - program.outputs
     for index, param in enumerate(program.params):
         name = f"%p{index}"
         alone = "" if index in program.shared else "noalias "
-        names.append(f"ptr {alone}align 64 {name}")
+        given = index < inputs and index not in program.constants  # by the caller of a model, maybe
+        align = dtype_bytes(param.dtype) if given else ALIGN
+        names.append(f"ptr {alone}align {align} {name}")
         emitter.pointers[param] = name
         if index in program.constants:
             emitter.constants.add(param)

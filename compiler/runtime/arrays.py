@@ -49,8 +49,9 @@ def address(array: Array) -> int:
         return int(array.__array_interface__["data"][0])
 
 
-def as_input(value: object, tensor: TensorType, what: str) -> Array:
-    """``value`` (a NumPy array or a DLPack tensor) as a C-contiguous aligned array.
+def as_input(value: object, tensor: TensorType, what: str, aligned: bool = True) -> Array:
+    """``value`` (a NumPy array or a DLPack tensor) as a C-contiguous array, aligned to 64 bytes or,
+    not ``aligned``, to its elements.
 
     It is copied only if it is not so already. Raises ShapeError, naming ``what``, if its dtype
     or shape is not that of ``tensor``, or it is no array.
@@ -62,9 +63,8 @@ def as_input(value: object, tensor: TensorType, what: str) -> Array:
         )
     if array.shape != tensor.shape:
         raise ShapeError(f"{what} has shape {array.shape}, expected {tensor.shape}")
-    if not array.flags.c_contiguous or address(array) % ALIGNMENT:
-        return aligned_copy(array)
-    return array
+    fits = address(array) % ALIGNMENT == 0 if aligned else array.flags.aligned
+    return array if array.flags.c_contiguous and fits else aligned_copy(array)
 
 
 def check_output(array: Array, tensor: TensorType, what: str) -> Array:

@@ -99,7 +99,7 @@ def export_library(module: Module, path: Path, name: str | None = None) -> None:
             else:
                 _write_library(module, file, prefix, path.name)
     with _telling(path):
-        path.with_suffix(".h").write_text(header_text(module.plan, prefix))
+        path.with_suffix(".h").write_text(header_text(module.plan, prefix, module.target.num_cores))
 
 
 def _copy_library(module: Module, path: Path, name: str | None) -> str:
@@ -236,12 +236,13 @@ def _mapped(place: int, count: int) -> NDArray[np.uint8]:
     return array
 
 
-def header_text(plan: ExecutionPlan, prefix: str) -> str:
-    """The C header of a model: sizes, names, and an inline starter of threads."""
+def header_text(plan: ExecutionPlan, prefix: str, cores: int) -> str:
+    """The C header of a model for so many cores: sizes, names, and an inline starter of threads."""
     template = files("tunefarm.compiler.runtime").joinpath("model.h").read_text()
     values = {
         "MODEL": prefix.upper(),
         "model": prefix,
+        "cores": str(cores),
         "memory_bytes": str(max(plan.arena_bytes, 64)),
         "pool_bytes": str(POOL_BYTES),
         "pool_alignment": str(POOL_ALIGNMENT),

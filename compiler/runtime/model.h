@@ -8,8 +8,9 @@
  *   @model@_call(&session, inputs, outputs);
  *   @model@_stop(&session);
  *
- * Every input and output is dense, row-major and 64-byte aligned. One session serves one call at
- * a time; sessions are independent.
+ * Every input and output is dense and row-major. Outputs are 64-byte aligned; inputs are read
+ * fastest if they are, and have to be aligned to their elements. One session serves one call at a
+ * time; sessions are independent. No more than @cores@ threads share a large convolution.
  */
 #ifndef @MODEL@_H
 #define @MODEL@_H

@@ -33,7 +33,7 @@ define internal void @add_row(ptr %closure, i64 %row, ptr %scratch) {
   %pa = getelementptr <16 x float>, ptr %a.at, i64 %row
   %pb = getelementptr <16 x float>, ptr %b.at, i64 %row
   %pc = getelementptr <16 x float>, ptr %c.at, i64 %row
-  %a = load <16 x float>, ptr %pa
+  %a = load <16 x float>, ptr %pa, align 4
   %b = load <16 x float>, ptr %pb
   %c = fadd <16 x float> %a, %b
   store <16 x float> %c, ptr %pc

@@ -79,6 +79,29 @@ def test_an_exported_model_gives_the_same_bits(tmp_path: Path) -> None:
         np.testing.assert_array_equal(shared.view(np.uint32), alone.view(np.uint32))
 
 
+def moved(array: np.ndarray, byte: int) -> np.ndarray:
+    """A copy that begins ``byte`` bytes behind a multiple of 64."""
+    raw = np.empty(array.nbytes + 128, np.uint8)
+    start = (byte - raw.ctypes.data) % 64
+    copy = raw[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
+@pytest.mark.parametrize("build", [lambda: resnet(1), bert], ids=["resnet", "bert"])
+@pytest.mark.parametrize("byte", [2, 16, 40])
+def test_inputs_may_begin_anywhere(build: Any, byte: int) -> None:
+    lib = build()
+    feeds = {name: moved(array, byte) for name, array in inputs_of(lib).items()}
+    for given, taken in zip(feeds.values(), lib.check_inputs(feeds, aligned=False), strict=True):
+        assert np.shares_memory(given, taken) == (byte % given.itemsize == 0)
+        assert taken.flags.aligned
+    assert all(a.ctypes.data % 64 == 0 for a in lib.check_inputs(feeds))
+    (wanted,) = lib.run(inputs_of(lib)).values()
+    (made,) = lib.run(feeds).values()
+    np.testing.assert_array_equal(made.view(np.uint32), wanted.view(np.uint32))
+
+
 @pytest.mark.parametrize("threads", [0, -1, 257, 1.5, "2"])
 def test_impossible_numbers_of_threads_are_refused(threads: Any) -> None:
     with pytest.raises(TunefarmError, match="expected a whole number, 1 to 256"):
