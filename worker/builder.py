@@ -18,6 +18,7 @@ NEW_OBJECTS = 50_000
 
 def load(target: str) -> Service:
     import numpy as np
+    import numpy.random
     from tunefarm.compiler.target import Target
     from tunefarm.worker.backend import load_backend
 

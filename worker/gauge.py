@@ -15,7 +15,11 @@ from tunefarm.worker.wire import Frame
 
 
 def load(target: str) -> Service:
+    import numpy.random  # noqa: F401
+    from tunefarm.compiler.target import Target
     from tunefarm.worker import peaks
+
+    peaks.reference_s(Target(target).mcpu)  # imports and links what the others need too
 
     def drift(frame: Frame) -> Reply:
         return {"seconds": peaks.reference_s(frame.header["mcpu"])}, ()
