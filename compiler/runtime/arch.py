@@ -4,7 +4,7 @@ Each entry is the text of small functions that ``pool.ll`` and ``native.ll`` cal
 
     void @cpu_pause()                       tell the core that this is a spin loop
     i64  @cpu_ticks()                       a clock that runs at a constant rate
-    i64  @cpu_syscall(i64 number, i64 × 6)  a Linux system call (futex, sched_yield)
+    i64  @cpu_syscall(i64 number, i64 × 6)  a Linux system call, of those in ``calls``
     void @cpu_flush_line(ptr)               evict the cache line from every cache
     void @cpu_fence()                       order flushes before what follows
 
@@ -13,6 +13,7 @@ RISC-V has ``i64 @tunefarm_vector_bytes()`` beside them, for the executor.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tunefarm.compiler.errors import BuildError
@@ -24,16 +25,29 @@ class Arch:
 
     name: str
     elf_machine: int
-    futex: int
-    sched_yield: int
+    calls: Mapping[str, int]
     text: str
 
+
+# Linux' numbers on AArch64, RISC-V and whatever came after them.
+_GENERIC_CALLS = {
+    "futex": 98,
+    "sched_yield": 124,
+    "getcpu": 168,
+    "sched_getaffinity": 123,
+    "sched_setaffinity": 122,
+}
 
 _X86_64 = Arch(
     name="x86_64",
     elf_machine=62,
-    futex=202,
-    sched_yield=24,
+    calls={
+        "futex": 202,
+        "sched_yield": 24,
+        "getcpu": 309,
+        "sched_getaffinity": 204,
+        "sched_setaffinity": 203,
+    },
     text="""
 define internal void @cpu_pause() #0 {
   call void asm sideeffect "pause", "~{memory}"()
@@ -90,8 +104,7 @@ _ARM_RET, _ARM_ISB = 0xD65F03C0, 0xD5033FDF
 _AARCH64 = Arch(
     name="aarch64",
     elf_machine=183,
-    futex=98,
-    sched_yield=124,
+    calls=_GENERIC_CALLS,
     text="\n".join([
         _machine_code("void @cpu_pause()", _ARM_ISB, _ARM_RET),
         _machine_code("i64 @cpu_ticks()", _ARM_ISB, 0xD53BE040, _ARM_RET),  # mrs x0, cntvct_el0
@@ -111,8 +124,7 @@ _RISCV_RET, _A0, _A7 = 0x00008067, 10, 17
 _RISCV64 = Arch(
     name="riscv64",
     elf_machine=243,
-    futex=98,
-    sched_yield=124,
+    calls=_GENERIC_CALLS,
     text="\n".join([
         _machine_code("void @cpu_pause()", 0x0100000F, _RISCV_RET),
         _machine_code("i64 @cpu_ticks()", 0xC0102573, _RISCV_RET),  # rdtime a0
@@ -134,8 +146,7 @@ _RISCV64 = Arch(
 _WASM32 = Arch(
     name="wasm32",
     elf_machine=0,
-    futex=0,
-    sched_yield=0,
+    calls=dict.fromkeys(_GENERIC_CALLS, 0),
     text="""
 define internal void @cpu_pause() #0 {
   ret void

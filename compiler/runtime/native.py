@@ -80,7 +80,7 @@ def _source(name: str) -> str:
 
 
 def _complete(text: str, arch: Arch) -> str:
-    values = {"futex": arch.futex, "sched_yield": arch.sched_yield, "max_parts": MAX_THREADS}
+    values = {**arch.calls, "max_parts": MAX_THREADS}
     for name, value in values.items():
         text = text.replace("{" + name + "}", str(value))
     return text

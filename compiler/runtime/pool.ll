@@ -9,6 +9,7 @@
 ;      256  i32 lock: 1 while a job or the shutdown runs   compare-and-swap
 ;      384  i32 sleeping workers                           workers
 ;      512  i64 done: iterations finished in this job      everyone
+;      576  i32 caller: one more than the CPU that last woke sleeping workers
 ;      640  i32 workers, i32 stop, i64 spin ticks
 ;     1024  128 bytes a part: i64 claim = generation << 32 | iterations not yet claimed
 ;
@@ -19,6 +20,9 @@
 ; have read the next job's fields, but it acts on them only after a claim that proves its own job
 ; still open. The caller never waits for a thread that has not claimed something: if all workers
 ; sleep, it does the job alone while they wake.
+;
+; Linux often wakes a thread on the CPU of its waker, where it waits for the caller's work to end: a
+; worker that wakes up there moves to another CPU that it may use.
 ;
 ; A job inside a job, or beside one of another thread, finds the lock taken and runs as a loop.
 ;
@@ -134,6 +138,62 @@ exit:
   ret void
 }
 
+; The CPU that runs the calling thread; -1 if the system does not tell.
+define internal i32 @own_cpu() #0 {
+entry:
+  %slot = alloca i32, align 8
+  store i32 -1, ptr %slot, align 8
+  %address = ptrtoint ptr %slot to i64
+  %told = call i64 @cpu_syscall(i64 {getcpu}, i64 %address, i64 0, i64 0, i64 0, i64 0, i64 0)
+  %cpu = load i32, ptr %slot, align 8
+  ret i32 %cpu
+}
+
+; Move the calling thread to another CPU if it runs on the one of the caller of the present job.
+define internal void @move_apart(ptr %pool) #0 {
+entry:
+  %allowed = alloca [16 x i64], align 16
+  %others = alloca [16 x i64], align 16
+  %p.caller = getelementptr i8, ptr %pool, i64 576
+  %caller = load atomic i32, ptr %p.caller monotonic, align 4
+  %cpu = call i32 @own_cpu()
+  %next.cpu = add i32 %cpu, 1
+  %beside = icmp eq i32 %next.cpu, %caller
+  %known = icmp ult i32 %cpu, 1024
+  %stacked = and i1 %beside, %known
+  br i1 %stacked, label %ask, label %exit
+ask:
+  %allowed.at = ptrtoint ptr %allowed to i64
+  %others.at = ptrtoint ptr %others to i64
+  %size = call i64 @cpu_syscall(i64 {sched_getaffinity}, i64 0, i64 128, i64 %allowed.at, i64 0, i64 0, i64 0)
+  %told = icmp sgt i64 %size, 0
+  br i1 %told, label %copy, label %exit
+copy:
+  %at = phi i64 [ 0, %ask ], [ %at.next, %copy ]
+  %p.from = getelementptr i8, ptr %allowed, i64 %at
+  %p.to = getelementptr i8, ptr %others, i64 %at
+  %word = load i64, ptr %p.from, align 8
+  store i64 %word, ptr %p.to, align 8
+  %at.next = add i64 %at, 8
+  %more = icmp ult i64 %at.next, %size
+  br i1 %more, label %copy, label %move
+move:
+  %cpu.wide = zext i32 %cpu to i64
+  %number = lshr i64 %cpu.wide, 6
+  %bit = and i64 %cpu.wide, 63
+  %p.own = getelementptr i64, ptr %others, i64 %number
+  %own = load i64, ptr %p.own, align 8
+  %one = shl i64 1, %bit
+  %not.one = xor i64 %one, -1
+  %rest = and i64 %own, %not.one
+  store i64 %rest, ptr %p.own, align 8
+  %moved = call i64 @cpu_syscall(i64 {sched_setaffinity}, i64 0, i64 %size, i64 %others.at, i64 0, i64 0, i64 0)
+  %freed = call i64 @cpu_syscall(i64 {sched_setaffinity}, i64 0, i64 %size, i64 %allowed.at, i64 0, i64 0, i64 0)
+  br label %exit
+exit:
+  ret void
+}
+
 ; Publish generation + 1 and wake up to %count sleeping workers.
 define internal void @publish(ptr %pool, i32 %generation, i64 %count) #0 {
 entry:
@@ -143,6 +203,10 @@ entry:
   %some = icmp ne i32 %sleeping, 0
   br i1 %some, label %wake, label %exit
 wake:
+  %p.caller = getelementptr i8, ptr %pool, i64 576
+  %cpu = call i32 @own_cpu()
+  %caller = add i32 %cpu, 1
+  store atomic i32 %caller, ptr %p.caller monotonic, align 4
   %address = ptrtoint ptr %pool to i64
   %woken = call i64 @cpu_syscall(i64 {futex}, i64 %address, i64 129, i64 %count, i64 0, i64 0, i64 0)
   br label %exit
@@ -280,9 +344,12 @@ sleep:
 look:
   %h = load atomic i32, ptr %pool acquire, align 4
   %woken = icmp ne i32 %h, %seen
-  br i1 %woken, label %exit, label %sleep
+  br i1 %woken, label %apart, label %sleep
+apart:
+  call void @move_apart(ptr %pool)
+  br label %exit
 exit:
-  %result = phi i32 [ %g, %spin ], [ %h, %look ]
+  %result = phi i32 [ %g, %spin ], [ %h, %apart ]
   ret i32 %result
 }
 

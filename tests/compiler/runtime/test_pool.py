@@ -151,6 +151,36 @@ def test_sleeping_workers_wake_up(target: Target, monkeypatch: pytest.MonkeyPatc
     assert not any(worker.is_alive() for worker in pool.workers)
 
 
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one CPU")
+def test_a_worker_leaves_the_callers_cpu(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNEFARM_SPIN_MICROSECONDS", "0")
+    library = load_objects([compile_llvm(COUNT, target)], ["rendezvous"], target)
+    pool = start_pool(library, 2)
+    worker, counts = pool.workers[0].native_id, np.zeros(64, np.int64)
+    assert worker is not None
+    arguments = np.zeros(8, np.uintp)
+    arguments[[0, 3]] = pool.address, counts.ctypes.data
+    allowed = os.sched_getaffinity(0)
+    here = min(allowed)
+    try:
+        os.sched_setaffinity(0, {here})
+        for _ in range(20):
+            os.sched_setaffinity(worker, {here})
+            os.sched_setaffinity(worker, allowed)
+            library.function("tunefarm_invoke")(library["rendezvous"], arguments.ctypes.data, 8)
+            assert last_cpu(worker) != here
+            assert os.sched_getaffinity(worker) == allowed
+    finally:
+        os.sched_setaffinity(0, allowed)
+        pool.close()
+
+
+def last_cpu(thread: int) -> int:
+    """The CPU that a thread of this process ran on last: field 39 of its ``stat``."""
+    with open(f"/proc/self/task/{thread}/stat") as stat:
+        return int(stat.read().rpartition(")")[2].split()[36])
+
+
 def test_idle_workers_sleep(target: Target) -> None:
     library = load_objects([compile_llvm(COUNT, target)], ["count"], target)
     pool = start_pool(library, 4)
