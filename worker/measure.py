@@ -32,6 +32,7 @@ MAX_REPEATS = 10
 PAIRED_REPEAT_S = 0.002
 _QUICK_S = 0.02
 _GROWTH = 1.618
+_MOST_CALLS = 10_000_000
 _ROOFLINE_SLACK = 1.1
 _CLOCK_SLACK_S = 0.01
 _CLOCK_TRIES = 3
@@ -171,14 +172,15 @@ def calibrate(session: Session, slot: int, repeat_s: float, first_s: float) -> t
     """How many calls last ``repeat_s``, and the seconds a call of a repeat of so many.
 
     A quick kernel is called once more before, which wakes the pool's threads and warms the
-    activations. While a repeat is too short, number = max(target / observed + 1, 1.618 × number).
+    activations. While a repeat is too short, number = max(target / observed + 1, 1.618 × number),
+    ten million at most: what tells less time than that is no kernel's.
     """
     number = 1
     quick = first_s < _QUICK_S
     seconds = session.repeat(slot, number, discard=quick, poison=True)
-    while seconds * number < repeat_s and first_s < repeat_s:
+    while seconds * number < repeat_s and first_s < repeat_s and number < _MOST_CALLS:
         observed = max(seconds, 1e-9)
-        number = math.ceil(max(min(repeat_s / observed + 1, 1e7), _GROWTH * number))
+        number = min(math.ceil(max(repeat_s / observed + 1, _GROWTH * number)), _MOST_CALLS)
         seconds = session.repeat(slot, number)
     return number, seconds
 
