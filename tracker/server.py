@@ -20,7 +20,7 @@ from grpc_reflection.v1alpha import reflection
 from tunefarm.db.dialect import sqlite_path
 from tunefarm.db.store import Store
 from tunefarm.proto import farm_pb2, farm_pb2_grpc
-from tunefarm.proto.client import MAX_MESSAGE_BYTES
+from tunefarm.proto.connection import MAX_MESSAGE_BYTES
 from tunefarm.proto.errors import FarmError, InvalidRequest
 from tunefarm.proto.rendezvous import Rendezvous, read_rendezvous, write_rendezvous
 from tunefarm.tracker.auth import TokenCheck

@@ -1,0 +1,138 @@
+"""A connection to the tracker: its channel, deadlines, repeats, and what its errors mean."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+from tunefarm.proto.errors import (
+    DOMAIN,
+    ERRORS,
+    FarmError,
+    InvalidRequest,
+    TrackerUnavailable,
+)
+
+MAX_MESSAGE_BYTES = 64 << 20
+CALL_S = 15.0
+"""Deadline of a call in seconds, on top of the time a long poll may wait."""
+_BACKOFF_S = 0.05
+_MAX_BACKOFF_S = 0.5
+
+_CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.ping_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+
+class Connection:
+    """A channel to the tracker at ``address`` (HOST:PORT) with the farm's ``token``."""
+
+    def __init__(self, address: str, token: str, connect_s: float, patience_s: float) -> None:
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdigit():
+            raise InvalidRequest(f"{address!r} is not a tracker's address; write HOST:PORT")
+        self.address = address
+        self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
+        self._connect_s = connect_s
+        self._patience_s = patience_s
+        self._answered = False
+        self._channel = grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def hurry(self, patience_s: float = 1.0) -> None:
+        """From now on wait no longer than this for a tracker that is away, also in calls under
+        way."""
+        self._patience_s = min(self._patience_s, patience_s)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _call(
+        self,
+        method: Callable[..., Any],
+        request: Any,
+        wait_s: float = 0.0,
+        patience_s: float | None = None,
+    ) -> Any:
+        timeout_s = wait_s + CALL_S
+        started = time.monotonic()
+        backoff_s = _BACKOFF_S
+        while True:
+            try:
+                reply = method(request, timeout=timeout_s, metadata=self._metadata)
+                self._answered = True
+                return reply
+            except grpc.RpcError as error:
+                wanted_s = self._wanted_s(patience_s)
+                left_s = wanted_s - (time.monotonic() - started)
+                if not _is_unavailable(error) or left_s <= 0:
+                    raise self._error(error, timeout_s) from error
+            time.sleep(min(left_s, backoff_s * random.uniform(0.5, 1.0)))
+            backoff_s = min(2 * backoff_s, _MAX_BACKOFF_S)
+
+    def _wanted_s(self, patience_s: float | None) -> float:
+        """How long to wait for a tracker that is away: a call's own time, or this client's."""
+        if not self._answered:
+            return self._connect_s
+        return min(self._patience_s if patience_s is None else patience_s, self._patience_s)
+
+    def _error(self, error: Any, timeout_s: float) -> FarmError:
+        """The domain error that a failed call carries or stands for."""
+        carried = _carried_error(error)
+        if carried is not None:
+            return carried
+        if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
+            return TrackerUnavailable(
+                f"the tracker at {self.address} did not answer within {timeout_s:.0f} s"
+            )
+        if _is_unavailable(error):
+            return TrackerUnavailable(
+                f"no tracker answers at {self.address}; start one with `tunefarm tracker`"
+            )
+        name = error.code().name
+        return FarmError(f"the tracker at {self.address} failed: {name}: {error.details()}")
+
+
+def _is_unavailable(error: Any) -> bool:
+    """Whether the tracker could not be reached (or cut the call while it shut down)."""
+    if _carried_error(error) is not None:
+        return False
+    return error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+
+
+def _carried_error(error: Any) -> FarmError | None:
+    """The tracker's own error in the call's ``google.rpc.ErrorInfo``, if it has one."""
+    from google.rpc import error_details_pb2
+    from grpc_status import rpc_status
+
+    status = rpc_status.from_call(error)
+    for detail in status.details if status else ():
+        info = error_details_pb2.ErrorInfo()
+        if detail.Unpack(info) and info.domain == DOMAIN:
+            return ERRORS.get(info.reason, FarmError)(status.message)
+    return None
