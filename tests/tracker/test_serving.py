@@ -230,18 +230,19 @@ def test_a_job_keeps_to_the_compiler_version_of_its_first_device(
 ) -> None:
     worker = start_worker(shared_tracker, device, version="1")
     job = claimed(farm, new_job())
-    assert farm.job(job.id).compiler_version == ""
-    lease = leased(farm, device, job)
-    assert farm.job(job.id).compiler_version == "1"
-    farm.release(lease)
-    worker.vanish()
-    start_worker(shared_tracker, device, version="2")
-    wait_for(lambda: [d for d in farm.devices() if (d.id, d.compiler_version) == (device, "2")])
-    assert farm.acquire(on_device(device), client="c", job=job, wait_s=0.6) is None
-    farm.release(leased(farm, device, claimed(farm, new_job())))
-    start_worker(shared_tracker, device, version="1")
-    wait_for(lambda: [d for d in farm.devices() if (d.id, d.compiler_version) == (device, "1")])
-    assert leased(farm, device, job).device == device
+    with farm.keep_job(job):
+        assert farm.job(job.id).compiler_version == ""
+        lease = leased(farm, device, job)
+        assert farm.job(job.id).compiler_version == "1"
+        farm.release(lease)
+        worker.vanish()
+        start_worker(shared_tracker, device, version="2")
+        wait_for(lambda: [d for d in farm.devices() if (d.id, d.compiler_version) == (device, "2")])
+        assert farm.acquire(on_device(device), client="c", job=job, wait_s=0.6) is None
+        farm.release(leased(farm, device, claimed(farm, new_job())))
+        start_worker(shared_tracker, device, version="1")
+        wait_for(lambda: [d for d in farm.devices() if (d.id, d.compiler_version) == (device, "1")])
+        assert leased(farm, device, job).device == device
 
 
 def test_a_worker_that_comes_back_with_another_compiler_ends_the_jobs_lease(
