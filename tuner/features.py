@@ -61,17 +61,6 @@ def features(space: ConfigSpace, rows: Population, target: Target) -> NDArray[np
     return matrix
 
 
-def draft_seconds(space: ConfigSpace, rows: Population, target: Target) -> Floats:
-    """The analytic estimate of each candidate's time in seconds; useful as an order only."""
-    seconds = np.zeros(len(rows))
-    for index, sketch in enumerate(space.sketches):
-        mine = np.flatnonzero(rows[:, 0] == index)
-        if len(mine):
-            nest = with_all_levels(sketch.nest(space.columns(rows[mine], index)))
-            seconds[mine] = draft(nest, target).total
-    return seconds
-
-
 @dataclass(frozen=True, slots=True)
 class _Level:
     """Sizes of one level's tile, one number a candidate: iterations, bytes by role."""

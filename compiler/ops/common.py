@@ -114,11 +114,6 @@ def require_dtype(dtype: str, allowed: Sequence[str], what: str) -> None:
         raise ShapeError(f"takes {what}, not {dtype}")
 
 
-def require_rank(type: TensorType, rank: int, what: str) -> None:
-    if len(type.shape) != rank:
-        raise ShapeError(f"{what} has shape {type.shape}, and must have {rank} dimensions")
-
-
 def read(tensor: te.Tensor, indices: Sequence[Operand]) -> Expr:
     """The element of ``tensor`` that broadcasts to ``indices`` of a larger or equal rank."""
     last = indices[len(indices) - len(tensor.shape) :]

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from tunefarm.compiler.space.config import Access, Nest
 from tunefarm.compiler.target import Target
-from tunefarm.tuner.draft import draft, tile_elements
-from tunefarm.tuner.features import FEATURES, draft_seconds, features, nest_features
+from tunefarm.tuner.draft import draft, tile_elements, with_all_levels
+from tunefarm.tuner.features import FEATURES, features, nest_features
 from tunefarm.tuner.search.population import sample_valid
 
 
@@ -90,6 +90,16 @@ def test_every_knob_shows_in_some_column(square, target):
     before = features(space, row, target)
     for neighbour in space.neighbours(row[0]):
         assert (features(space, neighbour[None, :], target) != before).any()
+
+
+def draft_seconds(space, rows, target):
+    """What the draft takes the time of each candidate to be."""
+    seconds = np.zeros(len(rows))
+    for index, sketch in enumerate(space.sketches):
+        mine = np.flatnonzero(rows[:, 0] == index)
+        nest = with_all_levels(sketch.nest(space.columns(rows[mine], index)))
+        seconds[mine] = draft(nest, target).total
+    return seconds
 
 
 def test_the_draft_ranks_better_than_chance(landscapes, target):

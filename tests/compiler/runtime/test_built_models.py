@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tunefarm.compiler.build import build_module
-from tunefarm.compiler.errors import TunefarmError
+from tunefarm.compiler.errors import ShapeError, TunefarmError
 from tunefarm.compiler.frontend.onnx.model import from_onnx
 from tunefarm.compiler.ir import Constant, Expr, Function, IRModule, TensorType, Tuple, Var
 from tunefarm.compiler.ops import call
@@ -77,6 +77,19 @@ def test_an_exported_model_gives_the_same_bits(tmp_path: Path) -> None:
     for threads in (1, 2, 3, 5):
         (shared,) = loaded.run(feeds, threads=threads).values()
         np.testing.assert_array_equal(shared.view(np.uint32), alone.view(np.uint32))
+
+
+def test_results_go_into_given_arrays() -> None:
+    lib = resnet(1)
+    feeds = inputs_of(lib)
+    ((name, wanted),) = lib.run(feeds).items()
+    made = moved(np.zeros_like(wanted), 0)
+    lib.run_into(feeds, {name: made})
+    np.testing.assert_array_equal(made.view(np.uint32), wanted.view(np.uint32))
+    with pytest.raises(ShapeError, match=f"output '{name}' is missing"):
+        lib.run_into(feeds, {})
+    with pytest.raises(ShapeError, match=f"output '{name}'"):
+        lib.run_into(feeds, {name: made[..., :-1]})
 
 
 def moved(array: np.ndarray, byte: int) -> np.ndarray:
