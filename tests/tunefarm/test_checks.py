@@ -224,7 +224,7 @@ def test_time_ends_a_job_on_a_full_disk(model: str, home: Path) -> None:
         (job,) = kept.jobs()
     assert trials > 0
     # Its end may still have found room where a trial did not; else the next command ends it.
-    assert (job.state is JobState.RUNNING) == ("the disk fails or is full" in done.stderr)
+    assert (job.state is not JobState.CANCELLED) == ("the disk fails or is full" in done.stderr)
     again = [sys.executable, "-m", "tunefarm", "tune", model, "--trials", str(trials + 2)]
     assert subprocess.run(again, timeout=90, capture_output=True).returncode == 0
     with Store.open(str(home / "tunefarm.db"), readonly=True) as kept:
