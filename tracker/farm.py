@@ -15,6 +15,7 @@ from tunefarm.db import cordons, jobs, leases
 from tunefarm.db.records import Cordon, Device, Job, JobState, Lease
 from tunefarm.tracker import signals
 from tunefarm.tracker.allocate import cordon_of
+from tunefarm.tracker.counts import Counts
 from tunefarm.tracker.options import TrackerOptions
 from tunefarm.tracker.signals import Bell, Signals
 from tunefarm.tracker.unmet import why_unmet
@@ -75,6 +76,7 @@ class Farm:
     leases: dict[str, Live] = field(default_factory=dict)
     claims: dict[str, Claimed] = field(default_factory=dict)
     cordons: tuple[Kept, ...] = ()
+    counts: Counts = field(default_factory=Counts)
     closing: bool = False
     started: float = 0.0
     started_at: float = 0.0

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from functools import partial
 
 from sqlalchemy import Connection
 from tunefarm.db import jobs
 from tunefarm.db.records import Job, JobState, JobUpdate
+from tunefarm.proto.logs import ids
 from tunefarm.tracker import signals
 from tunefarm.tracker.farm import Claimed, Farm
 from tunefarm.tracker.selector import parse_selector
+
+_log = logging.getLogger(__name__)
 
 
 async def submit(farm: Farm, job: Job) -> Job:
@@ -23,6 +27,7 @@ async def submit(farm: Farm, job: Job) -> Job:
         raise ValueError(f"the job's budget is {job.budget.trials} trials; at least 1 is needed")
     parse_selector(job.selector)
     stored = await farm.database.write(lambda c: jobs.submit(c, job))
+    _log.info("submitted: %d tasks on %s", len(stored.tasks), stored.target, extra=ids(job=job.id))
     farm.signals.notify(signals.JOBS, signals.job(job.id))
     return farm.told(stored)
 
@@ -44,6 +49,7 @@ async def claim(farm: Farm, request_id: str, tuner: str, job: str, wait_s: float
             )
             if found is not None:
                 farm.drop_leases_of(found.id)
+                _log.info("claimed by %s", tuner, extra=ids(job=found.id, epoch=found.claim_epoch))
                 return _hold(farm, found)
             left_s = deadline - farm.clock()
             if left_s <= 0 or farm.closing:
@@ -106,6 +112,7 @@ async def watch(farm: Farm, job: str, cursor: int, wait_s: float) -> JobUpdate:
 
 def _over(farm: Farm, job: Job) -> Job:
     """Forget the claim and the leases of a job that nobody runs any more."""
+    _log.info("%s %s", job.state, job.message, extra=ids(job=job.id))
     if job.state is not JobState.RUNNING:
         farm.claims.pop(job.id, None)
         farm.drop_leases_of(job.id)

@@ -12,8 +12,10 @@ from sqlalchemy import Connection
 from tunefarm.db import cordons, jobs, leases
 from tunefarm.db.errors import StaleClaim, StaleLease, StoreError, UnknownRecord
 from tunefarm.db.records import DeviceRequest, Job, Lease
+from tunefarm.proto.logs import ids, ids_of_lease
 from tunefarm.tracker import signals
 from tunefarm.tracker.allocate import Waiting, allocate, serves
+from tunefarm.tracker.counts import idling
 from tunefarm.tracker.farm import Farm, Live
 from tunefarm.tracker.selector import parse_selector
 
@@ -88,7 +90,8 @@ class Desk:
         answer = ticket.answer = asyncio.get_running_loop().create_future()
         self.farm.signals.notify(signals.LEASES)
         try:
-            await asyncio.wait([answer], timeout=0 if self.farm.closing else wait_s)
+            with idling():
+                await asyncio.wait([answer], timeout=0 if self.farm.closing else wait_s)
             if ticket.granting:
                 await asyncio.wait([answer])
             return answer.result() if answer.done() else None
@@ -225,6 +228,8 @@ class Desk:
             if not answer.done():
                 answer.set_exception(error)
             return None
+        self.farm.counts.granted += 1
+        _log.info("granted to %s", ticket.client, extra=ids_of_lease(lease))
         if not answer.done():
             answer.set_result(lease)
         self.farm.signals.notify(signals.device(lease.device))
@@ -267,6 +272,7 @@ class Desk:
                 continue
             with suppress(StaleClaim, UnknownRecord):
                 await self.farm.database.write(_give_up(job, claim.epoch))
+            _log.warning("its tuner went silent; queued again", extra=ids(job=job))
             if self.farm.claims.get(job) is claim:
                 del self.farm.claims[job]
             self.farm.drop_leases_of(job)
@@ -281,6 +287,8 @@ class Desk:
             await self.farm.database.write(lambda c: leases.end(c, lease, reason))
         finally:
             live.ending = False
+        self.farm.counts.ended[reason.partition(":")[0]] += 1
+        _log.info("lease ended: %s", reason, extra=ids_of_lease(live.lease))
         self.farm.drop_lease(lease)
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 from tunefarm.db import cordons
 from tunefarm.db.records import Cordon, Device, Lease
+from tunefarm.proto.logs import ids, ids_of_lease
 from tunefarm.tracker import signals
 from tunefarm.tracker.farm import Farm
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,10 @@ async def cordon(
             revoke_after_s=revoke_after_s,
         )
     )
+    _log.info(
+        "%s %s by %s: %s", "drained" if drain else "cordoned", found.subject, wish.actor,
+        wish.reason, extra=ids(**{found.scope: found.subject}),
+    )  # fmt: skip
     await _reload(farm)
     return found
 
@@ -49,6 +57,7 @@ async def uncordon(farm: Farm, wish: Wish, name: str) -> tuple[Device, ...]:
     scope, subject = await farm.database.write(
         lambda c: cordons.uncordon(c, wish.request_id, name, actor=wish.actor, reason=wish.reason)
     )
+    _log.info("uncordoned by %s", wish.actor, extra=ids(**{scope: subject}))
     await _reload(farm)
     return devices_of(farm, scope, subject)
 
@@ -60,6 +69,8 @@ async def revoke(farm: Farm, wish: Wish, lease: str) -> Lease:
     ended = await farm.database.write(
         lambda c: cordons.revoke(c, wish.request_id, lease, actor=wish.actor, reason=wish.reason)
     )
+    farm.counts.ended["revoked"] += 1
+    _log.info("revoked by %s: %s", wish.actor, wish.reason, extra=ids_of_lease(ended))
     farm.drop_lease(ended.id)
     return ended
 

@@ -9,8 +9,8 @@ import os
 import secrets
 import signal
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,15 @@ from tunefarm.db.store import Store
 from tunefarm.proto import farm_pb2, farm_pb2_grpc
 from tunefarm.proto.connection import MAX_MESSAGE_BYTES
 from tunefarm.proto.errors import FarmError, InvalidRequest
+from tunefarm.proto.probe import answering
 from tunefarm.proto.rendezvous import Rendezvous, read_rendezvous, write_rendezvous
 from tunefarm.tracker.auth import TokenCheck
 from tunefarm.tracker.farm import Farm
 from tunefarm.tracker.leasing import Desk
+from tunefarm.tracker.metrics import Metrics
 from tunefarm.tracker.options import LOOPBACK, TrackerOptions
 from tunefarm.tracker.servicers import FarmServicer, WorkerServicer
+from tunefarm.tracker.timing import CallTimes
 from tunefarm.tracker.writer import Database
 
 GRACE_S = 2.0
@@ -87,7 +90,8 @@ async def _serve(
     farm = Farm(options, database)
     await farm.load()
     desk = Desk(farm)
-    server = grpc.aio.server(interceptors=[TokenCheck(token)], options=_SERVER_OPTIONS)
+    interceptors = [CallTimes(farm.counts), TokenCheck(token)]
+    server = grpc.aio.server(interceptors=interceptors, options=_SERVER_OPTIONS)
     checks = await _add_services(server, farm, desk, name)
     port = _bind(server, options, last)
     await server.start()
@@ -96,15 +100,19 @@ async def _serve(
         write_rendezvous(options.rendezvous_file, rendezvous)
     stop = _stop_on_signals()
     serving = asyncio.create_task(desk.serve())
-    print(f"tracker listening on {rendezvous.address}", flush=True)
-    if on_ready is not None:
-        on_ready(rendezvous)
     try:
-        await asyncio.wait(
-            [serving, asyncio.ensure_future(stop.wait())], return_when=asyncio.FIRST_COMPLETED
-        )
-        if serving.done():
-            serving.result()
+        async with _watched(options, farm, desk) as place:
+            print(f"tracker listening on {rendezvous.address}", flush=True)
+            if on_ready is not None:
+                on_ready(rendezvous)
+            if place:
+                print(f"metrics at {place}", flush=True)
+            await asyncio.wait(
+                [serving, asyncio.ensure_future(stop.wait())], return_when=asyncio.FIRST_COMPLETED
+            )
+            if serving.done():
+                serving.result()
+            farm.closing = True
     finally:
         await checks.enter_graceful_shutdown()
         farm.closing = True
@@ -113,6 +121,19 @@ async def _serve(
         serving.cancel()
         with suppress(asyncio.CancelledError):
             await serving
+
+
+@asynccontextmanager
+async def _watched(options: TrackerOptions, farm: Farm, desk: Desk) -> AsyncIterator[str]:
+    """Answer scrapes and probes meanwhile, if that is wanted; yields where the metrics are."""
+    if options.metrics_port is None:
+        yield ""
+        return
+    metrics = Metrics(farm, desk)
+    await metrics.start()
+    host = options.metrics_host
+    with answering(host, options.metrics_port, metrics.routes()) as port:
+        yield f"http://{f'[{host}]' if ':' in host else host}:{port}/metrics"
 
 
 def check_host(host: str) -> None:

@@ -40,7 +40,9 @@ _WIRE_ERRORS: tuple[tuple[type[Exception], type[errors.FarmError]], ...] = (
     (ValueError, errors.InvalidRequest),
 )
 
-S = TypeVar("S")
+_STALE = {StaleLease: "lease", StaleClaim: "claim", StaleIncarnation: "incarnation"}
+
+S = TypeVar("S", bound="WorkerServicer | FarmServicer")
 Q = TypeVar("Q")
 R = TypeVar("R")
 
@@ -69,6 +71,9 @@ def answers(
             await refuse(context, error)
         except tuple(kind for kind, _ in _WIRE_ERRORS) as error:
             wire = next(wire for kind, wire in _WIRE_ERRORS if isinstance(error, kind))
+            stale = _STALE.get(type(error))
+            if stale is not None:
+                self._farm.counts.stale[stale] += 1
             _log.debug("%s refused: %s", method.__name__, error, exc_info=True)
             await refuse(context, wire(str(error)))
 

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tunefarm.tracker.counts import idling
+
 
 class Bell:
     """Rings once for any number of news since it was last silenced."""
@@ -24,11 +26,12 @@ class Bell:
         """Whether it rang within ``timeout_s``."""
         if timeout_s <= 0:
             return self._event.is_set()
-        try:
-            await asyncio.wait_for(self._event.wait(), timeout_s)
-        except TimeoutError:
-            return False
-        return True
+        with idling():
+            try:
+                await asyncio.wait_for(self._event.wait(), timeout_s)
+            except TimeoutError:
+                return False
+            return True
 
 
 class Signals:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 from sqlalchemy import Connection
@@ -18,10 +19,12 @@ from tunefarm.db.records import (
     WorkerOrders,
     WorkerState,
 )
+from tunefarm.proto.logs import ids, ids_of_trial, ids_of_work
 from tunefarm.tracker import signals
 from tunefarm.tracker.farm import Farm, Seen
 from tunefarm.tracker.signals import Bell
 
+_log = logging.getLogger(__name__)
 MARGIN = 16
 """Queued candidates that are looked at beyond what a worker may hold."""
 
@@ -36,6 +39,8 @@ async def submit(
     live = farm.leases.get(lease)
     if live is not None:
         farm.signals.notify(signals.device(live.lease.device))
+    extra = ids(job=requests[0].job if requests else "", lease=lease, epoch=epoch)
+    _log.debug("%d candidates queued, %d known", len(requests) - len(done), len(done), extra=extra)
     return done
 
 
@@ -150,6 +155,7 @@ async def _enlist(farm: Farm, state: WorkerState) -> None:
             present.poll.ring()
         present = Seen(state.incarnation, state.number - 1, state.devices, farm.clock())
         farm.workers[state.worker] = present
+        _log.info("offers %d devices", len(state.devices), extra=ids(worker=state.worker))
     present.devices = state.devices
     for lease in ended:
         farm.drop_lease(lease)
@@ -176,8 +182,25 @@ async def _store(
         return queue.store(connection, state.worker, state.results)
 
     accepted, refused = await farm.database.write(write)
+    farm.counts.stale["lease"] += len(refused)
+    _tell_results(state, refused)
     farm.signals.notify(*{signals.job(key.job) for key in accepted})
     return accepted, refused
+
+
+def _tell_results(state: WorkerState, refused: tuple[Refusal, ...]) -> None:
+    """Log what came of a worker's results; one line a trial for those who want them all."""
+    reasons = {refusal.key: refusal.reason for refusal in refused}
+    for result in state.results:
+        why = reasons.get(trials.key_of(result.trial))
+        if why is None and not _log.isEnabledFor(logging.DEBUG):
+            continue
+        extra = ids_of_trial(result.trial, result.lease, result.epoch)
+        extra["ids"]["worker"] = state.worker
+        if why is not None:
+            _log.info("result refused: %s", why, extra=extra)
+        else:
+            _log.debug("result stored: %s", result.trial.error or "ok", extra=extra)
 
 
 async def _take_back(farm: Farm, state: WorkerState) -> None:
@@ -218,6 +241,8 @@ async def _decide(farm: Farm, state: WorkerState) -> tuple[list[Work], list[Held
     if not found:
         return [], cancel
     work, quarantined = await farm.database.write(write)
+    for given in work if _log.isEnabledFor(logging.DEBUG) else ():
+        _log.debug("given to worker %s", state.worker, extra=ids_of_work(given))
     farm.signals.notify(*(signals.job(job) for job in quarantined))
     if quarantined:
         farm.signals.notify(*(signals.device(device.id) for device in state.devices))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection
@@ -20,6 +21,7 @@ from tunefarm.db.errors import (
     UnknownRecord,
 )
 from tunefarm.db.store import Store
+from tunefarm.tracker.counts import Seconds
 
 T = TypeVar("T")
 GROUP = 64
@@ -32,16 +34,19 @@ _REFUSALS = (StaleLease, StaleClaim, StaleIncarnation, UnknownRecord, IntegrityE
 class _Operation:
     run: Callable[[Connection], Any]
     future: Future[Any]
+    asked_at: float = field(default_factory=time.monotonic)
 
 
 class Database:
     """The store, for the event loop: ``write`` and ``read`` take functions of a connection.
 
     An operation that raises changes nothing; the others of its commit go through. ``write``
-    returns once the commit has happened.
+    returns once the commit has happened. ``durations`` is from being asked to that, counted by the
+    writer's thread.
     """
 
     def __init__(self, store: Store) -> None:
+        self.durations = Seconds()
         self._store = store
         self._queue: queue.SimpleQueue[_Operation | None] = queue.SimpleQueue()
         self._closed = False
@@ -55,6 +60,11 @@ class Database:
         future: Future[T] = Future()
         self._queue.put(_Operation(operation, future))
         return await asyncio.wrap_future(future)
+
+    @property
+    def waiting(self) -> int:
+        """How many writes are queued."""
+        return self._queue.qsize()
 
     async def read(self, operation: Callable[[Connection], T]) -> T:
         def run() -> T:
@@ -97,6 +107,14 @@ class Database:
 
     def _commit(self, group: list[_Operation]) -> None:
         wanted = [o for o in group if o.future.set_running_or_notify_cancel()]
+        try:
+            self._commit_together(wanted)
+        finally:
+            now = time.monotonic()
+            for operation in wanted:
+                self.durations.add(now - operation.asked_at)
+
+    def _commit_together(self, wanted: list[_Operation]) -> None:
         try:
             with self._store.writing() as connection:
                 outcomes = [_attempt(connection, operation) for operation in wanted]

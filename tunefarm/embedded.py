@@ -23,6 +23,7 @@ from tunefarm.compiler.errors import TunefarmError
 from tunefarm.compiler.target import Target
 from tunefarm.db.records import OWNED, JobState
 from tunefarm.interrupts import ignoring_interrupts
+from tunefarm.proto.logs import message_of
 
 if TYPE_CHECKING:
     from tunefarm.proto.client import FarmClient
@@ -63,7 +64,7 @@ class Member:
     def last_words(self) -> str:
         """The last line that the process wrote."""
         lines = self.lines()
-        return lines[-1].removeprefix("tunefarm: ") if lines else f"see {self.log}"
+        return message_of(lines[-1]).removeprefix("tunefarm: ") if lines else f"see {self.log}"
 
     def lines(self) -> list[str]:
         """What the process and those before it wrote since the farm began."""
@@ -116,8 +117,10 @@ class EmbeddedFarm:
         self._target = target
         logs = rendezvous.parent
         place = ["--rendezvous", str(rendezvous)]
-        self.tracker = Member("tracker", ["tracker", "--db", database, *place],
-                              logs / "tracker.log")  # fmt: skip
+        self.tracker = Member(
+            "tracker", ["tracker", "--db", database, *place, "--log-level", "warning"],
+            logs / "tracker.log",
+        )  # fmt: skip
         self.worker = Member("worker", ["worker", "--target", target, *place], logs / "worker.log")
         self.tuner = Member("tuner", ["tuner", *place], logs / "tuner.log")
         self._client: FarmClient | None = None
@@ -236,7 +239,7 @@ class EmbeddedFarm:
         lines = self.tracker.lines()
         for line in lines[said:]:
             if not line.startswith(GOOD_NEWS):
-                warnings.warn(f"the tracker says: {line}", stacklevel=1)
+                warnings.warn(f"the tracker says: {message_of(line)}", stacklevel=1)
         folder = self.rendezvous.parent
         is_full = shutil.disk_usage(folder).free < FULL_BYTES  # then its log cannot tell
         if is_full and not self._full:

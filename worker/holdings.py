@@ -19,6 +19,7 @@ from tunefarm.db.records import (
     Work,
     WorkerOrders,
 )
+from tunefarm.proto.logs import ids_of_work
 from tunefarm.worker.device import OpenDevice
 
 _log = logging.getLogger(__name__)
@@ -112,11 +113,14 @@ class Holdings:
         if bench is None or held in self._held or held in self._answered:
             return
         self._held[held] = work
+        _log.debug("received", extra=ids_of_work(work))
         bench.queue.append(work)
 
     def _drop(self, dropped: Iterable[Held]) -> None:
         for held in dropped:
-            self._held.pop(held, None)
+            work = self._held.pop(held, None)
+            if work is not None:
+                _log.info("dropped", extra=ids_of_work(work))
         for bench in self.benches.values():
             bench.queue = [w for w in bench.queue if held_of(w) in self._held]
             if bench.batch and not any(held_of(w) in self._held for w in bench.batch):
@@ -150,8 +154,8 @@ class Holdings:
         try:
             bench.open_device.measure([work.request for work in bench.batch], report, dropped)
         except Exception as error:  # a fault of ours must not take the device's thread with it
-            _log.exception("measuring failed")
             for work in bench.batch:
+                _log.exception("measuring failed", extra=ids_of_work(work))
                 self._report(work, _lost(work, f"the worker failed: {error!r}"))
 
     def _is_dropped(self, work: Work) -> bool:
@@ -159,6 +163,7 @@ class Holdings:
             return self._held.get(held_of(work)) is not work
 
     def _report(self, work: Work, trial: Trial) -> None:
+        _log.debug("measured: %s", trial.error or "ok", extra=ids_of_work(work))
         with self._changed:
             if self._held.pop(held_of(work), None) is None:
                 return

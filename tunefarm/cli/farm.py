@@ -14,11 +14,14 @@ from typing import Annotated
 import typer
 
 from tunefarm.cli.options import DATABASE, TARGET, TRACKER, TRACKER_HELP, parse_tags
+from tunefarm.proto.logs import Format, Level, configure
 
 Rendezvous = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="File in which the tracker says where it listens."),
 ]
+LogFormat = Annotated[Format, typer.Option(help="Lines of the log: for people, or for machines.")]
+LogLevel = Annotated[Level, typer.Option(help="The least that is logged.")]
 ExitWithParent = Annotated[bool, typer.Option("--exit-with-parent", hidden=True)]
 _PR_SET_PDEATHSIG = 1
 _LOOK_S = 0.25
@@ -64,6 +67,17 @@ def tracker(
     lease_term_s: Annotated[
         float, typer.Option(metavar="S", help="Seconds until a lease lapses.")
     ] = 10.0,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            metavar="PORT", help="Answer Prometheus and probes of health here; 0 takes a free port."
+        ),
+    ] = None,
+    metrics_host: Annotated[
+        str, typer.Option(metavar="HOST", help="Address of the metrics.")
+    ] = "127.0.0.1",
+    log_format: LogFormat = Format.TEXT,
+    log_level: LogLevel = Level.INFO,
     exit_with_parent_: ExitWithParent = False,
 ) -> None:
     """Run the tracker: it lends devices, queues jobs and writes the database."""
@@ -73,9 +87,11 @@ def tracker(
     from tunefarm.tracker.server import main_serve
 
     exit_with_parent(exit_with_parent_)
+    configure(log_format, log_level)
     options = TrackerOptions(
         db or default_database(), host, port, rendezvous=rendezvous,
         lease_term_s=lease_term_s, claim_term_s=lease_term_s,
+        metrics_port=metrics_port, metrics_host=metrics_host,
     )  # fmt: skip
     with announced(options.rendezvous_file) as announce:
         main_serve(options, announce)
@@ -103,6 +119,8 @@ def worker(
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="Tag for `--device` to select by (repeatable)."),
     ] = None,
+    log_format: LogFormat = Format.TEXT,
+    log_level: LogLevel = Level.INFO,
     exit_with_parent_: ExitWithParent = False,
 ) -> None:
     """Run a worker: it builds candidates and times them on this machine's devices."""
@@ -110,6 +128,7 @@ def worker(
 
     tags = parse_tags(tag)
     exit_with_parent(exit_with_parent_)
+    configure(log_format, log_level)
     address, token, file = _place(tracker, rendezvous)
     run_worker(
         WorkerOptions(address, token, file, tuple(target or ()), name, build_processes, tags=tags),
@@ -123,6 +142,8 @@ def tuner(
     tracker: Annotated[str, typer.Option(metavar=TRACKER, help=TRACKER_HELP)] = "",
     rendezvous: Rendezvous = None,
     once: Annotated[bool, typer.Option("--once", help="Stop after one job.")] = False,
+    log_format: LogFormat = Format.TEXT,
+    log_level: LogLevel = Level.INFO,
     exit_with_parent_: ExitWithParent = False,
 ) -> None:
     """Run a tuner: it claims jobs and searches for the best configs."""
@@ -130,5 +151,6 @@ def tuner(
     from tunefarm.tuner.options import TunerOptions
 
     exit_with_parent(exit_with_parent_, _TUNER_GRACE_S)
+    configure(log_format, log_level)
     address, token, file = _place(tracker, rendezvous)
     run_tuner(TunerOptions(tracker=address, token=token, rendezvous=file, once=once))
