@@ -37,7 +37,7 @@ def cordon(
     revoke_at = now + revoke_after_s if drain and revoke_after_s is not None else None
     found = Cordon(scope, subject, drain, actor, reason, now, revoke_at)
     action = "drain" if drain else "cordon"
-    if not _note(connection, request_id, actor, action, f"{scope} {subject}", reason):
+    if not note(connection, request_id, actor, action, f"{scope} {subject}", reason):
         return next((c for c in cordons(connection) if _key(c) == (scope, subject)), found)
     values = {
         "drain": drain,
@@ -60,7 +60,7 @@ def uncordon(
     scope, subject = find(connection, name)
     here = and_(CORDONS.c.scope == scope, CORDONS.c.subject == subject)
     is_cordoned = connection.execute(select(CORDONS.c.at).where(here)).one_or_none() is not None
-    if is_cordoned and _note(
+    if is_cordoned and note(
         connection, request_id, actor, "uncordon", f"{scope} {subject}", reason
     ):
         connection.execute(delete(CORDONS).where(here))
@@ -73,7 +73,7 @@ def revoke(connection: Connection, request_id: str, name: str, *, actor: str, re
     UnknownRecord if there is none or several, or if it has ended, with why.
     """
     row = _lease_row(connection, name)
-    if _note(connection, request_id, actor, "revoke", f"lease {row.id}", reason):
+    if note(connection, request_id, actor, "revoke", f"lease {row.id}", reason):
         if row.ended_at is not None:
             raise UnknownRecord(f"lease {row.id} has ended already: {row.ended_reason}")
         leases.end(connection, row.id, f"revoked by {actor}: {reason}")
@@ -87,10 +87,11 @@ def cordons(connection: Connection) -> tuple[Cordon, ...]:
 
 
 def events(connection: Connection, subject: str = "", limit: int = 100) -> tuple[AuditEvent, ...]:
-    """What operators did, newest first; only to the device, worker or lease if one is named."""
+    """What operators did, newest first; only to the device, worker, lease or token if one is
+    named."""
     query = select(AUDIT).order_by(AUDIT.c.id.desc()).limit(limit)
     if subject:
-        names = [f"{scope} {subject}" for scope in (DEVICE, WORKER, "lease")]
+        names = [f"{scope} {subject}" for scope in (DEVICE, WORKER, "lease", "token")]
         query = query.where(or_(*(AUDIT.c.subject.startswith(n, autoescape=True) for n in names)))
     return tuple(
         AuditEvent(row.at, row.actor, row.action, row.subject, row.reason)
@@ -132,10 +133,10 @@ def _lease_row(connection: Connection, name: str) -> Any:
     return found[0]
 
 
-def _note(
+def note(
     connection: Connection, request_id: str, actor: str, action: str, subject: str, reason: str
 ) -> bool:
-    """Keep what an operator does; False if this request was kept before."""
+    """Keep what an operator does in the audit trail; False if this request was kept before."""
     again = select(AUDIT.c.id).where(AUDIT.c.request_id == request_id)
     if connection.execute(again).one_or_none() is not None:
         return False

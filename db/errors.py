@@ -21,3 +21,7 @@ class StaleIncarnation(Exception):
 
 class UnknownRecord(Exception):
     """No job or trial of this key."""
+
+
+class NotYours(Exception):
+    """A write to what belongs to the holder of another token."""

@@ -58,6 +58,7 @@ def submit(connection: Connection, job: Job) -> Job:
             created_at=now,
             updated_at=now,
             selector=job.selector,
+            owner=job.owner,
         )
     )
     _insert_tasks(connection, job)
@@ -319,4 +320,5 @@ def _job_from_row(row: Any, tasks: Sequence[JobTask]) -> Job:
         updated_at=row.updated_at,
         compiler_version=row.compiler_version or "",
         selector=row.selector,
+        owner=row.owner,
     )

@@ -123,6 +123,7 @@ def grant(
     job: str,
     request_id: str,
     term_s: float,
+    owner: str = "",
 ) -> Lease:
     """Lease the device under its next epoch; the job's orphaned trials move to this lease.
 
@@ -145,7 +146,9 @@ def grant(
     if job:
         _bind(connection, job, row)
     now = time.time()
-    lease = Lease(uuid.uuid4().hex, device, client, row.epoch, term_s, job=job, granted_at=now)
+    lease = Lease(
+        uuid.uuid4().hex, device, client, row.epoch, term_s, job=job, granted_at=now, owner=owner
+    )
     connection.execute(
         insert(LEASES).values(
             id=lease.id,
@@ -158,6 +161,7 @@ def grant(
             granted_at=now,
             ended_at=None,
             ended_reason="",
+            owner=owner,
         )
     )
     if job:
@@ -325,4 +329,5 @@ def _from_row(row: Any) -> Lease:
         job=row.job,
         granted_at=row.granted_at,
         ended_at=row.ended_at,
+        owner=row.owner,
     )

@@ -149,7 +149,7 @@ class FinalRow(Base):
 class JobRow(Base):
     """``revision`` rises with every change of the job and every trial stored; watchers wait on
     it. ``compiler_version`` is null until a device is granted. ``selector`` says which devices
-    may measure it."""
+    may measure it; ``owner`` is the name of the token that submitted it."""
 
     __tablename__ = "jobs"
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -168,6 +168,7 @@ class JobRow(Base):
     updated_at: Mapped[float]
     compiler_version: Mapped[str | None]
     selector: Mapped[str] = mapped_column(server_default="")
+    owner: Mapped[str] = mapped_column(server_default="")
     __table_args__ = (Index(None, "state", "priority", "created_at"), Index(None, "created_at"))
 
 
@@ -188,13 +189,15 @@ class JobTaskRow(Base):
 
 
 class WorkerRow(Base):
-    """``incarnation`` is the current process of the worker."""
+    """``incarnation`` is the current process of the worker; ``owner`` is the name of the token that
+    alone speaks for it, empty while none has."""
 
     __tablename__ = "workers"
     id: Mapped[str] = mapped_column(primary_key=True)
     incarnation: Mapped[str]
     compiler_version: Mapped[str]
     started_at: Mapped[float]
+    owner: Mapped[str] = mapped_column(server_default="")
 
 
 class IncarnationRow(Base):
@@ -248,9 +251,25 @@ class AuditRow(Base):
     __table_args__ = ({"sqlite_autoincrement": True},)
 
 
+class TokenRow(Base):
+    """A credential; only the SHA-256 of its secret is kept, and rows stay when they are revoked."""
+
+    __tablename__ = "tokens"
+    digest: Mapped[str] = mapped_column(String(64), primary_key=True)
+    name: Mapped[str]
+    role: Mapped[str] = mapped_column(String(8))
+    devices: Mapped[str]
+    max_priority: Mapped[int | None]
+    created_at: Mapped[float]
+    created_by: Mapped[str]
+    expires_at: Mapped[float | None]
+    revoked_at: Mapped[float | None]
+
+
 class LeaseRow(Base):
     """The partial unique index is the promise that a device has one live lease at most. Rows stay
-    when leases end: they are the record of who held what, when, and why it ended."""
+    when leases end: they are the record of who held what, when, and why it ended. ``owner`` is the
+    name of the token that acquired it."""
 
     __tablename__ = "leases"
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -263,6 +282,7 @@ class LeaseRow(Base):
     granted_at: Mapped[float]
     ended_at: Mapped[float | None]
     ended_reason: Mapped[str]
+    owner: Mapped[str] = mapped_column(server_default="")
     __table_args__ = (
         UniqueConstraint("device", "epoch"),
         Index(None, "granted_at"),
@@ -328,5 +348,6 @@ INCARNATIONS = table(IncarnationRow)
 DEVICES = table(DeviceRow)
 CORDONS = table(CordonRow)
 AUDIT = table(AuditRow)
+TOKENS = table(TokenRow)
 LEASES = table(LeaseRow)
 REQUESTS = table(RequestRow)

@@ -52,6 +52,15 @@ class Verdict(StrEnum):
     AMBIGUOUS = "ambiguous"
 
 
+class Role(StrEnum):
+    """What a token may do: serve devices, ask for measurements, run anybody's jobs, or all."""
+
+    WORKER = "worker"
+    CLIENT = "client"
+    TUNER = "tuner"
+    ADMIN = "admin"
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class TaskKey:
     """What a record is looked up by: SHA-256 of the workload, and the canonical target string."""
@@ -92,7 +101,8 @@ class Job:
     ``claim_epoch`` and lasts ``claim_term_s`` unless it is renewed. The first device granted
     decides ``compiler_version``; all its trials are made by that compiler. ``selector`` says which
     devices may measure it (``arch>=sm_90 host!=lab3``); ``unmet`` is the tracker's word on why no
-    registered device may, empty if one may."""
+    registered device may, empty if one may. ``owner`` is the name of the token that submitted it,
+    empty for the farm's own."""
 
     id: str
     target: str
@@ -110,6 +120,7 @@ class Job:
     compiler_version: str = ""
     selector: str = ""
     unmet: str = ""
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +155,8 @@ class Lease:
     """A grant of one device to one client; every write carries (lease, epoch).
 
     Times are in seconds since the epoch; ``ended_at`` is None while it lives. ``recall`` says why
-    its holder is asked to give the device back, empty if it is not.
+    its holder is asked to give the device back, empty if it is not. ``owner`` is the name of the
+    token that acquired it, empty for the farm's own.
     """
 
     id: str
@@ -158,6 +170,7 @@ class Lease:
     granted_at: float = 0.0
     ended_at: float | None = None
     recall: str = ""
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,9 +191,34 @@ class Cordon:
 
 
 @dataclass(frozen=True, slots=True)
+class Token:
+    """A credential as the farm knows it: ``digest`` is the SHA-256 of its secret, in hexadecimal.
+
+    ``name`` is the identity of whoever holds it: tokens of one name own the same jobs and workers.
+    ``devices`` selects the devices that it may offer (a worker) or lease; ``max_priority`` bounds
+    its jobs', None for no bound. Times are in seconds since the epoch, None for never.
+    """
+
+    digest: str
+    name: str
+    role: Role
+    devices: str = ""
+    max_priority: int | None = None
+    created_at: float = 0.0
+    created_by: str = ""
+    expires_at: float | None = None
+    revoked_at: float | None = None
+
+    @property
+    def id(self) -> str:
+        """The digits of the digest that people see."""
+        return self.digest[:8]
+
+
+@dataclass(frozen=True, slots=True)
 class AuditEvent:
-    """What an operator did: ``action`` is cordon, drain, uncordon or revoke; ``subject`` names
-    the device, worker or lease."""
+    """What an operator did: ``action`` is cordon, drain, uncordon, revoke, create token or
+    revoke token; ``subject`` names the device, worker, lease or token."""
 
     at: float
     actor: str

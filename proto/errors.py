@@ -26,10 +26,17 @@ class TrackerUnavailable(FarmError):
 
 
 class TokenRefused(FarmError):
-    """The call carries no token, or not this tracker's."""
+    """The call carries no token, or one that is unknown, has expired or was revoked."""
 
     reason = "TOKEN_REFUSED"
     status = "UNAUTHENTICATED"
+
+
+class Forbidden(FarmError):
+    """The token is good, and not for this: another role, another owner, other devices."""
+
+    reason = "FORBIDDEN"
+    status = "PERMISSION_DENIED"
 
 
 class InvalidRequest(FarmError):
@@ -80,6 +87,7 @@ ERRORS: dict[str, type[FarmError]] = {
         FarmError,
         TrackerUnavailable,
         TokenRefused,
+        Forbidden,
         InvalidRequest,
         NotFound,
         LeaseLost,
