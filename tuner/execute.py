@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.db.records import Job, JobState
+from tunefarm.proto.logs import bound
 from tunefarm.proto.stopping import stopping
 from tunefarm.tuner.options import TunerOptions
 
@@ -54,22 +55,22 @@ def run_job(client: FarmClient, job: Job, options: TunerOptions, stopped: thread
     from tunefarm.proto.errors import ClaimLost, StorageFailed, TrackerUnavailable
     from tunefarm.tuner.running import JobRun, Stopped
 
-    _log.info(
-        "job %s: %d tasks, %d trials on %s", job.id, len(job.tasks), job.budget.trials, job.target
-    )
-    with client.keep_job(job) as claim:
+    with bound(job=job.id, epoch=job.claim_epoch), client.keep_job(job) as claim:
+        _log.info(
+            "claimed: %d tasks, %d trials on %s", len(job.tasks), job.budget.trials, job.target
+        )
         try:
             state, message = JobRun(client, job, options, claim, stopped).run()
         except ClaimLost as lost:
-            _log.warning("job %s: %s", job.id, lost)
+            _log.warning("%s", lost)
             return True
         except Stopped:
             with suppress(TrackerUnavailable, StorageFailed):
                 client.release_job(job)
-            _log.info("job %s: back in the queue", job.id)
+            _log.info("back in the queue")
             return False
         except (TrackerUnavailable, StorageFailed) as error:
-            _log.warning("job %s: %s", job.id, error)  # the claim lapses, and it is claimed again
+            _log.warning("%s", error)  # the claim lapses, and it is claimed again
             return False
         except TunefarmError as error:
             state, message = JobState.FAILED, str(error)
@@ -86,11 +87,11 @@ def _finish(client: FarmClient, job: Job, state: JobState, message: str) -> bool
     try:
         client.finish_job(job, state, message)
     except ClaimLost as lost:
-        _log.warning("job %s: %s", job.id, lost)
+        _log.warning("%s", lost)
     except (TrackerUnavailable, StorageFailed) as error:
-        _log.warning("job %s: %s", job.id, error)
+        _log.warning("%s", error)
         return False
-    _log.info("job %s: %s %s", job.id, state, message)
+    _log.info("%s %s", state, message)
     return True
 
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 
 from tunefarm.compiler.version import compiler_version
 from tunefarm.db.records import Device, WorkerOrders, WorkerState
+from tunefarm.proto.probe import Answer, Routes, answering, health
 from tunefarm.proto.stopping import stopping
 from tunefarm.worker.device import DeviceOptions, OpenDevice, open_device
 from tunefarm.worker.holdings import Holdings
@@ -39,6 +40,8 @@ _PAUSE_S = (0.1, 0.5)
 _PATIENCE_S = 30.0
 _GOODBYE_S = 5.0
 _RESULTS_A_SYNC = 256
+_STUCK_S = 120.0
+"""After how long without a turn the conversation counts as stuck; a turn takes 25 s at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,8 @@ class WorkerOptions:
     offer, none meaning this host. ``name`` outlives the process; by default it is made of the
     host's name and the devices. ``capacity`` is how many candidates a device holds at a time, and
     ``build_processes`` 0 means one a core. Jobs can select its devices by ``tags``, beside those
-    that the devices tell of themselves and ``host``.
+    that the devices tell of themselves and ``host``. With ``health_port`` (0: a free one) it
+    answers probes over HTTP there.
     """
 
     tracker: str = ""
@@ -62,6 +66,8 @@ class WorkerOptions:
     memory_bytes: int = 4 << 30
     capacity: int = 16
     tags: Mapping[str, str] = field(default_factory=dict)
+    health_port: int | None = None
+    health_host: str = "127.0.0.1"
 
 
 def run_worker(
@@ -81,6 +87,11 @@ def run_worker(
             stack.callback(devices[-1].close)
         _tell_sandbox(devices)
         loop = SyncLoop(options, devices)
+        if options.health_port is not None:
+            at = stack.enter_context(
+                answering(options.health_host, options.health_port, loop.probes())
+            )
+            print(f"health at http://{options.health_host}:{at}/healthz", flush=True)
         with stopping(loop.stop):
             loop.run(lambda: on_ready(devices) if on_ready else None)
 
@@ -101,6 +112,9 @@ class SyncLoop:
         self._term_s = _FIRST_TERM_S
         self._answered_at = time.monotonic()
         self._failing_since: float | None = None
+        self._turned_at = time.monotonic()
+        self._threads: list[threading.Thread] = []
+        self._ready = False
         self._address, self._client = _connect(options)
         self._calls = ThreadPoolExecutor(2, thread_name_prefix="tunefarm-sync")
 
@@ -111,15 +125,15 @@ class SyncLoop:
     def run(self, on_ready: Callable[[], None]) -> None:
         """Sync until stopped; then tell the results that are left."""
         benches = list(self._holdings.benches.values())
-        threads = [threading.Thread(target=self._holdings.serve, args=(b,)) for b in benches]
-        for thread in threads:
+        self._threads = [threading.Thread(target=self._holdings.serve, args=(b,)) for b in benches]
+        for thread in self._threads:
             thread.start()
         try:
             self._converse(on_ready)
             self._say_goodbye()
         finally:
             self._holdings.close()
-            for thread in threads:
+            for thread in self._threads:
                 thread.join()
             self._client.close()
             self._calls.shutdown(wait=False)
@@ -127,16 +141,37 @@ class SyncLoop:
     def _converse(self, on_ready: Callable[[], None]) -> None:
         """Keep one Sync under way; news of our own starts the next, which ends it."""
         pending: list[tuple[float, Future[WorkerOrders]]] = []
-        ready = False
         while not self._stopped.is_set():
+            self._turned_at = time.monotonic()
             self._news.clear()
             pending.append((time.monotonic(), self._start_sync(_WAIT_S)))
             while len(pending) > 1:
                 self._settle(*pending.pop(0))
             self._wait_for(pending[0][1])
-            if pending[0][1].done() and self._settle(*pending.pop()) and not ready:
-                ready = True
+            if pending[0][1].done() and self._settle(*pending.pop()) and not self._ready:
+                self._ready = True
                 on_ready()
+
+    def probes(self) -> Routes:
+        """What it answers over HTTP: whether it works, and whether the tracker hears it."""
+        return {"/healthz": self._alive, "/readyz": self._reachable}
+
+    def _alive(self) -> Answer:
+        turned_s = time.monotonic() - self._turned_at
+        if turned_s > _STUCK_S and not self._stopped.is_set():
+            return health(f"the worker has been stuck for {turned_s:.0f} s")
+        dead = [thread.name for thread in self._threads if not thread.is_alive()]
+        if dead and not self._stopped.is_set():
+            return health(f"the thread of a device has ended: {', '.join(dead)}")
+        return health("")
+
+    def _reachable(self) -> Answer:
+        silent_s = time.monotonic() - self._answered_at
+        if self._stopped.is_set():
+            return health("the worker is stopping")
+        if not self._ready or silent_s > _WAIT_S + self._term_s:
+            return health(f"the tracker has not answered for {silent_s:.0f} s")
+        return health("")
 
     def _start_sync(self, wait_s: float, capacity: int | None = None) -> Future[WorkerOrders]:
         self._number += 1

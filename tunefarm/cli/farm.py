@@ -119,6 +119,13 @@ def worker(
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="Tag for `--device` to select by (repeatable)."),
     ] = None,
+    health_port: Annotated[
+        int | None,
+        typer.Option(metavar="PORT", help="Answer probes of health here; 0 takes a free port."),
+    ] = None,
+    health_host: Annotated[
+        str, typer.Option(metavar="HOST", help="Address of the probes.")
+    ] = "127.0.0.1",
     log_format: LogFormat = Format.TEXT,
     log_level: LogLevel = Level.INFO,
     exit_with_parent_: ExitWithParent = False,
@@ -131,7 +138,17 @@ def worker(
     configure(log_format, log_level)
     address, token, file = _place(tracker, rendezvous)
     run_worker(
-        WorkerOptions(address, token, file, tuple(target or ()), name, build_processes, tags=tags),
+        WorkerOptions(
+            address,
+            token,
+            file,
+            tuple(target or ()),
+            name,
+            build_processes,
+            tags=tags,
+            health_port=health_port,
+            health_host=health_host,
+        ),
         on_ready=lambda devices: print(
             f"worker offers {', '.join(d.device.id for d in devices)}", flush=True
         ),
