@@ -1,7 +1,10 @@
 """What differs between databases: URLs, engines, upserts and the meaning of their errors.
 
-SQLite serves one machine: WAL, writers begin with BEGIN IMMEDIATE (a plain BEGIN fails with
-"database is locked" when two transactions read and then write), readers open read-only.
+Writers take turns in both: the code that reads and then writes never meets another's change in
+between, and rows get their ids in the order in which readers come to see them. SQLite serves one
+machine: WAL, writers begin with BEGIN IMMEDIATE (a plain BEGIN fails with "database is locked" when
+two transactions read and then write), readers open read-only. On PostgreSQL writers begin with an
+advisory lock, and one that stands still within a transaction loses it.
 """
 
 from __future__ import annotations
@@ -24,6 +27,13 @@ from tunefarm.db.errors import StoreError
 
 BUSY_S = 5.0
 """How long a writer waits for another process's transaction, in seconds."""
+TURN_S = 30.0
+"""How long a writer of PostgreSQL waits for its turn, in seconds."""
+STILL_S = 5.0
+"""How long a writer of PostgreSQL may do nothing within a transaction, in seconds."""
+
+_WRITERS = 0x74756E65_6661726D
+"""The advisory lock of those who write."""
 
 _NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "9p", "ceph", "glusterfs", "lustre",
@@ -113,7 +123,7 @@ def _file_system(folder: Path) -> str:
 def writer_engine(url: URL) -> Engine:
     """An engine of one connection whose transactions hold the right to write from their start."""
     if url.get_backend_name() != "sqlite":
-        return create_engine(url, json_serializer=_compact, pool_pre_ping=True)
+        return _postgresql_writer(url)
     engine = create_engine(url, json_serializer=_compact, pool_size=1, max_overflow=0)
 
     @event.listens_for(engine, "connect")
@@ -127,6 +137,24 @@ def writer_engine(url: URL) -> Engine:
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    return engine
+
+
+def _postgresql_writer(url: URL) -> Engine:
+    engine = create_engine(
+        url, json_serializer=_compact, pool_size=1, max_overflow=0, pool_pre_ping=True
+    )
+
+    @event.listens_for(engine, "connect")
+    def configure(connection: Any, _: object) -> None:
+        connection.execute(f"SET lock_timeout = {int(TURN_S * 1000)}")
+        connection.execute(f"SET idle_in_transaction_session_timeout = {int(STILL_S * 1000)}")
+        connection.commit()
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_WRITERS})")
 
     return engine
 
@@ -197,6 +225,10 @@ def _sentence(error: SQLAlchemyError, name: str) -> str | None:
         ("is full", "cannot grow: the disk is full; free some space"),
         ("disk I/O error", "cannot be used: the disk fails or is full (disk I/O error)"),
         ("unable to open database file", "cannot be opened; look at its folder and permissions"),
+        ("read-only transaction", "cannot be written: it was opened to read, or is a stand-by"),
+        ("lock timeout", f"has been locked by another process for {TURN_S:.0f} s; stop that one"),
+        ("deadlock detected", "is being changed by another program; try again"),
+        ("No space left", "cannot grow: the disk is full; free some space"),
     ):
         if sign in text:
             return f"database {path} {meaning}"

@@ -1,7 +1,17 @@
-"""Options of the whole suite; programs of the loop IR are verified in all of it."""
+"""Options of the whole suite; programs of the loop IR are verified in all of it. A PostgreSQL of
+its own, for the tests of databases."""
 
+import itertools
 import os
+import shutil
 import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -23,3 +33,98 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write the printed programs that golden tests compare with",
     )
+
+
+# --- PostgreSQL ---------------------------------------------------------------------------------
+
+_USER = "postgres"
+_SERVER_OPTIONS = ("fsync=off", "full_page_writes=off", "listen_addresses=", "max_connections=200")
+
+
+@dataclass
+class Postgres:
+    """A server that listens on a Unix socket in ``folder``."""
+
+    folder: Path
+    numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    def url(self, name: str) -> str:
+        return f"postgresql+psycopg://{_USER}@/{name}?host={self.folder}"
+
+    def run(self, statement: str) -> None:
+        import psycopg
+
+        place = f"host={self.folder} user={_USER} dbname=postgres"
+        with psycopg.connect(place, autocommit=True) as connection:
+            connection.execute(statement)
+
+    @contextmanager
+    def database(self, template: str = "template1") -> Iterator[str]:
+        """The URL of a database of its own, a copy of ``template``, for as long as it is used."""
+        name = f"test{next(self.numbers)}"
+        self.run(f"CREATE DATABASE {name} TEMPLATE {template}")
+        yield self.url(name)
+        self.run(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """A real PostgreSQL, fast and forgetful; its database ``latest`` has the present schema."""
+    from tunefarm.db.store import Store
+
+    programs = _postgres_programs()
+    if programs is None:
+        pytest.skip("PostgreSQL is not installed; apt-get install postgresql")
+    folder = Path(tempfile.mkdtemp(prefix="tunefarm-postgres-", dir="/tmp"))
+    owner: tuple[str, ...] = ()
+    if os.getuid() == 0:
+        shutil.chown(folder, _USER, _USER)
+        owner = (f"--reuid={_USER}", f"--regid={_USER}", "--clear-groups")
+    folder.chmod(0o755)
+    data = str(folder / "data")
+    prepare = [programs / "initdb", "--no-sync", "--auth=trust", "-U", _USER, "-D", data]
+    prepare += ["--encoding=UTF8", "--locale=C"]
+    subprocess.run(["setpriv", *owner, *prepare], check=True, capture_output=True, cwd=folder)
+    options = itertools.chain.from_iterable(("-c", option) for option in _SERVER_OPTIONS)
+    command = [programs / "postgres", "-D", data, "-k", folder, *options]
+    # It ends with the tests, however they end.
+    with (folder / "log").open("w") as log:
+        server = subprocess.Popen(
+            ["setpriv", "--pdeathsig=INT", *owner, *command],
+            stderr=log,
+            cwd=folder,
+            start_new_session=True,
+        )
+    running = Postgres(folder)
+    try:
+        _wait_for(server, running)
+        running.run("CREATE DATABASE latest")
+        Store.open(running.url("latest")).close()
+        yield running
+    finally:
+        server.send_signal(signal.SIGINT)
+        server.wait(60)
+        shutil.rmtree(folder)
+
+
+def _postgres_programs() -> Path | None:
+    """The folder of Debian's newest PostgreSQL, or that of the one in PATH."""
+    debian = Path("/usr/lib/postgresql").glob("*/bin/postgres")
+    found = sorted(debian, key=lambda path: float(path.parts[-3]))
+    named = shutil.which("postgres")
+    found += [Path(named).resolve()] if named else []
+    return found[-1].parent if found else None
+
+
+def _wait_for(server: "subprocess.Popen[bytes]", running: Postgres) -> None:
+    import psycopg
+
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            return running.run("SELECT 1")
+        except psycopg.OperationalError:
+            log = (running.folder / "log").read_text()
+            assert server.poll() is None, log
+            assert time.monotonic() < deadline, log
+            time.sleep(0.05)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,49 @@ from tunefarm.db.records import ErrorKind, TaskKey, Trial, WorkloadRecord
 from tunefarm.db.store import Store
 
 MakeTrial = Callable[..., Trial]
+FreshDatabase = Callable[..., AbstractContextManager[str]]
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def fresh_database(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> FreshDatabase:
+    """Makes databases of each kind; without tables if asked for that template."""
+
+    @contextmanager
+    def fresh(template: str = "latest") -> Iterator[str]:
+        if request.param == "sqlite":
+            yield str(tmp_path_factory.mktemp("database") / "tuning.db")
+            return
+        with request.getfixturevalue("postgres").database(template) as url:
+            yield url
+
+    return fresh
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
+def url(fresh_database: FreshDatabase) -> Iterator[str]:
+    """A database of each kind, without records."""
+    with fresh_database() as url:
+        yield url
+
+
+@pytest.fixture
+def empty_url(fresh_database: FreshDatabase) -> Iterator[str]:
+    """A database of each kind, without tables."""
+    with fresh_database("template1") as url:
+        yield url
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[Store]:
+    """Every contract of the database holds on each kind of it."""
+    with Store.open(url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def sqlite_store(tmp_path: Path) -> Iterator[Store]:
     with Store.open(str(tmp_path / "tuning.db")) as opened:
         yield opened
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 from tunefarm.db import jobs, leases, queue, trials
@@ -34,6 +41,7 @@ from tunefarm.db.records import (
 from tunefarm.db.store import Store
 
 MakeWorkload = Callable[[str], WorkloadRecord]
+FreshDatabase = Callable[[], AbstractContextManager[str]]
 
 
 def device(name: str = "d1") -> Device:
@@ -351,10 +359,10 @@ class LeaseMachine(RuleBasedStateMachine):
     held = Bundle("held")
     granted = Bundle("granted")
 
-    def __init__(self) -> None:
+    def __init__(self, fresh: FreshDatabase) -> None:
         super().__init__()
-        self.folder = tempfile.TemporaryDirectory()
-        self.store = Store.open(f"{self.folder.name}/farm.db")
+        self.rest = ExitStack()
+        self.store = self.rest.enter_context(Store.open(self.rest.enter_context(fresh())))
         self.incarnation = 0
         self.requests = 0
         self.live: dict[str, Lease] = {}
@@ -362,8 +370,7 @@ class LeaseMachine(RuleBasedStateMachine):
         self.restart()
 
     def teardown(self) -> None:
-        self.store.close()
-        self.folder.cleanup()
+        self.rest.close()
 
     @rule()
     def restart(self) -> None:
@@ -422,5 +429,8 @@ class LeaseMachine(RuleBasedStateMachine):
         assert sorted(stored + waiting) == sorted(self.submitted)
 
 
-TestLeaseMachine = LeaseMachine.TestCase
-TestLeaseMachine.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
+def test_any_order_of_grants_ends_deliveries_and_reports(fresh_database: FreshDatabase) -> None:
+    run_state_machine_as_test(
+        lambda: LeaseMachine(fresh_database),
+        settings=settings(max_examples=25, stateful_step_count=30, deadline=None),
+    )

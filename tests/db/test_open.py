@@ -6,15 +6,17 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from sqlalchemy import Connection, MetaData, StaticPool, create_engine
 from tunefarm.db import dialect, jobs
 from tunefarm.db.errors import StoreError
-from tunefarm.db.migrate import REVISIONS
+from tunefarm.db.migrate import REVISIONS, upgrade
 from tunefarm.db.models import Base
 from tunefarm.db.records import BestKey, Trial
 from tunefarm.db.store import Store
@@ -24,71 +26,114 @@ SCHEMAS = Path(__file__).parent / "schemas"
 
 
 def test_a_new_database_has_the_models_schema(store: Store) -> None:
-    with store.reading() as connection:
-        context = MigrationContext.configure(connection, opts={"compare_type": True})
-        assert compare_metadata(context, Base.metadata) == []
-        assert context.get_current_revision() == REVISIONS[-1]
+    assert has_the_models_schema(store)
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
-def test_a_database_of_every_released_schema_is_upgraded(revision: str, tmp_path: Path) -> None:
-    path = tmp_path / "old.db"
-    with sqlite3.connect(path) as connection:
-        connection.executescript((SCHEMAS / f"{revision}.sql").read_text())
-    connection.close()
-    with Store.open(str(path)) as store:
+def test_a_database_of_every_released_schema_is_upgraded(revision: str, empty_url: str) -> None:
+    fill_old(empty_url, revision)
+    with Store.open(empty_url) as store:
         (trial,) = store.trials_of("kept").trials
         key = BestKey(trial.task.workload, trial.task.target, trial.device_model)
         assert trial.times_s == (0.1 + 0.2, 0.25)
         assert store.best([key])[key][0].best.trial == trial
-        with store.reading() as reading:
-            context = MigrationContext.configure(reading, opts={"compare_type": True})
-            assert compare_metadata(context, Base.metadata) == []
+        assert has_the_models_schema(store)
 
 
-def test_jobs_under_way_are_bound_to_the_compiler_of_their_trials(tmp_path: Path) -> None:
-    path = tmp_path / "old.db"
+def test_jobs_under_way_are_bound_to_the_compiler_of_their_trials(empty_url: str) -> None:
     columns = "id, target_id, budget_trials, options, state, priority, message, claimed_by"
     columns += ", claim_epoch, claim_request, revision, created_at, updated_at"
-    with sqlite3.connect(path) as connection:
-        connection.executescript((SCHEMAS / "0001.sql").read_text())
-        connection.execute("UPDATE trials SET compiler_version = '0.1'")
-        for job in ("kept", "fresh"):
-            values = f"'{job}', 1, 9, '{{}}', 'queued', 0, '', '', 0, '', 1, 1.0, 1.0"
-            connection.execute(f"INSERT INTO jobs ({columns}) VALUES ({values})")
-    connection.close()
-    with Store.open(str(path)) as store, store.reading() as reading:
+    fill_old(
+        empty_url,
+        "0001",
+        "UPDATE trials SET compiler_version = '0.1'",
+        *(
+            f"INSERT INTO jobs ({columns}) VALUES "
+            f"('{job}', 1, 9, '{{}}', 'queued', 0, '', '', 0, '', 1, 1.0, 1.0)"
+            for job in ("kept", "fresh")
+        ),
+    )
+    with Store.open(empty_url) as store, store.reading() as reading:
         assert jobs.get(reading, "kept").compiler_version == "0.1"
         assert jobs.get(reading, "fresh").compiler_version == ""
 
 
-def test_opening_twice_keeps_what_is_there(tmp_path: Path, make_trial: MakeTrial) -> None:
+def fill_old(url: str, revision: str, *statements: str) -> None:
+    """Make a database as an older version left it: its dump, which is SQLite's, and then this."""
+    path = dialect.sqlite_path(dialect.parse_url(url))
+    with sqlite3.connect(path or ":memory:", check_same_thread=False) as dump:
+        dump.executescript((SCHEMAS / f"{revision}.sql").read_text())
+    if path is None:
+        bring_to(url, revision)
+        copy_rows(dump, url)
+    dump.close()
+    with writing(url) as connection:
+        for statement in statements:
+            connection.exec_driver_sql(statement)
+
+
+def copy_rows(dump: sqlite3.Connection, url: str) -> None:
+    source = create_engine("sqlite://", creator=lambda: dump, poolclass=StaticPool)
+    with source.connect() as old, writing(url) as new:
+        tables, theirs = MetaData(), MetaData()
+        tables.reflect(new)
+        theirs.reflect(old)
+        for table in tables.sorted_tables:
+            rows = [row._asdict() for row in old.execute(theirs.tables[table.name].select())]
+            if rows and table.name != "alembic_version":
+                new.execute(table.insert(), rows)
+
+
+def bring_to(url: str, revision: str) -> None:
+    with writing(url) as connection:
+        upgrade(connection, revision)
+
+
+@contextmanager
+def writing(url: str) -> Iterator[Connection]:
+    engine = dialect.writer_engine(dialect.parse_url(url))
+    with engine.begin() as connection:
+        yield connection
+    engine.dispose()
+
+
+def test_opening_twice_keeps_what_is_there(url: str, make_trial: MakeTrial) -> None:
     for number in range(2):
-        with Store.open(str(tmp_path / "a.db")) as store:
+        with Store.open(url) as store:
             store.add_trials([make_trial(number)])
-    with Store.open(f"sqlite:///{tmp_path}/a.db", readonly=True) as store:
+    with Store.open(url, readonly=True) as store:
         assert store.count_trials() == 2
 
 
-def test_processes_that_create_it_at_once_all_succeed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("revision", ["", REVISIONS[0]])
+def test_processes_that_open_it_at_once_all_succeed(empty_url: str, revision: str) -> None:
+    if revision:
+        fill_old(empty_url, revision)
     code = "import sys; from tunefarm.db.store import Store; Store.open(sys.argv[1]).close()"
-    command = [sys.executable, "-c", code, str(tmp_path / "new.db")]
+    command = [sys.executable, "-c", code, empty_url]
     running = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(3)]
     assert [process.communicate()[1] for process in running] == [b"", b"", b""]
+    with Store.open(empty_url, readonly=True) as store:
+        assert has_the_models_schema(store)
 
 
-def test_readers_work_while_a_writer_writes(
-    tmp_path: Path, store: Store, make_trial: MakeTrial
-) -> None:
+def has_the_models_schema(store: Store) -> bool:
+    with store.reading() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert context.get_current_revision() == REVISIONS[-1]
+        return compare_metadata(context, Base.metadata) == []
+
+
+def test_readers_work_while_a_writer_writes(store: Store, url: str, make_trial: MakeTrial) -> None:
     store.add_trials([make_trial(0)])
-    with Store.open(store.name, readonly=True) as reader, store.writing() as connection:
+    with Store.open(url, readonly=True) as reader, store.writing() as connection:
         connection.exec_driver_sql("DELETE FROM best")
         assert reader.count_trials() == 1
 
 
-def test_a_reader_cannot_write(store: Store, make_trial: MakeTrial) -> None:
+def test_a_reader_cannot_write(store: Store, url: str, make_trial: MakeTrial) -> None:
     with (
-        Store.open(store.name, readonly=True) as reader,
+        Store.open(url, readonly=True) as reader,
         pytest.raises(StoreError, match="was opened to read only"),
     ):
         reader.add_trials([make_trial(0)])
@@ -157,27 +202,23 @@ def test_a_database_of_another_program(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("readonly", [True, False])
-def test_a_newer_schema(store: Store, readonly: bool) -> None:
+def test_a_newer_schema(store: Store, url: str, readonly: bool) -> None:
     with store.writing() as connection:
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
     with pytest.raises(StoreError, match=r"has schema 9999, made by a newer tunefarm"):
-        Store.open(store.name, readonly=readonly)
+        Store.open(url, readonly=readonly)
 
 
-def test_a_locked_database(
-    store: Store, make_trial: MakeTrial, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_locked_database(store: Store, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dialect, "BUSY_S", 0.05)
-    other = sqlite3.connect(store.name, isolation_level=None)
-    other.execute("BEGIN IMMEDIATE")
-    with pytest.raises(StoreError, match="has been locked by another process"):
-        Store.open(store.name)
-    other.execute("ROLLBACK")
-    other.close()
-    Store.open(store.name).close()
+    monkeypatch.setattr(dialect, "TURN_S", 0.05)
+    with store.writing(), pytest.raises(StoreError, match="has been locked by another process"):
+        Store.open(url)
+    Store.open(url).close()
 
 
-def test_a_full_disk(store: Store, make_trial: MakeTrial) -> None:
+def test_a_full_disk(sqlite_store: Store, make_trial: MakeTrial) -> None:
+    store = sqlite_store
     kept = make_trial(0)
     store.add_trials([kept])
     with store.writing() as connection:
@@ -211,7 +252,10 @@ def test_network_file_systems_are_refused(tmp_path: Path, monkeypatch: pytest.Mo
         Store.open(str(tmp_path / "a.db"))
 
 
-def test_a_copied_database_is_the_same(tmp_path: Path, store: Store, make_trial: MakeTrial) -> None:
+def test_a_copied_database_is_the_same(
+    tmp_path: Path, sqlite_store: Store, make_trial: MakeTrial
+) -> None:
+    store = sqlite_store
     store.add_trials([make_trial(0)])
     store.close()
     shutil.copy(store.name, tmp_path / "copy.db")
