@@ -160,6 +160,7 @@ def job_to_wire(job: rec.Job) -> pb.Job:
         compiler_version=job.compiler_version,
         selector=job.selector,
         unmet=job.unmet,
+        owner=job.owner,
     )
 
 
@@ -184,6 +185,7 @@ def job_from_wire(wire: pb.Job) -> rec.Job:
         compiler_version=wire.compiler_version,
         selector=wire.selector,
         unmet=wire.unmet,
+        owner=wire.owner,
     )
 
 
@@ -289,6 +291,7 @@ def lease_to_wire(lease: rec.Lease) -> pb.Lease:
         granted_at=lease.granted_at,
         ended_at=lease.ended_at,
         recall=lease.recall,
+        owner=lease.owner,
     )
 
 
@@ -305,6 +308,7 @@ def lease_from_wire(wire: pb.Lease) -> rec.Lease:
         granted_at=wire.granted_at,
         ended_at=wire.ended_at if wire.HasField("ended_at") else None,
         recall=wire.recall,
+        owner=wire.owner,
     )
 
 
@@ -344,6 +348,38 @@ def audit_event_to_wire(event: rec.AuditEvent) -> pb.AuditEvent:
 
 def audit_event_from_wire(wire: pb.AuditEvent) -> rec.AuditEvent:
     return rec.AuditEvent(wire.at, wire.actor, wire.action, wire.subject, wire.reason)
+
+
+def token_to_wire(token: rec.Token) -> pb.Token:
+    return pb.Token(
+        digest=token.digest,
+        name=token.name,
+        role=f"ROLE_{token.role.name}",
+        devices=token.devices,
+        max_priority=token.max_priority,
+        created_at=token.created_at,
+        created_by=token.created_by,
+        expires_at=token.expires_at,
+        revoked_at=token.revoked_at,
+    )
+
+
+def token_from_wire(wire: pb.Token) -> rec.Token:
+    """ValueError if it has no role, or one that is unknown here."""
+    role = _enum_name(pb.Role, wire.role, "ROLE_")
+    if role is None:
+        raise ValueError("the token has no role")
+    return rec.Token(
+        digest=wire.digest,
+        name=wire.name,
+        role=rec.Role[role],
+        devices=wire.devices,
+        max_priority=wire.max_priority if wire.HasField("max_priority") else None,
+        created_at=wire.created_at,
+        created_by=wire.created_by,
+        expires_at=wire.expires_at if wire.HasField("expires_at") else None,
+        revoked_at=wire.revoked_at if wire.HasField("revoked_at") else None,
+    )
 
 
 # --- trials -------------------------------------------------------------------------------------

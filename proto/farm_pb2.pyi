@@ -581,3 +581,47 @@ class AuditReply(_message.Message):
     EVENTS_FIELD_NUMBER: _ClassVar[int]
     events: _containers.RepeatedCompositeFieldContainer[_records_pb2.AuditEvent]
     def __init__(self, events: _Optional[_Iterable[_Union[_records_pb2.AuditEvent, _Mapping]]] = ...) -> None: ...
+
+class CreateTokenRequest(_message.Message):
+    __slots__ = ("request_id", "token", "actor")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    ACTOR_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    token: _records_pb2.Token
+    actor: str
+    def __init__(self, request_id: _Optional[str] = ..., token: _Optional[_Union[_records_pb2.Token, _Mapping]] = ..., actor: _Optional[str] = ...) -> None: ...
+
+class CreateTokenReply(_message.Message):
+    __slots__ = ("token",)
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    token: _records_pb2.Token
+    def __init__(self, token: _Optional[_Union[_records_pb2.Token, _Mapping]] = ...) -> None: ...
+
+class ListTokensRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListTokensReply(_message.Message):
+    __slots__ = ("tokens",)
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    tokens: _containers.RepeatedCompositeFieldContainer[_records_pb2.Token]
+    def __init__(self, tokens: _Optional[_Iterable[_Union[_records_pb2.Token, _Mapping]]] = ...) -> None: ...
+
+class RevokeTokenRequest(_message.Message):
+    __slots__ = ("request_id", "name", "actor", "reason")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ACTOR_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    name: str
+    actor: str
+    reason: str
+    def __init__(self, request_id: _Optional[str] = ..., name: _Optional[str] = ..., actor: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class RevokeTokenReply(_message.Message):
+    __slots__ = ("tokens",)
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    tokens: _containers.RepeatedCompositeFieldContainer[_records_pb2.Token]
+    def __init__(self, tokens: _Optional[_Iterable[_Union[_records_pb2.Token, _Mapping]]] = ...) -> None: ...

@@ -1291,3 +1291,164 @@ class Farm:
             timeout,
             metadata,
             _registered_method=True)
+
+
+class TokensStub:
+    """What administrators call about who else may call.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.CreateToken = channel.unary_unary(
+                '/tunefarm.v1.Tokens/CreateToken',
+                request_serializer=tunefarm_dot_proto_dot_farm__pb2.CreateTokenRequest.SerializeToString,
+                response_deserializer=tunefarm_dot_proto_dot_farm__pb2.CreateTokenReply.FromString,
+                _registered_method=True)
+        self.ListTokens = channel.unary_unary(
+                '/tunefarm.v1.Tokens/ListTokens',
+                request_serializer=tunefarm_dot_proto_dot_farm__pb2.ListTokensRequest.SerializeToString,
+                response_deserializer=tunefarm_dot_proto_dot_farm__pb2.ListTokensReply.FromString,
+                _registered_method=True)
+        self.RevokeToken = channel.unary_unary(
+                '/tunefarm.v1.Tokens/RevokeToken',
+                request_serializer=tunefarm_dot_proto_dot_farm__pb2.RevokeTokenRequest.SerializeToString,
+                response_deserializer=tunefarm_dot_proto_dot_farm__pb2.RevokeTokenReply.FromString,
+                _registered_method=True)
+
+
+class TokensServicer:
+    """What administrators call about who else may call.
+    """
+
+    def CreateToken(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListTokens(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RevokeToken(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_TokensServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'CreateToken': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateToken,
+                    request_deserializer=tunefarm_dot_proto_dot_farm__pb2.CreateTokenRequest.FromString,
+                    response_serializer=tunefarm_dot_proto_dot_farm__pb2.CreateTokenReply.SerializeToString,
+            ),
+            'ListTokens': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTokens,
+                    request_deserializer=tunefarm_dot_proto_dot_farm__pb2.ListTokensRequest.FromString,
+                    response_serializer=tunefarm_dot_proto_dot_farm__pb2.ListTokensReply.SerializeToString,
+            ),
+            'RevokeToken': grpc.unary_unary_rpc_method_handler(
+                    servicer.RevokeToken,
+                    request_deserializer=tunefarm_dot_proto_dot_farm__pb2.RevokeTokenRequest.FromString,
+                    response_serializer=tunefarm_dot_proto_dot_farm__pb2.RevokeTokenReply.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'tunefarm.v1.Tokens', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('tunefarm.v1.Tokens', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class Tokens:
+    """What administrators call about who else may call.
+    """
+
+    @staticmethod
+    def CreateToken(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tunefarm.v1.Tokens/CreateToken',
+            tunefarm_dot_proto_dot_farm__pb2.CreateTokenRequest.SerializeToString,
+            tunefarm_dot_proto_dot_farm__pb2.CreateTokenReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListTokens(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tunefarm.v1.Tokens/ListTokens',
+            tunefarm_dot_proto_dot_farm__pb2.ListTokensRequest.SerializeToString,
+            tunefarm_dot_proto_dot_farm__pb2.ListTokensReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RevokeToken(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tunefarm.v1.Tokens/RevokeToken',
+            tunefarm_dot_proto_dot_farm__pb2.RevokeTokenRequest.SerializeToString,
+            tunefarm_dot_proto_dot_farm__pb2.RevokeTokenReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)

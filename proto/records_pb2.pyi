@@ -44,6 +44,14 @@ class Match(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     MATCH_TARGET: _ClassVar[Match]
     MATCH_COMPATIBLE: _ClassVar[Match]
     MATCH_FOREIGN: _ClassVar[Match]
+
+class Role(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ROLE_UNSPECIFIED: _ClassVar[Role]
+    ROLE_WORKER: _ClassVar[Role]
+    ROLE_CLIENT: _ClassVar[Role]
+    ROLE_TUNER: _ClassVar[Role]
+    ROLE_ADMIN: _ClassVar[Role]
 ERROR_KIND_UNSPECIFIED: ErrorKind
 ERROR_KIND_INSTANTIATION: ErrorKind
 ERROR_KIND_BUILD_ERROR: ErrorKind
@@ -70,6 +78,11 @@ MATCH_EXACT: Match
 MATCH_TARGET: Match
 MATCH_COMPATIBLE: Match
 MATCH_FOREIGN: Match
+ROLE_UNSPECIFIED: Role
+ROLE_WORKER: Role
+ROLE_CLIENT: Role
+ROLE_TUNER: Role
+ROLE_ADMIN: Role
 
 class ConfigValue(_message.Message):
     __slots__ = ("number", "text")
@@ -151,7 +164,7 @@ class Budget(_message.Message):
     def __init__(self, trials: _Optional[int] = ..., seconds: _Optional[float] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("id", "target", "tasks", "budget", "options", "state", "priority", "message", "claimed_by", "claim_epoch", "claim_term_s", "created_at", "updated_at", "compiler_version", "selector", "unmet")
+    __slots__ = ("id", "target", "tasks", "budget", "options", "state", "priority", "message", "claimed_by", "claim_epoch", "claim_term_s", "created_at", "updated_at", "compiler_version", "selector", "unmet", "owner")
     class OptionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -175,6 +188,7 @@ class Job(_message.Message):
     COMPILER_VERSION_FIELD_NUMBER: _ClassVar[int]
     SELECTOR_FIELD_NUMBER: _ClassVar[int]
     UNMET_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
     id: str
     target: str
     tasks: _containers.RepeatedCompositeFieldContainer[JobTask]
@@ -191,7 +205,8 @@ class Job(_message.Message):
     compiler_version: str
     selector: str
     unmet: str
-    def __init__(self, id: _Optional[str] = ..., target: _Optional[str] = ..., tasks: _Optional[_Iterable[_Union[JobTask, _Mapping]]] = ..., budget: _Optional[_Union[Budget, _Mapping]] = ..., options: _Optional[_Mapping[str, str]] = ..., state: _Optional[_Union[JobState, str]] = ..., priority: _Optional[int] = ..., message: _Optional[str] = ..., claimed_by: _Optional[str] = ..., claim_epoch: _Optional[int] = ..., claim_term_s: _Optional[float] = ..., created_at: _Optional[float] = ..., updated_at: _Optional[float] = ..., compiler_version: _Optional[str] = ..., selector: _Optional[str] = ..., unmet: _Optional[str] = ...) -> None: ...
+    owner: str
+    def __init__(self, id: _Optional[str] = ..., target: _Optional[str] = ..., tasks: _Optional[_Iterable[_Union[JobTask, _Mapping]]] = ..., budget: _Optional[_Union[Budget, _Mapping]] = ..., options: _Optional[_Mapping[str, str]] = ..., state: _Optional[_Union[JobState, str]] = ..., priority: _Optional[int] = ..., message: _Optional[str] = ..., claimed_by: _Optional[str] = ..., claim_epoch: _Optional[int] = ..., claim_term_s: _Optional[float] = ..., created_at: _Optional[float] = ..., updated_at: _Optional[float] = ..., compiler_version: _Optional[str] = ..., selector: _Optional[str] = ..., unmet: _Optional[str] = ..., owner: _Optional[str] = ...) -> None: ...
 
 class Device(_message.Message):
     __slots__ = ("id", "kind", "model", "target", "worker", "attributes", "peaks", "noise", "epoch", "state", "compiler_version", "cordon", "cordon_reason")
@@ -261,7 +276,7 @@ class DeviceRequest(_message.Message):
     def __init__(self, target: _Optional[str] = ..., device_model: _Optional[str] = ..., attributes: _Optional[_Mapping[str, str]] = ..., priority: _Optional[int] = ..., compiler_version: _Optional[str] = ..., selector: _Optional[str] = ...) -> None: ...
 
 class Lease(_message.Message):
-    __slots__ = ("id", "device", "client", "epoch", "term_s", "deadline", "ended_reason", "job", "granted_at", "ended_at", "recall")
+    __slots__ = ("id", "device", "client", "epoch", "term_s", "deadline", "ended_reason", "job", "granted_at", "ended_at", "recall", "owner")
     ID_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     CLIENT_FIELD_NUMBER: _ClassVar[int]
@@ -273,6 +288,7 @@ class Lease(_message.Message):
     GRANTED_AT_FIELD_NUMBER: _ClassVar[int]
     ENDED_AT_FIELD_NUMBER: _ClassVar[int]
     RECALL_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
     id: str
     device: str
     client: str
@@ -284,7 +300,8 @@ class Lease(_message.Message):
     granted_at: float
     ended_at: float
     recall: str
-    def __init__(self, id: _Optional[str] = ..., device: _Optional[str] = ..., client: _Optional[str] = ..., epoch: _Optional[int] = ..., term_s: _Optional[float] = ..., deadline: _Optional[float] = ..., ended_reason: _Optional[str] = ..., job: _Optional[str] = ..., granted_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., recall: _Optional[str] = ...) -> None: ...
+    owner: str
+    def __init__(self, id: _Optional[str] = ..., device: _Optional[str] = ..., client: _Optional[str] = ..., epoch: _Optional[int] = ..., term_s: _Optional[float] = ..., deadline: _Optional[float] = ..., ended_reason: _Optional[str] = ..., job: _Optional[str] = ..., granted_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., recall: _Optional[str] = ..., owner: _Optional[str] = ...) -> None: ...
 
 class Cordon(_message.Message):
     __slots__ = ("scope", "subject", "drain", "actor", "reason", "at", "revoke_at")
@@ -303,6 +320,28 @@ class Cordon(_message.Message):
     at: float
     revoke_at: float
     def __init__(self, scope: _Optional[str] = ..., subject: _Optional[str] = ..., drain: _Optional[bool] = ..., actor: _Optional[str] = ..., reason: _Optional[str] = ..., at: _Optional[float] = ..., revoke_at: _Optional[float] = ...) -> None: ...
+
+class Token(_message.Message):
+    __slots__ = ("digest", "name", "role", "devices", "max_priority", "created_at", "created_by", "expires_at", "revoked_at")
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    MAX_PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_FIELD_NUMBER: _ClassVar[int]
+    CREATED_BY_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_AT_FIELD_NUMBER: _ClassVar[int]
+    REVOKED_AT_FIELD_NUMBER: _ClassVar[int]
+    digest: str
+    name: str
+    role: Role
+    devices: str
+    max_priority: int
+    created_at: float
+    created_by: str
+    expires_at: float
+    revoked_at: float
+    def __init__(self, digest: _Optional[str] = ..., name: _Optional[str] = ..., role: _Optional[_Union[Role, str]] = ..., devices: _Optional[str] = ..., max_priority: _Optional[int] = ..., created_at: _Optional[float] = ..., created_by: _Optional[str] = ..., expires_at: _Optional[float] = ..., revoked_at: _Optional[float] = ...) -> None: ...
 
 class AuditEvent(_message.Message):
     __slots__ = ("at", "actor", "action", "subject", "reason")

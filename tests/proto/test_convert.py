@@ -64,12 +64,25 @@ job = st.builds(
     text,
     text,
     text,
+    text,
 )
 device = st.builds(
     rec.Device, text, text, text, text, text, texts, numbers, real, whole, text, text, text, text
 )
 lease = st.builds(
-    rec.Lease, text, text, text, whole, real, real, text, text, real, st.none() | real, text
+    rec.Lease, text, text, text, whole, real, real, text, text, real, st.none() | real, text, text
+)
+token = st.builds(
+    rec.Token,
+    text,
+    text,
+    st.sampled_from(rec.Role),
+    text,
+    st.none() | whole,
+    real,
+    text,
+    st.none() | real,
+    st.none() | real,
 )
 best = st.builds(
     rec.Best,
@@ -141,6 +154,7 @@ PAIRS: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = {
         convert.device_request_from_wire,
     ),
     "lease": (lease, convert.lease_to_wire, convert.lease_from_wire),
+    "token": (token, convert.token_to_wire, convert.token_from_wire),
     "cordon": (
         st.builds(rec.Cordon, text, text, st.booleans(), text, text, real, st.none() | real),
         convert.cordon_to_wire,
