@@ -331,16 +331,16 @@ class FarmClient(Connection):
             for c in reply.candidates
         }
 
-    def promote(self, final: Final, job: Job | None = None) -> Promotion:
+    def promote(self, final: Final, job: Job | None = None, request_id: str = "") -> Promotion:
         """Store a final's verdict and, if it is ``better``, put the challenger into the key
         provided that ``final.incumbent`` still stands there (one compare-and-swap).
 
         Trial 0 may also take an empty key with any verdict. ``job`` is the claimed job whose tuner
         decided it: ClaimLost if the claim has ended. NotFound if the challenger is no stored
-        successful trial.
+        successful trial. The same ``request_id`` again changes nothing.
         """
         wire = farm_pb2.PromoteRequest(
-            request_id=_request_id(),
+            request_id=request_id or _request_id(),
             final=convert.final_to_wire(final),
             job=job.id if job else "",
             claim_epoch=job.claim_epoch if job else 0,

@@ -64,7 +64,7 @@ def hold_finals(client: FarmClient, bench: Bench, tasks: Sequence[TaskRun], fina
         held = {contest.task.key: contest for contest in waiting if len(contest.entrants) > 1}
         requests = [c.task.final_request([t.config for t in c.entrants]) for c in held.values()]
         waiting = []
-        for trial in bench.measure(requests, lambda _: None):
+        for trial in bench.measure(requests):
             contest = held[trial.task]
             contest.task.absorb([trial])
             if any(trial.paired_times_s):
@@ -84,6 +84,8 @@ def _contests(
         key = keys[task.key]
         standing = [f.best for f in known.get(key, ()) if f.match is Match.EXACT]
         incumbent = _incumbent(task, standing)
+        if incumbent is not None and incumbent.job == task.job:
+            continue  # an earlier process of this job decided it
         version = bench.device.compiler_version
         if incumbent and incumbent.compiler_version == version and not task.trials:
             continue  # nothing was measured here: the standing best is the outcome of its job

@@ -6,12 +6,13 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.db.records import (
     OWNED,
+    Collected,
     Device,
     DeviceRequest,
     Final,
@@ -22,6 +23,7 @@ from tunefarm.db.records import (
     TrialKey,
     TrialRequest,
 )
+from tunefarm.tuner.tasks import trial_key
 
 if TYPE_CHECKING:
     from tunefarm.proto.client import FarmClient
@@ -43,8 +45,9 @@ class Stopped(Exception):
 class Bench:
     """One leased device at a time for a job; a lost lease is replaced by another of its model.
 
-    ``claim`` is the job's keepalive. All methods raise Stopped when the tuner is asked to stop and
-    ClaimLost when the job is no longer ours.
+    ``claim`` is the job's keepalive. What an earlier process of the job submitted is never sent
+    again: its results come as if it had been. All methods raise Stopped when the tuner is asked to
+    stop and ClaimLost when the job is no longer ours.
     """
 
     def __init__(
@@ -64,6 +67,11 @@ class Bench:
         self._stopped = stopped
         self._lease: Keepalive[Lease] | None = None
         self._cursor = 0
+        self._known: dict[TrialKey, Trial] = {}
+        self._under_way: dict[TrialKey, TrialRequest] = {}
+        self.began_at = 0
+        """Where the job's first trial stands among all (0 before it): what others stored earlier
+        is what this job knows of them, however often it changes hands."""
         self.device = Device("", "", device_model, job.target, "")
 
     def close(self) -> None:
@@ -139,50 +147,56 @@ class Bench:
             f"{' and '.join(versions)}"
         )
 
-    def stored(self) -> list[Trial]:
-        """All trials of the job that are stored and were not collected before."""
-        trials: list[Trial] = []
-        while True:
-            found = self._client.collect(self._job.id, self._cursor, limit=_LIMIT)
-            self._cursor = found.cursor
-            trials += found.trials
-            if len(found.trials) < _LIMIT:
-                return trials
+    def take_over(self) -> list[Trial | TrialRequest]:
+        """What earlier processes of the job submitted: trials, and requests without a result.
 
-    def pending(self) -> tuple[TrialRequest, ...]:
-        """Candidates that this job submitted and that have no result."""
-        return self._client.pending(self._job.id)
+        The job stays on their device model.
+        """
+        pending = self._client.pending(self._job.id)  # first, so that none ends between the two
+        first = self._client.collect(self._job.id, limit=1)
+        if first.trials:
+            self.began_at = first.cursor
+        while self._collect().trials:
+            pass
+        models = (trial.device_model for trial in self._known.values())
+        self._model = self._model or next(filter(None, models), "")
+        self._under_way = {_key(r): r for r in pending if _key(r) not in self._known}
+        return [*self._known.values(), *self._under_way.values()]
 
-    def measure(
-        self, requests: Sequence[TrialRequest], each: Callable[[Sequence[Trial]], None]
-    ) -> list[Trial]:
-        """Submit candidates and wait for all; ``each`` sees results as they come."""
-        self._submit(requests)
-        return self.wait_for(requests, each)
+    def measure(self, requests: Sequence[TrialRequest]) -> list[Trial]:
+        """Submit candidates, those aside that were submitted before, and wait for all."""
+        wanted = {_key(request): request for request in requests}
+        fresh = [r for k, r in wanted.items() if k not in self._known and k not in self._under_way]
+        if fresh:
+            self._submit(fresh)
+        self._await(wanted)
+        return [self._known[key] for key in wanted]
 
-    def wait_for(
-        self, requests: Sequence[TrialRequest], each: Callable[[Sequence[Trial]], None]
-    ) -> list[Trial]:
-        """The results of submitted candidates, over any number of lost leases."""
-        missing = {_key(request): request for request in requests}
-        finished: list[Trial] = []
-        while missing:
+    def results(self, keys: Sequence[TrialKey]) -> list[Trial]:
+        """The results of candidates that an earlier process of the job submitted."""
+        self._await({key: self._under_way[key] for key in keys if key not in self._known})
+        return [self._known[key] for key in keys]
+
+    def _await(self, requests: Mapping[TrialKey, TrialRequest]) -> None:
+        """Wait for the results of submitted candidates, over any number of lost leases."""
+        while missing := [r for key, r in requests.items() if key not in self._known]:
             self._check()
             self.acquire()
-            found = self._client.collect(self._job.id, self._cursor, wait_s=_WAIT_S, limit=_LIMIT)
-            self._cursor = found.cursor
-            news = [t for t in found.trials if missing.pop(_trial_key(t), None) is not None]
-            if news:
-                finished += news
-                each(news)
-            elif missing and not found.pending and not found.trials:
-                self._submit(list(missing.values()))
-        return finished
+            found = self._collect(_WAIT_S)
+            if not found.trials and not found.pending:
+                self._submit(missing)
+
+    def _collect(self, wait_s: float = 0.0) -> Collected:
+        """Take in the next trials of the job that are stored."""
+        found = self._client.collect(self._job.id, self._cursor, wait_s=wait_s, limit=_LIMIT)
+        self._cursor = found.cursor
+        self._known.update((trial_key(trial), trial) for trial in found.trials)
+        return found
 
     def promote(self, final: Final) -> Promotion:
-        """Store a final's verdict, as long as the job is ours."""
+        """Store a final's verdict, as long as the job is ours; repeated, it changes nothing."""
         self._check()
-        return self._client.promote(final, self._job)
+        return self._client.promote(final, self._job, _name(final))
 
     def _submit(self, requests: Iterable[TrialRequest]) -> None:
         from tunefarm.proto.errors import LeaseLost
@@ -216,5 +230,10 @@ def _key(request: TrialRequest) -> TrialKey:
     return TrialKey(request.job, request.task, request.number)
 
 
-def _trial_key(trial: Trial) -> TrialKey:
-    return TrialKey(trial.job, trial.task, trial.number)
+def _name(final: Final) -> str:
+    """A request id that every process of the job gives this final."""
+    return " ".join(
+        f"{key.job}/{key.task.workload}/{key.task.target}/{key.number}"
+        for key in (final.challenger, final.incumbent)
+        if key is not None
+    )

@@ -1,7 +1,8 @@
 """One job from its claim to its end: defaults, rounds, finals; resumable at any point.
 
-Everything that matters is in the database: a tuner that takes over reads the job's trials, waits
-for those under way, and goes on.
+Everything that matters is in the database, and each step follows from what was acknowledged before
+it. A tuner that takes over walks the same rounds, with the trials that are there or under way in
+place of proposals, and goes on where the other was.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.compiler.space import config_space
@@ -38,8 +39,6 @@ _HISTORY_TRIALS = 4000
 _PAGE = 1000
 _IDLE_S = 30.0
 _FINAL_S = 1.0
-
-_Item = TypeVar("_Item", Trial, TrialRequest)
 
 
 class JobRun:
@@ -68,8 +67,9 @@ class JobRun:
     def run(self) -> tuple[JobState, str]:
         """Measure until the budget is spent or no task is open, then hold the finals."""
         try:
+            submitted = self._bench.take_over()
             self._bench.acquire()
-            self._take_over()
+            self._begin(submitted)
             self._measure_defaults()
             while self._round():
                 pass
@@ -80,25 +80,20 @@ class JobRun:
 
     # --- what is known at the start -------------------------------------------------------------
 
-    def _take_over(self) -> None:
-        stored = self._bench.stored()
-        by_task: dict[TaskKey, list[Trial]] = defaultdict(list)
-        for trial in stored:
-            by_task[trial.task].append(trial)
+    def _begin(self, submitted: Sequence[Trial | TrialRequest]) -> None:
+        by_task: dict[TaskKey, list[Trial | TrialRequest]] = defaultdict(list)
+        for one in submitted:
+            by_task[one.task].append(one)
         earlier, foreign = self._earlier_trials()
         if self._options.warm_start:
             self._past = (*self._foreign_past(foreign), *self._history())
         for task in self._tasks:
             task.begin(by_task[task.key], earlier[task.key], self._past_of, self._tuner.threads)
         if self._job.budget.seconds is not None:
-            spent_s = active_seconds([t.created_at for t in stored])
+            spent_s = active_seconds([t.created_at for t in submitted if isinstance(t, Trial)])
             self._deadline = time.monotonic() + self._job.budget.seconds - spent_s
-        pending = self._bench.pending()
-        if pending:
-            _log.info("job %s: %d trials are under way", self._job.id, len(pending))
-            for task, requests in self._grouped(pending):
-                task.expect(requests)
-            self._bench.wait_for(pending, self._absorb)
+        if submitted:
+            _log.info("job %s: goes on after %d trials", self._job.id, len(submitted))
 
     def _earlier_trials(self) -> tuple[dict[TaskKey, list[Trial]], list[Trial]]:
         """Trials of the same tasks on the same device model in other jobs: those of the device's
@@ -139,8 +134,8 @@ class JobRun:
     def _pages(
         self, workloads: Sequence[str], limit: int | None, texts: dict[str, str] | None = None
     ) -> Iterable[Trial]:
-        """Stored trials of other jobs on this target, newest first."""
-        cursor, count = 0, 0
+        """Stored trials of other jobs on this target from before this job's, newest first."""
+        cursor, count = self._bench.began_at, 0
         while limit is None or count < limit:
             page = self._client.history(self._target.text, cursor, workloads=workloads, limit=_PAGE)
             cursor, count = page.cursor, count + len(page.trials)
@@ -160,42 +155,61 @@ class JobRun:
     # --- measuring ------------------------------------------------------------------------------
 
     def _measure_defaults(self) -> None:
-        """Trial 0 of every task that lacks it, the most important tasks first."""
-        lacking = [t for t in self._tasks if t.default_trial is None]
-        lacking.sort(key=lambda t: -t.state.weight * t.state.flops)
+        """Trial 0 of every task, the most important tasks first."""
+        tasks = sorted(self._tasks, key=lambda t: -t.state.weight * t.state.flops)
         if self._left() <= 0:
-            lacking = [t for t in lacking if not t.earlier]
-        if lacking:
-            self._bench.measure([t.default_request() for t in lacking], self._absorb)
+            tasks = [t for t in tasks if not t.earlier]
+        for trial in self._bench.measure([t.default_request() for t in tasks]):
+            self._by_key[trial.task].absorb([trial])
 
     def _round(self) -> bool:
         """Measure the next candidates of one task; False when nothing is left to do."""
-        left = self._left()
-        if left <= 0 or time.monotonic() > self._deadline - self._final_s():
+        task = self._next_task()
+        if task is not None and (again := task.resume(self._size(task))):
+            task.follow(self._bench.results(again))
+            return True
+        if self._absorb_strays():
+            return True
+        if task is None or any(t.is_final for t in self._tasks) or self._is_late():
             return False
-        first = min(self._options.first_trials, max(1, left // len(self._tasks)))
-        options = SchedulerOptions(first, self._options.patience)
-        index = next_task([task.state for task in self._tasks], options)
-        if index is None:
-            return False
-        task = self._tasks[index]
         started = time.monotonic()
-        requests = task.propose(round_size(task.state.trials, left))
+        requests = task.propose(self._size(task))
         proposed = time.monotonic()
         if requests:
-            self._bench.measure(requests, self._absorb)
+            task.absorb(self._bench.measure(requests))
             self._tell(task, len(requests), proposed - started, time.monotonic() - proposed)
         return True
 
-    def _absorb(self, trials: Sequence[Trial]) -> None:
-        for task, news in self._grouped(trials):
-            task.absorb(news)
+    def _next_task(self) -> TaskRun | None:
+        """The task whose turn it is; None when the budget is spent or no task is open."""
+        left = self._left()
+        first = min(self._options.first_trials, max(1, left // len(self._tasks)))
+        options = SchedulerOptions(first, self._options.patience)
+        while left > 0:
+            index = next_task([task.state for task in self._tasks], options)
+            if index is None:
+                return None
+            task = self._tasks[index]
+            if not task.ledger.is_exhausted:
+                return task
+            task.state.exhausted = True
+        return None
 
-    def _grouped(self, items: Iterable[_Item]) -> list[tuple[TaskRun, list[_Item]]]:
-        groups: dict[TaskKey, list[_Item]] = defaultdict(list)
-        for item in items:
-            groups[item.task].append(item)
-        return [(self._by_key[key], group) for key, group in groups.items()]
+    def _size(self, task: TaskRun) -> int:
+        return round_size(task.state.trials, self._left())
+
+    def _absorb_strays(self) -> bool:
+        """Take in what was submitted by a tuner that planned otherwise; False if there is nothing.
+
+        Releases of tunefarm may differ in how they search.
+        """
+        strays = [(task, keys) for task in self._tasks if (keys := task.strays())]
+        for task, keys in strays:
+            task.follow(self._bench.results(keys))
+        return bool(strays)
+
+    def _is_late(self) -> bool:
+        return time.monotonic() > self._deadline - self._final_s()
 
     def _left(self) -> int:
         return self._job.budget.trials - sum(task.counted for task in self._tasks)

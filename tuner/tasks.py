@@ -1,4 +1,9 @@
-"""One task of a running job: its space and search, what it has submitted and what came back."""
+"""One task of a running job: its space and search, what it has submitted and what came back.
+
+A task learns in rounds: it absorbs the trials of a round when all are there, in the order of their
+numbers. What it proposes next follows from the rounds absorbed, so a process that takes the job
+over resumes each round that was submitted before, and then stands where the first one stood.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +49,10 @@ class TaskRun:
     search: Search = field(init=False)
     trials: dict[int, Trial] = field(init=False, default_factory=dict)
     earlier: list[Trial] = field(init=False, default_factory=list)
-    _next: int = field(init=False, default=0)
+    _submitted: set[int] = field(init=False, default_factory=set)
+    _finals: dict[int, str] = field(init=False, default_factory=dict)
+    _seed: tuple[int, ...] = field(init=False, default=())
+    _next: int = field(init=False, default=1)
 
     def __post_init__(self) -> None:
         workload = Workload.from_text(self.task.workload.text)
@@ -55,26 +63,28 @@ class TaskRun:
 
     def begin(
         self,
-        trials: Iterable[Trial],
+        submitted: Iterable[Trial | TrialRequest],
         earlier: Iterable[Trial],
         past: Callable[[TaskRun], Sequence[Past]],
         threads: int,
     ) -> None:
-        """Take over what is known: this job's trials so far, and other jobs' trials of the task.
+        """Take over what is known: what this job submitted before, and other jobs' trials.
 
         ``past`` gives, at any time, what other tasks have taught.
         """
-        self.trials = {t.number: t for t in trials}
+        for one in submitted:
+            if one.origin == FINAL:
+                self._finals[one.number] = plain(one.config)
+            elif one.number:
+                self._submitted.add(one.number)
         self.earlier = list(earlier)
-        self._next = 1 + max(self.trials, default=0)
-        known = [t for t in (*self.earlier, *self.trials.values()) if t.origin != FINAL]
-        rows, seconds = measured(self.space, known)
-        number = zlib.crc32(self.key.workload.encode())
-        rng = np.random.default_rng([self.options.seed, number, len(known)])
-        self.ledger = Ledger(self.space, self.target, rng)
+        rows, seconds = measured(self.space, self.earlier)
+        task = zlib.crc32(self.key.workload.encode())
+        self._seed = (self.options.seed, task, len(self.earlier))
+        self.ledger = Ledger(self.space, self.target, np.random.default_rng(self._seed))
         self.ledger.record(rows, seconds)
-        if known:
-            self.state.record([t.median_s for t in known], failures_of(known))
+        if self.earlier:
+            self.state.record([t.median_s for t in self.earlier], failures_of(self.earlier))
         guidance = Guidance(
             self.options.model,
             self.options.seed,
@@ -94,8 +104,13 @@ class TaskRun:
 
     @property
     def counted(self) -> int:
-        """Trials that count against the job's budget, those of earlier jobs included."""
+        """Absorbed trials that count against the job's budget, those of earlier jobs included."""
         return len(self.earlier) + sum(t.origin != FINAL for t in self.trials.values())
+
+    @property
+    def is_final(self) -> bool:
+        """Whether a final of the task was submitted: then its candidates are complete."""
+        return bool(self._finals)
 
     @property
     def best_s(self) -> float:
@@ -110,8 +125,29 @@ class TaskRun:
         self.ledger.claim(self.space.encode(self.space.default)[None, :])
         return self._request(0, self.space.default, "default")
 
+    def resume(self, count: int) -> list[TrialKey]:
+        """The candidates of the next round, if it was submitted before: ``count`` at most."""
+        first = self._next
+        while self._next in self._submitted and self._next < first + count:
+            self._submitted.remove(self.take_number())
+        return [TrialKey(self.job, self.key, number) for number in range(first, self._next)]
+
+    def strays(self) -> list[TrialKey]:
+        """All that was submitted before and is not resumed, as one round."""
+        numbers = sorted(self._submitted)
+        self._submitted.clear()
+        self._next = max(self._next, 1 + max(numbers, default=0))
+        return [TrialKey(self.job, self.key, number) for number in numbers]
+
+    def follow(self, trials: Sequence[Trial]) -> None:
+        """Absorb a round that was submitted before, as if it had been proposed here."""
+        rows = [row for row in (self._row(t.config) for t in trials) if row is not None]
+        self.search.follow(np.concatenate([self.ledger.rows[:0], *rows]))
+        self.absorb(trials)
+
     def propose(self, count: int) -> list[TrialRequest]:
         """The next candidates; none marks the task as exhausted."""
+        self.ledger.rng = np.random.default_rng((*self._seed, self._next))
         proposal = self.search.propose(count)
         self.state.exhausted = len(proposal) == 0
         predicted = [None] * len(proposal) if proposal.predicted is None else proposal.predicted
@@ -124,23 +160,19 @@ class TaskRun:
         return requests
 
     def final_request(self, configs: Sequence[Config]) -> TrialRequest:
-        """A paired final of ``configs``, timed interleaved."""
-        request = self._request(self.take_number(), configs[0], FINAL)
+        """A paired final of ``configs``, timed interleaved; one that was submitted before keeps
+        its number."""
+        number = self.take_number()
+        while self._finals.get(number, plain(configs[0])) != plain(configs[0]):
+            number = self.take_number()
+        request = self._request(number, configs[0], FINAL)
         return TrialRequest(
             request.job, request.task, request.number, request.config, request.workload_text,
             origin=FINAL, against=tuple(configs[1:]),
         )  # fmt: skip
 
-    def expect(self, requests: Iterable[TrialRequest]) -> None:
-        """Mark candidates as under way that an earlier process of this job submitted."""
-        for request in requests:
-            self._next = max(self._next, request.number + 1)
-            row = self._row(request.config)
-            if row is not None:
-                self.ledger.claim(row)
-
     def absorb(self, trials: Sequence[Trial]) -> None:
-        """Learn from finished trials; finals only enter the books."""
+        """Learn from the trials of a round, in order; finals only enter the books."""
         self.trials.update((t.number, t) for t in trials)
         news = [t for t in trials if t.origin != FINAL]
         for trial in news:

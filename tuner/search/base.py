@@ -27,10 +27,17 @@ class Proposal:
 
 
 class Search(Protocol):
-    """Ask and tell. A row that was proposed or observed is never proposed again."""
+    """Ask and tell. A row that was proposed or observed is never proposed again.
+
+    What is proposed follows from what was proposed and observed before, in its order, and from the
+    ledger's generator alone: a process that takes a job over goes on as the first one would have.
+    """
 
     def propose(self, count: int) -> Proposal:
         """Up to ``count`` new valid rows; none only when the space is exhausted."""
+
+    def follow(self, rows: Population) -> None:
+        """Take these rows for its own proposal: another process made it in the same state."""
 
     def observe(self, rows: Population, seconds: Seconds) -> None:
         """Results in seconds; infinity for a candidate that failed."""
@@ -94,6 +101,11 @@ class Ledger:
         """The fastest measured rows, fastest first."""
         order = np.argsort(self.seconds, kind="stable")[:count]
         return self.rows[order[np.isfinite(self.seconds[order])]]
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether every row of the space was proposed; False where they are too many to tell."""
+        return self.everything is not None and not len(self.fresh(self.everything))
 
     @property
     def best_seconds(self) -> float:

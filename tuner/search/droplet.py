@@ -33,6 +33,9 @@ class DropletSearch:
         origins = ("droplet",) * len(found) + ("random",) * len(strangers)
         return Proposal(np.concatenate([found, strangers]), origins)
 
+    def follow(self, rows: Population) -> None:
+        self._ledger.claim(rows)
+
     def observe(self, rows: Population, seconds: Seconds) -> None:
         self._ledger.record(rows, seconds)
 

@@ -37,6 +37,9 @@ class GeneticSearch:
         origins = ("genetic",) * len(children) + ("random",) * len(strangers)
         return Proposal(np.concatenate([children, strangers]), origins)
 
+    def follow(self, rows: Population) -> None:
+        self._ledger.claim(rows)
+
     def observe(self, rows: Population, seconds: Seconds) -> None:
         self._ledger.record(rows, seconds)
 

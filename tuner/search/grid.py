@@ -33,6 +33,9 @@ class GridSearch:
         self._ledger.claim(rows)
         return Proposal(rows, ("grid",) * len(rows))
 
+    def follow(self, rows: Population) -> None:
+        self._ledger.claim(rows)
+
     def observe(self, rows: Population, seconds: Seconds) -> None:
         self._ledger.record(rows, seconds)
 

@@ -17,6 +17,9 @@ class RandomSearch:
         self._ledger.claim(rows)
         return Proposal(rows, ("random",) * len(rows))
 
+    def follow(self, rows: Population) -> None:
+        self._ledger.claim(rows)
+
     def observe(self, rows: Population, seconds: Seconds) -> None:
         self._ledger.record(rows, seconds)
 

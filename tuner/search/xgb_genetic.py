@@ -55,8 +55,13 @@ class XgbGeneticSearch:
         self._hints = hints or (lambda: ledger.rows[:0])
         self._options = options or XgbGeneticOptions()
         self._features = features(ledger.space, ledger.rows, ledger.target)
+        self._training: Sequence[Samples] = ()
         self._trained_on = 0
         self._since_best = 0
+
+    def follow(self, rows: Population) -> None:
+        self._plan_training()
+        self._ledger.claim(rows)
 
     def observe(self, rows: Population, seconds: Seconds) -> None:
         before = self._ledger.best_seconds
@@ -70,7 +75,7 @@ class XgbGeneticSearch:
         self._ledger.release(rows)
 
     def propose(self, count: int) -> Proposal:
-        self._retrain()
+        self._plan_training()
         batch = _Batch(self._ledger)
         batch.add("random", self._ledger.random(self._random_count(count)))
         hints = min(max(1, count // 4), count - len(batch.rows))
@@ -123,6 +128,9 @@ class XgbGeneticSearch:
     def _scores(self, rows: Population) -> Scores:
         if not len(rows):
             return np.zeros(0)
+        if self._training:
+            self._model.fit(self._training)
+            self._training = ()
         return self._model.scores(features(self._ledger.space, rows, self._ledger.target))
 
     @property
@@ -130,12 +138,13 @@ class XgbGeneticSearch:
         """What was measured here, for the models of other tasks."""
         return Samples(self._features, self._ledger.seconds)
 
-    def _retrain(self) -> None:
-        """Train again once the data grew by a fifth."""
+    def _plan_training(self) -> None:
+        """Train again once the data grew by a fifth: on what is known now, when a score is asked
+        for. Rounds that are followed ask for none."""
         own = self.samples
         if self._trained_on and len(own) < self._options.retrain_growth * self._trained_on:
             return
-        self._model.fit([own, *self._transfer()])
+        self._training = [own, *self._transfer()]
         self._trained_on = max(len(own), 1)
 
 
