@@ -20,7 +20,7 @@ def jobs_by_state(connection: Connection) -> Counter[JobState]:
 def queued_by_priority(connection: Connection) -> Counter[int]:
     """Jobs that wait for a tuner."""
     query = select(JOBS.c.priority, func.count()).where(JOBS.c.state == str(JobState.QUEUED))
-    return Counter(dict(connection.execute(query.group_by(JOBS.c.priority)).tuples()))
+    return Counter({p: n for p, n in connection.execute(query.group_by(JOBS.c.priority))})
 
 
 def pending(connection: Connection) -> int:
@@ -38,5 +38,5 @@ def outcomes(connection: Connection, after: int, until: int | None) -> Counter[s
     query = select(TRIALS.c.error, func.count()).where(TRIALS.c.id > after)
     if until is not None:
         query = query.where(TRIALS.c.id <= until)
-    rows = connection.execute(query.group_by(TRIALS.c.error)).tuples()
+    rows = connection.execute(query.group_by(TRIALS.c.error))
     return Counter({error or OK: n for error, n in rows})

@@ -92,5 +92,5 @@ def _answer_of(routes: Routes, path: str) -> Answer:
     try:
         return routes[path]()
     except Exception as error:
-        _log.warning("GET %s failed: %r", path, error)
+        _log.warning("GET %s failed", path, exc_info=True)
         return Answer(f"{type(error).__name__}\n", 500)

@@ -169,7 +169,7 @@ class SyncLoop:
         silent_s = time.monotonic() - self._answered_at
         if self._stopped.is_set():
             return health("the worker is stopping")
-        if not self._ready or silent_s > _WAIT_S + self._term_s:
+        if not self._ready or silent_s > self._term_s:
             return health(f"the tracker has not answered for {silent_s:.0f} s")
         return health("")
 
