@@ -20,7 +20,8 @@ def jobs_by_state(connection: Connection) -> Counter[JobState]:
 def queued_by_priority(connection: Connection) -> Counter[int]:
     """Jobs that wait for a tuner."""
     query = select(JOBS.c.priority, func.count()).where(JOBS.c.state == str(JobState.QUEUED))
-    return Counter({p: n for p, n in connection.execute(query.group_by(JOBS.c.priority))})
+    rows = connection.execute(query.group_by(JOBS.c.priority))
+    return Counter(dict(row.tuple() for row in rows))
 
 
 def pending(connection: Connection) -> int:
