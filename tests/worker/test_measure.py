@@ -100,8 +100,8 @@ def test_a_final_times_all_configs_equally_often(host: OpenDevice) -> None:
     trial = measure(host, workload, default, against, paired_rounds=6)
     assert [len(row) for row in trial.paired_times_s] == [6, 6, 0, 6]
     rows = np.array([trial.paired_times_s[i] for i in (0, 1, 3)])
-    medians = np.median(rows, axis=1)
-    assert medians.max() / medians.min() < 1.5  # the same code
+    fastest = rows.min(axis=1)
+    assert fastest.max() / fastest.min() < 2.0  # the same code
 
 
 def test_a_hopeless_candidate_is_abandoned_after_one_repeat(host: OpenDevice) -> None:
