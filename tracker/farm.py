@@ -27,13 +27,14 @@ Clock = Callable[[], float]
 @dataclass(slots=True)
 class Seen:
     """A worker's process as last heard of, at ``at`` on the tracker's clock; with no capacity it
-    takes no new work."""
+    takes no new work. ``owner`` is the name of the token that it comes with."""
 
     incarnation: str
     number: int
     devices: tuple[Device, ...]
     at: float
     capacity: int = 0
+    owner: str = ""
     poll: Bell | None = None
 
 

@@ -41,6 +41,7 @@ class Ticket:
     claim_epoch: int
     left_at: float
     answer: asyncio.Future[Lease] | None = None
+    owner: str = ""
     granting: bool = False
 
 
@@ -67,6 +68,7 @@ class Desk:
         claim_epoch: int,
         wait_s: float,
         waited_s: float = 0.0,
+        owner: str = "",
     ) -> Lease | None:
         """A lease, or None if no device came free in time; a repeated request keeps its place.
 
@@ -87,6 +89,7 @@ class Desk:
                 request = replace(request, selector=f"{request.selector} {row.selector}")
                 parse_selector(request.selector)
         ticket = self._ticket(request_id, request, client, job, claim_epoch, waited_s)
+        ticket.owner = owner
         answer = ticket.answer = asyncio.get_running_loop().create_future()
         self.farm.signals.notify(signals.LEASES)
         try:
@@ -218,6 +221,7 @@ class Desk:
                 job=ticket.job,
                 request_id=ticket.waiting.id,
                 term_s=self.farm.options.lease_term_s,
+                owner=ticket.owner,
             )
 
         try:

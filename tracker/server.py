@@ -24,20 +24,22 @@ from tunefarm.proto.connection import MAX_MESSAGE_BYTES
 from tunefarm.proto.errors import FarmError, InvalidRequest
 from tunefarm.proto.probe import answering
 from tunefarm.proto.rendezvous import Rendezvous, read_rendezvous, write_rendezvous
-from tunefarm.tracker.auth import TokenCheck
+from tunefarm.tracker.auth import Gate
 from tunefarm.tracker.farm import Farm
+from tunefarm.tracker.keyring import Keyring
 from tunefarm.tracker.leasing import Desk
 from tunefarm.tracker.metrics import Metrics
 from tunefarm.tracker.options import LOOPBACK, TrackerOptions
 from tunefarm.tracker.servicers import FarmServicer, WorkerServicer
 from tunefarm.tracker.timing import CallTimes
+from tunefarm.tracker.tokens import TokensServicer
 from tunefarm.tracker.writer import Database
 
 GRACE_S = 2.0
 """How long calls under way may finish at shutdown."""
 
 _log = logging.getLogger(__name__)
-_SERVICES = ("Worker", "Farm")
+_SERVICES = ("Worker", "Farm", "Tokens")
 _SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.so_reuseport", 0),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
@@ -90,9 +92,11 @@ async def _serve(
     farm = Farm(options, database)
     await farm.load()
     desk = Desk(farm)
-    interceptors = [CallTimes(farm.counts), TokenCheck(token)]
+    keyring = Keyring(token, database)
+    await keyring.load()
+    interceptors = [CallTimes(farm.counts), Gate(keyring, farm.counts)]
     server = grpc.aio.server(interceptors=interceptors, options=_SERVER_OPTIONS)
-    checks = await _add_services(server, farm, desk, name)
+    checks = await _add_services(server, farm, desk, keyring, name)
     port = _bind(server, options, last)
     await server.start()
     rendezvous = Rendezvous(f"{options.host}:{port}", token, options.database, os.getpid())
@@ -100,6 +104,7 @@ async def _serve(
         write_rendezvous(options.rendezvous_file, rendezvous)
     stop = _stop_on_signals()
     serving = asyncio.create_task(desk.serve())
+    watching = asyncio.create_task(keyring.keep())
     try:
         async with _watched(options, farm, desk) as place:
             print(f"tracker listening on {rendezvous.address}", flush=True)
@@ -118,9 +123,10 @@ async def _serve(
         farm.closing = True
         farm.signals.notify_all()
         await server.stop(GRACE_S)
-        serving.cancel()
-        with suppress(asyncio.CancelledError):
-            await serving
+        for task in (serving, watching):
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
 
 
 @asynccontextmanager
@@ -145,10 +151,13 @@ def check_host(host: str) -> None:
         )
 
 
-async def _add_services(server: Any, farm: Farm, desk: Desk, database: str) -> Any:
+async def _add_services(
+    server: Any, farm: Farm, desk: Desk, keyring: Keyring, database: str
+) -> Any:
     """Register all services; returns the health servicer."""
     farm_pb2_grpc.add_WorkerServicer_to_server(WorkerServicer(farm), server)  # type: ignore[no-untyped-call]
     farm_pb2_grpc.add_FarmServicer_to_server(FarmServicer(farm, desk, database), server)  # type: ignore[no-untyped-call]
+    farm_pb2_grpc.add_TokensServicer_to_server(TokensServicer(farm, keyring), server)  # type: ignore[no-untyped-call]
     checks = health.aio.HealthServicer()  # type: ignore[attr-defined]
     health_pb2_grpc.add_HealthServicer_to_server(checks, server)
     names = [farm_pb2.DESCRIPTOR.services_by_name[name].full_name for name in _SERVICES]

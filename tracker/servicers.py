@@ -1,83 +1,22 @@
-"""The gRPC face: parse, call, convert; every domain error becomes one exact status."""
+"""The gRPC face: parse, see whether the caller may, call, convert."""
 
 from __future__ import annotations
 
-import functools
-import logging
 import time
-from collections.abc import Awaitable, Callable
 from importlib.metadata import version
-from typing import Any, NoReturn, TypeVar
 
-import grpc
-from google.protobuf import any_pb2
-from google.rpc import error_details_pb2, status_pb2
 from sqlalchemy import Connection
 from tunefarm.db import best, cordons, jobs, leases, queue, trials
-from tunefarm.db.errors import (
-    StaleClaim,
-    StaleIncarnation,
-    StaleLease,
-    StoreError,
-    UnknownRecord,
-)
-from tunefarm.db.records import Promotion
-from tunefarm.proto import convert, errors, farm_pb2, farm_pb2_grpc
+from tunefarm.db.records import Promotion, Role
+from tunefarm.proto import convert, farm_pb2, farm_pb2_grpc
 from tunefarm.tracker import jobbing, operating, working
+from tunefarm.tracker.answers import answers
+from tunefarm.tracker.callers import caller
 from tunefarm.tracker.farm import Farm
 from tunefarm.tracker.leasing import Desk
 
 MAX_WAIT_S = 60.0
 MAX_PAGE = 10_000
-
-_log = logging.getLogger(__name__)
-_WIRE_ERRORS: tuple[tuple[type[Exception], type[errors.FarmError]], ...] = (
-    (StaleLease, errors.LeaseLost),
-    (StaleClaim, errors.ClaimLost),
-    (StaleIncarnation, errors.Superseded),
-    (UnknownRecord, errors.NotFound),
-    (StoreError, errors.StorageFailed),
-    (ValueError, errors.InvalidRequest),
-)
-
-_STALE = {StaleLease: "lease", StaleClaim: "claim", StaleIncarnation: "incarnation"}
-
-S = TypeVar("S", bound="WorkerServicer | FarmServicer")
-Q = TypeVar("Q")
-R = TypeVar("R")
-
-
-async def refuse(context: Any, error: errors.FarmError) -> NoReturn:
-    """End the call with the error's status and its ErrorInfo."""
-    code = getattr(grpc.StatusCode, error.status)
-    detail = any_pb2.Any()
-    detail.Pack(error_details_pb2.ErrorInfo(reason=error.reason, domain=errors.DOMAIN))
-    status = status_pb2.Status(code=code.value[0], message=str(error), details=[detail])
-    trailer = (("grpc-status-details-bin", status.SerializeToString()),)
-    await context.abort(code, str(error), trailer)
-    raise AssertionError("abort returns never")
-
-
-def answers(
-    method: Callable[[S, Q], Awaitable[R]],
-) -> Callable[[S, Q, Any], Awaitable[R]]:
-    """Make a method of (self, request) one of gRPC's, whose domain errors are statuses."""
-
-    @functools.wraps(method)
-    async def call(self: S, request: Q, context: Any) -> R:
-        try:
-            return await method(self, request)
-        except errors.FarmError as error:
-            await refuse(context, error)
-        except tuple(kind for kind, _ in _WIRE_ERRORS) as error:
-            wire = next(wire for kind, wire in _WIRE_ERRORS if isinstance(error, kind))
-            stale = _STALE.get(type(error))
-            if stale is not None:
-                self._farm.counts.stale[stale] += 1
-            _log.debug("%s refused: %s", method.__name__, error, exc_info=True)
-            await refuse(context, wire(str(error)))
-
-    return call
 
 
 def _wait(wait_s: float) -> float:
@@ -99,7 +38,7 @@ class WorkerServicer(farm_pb2_grpc.WorkerServicer):
         if not (request.worker and request.incarnation and request.compiler_version):
             raise ValueError("a Sync names its worker, its incarnation and its compiler version")
         state = convert.worker_state_from_wire(request)
-        orders = await working.sync(self._farm, state, _wait(request.wait_s))
+        orders = await working.sync(self._farm, state, _wait(request.wait_s), caller())
         return convert.orders_to_wire(orders)
 
 
@@ -127,11 +66,14 @@ class FarmServicer(farm_pb2_grpc.FarmServicer):
     async def Acquire(self, request: farm_pb2.AcquireRequest) -> farm_pb2.AcquireReply:
         if not request.request_id or not request.request.target:
             raise ValueError("a device is acquired with a request id and a target")
-        wanted = convert.device_request_from_wire(request.request)
+        wanted = caller().narrowed_request(convert.device_request_from_wire(request.request))
+        if request.job:
+            await self._check_job(request.job)
         lease = await self._desk.acquire(
             request.request_id,
             wanted,
-            client=request.client,
+            client=caller().signed(request.client),
+            owner=caller().name,
             job=request.job,
             claim_epoch=request.claim_epoch,
             wait_s=_wait(request.wait_s),
@@ -145,16 +87,19 @@ class FarmServicer(farm_pb2_grpc.FarmServicer):
 
     @answers
     async def Renew(self, request: farm_pb2.RenewRequest) -> farm_pb2.RenewReply:
+        await self._check_lease(request.lease)
         lease = await self._desk.renew(request.lease, request.epoch)
         return farm_pb2.RenewReply(lease=convert.lease_to_wire(lease))
 
     @answers
     async def Release(self, request: farm_pb2.ReleaseRequest) -> farm_pb2.ReleaseReply:
+        await self._check_lease(request.lease)
         await self._desk.release(request.lease, request.epoch)
         return farm_pb2.ReleaseReply()
 
     @answers
     async def Submit(self, request: farm_pb2.SubmitRequest) -> farm_pb2.SubmitReply:
+        await self._check_lease(request.lease)
         wanted = [convert.request_from_wire(r, request.workloads) for r in request.requests]
         done = await working.submit(self._farm, request.lease, request.epoch, wanted)
         return farm_pb2.SubmitReply(done=[convert.trial_key_to_wire(key) for key in done])
@@ -182,13 +127,15 @@ class FarmServicer(farm_pb2_grpc.FarmServicer):
 
     @answers
     async def SubmitJob(self, request: farm_pb2.SubmitJobRequest) -> farm_pb2.SubmitJobReply:
-        job = await jobbing.submit(self._farm, convert.job_from_wire(request.job))
+        job = caller().narrowed_job(convert.job_from_wire(request.job))
+        job = await jobbing.submit(self._farm, job)
         return farm_pb2.SubmitJobReply(job=convert.job_to_wire(job))
 
     @answers
     async def ClaimJob(self, request: farm_pb2.ClaimJobRequest) -> farm_pb2.ClaimJobReply:
+        tuner = caller().signed(request.tuner)
         job = await jobbing.claim(
-            self._farm, request.request_id, request.tuner, request.job, _wait(request.wait_s)
+            self._farm, request.request_id, tuner, request.job, _wait(request.wait_s)
         )
         return farm_pb2.ClaimJobReply(job=convert.job_to_wire(job) if job else None)
 
@@ -212,6 +159,7 @@ class FarmServicer(farm_pb2_grpc.FarmServicer):
 
     @answers
     async def Cancel(self, request: farm_pb2.CancelRequest) -> farm_pb2.CancelReply:
+        await self._check_job(request.job)
         job = await jobbing.cancel(self._farm, request.job, request.reason)
         return farm_pb2.CancelReply(job=convert.job_to_wire(job))
 
@@ -261,6 +209,8 @@ class FarmServicer(farm_pb2_grpc.FarmServicer):
         if not request.request_id:
             raise ValueError("a promotion has a request id")
         final = convert.final_from_wire(request.final)
+        if request.job:
+            await self._check_job(request.job)
 
         def write(connection: Connection) -> Promotion:
             if request.job:
@@ -365,8 +315,24 @@ class FarmServicer(farm_pb2_grpc.FarmServicer):
         )
         return farm_pb2.AuditReply(events=[convert.audit_event_to_wire(event) for event in found])
 
+    # --- what belongs to the caller -------------------------------------------------------------
+
+    async def _check_job(self, job: str) -> None:
+        """Forbidden if the job is not the caller's to change; NotFound if there is none."""
+        if caller().role is Role.CLIENT:
+            caller().check_job(await self._farm.database.read(lambda c: jobs.get(c, job)))
+
+    async def _check_lease(self, lease: str) -> None:
+        """Forbidden if the lease is not the caller's; LeaseLost if there is none."""
+        live = self._farm.leases.get(lease)
+        if live is not None:
+            caller().check_lease(live.lease)
+        elif caller().role is not Role.ADMIN:
+            caller().check_lease(await self._farm.database.read(lambda c: leases.get(c, lease)))
+
 
 def _wish(
     request: farm_pb2.CordonRequest | farm_pb2.UncordonRequest | farm_pb2.RevokeRequest,
 ) -> operating.Wish:
-    return operating.Wish(request.request_id, request.actor, request.reason)
+    actor = caller().signed(request.actor) if request.actor else ""
+    return operating.Wish(request.request_id, actor, request.reason)

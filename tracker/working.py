@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 
 from sqlalchemy import Connection
-from tunefarm.db import leases, queue, trials
+from tunefarm.db import leases, queue, tokens, trials
 from tunefarm.db.errors import StaleIncarnation
 from tunefarm.db.records import (
     Collected,
@@ -21,6 +21,7 @@ from tunefarm.db.records import (
 )
 from tunefarm.proto.logs import ids, ids_of_trial, ids_of_work
 from tunefarm.tracker import signals
+from tunefarm.tracker.callers import OWN, Caller
 from tunefarm.tracker.farm import Farm, Seen
 from tunefarm.tracker.signals import Bell
 
@@ -66,13 +67,14 @@ async def collect(farm: Farm, job: str, cursor: int, limit: int, wait_s: float) 
 # --- workers ------------------------------------------------------------------------------------
 
 
-async def sync(farm: Farm, state: WorkerState, wait_s: float) -> WorkerOrders:
+async def sync(farm: Farm, state: WorkerState, wait_s: float, caller: Caller = OWN) -> WorkerOrders:
     """Take in a worker's state and results; say what it should do once there is something new.
 
     StaleIncarnation if a newer process of the worker is known, ValueError if another live worker
-    serves one of its devices.
+    serves one of its devices, Forbidden or NotYours if the worker or a device is not the caller's.
     """
-    await _enlist(farm, state)
+    caller.check_offer(state.worker, state.devices)
+    await _enlist(farm, state, caller.name)
     seen = farm.workers[state.worker]
     if seen.incarnation != state.incarnation:
         raise StaleIncarnation(f"a newer process of worker {state.worker} has taken over")
@@ -129,12 +131,13 @@ def _orders(
     return WorkerOrders(tuple(work), tuple(cancel), accepted, refused, term_s)
 
 
-async def _enlist(farm: Farm, state: WorkerState) -> None:
+async def _enlist(farm: Farm, state: WorkerState, owner: str) -> None:
     """Note the worker's process and devices if they are new; heartbeats do not get further."""
     seen = farm.workers.get(state.worker)
     if (
         seen is not None
         and seen.incarnation == state.incarnation
+        and seen.owner == owner
         and seen.devices == state.devices
         and all(farm.devices[d.id].worker == state.worker for d in state.devices)
     ):
@@ -144,6 +147,8 @@ async def _enlist(farm: Farm, state: WorkerState) -> None:
 
     def write(connection: Connection) -> tuple[tuple[Device, ...], tuple[str, ...]]:
         leases.enlist(connection, state.worker, state.incarnation, state.compiler_version)
+        if owner:
+            tokens.own_worker(connection, state.worker, owner)
         leases.register(connection, state.worker, state.devices)
         return leases.devices(connection), leases.end_mixed(connection, state.worker)
 
@@ -157,6 +162,7 @@ async def _enlist(farm: Farm, state: WorkerState) -> None:
         farm.workers[state.worker] = present
         _log.info("offers %d devices", len(state.devices), extra=ids(worker=state.worker))
     present.devices = state.devices
+    present.owner = owner
     for lease in ended:
         farm.drop_lease(lease)
     farm.signals.notify(signals.LEASES, signals.JOBS)

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 from tunefarm.db.errors import (
+    NotYours,
     StaleClaim,
     StaleIncarnation,
     StaleLease,
@@ -27,7 +28,15 @@ T = TypeVar("T")
 GROUP = 64
 """Operations that one commit may carry."""
 
-_REFUSALS = (StaleLease, StaleClaim, StaleIncarnation, UnknownRecord, IntegrityError, ValueError)
+_REFUSALS = (
+    StaleLease,
+    StaleClaim,
+    StaleIncarnation,
+    UnknownRecord,
+    NotYours,
+    IntegrityError,
+    ValueError,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,79 @@
+"""How the gRPC face fails: every domain error becomes one exact status."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, NoReturn, Protocol, TypeVar
+
+import grpc
+from google.protobuf import any_pb2
+from google.rpc import error_details_pb2, status_pb2
+from tunefarm.db.errors import (
+    NotYours,
+    StaleClaim,
+    StaleIncarnation,
+    StaleLease,
+    StoreError,
+    UnknownRecord,
+)
+from tunefarm.proto import errors
+from tunefarm.tracker.farm import Farm
+
+_log = logging.getLogger(__name__)
+_WIRE_ERRORS: tuple[tuple[type[Exception], type[errors.FarmError]], ...] = (
+    (StaleLease, errors.LeaseLost),
+    (StaleClaim, errors.ClaimLost),
+    (StaleIncarnation, errors.Superseded),
+    (UnknownRecord, errors.NotFound),
+    (NotYours, errors.Forbidden),
+    (StoreError, errors.StorageFailed),
+    (ValueError, errors.InvalidRequest),
+)
+
+_STALE = {StaleLease: "lease", StaleClaim: "claim", StaleIncarnation: "incarnation"}
+
+S = TypeVar("S", bound="Servicer")
+Q = TypeVar("Q")
+R = TypeVar("R")
+
+
+class Servicer(Protocol):
+    """What answers calls."""
+
+    @property
+    def _farm(self) -> Farm: ...
+
+
+async def refuse(context: Any, error: errors.FarmError) -> NoReturn:
+    """End the call with the error's status and its ErrorInfo."""
+    code = getattr(grpc.StatusCode, error.status)
+    detail = any_pb2.Any()
+    detail.Pack(error_details_pb2.ErrorInfo(reason=error.reason, domain=errors.DOMAIN))
+    status = status_pb2.Status(code=code.value[0], message=str(error), details=[detail])
+    trailer = (("grpc-status-details-bin", status.SerializeToString()),)
+    await context.abort(code, str(error), trailer)
+    raise AssertionError("abort returns never")
+
+
+def answers(
+    method: Callable[[S, Q], Awaitable[R]],
+) -> Callable[[S, Q, Any], Awaitable[R]]:
+    """Make a method of (self, request) one of gRPC's, whose domain errors are statuses."""
+
+    @functools.wraps(method)
+    async def call(self: S, request: Q, context: Any) -> R:
+        try:
+            return await method(self, request)
+        except errors.FarmError as error:
+            await refuse(context, error)
+        except tuple(kind for kind, _ in _WIRE_ERRORS) as error:
+            wire = next(wire for kind, wire in _WIRE_ERRORS if isinstance(error, kind))
+            stale = _STALE.get(type(error))
+            if stale is not None:
+                self._farm.counts.stale[stale] += 1
+            _log.debug("%s refused: %s", method.__name__, error, exc_info=True)
+            await refuse(context, wire(str(error)))
+
+    return call
