@@ -39,10 +39,11 @@ from tunefarm.db.records import (
     WorkerState,
 )
 from tunefarm.proto import convert, farm_pb2, farm_pb2_grpc
-from tunefarm.proto.connection import CALL_S, Connection
+from tunefarm.proto.connection import CALL_S
 from tunefarm.proto.errors import InvalidRequest, TrackerUnavailable
 from tunefarm.proto.keepalive import Keepalive
 from tunefarm.proto.rendezvous import read_rendezvous
+from tunefarm.proto.tokens import TokenCalls
 
 _SUBMIT_CHUNK = 256
 
@@ -72,7 +73,7 @@ class SyncCall:
         return bool(self._future.done())
 
 
-class FarmClient(Connection):
+class FarmClient(TokenCalls):
     """A connection to the tracker at ``address`` (HOST:PORT) with the farm's ``token``."""
 
     def __init__(

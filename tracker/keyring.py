@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import hmac
 import logging
 import time
@@ -14,6 +13,7 @@ from tunefarm.db import tokens
 from tunefarm.db.errors import StoreError
 from tunefarm.db.records import Token
 from tunefarm.proto.errors import TokenRefused
+from tunefarm.proto.tokens import digest_of
 from tunefarm.tracker.callers import OWN, Caller
 from tunefarm.tracker.writer import Database
 
@@ -24,11 +24,6 @@ _REMEDY = (
     "pass the one in the tracker's rendezvous file, or one that `tunefarm token create` printed"
 )
 _log = logging.getLogger(__name__)
-
-
-def digest_of(secret: str) -> str:
-    """What is stored of a secret. Secrets are long and random, so a plain SHA-256 keeps them."""
-    return hashlib.sha256(secret.encode()).hexdigest()
 
 
 class Keyring:
