@@ -1,7 +1,8 @@
 """Jobs and their state machine.
 
 queued → running (claim) → succeeded | failed (finish); running → queued (release, expired claim);
-queued | running → cancelled. Every claim raises the epoch that the claimant's writes must carry.
+queued | running → cancelled; failed | cancelled → queued (retry). Every claim raises the epoch that
+the claimant's writes must carry.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from tunefarm.db import leases
 from tunefarm.db.errors import StaleClaim, UnknownRecord
 from tunefarm.db.models import JOB_TASKS, JOBS, REQUESTS, TARGETS, WORKLOADS
 from tunefarm.db.records import (
+    IDLE,
+    IDLE_PRIORITY,
+    OWNED,
     Budget,
     Job,
     JobState,
@@ -243,6 +247,46 @@ def cancel(connection: Connection, job: str, reason: str) -> Job:
     if JobState(_row(connection, job).state) not in OPEN:
         return get(connection, job)
     return _end(connection, job, JobState.CANCELLED, reason)
+
+
+def retry(connection: Connection, job: str) -> Job:
+    """Queue a job that failed or was cancelled again; its trials stay, and it goes on from them.
+
+    One that is open stays as it is. ValueError if it has succeeded, or if it ends with the command
+    that made it.
+    """
+    row = _row(connection, job)
+    state = JobState(row.state)
+    if state in OPEN:
+        return get(connection, job)
+    if state is JobState.SUCCEEDED:
+        raise ValueError(f"job {job} has succeeded; submit the model again to tune it further")
+    if row.options.get(OWNED):
+        raise ValueError(f"job {job} belongs to a `tunefarm tune`; run that command again")
+    _change(
+        connection,
+        job,
+        state=str(JobState.QUEUED),
+        claimed_by="",
+        claim_request="",
+        message="",
+    )
+    return get(connection, job)
+
+
+def open_for_idle(connection: Connection) -> tuple[Job, ...]:
+    """Queued and running jobs that were made for idle devices, without their tasks."""
+    query = _jobs().where(JOBS.c.state.in_([str(s) for s in OPEN]))
+    query = query.where(JOBS.c.priority == IDLE_PRIORITY)
+    found = (_job_from_row(row, ()) for row in connection.execute(query))
+    return tuple(job for job in found if IDLE in job.options)
+
+
+def queued_for_people(connection: Connection) -> tuple[Job, ...]:
+    """Queued jobs that somebody waits for, without their tasks."""
+    query = _jobs().where(JOBS.c.state == str(JobState.QUEUED)).order_by(JOBS.c.created_at)
+    found = (_job_from_row(row, ()) for row in connection.execute(query))
+    return tuple(job for job in found if IDLE not in job.options)
 
 
 def running(connection: Connection) -> list[tuple[str, int]]:

@@ -188,6 +188,22 @@ class JobTaskRow(Base):
     __table_args__ = (UniqueConstraint("job", "workload_id"),)
 
 
+class MissRow(Base):
+    """A task that builds found no record for; ``job`` is the last that was made to tune it, and
+    ``request_id`` that of the last report."""
+
+    __tablename__ = "misses"
+    workload_id: Mapped[int] = mapped_column(ForeignKey("workloads.id"), primary_key=True)
+    target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"), primary_key=True)
+    weight: Mapped[int]
+    default_s: Mapped[float]
+    roofline_s: Mapped[float]
+    builds: Mapped[int]
+    reported_at: Mapped[float]
+    request_id: Mapped[str]
+    job: Mapped[str]
+
+
 class WorkerRow(Base):
     """``incarnation`` is the current process of the worker; ``owner`` is the name of the token that
     alone speaks for it, empty while none has."""
@@ -343,6 +359,7 @@ BEST = table(BestRow)
 FINALS = table(FinalRow)
 JOBS = table(JobRow)
 JOB_TASKS = table(JobTaskRow)
+MISSES = table(MissRow)
 WORKERS = table(WorkerRow)
 INCARNATIONS = table(IncarnationRow)
 DEVICES = table(DeviceRow)

@@ -17,6 +17,9 @@ Config = Mapping[str, int | str]
 DEFAULT_PROTOCOL = "warm-activations-cold-weights-v1"
 OWNED = "owned"
 """Option of a job that ends with the command that made it: no other command waits for it."""
+IDLE = "idle"
+"""Option of a job that the tracker made for idle devices: it yields to any other."""
+IDLE_PRIORITY = -1_000_000
 FINAL = "final"
 """Origin of a trial that is a paired final: no candidate of the search, outside the budget."""
 
@@ -102,7 +105,8 @@ class Job:
     decides ``compiler_version``; all its trials are made by that compiler. ``selector`` says which
     devices may measure it (``arch>=sm_90 host!=lab3``); ``unmet`` is the tracker's word on why no
     registered device may, empty if one may. ``owner`` is the name of the token that submitted it,
-    empty for the farm's own."""
+    empty for the farm's own. ``recall`` says why its tuner is asked to put it back into the queue,
+    empty if it is not."""
 
     id: str
     target: str
@@ -121,6 +125,7 @@ class Job:
     selector: str = ""
     unmet: str = ""
     owner: str = ""
+    recall: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,6 +384,28 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
+class Miss:
+    """A task for which a build found no record. ``weight`` counts how often the model runs it;
+    ``default_s`` and ``roofline_s`` are what a model of the target expects of its default config
+    and of a perfect one. It was reported by so many ``builds``, at ``reported_at`` for the last
+    time (seconds since the epoch), and ``job`` is the last that was made to tune it."""
+
+    workload: WorkloadRecord
+    target: str
+    weight: int = 1
+    default_s: float = 0.0
+    roofline_s: float = 0.0
+    builds: int = 0
+    reported_at: float = 0.0
+    job: str = ""
+
+    @property
+    def gain_s(self) -> float:
+        """Seconds that tuning may save in a run of the model."""
+        return self.weight * max(0.0, self.default_s - self.roofline_s)
+
+
+@dataclass(frozen=True, slots=True)
 class JobUpdate:
     """A job with the progress of its tasks and its failed trials by error kind."""
 
@@ -489,10 +516,12 @@ class WorkerOrders:
 
 @dataclass(frozen=True, slots=True)
 class FarmInfo:
-    """Facts of a running tracker; terms in seconds, ``started_at`` in seconds since the epoch."""
+    """Facts of a running tracker; terms in seconds, ``started_at`` in seconds since the epoch, and
+    the ``protocol`` that it speaks."""
 
     version: str
     database: str
     lease_term_s: float
     claim_term_s: float
     started_at: float
+    protocol: int = 0

@@ -30,6 +30,7 @@ from tunefarm.db.records import (
     JobState,
     JobUpdate,
     Lease,
+    Miss,
     Progress,
     Promotion,
     TaskKey,
@@ -42,6 +43,7 @@ from tunefarm.proto import convert, farm_pb2, farm_pb2_grpc
 from tunefarm.proto.connection import CALL_S
 from tunefarm.proto.errors import InvalidRequest, TrackerUnavailable
 from tunefarm.proto.keepalive import Keepalive
+from tunefarm.proto.protocol import PROTOCOL, check_protocol
 from tunefarm.proto.rendezvous import read_rendezvous
 from tunefarm.proto.tokens import TokenCalls
 
@@ -56,7 +58,8 @@ class SyncCall:
         self._future = future
 
     def result(self) -> WorkerOrders:
-        """Wait for the tracker's orders; Superseded if a newer process of the worker is known."""
+        """Wait for the tracker's orders; Superseded if a newer process of the worker is known,
+        ProtocolMismatch if worker and tracker cannot work together."""
         try:
             reply: farm_pb2.SyncReply = self._future.result()
         except grpc.FutureCancelledError as error:
@@ -64,6 +67,7 @@ class SyncCall:
         except grpc.RpcError as error:
             raise self._client._error(error, CALL_S) from error
         self._client._answered = True
+        check_protocol(PROTOCOL, reply.protocol, "worker")
         return convert.orders_from_wire(reply)
 
     def cancel(self) -> None:
@@ -97,14 +101,20 @@ class FarmClient(TokenCalls):
         return FarmClient(found.address, found.token, connect_s=connect_s, patience_s=patience_s)
 
     def info(self) -> FarmInfo:
-        """Facts of the tracker; the cheapest way to see that one answers."""
-        reply: farm_pb2.InfoReply = self._call(self._farm.Info, farm_pb2.InfoRequest())
+        """Facts of the tracker; the cheapest way to see that one answers.
+
+        ProtocolMismatch if it is of a release too far from this one.
+        """
+        wire = farm_pb2.InfoRequest(protocol=PROTOCOL)
+        reply: farm_pb2.InfoReply = self._call(self._farm.Info, wire)
+        check_protocol(PROTOCOL, reply.protocol, "client")
         return FarmInfo(
             version=reply.version,
             database=reply.database,
             lease_term_s=reply.lease_term_s,
             claim_term_s=reply.claim_term_s,
             started_at=reply.started_at,
+            protocol=reply.protocol,
         )
 
     # --- workers --------------------------------------------------------------------------------
@@ -280,6 +290,13 @@ class FarmClient(TokenCalls):
         )
         return convert.job_from_wire(reply.job)
 
+    def retry(self, job: str) -> Job:
+        """Queue a failed or cancelled job again, to go on from its trials; one that is open stays
+        as it is. InvalidRequest if it has succeeded."""
+        wire = farm_pb2.RetryJobRequest(job=job)
+        reply: farm_pb2.RetryJobReply = self._call(self._farm.RetryJob, wire)
+        return convert.job_from_wire(reply.job)
+
     def job(self, job: str) -> Job:
         """The job as it stands; NotFound if there is none of this id."""
         reply: farm_pb2.GetJobReply = self._call(self._farm.GetJob, farm_pb2.GetJobRequest(job=job))
@@ -395,6 +412,22 @@ class FarmClient(TokenCalls):
         )
         reply: farm_pb2.CountTrialsReply = self._call(self._farm.CountTrials, wire)
         return reply.trials
+
+    def report_misses(self, misses: Iterable[Miss], patience_s: float = 1.0) -> None:
+        """Tell the tracker which tasks a build found no record of, to be tuned on idle devices.
+
+        A tracker that is away is waited for no longer than ``patience_s``.
+        """
+        wire = farm_pb2.ReportMissesRequest(
+            request_id=_request_id(), misses=[convert.miss_to_wire(miss) for miss in misses]
+        )
+        self._call(self._farm.ReportMisses, wire, patience_s=patience_s)
+
+    def misses(self, limit: int = 100) -> tuple[Miss, ...]:
+        """What builds reported as untuned, without the workloads' texts; worth most first."""
+        wire = farm_pb2.MissesRequest(limit=limit)
+        reply: farm_pb2.MissesReply = self._call(self._farm.Misses, wire)
+        return tuple(convert.miss_from_wire(miss) for miss in reply.misses)
 
     def devices(self) -> tuple[Device, ...]:
         """Every device that ever registered; ``state`` is idle, leased or offline."""

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from tunefarm.db import records as rec
 from tunefarm.proto import farm_pb2 as farm
 from tunefarm.proto import records_pb2 as pb
+from tunefarm.proto.protocol import PROTOCOL
 
 
 def text_to_wire(text: str) -> str:
@@ -27,6 +28,9 @@ def error_to_wire(error: rec.ErrorKind | None) -> str:
 
 
 def error_from_wire(value: int) -> rec.ErrorKind | None:
+    """A kind that only a newer release knows counts as a run error: its trial has failed."""
+    if value not in pb.ErrorKind.values():
+        return rec.ErrorKind.RUN_ERROR
     name = _enum_name(pb.ErrorKind, value, "ERROR_KIND_")
     return rec.ErrorKind[name] if name else None
 
@@ -161,6 +165,7 @@ def job_to_wire(job: rec.Job) -> pb.Job:
         selector=job.selector,
         unmet=job.unmet,
         owner=job.owner,
+        recall=job.recall,
     )
 
 
@@ -186,6 +191,33 @@ def job_from_wire(wire: pb.Job) -> rec.Job:
         selector=wire.selector,
         unmet=wire.unmet,
         owner=wire.owner,
+        recall=wire.recall,
+    )
+
+
+def miss_to_wire(miss: rec.Miss) -> pb.Miss:
+    return pb.Miss(
+        workload=workload_to_wire(miss.workload),
+        target=miss.target,
+        weight=miss.weight,
+        default_s=miss.default_s,
+        roofline_s=miss.roofline_s,
+        builds=miss.builds,
+        reported_at=miss.reported_at,
+        job=miss.job,
+    )
+
+
+def miss_from_wire(wire: pb.Miss) -> rec.Miss:
+    return rec.Miss(
+        workload=workload_from_wire(wire.workload),
+        target=wire.target,
+        weight=wire.weight,
+        default_s=wire.default_s,
+        roofline_s=wire.roofline_s,
+        builds=wire.builds,
+        reported_at=wire.reported_at,
+        job=wire.job,
     )
 
 
@@ -557,6 +589,7 @@ def worker_state_to_wire(state: rec.WorkerState, wait_s: float) -> farm.SyncRequ
         ],
         capacity=state.capacity,
         wait_s=wait_s,
+        protocol=PROTOCOL,
     )
 
 
@@ -594,6 +627,7 @@ def orders_to_wire(orders: rec.WorkerOrders) -> farm.SyncReply:
             farm.Refusal(key=trial_key_to_wire(r.key), reason=r.reason) for r in orders.refused
         ],
         term_s=orders.term_s,
+        protocol=PROTOCOL,
     )
 
 

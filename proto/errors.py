@@ -81,6 +81,13 @@ class StorageFailed(FarmError):
     status = "RESOURCE_EXHAUSTED"
 
 
+class ProtocolMismatch(FarmError):
+    """Caller and tracker are of releases too far apart to work together."""
+
+    reason = "PROTOCOL_MISMATCH"
+    status = "FAILED_PRECONDITION"
+
+
 ERRORS: dict[str, type[FarmError]] = {
     kind.reason: kind
     for kind in (
@@ -94,5 +101,6 @@ ERRORS: dict[str, type[FarmError]] = {
         ClaimLost,
         Superseded,
         StorageFailed,
+        ProtocolMismatch,
     )
 }

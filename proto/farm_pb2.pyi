@@ -48,7 +48,7 @@ class Refusal(_message.Message):
     def __init__(self, key: _Optional[_Union[_records_pb2.TrialKey, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class SyncRequest(_message.Message):
-    __slots__ = ("worker", "incarnation", "number", "compiler_version", "devices", "held", "results", "capacity", "wait_s")
+    __slots__ = ("worker", "incarnation", "number", "compiler_version", "devices", "held", "results", "capacity", "wait_s", "protocol")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
@@ -58,6 +58,7 @@ class SyncRequest(_message.Message):
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     CAPACITY_FIELD_NUMBER: _ClassVar[int]
     WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     worker: str
     incarnation: str
     number: int
@@ -67,10 +68,11 @@ class SyncRequest(_message.Message):
     results: _containers.RepeatedCompositeFieldContainer[Result]
     capacity: int
     wait_s: float
-    def __init__(self, worker: _Optional[str] = ..., incarnation: _Optional[str] = ..., number: _Optional[int] = ..., compiler_version: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[_records_pb2.Device, _Mapping]]] = ..., held: _Optional[_Iterable[_Union[Held, _Mapping]]] = ..., results: _Optional[_Iterable[_Union[Result, _Mapping]]] = ..., capacity: _Optional[int] = ..., wait_s: _Optional[float] = ...) -> None: ...
+    protocol: int
+    def __init__(self, worker: _Optional[str] = ..., incarnation: _Optional[str] = ..., number: _Optional[int] = ..., compiler_version: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[_records_pb2.Device, _Mapping]]] = ..., held: _Optional[_Iterable[_Union[Held, _Mapping]]] = ..., results: _Optional[_Iterable[_Union[Result, _Mapping]]] = ..., capacity: _Optional[int] = ..., wait_s: _Optional[float] = ..., protocol: _Optional[int] = ...) -> None: ...
 
 class SyncReply(_message.Message):
-    __slots__ = ("work", "workloads", "cancel", "accepted", "refused", "term_s")
+    __slots__ = ("work", "workloads", "cancel", "accepted", "refused", "term_s", "protocol")
     class WorkloadsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -84,31 +86,37 @@ class SyncReply(_message.Message):
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     TERM_S_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     work: _containers.RepeatedCompositeFieldContainer[Work]
     workloads: _containers.ScalarMap[str, str]
     cancel: _containers.RepeatedCompositeFieldContainer[Held]
     accepted: _containers.RepeatedCompositeFieldContainer[_records_pb2.TrialKey]
     refused: _containers.RepeatedCompositeFieldContainer[Refusal]
     term_s: float
-    def __init__(self, work: _Optional[_Iterable[_Union[Work, _Mapping]]] = ..., workloads: _Optional[_Mapping[str, str]] = ..., cancel: _Optional[_Iterable[_Union[Held, _Mapping]]] = ..., accepted: _Optional[_Iterable[_Union[_records_pb2.TrialKey, _Mapping]]] = ..., refused: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ..., term_s: _Optional[float] = ...) -> None: ...
+    protocol: int
+    def __init__(self, work: _Optional[_Iterable[_Union[Work, _Mapping]]] = ..., workloads: _Optional[_Mapping[str, str]] = ..., cancel: _Optional[_Iterable[_Union[Held, _Mapping]]] = ..., accepted: _Optional[_Iterable[_Union[_records_pb2.TrialKey, _Mapping]]] = ..., refused: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ..., term_s: _Optional[float] = ..., protocol: _Optional[int] = ...) -> None: ...
 
 class InfoRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("protocol",)
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    protocol: int
+    def __init__(self, protocol: _Optional[int] = ...) -> None: ...
 
 class InfoReply(_message.Message):
-    __slots__ = ("version", "database", "lease_term_s", "claim_term_s", "started_at")
+    __slots__ = ("version", "database", "lease_term_s", "claim_term_s", "started_at", "protocol")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     DATABASE_FIELD_NUMBER: _ClassVar[int]
     LEASE_TERM_S_FIELD_NUMBER: _ClassVar[int]
     CLAIM_TERM_S_FIELD_NUMBER: _ClassVar[int]
     STARTED_AT_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     version: str
     database: str
     lease_term_s: float
     claim_term_s: float
     started_at: float
-    def __init__(self, version: _Optional[str] = ..., database: _Optional[str] = ..., lease_term_s: _Optional[float] = ..., claim_term_s: _Optional[float] = ..., started_at: _Optional[float] = ...) -> None: ...
+    protocol: int
+    def __init__(self, version: _Optional[str] = ..., database: _Optional[str] = ..., lease_term_s: _Optional[float] = ..., claim_term_s: _Optional[float] = ..., started_at: _Optional[float] = ..., protocol: _Optional[int] = ...) -> None: ...
 
 class AcquireRequest(_message.Message):
     __slots__ = ("request_id", "client", "job", "claim_epoch", "request", "wait_s", "waited_s")
@@ -322,6 +330,18 @@ class CancelReply(_message.Message):
     job: _records_pb2.Job
     def __init__(self, job: _Optional[_Union[_records_pb2.Job, _Mapping]] = ...) -> None: ...
 
+class RetryJobRequest(_message.Message):
+    __slots__ = ("job",)
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    def __init__(self, job: _Optional[str] = ...) -> None: ...
+
+class RetryJobReply(_message.Message):
+    __slots__ = ("job",)
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    job: _records_pb2.Job
+    def __init__(self, job: _Optional[_Union[_records_pb2.Job, _Mapping]] = ...) -> None: ...
+
 class GetJobRequest(_message.Message):
     __slots__ = ("job",)
     JOB_FIELD_NUMBER: _ClassVar[int]
@@ -475,6 +495,30 @@ class CountTrialsReply(_message.Message):
     TRIALS_FIELD_NUMBER: _ClassVar[int]
     trials: int
     def __init__(self, trials: _Optional[int] = ...) -> None: ...
+
+class ReportMissesRequest(_message.Message):
+    __slots__ = ("request_id", "misses")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    MISSES_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    misses: _containers.RepeatedCompositeFieldContainer[_records_pb2.Miss]
+    def __init__(self, request_id: _Optional[str] = ..., misses: _Optional[_Iterable[_Union[_records_pb2.Miss, _Mapping]]] = ...) -> None: ...
+
+class ReportMissesReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class MissesRequest(_message.Message):
+    __slots__ = ("limit",)
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    limit: int
+    def __init__(self, limit: _Optional[int] = ...) -> None: ...
+
+class MissesReply(_message.Message):
+    __slots__ = ("misses",)
+    MISSES_FIELD_NUMBER: _ClassVar[int]
+    misses: _containers.RepeatedCompositeFieldContainer[_records_pb2.Miss]
+    def __init__(self, misses: _Optional[_Iterable[_Union[_records_pb2.Miss, _Mapping]]] = ...) -> None: ...
 
 class DevicesRequest(_message.Message):
     __slots__ = ()

@@ -175,6 +175,11 @@ class FarmStub:
                 request_serializer=tunefarm_dot_proto_dot_farm__pb2.CancelRequest.SerializeToString,
                 response_deserializer=tunefarm_dot_proto_dot_farm__pb2.CancelReply.FromString,
                 _registered_method=True)
+        self.RetryJob = channel.unary_unary(
+                '/tunefarm.v1.Farm/RetryJob',
+                request_serializer=tunefarm_dot_proto_dot_farm__pb2.RetryJobRequest.SerializeToString,
+                response_deserializer=tunefarm_dot_proto_dot_farm__pb2.RetryJobReply.FromString,
+                _registered_method=True)
         self.GetJob = channel.unary_unary(
                 '/tunefarm.v1.Farm/GetJob',
                 request_serializer=tunefarm_dot_proto_dot_farm__pb2.GetJobRequest.SerializeToString,
@@ -214,6 +219,16 @@ class FarmStub:
                 '/tunefarm.v1.Farm/CountTrials',
                 request_serializer=tunefarm_dot_proto_dot_farm__pb2.CountTrialsRequest.SerializeToString,
                 response_deserializer=tunefarm_dot_proto_dot_farm__pb2.CountTrialsReply.FromString,
+                _registered_method=True)
+        self.ReportMisses = channel.unary_unary(
+                '/tunefarm.v1.Farm/ReportMisses',
+                request_serializer=tunefarm_dot_proto_dot_farm__pb2.ReportMissesRequest.SerializeToString,
+                response_deserializer=tunefarm_dot_proto_dot_farm__pb2.ReportMissesReply.FromString,
+                _registered_method=True)
+        self.Misses = channel.unary_unary(
+                '/tunefarm.v1.Farm/Misses',
+                request_serializer=tunefarm_dot_proto_dot_farm__pb2.MissesRequest.SerializeToString,
+                response_deserializer=tunefarm_dot_proto_dot_farm__pb2.MissesReply.FromString,
                 _registered_method=True)
         self.Devices = channel.unary_unary(
                 '/tunefarm.v1.Farm/Devices',
@@ -329,6 +344,12 @@ class FarmServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RetryJob(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetJob(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -372,6 +393,18 @@ class FarmServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CountTrials(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReportMisses(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Misses(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -481,6 +514,11 @@ def add_FarmServicer_to_server(servicer, server):
                     request_deserializer=tunefarm_dot_proto_dot_farm__pb2.CancelRequest.FromString,
                     response_serializer=tunefarm_dot_proto_dot_farm__pb2.CancelReply.SerializeToString,
             ),
+            'RetryJob': grpc.unary_unary_rpc_method_handler(
+                    servicer.RetryJob,
+                    request_deserializer=tunefarm_dot_proto_dot_farm__pb2.RetryJobRequest.FromString,
+                    response_serializer=tunefarm_dot_proto_dot_farm__pb2.RetryJobReply.SerializeToString,
+            ),
             'GetJob': grpc.unary_unary_rpc_method_handler(
                     servicer.GetJob,
                     request_deserializer=tunefarm_dot_proto_dot_farm__pb2.GetJobRequest.FromString,
@@ -520,6 +558,16 @@ def add_FarmServicer_to_server(servicer, server):
                     servicer.CountTrials,
                     request_deserializer=tunefarm_dot_proto_dot_farm__pb2.CountTrialsRequest.FromString,
                     response_serializer=tunefarm_dot_proto_dot_farm__pb2.CountTrialsReply.SerializeToString,
+            ),
+            'ReportMisses': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportMisses,
+                    request_deserializer=tunefarm_dot_proto_dot_farm__pb2.ReportMissesRequest.FromString,
+                    response_serializer=tunefarm_dot_proto_dot_farm__pb2.ReportMissesReply.SerializeToString,
+            ),
+            'Misses': grpc.unary_unary_rpc_method_handler(
+                    servicer.Misses,
+                    request_deserializer=tunefarm_dot_proto_dot_farm__pb2.MissesRequest.FromString,
+                    response_serializer=tunefarm_dot_proto_dot_farm__pb2.MissesReply.SerializeToString,
             ),
             'Devices': grpc.unary_unary_rpc_method_handler(
                     servicer.Devices,
@@ -915,6 +963,33 @@ class Farm:
             _registered_method=True)
 
     @staticmethod
+    def RetryJob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tunefarm.v1.Farm/RetryJob',
+            tunefarm_dot_proto_dot_farm__pb2.RetryJobRequest.SerializeToString,
+            tunefarm_dot_proto_dot_farm__pb2.RetryJobReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def GetJob(request,
             target,
             options=(),
@@ -1120,6 +1195,60 @@ class Farm:
             '/tunefarm.v1.Farm/CountTrials',
             tunefarm_dot_proto_dot_farm__pb2.CountTrialsRequest.SerializeToString,
             tunefarm_dot_proto_dot_farm__pb2.CountTrialsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReportMisses(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tunefarm.v1.Farm/ReportMisses',
+            tunefarm_dot_proto_dot_farm__pb2.ReportMissesRequest.SerializeToString,
+            tunefarm_dot_proto_dot_farm__pb2.ReportMissesReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Misses(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tunefarm.v1.Farm/Misses',
+            tunefarm_dot_proto_dot_farm__pb2.MissesRequest.SerializeToString,
+            tunefarm_dot_proto_dot_farm__pb2.MissesReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -164,7 +164,7 @@ class Budget(_message.Message):
     def __init__(self, trials: _Optional[int] = ..., seconds: _Optional[float] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("id", "target", "tasks", "budget", "options", "state", "priority", "message", "claimed_by", "claim_epoch", "claim_term_s", "created_at", "updated_at", "compiler_version", "selector", "unmet", "owner")
+    __slots__ = ("id", "target", "tasks", "budget", "options", "state", "priority", "message", "claimed_by", "claim_epoch", "claim_term_s", "created_at", "updated_at", "compiler_version", "selector", "unmet", "owner", "recall")
     class OptionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -189,6 +189,7 @@ class Job(_message.Message):
     SELECTOR_FIELD_NUMBER: _ClassVar[int]
     UNMET_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
+    RECALL_FIELD_NUMBER: _ClassVar[int]
     id: str
     target: str
     tasks: _containers.RepeatedCompositeFieldContainer[JobTask]
@@ -206,7 +207,28 @@ class Job(_message.Message):
     selector: str
     unmet: str
     owner: str
-    def __init__(self, id: _Optional[str] = ..., target: _Optional[str] = ..., tasks: _Optional[_Iterable[_Union[JobTask, _Mapping]]] = ..., budget: _Optional[_Union[Budget, _Mapping]] = ..., options: _Optional[_Mapping[str, str]] = ..., state: _Optional[_Union[JobState, str]] = ..., priority: _Optional[int] = ..., message: _Optional[str] = ..., claimed_by: _Optional[str] = ..., claim_epoch: _Optional[int] = ..., claim_term_s: _Optional[float] = ..., created_at: _Optional[float] = ..., updated_at: _Optional[float] = ..., compiler_version: _Optional[str] = ..., selector: _Optional[str] = ..., unmet: _Optional[str] = ..., owner: _Optional[str] = ...) -> None: ...
+    recall: str
+    def __init__(self, id: _Optional[str] = ..., target: _Optional[str] = ..., tasks: _Optional[_Iterable[_Union[JobTask, _Mapping]]] = ..., budget: _Optional[_Union[Budget, _Mapping]] = ..., options: _Optional[_Mapping[str, str]] = ..., state: _Optional[_Union[JobState, str]] = ..., priority: _Optional[int] = ..., message: _Optional[str] = ..., claimed_by: _Optional[str] = ..., claim_epoch: _Optional[int] = ..., claim_term_s: _Optional[float] = ..., created_at: _Optional[float] = ..., updated_at: _Optional[float] = ..., compiler_version: _Optional[str] = ..., selector: _Optional[str] = ..., unmet: _Optional[str] = ..., owner: _Optional[str] = ..., recall: _Optional[str] = ...) -> None: ...
+
+class Miss(_message.Message):
+    __slots__ = ("workload", "target", "weight", "default_s", "roofline_s", "builds", "reported_at", "job")
+    WORKLOAD_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_S_FIELD_NUMBER: _ClassVar[int]
+    ROOFLINE_S_FIELD_NUMBER: _ClassVar[int]
+    BUILDS_FIELD_NUMBER: _ClassVar[int]
+    REPORTED_AT_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    workload: Workload
+    target: str
+    weight: int
+    default_s: float
+    roofline_s: float
+    builds: int
+    reported_at: float
+    job: str
+    def __init__(self, workload: _Optional[_Union[Workload, _Mapping]] = ..., target: _Optional[str] = ..., weight: _Optional[int] = ..., default_s: _Optional[float] = ..., roofline_s: _Optional[float] = ..., builds: _Optional[int] = ..., reported_at: _Optional[float] = ..., job: _Optional[str] = ...) -> None: ...
 
 class Device(_message.Message):
     __slots__ = ("id", "kind", "model", "target", "worker", "attributes", "peaks", "noise", "epoch", "state", "compiler_version", "cordon", "cordon_reason")

@@ -65,7 +65,9 @@ job = st.builds(
     text,
     text,
     text,
+    text,
 )
+miss = st.builds(rec.Miss, workload, text, whole, real, real, whole, real, text)
 device = st.builds(
     rec.Device, text, text, text, text, text, texts, numbers, real, whole, text, text, text, text
 )
@@ -147,6 +149,7 @@ PAIRS: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = {
     "best_key": (best_key, convert.best_key_to_wire, convert.best_key_from_wire),
     "workload": (workload, convert.workload_to_wire, convert.workload_from_wire),
     "job": (job, convert.job_to_wire, convert.job_from_wire),
+    "miss": (miss, convert.miss_to_wire, convert.miss_from_wire),
     "device": (device, convert.device_to_wire, convert.device_from_wire),
     "device_request": (
         st.builds(rec.DeviceRequest, text, text, texts, whole, text, text),
@@ -223,6 +226,7 @@ def test_every_enumeration_value_has_a_name_on_the_wire() -> None:
     for state in rec.JobState:
         assert convert.state_from_wire(pb.JobState.Value(convert.state_to_wire(state))) is state
     assert convert.error_from_wire(0) is None
+    assert convert.error_from_wire(99) is rec.ErrorKind.RUN_ERROR, "a newer worker's"
 
 
 def test_raw_bytes_in_a_message_do_not_stop_it() -> None:
@@ -235,7 +239,7 @@ def test_raw_bytes_in_a_message_do_not_stop_it() -> None:
 @pytest.mark.parametrize(
     ("refuse", "sentence"),
     [
-        (lambda: convert.error_from_wire(99), "99 is no error kind known here; a newer version"),
+        (lambda: convert.verdict_from_wire(99), "99 is no verdict known here; a newer version"),
         (lambda: convert.state_from_wire(0), "names no job state"),
         (lambda: convert.match_from_wire(0), "names no match"),
         (lambda: convert.final_from_wire(pb.Final()), "names no verdict"),

@@ -24,6 +24,7 @@ def test_every_mutation_has_an_identity() -> None:
     """A repeated call must be seen as one: by request id, epoch, or the record's own key."""
     identities = {"request_id", "epoch", "claim_epoch", "number", "job"}
     reads = {"Info", "Collect", "Pending", "GetJob", "ListJobs", "Watch", "Best", "History"}
+    reads |= {"Misses"}
     reads |= {"TaskStats", "CountTrials", "Devices", "LeaseHistory", "Audit", "ListTokens"}
     for service in farm_pb2.DESCRIPTOR.services_by_name.values():
         for method in service.methods:
