@@ -9,17 +9,31 @@ advisory lock, and one that stands still within a transaction loses it.
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import json
 import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from sqlalchemy import Connection, Engine, Table, create_engine, event, make_url
+from sqlalchemy import (
+    Connection,
+    Double,
+    Engine,
+    Table,
+    cast,
+    create_engine,
+    event,
+    extract,
+    func,
+    make_url,
+    select,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
@@ -87,6 +101,19 @@ def check_file(path: Path, *, writing: bool) -> None:
         raise StoreError(f"database {path} may not be read by this user")
     if writing:
         _check_writable(path)
+
+
+@contextmanager
+def sole_use(path: Path) -> Iterator[None]:
+    """Keep trackers, and what replaces the file, off a SQLite database; StoreError if one runs."""
+    with path.with_name(f"{path.name}.lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StoreError(
+                f"database {path} has a tracker already; use it with --tracker, or stop it"
+            ) from None
+        yield
 
 
 def _check_writable(path: Path) -> None:
@@ -194,6 +221,19 @@ def upsert(connection: Connection, table: Table) -> Any:
     if connection.dialect.name == "postgresql":
         return postgresql.insert(table)
     return sqlite.insert(table)
+
+
+def is_shared(connection: Connection) -> bool:
+    """Whether several trackers may serve the database; then deadlines stand in its rows."""
+    return connection.dialect.name == "postgresql"
+
+
+def clock(connection: Connection) -> float:
+    """The time by the clock of the database, which all its trackers have; SQLite has its host's."""
+    if not is_shared(connection):
+        return time.time()
+    now = cast(extract("epoch", func.clock_timestamp()), Double)
+    return float(connection.execute(select(now)).scalar_one())
 
 
 # --- errors -------------------------------------------------------------------------------------

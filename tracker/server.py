@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import logging
 import os
 import secrets
@@ -17,7 +16,7 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
-from tunefarm.db.dialect import sqlite_path
+from tunefarm.db.dialect import sole_use, sqlite_path
 from tunefarm.db.store import Store
 from tunefarm.proto import farm_pb2, farm_pb2_grpc
 from tunefarm.proto.connection import MAX_MESSAGE_BYTES
@@ -221,13 +220,7 @@ def _exclusive(store: Store) -> Iterator[None]:
     if path is None:
         yield
         return
-    with path.with_name(f"{path.name}.lock").open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InvalidRequest(
-                f"database {path} has a tracker already; use it with --tracker, or stop it"
-            ) from None
+    with sole_use(path):
         yield
 
 
