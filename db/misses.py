@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Select, and_, case, delete, or_, select, update
+from sqlalchemy import Connection, Select, and_, case, delete, func, or_, select, update
 from tunefarm.db.dialect import upsert
 from tunefarm.db.models import JOBS, MISSES, TARGETS, WORKLOADS
 from tunefarm.db.records import JobState, Miss, WorkloadRecord
@@ -87,8 +87,15 @@ def waiting(connection: Connection, target: str, limit: int) -> tuple[Miss, ...]
 
 def waiting_targets(connection: Connection) -> tuple[str, ...]:
     """The targets of all that wait, the one of the largest gain first."""
-    query = _misses().where(_is_waiting()).order_by(_GAIN.desc(), *_KEY)
-    return tuple(dict.fromkeys(row.target for row in connection.execute(query)))
+    source = MISSES.join(TARGETS, TARGETS.c.id == MISSES.c.target_id)
+    query = (
+        select(TARGETS.c.text)
+        .select_from(source.outerjoin(JOBS, JOBS.c.id == MISSES.c.job))
+        .where(_is_waiting())
+        .group_by(TARGETS.c.text)
+        .order_by(func.max(_GAIN).desc(), TARGETS.c.text)
+    )
+    return tuple(connection.execute(query).scalars())
 
 
 def assign(connection: Connection, misses: Sequence[Miss], job: str) -> None:

@@ -77,6 +77,7 @@ class Farm:
     leases: dict[str, Live] = field(default_factory=dict)
     claims: dict[str, Claimed] = field(default_factory=dict)
     cordons: tuple[Kept, ...] = ()
+    recalls: dict[str, str] = field(default_factory=dict)
     counts: Counts = field(default_factory=Counts)
     closing: bool = False
     started: float = 0.0

@@ -8,13 +8,14 @@ from functools import partial
 
 from sqlalchemy import Connection
 from tunefarm.db import jobs
-from tunefarm.db.records import Job, JobState, JobUpdate
+from tunefarm.db.records import IDLE, Job, JobState, JobUpdate
 from tunefarm.proto.logs import ids
 from tunefarm.tracker import signals
 from tunefarm.tracker.farm import Claimed, Farm
 from tunefarm.tracker.selector import parse_selector
 
 _log = logging.getLogger(__name__)
+IDLE_TERM_S = 3.0
 
 
 async def submit(farm: Farm, job: Job) -> Job:
@@ -36,16 +37,16 @@ async def claim(farm: Farm, request_id: str, tuner: str, job: str, wait_s: float
     """The job named or the most urgent queued one, claimed; None if none came in time.
 
     A queued job that selects devices is left until one that may measure it is registered, so that
-    it keeps no tuner from the others.
+    it keeps no tuner from the others, and one that is asked back until nobody waits any more.
     """
     deadline = farm.clock() + wait_s
     with farm.signals.listen(signals.JOBS) as bell:
         while True:
             bell.silence()
             selecting = await farm.database.read(jobs.queued_with_selector)
-            hopeless = {one.id for one in selecting if farm.told(one).unmet}
+            left = {one.id for one in selecting if farm.told(one).unmet} | farm.recalls.keys()
             found = await farm.database.write(
-                partial(jobs.claim, tuner=tuner, request_id=request_id, job=job, skip=hopeless)
+                partial(jobs.claim, tuner=tuner, request_id=request_id, job=job, skip=left)
             )
             if found is not None:
                 farm.drop_leases_of(found.id)
@@ -58,10 +59,18 @@ async def claim(farm: Farm, request_id: str, tuner: str, job: str, wait_s: float
 
 
 def _hold(farm: Farm, job: Job) -> Job:
-    term_s = farm.options.claim_term_s
-    farm.claims[job.id] = Claimed(job.claim_epoch, farm.clock() + term_s)
+    farm.claims[job.id] = Claimed(job.claim_epoch, farm.clock() + farm.options.claim_term_s)
     farm.signals.notify(signals.job(job.id))
-    return replace(job, claim_term_s=term_s)
+    return _with_term(farm, job)
+
+
+def _with_term(farm: Farm, job: Job) -> Job:
+    """The claimed job as its tuner is told. One for idle devices is renewed more often, because
+    that is how its tuner hears that it is asked back."""
+    term_s = farm.options.claim_term_s
+    if IDLE in job.options:
+        term_s = min(term_s, IDLE_TERM_S)
+    return replace(job, claim_term_s=term_s, recall=farm.recalls.get(job.id, ""))
 
 
 async def renew(farm: Farm, job: str, epoch: int) -> Job:
@@ -75,7 +84,7 @@ async def renew(farm: Farm, job: str, epoch: int) -> Job:
     claim = farm.claims.get(job)
     if claim is not None and claim.epoch == epoch:
         claim.deadline = farm.clock() + farm.options.claim_term_s
-    return replace(found, claim_term_s=farm.options.claim_term_s)
+    return _with_term(farm, found)
 
 
 async def release(farm: Farm, job: str, epoch: int) -> Job:
@@ -95,6 +104,14 @@ async def finish(farm: Farm, job: str, epoch: int, state: JobState, message: str
 async def cancel(farm: Farm, job: str, reason: str) -> Job:
     """End a job, whoever runs it."""
     return _over(farm, await farm.database.write(lambda c: jobs.cancel(c, job, reason)))
+
+
+async def retry(farm: Farm, job: str) -> Job:
+    """Queue a failed or cancelled job again; ValueError if it has succeeded."""
+    found = await farm.database.write(lambda c: jobs.retry(c, job))
+    _log.info("queued again", extra=ids(job=found.id))
+    farm.signals.notify(signals.JOBS, signals.job(found.id))
+    return farm.told(found)
 
 
 async def watch(farm: Farm, job: str, cursor: int, wait_s: float) -> JobUpdate:

@@ -19,6 +19,8 @@ class TrackerOptions:
     last run, else a fresh one. The rendezvous file (mode 0600) tells clients the address and the
     token; by default it stands beside a SQLite file as ``NAME.tracker.json``. A lease or a claim
     that is not renewed for its term ends; a worker that does not Sync for a lease term is lost.
+    What builds report as untuned is tuned on devices that were idle for ``idle_after_s``, with
+    ``idle_trials`` a task; 0 leaves idle devices alone.
     With ``metrics_port`` (0: a free one) it answers HTTP there: its metrics and probes of health.
     """
 
@@ -29,6 +31,8 @@ class TrackerOptions:
     rendezvous: Path | None = None
     lease_term_s: float = 10.0
     claim_term_s: float = 10.0
+    idle_trials: int = 0
+    idle_after_s: float = 60.0
     metrics_port: int | None = None
     metrics_host: str = "127.0.0.1"
 

@@ -25,6 +25,7 @@ from tunefarm.proto.probe import answering
 from tunefarm.proto.rendezvous import Rendezvous, read_rendezvous, write_rendezvous
 from tunefarm.tracker.auth import Gate
 from tunefarm.tracker.farm import Farm
+from tunefarm.tracker.idling import Idling
 from tunefarm.tracker.keyring import Keyring
 from tunefarm.tracker.leasing import Desk
 from tunefarm.tracker.metrics import Metrics
@@ -104,6 +105,7 @@ async def _serve(
     stop = _stop_on_signals()
     serving = asyncio.create_task(desk.serve())
     watching = asyncio.create_task(keyring.keep())
+    idling = asyncio.create_task(Idling(farm, desk).serve())
     try:
         async with _watched(options, farm, desk) as place:
             print(f"tracker listening on {rendezvous.address}", flush=True)
@@ -122,7 +124,7 @@ async def _serve(
         farm.closing = True
         farm.signals.notify_all()
         await server.stop(GRACE_S)
-        for task in (serving, watching):
+        for task in (serving, watching, idling):
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task

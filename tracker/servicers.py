@@ -6,10 +6,11 @@ import time
 from importlib.metadata import version
 
 from sqlalchemy import Connection
-from tunefarm.db import best, cordons, jobs, leases, queue, trials
+from tunefarm.db import best, cordons, jobs, leases, misses, queue, trials
 from tunefarm.db.records import Promotion, Role
 from tunefarm.proto import convert, farm_pb2, farm_pb2_grpc
-from tunefarm.tracker import jobbing, operating, working
+from tunefarm.proto.protocol import PROTOCOL, check_protocol
+from tunefarm.tracker import idling, jobbing, operating, working
 from tunefarm.tracker.answers import answers
 from tunefarm.tracker.callers import caller
 from tunefarm.tracker.farm import Farm
@@ -37,6 +38,7 @@ class WorkerServicer(farm_pb2_grpc.WorkerServicer):
     async def Sync(self, request: farm_pb2.SyncRequest) -> farm_pb2.SyncReply:
         if not (request.worker and request.incarnation and request.compiler_version):
             raise ValueError("a Sync names its worker, its incarnation and its compiler version")
+        check_protocol(request.protocol, PROTOCOL, "worker")
         state = convert.worker_state_from_wire(request)
         orders = await working.sync(self._farm, state, _wait(request.wait_s), caller())
         return convert.orders_to_wire(orders)
@@ -52,12 +54,14 @@ class FarmServicer(farm_pb2_grpc.FarmServicer):
 
     @answers
     async def Info(self, request: farm_pb2.InfoRequest) -> farm_pb2.InfoReply:
+        check_protocol(request.protocol, PROTOCOL, "client")
         return farm_pb2.InfoReply(
             version=version("tunefarm"),
             database=self._database,
             lease_term_s=self._farm.options.lease_term_s,
             claim_term_s=self._farm.options.claim_term_s,
             started_at=self._farm.started_at,
+            protocol=PROTOCOL,
         )
 
     # --- leases and trials ----------------------------------------------------------------------
@@ -164,6 +168,12 @@ class FarmServicer(farm_pb2_grpc.FarmServicer):
         return farm_pb2.CancelReply(job=convert.job_to_wire(job))
 
     @answers
+    async def RetryJob(self, request: farm_pb2.RetryJobRequest) -> farm_pb2.RetryJobReply:
+        await self._check_job(request.job)
+        job = await jobbing.retry(self._farm, request.job)
+        return farm_pb2.RetryJobReply(job=convert.job_to_wire(job))
+
+    @answers
     async def GetJob(self, request: farm_pb2.GetJobRequest) -> farm_pb2.GetJobReply:
         job = await self._farm.database.read(lambda c: jobs.get(c, request.job))
         return farm_pb2.GetJobReply(job=convert.job_to_wire(self._farm.told(job)))
@@ -253,6 +263,20 @@ class FarmServicer(farm_pb2_grpc.FarmServicer):
             lambda c: trials.count_candidates(c, tasks, version, model)
         )
         return farm_pb2.CountTrialsReply(trials=found)
+
+    @answers
+    async def ReportMisses(
+        self, request: farm_pb2.ReportMissesRequest
+    ) -> farm_pb2.ReportMissesReply:
+        found = [convert.miss_from_wire(miss) for miss in request.misses]
+        await idling.report(self._farm, request.request_id, found)
+        return farm_pb2.ReportMissesReply()
+
+    @answers
+    async def Misses(self, request: farm_pb2.MissesRequest) -> farm_pb2.MissesReply:
+        limit = _page(request.limit)
+        found = await self._farm.database.read(lambda c: misses.most_valuable(c, limit))
+        return farm_pb2.MissesReply(misses=[convert.miss_to_wire(miss) for miss in found])
 
     @answers
     async def Devices(self, request: farm_pb2.DevicesRequest) -> farm_pb2.DevicesReply:

@@ -118,7 +118,8 @@ class EmbeddedFarm:
         logs = rendezvous.parent
         place = ["--rendezvous", str(rendezvous)]
         self.tracker = Member(
-            "tracker", ["tracker", "--db", database, *place, "--log-level", "warning"],
+            "tracker",
+            ["tracker", "--db", database, *place, "--idle-trials", "0", "--log-level", "warning"],
             logs / "tracker.log",
         )  # fmt: skip
         self.worker = Member("worker", ["worker", "--target", target, *place], logs / "worker.log")

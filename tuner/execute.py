@@ -64,10 +64,10 @@ def run_job(client: FarmClient, job: Job, options: TunerOptions, stopped: thread
         except ClaimLost as lost:
             _log.warning("%s", lost)
             return True
-        except Stopped:
+        except Stopped as stop:
             with suppress(TrackerUnavailable, StorageFailed):
                 client.release_job(job)
-            _log.info("back in the queue")
+            _log.info("back in the queue: %s", stop)
             return False
         except (TrackerUnavailable, StorageFailed) as error:
             _log.warning("%s", error)  # the claim lapses, and it is claimed again

@@ -39,7 +39,7 @@ _REMEDY = "; start a worker of the job's compiler, or cancel the job and submit 
 
 
 class Stopped(Exception):
-    """The tuner was asked to stop."""
+    """The tuner was asked to stop, or to put the job back into the queue for a reason."""
 
 
 class Bench:
@@ -47,7 +47,7 @@ class Bench:
 
     ``claim`` is the job's keepalive. What an earlier process of the job submitted is never sent
     again: its results come as if it had been. All methods raise Stopped when the tuner is asked to
-    stop and ClaimLost when the job is no longer ours.
+    stop or the job is asked back, and ClaimLost when the job is no longer ours.
     """
 
     def __init__(
@@ -222,8 +222,9 @@ class Bench:
 
     def _check(self) -> None:
         if self._stopped.is_set():
-            raise Stopped
-        self._claim.check()
+            raise Stopped("the tuner was stopped")
+        if recall := self._claim.check().recall:
+            raise Stopped(recall)
 
 
 def _key(request: TrialRequest) -> TrialKey:

@@ -67,6 +67,14 @@ def tracker(
     lease_term_s: Annotated[
         float, typer.Option(metavar="S", help="Seconds until a lease lapses.")
     ] = 10.0,
+    idle_trials: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            metavar="N",
+            help="Trials a task for what builds report as untuned, on idle devices; 0: none.",
+        ),
+    ] = 64,
     metrics_port: Annotated[
         int | None,
         typer.Option(
@@ -91,7 +99,7 @@ def tracker(
     options = TrackerOptions(
         db or default_database(), host, port, rendezvous=rendezvous,
         lease_term_s=lease_term_s, claim_term_s=lease_term_s,
-        metrics_port=metrics_port, metrics_host=metrics_host,
+        metrics_port=metrics_port, metrics_host=metrics_host, idle_trials=idle_trials,
     )  # fmt: skip
     with announced(options.rendezvous_file) as announce:
         main_serve(options, announce)
