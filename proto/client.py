@@ -45,6 +45,7 @@ from tunefarm.proto.errors import InvalidRequest, TrackerUnavailable
 from tunefarm.proto.keepalive import Keepalive
 from tunefarm.proto.protocol import PROTOCOL, check_protocol
 from tunefarm.proto.rendezvous import read_rendezvous
+from tunefarm.proto.tls import Tls
 from tunefarm.proto.tokens import TokenCalls
 
 _SUBMIT_CHUNK = 256
@@ -78,7 +79,8 @@ class SyncCall:
 
 
 class FarmClient(TokenCalls):
-    """A connection to the tracker at ``address`` (HOST:PORT) with the farm's ``token``."""
+    """A connection to the tracker at ``address`` (HOST:PORT) with a ``token``; with ``tls`` if it
+    leaves this machine."""
 
     def __init__(
         self,
@@ -87,8 +89,9 @@ class FarmClient(TokenCalls):
         *,
         connect_s: float = 3.0,
         patience_s: float = 30.0,
+        tls: Tls | None = None,
     ) -> None:
-        super().__init__(address, token, connect_s, patience_s)
+        super().__init__(address, token, connect_s, patience_s, tls)
         self._farm: Any = farm_pb2_grpc.FarmStub(self._channel)  # type: ignore[no-untyped-call]
         self._worker: Any = farm_pb2_grpc.WorkerStub(self._channel)  # type: ignore[no-untyped-call]
 
@@ -98,7 +101,13 @@ class FarmClient(TokenCalls):
     ) -> FarmClient:
         """A client of the tracker that wrote this file; InvalidRequest if it cannot be used."""
         found = read_rendezvous(path)
-        return FarmClient(found.address, found.token, connect_s=connect_s, patience_s=patience_s)
+        return FarmClient(
+            found.address,
+            found.token,
+            connect_s=connect_s,
+            patience_s=patience_s,
+            tls=found.tls,
+        )
 
     def info(self) -> FarmInfo:
         """Facts of the tracker; the cheapest way to see that one answers.

@@ -16,6 +16,7 @@ from tunefarm.proto.errors import (
     InvalidRequest,
     TrackerUnavailable,
 )
+from tunefarm.proto.tls import Tls, trouble
 
 MAX_MESSAGE_BYTES = 64 << 20
 CALL_S = 15.0
@@ -40,9 +41,17 @@ _CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
 
 
 class Connection:
-    """A channel to the tracker at ``address`` (HOST:PORT) with the farm's ``token``."""
+    """A channel to the tracker at ``address`` (HOST:PORT) with a ``token``; in the clear unless
+    there is ``tls``."""
 
-    def __init__(self, address: str, token: str, connect_s: float, patience_s: float) -> None:
+    def __init__(
+        self,
+        address: str,
+        token: str,
+        connect_s: float,
+        patience_s: float,
+        tls: Tls | None = None,
+    ) -> None:
         host, _, port = address.rpartition(":")
         if not host or not port.isdigit():
             raise InvalidRequest(f"{address!r} is not a tracker's address; write HOST:PORT")
@@ -51,7 +60,12 @@ class Connection:
         self._connect_s = connect_s
         self._patience_s = patience_s
         self._answered = False
-        self._channel = grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
+        self._tls = tls
+        self._channel = (
+            grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
+            if tls is None
+            else grpc.secure_channel(address, tls.credentials(), options=_CHANNEL_OPTIONS)
+        )
 
     def close(self) -> None:
         self._channel.close()
@@ -112,7 +126,8 @@ class Connection:
             )
         if _is_unavailable(error):
             return TrackerUnavailable(
-                f"no tracker answers at {self.address}; start one with `tunefarm tracker`"
+                trouble(self.address, self._tls)
+                or f"no tracker answers at {self.address}; start one with `tunefarm tracker`"
             )
         name = error.code().name
         return FarmError(f"the tracker at {self.address} failed: {name}: {error.details()}")

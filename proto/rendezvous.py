@@ -1,28 +1,46 @@
-"""The file in which a running tracker says where it listens and which token opens it."""
+"""Files that say where a tracker listens and what opens it: the one that a running tracker writes
+for its own user (its rendezvous file), and those that are carried to other machines."""
 
 from __future__ import annotations
 
 import json
 import os
 import secrets
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 from tunefarm.proto.errors import InvalidRequest
+from tunefarm.proto.tls import SYSTEM, Tls
 
 
 @dataclass(frozen=True, slots=True)
 class Rendezvous:
-    """``address`` is HOST:PORT, ``token`` the farm's secret, ``database`` the tracker's URL."""
+    """``address`` is HOST:PORT, ``token`` a secret, ``database`` the tracker's URL and ``pid`` its
+    process on this machine, 0 if it runs on another. ``ca`` (or "system"), ``certificate`` and
+    ``key`` are PEM for connections with TLS, empty for those in the clear."""
 
     address: str
-    token: str
+    token: str = field(repr=False)
     database: str = ""
     pid: int = 0
+    ca: str = ""
+    certificate: str = ""
+    key: str = field(default="", repr=False)
 
     @property
     def port(self) -> int:
         return int(self.address.rpartition(":")[2])
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the tracker runs on another machine, for all this file says."""
+        return self.pid == 0
+
+    @property
+    def tls(self) -> Tls | None:
+        """What its connections bring; None for one in the clear."""
+        trusted = "" if self.ca == SYSTEM else self.ca
+        return Tls(trusted, self.certificate, self.key) if self.ca else None
 
     @property
     def is_running(self) -> bool:
@@ -34,6 +52,9 @@ class Rendezvous:
         except (ProcessLookupError, OverflowError):
             return False
         return self.pid > 0
+
+
+_FIELDS = tuple(field.name for field in fields(Rendezvous))
 
 
 def write_private(path: Path, text: str) -> None:
@@ -63,16 +84,18 @@ def read_private(path: Path) -> str:
 
 
 def write_rendezvous(path: Path, rendezvous: Rendezvous) -> None:
-    write_private(path, json.dumps(asdict(rendezvous)) + "\n")
+    told = {name: value for name, value in asdict(rendezvous).items() if value}
+    write_private(path, json.dumps({"token": "", **told}) + "\n")
 
 
 def read_rendezvous(path: Path) -> Rendezvous:
     """Where the tracker of this file listens; InvalidRequest if the file cannot be used."""
     text = read_private(path)
     try:
-        found = Rendezvous(**json.loads(text))
+        told = json.loads(text)
+        found = Rendezvous(**{name: told[name] for name in _FIELDS if name in told})
         _ = found.port
-    except (TypeError, ValueError) as error:
+    except (AttributeError, TypeError, ValueError) as error:
         raise InvalidRequest(f"{path} is not a tracker's rendezvous file; delete it") from error
     return found
 

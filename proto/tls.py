@@ -1,0 +1,160 @@
+"""TLS of a connection to the tracker: what a client brings, and what is wrong when it fails."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tunefarm.proto.errors import InvalidRequest
+
+SYSTEM = "system"
+"""In place of a file with a CA: those that this system trusts."""
+LOOK_S = 2.0
+_NO_TLS = (
+    "what listens at {} does not speak TLS; leave --tls-ca out if the tracker was started without "
+    "--tls-cert"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """What a client needs, as PEM: the farm's ``ca`` (empty: those that the system trusts) and,
+    where the tracker asks for it, its own ``certificate`` and ``key``."""
+
+    ca: str = ""
+    certificate: str = ""
+    key: str = field(default="", repr=False)
+
+    @staticmethod
+    def read(ca: str, certificate: str = "", key: str = "") -> Tls | None:
+        """From files; None if none is named, which means a connection in the clear.
+
+        InvalidRequest if a file cannot be read, or if one of certificate and key is missing.
+        """
+        if not (ca or certificate or key):
+            return None
+        if not ca or bool(certificate) != bool(key):
+            raise InvalidRequest(
+                "a connection with TLS takes --tls-ca FILE (or --tls-ca system) and, if the "
+                "tracker asks for a certificate, both --tls-cert FILE and --tls-key FILE"
+            )
+        trusted = "" if ca == SYSTEM else read_pem(Path(ca), "CERTIFICATE")
+        if not certificate:
+            return Tls(trusted)
+        return Tls(
+            trusted,
+            read_pem(Path(certificate), "CERTIFICATE"),
+            read_pem(Path(key), "PRIVATE KEY"),
+        )
+
+    def credentials(self) -> Any:
+        """What a gRPC channel is made with."""
+        import grpc
+
+        return grpc.ssl_channel_credentials(
+            root_certificates=self.ca.encode() or None,
+            private_key=self.key.encode() or None,
+            certificate_chain=self.certificate.encode() or None,
+        )
+
+
+def read_pem(path: Path, kind: str) -> str:
+    """The text of a PEM file that holds a ``kind``; InvalidRequest if it does not."""
+    path = path.expanduser()
+    try:
+        text = path.read_text(encoding="ascii")
+    except OSError as error:
+        raise InvalidRequest(f"cannot read {path}: {error.strerror or error}") from error
+    except UnicodeDecodeError:
+        text = ""
+    if f"{kind}-----" not in text:
+        raise InvalidRequest(f"{path} holds no {kind.lower()} in PEM; name a file that does")
+    return text
+
+
+def trouble(address: str, tls: Tls | None) -> str:
+    """Why no connection to a listening ``address`` comes about; empty if TLS is not to blame.
+
+    It tries by itself, as gRPC tells all of this as one code.
+    """
+    host, _, port = address.rpartition(":")
+    place = (host.strip("[]"), int(port))
+    with suppress(OSError):
+        if tls is None:
+            return _trouble_in_the_clear(address, place)
+        return _trouble_with_tls(address, place, tls)
+    return ""
+
+
+def _trouble_in_the_clear(address: str, place: tuple[str, int]) -> str:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    try:
+        _shake_hands(context, place)
+    except ssl.SSLError as error:
+        if "CERTIFICATE_REQUIRED" not in (error.reason or ""):
+            return ""
+    return (
+        f"the tracker at {address} speaks TLS only; give --tls-ca FILE with the CA that signed its "
+        "certificate, or --tracker FILE as `tunefarm token create --file FILE` wrote it"
+    )
+
+
+def _trouble_with_tls(address: str, place: tuple[str, int], tls: Tls) -> str:
+    try:
+        context = ssl.create_default_context(cadata=tls.ca or None)
+    except ssl.SSLError:
+        return "the CA given with --tls-ca is no certificate"
+    context.set_alpn_protocols(["h2"])
+    try:
+        _shake_hands(context, place)
+    except ssl.SSLCertVerificationError as error:
+        return _meaning(address, place[0], error)
+    except ssl.SSLError as error:
+        if "CERTIFICATE_REQUIRED" in (error.reason or ""):
+            return _trouble_with_own_certificate(address, tls)
+        return _NO_TLS.format(address)
+    except ConnectionError:
+        return _NO_TLS.format(address)
+    return ""
+
+
+def _trouble_with_own_certificate(address: str, tls: Tls) -> str:
+    if tls.certificate:
+        return (
+            f"the tracker at {address} refuses the certificate given with --tls-cert: it has "
+            "expired, or is not signed by the CA of the tracker's --tls-client-ca"
+        )
+    return (
+        f"the tracker at {address} asks for a certificate; give --tls-cert FILE and --tls-key FILE "
+        "of one signed by the CA of its --tls-client-ca"
+    )
+
+
+def _meaning(address: str, host: str, error: ssl.SSLCertVerificationError) -> str:
+    match error.verify_code:  # X509_V_ERR_* of OpenSSL
+        case 10:
+            why = "has expired; renew it with `tunefarm certificates`"
+        case 9:
+            why = "is not valid yet; compare the clocks of the two machines"
+        case 62 | 64:
+            why = (
+                f"is not made out to {host}; use a name that it has, or make one with "
+                f"`tunefarm certificates --server {host}`"
+            )
+        case _:
+            why = f"is not signed by the CA given with --tls-ca ({error.verify_message})"
+    return f"the certificate of the tracker at {address} {why}"
+
+
+def _shake_hands(context: ssl.SSLContext, place: tuple[str, int]) -> None:
+    with (
+        socket.create_connection(place, LOOK_S) as connection,
+        context.wrap_socket(connection, server_hostname=place[0]) as secure,
+    ):
+        secure.recv(1)  # a server that asks for a certificate says so only now
