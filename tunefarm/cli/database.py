@@ -1,0 +1,149 @@
+"""``tunefarm db``: copies of a database, and leaving old trials out."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tunefarm.cli.options import Database
+from tunefarm.compiler.errors import TunefarmError
+
+if TYPE_CHECKING:
+    from tunefarm.db.backup import Copy
+    from tunefarm.db.retention import Policy
+    from tunefarm.db.store import Store
+
+PAUSE_S = 0.05
+"""Between two batches, in which a tracker writes."""
+_UNITS_S = {"h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help="File of the copy.")]
+Age = Annotated[
+    str, typer.Option("--older-than", metavar="AGE", help="Only trials older than 90d, 12h or 8w.")
+]
+Keep = Annotated[
+    int, typer.Option("--keep", min=0, metavar="N", help="The newest N of each task stay.")
+]
+
+app = typer.Typer(
+    help="Back a database up, restore it, leave old trials out.", no_args_is_help=True
+)
+
+
+@app.command()
+def backup(
+    file: File,
+    db: Database = "",
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
+) -> None:
+    """Copy a whole database to a file, also while a tracker works on it; the copy is checked."""
+    from tunefarm.api import default_database
+    from tunefarm.db.backup import backup as copy
+
+    found = copy(db or default_database(), file, force=force)
+    print(f"wrote {described(found)}")
+
+
+@app.command()
+def check(file: File) -> None:
+    """Check a copy: that nothing of it is damaged, and which schema it has."""
+    from tunefarm.db.backup import check as look
+
+    print(f"sound: {described(look(file))}")
+
+
+@app.command()
+def restore(
+    file: File,
+    db: Database = "",
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace what is in the database.")
+    ] = False,
+) -> None:
+    """Make a database what a copy holds; no tracker may use it meanwhile."""
+    from tunefarm.api import default_database
+    from tunefarm.db.backup import restore as put_back
+    from tunefarm.embedded import with_folder
+
+    database = db or default_database()
+    found = put_back(file, with_folder(database), force=force)
+    later = "" if found.is_present else "; the next tracker upgrades it"
+    print(f"restored {described(found)}{later}")
+
+
+@app.command()
+def prune(
+    older_than: Age = "",
+    keep: Keep = 0,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say how many it would be.")
+    ] = False,
+    db: Database = "",
+) -> None:
+    """Delete old trials; never best ones, what explains those, finals, or those of open jobs."""
+    from tunefarm.db.retention import prunable
+    from tunefarm.progress import counted
+
+    policy = policy_of(older_than, keep)
+    with _open(db, readonly=dry_run) as store:
+        with store.reading() as connection:
+            ids = prunable(connection, policy, time.time())
+        total = store.count_trials()
+        if dry_run:
+            print(f"would delete {counted(len(ids), 'trial')} of {total}")
+            return
+        print(f"deleted {counted(_leave_out(store, ids), 'trial')} of {total}")
+
+
+def _leave_out(store: Store, ids: Sequence[int]) -> int:
+    """In small transactions with pauses between them; how many were deleted."""
+    from tunefarm.db.retention import batches, leave_out
+
+    done = 0
+    for batch in batches(ids):
+        with store.writing() as connection:
+            done += leave_out(connection, batch)
+        time.sleep(PAUSE_S)
+    return done
+
+
+def policy_of(older_than: str, keep: int) -> Policy:
+    """The policy that the options say; TunefarmError if they say none."""
+    from tunefarm.db.retention import Policy
+
+    if not older_than and not keep:
+        raise TunefarmError(
+            "say which trials to delete: --older-than 90d, and --keep 1000 for the newest of each "
+            "task to stay"
+        )
+    return Policy(_age(older_than) if older_than else None, keep)
+
+
+def _age(text: str) -> float:
+    """``90d`` in seconds."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([hdw])", text)
+    if found is None or float(found[1]) <= 0:
+        raise TunefarmError(f"--older-than {text!r} is no age; write for instance 90d, 12h or 8w")
+    return float(found[1]) * _UNITS_S[found[2]]
+
+
+def _open(db: str, readonly: bool) -> Store:
+    from tunefarm.api import default_database
+    from tunefarm.db.dialect import check_file, parse_url, sqlite_path
+    from tunefarm.db.store import Store
+
+    database = db or default_database()
+    path = sqlite_path(parse_url(database))
+    if path is not None:
+        check_file(path, writing=False)
+    return Store.open(database, readonly=readonly)
+
+
+def described(copy: Copy) -> str:
+    """``FILE: 12.3 MB, schema 0005``"""
+    return f"{copy.path}: {copy.size / 1e6:.1f} MB, schema {copy.schema}"
