@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tunefarm.db.dialect import parse_url, sqlite_path
+from tunefarm.db.retention import Policy
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -21,6 +22,7 @@ class TrackerOptions:
     that is not renewed for its term ends; a worker that does not Sync for a lease term is lost.
     What builds report as untuned is tuned on devices that were idle for ``idle_after_s``, with
     ``idle_trials`` a task; 0 leaves idle devices alone.
+    Trials that ``retention`` leaves out are deleted once a day.
     With ``metrics_port`` (0: a free one) it answers HTTP there: its metrics and probes of health.
     """
 
@@ -33,6 +35,7 @@ class TrackerOptions:
     claim_term_s: float = 10.0
     idle_trials: int = 0
     idle_after_s: float = 60.0
+    retention: Policy | None = None
     metrics_port: int | None = None
     metrics_host: str = "127.0.0.1"
 

@@ -30,6 +30,7 @@ from tunefarm.tracker.keyring import Keyring
 from tunefarm.tracker.leasing import Desk
 from tunefarm.tracker.metrics import Metrics
 from tunefarm.tracker.options import LOOPBACK, TrackerOptions
+from tunefarm.tracker.pruning import keep_pruning
 from tunefarm.tracker.servicers import FarmServicer, WorkerServicer
 from tunefarm.tracker.timing import CallTimes
 from tunefarm.tracker.tokens import TokensServicer
@@ -106,6 +107,9 @@ async def _serve(
     serving = asyncio.create_task(desk.serve())
     watching = asyncio.create_task(keyring.keep())
     idling = asyncio.create_task(Idling(farm, desk).serve())
+    background = [serving, watching, idling]
+    if options.retention is not None:
+        background.append(asyncio.create_task(keep_pruning(farm, options.retention)))
     try:
         async with _watched(options, farm, desk) as place:
             print(f"tracker listening on {rendezvous.address}", flush=True)
@@ -124,7 +128,7 @@ async def _serve(
         farm.closing = True
         farm.signals.notify_all()
         await server.stop(GRACE_S)
-        for task in (serving, watching, idling):
+        for task in background:
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -65,6 +67,21 @@ def test_prune_says_first_what_it_would_do(
         left = [trial.number for trial in store.trials_of("job").trials]
     assert left == [0, 7, *range(210, 300)], "the best, and the default that it beats"
     assert said(capsys, "prune", "--keep", "1", "--db", database) == "deleted 89 trials of 92\n"
+
+
+def test_a_tracker_prunes_by_itself(database: str) -> None:
+    options = ["--db", database, "--prune-older-than", "90d", "--prune-keep", "30"]
+    tracker = subprocess.Popen(
+        [sys.executable, "-m", "tunefarm", "tracker", *options], stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert tracker.stderr is not None
+        assert any("deleted 208 old trials" in line for line in tracker.stderr)
+    finally:
+        tracker.kill()
+        tracker.communicate()
+    with Store.open(database, readonly=True) as store:
+        assert store.count_trials() == 92
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,16 @@ def tracker(
             help="Trials a task for what builds report as untuned, on idle devices; 0: none.",
         ),
     ] = 64,
+    prune_older_than: Annotated[
+        str,
+        typer.Option(
+            metavar="AGE", help="Delete trials older than 90d once a day; the best ones stay."
+        ),
+    ] = "",
+    prune_keep: Annotated[
+        int,
+        typer.Option(min=0, metavar="N", help="The newest N of each task are never deleted."),
+    ] = 0,
     metrics_port: Annotated[
         int | None,
         typer.Option(
@@ -90,16 +100,20 @@ def tracker(
 ) -> None:
     """Run the tracker: it lends devices, queues jobs and writes the database."""
     from tunefarm.api import default_database
+    from tunefarm.cli.database import policy_of
     from tunefarm.farm import announced
     from tunefarm.tracker.options import TrackerOptions
     from tunefarm.tracker.server import main_serve
 
     exit_with_parent(exit_with_parent_)
     configure(log_format, log_level)
+    is_pruning = prune_older_than or prune_keep
+    retention = policy_of(prune_older_than, prune_keep) if is_pruning else None
     options = TrackerOptions(
         db or default_database(), host, port, rendezvous=rendezvous,
         lease_term_s=lease_term_s, claim_term_s=lease_term_s,
         metrics_port=metrics_port, metrics_host=metrics_host, idle_trials=idle_trials,
+        retention=retention,
     )  # fmt: skip
     with announced(options.rendezvous_file) as announce:
         main_serve(options, announce)
