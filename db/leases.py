@@ -1,31 +1,22 @@
 """Workers, devices and leases: who may write what, decided by rows and never by memory.
 
-A grant raises its device's epoch. A write under a lease passes ``check``: the lease is live and
-the epoch is its own. A worker's write also comes from the worker's current incarnation. Leases
-that ended stay as the record of who held what.
+A grant (``grants``) raises its device's epoch. A write under a lease passes ``check``: the lease is
+live and the epoch is its own. A worker's write also comes from the worker's current incarnation.
+Leases that ended stay as the record of who held what.
 """
 
 from __future__ import annotations
 
 import time
-import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Select, and_, case, insert, or_, select, update
-from tunefarm.db.dialect import upsert
+from sqlalchemy import Connection, Select, case, insert, select, update
+from tunefarm.db.dialect import clock, upsert
 from tunefarm.db.errors import StaleIncarnation, StaleLease
-from tunefarm.db.models import (
-    CORDONS,
-    DEVICES,
-    INCARNATIONS,
-    JOBS,
-    LEASES,
-    REQUESTS,
-    TARGETS,
-    WORKERS,
-)
+from tunefarm.db.models import DEVICES, INCARNATIONS, JOBS, LEASES, REQUESTS, WORKERS
 from tunefarm.db.records import Device, Lease
+from tunefarm.db.rows import chunks
 
 DEVICE_LOST = "device_lost"
 """The reason of a lease that ended because its device's worker went silent: what it had delivered
@@ -103,110 +94,17 @@ def devices(connection: Connection) -> tuple[Device, ...]:
             epoch=row.epoch,
             compiler_version=row.compiler_version,
         )
-        for row in connection.execute(_devices().order_by(DEVICES.c.id))
+        for row in connection.execute(devices_query().order_by(DEVICES.c.id))
     )
 
 
-def _devices() -> Select[Any]:
+def devices_query() -> Select[Any]:
+    """Rows of devices with the compiler versions of their workers."""
     source = DEVICES.join(WORKERS, WORKERS.c.id == DEVICES.c.worker)
     return select(*DEVICES.c, WORKERS.c.compiler_version).select_from(source)
 
 
 # --- leases -------------------------------------------------------------------------------------
-
-
-def grant(
-    connection: Connection,
-    device: str,
-    *,
-    client: str,
-    job: str,
-    request_id: str,
-    term_s: float,
-    owner: str = "",
-) -> Lease:
-    """Lease the device under its next epoch; the job's orphaned trials move to this lease.
-
-    The job's first lease binds it to the compiler version of the device's worker. The same
-    ``request_id`` again returns its lease. StaleLease if the device is leased (the database's own
-    promise raises IntegrityError if anything gets past that), cordoned, or of another version than
-    the job.
-    """
-    again = by_request(connection, request_id)
-    if again is not None:
-        return again
-    live = select(LEASES.c.id).where(LEASES.c.device == device, LEASES.c.ended_at.is_(None))
-    if connection.execute(live).one_or_none() is not None:
-        raise StaleLease(f"device {device} is leased")
-    _check_cordons(connection, device)
-    connection.execute(
-        update(DEVICES).where(DEVICES.c.id == device).values(epoch=DEVICES.c.epoch + 1)
-    )
-    row = connection.execute(_devices().where(DEVICES.c.id == device)).one()
-    if job:
-        _bind(connection, job, row)
-    now = time.time()
-    lease = Lease(
-        uuid.uuid4().hex, device, client, row.epoch, term_s, job=job, granted_at=now, owner=owner
-    )
-    connection.execute(
-        insert(LEASES).values(
-            id=lease.id,
-            request_id=request_id,
-            device=device,
-            client=client,
-            job=job,
-            epoch=lease.epoch,
-            term_s=term_s,
-            granted_at=now,
-            ended_at=None,
-            ended_reason="",
-            owner=owner,
-        )
-    )
-    if job:
-        _adopt_orphans(connection, lease.id, job, row.kind)
-    return lease
-
-
-def _check_cordons(connection: Connection, device: str) -> None:
-    worker = select(DEVICES.c.worker).where(DEVICES.c.id == device).scalar_subquery()
-    query = select(CORDONS).where(
-        or_(
-            and_(CORDONS.c.scope == "device", CORDONS.c.subject == device),
-            and_(CORDONS.c.scope == "worker", CORDONS.c.subject == worker),
-        )
-    )
-    row = connection.execute(query.limit(1)).one_or_none()
-    if row is not None:
-        raise StaleLease(f"device {device} is cordoned by {row.actor}: {row.reason}")
-
-
-def _bind(connection: Connection, job: str, device: Any) -> None:
-    connection.execute(
-        update(JOBS)
-        .where(JOBS.c.id == job, JOBS.c.compiler_version.is_(None))
-        .values(compiler_version=device.compiler_version, revision=JOBS.c.revision + 1)
-    )
-    query = select(JOBS.c.compiler_version).where(JOBS.c.id == job)
-    bound = connection.execute(query).scalar_one_or_none()
-    if bound is not None and bound != device.compiler_version:
-        raise StaleLease(
-            f"device {device.id} has compiler {device.compiler_version}, the trials of job {job} "
-            f"are made by {bound}"
-        )
-
-
-def _adopt_orphans(connection: Connection, lease: str, job: str, kind: str) -> None:
-    targets = select(TARGETS.c.id).where(
-        (TARGETS.c.text == kind) | TARGETS.c.text.startswith(f"{kind} ", autoescape=True)
-    )
-    connection.execute(
-        update(REQUESTS)
-        .where(REQUESTS.c.job == job, REQUESTS.c.lease.is_(None))
-        .where(REQUESTS.c.target_id.in_(targets))
-        .values(lease=lease)
-    )
 
 
 def check(connection: Connection, lease: str, epoch: int) -> Any:
@@ -225,9 +123,16 @@ def check(connection: Connection, lease: str, epoch: int) -> Any:
 
 def by_request(connection: Connection, request_id: str) -> Lease | None:
     """The live lease that this request was granted, None if it has none."""
-    query = select(LEASES).where(LEASES.c.request_id == request_id, LEASES.c.ended_at.is_(None))
-    row = connection.execute(query).one_or_none()
-    return _from_row(row) if row is not None else None
+    return by_requests(connection, [request_id]).get(request_id)
+
+
+def by_requests(connection: Connection, request_ids: Iterable[str]) -> dict[str, Lease]:
+    """The live leases that these requests were granted."""
+    found: dict[str, Lease] = {}
+    for chunk in chunks(sorted(request_ids)):
+        query = select(LEASES).where(LEASES.c.request_id.in_(chunk), LEASES.c.ended_at.is_(None))
+        found.update((row.request_id, _from_row(row)) for row in connection.execute(query))
+    return found
 
 
 def live(connection: Connection) -> tuple[Lease, ...]:
@@ -265,23 +170,25 @@ def history(
 
 def end(connection: Connection, lease: str, reason: str) -> str | None:
     """End the lease; returns its device, or None if it had ended before."""
-    row = connection.execute(
-        select(LEASES).where(LEASES.c.id == lease, LEASES.c.ended_at.is_(None))
-    ).one_or_none()
-    if row is None:
-        return None
-    connection.execute(
-        update(LEASES).where(LEASES.c.id == lease).values(ended_at=time.time(), ended_reason=reason)
-    )
-    _orphan(connection, lease, blame=reason == DEVICE_LOST)
-    return str(row.device)
+    return end_all(connection, [lease], reason).get(lease)
+
+
+def end_all(connection: Connection, leases: Sequence[str], reason: str) -> dict[str, str]:
+    """End those of the leases that live; their devices."""
+    found: dict[str, str] = {}
+    for chunk in chunks(sorted(leases)):
+        statement = update(LEASES).where(LEASES.c.id.in_(chunk), LEASES.c.ended_at.is_(None))
+        values = {"ended_at": clock(connection), "ended_reason": reason}
+        ended = connection.execute(statement.values(values).returning(LEASES.c.id, LEASES.c.device))
+        found.update((id_, device) for id_, device in ended)
+    _orphan(connection, list(found), blame=reason == DEVICE_LOST)
+    return found
 
 
 def end_of_job(connection: Connection, job: str, reason: str) -> None:
     """End every live lease of the job."""
     query = select(LEASES.c.id).where(LEASES.c.job == job, LEASES.c.ended_at.is_(None))
-    for lease in connection.execute(query).scalars().all():
-        end(connection, lease, reason)
+    end_all(connection, connection.execute(query).scalars().all(), reason)
 
 
 def end_mixed(connection: Connection, worker: str) -> tuple[str, ...]:
@@ -305,8 +212,8 @@ def end_mixed(connection: Connection, worker: str) -> tuple[str, ...]:
     return tuple(row.id for row in mixed)
 
 
-def _orphan(connection: Connection, lease: str, *, blame: bool) -> None:
-    """Leave the lease's trials to the job's next one; unless they are to blame for its end, the
+def _orphan(connection: Connection, leases: list[str], *, blame: bool) -> None:
+    """Leave the leases' trials to the jobs' next ones; unless they are to blame for the end, the
     delivery that they lose does not count as an attempt."""
     values: dict[str, Any] = {"lease": None}
     if not blame:
@@ -315,7 +222,8 @@ def _orphan(connection: Connection, lease: str, *, blame: bool) -> None:
             "attempts": case((delivered, REQUESTS.c.attempts - 1), else_=REQUESTS.c.attempts),
             "delivered_to": None,
         }
-    connection.execute(update(REQUESTS).where(REQUESTS.c.lease == lease).values(values))
+    for chunk in chunks(leases):
+        connection.execute(update(REQUESTS).where(REQUESTS.c.lease.in_(chunk)).values(values))
 
 
 def _from_row(row: Any) -> Lease:

@@ -206,7 +206,8 @@ class MissRow(Base):
 
 class WorkerRow(Base):
     """``incarnation`` is the current process of the worker; ``owner`` is the name of the token that
-    alone speaks for it, empty while none has."""
+    alone speaks for it, empty while none has. Where several trackers serve the database,
+    ``seen_at`` is when it last spoke to any of them, and ``capacity`` what it then could take."""
 
     __tablename__ = "workers"
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -214,6 +215,8 @@ class WorkerRow(Base):
     compiler_version: Mapped[str]
     started_at: Mapped[float]
     owner: Mapped[str] = mapped_column(server_default="")
+    seen_at: Mapped[float | None]
+    capacity: Mapped[int] = mapped_column(server_default="0")
 
 
 class IncarnationRow(Base):
@@ -285,7 +288,8 @@ class TokenRow(Base):
 class LeaseRow(Base):
     """The partial unique index is the promise that a device has one live lease at most. Rows stay
     when leases end: they are the record of who held what, when, and why it ended. ``owner`` is the
-    name of the token that acquired it."""
+    name of the token that acquired it. ``deadline`` is when it expires where several trackers serve
+    the database; the only tracker of another has the deadlines in memory."""
 
     __tablename__ = "leases"
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -299,6 +303,7 @@ class LeaseRow(Base):
     ended_at: Mapped[float | None]
     ended_reason: Mapped[str]
     owner: Mapped[str] = mapped_column(server_default="")
+    deadline: Mapped[float | None]
     __table_args__ = (
         UniqueConstraint("device", "epoch"),
         Index(None, "granted_at"),
@@ -344,6 +349,40 @@ class RequestRow(Base):
     )
 
 
+# --- what several trackers of one database tell each other; times are by the database's clock --
+
+
+class TrackerRow(Base):
+    """A tracker, and when it last was alive."""
+
+    __tablename__ = "trackers"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    address: Mapped[str]
+    started_at: Mapped[float]
+    beat_at: Mapped[float]
+
+
+class ClaimTermRow(Base):
+    """When the claim of a running job expires; of an older epoch it means nothing."""
+
+    __tablename__ = "claim_terms"
+    job: Mapped[str] = mapped_column(primary_key=True)
+    epoch: Mapped[int]
+    deadline: Mapped[float]
+
+
+class WaitingRow(Base):
+    """A request for a device that waits at a tracker since ``since``; at ``asked_at`` its client
+    was there."""
+
+    __tablename__ = "waiting"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    tracker: Mapped[str]
+    request: Mapped[dict[str, Any]]
+    since: Mapped[float]
+    asked_at: Mapped[float]
+
+
 def table(row: type[Base]) -> Table:
     """The table of a class, for statements that deal in rows rather than objects."""
     found = row.__table__
@@ -368,3 +407,6 @@ AUDIT = table(AuditRow)
 TOKENS = table(TokenRow)
 LEASES = table(LeaseRow)
 REQUESTS = table(RequestRow)
+TRACKERS = table(TrackerRow)
+CLAIM_TERMS = table(ClaimTermRow)
+WAITING = table(WaitingRow)

@@ -11,10 +11,12 @@ from dataclasses import dataclass, field, replace
 from sqlalchemy import Connection
 from tunefarm.db import cordons, jobs, leases
 from tunefarm.db.errors import StaleClaim, StaleLease, StoreError, UnknownRecord
+from tunefarm.db.grants import Want, grant_all
 from tunefarm.db.records import DeviceRequest, Job, Lease
 from tunefarm.proto.logs import ids, ids_of_lease
 from tunefarm.tracker import signals
 from tunefarm.tracker.allocate import Waiting, allocate, serves
+from tunefarm.tracker.batches import Batches
 from tunefarm.tracker.counts import idling
 from tunefarm.tracker.farm import Farm, Live
 from tunefarm.tracker.selector import parse_selector
@@ -31,9 +33,15 @@ LATE_S = 1.0
 """How late deadlines may be looked at; more is given back to those who could not renew."""
 
 
+def _future() -> asyncio.Future[None]:
+    return asyncio.get_running_loop().create_future()
+
+
 @dataclass(slots=True)
 class Ticket:
-    """A request in the queue. Only one whose client waits is granted anything."""
+    """A request in the queue. Only one whose client waits is granted anything. ``known`` is done
+    once it is known whether it was granted something before, ``writing`` when what is being written
+    about it is."""
 
     waiting: Waiting
     client: str
@@ -42,7 +50,12 @@ class Ticket:
     left_at: float
     answer: asyncio.Future[Lease] | None = None
     owner: str = ""
-    granting: bool = False
+    known: asyncio.Future[None] = field(default_factory=_future)
+    writing: asyncio.Future[None] | None = None
+
+    @property
+    def is_new(self) -> bool:
+        return not self.known.done()
 
 
 @dataclass(slots=True)
@@ -52,9 +65,11 @@ class Desk:
     farm: Farm
     tickets: dict[str, Ticket] = field(default_factory=dict)
     beat_at: float = 0.0
+    give_back: Batches[str] = field(init=False)
 
     def __post_init__(self) -> None:
         self.beat_at = self.farm.clock()
+        self.give_back = Batches(lambda leases_: self._end(leases_, "released"))
 
     # --- clients --------------------------------------------------------------------------------
 
@@ -78,9 +93,6 @@ class Desk:
         for a selector that is none.
         """
         parse_selector(request.selector)
-        again = await self.farm.database.write(lambda c: leases.by_request(c, request_id))
-        if again is not None:
-            return self.farm.hold_lease(again)
         if job:
             row = await self.farm.database.read(lambda c: jobs.check_claim(c, job, claim_epoch))
             if row.compiler_version:
@@ -95,8 +107,10 @@ class Desk:
         try:
             with idling():
                 await asyncio.wait([answer], timeout=0 if self.farm.closing else wait_s)
-            if ticket.granting:
-                await asyncio.wait([answer])
+            if not answer.done():
+                await asyncio.wait([answer, ticket.known], return_when=asyncio.FIRST_COMPLETED)
+            if ticket.writing is not None:
+                await asyncio.wait([ticket.writing])
             return answer.result() if answer.done() else None
         finally:
             if ticket.answer is answer:
@@ -134,7 +148,7 @@ class Desk:
         """End the lease; one that has ended stays ended."""
         live = self.farm.leases.get(lease)
         if live is not None and live.lease.epoch == epoch:
-            await self._end(lease, "released")
+            await self.give_back(lease)
 
     def _ticket(
         self,
@@ -193,51 +207,75 @@ class Desk:
             self.farm.give_back_time(late_s)
 
     async def _grant(self) -> None:
+        """Give what is free to those who ask, and to new requests what they were granted before,
+        all in one write."""
         asking = [t.waiting for t in self.tickets.values() if self._is_asking(t)]
-        for waiting, device in allocate(asking, self.farm.free_devices()):
-            ticket = self.tickets.get(waiting.id)
-            if ticket is None or ticket.answer is None:
+        places = {w.id: device.id for w, device in allocate(asking, self.farm.free_devices())}
+        served = [
+            ticket
+            for id_, ticket in self.tickets.items()
+            if ticket.answer is not None and (id_ in places or ticket.is_new)
+        ]
+        if not served:
+            return
+        writing = _future()
+        for ticket in served:
+            ticket.writing = writing
+        try:
+            outcomes = await self.farm.database.write(lambda c: self._store(c, served, places))
+        except StoreError as error:
+            outcomes = {ticket.waiting.id: error for ticket in served}
+        for ticket in served:
+            self._answer(ticket, outcomes.get(ticket.waiting.id))
+            ticket.writing = None
+            if ticket.is_new:
+                ticket.known.set_result(None)
+        writing.set_result(None)
+        if any(isinstance(outcome, StaleLease) for outcome in outcomes.values()):
+            await self._look_again()
+
+    def _store(
+        self, connection: Connection, served: list[Ticket], places: dict[str, str]
+    ) -> dict[str, Lease | Exception]:
+        """What came of each request: a lease, or an error; of those that wait on, nothing."""
+        outcomes: dict[str, Lease | Exception] = dict(
+            leases.by_requests(connection, [t.waiting.id for t in served if t.is_new])
+        )
+        wants: list[Want] = []
+        for ticket in served:
+            id_ = ticket.waiting.id
+            if id_ in outcomes or id_ not in places:
                 continue
-            ticket.granting = True
             try:
-                await self._grant_one(ticket, ticket.answer, device.id)
-            finally:
-                ticket.granting = False
+                if ticket.job:
+                    jobs.check_claim(connection, ticket.job, ticket.claim_epoch)
+            except (StaleClaim, UnknownRecord) as error:
+                outcomes[id_] = error
+                continue
+            wants.append(Want(id_, places[id_], ticket.client, ticket.job, ticket.owner))
+        granted = grant_all(connection, wants, self.farm.options.lease_term_s)
+        return outcomes | {w.request_id: o for w, o in zip(wants, granted, strict=True)}
+
+    def _answer(self, ticket: Ticket, outcome: Lease | Exception | None) -> None:
+        """Tell a request's client what came of it, if it still listens."""
+        if isinstance(outcome, Lease):
+            if outcome.id not in self.farm.leases:
+                self.farm.counts.granted += 1
+                _log.info("granted to %s", ticket.client, extra=ids_of_lease(outcome))
+            outcome = self.farm.hold_lease(outcome)
+            self.farm.signals.notify(signals.device(outcome.device))
+        if ticket.answer is None or ticket.answer.done():
+            return
+        if isinstance(outcome, Lease):
+            ticket.answer.set_result(outcome)
+        elif outcome is not None and not isinstance(outcome, StaleLease):
+            ticket.answer.set_exception(outcome)
 
     def _is_asking(self, ticket: Ticket) -> bool:
         """Whether a device is given to a request, or kept until its client calls again."""
         if ticket.answer is None:
             return self.farm.clock() - ticket.left_at <= GAP_S
         return not ticket.answer.done()
-
-    async def _grant_one(self, ticket: Ticket, answer: asyncio.Future[Lease], device: str) -> None:
-        def write(connection: Connection) -> Lease:
-            if ticket.job:
-                jobs.check_claim(connection, ticket.job, ticket.claim_epoch)
-            return leases.grant(
-                connection,
-                device,
-                client=ticket.client,
-                job=ticket.job,
-                request_id=ticket.waiting.id,
-                term_s=self.farm.options.lease_term_s,
-                owner=ticket.owner,
-            )
-
-        try:
-            lease = self.farm.hold_lease(await self.farm.database.write(write))
-        except StaleLease:
-            return await self._look_again()
-        except (StaleClaim, UnknownRecord, StoreError) as error:
-            if not answer.done():
-                answer.set_exception(error)
-            return None
-        self.farm.counts.granted += 1
-        _log.info("granted to %s", ticket.client, extra=ids_of_lease(lease))
-        if not answer.done():
-            answer.set_result(lease)
-        self.farm.signals.notify(signals.device(lease.device))
-        return None
 
     async def _look_again(self) -> None:
         """Take over what another tracker of the database did."""
@@ -250,7 +288,7 @@ class Desk:
             live = self.farm.leases.get(id_)
             reason = self._why_over(live) if live is not None else ""
             if reason:
-                await self._end(id_, reason)
+                await self._end([id_], reason)
         now = self.farm.clock()
         for id_, ticket in list(self.tickets.items()):
             if ticket.answer is None and now - ticket.left_at > PLACE_S:
@@ -282,18 +320,19 @@ class Desk:
             self.farm.drop_leases_of(job)
             self.farm.signals.notify(signals.JOBS, signals.job(job))
 
-    async def _end(self, lease: str, reason: str) -> None:
-        live = self.farm.leases.get(lease)
-        if live is None:
-            return
-        live.ending = True
+    async def _end(self, names: list[str], reason: str) -> None:
+        ending = {name: self.farm.leases[name] for name in names if name in self.farm.leases}
+        for live in ending.values():
+            live.ending = True
         try:
-            await self.farm.database.write(lambda c: leases.end(c, lease, reason))
+            await self.farm.database.write(lambda c: leases.end_all(c, list(ending), reason))
         finally:
-            live.ending = False
-        self.farm.counts.ended[reason.partition(":")[0]] += 1
-        _log.info("lease ended: %s", reason, extra=ids_of_lease(live.lease))
-        self.farm.drop_lease(lease)
+            for live in ending.values():
+                live.ending = False
+        for name, live in ending.items():
+            self.farm.counts.ended[reason.partition(":")[0]] += 1
+            _log.info("lease ended: %s", reason, extra=ids_of_lease(live.lease))
+            self.farm.drop_lease(name)
 
 
 def _give_up(job: str, epoch: int) -> Callable[[Connection], Job]:

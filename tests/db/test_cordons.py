@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tunefarm.db import cordons, jobs, leases
+from tunefarm.db import cordons, grants, jobs, leases
 from tunefarm.db.errors import StaleLease, UnknownRecord
+from tunefarm.db.grants import Want
 from tunefarm.db.records import Device, Lease
 from tunefarm.db.store import Store
 
@@ -28,9 +29,7 @@ def farm(store: Store) -> Store:
 
 def grant(store: Store, device: str, request: str = "") -> Lease:
     with store.writing() as connection:
-        return leases.grant(
-            connection, device, client="c", job="", request_id=request or device, term_s=10.0
-        )
+        return grants.grant(connection, Want(request or device, device, client="c"), term_s=10.0)
 
 
 def cordon(store: Store, name: str, request: str = "r", **how: Any) -> Any:

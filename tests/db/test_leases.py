@@ -19,8 +19,9 @@ from hypothesis.stateful import (
 )
 from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
-from tunefarm.db import jobs, leases, queue, trials
+from tunefarm.db import grants, jobs, leases, queue, trials
 from tunefarm.db.errors import StaleClaim, StaleIncarnation, StaleLease, UnknownRecord
+from tunefarm.db.grants import Want
 from tunefarm.db.models import LEASES, REQUESTS
 from tunefarm.db.records import (
     Budget,
@@ -56,7 +57,7 @@ def enlist(store: Store, incarnation: str = "i1", names: tuple[str, ...] = ("d1"
 
 def grant(store: Store, request: str, *, name: str = "d1", job: str = "") -> Lease:
     with store.writing() as connection:
-        return leases.grant(connection, name, client="c", job=job, request_id=request, term_s=10.0)
+        return grants.grant(connection, Want(request, name, client="c", job=job), term_s=10.0)
 
 
 def candidate(number: int, job: str = "job") -> TrialRequest:

@@ -1,0 +1,156 @@
+"""New leases: which devices may be lent, to whom, and what comes with them.
+
+A grant raises its device's epoch. The job's first lease binds it to the compiler version of the
+device's worker, and the job's orphaned trials move to the new lease.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, insert, select, update
+from tunefarm.db import leases
+from tunefarm.db.dialect import clock, is_shared
+from tunefarm.db.errors import StaleLease
+from tunefarm.db.models import CORDONS, DEVICES, JOBS, LEASES, REQUESTS, TARGETS
+from tunefarm.db.records import Lease
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """A device that a request is to get."""
+
+    request_id: str
+    device: str
+    client: str
+    job: str = ""
+    owner: str = ""
+
+
+def grant(connection: Connection, want: Want, term_s: float) -> Lease:
+    """Lease a device under its next epoch; the same request again returns its lease.
+
+    StaleLease if the device is leased (the database's own promise raises IntegrityError if anything
+    gets past that), cordoned, or of another version than the job.
+    """
+    (outcome,) = grant_all(connection, [want], term_s)
+    if isinstance(outcome, StaleLease):
+        raise outcome
+    return outcome
+
+
+def grant_all(
+    connection: Connection, wants: Sequence[Want], term_s: float
+) -> list[Lease | StaleLease]:
+    """``grant`` for many requests, each of another device; in their order what came of each."""
+    if not wants:
+        return []
+    known = leases.by_requests(connection, [want.request_id for want in wants])
+    devices = {want.device for want in wants if want.request_id not in known}
+    rows = {
+        row.id: row
+        for row in connection.execute(leases.devices_query().where(DEVICES.c.id.in_(devices)))
+    }
+    refusals = _refusals(connection, rows)
+    outcomes: list[Lease | StaleLease] = []
+    now = clock(connection)
+    for want in wants:
+        outcome = known.get(want.request_id) or refusals.get(want.device)
+        if outcome is None and want.job:
+            outcome = _bind(connection, want.job, rows[want.device])
+        outcomes.append(outcome or _lease(want, rows[want.device].epoch + 1, now, term_s))
+    pairs = [(w, o) for w, o in zip(wants, outcomes, strict=True) if isinstance(o, Lease)]
+    fresh = [(want, lease) for want, lease in pairs if want.request_id not in known]
+    _store(connection, fresh)
+    for want, lease in fresh:
+        if want.job:
+            _adopt_orphans(connection, lease.id, want.job, rows[want.device].kind)
+    return outcomes
+
+
+def _lease(want: Want, epoch: int, now: float, term_s: float) -> Lease:
+    return Lease(
+        id=uuid.uuid4().hex,
+        device=want.device,
+        client=want.client,
+        epoch=epoch,
+        term_s=term_s,
+        job=want.job,
+        granted_at=now,
+        owner=want.owner,
+    )
+
+
+def _store(connection: Connection, fresh: Sequence[tuple[Want, Lease]]) -> None:
+    if not fresh:
+        return
+    raised = [{"at": lease.device, "to": lease.epoch} for _, lease in fresh]
+    statement = update(DEVICES).where(DEVICES.c.id == bindparam("at"))
+    connection.execute(statement.values(epoch=bindparam("to")), raised)
+    shared = is_shared(connection)
+    rows = [
+        {
+            "id": lease.id,
+            "request_id": want.request_id,
+            "device": lease.device,
+            "client": lease.client,
+            "job": lease.job,
+            "epoch": lease.epoch,
+            "term_s": lease.term_s,
+            "granted_at": lease.granted_at,
+            "ended_at": None,
+            "ended_reason": "",
+            "owner": lease.owner,
+            "deadline": lease.granted_at + lease.term_s if shared else None,
+        }
+        for want, lease in fresh
+    ]
+    connection.execute(insert(LEASES), rows)
+
+
+def _refusals(connection: Connection, devices: dict[str, Any]) -> dict[str, StaleLease]:
+    """Why those of these devices that cannot be lent cannot."""
+    live = select(LEASES.c.device).where(LEASES.c.device.in_(devices), LEASES.c.ended_at.is_(None))
+    found = {
+        device: StaleLease(f"device {device} is leased")
+        for device in connection.execute(live).scalars()
+    }
+    cordons = {(row.scope, row.subject): row for row in connection.execute(select(CORDONS))}
+    for device in devices.values() if cordons else ():
+        row = cordons.get(("device", device.id)) or cordons.get(("worker", device.worker))
+        if row is not None:
+            sentence = f"device {device.id} is cordoned by {row.actor}: {row.reason}"
+            found.setdefault(device.id, StaleLease(sentence))
+    return found
+
+
+def _bind(connection: Connection, job: str, device: Any) -> StaleLease | None:
+    """Bind the job to the device's compiler version; a refusal if it is bound to another."""
+    connection.execute(
+        update(JOBS)
+        .where(JOBS.c.id == job, JOBS.c.compiler_version.is_(None))
+        .values(compiler_version=device.compiler_version, revision=JOBS.c.revision + 1)
+    )
+    query = select(JOBS.c.compiler_version).where(JOBS.c.id == job)
+    bound = connection.execute(query).scalar_one_or_none()
+    if bound is None or bound == device.compiler_version:
+        return None
+    return StaleLease(
+        f"device {device.id} has compiler {device.compiler_version}, the trials of job {job} "
+        f"are made by {bound}"
+    )
+
+
+def _adopt_orphans(connection: Connection, lease: str, job: str, kind: str) -> None:
+    targets = select(TARGETS.c.id).where(
+        (TARGETS.c.text == kind) | TARGETS.c.text.startswith(f"{kind} ", autoescape=True)
+    )
+    connection.execute(
+        update(REQUESTS)
+        .where(REQUESTS.c.job == job, REQUESTS.c.lease.is_(None))
+        .where(REQUESTS.c.target_id.in_(targets))
+        .values(lease=lease)
+    )
