@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
     from rich.table import Table
 
 GAP = 2
@@ -76,12 +76,17 @@ def _needed(columns: Sequence[Column]) -> int:
 
 
 def print_table(out: Console, columns: Sequence[Column]) -> None:
-    """Print a table; in a file or a pipe without blanks at the ends of lines."""
+    """Print a table of its own."""
+    print_whole(out, table(columns, out.width))
+
+
+def print_whole(out: Console, content: RenderableType) -> None:
+    """Print tables and texts; in a file or a pipe without blanks at the ends of lines."""
     if out.is_terminal:
-        out.print(table(columns, out.width))
+        out.print(content)
         return
     with out.capture() as capture:
-        out.print(table(columns, out.width))
+        out.print(content)
     lines = [line.rstrip() for line in capture.get().splitlines()]
     out.print("\n".join(lines), soft_wrap=True)
 

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 import tunefarm
-from tunefarm.cli import database, devices, farm, jobs, leases, model, records
+from tunefarm.cli import database, devices, farm, jobs, leases, model, records, top
 from tunefarm.interrupts import repeating_lost_interrupts, terminating_as_interrupt
 
 INTERRUPTED = 130
@@ -43,6 +43,7 @@ app.add_typer(devices.app, name="devices")
 app.add_typer(leases.app, name="leases")
 app.add_typer(records.app, name="records")
 app.add_typer(database.app, name="db")
+app.add_typer(top.app, name="farm")
 
 
 def run(arguments: Sequence[str]) -> int:
