@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -87,7 +88,7 @@ def build_module(module: IRModule, target: Target) -> Module:
     with stages.passes([step.name for step in STEPS]):
         module = optimize(module, target)
     workloads = {call: _workload_of(call) for call in kernel_calls(module.main)}
-    configs = choose_configs(list(dict.fromkeys(workloads.values())), target)
+    configs = choose_configs(Counter(workloads.values()), target)
     kernels = {
         w: _build_kernel(w, target, config, stages.inside(w.summary))
         for w, config in configs.items()
@@ -111,14 +112,15 @@ def model_c_source(plan: ExecutionPlan, configs: Mapping[Workload, Config], targ
     return emit_model_c(plan, [lower(_scheduled(w, target, c)) for w, c in configs.items()])
 
 
-def choose_configs(workloads: Sequence[Workload], target: Target) -> dict[Workload, Config]:
-    """The best known config of every workload; one look-up for those that are worth tuning."""
+def choose_configs(counts: Mapping[Workload, int], target: Target) -> dict[Workload, Config]:
+    """The best known config of every workload, given with how often a run calls it; one look-up
+    for those that are worth tuning."""
     from tunefarm.compiler.dispatch import current_history
 
-    tunable = [w for w in workloads if is_tunable(w.function)]
-    decisions = current_history().lookup(tunable, target)
+    tunable = [w for w in counts if is_tunable(w.function)]
+    decisions = current_history().lookup(tunable, target, counts)
     chosen = {d.workload: d.config for d in decisions}
-    return {w: chosen[w] if w in chosen else config_space(w, target).default for w in workloads}
+    return {w: chosen[w] if w in chosen else config_space(w, target).default for w in counts}
 
 
 def _workload_of(call: Call) -> Workload:

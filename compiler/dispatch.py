@@ -72,6 +72,15 @@ class Source(Protocol):
     def best(self, keys: Iterable[BestKey]) -> Mapping[BestKey, Sequence[Found]]: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Untuned:
+    """A task that a build found no record for, and how often the model runs it."""
+
+    workload: Workload
+    target: Target
+    weight: int
+
+
 class HistoryError(TunefarmError):
     """A source of records that cannot be read, or an untuned task where ``strict`` forbids it."""
 
@@ -85,6 +94,7 @@ class History:
     strict: bool = False
     on_miss: Callable[[Decision], None] | None = None
     starter: bool = True
+    report: Callable[[Sequence[Untuned]], None] | None = None
     decisions: dict[tuple[str, str], Decision] = field(default_factory=dict)
     _tokens: list[contextvars.Token[History | None]] = field(default_factory=list)
 
@@ -100,10 +110,16 @@ class History:
     ) -> None:
         _CURRENT.reset(self._tokens.pop())
 
-    def lookup(self, workloads: Sequence[Workload], target: Target) -> list[Decision]:
+    def lookup(
+        self,
+        workloads: Sequence[Workload],
+        target: Target,
+        weights: Mapping[Workload, int] | None = None,
+    ) -> list[Decision]:
         """A decision for each workload, from one query.
 
-        Raises HistoryError in strict mode if the source fails or a task has no record.
+        ``weights`` says how often the model runs each, for whoever hears of untuned ones. Raises
+        HistoryError in strict mode if the source fails or a task has no record.
         """
         model = device_model(target.num_cores) if target.kind == "llvm" else target.kind
         keys = [BestKey(w.key, target.text, model) for w in workloads]
@@ -112,6 +128,9 @@ class History:
             decide(w, target, found.get(k, ()), starter=self.starter)
             for w, k in zip(workloads, keys, strict=True)
         ]
+        missed = [decision for decision in made if not decision.settled]
+        weigh = weights or {}
+        self._report([Untuned(d.workload, target, weigh.get(d.workload, 1)) for d in missed])
         for decision in made:
             self.decisions[decision.workload.key, target.text] = decision
             if not decision.settled:
@@ -133,6 +152,18 @@ class History:
             raise HistoryError(message) from error
         self.source = None
         warnings.warn(f"{message}; building with default configs", stacklevel=6)
+
+    def _report(self, untuned: Sequence[Untuned]) -> None:
+        """Tell the farm; what is in the way is one warning, as it never breaks a build."""
+        if self.report is None or not untuned:
+            return
+        try:
+            self.report(untuned)
+        except Exception as error:
+            self.report = None
+            warnings.warn(
+                f"untuned tasks could not be reported to {self.origin}: {error}", stacklevel=6
+            )
 
     def _missed(self, decision: Decision) -> None:
         if self.strict:
@@ -176,6 +207,7 @@ def apply_history_best(
     strict: bool = False,
     on_miss: Callable[[Decision], None] | None = None,
     starter: bool = True,
+    report_to: Callable[[Source], Callable[[Sequence[Untuned]], None]] | None = None,
 ) -> History:
     """Use the best records of ``source`` in every ``build`` inside the ``with`` block.
 
@@ -183,7 +215,8 @@ def apply_history_best(
     ``strict`` an unreadable source and a task without a record raise HistoryError; otherwise the
     first is one warning and the second gets its default config. ``on_miss`` hears of such tasks.
     Without ``starter`` the records that ship with the package are left out: an empty source then
-    gives every task its default.
+    gives every task its default. ``report_to`` makes, of a source that was opened, what hears of
+    all untuned tasks of a build at once.
     """
     if not isinstance(source, (str, os.PathLike)):
         source = _trials(source)
@@ -191,6 +224,7 @@ def apply_history_best(
     history = History(None, origin, strict, on_miss, starter)
     try:
         history.source = open_source(source)
+        history.report = report_to(history.source) if report_to is not None else None
     except Exception as error:
         history._unreadable(error)
     return history

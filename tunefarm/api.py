@@ -92,6 +92,7 @@ def apply_history_best(
     strict: bool = False,
     on_miss: Callable[[Decision], None] | None = None,
     starter: bool = True,
+    report_misses: bool = False,
 ) -> History:
     """Use the best records of ``source`` in every ``build`` inside the ``with`` block.
 
@@ -99,12 +100,25 @@ def apply_history_best(
     breaks a build: a source that cannot be read is one warning, a task without a record gets its
     default config; with ``strict`` both raise HistoryError. Without ``starter`` the records that
     ship with the package are left out.
+
+    With ``report_misses`` builds tell the tracker which tasks have no record (their workloads,
+    without weights, and how often the model runs them): it tunes those that are worth most on
+    devices that are idle. TunefarmError if the source is no tracker.
     """
     from tunefarm.compiler import dispatch
     from tunefarm.farm import connect
+    from tunefarm.missing import check_reportable, reporter
 
     dispatch.register_tracker_source(connect)
-    return dispatch.apply_history_best(source, strict=strict, on_miss=on_miss, starter=starter)
+    if report_misses:
+        check_reportable(source)
+    return dispatch.apply_history_best(
+        source,
+        strict=strict,
+        on_miss=on_miss,
+        starter=starter,
+        report_to=reporter if report_misses else None,
+    )
 
 
 @overload

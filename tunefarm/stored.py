@@ -49,6 +49,13 @@ class StoredJobs:
             raise TunefarmError(f"job {job[:8]} is {found.state}, and {self.why}")
         return found
 
+    def retry(self, job: str) -> Job:
+        """The job if it is open already; TunefarmError if not, as only a tracker changes jobs."""
+        found = self.job(job)
+        if found.state not in OPEN:
+            raise TunefarmError(f"job {job[:8]} is {found.state}, and {self.why}")
+        return found
+
     def collect(self, job: str, cursor: int = 0, *, limit: int) -> Collected:
         return self.store.trials_of(job, cursor, limit)
 

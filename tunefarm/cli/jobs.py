@@ -1,9 +1,9 @@
-"""``tunefarm submit``, ``jobs``, ``watch`` and ``cancel``: jobs on a running farm."""
+"""``tunefarm submit``, ``jobs``, ``watch``, ``cancel`` and ``misses``: jobs on a running farm."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -25,17 +25,21 @@ from tunefarm.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from tunefarm.db.records import Job
+    from tunefarm.db.records import Job, Miss
     from tunefarm.tables import Column
 
 DIGITS = 8  # of a job's id, in tables: few enough to type, enough to be its own
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job, or its first digits.")]
 Tracker = Annotated[str, typer.Option(metavar=TRACKER, help=TRACKER_HELP)]
+Limit = Annotated[int, typer.Option(min=1, metavar="N", help="How many at most.")]
+
+listing = typer.Typer(help="List the latest jobs; queue one again.")
 
 
 def register(app: typer.Typer) -> None:
-    for command in (submit, jobs, watch, cancel):
+    for command in (submit, watch, cancel, misses):
         app.command()(command)
+    app.add_typer(listing, name="jobs")
 
 
 def submit(
@@ -67,20 +71,34 @@ def submit(
     print(job.id)
 
 
+@listing.callback(invoke_without_command=True)
 def jobs(
-    tracker: Tracker = "",
-    db: Database = "",
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="How many, newest first.")] = 20,
+    context: typer.Context, tracker: Tracker = "", db: Database = "", limit: Limit = 20
 ) -> None:
-    """List the latest jobs, of a running farm or of a database."""
+    """List the latest jobs, of a running farm or of a database, newest first."""
     from tunefarm.tables import console, print_table
 
+    context.obj = (tracker, db)
+    if context.invoked_subcommand is not None:
+        return
     found = _latest(tracker, db, limit)
     out = console()
     if not found:
         out.print("no jobs yet; `tunefarm tune MODEL` or `tunefarm submit MODEL` starts one")
         return
     print_table(out, job_columns(found))
+
+
+@listing.command()
+def retry(context: typer.Context, job: JobId, tracker: Tracker = "", db: Database = "") -> None:
+    """Queue a failed or cancelled job again; it goes on from its trials."""
+    from tunefarm.stored import farm_or_database
+
+    before = context.obj or ("", "")
+    with farm_or_database(tracker or before[0], db or before[1]) as farm:
+        known = farm.job(job)
+        after = farm.retry(known.id).state
+    print(f"{known.id[:DIGITS]} was {known.state}, and is {after}")
 
 
 def job_columns(found: Sequence[Job]) -> list[Column]:
@@ -94,6 +112,7 @@ def job_columns(found: Sequence[Job]) -> list[Column]:
         Column("created", created, rank=7, left=True),
         Column("tasks", [str(len(j.tasks)) for j in found], rank=5),
         Column("budget", [_budget(j) for j in found], rank=6, left=True),
+        Column("priority", [_priority(j) for j in found], rank=1, left=True),
         Column("target", [j.target for j in found], rank=3, least=12, left=True),
         Column("compiler", [j.compiler_version for j in found], rank=2, left=True),
         Column("devices", [j.selector for j in found], rank=1, least=12, left=True),
@@ -115,6 +134,13 @@ def _budget(job: Job) -> str:
 
     text = counted(job.budget.trials, "trial")
     return text if job.budget.seconds is None else f"{text}, {clock(job.budget.seconds)}"
+
+
+def _priority(job: Job) -> str:
+    """``idle`` for what idle devices do, nothing for the usual."""
+    from tunefarm.db.records import IDLE
+
+    return "idle" if IDLE in job.options else str(job.priority or "")
 
 
 def _latest(tracker: str, db: str, limit: int) -> Sequence[Job]:
@@ -161,3 +187,41 @@ def cancel(job: JobId, tracker: Tracker = "", db: Database = "") -> None:
         after = farm.cancel(before.id, "cancelled from the command line").state
     over = before.state in OVER
     print(f"{before.id[:DIGITS]} was over already: {after}" if over else str(after))
+
+
+def misses(tracker: Tracker = "", limit: Limit = 20) -> None:
+    """List the tasks that builds reported as untuned, those first that are worth most.
+
+    Idle devices tune them: see `tunefarm tracker --idle-trials`.
+    """
+    from tunefarm.farm import connect_local
+    from tunefarm.tables import console, print_table
+
+    with connect_local(tracker, None) as client:
+        found = client.misses(limit)
+        states = {job.id: str(job.state) for job in client.jobs(limit=1000)}
+    out = console()
+    if not found:
+        out.print("no build has reported an untuned task; `tunefarm build --report-misses` does")
+        return
+    print_table(out, miss_columns(found, states))
+
+
+def miss_columns(found: Sequence[Miss], states: Mapping[str, str]) -> list[Column]:
+    """A row a task; ``states`` are those of the latest jobs. Times are a model's, not measured."""
+    from tunefarm.progress import latency
+    from tunefarm.tables import Column
+
+    when = [time.strftime("%m-%d %H:%M", time.localtime(m.reported_at)) for m in found]
+    jobs = [f"{m.job[:DIGITS]} {states.get(m.job, '')}".strip() for m in found]
+    return [
+        Column("task", [m.workload.summary for m in found], least=20, left=True),
+        Column("target", [m.target for m in found], rank=3, least=12, left=True),
+        Column("weight", [str(m.weight) for m in found], rank=5),
+        Column("default", [latency(m.default_s) for m in found], rank=2),
+        Column("roofline", [latency(m.roofline_s) for m in found], rank=2),
+        Column("gain", [latency(m.gain_s) for m in found], rank=7),
+        Column("builds", [str(m.builds) for m in found], rank=4),
+        Column("reported", when, rank=1, left=True),
+        Column("job", jobs, rank=6, left=True),
+    ]

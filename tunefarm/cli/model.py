@@ -25,6 +25,7 @@ from tunefarm.cli.options import (
     Trials,
     check_output,
 )
+from tunefarm.compiler.errors import TunefarmError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -137,6 +138,12 @@ def build(
     db: Database = "",
     tracker: Farm = "",
     strict: Annotated[bool, typer.Option("--strict", help="Fail on an untuned task.")] = False,
+    report_misses: Annotated[
+        bool,
+        typer.Option(
+            "--report-misses", help="Have the farm of --tracker tune the rest on idle devices."
+        ),
+    ] = False,
 ) -> None:
     """Build a model with the best records into a library (.so, with a C header beside it).
 
@@ -146,10 +153,14 @@ def build(
     from tunefarm.tables import console
 
     check_output(output, ".so", ".o", ".a")
+    if report_misses and not tracker:
+        raise TunefarmError("--report-misses needs a farm to report to; give --tracker HOST:PORT")
     out = console()
     asked = Asked(model, target, shape, precision, db, tracker)
     mod = asked.module()
-    with api.apply_history_best(asked.source(), strict=strict) as history:
+    with api.apply_history_best(
+        asked.source(), strict=strict, report_misses=report_misses
+    ) as history:
         lib = api.build(mod, target or None)
     lib.export_library(output)
     out.print(history.summary(asked.command("tune")), soft_wrap=True)
