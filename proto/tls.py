@@ -95,10 +95,9 @@ def _trouble_in_the_clear(address: str, place: tuple[str, int]) -> str:
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     try:
-        _shake_hands(context, place)
-    except ssl.SSLError as error:
-        if "CERTIFICATE_REQUIRED" not in (error.reason or ""):
-            return ""
+        _is_welcome(context, place)
+    except ssl.SSLError:
+        return ""
     return (
         f"the tracker at {address} speaks TLS only; give --tls-ca FILE with the CA that signed its "
         "certificate, or --tracker FILE as `tunefarm token create --file FILE` wrote it"
@@ -112,16 +111,13 @@ def _trouble_with_tls(address: str, place: tuple[str, int], tls: Tls) -> str:
         return "the CA given with --tls-ca is no certificate"
     context.set_alpn_protocols(["h2"])
     try:
-        _shake_hands(context, place)
+        if _is_welcome(context, place):
+            return ""
     except ssl.SSLCertVerificationError as error:
         return _meaning(address, place[0], error)
-    except ssl.SSLError as error:
-        if "CERTIFICATE_REQUIRED" in (error.reason or ""):
-            return _trouble_with_own_certificate(address, tls)
+    except (ssl.SSLError, ConnectionError):
         return _NO_TLS.format(address)
-    except ConnectionError:
-        return _NO_TLS.format(address)
-    return ""
+    return _trouble_with_own_certificate(address, tls)
 
 
 def _trouble_with_own_certificate(address: str, tls: Tls) -> str:
@@ -152,9 +148,12 @@ def _meaning(address: str, host: str, error: ssl.SSLCertVerificationError) -> st
     return f"the certificate of the tracker at {address} {why}"
 
 
-def _shake_hands(context: ssl.SSLContext, place: tuple[str, int]) -> None:
+def _is_welcome(context: ssl.SSLContext, place: tuple[str, int]) -> bool:
+    """Shake hands; whether the server then speaks, as one that wants a certificate does not."""
     with (
         socket.create_connection(place, LOOK_S) as connection,
         context.wrap_socket(connection, server_hostname=place[0]) as secure,
     ):
-        secure.recv(1)  # a server that asks for a certificate says so only now
+        with suppress(ssl.SSLError, ConnectionError):
+            return secure.recv(1) != b""
+        return False

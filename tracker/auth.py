@@ -22,9 +22,10 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     A call that is refused is so before any of its request is read.
     """
 
-    def __init__(self, keyring: Keyring, counts: Counts) -> None:
+    def __init__(self, keyring: Keyring, counts: Counts, has_client_ca: bool = False) -> None:
         self._keyring = keyring
         self._counts = counts
+        self._has_client_ca = has_client_ca
 
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], details: Any
@@ -40,14 +41,16 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         except FarmError as error:
             self._counts.errors[details.method.rpartition("/")[2], error.status] += 1
             return _refusal(error)
-        return self._guarded(handler, digest, caller)
+        return self._guarded(handler, digest, caller, rule.certified and self._has_client_ca)
 
-    def _guarded(self, handler: Any, digest: str, caller: Caller) -> Any:
+    def _guarded(self, handler: Any, digest: str, caller: Caller, certified: bool) -> Any:
         """The handler, told who calls; it is cut when their token ends."""
 
         async def unary(request: Any, context: Any) -> Any:
             set_caller(caller)
             try:
+                if certified:
+                    _check_certificate(context)
                 with self._keyring.call(digest):
                     return await handler.unary_unary(request, context)
             except FarmError as error:
@@ -81,6 +84,16 @@ def _check_role(caller: Caller, rule: Rule, method: str) -> None:
         raise Forbidden(
             f"{method.rpartition('/')[2]} is for {roles}, and token {caller.name} has role "
             f"{caller.role}"
+        )
+
+
+def _check_certificate(context: Any) -> None:
+    """Forbidden if a call came over TLS without a certificate of the farm's."""
+    how = context.auth_context()
+    if how.get("transport_security_type") == [b"ssl"] and context.peer_identities() is None:
+        raise Forbidden(
+            "a worker comes with a certificate of the farm's: name the tracker's port for workers, "
+            "and give --tls-cert FILE and --tls-key FILE"
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tunefarm.db.dialect import parse_url, sqlite_path
@@ -24,12 +24,15 @@ class TrackerOptions:
     ``idle_trials`` a task; 0 leaves idle devices alone.
     Trials that ``retention`` leaves out are deleted once a day.
     With ``metrics_port`` (0: a free one) it answers HTTP there: its metrics and probes of health.
+    With ``tls_cert`` and ``tls_key`` (PEM files) ``host`` may be any, and processes of this machine
+    have a port of their own, in the clear; the rendezvous file names it. ``tls_client_ca`` asks
+    for certificates that it signed: of workers alone if they have a ``worker_port``, else of all.
     """
 
     database: str
     host: str = "127.0.0.1"
     port: int = 0
-    token: str = ""
+    token: str = field(default="", repr=False)
     rendezvous: Path | None = None
     lease_term_s: float = 10.0
     claim_term_s: float = 10.0
@@ -38,6 +41,10 @@ class TrackerOptions:
     retention: Policy | None = None
     metrics_port: int | None = None
     metrics_host: str = "127.0.0.1"
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_client_ca: str = ""
+    worker_port: int | None = None
 
     @property
     def rendezvous_file(self) -> Path | None:

@@ -17,11 +17,13 @@ BULK = 16 << 20
 @dataclass(frozen=True, slots=True)
 class Rule:
     """The roles that may call a method (nobody asks for a token if it is open), and how long its
-    request may be."""
+    request may be. With ``certified``, a tracker that has a CA of its callers asks for a
+    certificate."""
 
     roles: frozenset[Role] = frozenset()
     max_bytes: int = SMALL
     is_open: bool = False
+    certified: bool = False
 
 
 ANYBODY = frozenset(Role)
@@ -63,7 +65,7 @@ _FARM = {
     "Audit": Rule(ADMINS),
 }
 POLICY = {
-    "/tunefarm.v1.Worker/Sync": Rule(WORKERS, BULK),
+    "/tunefarm.v1.Worker/Sync": Rule(WORKERS, BULK, certified=True),
     **{f"/tunefarm.v1.Farm/{method}": rule for method, rule in _FARM.items()},
     "/tunefarm.v1.Tokens/CreateToken": Rule(ADMINS),
     "/tunefarm.v1.Tokens/ListTokens": Rule(ADMINS),

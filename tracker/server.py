@@ -7,7 +7,6 @@ import logging
 import os
 import secrets
 import signal
-import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -20,7 +19,7 @@ from tunefarm.db.dialect import sole_use, sqlite_path
 from tunefarm.db.store import Store
 from tunefarm.proto import farm_pb2, farm_pb2_grpc
 from tunefarm.proto.connection import MAX_MESSAGE_BYTES
-from tunefarm.proto.errors import FarmError, InvalidRequest
+from tunefarm.proto.errors import FarmError
 from tunefarm.proto.probe import answering
 from tunefarm.proto.rendezvous import Rendezvous, read_rendezvous, write_rendezvous
 from tunefarm.tracker.auth import Gate
@@ -28,8 +27,9 @@ from tunefarm.tracker.farm import Farm
 from tunefarm.tracker.idling import Idling
 from tunefarm.tracker.keyring import Keyring
 from tunefarm.tracker.leasing import Desk
+from tunefarm.tracker.listening import check_options, listen
 from tunefarm.tracker.metrics import Metrics
-from tunefarm.tracker.options import LOOPBACK, TrackerOptions
+from tunefarm.tracker.options import TrackerOptions
 from tunefarm.tracker.pruning import keep_pruning
 from tunefarm.tracker.servicers import FarmServicer, WorkerServicer
 from tunefarm.tracker.timing import CallTimes
@@ -70,7 +70,7 @@ async def serve(
     Prints ``tracker listening on HOST:PORT`` when it is ready. StoreError says what is wrong with
     the database, InvalidRequest what is wrong with the options.
     """
-    check_host(options.host)
+    check_options(options)
     last = _last_run(options.rendezvous_file)
     token = options.token or (last.token if last else "") or secrets.token_urlsafe(24)
     store = Store.open(options.database)
@@ -95,12 +95,13 @@ async def _serve(
     desk = Desk(farm)
     keyring = Keyring(token, database)
     await keyring.load()
-    interceptors = [CallTimes(farm.counts), Gate(keyring, farm.counts)]
+    gate = Gate(keyring, farm.counts, bool(options.tls_client_ca))
+    interceptors = [CallTimes(farm.counts), gate]
     server = grpc.aio.server(interceptors=interceptors, options=_SERVER_OPTIONS)
     checks = await _add_services(server, farm, desk, keyring, name)
-    port = _bind(server, options, last)
+    places = listen(server, options, last.port if last else 0)
     await server.start()
-    rendezvous = Rendezvous(f"{options.host}:{port}", token, options.database, os.getpid())
+    rendezvous = Rendezvous(places.local, token, options.database, os.getpid())
     if options.rendezvous_file is not None:
         write_rendezvous(options.rendezvous_file, rendezvous)
     stop = _stop_on_signals()
@@ -112,7 +113,7 @@ async def _serve(
         background.append(asyncio.create_task(keep_pruning(farm, options.retention)))
     try:
         async with _watched(options, farm, desk) as place:
-            print(f"tracker listening on {rendezvous.address}", flush=True)
+            print(f"tracker listening on {places}", flush=True)
             if on_ready is not None:
                 on_ready(rendezvous)
             if place:
@@ -147,15 +148,6 @@ async def _watched(options: TrackerOptions, farm: Farm, desk: Desk) -> AsyncIter
         yield f"http://{f'[{host}]' if ':' in host else host}:{port}/metrics"
 
 
-def check_host(host: str) -> None:
-    """Refuse to listen where others could read the token."""
-    if host not in LOOPBACK:
-        raise InvalidRequest(
-            f"the tracker listens on loopback only, not on {host}: its traffic is not encrypted; "
-            "use 127.0.0.1 and an SSH tunnel"
-        )
-
-
 async def _add_services(
     server: Any, farm: Farm, desk: Desk, keyring: Keyring, database: str
 ) -> Any:
@@ -170,42 +162,6 @@ async def _add_services(
         await checks.set(name, health_pb2.HealthCheckResponse.SERVING)
     reflection.enable_server_reflection([*names, reflection.SERVICE_NAME], server)
     return checks
-
-
-# --- where it listens ---------------------------------------------------------------------------
-
-
-def _bind(server: Any, options: TrackerOptions, last: Rendezvous | None) -> int:
-    """The port it listens on: the one asked for, else that of the last run, else a free one."""
-    port = options.port
-    if port == 0 and last is not None and _is_free(options.host, last.port):
-        port = last.port
-    host = f"[{options.host}]" if ":" in options.host else options.host
-    try:
-        bound: int = server.add_insecure_port(f"{host}:{port}")
-    except RuntimeError as error:
-        raise InvalidRequest(_taken(options.host, port)) from error
-    if bound == 0:
-        raise InvalidRequest(_taken(options.host, port))
-    return bound
-
-
-def _taken(host: str, port: int) -> str:
-    return (
-        f"port {port} of {host} is in use by another process; stop it, or leave the port out to "
-        "get a free one"
-    )
-
-
-def _is_free(host: str, port: int) -> bool:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError:
-            return False
-    return True
 
 
 def _last_run(path: Path | None) -> Rendezvous | None:

@@ -54,13 +54,14 @@ class Tracker:
     database: Path
     options: dict[str, object] = field(default_factory=dict)
     process: subprocess.Popen[str] | None = None
+    told: str = ""
 
     def start(self) -> Tracker:
         self.process = self.spawn()
         assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line.startswith("tracker listening on "):
-            raise AssertionError(line + self.process.communicate()[1])
+        self.told = self.process.stdout.readline()
+        if not self.told.startswith("tracker listening on "):
+            raise AssertionError(self.told + self.process.communicate()[1])
         return self
 
     def spawn(self, **changes: object) -> subprocess.Popen[str]:

@@ -176,7 +176,7 @@ def test_a_second_tracker_on_one_database(tracker: Any) -> None:
 
 def test_options_that_cannot_work(tracker: Any, tmp_path: Path) -> None:
     other = str(tmp_path / "other.db")
-    sentence = "the tracker listens on loopback only, not on 0.0.0.0"
+    sentence = "the tracker does not listen on 0.0.0.0 in the clear, where others could read its tokens"
     assert sentence in refused(tracker, database=other, host="0.0.0.0")
     port = int(tracker.address.rpartition(":")[2])
     sentence = f"port {port} of 127.0.0.1 is in use by another process"

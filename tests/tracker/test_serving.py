@@ -10,7 +10,6 @@ from typing import Any
 
 import grpc
 import pytest
-from google.protobuf import descriptor
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from tunefarm.db.records import (
@@ -37,7 +36,6 @@ from tunefarm.proto.errors import (
     LeaseLost,
     NotFound,
     Superseded,
-    TokenRefused,
 )
 
 StartWorker = Callable[..., Any]
@@ -498,30 +496,6 @@ METHODS = [
 def raw_call(channel: Any, service: str, method: str) -> Any:
     """A method that takes and gives bytes."""
     return channel.unary_unary(f"/{service}/{method}")
-
-
-@pytest.mark.parametrize("header", [None, "", "Bearer", "Bearer wrong", "wrong"])
-@pytest.mark.parametrize(("service", "method"), METHODS, ids=lambda v: getattr(v, "name", ""))
-def test_every_method_refuses_every_wrong_token(
-    shared_tracker: Any,
-    service: str,
-    method: descriptor.MethodDescriptor,
-    header: str | None,
-) -> None:
-    metadata = () if header is None else (("authorization", header),)
-    with grpc.insecure_channel(shared_tracker.address) as channel:
-        call = raw_call(channel, service, method.name)
-        with pytest.raises(grpc.RpcError) as caught:
-            call(b"", metadata=metadata, timeout=10)
-    assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
-
-
-def test_the_client_says_what_to_do_about_the_token(shared_tracker: Any) -> None:
-    with (
-        FarmClient(shared_tracker.address, "wrong") as stranger,
-        pytest.raises(TokenRefused, match="pass the one in the tracker's rendezvous file"),
-    ):
-        stranger.info()
 
 
 def test_health_is_open_and_reflection_is_not(shared_tracker: Any) -> None:
