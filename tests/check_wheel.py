@@ -9,8 +9,8 @@ from pathlib import Path
 import tunefarm
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = ("compiler", "db", "proto", "tracker", "tuner", "worker", "tunefarm")
-DATA = ("*.py", "*.ll", "*.proto", "*.pyi", "*.jsonl", "py.typed")
+FOLDERS = ("compiler", "dashboard", "db", "proto", "tracker", "tuner", "worker", "tunefarm")
+DATA = ("*.py", "*.ll", "*.proto", "*.pyi", "*.jsonl", "py.typed", "*.html", "*.css", "*.js", "*.svg", "*.txt")
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ ALLOWED = {
     "db": {"db"},
     "proto": {"proto", "db.records"},
     "compiler": {"compiler"},
+    "dashboard": {"dashboard", "db", "proto"},
     "worker": {"worker", "compiler", "proto", "db.records"},
     "tracker": {"tracker", "db", "proto"},
     "tuner": {"tuner", "compiler", "proto", "db.records"},

@@ -11,7 +11,17 @@ from typing import Annotated
 import typer
 
 import tunefarm
-from tunefarm.cli import database, devices, farm, jobs, leases, model, records, top
+from tunefarm.cli import (
+    dashboard,
+    database,
+    devices,
+    farm,
+    jobs,
+    leases,
+    model,
+    records,
+    top,
+)
 from tunefarm.interrupts import repeating_lost_interrupts, terminating_as_interrupt
 
 INTERRUPTED = 130
@@ -39,6 +49,7 @@ def _options(
 model.register(app)
 farm.register(app)
 jobs.register(app)
+dashboard.register(app)
 app.add_typer(devices.app, name="devices")
 app.add_typer(leases.app, name="leases")
 app.add_typer(records.app, name="records")

@@ -1,0 +1,87 @@
+"""The dashboard as a web application: pages, the JSON API, live events and static files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from fastapi.staticfiles import StaticFiles
+from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from tunefarm.dashboard import api, live, pages
+from tunefarm.dashboard.paging import BadCursor
+from tunefarm.dashboard.rendering import render
+from tunefarm.dashboard.security import Guard, harden
+from tunefarm.db.errors import StoreError, UnknownRecord
+from tunefarm.db.store import Store
+
+from tunefarm import __version__
+
+FOLDER = Path(__file__).resolve().parent
+_DESCRIPTION = """\
+Read-only views of a tunefarm database. Lists take `cursor` (the `next` of the page before); data of
+charts come as JSON, or with `format=csv` as CSV. Units stand in the names: seconds, unless it says
+otherwise, and seconds since the epoch for times of day.
+"""
+
+
+def create_app(store: Store, guard: Guard | None = None, hosts: Sequence[str] = ("*",)) -> FastAPI:
+    """The application over a database that was opened to read. With a ``guard`` every page asks
+    for a token; requests that name another host than ``hosts`` are refused."""
+    app = FastAPI(
+        title="tunefarm dashboard",
+        version=__version__,
+        description=_DESCRIPTION,
+        openapi_url="/api/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+    )
+    app.state.store = store
+    app.state.guard = guard
+    app.mount("/static", StaticFiles(directory=FOLDER / "static"), name="static")
+    app.include_router(pages.router)
+    app.include_router(live.router)
+    app.include_router(api.router)
+    harden(app, guard)
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))
+    _tell_errors(app)
+    return app
+
+
+def _tell_errors(app: FastAPI) -> None:
+    """One sentence for what went wrong: a page for people, JSON for programs."""
+
+    @app.exception_handler(UnknownRecord)
+    async def unknown(request: Request, error: UnknownRecord) -> Response:
+        return _told(request, 404, str(error))
+
+    @app.exception_handler(StoreError)
+    async def away(request: Request, error: StoreError) -> Response:
+        return _told(request, 503, str(error))
+
+    @app.exception_handler(BadCursor)
+    async def cursor(request: Request, error: BadCursor) -> Response:
+        return _told(request, 400, str(error))
+
+    @app.exception_handler(StarletteHTTPException)
+    async def refused(request: Request, error: HTTPException) -> Response:
+        missing = f"there is no page {request.url.path}; the overview has all"
+        return _told(
+            request, error.status_code, missing if error.status_code == 404 else error.detail
+        )
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
+        first = error.errors()[0]
+        name = ".".join(str(part) for part in first["loc"][1:])
+        got = str(first.get("input"))[:60]
+        return _told(request, 422, f"{name} {got!r} does not fit: {first['msg'].lower()}")
+
+
+def _told(request: Request, status: int, sentence: str) -> Response:
+    if request.url.path.startswith("/api/"):
+        return JSONResponse({"error": sentence}, status)
+    return render(request, "error.html", status=status, sentence=sentence)

@@ -1,0 +1,1 @@
+"""What pages show, read from the database: small values, one query function each."""

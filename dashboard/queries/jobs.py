@@ -1,0 +1,284 @@
+"""Jobs and their tasks, as lists and pages show them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Select, and_, func, or_, select, tuple_
+from tunefarm.dashboard.paging import PAGE_ROWS, Page, page_of, parse_cursor
+from tunefarm.db.errors import UnknownRecord
+from tunefarm.db.models import JOB_TASKS, JOBS, TARGETS, TRIALS, WORKLOADS
+from tunefarm.db.records import JobState
+
+OPEN = (JobState.QUEUED, JobState.RUNNING)
+
+
+@dataclass(frozen=True, slots=True)
+class JobLine:
+    """A job with the counts of its candidates; latencies in seconds, weighted over its tasks that
+    have both a default and a best, None while none has. ``main`` is the task of the most time."""
+
+    id: str
+    state: str
+    target: str
+    main: str
+    tasks: int
+    done: int
+    failed: int
+    budget: int
+    default_s: float | None
+    best_s: float | None
+    priority: int
+    owner: str
+    message: str
+    created_at: float
+    updated_at: float
+    revision: int
+    budget_s: float | None
+    options: Mapping[str, Any]
+    selector: str
+    compiler_version: str
+    claimed_by: str
+
+    @property
+    def speedup(self) -> float | None:
+        """How much faster the tuned tasks are than their defaults."""
+        return self.default_s / self.best_s if self.default_s and self.best_s else None
+
+    @property
+    def earlier(self) -> int:
+        """Candidates of before that count towards the budget."""
+        word = str(self.options.get("earlier", "0"))
+        return int(word) if word.isdecimal() else 0
+
+    @property
+    def share(self) -> float:
+        """The share of the budget that is used."""
+        return min(1.0, (self.done + self.earlier) / max(1, self.budget))
+
+    @property
+    def is_open(self) -> bool:
+        return self.state in OPEN
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds to go at the rate so far, None if that says nothing."""
+        passed = self.updated_at - self.created_at
+        todo = self.budget - self.done - self.earlier
+        if self.state != JobState.RUNNING or not self.done or passed <= 0:
+            return None
+        left = max(0.0, todo * passed / self.done)
+        if self.budget_s is not None:
+            left = min(left, max(0.0, self.created_at + self.budget_s - time.time()))
+        return left
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLine:
+    """A task within a job; latencies in seconds."""
+
+    position: int
+    workload_id: int
+    target_id: int
+    workload: str
+    summary: str
+    flops: int
+    weight: int
+    ok: int
+    failed: int
+    best_s: float | None
+    default_s: float | None
+    errors: Mapping[str, int]
+
+    @property
+    def speedup(self) -> float | None:
+        return self.default_s / self.best_s if self.default_s and self.best_s else None
+
+    @property
+    def flops_s(self) -> float | None:
+        """Nominal operations a second of the best."""
+        return self.flops / self.best_s if self.best_s and self.flops else None
+
+    @property
+    def time_s(self) -> float | None:
+        """Seconds in a run of the model."""
+        return self.weight * self.best_s if self.best_s else None
+
+
+def jobs(
+    connection: Connection,
+    *,
+    states: Sequence[str] = (),
+    text: str = "",
+    cursor: str = "",
+    limit: int = PAGE_ROWS,
+) -> Page[JobLine]:
+    """Jobs, newest first: in these states (all if none is named), and with ``text`` at the start
+    of the id, or in the target, the owner, the message or a task's summary."""
+    query = _jobs().order_by(JOBS.c.created_at.desc(), JOBS.c.id.desc()).limit(limit + 1)
+    if states:
+        query = query.where(JOBS.c.state.in_(states))
+    if text:
+        query = query.where(_mentions(text))
+    after = parse_cursor(cursor, float, str)
+    if after is not None:
+        query = query.where(tuple_(JOBS.c.created_at, JOBS.c.id) < after)
+    rows = connection.execute(query).all()
+    found = page_of(rows, limit, lambda row: (repr(row.created_at), row.id))
+    return Page(_lines(connection, found.rows), found.next)
+
+
+def job(connection: Connection, name: str) -> JobLine:
+    """The job of this id, or of the only one that begins so; UnknownRecord if there is none."""
+    query = _jobs().where(JOBS.c.id.startswith(name, autoescape=True)).limit(2)
+    rows = connection.execute(query).all()
+    exact = [row for row in rows if row.id == name]
+    if len(exact or rows) != 1 or len(name) < 4:
+        many = "several jobs begin" if len(rows) > 1 else "no job begins"
+        raise UnknownRecord(f"{many} with {name!r}; the list of jobs has all ids")
+    return _lines(connection, exact or rows)[0]
+
+
+def revision(connection: Connection, job: str) -> int:
+    """What rises with each change of the job."""
+    query = select(JOBS.c.revision).where(JOBS.c.id == job)
+    return int(connection.execute(query).scalar() or 0)
+
+
+def tasks(connection: Connection, job: str) -> tuple[TaskLine, ...]:
+    """The tasks of a job in its order."""
+    query = (
+        select(JOB_TASKS, WORKLOADS.c.key, WORKLOADS.c.summary, WORKLOADS.c.flops, JOBS.c.target_id)
+        .join(WORKLOADS, WORKLOADS.c.id == JOB_TASKS.c.workload_id)
+        .join(JOBS, JOBS.c.id == JOB_TASKS.c.job)
+        .where(JOB_TASKS.c.job == job)
+        .order_by(JOB_TASKS.c.position)
+    )
+    return tuple(_task(row) for row in connection.execute(query))
+
+
+def pace(connection: Connection, job: str) -> float | None:
+    """Candidates an hour over the job's last hundred, None if there are fewer than two."""
+    query = (
+        select(TRIALS.c.created_at)
+        .where(TRIALS.c.job == job)
+        .order_by(TRIALS.c.id.desc())
+        .limit(100)
+    )
+    times = [float(at) for at in connection.execute(query).scalars()]
+    passed = max(times) - min(times) if times else 0.0
+    return 3600 * (len(times) - 1) / passed if passed > 0 else None
+
+
+def _mentions(text: str) -> Any:
+    summaries = (
+        select(JOB_TASKS.c.job)
+        .join(WORKLOADS, WORKLOADS.c.id == JOB_TASKS.c.workload_id)
+        .where(WORKLOADS.c.summary.icontains(text, autoescape=True))
+    )
+    return or_(
+        JOBS.c.id.startswith(text, autoescape=True),
+        *(
+            column.icontains(text, autoescape=True)
+            for column in (TARGETS.c.text, JOBS.c.owner, JOBS.c.message)
+        ),
+        JOBS.c.id.in_(summaries),
+    )
+
+
+def _jobs() -> Select[Any]:
+    source = JOBS.join(TARGETS, TARGETS.c.id == JOBS.c.target_id)
+    return select(*JOBS.c, TARGETS.c.text.label("target")).select_from(source)
+
+
+def _lines(connection: Connection, rows: Iterable[Any]) -> tuple[JobLine, ...]:
+    found = list(rows)
+    sums = _sums(connection, [row.id for row in found])
+    return tuple(_line(row, sums.get(row.id)) for row in found)
+
+
+def _sums(connection: Connection, ids: Sequence[str]) -> dict[str, Any]:
+    """Counts and weighted latencies of jobs."""
+    columns = JOB_TASKS.c
+    both = and_(columns.best_s.is_not(None), columns.default_s.is_not(None))
+    query = (
+        select(
+            columns.job,
+            func.count().label("tasks"),
+            func.sum(columns.ok + columns.failed).label("done"),
+            func.sum(columns.failed).label("failed"),
+            func.sum(columns.weight * columns.best_s).filter(both).label("best_s"),
+            func.sum(columns.weight * columns.default_s).filter(both).label("default_s"),
+        )
+        .where(columns.job.in_(ids))
+        .group_by(columns.job)
+    )
+    found = {row.job: {**row._mapping, "main": ""} for row in connection.execute(query)}
+    for name, summary in _main_tasks(connection, ids):
+        found[name]["main"] = summary
+    return found
+
+
+def _main_tasks(connection: Connection, ids: Sequence[str]) -> Iterable[Any]:
+    """The summary of each job's task that takes, or computes, the most."""
+    columns = JOB_TASKS.c
+    cost = columns.weight * func.coalesce(columns.default_s, columns.best_s, 0.0)
+    order = func.row_number().over(
+        partition_by=columns.job,
+        order_by=(cost.desc(), (columns.weight * WORKLOADS.c.flops).desc()),
+    )
+    ranked = (
+        select(columns.job, WORKLOADS.c.summary, order.label("place"))
+        .join(WORKLOADS, WORKLOADS.c.id == columns.workload_id)
+        .where(columns.job.in_(ids))
+        .subquery()
+    )
+    query = select(ranked.c.job, ranked.c.summary).where(ranked.c.place == 1)
+    return (tuple(row) for row in connection.execute(query))
+
+
+def _line(row: Any, sums: Mapping[str, Any] | None) -> JobLine:
+    counts = sums or {}
+    return JobLine(
+        id=row.id,
+        state=row.state,
+        target=row.target,
+        main=counts.get("main", ""),
+        tasks=counts.get("tasks", 0),
+        done=counts.get("done", 0),
+        failed=counts.get("failed", 0),
+        budget=row.budget_trials,
+        default_s=counts.get("default_s"),
+        best_s=counts.get("best_s"),
+        priority=row.priority,
+        owner=row.owner,
+        message=row.message,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+        revision=row.revision,
+        budget_s=row.budget_s,
+        options=row.options,
+        selector=row.selector,
+        compiler_version=row.compiler_version or "",
+        claimed_by=row.claimed_by,
+    )
+
+
+def _task(row: Any) -> TaskLine:
+    return TaskLine(
+        position=row.position,
+        workload_id=row.workload_id,
+        target_id=row.target_id,
+        workload=row.key,
+        summary=row.summary or row.key[:12],
+        flops=row.flops,
+        weight=row.weight,
+        ok=row.ok,
+        failed=row.failed,
+        best_s=row.best_s,
+        default_s=row.default_s,
+        errors=row.errors,
+    )

@@ -1,0 +1,132 @@
+"""A small farm's database, and the dashboard over it."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import Connection
+from tunefarm.compiler.workload import Workload
+from tunefarm.dashboard.app import create_app
+from tunefarm.db import cordons, jobs, leases
+from tunefarm.db.records import (
+    FINAL,
+    BestKey,
+    Budget,
+    Device,
+    ErrorKind,
+    Final,
+    Job,
+    JobTask,
+    TaskKey,
+    Trial,
+    TrialKey,
+    Verdict,
+    WorkloadRecord,
+)
+from tunefarm.db.store import Store
+
+TARGET = "llvm -mcpu=x86-64-v3 -num-cores=2"
+MODEL = "Some CPU 2 cores"
+COMPILER = "0.1.0+abc"
+JOB = "aaaa1111"
+FAILED_JOB = "bbbb2222"
+DEVICE = "llvm-1"
+TRIALS = 60
+
+
+def matmul(rows: int) -> WorkloadRecord:
+    """``x · w`` of (rows, 16) and constant (16, 24), as a build would ask for it."""
+    param = '{{"constant":{},"domain":"any","dtype":"float32","shape":[{},{}]}}'
+    nodes = f'[{{"args":[0,1],"attrs":{{}},"op":"matmul","type":["float32",[{rows},24]]}}]'
+    params = f"[{param.format('false', rows, 16)},{param.format('true', 16, 24)}]"
+    text = f'{{"nodes":{nodes},"outputs":[2],"params":{params},"version":1}}'
+    workload = Workload.from_text(text)
+    return WorkloadRecord(workload.key, text, workload.summary, workload.flops)
+
+
+@dataclass(frozen=True)
+class Farm:
+    """What is in the database: two tasks that were tuned, and a job that failed."""
+
+    path: Path
+    tasks: tuple[WorkloadRecord, ...]
+
+    def trial(self, task: int, number: int, *, fails: bool = False, origin: str = "") -> Trial:
+        """A candidate whose time falls with its number, and whose score knows that."""
+        chance = random.Random(f"{task} {number}")
+        seconds = 1e-3 / (1 + 0.03 * number) * chance.uniform(1, 1.4)
+        config = {"sketch": "contraction", "mb": 2 ** (number % 4), "nb": number % 3, "nv": 1}
+        code = hashlib.sha256(f"{task} {config}".encode()).hexdigest()
+        return Trial(
+            job=JOB,
+            task=TaskKey(self.tasks[task].key, TARGET),
+            number=number,
+            config=config,
+            times_s=() if fails else (seconds, seconds * 1.02, seconds * 1.1),
+            error=ErrorKind.BUILD_ERROR if fails else None,
+            message=f"tiles take {1000 + number} bytes of stack; at most 1000" if fails else "",
+            stderr_tail="LLVM ERROR: no" if fails else "",
+            device=DEVICE,
+            device_model=MODEL,
+            device_state={"drift": 1 + number / 1000, "load": 0.5},
+            compiler_version=COMPILER,
+            space_fingerprint="f1",
+            code_hash=code,
+            predicted=None if number == 0 else -seconds * 1e3 + chance.uniform(0, 0.02),
+            origin=origin or ("default" if number == 0 else "model"),
+            phases_s={"queue": 0.1, "build": 0.2, "check": 0.01, "run": 0.05},
+            created_at=time.time() - 600 + number,
+        )
+
+
+@pytest.fixture
+def farm(tmp_path: Path) -> Farm:
+    made = Farm(tmp_path / "farm.db", (matmul(8), matmul(64)))
+    with Store.open(str(made.path)) as store:
+        with store.writing() as db:
+            _add_device(db)
+            _add_jobs(db, made.tasks)
+        for task in (0, 1):
+            store.add_trials([made.trial(task, n, fails=n % 10 == 7) for n in range(TRIALS)])
+        _promote(store, made)
+    return made
+
+
+def _add_device(db: Connection) -> None:
+    leases.enlist(db, "worker-1", "one", COMPILER)
+    device = Device(
+        DEVICE, "llvm", MODEL, TARGET, "worker-1", {"rack": "3"}, {"flops_n": 1e11,
+        "bandwidth_dram_n": 2e10}, 0.02,
+    )  # fmt: skip
+    leases.register(db, "worker-1", [device])
+    cordons.cordon(db, "c1", DEVICE, actor="anna", reason="new fans")
+
+
+def _add_jobs(db: Connection, tasks: tuple[WorkloadRecord, ...]) -> None:
+    budget = Budget(200)
+    mine = Job(
+        JOB, TARGET, tuple(JobTask(t, w) for t, w in zip(tasks, (3, 1), strict=True)), budget
+    )
+    jobs.submit(db, mine)
+    jobs.submit(db, Job(FAILED_JOB, TARGET, (JobTask(tasks[0]),), budget))
+    jobs.cancel(db, FAILED_JOB, "nobody wants it")
+
+
+def _promote(store: Store, made: Farm) -> None:
+    key = BestKey(made.tasks[0].key, TARGET, MODEL)
+    final = TrialKey(JOB, TaskKey(made.tasks[0].key, TARGET), TRIALS)
+    store.add_trials([made.trial(0, TRIALS, origin=FINAL)])
+    store.promote("f1", Final(key, final, None, Verdict.BETTER, None, 1.9))
+
+
+@pytest.fixture
+def client(farm: Farm) -> Iterator[TestClient]:
+    with Store.open(str(farm.path), readonly=True) as store:
+        yield TestClient(create_app(store))

@@ -1,0 +1,82 @@
+"""Pages and the JSON API over a real database."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+from tunefarm.dashboard.app import create_app
+from tunefarm.db.store import Store
+
+PAGES = ["/", "/jobs", "/jobs?q=nothing-like-it"]
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_pages_answer_with_and_without_records(
+    client: TestClient, tmp_path: Path, path: str
+) -> None:
+    assert client.get(path).status_code == 200
+    Store.open(str(tmp_path / "empty.db")).close()
+    with Store.open(str(tmp_path / "empty.db"), readonly=True) as store:
+        assert TestClient(create_app(store)).get(path).status_code == 200
+
+
+def test_pages_forbid_scripts_and_styles_that_are_not_their_own(client: TestClient) -> None:
+    answer = client.get("/")
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "script-src 'self';" in policy
+    assert "unsafe" not in policy
+    assert "style=" not in answer.text
+    assert "http://" not in answer.text
+    assert "https://" not in answer.text
+
+
+def test_the_overview_tells_who_keeps_a_device_and_what_won_and_failed(client: TestClient) -> None:
+    text = client.get("/").text
+    assert "new fans" in text
+    assert "1.90\u202f×" in text
+    assert "build error" in text
+
+
+def test_jobs_are_searched_by_id_task_and_state(client: TestClient) -> None:
+    def ids(query: str) -> list[str]:
+        return [job["id"] for job in client.get(f"/api/v1/jobs{query}").json()["rows"]]
+
+    assert ids("") == ["bbbb2222", "aaaa1111"]
+    assert ids("?q=aaaa") == ["aaaa1111"]
+    assert ids("?q=matmul 64x") == ["aaaa1111"]
+    assert ids("?q=nobody") == ["bbbb2222"]
+    assert ids("?state=cancelled") == ["bbbb2222"]
+    assert ids("?q=100%") == []
+
+
+def test_lists_go_on_where_the_page_before_ended(client: TestClient) -> None:
+    first = client.get("/api/v1/jobs?limit=1").json()
+    second = client.get("/api/v1/jobs", params={"limit": 1, "cursor": first["next"]}).json()
+    assert [row["id"] for row in first["rows"] + second["rows"]] == ["bbbb2222", "aaaa1111"]
+    assert second["next"] == ""
+    refused = client.get("/api/v1/jobs?cursor=what")
+    assert refused.status_code == 400
+    assert "no cursor" in refused.json()["error"]
+
+
+def test_what_is_not_there_is_told_in_a_sentence(client: TestClient) -> None:
+    page = client.get("/nowhere")
+    assert page.status_code == 404
+    assert "there is no page /nowhere" in page.text
+    unknown = client.get("/api/v1/jobs/cccc")
+    assert unknown.status_code == 404
+    assert unknown.json()["error"].startswith("no job begins with")
+
+
+def test_a_page_can_be_asked_for_its_changing_part(client: TestClient) -> None:
+    part = client.get("/jobs?part=found").text
+    assert "<html" not in part
+    assert "aaaa1111" in part
+
+
+def test_text_of_records_is_no_markup(farm: object, client: TestClient) -> None:
+    answer = client.get("/jobs", params={"q": "<script>alert(1)</script>"}).text
+    assert "<script>alert" not in answer

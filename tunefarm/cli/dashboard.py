@@ -1,0 +1,50 @@
+"""``tunefarm dashboard``: web pages over a database."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tunefarm.cli.options import Database
+from tunefarm.compiler.errors import TunefarmError
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(dashboard)
+
+
+def dashboard(
+    db: Database = "",
+    port: Annotated[
+        int, typer.Option(metavar="PORT", min=0, max=65535, help="0 takes a free port.")
+    ] = 8765,
+    host: Annotated[
+        str, typer.Option(metavar="HOST", help="Address to listen on (loopback).")
+    ] = "127.0.0.1",
+    tls_cert: Annotated[
+        str, typer.Option(metavar="FILE", help="Certificate, for hosts beyond this machine.")
+    ] = "",
+    tls_key: Annotated[str, typer.Option(metavar="FILE", help="Its private key.")] = "",
+) -> None:
+    """Show jobs, records, devices and failures of a database in a browser; it is only read.
+
+    Beyond this machine pages ask for a token of the farm, and come over TLS.
+
+    Example: tunefarm dashboard --db farm.db --port 8080
+    """
+    from tunefarm.api import default_database
+    from tunefarm.dashboard.serving import Address, ServingError, check, serve
+    from tunefarm.db.store import Store
+
+    address = Address(host, port, tls_cert, tls_key)
+    try:
+        check(address)
+        with Store.open(db or default_database(), readonly=True) as store:
+            serve(store, address, _announce)
+    except ServingError as error:
+        raise TunefarmError(str(error)) from None
+
+
+def _announce(url: str) -> None:
+    print(f"dashboard at {url} (Ctrl-C ends it)", flush=True)
