@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from tunefarm.tracker.counts import idling
@@ -39,11 +40,18 @@ class Signals:
 
     def __init__(self) -> None:
         self._bells: dict[str, set[Bell]] = {}
+        self._rung: Counter[str] = Counter()
 
     def notify(self, *topics: str) -> None:
         for topic in topics:
+            if topic.startswith(_DEVICE):
+                self._rung[topic] += 1
             for bell in self._bells.get(topic, ()):
                 bell.ring()
+
+    def heard(self, devices: Iterable[str]) -> tuple[int, ...]:
+        """How often there was news of each of these topics of devices: the same, no news."""
+        return tuple(self._rung[topic] for topic in devices)
 
     def notify_all(self) -> None:
         self.notify(*self._bells)
@@ -64,6 +72,7 @@ class Signals:
 
 JOBS = "jobs"
 LEASES = "leases"
+_DEVICE = "device "
 
 
 def job(name: str) -> str:
@@ -71,4 +80,4 @@ def job(name: str) -> str:
 
 
 def device(name: str) -> str:
-    return f"device {name}"
+    return f"{_DEVICE}{name}"
