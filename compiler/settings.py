@@ -124,8 +124,36 @@ VERIFY_LLVM = Setting(
     lambda: True,
     "1 has LLVM verify each module before it generates code",
 )
+TOKEN = Setting("TUNEFARM_TOKEN", str, str, "secret that lets in at trackers named by HOST:PORT")
+TOKEN_FILE = Setting(
+    "TUNEFARM_TOKEN_FILE", _optional_path, _no_path, "file of mode 0600 that holds that secret"
+)
+TLS_CA = Setting(
+    "TUNEFARM_TLS_CA",
+    str,
+    str,
+    "PEM file of the CA that signed the tracker's certificate, or the word system",
+)
+TLS_CERT = Setting(
+    "TUNEFARM_TLS_CERT", str, str, "PEM file of one's own certificate, where the tracker asks"
+)
+TLS_KEY = Setting("TUNEFARM_TLS_KEY", str, str, "PEM file of that certificate's key")
 
-SETTINGS = (HOME, CACHE, CACHE_BYTES, NUM_THREADS, SPIN_MICROSECONDS, DUMP, VERIFY, VERIFY_LLVM)
+SETTINGS = (
+    HOME,
+    CACHE,
+    CACHE_BYTES,
+    NUM_THREADS,
+    SPIN_MICROSECONDS,
+    DUMP,
+    VERIFY,
+    VERIFY_LLVM,
+    TOKEN,
+    TOKEN_FILE,
+    TLS_CA,
+    TLS_CERT,
+    TLS_KEY,
+)
 
 
 def describe() -> str:

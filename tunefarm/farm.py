@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tunefarm.db.records import Job
     from tunefarm.proto.client import FarmClient
     from tunefarm.proto.rendezvous import Rendezvous
+    from tunefarm.proto.tls import Tls
 
 _SUFFIX = ".tracker.json"
 
@@ -20,8 +21,8 @@ _SUFFIX = ".tracker.json"
 def connect(tracker: str, token: str = "") -> FarmClient:
     """A client of ``HOST:PORT``, or of the tracker that wrote a rendezvous file.
 
-    Without a token, that of this machine's tracker at the same address is used if there is one.
-    Raises TrackerUnavailable (one sentence) if none answers.
+    Without a token, the one of the environment is used, else that of this machine's tracker at the
+    same address if there is one. Raises TrackerUnavailable (one sentence) if none answers.
     """
     from tunefarm.proto.client import FarmClient
 
@@ -30,7 +31,7 @@ def connect(tracker: str, token: str = "") -> FarmClient:
         _check_running(path)
         client = FarmClient.from_rendezvous(path)
     else:
-        client = FarmClient(tracker, token or local_token(tracker))
+        client = FarmClient(tracker, token or token_for(tracker), tls=own_tls())
     client.info()
     return client
 
@@ -41,8 +42,10 @@ def _check_running(rendezvous: Path) -> None:
     from tunefarm.proto.errors import TrackerUnavailable
     from tunefarm.proto.rendezvous import read_rendezvous
 
-    if rendezvous.exists() and read_rendezvous(rendezvous).is_running:
-        return
+    if rendezvous.exists():
+        found = read_rendezvous(rendezvous)
+        if found.is_elsewhere or found.is_running:
+            return
     database = rendezvous.with_name(rendezvous.name.removesuffix(_SUFFIX))
     if database == rendezvous:
         raise TrackerUnavailable(f"no tracker runs that wrote {rendezvous}; start it again")
@@ -87,6 +90,24 @@ def announced(rendezvous: Path | None) -> Iterator[Callable[[Rendezvous], None]]
     finally:
         for copy in copies:
             copy.unlink(missing_ok=True)
+
+
+def token_for(tracker: str) -> str:
+    """The token to show to the tracker at an address: that of the environment or, of a tracker of
+    this machine, its own."""
+    from tunefarm.compiler import settings
+    from tunefarm.proto.rendezvous import read_token
+
+    file = settings.TOKEN_FILE.get()
+    return settings.TOKEN.get() or (read_token(file) if file else local_token(tracker))
+
+
+def own_tls() -> Tls | None:
+    """What connections to a tracker at an address bring, as the environment says."""
+    from tunefarm.compiler import settings
+    from tunefarm.proto.tls import Tls
+
+    return Tls.read(settings.TLS_CA.get(), settings.TLS_CERT.get(), settings.TLS_KEY.get())
 
 
 def local_token(tracker: str) -> str:

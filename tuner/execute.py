@@ -25,8 +25,9 @@ _PAUSE_S = 1.0
 def run_tuner(options: TunerOptions) -> None:
     """Run jobs until SIGTERM or SIGINT; with ``once``, until one job is over.
 
-    A job under way goes back into the queue when the tuner is stopped. Raises TrackerUnavailable
-    if no tracker ever answered, and TokenRefused, InvalidRequest or NotFound (the job named).
+    A job under way goes back into the queue when the tuner is stopped. A tracker that is away is
+    waited for, but with ``once`` and before it has ever answered: TrackerUnavailable. Raises
+    TokenRefused, InvalidRequest, ProtocolMismatch or NotFound (the job named).
     """
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     stopped = threading.Event()
@@ -36,8 +37,7 @@ def run_tuner(options: TunerOptions) -> None:
         client.hurry()
 
     with _connect(options) as client, stopping(stop):
-        info = client.info()
-        _log.info("tuner %s of tracker %s (%s)", options.identity, client.address, info.version)
+        _greet(client, options, stopped)
         while not stopped.is_set():
             job = _claim(client, options, stopped)
             if job is not None:
@@ -80,6 +80,24 @@ def run_job(client: FarmClient, job: Job, options: TunerOptions, stopped: thread
         return _finish(client, job, state, message)
 
 
+def _greet(client: FarmClient, options: TunerOptions, stopped: threading.Event) -> None:
+    """Wait until the tracker answers; raises why it does not if the tuner is for one job only."""
+    from tunefarm.proto.errors import TrackerUnavailable
+
+    while not stopped.is_set():
+        try:
+            info = client.info()
+        except TrackerUnavailable as error:
+            if options.once:
+                raise
+            _log.warning("%s; trying again", error)
+            stopped.wait(_PAUSE_S)
+        else:
+            tuner = options.identity
+            _log.info("tuner %s of tracker %s (%s)", tuner, client.address, info.version)
+            return
+
+
 def _finish(client: FarmClient, job: Job, state: JobState, message: str) -> bool:
     """End the job; False if that cannot be stored now and the job will be claimed again."""
     from tunefarm.proto.errors import ClaimLost, StorageFailed, TrackerUnavailable
@@ -112,4 +130,4 @@ def _connect(options: TunerOptions) -> FarmClient:
 
     if options.rendezvous is not None:
         return FarmClient.from_rendezvous(options.rendezvous)
-    return FarmClient(options.tracker, options.token)
+    return FarmClient(options.tracker, options.token, tls=options.tls)

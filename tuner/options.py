@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from tunefarm.compiler.errors import TunefarmError
+from tunefarm.proto.tls import Tls
 from tunefarm.tuner.search import DEFAULT_STRATEGY
 
 
@@ -16,18 +17,20 @@ from tunefarm.tuner.search import DEFAULT_STRATEGY
 class TunerOptions:
     """What ``tunefarm tuner`` and the embedded farm decide.
 
-    The tracker is named by ``rendezvous`` (a file that it wrote) or by ``tracker`` (HOST:PORT) and
-    ``token``. ``job`` restricts the tuner to one job. With ``once`` it ends when one job is over.
+    The tracker is named by ``rendezvous`` (a file that it wrote) or by ``tracker`` (HOST:PORT),
+    ``token`` and ``tls``. ``job`` restricts the tuner to one job. With ``once`` it ends when one
+    job is over.
     ``threads`` bounds the model's; while devices of this machine are timed, it does not train.
     """
 
     tracker: str = ""
-    token: str = ""
+    token: str = field(default="", repr=False)
     rendezvous: Path | None = None
     name: str = ""
     job: str = ""
     once: bool = False
     threads: int = 1
+    tls: Tls | None = None
 
     @property
     def identity(self) -> str:
@@ -59,11 +62,11 @@ class JobOptions:
         TunefarmError if a number is none.
         """
         found: dict[str, str | int] = {}
-        for field in fields(JobOptions):
-            if field.name not in values:
+        for one in fields(JobOptions):
+            if one.name not in values:
                 continue
-            text = values[field.name]
-            if isinstance(field.default, int) and not text.isdigit():
-                raise TunefarmError(f"job option {field.name} is {text!r}; write a whole number")
-            found[field.name] = int(text) if isinstance(field.default, int) else text
+            text = values[one.name]
+            if isinstance(one.default, int) and not text.isdigit():
+                raise TunefarmError(f"job option {one.name} is {text!r}; write a whole number")
+            found[one.name] = int(text) if isinstance(one.default, int) else text
         return JobOptions(**found)  # type: ignore[arg-type]

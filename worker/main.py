@@ -32,6 +32,7 @@ from tunefarm.worker.holdings import Holdings
 
 if TYPE_CHECKING:
     from tunefarm.proto.client import FarmClient
+    from tunefarm.proto.tls import Tls
 
 _log = logging.getLogger(__name__)
 _WAIT_S = 10.0
@@ -49,16 +50,16 @@ class WorkerOptions:
     """What ``tunefarm worker`` and the embedded farm decide.
 
     The tracker is named by ``rendezvous`` (a file that it wrote, read again when the tracker
-    cannot be reached) or by ``tracker`` (HOST:PORT) and ``token``. ``targets`` are the devices to
-    offer, none meaning this host. ``name`` outlives the process; by default it is made of the
-    host's name and the devices. ``capacity`` is how many candidates a device holds at a time, and
-    ``build_processes`` 0 means one a core. Jobs can select its devices by ``tags``, beside those
-    that the devices tell of themselves and ``host``. With ``health_port`` (0: a free one) it
-    answers probes over HTTP there.
+    cannot be reached) or by ``tracker`` (HOST:PORT), ``token`` and ``tls``. ``targets`` are the
+    devices to offer, none meaning this host. ``name`` outlives the process; by default it is made
+    of the host's name and the devices. ``capacity`` is how many candidates a device holds at a
+    time, and ``build_processes`` 0 means one a core. Jobs can select its devices by ``tags``,
+    beside those that the devices tell of themselves and ``host``. With ``health_port`` (0: a free
+    one) it answers probes over HTTP there.
     """
 
     tracker: str = ""
-    token: str = ""
+    token: str = field(default="", repr=False)
     rendezvous: Path | None = None
     targets: tuple[str, ...] = ()
     name: str = ""
@@ -68,6 +69,7 @@ class WorkerOptions:
     tags: Mapping[str, str] = field(default_factory=dict)
     health_port: int | None = None
     health_host: str = "127.0.0.1"
+    tls: Tls | None = None
 
 
 def run_worker(
@@ -310,6 +312,7 @@ def _connect(options: WorkerOptions) -> tuple[str, FarmClient]:
     from tunefarm.proto.rendezvous import read_rendezvous
 
     if options.rendezvous is None:
-        return options.tracker, FarmClient(options.tracker, options.token)
+        return options.tracker, FarmClient(options.tracker, options.token, tls=options.tls)
     found = read_rendezvous(options.rendezvous)
-    return f"{found.address} {found.token}", FarmClient(found.address, found.token)
+    client = FarmClient(found.address, found.token, tls=found.tls)
+    return f"{found.address} {found.token}", client

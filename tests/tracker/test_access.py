@@ -350,7 +350,7 @@ def test_a_worker_offers_the_devices_of_its_scope(enter: Callable[..., FarmClien
 
 
 def test_a_worker_speaks_for_itself_only(
-    tracker: Any, farm: FarmClient, enter: Callable[..., FarmClient]
+    farm: FarmClient, enter: Callable[..., FarmClient]
 ) -> None:
     sync(enter("lab5", Role.WORKER), "w5", "dev-5")
     sync(enter("lab5", Role.WORKER), "w5", "dev-5", incarnation="next")

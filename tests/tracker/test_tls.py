@@ -56,7 +56,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Any]]:
             "tls_key": str(folder / "server.key"),
             **options,
         }
-        running.append(Tracker(tmp_path / "farm.db", options).start())
+        running.append(Tracker(tmp_path / "farm.db", options=options).start())
         found = re.match(r"tracker listening on (\S+) with TLS", running[-1].told)
         assert found is not None
         return running[-1], found[1]

@@ -12,6 +12,7 @@ import typer
 
 import tunefarm
 from tunefarm.cli import (
+    certificates,
     dashboard,
     database,
     devices,
@@ -20,8 +21,10 @@ from tunefarm.cli import (
     leases,
     model,
     records,
+    tokens,
     top,
 )
+from tunefarm.cli.options import TlsCa, TlsCert, TlsKey, TokenFile, use_access
 from tunefarm.interrupts import repeating_lost_interrupts, terminating_as_interrupt
 
 INTERRUPTED = 130
@@ -40,7 +43,12 @@ app = typer.Typer(
 @app.callback(invoke_without_command=True)
 def _options(
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    token_file: TokenFile = "",
+    tls_ca: TlsCa = "",
+    tls_cert: TlsCert = "",
+    tls_key: TlsKey = "",
 ) -> None:
+    use_access(token_file, tls_ca, tls_cert, tls_key)
     if version:
         print(f"tunefarm {tunefarm.__version__}")
         raise typer.Exit
@@ -55,6 +63,8 @@ app.add_typer(leases.app, name="leases")
 app.add_typer(records.app, name="records")
 app.add_typer(database.app, name="db")
 app.add_typer(top.app, name="farm")
+app.add_typer(tokens.app, name="token")
+certificates.register(app)
 
 
 def run(arguments: Sequence[str]) -> int:

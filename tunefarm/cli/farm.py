@@ -8,13 +8,29 @@ import signal
 import sys
 import threading
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tunefarm.cli.options import DATABASE, TARGET, TRACKER, TRACKER_HELP, parse_tags
+from tunefarm.cli.options import (
+    DATABASE,
+    FILE,
+    TARGET,
+    TRACKER,
+    TRACKER_HELP,
+    TlsCa,
+    TlsCert,
+    TlsKey,
+    TokenFile,
+    parse_tags,
+    use_access,
+)
 from tunefarm.proto.logs import Format, Level, configure
+
+if TYPE_CHECKING:
+    from tunefarm.proto.tls import Tls
 
 Rendezvous = Annotated[
     Path | None,
@@ -60,9 +76,18 @@ def _outlive(parent: int, grace_s: float) -> None:
 def tracker(
     db: Annotated[str, typer.Option(metavar=DATABASE, help="Database URL or SQLite file.")] = "",
     host: Annotated[
-        str, typer.Option(metavar="HOST", help="Address to listen on (loopback).")
+        str, typer.Option(metavar="HOST", help="Address to listen on; TLS unless loopback.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(metavar="PORT", help="0 takes a free port.")] = 0,
+    tls_cert: Annotated[str, typer.Option(metavar=FILE, help="Its certificate (PEM).")] = "",
+    tls_key: Annotated[str, typer.Option(metavar=FILE, help="The certificate's key (PEM).")] = "",
+    tls_client_ca: Annotated[
+        str, typer.Option(metavar=FILE, help="Ask callers for a certificate of this CA (PEM).")
+    ] = "",
+    worker_port: Annotated[
+        int | None,
+        typer.Option(metavar="PORT", help="Ask workers alone, who call here; 0 takes a free port."),
+    ] = None,
     rendezvous: Rendezvous = None,
     lease_term_s: Annotated[
         float, typer.Option(metavar="S", help="Seconds until a lease lapses.")
@@ -113,19 +138,31 @@ def tracker(
         db or default_database(), host, port, rendezvous=rendezvous,
         lease_term_s=lease_term_s, claim_term_s=lease_term_s,
         metrics_port=metrics_port, metrics_host=metrics_host, idle_trials=idle_trials,
-        retention=retention,
+        retention=retention, tls_cert=tls_cert, tls_key=tls_key, tls_client_ca=tls_client_ca,
+        worker_port=worker_port,
     )  # fmt: skip
     with announced(options.rendezvous_file) as announce:
         main_serve(options, announce)
 
 
-def _place(tracker: str, rendezvous: Path | None) -> tuple[str, str, Path | None]:
-    """(address, token, rendezvous) of the tracker that the options name."""
-    from tunefarm.farm import default_rendezvous, is_file, local_token
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a tracker is, and what lets in there: by its address or by a file that says both."""
+
+    address: str = ""
+    token: str = field(default="", repr=False)
+    tls: Tls | None = None
+    file: Path | None = None
+
+
+def _place(tracker: str, rendezvous: Path | None) -> Place:
+    """The tracker that the options and the environment name."""
+    from tunefarm.farm import default_rendezvous, is_file, own_tls, token_for
 
     if tracker and not is_file(tracker):
-        return tracker, local_token(tracker), None
-    return "", "", Path(tracker) if tracker else rendezvous or default_rendezvous()
+        return Place(tracker, token_for(tracker), own_tls())
+    file = Path(tracker).expanduser() if tracker else rendezvous or default_rendezvous()
+    return Place(file=file)
 
 
 def worker(
@@ -141,6 +178,10 @@ def worker(
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="Tag for `--device` to select by (repeatable)."),
     ] = None,
+    token_file: TokenFile = "",
+    tls_ca: TlsCa = "",
+    tls_cert: TlsCert = "",
+    tls_key: TlsKey = "",
     health_port: Annotated[
         int | None,
         typer.Option(metavar="PORT", help="Answer probes of health here; 0 takes a free port."),
@@ -158,16 +199,18 @@ def worker(
     tags = parse_tags(tag)
     exit_with_parent(exit_with_parent_)
     configure(log_format, log_level)
-    address, token, file = _place(tracker, rendezvous)
+    use_access(token_file, tls_ca, tls_cert, tls_key)
+    place = _place(tracker, rendezvous)
     run_worker(
         WorkerOptions(
-            address,
-            token,
-            file,
+            place.address,
+            place.token,
+            place.file,
             tuple(target or ()),
             name,
             build_processes,
             tags=tags,
+            tls=place.tls,
             health_port=health_port,
             health_host=health_host,
         ),
@@ -181,6 +224,10 @@ def tuner(
     tracker: Annotated[str, typer.Option(metavar=TRACKER, help=TRACKER_HELP)] = "",
     rendezvous: Rendezvous = None,
     once: Annotated[bool, typer.Option("--once", help="Stop after one job.")] = False,
+    token_file: TokenFile = "",
+    tls_ca: TlsCa = "",
+    tls_cert: TlsCert = "",
+    tls_key: TlsKey = "",
     log_format: LogFormat = Format.TEXT,
     log_level: LogLevel = Level.INFO,
     exit_with_parent_: ExitWithParent = False,
@@ -191,5 +238,14 @@ def tuner(
 
     exit_with_parent(exit_with_parent_, _TUNER_GRACE_S)
     configure(log_format, log_level)
-    address, token, file = _place(tracker, rendezvous)
-    run_tuner(TunerOptions(tracker=address, token=token, rendezvous=file, once=once))
+    use_access(token_file, tls_ca, tls_cert, tls_key)
+    place = _place(tracker, rendezvous)
+    run_tuner(
+        TunerOptions(
+            tracker=place.address,
+            token=place.token,
+            tls=place.tls,
+            rendezvous=place.file,
+            once=once,
+        )
+    )

@@ -23,6 +23,7 @@ TRACKER_HELP = "HOST:PORT of a tracker, or the file it wrote; by default your ow
 FARM_HELP = "HOST:PORT of a running farm, or the file its tracker wrote."
 
 DATABASE = "URL|FILE"
+FILE = "FILE"
 TARGET = "TARGET"
 TRACKER = "HOST:PORT|FILE"
 TRIALS_A_TASK = 64
@@ -74,6 +75,39 @@ Trials = Annotated[
 Minutes = Annotated[
     float | None, typer.Option(min=0.01, metavar="M", help="Wall-clock limit in minutes.")
 ]
+
+TokenFile = Annotated[
+    str, typer.Option("--token-file", metavar=FILE, help="File (mode 0600) with the token to show.")
+]
+TlsCa = Annotated[
+    str,
+    typer.Option(
+        "--tls-ca",
+        metavar=FILE,
+        help="The CA that signed the tracker's certificate (PEM), or the word system.",
+    ),
+]
+TlsCert = Annotated[
+    str, typer.Option("--tls-cert", metavar=FILE, help="One's own certificate, if asked for (PEM).")
+]
+TlsKey = Annotated[
+    str, typer.Option("--tls-key", metavar=FILE, help="The key of one's own certificate (PEM).")
+]
+
+
+def use_access(token_file: str, tls_ca: str, tls_cert: str, tls_key: str) -> None:
+    """Have this process call trackers with these; what is empty stays as the environment says."""
+    from tunefarm.compiler import settings
+
+    given = {
+        settings.TOKEN_FILE.name: token_file,
+        settings.TLS_CA.name: tls_ca,
+        settings.TLS_CERT.name: tls_cert,
+        settings.TLS_KEY.name: tls_key,
+    }
+    if token_file:
+        os.environ.pop(settings.TOKEN.name, None)
+    os.environ.update({name: value for name, value in given.items() if value})
 
 
 def parse_shapes(texts: Sequence[str] | None) -> dict[str, tuple[int, ...]]:
