@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tunefarm.db.records import (
@@ -14,9 +16,10 @@ from tunefarm.db.records import (
     Match,
     Promotion,
     Trial,
+    TrialRequest,
     Verdict,
 )
-from tunefarm.tuner.finals import DEFAULT_NOISE, Outcome, decide
+from tunefarm.tuner.finals import DEFAULT_NOISE, LOOKS, ROUNDS, Outcome, decide
 from tunefarm.tuner.measuring import Bench
 from tunefarm.tuner.tasks import TaskRun, plain, trial_key
 
@@ -31,7 +34,7 @@ class Contest:
     """One task's final. ``entrants`` are stored trials: challengers, then incumbent and default.
 
     All their configs are built and timed afresh, so an incumbent of another compiler version never
-    competes with its stored times.
+    competes with its stored times. ``rows_s`` are the repeats of each config over its ``looks``.
     """
 
     task: TaskRun
@@ -39,6 +42,8 @@ class Contest:
     challengers: list[Trial]
     incumbent: Trial | None
     default: Trial | None
+    looks: int = 0
+    rows_s: dict[str, tuple[float, ...]] = field(default_factory=dict)
 
     @property
     def entrants(self) -> list[Trial]:
@@ -51,26 +56,53 @@ class Contest:
             return None
         return [plain(t.config) for t in self.entrants].index(plain(trial.config))
 
+    def request(self) -> TrialRequest:
+        """The next look at it."""
+        budgets = {"paired_blocks": LOOKS[self.looks].blocks, "paired_rounds": ROUNDS}
+        return self.task.final_request([t.config for t in self.entrants], budgets)
 
-def hold_finals(client: FarmClient, bench: Bench, tasks: Sequence[TaskRun], finalists: int) -> None:
+    def add(self, trial: Trial) -> None:
+        """Take in the repeats of a look; a config that failed in one is out."""
+        for entrant, row in zip(self.entrants, trial.paired_times_s, strict=True):
+            config = plain(entrant.config)
+            before = self.rows_s.get(config, ())
+            both = bool(row) and (bool(before) or not self.looks)
+            self.rows_s[config] = before + row if both else ()
+        self.looks += 1
+
+    def outcome(self, noise: float) -> Outcome:
+        """What the looks so far say."""
+        rows_s = [self.rows_s[plain(t.config)] for t in self.entrants]
+        default, incumbent = self.place(self.default), self.place(self.incumbent)
+        return decide(rows_s, default, incumbent, noise, self.looks - 1)
+
+
+def hold_finals(
+    client: FarmClient,
+    bench: Bench,
+    tasks: Sequence[TaskRun],
+    finalists: int,
+    deadline: float = math.inf,
+) -> None:
     """Decide every task that has something to decide, and promote the winners.
 
-    A final whose first config fails is held again without it.
+    A final whose first config fails is held again without it; one that leaves the question open is
+    looked at again, until ``deadline`` on the monotonic clock.
     """
     waiting = _contests(client, bench, tasks, finalists)
     while waiting:
         for contest in [c for c in waiting if len(c.entrants) == 1]:
             _settle_alone(bench, contest)
         held = {contest.task.key: contest for contest in waiting if len(contest.entrants) > 1}
-        requests = [c.task.final_request([t.config for t in c.entrants]) for c in held.values()]
+        requests = [contest.request() for contest in held.values()]
         waiting = []
         for trial in bench.measure(requests):
             contest = held[trial.task]
             contest.task.absorb([trial])
-            if any(trial.paired_times_s):
-                _settle(bench, contest, trial)
-            else:
+            if not any(trial.paired_times_s):
                 waiting += _without(contest, contest.entrants[0])
+            elif not _settle(bench, contest, trial, time.monotonic() < deadline):
+                waiting.append(contest)
 
 
 def _contests(
@@ -140,11 +172,12 @@ def _settle_alone(bench: Bench, contest: Contest) -> None:
         _report(contest, bench.promote(final), final)
 
 
-def _settle(bench: Bench, contest: Contest, trial: Trial) -> None:
-    """Decide from the paired times, and store the verdict."""
-    default, incumbent = contest.place(contest.default), contest.place(contest.incumbent)
-    noise = bench.device.noise or DEFAULT_NOISE
-    outcome = decide(trial.paired_times_s, default, incumbent, noise)
+def _settle(bench: Bench, contest: Contest, trial: Trial, may_go_on: bool) -> bool:
+    """Decide from the paired times, and store the verdict; False if another look is needed."""
+    contest.add(trial)
+    outcome = contest.outcome(bench.device.noise or DEFAULT_NOISE)
+    if outcome.verdict is Verdict.AMBIGUOUS and contest.looks < len(LOOKS) and may_go_on:
+        return False
     final = Final(
         contest.key,
         trial_key(_stored(contest, outcome, trial)),
@@ -154,6 +187,7 @@ def _settle(bench: Bench, contest: Contest, trial: Trial) -> None:
         outcome.over_default,
     )
     _report(contest, bench.promote(final), final)
+    return True
 
 
 def _stored(contest: Contest, outcome: Outcome, trial: Trial) -> Trial:

@@ -1,8 +1,12 @@
 """Paired finals: is the challenger really faster, by how much, and may it be promoted?
 
 The configs of a final are timed interleaved, so that each repeat of one has a partner taken
-within moments. The verdict comes from the median of the log-ratios of these pairs, with an exact
-sign-test interval (order statistics; Hahn and Meeker, "Statistical Intervals", 1991, 5.2).
+within moments, in blocks for which all were loaded afresh. A block's log-ratio is the median of
+its pairs', and blocks of equal configs are symmetric about zero. So the verdict comes from the
+pseudomedian of the blocks, with the exact interval of the signed-rank test (Hodges and Lehmann,
+"Estimates of location based on rank tests", 1963; Hollander, Wolfe and Chicken, "Nonparametric
+Statistical Methods", 2014, 3.3). What is open after one look is timed again and looked at again;
+the looks share what may be wrong (Bonferroni).
 """
 
 from __future__ import annotations
@@ -11,6 +15,8 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from itertools import combinations_with_replacement
 
 from tunefarm.db.records import Verdict
 
@@ -20,9 +26,24 @@ DEFAULT_NOISE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
+class Look:
+    """One measurement of a final: ``blocks`` of ``ROUNDS`` pairs, and the share of wrong verdicts
+    that may come from looking after it, given all the blocks so far."""
+
+    blocks: int
+    doubt: float
+
+
+ROUNDS = 4
+"""Pairs of a block."""
+LOOKS = (Look(9, 0.4), Look(18, 0.3), Look(45, 0.3))
+"""Nine blocks are the fewest that can decide at the first look between three challengers."""
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
-    """``speedup`` of the challenger over its opponent (median of pairs; 1.1 is 10% faster), and
-    the interval that holds the true median with the asked confidence."""
+    """``speedup`` of the challenger over its opponent (1.1 is 10% faster), and the interval that
+    holds the true one with the asked confidence."""
 
     speedup: float
     low: float
@@ -30,22 +51,44 @@ class Comparison:
     verdict: Verdict
 
 
-def median_interval(values: Sequence[float], confidence: float) -> tuple[float, float]:
-    """An interval for the median of what ``values`` are drawn from; infinite if too few.
+def pseudomedian(values: Sequence[float], confidence: float) -> tuple[float, float, float]:
+    """The median of the means of all pairs of values (each with itself too), and an interval that
+    holds the centre of what they are drawn from, a symmetric distribution; infinite if too few.
 
-    The k-th smallest and k-th largest value, with the largest k for which
-    P(Binomial(n, ½) < k) ≤ (1 − confidence) / 2. Six values are needed for 95%.
+    The k-th smallest and k-th largest of these means, with the largest k for which
+    P(rank sum < k) ≤ (1 − confidence) / 2. Six values are needed for 95%.
     """
-    ordered = sorted(values)
-    count, tail, k = len(ordered), 0.0, 0
-    while k < count // 2:
-        tail += math.comb(count, k) / 2.0**count
-        if tail > (1 - confidence) / 2:
-            break
-        k += 1
+    means = sorted((a + b) / 2 for a, b in combinations_with_replacement(values, 2))
+    middle = statistics.median(means) if means else 0.0
+    k = _ranks_within(len(values), (1 - confidence) / 2)
     if k == 0:
-        return -math.inf, math.inf
-    return ordered[k - 1], ordered[count - k]
+        return middle, -math.inf, math.inf
+    return middle, means[k - 1], means[len(means) - k]
+
+
+@cache
+def _ranks_within(count: int, tail: float) -> int:
+    """The largest k with P(T < k) ≤ tail, where T sums each of the ranks 1 … count by a toss."""
+    ways = [1]
+    for rank in range(1, count + 1):
+        longer = ways + [0] * rank
+        for total, number in enumerate(ways):
+            longer[total + rank] += number
+        ways = longer
+    reached, k = 0, 0
+    while k < len(ways) and reached + ways[k] <= tail * 2**count:
+        reached += ways[k]
+        k += 1
+    return k
+
+
+def log_ratios(
+    challenger_s: Sequence[float], opponent_s: Sequence[float], block: int
+) -> list[float]:
+    """How much faster the challenger was, as logarithms: for each block of so many consecutive
+    pairs their median."""
+    ratios = [math.log(b / a) for a, b in zip(challenger_s, opponent_s, strict=True)]
+    return [statistics.median(ratios[i : i + block]) for i in range(0, len(ratios), block)]
 
 
 def compare(
@@ -53,6 +96,7 @@ def compare(
     opponent_s: Sequence[float],
     noise: float,
     confidence: float = CONFIDENCE,
+    block: int = 1,
 ) -> Comparison:
     """Compare paired repeats in seconds; ``noise`` is the device's A/A floor as a fraction.
 
@@ -60,10 +104,8 @@ def compare(
     same: the challenger is surely not faster by more than the noise (it may be slower).
     ambiguous: neither can be said.
     """
-    ratios = [math.log(b / a) for a, b in zip(challenger_s, opponent_s, strict=True)]
     floor = math.log1p(max(noise, 0.0))
-    low, high = median_interval(ratios, confidence)
-    middle = statistics.median(ratios) if ratios else 0.0
+    middle, low, high = pseudomedian(log_ratios(challenger_s, opponent_s, block), confidence)
     if low > 0 and middle > floor:
         verdict = Verdict.BETTER
     elif high <= floor:
@@ -93,8 +135,11 @@ def decide(
     default: int | None,
     incumbent: int | None,
     noise: float,
+    look: int = 0,
+    block: int = ROUNDS,
 ) -> Outcome:
-    """Decide a final of several configs timed interleaved, one row of repeats each.
+    """Decide a final of several configs timed interleaved, one row of repeats each, after one of
+    its looks.
 
     An empty row is a config that gave no answer. The challenger of the lowest median wins if it
     is better than the default and, where there is one, than the incumbent; the confidence is
@@ -105,8 +150,8 @@ def decide(
     challengers = [i for i, row in enumerate(rows_s) if row and i not in (default, incumbent)]
     default = default if default is not None and rows_s[default] else None
     incumbent = incumbent if incumbent is not None and rows_s[incumbent] else None
-    confidence = 1 - (1 - CONFIDENCE) / max(len(challengers), 1)
-    final = _Final(rows_s, confidence, noise, default, incumbent)
+    confidence = 1 - (1 - CONFIDENCE) * LOOKS[look].doubt / max(len(challengers), 1)
+    final = _Final(rows_s, confidence, noise, block, default, incumbent)
     best = min(challengers, key=lambda i: statistics.median(rows_s[i]), default=None)
     verdict = Verdict.SAME if best is None else final.verdict(best)
     if best is not None and verdict is Verdict.BETTER:
@@ -125,11 +170,13 @@ class _Final:
     rows_s: Sequence[Sequence[float]]
     confidence: float
     noise: float
+    block: int
     default: int | None
     incumbent: int | None
 
     def versus(self, a: int, b: int) -> Comparison:
-        return compare(self.rows_s[a], self.rows_s[b], self.noise, self.confidence)
+        rows = self.rows_s
+        return compare(rows[a], rows[b], self.noise, self.confidence, self.block)
 
     def verdict(self, challenger: int) -> Verdict:
         """The weakest verdict of a challenger over the default and the incumbent."""

@@ -73,7 +73,9 @@ class JobRun:
             self._measure_defaults()
             while self._round():
                 pass
-            hold_finals(self._client, self._bench, self._tasks, self._options.finalists)
+            hold_finals(
+                self._client, self._bench, self._tasks, self._options.finalists, self._deadline
+            )
             return self._verdict()
         finally:
             self._bench.close()

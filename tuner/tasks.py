@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -159,7 +159,9 @@ class TaskRun:
             requests.append(self._request(number, config, origin, score))
         return requests
 
-    def final_request(self, configs: Sequence[Config]) -> TrialRequest:
+    def final_request(
+        self, configs: Sequence[Config], budgets: Mapping[str, float]
+    ) -> TrialRequest:
         """A paired final of ``configs``, timed interleaved; one that was submitted before keeps
         its number."""
         number = self.take_number()
@@ -168,7 +170,7 @@ class TaskRun:
         request = self._request(number, configs[0], FINAL)
         return TrialRequest(
             request.job, request.task, request.number, request.config, request.workload_text,
-            origin=FINAL, against=tuple(configs[1:]),
+            origin=FINAL, against=tuple(configs[1:]), budgets=budgets,
         )  # fmt: skip
 
     def absorb(self, trials: Sequence[Trial]) -> None:

@@ -13,7 +13,8 @@ class Budgets:
     of a workload, once a session.
 
     ``incumbent_s`` is the time to beat: a candidate slower than ``ABANDON`` times that is
-    abandoned after its first repeat. ``paired_rounds`` is the repeats of each config in a final.
+    abandoned after its first repeat. A final is ``paired_blocks`` blocks of ``paired_rounds``
+    repeats of each config.
     """
 
     build_s: float = 10.0
@@ -21,7 +22,8 @@ class Budgets:
     trial_s: float = 60.0
     reference_s: float = 120.0
     incumbent_s: float = 0.0
-    paired_rounds: float = 20.0
+    paired_rounds: float = 4.0
+    paired_blocks: float = 8.0
 
     @staticmethod
     def of(values: Mapping[str, float]) -> Budgets:

@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import os
 import platform
+import random
 import secrets
 import tempfile
 import threading
@@ -103,6 +104,7 @@ class HostDevice:
         self._gauge = Gauge(replace(runner, module="tunefarm.worker.gauge"))
         self._problems = ProblemCache()
         self._seed = secrets.randbits(63)
+        self._rng = random.Random(self._seed)
         self._pulse_at = 0.0
         self._peaks_at = -_PEAKS_EVERY_S
         self._pulse: Mapping[str, float] = {}
@@ -234,21 +236,19 @@ class HostDevice:
         budgets: Budgets,
     ) -> tuple[tuple[float, ...], ...]:
         """A row of repeats for each config that answers correctly, an empty row for the others."""
-        sound = [0]
-        for slot, outcome in enumerate(outcomes[1:], 1):
+        target = request.task.target
+        sound = {0: outcomes[0].code()}
+        for index, outcome in enumerate(outcomes[1:], 1):
             with contextlib.suppress(TrialFailed):
-                alone = Session(
-                    self._runner.prepared_for(problem, request.task.target), problem, budgets
-                )
-                alone.load(0, outcome.code())
+                built = outcome.code()
+                alone = Session(self._runner.prepared_for(problem, target), problem, budgets)
+                alone.load(0, built)
                 alone.check(0)
-                sound.append(slot)
-        session = Session(self._runner.prepared_for(problem, request.task.target), problem, budgets)
-        for slot in sound:
-            session.load(slot, outcomes[slot].code())
-            session.check(slot)
-        rows = time_paired(session, sound, budgets)
-        return tuple(rows.get(slot, ()) for slot in range(len(outcomes)))
+                sound[index] = built
+        session = Session(self._runner.prepared_for(problem, target), problem, budgets)
+        timed = time_paired(session, list(sound.values()), budgets, self._rng)
+        rows = dict(zip(sound, timed, strict=True))
+        return tuple(rows.get(index, ()) for index in range(len(outcomes)))
 
     def _blank(self, request: TrialRequest, own: BuildOutcome) -> Trial:
         built = own.built or Built(b"")

@@ -13,6 +13,7 @@ compares the time that the child claims with its own clock.
 from __future__ import annotations
 
 import math
+import random
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ _GROWTH = 1.618
 _MOST_CALLS = 10_000_000
 _ROOFLINE_SLACK = 1.1
 _CLOCK_SLACK_S = 0.01
-_CLOCK_TRIES = 3
+_CLOCK_TRIES = 10
 _LOAD_S = 10.0
 _MESSAGE_CHARACTERS = 2000
 _CHILD_KINDS = {
@@ -186,17 +187,35 @@ def calibrate(session: Session, slot: int, repeat_s: float, first_s: float) -> t
 
 
 def time_paired(
-    session: Session, slots: Sequence[int], budgets: Budgets
-) -> dict[int, tuple[float, ...]]:
-    """Repeats of several checked candidates, interleaved: A B C, C B A, A B C, …"""
-    numbers = {slot: calibrate(session, slot, PAIRED_REPEAT_S, 0.0)[0] for slot in slots}
-    rows: dict[int, list[float]] = {slot: [] for slot in slots}
-    for turn in range(int(budgets.paired_rounds)):
-        for slot in slots if turn % 2 == 0 else reversed(slots):
-            rows[slot].append(session.repeat(slot, numbers[slot]))
-    for slot in slots:
+    session: Session, candidates: Sequence[Built], budgets: Budgets, rng: random.Random
+) -> tuple[tuple[float, ...], ...]:
+    """Seconds a call of several right candidates, timed interleaved: a row of repeats for each.
+
+    ``paired_blocks`` times all are loaded afresh, in an order drawn anew: where code and operands
+    lie makes the same kernel faster or slower by percents, and that must be nobody's luck. A block
+    is ``paired_rounds`` rounds A B C, C B A, …, in which every repeat is of equally many calls,
+    after one that is not timed and brings the operands back into the caches.
+    """
+    rows: list[list[float]] = [[] for _ in candidates]
+    number = 0
+    for _ in range(int(budgets.paired_blocks)):
+        order = rng.sample(range(len(candidates)), len(candidates))
+        first_s = [_place(session, slot, candidates[index]) for slot, index in enumerate(order)]
+        if not number:
+            counts = [calibrate(session, s, PAIRED_REPEAT_S, t)[0] for s, t in enumerate(first_s)]
+            number = max(counts)
+        for turn in range(int(budgets.paired_rounds)):
+            for slot in range(len(order)) if turn % 2 == 0 else reversed(range(len(order))):
+                rows[order[slot]].append(session.repeat(slot, number, discard=True))
+    for slot in range(len(candidates)):
         session.verify_last(slot)
-    return {slot: tuple(row) for slot, row in rows.items()}
+    return tuple(map(tuple, rows))
+
+
+def _place(session: Session, slot: int, built: Built) -> float:
+    """Load a candidate and check its answer; the seconds of its first call."""
+    session.load(slot, built)
+    return session.check(slot)
 
 
 def impossible(seconds: float, built: Built, peaks: Mapping[str, float]) -> str | None:

@@ -127,7 +127,8 @@ def _timed(trial: Trial, request: TrialRequest, target: Target) -> Trial:
     times_s = _repeats(request, target, request.config, 0, _REPEATS)
     if not request.against:
         return replace(trial, times_s=times_s)
-    rounds = int(Budgets.of(request.budgets).paired_rounds)
+    budgets = Budgets.of(request.budgets)
+    rounds = int(budgets.paired_rounds) * int(budgets.paired_blocks)
     configs = (request.config, *request.against)
     paired = [_repeats(request, target, c, row, rounds) for row, c in enumerate(configs)]
     return replace(trial, times_s=times_s, paired_times_s=tuple(paired))

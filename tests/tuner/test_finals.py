@@ -7,7 +7,15 @@ import math
 import numpy as np
 import pytest
 from tunefarm.db.records import Verdict
-from tunefarm.tuner.finals import compare, decide, finalists, median_interval
+from tunefarm.tuner.finals import (
+    LOOKS,
+    ROUNDS,
+    compare,
+    decide,
+    finalists,
+    log_ratios,
+    pseudomedian,
+)
 
 
 def repeats(seconds: float, spread: float, seed: int, count: int = 20) -> tuple[float, ...]:
@@ -15,20 +23,23 @@ def repeats(seconds: float, spread: float, seed: int, count: int = 20) -> tuple[
     return tuple(seconds * np.exp(spread * noise))
 
 
-def test_the_interval_is_the_sign_tests():
-    # Tables of the sign test: 6 of 6 gives 96.9%; of 20 the 6th to the 15th value give 95.9%.
-    assert median_interval([3, 1, 2, 6, 5, 4], 0.95) == (1, 6)
-    assert median_interval(range(1, 21), 0.95) == (6, 15)
-    assert median_interval(range(5), 0.95) == (-math.inf, math.inf)
-    assert median_interval([], 0.95) == (-math.inf, math.inf)
+def test_the_interval_is_that_of_the_signed_rank_test():
+    # Tables of the signed-rank test: of 6 values both tails of the sum 0 hold 2/64; for 10 and
+    # 95% the 9th smallest and largest of the 55 means count; six are needed.
+    assert pseudomedian([3, 1, 2, 6, 5, 4], 0.95) == (3.5, 1, 6)
+    values = [float(2**i) for i in range(10)]
+    means = sorted((a + b) / 2 for i, a in enumerate(values) for b in values[i:])
+    assert pseudomedian(values, 0.95)[1:] == (means[8], means[-9])
+    assert pseudomedian(range(5), 0.95) == (2, -math.inf, math.inf)
+    assert pseudomedian([], 0.95) == (0, -math.inf, math.inf)
 
 
-def test_the_interval_holds_the_median_as_often_as_it_says():
-    rng = np.random.default_rng(0)
-    draws = rng.exponential(size=(4000, 15))
-    held = [low <= math.log(2) <= high for low, high in (median_interval(d, 0.9) for d in draws)]
-    # 4th to 12th of 15: 1 - 2 * P(Binomial(15, 1/2) <= 3) = 0.9648.
-    assert np.mean(held) == pytest.approx(0.9648, abs=0.01)
+@pytest.mark.parametrize("draw", ["standard_normal", "standard_cauchy"])
+def test_the_interval_holds_the_centre_as_often_as_it_says(draw):
+    draws = getattr(np.random.default_rng(0), draw)((3000, 12))
+    held = [low <= 0 <= high for _, low, high in (pseudomedian(d, 0.9) for d in draws)]
+    # P(T < 18 or T > 60) for 12 ranks is 0.0923.
+    assert np.mean(held) == pytest.approx(0.9077, abs=0.015)
 
 
 def test_verdicts():
@@ -62,9 +73,49 @@ def test_equal_configs_are_rarely_called_better():
     assert wrong / 2000 < 0.03
 
 
+def test_a_block_is_the_median_of_its_pairs():
+    ratios = log_ratios([1, 1, 1, 1, 1], [1, math.e, math.e**9, math.e**2, 1], block=3)
+    assert ratios == pytest.approx([1, 1])
+
+
+def test_what_a_load_decides_is_no_difference():
+    """Code lies well or badly for a block at a time: pairs agree, blocks do not."""
+    rng = np.random.default_rng(2)
+    luck = np.repeat(0.05 * rng.standard_normal((500, 9)), ROUNDS, axis=1)
+    times = np.exp(luck + 0.002 * rng.standard_normal(luck.shape))
+    base = np.exp(0.002 * rng.standard_normal(luck.shape))
+
+    def wrong(block):
+        verdicts = [
+            compare(a, b, 0.0, block=block).verdict for a, b in zip(times, base, strict=True)
+        ]
+        return verdicts.count(Verdict.BETTER) / len(verdicts)
+
+    assert wrong(ROUNDS) < 0.05
+    assert wrong(1) > 0.15
+
+
+@pytest.mark.parametrize("true, least, most", [(1.0, 0.0, 0.05), (1.03, 0.97, 1.0)])
+def test_looking_several_times_does_not_make_equals_different(true, least, most):
+    rng = np.random.default_rng(3)
+    decided = 0
+    for _ in range(300):
+        rows = [(), ()]
+        for look, one in enumerate(LOOKS):
+            noise = np.exp(0.03 * rng.standard_normal((2, one.blocks * ROUNDS)))
+            rows = [(*row, *(s * n)) for row, s, n in zip(rows, (1.0, true), noise, strict=True)]
+            verdict = decide(rows, default=1, incumbent=None, noise=0.0, look=look).verdict
+            if verdict is Verdict.BETTER:
+                decided += 1
+            if verdict is not Verdict.AMBIGUOUS:
+                break
+    assert least <= decided / 300 <= most
+
+
 class TestDecide:
     def rows(self, *seconds):
-        return [repeats(s, 0.003, i) if s else () for i, s in enumerate(seconds)]
+        count = LOOKS[0].blocks * ROUNDS
+        return [repeats(s, 0.003, i, count) if s else () for i, s in enumerate(seconds)]
 
     def test_the_fastest_challenger_wins(self):
         outcome = decide(self.rows(0.8, 0.7, 0.9, 1.0), default=3, incumbent=None, noise=0.01)

@@ -54,7 +54,7 @@ def test_a_paired_final_has_a_row_for_each_config() -> None:
         "job", TaskKey("w", "sim"), 0, {"tile": 1}, "text", against=({"tile": 64}, {"tile": 2})
     )
     (trial,) = measure(device, [asked])
-    assert [len(row) for row in trial.paired_times_s] == [20, 20, 20]
+    assert [len(row) for row in trial.paired_times_s] == [32, 32, 32]
 
 
 def test_a_dropped_request_is_not_reported_and_interrupting_ends_the_wait() -> None:
