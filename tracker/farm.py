@@ -6,6 +6,7 @@ After a restart every live lease and claim gets a full term, and every device co
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -27,7 +28,8 @@ Clock = Callable[[], float]
 @dataclass(slots=True)
 class Seen:
     """A worker's process as last heard of, at ``at`` on the tracker's clock; with no capacity it
-    takes no new work. ``owner`` is the name of the token that it comes with."""
+    takes no new work. ``owner`` is the name of the token that it comes with. Its queue was looked at
+    when ``looked_at`` says; if it was empty, ``empty_since`` is the news of its devices by then."""
 
     incarnation: str
     number: int
@@ -36,6 +38,8 @@ class Seen:
     capacity: int = 0
     owner: str = ""
     poll: Bell | None = None
+    looked_at: float = -math.inf
+    empty_since: tuple[int, ...] | None = None
 
 
 @dataclass(slots=True)
