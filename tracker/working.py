@@ -28,6 +28,8 @@ from tunefarm.tracker.signals import Bell
 _log = logging.getLogger(__name__)
 MARGIN = 16
 """Queued candidates that are looked at beyond what a worker may hold."""
+LOOK_S = 15.0
+"""After how long a worker's queue is looked at again, though there was no news of it."""
 
 # --- clients ------------------------------------------------------------------------------------
 
@@ -39,7 +41,10 @@ async def submit(
     done = await farm.database.write(lambda c: queue.submit(c, lease, epoch, requests))
     live = farm.leases.get(lease)
     if live is not None:
-        farm.signals.notify(signals.device(live.lease.device))
+        device = live.lease.device
+    else:  # another tracker granted it a moment ago
+        device = await farm.database.read(lambda c: str(leases.check(c, lease, epoch).device))
+    farm.signals.notify(signals.device(device))
     extra = ids(job=requests[0].job if requests else "", lease=lease, epoch=epoch)
     _log.debug("%d candidates queued, %d known", len(requests) - len(done), len(done), extra=extra)
     return done
@@ -216,7 +221,14 @@ async def _take_back(farm: Farm, state: WorkerState) -> None:
 
 
 async def _decide(farm: Farm, state: WorkerState) -> tuple[list[Work], list[Held]]:
-    """What the worker should get, and what it should drop."""
+    """What the worker should get, and what it should drop.
+
+    A worker that holds nothing and whose queue was empty costs no look while there is no news.
+    """
+    news = farm.signals.heard(signals.device(device.id) for device in state.devices)
+    seen, now = farm.workers[state.worker], farm.clock()
+    if not state.held and seen.empty_since == news and now - seen.looked_at < LOOK_S:
+        return [], []
     answered = {(r.lease, r.epoch, trials.key_of(r.trial)) for r in state.results}
     held = frozenset(h for h in state.held if (h.lease, h.epoch, h.key) not in answered)
     limit = len(held) + state.capacity + MARGIN
@@ -243,6 +255,7 @@ async def _decide(farm: Farm, state: WorkerState) -> tuple[list[Work], list[Held
         return work, quarantined
 
     found, wanted = await farm.database.read(read)
+    seen.looked_at, seen.empty_since = now, None if wanted else news
     cancel = sorted(held - wanted, key=lambda h: (h.lease, h.key.job, h.key.number))
     if not found:
         return [], cancel
