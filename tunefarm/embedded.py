@@ -46,9 +46,13 @@ class Member:
     process: subprocess.Popen[bytes] | None = None
     starts: list[float] = field(default_factory=list)
 
+    @property
+    def runs(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
     def ensure(self) -> None:
         """Start the process if it does not run; TunefarmError if it dies again and again."""
-        if self.process is not None and self.process.poll() is None:
+        if self.runs:
             return
         now = time.monotonic()
         self.starts = [t for t in self.starts if now - t < QUICK_S] + [now]
@@ -224,14 +228,21 @@ class EmbeddedFarm:
         while not self._stopping.wait(CHECK_S):
             said = self._relay(said)
             try:
-                if self.tracker.process is not None or not self._serves():
-                    for member in (self.tracker, self.worker, self.tuner):
-                        member.ensure()
+                if self.is_own or not self._serves():
+                    self._mend()
             except TunefarmError as failure:
                 self._failure = failure
                 if self._client is not None:
                     self._client.close()
                 return
+
+    def _mend(self) -> None:
+        """Start again what has died: worker and tuner as soon as the tracker answers."""
+        self.tracker.ensure()
+        members = (self.worker, self.tuner)
+        if not all(member.runs for member in members) and self._serves():
+            for member in members:
+                member.ensure()
 
     def _relay(self, said: int) -> int:
         """Tell the user what the tracker complains of; returns the lines told so far."""

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from tunefarm.db.store import Store
 
-from tunefarm.cli.app import run
+from tunefarm.cli.app import UNAVAILABLE, run
 
 
 def mistake(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -111,7 +111,8 @@ def test_records_of_the_tasks_of_a_precision(
 
 
 def test_a_tracker_that_is_not_there(model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    text = mistake(capsys, "tune", model, "--tracker", "127.0.0.1:1", "--trials", "1")
+    assert run(["tune", model, "--tracker", "127.0.0.1:1", "--trials", "1"]) == UNAVAILABLE
+    text = capsys.readouterr().err
     assert "no tracker answers at 127.0.0.1:1" in text
     assert "tunefarm tracker" in text
 

@@ -27,6 +27,8 @@ from tunefarm.cli import (
 from tunefarm.cli.options import TlsCa, TlsCert, TlsKey, TokenFile, use_access
 from tunefarm.interrupts import repeating_lost_interrupts, terminating_as_interrupt
 
+MISTAKEN = 2
+UNAVAILABLE = 69  # the EX_UNAVAILABLE of sysexits.h: the same command may do later
 INTERRUPTED = 130
 TERMINATED = 143
 
@@ -68,7 +70,8 @@ certificates.register(app)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run a command line. Returns 0, 2 after a user's mistake, 130 after Ctrl-C, 143 after SIGTERM.
+    """Run a command line. Returns 0, 2 after a user's mistake, 69 where no tracker answers, 130
+    after Ctrl-C, 143 after SIGTERM.
 
     1 is left to our own bugs, which raise.
     """
@@ -103,7 +106,13 @@ def _call(arguments: Sequence[str]) -> int:
         if text is None:
             raise
         print(f"tunefarm: {text}", file=sys.stderr)
-        return 2
+        return _code_of(error)
+
+
+def _code_of(error: Exception) -> int:
+    from tunefarm.proto.errors import TrackerUnavailable
+
+    return UNAVAILABLE if isinstance(error, TrackerUnavailable) else MISTAKEN
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
