@@ -36,8 +36,12 @@ Rendezvous = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="File in which the tracker says where it listens."),
 ]
-LogFormat = Annotated[Format, typer.Option(help="Lines of the log: for people, or for machines.")]
-LogLevel = Annotated[Level, typer.Option(help="The least that is logged.")]
+LogFormat = Annotated[
+    Format, typer.Option(metavar="FORMAT", help="text (for people) or json (for machines).")
+]
+LogLevel = Annotated[
+    Level, typer.Option(metavar="LEVEL", help="The least that is logged: debug, info, warning or error.")
+]
 ExitWithParent = Annotated[bool, typer.Option("--exit-with-parent", hidden=True)]
 _PR_SET_PDEATHSIG = 1
 _LOOK_S = 0.25
