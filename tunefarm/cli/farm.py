@@ -40,7 +40,8 @@ LogFormat = Annotated[
     Format, typer.Option(metavar="FORMAT", help="text (for people) or json (for machines).")
 ]
 LogLevel = Annotated[
-    Level, typer.Option(metavar="LEVEL", help="The least that is logged: debug, info, warning or error.")
+    Level,
+    typer.Option(metavar="LEVEL", help="The least that is logged: debug, info, warning or error."),
 ]
 ExitWithParent = Annotated[bool, typer.Option("--exit-with-parent", hidden=True)]
 _PR_SET_PDEATHSIG = 1
