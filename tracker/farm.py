@@ -28,8 +28,8 @@ Clock = Callable[[], float]
 @dataclass(slots=True)
 class Seen:
     """A worker's process as last heard of, at ``at`` on the tracker's clock; with no capacity it
-    takes no new work. ``owner`` is the name of the token that it comes with. Its queue was looked at
-    when ``looked_at`` says; if it was empty, ``empty_since`` is the news of its devices by then."""
+    takes no new work. ``owner`` is the name of the token that it comes with. Its queue was looked
+    at at ``looked_at``; if it was empty, ``empty_since`` is the news of its devices by then."""
 
     incarnation: str
     number: int
