@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 
 from sqlalchemy import Connection
 from tunefarm.db import leases, queue, tokens, trials
-from tunefarm.db.errors import StaleIncarnation
+from tunefarm.db.errors import StaleIncarnation, StaleLease
 from tunefarm.db.records import (
     Collected,
     Device,
@@ -40,11 +41,12 @@ async def submit(
     """Queue candidates under a lease; returns the keys that are stored already."""
     done = await farm.database.write(lambda c: queue.submit(c, lease, epoch, requests))
     live = farm.leases.get(lease)
-    if live is not None:
-        device = live.lease.device
-    else:  # another tracker granted it a moment ago
-        device = await farm.database.read(lambda c: str(leases.check(c, lease, epoch).device))
-    farm.signals.notify(signals.device(device))
+    with suppress(StaleLease):  # it has just ended: its candidates wait for the job's next
+        if live is not None:
+            device = live.lease.device
+        else:  # another tracker granted it a moment ago
+            device = await farm.database.read(lambda c: str(leases.check(c, lease, epoch).device))
+        farm.signals.notify(signals.device(device))
     extra = ids(job=requests[0].job if requests else "", lease=lease, epoch=epoch)
     _log.debug("%d candidates queued, %d known", len(requests) - len(done), len(done), extra=extra)
     return done
