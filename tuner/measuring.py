@@ -6,13 +6,14 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.db.records import (
     OWNED,
     Collected,
+    Config,
     Device,
     DeviceRequest,
     Final,
@@ -23,7 +24,7 @@ from tunefarm.db.records import (
     TrialKey,
     TrialRequest,
 )
-from tunefarm.tuner.tasks import trial_key
+from tunefarm.tuner.tasks import request_key, trial_key
 
 if TYPE_CHECKING:
     from tunefarm.proto.client import FarmClient
@@ -160,26 +161,36 @@ class Bench:
             pass
         models = (trial.device_model for trial in self._known.values())
         self._model = self._model or next(filter(None, models), "")
-        self._under_way = {_key(r): r for r in pending if _key(r) not in self._known}
+        requests = {request_key(request): request for request in pending}
+        self._under_way = {k: r for k, r in requests.items() if k not in self._known}
         return [*self._known.values(), *self._under_way.values()]
 
-    def measure(self, requests: Sequence[TrialRequest]) -> list[Trial]:
-        """Submit candidates, those aside that were submitted before, and wait for all."""
-        wanted = {_key(request): request for request in requests}
-        fresh = [r for k, r in wanted.items() if k not in self._known and k not in self._under_way]
+    def submit(self, requests: Sequence[TrialRequest]) -> list[TrialKey]:
+        """Submit candidates, those aside that were submitted before; returns the keys of all."""
+        wanted = {request_key(request): request for request in requests}
+        known = self._known.keys() | self._under_way.keys()
+        fresh = {key: request for key, request in wanted.items() if key not in known}
         if fresh:
-            self._submit(fresh)
-        self._await(wanted)
-        return [self._known[key] for key in wanted]
+            self._heed_recall()
+            self._submit(list(fresh.values()))
+            self._under_way |= fresh
+        return list(wanted)
 
     def results(self, keys: Sequence[TrialKey]) -> list[Trial]:
-        """The results of candidates that an earlier process of the job submitted."""
-        self._await({key: self._under_way[key] for key in keys if key not in self._known})
+        """The results of submitted candidates, waited for over any number of lost leases."""
+        self._await(keys)
         return [self._known[key] for key in keys]
 
-    def _await(self, requests: Mapping[TrialKey, TrialRequest]) -> None:
-        """Wait for the results of submitted candidates, over any number of lost leases."""
-        while missing := [r for key, r in requests.items() if key not in self._known]:
+    def measure(self, requests: Sequence[TrialRequest]) -> list[Trial]:
+        """``submit`` and ``results`` of it."""
+        return self.results(self.submit(requests))
+
+    def configs(self, keys: Sequence[TrialKey]) -> list[Config]:
+        """The configs of submitted candidates, with or without a result."""
+        return [(self._known.get(key) or self._under_way[key]).config for key in keys]
+
+    def _await(self, keys: Iterable[TrialKey]) -> None:
+        while missing := [self._under_way[key] for key in keys if key not in self._known]:
             self._check()
             self.acquire()
             found = self._collect(_WAIT_S)
@@ -190,7 +201,10 @@ class Bench:
         """Take in the next trials of the job that are stored."""
         found = self._client.collect(self._job.id, self._cursor, wait_s=wait_s, limit=_LIMIT)
         self._cursor = found.cursor
-        self._known.update((trial_key(trial), trial) for trial in found.trials)
+        for trial in found.trials:
+            key = trial_key(trial)
+            self._known[key] = trial
+            self._under_way.pop(key, None)
         return found
 
     def promote(self, final: Final) -> Promotion:
@@ -203,7 +217,6 @@ class Bench:
 
         while True:
             self._check()
-            self._heed_recall()
             self.acquire()
             assert self._lease is not None
             try:
@@ -215,7 +228,9 @@ class Bench:
                 self._lease = None
 
     def _heed_recall(self) -> None:
-        """Give back a device that is asked back, between two submissions: nothing is under way."""
+        """Give back a device that is asked back, once all that is under way on it is measured."""
+        if self._lease is not None and self._lease.latest.recall:
+            self._await(list(self._under_way))
         if self._lease is not None and self._lease.latest.recall:
             _log.info("job %s: %s", self._job.id, self._lease.latest.recall)
             self.close()
@@ -225,10 +240,6 @@ class Bench:
             raise Stopped("the tuner was stopped")
         if recall := self._claim.check().recall:
             raise Stopped(recall)
-
-
-def _key(request: TrialRequest) -> TrialKey:
-    return TrialKey(request.job, request.task, request.number)
 
 
 def _name(final: Final) -> str:

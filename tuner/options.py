@@ -20,7 +20,7 @@ class TunerOptions:
     The tracker is named by ``rendezvous`` (a file that it wrote) or by ``tracker`` (HOST:PORT),
     ``token`` and ``tls``. ``job`` restricts the tuner to one job. With ``once`` it ends when one
     job is over.
-    ``threads`` bounds the model's; while devices of this machine are timed, it does not train.
+    ``threads`` bounds the model's.
     """
 
     tracker: str = ""

@@ -10,8 +10,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -20,10 +21,11 @@ from tunefarm.compiler.space import config_space
 from tunefarm.compiler.space.config import ConfigSpace
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.workload import Workload
-from tunefarm.db.records import FINAL, Job, JobState, TaskKey, Trial, TrialRequest
+from tunefarm.db.records import FINAL, Job, JobState, TaskKey, Trial, TrialKey, TrialRequest
 from tunefarm.tuner.contest import hold_finals
 from tunefarm.tuner.measuring import Bench, Stopped
 from tunefarm.tuner.options import JobOptions, TunerOptions
+from tunefarm.tuner.places import aside
 from tunefarm.tuner.scheduler import SchedulerOptions, next_task, round_size
 from tunefarm.tuner.tasks import TaskRun
 from tunefarm.tuner.warm_start import Past, past_tasks
@@ -39,6 +41,18 @@ _HISTORY_TRIALS = 4000
 _PAGE = 1000
 _IDLE_S = 30.0
 _FINAL_S = 1.0
+AHEAD = 1
+"""Rounds that are planned while one is measured, if that does not disturb it. They know less, and
+a device that never waits measures more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Candidates of one task that were submitted together; they took so long to propose."""
+
+    task: TaskRun
+    keys: list[TrialKey]
+    proposed_s: float
 
 
 class JobRun:
@@ -71,8 +85,8 @@ class JobRun:
             self._bench.acquire()
             self._begin(submitted)
             self._measure_defaults()
-            while self._round():
-                pass
+            with aside(self._bench.device) as is_aside:
+                self._search(AHEAD if is_aside else 0)
             hold_finals(
                 self._client, self._bench, self._tasks, self._options.finalists, self._deadline
             )
@@ -120,7 +134,7 @@ class JobRun:
 
     def _foreign_past(self, trials: Sequence[Trial]) -> tuple[Past, ...]:
         spaces = {task.key.workload: task.space for task in self._tasks}
-        return past_tasks(trials, spaces.get)
+        return past_tasks(trials, spaces.get, self._target)
 
     def _history(self) -> tuple[Past, ...]:
         """Past tasks of the same target other than this job's, for samples and hints."""
@@ -131,7 +145,9 @@ class JobRun:
             for t in self._pages([], _HISTORY_TRIALS, texts)
             if t.task.workload not in own and t.origin != FINAL
         ]
-        return past_tasks(trials, lambda key: _space_of(texts.get(key, ""), self._target))
+        return past_tasks(
+            trials, lambda key: _space_of(texts.get(key, ""), self._target), self._target
+        )
 
     def _pages(
         self, workloads: Sequence[str], limit: int | None, texts: dict[str, str] | None = None
@@ -164,23 +180,55 @@ class JobRun:
         for trial in self._bench.measure([t.default_request() for t in tasks]):
             self._by_key[trial.task].absorb([trial])
 
-    def _round(self) -> bool:
-        """Measure the next candidates of one task; False when nothing is left to do."""
-        task = self._next_task()
-        if task is not None and (again := task.resume(self._size(task))):
-            task.follow(self._bench.results(again))
-            return True
-        if self._absorb_strays():
-            return True
-        if task is None or any(t.is_final for t in self._tasks) or self._is_late():
-            return False
+    def _search(self, ahead: int) -> None:
+        """Round after round; ``ahead`` of them are planned before the one under way is known, so
+        that the device never waits for candidates."""
+        rounds: deque[Round] = deque()
+        while True:
+            planned = self._plan()
+            rounds.extend(planned)
+            if not rounds:
+                return
+            most = ahead if planned else len(rounds) - 1
+            while len(rounds) > most:
+                self._absorb(rounds.popleft())
+
+    def _plan(self) -> list[Round]:
+        """Submit the next candidates of one task; nothing if none are left to submit."""
+        while True:
+            task = self._next_task()
+            if task is not None and (again := task.resume(self._size(task))):
+                return [self._resumed(task, again)]
+            strays = [(task, keys) for task in self._tasks if (keys := task.strays())]
+            if strays:  # submitted by a tuner that planned otherwise: another release, or place
+                return [self._resumed(task, keys) for task, keys in strays]
+            if task is None or any(t.is_final for t in self._tasks) or self._is_late():
+                return []
+            if proposed := self._proposed(task):
+                return [proposed]
+
+    def _resumed(self, task: TaskRun, keys: list[TrialKey]) -> Round:
+        task.follow(self._bench.configs(keys))
+        task.state.under_way += len(keys)
+        return Round(task, keys, 0.0)
+
+    def _proposed(self, task: TaskRun) -> Round | None:
+        """A round of new candidates; None if the space has no more."""
         started = time.monotonic()
         requests = task.propose(self._size(task))
-        proposed = time.monotonic()
-        if requests:
-            task.absorb(self._bench.measure(requests))
-            self._tell(task, len(requests), proposed - started, time.monotonic() - proposed)
-        return True
+        proposed_s = time.monotonic() - started
+        if not requests:
+            return None
+        task.state.under_way += len(requests)
+        return Round(task, self._bench.submit(requests), proposed_s)
+
+    def _absorb(self, one: Round) -> None:
+        """Wait for a round's results, and learn from all of them at once."""
+        started = time.monotonic()
+        trials = self._bench.results(one.keys)
+        one.task.state.under_way -= len(one.keys)
+        one.task.absorb(trials)
+        self._tell(one, time.monotonic() - started)
 
     def _next_task(self) -> TaskRun | None:
         """The task whose turn it is; None when the budget is spent or no task is open."""
@@ -200,16 +248,6 @@ class JobRun:
     def _size(self, task: TaskRun) -> int:
         return round_size(task.state.trials, self._left())
 
-    def _absorb_strays(self) -> bool:
-        """Take in what was submitted by a tuner that planned otherwise; False if there is nothing.
-
-        Releases of tunefarm may differ in how they search.
-        """
-        strays = [(task, keys) for task in self._tasks if (keys := task.strays())]
-        for task, keys in strays:
-            task.follow(self._bench.results(keys))
-        return bool(strays)
-
     def _is_late(self) -> bool:
         return time.monotonic() > self._deadline - self._final_s()
 
@@ -222,16 +260,16 @@ class JobRun:
             return 0.0
         return min(_FINAL_S * len(self._tasks), self._job.budget.seconds / 5)
 
-    def _tell(self, task: TaskRun, count: int, proposed_s: float, measured_s: float) -> None:
+    def _tell(self, one: Round, waited_s: float) -> None:
         _log.info(
-            "job=%s task=%s trials=%d round=%d best_us=%.3g propose_s=%.2f measure_s=%.2f left=%d",
+            "job=%s task=%s trials=%d round=%d best_us=%.3g propose_s=%.2f wait_s=%.2f left=%d",
             self._job.id[:8],
-            task.key.workload[:8],
-            task.state.trials,
-            count,
-            task.best_s * 1e6,
-            proposed_s,
-            measured_s,
+            one.task.key.workload[:8],
+            one.task.state.trials,
+            len(one.keys),
+            one.task.best_s * 1e6,
+            one.proposed_s,
+            waited_s,
             self._left(),
         )
 

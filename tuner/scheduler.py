@@ -25,6 +25,7 @@ class TaskState:
 
     ``flops`` are nominal operations, ``family`` names tasks whose throughput is comparable.
     ``best`` holds (trials measured, best seconds) after each round; infinite before a success.
+    ``under_way`` counts trials that were proposed and are not recorded yet.
     """
 
     weight: float
@@ -32,6 +33,7 @@ class TaskState:
     family: str
     best: list[tuple[int, float]] = field(default_factory=lambda: [(0, float("inf"))])
     last_gain: int = 0
+    under_way: int = 0
     exhausted: bool = False
     stopped: str = ""
     _failures: int = 0
@@ -41,6 +43,11 @@ class TaskState:
     @property
     def trials(self) -> int:
         return self.best[-1][0]
+
+    @property
+    def planned(self) -> int:
+        """Trials measured, and those under way."""
+        return self.trials + self.under_way
 
     @property
     def best_s(self) -> float:
@@ -88,9 +95,9 @@ def next_task(tasks: Sequence[TaskState], options: SchedulerOptions) -> int | No
     open_tasks = [i for i, t in enumerate(tasks) if t.open and not _stale(t, options)]
     if not open_tasks:
         return None
-    cold = [i for i in open_tasks if tasks[i].trials < options.first_trials]
+    cold = [i for i in open_tasks if tasks[i].planned < options.first_trials]
     if cold:
-        return min(cold, key=lambda i: (tasks[i].trials, -tasks[i].weight, i))
+        return min(cold, key=lambda i: (tasks[i].planned, -tasks[i].weight, i))
     return max(open_tasks, key=lambda i: (expected_gain(tasks, i), -i))
 
 

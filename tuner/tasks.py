@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.space import config_space
 from tunefarm.compiler.space.config import ConfigSpace, Population
@@ -30,6 +31,7 @@ from tunefarm.tuner.warm_start import (
     hints,
     measured,
     samples_of,
+    signature_of,
     similar,
 )
 
@@ -44,6 +46,7 @@ class TaskRun:
     options: JobOptions
     key: TaskKey = field(init=False)
     space: ConfigSpace = field(init=False)
+    signature: NDArray[np.float32] = field(init=False)
     state: TaskState = field(init=False)
     ledger: Ledger = field(init=False)
     search: Search = field(init=False)
@@ -58,6 +61,7 @@ class TaskRun:
         workload = Workload.from_text(self.task.workload.text)
         self.key = TaskKey(self.task.workload.key, self.target.text)
         self.space = config_space(workload, self.target)
+        self.signature = signature_of(self.space, self.target)
         family = ",".join(sorted(s.sketch for s in self.space.sketches))
         self.state = TaskState(float(self.task.weight), float(workload.flops), family)
 
@@ -90,12 +94,12 @@ class TaskRun:
             self.options.seed,
             threads,
             transfer=lambda: self._transfer(past(self)),
-            hints=lambda: hints(self.space, similar(self.space, past(self), self.target)),
+            hints=lambda: hints(self.space, similar(self.space, self.signature, past(self))),
         )
         self.search = make_search(self.options.strategy, self.ledger, guidance)
 
     def _transfer(self, past: Sequence[Past]) -> tuple[Samples, ...]:
-        near = similar(self.space, past, self.target)
+        near = similar(self.space, self.signature, past)
         return tuple(samples_of(p, self.target) for p in near)
 
     @property
@@ -104,8 +108,10 @@ class TaskRun:
 
     @property
     def counted(self) -> int:
-        """Absorbed trials that count against the job's budget, those of earlier jobs included."""
-        return len(self.earlier) + sum(t.origin != FINAL for t in self.trials.values())
+        """Trials that count against the job's budget: absorbed or under way, and those of earlier
+        jobs."""
+        own = sum(t.origin != FINAL for t in self.trials.values())
+        return len(self.earlier) + own + self.state.under_way
 
     @property
     def is_final(self) -> bool:
@@ -118,7 +124,8 @@ class TaskRun:
 
     def as_past(self) -> Past:
         """What this task can teach others."""
-        return Past(self.key.workload, self.space, self.ledger.rows, self.ledger.seconds)
+        rows, seconds = self.ledger.rows, self.ledger.seconds
+        return Past(self.key.workload, self.space, rows, seconds, self.signature)
 
     def default_request(self) -> TrialRequest:
         """Trial 0: the default config."""
@@ -139,11 +146,10 @@ class TaskRun:
         self._next = max(self._next, 1 + max(numbers, default=0))
         return [TrialKey(self.job, self.key, number) for number in numbers]
 
-    def follow(self, trials: Sequence[Trial]) -> None:
-        """Absorb a round that was submitted before, as if it had been proposed here."""
-        rows = [row for row in (self._row(t.config) for t in trials) if row is not None]
+    def follow(self, configs: Sequence[Config]) -> None:
+        """Take a round that was submitted before as if it had been proposed here."""
+        rows = [row for row in map(self._row, configs) if row is not None]
         self.search.follow(np.concatenate([self.ledger.rows[:0], *rows]))
-        self.absorb(trials)
 
     def propose(self, count: int) -> list[TrialRequest]:
         """The next candidates; none marks the task as exhausted."""
@@ -229,6 +235,10 @@ class TaskRun:
 
 def trial_key(trial: Trial) -> TrialKey:
     return TrialKey(trial.job, trial.task, trial.number)
+
+
+def request_key(request: TrialRequest) -> TrialKey:
+    return TrialKey(request.job, request.task, request.number)
 
 
 def plain(config: Config) -> str:

@@ -28,12 +28,14 @@ TRANSFER_WEIGHT = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """Measured rows of one workload on one device model; infinite seconds where they failed."""
+    """Measured rows of one workload on one device model; infinite seconds where they failed.
+    ``signature`` is what the task is like, as ``signature_of`` has it."""
 
     workload: str
     space: ConfigSpace
     rows: Population
     seconds: NDArray[np.float64]
+    signature: NDArray[np.float32]
 
 
 def measured(space: ConfigSpace, trials: Iterable[Trial]) -> tuple[Population, NDArray[np.float64]]:
@@ -57,7 +59,7 @@ def measured(space: ConfigSpace, trials: Iterable[Trial]) -> tuple[Population, N
 
 
 def past_tasks(
-    trials: Iterable[Trial], space_of: Callable[[str], ConfigSpace | None]
+    trials: Iterable[Trial], space_of: Callable[[str], ConfigSpace | None], target: Target
 ) -> tuple[Past, ...]:
     """Trials grouped by workload and device model, in the order of first appearance; of several
     compiler versions, whose times are not compared, the one with the most times.
@@ -75,16 +77,18 @@ def past_tasks(
         if space is not None:
             rows, seconds = measured(space, group)
             if np.isfinite(seconds).any():
-                found.append(Past(workload, space, rows, seconds))
+                found.append(Past(workload, space, rows, seconds, signature_of(space, target)))
     return tuple(found)
 
 
-def similar(space: ConfigSpace, past: Iterable[Past], target: Target) -> tuple[Past, ...]:
-    """The past tasks that share a sketch, nearest first, ``MAX_TASKS`` at most."""
+def similar(
+    space: ConfigSpace, signature: NDArray[np.float32], past: Iterable[Past]
+) -> tuple[Past, ...]:
+    """The past tasks that share a sketch with a space of this signature, nearest first,
+    ``MAX_TASKS`` at most."""
     sketches = {s.sketch for s in space.sketches}
     related = [p for p in past if sketches & {s.sketch for s in p.space.sketches}]
-    here = _signature(space, target)
-    distance = [float(np.linalg.norm(_signature(p.space, target) - here)) for p in related]
+    distance = [float(np.linalg.norm(p.signature - signature)) for p in related]
     order = np.argsort(distance, kind="stable")[:MAX_TASKS]
     return tuple(related[i] for i in order)
 
@@ -135,7 +139,7 @@ def _nearest(knob: Knob, config: Config, default: Config) -> int | str:
     return default[knob.name]
 
 
-def _signature(space: ConfigSpace, target: Target) -> NDArray[np.float32]:
+def signature_of(space: ConfigSpace, target: Target) -> NDArray[np.float32]:
     """Features of the default config, without the knobs: what the task is like."""
     row = space.encode(space.default)[None, :]
     return features(space, row, target)[0, :-KNOB_SLOTS]

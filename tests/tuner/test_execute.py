@@ -373,7 +373,8 @@ def test_tasks_that_always_fail_stop_early_with_the_cause(farm: Farm) -> None:
     farm.start_worker("sim -failures=0")
     with farm.client() as client:
         # Each dimension of 666 makes the test's sketch add the knob by which the device fails.
-        job = new_job(200, [(666, 2), (4, 4)], target="sim -failures=0")
+        shapes = [(666, 2), (4, 4)]
+        job = new_job(200, shapes, target="sim -failures=0", first_trials="24")
         job = client.submit_job(job)
         finish(farm.start_tuner())
         done = client.job(job.id)

@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 from tunefarm.compiler.space.config import ConfigSpace, Knob, SketchSpace
+from tunefarm.compiler.target import Target
 from tunefarm.db.records import ErrorKind, TaskKey, Trial
 from tunefarm.tuner.features import FEATURES
 from tunefarm.tuner.search import Guidance, Ledger, make_search
@@ -19,8 +20,15 @@ from tunefarm.tuner.warm_start import (
     measured,
     past_tasks,
     samples_of,
+    signature_of,
     similar,
 )
+
+TARGET = Target("llvm -mcpu=znver5 -num-cores=2")
+
+
+def near(space: ConfigSpace, past):
+    return similar(space, signature_of(space, TARGET), past)
 
 
 def trials_of(name, landscape, count, model="cpu", seed=0) -> list[Trial]:
@@ -42,7 +50,7 @@ def past(landscapes):
     names = [n for n in landscapes if n != "dense"]
     trials = [t for n in names for t in trials_of(n, landscapes[n], 250)]
     spaces = {n: landscapes[n].space for n in names if n != "small"}
-    return past_tasks(trials, spaces.get)
+    return past_tasks(trials, spaces.get, TARGET)
 
 
 def test_trials_become_rows_once_and_without_the_environments_failures(square):
@@ -68,7 +76,7 @@ def test_trials_become_rows_once_and_without_the_environments_failures(square):
 def test_tasks_are_grouped_by_workload_and_device(landscapes):
     trials = trials_of("square", landscapes["square"], 20)
     trials += trials_of("square", landscapes["square"], 10, model="gpu")
-    found = past_tasks(trials, lambda _: landscapes["square"].space)
+    found = past_tasks(trials, lambda _: landscapes["square"].space, TARGET)
     assert [len(p.rows) for p in found] == [20, 10]
 
 
@@ -79,7 +87,7 @@ def test_times_of_two_compilers_make_no_task_together(landscapes):
         replace(t, compiler_version="2", times_s=tuple(s / 100 for s in t.times_s))
         for t in trials_of("square", square, 10)
     ]
-    (found,) = past_tasks([*new, *old], lambda _: square.space)
+    (found,) = past_tasks([*new, *old], lambda _: square.space, TARGET)
     rows, seconds = measured(square.space, old)
     assert found.rows.tolist() == rows.tolist()
     assert found.seconds.tolist() == seconds.tolist()
@@ -89,8 +97,8 @@ def test_what_cannot_be_built_any_more_is_left_out(past):
     assert {p.workload for p in past} == {"square", "skinny", "conv1x1", "odd"}
 
 
-def test_near_tasks_come_first_and_strangers_never(landscapes, past, target):
-    order = [p.workload for p in similar(landscapes["dense"].space, past, target)]
+def test_near_tasks_come_first_and_strangers_never(landscapes, past):
+    order = [p.workload for p in near(landscapes["dense"].space, past)]
     assert sorted(order) == ["conv1x1", "odd", "skinny", "square"]
     assert order[-1] in ("square", "skinny")
     sketch = landscapes["dense"].space.sketches[0]
@@ -98,7 +106,7 @@ def test_near_tasks_come_first_and_strangers_never(landscapes, past, target):
         SketchSpace("softmax", 1, sketch.knobs, (), {**sketch.default, "sketch": "softmax"},
                     sketch.nest),
     ))  # fmt: skip
-    assert similar(alien, past, target) == ()
+    assert near(alien, past) == ()
 
 
 def test_samples_are_bounded_and_hold_the_fastest(past, target):
@@ -136,9 +144,10 @@ def test_a_warm_start_finds_more_in_the_first_trials(landscapes, target):
     for held, landscape in landscapes.items():
         space = landscape.space
         trials = [t for n, x in landscapes.items() if n != held for t in trials_of(n, x, 200)]
-        past = past_tasks(trials, lambda name: landscapes[name].space)
-        near = similar(space, past, target)
-        samples, rows = tuple(samples_of(p, target) for p in near), hints(space, near)
+        past = past_tasks(trials, lambda name: landscapes[name].space, TARGET)
+        related = near(space, past)
+        samples = tuple(samples_of(p, target) for p in related)
+        rows = hints(space, related)
         warm = Guidance(transfer=partial(tuple, samples), hints=partial(np.copy, rows))
         best = []
         for guidance in (Guidance(), warm):
