@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
+from fastapi.responses import Response
+from tunefarm.dashboard.datasets import Dataset
 from tunefarm.dashboard.paging import PAGE_ROWS, Page
-from tunefarm.dashboard.queries import devices, jobs, overview
-from tunefarm.dashboard.requests import Cursor, Limit, Reading, Text
+from tunefarm.dashboard.queries import curves, devices, jobs, overview, roofs, trials
+from tunefarm.dashboard.requests import (
+    Cursor,
+    Format,
+    Limit,
+    Reading,
+    Text,
+    chosen_tasks,
+    sent,
+)
 from tunefarm.db.records import JobState
 
 router = APIRouter(prefix="/api/v1")
+
+_DATASET: dict[int | str, dict[str, Any]] = {
+    200: {"model": Dataset, "content": {"text/csv": {"schema": {"type": "string"}}}}
+}
+TaskOf = Annotated[int | None, Query(description="Position of a task of the job; all if none.")]
 
 
 @router.get("/overview", tags=["farm"])
@@ -48,6 +63,58 @@ def get_job(db: Reading, job: str) -> jobs.JobLine:
 def list_job_tasks(db: Reading, job: str) -> tuple[jobs.TaskLine, ...]:
     """The tasks of a job: weight, counts, default and best latency."""
     return jobs.tasks(db, jobs.job(db, job).id)
+
+
+@router.get("/jobs/{job}/best-so-far", tags=["charts"], responses=_DATASET)
+def get_best_so_far(
+    db: Reading, job: str, task: TaskOf = None, format: Format = Format.JSON
+) -> Response:
+    """Each candidate that was faster than all of its task before."""
+    found = jobs.job(db, job)
+    chosen = chosen_tasks(jobs.tasks(db, found.id), task)
+    return sent(curves.best_so_far(db, found, chosen), format)
+
+
+@router.get("/jobs/{job}/points", tags=["charts"], responses=_DATASET)
+def get_points(
+    db: Reading, job: str, task: TaskOf = None, format: Format = Format.JSON
+) -> Response:
+    """Trials with sketch, score and latency, evenly chosen where there are many."""
+    found = jobs.job(db, job)
+    chosen = chosen_tasks(jobs.tasks(db, found.id), task)
+    return sent(curves.points(db, found, chosen), format)
+
+
+@router.get("/jobs/{job}/roofline", tags=["charts"], responses=_DATASET)
+def get_roofline(db: Reading, job: str, format: Format = Format.JSON) -> Response:
+    """Operations a byte and a second of each task, and the roofs of the device."""
+    found = jobs.job(db, job)
+    return sent(roofs.roofline(db, found, jobs.tasks(db, found.id)), format)
+
+
+@router.get("/jobs/{job}/wall-time", tags=["jobs"])
+def get_wall_time(db: Reading, job: str) -> curves.WallTime:
+    """Where the time of a job went."""
+    return curves.wall_time(db, jobs.job(db, job))
+
+
+@router.get("/trials", tags=["trials"])
+def list_trials(
+    db: Reading,
+    job: Text = "",
+    workload_id: int | None = None,
+    target_id: int | None = None,
+    outcome: Annotated[Text, Query(description="ok, failed, or an error kind.")] = "",
+    q: Text = "",
+    cursor: Cursor = "",
+    limit: Limit = PAGE_ROWS,
+) -> Page[trials.TrialLine]:
+    """Trials, newest first: of a job, of a task, or all."""
+    named = jobs.job(db, job).id if job else ""
+    task = (workload_id, target_id) if workload_id is not None and target_id is not None else None
+    return trials.trials(
+        db, job=named, task=task, outcome=outcome, text=q, cursor=cursor, limit=limit
+    )
 
 
 @router.get("/devices", tags=["farm"])

@@ -7,11 +7,11 @@ from urllib.parse import parse_qs
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from starlette.concurrency import run_in_threadpool
-from tunefarm.dashboard.queries import devices, jobs, overview
+from tunefarm.dashboard.queries import curves, devices, jobs, overview, roofs, trials
 from tunefarm.dashboard.rendering import render
-from tunefarm.dashboard.requests import Cursor, Reading, Text
+from tunefarm.dashboard.requests import Cursor, Reading, Text, chosen_tasks
 from tunefarm.dashboard.security import COOKIE, Guard
-from tunefarm.db.records import JobState
+from tunefarm.db.records import ErrorKind, JobState
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
@@ -42,6 +42,48 @@ def list_jobs(
     return render(
         request, "jobs.html", page=page, q=q, state=state, states=[str(s) for s in JobState]
     )
+
+
+@router.get("/jobs/{name}")
+def show_job(request: Request, db: Reading, name: str, task: int | None = None) -> Response:
+    job = jobs.job(db, name)
+    tasks = jobs.tasks(db, job.id)
+    chosen = chosen_tasks(tasks, task)
+    best = curves.best_so_far(db, job, tasks)
+    return render(
+        request,
+        "job.html",
+        job=job,
+        tasks=sorted(tasks, key=lambda t: -(t.time_s or 0)),
+        task=chosen[0] if task is not None else None,
+        total_s=sum(t.time_s or 0 for t in tasks),
+        ranking=curves.points(db, job, chosen).notes,
+        wall=curves.wall_time(db, job),
+        recent_gain=curves.recent_gain(best),
+        peak_flops=roofs.peaks(db, job).get("flops_n"),
+        pace=jobs.pace(db, job.id) if job.state == JobState.RUNNING else None,
+        latest=trials.trials(db, job=job.id, limit=8),
+    )
+
+
+@router.get("/trials")
+def list_trials(
+    request: Request,
+    db: Reading,
+    job: Text = "",
+    workload: int | None = None,
+    target: int | None = None,
+    outcome: Text = "",
+    q: Text = "",
+    cursor: Cursor = "",
+) -> Response:
+    named = jobs.job(db, job).id if job else ""
+    task = (workload, target) if workload is not None and target is not None else None
+    page = trials.trials(db, job=named, task=task, outcome=outcome, text=q, cursor=cursor)
+    return render(
+        request, "trials.html", page=page, job=named, task=task, outcome=outcome, q=q,
+        outcomes=["ok", "failed", *(str(kind) for kind in ErrorKind)],
+    )  # fmt: skip
 
 
 # --- tokens -------------------------------------------------------------------------------------

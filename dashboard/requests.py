@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
 from typing import Annotated
 
 from fastapi import Depends, Query, Request
+from fastapi.responses import JSONResponse, Response
 from sqlalchemy import Connection
+from tunefarm.dashboard.datasets import Dataset, to_csv
+from tunefarm.dashboard.queries.jobs import TaskLine
+from tunefarm.db.errors import UnknownRecord
 from tunefarm.db.store import Store
 
 
@@ -21,3 +26,29 @@ Reading = Annotated[Connection, Depends(_reading)]
 Text = Annotated[str, Query(max_length=200, description="What rows have to mention.")]
 Cursor = Annotated[str, Query(max_length=200, description="`next` of the page before.")]
 Limit = Annotated[int, Query(ge=1, le=500, description="Rows of a page.")]
+
+
+class Format(StrEnum):
+    """How a dataset is sent."""
+
+    JSON = "json"
+    CSV = "csv"
+
+
+def sent(data: Dataset, form: Format) -> Response:
+    """The dataset as an answer; a CSV has a file name."""
+    if form is Format.CSV:
+        headers = {"Content-Disposition": f'attachment; filename="{data.name}.csv"'}
+        return Response(to_csv(data), media_type="text/csv; charset=utf-8", headers=headers)
+    content = {"name": data.name, "columns": dict(data.columns), "notes": dict(data.notes)}
+    return JSONResponse(content)
+
+
+def chosen_tasks(tasks: Sequence[TaskLine], position: int | None) -> tuple[TaskLine, ...]:
+    """The task at a position of the job, all if none is named; UnknownRecord if there is none."""
+    if position is None:
+        return tuple(tasks)
+    found = tuple(task for task in tasks if task.position == position)
+    if not found:
+        raise UnknownRecord(f"the job has no task {position}; it has {len(tasks)}, from 0")
+    return found

@@ -1,0 +1,100 @@
+"""The page of a job and the data of its charts."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import pytest
+from fastapi.testclient import TestClient
+from tunefarm.dashboard.ranks import importance, rank_correlation, top_recall
+
+JOB = "/api/v1/jobs/aaaa"
+
+
+def test_best_so_far_only_falls_and_ends_at_the_best(client: TestClient) -> None:
+    data = client.get(f"{JOB}/best-so-far?task=0").json()
+    latencies = data["columns"]["latency_s"]
+    assert latencies == sorted(latencies, reverse=True)
+    assert len(latencies) > 3
+    tasks = client.get(f"{JOB}/tasks").json()
+    candidates = client.get("/api/v1/trials?job=aaaa&outcome=ok&limit=500").json()["rows"]
+    mine = [t for t in candidates if t["workload_id"] == tasks[0]["workload_id"]]
+    assert latencies[-1] == min(t["latency_s"] for t in mine if t["origin"] != "final")
+    low, high = data["columns"]["low_s"], data["columns"]["high_s"]
+    assert all(a <= b <= c for a, b, c in zip(low, latencies, high, strict=True))
+
+
+def test_a_chart_of_all_tasks_has_each(client: TestClient) -> None:
+    data = client.get(f"{JOB}/best-so-far").json()
+    assert set(data["columns"]["task"]) == {0, 1}
+    assert data["notes"]["trials"] == 120
+
+
+def test_scores_are_ranked_within_tasks(client: TestClient) -> None:
+    notes = client.get(f"{JOB}/points").json()["notes"]
+    assert notes["rank_correlation"] > 0.9
+    assert 0 < notes["top_recall"] <= 1
+    assert notes["sampled"] == notes["of"] == 120
+
+
+def test_charts_come_as_csv_with_the_same_rows(client: TestClient) -> None:
+    answer = client.get(f"{JOB}/points?format=csv")
+    assert answer.headers["content-disposition"] == 'attachment; filename="trials.csv"'
+    rows = list(csv.DictReader(io.StringIO(answer.text)))
+    data = client.get(f"{JOB}/points").json()["columns"]
+    assert [int(row["id"]) for row in rows] == data["id"]
+    assert {row["sketch"] for row in rows} == {"contraction"}
+
+
+def test_the_roofline_counts_bytes_of_inputs_and_outputs(client: TestClient) -> None:
+    columns = client.get(f"{JOB}/roofline").json()["columns"]
+    moved = 4 * (8 * 16 + 16 * 24 + 8 * 24)
+    assert columns["intensity"][0] == pytest.approx(2 * 8 * 16 * 24 / moved)
+
+
+def test_wall_time_adds_up_phases(client: TestClient) -> None:
+    wall = client.get(f"{JOB}/wall-time").json()
+    assert wall["build_s"] == pytest.approx(0.2 * 121)
+    assert wall["run_s"] == pytest.approx(0.05 * 121)
+
+
+def test_the_page_shows_a_task_of_its_own(client: TestClient) -> None:
+    assert "All 2 tasks" in client.get("/jobs/aaaa").text
+    one = client.get("/jobs/aaaa?task=1").text
+    assert "best-so-far?task=1" in one
+    missing = client.get("/jobs/aaaa?task=9")
+    assert missing.status_code == 404
+    assert "the job has no task 9" in missing.text
+
+
+def test_trials_are_searched_by_knob_and_message(client: TestClient) -> None:
+    failed = client.get("/api/v1/trials?job=aaaa&outcome=failed").json()["rows"]
+    assert len(failed) == 12
+    found = client.get("/api/v1/trials?q=take 1017 bytes").json()["rows"]
+    assert {row["number"] for row in found} == {17}
+    assert client.get("/trials?q=1017&outcome=build_error").text.count("build error</span>") == 2
+
+
+def test_rank_correlation_shares_ties() -> None:
+    assert rank_correlation([1, 2, 3], [10, 20, 30]) == pytest.approx(1)
+    assert rank_correlation([1, 2, 3], [3, 2, 1]) == pytest.approx(-1)
+    assert rank_correlation([1, 1, 1], [1, 2, 3]) == 0
+    assert rank_correlation([1, 2, 2, 3], [1, 2.5, 2.5, 9]) == pytest.approx(1)
+
+
+def test_top_recall_counts_the_best_that_were_foretold() -> None:
+    truth = list(range(10))
+    assert top_recall(truth, truth, 0.2) == 1
+    assert top_recall([-t for t in truth], truth, 0.2) == 0
+
+
+def test_importance_is_of_the_choice_that_decides() -> None:
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    decisive, idle = rng.integers(0, 3, 300), rng.integers(0, 3, 300)
+    outcomes = decisive + rng.normal(0, 0.1, 300)
+    assert importance(decisive.tolist(), outcomes) > 0.95
+    assert importance(idle.tolist(), outcomes) < 0.03
+    assert importance(["same"] * 300, outcomes) == 0
