@@ -79,8 +79,12 @@ def register(connection: Connection, worker: str, devices: Iterable[Device]) -> 
     connection.execute(statement, rows)
 
 
-def devices(connection: Connection) -> tuple[Device, ...]:
-    """Every device that ever registered; ``state`` is not stored and left at its default."""
+def devices(connection: Connection, worker: str = "") -> tuple[Device, ...]:
+    """Every device that ever registered, or those of a worker; ``state`` is not stored and left at
+    its default."""
+    query = devices_query().order_by(DEVICES.c.id)
+    if worker:
+        query = query.where(DEVICES.c.worker == worker)
     return tuple(
         Device(
             id=row.id,
@@ -94,7 +98,7 @@ def devices(connection: Connection) -> tuple[Device, ...]:
             epoch=row.epoch,
             compiler_version=row.compiler_version,
         )
-        for row in connection.execute(devices_query().order_by(DEVICES.c.id))
+        for row in connection.execute(query)
     )
 
 

@@ -157,10 +157,11 @@ async def _enlist(farm: Farm, state: WorkerState, owner: str) -> None:
         if owner:
             tokens.own_worker(connection, state.worker, owner)
         leases.register(connection, state.worker, state.devices)
-        return leases.devices(connection), leases.end_mixed(connection, state.worker)
+        ended = leases.end_mixed(connection, state.worker)
+        return leases.devices(connection, state.worker), ended
 
     known, ended = await farm.database.write(write)
-    farm.devices = {device.id: device for device in known}
+    farm.devices |= {device.id: device for device in known}
     present = farm.workers.get(state.worker)
     if present is None or present.incarnation != state.incarnation:
         if present is not None and present.poll is not None:

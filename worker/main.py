@@ -29,6 +29,7 @@ from tunefarm.proto.probe import Answer, Routes, answering, health
 from tunefarm.proto.stopping import stopping
 from tunefarm.worker.device import DeviceOptions, OpenDevice, open_device
 from tunefarm.worker.holdings import Holdings
+from tunefarm.worker.pulse import MAX_DRIFT
 
 if TYPE_CHECKING:
     from tunefarm.proto.client import FarmClient
@@ -37,7 +38,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _WAIT_S = 10.0
 _FIRST_TERM_S = 10.0
-_PAUSE_S = (0.1, 0.5)
+_PAUSE_S = 0.3
+_SPREAD = (0.5, 1.0)
+"""By which pauses and polls differ, so that a farm's workers do not come all at once."""
 _PATIENCE_S = 30.0
 _GOODBYE_S = 5.0
 _RESULTS_A_SYNC = 256
@@ -55,7 +58,8 @@ class WorkerOptions:
     of the host's name and the devices. ``capacity`` is how many candidates a device holds at a
     time, and ``build_processes`` 0 means one a core. Jobs can select its devices by ``tags``,
     beside those that the devices tell of themselves and ``host``. With ``health_port`` (0: a free
-    one) it answers probes over HTTP there.
+    one) it answers probes over HTTP there. ``max_drift`` is how much slower the reference loop of
+    a device may get before it measures no more (0: as much as it likes).
     """
 
     tracker: str = ""
@@ -70,6 +74,7 @@ class WorkerOptions:
     health_port: int | None = None
     health_host: str = "127.0.0.1"
     tls: Tls | None = None
+    max_drift: float = MAX_DRIFT
 
 
 def run_worker(
@@ -108,12 +113,13 @@ class SyncLoop:
         self._wake = threading.Event()
         self._holdings = Holdings(devices, compiler_version(), self._tell_news)
         self._name = options.name or default_name(devices)
-        self._devices = tuple(_offered(d.device, self._name, options.tags) for d in devices)
+        self._devices = tuple(devices)
         self._incarnation = uuid.uuid4().hex
         self._number = 0
         self._term_s = _FIRST_TERM_S
         self._answered_at = time.monotonic()
         self._failing_since: float | None = None
+        self._pause_s = _PAUSE_S
         self._turned_at = time.monotonic()
         self._threads: list[threading.Thread] = []
         self._ready = False
@@ -146,7 +152,8 @@ class SyncLoop:
         while not self._stopped.is_set():
             self._turned_at = time.monotonic()
             self._news.clear()
-            pending.append((time.monotonic(), self._start_sync(_WAIT_S)))
+            wait_s = min(_WAIT_S, self._term_s / 3) * random.uniform(*_SPREAD)
+            pending.append((time.monotonic(), self._start_sync(wait_s)))
             while len(pending) > 1:
                 self._settle(*pending.pop(0))
             self._wait_for(pending[0][1])
@@ -183,7 +190,9 @@ class SyncLoop:
             incarnation=self._incarnation,
             number=self._number,
             compiler_version=compiler_version(),
-            devices=self._devices,
+            devices=tuple(
+                _offered(d.device, self._name, self._options.tags) for d in self._devices
+            ),
             held=held,
             results=results[:_RESULTS_A_SYNC],
             capacity=self._options.capacity if capacity is None else capacity,
@@ -220,6 +229,7 @@ class SyncLoop:
             self._endure(error, for_good=isinstance(error, InvalidRequest))
             return False
         self._failing_since = None
+        self._pause_s = _PAUSE_S
         self._answered_at = max(self._answered_at, sent_at)
         self._term_s = orders.term_s or self._term_s
         self._holdings.obey(orders)
@@ -235,7 +245,8 @@ class SyncLoop:
             raise error
         if now - self._answered_at > self._term_s:
             self._holdings.drop_all()
-        self._stopped.wait(random.uniform(*_PAUSE_S))
+        self._stopped.wait(self._pause_s * random.uniform(*_SPREAD))
+        self._pause_s = min(2 * self._pause_s, self._term_s / 4)
         self._follow_rendezvous()
 
     def _follow_rendezvous(self) -> None:
@@ -301,6 +312,7 @@ def _device_options(options: WorkerOptions) -> list[DeviceOptions]:
                 build_processes=options.build_processes,
                 memory_bytes=options.memory_bytes,
                 name=str(twin) if twin else "",
+                max_drift=options.max_drift,
             )
         )
     return opened
