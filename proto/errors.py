@@ -88,6 +88,12 @@ class ProtocolMismatch(FarmError):
     status = "FAILED_PRECONDITION"
 
 
+class Overloaded(StorageFailed):
+    """The tracker holds as much as it takes; ask again later."""
+
+    reason = "OVERLOADED"
+
+
 ERRORS: dict[str, type[FarmError]] = {
     kind.reason: kind
     for kind in (
@@ -101,6 +107,7 @@ ERRORS: dict[str, type[FarmError]] = {
         ClaimLost,
         Superseded,
         StorageFailed,
+        Overloaded,
         ProtocolMismatch,
     )
 }

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import grpc
 from tunefarm.proto.errors import FarmError, Forbidden
+from tunefarm.tracker import limits
 from tunefarm.tracker.answers import refuse
 from tunefarm.tracker.callers import Caller, set_caller
 from tunefarm.tracker.counts import Counts
@@ -17,9 +19,10 @@ _CLOSED = Rule()
 
 
 class Gate(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
-    """Lets a call through if ``POLICY`` lets the role of its token call the method.
+    """Lets a call through if ``POLICY`` lets the role of its token call the method, and if its
+    request keeps to ``limits``.
 
-    A call that is refused is so before any of its request is read.
+    A caller who may not is refused before any of the request is read.
     """
 
     def __init__(self, keyring: Keyring, counts: Counts, has_client_ca: bool = False) -> None:
@@ -31,60 +34,80 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         self, continuation: Callable[[Any], Awaitable[Any]], details: Any
     ) -> Any:
         handler = await continuation(details)
+        if handler is None:
+            return None
         rule = POLICY.get(details.method, _CLOSED)
-        if handler is None or rule.is_open:
-            return handler
+        name = details.method.rpartition("/")[2]
+        if rule.is_open:
+            return _wrapped(handler, name, rule, _let_in)
         try:
             header = dict(details.invocation_metadata).get("authorization", "")
             digest, caller = self._keyring.admit(str(header))
-            _check_role(caller, rule, details.method)
+            _check_role(caller, rule, name)
         except FarmError as error:
-            self._counts.errors[details.method.rpartition("/")[2], error.status] += 1
+            self._counts.errors[name, error.status] += 1
             return _refusal(error)
-        return self._guarded(handler, digest, caller, rule.certified and self._has_client_ca)
 
-    def _guarded(self, handler: Any, digest: str, caller: Caller, certified: bool) -> Any:
-        """The handler, told who calls; it is cut when their token ends."""
-
-        async def unary(request: Any, context: Any) -> Any:
+        @contextmanager
+        def let_in(context: Any) -> Iterator[None]:
+            if rule.certified and self._has_client_ca:
+                _check_certificate(context)
             set_caller(caller)
-            try:
-                if certified:
-                    _check_certificate(context)
-                with self._keyring.call(digest):
-                    return await handler.unary_unary(request, context)
-            except FarmError as error:
-                await refuse(context, error)
+            with self._keyring.call(digest):
+                yield
 
-        async def stream(requests: Any, context: Any) -> AsyncIterator[Any]:
-            set_caller(caller)
-            try:
-                with self._keyring.call(digest):
-                    async for reply in handler.stream_stream(requests, context):
-                        yield reply
-            except FarmError as error:
-                await refuse(context, error)
-
-        is_unary = handler.unary_unary is not None
-        make: Any = (
-            grpc.unary_unary_rpc_method_handler
-            if is_unary
-            else grpc.stream_stream_rpc_method_handler
-        )
-        return make(
-            unary if is_unary else stream,
-            request_deserializer=handler.request_deserializer,
-            response_serializer=handler.response_serializer,
-        )
+        return _wrapped(handler, name, rule, let_in)
 
 
-def _check_role(caller: Caller, rule: Rule, method: str) -> None:
+LetIn = Callable[[Any], AbstractContextManager[None]]
+
+
+def _let_in(_: Any) -> AbstractContextManager[None]:
+    """Anybody, for as long as they like."""
+    return nullcontext()
+
+
+def _wrapped(handler: Any, name: str, rule: Rule, let_in: LetIn) -> Any:
+    """The handler, within ``let_in`` of the call's context, on a request that keeps to limits."""
+
+    def read(content: Any) -> Any:
+        return limits.read(name, rule.max_bytes, handler.request_deserializer, content)
+
+    async def unary_unary(content: bytes, context: Any) -> Any:
+        try:
+            with let_in(context):
+                return await handler.unary_unary(read(content), context)
+        except FarmError as error:
+            await refuse(context, error)
+
+    async def unary_stream(content: bytes, context: Any) -> None:
+        try:
+            with let_in(context):
+                await handler.unary_stream(read(content), context)
+        except FarmError as error:
+            await refuse(context, error)
+
+    async def stream_stream(contents: Any, context: Any) -> AsyncIterator[Any]:
+        requests = (read(content) async for content in contents)
+        try:
+            with let_in(context):
+                async for reply in handler.stream_stream(requests, context):
+                    yield reply
+        except FarmError as error:
+            await refuse(context, error)
+
+    serializer = handler.response_serializer
+    if handler.unary_unary is not None:
+        return grpc.unary_unary_rpc_method_handler(unary_unary, response_serializer=serializer)
+    if handler.unary_stream is not None:
+        return grpc.unary_stream_rpc_method_handler(unary_stream, response_serializer=serializer)
+    return grpc.stream_stream_rpc_method_handler(stream_stream, response_serializer=serializer)
+
+
+def _check_role(caller: Caller, rule: Rule, name: str) -> None:
     if caller.role not in rule.roles:
         roles = " or ".join(sorted(rule.roles)) or "nobody"
-        raise Forbidden(
-            f"{method.rpartition('/')[2]} is for {roles}, and token {caller.name} has role "
-            f"{caller.role}"
-        )
+        raise Forbidden(f"{name} is for {roles}, and token {caller.name} has role {caller.role}")
 
 
 def _check_certificate(context: Any) -> None:

@@ -30,6 +30,7 @@ from tunefarm.tracker.leasing import Desk
 from tunefarm.tracker.listening import check_options, listen
 from tunefarm.tracker.metrics import Metrics
 from tunefarm.tracker.options import TrackerOptions
+from tunefarm.tracker.policy import BULK
 from tunefarm.tracker.pruning import keep_pruning
 from tunefarm.tracker.servicers import FarmServicer, WorkerServicer
 from tunefarm.tracker.timing import CallTimes
@@ -44,7 +45,9 @@ _SERVICES = ("Worker", "Farm", "Tokens")
 _SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.so_reuseport", 0),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", BULK + 1024),
+    ("grpc.compression_enabled_algorithms_bitset", 1),  # none: a small message may unpack to a huge
+    ("grpc.max_concurrent_streams", 1024),
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.http2.ping_timeout_ms", 5_000),

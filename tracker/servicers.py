@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 from tunefarm.db import best, cordons, jobs, leases, misses, queue, trials
 from tunefarm.db.records import Promotion, Role
 from tunefarm.proto import convert, farm_pb2, farm_pb2_grpc
+from tunefarm.proto.errors import Overloaded
 from tunefarm.proto.protocol import PROTOCOL, check_protocol
 from tunefarm.tracker import idling, jobbing, operating, working
 from tunefarm.tracker.answers import answers
@@ -17,6 +18,8 @@ from tunefarm.tracker.farm import Farm
 from tunefarm.tracker.leasing import Desk
 
 MAX_WAIT_S = 60.0
+MAX_WAITED_S = 86400.0
+MAX_TICKETS = 20_000
 MAX_PAGE = 10_000
 
 
@@ -70,6 +73,8 @@ class FarmServicer(farm_pb2_grpc.FarmServicer):
     async def Acquire(self, request: farm_pb2.AcquireRequest) -> farm_pb2.AcquireReply:
         if not request.request_id or not request.request.target:
             raise ValueError("a device is acquired with a request id and a target")
+        if request.request_id not in self._desk.tickets and len(self._desk.tickets) >= MAX_TICKETS:
+            raise Overloaded(f"{MAX_TICKETS} requests wait for devices already; ask again later")
         wanted = caller().narrowed_request(convert.device_request_from_wire(request.request))
         if request.job:
             await self._check_job(request.job)
@@ -81,7 +86,7 @@ class FarmServicer(farm_pb2_grpc.FarmServicer):
             job=request.job,
             claim_epoch=request.claim_epoch,
             wait_s=_wait(request.wait_s),
-            waited_s=request.waited_s,
+            waited_s=min(request.waited_s, MAX_WAITED_S),
         )
         if lease is not None:
             return farm_pb2.AcquireReply(lease=convert.lease_to_wire(lease))

@@ -27,6 +27,8 @@ from tunefarm.tracker.farm import Farm, Seen
 from tunefarm.tracker.signals import Bell
 
 _log = logging.getLogger(__name__)
+MAX_KNOWN = 20_000
+"""Workers and devices that a farm may have."""
 MARGIN = 16
 """Queued candidates that are looked at beyond what a worker may hold."""
 LOOK_S = 15.0
@@ -149,6 +151,7 @@ async def _enlist(farm: Farm, state: WorkerState, owner: str) -> None:
         and all(farm.devices[d.id].worker == state.worker for d in state.devices)
     ):
         return
+    _check_room(farm, state)
     for device in state.devices:
         _check_owner(farm, state.worker, device)
 
@@ -174,6 +177,17 @@ async def _enlist(farm: Farm, state: WorkerState, owner: str) -> None:
     for lease in ended:
         farm.drop_lease(lease)
     farm.signals.notify(signals.LEASES, signals.JOBS)
+
+
+def _check_room(farm: Farm, state: WorkerState) -> None:
+    """A tracker knows every worker and device by heart, so there is an end to them."""
+    new = sum(device.id not in farm.devices for device in state.devices)
+    workers = len(farm.workers) + (state.worker not in farm.workers)
+    if max(workers, len(farm.devices) + new) > MAX_KNOWN:
+        raise ValueError(
+            f"the farm knows {len(farm.workers)} workers and {len(farm.devices)} devices; "
+            f"{MAX_KNOWN} of each are allowed"
+        )
 
 
 def _check_owner(farm: Farm, worker: str, device: Device) -> None:
