@@ -31,6 +31,7 @@ _HOME = {
     "allow_precision": "tunefarm.api",
     "extract_tasks": "tunefarm.api",
     "from_onnx": "tunefarm.api",
+    "from_torch": "tunefarm.api",
     "load_module": "tunefarm.api",
     "lower": "tunefarm.api",
     "parse_module": "tunefarm.compiler.parser",
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from tunefarm.api import default_database as default_database
     from tunefarm.api import extract_tasks as extract_tasks
     from tunefarm.api import from_onnx as from_onnx
+    from tunefarm.api import from_torch as from_torch
     from tunefarm.api import load_module as load_module
     from tunefarm.api import lower as lower
     from tunefarm.compiler import te as te

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.compiler.ir import IRModule
@@ -15,6 +15,8 @@ from tunefarm.compiler.workload import Task
 
 if TYPE_CHECKING:
     from onnx import ModelProto
+    from torch.export import ExportedProgram
+    from torch.nn import Module as TorchModule
 
     from tunefarm.compiler.dispatch import Decision, History
     from tunefarm.compiler.runtime.checked import CheckedFunction
@@ -41,6 +43,41 @@ def from_onnx(
     from tunefarm.compiler.frontend.onnx import from_onnx as import_model
 
     return import_model(model, shapes)
+
+
+def from_torch(
+    model: TorchModule | ExportedProgram | str | Path,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+) -> IRModule:
+    """Import a PyTorch model as it is called with ``args`` and ``kwargs``, its weights constants.
+
+    ``model`` is a module, a program of ``torch.export.export``, or a file that
+    ``torch.export.save`` wrote; the last two bring their example inputs along. A module is taken
+    in evaluation mode, and left as it was. Inputs have the names of the parameters of ``forward``
+    and the shapes of the examples. Raises ModelError with what PyTorch cannot export, or with
+    every operator that is unsupported.
+    """
+    from tunefarm.compiler.frontend.torch import from_torch as import_model
+
+    return import_model(model, args, kwargs)
+
+
+def read_model(path: Path, shapes: Mapping[str, Sequence[int]] | None = None) -> IRModule:
+    """A model's file: one that ``torch.export.save`` wrote (``.pt2``), else an ONNX model.
+
+    ``shapes`` and errors as for ``from_onnx``; TunefarmError for shapes of a ``.pt2``, which has
+    those that it was exported with.
+    """
+    from tunefarm.compiler.frontend.torch import SAVED
+
+    if path.suffix != SAVED:
+        return from_onnx(path, shapes)
+    if shapes:
+        raise TunefarmError(
+            f"{path} has the shapes it was exported with; export it again with inputs of others"
+        )
+    return from_torch(path)
 
 
 def as_target(target: Target | str | None) -> Target:

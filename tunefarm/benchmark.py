@@ -34,7 +34,15 @@ class Subject:
     precision: str = ""
 
     def module(self) -> IRModule:
-        return api.allow_precision(api.from_onnx(self.path, self.shapes), self.precision)
+        return api.allow_precision(api.read_model(self.path, self.shapes), self.precision)
+
+    def onnx(self) -> str | bytes:
+        """The model for libraries that read ONNX: its path, or what PyTorch exports of it."""
+        from tunefarm.compiler.frontend.torch import SAVED, to_onnx
+
+        if self.path.suffix == SAVED:
+            return bytes(to_onnx(self.path).SerializeToString())
+        return str(self.path)
 
     def history(self) -> History:
         """The records, not yet asked."""

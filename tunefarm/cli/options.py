@@ -28,7 +28,10 @@ TARGET = "TARGET"
 TRACKER = "HOST:PORT|FILE"
 TRIALS_A_TASK = 64
 
-Model = Annotated[Path, typer.Argument(metavar="MODEL", help="ONNX file.", show_default=False)]
+Model = Annotated[
+    Path,
+    typer.Argument(metavar="MODEL", help="ONNX file, or torch.export's .pt2.", show_default=False),
+]
 Shapes = Annotated[
     list[str] | None,
     typer.Option(
@@ -179,9 +182,9 @@ class Asked:
 
     def module(self) -> IRModule:
         """The model, its shapes fixed and its precision allowed."""
-        from tunefarm.api import allow_precision, from_onnx
+        from tunefarm.api import allow_precision, read_model
 
-        return allow_precision(from_onnx(self.model, parse_shapes(self.shape)), self.precision)
+        return allow_precision(read_model(self.model, parse_shapes(self.shape)), self.precision)
 
     def tasks(self) -> list[Task]:
         from tunefarm.api import extract_tasks

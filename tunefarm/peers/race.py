@@ -148,7 +148,7 @@ def _our_build(module: IRModule, target: str, history: History, feeds: Feeds) ->
 
 def make_library(library: str, subject: Subject, feeds: Feeds, cores: int) -> dict[str, Contender]:
     """A library, for a process of its own."""
-    return {library: LIBRARIES[library](str(subject.path), feeds, cores, subject.shapes)}
+    return {library: LIBRARIES[library](subject.onnx(), feeds, cores, subject.shapes)}
 
 
 def random_feeds(module: IRModule, seed: int = 0) -> Feeds:

@@ -1,0 +1,147 @@
+"""PyTorch models become graph modules: ``from_torch``, through PyTorch's own exporter to ONNX."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import io
+import logging
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tunefarm.compiler.errors import ModelError
+from tunefarm.compiler.frontend.onnx import from_onnx
+from tunefarm.compiler.ir import IRModule
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+    from torch.export import ExportedProgram
+    from torch.nn import Module
+
+SAVED = ".pt2"
+"""How files end that ``torch.export.save`` writes."""
+_NEEDS = "PyTorch models need torch and onnxscript; pip install 'tunefarm[torch]'"
+_REFUSES = "PyTorch's exporter refuses the model"
+
+
+def from_torch(
+    model: Module | ExportedProgram | str | Path,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+) -> IRModule:
+    """Import a PyTorch model as it is called with ``args`` and ``kwargs``, its weights constants.
+
+    ``model`` is a module, a program of ``torch.export.export``, or a file that
+    ``torch.export.save`` wrote; the last two bring their example inputs along. A module is taken
+    in evaluation mode, and left as it was. Inputs have the names of the parameters of ``forward``
+    and the shapes of the examples. Raises ModelError with what PyTorch cannot export, or with
+    every operator that is unsupported.
+    """
+    return from_onnx(to_onnx(model, args, kwargs))
+
+
+def to_onnx(
+    model: Module | ExportedProgram | str | Path,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+) -> ModelProto:
+    """The model in ONNX's form; arguments and errors as of ``from_torch``."""
+    try:
+        import onnxscript  # noqa: F401
+        import torch
+    except ImportError:
+        raise ModelError(_NEEDS) from None
+    if isinstance(model, str | Path):
+        model = _load(Path(model))
+    if isinstance(model, torch.export.ExportedProgram):
+        if args or kwargs:
+            raise ModelError("an exported program has its inputs; leave args and kwargs out")
+        return _exported(model, (), {})
+    if not isinstance(model, torch.nn.Module):
+        raise ModelError(
+            f"from_torch takes a torch.nn.Module, a program of torch.export or its file, not "
+            f"{type(model).__name__}"
+        )
+    args = (args,) if isinstance(args, torch.Tensor) else tuple(args)
+    _check_arguments(model, args, kwargs or {})
+    with _evaluating(model):
+        return _exported(model, args, dict(kwargs or {}))
+
+
+def _load(path: Path) -> ExportedProgram:
+    import torch
+
+    if not path.exists():
+        raise ModelError(f"{path} does not exist; give a file that torch.export.save wrote")
+    try:
+        with _quietly():
+            return torch.export.load(path)
+    except Exception as error:  # of the unpickler, of zip files, of versions: all mean the same
+        raise ModelError(
+            f"{path} is not what torch.export.save wrote, or of another PyTorch: {_line_of(error)}"
+        ) from error
+
+
+def _check_arguments(model: Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    try:
+        inspect.signature(model.forward).bind(*args, **kwargs)
+    except TypeError as error:
+        raise ModelError(
+            f"the inputs do not fit {type(model).__name__}.forward: {error}; give examples of all, "
+            "as in from_torch(model, (torch.zeros(1, 3, 224, 224),))"
+        ) from None
+
+
+@contextlib.contextmanager
+def _evaluating(model: Module) -> Iterator[None]:
+    """Evaluation mode for all parts of the model, each put back into its own mode afterwards."""
+    modes = [(part, part.training) for part in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for part, mode in modes:
+            part.training = mode
+
+
+def _exported(
+    model: Module | ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> ModelProto:
+    import torch
+
+    try:
+        with torch.no_grad(), _quietly():
+            program = torch.onnx.export(
+                model, args, kwargs=kwargs or None, dynamo=True, verbose=False
+            )
+            return program.model_proto
+    except Exception as error:  # whatever the model itself raises when it is traced
+        raise ModelError(f"{_REFUSES}: {_line_of(error)}") from error
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """Keep to oneself what the exporter prints and logs: packages that are absent, graphs that it
+    gave up, its own deprecations. What went wrong is raised."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(io.StringIO()),
+        ):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+def _line_of(error: BaseException) -> str:
+    """The first line of the error that all others came of."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
