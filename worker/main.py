@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 _WAIT_S = 10.0
 _FIRST_TERM_S = 10.0
 _PAUSE_S = 0.3
-_SPREAD = (0.5, 1.0)
+_SPREAD = (0.75, 1.0)
 """By which pauses and polls differ, so that a farm's workers do not come all at once."""
 _PATIENCE_S = 30.0
 _GOODBYE_S = 5.0
@@ -246,7 +246,7 @@ class SyncLoop:
         if now - self._answered_at > self._term_s:
             self._holdings.drop_all()
         self._stopped.wait(self._pause_s * random.uniform(*_SPREAD))
-        self._pause_s = min(2 * self._pause_s, self._term_s / 4)
+        self._pause_s = min(2 * self._pause_s, self._term_s / 2)
         self._follow_rendezvous()
 
     def _follow_rendezvous(self) -> None:

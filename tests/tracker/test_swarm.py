@@ -24,7 +24,7 @@ WORKERS = int(os.environ.get("TUNEFARM_SWARM", "1000"))
 SECONDS = 60.0
 LEASE_TERM_S = 10.0
 LATE_MS = 250.0
-SPREAD = (0.5, 1.0)
+SPREAD = (0.75, 1.0)
 """By which the polls and pauses of workers differ."""
 _CHANNEL = (
     ("grpc.use_local_subchannel_pool", 1),
@@ -68,7 +68,7 @@ class Swarm:
                     await stub.Sync(request, timeout=wait_s + 15, metadata=self.metadata)
                 except grpc.RpcError:
                     await asyncio.sleep(pause_s * random.uniform(*SPREAD))
-                    pause_s = min(2 * pause_s, LEASE_TERM_S / 4)
+                    pause_s = min(2 * pause_s, LEASE_TERM_S / 2)
                     continue
                 now, pause_s = time.monotonic(), 0.3
                 self.answered_at[index] = now
