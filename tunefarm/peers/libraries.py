@@ -32,7 +32,7 @@ def in_onnxruntime(
     )
     binding = session.io_binding()
     for name, value in feeds.items():
-        binding.bind_cpu_input(name, np.ascontiguousarray(value))
+        binding.bind_cpu_input(name, np.asarray(value, order="C"))
     for output in session.get_outputs():
         binding.bind_output(output.name)
     return Contender(
@@ -94,7 +94,7 @@ def in_openvino(
     request = compiled.create_infer_request()
     for name, value in feeds.items():
         array = np.moveaxis(value, 1, -1) if channels_last else value
-        request.set_tensor(name, openvino.Tensor(np.ascontiguousarray(array)))
+        request.set_tensor(name, openvino.Tensor(np.asarray(array, order="C")))
     count = len(compiled.outputs)
     return Contender(
         request.infer, lambda: [_openvino_output(request, i, channels_last) for i in range(count)]
