@@ -8,10 +8,11 @@ from fastapi import APIRouter, Query
 from fastapi.responses import Response
 from tunefarm.dashboard.datasets import Dataset
 from tunefarm.dashboard.paging import PAGE_ROWS, Page
-from tunefarm.dashboard.queries import curves, devices, jobs, overview, roofs, trials
+from tunefarm.dashboard.queries import curves, devices, failures, jobs, overview, roofs, trials
 from tunefarm.dashboard.requests import (
     Cursor,
     Format,
+    Hours,
     Limit,
     Reading,
     Text,
@@ -121,3 +122,36 @@ def list_trials(
 def list_devices(db: Reading, q: Text = "") -> tuple[devices.DeviceLine, ...]:
     """Every device that ever registered; ``busy`` is of the last day."""
     return devices.devices(db, text=q)
+
+
+@router.get("/devices/{device}", tags=["farm"])
+def get_device(db: Reading, device: str) -> devices.DeviceLine:
+    """One device."""
+    return devices.device(db, device)
+
+
+@router.get("/devices/{device}/drift", tags=["charts"], responses=_DATASET)
+def get_drift(db: Reading, device: str, format: Format = Format.JSON) -> Response:
+    """The reference loop's time against its first, over the device's latest jobs."""
+    return sent(devices.drift(db, devices.device(db, device).id), format)
+
+
+@router.get("/leases", tags=["charts"], responses=_DATASET)
+def get_leases(
+    db: Reading, hours: Hours = 24, device: Text = "", format: Format = Format.JSON
+) -> Response:
+    """Who held which device within the last hours."""
+    return sent(devices.leases_of(db, 3600.0 * hours, device), format)
+
+
+@router.get("/failures", tags=["trials"])
+def list_failures(
+    db: Reading,
+    job: Text = "",
+    error: Annotated[Text, Query(description="An error kind.")] = "",
+    q: Text = "",
+    cursor: Cursor = "",
+) -> failures.Failures:
+    """Failed trials by cause and message, among the newest."""
+    named = jobs.job(db, job).id if job else ""
+    return failures.failures(db, job=named, error=error, text=q, cursor=cursor)

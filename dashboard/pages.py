@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from urllib.parse import parse_qs
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from starlette.concurrency import run_in_threadpool
-from tunefarm.dashboard.queries import curves, devices, jobs, overview, roofs, trials
+from tunefarm.dashboard import pictures
+from tunefarm.dashboard.queries import (
+    curves,
+    devices,
+    failures,
+    jobs,
+    overview,
+    roofs,
+    trials,
+)
 from tunefarm.dashboard.rendering import render
-from tunefarm.dashboard.requests import Cursor, Reading, Text, chosen_tasks
+from tunefarm.dashboard.requests import Cursor, Hours, Reading, Text, chosen_tasks
 from tunefarm.dashboard.security import COOKIE, Guard
 from tunefarm.db.records import ErrorKind, JobState
 
@@ -84,6 +94,52 @@ def list_trials(
         request, "trials.html", page=page, job=named, task=task, outcome=outcome, q=q,
         outcomes=["ok", "failed", *(str(kind) for kind in ErrorKind)],
     )  # fmt: skip
+
+
+@router.get("/devices")
+def list_devices(request: Request, db: Reading, q: Text = "", hours: Hours = 24) -> Response:
+    now, window_s = time.time(), 3600.0 * hours
+    held = devices.timeline(db, window_s)
+    return render(
+        request,
+        "devices.html",
+        devices=devices.devices(db, text=q, window_s=window_s),
+        lanes=pictures.lanes(held, window_s, now),
+        ticks=pictures.ticks(window_s, now),
+        hours=hours,
+        q=q,
+    )
+
+
+@router.get("/devices/{name}")
+def show_device(request: Request, db: Reading, name: str) -> Response:
+    now, window_s = time.time(), devices.DAY_S
+    device = devices.device(db, name)
+    held = devices.timeline(db, window_s, name)
+    return render(
+        request,
+        "device.html",
+        device=device,
+        held=held,
+        lanes=pictures.lanes(held, window_s, now),
+        ticks=pictures.ticks(window_s, now),
+        now=now,
+    )
+
+
+@router.get("/failures")
+def list_failures(
+    request: Request,
+    db: Reading,
+    job: Text = "",
+    error: Text = "",
+    q: Text = "",
+    cursor: Cursor = "",
+) -> Response:
+    named = jobs.job(db, job).id if job else ""
+    found = failures.failures(db, job=named, error=error, text=q, cursor=cursor)
+    kinds = [str(kind) for kind in ErrorKind]
+    return render(request, "failures.html", found=found, job=named, error=error, q=q, kinds=kinds)
 
 
 # --- tokens -------------------------------------------------------------------------------------

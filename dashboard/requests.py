@@ -25,6 +25,7 @@ Reading = Annotated[Connection, Depends(_reading)]
 """A consistent view of the database, for as long as the request is answered."""
 Text = Annotated[str, Query(max_length=200, description="What rows have to mention.")]
 Cursor = Annotated[str, Query(max_length=200, description="`next` of the page before.")]
+Hours = Annotated[int, Query(ge=1, le=24 * 31, description="Length of the window.")]
 Limit = Annotated[int, Query(ge=1, le=500, description="Rows of a page.")]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, fields
 from typing import Any
 
 from sqlalchemy import Connection, func, or_, select
@@ -93,6 +93,13 @@ def timeline(
     if device:
         query = query.where(columns.device == device)
     return tuple(Held(*row) for row in connection.execute(query))
+
+
+def leases_of(connection: Connection, window_s: float, device: str = "") -> Dataset:
+    """The timeline as a dataset."""
+    columns = tuple(field.name for field in fields(Held))
+    rows = [astuple(held) for held in timeline(connection, window_s, device)]
+    return dataset("leases", columns, rows)
 
 
 def drift(connection: Connection, device: str) -> Dataset:

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
-from sqlalchemy import Connection
+from sqlalchemy import Connection, insert
 from tunefarm.compiler.workload import Workload
 from tunefarm.dashboard.app import create_app
 from tunefarm.db import cordons, jobs, leases
+from tunefarm.db.models import LEASES
 from tunefarm.db.records import (
     FINAL,
     BestKey,
@@ -93,6 +94,7 @@ def farm(tmp_path: Path) -> Farm:
         with store.writing() as db:
             _add_device(db)
             _add_jobs(db, made.tasks)
+            _add_lease(db)
         for task in (0, 1):
             store.add_trials([made.trial(task, n, fails=n % 10 == 7) for n in range(TRIALS)])
         _promote(store, made)
@@ -117,6 +119,17 @@ def _add_jobs(db: Connection, tasks: tuple[WorkloadRecord, ...]) -> None:
     jobs.submit(db, mine)
     jobs.submit(db, Job(FAILED_JOB, TARGET, (JobTask(tasks[0]),), budget))
     jobs.cancel(db, FAILED_JOB, "nobody wants it")
+
+
+def _add_lease(db: Connection) -> None:
+    """The device was held for nine minutes of the job."""
+    now = time.time()
+    lease = {
+        "id": "lease1", "request_id": "r1", "device": DEVICE, "client": "tuner-1", "job": JOB,
+        "epoch": 1, "term_s": 10.0, "granted_at": now - 600, "ended_at": now - 60,
+        "ended_reason": "given back",
+    }  # fmt: skip
+    db.execute(insert(LEASES).values(lease))
 
 
 def _promote(store: Store, made: Farm) -> None:
