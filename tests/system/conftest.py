@@ -45,7 +45,8 @@ with FarmClient.from_rendezvous(Path(sys.argv[2]), connect_s=60.0, patience_s=60
 
 @dataclass
 class Farm:
-    """Tracker, worker, tuner and a client that submits ``job`` and watches it, by role."""
+    """Tracker, worker, a twin of it with another device, tuner, and a client that submits ``job``
+    and watches it, by role."""
 
     folder: Path
     target: str = "sim -failures=10 -trial-ms=10"
@@ -65,7 +66,8 @@ class Farm:
         place = ["--rendezvous", str(self.rendezvous)]
         arguments = {
             "tracker": ["tracker", "--db", str(self.database), *place, *self.tracker_options],
-            "worker": ["worker", "--target", self.target, *place],
+            "worker": ["worker", "--target", self.target, "--name", "worker", *place],
+            "twin": ["worker", "--target", f"{self.target} -seed=0", "--name", "twin", *place],
             "tuner": ["tuner", *place],
         }
         if role == "client":

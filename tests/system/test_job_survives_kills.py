@@ -96,3 +96,12 @@ def test_many_deaths_in_many_places(
     job = sim_job("j", "sim -failures=10 -trial-ms=10", 400, (*SHAPES, (5, 7)))
     check(new_farm, job, kills, seed=dice.randrange(1 << 30))
     print(f"\n{len(kills)} deaths of tracker, worker, tuner and client: the same database")
+
+
+@pytest.mark.soak
+def test_two_hundred_deaths_of_the_tracker(
+    new_farm: Callable[..., Any], sim_job: Callable[..., Job]
+) -> None:
+    job = sim_job("j", "sim -failures=10 -trial-ms=10", 1000, SHAPES, patience="0")
+    check(new_farm, job, ["tracker"] * 200, seed=5)
+    print("\n200 deaths of the tracker: no acknowledged trial lost, the same database")
