@@ -151,7 +151,7 @@ async def _enlist(farm: Farm, state: WorkerState, owner: str) -> None:
         and all(farm.devices[d.id].worker == state.worker for d in state.devices)
     ):
         return
-    _check_room(farm, state)
+    _check_devices(farm, state)
     for device in state.devices:
         _check_owner(farm, state.worker, device)
 
@@ -179,8 +179,12 @@ async def _enlist(farm: Farm, state: WorkerState, owner: str) -> None:
     farm.signals.notify(signals.LEASES, signals.JOBS)
 
 
-def _check_room(farm: Farm, state: WorkerState) -> None:
-    """A tracker knows every worker and device by heart, so there is an end to them."""
+def _check_devices(farm: Farm, state: WorkerState) -> None:
+    """ValueError unless each device has a name of its own, and there is room for it: a tracker
+    knows every worker and device by heart."""
+    names = {device.id for device in state.devices}
+    if "" in names or len(names) < len(state.devices):
+        raise ValueError(f"worker {state.worker} offers a device without a name, or one twice")
     new = sum(device.id not in farm.devices for device in state.devices)
     workers = len(farm.workers) + (state.worker not in farm.workers)
     if max(workers, len(farm.devices) + new) > MAX_KNOWN:
