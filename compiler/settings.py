@@ -3,44 +3,67 @@
     settings.NUM_THREADS.get()        # the typed value, read now
     settings.describe()               # one line a setting, for people
 
-A value that cannot be understood raises SettingError, in one sentence that names the variable.
+What is unset comes from the section ``[settings]`` of a file, under the name without TUNEFARM_ in
+small letters. A value that cannot be understood raises SettingError, in one sentence that names the
+variable or the file.
 """
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from tunefarm.compiler.errors import TunefarmError
 
 Value = TypeVar("Value")
 
 
+PREFIX = "TUNEFARM_"
+SECTION = "settings"
+
+
 class SettingError(TunefarmError):
-    """An environment variable whose value cannot be understood."""
+    """An environment variable, or a line of the file, that cannot be understood."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting(Generic[Value]):
-    """One environment variable; ``default`` is called when it is unset or empty."""
+    """One environment variable; ``default`` is called when it is unset or empty, in the file too.
+    Those that say where things are cannot stand in the file (``in_file``)."""
 
     name: str
     parse: Callable[[str], Value]
     default: Callable[[], Value]
     help: str
+    in_file: bool = True
 
     def get(self) -> Value:
         """The value now; SettingError if the text does not parse."""
-        text = os.environ.get(self.name, "")
+        text = os.environ.get(self.name, "") or self._of_file()
         if not text:
             return self.default()
         try:
             return self.parse(text)
         except ValueError as error:
-            raise SettingError(f"{self.name}={text!r}: {error}") from None
+            raise SettingError(f"{self.source()}: {text!r}: {error}") from None
+
+    def source(self) -> str:
+        """Where the value comes from, for people."""
+        if os.environ.get(self.name):
+            return self.name
+        return f"{CONFIG.get()} [{SECTION}] {self.key}" if self._of_file() else "default"
+
+    @property
+    def key(self) -> str:
+        """The name in the file."""
+        return self.name.removeprefix(PREFIX).lower()
+
+    def _of_file(self) -> str:
+        return str(config().get(SECTION, {}).get(self.key, "")) if self.in_file else ""
 
 
 def _positive(text: str) -> int:
@@ -86,6 +109,15 @@ def _no_path() -> Path | None:
     return None
 
 
+def _config() -> Path:
+    import platformdirs
+
+    return platformdirs.user_config_path("tunefarm") / "config.toml"
+
+
+CONFIG = Setting(
+    "TUNEFARM_CONFIG", _path, _config, "file of defaults, in TOML; it need not exist", in_file=False
+)
 HOME = Setting("TUNEFARM_HOME", _path, _home, "folder of the database and other lasting files")
 CACHE = Setting("TUNEFARM_CACHE", _path, _cache, "folder of object code that can be made again")
 CACHE_BYTES = Setting(
@@ -140,6 +172,7 @@ TLS_CERT = Setting(
 TLS_KEY = Setting("TUNEFARM_TLS_KEY", str, str, "PEM file of that certificate's key")
 
 SETTINGS = (
+    CONFIG,
     HOME,
     CACHE,
     CACHE_BYTES,
@@ -154,6 +187,36 @@ SETTINGS = (
     TLS_CERT,
     TLS_KEY,
 )
+
+
+def config() -> Mapping[str, Any]:
+    """What the file says; SettingError if it cannot be read, or names a setting there is not."""
+    return _read(CONFIG.get())
+
+
+@functools.cache
+def _read(path: Path) -> Mapping[str, Any]:
+    import tomllib
+
+    try:
+        with path.open("rb") as file:
+            said = tomllib.load(file)
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise SettingError(f"{path} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingError(f"{path} is not TOML: {error}") from None
+    known = [setting.key for setting in SETTINGS if setting.in_file]
+    section = said.get(SECTION, {})
+    if not isinstance(section, Mapping):
+        raise SettingError(f"{path}: {SECTION} is a section; write [{SECTION}]")
+    for key in section:
+        if key not in known:
+            raise SettingError(
+                f"{path}: [{SECTION}] has no {key!r}; it may hold {', '.join(known)}"
+            )
+    return said
 
 
 def describe() -> str:

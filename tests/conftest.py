@@ -22,6 +22,7 @@ settings.register_profile("tunefarm", derandomize=True, database=None, deadline=
 
 def pytest_configure() -> None:
     os.environ.setdefault("TUNEFARM_VERIFY", "1")
+    os.environ.setdefault("TUNEFARM_CONFIG", os.devnull)  # not the defaults of who runs them
     settings.load_profile("tunefarm")
     # A background job of a script ignores Ctrl-C, and what it starts would: the tests send it.
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -6,13 +6,15 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.main import get_command
 
 import tunefarm
 from tunefarm.cli import (
     certificates,
+    config,
     dashboard,
     database,
     devices,
@@ -67,6 +69,7 @@ app.add_typer(database.app, name="db")
 app.add_typer(top.app, name="farm")
 app.add_typer(tokens.app, name="token")
 certificates.register(app)
+config.register(app)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -87,9 +90,23 @@ def run(arguments: Sequence[str]) -> int:
     return TERMINATED if terminated else INTERRUPTED
 
 
+def commands() -> config.Commands:
+    """All commands and their options."""
+    return config.Commands(get_command(app))
+
+
+def _defaults(arguments: Sequence[str]) -> dict[str, Any]:
+    """What the file and the environment say, but for processes of a farm that lasts as long as its
+    parent: they are told all that they need. Help and ``config`` work with a broken file too."""
+    told = {farm.EXIT_WITH_PARENT, "--help"} & set(arguments) or arguments[:1] == ["config"]
+    return {} if told or not config.is_there() else config.defaults_for(commands(), arguments)
+
+
 def _call(arguments: Sequence[str]) -> int:
     try:
-        result = app(list(arguments), standalone_mode=False)
+        result = get_command(app).main(
+            list(arguments), standalone_mode=False, default_map=_defaults(arguments)
+        )
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except typer.Exit as stop:

@@ -43,7 +43,8 @@ LogLevel = Annotated[
     Level,
     typer.Option(metavar="LEVEL", help="The least that is logged: debug, info, warning or error."),
 ]
-ExitWithParent = Annotated[bool, typer.Option("--exit-with-parent", hidden=True)]
+EXIT_WITH_PARENT = "--exit-with-parent"
+ExitWithParent = Annotated[bool, typer.Option(EXIT_WITH_PARENT, hidden=True)]
 _PR_SET_PDEATHSIG = 1
 _LOOK_S = 0.25
 _TUNER_GRACE_S = 1.0  # what a tuner knows is in the database; only a tracker that died may hold it
