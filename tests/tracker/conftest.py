@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tunefarm.db.records import (
@@ -55,6 +56,7 @@ class Tracker:
     options: dict[str, object] = field(default_factory=dict)
     process: subprocess.Popen[str] | None = None
     told: str = ""
+    log: Path | None = None
 
     def start(self) -> Tracker:
         self.process = self.spawn()
@@ -67,8 +69,11 @@ class Tracker:
     def spawn(self, **changes: object) -> subprocess.Popen[str]:
         options = {"database": str(self.database), "lease_term_s": TERM_S, "claim_term_s": TERM_S}
         command = [sys.executable, "-c", _CODE, json.dumps(options | self.options | changes)]
-        pipe = subprocess.PIPE
-        return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._errors(), text=True)
+
+    def _errors(self) -> Any:
+        """Where standard error goes: a file if one is named, as a pipe that nobody reads fills."""
+        return subprocess.PIPE if self.log is None else self.log.open("a")
 
     @property
     def rendezvous(self) -> Path:
