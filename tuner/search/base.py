@@ -79,16 +79,20 @@ class Ledger:
 
     def fresh(self, rows: Population) -> Population:
         """The distinct, valid rows that were never proposed, in their order."""
+        return rows[self.fresh_places(rows)]
+
+    def fresh_places(self, rows: Population) -> NDArray[np.intp]:
+        """Where the rows stand that ``fresh`` gives."""
         if not len(rows):
-            return rows
+            return np.zeros(0, np.intp)
         keys = row_keys(rows)
         _, first = np.unique(keys, return_index=True)
         mask = np.zeros(len(rows), bool)
         mask[first] = True
         if self._proposed:
             mask &= ~np.isin(keys, np.fromiter(self._proposed, np.uint64, len(self._proposed)))
-        rows = rows[mask]
-        return rows[self.space.valid(rows)]
+        places = np.flatnonzero(mask)
+        return places[self.space.valid(rows[places])]
 
     def random(self, count: int) -> Population:
         """Up to ``count`` random valid rows that were never proposed."""

@@ -76,12 +76,13 @@ class XgbGeneticSearch:
 
     def propose(self, count: int) -> Proposal:
         self._plan_training()
+        hinted = self._hints()
         batch = _Batch(self._ledger)
         batch.add("random", self._ledger.random(self._random_count(count)))
         hints = min(max(1, count // 4), count - len(batch.rows))
-        batch.add("hint", self._ledger.fresh(self._hints())[:hints])
+        batch.add("hint", self._ledger.fresh(hinted)[:hints])
         batch.add("droplet", self._descent(count)[: count - len(batch.rows)])
-        batch.add("model", self._evolve(count - len(batch.rows)))
+        batch.add("model", self._evolve(count - len(batch.rows), hinted))
         batch.add("random", self._ledger.random(max(count - len(batch.rows), 0)))
         return Proposal(batch.rows, tuple(batch.origins), self._scores(batch.rows))
 
@@ -100,16 +101,17 @@ class XgbGeneticSearch:
         order = np.argsort(-self._scores(around), kind="stable")
         return around[order[:wanted]]
 
-    def _evolve(self, count: int) -> Population:
+    def _evolve(self, count: int, hinted: Population) -> Population:
         """The best unseen rows of a population that evolved on the model's scores."""
         if count <= 0:
             return self._ledger.rows[:0]
         ledger, options = self._ledger, self._options
         if ledger.everything is not None:
-            return self._pick(ledger.everything, count)
+            unseen = ledger.fresh(ledger.everything)
+            return self._pick(unseen, self._scores(unseen), count)
         measured = ledger.best(options.elites)
         strangers = sample_valid(ledger.space, ledger.rng, options.population)
-        pool = distinct(np.concatenate([measured, self._hints(), strangers]))
+        pool = distinct(np.concatenate([measured, hinted, strangers]))
         pool, scores = _sorted(pool, self._scores(pool))
         for _ in range(options.generations):
             children = breed(ledger, pool[: options.population // 4], options.population)
@@ -117,12 +119,12 @@ class XgbGeneticSearch:
             both = np.concatenate([pool, children])
             both_scores = np.concatenate([scores, self._scores(children)])
             pool, scores = _best_distinct(both, both_scores, 2 * options.population)
-        return self._pick(pool, count)
+        places = ledger.fresh_places(pool)
+        return self._pick(pool[places], scores[places], count)
 
-    def _pick(self, pool: Population, count: int) -> Population:
-        """Unseen rows of ``pool`` with the best scores that differ from one another."""
-        unseen = self._ledger.fresh(pool)
-        unseen, scores = _best_distinct(unseen, self._scores(unseen), 16 * count)
+    def _pick(self, unseen: Population, scores: Scores, count: int) -> Population:
+        """Rows with the best scores that differ from one another."""
+        unseen, scores = _best_distinct(unseen, scores, 16 * count)
         return unseen[spread(unseen, scores, count, self._options.diversity)]
 
     def _scores(self, rows: Population) -> Scores:
