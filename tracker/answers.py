@@ -21,6 +21,7 @@ from tunefarm.db.errors import (
 from tunefarm.proto import errors
 from tunefarm.tracker.farm import Farm
 
+MAX_MESSAGE_BYTES = 2000
 _log = logging.getLogger(__name__)
 _WIRE_ERRORS: tuple[tuple[type[Exception], type[errors.FarmError]], ...] = (
     (StaleLease, errors.LeaseLost),
@@ -49,12 +50,21 @@ class Servicer(Protocol):
 async def refuse(context: Any, error: errors.FarmError) -> NoReturn:
     """End the call with the error's status and its ErrorInfo."""
     code = getattr(grpc.StatusCode, error.status)
+    message = _shortened(str(error))
     detail = any_pb2.Any()
     detail.Pack(error_details_pb2.ErrorInfo(reason=error.reason, domain=errors.DOMAIN))
-    status = status_pb2.Status(code=code.value[0], message=str(error), details=[detail])
+    status = status_pb2.Status(code=code.value[0], message=message, details=[detail])
     trailer = (("grpc-status-details-bin", status.SerializeToString()),)
-    await context.abort(code, str(error), trailer)
+    await context.abort(code, message, trailer)
     raise AssertionError("abort returns never")
+
+
+def _shortened(message: str) -> str:
+    """The sentence in what the headers of an answer may hold: it may quote what a caller sent."""
+    content = message.encode()
+    if len(content) <= MAX_MESSAGE_BYTES:
+        return message
+    return content[:MAX_MESSAGE_BYTES].decode(errors="ignore") + "…"
 
 
 def answers(

@@ -122,3 +122,10 @@ def test_compressed_requests_are_not_unpacked(shared_tracker: Any) -> None:
         shared_tracker, "/tunefarm.v1.Farm/Submit", content, compression=grpc.Compression.Gzip
     )
     assert not told.startswith(("OK", "INVALID_ARGUMENT")), told
+
+
+def test_a_refusal_quotes_no_more_than_fits(shared_tracker: Any) -> None:
+    content = farm.GetJobRequest(job="🙂" * limits.MAX_TEXT).SerializeToString()
+    told = call(shared_tracker, "/tunefarm.v1.Farm/GetJob", content)
+    assert told.startswith("NOT_FOUND: there is no job 🙂")
+    assert told.endswith("🙂…")
