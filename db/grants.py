@@ -16,7 +16,7 @@ from tunefarm.db import leases
 from tunefarm.db.dialect import clock, is_shared
 from tunefarm.db.errors import StaleLease
 from tunefarm.db.models import CORDONS, DEVICES, JOBS, LEASES, REQUESTS, TARGETS
-from tunefarm.db.records import Lease
+from tunefarm.db.records import HEALTH, Lease
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +120,11 @@ def _refusals(connection: Connection, devices: dict[str, Any]) -> dict[str, Stal
     }
     cordons = {(row.scope, row.subject): row for row in connection.execute(select(CORDONS))}
     for device in devices.values() if cordons else ():
-        row = cordons.get(("device", device.id)) or cordons.get(("worker", device.worker))
+        places = (("device", device.id), ("worker", device.worker), (HEALTH, device.id))
+        row = next((cordons[place] for place in places if place in cordons), None)
         if row is not None:
-            sentence = f"device {device.id} is cordoned by {row.actor}: {row.reason}"
+            state = "quarantined" if row.scope == HEALTH else "cordoned"
+            sentence = f"device {device.id} is {state} by {row.actor}: {row.reason}"
             found.setdefault(device.id, StaleLease(sentence))
     return found
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from sqlalchemy import Connection, Select, case, insert, select, update
 from tunefarm.db.dialect import clock, upsert
 from tunefarm.db.errors import StaleIncarnation, StaleLease
 from tunefarm.db.models import DEVICES, INCARNATIONS, JOBS, LEASES, REQUESTS, WORKERS
-from tunefarm.db.records import Device, Lease
+from tunefarm.db.records import Device, Health, Lease
 from tunefarm.db.rows import chunks
 
 DEVICE_LOST = "device_lost"
@@ -66,13 +67,14 @@ def register(connection: Connection, worker: str, devices: Iterable[Device]) -> 
             "peaks": dict(device.peaks),
             "noise": device.noise,
             "epoch": 0,
+            "health": asdict(device.health),
         }
         for device in devices
     ]
     if not rows:
         return
     statement = upsert(connection, DEVICES)
-    told = ("kind", "model", "target", "worker", "attributes", "peaks", "noise")
+    told = ("kind", "model", "target", "worker", "attributes", "peaks", "noise", "health")
     statement = statement.on_conflict_do_update(
         index_elements=["id"], set_={name: statement.excluded[name] for name in told}
     )
@@ -97,6 +99,8 @@ def devices(connection: Connection, worker: str = "") -> tuple[Device, ...]:
             noise=row.noise,
             epoch=row.epoch,
             compiler_version=row.compiler_version,
+            health=Health(**row.health),
+            check=row.check_number,
         )
         for row in connection.execute(query)
     )

@@ -229,7 +229,9 @@ class IncarnationRow(Base):
 
 
 class DeviceRow(Base):
-    """``epoch`` rises with every grant."""
+    """``epoch`` rises with every grant. ``health`` is what its worker tells last; ``check_number``
+    is that of the last check that was asked for, ``lost`` how many candidates in a row it lost, and
+    checks before ``trusted_at`` count no more."""
 
     __tablename__ = "devices"
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -241,10 +243,29 @@ class DeviceRow(Base):
     peaks: Mapped[dict[str, Any]]
     noise: Mapped[float]
     epoch: Mapped[int]
+    health: Mapped[dict[str, Any]] = mapped_column(server_default="{}")
+    check_number: Mapped[int] = mapped_column(server_default="0")
+    lost: Mapped[int] = mapped_column(server_default="0")
+    trusted_at: Mapped[float] = mapped_column(server_default="0")
+
+
+class DeviceCheckRow(Base):
+    """What a check of a device found; ``reason`` says in what it was unlike itself. Rows are never
+    changed."""
+
+    __tablename__ = "device_checks"
+    device: Mapped[str] = mapped_column(ForeignKey("devices.id"), primary_key=True)
+    at: Mapped[float] = mapped_column(primary_key=True)
+    peaks: Mapped[dict[str, Any]]
+    noise: Mapped[float]
+    trial_noise: Mapped[float]
+    reference_s: Mapped[float]
+    reason: Mapped[str]
 
 
 class CordonRow(Base):
-    """A device or worker (``scope``) that gets no new lease; uncordoned, it has no row."""
+    """A device or worker (``scope``) that gets no new lease; uncordoned, it has no row. Rows of the
+    scope ``health`` are quarantines of devices."""
 
     __tablename__ = "cordons"
     scope: Mapped[str] = mapped_column(String(8), primary_key=True)
@@ -402,6 +423,7 @@ MISSES = table(MissRow)
 WORKERS = table(WorkerRow)
 INCARNATIONS = table(IncarnationRow)
 DEVICES = table(DeviceRow)
+DEVICE_CHECKS = table(DeviceCheckRow)
 CORDONS = table(CordonRow)
 AUDIT = table(AuditRow)
 TOKENS = table(TokenRow)

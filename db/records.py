@@ -22,6 +22,8 @@ IDLE = "idle"
 IDLE_PRIORITY = -1_000_000
 FINAL = "final"
 """Origin of a trial that is a paired final: no candidate of the search, outside the budget."""
+HEALTH = "health"
+"""Scope of a cordon that is a quarantine."""
 
 
 class ErrorKind(StrEnum):
@@ -129,6 +131,24 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
+class Health:
+    """How a device is, as its worker tells it. Times are in seconds since the epoch.
+
+    ``checked_at`` is when peaks and noise were measured (0: never), and ``check`` the last check
+    that the tracker asked for and that is done. ``reference_s`` is what the reference loop took
+    then, ``drift`` how many times as long it takes now. ``trial_noise`` is what two trials of one
+    kernel differ by (a fraction). ``trouble`` says why it does not measure; empty if it does.
+    """
+
+    checked_at: float = 0.0
+    check: int = 0
+    reference_s: float = 0.0
+    drift: float = 1.0
+    trial_noise: float = 0.0
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Device:
     """A device that a worker offers.
 
@@ -136,8 +156,8 @@ class Device:
     kind ("llvm", "sim"), ``attributes`` plain facts that requests are matched on, ``peaks`` its
     measured peaks (``flops_1``, ``flops_n`` in FLOP/s, ``bandwidth_*`` in bytes/s) and ``noise``
     the A/A noise floor as a fraction. ``compiler_version`` is its worker's, as the tracker knows
-    it. ``cordon`` is "cordoned", "draining" or "drained" where it gets no new lease, for
-    ``cordon_reason``.
+    it. ``cordon`` is "cordoned", "draining", "drained" or "quarantined" where it gets no new lease,
+    for ``cordon_reason``. ``check`` is the number of the last check that an operator asked for.
     """
 
     id: str
@@ -153,6 +173,8 @@ class Device:
     compiler_version: str = ""
     cordon: str = ""
     cordon_reason: str = ""
+    health: Health = field(default_factory=Health)
+    check: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +202,8 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Cordon:
-    """A device, or a worker with all its devices (``scope``), that gets no new lease.
+    """A device, or a worker with all its devices (``scope``), that gets no new lease; of the scope
+    ``health`` it is a device's quarantine.
 
     With ``drain`` its live leases are asked back, and revoked at ``revoke_at`` (seconds since the
     epoch) if one is set. ``actor`` is who asked for it.
@@ -504,7 +527,8 @@ class WorkerState:
 @dataclass(frozen=True, slots=True)
 class WorkerOrders:
     """What the tracker answers: ``work`` the worker does not hold yet, held trials to
-    ``cancel``, results that are stored (``accepted``) or ``refused`` and may be forgotten.
+    ``cancel``, results that are stored (``accepted``) or ``refused`` and may be forgotten, and
+    for devices the number of the last check that was asked for (``checks``).
     A worker that gets no answer for ``term_s`` stops its kernels."""
 
     work: tuple[Work, ...]
@@ -512,6 +536,7 @@ class WorkerOrders:
     accepted: tuple[TrialKey, ...]
     refused: tuple[Refusal, ...]
     term_s: float
+    checks: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -487,6 +487,17 @@ class FarmClient(TokenCalls):
         reply: farm_pb2.UncordonReply = self._call(self._farm.Uncordon, wire)
         return tuple(convert.device_from_wire(device) for device in reply.devices)
 
+    def check_devices(
+        self, name: str, *, actor: str, reason: str = "", lift: bool = False
+    ) -> dict[str, int]:
+        """Have a device, or a worker's devices, checked; the number that ``health.check`` has when
+        each is. With ``lift`` they are trusted as they are. NotFound as in ``cordon``."""
+        wire = farm_pb2.CheckDeviceRequest(
+            request_id=_request_id(), name=name, lift=lift, actor=actor, reason=reason
+        )
+        reply: farm_pb2.CheckDeviceReply = self._call(self._farm.CheckDevice, wire)
+        return dict(reply.checks)
+
     def revoke(self, lease: str, *, actor: str, reason: str) -> Lease:
         """End a live lease, named by its id or the beginning of it; its job queues for another.
 

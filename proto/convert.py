@@ -267,6 +267,7 @@ def device_to_wire(device: rec.Device) -> pb.Device:
         compiler_version=device.compiler_version,
         cordon=device.cordon,
         cordon_reason=device.cordon_reason,
+        health=health_to_wire(device.health),
     )
 
 
@@ -285,6 +286,29 @@ def device_from_wire(wire: pb.Device) -> rec.Device:
         compiler_version=wire.compiler_version,
         cordon=wire.cordon,
         cordon_reason=wire.cordon_reason,
+        health=health_from_wire(wire.health) if wire.HasField("health") else rec.Health(),
+    )
+
+
+def health_to_wire(health: rec.Health) -> pb.Health:
+    return pb.Health(
+        checked_at=health.checked_at,
+        check=health.check,
+        reference_s=health.reference_s,
+        drift=health.drift,
+        trial_noise=health.trial_noise,
+        trouble=health.trouble,
+    )
+
+
+def health_from_wire(wire: pb.Health) -> rec.Health:
+    return rec.Health(
+        checked_at=wire.checked_at,
+        check=wire.check,
+        reference_s=wire.reference_s,
+        drift=wire.drift,
+        trial_noise=wire.trial_noise,
+        trouble=wire.trouble,
     )
 
 
@@ -628,6 +652,7 @@ def orders_to_wire(orders: rec.WorkerOrders) -> farm.SyncReply:
         ],
         term_s=orders.term_s,
         protocol=PROTOCOL,
+        checks=dict(orders.checks),
     )
 
 
@@ -646,4 +671,5 @@ def orders_from_wire(wire: farm.SyncReply) -> rec.WorkerOrders:
         accepted=tuple(trial_key_from_wire(key) for key in wire.accepted),
         refused=tuple(rec.Refusal(trial_key_from_wire(r.key), r.reason) for r in wire.refused),
         term_s=wire.term_s,
+        checks=dict(wire.checks),
     )

@@ -72,7 +72,7 @@ class SyncRequest(_message.Message):
     def __init__(self, worker: _Optional[str] = ..., incarnation: _Optional[str] = ..., number: _Optional[int] = ..., compiler_version: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[_records_pb2.Device, _Mapping]]] = ..., held: _Optional[_Iterable[_Union[Held, _Mapping]]] = ..., results: _Optional[_Iterable[_Union[Result, _Mapping]]] = ..., capacity: _Optional[int] = ..., wait_s: _Optional[float] = ..., protocol: _Optional[int] = ...) -> None: ...
 
 class SyncReply(_message.Message):
-    __slots__ = ("work", "workloads", "cancel", "accepted", "refused", "term_s", "protocol")
+    __slots__ = ("work", "workloads", "cancel", "accepted", "refused", "term_s", "protocol", "checks")
     class WorkloadsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -80,6 +80,13 @@ class SyncReply(_message.Message):
         key: str
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class ChecksEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     WORK_FIELD_NUMBER: _ClassVar[int]
     WORKLOADS_FIELD_NUMBER: _ClassVar[int]
     CANCEL_FIELD_NUMBER: _ClassVar[int]
@@ -87,6 +94,7 @@ class SyncReply(_message.Message):
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     TERM_S_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    CHECKS_FIELD_NUMBER: _ClassVar[int]
     work: _containers.RepeatedCompositeFieldContainer[Work]
     workloads: _containers.ScalarMap[str, str]
     cancel: _containers.RepeatedCompositeFieldContainer[Held]
@@ -94,7 +102,8 @@ class SyncReply(_message.Message):
     refused: _containers.RepeatedCompositeFieldContainer[Refusal]
     term_s: float
     protocol: int
-    def __init__(self, work: _Optional[_Iterable[_Union[Work, _Mapping]]] = ..., workloads: _Optional[_Mapping[str, str]] = ..., cancel: _Optional[_Iterable[_Union[Held, _Mapping]]] = ..., accepted: _Optional[_Iterable[_Union[_records_pb2.TrialKey, _Mapping]]] = ..., refused: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ..., term_s: _Optional[float] = ..., protocol: _Optional[int] = ...) -> None: ...
+    checks: _containers.ScalarMap[str, int]
+    def __init__(self, work: _Optional[_Iterable[_Union[Work, _Mapping]]] = ..., workloads: _Optional[_Mapping[str, str]] = ..., cancel: _Optional[_Iterable[_Union[Held, _Mapping]]] = ..., accepted: _Optional[_Iterable[_Union[_records_pb2.TrialKey, _Mapping]]] = ..., refused: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ..., term_s: _Optional[float] = ..., protocol: _Optional[int] = ..., checks: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class InfoRequest(_message.Message):
     __slots__ = ("protocol",)
@@ -575,6 +584,35 @@ class UncordonReply(_message.Message):
     DEVICES_FIELD_NUMBER: _ClassVar[int]
     devices: _containers.RepeatedCompositeFieldContainer[_records_pb2.Device]
     def __init__(self, devices: _Optional[_Iterable[_Union[_records_pb2.Device, _Mapping]]] = ...) -> None: ...
+
+class CheckDeviceRequest(_message.Message):
+    __slots__ = ("request_id", "name", "lift", "actor", "reason")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    LIFT_FIELD_NUMBER: _ClassVar[int]
+    ACTOR_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    name: str
+    lift: bool
+    actor: str
+    reason: str
+    def __init__(self, request_id: _Optional[str] = ..., name: _Optional[str] = ..., lift: _Optional[bool] = ..., actor: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class CheckDeviceReply(_message.Message):
+    __slots__ = ("devices", "checks")
+    class ChecksEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    CHECKS_FIELD_NUMBER: _ClassVar[int]
+    devices: _containers.RepeatedCompositeFieldContainer[_records_pb2.Device]
+    checks: _containers.ScalarMap[str, int]
+    def __init__(self, devices: _Optional[_Iterable[_Union[_records_pb2.Device, _Mapping]]] = ..., checks: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class LeaseHistoryRequest(_message.Message):
     __slots__ = ("device", "job", "before", "limit")

@@ -245,6 +245,11 @@ class FarmStub:
                 request_serializer=tunefarm_dot_proto_dot_farm__pb2.UncordonRequest.SerializeToString,
                 response_deserializer=tunefarm_dot_proto_dot_farm__pb2.UncordonReply.FromString,
                 _registered_method=True)
+        self.CheckDevice = channel.unary_unary(
+                '/tunefarm.v1.Farm/CheckDevice',
+                request_serializer=tunefarm_dot_proto_dot_farm__pb2.CheckDeviceRequest.SerializeToString,
+                response_deserializer=tunefarm_dot_proto_dot_farm__pb2.CheckDeviceReply.FromString,
+                _registered_method=True)
         self.LeaseHistory = channel.unary_unary(
                 '/tunefarm.v1.Farm/LeaseHistory',
                 request_serializer=tunefarm_dot_proto_dot_farm__pb2.LeaseHistoryRequest.SerializeToString,
@@ -428,6 +433,12 @@ class FarmServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CheckDevice(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def LeaseHistory(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -583,6 +594,11 @@ def add_FarmServicer_to_server(servicer, server):
                     servicer.Uncordon,
                     request_deserializer=tunefarm_dot_proto_dot_farm__pb2.UncordonRequest.FromString,
                     response_serializer=tunefarm_dot_proto_dot_farm__pb2.UncordonReply.SerializeToString,
+            ),
+            'CheckDevice': grpc.unary_unary_rpc_method_handler(
+                    servicer.CheckDevice,
+                    request_deserializer=tunefarm_dot_proto_dot_farm__pb2.CheckDeviceRequest.FromString,
+                    response_serializer=tunefarm_dot_proto_dot_farm__pb2.CheckDeviceReply.SerializeToString,
             ),
             'LeaseHistory': grpc.unary_unary_rpc_method_handler(
                     servicer.LeaseHistory,
@@ -1330,6 +1346,33 @@ class Farm:
             '/tunefarm.v1.Farm/Uncordon',
             tunefarm_dot_proto_dot_farm__pb2.UncordonRequest.SerializeToString,
             tunefarm_dot_proto_dot_farm__pb2.UncordonReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CheckDevice(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tunefarm.v1.Farm/CheckDevice',
+            tunefarm_dot_proto_dot_farm__pb2.CheckDeviceRequest.SerializeToString,
+            tunefarm_dot_proto_dot_farm__pb2.CheckDeviceReply.FromString,
             options,
             channel_credentials,
             insecure,

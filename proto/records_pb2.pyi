@@ -230,8 +230,24 @@ class Miss(_message.Message):
     job: str
     def __init__(self, workload: _Optional[_Union[Workload, _Mapping]] = ..., target: _Optional[str] = ..., weight: _Optional[int] = ..., default_s: _Optional[float] = ..., roofline_s: _Optional[float] = ..., builds: _Optional[int] = ..., reported_at: _Optional[float] = ..., job: _Optional[str] = ...) -> None: ...
 
+class Health(_message.Message):
+    __slots__ = ("checked_at", "check", "reference_s", "drift", "trial_noise", "trouble")
+    CHECKED_AT_FIELD_NUMBER: _ClassVar[int]
+    CHECK_FIELD_NUMBER: _ClassVar[int]
+    REFERENCE_S_FIELD_NUMBER: _ClassVar[int]
+    DRIFT_FIELD_NUMBER: _ClassVar[int]
+    TRIAL_NOISE_FIELD_NUMBER: _ClassVar[int]
+    TROUBLE_FIELD_NUMBER: _ClassVar[int]
+    checked_at: float
+    check: int
+    reference_s: float
+    drift: float
+    trial_noise: float
+    trouble: str
+    def __init__(self, checked_at: _Optional[float] = ..., check: _Optional[int] = ..., reference_s: _Optional[float] = ..., drift: _Optional[float] = ..., trial_noise: _Optional[float] = ..., trouble: _Optional[str] = ...) -> None: ...
+
 class Device(_message.Message):
-    __slots__ = ("id", "kind", "model", "target", "worker", "attributes", "peaks", "noise", "epoch", "state", "compiler_version", "cordon", "cordon_reason")
+    __slots__ = ("id", "kind", "model", "target", "worker", "attributes", "peaks", "noise", "epoch", "state", "compiler_version", "cordon", "cordon_reason", "health")
     class AttributesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -259,6 +275,7 @@ class Device(_message.Message):
     COMPILER_VERSION_FIELD_NUMBER: _ClassVar[int]
     CORDON_FIELD_NUMBER: _ClassVar[int]
     CORDON_REASON_FIELD_NUMBER: _ClassVar[int]
+    HEALTH_FIELD_NUMBER: _ClassVar[int]
     id: str
     kind: str
     model: str
@@ -272,7 +289,8 @@ class Device(_message.Message):
     compiler_version: str
     cordon: str
     cordon_reason: str
-    def __init__(self, id: _Optional[str] = ..., kind: _Optional[str] = ..., model: _Optional[str] = ..., target: _Optional[str] = ..., worker: _Optional[str] = ..., attributes: _Optional[_Mapping[str, str]] = ..., peaks: _Optional[_Mapping[str, float]] = ..., noise: _Optional[float] = ..., epoch: _Optional[int] = ..., state: _Optional[str] = ..., compiler_version: _Optional[str] = ..., cordon: _Optional[str] = ..., cordon_reason: _Optional[str] = ...) -> None: ...
+    health: Health
+    def __init__(self, id: _Optional[str] = ..., kind: _Optional[str] = ..., model: _Optional[str] = ..., target: _Optional[str] = ..., worker: _Optional[str] = ..., attributes: _Optional[_Mapping[str, str]] = ..., peaks: _Optional[_Mapping[str, float]] = ..., noise: _Optional[float] = ..., epoch: _Optional[int] = ..., state: _Optional[str] = ..., compiler_version: _Optional[str] = ..., cordon: _Optional[str] = ..., cordon_reason: _Optional[str] = ..., health: _Optional[_Union[Health, _Mapping]] = ...) -> None: ...
 
 class DeviceRequest(_message.Message):
     __slots__ = ("target", "device_model", "attributes", "priority", "compiler_version", "selector")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from tunefarm.db.records import Cordon, Device, DeviceRequest
+from tunefarm.db.records import HEALTH, Cordon, Device, DeviceRequest
 from tunefarm.tracker.selector import parse_selector
 
 
@@ -49,9 +49,9 @@ def serves(device: Device, request: DeviceRequest) -> bool:
 
 
 def cordon_of(device: Device, cordons: Iterable[Cordon]) -> Cordon | None:
-    """What keeps the device from new leases: its own cordon or its worker's, one that drains
-    first; None if it has none."""
-    places = {("device", device.id), ("worker", device.worker)}
+    """What keeps the device from new leases: its own cordon, its worker's or its quarantine, one
+    that drains first; None if it has none."""
+    places = {("device", device.id), ("worker", device.worker), (HEALTH, device.id)}
     found = [cordon for cordon in cordons if (cordon.scope, cordon.subject) in places]
     return min(found, key=lambda cordon: (not cordon.drain, cordon.at), default=None)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from sqlalchemy import Connection
 from tunefarm.db import cordons, jobs, leases
-from tunefarm.db.records import Cordon, Device, Job, JobState, Lease
+from tunefarm.db.records import HEALTH, Cordon, Device, Job, JobState, Lease
 from tunefarm.tracker import signals
 from tunefarm.tracker.allocate import cordon_of
 from tunefarm.tracker.counts import Counts
@@ -29,7 +29,8 @@ Clock = Callable[[], float]
 class Seen:
     """A worker's process as last heard of, at ``at`` on the tracker's clock; with no capacity it
     takes no new work. ``owner`` is the name of the token that it comes with. Its queue was looked
-    at at ``looked_at``; if it was empty, ``empty_since`` is the news of its devices by then."""
+    at at ``looked_at``; if it was empty, ``empty_since`` is the news of its devices by then.
+    It was told of ``checks`` that its devices are to do."""
 
     incarnation: str
     number: int
@@ -38,6 +39,7 @@ class Seen:
     capacity: int = 0
     owner: str = ""
     poll: Bell | None = None
+    checks: dict[str, int] = field(default_factory=dict)
     looked_at: float = -math.inf
     empty_since: tuple[int, ...] | None = None
 
@@ -148,6 +150,8 @@ class Farm:
         cordon = self.cordon_of(device.id)
         if cordon is None:
             return device
+        if cordon.scope == HEALTH:
+            return replace(device, cordon="quarantined", cordon_reason=cordon.reason)
         drain = "draining" if is_leased else "drained"
         reason = f"{cordon.reason}, by {cordon.actor}" if cordon.reason else f"by {cordon.actor}"
         return replace(device, cordon=drain if cordon.drain else "cordoned", cordon_reason=reason)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from tunefarm.db import cordons
+from sqlalchemy import Connection
+from tunefarm.db import cordons, health, leases
 from tunefarm.db.records import Cordon, Device, Lease
 from tunefarm.proto.logs import ids, ids_of_lease
 from tunefarm.tracker import signals
@@ -73,6 +74,25 @@ async def revoke(farm: Farm, wish: Wish, lease: str) -> Lease:
     _log.info("revoked by %s: %s", wish.actor, wish.reason, extra=ids_of_lease(ended))
     farm.drop_lease(ended.id)
     return ended
+
+
+async def check(farm: Farm, wish: Wish, name: str, lift: bool) -> dict[str, int]:
+    """Have the devices named checked, with ``lift`` trusted as they are; the numbers of these
+    checks. UnknownRecord if there is none."""
+    if lift and not wish.reason:
+        raise ValueError("a quarantine is lifted for a reason, which is kept")
+
+    def write(connection: Connection) -> tuple[dict[str, int], tuple[Device, ...]]:
+        asked = health.ask_check(
+            connection, wish.request_id, name, actor=wish.actor, reason=wish.reason, lift=lift
+        )
+        return asked, leases.devices(connection)
+
+    asked, known = await farm.database.write(write)
+    farm.devices |= {device.id: device for device in known if device.id in asked}
+    await _reload(farm)
+    farm.signals.notify(*(signals.device(device) for device in asked))
+    return asked
 
 
 def devices_of(farm: Farm, scope: str, subject: str) -> tuple[Device, ...]:

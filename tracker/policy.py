@@ -61,6 +61,7 @@ _FARM = {
     "LeaseHistory": Rule(CLIENTS),
     "Cordon": Rule(ADMINS),
     "Uncordon": Rule(ADMINS),
+    "CheckDevice": Rule(ADMINS),
     "Revoke": Rule(ADMINS),
     "Audit": Rule(ADMINS),
 }

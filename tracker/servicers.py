@@ -318,6 +318,14 @@ class FarmServicer(farm_pb2_grpc.FarmServicer):
         return farm_pb2.UncordonReply(devices=[convert.device_to_wire(d) for d in devices])
 
     @answers
+    async def CheckDevice(self, request: farm_pb2.CheckDeviceRequest) -> farm_pb2.CheckDeviceReply:
+        asked = await operating.check(self._farm, _wish(request), request.name, request.lift)
+        devices = [d for d in self._farm.device_states() if d.id in asked]
+        return farm_pb2.CheckDeviceReply(
+            devices=[convert.device_to_wire(device) for device in devices], checks=asked
+        )
+
+    @answers
     async def Revoke(self, request: farm_pb2.RevokeRequest) -> farm_pb2.RevokeReply:
         lease = await operating.revoke(self._farm, _wish(request), request.lease)
         return farm_pb2.RevokeReply(lease=convert.lease_to_wire(lease))
@@ -361,7 +369,10 @@ class FarmServicer(farm_pb2_grpc.FarmServicer):
 
 
 def _wish(
-    request: farm_pb2.CordonRequest | farm_pb2.UncordonRequest | farm_pb2.RevokeRequest,
+    request: farm_pb2.CordonRequest
+    | farm_pb2.UncordonRequest
+    | farm_pb2.CheckDeviceRequest
+    | farm_pb2.RevokeRequest,
 ) -> operating.Wish:
     actor = caller().signed(request.actor) if request.actor else ""
     return operating.Wish(request.request_id, actor, request.reason)

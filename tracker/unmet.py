@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tunefarm.db.records import Cordon, Device, DeviceRequest, Job
+from tunefarm.db.records import HEALTH, Cordon, Device, DeviceRequest, Job
 from tunefarm.tracker.allocate import cordon_of, runs, serves
 from tunefarm.tracker.selector import Condition, parse_selector, tags_of
 
@@ -41,8 +41,15 @@ def why_unmet(job: Job, devices: Iterable[Device], cordons: Sequence[Cordon]) ->
     held = [(d, cordon_of(d, cordons)) for d in serving]
     if all(cordon is not None for _, cordon in held):
         names = _listed(f"{d.id} ({c.reason or c.actor})" for d, c in held if c is not None)
-        return f"every device that may measure it is cordoned: {names}"
+        return f"every device that may measure it is {_states(held)}: {names}"
     return ""
+
+
+def _states(held: Iterable[tuple[Device, Cordon | None]]) -> str:
+    ill = {cordon.scope == HEALTH for _, cordon in held if cordon is not None}
+    if len(ill) == 2:
+        return "cordoned or quarantined"
+    return "quarantined" if True in ill else "cordoned"
 
 
 def _why_unserved(able: Sequence[Device], request: DeviceRequest) -> str:

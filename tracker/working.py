@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from sqlalchemy import Connection
-from tunefarm.db import leases, queue, tokens, trials
+from tunefarm.db import cordons, health, leases, queue, tokens, trials
 from tunefarm.db.errors import StaleIncarnation, StaleLease
 from tunefarm.db.records import (
     Collected,
+    Cordon,
     Device,
     Held,
     Refusal,
@@ -119,8 +120,11 @@ async def _poll(
             return _orders(farm, accepted=accepted, refused=refused)
         work, cancel = await _decide(farm, state)
         left_s = deadline - farm.clock()
-        if work or cancel or accepted or refused or left_s <= 0 or farm.closing:
-            return _orders(farm, work, cancel, accepted, refused)
+        checks = _checks(farm, state)
+        is_told = checks == farm.workers[state.worker].checks
+        if work or cancel or accepted or refused or not is_told or left_s <= 0 or farm.closing:
+            farm.workers[state.worker].checks = checks
+            return _orders(farm, work, cancel, accepted, refused, checks)
         await bell.rings(left_s)
 
 
@@ -135,9 +139,16 @@ def _orders(
     cancel: Sequence[Held] = (),
     accepted: tuple[TrialKey, ...] = (),
     refused: tuple[Refusal, ...] = (),
+    checks: Mapping[str, int] | None = None,
 ) -> WorkerOrders:
     term_s = farm.options.lease_term_s
-    return WorkerOrders(tuple(work), tuple(cancel), accepted, refused, term_s)
+    return WorkerOrders(tuple(work), tuple(cancel), accepted, refused, term_s, checks or {})
+
+
+def _checks(farm: Farm, state: WorkerState) -> dict[str, int]:
+    """The checks of the worker's devices that were asked for and are not done."""
+    asked = {device.id: farm.devices[device.id].check for device in state.devices}
+    return {d.id: asked[d.id] for d in state.devices if asked[d.id] > d.health.check}
 
 
 async def _enlist(farm: Farm, state: WorkerState, owner: str) -> None:
@@ -155,15 +166,19 @@ async def _enlist(farm: Farm, state: WorkerState, owner: str) -> None:
     for device in state.devices:
         _check_owner(farm, state.worker, device)
 
-    def write(connection: Connection) -> tuple[tuple[Device, ...], tuple[str, ...]]:
+    def write(
+        connection: Connection,
+    ) -> tuple[tuple[Device, ...], tuple[str, ...], tuple[Cordon, ...]]:
         leases.enlist(connection, state.worker, state.incarnation, state.compiler_version)
         if owner:
             tokens.own_worker(connection, state.worker, owner)
         leases.register(connection, state.worker, state.devices)
         ended = leases.end_mixed(connection, state.worker)
-        return leases.devices(connection, state.worker), ended
+        ended += health.take_in(connection, state.devices)
+        devices = leases.devices(connection, state.worker)
+        return devices, ended, cordons.cordons(connection)
 
-    known, ended = await farm.database.write(write)
+    known, ended, kept = await farm.database.write(write)
     farm.devices |= {device.id: device for device in known}
     present = farm.workers.get(state.worker)
     if present is None or present.incarnation != state.incarnation:
@@ -174,6 +189,7 @@ async def _enlist(farm: Farm, state: WorkerState, owner: str) -> None:
         _log.info("offers %d devices", len(state.devices), extra=ids(worker=state.worker))
     present.devices = state.devices
     present.owner = owner
+    farm.hold_cordons(kept)
     for lease in ended:
         farm.drop_lease(lease)
     farm.signals.notify(signals.LEASES, signals.JOBS)
@@ -209,11 +225,18 @@ async def _store(
     if not state.results:
         return (), ()
 
-    def write(connection: Connection) -> tuple[tuple[TrialKey, ...], tuple[Refusal, ...]]:
+    def write(
+        connection: Connection,
+    ) -> tuple[tuple[TrialKey, ...], tuple[Refusal, ...], tuple[str, ...]]:
         leases.enlist(connection, state.worker, state.incarnation, state.compiler_version)
-        return queue.store(connection, state.worker, state.results)
+        accepted, refused = queue.store(connection, state.worker, state.results)
+        return accepted, refused, health.note_results(connection, state.results)
 
-    accepted, refused = await farm.database.write(write)
+    accepted, refused, ended = await farm.database.write(write)
+    if ended:
+        for lease in ended:
+            farm.drop_lease(lease)
+        farm.hold_cordons(await farm.database.write(cordons.cordons))
     farm.counts.stale["lease"] += len(refused)
     _tell_results(state, refused)
     farm.signals.notify(*{signals.job(key.job) for key in accepted})

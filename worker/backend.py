@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 from tunefarm.compiler.errors import TargetError
+from tunefarm.db.records import Config
 
 if TYPE_CHECKING:
     from tunefarm.worker.device import DeviceOptions, OpenDevice
@@ -85,11 +86,13 @@ class TargetPlugin:
     """What an entry point of group ``tunefarm.targets`` names.
 
     ``open_device`` runs in the worker; ``backend`` runs in its children, and is None for devices
-    that measure without them.
+    that measure without them. ``checks`` gives, for a target, the workloads and configs with which
+    its devices are checked.
     """
 
     open_device: Callable[[DeviceOptions], OpenDevice]
     backend: Callable[[], Backend] | None = None
+    checks: Callable[[str], Sequence[tuple[str, Config]]] = lambda _: ()
 
 
 def load_plugin(kind: str) -> TargetPlugin:

@@ -20,6 +20,7 @@ _PROBLEM_LIMIT_BYTES = 4 << 30
 _PROBLEM_CACHE_BYTES = 1 << 30
 _CALLS_OF_A_CHILD = 2000
 _STARTUP_S = 20.0
+_CALLS_BEFORE_CANDIDATES = 2  # to warm up, and to prepare
 
 
 class WarmChild:
@@ -61,6 +62,13 @@ class WarmChild:
         fat = child.resident_bytes > self._options.memory_bytes // 2
         spent = not child.alive or child.calls >= _CALLS_OF_A_CHILD
         return self._doomed or spent or fat or not child.quiet
+
+    @property
+    def calls(self) -> int:
+        """Requests that the living child has got; 0 if there is none."""
+        with self._lock:
+            child = self._child
+            return child.calls if child is not None and child.alive and not self._doomed else 0
 
     def turn_to(self, target: str) -> None:
         """Have a child of this target from now on."""
@@ -170,14 +178,11 @@ class ProblemCache:
     def __init__(self) -> None:
         self._kept: OrderedDict[str, Problem | TrialFailed] = OrderedDict()
 
-    def get(self, key: str) -> Problem | None:
-        """The problem; None if it is not kept; raises again what prevented it."""
+    def get(self, key: str) -> Problem | TrialFailed | None:
+        """The problem, or what prevented it; None if neither is kept."""
         found = self._kept.get(key)
-        if found is None:
-            return None
-        self._kept.move_to_end(key)
-        if isinstance(found, TrialFailed):
-            raise found
+        if found is not None:
+            self._kept.move_to_end(key)
         return found
 
     def put(self, key: str, problem: Problem | TrialFailed) -> None:
@@ -199,6 +204,11 @@ class RunnerChild:
         self.kill = self._warm.kill
         self.discard = self._warm.discard
         self.close = self._warm.close
+
+    @property
+    def is_used(self) -> bool:
+        """Whether the next candidate gets a child that others have used."""
+        return self._warm.calls > _CALLS_BEFORE_CANDIDATES
 
     def prepared_for(self, problem: Problem, target: str) -> Child:
         """A runner of the target with the problem's inputs in place; TrialFailed if they do not

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from tunefarm.compiler.errors import TargetError
 from tunefarm.db.records import Device, Trial, TrialRequest
+from tunefarm.worker.pulse import MAX_DRIFT
 
 if TYPE_CHECKING:
     from tunefarm.compiler.target import Target
@@ -24,23 +25,35 @@ Dropped = Callable[[TrialRequest], bool]
 class DeviceOptions:
     """How a device is opened. ``target`` is canonical; ``build_processes`` 0 means one a core of
     the worker; ``memory_bytes`` is what one child may have resident; ``name`` distinguishes
-    several simulated devices of one machine."""
+    several simulated devices of one machine. ``max_drift`` is how much slower the reference loop
+    may get (0: as much as it likes)."""
 
     target: str
     build_processes: int = 0
     memory_bytes: int = 4 << 30
     name: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
+    max_drift: float = MAX_DRIFT
 
 
 class OpenDevice(Protocol):
-    """A device ready to measure. One ``measure`` at a time; ``interrupt`` from any thread."""
+    """A device ready to measure. One ``measure``, ``check`` or ``tend`` at a time; ``interrupt``
+    from any thread."""
 
     @property
-    def device(self) -> Device: ...
+    def device(self) -> Device:
+        """The device as it is now: ``health.trouble`` is set while it does not measure."""
 
     def measure(self, requests: Sequence[TrialRequest], report: Report, dropped: Dropped) -> None:
-        """Measure each request and report its trial; skip those that ``dropped`` names."""
+        """Measure each request and report its trial; skip those that ``dropped`` names, and all
+        that are left when the device gets into trouble."""
+
+    def check(self, number: int) -> None:
+        """Check the device's answers, peaks and noise now; ``number`` names this check."""
+
+    def tend(self) -> None:
+        """Called every second while nothing is measured: a check that is due, a look at whether a
+        device in trouble is well again."""
 
     def interrupt(self) -> None:
         """Stop what runs on the device now; ``measure`` goes on with what is not dropped."""

@@ -1,7 +1,7 @@
 """The gauge child: ``python -m tunefarm.worker.gauge``, measures the device itself.
 
 warm           {}             ->  {sandbox}
-drift          {mcpu}         ->  {seconds}
+drift          {mcpu, count}  ->  {seconds}, a list
 peaks          {mcpu, cores}  ->  {peaks, noise}
 compute_peaks  {mcpu, cores}  ->  {peaks}
 
@@ -22,7 +22,8 @@ def load(target: str) -> Service:
     peaks.reference_s(Target(target).mcpu)  # imports and links what the others need too
 
     def drift(frame: Frame) -> Reply:
-        return {"seconds": peaks.reference_s(frame.header["mcpu"])}, ()
+        mcpu, count = frame.header["mcpu"], frame.header["count"]
+        return {"seconds": [peaks.reference_s(mcpu) for _ in range(count)]}, ()
 
     def compute_peaks(frame: Frame) -> Reply:
         found = peaks.compute_peaks(frame.header["mcpu"], frame.header["cores"])

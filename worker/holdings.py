@@ -24,6 +24,7 @@ from tunefarm.worker.device import OpenDevice
 
 _log = logging.getLogger(__name__)
 _ANSWERED_KEPT = 4096
+_TEND_EVERY_S = 1.0
 
 
 def key_of(request: TrialRequest) -> TrialKey:
@@ -52,18 +53,26 @@ def _lost(work: Work, message: str) -> Trial:
 
 @dataclass(slots=True)
 class Bench:
-    """One device with the work that waits for it (``queue``) and that it measures (``batch``)."""
+    """One device with the work that waits for it (``queue``) and that it measures (``batch``), and
+    the number of the last check that was asked for."""
 
     open_device: OpenDevice
     queue: list[Work] = field(default_factory=list)
     batch: list[Work] = field(default_factory=list)
+    check: int = 0
+
+    @property
+    def is_called(self) -> bool:
+        """Whether the device has something to do now."""
+        health = self.open_device.device.health
+        return self.check > health.check or bool(self.queue and not health.trouble)
 
 
 class Holdings:
     """The worker's work and results, shared by its Sync loop and the threads of its devices.
 
     Every method may be called from any thread. ``news`` is called, outside the lock, when there
-    is a result to tell.
+    is a result to tell, or a device says something else of itself.
     """
 
     def __init__(
@@ -93,6 +102,9 @@ class Holdings:
             for work in orders.work:
                 self._take(work)
             self._drop(orders.cancel)
+            for device, number in orders.checks.items():
+                if device in self.benches:
+                    self.benches[device].check = number
             self._changed.notify_all()
 
     def drop_all(self) -> None:
@@ -129,18 +141,36 @@ class Holdings:
     # --- the devices ----------------------------------------------------------------------------
 
     def serve(self, bench: Bench) -> None:
-        """Measure what arrives for a device until closed; the body of the device's thread."""
+        """Measure what arrives for a device, and look after it, until closed; the body of the
+        device's thread."""
+        told = bench.open_device.device
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: bench.queue or self._closed)
+                self._changed.wait_for(lambda: bench.is_called or self._closed, _TEND_EVERY_S)
                 if self._closed:
                     return
-                bench.batch, bench.queue = bench.queue, []
-            self._measure(bench)
+            self._tend(bench)
+            with self._changed:
+                if not bench.open_device.device.health.trouble:
+                    bench.batch, bench.queue = bench.queue, []
+            if bench.batch:
+                self._measure(bench)
             with self._changed:
                 for work in bench.batch:
                     self._held.pop(held_of(work), None)
                 bench.batch = []
+            if bench.open_device.device != told:
+                told = bench.open_device.device
+                self._news()
+
+    def _tend(self, bench: Bench) -> None:
+        """Check the device if that was asked for, and let it look after itself."""
+        try:
+            if bench.check > bench.open_device.device.health.check:
+                bench.open_device.check(bench.check)
+            bench.open_device.tend()
+        except Exception:  # a fault of ours must not take the device's thread with it
+            _log.exception("looking after %s failed", bench.open_device.device.id)
 
     def _measure(self, bench: Bench) -> None:
         work_of = {id(work.request): work for work in bench.batch}

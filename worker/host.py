@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import platform
 import random
-import secrets
-import tempfile
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 from tunefarm.compiler.target import Target
-from tunefarm.db.records import Config, Device, ErrorKind, Trial, TrialRequest
-from tunefarm.worker.backend import Built, Problem
+from tunefarm.db.records import Device, ErrorKind, Health, TaskKey, Trial, TrialRequest
+from tunefarm.worker.backend import Built, Problem, load_plugin
 from tunefarm.worker.budgets import Budgets
-from tunefarm.worker.calibration import Calibration, calibration
-from tunefarm.worker.children import Builder, Gauge, ProblemCache, RunnerChild
+from tunefarm.worker.building import BuildOutcome, BuildPool, Candidate, Workshop
+from tunefarm.worker.calibration import Calibration, calibration, keep
+from tunefarm.worker.checkup import Kernel, check_device
+from tunefarm.worker.children import Builder, Gauge, RunnerChild
+from tunefarm.worker.cores import CoreLock, spare_cores
 from tunefarm.worker.device import (
     DeviceOptions,
     Dropped,
@@ -44,166 +41,194 @@ from tunefarm.worker.measure import (
     time_paired,
 )
 from tunefarm.worker.process import ChildOptions, sweep_scratch
+from tunefarm.worker.pulse import GOOD_IN_A_ROW, Pulse
 from tunefarm.worker.sandbox import mechanisms
 
 _BATCH = 16
-_PULSE_EVERY_S = 0.5
 _PEAKS_EVERY_S = 30.0
-
-Builds = tuple["Future[BuildOutcome]", ...]
-
-
-class BuildOutcome:
-    """A build's code or failure, and the seconds it took."""
-
-    __slots__ = ("built", "failure", "seconds")
-
-    def __init__(self, built: Built | None, failure: TrialFailed | None, seconds: float) -> None:
-        self.built = built
-        self.failure = failure
-        self.seconds = seconds
-
-    def code(self) -> Built:
-        """The code; raises the failure."""
-        if self.failure is not None:
-            raise self.failure
-        assert self.built is not None
-        return self.built
+_BEAT_LOOPS = 5
+_TRIES = 3
+"""How often candidates are timed whose time a bad pulse follows."""
 
 
 class HostDevice:
     """An open device of kind ``llvm``, or of a plug-in whose backend runs on this processor.
 
-    Kernels are timed on the first ``-num-cores`` cores of this process, one at a time; builders
-    use all its cores while no kernel runs. Two workers of one machine take turns by a lock file.
+    Kernels are timed on the first ``-num-cores`` cores of this process, one at a time, while
+    nothing else of this user's workers runs there. Cores that are left build all the time; without
+    such, building and timing take turns, a batch at a time.
     """
 
     def __init__(self, options: DeviceOptions) -> None:
         self._target = Target(options.target)
         check_cores(self._target)
-        cores = own_cores()
+        own = own_cores()
         sweep_scratch()
-        self._cores = cores[: self._target.num_cores]
+        self._cores = own[: self._target.num_cores]
+        self._spare = spare_cores(own, self._cores)
         self._machine: dict[str, Any] = {"mcpu": self._target.mcpu, "cores": len(self._cores)}
         self._lock = CoreLock(self._cores)
-        processes = options.build_processes or len(cores)
-        builder = ChildOptions(
-            "tunefarm.worker.builder",
-            self._target.text,
-            options.memory_bytes,
-            cores,
-            options.environment,
-        )
-        runner = replace(builder, module="tunefarm.worker.runner", cores=self._cores)
-        self._builders = [Builder(builder) for _ in range(processes)]
-        self._free: SimpleQueue[Builder] = SimpleQueue()
-        for one in self._builders:
-            self._free.put(one)
-        self._threads = ThreadPoolExecutor(processes, thread_name_prefix="tunefarm-build")
+        self._workshop = Workshop(self._build_pool(options, own))
+        runner = self._child("runner", options, self._cores)
         self._runner = RunnerChild(runner)
         self._gauge = Gauge(replace(runner, module="tunefarm.worker.gauge"))
-        self._problems = ProblemCache()
-        self._seed = secrets.randbits(63)
-        self._rng = random.Random(self._seed)
-        self._pulse_at = 0.0
+        self._rng = random.Random()
         self._peaks_at = -_PEAKS_EVERY_S
-        self._pulse: Mapping[str, float] = {}
-        self._known = self._calibrated(options)
-        self._device = self._describe(options)
-        self._threads.submit(self._gauge.start)
-        for _ in self._builders:
-            self._threads.submit(self._start_builder)
+        self._identity = self._identify(options)
+        self._known = calibration(self._identity, self._checked)
+        self._pulse = Pulse(self._beat, self._known.reference_s, options.max_drift)
+        self._health = Health(trouble=_wrong(self._known))
+        self._device = self._describe()
 
     @property
     def device(self) -> Device:
         return self._device
 
     def measure(self, requests: Sequence[TrialRequest], report: Report, dropped: Dropped) -> None:
-        """Measure in batches: build each batch on all cores, then time its candidates alone."""
-        for start in range(0, len(requests), _BATCH):
-            batch = [r for r in requests[start : start + _BATCH] if not dropped(r)]
-            builds = [self._submit_builds(request, dropped) for request in batch]
-            for futures in builds:
-                for future in futures:
-                    future.exception()
-            with self._lock.held():
-                for request, futures in zip(batch, builds, strict=True):
-                    if dropped(request):
-                        continue
-                    trial = self._measure_one(request, futures)
-                    if not dropped(request):
-                        report(request, trial)
+        """Measure what is built; whatever is timed since the last good pulse is told after the
+        next one, or timed again. Returns early when the device gets into trouble."""
+        line = deque(self._workshop.begin(request, dropped) for request in requests)
+        while line and not self._health.trouble:
+            for candidate in list(line)[: 1 if self._spare else _BATCH]:
+                candidate.wait()
+            with self._lock.held(alone=True):
+                self._time_batch(line, report, dropped)
+
+    def check(self, number: int) -> None:
+        kernels = self._check_kernels()
+        try:
+            with self._lock.held(alone=True):
+                self._known = keep(self._identity, self._check_cores(kernels))
+                self._pulse.reference_s = self._known.reference_s
+                self._pulse.settle()
+            trouble = _wrong(self._known)
+        except TrialFailed as failed:
+            trouble = f"it cannot be checked: {failed.message}"
+        self._tell(check=number, trouble=trouble)
+
+    def tend(self) -> None:
+        if self._known.is_old:
+            self.check(self._health.check)
+        elif self._health.trouble and not _wrong(self._known) and self._pulse.is_due:
+            with contextlib.suppress(TrialFailed), self._lock.held(alone=True):
+                self._pulse.feel()
+            if self._pulse.good >= GOOD_IN_A_ROW:
+                self._tell(trouble="")
 
     def interrupt(self) -> None:
         self._runner.kill()
-        for builder in self._builders:
-            builder.kill()
+        self._workshop.interrupt()
 
     def close(self) -> None:
         self._runner.close()
         self._gauge.close()
-        for builder in self._builders:
-            builder.close()
-        self._threads.shutdown(cancel_futures=True)
+        self._workshop.close()
 
     # --- building -------------------------------------------------------------------------------
 
-    def _start_builder(self) -> None:
-        builder = self._free.get()
-        try:
-            builder.start()
-        finally:
-            self._free.put(builder)
+    def _build_pool(self, options: DeviceOptions, own: tuple[int, ...]) -> BuildPool:
+        """Builders on the spare cores, one each, and those that are left on the timed ones."""
+        count = options.build_processes or len(own)
+        aside = min(count, len(self._spare))
+        places = ((self._spare, aside), (self._cores, count - aside))
+        return BuildPool([self._builders(options, *place) for place in places if place[1]])
 
-    def _submit_builds(self, request: TrialRequest, dropped: Dropped) -> Builds:
-        configs: list[Config] = [request.config, *request.against]
-        return tuple(
-            self._threads.submit(self._build, request, config, dropped) for config in configs
+    def _builders(
+        self, options: DeviceOptions, cores: tuple[int, ...], count: int
+    ) -> tuple[CoreLock, list[Builder]]:
+        child = self._child("builder", options, cores)
+        return CoreLock(cores), [Builder(child) for _ in range(count)]
+
+    def _child(self, module: str, options: DeviceOptions, cores: tuple[int, ...]) -> ChildOptions:
+        return ChildOptions(
+            f"tunefarm.worker.{module}",
+            self._target.text,
+            options.memory_bytes,
+            cores,
+            options.environment,
         )
-
-    def _build(self, request: TrialRequest, config: Config, dropped: Dropped) -> BuildOutcome:
-        budgets = Budgets.of(request.budgets)
-        builder = self._free.get()
-        start = time.monotonic()
-        try:
-            if dropped(request):
-                raise TrialFailed(ErrorKind.LEASE_LOST, "the trial was cancelled")
-            built = builder.build(
-                request.workload_text, request.task.target, config, budgets.build_s
-            )
-            return BuildOutcome(built, None, time.monotonic() - start)
-        except TrialFailed as failed:
-            return BuildOutcome(None, failed, time.monotonic() - start)
-        finally:
-            self._free.put(builder)
-
-    def _problem(self, request: TrialRequest, budgets: Budgets) -> Problem:
-        key = hashlib.sha256(request.workload_text.encode()).hexdigest()
-        known = self._problems.get(key)
-        if known is not None:
-            return known
-        builder = self._free.get()
-        try:
-            posed = builder.problem(request.workload_text, self._seed, budgets.reference_s)
-        except TrialFailed as failed:
-            if failed.kind is not ErrorKind.DEVICE_LOST:
-                self._problems.put(key, failed)
-            raise
-        finally:
-            self._free.put(builder)
-        self._problems.put(key, posed)
-        return posed
 
     # --- timing ---------------------------------------------------------------------------------
 
-    def _measure_one(self, request: TrialRequest, builds: Builds) -> Trial:
-        outcomes = [future.result() for future in builds]
+    def _time_batch(self, line: deque[Candidate], report: Report, dropped: Dropped) -> None:
+        """Time what is ready, ``_BATCH`` candidates at most, alone on the device's cores."""
+        unsure: list[Candidate] = []
+        if self._pulse.is_due and not self._is_steady():
+            return
+        for _ in range(_BATCH):
+            if not line or not line[0].is_ready:
+                break
+            candidate = line.popleft()
+            if dropped(candidate.request):
+                continue
+            candidate.trial = self._measure_one(candidate)
+            unsure.append(candidate)
+            if self._pulse.is_due and not self._tell_sure(unsure, report, dropped):
+                return
+        self._tell_sure(unsure, report, dropped)
+
+    def _tell_sure(self, unsure: list[Candidate], report: Report, dropped: Dropped) -> bool:
+        """Report what was timed between two good pulses; what a bad one follows is timed again.
+
+        False if the device is in trouble: nobody knows those times then.
+        """
+        for _ in range(_TRIES):
+            if not unsure:
+                return True
+            if self._feel():
+                for candidate in unsure:
+                    assert candidate.trial is not None
+                    if not dropped(candidate.request):
+                        report(candidate.request, self._with_state(candidate.trial))
+                unsure.clear()
+                return True
+            if not self._is_steady():
+                return False
+            for candidate in unsure:
+                if candidate.trial is not None and candidate.trial.ok:
+                    candidate.trial = self._measure_one(candidate)
+        self._tell(trouble=f"its pulse is unsteady: {self._pulse.trouble()}")
+        return False
+
+    def _feel(self) -> bool:
+        """Whether the pulse is good now; the device's own fault leaves that open."""
+        try:
+            return self._pulse.feel()
+        except TrialFailed:
+            return True
+
+    def _is_steady(self) -> bool:
+        """Wait for a good pulse; without one the device is in trouble."""
+        try:
+            steady = self._pulse.settle()
+        except TrialFailed:
+            return True
+        if not steady:
+            self._tell(trouble=self._pulse.trouble())
+        return steady
+
+    def _measure_one(self, candidate: Candidate) -> Trial:
+        """Time a candidate; one that kills its runner gets a fresh one to prove that it did."""
+        with_others = self._runner.is_used
+        trial = self._try_one(candidate)
+        if trial.error is not ErrorKind.RUN_CRASH or not with_others:
+            return trial
+        again = self._try_one(candidate)
+        if again.error is not ErrorKind.RUN_CRASH:
+            return again
+        return replace(
+            again, message=f"it killed two runners, the last a fresh one: {again.message}"
+        )
+
+    def _try_one(self, candidate: Candidate) -> Trial:
+        request = candidate.request
+        outcomes = [future.result() for future in candidate.builds]
         own = outcomes[0]
         trial = self._blank(request, own)
         try:
             budgets = Budgets.of(request.budgets)
             built = own.code()
-            problem = self._problem(request, budgets)
+            problem = candidate.posed()
             session = Session(
                 self._runner.prepared_for(problem, request.task.target), problem, budgets
             )
@@ -224,9 +249,7 @@ class HostDevice:
                 message=failed.message,
                 stderr_tail=failed.stderr_tail,
             )
-        finally:
-            self._feel_pulse()
-        return replace(trial, device_state=self._pulse)
+        return trial
 
     def _measure_pairs(
         self,
@@ -281,39 +304,72 @@ class HostDevice:
 
     # --- the device itself ----------------------------------------------------------------------
 
-    def _feel_pulse(self) -> None:
-        """Time the reference loop again, twice a second at most: drift is the device's state."""
-        if time.monotonic() - self._pulse_at < _PULSE_EVERY_S:
-            return
-        with contextlib.suppress(TrialFailed):
-            seconds = min(self._reference_s() for _ in range(2))
-            self._pulse = {
-                "reference_s": seconds,
-                "drift": seconds / self._known.reference_s,
-                "load": os.getloadavg()[0],
-            }
-        self._pulse_at = time.monotonic()
+    def _with_state(self, trial: Trial) -> Trial:
+        """The trial with the state of the device around it."""
+        state = {
+            "reference_s": self._pulse.drift * self._pulse.reference_s,
+            "drift": self._pulse.drift,
+            "drift_before": self._pulse.before,
+            "noise": self._known.trial_noise,
+            "load": os.getloadavg()[0],
+        }
+        return replace(trial, device_state=state)
 
-    def _reference_s(self) -> float:
-        return float(self._gauge.ask("drift", mcpu=self._target.mcpu)["seconds"])
+    def _beat(self) -> float:
+        """Seconds of the reference loop: the least of a few, which what interrupts it leaves be."""
+        mcpu = self._target.mcpu
+        return float(min(self._gauge.ask("drift", mcpu=mcpu, count=_BEAT_LOOPS)["seconds"]))
 
-    def _calibrated(self, options: DeviceOptions) -> Calibration:
-        with self._lock.held():
-            return calibration(self._identity(options), self._measured_peaks)
+    def _checked(self) -> Calibration:
+        kernels = self._check_kernels()
+        with self._lock.held(alone=True):
+            return self._check_cores(kernels)
 
-    def _measured_peaks(self) -> Calibration:
-        answer = self._gauge.ask("peaks", **self._machine)
-        reference_s = min(self._reference_s() for _ in range(5))
-        return Calibration(dict(answer["peaks"]), float(answer["noise"]), reference_s)
+    def _check_kernels(self) -> list[Kernel]:
+        """The fixed kernels of this kind of device, built; the names of those that are not."""
+        found = []
+        for workload, config in load_plugin(self._target.kind).checks(self._target.text):
+            task = TaskKey(hashlib.sha256(workload.encode()).hexdigest(), self._target.text)
+            request = TrialRequest("", task, 0, config, workload)
+            candidate = self._workshop.begin(request, lambda _: False)
+            candidate.wait()
+            built = candidate.builds[0].result().code()
+            found.append((workload, built, candidate.posed()))
+        return found
 
-    def _identity(self, options: DeviceOptions) -> str:
+    def _check_cores(self, kernels: Sequence[Kernel]) -> Calibration:
+        return check_device(
+            self._gauge,
+            self._machine,
+            self._beat,
+            self._runner,
+            self._target.text,
+            kernels,
+            self._rng,
+        )
+
+    def _tell(self, *, trouble: str, check: int | None = None) -> None:
+        """Have the device say how it is now."""
+        number = self._health.check if check is None else check
+        self._health = replace(self._health, trouble=trouble, check=number)
+        self._device = self._describe()
+
+    def _identify(self, options: DeviceOptions) -> str:
         cores = ",".join(map(str, self._cores))
         return device_id(self._target.kind, cores, self._target.text, options.name)
 
-    def _describe(self, options: DeviceOptions) -> Device:
+    def _describe(self) -> Device:
         count = len(self._cores)
+        known = self._known
+        health = replace(
+            self._health,
+            checked_at=known.at,
+            reference_s=known.reference_s,
+            drift=self._pulse.drift,
+            trial_noise=known.trial_noise,
+        )
         return Device(
-            id=self._identity(options),
+            id=self._identity,
             kind=self._target.kind,
             model=f"{cpu_model()} {count} core{'s' if count > 1 else ''}",
             target=self._target.text,
@@ -323,33 +379,21 @@ class HostDevice:
                 "arch": platform.machine(),
                 "cores": str(count),
                 "cpuset": ",".join(map(str, self._cores)),
+                "build_cores": ",".join(map(str, self._spare)) or "in turn",
                 "mcpu": self._target.mcpu,
                 "sandbox": "+".join(mechanisms()) or "none",
             },
-            peaks=self._known.peaks,
-            noise=self._known.noise,
+            peaks=known.peaks,
+            noise=known.noise,
+            health=health,
         )
+
+
+def _wrong(known: Calibration) -> str:
+    """Why a device whose fixed kernels gave wrong answers does not measure."""
+    return f"its check failed: {known.wrong}" if known.wrong else ""
 
 
 def _with_times(trial: Trial, times: Times) -> Trial:
     phases = {**trial.phases_s, "check": times.check_s, "run": times.run_s}
     return replace(trial, times_s=times.times_s, phases_s=phases)
-
-
-class CoreLock:
-    """A lock file for each core, so that two workers of one machine never time at once."""
-
-    def __init__(self, cores: Sequence[int]) -> None:
-        folder = Path(tempfile.gettempdir()) / f"tunefarm-cores-{os.getuid()}"
-        folder.mkdir(mode=0o700, exist_ok=True)
-        self._paths = [folder / str(core) for core in sorted(cores)]
-        self._turn = threading.Lock()
-
-    @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """Hold every core of the device; waits for as long as another holds one."""
-        with self._turn, contextlib.ExitStack() as stack:
-            for path in self._paths:
-                handle = stack.enter_context(path.open("w"))
-                fcntl.flock(handle, fcntl.LOCK_EX)
-            yield

@@ -6,6 +6,7 @@ import ctypes
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tunefarm.db.records import Config
 from tunefarm.worker.backend import Array, Built, Problem, TargetPlugin
 from tunefarm.worker.device import DeviceOptions, OpenDevice
 from tunefarm.worker.memory import empty_array
@@ -199,4 +200,22 @@ def open_llvm(options: DeviceOptions) -> OpenDevice:
     return HostDevice(options)
 
 
-PLUGIN = TargetPlugin(open_llvm, LlvmBackend)
+def checks(target: str) -> list[tuple[str, Config]]:
+    """A product, which computes, and a sum, which moves bytes, with their default configs."""
+    from tunefarm.compiler.ir import Expr, Function, TensorType, Var
+    from tunefarm.compiler.ops import call
+    from tunefarm.compiler.space import config_space
+    from tunefarm.compiler.target import Target
+    from tunefarm.compiler.workload import Workload
+
+    def posed(operator: str, size: int, constants: tuple[int, ...]) -> tuple[str, Config]:
+        a, b = (Var(name, TensorType((size, size), "float32")) for name in "ab")
+        body: Expr = call(operator, a, b)
+        function = Function((a, b), body, {"primitive": True, "constants": constants})
+        workload = Workload.from_function(function)
+        return workload.text, config_space(workload, Target(target)).default
+
+    return [posed("matmul", 256, (1,)), posed("add", 512, ())]
+
+
+PLUGIN = TargetPlugin(open_llvm, LlvmBackend, checks)

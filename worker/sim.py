@@ -5,10 +5,12 @@
 ``-failures`` is the percentage of configs that fail, spread over every error kind (trial 0 never
 does); a config with a knob ``fail`` fails as its value says. ``-trial-ms``, or the config's knob
 ``busy-ms``, is how long a trial keeps the device busy, and ``-seed`` makes another landscape.
+While the file that ``-trouble`` names has text, that is the device's trouble.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -16,9 +18,10 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from tunefarm.compiler.target import Target
-from tunefarm.db.records import Config, Device, ErrorKind, Trial, TrialRequest
+from tunefarm.db.records import Config, Device, ErrorKind, Health, Trial, TrialRequest
 from tunefarm.worker.backend import TargetPlugin
 from tunefarm.worker.budgets import Budgets
 from tunefarm.worker.device import DeviceOptions, Dropped, Report, device_id
@@ -46,6 +49,7 @@ class SimDevice:
             attributes={"name": options.name},
             peaks={"flops_1": 1e11, "flops_n": 1e11},
             noise=_NOISE,
+            health=Health(checked_at=time.time(), reference_s=_BASE_S, trial_noise=_NOISE),
         )
 
     @property
@@ -54,12 +58,31 @@ class SimDevice:
 
     def measure(self, requests: Sequence[TrialRequest], report: Report, dropped: Dropped) -> None:
         for request in requests:
+            self.tend()
+            if self._device.health.trouble:
+                return
             if dropped(request):
                 continue
             self._interrupted.clear()
             self._interrupted.wait(self._busy_of(request.config))
             if not dropped(request):
                 report(request, self.trial(request))
+
+    def check(self, number: int) -> None:
+        """Be found as well as ``-trouble`` says."""
+        health = replace(self._device.health, check=number, checked_at=time.time())
+        self._device = replace(self._device, health=health)
+        self.tend()
+
+    def tend(self) -> None:
+        told = self._target.options.get("trouble", "")
+        trouble = ""
+        if told:
+            with contextlib.suppress(OSError):
+                trouble = Path(told).read_text().strip()
+        if trouble != self._device.health.trouble:
+            health = replace(self._device.health, trouble=trouble)
+            self._device = replace(self._device, health=health)
 
     def _busy_of(self, config: Config) -> float:
         return float(config.get("busy-ms", 1e3 * self._busy_s)) / 1e3
@@ -79,7 +102,7 @@ class SimDevice:
             config=request.config,
             device=self._device.id,
             device_model=self._device.model,
-            device_state={"drift": 1.0},
+            device_state={"drift": 1.0, "noise": _NOISE},
             space_fingerprint="sim",
             code_hash=_digest("code", request.workload_text, request.config).hex()[:16],
             predicted=request.predicted,

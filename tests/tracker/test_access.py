@@ -34,7 +34,7 @@ ALLOWED = {
         **dict.fromkeys(("ClaimJob", "RenewJob", "ReleaseJob", "FinishJob"), TUNER),
         **dict.fromkeys(("Best", "Promote", "History", "TaskStats", "CountTrials"), CLIENT),
         **dict.fromkeys(("Devices", "LeaseHistory", "ReportMisses", "Misses"), CLIENT),
-        **dict.fromkeys(("Cordon", "Uncordon", "Revoke", "Audit"), ADMIN),
+        **dict.fromkeys(("Cordon", "Uncordon", "CheckDevice", "Revoke", "Audit"), ADMIN),
     },
     "tunefarm.v1.Tokens": dict.fromkeys(("CreateToken", "ListTokens", "RevokeToken"), ADMIN),
     "grpc.health.v1.Health": {"Check": OPEN, "List": OPEN, "Watch": OPEN},

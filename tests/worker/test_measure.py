@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +20,7 @@ from tunefarm.compiler.target import Target
 from tunefarm.compiler.workload import Workload
 from tunefarm.db.records import Config, ErrorKind, TaskKey, Trial, TrialRequest
 from tunefarm.worker.backend import Built
-from tunefarm.worker.calibration import Calibration, calibration
+from tunefarm.worker.calibration import MAX_AGE_S, Calibration, calibration, keep
 from tunefarm.worker.device import DeviceOptions, OpenDevice, open_device
 from tunefarm.worker.measure import impossible
 from tunefarm.worker.problem import error_bound, pose
@@ -79,6 +81,8 @@ def test_the_default_config_is_right_and_has_a_time(host: OpenDevice, workload: 
     assert trial.space_fingerprint == space_of(workload).fingerprint
     assert trial.code_hash
     assert trial.device_state["drift"] > 0
+    assert trial.device_state["drift_before"] > 0
+    assert trial.device_state["noise"] == host.device.health.trial_noise > 0
 
 
 def test_a_config_of_no_sketch_is_an_instantiation_error(host: OpenDevice) -> None:
@@ -146,17 +150,24 @@ def test_a_calibration_is_kept_and_a_broken_one_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    made = Calibration({"flops_1": 1.0}, 0.01, 1e-3)
+    made = Calibration({"flops_1": 1.0}, 0.01, 0.05, 1e-3, time.time())
     assert calibration("d", lambda: made) == made
     assert calibration("d", lambda: pytest.fail("measured twice")) == made
     (file,) = tmp_path.rglob("d.json")
     file.write_text("{")
-    other = Calibration({"flops_1": 2.0}, 0.02, math.pi)
+    other = Calibration({"flops_1": 2.0}, 0.02, 0.05, math.pi, time.time())
+    assert calibration("d", lambda: other) == other
+    old = replace(other, at=time.time() - MAX_AGE_S)
+    keep("d", old)
+    assert calibration("d", lambda: made) == made
+    wrong = replace(other, wrong="matmul: wrong answer")
+    assert keep("d", wrong) == wrong
     assert calibration("d", lambda: other) == other
 
 
 BLOCKED = """
 import sys
+import time
 class Refuse:
     def find_spec(self, name, path=None, target=None):
         if name.split(".")[0] in ("sqlalchemy", "xgboost", "onnx", "torch"):

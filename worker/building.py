@@ -1,0 +1,210 @@
+"""Builders at work: beside the timing on spare cores, and between timings on the timed ones."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+from tunefarm.db.records import Config, ErrorKind, Trial, TrialRequest
+from tunefarm.worker.backend import Built, Problem
+from tunefarm.worker.budgets import Budgets
+from tunefarm.worker.children import Builder, ProblemCache
+from tunefarm.worker.cores import CoreLock
+from tunefarm.worker.device import Dropped
+from tunefarm.worker.measure import TrialFailed
+
+T = TypeVar("T")
+_JOIN_S = 5.0
+
+
+class BuildPool:
+    """Does builds in the order of their submission, each by one of some groups of builders.
+
+    A builder starts one only while it holds the lock of its group's cores with the others, so none
+    runs where a kernel is timed, of this worker or another.
+    """
+
+    def __init__(self, groups: Sequence[tuple[CoreLock, Sequence[Builder]]]) -> None:
+        self._builders = [builder for _, builders in groups for builder in builders]
+        self._jobs: deque[tuple[Future[Any], Callable[[Builder], Any]]] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._threads = [
+            threading.Thread(target=self._serve, args=(lock, builder), daemon=True)
+            for lock, builders in groups
+            for builder in builders
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, work: Callable[[Builder], T]) -> Future[T]:
+        """``work(builder)`` as soon as one is free and its cores are."""
+        future: Future[T] = Future()
+        with self._changed:
+            self._jobs.append((future, work))
+            self._changed.notify()
+        return future
+
+    def interrupt(self) -> None:
+        """Kill the builds under way."""
+        for builder in self._builders:
+            builder.kill()
+
+    def close(self) -> None:
+        """End all builds; those that wait are cancelled."""
+        with self._changed:
+            self._closed = True
+            for future, _ in self._jobs:
+                future.cancel()
+            self._changed.notify_all()
+        for builder in self._builders:
+            builder.close()
+        for thread in self._threads:
+            thread.join(_JOIN_S)
+
+    def _serve(self, lock: CoreLock, builder: Builder) -> None:
+        with lock.held(alone=False):
+            builder.start()
+        while self._wait():
+            with lock.held(alone=False):
+                self._do_next(builder)
+
+    def _wait(self) -> bool:
+        """Wait until there is work; False when there will be none."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._jobs or self._closed)
+            return not self._closed
+
+    def _do_next(self, builder: Builder) -> None:
+        with self._changed:
+            future, work = self._jobs.popleft() if self._jobs else (None, None)
+        if future is None or work is None or not future.set_running_or_notify_cancel():
+            return
+        try:
+            future.set_result(work(builder))
+        except Exception as error:
+            future.set_exception(error)
+
+
+class BuildOutcome:
+    """A build's code or failure, and the seconds it took."""
+
+    __slots__ = ("built", "failure", "seconds")
+
+    def __init__(self, built: Built | None, failure: TrialFailed | None, seconds: float) -> None:
+        self.built = built
+        self.failure = failure
+        self.seconds = seconds
+
+    def code(self) -> Built:
+        """The code; raises the failure."""
+        if self.failure is not None:
+            raise self.failure
+        assert self.built is not None
+        return self.built
+
+
+@dataclass(slots=True)
+class Candidate:
+    """A request on its way through the device; ``builds`` are of its config and of those that it
+    meets. ``trial`` is what came of it, as soon as it was timed."""
+
+    request: TrialRequest
+    builds: tuple[Future[BuildOutcome], ...]
+    problem: Future[Problem | TrialFailed]
+    trial: Trial | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it can be timed."""
+        return self.problem.done() and all(future.done() for future in self.builds)
+
+    def wait(self) -> None:
+        """Wait until it can be timed."""
+        futures: tuple[Future[Any], ...] = (*self.builds, self.problem)
+        for future in futures:
+            with contextlib.suppress(CancelledError):
+                future.exception()
+
+    def posed(self) -> Problem:
+        """The problem; raises what prevented it."""
+        found = self.problem.result()
+        if isinstance(found, TrialFailed):
+            raise found
+        return found
+
+
+class Workshop:
+    """Where candidates are made ready to be timed: built, and their workloads posed."""
+
+    def __init__(self, pool: BuildPool) -> None:
+        self._pool = pool
+        self._problems = ProblemCache()
+        self._posing: dict[str, Future[Problem | TrialFailed]] = {}
+        self._seed = secrets.randbits(63)
+        self.interrupt = pool.interrupt
+        self.close = pool.close
+
+    def begin(self, request: TrialRequest, dropped: Dropped) -> Candidate:
+        """Have everything made that the request needs."""
+        builds = tuple(
+            self._pool.submit(partial(_build, request, config, dropped))
+            for config in (request.config, *request.against)
+        )
+        return Candidate(request, builds, self._pose(request))
+
+    def _pose(self, request: TrialRequest) -> Future[Problem | TrialFailed]:
+        """The workload's problem: kept, being made, or made now."""
+        self._keep_posed()
+        key = hashlib.sha256(request.workload_text.encode()).hexdigest()
+        if key in self._posing:
+            return self._posing[key]
+        kept = self._problems.get(key)
+        if kept is None:
+            posing = self._posing[key] = self._pool.submit(partial(_pose, request, self._seed))
+            return posing
+        known: Future[Problem | TrialFailed] = Future()
+        known.set_result(kept)
+        return known
+
+    def _keep_posed(self) -> None:
+        """Move what was posed meanwhile into the cache; what a dead helper prevented is tried
+        again."""
+        for key in [key for key, posing in self._posing.items() if posing.done()]:
+            posing = self._posing.pop(key)
+            if posing.cancelled():
+                continue
+            found = posing.result()
+            if not isinstance(found, TrialFailed) or found.kind is not ErrorKind.DEVICE_LOST:
+                self._problems.put(key, found)
+
+
+def _build(
+    request: TrialRequest, config: Config, dropped: Dropped, builder: Builder
+) -> BuildOutcome:
+    start = time.monotonic()
+    try:
+        if dropped(request):
+            raise TrialFailed(ErrorKind.LEASE_LOST, "the trial was cancelled")
+        build_s = Budgets.of(request.budgets).build_s
+        built = builder.build(request.workload_text, request.task.target, config, build_s)
+        return BuildOutcome(built, None, time.monotonic() - start)
+    except TrialFailed as failed:
+        return BuildOutcome(None, failed, time.monotonic() - start)
+
+
+def _pose(request: TrialRequest, seed: int, builder: Builder) -> Problem | TrialFailed:
+    reference_s = Budgets.of(request.budgets).reference_s
+    try:
+        return builder.problem(request.workload_text, seed, reference_s)
+    except TrialFailed as failed:
+        return failed
