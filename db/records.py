@@ -541,8 +541,8 @@ class WorkerOrders:
 
 @dataclass(frozen=True, slots=True)
 class FarmInfo:
-    """Facts of a running tracker; terms in seconds, ``started_at`` in seconds since the epoch, and
-    the ``protocol`` that it speaks."""
+    """Facts of a running tracker; terms in seconds, ``started_at`` and its clock's ``now`` (0 if it
+    does not tell) in seconds since the epoch, and the ``protocol`` that it speaks."""
 
     version: str
     database: str
@@ -550,3 +550,4 @@ class FarmInfo:
     claim_term_s: float
     started_at: float
     protocol: int = 0
+    now: float = 0.0

@@ -112,20 +112,22 @@ class InfoRequest(_message.Message):
     def __init__(self, protocol: _Optional[int] = ...) -> None: ...
 
 class InfoReply(_message.Message):
-    __slots__ = ("version", "database", "lease_term_s", "claim_term_s", "started_at", "protocol")
+    __slots__ = ("version", "database", "lease_term_s", "claim_term_s", "started_at", "protocol", "now")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     DATABASE_FIELD_NUMBER: _ClassVar[int]
     LEASE_TERM_S_FIELD_NUMBER: _ClassVar[int]
     CLAIM_TERM_S_FIELD_NUMBER: _ClassVar[int]
     STARTED_AT_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    NOW_FIELD_NUMBER: _ClassVar[int]
     version: str
     database: str
     lease_term_s: float
     claim_term_s: float
     started_at: float
     protocol: int
-    def __init__(self, version: _Optional[str] = ..., database: _Optional[str] = ..., lease_term_s: _Optional[float] = ..., claim_term_s: _Optional[float] = ..., started_at: _Optional[float] = ..., protocol: _Optional[int] = ...) -> None: ...
+    now: float
+    def __init__(self, version: _Optional[str] = ..., database: _Optional[str] = ..., lease_term_s: _Optional[float] = ..., claim_term_s: _Optional[float] = ..., started_at: _Optional[float] = ..., protocol: _Optional[int] = ..., now: _Optional[float] = ...) -> None: ...
 
 class AcquireRequest(_message.Message):
     __slots__ = ("request_id", "client", "job", "claim_epoch", "request", "wait_s", "waited_s")

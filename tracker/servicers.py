@@ -65,6 +65,7 @@ class FarmServicer(farm_pb2_grpc.FarmServicer):
             claim_term_s=self._farm.options.claim_term_s,
             started_at=self._farm.started_at,
             protocol=PROTOCOL,
+            now=time.time(),
         )
 
     # --- leases and trials ----------------------------------------------------------------------
