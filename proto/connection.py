@@ -129,6 +129,8 @@ class Connection:
                 trouble(self.address, self._tls)
                 or f"no tracker answers at {self.address}; start one with `tunefarm tracker`"
             )
+        if error.code() == grpc.StatusCode.UNIMPLEMENTED:
+            return FarmError(f"the tracker at {self.address} is too old for this; upgrade it")
         name = error.code().name
         return FarmError(f"the tracker at {self.address} failed: {name}: {error.details()}")
 
