@@ -83,19 +83,19 @@ def trouble(address: str, tls: Tls | None) -> str:
     """
     host, _, port = address.rpartition(":")
     place = (host.strip("[]"), int(port))
-    with suppress(OSError):
+    with suppress(OSError), socket.create_connection(place, LOOK_S) as connection:
         if tls is None:
-            return _trouble_in_the_clear(address, place)
-        return _trouble_with_tls(address, place, tls)
+            return _trouble_in_the_clear(address, connection)
+        return _trouble_with_tls(address, connection, place[0], tls)
     return ""
 
 
-def _trouble_in_the_clear(address: str, place: tuple[str, int]) -> str:
+def _trouble_in_the_clear(address: str, connection: socket.socket) -> str:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     try:
-        _is_welcome(context, place)
+        _is_welcome(context, connection, None)
     except ssl.SSLError:
         return ""
     return (
@@ -104,18 +104,18 @@ def _trouble_in_the_clear(address: str, place: tuple[str, int]) -> str:
     )
 
 
-def _trouble_with_tls(address: str, place: tuple[str, int], tls: Tls) -> str:
+def _trouble_with_tls(address: str, connection: socket.socket, host: str, tls: Tls) -> str:
     try:
         context = ssl.create_default_context(cadata=tls.ca or None)
     except ssl.SSLError:
         return "the CA given with --tls-ca is no certificate"
     context.set_alpn_protocols(["h2"])
     try:
-        if _is_welcome(context, place):
+        if _is_welcome(context, connection, host):
             return ""
     except ssl.SSLCertVerificationError as error:
-        return _meaning(address, place[0], error)
-    except (ssl.SSLError, ConnectionError):
+        return _meaning(address, host, error)
+    except ssl.SSLError:
         return _NO_TLS.format(address)
     return _trouble_with_own_certificate(address, tls)
 
@@ -148,12 +148,9 @@ def _meaning(address: str, host: str, error: ssl.SSLCertVerificationError) -> st
     return f"the certificate of the tracker at {address} {why}"
 
 
-def _is_welcome(context: ssl.SSLContext, place: tuple[str, int]) -> bool:
+def _is_welcome(context: ssl.SSLContext, connection: socket.socket, host: str | None) -> bool:
     """Shake hands; whether the server then speaks, as one that wants a certificate does not."""
-    with (
-        socket.create_connection(place, LOOK_S) as connection,
-        context.wrap_socket(connection, server_hostname=place[0]) as secure,
-    ):
+    with context.wrap_socket(connection, server_hostname=host) as secure:
         with suppress(ssl.SSLError, ConnectionError):
             return secure.recv(1) != b""
         return False

@@ -101,6 +101,9 @@ def test_others_speak_tls_and_this_machine_need_not(
     assert "is not signed by the CA given with --tls-ca" in told
     told = refused(tracker.address, tracker, tls_of(certificates))
     assert f"what listens at {tracker.address} does not speak TLS" in told
+    for tls in (None, tls_of(certificates)):
+        told = refused(f"{HOST}:1", tracker, tls)
+        assert told == f"no tracker answers at {HOST}:1; start one with `tunefarm tracker`"
 
 
 def test_a_name_that_the_certificate_lacks(start: Callable[..., Any], tmp_path: Path) -> None:
