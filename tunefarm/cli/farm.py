@@ -106,6 +106,9 @@ def tracker(
             help="Trials a task for what builds report as untuned, on idle devices; 0: none.",
         ),
     ] = 64,
+    idle_after_s: Annotated[
+        float, typer.Option(min=0, metavar="S", help="How long a device was free when it is idle.")
+    ] = 60.0,
     prune_older_than: Annotated[
         str,
         typer.Option(
@@ -144,6 +147,7 @@ def tracker(
         db or default_database(), host, port, rendezvous=rendezvous,
         lease_term_s=lease_term_s, claim_term_s=lease_term_s,
         metrics_port=metrics_port, metrics_host=metrics_host, idle_trials=idle_trials,
+        idle_after_s=idle_after_s,
         retention=retention, tls_cert=tls_cert, tls_key=tls_key, tls_client_ca=tls_client_ca,
         worker_port=worker_port,
     )  # fmt: skip
