@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
+from tunefarm.dashboard.code import Code, Coder, Kind
 from tunefarm.dashboard.datasets import Dataset
 from tunefarm.dashboard.paging import PAGE_ROWS, Page
-from tunefarm.dashboard.queries import curves, devices, failures, jobs, overview, roofs, trials
+from tunefarm.dashboard.queries import (
+    curves,
+    devices,
+    failures,
+    jobs,
+    overview,
+    records,
+    roofs,
+    trials,
+)
 from tunefarm.dashboard.requests import (
     Cursor,
     Format,
@@ -17,6 +27,7 @@ from tunefarm.dashboard.requests import (
     Reading,
     Text,
     chosen_tasks,
+    curves_of,
     sent,
 )
 from tunefarm.db.records import JobState
@@ -68,22 +79,22 @@ def list_job_tasks(db: Reading, job: str) -> tuple[jobs.TaskLine, ...]:
 
 @router.get("/jobs/{job}/best-so-far", tags=["charts"], responses=_DATASET)
 def get_best_so_far(
-    db: Reading, job: str, task: TaskOf = None, format: Format = Format.JSON
+    request: Request, db: Reading, job: str, task: TaskOf = None, format: Format = Format.JSON
 ) -> Response:
     """Each candidate that was faster than all of its task before."""
     found = jobs.job(db, job)
     chosen = chosen_tasks(jobs.tasks(db, found.id), task)
-    return sent(curves.best_so_far(db, found, chosen), format)
+    return sent(curves_of(request, db, found, chosen).best_so_far, format)
 
 
 @router.get("/jobs/{job}/points", tags=["charts"], responses=_DATASET)
 def get_points(
-    db: Reading, job: str, task: TaskOf = None, format: Format = Format.JSON
+    request: Request, db: Reading, job: str, task: TaskOf = None, format: Format = Format.JSON
 ) -> Response:
     """Trials with sketch, score and latency, evenly chosen where there are many."""
     found = jobs.job(db, job)
     chosen = chosen_tasks(jobs.tasks(db, found.id), task)
-    return sent(curves.points(db, found, chosen), format)
+    return sent(curves_of(request, db, found, chosen).points, format)
 
 
 @router.get("/jobs/{job}/roofline", tags=["charts"], responses=_DATASET)
@@ -155,3 +166,68 @@ def list_failures(
     """Failed trials by cause and message, among the newest."""
     named = jobs.job(db, job).id if job else ""
     return failures.failures(db, job=named, error=error, text=q, cursor=cursor)
+
+
+# --- tasks and records ---------------------------------------------------------------------------
+
+
+@router.get("/tasks", tags=["tasks"])
+def list_tasks(
+    db: Reading, q: Text = "", cursor: Cursor = "", limit: Limit = PAGE_ROWS
+) -> Page[records.Task]:
+    """Tasks over all jobs, those of the newest workloads first."""
+    return records.tasks(db, text=q, cursor=cursor, limit=limit)
+
+
+@router.get("/tasks/{workload}/{target_id}", tags=["tasks"])
+def get_task(db: Reading, workload: str, target_id: int) -> records.Task:
+    """A task, by the first digits of its workload's key and the number of its target."""
+    return records.task(db, workload, target_id)
+
+
+@router.get("/tasks/{workload}/{target_id}/history", tags=["charts"], responses=_DATASET)
+def get_history(
+    db: Reading, workload: str, target_id: int, format: Format = Format.JSON
+) -> Response:
+    """Measured candidates of all jobs, evenly chosen where there are many."""
+    return sent(records.history(db, records.task(db, workload, target_id)), format)
+
+
+@router.get("/tasks/{workload}/{target_id}/knobs", tags=["charts"], responses=_DATASET)
+def get_knobs(db: Reading, workload: str, target_id: int, format: Format = Format.JSON) -> Response:
+    """How much of the variance of log latency each knob explains alone, within its sketch."""
+    return sent(records.knob_data(db, records.task(db, workload, target_id)), format)
+
+
+@router.get("/tasks/{workload}/{target_id}/best-configs", tags=["charts"], responses=_DATASET)
+def get_best_configs(
+    db: Reading, workload: str, target_id: int, format: Format = Format.JSON
+) -> Response:
+    """The fastest distinct configs of the fastest sketch."""
+    return sent(records.config_data(db, records.task(db, workload, target_id)), format)
+
+
+@router.get("/tasks/{workload}/{target_id}/records", tags=["tasks"])
+def list_standings(db: Reading, workload: str, target_id: int) -> tuple[records.Standing, ...]:
+    """Records that builds may use."""
+    return records.standings(db, records.workload_id(db, workload), target_id)
+
+
+@router.get("/compare/{workload}", tags=["charts"], responses=_DATASET)
+def get_comparison(db: Reading, workload: str, format: Format = Format.JSON) -> Response:
+    """The records of a workload on all targets, device models and compiler versions."""
+    return sent(records.comparison(db, records.workload_id(db, workload)), format)
+
+
+@router.get("/trials/{id}", tags=["trials"])
+def get_trial(db: Reading, id: int) -> records.Record:
+    """A trial with all repeats, its workload, and what a final said of it."""
+    return records.record(db, id)
+
+
+@router.get("/trials/{id}/code", tags=["trials"])
+def get_code(request: Request, db: Reading, id: int, kind: Kind = Kind.SCHEDULED) -> Code:
+    """The program or the code of a config, made again by the present compiler."""
+    coder: Coder = request.app.state.coder
+    record = records.record(db, id)
+    return coder.code(record.trial, record.workload_text, kind)

@@ -12,6 +12,8 @@ from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from tunefarm.dashboard import api, live, pages
+from tunefarm.dashboard.code import CodeError, Coder
+from tunefarm.dashboard.memo import Memo
 from tunefarm.dashboard.paging import BadCursor
 from tunefarm.dashboard.rendering import render
 from tunefarm.dashboard.security import Guard, harden
@@ -41,6 +43,8 @@ def create_app(store: Store, guard: Guard | None = None, hosts: Sequence[str] = 
     )
     app.state.store = store
     app.state.guard = guard
+    app.state.coder = Coder()
+    app.state.memo = Memo()
     app.mount("/static", StaticFiles(directory=FOLDER / "static"), name="static")
     app.include_router(pages.router)
     app.include_router(live.router)
@@ -61,6 +65,10 @@ def _tell_errors(app: FastAPI) -> None:
     @app.exception_handler(StoreError)
     async def away(request: Request, error: StoreError) -> Response:
         return _told(request, 503, str(error))
+
+    @app.exception_handler(CodeError)
+    async def without_code(request: Request, error: CodeError) -> Response:
+        return _told(request, 422, str(error))
 
     @app.exception_handler(BadCursor)
     async def cursor(request: Request, error: BadCursor) -> Response:

@@ -9,17 +9,19 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from starlette.concurrency import run_in_threadpool
 from tunefarm.dashboard import pictures
+from tunefarm.dashboard.code import Code, CodeError, Coder, Kind, diff, reproduction
 from tunefarm.dashboard.queries import (
     curves,
     devices,
     failures,
     jobs,
     overview,
+    records,
     roofs,
     trials,
 )
 from tunefarm.dashboard.rendering import render
-from tunefarm.dashboard.requests import Cursor, Hours, Reading, Text, chosen_tasks
+from tunefarm.dashboard.requests import Cursor, Hours, Reading, Text, chosen_tasks, curves_of
 from tunefarm.dashboard.security import COOKIE, Guard
 from tunefarm.db.records import ErrorKind, JobState
 
@@ -59,7 +61,7 @@ def show_job(request: Request, db: Reading, name: str, task: int | None = None) 
     job = jobs.job(db, name)
     tasks = jobs.tasks(db, job.id)
     chosen = chosen_tasks(tasks, task)
-    best = curves.best_so_far(db, job, tasks)
+    best = curves_of(request, db, job, tasks).best_so_far
     return render(
         request,
         "job.html",
@@ -67,7 +69,7 @@ def show_job(request: Request, db: Reading, name: str, task: int | None = None) 
         tasks=sorted(tasks, key=lambda t: -(t.time_s or 0)),
         task=chosen[0] if task is not None else None,
         total_s=sum(t.time_s or 0 for t in tasks),
-        ranking=curves.points(db, job, chosen).notes,
+        ranking=curves_of(request, db, job, chosen).points.notes,
         wall=curves.wall_time(db, job),
         recent_gain=curves.recent_gain(best),
         peak_flops=roofs.peaks(db, job).get("flops_n"),
@@ -94,6 +96,85 @@ def list_trials(
         request, "trials.html", page=page, job=named, task=task, outcome=outcome, q=q,
         outcomes=["ok", "failed", *(str(kind) for kind in ErrorKind)],
     )  # fmt: skip
+
+
+@router.get("/tasks")
+def list_tasks(request: Request, db: Reading, q: Text = "", cursor: Cursor = "") -> Response:
+    return render(request, "tasks.html", page=records.tasks(db, text=q, cursor=cursor), q=q)
+
+
+@router.get("/tasks/{workload}/{target_id}")
+def show_task(request: Request, db: Reading, workload: str, target_id: int) -> Response:
+    task = records.task(db, workload, target_id)
+    configs = records.best_configs(db, task)
+    pair = (task.workload_id, task.target_id)
+    return render(
+        request,
+        "task.html",
+        task=task,
+        standings=records.standings(db, *pair),
+        knobs=records.knobs(db, task),
+        configs=configs,
+        lines=pictures.parallel_coordinates(configs),
+        latest=trials.trials(db, task=pair, limit=8),
+    )
+
+
+@router.get("/trials/{id}")
+def show_trial(request: Request, db: Reading, id: int) -> Response:
+    record = records.record(db, id)
+    return render(request, "trial.html", record=record, trial=record.trial, kinds=list(Kind))
+
+
+@router.get("/trials/{id}/reproduce.py")
+def reproduce(db: Reading, id: int) -> Response:
+    record = records.record(db, id)
+    headers = {"Content-Disposition": f'attachment; filename="trial-{id}.py"'}
+    program = reproduction(record.trial, record.workload_text, id)
+    return Response(program, media_type="text/x-python; charset=utf-8", headers=headers)
+
+
+@router.get("/trials/{id}/code")
+def show_code(request: Request, db: Reading, id: int, kind: Kind = Kind.SCHEDULED) -> Response:
+    code, why = _code(request, records.record(db, id), kind)
+    return render(request, "code.html", code=code, why=why, kind=kind, id=id)
+
+
+@router.get("/diff")
+def show_diff(request: Request, db: Reading, a: int, b: int, kind: Kind | None = None) -> Response:
+    first, second = records.record(db, a), records.record(db, b)
+    lines, why = None, ""
+    if kind is not None:
+        codes = [_code(request, one, kind) for one in (first, second)]
+        why = next((problem for _, problem in codes if problem), "")
+        if not why:
+            lines = diff(*(code.text for code, _ in codes if code is not None))
+    names = sorted({*first.trial.config, *second.trial.config})
+    return render(
+        request, "diff.html", first=first, second=second, names=names, lines=lines, why=why,
+        kind=kind, kinds=list(Kind),
+    )  # fmt: skip
+
+
+@router.get("/compare/{workload}")
+def compare(request: Request, db: Reading, workload: str) -> Response:
+    id_ = records.workload_id(db, workload)
+    return render(
+        request,
+        "compare.html",
+        workload=records.workload(db, id_),
+        standings=sorted(records.standings(db, id_), key=lambda one: one.median_s),
+        results=records.results(db, id_),
+    )
+
+
+def _code(request: Request, record: records.Record, kind: Kind) -> tuple[Code | None, str]:
+    """The code of a record, or why there is none."""
+    coder: Coder = request.app.state.coder
+    try:
+        return coder.code(record.trial, record.workload_text, kind), ""
+    except CodeError as error:
+        return None, str(error)
 
 
 @router.get("/devices")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
 
@@ -10,7 +11,9 @@ from fastapi import Depends, Query, Request
 from fastapi.responses import JSONResponse, Response
 from sqlalchemy import Connection
 from tunefarm.dashboard.datasets import Dataset, to_csv
-from tunefarm.dashboard.queries.jobs import TaskLine
+from tunefarm.dashboard.memo import Memo
+from tunefarm.dashboard.queries import curves
+from tunefarm.dashboard.queries.jobs import JobLine, TaskLine
 from tunefarm.db.errors import UnknownRecord
 from tunefarm.db.store import Store
 
@@ -27,6 +30,33 @@ Text = Annotated[str, Query(max_length=200, description="What rows have to menti
 Cursor = Annotated[str, Query(max_length=200, description="`next` of the page before.")]
 Hours = Annotated[int, Query(ge=1, le=24 * 31, description="Length of the window.")]
 Limit = Annotated[int, Query(ge=1, le=500, description="Rows of a page.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Curves:
+    """The charts of a job as it stands, or of one of its tasks."""
+
+    memo: Memo
+    db: Connection
+    job: JobLine
+    tasks: tuple[TaskLine, ...]
+
+    @property
+    def best_so_far(self) -> Dataset:
+        return self._kept(curves.best_so_far)
+
+    @property
+    def points(self) -> Dataset:
+        return self._kept(curves.points)
+
+    def _kept(self, read: Callable[[Connection, JobLine, Sequence[TaskLine]], Dataset]) -> Dataset:
+        positions = tuple(task.position for task in self.tasks)
+        key = (read.__name__, self.job.id, self.job.revision, positions)
+        return self.memo.get(key, lambda: read(self.db, self.job, self.tasks))
+
+
+def curves_of(request: Request, db: Connection, job: JobLine, tasks: Sequence[TaskLine]) -> Curves:
+    return Curves(request.app.state.memo, db, job, tuple(tasks))
 
 
 class Format(StrEnum):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 
@@ -98,4 +99,5 @@ def serve(store: Store, address: Address, announce: Callable[[str], None]) -> No
         listening.listen(128)
         port = listening.getsockname()[1]
         announce(Address(address.host, port, address.cert, address.key).url)
-        uvicorn.Server(config).run(sockets=[listening])
+        with suppress(KeyboardInterrupt):  # it raises again what ended it
+            uvicorn.Server(config).run(sockets=[listening])

@@ -10,7 +10,8 @@ import tunefarm
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("compiler", "dashboard", "db", "proto", "tracker", "tuner", "worker", "tunefarm")
-DATA = ("*.py", "*.ll", "*.proto", "*.pyi", "*.jsonl", "py.typed", "*.html", "*.css", "*.js", "*.svg", "*.txt")
+CODE = ("*.py", "*.ll", "*.proto", "*.pyi", "*.jsonl", "py.typed")
+DATA = (*CODE, "*.html", "*.css", "*.js", "*.svg", "*.txt")
 
 
 def main() -> None:

@@ -7,11 +7,14 @@ import random
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import Connection, insert
+from tunefarm.compiler.space import config_space
+from tunefarm.compiler.target import Target
 from tunefarm.compiler.workload import Workload
 from tunefarm.dashboard.app import create_app
 from tunefarm.db import cordons, jobs, leases
@@ -20,6 +23,7 @@ from tunefarm.db.records import (
     FINAL,
     BestKey,
     Budget,
+    Config,
     Device,
     ErrorKind,
     Final,
@@ -52,6 +56,11 @@ def matmul(rows: int) -> WorkloadRecord:
     return WorkloadRecord(workload.key, text, workload.summary, workload.flops)
 
 
+@cache
+def default_config(text: str) -> Config:
+    return config_space(Workload.from_text(text), Target(TARGET)).default
+
+
 @dataclass(frozen=True)
 class Farm:
     """What is in the database: two tasks that were tuned, and a job that failed."""
@@ -63,7 +72,9 @@ class Farm:
         """A candidate whose time falls with its number, and whose score knows that."""
         chance = random.Random(f"{task} {number}")
         seconds = 1e-3 / (1 + 0.03 * number) * chance.uniform(1, 1.4)
-        config = {"sketch": "contraction", "mb": 2 ** (number % 4), "nb": number % 3, "nv": 1}
+        config = dict(default_config(self.tasks[task].text))
+        if number:
+            config |= {"mb": 2 ** (number % 4), "nb": number % 3 + 1}
         code = hashlib.sha256(f"{task} {config}".encode()).hexdigest()
         return Trial(
             job=JOB,

@@ -9,7 +9,15 @@ from fastapi.testclient import TestClient
 from tunefarm.dashboard.app import create_app
 from tunefarm.db.store import Store
 
-PAGES = ["/", "/jobs", "/jobs?q=nothing-like-it", "/trials", "/trials?q=x&outcome=ok", "/devices", "/failures"]
+PAGES = [
+    "/",
+    "/jobs",
+    "/jobs?q=nothing-like-it",
+    "/trials",
+    "/trials?q=x&outcome=ok",
+    "/devices",
+    "/failures",
+]
 
 
 @pytest.mark.parametrize("path", PAGES)
