@@ -18,6 +18,7 @@ from tunefarm.cli import (
     dashboard,
     database,
     devices,
+    doctor,
     farm,
     jobs,
     leases,
@@ -70,6 +71,7 @@ app.add_typer(top.app, name="farm")
 app.add_typer(tokens.app, name="token")
 certificates.register(app)
 config.register(app)
+doctor.register(app)
 
 
 def run(arguments: Sequence[str]) -> int:

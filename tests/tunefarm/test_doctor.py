@@ -1,0 +1,126 @@
+"""The doctor looks at the machine it runs on, and says what to fix."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tunefarm.db.store import Store
+from tunefarm.proto.client import FarmClient
+
+from tunefarm import doctor
+from tunefarm.cli.app import run
+from tunefarm.cli.doctor import FOUND
+from tunefarm.doctor import State
+
+
+def findings(database: Path, tracker: str = "") -> dict[str, doctor.Finding]:
+    return {f.subject: f for f in doctor.examine(str(database), tracker)}
+
+
+@contextmanager
+def tracker(database: Path) -> Iterator[str]:
+    place = database.with_suffix(".json")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tunefarm", "tracker", "--db", database, "--rendezvous", place],
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("tracker listening")
+        yield str(place)
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+def test_every_part_of_the_machine_is_looked_at(tmp_path: Path) -> None:
+    found = findings(tmp_path / "none.db")
+    subjects = "software processor cores clock load noise memory data cache scratch sandbox gpu"
+    assert {*subjects.split(), "database"} <= found.keys()
+    assert "-mcpu=" in found["processor"].told
+    assert "the first `tunefarm tune` makes" in found["database"].told
+    assert all(f.remedy for f in found.values() if f.state is State.FIX)
+
+
+def test_a_database_is_counted_or_its_trouble_told(tmp_path: Path) -> None:
+    path = tmp_path / "tuning.db"
+    Store.open(str(path)).close()
+    assert findings(path)["database"].told == f"{path}: 0 trials, 0 jobs"
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '0001'")
+    old = findings(path)["database"]
+    assert (old.state, "run `tunefarm tracker` on it once" in old.told) == (State.FIX, True)
+
+
+def test_a_tracker_is_asked_and_its_clock_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tracker(tmp_path / "farm.db") as place:
+        found = findings(tmp_path / "farm.db", place)
+        assert "0 of 0 devices online" in found["tracker"].told
+        assert found["clocks"].state is State.OK
+
+        info = FarmClient.info
+        monkeypatch.setattr(FarmClient, "info", lambda c: replace(info(c), now=time.time() - 90))
+        late = findings(tmp_path / "farm.db", place)["clocks"]
+        assert late.state is State.FIX
+        assert late.told.startswith("its clock and this one differ by 9")
+    gone = findings(tmp_path / "farm.db", place)["tracker"]
+    assert gone.state is State.FIX
+    assert "no tracker runs" in gone.told
+
+
+@pytest.mark.parametrize(
+    ("text", "state"), [("max 100000", State.OK), ("50000 100000", State.FIX), ("", State.OK)]
+)
+def test_a_quota_of_time_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, state: State
+) -> None:
+    quota = tmp_path / "cpu.max"
+    quota.write_text(text)
+    monkeypatch.setattr(doctor, "_QUOTA", quota)
+    (found,) = doctor._cores()
+    assert (found.state is State.FIX) == (state is State.FIX)
+    assert ("for 0.5 cores' time" in found.told) == (state is State.FIX)
+
+
+def test_the_governor_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_line", lambda _: "powersave")
+    (found,) = doctor._clock()
+    assert (found.state, found.told) == (State.FIX, "governor powersave")
+    monkeypatch.setattr(doctor, "_line", lambda _: "performance")
+    (found,) = doctor._clock()
+    assert found.state is State.OK
+
+
+def test_a_place_that_is_full_or_shut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deep = tmp_path / "not" / "yet"
+    assert doctor._place("data", deep, "elsewhere").state is State.OK
+    monkeypatch.setattr(doctor, "MIN_FREE_BYTES", 1 << 60)
+    full = doctor._place("data", deep, "elsewhere")
+    assert (full.state, full.remedy) == (State.FIX, "free some room, or elsewhere")
+    monkeypatch.setattr("os.access", lambda *_: False)
+    assert "cannot be written" in doctor._place("data", deep, "elsewhere").told
+
+
+def test_the_command_prints_all_and_says_so_in_its_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = run(["doctor", "--db", str(tmp_path / "none.db"), "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert code == (FOUND if any(f["state"] == "fix" for f in found) else 0)
+    notes = tmp_path / "notes.db"
+    notes.write_text("no database at all, but a text that is long enough to be looked at" * 20)
+    assert run(["doctor", "--db", str(notes)]) == FOUND
+    shown = capsys.readouterr().out
+    assert "✗ database" in shown
+    assert "✓ software" in shown
