@@ -124,6 +124,7 @@ class FarmClient(TokenCalls):
             claim_term_s=reply.claim_term_s,
             started_at=reply.started_at,
             protocol=reply.protocol,
+            now=reply.now,
         )
 
     # --- workers --------------------------------------------------------------------------------
