@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -139,3 +142,18 @@ def test_a_setting_of_the_file_that_cannot_be_understood(
     monkeypatch.delenv("TUNEFARM_NUM_THREADS", raising=False)
     with pytest.raises(SettingError, match=r"\[settings\] num_threads: '0': expected a positive"):
         settings.NUM_THREADS.get()
+
+
+def test_shells_complete_commands_and_options() -> None:
+    def completed(words: str) -> list[str]:
+        environment = os.environ | {
+            "_TUNEFARM_COMPLETE": "complete_bash",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(len(words.split()) - 1),
+        }
+        command = [str(Path(sys.executable).with_name("tunefarm"))]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+        return done.stdout.split()
+
+    assert completed("tunefarm rec") == ["records"]
+    assert completed("tunefarm tune --tr") == ["--trials", "--tracker"]

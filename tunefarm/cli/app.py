@@ -39,7 +39,7 @@ app = typer.Typer(
     name="tunefarm",
     help="Tune models on the hardware that runs them, and build them with the best records.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
