@@ -78,6 +78,11 @@ def parse_url(text: str) -> URL:
     return url
 
 
+def driver_place(text: str) -> str:
+    """A PostgreSQL database as its driver names it."""
+    return parse_url(text).set(drivername="postgresql").render_as_string(hide_password=False)
+
+
 def sqlite_path(url: URL) -> Path | None:
     """The file of a SQLite database, None for other databases."""
     if url.get_backend_name() != "sqlite":

@@ -76,6 +76,11 @@ class Store:
         path = sqlite_path(self.url)
         return str(path) if path else self.url.render_as_string(hide_password=True)
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether several trackers may serve it."""
+        return sqlite_path(self.url) is None
+
     def close(self) -> None:
         if self._writer is not None:
             self._writer.dispose()

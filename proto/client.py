@@ -49,13 +49,16 @@ from tunefarm.proto.tls import Tls
 from tunefarm.proto.tokens import TokenCalls
 
 _SUBMIT_CHUNK = 256
+_FIRST_SYNC_S = 3.0
+"""How late an answer to Sync may be before another tracker is asked, until the term is known."""
 
 
 class SyncCall:
     """A worker's Sync on its way; a newer Sync ends it with orders that say nothing new."""
 
-    def __init__(self, client: FarmClient, future: Any) -> None:
+    def __init__(self, client: FarmClient, turn: int, future: Any) -> None:
         self._client = client
+        self._turn = turn
         self._future = future
 
     def result(self) -> WorkerOrders:
@@ -66,8 +69,12 @@ class SyncCall:
         except grpc.FutureCancelledError as error:
             raise TrackerUnavailable("the Sync was cancelled here") from error
         except grpc.RpcError as error:
+            if self._client.is_away(error):
+                self._client.turn_from(self._turn)
             raise self._client._error(error, CALL_S) from error
         self._client._answered = True
+        if self._client.has_several:
+            self._client._sync_s = min(CALL_S, max(1.0, reply.term_s / 3))
         check_protocol(PROTOCOL, reply.protocol, "worker")
         return convert.orders_from_wire(reply)
 
@@ -92,8 +99,9 @@ class FarmClient(TokenCalls):
         tls: Tls | None = None,
     ) -> None:
         super().__init__(address, token, connect_s, patience_s, tls)
-        self._farm: Any = farm_pb2_grpc.FarmStub(self._channel)  # type: ignore[no-untyped-call]
-        self._worker: Any = farm_pb2_grpc.WorkerStub(self._channel)  # type: ignore[no-untyped-call]
+        self._farm: Any = self._service(farm_pb2_grpc.FarmStub)
+        self._worker: Any = self._service(farm_pb2_grpc.WorkerStub)
+        self._sync_s = _FIRST_SYNC_S if self.has_several else CALL_S
 
     @staticmethod
     def from_rendezvous(
@@ -141,8 +149,9 @@ class FarmClient(TokenCalls):
         """``sync`` in the background: start another with a higher number when there are results,
         and the one under way ends at once."""
         request = convert.worker_state_to_wire(state, wait_s)
-        future = self._worker.Sync.future(request, timeout=wait_s + CALL_S, metadata=self._metadata)
-        return SyncCall(self, future)
+        turn, timeout_s = self.turn, wait_s + self._sync_s
+        future = self._worker.Sync.future(request, timeout=timeout_s, metadata=self._metadata)
+        return SyncCall(self, turn, future)
 
     # --- leases ---------------------------------------------------------------------------------
 

@@ -40,9 +40,38 @@ _CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
 )
 
 
+class Method:
+    """A method of whichever tracker the connection has turned to when it is called."""
+
+    def __init__(self, connection: Connection, choices: list[Any]) -> None:
+        self._connection = connection
+        self._choices = choices
+
+    def __call__(self, request: Any, **how: Any) -> Any:
+        return self._choices[self._connection.turn](request, **how)
+
+    def future(self, request: Any, **how: Any) -> Any:
+        return self._choices[self._connection.turn].future(request, **how)
+
+
+class Service:
+    """The methods of a service at the trackers of a connection."""
+
+    def __init__(self, connection: Connection, stubs: list[Any]) -> None:
+        self._connection = connection
+        self._stubs = stubs
+
+    def __getattr__(self, name: str) -> Method:
+        return Method(self._connection, [getattr(stub, name) for stub in self._stubs])
+
+
 class Connection:
-    """A channel to the tracker at ``address`` (HOST:PORT) with a ``token``; in the clear unless
-    there is ``tls``."""
+    """Channels to the tracker at ``address`` (HOST:PORT) with a ``token``; in the clear unless
+    there is ``tls``.
+
+    ``address`` may name several trackers of one database (HOST:PORT,HOST:PORT): one of them is
+    asked, ``turn``, until it does not answer, then the next.
+    """
 
     def __init__(
         self,
@@ -52,23 +81,48 @@ class Connection:
         patience_s: float,
         tls: Tls | None = None,
     ) -> None:
-        host, _, port = address.rpartition(":")
-        if not host or not port.isdigit():
-            raise InvalidRequest(f"{address!r} is not a tracker's address; write HOST:PORT")
-        self.address = address
+        self._addresses = [one.strip() for one in address.split(",")]
+        for one in self._addresses:
+            host, _, port = one.rpartition(":")
+            if not host or not port.isdigit():
+                raise InvalidRequest(
+                    f"{one!r} is not a tracker's address; write HOST:PORT, or HOST:PORT,HOST:PORT "
+                    "for several trackers of one database"
+                )
+        self.turn = 0
         self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
         self._connect_s = connect_s
         self._patience_s = patience_s
         self._answered = False
         self._tls = tls
-        self._channel = (
-            grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
+        self._channels = [
+            grpc.insecure_channel(one, options=_CHANNEL_OPTIONS)
             if tls is None
-            else grpc.secure_channel(address, tls.credentials(), options=_CHANNEL_OPTIONS)
-        )
+            else grpc.secure_channel(one, tls.credentials(), options=_CHANNEL_OPTIONS)
+            for one in self._addresses
+        ]
+
+    @property
+    def address(self) -> str:
+        """The tracker that is asked now."""
+        return self._addresses[self.turn]
+
+    @property
+    def has_several(self) -> bool:
+        """Whether there are other trackers to turn to."""
+        return len(self._addresses) > 1
+
+    def _service(self, stub: Callable[[Any], Any]) -> Any:
+        return Service(self, [stub(channel) for channel in self._channels])
+
+    def turn_from(self, turn: int) -> None:
+        """Ask the next tracker from now on, unless somebody else has seen to that."""
+        if self.turn == turn:
+            self.turn = (turn + 1) % len(self._addresses)
 
     def close(self) -> None:
-        self._channel.close()
+        for channel in self._channels:
+            channel.close()
 
     def hurry(self, patience_s: float = 1.0) -> None:
         """From now on wait no longer than this for a tracker that is away, also in calls under
@@ -94,9 +148,13 @@ class Connection:
         patience_s: float | None = None,
     ) -> Any:
         timeout_s = wait_s + CALL_S
+        if self.has_several and patience_s is not None:
+            timeout_s = wait_s + min(CALL_S, max(1.0, patience_s))
         started = time.monotonic()
         backoff_s = _BACKOFF_S
+        untried = len(self._addresses) - 1
         while True:
+            turn = self.turn
             try:
                 reply = method(request, timeout=timeout_s, metadata=self._metadata)
                 self._answered = True
@@ -104,10 +162,19 @@ class Connection:
             except grpc.RpcError as error:
                 wanted_s = self._wanted_s(patience_s)
                 left_s = wanted_s - (time.monotonic() - started)
-                if not _is_unavailable(error) or left_s <= 0:
+                if not self.is_away(error) or (left_s <= 0 and untried <= 0):
                     raise self._error(error, timeout_s) from error
+            self.turn_from(turn)
+            untried -= 1
+            if untried >= 0:
+                continue
             time.sleep(min(left_s, backoff_s * random.uniform(0.5, 1.0)))
             backoff_s = min(2 * backoff_s, _MAX_BACKOFF_S)
+
+    def is_away(self, error: Any) -> bool:
+        """Whether a call failed because its tracker is away: gone, or silent beside others."""
+        silent = error.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+        return _is_unavailable(error) or (silent and self.has_several)
 
     def _wanted_s(self, patience_s: float | None) -> float:
         """How long to wait for a tracker that is away: a call's own time, or this client's."""
@@ -127,7 +194,8 @@ class Connection:
         if _is_unavailable(error):
             return TrackerUnavailable(
                 trouble(self.address, self._tls)
-                or f"no tracker answers at {self.address}; start one with `tunefarm tracker`"
+                or f"no tracker answers at {' or '.join(self._addresses)}; start one with "
+                "`tunefarm tracker`"
             )
         if error.code() == grpc.StatusCode.UNIMPLEMENTED:
             return FarmError(f"the tracker at {self.address} is too old for this; upgrade it")

@@ -30,7 +30,7 @@ class TokenCalls(Connection):
 
     @property
     def _tokens(self) -> Any:
-        return farm_pb2_grpc.TokensStub(self._channel)  # type: ignore[no-untyped-call]
+        return self._service(farm_pb2_grpc.TokensStub)
 
     def create_token(self, token: Token, *, actor: str) -> Token:
         """Let the secret of ``token.digest`` in from now on; the secret itself is not told.

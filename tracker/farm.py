@@ -1,7 +1,9 @@
 """What the tracker knows beyond its database: who is there, and how long promises last.
 
 Deadlines and heartbeats live in memory, on the monotonic clock; the database sees grants and ends.
-After a restart every live lease and claim gets a full term, and every device counts as seen.
+After a restart every live lease and claim gets a full term, and every device counts as seen. Where
+several trackers share a database, all this follows its rows (``replicas``): ``stored`` is a time as
+it stands there, by this tracker's clock.
 """
 
 from __future__ import annotations
@@ -42,6 +44,7 @@ class Seen:
     checks: dict[str, int] = field(default_factory=dict)
     looked_at: float = -math.inf
     empty_since: tuple[int, ...] | None = None
+    stored: float = -math.inf
 
 
 @dataclass(slots=True)
@@ -52,6 +55,7 @@ class Live:
     lease: Lease
     deadline: float
     ending: bool = False
+    stored: float = -math.inf
 
 
 @dataclass(slots=True)
@@ -60,6 +64,7 @@ class Claimed:
 
     epoch: int
     deadline: float
+    stored: float = -math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +95,8 @@ class Farm:
     started_at: float = 0.0
 
     async def load(self) -> None:
-        """Take over what an earlier tracker left in the database."""
+        """Take over what an earlier tracker left in the database; what several share, they take
+        over all the time."""
         self.started = self.clock()
         self.started_at = time.time()
 
@@ -99,6 +105,8 @@ class Farm:
 
         known, running = await self.database.read(read)
         self.devices = {device.id: device for device in known}
+        if self.database.is_shared:
+            return
         for job, epoch in running:
             self.claims[job] = Claimed(epoch, self.clock() + self.options.claim_term_s)
         self.hold_cordons(await self.database.read(cordons.cordons))

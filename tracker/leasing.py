@@ -12,23 +12,23 @@ from sqlalchemy import Connection
 from tunefarm.db import cordons, jobs, leases
 from tunefarm.db.errors import StaleClaim, StaleLease, StoreError, UnknownRecord
 from tunefarm.db.grants import Want, grant_all
-from tunefarm.db.records import DeviceRequest, Job, Lease
+from tunefarm.db.records import DeviceRequest, Lease
+from tunefarm.db.replicas import PLACE_S, is_claim_over, is_over, is_silent, renew_lease
 from tunefarm.proto.logs import ids, ids_of_lease
 from tunefarm.tracker import signals
 from tunefarm.tracker.allocate import Waiting, allocate, serves
 from tunefarm.tracker.batches import Batches
 from tunefarm.tracker.counts import idling
 from tunefarm.tracker.farm import Farm, Live
+from tunefarm.tracker.replicas import GAP_S, Replicas
 from tunefarm.tracker.selector import parse_selector
 
 _log = logging.getLogger(__name__)
+Condition = Callable[[Connection], bool]
 
 TICK_S = 0.25
 """How often deadlines are looked at."""
-PLACE_S = 10.0
-"""How long a request keeps its place in the queue while nobody waits on it."""
-GAP_S = 1.0
-"""How long a device is kept for a request whose client is between two calls."""
+EXPIRED = "expired: its client went silent"
 LATE_S = 1.0
 """How late deadlines may be looked at; more is given back to those who could not renew."""
 
@@ -60,11 +60,17 @@ class Ticket:
 
 @dataclass(slots=True)
 class Desk:
-    """Where requests queue; one task serves them and lets go what expired."""
+    """Where requests queue; one task serves them and lets go what expired.
+
+    With other trackers on the database (``replicas``) there are their requests too (``others``):
+    they are served in their turn, each by its own tracker.
+    """
 
     farm: Farm
     tickets: dict[str, Ticket] = field(default_factory=dict)
     beat_at: float = 0.0
+    replicas: Replicas | None = None
+    others: list[Waiting] = field(default_factory=list)
     give_back: Batches[str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -121,11 +127,9 @@ class Desk:
 
     def place(self, request_id: str) -> int:
         """How many requests stand before this one, and itself; 0 if it is not in the queue."""
-        order = sorted(
-            self.tickets.values(),
-            key=lambda t: (-t.waiting.request.priority, t.waiting.since, t.waiting.id),
-        )
-        names = [ticket.waiting.id for ticket in order]
+        waiting = [*self.others, *(ticket.waiting for ticket in self.tickets.values())]
+        order = sorted(waiting, key=lambda w: (-w.request.priority, w.since, w.id))
+        names = [one.id for one in order]
         return names.index(request_id) + 1 if request_id in names else 0
 
     def matching(self, request: DeviceRequest) -> int:
@@ -139,14 +143,27 @@ class Desk:
     async def renew(self, lease: str, epoch: int) -> Lease:
         """The lease with a fresh deadline; StaleLease if it has ended."""
         live = self.farm.leases.get(lease)
+        if self.replicas is not None and (live is None or self.replicas.is_cut_off):
+            return await self._renew_by_row(lease, epoch)
         if live is None or live.ending or live.lease.epoch != epoch:
             await self.farm.database.read(lambda c: leases.check(c, lease, epoch))
             raise StaleLease(f"the lease {lease} is ending")
         return self.farm.hold_lease(live.lease)
 
+    async def _renew_by_row(self, lease: str, epoch: int) -> Lease:
+        """Renew a lease that this tracker does not know yet, or no longer for certain."""
+        term_s = self.farm.options.lease_term_s
+        return self.farm.hold_lease(
+            await self.farm.database.write(lambda c: renew_lease(c, lease, epoch, term_s))
+        )
+
     async def release(self, lease: str, epoch: int) -> None:
         """End the lease; one that has ended stays ended."""
         live = self.farm.leases.get(lease)
+        if live is None and self.replicas is not None:
+            with suppress(StaleLease):
+                await self._renew_by_row(lease, epoch)
+            live = self.farm.leases.get(lease)
         if live is not None and live.lease.epoch == epoch:
             await self.give_back(lease)
 
@@ -181,12 +198,21 @@ class Desk:
                         await self.step()
                     except StoreError:
                         await asyncio.sleep(TICK_S)
-                    await bell.rings(TICK_S)
+                    await bell.rings(self._rest_s)
         finally:
             beating.cancel()
 
+    @property
+    def _rest_s(self) -> float:
+        """How long to do nothing unless there are news."""
+        if self.replicas is None:
+            return TICK_S
+        return min(TICK_S, max(0.01, self.replicas.due_in_s))
+
     async def step(self) -> None:
         """End what expired or was to be given back by now, then grant what is free."""
+        if self.replicas is not None:
+            await self.replicas.exchange(self)
         await self._expire_leases()
         await self._expire_claims()
         await self._grant()
@@ -202,14 +228,14 @@ class Desk:
         now = self.farm.clock()
         late_s = now - self.beat_at - TICK_S
         self.beat_at = now
-        if late_s > LATE_S:
+        if late_s > LATE_S and self.replicas is None:
             _log.info("the tracker stood still for %.1f s; every term is put off", late_s)
             self.farm.give_back_time(late_s)
 
     async def _grant(self) -> None:
         """Give what is free to those who ask, and to new requests what they were granted before,
         all in one write."""
-        asking = [t.waiting for t in self.tickets.values() if self._is_asking(t)]
+        asking = [t.waiting for t in self.tickets.values() if self._is_asking(t)] + self.others
         places = {w.id: device.id for w, device in allocate(asking, self.farm.free_devices())}
         served = [
             ticket
@@ -279,6 +305,8 @@ class Desk:
 
     async def _look_again(self) -> None:
         """Take over what another tracker of the database did."""
+        if self.replicas is not None:
+            return self.replicas.hurry()
         self.farm.hold_cordons(await self.farm.database.write(cordons.cordons))
         await self.farm.adopt_leases()
 
@@ -287,8 +315,8 @@ class Desk:
             self.heed_clock()
             live = self.farm.leases.get(id_)
             reason = self._why_over(live) if live is not None else ""
-            if reason:
-                await self._end([id_], reason)
+            if live is not None and reason:
+                await self._end([id_], reason, self._doubt(live, reason))
         now = self.farm.clock()
         for id_, ticket in list(self.tickets.items()):
             if ticket.answer is None and now - ticket.left_at > PLACE_S:
@@ -297,11 +325,23 @@ class Desk:
     def _why_over(self, live: Live) -> str:
         """Why a lease has to end now; empty if it lives on."""
         if self.farm.clock() >= live.deadline:
-            return "expired: its client went silent"
+            return EXPIRED
         if self._is_lost(live):
             return leases.DEVICE_LOST
         cordon = self.farm.overdue_cordon(live.lease.device)
         return f"revoked: drained by {cordon.actor}: {cordon.reason}" if cordon else ""
+
+    def _doubt(self, live: Live, reason: str) -> Condition:
+        """What must hold in the rows for the lease to end: another tracker may have heard more."""
+        if self.replicas is None:
+            return lambda _: True
+        beat_s = self.replicas.beat_s
+        if reason == EXPIRED:
+            return lambda c: is_over(c, live.lease.id, beat_s)
+        if reason == leases.DEVICE_LOST:
+            worker = self.farm.devices[live.lease.device].worker
+            return lambda c: is_silent(c, worker, self.farm.options.lease_term_s, beat_s)
+        return lambda _: True
 
     def _is_lost(self, live: Live) -> bool:
         silent_s = self.farm.clock() - self.farm.seen_at(live.lease.device)
@@ -312,28 +352,49 @@ class Desk:
             self.heed_clock()
             if self.farm.clock() < claim.deadline:
                 continue
+            beat_s = self.replicas.beat_s if self.replicas is not None else None
+            give_up = _give_up(job, claim.epoch, beat_s)
             with suppress(StaleClaim, UnknownRecord):
-                await self.farm.database.write(_give_up(job, claim.epoch))
+                if not await self.farm.database.write(give_up):
+                    continue
             _log.warning("its tuner went silent; queued again", extra=ids(job=job))
             if self.farm.claims.get(job) is claim:
                 del self.farm.claims[job]
             self.farm.drop_leases_of(job)
             self.farm.signals.notify(signals.JOBS, signals.job(job))
 
-    async def _end(self, names: list[str], reason: str) -> None:
+    async def _end(
+        self, names: list[str], reason: str, condition: Condition = lambda _: True
+    ) -> None:
+        """End those of the leases that are held here, if the condition holds in the rows."""
         ending = {name: self.farm.leases[name] for name in names if name in self.farm.leases}
+
+        def write(connection: Connection) -> bool:
+            if not condition(connection):
+                return False
+            leases.end_all(connection, list(ending), reason)
+            return True
+
         for live in ending.values():
             live.ending = True
         try:
-            await self.farm.database.write(lambda c: leases.end_all(c, list(ending), reason))
+            ended = await self.farm.database.write(write)
         finally:
             for live in ending.values():
                 live.ending = False
-        for name, live in ending.items():
+        for name, live in ending.items() if ended else ():
             self.farm.counts.ended[reason.partition(":")[0]] += 1
             _log.info("lease ended: %s", reason, extra=ids_of_lease(live.lease))
             self.farm.drop_lease(name)
 
 
-def _give_up(job: str, epoch: int) -> Callable[[Connection], Job]:
-    return lambda connection: jobs.release(connection, job, epoch, "its tuner went silent")
+def _give_up(job: str, epoch: int, beat_s: float | None) -> Callable[[Connection], bool]:
+    """Queue the job again, and whether it is; with ``beat_s`` only if its row says so too."""
+
+    def write(connection: Connection) -> bool:
+        if beat_s is not None and not is_claim_over(connection, job, epoch, beat_s):
+            return False
+        jobs.release(connection, job, epoch, "its tuner went silent")
+        return True
+
+    return write

@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
-from tunefarm.db.dialect import sole_use, sqlite_path
+from tunefarm.db.dialect import driver_place, sole_use, sqlite_path
 from tunefarm.db.store import Store
 from tunefarm.proto import farm_pb2, farm_pb2_grpc
 from tunefarm.proto.connection import MAX_MESSAGE_BYTES
@@ -32,6 +32,7 @@ from tunefarm.tracker.metrics import Metrics
 from tunefarm.tracker.options import TrackerOptions
 from tunefarm.tracker.policy import BULK
 from tunefarm.tracker.pruning import keep_pruning
+from tunefarm.tracker.replicas import Replicas
 from tunefarm.tracker.servicers import FarmServicer, WorkerServicer
 from tunefarm.tracker.timing import CallTimes
 from tunefarm.tracker.tokens import TokensServicer
@@ -103,6 +104,7 @@ async def _serve(
     server = grpc.aio.server(interceptors=interceptors, options=_SERVER_OPTIONS)
     checks = await _add_services(server, farm, desk, keyring, name)
     places = listen(server, options, last.port if last else 0)
+    background = await _join(desk, options.database, places.public)
     await server.start()
     rendezvous = Rendezvous(places.local, token, options.database, os.getpid())
     if options.rendezvous_file is not None:
@@ -111,7 +113,7 @@ async def _serve(
     serving = asyncio.create_task(desk.serve())
     watching = asyncio.create_task(keyring.keep())
     idling = asyncio.create_task(Idling(farm, desk).serve())
-    background = [serving, watching, idling]
+    background += [serving, watching, idling]
     if options.retention is not None:
         background.append(asyncio.create_task(keep_pruning(farm, options.retention)))
     try:
@@ -136,6 +138,15 @@ async def _serve(
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
+
+
+async def _join(desk: Desk, database: str, address: str) -> list[asyncio.Task[None]]:
+    """Be one of the trackers of the database, if it may have several; what that goes on with."""
+    if not desk.farm.database.is_shared:
+        return []
+    desk.replicas = Replicas(desk.farm, address)
+    await desk.replicas.exchange(desk)
+    return desk.replicas.keep_in_touch(driver_place(database))
 
 
 @asynccontextmanager

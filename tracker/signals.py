@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from tunefarm.tracker.counts import idling
 
 
 class Bell:
-    """Rings once for any number of news since it was last silenced."""
+    """Rings once for any number of news since it was last silenced.
 
-    def __init__(self) -> None:
+    A wait ends after ``poll_s`` at the latest: whoever waits looks for itself again then.
+    """
+
+    def __init__(self, poll_s: float = math.inf) -> None:
         self._event = asyncio.Event()
+        self._poll_s = poll_s
 
     def ring(self) -> None:
         self._event.set()
@@ -24,25 +29,38 @@ class Bell:
         self._event.clear()
 
     async def rings(self, timeout_s: float) -> bool:
-        """Whether it rang within ``timeout_s``."""
+        """Whether it rang within ``timeout_s`` and ``poll_s``."""
         if timeout_s <= 0:
             return self._event.is_set()
         with idling():
             try:
-                await asyncio.wait_for(self._event.wait(), timeout_s)
+                await asyncio.wait_for(self._event.wait(), min(timeout_s, self._poll_s))
             except TimeoutError:
                 return False
             return True
 
 
 class Signals:
-    """Topics and the bells that listen to them; used on the event loop only."""
+    """Topics and the bells that listen to them; used on the event loop only.
+
+    Where other trackers serve the same database, ``relay`` tells them what is notified here, and
+    ``poll_s`` is how soon a wait looks again for news that got lost between them.
+    """
 
     def __init__(self) -> None:
+        self.relay: Callable[[Iterable[str]], None] | None = None
+        self.poll_s = math.inf
         self._bells: dict[str, set[Bell]] = {}
         self._rung: Counter[str] = Counter()
 
     def notify(self, *topics: str) -> None:
+        """Ring for news that this tracker has made."""
+        self.ring(*topics)
+        if self.relay is not None:
+            self.relay(topics)
+
+    def ring(self, *topics: str) -> None:
+        """Ring for news that all trackers have."""
         for topic in topics:
             if topic.startswith(_DEVICE):
                 self._rung[topic] += 1
@@ -54,11 +72,11 @@ class Signals:
         return tuple(self._rung[topic] for topic in devices)
 
     def notify_all(self) -> None:
-        self.notify(*self._bells)
+        self.ring(*self._bells)
 
     @contextmanager
     def listen(self, *topics: str) -> Iterator[Bell]:
-        bell = Bell()
+        bell = Bell(self.poll_s)
         for topic in topics:
             self._bells.setdefault(topic, set()).add(bell)
         try:

@@ -63,6 +63,11 @@ class Database:
         self._thread = threading.Thread(target=self._run, name="tunefarm-write")
         self._thread.start()
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether other trackers may serve the same database."""
+        return self._store.is_shared
+
     async def write(self, operation: Callable[[Connection], T]) -> T:
         if self._closed:
             raise StoreError("the tracker is shutting down")

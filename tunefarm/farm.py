@@ -121,7 +121,7 @@ def local_token(tracker: str) -> str:
             found = read_rendezvous(path)
         except FarmError:
             continue
-        if found.address == tracker:
+        if found.address in tracker.split(","):
             return found.token
     return ""
 

@@ -9,7 +9,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,10 +35,15 @@ from tunefarm.proto.rendezvous import read_rendezvous
 
 _CODE = """
 import json, sys
+from pathlib import Path
+from typing import Any
 from tunefarm.tracker.options import TrackerOptions
 from tunefarm.tracker.server import main_serve
+options = json.loads(sys.argv[1])
+if "rendezvous" in options:
+    options["rendezvous"] = Path(options["rendezvous"])
 try:
-    main_serve(TrackerOptions(**json.loads(sys.argv[1])))
+    main_serve(TrackerOptions(**options))
 except Exception as error:
     sys.exit(f"{type(error).__name__}: {error}")
 """
@@ -50,9 +55,11 @@ TASK = TaskKey(WORKLOAD.key, "sim")
 
 @dataclass
 class Tracker:
-    """A tracker process on ``database``; ``start`` again after ``kill``."""
+    """A tracker process on ``database``; ``start`` again after ``kill``. With a ``folder`` the
+    rendezvous file is there, and the database is PostgreSQL's."""
 
-    database: Path
+    database: Path | str
+    folder: Path | None = None
     options: dict[str, object] = field(default_factory=dict)
     process: subprocess.Popen[str] | None = None
     told: str = ""
@@ -68,6 +75,8 @@ class Tracker:
 
     def spawn(self, **changes: object) -> subprocess.Popen[str]:
         options = {"database": str(self.database), "lease_term_s": TERM_S, "claim_term_s": TERM_S}
+        if self.folder is not None:
+            options["rendezvous"] = str(self.rendezvous)
         command = [sys.executable, "-c", _CODE, json.dumps(options | self.options | changes)]
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._errors(), text=True)
 
@@ -76,7 +85,14 @@ class Tracker:
         return subprocess.PIPE if self.log is None else self.log.open("a")
 
     @property
+    def kind(self) -> str:
+        return "sqlite" if self.folder is None else "postgresql"
+
+    @property
     def rendezvous(self) -> Path:
+        if self.folder is not None:
+            return self.folder / "tracker.json"
+        assert isinstance(self.database, Path)
         return self.database.with_name(f"{self.database.name}.tracker.json")
 
     @property
@@ -87,8 +103,8 @@ class Tracker:
     def token(self) -> str:
         return read_rendezvous(self.rendezvous).token
 
-    def client(self) -> FarmClient:
-        return FarmClient(self.address, self.token)
+    def client(self, token: str = "") -> FarmClient:
+        return FarmClient(self.address, token or self.token)
 
     def kill(self) -> None:
         assert self.process is not None
@@ -172,19 +188,49 @@ def measured(request: TrialRequest) -> Trial:
     return Trial(request.job, request.task, request.number, request.config, (seconds,))
 
 
+@contextmanager
+def _tracker(request: pytest.FixtureRequest, folder: Path) -> Iterator[Tracker]:
+    """A tracker on a fresh database of the kind that is the fixture's parameter."""
+    if request.param == "sqlite":
+        running = Tracker(folder / "farm.db").start()
+        yield running
+        running.kill()
+        return
+    with request.getfixturevalue("postgres").database("latest") as url:
+        running = Tracker(url, folder).start()
+        yield running
+        running.kill()
+
+
 @pytest.fixture
-def tracker(tmp_path: Path) -> Iterator[Tracker]:
+def make_tracker() -> Callable[..., Tracker]:
+    """A tracker that is not started yet; see ``Tracker``."""
+    return Tracker
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Trackers are on SQLite; in modules that say ``DATABASES`` on each of those in turn."""
+    marks = metafunc.definition.iter_markers("parametrize")
+    chosen = {mark.args[0] for mark in marks}
+    for name in {"tracker", "shared_tracker"} & set(metafunc.fixturenames) - chosen:
+        kinds = getattr(metafunc.module, "DATABASES", ("sqlite",))
+        scope = "module" if name == "shared_tracker" else "function"
+        metafunc.parametrize(name, kinds, indirect=True, scope=scope)
+
+
+@pytest.fixture
+def tracker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Tracker]:
     """A tracker of its own for the test."""
-    running = Tracker(tmp_path / "farm.db").start()
-    yield running
-    running.kill()
+    with _tracker(request, tmp_path) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
-def shared_tracker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tracker]:
-    running = Tracker(tmp_path_factory.mktemp("farm") / "farm.db").start()
-    yield running
-    running.kill()
+def shared_tracker(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Tracker]:
+    with _tracker(request, tmp_path_factory.mktemp("farm")) as running:
+        yield running
 
 
 @pytest.fixture
@@ -199,8 +245,10 @@ def start_worker() -> Iterator[Callable[..., SimWorker]]:
     """Starts simulated workers, each with a client of its own, and ends them after the test."""
     workers: list[SimWorker] = []
 
-    def start(tracker: Tracker, device: str = "d1", **fields: object) -> SimWorker:
-        client = tracker.client()
+    def start(
+        tracker: Tracker, device: str = "d1", address: str = "", token: str = "", **fields: object
+    ) -> SimWorker:
+        client = FarmClient(address, token) if address else tracker.client(token)
         offered = Device(device, "sim", "Sim 1", "sim", "", {"name": device})
         fields.setdefault("name", f"worker of {device}")
         worker = SimWorker(client, offered, **fields)  # type: ignore[arg-type]

@@ -15,6 +15,7 @@ import pytest
 from tunefarm.db.records import Device, WorkerState
 from tunefarm.proto import farm_pb2, farm_pb2_grpc, records_pb2
 
+DATABASES = ("sqlite", "postgresql")
 CLIENTS = 64
 PROCESSES = 2
 SECONDS = 10.0
@@ -34,7 +35,7 @@ def test_lease_cycles_a_second(tracker: Any) -> None:
             farm.sync(WorkerState("w", "i", number, "1", devices), 0.2)
     cycles = sum(int(process.communicate()[0]) for process in running)
     rate = cycles / SECONDS
-    print(f"\nsqlite: {rate:.0f} lease cycles a second on {os.cpu_count()} CPUs")
+    print(f"\n{tracker.kind}: {rate:.0f} lease cycles a second on {os.cpu_count()} CPUs")
     assert rate >= 50
 
 

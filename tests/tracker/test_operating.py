@@ -18,6 +18,7 @@ from tunefarm.proto.errors import InvalidRequest, LeaseLost, NotFound
 StartWorker = Callable[..., Any]
 NewJob = Callable[..., Job]
 Candidates = Callable[[str, range], list[TrialRequest]]
+DATABASES = ("sqlite", "postgresql")
 TERM_S = 2.0
 
 
@@ -307,4 +308,4 @@ def test_a_tracker_that_stood_still_takes_no_lease_away(
             time.sleep(2.5 * TERM_S)
             os.kill(pid, signal.SIGCONT)
             assert farm.renew(lease).epoch == lease.epoch
-        assert state_of(farm, "d1").state == "leased"
+        wait_for(lambda: state_of(farm, "d1").state == "leased")

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tunefarm.db.lookup import RecordIndex
 from tunefarm.db.records import BestKey, DeviceRequest, Job, JobState, Lease, TrialRequest
 from tunefarm.db.store import Store
@@ -19,7 +20,9 @@ from tunefarm.proto.rendezvous import read_rendezvous, write_private
 StartWorker = Callable[..., Any]
 NewJob = Callable[..., Job]
 Candidates = Callable[[str, range], list[TrialRequest]]
+DATABASES = ("sqlite", "postgresql")
 SIM = DeviceRequest("sim")
+SQLITE = pytest.mark.parametrize("tracker", ["sqlite"], indirect=True)
 
 
 def begin(farm: FarmClient, job: Job, seconds: float = 10.0) -> tuple[Job, Lease]:
@@ -91,8 +94,8 @@ def test_nothing_is_lost_or_doubled_by_many_kills(
             killing.start()
             for start in range(0, total, 20):
                 farm.submit(lease, candidates(job.id, range(start, start + 20)))
-                collect_all(farm, job.id, start + 10, 30)
-            numbers = collect_all(farm, job.id, total, 30)
+                collect_all(farm, job.id, start + 10, 90)
+            numbers = collect_all(farm, job.id, total, 90)
             killing.join()
             assert (kept.check().epoch, claim.check().claim_epoch) == (1, 1)
         assert over.is_set()
@@ -170,13 +173,17 @@ def refused(tracker: Any, **options: object) -> str:
     return str(errors)
 
 
+@SQLITE
 def test_a_second_tracker_on_one_database(tracker: Any) -> None:
     assert "has a tracker already; use it with --tracker, or stop it" in refused(tracker)
 
 
+@SQLITE
 def test_options_that_cannot_work(tracker: Any, tmp_path: Path) -> None:
     other = str(tmp_path / "other.db")
-    sentence = "the tracker does not listen on 0.0.0.0 in the clear, where others could read its tokens"
+    sentence = (
+        "the tracker does not listen on 0.0.0.0 in the clear, where others could read its tokens"
+    )
     assert sentence in refused(tracker, database=other, host="0.0.0.0")
     port = int(tracker.address.rpartition(":")[2])
     sentence = f"port {port} of 127.0.0.1 is in use by another process"
@@ -186,6 +193,7 @@ def test_options_that_cannot_work(tracker: Any, tmp_path: Path) -> None:
     assert sentence in refused(tracker, database=str(tmp_path / "bad.db"))
 
 
+@SQLITE
 def test_the_port_is_kept_unless_another_took_it(tracker: Any) -> None:
     old = read_rendezvous(tracker.rendezvous)
     tracker.kill()

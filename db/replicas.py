@@ -1,0 +1,271 @@
+"""What the trackers of one database tell each other through it, by the database's clock.
+
+Who is there, how long leases and claims last, and which requests wait for a device. A tracker
+writes what it has heard and reads what all have, every ``exchange``; a term that is over by the row
+is over, whatever a tracker holds in memory. While no tracker was alive no time has passed for
+anybody: nobody could have renewed anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sqlalchemy import (
+    BindParameter,
+    Connection,
+    and_,
+    bindparam,
+    case,
+    delete,
+    func,
+    or_,
+    select,
+    update,
+)
+from tunefarm.db import cordons, leases
+from tunefarm.db.dialect import clock, upsert
+from tunefarm.db.models import CLAIM_TERMS, JOBS, LEASES, TRACKERS, WAITING, WORKERS
+from tunefarm.db.records import Cordon, Device, DeviceRequest, JobState, Lease
+
+PLACE_S = 10.0
+"""How long a request keeps its place in the queue while nobody waits on it."""
+FORGOTTEN_S = 3600.0
+"""After how long a silent tracker is no longer listed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """A worker's process, when it last spoke (seconds ago), and how much work it could take."""
+
+    incarnation: str
+    age_s: float
+    capacity: int
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A running job's claim and how long it lasts (seconds from now)."""
+
+    epoch: int
+    left_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """A request in the queue, since when (seconds ago), and when its client was there."""
+
+    id: str
+    request: DeviceRequest
+    waited_s: float
+    silent_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What a tracker has to say: the terms that it renewed (seconds left), the workers that spoke
+    to it, and its whole queue. ``interval_s`` is how often it says so."""
+
+    tracker: str
+    address: str
+    lease_term_s: float
+    claim_term_s: float
+    interval_s: float
+    leases: Mapping[str, float]
+    claims: Mapping[str, Claim]
+    workers: Mapping[str, Presence]
+    queue: Sequence[Asking]
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What stands in the rows: live leases with the seconds that are left, claims of running jobs,
+    workers, devices and cordons, and the queues of the other trackers."""
+
+    leases: Mapping[str, tuple[Lease, float]]
+    claims: Mapping[str, Claim]
+    workers: Mapping[str, Presence]
+    devices: tuple[Device, ...]
+    cordons: tuple[Cordon, ...]
+    queue: tuple[Asking, ...]
+
+
+def exchange(connection: Connection, heard: Heard) -> Known:
+    """Say what was heard, read what is known."""
+    now = clock(connection)
+    _beat(connection, heard, now)
+    _begin_terms(connection, heard, now)
+    _renew(connection, heard, now)
+    _queue(connection, heard, now)
+    return _read(connection, heard.tracker, now)
+
+
+def is_over(connection: Connection, lease: str, beat_s: float) -> bool:
+    """Whether the lease lives and its term is over, by its row. Never while no tracker has been
+    alive for ``beat_s``: that time is to be given back first."""
+    row = LEASES.c.id == lease, LEASES.c.ended_at.is_(None)
+    return _is_past(connection, select(LEASES.c.deadline).where(*row), beat_s)
+
+
+def is_claim_over(connection: Connection, job: str, epoch: int, beat_s: float) -> bool:
+    """Whether the term of this claim is over, by its row; see ``is_over``."""
+    row = CLAIM_TERMS.c.job == job, CLAIM_TERMS.c.epoch == epoch
+    return _is_past(connection, select(CLAIM_TERMS.c.deadline).where(*row), beat_s)
+
+
+def is_silent(connection: Connection, worker: str, term_s: float, beat_s: float) -> bool:
+    """Whether the worker has spoken to no tracker for a term, by its row; see ``is_over``."""
+    due_at = select(WORKERS.c.seen_at + term_s).where(WORKERS.c.id == worker)
+    return _is_past(connection, due_at, beat_s)
+
+
+def _is_past(connection: Connection, query: Any, beat_s: float) -> bool:
+    now = clock(connection)
+    last = connection.execute(select(func.max(TRACKERS.c.beat_at))).scalar_one()
+    if last is None or now - last > beat_s:
+        return False
+    time = connection.execute(query).scalar_one_or_none()
+    return time is not None and time < now
+
+
+def renew_lease(connection: Connection, lease: str, epoch: int, term_s: float) -> Lease:
+    """Renew a lease by its row; StaleLease if it has ended or the epoch is another one."""
+    leases.check(connection, lease, epoch)
+    deadline = clock(connection) + term_s
+    connection.execute(update(LEASES).where(LEASES.c.id == lease).values(deadline=deadline))
+    return leases.get(connection, lease)
+
+
+# --- saying -------------------------------------------------------------------------------------
+
+
+def _beat(connection: Connection, heard: Heard, now: float) -> None:
+    """Note that this tracker lives; put all terms off by the time in which none did."""
+    last = connection.execute(select(func.max(TRACKERS.c.beat_at))).scalar_one()
+    here = {"id": heard.tracker, "address": heard.address, "started_at": now, "beat_at": now}
+    statement = upsert(connection, TRACKERS).values(here)
+    connection.execute(
+        statement.on_conflict_do_update(index_elements=["id"], set_={"beat_at": now})
+    )
+    connection.execute(delete(TRACKERS).where(TRACKERS.c.beat_at < now - FORGOTTEN_S))
+    still_s = 0.0 if last is None else now - last - heard.interval_s
+    if still_s > heard.interval_s:
+        _give_back_time(connection, heard, still_s, now)
+
+
+def _give_back_time(connection: Connection, heard: Heard, still_s: float, now: float) -> None:
+    """Put all terms off; after a long time each gets a whole one."""
+    fresh = still_s > heard.lease_term_s / 2
+    for table, column, term_s, live in (
+        (LEASES, LEASES.c.deadline, heard.lease_term_s, LEASES.c.ended_at.is_(None)),
+        (CLAIM_TERMS, CLAIM_TERMS.c.deadline, heard.claim_term_s, None),
+        (WORKERS, WORKERS.c.seen_at, 0.0, WORKERS.c.seen_at.is_not(None)),
+    ):
+        later = column + still_s
+        least = now + term_s if fresh else later
+        statement = update(table).values({column: case((later > least, later), else_=least)})
+        connection.execute(statement if live is None else statement.where(live))
+
+
+def _begin_terms(connection: Connection, heard: Heard, now: float) -> None:
+    """Give those a term that have none yet: claims are made without one."""
+    running = (
+        select(JOBS.c.id, JOBS.c.claim_epoch)
+        .select_from(JOBS.outerjoin(CLAIM_TERMS, CLAIM_TERMS.c.job == JOBS.c.id))
+        .where(JOBS.c.state == str(JobState.RUNNING))
+        .where(or_(CLAIM_TERMS.c.epoch.is_(None), CLAIM_TERMS.c.epoch != JOBS.c.claim_epoch))
+    )
+    deadline = now + heard.claim_term_s
+    rows = [
+        {"job": job, "epoch": epoch, "deadline": deadline}
+        for job, epoch in connection.execute(running)
+    ]
+    if rows:
+        statement = upsert(connection, CLAIM_TERMS)
+        new = {name: statement.excluded[name] for name in ("epoch", "deadline")}
+        connection.execute(statement.on_conflict_do_update(index_elements=["job"], set_=new), rows)
+    endless = LEASES.c.ended_at.is_(None), LEASES.c.deadline.is_(None)
+    connection.execute(update(LEASES).where(*endless).values(deadline=now + heard.lease_term_s))
+    unseen = WORKERS.c.seen_at.is_(None)
+    connection.execute(update(WORKERS).where(unseen).values(seen_at=now))
+
+
+def _renew(connection: Connection, heard: Heard, now: float) -> None:
+    """Put off the terms that were renewed; none ends sooner by that."""
+    later: BindParameter[float] = bindparam("later")
+    if heard.leases:
+        statement = update(LEASES).where(LEASES.c.id == bindparam("at"), LEASES.c.deadline < later)
+        rows = [{"at": id_, "later": now + left_s} for id_, left_s in heard.leases.items()]
+        connection.execute(statement.values(deadline=later), rows)
+    if heard.claims:
+        mine = CLAIM_TERMS.c.job == bindparam("at"), CLAIM_TERMS.c.epoch == bindparam("of")
+        statement = update(CLAIM_TERMS).where(*mine, CLAIM_TERMS.c.deadline < later)
+        rows = [
+            {"at": job, "of": claim.epoch, "later": now + claim.left_s}
+            for job, claim in heard.claims.items()
+        ]
+        connection.execute(statement.values(deadline=later), rows)
+    if heard.workers:
+        process = WORKERS.c.id == bindparam("at"), WORKERS.c.incarnation == bindparam("of")
+        statement = update(WORKERS).where(*process, WORKERS.c.seen_at < later)
+        rows = [
+            {"at": worker, "of": p.incarnation, "later": now - p.age_s, "takes": p.capacity}
+            for worker, p in heard.workers.items()
+        ]
+        connection.execute(statement.values(seen_at=later, capacity=bindparam("takes")), rows)
+
+
+def _queue(connection: Connection, heard: Heard, now: float) -> None:
+    """Store this tracker's queue as it is; a request goes where its client was last."""
+    rows = [
+        {
+            "id": asking.id,
+            "tracker": heard.tracker,
+            "request": asdict(asking.request),
+            "since": now - asking.waited_s,
+            "asked_at": now - asking.silent_s,
+        }
+        for asking in heard.queue
+    ]
+    ids = [row["id"] for row in rows]
+    gone = and_(WAITING.c.tracker == heard.tracker, WAITING.c.id.not_in(ids))
+    connection.execute(delete(WAITING).where(or_(gone, WAITING.c.asked_at < now - PLACE_S)))
+    if not rows:
+        return
+    statement = upsert(connection, WAITING)
+    new = statement.excluded
+    told = {name: new[name] for name in ("tracker", "request", "since", "asked_at")}
+    statement = statement.on_conflict_do_update(
+        index_elements=["id"], set_=told, where=WAITING.c.asked_at < new.asked_at
+    )
+    connection.execute(statement, rows)
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+
+def _read(connection: Connection, tracker: str, now: float) -> Known:
+    deadlines = select(LEASES.c.id, LEASES.c.deadline).where(LEASES.c.ended_at.is_(None))
+    left_s = {id_: deadline - now for id_, deadline in connection.execute(deadlines)}
+    terms = (
+        select(CLAIM_TERMS)
+        .join(JOBS, and_(JOBS.c.id == CLAIM_TERMS.c.job, JOBS.c.claim_epoch == CLAIM_TERMS.c.epoch))
+        .where(JOBS.c.state == str(JobState.RUNNING))
+    )
+    others = select(WAITING).where(WAITING.c.tracker != tracker)
+    return Known(
+        leases={lease.id: (lease, left_s[lease.id]) for lease in leases.live(connection)},
+        claims={row.job: Claim(row.epoch, row.deadline - now) for row in connection.execute(terms)},
+        workers={
+            row.id: Presence(row.incarnation, now - row.seen_at, row.capacity)
+            for row in connection.execute(select(WORKERS))
+        },
+        devices=leases.devices(connection),
+        cordons=cordons.cordons(connection),
+        queue=tuple(_asking(row, now) for row in connection.execute(others)),
+    )
+
+
+def _asking(row: Any, now: float) -> Asking:
+    return Asking(row.id, DeviceRequest(**row.request), now - row.since, now - row.asked_at)
