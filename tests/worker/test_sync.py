@@ -7,12 +7,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from tunefarm.db.records import DeviceRequest, Lease, TaskKey, Trial, TrialRequest
+from tunefarm.db.records import Device, DeviceRequest, Lease, TaskKey, Trial, TrialRequest
 from tunefarm.proto.client import FarmClient
+from tunefarm.proto.errors import LeaseLost
 
 TERM_S = 3.0
 DEADLINE_S = 30.0
@@ -188,3 +189,65 @@ def test_a_frozen_worker_changes_nothing_when_it_wakes(farm: Farm) -> None:
         client.submit(acquire(client, target), candidates(target, 5, "other"))
         assert numbers(collect(client, 5, "other")) == list(range(5))
         assert len(client.collect("job").trials) == before
+
+
+def until(client: FarmClient, wanted: Callable[[Device], bool]) -> Device:
+    """The farm's only device as soon as it is as wanted."""
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        found = client.devices()
+        if found and wanted(found[0]):
+            return found[0]
+        time.sleep(0.05)
+    raise AssertionError(f"the devices stay {found}")
+
+
+@pytest.fixture
+def trouble(tmp_path: Path) -> Path:
+    """A file whose text is the device's trouble."""
+    return tmp_path / "trouble"
+
+
+@pytest.fixture
+def ailing(tmp_path: Path, trouble: Path) -> Iterator[Farm]:
+    made = Farm(tmp_path, f"sim -failures=0 -trial-ms=20 -trouble={trouble}")
+    yield made
+    made.close()
+
+
+def test_a_device_in_trouble_loses_its_lease_and_nothing_else(ailing: Farm, trouble: Path) -> None:
+    target = ailing.targets[0]
+    with ailing.client() as client:
+        lease = acquire(client, target)
+        client.submit(lease, candidates(target, 60))
+        assert collect(client, 5)
+        trouble.write_text("its reference loop takes 1.50 times as long")
+        ill = until(client, lambda d: d.cordon == "quarantined")
+        assert ill.cordon_reason == "its reference loop takes 1.50 times as long"
+        with pytest.raises(LeaseLost, match="quarantined: its reference loop"):
+            client.renew(lease)
+        before = len(client.collect("job").trials)
+        assert before < 60
+        wanted = DeviceRequest(target)
+        assert client.acquire(wanted, client="test", wait_s=0.5) is None
+        assert len(client.collect("job").trials) == before
+        trouble.write_text("")
+        client.submit(acquire(client, target), candidates(target, 60))
+        assert numbers(collect(client, 60)) == list(range(60))
+
+
+def test_a_check_is_done_once_and_may_find_the_device_well(ailing: Farm, trouble: Path) -> None:
+    with ailing.client() as client:
+        until(client, lambda d: d.state == "idle" and d.health.checked_at > 0)
+        asked = client.check_devices("sim-", actor="anna")
+        (number,) = asked.values()
+        first = until(client, lambda d: d.health.check == number).health.checked_at
+        trouble.write_text("a wrong answer")
+        client.check_devices("sim-", actor="anna", lift=True, reason="try it")
+        ill = until(client, lambda d: d.cordon == "quarantined" and d.health.check == number + 1)
+        assert ill.health.checked_at > first
+        trouble.unlink()
+        client.check_devices("sim-", actor="anna")
+        until(client, lambda d: not d.cordon and d.health.check == number + 2)
+        what = [event.action for event in client.audit()]
+        assert what == ["check", "lift", "check"]
