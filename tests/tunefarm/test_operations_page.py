@@ -13,9 +13,9 @@ from tunefarm.cli.app import run
 PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
 COMMANDS = sorted(
     set(re.findall(r"`(tunefarm [^`]+)`", PAGE))
-    | {line for line in PAGE.splitlines() if line.startswith("tunefarm ")}
+    | set(re.findall(r"^(?:\w+\$ )?(tunefarm [^#&\n]+)", PAGE, re.M))
 )
-GROUPS = {"devices": ("cordon", "drain", "uncordon", "history"), "leases": ("revoke",)}
+GROUPS = {"devices": ("cordon", "drain", "uncordon", "history"), "leases": ("revoke",), "token": ("create", "list", "revoke")}
 
 
 @pytest.mark.parametrize("command", COMMANDS)
