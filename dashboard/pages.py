@@ -223,6 +223,11 @@ def list_failures(
     return render(request, "failures.html", found=found, job=named, error=error, q=q, kinds=kinds)
 
 
+@router.get("/api")
+def show_api(request: Request) -> Response:
+    return render(request, "api.html", schema=request.app.openapi())
+
+
 # --- tokens -------------------------------------------------------------------------------------
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from tunefarm.db.store import Store
+
+if TYPE_CHECKING:
+    import uvicorn
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _PACKAGES = ("fastapi", "jinja2", "uvicorn")
@@ -60,8 +65,6 @@ def serve(store: Store, address: Address, announce: Callable[[str], None]) -> No
 
     ServingError if it cannot listen there, or if beyond this machine no token would open it.
     """
-    import socket
-
     import uvicorn
     from tunefarm.dashboard.app import create_app
     from tunefarm.dashboard.security import Guard
@@ -97,7 +100,18 @@ def serve(store: Store, address: Address, announce: Callable[[str], None]) -> No
                 f"{error.strerror}; choose another with --port, 0 takes a free one"
             ) from None
         listening.listen(128)
-        port = listening.getsockname()[1]
-        announce(Address(address.host, port, address.cert, address.key).url)
+        url = replace(address, port=listening.getsockname()[1]).url
         with suppress(KeyboardInterrupt):  # it raises again what ended it
-            uvicorn.Server(config).run(sockets=[listening])
+            _announcing(config, lambda: announce(url)).run(sockets=[listening])
+
+
+def _announcing(config: uvicorn.Config, announce: Callable[[], None]) -> uvicorn.Server:
+    """A server that says when it answers, and from when on signals end it in order."""
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            announce()
+
+    return Server(config)

@@ -22,7 +22,12 @@
   const elapsed = (s) => s == null ? "–" : s >= 3600 ? `${short(s / 3600)} h` : s >= 60 ? `${short(s / 60)} min` : `${short(s)} s`;
   const times = (v) => v == null ? "–" : `${digits(v)} ×`;
   const plain = (v) => v == null ? "–" : short(v);
-  const clock = (s) => s == null ? "–" : new Date(s * 1000).toISOString().slice(5, 16).replace("T", " ");
+  // Times of day as finely as the span of the axis needs.
+  const clockOf = (xs) => {
+    const span = Math.max(...xs) - Math.min(...xs);
+    const [from, to] = span > 86400 * 3 ? [5, 10] : span > 3600 ? [5, 16] : [11, 19];
+    return (s) => s == null ? "–" : new Date(s * 1000).toISOString().slice(from, to).replace("T", " ");
+  };
 
   // --- from rows to series -------------------------------------------------------------------
 
@@ -85,7 +90,8 @@
         data: joined(groups),
         series: groups.map((g, i) => steps(names[g.name] ?? `task ${g.name}`, i < COLOURS - 1 ? i : COLOURS - 1, times, i < COLOURS - 1 ? 2 : 0.9)),
         xFormat, yFormat: (v) => `${short(v)} ×`, yLabel: "speed over default", xLabel: x === "trial" ? "candidates" : "time",
-        legend: groups.length <= COLOURS,
+        keys: [...groups.slice(0, COLOURS - 1).map((g) => names[g.name] ?? `task ${g.name}`),
+          ...(groups.length >= COLOURS ? ["all others"] : [])],
       };
     },
     points(data, element) {
@@ -116,14 +122,14 @@
       return {
         data: joined([{ x: c.at_s, y: c.drift }]),
         series: [{ ...dots("reference loop", 0, times, 4), paths: uPlot.paths.linear(), width: 1, spanGaps: true }],
-        xFormat: clock, yFormat: (v) => `${short(v)} ×`, yLabel: "time against the first", xLabel: "UTC",
+        xFormat: clockOf(c.at_s), yFormat: (v) => `${short(v)} ×`, yLabel: "time against the first", xLabel: "UTC",
       };
     },
     history(data, element) {
       const groups = grouped(data.columns, element.dataset.by ?? "sketch", "at_s", "latency_s");
       return {
         data: joined(groups), ids: idsOf(groups), series: groups.map((g, i) => dots(g.name || "unknown", i, latency)),
-        xFormat: clock, yFormat: (v) => latency(v, short), log: true, yLabel: "latency", xLabel: "UTC",
+        xFormat: clockOf(data.columns.at_s), yFormat: (v) => latency(v, short), log: true, yLabel: "latency", xLabel: "UTC",
       };
     },
     roofline(data) {
@@ -171,10 +177,22 @@
       scales: { x: { time: false, distr: chart.xLog ? 3 : 1 }, y: { distr: chart.log ? 3 : 1 } },
       axes: [axis(chart.xFormat, chart.xLabel, 34, chart.xLog), axis(chart.yFormat, chart.yLabel, 68, chart.log)],
       series: [{ label: chart.xLabel, value: (_, v) => v == null ? "–" : chart.xFormat(v) }, ...chart.series],
-      bands: chart.bands ?? [], legend: { show: chart.legend !== false && chart.series.length <= 12 },
+      bands: chart.bands ?? [], legend: { show: !chart.keys && chart.series.length <= 12 },
       cursor: { points: { size: 8 }, focus: { prox: 24 }, drag: { x: true, y: false } },
       focus: { alpha: 0.35 },
     };
+  }
+
+  function keysOf(names) {
+    const list = document.createElement("ul");
+    list.className = "legend";
+    names.forEach((name, i) => {
+      const item = document.createElement("li"), key = document.createElement("span");
+      key.className = `key c${i + 1}`;
+      item.append(key, name);
+      list.append(item);
+    });
+    return list;
   }
 
   function draw(element, data) {
@@ -192,6 +210,7 @@
     }
     const plot = new uPlot(options(element, chart), chart.data, element);
     drawn.set(element, plot);
+    if (chart.keys) element.append(keysOf(chart.keys));
     if (!chart.ids) return;
     plot.over.addEventListener("click", () => {
       const index = plot.cursor.idx;

@@ -55,9 +55,7 @@ def test_text_of_a_trial_cannot_leave_its_place_in_the_program(client: TestClien
     assert trial["task"]["target"] in program
 
 
-@pytest.mark.parametrize(
-    ("kind", "word"), [("scheduled", "for "), ("assembly", "ret"), ("llvm", "define void")]
-)
+@pytest.mark.parametrize(("kind", "word"), [("scheduled", "for "), ("assembly", "ret")])
 def test_code_is_made_by_the_compiler_in_a_child(client: TestClient, kind: str, word: str) -> None:
     made = client.get(f"/api/v1/trials/1/code?kind={kind}")
     assert made.status_code == 200
