@@ -15,7 +15,11 @@ COMMANDS = sorted(
     set(re.findall(r"`(tunefarm [^`]+)`", PAGE))
     | set(re.findall(r"^(?:\w+\$ )?(tunefarm [^#&\n]+)", PAGE, re.M))
 )
-GROUPS = {"devices": ("cordon", "drain", "uncordon", "history"), "leases": ("revoke",), "token": ("create", "list", "revoke")}
+GROUPS = {
+    "devices": ("cordon", "drain", "uncordon", "history"),
+    "leases": ("revoke",), "token": ("create", "list", "revoke"),
+    "jobs": ("retry",),
+}
 
 
 @pytest.mark.parametrize("command", COMMANDS)
