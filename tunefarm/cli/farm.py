@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,9 +27,11 @@ from tunefarm.cli.options import (
     parse_tags,
     use_access,
 )
+from tunefarm.compiler.errors import TunefarmError
 from tunefarm.proto.logs import Format, Level, configure
 
 if TYPE_CHECKING:
+    from tunefarm.proto.rendezvous import Rendezvous as Found
     from tunefarm.proto.tls import Tls
 
 Rendezvous = Annotated[
@@ -175,6 +177,20 @@ def _place(tracker: str, rendezvous: Path | None) -> Place:
     return Place(file=file)
 
 
+def _place_of(place: Place) -> Found:
+    """What another machine needs to come to the same tracker."""
+    from tunefarm.proto.rendezvous import Rendezvous as Found
+    from tunefarm.proto.rendezvous import read_rendezvous
+    from tunefarm.proto.tls import SYSTEM
+
+    if place.file is not None:
+        return replace(read_rendezvous(place.file), pid=0)
+    if place.tls is None:
+        return Found(place.address, place.token)
+    tls = place.tls
+    return Found(place.address, place.token, "", 0, tls.ca or SYSTEM, tls.certificate, tls.key)
+
+
 def worker(
     tracker: Annotated[str, typer.Option(metavar=TRACKER, help=TRACKER_HELP)] = "",
     rendezvous: Rendezvous = None,
@@ -192,6 +208,20 @@ def worker(
     tls_ca: TlsCa = "",
     tls_cert: TlsCert = "",
     tls_key: TlsKey = "",
+    ray: Annotated[
+        bool, typer.Option("--ray", help="Run workers on the nodes of a Ray cluster instead.")
+    ] = False,
+    ray_address: Annotated[
+        str,
+        typer.Option(metavar="HOST:PORT", help="Of the cluster; the one that runs here if empty."),
+    ] = "",
+    ray_workers: Annotated[
+        int, typer.Option(min=0, metavar="N", help="How many, one a node; 0: on each node.")
+    ] = 0,
+    ray_cpus: Annotated[
+        float, typer.Option(min=0, metavar="N", help="CPUs that each takes; 0: a whole node's.")
+    ] = 0,
+    ray_gpus: Annotated[float, typer.Option(min=0, metavar="N", help="GPUs that each takes.")] = 0,
     health_port: Annotated[
         int | None,
         typer.Option(metavar="PORT", help="Answer probes of health here; 0 takes a free port."),
@@ -211,6 +241,22 @@ def worker(
     configure(log_format, log_level)
     use_access(token_file, tls_ca, tls_cert, tls_key)
     place = _place(tracker, rendezvous)
+    if ray:
+        from tunefarm.on_ray import RayOptions, run_on_ray
+
+        if name or health_port is not None:
+            raise TunefarmError(
+                "--name and --health-port are for one worker; leave them out with --ray, which "
+                "names workers after their nodes and starts them again when they die"
+            )
+        options = [("--target", text) for text in target or ()]
+        options += [("--tag", text) for text in tag or ()]
+        options += [("--build-processes", str(build_processes))]
+        options += [("--log-format", log_format), ("--log-level", log_level)]
+        arguments = [word for option in options for word in option]
+        resources = RayOptions(ray_address, ray_workers, ray_cpus, ray_gpus)
+        run_on_ray(resources, arguments, _place_of(place))
+        return
     run_worker(
         WorkerOptions(
             place.address,
