@@ -19,6 +19,8 @@ GROUPS = {
     "devices": ("cordon", "drain", "uncordon", "history"),
     "leases": ("revoke",), "token": ("create", "list", "revoke"),
     "jobs": ("retry",),
+    "db": ("backup", "check", "restore", "prune"),
+    "farm": ("top",),
 }
 
 
