@@ -176,3 +176,22 @@ def test_what_selects_no_device_is_refused_at_once(
     assert run([name, model, "--device", "kind=llvm fast"]) == 2
     sentence = "tunefarm: 'fast' is no condition; a device is selected by NAME=VALUE, with =, !="
     assert capsys.readouterr().err.startswith(sentence)
+
+
+def test_a_device_is_checked_at_once_and_says_what_was_found(
+    farm: FarmClient, command: Command
+) -> None:
+    first, second = sorted(d.id for d in farm.devices())
+    before = time.time()
+    (line,) = command("devices", "check", first)
+    assert line == f"{first} is well: 100 GFLOP/s, noise 0.2%, 0.2% between trials"
+    assert {d.id: d.health.checked_at >= before for d in farm.devices()}[first]
+    lines = command("devices", "lift", "lab-1", "--reason", "another power limit")
+    assert [text.split(":")[0] for text in lines] == [f"{first} is well", f"{second} is well"]
+    events = command("devices", "history", "lab-1")
+    assert any("lift" in text and "another power limit" in text for text in events)
+
+
+def test_nothing_is_lifted_without_a_reason(farm: FarmClient, command: Command) -> None:
+    lines = command("devices", "lift", "lab-1", "--reason", "", code=2)
+    assert "a quarantine is lifted for a reason, which is kept" in "".join(lines)

@@ -1,11 +1,11 @@
-"""``tunefarm devices``: what a farm measures on, and keeping devices from new leases."""
+"""``tunefarm devices``: what a farm measures on, how it is, and keeping it from new leases."""
 
 from __future__ import annotations
 
 import getpass
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,12 +29,12 @@ Name = Annotated[
 ]
 Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it is kept and shown.")]
 
-app = typer.Typer(help="List the devices of a farm; keep new leases from them.")
+app = typer.Typer(help="List the devices of a farm; check them, keep new leases from them.")
 
 
 @app.callback(invoke_without_command=True)
 def devices(context: typer.Context, tracker: Tracker = "", rendezvous: Rendezvous = None) -> None:
-    """List the devices of a farm, with their measured peaks and noise; cordon and drain them."""
+    """List the devices of a farm: peaks, noise, drift, last check; check, cordon, drain them."""
     from tunefarm.tables import console, print_table
 
     context.obj = (tracker, rendezvous)
@@ -110,6 +110,61 @@ def uncordon(
 
 
 @app.command()
+def check(
+    context: typer.Context,
+    name: Name,
+    reason: Reason = "",
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for what they find.")] = True,
+    tracker: Tracker = "",
+) -> None:
+    """Check a device now, or all of a worker: right answers, peaks, noise; a device that is found
+    well leaves its quarantine."""
+    with _client(context, tracker) as client:
+        asked = client.check_devices(name, actor=actor(), reason=reason)
+        _follow_checks(client, asked, wait)
+
+
+@app.command()
+def lift(
+    context: typer.Context,
+    name: Name,
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it is kept.")],
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for the check.")] = True,
+    tracker: Tracker = "",
+) -> None:
+    """End the quarantine of a device, or of all of a worker: trust them as they are now.
+
+    They are checked, and compared with this check from now on.
+    """
+    with _client(context, tracker) as client:
+        asked = client.check_devices(name, actor=actor(), reason=reason, lift=True)
+        _follow_checks(client, asked, wait)
+
+
+def _follow_checks(client: FarmClient, asked: Mapping[str, int], wait: bool) -> None:
+    """Say what each check finds, as soon as it is done, or that it will be."""
+    left = dict(asked)
+    while left:
+        for device in [d for d in client.devices() if d.id in left]:
+            if device.health.check >= left[device.id]:
+                print(f"{device.id} is {_found(device)}", flush=True)
+            elif not wait or device.state == "offline":
+                print(f"{device.id} is {device.state}; it is checked when its worker hears of it")
+            else:
+                continue
+            del left[device.id]
+        if left:
+            time.sleep(LOOK_S)
+
+
+def _found(device: Device) -> str:
+    if device.cordon:
+        return f"{device.cordon}: {device.cordon_reason}"
+    noise = f"noise {_percent(device.noise)}, {_percent(device.health.trial_noise)} between trials"
+    return f"well: {_peak(device, 'flops_n', 'flops_1')} GFLOP/s, {noise}"
+
+
+@app.command()
 def history(
     context: typer.Context,
     name: Annotated[
@@ -118,14 +173,14 @@ def history(
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="How many, newest first.")] = 50,
     tracker: Tracker = "",
 ) -> None:
-    """List who cordoned, drained, uncordoned or revoked what, when and why."""
+    """List who cordoned, drained, checked or revoked what, when and why."""
     from tunefarm.tables import console, print_table
 
     with _client(context, tracker) as client:
         events = client.audit(name, limit)
     out = console()
     if not events:
-        out.print("nothing was cordoned, drained or revoked yet")
+        out.print("nothing was cordoned, drained, checked or revoked yet")
         return
     print_table(out, event_columns(events))
 
@@ -153,22 +208,61 @@ def _job_text(job: str) -> str:
 
 
 def device_columns(found: Sequence[Device]) -> list[Column]:
-    """A row a device, with its measured peak and noise."""
+    """A row a device: its peaks, its noise in finals and between trials, its drift and the age of
+    its last check, which cores it times and builds on, and why it gets no lease."""
     from tunefarm.tables import Column
 
-    peaks = [d.peaks.get("flops_n") or d.peaks.get("flops_1") for d in found]
-    return [
+    columns = [
         Column("device", [d.id for d in found], left=True),
         Column("state", [_state(d) for d in found], rank=8, left=True),
-        Column("target", [d.target for d in found], rank=7, least=16, left=True),
-        Column("GFLOP/s", [f"{p / 1e9:.0f}" if p else "–" for p in peaks], rank=6),
-        Column("noise", [f"{100 * d.noise:.1f}%" for d in found], rank=4),
+        Column("target", [d.target for d in found], rank=6, least=16, left=True),
+        Column("GFLOP/s", [_peak(d, "flops_n", "flops_1") for d in found], rank=6),
+        Column("GB/s", [_peak(d, "bandwidth_dram_n") for d in found], rank=3),
+        Column("noise", [_percent(d.noise) for d in found], rank=4),
+        Column("trials", [_percent(d.health.trial_noise) for d in found], rank=3),
+        Column("drift", [_drift(d) for d in found], rank=6),
+        Column("checked", [_age(d.health.checked_at) for d in found], rank=4),
+        Column("cores", [_cores(d) for d in found], rank=4, left=True),
         Column("compiler", [d.compiler_version for d in found], rank=5, left=True),
         Column("worker", [d.worker for d in found], rank=4, least=8, left=True),
         Column("model", [d.model for d in found], rank=3, least=12, left=True),
         Column("host", [d.attributes.get("host", "") for d in found], rank=2, left=True),
-        Column("why", [d.cordon_reason for d in found], rank=6, least=8, left=True),
     ]
+    if any(d.cordon for d in found):
+        why = [d.cordon_reason for d in found]
+        columns.append(Column("why", why, rank=8, least=16, left=True))
+    return columns
+
+
+def _peak(device: Device, *names: str) -> str:
+    """The first of these peaks that the device has, in units of 10⁹."""
+    peak = next((device.peaks[name] for name in names if device.peaks.get(name)), 0.0)
+    return f"{peak / 1e9:.0f}" if peak else "–"
+
+
+def _percent(fraction: float) -> str:
+    return f"{100 * fraction:.1f}%" if fraction else "–"
+
+
+def _drift(device: Device) -> str:
+    """How much slower the reference loop is than at the last check."""
+    return f"{100 * (device.health.drift - 1):+.0f}%" if device.health.checked_at else "–"
+
+
+def _age(at: float) -> str:
+    """How long ago a time was: ``5 min``."""
+    if not at:
+        return "never"
+    minutes = max(0.0, time.time() - at) / 60
+    if minutes < 90:
+        return f"{minutes:.0f} min"
+    return f"{minutes / 60:.0f} h" if minutes < 48 * 60 else f"{minutes / 1440:.0f} d"
+
+
+def _cores(device: Device) -> str:
+    """The cores that are timed on, and those that build meanwhile."""
+    timed, builds = (device.attributes.get(name, "") for name in ("cpuset", "build_cores"))
+    return f"{timed}, builds {builds}" if timed and builds else timed
 
 
 def _state(device: Device) -> str:
