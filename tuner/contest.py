@@ -19,7 +19,7 @@ from tunefarm.db.records import (
     TrialRequest,
     Verdict,
 )
-from tunefarm.tuner.finals import DEFAULT_NOISE, LOOKS, ROUNDS, Outcome, decide
+from tunefarm.tuner.finals import DEFAULT_NOISE, LOOKS, MOST_NOISE, ROUNDS, Outcome, decide
 from tunefarm.tuner.measuring import Bench
 from tunefarm.tuner.tasks import TaskRun, plain, trial_key
 
@@ -175,7 +175,7 @@ def _settle_alone(bench: Bench, contest: Contest) -> None:
 def _settle(bench: Bench, contest: Contest, trial: Trial, may_go_on: bool) -> bool:
     """Decide from the paired times, and store the verdict; False if another look is needed."""
     contest.add(trial)
-    outcome = contest.outcome(bench.device.noise or DEFAULT_NOISE)
+    outcome = contest.outcome(min(bench.device.noise or DEFAULT_NOISE, MOST_NOISE))
     if outcome.verdict is Verdict.AMBIGUOUS and contest.looks < len(LOOKS) and may_go_on:
         return False
     final = Final(

@@ -23,6 +23,9 @@ from tunefarm.db.records import Verdict
 CONFIDENCE = 0.95
 DEFAULT_NOISE = 0.01
 """The noise floor of a device that has not measured its own."""
+MOST_NOISE = 0.02
+"""The highest floor of a final. A device that was noisier when it was checked needs more blocks,
+for which the interval asks; it need not miss what they find."""
 
 
 @dataclass(frozen=True, slots=True)

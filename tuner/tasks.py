@@ -8,7 +8,9 @@ over resumes each round that was submitted before, and then stands where the fir
 from __future__ import annotations
 
 import json
+import logging
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -19,7 +21,16 @@ from tunefarm.compiler.space import config_space
 from tunefarm.compiler.space.config import ConfigSpace, Population
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.workload import Workload
-from tunefarm.db.records import FINAL, Config, JobTask, TaskKey, Trial, TrialKey, TrialRequest
+from tunefarm.db.records import (
+    FINAL,
+    Config,
+    ErrorKind,
+    JobTask,
+    TaskKey,
+    Trial,
+    TrialKey,
+    TrialRequest,
+)
 from tunefarm.tuner.cost_model import Samples
 from tunefarm.tuner.finals import finalists
 from tunefarm.tuner.options import JobOptions
@@ -34,6 +45,10 @@ from tunefarm.tuner.warm_start import (
     signature_of,
     similar,
 )
+
+_log = logging.getLogger(__name__)
+MOST_LOST = 2
+"""How often a config may be lost with its device before it is blamed."""
 
 
 @dataclass(slots=True)
@@ -87,6 +102,10 @@ class TaskRun:
         self._seed = (self.options.seed, task, len(self.earlier))
         self.ledger = Ledger(self.space, self.target, np.random.default_rng(self._seed))
         self.ledger.record(rows, seconds)
+        for config in quarantined(self.earlier).values():
+            row = self._row(config)
+            if row is not None:
+                self.ledger.claim(row)
         if self.earlier:
             self.state.record([t.median_s for t in self.earlier], failures_of(self.earlier))
         guidance = Guidance(
@@ -185,7 +204,11 @@ class TaskRun:
         news = [t for t in trials if t.origin != FINAL]
         for trial in news:
             row = self._row(trial.config)
-            if row is not None and trial.error in ENVIRONMENT_ERRORS:
+            if row is None or trial.error not in ENVIRONMENT_ERRORS:
+                continue
+            if plain(trial.config) in quarantined((*self.earlier, *self.trials.values())):
+                _log.warning("%s is proposed no more: %s", plain(trial.config), trial.message)
+            else:
                 self.search.forget(row)
         rows, seconds = measured(self.space, news)
         if len(rows):
@@ -244,6 +267,18 @@ def request_key(request: TrialRequest) -> TrialKey:
 def plain(config: Config) -> str:
     """A config as canonical text, to compare by."""
     return json.dumps(dict(config), sort_keys=True)
+
+
+def quarantined(trials: Iterable[Trial]) -> dict[str, Config]:
+    """Configs, by their texts, that were lost with their device ``MOST_LOST`` times and never had
+    a time: whatever the cause, they are not tried again."""
+    known = list(trials)
+    lost = Counter(plain(t.config) for t in known if t.error is ErrorKind.DEVICE_LOST)
+    suspects = {config for config, times in lost.items() if times >= MOST_LOST}
+    if not suspects:
+        return {}
+    suspects -= {plain(t.config) for t in known if t.ok}
+    return {text: t.config for t in known if (text := plain(t.config)) in suspects}
 
 
 def failures_of(trials: Iterable[Trial]) -> list[str]:

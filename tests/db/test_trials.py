@@ -13,6 +13,7 @@ from tunefarm.db.errors import UnknownRecord
 from tunefarm.db.lookup import RecordIndex, beats_default
 from tunefarm.db.records import (
     FINAL,
+    Best,
     BestKey,
     Budget,
     ErrorKind,
@@ -368,11 +369,19 @@ def test_a_final_needs_stored_successful_trials(store: Store, make_trial: MakeTr
 def test_a_provisional_record_must_beat_the_default_by_more_than_noise(
     store: Store, make_trial: MakeTrial
 ) -> None:
-    store.add_trials([make_trial(0, 1e-3), make_trial(1, 0.99e-3)])
+    store.add_trials([make_trial(0, 1e-3), make_trial(1, 0.95e-3)])
     key = best_key(make_trial(0))
     (found,) = store.best([key])[key]
-    assert not beats_default(found.best, noise=0.03)
-    assert beats_default(found.best, noise=0.001)
+
+    def on_a_device_of(noise: float) -> Best:
+        trial = dataclasses.replace(found.best.trial, device_state={"noise": noise})
+        return dataclasses.replace(found.best, trial=trial)
+
+    assert beats_default(found.best)
+    assert beats_default(on_a_device_of(0.04))
+    assert not beats_default(on_a_device_of(0.06))
+    barely = dataclasses.replace(on_a_device_of(0.001), speedup_over_default=1.02)
+    assert not beats_default(barely)  # the luckiest of many
 
 
 def test_error_kinds_survive(store: Store, make_trial: MakeTrial) -> None:

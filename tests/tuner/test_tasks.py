@@ -1,0 +1,65 @@
+"""A task's books: what is proposed again and what never."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tunefarm.compiler.ir import Function, TensorType, Var
+from tunefarm.compiler.ops import call
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.workload import Workload
+from tunefarm.db.records import Config, ErrorKind, JobTask, Trial, TrialRequest, WorkloadRecord
+from tunefarm.tuner.options import JobOptions
+from tunefarm.tuner.tasks import MOST_LOST, TaskRun, plain, quarantined
+
+TARGET = Target("llvm -mcpu=znver5")
+
+
+def task(earlier: tuple[Trial, ...] = ()) -> TaskRun:
+    x = Var("x", TensorType((64, 64), "float32"))
+    function = Function((x,), call("relu", x), {"primitive": True, "constants": ()})
+    made = Workload.from_function(function)
+    record = WorkloadRecord(made.key, made.text)
+    run = TaskRun("job", JobTask(record), TARGET, JobOptions(strategy="grid"))
+    run.begin((), earlier, lambda _: (), 1)
+    return run
+
+
+def lost(request: TrialRequest) -> Trial:
+    return Trial(
+        request.job, request.task, request.number, request.config,
+        error=ErrorKind.DEVICE_LOST, message="the helper died", origin=request.origin,
+    )  # fmt: skip
+
+
+def configs(requests: list[TrialRequest]) -> list[str]:
+    return [plain(request.config) for request in requests]
+
+
+def test_a_config_lost_with_its_device_is_tried_again_but_not_for_ever() -> None:
+    run = task()
+    first = run.propose(2)[0]
+    run.absorb([lost(first)])
+    again = run.propose(2)[0]
+    assert again.config == first.config  # once is the device's fault
+    run.absorb([lost(again)])
+    assert plain(first.config) not in configs(run.propose(10_000))
+
+
+def test_the_next_job_does_not_try_it_either() -> None:
+    run = task()
+    first, second = run.propose(2)
+    earlier = (lost(first), replace(lost(first), number=9), lost(second))
+    after = configs(task(earlier).propose(10_000))
+    assert plain(first.config) not in after
+    assert plain(second.config) in after
+
+
+def test_a_config_that_had_a_time_is_no_suspect() -> None:
+    config: Config = {"sketch": "a", "tile": 1}
+    dead = Trial("job", task().key, 1, config, error=ErrorKind.DEVICE_LOST)
+    many = [replace(dead, number=n) for n in range(MOST_LOST)]
+    assert quarantined(many) == {plain(config): config}
+    assert quarantined(many[:-1]) == {}
+    timed = Trial("other", dead.task, 1, config, times_s=(1.0,))
+    assert quarantined([*many, timed]) == {}
