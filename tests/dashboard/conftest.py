@@ -100,7 +100,17 @@ class Farm:
 
 @pytest.fixture
 def farm(tmp_path: Path) -> Farm:
-    made = Farm(tmp_path / "farm.db", (matmul(8), matmul(64)))
+    return made_farm(tmp_path / "farm.db")
+
+
+@pytest.fixture(scope="module")
+def shared_farm(tmp_path_factory: pytest.TempPathFactory) -> Farm:
+    """One for all tests of a file."""
+    return made_farm(tmp_path_factory.mktemp("dashboard") / "farm.db")
+
+
+def made_farm(path: Path) -> Farm:
+    made = Farm(path, (matmul(8), matmul(64)))
     with Store.open(str(made.path)) as store:
         with store.writing() as db:
             _add_device(db)

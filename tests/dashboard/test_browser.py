@@ -1,0 +1,137 @@
+"""The pages in a real browser: no errors, nothing wider than the screen, accessible, live."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tunefarm.db.store import Store
+
+PAGES = (
+    "/", "/jobs", "/jobs/aaaa1111", "/jobs/aaaa1111?task=0", "/trials", "/trials/1", "/trials/8",
+    "/trials/121", "/diff?a=1&b=2", "/tasks", "/devices", "/devices/llvm-1", "/failures", "/api",
+    "/login", "/nowhere",
+)  # fmt: skip
+MAIN_PAGES = ("/", "/jobs/aaaa1111", "/devices")
+SIZES = {"desktop": (1280, 900, "light"), "phone": (390, 844, "dark")}
+_AXE = "axe.run(document, {resultTypes: ['violations']}).then(r => r.violations.map(v => \
+v.id + ': ' + v.nodes.map(n => n.target.join(' ')).slice(0, 3).join(', ')))"
+_WAIT_MS = 60_000
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("Chromium is not installed; apt-get install chromium")
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="module")
+def address(shared_farm: Any) -> Iterator[str]:
+    """A dashboard process over the farm's database."""
+    command = [sys.executable, "-m", "tunefarm", "dashboard", "--db", str(shared_farm.path)]
+    server = subprocess.Popen([*command, "--port", "0"], stdout=subprocess.PIPE, text=True)
+    assert server.stdout is not None
+    yield server.stdout.readline().split()[2].rstrip("/")
+    server.terminate()
+    server.wait(60)
+
+
+@pytest.fixture(scope="module")
+def axe() -> str:
+    found = importlib.util.find_spec("axe_core_python")
+    assert found is not None
+    assert found.origin is not None
+    return (Path(found.origin).parent / "axe.min.js").read_text()
+
+
+def opened(browser: Any, size: str) -> tuple[Any, list[str]]:
+    """A page of this size, and the list that its errors go to."""
+    width, height, scheme = SIZES[size]
+    context = browser.new_context(
+        viewport={"width": width, "height": height}, color_scheme=scheme, bypass_csp=False
+    )
+    page = context.new_page()
+    page.set_default_timeout(_WAIT_MS)
+    errors: list[str] = []
+    page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    return page, errors
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_every_page_works_on_every_size(browser: Any, address: str, axe: str, size: str) -> None:
+    page, errors = opened(browser, size)
+    problems = []
+    for path in PAGES:
+        page.goto(address + path, wait_until="load")
+        for chart in page.locator("[data-chart]").all():
+            chart.locator("canvas, .empty").first.wait_for()
+        wider = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        if page.evaluate(wider) > 0:
+            problems.append(f"{path}: wider than the screen")
+        if size == "desktop" or path in MAIN_PAGES:
+            page.evaluate(axe)
+            problems += [f"{path}: {found}" for found in page.evaluate(_AXE)]
+    expected = "Failed to load resource: the server responded with a status of 404 (Not Found)"
+    assert [error for error in errors if error != expected] == []
+    assert not problems, "\n".join(problems)
+
+
+def test_a_search_shows_what_matches_and_can_be_shared(browser: Any, address: str) -> None:
+    page, errors = opened(browser, "desktop")
+    page.goto(address + "/jobs")
+    page.locator("#found tbody tr").nth(1).wait_for()
+    page.get_by_placeholder("Id, target").fill("nobody")
+    page.locator("#found tbody tr").nth(1).wait_for(state="detached")
+    page.wait_for_url("**/jobs?q=nobody")
+    page.reload()
+    assert page.locator("#found tbody tr").count() == 1
+    assert errors == []
+
+
+def test_an_open_page_follows_the_job(browser: Any, address: str, shared_farm: Any) -> None:
+    page, errors = opened(browser, "desktop")
+    page.goto(address + "/jobs/aaaa1111")
+    page.locator("#best canvas").wait_for()
+    page.get_by_text("120 / 200").wait_for()
+    with Store.open(str(shared_farm.path)) as store:
+        store.add_trials([shared_farm.trial(1, number) for number in range(60, 80)])
+    page.get_by_text("140 / 200").wait_for()
+    with page.expect_response("**/best-so-far"):
+        pass
+    assert errors == []
+
+
+def test_themes_are_switched_and_kept(browser: Any, address: str) -> None:
+    page, errors = opened(browser, "desktop")
+    page.goto(address + "/jobs/aaaa1111")
+    ground = "getComputedStyle(document.body).backgroundColor"
+    light = page.evaluate(ground)
+    page.get_by_role("button", name="Switch between light and dark").click()
+    dark = page.evaluate(ground)
+    assert dark != light
+    page.reload()
+    assert page.evaluate(ground) == dark
+    assert errors == []
+
+
+def test_code_is_shown_where_it_is_asked_for(browser: Any, address: str) -> None:
+    page, errors = opened(browser, "phone")
+    page.goto(address + "/trials/1")
+    page.get_by_role("link", name="Scheduled program").click()
+    page.locator("#made pre").wait_for()
+    assert "for " in page.locator("#made pre").inner_text()
+    assert errors == []
