@@ -208,10 +208,11 @@ class HostDevice:
         return steady
 
     def _measure_one(self, candidate: Candidate) -> Trial:
-        """Time a candidate; one that kills its runner gets a fresh one to prove that it did."""
+        """Time a candidate; one whose runner dies, or says what it should not, gets a fresh one to
+        prove that this is its own doing: others may have spoilt the first."""
         with_others = self._runner.is_used
         trial = self._try_one(candidate)
-        if trial.error is not ErrorKind.RUN_CRASH or not with_others:
+        if trial.error not in (ErrorKind.RUN_CRASH, ErrorKind.RUN_ERROR) or not with_others:
             return trial
         again = self._try_one(candidate)
         if again.error is not ErrorKind.RUN_CRASH:
