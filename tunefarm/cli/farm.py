@@ -29,6 +29,7 @@ from tunefarm.cli.options import (
 )
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.proto.logs import Format, Level, configure
+from tunefarm.worker.pulse import MAX_DRIFT
 
 if TYPE_CHECKING:
     from tunefarm.proto.rendezvous import Rendezvous as Found
@@ -204,6 +205,15 @@ def worker(
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="Tag for `--device` to select by (repeatable)."),
     ] = None,
+    max_drift: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            metavar="X",
+            help="Stop measuring while the reference loop takes X times as long as when the device "
+            "was checked; 0: never.",
+        ),
+    ] = MAX_DRIFT,
     token_file: TokenFile = "",
     tls_ca: TlsCa = "",
     tls_cert: TlsCert = "",
@@ -251,7 +261,7 @@ def worker(
             )
         options = [("--target", text) for text in target or ()]
         options += [("--tag", text) for text in tag or ()]
-        options += [("--build-processes", str(build_processes))]
+        options += [("--build-processes", str(build_processes)), ("--max-drift", str(max_drift))]
         options += [("--log-format", log_format), ("--log-level", log_level)]
         arguments = [word for option in options for word in option]
         resources = RayOptions(ray_address, ray_workers, ray_cpus, ray_gpus)
@@ -269,6 +279,7 @@ def worker(
             tls=place.tls,
             health_port=health_port,
             health_host=health_host,
+            max_drift=max_drift,
         ),
         on_ready=lambda devices: print(
             f"worker offers {', '.join(d.device.id for d in devices)}", flush=True
