@@ -100,8 +100,8 @@ class HostDevice:
             with self._lock.held(alone=True):
                 self._known = keep(self._identity, self._check_cores(kernels))
                 self._pulse.reference_s = self._known.reference_s
-                self._pulse.settle()
-            trouble = _wrong(self._known)
+                steady = self._pulse.settle()
+            trouble = _wrong(self._known) or ("" if steady else self._pulse.trouble())
         except TrialFailed as failed:
             trouble = f"it cannot be checked: {failed.message}"
         self._tell(check=number, trouble=trouble)
