@@ -147,6 +147,12 @@ def get_drift(db: Reading, device: str, format: Format = Format.JSON) -> Respons
     return sent(devices.drift(db, devices.device(db, device).id), format)
 
 
+@router.get("/devices/{device}/checks", tags=["charts"], responses=_DATASET)
+def get_checks(db: Reading, device: str, format: Format = Format.JSON) -> Response:
+    """What the latest checks of a device found; a reason says in what it was unlike itself."""
+    return sent(devices.checks(db, devices.device(db, device).id), format)
+
+
 @router.get("/leases", tags=["charts"], responses=_DATASET)
 def get_leases(
     db: Reading, hours: Hours = 24, device: Text = "", format: Format = Format.JSON

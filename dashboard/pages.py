@@ -23,7 +23,7 @@ from tunefarm.dashboard.queries import (
 from tunefarm.dashboard.rendering import render
 from tunefarm.dashboard.requests import Cursor, Hours, Reading, Text, chosen_tasks, curves_of
 from tunefarm.dashboard.security import COOKIE, Guard
-from tunefarm.db.records import ErrorKind, JobState
+from tunefarm.db.records import HEALTH, ErrorKind, JobState
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
@@ -201,6 +201,8 @@ def show_device(request: Request, db: Reading, name: str) -> Response:
         request,
         "device.html",
         device=device,
+        checks=devices.checks(db, name).columns,
+        quarantine=HEALTH,
         held=held,
         lanes=pictures.lanes(held, window_s, now),
         ticks=pictures.ticks(window_s, now),

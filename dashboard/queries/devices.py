@@ -11,14 +11,16 @@ from sqlalchemy import Connection, func, or_, select
 from tunefarm.dashboard.datasets import Dataset, dataset
 from tunefarm.db import cordons, leases
 from tunefarm.db.errors import UnknownRecord
-from tunefarm.db.models import DEVICES, LEASES, TRIALS
-from tunefarm.db.records import Cordon, Device
+from tunefarm.db.models import DEVICE_CHECKS, LEASES, TRIALS
+from tunefarm.db.records import HEALTH, Cordon, Device, Health
 
 DAY_S = 86400.0
+
 _DRIFT_JOBS = 5
 _DRIFT_TRIALS = 3_000
 _DRIFT_POINTS = 600
 _LEASES = 2_000
+_CHECKS = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,8 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class DeviceLine:
-    """A device, its live lease and cordons, and the share of the window in which it was held."""
+    """A device, its live lease and cordons, and the share of the window in which it was held.
+    A cordon of the scope ``health`` is a quarantine."""
 
     id: str
     kind: str
@@ -48,6 +51,7 @@ class DeviceLine:
     attributes: Mapping[str, str]
     peaks: Mapping[str, float]
     compiler_version: str
+    health: Health
     held: Held | None
     cordons: tuple[Cordon, ...]
     busy: float
@@ -131,11 +135,17 @@ def drift(connection: Connection, device: str) -> Dataset:
     )
 
 
-def count(connection: Connection) -> tuple[int, int]:
-    """(devices that are held, all devices)"""
-    held = select(func.count()).select_from(LEASES).where(LEASES.c.ended_at.is_(None))
-    total = select(func.count()).select_from(DEVICES)
-    return connection.execute(held).scalar_one(), connection.execute(total).scalar_one()
+def checks(connection: Connection, device: str) -> Dataset:
+    """What the latest checks of a device found, the newest first."""
+    columns = DEVICE_CHECKS.c
+    query = (
+        select(columns.at, columns.noise, columns.trial_noise, columns.reference_s, columns.reason)
+        .where(columns.device == device)
+        .order_by(columns.at.desc())
+        .limit(_CHECKS)
+    )
+    rows = [tuple(row) for row in connection.execute(query)]
+    return dataset("checks", ("at_s", "noise", "trial_noise", "reference_s", "reason"), rows)
 
 
 def _busy(spans: Sequence[Held], device: str, now: float, window_s: float) -> float:
@@ -154,7 +164,9 @@ def _mentions(device: Device, text: str) -> bool:
 
 
 def _line(device: Device, held: Held | None, kept: Sequence[Cordon], busy: float) -> DeviceLine:
-    mine = {(cordons.DEVICE, device.id), (cordons.WORKER, device.worker)}
+    mine = {
+        (cordons.DEVICE, device.id), (HEALTH, device.id), (cordons.WORKER, device.worker)
+    }  # fmt: skip
     return DeviceLine(
         id=device.id,
         kind=device.kind,
@@ -166,6 +178,7 @@ def _line(device: Device, held: Held | None, kept: Sequence[Cordon], busy: float
         attributes=device.attributes,
         peaks=device.peaks,
         compiler_version=device.compiler_version,
+        health=device.health,
         held=held,
         cordons=tuple(one for one in kept if (one.scope, one.subject) in mine),
         busy=busy,

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from fastapi.testclient import TestClient
 from tunefarm.dashboard import pictures
 from tunefarm.dashboard.queries.devices import Held
 from tunefarm.dashboard.queries.failures import pattern_of
+from tunefarm.db import health, leases
+from tunefarm.db.records import Health
+from tunefarm.db.store import Store
 
 
 def test_failures_that_differ_in_numbers_stand_together(client: TestClient) -> None:
@@ -34,6 +40,20 @@ def test_a_device_tells_its_cordon_and_drift(client: TestClient) -> None:
     leases = client.get("/api/v1/leases?device=llvm-1").json()["columns"]
     assert leases["ended_reason"] == ["given back"]
     assert client.get("/devices/none").status_code == 404
+
+
+def test_a_quarantine_is_told_with_the_checks_behind_it(farm: Any, client: TestClient) -> None:
+    with Store.open(str(farm.path)) as store, store.writing() as db:
+        (device,) = leases.devices(db)
+        sick = Health(checked_at=5.0, reference_s=1e-3, trouble="a check got wrong answers")
+        health.take_in(db, [replace(device, health=sick)])
+    page = client.get("/devices/llvm-1").text
+    assert "quarantined" in page
+    assert "tunefarm devices check llvm-1" in page
+    assert "a check got wrong answers" in page
+    checks = client.get("/api/v1/devices/llvm-1/checks").json()["columns"]
+    assert checks["reference_s"] == [1e-3]
+    assert "quarantined" in client.get("/devices").text
 
 
 def test_leases_lie_on_lanes_of_their_window() -> None:
