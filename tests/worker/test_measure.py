@@ -115,6 +115,28 @@ def test_a_hopeless_candidate_is_abandoned_after_one_repeat(host: OpenDevice) ->
     assert len(measure(host, workload, default, incumbent_s=1.0).times_s) >= 3
 
 
+@pytest.mark.soak
+def test_abandoning_saves_time_and_loses_no_fast_candidate(host: OpenDevice) -> None:
+    workload = product(128)
+    space = space_of(workload)
+    best_s = measure(host, workload, space.default).median_s
+    rows = space.sample(np.random.default_rng(0), 120)
+    rows = rows[space.valid(rows)][:60]
+    spent = {0.0: 0.0, best_s: 0.0}
+    fastest = dict.fromkeys(spent, math.inf)
+    for row in rows:
+        for incumbent_s in spent:
+            trial = measure(host, workload, space.decode(row), incumbent_s=incumbent_s)
+            if trial.ok:
+                spent[incumbent_s] += trial.phases_s["run"]
+                fastest[incumbent_s] = min(fastest[incumbent_s], trial.median_s)
+    whole, short = spent.values()
+    print(f"\ntiming {len(rows)} candidates took {whole:.2f} s, {short:.2f} s with abandoning: "
+          f"{1 - short / whole:.0%} saved")  # fmt: skip
+    assert short < whole
+    assert fastest[best_s] < 1.5 * fastest[0.0]
+
+
 def test_more_cores_than_there_are_is_refused(plugins: Path) -> None:
     with pytest.raises(TargetError, match="lower -num-cores"):
         open_device(DeviceOptions("llvm -num-cores=4096"))
