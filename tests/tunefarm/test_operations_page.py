@@ -16,7 +16,7 @@ COMMANDS = sorted(
     | set(re.findall(r"^(?:\w+\$ )?(tunefarm [^#&\n]+)", PAGE, re.M))
 )
 GROUPS = {
-    "devices": ("cordon", "drain", "uncordon", "history"),
+    "devices": ("cordon", "drain", "uncordon", "check", "lift", "history"),
     "leases": ("revoke",), "token": ("create", "list", "revoke"),
     "jobs": ("retry",),
     "db": ("backup", "check", "restore", "prune"),
