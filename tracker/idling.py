@@ -8,9 +8,7 @@ then nobody claims it again.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
-import math
 import time
 import uuid
 from collections.abc import Sequence
@@ -25,6 +23,7 @@ from tunefarm.tracker import signals
 from tunefarm.tracker.allocate import runs, serves
 from tunefarm.tracker.farm import Farm
 from tunefarm.tracker.leasing import Desk
+from tunefarm.tracker.limits import check_texts
 
 LOOK_S = 1.0
 PAUSE_S = 0.1
@@ -51,13 +50,12 @@ async def report(farm: Farm, request_id: str, found: Sequence[Miss]) -> None:
 
 
 def _check(miss: Miss) -> None:
-    workload = miss.workload
-    if hashlib.sha256(workload.text.encode()).hexdigest() != workload.key:
-        raise ValueError(f"workload {workload.key[:12]} is not that of the text which came with it")
-    if not miss.target or not 1 <= miss.weight < 1 << 31:
-        raise ValueError(f"the miss of workload {workload.key[:12]} has no target or no weight")
-    if not all(math.isfinite(s) and s >= 0 for s in (miss.default_s, miss.roofline_s)):
-        raise ValueError(f"the miss of workload {workload.key[:12]} has no times in seconds")
+    workload, name = miss.workload, f"the miss of workload {miss.workload.key[:12]}"
+    check_texts({workload.key: workload.text})
+    if not (workload.text and miss.target and miss.weight > 0):
+        raise ValueError(f"{name} lacks its text, its target or its weight")
+    if min(miss.default_s, miss.roofline_s) < 0:
+        raise ValueError(f"{name} takes less than no time: {miss.default_s}, {miss.roofline_s}")
 
 
 @dataclass(slots=True)

@@ -125,10 +125,11 @@ def test_devices_are_left_alone_where_the_tracker_says_so(
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        (Miss(WorkloadRecord("0" * 64, "text"), "sim"), "is not that of the text"),
-        (miss("a", 1.0, target=""), "has no target or no weight"),
-        (miss("a", 1.0, weight=0), "has no target or no weight"),
-        (miss("a", float("nan")), "has no times in seconds"),
+        (Miss(WorkloadRecord("0" * 64, "text"), "sim"), "is not the SHA-256 of the text"),
+        (miss("a", 1.0, target=""), "lacks its text, its target or its weight"),
+        (miss("a", 1.0, weight=0), "lacks its text, its target or its weight"),
+        (miss("a", -9.0), "takes less than no time"),
+        (Miss(WorkloadRecord("0" * 64, ""), "sim"), "lacks its text, its target or its weight"),
     ],
 )
 def test_a_report_that_makes_no_sense_is_refused(
