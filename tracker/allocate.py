@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
 from tunefarm.db.records import HEALTH, Cordon, Device, DeviceRequest
@@ -18,13 +18,16 @@ class Waiting:
     since: float
 
 
-def allocate(waiting: Iterable[Waiting], free: Iterable[Device]) -> list[tuple[Waiting, Device]]:
+def allocate(
+    waiting: Iterable[Waiting], free: Iterable[Device], near: Container[str] = ()
+) -> list[tuple[Waiting, Device]]:
     """Give each request, most urgent first, a free device that serves it.
 
     Urgency is priority, then age. Of several devices a request takes the one with the fewest
-    attributes, so that special machines stay for those who ask for them; then the first by id.
+    attributes, so that special machines stay for those who ask for them; then one that is ``near``
+    (by its id), so that two trackers seldom choose the same; then the first by id.
     """
-    left = sorted(free, key=lambda device: (len(device.attributes), device.id))
+    left = sorted(free, key=lambda d: (len(d.attributes), d.id not in near, d.id))
     grants: list[tuple[Waiting, Device]] = []
     for one in sorted(waiting, key=lambda w: (-w.request.priority, w.since, w.id)):
         device = next((d for d in left if serves(d, one.request)), None)

@@ -147,6 +147,14 @@ class Farm:
             and self.cordon_of(device.id) is None
         ]
 
+    def near_devices(self) -> frozenset[str]:
+        """Devices whose workers have spoken to this tracker, not to another of its database."""
+        return frozenset(
+            device.id
+            for device in self.devices.values()
+            if (seen := self.workers.get(device.worker)) is not None and seen.number > 0
+        )
+
     def device_states(self) -> list[Device]:
         """Every device with its state (leased, idle or offline), and what keeps it from leases."""
         leased = {live.lease.device for live in self.leases.values()}

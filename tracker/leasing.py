@@ -212,7 +212,7 @@ class Desk:
     async def step(self) -> None:
         """End what expired or was to be given back by now, then grant what is free."""
         if self.replicas is not None:
-            await self.replicas.exchange(self)
+            await self.replicas.exchange()
         await self._expire_leases()
         await self._expire_claims()
         await self._grant()
@@ -236,7 +236,9 @@ class Desk:
         """Give what is free to those who ask, and to new requests what they were granted before,
         all in one write."""
         asking = [t.waiting for t in self.tickets.values() if self._is_asking(t)] + self.others
-        places = {w.id: device.id for w, device in allocate(asking, self.farm.free_devices())}
+        near = self.farm.near_devices() if self.replicas is not None else ()
+        granted = allocate(asking, self.farm.free_devices(), near)
+        places = {waiting.id: device.id for waiting, device in granted}
         served = [
             ticket
             for id_, ticket in self.tickets.items()

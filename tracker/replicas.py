@@ -29,7 +29,7 @@ GAP_S = 1.0
 """How long a device is kept for a request whose client is between two calls."""
 POLL_S = 1.0
 """After how long a wait looks again, though it has heard no news."""
-REST_S = 0.05
+REST_S = 0.1
 """At least so long between two exchanges, however much happens."""
 SLACK_S = 0.1
 """By how much a deadline in a row may lag behind the one in memory."""
@@ -45,10 +45,11 @@ _log = logging.getLogger(__name__)
 class Replicas:
     """This tracker among those of its database; used on the event loop only."""
 
-    def __init__(self, farm: Farm, address: str = "") -> None:
+    def __init__(self, farm: Farm, desk: Desk, address: str = "") -> None:
         self.name = uuid.uuid4().hex
         self.address = address
         self._farm = farm
+        self._desk = desk
         self._interval_s = min(1.0, min(farm.options.lease_term_s, farm.options.claim_term_s) / 8)
         self._next_at = float("-inf")
         self._done_at = farm.clock()
@@ -75,18 +76,18 @@ class Replicas:
         """Have the next exchange soon."""
         self._next_at = min(self._next_at, self._done_at + REST_S)
 
-    async def exchange(self, desk: Desk) -> None:
+    async def exchange(self) -> None:
         """Say what this tracker heard and take over what stands in the rows, if it is time."""
         if self.due_in_s > 0:
             return
         farm = self._farm
         self._next_at = farm.clock() + self._interval_s
-        heard = self._heard(desk)
+        heard = self._heard()
         known = await farm.database.write(lambda c: replicas.exchange(c, heard))
         self._done_at = farm.clock()
-        self._take_over(known, desk)
+        self._take_over(known)
 
-    def _heard(self, desk: Desk) -> Heard:
+    def _heard(self) -> Heard:
         farm, now = self._farm, self._farm.clock()
         return Heard(
             tracker=self.name,
@@ -116,11 +117,11 @@ class Replicas:
                     now - ticket.waiting.since,
                     0.0 if ticket.answer is not None else now - ticket.left_at,
                 )
-                for ticket in desk.tickets.values()
+                for ticket in self._desk.tickets.values()
             ],
         )
 
-    def _take_over(self, known: Known, desk: Desk) -> None:
+    def _take_over(self, known: Known) -> None:
         """Make what is in memory what stands in the rows; who waits for that hears of it here."""
         farm, now = self._farm, self._farm.clock()
         farm.devices = {device.id: device for device in known.devices}
@@ -142,9 +143,9 @@ class Replicas:
             topics = signals.device(lease.device), signals.job(lease.job)
             farm.signals.ring(signals.LEASES, *topics)
         self._take_over_claims(known, now)
-        mine = desk.tickets
+        mine = self._desk.tickets
         gap_s = GAP_S + 2 * self._interval_s
-        desk.others = [
+        self._desk.others = [
             Waiting(asking.id, asking.request, now - asking.waited_s)
             for asking in known.queue
             if asking.id not in mine and asking.silent_s <= gap_s
@@ -188,9 +189,10 @@ class Replicas:
     # --- news -----------------------------------------------------------------------------------
 
     def _tell(self, topics: Iterable[str]) -> None:
-        """Let the other trackers know that these topics have news."""
-        self._news.update(topics)
-        self._has_news.set()
+        """Let the other trackers know that these topics have news, if they may care."""
+        self._news.update(topic for topic in topics if not self._farm.signals.is_own(topic))
+        if self._news:
+            self._has_news.set()
 
     async def _keep_telling(self, place: str) -> None:
         """Send what there is to tell over a connection of its own, until cancelled."""
@@ -227,7 +229,8 @@ class Replicas:
             await asyncio.sleep(_RETRY_S)
 
     def _hear(self, topics: list[str]) -> None:
-        if signals.LEASES in topics:
+        somebody_waits = any(not ticket.is_new for ticket in self._desk.tickets.values())
+        if signals.JOBS in topics or (signals.LEASES in topics and somebody_waits):
             self.hurry()
         self._farm.signals.ring(*topics)
 

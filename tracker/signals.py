@@ -67,6 +67,11 @@ class Signals:
             for bell in self._bells.get(topic, ()):
                 bell.ring()
 
+    def is_own(self, topic: str) -> bool:
+        """Whether no other tracker waits for news of the topic: a device's worker is at one, and
+        there is a job without a name that nobody watches."""
+        return topic == job("") or (topic.startswith(_DEVICE) and topic in self._bells)
+
     def heard(self, devices: Iterable[str]) -> tuple[int, ...]:
         """How often there was news of each of these topics of devices: the same, no news."""
         return tuple(self._rung[topic] for topic in devices)

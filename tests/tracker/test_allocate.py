@@ -40,6 +40,11 @@ def test_special_devices_are_kept_for_those_who_ask() -> None:
     assert names(allocate(line, free)) == [("any", "b"), ("lab", "a")]
 
 
+def test_near_devices_go_first_among_equals() -> None:
+    free = [device("a"), device("b"), device("c", lab="3")]
+    assert names(allocate([waiting("any")], free, near={"b", "c"})) == [("any", "b")]
+
+
 def test_a_request_that_nothing_serves_holds_nobody_up() -> None:
     line = [waiting("other", 1.0, device_model="n"), waiting("any", 2.0)]
     assert names(allocate(line, [device("a")])) == [("any", "a")]
