@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from sqlalchemy import Connection, insert, select, update
 from tunefarm.db.cordons import PREFIX_LENGTH, note
 from tunefarm.db.errors import NotYours, UnknownRecord
-from tunefarm.db.models import TOKENS, WORKERS
+from tunefarm.db.models import JOBS, TOKENS, WORKERS
 from tunefarm.db.records import Role, Token
+from tunefarm.db.rows import chunks
 
 MAX_TOKENS = 10_000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
@@ -86,6 +88,15 @@ def get(connection: Connection, digest: str) -> Token:
     if row is None:
         raise UnknownRecord(f"there is no token {digest[:8]}")
     return _from_row(row)
+
+
+def owners_of_jobs(connection: Connection, names: Iterable[str]) -> dict[str, str]:
+    """Whose each of these jobs is; those that are not stored are left out."""
+    found: dict[str, str] = {}
+    for chunk in chunks(sorted(set(names))):
+        query = select(JOBS.c.id, JOBS.c.owner).where(JOBS.c.id.in_(chunk))
+        found |= {row.id: row.owner for row in connection.execute(query)}
+    return found
 
 
 def own_worker(connection: Connection, worker: str, owner: str) -> None:

@@ -34,12 +34,12 @@ class Caller:
 
     # --- what belongs to whom -------------------------------------------------------------------
 
-    def check_job(self, job: Job) -> None:
+    def check_owner(self, job: str, owner: str) -> None:
         """Forbidden unless the caller may end the job, or measure for it: clients may their own."""
-        if self.role is Role.CLIENT and job.owner != self.name:
+        if self.role is Role.CLIENT and owner != self.name:
             raise Forbidden(
-                f"job {job.id} belongs to {job.owner or 'the farm itself'}, and client {self.name} "
-                "may change its own jobs only; ask an administrator"
+                f"job {job} belongs to {owner or 'the farm itself'}, and client {self.name} may "
+                "change its own jobs only; ask an administrator"
             )
 
     def check_lease(self, lease: Lease) -> None:

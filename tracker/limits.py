@@ -6,8 +6,9 @@ bounded here, field by field, whichever message it stands in.
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
@@ -65,6 +66,14 @@ def check(message: Message) -> None:
         value = getattr(message, name)
         if value:
             look(value)
+
+
+def check_texts(texts: Mapping[str, str]) -> None:
+    """InvalidRequest unless the workloads' keys are those of their texts: under another's key a
+    text would take its place in the database."""
+    for key, text in texts.items():
+        if text and hashlib.sha256(text.encode()).hexdigest() != key:
+            raise InvalidRequest(f"workload {key[:12]} is not the SHA-256 of the text sent with it")
 
 
 @cache

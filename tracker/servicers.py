@@ -6,12 +6,12 @@ import time
 from importlib.metadata import version
 
 from sqlalchemy import Connection
-from tunefarm.db import best, cordons, jobs, leases, misses, queue, trials
+from tunefarm.db import best, cordons, jobs, leases, misses, queue, tokens, trials
 from tunefarm.db.records import Promotion, Role
 from tunefarm.proto import convert, farm_pb2, farm_pb2_grpc
 from tunefarm.proto.errors import Overloaded
 from tunefarm.proto.protocol import PROTOCOL, check_protocol
-from tunefarm.tracker import idling, jobbing, operating, working
+from tunefarm.tracker import idling, jobbing, limits, operating, working
 from tunefarm.tracker.answers import answers
 from tunefarm.tracker.callers import caller
 from tunefarm.tracker.farm import Farm
@@ -110,6 +110,8 @@ class FarmServicer(farm_pb2_grpc.FarmServicer):
     @answers
     async def Submit(self, request: farm_pb2.SubmitRequest) -> farm_pb2.SubmitReply:
         await self._check_lease(request.lease)
+        await self._check_trials({one.job for one in request.requests})
+        limits.check_texts(request.workloads)
         wanted = [convert.request_from_wire(r, request.workloads) for r in request.requests]
         done = await working.submit(self._farm, request.lease, request.epoch, wanted)
         return farm_pb2.SubmitReply(done=[convert.trial_key_to_wire(key) for key in done])
@@ -138,6 +140,7 @@ class FarmServicer(farm_pb2_grpc.FarmServicer):
     @answers
     async def SubmitJob(self, request: farm_pb2.SubmitJobRequest) -> farm_pb2.SubmitJobReply:
         job = caller().narrowed_job(convert.job_from_wire(request.job))
+        limits.check_texts({task.workload.key: task.workload.text for task in job.tasks})
         job = await jobbing.submit(self._farm, job)
         return farm_pb2.SubmitJobReply(job=convert.job_to_wire(job))
 
@@ -358,7 +361,16 @@ class FarmServicer(farm_pb2_grpc.FarmServicer):
     async def _check_job(self, job: str) -> None:
         """Forbidden if the job is not the caller's to change; NotFound if there is none."""
         if caller().role is Role.CLIENT:
-            caller().check_job(await self._farm.database.read(lambda c: jobs.get(c, job)))
+            found = await self._farm.database.read(lambda c: jobs.get(c, job))
+            caller().check_owner(found.id, found.owner)
+
+    async def _check_trials(self, names: set[str]) -> None:
+        """Forbidden if trials are meant for a job that is not the caller's; outside of jobs they
+        have a name of their own."""
+        if caller().role is Role.CLIENT:
+            owners = await self._farm.database.read(lambda c: tokens.owners_of_jobs(c, names))
+            for job, owner in owners.items():
+                caller().check_owner(job, owner)
 
     async def _check_lease(self, lease: str) -> None:
         """Forbidden if the lease is not the caller's; LeaseLost if there is none."""

@@ -15,7 +15,7 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from tunefarm.db.records import Device, DeviceRequest, Job, Role, Token, TrialRequest, WorkerState
 from tunefarm.proto.client import FarmClient
-from tunefarm.proto.errors import Forbidden, LeaseLost, NotFound, TokenRefused
+from tunefarm.proto.errors import Forbidden, InvalidRequest, LeaseLost, NotFound, TokenRefused
 from tunefarm.proto.tokens import digest_of, new_secret
 
 NewJob = Callable[..., Job]
@@ -280,6 +280,33 @@ def test_a_lease_is_its_holders(
     farm.release(lease)
     with pytest.raises(LeaseLost):
         anna.renew(lease)
+
+
+def test_candidates_are_for_ones_own_jobs(
+    shared_tracker: Any,
+    start_worker: StartWorker,
+    new_job: NewJob,
+    candidates: Candidates,
+    enter: Callable[..., FarmClient],
+) -> None:
+    start_worker(shared_tracker, "lent")
+    anna, bob = enter("anna"), enter("bob")
+    job = anna.submit_job(new_job())
+    lease = bob.acquire(DeviceRequest("sim", attributes={"name": "lent"}), client="b", wait_s=20)
+    assert lease is not None
+    with pytest.raises(Forbidden, match=f"job {job.id} belongs to anna"):
+        bob.submit(lease, candidates(job.id, range(1)))
+    bob.submit(lease, candidates("closing of bob", range(1)))
+    bob.release(lease)
+    anna.cancel(job.id)
+
+
+def test_a_workload_is_what_its_key_says(farm: FarmClient, new_job: NewJob) -> None:
+    job = new_job()
+    (task,) = job.tasks
+    forged = replace(job, tasks=(replace(task, workload=replace(task.workload, text="other")),))
+    with pytest.raises(InvalidRequest, match="is not the SHA-256 of the text sent with it"):
+        farm.submit_job(forged)
 
 
 def test_the_audit_trail_names_the_token(
