@@ -61,12 +61,14 @@ def show_job(request: Request, db: Reading, name: str, task: int | None = None) 
     job = jobs.job(db, name)
     tasks = jobs.tasks(db, job.id)
     chosen = chosen_tasks(tasks, task)
+    heaviest = sorted(tasks, key=lambda one: -(one.time_s or 0))
     best = curves_of(request, db, job, tasks).best_so_far
     return render(
         request,
         "job.html",
         job=job,
-        tasks=sorted(tasks, key=lambda t: -(t.time_s or 0)),
+        tasks=heaviest,
+        names=[(one.position, one.summary) for one in heaviest],
         task=chosen[0] if task is not None else None,
         total_s=sum(t.time_s or 0 for t in tasks),
         ranking=curves_of(request, db, job, chosen).points.notes,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, func, select
+from sqlalchemy import Connection, func, select
 from tunefarm.dashboard.datasets import Cell, Dataset, dataset
 from tunefarm.dashboard.queries.jobs import JobLine, TaskLine
 from tunefarm.dashboard.ranks import rank_correlation, top_recall
@@ -152,7 +152,8 @@ def wall_time(connection: Connection, job: JobLine) -> WallTime:
     total = max(0.0, end - job.created_at)
     held = _held(connection, job, end)
     sums = [func.coalesce(func.sum(_phase(name)), 0.0) for name in PHASES]
-    build, check, run = connection.execute(select(*sums).where(TRIALS.c.job == job.id)).one()
+    row = connection.execute(select(*sums).where(TRIALS.c.job == job.id)).one()
+    build, check, run = map(float, row)
     leased = held if held is not None else total
     return WallTime(
         total_s=total,
@@ -164,7 +165,7 @@ def wall_time(connection: Connection, job: JobLine) -> WallTime:
     )
 
 
-def _phase(name: str) -> ColumnElement[float]:
+def _phase(name: str) -> Any:
     return TRIALS.c.phases_s[name].as_float()
 
 

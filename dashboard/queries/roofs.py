@@ -50,7 +50,7 @@ def moved_bytes(text: str) -> int | None:
         params, nodes = content["params"], content["nodes"]
         types = [(p["dtype"], p["shape"]) for p in params]
         outputs = [nodes[i - len(params)]["type"] for i in content["outputs"] if i >= len(params)]
-        return sum(_BYTES.get(dtype, 1) * prod(shape) for dtype, shape in [*types, *outputs])
+        return sum(_BYTES.get(dtype, 1) * int(prod(shape)) for dtype, shape in [*types, *outputs])
     except (ValueError, KeyError, IndexError, TypeError):
         return None
 

@@ -72,7 +72,7 @@
       const c = data.columns;
       const x = element.dataset.x === "time" ? "at_s" : "trial";
       const end = x === "trial" ? data.notes.trials : data.notes.seconds;
-      const names = JSON.parse(element.dataset.tasks ?? "{}");
+      const names = new Map(JSON.parse(element.dataset.tasks ?? "[]"));  // heaviest first
       const xFormat = x === "trial" ? plain : elapsed;
       if (new Set(c.task).size === 1) {
         const line = (column) => ({ x: extended(c[x], end), y: held(c[column]) });
@@ -84,13 +84,13 @@
         };
       }
       const groups = grouped(c, "task", x, "speedup").map((g) => ({ ...g, x: extended(g.x, end), y: held(g.y) }));
-      const order = Object.keys(names).map(Number);
+      const order = [...names.keys()];
       groups.sort((a, b) => order.indexOf(a.name) - order.indexOf(b.name));
       return {
         data: joined(groups),
-        series: groups.map((g, i) => steps(names[g.name] ?? `task ${g.name}`, i < COLOURS - 1 ? i : COLOURS - 1, times, i < COLOURS - 1 ? 2 : 0.9)),
+        series: groups.map((g, i) => steps(names.get(g.name) ?? `task ${g.name}`, i < COLOURS - 1 ? i : COLOURS - 1, times, i < COLOURS - 1 ? 2 : 0.9)),
         xFormat, yFormat: (v) => `${short(v)} ×`, yLabel: "speed over default", xLabel: x === "trial" ? "candidates" : "time",
-        keys: [...groups.slice(0, COLOURS - 1).map((g) => names[g.name] ?? `task ${g.name}`),
+        keys: [...groups.slice(0, COLOURS - 1).map((g) => names.get(g.name) ?? `task ${g.name}`),
           ...(groups.length >= COLOURS ? ["all others"] : [])],
       };
     },

@@ -65,7 +65,7 @@ def default_config(text: str) -> Config:
 class Farm:
     """What is in the database: two tasks that were tuned, and a job that failed."""
 
-    path: Path
+    database: str
     tasks: tuple[WorkloadRecord, ...]
 
     def trial(self, task: int, number: int, *, fails: bool = False, origin: str = "") -> Trial:
@@ -100,18 +100,25 @@ class Farm:
 
 @pytest.fixture
 def farm(tmp_path: Path) -> Farm:
-    return made_farm(tmp_path / "farm.db")
+    return made_farm(str(tmp_path / "farm.db"))
 
 
 @pytest.fixture(scope="module")
 def shared_farm(tmp_path_factory: pytest.TempPathFactory) -> Farm:
     """One for all tests of a file."""
-    return made_farm(tmp_path_factory.mktemp("dashboard") / "farm.db")
+    return made_farm(str(tmp_path_factory.mktemp("dashboard") / "farm.db"))
 
 
-def made_farm(path: Path) -> Farm:
-    made = Farm(path, (matmul(8), matmul(64)))
-    with Store.open(str(made.path)) as store:
+@pytest.fixture
+def postgresql_farm(request: pytest.FixtureRequest) -> Iterator[Farm]:
+    """The same on PostgreSQL."""
+    with request.getfixturevalue("postgres").database("latest") as url:
+        yield made_farm(url)
+
+
+def made_farm(database: str) -> Farm:
+    made = Farm(database, (matmul(8), matmul(64)))
+    with Store.open(made.database) as store:
         with store.writing() as db:
             _add_device(db)
             _add_jobs(db, made.tasks)
@@ -162,5 +169,5 @@ def _promote(store: Store, made: Farm) -> None:
 
 @pytest.fixture
 def client(farm: Farm) -> Iterator[TestClient]:
-    with Store.open(str(farm.path), readonly=True) as store:
+    with Store.open(farm.database, readonly=True) as store:
         yield TestClient(create_app(store))

@@ -41,7 +41,7 @@ def browser() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def address(shared_farm: Any) -> Iterator[str]:
     """A dashboard process over the farm's database."""
-    command = [sys.executable, "-m", "tunefarm", "dashboard", "--db", str(shared_farm.path)]
+    command = [sys.executable, "-m", "tunefarm", "dashboard", "--db", shared_farm.database]
     server = subprocess.Popen([*command, "--port", "0"], stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None
     yield server.stdout.readline().split()[2].rstrip("/")
@@ -107,7 +107,7 @@ def test_an_open_page_follows_the_job(browser: Any, address: str, shared_farm: A
     page.goto(address + "/jobs/aaaa1111")
     page.locator("#best canvas").wait_for()
     page.get_by_text("120 / 200").wait_for()
-    with Store.open(str(shared_farm.path)) as store:
+    with Store.open(shared_farm.database) as store:
         store.add_trials([shared_farm.trial(1, number) for number in range(60, 80)])
     page.get_by_text("140 / 200").wait_for()
     with page.expect_response("**/best-so-far"):

@@ -43,7 +43,7 @@ def test_a_device_tells_its_cordon_and_drift(client: TestClient) -> None:
 
 
 def test_a_quarantine_is_told_with_the_checks_behind_it(farm: Any, client: TestClient) -> None:
-    with Store.open(str(farm.path)) as store, store.writing() as db:
+    with Store.open(farm.database) as store, store.writing() as db:
         (device,) = leases.devices(db)
         sick = Health(checked_at=5.0, reference_s=1e-3, trouble="a check got wrong answers")
         health.take_in(db, [replace(device, health=sick)])

@@ -32,13 +32,13 @@ def test_a_stored_trial_is_an_event_and_nothing_else_is(farm: Any, monkeypatch: 
         browser.has_left = True
         return [*seen, *[event async for event in events]]
 
-    with Store.open(str(farm.path)) as store, Store.open(str(farm.path), readonly=True) as reader:
+    with Store.open(farm.database) as store, Store.open(farm.database, readonly=True) as reader:
         seen = asyncio.run(watch(store, reader))
     assert seen == [": alive\n\n", "event: change\ndata: 1\n\n"]
 
 
 def test_the_farm_has_another_mark_when_a_job_or_trial_is_new(farm: Any) -> None:
-    with Store.open(str(farm.path)) as store:
+    with Store.open(farm.database) as store:
         with store.reading() as db:
             before = live.farm_mark(db)
         store.add_trials([farm.trial(1, 500)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
@@ -83,6 +84,28 @@ def test_a_page_can_be_asked_for_its_changing_part(client: TestClient) -> None:
     part = client.get("/jobs?part=found").text
     assert "<html" not in part
     assert "aaaa1111" in part
+
+
+def test_pages_are_the_same_on_postgresql(postgresql_farm: Any) -> None:
+    with Store.open(postgresql_farm.database, readonly=True) as store:
+        client = TestClient(create_app(store))
+        for path in (
+            *PAGES, "/jobs?q=matmul&state=queued", "/jobs/aaaa", "/jobs/aaaa?task=1", "/trials/1",
+            "/diff?a=1&b=2", "/devices/llvm-1", "/failures?q=stack", "/tasks?q=matmul",
+        ):  # fmt: skip
+            assert client.get(path).status_code == 200, path
+        task = client.get("/api/v1/tasks?q=matmul 8x").json()["rows"][0]
+        place = f"{task['workload'][:16]}/{task['target_id']}"
+        for path in (
+            f"/tasks/{place}", f"/compare/{place.partition('/')[0]}",
+            f"/api/v1/tasks/{place}/history", "/api/v1/jobs/aaaa/best-so-far",
+            "/api/v1/jobs/aaaa/points", "/api/v1/jobs/aaaa/roofline", "/api/v1/jobs?limit=1",
+            "/api/v1/devices/llvm-1/drift", "/api/v1/overview", "/api/v1/wins",
+        ):  # fmt: skip
+            assert client.get(path).status_code == 200, path
+        first = client.get("/api/v1/jobs?limit=1").json()
+        after = client.get("/api/v1/jobs", params={"cursor": first["next"]}).json()
+        assert [row["id"] for row in after["rows"]] == ["aaaa1111"]
 
 
 def test_text_of_records_is_no_markup(farm: object, client: TestClient) -> None:

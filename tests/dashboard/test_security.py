@@ -24,7 +24,7 @@ from tunefarm.proto.tokens import digest_of, new_secret
 def secrets(farm: Any) -> dict[str, str]:
     """Secrets of tokens in the database, by their names."""
     made = {name: new_secret() for name in ("anna", "worker", "revoked")}
-    with Store.open(str(farm.path)) as store, store.writing() as db:
+    with Store.open(farm.database) as store, store.writing() as db:
         for name, secret in made.items():
             role = Role.WORKER if name == "worker" else Role.CLIENT
             tokens.create(db, name, Token(digest_of(secret), name, role), "me")
@@ -34,7 +34,7 @@ def secrets(farm: Any) -> dict[str, str]:
 
 @pytest.fixture
 def guarded(farm: Any, secrets: dict[str, str]) -> Any:
-    with Store.open(str(farm.path), readonly=True) as store:
+    with Store.open(farm.database, readonly=True) as store:
         app = create_app(store, Guard(store))
         yield TestClient(app, base_url="https://farm.example", follow_redirects=False)
 
@@ -82,7 +82,7 @@ def test_a_revoked_token_closes_soon(
     monkeypatch.setattr(security, "REFRESH_S", 0.0)
     headers = {"Authorization": f"Bearer {secrets['anna']}"}
     assert guarded.get("/api/v1/jobs", headers=headers).status_code == 200
-    with Store.open(str(farm.path)) as store, store.writing() as db:
+    with Store.open(farm.database) as store, store.writing() as db:
         tokens.revoke(db, "r2", "anna", actor="me", reason="")
     refused = guarded.get("/api/v1/jobs", headers=headers)
     assert refused.status_code == 401
@@ -98,7 +98,7 @@ def test_the_way_back_stays_on_this_site(
 
 
 def test_other_names_of_this_machine_are_refused(farm: Any) -> None:
-    with Store.open(str(farm.path), readonly=True) as store:
+    with Store.open(farm.database, readonly=True) as store:
         app = create_app(store, hosts=("127.0.0.1", "localhost"))
         assert TestClient(app, base_url="http://localhost:1").get("/").status_code == 200
         assert TestClient(app, base_url="http://evil.example").get("/").status_code == 400
@@ -113,16 +113,16 @@ def test_tokens_do_not_travel_in_the_clear() -> None:
 
 
 def test_nothing_is_written(farm: Any) -> None:
-    before = farm.path.read_bytes()
-    with Store.open(str(farm.path), readonly=True) as store:
+    before = Path(farm.database).read_bytes()
+    with Store.open(farm.database, readonly=True) as store:
         client = TestClient(create_app(store))
         for path in ("/", "/jobs", "/jobs/aaaa", "/devices", "/failures", "/tasks", "/trials/1"):
             assert client.get(path).status_code == 200
-    assert farm.path.read_bytes() == before
+    assert Path(farm.database).read_bytes() == before
 
 
 def test_the_command_serves_and_ends_on_sigterm(farm: Any) -> None:
-    command = [sys.executable, "-m", "tunefarm", "dashboard", "--db", str(farm.path)]
+    command = [sys.executable, "-m", "tunefarm", "dashboard", "--db", farm.database]
     server = subprocess.Popen(
         [*command, "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -143,9 +143,9 @@ def test_the_command_tells_what_it_cannot_do(farm: Any, tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        assert app.run(["dashboard", "--db", str(farm.path), "--port", port]) == 2
+        assert app.run(["dashboard", "--db", farm.database, "--port", port]) == 2
     assert app.run(["dashboard", "--db", str(tmp_path / "none.db")]) == 2
-    assert app.run(["dashboard", "--db", str(farm.path), "--host", "0.0.0.0"]) == 2
+    assert app.run(["dashboard", "--db", farm.database, "--host", "0.0.0.0"]) == 2
 
 
 def test_without_its_packages_the_command_says_what_to_install(
@@ -156,7 +156,7 @@ def test_without_its_packages_the_command_says_what_to_install(
     from tunefarm.cli import app
 
     monkeypatch.setattr(serving, "find_spec", lambda name: None if name == "uvicorn" else name)
-    assert app.run(["dashboard", "--db", str(farm.path)]) == 2
+    assert app.run(["dashboard", "--db", farm.database]) == 2
     assert capsys.readouterr().err == (
         "tunefarm: the dashboard needs uvicorn; pip install 'tunefarm[dashboard]'\n"
     )
