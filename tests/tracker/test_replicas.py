@@ -15,10 +15,17 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 from tunefarm.db.models import LEASES
-from tunefarm.db.records import DeviceRequest, Job, JobState, Lease, TrialRequest
+from tunefarm.db.records import DeviceRequest, Job, JobState, Lease, Role, Token, TrialRequest
 from tunefarm.db.store import Store
 from tunefarm.proto.client import FarmClient
-from tunefarm.proto.errors import ClaimLost, InvalidRequest, LeaseLost, TrackerUnavailable
+from tunefarm.proto.errors import (
+    ClaimLost,
+    InvalidRequest,
+    LeaseLost,
+    TokenRefused,
+    TrackerUnavailable,
+)
+from tunefarm.proto.tokens import digest_of, new_secret
 
 StartWorker = Callable[..., Any]
 NewJob = Callable[..., Job]
@@ -74,6 +81,23 @@ def wait_for(condition: Callable[[], Any]) -> Any:
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.05)
     return found
+
+
+def test_a_token_of_one_tracker_counts_at_the_other(trackers: Trackers) -> None:
+    secret = new_secret()
+    here, there = trackers.only(0), trackers.all[1].address
+    here.create_token(Token(digest_of(secret), "anna", Role.CLIENT), actor="root@lab")
+    with FarmClient(there, secret) as anna:
+
+        def is_let_in() -> bool:
+            try:
+                return anna.info().started_at > 0
+            except TokenRefused:
+                return False
+
+        wait_for(is_let_in)
+        here.revoke_token("anna", actor="root@lab")
+        wait_for(lambda: not is_let_in())
 
 
 def begin(farm: FarmClient, job: Job) -> tuple[Job, Lease]:
