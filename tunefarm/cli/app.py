@@ -106,9 +106,8 @@ def _defaults(arguments: Sequence[str]) -> dict[str, Any]:
 
 def _call(arguments: Sequence[str]) -> int:
     try:
-        result = get_command(app).main(
-            list(arguments), standalone_mode=False, default_map=_defaults(arguments)
-        )
+        defaults = _defaults(arguments)
+        result = app(list(arguments), standalone_mode=False, default_map=defaults)
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except typer.Exit as stop:
