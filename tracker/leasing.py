@@ -44,8 +44,6 @@ class Ticket:
     about it is."""
 
     waiting: Waiting
-    client: str
-    job: str
     claim_epoch: int
     left_at: float
     answer: asyncio.Future[Lease] | None = None
@@ -125,10 +123,14 @@ class Desk:
             if answer.done():
                 self.tickets.pop(request_id, None)
 
+    @property
+    def queue(self) -> list[Waiting]:
+        """Every request that waits, at other trackers too."""
+        return [*(ticket.waiting for ticket in self.tickets.values()), *self.others]
+
     def place(self, request_id: str) -> int:
         """How many requests stand before this one, and itself; 0 if it is not in the queue."""
-        waiting = [*self.others, *(ticket.waiting for ticket in self.tickets.values())]
-        order = sorted(waiting, key=lambda w: (-w.request.priority, w.since, w.id))
+        order = sorted(self.queue, key=lambda w: (-w.request.priority, w.since, w.id))
         names = [one.id for one in order]
         return names.index(request_id) + 1 if request_id in names else 0
 
@@ -179,8 +181,9 @@ class Desk:
         now = self.farm.clock()
         ticket = self.tickets.get(request_id)
         if ticket is None:
-            waiting = Waiting(request_id, request, now - max(0.0, waited_s))
-            ticket = Ticket(waiting, client, job, claim_epoch, left_at=now)
+            since = now - max(0.0, waited_s)
+            waiting = Waiting(request_id, request, since, client, job)
+            ticket = Ticket(waiting, claim_epoch, left_at=now)
             self.tickets[request_id] = ticket
         ticket.waiting = replace(ticket.waiting, request=request)
         return ticket
@@ -271,16 +274,16 @@ class Desk:
         )
         wants: list[Want] = []
         for ticket in served:
-            id_ = ticket.waiting.id
+            waiting, id_ = ticket.waiting, ticket.waiting.id
             if id_ in outcomes or id_ not in places:
                 continue
             try:
-                if ticket.job:
-                    jobs.check_claim(connection, ticket.job, ticket.claim_epoch)
+                if waiting.job:
+                    jobs.check_claim(connection, waiting.job, ticket.claim_epoch)
             except (StaleClaim, UnknownRecord) as error:
                 outcomes[id_] = error
                 continue
-            wants.append(Want(id_, places[id_], ticket.client, ticket.job, ticket.owner))
+            wants.append(Want(id_, places[id_], waiting.client, waiting.job, ticket.owner))
         granted = grant_all(connection, wants, self.farm.options.lease_term_s)
         return outcomes | {w.request_id: o for w, o in zip(wants, granted, strict=True)}
 
@@ -289,7 +292,7 @@ class Desk:
         if isinstance(outcome, Lease):
             if outcome.id not in self.farm.leases:
                 self.farm.counts.granted += 1
-                _log.info("granted to %s", ticket.client, extra=ids_of_lease(outcome))
+                _log.info("granted to %s", outcome.client, extra=ids_of_lease(outcome))
             outcome = self.farm.hold_lease(outcome)
             self.farm.signals.notify(signals.device(outcome.device))
         if ticket.answer is None or ticket.answer.done():
@@ -313,7 +316,7 @@ class Desk:
         await self.farm.adopt_leases()
 
     async def _expire_leases(self) -> None:
-        for id_ in list(self.farm.leases):
+        for id_ in self._doubtful():
             self.heed_clock()
             live = self.farm.leases.get(id_)
             reason = self._why_over(live) if live is not None else ""
@@ -323,6 +326,19 @@ class Desk:
         for id_, ticket in list(self.tickets.items()):
             if ticket.answer is None and now - ticket.left_at > PLACE_S:
                 del self.tickets[id_]
+
+    def _doubtful(self) -> list[str]:
+        """The leases that may have to end now, found in one quick pass: there may be thousands, and
+        every worker that comes has them looked at."""
+        farm, now = self.farm, self.farm.clock()
+        alive_since = now - farm.options.lease_term_s
+        return [
+            id_
+            for id_, live in farm.leases.items()
+            if now >= live.deadline
+            or farm.seen_at(live.lease.device) < alive_since
+            or (farm.cordons and farm.overdue_cordon(live.lease.device))
+        ]
 
     def _why_over(self, live: Live) -> str:
         """Why a lease has to end now; empty if it lives on."""
