@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from tunefarm.proto.errors import LeaseLost
 
 TERM_S = 3.0
 DEADLINE_S = 30.0
+WORKLOAD = hashlib.sha256(b"text").hexdigest()
 
 TRACKER = """
 import sys
@@ -78,7 +80,7 @@ def acquire(client: FarmClient, target: str) -> Lease:
 
 
 def candidates(target: str, count: int, job: str = "job") -> list[TrialRequest]:
-    key = TaskKey("workload", target)
+    key = TaskKey(WORKLOAD, target)
     return [TrialRequest(job, key, n, {"tile": n}, "text") for n in range(count)]
 
 
@@ -152,7 +154,7 @@ def test_a_released_lease_stops_the_kernel_at_once(farm: Farm) -> None:
 
 
 def endless(target: str) -> TrialRequest:
-    return TrialRequest("job", TaskKey("workload", target), 0, {"busy-ms": 10**9}, "text")
+    return TrialRequest("job", TaskKey(WORKLOAD, target), 0, {"busy-ms": 10**9}, "text")
 
 
 def test_a_signal_ends_the_worker_while_it_measures(farm: Farm) -> None:
