@@ -54,12 +54,20 @@ def serve(load: Callable[[str], Service], failure: str) -> None:
     os.sched_setaffinity(0, {int(core) for core in cores.split(",")})
     sandbox.limit(int(parent), int(memory_bytes))
     service = load(target)
+    read_settings()
     applied = confine(service)
     handlers = {"warm": lambda _: ({"sandbox": applied}, ()), **service.handlers}
     while (frame := wire.receive(sock, REQUEST_LIMIT_BYTES)) is not None:
         header, blobs = answer(handlers, frame, failure)
         wire.send(sock, {**header, "nonce": frame.header["nonce"]}, blobs)
         del frame, header, blobs
+
+
+def read_settings() -> None:
+    """Read the user's file of settings while files can be read."""
+    from tunefarm.compiler import settings
+
+    settings.config()
 
 
 def confine(service: Service) -> list[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tunefarm.db.records import ErrorKind, TaskKey, Trial, TrialRequest
-from tunefarm.worker.device import OpenDevice
+from tunefarm.worker.device import DeviceOptions, OpenDevice, open_device
 from tunefarm.worker.process import sweep_scratch
 
 BUDGET_S = 1.0
@@ -196,6 +196,19 @@ def _is_our_zombie(pid: int) -> bool:
     except OSError:
         return False
     return fields[0] == "Z" and int(fields[1]) == os.getpid()
+
+
+def test_confined_children_know_the_settings_of_their_user(plugins: Path, tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text("[settings]\nverify = true\n")
+    environment = {"PYTHONPATH": str(plugins), "TUNEFARM_CONFIG": str(config)}
+    options = DeviceOptions("hostile -num-cores=1", build_processes=1, environment=environment)
+    device = open_device(options)
+    try:
+        (trial,) = measure(device, {"kernel": "honest"})
+    finally:
+        device.close()
+    assert trial.ok, trial
 
 
 def test_scratch_of_a_dead_worker_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
