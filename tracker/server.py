@@ -19,7 +19,7 @@ from tunefarm.db.dialect import driver_place, sole_use, sqlite_path
 from tunefarm.db.store import Store
 from tunefarm.proto import farm_pb2, farm_pb2_grpc
 from tunefarm.proto.connection import MAX_MESSAGE_BYTES
-from tunefarm.proto.errors import FarmError
+from tunefarm.proto.errors import FarmError, InvalidRequest
 from tunefarm.proto.probe import answering
 from tunefarm.proto.rendezvous import Rendezvous, read_rendezvous, write_rendezvous
 from tunefarm.tracker.auth import Gate
@@ -99,6 +99,7 @@ async def _serve(
     desk = Desk(farm)
     keyring = Keyring(token, database)
     await keyring.load()
+    _check_way_in(options, keyring)
     gate = Gate(keyring, farm.counts, bool(options.tls_client_ca))
     interceptors = [CallTimes(farm.counts), gate]
     server = grpc.aio.server(interceptors=interceptors, options=_SERVER_OPTIONS)
@@ -147,6 +148,17 @@ async def _join(desk: Desk, database: str, address: str) -> list[asyncio.Task[No
     desk.replicas = Replicas(desk.farm, desk, address)
     await desk.replicas.exchange()
     return desk.replicas.keep_in_touch(driver_place(database))
+
+
+def _check_way_in(options: TrackerOptions, keyring: Keyring) -> None:
+    """InvalidRequest if nobody could call the tracker: no file would tell its token, and the
+    database has none."""
+    if keyring.is_empty and not options.token and options.rendezvous_file is None:
+        raise InvalidRequest(
+            "nobody could call this tracker, as it writes no rendezvous file and its database has "
+            "no token; give --rendezvous FILE, or make a token first with `tunefarm token create "
+            "NAME --role admin --db URL`"
+        )
 
 
 @asynccontextmanager

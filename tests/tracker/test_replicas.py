@@ -100,6 +100,15 @@ def test_a_token_of_one_tracker_counts_at_the_other(trackers: Trackers) -> None:
         wait_for(lambda: not is_let_in())
 
 
+def test_a_tracker_that_nobody_could_call_does_not_start(
+    postgres: Any, make_tracker: Callable[..., Any]
+) -> None:
+    with postgres.database("latest") as url:
+        process = make_tracker(url, None, {}).spawn()
+        _, errors = process.communicate(timeout=PATIENCE_S)
+    assert errors.startswith("InvalidRequest: nobody could call this tracker")
+
+
 def begin(farm: FarmClient, job: Job) -> tuple[Job, Lease]:
     farm.submit_job(job)
     claimed = farm.claim_job(tuner="t", job=job.id)
