@@ -17,10 +17,12 @@ COMMANDS = sorted(
 )
 GROUPS = {
     "devices": ("cordon", "drain", "uncordon", "check", "lift", "history"),
-    "leases": ("revoke",), "token": ("create", "list", "revoke"),
+    "leases": ("revoke",),
+    "token": ("create", "list", "revoke"),
     "jobs": ("retry",),
     "db": ("backup", "check", "restore", "prune"),
     "farm": ("top",),
+    "records": ("export", "import"),
 }
 
 
