@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import subprocess
@@ -146,7 +147,7 @@ def tracker(home: Path, tmp_path: Path) -> Iterator[str]:
 
 
 def test_a_live_farm_is_printed_once(tracker: str, capsys: pytest.CaptureFixture[str]) -> None:
-    record = WorkloadRecord("0" * 64, "text", "gemm 64", 10)
+    record = WorkloadRecord(hashlib.sha256(b"text").hexdigest(), "text", "gemm 64", 10)
     with connect(tracker) as client:
         job = client.submit_job(Job("", "sim", (JobTask(record, 1),), Budget(7), priority=4))
         watch = Watch(client)
