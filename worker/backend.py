@@ -86,13 +86,13 @@ class TargetPlugin:
     """What an entry point of group ``tunefarm.targets`` names.
 
     ``open_device`` runs in the worker; ``backend`` runs in its children, and is None for devices
-    that measure without them. ``checks`` gives, for a target, the workloads and configs with which
-    its devices are checked.
+    that measure without them. ``checks`` gives, for a target, what its devices are
+    checked with: names, workloads and configs.
     """
 
     open_device: Callable[[DeviceOptions], OpenDevice]
     backend: Callable[[], Backend] | None = None
-    checks: Callable[[str], Sequence[tuple[str, Config]]] = lambda _: ()
+    checks: Callable[[str], Sequence[tuple[str, str, Config]]] = lambda _: ()
 
 
 def load_plugin(kind: str) -> TargetPlugin:

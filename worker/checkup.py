@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tunefarm.worker.backend import Built, Problem
 from tunefarm.worker.budgets import Budgets
+from tunefarm.worker.building import Candidate
 from tunefarm.worker.calibration import Calibration
 from tunefarm.worker.children import Gauge, RunnerChild
 from tunefarm.worker.measure import Session, TrialFailed, time_paired
@@ -25,10 +25,8 @@ FINAL_BLOCKS = 27
 """Blocks of a final that is looked at twice, which the noise floor is of."""
 _BEATS = 12
 _TWO_SIDED = 1.96
-_BUDGETS = Budgets(paired_blocks=BLOCKS)
-
-Kernel = tuple[str, Built, Problem]
-"""The name of a kernel of the fixed set, its code and its problem."""
+BUDGETS = Budgets(build_s=60.0, paired_blocks=BLOCKS)
+"""Of a fixed kernel; a machine that is busy is no worse a device."""
 
 
 def check_device(
@@ -37,20 +35,22 @@ def check_device(
     beat: Callable[[], float],
     runner: RunnerChild,
     target: str,
-    kernels: Sequence[Kernel],
+    kernels: Mapping[str, Candidate],
     rng: random.Random,
 ) -> Calibration:
     """Check a device on whose cores nothing else runs; TrialFailed if it cannot be measured.
 
-    Without kernels the noise of the reference loop counts.
+    ``kernels`` are of the fixed set, by their names; without any the noise of the reference loop
+    counts.
     """
     answer = gauge.ask("peaks", **machine)
     noises, trial_noises = [float(answer["noise"])], [float(answer["noise"])]
     wrong = ""
-    for name, built, problem in kernels:
+    for name, candidate in kernels.items():
         try:
-            session = Session(runner.prepared_for(problem, target), problem, _BUDGETS)
-            rows = time_paired(session, (built, built), _BUDGETS, rng)
+            built, problem = candidate.builds[0].result().code(), candidate.posed()
+            session = Session(runner.prepared_for(problem, target), problem, BUDGETS)
+            rows = time_paired(session, (built, built), BUDGETS, rng)
         except TrialFailed as failed:
             runner.discard()
             wrong = wrong or f"{name}: {failed.kind.replace('_', ' ')}: {failed.message}"

@@ -9,7 +9,7 @@ import platform
 import random
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from tunefarm.worker.backend import Built, Problem, load_plugin
 from tunefarm.worker.budgets import Budgets
 from tunefarm.worker.building import BuildOutcome, BuildPool, Candidate, Workshop
 from tunefarm.worker.calibration import Calibration, calibration, keep
-from tunefarm.worker.checkup import Kernel, check_device
+from tunefarm.worker.checkup import BUDGETS, check_device
 from tunefarm.worker.children import Builder, Gauge, RunnerChild
 from tunefarm.worker.cores import CoreLock, spare_cores
 from tunefarm.worker.device import (
@@ -326,19 +326,19 @@ class HostDevice:
         with self._lock.held(alone=True):
             return self._check_cores(kernels)
 
-    def _check_kernels(self) -> list[Kernel]:
-        """The fixed kernels of this kind of device, built; the names of those that are not."""
-        found = []
-        for workload, config in load_plugin(self._target.kind).checks(self._target.text):
+    def _check_kernels(self) -> dict[str, Candidate]:
+        """The fixed kernels of this kind of device by their names, ready to be timed."""
+        found = {}
+        for name, workload, config in load_plugin(self._target.kind).checks(self._target.text):
             task = TaskKey(hashlib.sha256(workload.encode()).hexdigest(), self._target.text)
-            request = TrialRequest("", task, 0, config, workload)
-            candidate = self._workshop.begin(request, lambda _: False)
+            budgets = {"build_s": BUDGETS.build_s}
+            request = TrialRequest("", task, 0, config, workload, budgets=budgets)
+            found[name] = self._workshop.begin(request, lambda _: False)
+        for candidate in found.values():
             candidate.wait()
-            built = candidate.builds[0].result().code()
-            found.append((workload, built, candidate.posed()))
         return found
 
-    def _check_cores(self, kernels: Sequence[Kernel]) -> Calibration:
+    def _check_cores(self, kernels: Mapping[str, Candidate]) -> Calibration:
         return check_device(
             self._gauge,
             self._machine,

@@ -200,7 +200,7 @@ def open_llvm(options: DeviceOptions) -> OpenDevice:
     return HostDevice(options)
 
 
-def checks(target: str) -> list[tuple[str, Config]]:
+def checks(target: str) -> list[tuple[str, str, Config]]:
     """A product, which computes, and a sum, which moves bytes, with their default configs."""
     from tunefarm.compiler.ir import Expr, Function, TensorType, Var
     from tunefarm.compiler.ops import call
@@ -208,12 +208,13 @@ def checks(target: str) -> list[tuple[str, Config]]:
     from tunefarm.compiler.target import Target
     from tunefarm.compiler.workload import Workload
 
-    def posed(operator: str, size: int, constants: tuple[int, ...]) -> tuple[str, Config]:
+    def posed(operator: str, size: int, constants: tuple[int, ...]) -> tuple[str, str, Config]:
         a, b = (Var(name, TensorType((size, size), "float32")) for name in "ab")
         body: Expr = call(operator, a, b)
         function = Function((a, b), body, {"primitive": True, "constants": constants})
         workload = Workload.from_function(function)
-        return workload.text, config_space(workload, Target(target)).default
+        default = config_space(workload, Target(target)).default
+        return f"{operator} {size}", workload.text, default
 
     return [posed("matmul", 256, (1,)), posed("add", 512, ())]
 

@@ -16,6 +16,7 @@ from typing import cast
 import numpy as np
 from llvmlite import binding
 from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.target import Target
 from tunefarm.worker import wire
 from tunefarm.worker.backend import Array, Built, Loaded, Problem, TargetPlugin
 from tunefarm.worker.host import HostDevice
@@ -358,4 +359,10 @@ class HostileBackend:
         return load_native(built, inputs, constant)
 
 
-PLUGIN = TargetPlugin(HostDevice, HostileBackend)
+def checks(target: str) -> list[tuple[str, str, Mapping[str, int | str]]]:
+    """With ``-check=KERNEL`` a device is checked with that kernel."""
+    kernel = Target(target).options.get("check")
+    return [(f"double, {kernel}", "double", {"kernel": kernel})] if kernel else []
+
+
+PLUGIN = TargetPlugin(HostDevice, HostileBackend, checks)
