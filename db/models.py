@@ -127,7 +127,7 @@ class BestRow(Base):
     speedup_over_default: Mapped[float | None]
     model: Mapped[str | None]
     model_speedup: Mapped[float | None]
-    __table_args__ = ({"sqlite_with_rowid": False},)
+    __table_args__ = (Index(None, "trial_id"), {"sqlite_with_rowid": False})
 
 
 class FinalRow(Base):
@@ -144,6 +144,7 @@ class FinalRow(Base):
     promoted: Mapped[bool]
     created_at: Mapped[float]
     model: Mapped[str | None]
+    __table_args__ = (Index(None, "challenger_id"), Index(None, "incumbent_id"))
 
 
 class JobRow(Base):

@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, Connection, delete, func, select, tuple_, 
 from tunefarm.db.models import BEST, FINALS, JOBS, TRIALS
 from tunefarm.db.records import FINAL, JobState
 
-BATCH = 50
+BATCH = 200
 """Trials that one transaction leaves out."""
 
 
