@@ -282,9 +282,10 @@ def open_for_idle(connection: Connection) -> tuple[Job, ...]:
     return tuple(job for job in found if IDLE in job.options)
 
 
-def queued_for_people(connection: Connection) -> tuple[Job, ...]:
-    """Queued jobs that somebody waits for, without their tasks."""
-    query = _jobs().where(JOBS.c.state == str(JobState.QUEUED)).order_by(JOBS.c.created_at)
+def queued_for_people(connection: Connection, limit: int) -> tuple[Job, ...]:
+    """The most urgent queued jobs that somebody waits for, without their tasks."""
+    order = (JOBS.c.priority.desc(), JOBS.c.created_at)
+    query = _jobs().where(JOBS.c.state == str(JobState.QUEUED)).order_by(*order).limit(limit)
     found = (_job_from_row(row, ()) for row in connection.execute(query))
     return tuple(job for job in found if IDLE not in job.options)
 

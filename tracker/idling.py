@@ -26,13 +26,15 @@ from tunefarm.tracker.leasing import Desk
 from tunefarm.tracker.limits import check_texts
 
 LOOK_S = 1.0
-PAUSE_S = 0.1
+PAUSE_S = 0.25
 """At least so long between two looks, however much happens."""
 TASKS = 8
 """Tasks of a job for idle devices."""
 CLAIM_S = 0.5
 """How long a queued job may take to be claimed by a tuner that is free."""
 MAX_MISSES = 1000
+QUEUED = 100
+"""Queued jobs that are looked at, the most urgent."""
 
 _log = logging.getLogger(__name__)
 
@@ -84,18 +86,21 @@ class Idling:
         """Recall what has to yield; make a job if devices have nothing to do."""
 
         def read(connection: Connection) -> tuple[tuple[Job, ...], tuple[Job, ...]]:
-            return jobs.open_for_idle(connection), jobs.queued_for_people(connection)
+            return jobs.open_for_idle(connection), jobs.queued_for_people(connection, QUEUED)
 
         idle, queued = await self.farm.database.read(read)
-        queued = tuple(job for job in queued if not self.farm.told(job).unmet)
-        self._recall(idle, queued)
+        trials = self.farm.options.idle_trials
+        waiting = None
+        if idle or trials:
+            waiting = next((job for job in queued if not self.farm.told(job).unmet), None)
+        self._recall(idle, waiting)
         rested = self._rested_devices()
-        if self.farm.options.idle_trials and rested and not queued:
+        if trials and rested and waiting is None:
             await self._begin({job.target for job in idle}, rested)
 
-    def _recall(self, idle: Sequence[Job], queued: Sequence[Job]) -> None:
+    def _recall(self, idle: Sequence[Job], waiting: Job | None) -> None:
         made_here = {job.id for job in idle}
-        found = {job.id: self._why_recalled(job.id, made_here, queued) for job in idle}
+        found = {job.id: self._why_recalled(job.id, made_here, waiting) for job in idle}
         recalls = {job: why for job, why in found.items() if why}
         for job in recalls.keys() - self.farm.recalls.keys():
             _log.info("asked back: %s", recalls[job], extra=ids(job=job))
@@ -103,26 +108,25 @@ class Idling:
             self.farm.recalls = recalls
             self.farm.signals.notify(signals.JOBS)
 
-    def _why_recalled(self, idle: str, made_here: set[str], queued: Sequence[Job]) -> str:
+    def _why_recalled(self, idle: str, made_here: set[str], waiting: Job | None) -> str:
         """What a job for idle devices stands in the way of; empty if of nothing."""
         if not self.farm.options.idle_trials:
             return "this tracker leaves idle devices alone"
-        for job in queued:
-            if time.time() - job.updated_at > CLAIM_S:
-                return f"job {job.id[:8]} waits for a tuner"
+        if waiting is not None and time.time() - waiting.updated_at > CLAIM_S:
+            return f"job {waiting.id[:8]} waits for a tuner"
         free = self.farm.free_devices()
         held = [
             self.farm.devices[live.lease.device]
             for live in self.farm.leases.values()
             if live.lease.job == idle
         ]
-        for ticket in self.desk.tickets.values():
-            request = ticket.waiting.request
-            if ticket.job in made_here or any(serves(device, request) for device in free):
+        for other in self.desk.queue:
+            request = other.request
+            if other.job in made_here or any(serves(device, request) for device in free):
                 continue
             for device in held:
                 if serves(device, request):
-                    return f"{ticket.client} waits for device {device.id}"
+                    return f"{other.client} waits for device {device.id}"
         return ""
 
     def _rested_devices(self) -> list[Device]:

@@ -80,7 +80,7 @@ def test_what_a_job_tunes_waits_no_more(store: Store, miss: Callable[..., Miss])
         jobs.submit(connection, made)
         misses.assign(connection, [miss("b", 0.2)], made.id)
         assert [job.id for job in jobs.open_for_idle(connection)] == ["idle"]
-        assert jobs.queued_for_people(connection) == ()
+        assert jobs.queued_for_people(connection, 9) == ()
     assert waiting(store) == ["a"]
     with store.writing() as connection:
         jobs.cancel(connection, "idle", "")

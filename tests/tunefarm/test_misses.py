@@ -79,7 +79,7 @@ def test_a_build_reports_what_has_no_record(
     for _ in range(2):
         command = ["build", twice, "-o", output, "--tracker", tracker, "--report-misses"]
         assert run(command) == 0, capsys.readouterr().err
-    capsys.readouterr()
+        assert "reported 1 untuned task: `tunefarm misses`" in capsys.readouterr().out
     (miss,) = farm.misses()
     assert (miss.weight, miss.builds, miss.job) == (2, 2, "")
     assert 0 < miss.roofline_s < miss.default_s < 1e-2

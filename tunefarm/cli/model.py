@@ -150,6 +150,7 @@ def build(
     An object (.o) or a static archive (.a) is for the linker of a program.
     """
     from tunefarm import api
+    from tunefarm.progress import counted
     from tunefarm.tables import console
 
     check_output(output, ".so", ".o", ".a")
@@ -164,6 +165,9 @@ def build(
         lib = api.build(mod, target or None)
     lib.export_library(output)
     out.print(history.summary(asked.command("tune")), soft_wrap=True)
+    missed = sum(not decision.settled for decision in history.decisions.values())
+    if history.report is not None and missed:
+        out.print(f"reported {counted(missed, 'untuned task')}: `tunefarm misses` lists them")
     sizes = f"{lib.plan.weight_bytes / 1e6:.3g} MB of weights"
     out.print(f"{sizes}, {lib.peak_bytes / 1e6:.3g} MB of memory a run at its peak")
     out.print(f"wrote {output} and {output.with_suffix('.h')}", soft_wrap=True)
