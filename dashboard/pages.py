@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 from urllib.parse import parse_qs
 
 from fastapi import APIRouter, Request
@@ -57,25 +58,32 @@ def list_jobs(
 
 
 @router.get("/jobs/{name}")
-def show_job(request: Request, db: Reading, name: str, task: int | None = None) -> Response:
+def show_job(
+    request: Request, db: Reading, name: str, task: int | None = None, part: Text = ""
+) -> Response:
     job = jobs.job(db, name)
     tasks = jobs.tasks(db, job.id)
     chosen = chosen_tasks(tasks, task)
+    whole = curves_of(request, db, job, tasks)
+    now: dict[str, Any] = {
+        "job": job,
+        "wall": whole.wall_time,
+        "recent_gain": curves.recent_gain(whole.best_so_far),
+        "pace": jobs.pace(db, job.id) if job.state == JobState.RUNNING else None,
+    }
+    if part:
+        return render(request, "job.html", **now)
     heaviest = sorted(tasks, key=lambda one: -(one.time_s or 0))
-    best = curves_of(request, db, job, tasks).best_so_far
     return render(
         request,
         "job.html",
-        job=job,
+        **now,
         tasks=heaviest,
         names=[(one.position, one.summary) for one in heaviest],
         task=chosen[0] if task is not None else None,
         total_s=sum(t.time_s or 0 for t in tasks),
         ranking=curves_of(request, db, job, chosen).points.notes,
-        wall=curves.wall_time(db, job),
-        recent_gain=curves.recent_gain(best),
         peak_flops=roofs.peaks(db, job).get("flops_n"),
-        pace=jobs.pace(db, job.id) if job.state == JobState.RUNNING else None,
         latest=trials.trials(db, job=job.id, limit=8),
     )
 

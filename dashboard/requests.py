@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -32,6 +33,11 @@ Hours = Annotated[int, Query(ge=1, le=24 * 31, description="Length of the window
 Limit = Annotated[int, Query(ge=1, le=500, description="Rows of a page.")]
 
 
+LARGE = 2_000
+LARGE_EVERY_S = 10.0
+"""So often the charts of running jobs of ``LARGE`` candidates are read anew, in seconds."""
+
+
 @dataclass(frozen=True, slots=True)
 class Curves:
     """The charts of a job as it stands, or of one of its tasks."""
@@ -49,10 +55,22 @@ class Curves:
     def points(self) -> Dataset:
         return self._kept(curves.points)
 
+    @property
+    def wall_time(self) -> curves.WallTime:
+        key = ("wall_time", self.job.id, self._mark)
+        return self.memo.get(key, lambda: curves.wall_time(self.db, self.job))
+
     def _kept(self, read: Callable[[Connection, JobLine, Sequence[TaskLine]], Dataset]) -> Dataset:
         positions = tuple(task.position for task in self.tasks)
-        key = (read.__name__, self.job.id, self.job.revision, positions)
+        key = (read.__name__, self.job.id, self._mark, positions)
         return self.memo.get(key, lambda: read(self.db, self.job, self.tasks))
+
+    @property
+    def _mark(self) -> float:
+        """What differs when the job does; of large jobs that run, only now and then."""
+        if self.job.is_open and self.job.done >= LARGE:
+            return -(time.monotonic() // LARGE_EVERY_S)
+        return self.job.revision
 
 
 def curves_of(request: Request, db: Connection, job: JobLine, tasks: Sequence[TaskLine]) -> Curves:

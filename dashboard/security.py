@@ -9,7 +9,9 @@ from urllib.parse import quote
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, RedirectResponse, Response
+from starlette.concurrency import run_in_threadpool
 from tunefarm.db import tokens
+from tunefarm.db.errors import StoreError
 from tunefarm.db.records import Role, Token
 from tunefarm.db.store import Store
 from tunefarm.proto.tokens import digest_of
@@ -86,23 +88,25 @@ def harden(app: FastAPI, guard: Guard | None) -> None:
         for name, value in _HEADERS.items():
             answer.headers.setdefault(name, value)
         is_static = request.url.path.startswith("/static/")
-        answer.headers.setdefault("Cache-Control", "max-age=3600" if is_static else "no-store")
+        answer.headers.setdefault("Cache-Control", "no-cache" if is_static else "no-store")
         return answer
 
 
 async def _refused(request: Request, guard: Guard) -> Response | None:
     """The answer to a request that may not pass: people are asked for a token."""
-    from starlette.concurrency import run_in_threadpool
-
     path = request.url.path
     if path.startswith(OPEN_PATHS):
         return None
-    why = await run_in_threadpool(guard.refusal, secret_of(request))
+    try:
+        why = await run_in_threadpool(guard.refusal, secret_of(request))
+    except StoreError as error:
+        return JSONResponse({"error": str(error)}, 503)
     if not why:
         return None
     if path.startswith(("/api/", "/live/")):
         return JSONResponse({"error": why}, 401, {"WWW-Authenticate": "Bearer"})
-    return RedirectResponse(f"/login?next={quote(str(request.url.path))}", 303)
+    asked = f"{path}?{request.url.query}" if request.url.query else path
+    return RedirectResponse(f"/login?next={quote(asked)}", 303)
 
 
 def secret_of(request: Request) -> str:

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, select
 from tunefarm.dashboard.paging import parse_cursor
 from tunefarm.db.models import TRIALS
 
-WINDOW = 20_000
+WINDOW = 10_000
 """So many trials are looked at; a cursor goes on before them."""
 _VARIABLE = re.compile(r"0x[0-9a-fA-F]+|\b[0-9a-f]{12,}\b|\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 

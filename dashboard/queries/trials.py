@@ -10,7 +10,7 @@ from sqlalchemy import Connection, String, cast, or_, select
 from tunefarm.dashboard.paging import PAGE_ROWS, Page, page_of, parse_cursor
 from tunefarm.db.models import TARGETS, TRIALS, WORKLOADS
 
-LOOKED_AT = 20_000
+LOOKED_AT = 10_000
 """A search reads so many of the newest trials at most."""
 
 

@@ -2,7 +2,7 @@
 "use strict";
 (() => {
   const COLOURS = 8;
-  const REFRESH_MS = 4000;
+  const REFRESH_MS = 10000;
   const drawn = new Map();  // element -> uPlot
 
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();

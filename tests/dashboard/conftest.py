@@ -103,9 +103,15 @@ def farm(tmp_path: Path) -> Farm:
     return made_farm(str(tmp_path / "farm.db"))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def shared_farm(tmp_path_factory: pytest.TempPathFactory) -> Farm:
-    """One for all tests of a file."""
+    """One for all tests that only look."""
+    return made_farm(str(tmp_path_factory.mktemp("dashboard") / "farm.db"))
+
+
+@pytest.fixture(scope="module")
+def module_farm(tmp_path_factory: pytest.TempPathFactory) -> Farm:
+    """One for the tests of a file."""
     return made_farm(str(tmp_path_factory.mktemp("dashboard") / "farm.db"))
 
 
@@ -167,7 +173,15 @@ def _promote(store: Store, made: Farm) -> None:
     store.promote("f1", Final(key, final, None, Verdict.BETTER, None, 1.9))
 
 
+@pytest.fixture(scope="session")
+def client(shared_farm: Farm) -> Iterator[TestClient]:
+    """Of the farm that tests only look at."""
+    with Store.open(shared_farm.database, readonly=True) as store:
+        yield TestClient(create_app(store))
+
+
 @pytest.fixture
-def client(farm: Farm) -> Iterator[TestClient]:
+def own_client(farm: Farm) -> Iterator[TestClient]:
+    """Of this test's own farm."""
     with Store.open(farm.database, readonly=True) as store:
         yield TestClient(create_app(store))

@@ -39,9 +39,9 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def address(shared_farm: Any) -> Iterator[str]:
+def address(module_farm: Any) -> Iterator[str]:
     """A dashboard process over the farm's database."""
-    command = [sys.executable, "-m", "tunefarm", "dashboard", "--db", shared_farm.database]
+    command = [sys.executable, "-m", "tunefarm", "dashboard", "--db", module_farm.database]
     server = subprocess.Popen([*command, "--port", "0"], stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None
     yield server.stdout.readline().split()[2].rstrip("/")
@@ -102,13 +102,13 @@ def test_a_search_shows_what_matches_and_can_be_shared(browser: Any, address: st
     assert errors == []
 
 
-def test_an_open_page_follows_the_job(browser: Any, address: str, shared_farm: Any) -> None:
+def test_an_open_page_follows_the_job(browser: Any, address: str, module_farm: Any) -> None:
     page, errors = opened(browser, "desktop")
     page.goto(address + "/jobs/aaaa1111")
     page.locator("#best canvas").wait_for()
     page.get_by_text("120 / 200").wait_for()
-    with Store.open(shared_farm.database) as store:
-        store.add_trials([shared_farm.trial(1, number) for number in range(60, 80)])
+    with Store.open(module_farm.database) as store:
+        store.add_trials([module_farm.trial(1, number) for number in range(60, 80)])
     page.get_by_text("140 / 200").wait_for()
     with page.expect_response("**/best-so-far"):
         pass

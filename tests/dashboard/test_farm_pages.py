@@ -42,18 +42,18 @@ def test_a_device_tells_its_cordon_and_drift(client: TestClient) -> None:
     assert client.get("/devices/none").status_code == 404
 
 
-def test_a_quarantine_is_told_with_the_checks_behind_it(farm: Any, client: TestClient) -> None:
+def test_a_quarantine_is_told_with_the_checks_behind_it(farm: Any, own_client: TestClient) -> None:
     with Store.open(farm.database) as store, store.writing() as db:
         (device,) = leases.devices(db)
         sick = Health(checked_at=5.0, reference_s=1e-3, trouble="a check got wrong answers")
         health.take_in(db, [replace(device, health=sick)])
-    page = client.get("/devices/llvm-1").text
+    page = own_client.get("/devices/llvm-1").text
     assert "quarantined" in page
     assert "tunefarm devices check llvm-1" in page
     assert "a check got wrong answers" in page
-    checks = client.get("/api/v1/devices/llvm-1/checks").json()["columns"]
+    checks = own_client.get("/api/v1/devices/llvm-1/checks").json()["columns"]
     assert checks["reference_s"] == [1e-3]
-    assert "quarantined" in client.get("/devices").text
+    assert "quarantined" in own_client.get("/devices").text
 
 
 def test_leases_lie_on_lanes_of_their_window() -> None:

@@ -108,6 +108,6 @@ def test_pages_are_the_same_on_postgresql(postgresql_farm: Any) -> None:
         assert [row["id"] for row in after["rows"]] == ["aaaa1111"]
 
 
-def test_text_of_records_is_no_markup(farm: object, client: TestClient) -> None:
+def test_text_of_records_is_no_markup(client: TestClient) -> None:
     answer = client.get("/jobs", params={"q": "<script>alert(1)</script>"}).text
     assert "<script>alert" not in answer

@@ -40,8 +40,8 @@ def guarded(farm: Any, secrets: dict[str, str]) -> Any:
 
 
 def test_without_a_token_people_are_asked_and_programs_refused(guarded: TestClient) -> None:
-    page = guarded.get("/jobs")
-    assert (page.status_code, page.headers["location"]) == (303, "/login?next=/jobs")
+    page = guarded.get("/jobs?q=a b")
+    assert (page.status_code, page.headers["location"]) == (303, "/login?next=/jobs%3Fq%3Da%2520b")
     for path in ("/api/v1/jobs", "/api/openapi.json", "/live/overview"):
         answer = guarded.get(path)
         assert answer.status_code == 401
