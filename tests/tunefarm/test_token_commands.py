@@ -31,6 +31,7 @@ def command(
 ) -> Command:
     """Runs a command in a home of its own: its exit code, output and errors."""
     monkeypatch.setenv("TUNEFARM_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("TUNEFARM_CONFIG", str(tmp_path / "config.toml"))
     for name in ("TOKEN", "TOKEN_FILE", "TLS_CA", "TLS_CERT", "TLS_KEY"):
         monkeypatch.setenv(f"TUNEFARM_{name}", "")
 
@@ -121,7 +122,9 @@ def test_the_first_token_may_come_before_the_tracker(command: Command, tmp_path:
         assert (code, "has a tracker already; use it with --tracker" in told) == (2, True)
     finally:
         running.kill()
-    assert command("token", "revoke", "boss", "--db", database)[0] == 0
+    code, out, told = command("token", "revoke", "boss", "--db", database)
+    assert (code, told) == (0, "")
+    assert out.startswith("revoked ")
     running.start()
     try:
         with (
