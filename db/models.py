@@ -394,8 +394,8 @@ class ClaimTermRow(Base):
 
 
 class WaitingRow(Base):
-    """A request for a device that waits at a tracker since ``since``; at ``asked_at`` its client
-    was there."""
+    """A request for a device that waits at a tracker since ``since``, and for whom (``request``);
+    at ``asked_at`` its client was there."""
 
     __tablename__ = "waiting"
     id: Mapped[str] = mapped_column(primary_key=True)

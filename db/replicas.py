@@ -60,6 +60,8 @@ class Asking:
     request: DeviceRequest
     waited_s: float
     silent_s: float
+    client: str = ""
+    job: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +224,7 @@ def _queue(connection: Connection, heard: Heard, now: float) -> None:
         {
             "id": asking.id,
             "tracker": heard.tracker,
-            "request": asdict(asking.request),
+            "request": {"client": asking.client, "job": asking.job, **asdict(asking.request)},
             "since": now - asking.waited_s,
             "asked_at": now - asking.silent_s,
         }
@@ -268,4 +270,7 @@ def _read(connection: Connection, tracker: str, now: float) -> Known:
 
 
 def _asking(row: Any, now: float) -> Asking:
-    return Asking(row.id, DeviceRequest(**row.request), now - row.since, now - row.asked_at)
+    fields = dict(row.request)
+    client, job = fields.pop("client"), fields.pop("job")
+    request = DeviceRequest(**fields)
+    return Asking(row.id, request, now - row.since, now - row.asked_at, client, job)

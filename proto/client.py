@@ -69,8 +69,8 @@ class SyncCall:
         except grpc.FutureCancelledError as error:
             raise TrackerUnavailable("the Sync was cancelled here") from error
         except grpc.RpcError as error:
-            if self._client.is_away(error):
-                self._client.turn_from(self._turn)
+            if self._client.has_several and self._client.is_away(error):
+                raise self._client.turned_from(self._turn) from error
             raise self._client._error(error, CALL_S) from error
         self._client._answered = True
         if self._client.has_several:

@@ -120,6 +120,14 @@ class Connection:
         if self.turn == turn:
             self.turn = (turn + 1) % len(self._addresses)
 
+    def turned_from(self, turn: int) -> TrackerUnavailable:
+        """Ask the next tracker from now on; the error of a call that is not repeated there."""
+        self.turn_from(turn)
+        return TrackerUnavailable(
+            f"the tracker at {self._addresses[turn]} does not answer; the one at {self.address} is "
+            "asked from now on"
+        )
+
     def close(self) -> None:
         for channel in self._channels:
             channel.close()

@@ -11,11 +11,14 @@ from tunefarm.tracker.selector import parse_selector
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A request in the queue; ``since`` is when it came, in seconds of the tracker's clock."""
+    """A request in the queue; ``since`` is when it came, in seconds of the tracker's clock.
+    ``client`` is who asks, ``job`` what for."""
 
     id: str
     request: DeviceRequest
     since: float
+    client: str = ""
+    job: str = ""
 
 
 def allocate(

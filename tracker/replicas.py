@@ -116,6 +116,8 @@ class Replicas:
                     ticket.waiting.request,
                     now - ticket.waiting.since,
                     0.0 if ticket.answer is not None else now - ticket.left_at,
+                    ticket.waiting.client,
+                    ticket.waiting.job,
                 )
                 for ticket in self._desk.tickets.values()
             ],
@@ -146,7 +148,7 @@ class Replicas:
         mine = self._desk.tickets
         gap_s = GAP_S + 2 * self._interval_s
         self._desk.others = [
-            Waiting(asking.id, asking.request, now - asking.waited_s)
+            Waiting(asking.id, asking.request, now - asking.waited_s, asking.client, asking.job)
             for asking in known.queue
             if asking.id not in mine and asking.silent_s <= gap_s
         ]

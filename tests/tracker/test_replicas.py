@@ -8,14 +8,24 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import func, select
 from tunefarm.db.models import LEASES
-from tunefarm.db.records import DeviceRequest, Job, JobState, Lease, Role, Token, TrialRequest
+from tunefarm.db.records import (
+    Device,
+    DeviceRequest,
+    Job,
+    JobState,
+    Lease,
+    Role,
+    Token,
+    TrialRequest,
+    WorkerState,
+)
 from tunefarm.db.store import Store
 from tunefarm.proto.client import FarmClient
 from tunefarm.proto.errors import (
@@ -273,7 +283,7 @@ def test_nothing_is_lost_or_doubled_while_trackers_are_killed_in_turn(
 
 
 def test_a_client_turns_to_the_tracker_that_answers(
-    trackers: Trackers, start_worker: StartWorker
+    trackers: Trackers,
 ) -> None:
     farm = trackers.client()
     assert farm.info().lease_term_s == TERM_S
@@ -285,6 +295,19 @@ def test_a_client_turns_to_the_tracker_that_answers(
     sentence = f"no tracker answers at {trackers.addresses().replace(',', ' or ')}"
     with nobody, pytest.raises(TrackerUnavailable, match=sentence):
         nobody.info()
+
+
+def test_a_worker_is_told_which_tracker_it_turns_to(
+    trackers: Trackers,
+) -> None:
+    farm = trackers.client()
+    state = WorkerState("w", "i", 1, "1", (Device("d", "sim", "m", "sim", "w"),))
+    farm.sync(state, 0.0)
+    trackers.all[0].kill()
+    sentence = f"{trackers.all[0].address} does not answer; the one at {trackers.all[1].address}"
+    with pytest.raises(TrackerUnavailable, match=sentence):
+        farm.sync(replace(state, number=2), 0.0)
+    assert farm.sync(replace(state, number=3), 0.0).term_s == TERM_S
 
 
 def test_an_address_among_several_that_is_none() -> None:
