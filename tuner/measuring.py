@@ -157,8 +157,7 @@ class Bench:
         first = self._client.collect(self._job.id, limit=1)
         if first.trials:
             self.began_at = first.cursor
-        while self._collect().trials:
-            pass
+        self._collect_all()
         models = (trial.device_model for trial in self._known.values())
         self._model = self._model or next(filter(None, models), "")
         requests = {request_key(request): request for request in pending}
@@ -195,7 +194,9 @@ class Bench:
             self.acquire()
             found = self._collect(_WAIT_S)
             if not found.trials and not found.pending:
-                self._submit(missing)
+                self._collect_all()
+                if lost := [r for r in missing if request_key(r) not in self._known]:
+                    self._submit(lost)
 
     def _collect(self, wait_s: float = 0.0) -> Collected:
         """Take in the next trials of the job that are stored."""
@@ -206,6 +207,13 @@ class Bench:
             self._known[key] = trial
             self._under_way.pop(key, None)
         return found
+
+    def _collect_all(self) -> None:
+        """Take in every stored trial of the job: of several trackers one may store a trial behind
+        the cursor."""
+        self._cursor = 0
+        while self._collect().trials:
+            pass
 
     def promote(self, final: Final) -> Promotion:
         """Store a final's verdict, as long as the job is ours; repeated, it changes nothing."""
