@@ -37,7 +37,7 @@ from pathlib import Path
 from tunefarm.proto import convert, records_pb2
 from tunefarm.proto.client import FarmClient
 job = convert.job_from_wire(records_pb2.Job.FromString(Path(sys.argv[1]).read_bytes()))
-with FarmClient.from_rendezvous(Path(sys.argv[2]), connect_s=60.0, patience_s=60.0) as client:
+with FarmClient.from_rendezvous(Path(sys.argv[2]), connect_s=600.0, patience_s=600.0) as client:
     for update in client.watch(client.submit_job(job).id, wait_s=1.0):
         pass
 """
