@@ -1,6 +1,7 @@
 # make demo   set up, then tune and build a real model on this machine, printing before and after
 # make test   set up, then run all tests
 # make soak   long runs of the farm against models and faults, printing their figures
+# make docs   the documents, into build/docs/index.html
 # make lint types wheel   the further checks of .ci/run
 PYTHON ?= python3
 VENV := .venv
@@ -9,7 +10,7 @@ DEV := $(VENV)/.dev-installed
 BENCH := $(VENV)/.bench-installed
 SITE := build/site
 
-.PHONY: demo test soak lint types wheel proto bench-env conformance clean
+.PHONY: demo test soak lint types wheel docs proto bench-env conformance clean
 
 demo: $(DEV)
 	$(BIN)/python bench/demo.py
@@ -33,6 +34,10 @@ wheel: $(DEV)
 types: wheel
 	cd $(SITE) && MYPYPATH=. ../../$(BIN)/mypy --config-file ../../pyproject.toml \
 		--python-executable ../../$(BIN)/python -p tunefarm
+
+# Links, anchors and pages that are not in the navigation are errors.
+docs: $(DEV)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 proto: $(DEV)
 	$(BIN)/python -m tunefarm.proto.generate

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import tomllib
 from pathlib import Path
 
@@ -16,18 +17,16 @@ README = "overview.md"
 LINK = re.compile(r"\]\(([^)#\s]+)(#[^)\s]*)?\)")
 
 
-def on_config(config: MkDocsConfig) -> None:
-    """Link the folders of the package as a wheel has them, for the reader of docstrings."""
+def on_startup(command: str, dirty: bool) -> None:
+    """Copy the package as a wheel has it, for the reader of docstrings: it follows no links."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     folders: dict[str, str] = project["tool"]["setuptools"]["package-dir"]
-    package = ROOT / "build" / "api" / "tunefarm"
-    package.mkdir(parents=True, exist_ok=True)
-    wanted = {path.name: path for path in (ROOT / "tunefarm").iterdir()}
-    wanted |= {name.partition(".")[2]: ROOT / f for name, f in folders.items() if "." in name}
-    for name, place in wanted.items():
-        link = package / name
-        if not link.is_symlink():
-            link.symlink_to(place)
+    copies = ROOT / "build" / "api"
+    shutil.rmtree(copies, ignore_errors=True)
+    unread = shutil.ignore_patterns("__pycache__", "static", "*_pb2*")
+    for name, folder in folders.items():
+        place = copies / name.replace(".", "/")
+        shutil.copytree(ROOT / folder, place, ignore=unread, dirs_exist_ok=True)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> None:
@@ -53,6 +52,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             return match[0]
         if target == "../README.md":
             return f"]({README}{anchor})"
-        raise PluginError(f"{page.file.src_uri} links to {target}, which is no page; name it in `…`")
+        raise PluginError(
+            f"{page.file.src_uri} links to {target}, which is no page; name it in `…`"
+        )
 
     return LINK.sub(turned, markdown)
