@@ -133,7 +133,7 @@ class Database:
             with self._store.writing() as connection:
                 outcomes = [_attempt(connection, operation) for operation in wanted]
         except BaseException as error:
-            if len(wanted) == 1:
+            if len(wanted) == 1 and not self.is_shared:  # a server's connection may have ended
                 wanted[0].future.set_exception(error)
                 return
             for operation in wanted:

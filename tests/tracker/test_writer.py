@@ -27,7 +27,7 @@ def add(text: str) -> Callable[[Connection], str]:
     return run
 
 
-def stored(path: Path) -> list[str]:
+def stored(path: Path | str) -> list[str]:
     with Store.open(str(path), readonly=True) as store, store.reading() as connection:
         return [row.text for row in connection.execute(TARGETS.select().order_by(TARGETS.c.id))]
 
@@ -70,3 +70,28 @@ def test_a_full_disk_is_told_and_passes(tmp_path: Path) -> None:
 
     asyncio.run(main())
     assert stored(tmp_path / "a.db") == ["fits"]
+
+
+def test_a_write_whose_connection_ends_is_repeated(postgres: Any) -> None:
+    """A tracker that stood still in the middle of one loses its turn, and its connection."""
+    runs = 0
+
+    def write(connection: Connection) -> str:
+        nonlocal runs
+        runs += 1
+        connection.execute(insert(TARGETS).values(text="once"))
+        if runs == 1:
+            connection.exec_driver_sql("SELECT pg_terminate_backend(pg_backend_pid())")
+        return "written"
+
+    async def main(url: str) -> str:
+        database = Database(Store.open(url))
+        try:
+            return await database.write(write)
+        finally:
+            await asyncio.to_thread(database.close)
+
+    with postgres.database("latest") as url:
+        assert asyncio.run(main(url)) == "written"
+        assert stored(url) == ["once"]
+    assert runs == 2
