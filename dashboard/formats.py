@@ -57,6 +57,8 @@ def percent(share: float | None) -> str:
     """``12 %`` of a share of 1."""
     if share is None or not math.isfinite(share):
         return NONE
+    if 0 < share < 0.0005:
+        return f"<{_THIN}0.1{_THIN}%"
     places = 0 if abs(share) >= 0.0995 or share == 0 else 1
     return f"{100 * share:.{places}f}{_THIN}%"
 

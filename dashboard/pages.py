@@ -156,7 +156,8 @@ def show_diff(request: Request, db: Reading, a: int, b: int, kind: Kind | None =
     lines, why = None, ""
     if kind is not None:
         codes = [_code(request, one, kind) for one in (first, second)]
-        why = next((problem for _, problem in codes if problem), "")
+        told = [f"trial {id}: {why}" for id, (_, why) in zip((a, b), codes, strict=True) if why]
+        why = "; ".join(told)
         if not why:
             lines = diff(*(code.text for code, _ in codes if code is not None))
     names = sorted({*first.trial.config, *second.trial.config})

@@ -167,15 +167,15 @@
   const isDecade = (v) => Math.abs(Math.log10(v) - Math.round(Math.log10(v))) < 1e-6;
 
   function options(element, chart) {
-    const axis = (format, label, size, isLog) => ({
-      stroke: css("--quiet"), grid: { stroke: css("--line"), width: 1, filter: (_, splits) => isLog ? splits.map((v) => isDecade(v) ? v : null) : splits }, ticks: { show: false }, size,
+    const axis = (format, label, size, isLog, space) => ({
+      stroke: css("--quiet"), grid: { stroke: css("--line"), width: 1, filter: (_, splits) => isLog ? splits.map((v) => isDecade(v) ? v : null) : splits }, ticks: { show: false }, size, space,
       font: "12px system-ui, sans-serif", label, labelFont: "12px system-ui, sans-serif", labelSize: 22,
       values: (_, ticks) => ticks.map((v) => v == null ? "" : format(v)),
     });
     return {
       width: Math.max(240, element.clientWidth), height: element.clientWidth < 480 ? 240 : 290,
       scales: { x: { time: false, distr: chart.xLog ? 3 : 1 }, y: { distr: chart.log ? 3 : 1 } },
-      axes: [axis(chart.xFormat, chart.xLabel, 34, chart.xLog), axis(chart.yFormat, chart.yLabel, 68, chart.log)],
+      axes: [axis(chart.xFormat, chart.xLabel, 34, chart.xLog, 84), axis(chart.yFormat, chart.yLabel, 68, chart.log, 40)],
       series: [{ label: chart.xLabel, value: (_, v) => v == null ? "–" : chart.xFormat(v) }, ...chart.series],
       bands: chart.bands ?? [], legend: { show: !chart.keys && chart.series.length <= 12 },
       cursor: { points: { size: 8 }, focus: { prox: 24 }, drag: { x: true, y: false } },
