@@ -125,6 +125,13 @@ def pending_count(connection: Connection, job: str) -> int:
 # --- workers ------------------------------------------------------------------------------------
 
 
+def busy_devices(connection: Connection) -> frozenset[str]:
+    """Devices with candidates under their live leases."""
+    source = REQUESTS.join(LEASES, LEASES.c.id == REQUESTS.c.lease)
+    query = select(LEASES.c.device).select_from(source).where(LEASES.c.ended_at.is_(None))
+    return frozenset(connection.execute(query.distinct()).scalars())
+
+
 def wanted(connection: Connection, device: str, incarnation: str, limit: int) -> list[Queued]:
     """What the device should measure under its live lease: first what this worker process has
     been given, then the others, each oldest first."""

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field, replace
 
 from sqlalchemy import Connection
-from tunefarm.db import cordons, jobs, leases
+from tunefarm.db import cordons, jobs, leases, queue
 from tunefarm.db.records import HEALTH, Cordon, Device, Job, JobState, Lease
 from tunefarm.tracker import signals
 from tunefarm.tracker.allocate import cordon_of
@@ -90,6 +90,7 @@ class Farm:
     cordons: tuple[Kept, ...] = ()
     recalls: dict[str, str] = field(default_factory=dict)
     counts: Counts = field(default_factory=Counts)
+    idle_at_load: Set[str] = frozenset()
     closing: bool = False
     started: float = 0.0
     started_at: float = 0.0
@@ -107,6 +108,7 @@ class Farm:
         self.devices = {device.id: device for device in known}
         if self.database.is_shared:
             return
+        self.idle_at_load = self.devices.keys() - await self.database.read(queue.busy_devices)
         for job, epoch in running:
             self.claims[job] = Claimed(epoch, self.clock() + self.options.claim_term_s)
         self.hold_cordons(await self.database.read(cordons.cordons))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
@@ -33,7 +34,8 @@ MAX_KNOWN = 20_000
 MARGIN = 16
 """Queued candidates that are looked at beyond what a worker may hold."""
 LOOK_S = 15.0
-"""After how long a worker's queue is looked at again, though there was no news of it."""
+"""After how long a worker's queue is looked at again, though there was no news of it: between
+several trackers news may be lost, one hears all of them."""
 
 # --- clients ------------------------------------------------------------------------------------
 
@@ -185,6 +187,8 @@ async def _enlist(farm: Farm, state: WorkerState, owner: str) -> None:
         if present is not None and present.poll is not None:
             present.poll.ring()
         present = Seen(state.incarnation, state.number - 1, state.devices, farm.clock())
+        if all(device.id in farm.idle_at_load for device in state.devices):
+            present.empty_since = (0,) * len(state.devices)  # as long as there was no news at all
         farm.workers[state.worker] = present
         _log.info("offers %d devices", len(state.devices), extra=ids(worker=state.worker))
     present.devices = state.devices
@@ -271,7 +275,8 @@ async def _decide(farm: Farm, state: WorkerState) -> tuple[list[Work], list[Held
     """
     news = farm.signals.heard(signals.device(device.id) for device in state.devices)
     seen, now = farm.workers[state.worker], farm.clock()
-    if not state.held and seen.empty_since == news and now - seen.looked_at < LOOK_S:
+    is_fresh = now - seen.looked_at < LOOK_S or not farm.database.is_shared
+    if not state.held and seen.empty_since == news and is_fresh:
         return [], []
     answered = {(r.lease, r.epoch, trials.key_of(r.trial)) for r in state.results}
     held = frozenset(h for h in state.held if (h.lease, h.epoch, h.key) not in answered)
@@ -299,7 +304,8 @@ async def _decide(farm: Farm, state: WorkerState) -> tuple[list[Work], list[Held
         return work, quarantined
 
     found, wanted = await farm.database.read(read)
-    seen.looked_at, seen.empty_since = now, None if wanted else news
+    seen.looked_at = now - random.uniform(0, LOOK_S / 2)  # not all workers' at the same time
+    seen.empty_since = None if wanted else news
     cancel = sorted(held - wanted, key=lambda h: (h.lease, h.key.job, h.key.number))
     if not found:
         return [], cancel
