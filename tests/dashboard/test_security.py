@@ -136,7 +136,9 @@ def test_the_command_serves_and_ends_on_sigterm(farm: Any) -> None:
     assert errors == ""
 
 
-def test_the_command_tells_what_it_cannot_do(farm: Any, tmp_path: Path) -> None:
+def test_the_command_tells_what_it_cannot_do(
+    farm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     from tunefarm.cli import app
 
     with socket.socket() as taken:
@@ -145,6 +147,11 @@ def test_the_command_tells_what_it_cannot_do(farm: Any, tmp_path: Path) -> None:
         port = str(taken.getsockname()[1])
         assert app.run(["dashboard", "--db", farm.database, "--port", port]) == 2
     assert app.run(["dashboard", "--db", str(tmp_path / "none.db")]) == 2
+    monkeypatch.setenv("TUNEFARM_HOME", str(tmp_path / "home"))
+    assert app.run(["dashboard"]) == 2
+    assert capsys.readouterr().err.endswith(
+        "tunefarm: there are no records yet; `tunefarm tune MODEL` makes some\n"
+    )
     assert app.run(["dashboard", "--db", farm.database, "--host", "0.0.0.0"]) == 2
 
 

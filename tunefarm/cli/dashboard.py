@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tunefarm.cli.options import Database
+from tunefarm.cli.options import Database, history_source
 from tunefarm.compiler.errors import TunefarmError
 
 
@@ -40,6 +40,8 @@ def dashboard(
     address = Address(host, port, tls_cert, tls_key)
     try:
         check(address)
+        if not db and history_source("") == ():
+            raise TunefarmError("there are no records yet; `tunefarm tune MODEL` makes some")
         with Store.open(db or default_database(), readonly=True) as store:
             serve(store, address, _announce)
     except ServingError as error:
