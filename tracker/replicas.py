@@ -31,6 +31,8 @@ POLL_S = 1.0
 """After how long a wait looks again, though it has heard no news."""
 REST_S = 0.1
 """At least so long between two exchanges, however much happens."""
+BRIEF_S = 0.2
+"""A request that has waited no longer is none of the others' business: most are served at once."""
 SLACK_S = 0.1
 """By how much a deadline in a row may lag behind the one in memory."""
 _RETRY_S = 1.0
@@ -120,6 +122,7 @@ class Replicas:
                     ticket.waiting.job,
                 )
                 for ticket in self._desk.tickets.values()
+                if ticket.answer is None or now - ticket.left_at >= BRIEF_S
             ],
         )
 

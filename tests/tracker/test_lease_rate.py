@@ -28,7 +28,7 @@ SECONDS = 10.0
 @pytest.mark.soak
 def test_lease_cycles_a_second(tracker: Any) -> None:
     rate = measured([tracker], tracker.kind)
-    assert rate > 50
+    assert rate > 10
 
 
 @pytest.mark.soak
@@ -40,7 +40,7 @@ def test_lease_cycles_a_second_of_two_trackers(
     folder.mkdir()
     second = make_tracker(tracker.database, folder).start()
     try:
-        assert measured([tracker, second], "two trackers of postgresql") > 50
+        assert measured([tracker, second], "two trackers of postgresql") > 10
     finally:
         second.kill()
 
