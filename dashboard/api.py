@@ -28,6 +28,7 @@ from tunefarm.dashboard.requests import (
     Text,
     chosen_tasks,
     curves_of,
+    record_of,
     sent,
 )
 from tunefarm.db.records import JobState
@@ -232,8 +233,8 @@ def get_trial(db: Reading, id: int) -> records.Record:
 
 
 @router.get("/trials/{id}/code", tags=["trials"])
-def get_code(request: Request, db: Reading, id: int, kind: Kind = Kind.SCHEDULED) -> Code:
+def get_code(request: Request, id: int, kind: Kind = Kind.SCHEDULED) -> Code:
     """The program or the code of a config, made again by the present compiler."""
     coder: Coder = request.app.state.coder
-    record = records.record(db, id)
+    record = record_of(request, id)
     return coder.code(record.trial, record.workload_text, kind)

@@ -22,7 +22,15 @@ from tunefarm.dashboard.queries import (
     trials,
 )
 from tunefarm.dashboard.rendering import render
-from tunefarm.dashboard.requests import Cursor, Hours, Reading, Text, chosen_tasks, curves_of
+from tunefarm.dashboard.requests import (
+    Cursor,
+    Hours,
+    Reading,
+    Text,
+    chosen_tasks,
+    curves_of,
+    record_of,
+)
 from tunefarm.dashboard.security import COOKIE, Guard
 from tunefarm.db.records import HEALTH, ErrorKind, JobState
 
@@ -145,14 +153,14 @@ def reproduce(db: Reading, id: int) -> Response:
 
 
 @router.get("/trials/{id}/code")
-def show_code(request: Request, db: Reading, id: int, kind: Kind = Kind.SCHEDULED) -> Response:
-    code, why = _code(request, records.record(db, id), kind)
+def show_code(request: Request, id: int, kind: Kind = Kind.SCHEDULED) -> Response:
+    code, why = _code(request, record_of(request, id), kind)
     return render(request, "code.html", code=code, why=why, kind=kind, id=id)
 
 
 @router.get("/diff")
-def show_diff(request: Request, db: Reading, a: int, b: int, kind: Kind | None = None) -> Response:
-    first, second = records.record(db, a), records.record(db, b)
+def show_diff(request: Request, a: int, b: int, kind: Kind | None = None) -> Response:
+    first, second = record_of(request, a), record_of(request, b)
     lines, why = None, ""
     if kind is not None:
         codes = [_code(request, one, kind) for one in (first, second)]

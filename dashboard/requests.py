@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse, Response
 from sqlalchemy import Connection
 from tunefarm.dashboard.datasets import Dataset, to_csv
 from tunefarm.dashboard.memo import Memo
-from tunefarm.dashboard.queries import curves
+from tunefarm.dashboard.queries import curves, records
 from tunefarm.dashboard.queries.jobs import JobLine, TaskLine
 from tunefarm.db.errors import UnknownRecord
 from tunefarm.db.store import Store
@@ -23,6 +23,13 @@ def _reading(request: Request) -> Iterator[Connection]:
     store: Store = request.app.state.store
     with store.reading() as connection:
         yield connection
+
+
+def record_of(request: Request, id: int) -> records.Record:
+    """A trial, read at once: no connection is kept while its code is made."""
+    store: Store = request.app.state.store
+    with store.reading() as connection:
+        return records.record(connection, id)
 
 
 Reading = Annotated[Connection, Depends(_reading)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ POINTS = 3_000
 PHASES = ("build", "check", "run")
 _TOP_SHARE = 0.1
 _LEAST_RANKED = 8
+_LEAST_FOR_GAIN = 40
 
 
 def best_so_far(connection: Connection, job: JobLine, tasks: Sequence[TaskLine]) -> Dataset:
@@ -188,20 +190,15 @@ def _end(job: JobLine) -> float:
 def recent_gain(best: Dataset) -> float | None:
     """By how much the last quarter of the candidates made the tasks faster, the mean of the
     logarithms; None while that says nothing."""
-    import math
-
-    trials = int(best.notes.get("trials") or 0)
-    if trials < 40:
+    trials = best.notes["trials"]
+    if not isinstance(trials, int) or trials < _LEAST_FOR_GAIN:
         return None
     then: dict[Cell, float] = {}
     now: dict[Cell, float] = {}
-    columns = best.columns
-    for task, trial, speedup in zip(
-        columns["task"], columns["trial"], columns["speedup"], strict=True
-    ):
-        assert isinstance(trial, int) and isinstance(speedup, float | int)  # noqa: PT018
-        now[task] = speedup
-        if trial <= 0.75 * trials:
-            then[task] = speedup
+    columns = (best.columns[name] for name in ("task", "trial", "speedup"))
+    for task, trial, speedup in zip(*columns, strict=True):
+        now[task] = float(speedup or 1)
+        if float(trial or 0) <= 0.75 * trials:
+            then[task] = now[task]
     logs = [math.log(now[task] / then[task]) for task in then]
     return math.expm1(sum(logs) / len(logs)) if logs else None

@@ -7,6 +7,8 @@ import io
 
 import pytest
 from fastapi.testclient import TestClient
+from tunefarm.dashboard.datasets import dataset
+from tunefarm.dashboard.queries import curves
 from tunefarm.dashboard.ranks import importance, rank_correlation, top_recall
 
 JOB = "/api/v1/jobs/aaaa"
@@ -45,6 +47,14 @@ def test_charts_come_as_csv_with_the_same_rows(client: TestClient) -> None:
     data = client.get(f"{JOB}/points").json()["columns"]
     assert [int(row["id"]) for row in rows] == data["id"]
     assert {row["sketch"] for row in rows} == {"contraction"}
+
+
+def test_the_gain_is_of_the_last_quarter() -> None:
+    columns = ("task", "trial", "speedup")
+    rows = [(0, 1, 1.0), (0, 50, 2.0), (0, 90, 3.0), (1, 2, 1.0)]
+    gain = curves.recent_gain(dataset("best", columns, rows, {"trials": 100}))
+    assert gain == pytest.approx(1.5**0.5 - 1)
+    assert curves.recent_gain(dataset("best", columns, rows, {"trials": 30})) is None
 
 
 def test_the_roofline_counts_bytes_of_inputs_and_outputs(client: TestClient) -> None:
