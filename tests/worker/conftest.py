@@ -34,6 +34,7 @@ def hostile(plugins: Path) -> Iterator[OpenDevice]:
             build_processes=1,
             memory_bytes=512 << 20,
             environment={"PYTHONPATH": str(plugins)},
+            max_drift=0,
         )
     )
     yield device

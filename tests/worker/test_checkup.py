@@ -41,6 +41,7 @@ def checked_with(kernel: str, plugins: Path) -> Iterator[OpenDevice]:
             f"hostile -num-cores=1 -check={kernel}",
             build_processes=1,
             environment={"PYTHONPATH": str(plugins)},
+            max_drift=0,
         )
     )
     yield device

@@ -48,7 +48,7 @@ def convolution(padding: int) -> Workload:
 
 @pytest.fixture(scope="module")
 def host(plugins: Path) -> Iterator[OpenDevice]:
-    device = open_device(DeviceOptions(TARGET.text, build_processes=1))
+    device = open_device(DeviceOptions(TARGET.text, build_processes=1, max_drift=0))
     yield device
     device.close()
 

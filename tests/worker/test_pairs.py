@@ -46,7 +46,9 @@ def addition() -> Workload:
 
 @pytest.fixture(scope="module")
 def device(plugins: Path) -> Iterator[OpenDevice]:
-    options = DeviceOptions(KIND, build_processes=1, environment={"PYTHONPATH": str(plugins)})
+    options = DeviceOptions(
+        KIND, build_processes=1, environment={"PYTHONPATH": str(plugins)}, max_drift=0
+    )
     opened = open_device(options)
     yield opened
     opened.close()

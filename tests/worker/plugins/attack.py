@@ -53,7 +53,9 @@ def main() -> None:
     lack(CALLS[without])
     environment = {"PYTHONPATH": str(Path(__file__).parent)}
     device = open_device(
-        DeviceOptions(TARGET, build_processes=1, memory_bytes=512 << 20, environment=environment)
+        DeviceOptions(
+            TARGET, build_processes=1, memory_bytes=512 << 20, environment=environment, max_drift=0
+        )
     )
     told = {"uid": os.getuid(), "mechanisms": mechanisms(), "trials": []}
     assert measure(device, "honest", 10.0).ok
