@@ -69,6 +69,7 @@ def test_everything_goes_on_after_kill_9(
         farm.finish_job(job, JobState.SUCCEEDED)
 
 
+@SQLITE
 def test_nothing_is_lost_or_doubled_by_many_kills(
     tracker: Any, start_worker: StartWorker, new_job: NewJob, candidates: Candidates
 ) -> None:
