@@ -173,6 +173,7 @@ def told(swarm: Swarm, since: float) -> list[str]:
 
 
 @pytest.mark.soak
+@pytest.mark.parametrize("tracker", ["sqlite"], indirect=True)
 def test_a_thousand_workers_come_back_to_a_restarted_tracker(tmp_path: Path, tracker: Any) -> None:
     tracker.kill()
     tracker.options = {"lease_term_s": LEASE_TERM_S, "claim_term_s": LEASE_TERM_S}
