@@ -7,13 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Select, and_, func, or_, select, tuple_
+from sqlalchemy import Connection, Select, and_, exists, func, or_, select, tuple_
 from tunefarm.dashboard.paging import PAGE_ROWS, Page, page_of, parse_cursor
 from tunefarm.db.errors import UnknownRecord
 from tunefarm.db.models import JOB_TASKS, JOBS, TARGETS, TRIALS, WORKLOADS
 from tunefarm.db.records import JobState
 
 OPEN = (JobState.QUEUED, JobState.RUNNING)
+_WORKLOADS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +123,7 @@ def jobs(
     if states:
         query = query.where(JOBS.c.state.in_(states))
     if text:
-        query = query.where(_mentions(text))
+        query = query.where(_mentions(connection, text))
     after = parse_cursor(cursor, float, str)
     if after is not None:
         query = query.where(tuple_(JOBS.c.created_at, JOBS.c.id) < after)
@@ -173,19 +174,20 @@ def pace(connection: Connection, job: str) -> float | None:
     return 3600 * (len(times) - 1) / passed if passed > 0 else None
 
 
-def _mentions(text: str) -> Any:
-    summaries = (
-        select(JOB_TASKS.c.job)
-        .join(WORKLOADS, WORKLOADS.c.id == JOB_TASKS.c.workload_id)
-        .where(WORKLOADS.c.summary.icontains(text, autoescape=True))
-    )
+def _mentions(connection: Connection, text: str) -> Any:
+    """Whether a job mentions the text, itself or by one of the newest ``_WORKLOADS`` that do; asked
+    job by job, so that the newest matches are found without reading all."""
+    summary = WORKLOADS.c.summary.icontains(text, autoescape=True)
+    newest = select(WORKLOADS.c.id).where(summary).order_by(WORKLOADS.c.id.desc()).limit(_WORKLOADS)
+    ids = list(connection.execute(newest).scalars())
+    has_task = exists().where(JOB_TASKS.c.job == JOBS.c.id, JOB_TASKS.c.workload_id.in_(ids))
     return or_(
         JOBS.c.id.startswith(text, autoescape=True),
         *(
             column.icontains(text, autoescape=True)
             for column in (TARGETS.c.text, JOBS.c.owner, JOBS.c.message)
         ),
-        JOBS.c.id.in_(summaries),
+        has_task.correlate(JOBS),
     )
 
 
