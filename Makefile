@@ -15,8 +15,10 @@ SITE := build/site
 demo: $(DEV)
 	$(BIN)/python bench/demo.py
 
+# The compiler's tests take turns with nobody; those of processes and devices have the machine alone.
 test: $(DEV)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal tests/compiler
+	$(BIN)/python -m pytest --ignore tests/compiler
 
 soak: $(DEV)
 	$(BIN)/python -m pytest -m soak -s
