@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from tunefarm.proto.client import FarmClient
 
 START_S = 60.0
+MAX_DRIFT = 3.0
+"""How much slower than at its check this machine may be: its user works on it, and its clock falls
+when it is warm. Less would make them wait; beyond, times mean nothing."""
 CHECK_S = 0.2
 MAX_STARTS = 8  # of one process within QUICK_S seconds: then it is the machine, not bad luck
 QUICK_S = 60.0
@@ -126,7 +129,11 @@ class EmbeddedFarm:
             ["tracker", "--db", database, *place, "--idle-trials", "0", "--log-level", "warning"],
             logs / "tracker.log",
         )  # fmt: skip
-        self.worker = Member("worker", ["worker", "--target", target, *place], logs / "worker.log")
+        self.worker = Member(
+            "worker",
+            ["worker", "--target", target, "--max-drift", f"{MAX_DRIFT:g}", *place],
+            logs / "worker.log",
+        )
         self.tuner = Member("tuner", ["tuner", *place], logs / "tuner.log")
         self._client: FarmClient | None = None
         self._stopping = threading.Event()
