@@ -39,7 +39,7 @@ types: wheel
 
 # Links, anchors and pages that are not in the navigation are errors.
 docs: $(DEV)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 proto: $(DEV)
 	$(BIN)/python -m tunefarm.proto.generate

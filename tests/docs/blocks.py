@@ -121,7 +121,7 @@ def _run_shell(text: str, place: str) -> str:
 if __name__ == "__main__":
     sys.path.insert(0, "")
     try:
-        answer = {"outputs": run(Path(sys.argv[1]), int(sys.argv[2]))}
+        answer: dict[str, object] = {"outputs": run(Path(sys.argv[1]), int(sys.argv[2]))}
     except Exception:
         answer = {"error": traceback.format_exc()}
     Path(sys.argv[3]).write_text(json.dumps(answer))
