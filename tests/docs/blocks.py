@@ -3,7 +3,8 @@
 A ``python`` block runs in the page's process, a ``sh`` block in bash, and one with a ``title``
 is written to the file of that name. A ``text`` block right behind a block that ran is what it
 prints; in it ``…`` stands for any text, and a line ``…`` for any lines. Behind the comment
-``<!-- numbers vary -->`` any number of it stands for any other, and any processor.
+``<!-- numbers vary -->`` any number of it stands for any other, and any processor. Behind another
+comment, or words, it is an example and not compared.
 """
 
 from __future__ import annotations
