@@ -49,7 +49,7 @@ class Setting(Generic[Value]):
         try:
             return self.parse(text)
         except ValueError as error:
-            raise SettingError(f"{self.source()}: {text!r}: {error}") from None
+            raise SettingError(f"{self.source()}={text!r}: {error}") from None
 
     def source(self) -> str:
         """Where the value comes from, for people."""

@@ -119,7 +119,7 @@ class Store:
             if version != HEAD:
                 raise StoreError(
                     f"database {self.name} has schema {version or 'none'}, this tunefarm reads "
-                    f"{HEAD}; run `tunefarm tracker` on it once to upgrade it"
+                    f"{HEAD}; `tunefarm db upgrade` brings it there, and so does any tracker"
                 )
             return
         with self.writing() as connection:

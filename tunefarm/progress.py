@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from tunefarm.db.records import Device, Job, JobState, JobUpdate, Progress
+from tunefarm.db.records import OWNED, Device, Job, JobState, JobUpdate, Progress
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -285,6 +285,8 @@ def missing(update: JobUpdate) -> str:
     """Who or what a job that does not move is waiting for."""
     if update.job.unmet:
         return f"waiting: {update.job.unmet}"
+    if update.job.options.get(OWNED) and not done(update):
+        return "waiting for the tuner and the worker of this command to start"
     if update.job.state is JobState.QUEUED:
         return "waiting for a tuner; `tunefarm tuner` starts one"
     if update.job.state is JobState.RUNNING and not done(update):

@@ -140,7 +140,7 @@ def test_a_setting_of_the_file_that_cannot_be_understood(
     path.write_text("[settings]\nnum_threads = 0")
     monkeypatch.setenv("TUNEFARM_CONFIG", str(path))
     monkeypatch.delenv("TUNEFARM_NUM_THREADS", raising=False)
-    with pytest.raises(SettingError, match=r"\[settings\] num_threads: '0': expected a positive"):
+    with pytest.raises(SettingError, match=r"\[settings\] num_threads='0': expected a positive"):
         settings.NUM_THREADS.get()
 
 

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import re
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tunefarm.db.migrate import HEAD
 from tunefarm.db.records import TaskKey, Trial
 from tunefarm.db.store import Store
 
 from tunefarm.cli.app import run
 
 DAY = 86400.0
+SCHEMAS = Path(__file__).parents[1] / "db" / "schemas"
 
 
 @pytest.fixture
@@ -99,3 +103,16 @@ def test_a_mistake_is_one_sentence(
     error = said(capsys, "prune", *options, code=2)
     assert sentence in error
     assert error.count("\n") == 1
+
+
+def test_an_older_database_is_upgraded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old = tmp_path / "old.db"
+    with closing(sqlite3.connect(old)) as connection:
+        connection.executescript((SCHEMAS / "0004.sql").read_text())
+    assert "`tunefarm db upgrade` brings it there" in said(
+        capsys, "prune", "--older-than", "9d", "--dry-run", "--db", str(old), code=2
+    )
+    assert said(capsys, "upgrade", "--db", str(old)) == f"{old} has schema {HEAD}\n"
+    with Store.open(str(old), readonly=True) as store:
+        assert store.count_trials() > 0
+    assert "no database" in said(capsys, "upgrade", "--db", str(tmp_path / "none.db"), code=2)

@@ -58,7 +58,7 @@ def test_a_database_is_counted_or_its_trouble_told(tmp_path: Path) -> None:
     with sqlite3.connect(path) as connection:
         connection.execute("UPDATE alembic_version SET version_num = '0001'")
     old = findings(path)["database"]
-    assert (old.state, "run `tunefarm tracker` on it once" in old.told) == (State.FIX, True)
+    assert (old.state, "`tunefarm db upgrade`" in old.told) == (State.FIX, True)
 
 
 def test_a_tracker_is_asked_and_its_clock_compared(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -31,8 +32,21 @@ Keep = Annotated[
 ]
 
 app = typer.Typer(
-    help="Back a database up, restore it, leave old trials out.", no_args_is_help=True
+    help="Upgrade a database, back it up, restore it, leave old trials out.", no_args_is_help=True
 )
+
+
+@app.command()
+def upgrade(db: Database = "") -> None:
+    """Bring a database of an earlier release to the schema of this one; a tracker does so too."""
+    from tunefarm.api import default_database
+    from tunefarm.db.dialect import parse_url, sole_use, sqlite_path
+    from tunefarm.db.migrate import HEAD
+
+    path = sqlite_path(parse_url(db or default_database()))
+    alone = sole_use(path) if path is not None and path.exists() else nullcontext()
+    with alone, _open(db, readonly=False) as store:
+        print(f"{store.name} has schema {HEAD}")
 
 
 @app.command()
