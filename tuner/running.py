@@ -41,6 +41,8 @@ _HISTORY_TRIALS = 4000
 _PAGE = 1000
 _IDLE_S = 30.0
 _FINAL_S = 1.0
+FINALS_SHARE = 0.25
+"""Of the time of the search, that finals may take to look again at what is open."""
 AHEAD = 1
 """Rounds that are planned while one is measured, if that does not disturb it. They know less, and
 a device that never waits measures more."""
@@ -80,6 +82,7 @@ class JobRun:
 
     def run(self) -> tuple[JobState, str]:
         """Measure until the budget is spent or no task is open, then hold the finals."""
+        began = time.monotonic()
         try:
             submitted = self._bench.take_over()
             self._bench.acquire()
@@ -87,9 +90,8 @@ class JobRun:
             self._measure_defaults()
             with aside(self._bench.device) as is_aside:
                 self._search(AHEAD if is_aside else 0)
-            hold_finals(
-                self._client, self._bench, self._tasks, self._options.finalists, self._deadline
-            )
+            deadline = self._finals_deadline(time.monotonic() - began)
+            hold_finals(self._client, self._bench, self._tasks, self._options.finalists, deadline)
             return self._verdict()
         finally:
             self._bench.close()
@@ -259,6 +261,11 @@ class JobRun:
         if self._job.budget.seconds is None:
             return 0.0
         return min(_FINAL_S * len(self._tasks), self._job.budget.seconds / 5)
+
+    def _finals_deadline(self, searched_s: float) -> float:
+        """When finals stop looking again, on the monotonic clock."""
+        most_s = max(_FINAL_S * len(self._tasks), FINALS_SHARE * searched_s)
+        return min(self._deadline, time.monotonic() + most_s)
 
     def _tell(self, one: Round, waited_s: float) -> None:
         _log.info(

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -158,7 +159,7 @@ def test_what_is_no_tag_is_refused(
 def test_a_job_that_no_device_satisfies_says_so(
     farm: FarmClient, command: Command, tracker: str
 ) -> None:
-    task = JobTask(WorkloadRecord("k" * 64, "text"))
+    task = JobTask(WorkloadRecord(sha256(b"text").hexdigest(), "text"))
     job = farm.submit_job(Job("", TARGET, (task,), Budget(1), selector="rack=4"))
     why = f"rack=4 does not hold for any of the 2 devices that run {TARGET}: rack is 3"
     assert job.unmet == why

@@ -16,7 +16,7 @@ from tunefarm.db.store import Store
 from tunefarm.proto.rendezvous import Rendezvous, write_rendezvous
 
 from tunefarm import api
-from tunefarm.cli.app import run
+from tunefarm.cli.app import UNAVAILABLE, run
 from tunefarm.tuning import make_job
 
 
@@ -92,7 +92,7 @@ def test_no_dead_port_is_named(
     if not rendezvous:
         database.with_name("tunefarm.db.tracker.json").unlink()
     for command in (["devices"], ["submit", model]):
-        assert run(command) == 2
+        assert run(command) == UNAVAILABLE
         said = capsys.readouterr().err
         assert said == (
             f"tunefarm: no farm runs for {database}; start one with `tunefarm tracker`\n"
@@ -103,7 +103,7 @@ def test_a_database_of_ones_own_is_named_in_the_command(
     database: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = tmp_path / "farm.db"
-    assert run(["watch", "1", "--db", str(other)]) == 2
+    assert run(["watch", "1", "--db", str(other)]) == UNAVAILABLE
     assert f"`tunefarm tracker --db {other}`" in capsys.readouterr().err
     assert run(["watch", "1", "--db", str(other), "--tracker", "127.0.0.1:1"]) == 2
     assert "not both" in capsys.readouterr().err
