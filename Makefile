@@ -15,10 +15,11 @@ SITE := build/site
 demo: $(DEV)
 	$(BIN)/python bench/demo.py
 
-# The compiler's tests take turns with nobody; those of processes and devices have the machine alone.
+# Those that compute share the machine; those of processes and devices have it alone.
+COMPUTING := compiler db proto dashboard
 test: $(DEV)
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal tests/compiler
-	$(BIN)/python -m pytest --ignore tests/compiler
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadscope $(COMPUTING:%=tests/%)
+	$(BIN)/python -m pytest $(COMPUTING:%=--ignore tests/%)
 
 soak: $(DEV)
 	$(BIN)/python -m pytest -m soak -s

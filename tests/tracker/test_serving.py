@@ -72,6 +72,23 @@ def leased(farm: FarmClient, device: str, job: Job | None = None, wait_s: float 
     return lease
 
 
+def leased_of(
+    farm: FarmClient, state: WorkerState, job: Job | None = None
+) -> tuple[Lease, WorkerState]:
+    """A lease of the only device of a worker, and its last Sync: it says that it lives meanwhile,
+    since a term passes quickly on a loaded machine."""
+    (device,) = state.devices
+    for _ in range(60):
+        farm.sync(state, 0)
+        lease = farm.acquire(
+            on_device(device.id), client="c", job=job, request_id=f"r of {device.id}", wait_s=0.5
+        )
+        if lease is not None:
+            return lease, state
+        state = replace(state, number=state.number + 1)
+    raise AssertionError("the device was never granted")
+
+
 def collect(farm: FarmClient, job: str, count: int, seconds: float = 15.0) -> list[int]:
     """The numbers of ``count`` trials of the job as they come in."""
     numbers: list[int] = []
@@ -349,11 +366,11 @@ def test_a_worker_that_leaves_gives_its_work_back_unblamed(
 ) -> None:
     offered = Device(device, "sim", "Sim 1", "sim", "", {"name": device})
     state = WorkerState("w of " + device, "i1", 1, "0.1", (offered,))
-    farm.sync(state, 0)
-    lease = leased(farm, device)
+    lease, state = leased_of(farm, state)
     farm.submit(lease, candidates("job of " + device, range(3)))
-    assert len(farm.sync(replace(state, number=2), 1.0).work) == 3
-    assert farm.sync(replace(state, number=3, capacity=0), 0).work == ()
+    number = state.number
+    assert len(farm.sync(replace(state, number=number + 1), 1.0).work) == 3
+    assert farm.sync(replace(state, number=number + 2, capacity=0), 0).work == ()
     assert {d.id: d.state for d in farm.devices()}[device] == "offline"
     again = farm.sync(replace(state, incarnation="i2"), 1.0)
     assert len(again.work) == 3, "they are no suspects, which would come one at a time"
@@ -373,17 +390,18 @@ def test_cancelling_reaches_the_worker(
 ) -> None:
     offered = Device(device, "sim", "Sim 1", "sim", "", {"name": device})
     state = WorkerState("w of " + device, "i1", 1, "0.1", (offered,))
-    farm.sync(state, 0)
     job = claimed(farm, new_job())
-    farm.submit(leased(farm, device, job), candidates(job.id, range(2)))
-    work = farm.sync(replace(state, number=2), 1.0).work
+    lease, state = leased_of(farm, state, job)
+    farm.submit(lease, candidates(job.id, range(2)))
+    number = state.number
+    work = farm.sync(replace(state, number=number + 1), 1.0).work
     assert [w.request.number for w in work] == [0, 1]
     held = tuple(
         Held(TrialKey(w.request.job, w.request.task, w.request.number), w.lease, w.epoch)
         for w in work
     )
-    assert farm.sync(replace(state, number=3, held=held), 0).cancel == ()
-    pending = farm.start_sync(replace(state, number=4, held=held), 5.0)
+    assert farm.sync(replace(state, number=number + 2, held=held), 0).cancel == ()
+    pending = farm.start_sync(replace(state, number=number + 3, held=held), 5.0)
     assert farm.cancel(job.id, "not needed").state is JobState.CANCELLED
     assert pending.result().cancel == held
     with pytest.raises(ClaimLost, match="is cancelled, not running: not needed"):
