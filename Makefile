@@ -16,7 +16,7 @@ demo: $(DEV)
 	$(BIN)/python bench/demo.py
 
 # Those that compute share the machine; those of processes and devices have it alone.
-COMPUTING := compiler db proto dashboard
+COMPUTING := compiler db proto dashboard system/test_conformance.py system/test_networks.py
 test: $(DEV)
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadscope $(COMPUTING:%=tests/%)
 	$(BIN)/python -m pytest $(COMPUTING:%=--ignore tests/%)
