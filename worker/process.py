@@ -27,6 +27,8 @@ from tunefarm.worker.wire import Blob, Frame, Header, WireError
 _WATCH_S = 0.05
 _STOOD_STILL_S = 0.5
 _REAP_S = 2.0
+_DYING_S = 1.0
+"""How long a child that has closed its end may take to die of what it did."""
 _STDERR_TAIL_BYTES = 4096
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _OWN_ENVIRONMENT = ("PYTHONPATH", "LD_LIBRARY_PATH")
@@ -263,7 +265,7 @@ class Child:
 
     def _crashed(self) -> ChildDied:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_REAP_S)  # it may still be dying
+            self._process.wait(_DYING_S)
         code = self._process.poll()
         if code == -signal.SIGKILL and _oom_kills() > self._oom_kills:
             return self._bury(Death.MEMORY, "the kernel killed the process for lack of memory")
