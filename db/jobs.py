@@ -222,15 +222,7 @@ def release(connection: Connection, job: str, epoch: int, message: str = "") -> 
         return get(connection, job)
     check_claim(connection, job, epoch)
     leases.end_of_job(connection, job, message or "the job was released")
-    _change(
-        connection,
-        job,
-        state=str(JobState.QUEUED),
-        claimed_by="",
-        claim_request="",
-        message=message,
-    )
-    return get(connection, job)
+    return _queue_again(connection, job, message)
 
 
 def finish(connection: Connection, job: str, epoch: int, state: JobState, message: str) -> Job:
@@ -263,13 +255,18 @@ def retry(connection: Connection, job: str) -> Job:
         raise ValueError(f"job {job} has succeeded; submit the model again to tune it further")
     if row.options.get(OWNED):
         raise ValueError(f"job {job} belongs to a `tunefarm tune`; run that command again")
+    return _queue_again(connection, job, "")
+
+
+def _queue_again(connection: Connection, job: str, message: str) -> Job:
+    """Let whoever asks claim the job from now on."""
     _change(
         connection,
         job,
         state=str(JobState.QUEUED),
         claimed_by="",
         claim_request="",
-        message="",
+        message=message,
     )
     return get(connection, job)
 

@@ -31,14 +31,7 @@ def from_torch(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
 ) -> IRModule:
-    """Import a PyTorch model as it is called with ``args`` and ``kwargs``, its weights constants.
-
-    ``model`` is a module, a program of ``torch.export.export``, or a file that
-    ``torch.export.save`` wrote; the last two bring their example inputs along. A module is taken
-    in evaluation mode, and left as it was. Inputs have the names of the parameters of ``forward``
-    and the shapes of the examples. Raises ModelError with what PyTorch cannot export, or with
-    every operator that is unsupported.
-    """
+    """The model as a graph module; ``tunefarm.from_torch`` says what it takes and raises."""
     return from_onnx(to_onnx(model, args, kwargs))
 
 

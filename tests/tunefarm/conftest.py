@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +19,28 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The data folder of this test; it does not exist yet."""
     monkeypatch.setenv("TUNEFARM_HOME", str(tmp_path / "home"))
     return tmp_path / "home"
+
+
+@pytest.fixture
+def tracker() -> Callable[[Path], AbstractContextManager[str]]:
+    """Starts a tracker alone on a database, for a with block that gets its rendezvous file."""
+    return serving
+
+
+@contextmanager
+def serving(database: Path) -> Iterator[str]:
+    place = database.with_suffix(".json")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tunefarm", "tracker", "--db", str(database), "--rendezvous", place],
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("tracker listening")
+        yield str(place)
+    finally:
+        process.terminate()
+        process.communicate()
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -150,24 +150,8 @@ def test_a_job_whose_devices_are_not_selected_or_cordoned_waits() -> None:
         tell_waiting([DEVICE], WANTED, job)
 
 
-@contextmanager
-def tracker(database: Path) -> Iterator[str]:
-    """A tracker alone; gives its rendezvous file."""
-    place = database.with_suffix(".json")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tunefarm", "tracker", "--db", str(database), "--rendezvous", place],
-        stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline().startswith("tracker listening")
-        yield str(place)
-    finally:
-        process.terminate()
-        process.communicate()
-
-
 def test_a_job_that_nobody_serves_is_told_and_ends_with_its_time(
+    tracker: Callable[[Path], AbstractContextManager[str]],
     model: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,22 +22,6 @@ from tunefarm.doctor import State
 
 def findings(database: Path, tracker: str = "") -> dict[str, doctor.Finding]:
     return {f.subject: f for f in doctor.examine(str(database), tracker)}
-
-
-@contextmanager
-def tracker(database: Path) -> Iterator[str]:
-    place = database.with_suffix(".json")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tunefarm", "tracker", "--db", database, "--rendezvous", place],
-        stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline().startswith("tracker listening")
-        yield str(place)
-    finally:
-        process.terminate()
-        process.communicate()
 
 
 def test_every_part_of_the_machine_is_looked_at(tmp_path: Path) -> None:
@@ -62,7 +44,9 @@ def test_a_database_is_counted_or_its_trouble_told(tmp_path: Path) -> None:
 
 
 def test_a_tracker_is_asked_and_its_clock_compared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tracker: Callable[[Path], AbstractContextManager[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with tracker(tmp_path / "farm.db") as place:
         found = findings(tmp_path / "farm.db", place)

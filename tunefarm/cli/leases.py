@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tunefarm.cli.devices import Tracker, actor, client_of, stamp
+from tunefarm.cli.jobs import DIGITS
 
 if TYPE_CHECKING:
     from tunefarm.db.records import Lease
     from tunefarm.tables import Column
-
-DIGITS = 8
 
 app = typer.Typer(help="List who holds which device, or held it; revoke leases.")
 
