@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tunefarm import api
-from tunefarm.progress import counted, duration, latency, times
 from tunefarm.tables import Column
+from tunefarm.texts import counted, duration, latency, times
 
 if TYPE_CHECKING:
     from tunefarm.compiler.dispatch import History

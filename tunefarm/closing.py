@@ -32,7 +32,7 @@ from tunefarm.db.records import (
     TrialKey,
     Verdict,
 )
-from tunefarm.progress import duration
+from tunefarm.texts import duration
 
 if TYPE_CHECKING:
     from tunefarm.compiler.dispatch import Decision

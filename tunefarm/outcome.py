@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from tunefarm.db.records import BestKey, Collected, Found, Job, JobUpdate, Progress, TaskKey, Trial
-from tunefarm.progress import counted
+from tunefarm.texts import counted
 
 if TYPE_CHECKING:
     from tunefarm.compiler.dispatch import Decision

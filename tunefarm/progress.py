@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from tunefarm.db.records import OWNED, Device, Job, JobState, JobUpdate, Progress
+from tunefarm.texts import clock, duration, latency, times
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -333,33 +334,3 @@ def seen_text(rows: Iterable[Progress]) -> str:
 def errors_text(errors: Mapping[str, int]) -> str:
     """``3 build_error, 1 run_timeout``."""
     return ", ".join(f"{n} {kind}" for kind, n in sorted(errors.items(), key=lambda e: -e[1]))
-
-
-def times(ratio: float | None) -> str:
-    """``1.06x``."""
-    return f"{ratio:.2f}x" if ratio else "–"
-
-
-def latency(seconds: float | None) -> str:
-    """A latency, or a dash where it is not known."""
-    return "–" if seconds is None else duration(seconds)
-
-
-def duration(seconds: float) -> str:
-    """A latency with three digits and a fitting unit."""
-    for scale, unit in ((1e6, "µs"), (1e3, "ms"), (1.0, "s")):
-        value = seconds * scale
-        if value < 999.5 or unit == "s":
-            break
-    digits = 2 if value < 9.995 else 1 if value < 99.95 else 0
-    return f"{value:.{digits}f} {unit}"
-
-
-def counted(number: int, noun: str) -> str:
-    """``1 trial``, ``2 trials``."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def clock(seconds: float) -> str:
-    """Minutes and seconds."""
-    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"

@@ -13,8 +13,9 @@ from rich.console import Console
 from tunefarm.db.records import Budget, Job, JobState, JobUpdate, Progress, TaskKey
 
 from tunefarm.outcome import Outcome
-from tunefarm.progress import Following, View, duration, showing
+from tunefarm.progress import Following, View, showing
 from tunefarm.tables import Column, fit, table
+from tunefarm.texts import duration
 from tunefarm.tuning import Idle, Tuned
 
 TARGET = "llvm -mcpu=emeraldrapids -num-cores=2"

@@ -119,8 +119,8 @@ def _bench_nodes(out: Console, request: Request) -> None:
 def _bench_peers(out: Console, request: Request) -> None:
     from tunefarm.peers.race import libraries_here, race, race_columns
     from tunefarm.peers.turns import Neighbours
-    from tunefarm.progress import counted
     from tunefarm.tables import print_table
+    from tunefarm.texts import counted
 
     libraries = libraries_here(out.print)
     neighbours = Neighbours()

@@ -101,7 +101,7 @@ def prune(
 ) -> None:
     """Delete old trials; never best ones, what explains those, finals, or those of open jobs."""
     from tunefarm.db.retention import prunable
-    from tunefarm.progress import counted
+    from tunefarm.texts import counted
 
     policy = policy_of(older_than, keep)
     with _open(db, readonly=dry_run) as store:

@@ -130,7 +130,7 @@ def _shortened(ids: Sequence[str]) -> list[str]:
 
 def _budget(job: Job) -> str:
     """``64 trials, 10:00``: what ends a job; earlier trials of its tasks count."""
-    from tunefarm.progress import clock, counted
+    from tunefarm.texts import clock, counted
 
     text = counted(job.budget.trials, "trial")
     return text if job.budget.seconds is None else f"{text}, {clock(job.budget.seconds)}"
@@ -209,8 +209,8 @@ def misses(tracker: Tracker = "", limit: Limit = 20) -> None:
 
 def miss_columns(found: Sequence[Miss], states: Mapping[str, str]) -> list[Column]:
     """A row a task; ``states`` are those of the latest jobs. Times are a model's, not measured."""
-    from tunefarm.progress import latency
     from tunefarm.tables import Column
+    from tunefarm.texts import latency
 
     when = [time.strftime("%m-%d %H:%M", time.localtime(m.reported_at)) for m in found]
     jobs = [f"{m.job[:DIGITS]} {states.get(m.job, '')}".strip() for m in found]

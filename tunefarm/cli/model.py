@@ -73,8 +73,9 @@ def tune(
     from tunefarm.api import extract_tasks
     from tunefarm.checks import check_device, check_search
     from tunefarm.farm import device_peak
-    from tunefarm.progress import counted, showing
+    from tunefarm.progress import showing
     from tunefarm.tables import console
+    from tunefarm.texts import counted
     from tunefarm.tuning import tune as run
 
     check_search(search)
@@ -150,8 +151,8 @@ def build(
     An object (.o) or a static archive (.a) is for the linker of a program.
     """
     from tunefarm import api
-    from tunefarm.progress import counted
     from tunefarm.tables import console
+    from tunefarm.texts import counted
 
     check_output(output, ".so", ".o", ".a")
     if report_misses and not tracker:
@@ -183,8 +184,8 @@ def tasks(
 ) -> None:
     """List the tasks of a model: how often each runs, its FLOPs, and what is known of it."""
     from tunefarm import api
-    from tunefarm.progress import counted
     from tunefarm.tables import console, print_table
+    from tunefarm.texts import counted
 
     asked = Asked(model, target, shape, precision, db, tracker)
     found = asked.tasks()
@@ -226,8 +227,8 @@ def task_columns(
     found: Sequence[Task], decisions: Sequence[Decision], known: Sequence[Progress]
 ) -> list[Column]:
     """A row a task: what it is, what was measured, what a build uses, and why if a default."""
-    from tunefarm.progress import latency, times
     from tunefarm.tables import Column
+    from tunefarm.texts import latency, times
 
     best = [d.found.best if d.found is not None else None for d in decisions]
     seconds = [b.trial.median_s if b is not None else None for b in best]

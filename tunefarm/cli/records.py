@@ -55,8 +55,8 @@ def list_(
     failed: Annotated[bool, typer.Option("--failed", help="Only failed trials.")] = False,
 ) -> None:
     """List the newest trials, failed ones too; a pipe gets whole lines."""
-    from tunefarm.progress import duration
     from tunefarm.tables import Column, console, print_table
+    from tunefarm.texts import duration
 
     with _open(db) as store:
         trials, workloads = _newest(store, target, limit, failed)
@@ -128,8 +128,8 @@ def best(
     tracker: Farm = "",
 ) -> None:
     """Show the best config of each task of a model."""
-    from tunefarm.progress import duration
     from tunefarm.tables import console
+    from tunefarm.texts import duration
 
     out = console()
     asked = Asked(model, target, shape, precision, db, tracker)
@@ -183,7 +183,7 @@ def export(
     """Write records to a JSON-lines file."""
     from tunefarm.compiler.errors import TunefarmError
     from tunefarm.db.transfer import export_file, export_starter
-    from tunefarm.progress import counted
+    from tunefarm.texts import counted
 
     if starter and (best_only or target):
         raise TunefarmError("--starter chooses by itself; leave --best-only and --target out")
@@ -205,7 +205,7 @@ def import_(
     import sys
 
     from tunefarm.db.transfer import import_file
-    from tunefarm.progress import counted
+    from tunefarm.texts import counted
 
     with _open(db, readonly=False) as store:
         done = import_file(store, source)

@@ -20,8 +20,8 @@ from tunefarm.peers.apart import Apart, LibraryFailed, apart
 from tunefarm.peers.libraries import LIBRARIES, Feeds, installed, version_of
 from tunefarm.peers.rows import DEFAULT, TUNED, Row, is_ours
 from tunefarm.peers.turns import Contender, in_turn, largest_error, peak_flops
-from tunefarm.progress import counted, duration, times
 from tunefarm.tables import Column
+from tunefarm.texts import counted, duration, times
 
 SPAN_S = 0.05  # timed at once, after five times as long to wake the cores
 ERROR_LIMIT = 1e-3  # of the largest magnitude

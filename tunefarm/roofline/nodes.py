@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tunefarm.compiler.target import Target
-from tunefarm.progress import counted, duration
 from tunefarm.roofline.roofs import Roofs, measure_roofs
 from tunefarm.tables import Column
+from tunefarm.texts import counted, duration
 
 if TYPE_CHECKING:
     from tunefarm.benchmark import Subject

@@ -9,8 +9,8 @@ from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from tunefarm.compiler.errors import TunefarmError
-from tunefarm.progress import counted, duration
 from tunefarm.roofline.nodes import ARITHMETIC, DOT, NOTES, WINOGRAD, Group, Node, Roofline
+from tunefarm.texts import counted, duration
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
