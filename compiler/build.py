@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tunefarm.compiler import dump, kernel_cache
@@ -12,12 +12,13 @@ from tunefarm.compiler.codegen.c import emit_c
 from tunefarm.compiler.codegen.c_model import emit_model_c
 from tunefarm.compiler.codegen.llvm import LlvmKernel, emit_llvm
 from tunefarm.compiler.codegen.llvm_compile import assembly, compile_llvm
-from tunefarm.compiler.errors import BuildError
+from tunefarm.compiler.errors import BuildError, ScheduleError
 from tunefarm.compiler.extract import is_tunable
 from tunefarm.compiler.ir import Call, Function, IRModule, TensorType
 from tunefarm.compiler.kernel import Kernel
 from tunefarm.compiler.link import link_model
 from tunefarm.compiler.printer import print_function
+from tunefarm.compiler.row_pitch import RowPitch, with_row_pitch
 from tunefarm.compiler.space import Config, config_space, schedule_workload
 from tunefarm.compiler.space.program import create_program
 from tunefarm.compiler.target import Target
@@ -26,13 +27,13 @@ from tunefarm.compiler.tir.transform.bounds_check import add_bounds_checks
 from tunefarm.compiler.tir.transform.lower import PHASES, lower
 from tunefarm.compiler.transform.pipeline import STEPS, optimize
 from tunefarm.compiler.transform.plan_memory import kernel_calls, plan_memory
+from tunefarm.compiler.transform.write_parts import joined_parts, row_pitch
 from tunefarm.compiler.workload import Workload
 
 if TYPE_CHECKING:
     from tunefarm.compiler.runtime.checked import CheckedFunction
     from tunefarm.compiler.runtime.kernel import KernelFunction
     from tunefarm.compiler.runtime.module import Module
-    from tunefarm.compiler.runtime.plan import ExecutionPlan
 
 
 def build_kernel(workload: Workload, target: Target, config: Config, cache: bool = True) -> Kernel:
@@ -40,23 +41,43 @@ def build_kernel(workload: Workload, target: Target, config: Config, cache: bool
 
     Raises ScheduleError if the config cannot be applied, BuildError if there is no code for it.
     """
-    return _build_kernel(workload, target, config, dump.begin(workload.summary), cache)
+    return _build_kernel(_Variant(workload, config), target, dump.begin(workload.summary), cache)
+
+
+@dataclass(frozen=True, slots=True)
+class _Variant:
+    """A kernel of a model: its workload, its config, and how it writes a result with gaps."""
+
+    workload: Workload
+    config: Config = field(compare=False)
+    form: RowPitch | None = None
+
+    @property
+    def name(self) -> str:
+        name = kernel_name(self.workload)
+        return f"{name}_{self.form.rows}x{self.form.pitch}" if self.form else name
+
+    def scheduled(self, target: Target) -> PrimFunc:
+        program = schedule_workload(self.workload, target, self.config)
+        program = with_row_pitch(program, self.form) if self.form else program
+        return replace(program, name=self.name)
 
 
 def _build_kernel(
-    workload: Workload, target: Target, config: Config, stages: dump.Stages, cache: bool = True
+    variant: _Variant, target: Target, stages: dump.Stages, cache: bool = True
 ) -> Kernel:
+    workload, config, form = variant.workload, variant.config, variant.form
     cache = cache and not stages
-    found = kernel_cache.load(workload, target, config) if cache else None
+    found = kernel_cache.load(workload, target, config, form) if cache else None
     if found is not None:
         return found
     stages.write("function", lambda: _described(workload, target, config))
     stages.write("program", lambda: str(create_program(workload.function, kernel_name(workload))))
-    program = _scheduled(workload, target, config)
+    program = variant.scheduled(target)
     stages.write("scheduled", program.__str__)
     kernel = _compile(program, target, stages, cache=False)
     if cache:
-        kernel_cache.store(workload, target, config, kernel)
+        kernel_cache.store(workload, target, config, kernel, form)
     return kernel
 
 
@@ -68,11 +89,6 @@ def _described(workload: Workload, target: Target, config: Config) -> str:
 def kernel_name(workload: Workload) -> str:
     """What the kernel of a workload is called, whatever its config."""
     return f"tunefarm_{workload.key[:16]}"
-
-
-def _scheduled(workload: Workload, target: Target, config: Config) -> PrimFunc:
-    program = schedule_workload(workload, target, config)
-    return replace(program, name=kernel_name(workload))
 
 
 def build_module(module: IRModule, target: Target) -> Module:
@@ -89,27 +105,60 @@ def build_module(module: IRModule, target: Target) -> Module:
         module = optimize(module, target)
     workloads = {call: _workload_of(call) for call in kernel_calls(module.main)}
     configs = choose_configs(Counter(workloads.values()), target)
-    kernels = {
-        w: _build_kernel(w, target, config, stages.inside(w.summary))
-        for w, config in configs.items()
-    }
-    made = {call: kernels[w] for call, w in workloads.items()}
-    memory = plan_memory(module.main, {c: kernel.workspace_bytes for c, kernel in made.items()})
+    kernels = _Kernels(configs, target, stages)
+    parts = [
+        part
+        for _, whole in joined_parts(module.main)
+        if all(kernels.can_write(workloads[p.call], row_pitch(p)) for p in whole)
+        for part in whole
+    ]
+    forms = {part.call: row_pitch(part) for part in parts}
+    joined = {part.whole for part in parts}
+    made = {c: kernels[w, forms.get(c)] for c, w in workloads.items() if c not in joined}
+    used = {kernel.name: kernel for kernel in made.values()}
+    scratch = {c: kernel.workspace_bytes for c, kernel in made.items()}
+    memory = plan_memory(module.main, scratch, parts=parts)
     linked = link_model(module, memory, made)
     stages.write("memory-plan", lambda: dump.memory_plan_text(linked.plan, memory.peak_bytes))
     stages.write("executor", lambda: executor_text(linked.plan, target), ".ll")
     return create_module(
         linked.plan,
-        list(kernels.values()),
+        list(used.values()),
         linked.weights,
         target,
-        c_source=lambda: model_c_source(linked.plan, configs, target),
+        c_source=lambda: emit_model_c(linked.plan, kernels.lowered(used)),
     )
 
 
-def model_c_source(plan: ExecutionPlan, configs: Mapping[Workload, Config], target: Target) -> str:
-    """C99 of a model's kernels, each scheduled anew, and a function that calls them in order."""
-    return emit_model_c(plan, [lower(_scheduled(w, target, c)) for w, c in configs.items()])
+class _Kernels:
+    """The kernels of a model, each built when it is first asked for."""
+
+    def __init__(
+        self, configs: Mapping[Workload, Config], target: Target, stages: dump.Stages
+    ) -> None:
+        self._configs, self._target, self._stages = configs, target, stages
+        self._made: dict[_Variant, Kernel] = {}
+
+    def __getitem__(self, key: tuple[Workload, RowPitch | None]) -> Kernel:
+        workload, form = key
+        variant = _Variant(workload, self._configs[workload], form)
+        if variant not in self._made:
+            stages = self._stages.inside(workload.summary)
+            self._made[variant] = _build_kernel(variant, self._target, stages)
+        return self._made[variant]
+
+    def can_write(self, workload: Workload, form: RowPitch | None) -> bool:
+        """Whether the kernel of a part writes its result so."""
+        try:
+            return bool(self[workload, form])
+        except ScheduleError:
+            if form is None:
+                raise
+            return False
+
+    def lowered(self, names: Collection[str]) -> list[PrimFunc]:
+        """The programs of the kernels with these names, scheduled anew."""
+        return [lower(v.scheduled(self._target)) for v in self._made if v.name in names]
 
 
 def choose_configs(counts: Mapping[Workload, int], target: Target) -> dict[Workload, Config]:

@@ -16,34 +16,44 @@ from tunefarm.compiler.codegen import object_cache
 from tunefarm.compiler.codegen.llvm_compile import features, llvm_version
 from tunefarm.compiler.ir import TensorType
 from tunefarm.compiler.kernel import Kernel
+from tunefarm.compiler.row_pitch import RowPitch
 from tunefarm.compiler.space import Config
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import PackedLayout
 from tunefarm.compiler.workload import Workload
 
 
-def load(workload: Workload, target: Target, config: Config) -> Kernel | None:
+def load(
+    workload: Workload, target: Target, config: Config, form: RowPitch | None = None
+) -> Kernel | None:
     """The kernel of an earlier build, or None."""
-    entry = object_cache.load(_key(workload, target, config))
+    entry = object_cache.load(_key(workload, target, config, form))
     if entry is None:
         return None
     head, _, code = entry.partition(b"\n")
     return _from_json(json.loads(head), code)
 
 
-def store(workload: Workload, target: Target, config: Config, kernel: Kernel) -> None:
+def store(
+    workload: Workload,
+    target: Target,
+    config: Config,
+    kernel: Kernel,
+    form: RowPitch | None = None,
+) -> None:
     """Keep a kernel; a cache that cannot be written is one warning."""
     head = json.dumps(_to_json(kernel)).encode()
-    object_cache.store(_key(workload, target, config), head + b"\n" + kernel.object)
+    object_cache.store(_key(workload, target, config, form), head + b"\n" + kernel.object)
 
 
-def _key(workload: Workload, target: Target, config: Config) -> str:
+def _key(workload: Workload, target: Target, config: Config, form: RowPitch | None) -> str:
     parts = (
         "kernel",
         workload.key,
         target.text,
         features(target),
         json.dumps(sorted(config.items())),
+        str(form),
         llvm_version(),
         compiler_hash(),
     )

@@ -150,7 +150,7 @@ def _pointer(place: Place, constant: Constant | None, weights: _Weights) -> Argu
     if constant is not None:
         return Argument("weight", weights.offset(constant, None, constant.data.shape))
     name = _PLACES[place.store]
-    return Argument(name, place.at) if name == "arena" else Argument(name, 0, place.at)
+    return Argument(name, place.at) if name == "arena" else Argument(name, place.start, place.at)
 
 
 def label_of(call: Call) -> str:

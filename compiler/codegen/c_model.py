@@ -53,7 +53,7 @@ def _step(
     inputs = len(program.params) - program.outputs
     arguments = [
         f"({'const ' if n < inputs else ''}{c_type(param.dtype)} *)({_bytes(argument, places)})"
-        if argument.place in ("weight", "arena")
+        if argument.place in ("weight", "arena") or argument.offset
         else _bytes(argument, places)
         for n, (param, argument) in enumerate(zip(program.params, step.arguments, strict=True))
     ]
@@ -67,7 +67,8 @@ def _bytes(argument: Argument, places: dict[tuple[str, int], str]) -> str:
         case "arena":
             return f"arena + {argument.offset}"
         case place:
-            return places[place, argument.index]
+            name = places[place, argument.index]
+            return f"(char *){name} + {argument.offset}" if argument.offset else name
 
 
 def _identifier(port: Port) -> str:

@@ -4,12 +4,13 @@ Values whose lives do not overlap share bytes: largest first, each at the lowest
 during its whole life (Pisarchyk and Lee 2020, "greedy by size"). A view has its operand's place. A
 result of ``main`` is written straight into the caller's array, unless it is an input, a constant or
 a result already: then the executor copies. A result takes the place of an operand that dies with it
-where the kernel may overwrite that (``compiler/overwrite.py``): a sum that of its residual.
+where the kernel may overwrite that (``compiler/overwrite.py``): a sum that of its residual. A part
+of a concatenation lies inside the whole (``write_parts.py``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
@@ -47,11 +48,23 @@ class Store(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """``at`` is a byte offset in the arena, or the index of the input, constant or output."""
+    """``at`` is a byte offset in the arena, or the index of the input, constant or output, of which
+    the value begins at byte ``start``."""
 
     store: Store
     at: int
     size_bytes: int
+    start: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The result of ``call`` is written into that of the concatenation ``whole``, from byte
+    ``start`` on; ``whole`` itself does not run."""
+
+    call: Call
+    whole: Call
+    start: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,27 +103,34 @@ class _Life:
 
 
 def plan_memory(
-    main: Function, workspace_bytes: Mapping[Call, int] | None = None, in_place: bool = True
+    main: Function,
+    workspace_bytes: Mapping[Call, int] | None = None,
+    in_place: bool = True,
+    parts: Sequence[Part] = (),
 ) -> MemoryPlan:
     """Plan a function whose calls are fused functions; ``workspace_bytes`` is scratch a call.
 
-    Without ``in_place`` no kernel overwrites an operand.
+    Without ``in_place`` no kernel overwrites an operand. ``parts`` are all those of the
+    concatenations that they belong to.
     """
     order = post_order(main.body)
-    calls = kernel_calls(main)
+    joined = {part.whole for part in parts}
+    calls = tuple(c for c in kernel_calls(main) if c not in joined)
     places = _fixed_places(main, order)
     constants = tuple(v for v, _ in places if isinstance(v, Constant))
     copies = _place_outputs(main, places)
-    lives = _lives(order, calls, places)
+    lives = _lives(order, calls, places, parts)
     reused = _reused(calls, lives) if in_place else {}
     needed = workspace_bytes or {}
     scratch = {c: _Life(needed[c], i, i) for i, c in enumerate(calls) if needed.get(c)}
     spans: dict[Value | Call, _Life] = {}
-    for part in (_merged(lives, reused), scratch):
-        spans.update(part.items())
+    for lasting in (_merged(lives, reused), scratch):
+        spans.update(lasting.items())
     offsets = _offsets(spans)
     for value, life in lives.items():
         places[value] = Place(Store.ARENA, offsets[_root(value, reused)], life.size_bytes)
+    for part in parts:
+        places[(part.call, 0)] = _inside(places[(part.whole, 0)], part)
     return MemoryPlan(
         calls,
         constants,
@@ -195,10 +215,21 @@ def _place_outputs(main: Function, places: dict[Value, Place]) -> list[tuple[Val
     return copies
 
 
+def _inside(whole: Place, part: Part) -> Place:
+    size_bytes = bytes_of(tensor_type(part.call))
+    if whole.store is Store.ARENA:
+        return Place(Store.ARENA, whole.at + part.start, size_bytes)
+    return Place(whole.store, whole.at, size_bytes, part.start)
+
+
 def _lives(
-    order: list[Expr], calls: tuple[Call, ...], places: Mapping[Value, Place]
+    order: list[Expr],
+    calls: tuple[Call, ...],
+    places: Mapping[Value, Place],
+    parts: Sequence[Part],
 ) -> dict[Value, _Life]:
     step = {c: i for i, c in enumerate(calls)}
+    home: dict[Call, Call] = {part.call: part.whole for part in parts}
     last: dict[Value, int] = {}
     for node in order:
         if isinstance(node, Call) and node in step:
@@ -206,9 +237,10 @@ def _lives(
                 last[stored_value(operand)] = step[node]
     lives: dict[Value, _Life] = {}
     for node, first in step.items():
-        for index, kind in enumerate(result_types(node)):
-            value = (node, index)
-            if value not in places:
+        written = home.get(node, node)
+        for index, kind in enumerate(result_types(written)):
+            value = (written, index)
+            if value not in places and value not in lives:
                 lives[value] = _Life(bytes_of(kind), first, last.get(value, first))
     return lives
 

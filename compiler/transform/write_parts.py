@@ -1,0 +1,87 @@
+"""Concatenations that cost nothing: each part is written where it belongs in the whole.
+
+    concat(f(x), g(y))   ->   f and g write their rows into one array, each beside the other's
+
+The calls stay in the graph; memory planning gives the parts places inside the whole, and their
+kernels are built to write rows that lie ``RowPitch.pitch`` elements apart.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import accumulate
+from math import prod
+
+from tunefarm.compiler.ir import Call, Function, children, post_order, tensor_type
+from tunefarm.compiler.ops.common import integer, normalize_axis
+from tunefarm.compiler.row_pitch import RowPitch
+from tunefarm.compiler.runtime.arrays import ALIGNMENT
+from tunefarm.compiler.target import dtype_bytes
+from tunefarm.compiler.transform.plan_memory import (
+    Part,
+    Value,
+    is_view,
+    outputs_of,
+    result_types,
+    stored_value,
+)
+
+
+def joined_parts(main: Function) -> Iterator[tuple[Call, tuple[Part, ...]]]:
+    """The concatenations of a fused ``main`` whose parts could be written in place, with the parts.
+
+    Each part is the only result of a kernel, read by nobody else, and begins at a multiple of 64
+    bytes in the whole.
+    """
+    order = post_order(main.body)
+    calls = [n for n in order if isinstance(n, Call) and not is_view(n)]
+    uses = Counter(stored_value(a) for c in calls for a in children(c))
+    uses.update(map(stored_value, outputs_of(main)))
+    for whole in calls:
+        starts = _starts(whole)
+        values = [stored_value(a) for a in whole.args]
+        if starts and all(_is_placeable(v) and uses[v] == 1 for v in values):
+            pairs = zip(values, starts, strict=True)
+            yield whole, tuple(Part(call, whole, start) for (call, _), start in pairs)  # type: ignore[arg-type]
+
+
+def row_pitch(part: Part) -> RowPitch | None:
+    """How the part's kernel must write it; None where it is one dense piece of the whole."""
+    rows, pitch = _rows(part.whole)
+    return RowPitch(rows, pitch) if rows > 1 else None
+
+
+def _concatenation(call: Call) -> Call | None:
+    """The operator of a kernel that does nothing but join its parameters, each once, in order."""
+    body = call.op.body if isinstance(call.op, Function) else None
+    if not isinstance(body, Call) or body.op != "concat":
+        return None
+    return body if isinstance(call.op, Function) and body.args == call.op.params else None
+
+
+def _rows(whole: Call) -> tuple[int, int]:
+    """Rows of the result of a concatenation, and elements of one."""
+    body = _concatenation(whole)
+    assert body is not None
+    shape = tensor_type(body).shape
+    axis = normalize_axis(integer(body.attrs, "axis"), len(shape))
+    return prod(shape[:axis]), prod(shape[axis:])
+
+
+def _starts(call: Call) -> list[int]:
+    """The byte where each part of a concatenation begins; [] for other calls and odd places."""
+    body = _concatenation(call)
+    sizes = [tensor_type(a).size for a in call.args]
+    if body is None or not all(sizes):
+        return []
+    rows, _ = _rows(call)
+    widths = [size // rows * dtype_bytes(tensor_type(body).dtype) for size in sizes]
+    starts = list(accumulate(widths[:-1], initial=0))
+    return [] if any(start % ALIGNMENT for start in starts) else starts
+
+
+def _is_placeable(value: Value) -> bool:
+    """Whether a value is the only result of a kernel that is no concatenation itself."""
+    call, _ = value
+    return isinstance(call, Call) and len(result_types(call)) == 1 and _concatenation(call) is None
