@@ -17,8 +17,10 @@ from tunefarm.db import leases
 from tunefarm.db.errors import StaleClaim, UnknownRecord
 from tunefarm.db.models import JOB_TASKS, JOBS, REQUESTS, TARGETS, WORKLOADS
 from tunefarm.db.records import (
+    FINAL,
     IDLE,
     IDLE_PRIORITY,
+    LOOK,
     OWNED,
     Budget,
     Job,
@@ -113,6 +115,7 @@ def progress(connection: Connection, job: str) -> JobUpdate:
     """The job without its tasks, where each task stands, and failed trials by error kind."""
     row = _row(connection, job)
     pending = _pending_by_workload(connection, job)
+    looks = _looks_by_workload(connection, job)
     errors: Counter[str] = Counter()
     found = []
     for task in connection.execute(_task_query(job)):
@@ -128,6 +131,7 @@ def progress(connection: Connection, job: str) -> JobUpdate:
                 pending=pending[task.workload_id],
                 best_s=task.best_s,
                 default_s=task.default_s,
+                final_look=looks.get(task.workload_id, 0),
             )
         )
     return JobUpdate(_job_from_row(row, ()), tuple(found), dict(errors), row.revision)
@@ -143,6 +147,15 @@ def _pending_by_workload(connection: Connection, job: str) -> Counter[int]:
     for workload, number in connection.execute(query):
         found[workload] = number
     return found
+
+
+def _looks_by_workload(connection: Connection, job: str) -> dict[int, int]:
+    """The looks of the finals that have no result yet."""
+    columns = REQUESTS.c
+    query = select(columns.workload_id, columns.budgets).where(
+        columns.job == job, columns.origin == FINAL
+    )
+    return {workload: int(budgets.get(LOOK, 1)) for workload, budgets in connection.execute(query)}
 
 
 # --- the state machine --------------------------------------------------------------------------

@@ -22,6 +22,10 @@ IDLE = "idle"
 IDLE_PRIORITY = -1_000_000
 FINAL = "final"
 """Origin of a trial that is a paired final: no candidate of the search, outside the budget."""
+LOOK = "look"
+"""Among the budgets of a paired final: which look at its task it is, from 1."""
+TRIALS_A_TASK = 64
+"""The usual budget of a job, for each of its tasks."""
 HEALTH = "health"
 """Scope of a cordon that is a quarantine."""
 
@@ -42,6 +46,8 @@ class ErrorKind(StrEnum):
 
 
 class JobState(StrEnum):
+    """Where a job stands: waiting for a tuner, run by one, or over."""
+
     QUEUED = "queued"
     RUNNING = "running"
     SUCCEEDED = "succeeded"
@@ -82,6 +88,9 @@ class WorkloadRecord:
     text: str
     summary: str = ""
     flops: int = 0
+
+    def __repr__(self) -> str:
+        return f"WorkloadRecord({self.summary!r}, key={self.key[:8]}…)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +137,32 @@ class Job:
     unmet: str = ""
     owner: str = ""
     recall: str = ""
+
+    def __repr__(self) -> str:
+        """One line, without the texts of its workloads."""
+        budget = f"{self.budget.trials} trials"
+        return f"Job({self.id!r}, {self.state}, {len(self.tasks)} tasks, {budget}, {self.target!r})"
+
+    def _repr_html_(self) -> str:
+        from tunefarm.notebook import Table, page
+        from tunefarm.texts import stamp
+
+        seconds = "" if self.budget.seconds is None else f", {self.budget.seconds:.0f} s"
+        facts = {
+            "state": self.state,
+            "target": self.target,
+            "devices": self.selector,
+            "budget": f"{self.budget.trials} trials{seconds}",
+            "created": stamp(self.created_at),
+            "compiler": self.compiler_version,
+            "owner": self.owner,
+            "message": self.unmet or self.message,
+        }
+        rows = [
+            (t.workload.summary or t.workload.key[:12], t.weight, f"{t.workload.flops / 1e6:.1f}")
+            for t in self.tasks
+        ]
+        return page(f"Job {self.id}", facts, Table(("task", "weight", "MFLOP"), rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,6 +339,7 @@ class Trial:
 
     @property
     def ok(self) -> bool:
+        """Whether it has a time."""
         return self.error is None and bool(self.times_s)
 
     @property
@@ -311,9 +347,51 @@ class Trial:
         """Median of the repeats in seconds; infinity for a failed trial."""
         return statistics.median(self.times_s) if self.ok else float("inf")
 
+    @property
+    def knobs(self) -> str:
+        """``contraction mb=8 nb=2``: the sketch and its knobs."""
+        from tunefarm.texts import knobs
+
+        return knobs(self.config)
+
+    @property
+    def told(self) -> str:
+        """``1.23 ms of 9 repeats``, or the error with its message."""
+        from tunefarm.texts import counted, duration
+
+        if self.ok:
+            return f"{duration(self.median_s)} of {counted(len(self.times_s), 'repeat')}"
+        return " ".join(f"{self.error or 'no time'}: {self.message}".split())
+
+    def __repr__(self) -> str:
+        """One line: whose trial, which config, and what came of it."""
+        return f"Trial({self.job!r}, {self.number}, {self.knobs!r}, {self.told}, {self.origin!r})"
+
+    def _repr_html_(self) -> str:
+        from tunefarm.notebook import page
+        from tunefarm.texts import duration, stamp
+
+        spread = (min(self.times_s), max(self.times_s)) if self.ok else ()
+        facts = {
+            "job": self.job,
+            "task": f"{self.task.workload[:12]}… for {self.task.target}",
+            "config": self.knobs,
+            "origin": self.origin,
+            "outcome": self.told,
+            "repeats": " to ".join(map(duration, spread)),
+            "predicted score": "" if self.predicted is None else f"{self.predicted:.3g}",
+            "device": f"{self.device} ({self.device_model})" if self.device else "",
+            "compiler": self.compiler_version,
+            "phases": ", ".join(f"{n} {duration(s)}" for n, s in self.phases_s.items()),
+            "stored": stamp(self.created_at),
+        }
+        return page(f"Trial {self.number}", facts)
+
 
 @dataclass(frozen=True, slots=True)
 class BestKey:
+    """What the best is kept for: a task on a model of device, timed by a protocol."""
+
     workload: str
     target: str
     device_model: str
@@ -336,6 +414,23 @@ class Best:
     speedup_over_default: float | None = None
     model: str = ""
     model_speedup: float | None = None
+
+    def _repr_html_(self) -> str:
+        from tunefarm.notebook import page
+        from tunefarm.texts import duration, times
+
+        trial = self.trial
+        facts = {
+            "task": f"{self.key.workload[:12]}… for {self.key.target}",
+            "device model": self.key.device_model,
+            "config": trial.knobs,
+            "latency": duration(trial.median_s) if trial.ok else "",
+            "over the default": times(self.speedup_over_default),
+            "verdict": self.verdict or "",
+            "stands": "promoted by a final" if self.promoted else "provisional: no final was held",
+            "trial": f"{trial.number} of job {trial.job}",
+        }
+        return page("Record", facts)
 
 
 class Match(StrEnum):
@@ -393,7 +488,8 @@ class Promotion:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where one task stands; latencies in seconds, None before the first successful trial."""
+    """Where one task stands; latencies in seconds, None before the first successful trial.
+    ``final_look`` is the look of the paired final that is under way or waits, 0 if none is."""
 
     task: TaskKey
     summary: str = ""
@@ -404,6 +500,7 @@ class Progress:
     pending: int = 0
     best_s: float | None = None
     default_s: float | None = None
+    final_look: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -232,6 +232,7 @@ def progress_to_wire(progress: rec.Progress) -> pb.Progress:
         pending=progress.pending,
         best_s=progress.best_s,
         default_s=progress.default_s,
+        final_look=progress.final_look,
     )
 
 
@@ -246,6 +247,7 @@ def progress_from_wire(wire: pb.Progress) -> rec.Progress:
         pending=wire.pending,
         best_s=wire.best_s if wire.HasField("best_s") else None,
         default_s=wire.default_s if wire.HasField("default_s") else None,
+        final_look=wire.final_look,
     )
 
 

@@ -533,7 +533,7 @@ class Final(_message.Message):
     def __init__(self, key: _Optional[_Union[BestKey, _Mapping]] = ..., challenger: _Optional[_Union[TrialKey, _Mapping]] = ..., incumbent: _Optional[_Union[TrialKey, _Mapping]] = ..., verdict: _Optional[_Union[Verdict, str]] = ..., speedup: _Optional[float] = ..., speedup_over_default: _Optional[float] = ..., model: _Optional[str] = ...) -> None: ...
 
 class Progress(_message.Message):
-    __slots__ = ("task", "summary", "flops", "weight", "ok", "failed", "pending", "best_s", "default_s")
+    __slots__ = ("task", "summary", "flops", "weight", "ok", "failed", "pending", "best_s", "default_s", "final_look")
     TASK_FIELD_NUMBER: _ClassVar[int]
     SUMMARY_FIELD_NUMBER: _ClassVar[int]
     FLOPS_FIELD_NUMBER: _ClassVar[int]
@@ -543,6 +543,7 @@ class Progress(_message.Message):
     PENDING_FIELD_NUMBER: _ClassVar[int]
     BEST_S_FIELD_NUMBER: _ClassVar[int]
     DEFAULT_S_FIELD_NUMBER: _ClassVar[int]
+    FINAL_LOOK_FIELD_NUMBER: _ClassVar[int]
     task: TaskKey
     summary: str
     flops: int
@@ -552,4 +553,5 @@ class Progress(_message.Message):
     pending: int
     best_s: float
     default_s: float
-    def __init__(self, task: _Optional[_Union[TaskKey, _Mapping]] = ..., summary: _Optional[str] = ..., flops: _Optional[int] = ..., weight: _Optional[int] = ..., ok: _Optional[int] = ..., failed: _Optional[int] = ..., pending: _Optional[int] = ..., best_s: _Optional[float] = ..., default_s: _Optional[float] = ...) -> None: ...
+    final_look: int
+    def __init__(self, task: _Optional[_Union[TaskKey, _Mapping]] = ..., summary: _Optional[str] = ..., flops: _Optional[int] = ..., weight: _Optional[int] = ..., ok: _Optional[int] = ..., failed: _Optional[int] = ..., pending: _Optional[int] = ..., best_s: _Optional[float] = ..., default_s: _Optional[float] = ..., final_look: _Optional[int] = ...) -> None: ...

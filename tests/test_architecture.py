@@ -19,6 +19,8 @@ ALLOWED = {
     "tracker": {"tracker", "db", "proto"},
     "tuner": {"tuner", "compiler", "proto", "db.records"},
 }
+FOR_ALL = {"notebook", "texts"}
+"""How values look: the standard library is all that these import."""
 EXCEPTIONS = {
     "compiler/dispatch.py": {"compiler", "db"},
     "dashboard/code_child.py": {"compiler"},
@@ -40,11 +42,29 @@ def imported_modules(path: Path) -> set[str]:
 def test_layers_import_only_what_the_architecture_allows(folder: str) -> None:
     for path in (ROOT / folder).rglob("*.py"):
         name = str(path.relative_to(ROOT))
-        allowed = EXCEPTIONS.get(name, ALLOWED[folder]) | {"__version__"}
+        allowed = EXCEPTIONS.get(name, ALLOWED[folder]) | FOR_ALL | {"__version__"}
         for module in imported_modules(path):
             assert any(module == a or module.startswith(f"{a}.") for a in allowed), (
                 f"{name} imports tunefarm.{module}"
             )
+
+
+@pytest.mark.parametrize("name", sorted(FOR_ALL))
+def test_what_all_layers_import_stands_alone(name: str) -> None:
+    path = ROOT / "tunefarm" / f"{name}.py"
+    assert {module.partition(".")[0] for module in imported_modules(path)} <= FOR_ALL
+    roots = {
+        word.partition(".")[0]
+        for node in ast.walk(ast.parse(path.read_text()))
+        for word in (
+            [a.name for a in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
+    }
+    assert roots <= {*sys.stdlib_module_names, "tunefarm"}
 
 
 def run_without(modules: str, code: str) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
+
 
 def times(ratio: float | None) -> str:
     """``1.06x``."""
@@ -31,3 +34,15 @@ def counted(number: int, noun: str) -> str:
 def clock(seconds: float) -> str:
     """Minutes and seconds."""
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+
+
+def stamp(at: float) -> str:
+    """A time of day in seconds since the epoch as tables show it: local, to the second; nothing
+    for 0, which is no time."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)) if at else ""
+
+
+def knobs(config: Mapping[str, object]) -> str:
+    """``contraction mb=8 nb=2``: the sketch and its knobs."""
+    rest = [f"{name}={value}" for name, value in config.items() if name != "sketch"]
+    return " ".join([str(config.get("sketch", "")), *rest]).strip()

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tunefarm.db.records import (
+    LOOK,
     Best,
     BestKey,
     Final,
@@ -58,7 +59,11 @@ class Contest:
 
     def request(self) -> TrialRequest:
         """The next look at it."""
-        budgets = {"paired_blocks": LOOKS[self.looks].blocks, "paired_rounds": ROUNDS}
+        budgets = {
+            "paired_blocks": LOOKS[self.looks].blocks,
+            "paired_rounds": ROUNDS,
+            LOOK: self.looks + 1,  # for whoever watches
+        }
         return self.task.final_request([t.config for t in self.entrants], budgets)
 
     def add(self, trial: Trial) -> None:
