@@ -23,9 +23,9 @@ from typing import Any, Protocol
 
 from tunefarm.compiler.errors import ScheduleError, TunefarmError
 from tunefarm.compiler.host import device_model
-from tunefarm.compiler.space import Config, config_space
+from tunefarm.compiler.space import Config, config_space, plugins_of
 from tunefarm.compiler.target import Target
-from tunefarm.compiler.version import compiler_version
+from tunefarm.compiler.version import compiler_version, version_with
 from tunefarm.compiler.workload import Workload
 from tunefarm.db.records import BestKey, Found, Match, Trial
 
@@ -376,7 +376,7 @@ def _sort(found: Sequence[Found], workload: Workload, target: Target) -> _Sorted
 def _misfit(trial: Trial, workload: Workload, target: Target) -> str:
     """Why the record's config is none of today's space, to follow "was"; empty if it is one."""
     space = config_space(workload, target)
-    if trial.space_fingerprint not in ("", space.fingerprint):
+    if trial.space_fingerprint not in ("", space.fingerprint, space.own_fingerprint):
         return (
             f"made by sketch space {trial.space_fingerprint}, this version has {space.fingerprint}"
         )
@@ -424,8 +424,9 @@ def _reason(answer: Found, workload: Workload, target: Target) -> str:
         rival = "the record that it replaced" if is_default else "its rival"
         text += f"; in the whole model {best.model_speedup:.2f}x {rival}"
     made_by = best.trial.compiler_version
-    if made_by not in ("", compiler_version()):
-        text += f"; timed with compiler {made_by}, this is {compiler_version()}"
+    mine = version_with(compiler_version(), plugins_of(workload, target))
+    if made_by not in ("", mine):
+        text += f"; timed with compiler {made_by}, this is {mine}"
     return text
 
 

@@ -41,3 +41,11 @@ class WorkloadError(TunefarmError):
 
 class BoundsError(TunefarmError):
     """An access outside of its buffer, found by a program built with bounds checks."""
+
+
+class PluginError(TunefarmError):
+    """A plug-in that cannot be loaded, or that failed in what it was called for."""
+
+
+class PluginMismatch(PluginError):
+    """A plug-in that is wanted and is not here, or is of another version."""

@@ -23,7 +23,7 @@ from tunefarm.compiler.ir import (
     TupleGetItem,
     Var,
 )
-from tunefarm.compiler.ops import OPS, call
+from tunefarm.compiler.ops import call, find
 
 
 def parse_module(text: str, constants: Mapping[str, NDArray[Any]] | None = None) -> IRModule:
@@ -141,7 +141,7 @@ class _Reader:
                     f"line {node.lineno} of the module's text calls {op} with other types"
                 )
             return Call(function, args, attrs, function.type, name)
-        if op not in OPS:
+        if find(op) is None:
             raise ModelError(f"line {node.lineno} of the module's text: no operator {op!r}")
         return call(op, *args, name=name, **attrs)
 

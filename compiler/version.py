@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 
@@ -26,6 +26,12 @@ def compiler_version() -> str:
     Times of two versions are never compared; a few milliseconds for the first call.
     """
     return f"{RELEASE}+{source_hash(Path(__file__).parent, version('llvmlite'))}"
+
+
+def version_with(version: str, plugins: Iterable[str]) -> str:
+    """What makes the code of a task: ``0.1.0+1f2e3d4c toy-ops==0.1+5a6b7c8d``, a compiler's version
+    and the plug-ins that it makes the task with."""
+    return " ".join([version, *plugins])
 
 
 def source_hash(folder: Path, llvm: str) -> str:

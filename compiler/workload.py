@@ -45,7 +45,7 @@ from tunefarm.compiler.ir import (
     post_order,
     tensor_type,
 )
-from tunefarm.compiler.ops import OPS, call
+from tunefarm.compiler.ops import OPS, call, find
 from tunefarm.compiler.target import Target
 
 VERSION = 1
@@ -311,8 +311,11 @@ def _node(node: Any, values: Sequence[Expr]) -> Expr:
     if "item" in node:
         return TupleGetItem(args[0], int(node["item"]))
     name = node["op"]
-    if name not in OPS:
-        raise WorkloadError(f"the workload has the unknown operator {name!r}")
+    if find(name) is None:
+        raise WorkloadError(
+            f"the workload has the operator {name!r}, which neither tunefarm nor an installed "
+            "plug-in has"
+        )
     attrs: Attrs = {k: _attribute(v) for k, v in node["attrs"].items()}
     made = call(name, *args, **attrs)  # type: ignore[arg-type]
     for kind in made.type.fields if isinstance(made.type, TupleType) else (made.type,):

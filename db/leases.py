@@ -16,7 +16,14 @@ from sqlalchemy import Connection, Select, case, insert, select, update
 from tunefarm.db.dialect import clock, upsert
 from tunefarm.db.errors import StaleIncarnation, StaleLease
 from tunefarm.db.models import DEVICES, INCARNATIONS, JOBS, LEASES, REQUESTS, WORKERS
-from tunefarm.db.records import Device, Health, Lease
+from tunefarm.db.records import (
+    PLUGIN_TAG,
+    Device,
+    Health,
+    Lease,
+    plugin_tags,
+    plugins_in,
+)
 from tunefarm.db.rows import chunks
 
 DEVICE_LOST = "device_lost"
@@ -200,8 +207,8 @@ def end_of_job(connection: Connection, job: str, reason: str) -> None:
 
 
 def end_mixed(connection: Connection, worker: str) -> tuple[str, ...]:
-    """End the live leases whose job is bound to another compiler version than the worker now has;
-    returns them."""
+    """End the live leases whose job is bound to another compiler version than the worker now has,
+    or made with plug-ins that it no longer has; returns them."""
     source = (
         LEASES.join(DEVICES, DEVICES.c.id == LEASES.c.device)
         .join(WORKERS, WORKERS.c.id == DEVICES.c.worker)
@@ -209,15 +216,30 @@ def end_mixed(connection: Connection, worker: str) -> tuple[str, ...]:
     )
     query = (
         select(LEASES.c.id, WORKERS.c.compiler_version, JOBS.c.compiler_version.label("bound"))
+        .add_columns(DEVICES.c.attributes, JOBS.c.selector)
         .select_from(source)
         .where(WORKERS.c.id == worker, LEASES.c.ended_at.is_(None))
-        .where(JOBS.c.compiler_version != WORKERS.c.compiler_version)
     )
-    mixed = connection.execute(query).all()
-    for row in mixed:
+    ended = []
+    for row in connection.execute(query).all():
+        reason = _why_mixed(row)
+        if reason:
+            end(connection, row.id, reason)
+            ended.append(row.id)
+    return tuple(ended)
+
+
+def _why_mixed(row: Any) -> str:
+    """What a worker has become that its job is not; empty if they go together."""
+    if row.bound not in (None, row.compiler_version):
         now = f"its worker came back with compiler {row.compiler_version}"
-        end(connection, row.id, f"{now}, the job's trials are made by {row.bound}")
-    return tuple(row.id for row in mixed)
+        return f"{now}, the job's trials are made by {row.bound}"
+    needed = plugin_tags(plugins_in(row.selector))
+    lacking = [n for n, version in needed.items() if row.attributes.get(n) != version]
+    if lacking:
+        names = ", ".join(name.removeprefix(PLUGIN_TAG) for name in lacking)
+        return f"its worker came back without the job's version of plug-in {names}"
+    return ""
 
 
 def _orphan(connection: Connection, leases: list[str], *, blame: bool) -> None:

@@ -22,7 +22,8 @@ _KEY = (MISSES.c.workload_id, MISSES.c.target_id)
 
 
 def report(connection: Connection, request_id: str, misses: Sequence[Miss]) -> None:
-    """Store what a build missed. Of several models the one that runs a task most often counts.
+    """Store what a build missed. Of several models the one that runs a task most often counts, and
+    of several callers' devices those of the last.
 
     The same ``request_id`` again changes nothing.
     """
@@ -43,6 +44,7 @@ def report(connection: Connection, request_id: str, misses: Sequence[Miss]) -> N
             "reported_at": now,
             "request_id": request_id,
             "job": "",
+            "selector": m.selector,
         }
         for m in misses
     }
@@ -57,6 +59,7 @@ def report(connection: Connection, request_id: str, misses: Sequence[Miss]) -> N
             "builds": old.builds + 1,
             "reported_at": new.reported_at,
             "request_id": new.request_id,
+            "selector": new.selector,
         },
         where=old.request_id != request_id,
     )
@@ -77,25 +80,26 @@ def most_valuable(connection: Connection, limit: int) -> tuple[Miss, ...]:
     return tuple(_from_row(row, "") for row in rows)
 
 
-def waiting(connection: Connection, target: str, limit: int) -> tuple[Miss, ...]:
-    """Those of a target that no job tunes or has tuned since they were reported, with the largest
-    gain first."""
+def waiting(connection: Connection, target: str, selector: str, limit: int) -> tuple[Miss, ...]:
+    """Those of a target, to be measured on the devices so selected, that no job tunes or has tuned
+    since they were reported, with the largest gain first."""
     query = _misses().where(_is_waiting(), TARGETS.c.text == target)
+    query = query.where(MISSES.c.selector == selector)
     rows = connection.execute(query.order_by(_GAIN.desc(), *_KEY).limit(limit))
     return tuple(_from_row(row, row.text) for row in rows)
 
 
-def waiting_targets(connection: Connection) -> tuple[str, ...]:
-    """The targets of all that wait, the one of the largest gain first."""
+def waiting_targets(connection: Connection) -> tuple[tuple[str, str], ...]:
+    """The targets of all that wait, with selectors of devices, those of the largest gain first."""
     source = MISSES.join(TARGETS, TARGETS.c.id == MISSES.c.target_id)
     query = (
-        select(TARGETS.c.text)
+        select(TARGETS.c.text, MISSES.c.selector)
         .select_from(source.outerjoin(JOBS, JOBS.c.id == MISSES.c.job))
         .where(_is_waiting())
-        .group_by(TARGETS.c.text)
-        .order_by(func.max(_GAIN).desc(), TARGETS.c.text)
+        .group_by(TARGETS.c.text, MISSES.c.selector)
+        .order_by(func.max(_GAIN).desc(), TARGETS.c.text, MISSES.c.selector)
     )
-    return tuple(connection.execute(query).scalars())
+    return tuple((target, selector) for target, selector in connection.execute(query))
 
 
 def assign(connection: Connection, misses: Sequence[Miss], job: str) -> None:
@@ -142,4 +146,5 @@ def _from_row(row: Any, text: str) -> Miss:
         builds=row.builds,
         reported_at=row.reported_at,
         job=row.job,
+        selector=row.selector,
     )

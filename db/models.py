@@ -191,7 +191,7 @@ class JobTaskRow(Base):
 
 class MissRow(Base):
     """A task that builds found no record for; ``job`` is the last that was made to tune it, and
-    ``request_id`` that of the last report."""
+    ``request_id`` that of the last report. ``selector`` says which devices may measure it."""
 
     __tablename__ = "misses"
     workload_id: Mapped[int] = mapped_column(ForeignKey("workloads.id"), primary_key=True)
@@ -203,6 +203,7 @@ class MissRow(Base):
     reported_at: Mapped[float]
     request_id: Mapped[str]
     job: Mapped[str]
+    selector: Mapped[str] = mapped_column(server_default="")
 
 
 class WorkerRow(Base):
@@ -293,7 +294,8 @@ class AuditRow(Base):
 
 
 class TokenRow(Base):
-    """A credential; only the SHA-256 of its secret is kept, and rows stay when they are revoked."""
+    """A credential; only the SHA-256 of its secret is kept, and rows stay when they are revoked.
+    ``used_at`` is known to the minute."""
 
     __tablename__ = "tokens"
     digest: Mapped[str] = mapped_column(String(64), primary_key=True)
@@ -305,6 +307,7 @@ class TokenRow(Base):
     created_by: Mapped[str]
     expires_at: Mapped[float | None]
     revoked_at: Mapped[float | None]
+    used_at: Mapped[float | None]
 
 
 class LeaseRow(Base):
@@ -347,7 +350,8 @@ class LeaseRow(Base):
 
 class RequestRow(Base):
     """A submitted candidate without a result. ``lease`` is null while its job waits for the next
-    lease; ``attempts`` counts the worker processes that got it, ``delivered_to`` is the last."""
+    lease; ``attempts`` counts the worker processes that got it, ``delivered_to`` is the last. Its
+    code is made with ``plugins``."""
 
     __tablename__ = "requests"
     id: Mapped[int] = mapped_column(_BigId, primary_key=True)
@@ -364,6 +368,7 @@ class RequestRow(Base):
     attempts: Mapped[int]
     delivered_to: Mapped[str | None]
     created_at: Mapped[float]
+    plugins: Mapped[list[Any]] = mapped_column(server_default="[]")
     __table_args__ = (
         UniqueConstraint("job", "workload_id", "target_id", "number"),
         Index(None, "lease", "id"),

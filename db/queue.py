@@ -90,6 +90,7 @@ def _enqueue(connection: Connection, lease: str, requests: Sequence[TrialRequest
             "origin": r.origin,
             "against": [dict(config) for config in r.against],
             "budgets": dict(r.budgets),
+            "plugins": list(r.plugins),
             "created_at": now,
         }
         for r in requests
@@ -308,6 +309,7 @@ def _from_row(row: Any) -> Queued:
         origin=row.origin,
         against=tuple(row.against),
         budgets=row.budgets,
+        plugins=tuple(row.plugins),
     )
     work = Work(row.device or "", row.lease or "", row.epoch or 0, request)
     return Queued(row.id, work, row.attempts, row.delivered_to, row.model or "")

@@ -6,8 +6,9 @@ JSON-lines export are made from them, so a field is added with a default and nev
 
 from __future__ import annotations
 
+import re
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -109,6 +110,30 @@ class Budget:
     seconds: float | None = None
 
 
+PLUGIN_TAG = "plugin."
+"""Before the name of a package: the tag of devices whose worker has that plug-in."""
+
+
+def plugin_tags(plugins: Iterable[str]) -> dict[str, str]:
+    """The tags of a device whose worker has these plug-ins (``package==version``)."""
+    pairs = (plugin.partition("==") for plugin in plugins)
+    return {f"{PLUGIN_TAG}{package}": version for package, _, version in pairs}
+
+
+def plugin_conditions(plugins: Iterable[str]) -> str:
+    """The selector of devices whose workers have these plug-ins."""
+    return " ".join(f'{name}="{version}"' for name, version in plugin_tags(plugins).items())
+
+
+def plugins_in(selector: str) -> tuple[str, ...]:
+    """The plug-ins (``package==version``) that a selector asks for."""
+    found = _PLUGIN_CONDITION.findall(selector)
+    return tuple(f"{package}=={version}" for package, version in found)
+
+
+_PLUGIN_CONDITION = re.compile(re.escape(PLUGIN_TAG) + r"([\w.-]+)=\"([^\"]*)\"")
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """A tuning job. ``claimed_by`` is the tuner process that runs it; each claim raises
@@ -117,7 +142,7 @@ class Job:
     devices may measure it (``arch>=sm_90 host!=lab3``); ``unmet`` is the tracker's word on why no
     registered device may, empty if one may. ``owner`` is the name of the token that submitted it,
     empty for the farm's own. ``recall`` says why its tuner is asked to put it back into the queue,
-    empty if it is not."""
+    empty if it is not. Its selector also names the ``plugins`` that its tasks are made with."""
 
     id: str
     target: str
@@ -137,6 +162,11 @@ class Job:
     unmet: str = ""
     owner: str = ""
     recall: str = ""
+
+    @property
+    def plugins(self) -> tuple[str, ...]:
+        """The plug-ins (``package==version``) that its tasks are made with."""
+        return plugins_in(self.selector)
 
     def __repr__(self) -> str:
         """One line, without the texts of its workloads."""
@@ -259,7 +289,8 @@ class Token:
 
     ``name`` is the identity of whoever holds it: tokens of one name own the same jobs and workers.
     ``devices`` selects the devices that it may offer (a worker) or lease; ``max_priority`` bounds
-    its jobs', None for no bound. Times are in seconds since the epoch, None for never.
+    its jobs', None for no bound. Times are in seconds since the epoch, None for never; that of the
+    last call with it, ``used_at``, is known to the minute.
     """
 
     digest: str
@@ -271,6 +302,7 @@ class Token:
     created_by: str = ""
     expires_at: float | None = None
     revoked_at: float | None = None
+    used_at: float | None = None
 
     @property
     def id(self) -> str:
@@ -293,7 +325,8 @@ class AuditEvent:
 @dataclass(frozen=True, slots=True)
 class TrialRequest:
     """One candidate to measure. ``against`` asks for a paired final: the configs of the incumbent
-    and the default are timed interleaved with this one, in ``paired_times_s`` of the outcome."""
+    and the default are timed interleaved with this one, in ``paired_times_s`` of the outcome. Its
+    code is made with ``plugins`` (``package==version``) and no others."""
 
     job: str
     task: TaskKey
@@ -304,6 +337,7 @@ class TrialRequest:
     origin: str = ""
     against: tuple[Config, ...] = ()
     budgets: Mapping[str, float] = field(default_factory=dict)
+    plugins: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -508,7 +542,8 @@ class Miss:
     """A task for which a build found no record. ``weight`` counts how often the model runs it;
     ``default_s`` and ``roofline_s`` are what a model of the target expects of its default config
     and of a perfect one. It was reported by so many ``builds``, at ``reported_at`` for the last
-    time (seconds since the epoch), and ``job`` is the last that was made to tune it."""
+    time (seconds since the epoch), and ``job`` is the last that was made to tune it. Devices that
+    ``selector`` selects may measure it: the scope of who reported it, and the plug-ins it needs."""
 
     workload: WorkloadRecord
     target: str
@@ -518,6 +553,7 @@ class Miss:
     builds: int = 0
     reported_at: float = 0.0
     job: str = ""
+    selector: str = ""
 
     @property
     def gain_s(self) -> float:

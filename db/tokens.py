@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, bindparam, insert, select, update
 from tunefarm.db.cordons import PREFIX_LENGTH, note
 from tunefarm.db.errors import NotYours, UnknownRecord
 from tunefarm.db.models import JOBS, TOKENS, WORKERS
@@ -88,6 +88,13 @@ def get(connection: Connection, digest: str) -> Token:
     if row is None:
         raise UnknownRecord(f"there is no token {digest[:8]}")
     return _from_row(row)
+
+
+def note_uses(connection: Connection, used: Mapping[str, float]) -> None:
+    """Store when calls last came with the tokens of these digests, in seconds since the epoch."""
+    rows = [{"of": digest, "at": at} for digest, at in used.items()]
+    statement = update(TOKENS).where(TOKENS.c.digest == bindparam("of"))
+    connection.execute(statement.values(used_at=bindparam("at")), rows)
 
 
 def owners_of_jobs(connection: Connection, names: Iterable[str]) -> dict[str, str]:

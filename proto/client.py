@@ -261,14 +261,17 @@ class FarmClient(TokenCalls):
             )
         return convert.job_from_wire(reply.job)
 
-    def claim_job(self, *, tuner: str, job: str = "", wait_s: float = 10.0) -> Job | None:
-        """Claim the job named, or the most urgent one that no live tuner runs; None if none.
+    def claim_job(
+        self, *, tuner: str, job: str = "", wait_s: float = 10.0, plugins: Iterable[str] = ()
+    ) -> Job | None:
+        """Claim the job named, or the most urgent one that no live tuner runs, of those that need
+        none but these plug-ins; None if none.
 
         The claim lasts ``claim_term_s`` unless renewed. NotFound if the job named is unknown,
         ClaimLost if it is over.
         """
         wire = farm_pb2.ClaimJobRequest(
-            request_id=_request_id(), tuner=tuner, job=job, wait_s=wait_s
+            request_id=_request_id(), tuner=tuner, job=job, wait_s=wait_s, plugins=plugins
         )
         reply: farm_pb2.ClaimJobReply = self._call(self._farm.ClaimJob, wire, wait_s)
         return convert.job_from_wire(reply.job) if reply.HasField("job") else None

@@ -205,6 +205,7 @@ def miss_to_wire(miss: rec.Miss) -> pb.Miss:
         builds=miss.builds,
         reported_at=miss.reported_at,
         job=miss.job,
+        selector=miss.selector,
     )
 
 
@@ -218,6 +219,7 @@ def miss_from_wire(wire: pb.Miss) -> rec.Miss:
         builds=wire.builds,
         reported_at=wire.reported_at,
         job=wire.job,
+        selector=wire.selector,
     )
 
 
@@ -419,6 +421,7 @@ def token_to_wire(token: rec.Token) -> pb.Token:
         created_by=token.created_by,
         expires_at=token.expires_at,
         revoked_at=token.revoked_at,
+        used_at=token.used_at,
     )
 
 
@@ -437,6 +440,7 @@ def token_from_wire(wire: pb.Token) -> rec.Token:
         created_by=wire.created_by,
         expires_at=wire.expires_at if wire.HasField("expires_at") else None,
         revoked_at=wire.revoked_at if wire.HasField("revoked_at") else None,
+        used_at=wire.used_at if wire.HasField("used_at") else None,
     )
 
 
@@ -454,6 +458,7 @@ def request_to_wire(request: rec.TrialRequest) -> pb.TrialRequest:
         origin=request.origin,
         against=[config_to_wire(config) for config in request.against],
         budgets=dict(request.budgets),
+        plugins=request.plugins,
     )
 
 
@@ -471,6 +476,7 @@ def request_from_wire(wire: pb.TrialRequest, texts: Mapping[str, str]) -> rec.Tr
         origin=wire.origin,
         against=tuple(config_from_wire(config) for config in wire.against),
         budgets=dict(wire.budgets),
+        plugins=tuple(wire.plugins),
     )
 
 

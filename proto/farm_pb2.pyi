@@ -264,16 +264,18 @@ class SubmitJobReply(_message.Message):
     def __init__(self, job: _Optional[_Union[_records_pb2.Job, _Mapping]] = ...) -> None: ...
 
 class ClaimJobRequest(_message.Message):
-    __slots__ = ("request_id", "tuner", "job", "wait_s")
+    __slots__ = ("request_id", "tuner", "job", "wait_s", "plugins")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TUNER_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    PLUGINS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     tuner: str
     job: str
     wait_s: float
-    def __init__(self, request_id: _Optional[str] = ..., tuner: _Optional[str] = ..., job: _Optional[str] = ..., wait_s: _Optional[float] = ...) -> None: ...
+    plugins: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, request_id: _Optional[str] = ..., tuner: _Optional[str] = ..., job: _Optional[str] = ..., wait_s: _Optional[float] = ..., plugins: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ClaimJobReply(_message.Message):
     __slots__ = ("job",)

@@ -28,6 +28,7 @@ class Keepalive(Generic[T]):
         self._renew = renew
         self._term_s = term_s
         self._closed = threading.Event()
+        self._failing = False
         self._thread = threading.Thread(target=self._run, name="tunefarm-renew", daemon=True)
         self._thread.start()
 
@@ -66,9 +67,12 @@ class Keepalive(Generic[T]):
             except FarmError as error:
                 pause_s = self._term_s / 20
                 if time.monotonic() - answered > self._term_s:
+                self._failing = False
                     return self._give_up(error)
         return None
 
+                self._failing = True
     def _give_up(self, error: FarmError) -> None:
         self.error = error
         self.lost.set()
+        self._failing = True

@@ -211,7 +211,7 @@ class Job(_message.Message):
     def __init__(self, id: _Optional[str] = ..., target: _Optional[str] = ..., tasks: _Optional[_Iterable[_Union[JobTask, _Mapping]]] = ..., budget: _Optional[_Union[Budget, _Mapping]] = ..., options: _Optional[_Mapping[str, str]] = ..., state: _Optional[_Union[JobState, str]] = ..., priority: _Optional[int] = ..., message: _Optional[str] = ..., claimed_by: _Optional[str] = ..., claim_epoch: _Optional[int] = ..., claim_term_s: _Optional[float] = ..., created_at: _Optional[float] = ..., updated_at: _Optional[float] = ..., compiler_version: _Optional[str] = ..., selector: _Optional[str] = ..., unmet: _Optional[str] = ..., owner: _Optional[str] = ..., recall: _Optional[str] = ...) -> None: ...
 
 class Miss(_message.Message):
-    __slots__ = ("workload", "target", "weight", "default_s", "roofline_s", "builds", "reported_at", "job")
+    __slots__ = ("workload", "target", "weight", "default_s", "roofline_s", "builds", "reported_at", "job", "selector")
     WORKLOAD_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
@@ -220,6 +220,7 @@ class Miss(_message.Message):
     BUILDS_FIELD_NUMBER: _ClassVar[int]
     REPORTED_AT_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
+    SELECTOR_FIELD_NUMBER: _ClassVar[int]
     workload: Workload
     target: str
     weight: int
@@ -228,7 +229,8 @@ class Miss(_message.Message):
     builds: int
     reported_at: float
     job: str
-    def __init__(self, workload: _Optional[_Union[Workload, _Mapping]] = ..., target: _Optional[str] = ..., weight: _Optional[int] = ..., default_s: _Optional[float] = ..., roofline_s: _Optional[float] = ..., builds: _Optional[int] = ..., reported_at: _Optional[float] = ..., job: _Optional[str] = ...) -> None: ...
+    selector: str
+    def __init__(self, workload: _Optional[_Union[Workload, _Mapping]] = ..., target: _Optional[str] = ..., weight: _Optional[int] = ..., default_s: _Optional[float] = ..., roofline_s: _Optional[float] = ..., builds: _Optional[int] = ..., reported_at: _Optional[float] = ..., job: _Optional[str] = ..., selector: _Optional[str] = ...) -> None: ...
 
 class Health(_message.Message):
     __slots__ = ("checked_at", "check", "reference_s", "drift", "trial_noise", "trouble")
@@ -362,7 +364,7 @@ class Cordon(_message.Message):
     def __init__(self, scope: _Optional[str] = ..., subject: _Optional[str] = ..., drain: _Optional[bool] = ..., actor: _Optional[str] = ..., reason: _Optional[str] = ..., at: _Optional[float] = ..., revoke_at: _Optional[float] = ...) -> None: ...
 
 class Token(_message.Message):
-    __slots__ = ("digest", "name", "role", "devices", "max_priority", "created_at", "created_by", "expires_at", "revoked_at")
+    __slots__ = ("digest", "name", "role", "devices", "max_priority", "created_at", "created_by", "expires_at", "revoked_at", "used_at")
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -372,6 +374,7 @@ class Token(_message.Message):
     CREATED_BY_FIELD_NUMBER: _ClassVar[int]
     EXPIRES_AT_FIELD_NUMBER: _ClassVar[int]
     REVOKED_AT_FIELD_NUMBER: _ClassVar[int]
+    USED_AT_FIELD_NUMBER: _ClassVar[int]
     digest: str
     name: str
     role: Role
@@ -381,7 +384,8 @@ class Token(_message.Message):
     created_by: str
     expires_at: float
     revoked_at: float
-    def __init__(self, digest: _Optional[str] = ..., name: _Optional[str] = ..., role: _Optional[_Union[Role, str]] = ..., devices: _Optional[str] = ..., max_priority: _Optional[int] = ..., created_at: _Optional[float] = ..., created_by: _Optional[str] = ..., expires_at: _Optional[float] = ..., revoked_at: _Optional[float] = ...) -> None: ...
+    used_at: float
+    def __init__(self, digest: _Optional[str] = ..., name: _Optional[str] = ..., role: _Optional[_Union[Role, str]] = ..., devices: _Optional[str] = ..., max_priority: _Optional[int] = ..., created_at: _Optional[float] = ..., created_by: _Optional[str] = ..., expires_at: _Optional[float] = ..., revoked_at: _Optional[float] = ..., used_at: _Optional[float] = ...) -> None: ...
 
 class AuditEvent(_message.Message):
     __slots__ = ("at", "actor", "action", "subject", "reason")
@@ -398,7 +402,7 @@ class AuditEvent(_message.Message):
     def __init__(self, at: _Optional[float] = ..., actor: _Optional[str] = ..., action: _Optional[str] = ..., subject: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class TrialRequest(_message.Message):
-    __slots__ = ("job", "task", "number", "config", "predicted", "origin", "against", "budgets")
+    __slots__ = ("job", "task", "number", "config", "predicted", "origin", "against", "budgets", "plugins")
     class BudgetsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -414,6 +418,7 @@ class TrialRequest(_message.Message):
     ORIGIN_FIELD_NUMBER: _ClassVar[int]
     AGAINST_FIELD_NUMBER: _ClassVar[int]
     BUDGETS_FIELD_NUMBER: _ClassVar[int]
+    PLUGINS_FIELD_NUMBER: _ClassVar[int]
     job: str
     task: TaskKey
     number: int
@@ -422,7 +427,8 @@ class TrialRequest(_message.Message):
     origin: str
     against: _containers.RepeatedCompositeFieldContainer[Config]
     budgets: _containers.ScalarMap[str, float]
-    def __init__(self, job: _Optional[str] = ..., task: _Optional[_Union[TaskKey, _Mapping]] = ..., number: _Optional[int] = ..., config: _Optional[_Union[Config, _Mapping]] = ..., predicted: _Optional[float] = ..., origin: _Optional[str] = ..., against: _Optional[_Iterable[_Union[Config, _Mapping]]] = ..., budgets: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    plugins: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, job: _Optional[str] = ..., task: _Optional[_Union[TaskKey, _Mapping]] = ..., number: _Optional[int] = ..., config: _Optional[_Union[Config, _Mapping]] = ..., predicted: _Optional[float] = ..., origin: _Optional[str] = ..., against: _Optional[_Iterable[_Union[Config, _Mapping]]] = ..., budgets: _Optional[_Mapping[str, float]] = ..., plugins: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Times(_message.Message):
     __slots__ = ("seconds",)

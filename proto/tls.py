@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
+import re
 import socket
 import ssl
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +17,8 @@ from tunefarm.proto.errors import InvalidRequest
 SYSTEM = "system"
 """In place of a file with a CA: those that this system trusts."""
 LOOK_S = 2.0
+_VERSION, _UTC_TIME, _LONG = 0xA0, 0x17, 0x80
+"""Tags of DER, and from which on its second byte says how many bytes the length has."""
 _NO_TLS = (
     "what listens at {} does not speak TLS; leave --tls-ca out if the tracker was started without "
     "--tls-cert"
@@ -74,6 +79,60 @@ def read_pem(path: Path, kind: str) -> str:
     if f"{kind}-----" not in text:
         raise InvalidRequest(f"{path} holds no {kind.lower()} in PEM; name a file that does")
     return text
+
+
+def expires_at(pem: str) -> float:
+    """When the first certificate of a PEM text ends, in seconds since the epoch; ValueError if there
+    is none in it."""
+    found = re.search(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", pem, re.DOTALL)
+    if found is None:
+        raise ValueError("the text holds no certificate")
+    return der_expires_at(ssl.PEM_cert_to_DER_cert(found[0]))
+
+
+def der_expires_at(der: bytes) -> float:
+    """When a certificate in DER ends, in seconds since the epoch (X.509, RFC 5280, section 4.1);
+    ValueError if it is none."""
+    try:
+        ((_, certificate),) = _elements(der)
+        (_, signed), *_ = _elements(certificate)
+        fields = [(tag, content) for tag, content in _elements(signed) if tag != _VERSION]
+        (_, validity) = fields[3]  # after the serial number, the algorithm and the issuer
+        _, (tag, last) = _elements(validity)
+        form = "%y%m%d%H%M%SZ" if tag == _UTC_TIME else "%Y%m%d%H%M%SZ"
+        moment = datetime.datetime.strptime(last.decode("ascii"), form)
+    except (IndexError, ValueError) as error:
+        raise ValueError("these bytes are no certificate") from error
+    return moment.replace(tzinfo=datetime.UTC).timestamp()
+
+
+def _elements(der: bytes) -> Iterator[tuple[int, bytes]]:
+    """The elements that stand one after the other: (tag, content)."""
+    at = 0
+    while at < len(der):
+        tag, length = der[at], der[at + 1]
+        at += 2
+        if length >= _LONG:
+            digits = length - _LONG
+            length = int.from_bytes(der[at : at + digits])
+            at += digits
+        yield tag, der[at : at + length]
+        at += length
+
+
+def shown_by(address: str) -> float | None:
+    """When the certificate that a tracker shows ends, in seconds since the epoch; None if none was
+    seen in ``LOOK_S`` seconds."""
+    host, _, port = address.rpartition(":")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE  # it is looked at, not trusted
+    with suppress(OSError, ValueError):
+        with socket.create_connection((host.strip("[]"), int(port)), LOOK_S) as plain:
+            with context.wrap_socket(plain) as wrapped:
+                der = wrapped.getpeercert(binary_form=True)
+                return der_expires_at(der) if der else None
+    return None
 
 
 def trouble(address: str, tls: Tls | None) -> str:

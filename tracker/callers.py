@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 
-from tunefarm.db.records import Device, DeviceRequest, Job, Lease, Role, Token
+from tunefarm.db.records import Device, DeviceRequest, Job, Lease, Miss, Role, Token
 from tunefarm.proto.errors import Forbidden
 from tunefarm.tracker.selector import parse_selector
 
@@ -64,6 +64,10 @@ class Caller:
         high."""
         self._check_priority(request.priority)
         return replace(request, selector=self._narrowed(request.selector))
+
+    def narrowed_miss(self, miss: Miss) -> Miss:
+        """The miss, to be measured on the devices of the caller's scope alone."""
+        return replace(miss, selector=self._narrowed(miss.selector))
 
     def check_offer(self, worker: str, devices: Iterable[Device]) -> None:
         """Forbidden unless the caller may offer these devices as this worker."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass, field, replace
 
 from sqlalchemy import Connection
@@ -21,10 +21,12 @@ from tunefarm.tracker.allocate import cordon_of
 from tunefarm.tracker.counts import Counts
 from tunefarm.tracker.options import TrackerOptions
 from tunefarm.tracker.signals import Bell, Signals
-from tunefarm.tracker.unmet import why_unmet
+from tunefarm.tracker.unmet import why_unmet, why_untuned
 from tunefarm.tracker.writer import Database
 
 Clock = Callable[[], float]
+TUNER_S = 120.0
+"""How long a tuner that has not asked for a job counts as there."""
 
 
 @dataclass(slots=True)
@@ -68,6 +70,15 @@ class Claimed:
 
 
 @dataclass(frozen=True, slots=True)
+class Tuner:
+    """The plug-ins (``package==version``) of a tuner that asked for a job at ``at`` on the
+    tracker's clock."""
+
+    plugins: frozenset[str]
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class Kept:
     """A cordon; the leases of its devices are revoked at ``deadline`` on the tracker's clock."""
 
@@ -87,6 +98,7 @@ class Farm:
     devices: dict[str, Device] = field(default_factory=dict)
     leases: dict[str, Live] = field(default_factory=dict)
     claims: dict[str, Claimed] = field(default_factory=dict)
+    tuners: dict[str, Tuner] = field(default_factory=dict)
     cordons: tuple[Kept, ...] = ()
     recalls: dict[str, str] = field(default_factory=dict)
     counts: Counts = field(default_factory=Counts)
@@ -194,7 +206,16 @@ class Farm:
         if is_over or any(live.lease.job == job.id for live in self.leases.values()):
             return job
         found = tuple(kept.cordon for kept in self.cordons)
-        return replace(job, unmet=why_unmet(job, self.devices.values(), found))
+        unmet = why_unmet(job, self.devices.values(), found)
+        if not unmet and job.state is JobState.QUEUED:
+            unmet = why_untuned(job, [tuner.plugins for tuner in self.tuners.values()])
+        return replace(job, unmet=unmet)
+
+    def note_tuner(self, name: str, plugins: Iterable[str]) -> None:
+        """Remember what a tuner that asks for a job has, and forget those that ask no more."""
+        now = self.clock()
+        self.tuners[name] = Tuner(frozenset(plugins), now)
+        self.tuners = {k: one for k, one in self.tuners.items() if now - one.at < TUNER_S}
 
     def overdue_cordon(self, device: str) -> Cordon | None:
         """The cordon by which a device should have been given back by now, if there is one."""

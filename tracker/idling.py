@@ -17,13 +17,23 @@ from dataclasses import dataclass, field
 from sqlalchemy import Connection
 from tunefarm.db import jobs, misses
 from tunefarm.db.errors import StoreError
-from tunefarm.db.records import IDLE, IDLE_PRIORITY, Budget, Device, Job, JobTask, Miss
+from tunefarm.db.records import (
+    IDLE,
+    IDLE_PRIORITY,
+    Budget,
+    Device,
+    DeviceRequest,
+    Job,
+    JobTask,
+    Miss,
+)
 from tunefarm.proto.logs import ids
 from tunefarm.tracker import signals
-from tunefarm.tracker.allocate import runs, serves
+from tunefarm.tracker.allocate import serves
 from tunefarm.tracker.farm import Farm
 from tunefarm.tracker.leasing import Desk
 from tunefarm.tracker.limits import check_texts
+from tunefarm.tracker.selector import parse_selector
 
 LOOK_S = 1.0
 PAUSE_S = 0.25
@@ -54,6 +64,7 @@ async def report(farm: Farm, request_id: str, found: Sequence[Miss]) -> None:
 def _check(miss: Miss) -> None:
     workload, name = miss.workload, f"the miss of workload {miss.workload.key[:12]}"
     check_texts({workload.key: workload.text})
+    parse_selector(miss.selector)
     if not (workload.text and miss.target and miss.weight > 0):
         raise ValueError(f"{name} lacks its text, its target or its weight")
     if min(miss.default_s, miss.roofline_s) < 0:
@@ -139,26 +150,24 @@ class Idling:
 
     async def _begin(self, taken: set[str], rested: Sequence[Device]) -> None:
         """Make a job of the most valuable misses of one target that a rested device serves."""
-        targets = await self.farm.database.read(misses.waiting_targets)
-        wanted = [
-            target
-            for target in targets
-            if target not in taken and any(runs(device.target, target) for device in rested)
-        ]
-        if not wanted:
+        for target, selector in await self.farm.database.read(misses.waiting_targets):
+            request = DeviceRequest(target, selector=selector)
+            if target not in taken and any(serves(device, request) for device in rested):
+                break
+        else:
             return
         trials = self.farm.options.idle_trials
-        job = await self.farm.database.write(lambda c: _make_job(c, wanted[0], trials))
+        job = await self.farm.database.write(lambda c: _make_job(c, target, selector, trials))
         if job is not None:
             _log.info("made for idle devices: %d tasks", len(job.tasks), extra=ids(job=job.id))
             self.farm.signals.notify(signals.JOBS)
 
 
-def _make_job(connection: Connection, target: str, trials: int) -> Job | None:
+def _make_job(connection: Connection, target: str, selector: str, trials: int) -> Job | None:
     """A queued job of the target's most valuable misses; None if another tracker made one."""
     if any(job.target == target for job in jobs.open_for_idle(connection)):
         return None
-    found = misses.waiting(connection, target, TASKS)
+    found = misses.waiting(connection, target, selector, TASKS)
     if not found:
         return None
     tasks = tuple(JobTask(miss.workload, miss.weight) for miss in found)
@@ -169,6 +178,7 @@ def _make_job(connection: Connection, target: str, trials: int) -> Job | None:
         Budget(trials * len(tasks)),
         {IDLE: "1"},
         priority=IDLE_PRIORITY,
+        selector=selector,
     )
     misses.assign(connection, found, made.id)
     return jobs.submit(connection, made)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
 
@@ -33,18 +34,28 @@ async def submit(farm: Farm, job: Job) -> Job:
     return farm.told(stored)
 
 
-async def claim(farm: Farm, request_id: str, tuner: str, job: str, wait_s: float) -> Job | None:
+async def claim(
+    farm: Farm,
+    request_id: str,
+    tuner: str,
+    job: str,
+    wait_s: float,
+    plugins: Collection[str] = (),
+) -> Job | None:
     """The job named or the most urgent queued one, claimed; None if none came in time.
 
     A queued job that selects devices is left until one that may measure it is registered, so that
-    it keeps no tuner from the others, and one that is asked back until nobody waits any more.
+    it keeps no tuner from the others; one that is asked back until nobody waits any more; and one
+    whose tasks need other ``plugins`` than the tuner has to another tuner.
     """
+    farm.note_tuner(tuner, plugins)
     deadline = farm.clock() + wait_s
     with farm.signals.listen(signals.JOBS) as bell:
         while True:
             bell.silence()
             selecting = await farm.database.read(jobs.queued_with_selector)
             left = {one.id for one in selecting if farm.told(one).unmet} | farm.recalls.keys()
+            left |= {one.id for one in selecting if not set(one.plugins) <= set(plugins)}
             found = await farm.database.write(
                 partial(jobs.claim, tuner=tuner, request_id=request_id, job=job, skip=left)
             )

@@ -19,6 +19,8 @@ from tunefarm.tracker.writer import Database
 
 REFRESH_S = 1.0
 """How often expiry is looked at, and what other trackers of the database did."""
+NOTED_S = 60.0
+"""How exact the database knows when a token was last used."""
 _SCHEME = "Bearer "
 _REMEDY = (
     "pass the one in the tracker's rendezvous file, or one that `tunefarm token create` printed"
@@ -34,6 +36,7 @@ class Keyring:
         self._database = database
         self._tokens: dict[str, Token] = {}
         self._calls: dict[str, set[asyncio.Task[object]]] = {}
+        self._used: dict[str, float] = {}
         self._asked = 0
         self._taken = 0
 
@@ -58,6 +61,7 @@ class Keyring:
         why = _why_over(token)
         if why:
             raise TokenRefused(f"token {token.name} ({token.id}) {why}; ask for another")
+        self._used[digest] = time.time()
         return digest, Caller.of(token)
 
     @contextmanager
@@ -105,8 +109,19 @@ class Keyring:
             await asyncio.sleep(REFRESH_S)
             try:
                 await self.load()
+                await self.note_uses()
             except StoreError as error:
                 _log.warning("tokens were not read anew: %s", error)
+
+    async def note_uses(self) -> None:
+        """Store when tokens were last used, each at most once in ``NOTED_S`` seconds."""
+        used = {
+            digest: at
+            for digest, at in self._used.items()
+            if digest in self._tokens and at > (self._tokens[digest].used_at or 0.0) + NOTED_S
+        }
+        if used:
+            await self._database.write(lambda c: tokens.note_uses(c, used))
 
 
 def _why_over(token: Token) -> str:

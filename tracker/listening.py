@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import socket
 import ssl
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import grpc
 from tunefarm.proto.errors import InvalidRequest
-from tunefarm.proto.tls import read_pem
+from tunefarm.proto.tls import expires_at, read_pem
 from tunefarm.tracker.options import LOOPBACK, TrackerOptions
 
 LOCAL = "127.0.0.1"
@@ -75,6 +76,18 @@ def listen(server: Any, options: TrackerOptions, last_port: int) -> Places:
         return Places(public, local)
     workers = _bind(server, options.host, options.worker_port, files.credentials(True))
     return Places(public, local, workers)
+
+
+def certificates_end(options: TrackerOptions) -> dict[str, float]:
+    """When the certificates in the tracker's files end, in seconds since the epoch: its own
+    (``server``) and the CA that it asks callers for (``client_ca``). Those that cannot be read now
+    are left out."""
+    found = {}
+    for name, file in (("server", options.tls_cert), ("client_ca", options.tls_client_ca)):
+        if file:
+            with suppress(InvalidRequest, ValueError):
+                found[name] = expires_at(read_pem(Path(file), "CERTIFICATE"))
+    return found
 
 
 def _bind(server: Any, host: str, port: int, credentials: Any) -> str:

@@ -24,6 +24,7 @@ from tunefarm.proto.probe import Answer, Routes, health
 from tunefarm.tracker.counts import BOUNDS_S, Counts, Seconds
 from tunefarm.tracker.farm import Farm
 from tunefarm.tracker.leasing import Desk
+from tunefarm.tracker.listening import certificates_end
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -72,6 +73,7 @@ class Reading:
     queued: Mapping[int, int]
     pending: int
     trials: Mapping[str, int]
+    certificates: Mapping[str, float]
     writes: Seconds
     writes_waiting: int
     counts: Counts
@@ -156,6 +158,7 @@ class Metrics:
             queued=queued,
             pending=pending,
             trials=trials,
+            certificates=certificates_end(farm.options),
             writes=farm.database.durations,
             writes_waiting=farm.database.waiting,
             counts=farm.counts,
@@ -216,6 +219,10 @@ def families(found: Reading) -> Iterator[Metric]:
     yield _histogram(
         "write_duration_seconds", "Writes from being asked to being committed.", {"": found.writes}
     )
+    yield _gauge(
+        "certificate_expires_timestamp_seconds", "When a certificate of this tracker ends.",
+        found.certificates, "certificate",
+    )  # fmt: skip
     yield _single("writes_waiting", "Writes that wait for the writer.", found.writes_waiting)
 
 
@@ -226,7 +233,10 @@ def _single(name: str, text: str, value: float) -> Metric:
 
 
 def _gauge(
-    name: str, text: str, values: Mapping[str, int] | Mapping[int, int], label: str
+    name: str,
+    text: str,
+    values: Mapping[str, int] | Mapping[int, int] | Mapping[str, float],
+    label: str,
 ) -> Metric:
     from prometheus_client.metrics_core import GaugeMetricFamily
 

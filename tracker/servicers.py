@@ -148,7 +148,12 @@ class FarmServicer(farm_pb2_grpc.FarmServicer):
     async def ClaimJob(self, request: farm_pb2.ClaimJobRequest) -> farm_pb2.ClaimJobReply:
         tuner = caller().signed(request.tuner)
         job = await jobbing.claim(
-            self._farm, request.request_id, tuner, request.job, _wait(request.wait_s)
+            self._farm,
+            request.request_id,
+            tuner,
+            request.job,
+            _wait(request.wait_s),
+            tuple(request.plugins),
         )
         return farm_pb2.ClaimJobReply(job=convert.job_to_wire(job) if job else None)
 
@@ -277,7 +282,7 @@ class FarmServicer(farm_pb2_grpc.FarmServicer):
     async def ReportMisses(
         self, request: farm_pb2.ReportMissesRequest
     ) -> farm_pb2.ReportMissesReply:
-        found = [convert.miss_from_wire(miss) for miss in request.misses]
+        found = [caller().narrowed_miss(convert.miss_from_wire(miss)) for miss in request.misses]
         await idling.report(self._farm, request.request_id, found)
         return farm_pb2.ReportMissesReply()
 

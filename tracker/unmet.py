@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
-from tunefarm.db.records import HEALTH, Cordon, Device, DeviceRequest, Job
+from tunefarm.db.records import HEALTH, PLUGIN_TAG, Cordon, Device, DeviceRequest, Job
 from tunefarm.tracker.allocate import cordon_of, runs, serves
 from tunefarm.tracker.selector import Condition, parse_selector, tags_of
 
@@ -45,6 +45,18 @@ def why_unmet(job: Job, devices: Iterable[Device], cordons: Sequence[Cordon]) ->
     return ""
 
 
+def why_untuned(job: Job, tuners: Collection[Collection[str]]) -> str:
+    """Why none of the tuners that ask for jobs, with these plug-ins, takes the job, in one
+    sentence; empty if one does, or if none asks."""
+    needed = set(job.plugins)
+    if not tuners or any(needed <= set(plugins) for plugins in tuners):
+        return ""
+    return (
+        f"no tuner that asks for jobs has {_listed(needed)}, which its tasks are made with; "
+        "install that where `tunefarm tuner` runs, and start it again"
+    )
+
+
 def _states(held: Iterable[tuple[Device, Cordon | None]]) -> str:
     ill = {cordon.scope == HEALTH for _, cordon in held if cordon is not None}
     if len(ill) == 2:
@@ -60,6 +72,8 @@ def _why_unserved(able: Sequence[Device], request: DeviceRequest) -> str:
     if not selected:
         for condition in selector.conditions:
             if not any(condition.holds(tags_of(d)) for d in able):
+                if condition.name.startswith(PLUGIN_TAG):
+                    return _why_unplugged(condition, able)
                 return f"{condition} does not hold for {count}: {_values(condition, able)}"
         return f"not all of {selector} hold together for {count}"
     if request.device_model and all(d.model != request.device_model for d in selected):
@@ -70,6 +84,17 @@ def _why_unserved(able: Sequence[Device], request: DeviceRequest) -> str:
     return (
         f"its trials are made by compiler {request.compiler_version}, the devices that may measure "
         f"it have {_listed(d.compiler_version for d in selected)}"
+    )
+
+
+def _why_unplugged(condition: Condition, able: Sequence[Device]) -> str:
+    """Which plug-in is missing, and what the workers have of it."""
+    needed = f"plug-in {condition.name.removeprefix(PLUGIN_TAG)} {condition.values[0]}"
+    versions = [v for d in able if (v := tags_of(d).get(condition.name))]
+    there = f"have {_listed(versions)}" if versions else "do not have it"
+    return (
+        f"its tasks are made with {needed}, and the workers that run its target {there}; install "
+        "the same there, and start them again"
     )
 
 

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from tunefarm.compiler.errors import TunefarmError
-from tunefarm.db.records import Device, Job, TaskKey
+from tunefarm.compiler.space import plugins_of
+from tunefarm.compiler.version import version_with
+from tunefarm.db.records import TRIALS_A_TASK, Device, Job, TaskKey
 
 if TYPE_CHECKING:
     from tunefarm.compiler.target import Target
@@ -53,6 +55,20 @@ def check_budget(trials: int, seconds: float | None) -> None:
         raise TunefarmError(f"seconds is {seconds!r}, expected a number above 0, or None")
 
 
+def raised_budget(trials: int, tasks: Sequence[Task]) -> int:
+    """The budget, or a trial a task if it is less, which is a warning: each default is timed in
+    any case, and so nothing would be searched."""
+    if trials >= len(tasks):
+        return trials
+    warnings.warn(
+        f"{trials} trials are fewer than the {len(tasks)} tasks: the default of each is timed, and "
+        f"nothing is searched; {TRIALS_A_TASK * len(tasks)} trials would search ({TRIALS_A_TASK} a "
+        "task)",
+        stacklevel=3,
+    )
+    return len(tasks)
+
+
 def check_tasks(tasks: Sequence[Task]) -> None:
     """TunefarmError if there are none, or if they are something else."""
     from tunefarm.compiler.workload import Task
@@ -81,7 +97,7 @@ def earlier_trials(database: str, tasks: Sequence[Task]) -> int:
 
     try:
         with Store.open(database, readonly=True) as store:
-            return store.count_candidates(keys_of(tasks), *this_machine(tasks[0].target))
+            return _count(store, tasks, this_machine(tasks[0].target))
     except StoreError:
         return 0
 
@@ -103,8 +119,19 @@ def count_trials(farm: FarmClient, tasks: Sequence[Task], machine: Machine | Non
     those of all.
     """
     machines = {machine} if machine else _machines(farm.devices(), tasks[0].target)
-    keys = keys_of(tasks)
-    return min(farm.count_candidates(keys, *machine) for machine in machines)
+    return min(_count(farm, tasks, machine) for machine in machines)
+
+
+def _count(counts: Counts, tasks: Sequence[Task], machine: Machine) -> int:
+    """Candidates of the tasks, each made with the task's plug-ins."""
+    version, model = machine
+    by_plugins: dict[tuple[str, ...], list[Task]] = {}
+    for task in tasks:
+        by_plugins.setdefault(plugins_of(task.workload, task.target), []).append(task)
+    return sum(
+        counts.count_candidates(keys_of(some), version and version_with(version, plugins), model)
+        for plugins, some in by_plugins.items()
+    )
 
 
 def _machines(devices: Iterable[Device], target: Target) -> set[Machine]:

@@ -26,6 +26,8 @@ LOOK_S = 1.0
 MAX_NOISE = 0.03
 MAX_SKEW_S = 1.0
 MIN_FREE_BYTES = 1 << 30
+CERTIFICATE_S = 30 * 86400.0
+"""How long before its end a certificate is to be renewed."""
 _CPU = "/sys/devices/system/cpu"
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")
 _EXTRAS = {
@@ -70,8 +72,10 @@ def examine(database: str, tracker: str = "") -> Iterator[Finding]:
     yield from _sandbox()
     yield from _gpu()
     yield from _database(database)
+    yield from _plugins()
     if tracker:
         yield from _tracker(tracker)
+        yield from _certificates(tracker)
 
 
 def _software() -> Iterator[Finding]:
@@ -317,3 +321,42 @@ def _tracker(address: str) -> Iterator[Finding]:
         yield Finding("clocks", State.FIX, told, remedy)
     else:
         yield Finding("clocks", State.OK, told)
+
+
+def _certificates(tracker: str) -> Iterator[Finding]:
+    """Of a connection with TLS: the tracker's certificate, this machine's own, and their CA."""
+    from tunefarm.farm import place_of
+    from tunefarm.proto.errors import FarmError
+    from tunefarm.proto.tls import expires_at, shown_by
+
+    try:
+        address, tls = place_of(tracker)
+    except FarmError:
+        return  # the tracker's finding says so
+    if tls is None:
+        return
+    found = {"the tracker's": shown_by(address)}
+    found["the CA's"] = expires_at(tls.ca) if tls.ca else None
+    found["this machine's"] = expires_at(tls.certificate) if tls.certificate else None
+    ends = {whose: at for whose, at in found.items() if at is not None}
+    if not ends:
+        return
+    whose, first = min(ends.items(), key=lambda item: item[1])
+    told = f"{whose} ends first, on {time.strftime('%Y-%m-%d', time.gmtime(first))}"
+    if first - time.time() < CERTIFICATE_S:
+        remedy = (
+            "nobody gets in after that: `tunefarm certificates` renews it (see docs/operations.md)"
+        )
+        yield Finding("certs", State.FIX, told, remedy)
+    else:
+        yield Finding("certs", State.OK, told)
+
+
+def _plugins() -> Iterator[Finding]:
+    from tunefarm.compiler import plugins
+
+    here = plugins.loaded()
+    if here:
+        yield Finding("plug-ins", State.OK, ", ".join(str(plugin) for plugin in here.values()))
+    for why in plugins.broken().values():
+        yield Finding("plug-ins", State.FIX, why, "mend the package, or uninstall it")

@@ -36,6 +36,21 @@ def connect(tracker: str, token: str = "") -> FarmClient:
     return client
 
 
+def place_of(tracker: str) -> tuple[str, Tls | None]:
+    """The address of a tracker, or of the first of several, and what connections there bring.
+
+    FarmError if a file that is named says neither.
+    """
+    from tunefarm.proto.rendezvous import read_rendezvous
+
+    if is_file(tracker):
+        found = read_rendezvous(Path(tracker).expanduser())
+        address, tls = found.address, found.tls
+    else:
+        address, tls = tracker, own_tls()
+    return address.split(",")[0], tls
+
+
 def _check_running(rendezvous: Path) -> None:
     """TrackerUnavailable if the tracker of a rendezvous file is gone: the address in it would say
     nothing to anybody."""

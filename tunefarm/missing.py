@@ -24,7 +24,8 @@ def check_reportable(source: object) -> None:
 
 def reporter(client: Any) -> Callable[[Sequence[Untuned]], None]:
     """What tells a tracker, through its client, of a build's untuned tasks."""
-    from tunefarm.db.records import Miss, WorkloadRecord
+    from tunefarm.compiler.space import plugins_of
+    from tunefarm.db.records import Miss, WorkloadRecord, plugin_conditions
     from tunefarm.tuner.headroom import headroom
 
     def report(untuned: Sequence[Untuned]) -> None:
@@ -33,7 +34,10 @@ def reporter(client: Any) -> Callable[[Sequence[Untuned]], None]:
             workload = one.workload
             record = WorkloadRecord(workload.key, workload.text, workload.summary, workload.flops)
             default_s, roofline_s = headroom(workload, one.target)
-            found.append(Miss(record, one.target.text, one.weight, default_s, roofline_s))
+            selector = plugin_conditions(plugins_of(workload, one.target))
+            found.append(
+                Miss(record, one.target.text, one.weight, default_s, roofline_s, selector=selector)
+            )
         client.report_misses(found)
 
     return report

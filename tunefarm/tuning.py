@@ -21,6 +21,7 @@ from tunefarm.checks import (
 )
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.compiler.target import Target
+from tunefarm.compiler.space import plugins_of
 from tunefarm.compiler.workload import Task
 from tunefarm.db.records import (
     OWNED,
@@ -31,6 +32,7 @@ from tunefarm.db.records import (
     JobUpdate,
     WorkloadRecord,
 )
+    plugin_conditions,
 from tunefarm.interrupts import ignoring_interrupts, remembering_interrupts
 from tunefarm.outcome import Outcome, outcome
 from tunefarm.progress import gain_text, moved
@@ -254,7 +256,7 @@ def make_job(
 
     The tuner counts earlier trials of the tasks against ``trials``; ``earlier`` of them are told
     to whoever watches. An ``owned`` job ends with the command that made it. ``device`` selects
-    devices.
+    devices; the plug-ins that the tasks are made with join it.
     """
     return Job(
         "",
@@ -273,9 +275,10 @@ def make_job(
             "seed": str(seed),
             "earlier": str(earlier),
             **({OWNED: "1"} if owned else {}),
+    needed = {plugin for t in tasks for plugin in plugins_of(t.workload, t.target)}
         },
         priority=priority,
-        selector=device,
+        selector=f"{device} {plugin_conditions(sorted(needed))}".strip(),
     )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from tunefarm.compiler.version import version_with
 from tunefarm.db.records import (
     LOOK,
     Best,
@@ -123,7 +124,7 @@ def _contests(
         incumbent = _incumbent(task, standing)
         if incumbent is not None and incumbent.job == task.job:
             continue  # an earlier process of this job decided it
-        version = bench.device.compiler_version
+        version = version_with(bench.device.compiler_version, task.plugins)
         if incumbent and incumbent.compiler_version == version and not task.trials:
             continue  # nothing was measured here: the standing best is the outcome of its job
         default = task.default_trial if task.default_trial and task.default_trial.ok else None

@@ -5,14 +5,18 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from tunefarm.compiler.errors import TunefarmError
+from tunefarm.compiler.plugins import loaded, using
 from tunefarm.db.records import Job, JobState
 from tunefarm.proto.logs import bound
+from tunefarm.proto.probe import answering
 from tunefarm.proto.stopping import stopping
 from tunefarm.tuner.options import TunerOptions
+from tunefarm.tuner.pulse import Pulse
 
 if TYPE_CHECKING:
     from tunefarm.proto.client import FarmClient
@@ -31,22 +35,37 @@ def run_tuner(options: TunerOptions) -> None:
     """
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     stopped = threading.Event()
+    pulse = Pulse(stopped)
 
     def stop() -> None:
         stopped.set()
         client.hurry()
 
-    with _connect(options) as client, stopping(stop):
-        _greet(client, options, stopped)
+    with _connect(options) as client, stopping(stop), _probed(options, pulse):
+        _greet(client, options, stopped, pulse)
         while not stopped.is_set():
-            job = _claim(client, options, stopped)
+            pulse.turn()
+            job = _claim(client, options, stopped, pulse)
             if job is not None:
-                over = run_job(client, job, options, stopped)
+                over = run_job(client, job, options, stopped, pulse)
                 if over and options.once:
                     return
 
 
-def run_job(client: FarmClient, job: Job, options: TunerOptions, stopped: threading.Event) -> bool:
+@contextmanager
+def _probed(options: TunerOptions, pulse: Pulse) -> Iterator[None]:
+    """Answer probes meanwhile, if that is wanted, and say where."""
+    if options.health_port is None:
+        yield
+        return
+    with answering(options.health_host, options.health_port, pulse.probes()) as port:
+        print(f"health at http://{options.health_host}:{port}/healthz", flush=True)
+        yield
+
+
+def run_job(
+    client: FarmClient, job: Job, options: TunerOptions, stopped: threading.Event, pulse: Pulse
+) -> bool:
     """Run a claimed job; True if it is over, False if it went back into the queue.
 
     What a user can cause ends the job as failed, with the sentence; what is our own fault does
@@ -60,7 +79,9 @@ def run_job(client: FarmClient, job: Job, options: TunerOptions, stopped: thread
             "claimed: %d tasks, %d trials on %s", len(job.tasks), job.budget.trials, job.target
         )
         try:
-            state, message = JobRun(client, job, options, claim, stopped).run()
+            pulse.begin(lambda: claim.is_heard)
+            with using(job.plugins):
+                state, message = JobRun(client, job, options, claim, stopped, pulse).run()
         except ClaimLost as lost:
             _log.warning("%s", lost)
             return True
@@ -77,14 +98,19 @@ def run_job(client: FarmClient, job: Job, options: TunerOptions, stopped: thread
         except Exception as error:
             client.finish_job(job, JobState.FAILED, f"the tuner failed: {error!r}")
             raise
+        finally:
+            pulse.end()
         return _finish(client, job, state, message)
 
 
-def _greet(client: FarmClient, options: TunerOptions, stopped: threading.Event) -> None:
+def _greet(
+    client: FarmClient, options: TunerOptions, stopped: threading.Event, pulse: Pulse
+) -> None:
     """Wait until the tracker answers; raises why it does not if the tuner is for one job only."""
     from tunefarm.proto.errors import TrackerUnavailable
 
     while not stopped.is_set():
+        pulse.turn()
         try:
             info = client.info()
         except TrackerUnavailable as error:
@@ -93,6 +119,7 @@ def _greet(client: FarmClient, options: TunerOptions, stopped: threading.Event) 
             _log.warning("%s; trying again", error)
             stopped.wait(_PAUSE_S)
         else:
+            pulse.answer()
             tuner = options.identity
             _log.info("tuner %s of tracker %s (%s)", tuner, client.address, info.version)
             return
@@ -113,16 +140,25 @@ def _finish(client: FarmClient, job: Job, state: JobState, message: str) -> bool
     return True
 
 
-def _claim(client: FarmClient, options: TunerOptions, stopped: threading.Event) -> Job | None:
+def _claim(
+    client: FarmClient, options: TunerOptions, stopped: threading.Event, pulse: Pulse
+) -> Job | None:
     """The next job, or None if there is none now or the tracker is away or cannot write."""
     from tunefarm.proto.errors import StorageFailed, TrackerUnavailable
 
     try:
-        return client.claim_job(tuner=options.identity, job=options.job, wait_s=_POLL_S)
+        job = client.claim_job(
+            tuner=options.identity,
+            job=options.job,
+            wait_s=_POLL_S,
+            plugins=map(str, loaded().values()),
+        )
     except (TrackerUnavailable, StorageFailed) as error:
         _log.warning("%s", error)
         stopped.wait(_PAUSE_S)
         return None
+    pulse.answer()
+    return job
 
 
 def _connect(options: TunerOptions) -> FarmClient:

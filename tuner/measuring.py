@@ -24,6 +24,7 @@ from tunefarm.db.records import (
     TrialKey,
     TrialRequest,
 )
+from tunefarm.tuner.pulse import Pulse
 from tunefarm.tuner.tasks import request_key, trial_key
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class Bench:
         device_model: str,
         claim: Keepalive[Job],
         stopped: threading.Event,
+        pulse: Pulse,
     ) -> None:
         self._client = client
         self._job = job
@@ -66,6 +68,7 @@ class Bench:
         self._model = device_model
         self._claim = claim
         self._stopped = stopped
+        self._pulse = pulse
         self._lease: Keepalive[Lease] | None = None
         self._cursor = 0
         self._known: dict[TrialKey, Trial] = {}
@@ -244,6 +247,7 @@ class Bench:
             self.close()
 
     def _check(self) -> None:
+        self._pulse.turn()
         if self._stopped.is_set():
             raise Stopped("the tuner was stopped")
         if recall := self._claim.check().recall:

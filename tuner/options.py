@@ -19,8 +19,8 @@ class TunerOptions:
 
     The tracker is named by ``rendezvous`` (a file that it wrote) or by ``tracker`` (HOST:PORT),
     ``token`` and ``tls``. ``job`` restricts the tuner to one job. With ``once`` it ends when one
-    job is over.
-    ``threads`` bounds the model's.
+    job is over. ``threads`` bounds the model's. With ``health_port`` (0: a free one) it answers
+    probes over HTTP there.
     """
 
     tracker: str = ""
@@ -31,6 +31,8 @@ class TunerOptions:
     once: bool = False
     threads: int = 1
     tls: Tls | None = None
+    health_port: int | None = None
+    health_host: str = "127.0.0.1"
 
     @property
     def identity(self) -> str:

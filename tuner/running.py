@@ -20,12 +20,14 @@ from tunefarm.compiler.errors import TunefarmError
 from tunefarm.compiler.space import config_space
 from tunefarm.compiler.space.config import ConfigSpace
 from tunefarm.compiler.target import Target
+from tunefarm.compiler.version import version_with
 from tunefarm.compiler.workload import Workload
 from tunefarm.db.records import FINAL, Job, JobState, TaskKey, Trial, TrialKey, TrialRequest
 from tunefarm.tuner.contest import hold_finals
 from tunefarm.tuner.measuring import Bench, Stopped
 from tunefarm.tuner.options import JobOptions, TunerOptions
 from tunefarm.tuner.places import aside
+from tunefarm.tuner.pulse import Pulse
 from tunefarm.tuner.scheduler import SchedulerOptions, next_task, round_size
 from tunefarm.tuner.tasks import TaskRun
 from tunefarm.tuner.warm_start import Past, past_tasks
@@ -67,6 +69,7 @@ class JobRun:
         options: TunerOptions,
         claim: Keepalive[Job],
         stopped: threading.Event,
+        pulse: Pulse,
     ) -> None:
         self._client = client
         self._job = job
@@ -76,7 +79,7 @@ class JobRun:
         self._tasks = [TaskRun(job.id, t, self._target, self._options) for t in job.tasks]
         self._by_key = {task.key: task for task in self._tasks}
         model = self._options.device_model
-        self._bench = Bench(client, job, options.identity, model, claim, stopped)
+        self._bench = Bench(client, job, options.identity, model, claim, stopped, pulse)
         self._past: tuple[Past, ...] = ()
         self._deadline = float("inf")
 
@@ -115,7 +118,7 @@ class JobRun:
 
     def _earlier_trials(self) -> tuple[dict[TaskKey, list[Trial]], list[Trial]]:
         """Trials of the same tasks on the same device model in other jobs: those of the device's
-        compiler version by task, and those of others.
+        compiler version and the task's plug-ins by task, and those of others.
 
         What another compiler made is no measurement of this one: it counts neither for the best,
         nor against the budget, nor for an early stop. It only warms the search up, as trials of a
@@ -125,10 +128,11 @@ class JobRun:
         foreign: list[Trial] = []
         keys = [task.key.workload for task in self._tasks]
         device = self._bench.device
+        versions = {t.key: version_with(device.compiler_version, t.plugins) for t in self._tasks}
         for trial in self._pages(keys, limit=None):
             if trial.origin == FINAL or trial.device_model not in (device.model, ""):
                 continue
-            if trial.compiler_version in (device.compiler_version, ""):
+            if trial.compiler_version in (versions[trial.task], ""):
                 own[trial.task].append(trial)
             else:
                 foreign.append(trial)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 from tunefarm.compiler.errors import ScheduleError
-from tunefarm.compiler.space import config_space
+from tunefarm.compiler.space import config_space, plugins_of
 from tunefarm.compiler.space.config import ConfigSpace, Population
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.workload import Workload
@@ -61,6 +61,7 @@ class TaskRun:
     options: JobOptions
     key: TaskKey = field(init=False)
     space: ConfigSpace = field(init=False)
+    plugins: tuple[str, ...] = field(init=False)
     signature: NDArray[np.float32] = field(init=False)
     state: TaskState = field(init=False)
     ledger: Ledger = field(init=False)
@@ -76,6 +77,7 @@ class TaskRun:
         workload = Workload.from_text(self.task.workload.text)
         self.key = TaskKey(self.task.workload.key, self.target.text)
         self.space = config_space(workload, self.target)
+        self.plugins = plugins_of(workload, self.target)
         self.signature = signature_of(self.space, self.target)
         family = ",".join(sorted(s.sketch for s in self.space.sketches))
         self.state = TaskState(float(self.task.weight), float(workload.flops), family)
@@ -195,7 +197,7 @@ class TaskRun:
         request = self._request(number, configs[0], FINAL)
         return TrialRequest(
             request.job, request.task, request.number, request.config, request.workload_text,
-            origin=FINAL, against=tuple(configs[1:]), budgets=budgets,
+            origin=FINAL, against=tuple(configs[1:]), budgets=budgets, plugins=self.plugins,
         )  # fmt: skip
 
     def absorb(self, trials: Sequence[Trial]) -> None:
@@ -253,6 +255,7 @@ class TaskRun:
             predicted=predicted,
             origin=origin,
             budgets={"incumbent_s": best_s} if np.isfinite(best_s) and number else {},
+            plugins=self.plugins,
         )
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 from tunefarm.compiler.errors import TargetError
+from tunefarm.compiler.plugins import TARGETS, load_entry
 from tunefarm.db.records import Config
 
 if TYPE_CHECKING:
@@ -101,8 +102,8 @@ def load_plugin(kind: str) -> TargetPlugin:
         from tunefarm.worker.llvm import PLUGIN
 
         return PLUGIN
-    for entry in entry_points(group="tunefarm.targets", name=kind):
-        plugin = entry.load()
+    for entry in entry_points(group=TARGETS, name=kind):
+        plugin = load_entry(entry)
         if isinstance(plugin, TargetPlugin):
             return plugin
     raise TargetError(f"no plug-in serves devices of kind {kind!r}; install one or use llvm")

@@ -1,8 +1,8 @@
 """The builder child: ``python -m tunefarm.worker.builder``, code and reference answers.
 
-warm    {}                           ->  {sandbox}
-build   {workload, target, config}   ->  Built's fields; blob: the code
-problem {workload, seed}             ->  types; blobs: inputs, outputs, bounds
+warm    {}                                   ->  {sandbox}
+build   {workload, target, config, plugins}  ->  Built's fields; blob: the code
+problem {workload, seed}                     ->  types; blobs: inputs, outputs, bounds
 """
 
 from __future__ import annotations
@@ -19,16 +19,19 @@ NEW_OBJECTS = 50_000
 def load(target: str) -> Service:
     import numpy as np
     import numpy.random
+    from tunefarm.compiler import plugins
     from tunefarm.compiler.target import Target
     from tunefarm.worker.backend import load_backend
 
+    plugins.loaded()
     backend = load_backend(Target(target).kind)
     gc.freeze()
     gc.set_threshold(NEW_OBJECTS)
 
     def build(frame: Frame) -> Reply:
         request = frame.header
-        built = backend.build(request["workload"], request["target"], request["config"])
+        with plugins.using(request["plugins"]):
+            built = backend.build(request["workload"], request["target"], request["config"])
         header = {
             "metadata": dict(built.metadata),
             "code_hash": built.code_hash,

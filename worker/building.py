@@ -196,7 +196,9 @@ def _build(
         if dropped(request):
             raise TrialFailed(ErrorKind.LEASE_LOST, "the trial was cancelled")
         build_s = Budgets.of(request.budgets).build_s
-        built = builder.build(request.workload_text, request.task.target, config, build_s)
+        built = builder.build(
+            request.workload_text, request.task.target, config, build_s, request.plugins
+        )
         return BuildOutcome(built, None, time.monotonic() - start)
     except TrialFailed as failed:
         return BuildOutcome(None, failed, time.monotonic() - start)

@@ -82,7 +82,7 @@ def confine(service: Service) -> list[str]:
 
 def answer(handlers: Mapping[str, Handler], frame: Frame, failure: str) -> Reply:
     """The handler's reply, or the error that stands for its exception."""
-    from tunefarm.compiler.errors import ScheduleError, TunefarmError
+    from tunefarm.compiler.errors import PluginError, PluginMismatch, ScheduleError, TunefarmError
 
     try:
         return handlers[str(frame.header["op"])](frame)
@@ -90,6 +90,11 @@ def answer(handlers: Mapping[str, Handler], frame: Frame, failure: str) -> Reply
         return {"error": "instantiation", "message": str(error)}, ()
     except MemoryError as error:
         return {"error": "out_of_memory", "message": f"memory ran out: {error}"}, ()
+    except PluginMismatch as error:
+        return {"error": "device_lost", "message": str(error)}, ()
+    except PluginError as error:
+        traceback.print_exception(error.__cause__)
+        return {"error": failure, "message": str(error)[:2000]}, ()
     except TunefarmError as error:
         return {"error": failure, "message": str(error)}, ()
     except Exception as error:

@@ -111,21 +111,29 @@ class Builder:
             self._warm.get()
 
     def build(
-        self, workload: str, target: str, config: Mapping[str, int | str], timeout_s: float
+        self,
+        workload: str,
+        target: str,
+        config: Mapping[str, int | str],
+        timeout_s: float,
+        plugins: Sequence[str] = (),
     ) -> Built:
-        """The candidate's code; TrialFailed with what prevents it."""
+        """The candidate's code, made with these plug-ins alone; TrialFailed with what prevents
+        it."""
         header = {
             "op": "build",
             "workload": workload,
             "target": target,
             "config": dict(config),
+            "plugins": list(plugins),
         }
         child, _ = self._warm.get()
         try:
             frame = child.call(header, timeout_s=timeout_s, reply_limit_bytes=_CODE_LIMIT_BYTES)
         except ChildDied as died:
             raise build_failure(died) from None
-        raise_reported(frame, child, ErrorKind.BUILD_ERROR)
+        is_lost = frame.header.get("error") == ErrorKind.DEVICE_LOST  # no candidate speaks for it
+        raise_reported(frame, child, ErrorKind.DEVICE_LOST if is_lost else ErrorKind.BUILD_ERROR)
         fields = {k: v for k, v in frame.header.items() if k != "blobs"}
         return Built(bytes(frame.blobs[0]), **fields)
 

@@ -8,7 +8,11 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 
+from tunefarm.compiler.errors import PluginMismatch
+from tunefarm.compiler.plugins import using
+from tunefarm.compiler.version import version_with
 from tunefarm.db.records import (
     ErrorKind,
     Held,
@@ -182,7 +186,13 @@ class Holdings:
             return self._is_dropped(work_of[id(request)])
 
         try:
-            bench.open_device.measure([work.request for work in bench.batch], report, dropped)
+            requests = [work.request for work in bench.batch]
+            for plugins, group in groupby(requests, key=lambda request: request.plugins):
+                with using(plugins):
+                    bench.open_device.measure(list(group), report, dropped)
+        except PluginMismatch as error:
+            for work in bench.batch:
+                self._report(work, _lost(work, str(error)))
         except Exception as error:  # a fault of ours must not take the device's thread with it
             for work in bench.batch:
                 _log.exception("measuring failed", extra=ids_of_work(work))
@@ -197,7 +207,8 @@ class Holdings:
         with self._changed:
             if self._held.pop(held_of(work), None) is None:
                 return
-            trial = replace(trial, compiler_version=self._compiler_version)
+            version = version_with(self._compiler_version, work.request.plugins)
+            trial = replace(trial, compiler_version=version)
             self._results[key_of(work.request)] = Result(work.lease, work.epoch, trial)
             self._answered[held_of(work)] = None
             while len(self._answered) > _ANSWERED_KEPT:

@@ -23,8 +23,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tunefarm.compiler.plugins import loaded
 from tunefarm.compiler.version import compiler_version
-from tunefarm.db.records import Device, WorkerOrders, WorkerState
+from tunefarm.db.records import Device, WorkerOrders, WorkerState, plugin_tags
 from tunefarm.proto.probe import Answer, Routes, answering, health
 from tunefarm.proto.stopping import stopping
 from tunefarm.worker.device import DeviceOptions, OpenDevice, open_device
@@ -293,7 +294,9 @@ def default_name(devices: Sequence[OpenDevice]) -> str:
 
 
 def _offered(device: Device, worker: str, tags: Mapping[str, str]) -> Device:
-    attributes = {"host": socket.gethostname(), **device.attributes, **tags}
+    """The device as the tracker is told of it, with the tags of this process."""
+    plugins = plugin_tags(map(str, loaded().values()))
+    attributes = {"host": socket.gethostname(), **device.attributes, **tags, **plugins}
     return replace(device, worker=worker, attributes=attributes)
 
 

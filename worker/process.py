@@ -8,6 +8,7 @@ import secrets
 import select
 import shutil
 import signal
+import site
 import socket
 import subprocess
 import sys
@@ -31,7 +32,7 @@ _DYING_S = 1.0
 """How long a child that has closed its end may take to die of what it did."""
 _STDERR_TAIL_BYTES = 4096
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-_OWN_ENVIRONMENT = ("PYTHONPATH", "LD_LIBRARY_PATH")
+_OWN_ENVIRONMENT = ("LD_LIBRARY_PATH",)
 
 
 class Death(StrEnum):
@@ -100,6 +101,7 @@ class Child:
             "OPENBLAS_NUM_THREADS": "1",
             "OMP_NUM_THREADS": "1",
             **{k: os.environ[k] for k in _OWN_ENVIRONMENT if k in os.environ},
+            "PYTHONPATH": _python_path(),
             **options.environment,
         }
         arguments = [
@@ -278,6 +280,15 @@ class Child:
         tail = self.stderr_tail()
         self.close()
         return ChildDied(death, message, tail)
+
+
+def _python_path() -> str:
+    """Where children find what this process can import: its own ``PYTHONPATH``, and the packages
+    that its user installed, whose home they do not have."""
+    places = [os.environ.get("PYTHONPATH", "")]
+    if site.ENABLE_USER_SITE:
+        places.append(site.getusersitepackages())
+    return os.pathsep.join(filter(None, places))
 
 
 def sweep_scratch() -> None:

@@ -11,6 +11,6 @@ from tunefarm.compiler.ops import quantize as quantize
 from tunefarm.compiler.ops import reduce as reduce
 from tunefarm.compiler.ops import shape as shape
 from tunefarm.compiler.ops import unary as unary
-from tunefarm.compiler.ops.base import OPS, Op, Pattern, call, flops_of
+from tunefarm.compiler.ops.base import OPS, Op, Pattern, call, find, flops_of
 
-__all__ = ["OPS", "Op", "Pattern", "call", "flops_of"]
+__all__ = ["OPS", "Op", "Pattern", "call", "find", "flops_of"]

@@ -68,12 +68,21 @@ def register(*ops: Op) -> None:
         OPS[op.name] = op
 
 
+def find(name: str) -> Op | None:
+    """The operator of this name, None if there is none; plug-ins are loaded to look for it."""
+    if name not in OPS:
+        from tunefarm.compiler import plugins
+
+        plugins.loaded()
+    return OPS.get(name)
+
+
 def call(op: str, *args: Expr, name: str = "", **attrs: Any) -> Call:
     """A typed call of a registered operator; missing attributes take their defaults.
 
     Raises ShapeError if the arguments' types do not fit, TypeError for an unknown attribute.
     """
-    definition = OPS[op]
+    definition = find(op) or OPS[op]
     unknown = attrs.keys() - definition.defaults.keys()
     if unknown:
         raise TypeError(f"{op} has no attribute {sorted(unknown)[0]}")

@@ -10,6 +10,7 @@ from tunefarm.compiler.space.config import Config, ConfigSpace, Knob, Nest, Sket
 from tunefarm.compiler.space.registry import (
     Sketch,
     config_space,
+    plugins_of,
     register_sketch,
     schedule_workload,
 )
@@ -22,6 +23,7 @@ __all__ = [
     "Sketch",
     "SketchSpace",
     "config_space",
+    "plugins_of",
     "register_sketch",
     "schedule_workload",
 ]

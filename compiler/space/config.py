@@ -91,6 +91,7 @@ class SketchSpace:
 
     A sketch that is not ``preferred`` stands behind the others: its default is not the task's.
     """
+    ``plugin`` names package and release (``toy-ops==0.1``) of one that a plug-in brought.
 
     sketch: str
     version: int
@@ -119,10 +120,16 @@ class ConfigSpace:
     def fingerprint(self) -> str:
         """Hash of sketch versions and names of knobs; a record with another one is stale.
 
-        The choices of a knob are not in it: more of them leave known configs what they are.
+        The choices of a knob are not in it: more of them leave known configs what they are. The
+        releases of plug-ins are.
         """
-        content = sorted([s.sketch, s.version, [k.name for k in s.knobs]] for s in self.sketches)
-        return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+        return _fingerprint(self.sketches)
+
+    @cached_property
+    def own_fingerprint(self) -> str:
+        """What the fingerprint is without plug-ins: records with it are of sketches that they leave
+        as they are."""
+        return _fingerprint([s for s in self.sketches if not s.plugin])
 
     @cached_property
     def _column_of(self) -> tuple[tuple[int, ...], ...]:
@@ -232,3 +239,11 @@ class ConfigSpace:
 def _choice_array(knob: Knob) -> NDArray[np.generic]:
     dtype = np.int64 if knob.ordered else object
     return np.array(knob.choices, dtype)
+def _fingerprint(sketches: Sequence[SketchSpace]) -> str:
+    content = sorted(
+        [s.sketch, s.version, [k.name for k in s.knobs], *([s.plugin] if s.plugin else [])]
+        for s in sketches
+    )
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+
+

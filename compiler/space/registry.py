@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tunefarm.compiler import plugins
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Call, Function, TensorType, post_order
 from tunefarm.compiler.ops import OPS, Pattern
@@ -31,7 +32,8 @@ class Sketch:
     """One way to schedule workloads.
 
     ``space(function, target)`` is None where the sketch does not apply; ``schedule`` raises
-    ScheduleError for a config that cannot be applied.
+    ScheduleError for a config that cannot be applied. Of a plug-in's, the ``first`` stand before
+    tunefarm's own and give the default config; ``package`` is set where it is loaded.
     """
 
     name: str
@@ -41,6 +43,8 @@ class Sketch:
 
 # In the order of preference: the first that applies, and does not decline, gives a workload's
 # default config.
+    first: bool = False
+    package: str = ""
 SKETCHES: list[Sketch] = [
     Sketch("attention", attention.space, attention.schedule),
     Sketch("winograd", winograd.space, winograd.schedule),
@@ -59,14 +63,22 @@ def register_sketch(sketch: Sketch, first: bool = False) -> None:
     if any(s.name == sketch.name for s in SKETCHES):
         raise ValueError(f"a sketch named {sketch.name!r} is already registered")
     SKETCHES.insert(0 if first else len(SKETCHES), sketch)
-    config_space.cache_clear()
+    _space_with.cache_clear()
+
+
+def config_space(workload: Workload, target: Target) -> ConfigSpace:
+    """All sketches that apply to a workload on a target; of plug-ins those in use."""
+    plugins.loaded()
+    return _space_with(workload, target, plugins.active())
 
 
 @functools.lru_cache(maxsize=1024)
-def config_space(workload: Workload, target: Target) -> ConfigSpace:
-    """All sketches that apply to a workload on a target."""
-    unschedulable = _is_empty(workload) or _is_opaque(workload)
-    sketches = [s for s in SKETCHES if s.name == "plain"] if unschedulable else SKETCHES
+def _space_with(workload: Workload, target: Target, packages: frozenset[str] | None) -> ConfigSpace:
+    """The space with the sketches of these plug-ins, None for all, which are those in use."""
+    if _is_empty(workload) or _is_opaque(workload):
+        sketches = [s for s in SKETCHES if s.name == "plain"]
+    else:
+        sketches = [s for s in SKETCHES if plugins.is_active(s.package)]
     spaces = [s.space(workload.function, target) for s in sketches]
     found = tuple(s for s in spaces if s is not None)
     if len(found) > 1:
@@ -84,6 +96,19 @@ def _is_empty(workload: Workload) -> bool:
 
 def _is_opaque(workload: Workload) -> bool:
     """True if some operator is loops of its own (a scan, a sort), which no primitive changes."""
+def plugins_of(workload: Workload, target: Target) -> tuple[str, ...]:
+    """The plug-ins (``package==version``) that the code of a task is made with: those that have one
+    of its operators, a sketch in its space, or its target kind."""
+    known = plugins.loaded()
+    if not known:
+        return ()
+    calls = (v for v in post_order(workload.function.body) if isinstance(v, Call))
+    found = {plugins.package_of_operator(str(c.op)) for c in calls}
+    found |= {s.plugin.partition("==")[0] for s in config_space(workload, target).sketches}
+    found.add(plugins.package_of_kind(target.kind))
+    return tuple(sorted(str(known[package]) for package in found if package in known))
+
+
     calls = [v for v in post_order(workload.function.body) if isinstance(v, Call)]
     return any(isinstance(c.op, str) and OPS[c.op].pattern is Pattern.OPAQUE for c in calls)
 
@@ -98,3 +123,4 @@ def schedule_workload(workload: Workload, target: Target, config: Config) -> Pri
             return sketch.schedule(workload.function, target, config)
     known = ", ".join(s.name for s in SKETCHES)
     raise ScheduleError(f"no sketch {config.get('sketch')!r}; sketches: {known}")
+    plugins.loaded()

@@ -39,7 +39,7 @@ def report(store: Store, request: str, *found: Miss) -> None:
 
 def waiting(store: Store, target: str = "sim") -> list[str]:
     with store.reading() as connection:
-        return [m.workload.text for m in misses.waiting(connection, target, 10)]
+        return [m.workload.text for m in misses.waiting(connection, target, "", 10)]
 
 
 def test_the_most_valuable_are_first(store: Store, miss: Callable[..., Miss]) -> None:
@@ -47,7 +47,7 @@ def test_the_most_valuable_are_first(store: Store, miss: Callable[..., Miss]) ->
     report(store, "r2", miss("d", 9.0, target="sim -seed=1"))
     assert waiting(store) == ["b", "c", "a"]
     with store.reading() as connection:
-        assert misses.waiting_targets(connection) == ("sim -seed=1", "sim")
+        assert misses.waiting_targets(connection) == (("sim -seed=1", ""), ("sim", ""))
         told = misses.most_valuable(connection, 2)
     assert [(m.workload.summary, m.workload.text) for m in told] == [("op d", ""), ("op b", "")]
     assert told[1].gain_s == pytest.approx(0.5)

@@ -47,6 +47,11 @@ LogLevel = Annotated[
     typer.Option(metavar="LEVEL", help="The least that is logged: debug, info, warning or error."),
 ]
 EXIT_WITH_PARENT = "--exit-with-parent"
+HealthPort = Annotated[
+    int | None,
+    typer.Option(metavar="PORT", help="Answer probes of health here; 0 takes a free port."),
+]
+HealthHost = Annotated[str, typer.Option(metavar="HOST", help="Address of the probes.")]
 ExitWithParent = Annotated[bool, typer.Option(EXIT_WITH_PARENT, hidden=True)]
 _PR_SET_PDEATHSIG = 1
 _LOOK_S = 0.25
@@ -232,13 +237,8 @@ def worker(
         float, typer.Option(min=0, metavar="N", help="CPUs that each takes; 0: a whole node's.")
     ] = 0,
     ray_gpus: Annotated[float, typer.Option(min=0, metavar="N", help="GPUs that each takes.")] = 0,
-    health_port: Annotated[
-        int | None,
-        typer.Option(metavar="PORT", help="Answer probes of health here; 0 takes a free port."),
-    ] = None,
-    health_host: Annotated[
-        str, typer.Option(metavar="HOST", help="Address of the probes.")
-    ] = "127.0.0.1",
+    health_port: HealthPort = None,
+    health_host: HealthHost = "127.0.0.1",
     log_format: LogFormat = Format.TEXT,
     log_level: LogLevel = Level.INFO,
     exit_with_parent_: ExitWithParent = False,
@@ -302,6 +302,8 @@ def tuner(
     """Run a tuner: it claims jobs and searches for the best configs."""
     from tunefarm.tuner.execute import run_tuner
     from tunefarm.tuner.options import TunerOptions
+    health_port: HealthPort = None,
+    health_host: HealthHost = "127.0.0.1",
 
     exit_with_parent(exit_with_parent_, _TUNER_GRACE_S)
     configure(log_format, log_level)
@@ -316,3 +318,5 @@ def tuner(
             once=once,
         )
     )
+            health_port=health_port,
+            health_host=health_host,

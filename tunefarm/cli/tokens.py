@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tunefarm.cli.devices import Tracker, actor, client_of, stamp
+from tunefarm.cli.devices import Tracker, actor, client_of
 from tunefarm.cli.options import DATABASE, FILE
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.db.records import Role
@@ -92,7 +92,7 @@ def create(
     secret = new_secret()
     expires_at = time.time() + DAY_S * days if days else None
     token = Token(digest_of(secret), name, role, devices, max_priority, expires_at=expires_at)
-    write = _carried(file, address, name, tls) if file else print
+    write = _carried(file, address, name, tls) if file else None
     with _tokens(tracker, db) as calls:
         made = calls.create(token)
     write(secret)
@@ -109,8 +109,7 @@ def list_(
     tracker: Tracker = "",
     db: Db = "",
 ) -> None:
-    """List the tokens of a farm; no secret is stored, so none is shown."""
-    from tunefarm.tables import console, print_table
+    """List the tokens of a farm; no secret is stored, so none is shown.
 
     with _tokens(tracker, db) as calls:
         found = [token for token in calls.list() if every or _state(token) == "live"]
@@ -244,3 +243,4 @@ def _state(token: Token) -> str:
 def _until(token: Token) -> str:
     at = token.revoked_at or token.expires_at
     return "for ever" if at is None else stamp(at)
+        Column("used", [stamp(t.used_at) if t.used_at else "" for t in found], rank=6, left=True),

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from tunefarm.compiler import plugins
 from tunefarm.compiler.dtypes import DTYPES
-from tunefarm.compiler.errors import ShapeError
+from tunefarm.compiler.errors import PluginError, ShapeError
 from tunefarm.compiler.frontend.onnx import (
     contract,
     math,
@@ -101,7 +102,7 @@ class Importer:
             inputs = tuple(scope[n] if n else None for n in node.input)
             try:
                 results = self._convert(node, inputs, scope, read)
-            except (Unsupported, ShapeError) as error:
+            except (Unsupported, ShapeError, PluginError) as error:
                 self._note(node, inputs, str(error))
                 results = ()
         for i, name in enumerate(node.output):
@@ -120,10 +121,10 @@ class Importer:
         if node.domain == microsoft.DOMAIN and node.op_type in microsoft.CONVERTERS:
             return self._converted(microsoft.CONVERTERS[node.op_type], node, inputs, read)
         if node.domain not in _PLAIN_DOMAINS:
-            raise Unsupported(f"operators of the domain {node.domain!r} are not supported")
+            return self._converted(_foreign(node), node, inputs, read)
         if node.op_type == "If":
             return self._branch(node, inputs, scope)
-        converter = CONVERTERS.get(node.op_type)
+        converter = CONVERTERS.get(node.op_type) or plugins.converters("ai.onnx").get(node.op_type)
         if converter is None:
             body = _standard_body(node, inputs, self.opsets.get("ai.onnx", 1))
             if body is None:
@@ -144,7 +145,7 @@ class Importer:
                 node.name or (node.output[0] if node.output else ""),
                 inputs,
                 {a.name: _attribute(a) for a in node.attribute},
-                self.opsets.get("ai.onnx", 1),
+                self.opsets.get(node.domain or "ai.onnx", self.opsets.get("ai.onnx", 1)),
                 tuple(bool(n) and n in read for n in node.output),
             )
         )
@@ -185,6 +186,20 @@ class Importer:
         prefix = f"{node.domain}." if node.domain not in _PLAIN_DOMAINS else ""
         reason = reason.removeprefix(f"{node.op_type} {name!r}: ")
         self.problems.append(Problem(prefix + node.op_type, name, operands, reason))
+
+
+def _foreign(node: NodeProto) -> Converter:
+    """The converter that a plug-in has for an operator of another domain than ONNX's own."""
+    known = plugins.converters(node.domain)
+    if not known:
+        raise Unsupported(
+            f"operators of the domain {node.domain!r} are not supported; a plug-in can bring "
+            f"their converters (entry point {node.domain} of {plugins.CONVERTERS})"
+        )
+    if node.op_type not in known:
+        names = ", ".join(sorted(known))
+        raise Unsupported(f"the plug-ins for the domain {node.domain!r} convert {names} alone")
+    return known[node.op_type]
 
 
 def _reads(node: NodeProto) -> Iterable[str]:
