@@ -20,8 +20,8 @@ from tunefarm.checks import (
     this_machine,
 )
 from tunefarm.compiler.errors import TunefarmError
-from tunefarm.compiler.target import Target
 from tunefarm.compiler.space import plugins_of
+from tunefarm.compiler.target import Target
 from tunefarm.compiler.workload import Task
 from tunefarm.db.records import (
     OWNED,
@@ -31,8 +31,8 @@ from tunefarm.db.records import (
     JobTask,
     JobUpdate,
     WorkloadRecord,
-)
     plugin_conditions,
+)
 from tunefarm.interrupts import ignoring_interrupts, remembering_interrupts
 from tunefarm.outcome import Outcome, outcome
 from tunefarm.progress import gain_text, moved
@@ -258,6 +258,7 @@ def make_job(
     to whoever watches. An ``owned`` job ends with the command that made it. ``device`` selects
     devices; the plug-ins that the tasks are made with join it.
     """
+    needed = {plugin for t in tasks for plugin in plugins_of(t.workload, t.target)}
     return Job(
         "",
         _target_of(tasks).text,
@@ -275,7 +276,6 @@ def make_job(
             "seed": str(seed),
             "earlier": str(earlier),
             **({OWNED: "1"} if owned else {}),
-    needed = {plugin for t in tasks for plugin in plugins_of(t.workload, t.target)}
         },
         priority=priority,
         selector=f"{device} {plugin_conditions(sorted(needed))}".strip(),

@@ -90,8 +90,8 @@ class SketchSpace:
     """One sketch's knobs for one task. ``default`` is a good config without any record.
 
     A sketch that is not ``preferred`` stands behind the others: its default is not the task's.
-    """
     ``plugin`` names package and release (``toy-ops==0.1``) of one that a plug-in brought.
+    """
 
     sketch: str
     version: int
@@ -236,9 +236,6 @@ class ConfigSpace:
         return np.array(found, np.int32).reshape(-1, len(row))
 
 
-def _choice_array(knob: Knob) -> NDArray[np.generic]:
-    dtype = np.int64 if knob.ordered else object
-    return np.array(knob.choices, dtype)
 def _fingerprint(sketches: Sequence[SketchSpace]) -> str:
     content = sorted(
         [s.sketch, s.version, [k.name for k in s.knobs], *([s.plugin] if s.plugin else [])]
@@ -247,3 +244,6 @@ def _fingerprint(sketches: Sequence[SketchSpace]) -> str:
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
 
+def _choice_array(knob: Knob) -> NDArray[np.generic]:
+    dtype = np.int64 if knob.ordered else object
+    return np.array(knob.choices, dtype)

@@ -39,12 +39,12 @@ class Sketch:
     name: str
     space: Callable[[Function, Target], SketchSpace | None]
     schedule: Callable[[Function, Target, Config], PrimFunc]
+    first: bool = False
+    package: str = ""
 
 
 # In the order of preference: the first that applies, and does not decline, gives a workload's
 # default config.
-    first: bool = False
-    package: str = ""
 SKETCHES: list[Sketch] = [
     Sketch("attention", attention.space, attention.schedule),
     Sketch("winograd", winograd.space, winograd.schedule),
@@ -87,15 +87,6 @@ def _space_with(workload: Workload, target: Target, packages: frozenset[str] | N
     return ConfigSpace(tuple(sorted(found, key=lambda s: not s.preferred)))
 
 
-def _is_empty(workload: Workload) -> bool:
-    """True if some tensor of the workload has no elements: there is nothing to schedule."""
-    values = post_order(workload.function.body)
-    types = [v.type for v in values if isinstance(v.type, TensorType)]
-    return any(t.size == 0 for t in types)
-
-
-def _is_opaque(workload: Workload) -> bool:
-    """True if some operator is loops of its own (a scan, a sort), which no primitive changes."""
 def plugins_of(workload: Workload, target: Target) -> tuple[str, ...]:
     """The plug-ins (``package==version``) that the code of a task is made with: those that have one
     of its operators, a sketch in its space, or its target kind."""
@@ -109,6 +100,15 @@ def plugins_of(workload: Workload, target: Target) -> tuple[str, ...]:
     return tuple(sorted(str(known[package]) for package in found if package in known))
 
 
+def _is_empty(workload: Workload) -> bool:
+    """True if some tensor of the workload has no elements: there is nothing to schedule."""
+    values = post_order(workload.function.body)
+    types = [v.type for v in values if isinstance(v.type, TensorType)]
+    return any(t.size == 0 for t in types)
+
+
+def _is_opaque(workload: Workload) -> bool:
+    """True if some operator is loops of its own (a scan, a sort), which no primitive changes."""
     calls = [v for v in post_order(workload.function.body) if isinstance(v, Call)]
     return any(isinstance(c.op, str) and OPS[c.op].pattern is Pattern.OPAQUE for c in calls)
 
@@ -118,9 +118,9 @@ def schedule_workload(workload: Workload, target: Target, config: Config) -> Pri
 
     Raises ScheduleError if the config names no sketch, or its knobs do not fit.
     """
+    plugins.loaded()
     for sketch in SKETCHES:
         if sketch.name == config.get("sketch"):
             return sketch.schedule(workload.function, target, config)
     known = ", ".join(s.name for s in SKETCHES)
     raise ScheduleError(f"no sketch {config.get('sketch')!r}; sketches: {known}")
-    plugins.loaded()

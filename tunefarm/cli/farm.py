@@ -46,12 +46,12 @@ LogLevel = Annotated[
     Level,
     typer.Option(metavar="LEVEL", help="The least that is logged: debug, info, warning or error."),
 ]
-EXIT_WITH_PARENT = "--exit-with-parent"
 HealthPort = Annotated[
     int | None,
     typer.Option(metavar="PORT", help="Answer probes of health here; 0 takes a free port."),
 ]
 HealthHost = Annotated[str, typer.Option(metavar="HOST", help="Address of the probes.")]
+EXIT_WITH_PARENT = "--exit-with-parent"
 ExitWithParent = Annotated[bool, typer.Option(EXIT_WITH_PARENT, hidden=True)]
 _PR_SET_PDEATHSIG = 1
 _LOOK_S = 0.25
@@ -295,6 +295,8 @@ def tuner(
     tls_ca: TlsCa = "",
     tls_cert: TlsCert = "",
     tls_key: TlsKey = "",
+    health_port: HealthPort = None,
+    health_host: HealthHost = "127.0.0.1",
     log_format: LogFormat = Format.TEXT,
     log_level: LogLevel = Level.INFO,
     exit_with_parent_: ExitWithParent = False,
@@ -302,8 +304,6 @@ def tuner(
     """Run a tuner: it claims jobs and searches for the best configs."""
     from tunefarm.tuner.execute import run_tuner
     from tunefarm.tuner.options import TunerOptions
-    health_port: HealthPort = None,
-    health_host: HealthHost = "127.0.0.1",
 
     exit_with_parent(exit_with_parent_, _TUNER_GRACE_S)
     configure(log_format, log_level)
@@ -316,7 +316,7 @@ def tuner(
             tls=place.tls,
             rendezvous=place.file,
             once=once,
-        )
-    )
             health_port=health_port,
             health_host=health_host,
+        )
+    )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tunefarm.cli.devices import Tracker, actor, client_of
+from tunefarm.cli.devices import Tracker, actor, client_of, stamp
 from tunefarm.cli.options import DATABASE, FILE
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.db.records import Role
@@ -92,7 +92,7 @@ def create(
     secret = new_secret()
     expires_at = time.time() + DAY_S * days if days else None
     token = Token(digest_of(secret), name, role, devices, max_priority, expires_at=expires_at)
-    write = _carried(file, address, name, tls) if file else None
+    write = _carried(file, address, name, tls) if file else print
     with _tokens(tracker, db) as calls:
         made = calls.create(token)
     write(secret)
@@ -109,7 +109,8 @@ def list_(
     tracker: Tracker = "",
     db: Db = "",
 ) -> None:
-    """List the tokens of a farm; no secret is stored, so none is shown.
+    """List the tokens of a farm; no secret is stored, so none is shown."""
+    from tunefarm.tables import console, print_table
 
     with _tokens(tracker, db) as calls:
         found = [token for token in calls.list() if every or _state(token) == "live"]
@@ -228,6 +229,7 @@ def token_columns(found: Sequence[Token]) -> list[Column]:
         Column("devices", [t.devices for t in found], rank=6, least=12, left=True),
         Column("priority", bounds, rank=3),
         Column("until", [_until(t) for t in found], rank=7, left=True),
+        Column("used", [stamp(t.used_at) if t.used_at else "" for t in found], rank=6, left=True),
         Column("made", [stamp(t.created_at) for t in found], rank=4, left=True),
         Column("by", [t.created_by for t in found], rank=5, least=8, left=True),
     ]
@@ -243,4 +245,3 @@ def _state(token: Token) -> str:
 def _until(token: Token) -> str:
     at = token.revoked_at or token.expires_at
     return "for ever" if at is None else stamp(at)
-        Column("used", [stamp(t.used_at) if t.used_at else "" for t in found], rank=6, left=True),
