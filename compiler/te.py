@@ -48,6 +48,7 @@ class Reduce:
 
     @property
     def dtype(self) -> str:
+        """That of the value."""
         return self.value.dtype
 
 
@@ -156,31 +157,57 @@ def _index_names(f: Callable[..., object], rank: int) -> list[str]:
     return [fixed[i] if i < len(fixed) else f"i{i}" for i in range(rank)]
 
 
-def _reduction(op: str) -> Callable[[Operand, Sequence[Var]], Reduce]:
-    def reduce(value: Operand, axes: Sequence[Var]) -> Reduce:
-        iters = []
-        for axis in axes:
-            if not isinstance(axis, _ReduceVar):
-                raise TypeError(f"{axis.name} is not a reduce_axis")
-            iters.append(IterVar(axis, axis.extent, "reduce"))
-        return Reduce(op, as_expr(value), tuple(iters))
-
-    return reduce
+def _reduce(op: str, value: Operand, axes: Sequence[Var]) -> Reduce:
+    iters = []
+    for axis in axes:
+        if not isinstance(axis, _ReduceVar):
+            raise TypeError(f"{axis.name} is not a reduce_axis")
+        iters.append(IterVar(axis, axis.extent, "reduce"))
+    return Reduce(op, as_expr(value), tuple(iters))
 
 
-sum = _reduction("add")
-prod = _reduction("mul")
-max = _reduction("max")
-min = _reduction("min")
-any = _reduction("or")
-all = _reduction("and")
+def sum(value: Operand, axes: Sequence[Var]) -> Reduce:
+    """The sum of ``value`` over axes that ``reduce_axis`` made; 0 over none.
+
+    ``te.compute((m, n), lambda i, j: te.sum(a[i, k] * b[k, j], axes=[k]))``
+    """
+    return _reduce("add", value, axes)
+
+
+def prod(value: Operand, axes: Sequence[Var]) -> Reduce:
+    """The product of ``value`` over reduction axes; 1 over none."""
+    return _reduce("mul", value, axes)
+
+
+def max(value: Operand, axes: Sequence[Var]) -> Reduce:
+    """The largest ``value`` over reduction axes, NaN if one is NaN; −∞, or the dtype's least, over
+    none."""
+    return _reduce("max", value, axes)
+
+
+def min(value: Operand, axes: Sequence[Var]) -> Reduce:
+    """The smallest ``value`` over reduction axes, NaN if one is NaN; ∞, or the dtype's largest,
+    over none."""
+    return _reduce("min", value, axes)
+
+
+def any(value: Operand, axes: Sequence[Var]) -> Reduce:
+    """Whether a ``value`` of dtype bool holds anywhere along reduction axes."""
+    return _reduce("or", value, axes)
+
+
+def all(value: Operand, axes: Sequence[Var]) -> Reduce:
+    """Whether a ``value`` of dtype bool holds everywhere along reduction axes."""
+    return _reduce("and", value, axes)
 
 
 def const(value: int | float | bool, dtype: str) -> Const:
+    """A number of a dtype: ``te.const(0.5, "float32")``."""
     return Const(value, dtype)
 
 
 def cast(value: Expr, dtype: str) -> Expr:
+    """The value in another dtype; itself if it has that already."""
     return value if value.dtype == dtype else Cast(value, dtype)
 
 

@@ -33,6 +33,7 @@ class Knob:
 
     @property
     def ordered(self) -> bool:
+        """Whether choices have neighbours: numbers have, words have not."""
         return isinstance(self.choices[0], int)
 
 
@@ -101,6 +102,22 @@ class SketchSpace:
     nest: Callable[[Columns], Nest]
     preferred: bool = True
 
+    def __str__(self) -> str:
+        """Its knobs and constraints, a line each."""
+        wide = max((len(knob.name) for knob in self.knobs), default=0)
+        lines = [
+            f"  {knob.name:<{wide}} {_choices(knob, self.default.get(knob.name))}"
+            for knob in self.knobs
+        ]
+        names = ", ".join(constraint.name for constraint in self.constraints)
+        held = [f"  where {names}"] if names else []
+        return "\n".join([f"{self.sketch}, version {self.version}", *lines, *held])
+
+
+def _choices(knob: Knob, default: Value | None) -> str:
+    """``1 2 *4 8``: what a knob may be, the default marked."""
+    return " ".join(f"*{choice}" if choice == default else str(choice) for choice in knob.choices)
+
 
 @dataclass(frozen=True)
 class ConfigSpace:
@@ -152,7 +169,21 @@ class ConfigSpace:
         """The default of the first sketch."""
         return self.sketches[0].default
 
+    def __repr__(self) -> str:
+        names = ", ".join(sketch.sketch for sketch in self.sketches)
+        return f"ConfigSpace({names}: {self.size:,} configs)"
+
+    def __str__(self) -> str:
+        """Each sketch with its knobs, a ``*`` at the default's choice, and its constraints."""
+        return "\n".join([repr(self), *map(str, self.sketches)])
+
+    def _repr_html_(self) -> str:
+        from tunefarm.notebook import text
+
+        return text(str(self))
+
     def sketch(self, name: str) -> SketchSpace:
+        """The sketch of this name; ScheduleError if the space has none."""
         for candidate in self.sketches:
             if candidate.sketch == name:
                 return candidate

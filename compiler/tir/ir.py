@@ -39,6 +39,8 @@ INTRINSICS = frozenset({
 
 
 class LoopKind(StrEnum):
+    """How the iterations of a loop run."""
+
     SERIAL = "serial"
     PARALLEL = "parallel"
     VECTORIZED = "vectorized"
@@ -123,6 +125,7 @@ class _Arithmetic:
         return binary("ge", self, other)
 
     def equal(self, other: Operand) -> Expr:
+        """Whether both have the same value; ``==`` asks whether they are the same node."""
         return binary("eq", self, other)
 
     def __and__(self, other: Operand) -> Expr:
@@ -134,18 +137,24 @@ class _Arithmetic:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Var(_Arithmetic):
+    """A loop's variable, or a block's iterator."""
+
     name: str
     dtype: str = "int64"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Const(_Arithmetic):
+    """A number."""
+
     value: int | float | bool
     dtype: str = "int64"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Binary(_Arithmetic):
+    """An operation on two values of one dtype; comparisons have dtype bool."""
+
     op: BinaryOp
     a: Expr
     b: Expr
@@ -154,6 +163,8 @@ class Binary(_Arithmetic):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cast(_Arithmetic):
+    """A value in another dtype."""
+
     value: Expr
     dtype: str
 
@@ -170,16 +181,21 @@ class Select(_Arithmetic):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Load(_Arithmetic):
+    """An element of a buffer."""
+
     buffer: Buffer
     indices: tuple[Expr, ...]
 
     @property
     def dtype(self) -> str:  # type: ignore[override]
+        """The buffer's."""
         return self.buffer.dtype
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Intrinsic(_Arithmetic):
+    """A named function of values: one of ``INTRINSICS``, or a tensor intrinsic."""
+
     name: str
     args: tuple[Expr, ...]
     dtype: str
@@ -200,6 +216,8 @@ class IterVar:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Store:
+    """``buffer[indices] = value``"""
+
     buffer: Buffer
     indices: tuple[Expr, ...]
     value: Expr
@@ -238,6 +256,8 @@ class For:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class If:
+    """``then`` where the condition holds, else ``orelse``, if there is one."""
+
     condition: Expr
     then: Stmt
     orelse: Stmt | None = None
@@ -245,6 +265,8 @@ class If:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Seq:
+    """Statements one after the other."""
+
     stmts: tuple[Stmt, ...]
 
 
