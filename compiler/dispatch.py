@@ -98,6 +98,25 @@ class History:
     decisions: dict[tuple[str, str], Decision] = field(default_factory=dict)
     _tokens: list[contextvars.Token[History | None]] = field(default_factory=list)
 
+    def __repr__(self) -> str:
+        """One line: where the records are from, and how many tasks have which status."""
+        counts = Counter(str(decision.status) for decision in self.decisions.values())
+        told = ", ".join(f"{number} {status}" for status, number in counts.most_common())
+        return f"History({self.origin}: {told or 'nothing was looked up'})"
+
+    def _repr_html_(self) -> str:
+        from tunefarm.notebook import Table, page
+        from tunefarm.texts import duration, times
+
+        rows = []
+        for made in self.decisions.values():
+            best = made.found.best if made.found is not None and made.settled else None
+            time = duration(best.trial.median_s) if best is not None else "–"
+            gain = times(best.speedup_over_default if best is not None else None)
+            rows.append((made.workload.summary, made.status, made.why, time, gain))
+        head = ("task", "status", "why", "latency", "over the default")
+        return page("What builds use", {"records": self.origin}, Table(head, rows, 3))
+
     def __enter__(self) -> History:
         self._tokens.append(_CURRENT.set(self))
         return self

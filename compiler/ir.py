@@ -11,6 +11,7 @@ the text form.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
@@ -31,6 +32,7 @@ class TensorType:
 
     @property
     def size(self) -> int:
+        """How many elements it has."""
         return prod(self.shape)
 
     def __str__(self) -> str:
@@ -39,6 +41,8 @@ class TensorType:
 
 @dataclass(frozen=True, slots=True)
 class TupleType:
+    """Several tensors: the result of an operator that has more than one."""
+
     fields: tuple[TensorType, ...]
 
     def __str__(self) -> str:
@@ -65,6 +69,7 @@ class Constant:
 
     @property
     def type(self) -> TensorType:
+        """That of the data."""
         return TensorType(self.data.shape, self.data.dtype.name)
 
     def __repr__(self) -> str:
@@ -89,20 +94,26 @@ class Call:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tuple:
+    """Several tensors as one value: the results of a function that has more than one."""
+
     fields: tuple[Expr, ...]
 
     @property
     def type(self) -> TupleType:
+        """Those of its fields."""
         return TupleType(tuple(tensor_type(f) for f in self.fields))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TupleGetItem:
+    """A field of what an operator with several results gave."""
+
     value: Expr
     index: int
 
     @property
     def type(self) -> TensorType:
+        """That of the field."""
         assert isinstance(self.value.type, TupleType)
         return self.value.type.fields[self.index]
 
@@ -124,6 +135,12 @@ class Function:
         name = self.attrs.get("name", "")
         return f"Function({name!r}, {len(self.params)} params, {self.type})"
 
+    def __str__(self) -> str:
+        """Its text, behind that of the fused functions that it calls."""
+        from tunefarm.compiler.printer import function_text
+
+        return function_text(self, str(self.attrs.get("name") or "main"))
+
 
 Expr: TypeAlias = Var | Constant | Call | Tuple | TupleGetItem
 
@@ -137,9 +154,11 @@ class IRModule:
 
     @property
     def main(self) -> Function:
+        """The model."""
         return self.functions["main"]
 
     def with_main(self, main: Function) -> IRModule:
+        """The module with another model in place of its own."""
         return IRModule({**self.functions, "main": main}, self.output_names)
 
     @property
@@ -149,10 +168,29 @@ class IRModule:
 
         return module_text(self)[1]
 
+    def __repr__(self) -> str:
+        """One line: what goes in and out, and how many calls are between."""
+        params = ", ".join(f"{param.name}: {param.type}" for param in self.main.params)
+        calls = sum(isinstance(node, Call) for node in post_order(self.main.body))
+        outputs = ", ".join(self.output_names)
+        return f"IRModule({params} → {outputs}: {self.main.type}, {calls} calls)"
+
     def __str__(self) -> str:
         from tunefarm.compiler.printer import print_module
 
         return print_module(self)
+
+    def _repr_html_(self) -> str:
+        from tunefarm.notebook import Table, page
+
+        calls = [n for n in post_order(self.main.body) if isinstance(n, Call)]
+        counts = Counter(str(c.op) if isinstance(c.op, str) else "fused function" for c in calls)
+        facts = {
+            "inputs": ", ".join(f"{param.name}: {param.type}" for param in self.main.params),
+            "outputs": f"{', '.join(self.output_names)}: {self.main.type}",
+        }
+        table = Table(("operator", "calls"), counts.most_common())
+        return page("Model", facts, table, "print(module) shows it call by call")
 
 
 def tensor_type(expr: Expr) -> TensorType:
@@ -163,6 +201,7 @@ def tensor_type(expr: Expr) -> TensorType:
 
 
 def children(expr: Expr) -> tuple[Expr, ...]:
+    """What an expression is made of."""
     match expr:
         case Call():
             return expr.args

@@ -51,16 +51,29 @@ def print_module(module: IRModule) -> str:
 
 def module_text(module: IRModule) -> tuple[str, Constants]:
     """The module's text and its table of large constants, which ``parse_module`` takes."""
-    printer = _Printer()
-    named = {id(f): name for name, f in module.functions.items()}
-    parts = [f"output_names = {module.output_names!r}"]
+    head = [f"output_names = {module.output_names!r}"]
     if len(module.functions) > 1:
-        parts.append(f"functions = {tuple(module.functions)!r}")
-    for function in _callees_first(list(module.functions.values())):
+        head.append(f"functions = {tuple(module.functions)!r}")
+    printer = _Printer()
+    parts = _texts_of(module.functions, printer)
+    return "\n\n".join([*head, *parts]) + "\n", printer.constants
+
+
+def function_text(function: Function, name: str = "main") -> str:
+    """A function's text, behind those of the functions that it calls; no module, so without the
+    names of its results."""
+    return "\n\n".join(_texts_of({name: function}, _Printer()))
+
+
+def _texts_of(functions: Mapping[str, Function], printer: _Printer) -> list[str]:
+    """The texts of functions and of all that they call, callees first."""
+    named = {id(f): name for name, f in functions.items()}
+    parts = []
+    for function in _callees_first(list(functions.values())):
         name = named.get(id(function)) or f"f{len(printer.functions)}"
         printer.functions[id(function)] = name
         parts.append(printer.function(function, name))
-    return "\n\n".join(parts) + "\n", printer.constants
+    return parts
 
 
 def print_function(function: Function, name: str = "main") -> str:

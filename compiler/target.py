@@ -93,6 +93,9 @@ class Target:
     def __str__(self) -> str:
         return self.text
 
+    def __repr__(self) -> str:
+        return f"Target({self.text!r})"
+
     @staticmethod
     def host(num_cores: int | None = None) -> Target:
         """This machine: its CPU's LLVM name and the cores this process may use."""
@@ -109,6 +112,7 @@ class Target:
 
     @property
     def mcpu(self) -> str:
+        """The processor by LLVM's name; the instruction set's plainest if none is named."""
         return self.options.get("mcpu", self.isa.cpu)
 
     @property
@@ -122,6 +126,7 @@ class Target:
 
     @property
     def has_avx512(self) -> bool:
+        """Whether code may use AVX-512."""
         return self.mcpu in AVX512
 
     def has(self, feature: str) -> bool:
@@ -190,14 +195,17 @@ class Target:
 
     @property
     def l1_bytes(self) -> int:
+        """Bytes of a core's first data cache, or of a multiprocessor's shared memory."""
         return self._cache("l1")
 
     @property
     def l2_bytes(self) -> int:
+        """Bytes of the second cache."""
         return self._cache("l2")
 
     @property
     def l3_bytes(self) -> int:
+        """Bytes of the last cache, which cores share."""
         return self._cache("l3")
 
     def _cache(self, level: str) -> int:
@@ -224,6 +232,7 @@ def dtype_bytes(dtype: str) -> int:
 
 @functools.cache
 def plugin_kinds() -> frozenset[str]:
+    """The kinds of targets that installed plug-ins bring."""
     return frozenset(p.name for p in entry_points(group="tunefarm.targets"))
 
 

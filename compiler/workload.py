@@ -123,6 +123,7 @@ class Workload:
 
     @cached_property
     def output_types(self) -> tuple[TensorType, ...]:
+        """Types of the results in order."""
         kind = self.function.type
         return kind.fields if isinstance(kind, TupleType) else (kind,)
 
@@ -146,6 +147,12 @@ class Workload:
     def __repr__(self) -> str:
         return f"Workload({self.summary!r}, key={self.key[:8]}…)"
 
+    def _repr_html_(self) -> str:
+        from tunefarm.notebook import page, text
+
+        facts = {"key": self.key, "MFLOP": f"{self.flops / 1e6:.1f}"}
+        return page(self.summary, facts) + text(str(self.function))
+
 
 @dataclass(frozen=True)
 class Task:
@@ -158,6 +165,17 @@ class Task:
 
     def __repr__(self) -> str:
         return f"Task({self.workload.summary!r}, weight={self.weight}, target={self.target})"
+
+    def _repr_html_(self) -> str:
+        from tunefarm.notebook import page, text
+
+        facts = {
+            "target": self.target,
+            "weight": f"{self.weight} a run of the model",
+            "MFLOP": f"{self.workload.flops / 1e6:.1f}",
+            "workload": self.workload.key,
+        }
+        return page(self.name or self.workload.summary, facts) + text(str(self.workload.function))
 
 
 def constant_params(function: Function) -> tuple[int, ...]:

@@ -22,6 +22,8 @@ _HOME = {
     "Target": "tunefarm.compiler.target",
     "Task": "tunefarm.compiler.workload",
     "Workload": "tunefarm.compiler.workload",
+    "Trials": "tunefarm.trials",
+    "TuningJob": "tunefarm.trials",
     "IRModule": "tunefarm.compiler.ir",
     "PassContext": "tunefarm.compiler.transform",
     "TunefarmError": "tunefarm.compiler.errors",
@@ -32,6 +34,8 @@ _HOME = {
     "extract_tasks": "tunefarm.api",
     "from_onnx": "tunefarm.api",
     "from_torch": "tunefarm.api",
+    "list_jobs": "tunefarm.trials",
+    "load_job": "tunefarm.trials",
     "load_module": "tunefarm.api",
     "lower": "tunefarm.api",
     "parse_module": "tunefarm.compiler.parser",
@@ -64,6 +68,10 @@ if TYPE_CHECKING:
     from tunefarm.compiler.transform import PassContext as PassContext
     from tunefarm.compiler.workload import Task as Task
     from tunefarm.compiler.workload import Workload as Workload
+    from tunefarm.trials import Trials as Trials
+    from tunefarm.trials import TuningJob as TuningJob
+    from tunefarm.trials import list_jobs as list_jobs
+    from tunefarm.trials import load_job as load_job
     from tunefarm.tuning import tune as tune
 
 

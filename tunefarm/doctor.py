@@ -36,6 +36,7 @@ _EXTRAS = {
     "dashboard": ("fastapi", "the dashboard"),
     "tls": ("cryptography", "making certificates"),
     "plot": ("matplotlib", "pictures of rooflines"),
+    "frames": ("pandas", "frames of trials"),
 }
 
 

@@ -46,6 +46,18 @@ class Outcome:
         return sum(row.ok + row.failed for row in self.rows)
 
     @property
+    def remark(self) -> str:
+        """Why tasks gain nothing although trials were faster; empty if all gain."""
+        kept = sum(status == "confirmed" for status in self.statuses)
+        if not kept or not self.finals:
+            return ""
+        whose = "1 task keeps its default" if kept == 1 else f"{kept} tasks keep their defaults"
+        return (
+            f"{whose}: timed side by side in the finals, no candidate was faster by more than the "
+            "noise, however fast its fastest trial was"
+        )
+
+    @property
     def counts(self) -> str:
         """``16 trials + 1 final``."""
         text = counted(self.trials, "trial")
@@ -54,7 +66,7 @@ class Outcome:
 
 def outcome(source: Trials, update: JobUpdate, tasks: Sequence[Task]) -> Outcome:
     """The outcome of a job that is over; ``tasks`` are its tasks."""
-    trials = list(_trials(source, update.job.id))
+    trials = list(trials_of(source, update.job.id))
     model = next((t.device_model for t in trials if t.device_model), "")
     decisions = _decisions(source, tasks, model)
     counts = Counter((t.task, t.ok) for t in trials if not is_final(t))
@@ -98,7 +110,8 @@ def settled(row: Progress, decision: Decision | None) -> Progress:
     return replace(row, best_s=median_s, default_s=median_s * ratio if ratio else None)
 
 
-def _trials(source: Trials, job: str) -> Iterator[Trial]:
+def trials_of(source: Trials, job: str) -> Iterator[Trial]:
+    """All trials of a job in the order in which they were stored."""
     cursor = 0
     while True:
         page = source.collect(job, cursor, limit=_PAGE)

@@ -56,6 +56,10 @@ class StoredJobs:
             raise TunefarmError(f"job {job[:8]} is {found.state}, and {self.why}")
         return found
 
+    def jobs(self, *, limit: int) -> tuple[Job, ...]:
+        """The latest jobs, newest first, and why none may measure one, as ``told_jobs`` says."""
+        return told_jobs(self.store, limit)
+
     def collect(self, job: str, cursor: int = 0, *, limit: int) -> Collected:
         return self.store.trials_of(job, cursor, limit)
 

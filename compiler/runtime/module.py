@@ -105,6 +105,22 @@ class Module:
             f"threads={self.threads}, target={self.target}{place})"
         )
 
+    def _repr_html_(self) -> str:
+        from tunefarm.notebook import Table, page
+
+        facts = {
+            "target": self.target,
+            "threads": self.threads,
+            "kernels": len(self.plan.kernels),
+            "weights": _mb(self.plan.weight_bytes),
+            "memory of a run": _mb(self.plan.arena_bytes),
+            "file": self.path or "",
+        }
+        ports = [("input", port.name, port.type) for port in self.inputs]
+        ports += [("output", port.name, port.type) for port in self.outputs]
+        note = "module.profile() times each step; module.get_source() shows the code"
+        return page("Module", facts, Table(("port", "name", "type"), ports, 3), note)
+
     @property
     def library(self) -> Library:
         """The loaded code; TargetError if this machine is another or lacks its instructions."""

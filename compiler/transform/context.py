@@ -74,6 +74,7 @@ class PassContext:
         return replace(self, instruments=(*self.instruments, *instruments), _tokens=[])
 
     def enabled(self, step: Pass) -> bool:
+        """Whether a pass runs: it is required, or of this level and not disabled."""
         if step.name in self.required_pass:
             return True
         return step.level <= self.opt_level and step.name not in self.disabled_pass
