@@ -38,6 +38,11 @@ class Keepalive(Generic[T]):
             raise self.error
         return self.latest
 
+    @property
+    def is_heard(self) -> bool:
+        """Whether the tracker answered the last time it was asked."""
+        return not self._failing
+
     def close(self) -> None:
         self._closed.set()
         self._thread.join(self._term_s)
@@ -62,17 +67,17 @@ class Keepalive(Generic[T]):
             try:
                 self.latest = self._renew()
                 answered = asked
+                self._failing = False
             except (LeaseLost, ClaimLost, NotFound) as error:
                 return self._give_up(error)
             except FarmError as error:
+                self._failing = True
                 pause_s = self._term_s / 20
                 if time.monotonic() - answered > self._term_s:
-                self._failing = False
                     return self._give_up(error)
         return None
 
-                self._failing = True
     def _give_up(self, error: FarmError) -> None:
+        self._failing = True
         self.error = error
         self.lost.set()
-        self._failing = True
