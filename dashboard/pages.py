@@ -22,6 +22,7 @@ from tunefarm.dashboard.queries import (
     trials,
 )
 from tunefarm.dashboard.rendering import render
+from tunefarm.dashboard.report import report
 from tunefarm.dashboard.requests import (
     Cursor,
     Hours,
@@ -94,6 +95,13 @@ def show_job(
         peak_flops=roofs.peaks(db, job).get("flops_n"),
         latest=trials.trials(db, job=job.id, limit=8),
     )
+
+
+@router.get("/jobs/{name}/report.html")
+def download_report(db: Reading, name: str) -> Response:
+    job = jobs.job(db, name)
+    headers = {"Content-Disposition": f'attachment; filename="job-{job.id[:8]}.html"'}
+    return HTMLResponse(report(db, job), headers=headers)
 
 
 @router.get("/trials")

@@ -13,7 +13,8 @@ from tunefarm.dashboard import formats
 
 from tunefarm import __version__
 
-_TEMPLATES = Path(__file__).resolve().parent / "templates"
+STATIC = Path(__file__).resolve().parent / "static"
+_TEMPLATES = STATIC.with_name("templates")
 
 
 @cache

@@ -43,13 +43,16 @@ class Address:
         return f"{'https' if self.cert else 'http'}://{host}:{self.port}/"
 
 
-def check(address: Address) -> None:
-    """ServingError if a package is missing, or if tokens would travel in the clear."""
+def check_packages(user: str) -> None:
+    """ServingError if a package that pages are made with is missing; ``user`` needs it."""
     missing = [name for name in _PACKAGES if find_spec(name) is None]
     if missing:
-        raise ServingError(
-            f"the dashboard needs {', '.join(missing)}; pip install 'tunefarm[dashboard]'"
-        )
+        raise ServingError(f"{user} needs {', '.join(missing)}; pip install 'tunefarm[dashboard]'")
+
+
+def check(address: Address) -> None:
+    """ServingError if a package is missing, or if tokens would travel in the clear."""
+    check_packages("the dashboard")
     if bool(address.cert) != bool(address.key):
         raise ServingError("TLS takes both --tls-cert FILE and --tls-key FILE")
     if not address.is_local and not address.cert:

@@ -1,4 +1,5 @@
-// Charts of datasets: each <div data-chart="KIND" data-src="URL"> draws the columns that URL answers.
+// Charts of datasets: each <div data-chart="KIND" data-src="URL"> draws the columns that URL answers, or that
+// the page holds where the URL is "#id"; with data-task="N" those of the task N alone.
 "use strict";
 (() => {
   const COLOURS = 8;
@@ -211,7 +212,7 @@
     const plot = new uPlot(options(element, chart), chart.data, element);
     drawn.set(element, plot);
     if (chart.keys) element.append(keysOf(chart.keys));
-    if (!chart.ids) return;
+    if (!chart.ids || isHeld(element.dataset.src)) return;
     plot.over.addEventListener("click", () => {
       const index = plot.cursor.idx;
       if (index == null || plot.select.width > 0) return;
@@ -222,8 +223,11 @@
   }
 
   const datasets = new Map();  // URL -> promise: charts of the same data fetch it once
+  const isHeld = (url) => url.startsWith("#");
   function fetched(url) {
-    if (!datasets.has(url)) {
+    if (!datasets.has(url) && isHeld(url)) {
+      datasets.set(url, Promise.resolve(JSON.parse(document.querySelector(url).textContent)));
+    } else if (!datasets.has(url)) {
       datasets.set(url, fetch(url, { headers: { Accept: "application/json" } }).then((answer) => {
         if (!answer.ok) throw new Error(`${answer.status}`);
         return answer.json();
@@ -232,9 +236,16 @@
     return datasets.get(url);
   }
 
+  function ofTask(data, task) {
+    if (task == null) return data;
+    const own = (column) => column.filter((_, i) => data.columns.task[i] === Number(task));
+    const columns = Object.fromEntries(Object.entries(data.columns).map(([name, column]) => [name, own(column)]));
+    return { ...data, columns };
+  }
+
   async function show(element) {
     try {
-      element.chartData = await fetched(element.dataset.src);
+      element.chartData = ofTask(await fetched(element.dataset.src), element.dataset.task);
       draw(element, element.chartData);
     } catch (error) {
       element.textContent = `The data did not come (${error.message}).`;
@@ -242,7 +253,8 @@
   }
 
   const all = (root = document) => root.querySelectorAll("[data-chart]");
-  const showAll = (root) => all(root).forEach((element) => { if (!element.chartData) show(element); });
+  const isFolded = (element) => element.closest("details:not([open])") !== null;  // and has no width
+  const showAll = (root) => all(root).forEach((element) => { if (!element.chartData && !isFolded(element)) show(element); });
   const redraw = () => all().forEach((element) => { if (element.chartData) draw(element, element.chartData); });
 
   let refresh = 0;
@@ -260,6 +272,7 @@
   document.addEventListener("themechange", redraw);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   document.addEventListener("htmx:afterSwap", (event) => showAll(event.target));
+  document.addEventListener("toggle", (event) => { if (event.target.open) showAll(event.target); }, true);
   document.addEventListener("DOMContentLoaded", () => showAll(document));
 
   document.addEventListener("click", (event) => {  // over candidates, or over time

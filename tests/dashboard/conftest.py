@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import random
+import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
@@ -185,3 +188,26 @@ def own_client(farm: Farm) -> Iterator[TestClient]:
     """Of this test's own farm."""
     with Store.open(farm.database, readonly=True) as store:
         yield TestClient(create_app(store))
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Chromium; tests that need it are skipped where it is not."""
+    from playwright.sync_api import sync_playwright
+
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("Chromium is not installed; apt-get install chromium")
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="module")
+def axe() -> str:
+    """The script that finds what keeps people from a page."""
+    found = importlib.util.find_spec("axe_core_python")
+    assert found is not None
+    assert found.origin is not None
+    return (Path(found.origin).parent / "axe.min.js").read_text()

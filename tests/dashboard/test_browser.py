@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,19 +23,6 @@ _WAIT_MS = 60_000
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        pytest.skip("Chromium is not installed; apt-get install chromium")
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield opened
-        opened.close()
-
-
-@pytest.fixture(scope="module")
 def address(module_farm: Any) -> Iterator[str]:
     """A dashboard process over the farm's database."""
     command = [sys.executable, "-m", "tunefarm", "dashboard", "--db", module_farm.database]
@@ -47,14 +31,6 @@ def address(module_farm: Any) -> Iterator[str]:
     yield server.stdout.readline().split()[2].rstrip("/")
     server.terminate()
     server.wait(60)
-
-
-@pytest.fixture(scope="module")
-def axe() -> str:
-    found = importlib.util.find_spec("axe_core_python")
-    assert found is not None
-    assert found.origin is not None
-    return (Path(found.origin).parent / "axe.min.js").read_text()
 
 
 def opened(browser: Any, size: str) -> tuple[Any, list[str]]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 import warnings
 from collections.abc import Sequence
+from functools import cache
 from typing import Annotated, Any
 
 import typer
@@ -24,10 +26,12 @@ from tunefarm.cli import (
     leases,
     model,
     records,
+    report,
     tokens,
     top,
 )
 from tunefarm.cli.options import TlsCa, TlsCert, TlsKey, TokenFile, use_access
+from tunefarm.cli.printing import add_loudness, begin_loudness, is_verbose
 from tunefarm.interrupts import repeating_lost_interrupts, terminating_as_interrupt
 
 MISTAKEN = 2
@@ -63,6 +67,7 @@ model.register(app)
 farm.register(app)
 jobs.register(app)
 dashboard.register(app)
+report.register(app)
 app.add_typer(devices.app, name="devices")
 app.add_typer(leases.app, name="leases")
 app.add_typer(records.app, name="records")
@@ -81,6 +86,7 @@ def run(arguments: Sequence[str]) -> int:
     1 is left to our own bugs, which raise.
     """
     warnings.showwarning = _show_warning
+    begin_loudness()
     with repeating_lost_interrupts(), terminating_as_interrupt() as terminated:
         code = _call(arguments)
     if code != INTERRUPTED:
@@ -92,9 +98,17 @@ def run(arguments: Sequence[str]) -> int:
     return TERMINATED if terminated else INTERRUPTED
 
 
+@cache
+def root() -> Any:
+    """The whole command line, each command of which can be quiet or verbose."""
+    made = get_command(app)
+    add_loudness(made)
+    return made
+
+
 def commands() -> config.Commands:
     """All commands and their options."""
-    return config.Commands(get_command(app))
+    return config.Commands(root())
 
 
 def _defaults(arguments: Sequence[str]) -> dict[str, Any]:
@@ -107,7 +121,7 @@ def _defaults(arguments: Sequence[str]) -> dict[str, Any]:
 def _call(arguments: Sequence[str]) -> int:
     try:
         defaults = _defaults(arguments)
-        result = app(list(arguments), standalone_mode=False, default_map=defaults)
+        result = root()(list(arguments), standalone_mode=False, default_map=defaults)
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except typer.Exit as stop:
@@ -123,6 +137,8 @@ def _call(arguments: Sequence[str]) -> int:
         text = message_of(error)
         if text is None:
             raise
+        if is_verbose():
+            traceback.print_exc()
         print(f"tunefarm: {text}", file=sys.stderr)
         return _code_of(error)
 
