@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from tunefarm.db.records import OWNED, Device, Job, JobState, JobUpdate, Progress
@@ -45,6 +45,7 @@ class Following:
     peak_flops: float | None = None
     started: float = field(init=False)
     ended: float | None = None
+    look: Look | None = None
     _first_done: int | None = None
     _moved: float = 0.0
 
@@ -62,10 +63,11 @@ class Following:
             self.ended = self.clock()
         if self.peak is not None and self.peak_flops is None and done(update):
             self.peak_flops = self.peak(update.job)
+        self.look = looked(update, self.look, self.clock())
 
     @property
     def rows(self) -> tuple[Progress, ...]:
-        """The tasks, with the best times seen or, at the end, those of the records in use."""
+        """The tasks, with their fastest trials or, at the end, the records in use."""
         if self.outcome is not None:
             return self.outcome.rows
         return self.last.progress if self.last is not None else ()
@@ -94,9 +96,11 @@ class Following:
         return max(0.0, min(bounds)) if bounds else None
 
     def headline(self) -> str:
-        """``running, 23/24 trials, 2.2/s, 0:11, 0:01 left``."""
+        """``running, 23/24 trials, 2.2/s, 0:11, 0:01 left, then finals``, or the finals."""
         if self.last is None:
             return "starting"
+        if self.look is not None and not self.is_broken:
+            return self.look.headline(self.elapsed_s, self.clock())
         budget = self.last.job.budget.trials
         counted = min(earlier(self.last) + sum(r.ok + r.failed for r in self.rows), budget)
         state = "stopped" if self.is_broken else str(self.last.job.state)
@@ -105,7 +109,8 @@ class Following:
             parts.append(f"{self.rate:.1f}/s")
         parts.append(clock(self.elapsed_s))
         if self.left_s is not None:
-            parts.append(f"{clock(self.left_s)} left" if self.left_s else "in the finals")
+            left = f"{clock(self.left_s)} left, then finals" if self.left_s else "finals begin"
+            parts.append(left)
         return ", ".join(parts)
 
     def notes(self) -> list[str]:
@@ -113,12 +118,53 @@ class Following:
         if self.last is None:
             return []
         texts = [gain_text(self.rows) if self.outcome is not None else seen_text(self.rows)]
+        if self.look is not None and self.ended is None:
+            texts.insert(0, f"side by side with its default: {self.look.summary}")
         if self.last.errors:
             texts.append(f"failed: {errors_text(self.last.errors)}")
         silent_s = self.clock() - self._moved
         if silent_s > SILENCE_S and self.ended is None:
             texts.append(missing(self.last) or f"no trial has ended for {clock(silent_s)}")
         return [text for text in texts if text]
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A look of the finals: of ``total`` tasks ``left`` are still to be timed, ``summary`` now. It
+    began at ``began_s`` of the watcher's clock."""
+
+    number: int
+    total: int
+    left: int
+    summary: str
+    began_s: float
+
+    def headline(self, elapsed_s: float, now_s: float) -> str:
+        """``finals: task 3 of 22, look 1 of 3 at most, 0:47, 0:12 left of this look``."""
+        from tunefarm.tuner.finals import LOOKS
+
+        passed = self.total - self.left
+        parts = [
+            f"finals: task {passed + 1} of {self.total}",
+            f"look {self.number} of {len(LOOKS)} at most",
+            clock(elapsed_s),
+        ]
+        if passed:
+            left_s = (now_s - self.began_s) / passed * self.left
+            parts.append(f"{clock(left_s)} left of this look")
+        return ", ".join(parts)
+
+
+def looked(update: JobUpdate, before: Look | None, now_s: float) -> Look | None:
+    """The look of the finals that an update shows, None if it shows none; ``before`` is what the
+    update before it showed."""
+    waiting = [row for row in update.progress if row.final_look]
+    if not waiting or update.job.state in OVER:
+        return None
+    number = max(row.final_look for row in waiting)
+    if before is None or before.number != number or before.left < len(waiting):
+        return Look(number, len(waiting), len(waiting), waiting[0].summary, now_s)
+    return replace(before, left=len(waiting), summary=waiting[0].summary)
 
 
 @contextmanager
@@ -128,7 +174,7 @@ def showing(console: Console, peak: Peak | None = None) -> Iterator[Show]:
     ``peak`` tells the FLOP/s that the devices of a job reach at most.
     """
     following = Following(peak=peak)
-    if not console.is_terminal:
+    if not console.is_terminal or console.quiet:
         lines = Lines(following, console)
         try:
             with _stopped_by_errors(following):
@@ -237,7 +283,7 @@ class View:
 def task_columns(following: Following, room: int | None = None) -> list[Column]:
     """The columns of the tasks that take longest, a cell a task; ``room`` is for how many.
 
-    While the search goes on there is no gain yet: the best times seen are chosen for being low.
+    While the search goes on there is no gain yet: its fastest trials were chosen for being low.
     """
     from tunefarm.tables import Column
 
@@ -254,7 +300,9 @@ def task_columns(following: Following, room: int | None = None) -> list[Column]:
         Column("weight", [str(p.weight) for p in rows], rank=1),
         Column("trials", [str(p.ok + p.failed) for p in rows], rank=6),
         Column("failed", [str(p.failed or "") for p in rows], rank=5),
-        Column("latency" if is_over else "best seen", [latency(p.best_s) for p in rows], rank=8),
+        Column(
+            "latency" if is_over else "fastest trial", [latency(p.best_s) for p in rows], rank=8
+        ),
         Column("gain", [times(gain) for gain in gains], rank=3),
         Column("GFLOP/s", [f"{rate / 1e9:.1f}" if rate else "–" for rate in rates], rank=7),
         Column("of peak", [_share(rate, following.peak_flops) for rate in rates], rank=4),
@@ -324,11 +372,13 @@ def gain_text(rows: Iterable[Progress]) -> str:
 
 
 def seen_text(rows: Iterable[Progress]) -> str:
-    """``best seen 7.56 ms, defaults 8.00 ms``: of no final yet, so no ratio is told."""
+    """``fastest trials 7.56 ms, defaults 8.00 ms; finals tell luck from gain``: no ratio yet, as
+    the fastest of many trials is the luckiest too."""
     default, best = model_latency(rows)
     if not best:
         return ""
-    return f"best seen {duration(best)}" + (f", defaults {duration(default)}" if default else "")
+    beside = f", defaults {duration(default)}; finals tell luck from gain" if default else ""
+    return f"fastest trials {duration(best)}{beside}"
 
 
 def errors_text(errors: Mapping[str, int]) -> str:

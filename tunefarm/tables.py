@@ -40,13 +40,16 @@ class Column:
         return all(cell in FILLERS for cell in self.cells)
 
 
-def console() -> Console:
-    """Standard output: a terminal at its width, anything else with whole lines."""
+def console(stderr: bool = False) -> Console:
+    """Standard output, or standard error: a terminal at its width, anything else with whole
+    lines."""
     from rich.console import Console
 
-    result = Console(highlight=False, markup=False, emoji=False)
+    result = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
     if not result.is_terminal:
-        result = Console(highlight=False, markup=False, emoji=False, width=PIPE_WIDTH)
+        result = Console(
+            stderr=stderr, highlight=False, markup=False, emoji=False, width=PIPE_WIDTH
+        )
     return result
 
 

@@ -16,6 +16,7 @@ from tunefarm.checks import (
     check_tasks,
     count_trials,
     earlier_trials,
+    raised_budget,
     tell_waiting,
     this_machine,
 )
@@ -67,6 +68,21 @@ class Tuned:
         text = "; ".join(filter(None, told))
         return f"Tuned({text}; earlier={self.earlier}, job={self.job.id}, {self.last.job.state})"
 
+    def _repr_html_(self) -> str:
+        from tunefarm.notebook import page
+        from tunefarm.trials import outcome_table
+
+        if self.job is None or self.last is None or self.outcome is None:
+            return page("Nothing to do", {"trials of before": self.earlier})
+        facts = {
+            "job": self.job.id,
+            "state": self.last.job.state,
+            "trials": self.outcome.counts,
+            "all tasks": gain_text(self.outcome.rows).removeprefix("all tasks: "),
+            "whole model": self.closing.summary() if self.closing is not None else "",
+        }
+        return page("Tuned", facts, outcome_table(self.outcome))
+
     @property
     def trials(self) -> int:
         """Candidates that this job measured, failed ones too; finals are none."""
@@ -91,9 +107,10 @@ def tune(
     """Tune tasks of one target until the budget is spent, and return when the job is over.
 
     ``trials`` counts over all tasks, and earlier trials of the same tasks in the database count;
-    ``seconds`` is wall-clock time. With ``tracker`` (HOST:PORT) the job runs on that farm; else
-    a tracker, a worker and a tuner are started on this machine over the database ``db`` (a URL
-    or a path; by default the one in the user's data folder) and stopped at the end.
+    each task takes one at least, for its default. ``seconds`` is wall-clock time. With ``tracker``
+    (HOST:PORT) the job runs on that farm; else a tracker, a worker and a tuner are started on this
+    machine over the database ``db`` (a URL or a path; by default the one in the user's data folder)
+    and stopped at the end.
 
     With ``module``, whose tasks these are, the job ends with the closing step: up to a tenth of
     the time, 20 s at most, goes into runs of the whole model that may replace a best (see
@@ -112,6 +129,7 @@ def tune(
         raise TunefarmError("give db (an embedded farm) or tracker (a running one), not both")
     check_tasks(tasks)
     check_budget(trials, seconds)
+    trials = raised_budget(trials, tasks)
     check_search(search)
     check_device(device)
     target = _target_of(tasks)

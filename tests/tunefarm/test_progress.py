@@ -88,7 +88,7 @@ def test_the_rate_counts_from_the_first_update_and_the_budget_bounds_the_time_le
     following.note(update(1, trials=50))
     clock.now = 10.0
     following.note(update(1, trials=60))
-    assert following.headline() == "running, 60/100 trials, 1.0/s, 0:10, 0:40 left"
+    assert following.headline() == "running, 60/100 trials, 1.0/s, 0:10, 0:40 left, then finals"
     clock.now = 30.0
     assert following.left_s == 30.0  # the budget's 60 s
     following.note(update(1, trials=103, state=JobState.SUCCEEDED))
@@ -96,11 +96,62 @@ def test_the_rate_counts_from_the_first_update_and_the_budget_bounds_the_time_le
     assert following.headline() == "succeeded, 100/100 trials, 1.8/s, 0:30"
 
 
+def in_finals(look: int, *left: int, tasks: int = 3) -> JobUpdate:
+    """An update in which the finals of these tasks are under way or wait."""
+    now = update(tasks)
+    rows = (replace(r, final_look=look * (i in left)) for i, r in enumerate(now.progress))
+    return replace(now, progress=tuple(rows))
+
+
+def test_finals_say_which_task_and_look_and_the_time_left() -> None:
+    clock = Clock()
+    following = Following(clock)
+    following.note(in_finals(1, 0, 1, 2))
+    assert following.headline() == "finals: task 1 of 3, look 1 of 3 at most, 0:00"
+    assert following.notes()[0] == f"side by side with its default: {LONG} 0"
+    clock.now = 6.0
+    following.note(in_finals(1, 2))
+    assert following.headline() == (
+        "finals: task 3 of 3, look 1 of 3 at most, 0:06, 0:03 left of this look"
+    )
+    clock.now = 9.0
+    following.note(in_finals(2, 1))
+    assert following.headline() == "finals: task 1 of 1, look 2 of 3 at most, 0:09"
+    assert following.notes()[0].endswith(f"{LONG} 1")
+    following.note(update(3, state=JobState.SUCCEEDED))
+    assert following.headline().startswith("succeeded, ")
+
+
+def test_finals_that_are_held_again_count_anew() -> None:
+    following = Following(Clock())
+    following.note(in_finals(1, 2))
+    following.note(in_finals(1, 0, 2))  # the first config of a task failed
+    assert following.headline() == "finals: task 1 of 2, look 1 of 3 at most, 0:00"
+
+
+def test_between_two_looks_the_job_says_that_finals_come() -> None:
+    clock = Clock()
+    following = Following(clock)
+    following.note(update(1, trials=50))
+    clock.now = 10.0
+    following.note(update(1, trials=100))
+    assert following.headline().endswith("0:10, finals begin")
+
+
+@pytest.mark.parametrize("width", [20, 40])
+def test_a_narrow_terminal_keeps_what_matters_in_the_finals(width: int) -> None:
+    following = Following(Clock())
+    following.note(in_finals(1, 0, 1))
+    lines = screen(width, 24, lambda console: console.print(View(following)))
+    assert max(map(cell_len, lines)) <= width
+    assert lines[0].startswith("finals: task 1 of 2"[: width - 1])
+
+
 def test_earlier_trials_count() -> None:
     following = Following(Clock())
     job = replace(update().job, options={"earlier": "80"})
     following.note(replace(update(1, trials=5), job=job))
-    assert following.headline() == "running, 85/100 trials, 0:00, 1:00 left"
+    assert following.headline() == "running, 85/100 trials, 0:00, 1:00 left, then finals"
 
 
 @pytest.mark.parametrize(
@@ -147,7 +198,10 @@ def test_a_pipe_gets_a_line_now_and_then_and_one_for_each_state() -> None:
 
     lines = screen(40, 24, follow)
     assert [text.split(",")[0] for text in lines] == ["queued", "running", "failed"]
-    assert lines[2].endswith("best seen 3.00 ms, defaults 6.00 ms; failed: 2 wrong_answer")
+    assert lines[2].endswith(
+        "fastest trials 3.00 ms, defaults 6.00 ms; finals tell luck from gain; "
+        "failed: 2 wrong_answer"
+    )
 
 
 def concluded(following: Following) -> Outcome:
@@ -184,16 +238,16 @@ def test_a_pipe_gets_a_line_for_each_task_at_the_end() -> None:
         assert text.split()[-9:] == ["1", "5", "1", "2.00", "ms", "1.00x", "50.0", "5%", "exact"]
 
 
-def test_while_the_search_goes_on_the_best_seen_is_no_gain() -> None:
+def test_while_the_search_goes_on_the_fastest_trial_is_no_gain() -> None:
     view = View(Following())
     view(update(2))
     searching = screen(120, 24, lambda console: console.print(view))
-    assert "best seen" in searching[1]
+    assert "fastest trial" in searching[1]
     assert "gain" not in searching[1]
-    assert searching[-1] == "best seen 2.00 ms, defaults 4.00 ms"
+    assert searching[-1] == "fastest trials 2.00 ms, defaults 4.00 ms; finals tell luck from gain"
     view.conclude(concluded(view.following))
     over = screen(120, 24, lambda console: console.print(view))
-    assert "best seen" not in "".join(over)
+    assert "fastest" not in "".join(over)
     assert over[-1] == "all tasks: 4.00 ms, 1.00x the defaults' 4.00 ms"
 
 
@@ -206,7 +260,7 @@ def test_a_pipe_gets_what_was_seen_of_a_job_that_is_broken_off() -> None:
     queued, stopped, head, _, *tasks = screen(200, 24, follow)
     assert queued.startswith("queued, 8/100 trials")
     assert stopped.startswith("stopped, 8/100 trials")
-    assert "best seen" in head
+    assert "fastest trial" in head
     assert len(tasks) == 2
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -23,24 +24,28 @@ from tunefarm.cli.options import (
     parse_cores,
     parse_shapes,
 )
+from tunefarm.cli.printing import Json, print_json, remarks
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tunefarm.benchmark import Subject
+    from tunefarm.benchmark import Comparison, Subject
     from tunefarm.compiler.dispatch import History
     from tunefarm.compiler.target import Target
+    from tunefarm.peers.race import Race
     from tunefarm.peers.turns import Neighbours
+    from tunefarm.roofline.nodes import Roofline
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
     """What a ``bench`` command asks: to time a subject for targets, each with the command that
-    tunes its tasks."""
+    tunes its tasks. ``found`` gathers what is printed as JSON at the end, if that is asked for."""
 
     subject: Subject
     targets: Mapping[Target, str]
     repeat: int
+    found: list[object] = field(default_factory=list)
 
 
 def bench(
@@ -65,11 +70,14 @@ def bench(
     repeat: Annotated[
         int, typer.Option(min=1, metavar="N", help="Timed repeats of each build.")
     ] = 20,
+    as_json: Json = False,
 ) -> None:
     """Time the tuned and the default build of a model, and each of its nodes.
 
     With --peers, other libraries on the same model. With --roofline, each node beside the time
     that the machine's peak and bandwidths allow.
+
+    Example: tunefarm bench model.onnx --peers --cores 1,2
     """
     from tunefarm.benchmark import Subject
     from tunefarm.checks import check_host
@@ -86,7 +94,7 @@ def bench(
         {found: asked.command("tune") for found, asked in targets.items()},
         repeat,
     )
-    out = console()
+    out = remarks(as_json) if as_json else console()
     if picture is not None:
         from tunefarm.roofline.picture import ENDINGS, check_matplotlib
 
@@ -98,6 +106,61 @@ def bench(
         _bench_roofline(out, request, picture)
     if not (peers or roofline or picture is not None):
         _bench_nodes(out, request)
+    if as_json:
+        print_json(request.found)
+
+
+def comparison_json(target: Target, result: Comparison) -> dict[str, object]:
+    """Two builds for scripts: medians of whole runs in seconds, and each node's; where no record
+    differs from the default there is one build, and nothing tuned."""
+    tuned = result.tuned_nodes
+    after = {node.label or node.kernel: node.seconds for node in tuned.nodes} if tuned else {}
+    nodes = [(node.label or node.kernel, node.seconds) for node in result.default_nodes.nodes]
+    default_s = median(result.default_s)
+    tuned_s = median(result.tuned_s) if result.tuned_s else None
+    return {
+        "target": str(target),
+        "default_s": default_s,
+        "tuned_s": tuned_s,
+        "speedup": default_s / tuned_s if tuned_s else None,
+        "nodes": [
+            {"node": name, "default_s": seconds, "tuned_s": after.get(name)}
+            for name, seconds in nodes
+        ],
+    }
+
+
+def race_json(target: Target, result: Race) -> dict[str, object]:
+    """A race for scripts: medians in seconds, and largest differences over largest magnitudes."""
+    return {
+        "target": str(target),
+        "cores": result.cores,
+        "peak_flops_s": result.row.peak,
+        "flops": result.row.flops,
+        "libraries": {
+            result.shown(name): {"seconds": seconds, "error": result.row.errors[name]}
+            for name, seconds in result.row.seconds.items()
+        },
+        "failures": result.failures,
+    }
+
+
+def roofline_json(target: Target, result: Roofline) -> dict[str, object]:
+    """Nodes under the roofs for scripts, in seconds."""
+    return {
+        "target": str(target),
+        "nodes": [
+            {
+                "node": node.work.name,
+                "seconds": node.seconds,
+                "roof_s": node.roof_s,
+                "bound": node.bound,
+                "flops": node.work.flops,
+                "bytes": node.work.bytes,
+            }
+            for node in result.nodes
+        ],
+    }
 
 
 def _bench_nodes(out: Console, request: Request) -> None:
@@ -110,6 +173,7 @@ def _bench_nodes(out: Console, request: Request) -> None:
         _head(out, request, target)
         with _status(out, f"timing the builds for {target}"):
             result = compare(request.subject, target, request.repeat)
+        request.found.append(comparison_json(target, result))
         print_table(out, node_columns(result))
         out.print(result.summary(), soft_wrap=True)
         _tell_records(out, request, target, result.history)
@@ -128,6 +192,7 @@ def _bench_peers(out: Console, request: Request) -> None:
     for target in request.targets:
         with _status(out, f"racing {', '.join(libraries)} for {target}"):
             races.append(race(request.subject, target, libraries, request.repeat))
+        request.found.append(race_json(target, races[-1]))
     print_table(out, race_columns(races))
     for result in races:
         out.print(result.summary(), soft_wrap=True)
@@ -157,6 +222,7 @@ def _bench_roofline(out: Console, request: Request, picture: Path | None) -> Non
     for target in request.targets:
         with _status(out, f"timing nodes and roofs for {target}"):
             results.append(measure(request.subject, target, request.repeat))
+        request.found.append(roofline_json(target, results[-1]))
         _head(out, request, target)
         print_table(out, roofline_columns(results[-1]))
         out.print(results[-1].summary(), soft_wrap=True)

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from tunefarm.cli.printing import remark
+
 DAYS = 397
 
 
@@ -33,10 +35,12 @@ def certificates(
 
     The CA stays as it is; make a certificate again to renew it, and a running tracker takes the
     new one up. Whoever has ca.key can make certificates of the farm: keep it where it is.
+
+    Example: tunefarm certificates --server lab1.example.org --worker lab3
     """
     from tunefarm.certificates import make_certificates
     from tunefarm.compiler import settings
 
     place = folder.expanduser() if folder else settings.HOME.get() / "tls"
     for path in make_certificates(place, server or (), worker or (), days):
-        print(f"wrote {path} and {path.with_suffix('.key').name}")
+        remark(f"wrote {path} and {path.with_suffix('.key').name}")

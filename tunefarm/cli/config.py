@@ -14,14 +14,14 @@ of ``compiler.settings``, for Python's interface too.
 from __future__ import annotations
 
 import difflib
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
+from tunefarm.cli.printing import Json, print_json
 from tunefarm.compiler import settings
 from tunefarm.compiler.errors import TunefarmError
 
@@ -210,9 +210,7 @@ def path_() -> None:
     print(settings.CONFIG.get())
 
 
-def show(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,
-) -> None:
+def show(as_json: Json = False) -> None:
     """Show each setting, and each option that the file or the environment sets, and by which.
 
     Example: tunefarm config show
@@ -221,7 +219,7 @@ def show(
 
     rows = [*_settings(), *_options()]
     if as_json:
-        print(json.dumps([dict(zip(("name", "value", "source"), r, strict=True)) for r in rows]))
+        print_json([dict(zip(("name", "value", "source"), r, strict=True)) for r in rows])
         return
     names, values, sources = zip(*rows, strict=True)
     columns = [

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tunefarm.cli.options import Database
+from tunefarm.cli.printing import Json, print_json, remark
 from tunefarm.compiler.errors import TunefarmError
 
 if TYPE_CHECKING:
@@ -37,8 +38,11 @@ app = typer.Typer(
 
 
 @app.command()
-def upgrade(db: Database = "") -> None:
-    """Bring a database of an earlier release to the schema of this one; a tracker does so too."""
+def upgrade(db: Database = "", as_json: Json = False) -> None:
+    """Bring a database of an earlier release to the schema of this one; a tracker does so too.
+
+    Example: tunefarm db upgrade --db farm.db
+    """
     from tunefarm.api import default_database
     from tunefarm.db.dialect import parse_url, sole_use, sqlite_path
     from tunefarm.db.migrate import HEAD
@@ -46,7 +50,10 @@ def upgrade(db: Database = "") -> None:
     path = sqlite_path(parse_url(db or default_database()))
     alone = sole_use(path) if path is not None and path.exists() else nullcontext()
     with alone, _open(db, readonly=False) as store:
-        print(f"{store.name} has schema {HEAD}")
+        if as_json:
+            print_json({"database": store.name, "schema": HEAD})
+        else:
+            remark(f"{store.name} has schema {HEAD}")
 
 
 @app.command()
@@ -54,21 +61,28 @@ def backup(
     file: File,
     db: Database = "",
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
+    as_json: Json = False,
 ) -> None:
-    """Copy a whole database to a file, also while a tracker works on it; the copy is checked."""
+    """Copy a whole database to a file, also while a tracker works on it; the copy is checked.
+
+    Example: tunefarm db backup monday.db --db farm.db
+    """
     from tunefarm.api import default_database
     from tunefarm.db.backup import backup as copy
 
     found = copy(db or default_database(), file, force=force)
-    print(f"wrote {described(found)}")
+    _tell("wrote", found, as_json)
 
 
 @app.command()
-def check(file: File) -> None:
-    """Check a copy: that nothing of it is damaged, and which schema it has."""
+def check(file: File, as_json: Json = False) -> None:
+    """Check a copy: that nothing of it is damaged, and which schema it has.
+
+    Example: tunefarm db check monday.db
+    """
     from tunefarm.db.backup import check as look
 
-    print(f"sound: {described(look(file))}")
+    _tell("sound:", look(file), as_json)
 
 
 @app.command()
@@ -78,8 +92,12 @@ def restore(
     force: Annotated[
         bool, typer.Option("--force", help="Replace what is in the database.")
     ] = False,
+    as_json: Json = False,
 ) -> None:
-    """Make a database what a copy holds; no tracker may use it meanwhile."""
+    """Make a database what a copy holds; no tracker may use it meanwhile.
+
+    Example: tunefarm db restore monday.db --db farm.db
+    """
     from tunefarm.api import default_database
     from tunefarm.db.backup import restore as put_back
     from tunefarm.embedded import with_folder
@@ -87,7 +105,7 @@ def restore(
     database = db or default_database()
     found = put_back(file, with_folder(database), force=force)
     later = "" if found.is_present else "; the next tracker upgrades it"
-    print(f"restored {described(found)}{later}")
+    _tell("restored", found, as_json, later)
 
 
 @app.command()
@@ -98,8 +116,12 @@ def prune(
         bool, typer.Option("--dry-run", help="Only say how many it would be.")
     ] = False,
     db: Database = "",
+    as_json: Json = False,
 ) -> None:
-    """Delete old trials; never best ones, what explains those, finals, or those of open jobs."""
+    """Delete old trials; never best ones, what explains those, finals, or those of open jobs.
+
+    Example: tunefarm db prune --older-than 90d --keep 1000 --dry-run
+    """
     from tunefarm.db.retention import prunable
     from tunefarm.texts import counted
 
@@ -108,10 +130,13 @@ def prune(
         with store.reading() as connection:
             ids = prunable(connection, policy, time.time())
         total = store.count_trials()
-        if dry_run:
-            print(f"would delete {counted(len(ids), 'trial')} of {total}")
-            return
-        print(f"deleted {counted(_leave_out(store, ids), 'trial')} of {total}")
+        deleted = len(ids) if dry_run else _leave_out(store, ids)
+    if as_json:
+        print_json({"deleted": deleted, "of": total, "dry_run": dry_run})
+    elif dry_run:
+        print(f"would delete {counted(deleted, 'trial')} of {total}")
+    else:
+        remark(f"deleted {counted(deleted, 'trial')} of {total}")
 
 
 def _leave_out(store: Store, ids: Sequence[int]) -> int:
@@ -156,6 +181,14 @@ def _open(db: str, readonly: bool) -> Store:
     if path is not None:
         check_file(path, writing=False)
     return Store.open(database, readonly=readonly)
+
+
+def _tell(done: str, copy: Copy, as_json: bool, later: str = "") -> None:
+    """Say what was done to a copy."""
+    if as_json:
+        print_json({"file": copy.path.absolute(), "bytes": copy.size, "schema": copy.schema})
+    else:
+        remark(f"{done} {described(copy)}{later}")
 
 
 def described(copy: Copy) -> str:

@@ -13,6 +13,8 @@ import typer
 
 from tunefarm.cli.farm import Rendezvous
 from tunefarm.cli.options import TRACKER, TRACKER_HELP
+from tunefarm.cli.printing import Json, print_json, print_rows, remark
+from tunefarm.texts import stamp
 
 if TYPE_CHECKING:
     from tunefarm.db.records import AuditEvent, Device
@@ -33,25 +35,33 @@ app = typer.Typer(help="List the devices of a farm; check them, keep new leases 
 
 
 @app.callback(invoke_without_command=True)
-def devices(context: typer.Context, tracker: Tracker = "", rendezvous: Rendezvous = None) -> None:
-    """List the devices of a farm: peaks, noise, drift, last check; check, cordon, drain them."""
-    from tunefarm.tables import console, print_table
+def devices(
+    context: typer.Context,
+    tracker: Tracker = "",
+    rendezvous: Rendezvous = None,
+    as_json: Json = False,
+) -> None:
+    """List the devices of a farm: peaks, noise, drift, last check; check, cordon, drain them.
 
+    Example: tunefarm devices --tracker lab1:9190
+    """
     context.obj = (tracker, rendezvous)
     if context.invoked_subcommand is not None:
         return
     with _client(context, "") as client:
         found = client.devices()
-    out = console()
-    if not found:
-        out.print("no devices; `tunefarm worker` offers this machine's")
+    if as_json:
+        print_json([device_json(device) for device in found])
         return
-    print_table(out, device_columns(found))
+    print_rows(found, device_columns(found), "no devices; `tunefarm worker` offers this machine's")
 
 
 @app.command()
 def cordon(context: typer.Context, name: Name, reason: Reason = "", tracker: Tracker = "") -> None:
-    """Grant no new lease of a device, or of any device of a worker; present ones go on."""
+    """Grant no new lease of a device, or of any device of a worker; present ones go on.
+
+    Example: tunefarm devices cordon lab3 --reason "new fans on Friday"
+    """
     with _client(context, tracker) as client:
         found, devices, live = client.cordon(name, actor=actor(), reason=reason)
     print(f"cordoned {found.scope} {found.subject}")
@@ -78,6 +88,8 @@ def drain(
     """Cordon a device or worker, and ask its leases back: a tuner yields after what it submitted.
 
     Ctrl-C ends the waiting, not the drain; `uncordon` ends that.
+
+    Example: tunefarm devices drain lab3 --reason "new fans" --minutes 30
     """
     after_s = None if minutes is None else 60 * minutes
     with _client(context, tracker) as client:
@@ -87,7 +99,7 @@ def drain(
         names = {device.id for device in devices}
         left = {lease.id for lease in live}
         for lease in live:
-            print(f"asked {lease.client} for {lease.device}{_job_text(lease.job)}", flush=True)
+            remark(f"asked {lease.client} for {lease.device}{_job_text(lease.job)}")
         try:
             while wait and left:
                 time.sleep(LOOK_S)
@@ -101,7 +113,10 @@ def drain(
 def uncordon(
     context: typer.Context, name: Name, reason: Reason = "", tracker: Tracker = ""
 ) -> None:
-    """Let a device or worker have leases again."""
+    """Let a device or worker have leases again.
+
+    Example: tunefarm devices uncordon lab3
+    """
     with _client(context, tracker) as client:
         after = client.uncordon(name, actor=actor(), reason=reason)
     for device in after:
@@ -118,7 +133,10 @@ def check(
     tracker: Tracker = "",
 ) -> None:
     """Check a device now, or all of a worker: right answers, peaks, noise; a device that is found
-    well leaves its quarantine."""
+    well leaves its quarantine.
+
+    Example: tunefarm devices check lab3
+    """
     with _client(context, tracker) as client:
         asked = client.check_devices(name, actor=actor(), reason=reason)
         _follow_checks(client, asked, wait)
@@ -135,6 +153,8 @@ def lift(
     """End the quarantine of a device, or of all of a worker: trust them as they are now.
 
     They are checked, and compared with this check from now on.
+
+    Example: tunefarm devices lift lab3 --reason "it has a new heat sink"
     """
     with _client(context, tracker) as client:
         asked = client.check_devices(name, actor=actor(), reason=reason, lift=True)
@@ -172,17 +192,19 @@ def history(
     ] = "",
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="How many, newest first.")] = 50,
     tracker: Tracker = "",
+    as_json: Json = False,
 ) -> None:
-    """List who cordoned, drained, checked or revoked what, when and why."""
-    from tunefarm.tables import console, print_table
+    """List who cordoned, drained, checked or revoked what, when and why.
 
+    Example: tunefarm devices history lab3 --limit 10
+    """
     with _client(context, tracker) as client:
         events = client.audit(name, limit)
-    out = console()
-    if not events:
-        out.print("nothing was cordoned, drained, checked or revoked yet")
+    if as_json:
+        print_json(events)
         return
-    print_table(out, event_columns(events))
+    nothing = "nothing was cordoned, drained, checked or revoked yet"
+    print_rows(events, event_columns(events), nothing)
 
 
 def actor() -> str:
@@ -205,6 +227,28 @@ def _client(context: typer.Context, tracker: str) -> FarmClient:
 
 def _job_text(job: str) -> str:
     return f" for job {job[:8]}" if job else ""
+
+
+def device_json(device: Device) -> dict[str, object]:
+    """A device for scripts: peaks in operations and bytes a second, noise as fractions."""
+    health = device.health
+    return {
+        "device": device.id,
+        "state": device.state,
+        "target": device.target,
+        "model": device.model,
+        "worker": device.worker,
+        "compiler": device.compiler_version,
+        "attributes": device.attributes,
+        "peaks": device.peaks,
+        "noise": device.noise,
+        "trial_noise": health.trial_noise,
+        "drift": health.drift,
+        "checked_at": health.checked_at or None,
+        "trouble": health.trouble,
+        "cordon": device.cordon,
+        "cordon_reason": device.cordon_reason,
+    }
 
 
 def device_columns(found: Sequence[Device]) -> list[Column]:
@@ -280,8 +324,3 @@ def event_columns(events: Sequence[AuditEvent]) -> list[Column]:
         Column("to", [e.subject for e in events], least=20, left=True),
         Column("why", [e.reason for e in events], rank=7, least=12, left=True),
     ]
-
-
-def stamp(at: float) -> str:
-    """A time as tables show it: local, to the second."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))

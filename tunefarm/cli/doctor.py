@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
-from typing import Annotated
-
 import typer
 
 from tunefarm.cli.options import Database, Farm
+from tunefarm.cli.printing import Json, is_quiet, print_json
 
 FOUND = 3
 _MARKS = {"ok": ("✓", "green"), "note": ("·", "blue"), "fix": ("✗", "red")}
@@ -22,7 +19,7 @@ def register(app: typer.Typer) -> None:
 def doctor(
     db: Database = "",
     tracker: Farm = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Look at this machine, its database and a tracker, and say what to fix before tuning.
 
@@ -40,7 +37,7 @@ def doctor(
     found = []
     for finding in examine(db or default_database(), tracker):
         found.append(finding)
-        if as_json:
+        if as_json or (is_quiet() and finding.state is not State.FIX):
             continue
         mark, colour = _MARKS[finding.state]
         line = Text.assemble((f"{mark} ", colour), (f"{finding.subject:<10}", "bold"), finding.told)
@@ -48,7 +45,7 @@ def doctor(
         if finding.remedy:
             out.print(f"{'':12}→ {finding.remedy}", soft_wrap=not out.is_terminal)
     if as_json:
-        print(json.dumps([dataclasses.asdict(finding) for finding in found]))
+        print_json(found)
     to_fix = sum(finding.state is State.FIX for finding in found)
     if to_fix:
         raise typer.Exit(FOUND)

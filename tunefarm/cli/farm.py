@@ -27,6 +27,7 @@ from tunefarm.cli.options import (
     parse_tags,
     use_access,
 )
+from tunefarm.cli.printing import heard
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.proto.logs import Format, Level, configure
 from tunefarm.worker.pulse import MAX_DRIFT
@@ -140,7 +141,10 @@ def tracker(
     log_level: LogLevel = Level.INFO,
     exit_with_parent_: ExitWithParent = False,
 ) -> None:
-    """Run the tracker: it lends devices, queues jobs and writes the database."""
+    """Run the tracker: it lends devices, queues jobs and writes the database.
+
+    Example: tunefarm tracker --db farm.db --port 9190
+    """
     from tunefarm.api import default_database
     from tunefarm.cli.database import policy_of
     from tunefarm.farm import announced
@@ -148,7 +152,7 @@ def tracker(
     from tunefarm.tracker.server import main_serve
 
     exit_with_parent(exit_with_parent_)
-    configure(log_format, log_level)
+    configure(log_format, heard(log_level))
     is_pruning = prune_older_than or prune_keep
     retention = policy_of(prune_older_than, prune_keep) if is_pruning else None
     options = TrackerOptions(
@@ -243,12 +247,15 @@ def worker(
     log_level: LogLevel = Level.INFO,
     exit_with_parent_: ExitWithParent = False,
 ) -> None:
-    """Run a worker: it builds candidates and times them on this machine's devices."""
+    """Run a worker: it builds candidates and times them on this machine's devices.
+
+    Example: tunefarm worker --tracker lab1.json --tag rack=3
+    """
     from tunefarm.worker.main import WorkerOptions, run_worker
 
     tags = parse_tags(tag)
     exit_with_parent(exit_with_parent_)
-    configure(log_format, log_level)
+    configure(log_format, heard(log_level))
     use_access(token_file, tls_ca, tls_cert, tls_key)
     place = _place(tracker, rendezvous)
     if ray:
@@ -301,12 +308,15 @@ def tuner(
     log_level: LogLevel = Level.INFO,
     exit_with_parent_: ExitWithParent = False,
 ) -> None:
-    """Run a tuner: it claims jobs and searches for the best configs."""
+    """Run a tuner: it claims jobs and searches for the best configs.
+
+    Example: tunefarm tuner --tracker lab1.json
+    """
     from tunefarm.tuner.execute import run_tuner
     from tunefarm.tuner.options import TunerOptions
 
     exit_with_parent(exit_with_parent_, _TUNER_GRACE_S)
-    configure(log_format, log_level)
+    configure(log_format, heard(log_level))
     use_access(token_file, tls_ca, tls_cert, tls_key)
     place = _place(tracker, rendezvous)
     run_tuner(

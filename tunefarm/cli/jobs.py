@@ -11,7 +11,6 @@ import typer
 from tunefarm.cli.options import (
     TRACKER,
     TRACKER_HELP,
-    TRIALS_A_TASK,
     Asked,
     Database,
     Minutes,
@@ -23,9 +22,11 @@ from tunefarm.cli.options import (
     Trials,
     history_source,
 )
+from tunefarm.cli.printing import Json, print_json, print_rows, remarks
 
 if TYPE_CHECKING:
-    from tunefarm.db.records import Job, Miss
+    from tunefarm.db.records import Job, JobUpdate, Miss, Progress
+    from tunefarm.outcome import Outcome
     from tunefarm.tables import Column
 
 DIGITS = 8  # of a job's id, in tables: few enough to type, enough to be its own
@@ -52,15 +53,22 @@ def submit(
     device: Selector = "",
     priority: Annotated[int, typer.Option(metavar="N", help="Higher is served first.")] = 0,
     tracker: Tracker = "",
+    as_json: Json = False,
 ) -> None:
-    """Submit a tuning job to a farm and return at once; its id is printed."""
-    from tunefarm.checks import check_device, count_trials, tell_waiting
+    """Submit a tuning job to a farm and return at once; its id is printed.
+
+    Example: tunefarm submit model.onnx --tracker lab1:9190 --trials 2000
+    """
+    from tunefarm.checks import check_device, count_trials, raised_budget, tell_waiting
+    from tunefarm.db.records import TRIALS_A_TASK
     from tunefarm.farm import connect_local
     from tunefarm.tuning import make_job
 
     check_device(device)
     tasks = Asked(model, target, shape, precision).tasks()
-    budget = trials if trials is not None else TRIALS_A_TASK * len(tasks)
+    budget = TRIALS_A_TASK * len(tasks)
+    if trials is not None:
+        budget = raised_budget(trials, tasks)
     seconds = None if minutes is None else 60 * minutes
     with connect_local(tracker, None) as client:
         earlier = count_trials(client, tasks)
@@ -68,37 +76,120 @@ def submit(
             make_job(tasks, budget, seconds, priority=priority, earlier=earlier, device=device)
         )
         tell_waiting(client.devices(), tasks[0].target, job)
-    print(job.id)
+    if as_json:
+        print_json(job_json(job))
+    else:
+        print(job.id)
 
 
 @listing.callback(invoke_without_command=True)
 def jobs(
-    context: typer.Context, tracker: Tracker = "", db: Database = "", limit: Limit = 20
+    context: typer.Context,
+    tracker: Tracker = "",
+    db: Database = "",
+    limit: Limit = 20,
+    as_json: Json = False,
 ) -> None:
-    """List the latest jobs, of a running farm or of a database, newest first."""
-    from tunefarm.tables import console, print_table
+    """List the latest jobs, of a running farm or of a database, newest first.
 
+    Example: tunefarm jobs --tracker lab1:9190 --limit 5
+    """
     context.obj = (tracker, db)
     if context.invoked_subcommand is not None:
         return
     found = _latest(tracker, db, limit)
-    out = console()
-    if not found:
-        out.print("no jobs yet; `tunefarm tune MODEL` or `tunefarm submit MODEL` starts one")
+    if as_json:
+        print_json([job_json(job) for job in found])
         return
-    print_table(out, job_columns(found))
+    nothing = "no jobs yet; `tunefarm tune MODEL` or `tunefarm submit MODEL` starts one"
+    print_rows(found, job_columns(found), nothing)
 
 
 @listing.command()
-def retry(context: typer.Context, job: JobId, tracker: Tracker = "", db: Database = "") -> None:
-    """Queue a failed or cancelled job again; it goes on from its trials."""
+def retry(
+    context: typer.Context,
+    job: JobId,
+    tracker: Tracker = "",
+    db: Database = "",
+    as_json: Json = False,
+) -> None:
+    """Queue a failed or cancelled job again; it goes on from its trials.
+
+    Example: tunefarm jobs retry 4f2a
+    """
     from tunefarm.stored import farm_or_database
 
     before = context.obj or ("", "")
     with farm_or_database(tracker or before[0], db or before[1]) as farm:
         known = farm.job(job)
         after = farm.retry(known.id).state
-    print(f"{known.id[:DIGITS]} was {known.state}, and is {after}")
+    if as_json:
+        print_json({"job": known.id, "before": known.state, "state": after})
+    else:
+        print(f"{known.id[:DIGITS]} was {known.state}, and is {after}")
+
+
+def job_json(job: Job) -> dict[str, object]:
+    """A job for scripts; times in seconds, ``created_at`` since the epoch."""
+    return {
+        "job": job.id,
+        "state": job.state,
+        "created_at": job.created_at,
+        "updated_at": job.updated_at,
+        "tasks": len(job.tasks),
+        "budget_trials": job.budget.trials,
+        "budget_s": job.budget.seconds,
+        "priority": job.priority,
+        "target": job.target,
+        "compiler": job.compiler_version,
+        "devices": job.selector,
+        "owner": job.owner,
+        "waits_because": job.unmet,
+        "message": job.message,
+    }
+
+
+def result_json(update: JobUpdate, found: Outcome, earlier: int) -> dict[str, object]:
+    """What came of a job, for scripts: sums over its tasks, weighted, and each task; in seconds.
+
+    Times are those of what a build gets, None while one of them is not known.
+    """
+    from tunefarm.progress import model_latency
+
+    default_s, tuned_s = model_latency(found.rows)
+    return {
+        "job": update.job.id,
+        "state": update.job.state,
+        "message": update.job.message,
+        "earlier": earlier,
+        "trials": found.trials,
+        "finals": found.finals,
+        "errors": update.errors,
+        "default_s": default_s or None,
+        "tuned_s": tuned_s or None,
+        "speedup": default_s / tuned_s if default_s and tuned_s else None,
+        "tasks": [
+            progress_json(row, status)
+            for row, status in zip(found.rows, found.statuses, strict=True)
+        ],
+    }
+
+
+def progress_json(row: Progress, status: str) -> dict[str, object]:
+    """A task of a job, for scripts."""
+    return {
+        "task": row.summary,
+        "workload": row.task.workload,
+        "target": row.task.target,
+        "weight": row.weight,
+        "flops": row.flops,
+        "trials": row.ok + row.failed,
+        "failed": row.failed,
+        "default_s": row.default_s,
+        "tuned_s": row.best_s,
+        "speedup": row.default_s / row.best_s if row.default_s and row.best_s else None,
+        "status": status,
+    }
 
 
 def job_columns(found: Sequence[Job]) -> list[Column]:
@@ -158,53 +249,85 @@ def _latest(tracker: str, db: str, limit: int) -> Sequence[Job]:
         return told_jobs(store, limit)
 
 
-def watch(job: JobId, tracker: Tracker = "", db: Database = "") -> None:
-    """Follow a job until it is over; Ctrl-C ends the watching, not the job."""
+def watch(job: JobId, tracker: Tracker = "", db: Database = "", as_json: Json = False) -> None:
+    """Follow a job until it is over; Ctrl-C ends the watching, not the job.
+
+    Example: tunefarm watch 4f2a --tracker lab1:9190
+    """
     from tunefarm.outcome import outcome, tasks_of
-    from tunefarm.progress import gain_text, peak_of, showing
+    from tunefarm.progress import earlier, gain_text, peak_of, showing
     from tunefarm.stored import farm_or_database
     from tunefarm.tables import console
 
-    out = console()
     with farm_or_database(tracker, db) as farm:
         whole = farm.job(job)
-        with showing(out, lambda job: peak_of(farm.devices(), job.target)) as show:
+        with showing(remarks(as_json), lambda job: peak_of(farm.devices(), job.target)) as show:
             for update in farm.watch(whole.id, wait_s=1.0):
                 show(update)
             found = outcome(farm, update, tasks_of(whole))
             show.conclude(found)
+    if as_json:
+        print_json(result_json(update, found, earlier(update)))
+        return
+    out = console()
     parts = [found.counts, gain_text(found.rows), update.job.message]
     out.print("; ".join(part for part in parts if part), soft_wrap=True)
+    if found.remark:
+        out.print(found.remark, soft_wrap=True)
 
 
-def cancel(job: JobId, tracker: Tracker = "", db: Database = "") -> None:
-    """Cancel a job; its trials are kept."""
+def cancel(job: JobId, tracker: Tracker = "", db: Database = "", as_json: Json = False) -> None:
+    """Cancel a job; its trials are kept.
+
+    Example: tunefarm cancel 4f2a
+    """
     from tunefarm.progress import OVER
     from tunefarm.stored import farm_or_database
 
     with farm_or_database(tracker, db) as farm:
         before = farm.job(job)
         after = farm.cancel(before.id, "cancelled from the command line").state
+    if as_json:
+        print_json({"job": before.id, "before": before.state, "state": after})
+        return
     over = before.state in OVER
     print(f"{before.id[:DIGITS]} was over already: {after}" if over else str(after))
 
 
-def misses(tracker: Tracker = "", limit: Limit = 20) -> None:
+def misses(tracker: Tracker = "", limit: Limit = 20, as_json: Json = False) -> None:
     """List the tasks that builds reported as untuned, those first that are worth most.
 
     Idle devices tune them: see `tunefarm tracker --idle-trials`.
+
+    Example: tunefarm misses --tracker lab1:9190
     """
     from tunefarm.farm import connect_local
-    from tunefarm.tables import console, print_table
 
     with connect_local(tracker, None) as client:
         found = client.misses(limit)
         states = {job.id: str(job.state) for job in client.jobs(limit=1000)}
-    out = console()
-    if not found:
-        out.print("no build has reported an untuned task; `tunefarm build --report-misses` does")
+    if as_json:
+        print_json([miss_json(miss, states) for miss in found])
         return
-    print_table(out, miss_columns(found, states))
+    nothing = "no build has reported an untuned task; `tunefarm build --report-misses` does"
+    print_rows(found, miss_columns(found, states), nothing)
+
+
+def miss_json(miss: Miss, states: Mapping[str, str]) -> dict[str, object]:
+    """An untuned task for scripts; times in seconds are a model's, not measured."""
+    return {
+        "task": miss.workload.summary,
+        "workload": miss.workload.key,
+        "target": miss.target,
+        "weight": miss.weight,
+        "default_s": miss.default_s,
+        "roofline_s": miss.roofline_s,
+        "gain_s": miss.gain_s,
+        "builds": miss.builds,
+        "reported_at": miss.reported_at,
+        "job": miss.job or None,
+        "state": states.get(miss.job),
+    }
 
 
 def miss_columns(found: Sequence[Miss], states: Mapping[str, str]) -> list[Column]:

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tunefarm.cli.devices import Tracker, actor, client_of, stamp
+from tunefarm.cli.devices import Tracker, actor, client_of
 from tunefarm.cli.jobs import DIGITS
+from tunefarm.cli.printing import Json, print_json, print_rows
+from tunefarm.texts import stamp
 
 if TYPE_CHECKING:
     from tunefarm.db.records import Lease
@@ -30,10 +32,12 @@ def leases(
     job: Annotated[str, typer.Option(metavar="ID", help="Only of jobs whose ids begin so.")] = "",
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="How many of --history.")] = 50,
     tracker: Tracker = "",
+    as_json: Json = False,
 ) -> None:
-    """List the leases of a farm: who holds which device for which job, since when; revoke them."""
-    from tunefarm.tables import console, print_table
+    """List the leases of a farm: who holds which device for which job, since when; revoke them.
 
+    Example: tunefarm leases --history --device lab3
+    """
     context.obj = tracker
     if context.invoked_subcommand is not None:
         return
@@ -45,11 +49,11 @@ def leases(
             found = tuple(
                 one for one in live if one.device.startswith(device) and one.job.startswith(job)
             )
-    out = console()
-    if not found:
-        out.print("no lease was granted yet" if history else "nobody holds a device now")
+    if as_json:
+        print_json([lease_json(lease) for lease in found])
         return
-    print_table(out, lease_columns(found))
+    nothing = "no lease was granted yet" if history else "nobody holds a device now"
+    print_rows(found, lease_columns(found), nothing)
 
 
 @app.command()
@@ -65,10 +69,28 @@ def revoke(
 
     What it had submitted is measured under the job's next lease. To keep the job away from the
     device as well, cordon the device first, or cancel the job.
+
+    Example: tunefarm leases revoke 9c41 --reason "its tuner hangs"
     """
     with client_of(tracker or context.find_object(str) or "") as client:
         ended = client.revoke(lease, actor=actor(), reason=reason)
     print(f"revoked {ended.id[:DIGITS]}: {ended.client} held {ended.device}")
+
+
+def lease_json(lease: Lease) -> dict[str, object]:
+    """A lease for scripts; times in seconds since the epoch, None for one that has not ended."""
+    return {
+        "lease": lease.id,
+        "device": lease.device,
+        "holder": lease.client,
+        "owner": lease.owner,
+        "job": lease.job or None,
+        "epoch": lease.epoch,
+        "granted_at": lease.granted_at,
+        "ended_at": lease.ended_at,
+        "ended_reason": lease.ended_reason,
+        "recall": lease.recall,
+    }
 
 
 def lease_columns(found: Sequence[Lease]) -> list[Column]:

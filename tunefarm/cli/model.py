@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Protocol, runtime_checkable
 import typer
 
 from tunefarm.cli.bench import bench
+from tunefarm.cli.jobs import result_json
 from tunefarm.cli.options import (
     DATABASE,
-    TRIALS_A_TASK,
     Asked,
     Database,
     Farm,
@@ -25,11 +26,11 @@ from tunefarm.cli.options import (
     Trials,
     check_output,
 )
+from tunefarm.cli.printing import Json, print_json, print_rows, remarks
+from tunefarm.cli.records import decision_json
 from tunefarm.compiler.errors import TunefarmError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from tunefarm.compiler.dispatch import Decision, History
     from tunefarm.compiler.workload import Task
     from tunefarm.db.records import Progress, TaskKey
@@ -65,29 +66,38 @@ def tune(
             "--closing/--no-closing", help="Time the bests in the whole model at the end."
         ),
     ] = True,
+    as_json: Json = False,
 ) -> None:
     """Tune a model on real devices: search for the fastest code of each of its subgraphs.
 
-    Starts a tracker, a worker and a tuner on this machine, unless --tracker names a farm.
+    Starts a tracker, a worker and a tuner on this machine, unless --tracker names a farm. The
+    search times candidates one by one; finals then time the fastest of each task side by side with
+    its default, and what they find to be faster is what builds get.
+
+    Example: tunefarm tune model.onnx --minutes 30
     """
     from tunefarm.api import extract_tasks
-    from tunefarm.checks import check_device, check_search
+    from tunefarm.checks import check_device, check_search, raised_budget
+    from tunefarm.db.records import TRIALS_A_TASK
     from tunefarm.farm import device_peak
     from tunefarm.progress import showing
-    from tunefarm.tables import console
     from tunefarm.texts import counted
     from tunefarm.tuning import tune as run
 
     check_search(search)
     check_device(device)
-    out = console()
+    out = remarks(as_json)
     asked = Asked(model, target, shape, precision, db, tracker)
     module = asked.module()
     found = extract_tasks(module, target or None)
     if not found:
         out.print(f"{model} has no subgraph that is worth tuning")
+        if as_json:
+            print_json(nothing_tuned(0))
         return
-    budget = trials if trials is not None else TRIALS_A_TASK * len(found)
+    budget = TRIALS_A_TASK * len(found)
+    if trials is not None:
+        budget = raised_budget(trials, found)
     out.print(f"{model.name}: {counted(len(found), 'task')} for {found[0].target}, {budget} trials")
     with showing(out, device_peak(tracker, db)) as show:
         result = run(
@@ -104,12 +114,47 @@ def tune(
             device=device,
         )
         show.conclude(result.outcome)
-    _conclude(out, result, budget, asked.command("build", "-o", f"{model.stem}.so"))
+    if as_json:
+        print_json(tuned_json(result))
+        return
+    _conclude(result, budget)
+    out.print(f"next: {asked.command('build', '-o', f'{model.stem}.so')}", soft_wrap=True)
 
 
-def _conclude(out: Console, result: Tuned, budget: int, following: str) -> None:
+def tuned_json(result: Tuned) -> dict[str, object]:
+    """What a tuning came to, for scripts; no job if there was nothing to do."""
+    if result.last is None or result.outcome is None:
+        return nothing_tuned(result.earlier)
+    found = result_json(result.last, result.outcome, result.earlier)
+    return found | {"closing": _closing_json(result)}
+
+
+def nothing_tuned(earlier: int) -> dict[str, object]:
+    """The keys of a tuning that had nothing to do."""
+    nothing = dict.fromkeys(("job", "state", "default_s", "tuned_s", "speedup", "closing"))
+    return nothing | {
+        "message": "", "earlier": earlier, "trials": 0, "finals": 0, "errors": {}, "tasks": [],
+    }  # fmt: skip
+
+
+def _closing_json(result: Tuned) -> dict[str, object] | None:
+    """The runs of the whole model at the end, None if there were none."""
+    closing = result.closing
+    if closing is None:
+        return None
+    return {
+        "met": closing.met,
+        "replaced": len(closing.replaced),
+        "before_s": closing.before_s,
+        "after_s": closing.after_s,
+    }
+
+
+def _conclude(result: Tuned, budget: int) -> None:
     from tunefarm.progress import errors_text, gain_text
+    from tunefarm.tables import console
 
+    out = console()
     if result.last is None or result.outcome is None:
         out.print(
             f"nothing to do: the database has {result.earlier} trials of these tasks, "
@@ -122,9 +167,10 @@ def _conclude(out: Console, result: Tuned, budget: int, following: str) -> None:
                 f"failed: {errors_text(result.last.errors)} (`tunefarm records list --failed`)"
             )
         out.print("; ".join(part for part in parts if part), soft_wrap=True)
+        if remark := result.outcome.remark:
+            out.print(remark, soft_wrap=True)
     if result.closing is not None:
         out.print(result.closing.summary(), soft_wrap=True)
-    out.print(f"next: {following}", soft_wrap=True)
 
 
 def build(
@@ -145,19 +191,21 @@ def build(
             "--report-misses", help="Have the farm of --tracker tune the rest on idle devices."
         ),
     ] = False,
+    as_json: Json = False,
 ) -> None:
     """Build a model with the best records into a library (.so, with a C header beside it).
 
     An object (.o) or a static archive (.a) is for the linker of a program.
+
+    Example: tunefarm build model.onnx -o model.so
     """
     from tunefarm import api
-    from tunefarm.tables import console
     from tunefarm.texts import counted
 
     check_output(output, ".so", ".o", ".a")
     if report_misses and not tracker:
         raise TunefarmError("--report-misses needs a farm to report to; give --tracker HOST:PORT")
-    out = console()
+    out = remarks(as_json)
     asked = Asked(model, target, shape, precision, db, tracker)
     mod = asked.module()
     with api.apply_history_best(
@@ -172,6 +220,18 @@ def build(
     sizes = f"{lib.plan.weight_bytes / 1e6:.3g} MB of weights"
     out.print(f"{sizes}, {lib.peak_bytes / 1e6:.3g} MB of memory a run at its peak")
     out.print(f"wrote {output} and {output.with_suffix('.h')}", soft_wrap=True)
+    if as_json:
+        statuses = Counter(str(decision.status) for decision in history.decisions.values())
+        print_json(
+            {
+                "library": output.absolute(),
+                "header": output.absolute().with_suffix(".h"),
+                "target": str(lib.target),
+                "weight_bytes": lib.plan.weight_bytes,
+                "memory_bytes": lib.peak_bytes,
+                "statuses": statuses,
+            }
+        )
 
 
 def tasks(
@@ -181,24 +241,33 @@ def tasks(
     precision: Precision = "",
     db: Database = "",
     tracker: Farm = "",
+    as_json: Json = False,
 ) -> None:
-    """List the tasks of a model: how often each runs, its FLOPs, and what is known of it."""
+    """List the tasks of a model: how often each runs, its FLOPs, and what is known of it.
+
+    Example: tunefarm tasks model.onnx --shape x=1x3x224x224
+    """
     from tunefarm import api
-    from tunefarm.tables import console, print_table
     from tunefarm.texts import counted
 
     asked = Asked(model, target, shape, precision, db, tracker)
     found = asked.tasks()
-    out = console()
+    out = remarks(as_json)
     if not found:
         out.print(f"{model} has no subgraph that is worth tuning")
+        if as_json:
+            print_json([])
         return
     with api.apply_history_best(asked.source()) as history:
         decisions = history.lookup([t.workload for t in found], found[0].target)
         known = _known(history, found)
+    if as_json:
+        rows = zip(found, decisions, known, strict=True)
+        print_json([task_json(*row) for row in rows])
+        return
     flops = sum(t.workload.flops * t.weight for t in found)
     out.print(f"{counted(len(found), 'task')} for {found[0].target}, {flops / 1e9:.3g} GFLOP a run")
-    print_table(out, task_columns(found, decisions, known))
+    print_rows(found, task_columns(found, decisions, known))
     out.print(history.summary(asked.command("tune")), soft_wrap=True)
 
 
@@ -221,6 +290,17 @@ def _known(history: History, found: Sequence[Task]) -> list[Progress]:
     stats = source.task_stats(keys)
     counts = {key: source.count_candidates([key]) for key in keys}
     return [replace(stats[k], ok=counts[k] - stats[k].failed) for k in keys]
+
+
+def task_json(task: Task, decision: Decision, known: Progress) -> dict[str, object]:
+    """A task for scripts: what it is, what was measured, what a build uses."""
+    return {
+        **decision_json(decision),
+        "weight": task.weight,
+        "flops": task.workload.flops,
+        "trials": known.ok + known.failed,
+        "failed": known.failed,
+    }
 
 
 def task_columns(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tunefarm.compiler.errors import TunefarmError
+from tunefarm.db.records import TRIALS_A_TASK
 
 if TYPE_CHECKING:
     from tunefarm.compiler.ir import IRModule
@@ -26,7 +27,6 @@ DATABASE = "URL|FILE"
 FILE = "FILE"
 TARGET = "TARGET"
 TRACKER = "HOST:PORT|FILE"
-TRIALS_A_TASK = 64
 
 Model = Annotated[
     Path,

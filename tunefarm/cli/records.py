@@ -21,9 +21,10 @@ from tunefarm.cli.options import (
     check_output,
     history_source,
 )
+from tunefarm.cli.printing import Json, print_json, print_rows, remark
 
 if TYPE_CHECKING:
-    from tunefarm.compiler.dispatch import History
+    from tunefarm.compiler.dispatch import Decision, History
     from tunefarm.db.records import Trial
     from tunefarm.db.store import Store
 
@@ -53,18 +54,22 @@ def list_(
     target: Annotated[str, typer.Option(metavar=TARGET, help="Only trials of this target.")] = "",
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="How many, newest first.")] = 20,
     failed: Annotated[bool, typer.Option("--failed", help="Only failed trials.")] = False,
+    as_json: Json = False,
 ) -> None:
-    """List the newest trials, failed ones too; a pipe gets whole lines."""
-    from tunefarm.tables import Column, console, print_table
+    """List the newest trials, failed ones too; a pipe gets whole lines.
+
+    Example: tunefarm records list --failed --limit 5
+    """
+    from tunefarm.tables import Column
     from tunefarm.texts import duration
 
     with _open(db) as store:
         trials, workloads = _newest(store, target, limit, failed)
-    out = console()
-    if not trials:
-        of = f" of {target}" if target else ""
-        out.print(f"no {'failed ' if failed else ''}trials{of} in {store.name}", soft_wrap=True)
+    if as_json:
+        print_json([trial_json(t, _summary(workloads, t.task.workload)) for t in trials])
         return
+    of = f" of {target}" if target else ""
+    nothing = f"no {'failed ' if failed else ''}trials{of} in {store.name}"
     when = [time.strftime("%m-%d %H:%M:%S", time.localtime(t.created_at)) for t in trials]
     columns = [
         Column("when", when, rank=3, left=True),
@@ -76,7 +81,28 @@ def list_(
         Column("origin", [t.origin for t in trials], rank=4, left=True),
         Column("config or error", [_outcome(t) for t in trials], rank=7, least=16, left=True),
     ]
-    print_table(out, columns)
+    print_rows(trials, columns, nothing)
+
+
+def trial_json(trial: Trial, summary: str) -> dict[str, object]:
+    """A trial for scripts; times in seconds, ``created_at`` since the epoch."""
+    return {
+        "job": trial.job,
+        "task": summary,
+        "workload": trial.task.workload,
+        "target": trial.task.target,
+        "number": trial.number,
+        "origin": trial.origin,
+        "config": trial.config,
+        "latency_s": trial.median_s if trial.ok else None,
+        "times_s": trial.times_s,
+        "error": trial.error,
+        "message": trial.message,
+        "device": trial.device,
+        "device_model": trial.device_model,
+        "compiler": trial.compiler_version,
+        "created_at": trial.created_at,
+    }
 
 
 def _newest(
@@ -96,15 +122,7 @@ def _newest(
 
 def _outcome(trial: Trial) -> str:
     """The knobs of a trial, or its error."""
-    if trial.error is not None:
-        return " ".join(f"{trial.error}: {trial.message}".split())
-    return knobs(trial.config)
-
-
-def knobs(config: Mapping[str, object]) -> str:
-    """``contraction mb=8 nb=2``: the sketch and its knobs."""
-    rest = [f"{name}={value}" for name, value in config.items() if name != "sketch"]
-    return " ".join([str(config.get("sketch", "")), *rest]).strip()
+    return trial.knobs if trial.error is None else trial.told
 
 
 def _summary(workloads: Mapping[str, str], key: str) -> str:
@@ -126,14 +144,21 @@ def best(
     precision: Precision = "",
     db: Database = "",
     tracker: Farm = "",
+    as_json: Json = False,
 ) -> None:
-    """Show the best config of each task of a model."""
-    from tunefarm.tables import console
-    from tunefarm.texts import duration
+    """Show the best config of each task of a model.
 
+    Example: tunefarm records best model.onnx
+    """
+    from tunefarm.tables import console
+    from tunefarm.texts import duration, knobs
+
+    decisions = _history(Asked(model, target, shape, precision, db, tracker)).decisions.values()
+    if as_json:
+        print_json([decision_json(decision) for decision in decisions])
+        return
     out = console()
-    asked = Asked(model, target, shape, precision, db, tracker)
-    for decision in _history(asked).decisions.values():
+    for decision in decisions:
         found = decision.found.best.trial if decision.found is not None else None
         timed = f", {duration(found.median_s)}" if found is not None and decision.settled else ""
         out.print(f"{decision.status:<10} {decision.workload.summary}{timed}", soft_wrap=True)
@@ -148,12 +173,35 @@ def explain(
     precision: Precision = "",
     db: Database = "",
     tracker: Farm = "",
+    as_json: Json = False,
 ) -> None:
-    """Explain, for each task of a model, which record a build would use and why."""
+    """Explain, for each task of a model, which record a build would use and why.
+
+    Example: tunefarm records explain model.onnx --tracker lab1:9190
+    """
     from tunefarm.tables import console
 
     history = _history(Asked(model, target, shape, precision, db, tracker))
+    if as_json:
+        print_json([decision_json(decision) for decision in history.decisions.values()])
+        return
     console().print(history.explain(), soft_wrap=True)
+
+
+def decision_json(decision: Decision) -> dict[str, object]:
+    """What a build uses for a task, for scripts; None for a record's facts where it uses none."""
+    used = decision.found.best if decision.found is not None and decision.settled else None
+    return {
+        "task": decision.workload.summary,
+        "workload": decision.workload.key,
+        "target": str(decision.target),
+        "status": decision.status,
+        "reason": decision.reason,
+        "config": decision.config,
+        "latency_s": used.trial.median_s if used is not None else None,
+        "speedup": used.speedup_over_default if used is not None else None,
+        "device_model": used.key.device_model if used is not None else None,
+    }
 
 
 def _history(asked: Asked) -> History:
@@ -179,8 +227,12 @@ def export(
         bool, typer.Option("--starter", help="Only what a package would ship: clear winners.")
     ] = False,
     target: Annotated[str, typer.Option(metavar=TARGET, help="Only records of this target.")] = "",
+    as_json: Json = False,
 ) -> None:
-    """Write records to a JSON-lines file."""
+    """Write records to a JSON-lines file.
+
+    Example: tunefarm records export best.jsonl --best-only
+    """
     from tunefarm.compiler.errors import TunefarmError
     from tunefarm.db.transfer import export_file, export_starter
     from tunefarm.texts import counted
@@ -193,15 +245,22 @@ def export(
             count = export_starter(store, output)
         else:
             count = export_file(store, output, best_only=best_only, target=target)
-    print(f"wrote {counted(count, 'trial')} to {output}")
+    if as_json:
+        print_json({"file": output.absolute(), "trials": count})
+        return
+    remark(f"wrote {counted(count, 'trial')} to {output}")
 
 
 @app.command("import")
 def import_(
     source: Annotated[Path, typer.Argument(metavar="FILE", help="JSON-lines file to read.")],
     db: Database = "",
+    as_json: Json = False,
 ) -> None:
-    """Read records from a JSON-lines file; those that are known already are passed over."""
+    """Read records from a JSON-lines file; those that are known already are passed over.
+
+    Example: tunefarm records import best.jsonl --db farm.db
+    """
     import sys
 
     from tunefarm.db.transfer import import_file
@@ -211,7 +270,17 @@ def import_(
         done = import_file(store, source)
     for problem in done.problems:
         print(problem, file=sys.stderr)
+    if as_json:
+        print_json(
+            {
+                "added": done.added,
+                "known": done.known,
+                "targets": sorted(done.targets),
+                "problems": done.problems,
+            }
+        )
+        return
     targets = ", ".join(sorted(done.targets))
     where = f"; {targets}" if targets else ""
     known = f"{done.known} {'was' if done.known == 1 else 'were'} known"
-    print(f"added {counted(done.added, 'trial')}, {known}{where}")
+    remark(f"added {counted(done.added, 'trial')}, {known}{where}")

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tunefarm.cli.devices import Tracker, actor, client_of, stamp
+from tunefarm.cli.devices import Tracker, actor, client_of
 from tunefarm.cli.options import DATABASE, FILE
+from tunefarm.cli.printing import Json, is_quiet, print_json, print_rows, remark
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.db.records import Role
+from tunefarm.texts import stamp
 
 if TYPE_CHECKING:
     from tunefarm.db.records import Token
@@ -76,11 +78,14 @@ def create(
     ] = None,
     tracker: Tracker = "",
     db: Db = "",
+    as_json: Json = False,
 ) -> None:
     """Make a token. Its secret is printed once, or goes into a file; the farm keeps a hash of it.
 
     With --file FILE, what is in there is all that a machine needs: `tunefarm worker --tracker
     FILE`. Without it the secret is for TUNEFARM_TOKEN, or for a file named by --token-file.
+
+    Example: tunefarm token create anna --role client --days 30
     """
     from tunefarm.db.records import Token
     from tunefarm.proto.tokens import digest_of, new_secret
@@ -92,10 +97,19 @@ def create(
     secret = new_secret()
     expires_at = time.time() + DAY_S * days if days else None
     token = Token(digest_of(secret), name, role, devices, max_priority, expires_at=expires_at)
-    write = _carried(file, address, name, tls) if file else print
+    write = _carried(file, address, name, tls) if file else None
     with _tokens(tracker, db) as calls:
         made = calls.create(token)
-    write(secret)
+    if write is not None:
+        write(secret)
+    if as_json:
+        given = {"file": file.absolute()} if file else {"secret": secret}
+        print_json({**token_json(made), **given})
+        return
+    if write is None:
+        print(secret)
+    if is_quiet():
+        return
     until = f"until {stamp(made.expires_at)}" if made.expires_at else "for ever"
     where = f"; {file} lets it in" if file else "; this secret is not shown again"
     print(f"token {made.id} of {made.name}, {made.role}, {until}{where}", file=sys.stderr)
@@ -108,17 +122,19 @@ def list_(
     ] = False,
     tracker: Tracker = "",
     db: Db = "",
+    as_json: Json = False,
 ) -> None:
-    """List the tokens of a farm; no secret is stored, so none is shown."""
-    from tunefarm.tables import console, print_table
+    """List the tokens of a farm; no secret is stored, so none is shown.
 
+    Example: tunefarm token list --all
+    """
     with _tokens(tracker, db) as calls:
         found = [token for token in calls.list() if every or _state(token) == "live"]
-    out = console()
-    if not found:
-        out.print("no tokens; `tunefarm token create NAME --role worker` makes one")
+    if as_json:
+        print_json([token_json(token) for token in found])
         return
-    print_table(out, token_columns(found))
+    nothing = "no tokens; `tunefarm token create NAME --role worker` makes one"
+    print_rows(found, token_columns(found), nothing)
 
 
 @app.command()
@@ -130,13 +146,16 @@ def revoke(
     tracker: Tracker = "",
     db: Db = "",
 ) -> None:
-    """Let nobody in with these tokens any more, and cut the calls that they have under way."""
+    """Let nobody in with these tokens any more, and cut the calls that they have under way.
+
+    Example: tunefarm token revoke anna --reason "her laptop was stolen"
+    """
     with _tokens(tracker, db) as calls:
         ended = calls.revoke(name, reason)
     for token in ended:
-        print(f"revoked {token.id} of {token.name}, {token.role}")
+        remark(f"revoked {token.id} of {token.name}, {token.role}")
     if not ended:
-        print(f"{name} was revoked before")
+        remark(f"{name} was revoked before")
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +233,22 @@ def _carried(file: Path, address: str, name: str, tls: Path | None) -> Callable[
         write_rendezvous(file, replace(found, token=secret))
 
     return write
+
+
+def token_json(token: Token) -> dict[str, object]:
+    """A token for scripts; times in seconds since the epoch, None for never."""
+    return {
+        "token": token.id,
+        "name": token.name,
+        "role": token.role,
+        "state": _state(token),
+        "devices": token.devices,
+        "max_priority": token.max_priority,
+        "created_at": token.created_at,
+        "created_by": token.created_by,
+        "expires_at": token.expires_at,
+        "revoked_at": token.revoked_at,
+    }
 
 
 def token_columns(found: Sequence[Token]) -> list[Column]:
