@@ -5,12 +5,24 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tunefarm.db.records import IDLE, DeviceRequest, Job, JobState, Miss, WorkloadRecord
+from tunefarm.db.records import (
+    IDLE,
+    DeviceRequest,
+    Job,
+    JobState,
+    Miss,
+    Role,
+    Token,
+    WorkloadRecord,
+)
 from tunefarm.proto.client import FarmClient
 from tunefarm.proto.errors import InvalidRequest
+from tunefarm.proto.tokens import digest_of, new_secret
 
 
 def workload(text: str) -> WorkloadRecord:
@@ -64,6 +76,28 @@ def test_the_most_valuable_misses_of_a_target_are_tuned(idle_farm: FarmClient) -
     assert [t.workload.text for t in made(idle_farm)[0].tasks] == [
         f"m{n}" for n in range(12, 4, -1)
     ]
+
+
+def test_a_scope_holds_for_what_is_reported(
+    idle_farm: FarmClient, tracker: Any, start_worker: Callable[..., Any]
+) -> None:
+    """Devices that the reporter may not lease are not used for it, whatever selector it names."""
+    secret = new_secret()
+    narrow = Token(digest_of(secret), "anna", Role.CLIENT, devices="name=d2")
+    idle_farm.create_token(narrow, actor="root@lab")
+    with tracker.client(secret) as anna:
+        anna.report_misses([miss("narrow", 1.0), replace(miss("odd", 0.5), selector="name=d1")])
+    idle_farm.report_misses([miss("wide", 0.1)])
+    wait_for(lambda: made(idle_farm))
+    (job,) = made(idle_farm)
+    assert (job.selector, [t.workload.text for t in job.tasks]) == ("", ["wide"])
+    idle_farm.cancel(job.id)
+    start_worker(tracker, "d2")
+    wait_for(lambda: len(made(idle_farm)) == 2)
+    job = made(idle_farm)[0]
+    assert (job.selector, [t.workload.text for t in job.tasks]) == ("name=d2", ["narrow"])
+    with pytest.raises(InvalidRequest, match="is no condition"):
+        idle_farm.report_misses([replace(miss("bad", 1.0), selector="name")])
 
 
 def test_a_job_that_waits_for_a_tuner_is_served_first(

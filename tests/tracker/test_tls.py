@@ -15,9 +15,9 @@ from tunefarm.db.records import Device, Role, Token, WorkerState
 from tunefarm.proto.client import FarmClient
 from tunefarm.proto.errors import Forbidden, InvalidRequest, TrackerUnavailable
 from tunefarm.proto.rendezvous import Rendezvous, write_rendezvous
-from tunefarm.proto.tls import Tls
+from tunefarm.proto.tls import Tls, expires_at, shown_by
 from tunefarm.proto.tokens import digest_of, new_secret
-from tunefarm.tracker.listening import check_options, listen
+from tunefarm.tracker.listening import certificates_end, check_options, listen
 from tunefarm.tracker.options import TrackerOptions
 
 from tunefarm.certificates import make_certificates
@@ -129,6 +129,42 @@ def test_a_certificate_expires_and_is_renewed_meanwhile(
     assert ssl.get_server_certificate(place) == first
     make_certificates(tmp_path, [HOST], [], 30)
     assert ssl.get_server_certificate(place) == (tmp_path / "server.pem").read_text() != first
+
+
+def test_the_end_of_certificates_is_known(
+    start: Callable[..., Any], certificates: Path, tmp_path: Path
+) -> None:
+    """By the tracker's files, by what it shows, and as the doctor tells it."""
+    from cryptography import x509
+    from tunefarm.doctor import State, _certificates
+
+    for name in ("ca", "server"):
+        pem = (certificates / f"{name}.pem").read_text()
+        made = x509.load_pem_x509_certificate(pem.encode())
+        assert expires_at(pem) == made.not_valid_after_utc.timestamp()
+    tracker, address = start(certificates)
+    options = TrackerOptions(
+        "x", tls_cert=str(certificates / "server.pem"), tls_client_ca=str(certificates / "ca.pem")
+    )
+    ends = certificates_end(options)
+    assert ends == {
+        "server": expires_at((certificates / "server.pem").read_text()),
+        "client_ca": expires_at((certificates / "ca.pem").read_text()),
+    }
+    assert certificates_end(TrackerOptions("x", tls_cert=str(tmp_path / "none.pem"))) == {}
+    assert shown_by(address) == ends["server"]
+    assert shown_by(tracker.address) is None
+    carried = tmp_path / "carried.json"
+    ca = (certificates / "ca.pem").read_text()
+    write_rendezvous(carried, Rendezvous(address, tracker.token, ca=ca))
+    (found,) = _certificates(str(carried))
+    day = time.strftime("%Y-%m-%d", time.gmtime(ends["server"]))
+    assert found.told == f"the tracker's ends first, on {day}"
+    is_late = ends["server"] - time.time() < 30 * 86400
+    assert found.state is (State.FIX if is_late else State.OK)
+    for text in ("", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----"):
+        with pytest.raises(ValueError, match="certificate"):
+            expires_at(text)
 
 
 def test_all_show_certificates(

@@ -204,6 +204,12 @@ def test_probes_tell_of_a_tracker_that_is_away_and_a_worker_that_ends(farm: Farm
     tracker, worker = farm.metrics.removesuffix("/metrics"), farm.health.removesuffix("/healthz")
     for place in (tracker, worker):
         assert get(f"{place}/healthz") == get(f"{place}/readyz") == (200, "ok\n")
+    probed = next(iter(farm.start("tuner", "--health-port", "0", "--rendezvous", farm.rendezvous)))
+    tuner = probed.split()[-1].removesuffix("/healthz")
+    assert get(f"{tuner}/healthz") == (200, "ok\n")
+    wait_for(lambda: get(f"{tuner}/readyz") == (200, "ok\n"))
+    farm.processes["tuner"].send_signal(signal.SIGTERM)
+    assert farm.processes["tuner"].wait(PATIENCE_S) == 0
     assert get(f"{tracker}/else") == (404, "there is /healthz, /metrics, /readyz here\n")
     farm.processes["tracker"].send_signal(signal.SIGTERM)
     assert farm.processes["tracker"].wait(PATIENCE_S) == 0
