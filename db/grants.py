@@ -11,12 +11,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, insert, select, update
+from sqlalchemy import Connection, and_, bindparam, insert, select, update
 from tunefarm.db import leases
 from tunefarm.db.dialect import clock, is_shared
 from tunefarm.db.errors import StaleLease
-from tunefarm.db.models import CORDONS, DEVICES, JOBS, LEASES, REQUESTS, TARGETS
+from tunefarm.db.models import CORDONS, DEVICES, JOBS, LEASES, REQUESTS, TARGETS, WORKERS
 from tunefarm.db.records import HEALTH, Lease
+
+_LENDING = (
+    select(
+        DEVICES.c.id,
+        DEVICES.c.worker,
+        DEVICES.c.kind,
+        DEVICES.c.epoch,
+        WORKERS.c.compiler_version,
+        LEASES.c.id.label("lease"),
+    )
+    .select_from(
+        DEVICES.join(WORKERS, WORKERS.c.id == DEVICES.c.worker).outerjoin(
+            LEASES, and_(LEASES.c.device == DEVICES.c.id, LEASES.c.ended_at.is_(None))
+        )
+    )
+    .where(DEVICES.c.id.in_(bindparam("devices", expanding=True)))
+)
+"""Devices with what decides whether they can be lent, and their live leases."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +68,7 @@ def grant_all(
         return []
     known = leases.by_requests(connection, [want.request_id for want in wants])
     devices = {want.device for want in wants if want.request_id not in known}
-    rows = {
-        row.id: row
-        for row in connection.execute(leases.devices_query().where(DEVICES.c.id.in_(devices)))
-    }
+    rows = {row.id: row for row in connection.execute(_LENDING, {"devices": sorted(devices)})}
     refusals = _refusals(connection, rows)
     outcomes: list[Lease | StaleLease] = []
     now = clock(connection)
@@ -87,9 +102,9 @@ def _lease(want: Want, epoch: int, now: float, term_s: float) -> Lease:
 def _store(connection: Connection, fresh: Sequence[tuple[Want, Lease]]) -> None:
     if not fresh:
         return
-    raised = [{"at": lease.device, "to": lease.epoch} for _, lease in fresh]
-    statement = update(DEVICES).where(DEVICES.c.id == bindparam("at"))
-    connection.execute(statement.values(epoch=bindparam("to")), raised)
+    devices = [lease.device for _, lease in fresh]
+    raised = update(DEVICES).where(DEVICES.c.id.in_(devices)).values(epoch=DEVICES.c.epoch + 1)
+    connection.execute(raised)
     shared = is_shared(connection)
     rows = [
         {
@@ -113,10 +128,10 @@ def _store(connection: Connection, fresh: Sequence[tuple[Want, Lease]]) -> None:
 
 def _refusals(connection: Connection, devices: dict[str, Any]) -> dict[str, StaleLease]:
     """Why those of these devices that cannot be lent cannot."""
-    live = select(LEASES.c.device).where(LEASES.c.device.in_(devices), LEASES.c.ended_at.is_(None))
     found = {
-        device: StaleLease(f"device {device} is leased")
-        for device in connection.execute(live).scalars()
+        device.id: StaleLease(f"device {device.id} is leased")
+        for device in devices.values()
+        if device.lease is not None
     }
     cordons = {(row.scope, row.subject): row for row in connection.execute(select(CORDONS))}
     for device in devices.values() if cordons else ():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from sqlalchemy import Connection, Select, case, insert, select, update
@@ -31,6 +31,15 @@ DEVICE_LOST = "device_lost"
 counts as an attempt, because the candidate may be what killed the worker."""
 
 # --- workers and devices ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Enlisted:
+    """A worker by its row: its current process, the compiler of that, and whose it is."""
+
+    incarnation: str
+    compiler_version: str
+    owner: str
 
 
 def enlist(connection: Connection, worker: str, incarnation: str, compiler_version: str) -> bool:
@@ -61,31 +70,41 @@ def enlist(connection: Connection, worker: str, incarnation: str, compiler_versi
     return True
 
 
+def all_enlisted(connection: Connection) -> dict[str, Enlisted]:
+    """Every worker that ever was."""
+    return enlisted(connection.execute(select(WORKERS)))
+
+
+def enlisted(rows: Iterable[Any]) -> dict[str, Enlisted]:
+    """Workers by their rows."""
+    return {row.id: Enlisted(row.incarnation, row.compiler_version, row.owner) for row in rows}
+
+
 def register(connection: Connection, worker: str, devices: Iterable[Device]) -> None:
     """Store what a worker tells of its devices; epochs stay."""
-    rows = [
-        {
-            "id": device.id,
-            "kind": device.kind,
-            "model": device.model,
-            "target": device.target,
-            "worker": worker,
-            "attributes": dict(device.attributes),
-            "peaks": dict(device.peaks),
-            "noise": device.noise,
-            "epoch": 0,
-            "health": asdict(device.health),
-        }
-        for device in devices
-    ]
-    if not rows:
+    told = [what_is_told(device, worker) for device in devices]
+    if not told:
         return
     statement = upsert(connection, DEVICES)
-    told = ("kind", "model", "target", "worker", "attributes", "peaks", "noise", "health")
     statement = statement.on_conflict_do_update(
-        index_elements=["id"], set_={name: statement.excluded[name] for name in told}
+        index_elements=["id"], set_={name: statement.excluded[name] for name in told[0]}
     )
-    connection.execute(statement, rows)
+    connection.execute(statement, [{"epoch": 0, **values} for values in told])
+
+
+def what_is_told(device: Device, worker: str) -> dict[str, Any]:
+    """What the row of a device has from its worker."""
+    return {
+        "id": device.id,
+        "kind": device.kind,
+        "model": device.model,
+        "target": device.target,
+        "worker": worker,
+        "attributes": dict(device.attributes),
+        "peaks": dict(device.peaks),
+        "noise": device.noise,
+        "health": asdict(device.health),
+    }
 
 
 def devices(connection: Connection, worker: str = "") -> tuple[Device, ...]:

@@ -26,6 +26,7 @@ from sqlalchemy import (
 )
 from tunefarm.db import cordons, leases
 from tunefarm.db.dialect import clock, upsert
+from tunefarm.db.leases import Enlisted
 from tunefarm.db.models import CLAIM_TERMS, JOBS, LEASES, TRACKERS, WAITING, WORKERS
 from tunefarm.db.records import Cordon, Device, DeviceRequest, JobState, Lease
 
@@ -88,6 +89,7 @@ class Known:
     leases: Mapping[str, tuple[Lease, float]]
     claims: Mapping[str, Claim]
     workers: Mapping[str, Presence]
+    enlisted: dict[str, Enlisted]
     devices: tuple[Device, ...]
     cordons: tuple[Cordon, ...]
     queue: tuple[Asking, ...]
@@ -256,13 +258,14 @@ def _read(connection: Connection, tracker: str, now: float) -> Known:
         .where(JOBS.c.state == str(JobState.RUNNING))
     )
     others = select(WAITING).where(WAITING.c.tracker != tracker)
+    workers = connection.execute(select(WORKERS)).all()
     return Known(
         leases={lease.id: (lease, left_s[lease.id]) for lease in leases.live(connection)},
         claims={row.job: Claim(row.epoch, row.deadline - now) for row in connection.execute(terms)},
         workers={
-            row.id: Presence(row.incarnation, now - row.seen_at, row.capacity)
-            for row in connection.execute(select(WORKERS))
+            row.id: Presence(row.incarnation, now - row.seen_at, row.capacity) for row in workers
         },
+        enlisted=leases.enlisted(workers),
         devices=leases.devices(connection),
         cordons=cordons.cordons(connection),
         queue=tuple(_asking(row, now) for row in connection.execute(others)),

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from tunefarm.db.records import HEALTH, Cordon, Device, DeviceRequest
 from tunefarm.tracker.selector import parse_selector
+
+_CORES = "num-cores"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +36,9 @@ def allocate(
     left = sorted(free, key=lambda d: (len(d.attributes), d.id not in near, d.id))
     grants: list[tuple[Waiting, Device]] = []
     for one in sorted(waiting, key=lambda w: (-w.request.priority, w.since, w.id)):
-        device = next((d for d in left if serves(d, one.request)), None)
-        if device is not None:
-            left.remove(device)
-            grants.append((one, device))
+        place = next((i for i, device in enumerate(left) if serves(device, one.request)), None)
+        if place is not None:
+            grants.append((one, left.pop(place)))
     return grants
 
 
@@ -69,15 +71,14 @@ def runs(device: str, wanted: str) -> bool:
     wanted_kind, wanted_options = _parse(wanted)
     if device_kind != wanted_kind:
         return False
-    cores = int(wanted_options.pop("num-cores", "1"))
-    if cores > int(device_options.get("num-cores", "1")):
+    if int(wanted_options.get(_CORES, "1")) > int(device_options.get(_CORES, "1")):
         return False
-    return all(device_options.get(name) == value for name, value in wanted_options.items())
+    rest = ((name, value) for name, value in wanted_options.items() if name != _CORES)
+    return all(device_options.get(name) == value for name, value in rest)
 
 
-def _parse(target: str) -> tuple[str, dict[str, str]]:
+@lru_cache(maxsize=1024)
+def _parse(target: str) -> tuple[str, Mapping[str, str]]:
     kind, *words = target.split() or [""]
-    options: Mapping[str, str] = {
-        name: value for name, _, value in (word.lstrip("-").partition("=") for word in words)
-    }
-    return kind, dict(options)
+    parts = (word.lstrip("-").partition("=") for word in words)
+    return kind, {name: value for name, _, value in parts}

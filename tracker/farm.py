@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass, field, replace
 
-from sqlalchemy import Connection
 from tunefarm.db import cordons, jobs, leases, queue
+from tunefarm.db.leases import Enlisted
 from tunefarm.db.records import HEALTH, Cordon, Device, Job, JobState, Lease
 from tunefarm.tracker import signals
 from tunefarm.tracker.allocate import cordon_of
@@ -96,6 +96,7 @@ class Farm:
     signals: Signals = field(default_factory=Signals)
     workers: dict[str, Seen] = field(default_factory=dict)
     devices: dict[str, Device] = field(default_factory=dict)
+    enlisted: dict[str, Enlisted] = field(default_factory=dict)
     leases: dict[str, Live] = field(default_factory=dict)
     claims: dict[str, Claimed] = field(default_factory=dict)
     tuners: dict[str, Tuner] = field(default_factory=dict)
@@ -113,15 +114,13 @@ class Farm:
         self.started = self.clock()
         self.started_at = time.time()
 
-        def read(connection: Connection) -> tuple[tuple[Device, ...], list[tuple[str, int]]]:
-            return leases.devices(connection), jobs.running(connection)
-
-        known, running = await self.database.read(read)
+        known = await self.database.read(leases.devices)
         self.devices = {device.id: device for device in known}
         if self.database.is_shared:
             return
         self.idle_at_load = self.devices.keys() - await self.database.read(queue.busy_devices)
-        for job, epoch in running:
+        self.enlisted = await self.database.read(leases.all_enlisted)
+        for job, epoch in await self.database.read(jobs.running):
             self.claims[job] = Claimed(epoch, self.clock() + self.options.claim_term_s)
         self.hold_cordons(await self.database.read(cordons.cordons))
         await self.adopt_leases()
@@ -198,6 +197,8 @@ class Farm:
 
     def cordon_of(self, device: str) -> Cordon | None:
         """What keeps a device from new leases, if anything does."""
+        if not self.cordons:
+            return None
         return cordon_of(self.devices[device], (kept.cordon for kept in self.cordons))
 
     def told(self, job: Job) -> Job:
@@ -256,7 +257,7 @@ class Farm:
         live = self.leases.pop(lease, None)
         if live is not None:
             self.signals.notify(
-                signals.LEASES, signals.device(live.lease.device), signals.job(live.lease.job)
+                signals.LEASES, signals.end(live.lease.device), signals.job(live.lease.job)
             )
 
     def drop_leases_of(self, job: str) -> None:

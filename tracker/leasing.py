@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -19,7 +20,7 @@ from tunefarm.tracker import signals
 from tunefarm.tracker.allocate import Waiting, allocate, serves
 from tunefarm.tracker.batches import Batches
 from tunefarm.tracker.counts import idling
-from tunefarm.tracker.farm import Farm, Live
+from tunefarm.tracker.farm import Farm, Kept, Live
 from tunefarm.tracker.replicas import GAP_S, Replicas
 from tunefarm.tracker.selector import parse_selector
 
@@ -67,6 +68,8 @@ class Desk:
     farm: Farm
     tickets: dict[str, Ticket] = field(default_factory=dict)
     beat_at: float = 0.0
+    looked_at: float = -math.inf
+    cordons: tuple[Kept, ...] = ()
     replicas: Replicas | None = None
     others: list[Waiting] = field(default_factory=list)
     give_back: Batches[str] = field(init=False)
@@ -216,9 +219,18 @@ class Desk:
         """End what expired or was to be given back by now, then grant what is free."""
         if self.replicas is not None:
             await self.replicas.exchange()
-        await self._expire_leases()
-        await self._expire_claims()
+        if self._is_look_due():
+            await self._expire_leases()
+            await self._expire_claims()
         await self._grant()
+
+    def _is_look_due(self) -> bool:
+        """Whether to look at all deadlines: as often as time counts, and when cordons changed."""
+        now, kept = self.farm.clock(), self.farm.cordons
+        if now - self.looked_at < TICK_S and kept is self.cordons:
+            return False
+        self.looked_at, self.cordons = now, kept
+        return True
 
     async def _beat(self) -> None:
         while True:
@@ -238,6 +250,8 @@ class Desk:
     async def _grant(self) -> None:
         """Give what is free to those who ask, and to new requests what they were granted before,
         all in one write."""
+        if not self.tickets:
+            return
         asking = [t.waiting for t in self.tickets.values() if self._is_asking(t)] + self.others
         near = self.farm.near_devices() if self.replicas is not None else ()
         granted = allocate(asking, self.farm.free_devices(), near)
@@ -269,13 +283,12 @@ class Desk:
         self, connection: Connection, served: list[Ticket], places: dict[str, str]
     ) -> dict[str, Lease | Exception]:
         """What came of each request: a lease, or an error; of those that wait on, nothing."""
-        outcomes: dict[str, Lease | Exception] = dict(
-            leases.by_requests(connection, [t.waiting.id for t in served if t.is_new])
-        )
+        unplaced = [t.waiting.id for t in served if t.waiting.id not in places]
+        outcomes: dict[str, Lease | Exception] = dict(leases.by_requests(connection, unplaced))
         wants: list[Want] = []
         for ticket in served:
             waiting, id_ = ticket.waiting, ticket.waiting.id
-            if id_ in outcomes or id_ not in places:
+            if id_ not in places:
                 continue
             try:
                 if waiting.job:
@@ -294,7 +307,8 @@ class Desk:
                 self.farm.counts.granted += 1
                 _log.info("granted to %s", outcome.client, extra=ids_of_lease(outcome))
             outcome = self.farm.hold_lease(outcome)
-            self.farm.signals.notify(signals.device(outcome.device))
+            if outcome.job:  # what is left of the job's earlier leases may wait for it
+                self.farm.signals.notify(signals.device(outcome.device))
         if ticket.answer is None or ticket.answer.done():
             return
         if isinstance(outcome, Lease):

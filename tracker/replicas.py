@@ -130,6 +130,7 @@ class Replicas:
         """Make what is in memory what stands in the rows; who waits for that hears of it here."""
         farm, now = self._farm, self._farm.clock()
         farm.devices = {device.id: device for device in known.devices}
+        farm.enlisted = known.enlisted
         if tuple(kept.cordon for kept in farm.cordons) != known.cordons:
             farm.hold_cordons(known.cordons)
             farm.signals.ring(signals.LEASES, signals.JOBS)
@@ -145,7 +146,7 @@ class Replicas:
         over = [i for i, live in farm.leases.items() if i not in known.leases and not live.ending]
         for id_ in over:
             lease = farm.leases.pop(id_).lease
-            topics = signals.device(lease.device), signals.job(lease.job)
+            topics = signals.end(lease.device), signals.job(lease.job)
             farm.signals.ring(signals.LEASES, *topics)
         self._take_over_claims(known, now)
         mine = self._desk.tickets

@@ -70,6 +70,8 @@ class Signals:
     def is_own(self, topic: str) -> bool:
         """Whether no other tracker waits for news of the topic: a device's worker is at one, and
         there is a job without a name that nobody watches."""
+        if topic.startswith(_END):
+            topic = device(topic.removeprefix(_END))
         return topic == job("") or (topic.startswith(_DEVICE) and topic in self._bells)
 
     def heard(self, devices: Iterable[str]) -> tuple[int, ...]:
@@ -96,6 +98,7 @@ class Signals:
 JOBS = "jobs"
 LEASES = "leases"
 _DEVICE = "device "
+_END = "end "
 
 
 def job(name: str) -> str:
@@ -103,4 +106,10 @@ def job(name: str) -> str:
 
 
 def device(name: str) -> str:
+    """There may be work for the device."""
     return f"{_DEVICE}{name}"
+
+
+def end(name: str) -> str:
+    """The device's lease has ended: of interest to a worker that holds work of it."""
+    return f"{_END}{name}"

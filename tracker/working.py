@@ -10,6 +10,7 @@ from contextlib import suppress
 from sqlalchemy import Connection
 from tunefarm.db import cordons, health, leases, queue, tokens, trials
 from tunefarm.db.errors import StaleIncarnation, StaleLease
+from tunefarm.db.leases import Enlisted
 from tunefarm.db.records import (
     Collected,
     Cordon,
@@ -102,6 +103,8 @@ async def sync(farm: Farm, state: WorkerState, wait_s: float, caller: Caller = O
     if state.capacity == 0:
         await _take_back(farm, state)
     topics = [signals.device(device.id) for device in state.devices]
+    if state.held:
+        topics += [signals.end(device.id) for device in state.devices]
     with farm.signals.listen(*topics) as bell:
         seen.poll = bell
         return await _poll(farm, state, bell, accepted, refused, wait_s)
@@ -154,7 +157,10 @@ def _checks(farm: Farm, state: WorkerState) -> dict[str, int]:
 
 
 async def _enlist(farm: Farm, state: WorkerState, owner: str) -> None:
-    """Note the worker's process and devices if they are new; heartbeats do not get further."""
+    """Note the worker's process and devices if they are new; heartbeats do not get further.
+
+    Of what the rows say already nothing is written: after a restart all workers come at once.
+    """
     seen = farm.workers.get(state.worker)
     if (
         seen is not None
@@ -167,6 +173,41 @@ async def _enlist(farm: Farm, state: WorkerState, owner: str) -> None:
     _check_devices(farm, state)
     for device in state.devices:
         _check_owner(farm, state.worker, device)
+    if not _is_registered(farm, state, owner):
+        await _register(farm, state, owner)
+    present = farm.workers.get(state.worker)
+    if present is None or present.incarnation != state.incarnation:
+        if present is not None and present.poll is not None:
+            present.poll.ring()
+        present = Seen(state.incarnation, state.number - 1, state.devices, farm.clock())
+        if all(device.id in farm.idle_at_load for device in state.devices):
+            present.empty_since = (0,) * len(state.devices)  # as long as there was no news at all
+        farm.workers[state.worker] = present
+        _log.info("offers %d devices", len(state.devices), extra=ids(worker=state.worker))
+    present.devices = state.devices
+    present.owner = owner
+    farm.signals.notify(signals.LEASES, signals.JOBS)
+
+
+def _is_registered(farm: Farm, state: WorkerState, owner: str) -> bool:
+    """Whether the rows say of a worker and of its devices, all of them well, what it says."""
+    row = farm.enlisted.get(state.worker)
+    if row is None or (owner and row.owner != owner):
+        return False
+    if (row.incarnation, row.compiler_version) != (state.incarnation, state.compiler_version):
+        return False
+    for told in state.devices:
+        stored = farm.devices.get(told.id)
+        if stored is None or told.health.trouble:
+            return False
+        before = leases.what_is_told(stored, stored.worker)
+        if before != leases.what_is_told(told, state.worker):
+            return False
+    return True
+
+
+async def _register(farm: Farm, state: WorkerState, owner: str) -> None:
+    """Store the worker's process and devices, and what follows from them."""
 
     def write(
         connection: Connection,
@@ -182,21 +223,10 @@ async def _enlist(farm: Farm, state: WorkerState, owner: str) -> None:
 
     known, ended, kept = await farm.database.write(write)
     farm.devices |= {device.id: device for device in known}
-    present = farm.workers.get(state.worker)
-    if present is None or present.incarnation != state.incarnation:
-        if present is not None and present.poll is not None:
-            present.poll.ring()
-        present = Seen(state.incarnation, state.number - 1, state.devices, farm.clock())
-        if all(device.id in farm.idle_at_load for device in state.devices):
-            present.empty_since = (0,) * len(state.devices)  # as long as there was no news at all
-        farm.workers[state.worker] = present
-        _log.info("offers %d devices", len(state.devices), extra=ids(worker=state.worker))
-    present.devices = state.devices
-    present.owner = owner
+    farm.enlisted[state.worker] = Enlisted(state.incarnation, state.compiler_version, owner)
     farm.hold_cordons(kept)
     for lease in ended:
         farm.drop_lease(lease)
-    farm.signals.notify(signals.LEASES, signals.JOBS)
 
 
 def _check_devices(farm: Farm, state: WorkerState) -> None:

@@ -129,13 +129,12 @@ class Database:
                 self.durations.add(now - operation.asked_at)
 
     def _commit_together(self, wanted: list[_Operation]) -> None:
+        if len(wanted) == 1:
+            return self._commit_alone(wanted[0])
         try:
             with self._store.writing() as connection:
                 outcomes = [_attempt(connection, operation) for operation in wanted]
-        except BaseException as error:
-            if len(wanted) == 1 and not self.is_shared:  # a server's connection may have ended
-                wanted[0].future.set_exception(error)
-                return
+        except BaseException:
             for operation in wanted:
                 self._commit_alone(operation)
             return
@@ -143,14 +142,19 @@ class Database:
             _settle(operation, result, refusal)
 
     def _commit_alone(self, operation: _Operation) -> None:
-        """Run again, by itself, an operation of a group that failed as a whole."""
-        try:
-            with self._store.writing() as connection:
-                result, refusal = _attempt(connection, operation)
-        except BaseException as error:
-            operation.future.set_exception(error)
+        """Run an operation in a transaction of its own; twice if it has to be, as the connection to
+        a server may have ended."""
+        for is_last in (False, True) if self.is_shared else (True,):
+            try:
+                with self._store.writing() as connection:
+                    result = operation.run(connection)
+            except BaseException as error:
+                if is_last or isinstance(error, _REFUSALS):
+                    operation.future.set_exception(error)
+                    return
+                continue
+            operation.future.set_result(result)
             return
-        _settle(operation, result, refusal)
 
 
 def _attempt(connection: Connection, operation: _Operation) -> tuple[Any, BaseException | None]:

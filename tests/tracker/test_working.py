@@ -1,0 +1,147 @@
+"""What workers are told, and what a tracker that has been restarted writes of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tunefarm.db.errors import NotYours, StaleIncarnation
+from tunefarm.db.records import (
+    Device,
+    DeviceRequest,
+    Health,
+    Held,
+    Role,
+    TrialKey,
+    TrialRequest,
+    WorkerState,
+)
+from tunefarm.db.store import Store
+from tunefarm.tracker import working
+from tunefarm.tracker.callers import OWN, Caller
+from tunefarm.tracker.farm import Farm
+from tunefarm.tracker.leasing import Desk
+from tunefarm.tracker.options import TrackerOptions
+from tunefarm.tracker.writer import Database
+
+DEVICE = Device(
+    "d1", "sim", "m", "sim", "", {"lab": "3"}, {"flops_1": 1 / 3}, 0.1, health=Health(1.5, 0, 0.1)
+)
+STATE = WorkerState("w1", "i1", 7, "0.1", (DEVICE,), capacity=2)
+LOADING = 1
+"""Writes of a farm that is loaded: it asks the writer for live leases."""
+ANNA, BERT = Caller("anna", Role.WORKER), Caller("bert", Role.WORKER)
+
+
+def test_a_worker_that_holds_nothing_sleeps_through_leases_without_work(
+    tmp_path: Path, candidates: Callable[..., list[TrialRequest]]
+) -> None:
+    async def main(database: Database) -> None:
+        farm = Farm(TrackerOptions("unused", lease_term_s=60.0), database)
+        await farm.load()
+        desk = Desk(farm)
+        serving = asyncio.create_task(desk.serve())
+        poll = asyncio.create_task(working.sync(farm, STATE, 60.0))
+        await desk.release(*await lease_of(desk, "r1"))
+        while farm.workers["w1"].empty_since is None:
+            await asyncio.sleep(0.01)
+        looked_at = farm.workers["w1"].looked_at
+        lease, epoch = await lease_of(desk, "r2")
+        await desk.release(lease, epoch)
+        lease, epoch = await lease_of(desk, "r3")
+        assert farm.workers["w1"].looked_at == looked_at
+        await working.submit(farm, lease, epoch, candidates("job", range(1)))
+        (work,) = (await poll).work
+        held = Held(TrialKey("job", work.request.task, 0), lease, epoch)
+        poll = asyncio.create_task(working.sync(farm, replace(STATE, number=8, held=(held,)), 60.0))
+        await desk.release(lease, epoch)
+        assert (await poll).cancel == (held,)
+        serving.cancel()
+
+    database = Database(Store.open(str(tmp_path / "farm.db")))
+    try:
+        asyncio.run(asyncio.wait_for(main(database), 60))
+    finally:
+        database.close()
+
+
+async def lease_of(desk: Desk, request_id: str) -> tuple[str, int]:
+    asked = DeviceRequest("sim")
+    lease = await desk.acquire(request_id, asked, client="c", job="", claim_epoch=0, wait_s=60.0)
+    assert lease is not None
+    return lease.id, lease.epoch
+
+
+@pytest.fixture
+def come(tmp_path: Path) -> Callable[..., tuple[Farm, int]]:
+    """Start a tracker's farm, have a worker come, and stop; the farm, and how often that wrote."""
+
+    async def run(state: WorkerState, caller: Caller) -> tuple[Farm, int]:
+        database = Database(Store.open(str(tmp_path / "farm.db")))
+        try:
+            farm = Farm(TrackerOptions("unused"), database)
+            await farm.load()
+            await working.sync(farm, state, 0.0, caller)
+        finally:
+            await asyncio.to_thread(database.close)
+        return farm, sum(database.durations.buckets) - LOADING
+
+    return lambda state=STATE, caller=OWN: asyncio.run(run(state, caller))
+
+
+def test_nothing_is_written_of_one_that_says_what_the_rows_say(come: Any) -> None:
+    _, writes = come()
+    assert writes > 0
+    farm, writes = come()
+    assert writes == 0
+    assert farm.is_online("d1")
+    assert [device.id for device in farm.free_devices()] == ["d1"]
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        replace(STATE, incarnation="i2"),
+        replace(STATE, incarnation="i2", compiler_version="0.2"),
+        replace(STATE, devices=(replace(DEVICE, attributes={"lab": "4"}),)),
+        replace(STATE, devices=(replace(DEVICE, health=Health(2.5)),)),
+        replace(STATE, devices=(DEVICE, replace(DEVICE, id="d2"))),
+        replace(STATE, worker="w2"),
+    ],
+)
+def test_what_is_new_is_written(come: Any, state: WorkerState) -> None:
+    come()
+    _, writes = come(state)
+    assert writes > 0
+    farm, writes = come(state)
+    assert writes == 0
+    assert {device.id: device.worker for device in farm.devices.values()} == {
+        device.id: state.worker for device in state.devices
+    }
+
+
+def test_trouble_is_looked_at_each_time(come: Any) -> None:
+    """It keeps the device in quarantine, whatever was done about that meanwhile."""
+    ill = replace(STATE, devices=(replace(DEVICE, health=Health(trouble="it is hot")),))
+    for _ in range(2):
+        farm, writes = come(ill)
+        assert writes > 0
+        assert farm.free_devices() == []
+
+
+def test_a_worker_that_was_replaced_stays_so(come: Any) -> None:
+    come()
+    come(replace(STATE, incarnation="i2"))
+    with pytest.raises(StaleIncarnation):
+        come()
+
+
+def test_a_worker_belongs_to_one_token(come: Any) -> None:
+    come(STATE, ANNA)
+    assert come(STATE, ANNA)[1] == 0
+    with pytest.raises(NotYours, match="belongs to token anna"):
+        come(STATE, BERT)
