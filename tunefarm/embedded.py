@@ -6,6 +6,7 @@ from what the database holds. A tracker that already serves the database is used
 
 from __future__ import annotations
 
+import logging
 import shutil
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from tunefarm.proto.logs import message_of
 if TYPE_CHECKING:
     from tunefarm.proto.client import FarmClient
 
+_log = logging.getLogger(__name__)
 START_S = 60.0
 MAX_DRIFT = 3.0
 """How much slower than at its check this machine may be: its user works on it, and its clock falls
@@ -140,6 +142,7 @@ class EmbeddedFarm:
         self._failure: TunefarmError | None = None
         self._started = time.time()
         self._full = False
+        self._logged = dict.fromkeys((self.tracker.role, self.worker.role, self.tuner.role), 0)
         self._guard = threading.Thread(target=self._watch, name="tunefarm-farm", daemon=True)
 
     @property
@@ -181,6 +184,7 @@ class EmbeddedFarm:
             if self._client is not None:
                 self._client.close()
             self._stop_all()
+            self._log_lines()
         if error is not None and self._failure is not None:
             raise self._failure from error
 
@@ -234,6 +238,7 @@ class EmbeddedFarm:
         said = 0
         while not self._stopping.wait(CHECK_S):
             said = self._relay(said)
+            self._log_lines()
             try:
                 if self.is_own or not self._serves():
                     self._mend()
@@ -265,6 +270,16 @@ class EmbeddedFarm:
             warnings.warn(f"the disk of {folder} is full; tuning waits for space", stacklevel=1)
         self._full = is_full
         return len(lines)
+
+    def _log_lines(self) -> None:
+        """Log what its processes have logged since the last look, for whoever wants all of it."""
+        if not self.is_own or not _log.isEnabledFor(logging.DEBUG):
+            return
+        for member in (self.tracker, self.worker, self.tuner):
+            lines = member.lines()
+            for line in lines[self._logged[member.role] :]:
+                _log.debug("%s: %s", member.role, message_of(line))
+            self._logged[member.role] = len(lines)
 
     def _stop_all(self) -> None:
         for member in (self.tuner, self.worker):

@@ -122,7 +122,8 @@ def _call(arguments: Sequence[str]) -> int:
     try:
         defaults = _defaults(arguments)
         result = root()(list(arguments), standalone_mode=False, default_map=defaults)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # it is where the shell closed it
+            sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except typer.Exit as stop:
         return stop.exit_code

@@ -31,7 +31,7 @@ Name = Annotated[
 ]
 Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it is kept and shown.")]
 
-app = typer.Typer(help="List the devices of a farm; check them, keep new leases from them.")
+app = typer.Typer()
 
 
 @app.callback(invoke_without_command=True)

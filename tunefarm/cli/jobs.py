@@ -34,7 +34,7 @@ JobId = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job, or its
 Tracker = Annotated[str, typer.Option(metavar=TRACKER, help=TRACKER_HELP)]
 Limit = Annotated[int, typer.Option(min=1, metavar="N", help="How many at most.")]
 
-listing = typer.Typer(help="List the latest jobs; queue one again.")
+listing = typer.Typer()
 
 
 def register(app: typer.Typer) -> None:
@@ -90,7 +90,7 @@ def jobs(
     limit: Limit = 20,
     as_json: Json = False,
 ) -> None:
-    """List the latest jobs, of a running farm or of a database, newest first.
+    """List the latest jobs, of a running farm or of a database, newest first; queue one again.
 
     Example: tunefarm jobs --tracker lab1:9190 --limit 5
     """

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tunefarm.db.records import Lease
     from tunefarm.tables import Column
 
-app = typer.Typer(help="List who holds which device, or held it; revoke leases.")
+app = typer.Typer()
 
 
 @app.callback(invoke_without_command=True)

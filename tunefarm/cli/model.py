@@ -131,9 +131,10 @@ def tuned_json(result: Tuned) -> dict[str, object]:
 
 def nothing_tuned(earlier: int) -> dict[str, object]:
     """The keys of a tuning that had nothing to do."""
-    nothing = dict.fromkeys(("job", "state", "default_s", "tuned_s", "speedup", "closing"))
-    return nothing | {
-        "message": "", "earlier": earlier, "trials": 0, "finals": 0, "errors": {}, "tasks": [],
+    return {
+        "job": None, "state": None, "message": "", "earlier": earlier, "trials": 0, "finals": 0,
+        "errors": {}, "default_s": None, "tuned_s": None, "speedup": None, "tasks": [],
+        "closing": None,
     }  # fmt: skip
 
 

@@ -248,6 +248,7 @@ def token_json(token: Token) -> dict[str, object]:
         "created_by": token.created_by,
         "expires_at": token.expires_at,
         "revoked_at": token.revoked_at,
+        "used_at": token.used_at,
     }
 
 
