@@ -87,7 +87,8 @@ class HistoryError(TunefarmError):
 
 @dataclass
 class History:
-    """The context that ``apply_history_best`` makes: answers look-ups and remembers them."""
+    """The context that ``apply_history_best`` makes: answers look-ups and remembers them, and how
+    often the models run what was looked up."""
 
     source: Source | None
     origin: str
@@ -96,6 +97,7 @@ class History:
     starter: bool = True
     report: Callable[[Sequence[Untuned]], None] | None = None
     decisions: dict[tuple[str, str], Decision] = field(default_factory=dict)
+    weights: dict[tuple[str, str], int] = field(default_factory=dict)
     _tokens: list[contextvars.Token[History | None]] = field(default_factory=list)
 
     def __repr__(self) -> str:
@@ -151,7 +153,9 @@ class History:
         weigh = weights or {}
         self._report([Untuned(d.workload, target, weigh.get(d.workload, 1)) for d in missed])
         for decision in made:
-            self.decisions[decision.workload.key, target.text] = decision
+            place = (decision.workload.key, target.text)
+            self.decisions[place] = decision
+            self.weights[place] = weigh.get(decision.workload, 1)
             if not decision.settled:
                 self._missed(decision)
         return made

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, delete, func, insert, select, update
-from tunefarm.db import leases
+from tunefarm.db import leases, whole_models
 from tunefarm.db.errors import StaleClaim, UnknownRecord
-from tunefarm.db.models import JOB_TASKS, JOBS, REQUESTS, TARGETS, WORKLOADS
+from tunefarm.db.models import JOB_TASKS, JOBS, MODELS, REQUESTS, TARGETS, WORKLOADS
 from tunefarm.db.records import (
     FINAL,
     IDLE,
@@ -46,6 +46,10 @@ def submit(connection: Connection, job: Job) -> Job:
     if known is not None:
         return get(connection, job.id)
     add_workloads(connection, (task.workload for task in job.tasks))
+    weights = _weights(job)
+    model = ""
+    if job.model_name:
+        model = whole_models.note(connection, job.model_name, job.target, weights)
     now = time.time()
     connection.execute(
         insert(JOBS).values(
@@ -65,20 +69,26 @@ def submit(connection: Connection, job: Job) -> Job:
             updated_at=now,
             selector=job.selector,
             owner=job.owner,
+            model=model,
         )
     )
-    _insert_tasks(connection, job)
+    _insert_tasks(connection, job.id, weights)
     return get(connection, job.id)
 
 
-def _insert_tasks(connection: Connection, job: Job) -> None:
+def _weights(job: Job) -> Counter[str]:
+    """How often the workloads of a job run, by their keys and in its order."""
     weights: Counter[str] = Counter()
     for task in job.tasks:
         weights[task.workload.key] += task.weight
+    return weights
+
+
+def _insert_tasks(connection: Connection, job: str, weights: Mapping[str, int]) -> None:
     ids = workload_ids(connection, weights)
     rows: list[dict[str, object]] = [
         {
-            "job": job.id,
+            "job": job,
             "position": position,
             "workload_id": ids[key],
             "weight": weight,
@@ -325,8 +335,10 @@ def _change(connection: Connection, job: str, **values: Any) -> None:
 
 
 def _jobs() -> Any:
-    source = JOBS.join(TARGETS, TARGETS.c.id == JOBS.c.target_id)
-    return select(*JOBS.c, TARGETS.c.text.label("target")).select_from(source)
+    is_model = (MODELS.c.digest == JOBS.c.model) & (MODELS.c.target_id == JOBS.c.target_id)
+    source = JOBS.join(TARGETS, TARGETS.c.id == JOBS.c.target_id).outerjoin(MODELS, is_model)
+    columns = (*JOBS.c, TARGETS.c.text.label("target"), MODELS.c.name.label("model_name"))
+    return select(*columns).select_from(source)
 
 
 def _row(connection: Connection, job: str, prefix_length: int | None = None) -> Any:
@@ -376,4 +388,5 @@ def _job_from_row(row: Any, tasks: Sequence[JobTask]) -> Job:
         compiler_version=row.compiler_version or "",
         selector=row.selector,
         owner=row.owner,
+        model_name=row.model_name or "",
     )

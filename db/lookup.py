@@ -62,8 +62,13 @@ def beats_default(best: Best) -> bool:
     without a default is taken."""
     if best.promoted or best.speedup_over_default is None:
         return True
-    noise = best.trial.device_state.get("noise", TRIAL_NOISE)
-    return best.speedup_over_default > 1 + max(noise, TRIAL_NOISE)
+    return is_gain(best.speedup_over_default, best.trial.device_state)
+
+
+def is_gain(speedup: float, device_state: Mapping[str, float]) -> bool:
+    """Whether a trial in this state of its device was faster by more than two of one kernel
+    differ."""
+    return speedup > 1 + max(device_state.get("noise", TRIAL_NOISE), TRIAL_NOISE)
 
 
 class RecordIndex:

@@ -7,7 +7,9 @@ from pathlib import Path
 from sqlalchemy import Connection, inspect
 from tunefarm.db.errors import StoreError
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010", "0011")
+REVISIONS = (
+    "0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010", "0011", "0012",
+)  # fmt: skip
 """Every released schema, oldest first; the last is the one that this version reads."""
 HEAD = REVISIONS[-1]
 _FOLDER = Path(__file__).parent / "migrations"

@@ -150,7 +150,8 @@ class FinalRow(Base):
 class JobRow(Base):
     """``revision`` rises with every change of the job and every trial stored; watchers wait on
     it. ``compiler_version`` is null until a device is granted. ``selector`` says which devices
-    may measure it; ``owner`` is the name of the token that submitted it."""
+    may measure it; ``owner`` is the name of the token that submitted it; ``model`` is the digest of
+    the model whose tasks it has, empty if it was submitted without."""
 
     __tablename__ = "jobs"
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -170,7 +171,12 @@ class JobRow(Base):
     compiler_version: Mapped[str | None]
     selector: Mapped[str] = mapped_column(server_default="")
     owner: Mapped[str] = mapped_column(server_default="")
-    __table_args__ = (Index(None, "state", "priority", "created_at"), Index(None, "created_at"))
+    model: Mapped[str] = mapped_column(String(16), server_default="")
+    __table_args__ = (
+        Index(None, "state", "priority", "created_at"),
+        Index(None, "created_at"),
+        Index(None, "model", "target_id", "created_at"),
+    )
 
 
 class JobTaskRow(Base):
@@ -187,6 +193,30 @@ class JobTaskRow(Base):
     default_s: Mapped[float | None]
     errors: Mapped[dict[str, Any]]
     __table_args__ = (UniqueConstraint("job", "workload_id"),)
+
+
+class ModelRow(Base):
+    """A model that was tuned or built for a target. ``digest`` says which tasks it has and how
+    often each runs; ``name`` is what people called it last, at ``seen_at``."""
+
+    __tablename__ = "models"
+    digest: Mapped[str] = mapped_column(String(16), primary_key=True)
+    target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"), primary_key=True)
+    name: Mapped[str]
+    created_at: Mapped[float]
+    seen_at: Mapped[float]
+    __table_args__ = (Index(None, "seen_at"),)
+
+
+class ModelTaskRow(Base):
+    """A task of all models with this digest, in the order of first use."""
+
+    __tablename__ = "model_tasks"
+    digest: Mapped[str] = mapped_column(String(16), primary_key=True)
+    position: Mapped[int] = mapped_column(primary_key=True)
+    workload_id: Mapped[int] = mapped_column(ForeignKey("workloads.id"))
+    weight: Mapped[int]
+    __table_args__ = (Index(None, "workload_id"),)
 
 
 class MissRow(Base):
@@ -425,6 +455,8 @@ BEST = table(BestRow)
 FINALS = table(FinalRow)
 JOBS = table(JobRow)
 JOB_TASKS = table(JobTaskRow)
+MODELS = table(ModelRow)
+MODEL_TASKS = table(ModelTaskRow)
 MISSES = table(MissRow)
 WORKERS = table(WorkerRow)
 INCARNATIONS = table(IncarnationRow)

@@ -6,6 +6,7 @@ JSON-lines export are made from them, so a field is added with a default and nev
 
 from __future__ import annotations
 
+import hashlib
 import re
 import statistics
 from collections.abc import Iterable, Mapping
@@ -21,6 +22,8 @@ OWNED = "owned"
 IDLE = "idle"
 """Option of a job that the tracker made for idle devices: it yields to any other."""
 IDLE_PRIORITY = -1_000_000
+UNNAMED = "unnamed"
+"""Name of a model for which nobody has one; it does not take the place of another."""
 FINAL = "final"
 """Origin of a trial that is a paired final: no candidate of the search, outside the budget."""
 LOOK = "look"
@@ -142,7 +145,9 @@ class Job:
     devices may measure it (``arch>=sm_90 host!=lab3``); ``unmet`` is the tracker's word on why no
     registered device may, empty if one may. ``owner`` is the name of the token that submitted it,
     empty for the farm's own. ``recall`` says why its tuner is asked to put it back into the queue,
-    empty if it is not. Its selector also names the ``plugins`` that its tasks are made with."""
+    empty if it is not. Its selector also names the ``plugins`` that its tasks are made with.
+    ``model_name`` is what people call the model whose tasks these are, empty if they are those of
+    none."""
 
     id: str
     target: str
@@ -162,6 +167,7 @@ class Job:
     unmet: str = ""
     owner: str = ""
     recall: str = ""
+    model_name: str = ""
 
     @property
     def plugins(self) -> tuple[str, ...]:
@@ -180,6 +186,7 @@ class Job:
         seconds = "" if self.budget.seconds is None else f", {self.budget.seconds:.0f} s"
         facts = {
             "state": self.state,
+            "model": self.model_name,
             "target": self.target,
             "devices": self.selector,
             "budget": f"{self.budget.trials} trials{seconds}",
@@ -193,6 +200,13 @@ class Job:
             for t in self.tasks
         ]
         return page(f"Job {self.id}", facts, Table(("task", "weight", "MFLOP"), rows))
+
+
+def model_digest(weights: Iterable[tuple[str, int]]) -> str:
+    """What a model is called in verdicts and tables: a digest of its tasks, each a workload's key
+    and how often the model runs it."""
+    lines = sorted(f"{key} {weight}\n" for key, weight in weights)
+    return hashlib.sha256("".join(lines).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)

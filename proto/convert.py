@@ -166,6 +166,7 @@ def job_to_wire(job: rec.Job) -> pb.Job:
         unmet=job.unmet,
         owner=job.owner,
         recall=job.recall,
+        model_name=job.model_name,
     )
 
 
@@ -192,6 +193,7 @@ def job_from_wire(wire: pb.Job) -> rec.Job:
         unmet=wire.unmet,
         owner=wire.owner,
         recall=wire.recall,
+        model_name=wire.model_name,
     )
 
 

@@ -9,7 +9,6 @@ takes the place of the best, in the records too, and the next one meets the mode
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -31,6 +30,7 @@ from tunefarm.db.records import (
     Trial,
     TrialKey,
     Verdict,
+    model_digest,
 )
 from tunefarm.texts import duration
 
@@ -160,8 +160,7 @@ def close(
 
 def model_name(tasks: Iterable[Task]) -> str:
     """What a model is called in verdicts: a digest of its tasks and how often each runs."""
-    lines = sorted(f"{task.workload.key} {task.weight}\n" for task in tasks)
-    return hashlib.sha256("".join(lines).encode()).hexdigest()[:16]
+    return model_digest((task.workload.key, task.weight) for task in tasks)
 
 
 @contextmanager

@@ -26,6 +26,7 @@ from tunefarm.compiler.target import Target
 from tunefarm.compiler.workload import Task
 from tunefarm.db.records import (
     OWNED,
+    UNNAMED,
     Budget,
     Job,
     JobState,
@@ -35,6 +36,7 @@ from tunefarm.db.records import (
     plugin_conditions,
 )
 from tunefarm.interrupts import ignoring_interrupts, remembering_interrupts
+from tunefarm.noting import note_model, weights_of
 from tunefarm.outcome import Outcome, outcome
 from tunefarm.progress import gain_text, moved
 
@@ -103,6 +105,7 @@ def tune(
     module: IRModule | None = None,
     say: Callable[[str], None] | None = None,
     device: str = "",
+    model_name: str = "",
 ) -> Tuned:
     """Tune tasks of one target until the budget is spent, and return when the job is over.
 
@@ -119,6 +122,9 @@ def tune(
     ``device`` selects by their tags the devices that may measure it, for instance
     ``"arch>=sm_90 host!=lab3"`` (see ``tunefarm.tracker.selector``).
 
+    With ``model_name``, or with ``module``, the database notes that these are the tasks of a model,
+    and the dashboard has a page for it.
+
     KeyboardInterrupt cancels the job and keeps every trial. Raises TunefarmError if ``db`` and
     ``tracker`` are both given, if the tasks have different targets or one that this machine cannot
     measure for an embedded farm, or if the job fails.
@@ -134,9 +140,12 @@ def tune(
     check_device(device)
     target = _target_of(tasks)
     database = db or default_database()
+    name = model_name or (UNNAMED if module is not None else "")
     if tracker is None:
         earlier = earlier_trials(database, tasks)
         if earlier >= trials:
+            if name:
+                note_model(database, name, target.text, weights_of(tasks))
             return Tuned(None, None, earlier)
     begin = time.monotonic()
     job_s = seconds
@@ -149,7 +158,7 @@ def tune(
         job = client.submit_job(
             make_job(
                 tasks, trials, job_s, search, seed,
-                earlier=earlier, owned=tracker is None, device=device,
+                earlier=earlier, owned=tracker is None, device=device, model_name=name,
             )
         )  # fmt: skip
         if not is_own:
@@ -269,12 +278,14 @@ def make_job(
     earlier: int = 0,
     owned: bool = False,
     device: str = "",
+    model_name: str = "",
 ) -> Job:
     """The job that tunes these tasks; TunefarmError if they have several targets.
 
     The tuner counts earlier trials of the tasks against ``trials``; ``earlier`` of them are told
     to whoever watches. An ``owned`` job ends with the command that made it. ``device`` selects
-    devices; the plug-ins that the tasks are made with join it.
+    devices; the plug-ins that the tasks are made with join it. ``model_name`` is what people call
+    the model whose tasks these are, if they are all those of one.
     """
     needed = {plugin for t in tasks for plugin in plugins_of(t.workload, t.target)}
     return Job(
@@ -297,6 +308,7 @@ def make_job(
         },
         priority=priority,
         selector=f"{device} {plugin_conditions(sorted(needed))}".strip(),
+        model_name=model_name,
     )  # fmt: skip
 
 

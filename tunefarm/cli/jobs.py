@@ -65,7 +65,8 @@ def submit(
     from tunefarm.tuning import make_job
 
     check_device(device)
-    tasks = Asked(model, target, shape, precision).tasks()
+    asked = Asked(model, target, shape, precision)
+    tasks = asked.tasks()
     budget = TRIALS_A_TASK * len(tasks)
     if trials is not None:
         budget = raised_budget(trials, tasks)
@@ -73,8 +74,11 @@ def submit(
     with connect_local(tracker, None) as client:
         earlier = count_trials(client, tasks)
         job = client.submit_job(
-            make_job(tasks, budget, seconds, priority=priority, earlier=earlier, device=device)
-        )
+            make_job(
+                tasks, budget, seconds,
+                priority=priority, earlier=earlier, device=device, model_name=asked.model_name,
+            )
+        )  # fmt: skip
         tell_waiting(client.devices(), tasks[0].target, job)
     if as_json:
         print_json(job_json(job))
@@ -200,6 +204,7 @@ def job_columns(found: Sequence[Job]) -> list[Column]:
     return [
         Column("job", _shortened([j.id for j in found]), left=True),
         Column("state", [j.state for j in found], rank=8, left=True),
+        Column("model", [j.model_name for j in found], rank=4, least=8, left=True),
         Column("created", created, rank=7, left=True),
         Column("tasks", [str(len(j.tasks)) for j in found], rank=5),
         Column("budget", [_budget(j) for j in found], rank=6, left=True),

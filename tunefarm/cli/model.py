@@ -112,6 +112,7 @@ def tune(
             module=module if closing else None,
             say=out.print,
             device=device,
+            model_name=asked.model_name,
         )
         show.conclude(result.outcome)
     if as_json:
@@ -201,6 +202,7 @@ def build(
     Example: tunefarm build model.onnx -o model.so
     """
     from tunefarm import api
+    from tunefarm.noting import note_built
     from tunefarm.texts import counted
 
     check_output(output, ".so", ".o", ".a")
@@ -214,6 +216,7 @@ def build(
     ) as history:
         lib = api.build(mod, target or None)
     lib.export_library(output)
+    note_built(history, asked.model_name)
     out.print(history.summary(asked.command("tune")), soft_wrap=True)
     missed = sum(not decision.settled for decision in history.decisions.values())
     if history.report is not None and missed:

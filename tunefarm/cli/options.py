@@ -180,6 +180,11 @@ class Asked:
     db: str = ""
     tracker: str = ""
 
+    @property
+    def model_name(self) -> str:
+        """What people call it: its file's name, with the shapes and precision that they chose."""
+        return " ".join(filter(None, (self.model.stem, *(self.shape or ()), self.precision)))
+
     def module(self) -> IRModule:
         """The model, its shapes fixed and its precision allowed."""
         from tunefarm.api import allow_precision, read_model

@@ -1,0 +1,62 @@
+"""Models: which tasks each has, and for which targets it was tuned or built."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from sqlalchemy import Connection, case, insert, select
+from tunefarm.db.dialect import upsert
+from tunefarm.db.models import MODEL_TASKS, MODELS, TARGETS
+from tunefarm.db.records import UNNAMED, model_digest
+from tunefarm.db.rows import target_ids, workload_ids
+
+MAX_NAME = 200
+OFTEN_S = 600.0
+"""How often a model that is built again and again is noted, in seconds."""
+
+
+def note(connection: Connection, name: str, target: str, weights: Mapping[str, int]) -> str:
+    """Note that somebody tunes or builds a model, whose workloads' keys have these weights, for a
+    target; returns the digest of the model."""
+    digest = model_digest(weights.items())
+    _add_tasks(connection, digest, weights)
+    now = time.time()
+    row = {
+        "digest": digest,
+        "target_id": target_ids(connection, [target])[target],
+        "name": name[:MAX_NAME],
+        "created_at": now,
+        "seen_at": now,
+    }
+    statement = upsert(connection, MODELS).values(row)
+    new = statement.excluded
+    kept = case((new.name == UNNAMED, MODELS.c.name), else_=new.name)
+    statement = statement.on_conflict_do_update(
+        index_elements=["digest", "target_id"], set_={"name": kept, "seen_at": new.seen_at}
+    )
+    connection.execute(statement)
+    return digest
+
+
+def is_noted(connection: Connection, name: str, target: str, weights: Mapping[str, int]) -> bool:
+    """Whether the model was noted so within ``OFTEN_S``: doing it again would tell nothing new."""
+    is_target = TARGETS.c.id == MODELS.c.target_id
+    query = select(MODELS.c.name, MODELS.c.seen_at).join(TARGETS, is_target)
+    query = query.where(MODELS.c.digest == model_digest(weights.items()), TARGETS.c.text == target)
+    found = connection.execute(query).one_or_none()
+    if found is None or time.time() - found.seen_at > OFTEN_S:
+        return False
+    return name == UNNAMED or found.name == name[:MAX_NAME]
+
+
+def _add_tasks(connection: Connection, digest: str, weights: Mapping[str, int]) -> None:
+    known = select(MODEL_TASKS.c.position).where(MODEL_TASKS.c.digest == digest).limit(1)
+    if not weights or connection.execute(known).one_or_none() is not None:
+        return
+    ids = workload_ids(connection, weights)
+    rows = [
+        {"digest": digest, "position": place, "workload_id": ids[key], "weight": weight}
+        for place, (key, weight) in enumerate(weights.items())
+    ]
+    connection.execute(insert(MODEL_TASKS), rows)
