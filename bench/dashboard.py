@@ -35,6 +35,10 @@ def pages(client: httpx.Client) -> dict[str, Choice]:
         f"{row['workload'][:16]}/{row['target_id']}"
         for row in client.get("/api/v1/tasks?limit=500").json()["rows"]
     ]
+    models = [
+        f"{row['digest']}/{row['target_id']}"
+        for row in client.get("/api/v1/models?limit=200").json()["rows"]
+    ]
     devices = [row["id"] for row in client.get("/api/v1/devices").json()]
     cursors = [f"{time.time() - 86400 * day!r}~~" for day in range(1, 360)]
     largest, newest = jobs[0], client.get("/api/v1/trials?limit=1").json()["rows"][0]["id"]
@@ -46,6 +50,12 @@ def pages(client: httpx.Client) -> dict[str, Choice]:
         "/jobs/ID, the largest": lambda r: f"/jobs/{largest}",
         "best-so-far, the largest": lambda r: f"/api/v1/jobs/{largest}/best-so-far",
         "points, the largest": lambda r: f"/api/v1/jobs/{largest}/points",
+        "/models": lambda r: f"/models?cursor={time.time() - 86400 * r.randrange(360)!r}~~0",
+        "/models, searched": lambda r: f"/models?q=net-{r.randrange(900)}",
+        "/models/ID": lambda r: f"/models/{r.choice(models[1:])}",
+        "/models/ID, the largest": lambda r: f"/models/{models[0]}",
+        "its tasks": lambda r: f"/api/v1/models/{r.choice(models)}/tasks",
+        "its roofline": lambda r: f"/api/v1/models/{r.choice(models)}/roofline",
         "/trials": lambda r: f"/trials?cursor={r.randrange(newest)}",
         "/trials, searched": lambda r: f"/trials?q=mb&outcome=ok&cursor={r.randrange(newest)}",
         "/trials, found nowhere": lambda r: f"/trials?q=nowhere&cursor={r.randrange(newest)}",

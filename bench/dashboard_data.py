@@ -28,6 +28,8 @@ from tunefarm.db.models import (
     JOB_TASKS,
     JOBS,
     LEASES,
+    MODEL_TASKS,
+    MODELS,
     TARGETS,
     TASKS,
     TRIALS,
@@ -38,6 +40,8 @@ from tunefarm.db.store import Store
 
 CPUS = ("znver5", "emeraldrapids", "sapphirerapids", "znver4")
 DEVICES_EACH = 8
+MODEL_EVERY = 10
+"""One job in so many tunes a model of its own, and so does the last."""
 WORKLOAD_COUNT = 400
 BATCH = 2_000
 FAILURES = (
@@ -124,7 +128,7 @@ def sizes(chance: random.Random, trials: int, jobs: int) -> list[int]:
 def fill(path: Path, trials: int, jobs: int, seed: int = 0) -> None:
     """Make the database; the newest job has most trials, and still runs."""
     chance = random.Random(seed)
-    workloads = [workload(i) for i in range(WORKLOAD_COUNT)]
+    workloads = [workload(i) for i in range(WORKLOAD_COUNT + 1)]
     devices = [device(cpu, n) for cpu in range(len(CPUS)) for n in range(DEVICES_EACH)]
     sums = Sums()
     with Store.open(str(path)) as store:
@@ -237,13 +241,14 @@ def _write_job(
     name, end = rows["tasks"][0]["job"], at + 0.2 * size + 5
     for one in rows["trials"]:
         one["device"], one["device_model"] = mine["id"], mine["model"]
+    model = _write_model(db, rows["tasks"], number, end) if _has_model(number, is_last) else ""
     state = "running" if is_last else "failed" if number % 50 == 7 else "succeeded"
     _write(db, JOBS, [{
         "id": name, "target_id": number % len(CPUS) + 1, "budget_trials": int(size * 1.3) + 1,
         "budget_s": None, "options": {"strategy": "xgb-genetic"}, "state": state, "priority": 0,
         "message": "its tuner went silent" if state == "failed" else "", "claimed_by": "tuner-1",
         "claim_epoch": 1, "claim_request": "", "revision": size, "created_at": at,
-        "updated_at": end, "compiler_version": "0.1.0+abcdef01",
+        "updated_at": end, "compiler_version": "0.1.0+abcdef01", "model": model,
     }])  # fmt: skip
     _write(db, JOB_TASKS, rows["tasks"])
     _write(db, LEASES, [{
@@ -252,6 +257,26 @@ def _write_job(
         "granted_at": at + 2, "ended_at": None if is_last else end - 1,
         "ended_reason": "" if is_last else "given back",
     }])  # fmt: skip
+
+
+def _has_model(number: int, is_last: bool) -> bool:
+    return is_last or number % MODEL_EVERY == 0
+
+
+def _write_model(db: Connection, tasks: Sequence[dict[str, Any]], number: int, at: float) -> str:
+    """A model of these tasks, and one task more that was never tuned."""
+    digest = hashlib.sha256(f"model {number}".encode()).hexdigest()[:16]
+    _write(db, MODELS, [{
+        "digest": digest, "target_id": number % len(CPUS) + 1, "name": f"net-{number}",
+        "created_at": at, "seen_at": at,
+    }])  # fmt: skip
+    mine = {task["workload_id"]: task["weight"] for task in tasks}
+    mine.setdefault(WORKLOAD_COUNT + 1, 2)
+    _write(db, MODEL_TASKS, [
+        {"digest": digest, "position": place, "workload_id": workload, "weight": weight}
+        for place, (workload, weight) in enumerate(mine.items())
+    ])  # fmt: skip
+    return digest
 
 
 def _write(db: Connection, table: Table, rows: Sequence[dict[str, Any]]) -> None:

@@ -1,0 +1,185 @@
+"""What open pages of the dashboard cost a running tune.
+
+python bench/dashboard_open.py [--pairs 4] [--seconds 30]
+
+A tracker with its dashboard, a worker and a tuner work on a job on this machine. In turn nobody
+looks and two pages are open, the overview and the job's: they follow the events and fetch what a
+browser would. It prints trials a second of both, the processor time that the dashboard took, and
+errors of locks in any log.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import numpy as np
+import onnx
+import psutil
+from onnx import TensorProto, helper, numpy_helper
+from tunefarm.db.store import Store
+
+PART_S = {"/": 5.0, "/jobs": 3.0}
+"""How often a page fetches its changing part at most (``hx-trigger`` in its template)."""
+CHARTS_S = 10.0
+CHARTS = ("best-so-far", "points", "roofline")
+LOCKED = re.compile(r"locked|timed out waiting|deadlock", re.I)
+
+
+def model(path: Path) -> Path:
+    """Three products of different sizes."""
+    sizes = [(64, 256), (256, 512), (512, 128)]
+    nodes = [helper.make_node("MatMul", [f"x{i}", f"w{i}"], [f"x{i + 1}"]) for i in range(3)]
+    weights = [numpy_helper.from_array(np.ones(s, "float32"), f"w{i}") for i, s in enumerate(sizes)]
+    graph = helper.make_graph(
+        nodes, "net",
+        [helper.make_tensor_value_info("x0", TensorProto.FLOAT, [64, 64])],
+        [helper.make_tensor_value_info("x3", TensorProto.FLOAT, None)],
+        weights,
+    )  # fmt: skip
+    opset = [helper.make_opsetid("", 18)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=10), path)
+    return path
+
+
+@contextmanager
+def farm(folder: Path) -> Iterator[tuple[str, str]]:
+    """A farm at work on a job: the address of its dashboard, and the job."""
+    place = folder / "tracker.json"
+    command = [sys.executable, "-m", "tunefarm"]
+    roles = {
+        "tracker": ["--db", str(folder / "farm.db"), "--dashboard-port", "0"],
+        "worker": ["--max-drift", "0"],
+        "tuner": [],
+    }
+    running = []
+    for role, options in roles.items():
+        with (folder / f"{role}.log").open("w") as log:
+            words = [*command, role, *options, "--rendezvous", str(place)]
+            running.append(subprocess.Popen(words, stdout=log, stderr=log))
+        if role == "tracker":
+            address = waited_for(folder / "tracker.log", r"dashboard at (\S+)/")
+    try:
+        net = model(folder / "net.onnx")
+        words = [*command, "submit", str(net), "--trials", "100000", "--tracker", str(place)]
+        job = subprocess.run(words, check=True, capture_output=True, text=True).stdout.split()[-1]
+        while trials(folder) < 50:
+            time.sleep(1)
+        yield address, job
+    finally:
+        for process in reversed(running):
+            process.terminate()
+            process.wait(60)
+
+
+def waited_for(log: Path, pattern: str) -> str:
+    while True:
+        found = re.search(pattern, log.read_text())
+        if found:
+            return found[1]
+        time.sleep(0.1)
+
+
+def trials(folder: Path) -> int:
+    with Store.open(str(folder / "farm.db"), readonly=True) as store:
+        return store.count_trials()
+
+
+@contextmanager
+def opened(address: str, job: str) -> Iterator[None]:
+    """The two pages, as a browser has them open."""
+    over = threading.Event()
+    charts = [f"/api/v1/jobs/{job}/{name}" for name in CHARTS]
+    pages = (("/", "/live/overview", []), (f"/jobs/{job}", f"/live/jobs/{job}", charts))
+    viewers = [threading.Thread(target=view, args=(address, *page, over)) for page in pages]
+    for viewer in viewers:
+        viewer.start()
+    try:
+        yield
+    finally:
+        over.set()
+        for viewer in viewers:
+            viewer.join()
+
+
+def view(address: str, page: str, live: str, charts: list[str], over: threading.Event) -> None:
+    """Follow the events of a page until it is closed."""
+    part_s = PART_S["/jobs" if page.startswith("/jobs") else page]
+    part_at = charts_at = 0.0
+    with httpx.Client(base_url=address, timeout=30) as client:
+        for path in (page, *charts):
+            client.get(path).raise_for_status()
+        with client.stream("GET", live) as events:
+            for line in events.iter_lines():
+                if over.is_set():
+                    return
+                now = time.monotonic()
+                if line == "event: change" and now - part_at >= part_s:
+                    client.get(page, params={"part": "now"}).raise_for_status()
+                    part_at = now
+                if charts and line == "event: change" and now - charts_at >= CHARTS_S:
+                    for path in charts:
+                        client.get(path).raise_for_status()
+                    charts_at = now
+
+
+def measure(folder: Path, seconds: float) -> float:
+    """Trials a second."""
+    before, start = trials(folder), time.monotonic()
+    time.sleep(seconds)
+    return (trials(folder) - before) / (time.monotonic() - start)
+
+
+def served(address: str) -> psutil.Process:
+    """The process of the dashboard."""
+    port = int(address.rpartition(":")[2])
+    for process in psutil.Process().children(recursive=True):
+        if "tunefarm.dashboard.beside" in process.cmdline():
+            assert any(c.laddr.port == port for c in process.net_connections())
+            return process
+    raise AssertionError("no dashboard")
+
+
+def run(folder: Path, pairs: int, seconds: float) -> bool:
+    """Print what was measured; whether no log tells of a lock."""
+    alone, looked_at, used_s = [], [], 0.0
+    with farm(folder) as (address, job):
+        process = served(address)
+        for _ in range(pairs):
+            alone.append(measure(folder, seconds))
+            before = sum(process.cpu_times()[:2])
+            with opened(address, job):
+                looked_at.append(measure(folder, seconds))
+            used_s += sum(process.cpu_times()[:2]) - before
+            print(f"{alone[-1]:8.1f} {looked_at[-1]:8.1f} trials a second", flush=True)
+    ratio = statistics.median(b / a for a, b in zip(alone, looked_at, strict=True))
+    share = used_s / (pairs * seconds)
+    print(f"with pages open {100 * (1 - ratio):.1f}% fewer trials (median of {pairs} pairs); the "
+          f"dashboard took {100 * share:.1f}% of a core")  # fmt: skip
+    told = [line for log in folder.glob("*.log") for line in log.read_text().splitlines()]
+    locks = [line for line in told if LOCKED.search(line)]
+    print(f"{len(locks)} errors of locks", *locks[:5], sep="\n  ")
+    return not locks
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--pairs", type=int, default=4)
+    parser.add_argument("--seconds", type=float, default=30.0)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        sys.exit(0 if run(Path(folder), options.pairs, options.seconds) else 1)
+
+
+if __name__ == "__main__":
+    main()
