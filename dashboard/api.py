@@ -14,6 +14,7 @@ from tunefarm.dashboard.queries import (
     devices,
     failures,
     jobs,
+    models,
     overview,
     records,
     roofs,
@@ -28,9 +29,11 @@ from tunefarm.dashboard.requests import (
     Text,
     chosen_tasks,
     curves_of,
+    model_of,
     record_of,
     sent,
 )
+from tunefarm.dashboard.spaces import Gap, gaps
 from tunefarm.db.records import JobState
 
 router = APIRouter(prefix="/api/v1")
@@ -173,6 +176,48 @@ def list_failures(
     """Failed trials by cause and message, among the newest."""
     named = jobs.job(db, job).id if job else ""
     return failures.failures(db, job=named, error=error, text=q, cursor=cursor)
+
+
+# --- models --------------------------------------------------------------------------------------
+
+
+@router.get("/models", tags=["models"])
+def list_models(
+    db: Reading, q: Text = "", cursor: Cursor = "", limit: Limit = PAGE_ROWS
+) -> Page[models.Model]:
+    """Models with their tasks, those that were tuned or built last first."""
+    return models.models(db, text=q, cursor=cursor, limit=limit)
+
+
+@router.get("/models/{digest}/{target_id}", tags=["models"])
+def get_model(db: Reading, digest: str, target_id: int) -> models.Model:
+    """A model by the digest of its tasks, on a target by its number."""
+    return models.model(db, digest, target_id)
+
+
+@router.get("/models/{digest}/{target_id}/tasks", tags=["charts"], responses=_DATASET)
+def get_model_tasks(
+    db: Reading, digest: str, target_id: int, format: Format = Format.JSON
+) -> Response:
+    """The tasks of a model: weight, default latency and that of the record, share of a run."""
+    return sent(models.tasks_data(models.model(db, digest, target_id)), format)
+
+
+@router.get("/models/{digest}/{target_id}/roofline", tags=["charts"], responses=_DATASET)
+def get_model_roofline(
+    db: Reading, digest: str, target_id: int, format: Format = Format.JSON
+) -> Response:
+    """Operations a byte and a second of each task, and the roofs of the device."""
+    found = models.model(db, digest, target_id)
+    return sent(roofs.under_roofs(db, found.tasks, models.peaks(db, found)), format)
+
+
+@router.get("/models/{digest}/{target_id}/gaps", tags=["models"])
+def list_gaps(request: Request, digest: str, target_id: int) -> tuple[Gap, ...]:
+    """Tasks without a record, and those whose record is of another space than the compiler's that
+    is installed where the dashboard runs."""
+    found, texts = model_of(request, digest, target_id)
+    return gaps(found, texts, request.app.state.spaces)
 
 
 # --- tasks and records ---------------------------------------------------------------------------

@@ -11,14 +11,17 @@ from fastapi.responses import JSONResponse, Response
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
-from tunefarm.dashboard import api, live, pages
+from tunefarm.dashboard import actions, api, live, pages
+from tunefarm.dashboard.actions import Tracker
 from tunefarm.dashboard.code import CodeError, Coder
 from tunefarm.dashboard.memo import Memo
 from tunefarm.dashboard.paging import BadCursor
 from tunefarm.dashboard.rendering import render
-from tunefarm.dashboard.security import Guard, harden
+from tunefarm.dashboard.security import Guard, Sessions, harden
+from tunefarm.dashboard.spaces import Spaces
 from tunefarm.db.errors import StoreError, UnknownRecord
 from tunefarm.db.store import Store
+from tunefarm.proto.errors import FarmError
 
 from tunefarm import __version__
 
@@ -28,11 +31,28 @@ Read-only views of a tunefarm database. Lists take `cursor` (the `next` of the p
 charts come as JSON, or with `format=csv` as CSV. Units stand in the names: seconds, unless it says
 otherwise, and seconds since the epoch for times of day.
 """
+_STATUS = {
+    "UNAVAILABLE": 503,
+    "RESOURCE_EXHAUSTED": 503,
+    "UNAUTHENTICATED": 401,
+    "PERMISSION_DENIED": 403,
+    "NOT_FOUND": 404,
+    "INVALID_ARGUMENT": 400,
+    "FAILED_PRECONDITION": 409,
+}
+"""HTTP's words for those of a tracker."""
 
 
-def create_app(store: Store, guard: Guard | None = None, hosts: Sequence[str] = ("*",)) -> FastAPI:
-    """The application over a database that was opened to read. With a ``guard`` every page asks
-    for a token; requests that name another host than ``hosts`` are refused."""
+def create_app(
+    store: Store,
+    guard: Guard | None = None,
+    hosts: Sequence[str] = ("*",),
+    tracker: Tracker | None = None,
+) -> FastAPI:
+    """The application over a database that was opened to read. Without a ``guard`` pages are open
+    to all; requests that name another host than ``hosts`` are refused. Jobs are changed by asking
+    the ``tracker``, if there is one, as the holder of the token that came with the request."""
+    guard = guard or Guard(store, is_open=True)
     app = FastAPI(
         title="tunefarm dashboard",
         version=__version__,
@@ -43,10 +63,14 @@ def create_app(store: Store, guard: Guard | None = None, hosts: Sequence[str] = 
     )
     app.state.store = store
     app.state.guard = guard
+    app.state.sessions = Sessions()
+    app.state.tracker = tracker
     app.state.coder = Coder()
+    app.state.spaces = Spaces()
     app.state.memo = Memo()
     app.mount("/static", StaticFiles(directory=FOLDER / "static"), name="static")
     app.include_router(pages.router)
+    app.include_router(actions.router)
     app.include_router(live.router)
     app.include_router(api.router)
     harden(app, guard)
@@ -65,6 +89,10 @@ def _tell_errors(app: FastAPI) -> None:
     @app.exception_handler(StoreError)
     async def away(request: Request, error: StoreError) -> Response:
         return _told(request, 503, str(error))
+
+    @app.exception_handler(FarmError)
+    async def not_done(request: Request, error: FarmError) -> Response:
+        return _told(request, _STATUS.get(error.status, 500), str(error))
 
     @app.exception_handler(CodeError)
     async def without_code(request: Request, error: CodeError) -> Response:

@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from tunefarm.db.records import Trial
 
@@ -49,7 +50,7 @@ class Coder:
     """Makes texts, and keeps the last ``KEPT``."""
 
     _one: threading.Lock = field(default_factory=threading.Lock)
-    _kept: OrderedDict[str, Mapping[str, str]] = field(default_factory=OrderedDict)
+    _kept: OrderedDict[str, Mapping[str, Any]] = field(default_factory=OrderedDict)
 
     def code(self, trial: Trial, workload_text: str, kind: Kind) -> Code:
         """CodeError if the compiler refuses the config, or the workload's text is not known."""
@@ -67,7 +68,7 @@ class Coder:
         with self._one:
             found = self._kept.get(asked)
             if found is None:
-                found = self._kept[asked] = _run(asked)
+                found = self._kept[asked] = ask_compiler(asked)
             self._kept.move_to_end(asked)
             while len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
@@ -76,7 +77,8 @@ class Coder:
         return Code(found["text"][:MAX_CHARACTERS], found["compiler"], is_same)
 
 
-def _run(asked: str) -> Mapping[str, str]:
+def ask_compiler(asked: str) -> Mapping[str, Any]:
+    """What the compiler answers, in a child process; CodeError if it refuses or takes too long."""
     command = [sys.executable, "-m", "tunefarm.dashboard.code_child"]
     try:
         done = subprocess.run(
@@ -87,7 +89,7 @@ def _run(asked: str) -> Mapping[str, str]:
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines()
         raise CodeError(lines[-1] if lines else f"the compiler died ({done.returncode})")
-    made: Mapping[str, str] = json.loads(done.stdout)
+    made: Mapping[str, Any] = json.loads(done.stdout)
     return made
 
 

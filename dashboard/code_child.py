@@ -1,6 +1,7 @@
-"""What a config makes of a workload, printed: run as a program of its own by ``code``.
+"""What the compiler knows, printed: run as a program of its own by ``code`` and ``spaces``.
 
-Standard input has JSON of workload, target, config and kind; standard output gets the text.
+Standard input has JSON. Of workload, target, config and kind standard output gets the text that the
+config makes; of workloads and target (kind "spaces") the fingerprints of their spaces.
 """
 
 from __future__ import annotations
@@ -8,11 +9,12 @@ from __future__ import annotations
 import json
 import resource
 import sys
+from typing import Any
 
 from tunefarm.compiler.build import build_kernel
 from tunefarm.compiler.codegen.llvm_compile import assembly
 from tunefarm.compiler.errors import TunefarmError
-from tunefarm.compiler.space import schedule_workload
+from tunefarm.compiler.space import config_space, schedule_workload
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.version import compiler_version
 from tunefarm.compiler.workload import Workload
@@ -26,22 +28,29 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
     asked = json.load(sys.stdin)
     try:
-        text, code_hash = _made(asked)
+        told = _spaces(asked) if asked["kind"] == "spaces" else _made(asked)
     except TunefarmError as error:
         sys.exit(str(error))
-    json.dump({"text": text, "code_hash": code_hash, "compiler": compiler_version()}, sys.stdout)
+    json.dump({**told, "compiler": compiler_version()}, sys.stdout)
 
 
-def _made(asked: dict[str, object]) -> tuple[str, str]:
+def _spaces(asked: dict[str, Any]) -> dict[str, object]:
+    """The fingerprint of each workload's space, by the workloads' texts."""
+    target = Target(asked["target"])
+    texts = asked["workloads"]
+    return {"spaces": {t: config_space(Workload.from_text(t), target).fingerprint for t in texts}}
+
+
+def _made(asked: dict[str, Any]) -> dict[str, object]:
     """The text that was asked for, and the hash of the code where there is code."""
-    workload, target = Workload.from_text(str(asked["workload"])), Target(str(asked["target"]))
+    workload, target = Workload.from_text(asked["workload"]), Target(asked["target"])
     config = asked["config"]
-    assert isinstance(config, dict)
     if asked["kind"] == "scheduled":
-        return str(schedule_workload(workload, target, config)), ""
+        return {"text": str(schedule_workload(workload, target, config)), "code_hash": ""}
     kernel = build_kernel(workload, target, config, cache=False)
     is_assembly = asked["kind"] == "assembly"
-    return assembly(kernel.text, target) if is_assembly else kernel.text, kernel.code_hash
+    text = assembly(kernel.text, target) if is_assembly else kernel.text
+    return {"text": text, "code_hash": kernel.code_hash}
 
 
 if __name__ == "__main__":

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import time
 from typing import Any
-from urllib.parse import parse_qs
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from starlette.concurrency import run_in_threadpool
 from tunefarm.dashboard import pictures
+from tunefarm.dashboard.actions import Tracker, choices
 from tunefarm.dashboard.code import Code, CodeError, Coder, Kind, diff, reproduction
 from tunefarm.dashboard.queries import (
     curves,
     devices,
     failures,
     jobs,
+    models,
     overview,
     records,
     roofs,
@@ -30,18 +31,19 @@ from tunefarm.dashboard.requests import (
     Text,
     chosen_tasks,
     curves_of,
+    form_of,
+    model_of,
     record_of,
 )
 from tunefarm.dashboard.security import COOKIE, Guard
+from tunefarm.dashboard.spaces import Gap, gaps
 from tunefarm.db.records import HEALTH, ErrorKind, JobState
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
-_MAX_FORM_BYTES = 4096
-
 
 @router.get("/")
-def show_overview(request: Request, db: Reading) -> Response:
+def show_overview(request: Request, db: Reading, part: Text = "") -> Response:
     open_jobs = jobs.jobs(db, states=[str(s) for s in jobs.OPEN], limit=12)
     recent = () if open_jobs.rows else jobs.jobs(db, limit=5).rows
     return render(
@@ -52,6 +54,7 @@ def show_overview(request: Request, db: Reading) -> Response:
         recent_jobs=recent,
         devices=devices.devices(db),
         wins=overview.wins(db),
+        models=() if part else models.models(db, limit=5).rows,
     )
 
 
@@ -71,6 +74,8 @@ def show_job(
     request: Request, db: Reading, name: str, task: int | None = None, part: Text = ""
 ) -> Response:
     job = jobs.job(db, name)
+    if part == "actions":
+        return render(request, "job.html", job=job, choices=choices(request, job))
     tasks = jobs.tasks(db, job.id)
     chosen = chosen_tasks(tasks, task)
     whole = curves_of(request, db, job, tasks)
@@ -80,7 +85,7 @@ def show_job(
         "recent_gain": curves.recent_gain(whole.best_so_far),
         "pace": jobs.pace(db, job.id) if job.state == JobState.RUNNING else None,
     }
-    if part:
+    if part == "now":
         return render(request, "job.html", **now)
     heaviest = sorted(tasks, key=lambda one: -(one.time_s or 0))
     return render(
@@ -94,6 +99,7 @@ def show_job(
         ranking=curves_of(request, db, job, chosen).points.notes,
         peak_flops=roofs.peaks(db, job).get("flops_n"),
         latest=trials.trials(db, job=job.id, limit=8),
+        choices=choices(request, job),
     )
 
 
@@ -143,7 +149,38 @@ def show_task(request: Request, db: Reading, workload: str, target_id: int) -> R
         configs=configs,
         lines=pictures.parallel_coordinates(configs),
         latest=trials.trials(db, task=pair, limit=8),
+        users=models.users(db, *pair),
     )
+
+
+@router.get("/models")
+def list_models(request: Request, db: Reading, q: Text = "", cursor: Cursor = "") -> Response:
+    return render(request, "models.html", page=models.models(db, text=q, cursor=cursor), q=q)
+
+
+@router.get("/models/{digest}/{target_id}")
+def show_model(request: Request, db: Reading, digest: str, target_id: int) -> Response:
+    model = models.model(db, digest, target_id)
+    return render(
+        request,
+        "model.html",
+        model=model,
+        tasks=sorted(model.tasks, key=lambda task: -(task.time_s or 0)),
+        relatives=models.relatives(db, model),
+        peak_flops=models.peaks(db, model).get("flops_n"),
+        jobs=jobs.jobs(db, model=(digest, target_id), limit=12),
+    )
+
+
+@router.get("/models/{digest}/{target_id}/gaps")
+def show_gaps(request: Request, digest: str, target_id: int) -> Response:
+    model, texts = model_of(request, digest, target_id)
+    found: tuple[Gap, ...] = ()
+    try:
+        found, why = gaps(model, texts, request.app.state.spaces), ""
+    except CodeError as error:
+        why = str(error)
+    return render(request, "gaps.html", model=model, gaps=found, why=why)
 
 
 @router.get("/trials/{id}")
@@ -262,27 +299,38 @@ def show_api(request: Request) -> Response:
 
 @router.get("/login")
 def ask_token(request: Request, next: str = "/") -> Response:
-    return render(request, "login.html", next=_inside(next), why="")
+    return _sign_in(request, _inside(next))
 
 
 @router.post("/login")
 async def take_token(request: Request) -> Response:
-    body = (await request.body())[:_MAX_FORM_BYTES].decode("utf-8", "replace")
-    form = parse_qs(body)
-    secret, target = form.get("token", [""])[0].strip(), _inside(form.get("next", ["/"])[0])
-    guard: Guard | None = request.app.state.guard
-    why = await run_in_threadpool(guard.refusal, secret) if guard is not None else ""
+    form = await form_of(request)
+    secret, target = form.get("token", "").strip(), _inside(form.get("next", "/"))
+    guard: Guard = request.app.state.guard
+    why = await run_in_threadpool(guard.refusal, secret)
     if why:
-        return render(request, "login.html", 401, next=target, why=why)
+        return _sign_in(request, target, why)
     answer = RedirectResponse(target, 303)
+    session = request.app.state.sessions.begin(secret)
     secure = request.url.scheme == "https"
-    answer.set_cookie(COOKIE, secret, httponly=True, samesite="strict", secure=secure)
+    answer.set_cookie(COOKIE, session, httponly=True, samesite="strict", secure=secure)
     return answer
 
 
+def _sign_in(request: Request, target: str, why: str = "") -> Response:
+    """The page that asks for a token, and goes on to the target."""
+    tracker: Tracker | None = request.app.state.tracker
+    is_open = request.app.state.guard.is_open
+    own = tracker.rendezvous if tracker is not None and is_open else None
+    return render(
+        request, "login.html", 401 if why else 200, next=target, why=why, is_open=is_open, own=own
+    )
+
+
 @router.post("/logout")
-def forget_token() -> Response:
-    answer = RedirectResponse("/login", 303)
+def forget_token(request: Request) -> Response:
+    request.app.state.sessions.end(request.cookies.get(COOKIE, ""))
+    answer = RedirectResponse("/" if request.app.state.guard.is_open else "/login", 303)
     answer.delete_cookie(COOKIE)
     return answer
 

@@ -45,7 +45,7 @@ def render(request: Request, template: str, status: int = 200, **context: object
         "status": status,
         "path": request.url.path,
         "database": request.app.state.store.name,
-        "is_guarded": request.app.state.guard is not None,
+        "holder": getattr(request.state, "holder", None),
         "with_query": lambda **changes: with_query(request, **changes),
         **context,
     }

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
+from urllib.parse import parse_qs
 
-from fastapi import Depends, Query, Request
+from fastapi import Depends, HTTPException, Query, Request
 from fastapi.responses import JSONResponse, Response
 from sqlalchemy import Connection
 from tunefarm.dashboard.datasets import Dataset, to_csv
 from tunefarm.dashboard.memo import Memo
-from tunefarm.dashboard.queries import curves, records
+from tunefarm.dashboard.queries import curves, models, records
 from tunefarm.dashboard.queries.jobs import JobLine, TaskLine
 from tunefarm.db.errors import UnknownRecord
 from tunefarm.db.store import Store
@@ -32,12 +33,33 @@ def record_of(request: Request, id: int) -> records.Record:
         return records.record(connection, id)
 
 
+def model_of(request: Request, digest: str, target_id: int) -> tuple[models.Model, dict[int, str]]:
+    """A model and the texts of its workloads by number, read at once like ``record_of``."""
+    store: Store = request.app.state.store
+    with store.reading() as connection:
+        found = models.model(connection, digest, target_id)
+        return found, models.texts(connection, found)
+
+
 Reading = Annotated[Connection, Depends(_reading)]
 """A consistent view of the database, for as long as the request is answered."""
 Text = Annotated[str, Query(max_length=200, description="What rows have to mention.")]
 Cursor = Annotated[str, Query(max_length=200, description="`next` of the page before.")]
 Hours = Annotated[int, Query(ge=1, le=24 * 31, description="Length of the window.")]
 Limit = Annotated[int, Query(ge=1, le=500, description="Rows of a page.")]
+
+
+MAX_FORM_BYTES = 4096
+
+
+async def form_of(request: Request) -> dict[str, str]:
+    """The fields of a form that was sent; 413 if it is too long."""
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_FORM_BYTES:
+            raise HTTPException(413, f"a form is {MAX_FORM_BYTES} bytes long at most")
+    return {name: values[0] for name, values in parse_qs(body.decode("utf-8", "replace")).items()}
 
 
 LARGE = 2_000

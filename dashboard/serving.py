@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import ssl
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from tunefarm.db.store import Store
 
 if TYPE_CHECKING:
     import uvicorn
+    from tunefarm.dashboard.actions import Tracker
 
+_log = logging.getLogger(__name__)
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _PACKAGES = ("fastapi", "jinja2", "uvicorn")
 _GRACE_S = 1
+_TICKS = 100  # of a tenth of a second: how often the certificate is looked at
 
 
 class ServingError(ValueError):
@@ -63,24 +68,44 @@ def check(address: Address) -> None:
         )
 
 
-def serve(store: Store, address: Address, announce: Callable[[str], None]) -> None:
-    """Serve until SIGINT or SIGTERM; ``announce`` is told the address once it answers.
+def serve(
+    store: Store,
+    address: Address,
+    announce: Callable[[str], None],
+    tracker: Tracker | None = None,
+) -> None:
+    """Serve until SIGINT or SIGTERM; ``announce`` is told the address once it answers. Jobs are
+    changed by asking the ``tracker``.
 
     ServingError if it cannot listen there, or if beyond this machine no token would open it.
     """
+    with listening(address) as place:
+        url = replace(address, port=place.getsockname()[1]).url
+        serve_at(place, store, address, lambda: announce(url), tracker)
+
+
+def serve_at(
+    place: socket.socket,
+    store: Store,
+    address: Address,
+    announce: Callable[[], None],
+    tracker: Tracker | None = None,
+) -> None:
+    """``serve`` on a socket that listens already."""
     import uvicorn
     from tunefarm.dashboard.app import create_app
     from tunefarm.dashboard.security import Guard
 
-    guard = None if address.is_local else Guard(store)
-    if guard is not None and not guard.is_open_to_somebody:
+    own = tracker.own_digest if tracker is not None else lambda: ""
+    guard = Guard(store, own, is_open=address.is_local)
+    if not guard.is_open and not guard.is_open_to_somebody:
         raise ServingError(
             f"database {store.name} has no token that would open the dashboard; make one with "
             "`tunefarm token create NAME --role client`"
         )
-    app = create_app(store, guard, LOOPBACK + ("[::1]",) if address.is_local else ("*",))
+    hosts = LOOPBACK + ("[::1]",) if address.is_local else ("*",)
     config = uvicorn.Config(
-        app,
+        create_app(store, guard, hosts, tracker),
         log_level="warning",
         access_log=False,
         ssl_certfile=address.cert or None,
@@ -92,24 +117,30 @@ def serve(store: Store, address: Address, announce: Callable[[str], None]) -> No
         config.load()
     except (OSError, ssl.SSLError) as error:
         raise ServingError(f"certificate {address.cert} cannot be used: {error}") from None
+    with suppress(KeyboardInterrupt):  # it raises again what ended it
+        _server(config, address, announce).run(sockets=[place])
+
+
+@contextmanager
+def listening(address: Address) -> Iterator[socket.socket]:
+    """A socket that listens there; ServingError if it cannot."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as listening:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with socket.socket(family, socket.SOCK_STREAM) as place:
+        place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            listening.bind((address.host, address.port))
+            place.bind((address.host, address.port))
         except OSError as error:
             raise ServingError(
                 f"the dashboard cannot listen on {address.host} port {address.port}: "
                 f"{error.strerror}; choose another with --port, 0 takes a free one"
             ) from None
-        listening.listen(128)
-        url = replace(address, port=listening.getsockname()[1]).url
-        with suppress(KeyboardInterrupt):  # it raises again what ended it
-            _announcing(config, lambda: announce(url)).run(sockets=[listening])
+        place.listen(128)
+        yield place
 
 
-def _announcing(config: uvicorn.Config, announce: Callable[[], None]) -> uvicorn.Server:
-    """A server that says when it answers, and from when on signals end it in order."""
+def _server(config: uvicorn.Config, address: Address, announce: Callable[[], None]) -> Any:
+    """A server that says when it answers, from when on signals end it in order, and that reads its
+    certificate anew when the file changes."""
     import uvicorn
 
     class Server(uvicorn.Server):
@@ -117,4 +148,33 @@ def _announcing(config: uvicorn.Config, announce: Callable[[], None]) -> uvicorn
             await super().startup(sockets)
             announce()
 
+        async def on_tick(self, counter: int) -> bool:
+            if counter % _TICKS == 0 and config.ssl is not None:
+                renewal.look(config.ssl)
+            return await super().on_tick(counter)
+
+    renewal = _Renewal(address)
     return Server(config)
+
+
+class _Renewal:
+    """The files of a certificate, and when they last changed."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._seen = self._stamp()
+
+    def look(self, context: ssl.SSLContext) -> None:
+        """Give new connections what is in the files, if they changed and belong together."""
+        stamp = self._stamp()
+        if stamp == self._seen:
+            return
+        try:
+            context.load_cert_chain(self._address.cert, self._address.key)
+        except (OSError, ssl.SSLError) as error:
+            _log.warning("the certificate stays as it was: %s", error)
+        self._seen = stamp
+
+    def _stamp(self) -> tuple[float, ...]:
+        paths = [Path(path) for path in (self._address.cert, self._address.key) if path]
+        return tuple(path.stat().st_mtime if path.exists() else 0.0 for path in paths)

@@ -23,6 +23,7 @@ class TrackerOptions:
     What builds report as untuned is tuned on devices that were idle for ``idle_after_s``, with
     ``idle_trials`` a task; 0 leaves idle devices alone.
     Trials that ``retention`` leaves out are deleted once a day.
+    With ``dashboard_port`` (0: a free one) it serves the dashboard on ``host``, with its TLS.
     With ``metrics_port`` (0: a free one) it answers HTTP there: its metrics and probes of health.
     With ``tls_cert`` and ``tls_key`` (PEM files) ``host`` may be any, and processes of this machine
     have a port of their own, in the clear; the rendezvous file names it. ``tls_client_ca`` asks
@@ -39,6 +40,7 @@ class TrackerOptions:
     idle_trials: int = 0
     idle_after_s: float = 60.0
     retention: Policy | None = None
+    dashboard_port: int | None = None
     metrics_port: int | None = None
     metrics_host: str = "127.0.0.1"
     tls_cert: str = ""

@@ -23,6 +23,7 @@ from tunefarm.proto.errors import FarmError, InvalidRequest
 from tunefarm.proto.probe import answering
 from tunefarm.proto.rendezvous import Rendezvous, read_rendezvous, write_rendezvous
 from tunefarm.tracker.auth import Gate
+from tunefarm.tracker.beside import dashboard
 from tunefarm.tracker.farm import Farm
 from tunefarm.tracker.idling import Idling
 from tunefarm.tracker.keyring import Keyring
@@ -118,12 +119,17 @@ async def _serve(
     if options.retention is not None:
         background.append(asyncio.create_task(keep_pruning(farm, options.retention)))
     try:
-        async with _watched(options, farm, desk) as place:
+        async with (
+            _watched(options, farm, desk) as metrics,
+            dashboard(options, places.local) as pages,
+        ):
             print(f"tracker listening on {places}", flush=True)
             if on_ready is not None:
                 on_ready(rendezvous)
-            if place:
-                print(f"metrics at {place}", flush=True)
+            if metrics:
+                print(f"metrics at {metrics}", flush=True)
+            if pages:
+                print(f"dashboard at {pages}", flush=True)
             await asyncio.wait(
                 [serving, asyncio.ensure_future(stop.wait())], return_when=asyncio.FIRST_COMPLETED
             )

@@ -10,17 +10,19 @@ from typing import Any
 from sqlalchemy import Connection, Select, and_, exists, func, or_, select, tuple_
 from tunefarm.dashboard.paging import PAGE_ROWS, Page, page_of, parse_cursor
 from tunefarm.db.errors import UnknownRecord
-from tunefarm.db.models import JOB_TASKS, JOBS, TARGETS, TRIALS, WORKLOADS
+from tunefarm.db.models import JOB_TASKS, JOBS, MODELS, TARGETS, TRIALS, WORKLOADS
 from tunefarm.db.records import JobState
 
 OPEN = (JobState.QUEUED, JobState.RUNNING)
 _WORKLOADS = 500
+_ID_DIGITS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class JobLine:
     """A job with the counts of its candidates; latencies in seconds, weighted over its tasks that
-    have both a default and a best, None while none has. ``main`` is the task of the most time."""
+    have both a default and a best, None while none has. ``main`` is the task of the most time;
+    ``model`` is the digest of the model that it tunes, empty if it was submitted without."""
 
     id: str
     state: str
@@ -43,6 +45,9 @@ class JobLine:
     selector: str
     compiler_version: str
     claimed_by: str
+    target_id: int
+    model: str
+    model_name: str
 
     @property
     def speedup(self) -> float | None:
@@ -114,16 +119,20 @@ def jobs(
     *,
     states: Sequence[str] = (),
     text: str = "",
+    model: tuple[str, int] | None = None,
     cursor: str = "",
     limit: int = PAGE_ROWS,
 ) -> Page[JobLine]:
-    """Jobs, newest first: in these states (all if none is named), and with ``text`` at the start
-    of the id, or in the target, the owner, the message or a task's summary."""
+    """Jobs, newest first: in these states (all if none is named), with ``text`` at the start of the
+    id, or in the target, the owner, the message, the model's name or a task's summary, and of a
+    model (digest and target id) if one is named."""
     query = _jobs().order_by(JOBS.c.created_at.desc(), JOBS.c.id.desc()).limit(limit + 1)
     if states:
         query = query.where(JOBS.c.state.in_(states))
     if text:
         query = query.where(_mentions(connection, text))
+    if model is not None:
+        query = query.where(JOBS.c.model == model[0], JOBS.c.target_id == model[1])
     after = parse_cursor(cursor, float, str)
     if after is not None:
         query = query.where(tuple_(JOBS.c.created_at, JOBS.c.id) < after)
@@ -134,19 +143,21 @@ def jobs(
 
 def job(connection: Connection, name: str) -> JobLine:
     """The job of this id, or of the only one that begins so; UnknownRecord if there is none."""
-    query = _jobs().where(JOBS.c.id.startswith(name, autoescape=True)).limit(2)
-    rows = connection.execute(query).all()
-    exact = [row for row in rows if row.id == name]
-    if len(exact or rows) != 1 or len(name) < 4:
-        many = "several jobs begin" if len(rows) > 1 else "no job begins"
+    rows = connection.execute(_jobs().where(JOBS.c.id == name)).all()
+    if not rows and len(name) >= _ID_DIGITS:
+        starts = JOBS.c.id.startswith(name, autoescape=True)
+        rows = connection.execute(_jobs().where(starts).limit(2)).all()
+    if len(rows) != 1:
+        many = "several jobs begin" if rows else "no job begins"
         raise UnknownRecord(f"{many} with {name!r}; the list of jobs has all ids")
-    return _lines(connection, exact or rows)[0]
+    return _lines(connection, rows)[0]
 
 
-def revision(connection: Connection, job: str) -> int:
-    """What rises with each change of the job."""
-    query = select(JOBS.c.revision).where(JOBS.c.id == job)
-    return int(connection.execute(query).scalar() or 0)
+def standing(connection: Connection, job: str) -> tuple[str, int]:
+    """The job's state, and what rises with each change of it; empty and 0 if there is none."""
+    query = select(JOBS.c.state, JOBS.c.revision).where(JOBS.c.id == job)
+    row = connection.execute(query).one_or_none()
+    return (row.state, row.revision) if row is not None else ("", 0)
 
 
 def tasks(connection: Connection, job: str) -> tuple[TaskLine, ...]:
@@ -185,15 +196,17 @@ def _mentions(connection: Connection, text: str) -> Any:
         JOBS.c.id.startswith(text, autoescape=True),
         *(
             column.icontains(text, autoescape=True)
-            for column in (TARGETS.c.text, JOBS.c.owner, JOBS.c.message)
+            for column in (TARGETS.c.text, JOBS.c.owner, JOBS.c.message, MODELS.c.name)
         ),
         has_task.correlate(JOBS),
     )
 
 
 def _jobs() -> Select[Any]:
-    source = JOBS.join(TARGETS, TARGETS.c.id == JOBS.c.target_id)
-    return select(*JOBS.c, TARGETS.c.text.label("target")).select_from(source)
+    is_model = and_(MODELS.c.digest == JOBS.c.model, MODELS.c.target_id == JOBS.c.target_id)
+    source = JOBS.join(TARGETS, TARGETS.c.id == JOBS.c.target_id).outerjoin(MODELS, is_model)
+    columns = (*JOBS.c, TARGETS.c.text.label("target"), MODELS.c.name.label("model_name"))
+    return select(*columns).select_from(source)
 
 
 def _lines(connection: Connection, rows: Iterable[Any]) -> tuple[JobLine, ...]:
@@ -266,6 +279,9 @@ def _line(row: Any, sums: Mapping[str, Any] | None) -> JobLine:
         selector=row.selector,
         compiler_version=row.compiler_version or "",
         claimed_by=row.claimed_by,
+        target_id=row.target_id,
+        model=row.model if row.model_name else "",
+        model_name=row.model_name or "",
     )
 
 

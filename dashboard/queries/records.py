@@ -29,6 +29,7 @@ from tunefarm.db.rows import TRIAL_COLUMNS, TRIAL_SOURCE, trial_from_row
 POINTS = 3_000
 BEST_CONFIGS = 40
 _KEY_DIGITS = 8
+_AFTER_DIGITS = "g"  # which no digit of a key follows
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +161,7 @@ def task(connection: Connection, workload: str, target_id: int) -> Task:
 
 def workload_id(connection: Connection, key: str) -> int:
     """The number of the only workload whose key begins so; UnknownRecord if there is none."""
-    starts = WORKLOADS.c.key.startswith(key, autoescape=True)
+    starts = WORKLOADS.c.key.between(key, key + _AFTER_DIGITS)  # by its index
     found = connection.execute(select(WORKLOADS.c.id).where(starts).limit(2)).scalars().all()
     if len(found) != 1 or len(key) < _KEY_DIGITS:
         raise UnknownRecord(f"no workload, or more than one, has a key that begins with {key!r}")

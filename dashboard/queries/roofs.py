@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
-from typing import Any
+from typing import Any, Protocol
 
 from sqlalchemy import Connection, select
 from tunefarm.dashboard.datasets import Cell, Dataset, dataset
@@ -16,15 +16,38 @@ _BYTES = {"float64": 8, "int64": 8, "uint64": 8, "float32": 4, "int32": 4, "uint
           "float16": 2, "bfloat16": 2, "int16": 2, "uint16": 2}  # fmt: skip
 
 
+class Measured(Protocol):
+    """A task of a job or of a model."""
+
+    @property
+    def position(self) -> int: ...
+    @property
+    def workload_id(self) -> int: ...
+    @property
+    def summary(self) -> str: ...
+    @property
+    def flops(self) -> int: ...
+    @property
+    def flops_s(self) -> float | None: ...
+    @property
+    def default_s(self) -> float | None: ...
+
+
 def roofline(connection: Connection, job: JobLine, tasks: Sequence[TaskLine]) -> Dataset:
+    """The tasks of a job that have a best, under the roofs of its device."""
+    return under_roofs(connection, tasks, peaks(connection, job))
+
+
+def under_roofs(
+    connection: Connection, tasks: Sequence[Measured], known: Mapping[str, Any]
+) -> Dataset:
     """Each task with a best: nominal operations a byte of its inputs and outputs, and a second.
 
     The notes have the device's peaks: operations, and bytes of DRAM and L1, a second.
     """
-    ids = [task.workload_id for task in tasks if task.best_s and task.flops]
+    ids = [task.workload_id for task in tasks if task.flops_s]
     query = select(WORKLOADS.c.id, WORKLOADS.c.text).where(WORKLOADS.c.id.in_(ids))
     sizes = {id_: moved_bytes(text) for id_, text in connection.execute(query)}
-    known = peaks(connection, job)
     rows: list[tuple[Cell, ...]] = []
     for task in tasks:
         size = sizes.get(task.workload_id)

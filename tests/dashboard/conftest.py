@@ -70,6 +70,7 @@ class Farm:
 
     database: str
     tasks: tuple[WorkloadRecord, ...]
+    target: str = TARGET
 
     def trial(self, task: int, number: int, *, fails: bool = False, origin: str = "") -> Trial:
         """A candidate whose time falls with its number, and whose score knows that."""
@@ -151,8 +152,9 @@ def _add_device(db: Connection) -> None:
 def _add_jobs(db: Connection, tasks: tuple[WorkloadRecord, ...]) -> None:
     budget = Budget(200)
     mine = Job(
-        JOB, TARGET, tuple(JobTask(t, w) for t, w in zip(tasks, (3, 1), strict=True)), budget
-    )
+        JOB, TARGET, tuple(JobTask(t, w) for t, w in zip(tasks, (3, 1), strict=True)), budget,
+        model_name="tiny net",
+    )  # fmt: skip
     jobs.submit(db, mine)
     jobs.submit(db, Job(FAILED_JOB, TARGET, (JobTask(tasks[0]),), budget))
     jobs.cancel(db, FAILED_JOB, "nobody wants it")

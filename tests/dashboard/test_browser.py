@@ -7,15 +7,16 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import pytest
 from tunefarm.db.store import Store
 
 PAGES = (
     "/", "/jobs", "/jobs/aaaa1111", "/jobs/aaaa1111?task=0", "/trials", "/trials/1", "/trials/8",
     "/trials/121", "/diff?a=1&b=2", "/tasks", "/devices", "/devices/llvm-1", "/failures", "/api",
-    "/login", "/nowhere",
+    "/login", "/nowhere", "/models", "MODEL",
 )  # fmt: skip
-MAIN_PAGES = ("/", "/jobs/aaaa1111", "/devices")
+MAIN_PAGES = ("/", "/jobs/aaaa1111", "/devices", "MODEL")
 SIZES = {"desktop": (1280, 900, "light"), "phone": (390, 844, "dark")}
 _AXE = "axe.run(document, {resultTypes: ['violations']}).then(r => r.violations.map(v => \
 v.id + ': ' + v.nodes.map(n => n.target.join(' ')).slice(0, 3).join(', ')))"
@@ -47,12 +48,27 @@ def opened(browser: Any, size: str) -> tuple[Any, list[str]]:
     return page, errors
 
 
+def model_page(address: str) -> str:
+    """The path of the only model's page."""
+    (model,) = httpx.get(f"{address}/api/v1/models").json()["rows"]
+    return f"/models/{model['digest']}/{model['target_id']}"
+
+
+def test_a_model_tells_what_is_left_to_tune(browser: Any, address: str) -> None:
+    page, errors = opened(browser, "desktop")
+    page.goto(address + "/models")
+    page.get_by_role("link", name="tiny net").click()
+    page.get_by_text("0 tasks untuned, 2 stale").wait_for()
+    page.locator("[data-chart=roofline] canvas").wait_for()
+    assert errors == []
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_every_page_works_on_every_size(browser: Any, address: str, axe: str, size: str) -> None:
     page, errors = opened(browser, size)
     problems = []
     for path in PAGES:
-        page.goto(address + path, wait_until="load")
+        page.goto(address + (model_page(address) if path == "MODEL" else path), wait_until="load")
         for chart in page.locator("[data-chart]").all():
             chart.locator("canvas, .empty").first.wait_for()
         wider = "document.documentElement.scrollWidth - document.documentElement.clientWidth"

@@ -14,6 +14,8 @@ PAGES = [
     "/",
     "/jobs",
     "/jobs?q=nothing-like-it",
+    "/models",
+    "/models?q=nothing-like-it",
     "/trials",
     "/trials?q=x&outcome=ok",
     "/devices",
@@ -96,7 +98,10 @@ def test_pages_are_the_same_on_postgresql(postgresql_farm: Any) -> None:
             assert client.get(path).status_code == 200, path
         task = client.get("/api/v1/tasks?q=matmul 8x").json()["rows"][0]
         place = f"{task['workload'][:16]}/{task['target_id']}"
+        (found,) = client.get("/api/v1/models?q=tiny&limit=1").json()["rows"]
+        model = f"{found['digest']}/{found['target_id']}"
         for path in (
+            f"/models/{model}", f"/models/{model}/gaps", f"/api/v1/models/{model}/roofline",
             f"/tasks/{place}", f"/compare/{place.partition('/')[0]}",
             f"/api/v1/tasks/{place}/history", "/api/v1/jobs/aaaa/best-so-far",
             "/api/v1/jobs/aaaa/points", "/api/v1/jobs/aaaa/roofline", "/api/v1/jobs?limit=1",

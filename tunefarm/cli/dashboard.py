@@ -27,23 +27,28 @@ def dashboard(
     ] = "",
     tls_key: Annotated[str, typer.Option(metavar="FILE", help="Its private key.")] = "",
 ) -> None:
-    """Show jobs, records, devices and failures of a database in a browser; it is only read.
+    """Show models, jobs, records, devices and failures of a database in a browser; it is only read.
 
-    Beyond this machine pages ask for a token of the farm, and come over TLS.
+    Beyond this machine pages ask for a token of the farm, and come over TLS. Jobs are cancelled and
+    resubmitted by the tracker of the database, for who signs in with a token. `tunefarm tracker
+    --dashboard` serves the same.
 
     Example: tunefarm dashboard --db farm.db --port 8080
     """
     from tunefarm.api import default_database
+    from tunefarm.dashboard.actions import Tracker
     from tunefarm.dashboard.serving import Address, ServingError, check, serve
     from tunefarm.db.store import Store
+    from tunefarm.farm import rendezvous_of
 
     address = Address(host, port, tls_cert, tls_key)
     try:
         check(address)
         if not db and history_source("") == ():
             raise TunefarmError("there are no records yet; `tunefarm tune MODEL` makes some")
-        with Store.open(db or default_database(), readonly=True) as store:
-            serve(store, address, _announce)
+        database = db or default_database()
+        with Store.open(database, readonly=True) as store:
+            serve(store, address, _announce, Tracker(rendezvous=rendezvous_of(database)))
     except ServingError as error:
         raise TunefarmError(str(error)) from None
 

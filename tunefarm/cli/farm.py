@@ -54,6 +54,8 @@ HealthPort = Annotated[
 HealthHost = Annotated[str, typer.Option(metavar="HOST", help="Address of the probes.")]
 EXIT_WITH_PARENT = "--exit-with-parent"
 ExitWithParent = Annotated[bool, typer.Option(EXIT_WITH_PARENT, hidden=True)]
+PAGES = 8765
+"""The port of the dashboard, unless another is asked for."""
 _PR_SET_PDEATHSIG = 1
 _LOOK_S = 0.25
 _TUNER_GRACE_S = 1.0  # what a tuner knows is in the database; only a tracker that died may hold it
@@ -128,6 +130,15 @@ def tracker(
         int,
         typer.Option(min=0, metavar="N", help="The newest N of each task are never deleted."),
     ] = 0,
+    dashboard: Annotated[
+        bool, typer.Option("--dashboard", help=f"Serve the dashboard too, at port {PAGES}.")
+    ] = False,
+    dashboard_port: Annotated[
+        int | None,
+        typer.Option(
+            metavar="PORT", min=0, max=65535, help="The same at this port; 0 takes a free one."
+        ),
+    ] = None,
     metrics_port: Annotated[
         int | None,
         typer.Option(
@@ -143,7 +154,7 @@ def tracker(
 ) -> None:
     """Run the tracker: it lends devices, queues jobs and writes the database.
 
-    Example: tunefarm tracker --db farm.db --port 9190
+    Example: tunefarm tracker --db farm.db --port 9190 --dashboard
     """
     from tunefarm.api import default_database
     from tunefarm.cli.database import policy_of
@@ -153,6 +164,10 @@ def tracker(
 
     exit_with_parent(exit_with_parent_)
     configure(log_format, heard(log_level))
+    if dashboard and dashboard_port is None:
+        dashboard_port = PAGES
+    if dashboard_port is not None:
+        _check_dashboard()
     is_pruning = prune_older_than or prune_keep
     retention = policy_of(prune_older_than, prune_keep) if is_pruning else None
     options = TrackerOptions(
@@ -161,10 +176,20 @@ def tracker(
         metrics_port=metrics_port, metrics_host=metrics_host, idle_trials=idle_trials,
         idle_after_s=idle_after_s,
         retention=retention, tls_cert=tls_cert, tls_key=tls_key, tls_client_ca=tls_client_ca,
-        worker_port=worker_port,
+        worker_port=worker_port, dashboard_port=dashboard_port,
     )  # fmt: skip
     with announced(options.rendezvous_file) as announce:
         main_serve(options, announce)
+
+
+def _check_dashboard() -> None:
+    """TunefarmError if a package that the dashboard needs is missing."""
+    from tunefarm.dashboard.serving import ServingError, check_packages
+
+    try:
+        check_packages("--dashboard")
+    except ServingError as error:
+        raise TunefarmError(str(error)) from None
 
 
 @dataclass(frozen=True, slots=True)
