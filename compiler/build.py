@@ -14,6 +14,7 @@ from tunefarm.compiler.codegen.llvm import LlvmKernel, emit_llvm
 from tunefarm.compiler.codegen.llvm_compile import assembly, compile_llvm
 from tunefarm.compiler.errors import BuildError, ScheduleError
 from tunefarm.compiler.extract import is_tunable
+from tunefarm.compiler.gpu.build import build_gpu_program
 from tunefarm.compiler.ir import Call, Function, IRModule, TensorType
 from tunefarm.compiler.kernel import Kernel
 from tunefarm.compiler.link import link_model
@@ -211,6 +212,8 @@ def build_program(program: PrimFunc, target: Target, cache: bool = True) -> Kern
 
 
 def _compile(program: PrimFunc, target: Target, stages: dump.Stages, cache: bool) -> Kernel:
+    if target.kind == "cuda":
+        return build_gpu_program(program, target, stages)
     if target.kind != "llvm":
         raise BuildError(f"target kind {target.kind!r} has no code generator here; use llvm")
     lowered = lower(program, extra=stages.phases([phase.__name__ for phase in PHASES]))

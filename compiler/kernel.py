@@ -6,6 +6,8 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tunefarm.compiler.errors import BuildError
+from tunefarm.compiler.gpu.launches import Launch
 from tunefarm.compiler.ir import TensorType
 from tunefarm.compiler.tir import PackedLayout
 
@@ -18,6 +20,8 @@ class Kernel:
     ``outputs`` results; ``layouts`` says how a constant parameter is packed
     (``packing.pack(array, layouts.get(i), params[i].shape)``). ``workspace_bytes`` are what a call
     needs beside them, 64-byte aligned, with room for tiles of each core of the target.
+
+    For a GPU ``object`` is the text of PTX, and ``launches`` are its kernels in order.
     """
 
     name: str
@@ -28,6 +32,16 @@ class Kernel:
     layouts: Mapping[int, PackedLayout]
     workspace_bytes: int
     parallel: bool
+    launches: tuple[Launch, ...] = ()
+
+    def get_source(self, kind: str = "llvm") -> str:
+        """The text as "llvm", or as "ptx" of a kernel for GPUs; BuildError for another."""
+        if kind == "llvm":
+            return self.text
+        if kind != "ptx" or not self.launches:
+            has = "llvm and ptx" if self.launches else "llvm"
+            raise BuildError(f"a kernel has no {kind!r} source here; it has {has}")
+        return self.object.decode()
 
     @property
     def code_hash(self) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tunefarm.compiler.codegen import object_cache
 from tunefarm.compiler.codegen.llvm_compile import features, llvm_version
+from tunefarm.compiler.gpu.launches import Launch
 from tunefarm.compiler.ir import TensorType
 from tunefarm.compiler.kernel import Kernel
 from tunefarm.compiler.row_pitch import RowPitch
@@ -80,14 +81,25 @@ def _to_json(kernel: Kernel) -> dict[str, object]:
         ],
         "workspace_bytes": kernel.workspace_bytes,
         "parallel": kernel.parallel,
+        "launches": [[x.name, x.grid, x.block, x.dynamic_bytes] for x in kernel.launches],
     }
 
 
 def _from_json(data: dict[str, object], code: bytes) -> Kernel:
     fields = dict(data)
+    launches = tuple(
+        Launch(name, tuple(grid), tuple(block), size)
+        for name, grid, block, size in fields.pop("launches")  # type: ignore[attr-defined]
+    )
     params = tuple(TensorType(tuple(s), d) for s, d in fields.pop("params"))  # type: ignore[attr-defined]
     layouts = {
         index: PackedLayout(tuple(map(tuple, factors)), tuple(order), transform, tuple(shape))
         for index, factors, order, transform, shape in fields.pop("layouts")  # type: ignore[attr-defined]
     }
-    return Kernel(object=code, params=params, layouts=layouts, **fields)  # type: ignore[arg-type]
+    return Kernel(
+        object=code,
+        params=params,
+        layouts=layouts,
+        launches=launches,
+        **fields,  # type: ignore[arg-type]
+    )

@@ -37,6 +37,8 @@ RISCV64 = Isa("riscv64", "RISC-V", "riscv64-unknown-linux-gnu", "riscv64-linux-g
               "generic-rv64", 16, 32, "+m,+a,+f,+d,+c,+v", "lp64d")  # fmt: skip
 WASM32 = Isa("wasm32", "WebAssembly", "wasm32-unknown-unknown", "wasm32-unknown-unknown",
              "generic", 16, 16, "+simd128")  # fmt: skip
+# A thread loads at most 16 bytes at once, and has 255 registers of 4 bytes.
+NVPTX64 = Isa("nvptx64", "NVIDIA GPUs", "nvptx64-nvidia-cuda", "", "sm_80", 16, 63)
 ISAS = {isa.name: isa for isa in (X86_64, AARCH64, RISCV64, WASM32)}
 
 AVX512 = frozenset({

@@ -2,6 +2,7 @@
 
 Target("llvm -mcpu=znver5 -num-cores=2")      Target("sim")      Target.host()
 Target("llvm -mtriple=aarch64-linux-gnu -mcpu=neoverse-n1 -num-cores=4")
+Target("cuda -arch=sm_90a")
 
 A triple stands in the string of every target that is not x86-64, with LLVM's usual spelling.
 """
@@ -18,6 +19,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 
 from tunefarm.compiler.errors import TargetError
+from tunefarm.compiler.gpu.archs import GPU_ARCHS, GpuArch
 from tunefarm.compiler.processors import (
     AVX2,
     AVX512,
@@ -26,6 +28,7 @@ from tunefarm.compiler.processors import (
     DEFAULT_CACHES,
     FEATURES,
     ISAS,
+    NVPTX64,
     RISCV64,
     RISCV_VECTOR_BITS,
     WASM32,
@@ -50,14 +53,16 @@ _EXAMPLES = {
 }  # a few processors of each kind for messages
 _TEST_KINDS = frozenset({"sim"})
 _OPTIONS = ("mcpu", "mtriple", "num-cores", "mattr", "arch", "precision")
+_CUDA_OPTIONS = ("arch", "num-cores", "precision")
 _PRECISIONS = ("strict",)
+_BUILT_IN = frozenset({"llvm", "cuda"})
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
     """A target string, parsed. Equal canonical strings mean equal code.
 
-    ``kind`` is "llvm" or the name of a plug-in (entry point group ``tunefarm.targets``).
+    ``kind`` is "llvm", "cuda" or the name of a plug-in (entry point group ``tunefarm.targets``).
     Raises TargetError for what cannot be understood.
     """
 
@@ -82,8 +87,10 @@ class Target:
             options.pop("mtriple", None)
             if isa.spelled:
                 options["mtriple"] = isa.spelled
+        elif kind == "cuda":
+            _check_cuda_options(options)
         elif kind not in plugin_kinds():
-            known = ", ".join(sorted({"llvm", *plugin_kinds()} - _TEST_KINDS))
+            known = ", ".join(sorted({*_BUILT_IN, *plugin_kinds()} - _TEST_KINDS))
             raise TargetError(f"unknown target kind {kind!r}; known kinds: {known}")
         canonical = " ".join([kind, *(f"-{k}={options[k]}" for k in sorted(options))])
         object.__setattr__(self, "text", canonical)
@@ -108,12 +115,19 @@ class Target:
     @property
     def isa(self) -> Isa:
         """The instruction set; x86-64 for a plug-in's kind."""
+        if self.kind == "cuda":
+            return NVPTX64
         return ISAS[self.options.get("mtriple", X86_64.name).partition("-")[0]]
+
+    @property
+    def gpu(self) -> GpuArch:
+        """The architecture of a target of kind "cuda"."""
+        return GPU_ARCHS[self.options["arch"]]
 
     @property
     def mcpu(self) -> str:
         """The processor by LLVM's name; the instruction set's plainest if none is named."""
-        return self.options.get("mcpu", self.isa.cpu)
+        return self.gpu.name if self.kind == "cuda" else self.options.get("mcpu", self.isa.cpu)
 
     @property
     def strict(self) -> bool:
@@ -122,7 +136,9 @@ class Target:
 
     @property
     def num_cores(self) -> int:
-        return int(self.options.get("num-cores", "1"))
+        """Cores of a processor, multiprocessors of a GPU."""
+        own = self.gpu.multiprocessors if self.kind == "cuda" else 1
+        return int(self.options.get("num-cores", own))
 
     @property
     def has_avx512(self) -> bool:
@@ -209,6 +225,8 @@ class Target:
         return self._cache("l3")
 
     def _cache(self, level: str) -> int:
+        if self.kind == "cuda":
+            return self.gpu.shared_bytes if level == "l1" else self.gpu.l2_bytes
         return CACHES.get(self.mcpu, DEFAULT_CACHES)[level]
 
 
@@ -256,17 +274,36 @@ def _check_llvm_options(options: Mapping[str, str], isa: Isa) -> None:
     for name in options:
         if name not in _OPTIONS:
             raise TargetError(f"unknown target option -{name}; known: {', '.join(_OPTIONS)}")
+    _check_common_options(options)
+    mcpu = options.get("mcpu")
+    if mcpu is not None and mcpu not in CPUS[isa.name]:
+        raise TargetError(_unknown_cpu(mcpu, isa))
+    if isa is RISCV64 and "-v" in options.get("mattr", "").split(","):
+        raise TargetError("RISC-V code uses the vector extension, and -mattr=-v takes it away")
+
+
+def _check_cuda_options(options: Mapping[str, str]) -> None:
+    for name in options:
+        if name not in _CUDA_OPTIONS:
+            known = ", ".join(_CUDA_OPTIONS)
+            raise TargetError(f"unknown option -{name} of a cuda target; known: {known}")
+    _check_common_options(options)
+    arch = options.get("arch")
+    if arch not in GPU_ARCHS:
+        given = "no -arch" if arch is None else f"-arch={arch}"
+        raise TargetError(
+            f"a cuda target has {given}; write for instance -arch=sm_90a, one of "
+            f"{', '.join(GPU_ARCHS)}"
+        )
+
+
+def _check_common_options(options: Mapping[str, str]) -> None:
     cores = options.get("num-cores", "1")
     if not cores.isdigit() or int(cores) < 1:
         raise TargetError(f"-num-cores={cores} is not a positive whole number")
     precision = options.get("precision")
     if precision is not None and precision not in _PRECISIONS:
         raise TargetError(f"-precision={precision} is unknown; known: {', '.join(_PRECISIONS)}")
-    mcpu = options.get("mcpu")
-    if mcpu is not None and mcpu not in CPUS[isa.name]:
-        raise TargetError(_unknown_cpu(mcpu, isa))
-    if isa is RISCV64 and "-v" in options.get("mattr", "").split(","):
-        raise TargetError("RISC-V code uses the vector extension, and -mattr=-v takes it away")
 
 
 def _unknown_cpu(name: str, isa: Isa) -> str:

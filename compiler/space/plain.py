@@ -11,8 +11,10 @@ from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import PrimFunc
 
 
-def space(function: Function, target: Target) -> SketchSpace:
-    """No knobs: one config."""
+def space(function: Function, target: Target) -> SketchSpace | None:
+    """No knobs: one config; None for a GPU, whose last resort is a sketch of its own."""
+    if target.kind == "cuda":
+        return None
     return SketchSpace("plain", 1, (), (), {"sketch": "plain"}, _nest)
 
 

@@ -8,6 +8,10 @@ from dataclasses import dataclass
 
 from tunefarm.compiler import plugins
 from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.gpu.space import elements as gpu_elements
+from tunefarm.compiler.gpu.space import mma as gpu_mma
+from tunefarm.compiler.gpu.space import rows as gpu_rows
+from tunefarm.compiler.gpu.space import simt as gpu_simt
 from tunefarm.compiler.ir import Call, Function, TensorType, post_order
 from tunefarm.compiler.ops import OPS, Pattern
 from tunefarm.compiler.space import (
@@ -55,7 +59,12 @@ SKETCHES: list[Sketch] = [
     Sketch("window", window.space, window.schedule),
     Sketch("rows", rows.space, rows.schedule),
     Sketch("plain", plain.space, plain.schedule),
+    Sketch("gpu_mma", gpu_mma.space, gpu_mma.schedule),
+    Sketch("gpu_simt", gpu_simt.space, gpu_simt.schedule),
+    Sketch("gpu_rows", gpu_rows.space, gpu_rows.schedule),
+    Sketch("gpu_elements", gpu_elements.space, gpu_elements.schedule),
 ]
+LAST_RESORTS = ("plain", "gpu_elements")  # of CPUs and of GPUs: whatever there is to compute
 
 
 def register_sketch(sketch: Sketch, first: bool = False) -> None:
@@ -76,7 +85,7 @@ def config_space(workload: Workload, target: Target) -> ConfigSpace:
 def _space_with(workload: Workload, target: Target, packages: frozenset[str] | None) -> ConfigSpace:
     """The space with the sketches of these plug-ins, None for all, which are those in use."""
     if _is_empty(workload) or _is_opaque(workload):
-        sketches = [s for s in SKETCHES if s.name == "plain"]
+        sketches = [s for s in SKETCHES if s.name in LAST_RESORTS]
     else:
         sketches = [s for s in SKETCHES if plugins.is_active(s.package)]
     spaces = [s.space(workload.function, target) for s in sketches]

@@ -5,7 +5,8 @@ NumPy scalars, so that every operation rounds and wraps as its dtype does. It ru
 blocks or plain loops, any loop kind in order. Meant for small shapes.
 
 The loops of a lowered program that are bound to ``threadIdx`` axes become a generator, of which
-``threads.run_block`` advances one a thread from barrier to barrier. In a program with blocks,
+``threads.run_block`` advances one a thread from barrier to barrier, those of a warp also from one
+exchange of values to the next. In a program with blocks,
 which has no barriers yet, they are loops like others.
 """
 
@@ -18,6 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from tunefarm.compiler.dtypes import numpy_dtype
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.gpu.intrinsics import WARP_REDUCTIONS
 from tunefarm.compiler.tir.affine import conjuncts
 from tunefarm.compiler.tir.ir import (
     THREAD_AXES,
@@ -41,7 +44,7 @@ from tunefarm.compiler.tir.ir import (
     Var,
 )
 from tunefarm.compiler.tir.tensor_intrinsics import TENSOR_INTRINSICS, meaning
-from tunefarm.compiler.tir.threads import Accesses, run_block
+from tunefarm.compiler.tir.threads import Accesses, Exchange, run_block
 from tunefarm.compiler.tir.visit import walk_expr, walk_stmt
 
 Array = NDArray[Any]
@@ -197,7 +200,9 @@ class _Source:
 
     def check(self, buffer: Buffer, does: str) -> str:
         """The function that checks an access: for threads also that no other interferes."""
-        return f"{does}_at" if self.threads and buffer not in self.owned else "at"
+        if not self.threads or buffer in self.owned:
+            return "at"
+        return "read_shared_at" if (does, buffer.scope) == ("read", "shared") else f"{does}_at"
 
     def block(self, block: Block, depth: int) -> None:
         for axis, binding in zip(block.iters, block.bindings, strict=True):
@@ -249,6 +254,12 @@ class _Source:
                 return f"cast({self.expr(value)}, {dtype!r})"
             case Intrinsic() if expr.name in TENSOR_INTRINSICS:
                 return self.expr(meaning(expr))
+            case Intrinsic(name, (value, width), _) if name in WARP_REDUCTIONS:
+                if not self.threads:
+                    raise ScheduleError(f"{name} stands where there are no threads")
+                combine = f"op_{WARP_REDUCTIONS[name]}"
+                here = f"{len(self.lines)}, {self.expr(width)}, {combine}"
+                return f"(yield Exchange({here}, {self.expr(value)}))"
             case Intrinsic(name, args, dtype):
                 listed = ", ".join(map(self.expr, args))
                 return f"intrinsic({name!r}, {dtype!r}, {listed})"
@@ -302,11 +313,18 @@ def _thread_runtime() -> dict[str, Any]:
         accesses.read(id(array), name, indices)
         return _at(array, name, indices)
 
+    def read_shared_at(array: Array, name: str, indices: tuple[int, ...]) -> tuple[int, ...]:
+        accesses.read_shared(id(array), name, indices)
+        return _at(array, name, indices)
+
     def write_at(array: Array, name: str, indices: tuple[int, ...]) -> tuple[int, ...]:
         accesses.write(id(array), name, indices)
         return _at(array, name, indices)
 
-    return {"accesses": accesses, "read_at": read_at, "write_at": write_at, "run_block": run_block}
+    return {
+        "accesses": accesses, "read_at": read_at, "read_shared_at": read_shared_at,
+        "write_at": write_at, "run_block": run_block, "Exchange": Exchange,
+    }  # fmt: skip
 
 
 def _wrapped(value: Any) -> Any:

@@ -3,20 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
 from itertools import product
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.gpu.archs import WARP
 
 Place: TypeAlias = tuple[int, str, tuple[int, ...]]  # the array's id and name, the element
-Thread: TypeAlias = Generator[int, None, None]
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """Where a thread gives ``value`` to those beside it, and gets what ``combine`` makes of all
+    in groups of ``width``."""
+
+    line: int
+    width: int
+    combine: Callable[[Any, Any], Any]
+    value: Any
+
+
+Thread: TypeAlias = Generator["int | Exchange", Any, None]
+Stop: TypeAlias = "int | None"  # the barrier at which a thread waits, None for one that has ended
 
 
 class Accesses:
-    """What the threads of a block touched of the arrays they share, since the last barrier."""
+    """What the threads of a block touched of the arrays they share, since the last barrier, and
+    which elements of shared memory they have ``filled`` at all."""
 
     def __init__(self) -> None:
         self.thread = 0
+        self.filled: set[Place] = set()
+        self.unfilled: dict[Place, int] = {}  # what was read all the same, and by whom
         self.writers: dict[Place, int] = {}
         self.readers: dict[Place, int] = {}
 
@@ -28,9 +47,24 @@ class Accesses:
         if self.readers.setdefault(place, self.thread) != self.thread:
             self.readers[place] = -1  # more than one
 
+    def read_shared(self, array: int, name: str, indices: tuple[int, ...]) -> None:
+        """Note a read of shared memory, also of what nobody has written."""
+        if (array, name, indices) not in self.filled:
+            self.unfilled.setdefault((array, name, indices), self.thread)
+        self.read(array, name, indices)
+
+    def check_filled(self) -> None:
+        """ScheduleError if an element of shared memory was read that no thread had written."""
+        for (_, name, indices), thread in self.unfilled.items():
+            raise ScheduleError(
+                f"thread {thread} reads {name}[{', '.join(map(str, indices))}] of shared "
+                "memory, which no thread of its block wrote"
+            )
+
     def write(self, array: int, name: str, indices: tuple[int, ...]) -> None:
         """Note a write; ScheduleError if another thread touched the element."""
         place = (array, name, indices)
+        self.filled.add(place)
         if self.writers.setdefault(place, self.thread) != self.thread:
             self._race(place, self.writers[place], "writes what", "wrote")
         if self.readers.get(place, self.thread) != self.thread:
@@ -49,15 +83,18 @@ def run_block(thread: Callable[..., Thread], extents: Sequence[int], accesses: A
     """Run one thread for every index below ``extents`` until all have ended.
 
     All advance to their next barrier before one goes on. Raises ScheduleError if threads wait at
-    different barriers, or some wait and others end; and at a race.
+    different barriers, or some wait and others end; at a race, and at reads of what nobody wrote.
     """
     running = [thread(*reversed(index)) for index in product(*map(range, reversed(extents)))]
+    accesses.filled.clear()
+    accesses.unfilled.clear()
     while running:
         accesses.writers.clear()
         accesses.readers.clear()
-        reached = []
-        for accesses.thread, steps in enumerate(running):
-            reached.append(next(steps, None))
+        reached: list[Stop] = []
+        for first in range(0, len(running), WARP):
+            reached += _run_warp(running[first : first + WARP], first, accesses)
+        accesses.check_filled()
         for number, barrier in enumerate(reached):
             if barrier != reached[0]:
                 waits, other = (0, number) if reached[0] is not None else (number, 0)
@@ -67,3 +104,42 @@ def run_block(thread: Callable[..., Thread], extents: Sequence[int], accesses: A
                 )
         if reached[0] is None:
             return
+
+
+def _run_warp(warp: Sequence[Thread], first: int, accesses: Accesses) -> list[Stop]:
+    """Advance the threads of a warp to a barrier or their end, through their exchanges."""
+    answers: list[Any] = [None] * len(warp)
+    while True:
+        reached: list[int | Exchange | None] = []
+        for number, steps in enumerate(warp):
+            accesses.thread = first + number
+            try:
+                reached.append(steps.send(answers[number]))
+            except StopIteration:
+                reached.append(None)
+        here = [r.line if isinstance(r, Exchange) else None for r in reached]
+        if set(here) == {None}:
+            return [r for r in reached if not isinstance(r, Exchange)]
+        if len(set(here)) > 1:
+            absent = first + next(n for n, line in enumerate(here) if line != max(here, key=_rank))
+            raise ScheduleError(
+                f"thread {absent} does not come to an exchange of values with its warp"
+            )
+        answers = _combined([r for r in reached if isinstance(r, Exchange)])
+
+
+def _rank(line: int | None) -> int:
+    return -1 if line is None else line
+
+
+def _combined(given: Sequence[Exchange]) -> list[Any]:
+    """What each thread gets: values combined with those half the width away, a quarter, …"""
+    values, step = [e.value for e in given], given[0].width // 2
+    if len(values) % given[0].width:
+        raise ScheduleError(
+            f"{len(values)} threads exchange values in groups of {given[0].width}"
+        )
+    while step:
+        values = [given[0].combine(v, values[n ^ step]) for n, v in enumerate(values)]
+        step //= 2
+    return values

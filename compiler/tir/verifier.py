@@ -13,6 +13,7 @@ from math import prod
 from typing import NoReturn
 
 from tunefarm.compiler.dtypes import DTYPES, is_float
+from tunefarm.compiler.gpu.intrinsics import WARP_REDUCTIONS
 from tunefarm.compiler.tir.affine import Ranges, interval
 from tunefarm.compiler.tir.ir import (
     BLOCK_AXES,
@@ -339,6 +340,9 @@ class _Verifier:
         if name in TENSOR_INTRINSICS:
             self.tensor_intrinsic(expr, certain)
             return
+        if name in WARP_REDUCTIONS:
+            self.warp_reduction(expr, certain)
+            return
         if name not in INTRINSICS:
             self.fail(f"there is no intrinsic {name}")
         if len(args) != _ARITY.get(name, 1):
@@ -348,6 +352,12 @@ class _Verifier:
         self.same(expr, kinds if name in _TESTS else (*kinds, expr.dtype))
         if expr.dtype != result or (name == "not" and expr.dtype != "bool"):
             self.fail(f"{print_expr(expr)} has dtype {expr.dtype}")
+
+    def warp_reduction(self, expr: Intrinsic, certain: bool) -> None:
+        value, *rest = expr.args
+        width = rest[0].value if len(rest) == 1 and isinstance(rest[0], Const) else 0
+        if width not in (2, 4, 8, 16, 32) or self.expr(value, certain) != expr.dtype:
+            self.fail(f"{print_expr(expr)} does not combine 2, 4 … 32 threads' {expr.dtype}")
 
     def tensor_intrinsic(self, expr: Intrinsic, certain: bool) -> None:
         t = TENSOR_INTRINSICS[expr.name]

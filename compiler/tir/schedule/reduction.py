@@ -104,12 +104,14 @@ def _check_visits_once(node: Block, inner: dict[Var, For], loop: Var) -> None:
             (abs(c), atom) for c, atom in form.terms.values() if variables(atom) & inner.keys()
         ]
         for step, atom in sorted(terms, key=lambda t: t[0]):
+            low, high = interval(atom, ranges)
+            if low == high:
+                continue  # a loop of one iteration moves nothing
             if step <= reach:
                 raise ScheduleError(
                     f"tiles of {node.name} overlap inside loop {loop.name}; "
                     "its first value must be stored in each"
                 )
-            low, high = interval(atom, ranges)
             reach += step * (high - low)
     again = [v.name for v, f in inner.items() if v not in used and constant_extent(f) > 1]
     if again:

@@ -1,0 +1,160 @@
+"""A lowered program as the kernels that a GPU runs one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.gpu.archs import MAX_GRID, MAX_THREADS, STATIC_SHARED_BYTES, GpuArch
+from tunefarm.compiler.target import dtype_bytes
+from tunefarm.compiler.tir.ir import (
+    BLOCK_AXES,
+    THREAD_AXES,
+    Allocate,
+    Buffer,
+    Const,
+    For,
+    PrimFunc,
+    Seq,
+    Stmt,
+    Store,
+)
+from tunefarm.compiler.tir.visit import children, walk_stmt
+
+WORKSPACE_ALIGN = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One kernel of a program and how it is launched: numbers along x, y, z.
+
+    Its arguments are pointers to the parameters of the program, and one to the workspace.
+    ``dynamic_bytes`` of shared memory have to be asked for; beyond 48 KiB the function's attribute
+    must allow them.
+    """
+
+    name: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    dynamic_bytes: int = 0
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return prod(self.block)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The statement that one kernel runs, and the numbers of its blocks and threads by axis."""
+
+    body: Stmt
+    extents: dict[str, int]
+
+    @property
+    def grid(self) -> tuple[int, int, int]:
+        x, y, z = (self.extents.get(axis, 1) for axis in BLOCK_AXES)
+        return x, y, z
+
+    @property
+    def block(self) -> tuple[int, int, int]:
+        x, y, z = (self.extents.get(axis, 1) for axis in THREAD_AXES)
+        return x, y, z
+
+    @property
+    def shared(self) -> list[Buffer]:
+        """The arrays that the threads of a block share."""
+        found = (s.buffer for s in walk_stmt(self.body) if isinstance(s, Allocate))
+        return [b for b in found if b.scope == "shared"]
+
+    @property
+    def shared_bytes(self) -> int:
+        return sum(shared_size(b) for b in self.shared)
+
+    @property
+    def dynamic_bytes(self) -> int:
+        """Bytes of shared memory that a launch asks for: all of them, beyond 48 KiB."""
+        return self.shared_bytes if self.shared_bytes > STATIC_SHARED_BYTES else 0
+
+
+def shared_size(buffer: Buffer) -> int:
+    """Bytes that a shared array takes, whole lines of 128."""
+    return -(-prod(buffer.shape) * dtype_bytes(buffer.dtype) // 128) * 128
+
+
+def parts_of(program: PrimFunc) -> tuple[list[Part], dict[Buffer, int], int]:
+    """The kernels of a lowered program, in order; where each intermediate array of it lies in the
+    workspace, and the bytes of that.
+
+    ScheduleError if threads of a kernel have no number in what they store.
+    """
+    places: dict[Buffer, int] = {}
+    end = 0
+    parts: list[Part] = []
+    for stmt in _statements(program.body, places):
+        parts.append(Part(stmt, _extents(stmt)))
+        _check_covered(stmt, parts[-1].extents)
+    for buffer in places:
+        places[buffer] = end
+        size = prod(buffer.shape) * dtype_bytes(buffer.dtype)
+        end += -(-size // WORKSPACE_ALIGN) * WORKSPACE_ALIGN
+    return parts, places, end
+
+
+def _statements(stmt: Stmt, places: dict[Buffer, int]) -> Iterator[Stmt]:
+    match stmt:
+        case Seq(stmts):
+            for part in stmts:
+                yield from _statements(part, places)
+        case Allocate() if stmt.buffer.scope == "global":
+            places[stmt.buffer] = 0
+            yield from _statements(stmt.body, places)
+        case _:
+            yield stmt
+
+
+def _extents(stmt: Stmt) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for loop in walk_stmt(stmt):
+        if not isinstance(loop, For) or not loop.axis:
+            continue
+        assert isinstance(loop.extent, Const)
+        extent = int(loop.extent.value)
+        if found.setdefault(loop.axis, extent) != extent:
+            raise ScheduleError(
+                f"{loop.axis} has {found[loop.axis]} and {extent} iterations in one kernel, in "
+                f"loop {loop.var.name}; split to the same"
+            )
+    return found
+
+
+def _check_covered(
+    stmt: Stmt, extents: dict[str, int], around: frozenset[str] = frozenset()
+) -> None:
+    """ScheduleError if something is stored outside of a loop over blocks or threads that there
+    are: each of them would store it."""
+    if isinstance(stmt, Store):
+        missing = [a for a, n in extents.items() if n > 1 and a not in around]
+        if missing:
+            raise ScheduleError(
+                f"{stmt.buffer.name} is stored outside of the loop over {missing[0]} of its kernel"
+            )
+    if isinstance(stmt, For) and stmt.axis:
+        around = around | {stmt.axis}
+    for child in children(stmt):
+        _check_covered(child, extents, around)
+
+
+def check_limits(part: Part, arch: GpuArch) -> None:
+    """ScheduleError if a kernel is larger than an architecture allows."""
+    if prod(part.block) > MAX_THREADS:
+        raise ScheduleError(f"a block has {prod(part.block)} threads; at most {MAX_THREADS}")
+    for axis, size, most in zip("xyz", part.grid, MAX_GRID, strict=True):
+        if size > most:
+            raise ScheduleError(f"the grid has {size} blocks along {axis}; at most {most}")
+    if part.shared_bytes > arch.shared_bytes:
+        raise ScheduleError(
+            f"a block shares {part.shared_bytes} bytes; {arch.name} has {arch.shared_bytes}"
+        )

@@ -1,0 +1,95 @@
+"""NVIDIA's assembler, where it is installed: what a kernel takes of a GPU, known without one.
+
+It comes with the CUDA toolkit, and alone in the package ``nvidia-cuda-nvcc`` on PyPI.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, files
+from pathlib import Path
+
+from tunefarm.compiler.errors import BuildError
+
+PACKAGES = ("nvidia-cuda-nvcc", "nvidia-cuda-nvcc-cu12")
+TIMEOUT_S = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What one kernel takes: registers of a thread, bytes that are spilled to memory and bytes of
+    a thread's own array there, shared memory of a block."""
+
+    registers: int
+    spilled_bytes: int
+    stack_bytes: int
+    shared_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """Machine code of a module, what its kernels take by name, and the assembler's warnings."""
+
+    cubin: bytes
+    kernels: dict[str, Usage]
+    warnings: tuple[str, ...]
+
+
+@functools.cache
+def find_ptxas() -> Path | None:
+    """The assembler of an installed package, or the one on the path."""
+    for package in PACKAGES:
+        try:
+            listed = files(package) or []
+        except PackageNotFoundError:
+            continue
+        found = [Path(str(f.locate())) for f in listed if f.name == "ptxas"]
+        if found and found[0].exists():
+            return found[0]
+    on_path = shutil.which("ptxas")
+    return Path(on_path) if on_path else None
+
+
+def assemble(ptx: str, arch: str) -> Assembled:
+    """The machine code of PTX for an architecture. BuildError if there is no assembler, or with
+    its message if it refuses the text."""
+    tool = find_ptxas()
+    if tool is None:
+        raise BuildError("there is no ptxas here; install it with pip install nvidia-cuda-nvcc")
+    with tempfile.TemporaryDirectory() as folder:
+        source, result = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
+        source.write_text(ptx)
+        run = subprocess.run(
+            [tool, f"-arch={arch}", "-v", "-o", result, source],
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+        if run.returncode:
+            raise BuildError(f"ptxas refuses the PTX for {arch}: {run.stderr.strip()}")
+        return Assembled(result.read_bytes(), *parse_log(run.stderr))
+
+
+def parse_log(log: str) -> tuple[dict[str, Usage], tuple[str, ...]]:
+    """Usages and warnings in what ``ptxas -v`` says."""
+    kernels: dict[str, Usage] = {}
+    name, stack, spilled = "", 0, 0
+    warnings = []
+    for line in log.splitlines():
+        if "warning" in line.lower():
+            warnings.append(line.strip())
+        elif match := re.search(r"Compiling entry function '(\w+)'", line):
+            name, stack, spilled = match[1], 0, 0
+        elif match := re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores", line):
+            stack, spilled = int(match[1]), int(match[2])
+        elif match := re.search(r"Used (\d+) registers", line):
+            shared = re.search(r"(\d+) bytes smem", line)
+            taken = int(shared[1]) if shared else 0
+            kernels[name] = Usage(int(match[1]), spilled, stack, taken)
+    return kernels, tuple(warnings)

@@ -1,0 +1,111 @@
+"""Schedule primitives for threads, beside ``bind`` and those that CPUs use too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.gpu.archs import WARP
+from tunefarm.compiler.gpu.intrinsics import WARP_REDUCTIONS
+from tunefarm.compiler.tir.ir import (
+    THREAD_AXES,
+    Binary,
+    Const,
+    Expr,
+    For,
+    Intrinsic,
+    IterVar,
+    LoopKind,
+    PrimFunc,
+    Store,
+    Var,
+)
+from tunefarm.compiler.tir.schedule import reverse_compute_at
+from tunefarm.compiler.tir.schedule.buffers import replace_buffer
+from tunefarm.compiler.tir.schedule.tree import (
+    constant_extent,
+    find_block,
+    find_loop,
+    replace_stmt,
+    store_of,
+    written_buffer,
+)
+
+_BY_OPERATION = {op: name for name, op in WARP_REDUCTIONS.items()}
+
+
+def enclose_threads(program: PrimFunc, loop: Var, axis: str, extent: int) -> tuple[PrimFunc, Var]:
+    """Let threads run the body of a loop, in which they share the work by loops of the same axis.
+
+    for i: {fill; use}   ->   for i: for t in threadIdx.x(32): {fill; use}
+
+    Until the loops inside are bound to the axis, each thread does all of it.
+    """
+    if axis not in THREAD_AXES:
+        raise ScheduleError(f"{axis!r} is no axis of threads; axes: {', '.join(THREAD_AXES)}")
+    node = find_loop(program, loop)
+    var = Var(f"{axis[-1]}_thread")
+    body = For(var, Const(extent), node.body, LoopKind.THREAD, axis=axis)
+    return replace_stmt(program, node, replace(node, body=body)), var
+
+
+def with_predicate(program: PrimFunc, block: str, predicate: Expr | None) -> PrimFunc:
+    """Compute a block where a condition on the loops around it holds; None: wherever they run, as
+    for tiles that lie inside of what is computed."""
+    node = find_block(program, block)
+    return replace_stmt(program, node, replace(node, predicate=predicate))
+
+
+def keep_tile(program: PrimFunc, block: str, tile: Sequence[int]) -> PrimFunc:
+    """Store no more of the buffer that a block writes than the tile that is live.
+
+    T[i, j]   ->   keep_tile(…, (32, 8))   ->   T[i % 32, j % 8]
+
+    To be done when all uses of a tile stand in one iteration of the loops around, where tiles begin
+    at multiples of their extents.
+    """
+    old = written_buffer(find_block(program, block))
+    new = replace(old, shape=tuple(tile))
+    return replace_buffer(
+        program, old, new, lambda at: tuple(i % size for i, size in zip(at, tile, strict=True))
+    )
+
+
+def store_after(program: PrimFunc, writer: str, block: str, loop: Var) -> PrimFunc:
+    """Let ``writer`` store what ``block`` has computed in a loop of threads.
+
+    ``reverse_compute_at``, for loops with a remainder: a thread has its own elements or none, as
+    the predicate of ``block`` says, which must speak of loops around ``loop`` and of it alone.
+    """
+    predicate = find_block(program, block).predicate
+    program = reverse_compute_at(with_predicate(program, block, None), writer, loop)
+    return with_predicate(with_predicate(program, block, predicate), writer, predicate)
+
+
+def combine_in_warp(program: PrimFunc, block: str, loop: Var) -> PrimFunc:
+    """Combine what the threads of a warp hold by shuffles: all of them get the result.
+
+    for l in 32: S = S + P[l]   ->   for l in threadIdx.x(32): S = warp_add(P[l], 32)
+
+    The block is what ``rfactor`` leaves, with ``loop`` its only one of the reduction; a thread
+    holds its own element of P.
+    """
+    node, target = find_block(program, block), find_loop(program, loop)
+    width = constant_extent(target)
+    store = store_of(node)
+    reduced = [i for i in node.iters if i.kind == "reduce"]
+    if target.body is not node or len(reduced) != 1:
+        raise ScheduleError(f"loop {loop.name} is not alone around the reduction of {block}")
+    if width & (width - 1) or not 1 < width <= WARP:
+        raise ScheduleError(f"loop {loop.name} has {width} iterations; a warp combines 2, 4 … 32")
+    value = store.value
+    if not isinstance(value, Binary) or value.op not in _BY_OPERATION:
+        raise ScheduleError(f"threads of a warp cannot combine what {block} does")
+    combined = Intrinsic(_BY_OPERATION[value.op], (value.b, Const(width)), value.dtype)
+    iters = tuple(IterVar(i.var, i.extent) if i in reduced else i for i in node.iters)
+    changed = replace(
+        node, iters=iters, body=Store(store.buffer, store.indices, combined), init=None
+    )
+    bound = replace(target, body=changed, kind=LoopKind.THREAD, axis="threadIdx.x")
+    return replace_stmt(program, target, bound)

@@ -1,0 +1,89 @@
+"""What the sketches of GPUs share: vectors that fit, and nests in numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+from tunefarm.compiler.ir import Function
+from tunefarm.compiler.space.analysis import Contraction
+from tunefarm.compiler.space.columns import Numbers, whole
+from tunefarm.compiler.space.config import Columns, Nest
+from tunefarm.compiler.space.contraction.shape import contraction_of, shares_vector
+from tunefarm.compiler.space.injective import lane_axes
+from tunefarm.compiler.space.nests import accesses_of, cost_of, lanes_of, strides
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.tir import PrimFunc
+from tunefarm.compiler.tir.ir import Allocate, Block, For, If, Seq, Stmt
+from tunefarm.compiler.tir.schedule.tree import store_of
+from tunefarm.compiler.tir.visit import children
+
+
+def contains_only_blocks(program: PrimFunc) -> bool:
+    """False if a statement of the program is no block: scans, sorts."""
+
+    def plain(stmt: Stmt) -> bool:
+        if isinstance(stmt, Block):
+            return True
+        return isinstance(stmt, (Seq, For, If, Allocate)) and all(map(plain, children(stmt)))
+
+    return plain(program.body)
+
+
+def product_of(function: Function) -> Contraction | None:
+    """The contraction that a function is, if its operands have axes of their own."""
+    c = contraction_of(function)
+    return None if c is None or shares_vector(c) else c
+
+
+def is_product(function: Function) -> bool:
+    return product_of(function) is not None
+
+
+def widest_vector(node: Block, target: Target) -> int:
+    """Elements that a thread takes at once: 16 bytes, where they stand side by side and divide
+    the axis."""
+    axes = lane_axes(node, target)
+    if not axes or any(step not in (0, 1) for step in strides(node, axes[0].var)):
+        return 1
+    width = lanes_of([node], target)
+    while axes[0].extent % width:
+        width //= 2
+    return width
+
+
+def block_nest(
+    program: PrimFunc,
+    node: Block | None,
+    k: Columns,
+    elements: Numbers,
+    extra: Sequence[str],
+) -> Nest:
+    """The nest of a block whose threads compute ``elements`` each along its best axis."""
+    count = len(elements)
+    one = np.ones(count, np.int64)
+    if node is None:
+        return Nest({}, frozenset(), (), {}, one, np.ones(count))
+    names = {i.var: f"{i.var.name}.{n}" for n, i in enumerate(node.iters)}
+    extents = {names[i.var]: i.extent for i in node.iters}
+    spatial = [i for i in node.iters if i.kind == "spatial"]
+    register = dict.fromkeys(extents, one)
+    block = dict(register)
+    if spatial:
+        last = spatial[-1]
+        register[names[last.var]] = np.minimum(elements, last.extent)
+        block[names[last.var]] = np.minimum(elements * whole(k, "threads"), last.extent)
+    reduced = {names[i.var] for i in node.iters if i.kind == "reduce"}
+    l1 = {a: extents[a] * one if a in reduced else block[a] for a in extents}
+    total = prod(i.extent for i in spatial)
+    operations = prod(extents.values()) * cost_of(store_of(node).value)
+    return Nest(
+        extents,
+        frozenset(reduced),
+        tuple(accesses_of(node, program, names)),
+        {"vector": register, "register": register, "l1": l1, "l2": l1, "core": l1},
+        np.maximum(total // np.maximum(elements * whole(k, "threads"), 1), 1),
+        np.full(count, float(operations)),
+        {name: whole(k, name).astype(np.float64) for name in extra},
+    )

@@ -1,0 +1,166 @@
+"""A thread an element of the result, or a vector of them: chains of elementwise operators, moves,
+windows (pooling, depthwise convolutions), and every other function as a last resort.
+
+blocks of threads:
+  each thread:                         ``each`` vectors of ``vec`` elements, threads side by side
+    accumulators = neutral             registers; for reductions
+    for reduced axes: accumulators = accumulators ∘ term
+    out[lanes] = …
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+
+import numpy as np
+from tunefarm.compiler.gpu.archs import WARP
+from tunefarm.compiler.gpu.schedule import store_after
+from tunefarm.compiler.gpu.space.common import (
+    block_nest,
+    contains_only_blocks,
+    is_product,
+    widest_vector,
+)
+from tunefarm.compiler.ir import Function
+from tunefarm.compiler.space.columns import Mask, whole
+from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob, SketchSpace
+from tunefarm.compiler.space.flatten import flatten
+from tunefarm.compiler.space.injective import lane_axes
+from tunefarm.compiler.space.nests import cost_of, inline_all
+from tunefarm.compiler.space.program import create_program
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.tir import PrimFunc
+from tunefarm.compiler.tir import schedule as s
+from tunefarm.compiler.tir.ir import Block, Const, For, If, IterVar, LoopKind, Stmt, Var
+from tunefarm.compiler.tir.schedule.tree import blocks, constant_extent, find_loop, store_of
+from tunefarm.compiler.tir.visit import substitute_stmt, transform_stmt
+
+NAME, VERSION = "gpu_elements", 1
+THREADS = (32, 64, 128, 256, 512, 1024)
+EACH = (1, 2, 4, 8)
+VECTORS = (1, 2, 4, 8, 16)
+MAX_TAPS = 9  # iterations of a reduced axis that is unrolled
+MAX_CODE = 1200.0  # instructions of one thread's body
+
+
+@functools.lru_cache(maxsize=64)
+def elements_program(function: Function) -> PrimFunc:
+    """The program with everything inlined, in the fewest dimensions that there are."""
+    program = inline_all(create_program(function))
+    return flatten(program) if contains_only_blocks(program) else program
+
+
+def space(function: Function, target: Target) -> SketchSpace | None:
+    """The knobs; None for other targets, and for products, which have sketches of their own."""
+    if target.kind != "cuda" or is_product(function):
+        return None
+    program = elements_program(function)
+    nodes = [b for b in blocks(program.body) if 0 not in [i.extent for i in b.iters]]
+    widest = max((widest_vector(b, target) for b in nodes), default=1)
+    spatial = any(b.init is None for b in nodes)
+    taps = any(_unrollable(i) for b in nodes for i in b.iters)
+    cost = max((cost_of(store_of(b).value) for b in nodes), default=1.0)
+    knobs = (
+        Knob("vec", tuple(v for v in VECTORS if v <= widest)),
+        Knob("threads", THREADS),
+        Knob("each", EACH if spatial else (1,)),
+        Knob("taps", (0, 1) if taps else (0,)),
+    )
+
+    def small_code(k: Columns) -> Mask:
+        copies = whole(k, "vec") * whole(k, "each") * np.where(whole(k, "taps") > 0, MAX_TAPS, 1)
+        return (copies == 1) | (copies * cost <= MAX_CODE)
+
+    default: Config = {
+        "sketch": NAME,
+        "vec": max((int(v) for v in knobs[0].choices if int(v) * cost <= MAX_CODE), default=1),
+        "threads": 256,
+        "each": 1,
+        "taps": 0,
+    }
+    node = max(nodes, key=lambda b: np.prod([i.extent for i in b.iters]), default=None)
+    return SketchSpace(
+        NAME,
+        VERSION,
+        knobs,
+        (Constraint("code size", small_code),),
+        default,
+        lambda k: block_nest(program, node, k, whole(k, "vec") * whole(k, "each"), ("threads",)),
+    )
+
+
+def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
+    """Apply a config: each block of the program becomes a kernel."""
+    program = elements_program(function)
+    program = replace(program, body=transform_stmt(program.body, _rows_on_threads))
+    for node in list(blocks(program.body)):
+        if node.iters and 0 not in [i.extent for i in node.iters]:
+            program = _spread(program, node, target, config)
+    return program
+
+
+def _rows_on_threads(stmt: Stmt) -> Stmt | None:
+    """A parallel loop of an operator that is loops of its own, a thread an iteration."""
+    if not isinstance(stmt, For) or stmt.kind is not LoopKind.PARALLEL:
+        return None
+    extent = constant_extent(stmt)
+    grid, thread = Var(f"{stmt.var.name}_0"), Var(f"{stmt.var.name}_1")
+    number = grid * WARP + thread
+    body: Stmt = substitute_stmt(stmt.body, {stmt.var: number})
+    if extent % WARP:
+        body = If(number < extent, body)
+    body = For(thread, Const(WARP), body, LoopKind.THREAD, axis="threadIdx.x")
+    return For(grid, Const(-(-extent // WARP)), body, LoopKind.THREAD, axis="blockIdx.x")
+
+
+def _unrollable(axis: IterVar) -> bool:
+    return axis.kind == "reduce" and 1 < axis.extent <= MAX_TAPS
+
+
+def _spread(program: PrimFunc, node: Block, target: Target, config: Config) -> PrimFunc:
+    """Give the elements that a block computes to threads."""
+    loops = dict(zip((i.var for i in node.iters), s.loops_of(program, node.name), strict=True))
+    reduces = node.init is not None
+    write = ""
+    if reduces:
+        program, write = s.cache_write(program, node.name, "register")
+    vector = min(int(config["vec"]), widest_vector(node, target))
+    reduced = [loops[i.var] for i in node.iters if i.kind == "reduce"]
+    lane_axis = next(iter(lane_axes(node, target)), None)
+    rest = [loops[i.var] for i in node.iters if i.kind == "spatial" and i is not lane_axis]
+    inside: list[Var] = []
+    if lane_axis is not None:
+        program, (outer, lane) = s.split(program, loops[lane_axis.var], vector)
+        program = s.vectorize(program, lane)
+        rest.append(outer)
+        inside.append(lane)
+    if not rest:
+        return program  # one element: one thread
+    program = s.reorder(program, *rest, *reduced, *inside)
+    flat = rest[0]
+    if len(rest) > 1:
+        program, flat = s.fuse(program, *rest)
+    threads = int(config["threads"])
+    if reduces:
+        program, (grid, thread) = s.split(program, flat, threads)
+    else:
+        program, (grid, part, thread) = s.split(program, flat, int(config["each"]), threads)
+        program = s.unroll(s.reorder(program, grid, thread, part, *inside), part)
+    program = s.bind(s.bind(program, grid, "blockIdx.x"), thread, "threadIdx.x")
+    return _accumulate(program, node, write, thread, reduced, config) if reduces else program
+
+
+def _accumulate(
+    program: PrimFunc, node: Block, write: str, thread: Var, reduced: list[Var], config: Config
+) -> PrimFunc:
+    """Sums in registers, which the block ``write`` stores when they are complete."""
+    if int(config["taps"]):
+        for loop in reduced:
+            if constant_extent(find_loop(program, loop)) <= MAX_TAPS:
+                program = s.unroll(program, loop)
+    program = store_after(program, write, node.name, thread)
+    own = s.loops_of(program, write)
+    for loop in own[own.index(thread) + 1 :]:
+        program = s.vectorize(program, loop)
+    return s.decompose_reduction(program, node.name, reduced[0])

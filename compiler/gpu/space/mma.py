@@ -1,0 +1,269 @@
+"""Products on tensor cores: float16, bfloat16 and bytes, by the matrix instruction of a warp.
+
+blocks of (wm · mi · 16) × (wn · ni · 8) elements of the result, wm × wn warps:
+  each warp: mi × ni tiles of 16 × 8 sums, in registers
+  for steps of ``bk`` terms:
+    the threads fill tiles of A and B       shared, copied asynchronously; one step ahead
+    sums += A[16, depth] · B[depth, 8]      fragments by ldmatrix, one instruction a tile
+  epilogue → out
+
+Rows of the tiles are 16 bytes apart beside their length, so that eight of them meet in no bank.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.gpu.archs import MAX_GRID, MAX_REGISTERS, MAX_THREADS, REGISTERS, WARP
+from tunefarm.compiler.gpu.mma import COLUMNS, MMAS, ROWS, Mma, tensorize_product
+from tunefarm.compiler.gpu.schedule import enclose_threads, keep_tile, with_predicate
+from tunefarm.compiler.gpu.space.product import Product, Tiles, guard_result, product_program
+from tunefarm.compiler.gpu.space.simt import accesses_of, product
+from tunefarm.compiler.ir import Function
+from tunefarm.compiler.space.columns import Mask, Numbers, cheapest, whole
+from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob, Nest, SketchSpace
+from tunefarm.compiler.space.nests import own_loops
+from tunefarm.compiler.target import Target, dtype_bytes
+from tunefarm.compiler.tir import PrimFunc
+from tunefarm.compiler.tir import schedule as s
+from tunefarm.compiler.tir.ir import Intrinsic, Var
+from tunefarm.compiler.tir.schedule.tree import constant_extent, store_of, written_buffer
+
+NAME, VERSION = "gpu_mma", 1
+OTHER_REGISTERS = 40  # of a thread, beside sums and fragments
+PADDING_BYTES = 16  # after each row of a tile
+
+
+def instruction_of(p: Product) -> Mma | None:
+    """The instruction for a product's dtypes; TF32, which rounds float32, is none of them."""
+    for m in MMAS.values():
+        if (m.a, m.b, m.accumulator) == (*p.dtypes, p.sum_dtype) and m.a != "float32":
+            return m
+    return None
+
+
+def space(function: Function, target: Target) -> SketchSpace | None:
+    """The knobs; None for other targets, dtypes, and operands in an order that no fragment has."""
+    p = product(function) if target.kind == "cuda" and target.gpu.has_tensor_cores else None
+    m = instruction_of(p) if p is not None else None
+    if p is None or m is None or p.depth < m.depth // 2 or p.columns < COLUMNS:
+        return None
+    knobs = (
+        Knob("wm", (1, 2, 4)),
+        Knob("wn", (1, 2, 4)),
+        Knob("mi", (1, 2, 4)),
+        Knob("ni", (1, 2, 4, 8)),
+        Knob("bk", (m.depth, 2 * m.depth, 4 * m.depth)),
+        Knob("stages", (1, 2)),
+    )
+    constraints = constraints_of(p, target)
+    choices = {k.name: [int(c) for c in k.choices] for k in knobs[:5]}
+    fixed = {"stages": 2}
+    found, _ = cheapest(choices, fixed, constraints, lambda k: cost_of(p, target, k))
+    default: Config = {"sketch": NAME, **found, **fixed}
+    return SketchSpace(NAME, VERSION, knobs, constraints, default, lambda k: nest_of(p, target, k))
+
+
+def _tile(k: Columns) -> tuple[Numbers, Numbers]:
+    """Rows and columns of a block's tile."""
+    return whole(k, "wm") * whole(k, "mi") * ROWS, whole(k, "wn") * whole(k, "ni") * COLUMNS
+
+
+def _registers(k: Columns) -> Numbers:
+    mi, ni = whole(k, "mi"), whole(k, "ni")
+    return 4 * mi * ni + 4 * mi + 2 * ni + OTHER_REGISTERS
+
+
+def constraints_of(p: Product, target: Target) -> tuple[Constraint, ...]:
+    sizes = [dtype_bytes(d) for d in p.dtypes]
+
+    def threads_fit(k: Columns) -> Mask:
+        return whole(k, "wm") * whole(k, "wn") * WARP <= MAX_THREADS
+
+    def registers_fit(k: Columns) -> Mask:
+        threads = whole(k, "wm") * whole(k, "wn") * WARP
+        return (_registers(k) <= MAX_REGISTERS) & (_registers(k) * threads <= REGISTERS)
+
+    def shared_fits(k: Columns) -> Mask:
+        rows, columns = _tile(k)
+        long = np.maximum(whole(k, "bk"), columns)
+        room = rows * (whole(k, "bk") * sizes[0] + PADDING_BYTES)
+        room = room + long * (np.minimum(whole(k, "bk"), columns) * sizes[1] + PADDING_BYTES)
+        return whole(k, "stages") * room <= target.gpu.shared_bytes
+
+    def grid_fits(k: Columns) -> Mask:
+        rows, _ = _tile(k)
+        return (-(-p.rows // rows) <= MAX_GRID[1]) & (p.batch <= MAX_GRID[2])
+
+    return (
+        Constraint("threads", threads_fit),
+        Constraint("registers", registers_fit),
+        Constraint("shared memory", shared_fits),
+        Constraint("grid", grid_fits),
+    )
+
+
+def cost_of(p: Product, target: Target, k: Columns) -> Numbers:
+    """Rounds of blocks over the multiprocessors, each as long as its products, fragments and
+    tiles; steps of few terms wait more often."""
+    rows, columns = _tile(k)
+    blocks = p.batch * -(-p.rows // rows) * -(-p.columns // columns)
+    warps = whole(k, "wm") * whole(k, "wn")
+    held = np.maximum(
+        np.minimum(target.gpu.threads, REGISTERS // _registers(k)) // (WARP * warps), 1
+    )
+    rounds = np.ceil(blocks / (target.num_cores * held)) * held
+    mi, ni = whole(k, "mi"), whole(k, "ni")
+    loads = 1.0 + 1.0 / mi + 1.0 / ni + 64.0 / rows + 64.0 / columns
+    alone = np.where(held * warps < 4, 4.0 / (held * warps), 1.0)
+    waits = 1.0 + 8.0 / whole(k, "bk")
+    return rounds * rows * columns * loads * alone * waits + 1e-3 * warps
+
+
+def nest_of(p: Product, target: Target, k: Columns) -> Nest:
+    """The nest of a product in numbers: tiles of warps, tiles of blocks."""
+    rows, columns = _tile(k)
+    one = np.ones(len(rows), np.int64)
+    extents = {"b": p.batch, "m": p.rows, "n": p.columns, "k": p.depth}
+    register = {
+        "b": one,
+        "m": np.minimum(whole(k, "mi") * ROWS, p.rows),
+        "n": np.minimum(whole(k, "ni") * COLUMNS, p.columns),
+        "k": one,
+    }
+    block = {"b": one, "m": np.minimum(rows, p.rows), "n": np.minimum(columns, p.columns)}
+    l1 = {**block, "k": np.minimum(whole(k, "bk"), p.depth)}
+    l2 = {**block, "k": one * p.depth}
+    blocks = p.batch * -(-p.rows // rows) * -(-p.columns // columns)
+    extra = {n: whole(k, n).astype(np.float64) for n in k if n != "sketch"}
+    extra["cost"] = np.asarray(cost_of(p, target, k), np.float64)
+    return Nest(
+        extents,
+        frozenset({"k"}),
+        accesses_of(p),
+        {"vector": register, "register": register, "l1": l1, "l2": l2, "core": l2},
+        np.asarray(blocks, np.int64),
+        np.asarray(2.0 * blocks * rows * columns * p.depth, np.float64),
+        extra,
+    )
+
+
+# --- the schedule -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Knobs:
+    """A config of the sketch."""
+
+    wm: int
+    wn: int
+    mi: int
+    ni: int
+    bk: int
+    stages: int
+
+
+def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
+    """Apply a config. Raises ScheduleError if no matrix instruction computes the function."""
+    p = product(function)
+    m = instruction_of(p) if p is not None else None
+    if p is None or m is None:
+        raise ScheduleError("the workload is no product that a matrix instruction computes")
+    k = Knobs(**{n: int(v) for n, v in config.items() if n != "sketch"})
+    tiles = Tiles(
+        k.wm * k.mi * ROWS,
+        k.wn * k.ni * COLUMNS,
+        k.bk,
+        p.vector(0, 16 // dtype_bytes(m.a)),
+        p.vector(1, min(16 // dtype_bytes(m.b), k.wn * k.ni * COLUMNS)),
+        2 if p.columns % 2 == 0 else 1,
+    )
+    program = tensorize_product(product_program(p, tiles), "C", m.name)
+    program, bn, k0 = _sums(program, k)
+    by_row = dtype_bytes(m.b) != 2 or p.along[1] == "k"
+    for block, number in (("A", 0), ("B", 1)):
+        turned = block == "B" and by_row
+        vector = (tiles.a_vector, tiles.b_vector)[number]
+        program = _fill(program, block, k0, p.along[number], vector, turned, k)
+    program = s.decompose_reduction(program, "C", k0)
+    program = _store(program, p, tiles, bn, k)
+    for axis, extent in (("threadIdx.x", WARP), ("threadIdx.y", k.wn), ("threadIdx.z", k.wm)):
+        program, _ = enclose_threads(program, bn, axis, extent)
+    return program
+
+
+def _sums(program: PrimFunc, k: Knobs) -> tuple[PrimFunc, Var, Var]:
+    """The loops of the product; returns those over columns of blocks, and over steps of the sum."""
+    program = s.set_scope(program, "C", "register")
+    b, mt, nt, g, t, h, c, kt = s.loops_of(program, "C")
+    program, (bm, wm, mi) = s.split(program, mt, k.wm, k.mi)
+    program, (bn, wn, ni) = s.split(program, nt, k.wn, k.ni)
+    depth = k.bk // _depth(program)
+    program, (k0, k1) = s.split(program, kt, depth)
+    program = s.reorder(program, b, bm, bn, k0, wm, wn, g, t, k1, mi, ni, h, c)
+    for loop, axis in ((b, "blockIdx.z"), (bm, "blockIdx.y"), (bn, "blockIdx.x")):
+        program = s.bind(program, loop, axis)
+    program, lane = s.fuse(program, g, t)
+    for loop, axis in ((wm, "threadIdx.z"), (wn, "threadIdx.y"), (lane, "threadIdx.x")):
+        program = s.bind(program, loop, axis)
+    for loop in (k1, mi, ni):
+        program = s.unroll(program, loop)
+    program, element = s.fuse(program, h, c)
+    return s.vectorize(program, element), bn, k0
+
+
+def _depth(program: PrimFunc) -> int:
+    """Terms of one instruction in the block of the product."""
+    value = store_of(s.find_block(program, "C")).value
+    assert isinstance(value, Intrinsic)
+    return MMAS[value.name].depth
+
+
+def _fill(
+    program: PrimFunc, block: str, k0: Var, along: str, vector: int, turned: bool, k: Knobs
+) -> PrimFunc:
+    """Fill a tile of an operand in each step; where it is ``turned``, along the terms."""
+    size = dtype_bytes(written_buffer(s.find_block(program, block)).dtype)
+    program = s.set_scope(program, block, "shared", PADDING_BYTES // size)
+    program = with_predicate(s.compute_at(program, block, k0), block, None)
+    own = own_loops(program, block, k0)
+    first = next((v for v in own if v.name == along), own[-1])
+    own = [*(v for v in own if v is not first), first]
+    program = s.reorder(program, *own)
+    rows, columns = k.wm * k.mi * ROWS, k.wn * k.ni * COLUMNS
+    program = keep_tile(program, block, (1, rows, k.bk) if block == "A" else (1, k.bk, columns))
+    if turned:
+        program = s.permute_buffer(program, block, (0, 2, 1))
+    program, (outer, lane) = s.split(program, own[-1], vector)
+    program = s.vectorize(program, lane)
+    flat = outer
+    if len(own) > 1:
+        program, flat = s.fuse(program, *own[:-1], outer)
+    program, (_, z, y, x) = s.split(program, flat, k.wm, k.wn, WARP)
+    for loop, axis in ((z, "threadIdx.z"), (y, "threadIdx.y"), (x, "threadIdx.x")):
+        program = s.bind(program, loop, axis)
+    ahead = k.stages == 2 and constant_extent(s.find_loop(program, k0)) > 1
+    return s.double_buffer(program, block) if ahead else program
+
+
+def _store(program: PrimFunc, p: Product, tiles: Tiles, bn: Var, k: Knobs) -> PrimFunc:
+    """The epilogue of a block's tile, each thread its own elements."""
+    program = s.reverse_compute_at(program, "out", bn)
+    program = guard_result(program, p, tiles)
+    own = {v.name: v for v in own_loops(program, "out", bn)}
+    threads, unrolled = [], []
+    for name, count, axis in (("mt", k.mi, "threadIdx.z"), ("nt", k.ni, "threadIdx.y")):
+        if name in own:  # a tile of one has no loop
+            program, (warp, each) = s.split(program, own[name], count)
+            threads.append((warp, axis))
+            unrolled.append(each)
+    g, t, h, c = (own[n] for n in "gthc")
+    program = s.reorder(program, *(v for v, _ in threads), g, t, *unrolled, h, c)
+    program, lane = s.fuse(program, g, t)
+    for loop, axis in (*threads, (lane, "threadIdx.x")):
+        program = s.bind(program, loop, axis)
+    for loop in (*unrolled, h):
+        program = s.unroll(program, loop)
+    return s.vectorize(program, c) if tiles.out_vector == 2 else s.unroll(program, c)

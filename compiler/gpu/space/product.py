@@ -1,0 +1,322 @@
+"""Every contraction as one matrix product: its operands gathered into tiles of rows and columns.
+
+    A[b, m, k] = x[…]                       padding and borders are zeros
+    B[b, k, n] = w[…]
+    C[b, m, n] = Σ_k A[b, m, k] · B[b, k, n]
+    out[…]     = epilogue(C[b, m, n])
+
+``m`` runs over all rows (for a convolution: images, heights, widths), ``k`` over all that is
+summed (taps and channels): an implicit product, whose operands exist a tile at a time. The extents
+are rounded up to whole tiles, and sizes of borders are conditions of A, B and ``out`` alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
+
+from tunefarm.compiler.gpu.mma import fragment_place
+from tunefarm.compiler.space.analysis import Axis, Contraction
+from tunefarm.compiler.space.flatten import flat_index
+from tunefarm.compiler.tir import PrimFunc
+from tunefarm.compiler.tir.affine import affine
+from tunefarm.compiler.tir.ir import (
+    Binary,
+    Block,
+    Buffer,
+    Cast,
+    Const,
+    Expr,
+    For,
+    IterVar,
+    Load,
+    Select,
+    Stmt,
+    Store,
+    Var,
+    binary,
+)
+from tunefarm.compiler.tir.schedule import find_block
+from tunefarm.compiler.tir.schedule.tree import store_of
+from tunefarm.compiler.tir.transform.simplify import simplify_expr
+from tunefarm.compiler.tir.visit import loads_of, seq, substitute, transform_expr
+
+
+@dataclass(frozen=True)
+class Product:
+    """A contraction in numbers: ``batch`` products of ``rows`` × ``depth`` by ``depth`` ×
+    ``columns``. ``along`` says which axis of A and of B stands side by side in memory ("k", "n"
+    or ""), ``steps`` how many elements of it a vector may hold at most."""
+
+    contraction: Contraction
+
+    @cached_property
+    def batch(self) -> int:
+        return prod(a.extent for a in self.contraction.outer)
+
+    @cached_property
+    def rows(self) -> int:
+        return prod(a.extent for a in self.contraction.rows)
+
+    @property
+    def columns(self) -> int:
+        return self.contraction.vector.extent
+
+    @cached_property
+    def depth(self) -> int:
+        return prod(a.extent for a in self.contraction.reduce)
+
+    @cached_property
+    def along(self) -> tuple[str, str]:
+        c = self.contraction
+        return self._along(c.lhs.load, ""), self._along(c.rhs.load, "n")
+
+    def _along(self, load: Load, column: str) -> str:
+        c = self.contraction
+        iters = c.node.iters
+        flat = affine(flat_index(load.indices, load.buffer.shape))
+        if column and flat.coefficient(iters[c.vector.position].var) == 1:
+            return column
+        return "k" if flat.coefficient(iters[c.reduce[-1].position].var) == 1 else ""
+
+    def vector(self, operand: int, most: int) -> int:
+        """Elements of an operand (0 or 1) that can be taken at once: a power of two."""
+        along = self.along[operand]
+        extent = {"": 1, "k": self.contraction.reduce[-1].extent, "n": self.columns}[along]
+        while extent % most:
+            most //= 2
+        return most
+
+    @property
+    def flops(self) -> float:
+        return 2.0 * self.batch * self.rows * self.columns * self.depth
+
+    @cached_property
+    def sum_dtype(self) -> str:
+        return store_of(self.contraction.node).buffer.dtype
+
+    @property
+    def dtypes(self) -> tuple[str, str]:
+        """The dtypes of the operands in memory."""
+        return self.contraction.lhs.load.dtype, self.contraction.rhs.load.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """What the extents are rounded up to, and the elements that vectors hold: of A along k, of B
+    along its own axis, of the result along n."""
+
+    rows: int
+    columns: int
+    depth: int
+    a_vector: int
+    b_vector: int
+    out_vector: int
+
+
+def product_program(p: Product, t: Tiles) -> PrimFunc:
+    """The four nests of a product, unscheduled: blocks ``A``, ``B``, ``C`` and ``out``."""
+    return _Builder(p, t).program()
+
+
+def guard_result(program: PrimFunc, p: Product, t: Tiles) -> PrimFunc:
+    """Let ``out`` store what exists of a tile. To be done when it has its place among the loops."""
+
+    from tunefarm.compiler.tir.schedule.tree import replace_stmt
+
+    node = find_block(program, "out")
+    _, *rest = node.bindings
+    m, n = rest if len(rest) == 2 else fragment_place(*rest)
+    parts = []
+    if t.rows * _count(p.rows, t.rows) != p.rows:
+        parts.append(m < p.rows)
+    if t.columns * _count(p.columns, t.columns) != p.columns:
+        parts.append(n // t.out_vector < p.columns // t.out_vector)
+    predicate = _all(parts)
+    return replace_stmt(program, node, replace(node, predicate=predicate))
+
+
+def _count(extent: int, tile: int) -> int:
+    return -(-extent // tile)
+
+
+def _all(parts: Sequence[Expr]) -> Expr | None:
+    condition: Expr | None = None
+    for part in parts:
+        condition = part if condition is None else binary("and", condition, part)
+    return condition
+
+
+class _Builder:
+    """Writes the nests of a product."""
+
+    def __init__(self, p: Product, t: Tiles) -> None:
+        self.p, self.t, self.c = p, t, p.contraction
+        self.extents = {
+            "b": p.batch,
+            "m": _count(p.rows, t.rows) * t.rows,
+            "n": _count(p.columns, t.columns) * t.columns,
+            "k": _count(p.depth, t.depth) * t.depth,
+        }
+        self.params = {b: Buffer(b.name, (prod(b.shape),), b.dtype) for b in self.c.program.params}
+        a, b = p.dtypes
+        e = self.extents
+        self.a = Buffer("A", (e["b"], e["m"], e["k"]), a)
+        self.b = Buffer("B", (e["b"], e["k"], e["n"]), b)
+        self.sum = Buffer("C", (e["b"], e["m"], e["n"]), p.sum_dtype)
+
+    def program(self) -> PrimFunc:
+
+        old = self.c.program
+        body = seq(self.operand(0), self.operand(1), self.product(), self.result())
+        params = tuple(self.params[b] for b in old.params)
+        return replace(
+            old, params=params, body=body, buffers=(self.a, self.b, self.sum), layouts={}
+        )
+
+    # --- operands ------------------------------------------------------------------------------
+
+    def operand(self, number: int) -> Stmt:
+        """The nest that gathers A or B."""
+        names = ("b", "m", "k") if number == 0 else ("b", "k", "n")
+        iters = {n: IterVar(Var(n), self.extents[n]) for n in names}
+        v = {n: i.var for n, i in iters.items()}
+        vector = self.t.a_vector if number == 0 else self.t.b_vector
+        along = self.p.along[number]
+        in_k = vector if along == "k" else 1
+        values = self.values(v, in_k)
+        expr = self.factor(number)
+        value = self.flat(substitute(expr, values), iters)
+        conditions: list[Expr] = []
+        if "m" in v and self.extents["m"] != self.p.rows:
+            conditions.append(v["m"] < self.p.rows)
+        if self.extents["k"] != self.p.depth:
+            conditions.append(v["k"] // in_k < self.p.depth // in_k)
+        if "n" in v and self.extents["n"] != self.p.columns:
+            in_n = vector if along == "n" else 1
+            conditions.append(v["n"] // in_n < self.p.columns // in_n)
+        if isinstance(value, Select) and isinstance(value.b, Const) and not value.b.value:
+            conditions.append(value.condition)
+            value = value.a
+        condition = _all(conditions)
+        target = self.a if number == 0 else self.b
+        if condition is not None:
+            zero = Const(0.0 if "float" in target.dtype else 0, target.dtype)
+            value = Select(condition, value, zero, target.dtype)
+        store = Store(target, tuple(v.values()), value)
+        return _nest(Block("AB"[number], tuple(iters.values()), (), store))
+
+    def factor(self, number: int) -> Expr:
+        """What is multiplied, before it is widened."""
+        value = store_of(self.c.node).value
+        assert isinstance(value, Binary)
+        product = value.b
+        assert isinstance(product, Binary)
+        operand = (self.c.lhs, self.c.rhs)[number]
+        expr = product.a if any(ld is operand.load for ld in loads_of(product.a)) else product.b
+        while isinstance(expr, Cast):
+            expr = expr.value
+        return expr
+
+    def values(self, v: Mapping[str, Var], in_k: int) -> dict[Var, Expr]:
+        """The iterators of the contraction in terms of b, m, n and k; of k ``in_k`` elements
+        stand side by side."""
+        c = self.c
+        found: dict[Var, Expr] = {}
+        if "b" in v:
+            found |= self._split(c.outer, v["b"])
+        if "m" in v:
+            found |= self._split(c.rows, v["m"])
+        if "n" in v:
+            found[self._var(c.vector)] = v["n"]
+        if "k" in v and in_k == 1:
+            found |= self._split(c.reduce, v["k"])
+        elif "k" in v:
+            last = c.reduce[-1]
+            whole = [*c.reduce[:-1], Axis(last.name, last.position, last.extent // in_k)]
+            found |= self._split(whole, v["k"] // in_k)
+            var = self._var(last)
+            found[var] = found[var] * in_k + v["k"] % in_k
+        return found
+
+    def _var(self, axis: Axis) -> Var:
+        return self.c.node.iters[axis.position].var
+
+    def _split(self, axes: Sequence[Axis], flat: Expr) -> dict[Var, Expr]:
+        """The axes of which ``flat`` counts the elements, row-major; beyond the last element the
+        first axis runs on."""
+        found: dict[Var, Expr] = {}
+        for number, axis in reversed(list(enumerate(axes))):
+            found[self._var(axis)] = flat if number == 0 else flat % axis.extent
+            flat = flat // axis.extent
+        return found
+
+    def flat(self, expr: Expr, iters: Mapping[str, IterVar]) -> Expr:
+        """An expression that reads the parameters as vectors, simplified."""
+        ranges = {i.var: (0, i.extent - 1) for i in iters.values()}
+
+        def rule(e: Expr) -> Expr | None:
+            if isinstance(e, Load) and e.buffer in self.params:
+                at = tuple(simplify_expr(i, ranges) for i in e.indices)
+                index = simplify_expr(flat_index(at, e.buffer.shape), ranges)
+                return Load(self.params[e.buffer], (index,))
+            return None
+
+        return simplify_expr(transform_expr(expr, rule), ranges)
+
+    # --- the sum and the result ----------------------------------------------------------------
+
+    def product(self) -> Stmt:
+        iters = [IterVar(Var(n), self.extents[n]) for n in "bmn"]
+        iters.append(IterVar(Var("k"), self.extents["k"], "reduce"))
+        b, m, n, k = (i.var for i in iters)
+        total = Load(self.sum, (b, m, n))
+        x, y = Load(self.a, (b, m, k)), Load(self.b, (b, k, n))
+        kind = self.p.sum_dtype
+        terms = [e if e.dtype == kind else Cast(e, kind) for e in (x, y)]
+        body = Store(self.sum, (b, m, n), total + terms[0] * terms[1])
+        zero = Const(0.0 if "float" in kind else 0, kind)
+        init = Store(self.sum, (b, m, n), zero)
+        return _nest(Block("C", tuple(iters), (), body, init))
+
+    def result(self) -> Stmt:
+        """The nest of the epilogue, over whole tiles."""
+        c = self.c
+        iters = {n: IterVar(Var(n), self.extents[n]) for n in "bmn"}
+        v = {n: i.var for n, i in iters.items()}
+        values = self.values(v, 1)
+        spatial = [values[i.var] for i in c.node.iters if i.kind == "spatial"]
+        total = Load(self.sum, tuple(v.values()))
+        if c.epilogue is None:
+            old = store_of(c.node).buffer
+            value: Expr = total
+            indices: tuple[Expr, ...] = tuple(spatial)
+        else:
+            node = find_block(c.program, c.epilogue)
+            mine = dict(zip((i.var for i in node.iters), spatial, strict=True))
+            anchor = store_of(c.node).buffer
+
+            def rule(e: Expr) -> Expr | None:
+                return total if isinstance(e, Load) and e.buffer is anchor else None
+
+            store = store_of(node)
+            old = store.buffer
+            value = substitute(transform_expr(store.value, rule), mine)
+            indices = tuple(substitute(i, mine) for i in store.indices)
+        ranges = {i.var: (0, i.extent - 1) for i in iters.values()}
+        at = tuple(simplify_expr(i, ranges) for i in indices)
+        index = simplify_expr(flat_index(at, old.shape), ranges)
+        store = Store(self.params[old], (index,), self.flat(value, iters))
+        return _nest(Block("out", tuple(iters.values()), (), store))
+
+
+def _nest(block: Block) -> Stmt:
+    """A block in loops over its iterators, outermost first."""
+
+    loops = tuple(Var(i.var.name) for i in block.iters)
+    stmt: Stmt = replace(block, bindings=loops)
+    for loop, axis in reversed(list(zip(loops, block.iters, strict=True))):
+        stmt = For(loop, Const(axis.extent), stmt)
+    return stmt

@@ -1,0 +1,305 @@
+"""Products on the ordinary arithmetic of threads: float32, and what tensor cores do not take.
+
+blocks of (ty · m) × (tx · n) elements of the result, threads in ty rows and tx columns:
+  each thread: accumulators = 0             (vm · m4) × (vn · n4) of them, in registers
+  for steps of ``bk`` terms:
+    the threads fill tiles of A and B       shared; of two ``stages`` one ahead of its use
+    accumulators += A[rows, k] · B[k, columns]
+  epilogue → out
+
+A thread's rows and columns lie in ``vm`` and ``vn`` pieces apart, so that the threads of a warp
+read 16 bytes each that stand side by side. A is stored by columns (``by_column``: 4 rows at once)
+or as it is in memory, which can be copied asynchronously.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.gpu.archs import MAX_GRID, MAX_REGISTERS, MAX_THREADS, REGISTERS, WARP
+from tunefarm.compiler.gpu.schedule import enclose_threads, keep_tile, with_predicate
+from tunefarm.compiler.gpu.space.common import product_of
+from tunefarm.compiler.gpu.space.product import Product, Tiles, guard_result, product_program
+from tunefarm.compiler.ir import Function
+from tunefarm.compiler.space.columns import Mask, Numbers, cheapest, whole
+from tunefarm.compiler.space.config import (
+    Access,
+    Columns,
+    Config,
+    Constraint,
+    Knob,
+    Nest,
+    SketchSpace,
+)
+from tunefarm.compiler.space.nests import own_loops
+from tunefarm.compiler.target import Target, dtype_bytes
+from tunefarm.compiler.tir import PrimFunc
+from tunefarm.compiler.tir import schedule as s
+from tunefarm.compiler.tir.ir import Var
+from tunefarm.compiler.tir.schedule.tree import constant_extent
+
+NAME, VERSION = "gpu_simt", 1
+OTHER_REGISTERS = 40  # of a thread, beside sums and operands: addresses, counters
+SUMS = frozenset({"float32", "int32", "float64"})
+PADDING = 4  # elements after a row of a tile that is stored by columns
+MOST_TERMS = 64  # multiply-adds of one element in an unrolled step
+
+
+@functools.lru_cache(maxsize=64)
+def product(function: Function) -> Product | None:
+    c = product_of(function)
+    return None if c is None else Product(c)
+
+
+def space(function: Function, target: Target) -> SketchSpace | None:
+    """The knobs; None for other targets and for what is no product."""
+    p = product(function) if target.kind == "cuda" else None
+    if p is None or p.sum_dtype not in SUMS:
+        return None
+    wide = 4 if p.columns % 4 == 0 else 2 if p.columns % 2 == 0 else 1
+    knobs = (
+        Knob("ty", (1, 2, 4, 8, 16, 32)),
+        Knob("tx", (4, 8, 16, 32)),
+        Knob("vm", (1, 2, 4)),
+        Knob("m4", (1, 2, 4)),
+        Knob("vn", (1, 2, 4)),
+        Knob("n4", tuple(n for n in (1, 2, 4) if n <= wide)),
+        Knob("bk", (4, 8, 16, 32)),
+        Knob("stages", (1, 2)),
+        Knob("by_column", (0, 1)),
+    )
+    constraints = constraints_of(p, target)
+    choices = {k.name: [int(c) for c in k.choices] for k in knobs[:6]}
+    fixed = {"bk": 8 if p.depth >= 8 else 4, "stages": 2, "by_column": 1}
+    found, _ = cheapest(choices, fixed, constraints, lambda k: cost_of(p, target, k))
+    default: Config = {"sketch": NAME, **found, **fixed}
+    return SketchSpace(NAME, VERSION, knobs, constraints, default, lambda k: nest_of(p, target, k))
+
+
+def _tile(k: Columns) -> tuple[Numbers, Numbers]:
+    """Rows and columns of a block's tile."""
+    rows = whole(k, "ty") * whole(k, "vm") * whole(k, "m4")
+    return rows, whole(k, "tx") * whole(k, "vn") * whole(k, "n4")
+
+
+def _shared_bytes(p: Product, k: Columns) -> Numbers:
+    rows, columns = _tile(k)
+    depth = whole(k, "bk")
+    a = np.where(whole(k, "by_column") > 0, depth * (rows + PADDING), rows * (depth + PADDING))
+    sizes = [dtype_bytes(d) for d in p.dtypes]
+    return whole(k, "stages") * (a * sizes[0] + depth * columns * sizes[1])
+
+
+def _registers(k: Columns) -> Numbers:
+    rows = whole(k, "vm") * whole(k, "m4")
+    columns = whole(k, "vn") * whole(k, "n4")
+    return rows * columns + rows + columns + OTHER_REGISTERS
+
+
+def constraints_of(p: Product, target: Target) -> tuple[Constraint, ...]:
+    arch = target.gpu
+    words = 2 if p.sum_dtype == "float64" else 1
+
+    def threads_fit(k: Columns) -> Mask:
+        threads = whole(k, "ty") * whole(k, "tx")
+        return (threads % WARP == 0) & (threads <= MAX_THREADS)
+
+    def registers_fit(k: Columns) -> Mask:
+        threads = whole(k, "ty") * whole(k, "tx")
+        taken = words * _registers(k)
+        return (taken <= MAX_REGISTERS) & (taken * threads <= REGISTERS)
+
+    def shared_fits(k: Columns) -> Mask:
+        return _shared_bytes(p, k) <= arch.shared_bytes
+
+    def small_code(k: Columns) -> Mask:
+        rows, columns = whole(k, "vm") * whole(k, "m4"), whole(k, "vn") * whole(k, "n4")
+        return rows * columns * np.minimum(whole(k, "bk"), 8) <= 8 * MOST_TERMS
+
+    def grid_fits(k: Columns) -> Mask:
+        rows, _ = _tile(k)
+        return (-(-p.rows // rows) <= MAX_GRID[1]) & (p.batch <= MAX_GRID[2])
+
+    return (
+        Constraint("threads", threads_fit),
+        Constraint("registers", registers_fit),
+        Constraint("shared memory", shared_fits),
+        Constraint("code size", small_code),
+        Constraint("grid", grid_fits),
+    )
+
+
+def cost_of(p: Product, target: Target, k: Columns) -> Numbers:
+    """Rounds of blocks over the multiprocessors, each as long as its tile, and what is loaded for
+    it; few threads of a block cannot hide latencies."""
+    rows, columns = _tile(k)
+    blocks = p.batch * -(-p.rows // rows) * -(-p.columns // columns)
+    threads = whole(k, "ty") * whole(k, "tx")
+    held = np.maximum(np.minimum(target.gpu.threads, REGISTERS // _registers(k)) // threads, 1)
+    rounds = np.ceil(blocks / (target.num_cores * held)) * held
+    own_rows, own_columns = whole(k, "vm") * whole(k, "m4"), whole(k, "vn") * whole(k, "n4")
+    loads = 1.0 + 1.0 / own_rows + 1.0 / own_columns + 8.0 / rows + 8.0 / columns
+    alone = np.where(held * threads < 256, 256.0 / (held * threads), 1.0)
+    return rounds * rows * columns * loads * alone + 1e-3 * threads
+
+
+def nest_of(p: Product, target: Target, k: Columns) -> Nest:
+    """The nest of a product in numbers: register tiles of threads, tiles of blocks."""
+    rows, columns = _tile(k)
+    one = np.ones(len(rows), np.int64)
+    extents = {"b": p.batch, "m": p.rows, "n": p.columns, "k": p.depth}
+    register = {
+        "b": one,
+        "m": np.minimum(whole(k, "vm") * whole(k, "m4"), p.rows),
+        "n": np.minimum(whole(k, "vn") * whole(k, "n4"), p.columns),
+        "k": one,
+    }
+    block = {"b": one, "m": np.minimum(rows, p.rows), "n": np.minimum(columns, p.columns)}
+    l1 = {**block, "k": np.minimum(whole(k, "bk"), p.depth)}
+    l2 = {**block, "k": one * p.depth}
+    blocks = p.batch * -(-p.rows // rows) * -(-p.columns // columns)
+    executed = 2.0 * blocks * rows * columns * p.depth
+    extra = {n: whole(k, n).astype(np.float64) for n in k if n != "sketch"}
+    extra["cost"] = np.asarray(cost_of(p, target, k), np.float64)
+    return Nest(
+        extents,
+        frozenset({"k"}),
+        accesses_of(p),
+        {"vector": register, "register": register, "l1": l1, "l2": l2, "core": l2},
+        np.asarray(blocks, np.int64),
+        np.asarray(executed, np.float64),
+        extra,
+    )
+
+
+def accesses_of(p: Product) -> tuple[Access, ...]:
+    sizes = [dtype_bytes(d) for d in (*p.dtypes, p.sum_dtype)]
+    axes = (("A", "bmk"), ("B", "bkn"), ("out", "bmn"))
+    extents = {"b": p.batch, "m": p.rows, "n": p.columns, "k": p.depth}
+    return tuple(
+        Access(
+            name, size, tuple(extents[a] for a in dims), tuple({a: 1} for a in dims), name == "out"
+        )
+        for (name, dims), size in zip(axes, sizes, strict=True)
+    )
+
+
+# --- the schedule -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Knobs:
+    """A config of the sketch."""
+
+    ty: int
+    tx: int
+    vm: int
+    m4: int
+    vn: int
+    n4: int
+    bk: int
+    stages: int
+    by_column: int
+
+    @property
+    def rows(self) -> int:
+        return self.ty * self.vm * self.m4
+
+    @property
+    def columns(self) -> int:
+        return self.tx * self.vn * self.n4
+
+
+def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
+    """Apply a config. Raises ScheduleError if the function is no product."""
+    p = product(function)
+    if p is None:
+        raise ScheduleError("the workload is not a product of two operands")
+    k = Knobs(**{n: int(v) for n, v in config.items() if n != "sketch"})
+    most = [min(4, 16 // dtype_bytes(d)) for d in p.dtypes]
+    tiles = Tiles(
+        k.rows,
+        k.columns,
+        k.bk,
+        min(p.vector(0, most[0]), k.bk),
+        p.vector(1, min(most[1], k.bk if p.along[1] == "k" else k.columns)),
+        k.n4,
+    )
+    program = product_program(p, tiles)
+    program, bn, k0 = _sums(program, k)
+    program = _fill(program, "A", k0, p.along[0], tiles.a_vector, k)
+    program = _fill(program, "B", k0, p.along[1], tiles.b_vector, k)
+    program = s.decompose_reduction(program, "C", k0)
+    program = _store(program, p, tiles, bn, k)
+    program, _ = enclose_threads(program, bn, "threadIdx.x", k.tx)
+    return enclose_threads(program, bn, "threadIdx.y", k.ty)[0]
+
+
+def _sums(program: PrimFunc, k: Knobs) -> tuple[PrimFunc, Var, Var]:
+    """The loops of the product; returns those over columns of blocks, and over steps of the sum."""
+    program = s.set_scope(program, "C", "register")
+    b, m, n, depth = s.loops_of(program, "C")
+    program, (bm, vm, ty, m4) = s.split(program, m, k.vm, k.ty, k.m4)
+    program, (bn, vn, tx, n4) = s.split(program, n, k.vn, k.tx, k.n4)
+    program, (k0, k1) = s.split(program, depth, k.bk)
+    program = s.reorder(program, b, bm, bn, k0, ty, tx, k1, vm, m4, vn, n4)
+    for loop, axis in ((b, "blockIdx.z"), (bm, "blockIdx.y"), (bn, "blockIdx.x")):
+        program = s.bind(program, loop, axis)
+    program = s.bind(s.bind(program, ty, "threadIdx.y"), tx, "threadIdx.x")
+    program, (k1, k2) = s.split(program, k1, min(k.bk, 8))
+    for loop in (k2, vm, m4, vn):
+        program = s.unroll(program, loop)
+    return s.vectorize(program, n4), bn, k0
+
+
+def _fill(program: PrimFunc, block: str, k0: Var, along: str, vector: int, k: Knobs) -> PrimFunc:
+    """Fill a tile of an operand in each step, the threads side by side along its memory."""
+    by_column = block == "A" and k.by_column
+    padding = PADDING if block == "A" else 0
+    program = s.set_scope(program, block, "shared", padding)
+    program = with_predicate(s.compute_at(program, block, k0), block, None)
+    own = own_loops(program, block, k0)
+    first = next((v for v in own if v.name == along), None)
+    if first is not None:
+        program = s.reorder(program, *(v for v in own if v is not first), first)
+        own = [*(v for v in own if v is not first), first]
+    tile = (1, k.rows, k.bk) if block == "A" else (1, k.bk, k.columns)
+    program = keep_tile(program, block, tile)
+    if by_column:
+        program = s.permute_buffer(program, block, (0, 2, 1))
+    program, (*own, lane) = _split_last(program, own, vector)
+    program = s.vectorize(program, lane)
+    flat = own[0]
+    if len(own) > 1:
+        program, flat = s.fuse(program, *own)
+    program, (_, y, x) = s.split(program, flat, k.ty, k.tx)
+    program = s.bind(s.bind(program, y, "threadIdx.y"), x, "threadIdx.x")
+    ahead = k.stages == 2 and constant_extent(s.find_loop(program, k0)) > 1
+    return s.double_buffer(program, block) if ahead else program
+
+
+def _split_last(program: PrimFunc, own: list[Var], vector: int) -> tuple[PrimFunc, list[Var]]:
+    *rest, last = own
+    program, parts = s.split(program, last, vector)
+    return program, [*rest, *parts]
+
+
+def _store(program: PrimFunc, p: Product, tiles: Tiles, bn: Var, k: Knobs) -> PrimFunc:
+    """The epilogue of a block's tile, each thread its own elements."""
+    program = s.reverse_compute_at(program, "out", bn)
+    program = guard_result(program, p, tiles)
+    *rows, n = own_loops(program, "out", bn)  # a tile of one row has no loop over them
+    program, (vn, tx, n4) = s.split(program, n, k.tx, k.n4)
+    unrolled, threads = [vn], [tx]
+    for loop in rows:
+        program, (vm, ty, m4) = s.split(program, loop, k.ty, k.m4)
+        unrolled, threads = [vm, m4, vn], [ty, tx]
+    program = s.reorder(program, *threads, *unrolled, n4)
+    for loop in unrolled:
+        program = s.unroll(program, loop)
+    for loop, axis in zip(reversed(threads), ("threadIdx.x", "threadIdx.y"), strict=False):
+        program = s.bind(program, loop, axis)
+    return s.vectorize(program, n4)

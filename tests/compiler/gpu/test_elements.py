@@ -1,0 +1,95 @@
+"""A thread an element: every operator that is no product, on odd shapes and under many configs."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from gpu_harness import (
+    F32,
+    HOPPER,
+    check,
+    emitted,
+    function_of,
+    lowered,
+    operator_cases,
+)
+from tunefarm.compiler.ops import call
+from tunefarm.compiler.space import config_space
+from tunefarm.compiler.workload import Workload
+
+OPERATORS = operator_cases()
+
+
+def _workload(case: Any, rng: np.random.Generator) -> tuple[Workload, list[Any]]:
+    arrays = [np.asarray(OPERATORS.draw(case, i, rng)) for i in range(len(case.shapes))]
+    types = [(a.shape, a.dtype.name) for a in arrays]
+    return Workload.from_function(function_of(case.op, *types, **case.attrs)), arrays
+
+
+@pytest.mark.parametrize("case", OPERATORS.CASES, ids=str)
+def test_an_operator_agrees_with_its_meaning(case: Any) -> None:
+    workload, arrays = _workload(case, np.random.default_rng(7))
+    space = config_space(workload, HOPPER)
+    default = space.default
+    if default["sketch"] != "gpu_elements":
+        default = space.sketches[-1].default
+    program = check(workload, _small(default), arrays)
+    _, ptx = emitted(program)
+    assert ".visible .entry" in ptx or program.params[-1].shape.count(0)
+
+
+def _small(config: Any) -> Any:
+    """Tiles as small as the shapes of the tests."""
+    if config["sketch"] == "gpu_simt":
+        return config | {"ty": 8, "tx": 4, "vm": 1, "m4": 1, "vn": 1, "n4": 1, "bk": 4}
+    return config
+
+
+FUSED = {
+    "bias and relu": function_of(
+        lambda a, b: call("relu", call("add", a, b)), ((5, 7, 24), F32), ((24,), F32)
+    ),
+    "odd": function_of(lambda a, b: call("relu", call("add", a, b)), ((5, 23), F32), ((23,), F32)),
+    "pooling": function_of(
+        lambda x: call("max_pool", x, kernel=(3, 3), strides=(2, 2), padding=((1, 1), (1, 1)),
+                       dilations=(1, 1), data_layout="NSC"),
+        ((1, 7, 9, 8), F32),
+    ),
+    "depthwise": function_of(
+        lambda x, w: call("relu", call("conv", x, w, strides=(1, 1), padding=((1, 1), (1, 1)),
+                                       dilations=(1, 1), groups=8, data_layout="NSC",
+                                       kernel_layout="SIO", pad_value=0, out_dtype="")),
+        ((1, 6, 5, 8), F32), ((3, 3, 1, 8), F32),
+    ),
+    "column sums": function_of("sum", ((33, 20), F32), axes=(0,), keepdims=False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_a_fused_function_agrees_under_random_configs(name: str) -> None:
+    workload = Workload.from_function(FUSED[name])
+    space = config_space(workload, HOPPER)
+    rows = space.sample(np.random.default_rng(3), 32)
+    for row in rows[space.valid(rows)][:6]:
+        check(workload, space.decode(row))
+
+
+def test_vectors_are_loaded_and_stored_at_once() -> None:
+    program = lowered(Workload.from_function(FUSED["bias and relu"]))
+    _, ptx = emitted(program)
+    assert len(re.findall(r"ld\.global(\.nc)?\.v4", ptx)) == 2
+    assert len(re.findall(r"st\.global\.v4", ptx)) == 1
+
+
+def test_exponentials_take_the_special_function_unit() -> None:
+    _, ptx = emitted(lowered(Workload.from_function(function_of("exp", ((3, 64), F32)))))
+    assert "ex2.approx.ftz.f32" in ptx
+
+
+def test_indices_are_divided_in_32_bits() -> None:
+    function = function_of("transpose", ((2, 19, 5, 7), F32), axes=(0, 2, 3, 1))
+    _, ptx = emitted(lowered(Workload.from_function(function)))
+    assert not re.search(r"(div|rem)\.[su]64", ptx)
