@@ -117,7 +117,9 @@ class Following:
         """What stands below the table: the sum over tasks, errors, and who is missing."""
         if self.last is None:
             return []
-        texts = [gain_text(self.rows) if self.outcome is not None else seen_text(self.rows)]
+        texts = [gain_text(self.rows) if self.outcome is not None else ""]
+        if self.outcome is None and self.last.job.state is not JobState.SUCCEEDED:
+            texts = [seen_text(self.rows)]
         if self.look is not None and self.ended is None:
             texts.insert(0, f"side by side with its default: {self.look.summary}")
         if self.last.errors:
@@ -131,13 +133,14 @@ class Following:
 @dataclass(frozen=True, slots=True)
 class Look:
     """A look of the finals: of ``total`` tasks ``left`` are still to be timed, ``summary`` now. It
-    began at ``began_s`` of the watcher's clock."""
+    began at ``began_s`` of the watcher's clock, and the last task ended at ``moved_s``."""
 
     number: int
     total: int
     left: int
     summary: str
     began_s: float
+    moved_s: float
 
     def headline(self, elapsed_s: float, now_s: float) -> str:
         """``finals: task 3 of 22, look 1 of 3 at most, 0:47, 0:12 left of this look``."""
@@ -150,8 +153,8 @@ class Look:
             clock(elapsed_s),
         ]
         if passed:
-            left_s = (now_s - self.began_s) / passed * self.left
-            parts.append(f"{clock(left_s)} left of this look")
+            left_s = (self.moved_s - self.began_s) / passed * self.left - (now_s - self.moved_s)
+            parts.append(f"{clock(max(left_s, 0.0))} left of this look")
         return ", ".join(parts)
 
 
@@ -163,8 +166,10 @@ def looked(update: JobUpdate, before: Look | None, now_s: float) -> Look | None:
         return None
     number = max(row.final_look for row in waiting)
     if before is None or before.number != number or before.left < len(waiting):
-        return Look(number, len(waiting), len(waiting), waiting[0].summary, now_s)
-    return replace(before, left=len(waiting), summary=waiting[0].summary)
+        return Look(number, len(waiting), len(waiting), waiting[0].summary, now_s, now_s)
+    if before.left == len(waiting):
+        return before
+    return replace(before, left=len(waiting), summary=waiting[0].summary, moved_s=now_s)
 
 
 @contextmanager

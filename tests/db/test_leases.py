@@ -24,6 +24,8 @@ from tunefarm.db.errors import StaleClaim, StaleIncarnation, StaleLease, Unknown
 from tunefarm.db.grants import Want
 from tunefarm.db.models import LEASES, REQUESTS
 from tunefarm.db.records import (
+    FINAL,
+    LOOK,
     Budget,
     Device,
     ErrorKind,
@@ -94,6 +96,30 @@ def report(store: Store, *results: Result, worker: str = "w1") -> tuple[int, lis
 
 def numbers(works: tuple[Work, ...]) -> list[int]:
     return [work.request.number for work in works]
+
+
+def test_progress_tells_which_look_of_the_finals_waits(store: Store) -> None:
+    enlist(store)
+    key = candidate(0).task
+    with store.writing() as connection:
+        task = JobTask(WorkloadRecord(key.workload, "text"))
+        jobs.submit(connection, Job("job", "sim", (task,), Budget(10)))
+    lease = grant(store, "r1", job="job")
+    final = replace(candidate(1), origin=FINAL, budgets={"paired_blocks": 18, LOOK: 2})
+
+    def look() -> int:
+        with store.reading() as connection:
+            (row,) = jobs.progress(connection, "job").progress
+        return row.final_look
+
+    submit(store, lease, 0)
+    assert look() == 0
+    with store.writing() as connection:
+        queue.submit(connection, lease.id, lease.epoch, [final])
+    assert look() == 2
+    deliver(store, "i1")
+    report(store, Result(lease.id, lease.epoch, Trial("job", key, 1, {}, (1e-3,), origin=FINAL)))
+    assert look() == 0
 
 
 # --- leases -------------------------------------------------------------------------------------

@@ -114,6 +114,9 @@ def test_finals_say_which_task_and_look_and_the_time_left() -> None:
     assert following.headline() == (
         "finals: task 3 of 3, look 1 of 3 at most, 0:06, 0:03 left of this look"
     )
+    clock.now = 8.0
+    following.note(in_finals(1, 2))
+    assert following.headline().endswith(", 0:01 left of this look")
     clock.now = 9.0
     following.note(in_finals(2, 1))
     assert following.headline() == "finals: task 1 of 1, look 2 of 3 at most, 0:09"
