@@ -233,8 +233,8 @@ def metric_names() -> set[str]:
     """The names of all samples that a tracker tells."""
     counts = Counts()
     counts.calls["Sync"].add(0.1)
-    reading = Reading({}, 0, 0, 0, {0: 1}, {JobState.QUEUED: 1}, {0: 1}, 0, {}, Seconds(), 0,
-                      counts, 0.0)  # fmt: skip
+    reading = Reading({}, 0, 0, 0, {0: 1}, {JobState.QUEUED: 1}, {0: 1}, 0, {}, {"server": 0.0},
+                      Seconds(), 0, counts, 0.0)  # fmt: skip
     names: set[str] = set()
     for family in families(reading):
         names |= {sample.name for sample in family.samples}
