@@ -1,6 +1,7 @@
 # make demo   set up, then tune and build a real model on this machine, printing before and after
 # make test   set up, then run all tests
 # make soak   long runs of the farm against models and faults, printing their figures
+# make faults the farm under faults for FAULT_S seconds (60), with a checked history
 # make docs   the documents, into build/docs/index.html
 # make lint types wheel   the further checks of .ci/run
 PYTHON ?= python3
@@ -9,8 +10,9 @@ BIN := $(VENV)/bin
 DEV := $(VENV)/.dev-installed
 BENCH := $(VENV)/.bench-installed
 SITE := build/site
+FAULT_S ?= 60
 
-.PHONY: demo test soak lint types wheel docs proto bench-env conformance clean
+.PHONY: demo test soak faults lint types wheel docs proto bench-env conformance clean
 
 demo: $(DEV)
 	$(BIN)/python bench/demo.py
@@ -23,6 +25,9 @@ test: $(DEV)
 
 soak: $(DEV)
 	$(BIN)/python -m pytest -m soak -s
+
+faults: $(DEV)
+	TUNEFARM_SOAK_S=$(FAULT_S) $(BIN)/python -m pytest -m soak -s tests/system/test_faults.py
 
 lint: $(DEV)
 	$(BIN)/ruff check .
