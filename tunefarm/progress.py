@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 LINE_EVERY_S = 5.0
 ROWS_BESIDE_TASKS = 7  # title, head, rule, "more tasks", two lines below, the cursor
 SILENCE_S = 10.0
+ALL = "all tasks: "
 OVER = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
 
 
@@ -373,7 +374,7 @@ def gain_text(rows: Iterable[Progress]) -> str:
     if not best:
         return ""
     beside = f", {default / best:.2f}x the defaults' {duration(default)}" if default else ""
-    return f"all tasks: {duration(best)}{beside}"
+    return f"{ALL}{duration(best)}{beside}"
 
 
 def seen_text(rows: Iterable[Progress]) -> str:

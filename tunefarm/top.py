@@ -205,7 +205,7 @@ def job_columns(look: Look, rows: int | None) -> list[Column]:
         Column("state", [str(job.state) for job in jobs], rank=8, left=True),
         Column("prio", [str(job.priority) for job in jobs], rank=5),
         Column("trials", [f"{done(u)}/{u.job.budget.trials}" for u in updates], rank=7),
-        Column("best seen", [times(a / b) if b else "–" for a, b in gains], rank=6),
+        Column("fastest", [times(a / b) if b else "–" for a, b in gains], rank=6),
         Column("tasks", [str(len(update.progress)) for update in updates], rank=4),
         Column("age", [span(look.at - job.created_at) for job in jobs], rank=4),
         Column("tuner", [job.claimed_by for job in jobs], rank=2, least=12, left=True),
@@ -221,7 +221,7 @@ def gain_columns(look: Look, rows: int) -> list[Column]:
     return [
         Column("task", [gain.summary for gain in gains], least=20, left=True),
         Column("latency", [latency(gain.best_s) for gain in gains], rank=8),
-        Column("best seen", [times(gain.speedup) for gain in gains], rank=7),
+        Column("fastest", [times(gain.speedup) for gain in gains], rank=7),
         Column("job", [gain.job[:DIGITS] for gain in gains], rank=5, left=True),
         Column("better", ago, rank=6),
     ]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, overload
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.db.records import Job, JobState, JobUpdate, Trial
 from tunefarm.outcome import Outcome, outcome, tasks_of, trials_of
-from tunefarm.progress import OVER, gain_text, seen_text
+from tunefarm.progress import ALL, OVER, gain_text, seen_text
 from tunefarm.texts import counted, latency, times
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class TuningJob:
             "target": update.job.target,
             "budget": counted(update.job.budget.trials, "trial"),
             "trials": found.counts,
-            "all tasks": gain_text(found.rows) if is_over else seen_text(found.rows),
+            "all tasks": (gain_text if is_over else seen_text)(found.rows).removeprefix(ALL),
             "message": update.job.unmet or update.job.message,
         }
         return page(f"Job {self.id}", facts, outcome_table(found, is_over))

@@ -38,7 +38,7 @@ from tunefarm.db.records import (
 from tunefarm.interrupts import ignoring_interrupts, remembering_interrupts
 from tunefarm.noting import note_model, weights_of
 from tunefarm.outcome import Outcome, outcome
-from tunefarm.progress import gain_text, moved
+from tunefarm.progress import ALL, gain_text, moved
 
 if TYPE_CHECKING:
     from tunefarm.closing import Closing
@@ -80,7 +80,7 @@ class Tuned:
             "job": self.job.id,
             "state": self.last.job.state,
             "trials": self.outcome.counts,
-            "all tasks": gain_text(self.outcome.rows).removeprefix("all tasks: "),
+            "all tasks": gain_text(self.outcome.rows).removeprefix(ALL),
             "whole model": self.closing.summary() if self.closing is not None else "",
         }
         return page("Tuned", facts, outcome_table(self.outcome))
