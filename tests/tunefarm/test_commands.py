@@ -32,6 +32,7 @@ from tunefarm.db.store import Store
 import tunefarm
 from tunefarm.cli.app import root, run
 from tunefarm.cli.bench import race_json
+from tunefarm.cli.briefs import BRIEFS
 from tunefarm.cli.printing import plain
 from tunefarm.peers.race import Race
 from tunefarm.peers.rows import Row
@@ -75,6 +76,26 @@ def test_help_has_an_example_that_parses(name: str, capsys: pytest.CaptureFixtur
     assert not [word for word in context.args if word.startswith("-")]
     known = {text for option in command.params for text in getattr(option, "opts", ())}
     assert {word for word in rest if word.startswith("-")} <= known
+
+
+def groups(group: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The words of all groups of commands."""
+    yield words
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from groups(command, (*words, name))
+
+
+@pytest.mark.parametrize("words", list(groups(root())), ids=" ".join)
+def test_lists_of_commands_say_of_each_what_it_does(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run([*words, "--help"]) == 0
+    _, listed = capsys.readouterr().out.split("\nCommands:\n")
+    for line in listed.splitlines():
+        name, told = line.split(maxsplit=1)
+        assert told == BRIEFS[" ".join([*words, name])], "cut off, or not as it is written"
 
 
 # --- JSON ---------------------------------------------------------------------------------------

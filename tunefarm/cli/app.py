@@ -30,6 +30,7 @@ from tunefarm.cli import (
     tokens,
     top,
 )
+from tunefarm.cli.briefs import brief
 from tunefarm.cli.options import TlsCa, TlsCert, TlsKey, TokenFile, use_access
 from tunefarm.cli.printing import add_loudness, begin_loudness, is_verbose
 from tunefarm.interrupts import repeating_lost_interrupts, terminating_as_interrupt
@@ -103,6 +104,7 @@ def root() -> Any:
     """The whole command line, each command of which can be quiet or verbose."""
     made = get_command(app)
     add_loudness(made)
+    brief(made)
     return made
 
 
