@@ -145,22 +145,34 @@ def renew_lease(connection: Connection, lease: str, epoch: int, term_s: float) -
 
 
 def _beat(connection: Connection, heard: Heard, now: float) -> None:
-    """Note that this tracker lives; put all terms off by the time in which none did."""
-    last = connection.execute(select(func.max(TRACKERS.c.beat_at))).scalar_one()
+    """Note that this tracker lives; put all terms off by the time in which none did.
+
+    One that begins alone gives everybody a whole term: those before it may have lived too briefly
+    for anybody to renew anything, however often. What listened at its address before is gone.
+    """
+    others = connection.execute(select(TRACKERS)).all()
+    last = max((row.beat_at for row in others), default=None)
+    is_new = all(row.id != heard.tracker for row in others)
+    alive = now - 2 * heard.interval_s
+    is_alone = all(row.beat_at < alive or row.address == heard.address for row in others)
     here = {"id": heard.tracker, "address": heard.address, "started_at": now, "beat_at": now}
     statement = upsert(connection, TRACKERS).values(here)
     connection.execute(
         statement.on_conflict_do_update(index_elements=["id"], set_={"beat_at": now})
     )
     connection.execute(delete(TRACKERS).where(TRACKERS.c.beat_at < now - FORGOTTEN_S))
-    still_s = 0.0 if last is None else now - last - heard.interval_s
-    if still_s > heard.interval_s:
-        _give_back_time(connection, heard, still_s, now)
+    if last is None:
+        return
+    still_s = max(0.0, now - last - heard.interval_s)
+    fresh = still_s > heard.lease_term_s / 2 or (is_new and is_alone)
+    if fresh or still_s > heard.interval_s:
+        _give_back_time(connection, heard, still_s, now, fresh)
 
 
-def _give_back_time(connection: Connection, heard: Heard, still_s: float, now: float) -> None:
-    """Put all terms off; after a long time each gets a whole one."""
-    fresh = still_s > heard.lease_term_s / 2
+def _give_back_time(
+    connection: Connection, heard: Heard, still_s: float, now: float, fresh: bool
+) -> None:
+    """Put all terms off; if they are to be ``fresh``, each gets a whole one at least."""
     for table, column, term_s, live in (
         (LEASES, LEASES.c.deadline, heard.lease_term_s, LEASES.c.ended_at.is_(None)),
         (CLAIM_TERMS, CLAIM_TERMS.c.deadline, heard.claim_term_s, None),

@@ -21,6 +21,7 @@ StartWorker = Callable[..., Any]
 NewJob = Callable[..., Job]
 Candidates = Callable[[str, range], list[TrialRequest]]
 DATABASES = ("sqlite", "postgresql")
+LIMIT_S = 120.0
 SIM = DeviceRequest("sim")
 SQLITE = pytest.mark.parametrize("tracker", ["sqlite"], indirect=True)
 
@@ -73,14 +74,32 @@ def test_everything_goes_on_after_kill_9(
 def test_nothing_is_lost_or_doubled_by_many_kills(
     tracker: Any, start_worker: StartWorker, new_job: NewJob, candidates: Candidates
 ) -> None:
+    check_kills(tracker, start_worker, new_job(), candidates, kills=6)
+
+
+@pytest.mark.soak
+def test_nothing_is_lost_or_doubled_by_a_hundred_kills(
+    tracker: Any, start_worker: StartWorker, new_job: NewJob, candidates: Candidates
+) -> None:
+    check_kills(tracker, start_worker, new_job(), candidates, kills=100)
+    print(f"\n100 deaths of the only tracker on {tracker.kind}: no lease and no trial lost")
+
+
+def check_kills(
+    tracker: Any, start_worker: StartWorker, job: Job, candidates: Candidates, kills: int
+) -> None:
+    """A job's lease, claim and trials outlive that many deaths of its only tracker, each a moment
+    after it has answered again."""
     rng = random.Random(7)
-    total, kills = 400, 6
-    over = threading.Event()
+    total = 400
+    over, answered = threading.Event(), threading.Event()
 
     def killer() -> None:
         for _ in range(kills):
-            time.sleep(rng.uniform(0.02, 0.4))
+            assert answered.wait(LIMIT_S)
+            time.sleep(rng.uniform(0.0, 0.4))
             tracker.kill()
+            answered.clear()
             tracker.start()
         over.set()
 
@@ -88,15 +107,22 @@ def test_nothing_is_lost_or_doubled_by_many_kills(
     tracker.options |= {"lease_term_s": 12.0, "claim_term_s": 12.0}
     tracker.start()
     start_worker(tracker, wait_s=0.2)
-    with tracker.client() as farm:
-        job, lease = begin(farm, new_job())
+    place = tracker.address, tracker.token
+    with FarmClient(*place, connect_s=LIMIT_S, patience_s=LIMIT_S) as farm:
+        job, lease = begin(farm, job)
         with farm.keep_lease(lease) as kept, farm.keep_job(job) as claim:
             killing = threading.Thread(target=killer)
             killing.start()
             for start in range(0, total, 20):
                 farm.submit(lease, candidates(job.id, range(start, start + 20)))
-                collect_all(farm, job.id, start + 10, 90)
-            numbers = collect_all(farm, job.id, total, 90)
+                collect_all(farm, job.id, start + 10, LIMIT_S)
+                answered.set()
+            numbers = collect_all(farm, job.id, total, LIMIT_S)
+            while not over.is_set():
+                assert killing.is_alive()
+                farm.info()
+                answered.set()
+                time.sleep(0.02)
             killing.join()
             assert (kept.check().epoch, claim.check().claim_epoch) == (1, 1)
         assert over.is_set()

@@ -136,6 +136,7 @@ def test_the_end_of_certificates_is_known(
 ) -> None:
     """By the tracker's files, by what it shows, and as the doctor tells it."""
     from cryptography import x509
+
     from tunefarm.doctor import State, _certificates
 
     for name in ("ca", "server"):
