@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+from tunefarm.compiler.gpu.pipeline import pipeline_copies
 from tunefarm.compiler.tir.ir import PrimFunc
 from tunefarm.compiler.tir.transform.blocks import blocks_to_loops
 from tunefarm.compiler.tir.transform.conditions import hoist_conditions
@@ -32,6 +33,7 @@ GPU_PHASES: tuple[Phase, ...] = (
     simplify,  # divisions of packed indices fold
     unify_threads,  # one name a thread
     compact_buffers,  # allocate what a thread, or a block of them, needs
+    pipeline_copies,  # fill tiles several steps ahead, and wait for them
     double_buffer,  # fill the next tile while this one is read
     interleave_virtual_threads,  # their bodies, statement by statement
     unify_threads,  # shared tiles outside of the threads

@@ -21,7 +21,7 @@ from tunefarm.compiler.tir.ir import (
     Store,
     Var,
 )
-from tunefarm.compiler.tir.schedule import reverse_compute_at
+from tunefarm.compiler.tir.schedule import reverse_compute_at, unroll
 from tunefarm.compiler.tir.schedule.buffers import replace_buffer
 from tunefarm.compiler.tir.schedule.tree import (
     constant_extent,
@@ -55,6 +55,11 @@ def with_predicate(program: PrimFunc, block: str, predicate: Expr | None) -> Pri
     for tiles that lie inside of what is computed."""
     node = find_block(program, block)
     return replace_stmt(program, node, replace(node, predicate=predicate))
+
+
+def unroll_short(program: PrimFunc, loop: Var, most: int = 16) -> PrimFunc:
+    """Unroll a loop of few iterations, so that all its loads can be under way at once."""
+    return unroll(program, loop) if constant_extent(find_loop(program, loop)) <= most else program
 
 
 def keep_tile(program: PrimFunc, block: str, tile: Sequence[int]) -> PrimFunc:

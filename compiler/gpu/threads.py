@@ -52,8 +52,10 @@ class ThreadEmitter(Emitter):
         self.warp_lanes: set[Var] = set()  # the threads' numbers along x
         self.align = 0  # of the access that is being written, in bytes
         self.copies_ahead = self._can_copy_ahead() and any(
-            isinstance(s, Store) and self._copied(s) for s in walk_stmt(part.body)
+            isinstance(s, Store) and copied_from(s) for s in walk_stmt(part.body)
         )
+        barriers = [s for s in walk_stmt(part.body) if isinstance(s, Barrier)]
+        self.in_groups = any(barrier.pending for barrier in barriers)
 
     def shared_array(self) -> str:
         """The declaration of the kernel's shared memory, if it has any."""
@@ -71,7 +73,7 @@ class ThreadEmitter(Emitter):
 
     def statement(self, stmt: Stmt) -> None:
         if isinstance(stmt, Barrier):
-            self._barrier()
+            self._barrier(stmt.pending)
         else:
             super().statement(stmt)
 
@@ -104,9 +106,14 @@ class ThreadEmitter(Emitter):
         number = self.builder.pure(f"{function}, !range !{{i32 0, i32 {extent}}}")
         return self.builder.pure(f"zext nneg i32 {number} to i64", [number])
 
-    def _barrier(self) -> None:
+    def _barrier(self, pending: int) -> None:
         b = self.builder
-        if self.copies_ahead:
+        if self.copies_ahead and self.in_groups:
+            commit, wait = "llvm.nvvm.cp.async.commit.group", "llvm.nvvm.cp.async.wait.group"
+            self.module.declares.update((f"declare void @{commit}()", f"declare void @{wait}(i32)"))
+            b.line(f"call void @{commit}()")
+            b.line(f"call void @{wait}(i32 {pending})")
+        elif self.copies_ahead:
             self.module.declares.add("declare void @llvm.nvvm.cp.async.wait.all()")
             b.line("call void @llvm.nvvm.cp.async.wait.all()")
         self.module.declares.add(self.dialect.declare_barrier)
@@ -199,25 +206,13 @@ class ThreadEmitter(Emitter):
         target = self.target
         return self.dialect is NVPTX and target.kind == "cuda" and target.gpu.has_async_copies
 
-    def _copied(self, stmt: Store) -> tuple[Load, Expr | None] | None:
-        """What a store copies from global to shared memory, and under which condition (else 0)."""
-        if stmt.buffer.scope != "shared" or stmt.buffer.dtype == "bool":
-            return None
-        match stmt.value:
-            case Load(buffer) as load if buffer.scope == "global":
-                return load, None
-            case Select(condition, Load(buffer) as load, Const(0), _) if buffer.scope == "global":
-                return load, condition
-            case _:
-                return None
-
     def store(self, stmt: Store) -> None:
         if not (self.copies_ahead and self._copy_ahead(stmt)):
             super().store(stmt)
 
     def _copy_ahead(self, stmt: Store) -> bool:
         """Copy 4, 8 or 16 bytes without waiting for them; False if it cannot be done so."""
-        copied = self._copied(stmt)
+        copied = copied_from(stmt)
         if copied is None or self.mask is not None:
             return False
         load, condition = copied
@@ -266,3 +261,16 @@ class ThreadEmitter(Emitter):
 
     def in_space(self, pointer: str, space: int) -> str:
         return self.builder.here(f"addrspacecast ptr {pointer} to ptr addrspace({space})")
+
+
+def copied_from(stmt: Store) -> tuple[Load, Expr | None] | None:
+    """What a store copies from global to shared memory, and under which condition (else zeros)."""
+    if stmt.buffer.scope != "shared" or stmt.buffer.dtype == "bool":
+        return None
+    match stmt.value:
+        case Load(buffer) as load if buffer.scope == "global":
+            return load, None
+        case Select(condition, Load(buffer) as load, Const(0), _) if buffer.scope == "global":
+            return load, condition
+        case _:
+            return None

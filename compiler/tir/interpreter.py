@@ -44,7 +44,7 @@ from tunefarm.compiler.tir.ir import (
     Var,
 )
 from tunefarm.compiler.tir.tensor_intrinsics import TENSOR_INTRINSICS, meaning
-from tunefarm.compiler.tir.threads import Accesses, Exchange, run_block
+from tunefarm.compiler.tir.threads import Accesses, Exchange, Meeting, run_block
 from tunefarm.compiler.tir.visit import walk_expr, walk_stmt
 
 Array = NDArray[Any]
@@ -127,7 +127,7 @@ class _Source:
             case For():
                 self.loop(stmt, depth)
             case Barrier():
-                self.put(depth, f"yield {len(self.lines)}")
+                self.put(depth, f"yield Meeting({len(self.lines)}, {stmt.pending})")
             case If():
                 self.put(depth, f"if {self.expr(stmt.condition)}:")
                 self.stmt(stmt.then, depth + 1)
@@ -142,7 +142,8 @@ class _Source:
                 convert = _wrapped if buffer.dtype == "int64" else numpy_dtype(buffer.dtype).type
                 self.objects.setdefault(kind, convert)
                 name, where = self.name(buffer, "b"), "".join(f"{self.expr(i)}, " for i in indices)
-                place = f"{self.check(buffer, 'write')}({name}, {buffer.name!r}, ({where}))"
+                does = "copy" if _is_copy(stmt) else "write"
+                place = f"{self.check(buffer, does)}({name}, {buffer.name!r}, ({where}))"
                 self.put(depth, f"{self.name(buffer, 'b')}[{place}] = {kind}({self.expr(value)})")
             case Block():
                 self.block(stmt, depth)
@@ -276,6 +277,13 @@ class _Source:
         return f"op_{op}({x}, {y})"
 
 
+def _is_copy(store: Store) -> bool:
+    """True for what a GPU may copy to shared memory beside its threads."""
+    value = store.value.a if isinstance(store.value, Select) else store.value
+    from_global = isinstance(value, Load) and value.buffer.scope == "global"
+    return store.buffer.scope == "shared" and from_global
+
+
 def _variables(expr: Expr) -> set[Var]:
     return {e for e in walk_expr(expr) if isinstance(e, Var)}
 
@@ -321,9 +329,14 @@ def _thread_runtime() -> dict[str, Any]:
         accesses.write(id(array), name, indices)
         return _at(array, name, indices)
 
+    def copy_at(array: Array, name: str, indices: tuple[int, ...]) -> tuple[int, ...]:
+        accesses.copy(id(array), name, indices)
+        return _at(array, name, indices)
+
     return {
         "accesses": accesses, "read_at": read_at, "read_shared_at": read_shared_at,
         "write_at": write_at, "run_block": run_block, "Exchange": Exchange,
+        "Meeting": Meeting, "copy_at": copy_at,
     }  # fmt: skip
 
 

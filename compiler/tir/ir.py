@@ -4,7 +4,7 @@
     stmt    ::= For(var, start, extent, kind, body)
               | Block(name, iters, bindings, predicate, init, body)    what is computed
               | Store(buffer, indices, value) | If(condition, then, orelse)
-              | Allocate(buffer, body) | Seq(stmts) | Barrier()
+              | Allocate(buffer, body) | Seq(stmts) | Barrier(pending)
     expr    ::= Var | Const | Binary(op, a, b) | Cast(value) | Select(condition, a, b)
               | Load(buffer, indices) | Intrinsic(name, args)
 
@@ -58,8 +58,8 @@ class Buffer:
     """A dense row-major array. ``scope`` is where it lives: "global" (an argument, or the arena),
     "local" (a tile on the stack), "register" (a tile whose elements become SSA values) or "shared"
     (one array for all threads of a block). ``padding`` elements are added to each row when the
-    buffer is placed, so that rows do not meet in the same cache set. Of ``copies`` 2, lowering
-    fills one while the other is read."""
+    buffer is placed, so that rows do not meet in the same cache set. Of ``copies`` 2,
+    lowering fills one while the other is read; a GPU's, of more, all others."""
 
     name: str
     shape: tuple[int, ...]
@@ -280,7 +280,10 @@ class Allocate:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Barrier:
-    """All threads of a block come here before one goes on."""
+    """All threads of a block come here before one goes on. What they copied to shared memory has
+    arrived then, but for what was copied in the last ``pending`` stretches between barriers."""
+
+    pending: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -112,7 +112,7 @@ class _Printer:
             case Store(buffer, indices, value):
                 self.put(depth, f"{self.element(buffer, indices)} = {self.expr(value)}")
             case Barrier():
-                self.put(depth, "barrier")
+                self.put(depth, f"barrier({stmt.pending} pending)" if stmt.pending else "barrier")
             case Block():
                 self.block(stmt, depth)
 

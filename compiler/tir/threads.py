@@ -24,8 +24,17 @@ class Exchange:
     value: Any
 
 
-Thread: TypeAlias = Generator["int | Exchange", Any, None]
-Stop: TypeAlias = "int | None"  # the barrier at which a thread waits, None for one that has ended
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """The barrier of a line, at which the copies of the last ``pending`` stretches may be under
+    way."""
+
+    line: int
+    pending: int
+
+
+Thread: TypeAlias = Generator["Meeting | Exchange", Any, None]
+Stop: TypeAlias = "Meeting | None"  # where a thread waits, None for one that has ended
 
 
 class Accesses:
@@ -36,6 +45,8 @@ class Accesses:
         self.thread = 0
         self.filled: set[Place] = set()
         self.unfilled: dict[Place, int] = {}  # what was read all the same, and by whom
+        self.copies: list[set[Place]] = [set()]  # under way, by stretches, the newest last
+        self.early: dict[Place, int] = {}  # what was read of them, and by whom
         self.writers: dict[Place, int] = {}
         self.readers: dict[Place, int] = {}
 
@@ -48,17 +59,37 @@ class Accesses:
             self.readers[place] = -1  # more than one
 
     def read_shared(self, array: int, name: str, indices: tuple[int, ...]) -> None:
-        """Note a read of shared memory, also of what nobody has written."""
-        if (array, name, indices) not in self.filled:
-            self.unfilled.setdefault((array, name, indices), self.thread)
+        """Note a read of shared memory, also of what nobody has written or still copies."""
+        place = (array, name, indices)
+        if place not in self.filled:
+            self.unfilled.setdefault(place, self.thread)
         self.read(array, name, indices)
+        if any(place in stretch for stretch in self.copies):
+            self.early.setdefault(place, self.thread)
 
-    def check_filled(self) -> None:
-        """ScheduleError if an element of shared memory was read that no thread had written."""
+    def copy(self, array: int, name: str, indices: tuple[int, ...]) -> None:
+        """Note a write by a copy from global to shared memory, which may run on."""
+        self.write(array, name, indices)
+        self.copies[-1].add((array, name, indices))
+
+    def meet(self, pending: int) -> None:
+        """Let threads go on from a barrier: all but the newest copies have arrived."""
+        self.writers.clear()
+        self.readers.clear()
+        self.copies = [*self.copies[len(self.copies) - pending :], set()]
+
+    def check_reads(self) -> None:
+        """ScheduleError if an element of shared memory was read that no thread had written, or
+        whose copy may be under way. After a stretch: a race that others find in it comes first."""
         for (_, name, indices), thread in self.unfilled.items():
             raise ScheduleError(
                 f"thread {thread} reads {name}[{', '.join(map(str, indices))}] of shared "
                 "memory, which no thread of its block wrote"
+            )
+        for (_, name, indices), thread in self.early.items():
+            raise ScheduleError(
+                f"thread {thread} reads {name}[{', '.join(map(str, indices))}], whose copy may be "
+                "under way"
             )
 
     def write(self, array: int, name: str, indices: tuple[int, ...]) -> None:
@@ -88,13 +119,13 @@ def run_block(thread: Callable[..., Thread], extents: Sequence[int], accesses: A
     running = [thread(*reversed(index)) for index in product(*map(range, reversed(extents)))]
     accesses.filled.clear()
     accesses.unfilled.clear()
+    accesses.early.clear()
+    accesses.meet(0)
     while running:
-        accesses.writers.clear()
-        accesses.readers.clear()
         reached: list[Stop] = []
         for first in range(0, len(running), WARP):
             reached += _run_warp(running[first : first + WARP], first, accesses)
-        accesses.check_filled()
+        accesses.check_reads()
         for number, barrier in enumerate(reached):
             if barrier != reached[0]:
                 waits, other = (0, number) if reached[0] is not None else (number, 0)
@@ -104,13 +135,14 @@ def run_block(thread: Callable[..., Thread], extents: Sequence[int], accesses: A
                 )
         if reached[0] is None:
             return
+        accesses.meet(reached[0].pending)
 
 
 def _run_warp(warp: Sequence[Thread], first: int, accesses: Accesses) -> list[Stop]:
     """Advance the threads of a warp to a barrier or their end, through their exchanges."""
     answers: list[Any] = [None] * len(warp)
     while True:
-        reached: list[int | Exchange | None] = []
+        reached: list[Meeting | Exchange | None] = []
         for number, steps in enumerate(warp):
             accesses.thread = first + number
             try:
@@ -136,9 +168,7 @@ def _combined(given: Sequence[Exchange]) -> list[Any]:
     """What each thread gets: values combined with those half the width away, a quarter, …"""
     values, step = [e.value for e in given], given[0].width // 2
     if len(values) % given[0].width:
-        raise ScheduleError(
-            f"{len(values)} threads exchange values in groups of {given[0].width}"
-        )
+        raise ScheduleError(f"{len(values)} threads exchange values in groups of {given[0].width}")
     while step:
         values = [given[0].combine(v, values[n ^ step]) for n, v in enumerate(values)]
         step //= 2

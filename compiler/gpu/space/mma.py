@@ -3,7 +3,7 @@
 blocks of (wm · mi · 16) × (wn · ni · 8) elements of the result, wm × wn warps:
   each warp: mi × ni tiles of 16 × 8 sums, in registers
   for steps of ``bk`` terms:
-    the threads fill tiles of A and B       shared, copied asynchronously; one step ahead
+    the threads fill tiles of A and B       shared, copied asynchronously; some ``stages`` ahead
     sums += A[16, depth] · B[depth, 8]      fragments by ldmatrix, one instruction a tile
   epilogue → out
 
@@ -18,7 +18,8 @@ import numpy as np
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.gpu.archs import MAX_GRID, MAX_REGISTERS, MAX_THREADS, REGISTERS, WARP
 from tunefarm.compiler.gpu.mma import COLUMNS, MMAS, ROWS, Mma, tensorize_product
-from tunefarm.compiler.gpu.schedule import enclose_threads, keep_tile, with_predicate
+from tunefarm.compiler.gpu.pipeline import fill_ahead
+from tunefarm.compiler.gpu.schedule import enclose_threads, keep_tile, unroll_short, with_predicate
 from tunefarm.compiler.gpu.space.product import Product, Tiles, guard_result, product_program
 from tunefarm.compiler.gpu.space.simt import accesses_of, product
 from tunefarm.compiler.ir import Function
@@ -56,11 +57,11 @@ def space(function: Function, target: Target) -> SketchSpace | None:
         Knob("mi", (1, 2, 4)),
         Knob("ni", (1, 2, 4, 8)),
         Knob("bk", (m.depth, 2 * m.depth, 4 * m.depth)),
-        Knob("stages", (1, 2)),
+        Knob("stages", (1, 2, 3, 4)),
     )
     constraints = constraints_of(p, target)
     choices = {k.name: [int(c) for c in k.choices] for k in knobs[:5]}
-    fixed = {"stages": 2}
+    fixed = {"stages": 3 if p.depth >= 4 * m.depth else 2}
     found, _ = cheapest(choices, fixed, constraints, lambda k: cost_of(p, target, k))
     default: Config = {"sketch": NAME, **found, **fixed}
     return SketchSpace(NAME, VERSION, knobs, constraints, default, lambda k: nest_of(p, target, k))
@@ -106,20 +107,19 @@ def constraints_of(p: Product, target: Target) -> tuple[Constraint, ...]:
 
 
 def cost_of(p: Product, target: Target, k: Columns) -> Numbers:
-    """Rounds of blocks over the multiprocessors, each as long as its products, fragments and
-    tiles; steps of few terms wait more often."""
+    """What the busiest multiprocessor multiplies and loads; steps of few terms wait more often, and
+    fewer than eight warps leave tensor cores idle. Nothing of this was timed."""
     rows, columns = _tile(k)
     blocks = p.batch * -(-p.rows // rows) * -(-p.columns // columns)
     warps = whole(k, "wm") * whole(k, "wn")
-    held = np.maximum(
-        np.minimum(target.gpu.threads, REGISTERS // _registers(k)) // (WARP * warps), 1
-    )
-    rounds = np.ceil(blocks / (target.num_cores * held)) * held
+    fitting = np.minimum(target.gpu.threads, REGISTERS // _registers(k))
+    held = np.maximum(fitting // (WARP * warps), 1)
+    each = -(-blocks // target.num_cores)
+    idle = np.maximum(8.0 / (np.minimum(each, held) * warps), 1.0)
     mi, ni = whole(k, "mi"), whole(k, "ni")
     loads = 1.0 + 1.0 / mi + 1.0 / ni + 64.0 / rows + 64.0 / columns
-    alone = np.where(held * warps < 4, 4.0 / (held * warps), 1.0)
     waits = 1.0 + 8.0 / whole(k, "bk")
-    return rounds * rows * columns * loads * alone * waits + 1e-3 * warps
+    return each * rows * columns * loads * idle * waits + 1e-3 * warps
 
 
 def nest_of(p: Product, target: Target, k: Columns) -> Nest:
@@ -241,11 +241,12 @@ def _fill(
     flat = outer
     if len(own) > 1:
         program, flat = s.fuse(program, *own[:-1], outer)
-    program, (_, z, y, x) = s.split(program, flat, k.wm, k.wn, WARP)
+    program, (turn, z, y, x) = s.split(program, flat, k.wm, k.wn, WARP)
+    program = unroll_short(program, turn)
     for loop, axis in ((z, "threadIdx.z"), (y, "threadIdx.y"), (x, "threadIdx.x")):
         program = s.bind(program, loop, axis)
-    ahead = k.stages == 2 and constant_extent(s.find_loop(program, k0)) > 1
-    return s.double_buffer(program, block) if ahead else program
+    ahead = k.stages > 1 and constant_extent(s.find_loop(program, k0)) > 1
+    return fill_ahead(program, block, k.stages) if ahead else program
 
 
 def _store(program: PrimFunc, p: Product, tiles: Tiles, bn: Var, k: Knobs) -> PrimFunc:

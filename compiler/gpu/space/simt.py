@@ -3,7 +3,7 @@
 blocks of (ty · m) × (tx · n) elements of the result, threads in ty rows and tx columns:
   each thread: accumulators = 0             (vm · m4) × (vn · n4) of them, in registers
   for steps of ``bk`` terms:
-    the threads fill tiles of A and B       shared; of two ``stages`` one ahead of its use
+    the threads fill tiles of A and B       shared; of ``stages`` all but one ahead of their use
     accumulators += A[rows, k] · B[k, columns]
   epilogue → out
 
@@ -20,7 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.gpu.archs import MAX_GRID, MAX_REGISTERS, MAX_THREADS, REGISTERS, WARP
-from tunefarm.compiler.gpu.schedule import enclose_threads, keep_tile, with_predicate
+from tunefarm.compiler.gpu.pipeline import fill_ahead
+from tunefarm.compiler.gpu.schedule import enclose_threads, keep_tile, unroll_short, with_predicate
 from tunefarm.compiler.gpu.space.common import product_of
 from tunefarm.compiler.gpu.space.product import Product, Tiles, guard_result, product_program
 from tunefarm.compiler.ir import Function
@@ -68,7 +69,7 @@ def space(function: Function, target: Target) -> SketchSpace | None:
         Knob("vn", (1, 2, 4)),
         Knob("n4", tuple(n for n in (1, 2, 4) if n <= wide)),
         Knob("bk", (4, 8, 16, 32)),
-        Knob("stages", (1, 2)),
+        Knob("stages", (1, 2, 3)),
         Knob("by_column", (0, 1)),
     )
     constraints = constraints_of(p, target)
@@ -133,17 +134,20 @@ def constraints_of(p: Product, target: Target) -> tuple[Constraint, ...]:
 
 
 def cost_of(p: Product, target: Target, k: Columns) -> Numbers:
-    """Rounds of blocks over the multiprocessors, each as long as its tile, and what is loaded for
-    it; few threads of a block cannot hide latencies."""
+    """What the busiest multiprocessor computes and loads, in multiply-adds of one term of the sum.
+
+    Four multiply-adds take as long as a word from shared memory, which other threads want too; it
+    takes some 2048 of them under way at once to hide their latency. Nothing of this was timed.
+    """
     rows, columns = _tile(k)
     blocks = p.batch * -(-p.rows // rows) * -(-p.columns // columns)
     threads = whole(k, "ty") * whole(k, "tx")
-    held = np.maximum(np.minimum(target.gpu.threads, REGISTERS // _registers(k)) // threads, 1)
-    rounds = np.ceil(blocks / (target.num_cores * held)) * held
     own_rows, own_columns = whole(k, "vm") * whole(k, "m4"), whole(k, "vn") * whole(k, "n4")
-    loads = 1.0 + 1.0 / own_rows + 1.0 / own_columns + 8.0 / rows + 8.0 / columns
-    alone = np.where(held * threads < 256, 256.0 / (held * threads), 1.0)
-    return rounds * rows * columns * loads * alone + 1e-3 * threads
+    held = np.maximum(np.minimum(target.gpu.threads, REGISTERS // _registers(k)) // threads, 1)
+    each = -(-blocks // target.num_cores)
+    under_way = np.minimum(each, held) * threads * np.minimum(own_rows * own_columns, 16)
+    loads = 1.0 + 2.0 / own_rows + 2.0 / own_columns + 16.0 / rows + 16.0 / columns
+    return each * rows * columns * loads * np.maximum(2048.0 / under_way, 1.0) + 1e-3 * threads
 
 
 def nest_of(p: Product, target: Target, k: Columns) -> Nest:
@@ -275,10 +279,11 @@ def _fill(program: PrimFunc, block: str, k0: Var, along: str, vector: int, k: Kn
     flat = own[0]
     if len(own) > 1:
         program, flat = s.fuse(program, *own)
-    program, (_, y, x) = s.split(program, flat, k.ty, k.tx)
+    program, (turn, y, x) = s.split(program, flat, k.ty, k.tx)
+    program = unroll_short(program, turn)
     program = s.bind(s.bind(program, y, "threadIdx.y"), x, "threadIdx.x")
-    ahead = k.stages == 2 and constant_extent(s.find_loop(program, k0)) > 1
-    return s.double_buffer(program, block) if ahead else program
+    ahead = k.stages > 1 and constant_extent(s.find_loop(program, k0)) > 1
+    return fill_ahead(program, block, k.stages) if ahead else program
 
 
 def _split_last(program: PrimFunc, own: list[Var], vector: int) -> tuple[PrimFunc, list[Var]]:

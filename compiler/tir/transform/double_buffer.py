@@ -43,7 +43,7 @@ def double_buffer(program: PrimFunc) -> PrimFunc:
     def rule(stmt: Stmt) -> Stmt | None:
         if not isinstance(stmt, For):
             return None
-        around, body = _allocations(stmt.body)
+        around, body = allocations_around(stmt.body)
         ahead = [a.buffer for a in around if a.buffer.copies > 1]
         return _pipelined(stmt, around, body, ahead) if ahead else None
 
@@ -61,7 +61,7 @@ def _single(stmt: Stmt) -> Stmt | None:
     return Allocate(new, _with_buffers(stmt.body, {old: new}, ()))
 
 
-def _allocations(stmt: Stmt) -> tuple[list[Allocate], Stmt]:
+def allocations_around(stmt: Stmt) -> tuple[list[Allocate], Stmt]:
     """The allocations around the rest of a body, outermost first."""
     found: list[Allocate] = []
     while isinstance(stmt, Allocate):
@@ -72,14 +72,14 @@ def _allocations(stmt: Stmt) -> tuple[list[Allocate], Stmt]:
 
 def _pipelined(loop: For, around: list[Allocate], body: Stmt, ahead: list[Buffer]) -> Stmt:
     parts = list(body.stmts) if isinstance(body, Seq) else [body]
-    fills = [s for s in parts if _stored(s) & set(ahead)]
+    fills = [s for s in parts if stored_buffers(s) & set(ahead)]
     rest = seq(*(s for s in parts if s not in fills))
-    _check(loop, fills, rest, ahead)
+    check_fills(loop, fills, rest, ahead)
     twice = {b: replace(b, shape=(2, *b.shape), copies=1) for b in ahead}
     last = loop.start + loop.extent - 1
     parity = binary("floormod", loop.var, Const(2))
-    fill = _in_copy(seq(*fills), twice, parity)
-    use = _in_copy(rest, twice, parity)
+    fill = in_copy(seq(*fills), twice, parity)
+    use = in_copy(rest, twice, parity)
     for allocation in reversed(around):
         if allocation.buffer not in twice:
             use = replace(allocation, body=use)
@@ -101,7 +101,7 @@ def _pipelined(loop: For, around: list[Allocate], body: Stmt, ahead: list[Buffer
     return stmt
 
 
-def _check(loop: For, fills: list[Stmt], rest: Stmt, ahead: list[Buffer]) -> None:
+def check_fills(loop: For, fills: list[Stmt], rest: Stmt, ahead: list[Buffer]) -> None:
     """ScheduleError if the fills are not statements that may come before the use."""
     names = ", ".join(b.name for b in ahead)
     if loop.kind is not LoopKind.SERIAL:
@@ -109,16 +109,16 @@ def _check(loop: For, fills: list[Stmt], rest: Stmt, ahead: list[Buffer]) -> Non
             f"{names} is filled in {loop.kind} loop {loop.var.name}; only in a serial loop can "
             "the next fill come ahead"
         )
-    filled = {b for s in fills for b in _stored(s)}
+    filled = {b for s in fills for b in stored_buffers(s)}
     inside = {s.buffer for f in fills for s in walk_stmt(f) if isinstance(s, Allocate)}
-    if not fills or not filled - inside <= set(ahead) or _stored(rest) & set(ahead):
+    if not fills or not filled - inside <= set(ahead) or stored_buffers(rest) & set(ahead):
         raise ScheduleError(
             f"{names} is not filled by statements of its own in loop {loop.var.name}; "
             "move the fill to the start of the loop's body"
         )
     if any(b.scope == "register" for b in ahead):
         raise ScheduleError(f"{names} is in registers; only a buffer in memory has two copies")
-    changed = {ld.buffer for f in fills for ld in loads_of(f)} & _stored(rest)
+    changed = {ld.buffer for f in fills for ld in loads_of(f)} & stored_buffers(rest)
     if changed:
         raise ScheduleError(
             f"loop {loop.var.name} writes {min(b.name for b in changed)}, which the fill of "
@@ -126,11 +126,11 @@ def _check(loop: For, fills: list[Stmt], rest: Stmt, ahead: list[Buffer]) -> Non
         )
 
 
-def _stored(stmt: Stmt) -> set[Buffer]:
+def stored_buffers(stmt: Stmt) -> set[Buffer]:
     return {s.buffer for s in walk_stmt(stmt) if isinstance(s, Store)}
 
 
-def _in_copy(stmt: Stmt, twice: dict[Buffer, Buffer], copy: Expr) -> Stmt:
+def in_copy(stmt: Stmt, twice: dict[Buffer, Buffer], copy: Expr) -> Stmt:
     """The statement on the copies of a number."""
     return _with_buffers(stmt, twice, (copy,))
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from gpu_harness import ARCHS, F32, HOPPER, assembled, emitted, function_of, lowered, needs_ptxas
+from tunefarm.compiler import te
 from tunefarm.compiler.errors import BuildError, ScheduleError
 from tunefarm.compiler.gpu.emit import emit_gpu
+from tunefarm.compiler.gpu.pipeline import fill_ahead
 from tunefarm.compiler.gpu.ptx import ptx_of
 from tunefarm.compiler.gpu.ptxas import assemble
 from tunefarm.compiler.ops import call
@@ -26,6 +29,7 @@ from tunefarm.compiler.tir import (
     Store,
     Var,
 )
+from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.tir.interpreter import interpret
 from tunefarm.compiler.tir.verifier import VerifyError, verify
 from tunefarm.compiler.tir.visit import seq, transform_stmt
@@ -86,8 +90,37 @@ def test_every_barrier_of_a_product_is_needed() -> None:
     program = lowered(Workload.from_function(function), config)
     rule = lambda n: seq() if isinstance(n, Barrier) else None  # noqa: E731
     bare = replace(program, body=transform_stmt(program.body, rule))
-    with pytest.raises(ScheduleError, match=r"[AB]\[.*, without a barrier between them"):
+    with pytest.raises(ScheduleError, match=r"[AB]\[.*, (without a barrier|whose copy)"):
         run(bare)
+
+
+def test_what_may_still_be_copied_is_not_read() -> None:
+    config = {"sketch": "gpu_mma", "wm": 1, "wn": 1, "mi": 1, "ni": 2, "bk": 16, "stages": 3}
+    function = function_of("matmul", ((16, 80), "float16"), ((80, 16), "float16"))
+    program = lowered(Workload.from_function(function), config)
+    assert "barrier(1 pending)" in str(program)
+    _, ptx = emitted(program)
+    assert "cp.async.commit_group" in ptx
+    assert re.search(r"cp\.async\.wait_group\s+1;", ptx)
+    rule = lambda n: Barrier(2) if isinstance(n, Barrier) and n.pending else None  # noqa: E731
+    late = replace(program, body=transform_stmt(program.body, rule))
+    run(program)
+    with pytest.raises(ScheduleError, match=r"reads A\[2, 0, 0, 0\], whose copy may be under way"):
+        run(late)
+
+
+def test_only_shared_tiles_have_several_stages() -> None:
+    program = create_prim(8)
+    program, fill = s.cache_read(program, "C", program.params[0], "local")
+    program = s.compute_at(program, fill, s.loops_of(program, "C")[-1])
+    with pytest.raises(ScheduleError, match="is in local memory; only a shared tile has 3 stages"):
+        fill_ahead(program, fill, 3)
+
+
+def create_prim(depth: int) -> PrimFunc:
+    a = te.placeholder((4, depth), name="A")
+    k = te.reduce_axis(depth)
+    return te.create_prim_func([a, te.compute((4,), lambda i: te.sum(a[i, k], [k]), name="C")])
 
 
 # --- launches -----------------------------------------------------------------------------------

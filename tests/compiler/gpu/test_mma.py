@@ -37,10 +37,11 @@ PRODUCTS = {
 TILES = (
     {"wm": 1, "wn": 1, "mi": 1, "ni": 2, "stages": 2},
     {"wm": 2, "wn": 1, "mi": 1, "ni": 1, "stages": 1},
+    {"wm": 1, "wn": 2, "mi": 1, "ni": 1, "stages": 3},
 )
 
 
-@pytest.mark.parametrize("tile", TILES, ids=("ahead", "warps"))
+@pytest.mark.parametrize("tile", TILES, ids=("ahead", "warps", "pipelined"))
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_a_product_agrees(name: str, tile: dict[str, int]) -> None:
     workload = Workload.from_function(PRODUCTS[name])

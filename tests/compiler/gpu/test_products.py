@@ -45,7 +45,7 @@ PRODUCTS = {
 }  # fmt: skip
 TILES = (
     {"ty": 8, "tx": 4, "vm": 1, "m4": 2, "vn": 1, "n4": 2, "bk": 8, "stages": 2, "by_column": 1},
-    {"ty": 4, "tx": 8, "vm": 2, "m4": 1, "vn": 2, "n4": 1, "bk": 4, "stages": 2, "by_column": 0},
+    {"ty": 4, "tx": 8, "vm": 2, "m4": 1, "vn": 2, "n4": 1, "bk": 4, "stages": 3, "by_column": 0},
     {"ty": 4, "tx": 8, "vm": 1, "m4": 4, "vn": 1, "n4": 1, "bk": 16, "stages": 1, "by_column": 1},
 )
 
