@@ -22,6 +22,7 @@ from typing import Any
 from urllib.parse import quote
 
 from sqlalchemy import (
+    ColumnElement,
     Connection,
     Double,
     Engine,
@@ -31,6 +32,7 @@ from sqlalchemy import (
     event,
     extract,
     func,
+    literal,
     make_url,
     select,
 )
@@ -174,9 +176,7 @@ def writer_engine(url: URL) -> Engine:
 
 
 def _postgresql_writer(url: URL) -> Engine:
-    engine = create_engine(
-        url, json_serializer=_compact, pool_size=1, max_overflow=0, pool_pre_ping=True
-    )
+    engine = create_engine(url, json_serializer=_compact, pool_size=1, max_overflow=0)
 
     @event.listens_for(engine, "connect")
     def configure(connection: Any, _: object) -> None:
@@ -228,6 +228,9 @@ def upsert(connection: Connection, table: Table) -> Any:
     return sqlite.insert(table)
 
 
+_CLOCK = cast(extract("epoch", func.clock_timestamp()), Double)
+
+
 def is_shared(connection: Connection) -> bool:
     """Whether several trackers may serve the database; then deadlines stand in its rows."""
     return connection.dialect.name == "postgresql"
@@ -237,8 +240,12 @@ def clock(connection: Connection) -> float:
     """The time by the clock of the database, which all its trackers have; SQLite has its host's."""
     if not is_shared(connection):
         return time.time()
-    now = cast(extract("epoch", func.clock_timestamp()), Double)
-    return float(connection.execute(select(now)).scalar_one())
+    return float(connection.execute(select(_CLOCK)).scalar_one())
+
+
+def clock_there(connection: Connection) -> ColumnElement[float]:
+    """``clock`` for use within a statement."""
+    return _CLOCK if is_shared(connection) else literal(time.time())
 
 
 # --- errors -------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, bindparam, insert, select, update
 from tunefarm.db import leases
-from tunefarm.db.dialect import clock, is_shared
+from tunefarm.db.dialect import clock_there, is_shared
 from tunefarm.db.errors import StaleLease
 from tunefarm.db.models import CORDONS, DEVICES, JOBS, LEASES, REQUESTS, TARGETS, WORKERS
 from tunefarm.db.records import HEALTH, Lease
@@ -68,15 +68,15 @@ def grant_all(
         return []
     known = leases.by_requests(connection, [want.request_id for want in wants])
     devices = {want.device for want in wants if want.request_id not in known}
-    rows = {row.id: row for row in connection.execute(_LENDING, {"devices": sorted(devices)})}
+    lending = _LENDING.add_columns(clock_there(connection).label("now"))
+    rows = {row.id: row for row in connection.execute(lending, {"devices": sorted(devices)})}
     refusals = _refusals(connection, rows)
     outcomes: list[Lease | StaleLease] = []
-    now = clock(connection)
     for want in wants:
         outcome = known.get(want.request_id) or refusals.get(want.device)
         if outcome is None and want.job:
             outcome = _bind(connection, want.job, rows[want.device])
-        outcomes.append(outcome or _lease(want, rows[want.device].epoch + 1, now, term_s))
+        outcomes.append(outcome or _lease(want, rows[want.device], term_s))
     pairs = [(w, o) for w, o in zip(wants, outcomes, strict=True) if isinstance(o, Lease)]
     fresh = [(want, lease) for want, lease in pairs if want.request_id not in known]
     _store(connection, fresh)
@@ -86,15 +86,15 @@ def grant_all(
     return outcomes
 
 
-def _lease(want: Want, epoch: int, now: float, term_s: float) -> Lease:
+def _lease(want: Want, device: Any, term_s: float) -> Lease:
     return Lease(
         id=uuid.uuid4().hex,
         device=want.device,
         client=want.client,
-        epoch=epoch,
+        epoch=device.epoch + 1,
         term_s=term_s,
         job=want.job,
-        granted_at=now,
+        granted_at=device.now,
         owner=want.owner,
     )
 

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sqlalchemy import Connection, Select, case, insert, select, update
-from tunefarm.db.dialect import clock, upsert
+from tunefarm.db.dialect import clock_there, upsert
 from tunefarm.db.errors import StaleIncarnation, StaleLease
 from tunefarm.db.models import DEVICES, INCARNATIONS, JOBS, LEASES, REQUESTS, WORKERS
 from tunefarm.db.records import (
@@ -212,7 +212,7 @@ def end_all(connection: Connection, leases: Sequence[str], reason: str) -> dict[
     found: dict[str, str] = {}
     for chunk in chunks(sorted(leases)):
         statement = update(LEASES).where(LEASES.c.id.in_(chunk), LEASES.c.ended_at.is_(None))
-        values = {"ended_at": clock(connection), "ended_reason": reason}
+        values = {"ended_at": clock_there(connection), "ended_reason": reason}
         ended = connection.execute(statement.values(values).returning(LEASES.c.id, LEASES.c.device))
         found.update((id_, device) for id_, device in ended)
     _orphan(connection, list(found), blame=reason == DEVICE_LOST)

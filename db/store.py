@@ -43,10 +43,12 @@ from tunefarm.db.rows import add_workloads
 
 
 class Store:
-    """A database of records. Use ``open``; every method raises StoreError if it cannot be used."""
+    """A database of records. Use ``open``; every method raises StoreError if it cannot be used.
+    Several trackers may serve one that ``is_shared``."""
 
     def __init__(self, url: URL, writer: Engine | None, reader: Engine) -> None:
         self.url = url
+        self.is_shared = sqlite_path(url) is None
         self._writer = writer
         self._reader = reader
 
@@ -75,11 +77,6 @@ class Store:
         """The database as people know it: its path, or its URL without the password."""
         path = sqlite_path(self.url)
         return str(path) if path else self.url.render_as_string(hide_password=True)
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether several trackers may serve it."""
-        return sqlite_path(self.url) is None
 
     def close(self) -> None:
         if self._writer is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable
 from types import TracebackType
@@ -16,13 +15,16 @@ from tunefarm.proto.errors import (
     InvalidRequest,
     TrackerUnavailable,
 )
+from tunefarm.proto.pauses import Pauses
 from tunefarm.proto.tls import Tls, trouble
 
 MAX_MESSAGE_BYTES = 64 << 20
 CALL_S = 15.0
 """Deadline of a call in seconds, on top of the time a long poll may wait."""
-_BACKOFF_S = 0.05
-_MAX_BACKOFF_S = 0.5
+FIRST_PAUSE_S, MOST_PAUSE_S = 0.2, 3.0
+"""Between the tries of a call whose tracker is away."""
+_FIRST_START_S, _MOST_START_S = 0.05, 0.5
+"""The same while it has never answered: it is about to start."""
 
 _CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
@@ -159,7 +161,8 @@ class Connection:
         if self.has_several and patience_s is not None:
             timeout_s = wait_s + min(CALL_S, max(1.0, patience_s))
         started = time.monotonic()
-        backoff_s = _BACKOFF_S
+        pauses = Pauses(FIRST_PAUSE_S if self._answered else _FIRST_START_S)
+        most_s = MOST_PAUSE_S if self._answered else _MOST_START_S
         untried = len(self._addresses) - 1
         while True:
             turn = self.turn
@@ -176,8 +179,7 @@ class Connection:
             untried -= 1
             if untried >= 0:
                 continue
-            time.sleep(min(left_s, backoff_s * random.uniform(0.5, 1.0)))
-            backoff_s = min(2 * backoff_s, _MAX_BACKOFF_S)
+            time.sleep(min(left_s, pauses.after_failure(most_s)))
 
     def is_away(self, error: Any) -> bool:
         """Whether a call failed because its tracker is away: gone, or silent beside others."""

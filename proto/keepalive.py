@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from types import TracebackType
 from typing import Generic, TypeVar
 
 from tunefarm.proto.errors import ClaimLost, FarmError, LeaseLost, NotFound
+from tunefarm.proto.pauses import SPREAD
 
 T = TypeVar("T")
 
@@ -60,10 +62,10 @@ class Keepalive(Generic[T]):
 
     def _run(self) -> None:
         answered = time.monotonic()
-        pause_s = self._term_s / 3
+        pause_s = self._regular_s()
         while not self._closed.wait(pause_s):
             asked = time.monotonic()
-            pause_s = self._term_s / 3
+            pause_s = self._regular_s()
             try:
                 self.latest = self._renew()
                 answered = asked
@@ -76,6 +78,10 @@ class Keepalive(Generic[T]):
                 if time.monotonic() - answered > self._term_s:
                     return self._give_up(error)
         return None
+
+    def _regular_s(self) -> float:
+        """A third of the term, or a little less: not all of those that came at once come again."""
+        return self._term_s / 3 * random.uniform(*SPREAD)
 
     def _give_up(self, error: FarmError) -> None:
         self._failing = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import grpc
@@ -48,15 +49,16 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
             self._counts.errors[name, error.status] += 1
             return _refusal(error)
 
-        @contextmanager
-        def let_in(context: Any) -> Iterator[None]:
-            if rule.certified and self._has_client_ca:
-                _check_certificate(context)
-            set_caller(caller)
-            with self._keyring.call(digest):
-                yield
+        return _wrapped(handler, name, rule, partial(self._let_in, rule, digest, caller))
 
-        return _wrapped(handler, name, rule, let_in)
+    @contextmanager
+    def _let_in(self, rule: Rule, digest: str, caller: Caller, context: Any) -> Iterator[None]:
+        """Around the answering of a call of this caller's."""
+        if rule.certified and self._has_client_ca:
+            _check_certificate(context)
+        set_caller(caller)
+        with self._keyring.call(digest):
+            yield
 
 
 LetIn = Callable[[Any], AbstractContextManager[None]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import secrets
@@ -118,6 +119,7 @@ async def _serve(
     background += [serving, watching, idling]
     if options.retention is not None:
         background.append(asyncio.create_task(keep_pruning(farm, options.retention)))
+    gc.freeze()  # what is there by now stays: collections that look at it hold calls up
     try:
         async with (
             _watched(options, farm, desk) as metrics,

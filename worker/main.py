@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 from tunefarm.compiler.plugins import loaded
 from tunefarm.compiler.version import compiler_version
 from tunefarm.db.records import Device, WorkerOrders, WorkerState, plugin_tags
+from tunefarm.proto.pauses import SPREAD, Pauses
 from tunefarm.proto.probe import Answer, Routes, answering, health
 from tunefarm.proto.stopping import stopping
 from tunefarm.worker.device import DeviceOptions, OpenDevice, open_device
@@ -39,9 +40,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _WAIT_S = 10.0
 _FIRST_TERM_S = 10.0
-_PAUSE_S = 0.3
-_SPREAD = (0.75, 1.0)
-"""By which pauses and polls differ, so that a farm's workers do not come all at once."""
 _PATIENCE_S = 30.0
 _GOODBYE_S = 5.0
 _RESULTS_A_SYNC = 256
@@ -120,7 +118,7 @@ class SyncLoop:
         self._term_s = _FIRST_TERM_S
         self._answered_at = time.monotonic()
         self._failing_since: float | None = None
-        self._pause_s = _PAUSE_S
+        self._pauses = Pauses()
         self._turned_at = time.monotonic()
         self._threads: list[threading.Thread] = []
         self._ready = False
@@ -153,7 +151,7 @@ class SyncLoop:
         while not self._stopped.is_set():
             self._turned_at = time.monotonic()
             self._news.clear()
-            wait_s = min(_WAIT_S, self._term_s / 3) * random.uniform(*_SPREAD)
+            wait_s = min(_WAIT_S, self._term_s / 3) * random.uniform(*SPREAD)
             pending.append((time.monotonic(), self._start_sync(wait_s)))
             while len(pending) > 1:
                 self._settle(*pending.pop(0))
@@ -230,7 +228,7 @@ class SyncLoop:
             self._endure(error, for_good=isinstance(error, InvalidRequest))
             return False
         self._failing_since = None
-        self._pause_s = _PAUSE_S
+        self._pauses.after_success()
         self._answered_at = max(self._answered_at, sent_at)
         self._term_s = orders.term_s or self._term_s
         self._holdings.obey(orders)
@@ -246,8 +244,7 @@ class SyncLoop:
             raise error
         if now - self._answered_at > self._term_s:
             self._holdings.drop_all()
-        self._stopped.wait(self._pause_s * random.uniform(*_SPREAD))
-        self._pause_s = min(2 * self._pause_s, self._term_s / 2)
+        self._stopped.wait(self._pauses.after_failure(self._term_s / 2))
         self._follow_rendezvous()
 
     def _follow_rendezvous(self) -> None:

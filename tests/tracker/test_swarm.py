@@ -19,13 +19,13 @@ import psutil
 import pytest
 from tunefarm.db.records import Device, WorkerState
 from tunefarm.proto import convert, farm_pb2, farm_pb2_grpc, records_pb2
+from tunefarm.proto.connection import FIRST_PAUSE_S, MOST_PAUSE_S
+from tunefarm.proto.pauses import SPREAD, Pauses
 
 WORKERS = int(os.environ.get("TUNEFARM_SWARM", "1000"))
 SECONDS = 60.0
 LEASE_TERM_S = 10.0
 LATE_MS = 250.0
-SPREAD = (0.75, 1.0)
-"""By which the polls and pauses of workers differ."""
 _CHANNEL = (
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 50),
@@ -57,7 +57,7 @@ class Swarm:
         device = Device(f"d{index}", "sim", "Sim", "sim", f"w{index}", {"name": f"d{index}"})
         async with grpc.aio.insecure_channel(self.address, options=_CHANNEL) as channel:
             stub: Any = farm_pb2_grpc.WorkerStub(channel)  # type: ignore[no-untyped-call]
-            number, pause_s = 0, 0.3
+            number, pauses = 0, Pauses()
             while not self.stopped:
                 number += 1
                 wait_s = LEASE_TERM_S / 3 * random.uniform(*SPREAD)
@@ -67,10 +67,10 @@ class Swarm:
                 try:
                     await stub.Sync(request, timeout=wait_s + 15, metadata=self.metadata)
                 except grpc.RpcError:
-                    await asyncio.sleep(pause_s * random.uniform(*SPREAD))
-                    pause_s = min(2 * pause_s, LEASE_TERM_S / 2)
+                    await asyncio.sleep(pauses.after_failure(LEASE_TERM_S / 2))
                     continue
-                now, pause_s = time.monotonic(), 0.3
+                pauses.after_success()
+                now = time.monotonic()
                 self.answered_at[index] = now
                 self.late_ms.append((now, 1e3 * max(0.0, now - began - wait_s)))
 
@@ -88,6 +88,7 @@ class Swarm:
             lease = reply.lease if reply.HasField("lease") else None
         self.leased[index] = lease
         await asyncio.sleep(random.uniform(0, LEASE_TERM_S / 3))
+        pauses = Pauses(FIRST_PAUSE_S)
         while not self.stopped:
             began = time.monotonic()
             wire = farm_pb2.RenewRequest(lease=lease.id, epoch=lease.epoch)
@@ -97,10 +98,11 @@ class Swarm:
                 if error.code() is not grpc.StatusCode.UNAVAILABLE:
                     self.lost.append(f"{lease.id}: {error.details()}")
                     return
-                await asyncio.sleep(random.uniform(0.1, 0.5))
+                await asyncio.sleep(pauses.after_failure(MOST_PAUSE_S))
                 continue
+            pauses = Pauses(FIRST_PAUSE_S)
             self.renewals_ms.append((time.monotonic(), 1e3 * (time.monotonic() - began)))
-            await asyncio.sleep(LEASE_TERM_S / 3)
+            await asyncio.sleep(LEASE_TERM_S / 3 * random.uniform(*SPREAD))
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -154,6 +156,7 @@ async def storm(tracker: Any, restart: Callable[[], Awaitable[None]]) -> None:
         print("once they were back:", *told(swarm, restarted + back_s + 1.0))
         assert back_s <= SECONDS
         assert swarm.lost == []
+        assert percentile(swarm.late_ms, restarted)[1] <= LATE_MS
         for samples in (swarm.late_ms, swarm.renewals_ms):
             assert percentile(samples, restarted + back_s + 1.0)[1] <= LATE_MS
 
