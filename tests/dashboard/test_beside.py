@@ -93,18 +93,25 @@ def answer(browser: httpx.Client, path: str) -> httpx.Response | None:
         return None
 
 
-def started(farm: Any) -> Beside:
+@contextmanager
+def started(farm: Any) -> Iterator[Beside]:
+    """A tracker for as long as it takes."""
     command = [sys.executable, "-m", "tunefarm", "tracker", "--db", farm.database]
     process = subprocess.Popen(
         [*command, "--dashboard-port", "0", "--log-level", "error"],
         stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
-    assert process.stdout is not None
-    for line in process.stdout:
-        found = re.match(r"dashboard at (http://127\.0\.0\.1:\d+)/", line)
-        if found:
-            return Beside(farm, process, found[1])
-    raise AssertionError("the tracker ended")
+    try:
+        assert process.stdout is not None
+        found = None
+        while found is None:
+            line = process.stdout.readline()
+            assert line, "the tracker ended"
+            found = re.match(r"dashboard at (http://127\.0\.0\.1:\d+)/", line)
+        yield Beside(farm, process, found[1])
+    finally:
+        process.terminate()
+        process.wait(PATIENCE_S)
 
 
 @pytest.fixture(scope="module")
@@ -113,10 +120,8 @@ def beside(module_farm: Any) -> Iterator[Beside]:
         for name, secret in SECRETS.items():
             role = Role.ADMIN if name == "root" else Role.CLIENT
             tokens.create(db, name, Token(digest_of(secret), name, role), "me")
-    running = started(module_farm)
-    yield running
-    running.process.terminate()
-    running.process.wait(PATIENCE_S)
+    with started(module_farm) as running:
+        yield running
 
 
 def key_of(page: str) -> str:
@@ -271,11 +276,11 @@ def test_the_dashboard_is_another_process_that_comes_back(beside: Beside) -> Non
 
 def test_it_ends_with_the_tracker_however_that_ends(farm: Any) -> None:
     for number in (signal.SIGKILL, signal.SIGTERM):
-        running = started(farm)
-        child = running.server()
-        os.kill(running.process.pid, number)
-        running.process.wait(PATIENCE_S)
-        within(lambda child=child: not child.is_running() or child.status() == "zombie")
+        with started(farm) as running:
+            child = running.server()
+            os.kill(running.process.pid, number)
+            running.process.wait(PATIENCE_S)
+            within(lambda child=child: not child.is_running() or child.status() == "zombie")
 
 
 def test_a_port_that_is_taken_is_told_at_once(beside: Beside, tmp_path: Path) -> None:
