@@ -100,6 +100,7 @@ def build_module(module: IRModule, target: Target) -> Module:
     from tunefarm.compiler.runtime.executor import executor_text
     from tunefarm.compiler.runtime.module import create_module
 
+    _check_runtime(target)
     stages = dump.begin("model")
     stages.write("import", module.__str__)
     with stages.passes([step.name for step in STEPS]):
@@ -182,6 +183,7 @@ def build_function(program: PrimFunc, target: Target) -> KernelFunction:
     """A program as a function of arrays; its constant parameters are taken as they are packed."""
     from tunefarm.compiler.runtime.kernel import load_kernel
 
+    _check_runtime(target)
     kernel = build_program(program, target)
     return load_kernel(
         [kernel.object],
@@ -202,6 +204,15 @@ def build_checked(program: PrimFunc, target: Target) -> CheckedFunction:
 
     checked, accesses = add_bounds_checks(program)
     return CheckedFunction(build_function(checked, target), accesses)
+
+
+def _check_runtime(target: Target) -> None:
+    """BuildError for targets whose kernels can be built but not called yet."""
+    if target.kind == "cuda":
+        raise BuildError(
+            f"code for {target} cannot be called yet; build_kernel and build_program make the PTX "
+            "of kernels, and get_source('ptx') shows it"
+        )
 
 
 def build_program(program: PrimFunc, target: Target, cache: bool = True) -> Kernel:

@@ -447,7 +447,7 @@ def _reason(answer: Found, workload: Workload, target: Target) -> str:
         rival = "the record that it replaced" if is_default else "its rival"
         text += f"; in the whole model {best.model_speedup:.2f}x {rival}"
     made_by = best.trial.compiler_version
-    mine = version_with(compiler_version(), plugins_of(workload, target))
+    mine = version_with(compiler_version(target.kind), plugins_of(workload, target))
     if made_by not in ("", mine):
         text += f"; timed with compiler {made_by}, this is {mine}"
     return text

@@ -6,6 +6,7 @@ what those of a warp do together.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from tunefarm.compiler.codegen.builder import FunctionBuilder
@@ -50,6 +51,8 @@ def emit_gpu(program: PrimFunc, target: Target, dialect: Dialect = NVPTX) -> Gpu
         f"attributes #{n} = {{ {_attributes(dialect, part)} }}" for n, part in enumerate(parts)
     ]
     text = "\n".join([*module.functions, *sorted(module.declares), *attributes, "!0 = !{}", ""])
+    if dialect.flat:
+        text = re.sub(r"\bptr\b(?! addrspace\()", f"ptr addrspace({dialect.flat})", text)
     return GpuCode(program.name, text, tuple(launches), workspace_bytes)
 
 

@@ -8,6 +8,7 @@ each barrier, before they wait for one another.
 
 from __future__ import annotations
 
+import re
 from math import gcd
 
 from tunefarm.compiler.codegen.builder import FunctionBuilder
@@ -102,8 +103,12 @@ class ThreadEmitter(Emitter):
     def number_of(self, axis: str, extent: int) -> str:
         """The number of this block or thread along an axis, as an i64."""
         function = self.dialect.indices[axis]
-        self.module.declares.add(f"declare {function.removeprefix('call ')}")
-        number = self.builder.pure(f"{function}, !range !{{i32 0, i32 {extent}}}")
+        declared = re.sub(r"i32 \d", "i32", function.removeprefix("call "))
+        self.module.declares.add(f"declare {declared}")
+        kind = "i64" if " i64 @" in function else "i32"
+        number = self.builder.pure(f"{function}, !range !{{{kind} 0, {kind} {extent}}}")
+        if kind == "i64":
+            return number
         return self.builder.pure(f"zext nneg i32 {number} to i64", [number])
 
     def _barrier(self, pending: int) -> None:
@@ -117,13 +122,19 @@ class ThreadEmitter(Emitter):
             self.module.declares.add("declare void @llvm.nvvm.cp.async.wait.all()")
             b.line("call void @llvm.nvvm.cp.async.wait.all()")
         self.module.declares.add(self.dialect.declare_barrier)
-        b.line(self.dialect.barrier)
+        for line in self.dialect.barrier:
+            b.line(line)
         for buffer in self.pointers:
             if buffer.scope == "shared":
                 b.forget(buffer)
 
     def _allocate(self, node: Allocate) -> None:
         buffer = node.buffer
+        if buffer.scope == "shared" and self.dialect.flat:
+            raise ScheduleError(
+                f"{buffer.name} is shared by threads, which LLVM 22 has no code for on "
+                f"{self.dialect.triple}"
+            )
         if buffer.scope == "global":
             raise ScheduleError(
                 f"{buffer.name} lives in global memory inside a kernel; let it be in local or "

@@ -25,6 +25,7 @@ PAGES = {
     "adding-a-sketch": 6,
     "adding-a-target": 25,  # a simulator's
     "coming-from-tvm": 0,
+    "gpu": 0,
 }
 """The pages whose blocks run, and how many trials their tunings get."""
 

@@ -19,6 +19,7 @@ from tunefarm.compiler.tir import (
     Allocate,
     Barrier,
     Buffer,
+    Cast,
     Const,
     For,
     If,
@@ -64,8 +65,6 @@ def test_reading_shared_memory_that_nobody_wrote_is_an_error() -> None:
 
 def test_a_warp_exchanges_values() -> None:
     out, t = Buffer("out", (64,)), Var("t")
-    from tunefarm.compiler.tir.ir import Cast
-
     value = Intrinsic("warp_add", (Cast(t, F32), Const(8)), F32)
     got = run(PrimFunc("f", (out,), threads(Store(out, (t,), value), 64, t)))
     wanted = np.arange(64.0).reshape(8, 8).sum(1).repeat(8)

@@ -22,15 +22,15 @@ CONV: dict[str, Any] = {
 }  # fmt: skip
 HALF, BRAIN = "float16", "bfloat16"
 PRODUCTS = {
-    "halves": function_of("matmul", ((40, 48), HALF), ((48, 24), HALF)),
-    "bfloats of odd extents": function_of("matmul", ((19, 35), BRAIN), ((35, 27), BRAIN)),
+    "halves": function_of("matmul", ((24, 48), HALF), ((48, 16), HALF)),
+    "bfloats of odd extents": function_of("matmul", ((17, 35), BRAIN), ((35, 11), BRAIN)),
     "turned": function_of(
         lambda a, b: call("matmul", a, call("transpose", b, axes=(0, 2, 1))),
-        ((2, 17, 32), HALF), ((2, 24, 32), HALF),
+        ((2, 9, 32), HALF), ((2, 16, 32), HALF),
     ),
     "convolution": function_of(
         lambda x, w, b: call("relu", call("add", call("conv", x, w, **CONV), b)),
-        ((1, 7, 9, 8), HALF), ((3, 3, 8, 16), HALF), ((16,), HALF),
+        ((1, 7, 5, 8), HALF), ((3, 3, 8, 16), HALF), ((16,), HALF),
     ),
     "bytes": function_of("matmul", ((18, 40), "uint8"), ((40, 16), "int8"), out_dtype="int32"),
 }  # fmt: skip
@@ -41,9 +41,13 @@ TILES = (
 )
 
 
-@pytest.mark.parametrize("tile", TILES, ids=("ahead", "warps", "pipelined"))
-@pytest.mark.parametrize("name", PRODUCTS)
-def test_a_product_agrees(name: str, tile: dict[str, int]) -> None:
+CASES = [(name, number % 3) for number, name in enumerate(PRODUCTS)]
+CASES += [("bfloats of odd extents", n) for n in (0, 2)]
+
+
+@pytest.mark.parametrize(("name", "number"), CASES)
+def test_a_product_agrees(name: str, number: int) -> None:
+    tile = TILES[number]
     workload = Workload.from_function(PRODUCTS[name])
     space = config_space(workload, HOPPER)
     assert space.default["sketch"] == "gpu_mma"

@@ -11,6 +11,7 @@ from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.gpu.schedule import combine_in_warp, enclose_threads
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.space import config_space
+from tunefarm.compiler.space.program import create_program
 from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.workload import Workload
 
@@ -50,8 +51,6 @@ def test_what_a_warp_cannot_combine() -> None:
     workload = Workload.from_function(ROWS["mean"])
     program = lowered(workload)
     assert "warp_add(" in str(program)
-    from tunefarm.compiler.space.program import create_program
-
     program = create_program(workload.function)
     block = s.remaining_blocks(program)[0]
     *_, loop = s.loops_of(program, block)

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from gpu_harness import F32, HOPPER, function_of
+from tunefarm.compiler import te
+from tunefarm.compiler.build import build_function, build_kernel
 from tunefarm.compiler.errors import BuildError, TargetError
 from tunefarm.compiler.gpu.ptxas import parse_log
+from tunefarm.compiler.space import config_space
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.version import compiler_version
+from tunefarm.compiler.workload import Workload
 
 
 def test_a_target_knows_its_gpu() -> None:
@@ -55,12 +60,6 @@ ptxas warning : something is slow
 
 
 def test_a_kernel_of_a_processor_has_no_ptx() -> None:
-    import numpy as np  # noqa: F401
-    from gpu_harness import F32, HOPPER, function_of
-    from tunefarm.compiler.build import build_kernel
-    from tunefarm.compiler.space import config_space
-    from tunefarm.compiler.workload import Workload
-
     workload = Workload.from_function(function_of("relu", ((8,), F32)))
     host = Target.host(1)
     made = build_kernel(workload, host, config_space(workload, host).default, cache=False)
@@ -69,3 +68,10 @@ def test_a_kernel_of_a_processor_has_no_ptx() -> None:
     made = build_kernel(workload, HOPPER, config_space(workload, HOPPER).default, cache=False)
     assert ".target sm_90a" in made.get_source("ptx")
     assert made.launches[0].block == (256, 1, 1)
+
+
+def test_what_cannot_be_called_yet_says_so() -> None:
+    x = te.placeholder((4,))
+    program = te.create_prim_func([x, te.compute((4,), lambda i: x[i] * 2.0)])
+    with pytest.raises(BuildError, match="code for cuda -arch=sm_90a cannot be called yet"):
+        build_function(program, HOPPER)

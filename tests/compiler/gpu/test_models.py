@@ -1,0 +1,57 @@
+"""Whole models: every task has a space, and its default config becomes code that assembles."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gpu_harness import HOPPER, assembled, emitted, lowered
+from tunefarm.compiler.extract import extract_tasks, kernels_of
+from tunefarm.compiler.frontend.onnx.model import from_onnx
+from tunefarm.compiler.gpu.ptxas import find_ptxas
+from tunefarm.compiler.space import config_space
+from tunefarm.compiler.transform import optimize
+from tunefarm.compiler.workload import Workload
+from tunefarm.tuner.features import FEATURES, features
+
+
+def models() -> Any:
+    path = Path(__file__).parents[3] / "bench" / "models.py"
+    spec = importlib.util.spec_from_file_location("bench_models", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    "build",
+    [lambda m: m.resnet18(size=64), lambda m: m.bert_base(0, 32, 1, 50)],
+    ids=["resnet18", "bert"],
+)
+def test_every_kernel_of_a_model_becomes_code(build: Any) -> None:
+    module = from_onnx(build(models()))
+    tasks = extract_tasks(module, HOPPER)
+    workloads = {Workload.from_function(f) for f in kernels_of(optimize(module, HOPPER))}
+    assert {t.workload for t in tasks} <= workloads
+    for workload in workloads:
+        program = lowered(workload)
+        if find_ptxas() is None:
+            assert ".visible .entry" in emitted(program)[1]
+        else:
+            assert assembled(program, "sm_90a").kernels
+
+
+def test_the_tuner_has_features_of_the_spaces() -> None:
+    rng = np.random.default_rng(5)
+    for task in extract_tasks(from_onnx(models().bert_base(0, 32, 1, 50)), HOPPER):
+        space = config_space(task.workload, HOPPER)
+        rows = space.sample(rng, 64)
+        rows = rows[space.valid(rows)]
+        found = features(space, rows, HOPPER)
+        assert found.shape == (len(rows), len(FEATURES))
+        assert np.isfinite(found).all()
