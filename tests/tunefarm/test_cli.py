@@ -68,8 +68,8 @@ def test_a_shape_that_does_not_parse(
 @pytest.mark.parametrize(
     ("target", "expected"),
     [
-        ("abacus", "known kinds: llvm"),
-        ("cuda -arch=sm_90a", "unknown target kind 'cuda'; known kinds: llvm"),
+        ("abacus", "known kinds: cuda, llvm"),
+        ("cuda -arch=sm_1", "a cuda target has -arch=sm_1; write for instance -arch=sm_90a"),
         ("llvm -mcpu=abacus", "unknown CPU 'abacus'; LLVM's names are meant: znver5, sapp"),
         ("llvm -mcpu=znver6", "unknown CPU 'znver6'; did you mean znver5 or znver4 or znver3? Oth"),
         ("llvm -mcpu=pwr10", "no code is made for CPU 'pwr10'; there is code for x86-64, AArch64"),
