@@ -8,8 +8,9 @@
     tunefarm.targets     a ``TargetPlugin``; named as the kind     when a device is opened
 
 A package's operators and sketches are loaded together or, if one of them is broken, not at all,
-after one warning. Its version is that of the package with a hash of its sources: ``toy-ops==0.1+1f2e3d4c``
-is the same code on every machine, and a task is measured where that very code is.
+after one warning. Its version is that of the package with a hash of its sources: what is called
+``toy-ops==0.1+1f2e3d4c`` is the same code on every machine, and a task is measured where that very
+code is.
 """
 
 from __future__ import annotations
@@ -130,19 +131,20 @@ _loaded: dict[str, Plugin] = {}
 _broken: dict[str, str] = {}
 _operators: dict[str, str] = {}
 """The package of each operator of a plug-in."""
-_is_loaded = False
+_is_begun = _is_loaded = False
 
 
 def loaded() -> Mapping[str, Plugin]:
     """The plug-ins that can be used, by package, their operators and sketches in the tables; loads
     them at the first call."""
-    global _is_loaded
+    global _is_begun, _is_loaded
     if not _is_loaded:
         with _lock:
-            if not _is_loaded:
-                _is_loaded = True  # at once: what is imported now may look up operators
+            if not _is_begun:  # else a plug-in that is being imported asks for an operator
+                _is_begun = True
                 for plugin in installed():
                     _load(plugin)
+                _is_loaded = True
     return _loaded
 
 

@@ -27,6 +27,8 @@ from tunefarm.tracker.writer import Database
 Clock = Callable[[], float]
 TUNER_S = 120.0
 """How long a tuner that has not asked for a job counts as there."""
+MAX_TUNERS = 1000
+"""Of how many it is remembered what they have."""
 
 
 @dataclass(slots=True)
@@ -215,8 +217,14 @@ class Farm:
     def note_tuner(self, name: str, plugins: Iterable[str]) -> None:
         """Remember what a tuner that asks for a job has, and forget those that ask no more."""
         now = self.clock()
+        self.tuners.pop(name, None)
         self.tuners[name] = Tuner(frozenset(plugins), now)
-        self.tuners = {k: one for k, one in self.tuners.items() if now - one.at < TUNER_S}
+        while len(self.tuners) > MAX_TUNERS or now - self._first_tuner().at > TUNER_S:
+            del self.tuners[next(iter(self.tuners))]
+
+    def _first_tuner(self) -> Tuner:
+        """The one that has not asked for the longest time."""
+        return next(iter(self.tuners.values()))
 
     def overdue_cordon(self, device: str) -> Cordon | None:
         """The cordon by which a device should have been given back by now, if there is one."""

@@ -17,6 +17,8 @@ from tunefarm.tracker.selector import parse_selector
 
 _log = logging.getLogger(__name__)
 IDLE_TERM_S = 3.0
+MAX_PLUGINS = 10_000
+"""Characters in which a tuner may name its plug-ins."""
 
 
 async def submit(farm: Farm, job: Job) -> Job:
@@ -48,6 +50,8 @@ async def claim(
     it keeps no tuner from the others; one that is asked back until nobody waits any more; and one
     whose tasks need other ``plugins`` than the tuner has to another tuner.
     """
+    if sum(map(len, plugins)) > MAX_PLUGINS:
+        raise ValueError(f"a tuner names its plug-ins in {MAX_PLUGINS} characters at most")
     farm.note_tuner(tuner, plugins)
     deadline = farm.clock() + wait_s
     with farm.signals.listen(signals.JOBS) as bell:

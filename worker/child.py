@@ -93,7 +93,7 @@ def answer(handlers: Mapping[str, Handler], frame: Frame, failure: str) -> Reply
     except PluginMismatch as error:
         return {"error": "device_lost", "message": str(error)}, ()
     except PluginError as error:
-        traceback.print_exception(error.__cause__)
+        traceback.print_exc()
         return {"error": failure, "message": str(error)[:2000]}, ()
     except TunefarmError as error:
         return {"error": failure, "message": str(error)}, ()

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from tunefarm.db.records import Budget, Cordon, Device, Job
 from tunefarm.tracker.allocate import cordon_of
-from tunefarm.tracker.unmet import why_unmet
+from tunefarm.tracker.unmet import why_unmet, why_untuned
 
 OLD = Device("cuda-1", "cuda", "A100", "cuda -arch=sm_80", "w1", {"host": "lab1"})
 OLDER = Device("cuda-2", "cuda", "V100", "cuda -arch=sm_70", "w2", {"host": "lab2"})
@@ -87,3 +87,18 @@ def test_of_several_cordons_one_that_drains_goes_first() -> None:
     assert cordon_of(OLD, (FANS, replace(worker, drain=False))) == FANS
     assert cordon_of(CPU, (FANS, MOVE)) is None
     assert cordon_of(CPU, ()) is None
+
+
+def test_a_job_of_a_plugin_says_where_it_is_to_be_installed() -> None:
+    wanted = job("llvm", 'plugin.toy-ops="0.1+1f2e3d4c"')
+    needed = "its tasks are made with plug-in toy-ops 0.1+1f2e3d4c, and the workers that run its"
+    remedy = "; install the same there, and start them again"
+    assert why_unmet(wanted, DEVICES, ()) == f"{needed} target do not have it{remedy}"
+    other = replace(CPU, id="b", attributes={"plugin.toy-ops": "0.2+00000000"})
+    told = why_unmet(wanted, (*DEVICES, other), ())
+    assert told == f"{needed} target have 0.2+00000000{remedy}"
+    same = replace(CPU, id="c", attributes={"plugin.toy-ops": "0.1+1f2e3d4c"})
+    assert why_unmet(wanted, (*DEVICES, same), ()) == ""
+    assert why_untuned(wanted, []) == ""
+    assert why_untuned(wanted, [{"toy-ops==0.1+1f2e3d4c", "x==1+0"}, set()]) == ""
+    assert "has toy-ops==0.1+1f2e3d4c, which its tasks" in why_untuned(wanted, [{"x==1+0"}])
