@@ -45,7 +45,7 @@ GRACE_S = 2.0
 
 _log = logging.getLogger(__name__)
 _SERVICES = ("Worker", "Farm", "Tokens")
-_SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
+SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.so_reuseport", 0),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_receive_message_length", BULK + 1024),
@@ -104,7 +104,7 @@ async def _serve(
     _check_way_in(options, keyring)
     gate = Gate(keyring, farm.counts, bool(options.tls_client_ca))
     interceptors = [CallTimes(farm.counts), gate]
-    server = grpc.aio.server(interceptors=interceptors, options=_SERVER_OPTIONS)
+    server = grpc.aio.server(interceptors=interceptors, options=SERVER_OPTIONS)
     checks = await _add_services(server, farm, desk, keyring, name)
     places = listen(server, options, last.port if last else 0)
     background = await _join(desk, options.database, places.public)

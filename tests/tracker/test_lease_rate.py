@@ -1,4 +1,8 @@
-"""How many leases a second trackers lend: acquire, renew and release from many clients."""
+"""How many leases a second trackers lend: acquire, renew and release from many clients.
+
+Clients, tracker and database share the machine. What gRPC takes of that is told beside: the same
+clients calling a server that does nothing.
+"""
 
 from __future__ import annotations
 
@@ -45,10 +49,30 @@ def test_lease_cycles_a_second_of_two_trackers(
         second.kill()
 
 
+@pytest.mark.soak
+def test_calls_a_second_that_do_nothing() -> None:
+    server = subprocess.Popen([sys.executable, __file__, "serve"], stdout=subprocess.PIPE)
+    try:
+        assert server.stdout is not None
+        address = f"127.0.0.1:{int(server.stdout.readline())}"
+        used_s = cpu_s(server.pid)
+        calls, clients_s = finished([client_of(address, "") for _ in range(2)])
+        used_s = cpu_s(server.pid) - used_s
+        print(
+            f"\ncalls that do nothing: {calls / SECONDS:.0f} a second, for "
+            f"{calls / SECONDS / 3:.0f} lease cycles of three calls; "
+            f"{1e3 * used_s / calls:.2f} ms of the server's CPU and "
+            f"{1e3 * clients_s / calls:.2f} ms of the clients' each"
+        )
+    finally:
+        server.kill()
+        server.communicate()
+    assert calls > 100
+
+
 def measured(trackers: list[Any], name: str) -> float:
     """Print and return lease cycles a second; each tracker has workers and clients of its own."""
-    processes = [psutil.Process(tracker.process.pid) for tracker in trackers]
-    used_s = [sum(process.cpu_times()[:2]) for process in processes]
+    used_s = sum(cpu_s(tracker.process.pid) for tracker in trackers)
     with ExitStack() as rest:
         workers = [
             SilentWorker(rest.enter_context(tracker.client()), f"w{n}")
@@ -56,26 +80,35 @@ def measured(trackers: list[Any], name: str) -> float:
         ]
         for worker in workers:
             worker.sync(0.0)
-        running = [
-            subprocess.Popen(
-                [sys.executable, __file__, tracker.address, tracker.token],
-                stdout=subprocess.PIPE,
-            )
-            for tracker in (trackers * 2)[:2]
-        ]
+        running = [client_of(tracker.address, tracker.token) for tracker in (trackers * 2)[:2]]
         while any(process.poll() is None for process in running):
             for worker in workers:
                 worker.sync(0.2)
-    cycles = sum(int(process.communicate()[0]) for process in running)
-    cpu_s = sum(
-        sum(process.cpu_times()[:2]) - before
-        for process, before in zip(processes, used_s, strict=True)
-    )
+    cycles, clients_s = finished(running)
+    used_s = sum(cpu_s(tracker.process.pid) for tracker in trackers) - used_s
     print(
         f"\n{name}: {cycles / SECONDS:.0f} lease cycles a second on {os.cpu_count()} CPUs, "
-        f"{1e3 * cpu_s / max(cycles, 1):.2f} ms of a tracker's CPU each"
+        f"{1e3 * used_s / max(cycles, 1):.2f} ms of a tracker's CPU and "
+        f"{1e3 * clients_s / max(cycles, 1):.2f} ms of the clients' each"
     )
     return cycles / SECONDS
+
+
+def cpu_s(pid: int) -> float:
+    """What a process has used so far."""
+    times = psutil.Process(pid).cpu_times()
+    return float(times.user + times.system)
+
+
+def client_of(address: str, token: str) -> subprocess.Popen[bytes]:
+    """A process of ``CLIENTS`` clients; without a token they call what does nothing."""
+    return subprocess.Popen([sys.executable, __file__, address, token], stdout=subprocess.PIPE)
+
+
+def finished(processes: list[subprocess.Popen[bytes]]) -> tuple[int, float]:
+    """What the clients did, and the CPU seconds that it took them."""
+    told = [process.communicate()[0].split() for process in processes]
+    return sum(int(done) for done, _ in told), sum(float(used) for _, used in told)
 
 
 class SilentWorker:
@@ -93,8 +126,34 @@ class SilentWorker:
         self.farm.sync(WorkerState(self.name, "i", self.number, "1", self.devices), wait_s)
 
 
-async def cycle(farm: Any, metadata: Any, until: float) -> int:
+async def serve() -> None:
+    """Answer a call that does nothing, as a tracker would be called; prints the port."""
+    from tunefarm.tracker.server import SERVER_OPTIONS
+
+    server = grpc.aio.server(options=SERVER_OPTIONS)
+
+    async def answer(content: bytes, context: Any) -> bytes:
+        return content
+
+    methods = {"Nothing": grpc.unary_unary_rpc_method_handler(answer)}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test.Farm", methods),))
+    print(server.add_insecure_port("127.0.0.1:0"), flush=True)
+    await server.start()
+    await server.wait_for_termination()
+
+
+async def call(channel: Any, metadata: Any, until: float) -> int:
+    """Have nothing done, again and again; how often."""
+    nothing, done = channel.unary_unary("/test.Farm/Nothing"), 0
+    while time.monotonic() < until:
+        await nothing(uuid.uuid4().bytes, metadata=metadata)
+        done += 1
+    return done
+
+
+async def cycle(channel: Any, metadata: Any, until: float) -> int:
     """Acquire, renew, release, again and again; how often."""
+    farm: Any = farm_pb2_grpc.FarmStub(channel)  # type: ignore[no-untyped-call]
     done = 0
     while time.monotonic() < until:
         request = farm_pb2.AcquireRequest(
@@ -111,13 +170,19 @@ async def cycle(farm: Any, metadata: Any, until: float) -> int:
     return done
 
 
-async def main(address: str, token: str) -> int:
+async def main(address: str, token: str) -> str:
+    """How often the clients did what they do, and the CPU seconds that it took."""
+    used_s = time.process_time()
     metadata = (("authorization", f"Bearer {token}"),)
     async with grpc.aio.insecure_channel(address) as channel:
-        farm = farm_pb2_grpc.FarmStub(channel)
         until = time.monotonic() + SECONDS
-        return sum(await asyncio.gather(*(cycle(farm, metadata, until) for _ in range(CLIENTS))))
+        work = cycle if token else call
+        done = await asyncio.gather(*(work(channel, metadata, until) for _ in range(CLIENTS)))
+    return f"{sum(done)} {time.process_time() - used_s}"
 
 
 if __name__ == "__main__":
-    print(asyncio.run(main(sys.argv[1], sys.argv[2])))
+    if sys.argv[1] == "serve":
+        asyncio.run(serve())
+    else:
+        print(asyncio.run(main(sys.argv[1], sys.argv[2])))
