@@ -55,6 +55,7 @@ _TEST_KINDS = frozenset({"sim"})
 _OPTIONS = ("mcpu", "mtriple", "num-cores", "mattr", "arch", "precision")
 _CUDA_OPTIONS = ("arch", "num-cores", "precision")
 _PRECISIONS = ("strict",)
+_CUDA_PRECISIONS = ("strict", "tf32")
 _BUILT_IN = frozenset({"llvm", "cuda"})
 
 
@@ -133,6 +134,11 @@ class Target:
     def strict(self) -> bool:
         """True if sums may be reordered but not computed by methods that add error (Winograd)."""
         return self.options.get("precision") == "strict"
+
+    @property
+    def rounds_to_tf32(self) -> bool:
+        """True if products of float32 may round their operands to ten bits of fraction."""
+        return self.options.get("precision") == "tf32"
 
     @property
     def num_cores(self) -> int:
@@ -274,7 +280,7 @@ def _check_llvm_options(options: Mapping[str, str], isa: Isa) -> None:
     for name in options:
         if name not in _OPTIONS:
             raise TargetError(f"unknown target option -{name}; known: {', '.join(_OPTIONS)}")
-    _check_common_options(options)
+    _check_common_options(options, _PRECISIONS)
     mcpu = options.get("mcpu")
     if mcpu is not None and mcpu not in CPUS[isa.name]:
         raise TargetError(_unknown_cpu(mcpu, isa))
@@ -287,7 +293,7 @@ def _check_cuda_options(options: Mapping[str, str]) -> None:
         if name not in _CUDA_OPTIONS:
             known = ", ".join(_CUDA_OPTIONS)
             raise TargetError(f"unknown option -{name} of a cuda target; known: {known}")
-    _check_common_options(options)
+    _check_common_options(options, _CUDA_PRECISIONS)
     arch = options.get("arch")
     if arch not in GPU_ARCHS:
         given = "no -arch" if arch is None else f"-arch={arch}"
@@ -297,13 +303,13 @@ def _check_cuda_options(options: Mapping[str, str]) -> None:
         )
 
 
-def _check_common_options(options: Mapping[str, str]) -> None:
+def _check_common_options(options: Mapping[str, str], precisions: tuple[str, ...]) -> None:
     cores = options.get("num-cores", "1")
     if not cores.isdigit() or int(cores) < 1:
         raise TargetError(f"-num-cores={cores} is not a positive whole number")
     precision = options.get("precision")
-    if precision is not None and precision not in _PRECISIONS:
-        raise TargetError(f"-precision={precision} is unknown; known: {', '.join(_PRECISIONS)}")
+    if precision is not None and precision not in precisions:
+        raise TargetError(f"-precision={precision} is unknown; known: {', '.join(precisions)}")
 
 
 def _unknown_cpu(name: str, isa: Isa) -> str:

@@ -1,4 +1,4 @@
-"""Products on tensor cores: float16, bfloat16 and bytes, by the matrix instruction of a warp.
+"""Products on tensor cores: float16, bfloat16, bytes, and float32 where a target allows TF32.
 
 blocks of (wm · mi · 16) × (wn · ni · 8) elements of the result, wm × wn warps:
   each warp: mi × ni tiles of 16 × 8 sums, in registers
@@ -37,10 +37,11 @@ OTHER_REGISTERS = 40  # of a thread, beside sums and fragments
 PADDING_BYTES = 16  # after each row of a tile
 
 
-def instruction_of(p: Product) -> Mma | None:
-    """The instruction for a product's dtypes; TF32, which rounds float32, is none of them."""
+def instruction_of(p: Product, target: Target) -> Mma | None:
+    """The instruction for a product's dtypes; TF32, which rounds float32, where that is allowed."""
     for m in MMAS.values():
-        if (m.a, m.b, m.accumulator) == (*p.dtypes, p.sum_dtype) and m.a != "float32":
+        allowed = m.a != "float32" or target.rounds_to_tf32
+        if (m.a, m.b, m.accumulator) == (*p.dtypes, p.sum_dtype) and allowed:
             return m
     return None
 
@@ -48,7 +49,7 @@ def instruction_of(p: Product) -> Mma | None:
 def space(function: Function, target: Target) -> SketchSpace | None:
     """The knobs; None for other targets, dtypes, and operands in an order that no fragment has."""
     p = product(function) if target.kind == "cuda" and target.gpu.has_tensor_cores else None
-    m = instruction_of(p) if p is not None else None
+    m = instruction_of(p, target) if p is not None else None
     if p is None or m is None or p.depth < m.depth // 2 or p.columns < COLUMNS:
         return None
     knobs = (
@@ -168,7 +169,7 @@ class Knobs:
 def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     """Apply a config. Raises ScheduleError if no matrix instruction computes the function."""
     p = product(function)
-    m = instruction_of(p) if p is not None else None
+    m = instruction_of(p, target) if p is not None else None
     if p is None or m is None:
         raise ScheduleError("the workload is no product that a matrix instruction computes")
     k = Knobs(**{n: int(v) for n, v in config.items() if n != "sketch"})

@@ -84,6 +84,16 @@ def test_float32_keeps_its_precision() -> None:
     assert [k.sketch for k in config_space(single, HOPPER).sketches] == ["gpu_simt"]
 
 
+def test_float32_takes_tensor_cores_where_it_may_be_rounded() -> None:
+    rounding = Target("cuda -arch=sm_90a -precision=tf32")
+    function = function_of("matmul", ((17, 24), F32), ((24, 16), F32))
+    workload = Workload.from_function(function)
+    assert config_space(workload, rounding).default["sketch"] == "gpu_mma"
+    config = {"sketch": "gpu_mma", **TILES[0], "bk": 8}
+    _, ptx = emitted(check(workload, config, target=rounding), rounding)
+    assert "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32" in ptx
+
+
 def test_older_gpus_have_no_such_instruction() -> None:
     workload = Workload.from_function(PRODUCTS["halves"])
     turing = Target("cuda -arch=sm_75")
