@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import logging
 import os
 import pty
 import re
@@ -290,8 +291,11 @@ def test_quiet_commands_print_answers_alone(
 
 
 def test_verbose_commands_show_where_an_error_came_from(
-    capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    ours = logging.getLogger("tunefarm")  # what --verbose sets up is for this process to its end
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    monkeypatch.setattr(ours, "level", ours.level)
     assert run(["tasks", "none.onnx"]) == 2
     assert "Traceback" not in capsys.readouterr().err
     assert run(["tasks", "none.onnx", "-v"]) == 2

@@ -183,7 +183,7 @@ import sys, tunefarm.cli
 from tunefarm.cli import app
 def interrupted(*arguments, **options):
     {where}
-app.app = interrupted
+app.root = lambda: interrupted
 sys.argv = ["tunefarm", "build", "model.onnx", "-o", "model.so"]
 tunefarm.cli.main()
 """
