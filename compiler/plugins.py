@@ -44,6 +44,7 @@ CONVERTERS, TARGETS = "tunefarm.onnx", "tunefarm.targets"
 GROUPS = (OPERATORS, SKETCHES, CONVERTERS, TARGETS)
 _SOURCES = frozenset({".py", ".so", ".pyd"})
 _OWN_PACKAGE = "tunefarm"
+_TRACEBACK = "the log (--verbose) has the traceback"
 
 _log = logging.getLogger(__name__)
 
@@ -291,7 +292,7 @@ def _guarded(
             raise
         except Exception as error:
             _log.info("%s failed", what, exc_info=error)
-            raise PluginError(f"{what} failed: {_told(error)}; tell its author") from error
+            raise PluginError(f"{what} failed: {_told(error)}; {_TRACEBACK}") from error
 
     return call
 

@@ -159,8 +159,10 @@ told = [
 """
     told, printed = run(code, operator(tmp_path / "a"), sketch(tmp_path / "b"))
     assert told == [
-        "operator 'twice' of plug-in twice 0.1 failed: KeyError: 'three'; tell its author",
-        "sketch 'odd' of plug-in odd 0.1 failed: KeyError: 2; tell its author",
+        "operator 'twice' of plug-in twice 0.1 failed: KeyError: 'three'; "
+        "the log (--verbose) has the traceback",
+        "sketch 'odd' of plug-in odd 0.1 failed: KeyError: 2; "
+        "the log (--verbose) has the traceback",
     ]
     assert printed == "imported twice"
 
