@@ -288,7 +288,7 @@ def _records(
 
 
 def _task(row: Any, record: Any) -> ModelTask:
-    default_s = record.default_s if record is not None else None
+    standing = _standing(record)
     return ModelTask(
         position=row.position,
         workload_id=row.workload_id,
@@ -299,8 +299,8 @@ def _task(row: Any, record: Any) -> ModelTask:
         weight=row.weight,
         ok=row.ok or 0,
         failed=row.failed or 0,
-        standing=_standing(record),
-        default_s=default_s or row.default_s,
+        standing=standing,
+        default_s=_default_s(standing, record) or row.default_s,
         best_s=record.median_s if record is not None else None,
         trial_id=record.trial_id if record is not None else None,
         device_model=record.device_model if record is not None else "",
@@ -310,6 +310,18 @@ def _task(row: Any, record: Any) -> ModelTask:
         if record is not None and record.model == row.digest
         else None,
     )
+
+
+def _default_s(standing: TaskStanding, record: Any) -> float | None:
+    """What the default took, in seconds: in the final that decided, where one did, as two trials
+    that are apart in time differ by more."""
+    if record is None:
+        return None
+    if standing is TaskStanding.CONFIRMED:
+        return float(record.median_s)
+    if standing is TaskStanding.PROMOTED and record.speedup_over_default:
+        return float(record.median_s * record.speedup_over_default)
+    return None if record.default_s is None else float(record.default_s)
 
 
 def _standing(record: Any) -> TaskStanding:

@@ -10,7 +10,7 @@ from tunefarm.dashboard.app import create_app
 from tunefarm.dashboard.spaces import Spaces
 from tunefarm.db import whole_models
 from tunefarm.db.models import BEST
-from tunefarm.db.records import model_digest
+from tunefarm.db.records import BestKey, Final, TrialKey, Verdict, model_digest
 from tunefarm.db.store import Store
 
 
@@ -33,8 +33,21 @@ def test_tasks_have_the_standing_of_their_records(client: TestClient, place: str
     first, second = client.get(f"/api/v1/models/{place}").json()["tasks"]
     assert first["standing"] == "promoted"
     assert second["standing"] == "provisional"
-    for task in (first, second):
-        assert task["best_s"] < task["default_s"]
+    assert first["default_s"] == pytest.approx(1.9 * first["best_s"])  # as the final has it
+    assert second["best_s"] < second["default_s"]
+
+
+def test_a_default_that_stands_is_as_fast_as_itself(farm: Any) -> None:
+    with Store.open(farm.database) as store:
+        trial = farm.trial(1, 0)
+        default = TrialKey(trial.job, trial.task, 0)
+        key = BestKey(trial.task.workload, farm.target, trial.device_model)
+        store.promote("f2", Final(key, default, None, Verdict.SAME))
+        client = TestClient(create_app(store))
+        (model,) = client.get("/api/v1/models").json()["rows"]
+    task = model["tasks"][1]
+    assert task["standing"] == "confirmed"
+    assert task["default_s"] == task["best_s"]
 
 
 def test_shares_of_time_are_weighted_latencies(client: TestClient, place: str) -> None:
