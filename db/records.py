@@ -391,6 +391,11 @@ class Trial:
         return self.error is None and bool(self.times_s)
 
     @property
+    def fastest_s(self) -> float:
+        """The fastest repeat in seconds, the least disturbed; infinity for a failed trial."""
+        return min(self.times_s) if self.ok else float("inf")
+
+    @property
     def median_s(self) -> float:
         """Median of the repeats in seconds; infinity for a failed trial."""
         return statistics.median(self.times_s) if self.ok else float("inf")

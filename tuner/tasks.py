@@ -109,7 +109,7 @@ class TaskRun:
             if row is not None:
                 self.ledger.claim(row)
         if self.earlier:
-            self.state.record([t.median_s for t in self.earlier], failures_of(self.earlier))
+            self.state.record([t.fastest_s for t in self.earlier], failures_of(self.earlier))
         guidance = Guidance(
             self.options.model,
             self.options.seed,
@@ -216,7 +216,7 @@ class TaskRun:
         if len(rows):
             self.search.observe(rows, seconds)
         if news:
-            self.state.record([t.median_s for t in news], failures_of(news))
+            self.state.record([t.fastest_s for t in news], failures_of(news))
 
     def take_number(self) -> int:
         self._next += 1
@@ -229,7 +229,7 @@ class TaskRun:
             for t in (*self.trials.values(), *self.earlier)
             if t.ok and t.device_model == device_model and self._row(t.config) is not None
         ]
-        chosen = finalists([t.median_s for t in known], [plain(t.config) for t in known], count)
+        chosen = finalists([t.fastest_s for t in known], [plain(t.config) for t in known], count)
         return [known[i] for i in chosen]
 
     def fits(self, config: Config) -> bool:

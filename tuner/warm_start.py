@@ -39,9 +39,8 @@ class Past:
 
 
 def measured(space: ConfigSpace, trials: Iterable[Trial]) -> tuple[Population, NDArray[np.float64]]:
-    """Rows and seconds of the trials whose configs are in the space, each config once.
-
-    Of repeated configs the fastest counts. What failed for the environment's sake is left out.
+    """Rows of the trials whose configs are in the space, each once, and seconds: the fastest of
+    its repeats, which others disturbed least. What failed for the environment's sake is left out.
     """
     fastest: dict[bytes, tuple[NDArray[np.int32], float]] = {}
     for trial in trials:
@@ -52,8 +51,8 @@ def measured(space: ConfigSpace, trials: Iterable[Trial]) -> tuple[Population, N
         except ScheduleError:
             continue
         known = fastest.get(row.tobytes())
-        if known is None or trial.median_s < known[1]:
-            fastest[row.tobytes()] = (row, trial.median_s)
+        if known is None or trial.fastest_s < known[1]:
+            fastest[row.tobytes()] = (row, trial.fastest_s)
     rows = np.array([row for row, _ in fastest.values()], np.int32)
     return rows.reshape(-1, 1 + len(space.knobs)), np.array([s for _, s in fastest.values()])
 

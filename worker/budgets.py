@@ -12,9 +12,9 @@ class Budgets:
     ``trial_s`` everything from load to last repeat. ``reference_s`` bounds the reference answer
     of a workload, once a session.
 
-    ``incumbent_s`` is the time to beat: a candidate slower than ``ABANDON`` times that is
-    abandoned after its first repeat. A final is ``paired_blocks`` blocks of ``paired_rounds``
-    repeats of each config.
+    ``incumbent_s`` is the time to beat: a candidate slower than ``ABANDON`` times that in
+    ``ABANDON_REPEATS`` repeats is abandoned. A final is ``paired_blocks`` blocks of
+    ``paired_rounds`` repeats of each config.
     """
 
     build_s: float = 10.0
@@ -33,3 +33,4 @@ class Budgets:
 
 
 ABANDON = 3.0
+ABANDON_REPEATS = 2

@@ -5,6 +5,8 @@ away. Then repeats are taken, each of enough calls to last ``REPEAT_S``, until t
 ``TARGET_S`` together; the outputs, poisoned before the repeats, are checked once more at the end.
 Activations stay where the last call left them (warm); constants are taken from copies in turn, so
 that they come from beyond the second-level cache (cold), as in a model whose weights exceed it.
+Others disturb a repeat by taking time, never by giving it: repeats go on until the fastest has been
+met twice, and what seems hopeless is timed again before it is abandoned.
 
 The parent drives every repeat: it holds the reference answer, which the child never sees, and
 compares the time that the child claims with its own clock.
@@ -21,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 from tunefarm.db.records import ErrorKind
 from tunefarm.worker.backend import Built, Problem
-from tunefarm.worker.budgets import ABANDON, Budgets
+from tunefarm.worker.budgets import ABANDON, ABANDON_REPEATS, Budgets
 from tunefarm.worker.process import Child, ChildDied, Death
 from tunefarm.worker.verify import check_answer
 from tunefarm.worker.wire import Blob, Frame, plain_text
@@ -29,7 +31,9 @@ from tunefarm.worker.wire import Blob, Frame, plain_text
 REPEAT_S = 0.003
 TARGET_S = 0.02
 MIN_REPEATS = 3
-MAX_REPEATS = 10
+MAX_REPEATS = 20
+AGREE = 1.05
+PATIENCE = 3
 PAIRED_REPEAT_S = 0.002
 _QUICK_S = 0.02
 _GROWTH = 1.618
@@ -159,10 +163,11 @@ def time_one(session: Session, slot: int, budgets: Budgets) -> Times:
     checked = time.monotonic()
     number, seconds = calibrate(session, slot, REPEAT_S, first_s)
     times = [seconds]
-    abandoned = 0 < budgets.incumbent_s * ABANDON < seconds
-    while not abandoned and not _enough(times, number):
+    limit_s = budgets.incumbent_s * ABANDON
+    while not _hopeless(times, limit_s) and not _enough(times, number):
         times.append(session.repeat(slot, number))
     timed = time.monotonic()
+    abandoned = _hopeless(times, limit_s)
     if not abandoned:
         session.verify_last(slot)
     check_s = checked - start + time.monotonic() - timed
@@ -269,7 +274,14 @@ def _same_bytes(a: Sequence[memoryview], b: Sequence[memoryview]) -> bool:
     )
 
 
+def _hopeless(times: Sequence[float], limit_s: float) -> bool:
+    """Whether several repeats say that a candidate is slower than the limit; 0 is no limit."""
+    return 0 < limit_s < min(times) and len(times) >= ABANDON_REPEATS
+
+
 def _enough(times: Sequence[float], number: int) -> bool:
-    if len(times) < MIN_REPEATS:
-        return False
-    return len(times) >= MAX_REPEATS or sum(times) * number >= TARGET_S
+    spent_s = sum(times) * number
+    if len(times) < MIN_REPEATS or spent_s < TARGET_S:
+        return len(times) >= MAX_REPEATS
+    is_met_twice = sum(t <= AGREE * min(times) for t in times) > 1
+    return is_met_twice or spent_s >= PATIENCE * TARGET_S or len(times) >= MAX_REPEATS

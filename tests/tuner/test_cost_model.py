@@ -18,7 +18,8 @@ from tunefarm.tuner.cost_model import (
 from tunefarm.tuner.features import features
 from tunefarm.tuner.search.population import sample_valid
 
-MODELS = ("xgboost", "xgboost-regression", "ridge", "draft")
+LEARNED = ("xgboost", "xgboost-rank", "xgboost-regression", "ridge")
+MODELS = (*LEARNED, "draft")
 
 
 def samples(landscape, target, count, seed) -> Samples:
@@ -71,7 +72,7 @@ class TestEveryModel:
         )
 
 
-@pytest.mark.parametrize("name", ["xgboost", "xgboost-regression", "ridge"])
+@pytest.mark.parametrize("name", LEARNED)
 class TestLearnedModels:
     def test_it_learns_what_the_draft_does_not_know(self, name, landscapes, target):
         gains = []

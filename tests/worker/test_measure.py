@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +20,10 @@ from tunefarm.compiler.target import Target
 from tunefarm.compiler.workload import Workload
 from tunefarm.db.records import Config, ErrorKind, TaskKey, Trial, TrialRequest
 from tunefarm.worker.backend import Built
+from tunefarm.worker.budgets import Budgets
 from tunefarm.worker.calibration import MAX_AGE_S, Calibration, calibration, keep
 from tunefarm.worker.device import DeviceOptions, OpenDevice, open_device
-from tunefarm.worker.measure import impossible
+from tunefarm.worker.measure import Times, impossible, time_one
 from tunefarm.worker.problem import error_bound, pose
 from tunefarm.worker.roofline import executed_operations, inner_share
 
@@ -108,11 +109,45 @@ def test_a_final_times_all_configs_equally_often(host: OpenDevice) -> None:
     assert fastest.max() / fastest.min() < 2.0  # the same code
 
 
-def test_a_hopeless_candidate_is_abandoned_after_one_repeat(host: OpenDevice) -> None:
+def test_a_hopeless_candidate_is_abandoned_once_it_said_so_twice(host: OpenDevice) -> None:
     workload = product(192)
     default = space_of(workload).default
-    assert len(measure(host, workload, default, incumbent_s=1e-9).times_s) == 1
+    assert len(measure(host, workload, default, incumbent_s=1e-9).times_s) == 2
     assert len(measure(host, workload, default, incumbent_s=1.0).times_s) >= 3
+
+
+@dataclass
+class Scripted:
+    """What ``time_one`` asks of a session, with repeats of known seconds."""
+
+    seconds: list[float]
+    made: int = 0
+
+    def check(self, slot: int) -> float:
+        return 1.0
+
+    def verify_last(self, slot: int) -> None:
+        pass
+
+    def repeat(self, slot: int, number: int, **_: bool) -> float:
+        self.made += 1
+        return self.seconds[min(self.made, len(self.seconds)) - 1]
+
+
+def scripted(*seconds: float, incumbent_s: float = 0.0) -> Times:
+    return time_one(Scripted(list(seconds)), 0, Budgets(incumbent_s=incumbent_s))  # type: ignore[arg-type]
+
+
+def test_one_disturbed_repeat_does_not_end_a_candidate() -> None:
+    assert not scripted(0.09, 0.01, 0.01, incumbent_s=0.011).abandoned
+    assert scripted(0.09, 0.08, incumbent_s=0.011).abandoned
+    assert scripted(0.09, 0.01, 0.01).times_s == (0.09, 0.01, 0.01)
+
+
+def test_repeats_go_on_until_the_fastest_is_met_twice_or_patience_ends() -> None:
+    assert scripted(0.010, 0.016, 0.012, 0.0102, 0.010).times_s == (0.010, 0.016, 0.012, 0.0102)
+    assert len(scripted(*(0.01 * 0.9**n for n in range(30))).times_s) == 9
+    assert len(scripted(0.010, 0.010, 0.010, 0.010).times_s) == 3
 
 
 @pytest.mark.soak
