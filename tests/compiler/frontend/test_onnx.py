@@ -236,7 +236,8 @@ def test_all_that_is_unsupported_is_reported_at_once() -> None:
         "NonMaxSuppression 'boxes' (float32[2, 3], float32[2, 3]): the operator is not supported; "
         "Reshape 'moved' (float32[2, 3], int64[1]): the shape (input 1) is computed at run time, "
         "not a constant; "
-        "acme.Frob 'c' (float32[2, 3]): operators of the domain 'acme' are not supported; "
+        "acme.Frob 'c' (float32[2, 3]): operators of the domain 'acme' are not supported, but by a "
+        "plug-in (an entry point acme of tunefarm.onnx); "
         "If 'choice' (bool[]): the condition is computed at run time, not a constant"
     )
 
