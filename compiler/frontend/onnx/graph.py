@@ -193,8 +193,8 @@ def _foreign(node: NodeProto) -> Converter:
     known = plugins.converters(node.domain)
     if not known:
         raise Unsupported(
-            f"operators of the domain {node.domain!r} are not supported, but by a plug-in (an entry "
-            f"point {node.domain} of {plugins.CONVERTERS})"
+            f"operators of the domain {node.domain!r} are not supported, but by a plug-in "
+            f"(an entry point {node.domain} of {plugins.CONVERTERS})"
         )
     if node.op_type not in known:
         names = ", ".join(sorted(known))
