@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -21,6 +22,7 @@ from tunefarm.db import tokens
 from tunefarm.db.records import OWNED, Budget, Job, JobState, JobTask, Role, Token
 from tunefarm.db.store import Store
 from tunefarm.proto.client import FarmClient
+from tunefarm.proto.rendezvous import read_rendezvous
 from tunefarm.proto.tokens import digest_of, new_secret
 
 PATIENCE_S = 60.0
@@ -94,11 +96,11 @@ def answer(browser: httpx.Client, path: str) -> httpx.Response | None:
 
 
 @contextmanager
-def started(farm: Any) -> Iterator[Beside]:
+def started(farm: Any, *options: str) -> Iterator[Beside]:
     """A tracker for as long as it takes."""
     command = [sys.executable, "-m", "tunefarm", "tracker", "--db", farm.database]
     process = subprocess.Popen(
-        [*command, "--dashboard-port", "0", "--log-level", "error"],
+        [*command, *options, "--dashboard-port", "0", "--log-level", "error"],
         stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
@@ -107,7 +109,7 @@ def started(farm: Any) -> Iterator[Beside]:
         while found is None:
             line = process.stdout.readline()
             assert line, "the tracker ended"
-            found = re.match(r"dashboard at (http://127\.0\.0\.1:\d+)/", line)
+            found = re.match(r"dashboard at (https?://[\d.]+:\d+)/", line)
         yield Beside(farm, process, found[1])
     finally:
         process.terminate()
@@ -172,8 +174,6 @@ def test_the_tracker_refuses_what_the_role_may_not(beside: Beside) -> None:
 
 
 def test_the_trackers_own_token_does_all(beside: Beside) -> None:
-    from tunefarm.proto.rendezvous import read_rendezvous
-
     job = beside.submit("anna")
     with beside.browser(read_rendezvous(beside.rendezvous).token) as browser:
         key = key_of(browser.get(f"/jobs/{job}").text)
@@ -291,3 +291,20 @@ def test_a_port_that_is_taken_is_told_at_once(beside: Beside, tmp_path: Path) ->
     )
     assert done.returncode == 2
     assert "choose another with --dashboard-port" in done.stderr
+
+
+def test_beyond_this_machine_it_speaks_tls_and_asks_for_a_token(farm: Any, tmp_path: Path) -> None:
+    make = [sys.executable, "-m", "tunefarm", "certificates", "--server", "localhost"]
+    subprocess.run([*make, "--folder", str(tmp_path)], check=True, capture_output=True)
+    files = ("--tls-cert", str(tmp_path / "server.pem"), "--tls-key", str(tmp_path / "server.key"))
+    with started(farm, "--host", "0.0.0.0", *files) as running:
+        port = int(running.address.rpartition(":")[2])
+        trusting = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+        own = {"Authorization": f"Bearer {read_rendezvous(running.rendezvous).token}"}
+        address = f"https://localhost:{port}"
+        with httpx.Client(base_url=address, verify=trusting, timeout=PATIENCE_S) as browser:
+            assert browser.get("/jobs").headers["location"] == "/login?next=/jobs"
+            assert browser.get("/jobs", headers=own).status_code == 200
+        first = ssl.get_server_certificate(("localhost", port))
+        subprocess.run([*make, "--folder", str(tmp_path)], check=True, capture_output=True)
+        within(lambda: ssl.get_server_certificate(("localhost", port)) != first)
