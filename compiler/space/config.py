@@ -101,6 +101,7 @@ class SketchSpace:
     default: Config
     nest: Callable[[Columns], Nest]
     preferred: bool = True
+    plugin: str = ""
 
     def __str__(self) -> str:
         """Its knobs and constraints, a line each."""
