@@ -157,7 +157,10 @@ class BlendModel:
             model.fit(tasks)
 
     def scores(self, features: Features) -> Scores:
-        return np.sum([_standard(model.scores(features)) for model in self._models], axis=0)
+        total: Scores = np.zeros(len(features))
+        for model in self._models:
+            total += _standard(model.scores(features))
+        return total
 
 
 def _standard(scores: Scores) -> Scores:
