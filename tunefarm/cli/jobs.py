@@ -138,6 +138,7 @@ def job_json(job: Job) -> dict[str, object]:
     return {
         "job": job.id,
         "state": job.state,
+        "model": job.model_name,
         "created_at": job.created_at,
         "updated_at": job.updated_at,
         "tasks": len(job.tasks),
