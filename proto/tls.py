@@ -82,8 +82,10 @@ def read_pem(path: Path, kind: str) -> str:
 
 
 def expires_at(pem: str) -> float:
-    """When the first certificate of a PEM text ends, in seconds since the epoch; ValueError if there
-    is none in it."""
+    """When the first certificate of a PEM text ends, in seconds since the epoch.
+
+    ValueError if there is none in it.
+    """
     found = re.search(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", pem, re.DOTALL)
     if found is None:
         raise ValueError("the text holds no certificate")

@@ -134,7 +134,10 @@ def _changed(**edits: object) -> str:
         (_changed(version=99), "of version 99"),
         (_changed(outputs=[99]), "refers to value 99"),
         (_changed(outputs=[-1]), "refers to value -1"),
-        (_changed(nodes=[{"op": "rm", "args": [], "attrs": {}}]), "the operator 'rm', which neither"),
+        (
+            _changed(nodes=[{"op": "rm", "args": [], "attrs": {}}]),
+            "the operator 'rm', which neither",
+        ),
         (
             _changed(nodes=[{"op": "relu", "args": [0], "attrs": {"x": {"y": 1}}}]),
             "attribute of type dict",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from tunefarm import schedule
 from tunefarm.compiler import te
 from tunefarm.compiler.frontend.onnx.node import Node
 from tunefarm.compiler.ir import Call, Expr, TensorType, Var, tensor_type
@@ -11,6 +10,8 @@ from tunefarm.compiler.ops.base import Op, Pattern
 from tunefarm.compiler.space import Knob, Nest, Sketch, SketchSpace
 from tunefarm.compiler.space.config import Access
 from tunefarm.compiler.space.program import create_program
+
+from tunefarm import schedule
 
 
 def infer(types, attrs):
