@@ -129,11 +129,13 @@ def shown_by(address: str) -> float | None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE  # it is looked at, not trusted
-    with suppress(OSError, ValueError):
-        with socket.create_connection((host.strip("[]"), int(port)), LOOK_S) as plain:
-            with context.wrap_socket(plain) as wrapped:
-                der = wrapped.getpeercert(binary_form=True)
-                return der_expires_at(der) if der else None
+    with (
+        suppress(OSError, ValueError),
+        socket.create_connection((host.strip("[]"), int(port)), LOOK_S) as plain,
+        context.wrap_socket(plain) as wrapped,
+    ):
+        der = wrapped.getpeercert(binary_form=True)
+        return der_expires_at(der) if der else None
     return None
 
 
