@@ -15,6 +15,7 @@ from tunefarm.db.lookup import RecordIndex
 from tunefarm.db.records import BestKey, DeviceRequest, Job, JobState, Lease, TrialRequest
 from tunefarm.db.store import Store
 from tunefarm.proto.client import FarmClient
+from tunefarm.proto.errors import TrackerUnavailable
 from tunefarm.proto.rendezvous import read_rendezvous, write_private
 
 StartWorker = Callable[..., Any]
@@ -45,6 +46,16 @@ def collect_all(farm: FarmClient, job: str, count: int, seconds: float) -> list[
         cursor = found.cursor
         numbers += [trial.number for trial in found.trials]
     return numbers
+
+
+def patiently(call: Callable[[], Any]) -> Any:
+    """The answer of a call, made until a tracker is there to answer it."""
+    deadline = time.monotonic() + LIMIT_S
+    while True:
+        try:
+            return call()
+        except TrackerUnavailable:
+            assert time.monotonic() < deadline
 
 
 def test_everything_goes_on_after_kill_9(
@@ -110,21 +121,26 @@ def check_kills(
     place = tracker.address, tracker.token
     with FarmClient(*place, connect_s=LIMIT_S, patience_s=LIMIT_S) as farm:
         job, lease = begin(farm, job)
-        with farm.keep_lease(lease) as kept, farm.keep_job(job) as claim:
-            killing = threading.Thread(target=killer)
-            killing.start()
-            for start in range(0, total, 20):
-                farm.submit(lease, candidates(job.id, range(start, start + 20)))
-                collect_all(farm, job.id, start + 10, LIMIT_S)
-                answered.set()
-            numbers = collect_all(farm, job.id, total, LIMIT_S)
-            while not over.is_set():
-                assert killing.is_alive()
-                farm.info()
-                answered.set()
-                time.sleep(0.02)
-            killing.join()
-            assert (kept.check().epoch, claim.check().claim_epoch) == (1, 1)
+
+        def renew() -> None:
+            """Renew both once in each life of the tracker; neither has a keeper, which gives up
+            when it finds no tracker alive for a term."""
+            assert patiently(lambda: farm.renew(lease)).epoch == 1
+            assert patiently(lambda: farm.renew_job(job)).claim_epoch == 1
+            answered.set()
+
+        killing = threading.Thread(target=killer)
+        killing.start()
+        for start in range(0, total, 20):
+            farm.submit(lease, candidates(job.id, range(start, start + 20)))
+            collect_all(farm, job.id, start + 10, LIMIT_S)
+            renew()
+        numbers = collect_all(farm, job.id, total, LIMIT_S)
+        while not over.is_set():
+            assert killing.is_alive()
+            renew()
+            time.sleep(0.02)
+        killing.join()
         assert over.is_set()
         assert sorted(numbers) == list(range(total))
         farm.finish_job(job, JobState.SUCCEEDED)
