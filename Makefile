@@ -17,11 +17,14 @@ FAULT_S ?= 60
 demo: $(DEV)
 	$(BIN)/python bench/demo.py
 
-# Those that compute share the machine; those of processes and devices have it alone.
+# Those that compute share the machine, those of processes mostly wait and go two by two; those that
+# measure have it alone.
 COMPUTING := compiler db proto dashboard system/test_conformance.py system/test_networks.py
+WAITING := deploy docs tracker tunefarm tuner
 test: $(DEV)
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadscope $(COMPUTING:%=tests/%)
-	$(BIN)/python -m pytest $(COMPUTING:%=--ignore tests/%)
+	$(BIN)/python -m pytest -n 2 --dist loadscope $(WAITING:%=tests/%)
+	$(BIN)/python -m pytest $(COMPUTING:%=--ignore tests/%) $(WAITING:%=--ignore tests/%)
 
 soak: $(DEV)
 	$(BIN)/python -m pytest -m soak -s
