@@ -110,13 +110,13 @@ def build_module(module: IRModule, target: Target) -> Module:
     kernels = _Kernels(configs, target, stages)
     parts = [
         part
-        for _, whole in joined_parts(module.main)
-        if all(kernels.can_write(workloads[p.call], row_pitch(p)) for p in whole)
-        for part in whole
+        for joined in joined_parts(module.main)
+        if all(kernels.can_write(workloads[p.call], row_pitch(p)) for p in joined)
+        for part in joined
     ]
     forms = {part.call: row_pitch(part) for part in parts}
-    joined = {part.whole for part in parts}
-    made = {c: kernels[w, forms.get(c)] for c, w in workloads.items() if c not in joined}
+    wholes = {part.whole for part in parts}
+    made = {c: kernels[w, forms.get(c)] for c, w in workloads.items() if c not in wholes}
     used = {kernel.name: kernel for kernel in made.values()}
     scratch = {c: kernel.workspace_bytes for c, kernel in made.items()}
     memory = plan_memory(module.main, scratch, parts=parts)

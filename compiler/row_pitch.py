@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
+from typing import TypeAlias
 
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.tir import PrimFunc
@@ -16,6 +17,8 @@ from tunefarm.compiler.tir.affine import Affine, Ranges, affine, interval_of
 from tunefarm.compiler.tir.ir import Buffer, Expr
 from tunefarm.compiler.tir.schedule.buffers import replace_buffer
 from tunefarm.compiler.tir.schedule.tree import blocks
+
+_Terms: TypeAlias = Mapping[object, tuple[int, Expr]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +74,6 @@ def _apart(program: PrimFunc, index: Expr, width: int, pitch: int, ranges: Range
 
 def _unfit(program: PrimFunc, width: int) -> ScheduleError:
     return ScheduleError(f"{program.name} does not write its result in rows of {width}")
-
-
-_Terms = Mapping[object, tuple[int, Expr]]
 
 
 def _split(terms: _Terms, width: int) -> tuple[_Terms, _Terms]:

@@ -114,8 +114,8 @@ def plan_memory(
     concatenations that they belong to.
     """
     order = post_order(main.body)
-    joined = {part.whole for part in parts}
-    calls = tuple(c for c in kernel_calls(main) if c not in joined)
+    wholes = {part.whole for part in parts}
+    calls = tuple(c for c in kernel_calls(main) if c not in wholes)
     places = _fixed_places(main, order)
     constants = tuple(v for v, _ in places if isinstance(v, Constant))
     copies = _place_outputs(main, places)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from itertools import accumulate
 from math import prod
 
-from tunefarm.compiler.ir import Call, Function, children, post_order, tensor_type
+from tunefarm.compiler.ir import Call, Function, children, tensor_type
 from tunefarm.compiler.ops.common import integer, normalize_axis
 from tunefarm.compiler.row_pitch import RowPitch
 from tunefarm.compiler.runtime.arrays import ALIGNMENT
@@ -21,21 +21,20 @@ from tunefarm.compiler.target import dtype_bytes
 from tunefarm.compiler.transform.plan_memory import (
     Part,
     Value,
-    is_view,
+    kernel_calls,
     outputs_of,
     result_types,
     stored_value,
 )
 
 
-def joined_parts(main: Function) -> Iterator[tuple[Call, tuple[Part, ...]]]:
-    """The concatenations of a fused ``main`` whose parts could be written in place, with the parts.
+def joined_parts(main: Function) -> Iterator[tuple[Part, ...]]:
+    """The parts, by concatenation, that the kernels of a fused ``main`` could write in place.
 
     Each part is the only result of a kernel, read by nobody else, and begins at a multiple of 64
     bytes in the whole.
     """
-    order = post_order(main.body)
-    calls = [n for n in order if isinstance(n, Call) and not is_view(n)]
+    calls = kernel_calls(main)
     uses = Counter(stored_value(a) for c in calls for a in children(c))
     uses.update(map(stored_value, outputs_of(main)))
     for whole in calls:
@@ -43,7 +42,7 @@ def joined_parts(main: Function) -> Iterator[tuple[Call, tuple[Part, ...]]]:
         values = [stored_value(a) for a in whole.args]
         if starts and all(_is_placeable(v) and uses[v] == 1 for v in values):
             pairs = zip(values, starts, strict=True)
-            yield whole, tuple(Part(call, whole, start) for (call, _), start in pairs)  # type: ignore[arg-type]
+            yield tuple(Part(call, whole, start) for (call, _), start in pairs)  # type: ignore[arg-type]
 
 
 def row_pitch(part: Part) -> RowPitch | None:

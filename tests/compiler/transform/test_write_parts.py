@@ -170,7 +170,8 @@ def test_parts_share_the_place_and_the_life_of_the_whole() -> None:
     whole = call("concat", *parts, axis=-1)
     body = call("softmax", call("softmax", whole, axis=-1), axis=-1)
     main = fuse_ops(IRModule({"main": Function((x,), body)}), HOST).main
-    ((joined, found),) = joined_parts(main)
+    (found,) = joined_parts(main)
+    joined = found[0].whole
     plan = plan_memory(main, parts=found)
     place = plan.places[(joined, 0)]
     assert joined not in plan.calls
