@@ -40,11 +40,6 @@ class Launch:
     block: tuple[int, int, int]
     dynamic_bytes: int = 0
 
-    @property
-    def threads(self) -> int:
-        """Threads of a block."""
-        return prod(self.block)
-
 
 @dataclass(frozen=True, slots=True)
 class Part:

@@ -56,21 +56,26 @@ def find_ptxas() -> Path | None:
 
 
 def assemble(ptx: str, arch: str) -> Assembled:
-    """The machine code of PTX for an architecture. BuildError if there is no assembler, or with
-    its message if it refuses the text."""
+    """The machine code of PTX for an architecture. BuildError if there is no assembler that can be
+    run and ends in time, or with its message if it refuses the text."""
     tool = find_ptxas()
     if tool is None:
-        raise BuildError("there is no ptxas here; install it with pip install nvidia-cuda-nvcc")
+        raise BuildError("there is no ptxas here; pip install tunefarm[ptxas] brings it")
     with tempfile.TemporaryDirectory() as folder:
         source, result = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
         source.write_text(ptx)
-        run = subprocess.run(
-            [tool, f"-arch={arch}", "-v", "-o", result, source],
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
+        try:
+            run = subprocess.run(
+                [tool, f"-arch={arch}", "-v", "-o", result, source],
+                capture_output=True,
+                text=True,
+                timeout=TIMEOUT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise BuildError(f"ptxas did not end within {TIMEOUT_S:g} s for {arch}") from None
+        except OSError as error:
+            raise BuildError(f"{tool} cannot be run: {error.strerror}") from None
         if run.returncode:
             raise BuildError(f"ptxas refuses the PTX for {arch}: {run.stderr.strip()}")
         return Assembled(result.read_bytes(), *parse_log(run.stderr))

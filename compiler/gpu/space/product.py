@@ -48,7 +48,7 @@ from tunefarm.compiler.tir.visit import loads_of, seq, substitute, transform_exp
 class Product:
     """A contraction in numbers: ``batch`` products of ``rows`` × ``depth`` by ``depth`` ×
     ``columns``. ``along`` says which axis of A and of B stands side by side in memory ("k", "n"
-    or ""), ``steps`` how many elements of it a vector may hold at most."""
+    or "")."""
 
     contraction: Contraction
 
@@ -88,10 +88,6 @@ class Product:
         while extent % most:
             most //= 2
         return most
-
-    @property
-    def flops(self) -> float:
-        return 2.0 * self.batch * self.rows * self.columns * self.depth
 
     @cached_property
     def sum_dtype(self) -> str:

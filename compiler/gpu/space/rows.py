@@ -14,6 +14,7 @@ from math import prod
 
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.gpu.archs import WARP
+from tunefarm.compiler.gpu.intrinsics import WARP_REDUCTIONS
 from tunefarm.compiler.gpu.schedule import combine_in_warp, enclose_threads
 from tunefarm.compiler.gpu.space.common import block_nest, is_product
 from tunefarm.compiler.ir import Function
@@ -24,14 +25,14 @@ from tunefarm.compiler.space.stages import Stages, stages_of
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir import schedule as s
-from tunefarm.compiler.tir.ir import Binary, Block, Var, binary
+from tunefarm.compiler.tir.ir import Binary, Block, IterVar, Var, binary
 from tunefarm.compiler.tir.schedule.tree import find_block, replace_stmt, store_of
 
 NAME, VERSION = "gpu_rows", 1
 WARPS = (1, 2, 4, 8, 16)
 VECTORS = (1, 2, 4, 8)
 LEAST_TERMS = 16  # of a reduction that a whole warp works on
-COMBINED = frozenset({"add", "max", "min", "mul"})
+COMBINED = frozenset(WARP_REDUCTIONS.values())
 DTYPES = frozenset({"float32", "float16", "bfloat16", "int32"})
 
 
@@ -93,7 +94,7 @@ def _vector(stages: Stages, node: Block, target: Target, wanted: int) -> int:
     return width
 
 
-def _inner(stages: Stages, node: Block):  # type: ignore[no-untyped-def]
+def _inner(stages: Stages, node: Block) -> list[IterVar]:
     """The axes of a block that a warp shares: those that are not of the rows."""
     rows = {a.var for a in stages.rows}
     links = stages.links[node.name]

@@ -32,7 +32,7 @@ ARCHS = ("sm_80", "sm_90a", "sm_100")
 F32 = "float32"
 _RTOL = {"float16": 3e-3, "bfloat16": 1.6e-2, "float32": 3e-5, "float64": 1e-12}
 needs_ptxas = pytest.mark.skipif(
-    find_ptxas() is None, reason="no ptxas here: pip install nvidia-cuda-nvcc"
+    find_ptxas() is None, reason="no ptxas here: pip install tunefarm[ptxas]"
 )
 
 
