@@ -30,7 +30,7 @@ soak: $(DEV)
 	$(BIN)/python -m pytest -m soak -s
 
 faults: $(DEV)
-	TUNEFARM_SOAK_S=$(FAULT_S) $(BIN)/python -m pytest -m soak -s tests/system/test_faults.py
+	TUNEFARM_FAULT_S=$(FAULT_S) $(BIN)/python -m pytest -m soak -s tests/system/test_faults.py
 
 lint: $(DEV)
 	$(BIN)/ruff check .

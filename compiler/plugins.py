@@ -330,12 +330,6 @@ def converters(domain: str) -> Mapping[str, Callable[[Any], Any]]:
 _active: ContextVar[frozenset[str] | None] = ContextVar("tunefarm_plugins", default=None)
 
 
-def is_active(package: str) -> bool:
-    """Whether spaces hold the sketches of a package now; "" is tunefarm itself."""
-    names = _active.get()
-    return not package or names is None or package in names
-
-
 def active() -> frozenset[str] | None:
     """The packages whose sketches spaces hold now; None for all that are loaded."""
     return _active.get()

@@ -20,7 +20,7 @@ class Pauses:
     length_s: float = FIRST_S
 
     def after_failure(self, most_s: float) -> float:
-        """How long to wait before the next try: any part of a length of ``most_s`` at most."""
+        """How long to wait before the next try: a part, ``LEAST`` to all, of ``most_s`` at most."""
         length_s = min(self.length_s, most_s)
         self.length_s = min(GROWTH * self.length_s, most_s)
         return length_s * random.uniform(LEAST, 1.0)

@@ -40,8 +40,10 @@ class Pulse:
         self._is_heard = is_heard
 
     def end(self) -> None:
-        """The job is over."""
-        self._is_heard = None
+        """The job is over; whether the tracker answered it counts on."""
+        is_heard, self._is_heard = self._is_heard, None
+        if is_heard is not None and is_heard():
+            self.answer()
         self.turn()
 
     def probes(self) -> Routes:

@@ -33,7 +33,9 @@ TARGET_S = 0.02
 MIN_REPEATS = 3
 MAX_REPEATS = 20
 AGREE = 1.05
+"""How much slower a repeat may be that meets the fastest again."""
 PATIENCE = 3
+"""Times ``TARGET_S`` after which the fastest counts although it was met once."""
 PAIRED_REPEAT_S = 0.002
 _QUICK_S = 0.02
 _GROWTH = 1.618
@@ -280,8 +282,10 @@ def _hopeless(times: Sequence[float], limit_s: float) -> bool:
 
 
 def _enough(times: Sequence[float], number: int) -> bool:
+    if len(times) >= MAX_REPEATS:
+        return True
     spent_s = sum(times) * number
     if len(times) < MIN_REPEATS or spent_s < TARGET_S:
-        return len(times) >= MAX_REPEATS
+        return False
     is_met_twice = sum(t <= AGREE * min(times) for t in times) > 1
-    return is_met_twice or spent_s >= PATIENCE * TARGET_S or len(times) >= MAX_REPEATS
+    return is_met_twice or spent_s >= PATIENCE * TARGET_S

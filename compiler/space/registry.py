@@ -83,11 +83,13 @@ def config_space(workload: Workload, target: Target) -> ConfigSpace:
 
 @functools.lru_cache(maxsize=1024)
 def _space_with(workload: Workload, target: Target, packages: frozenset[str] | None) -> ConfigSpace:
-    """The space with the sketches of these plug-ins, None for all, which are those in use."""
+    """The space with the sketches of these plug-ins; None is all that are loaded."""
     if _is_empty(workload) or _is_opaque(workload):
         sketches = [s for s in SKETCHES if s.name in LAST_RESORTS]
     else:
-        sketches = [s for s in SKETCHES if plugins.is_active(s.package)]
+        sketches = [
+            s for s in SKETCHES if not s.package or packages is None or s.package in packages
+        ]
     spaces = [s.space(workload.function, target) for s in sketches]
     found = tuple(s for s in spaces if s is not None)
     if len(found) > 1:

@@ -33,7 +33,7 @@ from tunefarm.proto.client import FarmClient
 from tunefarm.proto.errors import FarmError
 from tunefarm.proto.rendezvous import read_rendezvous, write_rendezvous
 
-SECONDS = float(os.environ.get("TUNEFARM_SOAK_S", "60"))
+SECONDS = float(os.environ.get("TUNEFARM_FAULT_S", "60"))
 LIMIT_S = 180.0
 TERM_S = 3.0
 DISK_BYTES = 64 << 20
@@ -372,14 +372,18 @@ def full(disk: Path, pid: int) -> Iterator[None]:
             while True:
                 file.write(bytes(1 << 16))
                 file.flush()
-        yield
-        ballast.unlink()
+        try:
+            yield
+        finally:
+            ballast.unlink()
         return
     soft, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (4096, hard))
-    yield
-    with suppress(ProcessLookupError):
-        resource.prlimit(pid, resource.RLIMIT_FSIZE, (soft, hard))
+    try:
+        yield
+    finally:
+        with suppress(ProcessLookupError):
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @contextmanager
@@ -498,7 +502,7 @@ def _by(lines: Sequence[Line], name: str) -> dict[str, list[Line]]:
 
 @pytest.mark.soak
 def test_a_history_of_faults_holds(tmp_path: Path, sim_job: Callable[..., Job]) -> None:
-    dice = random.Random(seed := int(os.environ.get("TUNEFARM_SOAK_SEED", time.time_ns() % 10**6)))
+    dice = random.Random(seed := int(os.environ.get("TUNEFARM_FAULT_SEED", time.time_ns() % 10**6)))
     probed = sim_job("", TARGET, 1, ((4, 4),)).tasks[0].workload
     workload = tmp_path / f"{probed.key}.json"
     workload.write_text(probed.text)
