@@ -1,6 +1,6 @@
 """How well do the cost models order the candidates of real tasks?
 
-    python bench/cost_model.py DATABASE… [--models xgboost,ridge,draft] [--folds 4] [--fewest 24]
+    python bench/cost_model.py DATABASE… [--models NAME,…] [--folds 4] [--fewest 24]
 
 The databases' trials are the data: `tunefarm tune MODEL --search random --db DATABASE` makes trials
 that no model chose. Two questions are asked of each model, and the answers are means over tasks:

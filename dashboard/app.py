@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
@@ -16,7 +15,7 @@ from tunefarm.dashboard.actions import Tracker
 from tunefarm.dashboard.code import CodeError, Coder
 from tunefarm.dashboard.memo import Memo
 from tunefarm.dashboard.paging import BadCursor
-from tunefarm.dashboard.rendering import render
+from tunefarm.dashboard.rendering import STATIC, render
 from tunefarm.dashboard.security import Guard, Sessions, harden
 from tunefarm.dashboard.spaces import Spaces
 from tunefarm.db.errors import StoreError, UnknownRecord
@@ -25,7 +24,6 @@ from tunefarm.proto.errors import FarmError
 
 from tunefarm import __version__
 
-FOLDER = Path(__file__).resolve().parent
 _DESCRIPTION = """\
 Read-only views of a tunefarm database. Lists take `cursor` (the `next` of the page before); data of
 charts come as JSON, or with `format=csv` as CSV. Units stand in the names: seconds, unless it says
@@ -68,7 +66,7 @@ def create_app(
     app.state.coder = Coder()
     app.state.spaces = Spaces()
     app.state.memo = Memo()
-    app.mount("/static", StaticFiles(directory=FOLDER / "static"), name="static")
+    app.mount("/static", StaticFiles(directory=STATIC), name="static")
     app.include_router(pages.router)
     app.include_router(actions.router)
     app.include_router(live.router)

@@ -333,7 +333,7 @@ def moved(update: JobUpdate, before: JobUpdate) -> bool:
 def earlier(update: JobUpdate) -> int:
     """Trials of the job's tasks that were there before it and count against its budget."""
     text = update.job.options.get("earlier", "0")
-    return int(text) if text.isdigit() else 0
+    return int(text) if text.isdecimal() else 0
 
 
 def missing(update: JobUpdate) -> str:
