@@ -152,7 +152,11 @@ def test_a_farm_of_several_processes(folder: Path) -> None:
     daemons = [line for line in lines if line.endswith("&")]
     assert len(daemons) == 3
     with background(daemons, folder):
-        shown = [shell(line, folder) for line in lines if line not in daemons]
-    assert f"\n{shown[0].strip()[:8]} " in shown[1]
+        *asked, tuned = [line for line in lines if line not in daemons]
+        shown = [shell(line, folder) for line in asked]
+        job = shown[0].strip()[:8]
+        shell(f"tunefarm watch {job} --tracker 127.0.0.1:{port}", folder)  # its trials are all in
+        again = shell(tuned, folder)
+    assert f"\n{job} " in shown[1]
     assert "idle" in shown[2] or "leased" in shown[2]
-    assert f"{TRIALS}/{TRIALS} trials" in shown[3] or "nothing to do" in shown[3]
+    assert f"nothing to do: the database has {TRIALS} trials of these tasks" in again
