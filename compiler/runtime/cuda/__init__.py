@@ -1,0 +1,1 @@
+"""Kernels and models on NVIDIA GPUs, or on the emulator of their PTX."""
