@@ -26,7 +26,7 @@ from tunefarm.compiler.host import device_model
 from tunefarm.compiler.space import Config, config_space, plugins_of
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.version import compiler_version, version_with
-from tunefarm.compiler.workload import Workload
+from tunefarm.compiler.workload import Task, Workload
 from tunefarm.db.records import BestKey, Found, Match, Trial
 
 
@@ -87,8 +87,7 @@ class HistoryError(TunefarmError):
 
 @dataclass
 class History:
-    """The context that ``apply_history_best`` makes: answers look-ups and remembers them, and how
-    often the models run what was looked up."""
+    """The context that ``apply_history_best`` makes: answers look-ups and remembers them."""
 
     source: Source | None
     origin: str
@@ -96,8 +95,8 @@ class History:
     on_miss: Callable[[Decision], None] | None = None
     starter: bool = True
     report: Callable[[Sequence[Untuned]], None] | None = None
+    note: Callable[[Sequence[Task]], None] | None = None
     decisions: dict[tuple[str, str], Decision] = field(default_factory=dict)
-    weights: dict[tuple[str, str], int] = field(default_factory=dict)
     _tokens: list[contextvars.Token[History | None]] = field(default_factory=list)
 
     def __repr__(self) -> str:
@@ -139,12 +138,15 @@ class History:
     ) -> list[Decision]:
         """A decision for each workload, from one query.
 
-        ``weights`` says how often the model runs each, for whoever hears of untuned ones. Raises
-        HistoryError in strict mode if the source fails or a task has no record.
+        ``weights`` says how often the model whose tasks these are runs each, for whoever notes
+        models or hears of untuned tasks. Raises HistoryError in strict mode if the source fails or
+        a task has no record.
         """
         model = device_model(target.num_cores) if target.kind == "llvm" else target.kind
         keys = [BestKey(w.key, target.text, model) for w in workloads]
         found = self._ask(keys)
+        if self.note is not None and self.source is not None and workloads and weights:
+            self.note([Task(w, target, weights[w]) for w in workloads])
         made = [
             decide(w, target, found.get(k, ()), starter=self.starter)
             for w, k in zip(workloads, keys, strict=True)
@@ -153,9 +155,7 @@ class History:
         weigh = weights or {}
         self._report([Untuned(d.workload, target, weigh.get(d.workload, 1)) for d in missed])
         for decision in made:
-            place = (decision.workload.key, target.text)
-            self.decisions[place] = decision
-            self.weights[place] = weigh.get(decision.workload, 1)
+            self.decisions[decision.workload.key, target.text] = decision
             if not decision.settled:
                 self._missed(decision)
         return made
@@ -231,6 +231,7 @@ def apply_history_best(
     on_miss: Callable[[Decision], None] | None = None,
     starter: bool = True,
     report_to: Callable[[Source], Callable[[Sequence[Untuned]], None]] | None = None,
+    note_to: Callable[[Source], Callable[[Sequence[Task]], None]] | None = None,
 ) -> History:
     """Use the best records of ``source`` in every ``build`` inside the ``with`` block.
 
@@ -239,7 +240,7 @@ def apply_history_best(
     first is one warning and the second gets its default config. ``on_miss`` hears of such tasks.
     Without ``starter`` the records that ship with the package are left out: an empty source then
     gives every task its default. ``report_to`` makes, of a source that was opened, what hears of
-    all untuned tasks of a build at once.
+    all untuned tasks of a build at once, and ``note_to`` what hears of all its tasks.
     """
     if not isinstance(source, (str, os.PathLike)):
         source = _trials(source)
@@ -248,6 +249,7 @@ def apply_history_best(
     try:
         history.source = open_source(source)
         history.report = report_to(history.source) if report_to is not None else None
+        history.note = note_to(history.source) if note_to is not None else None
     except Exception as error:
         history._unreadable(error)
     return history

@@ -46,7 +46,7 @@ def submit(connection: Connection, job: Job) -> Job:
     if known is not None:
         return get(connection, job.id)
     add_workloads(connection, (task.workload for task in job.tasks))
-    weights = _weights(job)
+    weights = whole_models.weights_of(job.tasks)
     model = ""
     if job.model_name:
         model = whole_models.note(connection, job.model_name, job.target, weights)
@@ -74,14 +74,6 @@ def submit(connection: Connection, job: Job) -> Job:
     )
     _insert_tasks(connection, job.id, weights)
     return get(connection, job.id)
-
-
-def _weights(job: Job) -> Counter[str]:
-    """How often the workloads of a job run, by their keys and in its order."""
-    weights: Counter[str] = Counter()
-    for task in job.tasks:
-        weights[task.workload.key] += task.weight
-    return weights
 
 
 def _insert_tasks(connection: Connection, job: str, weights: Mapping[str, int]) -> None:

@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
 from sqlalchemy import Connection, case, insert, select
 from tunefarm.db.dialect import upsert
 from tunefarm.db.models import MODEL_TASKS, MODELS, TARGETS
-from tunefarm.db.records import UNNAMED, model_digest
-from tunefarm.db.rows import target_ids, workload_ids
+from tunefarm.db.records import UNNAMED, JobTask, model_digest
+from tunefarm.db.rows import add_workloads, target_ids, workload_ids
 
 MAX_NAME = 200
 OFTEN_S = 600.0
 """How often a model that is built again and again is noted, in seconds."""
+
+
+def weights_of(tasks: Iterable[JobTask]) -> Counter[str]:
+    """How often the workloads of tasks run, by their keys and in the order of the tasks."""
+    weights: Counter[str] = Counter()
+    for task in tasks:
+        weights[task.workload.key] += task.weight
+    return weights
+
+
+def note_tasks(connection: Connection, name: str, target: str, tasks: Sequence[JobTask]) -> str:
+    """Note a model as ``note`` does, and what is known of its workloads."""
+    add_workloads(connection, (task.workload for task in tasks if task.workload.text))
+    return note(connection, name, target, weights_of(tasks))
 
 
 def note(connection: Connection, name: str, target: str, weights: Mapping[str, int]) -> str:

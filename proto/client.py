@@ -28,6 +28,7 @@ from tunefarm.db.records import (
     History,
     Job,
     JobState,
+    JobTask,
     JobUpdate,
     Lease,
     Miss,
@@ -450,6 +451,18 @@ class FarmClient(TokenCalls):
         wire = farm_pb2.MissesRequest(limit=limit)
         reply: farm_pb2.MissesReply = self._call(self._farm.Misses, wire)
         return tuple(convert.miss_from_wire(miss) for miss in reply.misses)
+
+    def note_model(
+        self, name: str, target: str, tasks: Iterable[JobTask], patience_s: float = 1.0
+    ) -> None:
+        """Tell the tracker that somebody tunes or builds a model of these tasks for a target.
+
+        A tracker that is away is waited for no longer than ``patience_s``.
+        """
+        wire = farm_pb2.NoteModelRequest(
+            name=name, target=target, tasks=[convert.job_task_to_wire(task) for task in tasks]
+        )
+        self._call(self._farm.NoteModel, wire, patience_s=patience_s)
 
     def devices(self) -> tuple[Device, ...]:
         """Every device that ever registered; ``state`` is idle, leased or offline."""

@@ -144,13 +144,19 @@ def workload_from_wire(wire: pb.Workload) -> rec.WorkloadRecord:
     return rec.WorkloadRecord(wire.key, wire.text, wire.summary, wire.flops)
 
 
+def job_task_to_wire(task: rec.JobTask) -> pb.JobTask:
+    return pb.JobTask(workload=workload_to_wire(task.workload), weight=task.weight)
+
+
+def job_task_from_wire(wire: pb.JobTask) -> rec.JobTask:
+    return rec.JobTask(workload_from_wire(wire.workload), wire.weight)
+
+
 def job_to_wire(job: rec.Job) -> pb.Job:
     return pb.Job(
         id=job.id,
         target=job.target,
-        tasks=[
-            pb.JobTask(workload=workload_to_wire(t.workload), weight=t.weight) for t in job.tasks
-        ],
+        tasks=[job_task_to_wire(task) for task in job.tasks],
         budget=pb.Budget(trials=job.budget.trials, seconds=job.budget.seconds),
         options=dict(job.options),
         state=state_to_wire(job.state),
@@ -174,7 +180,7 @@ def job_from_wire(wire: pb.Job) -> rec.Job:
     return rec.Job(
         id=wire.id,
         target=wire.target,
-        tasks=tuple(rec.JobTask(workload_from_wire(t.workload), t.weight) for t in wire.tasks),
+        tasks=tuple(job_task_from_wire(task) for task in wire.tasks),
         budget=rec.Budget(
             wire.budget.trials,
             wire.budget.seconds if wire.budget.HasField("seconds") else None,

@@ -57,6 +57,7 @@ _FARM = {
     "CountTrials": Rule(CLIENTS, LISTS),
     "ReportMisses": Rule(CLIENTS, BULK),
     "Misses": Rule(CLIENTS),
+    "NoteModel": Rule(CLIENTS, BULK),
     "Devices": Rule(CLIENTS),
     "LeaseHistory": Rule(CLIENTS),
     "Cordon": Rule(ADMINS),

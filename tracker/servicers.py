@@ -11,7 +11,7 @@ from tunefarm.db.records import Promotion, Role
 from tunefarm.proto import convert, farm_pb2, farm_pb2_grpc
 from tunefarm.proto.errors import Overloaded
 from tunefarm.proto.protocol import PROTOCOL, check_protocol
-from tunefarm.tracker import idling, jobbing, limits, operating, working
+from tunefarm.tracker import idling, jobbing, limits, noting, operating, working
 from tunefarm.tracker.answers import answers
 from tunefarm.tracker.callers import caller
 from tunefarm.tracker.farm import Farm
@@ -291,6 +291,12 @@ class FarmServicer(farm_pb2_grpc.FarmServicer):
         limit = _page(request.limit)
         found = await self._farm.database.read(lambda c: misses.most_valuable(c, limit))
         return farm_pb2.MissesReply(misses=[convert.miss_to_wire(miss) for miss in found])
+
+    @answers
+    async def NoteModel(self, request: farm_pb2.NoteModelRequest) -> farm_pb2.NoteModelReply:
+        tasks = [convert.job_task_from_wire(task) for task in request.tasks]
+        await noting.note(self._farm, request.name, request.target, tasks)
+        return farm_pb2.NoteModelReply()
 
     @answers
     async def Devices(self, request: farm_pb2.DevicesRequest) -> farm_pb2.DevicesReply:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -130,6 +131,7 @@ def apply_history_best(
     on_miss: Callable[[Decision], None] | None = None,
     starter: bool = True,
     report_misses: bool = False,
+    model_name: str = "",
 ) -> History:
     """Use the best records of ``source`` in every ``build`` inside the ``with`` block.
 
@@ -141,10 +143,14 @@ def apply_history_best(
     With ``report_misses`` builds tell the tracker which tasks have no record (their workloads,
     without weights, and how often the model runs them): it tunes those that are worth most on
     devices that are idle. TunefarmError if the source is no tracker.
+
+    With ``model_name`` builds note in a database, or at a tracker, that the tasks they ask for are
+    those of a model that people call so, and the dashboard has a page for it.
     """
     from tunefarm.compiler import dispatch
     from tunefarm.farm import connect
     from tunefarm.missing import check_reportable, reporter
+    from tunefarm.noting import noter
 
     dispatch.register_tracker_source(connect)
     if report_misses:
@@ -155,6 +161,7 @@ def apply_history_best(
         on_miss=on_miss,
         starter=starter,
         report_to=reporter if report_misses else None,
+        note_to=partial(noter, name=model_name) if model_name else None,
     )
 
 

@@ -30,13 +30,11 @@ from tunefarm.db.records import (
     Budget,
     Job,
     JobState,
-    JobTask,
     JobUpdate,
-    WorkloadRecord,
     plugin_conditions,
 )
 from tunefarm.interrupts import ignoring_interrupts, remembering_interrupts
-from tunefarm.noting import note_model, weights_of
+from tunefarm.noting import note_at, note_in, records_of
 from tunefarm.outcome import Outcome, outcome
 from tunefarm.progress import ALL, gain_text, moved
 
@@ -145,7 +143,7 @@ def tune(
         earlier = earlier_trials(database, tasks)
         if earlier >= trials:
             if name:
-                note_model(database, name, target.text, weights_of(tasks))
+                note_in(database, name, tasks)
             return Tuned(None, None, earlier)
     begin = time.monotonic()
     job_s = seconds
@@ -154,6 +152,8 @@ def tune(
     with _farm(database, tracker, token, target) as (client, is_own):
         earlier = count_trials(client, tasks, this_machine(target) if is_own else None)
         if earlier >= trials:
+            if name:
+                note_at(client, name, tasks)
             return Tuned(None, None, earlier)
         job = client.submit_job(
             make_job(
@@ -291,14 +291,7 @@ def make_job(
     return Job(
         "",
         _target_of(tasks).text,
-        tuple(
-            JobTask(
-                WorkloadRecord(t.workload.key, t.workload.text, t.name or t.workload.summary,
-                               t.workload.flops),
-                t.weight,
-            )
-            for t in tasks
-        ),
+        tuple(records_of(tasks)),
         Budget(trials, seconds),
         {
             "strategy": search,

@@ -34,6 +34,7 @@ ALLOWED = {
         **dict.fromkeys(("ClaimJob", "RenewJob", "ReleaseJob", "FinishJob"), TUNER),
         **dict.fromkeys(("Best", "Promote", "History", "TaskStats", "CountTrials"), CLIENT),
         **dict.fromkeys(("Devices", "LeaseHistory", "ReportMisses", "Misses"), CLIENT),
+        "NoteModel": CLIENT,
         **dict.fromkeys(("Cordon", "Uncordon", "CheckDevice", "Revoke", "Audit"), ADMIN),
     },
     "tunefarm.v1.Tokens": dict.fromkeys(("CreateToken", "ListTokens", "RevokeToken"), ADMIN),

@@ -202,7 +202,6 @@ def build(
     Example: tunefarm build model.onnx -o model.so
     """
     from tunefarm import api
-    from tunefarm.noting import note_built
     from tunefarm.texts import counted
 
     check_output(output, ".so", ".o", ".a")
@@ -212,11 +211,10 @@ def build(
     asked = Asked(model, target, shape, precision, db, tracker)
     mod = asked.module()
     with api.apply_history_best(
-        asked.source(), strict=strict, report_misses=report_misses
+        asked.source(), strict=strict, report_misses=report_misses, model_name=asked.model_name
     ) as history:
         lib = api.build(mod, target or None)
     lib.export_library(output)
-    note_built(history, asked.model_name)
     out.print(history.summary(asked.command("tune")), soft_wrap=True)
     missed = sum(not decision.settled for decision in history.decisions.values())
     if history.report is not None and missed:
