@@ -15,12 +15,7 @@ class Held(_message.Message):
     key: _records_pb2.TrialKey
     lease: str
     epoch: int
-    def __init__(
-        self,
-        key: _Optional[_Union[_records_pb2.TrialKey, _Mapping]] = ...,
-        lease: _Optional[str] = ...,
-        epoch: _Optional[int] = ...,
-    ) -> None: ...
+    def __init__(self, key: _Optional[_Union[_records_pb2.TrialKey, _Mapping]] = ..., lease: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class Result(_message.Message):
     __slots__ = ("lease", "epoch", "trial")
@@ -30,12 +25,7 @@ class Result(_message.Message):
     lease: str
     epoch: int
     trial: _records_pb2.Trial
-    def __init__(
-        self,
-        lease: _Optional[str] = ...,
-        epoch: _Optional[int] = ...,
-        trial: _Optional[_Union[_records_pb2.Trial, _Mapping]] = ...,
-    ) -> None: ...
+    def __init__(self, lease: _Optional[str] = ..., epoch: _Optional[int] = ..., trial: _Optional[_Union[_records_pb2.Trial, _Mapping]] = ...) -> None: ...
 
 class Work(_message.Message):
     __slots__ = ("device", "lease", "epoch", "request")
@@ -47,13 +37,7 @@ class Work(_message.Message):
     lease: str
     epoch: int
     request: _records_pb2.TrialRequest
-    def __init__(
-        self,
-        device: _Optional[str] = ...,
-        lease: _Optional[str] = ...,
-        epoch: _Optional[int] = ...,
-        request: _Optional[_Union[_records_pb2.TrialRequest, _Mapping]] = ...,
-    ) -> None: ...
+    def __init__(self, device: _Optional[str] = ..., lease: _Optional[str] = ..., epoch: _Optional[int] = ..., request: _Optional[_Union[_records_pb2.TrialRequest, _Mapping]] = ...) -> None: ...
 
 class Refusal(_message.Message):
     __slots__ = ("key", "reason")
@@ -61,25 +45,10 @@ class Refusal(_message.Message):
     REASON_FIELD_NUMBER: _ClassVar[int]
     key: _records_pb2.TrialKey
     reason: str
-    def __init__(
-        self,
-        key: _Optional[_Union[_records_pb2.TrialKey, _Mapping]] = ...,
-        reason: _Optional[str] = ...,
-    ) -> None: ...
+    def __init__(self, key: _Optional[_Union[_records_pb2.TrialKey, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class SyncRequest(_message.Message):
-    __slots__ = (
-        "worker",
-        "incarnation",
-        "number",
-        "compiler_version",
-        "devices",
-        "held",
-        "results",
-        "capacity",
-        "wait_s",
-        "protocol",
-    )
+    __slots__ = ("worker", "incarnation", "number", "compiler_version", "devices", "held", "results", "capacity", "wait_s", "protocol")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
@@ -100,31 +69,10 @@ class SyncRequest(_message.Message):
     capacity: int
     wait_s: float
     protocol: int
-    def __init__(
-        self,
-        worker: _Optional[str] = ...,
-        incarnation: _Optional[str] = ...,
-        number: _Optional[int] = ...,
-        compiler_version: _Optional[str] = ...,
-        devices: _Optional[_Iterable[_Union[_records_pb2.Device, _Mapping]]] = ...,
-        held: _Optional[_Iterable[_Union[Held, _Mapping]]] = ...,
-        results: _Optional[_Iterable[_Union[Result, _Mapping]]] = ...,
-        capacity: _Optional[int] = ...,
-        wait_s: _Optional[float] = ...,
-        protocol: _Optional[int] = ...,
-    ) -> None: ...
+    def __init__(self, worker: _Optional[str] = ..., incarnation: _Optional[str] = ..., number: _Optional[int] = ..., compiler_version: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[_records_pb2.Device, _Mapping]]] = ..., held: _Optional[_Iterable[_Union[Held, _Mapping]]] = ..., results: _Optional[_Iterable[_Union[Result, _Mapping]]] = ..., capacity: _Optional[int] = ..., wait_s: _Optional[float] = ..., protocol: _Optional[int] = ...) -> None: ...
 
 class SyncReply(_message.Message):
-    __slots__ = (
-        "work",
-        "workloads",
-        "cancel",
-        "accepted",
-        "refused",
-        "term_s",
-        "protocol",
-        "checks",
-    )
+    __slots__ = ("work", "workloads", "cancel", "accepted", "refused", "term_s", "protocol", "checks")
     class WorkloadsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -132,7 +80,6 @@ class SyncReply(_message.Message):
         key: str
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
-
     class ChecksEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -140,7 +87,6 @@ class SyncReply(_message.Message):
         key: str
         value: int
         def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
-
     WORK_FIELD_NUMBER: _ClassVar[int]
     WORKLOADS_FIELD_NUMBER: _ClassVar[int]
     CANCEL_FIELD_NUMBER: _ClassVar[int]
@@ -157,17 +103,7 @@ class SyncReply(_message.Message):
     term_s: float
     protocol: int
     checks: _containers.ScalarMap[str, int]
-    def __init__(
-        self,
-        work: _Optional[_Iterable[_Union[Work, _Mapping]]] = ...,
-        workloads: _Optional[_Mapping[str, str]] = ...,
-        cancel: _Optional[_Iterable[_Union[Held, _Mapping]]] = ...,
-        accepted: _Optional[_Iterable[_Union[_records_pb2.TrialKey, _Mapping]]] = ...,
-        refused: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ...,
-        term_s: _Optional[float] = ...,
-        protocol: _Optional[int] = ...,
-        checks: _Optional[_Mapping[str, int]] = ...,
-    ) -> None: ...
+    def __init__(self, work: _Optional[_Iterable[_Union[Work, _Mapping]]] = ..., workloads: _Optional[_Mapping[str, str]] = ..., cancel: _Optional[_Iterable[_Union[Held, _Mapping]]] = ..., accepted: _Optional[_Iterable[_Union[_records_pb2.TrialKey, _Mapping]]] = ..., refused: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ..., term_s: _Optional[float] = ..., protocol: _Optional[int] = ..., checks: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class InfoRequest(_message.Message):
     __slots__ = ("protocol",)
@@ -176,15 +112,7 @@ class InfoRequest(_message.Message):
     def __init__(self, protocol: _Optional[int] = ...) -> None: ...
 
 class InfoReply(_message.Message):
-    __slots__ = (
-        "version",
-        "database",
-        "lease_term_s",
-        "claim_term_s",
-        "started_at",
-        "protocol",
-        "now",
-    )
+    __slots__ = ("version", "database", "lease_term_s", "claim_term_s", "started_at", "protocol", "now")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     DATABASE_FIELD_NUMBER: _ClassVar[int]
     LEASE_TERM_S_FIELD_NUMBER: _ClassVar[int]
@@ -199,16 +127,7 @@ class InfoReply(_message.Message):
     started_at: float
     protocol: int
     now: float
-    def __init__(
-        self,
-        version: _Optional[str] = ...,
-        database: _Optional[str] = ...,
-        lease_term_s: _Optional[float] = ...,
-        claim_term_s: _Optional[float] = ...,
-        started_at: _Optional[float] = ...,
-        protocol: _Optional[int] = ...,
-        now: _Optional[float] = ...,
-    ) -> None: ...
+    def __init__(self, version: _Optional[str] = ..., database: _Optional[str] = ..., lease_term_s: _Optional[float] = ..., claim_term_s: _Optional[float] = ..., started_at: _Optional[float] = ..., protocol: _Optional[int] = ..., now: _Optional[float] = ...) -> None: ...
 
 class AcquireRequest(_message.Message):
     __slots__ = ("request_id", "client", "job", "claim_epoch", "request", "wait_s", "waited_s")
@@ -226,16 +145,7 @@ class AcquireRequest(_message.Message):
     request: _records_pb2.DeviceRequest
     wait_s: float
     waited_s: float
-    def __init__(
-        self,
-        request_id: _Optional[str] = ...,
-        client: _Optional[str] = ...,
-        job: _Optional[str] = ...,
-        claim_epoch: _Optional[int] = ...,
-        request: _Optional[_Union[_records_pb2.DeviceRequest, _Mapping]] = ...,
-        wait_s: _Optional[float] = ...,
-        waited_s: _Optional[float] = ...,
-    ) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., client: _Optional[str] = ..., job: _Optional[str] = ..., claim_epoch: _Optional[int] = ..., request: _Optional[_Union[_records_pb2.DeviceRequest, _Mapping]] = ..., wait_s: _Optional[float] = ..., waited_s: _Optional[float] = ...) -> None: ...
 
 class AcquireReply(_message.Message):
     __slots__ = ("lease", "position", "matching")
@@ -245,12 +155,7 @@ class AcquireReply(_message.Message):
     lease: _records_pb2.Lease
     position: int
     matching: int
-    def __init__(
-        self,
-        lease: _Optional[_Union[_records_pb2.Lease, _Mapping]] = ...,
-        position: _Optional[int] = ...,
-        matching: _Optional[int] = ...,
-    ) -> None: ...
+    def __init__(self, lease: _Optional[_Union[_records_pb2.Lease, _Mapping]] = ..., position: _Optional[int] = ..., matching: _Optional[int] = ...) -> None: ...
 
 class RenewRequest(_message.Message):
     __slots__ = ("lease", "epoch")
@@ -287,7 +192,6 @@ class SubmitRequest(_message.Message):
         key: str
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
-
     LEASE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
@@ -296,21 +200,13 @@ class SubmitRequest(_message.Message):
     epoch: int
     requests: _containers.RepeatedCompositeFieldContainer[_records_pb2.TrialRequest]
     workloads: _containers.ScalarMap[str, str]
-    def __init__(
-        self,
-        lease: _Optional[str] = ...,
-        epoch: _Optional[int] = ...,
-        requests: _Optional[_Iterable[_Union[_records_pb2.TrialRequest, _Mapping]]] = ...,
-        workloads: _Optional[_Mapping[str, str]] = ...,
-    ) -> None: ...
+    def __init__(self, lease: _Optional[str] = ..., epoch: _Optional[int] = ..., requests: _Optional[_Iterable[_Union[_records_pb2.TrialRequest, _Mapping]]] = ..., workloads: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class SubmitReply(_message.Message):
     __slots__ = ("done",)
     DONE_FIELD_NUMBER: _ClassVar[int]
     done: _containers.RepeatedCompositeFieldContainer[_records_pb2.TrialKey]
-    def __init__(
-        self, done: _Optional[_Iterable[_Union[_records_pb2.TrialKey, _Mapping]]] = ...
-    ) -> None: ...
+    def __init__(self, done: _Optional[_Iterable[_Union[_records_pb2.TrialKey, _Mapping]]] = ...) -> None: ...
 
 class CollectRequest(_message.Message):
     __slots__ = ("job", "cursor", "limit", "wait_s")
@@ -322,13 +218,7 @@ class CollectRequest(_message.Message):
     cursor: int
     limit: int
     wait_s: float
-    def __init__(
-        self,
-        job: _Optional[str] = ...,
-        cursor: _Optional[int] = ...,
-        limit: _Optional[int] = ...,
-        wait_s: _Optional[float] = ...,
-    ) -> None: ...
+    def __init__(self, job: _Optional[str] = ..., cursor: _Optional[int] = ..., limit: _Optional[int] = ..., wait_s: _Optional[float] = ...) -> None: ...
 
 class CollectReply(_message.Message):
     __slots__ = ("trials", "cursor", "pending")
@@ -338,12 +228,7 @@ class CollectReply(_message.Message):
     trials: _containers.RepeatedCompositeFieldContainer[_records_pb2.Trial]
     cursor: int
     pending: int
-    def __init__(
-        self,
-        trials: _Optional[_Iterable[_Union[_records_pb2.Trial, _Mapping]]] = ...,
-        cursor: _Optional[int] = ...,
-        pending: _Optional[int] = ...,
-    ) -> None: ...
+    def __init__(self, trials: _Optional[_Iterable[_Union[_records_pb2.Trial, _Mapping]]] = ..., cursor: _Optional[int] = ..., pending: _Optional[int] = ...) -> None: ...
 
 class PendingRequest(_message.Message):
     __slots__ = ("job",)
@@ -360,16 +245,11 @@ class PendingReply(_message.Message):
         key: str
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
-
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
     WORKLOADS_FIELD_NUMBER: _ClassVar[int]
     requests: _containers.RepeatedCompositeFieldContainer[_records_pb2.TrialRequest]
     workloads: _containers.ScalarMap[str, str]
-    def __init__(
-        self,
-        requests: _Optional[_Iterable[_Union[_records_pb2.TrialRequest, _Mapping]]] = ...,
-        workloads: _Optional[_Mapping[str, str]] = ...,
-    ) -> None: ...
+    def __init__(self, requests: _Optional[_Iterable[_Union[_records_pb2.TrialRequest, _Mapping]]] = ..., workloads: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class SubmitJobRequest(_message.Message):
     __slots__ = ("job",)
@@ -395,14 +275,7 @@ class ClaimJobRequest(_message.Message):
     job: str
     wait_s: float
     plugins: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(
-        self,
-        request_id: _Optional[str] = ...,
-        tuner: _Optional[str] = ...,
-        job: _Optional[str] = ...,
-        wait_s: _Optional[float] = ...,
-        plugins: _Optional[_Iterable[str]] = ...,
-    ) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., tuner: _Optional[str] = ..., job: _Optional[str] = ..., wait_s: _Optional[float] = ..., plugins: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ClaimJobReply(_message.Message):
     __slots__ = ("job",)
@@ -448,13 +321,7 @@ class FinishJobRequest(_message.Message):
     claim_epoch: int
     state: _records_pb2.JobState
     message: str
-    def __init__(
-        self,
-        job: _Optional[str] = ...,
-        claim_epoch: _Optional[int] = ...,
-        state: _Optional[_Union[_records_pb2.JobState, str]] = ...,
-        message: _Optional[str] = ...,
-    ) -> None: ...
+    def __init__(self, job: _Optional[str] = ..., claim_epoch: _Optional[int] = ..., state: _Optional[_Union[_records_pb2.JobState, str]] = ..., message: _Optional[str] = ...) -> None: ...
 
 class FinishJobReply(_message.Message):
     __slots__ = ("job",)
@@ -506,19 +373,13 @@ class ListJobsRequest(_message.Message):
     LIMIT_FIELD_NUMBER: _ClassVar[int]
     states: _containers.RepeatedScalarFieldContainer[_records_pb2.JobState]
     limit: int
-    def __init__(
-        self,
-        states: _Optional[_Iterable[_Union[_records_pb2.JobState, str]]] = ...,
-        limit: _Optional[int] = ...,
-    ) -> None: ...
+    def __init__(self, states: _Optional[_Iterable[_Union[_records_pb2.JobState, str]]] = ..., limit: _Optional[int] = ...) -> None: ...
 
 class ListJobsReply(_message.Message):
     __slots__ = ("jobs",)
     JOBS_FIELD_NUMBER: _ClassVar[int]
     jobs: _containers.RepeatedCompositeFieldContainer[_records_pb2.Job]
-    def __init__(
-        self, jobs: _Optional[_Iterable[_Union[_records_pb2.Job, _Mapping]]] = ...
-    ) -> None: ...
+    def __init__(self, jobs: _Optional[_Iterable[_Union[_records_pb2.Job, _Mapping]]] = ...) -> None: ...
 
 class WatchRequest(_message.Message):
     __slots__ = ("job", "cursor", "wait_s")
@@ -528,12 +389,7 @@ class WatchRequest(_message.Message):
     job: str
     cursor: int
     wait_s: float
-    def __init__(
-        self,
-        job: _Optional[str] = ...,
-        cursor: _Optional[int] = ...,
-        wait_s: _Optional[float] = ...,
-    ) -> None: ...
+    def __init__(self, job: _Optional[str] = ..., cursor: _Optional[int] = ..., wait_s: _Optional[float] = ...) -> None: ...
 
 class WatchReply(_message.Message):
     __slots__ = ("job", "progress", "errors", "cursor")
@@ -544,7 +400,6 @@ class WatchReply(_message.Message):
         key: str
         value: int
         def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
-
     JOB_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     ERRORS_FIELD_NUMBER: _ClassVar[int]
@@ -553,29 +408,19 @@ class WatchReply(_message.Message):
     progress: _containers.RepeatedCompositeFieldContainer[_records_pb2.Progress]
     errors: _containers.ScalarMap[str, int]
     cursor: int
-    def __init__(
-        self,
-        job: _Optional[_Union[_records_pb2.Job, _Mapping]] = ...,
-        progress: _Optional[_Iterable[_Union[_records_pb2.Progress, _Mapping]]] = ...,
-        errors: _Optional[_Mapping[str, int]] = ...,
-        cursor: _Optional[int] = ...,
-    ) -> None: ...
+    def __init__(self, job: _Optional[_Union[_records_pb2.Job, _Mapping]] = ..., progress: _Optional[_Iterable[_Union[_records_pb2.Progress, _Mapping]]] = ..., errors: _Optional[_Mapping[str, int]] = ..., cursor: _Optional[int] = ...) -> None: ...
 
 class BestRequest(_message.Message):
     __slots__ = ("keys",)
     KEYS_FIELD_NUMBER: _ClassVar[int]
     keys: _containers.RepeatedCompositeFieldContainer[_records_pb2.BestKey]
-    def __init__(
-        self, keys: _Optional[_Iterable[_Union[_records_pb2.BestKey, _Mapping]]] = ...
-    ) -> None: ...
+    def __init__(self, keys: _Optional[_Iterable[_Union[_records_pb2.BestKey, _Mapping]]] = ...) -> None: ...
 
 class BestReply(_message.Message):
     __slots__ = ("candidates",)
     CANDIDATES_FIELD_NUMBER: _ClassVar[int]
     candidates: _containers.RepeatedCompositeFieldContainer[Candidates]
-    def __init__(
-        self, candidates: _Optional[_Iterable[_Union[Candidates, _Mapping]]] = ...
-    ) -> None: ...
+    def __init__(self, candidates: _Optional[_Iterable[_Union[Candidates, _Mapping]]] = ...) -> None: ...
 
 class Candidates(_message.Message):
     __slots__ = ("key", "found")
@@ -583,11 +428,7 @@ class Candidates(_message.Message):
     FOUND_FIELD_NUMBER: _ClassVar[int]
     key: _records_pb2.BestKey
     found: _containers.RepeatedCompositeFieldContainer[_records_pb2.Found]
-    def __init__(
-        self,
-        key: _Optional[_Union[_records_pb2.BestKey, _Mapping]] = ...,
-        found: _Optional[_Iterable[_Union[_records_pb2.Found, _Mapping]]] = ...,
-    ) -> None: ...
+    def __init__(self, key: _Optional[_Union[_records_pb2.BestKey, _Mapping]] = ..., found: _Optional[_Iterable[_Union[_records_pb2.Found, _Mapping]]] = ...) -> None: ...
 
 class PromoteRequest(_message.Message):
     __slots__ = ("request_id", "final", "job", "claim_epoch")
@@ -599,13 +440,7 @@ class PromoteRequest(_message.Message):
     final: _records_pb2.Final
     job: str
     claim_epoch: int
-    def __init__(
-        self,
-        request_id: _Optional[str] = ...,
-        final: _Optional[_Union[_records_pb2.Final, _Mapping]] = ...,
-        job: _Optional[str] = ...,
-        claim_epoch: _Optional[int] = ...,
-    ) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., final: _Optional[_Union[_records_pb2.Final, _Mapping]] = ..., job: _Optional[str] = ..., claim_epoch: _Optional[int] = ...) -> None: ...
 
 class PromoteReply(_message.Message):
     __slots__ = ("promoted", "best")
@@ -613,11 +448,7 @@ class PromoteReply(_message.Message):
     BEST_FIELD_NUMBER: _ClassVar[int]
     promoted: bool
     best: _records_pb2.Best
-    def __init__(
-        self,
-        promoted: _Optional[bool] = ...,
-        best: _Optional[_Union[_records_pb2.Best, _Mapping]] = ...,
-    ) -> None: ...
+    def __init__(self, promoted: _Optional[bool] = ..., best: _Optional[_Union[_records_pb2.Best, _Mapping]] = ...) -> None: ...
 
 class HistoryRequest(_message.Message):
     __slots__ = ("target", "workloads", "cursor", "limit")
@@ -629,13 +460,7 @@ class HistoryRequest(_message.Message):
     workloads: _containers.RepeatedScalarFieldContainer[str]
     cursor: int
     limit: int
-    def __init__(
-        self,
-        target: _Optional[str] = ...,
-        workloads: _Optional[_Iterable[str]] = ...,
-        cursor: _Optional[int] = ...,
-        limit: _Optional[int] = ...,
-    ) -> None: ...
+    def __init__(self, target: _Optional[str] = ..., workloads: _Optional[_Iterable[str]] = ..., cursor: _Optional[int] = ..., limit: _Optional[int] = ...) -> None: ...
 
 class HistoryReply(_message.Message):
     __slots__ = ("trials", "workloads", "cursor", "more")
@@ -646,7 +471,6 @@ class HistoryReply(_message.Message):
         key: str
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
-
     TRIALS_FIELD_NUMBER: _ClassVar[int]
     WORKLOADS_FIELD_NUMBER: _ClassVar[int]
     CURSOR_FIELD_NUMBER: _ClassVar[int]
@@ -655,29 +479,19 @@ class HistoryReply(_message.Message):
     workloads: _containers.ScalarMap[str, str]
     cursor: int
     more: bool
-    def __init__(
-        self,
-        trials: _Optional[_Iterable[_Union[_records_pb2.Trial, _Mapping]]] = ...,
-        workloads: _Optional[_Mapping[str, str]] = ...,
-        cursor: _Optional[int] = ...,
-        more: _Optional[bool] = ...,
-    ) -> None: ...
+    def __init__(self, trials: _Optional[_Iterable[_Union[_records_pb2.Trial, _Mapping]]] = ..., workloads: _Optional[_Mapping[str, str]] = ..., cursor: _Optional[int] = ..., more: _Optional[bool] = ...) -> None: ...
 
 class TaskStatsRequest(_message.Message):
     __slots__ = ("tasks",)
     TASKS_FIELD_NUMBER: _ClassVar[int]
     tasks: _containers.RepeatedCompositeFieldContainer[_records_pb2.TaskKey]
-    def __init__(
-        self, tasks: _Optional[_Iterable[_Union[_records_pb2.TaskKey, _Mapping]]] = ...
-    ) -> None: ...
+    def __init__(self, tasks: _Optional[_Iterable[_Union[_records_pb2.TaskKey, _Mapping]]] = ...) -> None: ...
 
 class TaskStatsReply(_message.Message):
     __slots__ = ("progress",)
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     progress: _containers.RepeatedCompositeFieldContainer[_records_pb2.Progress]
-    def __init__(
-        self, progress: _Optional[_Iterable[_Union[_records_pb2.Progress, _Mapping]]] = ...
-    ) -> None: ...
+    def __init__(self, progress: _Optional[_Iterable[_Union[_records_pb2.Progress, _Mapping]]] = ...) -> None: ...
 
 class CountTrialsRequest(_message.Message):
     __slots__ = ("tasks", "compiler_version", "device_model")
@@ -687,12 +501,7 @@ class CountTrialsRequest(_message.Message):
     tasks: _containers.RepeatedCompositeFieldContainer[_records_pb2.TaskKey]
     compiler_version: str
     device_model: str
-    def __init__(
-        self,
-        tasks: _Optional[_Iterable[_Union[_records_pb2.TaskKey, _Mapping]]] = ...,
-        compiler_version: _Optional[str] = ...,
-        device_model: _Optional[str] = ...,
-    ) -> None: ...
+    def __init__(self, tasks: _Optional[_Iterable[_Union[_records_pb2.TaskKey, _Mapping]]] = ..., compiler_version: _Optional[str] = ..., device_model: _Optional[str] = ...) -> None: ...
 
 class CountTrialsReply(_message.Message):
     __slots__ = ("trials",)
@@ -706,11 +515,7 @@ class ReportMissesRequest(_message.Message):
     MISSES_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     misses: _containers.RepeatedCompositeFieldContainer[_records_pb2.Miss]
-    def __init__(
-        self,
-        request_id: _Optional[str] = ...,
-        misses: _Optional[_Iterable[_Union[_records_pb2.Miss, _Mapping]]] = ...,
-    ) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., misses: _Optional[_Iterable[_Union[_records_pb2.Miss, _Mapping]]] = ...) -> None: ...
 
 class ReportMissesReply(_message.Message):
     __slots__ = ()
@@ -726,9 +531,7 @@ class MissesReply(_message.Message):
     __slots__ = ("misses",)
     MISSES_FIELD_NUMBER: _ClassVar[int]
     misses: _containers.RepeatedCompositeFieldContainer[_records_pb2.Miss]
-    def __init__(
-        self, misses: _Optional[_Iterable[_Union[_records_pb2.Miss, _Mapping]]] = ...
-    ) -> None: ...
+    def __init__(self, misses: _Optional[_Iterable[_Union[_records_pb2.Miss, _Mapping]]] = ...) -> None: ...
 
 class NoteModelRequest(_message.Message):
     __slots__ = ("name", "target", "tasks")
@@ -738,12 +541,7 @@ class NoteModelRequest(_message.Message):
     name: str
     target: str
     tasks: _containers.RepeatedCompositeFieldContainer[_records_pb2.JobTask]
-    def __init__(
-        self,
-        name: _Optional[str] = ...,
-        target: _Optional[str] = ...,
-        tasks: _Optional[_Iterable[_Union[_records_pb2.JobTask, _Mapping]]] = ...,
-    ) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., target: _Optional[str] = ..., tasks: _Optional[_Iterable[_Union[_records_pb2.JobTask, _Mapping]]] = ...) -> None: ...
 
 class NoteModelReply(_message.Message):
     __slots__ = ()
@@ -759,11 +557,7 @@ class DevicesReply(_message.Message):
     LEASES_FIELD_NUMBER: _ClassVar[int]
     devices: _containers.RepeatedCompositeFieldContainer[_records_pb2.Device]
     leases: _containers.RepeatedCompositeFieldContainer[_records_pb2.Lease]
-    def __init__(
-        self,
-        devices: _Optional[_Iterable[_Union[_records_pb2.Device, _Mapping]]] = ...,
-        leases: _Optional[_Iterable[_Union[_records_pb2.Lease, _Mapping]]] = ...,
-    ) -> None: ...
+    def __init__(self, devices: _Optional[_Iterable[_Union[_records_pb2.Device, _Mapping]]] = ..., leases: _Optional[_Iterable[_Union[_records_pb2.Lease, _Mapping]]] = ...) -> None: ...
 
 class CordonRequest(_message.Message):
     __slots__ = ("request_id", "name", "drain", "revoke_after_s", "actor", "reason")
@@ -779,15 +573,7 @@ class CordonRequest(_message.Message):
     revoke_after_s: float
     actor: str
     reason: str
-    def __init__(
-        self,
-        request_id: _Optional[str] = ...,
-        name: _Optional[str] = ...,
-        drain: _Optional[bool] = ...,
-        revoke_after_s: _Optional[float] = ...,
-        actor: _Optional[str] = ...,
-        reason: _Optional[str] = ...,
-    ) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., name: _Optional[str] = ..., drain: _Optional[bool] = ..., revoke_after_s: _Optional[float] = ..., actor: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class CordonReply(_message.Message):
     __slots__ = ("cordon", "devices", "leases")
@@ -797,12 +583,7 @@ class CordonReply(_message.Message):
     cordon: _records_pb2.Cordon
     devices: _containers.RepeatedCompositeFieldContainer[_records_pb2.Device]
     leases: _containers.RepeatedCompositeFieldContainer[_records_pb2.Lease]
-    def __init__(
-        self,
-        cordon: _Optional[_Union[_records_pb2.Cordon, _Mapping]] = ...,
-        devices: _Optional[_Iterable[_Union[_records_pb2.Device, _Mapping]]] = ...,
-        leases: _Optional[_Iterable[_Union[_records_pb2.Lease, _Mapping]]] = ...,
-    ) -> None: ...
+    def __init__(self, cordon: _Optional[_Union[_records_pb2.Cordon, _Mapping]] = ..., devices: _Optional[_Iterable[_Union[_records_pb2.Device, _Mapping]]] = ..., leases: _Optional[_Iterable[_Union[_records_pb2.Lease, _Mapping]]] = ...) -> None: ...
 
 class UncordonRequest(_message.Message):
     __slots__ = ("request_id", "name", "actor", "reason")
@@ -814,21 +595,13 @@ class UncordonRequest(_message.Message):
     name: str
     actor: str
     reason: str
-    def __init__(
-        self,
-        request_id: _Optional[str] = ...,
-        name: _Optional[str] = ...,
-        actor: _Optional[str] = ...,
-        reason: _Optional[str] = ...,
-    ) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., name: _Optional[str] = ..., actor: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class UncordonReply(_message.Message):
     __slots__ = ("devices",)
     DEVICES_FIELD_NUMBER: _ClassVar[int]
     devices: _containers.RepeatedCompositeFieldContainer[_records_pb2.Device]
-    def __init__(
-        self, devices: _Optional[_Iterable[_Union[_records_pb2.Device, _Mapping]]] = ...
-    ) -> None: ...
+    def __init__(self, devices: _Optional[_Iterable[_Union[_records_pb2.Device, _Mapping]]] = ...) -> None: ...
 
 class CheckDeviceRequest(_message.Message):
     __slots__ = ("request_id", "name", "lift", "actor", "reason")
@@ -842,14 +615,7 @@ class CheckDeviceRequest(_message.Message):
     lift: bool
     actor: str
     reason: str
-    def __init__(
-        self,
-        request_id: _Optional[str] = ...,
-        name: _Optional[str] = ...,
-        lift: _Optional[bool] = ...,
-        actor: _Optional[str] = ...,
-        reason: _Optional[str] = ...,
-    ) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., name: _Optional[str] = ..., lift: _Optional[bool] = ..., actor: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class CheckDeviceReply(_message.Message):
     __slots__ = ("devices", "checks")
@@ -860,16 +626,11 @@ class CheckDeviceReply(_message.Message):
         key: str
         value: int
         def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
-
     DEVICES_FIELD_NUMBER: _ClassVar[int]
     CHECKS_FIELD_NUMBER: _ClassVar[int]
     devices: _containers.RepeatedCompositeFieldContainer[_records_pb2.Device]
     checks: _containers.ScalarMap[str, int]
-    def __init__(
-        self,
-        devices: _Optional[_Iterable[_Union[_records_pb2.Device, _Mapping]]] = ...,
-        checks: _Optional[_Mapping[str, int]] = ...,
-    ) -> None: ...
+    def __init__(self, devices: _Optional[_Iterable[_Union[_records_pb2.Device, _Mapping]]] = ..., checks: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class LeaseHistoryRequest(_message.Message):
     __slots__ = ("device", "job", "before", "limit")
@@ -881,21 +642,13 @@ class LeaseHistoryRequest(_message.Message):
     job: str
     before: float
     limit: int
-    def __init__(
-        self,
-        device: _Optional[str] = ...,
-        job: _Optional[str] = ...,
-        before: _Optional[float] = ...,
-        limit: _Optional[int] = ...,
-    ) -> None: ...
+    def __init__(self, device: _Optional[str] = ..., job: _Optional[str] = ..., before: _Optional[float] = ..., limit: _Optional[int] = ...) -> None: ...
 
 class LeaseHistoryReply(_message.Message):
     __slots__ = ("leases",)
     LEASES_FIELD_NUMBER: _ClassVar[int]
     leases: _containers.RepeatedCompositeFieldContainer[_records_pb2.Lease]
-    def __init__(
-        self, leases: _Optional[_Iterable[_Union[_records_pb2.Lease, _Mapping]]] = ...
-    ) -> None: ...
+    def __init__(self, leases: _Optional[_Iterable[_Union[_records_pb2.Lease, _Mapping]]] = ...) -> None: ...
 
 class RevokeRequest(_message.Message):
     __slots__ = ("request_id", "lease", "actor", "reason")
@@ -907,13 +660,7 @@ class RevokeRequest(_message.Message):
     lease: str
     actor: str
     reason: str
-    def __init__(
-        self,
-        request_id: _Optional[str] = ...,
-        lease: _Optional[str] = ...,
-        actor: _Optional[str] = ...,
-        reason: _Optional[str] = ...,
-    ) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., lease: _Optional[str] = ..., actor: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class RevokeReply(_message.Message):
     __slots__ = ("lease",)
@@ -933,9 +680,7 @@ class AuditReply(_message.Message):
     __slots__ = ("events",)
     EVENTS_FIELD_NUMBER: _ClassVar[int]
     events: _containers.RepeatedCompositeFieldContainer[_records_pb2.AuditEvent]
-    def __init__(
-        self, events: _Optional[_Iterable[_Union[_records_pb2.AuditEvent, _Mapping]]] = ...
-    ) -> None: ...
+    def __init__(self, events: _Optional[_Iterable[_Union[_records_pb2.AuditEvent, _Mapping]]] = ...) -> None: ...
 
 class CreateTokenRequest(_message.Message):
     __slots__ = ("request_id", "token", "actor")
@@ -945,12 +690,7 @@ class CreateTokenRequest(_message.Message):
     request_id: str
     token: _records_pb2.Token
     actor: str
-    def __init__(
-        self,
-        request_id: _Optional[str] = ...,
-        token: _Optional[_Union[_records_pb2.Token, _Mapping]] = ...,
-        actor: _Optional[str] = ...,
-    ) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., token: _Optional[_Union[_records_pb2.Token, _Mapping]] = ..., actor: _Optional[str] = ...) -> None: ...
 
 class CreateTokenReply(_message.Message):
     __slots__ = ("token",)
@@ -966,9 +706,7 @@ class ListTokensReply(_message.Message):
     __slots__ = ("tokens",)
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     tokens: _containers.RepeatedCompositeFieldContainer[_records_pb2.Token]
-    def __init__(
-        self, tokens: _Optional[_Iterable[_Union[_records_pb2.Token, _Mapping]]] = ...
-    ) -> None: ...
+    def __init__(self, tokens: _Optional[_Iterable[_Union[_records_pb2.Token, _Mapping]]] = ...) -> None: ...
 
 class RevokeTokenRequest(_message.Message):
     __slots__ = ("request_id", "name", "actor", "reason")
@@ -980,18 +718,10 @@ class RevokeTokenRequest(_message.Message):
     name: str
     actor: str
     reason: str
-    def __init__(
-        self,
-        request_id: _Optional[str] = ...,
-        name: _Optional[str] = ...,
-        actor: _Optional[str] = ...,
-        reason: _Optional[str] = ...,
-    ) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., name: _Optional[str] = ..., actor: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class RevokeTokenReply(_message.Message):
     __slots__ = ("tokens",)
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     tokens: _containers.RepeatedCompositeFieldContainer[_records_pb2.Token]
-    def __init__(
-        self, tokens: _Optional[_Iterable[_Union[_records_pb2.Token, _Mapping]]] = ...
-    ) -> None: ...
+    def __init__(self, tokens: _Optional[_Iterable[_Union[_records_pb2.Token, _Mapping]]] = ...) -> None: ...
