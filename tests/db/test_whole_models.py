@@ -47,6 +47,23 @@ def test_a_model_has_its_tasks_in_the_order_of_first_use(store: Store) -> None:
         assert [tuple(row) for row in connection.execute(query)] == [("k1", 3), ("k2", 1)]
 
 
+def test_a_model_tells_what_its_tasks_are(store: Store, workload: MakeWorkload) -> None:
+    tasks = [JobTask(workload("a"), 2), JobTask(workload("b")), JobTask(workload("a"))]
+    with store.writing() as connection:
+        digest = whole_models.note_tasks(connection, "mobilenet", "sim", tasks)
+        keys_only = [JobTask(WorkloadRecord(task.workload.key, "", "?"), 1) for task in tasks]
+        whole_models.note_tasks(connection, "copy", "sim", keys_only)
+        query = (
+            select(WORKLOADS.c.text, WORKLOADS.c.summary, MODEL_TASKS.c.weight)
+            .join(WORKLOADS, WORKLOADS.c.id == MODEL_TASKS.c.workload_id)
+            .where(MODEL_TASKS.c.digest == digest)
+            .order_by(MODEL_TASKS.c.position)
+        )
+        found = [tuple(row) for row in connection.execute(query)]
+    known = [(task.workload.text, task.workload.summary) for task in tasks]
+    assert found == [(*known[0], 3), (*known[1], 1)]
+
+
 def test_who_has_no_name_for_it_leaves_the_one_that_is_there(store: Store) -> None:
     note(store, UNNAMED)
     assert names(store) == [UNNAMED]

@@ -148,6 +148,11 @@ PAIRS: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = {
     "trial_key": (trial_key, convert.trial_key_to_wire, convert.trial_key_from_wire),
     "best_key": (best_key, convert.best_key_to_wire, convert.best_key_from_wire),
     "workload": (workload, convert.workload_to_wire, convert.workload_from_wire),
+    "job_task": (
+        st.builds(rec.JobTask, workload, whole),
+        convert.job_task_to_wire,
+        convert.job_task_from_wire,
+    ),
     "job": (job, convert.job_to_wire, convert.job_from_wire),
     "miss": (miss, convert.miss_to_wire, convert.miss_from_wire),
     "device": (device, convert.device_to_wire, convert.device_from_wire),
