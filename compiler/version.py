@@ -19,6 +19,8 @@ _APART = frozenset({
     "tir/interpreter.py", "tir/printer.py", "tir/threads.py", "tir/verifier.py",
 })  # fmt: skip
 
+_FOLDERS_APART = ("gpu/emulator/",)
+
 
 @functools.cache
 def compiler_version(kind: str = "llvm") -> str:
@@ -51,5 +53,5 @@ def _sources(folder: Path, kind: str) -> Iterator[str]:
     for part in (*_FOLDERS, *_MORE_FOLDERS.get(kind, ())):
         for path in (folder / part).rglob("*.py"):
             name = path.relative_to(folder).as_posix()
-            if name not in _APART:
+            if name not in _APART and not name.startswith(_FOLDERS_APART):
                 yield name

@@ -1,0 +1,226 @@
+"""Instructions that read and write memory, and asynchronous copies.
+
+Source of the meanings: NVIDIA, "PTX ISA", data movement and asynchronous copy instructions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from tunefarm.compiler.gpu.emulator.errors import Fault
+from tunefarm.compiler.gpu.emulator.kinds import KINDS, Kind, Values
+from tunefarm.compiler.gpu.emulator.moves import LOCAL_WINDOW, SHARED_WINDOW
+from tunefarm.compiler.gpu.emulator.operands import (
+    Builder,
+    Scope,
+    Step,
+    addresses,
+    kind_of,
+    located,
+    only,
+    operands,
+    parts_of,
+    reads,
+    unknown,
+    writes,
+    writes_own,
+)
+from tunefarm.compiler.gpu.emulator.parse import Address, Immediate, Instruction, Operand, Symbol
+from tunefarm.compiler.gpu.emulator.wave import Group, Wave
+
+# How often something is read again, and what may know of it, changes no value.
+_HINTS = ("nc", "volatile", "relaxed", "weak", "cta", "gpu", "sys", "L1", "L2", "no_allocate",
+          "evict_first", "evict_last", "ca", "cg", "cs", "lu", "cv", "wb", "wt")  # fmt: skip
+_SPACES = ("global", "shared", "local", "param", "const")
+Load = Callable[[Wave, Group, Values, Kind, int], Values]
+Store = Callable[[Wave, Group, Values, Values], None]
+
+
+def _shape(i: Instruction) -> tuple[str, Kind, int]:
+    """The state space ("generic" if none is named), the type, and how many elements."""
+    words = [m for m in i.modifiers if m not in _HINTS]
+    space, lanes = "generic", 1
+    if words and words[0] in _SPACES:
+        space = words.pop(0)
+    if words and words[0] in ("v2", "v4"):
+        lanes = int(words.pop(0)[1:])
+    if len(words) != 1:
+        unknown(i)
+    return space, kind_of(i, words[0]), lanes
+
+
+def _ld(i: Instruction, scope: Scope) -> Step:
+    """``ld.space.type d, [a]``."""
+    space, kind, lanes = _shape(i)
+    d, a = operands(i, 2)
+    targets = parts_of(i, d)
+    if len(targets) != lanes:
+        unknown(i)
+    if space == "param":
+        return _parameter(i, scope, kind, d, a)
+    raw = KINDS[f"u{kind.bits}"]
+    load = _LOADS.get(space)
+    if load is None:
+        unknown(i, f"state space .{space}")
+    read = addresses(i, scope, a, space)
+    write = [(n, writes_own(i, scope, t, kind)) for n, t in enumerate(targets) if t is not None]
+
+    def step(wave: Wave, group: Group) -> None:
+        rows = load(wave, group, group.own(read(wave)), raw, lanes)
+        for number, set_one in write:
+            set_one(wave, group, kind.decode(np.ascontiguousarray(rows[:, number])))
+
+    return located(i, step)
+
+
+def _parameter(i: Instruction, scope: Scope, kind: Kind, d: Operand, a: Operand) -> Step:
+    if not (isinstance(a, Address) and isinstance(a.base, Symbol) and not a.offset):
+        unknown(i)
+    name = a.base.name
+    if scope.parameters.get(name) != kind.bits // 8:
+        unknown(i, f"{name} is no parameter of {kind.bits} bits")
+    write = writes(i, scope, d, kind)
+
+    def step(wave: Wave, group: Group) -> None:
+        bits = np.full(1, wave.parameters[name], kind.unsigned)
+        write(wave, group, kind.decode(bits))
+
+    return step
+
+
+def _st(i: Instruction, scope: Scope) -> Step:
+    """``st.space.type [a], b``."""
+    space, kind, lanes = _shape(i)
+    a, b = operands(i, 2)
+    sources = parts_of(i, b)
+    store = _STORES.get(space)
+    if len(sources) != lanes or store is None:
+        unknown(i)
+    raw = KINDS[f"u{kind.bits}"]
+    place = addresses(i, scope, a, space)
+    read = [reads(i, scope, source, raw) for source in sources]
+
+    def step(wave: Wave, group: Group) -> None:
+        rows = np.empty((group.count, lanes), raw.unsigned)
+        for number, each in enumerate(read):
+            rows[:, number] = group.own(each(wave))
+        store(wave, group, group.own(place(wave)), rows)
+
+    return located(i, step)
+
+
+# --- state spaces -------------------------------------------------------------------------------
+
+
+def _load_global(wave: Wave, group: Group, at: Values, kind: Kind, lanes: int) -> Values:
+    return wave.memory.load(at, kind.unsigned, lanes)
+
+
+def _load_shared(wave: Wave, group: Group, at: Values, kind: Kind, lanes: int) -> Values:
+    return wave.shared.load(wave.block_of[group.index], at, kind.unsigned, lanes)
+
+
+def _load_local(wave: Wave, group: Group, at: Values, kind: Kind, lanes: int) -> Values:
+    return wave.local.load(group.index, at, kind.unsigned, lanes)
+
+
+def _store_global(wave: Wave, group: Group, at: Values, rows: Values) -> None:
+    wave.memory.store(at, rows)
+
+
+def _store_shared(wave: Wave, group: Group, at: Values, rows: Values) -> None:
+    wave.shared.store(wave.block_of[group.index], at, rows)
+
+
+def _store_local(wave: Wave, group: Group, at: Values, rows: Values) -> None:
+    wave.local.store(group.index, at, rows)
+
+
+def _load_generic(wave: Wave, group: Group, at: Values, kind: Kind, lanes: int) -> Values:
+    space, window = _space_of(at)
+    return _LOADS[space](wave, group, at - window, kind, lanes)
+
+
+def _store_generic(wave: Wave, group: Group, at: Values, rows: Values) -> None:
+    space, window = _space_of(at)
+    _STORES[space](wave, group, at - window, rows)
+
+
+def _space_of(at: Values) -> tuple[str, np.uint64]:
+    """The state space that generic addresses are of, and where it begins."""
+    windows = at & np.uint64(SHARED_WINDOW | LOCAL_WINDOW)
+    other = np.flatnonzero(windows != windows[0])
+    if len(other):
+        raise Fault(int(other[0]), "its address is of another state space than the first thread's")
+    names = {0: "global", SHARED_WINDOW: "shared", LOCAL_WINDOW: "local"}
+    name = names.get(int(windows[0]))
+    if name is None:
+        raise Fault(0, f"{int(at[0]):#x} is an address of no state space")
+    return name, windows[0]
+
+
+_LOADS: Mapping[str, Load] = {
+    "global": _load_global,
+    "shared": _load_shared,
+    "local": _load_local,
+    "generic": _load_generic,
+}
+_STORES: Mapping[str, Store] = {
+    "global": _store_global,
+    "shared": _store_shared,
+    "local": _store_local,
+    "generic": _store_generic,
+}
+
+# --- asynchronous copies ------------------------------------------------------------------------
+
+
+def _cp(i: Instruction, scope: Scope) -> Step:
+    """``cp.async.ca|cg.shared.global [d], [a], size{, taken}``, and what waits for them."""
+    match i.modifiers:
+        case ("async", "commit_group"):
+            return lambda wave, group: wave.copies.commit(group.index)
+        case ("async", "wait_all"):
+            return _waits(None)
+        case ("async", "wait_group"):
+            (allowed,) = operands(i, 1)
+            if not isinstance(allowed, Immediate):
+                unknown(i)
+            return _waits(allowed.value)
+        case ("async", "ca" | "cg", "shared", "global", *hints):
+            only(i, [h for h in hints if h not in _HINTS], ("64B", "128B", "256B"))
+            return _copy(i, scope)
+    unknown(i)
+
+
+def _waits(allowed: int | None) -> Step:
+    def step(wave: Wave, group: Group) -> None:
+        mask = group.mask(wave.threads)
+        wave.copies.finish(mask, allowed, wave.shared, wave.memory)
+
+    return step
+
+
+def _copy(i: Instruction, scope: Scope) -> Step:
+    d, a, size, *more = operands(i, 3, 4)
+    allowed = (16,) if "cg" in i.modifiers else (4, 8, 16)
+    if not isinstance(size, Immediate) or size.value not in allowed:
+        unknown(i, "its size")
+    count = size.value
+    target, source = addresses(i, scope, d, "shared"), addresses(i, scope, a, "global")
+    taken = reads(i, scope, (more or [size])[0], KINDS["u32"])
+
+    def step(wave: Wave, group: Group) -> None:
+        bytes_taken = group.own(taken(wave))
+        if (bytes_taken > count).any():
+            raise Fault(int(np.argmax(bytes_taken)), f"takes more than {count} bytes")
+        wave.copies.begin(
+            group.index, wave.block_of[group.index], group.own(target(wave)),
+            group.own(source(wave)), bytes_taken, count, wave.shared, wave.memory,
+        )  # fmt: skip
+
+    return located(i, step)
+
+
+BUILDERS: Mapping[str, Builder] = {"ld": _ld, "st": _st, "cp": _cp}

@@ -1,0 +1,153 @@
+"""Runs the resident blocks of a launch: threads in groups, the lowest block of code first.
+
+Groups part at branches and meet again where they come to the same block. Threads of a warp wait for
+one another at instructions of the whole warp, those of a block at barriers; when nobody can go on
+who has not ended, that is a fault.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from tunefarm.compiler.gpu.emulator.blocks import (
+    Barrier,
+    Block,
+    Branch,
+    Collective,
+    Jump,
+)
+from tunefarm.compiler.gpu.emulator.errors import KernelFault
+from tunefarm.compiler.gpu.emulator.wave import Group, Index, Wave
+
+_NOWHERE = 1 << 60
+
+
+class Machine:
+    """One wave of blocks and the code that it runs."""
+
+    def __init__(self, wave: Wave, code: tuple[Block, ...]) -> None:
+        self.wave, self.code = wave, code
+        self.ready: dict[int, Index] = {0: np.arange(wave.threads)}  # threads by block of code
+        self.gathering: dict[int, Index] = {}  # at an instruction of a warp that is not complete
+        self.barred: dict[int, Index] = {}  # at a barrier
+
+    def run(self) -> None:
+        """Run until all threads have ended. Raises KernelFault."""
+        with np.errstate(all="ignore"):
+            while True:
+                while self.ready:
+                    number = min(self.ready)
+                    self._advance(number, self.wave.group(self.ready.pop(number)))
+                if not (self.barred or self.gathering):
+                    return
+                self._pass_barriers()
+
+    def _advance(self, number: int, group: Group) -> None:
+        """Run a group until it parts, waits, ends, or comes to where others are."""
+        wave, code = self.wave, self.code
+        limit = min(self.ready, default=_NOWHERE)
+        while number < limit:
+            block = code[number]
+            for step in block.steps:
+                step(wave, group)
+            end = block.end
+            if isinstance(end, Branch):
+                taken = end.condition(wave)
+                if not group.whole or len(taken) > 1:
+                    taken = group.own(taken)
+                if taken.all():
+                    number = end.target
+                elif not taken.any():
+                    number = end.following
+                else:
+                    self._place(end.target, group.index[taken])
+                    self._place(end.following, group.index[~taken])
+                    return
+            elif isinstance(end, Jump):
+                number = end.target
+            elif isinstance(end, Collective):
+                if not group.has_whole_warps(wave):
+                    self._gather(number, group)
+                    return
+                end.step(wave, group)
+                number = end.following
+            elif isinstance(end, Barrier):
+                if not group.every:
+                    self._join(self.barred, number, group.index)
+                    return
+                number = end.following
+            else:
+                wave.end(group.index)
+                return
+        self._place(number, group.index)
+
+    def _place(self, number: int, index: Index) -> None:
+        self._join(self.ready, number, index)
+
+    @staticmethod
+    def _join(places: dict[int, Index], number: int, index: Index) -> None:
+        if number in places:
+            index = np.sort(np.concatenate([places[number], index]))
+        places[number] = index
+
+    # --- waiting -------------------------------------------------------------------------------
+
+    def _gather(self, number: int, group: Group) -> None:
+        """Let complete warps go on, and the others wait for their missing threads."""
+        self._join(self.gathering, number, group.index)
+        index = self.gathering.pop(number)
+        wave = self.wave
+        counts = np.bincount(wave.warp_of[index], minlength=len(wave.warp_sizes))
+        complete = (counts == wave.warp_sizes)[wave.warp_of[index]]
+        if not complete.all():
+            self.gathering[number] = index[~complete]
+        if complete.any():
+            end = self.code[number].end
+            assert isinstance(end, Collective)
+            together = wave.group(index[complete])
+            end.step(wave, together)
+            self._place(end.following, together.index)
+
+    def _pass_barriers(self) -> None:
+        """Let blocks go on all of whose threads wait at a barrier; a fault if there are none."""
+        wave = self.wave
+        waiting = np.zeros(wave.blocks, np.intp)
+        for index in self.barred.values():
+            waiting += np.bincount(wave.block_of[index], minlength=wave.blocks)
+        complete = waiting == wave.block_threads
+        if not complete.any():
+            raise self._stuck()
+        for number, index in list(self.barred.items()):
+            del self.barred[number]
+            mine = complete[wave.block_of[index]]
+            if not mine.all():
+                self.barred[number] = index[~mine]
+            if mine.any():
+                end = self.code[number].end
+                assert isinstance(end, Barrier)
+                together = wave.group(index[mine])
+                if not together.has_whole_warps(wave):
+                    first = int(together.index[0])
+                    raise wave.fault(end.instruction, first, "others of its warp wait elsewhere")
+                self._place(end.following, together.index)
+
+    def _stuck(self) -> KernelFault:
+        """Who waits for whom in the first block that cannot go on."""
+        wave = self.wave
+        waits = [*self.gathering.items(), *self.barred.items()]
+        number, index = min(waits, key=lambda wait: (wait[1][0], wait[0]))
+        end = self.code[number].end
+        assert isinstance(end, Collective | Barrier)
+        whole = wave.warp_of if isinstance(end, Collective) else wave.block_of
+        mine = whole == whole[index[0]]
+        here = np.zeros(wave.threads, np.bool_)
+        for at, others in waits:
+            if isinstance(end, Barrier) or at == number:
+                here[others] = True
+        missing = int(np.flatnonzero(mine & ~here)[0])
+        what = "warp" if isinstance(end, Collective) else "block"
+        state = "ended" if not wave.live[missing] else "waits elsewhere"
+        return wave.fault(
+            end.instruction,
+            int(index[0]),
+            f"waits for all threads of its {what}, but {wave.place(missing)} {state}",
+        )

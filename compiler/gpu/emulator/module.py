@@ -1,0 +1,146 @@
+"""Loaded PTX, and launches of its kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from tunefarm.compiler.gpu.archs import GPU_ARCHS, MAX_GRID, MAX_THREADS, STATIC_SHARED_BYTES
+from tunefarm.compiler.gpu.emulator.blocks import Block, blocks_of
+from tunefarm.compiler.gpu.emulator.errors import EmulatorError
+from tunefarm.compiler.gpu.emulator.machine import Machine
+from tunefarm.compiler.gpu.emulator.memory import DeviceMemory
+from tunefarm.compiler.gpu.emulator.operands import Place, Scope
+from tunefarm.compiler.gpu.emulator.parse import Array, Entry, parse_ptx
+from tunefarm.compiler.gpu.emulator.scratch import LocalMemory, SharedMemory
+from tunefarm.compiler.gpu.emulator.wave import Wave, unwritten
+
+_THREADS_AT_ONCE = 16384  # arrays of so many stay in the caches
+_BYTES_AT_ONCE = 256 << 20  # of registers, shared and local memory
+
+Extents = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class EmulatedKernel:
+    """One kernel, decoded. ``shared_bytes`` of a block are without what a launch asks for;
+    ``local_bytes`` are a thread's own arrays. ``registers`` are those that the text declares."""
+
+    entry: Entry
+    code: tuple[Block, ...]
+    shared_bytes: int
+    local_bytes: int
+
+    @property
+    def registers(self) -> int:
+        return len(self.entry.registers)
+
+
+@dataclass(frozen=True, slots=True)
+class EmulatedModule:
+    """The kernels of a PTX text by name, for the architecture that it names."""
+
+    arch: str
+    kernels: Mapping[str, EmulatedKernel]
+
+    def launch(
+        self,
+        memory: DeviceMemory,
+        name: str,
+        grid: Extents,
+        block: Extents,
+        arguments: Sequence[int],
+        dynamic_bytes: int = 0,
+    ) -> None:
+        """Run a kernel to its end. Arguments are addresses, and other numbers' bits.
+
+        Raises EmulatorError for a launch that a GPU would refuse, KernelFault for what the kernel
+        may not do; what it wrote before that stays.
+        """
+        kernel = self.kernels.get(name)
+        if kernel is None:
+            there = ", ".join(self.kernels)
+            raise EmulatorError(f"there is no kernel {name!r} in the module; there are {there}")
+        self._check(kernel, grid, block, arguments, dynamic_bytes)
+        shared_bytes = kernel.shared_bytes + dynamic_bytes
+        parameters = {
+            p.name: value & (1 << 8 * p.size) - 1
+            for p, value in zip(kernel.entry.parameters, arguments, strict=True)
+        }
+        total, first = prod(grid), 0
+        at_once = _blocks_at_once(kernel, prod(block), shared_bytes)
+        while first < total:
+            count = min(at_once, total - first)
+            wave = Wave(
+                name, memory, parameters, grid, block, first, count,
+                SharedMemory(count, shared_bytes),
+                LocalMemory(count * prod(block), kernel.local_bytes),
+                unwritten(kernel.entry.registers),
+            )  # fmt: skip
+            Machine(wave, kernel.code).run()
+            first += count
+
+    def _check(
+        self,
+        kernel: EmulatedKernel,
+        grid: Extents,
+        block: Extents,
+        arguments: Sequence[int],
+        dynamic_bytes: int,
+    ) -> None:
+        name, threads = kernel.entry.name, prod(block)
+        limit = min(MAX_THREADS, kernel.entry.max_threads or MAX_THREADS)
+        if not 1 <= threads <= limit:
+            raise EmulatorError(
+                f"kernel {name} runs blocks of up to {limit} threads, not {threads}"
+            )
+        for extent, most, axis in zip(grid, MAX_GRID, "xyz", strict=True):
+            if not 1 <= extent <= most:
+                raise EmulatorError(f"a grid has 1 to {most} blocks along {axis}, not {extent}")
+        if len(arguments) != len(kernel.entry.parameters):
+            raise EmulatorError(
+                f"kernel {name} takes {len(kernel.entry.parameters)} arguments, not "
+                f"{len(arguments)}"
+            )
+        arch = GPU_ARCHS.get(self.arch)
+        shared = kernel.shared_bytes + dynamic_bytes
+        if arch is not None and shared > arch.shared_bytes:
+            raise EmulatorError(
+                f"a block of {name} shares {shared} bytes; {self.arch} has {arch.shared_bytes}"
+            )
+
+
+def load_ptx(text: str | bytes) -> EmulatedModule:
+    """Decode a module. EmulatorError names the line of what the emulator does not know."""
+    module = parse_ptx(text.decode() if isinstance(text, bytes) else text)
+    kernels = {entry.name: _kernel(entry, module.arrays) for entry in module.entries}
+    return EmulatedModule(module.arch, kernels)
+
+
+def _kernel(entry: Entry, arrays: Sequence[Array]) -> EmulatedKernel:
+    used = [*arrays, *entry.arrays]
+    for array in used:
+        if array.space not in ("shared", "local"):
+            raise EmulatorError(f"{array.name} is in {array.space} memory, which is not emulated")
+    places: dict[str, Place] = {}
+    ends = {"shared": 0, "local": 0}
+    for array in sorted(used, key=lambda a: not a.size):  # what a launch asks for comes last
+        begin = -(-ends[array.space] // array.align) * array.align
+        places[array.name] = Place(array.space, begin)
+        ends[array.space] = begin + array.size
+    if ends["shared"] > STATIC_SHARED_BYTES:
+        raise EmulatorError(
+            f"kernel {entry.name} declares {ends['shared']} bytes of shared memory; more than "
+            f"{STATIC_SHARED_BYTES} have to be asked for by launches"
+        )
+    registers = {r.name: number for number, r in enumerate(entry.registers)}
+    scope = Scope(registers, places, {p.name: p.size for p in entry.parameters})
+    return EmulatedKernel(entry, blocks_of(entry, scope), ends["shared"], ends["local"])
+
+
+def _blocks_at_once(kernel: EmulatedKernel, threads: int, shared_bytes: int) -> int:
+    """How many blocks run at the same time, by the arrays that they need."""
+    registers = sum(max(r.bits, 8) // 8 for r in kernel.entry.registers)
+    each = threads * (registers + kernel.local_bytes) + 2 * shared_bytes
+    return max(1, min(_THREADS_AT_ONCE // threads, _BYTES_AT_ONCE // max(each, 1)))

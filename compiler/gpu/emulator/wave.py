@@ -1,0 +1,183 @@
+"""What the resident blocks of a launch hold: registers, shared and local memory, threads.
+
+A register is one NumPy array over all threads of all resident blocks, or of one element where the
+value is the same in each. Arrays are never changed once a register holds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tunefarm.compiler.gpu.archs import WARP
+from tunefarm.compiler.gpu.emulator.copies import Copies
+from tunefarm.compiler.gpu.emulator.errors import KernelFault
+from tunefarm.compiler.gpu.emulator.kinds import UNSIGNED, Values
+from tunefarm.compiler.gpu.emulator.memory import DeviceMemory
+from tunefarm.compiler.gpu.emulator.parse import Instruction, Register
+from tunefarm.compiler.gpu.emulator.scratch import LocalMemory, SharedMemory
+
+Index = NDArray[np.intp]
+_GARBAGE = 0xA5A5A5A5A5A5A5A5  # what registers hold that nobody wrote
+
+
+class Group:
+    """Threads that stand at the same instruction, by their numbers, which rise.
+
+    ``whole`` are all threads that have not ended, ``every`` all there are.
+    """
+
+    __slots__ = ("_mask", "_warps", "count", "every", "index", "whole")
+
+    def __init__(self, index: Index, whole: bool, every: bool) -> None:
+        self.index, self.whole, self.every = index, whole, every
+        self.count = len(index)
+        self._mask: Values | None = None
+        self._warps: bool | None = None
+
+    def mask(self, threads: int) -> Values:
+        """True for the group's threads, over all threads."""
+        if self._mask is None:
+            self._mask = np.zeros(threads, np.bool_)
+            self._mask[self.index] = True
+        return self._mask
+
+    def own(self, values: Values) -> Values:
+        """The values of the group's threads, of those of all threads."""
+        if len(values) == 1:
+            return np.broadcast_to(values, self.count)
+        return values if self.every else values[self.index]
+
+    def has_whole_warps(self, wave: Wave) -> bool:
+        """True if no thread of a warp is missing from the group, ended or not."""
+        if self._warps is None:
+            counts = np.bincount(wave.warp_of[self.index], minlength=len(wave.warp_sizes))
+            self._warps = bool(((counts == 0) | (counts == wave.warp_sizes)).all())
+        return self._warps
+
+
+@dataclass(slots=True)
+class Wave:
+    """Blocks that run at the same time: numbers ``first`` to ``first + blocks`` of the grid."""
+
+    kernel: str
+    memory: DeviceMemory
+    parameters: Mapping[str, int]
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    first: int
+    blocks: int
+    shared: SharedMemory
+    local: LocalMemory
+    registers: list[Values] = field(default_factory=list)
+    copies: Copies = field(init=False)
+    block_of: Index = field(init=False)  # of a thread, from 0
+    lane_of: Index = field(init=False)
+    warp_of: Index = field(init=False)
+    warp_sizes: Index = field(init=False)
+    live: Values = field(init=False)
+    living: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        each = int(np.prod(self.block))
+        own = np.arange(each)
+        warps = -(-each // WARP)
+        sizes = np.full(warps, WARP)
+        sizes[-1] -= warps * WARP - each
+        self.block_of = np.repeat(np.arange(self.blocks), each)
+        self.lane_of = np.tile(own % WARP, self.blocks)
+        self.warp_of = np.tile(own // WARP, self.blocks) + self.block_of * warps
+        self.warp_sizes = np.tile(sizes, self.blocks)
+        self.live = np.ones(self.threads, np.bool_)
+        self.living = self.threads
+        self.copies = Copies(self.threads)
+
+    @property
+    def block_threads(self) -> int:
+        x, y, z = self.block
+        return x * y * z
+
+    @property
+    def threads(self) -> int:
+        return self.blocks * self.block_threads
+
+    def group(self, index: Index) -> Group:
+        count = len(index)
+        return Group(index, count == self.living, count == self.threads)
+
+    def end(self, index: Index) -> None:
+        """The threads run no further."""
+        self.live[index] = False
+        self.living -= len(index)
+
+    def write(self, group: Group, number: int, values: Values) -> None:
+        """Set a register of the group's threads, by values of all threads."""
+        if not group.whole:
+            old = self.registers[number]
+            values = np.where(group.mask(self.threads), values, old)
+        self.registers[number] = values
+
+    def write_own(self, group: Group, number: int, values: Values) -> None:
+        """Set a register by values of the group's threads alone."""
+        if not group.every:
+            old = self.registers[number]
+            fresh = np.empty(self.threads, old.dtype)
+            fresh[:] = old
+            fresh[group.index] = values
+            values = fresh
+        self.registers[number] = values
+
+    def special(self, name: str) -> Values:
+        """What the GPU says of a thread or block: ``%tid.x``."""
+        base, _, axis = name.removeprefix("%").partition(".")
+        number = "xyz".find(axis or "x")
+        match base:
+            case "ntid":
+                return _uniform(self.block[number])
+            case "nctaid":
+                return _uniform(self.grid[number])
+            case "laneid":
+                return self.lane_of.astype(np.uint32)
+            case "warpid":
+                return (self.warp_of % -(-self.block_threads // WARP)).astype(np.uint32)
+            case "tid":
+                own = np.arange(self.block_threads)
+                each = _along(own, self.block, number)
+                return np.tile(each, self.blocks) if self.block[number] > 1 else _uniform(0)
+            case _:
+                blocks = np.arange(self.first, self.first + self.blocks)
+                each = _along(blocks, self.grid, number)
+                return each if self.blocks == 1 else np.repeat(each, self.block_threads)
+
+    def fault(self, instruction: Instruction, thread: int, problem: str) -> KernelFault:
+        """An error that names the kernel, block, thread and instruction."""
+        return KernelFault(
+            f"kernel {self.kernel}, {self.place(thread)}, line {instruction.line} of the PTX "
+            f"({instruction.text}): {problem}"
+        )
+
+    def place(self, thread: int) -> str:
+        """The numbers of a thread and of its block."""
+        block = self.first + int(self.block_of[thread])
+        own = thread % self.block_threads
+        there = tuple(int(_along(np.array([block]), self.grid, n)[0]) for n in range(3))
+        here = tuple(int(_along(np.array([own]), self.block, n)[0]) for n in range(3))
+        return f"block {there}, thread {here}"
+
+
+def unwritten(registers: Sequence[Register]) -> list[Values]:
+    """The contents of registers that nobody wrote."""
+    return [np.full(1, _GARBAGE & (1 << r.bits) - 1, UNSIGNED[r.bits]) for r in registers]
+
+
+def _uniform(value: int) -> Values:
+    return np.full(1, value, np.uint32)
+
+
+def _along(numbers: NDArray[Any], extents: tuple[int, int, int], axis: int) -> Values:
+    """The place along x, y or z of numbers that count along x first."""
+    before = int(np.prod(extents[:axis]))
+    return (numbers // before % extents[axis]).astype(np.uint32)
