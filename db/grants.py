@@ -24,7 +24,7 @@ _LENDING = (
         DEVICES.c.worker,
         DEVICES.c.kind,
         DEVICES.c.epoch,
-        WORKERS.c.compiler_version,
+        leases.COMPILER,
         LEASES.c.id.label("lease"),
     )
     .select_from(

@@ -12,11 +12,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Select, case, insert, select, update
+from sqlalchemy import Connection, Select, case, func, insert, select, update
 from tunefarm.db.dialect import clock_there, upsert
 from tunefarm.db.errors import StaleIncarnation, StaleLease
 from tunefarm.db.models import DEVICES, INCARNATIONS, JOBS, LEASES, REQUESTS, WORKERS
 from tunefarm.db.records import (
+    COMPILER_TAG,
     PLUGIN_TAG,
     Device,
     Health,
@@ -29,6 +30,10 @@ from tunefarm.db.rows import chunks
 DEVICE_LOST = "device_lost"
 """The reason of a lease that ended because its device's worker went silent: what it had delivered
 counts as an attempt, because the candidate may be what killed the worker."""
+COMPILER = func.coalesce(
+    DEVICES.c.attributes[COMPILER_TAG].as_string(), WORKERS.c.compiler_version
+).label("compiler_version")
+"""What makes the code of a device, of a row of ``DEVICES`` with its worker's."""
 
 # --- workers and devices ------------------------------------------------------------------------
 
@@ -133,9 +138,9 @@ def devices(connection: Connection, worker: str = "") -> tuple[Device, ...]:
 
 
 def devices_query() -> Select[Any]:
-    """Rows of devices with the compiler versions of their workers."""
+    """Rows of devices with their compiler versions."""
     source = DEVICES.join(WORKERS, WORKERS.c.id == DEVICES.c.worker)
-    return select(*DEVICES.c, WORKERS.c.compiler_version).select_from(source)
+    return select(*DEVICES.c, COMPILER).select_from(source)
 
 
 # --- leases -------------------------------------------------------------------------------------
@@ -234,7 +239,7 @@ def end_mixed(connection: Connection, worker: str) -> tuple[str, ...]:
         .join(JOBS, JOBS.c.id == LEASES.c.job)
     )
     query = (
-        select(LEASES.c.id, WORKERS.c.compiler_version, JOBS.c.compiler_version.label("bound"))
+        select(LEASES.c.id, COMPILER, JOBS.c.compiler_version.label("bound"))
         .add_columns(DEVICES.c.attributes, JOBS.c.selector)
         .select_from(source)
         .where(WORKERS.c.id == worker, LEASES.c.ended_at.is_(None))

@@ -113,6 +113,8 @@ class Budget:
     seconds: float | None = None
 
 
+COMPILER_TAG = "compiler"
+"""The attribute of a device whose code another compiler makes than that of its worker's others."""
 PLUGIN_TAG = "plugin."
 """Before the name of a package: the tag of devices whose worker has that plug-in."""
 
@@ -234,8 +236,8 @@ class Device:
     ``model`` is what records are compared by ("Intel(R) Xeon(R) … 2 cores"), ``kind`` the target
     kind ("llvm", "sim"), ``attributes`` plain facts that requests are matched on, ``peaks`` its
     measured peaks (``flops_1``, ``flops_n`` in FLOP/s, ``bandwidth_*`` in bytes/s) and ``noise``
-    the A/A noise floor as a fraction. ``compiler_version`` is its worker's, as the tracker knows
-    it. ``cordon`` is "cordoned", "draining", "drained" or "quarantined" where it gets no new lease,
+    the A/A noise floor as a fraction. ``compiler_version`` is that of its
+    attribute ``compiler``, or else its worker's, as the tracker knows it. ``cordon`` is "cordoned", "draining", "drained" or "quarantined" where it gets no new lease,
     for ``cordon_reason``. ``check`` is the number of the last check that an operator asked for.
     """
 

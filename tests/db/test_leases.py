@@ -24,6 +24,7 @@ from tunefarm.db.errors import StaleClaim, StaleIncarnation, StaleLease, Unknown
 from tunefarm.db.grants import Want
 from tunefarm.db.models import LEASES, REQUESTS
 from tunefarm.db.records import (
+    COMPILER_TAG,
     FINAL,
     LOOK,
     Budget,
@@ -135,6 +136,27 @@ def test_the_database_allows_one_live_lease_a_device(store: Store) -> None:
         copy = {**row._mapping, "id": "other", "request_id": "r3", "epoch": 7}
         with pytest.raises(IntegrityError):
             connection.execute(LEASES.insert().values(copy))
+
+
+def test_a_device_may_have_a_compiler_of_its_own(store: Store) -> None:
+    gpu = replace(device("d2"), attributes={COMPILER_TAG: "0.1+gpu"})
+    with store.writing() as connection:
+        leases.enlist(connection, "w1", "i1", "0.1")
+        leases.register(connection, "w1", [device(), gpu])
+        key = candidate(0).task
+        for job in ("job", "other"):
+            task = JobTask(WorkloadRecord(key.workload, "text"))
+            jobs.submit(connection, Job(job, "sim", (task,), Budget(10)))
+        told = {d.id: d.compiler_version for d in leases.devices(connection)}
+    assert told == {"d1": "0.1", "d2": "0.1+gpu"}
+    lease = grant(store, "r1", name="d2", job="job")
+    with pytest.raises(StaleLease, match="compiler"):
+        grant(store, "r2", name="d1", job="job")
+    with store.writing() as connection:
+        assert jobs.get(connection, "job").compiler_version == "0.1+gpu"
+        assert leases.end_mixed(connection, "w1") == ()
+        leases.register(connection, "w1", [device("d2")])
+        assert leases.end_mixed(connection, "w1") == (lease.id,)
 
 
 def test_epochs_rise_and_old_ones_are_refused(store: Store) -> None:
