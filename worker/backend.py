@@ -1,7 +1,7 @@
 """What a target kind must provide to be measured in the worker's children.
 
-The ``llvm`` kind is built in; others come from the entry point group ``tunefarm.targets``, whose
-objects are ``TargetPlugin``s.
+The kinds ``llvm`` and ``cuda`` are built in; others come from the entry point group
+``tunefarm.targets``, whose objects are ``TargetPlugin``s.
 """
 
 from __future__ import annotations
@@ -9,15 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
-from tunefarm.compiler.errors import TargetError
+from tunefarm.compiler.errors import TargetError, TunefarmError
 from tunefarm.compiler.plugins import TARGETS, load_entry
-from tunefarm.db.records import Config
+from tunefarm.db.records import Config, ErrorKind
+from tunefarm.worker.sandbox import HOST, Policy
 
 if TYPE_CHECKING:
+    from tunefarm.compiler.target import Target
     from tunefarm.worker.device import DeviceOptions, OpenDevice
 
 Array: TypeAlias = NDArray[Any]
@@ -68,6 +70,26 @@ class Loaded(Protocol):
         """Seconds that ``number`` calls took together, by a native clock."""
 
 
+@runtime_checkable
+class Remote(Protocol):
+    """What a ``Loaded`` has besides where its outputs lie in the memory of a device: each look at
+    ``outputs`` copies them from there."""
+
+    def poison(self) -> None:
+        """Fill the outputs with ones bits."""
+
+
+class CandidateError(TunefarmError):
+    """A candidate that failed in the runner, and how: where more is known than that it did.
+
+    After ``RUN_CRASH`` the runner is of no use any more, and is replaced.
+    """
+
+    def __init__(self, kind: ErrorKind, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
 class Backend(Protocol):
     """How candidates of one target kind are built, posed and run, each in a child process."""
 
@@ -88,12 +110,15 @@ class TargetPlugin:
 
     ``open_device`` runs in the worker; ``backend`` runs in its children, and is None for devices
     that measure without them. ``checks`` gives, for a target, what its devices are
-    checked with: names, workloads and configs.
+    checked with: names, workloads and configs. ``require`` raises TargetError, in one sentence, if
+    this machine cannot run code of a target; it opens nothing. ``policy`` says what runners may do.
     """
 
     open_device: Callable[[DeviceOptions], OpenDevice]
     backend: Callable[[], Backend] | None = None
     checks: Callable[[str], Sequence[tuple[str, str, Config]]] = lambda _: ()
+    require: Callable[[Target], None] = lambda _: None
+    policy: Policy = HOST
 
 
 def load_plugin(kind: str) -> TargetPlugin:
@@ -102,6 +127,10 @@ def load_plugin(kind: str) -> TargetPlugin:
         from tunefarm.worker.llvm import PLUGIN
 
         return PLUGIN
+    if kind == "cuda":
+        from tunefarm.worker.cuda.backend import PLUGIN as CUDA
+
+        return CUDA
     for entry in entry_points(group=TARGETS, name=kind):
         plugin = load_entry(entry)
         if isinstance(plugin, TargetPlugin):

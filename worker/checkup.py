@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from tunefarm.worker.backend import Problem
 from tunefarm.worker.budgets import Budgets
 from tunefarm.worker.building import Candidate
 from tunefarm.worker.calibration import Calibration
@@ -34,14 +35,14 @@ def check_device(
     machine: Mapping[str, Any],
     beat: Callable[[], float],
     runner: RunnerChild,
-    target: str,
+    open_session: Callable[[Problem], Session],
     kernels: Mapping[str, Candidate],
     rng: random.Random,
 ) -> Calibration:
     """Check a device on whose cores nothing else runs; TrialFailed if it cannot be measured.
 
-    ``kernels`` are of the fixed set, by their names; without any the noise of the reference loop
-    counts.
+    ``kernels`` are of the fixed set, by their names, and are timed in the sessions of
+    ``open_session`` with ``runner``; without any the noise of the reference loop counts.
     """
     answer = gauge.ask("peaks", **machine)
     noises, trial_noises = [float(answer["noise"])], [float(answer["noise"])]
@@ -49,8 +50,7 @@ def check_device(
     for name, candidate in kernels.items():
         try:
             built, problem = candidate.builds[0].result().code(), candidate.posed()
-            session = Session(runner.prepared_for(problem, target), problem, BUDGETS)
-            rows = time_paired(session, (built, built), BUDGETS, rng)
+            rows = time_paired(open_session(problem), (built, built), BUDGETS, rng)
         except TrialFailed as failed:
             runner.discard()
             wrong = wrong or f"{name}: {failed.kind.replace('_', ' ')}: {failed.message}"

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from tunefarm.worker import sandbox, wire
+from tunefarm.worker.sandbox import HOST, Policy
 from tunefarm.worker.wire import Blob, Frame, Header
 
 Reply: TypeAlias = tuple[Header, Sequence[Blob]]
@@ -32,13 +33,15 @@ class Service:
     they need, and imports what is left to import.
 
     A service that starts ``threads`` in its handlers keeps the right to, and to make any other
-    call. One that runs ``candidates`` opens no file where Landlock cannot tell code from secrets.
+    call. One that runs ``candidates`` opens no file where Landlock cannot tell code from secrets,
+    as far as its ``policy`` does not need it to.
     """
 
     handlers: Mapping[str, Handler]
     start: Callable[[], None] = _nothing
     threads: bool = False
     candidates: bool = False
+    policy: Policy = HOST
 
 
 def serve(load: Callable[[str], Service], failure: str) -> None:
@@ -52,8 +55,9 @@ def serve(load: Callable[[str], Service], failure: str) -> None:
     handle, parent, memory_bytes, cores, target = sys.argv[1:6]
     sock = socket.socket(fileno=int(handle))
     os.sched_setaffinity(0, {int(core) for core in cores.split(",")})
-    sandbox.limit(int(parent), int(memory_bytes))
+    sandbox.limit(int(parent))
     service = load(target)
+    sandbox.bound_memory(int(memory_bytes), service.policy)
     read_settings()
     applied = confine(service)
     handlers = {"warm": lambda _: ({"sandbox": applied}, ()), **service.handlers}
@@ -72,10 +76,14 @@ def read_settings() -> None:
 
 def confine(service: Service) -> list[str]:
     """Confine this process as the service allows, and start it; what applies now."""
-    applied = ["landlock"] if sandbox.shut_files() else []
-    service.start()
+    policy = service.policy
+    if policy.starts_first:
+        service.start()
+    applied = ["landlock"] if sandbox.shut_files(policy) else []
+    if not policy.starts_first:
+        service.start()
     opening = bool(applied) or not service.candidates
-    if not service.threads and sandbox.shut_calls(opening=opening):
+    if not service.threads and sandbox.shut_calls(policy, opening=opening):
         applied.append("seccomp")
     return applied
 
@@ -83,9 +91,12 @@ def confine(service: Service) -> list[str]:
 def answer(handlers: Mapping[str, Handler], frame: Frame, failure: str) -> Reply:
     """The handler's reply, or the error that stands for its exception."""
     from tunefarm.compiler.errors import PluginError, PluginMismatch, ScheduleError, TunefarmError
+    from tunefarm.worker.backend import CandidateError
 
     try:
         return handlers[str(frame.header["op"])](frame)
+    except CandidateError as error:
+        return {"error": error.kind, "message": str(error)}, ()
     except ScheduleError as error:
         return {"error": "instantiation", "message": str(error)}, ()
     except MemoryError as error:

@@ -70,6 +70,12 @@ class WarmChild:
             child = self._child
             return child.calls if child is not None and child.alive and not self._doomed else 0
 
+    @property
+    def pid(self) -> int:
+        """The process of the child; 0 if there is none."""
+        with self._lock:
+            return self._child.pid if self._child is not None else 0
+
     def turn_to(self, target: str) -> None:
         """Have a child of this target from now on."""
         if target != self._options.target:
@@ -214,6 +220,11 @@ class RunnerChild:
         self.close = self._warm.close
 
     @property
+    def pid(self) -> int:
+        """The process of the child; 0 if there is none."""
+        return self._warm.pid
+
+    @property
     def is_used(self) -> bool:
         """Whether the next candidate gets a child that others have used."""
         return self._warm.calls > _CALLS_BEFORE_CANDIDATES
@@ -247,6 +258,11 @@ class Gauge:
     def __init__(self, options: ChildOptions) -> None:
         self._warm = WarmChild(options)
         self.close = self._warm.close
+
+    @property
+    def pid(self) -> int:
+        """The process of the child; 0 if there is none."""
+        return self._warm.pid
 
     def start(self) -> None:
         """Start the child ahead of its first request, which tells what prevents that."""

@@ -25,8 +25,8 @@ Dropped = Callable[[TrialRequest], bool]
 class DeviceOptions:
     """How a device is opened. ``target`` is canonical; ``build_processes`` 0 means one a core of
     the worker; ``memory_bytes`` is what one child may have resident; ``name`` distinguishes
-    several simulated devices of one machine. ``max_drift`` is how much slower the reference loop
-    may get (0: as much as it likes)."""
+    several devices of one machine: of GPUs it is the ordinal. ``max_drift`` is how much slower the
+    reference loop may get (0: as much as it likes)."""
 
     target: str
     build_processes: int = 0
@@ -76,7 +76,7 @@ def check_target(target: Target) -> None:
     kind, lacks instructions or cores, or has no plug-in of the kind. Opens nothing."""
     from tunefarm.worker.backend import load_plugin
 
-    load_plugin(target.kind)
+    load_plugin(target.kind).require(target)
     if target.kind != "llvm":
         return
     from tunefarm.compiler.codegen.llvm_compile import features

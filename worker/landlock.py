@@ -16,7 +16,7 @@ from pathlib import Path
 _CREATE, _ADD, _RESTRICT = 444, 445, 446
 _VERSION_FLAG = 1
 _PATH_BENEATH = 1
-_READ_FILE, _READ_DIR = 1 << 2, 1 << 3
+_WRITE_FILE, _READ_FILE, _READ_DIR, _IOCTL = 1 << 1, 1 << 2, 1 << 3, 1 << 15
 # Execute, write, read, list, remove, make; rename (ABI 2); truncate (3); commands to devices (5).
 _FILES_BY_ABI = {1: (1 << 13) - 1, 2: 1 << 13, 3: 1 << 14, 5: 1 << 15}
 _TCP = 0b11  # bind, connect; ABI 4
@@ -29,8 +29,9 @@ def landlock_version() -> int:
     return max(int(call(_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint(_VERSION_FLAG))), 0)
 
 
-def restrict_files(readable: Iterable[Path]) -> bool:
-    """Let this thread, and those that it starts, open for reading what is in ``readable`` alone.
+def restrict_files(readable: Iterable[Path], devices: Iterable[Path] = ()) -> bool:
+    """Let this thread, and those that it starts, open for reading what is in ``readable`` alone,
+    and use the ``devices``.
 
     Files elsewhere, and all writing and making of files, TCP, and signals and ptrace to processes
     outside are refused. False where the kernel has no Landlock. Needs no new privileges to be had.
@@ -51,19 +52,22 @@ def restrict_files(readable: Iterable[Path]) -> bool:
     try:
         for path in readable:
             _allow(call, ruleset, path)
+        for path in devices:
+            _allow(call, ruleset, path, _WRITE_FILE | (files & _IOCTL))
         return bool(call(_RESTRICT, ruleset, ctypes.c_uint(0)) == 0)
     finally:
         os.close(ruleset)
 
 
-def _allow(call: ctypes._NamedFuncPointer, ruleset: int, path: Path) -> None:
-    """Allow reading a file, or what a folder holds; what does not exist needs no leave."""
+def _allow(call: ctypes._NamedFuncPointer, ruleset: int, path: Path, more: int = 0) -> None:
+    """Allow reading a file, or what a folder holds, and ``more`` rights; what does not exist needs
+    no leave."""
     with contextlib.suppress(OSError):
         handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
         try:
             folder = stat.S_ISDIR(os.fstat(handle).st_mode)
             rights = _READ_FILE | _READ_DIR if folder else _READ_FILE
-            rule = struct.pack("<Qi", rights, handle)
+            rule = struct.pack("<Qi", rights | more, handle)
             call(_ADD, ruleset, _PATH_BENEATH, rule, ctypes.c_uint(0))
         finally:
             os.close(handle)

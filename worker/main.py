@@ -298,24 +298,54 @@ def _offered(device: Device, worker: str, tags: Mapping[str, str]) -> Device:
 
 
 def _device_options(options: WorkerOptions) -> list[DeviceOptions]:
-    from tunefarm.compiler.target import Target
-
-    targets = [Target(text) for text in options.targets] or [Target.host()]
-    seen: Counter[str] = Counter()
-    opened = []
-    for target in targets:
-        twin = seen[target.text]
-        seen[target.text] += 1
-        opened.append(
-            DeviceOptions(
-                target.text,
-                build_processes=options.build_processes,
-                memory_bytes=options.memory_bytes,
-                name=str(twin) if twin else "",
-                max_drift=options.max_drift,
-            )
+    return [
+        DeviceOptions(
+            target,
+            build_processes=options.build_processes,
+            memory_bytes=options.memory_bytes,
+            name=name,
+            max_drift=options.max_drift,
         )
-    return opened
+        for target, name in named_devices(options.targets)
+    ]
+
+
+def named_devices(targets: Sequence[str]) -> list[tuple[str, str]]:
+    """The target and the name of each device that a worker offers: those that are asked for, or
+    this host's processor and, where there is a driver for them, its GPUs."""
+    from tunefarm.compiler.target import Target
+    from tunefarm.worker.cuda.discovery import is_gpu_target, offers
+
+    named: list[tuple[str, str]] = []
+    seen: Counter[str] = Counter()
+    taken: set[int] = set()
+    for text in targets or _all_here():
+        if is_gpu_target(text):
+            found = offers(text, taken)
+            taken.update(ordinal for _, ordinal in found)
+            named += [(target, str(ordinal)) for target, ordinal in found]
+            continue
+        target = Target(text).text
+        named.append((target, str(seen[target]) if seen[target] else ""))
+        seen[target] += 1
+    return named
+
+
+def _all_here() -> list[str]:
+    """This host's processor, and all its GPUs; a warning says why those cannot be offered."""
+    from tunefarm.compiler.errors import TargetError
+    from tunefarm.compiler.target import Target
+    from tunefarm.worker.cuda.discovery import find_gpus, has_driver
+
+    host = [Target.host().text]
+    if not has_driver():
+        return host
+    try:
+        find_gpus()
+    except TargetError as error:
+        _log.warning("the GPUs of this machine are not offered: %s", error)
+        return host
+    return [*host, "cuda"]
 
 
 def _connect(options: WorkerOptions) -> tuple[str, FarmClient]:

@@ -1,8 +1,8 @@
 """The measurement of loaded candidates, protocol ``warm-activations-cold-weights-v1``.
 
 Outputs are poisoned, one call is made and its answer checked; that first call's time is thrown
-away. Then repeats are taken, each of enough calls to last ``REPEAT_S``, until they have lasted
-``TARGET_S`` together; the outputs, poisoned before the repeats, are checked once more at the end.
+away. Then repeats are taken, each of enough calls to last ``Pace.repeat_s``, until they have lasted
+``Pace.target_s`` together; the outputs, poisoned before the repeats, are checked again at the end.
 Activations stay where the last call left them (warm); constants are taken from copies in turn, so
 that they come from beyond the second-level cache (cold), as in a model whose weights exceed it.
 Others disturb a repeat by taking time, never by giving it: repeats go on until the fastest has been
@@ -28,18 +28,12 @@ from tunefarm.worker.process import Child, ChildDied, Death
 from tunefarm.worker.verify import check_answer
 from tunefarm.worker.wire import Blob, Frame, plain_text
 
-REPEAT_S = 0.003
-TARGET_S = 0.02
-MIN_REPEATS = 3
-MAX_REPEATS = 20
 AGREE = 1.05
 """How much slower a repeat may be that meets the fastest again."""
 PATIENCE = 3
-"""Times ``TARGET_S`` after which the fastest counts although it was met once."""
-PAIRED_REPEAT_S = 0.002
+"""Times ``target_s`` after which the fastest counts although it was met once."""
 _QUICK_S = 0.02
 _GROWTH = 1.618
-_MOST_CALLS = 10_000_000
 _ROOFLINE_SLACK = 1.1
 _CLOCK_SLACK_S = 0.01
 _CLOCK_TRIES = 10
@@ -50,7 +44,23 @@ _CHILD_KINDS = {
     ErrorKind.OUT_OF_MEMORY,
     ErrorKind.BUILD_ERROR,
     ErrorKind.RUN_ERROR,
+    ErrorKind.RUN_CRASH,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long is timed: seconds of a repeat, of all of them, and of a repeat of a final; how many
+    repeats, and calls of one, there may be. With ``pauses`` repeats take time beside what they
+    claim, and their claims are held to what passed from above alone."""
+
+    repeat_s: float = 0.003
+    target_s: float = 0.02
+    paired_repeat_s: float = 0.002
+    min_repeats: int = 3
+    max_repeats: int = 20
+    most_calls: int = 10_000_000
+    pauses: bool = False
 
 
 class TrialFailed(Exception):
@@ -76,10 +86,13 @@ class Times:
 class Session:
     """One trial's conversation with the runner; every call is bounded by its budgets."""
 
-    def __init__(self, runner: Child, problem: Problem, budgets: Budgets) -> None:
+    def __init__(
+        self, runner: Child, problem: Problem, budgets: Budgets, pace: Pace | None = None
+    ) -> None:
         self._runner = runner
         self._problem = problem
         self._budgets = budgets
+        self.pace = pace or Pace()
         self._deadline = time.monotonic() + budgets.trial_s
         self._checked: dict[int, tuple[memoryview, ...]] = {}
 
@@ -127,7 +140,9 @@ class Session:
             if not isinstance(claimed, float) or not 0 <= claimed <= elapsed:
                 break
             # Short of what passed here is a lie, or a pause of the machine: then try again.
-            if poison or outputs or elapsed - claimed <= max(_CLOCK_SLACK_S, elapsed / 2):
+            if poison or outputs or self.pace.pauses:
+                return frame, claimed
+            if elapsed - claimed <= max(_CLOCK_SLACK_S, elapsed / 2):
                 return frame, claimed
         raise TrialFailed(
             ErrorKind.RUN_ERROR, f"the runner claims {claimed!r} s where {elapsed:.3g} s passed"
@@ -163,10 +178,10 @@ def time_one(session: Session, slot: int, budgets: Budgets) -> Times:
     start = time.monotonic()
     first_s = session.check(slot)
     checked = time.monotonic()
-    number, seconds = calibrate(session, slot, REPEAT_S, first_s)
+    number, seconds = calibrate(session, slot, session.pace.repeat_s, first_s)
     times = [seconds]
     limit_s = budgets.incumbent_s * ABANDON
-    while not _hopeless(times, limit_s) and not _enough(times, number):
+    while not _hopeless(times, limit_s) and not _enough(times, number, session.pace):
         times.append(session.repeat(slot, number))
     timed = time.monotonic()
     abandoned = _hopeless(times, limit_s)
@@ -181,14 +196,14 @@ def calibrate(session: Session, slot: int, repeat_s: float, first_s: float) -> t
 
     A quick kernel is called once more before, which wakes the pool's threads and warms the
     activations. While a repeat is too short, number = max(target / observed + 1, 1.618 × number),
-    ten million at most: what tells less time than that is no kernel's.
+    ``Pace.most_calls`` at most: what tells less time than ten million do is no kernel's.
     """
-    number = 1
+    number, most = 1, session.pace.most_calls
     quick = first_s < _QUICK_S
     seconds = session.repeat(slot, number, discard=quick, poison=True)
-    while seconds * number < repeat_s and first_s < repeat_s and number < _MOST_CALLS:
+    while seconds * number < repeat_s and first_s < repeat_s and number < most:
         observed = max(seconds, 1e-9)
-        number = min(math.ceil(max(repeat_s / observed + 1, _GROWTH * number)), _MOST_CALLS)
+        number = min(math.ceil(max(repeat_s / observed + 1, _GROWTH * number)), most)
         seconds = session.repeat(slot, number)
     return number, seconds
 
@@ -209,7 +224,8 @@ def time_paired(
         order = rng.sample(range(len(candidates)), len(candidates))
         first_s = [_place(session, slot, candidates[index]) for slot, index in enumerate(order)]
         if not number:
-            counts = [calibrate(session, s, PAIRED_REPEAT_S, t)[0] for s, t in enumerate(first_s)]
+            repeat_s = session.pace.paired_repeat_s
+            counts = [calibrate(session, s, repeat_s, t)[0] for s, t in enumerate(first_s)]
             number = max(counts)
         for turn in range(int(budgets.paired_rounds)):
             for slot in range(len(order)) if turn % 2 == 0 else reversed(range(len(order))):
@@ -281,11 +297,11 @@ def _hopeless(times: Sequence[float], limit_s: float) -> bool:
     return 0 < limit_s < min(times) and len(times) >= ABANDON_REPEATS
 
 
-def _enough(times: Sequence[float], number: int) -> bool:
-    if len(times) >= MAX_REPEATS:
+def _enough(times: Sequence[float], number: int, pace: Pace) -> bool:
+    if len(times) >= pace.max_repeats:
         return True
     spent_s = sum(times) * number
-    if len(times) < MIN_REPEATS or spent_s < TARGET_S:
+    if len(times) < pace.min_repeats or spent_s < pace.target_s:
         return False
     is_met_twice = sum(t <= AGREE * min(times) for t in times) > 1
-    return is_met_twice or spent_s >= PATIENCE * TARGET_S
+    return is_met_twice or spent_s >= PATIENCE * pace.target_s

@@ -213,8 +213,14 @@ def _seconds(work: Callable[[int], None], number: int) -> float:
 
 
 def noise_floor(mcpu: str) -> float:
-    """The relative difference that medians of equal, interleaved work stay under in 95 of 100."""
-    samples = np.array([reference_s(mcpu) for _ in range(_NOISE_REPEATS)])
+    """That of the reference loop on one core."""
+    return noise_of(lambda: reference_s(mcpu))
+
+
+def noise_of(work: Callable[[], float]) -> float:
+    """The relative difference that medians of equal, interleaved work stay under in 95 of 100;
+    ``work()`` gives its seconds."""
+    samples = np.array([work() for _ in range(_NOISE_REPEATS)])
     groups = np.random.default_rng(0).permuted(np.tile(np.arange(_NOISE_REPEATS), (200, 1)), axis=1)
     first = np.median(samples[groups[:, :_NOISE_GROUP]], axis=1)
     second = np.median(samples[groups[:, _NOISE_GROUP : 2 * _NOISE_GROUP]], axis=1)

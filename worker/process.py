@@ -183,6 +183,10 @@ class Child:
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def alive(self) -> bool:
         return self._process.returncode is None and self._process.poll() is None
 

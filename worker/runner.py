@@ -57,8 +57,7 @@ class Runner:
         if frame.header["discard"]:
             loaded.repeat(1)
         if frame.header["poison"]:
-            for output in loaded.outputs:
-                poison(output)
+            poison(loaded)
         seconds = loaded.repeat(frame.header["number"])
         blobs: Sequence[Blob] = ()
         if frame.header["outputs"]:
@@ -66,20 +65,27 @@ class Runner:
         return {"seconds": seconds}, blobs
 
 
-def poison(output: Array) -> None:
-    """Fill an output with ones bits: NaN in every float type, and a value that no answer has."""
-    output.reshape(-1).view("uint8").fill(0xFF)
+def poison(loaded: Loaded) -> None:
+    """Fill the outputs with ones bits: NaN in every float type, and a value that no answer has."""
+    from tunefarm.worker.backend import Remote
+
+    if isinstance(loaded, Remote):
+        loaded.poison()
+        return
+    for output in loaded.outputs:
+        output.reshape(-1).view("uint8").fill(0xFF)
 
 
 def load(target: str) -> Service:
     from tunefarm.compiler.target import Target
     from tunefarm.worker import memory  # noqa: F401  (imported before the process is confined)
-    from tunefarm.worker.backend import load_backend
+    from tunefarm.worker.backend import load_backend, load_plugin
 
-    backend = load_backend(Target(target).kind)
+    kind = Target(target).kind
+    backend, policy = load_backend(kind), load_plugin(kind).policy
     runner = Runner(backend)
     handlers = {"prepare": runner.prepare, "load": runner.load, "repeat": runner.repeat}
-    return Service(handlers, lambda: backend.start(target), candidates=True)
+    return Service(handlers, lambda: backend.start(target), candidates=True, policy=policy)
 
 
 if __name__ == "__main__":

@@ -11,12 +11,16 @@ import os
 import platform
 import struct
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeAlias, assert_never
 
 from tunefarm.worker.syscalls import (
     CONDITIONS,
     MACHINES,
+    AnyBit,
+    Command,
     Condition,
+    Missing,
     NoBits,
     OneOf,
     Own,
@@ -27,9 +31,9 @@ from tunefarm.worker.syscalls import (
 Line: TypeAlias = tuple[int, int, int, int]
 """A BPF instruction: code, lines to skip if true, lines to skip if false, value."""
 
-_EPERM = 1
+_EPERM, _ENOSYS = 1, 38
 ALLOW, ERRNO = 0x7FFF0000, 0x00050000
-LOAD, EQUAL, ANY_BIT, RETURN = 0x20, 0x15, 0x45, 0x06
+LOAD, AND, EQUAL, ANY_BIT, RETURN = 0x20, 0x54, 0x15, 0x45, 0x06
 NUMBER, ARCH, ARGUMENTS = 0, 4, 16
 AUDIT_ARCH: Mapping[str, int] = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _SECCOMP: Mapping[str, int] = {"x86_64": 317, "aarch64": 277}
@@ -37,6 +41,16 @@ _SET_MODE_FILTER, _GET_ACTION_AVAIL = 1, 2
 _ALL_THREADS = 1
 _DENY: Line = (RETURN, 0, 0, ERRNO | _EPERM)
 _PASS: Line = (RETURN, 0, 0, ALLOW)
+_SECOND_BYTE = 0xFF00
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """Calls that are allowed beside those of any child (numbers by machine), and conditions that
+    take the place of theirs."""
+
+    numbers: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    conditions: Mapping[str, Condition | None] = field(default_factory=dict)
 
 
 def filter_available() -> bool:
@@ -50,14 +64,14 @@ def filter_available() -> bool:
     return bool(call(_SECCOMP[machine], ctypes.c_uint(_GET_ACTION_AVAIL), zero, action) == 0)
 
 
-def restrict_calls(without: Collection[str] = ()) -> bool:
+def restrict_calls(without: Collection[str] = (), more: Calls | None = None) -> bool:
     """Refuse all threads of this process every call that is not allowed, and those ``without``.
 
     False where the kernel has no filters. Needs no privilege once no new ones can be had.
     """
     if not filter_available():
         return False
-    return install(filter_program(platform.machine(), os.getpid(), without))
+    return install(filter_program(platform.machine(), os.getpid(), without, more))
 
 
 def install(program: Sequence[Line]) -> bool:
@@ -71,14 +85,18 @@ def install(program: Sequence[Line]) -> bool:
     return bool(call(number, ctypes.c_uint(_SET_MODE_FILTER), flags, header) == 0)
 
 
-def filter_program(machine: str, pid: int, without: Collection[str] = ()) -> list[Line]:
+def filter_program(
+    machine: str, pid: int, without: Collection[str] = (), more: Calls | None = None
+) -> list[Line]:
     """The filter: calls of another architecture (32-bit ones) and of the x32 kind are refused
     too, the one by the check in front, the other by their numbers."""
+    more = more or Calls()
+    conditions = {**CONDITIONS, **more.conditions}
     lines = [(LOAD, 0, 0, ARCH), (EQUAL, 1, 0, AUDIT_ARCH[machine]), _DENY, (LOAD, 0, 0, NUMBER)]
-    for name, number in numbers(machine).items():
+    for name, number in numbers(machine, more.numbers).items():
         if name in without:
             continue
-        verdict = _verdict(CONDITIONS.get(name), pid)
+        verdict = _verdict(conditions.get(name), pid)
         lines += [(EQUAL, 0, len(verdict), number), *verdict]
     return [*lines, _DENY]
 
@@ -95,11 +113,23 @@ def _verdict(condition: Condition | None, pid: int) -> list[Line]:
             return [_load(argument), *tests, _DENY, _PASS]
         case NoBits(argument, mask):
             return [_load(argument), (ANY_BIT, 0, 1, mask), _DENY, _PASS]
+        case AnyBit(argument, mask):
+            return [_load(argument), (ANY_BIT, 1, 0, mask), _DENY, _PASS]
+        case Command(argument, families, values):
+            family = [(AND, 0, 0, _SECOND_BYTE), *_choice([f << 8 for f in families])]
+            return [_load(argument), *family, _load(argument), *_choice(values), _DENY]
+        case Missing():
+            return [(RETURN, 0, 0, ERRNO | _ENOSYS)]
         case Zero(argument):
             low, high = _load(argument), _load(argument, high=True)
             return [low, (EQUAL, 0, 2, 0), high, (EQUAL, 1, 0, 0), _DENY, _PASS]
         case _:
             assert_never(condition)
+
+
+def _choice(values: Sequence[int]) -> list[Line]:
+    """Lines that let the call pass if what is loaded is one of these values, and else go on."""
+    return [line for value in values for line in ((EQUAL, 0, 1, value), _PASS)]
 
 
 def _load(argument: int, *, high: bool = False) -> Line:

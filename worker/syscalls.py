@@ -49,7 +49,29 @@ class Own:
     argument: int
 
 
-Condition: TypeAlias = OneOf | NoBits | Zero | Own
+@dataclass(frozen=True, slots=True)
+class AnyBit:
+    """The argument, 32 bits of it, has one of these bits."""
+
+    argument: int
+    mask: int
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """The argument is one of these values, or its second byte one of these families."""
+
+    argument: int
+    families: tuple[int, ...]
+    values: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """The call fails as if the kernel did not have it: libraries then make another."""
+
+
+Condition: TypeAlias = OneOf | NoBits | Zero | Own | AnyBit | Command | Missing
 
 MACHINES = ("x86_64", "aarch64")
 
@@ -152,9 +174,50 @@ CONDITIONS: Mapping[str, Condition] = {
 }
 OPENING = ("openat", "open")
 
+# What NVIDIA's driver does beside that in a process that has a context: it opens its devices for
+# writing and maps them shared, speaks to them by ioctl (family F; those of unified memory have
+# small numbers), starts threads, and waits for events.
+GPU_NUMBERS: Mapping[str, tuple[int, int]] = {
+    "clone": (56, 220),
+    "clone3": (435, 435),
+    "set_tid_address": (218, 96),
+    "eventfd2": (290, 19),
+    "pipe2": (293, 59),
+    "epoll_create1": (291, 20),
+    "epoll_ctl": (233, 21),
+    "epoll_pwait": (281, 22),
+    "pwrite64": (18, 68),
+    "msync": (26, 227),
+    "mlock": (149, 228),
+    "mlock2": (325, 284),
+    "munlock": (150, 229),
+    "get_mempolicy": (239, 236),
+    "set_mempolicy": (238, 237),
+    "mbind": (237, 235),
+    "sched_setaffinity": (203, 122),
+    "sched_getparam": (143, 121),
+    "sched_getscheduler": (145, 120),
+    "sched_get_priority_max": (146, 125),
+    "sched_get_priority_min": (147, 126),
+    "statfs": (137, 43),
+    "fstatfs": (138, 44),
+    "capget": (125, 90),
+}
+_CLONE_THREAD = 0x10000
+_NVIDIA = ord("F")
+GPU_CONDITIONS: Mapping[str, Condition | None] = {
+    "clone": AnyBit(0, _CLONE_THREAD),
+    "clone3": Missing(),
+    "mmap": None,
+    "openat": None,
+    "open": None,
+    "ioctl": Command(1, (_NVIDIA, 0), (_TCGETS, _FIONBIO, _FIOCLEX)),
+}
 
-def numbers(machine: str) -> Mapping[str, int]:
-    """The allowed calls of a machine by name; KeyError for one that is not in ``MACHINES``."""
+
+def numbers(machine: str, more: Mapping[str, tuple[int, int]] | None = None) -> Mapping[str, int]:
+    """The allowed calls of a machine by name, with ``more``; KeyError for a machine that is not in
+    ``MACHINES``."""
     column = {name: index for index, name in enumerate(MACHINES)}[machine]
-    common = {name: pair[column] for name, pair in NUMBERS.items()}
+    common = {name: pair[column] for name, pair in {**NUMBERS, **(more or {})}.items()}
     return {**common, **(_X86_ALONE if machine == "x86_64" else {})}

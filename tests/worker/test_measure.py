@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +23,7 @@ from tunefarm.worker.backend import Built
 from tunefarm.worker.budgets import Budgets
 from tunefarm.worker.calibration import MAX_AGE_S, Calibration, calibration, keep
 from tunefarm.worker.device import DeviceOptions, OpenDevice, open_device
-from tunefarm.worker.measure import Times, impossible, time_one
+from tunefarm.worker.measure import Pace, Times, impossible, time_one
 from tunefarm.worker.problem import error_bound, pose
 from tunefarm.worker.roofline import executed_operations, inner_share
 
@@ -122,6 +122,7 @@ class Scripted:
 
     seconds: list[float]
     made: int = 0
+    pace: Pace = field(default_factory=Pace)
 
     def check(self, slot: int) -> float:
         return 1.0

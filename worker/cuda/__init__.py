@@ -1,0 +1,1 @@
+"""GPUs of a worker: which there are, how candidates are timed, what the driver tells of them."""

@@ -1,0 +1,207 @@
+"""The built-in kind ``cuda``: candidates of GPUs, built without one, timed on the runner's.
+
+The runner times a call at a time, after memory of twice the second-level cache was written: what a
+call reads comes from beyond that cache.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tunefarm.db.records import Config, ErrorKind
+from tunefarm.worker.backend import Array, Built, CandidateError, Problem, TargetPlugin
+from tunefarm.worker.cuda.discovery import is_emulating, require
+from tunefarm.worker.cuda.policy import GPU
+from tunefarm.worker.device import DeviceOptions, OpenDevice
+
+if TYPE_CHECKING:
+    from tunefarm.compiler.kernel import Kernel
+    from tunefarm.compiler.runtime.cuda.kernel import CudaCall
+
+_ONES = 0xFF
+
+
+class CudaBackend:
+    """Builds, poses and loads candidates of the ``cuda`` kind."""
+
+    def __init__(self) -> None:
+        import tunefarm.compiler.build  # noqa: F401  (imported before the first build's clock)
+
+    def build(self, workload: str, target: str, config: Mapping[str, int | str]) -> Built:
+        from tunefarm.compiler.build import build_kernel
+        from tunefarm.compiler.space import config_space
+        from tunefarm.compiler.target import Target
+        from tunefarm.compiler.workload import Workload
+        from tunefarm.worker.roofline import executed_operations, written_bytes
+
+        task, machine = Workload.from_text(workload), Target(target)
+        space = config_space(task, machine)
+        kernel = build_kernel(task, machine, config, cache=False)
+        return Built(
+            kernel.object,
+            described(kernel, target),
+            code_hash=kernel.code_hash,
+            space_fingerprint=space.fingerprint,
+            operations=executed_operations(task, space, config),
+            traffic_bytes=written_bytes(task),
+        )
+
+    def problem(self, workload: str, seed: int) -> Problem:
+        from tunefarm.worker.problem import pose
+
+        return pose(workload, seed)
+
+    def start(self, target: str) -> None:
+        """Open the device, and have the driver compile something: its compiler is loaded then."""
+        import ml_dtypes  # noqa: F401
+        import tunefarm.compiler.packing
+        import tunefarm.compiler.runtime.cuda.kernel
+        import tunefarm.compiler.tir  # noqa: F401
+        from tunefarm.compiler.runtime.cuda.driver import check_device, open_device
+        from tunefarm.compiler.target import Target
+
+        device = open_device()
+        check_device(device.properties, Target(target))
+        if not device.properties.emulated:
+            from tunefarm.worker.cuda.reference import reference_loop
+
+            reference_loop(device).seconds()
+
+    def load(self, built: Built, inputs: Sequence[Array], constant: Sequence[bool]) -> GpuKernel:
+        from tunefarm.compiler.runtime.cuda.kernel import load_kernel
+        from tunefarm.compiler.target import Target
+
+        with classified():
+            kernel = kernel_of(built)
+            loaded = load_kernel(kernel, Target(built.metadata["target"]))
+            return GpuKernel(loaded.bind(packed(inputs, kernel)))
+
+
+class GpuKernel:
+    """A kernel on the device with its operands; what its calls raise is told as what it means."""
+
+    def __init__(self, call: CudaCall) -> None:
+        self._call = call
+
+    @property
+    def outputs(self) -> Sequence[Array]:
+        with classified():
+            return [output.numpy() for output in self._call.outputs]
+
+    def poison(self) -> None:
+        with classified():
+            for output in self._call.outputs:
+                memory = output.memory
+                self._call.stream.fill(memory.address, _ONES, memory.size_bytes)
+
+    def repeat(self, number: int) -> float:
+        with classified():
+            return self._call.cold_seconds(number)
+
+
+@contextlib.contextmanager
+def classified() -> Iterator[None]:
+    """CandidateError for what the driver raises: memory, a fault, or code that it refuses."""
+    from tunefarm.compiler.errors import BuildError
+    from tunefarm.compiler.runtime.cuda.driver import DeviceMemoryError, DriverError
+
+    try:
+        yield
+    except DeviceMemoryError as error:
+        raise CandidateError(ErrorKind.OUT_OF_MEMORY, str(error)) from None
+    except DriverError as error:
+        kind = ErrorKind.RUN_CRASH if error.fatal else ErrorKind.RUN_ERROR
+        raise CandidateError(kind, str(error)) from None
+    except BuildError as error:
+        raise CandidateError(ErrorKind.BUILD_ERROR, str(error)) from None
+
+
+def described(kernel: Kernel, target: str) -> dict[str, Any]:
+    """What ``kernel_of`` needs to know of a kernel beside its PTX, as JSON values."""
+    return {
+        "target": target,
+        "name": kernel.name,
+        "params": [[list(p.shape), p.dtype] for p in kernel.params],
+        "outputs": kernel.outputs,
+        "layouts": {
+            str(index): [layout.shape, layout.factors, layout.order, layout.transform]
+            for index, layout in kernel.layouts.items()
+        },
+        "workspace_bytes": kernel.workspace_bytes,
+        "launches": [[x.name, x.grid, x.block, x.dynamic_bytes] for x in kernel.launches],
+    }
+
+
+def kernel_of(built: Built) -> Kernel:
+    """The kernel that was built, without its LLVM text."""
+    from tunefarm.compiler.gpu.launches import Launch
+    from tunefarm.compiler.ir import TensorType
+    from tunefarm.compiler.kernel import Kernel
+    from tunefarm.compiler.tir import PackedLayout
+
+    facts = built.metadata
+    return Kernel(
+        facts["name"],
+        built.code,
+        "",
+        tuple(TensorType(tuple(shape), dtype) for shape, dtype in facts["params"]),
+        facts["outputs"],
+        {
+            int(index): PackedLayout(
+                tuple(map(tuple, factors)), tuple(order), transform, tuple(shape)
+            )
+            for index, (shape, factors, order, transform) in facts["layouts"].items()
+        },
+        facts["workspace_bytes"],
+        False,
+        tuple(
+            Launch(name, tuple(grid), tuple(block), shared)
+            for name, grid, block, shared in facts["launches"]
+        ),
+    )
+
+
+def packed(inputs: Sequence[Array], kernel: Kernel) -> list[Array]:
+    """The inputs as the kernel reads them: constants in the order its layouts ask for."""
+    from tunefarm.compiler.packing import pack
+
+    arrays = list(inputs)
+    for index, layout in kernel.layouts.items():
+        arrays[index] = pack(inputs[index], layout, kernel.params[index].shape)
+    return arrays
+
+
+def open_cuda(options: DeviceOptions) -> OpenDevice:
+    from tunefarm.worker.cuda.device import CudaDevice
+
+    return CudaDevice(options)
+
+
+def checks(target: str) -> list[tuple[str, str, Config]]:
+    """A product, of float16 where there are tensor cores, and a sum, with their default configs;
+    small ones for an emulator."""
+    from tunefarm.compiler.target import Target
+
+    machine = Target(target)
+    dtype = "float16" if machine.gpu.has_tensor_cores else "float32"
+    product, elements = (32, 64) if is_emulating() else (1024, 4096)
+    return [check("matmul", product, dtype, machine), check("add", elements, "float32", machine)]
+
+
+def check(operator: str, size: int, dtype: str, machine: Any) -> tuple[str, str, Config]:
+    """An operator of two square matrices, with its default config."""
+    from tunefarm.compiler.ir import Expr, Function, TensorType, Var
+    from tunefarm.compiler.ops import call
+    from tunefarm.compiler.space import config_space
+    from tunefarm.compiler.workload import Workload
+
+    a, b = (Var(name, TensorType((size, size), dtype)) for name in "ab")
+    body: Expr = call(operator, a, b)
+    workload = Workload.from_function(Function((a, b), body, {"primitive": True}))
+    default = config_space(workload, machine).default
+    return f"{operator} {size} {dtype}", workload.text, default
+
+
+PLUGIN = TargetPlugin(open_cuda, CudaBackend, checks, require, policy=GPU)

@@ -1,0 +1,152 @@
+"""A GPU of this machine: builds on the host's cores, then checks and times one by one."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tunefarm.compiler.errors import TargetError
+from tunefarm.compiler.settings import CUDA
+from tunefarm.compiler.target import Target
+from tunefarm.worker.backend import Built, Problem
+from tunefarm.worker.budgets import Budgets
+from tunefarm.worker.cores import spare_cores
+from tunefarm.worker.cuda.discovery import Gpu, find_gpu, find_gpus, key_of
+from tunefarm.worker.cuda.limits import limits
+from tunefarm.worker.cuda.nvml import Monitor, open_nvml
+from tunefarm.worker.cuda.watch import EMULATED_PACE, PACE, Watch, WatchedSession
+from tunefarm.worker.device import DeviceOptions, device_id, machine_id, own_cores
+from tunefarm.worker.measure import Session, TrialFailed
+from tunefarm.worker.measuring import MeasuringDevice, Places
+from tunefarm.worker.sandbox import mechanisms
+
+_BEAT_LOOPS = 5
+_MOST_BUILDERS = 16
+_TF32_TOLERANCE = 2.5e-3
+_FLOAT32_TOLERANCE = 3e-5
+
+
+class CudaDevice(MeasuringDevice):
+    """An open device of kind ``cuda``: one GPU, in whose name ``options.name`` is its ordinal.
+
+    One core of the host launches its kernels; the others, but those of other GPUs, build.
+    """
+
+    def __init__(self, options: DeviceOptions) -> None:
+        target = Target(options.target)
+        self._gpu = find_gpu(target, options.name)
+        self._monitor = None
+        if not self._gpu.is_emulated:
+            self._monitor = Monitor(open_nvml(), self._gpu.uuid)
+        self._watch: Watch | None = None
+        self._loosened: tuple[Problem, Problem] | None = None
+        self._pids: set[int] = set()  # of children that were or are: samples are a second old
+        environment = {**environment_of(self._gpu), **options.environment}
+        try:
+            super().__init__(
+                replace(options, environment=environment),
+                device_id("cuda", target.gpu.name, self._gpu.uuid or self._gpu.name, options.name),
+                places(own_cores(), self._gpu.ordinal, len(find_gpus()), options.build_processes),
+                "tunefarm.worker.cuda.gauge",
+                {},
+            )
+        except TrialFailed as failed:
+            self.close()
+            raise TargetError(
+                f"GPU {self._gpu.ordinal}, {self._gpu.name}, cannot be measured: {failed.message}"
+            ) from None
+
+    @functools.cached_property
+    def _properties(self) -> Mapping[str, Any]:
+        """What the driver says of the GPU, by the gauge."""
+        return self._gauge.ask("about")
+
+    def _facts(self) -> tuple[str, str, Mapping[str, str]]:
+        gpu, properties = self._gpu, self._properties
+        arch = self._target.gpu.name
+        options = {"num-cores": str(properties["multiprocessors"]), **self._target.options}
+        words = " ".join(f"-{name}={value}" for name, value in options.items())
+        attributes = {
+            "machine": machine_id(),
+            "arch": arch,
+            "name": gpu.name,
+            "uuid": gpu.uuid,
+            "ordinal": str(gpu.ordinal),
+            "memory_gb": f"{properties['memory_bytes'] / 1e9:.0f}",
+            "multiprocessors": str(properties["multiprocessors"]),
+            "driver": gpu.driver,
+            "cpuset": ",".join(map(str, self._places.timed)),
+            "build_cores": ",".join(map(str, self._places.spare)) or "in turn",
+            "sandbox": "+".join(mechanisms()) or "none",
+        }
+        told = {name: value for name, value in attributes.items() if value}
+        return key_of(arch, gpu.name), Target(f"cuda {words}").text, told
+
+    def _beat(self) -> float:
+        return float(min(self._gauge.ask("drift", count=_BEAT_LOOPS)["seconds"]))
+
+    def _disturbed(self) -> str:
+        if self._monitor is None:
+            return ""
+        busy = self._neighbours(self._monitor)
+        if busy:
+            return f"others compute on its GPU: {busy}; stop them, or offer another"
+        fault = self._monitor.glance().fault
+        return f"its GPU is slowed: {fault}" if fault else ""
+
+    def _neighbours(self, monitor: Monitor) -> str:
+        """Who else computed on the GPU since the last look; NVML's samples are a second old."""
+        self._pids |= {self._runner.pid, self._gauge.pid}
+        return ", ".join(map(str, monitor.neighbours(self._pids)))
+
+    def _open_session(self, problem: Problem, target: str, budgets: Budgets) -> Session:
+        runner = self._runner.prepared_for(problem, target)
+        judged = self._judged(problem, Target(target))
+        if self._monitor is None:
+            return Session(runner, judged, budgets, EMULATED_PACE)
+        self._watch = Watch(self._monitor)
+        return WatchedSession(runner, judged, budgets, PACE, self._watch)
+
+    def _judged(self, problem: Problem, target: Target) -> Problem:
+        """The problem with the error that code of the target may make."""
+        if not target.rounds_to_tf32:
+            return problem
+        if self._loosened is None or self._loosened[0] is not problem:
+            self._loosened = (problem, loosened(problem))
+        return self._loosened[1]
+
+    def _limits(self, built: Built, seconds: float) -> Mapping[str, float]:
+        target = Target(built.metadata["target"])
+        return limits(self._properties, target, built.metadata["params"])
+
+    def _state(self) -> Mapping[str, float]:
+        return self._watch.state() if self._watch is not None else {}
+
+
+def environment_of(gpu: Gpu) -> dict[str, str]:
+    """The variables by which a child sees this GPU alone, as its first, and keeps no files."""
+    if gpu.is_emulated:
+        return {CUDA.name: CUDA.get()}
+    return {"CUDA_VISIBLE_DEVICES": gpu.uuid, "CUDA_CACHE_DISABLE": "1"}
+
+
+def places(own: Sequence[int], ordinal: int, gpus: int, build_processes: int) -> Places:
+    """A core for the launches of each GPU of the host, from the last on; the others build for all
+    of them. With no more cores than GPUs they take turns."""
+    count = len(own)
+    timed = (own[-1 - ordinal % count],)
+    of_gpus = own[-min(gpus, count) :]
+    spare = spare_cores(own, of_gpus)
+    return Places(timed, spare, build_processes or min(max(len(spare), 1), _MOST_BUILDERS))
+
+
+def loosened(problem: Problem) -> Problem:
+    """A problem of float32 whose operands may be cut to the ten bits of fraction of TF32."""
+    factor = _TF32_TOLERANCE / _FLOAT32_TOLERANCE
+    bounds = tuple(
+        bound * factor if output.dtype.name == "float32" else bound
+        for output, bound in zip(problem.outputs, problem.bounds, strict=True)
+    )
+    return replace(problem, bounds=bounds)
