@@ -71,6 +71,8 @@ class Farm:
     database: str
     tasks: tuple[WorkloadRecord, ...]
     target: str = TARGET
+    job: str = JOB
+    device: str = DEVICE
 
     def trial(self, task: int, number: int, *, fails: bool = False, origin: str = "") -> Trial:
         """A candidate whose time falls with its number, and whose score knows that."""

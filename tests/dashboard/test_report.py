@@ -5,6 +5,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +17,22 @@ import pytest
 from fastapi.testclient import TestClient
 from tunefarm.dashboard.queries import jobs as lines
 from tunefarm.dashboard.report import report
-from tunefarm.db import jobs
-from tunefarm.db.records import Budget, Job, JobState, JobTask, WorkloadRecord
+from tunefarm.db import copies, jobs
+from tunefarm.db.records import (
+    Budget,
+    Job,
+    JobState,
+    JobTask,
+    Lease,
+    Role,
+    Token,
+    WorkloadRecord,
+)
 from tunefarm.db.store import Store
+from tunefarm.proto.client import FarmClient
+from tunefarm.proto.tokens import digest_of, new_secret
 
+from tunefarm import fetched
 from tunefarm.cli.app import run
 
 LOOKS = [(1280, 900, "light"), (390, 844, "dark")]
@@ -99,6 +116,63 @@ def test_a_report_needs_a_job_and_a_place(shared_farm: Any, tmp_path: Path, caps
     assert run(["report", "aaaa", "-o", "job.pdf", "--db", shared_farm.database]) == 2
     assert "job.pdf does not end in .html" in capsys.readouterr().err
     assert not Path(place).exists()
+
+
+@contextmanager
+def serving(database: str) -> Iterator[Path]:
+    """A tracker on a database; its rendezvous file."""
+    command = [sys.executable, "-m", "tunefarm", "tracker", "--db", database]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("tracker listening")
+        yield Path(f"{database}.tracker.json")
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+def without_now(page: str) -> str:
+    """A page but for when it was made."""
+    made = re.compile(r"written \d{4}-\d\d-\d\d \d\d:\d\d[^<]*")
+    assert len(made.findall(page)) == 1
+    return made.sub("", page)
+
+
+def test_a_farm_that_is_known_by_its_tracker_gives_the_same_page(
+    farm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    now = time.time()
+    with Store.open(farm.database) as store, store.writing() as db:
+        copies.add_leases(
+            db,
+            [
+                Lease(f"more{n}", farm.device, "t", n, 10.0, job=farm.job, granted_at=at,
+                      ended_at=at + 5)
+                for n, at in enumerate((now - 500, now - 400, now - 300), 2)
+            ],
+        )  # fmt: skip
+    end(farm)
+    mine = written(farm, tmp_path / "mine.html")
+    monkeypatch.setattr(fetched, "PAGE", 2)  # leases come in more than one page
+    theirs = tmp_path / "theirs.html"
+    with serving(farm.database) as place:
+        assert run(["report", "aaaa", "-o", str(theirs), "--tracker", str(place)]) == 0
+        assert without_now(theirs.read_text()) == without_now(mine)
+        assert run(["report", "none", "-o", str(theirs), "--tracker", str(place)]) == 2
+        assert "none" in capsys.readouterr().err
+        monkeypatch.setenv("TUNEFARM_HOME", str(tmp_path / "elsewhere"))
+        for role, code in ((Role.CLIENT, 0), (Role.WORKER, 2)):
+            secret = new_secret()
+            with FarmClient.from_rendezvous(place) as admin:
+                admin.create_token(Token(digest_of(secret), f"a-{role}", role), actor="me")
+                address = admin.address
+            monkeypatch.setenv("TUNEFARM_TOKEN", secret)
+            assert run(["report", "aaaa", "-o", str(theirs), "--tracker", address]) == code
+        assert "token a-worker has role worker" in capsys.readouterr().err
+    both = ["report", "aaaa", "--db", farm.database, "--tracker", str(place)]
+    assert run([*both, "-o", str(theirs)]) == 2
+    assert "not both" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("look", LOOKS, ids=["desktop", "phone"])
