@@ -4,7 +4,7 @@ only here as everywhere in the dashboard."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fastapi import APIRouter, Request
@@ -14,6 +14,8 @@ from starlette.concurrency import run_in_threadpool
 from tunefarm.dashboard.queries.jobs import JobLine
 from tunefarm.dashboard.requests import form_of
 from tunefarm.dashboard.security import form_key, is_own_form, secret_of
+from tunefarm.dashboard.spaces import plugins_of
+from tunefarm.db.earlier import Plugins, count_earlier, machines_online
 from tunefarm.db.records import (
     IDLE,
     OWNED,
@@ -25,9 +27,8 @@ from tunefarm.db.records import (
     Token,
 )
 from tunefarm.proto.client import FarmClient
-from tunefarm.proto.errors import FarmError
-from tunefarm.proto.rendezvous import read_rendezvous
-from tunefarm.proto.tls import Tls
+from tunefarm.proto.errors import FarmError, TrackerUnavailable
+from tunefarm.proto.rendezvous import Rendezvous
 from tunefarm.proto.tokens import digest_of
 
 router = APIRouter(include_in_schema=False)
@@ -37,42 +38,44 @@ _PATIENCE_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Tracker:
-    """Where the tracker of the database is: its address, or the rendezvous file that tells it."""
+    """The tracker of the database. Trackers come and go: ``find`` says where it is now, None while
+    that is not known here, or raises FarmError; ``unknown`` tells people what to do then. Its own
+    token is in ``file``, if it writes one."""
 
-    address: str = ""
-    tls: Tls | None = field(default=None, repr=False)
-    rendezvous: Path | None = None
+    find: Callable[[], Rendezvous | None]
+    unknown: str = ""
+    file: Path | None = None
 
     @property
     def is_known(self) -> bool:
         """Whether there is one to ask, as far as that can be seen from here."""
-        if self.address:
-            return True
-        try:
-            return self.rendezvous is not None and read_rendezvous(self.rendezvous).is_running
-        except FarmError:
-            return False
+        return self._found() is not None
 
     def own_digest(self) -> str:
-        """The digest of the token in its rendezvous file; empty if that cannot be read."""
-        try:
-            return digest_of(read_rendezvous(self.rendezvous).token) if self.rendezvous else ""
-        except FarmError:
-            return ""
+        """The digest of the tracker's own token; empty if that is not known here."""
+        found = self._found()
+        return digest_of(found.token) if found is not None and found.token else ""
 
     def connect(self, secret: str) -> FarmClient:
         """A client that asks with this secret; FarmError if the tracker cannot be found."""
-        address, tls = self.address, self.tls
-        if not address:
-            assert self.rendezvous is not None
-            found = read_rendezvous(self.rendezvous)
-            address, tls = found.address, found.tls
-        return FarmClient(address, secret, connect_s=_PATIENCE_S, patience_s=_PATIENCE_S, tls=tls)
+        found = self.find()
+        if found is None:
+            raise TrackerUnavailable(self.unknown)
+        return FarmClient(
+            found.address, secret, connect_s=_PATIENCE_S, patience_s=_PATIENCE_S, tls=found.tls
+        )
+
+    def _found(self) -> Rendezvous | None:
+        try:
+            return self.find()
+        except FarmError:
+            return None
 
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What a page offers to whoever looks at a job; ``key`` goes with its forms."""
+    """What a page offers to whoever looks at a job; ``key`` goes with its forms. Where no tracker
+    is known, ``unknown`` says what to do."""
 
     is_known: bool
     can_cancel: bool = False
@@ -80,13 +83,14 @@ class Choices:
     can_go_on: bool = False
     key: str = ""
     why_not: str = ""
+    unknown: str = ""
 
 
 def choices(request: Request, job: JobLine) -> Choices:
     """What the holder of the request's token may do to a job; the tracker has the last word."""
     tracker: Tracker | None = request.app.state.tracker
     if tracker is None or not tracker.is_known:
-        return Choices(is_known=False)
+        return Choices(is_known=False, unknown=tracker.unknown if tracker is not None else "")
     holder: Token | None = request.state.holder
     if holder is None:
         return Choices(is_known=True)
@@ -132,13 +136,9 @@ async def tune_further(request: Request, job: str) -> Response:
 def _again(farm: FarmClient, name: str, trials: int) -> Job:
     """A new job with the tasks of one that is over, for this many trials beyond all that count."""
     job = farm.job(name)
-    keys = [TaskKey(task.workload.key, job.target) for task in job.tasks]
-    online = {
-        (device.compiler_version, device.model)
-        for device in farm.devices()
-        if device.state != "offline" and device.target == job.target
-    } or {(job.compiler_version, "")}
-    earlier = min(farm.count_candidates(keys, *machine) for machine in online)
+    made_with = _plugins_of(job)
+    machines = machines_online(farm.devices(), job.target)
+    earlier = min(count_earlier(farm, made_with, machine) for machine in machines)
     options = {k: v for k, v in job.options.items() if k not in (OWNED, IDLE)}
     return replace(
         job,
@@ -149,13 +149,25 @@ def _again(farm: FarmClient, name: str, trials: int) -> Job:
     )
 
 
+def _plugins_of(job: Job) -> dict[TaskKey, Plugins]:
+    """What the tasks of a job are made with; only the compiler knows, if it is any plug-in."""
+    known: dict[str, Plugins] = {}
+    if job.plugins:
+        known = plugins_of(job.target, (task.workload.text for task in job.tasks))
+    return {
+        TaskKey(task.workload.key, job.target): known.get(task.workload.text, ())
+        for task in job.tasks
+    }
+
+
 async def _act(
     request: Request, form: dict[str, str], call: Callable[[FarmClient], Job]
 ) -> Response:
     """Have the tracker do it as the holder of the request's token, and show the job it is about."""
     tracker: Tracker | None = request.app.state.tracker
     if tracker is None or not tracker.is_known:
-        raise HTTPException(503, "no tracker serves this database now; start one first")
+        why = tracker.unknown if tracker is not None else ""
+        raise HTTPException(503, why or "no tracker serves this database now; start one first")
     if request.state.holder is None:
         raise HTTPException(401, "changing jobs takes a token; sign in with one")
     if not is_own_form(request, form.get("key", "")):

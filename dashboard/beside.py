@@ -20,6 +20,8 @@ from tunefarm.dashboard.actions import Tracker
 from tunefarm.dashboard.serving import Address, ServingError, serve_at
 from tunefarm.db.errors import StoreError
 from tunefarm.db.store import Store
+from tunefarm.proto.errors import FarmError
+from tunefarm.proto.rendezvous import Rendezvous, read_rendezvous
 
 NICE = 10
 """Less urgent than the tracker, and than what is measured."""
@@ -50,12 +52,21 @@ def main() -> None:
     place = socket.socket(fileno=settings.socket)
     address = Address(settings.host, place.getsockname()[1], settings.cert, settings.key)
     file = Path(settings.rendezvous) if settings.rendezvous else None
-    tracker = Tracker(settings.tracker, rendezvous=file)
+    tracker = Tracker(lambda: _tracker(settings.tracker, file), file=file)
     try:
         with Store.open(settings.database, readonly=True) as store:
             serve_at(place, store, address, lambda: print(address.url, flush=True), tracker)
     except (ServingError, StoreError) as error:
         sys.exit(f"the dashboard: {error}")
+
+
+def _tracker(address: str, file: Path | None) -> Rendezvous:
+    """The tracker with its own token, as its file says it now."""
+    token = ""
+    if file is not None:
+        with suppress(FarmError):
+            token = read_rendezvous(file).token
+    return Rendezvous(address, token)
 
 
 def _end_with_tracker() -> None:

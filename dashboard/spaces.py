@@ -1,4 +1,5 @@
-"""Which records of a model are stale: those of another space than the present compiler's."""
+"""What the compiler knows of tasks: the plug-ins that they are made with, and their spaces: records
+of another space are stale."""
 
 from __future__ import annotations
 
@@ -42,6 +43,14 @@ class Spaces:
                 found = ask_compiler(json.dumps(asked))["spaces"]
                 self._known |= {(target, text): found[text] for text in new}
             return {text: self._known[target, text] for text in wanted}
+
+
+def plugins_of(target: str, texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """The plug-ins (``package==version``) that workloads are made with, by their texts; CodeError
+    if the compiler knows no such target or workload."""
+    asked = {"kind": "plugins", "target": target, "workloads": sorted(set(texts))}
+    found = ask_compiler(json.dumps(asked))["plugins"]
+    return {text: tuple(plugins) for text, plugins in found.items()}
 
 
 def gaps(model: Model, texts: Mapping[int, str], spaces: Spaces) -> tuple[Gap, ...]:

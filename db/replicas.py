@@ -32,6 +32,8 @@ from tunefarm.db.records import Cordon, Device, DeviceRequest, JobState, Lease
 
 PLACE_S = 10.0
 """How long a request keeps its place in the queue while nobody waits on it."""
+ALIVE_S = 30.0
+"""How long a tracker that said nothing is still looked for."""
 FORGOTTEN_S = 3600.0
 """After how long a silent tracker is no longer listed."""
 
@@ -139,6 +141,16 @@ def renew_lease(connection: Connection, lease: str, epoch: int, term_s: float) -
     deadline = clock(connection) + term_s
     connection.execute(update(LEASES).where(LEASES.c.id == lease).values(deadline=deadline))
     return leases.get(connection, lease)
+
+
+def addresses(connection: Connection) -> tuple[str, ...]:
+    """Where the trackers listen that were alive within ``ALIVE_S``, the last heard of first."""
+    query = (
+        select(TRACKERS.c.address)
+        .where(TRACKERS.c.beat_at > clock(connection) - ALIVE_S)
+        .order_by(TRACKERS.c.beat_at.desc())
+    )
+    return tuple(dict.fromkeys(connection.execute(query).scalars()))
 
 
 # --- saying -------------------------------------------------------------------------------------

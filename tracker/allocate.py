@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
-from functools import lru_cache
 
+from tunefarm.db.earlier import runs
 from tunefarm.db.records import HEALTH, Cordon, Device, DeviceRequest
 from tunefarm.tracker.selector import parse_selector
-
-_CORES = "num-cores"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,23 +60,3 @@ def cordon_of(device: Device, cordons: Iterable[Cordon]) -> Cordon | None:
     places = {("device", device.id), ("worker", device.worker), (HEALTH, device.id)}
     found = [cordon for cordon in cordons if (cordon.scope, cordon.subject) in places]
     return min(found, key=lambda cordon: (not cordon.drain, cordon.at), default=None)
-
-
-def runs(device: str, wanted: str) -> bool:
-    """Whether a device of the first target string runs code of the second: the same kind and
-    options, and at least as many cores. What the wanted target leaves open, any device fills."""
-    device_kind, device_options = _parse(device)
-    wanted_kind, wanted_options = _parse(wanted)
-    if device_kind != wanted_kind:
-        return False
-    if int(wanted_options.get(_CORES, "1")) > int(device_options.get(_CORES, "1")):
-        return False
-    rest = ((name, value) for name, value in wanted_options.items() if name != _CORES)
-    return all(device_options.get(name) == value for name, value in rest)
-
-
-@lru_cache(maxsize=1024)
-def _parse(target: str) -> tuple[str, Mapping[str, str]]:
-    kind, *words = target.split() or [""]
-    parts = (word.lstrip("-").partition("=") for word in words)
-    return kind, {name: value for name, _, value in parts}

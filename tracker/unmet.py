@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
+from tunefarm.db.earlier import runs
 from tunefarm.db.records import HEALTH, PLUGIN_TAG, Cordon, Device, DeviceRequest, Job
-from tunefarm.tracker.allocate import cordon_of, runs, serves
+from tunefarm.tracker.allocate import cordon_of, serves
 from tunefarm.tracker.selector import Condition, parse_selector, tags_of
 
 _LISTED = 4

@@ -4,29 +4,17 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.compiler.space import plugins_of
-from tunefarm.compiler.version import version_with
+from tunefarm.db.earlier import Counts, Machine, count_earlier, fitting, machines_online, runs
 from tunefarm.db.records import TRIALS_A_TASK, Device, Job, TaskKey
 
 if TYPE_CHECKING:
     from tunefarm.compiler.target import Target
     from tunefarm.compiler.workload import Task
     from tunefarm.proto.client import FarmClient
-
-Machine = tuple[str, str]
-"""Compiler version and device model: what the trials of a budget have in common."""
-ANY: Machine = ("", "")
-
-
-class Counts(Protocol):
-    """A farm or a database that counts candidates."""
-
-    def count_candidates(
-        self, tasks: Iterable[TaskKey], compiler_version: str = "", device_model: str = ""
-    ) -> int: ...
 
 
 def check_search(name: str) -> None:
@@ -118,39 +106,22 @@ def count_trials(farm: FarmClient, tasks: Sequence[Task], machine: Machine | Non
     With devices of several models the fewest, as any of them may get the job; without a device
     those of all.
     """
-    machines = {machine} if machine else _machines(farm.devices(), tasks[0].target)
+    machines = {machine} if machine else machines_online(farm.devices(), tasks[0].target.text)
     return min(_count(farm, tasks, machine) for machine in machines)
 
 
 def _count(counts: Counts, tasks: Sequence[Task], machine: Machine) -> int:
-    """Candidates of the tasks, each made with the task's plug-ins."""
-    version, model = machine
-    by_plugins: dict[tuple[str, ...], list[Task]] = {}
-    for task in tasks:
-        by_plugins.setdefault(plugins_of(task.workload, task.target), []).append(task)
-    return sum(
-        counts.count_candidates(keys_of(some), version and version_with(version, plugins), model)
-        for plugins, some in by_plugins.items()
-    )
-
-
-def _machines(devices: Iterable[Device], target: Target) -> set[Machine]:
-    return {(d.compiler_version, d.model) for d in fitting(devices, target)} or {ANY}
-
-
-def fitting(devices: Iterable[Device], target: Target) -> list[Device]:
-    """The devices online that run code of the target."""
-    from tunefarm.tracker.allocate import runs
-
-    return [d for d in devices if d.state != "offline" and runs(d.target, target.text)]
+    found = {
+        key: plugins_of(task.workload, task.target)
+        for key, task in zip(keys_of(tasks), tasks, strict=True)
+    }
+    return count_earlier(counts, found, machine)
 
 
 def tell_waiting(devices: Iterable[Device], target: Target, job: Job | None = None) -> None:
     """Warn if no device of a farm serves the target, or the job, now: it waits for one."""
-    from tunefarm.tracker.allocate import runs
-
     known = list(devices)
-    if fitting(known, target):
+    if fitting(known, target.text):
         if job is not None and job.unmet:
             warnings.warn(f"the job waits: {job.unmet}", stacklevel=2)
         return

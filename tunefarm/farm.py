@@ -5,17 +5,23 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from sqlalchemy.engine import URL
+
     from tunefarm.db.records import Job
+    from tunefarm.db.store import Store
     from tunefarm.proto.client import FarmClient
     from tunefarm.proto.rendezvous import Rendezvous
     from tunefarm.proto.tls import Tls
 
 _SUFFIX = ".tracker.json"
+_HERE = ("127.0.0.1", "localhost", "::1", "[::1]", "0.0.0.0", "::", "[::]", "")
+"""Hosts that mean this machine, or any: from another they lead nowhere."""
 
 
 def connect(tracker: str, token: str = "") -> FarmClient:
@@ -127,18 +133,21 @@ def own_tls() -> Tls | None:
 
 def local_token(tracker: str) -> str:
     """The token of the tracker at an address, from the rendezvous files of this user."""
+    for found in _own_trackers():
+        if found.address in tracker.split(","):
+            return found.token
+    return ""
+
+
+def _own_trackers() -> Iterator[Rendezvous]:
+    """What trackers of this user's have told in the data folder, those that are gone too."""
     from tunefarm.compiler import settings
     from tunefarm.proto.errors import FarmError
     from tunefarm.proto.rendezvous import read_rendezvous
 
     for path in sorted(settings.HOME.get().glob(f"*{_SUFFIX}")):
-        try:
-            found = read_rendezvous(path)
-        except FarmError:
-            continue
-        if found.address in tracker.split(","):
-            return found.token
-    return ""
+        with suppress(FarmError):
+            yield read_rendezvous(path)
 
 
 def default_rendezvous() -> Path:
@@ -155,6 +164,94 @@ def rendezvous_of(database: str) -> Path | None:
     from tunefarm.tracker.options import default_rendezvous as beside
 
     return beside(database)
+
+
+# --- the tracker of a database -------------------------------------------------------------------
+
+
+def finder(store: Store, tracker: str = "") -> Callable[[], Rendezvous | None]:
+    """What finds the tracker of a database that is open: the one that is named, else as far as this
+    machine knows. It answers None where none is known, and raises FarmError for a file that cannot
+    be used."""
+    if tracker:
+        return lambda: _named(tracker)
+    file = rendezvous_of(store.url.render_as_string(hide_password=False))
+    if file is not None:
+        return lambda: _of_file(file)
+    return lambda: _of_shared(store)
+
+
+def how_to_find(store: Store) -> str:
+    """What to do where no tracker of the database is known."""
+    if store.is_shared:
+        return (
+            "No tracker of this database is known here: to cancel jobs and to tune them further, "
+            "name it with `tunefarm dashboard --tracker HOST:PORT`."
+        )
+    return (
+        "No tracker serves this database now: while `tunefarm tracker` runs on it, jobs can be "
+        "cancelled and tuned further here."
+    )
+
+
+def _named(tracker: str) -> Rendezvous | None:
+    from tunefarm.proto.rendezvous import Rendezvous
+
+    if is_file(tracker):
+        return _of_file(Path(tracker).expanduser())
+    return _reached(Rendezvous(tracker, local_token(tracker)))
+
+
+def _of_file(file: Path) -> Rendezvous | None:
+    from tunefarm.proto.rendezvous import read_rendezvous
+
+    found = read_rendezvous(file)
+    return found if found.is_elsewhere or found.is_running else None
+
+
+def _of_shared(store: Store) -> Rendezvous | None:
+    """A tracker of this user's on this machine; else those that say in the database where they
+    listen for others, which takes TLS: whoever listens on an address in the clear may be anybody.
+    """
+    from tunefarm.db import replicas
+    from tunefarm.db.errors import StoreError
+    from tunefarm.proto.rendezvous import Rendezvous
+
+    for found in _own_trackers():
+        if found.is_running and _is_same(found.database, store.url):
+            return found
+    try:
+        with store.reading() as connection:
+            listed = replicas.addresses(connection)
+    except StoreError:
+        return None
+    away = [address for address in listed if address.rpartition(":")[0] not in _HERE]
+    found = _reached(Rendezvous(",".join(away), token=""))
+    return found if away and found.tls is not None else None
+
+
+def _reached(found: Rendezvous) -> Rendezvous:
+    """A tracker with what the environment says of connections with TLS."""
+    from tunefarm.proto.tls import SYSTEM
+
+    tls = own_tls()
+    if tls is None:
+        return found
+    return replace(found, ca=tls.ca or SYSTEM, certificate=tls.certificate, key=tls.key)
+
+
+def _is_same(database: str, url: URL) -> bool:
+    """Whether a tracker's database is that of the URL, whoever asks and by whichever driver."""
+    from tunefarm.db.dialect import parse_url
+    from tunefarm.db.errors import StoreError
+
+    def place(of: URL) -> tuple[object, ...]:
+        return (of.get_backend_name(), of.host, of.port, of.database, of.query.get("host"))
+
+    try:
+        return place(parse_url(database)) == place(url)
+    except StoreError:
+        return False
 
 
 def connect_local(tracker: str, rendezvous: Path | None) -> FarmClient:

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tunefarm.db.earlier import runs
 from tunefarm.db.records import Device, DeviceRequest
-from tunefarm.tracker.allocate import Waiting, allocate, runs, serves
+from tunefarm.tracker.allocate import Waiting, allocate, serves
 
 HOST = "llvm -mcpu=znver5 -num-cores=4"
 

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from tunefarm.cli.options import Database, history_source
+from tunefarm.cli.options import TRACKER, Database, history_source
+from tunefarm.cli.printing import remark
 from tunefarm.compiler.errors import TunefarmError
 
 
@@ -26,12 +27,18 @@ def dashboard(
         str, typer.Option(metavar="FILE", help="Certificate, for hosts beyond this machine.")
     ] = "",
     tls_key: Annotated[str, typer.Option(metavar="FILE", help="Its private key.")] = "",
+    tracker: Annotated[
+        str,
+        typer.Option(
+            metavar=TRACKER, help="The tracker that changes jobs, where it is not found by itself."
+        ),
+    ] = "",
 ) -> None:
     """Show models, jobs, records, devices and failures of a database in a browser; it is only read.
 
-    Beyond this machine pages ask for a token of the farm, and come over TLS. Jobs are cancelled and
-    resubmitted by the tracker of the database, for who signs in with a token. `tunefarm tracker
-    --dashboard` serves the same.
+    Beyond this machine pages ask for a token of the farm, and come over TLS. The tracker of the
+    database cancels and resubmits jobs for whoever signs in with a token; it is found by itself on
+    this machine, and beyond by --tracker. `tunefarm tracker --dashboard` serves the same.
 
     Example: tunefarm dashboard --db farm.db --port 8080
     """
@@ -39,7 +46,7 @@ def dashboard(
     from tunefarm.dashboard.actions import Tracker
     from tunefarm.dashboard.serving import Address, ServingError, check, serve
     from tunefarm.db.store import Store
-    from tunefarm.farm import rendezvous_of
+    from tunefarm.farm import finder, how_to_find, rendezvous_of
 
     address = Address(host, port, tls_cert, tls_key)
     try:
@@ -48,7 +55,13 @@ def dashboard(
             raise TunefarmError("there are no records yet; `tunefarm tune MODEL` makes some")
         database = db or default_database()
         with Store.open(database, readonly=True) as store:
-            serve(store, address, _announce, Tracker(rendezvous=rendezvous_of(database)))
+            beside = None if tracker else rendezvous_of(database)
+            asked = Tracker(finder(store, tracker), how_to_find(store), beside)
+            if tracker:
+                asked.find()
+            elif store.is_shared and not asked.is_known:
+                remark(asked.unknown)
+            serve(store, address, _announce, asked)
     except ServingError as error:
         raise TunefarmError(str(error)) from None
 
