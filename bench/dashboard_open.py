@@ -18,9 +18,11 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import httpx
 import numpy as np
@@ -33,6 +35,9 @@ PART_S = {"/": 5.0, "/jobs": 3.0}
 """How often a page fetches its changing part at most (``hx-trigger`` in its template)."""
 CHARTS_S = 10.0
 CHARTS = ("best-so-far", "points", "roofline")
+START_S, END_S = 300.0, 60.0
+"""How long the farm may take to be at work, and a process to end."""
+T = TypeVar("T")
 LOCKED = re.compile(r"locked|timed out waiting|deadlock", re.I)
 
 
@@ -53,8 +58,8 @@ def model(path: Path) -> Path:
 
 
 @contextmanager
-def farm(folder: Path) -> Iterator[tuple[str, str]]:
-    """A farm at work on a job: the address of its dashboard, and the job."""
+def farm(folder: Path) -> Iterator[tuple[str, str, list[Role]]]:
+    """A farm at work on a job: the address of its dashboard, the job, and its processes."""
     place = folder / "tracker.json"
     command = [sys.executable, "-m", "tunefarm"]
     roles = {
@@ -62,32 +67,67 @@ def farm(folder: Path) -> Iterator[tuple[str, str]]:
         "worker": ["--max-drift", "0"],
         "tuner": [],
     }
-    running = []
-    for role, options in roles.items():
-        with (folder / f"{role}.log").open("w") as log:
-            words = [*command, role, *options, "--rendezvous", str(place)]
-            running.append(subprocess.Popen(words, stdout=log, stderr=log))
-        if role == "tracker":
-            address = waited_for(folder / "tracker.log", r"dashboard at (\S+)/")
-    try:
+    with ExitStack() as ends:
+        running = []
+        for name, options in roles.items():
+            log = ends.enter_context((folder / f"{name}.log").open("w"))
+            words = [*command, name, *options, "--rendezvous", str(place)]
+            process = subprocess.Popen(words, stdout=log, stderr=log)
+            ends.callback(end, process)
+            running.append(Role(name, process, folder / f"{name}.log"))
+            within(START_S, running, place.exists)
+        address = within(START_S, running, lambda: told(folder, r"dashboard at (\S+)/"))
         net = model(folder / "net.onnx")
         words = [*command, "submit", str(net), "--trials", "100000", "--tracker", str(place)]
         job = subprocess.run(words, check=True, capture_output=True, text=True).stdout.split()[-1]
-        while trials(folder) < 50:
-            time.sleep(1)
-        yield address, job
-    finally:
-        for process in reversed(running):
-            process.terminate()
-            process.wait(60)
+        within(START_S, running, lambda: trials(folder) >= 50)
+        yield address, job, running
 
 
-def waited_for(log: Path, pattern: str) -> str:
+@dataclass(frozen=True)
+class Role:
+    """A process of the farm, and what it told."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+
+def check(running: list[Role]) -> None:
+    """End this program, and say why, if a process of the farm has ended by itself."""
+    for role in running:
+        if role.process.poll() is not None:
+            last = role.log.read_text().splitlines()[-5:]
+            sys.exit("\n".join([f"the {role.name} ended by itself:", *last]))
+
+
+def within(seconds: float, running: list[Role], condition: Callable[[], T]) -> T:
+    """What the condition comes to once it is true; the program ends if that takes too long."""
+    deadline = time.monotonic() + seconds
     while True:
-        found = re.search(pattern, log.read_text())
+        check(running)
+        found = condition()
         if found:
-            return found[1]
-        time.sleep(0.1)
+            return found
+        if time.monotonic() > deadline:
+            sys.exit(f"the farm was not ready within {seconds:.0f} s")
+        time.sleep(0.2)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End a process, gently at first."""
+    process.terminate()
+    try:
+        process.wait(END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def told(folder: Path, pattern: str) -> str:
+    """What the tracker told in this way; empty if it has not yet."""
+    found = re.search(pattern, (folder / "tracker.log").read_text())
+    return found[1] if found else ""
 
 
 def trials(folder: Path) -> int:
@@ -133,10 +173,11 @@ def view(address: str, page: str, live: str, charts: list[str], over: threading.
                     charts_at = now
 
 
-def measure(folder: Path, seconds: float) -> float:
+def measure(folder: Path, seconds: float, running: list[Role]) -> float:
     """Trials a second."""
     before, start = trials(folder), time.monotonic()
     time.sleep(seconds)
+    check(running)
     return (trials(folder) - before) / (time.monotonic() - start)
 
 
@@ -153,21 +194,21 @@ def served(address: str) -> psutil.Process:
 def run(folder: Path, pairs: int, seconds: float) -> bool:
     """Print what was measured; whether no log tells of a lock."""
     alone, looked_at, used_s = [], [], 0.0
-    with farm(folder) as (address, job):
+    with farm(folder) as (address, job, running):
         process = served(address)
         for _ in range(pairs):
-            alone.append(measure(folder, seconds))
+            alone.append(measure(folder, seconds, running))
             before = sum(process.cpu_times()[:2])
             with opened(address, job):
-                looked_at.append(measure(folder, seconds))
+                looked_at.append(measure(folder, seconds, running))
             used_s += sum(process.cpu_times()[:2]) - before
             print(f"{alone[-1]:8.1f} {looked_at[-1]:8.1f} trials a second", flush=True)
     ratio = statistics.median(b / a for a, b in zip(alone, looked_at, strict=True))
     share = used_s / (pairs * seconds)
     print(f"with pages open {100 * (1 - ratio):.1f}% fewer trials (median of {pairs} pairs); the "
           f"dashboard took {100 * share:.1f}% of a core")  # fmt: skip
-    told = [line for log in folder.glob("*.log") for line in log.read_text().splitlines()]
-    locks = [line for line in told if LOCKED.search(line)]
+    lines = [line for log in folder.glob("*.log") for line in log.read_text().splitlines()]
+    locks = [line for line in lines if LOCKED.search(line)]
     print(f"{len(locks)} errors of locks", *locks[:5], sep="\n  ")
     return not locks
 

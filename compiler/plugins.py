@@ -216,7 +216,7 @@ def load_entry(entry: EntryPoint) -> Any:
 
 
 def _where(entry: EntryPoint) -> str:
-    package = f"{_normal(entry.dist.name)} {entry.dist.version}" if entry.dist else "of its own"
+    package = f"{_normal(entry.dist.name)} {entry.dist.version}" if entry.dist else "of no package"
     return f"plug-in {package}: entry point {entry.name} of {entry.group} ({entry.value})"
 
 

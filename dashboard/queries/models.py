@@ -10,11 +10,11 @@ from typing import Any
 from sqlalchemy import Connection, Select, and_, or_, select, tuple_
 from tunefarm.dashboard.datasets import Dataset, dataset
 from tunefarm.dashboard.paging import PAGE_ROWS, Page, page_of, parse_cursor
+from tunefarm.dashboard.queries import roofs
 from tunefarm.db.errors import UnknownRecord
 from tunefarm.db.lookup import is_gain
 from tunefarm.db.models import (
     BEST,
-    DEVICES,
     MODEL_TASKS,
     MODELS,
     TARGETS,
@@ -189,8 +189,7 @@ def peaks(connection: Connection, mine: Model) -> Mapping[str, Any]:
     """The measured peaks of a device that measured its records; empty if none is known."""
     trials = [task.trial_id for task in mine.tasks if task.trial_id is not None]
     latest = select(TRIALS.c.device).where(TRIALS.c.id == max(trials, default=0))
-    query = select(DEVICES.c.peaks).where(DEVICES.c.id == latest.scalar_subquery())
-    return dict(connection.execute(query).scalar() or {})
+    return roofs.peaks_of(connection, latest)
 
 
 def texts(connection: Connection, mine: Model) -> dict[int, str]:

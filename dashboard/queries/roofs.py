@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any, Protocol
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, Select, select
 from tunefarm.dashboard.datasets import Cell, Dataset, dataset
 from tunefarm.dashboard.queries.jobs import JobLine, TaskLine
 from tunefarm.db.models import DEVICES, TRIALS, WORKLOADS
@@ -80,8 +80,11 @@ def moved_bytes(text: str) -> int | None:
 
 def peaks(connection: Connection, job: JobLine) -> dict[str, Any]:
     """The measured peaks of the device that measured the job's latest trial."""
-    latest = (
-        select(TRIALS.c.device).where(TRIALS.c.job == job.id).order_by(TRIALS.c.id.desc()).limit(1)
-    )
-    query = select(DEVICES.c.peaks).where(DEVICES.c.id == latest.scalar_subquery())
+    trials = select(TRIALS.c.device).where(TRIALS.c.job == job.id)
+    return peaks_of(connection, trials.order_by(TRIALS.c.id.desc()).limit(1))
+
+
+def peaks_of(connection: Connection, device: Select[Any]) -> dict[str, Any]:
+    """The measured peaks of the one device that a query finds; empty if none is known."""
+    query = select(DEVICES.c.peaks).where(DEVICES.c.id == device.scalar_subquery())
     return dict(connection.execute(query).scalar() or {})
