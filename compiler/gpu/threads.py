@@ -19,6 +19,7 @@ from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.gpu.dialects import NVPTX, Dialect
 from tunefarm.compiler.gpu.launches import Part, shared_size
 from tunefarm.compiler.target import dtype_bytes
+from tunefarm.compiler.tir.facts import buffers_read
 from tunefarm.compiler.tir.ir import (
     Allocate,
     Barrier,
@@ -227,6 +228,8 @@ class ThreadEmitter(Emitter):
         if copied is None or self.mask is not None:
             return False
         load, condition = copied
+        if condition is not None and any(buffers_read(index) for index in load.indices):
+            return False  # the condition guards the reads of its place, too
         size = dtype_bytes(load.dtype) * self.lanes
         source = self.flat_index(load.buffer, load.indices)
         place = self.flat_index(stmt.buffer, stmt.indices)
