@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.gpu.archs import MAX_GRID, MAX_THREADS, STATIC_SHARED_BYTES, GpuArch
 from tunefarm.compiler.target import dtype_bytes
+from tunefarm.compiler.tir.facts import buffers_read_below, buffers_stored
 from tunefarm.compiler.tir.ir import (
     BLOCK_AXES,
     THREAD_AXES,
@@ -21,7 +21,7 @@ from tunefarm.compiler.tir.ir import (
     Stmt,
     Store,
 )
-from tunefarm.compiler.tir.visit import children, walk_stmt
+from tunefarm.compiler.tir.visit import children, seq, walk_stmt
 
 WORKSPACE_ALIGN = 256
 
@@ -98,16 +98,29 @@ def parts_of(program: PrimFunc) -> tuple[list[Part], dict[Buffer, int], int]:
     return parts, places, end
 
 
-def _statements(stmt: Stmt, places: dict[Buffer, int]) -> Iterator[Stmt]:
+def _statements(stmt: Stmt, places: dict[Buffer, int]) -> list[Stmt]:
+    """What each kernel runs: statements one after the other, those that share a thread's own
+    arrays together."""
     match stmt:
         case Seq(stmts):
-            for part in stmts:
-                yield from _statements(part, places)
+            return [part for each in stmts for part in _statements(each, places)]
         case Allocate() if stmt.buffer.scope == "global":
             places[stmt.buffer] = 0
-            yield from _statements(stmt.body, places)
+            return _statements(stmt.body, places)
+        case Allocate(buffer, Seq() | Allocate() as body):
+            parts = _statements(body, places)
+            using = [i for i, part in enumerate(parts) if _uses(part, buffer)]
+            if not using:
+                return parts
+            first, end = using[0], using[-1] + 1
+            own = replace(stmt, body=seq(*parts[first:end]))
+            return [*parts[:first], own, *parts[end:]]
         case _:
-            yield stmt
+            return [stmt]
+
+
+def _uses(stmt: Stmt, buffer: Buffer) -> bool:
+    return buffer in buffers_stored(stmt) or buffer in buffers_read_below(stmt)
 
 
 def _extents(stmt: Stmt) -> dict[str, int]:
