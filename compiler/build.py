@@ -15,11 +15,13 @@ from tunefarm.compiler.codegen.llvm_compile import assembly, compile_llvm
 from tunefarm.compiler.errors import BuildError, ScheduleError
 from tunefarm.compiler.extract import is_tunable
 from tunefarm.compiler.gpu.build import build_gpu_program
+from tunefarm.compiler.gpu.launches import WORKSPACE_ALIGN
 from tunefarm.compiler.ir import Call, Function, IRModule, TensorType
 from tunefarm.compiler.kernel import Kernel
 from tunefarm.compiler.link import link_model
 from tunefarm.compiler.printer import print_function
 from tunefarm.compiler.row_pitch import RowPitch, with_row_pitch
+from tunefarm.compiler.runtime.arrays import ALIGNMENT
 from tunefarm.compiler.space import Config, config_space, schedule_workload
 from tunefarm.compiler.space.program import create_program
 from tunefarm.compiler.target import Target
@@ -33,6 +35,7 @@ from tunefarm.compiler.workload import Workload
 
 if TYPE_CHECKING:
     from tunefarm.compiler.runtime.checked import CheckedFunction
+    from tunefarm.compiler.runtime.cuda.kernel import CudaKernel
     from tunefarm.compiler.runtime.kernel import KernelFunction
     from tunefarm.compiler.runtime.module import Module
 
@@ -97,10 +100,6 @@ def build_module(module: IRModule, target: Target) -> Module:
 
     Raises BuildError for what has no code, HistoryError for an untuned task in strict mode.
     """
-    from tunefarm.compiler.runtime.executor import executor_text
-    from tunefarm.compiler.runtime.module import create_module
-
-    _check_runtime(target)
     stages = dump.begin("model")
     stages.write("import", module.__str__)
     with stages.passes([step.name for step in STEPS]):
@@ -119,9 +118,17 @@ def build_module(module: IRModule, target: Target) -> Module:
     made = {c: kernels[w, forms.get(c)] for c, w in workloads.items() if c not in wholes}
     used = {kernel.name: kernel for kernel in made.values()}
     scratch = {c: kernel.workspace_bytes for c, kernel in made.items()}
-    memory = plan_memory(module.main, scratch, parts=parts)
-    linked = link_model(module, memory, made)
+    alignment = WORKSPACE_ALIGN if target.kind == "cuda" else ALIGNMENT
+    memory = plan_memory(module.main, scratch, parts=parts, alignment=alignment)
+    linked = link_model(module, memory, made, alignment)
     stages.write("memory-plan", lambda: dump.memory_plan_text(linked.plan, memory.peak_bytes))
+    if target.kind == "cuda":
+        from tunefarm.compiler.runtime.cuda.module import create_cuda_module
+
+        return create_cuda_module(linked.plan, list(used.values()), linked.weights, target)
+    from tunefarm.compiler.runtime.executor import executor_text
+    from tunefarm.compiler.runtime.module import create_module
+
     stages.write("executor", lambda: executor_text(linked.plan, target), ".ll")
     return create_module(
         linked.plan,
@@ -179,11 +186,21 @@ def _workload_of(call: Call) -> Workload:
     return Workload.from_function(call.op)
 
 
-def build_function(program: PrimFunc, target: Target) -> KernelFunction:
-    """A program as a function of arrays; its constant parameters are taken as they are packed."""
+def build_function(program: PrimFunc, target: Target) -> KernelFunction | CudaKernel:
+    """A program as a function of arrays; its constant parameters are taken as they are packed.
+
+    TargetError if this host lacks the target's instructions, or a GPU that runs its code.
+    """
+    if target.kind == "cuda":
+        from tunefarm.compiler.runtime.cuda.kernel import load_kernel
+
+        return load_kernel(build_program(program, target), target)
+    return _build_function(program, target)
+
+
+def _build_function(program: PrimFunc, target: Target) -> KernelFunction:
     from tunefarm.compiler.runtime.kernel import load_kernel
 
-    _check_runtime(target)
     kernel = build_program(program, target)
     return load_kernel(
         [kernel.object],
@@ -199,20 +216,17 @@ def build_function(program: PrimFunc, target: Target) -> KernelFunction:
 
 def build_checked(program: PrimFunc, target: Target) -> CheckedFunction:
     """A program whose accesses are checked as it runs: slow, serial, and never from the cache of
-    kernels. A call raises BoundsError where the plain one would touch foreign memory."""
+    kernels. A call raises BoundsError where the plain one would touch foreign memory. BuildError
+    for a GPU."""
     from tunefarm.compiler.runtime.checked import CheckedFunction
 
-    checked, accesses = add_bounds_checks(program)
-    return CheckedFunction(build_function(checked, target), accesses)
-
-
-def _check_runtime(target: Target) -> None:
-    """BuildError for targets whose kernels can be built but not called yet."""
     if target.kind == "cuda":
         raise BuildError(
-            f"code for {target} cannot be called yet; build_kernel and build_program make the PTX "
-            "of kernels, and get_source('ptx') shows it"
+            f"code for {target} has no bounds checks; build the program for llvm, or run it with "
+            "TUNEFARM_CUDA=emulated, which finds accesses outside of all memory"
         )
+    checked, accesses = add_bounds_checks(program)
+    return CheckedFunction(_build_function(checked, target), accesses)
 
 
 def build_program(program: PrimFunc, target: Target, cache: bool = True) -> Kernel:

@@ -41,7 +41,7 @@ _PLACES: Mapping[Store, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Linked:
-    """A plan and the bytes of its weights, each tensor at a multiple of 64."""
+    """A plan and the bytes of its weights."""
 
     plan: ExecutionPlan
     weights: NDArray[np.uint8]
@@ -63,8 +63,9 @@ class _Weights:
     Weights of hundreds of megabytes are written once: fresh memory costs more than the copy.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, alignment: int) -> None:
         self.size = 0
+        self._alignment = alignment
         self._known: dict[_Key, list[_Chunk]] = {}
 
     def offset(
@@ -77,7 +78,7 @@ class _Weights:
             if _equal(chunk.data, data):
                 return chunk.start
         alike.append(_Chunk(data, layout, shape, self.size))
-        self.size += _aligned(max(prod(shape) * data.itemsize, 1))
+        self.size += self._aligned(max(prod(shape) * data.itemsize, 1))
         return alike[-1].start
 
     def join(self) -> NDArray[np.uint8]:
@@ -85,9 +86,12 @@ class _Weights:
         for chunk in chain.from_iterable(self._known.values()):
             end = chunk.start + prod(chunk.shape) * chunk.data.itemsize
             part = whole[chunk.start : end].view(chunk.data.dtype).reshape(chunk.shape)
-            whole[end : _aligned(end)] = 0  # equal weights are equal bytes
+            whole[end : self._aligned(end)] = 0  # equal weights are equal bytes
             pack_into(part, chunk.data, chunk.layout)
         return whole
+
+    def _aligned(self, size_bytes: int) -> int:
+        return -(-size_bytes // self._alignment) * self._alignment
 
 
 def _equal(a: NDArray[Any], b: NDArray[Any]) -> bool:
@@ -100,13 +104,17 @@ def _equal(a: NDArray[Any], b: NDArray[Any]) -> bool:
     return bool((first == second).all())
 
 
-def _aligned(size_bytes: int) -> int:
-    return -(-size_bytes // ALIGNMENT) * ALIGNMENT
+def link_model(
+    module: IRModule,
+    memory: MemoryPlan,
+    kernels: Mapping[Call, Kernel],
+    alignment: int = ALIGNMENT,
+) -> Linked:
+    """The plan of a fused module whose calls have these kernels, and room for their workspaces.
 
-
-def link_model(module: IRModule, memory: MemoryPlan, kernels: Mapping[Call, Kernel]) -> Linked:
-    """The plan of a fused module whose calls have these kernels, and room for their workspaces."""
-    weights = _Weights()
+    Each weight begins at a multiple of ``alignment`` bytes.
+    """
+    weights = _Weights(alignment)
     steps: list[Step] = [_call_step(c, memory, kernels[c], weights) for c in memory.calls]
     for place, index in memory.copies:
         constant = memory.constants[place.at] if place.store is Store.CONSTANT else None

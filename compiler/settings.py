@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,6 +86,12 @@ def _switch(text: str) -> bool:
     return words[text.lower()]
 
 
+def _cuda_driver(text: str) -> str:
+    if not re.fullmatch("nvidia|emulated(:[1-9])?", text):
+        raise ValueError("expected nvidia or emulated, or emulated:2 for two devices")
+    return text
+
+
 def _path(text: str) -> Path:
     return Path(text).expanduser()
 
@@ -156,6 +163,12 @@ VERIFY_LLVM = Setting(
     lambda: True,
     "1 has LLVM verify each module before it generates code",
 )
+CUDA = Setting(
+    "TUNEFARM_CUDA",
+    _cuda_driver,
+    lambda: "nvidia",
+    "what runs code for GPUs: nvidia's driver, or emulated, an emulator of PTX: slow, for tests",
+)
 TOKEN = Setting("TUNEFARM_TOKEN", str, str, "secret that lets in at trackers named by HOST:PORT")
 TOKEN_FILE = Setting(
     "TUNEFARM_TOKEN_FILE", _optional_path, _no_path, "file of mode 0600 that holds that secret"
@@ -181,6 +194,7 @@ SETTINGS = (
     DUMP,
     VERIFY,
     VERIFY_LLVM,
+    CUDA,
     TOKEN,
     TOKEN_FILE,
     TLS_CA,

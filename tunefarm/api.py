@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from tunefarm.compiler.dispatch import Decision, History
     from tunefarm.compiler.runtime.checked import CheckedFunction
+    from tunefarm.compiler.runtime.cuda.kernel import CudaKernel
     from tunefarm.compiler.runtime.kernel import KernelFunction
     from tunefarm.compiler.runtime.module import Module
     from tunefarm.db.records import Trial
@@ -172,7 +173,7 @@ def build(
 @overload
 def build(
     module: PrimFunc, target: Target | str | None = None, bounds_checks: Literal[False] = False
-) -> KernelFunction: ...
+) -> KernelFunction | CudaKernel: ...
 @overload
 def build(
     module: PrimFunc, target: Target | str | None = None, *, bounds_checks: Literal[True]
@@ -182,7 +183,7 @@ def build(
     target: Target | str | None = None,
     bounds_checks: bool = False,
     precision: str = "",
-) -> Module | KernelFunction | CheckedFunction:
+) -> Module | KernelFunction | CudaKernel | CheckedFunction:
     """Build a model with the records of the surrounding ``apply_history_best``, or one program.
 
     ``target`` None is this host. ``precision`` is for models, as in ``allow_precision``.

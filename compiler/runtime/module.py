@@ -183,6 +183,13 @@ class Module:
         What is not ``aligned`` to 64 bytes can be run on, but is read slower: copying it first pays
         from the second run on.
         """
+        return [
+            as_input(value, port.type, f"input {port.name!r}", aligned)
+            for port, value in zip(self.plan.inputs, self.in_order(inputs), strict=True)
+        ]
+
+    def in_order(self, inputs: Mapping[str, object]) -> list[object]:
+        """The inputs in the plan's order, as they were given; ShapeError for a wrong name."""
         names = [port.name for port in self.plan.inputs]
         if not isinstance(inputs, Mapping):
             raise ShapeError(
@@ -195,10 +202,7 @@ class Module:
         missing = [name for name in names if name not in inputs]
         if missing:
             raise ShapeError(f"input {missing[0]!r} is missing; the model takes {', '.join(names)}")
-        return [
-            as_input(inputs[port.name], port.type, f"input {port.name!r}", aligned)
-            for port in self.plan.inputs
-        ]
+        return [inputs[name] for name in names]
 
     def run_into(self, inputs: Mapping[str, object], outputs: Mapping[str, Array]) -> None:
         """Like ``run``, writing into given aligned C-contiguous arrays."""

@@ -107,11 +107,12 @@ def plan_memory(
     workspace_bytes: Mapping[Call, int] | None = None,
     in_place: bool = True,
     parts: Sequence[Part] = (),
+    alignment: int = ALIGNMENT_BYTES,
 ) -> MemoryPlan:
     """Plan a function whose calls are fused functions; ``workspace_bytes`` is scratch a call.
 
     Without ``in_place`` no kernel overwrites an operand. ``parts`` are all those of the
-    concatenations that they belong to.
+    concatenations that they belong to. Values begin at multiples of ``alignment`` bytes.
     """
     order = post_order(main.body)
     wholes = {part.whole for part in parts}
@@ -126,7 +127,7 @@ def plan_memory(
     spans: dict[Value | Call, _Life] = {}
     for lasting in (_merged(lives, reused), scratch):
         spans.update(lasting.items())
-    offsets = _offsets(spans)
+    offsets = _offsets(spans, alignment)
     for value, life in lives.items():
         places[value] = Place(Store.ARENA, offsets[_root(value, reused)], life.size_bytes)
     for part in parts:
@@ -137,8 +138,8 @@ def plan_memory(
         places,
         {c: Place(Store.ARENA, offsets[c], s.size_bytes) for c, s in scratch.items()},
         tuple((places[value], index) for value, index in copies),
-        max((offsets[k] + _aligned(s.size_bytes) for k, s in spans.items()), default=0),
-        _peak(spans.values(), len(calls)),
+        max((offsets[k] + _aligned(s.size_bytes, alignment) for k, s in spans.items()), default=0),
+        _peak(spans.values(), len(calls), alignment),
     )
 
 
@@ -179,8 +180,8 @@ def bytes_of(kind: TensorType) -> int:
     return kind.size * dtype_bytes(kind.dtype)
 
 
-def _aligned(size_bytes: int) -> int:
-    return max(-(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES, ALIGNMENT_BYTES)
+def _aligned(size_bytes: int, alignment: int) -> int:
+    return max(-(-size_bytes // alignment) * alignment, alignment)
 
 
 def _fixed_places(main: Function, order: list[Expr]) -> dict[Value, Place]:
@@ -281,12 +282,12 @@ def _merged(lives: Mapping[Value, _Life], reused: Mapping[Value, Value]) -> dict
     return merged
 
 
-def _offsets(spans: Mapping[Value | Call, _Life]) -> dict[Value | Call, int]:
+def _offsets(spans: Mapping[Value | Call, _Life], alignment: int) -> dict[Value | Call, int]:
     """Lowest free offsets, the largest first."""
     placed: list[tuple[int, int, _Life]] = []
     offsets: dict[Value | Call, int] = {}
     for key, life in sorted(spans.items(), key=lambda s: (-s[1].size_bytes, s[1].first)):
-        size, offset = _aligned(life.size_bytes), 0
+        size, offset = _aligned(life.size_bytes, alignment), 0
         for begin, end, other in placed:
             apart = other.last < life.first or life.last < other.first
             if not apart and offset < end and begin < offset + size:
@@ -297,11 +298,12 @@ def _offsets(spans: Mapping[Value | Call, _Life]) -> dict[Value | Call, int]:
     return offsets
 
 
-def _peak(lives: Iterable[_Life], steps: int) -> int:
+def _peak(lives: Iterable[_Life], steps: int, alignment: int) -> int:
     change = [0] * (steps + 1)
     for life in lives:
-        change[life.first] += _aligned(life.size_bytes)
-        change[life.last + 1] -= _aligned(life.size_bytes)
+        size = _aligned(life.size_bytes, alignment)
+        change[life.first] += size
+        change[life.last + 1] -= size
     peak = total = 0
     for delta in change:
         total += delta

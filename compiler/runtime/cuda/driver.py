@@ -15,14 +15,17 @@ host's too, has to stay until it is through.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from tunefarm.compiler.errors import TunefarmError
+from tunefarm.compiler import settings
+from tunefarm.compiler.errors import TargetError, TunefarmError
 from tunefarm.compiler.gpu.launches import Launch
+from tunefarm.compiler.target import Target
 
 MEMORY_ALIGNMENT = 256  # bytes; what every allocation begins at
 
@@ -123,7 +126,10 @@ class Stream(Protocol):
         """The CUstream, for libraries that share it."""
 
     def upload(self, address: int, data: NDArray[Any]) -> None:
-        """Copy a C-contiguous array to the device. Memory that is not pinned is copied first."""
+        """Copy a C-contiguous array to the device.
+
+        Memory that is not pinned may be read before this returns, or later.
+        """
 
     def download(self, data: NDArray[Any], address: int) -> None:
         """Copy from the device into a C-contiguous array, which is complete at the next
@@ -141,15 +147,9 @@ class Stream(Protocol):
     def record(self, event: Event) -> None:
         """Put the event behind what was asked so far."""
 
-    def wait(self, event: Event) -> None:
-        """Begin what is asked from now on when another stream has come to ``event``."""
-
     def wait_for(self, handle: int) -> None:
         """Begin what is asked from now on when all that another library's stream was asked so far
         is through; ``handle`` is its CUstream."""
-
-    def precede(self, handle: int) -> None:
-        """Have another library's stream wait for all that this one was asked so far."""
 
     def capture(self, work: Callable[[], None]) -> Graph:
         """What ``work`` asks of this stream, as a graph; nothing of it runs yet."""
@@ -169,6 +169,11 @@ class Device(Protocol):
 
     @property
     def properties(self) -> DeviceProperties: ...
+
+    def __hash__(self) -> int: ...
+
+    def ordinal_of(self, address: int) -> int:
+        """The device in whose memory an address of another library lies."""
 
     def free_bytes(self) -> int:
         """Bytes of its memory that nobody has."""
@@ -195,3 +200,63 @@ class Device(Protocol):
 
     def synchronize(self) -> None:
         """Wait for all streams."""
+
+
+def device_count() -> int:
+    """How many devices there are; TargetError if there is no driver to ask."""
+    return _driver().device_count()
+
+
+def open_device(ordinal: int = 0) -> Device:
+    """A device, one object a process; TargetError, in one sentence, if it is not there."""
+    count = device_count()
+    if not 0 <= ordinal < count:
+        there = ", ".join(map(str, range(count)))
+        raise TargetError(f"there is no device {ordinal} here; there are {there}")
+    return _opened(settings.CUDA.get(), ordinal)
+
+
+@functools.cache
+def _opened(kind: str, ordinal: int) -> Device:
+    return _driver().open_device(ordinal)
+
+
+def devices() -> tuple[DeviceProperties, ...]:
+    """What the devices of this host say of themselves; TargetError as of ``device_count``."""
+    return tuple(open_device(ordinal).properties for ordinal in range(device_count()))
+
+
+def check_device(properties: DeviceProperties, target: Target) -> None:
+    """TargetError if a device cannot run code for a target.
+
+    Code for sm_80 runs on every later one, code for sm_90a on that alone.
+    """
+    wanted, has = target.gpu.name, properties.arch
+    later = wanted[-1].isdigit() and target.gpu.number <= arch_number(has)
+    if has != wanted and not later:
+        raise TargetError(
+            f"code for {target} cannot run on device {properties.ordinal}, {properties.name}, "
+            f"which is {has}; build it for -arch={has}"
+        )
+
+
+def arch_number(arch: str) -> int:
+    """90 of sm_90a."""
+    return int("".join(filter(str.isdigit, arch)))
+
+
+class _Driver(Protocol):
+    """A module of this folder that has devices."""
+
+    def device_count(self) -> int: ...
+    def open_device(self, ordinal: int) -> Device: ...
+
+
+def _driver() -> _Driver:
+    if settings.CUDA.get().startswith("emulated"):
+        from tunefarm.compiler.runtime.cuda import emulated
+
+        return emulated
+    from tunefarm.compiler.runtime.cuda import nvidia
+
+    return nvidia

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from gpu_harness import F32, HOPPER, function_of
 from tunefarm.compiler import te
-from tunefarm.compiler.build import build_function, build_kernel
+from tunefarm.compiler.build import build_checked, build_kernel
 from tunefarm.compiler.errors import BuildError, TargetError
 from tunefarm.compiler.gpu.ptxas import parse_log
 from tunefarm.compiler.space import config_space
@@ -70,8 +70,8 @@ def test_a_kernel_of_a_processor_has_no_ptx() -> None:
     assert made.launches[0].block == (256, 1, 1)
 
 
-def test_what_cannot_be_called_yet_says_so() -> None:
+def test_code_for_gpus_has_no_bounds_checks() -> None:
     x = te.placeholder((4,))
     program = te.create_prim_func([x, te.compute((4,), lambda i: x[i] * 2.0)])
-    with pytest.raises(BuildError, match="code for cuda -arch=sm_90a cannot be called yet"):
-        build_function(program, HOPPER)
+    with pytest.raises(BuildError, match="code for cuda -arch=sm_90a has no bounds checks"):
+        build_checked(program, HOPPER)

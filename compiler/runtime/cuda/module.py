@@ -1,0 +1,258 @@
+"""``CudaModule``: a built model that runs on a GPU, behind the interface of ``Module``.
+
+lib = build(model, "cuda -arch=sm_90a")
+outputs = lib.run({"x": x})                             # NumPy in, NumPy out
+outputs = lib.run({"x": tensor}, device=True)           # torch or CuPy in, DeviceArrays out
+other = lib.on_device(1)
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+from tunefarm.compiler.errors import BuildError, ShapeError
+from tunefarm.compiler.kernel import Kernel
+from tunefarm.compiler.runtime.arrays import Array, address, aligned_empty
+from tunefarm.compiler.runtime.cuda.arrays import DeviceArray, Operand, as_operand, to_device
+from tunefarm.compiler.runtime.cuda.driver import check_device, open_device
+from tunefarm.compiler.runtime.cuda.loading import load_all
+from tunefarm.compiler.runtime.cuda.memory import take
+from tunefarm.compiler.runtime.cuda.session import Residence, Session, resident_weights
+from tunefarm.compiler.runtime.cuda.timing import seconds_cold, seconds_each, seconds_together
+from tunefarm.compiler.runtime.graph_executor import GraphExecutor, NodeTime, Profile
+from tunefarm.compiler.runtime.module import Module
+from tunefarm.compiler.runtime.plan import ExecutionPlan, KernelCall, nbytes, verify_plan
+from tunefarm.compiler.runtime.timing import Timing, evaluate
+from tunefarm.compiler.runtime.weights import kept_weights
+from tunefarm.compiler.target import Target
+
+
+class _State:
+    """The module on its device, once it was first run."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.residence: Residence | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class CudaModule(Module):
+    """A model for a GPU: plan, PTX and weights. Safe to run from several threads at once.
+
+    Nothing is asked of a driver until it first runs, so a host without a GPU can build it and show
+    its code. It runs on the device ``ordinal`` of the host; ``threads`` say nothing.
+    """
+
+    kernels: tuple[Kernel, ...] = field(repr=False)
+    ordinal: int = 0
+    state: _State = field(default_factory=_State, repr=False)
+
+    def __repr__(self) -> str:
+        """One line: ports, code, sizes, target, device."""
+        start, _, _ = Module.__repr__(self).partition(", threads=")
+        return f"Cuda{start}, target={self.target}, device={self._device_text()})"
+
+    def _repr_html_(self) -> str:
+        from tunefarm.notebook import Table, page
+
+        facts = {
+            "target": self.target,
+            "device": self._device_text(),
+            "kernels": len(self.plan.kernels),
+            "weights": f"{self.plan.weight_bytes / 1e6:.3g} MB",
+            "memory of a run": f"{self.plan.arena_bytes / 1e6:.3g} MB",
+        }
+        ports = [("input", port.name, port.type) for port in self.inputs]
+        ports += [("output", port.name, port.type) for port in self.outputs]
+        note = "module.profile() times each step; module.get_source() shows the code"
+        return page("Module", facts, Table(("port", "name", "type"), ports, 3), note)
+
+    def _device_text(self) -> str:
+        home = self.state.residence
+        name = f" ({home.device.properties.name})" if home else ""
+        return f"{self.ordinal}{name}"
+
+    @property
+    def residence(self) -> Residence:
+        """The module on its device, loaded at the first use.
+
+        Raises TargetError if there is no such device or it cannot run the code, BuildError with the
+        driver's log if it refuses a kernel, DeviceMemoryError if the weights do not fit.
+        """
+        with self.state.lock:
+            if self.state.residence is None:
+                device = open_device(self.ordinal)
+                check_device(device.properties, self.target)
+                kernels = load_all(device, self.kernels)
+                weights = resident_weights(device, self.weights)
+                self.state.residence = Residence(device, self.plan, kernels, weights)
+            return self.state.residence
+
+    def on_device(self, ordinal: int) -> CudaModule:
+        """The same module on another device of the host."""
+        return replace(self, ordinal=ordinal, state=_State())
+
+    def run(
+        self, inputs: Mapping[str, object], *, threads: int | None = None, device: bool = False
+    ) -> dict[str, Any]:
+        """The outputs by name: fresh NumPy arrays, or DeviceArrays if ``device``.
+
+        ``inputs`` are NumPy arrays, or tensors by name; those on this device (torch, CuPy, results
+        of runs) are read where they are. All work is done when it returns. Raises ShapeError and
+        TargetError, in one sentence, for what does not fit or lies elsewhere, and as of
+        ``residence``.
+        """
+        home = self.residence
+        results: list[Array | DeviceArray] = [
+            DeviceArray(take(home.device, nbytes(port.type)), port.type)
+            if device
+            else aligned_empty(port.type)
+            for port in self.outputs
+        ]
+        with home.session() as session:
+            operands = self._operands(inputs, session)
+            session.run(operands, [_result(array) for array in results])
+        return {port.name: array for port, array in zip(self.outputs, results, strict=True)}
+
+    def run_raw(
+        self, inputs: Sequence[Array], outputs: Sequence[Array], threads: int | None = None
+    ) -> None:
+        """Run on arrays as ``check_inputs`` returns them, in order, writing ``outputs``."""
+        with self.residence.session() as session:
+            session.run([_result(a) for a in inputs], [_result(a) for a in outputs])
+
+    def run_into(self, inputs: Mapping[str, object], outputs: Mapping[str, Any]) -> None:
+        """Like ``run``, writing into given arrays: NumPy's, or tensors of this device."""
+        with self.residence.session() as session:
+            operands = self._operands(inputs, session)
+            results = []
+            for port in self.outputs:
+                if port.name not in outputs:
+                    raise ShapeError(f"output {port.name!r} is missing")
+                results.append(
+                    as_operand(
+                        outputs[port.name],
+                        port.type,
+                        f"output {port.name!r}",
+                        self.residence.device,
+                        session.stream,
+                        out=True,
+                    )
+                )
+            session.run(operands, results)
+
+    def _operands(self, inputs: Mapping[str, object], session: Session) -> list[Operand]:
+        values = zip(self.inputs, self.in_order(inputs), strict=True)
+        device = self.residence.device
+        return [
+            as_operand(value, port.type, f"input {port.name!r}", device, session.stream)
+            for port, value in values
+        ]
+
+    def time_evaluator(
+        self,
+        inputs: Mapping[str, object] | None = None,
+        *,
+        number: int = 1,
+        repeat: int = 3,
+        min_repeat_ms: float = 0,
+        cold_weights: bool = False,
+    ) -> Timing:
+        """Seconds of a whole run by the device's clock, its operands on the device: the replay of
+        a graph. The first call is discarded.
+
+        Without ``inputs`` it runs on ``example_inputs()``. ``cold_weights`` empties the device's
+        cache before each run.
+        """
+        device = self.residence.device
+        with self.residence.session() as session:
+            call = session.captured(*self._on_device(inputs, session))
+
+            def seconds(count: int) -> float:
+                timed = seconds_cold if cold_weights else seconds_together
+                return timed(device, session.stream, call, count)
+
+            return evaluate(seconds, number, repeat, min_repeat_ms)
+
+    def profile(self, inputs: Mapping[str, object] | None = None, repeat: int = 10) -> Profile:
+        """The time of each node by the device's clock; the median of ``repeat`` runs."""
+        with self.residence.session() as session:
+            calls = session.calls(session.bases(*self._on_device(inputs, session)))
+            device = self.residence.device
+            runs = [seconds_each(device, session.stream, calls) for _ in range(repeat + 1)][1:]
+        return Profile(
+            tuple(
+                NodeTime(
+                    step.label,
+                    step.kernel if isinstance(step, KernelCall) else "copy",
+                    statistics.median(times),
+                )
+                for step, times in zip(self.plan.steps, zip(*runs, strict=True), strict=True)
+            )
+        )
+
+    def _on_device(
+        self, inputs: Mapping[str, object] | None, session: Session
+    ) -> tuple[list[Operand], list[Operand]]:
+        """Operands of a run without copies: inputs of the host are copied now."""
+        device = self.residence.device
+        given = self._operands(self.example_inputs() if inputs is None else inputs, session)
+        operands = []
+        for port, operand in zip(self.inputs, given, strict=True):
+            if operand.host is not None:
+                array = to_device(device, operand.host, port.type, f"input {port.name!r}")
+                operand = _result(array)
+            operands.append(operand)
+        results = [DeviceArray(take(device, nbytes(p.type)), p.type) for p in self.outputs]
+        return operands, [_result(array) for array in results]
+
+    def graph_executor(self) -> GraphExecutor:
+        """BuildError: it goes through a plan on the host."""
+        raise BuildError(
+            f"the graph executor runs kernels of processors, and this module is for {self.target}; "
+            "profile() times its nodes"
+        )
+
+    def with_threads(self, threads: int) -> CudaModule:
+        """The module itself: threads are for processors."""
+        return self
+
+    def export_library(self, path: str | Path, name: str | None = None) -> NoReturn:
+        """BuildError: there is no library with code for GPUs yet."""
+        raise BuildError(
+            f"a module for {self.target} cannot be exported yet; build it where it runs"
+        )
+
+    def get_source(self, kind: str = "llvm") -> str:
+        """The "llvm" or "ptx" text of all kernels; BuildError for another."""
+        mark = ";" if kind == "llvm" else "//"
+        return "\n".join(f"{mark} kernel {k.name}\n{k.get_source(kind)}" for k in self.kernels)
+
+
+def _result(array: Array | DeviceArray) -> Operand:
+    if isinstance(array, DeviceArray):
+        return Operand(array.address, None, array)
+    return Operand(None, array, array)
+
+
+def create_cuda_module(
+    plan: ExecutionPlan, kernels: Sequence[Kernel], weights: NDArray[np.uint8], target: Target
+) -> CudaModule:
+    """Put a built model together. ``weights`` holds the plan's weights at its offsets.
+
+    Raises BuildError if the parts do not fit.
+    """
+    verify_plan(plan)
+    if weights.nbytes < plan.weight_bytes:
+        raise BuildError(
+            f"the plan reads {plan.weight_bytes} bytes of weights, got {weights.nbytes}"
+        )
+    kept = kept_weights(weights)
+    return CudaModule(plan, None, kept, address(kept), target, 1, kernels=tuple(kernels))

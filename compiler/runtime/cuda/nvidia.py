@@ -1,0 +1,381 @@
+"""NVIDIA's driver, by cuda-bindings: a host needs the driver and ``pip install tunefarm[cuda]``.
+
+Every call makes the device's primary context current for its length, so that threads, and other
+libraries with devices of their own, do not mind one another. Source: NVIDIA, "CUDA Driver API".
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tunefarm.compiler.errors import BuildError, TargetError
+from tunefarm.compiler.gpu.archs import GPU_ARCHS, STATIC_SHARED_BYTES
+from tunefarm.compiler.gpu.launches import Launch
+from tunefarm.compiler.runtime.arrays import Array, address
+from tunefarm.compiler.runtime.cuda import driver
+from tunefarm.compiler.runtime.cuda.driver import (
+    DeviceMemoryError,
+    DeviceProperties,
+    DriverError,
+)
+
+_LOG_BYTES = 16 << 10
+_EMULATE = "set TUNEFARM_CUDA=emulated to run it on an emulator, slowly"
+_FATAL = frozenset(
+    f"CUDA_ERROR_{name}"
+    for name in (
+        "ASSERT",
+        "CONTEXT_IS_DESTROYED",
+        "ECC_UNCORRECTABLE",
+        "HARDWARE_STACK_ERROR",
+        "ILLEGAL_ADDRESS",
+        "ILLEGAL_INSTRUCTION",
+        "INVALID_ADDRESS_SPACE",
+        "INVALID_PC",
+        "LAUNCH_FAILED",
+        "LAUNCH_TIMEOUT",
+        "MISALIGNED_ADDRESS",
+        "NVLINK_UNCORRECTABLE",
+    )
+)  # after these the context takes no more calls
+
+
+def device_count() -> int:
+    """How many GPUs the driver shows; TargetError if there is no driver or no GPU."""
+    return int(_call(_bindings().cuDeviceGetCount))
+
+
+def open_device(ordinal: int) -> Gpu:
+    """A GPU and its primary context."""
+    return Gpu(ordinal)
+
+
+@functools.cache
+def _bindings() -> Any:
+    """``cuda.bindings.driver``, initialised; TargetError, in one sentence, if it cannot be."""
+    try:
+        from cuda.bindings import driver as cuda
+    except ImportError:
+        raise TargetError(
+            "code for GPUs is run by the package cuda-bindings, which is not installed; "
+            f"pip install 'tunefarm[cuda]', or {_EMULATE}"
+        ) from None
+    try:
+        (result,) = cuda.cuInit(0)
+    except RuntimeError:
+        raise TargetError(
+            "there is no NVIDIA driver here (libcuda.so.1); install it on a host with a GPU, or "
+            f"{_EMULATE}"
+        ) from None
+    if result == cuda.CUresult.CUDA_ERROR_NO_DEVICE:
+        raise TargetError(
+            "the NVIDIA driver shows no GPU; look at nvidia-smi and CUDA_VISIBLE_DEVICES, or "
+            f"{_EMULATE}"
+        )
+    if result != cuda.CUresult.CUDA_SUCCESS:
+        raise TargetError(
+            f"the NVIDIA driver does not start: {_reason(cuda, result)}; look at nvidia-smi, or "
+            f"{_EMULATE}"
+        )
+    return cuda
+
+
+def _call(function: Callable[..., Any], *arguments: Any, where: str = "") -> Any:
+    """What a function of the driver returns beside its status; DriverError unless that is 0."""
+    status, *results = function(*arguments)
+    if status != 0:
+        cuda = _bindings()
+        problem = f"{function.__name__}{where} failed: {_reason(cuda, status)}"
+        code = str(status.name)
+        if code == "CUDA_ERROR_OUT_OF_MEMORY":
+            raise DeviceMemoryError(problem, code)
+        raise DriverError(problem, code, fatal=code in _FATAL)
+    return results[0] if len(results) == 1 else results
+
+
+def _reason(cuda: Any, status: Any) -> str:
+    """A status in the driver's words."""
+    _, text = cuda.cuGetErrorString(status)
+    return f"{text.decode() if text else 'unknown'} ({status.name})"
+
+
+class Gpu:
+    """A GPU: ``driver.Device`` by NVIDIA's driver."""
+
+    def __init__(self, ordinal: int) -> None:
+        self.cuda = _bindings()
+        self._number = _call(self.cuda.cuDeviceGet, ordinal)
+        self._context = _call(self.cuda.cuDevicePrimaryCtxRetain, self._number)
+        self.properties = _properties(self.cuda, self._number, ordinal)
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call the driver in this device's context; DriverError if it fails."""
+        where = f" on device {self.properties.ordinal}, {self.properties.name},"
+        _call(self.cuda.cuCtxPushCurrent, self._context, where=where)
+        try:
+            return _call(function, *arguments, where=where)
+        finally:
+            self.cuda.cuCtxPopCurrent()
+
+    def dispose(self, owner: object, function: Callable[..., Any], handle: Any) -> None:
+        """Have a handle destroyed with its owner, unless the process ends first."""
+        weakref.finalize(owner, self._destroy, function, handle).atexit = False
+
+    def _destroy(self, function: Callable[..., Any], handle: Any) -> None:
+        try:
+            self.call(function, handle)
+        except DriverError as error:
+            if not error.fatal:  # the failure that ended the context was told before
+                raise
+
+    def ordinal_of(self, address: int) -> int:
+        kind = self.cuda.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+        return int(self.call(self.cuda.cuPointerGetAttribute, kind, address))
+
+    def free_bytes(self) -> int:
+        free, _ = self.call(self.cuda.cuMemGetInfo)
+        return int(free)
+
+    def allocate(self, size_bytes: int) -> int:
+        return int(self.call(self.cuda.cuMemAlloc, size_bytes))
+
+    def free(self, address: int) -> None:
+        self.call(self.cuda.cuMemFree, address)
+
+    def pinned(self, size_bytes: int) -> NDArray[np.uint8]:
+        start = int(self.call(self.cuda.cuMemAllocHost, size_bytes + 1))
+        buffer = (ctypes.c_uint8 * (size_bytes + 1)).from_address(start)
+        self.dispose(buffer, self.cuda.cuMemFreeHost, start)
+        return np.frombuffer(memoryview(buffer), np.uint8)[:size_bytes]
+
+    def stream(self) -> GpuStream:
+        return GpuStream(self)
+
+    def event(self) -> GpuEvent:
+        return GpuEvent(self)
+
+    def load(self, ptx: bytes) -> GpuCode:
+        return GpuCode(self, ptx)
+
+    def synchronize(self) -> None:
+        self.call(self.cuda.cuCtxSynchronize)
+
+
+def _properties(cuda: Any, number: Any, ordinal: int) -> DeviceProperties:
+    kinds = cuda.CUdevice_attribute
+
+    def attribute(name: str) -> int:
+        kind = getattr(kinds, f"CU_DEVICE_ATTRIBUTE_{name}")
+        return int(_call(cuda.cuDeviceGetAttribute, kind, number))
+
+    major = attribute("COMPUTE_CAPABILITY_MAJOR")
+    minor = attribute("COMPUTE_CAPABILITY_MINOR")
+    return DeviceProperties(
+        ordinal=ordinal,
+        name=_text(_call(cuda.cuDeviceGetName, 256, number)),
+        arch=arch_of(major, minor),
+        multiprocessors=attribute("MULTIPROCESSOR_COUNT"),
+        memory_bytes=int(_call(cuda.cuDeviceTotalMem, number)),
+        l2_bytes=attribute("L2_CACHE_SIZE"),
+        shared_bytes=attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
+        clock_hz=attribute("CLOCK_RATE") * 1000,
+        memory_clock_hz=attribute("MEMORY_CLOCK_RATE") * 1000,
+        pci=_text(_call(cuda.cuDeviceGetPCIBusId, 64, number)),
+        uuid=uuid_of(bytes(_call(cuda.cuDeviceGetUuid, number).bytes)),
+    )
+
+
+def arch_of(major: int, minor: int) -> str:
+    """The name of an architecture by its compute capability, with all that its code may use."""
+    name = f"sm_{major}{minor}"
+    return f"{name}a" if f"{name}a" in GPU_ARCHS else name
+
+
+def uuid_of(raw: bytes) -> str:
+    """The 16 bytes of a UUID as nvidia-smi writes them."""
+    text = raw[:16].hex()
+    return "GPU-" + "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
+
+
+def _text(raw: bytes) -> str:
+    return raw.partition(b"\0")[0].decode()
+
+
+class GpuCode:
+    """Loaded PTX: ``driver.Code``."""
+
+    def __init__(self, device: Gpu, ptx: bytes) -> None:
+        self._device = device
+        cuda = device.cuda
+        told, wrong = bytearray(_LOG_BYTES), bytearray(_LOG_BYTES)
+        option = cuda.CUjit_option
+        options = {
+            option.CU_JIT_INFO_LOG_BUFFER: told,
+            option.CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES: len(told),
+            option.CU_JIT_ERROR_LOG_BUFFER: wrong,
+            option.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES: len(wrong),
+            option.CU_JIT_LOG_VERBOSE: 1,
+        }
+        values = list(options.values())
+        try:
+            self.handle = device.call(
+                cuda.cuModuleLoadDataEx, ptx + b"\0", len(options), list(options), values
+            )
+        except DeviceMemoryError:
+            raise
+        except DriverError as error:
+            if error.fatal:
+                raise
+            lines = _text(bytes(wrong)).strip().splitlines()
+            log = f": {lines[0].strip()}" if lines else ""
+            raise BuildError(f"{error}{log}") from None
+        self.log = _text(bytes(told)).strip()
+        device.dispose(self, cuda.cuModuleUnload, self.handle)
+
+    def function(self, launch: Launch) -> GpuFunction:
+        return GpuFunction(self._device, self, launch)
+
+
+class GpuFunction:
+    """A kernel: ``driver.Function``."""
+
+    def __init__(self, device: Gpu, code: GpuCode, launch: Launch) -> None:
+        cuda = device.cuda
+        self.name = launch.name
+        self.handle = device.call(cuda.cuModuleGetFunction, code.handle, launch.name.encode())
+        self._code = code  # which stays loaded
+        kinds = cuda.CUfunction_attribute
+
+        def attribute(kind: Any) -> int:
+            return int(device.call(cuda.cuFuncGetAttribute, kind, self.handle))
+
+        self.registers = attribute(kinds.CU_FUNC_ATTRIBUTE_NUM_REGS)
+        self.local_bytes = attribute(kinds.CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)
+        self.shared_bytes = attribute(kinds.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)
+        if launch.dynamic_bytes + self.shared_bytes > STATIC_SHARED_BYTES:
+            device.call(
+                cuda.cuFuncSetAttribute,
+                self.handle,
+                kinds.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                launch.dynamic_bytes,
+            )
+
+
+class GpuEvent:
+    """A point in a stream: ``driver.Event``."""
+
+    def __init__(self, device: Gpu) -> None:
+        cuda = device.cuda
+        self._device = device
+        self.handle = device.call(cuda.cuEventCreate, cuda.CUevent_flags.CU_EVENT_DEFAULT)
+        device.dispose(self, cuda.cuEventDestroy, self.handle)
+
+    def seconds_since(self, earlier: driver.Event) -> float:
+        assert isinstance(earlier, GpuEvent)
+        cuda = self._device.cuda
+        self._device.call(cuda.cuEventSynchronize, earlier.handle)
+        self._device.call(cuda.cuEventSynchronize, self.handle)
+        return float(self._device.call(cuda.cuEventElapsedTime, earlier.handle, self.handle)) * 1e-3
+
+
+class GpuGraph:
+    """A captured graph, instantiated: ``driver.Graph``. It keeps what its launches need."""
+
+    def __init__(self, device: Gpu, handle: Any, keep: object) -> None:
+        self.handle = handle
+        self._keep = keep
+        device.dispose(self, device.cuda.cuGraphExecDestroy, handle)
+
+
+class GpuStream:
+    """A stream that does not wait for the default one: ``driver.Stream``."""
+
+    def __init__(self, device: Gpu) -> None:
+        self._device = device
+        self._cuda = cuda = device.cuda
+        self._captured: list[object] | None = None
+        self.stream = device.call(cuda.cuStreamCreate, cuda.CUstream_flags.CU_STREAM_NON_BLOCKING)
+        device.dispose(self, cuda.cuStreamDestroy, self.stream)
+
+    @property
+    def handle(self) -> int:
+        return int(self.stream)
+
+    def upload(self, address: int, data: Array) -> None:
+        self._copy(self._cuda.cuMemcpyHtoDAsync, address, _host_address(data), data.nbytes)
+
+    def download(self, data: Array, address: int) -> None:
+        self._copy(self._cuda.cuMemcpyDtoHAsync, _host_address(data), address, data.nbytes)
+
+    def copy(self, destination: int, source: int, size_bytes: int) -> None:
+        self._copy(self._cuda.cuMemcpyDtoDAsync, destination, source, size_bytes)
+
+    def _copy(
+        self, function: Callable[..., Any], destination: int, source: int, count: int
+    ) -> None:
+        if count:
+            self._device.call(function, destination, source, count, self.stream)
+
+    def fill(self, address: int, byte: int, size_bytes: int) -> None:
+        if size_bytes:
+            self._device.call(self._cuda.cuMemsetD8Async, address, byte, size_bytes, self.stream)
+
+    def launch(self, function: driver.Function, launch: Launch, pointers: Sequence[int]) -> None:
+        assert isinstance(function, GpuFunction)
+        values = np.array(pointers, np.uint64)
+        places = address(values) + 8 * np.arange(len(values), dtype=np.uint64)
+        self._device.call(
+            self._cuda.cuLaunchKernel,
+            function.handle,
+            *launch.grid,
+            *launch.block,
+            launch.dynamic_bytes,
+            self.stream,
+            address(places),
+            0,
+        )
+        if self._captured is not None:
+            self._captured.append(function)
+
+    def record(self, event: driver.Event) -> None:
+        assert isinstance(event, GpuEvent)
+        self._device.call(self._cuda.cuEventRecord, event.handle, self.stream)
+
+    def wait_for(self, handle: int) -> None:
+        event = GpuEvent(self._device)
+        self._device.call(self._cuda.cuEventRecord, event.handle, handle)
+        self._device.call(self._cuda.cuStreamWaitEvent, self.stream, event.handle, 0)
+
+    def capture(self, work: Callable[[], None]) -> GpuGraph:
+        cuda, call = self._cuda, self._device.call
+        mode = cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+        call(cuda.cuStreamBeginCapture, self.stream, mode)
+        keep: list[object] = []
+        self._captured = keep
+        try:
+            work()
+        finally:
+            self._captured = None
+            graph = call(cuda.cuStreamEndCapture, self.stream)
+        try:
+            return GpuGraph(self._device, call(cuda.cuGraphInstantiate, graph, 0), keep)
+        finally:
+            call(cuda.cuGraphDestroy, graph)
+
+    def replay(self, graph: driver.Graph) -> None:
+        assert isinstance(graph, GpuGraph)
+        self._device.call(self._cuda.cuGraphLaunch, graph.handle, self.stream)
+
+    def synchronize(self) -> None:
+        self._device.call(self._cuda.cuStreamSynchronize, self.stream)
+
+
+def _host_address(data: Array) -> int:
+    assert data.flags.c_contiguous
+    return address(data)
