@@ -16,6 +16,7 @@ Plugins = tuple[str, ...]
 ANY: Machine = ("", "")
 
 _CORES = "num-cores"
+_OF_CODE = (_CORES, "precision")  # what the wanted code is like, which any device takes
 
 
 class Counts(Protocol):
@@ -51,14 +52,15 @@ def fitting(devices: Iterable[Device], target: str) -> list[Device]:
 
 def runs(device: str, wanted: str) -> bool:
     """Whether a device of the first target string runs code of the second: the same kind and
-    options, and at least as many cores. What the wanted target leaves open, any device fills."""
+    options, and at least as many cores. What the wanted target leaves open, any device fills, and
+    whatever precision its code has."""
     device_kind, device_options = _parse(device)
     wanted_kind, wanted_options = _parse(wanted)
     if device_kind != wanted_kind:
         return False
     if int(wanted_options.get(_CORES, "1")) > int(device_options.get(_CORES, "1")):
         return False
-    rest = ((name, value) for name, value in wanted_options.items() if name != _CORES)
+    rest = ((name, value) for name, value in wanted_options.items() if name not in _OF_CODE)
     return all(device_options.get(name) == value for name, value in rest)
 
 

@@ -75,6 +75,8 @@ class Bench:
 class Holdings:
     """The worker's work and results, shared by its Sync loop and the threads of its devices.
 
+    ``compiler_version`` makes the code of devices that do not tell theirs.
+
     Every method may be called from any thread. ``news`` is called, outside the lock, when there
     is a result to tell, or a device says something else of itself.
     """
@@ -207,7 +209,8 @@ class Holdings:
         with self._changed:
             if self._held.pop(held_of(work), None) is None:
                 return
-            version = version_with(self._compiler_version, work.request.plugins)
+            made_by = self.benches[work.device].open_device.device.compiler_version
+            version = version_with(made_by or self._compiler_version, work.request.plugins)
             trial = replace(trial, compiler_version=version)
             self._results[key_of(work.request)] = Result(work.lease, work.epoch, trial)
             self._answered[held_of(work)] = None

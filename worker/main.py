@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from tunefarm.compiler.plugins import loaded
 from tunefarm.compiler.version import compiler_version
-from tunefarm.db.records import Device, WorkerOrders, WorkerState, plugin_tags
+from tunefarm.db.records import COMPILER_TAG, Device, WorkerOrders, WorkerState, plugin_tags
 from tunefarm.proto.pauses import SPREAD, Pauses
 from tunefarm.proto.probe import Answer, Routes, answering, health
 from tunefarm.proto.stopping import stopping
@@ -291,9 +291,12 @@ def default_name(devices: Sequence[OpenDevice]) -> str:
 
 
 def _offered(device: Device, worker: str, tags: Mapping[str, str]) -> Device:
-    """The device as the tracker is told of it, with the tags of this process."""
+    """The device as the tracker is told of it, with the tags of this process, and its compiler if
+    that is not the worker's."""
     plugins = plugin_tags(map(str, loaded().values()))
     attributes = {"host": socket.gethostname(), **device.attributes, **tags, **plugins}
+    if device.compiler_version not in ("", compiler_version()):
+        attributes[COMPILER_TAG] = device.compiler_version
     return replace(device, worker=worker, attributes=attributes)
 
 

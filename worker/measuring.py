@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tunefarm.compiler.target import Target
+from tunefarm.compiler.version import compiler_version
 from tunefarm.db.records import Device, ErrorKind, Health, TaskKey, Trial, TrialRequest
 from tunefarm.worker.backend import Built, Problem, load_plugin
 from tunefarm.worker.budgets import Budgets
@@ -400,6 +401,7 @@ class MeasuringDevice(ABC):
             target=target,
             worker="",
             attributes=attributes,
+            compiler_version=compiler_version(self._target.kind),
             peaks=known.peaks,
             noise=known.noise,
             health=health,

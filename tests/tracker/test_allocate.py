@@ -67,6 +67,7 @@ def test_a_request_for_a_compiler_version_gets_no_other() -> None:
         ("llvm", True),
         ("llvm -mcpu=znver5 -num-cores=8", False),
         ("llvm -mcpu=haswell -num-cores=4", False),
+        ("llvm -mcpu=znver5 -num-cores=4 -precision=strict", True),
         ("cuda -arch=sm_90", False),
     ],
 )

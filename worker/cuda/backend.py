@@ -164,13 +164,16 @@ def kernel_of(built: Built) -> Kernel:
 
 
 def packed(inputs: Sequence[Array], kernel: Kernel) -> list[Array]:
-    """The inputs as the kernel reads them: constants in the order its layouts ask for."""
+    """The inputs as the kernel reads them, in the shapes of its parameters: constants in the order
+    its layouts ask for."""
     from tunefarm.compiler.packing import pack
 
-    arrays = list(inputs)
-    for index, layout in kernel.layouts.items():
-        arrays[index] = pack(inputs[index], layout, kernel.params[index].shape)
-    return arrays
+    return [
+        pack(array, kernel.layouts[index], param.shape)
+        if index in kernel.layouts
+        else array.reshape(param.shape)
+        for index, (array, param) in enumerate(zip(inputs, kernel.params, strict=False))
+    ]
 
 
 def open_cuda(options: DeviceOptions) -> OpenDevice:

@@ -44,9 +44,10 @@ class CudaDevice(MeasuringDevice):
         self._loosened: tuple[Problem, Problem] | None = None
         self._pids: set[int] = set()  # of children that were or are: samples are a second old
         environment = {**environment_of(self._gpu), **options.environment}
+        max_drift = 0.0 if self._gpu.is_emulated else options.max_drift
         try:
             super().__init__(
-                replace(options, environment=environment),
+                replace(options, environment=environment, max_drift=max_drift),
                 device_id("cuda", target.gpu.name, self._gpu.uuid or self._gpu.name, options.name),
                 places(own_cores(), self._gpu.ordinal, len(find_gpus()), options.build_processes),
                 "tunefarm.worker.cuda.gauge",

@@ -56,7 +56,7 @@ class Gpu:
 
 def is_emulating() -> bool:
     """Whether TUNEFARM_CUDA puts the emulator in the place of GPUs."""
-    return settings.CUDA.get() == EMULATED
+    return settings.CUDA.get().partition(":")[0] == EMULATED
 
 
 def has_driver() -> bool:
@@ -65,12 +65,12 @@ def has_driver() -> bool:
 
 
 def find_gpus(nvml: Any = None) -> tuple[Gpu, ...]:
-    """The GPUs that this process may use, the emulated one alone where there is an emulator.
+    """The GPUs that this process may use, the emulated ones alone where there is an emulator.
 
     TargetError, in one sentence, if there is no driver, no nvidia-ml-py or no GPU.
     """
     if is_emulating():
-        return (_emulated(),)
+        return _emulated()
     library = open_nvml() if nvml is None else nvml
     driver = str(library.nvmlSystemGetDriverVersion())
     found = []
@@ -88,11 +88,13 @@ def find_gpus(nvml: Any = None) -> tuple[Gpu, ...]:
     return visible
 
 
-def _emulated() -> Gpu:
-    from tunefarm.compiler.runtime.cuda.driver import open_device
+def _emulated() -> tuple[Gpu, ...]:
+    from tunefarm.compiler.runtime.cuda.driver import devices
 
-    properties = open_device(0).properties
-    return Gpu(0, EMULATED, properties.arch, memory_bytes=properties.memory_bytes)
+    return tuple(
+        Gpu(properties.ordinal, EMULATED, properties.arch, memory_bytes=properties.memory_bytes)
+        for properties in devices()
+    )
 
 
 def visible_of(found: Sequence[Gpu], said: str | None) -> tuple[Gpu, ...]:

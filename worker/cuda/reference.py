@@ -145,7 +145,7 @@ def product_flops(device: Device, target: Target) -> float:
     from tunefarm.compiler.build import build_kernel
     from tunefarm.compiler.runtime.cuda.kernel import load_kernel
     from tunefarm.compiler.workload import Workload
-    from tunefarm.worker.cuda.backend import check
+    from tunefarm.worker.cuda.backend import check, packed
 
     dtype = "float16" if target.gpu.has_tensor_cores else "float32"
     size = _SMALL_PRODUCT if device.properties.emulated else _PRODUCT
@@ -153,7 +153,7 @@ def product_flops(device: Device, target: Target) -> float:
     kernel = build_kernel(Workload.from_text(text), target, config, cache=False)
     rng = np.random.default_rng(0)
     operands = [rng.standard_normal((size, size), np.float32).astype(dtype) for _ in range(2)]
-    call = load_kernel(kernel, target, device).bind(operands)
+    call = load_kernel(kernel, target, device).bind(packed(operands, kernel))
     return 2.0 * size**3 / _least(call.seconds)
 
 
