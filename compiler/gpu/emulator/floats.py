@@ -47,10 +47,6 @@ def fused(a: Values, b: Values, c: Values) -> Values:
     return wide
 
 
-def _fused_singles(a: Values, b: Values, c: Values) -> Values:
-    return fused(a, b, c).astype(np.float32)
-
-
 def _fused_doubles(a: Values, b: Values, c: Values) -> Values:
     """a · b + c of doubles: the product as a sum of two, by Dekker's splitting."""
     product = a * b
@@ -111,13 +107,14 @@ def build_arithmetic(i: Instruction, scope: Scope) -> Step:
     kind = kind_of(i, i.modifiers[-1])
     words = i.modifiers[:-1]
     d, *sources = i.operands
+    kinds = [kind] * len(sources)
+    if words[-1:] == ("f32",) and i.opcode in ("add", "sub", "fma"):  # of narrower floats
+        words, kinds[-1] = words[:-1], KINDS["f32"]
     if kind.family == "float":
         only(i, words, _MODIFIERS[i.opcode])
         function = _FLOAT_ARITHMETIC[i.opcode]
         if "NaN" in words:
             function = {"min": np.minimum, "max": np.maximum}[i.opcode]
-        if function is fused and kind.name == "f32":
-            function = _fused_singles
         if "ftz" in words:
             function = flushing(function)
     else:
@@ -127,7 +124,7 @@ def build_arithmetic(i: Instruction, scope: Scope) -> Step:
         function = INTEGER_ARITHMETIC[i.opcode]
     if len(sources) != {"neg": 1, "abs": 1, "fma": 3}.get(i.opcode, 2):
         unknown(i, f"it has {len(i.operands)} operands")
-    return pure(i, scope, function, [(s, kind) for s in sources], (d, kind))
+    return pure(i, scope, function, list(zip(sources, kinds, strict=True)), (d, kinds[-1]))
 
 
 def _mul(i: Instruction, scope: Scope) -> Step:

@@ -46,6 +46,11 @@ def _native(name: str, bits: int, family: str, dtype: Any) -> Kind:
     return Kind(name, bits, family, lambda v: v.view(kind), lambda v: v.view(unsigned))
 
 
+def single_to_bits(values: Values) -> Values:
+    """Bits of float32, to which float64 is rounded."""
+    return values.astype(np.float32, copy=False).view(np.uint32)
+
+
 def half_to_single(bits: Values) -> Values:
     return bits.view(np.float16).astype(np.float32)
 
@@ -66,39 +71,34 @@ def single_to_brain(values: Values) -> Values:
     return np.where(np.isnan(values), np.uint16(0x7FFF), high)
 
 
-def _pairs(
-    decode: Callable[[Values], Values], encode: Callable[[Values], Values]
-) -> tuple[Callable[[Values], Values], Callable[[Values], Values]]:
-    """The same for two floats in 32 bits, the first in the lower half."""
+def _pair(name: str, of: Kind) -> Kind:
+    """Two values in one register, the first in the lower half."""
+    half, whole = of.unsigned, UNSIGNED[2 * of.bits]
 
-    def apart(bits: Values) -> Values:
-        return decode(np.ascontiguousarray(bits).view(np.uint16)).reshape(-1, 2)
+    def decode(bits: Values) -> Values:
+        return of.decode(np.ascontiguousarray(bits).view(half)).reshape(-1, 2)
 
-    def together(values: Values) -> Values:
-        return np.ascontiguousarray(encode(values)).reshape(-1).view(np.uint32)
+    def encode(values: Values) -> Values:
+        return np.ascontiguousarray(of.encode(values)).reshape(-1).view(whole)
 
-    return apart, together
+    return Kind(name, 2 * of.bits, of.family, decode, encode)
 
 
-KINDS: Mapping[str, Kind] = {
-    kind.name: kind
-    for kind in (
-        Kind("pred", 1, "pred", _same, _same),
-        *(_native(f"b{bits}", bits, "bits", f"uint{bits}") for bits in (8, 16, 32, 64)),
-        *(_native(f"u{bits}", bits, "unsigned", f"uint{bits}") for bits in (8, 16, 32, 64)),
-        *(_native(f"s{bits}", bits, "signed", f"int{bits}") for bits in (8, 16, 32, 64)),
-        _native("f32", 32, "float", np.float32),
-        _native("f64", 64, "float", np.float64),
-        Kind("f16", 16, "float", half_to_single, single_to_half),
-        Kind("bf16", 16, "float", brain_to_single, single_to_brain),
-        Kind("f16x2", 32, "float", *_pairs(half_to_single, single_to_half)),
-        Kind("bf16x2", 32, "float", *_pairs(brain_to_single, single_to_brain)),
-    )
+_SINGLES = (
+    Kind("pred", 1, "pred", _same, _same),
+    *(_native(f"b{bits}", bits, "bits", f"uint{bits}") for bits in (8, 16, 32, 64)),
+    *(_native(f"u{bits}", bits, "unsigned", f"uint{bits}") for bits in (8, 16, 32, 64)),
+    *(_native(f"s{bits}", bits, "signed", f"int{bits}") for bits in (8, 16, 32, 64)),
+    Kind("f16", 16, "float", half_to_single, single_to_half),
+    Kind("bf16", 16, "float", brain_to_single, single_to_brain),
+    Kind("f32", 32, "float", lambda v: v.view(np.float32), single_to_bits),
+    _native("f64", 64, "float", np.float64),
+)
+KINDS: Mapping[str, Kind] = {k.name: k for k in _SINGLES} | {
+    f"{k.name}x2": _pair(f"{k.name}x2", k)
+    for k in _SINGLES
+    if k.name in ("f16", "bf16", "f32", "s16", "u16")
 }
-INTEGERS = tuple(k for k in KINDS.values() if k.family in ("bits", "signed", "unsigned"))
+_INTEGER_FAMILIES = ("bits", "signed", "unsigned")
+INTEGERS = tuple(k for k in _SINGLES if k.family in _INTEGER_FAMILIES)
 FLOATS = tuple(k for k in KINDS.values() if k.family == "float")
-
-
-def contiguous(values: Values) -> Values:
-    """The values side by side, as ``view`` needs them; scalars and broadcasts become arrays."""
-    return np.ascontiguousarray(values)
