@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from tunefarm.compiler.codegen.builder import FunctionBuilder
 from tunefarm.compiler.codegen.statements import Module
-from tunefarm.compiler.gpu.archs import GPU_ARCHS, GpuArch
 from tunefarm.compiler.gpu.dialects import NVPTX, Dialect
 from tunefarm.compiler.gpu.launches import Launch, Part, check_limits, parts_of
 from tunefarm.compiler.gpu.threads import BASE_ALIGN
@@ -34,7 +33,8 @@ class GpuCode:
 
 
 def emit_gpu(program: PrimFunc, target: Target, dialect: Dialect = NVPTX) -> GpuCode:
-    """The LLVM text of a program that ``lower_gpu`` lowered.
+    """The LLVM text of a program that ``lower_gpu`` lowered, for a target of kind "cuda", whose
+    limits hold in other dialects too.
 
     Raises ScheduleError for what a GPU cannot run so (too many threads, too much shared memory,
     registers indexed by what is not constant), BuildError for a dtype without code.
@@ -43,7 +43,7 @@ def emit_gpu(program: PrimFunc, target: Target, dialect: Dialect = NVPTX) -> Gpu
     module = Module(program.name, target)
     launches = []
     for number, part in enumerate(parts):
-        check_limits(part, _arch_of(target))
+        check_limits(part, target.gpu)
         name = program.name if len(parts) == 1 else f"{program.name}_{number}"
         module.functions.append(_kernel(program, part, name, module, places, dialect))
         launches.append(Launch(name, part.grid, part.block, part.dynamic_bytes))
@@ -54,10 +54,6 @@ def emit_gpu(program: PrimFunc, target: Target, dialect: Dialect = NVPTX) -> Gpu
     if dialect.flat:
         text = re.sub(r"\bptr\b(?! addrspace\()", f"ptr addrspace({dialect.flat})", text)
     return GpuCode(program.name, text, tuple(launches), workspace_bytes)
-
-
-def _arch_of(target: Target) -> GpuArch:
-    return target.gpu if target.kind == "cuda" else GPU_ARCHS["sm_75"]
 
 
 def _attributes(dialect: Dialect, part: Part) -> str:

@@ -22,7 +22,6 @@ from tunefarm.compiler.tir.ir import (
     Block,
     Buffer,
     Cast,
-    Const,
     Expr,
     For,
     Intrinsic,
@@ -37,6 +36,7 @@ from tunefarm.compiler.tir.schedule.tree import (
     blocks,
     find_block,
     loops_of,
+    nest_around,
     path_to,
     reads,
     replace_stmt,
@@ -161,7 +161,7 @@ def _result_nest(node: Block, old: Buffer, new: Buffer, tiles: tuple[int, int]) 
         tuple(simplify_expr(substitute(i, values), ranges) for i in body.indices),
         simplify_expr(substitute(body.value, values), ranges),
     )
-    return _nest(replace(node, iters=(*batch, *iters), body=store))
+    return nest_around(replace(node, iters=(*batch, *iters), body=store))
 
 
 def _product_nest(node: Block, new: Buffer, tiles: tuple[int, int], m: Mma) -> Stmt:
@@ -180,7 +180,7 @@ def _product_nest(node: Block, new: Buffer, tiles: tuple[int, int], m: Mma) -> S
     body = Store(new, at, Intrinsic(m.name, tuple(args), m.accumulator))
     assert isinstance(node.init, Store)
     init = Store(new, at, node.init.value)
-    return _nest(replace(node, iters=(*batch, *iters, step), body=body, init=init))
+    return nest_around(replace(node, iters=(*batch, *iters, step), body=body, init=init))
 
 
 def _factors(node: Block, m: Mma) -> tuple[Load, Load]:
@@ -196,12 +196,3 @@ def _factors(node: Block, m: Mma) -> tuple[Load, Load]:
         f"{node.name} is no sum of products of {m.a} and {m.b} in {m.accumulator}, which "
         f"{m.name} computes"
     )
-
-
-def _nest(block: Block) -> Stmt:
-    """A block in loops over its iterators, outermost first."""
-    loops = tuple(Var(i.var.name) for i in block.iters)
-    stmt: Stmt = replace(block, bindings=loops)
-    for loop, axis in reversed(list(zip(loops, block.iters, strict=True))):
-        stmt = For(loop, Const(axis.extent), stmt)
-    return stmt

@@ -21,14 +21,13 @@ from tunefarm.compiler.tir.ir import (
     Buffer,
     Const,
     Expr,
-    For,
     IterVar,
     Load,
     Stmt,
     Store,
     Var,
 )
-from tunefarm.compiler.tir.schedule.tree import blocks, store_of
+from tunefarm.compiler.tir.schedule.tree import blocks, nest_around, store_of
 from tunefarm.compiler.tir.transform.simplify import simplify_expr
 from tunefarm.compiler.tir.visit import operands, seq, substitute, transform_expr
 
@@ -44,17 +43,8 @@ def flatten(program: PrimFunc) -> PrimFunc:
     params = tuple(views[p] for p in program.params)
     stages = [_split_divided(b, set(params)) for b in stages]
     stages, buffers = _merge(stages, squeezed[1])
-    body = seq(*(_nest(b) for b in stages))
+    body = seq(*(nest_around(b) for b in stages))
     return replace(program, params=params, body=body, buffers=buffers)
-
-
-def _nest(block: Block) -> Stmt:
-    """A block in loops over its iterators, outermost first."""
-    loops = tuple(Var(i.var.name) for i in block.iters)
-    stmt: Stmt = replace(block, bindings=loops)
-    for loop, axis in reversed(list(zip(loops, block.iters, strict=True))):
-        stmt = For(loop, Const(axis.extent), stmt)
-    return stmt
 
 
 # --- unit dimensions ----------------------------------------------------------------------------

@@ -16,12 +16,19 @@ from dataclasses import dataclass
 
 import numpy as np
 from tunefarm.compiler.errors import ScheduleError
-from tunefarm.compiler.gpu.archs import MAX_GRID, MAX_REGISTERS, MAX_THREADS, REGISTERS, WARP
+from tunefarm.compiler.gpu.archs import MAX_REGISTERS, MAX_THREADS, REGISTERS, WARP
 from tunefarm.compiler.gpu.mma import COLUMNS, MMAS, ROWS, Mma, tensorize_product
 from tunefarm.compiler.gpu.pipeline import fill_ahead
 from tunefarm.compiler.gpu.schedule import enclose_threads, keep_tile, unroll_short, with_predicate
+from tunefarm.compiler.gpu.space import tiled
 from tunefarm.compiler.gpu.space.product import Product, Tiles, guard_result, product_program
-from tunefarm.compiler.gpu.space.simt import accesses_of, product
+from tunefarm.compiler.gpu.space.tiled import (
+    OTHER_REGISTERS,
+    Tiling,
+    blocks_of,
+    fits_grid,
+    product,
+)
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.columns import Mask, Numbers, cheapest, whole
 from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob, Nest, SketchSpace
@@ -33,7 +40,6 @@ from tunefarm.compiler.tir.ir import Intrinsic, Var
 from tunefarm.compiler.tir.schedule.tree import constant_extent, store_of, written_buffer
 
 NAME, VERSION = "gpu_mma", 1
-OTHER_REGISTERS = 40  # of a thread, beside sums and fragments
 PADDING_BYTES = 16  # after each row of a tile
 
 
@@ -95,15 +101,11 @@ def constraints_of(p: Product, target: Target) -> tuple[Constraint, ...]:
         room = room + long * (np.minimum(whole(k, "bk"), columns) * sizes[1] + PADDING_BYTES)
         return whole(k, "stages") * room <= target.gpu.shared_bytes
 
-    def grid_fits(k: Columns) -> Mask:
-        rows, _ = _tile(k)
-        return (-(-p.rows // rows) <= MAX_GRID[1]) & (p.batch <= MAX_GRID[2])
-
     return (
         Constraint("threads", threads_fit),
         Constraint("registers", registers_fit),
         Constraint("shared memory", shared_fits),
-        Constraint("grid", grid_fits),
+        fits_grid(p, _tile),
     )
 
 
@@ -111,7 +113,7 @@ def cost_of(p: Product, target: Target, k: Columns) -> Numbers:
     """What the busiest multiprocessor multiplies and loads; steps of few terms wait more often, and
     fewer than eight warps leave tensor cores idle. Nothing of this was timed."""
     rows, columns = _tile(k)
-    blocks = p.batch * -(-p.rows // rows) * -(-p.columns // columns)
+    blocks = blocks_of(p, (rows, columns))
     warps = whole(k, "wm") * whole(k, "wn")
     fitting = np.minimum(target.gpu.threads, REGISTERS // _registers(k))
     held = np.maximum(fitting // (WARP * warps), 1)
@@ -124,31 +126,9 @@ def cost_of(p: Product, target: Target, k: Columns) -> Numbers:
 
 
 def nest_of(p: Product, target: Target, k: Columns) -> Nest:
-    """The nest of a product in numbers: tiles of warps, tiles of blocks."""
-    rows, columns = _tile(k)
-    one = np.ones(len(rows), np.int64)
-    extents = {"b": p.batch, "m": p.rows, "n": p.columns, "k": p.depth}
-    register = {
-        "b": one,
-        "m": np.minimum(whole(k, "mi") * ROWS, p.rows),
-        "n": np.minimum(whole(k, "ni") * COLUMNS, p.columns),
-        "k": one,
-    }
-    block = {"b": one, "m": np.minimum(rows, p.rows), "n": np.minimum(columns, p.columns)}
-    l1 = {**block, "k": np.minimum(whole(k, "bk"), p.depth)}
-    l2 = {**block, "k": one * p.depth}
-    blocks = p.batch * -(-p.rows // rows) * -(-p.columns // columns)
-    extra = {n: whole(k, n).astype(np.float64) for n in k if n != "sketch"}
-    extra["cost"] = np.asarray(cost_of(p, target, k), np.float64)
-    return Nest(
-        extents,
-        frozenset({"k"}),
-        accesses_of(p),
-        {"vector": register, "register": register, "l1": l1, "l2": l2, "core": l2},
-        np.asarray(blocks, np.int64),
-        np.asarray(2.0 * blocks * rows * columns * p.depth, np.float64),
-        extra,
-    )
+    """Tiles of warps, tiles of blocks."""
+    own = whole(k, "mi") * ROWS, whole(k, "ni") * COLUMNS
+    return tiled.nest_of(p, k, Tiling(_tile(k), own, cost_of(p, target, k)))
 
 
 # --- the schedule -------------------------------------------------------------------------------

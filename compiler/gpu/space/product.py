@@ -29,7 +29,6 @@ from tunefarm.compiler.tir.ir import (
     Cast,
     Const,
     Expr,
-    For,
     IterVar,
     Load,
     Select,
@@ -39,7 +38,7 @@ from tunefarm.compiler.tir.ir import (
     binary,
 )
 from tunefarm.compiler.tir.schedule import find_block
-from tunefarm.compiler.tir.schedule.tree import store_of
+from tunefarm.compiler.tir.schedule.tree import nest_around, replace_stmt, store_of
 from tunefarm.compiler.tir.transform.simplify import simplify_expr
 from tunefarm.compiler.tir.visit import loads_of, seq, substitute, transform_expr
 
@@ -119,9 +118,6 @@ def product_program(p: Product, t: Tiles) -> PrimFunc:
 
 def guard_result(program: PrimFunc, p: Product, t: Tiles) -> PrimFunc:
     """Let ``out`` store what exists of a tile. To be done when it has its place among the loops."""
-
-    from tunefarm.compiler.tir.schedule.tree import replace_stmt
-
     node = find_block(program, "out")
     _, *rest = node.bindings
     m, n = rest if len(rest) == 2 else fragment_place(*rest)
@@ -164,7 +160,6 @@ class _Builder:
         self.sum = Buffer("C", (e["b"], e["m"], e["n"]), p.sum_dtype)
 
     def program(self) -> PrimFunc:
-
         old = self.c.program
         body = seq(self.operand(0), self.operand(1), self.product(), self.result())
         params = tuple(self.params[b] for b in old.params)
@@ -202,7 +197,7 @@ class _Builder:
             zero = Const(0.0 if "float" in target.dtype else 0, target.dtype)
             value = Select(condition, value, zero, target.dtype)
         store = Store(target, tuple(v.values()), value)
-        return _nest(Block("AB"[number], tuple(iters.values()), (), store))
+        return nest_around(Block("AB"[number], tuple(iters.values()), (), store))
 
     def factor(self, number: int) -> Expr:
         """What is multiplied, before it is widened."""
@@ -275,7 +270,7 @@ class _Builder:
         body = Store(self.sum, (b, m, n), total + terms[0] * terms[1])
         zero = Const(0.0 if "float" in kind else 0, kind)
         init = Store(self.sum, (b, m, n), zero)
-        return _nest(Block("C", tuple(iters), (), body, init))
+        return nest_around(Block("C", tuple(iters), (), body, init))
 
     def result(self) -> Stmt:
         """The nest of the epilogue, over whole tiles."""
@@ -305,14 +300,4 @@ class _Builder:
         at = tuple(simplify_expr(i, ranges) for i in indices)
         index = simplify_expr(flat_index(at, old.shape), ranges)
         store = Store(self.params[old], (index,), self.flat(value, iters))
-        return _nest(Block("out", tuple(iters.values()), (), store))
-
-
-def _nest(block: Block) -> Stmt:
-    """A block in loops over its iterators, outermost first."""
-
-    loops = tuple(Var(i.var.name) for i in block.iters)
-    stmt: Stmt = replace(block, bindings=loops)
-    for loop, axis in reversed(list(zip(loops, block.iters, strict=True))):
-        stmt = For(loop, Const(axis.extent), stmt)
-    return stmt
+        return nest_around(Block("out", tuple(iters.values()), (), store))

@@ -14,27 +14,25 @@ or as it is in memory, which can be copied asynchronously.
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 
 import numpy as np
 from tunefarm.compiler.errors import ScheduleError
-from tunefarm.compiler.gpu.archs import MAX_GRID, MAX_REGISTERS, MAX_THREADS, REGISTERS, WARP
+from tunefarm.compiler.gpu.archs import MAX_REGISTERS, MAX_THREADS, REGISTERS, WARP
 from tunefarm.compiler.gpu.pipeline import fill_ahead
 from tunefarm.compiler.gpu.schedule import enclose_threads, keep_tile, unroll_short, with_predicate
-from tunefarm.compiler.gpu.space.common import product_of
+from tunefarm.compiler.gpu.space import tiled
 from tunefarm.compiler.gpu.space.product import Product, Tiles, guard_result, product_program
+from tunefarm.compiler.gpu.space.tiled import (
+    OTHER_REGISTERS,
+    Tiling,
+    blocks_of,
+    fits_grid,
+    product,
+)
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.columns import Mask, Numbers, cheapest, whole
-from tunefarm.compiler.space.config import (
-    Access,
-    Columns,
-    Config,
-    Constraint,
-    Knob,
-    Nest,
-    SketchSpace,
-)
+from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob, Nest, SketchSpace
 from tunefarm.compiler.space.nests import own_loops
 from tunefarm.compiler.target import Target, dtype_bytes
 from tunefarm.compiler.tir import PrimFunc
@@ -43,16 +41,9 @@ from tunefarm.compiler.tir.ir import Var
 from tunefarm.compiler.tir.schedule.tree import constant_extent
 
 NAME, VERSION = "gpu_simt", 1
-OTHER_REGISTERS = 40  # of a thread, beside sums and operands: addresses, counters
 SUMS = frozenset({"float32", "int32", "float64"})
 PADDING = 4  # elements after a row of a tile that is stored by columns
 MOST_TERMS = 64  # multiply-adds of one element in an unrolled step
-
-
-@functools.lru_cache(maxsize=64)
-def product(function: Function) -> Product | None:
-    c = product_of(function)
-    return None if c is None else Product(c)
 
 
 def space(function: Function, target: Target) -> SketchSpace | None:
@@ -120,16 +111,12 @@ def constraints_of(p: Product, target: Target) -> tuple[Constraint, ...]:
         rows, columns = whole(k, "vm") * whole(k, "m4"), whole(k, "vn") * whole(k, "n4")
         return rows * columns * np.minimum(whole(k, "bk"), 8) <= 8 * MOST_TERMS
 
-    def grid_fits(k: Columns) -> Mask:
-        rows, _ = _tile(k)
-        return (-(-p.rows // rows) <= MAX_GRID[1]) & (p.batch <= MAX_GRID[2])
-
     return (
         Constraint("threads", threads_fit),
         Constraint("registers", registers_fit),
         Constraint("shared memory", shared_fits),
         Constraint("code size", small_code),
-        Constraint("grid", grid_fits),
+        fits_grid(p, _tile),
     )
 
 
@@ -140,7 +127,7 @@ def cost_of(p: Product, target: Target, k: Columns) -> Numbers:
     takes some 2048 of them under way at once to hide their latency. Nothing of this was timed.
     """
     rows, columns = _tile(k)
-    blocks = p.batch * -(-p.rows // rows) * -(-p.columns // columns)
+    blocks = blocks_of(p, (rows, columns))
     threads = whole(k, "ty") * whole(k, "tx")
     own_rows, own_columns = whole(k, "vm") * whole(k, "m4"), whole(k, "vn") * whole(k, "n4")
     held = np.maximum(np.minimum(target.gpu.threads, REGISTERS // _registers(k)) // threads, 1)
@@ -151,44 +138,9 @@ def cost_of(p: Product, target: Target, k: Columns) -> Numbers:
 
 
 def nest_of(p: Product, target: Target, k: Columns) -> Nest:
-    """The nest of a product in numbers: register tiles of threads, tiles of blocks."""
-    rows, columns = _tile(k)
-    one = np.ones(len(rows), np.int64)
-    extents = {"b": p.batch, "m": p.rows, "n": p.columns, "k": p.depth}
-    register = {
-        "b": one,
-        "m": np.minimum(whole(k, "vm") * whole(k, "m4"), p.rows),
-        "n": np.minimum(whole(k, "vn") * whole(k, "n4"), p.columns),
-        "k": one,
-    }
-    block = {"b": one, "m": np.minimum(rows, p.rows), "n": np.minimum(columns, p.columns)}
-    l1 = {**block, "k": np.minimum(whole(k, "bk"), p.depth)}
-    l2 = {**block, "k": one * p.depth}
-    blocks = p.batch * -(-p.rows // rows) * -(-p.columns // columns)
-    executed = 2.0 * blocks * rows * columns * p.depth
-    extra = {n: whole(k, n).astype(np.float64) for n in k if n != "sketch"}
-    extra["cost"] = np.asarray(cost_of(p, target, k), np.float64)
-    return Nest(
-        extents,
-        frozenset({"k"}),
-        accesses_of(p),
-        {"vector": register, "register": register, "l1": l1, "l2": l2, "core": l2},
-        np.asarray(blocks, np.int64),
-        np.asarray(executed, np.float64),
-        extra,
-    )
-
-
-def accesses_of(p: Product) -> tuple[Access, ...]:
-    sizes = [dtype_bytes(d) for d in (*p.dtypes, p.sum_dtype)]
-    axes = (("A", "bmk"), ("B", "bkn"), ("out", "bmn"))
-    extents = {"b": p.batch, "m": p.rows, "n": p.columns, "k": p.depth}
-    return tuple(
-        Access(
-            name, size, tuple(extents[a] for a in dims), tuple({a: 1} for a in dims), name == "out"
-        )
-        for (name, dims), size in zip(axes, sizes, strict=True)
-    )
+    """Register tiles of threads, tiles of blocks."""
+    own = whole(k, "vm") * whole(k, "m4"), whole(k, "vn") * whole(k, "n4")
+    return tiled.nest_of(p, k, Tiling(_tile(k), own, cost_of(p, target, k)))
 
 
 # --- the schedule -------------------------------------------------------------------------------

@@ -107,6 +107,15 @@ def _replace(stmt: Stmt, old: Stmt, new: Stmt | None) -> Stmt | None:
             return stmt
 
 
+def nest_around(block: Block) -> Stmt:
+    """An unscheduled block in loops over its iterators, outermost first."""
+    loops = tuple(Var(i.var.name) for i in block.iters)
+    stmt: Stmt = replace(block, bindings=loops)
+    for loop, axis in reversed(list(zip(loops, block.iters, strict=True))):
+        stmt = For(loop, Const(axis.extent), stmt)
+    return stmt
+
+
 def constant_extent(loop: For) -> int:
     if not isinstance(loop.extent, Const):
         raise ScheduleError(f"loop {loop.var.name} has no constant extent")

@@ -1,0 +1,90 @@
+"""What the sketches of products share: blocks of a grid, each a tile of rows and columns."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from tunefarm.compiler.gpu.archs import MAX_GRID
+from tunefarm.compiler.gpu.space.common import product_of
+from tunefarm.compiler.gpu.space.product import Product
+from tunefarm.compiler.ir import Function
+from tunefarm.compiler.space.columns import Mask, Numbers, whole
+from tunefarm.compiler.space.config import Access, Columns, Constraint, Nest
+from tunefarm.compiler.target import dtype_bytes
+
+OTHER_REGISTERS = 40  # of a thread, beside sums and operands: addresses, counters
+
+
+@functools.lru_cache(maxsize=64)
+def product(function: Function) -> Product | None:
+    """The product that a function is; None if it is none."""
+    c = product_of(function)
+    return None if c is None else Product(c)
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """The tiles of many candidates: rows and columns of a block's, and of one thread's or warp's
+    registers; ``cost`` is that of a sketch's model."""
+
+    block: tuple[Numbers, Numbers]
+    registers: tuple[Numbers, Numbers]
+    cost: Numbers
+
+
+def blocks_of(p: Product, tile: tuple[Numbers, Numbers]) -> Numbers:
+    """The blocks of a product in tiles of rows and columns."""
+    rows, columns = tile
+    return p.batch * -(-p.rows // rows) * -(-p.columns // columns)
+
+
+def fits_grid(p: Product, tile: Callable[[Columns], tuple[Numbers, Numbers]]) -> Constraint:
+    """Rows of blocks lie along the grid's second axis, the batch along its third."""
+
+    def holds(k: Columns) -> Mask:
+        rows, _ = tile(k)
+        return (-(-p.rows // rows) <= MAX_GRID[1]) & (p.batch <= MAX_GRID[2])
+
+    return Constraint("grid", holds)
+
+
+def nest_of(p: Product, k: Columns, t: Tiling) -> Nest:
+    """The nest of a product in numbers: register tiles, tiles of blocks, steps of ``bk`` terms."""
+    (rows, columns), (own_rows, own_columns) = t.block, t.registers
+    one = np.ones(len(rows), np.int64)
+    block = {"b": one, "m": np.minimum(rows, p.rows), "n": np.minimum(columns, p.columns)}
+    register = {
+        "b": one,
+        "m": np.minimum(own_rows, p.rows),
+        "n": np.minimum(own_columns, p.columns),
+        "k": one,
+    }
+    l1 = {**block, "k": np.minimum(whole(k, "bk"), p.depth)}
+    l2 = {**block, "k": one * p.depth}
+    blocks = blocks_of(p, t.block)
+    extra = {n: whole(k, n).astype(np.float64) for n in k if n != "sketch"}
+    extra["cost"] = np.asarray(t.cost, np.float64)
+    return Nest(
+        {"b": p.batch, "m": p.rows, "n": p.columns, "k": p.depth},
+        frozenset({"k"}),
+        _accesses_of(p),
+        {"vector": register, "register": register, "l1": l1, "l2": l2, "core": l2},
+        np.asarray(blocks, np.int64),
+        np.asarray(2.0 * blocks * rows * columns * p.depth, np.float64),
+        extra,
+    )
+
+
+def _accesses_of(p: Product) -> tuple[Access, ...]:
+    sizes = [dtype_bytes(d) for d in (*p.dtypes, p.sum_dtype)]
+    axes = (("A", "bmk"), ("B", "bkn"), ("out", "bmn"))
+    extents = {"b": p.batch, "m": p.rows, "n": p.columns, "k": p.depth}
+    return tuple(
+        Access(
+            name, size, tuple(extents[a] for a in dims), tuple({a: 1} for a in dims), name == "out"
+        )
+        for (name, dims), size in zip(axes, sizes, strict=True)
+    )
