@@ -5,10 +5,18 @@
 Every thread of a warp comes to it together, and each gets the result. ``width`` is a power of two
 up to 32. The numbers are combined in the order of a butterfly: first those half of the width
 apart, at last neighbours.
+
+    mma.m16n8k16.f16.held(c, a0 … a3, b0 … b15)     c + Σ_k A[row, k] · B[k, column]
+
+One element of a matrix instruction (``gpu/mma.py``) whose A the threads hold as they hold results:
+thread ``4·g + t`` has of its element's row, g or g + 8, columns 2·t, 2·t + 1, 2·t + 8, 2·t + 9. The
+four threads of a row have all sixteen. B is read from shared memory.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -20,3 +28,34 @@ WARP_REDUCTIONS: dict[str, BinaryOp] = {
     "warp_max": "max",
     "warp_min": "min",
 }
+
+QUAD = 4  # threads that hold a row of a matrix
+HELD_TERMS = 4  # of a row of sixteen, that one of them holds
+
+
+@dataclass(frozen=True, slots=True)
+class HeldProduct:
+    """A matrix instruction that takes A from registers; ``mma`` is its name with A in memory."""
+
+    mma: str
+    operand: str
+    accumulator: str = "float32"
+    depth: int = QUAD * HELD_TERMS
+
+    @property
+    def name(self) -> str:
+        return f"{self.mma}.held"
+
+
+HELD_PRODUCTS: Mapping[str, HeldProduct] = {
+    p.name: p
+    for p in (
+        HeldProduct("mma.m16n8k16.f16", "float16"),
+        HeldProduct("mma.m16n8k16.bf16", "bfloat16"),
+    )
+}
+
+
+def owner_of_term(k: int) -> tuple[int, int]:
+    """The thread of a row's four that holds its term ``k``, and which of its own it is."""
+    return k % 8 // 2, k // 8 * 2 + k % 2

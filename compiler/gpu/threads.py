@@ -14,7 +14,7 @@ from math import gcd
 from tunefarm.compiler.codegen.builder import FunctionBuilder
 from tunefarm.compiler.codegen.statements import Emitter, Module
 from tunefarm.compiler.codegen.types import memory_type, scalar_type, vector_of
-from tunefarm.compiler.codegen.values import Lin, Val
+from tunefarm.compiler.codegen.values import Lin, Slot, Val
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.gpu.dialects import NVPTX, Dialect
 from tunefarm.compiler.gpu.launches import Part, shared_size
@@ -211,6 +211,41 @@ class ThreadEmitter(Emitter):
             at = Lin(place.const + lane * place.lane, place.terms)
             super().store_memory(buffer, at, part)
         self.lanes = lanes
+
+    # --- registers -----------------------------------------------------------------------------
+
+    def store_register(self, buffer: Buffer, place: Lin | Val, value: Val) -> None:
+        """Elements of a tile, also of one that is held in other vectors: a GPU's registers are
+        scalars, and which of them are named together costs nothing."""
+        slot, owners = self._slot(buffer, place), self.owners.get(buffer, {})
+        lanes = range(self.lanes)
+        held = [owners.get(slot.offset + n) for n in lanes]
+        together = (slot.offset, self.lanes)
+        if self.mask is not None or all(h is None or h == together for h in held):
+            super().store_register(buffer, place, value)
+            return
+        value = self.splat(value) if self.lanes > 1 else value
+        for n in lanes:
+            self._store_element(buffer, slot.offset + n, self._lane_of(value, n))
+
+    def _store_element(self, buffer: Buffer, place: int, value: Val) -> None:
+        """One element, in the vector that holds it."""
+        start, lanes = self.owners[buffer].setdefault(place, (place, 1))
+        slot = Slot(buffer, start)
+        if lanes > 1:
+            old = self.slots.get(slot) or self.unstored(slot, buffer.dtype, lanes)
+            kind = scalar_type(buffer.dtype)
+            put = f"insertelement {vector_of(kind, lanes)} {old.text}, {kind} {value.text}"
+            text = self.builder.pure(f"{put}, i64 {place - start}", [old.text, value.text])
+            value = Val(text, buffer.dtype, lanes)
+        self.slots[slot] = value
+
+    def _lane_of(self, value: Val, lane: int) -> Val:
+        if value.lanes == 1:
+            return value
+        kind = vector_of(scalar_type(value.dtype), value.lanes)
+        text = f"extractelement {kind} {value.text}, i64 {lane}"
+        return Val(self.builder.pure(text, [value.text]), value.dtype)
 
     # --- copies that run on --------------------------------------------------------------------
 

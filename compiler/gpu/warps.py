@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tunefarm.compiler.codegen.types import constant, is_float, scalar_type
+from tunefarm.compiler.codegen.types import constant, is_float, scalar_type, suffix, vector_of
 from tunefarm.compiler.codegen.values import Lin, Val
 from tunefarm.compiler.errors import BuildError, ScheduleError
 from tunefarm.compiler.gpu.archs import WARP
 from tunefarm.compiler.gpu.dialects import NVPTX
-from tunefarm.compiler.gpu.intrinsics import WARP_REDUCTIONS
-from tunefarm.compiler.gpu.mma import ELEMENTS, MMAS, Mma
+from tunefarm.compiler.gpu.intrinsics import HELD_PRODUCTS, HELD_TERMS, WARP_REDUCTIONS
+from tunefarm.compiler.gpu.mma import COLUMNS, ELEMENTS, MMAS, Mma
 from tunefarm.compiler.gpu.threads import ThreadEmitter
 from tunefarm.compiler.target import dtype_bytes
-from tunefarm.compiler.tir.ir import Const, Expr, Intrinsic, Load
+from tunefarm.compiler.tir.ir import Const, Expr, Intrinsic, Load, Var
 
 LOG2_E = 1.4426950408889634
 ROW_BYTES = 16  # of a row of the 8 × 8 matrices that are loaded as fragments
@@ -26,7 +26,9 @@ class WarpEmitter(ThreadEmitter):
         if isinstance(expr, Intrinsic) and expr.name in WARP_REDUCTIONS:
             return self._warp_reduced(expr)
         if isinstance(expr, Intrinsic) and expr.name in MMAS:
-            return self._product(expr, MMAS[expr.name])
+            return self._product(expr, MMAS[expr.name], 0)
+        if isinstance(expr, Intrinsic) and expr.name in HELD_PRODUCTS:
+            return self._product(expr, MMAS[HELD_PRODUCTS[expr.name].mma], HELD_TERMS)
         return super().value(expr)
 
     # --- shuffles ------------------------------------------------------------------------------
@@ -60,6 +62,40 @@ class WarpEmitter(ThreadEmitter):
             return self._exp(args[0])
         return super().intrinsic(name, args, dtype)
 
+    def _extremum(self, op: str, a: Val, b: Val) -> Val:
+        """By one instruction, which gives NaN if either is: the GPU has it from sm_80 on."""
+        if a.dtype != "float32" or not self._is_ampere():
+            return super()._extremum(op, a, b)
+        name = "maximum" if op == "max" else "minimum"
+        return self.call(f"llvm.{name}.{suffix(a.dtype, a.lanes)}", [a, b], a.dtype)
+
+    def _to_bfloat16(self, a: Val) -> Val:
+        """Rounded to even by an instruction for two values, or one."""
+        if not self._is_ampere():
+            return super()._to_bfloat16(a)
+        b, lanes = self.builder, a.lanes
+        if lanes == 1:
+            self.module.declares.add("declare bfloat @llvm.nvvm.f2bf16.rn(float)")
+            one = b.pure(f"call bfloat @llvm.nvvm.f2bf16.rn(float {a.text})", [a.text])
+            return Val(b.pure(f"bitcast bfloat {one} to i16", [one]), "bfloat16")
+        full, whole, text = vector_of("float", lanes), vector_of("i16", lanes), "poison"
+        parts = [b.pure(f"extractelement {full} {a.text}, i64 {n}", [a.text]) for n in range(lanes)]
+        for first in range(0, lanes, 2):
+            low, high = parts[first], parts[min(first + 1, lanes - 1)]
+            self.module.declares.add("declare <2 x bfloat> @llvm.nvvm.ff2bf16x2.rn(float, float)")
+            made = f"call <2 x bfloat> @llvm.nvvm.ff2bf16x2.rn(float {high}, float {low})"
+            pair = b.pure(made, [low, high])
+            pair = b.pure(f"bitcast <2 x bfloat> {pair} to <2 x i16>", [pair])
+            for n in range(min(2, lanes - first)):
+                one = b.pure(f"extractelement <2 x i16> {pair}, i64 {n}", [pair])
+                put = f"insertelement {whole} {text}, i16 {one}, i64 {first + n}"
+                text = b.pure(put, [text, one])
+        return Val(text, "bfloat16", lanes)
+
+    def _is_ampere(self) -> bool:
+        """True for NVIDIA's GPUs from sm_80 on."""
+        return self.dialect is NVPTX and self.target.kind == "cuda" and self.target.gpu.number >= 80
+
     def _exp(self, x: Val) -> Val:
         """2^(x · log₂ e) by the special function unit: 2 ulp, and half an ulp of the exponent."""
         scale = self.number(constant(LOG2_E, "float32"), x)
@@ -83,45 +119,77 @@ class WarpEmitter(ThreadEmitter):
 
     # --- products of matrices ------------------------------------------------------------------
 
-    def _product(self, expr: Intrinsic, m: Mma) -> Val:
-        """The four elements of the result that this thread holds, with a product added to them."""
-        if not (self.target.kind == "cuda" and self.target.gpu.has_tensor_cores):
-            raise ScheduleError(f"{m.name} needs sm_80 or later, not {self.target}")
-        if self.lanes != ELEMENTS or self.mask is not None:
-            raise ScheduleError(f"{m.name} computes {ELEMENTS} whole elements of a thread")
-        b = self.builder
-        total = self.splat(self.value(expr.args[0]))
-        factors = expr.args[1 : 1 + m.depth], expr.args[1 + m.depth :]
-        words = [*self._fragment(factors[0], 4), *self._fragment(factors[1], 2)]
-        if m.operand != "i32":
-            words = [b.pure(f"bitcast i32 {w} to {m.operand}", [w]) for w in words]
-        kind = scalar_type(m.accumulator)
-        full, result = f"<{ELEMENTS} x {kind}>", f"{{ {', '.join([kind] * ELEMENTS)} }}"
-        sums = [
-            b.pure(f"extractelement {full} {total.text}, i64 {n}", [total.text])
-            for n in range(ELEMENTS)
-        ]
-        given = [f"{m.operand} {w}" for w in words] + [f"{kind} {x}" for x in sums]
-        kinds = [m.operand] * len(words) + [kind] * ELEMENTS
-        self.module.declares.add(f"declare {result} @{m.instruction}({', '.join(kinds)})")
-        made = b.now(f"call {result} @{m.instruction}({', '.join(given)})")
-        text = "poison"
-        for n in range(ELEMENTS):
-            one = b.pure(f"extractvalue {result} {made}, {n}", [made])
-            text = b.pure(f"insertelement {full} {text}, {kind} {one}, i64 {n}", [text, one])
-        return Val(text, m.accumulator, ELEMENTS)
+    def _product(self, expr: Intrinsic, m: Mma, held: int) -> Val:
+        """The elements of the result that this thread holds, with a product added to them: four a
+        tile, of one tile or more beside one another.
 
-    def _fragment(self, terms: Sequence[Expr], count: int) -> list[str]:
-        """``count`` words of 32 bits of an operand, as the instruction takes them.
+        ``held`` terms of A lie in this thread's registers; 0: A is read from shared memory.
+        """
+        if not (self.target.kind == "cuda" and self.target.gpu.has_tensor_cores):
+            raise ScheduleError(f"{expr.name} needs sm_80 or later, not {self.target}")
+        if self.lanes % ELEMENTS or self.mask is not None:
+            raise ScheduleError(f"{expr.name} computes {ELEMENTS} whole elements of a thread")
+        total = self.splat(self.value(expr.args[0]))
+        terms, right = expr.args[1 : 1 + (held or m.depth)], expr.args[1 + (held or m.depth) :]
+        left = self._held_fragment(terms) if held else self._fragment(terms, 4, 1)[0]
+        b, kind = self.builder, scalar_type(m.accumulator)
+        full, result = vector_of(kind, self.lanes), f"{{ {', '.join([kind] * ELEMENTS)} }}"
+        kinds = [m.operand] * 6 + [kind] * ELEMENTS
+        self.module.declares.add(f"declare {result} @{m.instruction}({', '.join(kinds)})")
+        text = "poison"
+        for tile, columns in enumerate(self._fragment(right, 2, self.lanes // ELEMENTS)):
+            words = [*left, *columns]
+            if m.operand != "i32":
+                words = [b.pure(f"bitcast i32 {w} to {m.operand}", [w]) for w in words]
+            numbers = range(tile * ELEMENTS, (tile + 1) * ELEMENTS)
+            sums = [
+                b.pure(f"extractelement {full} {total.text}, i64 {n}", [total.text])
+                for n in numbers
+            ]
+            given = [f"{m.operand} {w}" for w in words] + [f"{kind} {x}" for x in sums]
+            made = b.now(f"call {result} @{m.instruction}({', '.join(given)})")
+            for n in numbers:
+                one = b.pure(f"extractvalue {result} {made}, {n % ELEMENTS}", [made])
+                text = b.pure(f"insertelement {full} {text}, {kind} {one}, i64 {n}", [text, one])
+        return Val(text, m.accumulator, self.lanes)
+
+    def _held_fragment(self, terms: Sequence[Expr]) -> list[str]:
+        """The four words of A that lie in registers: two terms of row g, of g + 8, and the next."""
+        rows = [[self._of_lane(term, 2 * h) for term in terms] for h in range(2)]
+        return [self._word(rows[h][2 * half : 2 * half + 2]) for half in range(2) for h in range(2)]
+
+    def _of_lane(self, expr: Expr, lane: int) -> Val:
+        """The value of one lane of the current vector."""
+        env, lanes = self.env, self.lanes
+        self.env = {v: Lin(at.const + lane * at.lane, at.terms) for v, at in env.items()}
+        self.lanes = 1
+        value = self.value(expr)
+        self.env, self.lanes = env, lanes
+        return value
+
+    def _word(self, pair: Sequence[Val]) -> str:
+        """Two values of 16 bits as one of 32."""
+        b, kind, text = self.builder, scalar_type(pair[0].dtype), "poison"
+        for n, value in enumerate(pair):
+            operands = [text, value.text]
+            text = b.pure(
+                f"insertelement <2 x {kind}> {text}, {kind} {value.text}, i64 {n}", operands
+            )
+        return b.pure(f"bitcast <2 x {kind}> {text} to i32", [text])
+
+    def _fragment(self, terms: Sequence[Expr], count: int, tiles: int) -> list[list[str]]:
+        """``count`` words of 32 bits of an operand, as the instruction takes them, for each tile.
 
         Four of A: rows 0 to 7 and 8 to 15, then both in the next 16 bytes. Two of B: columns 0 to 7
         in the first and the next 16 bytes along k, or its rows, transposed, if n is contiguous.
+        Those of two tiles of B side by side are loaded at once.
         """
         first, second = terms[0], terms[1]
         assert isinstance(first, Load)
         assert isinstance(second, Load)
         buffer = first.buffer
-        start, step = self._corner(first), self._corner(second)
+        starts = [self._corner(first, tile * ELEMENTS) for tile in range(tiles)]
+        start, step = starts[0], self._corner(second, 0)
         pitch = buffer.shape[-1]
         size, along = dtype_bytes(buffer.dtype), ROW_BYTES // dtype_bytes(buffer.dtype)
         by_row = step.const - start.const == 1
@@ -132,17 +200,29 @@ class WarpEmitter(ThreadEmitter):
                 f"{buffer.name} has its terms {step.const - start.const} elements apart; a "
                 f"fragment of {buffer.dtype} needs them side by side"
             )
-        row, column = self._own_row(count, by_row, along)
-        at = Lin(start.const, start.terms).plus(Lin(0, ((row, pitch), *column)))
-        return self._matrices(first, at, count, transposed=not by_row)
+        beside = COLUMNS * (pitch if by_row else 1)
+        paired = tiles % 2 == 0 and all(
+            one.plus(start, -1) == Lin(n * beside) for n, one in enumerate(starts)
+        )
+        loaded: list[list[str]] = []
+        for one in starts[:: 2 if paired else 1]:
+            row, column = self._own_row(count, by_row, along, paired)
+            at = Lin(one.const, one.terms).plus(Lin(0, ((row, pitch), *column)))
+            words = self._matrices(first, at, 2 * count if paired else count, not by_row)
+            loaded += [words[n : n + count] for n in range(0, len(words), count)]
+        return loaded
 
-    def _corner(self, load: Expr) -> Lin:
-        """Where the warp's tile of an operand begins: the element of thread 0, number 0."""
+    def _corner(self, load: Expr, lane: int) -> Lin:
+        """Where a tile of an operand begins for the warp: the element of its thread 0, of one lane
+        of the current vector."""
         assert isinstance(load, Load)
         env, lanes = self.env, self.lanes
-        self.env = {
-            v: Lin(0) if v in self.warp_lanes else Lin(at.const, at.terms) for v, at in env.items()
-        }
+
+        def at_corner(var: Var, at: Lin) -> Lin:
+            of_warp = var in self.warp_lanes
+            return Lin(0) if of_warp else Lin(at.const + lane * at.lane, at.terms)
+
+        self.env = {v: at_corner(v, at) for v, at in env.items()}
         self.lanes = 1
         place = self.flat_index(load.buffer, load.indices)
         self.env, self.lanes = env, lanes
@@ -151,17 +231,30 @@ class WarpEmitter(ThreadEmitter):
         return place
 
     def _own_row(
-        self, count: int, by_row: bool, along: int
+        self, count: int, by_row: bool, along: int, paired: bool
     ) -> tuple[str, tuple[tuple[str, int], ...]]:
-        """The row that this thread gives the address of, and its step along the rows."""
+        """The row that this thread gives the address of, and its step along the rows.
+
+        Matrices lie 8 rows below the one before, or ``along`` beside it: of A first below, then
+        beside; of B by row first beside, else below. The second of a pair is the next tile of B.
+        """
         b, lane = self.builder, self.number_of("threadIdx.x", self.part.block[0])
+
+        def bit(number: int) -> str:
+            shifted = b.pure(f"lshr i64 {lane}, {number}", [lane])
+            return b.pure(f"and i64 {shifted}, 1", [shifted])
+
         if not by_row:  # 16 rows of B, one 8 × 8 matrix below the other
-            return b.pure(f"and i64 {lane}, 15", [lane]), ()
-        rows = 8 * count // 2
-        row = b.pure(f"and i64 {lane}, {rows - 1}", [lane])
-        half = b.pure(f"lshr i64 {lane}, {rows.bit_length() - 1}", [lane])
-        half = b.pure(f"and i64 {half}, 1", [half])
-        return row, ((half, along),)
+            row = b.pure(f"and i64 {lane}, 15", [lane])
+            return row, ((bit(4), COLUMNS),) if paired else ()
+        if not paired:
+            rows = 8 * count // 2
+            row = b.pure(f"and i64 {lane}, {rows - 1}", [lane])
+            return row, ((bit(rows.bit_length() - 1), along),)
+        row = b.pure(f"and i64 {lane}, 7", [lane])
+        below = b.pure(f"shl i64 {bit(4)}, 3", [bit(4)])
+        row = b.pure(f"or disjoint i64 {row}, {below}", [row, below])
+        return row, ((bit(3), along),)
 
     def _matrices(self, load: Load, at: Lin, count: int, transposed: bool) -> list[str]:
         b = self.builder

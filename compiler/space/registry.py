@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from tunefarm.compiler import plugins
 from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.gpu.space import attention as gpu_attention
 from tunefarm.compiler.gpu.space import elements as gpu_elements
 from tunefarm.compiler.gpu.space import mma as gpu_mma
 from tunefarm.compiler.gpu.space import rows as gpu_rows
@@ -59,6 +60,7 @@ SKETCHES: list[Sketch] = [
     Sketch("window", window.space, window.schedule),
     Sketch("rows", rows.space, rows.schedule),
     Sketch("plain", plain.space, plain.schedule),
+    Sketch("gpu_attention", gpu_attention.space, gpu_attention.schedule),
     Sketch("gpu_mma", gpu_mma.space, gpu_mma.schedule),
     Sketch("gpu_simt", gpu_simt.space, gpu_simt.schedule),
     Sketch("gpu_rows", gpu_rows.space, gpu_rows.schedule),

@@ -20,7 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 from tunefarm.compiler.dtypes import numpy_dtype
 from tunefarm.compiler.errors import ScheduleError
-from tunefarm.compiler.gpu.intrinsics import WARP_REDUCTIONS
+from tunefarm.compiler.gpu.intrinsics import (
+    HELD_PRODUCTS,
+    HELD_TERMS,
+    QUAD,
+    WARP_REDUCTIONS,
+    owner_of_term,
+)
 from tunefarm.compiler.tir.affine import conjuncts
 from tunefarm.compiler.tir.ir import (
     THREAD_AXES,
@@ -255,6 +261,8 @@ class _Source:
                 return f"cast({self.expr(value)}, {dtype!r})"
             case Intrinsic() if expr.name in TENSOR_INTRINSICS:
                 return self.expr(meaning(expr))
+            case Intrinsic(name) if name in HELD_PRODUCTS:
+                return self.held_product(expr)
             case Intrinsic(name, (value, width), _) if name in WARP_REDUCTIONS:
                 if not self.threads:
                     raise ScheduleError(f"{name} stands where there are no threads")
@@ -266,6 +274,15 @@ class _Source:
                 return f"intrinsic({name!r}, {dtype!r}, {listed})"
             case Binary(op, a, b, _):
                 return self.binary(op, a, b)
+
+    def held_product(self, expr: Intrinsic) -> str:
+        """A sum of products whose left factors lie with the four threads of a row."""
+        if not self.threads:
+            raise ScheduleError(f"{expr.name} stands where there are no threads")
+        total, *parts = map(self.expr, expr.args)
+        own, right = ", ".join(parts[:HELD_TERMS]), ", ".join(parts[HELD_TERMS:])
+        row = f"(yield Exchange({len(self.lines)}, {QUAD}, None, ({own})))"
+        return f"held_product({total}, {row}, ({right}))"
 
     def binary(self, op: str, a: Expr, b: Expr) -> str:
         x, y = self.expr(a), self.expr(b)
@@ -433,12 +450,22 @@ def _intrinsic(name: str, dtype: str, *args: Any) -> Any:
     return result if dtype == "bool" else numpy_dtype(dtype).type(result)
 
 
+def _held_product(total: Any, row: Sequence[Sequence[Any]], right: Sequence[Any]) -> Any:
+    """``total`` + Σ a · b, of which each of four threads has its part of a."""
+    kind = type(total)
+    for k, b in enumerate(right):
+        thread, number = owner_of_term(k)
+        total = total + kind(row[thread][number]) * kind(b)
+    return total
+
+
 _RUNTIME: dict[str, Any] = {
     "poisoned": poisoned,
     "at": _at,
     "cast": _cast,
     "wrap": _wrap,
     "intrinsic": _intrinsic,
+    "held_product": _held_product,
     "op_add": _arithmetic(lambda a, b: a + b),
     "op_sub": _arithmetic(lambda a, b: a - b),
     "op_mul": _arithmetic(lambda a, b: a * b),

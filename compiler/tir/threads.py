@@ -16,11 +16,11 @@ Place: TypeAlias = tuple[int, str, tuple[int, ...]]  # the array's id and name, 
 @dataclass(frozen=True, slots=True)
 class Exchange:
     """Where a thread gives ``value`` to those beside it, and gets what ``combine`` makes of all
-    in groups of ``width``."""
+    in groups of ``width``; None: all of them, in the threads' order."""
 
     line: int
     width: int
-    combine: Callable[[Any, Any], Any]
+    combine: Callable[[Any, Any], Any] | None
     value: Any
 
 
@@ -166,10 +166,13 @@ def _rank(line: int | None) -> int:
 
 def _combined(given: Sequence[Exchange]) -> list[Any]:
     """What each thread gets: values combined with those half the width away, a quarter, …"""
-    values, step = [e.value for e in given], given[0].width // 2
-    if len(values) % given[0].width:
-        raise ScheduleError(f"{len(values)} threads exchange values in groups of {given[0].width}")
+    values, width, combine = [e.value for e in given], given[0].width, given[0].combine
+    if len(values) % width:
+        raise ScheduleError(f"{len(values)} threads exchange values in groups of {width}")
+    if combine is None:
+        return [values[n - n % width :][:width] for n in range(len(values))]
+    step = width // 2
     while step:
-        values = [given[0].combine(v, values[n ^ step]) for n, v in enumerate(values)]
+        values = [combine(v, values[n ^ step]) for n, v in enumerate(values)]
         step //= 2
     return values

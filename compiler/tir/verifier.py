@@ -13,7 +13,7 @@ from math import prod
 from typing import NoReturn
 
 from tunefarm.compiler.dtypes import DTYPES, is_float
-from tunefarm.compiler.gpu.intrinsics import WARP_REDUCTIONS
+from tunefarm.compiler.gpu.intrinsics import HELD_PRODUCTS, HELD_TERMS, WARP_REDUCTIONS
 from tunefarm.compiler.tir.affine import Ranges, interval
 from tunefarm.compiler.tir.ir import (
     BLOCK_AXES,
@@ -343,6 +343,9 @@ class _Verifier:
         if name in WARP_REDUCTIONS:
             self.warp_reduction(expr, certain)
             return
+        if name in HELD_PRODUCTS:
+            self.held_product(expr, certain)
+            return
         if name not in INTRINSICS:
             self.fail(f"there is no intrinsic {name}")
         if len(args) != _ARITY.get(name, 1):
@@ -358,6 +361,13 @@ class _Verifier:
         width = rest[0].value if len(rest) == 1 and isinstance(rest[0], Const) else 0
         if width not in (2, 4, 8, 16, 32) or self.expr(value, certain) != expr.dtype:
             self.fail(f"{print_expr(expr)} does not combine 2, 4 … 32 threads' {expr.dtype}")
+
+    def held_product(self, expr: Intrinsic, certain: bool) -> None:
+        p = HELD_PRODUCTS[expr.name]
+        wanted = (p.accumulator, *[p.operand] * (HELD_TERMS + p.depth))
+        kinds = tuple(self.expr(a, certain) for a in expr.args)
+        if kinds != wanted or expr.dtype != p.accumulator:
+            self.fail(f"{print_expr(expr)} takes {', '.join(kinds)}, not {', '.join(wanted)}")
 
     def tensor_intrinsic(self, expr: Intrinsic, certain: bool) -> None:
         t = TENSOR_INTRINSICS[expr.name]

@@ -4,11 +4,12 @@ matmul(softmax(matmul(q, k) * c + mask), v)   ->   f(q, k, mask, v)
 
 Between the first product and the softmax may stand elementwise operators, whose other operands
 become operands of the kernel, and reshapes that leave the rows alone. Nobody else may read what is
-inside. It is fused where the attention sketch has a config: elsewhere the operators stay apart.
+inside. It is fused where an attention sketch has a config: elsewhere the operators stay apart.
 """
 
 from __future__ import annotations
 
+from tunefarm.compiler.gpu.space import attention as gpu_attention
 from tunefarm.compiler.ir import (
     AttrValue,
     Call,
@@ -103,6 +104,6 @@ def _fused(
     function, operands = function_of(members)
     attrs: dict[str, AttrValue] = {**function.attrs, "name": "attention"}
     function = interned(Function(function.params, function.body, attrs), functions)
-    if attention.space(function, target) is None:
+    if not any(sketch.space(function, target) for sketch in (attention, gpu_attention)):
         return None
     return call_of(function, [done[o] for o in operands], members)

@@ -70,28 +70,30 @@ class Attention:
 
 
 @dataclass(frozen=True, slots=True)
-class _Calls:
-    """The softmax and the last product, whose result has the indices ``row`` for those of a row of
-    the softmax."""
+class Calls:
+    """The softmax and the last product."""
 
     softmax: Call
     mixed: Call
-    row: tuple[int, ...]
 
 
 def attention_of(function: Function) -> Attention | None:
     """The attention that a fused function is; None if it is something else."""
-    calls = _calls_of(function)
-    return None if calls is None else _analysed(_create(function, calls))
+    calls = calls_of(function, frozenset({"float32"}))
+    row = None if calls is None else _row_places(calls.mixed, calls.softmax)
+    if calls is None or row is None:
+        return None
+    return _analysed(_create(function, calls, row))
 
 
-def _calls_of(function: Function) -> _Calls | None:
-    """The two products and the softmax between them, with elementwise calls before it alone."""
+def calls_of(function: Function, dtypes: frozenset[str]) -> Calls | None:
+    """The two products and the softmax between them, with elementwise calls before it alone, if
+    operands and result have one of some dtypes; None for another function."""
     mixed = function.body
     if not isinstance(mixed, Call) or mixed.op not in ("matmul", "einsum"):
         return None
     softmax = next((a for a in mixed.args if isinstance(a, Call)), None)
-    if softmax is None or softmax.op != "softmax" or not _is_float32(mixed):
+    if softmax is None or softmax.op != "softmax" or not _is_of(mixed, dtypes):
         return None
     if softmax.attrs["axis"] not in (-1, len(tensor_type(softmax).shape) - 1):
         return None
@@ -101,12 +103,11 @@ def _calls_of(function: Function) -> _Calls | None:
     if len(products) != 1 or len(products[0].args) != 2 or not all(map(is_elementwise, rest)):
         return None
     operands = (*products[0].args, *(a for a in mixed.args if a is not softmax))
-    if len(operands) != 3 or not all(isinstance(a, Var) and _is_float32(a) for a in operands):
+    if len(operands) != 3 or not all(isinstance(a, Var) and _is_of(a, dtypes) for a in operands):
         return None
-    row = _row_places(mixed, softmax)
-    if row is None or tensor_type(products[0]) != tensor_type(softmax):
+    if tensor_type(products[0]) != tensor_type(softmax):
         return None
-    return _Calls(softmax, mixed, row)
+    return Calls(softmax, mixed)
 
 
 def _row_places(mixed: Call, softmax: Call) -> tuple[int, ...] | None:
@@ -125,11 +126,12 @@ def _row_places(mixed: Call, softmax: Call) -> tuple[int, ...] | None:
     return None if -1 in found else tuple(found)
 
 
-def _is_float32(expr: Call | Var) -> bool:
-    return isinstance(expr.type, TensorType) and expr.type.dtype == "float32"
+def _is_of(expr: Call | Var, dtypes: frozenset[str]) -> bool:
+    return isinstance(expr.type, TensorType) and expr.type.dtype in dtypes
 
 
-def _create(function: Function, calls: _Calls) -> PrimFunc:
+def _create(function: Function, calls: Calls, row: tuple[int, ...]) -> PrimFunc:
+    """The stages; ``row`` are the result's indices for those of a row of the softmax."""
     kept: dict[str, te.Tensor] = {}
 
     def powers(args: Sequence[te.Tensor]) -> te.Tensor:
@@ -150,7 +152,7 @@ def _create(function: Function, calls: _Calls) -> PrimFunc:
         inverse = kept["inverse"]
         return te.compute(
             product.shape,
-            lambda *i: product[i] * inverse[tuple(i[p] for p in calls.row)],
+            lambda *i: product[i] * inverse[tuple(i[p] for p in row)],
             "attention",
         )
 

@@ -1,0 +1,129 @@
+"""The knobs of the attention sketch, what a config must hold, and a model of its time."""
+
+from __future__ import annotations
+
+from math import isfinite
+
+import numpy as np
+from tunefarm.compiler.gpu.archs import MAX_GRID, MAX_REGISTERS, REGISTERS, WARP
+from tunefarm.compiler.gpu.mma import ROWS
+from tunefarm.compiler.gpu.space.attention.kernel import PADDING, whole_steps
+from tunefarm.compiler.gpu.space.attention.problem import Attention
+from tunefarm.compiler.space.columns import Mask, Numbers, cheapest, whole
+from tunefarm.compiler.space.config import Access, Columns, Config, Constraint, Knob, Nest
+from tunefarm.compiler.target import Target, dtype_bytes
+
+NAME, VERSION = "gpu_attention", 1
+OTHER_REGISTERS = 64  # of a thread, beside sums and fragments
+MOST_INSTRUCTIONS = 768  # products of a step, unrolled
+
+KNOBS = (
+    Knob("warps", (1, 2, 4, 8)),
+    Knob("mi", (1, 2)),
+    Knob("keys", (16, 32, 64, 128)),
+    Knob("stages", (1, 2, 3, 4)),
+)
+
+
+def constraints_of(a: Attention, target: Target) -> tuple[Constraint, ...]:
+    depth, values = whole_steps(a.depth), whole_steps(a.values)
+
+    def registers_fit(k: Columns) -> Mask:
+        threads = whole(k, "warps") * WARP
+        taken = registers_of(a, k)
+        return (taken <= MAX_REGISTERS) & (taken * threads <= REGISTERS)
+
+    def shared_fits(k: Columns) -> Mask:
+        return shared_bytes(a, k) <= target.gpu.shared_bytes
+
+    def small_code(k: Columns) -> Mask:
+        products = whole(k, "mi") * whole(k, "keys") * (depth + values) // 128
+        return products * np.where(whole(k, "stages") == 2, 2, 1) <= MOST_INSTRUCTIONS
+
+    def grid_fits(k: Columns) -> Mask:
+        return (whole(k, "warps") > 0) & (a.heads <= MAX_GRID[1])
+
+    return (
+        Constraint("registers", registers_fit),
+        Constraint("shared memory", shared_fits),
+        Constraint("code size", small_code),
+        Constraint("grid", grid_fits),
+    )
+
+
+def registers_of(a: Attention, k: Columns) -> Numbers:
+    """Of a thread: fragments of 16 queries, sums of values, scores, and powers half as many."""
+    depth, values = whole_steps(a.depth), whole_steps(a.values)
+    own = depth // 4 + values // 2 + 3 * whole(k, "keys") // 4 + 6
+    return whole(k, "mi") * own + OTHER_REGISTERS
+
+
+def shared_bytes(a: Attention, k: Columns) -> Numbers:
+    """Of a block: tiles of K and V with their padding, in each stage."""
+    keys, size = whole(k, "keys"), dtype_bytes(a.dtype)
+    room: Numbers = 0
+    for extent, columns_first in (
+        (whole_steps(a.depth), a.along[0] == "terms"),
+        (whole_steps(a.values), a.along[1] != "terms"),
+    ):
+        room = room + (keys * (extent + PADDING) if columns_first else extent * (keys + PADDING))
+    return whole(k, "stages") * room * size
+
+
+def cost_of(a: Attention, target: Target, k: Columns) -> Numbers:
+    """What the busiest multiprocessor does, in products of 16 × 8 × 16: those of a warp with its
+    loads of K and V, and the softmax, which takes some three of them for a tile of scores.
+
+    Fewer than eight warps leave tensor cores idle, steps of few keys wait more often. Nothing of
+    this was timed.
+    """
+    mi, keys, warps = (whole(k, n) for n in ("mi", "keys", "warps"))
+    depth, values = whole_steps(a.depth), whole_steps(a.values)
+    blocks = a.heads * -(-a.queries // (warps * mi * ROWS))
+    held = np.minimum(target.gpu.threads, REGISTERS // registers_of(a, k)) // (WARP * warps)
+    held = np.maximum(np.minimum(held, target.gpu.shared_bytes // shared_bytes(a, k)), 1)
+    each = -(-blocks // target.num_cores)
+    idle = np.maximum(8.0 / (np.minimum(each, held) * warps), 1.0)
+    tiles = (depth + values) / 128.0
+    step = mi * keys * (tiles * (1.0 + 1.0 / mi) + 0.4) + 24.0
+    copies = keys * (depth + values) / 256.0 / warps
+    ahead = np.where(whole(k, "stages") == 1, 1.5, 1.0) + 0.01 * whole(k, "stages")
+    return each * warps * -(-a.keys // keys) * (step + copies) * idle * ahead
+
+
+def default_of(a: Attention, target: Target, constraints: tuple[Constraint, ...]) -> Config | None:
+    """The config that costs least in the model; None if there is none that fits."""
+    choices = {k.name: k.choices for k in KNOBS}
+    found, cost = cheapest(choices, {}, constraints, lambda k: cost_of(a, target, k))
+    return {"sketch": NAME, **found} if isfinite(cost) else None
+
+
+def nest_of(a: Attention, target: Target, k: Columns) -> Nest:
+    """Axes: heads, queries, keys, and the sizes of a head's keys (d) and values (e)."""
+    one = np.ones(len(whole(k, "keys")), np.int64)
+    axes = {"h": a.heads, "q": a.queries, "k": a.keys, "d": a.depth, "e": a.values}
+    warp = whole(k, "mi") * ROWS
+    register = {"h": one, "q": warp, "k": whole(k, "keys"), "d": 16 * one, "e": a.values * one}
+    block = {**register, "q": warp * whole(k, "warps"), "d": a.depth * one}
+    l2 = {**block, "k": a.keys * one}
+    blocks = a.heads * -(-a.queries // block["q"])
+    padded = -(-a.keys // whole(k, "keys")) * whole(k, "keys")
+    executed = 2.0 * blocks * block["q"] * padded * (whole_steps(a.depth) + whole_steps(a.values))
+    extra = {n: whole(k, n).astype(np.float64) for n in ("warps", "mi", "keys", "stages")}
+    extra["cost"] = np.asarray(cost_of(a, target, k), np.float64)
+    size = dtype_bytes(a.dtype)
+    h, q, n = a.heads, a.queries, a.keys
+    return Nest(
+        axes,
+        frozenset({"k", "d"}),
+        (
+            Access("queries", size, (h, q, a.depth), ({"h": 1}, {"q": 1}, {"d": 1})),
+            Access("keys", size, (h, n, a.depth), ({"h": 1}, {"k": 1}, {"d": 1})),
+            Access("values", size, (h, n, a.values), ({"h": 1}, {"k": 1}, {"e": 1})),
+            Access("out", size, (h, q, a.values), ({"h": 1}, {"q": 1}, {"e": 1}), write=True),
+        ),
+        {"vector": register, "register": register, "l1": block, "l2": l2, "core": l2},
+        np.asarray(blocks, np.int64),
+        np.asarray(executed, np.float64),
+        extra,
+    )

@@ -1,0 +1,243 @@
+"""Attention in one kernel: odd lengths, masks, layouts, tiles and stages against float64."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from gpu_harness import (
+    ARCHS,
+    HOPPER,
+    Array,
+    assembled,
+    emitted,
+    function_of,
+    inputs_of,
+    lowered,
+    needs_ptxas,
+    run_emulated,
+)
+from numpy.typing import NDArray
+from tunefarm.compiler.dtypes import numpy_dtype
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.extract import extract_tasks
+from tunefarm.compiler.ir import Constant, Function, IRModule, TensorType, Var
+from tunefarm.compiler.ops import call
+from tunefarm.compiler.space import Config, config_space
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.tir.interpreter import interpret
+from tunefarm.compiler.workload import Workload
+
+HALF, BRAIN = "float16", "bfloat16"
+
+
+def number(value: float, dtype: str) -> Constant:
+    return Constant(np.full((1,), value, numpy_dtype(dtype)))
+
+
+def plain(a: Any, b: Any, c: Any) -> Any:
+    scores = call("multiply", call("matmul", a, b, transpose_b=True), number(0.25, a.type.dtype))
+    return call("matmul", call("softmax", scores, axis=-1), c)
+
+
+def masked(a: Any, b: Any, c: Any, mask: Any) -> Any:
+    scores = call("add", call("matmul", a, b, transpose_b=True), mask)
+    return call("matmul", call("softmax", scores, axis=-1), c)
+
+
+def chosen(a: Any, b: Any, c: Any, mask: Any) -> Any:
+    scores = call("matmul", a, b, transpose_b=True)
+    scores = call("where", mask, scores, number(-np.inf, a.type.dtype))
+    return call("matmul", call("softmax", scores, axis=-1), c)
+
+
+def keys_turned(a: Any, b: Any, c: Any) -> Any:
+    return call("matmul", call("softmax", call("matmul", a, b), axis=-1), c)
+
+
+def heads_inside(a: Any, b: Any, c: Any) -> Any:
+    scores = call("einsum", a, b, equation="bqhd,bkhd->bhqk")
+    return call("einsum", call("softmax", scores, axis=-1), c, equation="bhqk,bkhd->bqhd")
+
+
+def operands(
+    h: int, q: int, n: int, d: int, e: int, dtype: str = HALF
+) -> list[tuple[tuple[int, ...], str]]:
+    return [((h, q, d), dtype), ((h, n, d), dtype), ((h, n, e), dtype)]
+
+
+CASES: dict[str, tuple[Function, Config]] = {
+    "odd lengths": (
+        function_of(plain, *operands(2, 19, 37, 16, 16)),
+        {"warps": 1, "mi": 1, "keys": 16, "stages": 1},
+    ),
+    "odd heads": (
+        function_of(plain, *operands(1, 17, 21, 13, 7)),
+        {"warps": 2, "mi": 1, "keys": 16, "stages": 2},
+    ),
+    "whole tiles of bfloats": (
+        function_of(plain, *operands(1, 32, 64, 32, 16, BRAIN)),
+        {"warps": 1, "mi": 2, "keys": 16, "stages": 3},
+    ),
+    "one step": (
+        function_of(plain, *operands(1, 16, 11, 16, 24)),
+        {"warps": 1, "mi": 1, "keys": 16, "stages": 4},
+    ),
+    "an added mask": (
+        function_of(masked, *operands(1, 19, 38, 24, 8, BRAIN), ((19, 38), BRAIN)),
+        {"warps": 1, "mi": 1, "keys": 32, "stages": 2},
+    ),
+    "an added mask of an odd row": (
+        function_of(masked, *operands(1, 18, 37, 8, 16), ((1, 37), HALF)),
+        {"warps": 2, "mi": 1, "keys": 16, "stages": 4},
+    ),
+    "a causal choice": (
+        function_of(chosen, *operands(1, 35, 35, 16, 16), ((35, 35), "bool")),
+        {"warps": 1, "mi": 2, "keys": 16, "stages": 2},
+    ),
+    "keys by columns": (
+        function_of(keys_turned, ((1, 9, 16), HALF), ((1, 16, 40), HALF), ((1, 40, 16), HALF)),
+        {"warps": 1, "mi": 1, "keys": 32, "stages": 2},
+    ),
+    "heads inside": (
+        function_of(heads_inside, *[((2, 17, 2, 16), HALF)] * 3),
+        {"warps": 1, "mi": 1, "keys": 16, "stages": 3},
+    ),
+}
+
+
+def drawn(workload: Workload) -> list[Array]:
+    """Random operands; a mask chooses the keys up to a query's own, but none of the first 17 for
+    the last query."""
+    arrays = inputs_of(workload)
+    for n, a in enumerate(arrays):
+        if a.dtype == np.bool_:
+            arrays[n] = np.tri(*a.shape, dtype=np.bool_)
+            arrays[n][-1, :17] = False
+    return arrays
+
+
+def exact(workload: Workload, arrays: list[Array]) -> NDArray[np.float64]:
+    """The attention of the operands in float64."""
+    q, k, v, *mask = (a if a.dtype == np.bool_ else a.astype(np.float64) for a in arrays)
+    inside, turned = q.ndim == 4, k.shape[-1] != q.shape[-1]
+    if inside:
+        q, k, v = (a.transpose(0, 2, 1, 3) for a in (q, k, v))
+    scores = q @ (k if turned else k.swapaxes(-1, -2))
+    if mask and mask[0].dtype == np.bool_:
+        scores = np.where(mask[0], scores, -np.inf)
+    else:
+        scores = scores + mask[0] if mask else scores * (1.0 if inside or turned else 0.25)
+    powers = np.exp(scores - scores.max(-1, keepdims=True))
+    out = powers / powers.sum(-1, keepdims=True) @ v
+    return out.transpose(0, 2, 1, 3) if inside else out
+
+
+def near(got: Array, want: NDArray[np.float64], dtype: str) -> None:
+    """Weights and results are rounded to 16 bits, nothing else is."""
+    unit = 2.0**-11 if dtype == HALF else 2.0**-8
+    np.testing.assert_allclose(
+        got.astype(np.float64).reshape(want.shape), want, 0, 4 * unit * np.abs(want).max()
+    )
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_attention_agrees(name: str) -> None:
+    function, knobs = CASES[name]
+    workload = Workload.from_function(function)
+    space, config = config_space(workload, HOPPER), {"sketch": "gpu_attention", **knobs}
+    assert space.default["sketch"] == "gpu_attention"
+    assert space.valid(space.encode(config)[None])[0]
+    arrays, program = drawn(workload), lowered(workload, config)
+    out = np.full(program.params[-1].shape, 77, numpy_dtype(program.params[-1].dtype))
+    flat = [a.reshape(p.shape) for a, p in zip(arrays, program.params, strict=False)]
+    interpret(program, [*flat, out])
+    want = exact(workload, arrays)
+    near(out, want, program.params[0].dtype)
+    near(run_emulated(program, arrays), want, program.params[0].dtype)
+
+
+LARGE = {
+    "vision": function_of(plain, *operands(12, 197, 197, 64, 64)),
+    "long": function_of(plain, *operands(8, 1000, 4096, 128, 128, BRAIN)),
+    "masked": function_of(masked, *operands(12, 384, 384, 64, 64), ((1, 384, 384), HALF)),
+    "turned": function_of(
+        keys_turned, ((4, 64, 40), HALF), ((4, 40, 96), HALF), ((4, 96, 40), HALF)
+    ),
+}
+
+
+@needs_ptxas
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("name", ["vision", "long"])
+def test_kernels_assemble_without_spills(name: str, arch: str) -> None:
+    workload = Workload.from_function(LARGE[name])
+    target = Target(f"cuda -arch={arch}")
+    made = assembled(lowered(workload, target=target), arch)
+    assert all(0 < usage.registers <= 255 for usage in made.kernels.values())
+
+
+@needs_ptxas
+@pytest.mark.parametrize("name", ["masked", "turned"])
+def test_the_largest_configs_of_a_space_do_not_spill(name: str) -> None:
+    workload = Workload.from_function(LARGE[name])
+    space = config_space(workload, HOPPER)
+    rows = space.sample(np.random.default_rng(0), 400)
+    rows = rows[space.valid(rows)]
+    mine = [c for c in map(space.decode, rows) if c["sketch"] == "gpu_attention"]
+    largest = sorted(mine, key=lambda c: int(c["mi"]) * (100 + int(c["keys"])))[-1]
+    assembled(lowered(workload, largest), "sm_90a")
+
+
+def test_scores_stay_in_registers() -> None:
+    knobs = {"warps": 4, "mi": 1, "keys": 64, "stages": 3}
+    program = lowered(Workload.from_function(LARGE["masked"]), {"sketch": "gpu_attention", **knobs})
+    code, ptx = emitted(program)
+    assert len(code.launches) == 1
+    assert code.launches[0].grid == (6, 12, 1)
+    assert code.launches[0].block == (32, 4, 1)
+    assert ptx.count("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32") == 8 * 4 + 8 * 4
+    assert len(re.findall(r"ldmatrix\.sync\.aligned\.m8n8\.x4\.shared", ptx)) == 4 * 4
+    assert len(re.findall(r"ldmatrix\.sync\.aligned\.m8n8\.x4\.trans\.shared", ptx)) == 4 * 4
+    assert re.search(r"cp\.async\.wait_group\s+1;", ptx)
+    assert not re.search(r"[ls][dt]\.(shared|local)", ptx)
+    assert "bar.sync" in ptx
+
+
+def test_only_what_fits_is_tried() -> None:
+    space = config_space(Workload.from_function(LARGE["long"]), HOPPER).sketch("gpu_attention")
+    names = {c.name: c for c in space.constraints}
+    k = {n: np.array([v]) for n, v in {"warps": 4, "mi": 2, "keys": 64, "stages": 4}.items()}
+    assert not names["registers"].holds(k)[0]
+    assert names["shared memory"].holds(k)[0]
+    assert not names["shared memory"].holds({**k, "keys": np.array([128])})[0]
+    wide = Workload.from_function(function_of(plain, *operands(2, 64, 64, 512, 512)))
+    assert "gpu_attention" not in [s.sketch for s in config_space(wide, HOPPER).sketches]
+
+
+def test_what_has_no_such_kernel() -> None:
+    single = Workload.from_function(
+        function_of(keys_turned, *operands(2, 16, 16, 16, 16, "float32"))
+    )
+    assert "gpu_attention" not in [s.sketch for s in config_space(single, HOPPER).sketches]
+    with pytest.raises(ScheduleError, match="no attention on operands of 16 bits"):
+        lowered(single, {"sketch": "gpu_attention", **CASES["odd lengths"][1]})
+    half = Workload.from_function(CASES["odd lengths"][0])
+    turing = Target("cuda -arch=sm_75")
+    assert "gpu_attention" not in [s.sketch for s in config_space(half, turing).sketches]
+
+
+def test_the_attention_of_a_graph_is_one_kernel() -> None:
+    q, k, v = (Var(n, TensorType((1, 50, 64), HALF)) for n in "qkv")
+
+    def heads(x: Var, axes: tuple[int, ...]) -> Any:
+        return call("transpose", call("reshape", x, shape=(1, 50, 4, 16)), axes=axes)
+
+    scores = call("matmul", heads(q, (0, 2, 1, 3)), heads(k, (0, 2, 3, 1)))
+    weights = call("softmax", call("multiply", scores, number(0.25, HALF)), axis=-1)
+    y = call("transpose", call("matmul", weights, heads(v, (0, 2, 1, 3))), axes=(0, 2, 1, 3))
+    module = IRModule({"main": Function((q, k, v), call("reshape", y, shape=(1, 50, 64)))})
+    tasks = extract_tasks(module, HOPPER)
+    assert [config_space(t.workload, HOPPER).default["sketch"] for t in tasks] == ["gpu_attention"]
