@@ -6,8 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
+from tunefarm.worker.cuda.policy import GPU
 from tunefarm.worker.seccomp import (
     ALLOW,
+    AND,
     ANY_BIT,
     ARCH,
     AUDIT_ARCH,
@@ -16,11 +18,13 @@ from tunefarm.worker.seccomp import (
     LOAD,
     NUMBER,
     RETURN,
+    Calls,
     filter_program,
 )
-from tunefarm.worker.syscalls import MACHINES, OPENING, numbers
+from tunefarm.worker.syscalls import GPU_NUMBERS, MACHINES, OPENING, numbers
 
 PID = 4242
+ENOSYS = 38
 HEADERS = {
     "x86_64": Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h"),
     "aarch64": Path("/usr/include/asm-generic/unistd.h"),
@@ -34,9 +38,28 @@ DANGEROUS = {
 }  # fmt: skip
 
 
-def verdict(machine: str, number: int, *arguments: int, arch: int = 0, without: str = "") -> bool:
+def verdict(
+    machine: str,
+    number: int,
+    *arguments: int,
+    arch: int = 0,
+    without: str = "",
+    calls: Calls | None = None,
+) -> bool:
     """Run the program; whether it lets the call pass."""
-    program = filter_program(machine, PID, without=OPENING if without == "opening" else ())
+    return outcome(machine, number, *arguments, arch=arch, without=without, calls=calls) == ALLOW
+
+
+def outcome(
+    machine: str,
+    number: int,
+    *arguments: int,
+    arch: int = 0,
+    without: str = "",
+    calls: Calls | None = None,
+) -> int:
+    """Run the program; what it returns."""
+    program = filter_program(machine, PID, OPENING if without == "opening" else (), calls)
     words = {NUMBER: number, ARCH: arch or AUDIT_ARCH[machine]}
     for index, value in enumerate([*arguments, *[0] * (6 - len(arguments))]):
         words[16 + 8 * index] = value & 0xFFFFFFFF
@@ -52,9 +75,12 @@ def verdict(machine: str, number: int, *arguments: int, arch: int = 0, without: 
                 at += 1 + (if_true if loaded == value else if_false)
             case _ if code == ANY_BIT:
                 at += 1 + (if_true if loaded & value else if_false)
+            case _ if code == AND:
+                loaded &= value
+                at += 1
             case _ if code == RETURN:
-                assert value in (ALLOW, ERRNO | 1)
-                return value == ALLOW
+                assert value in (ALLOW, ERRNO | 1, ERRNO | ENOSYS)
+                return value
             case _:
                 raise AssertionError(f"no such instruction: {code:#x}")
 
@@ -106,6 +132,41 @@ def test_arguments_decide(
 
 
 @pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize(
+    "name, arguments, allowed",
+    [
+        ("openat", (-100, 1, 2), True),
+        ("mmap", (0, 4096, 3, 1), True),
+        ("ioctl", (3, 0xC020462A), True),  # NV_ESC_RM_CONTROL
+        ("ioctl", (3, 0x30000001), True),  # UVM_INITIALIZE
+        ("ioctl", (3, 37), True),  # UVM_REGISTER_GPU
+        ("ioctl", (0, 0x5401), True),
+        ("ioctl", (0, 0x5412), False),  # TIOCSTI
+        ("ioctl", (0, 0x8927), False),  # SIOCGIFHWADDR
+        ("clone", (0x3D0F00,), True),  # a thread, as the C library starts them
+        ("clone", (0x1200011,), False),  # a process
+        ("kill", (1, 9), False),
+        ("sendto", (3, 1, 1, 0, 1), False),
+        ("prlimit64", (0, 7, 1 << 40), False),
+    ],
+)
+def test_the_driver_of_gpus_may_more_and_nothing_else(
+    machine: str, name: str, arguments: tuple[int, ...], allowed: bool
+) -> None:
+    number = numbers(machine, GPU_NUMBERS)[name]
+    assert verdict(machine, number, *arguments, calls=GPU.calls) is allowed
+    if allowed and name != "ioctl":
+        assert not verdict(machine, number, *arguments)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_of_dangerous_calls_gpus_are_given_those_of_their_driver_alone(machine: str) -> None:
+    given = [n for n in DANGEROUS[machine] if verdict(machine, n, calls=GPU.calls)]
+    assert given == []
+    assert outcome(machine, 435, calls=GPU.calls) == ERRNO | ENOSYS
+
+
+@pytest.mark.parametrize("machine", MACHINES)
 def test_no_file_is_opened_where_opening_is_left_out(machine: str) -> None:
     number = numbers(machine)["openat"]
     assert verdict(machine, number, -100, 1, 0)
@@ -125,5 +186,5 @@ def test_the_numbers_are_the_kernels(machine: str) -> None:
     found = dict(re.findall(pattern, HEADERS[machine].read_text()))
     # The generic header names these by the 64-bit call that has another name there.
     found |= {"newfstatat": found.get("newfstatat", found.get("fstatat", "79"))}
-    ours = numbers(machine)
+    ours = numbers(machine, GPU_NUMBERS)
     assert {name: int(found.get(name, -1)) for name in ours} == dict(ours)

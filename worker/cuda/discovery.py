@@ -157,8 +157,10 @@ def offers(text: str, taken: Collection[int] = ()) -> list[tuple[str, int]]:
 
 
 def fitting(gpus: Sequence[Gpu], target: Target) -> list[Gpu]:
-    """The GPUs that run code for a target; TargetError, which names all, if there is none."""
-    found = [g for g in gpus if g.runs(target.gpu.name)]
+    """The GPUs that run code for a target, those whose own it is first; TargetError, which names
+    all, if there is none."""
+    arch = target.gpu.name
+    found = sorted((g for g in gpus if g.runs(arch)), key=lambda g: g.arch != arch)
     if not found:
         there = ", ".join(f"{g.ordinal}: {g.name} ({g.arch})" for g in gpus)
         raise TargetError(f"no GPU here runs code for {target}; there is {there}")
