@@ -7,7 +7,7 @@ device's worker, and the job's orphaned trials move to the new lease.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,7 +49,8 @@ class Want:
 
 
 def grant(connection: Connection, want: Want, term_s: float) -> Lease:
-    """Lease a device under its next epoch; the same request again returns its lease.
+    """Lease a device under its next epoch; the same request again returns its lease while that
+    lives, and is a new one afterwards: its client may never have heard of it.
 
     StaleLease if the device is leased (the database's own promise raises IntegrityError if anything
     gets past that), cordoned, or of another version than the job.
@@ -66,7 +67,9 @@ def grant_all(
     """``grant`` for many requests, each of another device; in their order what came of each."""
     if not wants:
         return []
-    known = leases.by_requests(connection, [want.request_id for want in wants])
+    before = leases.by_requests(connection, [want.request_id for want in wants])
+    known = {request: lease for request, lease in before.items() if lease.ended_at is None}
+    _free_requests(connection, before.keys() - known.keys())
     devices = {want.device for want in wants if want.request_id not in known}
     lending = _LENDING.add_columns(clock_there(connection).label("now"))
     rows = {row.id: row for row in connection.execute(lending, {"devices": sorted(devices)})}
@@ -84,6 +87,14 @@ def grant_all(
         if want.job:
             _adopt_orphans(connection, lease.id, want.job, rows[want.device].kind)
     return outcomes
+
+
+def _free_requests(connection: Connection, ended: Set[str]) -> None:
+    """Let requests whose leases have ended be granted another: the rows of those go by their own
+    ids from now on."""
+    if ended:
+        freed = update(LEASES).where(LEASES.c.request_id.in_(ended))
+        connection.execute(freed.values(request_id=LEASES.c.id))
 
 
 def _lease(want: Want, device: Any, term_s: float) -> Lease:

@@ -160,16 +160,11 @@ def check(connection: Connection, lease: str, epoch: int) -> Any:
     return row
 
 
-def by_request(connection: Connection, request_id: str) -> Lease | None:
-    """The live lease that this request was granted, None if it has none."""
-    return by_requests(connection, [request_id]).get(request_id)
-
-
 def by_requests(connection: Connection, request_ids: Iterable[str]) -> dict[str, Lease]:
-    """The live leases that these requests were granted."""
+    """The leases that these requests were granted, live or ended."""
     found: dict[str, Lease] = {}
     for chunk in chunks(sorted(request_ids)):
-        query = select(LEASES).where(LEASES.c.request_id.in_(chunk), LEASES.c.ended_at.is_(None))
+        query = select(LEASES).where(LEASES.c.request_id.in_(chunk))
         found.update((row.request_id, _from_row(row)) for row in connection.execute(query))
     return found
 

@@ -284,7 +284,10 @@ class Desk:
     ) -> dict[str, Lease | Exception]:
         """What came of each request: a lease, or an error; of those that wait on, nothing."""
         unplaced = [t.waiting.id for t in served if t.waiting.id not in places]
-        outcomes: dict[str, Lease | Exception] = dict(leases.by_requests(connection, unplaced))
+        before = leases.by_requests(connection, unplaced)
+        outcomes: dict[str, Lease | Exception] = {
+            request: lease for request, lease in before.items() if lease.ended_at is None
+        }
         wants: list[Want] = []
         for ticket in served:
             waiting, id_ = ticket.waiting, ticket.waiting.id

@@ -198,6 +198,21 @@ def test_a_repeated_acquire_gets_the_same_lease(farm: FarmClient, worker: Any, d
     assert (first.id, first.epoch) == (second.id, second.epoch)
 
 
+def test_a_request_whose_lease_has_ended_is_a_new_one(
+    farm: FarmClient, worker: Any, device: str
+) -> None:
+    """Its client may never have heard of the lease: the answers were lost on their way."""
+    request = on_device(device)
+    first = farm.acquire(request, client="c", request_id="r-unheard", wait_s=5)
+    assert first is not None
+    farm.release(first)
+    second = farm.acquire(request, client="c", request_id="r-unheard", wait_s=5)
+    assert second is not None
+    assert second.epoch == first.epoch + 1
+    ended = next(one for one in farm.lease_history() if one.id == first.id)
+    assert ended.ended_reason == "released"
+
+
 def test_a_lease_lives_while_it_is_renewed_and_ends_after(
     farm: FarmClient, worker: Any, device: str, candidates: Candidates
 ) -> None:
