@@ -3,10 +3,11 @@
     C[16, 8] += A[16, depth] · B[depth, 8]
 
 Thread ``4·g + t`` of the warp holds the elements of C in rows g and g + 8, columns 2·t and
-2·t + 1: number 2·h + c is (g + 8·h, 2·t + c). In a program an instruction is an ``Intrinsic`` as
-one of these four elements is computed, by a vectorized loop over them; A and B are read from shared
-memory. The emitter loads them as fragments (``ldmatrix``), and multiplies by one instruction for
-the whole warp.
+2·t + 1: number e = 2·h + c is (g + 8·h, 2·t + c). In a program an instruction is an ``Intrinsic``
+as one of these four elements is computed, by a vectorized loop over them; A and B are read from
+shared memory. The emitter loads them as fragments (``ldmatrix``), and multiplies by one instruction
+for the whole warp. A vectorized loop over the elements of several tiles, side by side, is an
+instruction for each; fragments of B are loaded for two of them at once.
 
 Source: NVIDIA, "PTX ISA", matrix fragments for mma.m16n8k16 and its kin.
 """
@@ -48,7 +49,7 @@ from tunefarm.compiler.tir.visit import substitute, transform_accesses
 
 ROWS, COLUMNS = 16, 8
 ELEMENTS = 4  # of the result, that a thread holds
-FRAGMENT = ("mt", "nt", "g", "t", "h", "c")  # iterators of the result's rows and columns
+FRAGMENT = ("mt", "nt", "g", "t", "e")  # iterators of the result's rows and columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +97,12 @@ def tensorize_product(program: PrimFunc, block: str, intrinsic: str) -> PrimFunc
     """Compute a product by a warp's matrix instruction, in tiles of 16 rows and 8 columns.
 
     for m in 32: for n in 16: for k in 48: C[m, n] += f32(A[m, k]) · f32(B[k, n])
-    ->  for mt in 2: for nt in 2: for g in 8: for t in 4: for h in 2: for c in 2: for kt in 3:
-          C[mt, nt, g, t, h, c] = mma.m16n8k16.f16(C[…], A[mt·16 + h·8 + g, kt·16], …, B[…], …)
+    ->  for mt in 2: for nt in 2: for g in 8: for t in 4: for e in 4: for kt in 3:
+          C[mt, nt, g, t, e] = mma.m16n8k16.f16(C[…], A[mt·16 + e // 2·8 + g, kt·16], …, B[…], …)
 
     The result is stored as threads hold it, and so are the loops of its readers; those over g and
-    t are for the threads of a warp (``fuse``, ``bind``), those over h and c for lanes. Extents must
-    be multiples of whole tiles. ScheduleError says what does not match.
+    t are for the threads of a warp (``fuse``, ``bind``), that over e for lanes. Extents must be
+    multiples of whole tiles. ScheduleError says what does not match.
     """
     m = MMAS.get(intrinsic)
     if m is None:
@@ -117,7 +118,7 @@ def tensorize_product(program: PrimFunc, block: str, intrinsic: str) -> PrimFunc
             f"{ROWS} × {COLUMNS} × {m.depth}"
         )
     tiles = (extents[0] // ROWS, extents[1] // COLUMNS)
-    new = replace(old, shape=(*old.shape[:-2], *tiles, 8, 4, 2, 2))
+    new = replace(old, shape=(*old.shape[:-2], *tiles, 8, 4, ELEMENTS))
     for reader in [b for b in blocks(program.body) if b is not node and reads(b, old)]:
         program = _renested(program, reader, _result_nest(reader, old, new, tiles))
     program = _renested(program, node, _product_nest(node, new, tiles, m))
@@ -133,15 +134,15 @@ def _renested(program: PrimFunc, node: Block, nest: Stmt) -> PrimFunc:
 
 def _fragment(tiles: tuple[int, int]) -> tuple[list[IterVar], Expr, Expr]:
     """The iterators of a result as threads hold it, its row and its column."""
-    sizes = (*tiles, 8, 4, 2, 2)
+    sizes = (*tiles, 8, 4, ELEMENTS)
     iters = [IterVar(Var(n), e) for n, e in zip(FRAGMENT, sizes, strict=True)]
     row, column = fragment_place(*(i.var for i in iters))
     return iters, row, column
 
 
-def fragment_place(mt: Expr, nt: Expr, g: Expr, t: Expr, h: Expr, c: Expr) -> tuple[Expr, Expr]:
+def fragment_place(mt: Expr, nt: Expr, g: Expr, t: Expr, e: Expr) -> tuple[Expr, Expr]:
     """The row and the column of an element of the result, from the iterators of ``FRAGMENT``."""
-    return mt * ROWS + h * 8 + g, nt * COLUMNS + t * 2 + c
+    return mt * ROWS + e // 2 * 8 + g, nt * COLUMNS + t * 2 + e % 2
 
 
 def _result_nest(node: Block, old: Buffer, new: Buffer, tiles: tuple[int, int]) -> Stmt:

@@ -178,20 +178,22 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
 def _sums(program: PrimFunc, k: Knobs) -> tuple[PrimFunc, Var, Var]:
     """The loops of the product; returns those over columns of blocks, and over steps of the sum."""
     program = s.set_scope(program, "C", "register")
-    b, mt, nt, g, t, h, c, kt = s.loops_of(program, "C")
+    b, mt, nt, g, t, element, kt = s.loops_of(program, "C")
     program, (bm, wm, mi) = s.split(program, mt, k.wm, k.mi)
     program, (bn, wn, ni) = s.split(program, nt, k.wn, k.ni)
     depth = k.bk // _depth(program)
     program, (k0, k1) = s.split(program, kt, depth)
-    program = s.reorder(program, b, bm, bn, k0, wm, wn, g, t, k1, mi, ni, h, c)
+    program = s.reorder(program, b, bm, bn, k0, wm, wn, g, t, k1, mi, ni, element)
     for loop, axis in ((b, "blockIdx.z"), (bm, "blockIdx.y"), (bn, "blockIdx.x")):
         program = s.bind(program, loop, axis)
     program, lane = s.fuse(program, g, t)
     for loop, axis in ((wm, "threadIdx.z"), (wn, "threadIdx.y"), (lane, "threadIdx.x")):
         program = s.bind(program, loop, axis)
+    if k.ni % 2 == 0:  # two instructions side by side, for which B is loaded at once
+        program, (ni, pair) = s.split(program, ni, 2)
+        program, element = s.fuse(program, pair, element)
     for loop in (k1, mi, ni):
         program = s.unroll(program, loop)
-    program, element = s.fuse(program, h, c)
     return s.vectorize(program, element), bn, k0
 
 
@@ -241,7 +243,8 @@ def _store(program: PrimFunc, p: Product, tiles: Tiles, bn: Var, k: Knobs) -> Pr
             program, (warp, each) = s.split(program, own[name], count)
             threads.append((warp, axis))
             unrolled.append(each)
-    g, t, h, c = (own[n] for n in "gthc")
+    g, t, element = (own[n] for n in "gte")
+    program, (h, c) = s.split(program, element, 2)
     program = s.reorder(program, *(v for v, _ in threads), g, t, *unrolled, h, c)
     program, lane = s.fuse(program, g, t)
     for loop, axis in (*threads, (lane, "threadIdx.x")):

@@ -6,9 +6,20 @@ import re
 from typing import Any
 
 import pytest
-from gpu_harness import F32, HOPPER, check, emitted, function_of, lowered
+from gpu_harness import (
+    F32,
+    HOPPER,
+    check,
+    compare,
+    emitted,
+    function_of,
+    inputs_of,
+    lowered,
+    run_emulated,
+)
 from tunefarm.compiler import te
 from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.evaluate import evaluate
 from tunefarm.compiler.gpu.emit import emit_gpu
 from tunefarm.compiler.gpu.mma import tensorize_product
 from tunefarm.compiler.ops import call
@@ -59,6 +70,19 @@ def test_a_product_agrees(name: str, number: int) -> None:
     assert "ldmatrix.sync" in ptx
 
 
+@pytest.mark.parametrize("name", ["turned", "bytes", "bfloats of odd extents"])
+def test_fragments_of_two_tiles_are_loaded_at_once(name: str) -> None:
+    workload = Workload.from_function(PRODUCTS[name])
+    config = {"sketch": "gpu_mma", **TILES[0], "bk": 32 if name == "bytes" else 16}
+    program, arrays = lowered(workload, config), inputs_of(workload)
+    _, ptx = emitted(program)
+    transposed = ".trans" if name.startswith("bfloats") else ""
+    assert f"ldmatrix.sync.aligned.m8n8.x4{transposed}.shared" in ptx
+    assert "ldmatrix.sync.aligned.m8n8.x2" not in ptx
+    (want,) = evaluate(workload.function, arrays)
+    compare(run_emulated(program, arrays).reshape(want.shape), want, name)
+
+
 @pytest.mark.parametrize(
     ("dtype", "instruction"),
     [(HALF, "m16n8k16.row.col.f32.f16.f16.f32"), (BRAIN, "m16n8k16.row.col.f32.bf16.bf16.f32")],
@@ -72,6 +96,7 @@ def test_a_large_product_is_all_instructions_of_tensor_cores(dtype: str, instruc
     products = len(re.findall(rf"mma\.sync\.aligned\.{instruction}", ptx))
     assert products == 2 * 32 * 2  # two steps of k, of two iterations: the loop's and the last
     assert len(re.findall(r"ldmatrix\.sync\.aligned\.m8n8\.x4\.shared", ptx)) == 2 * 4 * 2
+    assert len(re.findall(r"ldmatrix\.sync\.aligned\.m8n8\.x4\.trans", ptx)) == 2 * 4 * 2
     assert "cp.async.cg.shared.global" in ptx
     assert not re.search(r"ld\.shared|ld\.local|fma\.rn", ptx)
     assert code.launches[0].block == (32, 2, 2)
