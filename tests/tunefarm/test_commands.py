@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import json
 import logging
 import os
@@ -33,7 +34,7 @@ from tunefarm.db.store import Store
 import tunefarm
 from tunefarm.cli.app import root, run
 from tunefarm.cli.bench import race_json
-from tunefarm.cli.briefs import BRIEFS
+from tunefarm.cli.briefs import BRIEFS, SECTIONS
 from tunefarm.cli.printing import plain
 from tunefarm.peers.race import Race
 from tunefarm.peers.rows import Row
@@ -93,10 +94,42 @@ def test_lists_of_commands_say_of_each_what_it_does(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     assert run([*words, "--help"]) == 0
-    _, listed = capsys.readouterr().out.split("\nCommands:\n")
-    for line in listed.splitlines():
-        name, told = line.split(maxsplit=1)
+    _, listed = capsys.readouterr().out.split("Show this message and exit.\n")
+    for name, told in re.findall(r"^  (\S+) +(.+)$", listed, re.M):
         assert told == BRIEFS[" ".join([*words, name])], "cut off, or not as it is written"
+
+
+def test_the_help_lists_each_command_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert sorted(itertools.chain(*SECTIONS.values())) == sorted(root().commands)
+    assert run(["--help"]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("Usage: tunefarm [OPTIONS]")
+    assert [line.rstrip(":") for line in told.splitlines() if line.endswith(":")][1:] == [*SECTIONS]
+
+
+@pytest.mark.parametrize("words", [[], ["records"], ["token"], ["db"], ["farm"], ["config"]])
+def test_a_group_alone_tells_its_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(words) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("Usage: tunefarm ")
+    assert "Example: tunefarm" in told or not words
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("tune", "missing argument 'MODEL'; see `tunefarm tune --help`"),
+        ("dashbord", "no such command 'dashbord'. Did you mean 'dashboard'?"),
+        ("records lst", "no such command 'lst'. Did you mean 'list'?"),
+        ("build m.onnx", "missing option '-o' / '--output'; see `tunefarm build --help`"),
+        ("jobs --limit x", "tunefarm: invalid value for '--limit': "),
+    ],
+)
+def test_a_wrong_command_line_is_one_sentence_with_what_helps(
+    words: str, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(words.split()) == 2
+    assert sentence in capsys.readouterr().err
 
 
 # --- JSON ---------------------------------------------------------------------------------------

@@ -30,19 +30,22 @@ from tunefarm.cli import (
     tokens,
     top,
 )
-from tunefarm.cli.briefs import brief
+from tunefarm.cli.briefs import Sections, brief
 from tunefarm.cli.options import TlsCa, TlsCert, TlsKey, TokenFile, use_access
 from tunefarm.cli.printing import add_loudness, begin_loudness, is_verbose
 from tunefarm.interrupts import repeating_lost_interrupts, terminating_as_interrupt
 
+NAME = "tunefarm"
 MISTAKEN = 2
 UNAVAILABLE = 69  # the EX_UNAVAILABLE of sysexits.h: the same command may do later
 INTERRUPTED = 130
 TERMINATED = 143
 
 app = typer.Typer(
-    name="tunefarm",
-    help="Tune models on the hardware that runs them, and build them with the best records.",
+    name=NAME,
+    cls=Sections,
+    help="Tune models on the hardware that runs them, and build them with the best records.\n\n"
+    "Begin with: tunefarm tune model.onnx",
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
@@ -123,7 +126,7 @@ def _defaults(arguments: Sequence[str]) -> dict[str, Any]:
 def _call(arguments: Sequence[str]) -> int:
     try:
         defaults = _defaults(arguments)
-        result = root()(list(arguments), standalone_mode=False, default_map=defaults)
+        result = root()(list(arguments), NAME, standalone_mode=False, default_map=defaults)
         if sys.stdout is not None:  # it is where the shell closed it
             sys.stdout.flush()
         return result if isinstance(result, int) else 0
@@ -142,7 +145,8 @@ def _call(arguments: Sequence[str]) -> int:
             raise
         if is_verbose():
             traceback.print_exc()
-        print(f"tunefarm: {text}", file=sys.stderr)
+        told = text if _is_help(error) else f"{NAME}: {text}"
+        print(told, file=sys.stderr)
         return _code_of(error)
 
 
@@ -166,10 +170,25 @@ def message_of(error: Exception) -> str | None:
     if isinstance(error, TunefarmError):
         return str(error)
     if hasattr(error, "format_message"):  # the command line itself was wrong
-        return str(error.format_message())
+        return str(error.format_message()) if _is_help(error) else _usage_text(error)
     if type(error).__module__ in ("tunefarm.proto.errors", "tunefarm.db.errors"):
         return str(error)
     if isinstance(error, OSError):
         where = f" ({error.filename})" if error.filename else ""
         return f"{error.strerror or error}{where}"
     return None
+
+
+def _is_help(error: Exception) -> bool:
+    """Whether a command that does nothing by itself was given nothing to do, and tells its help."""
+    return type(error).__name__ == "NoArgsIsHelpError"
+
+
+def _usage_text(error: Any) -> str:
+    """``missing argument 'MODEL'; see `tunefarm tune --help```, or what was meant."""
+    text = str(error.format_message()).rstrip(".")
+    text = text[:1].lower() + text[1:]
+    context = getattr(error, "ctx", None)
+    if context is None or text.endswith("?"):
+        return text
+    return f"{text}; see `{context.command_path} --help`"

@@ -4,6 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from typer.core import TyperGroup
+
+SECTIONS = {
+    "A model": ("tasks", "tune", "build", "bench", "records"),
+    "Jobs": ("submit", "jobs", "watch", "cancel", "report", "misses"),
+    "A farm": (
+        "tracker", "worker", "tuner", "farm", "devices", "leases", "token", "certificates",
+    ),
+    "This machine and its database": ("dashboard", "doctor", "db", "config"),
+}  # fmt: skip
+"""The commands as the help lists them: what a user meets first comes first."""
+
 BRIEFS = {
     "tune": "Search for the fastest code of a model's subgraphs.",
     "build": "Build a model with the best records into a library.",
@@ -53,6 +65,18 @@ BRIEFS = {
     "db restore": "Make a database what a copy holds.",
     "db prune": "Delete old trials that no record needs.",
 }
+
+
+class Sections(TyperGroup):
+    """The whole command line, whose help lists its commands in ``SECTIONS``."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the sections; their lines stand one below the other."""
+        width = max(map(len, self.commands))
+        for title, names in SECTIONS.items():
+            with formatter.section(title):
+                rows = [(n.ljust(width), self.commands[n].get_short_help_str(99)) for n in names]
+                formatter.write_dl(rows)
 
 
 def brief(group: Any, words: tuple[str, ...] = ()) -> None:

@@ -196,7 +196,11 @@ def _best(commands: Commands) -> dict[tuple[Words, str], Given]:
 
 def register(app: typer.Typer) -> None:
     """Add ``config`` to the commands."""
-    group = typer.Typer(help="Where defaults come from: a file and the environment.")
+    group = typer.Typer(
+        help="Where defaults come from: a file and the environment.\n\n"
+        "Example: tunefarm config show",
+        no_args_is_help=True,
+    )
     group.command("show")(show)
     group.command("path")(path_)
     app.add_typer(group, name="config")

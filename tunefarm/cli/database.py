@@ -33,7 +33,9 @@ Keep = Annotated[
 ]
 
 app = typer.Typer(
-    help="Upgrade a database, back it up, restore it, leave old trials out.", no_args_is_help=True
+    help="Upgrade a database, back it up, restore it, leave old trials out.\n\n"
+    "Example: tunefarm db backup monday.db",
+    no_args_is_help=True,
 )
 
 

@@ -188,7 +188,7 @@ def _found(device: Device) -> str:
 def history(
     context: typer.Context,
     name: Annotated[
-        str, typer.Argument(metavar="[ID]", help="Only of this device, worker or lease.")
+        str, typer.Argument(metavar="ID", help="Only of this device, worker or lease.")
     ] = "",
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="How many, newest first.")] = 50,
     tracker: Tracker = "",

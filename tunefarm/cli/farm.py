@@ -16,6 +16,7 @@ import typer
 
 from tunefarm.cli.options import (
     DATABASE,
+    DATABASE_HELP,
     FILE,
     TARGET,
     TRACKER,
@@ -91,7 +92,7 @@ def _outlive(parent: int, grace_s: float) -> None:
 
 
 def tracker(
-    db: Annotated[str, typer.Option(metavar=DATABASE, help="Database URL or SQLite file.")] = "",
+    db: Annotated[str, typer.Option(metavar=DATABASE, help=DATABASE_HELP)] = "",
     host: Annotated[
         str, typer.Option(metavar="HOST", help="Address to listen on; TLS unless loopback.")
     ] = "127.0.0.1",

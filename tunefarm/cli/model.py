@@ -51,7 +51,11 @@ def tune(
     trials: Trials = None,
     minutes: Minutes = None,
     db: Annotated[
-        str, typer.Option(metavar=DATABASE, help="Database of an embedded farm: URL or file.")
+        str,
+        typer.Option(
+            metavar=DATABASE,
+            help="Database for the records, URL or file; the one in your data folder if empty.",
+        ),
     ] = "",
     tracker: Farm = "",
     device: Selector = "",

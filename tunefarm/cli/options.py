@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tunefarm.db.records import Trial
 
 TRACKER_HELP = "HOST:PORT of a tracker, or the file it wrote; by default your own database's."
+DATABASE_HELP = "Database URL or SQLite file; the one in your data folder if empty."
 FARM_HELP = "HOST:PORT of a running farm, or the file its tracker wrote."
 
 DATABASE = "URL|FILE"
@@ -53,9 +54,7 @@ Precision = Annotated[
 ]
 Database = Annotated[
     str,
-    typer.Option(
-        metavar=DATABASE, help="Database URL or SQLite file; the one in your data folder if empty."
-    ),
+    typer.Option(metavar=DATABASE, help=DATABASE_HELP),
 ]
 Farm = Annotated[str, typer.Option("--tracker", metavar=TRACKER, help=FARM_HELP)]
 Selector = Annotated[
@@ -63,7 +62,7 @@ Selector = Annotated[
     typer.Option(
         "--device",
         metavar="SELECTOR",
-        help='Devices that may measure it, by their tags: "arch>=sm_90 host!=lab3".',
+        help='Devices that may measure it, by their tags: "cores>=8 host!=lab3".',
     ),
 ]
 Trials = Annotated[
@@ -80,7 +79,10 @@ Minutes = Annotated[
 ]
 
 TokenFile = Annotated[
-    str, typer.Option("--token-file", metavar=FILE, help="File (mode 0600) with the token to show.")
+    str,
+    typer.Option(
+        "--token-file", metavar=FILE, help="File (mode 0600) with the token that lets you in."
+    ),
 ]
 TlsCa = Annotated[
     str,
@@ -91,10 +93,15 @@ TlsCa = Annotated[
     ),
 ]
 TlsCert = Annotated[
-    str, typer.Option("--tls-cert", metavar=FILE, help="One's own certificate, if asked for (PEM).")
+    str,
+    typer.Option(
+        "--tls-cert",
+        metavar=FILE,
+        help="Your own certificate, where the tracker asks for one (PEM).",
+    ),
 ]
 TlsKey = Annotated[
-    str, typer.Option("--tls-key", metavar=FILE, help="The key of one's own certificate (PEM).")
+    str, typer.Option("--tls-key", metavar=FILE, help="The key of your certificate (PEM).")
 ]
 
 

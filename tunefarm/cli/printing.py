@@ -68,13 +68,16 @@ def _loudness_options(
     quiet: Annotated[
         bool,
         typer.Option(
-            "-q", "--quiet", callback=_be_quiet, help="Print answers: no progress, no remarks."
+            "-q", "--quiet", callback=_be_quiet, help="Print the answer alone, and warnings."
         ),
     ] = False,
     verbose: Annotated[
         bool,
         typer.Option(
-            "-v", "--verbose", callback=_be_verbose, help="Log, and show where an error came from."
+            "-v",
+            "--verbose",
+            callback=_be_verbose,
+            help="Print the log too, and where an error came from.",
         ),
     ] = False,
 ) -> None:

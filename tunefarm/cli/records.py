@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from tunefarm.db.store import Store
 
 app = typer.Typer(
-    help="List, explain, export and import tuning records.",
+    help="List, explain, export and import tuning records.\n\n"
+    "Example: tunefarm records explain model.onnx",
     no_args_is_help=True,
     rich_markup_mode=None,
 )

@@ -35,12 +35,15 @@ Db = Annotated[
     ),
 ]
 
-app = typer.Typer(help="Make, list and revoke the tokens that let in at a farm.")
+app = typer.Typer()
 
 
 @app.callback(no_args_is_help=True)
 def _options() -> None:
-    """Make, list and revoke the tokens that let in at a farm."""
+    """Make, list and revoke the tokens that let in at a farm.
+
+    Example: tunefarm token create anna --role client
+    """
 
 
 @app.command()

@@ -21,12 +21,15 @@ if TYPE_CHECKING:
 
 EVERY_S = 2.0
 
-app = typer.Typer(help="Watch a whole farm.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
 
 @app.callback()
 def farm() -> None:
-    """Watch a whole farm."""
+    """Watch a whole farm.
+
+    Example: tunefarm farm top
+    """
 
 
 @app.command()
