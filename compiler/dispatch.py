@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from tunefarm.compiler.errors import ScheduleError, TunefarmError
-from tunefarm.compiler.host import device_model
+from tunefarm.compiler.host import model_of
 from tunefarm.compiler.space import Config, config_space, plugins_of
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.version import compiler_version, version_with
@@ -142,7 +142,7 @@ class History:
         models or hears of untuned tasks. Raises HistoryError in strict mode if the source fails or
         a task has no record.
         """
-        model = device_model(target.num_cores) if target.kind == "llvm" else target.kind
+        model = model_of(target)
         keys = [BestKey(w.key, target.text, model) for w in workloads]
         found = self._ask(keys)
         if self.note is not None and self.source is not None and workloads and weights:
@@ -363,6 +363,9 @@ def _untuned(workload: Workload, target: Target, own: _Sorted, shipped: _Sorted)
         other = own.foreign.best.key.target
         reason = f"no record for {target}; the one for {other} does not serve it"
         why = "other CPU"
+    elif own.elsewhere is not None:
+        reason = f"no record for {target} but one of {own.elsewhere.best.key.device_model}"
+        reason += ": times of an emulator and of GPUs are kept apart"
     elif shipped.foreign is not None:
         stands_for = shipped.foreign.best.key.target
         reason = f"no record for {target}; the one that ships with tunefarm is for {stands_for}"
@@ -378,6 +381,7 @@ class _Sorted:
     stale: Found | None = None
     why_stale: str = ""
     foreign: Found | None = None
+    elsewhere: Found | None = None  # of an emulator where there are GPUs, or the reverse
 
 
 def _sort(found: Sequence[Found], workload: Workload, target: Target) -> _Sorted:
@@ -387,6 +391,8 @@ def _sort(found: Sequence[Found], workload: Workload, target: Target) -> _Sorted
     for answer in found:
         if answer.match is Match.FOREIGN:
             result.foreign = result.foreign or answer
+        elif not _is_of_this_world(answer, target):
+            result.elsewhere = result.elsewhere or answer
         elif misfit := _misfit(answer.best.trial, workload, target):
             if result.stale is None:
                 result.stale, result.why_stale = answer, misfit
@@ -396,6 +402,16 @@ def _sort(found: Sequence[Found], workload: Workload, target: Target) -> _Sorted
             result.usable = answer
             break
     return result
+
+
+def _is_of_this_world(answer: Found, target: Target) -> bool:
+    """Whether a record is an emulator's where code runs on one, and of a device where it does on
+    devices."""
+    if target.kind != "cuda":
+        return True
+    from tunefarm.compiler.runtime.cuda.driver import is_emulated_model, is_emulating
+
+    return is_emulated_model(answer.best.key.device_model) == is_emulating()
 
 
 def _misfit(trial: Trial, workload: Workload, target: Target) -> str:
@@ -415,8 +431,7 @@ def _misfit(trial: Trial, workload: Workload, target: Target) -> str:
 def _shipped(workload: Workload, target: Target) -> Sequence[Found]:
     from tunefarm.db.jsonl import starter_records
 
-    model = device_model(target.num_cores) if target.kind == "llvm" else target.kind
-    key = BestKey(workload.key, target.text, model)
+    key = BestKey(workload.key, target.text, model_of(target))
     return starter_records().best([key])[key]
 
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 import functools
 import platform
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tunefarm.compiler.target import Target
 
 
 @functools.cache
@@ -21,3 +25,15 @@ def cpu_model() -> str:
 def device_model(num_cores: int) -> str:
     """The model of a device made of ``num_cores`` cores of this processor."""
     return f"{cpu_model()} {num_cores} core{'s' if num_cores > 1 else ''}"
+
+
+def model_of(target: Target) -> str:
+    """The model of the device on which this machine runs code of a target: of a processor, of the
+    first GPU that does (empty without one), and empty for a plug-in's kind."""
+    if target.kind == "llvm":
+        return device_model(target.num_cores)
+    if target.kind == "cuda":
+        from tunefarm.compiler.runtime.cuda.driver import device_model as gpu_model
+
+        return gpu_model(target)
+    return ""

@@ -92,11 +92,10 @@ def earlier_trials(database: str, tasks: Sequence[Task]) -> int:
 
 def this_machine(target: Target) -> Machine:
     """What an embedded farm will measure the target with; any model for plug-in kinds."""
-    from tunefarm.compiler.host import device_model
+    from tunefarm.compiler.host import model_of
     from tunefarm.compiler.version import compiler_version
 
-    model = device_model(target.num_cores) if target.kind == "llvm" else ""
-    return (compiler_version(), model)
+    return (compiler_version(target.kind), model_of(target))
 
 
 def count_trials(farm: FarmClient, tasks: Sequence[Task], machine: Machine | None = None) -> int:

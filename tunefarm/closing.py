@@ -185,9 +185,9 @@ def _leased(client: FarmClient, request: DeviceRequest) -> Iterator[None]:
 def _known(
     records: Records, tasks: Sequence[Task], target: Target
 ) -> dict[BestKey, Sequence[Found]]:
-    from tunefarm.compiler.host import device_model
+    from tunefarm.compiler.host import model_of
 
-    model = device_model(target.num_cores)
+    model = model_of(target)
     return dict(records.best([BestKey(t.workload.key, target.text, model) for t in tasks]))
 
 

@@ -264,7 +264,8 @@ def _sandbox() -> Iterator[Finding]:
 
 def _gpu() -> Iterator[Finding]:
     """NVIDIA's driver and GPUs, and the two packages by which a worker comes to them."""
-    from tunefarm.worker.cuda.discovery import has_driver, is_emulating
+    from tunefarm.compiler.runtime.cuda.driver import is_emulating
+    from tunefarm.worker.cuda.discovery import has_driver
 
     if is_emulating():
         told = "an emulator stands in for GPUs: its times say nothing of any"

@@ -280,3 +280,32 @@ def test_shipped_records_answer_last_and_can_be_left_out(monkeypatch: pytest.Mon
     with apply_history_best([], starter=False) as history:
         (decision,) = history.lookup([workload()], TARGET)
     assert decision.status is Status.DEFAULT
+
+
+@pytest.mark.parametrize(
+    ("driver", "model", "status"),
+    [
+        ("nvidia", "cuda/sm_80/NVIDIA A100", Status.TARGET),
+        ("nvidia", "cuda/sm_80/emulated", Status.DEFAULT),
+        ("emulated", "cuda/sm_80/emulated", Status.EXACT),
+        ("emulated", "cuda/sm_80/NVIDIA A100", Status.DEFAULT),
+    ],
+)
+def test_times_of_an_emulator_and_of_gpus_are_kept_apart(
+    monkeypatch: pytest.MonkeyPatch, driver: str, model: str, status: Status
+) -> None:
+    monkeypatch.setenv("TUNEFARM_CUDA", driver)
+    gpu, task = Target("cuda -arch=sm_80"), workload()
+    default = config_space(task, gpu).default
+    other = {**default, "stages": 1 if default["stages"] != 1 else 2}
+    records = [
+        record(task, number, 1e-3 * (2 - number), config, gpu, model)
+        for number, config in enumerate((default, other))
+    ]
+    decision = decide(records, task, gpu)
+    assert decision.status is status
+    assert decision.config == (default if status is Status.DEFAULT else other)
+    if status is Status.DEFAULT:
+        assert decision.reason.endswith(
+            f"but one of {model}: times of an emulator and of GPUs are kept apart"
+        )

@@ -10,9 +10,10 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tunefarm.compiler.runtime.cuda.driver import is_emulating
 from tunefarm.db.records import Config, ErrorKind
 from tunefarm.worker.backend import Array, Built, CandidateError, Problem, TargetPlugin
-from tunefarm.worker.cuda.discovery import is_emulating, require
+from tunefarm.worker.cuda.discovery import require
 from tunefarm.worker.cuda.policy import GPU
 from tunefarm.worker.device import DeviceOptions, OpenDevice
 

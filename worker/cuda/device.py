@@ -8,12 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 from tunefarm.compiler.errors import TargetError
+from tunefarm.compiler.runtime.cuda.driver import model_name
 from tunefarm.compiler.settings import CUDA
 from tunefarm.compiler.target import Target
 from tunefarm.worker.backend import Built, Problem
 from tunefarm.worker.budgets import Budgets
 from tunefarm.worker.cores import spare_cores
-from tunefarm.worker.cuda.discovery import Gpu, find_gpu, find_gpus, key_of
+from tunefarm.worker.cuda.discovery import Gpu, find_gpu, find_gpus
 from tunefarm.worker.cuda.limits import limits
 from tunefarm.worker.cuda.nvml import Monitor, open_nvml
 from tunefarm.worker.cuda.watch import EMULATED_PACE, PACE, Watch, WatchedSession
@@ -83,7 +84,7 @@ class CudaDevice(MeasuringDevice):
             "sandbox": "+".join(mechanisms()) or "none",
         }
         told = {name: value for name, value in attributes.items() if value}
-        return key_of(arch, gpu.name), Target(f"cuda {words}").text, told
+        return model_name(arch, gpu.name, gpu.is_emulated), Target(f"cuda {words}").text, told
 
     def _beat(self) -> float:
         return float(min(self._gauge.ask("drift", count=_BEAT_LOOPS)["seconds"]))

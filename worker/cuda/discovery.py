@@ -16,13 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tunefarm.compiler import settings
 from tunefarm.compiler.errors import TargetError
 from tunefarm.compiler.gpu.archs import GPU_ARCHS
+from tunefarm.compiler.runtime.cuda.driver import EMULATED, arch_number, devices, is_emulating
 from tunefarm.compiler.target import Target
 from tunefarm.worker.cuda.nvml import open_nvml
 
-EMULATED = "emulated"
 _DRIVER = Path("/proc/driver/nvidia/version")
 _NAMED = re.compile(r"cuda(?::(\d+))?((?:\s+\S+)*)\s*")
 
@@ -43,20 +42,11 @@ class Gpu:
     def is_emulated(self) -> bool:
         return self.name == EMULATED
 
-    @property
-    def number(self) -> int:
-        """90 for sm_90a."""
-        return _number(self.arch)
-
     def runs(self, arch: str) -> bool:
         """Whether it runs code of an architecture: its own, or an older one's that is not bound to
         that one (sm_90a is)."""
-        return arch == self.arch or (arch[-1].isdigit() and _number(arch) <= self.number)
-
-
-def is_emulating() -> bool:
-    """Whether TUNEFARM_CUDA puts the emulator in the place of GPUs."""
-    return settings.CUDA.get().partition(":")[0] == EMULATED
+        later = arch[-1].isdigit() and arch_number(arch) <= arch_number(self.arch)
+        return arch == self.arch or later
 
 
 def has_driver() -> bool:
@@ -89,8 +79,6 @@ def find_gpus(nvml: Any = None) -> tuple[Gpu, ...]:
 
 
 def _emulated() -> tuple[Gpu, ...]:
-    from tunefarm.compiler.runtime.cuda.driver import devices
-
     return tuple(
         Gpu(properties.ordinal, EMULATED, properties.arch, memory_bytes=properties.memory_bytes)
         for properties in devices()
@@ -118,14 +106,10 @@ def arch_of(major: int, minor: int) -> str:
     for name in (f"sm_{number}a", f"sm_{number}"):
         if name in GPU_ARCHS:
             return name
-    older = [n for n in GPU_ARCHS if n[-1].isdigit() and _number(n) <= number]
+    older = [n for n in GPU_ARCHS if n[-1].isdigit() and arch_number(n) <= number]
     if not older:
         raise TargetError(f"GPUs of compute capability {major}.{minor} are too old; from 7.5 on")
-    return max(older, key=_number)
-
-
-def _number(arch: str) -> int:
-    return int("".join(filter(str.isdigit, arch)))
+    return max(older, key=arch_number)
 
 
 def is_gpu_target(text: str) -> bool:
@@ -177,8 +161,3 @@ def find_gpu(target: Target, name: str) -> Gpu:
     none."""
     found = fitting([g for g in find_gpus() if name in ("", str(g.ordinal))], target)
     return found[0]
-
-
-def key_of(arch: str, name: str) -> str:
-    """What records of a model of GPU are kept under: ``cuda/sm_90a/NVIDIA H200``."""
-    return f"cuda/{arch}/{name}"

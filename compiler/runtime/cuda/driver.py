@@ -28,6 +28,7 @@ from tunefarm.compiler.gpu.launches import Launch
 from tunefarm.compiler.target import Target
 
 MEMORY_ALIGNMENT = 256  # bytes; what every allocation begins at
+EMULATED = "emulated"
 
 
 class DriverError(TunefarmError):
@@ -222,8 +223,41 @@ def _opened(kind: str, ordinal: int) -> Device:
 
 
 def devices() -> tuple[DeviceProperties, ...]:
-    """What the devices of this host say of themselves; TargetError as of ``device_count``."""
-    return tuple(open_device(ordinal).properties for ordinal in range(device_count()))
+    """What the devices of this host say of themselves, without a context on any; TargetError as of
+    ``device_count``."""
+    return tuple(map(_driver().properties_of, range(device_count())))
+
+
+def runs(properties: DeviceProperties, arch: str) -> bool:
+    """Whether a device runs code for an architecture."""
+    later = arch[-1].isdigit() and arch_number(arch) <= arch_number(properties.arch)
+    return properties.arch == arch or later
+
+
+def device_model(target: Target) -> str:
+    """What records are kept under that are measured on this host's first device that runs code of
+    a target: ``cuda/sm_90a/NVIDIA H200``. Empty if there is none."""
+    try:
+        found = [p for p in devices() if runs(p, target.gpu.name)]
+    except TargetError:
+        return ""
+    return model_name(target.gpu.name, found[0].name, found[0].emulated) if found else ""
+
+
+def model_name(arch: str, name: str, emulated: bool = False) -> str:
+    """The key of a model of device with code for an architecture; emulated ones have one of their
+    own, so that their times are never taken for a GPU's."""
+    return f"cuda/{arch}/{EMULATED if emulated else name}"
+
+
+def is_emulated_model(model: str) -> bool:
+    """Whether a model of device is the emulator's."""
+    return model.startswith("cuda/") and model.endswith(f"/{EMULATED}")
+
+
+def is_emulating() -> bool:
+    """Whether TUNEFARM_CUDA puts the emulator in the place of GPUs."""
+    return settings.CUDA.get().startswith(EMULATED)
 
 
 def check_device(properties: DeviceProperties, target: Target) -> None:
@@ -231,12 +265,10 @@ def check_device(properties: DeviceProperties, target: Target) -> None:
 
     Code for sm_80 runs on every later one, code for sm_90a on that alone.
     """
-    wanted, has = target.gpu.name, properties.arch
-    later = wanted[-1].isdigit() and target.gpu.number <= arch_number(has)
-    if has != wanted and not later:
+    if not runs(properties, target.gpu.name):
         raise TargetError(
             f"code for {target} cannot run on device {properties.ordinal}, {properties.name}, "
-            f"which is {has}; build it for -arch={has}"
+            f"which is {properties.arch}; build it for -arch={properties.arch}"
         )
 
 
@@ -250,10 +282,11 @@ class _Driver(Protocol):
 
     def device_count(self) -> int: ...
     def open_device(self, ordinal: int) -> Device: ...
+    def properties_of(self, ordinal: int) -> DeviceProperties: ...
 
 
 def _driver() -> _Driver:
-    if settings.CUDA.get().startswith("emulated"):
+    if is_emulating():
         from tunefarm.compiler.runtime.cuda import emulated
 
         return emulated

@@ -43,25 +43,30 @@ def open_device(ordinal: int) -> EmulatedDevice:
     return EmulatedDevice(ordinal)
 
 
+def properties_of(ordinal: int) -> DeviceProperties:
+    """What a device says of itself."""
+    return DeviceProperties(
+        ordinal=ordinal,
+        name=f"emulated {ARCH.name}",
+        arch=ARCH.name,
+        multiprocessors=ARCH.multiprocessors,
+        memory_bytes=MEMORY_BYTES,
+        l2_bytes=CACHE_BYTES,
+        shared_bytes=ARCH.shared_bytes,
+        clock_hz=0,
+        memory_clock_hz=0,
+        pci="",
+        uuid=f"emulated-{ordinal}",
+        emulated=True,
+    )
+
+
 class EmulatedDevice:
     """``driver.Device`` whose kernels are emulated."""
 
     def __init__(self, ordinal: int = 0) -> None:
         self.memory = DeviceMemory()
-        self.properties = DeviceProperties(
-            ordinal=ordinal,
-            name=f"emulated {ARCH.name}",
-            arch=ARCH.name,
-            multiprocessors=ARCH.multiprocessors,
-            memory_bytes=MEMORY_BYTES,
-            l2_bytes=CACHE_BYTES,
-            shared_bytes=ARCH.shared_bytes,
-            clock_hz=0,
-            memory_clock_hz=0,
-            pci="",
-            uuid=f"emulated-{ordinal}",
-            emulated=True,
-        )
+        self.properties = properties_of(ordinal)
 
     def ordinal_of(self, address: int) -> int:
         return self.properties.ordinal

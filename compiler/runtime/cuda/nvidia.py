@@ -56,6 +56,12 @@ def open_device(ordinal: int) -> Gpu:
     return Gpu(ordinal)
 
 
+def properties_of(ordinal: int) -> DeviceProperties:
+    """What a GPU says of itself, without a context on it."""
+    cuda = _bindings()
+    return _properties(cuda, _call(cuda.cuDeviceGet, ordinal), ordinal)
+
+
 @functools.cache
 def _bindings() -> Any:
     """``cuda.bindings.driver``, initialised; TargetError, in one sentence, if it cannot be."""

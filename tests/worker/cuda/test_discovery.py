@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 import pytest
 from tunefarm.compiler.errors import TargetError
+from tunefarm.compiler.runtime.cuda.driver import model_name
 from tunefarm.compiler.target import Target
 from tunefarm.worker import main
 from tunefarm.worker.cuda import discovery
 from tunefarm.worker.cuda.device import environment_of, places
-from tunefarm.worker.cuda.discovery import Gpu, arch_of, find_gpus, key_of, offers, require
+from tunefarm.worker.cuda.discovery import Gpu, arch_of, find_gpus, offers, require
 from tunefarm.worker.cuda.limits import limits
 
 from tests.worker.cuda.nvml_library import ScriptedGpu, ScriptedNvml
@@ -39,7 +40,7 @@ def test_a_gpu_is_known_by_what_the_driver_says(machine: Machine) -> None:
     machine(H200, A100)
     first, second = find_gpus()
     assert first == Gpu(0, "NVIDIA H200", "sm_90a", "GPU-aaaa", 141 << 30, "570.124.06")
-    assert key_of(first.arch, first.name) == "cuda/sm_90a/NVIDIA H200"
+    assert model_name(first.arch, first.name) == "cuda/sm_90a/NVIDIA H200"
     assert (second.arch, second.ordinal) == ("sm_80", 1)
     assert environment_of(second)["CUDA_VISIBLE_DEVICES"] == "GPU-bbbb"
 
