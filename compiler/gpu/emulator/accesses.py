@@ -33,6 +33,7 @@ from tunefarm.compiler.gpu.emulator.wave import Group, Wave
 _HINTS = ("nc", "volatile", "relaxed", "weak", "cta", "gpu", "sys", "L1", "L2", "no_allocate",
           "evict_first", "evict_last", "ca", "cg", "cs", "lu", "cv", "wb", "wt")  # fmt: skip
 _SPACES = ("global", "shared", "local", "param", "const")
+MOST_BYTES = 16  # of one access
 Load = Callable[[Wave, Group, Values, Kind, int], Values]
 Store = Callable[[Wave, Group, Values, Values], None]
 
@@ -110,6 +111,18 @@ def _st(i: Instruction, scope: Scope) -> Step:
     return located(i, step)
 
 
+def shared_bytes_of(i: Instruction) -> int:
+    """The bytes that a thread reads or writes of shared memory at once; the most there are for
+    other instructions."""
+    if i.opcode == "cp" and len(i.operands) > 2:
+        size = i.operands[2]
+        return size.value if isinstance(size, Immediate) else MOST_BYTES
+    if i.opcode not in ("ld", "st"):
+        return MOST_BYTES
+    space, kind, lanes = _shape(i)
+    return kind.bits // 8 * lanes if space in ("shared", "generic") else MOST_BYTES
+
+
 # --- state spaces -------------------------------------------------------------------------------
 
 
@@ -118,7 +131,7 @@ def _load_global(wave: Wave, group: Group, at: Values, kind: Kind, lanes: int) -
 
 
 def _load_shared(wave: Wave, group: Group, at: Values, kind: Kind, lanes: int) -> Values:
-    return wave.shared.load(wave.block_of[group.index], at, kind.unsigned, lanes)
+    return wave.shared.load(group.index, at, kind.unsigned, lanes)
 
 
 def _load_local(wave: Wave, group: Group, at: Values, kind: Kind, lanes: int) -> Values:
@@ -130,7 +143,7 @@ def _store_global(wave: Wave, group: Group, at: Values, rows: Values) -> None:
 
 
 def _store_shared(wave: Wave, group: Group, at: Values, rows: Values) -> None:
-    wave.shared.store(wave.block_of[group.index], at, rows)
+    wave.shared.store(group.index, at, rows)
 
 
 def _store_local(wave: Wave, group: Group, at: Values, rows: Values) -> None:
@@ -216,8 +229,8 @@ def _copy(i: Instruction, scope: Scope) -> Step:
         if (bytes_taken > count).any():
             raise Fault(int(np.argmax(bytes_taken)), f"takes more than {count} bytes")
         wave.copies.begin(
-            group.index, wave.block_of[group.index], group.own(target(wave)),
-            group.own(source(wave)), bytes_taken, count, wave.shared, wave.memory,
+            group.index, group.own(target(wave)), group.own(source(wave)), bytes_taken, count,
+            wave.shared, wave.memory,
         )  # fmt: skip
 
     return located(i, step)

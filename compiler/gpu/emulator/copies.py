@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tunefarm.compiler.gpu.emulator.errors import Fault
 from tunefarm.compiler.gpu.emulator.kinds import UNSIGNED, Values
 from tunefarm.compiler.gpu.emulator.memory import DeviceMemory, check_alignment
-from tunefarm.compiler.gpu.emulator.scratch import UNDER_WAY, SharedMemory
+from tunefarm.compiler.gpu.emulator.scratch import SharedMemory
 
 Index = NDArray[np.intp]
 
@@ -28,7 +28,6 @@ class Copy:
 
     threads: Index
     groups: Index
-    blocks: Index
     targets: Values
     sources: Values
     taken: Values
@@ -40,8 +39,8 @@ class Copy:
 
     def _only(self, mine: NDArray[np.bool_]) -> Copy:
         return Copy(
-            self.threads[mine], self.groups[mine], self.blocks[mine], self.targets[mine],
-            self.sources[mine], self.taken[mine], self.size,
+            self.threads[mine], self.groups[mine], self.targets[mine], self.sources[mine],
+            self.taken[mine], self.size,
         )  # fmt: skip
 
 
@@ -55,7 +54,6 @@ class Copies:
     def begin(
         self,
         threads: Index,
-        blocks: Index,
         targets: Values,
         sources: Values,
         taken: Values,
@@ -65,9 +63,9 @@ class Copies:
     ) -> None:
         """Begin copies; Fault for addresses that are wrong already."""
         _gather(memory, sources, taken, size)
-        shared.mark(blocks, targets, size, UNDER_WAY)
+        shared.begin_copy(threads, targets, size)
         groups = self._committed[threads]
-        self.pending.append(Copy(threads, groups, blocks, targets, sources, taken, size))
+        self.pending.append(Copy(threads, groups, targets, sources, taken, size))
 
     def commit(self, threads: Index) -> None:
         """What the threads began belongs to a group that is complete."""
@@ -96,7 +94,7 @@ class Copies:
 
 def _copy(copy: Copy, shared: SharedMemory, memory: DeviceMemory) -> None:
     words = _gather(memory, copy.sources, copy.taken, copy.size)
-    shared.store(copy.blocks, copy.targets, words)
+    shared.end_copy(copy.threads, copy.targets, words)
 
 
 def _gather(memory: DeviceMemory, sources: Values, taken: Values, size: int) -> Values:

@@ -148,8 +148,6 @@ _FUNCTIONS: Mapping[str, tuple[Function, tuple[str, ...]]] = {
     "ex2": (_in_double(np.exp2), ("approx", "ftz")),
     "lg2": (_in_double(np.log2), ("approx", "ftz")),
     "tanh": (_in_double(np.tanh), ("approx",)),
-    "sin": (_in_double(np.sin), ("approx", "ftz")),
-    "cos": (_in_double(np.cos), ("approx", "ftz")),
 }
 
 
@@ -170,23 +168,6 @@ def _copysign(i: Instruction, scope: Scope) -> Step:
     kind = kind_of(i, i.modifiers[-1], FLOATS)
     d, a, b = operands(i, 3)
     return pure(i, scope, lambda x, y: np.copysign(y, x), [(a, kind), (b, kind)], (d, kind))
-
-
-def _testp(i: Instruction, scope: Scope) -> Step:
-    """``testp.op.type p, a``."""
-    tests: Mapping[str, Function] = {
-        "finite": np.isfinite,
-        "infinite": np.isinf,
-        "number": lambda x: ~np.isnan(x),
-        "notanumber": np.isnan,
-        "normal": lambda x: np.isfinite(x) & (np.abs(x) >= np.finfo(x.dtype).tiny),
-        "subnormal": lambda x: (x != 0) & (np.abs(x) < np.finfo(x.dtype).tiny),
-    }
-    if len(i.modifiers) != 2 or i.modifiers[0] not in tests:
-        unknown(i)
-    kind = kind_of(i, i.modifiers[1], [KINDS["f32"], KINDS["f64"]])
-    p, a = operands(i, 2)
-    return pure(i, scope, tests[i.modifiers[0]], [(a, kind)], (p, KINDS["pred"]))
 
 
 # --- comparisons and choices --------------------------------------------------------------------
@@ -266,7 +247,6 @@ BUILDERS: Mapping[str, Builder] = {
     "mul": _mul,
     **dict.fromkeys(_FUNCTIONS, build_function),
     "copysign": _copysign,
-    "testp": _testp,
     "setp": _setp,
     "selp": _selp,
 }

@@ -220,25 +220,6 @@ def _bfe(i: Instruction, scope: Scope) -> Step:
     return pure(i, scope, function, [(a, kind), (b, small), (c, small)], (d, kind))
 
 
-def _bfi(i: Instruction, scope: Scope) -> Step:
-    """``bfi.b32|b64 f, a, b, c, d``: the lowest d bits of a put into b at number c."""
-    only(i, i.modifiers[:-1], ())
-    kind = kind_of(i, i.modifiers[-1], [KINDS["b32"], KINDS["b64"]])
-    f, a, b, c, d = operands(i, 5)
-    dtype = kind.unsigned
-
-    def function(values: Values, into: Values, begin: Values, length: Values) -> Values:
-        first = np.minimum(begin & np.uint32(255), np.uint32(kind.bits)).astype(dtype)
-        count = np.minimum(length & np.uint32(255), np.uint32(kind.bits)).astype(dtype)
-        mask = ((dtype.type(1) << count) - dtype.type(1)) << first
-        mixed: Values = (into & ~mask) | ((values << first) & mask)
-        return mixed
-
-    small = KINDS["u32"]
-    sources = [(a, kind), (b, kind), (c, small), (d, small)]
-    return pure(i, scope, function, sources, (f, kind))
-
-
 def _count(i: Instruction, scope: Scope) -> Step:
     """``clz|popc.b32|b64 d, a``: zeros before the first one; how many ones."""
     only(i, i.modifiers[:-1], ())
@@ -257,13 +238,6 @@ def _count(i: Instruction, scope: Scope) -> Step:
     return pure(i, scope, function, [(a, kind)], (d, KINDS["u32"]))
 
 
-def _brev(values: Values) -> Values:
-    """The bits in the reverse order."""
-    each = np.ascontiguousarray(values).view(np.uint8).reshape(len(values), -1)
-    bits = np.unpackbits(each, axis=1, bitorder="little")[:, ::-1]
-    return np.packbits(bits, axis=1, bitorder="little").view(values.dtype)[:, 0]
-
-
 INTEGER_ARITHMETIC: Mapping[str, Function] = {
     "add": np.add,
     "sub": np.subtract,
@@ -280,14 +254,12 @@ BUILDERS: Mapping[str, Builder] = {
     "or": two(np.bitwise_or),
     "xor": two(np.bitwise_xor),
     "not": one(np.invert),
-    "brev": one(_brev),
     "shl": _shift,
     "shr": _shift,
     "shf": _funnel,
     "lop3": _lop3,
     "prmt": _prmt,
     "bfe": _bfe,
-    "bfi": _bfi,
     "clz": _count,
     "popc": _count,
 }

@@ -74,6 +74,7 @@ class Machine:
                 if not group.every:
                     self._join(self.barred, number, group.index)
                     return
+                wave.shared.pass_barrier(np.ones(wave.blocks, np.bool_))
                 number = end.following
             else:
                 wave.end(group.index)
@@ -116,6 +117,7 @@ class Machine:
         complete = waiting == wave.block_threads
         if not complete.any():
             raise self._stuck()
+        wave.shared.pass_barrier(complete)
         for number, index in list(self.barred.items()):
             del self.barred[number]
             mine = complete[wave.block_of[index]]

@@ -55,9 +55,9 @@ def _ldmatrix(i: Instruction, scope: Scope) -> Step:
 
     def step(wave: Wave, group: Group) -> None:
         at = _first_lanes(group.own(place(wave)), 8 * count)
-        owners = _first_lanes(wave.block_of[group.index], 8 * count)
+        threads = _first_lanes(group.index, 8 * count)
         try:
-            rows = wave.shared.load(owners, at, np.dtype(np.uint16), 8)
+            rows = wave.shared.load(threads, at, np.dtype(np.uint16), 8)
         except Fault as fault:
             warp, lane = divmod(fault.position, 8 * count)
             raise Fault(warp * WARP + lane, fault.problem) from None

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from math import prod
 
 from tunefarm.compiler.gpu.archs import GPU_ARCHS, MAX_GRID, MAX_THREADS, STATIC_SHARED_BYTES
+from tunefarm.compiler.gpu.emulator.accesses import shared_bytes_of
 from tunefarm.compiler.gpu.emulator.blocks import Block, blocks_of
 from tunefarm.compiler.gpu.emulator.errors import EmulatorError
 from tunefarm.compiler.gpu.emulator.machine import Machine
 from tunefarm.compiler.gpu.emulator.memory import DeviceMemory
 from tunefarm.compiler.gpu.emulator.operands import Place, Scope
 from tunefarm.compiler.gpu.emulator.parse import Array, Entry, parse_ptx
-from tunefarm.compiler.gpu.emulator.scratch import LocalMemory, SharedMemory
 from tunefarm.compiler.gpu.emulator.wave import Wave, unwritten
 
 _THREADS_AT_ONCE = 16384  # arrays of so many stay in the caches
@@ -25,11 +25,14 @@ Extents = tuple[int, int, int]
 @dataclass(frozen=True, slots=True)
 class EmulatedKernel:
     """One kernel, decoded. ``shared_bytes`` of a block are without what a launch asks for;
-    ``local_bytes`` are a thread's own arrays. ``registers`` are those that the text declares."""
+    ``local_bytes`` are a thread's own arrays. ``registers`` are those that the text declares.
+    ``shared_granule`` are the fewest bytes that an instruction reads or writes of shared memory.
+    """
 
     entry: Entry
     code: tuple[Block, ...]
     shared_bytes: int
+    shared_granule: int
     local_bytes: int
 
     @property
@@ -74,8 +77,7 @@ class EmulatedModule:
             count = min(at_once, total - first)
             wave = Wave(
                 name, memory, parameters, grid, block, first, count,
-                SharedMemory(count, shared_bytes),
-                LocalMemory(count * prod(block), kernel.local_bytes),
+                shared_bytes, kernel.shared_granule, kernel.local_bytes,
                 unwritten(kernel.entry.registers),
             )  # fmt: skip
             Machine(wave, kernel.code).run()
@@ -136,7 +138,9 @@ def _kernel(entry: Entry, arrays: Sequence[Array]) -> EmulatedKernel:
         )
     registers = {r.name: number for number, r in enumerate(entry.registers)}
     scope = Scope(registers, places, {p.name: p.size for p in entry.parameters})
-    return EmulatedKernel(entry, blocks_of(entry, scope), ends["shared"], ends["local"])
+    blocks = blocks_of(entry, scope)
+    granule = min(map(shared_bytes_of, entry.instructions))
+    return EmulatedKernel(entry, blocks, ends["shared"], granule, ends["local"])
 
 
 def _blocks_at_once(kernel: EmulatedKernel, threads: int, shared_bytes: int) -> int:

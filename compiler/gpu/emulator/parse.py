@@ -6,7 +6,7 @@ Source of the grammar: NVIDIA, "PTX ISA", chapters on syntax, state spaces and d
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -111,6 +111,10 @@ class Entry:
     registers: tuple[Register, ...]
     arrays: tuple[Array, ...]
     code: tuple[Instruction | Label, ...]
+
+    @property
+    def instructions(self) -> list[Instruction]:
+        return [item for item in self.code if isinstance(item, Instruction)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,8 +349,3 @@ def _number(text: str) -> int | None:
     if re.fullmatch(r"-?(0[xX][0-9a-fA-F]+|\d+)U?", text):
         return int(text.rstrip("U"), 0) if not re.match(r"-?0\d", text) else int(text, 8)
     return None
-
-
-def sizes_of(parameters: tuple[Parameter, ...]) -> Mapping[str, int]:
-    """Bytes of parameters by name."""
-    return {p.name: p.size for p in parameters}

@@ -1,7 +1,7 @@
 """Memory of blocks and of threads: shared and local, for all resident blocks at once.
 
-Of shared memory it is known what nobody wrote and what an asynchronous copy may still write: to
-read either is a fault.
+Of shared memory it is known what nobody wrote, what an asynchronous copy may still write, and who
+read and wrote what since the last barrier: to read the former, and races, are faults.
 """
 
 from __future__ import annotations
@@ -13,37 +13,39 @@ from numpy.typing import NDArray
 from tunefarm.compiler.gpu.emulator.errors import Fault
 from tunefarm.compiler.gpu.emulator.kinds import UNSIGNED, Values
 from tunefarm.compiler.gpu.emulator.memory import check_alignment
+from tunefarm.compiler.gpu.emulator.races import Races
 
+Index = NDArray[np.intp]
 ROOM = 256  # what the bytes of each owner are rounded up to
 WRITTEN, UNDER_WAY = 1, 2  # states of bytes of shared memory; 0 are those that nobody wrote
 _GARBAGE = 0xA5
 
 
 class LocalMemory:
-    """``size`` bytes for each of some owners (threads, or blocks), at addresses from 0."""
+    """``size`` bytes for each thread, at addresses from 0."""
 
     name = "local"
 
-    def __init__(self, owners: int, size: int) -> None:
+    def __init__(self, owner_of: Index, size: int) -> None:
         self.size = size
         self.pitch = -(-size // ROOM) * ROOM
-        self.data = _bytes(owners * self.pitch, _GARBAGE)
+        self._owner_of = owner_of
+        self.data = _bytes((int(owner_of[-1]) + 1) * self.pitch, _GARBAGE)
 
-    def load(self, owners: Values, addresses: Values, dtype: np.dtype[Any], lanes: int) -> Values:
-        """Elements at an address of each owner, a row of ``lanes``."""
-        return _rows_of(self.data, dtype, lanes)[
-            self.rows(owners, addresses, dtype.itemsize * lanes, "reads")
-        ]
+    def load(self, threads: Index, addresses: Values, dtype: np.dtype[Any], lanes: int) -> Values:
+        """Elements at an address of each thread, a row of ``lanes``."""
+        size = dtype.itemsize * lanes
+        return _rows(self.data, dtype, lanes, self.places(threads, addresses, size, "reads"))
 
-    def store(self, owners: Values, addresses: Values, values: Values) -> None:
-        """Set a row of elements at an address of each owner."""
+    def store(self, threads: Index, addresses: Values, values: Values) -> None:
+        """Set a row of elements at an address of each thread."""
         dtype, lanes = values.dtype, values.shape[1]
-        rows = self.rows(owners, addresses, dtype.itemsize * lanes, "writes")
-        _rows_of(self.data, dtype, lanes)[rows] = values
+        places = self.places(threads, addresses, dtype.itemsize * lanes, "writes")
+        _set_rows(self.data, places, values)
 
-    def rows(self, owners: Values, addresses: Values, size: int, does: str) -> NDArray[np.intp]:
-        """The numbers of pieces of ``size`` bytes; Fault for addresses beyond the end, or of no
-        multiple of that."""
+    def places(self, threads: Index, addresses: Values, size: int, does: str) -> Index:
+        """Where the bytes are among those of all owners; Fault for addresses beyond the end, or no
+        multiples of ``size``."""
         check_alignment(addresses, size, does)
         if int(addresses.max()) + size > self.size:
             position = int(np.argmax(addresses))
@@ -52,7 +54,7 @@ class LocalMemory:
                 f"{does} {size} bytes at {int(addresses[position]):#x} of {self.name} memory, "
                 f"which has {self.size}",
             )
-        return (owners * self.pitch + addresses.astype(np.intp)) >> (size.bit_length() - 1)
+        return self._owner_of[threads] * self.pitch + addresses.astype(np.intp)
 
 
 class SharedMemory(LocalMemory):
@@ -60,36 +62,67 @@ class SharedMemory(LocalMemory):
 
     name = "shared"
 
-    def __init__(self, owners: int, size: int) -> None:
-        super().__init__(owners, size)
-        self.states = _bytes(owners * self.pitch, 0)
+    def __init__(self, block_of: Index, block_threads: int, size: int, granule: int) -> None:
+        super().__init__(block_of, size)
+        self._states = _bytes(len(self.data), 0)
+        self._races = Races(block_of, block_threads, self.pitch, granule)
 
-    def load(self, owners: Values, addresses: Values, dtype: np.dtype[Any], lanes: int) -> Values:
+    def load(self, threads: Index, addresses: Values, dtype: np.dtype[Any], lanes: int) -> Values:
         size = dtype.itemsize * lanes
-        rows = self.rows(owners, addresses, size, "reads")
+        places = self.places(threads, addresses, size, "reads")
+        self._check(places, addresses, size, dtype, lanes)
+        self._races.read(threads, places, size)
+        return _rows(self.data, dtype, lanes, places)
+
+    def store(self, threads: Index, addresses: Values, values: Values) -> None:
+        size = values.dtype.itemsize * values.shape[1]
+        self._refuse_under_way(threads, addresses, size)
+        self._mark(threads, addresses, size, WRITTEN)
+        super().store(threads, addresses, values)
+
+    def begin_copy(self, threads: Index, addresses: Values, size: int) -> None:
+        """From now on to read or write ``size`` bytes at the addresses is a fault."""
+        self._refuse_under_way(threads, addresses, size)
+        self._mark(threads, addresses, size, UNDER_WAY)
+
+    def end_copy(self, threads: Index, addresses: Values, values: Values) -> None:
+        """The copy's bytes are there, as if their threads stored them now."""
+        self._mark(threads, addresses, values.dtype.itemsize * values.shape[1], WRITTEN)
+        super().store(threads, addresses, values)
+
+    def pass_barrier(self, blocks: Values) -> None:
+        """All threads of some blocks (a mask) have waited for one another."""
+        self._races.pass_barrier(blocks)
+
+    def _mark(self, threads: Index, addresses: Values, size: int, state: int) -> None:
+        places = self.places(threads, addresses, size, "writes")
+        self._races.write(threads, places, size)
+        _set_rows(self._states, places, np.full((len(places), size), state, np.uint8))
+
+    def _refuse_under_way(self, threads: Index, addresses: Values, size: int) -> None:
+        places = self.places(threads, addresses, size, "writes")
+        wrong = (_rows(self._states, UNSIGNED[8], size, places) == UNDER_WAY).any(axis=1)
+        if wrong.any():
+            position = int(np.flatnonzero(wrong)[0])
+            raise Fault(position, _unready("writes", int(addresses[position]), size, True))
+
+    def _check(
+        self, places: Index, addresses: Values, size: int, dtype: np.dtype[Any], lanes: int
+    ) -> None:
+        """Fault if bytes are not written."""
         unsigned = UNSIGNED[8 * dtype.itemsize]
-        states = _rows_of(self.states, unsigned, lanes)[rows]
-        good = int.from_bytes(bytes([WRITTEN] * dtype.itemsize), "little")
-        if not (states == unsigned.type(good)).all():
-            self._refuse(states, addresses, size)
-        return _rows_of(self.data, dtype, lanes)[rows]
-
-    def store(self, owners: Values, addresses: Values, values: Values) -> None:
-        super().store(owners, addresses, values)
-        self.mark(owners, addresses, values.dtype.itemsize * values.shape[1], WRITTEN)
-
-    def mark(self, owners: Values, addresses: Values, size: int, state: int) -> None:
-        """Set the state of ``size`` bytes at each address."""
-        rows = self.rows(owners, addresses, size, "writes")
-        _rows_of(self.states, UNSIGNED[8], size)[rows] = state
-
-    def _refuse(self, states: Values, addresses: Values, size: int) -> None:
-        each = np.ascontiguousarray(states).view(np.uint8).reshape(len(addresses), size)
+        states = _rows(self._states, unsigned, lanes, places)
+        if (states == np.frombuffer(bytes([WRITTEN] * dtype.itemsize), unsigned)).all():
+            return
+        each = np.ascontiguousarray(states).view(np.uint8).reshape(len(places), size)
         position = int(np.flatnonzero((each != WRITTEN).any(axis=1))[0])
-        under_way = (each[position] == UNDER_WAY).any()
-        what = "a copy that may be under way writes" if under_way else "nobody wrote"
-        place = int(addresses[position])
-        raise Fault(position, f"reads {size} bytes at {place:#x} of shared memory, which {what}")
+        under_way = bool((each[position] == UNDER_WAY).any())
+        raise Fault(position, _unready("reads", int(addresses[position]), size, under_way))
+
+
+def _unready(does: str, address: int, size: int, under_way: bool) -> str:
+    what = "a copy that may be under way writes" if under_way else "nobody wrote"
+    return f"{does} {size} bytes at {address:#x} of shared memory, which {what}"
 
 
 def _bytes(count: int, value: int) -> NDArray[np.uint8]:
@@ -99,5 +132,14 @@ def _bytes(count: int, value: int) -> NDArray[np.uint8]:
     return made[start : start + count]
 
 
-def _rows_of(data: NDArray[np.uint8], dtype: np.dtype[Any], lanes: int) -> Values:
-    return data.view(dtype).reshape(-1, lanes)
+def _rows(data: NDArray[np.uint8], dtype: np.dtype[Any], lanes: int, places: Index) -> Values:
+    """Elements at places that are multiples of what is read, a row of ``lanes`` at each."""
+    shift = (dtype.itemsize * lanes).bit_length() - 1
+    rows: Values = data.view(dtype).reshape(-1, lanes)[places >> shift]
+    return rows
+
+
+def _set_rows(data: NDArray[np.uint8], places: Index, values: Values) -> None:
+    lanes = values.shape[1]
+    shift = (values.dtype.itemsize * lanes).bit_length() - 1
+    data.view(values.dtype).reshape(-1, lanes)[places >> shift] = values

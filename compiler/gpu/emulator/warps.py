@@ -132,9 +132,4 @@ def _vote(i: Instruction, scope: Scope) -> Step:
     return located(i, step)
 
 
-def _nothing(i: Instruction, scope: Scope) -> Step:
-    """``bar.warp.sync``: coming together is all it does."""
-    return lambda wave, group: None
-
-
 BUILDERS: Mapping[str, Builder] = {"shfl": _shfl, "vote": _vote}

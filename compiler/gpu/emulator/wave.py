@@ -70,9 +70,12 @@ class Wave:
     block: tuple[int, int, int]
     first: int
     blocks: int
-    shared: SharedMemory
-    local: LocalMemory
-    registers: list[Values] = field(default_factory=list)
+    shared_bytes: int
+    shared_granule: int  # the fewest bytes that an instruction reads or writes of it
+    local_bytes: int
+    registers: list[Values]
+    shared: SharedMemory = field(init=False)
+    local: LocalMemory = field(init=False)
     copies: Copies = field(init=False)
     block_of: Index = field(init=False)  # of a thread, from 0
     lane_of: Index = field(init=False)
@@ -94,6 +97,8 @@ class Wave:
         self.live = np.ones(self.threads, np.bool_)
         self.living = self.threads
         self.copies = Copies(self.threads)
+        self.local = LocalMemory(np.arange(self.threads), self.local_bytes)
+        self.shared = SharedMemory(self.block_of, each, self.shared_bytes, self.shared_granule)
 
     @property
     def block_threads(self) -> int:
