@@ -368,10 +368,9 @@ def full(disk: Path, pid: int) -> Iterator[None]:
     """Leave no room: on a disk of our own by a large file, elsewhere by a limit of the process."""
     if os.path.ismount(disk):
         ballast = disk / "ballast"
-        with ballast.open("wb") as file, suppress(OSError):
-            while True:
-                file.write(bytes(1 << 16))
-                file.flush()
+        with suppress(OSError), ballast.open("wb", buffering=0) as file:
+            while file.write(bytes(1 << 16)):
+                pass
         try:
             yield
         finally:
