@@ -13,6 +13,7 @@ from tunefarm.compiler.gpu.space import elements as gpu_elements
 from tunefarm.compiler.gpu.space import mma as gpu_mma
 from tunefarm.compiler.gpu.space import rows as gpu_rows
 from tunefarm.compiler.gpu.space import simt as gpu_simt
+from tunefarm.compiler.gpu.space import transpose as gpu_transpose
 from tunefarm.compiler.ir import Call, Function, TensorType, post_order
 from tunefarm.compiler.ops import OPS, Pattern
 from tunefarm.compiler.space import (
@@ -64,6 +65,7 @@ SKETCHES: list[Sketch] = [
     Sketch("gpu_mma", gpu_mma.space, gpu_mma.schedule),
     Sketch("gpu_simt", gpu_simt.space, gpu_simt.schedule),
     Sketch("gpu_rows", gpu_rows.space, gpu_rows.schedule),
+    Sketch("gpu_transpose", gpu_transpose.space, gpu_transpose.schedule),
     Sketch("gpu_elements", gpu_elements.space, gpu_elements.schedule),
 ]
 LAST_RESORTS = ("plain", "gpu_elements")  # of CPUs and of GPUs: whatever there is to compute

@@ -1,8 +1,8 @@
-"""What the sketches of GPUs share: vectors that fit, and nests in numbers."""
+"""What the sketches of GPUs share: vectors that fit, written loops, and nests in numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 
 import numpy as np
@@ -15,7 +15,7 @@ from tunefarm.compiler.space.injective import lane_axes
 from tunefarm.compiler.space.nests import accesses_of, cost_of, lanes_of, strides
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import PrimFunc
-from tunefarm.compiler.tir.ir import Allocate, Block, For, If, Seq, Stmt
+from tunefarm.compiler.tir.ir import Allocate, Block, Const, For, If, LoopKind, Seq, Stmt, Var
 from tunefarm.compiler.tir.schedule.tree import store_of
 from tunefarm.compiler.tir.visit import children
 
@@ -29,6 +29,18 @@ def contains_only_blocks(program: PrimFunc) -> bool:
         return isinstance(stmt, (Seq, For, If, Allocate)) and all(map(plain, children(stmt)))
 
     return plain(program.body)
+
+
+def loop(
+    name: str,
+    extent: int,
+    body: Callable[[Var], Stmt],
+    kind: LoopKind = LoopKind.UNROLLED,
+    axis: str = "",
+) -> Stmt:
+    """A loop in a program that is written rather than scheduled."""
+    var = Var(name)
+    return For(var, Const(extent), body(var), LoopKind.THREAD if axis else kind, axis=axis)
 
 
 def product_of(function: Function) -> Contraction | None:

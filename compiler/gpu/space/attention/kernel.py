@@ -23,6 +23,7 @@ from tunefarm.compiler.gpu.space.attention.problem import (
     VALUE,
     Attention,
 )
+from tunefarm.compiler.gpu.space.common import loop
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir.affine import affine
 from tunefarm.compiler.tir.ir import (
@@ -73,17 +74,6 @@ def whole_steps(extent: int) -> int:
 def attention_kernel(a: Attention, k: Knobs) -> PrimFunc:
     """The program of an attention: one kernel, a block for the queries of a head."""
     return _Kernel(a, k).program()
-
-
-def _loop(
-    name: str,
-    extent: int,
-    body: Callable[[Var], Stmt],
-    kind: LoopKind = LoopKind.UNROLLED,
-    axis: str = "",
-) -> Stmt:
-    var = Var(name)
-    return For(var, Const(extent), body(var), kind, axis=axis)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +161,7 @@ class _Kernel:
 
     def each_row(self, body: Callable[[Expr, Expr], Stmt]) -> Stmt:
         """The rows of this thread, ``i`` and ``h``."""
-        return _loop("i", self.k.mi, lambda i: _loop("h", 2, lambda h: body(i, h)))
+        return loop("i", self.k.mi, lambda i: loop("h", 2, lambda h: body(i, h)))
 
     def each_element(
         self,
@@ -183,8 +173,8 @@ class _Kernel:
         be taken ``together``."""
         kind = LoopKind.VECTORIZED if together else LoopKind.UNROLLED
         return self.each_row(
-            lambda i, h: _loop(
-                "n", columns // COLUMNS, lambda n: _loop("c", 2, lambda c: body(i, h, n, c), kind)
+            lambda i, h: loop(
+                "n", columns // COLUMNS, lambda n: loop("c", 2, lambda c: body(i, h, n, c), kind)
             )
         )
 
@@ -192,13 +182,13 @@ class _Kernel:
         """The elements of this thread as two instructions side by side compute them: ``i``, ``n``
         (of 16 columns) and ``e`` of eight."""
         lanes = 2 * ELEMENTS
-        return _loop(
+        return loop(
             "n",
             columns // (2 * COLUMNS),
-            lambda n: _loop(
+            lambda n: loop(
                 "i",
                 self.k.mi,
-                lambda i: _loop("e", lanes, lambda e: body(i, n, e), LoopKind.VECTORIZED),
+                lambda i: loop("e", lanes, lambda e: body(i, n, e), LoopKind.VECTORIZED),
             ),
         )
 
@@ -285,7 +275,7 @@ class _Kernel:
             row, column = number // in_row, number % in_row
             if count % threads:
                 row = row % rows
-            stmt = _loop("part", vector, lambda part: store(row, column, part), LoopKind.VECTORIZED)
+            stmt = loop("part", vector, lambda part: store(row, column, part), LoopKind.VECTORIZED)
             return stmt if count % threads == 0 else If(number < count, stmt)
 
         def store(row: Expr, column: Expr, part: Expr) -> Stmt:
@@ -301,7 +291,7 @@ class _Kernel:
             return Store(tile.buffer, (row, column * vector + part), value)
 
         kind = LoopKind.UNROLLED if turns <= MOST_TURNS else LoopKind.SERIAL
-        return _loop("turn", turns, body, kind)
+        return loop("turn", turns, body, kind)
 
     def vector_of(self, load: Load, inner: Var) -> int:
         """Elements that one thread copies at once along a row of a tile."""
@@ -329,7 +319,7 @@ class _Kernel:
             value = Intrinsic(self.held.name, (Load(sums, at), *held, *right), F32)
             return Store(sums, at, value)
 
-        return _loop(
+        return loop(
             "k",
             terms // STEP,
             lambda k: self.each_result(columns, lambda i, n, e: element(k, i, n, e)),
@@ -378,7 +368,7 @@ class _Kernel:
         tiles = self.k.keys // COLUMNS
         return seq(
             Store(self.top, at, peak),
-            _loop("n", tiles, lambda n: _loop("c", 2, lambda c: larger(n, c))),
+            loop("n", tiles, lambda n: loop("c", 2, lambda c: larger(n, c))),
             Store(self.top, at, Intrinsic("warp_max", (top, Const(QUAD)), F32)),
             Store(self.factor, at, Intrinsic("exp", (peak - top,), F32)),
             Store(self.peak, at, top),
@@ -405,7 +395,7 @@ class _Kernel:
             def plus(n: Expr, c: Expr) -> Stmt:
                 return Store(self.total, at, old + Load(self.scores, (i, _number(n, h, c))))
 
-            more = _loop("n", tiles, lambda n: _loop("c", 2, lambda c: plus(n, c)))
+            more = loop("n", tiles, lambda n: loop("c", 2, lambda c: plus(n, c)))
             return seq(Store(self.total, at, old * Load(self.factor, at)), more)
 
         return seq(
