@@ -133,18 +133,17 @@ class Machine:
                 self._place(end.following, together.index)
 
     def _stuck(self) -> KernelFault:
-        """Who waits for whom in the first block that cannot go on."""
+        """Who waits for whom: the first warp that is not complete, or else the first block."""
         wave = self.wave
-        waits = [*self.gathering.items(), *self.barred.items()]
-        number, index = min(waits, key=lambda wait: (wait[1][0], wait[0]))
+        waiting = self.gathering or self.barred
+        number, index = min(waiting.items(), key=lambda wait: (wait[1][0], wait[0]))
         end = self.code[number].end
         assert isinstance(end, Collective | Barrier)
         whole = wave.warp_of if isinstance(end, Collective) else wave.block_of
         mine = whole == whole[index[0]]
         here = np.zeros(wave.threads, np.bool_)
-        for at, others in waits:
-            if isinstance(end, Barrier) or at == number:
-                here[others] = True
+        for others in [index] if isinstance(end, Collective) else self.barred.values():
+            here[others] = True
         missing = int(np.flatnonzero(mine & ~here)[0])
         what = "warp" if isinstance(end, Collective) else "block"
         state = "ended" if not wave.live[missing] else "waits elsewhere"

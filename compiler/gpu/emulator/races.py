@@ -38,19 +38,20 @@ class Races:
     def read(self, threads: Index, places: Index, size: int) -> None:
         """Threads read ``size`` bytes at places among those of all blocks."""
         pieces, mark, begin = self._marks(threads, places, size)
-        self._check(self._writers[pieces], mark, begin, "reads {}, which thread {} writes")
+        self._check(self._writers[pieces], mark, begin, "reads", "wrote")
         before = self._readers[pieces]
-        several = begin + _SEVERAL
+        several = np.broadcast_to(begin + _SEVERAL, pieces.shape)
         self._readers[pieces] = np.where((before >= begin) & (before != mark), several, mark)
-        self._readers[pieces] = np.where(self._readers[pieces] == mark, mark, several)
+        shared = self._readers[pieces] != mark
+        self._readers[pieces[shared]] = several[shared]
 
     def write(self, threads: Index, places: Index, size: int) -> None:
         """Threads write ``size`` bytes at places among those of all blocks."""
         pieces, mark, begin = self._marks(threads, places, size)
-        self._check(self._readers[pieces], mark, begin, "writes {}, which thread {} reads")
-        self._check(self._writers[pieces], mark, begin, "writes {}, which thread {} writes")
+        self._check(self._readers[pieces], mark, begin, "writes", "read")
+        self._check(self._writers[pieces], mark, begin, "writes", "wrote")
         self._writers[pieces] = mark
-        self._check(self._writers[pieces], mark, begin, "writes {}, which thread {} writes")
+        self._check(self._writers[pieces], mark, begin, "writes", "wrote")
 
     def _marks(self, threads: Index, places: Index, size: int) -> tuple[Index, Values, Values]:
         """The pieces that each thread means, its mark, and the lowest mark since the barrier."""
@@ -59,13 +60,15 @@ class Races:
         begin = (self._epochs[self._blocks[threads]] * _THREADS)[:, None]
         return pieces, begin + self._own[threads][:, None], begin
 
-    def _check(self, found: Values, mark: Values, begin: Values, problem: str) -> None:
+    def _check(self, found: Values, mark: Values, begin: Values, does: str, did: str) -> None:
         """Fault if others than the threads themselves left a mark since the barrier."""
         wrong = (found >= begin) & (found != mark)
         if not wrong.any():
             return
         position, piece = (int(n) for n in np.argwhere(wrong)[0])
         other = int(found[position, piece] % _THREADS)
-        name = "of its block (several)" if other == _SEVERAL else f"number {other} of its block"
-        text = problem.format("shared memory", name)
-        raise Fault(position, f"{text} too, and no barrier is between them")
+        who = "several threads" if other == _SEVERAL else f"thread number {other}"
+        raise Fault(
+            position,
+            f"{does} shared memory that {who} of its block {did} since the last barrier",
+        )
