@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -118,6 +120,8 @@ class Gpu:
         self.cuda = _bindings()
         self._number = _call(self.cuda.cuDeviceGet, ordinal)
         self._context = _call(self.cuda.cuDevicePrimaryCtxRetain, self._number)
+        self._ended: deque[tuple[Callable[[Any], Any], Any]] = deque()  # filled by finalizers
+        self.no_capture = threading.RLock()  # of any stream, while all streams are waited for
         self.properties = _properties(self.cuda, self._number, ordinal)
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -130,15 +134,19 @@ class Gpu:
             self.cuda.cuCtxPopCurrent()
 
     def dispose(self, owner: object, function: Callable[..., Any], handle: Any) -> None:
-        """Have a handle destroyed with its owner, unless the process ends first."""
-        weakref.finalize(owner, self._destroy, function, handle).atexit = False
+        """Have a handle destroyed after its owner is gone, unless the process ends first."""
+        weakref.finalize(owner, self._ended.append, (function, handle)).atexit = False
 
-    def _destroy(self, function: Callable[..., Any], handle: Any) -> None:
-        try:
-            self.call(function, handle)
-        except DriverError as error:
-            if not error.fatal:  # the failure that ended the context was told before
-                raise
+    def _collect(self) -> None:
+        """Destroy the handles whose owners are gone: not as they go, which may be amid a capture
+        that such calls end."""
+        while self._ended:
+            function, handle = self._ended.popleft()
+            try:
+                self.call(function, handle)
+            except DriverError as error:
+                if not error.fatal:  # the failure that ended the context was told before
+                    raise
 
     def ordinal_of(self, address: int) -> int:
         kind = self.cuda.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
@@ -149,28 +157,34 @@ class Gpu:
         return int(free)
 
     def allocate(self, size_bytes: int) -> int:
+        self._collect()
         return int(self.call(self.cuda.cuMemAlloc, size_bytes))
 
     def free(self, address: int) -> None:
         self.call(self.cuda.cuMemFree, address)
 
     def pinned(self, size_bytes: int) -> NDArray[np.uint8]:
+        self._collect()
         start = int(self.call(self.cuda.cuMemAllocHost, size_bytes + 1))
         buffer = (ctypes.c_uint8 * (size_bytes + 1)).from_address(start)
         self.dispose(buffer, self.cuda.cuMemFreeHost, start)
         return np.frombuffer(memoryview(buffer), np.uint8)[:size_bytes]
 
     def stream(self) -> GpuStream:
+        self._collect()
         return GpuStream(self)
 
     def event(self) -> GpuEvent:
         return GpuEvent(self)
 
     def load(self, ptx: bytes) -> GpuCode:
+        self._collect()
         return GpuCode(self, ptx)
 
     def synchronize(self) -> None:
-        self.call(self.cuda.cuCtxSynchronize)
+        with self.no_capture:
+            self.call(self.cuda.cuCtxSynchronize)
+        self._collect()
 
 
 def _properties(cuda: Any, number: Any, ordinal: int) -> DeviceProperties:
@@ -360,15 +374,16 @@ class GpuStream:
 
     def capture(self, work: Callable[[], None]) -> GpuGraph:
         cuda, call = self._cuda, self._device.call
-        mode = cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-        call(cuda.cuStreamBeginCapture, self.stream, mode)
         keep: list[object] = []
-        self._captured = keep
-        try:
-            work()
-        finally:
-            self._captured = None
-            graph = call(cuda.cuStreamEndCapture, self.stream)
+        with self._device.no_capture:
+            mode = cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+            call(cuda.cuStreamBeginCapture, self.stream, mode)
+            self._captured = keep
+            try:
+                work()
+            finally:
+                self._captured = None
+                graph = call(cuda.cuStreamEndCapture, self.stream)
         try:
             return GpuGraph(self._device, call(cuda.cuGraphInstantiate, graph, 0), keep)
         finally:
