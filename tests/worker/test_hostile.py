@@ -23,12 +23,11 @@ def measure(
     *configs: Mapping[str, int | str],
     build_s: float = AMPLE_S,
     run_s: float = AMPLE_S,
+    target: str = "hostile -num-cores=1",
 ) -> list[Trial]:
     budgets = {"build_s": build_s, "run_s": run_s, "trial_s": 2 * AMPLE_S}
     requests = [
-        TrialRequest(
-            "job", TaskKey("w", "hostile -num-cores=1"), n, config, "double", budgets=budgets
-        )
+        TrialRequest("job", TaskKey("w", target), n, config, "double", budgets=budgets)
         for n, config in enumerate(configs)
     ]
     trials: list[Trial] = []
@@ -219,3 +218,34 @@ def test_scratch_of_a_dead_worker_is_swept(tmp_path: Path, monkeypatch: pytest.M
     sweep_scratch()
     assert living.exists()
     assert not dead.exists()
+
+
+def test_a_runner_with_a_driver_of_gpus_may_not_do_more_than_that(plugins: Path) -> None:
+    target = "hostile-gpu -num-cores=1"
+    device = open_device(
+        DeviceOptions(
+            target,
+            build_processes=1,
+            memory_bytes=512 << 20,
+            environment={"PYTHONPATH": str(plugins)},
+            max_drift=0,
+        )
+    )
+    try:
+        if "landlock" not in device.device.attributes["sandbox"]:
+            pytest.skip("this kernel has no Landlock, which tells a driver's files from others")
+        refused = ("kill_parent", "daemon", "socket", "write_home", "write_scratch", "signals",
+                   "others", "machine", "read:/etc/passwd")  # fmt: skip
+        trials = measure(device, *({"kernel": kernel} for kernel in refused), target=target)
+        told = {str(t.config["kernel"]): t.message for t in trials if not t.ok}
+        assert (told, len(trials)) == ({}, len(refused))
+        stopped = {
+            "eat_memory": ErrorKind.OUT_OF_MEMORY,
+            "thread_bomb": ErrorKind.RUN_TIMEOUT,
+            "fork": ErrorKind.RUN_CRASH,  # its threads may start, and run on one stack
+        }
+        for kernel, kind in stopped.items():
+            (trial,) = measure(device, {"kernel": kernel}, run_s=BUDGET_S, target=target)
+            assert trial.error is kind
+    finally:
+        device.close()

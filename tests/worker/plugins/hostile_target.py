@@ -19,6 +19,7 @@ from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.target import Target
 from tunefarm.worker import wire
 from tunefarm.worker.backend import Array, Built, Loaded, Problem, TargetPlugin
+from tunefarm.worker.cuda.policy import GPU
 from tunefarm.worker.host import HostDevice
 from tunefarm.worker.llvm import load_native, start_native
 from tunefarm.worker.native import assemble
@@ -366,3 +367,5 @@ def checks(target: str) -> list[tuple[str, str, Mapping[str, int | str]]]:
 
 
 PLUGIN = TargetPlugin(HostDevice, HostileBackend, checks)
+WITH_A_DRIVER = TargetPlugin(HostDevice, HostileBackend, checks, policy=GPU)
+"""The same where a runner may do what a driver of GPUs does for it."""
