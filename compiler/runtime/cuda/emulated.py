@@ -72,7 +72,7 @@ class EmulatedDevice:
         return self.properties.ordinal
 
     def free_bytes(self) -> int:
-        return MEMORY_BYTES - self.memory.allocated_bytes
+        return self.properties.memory_bytes - self.memory.allocated_bytes
 
     def allocate(self, size_bytes: int) -> int:
         if size_bytes > self.free_bytes():

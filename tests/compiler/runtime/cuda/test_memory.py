@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 
 import pytest
 from tunefarm.compiler.runtime.cuda.driver import DeviceMemoryError
-from tunefarm.compiler.runtime.cuda.emulated import MEMORY_BYTES, EmulatedDevice
+from tunefarm.compiler.runtime.cuda.emulated import EmulatedDevice
 from tunefarm.compiler.runtime.cuda.memory import Pool, block_size
+
+MEMORY_BYTES = 4 << 20
 
 
 @pytest.fixture
 def pool() -> Pool:
-    return Pool(EmulatedDevice())
+    device = EmulatedDevice()
+    device.properties = replace(device.properties, memory_bytes=MEMORY_BYTES)
+    return Pool(device)
 
 
 def test_a_dropped_block_serves_the_next(pool: Pool) -> None:
@@ -40,13 +45,13 @@ def test_bytes_are_counted(pool: Pool) -> None:
 
 
 def test_what_is_kept_makes_room(pool: Pool) -> None:
-    block = pool.take(600 << 20)
+    block = pool.take(600 << 12)
     with pytest.raises(DeviceMemoryError, match=r"device 0, emulated sm_90a, has \d+ bytes left"):
-        pool.take(500 << 20)
+        pool.take(500 << 12)
     del block
     gc.collect()
-    assert pool.take(500 << 20).size_bytes == 500 << 20
-    assert pool.held_bytes == block_size(500 << 20)
+    assert pool.take(500 << 12).size_bytes == 500 << 12
+    assert pool.held_bytes == block_size(500 << 12)
 
 
 @pytest.mark.parametrize("size", [0, 1, 256, 257, 4097, 100_000, (1 << 30) + 1])
