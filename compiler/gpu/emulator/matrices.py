@@ -2,7 +2,7 @@
 
 Which thread holds which element is written here from the manual's formulas alone, so that it
 checks what the compiler makes of them. Source: NVIDIA, "PTX ISA", matrix fragments of
-mma.m16n8k8, m16n8k16 and m16n8k32, and ldmatrix.
+mma.m16n8k8 (TF32), m16n8k16 (16 bits) and m16n8k32 (bytes), and ldmatrix.
 """
 
 from __future__ import annotations
@@ -101,32 +101,32 @@ def _sums(g: Index, t: Index, e: Index) -> tuple[Index, Index]:
 
 
 def _a_halves(g: Index, t: Index, e: Index) -> tuple[Index, Index]:
-    """A, 16 × 16 of 16 bits: eight elements (the first four are those of 16 × 8)."""
+    """A, 16 × 16 of 16 bits: eight elements."""
     return g + 8 * (e // 2 % 2), 2 * t + e % 2 + 8 * (e >= 4)
 
 
 def _b_halves(g: Index, t: Index, e: Index) -> tuple[Index, Index]:
-    """B, 16 × 8 of 16 bits: four elements (the first two are those of 8 × 8)."""
+    """B, 16 × 8 of 16 bits: four elements."""
     return 2 * t + e % 2 + 8 * (e >= 2), g
 
 
 def _a_bytes(g: Index, t: Index, e: Index) -> tuple[Index, Index]:
-    """A, 16 × 32 of bytes: sixteen elements (the first eight are those of 16 × 16)."""
+    """A, 16 × 32 of bytes: sixteen elements."""
     return g + 8 * (e // 4 % 2), 4 * t + e % 4 + 16 * (e >= 8)
 
 
 def _b_bytes(g: Index, t: Index, e: Index) -> tuple[Index, Index]:
-    """B, 32 × 8 of bytes: eight elements (the first four are those of 16 × 8)."""
+    """B, 32 × 8 of bytes: eight elements."""
     return 4 * t + e % 4 + 16 * (e >= 4), g
 
 
 def _a_words(g: Index, t: Index, e: Index) -> tuple[Index, Index]:
-    """A, 16 × 8 of TF32: four elements (the first two are those of 16 × 4)."""
+    """A, 16 × 8 of TF32: four elements."""
     return g + 8 * (e % 2), t + 4 * (e >= 2)
 
 
 def _b_words(g: Index, t: Index, e: Index) -> tuple[Index, Index]:
-    """B, 8 × 8 of TF32: two elements (the first is that of 4 × 8)."""
+    """B, 8 × 8 of TF32: two elements."""
     return t + 4 * e, g
 
 
@@ -172,7 +172,7 @@ _OPERANDS: Mapping[str, tuple[Callable[[Values], Values], Fragment, Fragment, in
     "s8": (_signed, _a_bytes, _b_bytes, 4),
     "u8": (_unsigned, _a_bytes, _b_bytes, 4),
 }  # what words of 32 bits hold, which element is whose, and how many a word
-_DEPTHS = {"f16": (8, 16), "bf16": (8, 16), "tf32": (4, 8), "s8": (16, 32), "u8": (16, 32)}
+_DEPTHS = {"f16": 16, "bf16": 16, "tf32": 8, "s8": 32, "u8": 32}
 
 
 def _mma(i: Instruction, scope: Scope) -> Step:
@@ -184,8 +184,8 @@ def _mma(i: Instruction, scope: Scope) -> Step:
             unknown(i)
     whole = a_type in ("s8", "u8") and b_type in ("s8", "u8")
     known = a_type in _OPERANDS and (whole or a_type == b_type) and d_type == c_type
-    depth = int(shape.removeprefix("m16n8k")) if shape.startswith("m16n8k") else 0
-    if not known or depth not in _DEPTHS[a_type] or d_type != ("s32" if whole else "f32"):
+    depth = _DEPTHS[a_type] if known else 0
+    if shape != f"m16n8k{depth}" or d_type != ("s32" if whole else "f32"):
         unknown(i)
     kind = KINDS[d_type]
     d, a, b, c = operands(i, 4)
