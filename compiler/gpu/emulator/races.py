@@ -24,12 +24,12 @@ class Races:
 
     def __init__(self, block_of: Index, block_threads: int, pitch: int, granule: int) -> None:
         self._blocks = block_of
-        self._own = np.arange(len(block_of)) % block_threads
+        self._own = np.arange(len(block_of), dtype=np.int32) % np.int32(block_threads)
         self._granule = granule
         count = (int(block_of[-1]) + 1) * pitch // granule
-        self._readers = np.full(count, -1, np.int64)
-        self._writers = np.full(count, -1, np.int64)
-        self._epochs = np.zeros(int(block_of[-1]) + 1, np.int64)
+        self._readers = np.full(count, -1, np.int32)
+        self._writers = np.full(count, -1, np.int32)
+        self._epochs = np.zeros(int(block_of[-1]) + 1, np.int32)
 
     def pass_barrier(self, blocks: Values) -> None:
         """All threads of some blocks (a mask) have waited for one another."""
@@ -37,28 +37,33 @@ class Races:
 
     def read(self, threads: Index, places: Index, size: int) -> None:
         """Threads read ``size`` bytes at places among those of all blocks."""
-        pieces, mark, begin = self._marks(threads, places, size)
-        self._check(self._writers[pieces], mark, begin, "reads", "wrote")
-        before = self._readers[pieces]
-        several = np.broadcast_to(begin + _SEVERAL, pieces.shape)
-        self._readers[pieces] = np.where((before >= begin) & (before != mark), several, mark)
-        shared = self._readers[pieces] != mark
-        self._readers[pieces[shared]] = several[shared]
+        rows, mark, begin = self._marks(threads, places, size)
+        self._check(self._rows(self._writers, size)[rows], mark, begin, "reads", "wrote")
+        readers = self._rows(self._readers, size)
+        before = readers[rows]
+        several = begin + np.int32(_SEVERAL)
+        readers[rows] = np.where((before >= begin) & (before != mark), several, mark)
+        shared = (readers[rows] != mark).any(axis=1)
+        if shared.any():
+            readers[rows[shared]] = several[shared]
 
     def write(self, threads: Index, places: Index, size: int) -> None:
         """Threads write ``size`` bytes at places among those of all blocks."""
-        pieces, mark, begin = self._marks(threads, places, size)
-        self._check(self._readers[pieces], mark, begin, "writes", "read")
-        self._check(self._writers[pieces], mark, begin, "writes", "wrote")
-        self._writers[pieces] = mark
-        self._check(self._writers[pieces], mark, begin, "writes", "wrote")
+        rows, mark, begin = self._marks(threads, places, size)
+        writers = self._rows(self._writers, size)
+        self._check(self._rows(self._readers, size)[rows], mark, begin, "writes", "read")
+        self._check(writers[rows], mark, begin, "writes", "wrote")
+        writers[rows] = mark
+        self._check(writers[rows], mark, begin, "writes", "wrote")
+
+    def _rows(self, marks: Values, size: int) -> Values:
+        """The marks of each piece of ``size`` bytes, which places are multiples of."""
+        return marks.reshape(-1, size // self._granule)
 
     def _marks(self, threads: Index, places: Index, size: int) -> tuple[Index, Values, Values]:
-        """The pieces that each thread means, its mark, and the lowest mark since the barrier."""
-        each = np.arange(size // self._granule)
-        pieces = (places // self._granule)[:, None] + each
-        begin = (self._epochs[self._blocks[threads]] * _THREADS)[:, None]
-        return pieces, begin + self._own[threads][:, None], begin
+        """The piece that each thread means, its mark, and the lowest mark since the barrier."""
+        begin = (self._epochs[self._blocks[threads]] * np.int32(_THREADS))[:, None]
+        return places >> (size.bit_length() - 1), begin + self._own[threads][:, None], begin
 
     def _check(self, found: Values, mark: Values, begin: Values, does: str, did: str) -> None:
         """Fault if others than the threads themselves left a mark since the barrier."""
