@@ -6,19 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tunefarm.compiler.errors import ScheduleError
-from tunefarm.compiler.gpu.archs import WARP
-from tunefarm.compiler.gpu.intrinsics import WARP_REDUCTIONS
 from tunefarm.compiler.tir.ir import (
     THREAD_AXES,
-    Binary,
     Const,
     Expr,
     For,
-    Intrinsic,
-    IterVar,
     LoopKind,
     PrimFunc,
-    Store,
     Var,
 )
 from tunefarm.compiler.tir.schedule import reverse_compute_at, unroll
@@ -28,11 +22,8 @@ from tunefarm.compiler.tir.schedule.tree import (
     find_block,
     find_loop,
     replace_stmt,
-    store_of,
     written_buffer,
 )
-
-_BY_OPERATION = {op: name for name, op in WARP_REDUCTIONS.items()}
 
 
 def enclose_threads(program: PrimFunc, loop: Var, axis: str, extent: int) -> tuple[PrimFunc, Var]:
@@ -86,31 +77,3 @@ def store_after(program: PrimFunc, writer: str, block: str, loop: Var) -> PrimFu
     predicate = find_block(program, block).predicate
     program = reverse_compute_at(with_predicate(program, block, None), writer, loop)
     return with_predicate(with_predicate(program, block, predicate), writer, predicate)
-
-
-def combine_in_warp(program: PrimFunc, block: str, loop: Var) -> PrimFunc:
-    """Combine what the threads of a warp hold by shuffles: all of them get the result.
-
-    for l in 32: S = S + P[l]   ->   for l in threadIdx.x(32): S = warp_add(P[l], 32)
-
-    The block is what ``rfactor`` leaves, with ``loop`` its only one of the reduction; a thread
-    holds its own element of P.
-    """
-    node, target = find_block(program, block), find_loop(program, loop)
-    width = constant_extent(target)
-    store = store_of(node)
-    reduced = [i for i in node.iters if i.kind == "reduce"]
-    if target.body is not node or len(reduced) != 1:
-        raise ScheduleError(f"loop {loop.name} is not alone around the reduction of {block}")
-    if width & (width - 1) or not 1 < width <= WARP:
-        raise ScheduleError(f"loop {loop.name} has {width} iterations; a warp combines 2, 4 … 32")
-    value = store.value
-    if not isinstance(value, Binary) or value.op not in _BY_OPERATION:
-        raise ScheduleError(f"threads of a warp cannot combine what {block} does")
-    combined = Intrinsic(_BY_OPERATION[value.op], (value.b, Const(width)), value.dtype)
-    iters = tuple(IterVar(i.var, i.extent) if i in reduced else i for i in node.iters)
-    changed = replace(
-        node, iters=iters, body=Store(store.buffer, store.indices, combined), init=None
-    )
-    bound = replace(target, body=changed, kind=LoopKind.THREAD, axis="threadIdx.x")
-    return replace_stmt(program, target, bound)

@@ -1,51 +1,57 @@
-"""A warp a row: softmax, layer norm, and reductions over what stands side by side.
+"""A team of threads a row: softmax, layer norm, and reductions over what stands side by side.
 
-blocks of ``warps`` rows:
-  each warp, for every reduction of its row:
-    each thread: accumulator ∘= vectors of ``vec`` elements, the warp's side by side
-    the accumulators of all threads, by shuffles
-  the warp stores the row
+blocks of ``rows`` rows, ``team`` threads each:
+  with ``kept``: the row, in registers          16 bytes a load, threads side by side
+  for every reduction of the row:
+    each thread: accumulators ∘= vectors of ``vec`` elements
+    those of a warp, by shuffles; those of its warps, through shared memory
+  the team stores the row
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
 
+import numpy as np
 from tunefarm.compiler.errors import ScheduleError
-from tunefarm.compiler.gpu.archs import WARP
+from tunefarm.compiler.gpu.archs import MAX_REGISTERS, MAX_THREADS, REGISTERS, WARP
 from tunefarm.compiler.gpu.intrinsics import WARP_REDUCTIONS
-from tunefarm.compiler.gpu.schedule import combine_in_warp, enclose_threads
 from tunefarm.compiler.gpu.space.common import block_nest, is_product
+from tunefarm.compiler.gpu.space.row_kernel import RowKnobs, RowStages, row_kernel
 from tunefarm.compiler.ir import Function
-from tunefarm.compiler.space.columns import whole
-from tunefarm.compiler.space.config import Columns, Config, Knob, Nest, SketchSpace
-from tunefarm.compiler.space.nests import lanes_of, own_loops, strides
+from tunefarm.compiler.space.columns import Mask, Numbers, whole
+from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob, Nest, SketchSpace
+from tunefarm.compiler.space.nests import cost_of, strides
 from tunefarm.compiler.space.stages import Stages, stages_of
-from tunefarm.compiler.target import Target
+from tunefarm.compiler.target import Target, dtype_bytes
 from tunefarm.compiler.tir import PrimFunc
-from tunefarm.compiler.tir import schedule as s
-from tunefarm.compiler.tir.ir import Binary, Block, IterVar, Var, binary
-from tunefarm.compiler.tir.schedule.tree import find_block, replace_stmt, store_of
+from tunefarm.compiler.tir.ir import Binary, Block
+from tunefarm.compiler.tir.schedule.tree import store_of
 
-NAME, VERSION = "gpu_rows", 1
-WARPS = (1, 2, 4, 8, 16)
+NAME, VERSION = "gpu_rows", 2
+TEAMS = (8, 16, 32, 64, 128, 256, 512, 1024)
+ROWS = (1, 2, 4, 8, 16)
 VECTORS = (1, 2, 4, 8)
-LEAST_TERMS = 16  # of a reduction that a whole warp works on
+VECTOR_BYTES = 16
+LEAST_TERMS = 16  # of a reduction that a team works on
+MOST_KEPT = 64  # elements of a thread, in registers
+OTHER_REGISTERS = 40  # of a thread, beside what it keeps
+MAX_CODE = 4000.0  # instructions of one thread's unrolled loops
 COMBINED = frozenset(WARP_REDUCTIONS.values())
 DTYPES = frozenset({"float32", "float16", "bfloat16", "int32"})
 
 
-def row_stages(function: Function) -> Stages | None:
-    """The stages of a function whose reductions a warp can do; None for others."""
+def row_stages(function: Function) -> RowStages | None:
+    """The stages of a function whose reductions a team can do; None for others."""
     stages = stages_of(function, keep=False)
     if stages is None or not stages.rows:
         return None
     before = [stages.node(b) for b in stages.before]
-    return stages if before and all(_fits_warp(stages, b) for b in before) else None
+    fits = bool(before) and all(_fits_team(stages, b) for b in before)
+    return RowStages(stages) if fits else None
 
 
-def _fits_warp(stages: Stages, node: Block) -> bool:
+def _fits_team(stages: Stages, node: Block) -> bool:
     """True for a reduction of one element a row, over terms that stand side by side."""
     value = store_of(node).value
     if node.init is None or not isinstance(value, Binary) or value.op not in COMBINED:
@@ -63,102 +69,79 @@ def space(function: Function, target: Target) -> SketchSpace | None:
     """The knobs; None for other targets and functions."""
     if target.kind != "cuda" or is_product(function):
         return None
-    stages = row_stages(function)
-    if stages is None:
+    r = row_stages(function)
+    if r is None:
         return None
-    widest = max(_vector(stages, n, target, max(VECTORS)) for n in stages.nodes)
+    widest = r.vector(max(VECTORS))
+    keeps = bool(r.kept_loads(widest))
     knobs = (
         Knob("vec", tuple(v for v in VECTORS if v <= widest)),
-        Knob("warps", WARPS),
+        Knob("team", tuple(t for t in TEAMS if t <= max(r.terms, WARP))),
+        Knob("rows", tuple(n for n in ROWS if n == 1 or n <= r.rows)),
+        Knob("kept", (0, 1) if keeps else (0,)),
     )
-    rows = prod(a.extent for a in stages.rows)
-    warps = max(w for w in WARPS if w == 1 or (w <= 4 and w <= rows))
-    default: Config = {"sketch": NAME, "vec": widest, "warps": warps}
+    constraints = constraints_of(r)
+    node = r.stages.node(r.stages.before[0])
 
     def nest(k: Columns) -> Nest:
-        node = stages.node(stages.before[0])
-        wide = {**k, "threads": whole(k, "warps")}
-        return block_nest(stages.program, node, wide, whole(k, "vec"), ("warps", "vec"))
+        wide = {**k, "threads": whole(k, "team")}
+        program = r.stages.program
+        return block_nest(program, node, wide, whole(k, "vec"), ("team", "rows", "vec", "kept"))
 
-    return SketchSpace(NAME, VERSION, knobs, (), default, nest)
-
-
-def _vector(stages: Stages, node: Block, target: Target, wanted: int) -> int:
-    """Elements that a thread takes at once along the last axis that a warp shares."""
-    inner = _inner(stages, node)
-    if not inner or any(step not in (0, 1) for step in strides(node, inner[-1].var)):
-        return 1
-    width = min(wanted, lanes_of([node], target))
-    while inner[-1].extent % width:
-        width //= 2
-    return width
+    return SketchSpace(NAME, VERSION, knobs, constraints, _default(r, knobs, constraints), nest)
 
 
-def _inner(stages: Stages, node: Block) -> list[IterVar]:
-    """The axes of a block that a warp shares: those that are not of the rows."""
-    rows = {a.var for a in stages.rows}
-    links = stages.links[node.name]
-    return [i for i in node.iters if links.get(i.var) not in rows]
+def constraints_of(r: RowStages) -> tuple[Constraint, ...]:
+    cost = sum(cost_of(store_of(n).value) for n in r.stages.nodes)
+
+    def threads_fit(k: Columns) -> Mask:
+        threads = whole(k, "team") * whole(k, "rows")
+        return (threads % WARP == 0) & (threads <= MAX_THREADS)
+
+    def registers_fit(k: Columns) -> Mask:
+        words = sum(-(-dtype_bytes(d) // 4) for d in r.kept_dtypes)
+        taken = each(k) * np.maximum(words, 1) + OTHER_REGISTERS + 4 * whole(k, "vec")
+        threads = whole(k, "team") * whole(k, "rows")
+        fits = (taken <= MAX_REGISTERS) & (taken * threads <= REGISTERS)
+        return (whole(k, "kept") == 0) | (fits & (each(k) <= MOST_KEPT))
+
+    def small_code(k: Columns) -> Mask:
+        return (whole(k, "kept") == 0) | (each(k) * cost <= MAX_CODE)
+
+    def each(k: Columns) -> Numbers:
+        """Elements of a row that one thread has."""
+        vectors = whole(k, "team") * whole(k, "vec")
+        return -(-r.terms // vectors) * whole(k, "vec")
+
+    return (
+        Constraint("threads", threads_fit),
+        Constraint("registers", registers_fit),
+        Constraint("code size", small_code),
+    )
+
+
+def _default(r: RowStages, knobs: tuple[Knob, ...], constraints: tuple[Constraint, ...]) -> Config:
+    """16 bytes of the row's main operand a load, some four loads a thread, 128 threads a block or
+    more, the row kept if it fits. Nothing of this was timed."""
+    choices = {k.name: [int(c) for c in k.choices] for k in knobs}
+    vector = max(v for v in choices["vec"] if v * r.widest_bytes <= VECTOR_BYTES or v == 1)
+    team = next((t for t in choices["team"] if t * vector * 4 >= r.terms), choices["team"][-1])
+    team = max(team, min(WARP, choices["team"][-1]))
+    rows = max((n for n in choices["rows"] if n == 1 or n * team <= 128), default=1)
+    while team * rows % WARP:  # few rows of short teams
+        team *= 2
+    for kept in reversed(choices["kept"]):
+        found = {"vec": vector, "team": team, "rows": rows, "kept": kept}
+        columns = {name: np.array([value]) for name, value in found.items()}
+        if all(c.holds(columns)[0] for c in constraints):
+            break
+    return {"sketch": NAME, **found}
 
 
 def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
-    """Apply a config. Raises ScheduleError if the function has no rows for a warp."""
-    stages = row_stages(function)
-    if stages is None:
-        raise ScheduleError("the workload has no rows whose reductions a warp can do")
-    program = stages.program
-    final = stages.node(stages.final)
-    loops = dict(zip((i.var for i in final.iters), s.loops_of(program, final.name), strict=True))
-    rows = [loops[a.var] for a in stages.rows]
-    inner = [loops[a.var] for a in stages.inner]
-    program = s.reorder(program, *rows, *inner)
-    row = rows[0]
-    if len(rows) > 1:
-        program, row = s.fuse(program, *rows)
-    program, (grid, warp) = s.split(program, row, int(config["warps"]))
-    program = s.bind(s.bind(program, grid, "blockIdx.x"), warp, "threadIdx.y")
-    for block in reversed(stages.before):
-        program = s.compute_at(program, block, warp)
-    for block in stages.before:
-        program = _reduce(program, stages, block, warp, target, config)
-    vector = _vector(stages, final, target, int(config["vec"]))
-    if inner:
-        program, (_, lane, part) = _shared_out(program, inner, vector)
-        program = s.bind(s.vectorize(program, part), lane, "threadIdx.x")
-    program, thread = enclose_threads(program, warp, "threadIdx.x", WARP)
-    return program if inner else _by_first(program, stages.final, thread)
-
-
-def _shared_out(
-    program: PrimFunc, loops: list[Var], vector: int
-) -> tuple[PrimFunc, tuple[Var, Var, Var]]:
-    """Directly nested loops as steps of a warp, its threads, and the elements of each."""
-    flat = loops[0]
-    if len(loops) > 1:
-        program, flat = s.fuse(program, *loops)
-    program, (vectors, part) = s.split(program, flat, vector)
-    program, (step, lane) = s.split(program, vectors, WARP)
-    return program, (step, lane, part)
-
-
-def _reduce(
-    program: PrimFunc, stages: Stages, block: str, warp: Var, target: Target, config: Config
-) -> PrimFunc:
-    """A reduction by the threads of a warp, combined by shuffles."""
-    program = s.set_scope(program, block, "register")
-    vector = _vector(stages, stages.node(block), target, int(config["vec"]))
-    program, (step, lane, part) = _shared_out(program, own_loops(program, block, warp), vector)
-    program = s.reorder(program, lane, step, part)
-    program, partial = s.rfactor(program, block, lane)
-    program = s.bind(s.vectorize(program, part), lane, "threadIdx.x")
-    program = s.decompose_reduction(program, partial, step)
-    return combine_in_warp(program, block, own_loops(program, block, warp)[-1])
-
-
-def _by_first(program: PrimFunc, block: str, thread: Var) -> PrimFunc:
-    """Let the first thread of a warp store what all of them have."""
-    node = find_block(program, block)
-    first = thread < 1
-    both = first if node.predicate is None else binary("and", node.predicate, first)
-
-    return replace_stmt(program, node, replace(node, predicate=both))
+    """Apply a config. Raises ScheduleError if the function has no rows for a team."""
+    r = row_stages(function)
+    if r is None:
+        raise ScheduleError("the workload has no rows whose reductions a team of threads can do")
+    knobs = {name: int(value) for name, value in config.items() if name != "sketch"}
+    return row_kernel(r, RowKnobs(**knobs))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Sequence
-from math import prod
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,7 +15,6 @@ from numpy.typing import NDArray
 from tunefarm.compiler.dtypes import numpy_dtype
 from tunefarm.compiler.evaluate import evaluate
 from tunefarm.compiler.gpu.emit import GpuCode, emit_gpu
-from tunefarm.compiler.gpu.emulator import DeviceMemory, load_ptx
 from tunefarm.compiler.gpu.lower import lower_gpu
 from tunefarm.compiler.gpu.ptx import ptx_of
 from tunefarm.compiler.gpu.ptxas import Assembled, assemble, find_ptxas
@@ -112,23 +110,6 @@ def emitted(program: PrimFunc, target: Target = HOPPER) -> tuple[GpuCode, str]:
     """The code of a lowered program, and its PTX."""
     code = emit_gpu(program, target)
     return code, ptx_of(code.text, target.gpu.name)
-
-
-def run_emulated(program: PrimFunc, arrays: Sequence[Array], target: Target = HOPPER) -> Array:
-    """The last result of a lowered program, as its PTX computes it in the emulator."""
-    code, ptx = emitted(program, target)
-    module, memory = load_ptx(ptx), DeviceMemory()
-    addresses = []
-    for param in program.params:
-        addresses.append(memory.allocate(numpy_dtype(param.dtype).itemsize * prod(param.shape)))
-    for address, array in zip(addresses, arrays, strict=False):
-        memory.write(address, np.ascontiguousarray(array))
-    given = [*addresses, memory.allocate(code.workspace_bytes)]
-    for launch in code.launches:
-        module.launch(memory, launch.name, launch.grid, launch.block, given, launch.dynamic_bytes)
-    result, kind = program.params[-1], numpy_dtype(program.params[-1].dtype)
-    data = memory.read(addresses[-1], kind.itemsize * prod(result.shape))
-    return np.frombuffer(bytes(data), kind).reshape(result.shape)
 
 
 def assembled(program: PrimFunc, arch: str) -> Assembled:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from emulation import run_program
 from gpu_harness import (
     ARCHS,
     HOPPER,
@@ -17,7 +18,6 @@ from gpu_harness import (
     inputs_of,
     lowered,
     needs_ptxas,
-    run_emulated,
 )
 from numpy.typing import NDArray
 from tunefarm.compiler.dtypes import numpy_dtype
@@ -156,7 +156,7 @@ def test_an_attention_agrees(name: str) -> None:
     interpret(program, [*flat, out])
     want = exact(workload, arrays)
     near(out, want, program.params[0].dtype)
-    near(run_emulated(program, arrays), want, program.params[0].dtype)
+    near(run_program(program, arrays)[0], want, program.params[0].dtype)
 
 
 LARGE = {

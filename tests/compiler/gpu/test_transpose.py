@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from emulation import run_program
 from gpu_harness import (
     ARCHS,
     F32,
@@ -19,7 +20,6 @@ from gpu_harness import (
     inputs_of,
     lowered,
     needs_ptxas,
-    run_emulated,
 )
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.evaluate import evaluate
@@ -58,7 +58,7 @@ def test_a_move_agrees_under_random_configs(name: str) -> None:
     check(workload, min(mine, key=lambda c: (int(c["tile"]), int(c["threads"]))), arrays)
     for config in mine[:4]:
         program = lowered(workload, config)
-        compare(run_emulated(program, arrays).reshape(want.shape), want, f"{name} {config}")
+        compare(run_program(program, arrays)[0].reshape(want.shape), want, f"{name} {config}")
 
 
 def test_both_sides_are_coalesced() -> None:
