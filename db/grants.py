@@ -90,11 +90,11 @@ def grant_all(
 
 
 def _free_requests(connection: Connection, ended: Set[str]) -> None:
-    """Let requests whose leases have ended be granted another: the rows of those go by their own
-    ids from now on."""
-    if ended:
-        freed = update(LEASES).where(LEASES.c.request_id.in_(ended))
-        connection.execute(freed.values(request_id=LEASES.c.id))
+    """Let requests whose leases have ended be granted another: the rows of those go by ids from now
+    on that nobody can guess, and ask by."""
+    for request_id in ended:
+        freed = update(LEASES).where(LEASES.c.request_id == request_id)
+        connection.execute(freed.values(request_id=uuid.uuid4().hex))
 
 
 def _lease(want: Want, device: Any, term_s: float) -> Lease:

@@ -44,6 +44,7 @@ from tunefarm.proto import convert, farm_pb2, farm_pb2_grpc
 from tunefarm.proto.connection import CALL_S
 from tunefarm.proto.errors import InvalidRequest, TrackerUnavailable
 from tunefarm.proto.keepalive import Keepalive
+from tunefarm.proto.lease_line import LeaseLine
 from tunefarm.proto.protocol import PROTOCOL, check_protocol
 from tunefarm.proto.rendezvous import read_rendezvous
 from tunefarm.proto.tls import Tls
@@ -102,6 +103,7 @@ class FarmClient(TokenCalls):
         super().__init__(address, token, connect_s, patience_s, tls)
         self._farm: Any = self._service(farm_pb2_grpc.FarmStub)
         self._worker: Any = self._service(farm_pb2_grpc.WorkerStub)
+        self._leases: Any = self._service(LeaseLine)
         self._sync_s = _FIRST_SYNC_S if self.has_several else CALL_S
 
     @staticmethod
@@ -182,18 +184,21 @@ class FarmClient(TokenCalls):
             wait_s=wait_s,
             waited_s=waited_s,
         )
-        reply: farm_pb2.AcquireReply = self._call(self._farm.Acquire, wire, wait_s)
+        reply: farm_pb2.AcquireReply = self._call(self._leases.Acquire, wire, wait_s)
         return convert.lease_from_wire(reply.lease) if reply.HasField("lease") else None
 
     def renew(self, lease: Lease) -> Lease:
         """The lease with a fresh deadline; LeaseLost if it has ended."""
         wire = farm_pb2.RenewRequest(lease=lease.id, epoch=lease.epoch)
-        reply: farm_pb2.RenewReply = self._call(self._farm.Renew, wire, patience_s=lease.term_s / 3)
+        reply: farm_pb2.RenewReply = self._call(
+            self._leases.Renew, wire, patience_s=lease.term_s / 3
+        )
         return convert.lease_from_wire(reply.lease)
 
     def release(self, lease: Lease) -> None:
         """End the lease; trials that are still under way wait for the job's next lease."""
-        self._call(self._farm.Release, farm_pb2.ReleaseRequest(lease=lease.id, epoch=lease.epoch))
+        wire = farm_pb2.ReleaseRequest(lease=lease.id, epoch=lease.epoch)
+        self._call(self._leases.Release, wire)
 
     def keep_lease(self, lease: Lease) -> Keepalive[Lease]:
         """Renew the lease in the background until closed."""

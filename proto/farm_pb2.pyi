@@ -183,6 +183,52 @@ class ReleaseReply(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class LeaseCall(_message.Message):
+    __slots__ = ("number", "acquire", "renew", "release")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    ACQUIRE_FIELD_NUMBER: _ClassVar[int]
+    RENEW_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    acquire: AcquireRequest
+    renew: RenewRequest
+    release: ReleaseRequest
+    def __init__(self, number: _Optional[int] = ..., acquire: _Optional[_Union[AcquireRequest, _Mapping]] = ..., renew: _Optional[_Union[RenewRequest, _Mapping]] = ..., release: _Optional[_Union[ReleaseRequest, _Mapping]] = ...) -> None: ...
+
+class LeaseCalls(_message.Message):
+    __slots__ = ("calls",)
+    CALLS_FIELD_NUMBER: _ClassVar[int]
+    calls: _containers.RepeatedCompositeFieldContainer[LeaseCall]
+    def __init__(self, calls: _Optional[_Iterable[_Union[LeaseCall, _Mapping]]] = ...) -> None: ...
+
+class Failure(_message.Message):
+    __slots__ = ("reason", "message")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    message: str
+    def __init__(self, reason: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
+
+class LeaseAnswer(_message.Message):
+    __slots__ = ("number", "acquire", "renew", "release", "failure")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    ACQUIRE_FIELD_NUMBER: _ClassVar[int]
+    RENEW_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    acquire: AcquireReply
+    renew: RenewReply
+    release: ReleaseReply
+    failure: Failure
+    def __init__(self, number: _Optional[int] = ..., acquire: _Optional[_Union[AcquireReply, _Mapping]] = ..., renew: _Optional[_Union[RenewReply, _Mapping]] = ..., release: _Optional[_Union[ReleaseReply, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
+
+class LeaseAnswers(_message.Message):
+    __slots__ = ("answers",)
+    ANSWERS_FIELD_NUMBER: _ClassVar[int]
+    answers: _containers.RepeatedCompositeFieldContainer[LeaseAnswer]
+    def __init__(self, answers: _Optional[_Iterable[_Union[LeaseAnswer, _Mapping]]] = ...) -> None: ...
+
 class SubmitRequest(_message.Message):
     __slots__ = ("lease", "epoch", "requests", "workloads")
     class WorkloadsEntry(_message.Message):

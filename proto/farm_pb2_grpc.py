@@ -130,6 +130,11 @@ class FarmStub:
                 request_serializer=tunefarm_dot_proto_dot_farm__pb2.ReleaseRequest.SerializeToString,
                 response_deserializer=tunefarm_dot_proto_dot_farm__pb2.ReleaseReply.FromString,
                 _registered_method=True)
+        self.Leases = channel.stream_stream(
+                '/tunefarm.v1.Farm/Leases',
+                request_serializer=tunefarm_dot_proto_dot_farm__pb2.LeaseCalls.SerializeToString,
+                response_deserializer=tunefarm_dot_proto_dot_farm__pb2.LeaseAnswers.FromString,
+                _registered_method=True)
         self.Submit = channel.unary_unary(
                 '/tunefarm.v1.Farm/Submit',
                 request_serializer=tunefarm_dot_proto_dot_farm__pb2.SubmitRequest.SerializeToString,
@@ -296,6 +301,13 @@ class FarmServicer:
 
     def Release(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Leases(self, request_iterator, context):
+        """The same three, as many as there are at one time, over one call that stays open.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -490,6 +502,11 @@ def add_FarmServicer_to_server(servicer, server):
                     servicer.Release,
                     request_deserializer=tunefarm_dot_proto_dot_farm__pb2.ReleaseRequest.FromString,
                     response_serializer=tunefarm_dot_proto_dot_farm__pb2.ReleaseReply.SerializeToString,
+            ),
+            'Leases': grpc.stream_stream_rpc_method_handler(
+                    servicer.Leases,
+                    request_deserializer=tunefarm_dot_proto_dot_farm__pb2.LeaseCalls.FromString,
+                    response_serializer=tunefarm_dot_proto_dot_farm__pb2.LeaseAnswers.SerializeToString,
             ),
             'Submit': grpc.unary_unary_rpc_method_handler(
                     servicer.Submit,
@@ -741,6 +758,33 @@ class Farm:
             '/tunefarm.v1.Farm/Release',
             tunefarm_dot_proto_dot_farm__pb2.ReleaseRequest.SerializeToString,
             tunefarm_dot_proto_dot_farm__pb2.ReleaseReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Leases(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/tunefarm.v1.Farm/Leases',
+            tunefarm_dot_proto_dot_farm__pb2.LeaseCalls.SerializeToString,
+            tunefarm_dot_proto_dot_farm__pb2.LeaseAnswers.FromString,
             options,
             channel_credentials,
             insecure,

@@ -19,6 +19,7 @@ from tunefarm.db.errors import (
     UnknownRecord,
 )
 from tunefarm.proto import errors
+from tunefarm.tracker.counts import Counts
 from tunefarm.tracker.farm import Farm
 
 MAX_MESSAGE_BYTES = 2000
@@ -33,6 +34,11 @@ _WIRE_ERRORS: tuple[tuple[type[Exception], type[errors.FarmError]], ...] = (
     (ValueError, errors.InvalidRequest),
 )
 
+REFUSALS: tuple[type[Exception], ...] = (
+    errors.FarmError,
+    *(kind for kind, _ in _WIRE_ERRORS),
+)
+"""What an answer may raise: everything else is a fault of ours."""
 _STALE = {StaleLease: "lease", StaleClaim: "claim", StaleIncarnation: "incarnation"}
 
 S = TypeVar("S", bound="Servicer")
@@ -45,6 +51,18 @@ class Servicer(Protocol):
 
     @property
     def _farm(self) -> Farm: ...
+
+
+def refusal(method: str, error: Exception, counts: Counts) -> errors.FarmError:
+    """One of ``REFUSALS`` as a caller gets it; stale writes are counted."""
+    if isinstance(error, errors.FarmError):
+        return error
+    stale = _STALE.get(type(error))
+    if stale is not None:
+        counts.stale[stale] += 1
+    _log.debug("%s refused: %s", method, error, exc_info=True)
+    wire = next(wire for kind, wire in _WIRE_ERRORS if isinstance(error, kind))
+    return wire(str(error))
 
 
 async def refuse(context: Any, error: errors.FarmError) -> NoReturn:
@@ -76,14 +94,7 @@ def answers(
     async def call(self: S, request: Q, context: Any) -> R:
         try:
             return await method(self, request)
-        except errors.FarmError as error:
-            await refuse(context, error)
-        except tuple(kind for kind, _ in _WIRE_ERRORS) as error:
-            wire = next(wire for kind, wire in _WIRE_ERRORS if isinstance(error, kind))
-            stale = _STALE.get(type(error))
-            if stale is not None:
-                self._farm.counts.stale[stale] += 1
-            _log.debug("%s refused: %s", method.__name__, error, exc_info=True)
-            await refuse(context, wire(str(error)))
+        except REFUSALS as error:
+            await refuse(context, refusal(method.__name__, error, self._farm.counts))
 
     return call

@@ -14,7 +14,7 @@ from tunefarm.tracker.answers import refuse
 from tunefarm.tracker.callers import Caller, set_caller
 from tunefarm.tracker.counts import Counts
 from tunefarm.tracker.keyring import Keyring
-from tunefarm.tracker.policy import POLICY, Rule
+from tunefarm.tracker.policy import POLICY, Rule, check_role
 
 _CLOSED = Rule()
 
@@ -44,7 +44,7 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         try:
             header = dict(details.invocation_metadata).get("authorization", "")
             digest, caller = self._keyring.admit(str(header))
-            _check_role(caller, rule, name)
+            check_role(caller, rule, name)
         except FarmError as error:
             self._counts.errors[name, error.status] += 1
             return _refusal(error)
@@ -52,28 +52,33 @@ class Gate(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         return _wrapped(handler, name, rule, partial(self._let_in, rule, digest, caller))
 
     @contextmanager
-    def _let_in(self, rule: Rule, digest: str, caller: Caller, context: Any) -> Iterator[None]:
-        """Around the answering of a call of this caller's."""
+    def _let_in(self, rule: Rule, digest: str, caller: Caller, context: Any) -> Iterator[Check]:
+        """Around the answering of a call of this caller's; what to ask before each of its
+        requests."""
         if rule.certified and self._has_client_ca:
             _check_certificate(context)
         set_caller(caller)
         with self._keyring.call(digest):
-            yield
+            yield partial(self._keyring.check, digest)
 
 
-LetIn = Callable[[Any], AbstractContextManager[None]]
+Check = Callable[[], None]
+LetIn = Callable[[Any], AbstractContextManager[Check]]
 
 
-def _let_in(_: Any) -> AbstractContextManager[None]:
+def _let_in(_: Any) -> AbstractContextManager[Check]:
     """Anybody, for as long as they like."""
-    return nullcontext()
+    return nullcontext(lambda: None)
 
 
 def _wrapped(handler: Any, name: str, rule: Rule, let_in: LetIn) -> Any:
     """The handler, within ``let_in`` of the call's context, on a request that keeps to limits."""
 
     def read(content: Any) -> Any:
-        return limits.read(name, rule.max_bytes, handler.request_deserializer, content)
+        request = limits.read(name, rule.max_bytes, handler.request_deserializer, content)
+        if not rule.bundled:
+            limits.check(request)
+        return request
 
     async def unary_unary(content: bytes, context: Any) -> Any:
         try:
@@ -89,11 +94,15 @@ def _wrapped(handler: Any, name: str, rule: Rule, let_in: LetIn) -> Any:
         except FarmError as error:
             await refuse(context, error)
 
+    async def requests(contents: Any, check: Check) -> AsyncIterator[Any]:
+        async for content in contents:
+            check()
+            yield read(content)
+
     async def stream_stream(contents: Any, context: Any) -> AsyncIterator[Any]:
-        requests = (read(content) async for content in contents)
         try:
-            with let_in(context):
-                async for reply in handler.stream_stream(requests, context):
+            with let_in(context) as check:
+                async for reply in handler.stream_stream(requests(contents, check), context):
                     yield reply
         except FarmError as error:
             await refuse(context, error)
@@ -104,12 +113,6 @@ def _wrapped(handler: Any, name: str, rule: Rule, let_in: LetIn) -> Any:
     if handler.unary_stream is not None:
         return grpc.unary_stream_rpc_method_handler(unary_stream, response_serializer=serializer)
     return grpc.stream_stream_rpc_method_handler(stream_stream, response_serializer=serializer)
-
-
-def _check_role(caller: Caller, rule: Rule, name: str) -> None:
-    if caller.role not in rule.roles:
-        roles = " or ".join(sorted(rule.roles)) or "nobody"
-        raise Forbidden(f"{name} is for {roles}, and token {caller.name} has role {caller.role}")
 
 
 def _check_certificate(context: Any) -> None:

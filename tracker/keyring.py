@@ -55,6 +55,13 @@ class Keyring:
         digest = digest_of(header[len(_SCHEME) :])
         if hmac.compare_digest(digest, self._own):
             return digest, OWN
+        self.check(digest)
+        return digest, Caller.of(self._tokens[digest])
+
+    def check(self, digest: str) -> None:
+        """Note that a token is used; TokenRefused if it is unknown, expired or revoked."""
+        if digest == self._own:
+            return
         token = self._tokens.get(digest)
         if token is None:
             raise TokenRefused(f"the tracker refuses the token; {_REMEDY}")
@@ -62,7 +69,6 @@ class Keyring:
         if why:
             raise TokenRefused(f"token {token.name} ({token.id}) {why}; ask for another")
         self._used[digest] = time.time()
-        return digest, Caller.of(token)
 
     @contextmanager
     def call(self, digest: str) -> Iterator[None]:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from sqlalchemy import Connection
+from sqlalchemy.exc import IntegrityError
 from tunefarm.db import cordons, jobs, leases
 from tunefarm.db.errors import StaleClaim, StaleLease, StoreError, UnknownRecord
 from tunefarm.db.grants import Want, grant_all
@@ -268,7 +269,8 @@ class Desk:
             ticket.writing = writing
         try:
             outcomes = await self.farm.database.write(lambda c: self._store(c, served, places))
-        except StoreError as error:
+        except (StoreError, IntegrityError) as error:
+            _log.warning("nothing was granted: %s", error)
             outcomes = {ticket.waiting.id: error for ticket in served}
         for ticket in served:
             self._answer(ticket, outcomes.get(ticket.waiting.id))

@@ -38,26 +38,36 @@ GREAT = frozenset(
         "tunefarm.v1.CollectRequest.cursor",
         "tunefarm.v1.WatchRequest.cursor",
         "tunefarm.v1.HistoryRequest.cursor",
+        "tunefarm.v1.LeaseCall.number",
     }
 )
 OPEN_ENDED = frozenset({"tunefarm.v1.Trial.predicted", "tunefarm.v1.TrialRequest.predicted"})
 """Numbers that may be infinite or none: what a model predicts."""
 
+MAX_WAIT_S = 60.0
+"""How long a call may wait for news."""
+
 Check = Callable[[Any], None]
 
 
+def wait_of(wait_s: float) -> float:
+    """How long a call waits that asks for so long."""
+    return min(max(wait_s, 0.0), MAX_WAIT_S)
+
+
 def read(method: str, max_bytes: int, parse: Callable[[bytes], Message], content: bytes) -> Message:
-    """The request in a call's bytes; InvalidRequest if it is too long, or if it holds too much."""
-    if len(content) > max_bytes:
-        raise InvalidRequest(
-            f"the request of {method} has {len(content)} bytes; {max_bytes} are allowed"
-        )
+    """The request in a call's bytes; InvalidRequest if it is too long, or none at all."""
+    check_length(method, max_bytes, len(content))
     try:
-        request = parse(content)
+        return parse(content)
     except DecodeError:
         raise InvalidRequest(f"the request of {method} is no message of tunefarm's") from None
-    check(request)
-    return request
+
+
+def check_length(method: str, max_bytes: int, length: int) -> None:
+    """InvalidRequest if a request of so many bytes is too long."""
+    if length > max_bytes:
+        raise InvalidRequest(f"the request of {method} has {length} bytes; {max_bytes} are allowed")
 
 
 def check(message: Message) -> None:
@@ -95,7 +105,7 @@ def _check_of(field: FieldDescriptor) -> Check:
     each = _check_of_one(field)
 
     def look(items: Any) -> None:
-        _check_count(field.full_name, items)
+        check_count(field.full_name, items)
         for item in items:
             each(item)
 
@@ -104,7 +114,7 @@ def _check_of(field: FieldDescriptor) -> Check:
 
 def _check_of_map(name: str, key: Check, value: Check) -> Check:
     def look(entries: Any) -> None:
-        _check_count(name, entries)
+        check_count(name, entries)
         for one, held in entries.items():
             key(one)
             value(held)
@@ -133,7 +143,8 @@ def _nothing(_: object) -> None:
     pass
 
 
-def _check_count(name: str, items: Any) -> None:
+def check_count(name: str, items: Any) -> None:
+    """InvalidRequest if a list or map of this name has too many items."""
     if len(items) > MAX_COUNT:
         raise InvalidRequest(f"{_short(name)} has {len(items)} items; {MAX_COUNT} are allowed")
 

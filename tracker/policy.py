@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tunefarm.db.records import Role
+from tunefarm.proto.errors import Forbidden
+from tunefarm.tracker.callers import Caller
 
 SMALL = 64 << 10
 """Bytes of requests that name something."""
@@ -18,12 +20,13 @@ BULK = 16 << 20
 class Rule:
     """The roles that may call a method (nobody asks for a token if it is open), and how long its
     request may be. With ``certified``, a tracker that has a CA of its callers asks for a
-    certificate."""
+    certificate. Requests that come ``bundled`` are held to limits one by one, by who answers."""
 
     roles: frozenset[Role] = frozenset()
     max_bytes: int = SMALL
     is_open: bool = False
     certified: bool = False
+    bundled: bool = False
 
 
 ANYBODY = frozenset(Role)
@@ -37,6 +40,7 @@ _FARM = {
     "Acquire": Rule(CLIENTS),
     "Renew": Rule(CLIENTS),
     "Release": Rule(CLIENTS),
+    "Leases": Rule(CLIENTS, LISTS, bundled=True),
     "Submit": Rule(CLIENTS, BULK),
     "Collect": Rule(CLIENTS),
     "Pending": Rule(CLIENTS),
@@ -77,3 +81,10 @@ POLICY = {
     "/grpc.health.v1.Health/Watch": Rule(is_open=True),
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": Rule(ADMINS),
 }
+
+
+def check_role(caller: Caller, rule: Rule, name: str) -> None:
+    """Forbidden unless the caller's role may call the method ``name`` of this rule."""
+    if caller.role not in rule.roles:
+        roles = " or ".join(sorted(rule.roles)) or "nobody"
+        raise Forbidden(f"{name} is for {roles}, and token {caller.name} has role {caller.role}")

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import time
+from collections.abc import AsyncIterator
 from importlib.metadata import version
+from typing import Any
 
 from sqlalchemy import Connection
-from tunefarm.db import best, cordons, jobs, leases, misses, queue, tokens, trials
-from tunefarm.db.records import Promotion, Role
+from tunefarm.db import best, cordons, jobs, leases, misses, queue, trials
+from tunefarm.db.records import Promotion
 from tunefarm.proto import convert, farm_pb2, farm_pb2_grpc
-from tunefarm.proto.errors import Overloaded
 from tunefarm.proto.protocol import PROTOCOL, check_protocol
-from tunefarm.tracker import idling, jobbing, limits, noting, operating, working
+from tunefarm.tracker import idling, jobbing, lending, limits, noting, operating, working
 from tunefarm.tracker.answers import answers
 from tunefarm.tracker.callers import caller
 from tunefarm.tracker.farm import Farm
+from tunefarm.tracker.lease_stream import LeaseStream
 from tunefarm.tracker.leasing import Desk
+from tunefarm.tracker.limits import wait_of
+from tunefarm.tracker.owners import check_job, check_lease, check_trials
 
-MAX_WAIT_S = 60.0
-MAX_WAITED_S = 86400.0
-MAX_TICKETS = 20_000
 MAX_PAGE = 10_000
-
-
-def _wait(wait_s: float) -> float:
-    return min(max(wait_s, 0.0), MAX_WAIT_S)
 
 
 def _page(limit: int) -> int:
@@ -43,7 +40,7 @@ class WorkerServicer(farm_pb2_grpc.WorkerServicer):
             raise ValueError("a Sync names its worker, its incarnation and its compiler version")
         check_protocol(request.protocol, PROTOCOL, "worker")
         state = convert.worker_state_from_wire(request)
-        orders = await working.sync(self._farm, state, _wait(request.wait_s), caller())
+        orders = await working.sync(self._farm, state, wait_of(request.wait_s), caller())
         return convert.orders_to_wire(orders)
 
 
@@ -72,45 +69,25 @@ class FarmServicer(farm_pb2_grpc.FarmServicer):
 
     @answers
     async def Acquire(self, request: farm_pb2.AcquireRequest) -> farm_pb2.AcquireReply:
-        if not request.request_id or not request.request.target:
-            raise ValueError("a device is acquired with a request id and a target")
-        if request.request_id not in self._desk.tickets and len(self._desk.tickets) >= MAX_TICKETS:
-            raise Overloaded(f"{MAX_TICKETS} requests wait for devices already; ask again later")
-        wanted = caller().narrowed_request(convert.device_request_from_wire(request.request))
-        if request.job:
-            await self._check_job(request.job)
-        lease = await self._desk.acquire(
-            request.request_id,
-            wanted,
-            client=caller().signed(request.client),
-            owner=caller().name,
-            job=request.job,
-            claim_epoch=request.claim_epoch,
-            wait_s=_wait(request.wait_s),
-            waited_s=min(request.waited_s, MAX_WAITED_S),
-        )
-        if lease is not None:
-            return farm_pb2.AcquireReply(lease=convert.lease_to_wire(lease))
-        return farm_pb2.AcquireReply(
-            position=self._desk.place(request.request_id), matching=self._desk.matching(wanted)
-        )
+        return await lending.acquire(self._desk, request)
 
     @answers
     async def Renew(self, request: farm_pb2.RenewRequest) -> farm_pb2.RenewReply:
-        await self._check_lease(request.lease)
-        lease = await self._desk.renew(request.lease, request.epoch)
-        return farm_pb2.RenewReply(lease=convert.lease_to_wire(lease))
+        return await lending.renew(self._desk, request)
 
     @answers
     async def Release(self, request: farm_pb2.ReleaseRequest) -> farm_pb2.ReleaseReply:
-        await self._check_lease(request.lease)
-        await self._desk.release(request.lease, request.epoch)
-        return farm_pb2.ReleaseReply()
+        return await lending.release(self._desk, request)
+
+    def Leases(
+        self, frames: AsyncIterator[farm_pb2.LeaseCalls], _: Any
+    ) -> AsyncIterator[farm_pb2.LeaseAnswers]:
+        return LeaseStream(self._desk).answers(frames)
 
     @answers
     async def Submit(self, request: farm_pb2.SubmitRequest) -> farm_pb2.SubmitReply:
-        await self._check_lease(request.lease)
-        await self._check_trials({one.job for one in request.requests})
+        await check_lease(self._farm, request.lease)
+        await check_trials(self._farm, {one.job for one in request.requests})
         limits.check_texts(request.workloads)
         wanted = [convert.request_from_wire(r, request.workloads) for r in request.requests]
         done = await working.submit(self._farm, request.lease, request.epoch, wanted)
@@ -119,7 +96,7 @@ class FarmServicer(farm_pb2_grpc.FarmServicer):
     @answers
     async def Collect(self, request: farm_pb2.CollectRequest) -> farm_pb2.CollectReply:
         found = await working.collect(
-            self._farm, request.job, request.cursor, _page(request.limit), _wait(request.wait_s)
+            self._farm, request.job, request.cursor, _page(request.limit), wait_of(request.wait_s)
         )
         return farm_pb2.CollectReply(
             trials=[convert.trial_to_wire(trial) for trial in found.trials],
@@ -152,7 +129,7 @@ class FarmServicer(farm_pb2_grpc.FarmServicer):
             request.request_id,
             tuner,
             request.job,
-            _wait(request.wait_s),
+            wait_of(request.wait_s),
             tuple(request.plugins),
         )
         return farm_pb2.ClaimJobReply(job=convert.job_to_wire(job) if job else None)
@@ -177,13 +154,13 @@ class FarmServicer(farm_pb2_grpc.FarmServicer):
 
     @answers
     async def Cancel(self, request: farm_pb2.CancelRequest) -> farm_pb2.CancelReply:
-        await self._check_job(request.job)
+        await check_job(self._farm, request.job)
         job = await jobbing.cancel(self._farm, request.job, request.reason)
         return farm_pb2.CancelReply(job=convert.job_to_wire(job))
 
     @answers
     async def RetryJob(self, request: farm_pb2.RetryJobRequest) -> farm_pb2.RetryJobReply:
-        await self._check_job(request.job)
+        await check_job(self._farm, request.job)
         job = await jobbing.retry(self._farm, request.job)
         return farm_pb2.RetryJobReply(job=convert.job_to_wire(job))
 
@@ -204,7 +181,9 @@ class FarmServicer(farm_pb2_grpc.FarmServicer):
 
     @answers
     async def Watch(self, request: farm_pb2.WatchRequest) -> farm_pb2.WatchReply:
-        update = await jobbing.watch(self._farm, request.job, request.cursor, _wait(request.wait_s))
+        update = await jobbing.watch(
+            self._farm, request.job, request.cursor, wait_of(request.wait_s)
+        )
         return farm_pb2.WatchReply(
             job=convert.job_to_wire(update.job),
             progress=[convert.progress_to_wire(p) for p in update.progress],
@@ -234,7 +213,7 @@ class FarmServicer(farm_pb2_grpc.FarmServicer):
             raise ValueError("a promotion has a request id")
         final = convert.final_from_wire(request.final)
         if request.job:
-            await self._check_job(request.job)
+            await check_job(self._farm, request.job)
 
         def write(connection: Connection) -> Promotion:
             if request.job:
@@ -366,30 +345,6 @@ class FarmServicer(farm_pb2_grpc.FarmServicer):
             lambda c: cordons.events(c, request.subject, _page(request.limit))
         )
         return farm_pb2.AuditReply(events=[convert.audit_event_to_wire(event) for event in found])
-
-    # --- what belongs to the caller -------------------------------------------------------------
-
-    async def _check_job(self, job: str) -> None:
-        """Forbidden if the job is not the caller's to change; NotFound if there is none."""
-        if caller().role is Role.CLIENT:
-            found = await self._farm.database.read(lambda c: jobs.get(c, job))
-            caller().check_owner(found.id, found.owner)
-
-    async def _check_trials(self, names: set[str]) -> None:
-        """Forbidden if trials are meant for a job that is not the caller's; outside of jobs they
-        have a name of their own."""
-        if caller().role is Role.CLIENT:
-            owners = await self._farm.database.read(lambda c: tokens.owners_of_jobs(c, names))
-            for job, owner in owners.items():
-                caller().check_owner(job, owner)
-
-    async def _check_lease(self, lease: str) -> None:
-        """Forbidden if the lease is not the caller's; LeaseLost if there is none."""
-        live = self._farm.leases.get(lease)
-        if live is not None:
-            caller().check_lease(live.lease)
-        elif caller().role is not Role.ADMIN:
-            caller().check_lease(await self._farm.database.read(lambda c: leases.get(c, lease)))
 
 
 def _wish(

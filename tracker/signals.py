@@ -28,6 +28,10 @@ class Bell:
         """Call this before looking at the state, so that no news in between is missed."""
         self._event.clear()
 
+    async def wait(self) -> None:
+        """Until it rings."""
+        await self._event.wait()
+
     async def rings(self, timeout_s: float) -> bool:
         """Whether it rang within ``timeout_s`` and ``poll_s``."""
         if timeout_s <= 0:
@@ -97,6 +101,8 @@ class Signals:
 
 JOBS = "jobs"
 LEASES = "leases"
+CLOSING = "closing"
+"""Of interest to what goes on until the tracker ends: ``notify_all`` rings for it."""
 _DEVICE = "device "
 _END = "end "
 

@@ -27,7 +27,9 @@ def test_every_mutation_has_an_identity() -> None:
     reads |= {"Misses"}
     by_content = {"NoteModel"}  # a model is known by its tasks and its target
     reads |= {"TaskStats", "CountTrials", "Devices", "LeaseHistory", "Audit", "ListTokens"}
+    streams = {"Leases"}  # of methods that are looked at themselves
     for service in farm_pb2.DESCRIPTOR.services_by_name.values():
         for method in service.methods:
             fields = {field.name for field in method.input_type.fields}
-            assert method.name in reads | by_content or fields & identities, method.name
+            without = reads | by_content | streams
+            assert method.name in without or fields & identities, method.name

@@ -29,7 +29,8 @@ ALLOWED = {
     "tunefarm.v1.Worker": {"Sync": WORKER},
     "tunefarm.v1.Farm": {
         "Info": ANY,
-        **dict.fromkeys(("Acquire", "Renew", "Release", "Submit", "Collect", "Pending"), CLIENT),
+        **dict.fromkeys(("Acquire", "Renew", "Release", "Leases"), CLIENT),
+        **dict.fromkeys(("Submit", "Collect", "Pending"), CLIENT),
         **dict.fromkeys(("SubmitJob", "Cancel", "RetryJob", "GetJob", "ListJobs", "Watch"), CLIENT),
         **dict.fromkeys(("ClaimJob", "RenewJob", "ReleaseJob", "FinishJob"), TUNER),
         **dict.fromkeys(("Best", "Promote", "History", "TaskStats", "CountTrials"), CLIENT),
