@@ -20,6 +20,7 @@ from tunefarm.dashboard.queries import (
     overview,
     records,
     roofs,
+    settled,
     trials,
 )
 from tunefarm.dashboard.rendering import render
@@ -83,11 +84,12 @@ def show_job(
         "job": job,
         "wall": whole.wall_time,
         "recent_gain": curves.recent_gain(whole.best_so_far),
+        "came": settled.outcome(db, job, tasks),
         "pace": jobs.pace(db, job.id) if job.state == JobState.RUNNING else None,
     }
     if part == "now":
         return render(request, "job.html", **now)
-    heaviest = sorted(tasks, key=lambda one: -(one.time_s or 0))
+    heaviest = [result.task for result in now["came"].results]
     return render(
         request,
         "job.html",
@@ -95,7 +97,7 @@ def show_job(
         tasks=heaviest,
         names=[(one.position, one.summary) for one in heaviest],
         task=chosen[0] if task is not None else None,
-        total_s=sum(t.time_s or 0 for t in tasks),
+        total_s=sum(result.time_s for result in now["came"].results),
         ranking=curves_of(request, db, job, chosen).points.notes,
         peak_flops=roofs.peaks(db, job).get("flops_n"),
         latest=trials.trials(db, job=job.id, limit=8),

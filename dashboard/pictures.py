@@ -81,7 +81,7 @@ class Coordinates:
 
 
 def parallel_coordinates(
-    configs: Sequence[Mapping[str, object]], height: float = 220.0, step: float = 110.0
+    configs: Sequence[Mapping[str, object]], height: float = 220.0, step: float = 130.0
 ) -> Coordinates | None:
     """Each config as a line over the knobs that differ between them; None if none does."""
     names = sorted({name for config in configs for name in config})

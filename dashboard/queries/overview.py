@@ -44,6 +44,11 @@ class Totals:
     seen: int
     errors: Mapping[str, int]
 
+    @property
+    def is_hour_cut(self) -> bool:
+        """Whether there may have been more trials in the hour than were looked at."""
+        return self.hour == self.seen == RECENT_TRIALS
+
 
 def totals(connection: Connection) -> Totals:
     counts = connection.execute(

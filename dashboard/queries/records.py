@@ -72,6 +72,7 @@ class Standing:
     """A record that builds may use: the best of a target, device model, space and compiler."""
 
     trial_id: int
+    number: int
     target_id: int
     target: str
     device_model: str
@@ -88,6 +89,11 @@ class Standing:
     created_at: float
     job: str
     config: Mapping[str, Any]
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether it is the default, which nothing beat in a final."""
+        return self.promoted and self.number == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +190,14 @@ def standings(
         TARGETS, TARGETS.c.id == BEST.c.target_id
     )
     query = (
-        select(BEST, TARGETS.c.text, TRIALS.c.created_at, TRIALS.c.job, TRIALS.c.config)
+        select(
+            BEST,
+            TARGETS.c.text,
+            TRIALS.c.created_at,
+            TRIALS.c.job,
+            TRIALS.c.config,
+            TRIALS.c.number,
+        )
         .select_from(source)
         .where(BEST.c.workload_id == workload)
         .order_by(BEST.c.promoted.desc(), BEST.c.trial_id.desc())
@@ -336,6 +349,7 @@ def _standing(row: Any) -> Standing:
     met = row.default_s / row.median_s if row.default_s and row.median_s else None
     return Standing(
         trial_id=row.trial_id,
+        number=row.number,
         target_id=row.target_id,
         target=row.text,
         device_model=row.device_model,

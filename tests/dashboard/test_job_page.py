@@ -4,14 +4,48 @@ from __future__ import annotations
 
 import csv
 import io
+import re
+from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 from tunefarm.dashboard.datasets import dataset
 from tunefarm.dashboard.queries import curves
 from tunefarm.dashboard.ranks import importance, rank_correlation, top_recall
+from tunefarm.db import jobs
+from tunefarm.db.records import JobState
+from tunefarm.db.store import Store
 
 JOB = "/api/v1/jobs/aaaa"
+
+
+def cells(page: str) -> dict[str, list[str]]:
+    """The numbers of the rows of the job's tasks, by their names."""
+    table = page[page.index('aria-label="Tasks, table"') :].partition("</table>")[0]
+    rows = re.findall(r"<tr[ >].*?</tr>", table, re.S)[1:]
+    return {
+        re.search(r'title="([^"]*)"', row)[1]: re.findall(r'<td class="n[^"]*">([^<]*)</td>', row)  # type: ignore[index]
+        for row in rows
+    }
+
+
+def test_a_job_that_is_over_tells_what_builds_get(farm: Any, own_client: TestClient) -> None:
+    page = own_client.get("/jobs/aaaa").text
+    assert ">Fastest seen</dt>" in page
+    assert "finals will time them" in page
+    before = cells(page)
+    with Store.open(farm.database) as store, store.writing() as db:
+        claimed = jobs.claim(db, "tuner-1", "c1", "aaaa1111")
+        assert claimed is not None
+        jobs.finish(db, "aaaa1111", claimed.claim_epoch, JobState.SUCCEEDED, "")
+    page = own_client.get("/jobs/aaaa").text
+    assert ">Faster than default</dt>" in page
+    after = cells(page)
+    promoted, other = (task.summary for task in farm.tasks)
+    assert after[promoted][4] == "1.90\u202f×"
+    assert after[promoted][2] != after[promoted][3] == before[promoted][2]
+    assert after[other][4] == "1.00\u202f×"  # no final: a build takes the default
+    assert after[other][1] == after[other][2] == before[other][1]
 
 
 def test_best_so_far_only_falls_and_ends_at_the_best(client: TestClient) -> None:

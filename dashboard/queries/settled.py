@@ -1,0 +1,107 @@
+"""What a job has come to: the records that builds use of its tasks, as finals saw them beside the
+defaults. The fastest candidate that was seen is no promise, as it was chosen for being low; of a
+job that is not over there is nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, select
+from tunefarm.dashboard.queries.jobs import JobLine, TaskLine
+from tunefarm.db.models import BEST, TRIALS
+
+LEAST_GAIN = 1.005
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A task with its latencies in seconds: those of what builds use, if that is settled."""
+
+    task: TaskLine
+    default_s: float | None
+    best_s: float | None
+
+    @property
+    def speedup(self) -> float | None:
+        """How much faster it is than its default."""
+        return self.default_s / self.best_s if self.default_s and self.best_s else None
+
+    @property
+    def is_faster(self) -> bool:
+        """Whether that is more than rounding."""
+        return (self.speedup or 0.0) >= LEAST_GAIN
+
+    @property
+    def flops_s(self) -> float | None:
+        """Nominal operations a second."""
+        return self.task.flops / self.best_s if self.best_s and self.task.flops else None
+
+    @property
+    def time_s(self) -> float:
+        """Seconds in a run of the model."""
+        return self.task.weight * (self.best_s or 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The tasks of a job, those of the most time first, and sums over those that have both times,
+    in seconds. ``device`` is the model of the device that measured it, empty while none did."""
+
+    device: str
+    results: tuple[Result, ...]
+
+    @property
+    def default_s(self) -> float:
+        return sum((r.default_s or 0.0) * r.task.weight for r in self.results if r.speedup)
+
+    @property
+    def best_s(self) -> float:
+        return sum(r.time_s for r in self.results if r.speedup)
+
+    @property
+    def speedup(self) -> float | None:
+        return self.default_s / self.best_s if self.best_s else None
+
+
+def outcome(connection: Connection, job: JobLine, tasks: Sequence[TaskLine]) -> Outcome:
+    """What a job has come to, or, while it is open, what it has seen."""
+    device = _device_model(connection, job)
+    results = [Result(task, task.default_s, task.best_s) for task in tasks]
+    if not job.is_open:
+        promoted = _promoted(connection, job, [task.workload_id for task in tasks], device)
+        results = [_settled(task, promoted.get(task.workload_id)) for task in tasks]
+    return Outcome(device, tuple(sorted(results, key=lambda result: -result.time_s)))
+
+
+def _settled(task: TaskLine, record: Any) -> Result:
+    """A task with the record that a final promoted, beside the default that it met there; without
+    one builds take the default."""
+    if record is None:
+        return Result(task, task.default_s, task.default_s)
+    met = record.default_s / record.median_s if record.default_s else None
+    speedup = record.speedup_over_default or met
+    return Result(task, record.median_s * speedup if speedup else None, record.median_s)
+
+
+def _promoted(
+    connection: Connection, job: JobLine, workloads: Sequence[int], device: str
+) -> dict[int, Any]:
+    """The promoted record of each workload for devices of this model, of the job's compiler."""
+    query = (
+        select(BEST)
+        .where(BEST.c.workload_id.in_(workloads), BEST.c.target_id == job.target_id)
+        .where(BEST.c.device_model == device, BEST.c.promoted)
+        .order_by(BEST.c.trial_id)
+    )
+    if job.compiler_version:
+        query = query.where(BEST.c.compiler_version == job.compiler_version)
+    return {row.workload_id: row for row in connection.execute(query)}
+
+
+def _device_model(connection: Connection, job: JobLine) -> str:
+    """The model of the device that measured the job's first trial, empty while there is none."""
+    columns = TRIALS.c
+    query = select(columns.device_model).where(columns.job == job.id).order_by(columns.id).limit(1)
+    return connection.execute(query).scalar() or ""
