@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -16,8 +16,8 @@ from tunefarm.compiler.errors import BuildError, ScheduleError
 from tunefarm.compiler.extract import is_tunable
 from tunefarm.compiler.gpu.build import build_gpu_program
 from tunefarm.compiler.gpu.launches import WORKSPACE_ALIGN
-from tunefarm.compiler.ir import Call, Function, IRModule, TensorType
-from tunefarm.compiler.kernel import Kernel
+from tunefarm.compiler.ir import Call, Function, IRModule, TensorType, post_order
+from tunefarm.compiler.kernel import Kernel, of_host
 from tunefarm.compiler.link import link_model
 from tunefarm.compiler.printer import print_function
 from tunefarm.compiler.row_pitch import RowPitch, with_row_pitch
@@ -29,7 +29,7 @@ from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir.transform.bounds_check import add_bounds_checks
 from tunefarm.compiler.tir.transform.lower import PHASES, lower
 from tunefarm.compiler.transform.pipeline import STEPS, optimize
-from tunefarm.compiler.transform.plan_memory import kernel_calls, plan_memory
+from tunefarm.compiler.transform.plan_memory import Part, kernel_calls, plan_memory
 from tunefarm.compiler.transform.write_parts import joined_parts, row_pitch
 from tunefarm.compiler.workload import Workload
 
@@ -95,27 +95,26 @@ def kernel_name(workload: Workload) -> str:
     return f"tunefarm_{workload.key[:16]}"
 
 
-def build_module(module: IRModule, target: Target) -> Module:
+def build_module(module: IRModule, target: Target, on_host: Collection[str] = ()) -> Module:
     """Build a model with the records of the surrounding ``apply_history_best``.
 
-    Raises BuildError for what has no code, HistoryError for an untuned task in strict mode.
+    Of a model for a GPU, the nodes ``on_host`` run on this host's processor: those of these names,
+    and those of kernels with these operators. Raises BuildError for what has no code and for a
+    name that no node has, HistoryError for an untuned task in strict mode.
     """
     stages = dump.begin("model")
     stages.write("import", module.__str__)
     with stages.passes([step.name for step in STEPS]):
         module = optimize(module, target)
     workloads = {call: _workload_of(call) for call in kernel_calls(module.main)}
-    configs = choose_configs(Counter(workloads.values()), target)
-    kernels = _Kernels(configs, target, stages)
-    parts = [
-        part
-        for joined in joined_parts(module.main)
-        if all(kernels.can_write(workloads[p.call], row_pitch(p)) for p in joined)
-        for part in joined
-    ]
+    apart = _on_host(workloads, target, on_host)
+    here = {c: w for c, w in workloads.items() if c not in apart}
+    kernels = _Kernels(choose_configs(Counter(here.values()), target), target, stages)
+    parts = list(_written_parts(module.main, here, kernels))
     forms = {part.call: row_pitch(part) for part in parts}
     wholes = {part.whole for part in parts}
-    made = {c: kernels[w, forms.get(c)] for c, w in workloads.items() if c not in wholes}
+    made = {c: kernels[w, forms.get(c)] for c, w in here.items() if c not in wholes}
+    made |= _host_kernels(apart, stages)
     used = {kernel.name: kernel for kernel in made.values()}
     scratch = {c: kernel.workspace_bytes for c, kernel in made.items()}
     alignment = WORKSPACE_ALIGN if target.kind == "cuda" else ALIGNMENT
@@ -137,6 +136,49 @@ def build_module(module: IRModule, target: Target) -> Module:
         target,
         c_source=lambda: emit_model_c(linked.plan, kernels.lowered(used)),
     )
+
+
+def _written_parts(
+    main: Function, workloads: Mapping[Call, Workload], kernels: _Kernels
+) -> Iterator[Part]:
+    """The parts of concatenations that are written where they belong."""
+    for joined in joined_parts(main):
+        known = all(p.call in workloads and p.whole in workloads for p in joined)
+        if known and all(kernels.can_write(workloads[p.call], row_pitch(p)) for p in joined):
+            yield from joined
+
+
+def _on_host(
+    workloads: Mapping[Call, Workload], target: Target, names: Collection[str]
+) -> dict[Call, Workload]:
+    """The calls that are to run on the host."""
+    if names and target.kind != "cuda":
+        raise BuildError(f"on_host is for models for GPUs; {target} runs on the host as a whole")
+    found: dict[Call, Workload] = {}
+    for name in names:
+        mine = {c: w for c, w in workloads.items() if name in (c.name, *_operators(w.function))}
+        if not mine:
+            has = ", ".join(dict.fromkeys(c.name for c in workloads if c.name))
+            raise BuildError(
+                f"on_host names {name!r}, which is no node and no operator of the model; its "
+                f"nodes: {has or 'none has a name'}"
+            )
+        found |= mine
+    return found
+
+
+def _host_kernels(workloads: Mapping[Call, Workload], stages: dump.Stages) -> dict[Call, Kernel]:
+    """The kernels of calls that run on the host, by this host's records."""
+    if not workloads:
+        return {}
+    target = Target.host()
+    kernels = _Kernels(choose_configs(Counter(workloads.values()), target), target, stages)
+    return {c: of_host(kernels[w, None]) for c, w in workloads.items()}
+
+
+def _operators(function: Function) -> list[str]:
+    nodes = post_order(function.body)
+    return [n.op for n in nodes if isinstance(n, Call) and isinstance(n.op, str)]
 
 
 class _Kernels:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tunefarm.compiler.errors import BuildError
 from tunefarm.compiler.gpu.launches import Launch
@@ -47,3 +47,20 @@ class Kernel:
     def code_hash(self) -> str:
         """SHA-256 of the LLVM text: equal hashes mean equal code."""
         return hashlib.sha256(self.text.encode()).hexdigest()
+
+
+_HOST = "host "
+
+
+def of_host(kernel: Kernel) -> Kernel:
+    """The kernel of a processor under the name that it has in a plan for a GPU."""
+    return replace(kernel, name=_HOST + kernel.name)
+
+
+def is_of_host(kernel: Kernel) -> bool:
+    return kernel.name.startswith(_HOST)
+
+
+def symbol_of(kernel: Kernel) -> str:
+    """The kernel's name in its object code."""
+    return kernel.name.removeprefix(_HOST)

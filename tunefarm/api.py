@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -168,7 +168,11 @@ def apply_history_best(
 
 @overload
 def build(
-    module: IRModule, target: Target | str | None = None, *, precision: str = ""
+    module: IRModule,
+    target: Target | str | None = None,
+    *,
+    precision: str = "",
+    on_host: Collection[str] = (),
 ) -> Module: ...
 @overload
 def build(
@@ -183,10 +187,12 @@ def build(
     target: Target | str | None = None,
     bounds_checks: bool = False,
     precision: str = "",
+    on_host: Collection[str] = (),
 ) -> Module | KernelFunction | CudaKernel | CheckedFunction:
     """Build a model with the records of the surrounding ``apply_history_best``, or one program.
 
-    ``target`` None is this host. ``precision`` is for models, as in ``allow_precision``.
+    ``target`` None is this host. ``precision`` is for models, as in ``allow_precision``; so is
+    ``on_host``: nodes and operators of a model for a GPU that run on this host's processor.
     ``bounds_checks`` makes a program, serial and slow, whose call raises BoundsError for an access
     outside of a buffer. Raises BuildError for what has no code.
     """
@@ -195,6 +201,8 @@ def build(
 
         if precision:
             raise TunefarmError("precision is for models; a program has the dtypes it was given")
+        if on_host:
+            raise TunefarmError("on_host is for models; a program runs where its target says")
         if bounds_checks:
             return build_checked(module, as_target(target))
         return build_function(module, as_target(target))
@@ -204,7 +212,7 @@ def build(
         raise TunefarmError("bounds_checks is for programs; a model's kernels are made in bounds")
     from tunefarm.compiler.build import build_module
 
-    return build_module(allow_precision(module, precision), as_target(target))
+    return build_module(allow_precision(module, precision), as_target(target), on_host)
 
 
 def lower(program: PrimFunc, simple_mode: bool = True) -> PrimFunc:

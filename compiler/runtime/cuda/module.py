@@ -18,17 +18,25 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 from tunefarm.compiler.errors import BuildError, ShapeError
-from tunefarm.compiler.kernel import Kernel
+from tunefarm.compiler.kernel import Kernel, is_of_host
 from tunefarm.compiler.runtime.arrays import Array, address, aligned_empty
 from tunefarm.compiler.runtime.cuda.arrays import DeviceArray, Operand, as_operand, to_device
-from tunefarm.compiler.runtime.cuda.driver import check_device, open_device
+from tunefarm.compiler.runtime.cuda.driver import Device, check_device, open_device
+from tunefarm.compiler.runtime.cuda.host import load_host_kernels
 from tunefarm.compiler.runtime.cuda.loading import load_all
 from tunefarm.compiler.runtime.cuda.memory import take
+from tunefarm.compiler.runtime.cuda.placement import (
+    HostCall,
+    PlacedStep,
+    ToDevice,
+    ToHost,
+    placed_steps,
+)
 from tunefarm.compiler.runtime.cuda.session import Residence, Session, resident_weights
 from tunefarm.compiler.runtime.cuda.timing import seconds_cold, seconds_each, seconds_together
 from tunefarm.compiler.runtime.graph_executor import GraphExecutor, NodeTime, Profile
 from tunefarm.compiler.runtime.module import Module
-from tunefarm.compiler.runtime.plan import ExecutionPlan, KernelCall, nbytes, verify_plan
+from tunefarm.compiler.runtime.plan import Copy, ExecutionPlan, KernelCall, nbytes, verify_plan
 from tunefarm.compiler.runtime.timing import Timing, evaluate
 from tunefarm.compiler.runtime.weights import kept_weights
 from tunefarm.compiler.target import Target
@@ -47,10 +55,11 @@ class CudaModule(Module):
     """A model for a GPU: plan, PTX and weights. Safe to run from several threads at once.
 
     Nothing is asked of a driver until it first runs, so a host without a GPU can build it and show
-    its code. It runs on the device ``ordinal`` of the host; ``threads`` say nothing.
+    its code. It runs on the device ``ordinal`` of the host, but for the ``host_kernels``.
     """
 
     kernels: tuple[Kernel, ...] = field(repr=False)
+    host_kernels: tuple[Kernel, ...] = field(default=(), repr=False)
     ordinal: int = 0
     state: _State = field(default_factory=_State, repr=False)
 
@@ -90,10 +99,21 @@ class CudaModule(Module):
             if self.state.residence is None:
                 device = open_device(self.ordinal)
                 check_device(device.properties, self.target)
-                kernels = load_all(device, self.kernels)
-                weights = resident_weights(device, self.weights)
-                self.state.residence = Residence(device, self.plan, kernels, weights)
+                self.state.residence = self._settle(device)
             return self.state.residence
+
+    def _settle(self, device: Device) -> Residence:
+        kernels = load_all(device, self.kernels)
+        weights = resident_weights(device, self.weights)
+        host = None
+        if self.host_kernels:
+            host = load_host_kernels(self.host_kernels, Target.host())
+        steps = placed_steps(
+            self.plan,
+            {kernel.name: kernel for kernel in self.kernels},
+            host.kernels if host else {},
+        )
+        return Residence(device, self.plan, steps, kernels, weights, host)
 
     def on_device(self, ordinal: int) -> CudaModule:
         """The same module on another device of the host."""
@@ -189,12 +209,8 @@ class CudaModule(Module):
             runs = [seconds_each(device, session.stream, calls) for _ in range(repeat + 1)][1:]
         return Profile(
             tuple(
-                NodeTime(
-                    step.label,
-                    step.kernel if isinstance(step, KernelCall) else "copy",
-                    statistics.median(times),
-                )
-                for step, times in zip(self.plan.steps, zip(*runs, strict=True), strict=True)
+                NodeTime(*_told(step), statistics.median(times))
+                for step, times in zip(self.residence.steps, zip(*runs, strict=True), strict=True)
             )
         )
 
@@ -233,13 +249,29 @@ class CudaModule(Module):
     def get_source(self, kind: str = "llvm") -> str:
         """The "llvm" or "ptx" text of all kernels; BuildError for another."""
         mark = ";" if kind == "llvm" else "//"
-        return "\n".join(f"{mark} kernel {k.name}\n{k.get_source(kind)}" for k in self.kernels)
+        kernels = (*self.kernels, *(self.host_kernels if kind == "llvm" else ()))
+        return "\n".join(f"{mark} kernel {k.name}\n{k.get_source(kind)}" for k in kernels)
 
 
 def _result(array: Array | DeviceArray) -> Operand:
     if isinstance(array, DeviceArray):
         return Operand(array.address, None, array)
     return Operand(None, array, array)
+
+
+def _told(step: PlacedStep) -> tuple[str, str]:
+    """The label of a step, and its kernel."""
+    match step:
+        case KernelCall():
+            return step.label, step.kernel
+        case HostCall(call):
+            return f"{call.label}, on the host", call.kernel
+        case Copy():
+            return step.label, "copy"
+        case ToHost():
+            return f"{step.bytes} bytes to the host", "copy"
+        case ToDevice():
+            return f"{step.bytes} bytes to the device", "copy"
 
 
 def create_cuda_module(
@@ -255,4 +287,13 @@ def create_cuda_module(
             f"the plan reads {plan.weight_bytes} bytes of weights, got {weights.nbytes}"
         )
     kept = kept_weights(weights)
-    return CudaModule(plan, None, kept, address(kept), target, 1, kernels=tuple(kernels))
+    return CudaModule(
+        plan,
+        None,
+        kept,
+        address(kept),
+        target,
+        1,
+        kernels=tuple(k for k in kernels if not is_of_host(k)),
+        host_kernels=tuple(k for k in kernels if is_of_host(k)),
+    )

@@ -9,22 +9,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
 from tunefarm.compiler.runtime.arrays import Array
 from tunefarm.compiler.runtime.cuda.arrays import Operand
-from tunefarm.compiler.runtime.cuda.driver import Device, Graph
+from tunefarm.compiler.runtime.cuda.driver import Device
+from tunefarm.compiler.runtime.cuda.host import HostKernels, HostPlaces
 from tunefarm.compiler.runtime.cuda.loading import LoadedKernel
 from tunefarm.compiler.runtime.cuda.memory import DeviceMemory, take
-from tunefarm.compiler.runtime.plan import (
-    Argument,
-    Copy,
-    ExecutionPlan,
-    Place,
-    Step,
-    arguments_of,
+from tunefarm.compiler.runtime.cuda.placement import (
+    DeviceStep,
+    HostCall,
+    PlacedStep,
+    ToDevice,
+    ToHost,
 )
+from tunefarm.compiler.runtime.plan import Argument, Copy, ExecutionPlan, KernelCall, Place
 
 _GRAPHS = 8  # sets of addresses whose graphs a session keeps
 
@@ -34,12 +36,17 @@ Bases = Mapping[Place, Sequence[int]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Residence:
-    """A model on a device: loaded code, weights, and the sessions that nobody uses now."""
+    """A model on a device: loaded code, weights, and the sessions that nobody uses now.
+
+    ``steps`` are those of the plan, with copies for the kernels of ``host``.
+    """
 
     device: Device
     plan: ExecutionPlan
+    steps: tuple[PlacedStep, ...] = field(repr=False)
     kernels: Mapping[str, LoadedKernel] = field(repr=False)
     weights: ResidentWeights = field(repr=False)
+    host: HostKernels | None = field(default=None, repr=False)
     idle: list[Session] = field(default_factory=list, repr=False)
 
     @contextmanager
@@ -97,7 +104,8 @@ class Session:
         self.stream = home.device.stream()
         self._arena = take(home.device, home.plan.arena_bytes)
         self._staged: dict[tuple[Place, int], _Staged] = {}
-        self._graphs: OrderedDict[tuple[int, ...], Graph | None] = OrderedDict()
+        self._graphs: OrderedDict[tuple[int, ...], list[Callable[[], None]]] = OrderedDict()
+        self._host = home.host.places(home.plan, home.weights.host) if home.host else None
 
     def run(self, inputs: Sequence[Operand], outputs: Sequence[Operand]) -> None:
         """Run on operands in the plan's order, to the end."""
@@ -113,12 +121,11 @@ class Session:
     def ask(self, inputs: Sequence[Operand], outputs: Sequence[Operand]) -> Callable[[], None]:
         """Copy inputs of the host to the device; what asks the stream for a run on these operands.
 
-        A run on the addresses of an earlier one is the replay of a graph.
+        A run on the addresses of an earlier one is the replay of a graph, or of one for each row of
+        kernels between those of the host.
         """
         bases = self.bases(inputs, outputs)
-        key = (*bases["input"], *bases["output"])
-        graph = self._graph(key, bases)
-        return partial(self._ask_steps, bases) if graph is None else partial(self._replay, graph)
+        return partial(_all, self._captured(bases) or self.calls(bases))
 
     def captured(self, inputs: Sequence[Operand], outputs: Sequence[Operand]) -> Callable[[], None]:
         """Like ``ask``, but the graph is made at once."""
@@ -141,8 +148,8 @@ class Session:
         return bases
 
     def calls(self, bases: Bases) -> list[Callable[[], None]]:
-        """What asks the stream for each step."""
-        return [partial(self._ask_step, step, bases) for step in self.home.plan.steps]
+        """What asks for each step."""
+        return [self._call(step, bases) for step in self.home.steps]
 
     def _start(self, place: Place, index: int, operand: Operand) -> int:
         if operand.address is not None:
@@ -152,33 +159,62 @@ class Session:
             self._staged[place, index] = _Staged(self.home.device, operand.host)
         return self._staged[place, index].memory.address
 
-    def _graph(self, key: tuple[int, ...], bases: Bases) -> Graph | None:
-        """The graph for these addresses, from the second run on; the rarely used are forgotten."""
+    def _captured(self, bases: Bases) -> list[Callable[[], None]]:
+        """The graphs for these addresses and what the host does between them, from the second run
+        on; the rarely used are forgotten."""
+        key = (*bases["input"], *bases["output"])
         if key not in self._graphs:
-            self._graphs[key] = None
+            self._graphs[key] = []
             if len(self._graphs) > _GRAPHS:
                 self._graphs.popitem(last=False)
-            return None
+            return []
         self._graphs.move_to_end(key)
-        graph = self._graphs[key]
-        if graph is None:
-            graph = self._graphs[key] = self.stream.capture(partial(self._ask_steps, bases))
-        return graph
+        if not self._graphs[key]:
+            self._graphs[key] = list(self._captures(bases))
+        return self._graphs[key]
 
-    def _replay(self, graph: Graph) -> None:
-        self.stream.replay(graph)
+    def _captures(self, bases: Bases) -> Iterator[Callable[[], None]]:
+        by_device = groupby(self.home.steps, lambda step: isinstance(step, DeviceStep))
+        for on_device, steps in by_device:
+            calls = [self._call(step, bases) for step in steps]
+            if on_device:
+                graph = self.stream.capture(partial(_all, calls))
+                yield partial(self.stream.replay, graph)
+            else:
+                yield from calls
 
-    def _ask_steps(self, bases: Bases) -> None:
-        for step in self.home.plan.steps:
-            self._ask_step(step, bases)
+    def _call(self, step: PlacedStep, bases: Bases) -> Callable[[], None]:
+        match step:
+            case KernelCall(name, arguments, _, area):
+                pointers = [_address(argument, bases) for argument in arguments]
+                workspace = self._arena.address + area.offset
+                return partial(self.home.kernels[name].ask, self.stream, pointers, workspace)
+            case Copy(source, destination, size):
+                return partial(
+                    self.stream.copy, _address(destination, bases), _address(source, bases), size
+                )
+            case HostCall(call):
+                return partial(self._on_host, self._places.call(call))
+            case ToHost(argument, size):
+                view = self._places.view(argument, size)
+                return partial(self.stream.download, view, _address(argument, bases))
+            case ToDevice(argument, size):
+                view = self._places.view(argument, size)
+                return partial(self.stream.upload, _address(argument, bases), view)
 
-    def _ask_step(self, step: Step, bases: Bases) -> None:
-        pointers = [_address(argument, bases) for argument in arguments_of(step)]
-        if isinstance(step, Copy):
-            self.stream.copy(pointers[1], pointers[0], step.bytes)
-        else:
-            workspace = self._arena.address + step.workspace.offset
-            self.home.kernels[step.kernel].ask(self.stream, pointers, workspace)
+    @property
+    def _places(self) -> HostPlaces:
+        assert self._host is not None
+        return self._host
+
+    def _on_host(self, call: Callable[[], None]) -> None:
+        self.stream.synchronize()
+        call()
+
+
+def _all(calls: Sequence[Callable[[], None]]) -> None:
+    for call in calls:
+        call()
 
 
 def _address(argument: Argument, bases: Bases) -> int:
