@@ -94,8 +94,7 @@ class RowStages:
     @cached_property
     def widest_bytes(self) -> int:
         """Bytes of the widest element that rows are made of."""
-        values = [self.value(n, 1) for n in self.stages.nodes]
-        own = [ld for v in values for ld in _plain_loads(v) if _is_own(ld)]
+        own = [ld for n in self.stages.nodes for ld in self._own_loads(n, 1)]
         result = dtype_bytes(written_buffer(self.stages.nodes[-1]).dtype)
         loaded = max((dtype_bytes(ld.dtype) for ld in own), default=1)
         return max(loaded, result if self.stages.inner else 1)
@@ -130,11 +129,17 @@ class RowStages:
         seen: Counter[Key] = Counter()
         loads: dict[Key, Load] = {}
         for node in self.stages.nodes:
-            own = {key_of(x): x for x in _plain_loads(self.value(node, vec)) if _is_own(x)}
+            own = {key_of(x): x for x in self._own_loads(node, vec)}
             counted = own if self._length(node) == self.terms else {}
             seen.update(counted.keys())
             loads |= counted
         return {key: loads[key] for key, times in seen.items() if times > 1}
+
+    def _own_loads(self, node: Block, vec: int) -> list[Load]:
+        """The loads by which a block reads elements of the row itself: others in each row and
+        place, or in each place of the only row."""
+        mine = {ROW, NUMBER} if self.rows > 1 else {NUMBER}
+        return [ld for ld in _plain_loads(self.value(node, vec)) if mine <= variables(ld)]
 
     def _length(self, node: Block) -> int:
         return prod(a.extent for a in self.axes(node))
@@ -178,11 +183,6 @@ def _plain_loads(expr: Expr) -> list[Load]:
     if isinstance(expr, Select):
         return _plain_loads(expr.condition)
     return [load for part in operands(expr) for load in _plain_loads(part)]
-
-
-def _is_own(load: Load) -> bool:
-    """True for an element of the row itself: another one in each row and place."""
-    return {ROW, NUMBER} <= variables(load)
 
 
 def row_kernel(r: RowStages, k: RowKnobs) -> PrimFunc:

@@ -44,7 +44,7 @@ DTYPES = frozenset({"float32", "float16", "bfloat16", "int32"})
 def row_stages(function: Function) -> RowStages | None:
     """The stages of a function whose reductions a team can do; None for others."""
     stages = stages_of(function, keep=False)
-    if stages is None or not stages.rows:
+    if stages is None:
         return None
     before = [stages.node(b) for b in stages.before]
     fits = bool(before) and all(_fits_team(stages, b) for b in before)

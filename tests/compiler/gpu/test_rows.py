@@ -45,6 +45,8 @@ ROWS = {
     ),
     "mean": function_of("mean", ((6, 45), F32), axes=(1,), keepdims=False),
     "half": function_of("softmax", ((3, 48), "float16"), axis=-1),
+    "a single row": function_of("softmax", ((1, 100), F32), axis=-1),
+    "one number": function_of("sum", ((7, 30), F32), axes=(0, 1), keepdims=False),
     "largest": function_of("max", ((4, 70), "int32"), axes=(1,), keepdims=True),
 }  # fmt: skip
 
