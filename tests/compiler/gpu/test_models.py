@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gpu_harness import HOPPER, assembled, emitted, lowered
+from gpu_harness import HOPPER, assembled, emitted, function_of, lowered
 from tunefarm.compiler.extract import extract_tasks, kernels_of
 from tunefarm.compiler.frontend.onnx.model import from_onnx
 from tunefarm.compiler.gpu.ptxas import find_ptxas
+from tunefarm.compiler.ops import call
 from tunefarm.compiler.space import config_space
 from tunefarm.compiler.transform import optimize
 from tunefarm.compiler.workload import Workload
@@ -48,8 +49,16 @@ def test_every_kernel_of_a_model_becomes_code(build: Any) -> None:
 
 def test_the_tuner_has_features_of_the_spaces() -> None:
     rng = np.random.default_rng(5)
-    for task in extract_tasks(from_onnx(models().bert_base(0, 32, 1, 50)), HOPPER):
-        space = config_space(task.workload, HOPPER)
+    tasks = extract_tasks(from_onnx(models().bert_base(0, 32, 1, 50)), HOPPER)
+    attention = Workload.from_function(
+        function_of(
+            lambda q, k, v: call("matmul", call("softmax", call("matmul", q, k)), v),
+            ((12, 100, 64), "float16"), ((12, 64, 100), "float16"), ((12, 100, 64), "float16"),
+        )
+    )  # fmt: skip
+    turned = Workload.from_function(function_of("transpose", ((96, 50), "float32"), axes=(1, 0)))
+    for workload in (*(t.workload for t in tasks), attention, turned):
+        space = config_space(workload, HOPPER)
         rows = space.sample(rng, 64)
         rows = rows[space.valid(rows)]
         found = features(space, rows, HOPPER)

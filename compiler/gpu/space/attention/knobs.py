@@ -15,6 +15,7 @@ from tunefarm.compiler.target import Target, dtype_bytes
 
 NAME, VERSION = "gpu_attention", 1
 OTHER_REGISTERS = 64  # of a thread, beside sums and fragments
+QUARTERS = 4  # of a multiprocessor, with tensor cores of their own
 MOST_INSTRUCTIONS = 768  # products of a step, unrolled
 
 KNOBS = (
@@ -71,11 +72,11 @@ def shared_bytes(a: Attention, k: Columns) -> Numbers:
 
 
 def cost_of(a: Attention, target: Target, k: Columns) -> Numbers:
-    """What the busiest multiprocessor does, in products of 16 × 8 × 16: those of a warp with its
-    loads of K and V, and the softmax, which takes some three of them for a tile of scores.
+    """What a quarter of the busiest multiprocessor does, in products of 16 × 8 × 16: those of its
+    warps with their loads of K and V, and the softmax, which takes some three of them for a tile
+    of scores.
 
-    Fewer than eight warps leave tensor cores idle, steps of few keys wait more often. Nothing of
-    this was timed.
+    A warp alone waits for itself; steps of few keys wait more often. Nothing of this was timed.
     """
     mi, keys, warps = (whole(k, n) for n in ("mi", "keys", "warps"))
     depth, values = whole_steps(a.depth), whole_steps(a.values)
@@ -83,12 +84,13 @@ def cost_of(a: Attention, target: Target, k: Columns) -> Numbers:
     held = np.minimum(target.gpu.threads, REGISTERS // registers_of(a, k)) // (WARP * warps)
     held = np.maximum(np.minimum(held, target.gpu.shared_bytes // shared_bytes(a, k)), 1)
     each = -(-blocks // target.num_cores)
-    idle = np.maximum(8.0 / (np.minimum(each, held) * warps), 1.0)
+    waits = 1.0 + QUARTERS / (2.0 * np.minimum(each, held) * warps)
     tiles = (depth + values) / 128.0
     step = mi * keys * (tiles * (1.0 + 1.0 / mi) + 0.4) + 24.0
     copies = keys * (depth + values) / 256.0 / warps
     ahead = np.where(whole(k, "stages") == 1, 1.5, 1.0) + 0.01 * whole(k, "stages")
-    return each * warps * -(-a.keys // keys) * (step + copies) * idle * ahead
+    mine = np.maximum(each * warps / QUARTERS, 1.0)
+    return mine * -(-a.keys // keys) * (step + copies) * waits * ahead
 
 
 def default_of(a: Attention, target: Target, constraints: tuple[Constraint, ...]) -> Config | None:
