@@ -111,23 +111,23 @@ def _st(i: Instruction, scope: Scope) -> Step:
     return located(i, step)
 
 
-def shared_bytes_of(i: Instruction) -> int:
-    """The bytes that a thread reads or writes of shared memory at once; the most there are for
-    other instructions."""
+def bytes_of(i: Instruction, space: str) -> int:
+    """The bytes that a thread reads or writes at once of shared or global memory; the most there
+    are for other instructions."""
     if i.opcode == "cp" and len(i.operands) > 2:
         size = i.operands[2]
         return size.value if isinstance(size, Immediate) else MOST_BYTES
     if i.opcode not in ("ld", "st"):
         return MOST_BYTES
-    space, kind, lanes = _shape(i)
-    return kind.bits // 8 * lanes if space in ("shared", "generic") else MOST_BYTES
+    named, kind, lanes = _shape(i)
+    return kind.bits // 8 * lanes if named in (space, "generic") else MOST_BYTES
 
 
 # --- state spaces -------------------------------------------------------------------------------
 
 
 def _load_global(wave: Wave, group: Group, at: Values, kind: Kind, lanes: int) -> Values:
-    return wave.memory.load(at, kind.unsigned, lanes)
+    return wave.memory.load(group.index, at, kind.unsigned, lanes)
 
 
 def _load_shared(wave: Wave, group: Group, at: Values, kind: Kind, lanes: int) -> Values:
@@ -139,7 +139,7 @@ def _load_local(wave: Wave, group: Group, at: Values, kind: Kind, lanes: int) ->
 
 
 def _store_global(wave: Wave, group: Group, at: Values, rows: Values) -> None:
-    wave.memory.store(at, rows)
+    wave.memory.store(group.index, at, rows)
 
 
 def _store_shared(wave: Wave, group: Group, at: Values, rows: Values) -> None:

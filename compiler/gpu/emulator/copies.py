@@ -11,11 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from tunefarm.compiler.gpu.emulator.errors import Fault
-from tunefarm.compiler.gpu.emulator.kinds import UNSIGNED, Values
-from tunefarm.compiler.gpu.emulator.memory import DeviceMemory, check_alignment
+from tunefarm.compiler.gpu.emulator.globals import GlobalMemory
+from tunefarm.compiler.gpu.emulator.kinds import Values
+from tunefarm.compiler.gpu.emulator.memory import check_alignment
 from tunefarm.compiler.gpu.emulator.scratch import SharedMemory
 
 Index = NDArray[np.intp]
+_BYTE = np.dtype(np.uint8)
 
 
 @dataclass(slots=True)
@@ -59,10 +61,10 @@ class Copies:
         taken: Values,
         size: int,
         shared: SharedMemory,
-        memory: DeviceMemory,
+        memory: GlobalMemory,
     ) -> None:
         """Begin copies; Fault for addresses that are wrong already."""
-        _gather(memory, sources, taken, size)
+        _gather(memory, threads, sources, taken, size)
         shared.begin_copy(threads, targets, size)
         groups = self._committed[threads]
         self.pending.append(Copy(threads, groups, targets, sources, taken, size))
@@ -72,7 +74,7 @@ class Copies:
         self._committed[threads] += 1
 
     def finish(
-        self, chosen: Values, allowed: int | None, shared: SharedMemory, memory: DeviceMemory
+        self, chosen: Values, allowed: int | None, shared: SharedMemory, memory: GlobalMemory
     ) -> None:
         """Copy what chosen threads (a mask) wait for: all but their ``allowed`` newest groups, or
         all there is."""
@@ -92,31 +94,33 @@ class Copies:
         self.pending = left
 
 
-def _copy(copy: Copy, shared: SharedMemory, memory: DeviceMemory) -> None:
-    words = _gather(memory, copy.sources, copy.taken, copy.size)
+def _copy(copy: Copy, shared: SharedMemory, memory: GlobalMemory) -> None:
+    words = _gather(memory, copy.threads, copy.sources, copy.taken, copy.size)
     shared.end_copy(copy.threads, copy.targets, words)
 
 
-def _gather(memory: DeviceMemory, sources: Values, taken: Values, size: int) -> Values:
+def _gather(
+    memory: GlobalMemory, threads: Index, sources: Values, taken: Values, size: int
+) -> Values:
     """Rows of bytes from global memory, zeros where none are taken."""
     check_alignment(sources, size, "copies")
     whole = taken == size
     if whole.all():
-        return memory.load(sources, UNSIGNED[8], size)
+        return memory.load(threads, sources, _BYTE, size)
     rows = np.zeros((len(sources), size), np.uint8)
     mine = np.flatnonzero(whole)
-    rows[mine] = _load(memory, sources, mine, size)
-    for byte in range(size):
+    rows[mine] = _load(memory, threads, sources, mine, size)
+    for byte in range(int(taken[~whole].max())):
         mine = np.flatnonzero(~whole & (taken > byte))
-        rows[mine, byte] = _load(memory, sources + np.uint64(byte), mine, 1)[:, 0]
+        rows[mine, byte] = _load(memory, threads, sources + np.uint64(byte), mine, 1)[:, 0]
     return rows
 
 
-def _load(memory: DeviceMemory, sources: Values, mine: Index, size: int) -> Values:
+def _load(memory: GlobalMemory, threads: Index, sources: Values, mine: Index, size: int) -> Values:
     """Rows of bytes at some of the sources; faults have their places among all."""
     if not len(mine):
         return np.empty((0, size), np.uint8)
     try:
-        return memory.load(sources[mine], UNSIGNED[8], size)
+        return memory.load(threads[mine], sources[mine], _BYTE, size)
     except Fault as fault:
         raise Fault(int(mine[fault.position]), fault.problem) from None

@@ -37,6 +37,11 @@ class Allocation:
         return self.base + self.size
 
     @property
+    def room(self) -> int:
+        """The bytes and what they are rounded up to."""
+        return len(self._bytes)
+
+    @property
     def data(self) -> NDArray[np.uint8]:
         """The bytes themselves."""
         return self._bytes[: self.size]
@@ -48,6 +53,9 @@ class Allocation:
             found = self._bytes.view(dtype).reshape(-1, lanes)
             self._views[dtype, lanes] = found
         return found
+
+
+Part = tuple[Allocation, NDArray[np.intp] | slice]
 
 
 class DeviceMemory:
@@ -95,29 +103,15 @@ class DeviceMemory:
             raise EmulatorError(f"{size_bytes} bytes at {address:#x} are not allocated")
         return found.data[address - found.base : address - found.base + size_bytes]
 
-    def load(self, addresses: Values, dtype: np.dtype[Any], lanes: int) -> Values:
-        """Elements at each address, a row of ``lanes``. Raises Fault for what is not allocated."""
-        size = dtype.itemsize * lanes
-        found = self._around(addresses, size, "reads")
-        if found is not None:
-            return found.view(dtype, lanes)[_rows(addresses, found.base, size)]
-        result = np.empty((len(addresses), lanes), dtype)
-        for allocation, mine in self._apart(addresses, size, "reads"):
-            view = allocation.view(dtype, lanes)
-            result[mine] = view[_rows(addresses[mine], allocation.base, size)]
-        return result
-
-    def store(self, addresses: Values, values: Values) -> None:
-        """Set a row of elements at each address. Raises Fault for what is not allocated."""
-        dtype, lanes = values.dtype, values.shape[1]
-        size = dtype.itemsize * lanes
-        found = self._around(addresses, size, "writes")
-        if found is not None:
-            found.view(dtype, lanes)[_rows(addresses, found.base, size)] = values
-            return
-        for allocation, mine in self._apart(addresses, size, "writes"):
-            rows = _rows(addresses[mine], allocation.base, size)
-            allocation.view(dtype, lanes)[rows] = values[mine]
+    def parts(self, addresses: Values, size: int, does: str) -> list[Part]:
+        """The allocations that have ``size`` bytes at each address, and the positions of these
+        (all, if it is one). Raises Fault for what is not allocated."""
+        check_alignment(addresses, size, does)
+        low, high = int(addresses.min()), int(addresses.max())
+        found = self._at(low)
+        if found is not None and high + size <= found.end:
+            return [(found, slice(None))]
+        return self._apart(addresses, size, does)
 
     def _at(self, address: int) -> Allocation | None:
         """The last allocation that begins at or before an address."""
@@ -125,22 +119,12 @@ class DeviceMemory:
             place = bisect_right(self._bases, address) - 1
             return self._allocations[self._bases[place]] if place >= 0 else None
 
-    def _around(self, addresses: Values, size: int, does: str) -> Allocation | None:
-        """The allocation with all of the bytes at the addresses, if it is one alone."""
-        check_alignment(addresses, size, does)
-        low, high = int(addresses.min()), int(addresses.max())
-        found = self._at(low)
-        return found if found is not None and high + size <= found.end else None
-
-    def _apart(
-        self, addresses: Values, size: int, does: str
-    ) -> list[tuple[Allocation, NDArray[np.intp]]]:
-        """Each allocation that is meant, with the positions of its addresses."""
+    def _apart(self, addresses: Values, size: int, does: str) -> list[Part]:
         with self._lock:
             bases = np.array(self._bases, np.uint64)
             allocations = dict(self._allocations)
         place = np.searchsorted(bases, addresses, "right").astype(np.intp) - 1
-        parts = []
+        parts: list[Part] = []
         for number in np.unique(place):
             mine = np.flatnonzero(place == number)
             found = allocations[int(bases[number])] if number >= 0 else None
@@ -163,11 +147,6 @@ def check_alignment(addresses: Values, size: int, does: str) -> None:
             position,
             f"{does} {size} bytes at {int(addresses[position]):#x}, which is no multiple of {size}",
         )
-
-
-def _rows(addresses: Values, base: int, size: int) -> NDArray[np.intp]:
-    shift = np.uint64(size.bit_length() - 1)
-    return ((addresses - np.uint64(base)) >> shift).view(np.intp)
 
 
 def _outside(address: int, size: int, does: str, before: Allocation | None) -> str:

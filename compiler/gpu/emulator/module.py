@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from math import prod
 
 from tunefarm.compiler.gpu.archs import GPU_ARCHS, MAX_GRID, MAX_THREADS, STATIC_SHARED_BYTES
-from tunefarm.compiler.gpu.emulator.accesses import shared_bytes_of
+from tunefarm.compiler.gpu.emulator.accesses import MOST_BYTES, bytes_of
 from tunefarm.compiler.gpu.emulator.blocks import Block, blocks_of
 from tunefarm.compiler.gpu.emulator.errors import EmulatorError
+from tunefarm.compiler.gpu.emulator.globals import GlobalMemory
 from tunefarm.compiler.gpu.emulator.machine import Machine
 from tunefarm.compiler.gpu.emulator.memory import DeviceMemory
 from tunefarm.compiler.gpu.emulator.operands import Place, Scope
 from tunefarm.compiler.gpu.emulator.parse import Array, Entry, parse_ptx
+from tunefarm.compiler.gpu.emulator.races import LaunchRaces
 from tunefarm.compiler.gpu.emulator.wave import Wave, unwritten
 
 _THREADS_AT_ONCE = 16384  # arrays of so many stay in the caches
@@ -26,14 +28,15 @@ Extents = tuple[int, int, int]
 class EmulatedKernel:
     """One kernel, decoded. ``shared_bytes`` of a block are without what a launch asks for;
     ``local_bytes`` are a thread's own arrays. ``registers`` are those that the text declares.
-    ``shared_granule`` are the fewest bytes that an instruction reads or writes of shared memory.
+    ``granules`` are the fewest bytes that an instruction reads or writes of shared and of global
+    memory.
     """
 
     entry: Entry
     code: tuple[Block, ...]
     shared_bytes: int
-    shared_granule: int
     local_bytes: int
+    granules: Mapping[str, int]
 
     @property
     def registers(self) -> int:
@@ -72,12 +75,14 @@ class EmulatedModule:
             for p, value in zip(kernel.entry.parameters, arguments, strict=True)
         }
         total, first = prod(grid), 0
+        races = LaunchRaces(prod(block), kernel.granules["global"])
         at_once = _blocks_at_once(kernel, prod(block), shared_bytes)
         while first < total:
             count = min(at_once, total - first)
             wave = Wave(
-                name, memory, parameters, grid, block, first, count,
-                shared_bytes, kernel.shared_granule, kernel.local_bytes,
+                name, GlobalMemory(memory, races, first * prod(block)), parameters, grid, block,
+                first, count,
+                shared_bytes, kernel.granules["shared"], kernel.local_bytes,
                 unwritten(kernel.entry.registers),
             )  # fmt: skip
             Machine(wave, kernel.code).run()
@@ -139,8 +144,11 @@ def _kernel(entry: Entry, arrays: Sequence[Array]) -> EmulatedKernel:
     registers = {r.name: number for number, r in enumerate(entry.registers)}
     scope = Scope(registers, places, {p.name: p.size for p in entry.parameters})
     blocks = blocks_of(entry, scope)
-    granule = min(map(shared_bytes_of, entry.instructions))
-    return EmulatedKernel(entry, blocks, ends["shared"], granule, ends["local"])
+    granules = {
+        space: min((bytes_of(i, space) for i in entry.instructions), default=MOST_BYTES)
+        for space in ("shared", "global")
+    }
+    return EmulatedKernel(entry, blocks, ends["shared"], ends["local"], granules)
 
 
 def _blocks_at_once(kernel: EmulatedKernel, threads: int, shared_bytes: int) -> int:

@@ -1,7 +1,8 @@
-"""Who read and wrote each piece of shared memory since the last barrier of its block.
+"""Who read and wrote each piece of memory: of a block since its last barrier, of a launch at all.
 
-What one thread writes and another reads or writes with no barrier between them is a race: on a GPU
-the result would depend on which of them comes first. Threads of a warp are no exception.
+What one thread writes and another reads or writes with nothing between them is a race: on a GPU the
+result would depend on which of them comes first. Threads of a warp are no exception, nor are values
+that happen to be the same.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from tunefarm.compiler.gpu.emulator.kinds import Values
 Index = NDArray[np.intp]
 _THREADS = 1 << 11  # a mark is the number of barriers passed times this, and a thread's number
 _SEVERAL = _THREADS - 1
+_MANY = -1
 
 
-class Races:
+class BlockRaces:
     """Marks on pieces of ``granule`` bytes, the smallest that the kernel reads or writes.
 
     ``block_of`` has the block of each thread, ``pitch`` the bytes of a block.
@@ -77,3 +79,54 @@ class Races:
             position,
             f"{does} shared memory that {who} of its block {did} since the last barrier",
         )
+
+
+class LaunchRaces:
+    """Marks on pieces of ``granule`` bytes of global memory, for the time of a launch.
+
+    The compiler's kernels pass nothing from thread to thread there, so barriers make no difference.
+    """
+
+    def __init__(self, block_threads: int, granule: int) -> None:
+        self._block_threads, self._granule = block_threads, granule
+        self._marks: dict[int, tuple[Values, Values]] = {}  # readers and writers by allocation
+
+    def read(self, base: int, room: int, threads: Index, rows: Index, size: int) -> None:
+        """Threads, by their numbers in the launch, read pieces of ``size`` bytes of the ``room`` of
+        an allocation."""
+        if size < self._granule:  # a byte of a copy that takes only some
+            rows, size = rows * size // self._granule, self._granule
+        readers, writers = self._rows(base, room, size)
+        mark = (threads + 1).astype(np.int32)[:, None]
+        self._check(writers[rows], mark, "reads", "wrote")
+        before = readers[rows]
+        readers[rows] = np.where((before == 0) | (before == mark), mark, _MANY)
+        shared = (readers[rows] != mark).any(axis=1)
+        readers[rows[shared]] = _MANY
+
+    def write(self, base: int, room: int, threads: Index, rows: Index, size: int) -> None:
+        """Threads write pieces of ``size`` bytes."""
+        readers, writers = self._rows(base, room, size)
+        mark = (threads + 1).astype(np.int32)[:, None]
+        self._check(readers[rows], mark, "writes", "read")
+        self._check(writers[rows], mark, "writes", "wrote")
+        writers[rows] = mark
+        self._check(writers[rows], mark, "writes", "wrote")
+
+    def _rows(self, base: int, room: int, size: int) -> tuple[Values, Values]:
+        if base not in self._marks:  # pages of zeros that nobody touches cost nothing
+            count = room // self._granule
+            self._marks[base] = np.zeros(count, np.int32), np.zeros(count, np.int32)
+        readers, writers = self._marks[base]
+        each = size // self._granule
+        return readers.reshape(-1, each), writers.reshape(-1, each)
+
+    def _check(self, found: Values, mark: Values, does: str, did: str) -> None:
+        """Fault if others than the threads themselves left a mark."""
+        wrong = (found != 0) & (found != mark)
+        if not wrong.any():
+            return
+        position, piece = (int(n) for n in np.argwhere(wrong)[0])
+        block, own = divmod(int(found[position, piece]) - 1, self._block_threads)
+        who = f"thread number {own} of block number {block}" if block >= 0 else "several threads"
+        raise Fault(position, f"{does} global memory that {who} {did} in the same launch")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tunefarm.compiler.gpu.emulator.errors import Fault
 from tunefarm.compiler.gpu.emulator.kinds import UNSIGNED, Values
 from tunefarm.compiler.gpu.emulator.memory import check_alignment
-from tunefarm.compiler.gpu.emulator.races import Races
+from tunefarm.compiler.gpu.emulator.races import BlockRaces
 
 Index = NDArray[np.intp]
 ROOM = 256  # what the bytes of each owner are rounded up to
@@ -65,7 +65,7 @@ class SharedMemory(LocalMemory):
     def __init__(self, block_of: Index, block_threads: int, size: int, granule: int) -> None:
         super().__init__(block_of, size)
         self._states = _bytes(len(self.data), 0)
-        self._races = Races(block_of, block_threads, self.pitch, granule)
+        self._races = BlockRaces(block_of, block_threads, self.pitch, granule)
 
     def load(self, threads: Index, addresses: Values, dtype: np.dtype[Any], lanes: int) -> Values:
         size = dtype.itemsize * lanes

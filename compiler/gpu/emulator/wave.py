@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from tunefarm.compiler.gpu.archs import WARP
 from tunefarm.compiler.gpu.emulator.copies import Copies
 from tunefarm.compiler.gpu.emulator.errors import KernelFault
+from tunefarm.compiler.gpu.emulator.globals import GlobalMemory
 from tunefarm.compiler.gpu.emulator.kinds import UNSIGNED, Values
-from tunefarm.compiler.gpu.emulator.memory import DeviceMemory
 from tunefarm.compiler.gpu.emulator.parse import Instruction, Register
 from tunefarm.compiler.gpu.emulator.scratch import LocalMemory, SharedMemory
 
@@ -64,7 +64,7 @@ class Wave:
     """Blocks that run at the same time: numbers ``first`` to ``first + blocks`` of the grid."""
 
     kernel: str
-    memory: DeviceMemory
+    memory: GlobalMemory
     parameters: Mapping[str, int]
     grid: tuple[int, int, int]
     block: tuple[int, int, int]

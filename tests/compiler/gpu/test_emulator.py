@@ -218,6 +218,18 @@ SHARED = "mov.b64 %rd3, k_shared;\nadd.s64 %rd4, %rd3, %rd0;\n"
             r"thread \(0, 0, 0\).*writes shared memory that several threads of its block read",
         ),
         (
+            "st.global.b32 [%rd2], 5;",
+            r"writes global memory that thread number 31 of block number 0 wrote in the same",
+        ),
+        (
+            f"mov.b32 %r9, 1;\n{STORE}\nbar.sync 0;\nld.global.b32 %r2, [%rd2+12];",
+            r"\(0, 0, 0\).*reads global memory that thread number 3 of block number 0 wrote in the",
+        ),
+        (
+            f"ld.global.b32 %r9, [%rd2];\n{STORE}",
+            r"writes global memory that several threads read in the same launch",
+        ),
+        (
             "setp.lt.u32 %p1, %r1, 8;\n@%p1 bra $skip;\nbar.sync 0;\n$skip:",
             r"line \d+ of the PTX \(bar.sync 0\): waits for all threads of its block, but "
             r"block \(0, 0, 0\), thread \(0, 0, 0\) ended",
@@ -242,6 +254,22 @@ def test_faults_name_their_kernel_block_thread_and_line(body: str, message: str)
     text = kernel_text(body, shared_bytes=512)
     with pytest.raises(KernelFault, match=message):
         run_text(text, [WORDS], WORDS)
+
+
+def test_what_passes_from_block_to_block_in_one_launch() -> None:
+    """Each block reads what the one before it wrote; 40000 of them do not run at once."""
+    body = """
+        mov.u32 %r2, %ctaid.x;
+        mul.wide.u32 %rd3, %r2, 4;
+        add.s64 %rd4, %rd2, %rd3;
+        ld.global.b32 %r3, [%rd4];
+        st.global.b32 [%rd4+4], %r3;
+    """
+    text = kernel_text(body)
+    run_text(text, [WORDS], np.zeros(2, np.uint32), block=1)
+    for grid in (2, 40000):
+        with pytest.raises(KernelFault, match="that thread number 0 of block number 1 read"):
+            run_text(text, [WORDS], np.zeros(grid + 1, np.uint32), block=1, grid=grid)
 
 
 def test_a_shuffle_from_a_lane_that_there_is_not() -> None:
