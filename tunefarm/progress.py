@@ -119,10 +119,10 @@ class Following:
         if self.last is None:
             return []
         texts = [gain_text(self.rows) if self.outcome is not None else ""]
-        if self.outcome is None and self.last.job.state is not JobState.SUCCEEDED:
-            texts = [seen_text(self.rows)]
         if self.look is not None and self.ended is None:
-            texts.insert(0, f"side by side with its default: {self.look.summary}")
+            texts = [f"side by side with its default: {self.look.summary}"]
+        elif self.outcome is None and self.last.job.state is not JobState.SUCCEEDED:
+            texts = [seen_text(self.rows)]
         if self.last.errors:
             texts.append(f"failed: {errors_text(self.last.errors)}")
         silent_s = self.clock() - self._moved

@@ -50,8 +50,11 @@ class StoredJobs:
         return found
 
     def retry(self, job: str) -> Job:
-        """The job if it is open already; TunefarmError if not, as only a tracker changes jobs."""
+        """The job if it is open already; TunefarmError if it has succeeded, and else too, as only a
+        tracker changes jobs."""
         found = self.job(job)
+        if found.state is JobState.SUCCEEDED:
+            raise TunefarmError(f"job {job[:8]} has succeeded; tune the model again to go on")
         if found.state not in OPEN:
             raise TunefarmError(f"job {job[:8]} is {found.state}, and {self.why}")
         return found

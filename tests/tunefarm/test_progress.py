@@ -108,7 +108,7 @@ def test_finals_say_which_task_and_look_and_the_time_left() -> None:
     following = Following(clock)
     following.note(in_finals(1, 0, 1, 2))
     assert following.headline() == "finals: task 1 of 3, look 1 of 3 at most, 0:00"
-    assert following.notes()[0] == f"side by side with its default: {LONG} 0"
+    assert following.notes() == [f"side by side with its default: {LONG} 0"]
     clock.now = 6.0
     following.note(in_finals(1, 2))
     assert following.headline() == (

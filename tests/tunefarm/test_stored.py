@@ -64,6 +64,8 @@ def test_a_job_that_is_over_is_shown_from_the_database(
     assert last == "1 trial; all tasks: 100 µs, 1.00x the defaults' 100 µs"
     assert run(["cancel", job[:8], "--db", str(database)]) == 0
     assert capsys.readouterr().out == f"{job[:8]} was over already: succeeded\n"
+    assert run(["jobs", "retry", job[:8], "--db", str(database)]) == 2
+    assert "has succeeded; tune the model again to go on" in capsys.readouterr().err
 
 
 def test_a_job_that_is_open_waits_for_a_farm(
