@@ -20,13 +20,15 @@ POINTER_ALIGNMENT = 16  # bytes; code for GPUs takes what parameters point to as
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceArray:
-    """A C-contiguous tensor in a device's memory, complete when it is handed out.
+    """A C-contiguous tensor in a device's memory, complete when it is handed out, or for what comes
+    next in the ``stream`` of another library.
 
     torch.from_dlpack(array) and cupy.from_dlpack(array) see the same memory; ``numpy()`` copies it.
     """
 
     memory: DeviceMemory
     type: TensorType
+    stream: int | None = None
 
     def __repr__(self) -> str:
         return f"DeviceArray({self.type} on device {self.memory.device.properties.ordinal})"
@@ -46,6 +48,7 @@ class DeviceArray:
 
     def numpy(self) -> Array:
         """A copy on the host."""
+        self._complete_for(None)
         array = aligned_empty(self.type)
         stream = self.memory.device.stream()
         stream.download(array, self.address)
@@ -61,8 +64,9 @@ class DeviceArray:
         return dlpack.CUDA, self.memory.device.properties.ordinal
 
     def __dlpack__(self, *, stream: int | None = None, **options: object) -> object:
-        """A capsule; ``stream`` need not wait, since the array is complete."""
+        """A capsule for the consumer's ``stream``."""
         self._check_lendable()
+        self._complete_for(stream)
         self.memory.lend()
         return dlpack.lend(self.address, self.type, self.__dlpack_device__(), self.memory)
 
@@ -71,6 +75,7 @@ class DeviceArray:
         if self.type.dtype == "bfloat16":
             raise AttributeError("this interface has no bfloat16; DLPack has")
         self._check_lendable()
+        self._complete_for(None)
         self.memory.lend()
         return {
             "version": 3,
@@ -80,6 +85,11 @@ class DeviceArray:
             "strides": None,
             "stream": None,
         }
+
+    def _complete_for(self, stream: int | None) -> None:
+        """Wait, unless the array is complete for what comes next in that stream."""
+        if self.stream not in (None, stream):
+            self.memory.device.synchronize()
 
     def _check_lendable(self) -> None:
         if self.memory.device.properties.emulated:

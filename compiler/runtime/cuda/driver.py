@@ -150,7 +150,11 @@ class Stream(Protocol):
 
     def wait_for(self, handle: int) -> None:
         """Begin what is asked from now on when all that another library's stream was asked so far
-        is through; ``handle`` is its CUstream."""
+        is through; ``handle`` is its CUstream, 1 for the default one."""
+
+    def precede(self, handle: int) -> None:
+        """Have what another library's stream is asked from now on begin when all that this one was
+        asked so far is through."""
 
     def capture(self, work: Callable[[], None]) -> Graph:
         """What ``work`` asks of this stream, as a graph; nothing of it runs yet."""

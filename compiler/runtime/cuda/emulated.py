@@ -210,6 +210,9 @@ class EmulatedStream:
     def wait_for(self, handle: int) -> None:
         """No other library's stream has to do with the emulator's memory."""
 
+    def precede(self, handle: int) -> None:
+        """Nor do they wait for it."""
+
     def capture(self, work: Callable[[], None]) -> EmulatedGraph:
         captured: list[Callable[[], None]] = []
         self._captured = captured

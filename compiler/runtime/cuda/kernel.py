@@ -174,13 +174,14 @@ class CudaCall:
     def seconds(self, number: int) -> float:
         """Seconds of ``number`` calls together; many of them are asked for as graphs."""
         many, rest = divmod(number, _GRAPH_CALLS)
-        if many and self._graph is None:
-            self._graph = self.stream.capture(self._ask_many)
-            self.stream.replay(self._graph)  # the first launch uploads it
         device = self.function.device
-        total = seconds_together(device, self.stream, self.ask, rest) if rest else 0.0
+        total = 0.0
         if many:
-            total += seconds_together(device, self.stream, self._replay, many)
+            if self._graph is None:
+                self._graph = self.stream.capture(self._ask_many)
+            total = seconds_together(device, self.stream, self._replay, many)
+        if rest:
+            total += seconds_together(device, self.stream, self.ask, rest)
         return total
 
     def cold_seconds(self, number: int) -> float:

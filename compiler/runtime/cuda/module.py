@@ -41,6 +41,8 @@ from tunefarm.compiler.runtime.timing import Timing, evaluate
 from tunefarm.compiler.runtime.weights import kept_weights
 from tunefarm.compiler.target import Target
 
+LEGACY_STREAM = 1  # the default stream, as CUDA and DLPack name it where 0 would be unclear
+
 
 class _State:
     """The module on its device, once it was first run."""
@@ -120,15 +122,24 @@ class CudaModule(Module):
         return replace(self, ordinal=ordinal, state=_State())
 
     def run(
-        self, inputs: Mapping[str, object], *, threads: int | None = None, device: bool = False
+        self,
+        inputs: Mapping[str, object],
+        *,
+        threads: int | None = None,
+        device: bool = False,
+        stream: int | None = None,
     ) -> dict[str, Any]:
         """The outputs by name: fresh NumPy arrays, or DeviceArrays if ``device``.
 
         ``inputs`` are NumPy arrays, or tensors by name; those on this device (torch, CuPy, results
-        of runs) are read where they are. All work is done when it returns. Raises ShapeError and
-        TargetError, in one sentence, for what does not fit or lies elsewhere, and as of
-        ``residence``.
+        of runs) are read where they are. All work is done when it returns. With the ``stream`` of
+        another library (``torch.cuda.current_stream().cuda_stream``) it returns at once: the run
+        waits for what that was asked so far, what it is asked from then on waits for the run, and
+        outputs are DeviceArrays. Raises ShapeError and TargetError, in one sentence, for what does
+        not fit or lies elsewhere, and as of ``residence``.
         """
+        if stream is not None:
+            return dict(self._run_in(inputs, stream or LEGACY_STREAM))
         home = self.residence
         results: list[Array | DeviceArray] = [
             DeviceArray(take(home.device, nbytes(port.type)), port.type)
@@ -140,6 +151,22 @@ class CudaModule(Module):
             operands = self._operands(inputs, session)
             session.run(operands, [_result(array) for array in results])
         return {port.name: array for port, array in zip(self.outputs, results, strict=True)}
+
+    def _run_in(self, inputs: Mapping[str, object], stream: int) -> dict[str, DeviceArray]:
+        """Run in the order of another library's stream, without waiting."""
+        device = self.residence.device
+        results = {
+            port.name: DeviceArray(take(device, nbytes(port.type)), port.type, stream)
+            for port in self.outputs
+        }
+        with self.residence.session() as session:
+            session.stream.wait_for(stream)
+            operands = self._operands(inputs, session)
+            session.ask(operands, [_result(array) for array in results.values()])()
+            session.stream.precede(stream)
+        for array in results.values():
+            array.memory.lend()  # the stream may still write it when it is dropped
+        return results
 
     def run_raw(
         self, inputs: Sequence[Array], outputs: Sequence[Array], threads: int | None = None

@@ -372,6 +372,11 @@ class GpuStream:
         self._device.call(self._cuda.cuEventRecord, event.handle, handle)
         self._device.call(self._cuda.cuStreamWaitEvent, self.stream, event.handle, 0)
 
+    def precede(self, handle: int) -> None:
+        event = GpuEvent(self._device)
+        self.record(event)
+        self._device.call(self._cuda.cuStreamWaitEvent, handle, event.handle, 0)
+
     def capture(self, work: Callable[[], None]) -> GpuGraph:
         cuda, call = self._cuda, self._device.call
         keep: list[object] = []

@@ -140,6 +140,8 @@ class Session:
             "input": [self._start("input", i, o) for i, o in enumerate(inputs)],
             "output": [self._start("output", i, o) for i, o in enumerate(outputs)],
         }
+        if any(operand.host is not None for operand in inputs):
+            self.stream.synchronize()  # a run before may still read what was staged for it
         for index, operand in enumerate(inputs):
             if operand.host is not None:
                 staged = self._staged["input", index]

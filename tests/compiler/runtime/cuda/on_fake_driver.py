@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 from fake_driver import FakeDriver
 from networks import Array, branches, dense, inputs_of
-from tunefarm.compiler.build import build_kernel, build_module
+from tunefarm.compiler import te
+from tunefarm.compiler.build import build_function, build_kernel, build_module
 from tunefarm.compiler.errors import BuildError, ShapeError, TargetError
 from tunefarm.compiler.evaluate import evaluate
 from tunefarm.compiler.gpu.launches import Launch
@@ -172,6 +173,29 @@ def test_tensors_of_the_device_are_taken_without_a_copy(
     np.testing.assert_array_equal(target.numpy(), wanted)
 
 
+def test_a_run_in_the_order_of_another_stream(driver: FakeDriver, lib: CudaModule) -> None:
+    given = inputs_of(dense())
+    (wanted,) = lib.run(given).values()
+    x = to_device(open_device(0), given["x"], lib.inputs[0].type, "x")
+    counted = ("cuStreamSynchronize", "cuStreamWaitEvent", "cuCtxSynchronize")
+    before = [driver.counts.get(name, 0) for name in counted]
+    (got,) = lib.run({"x": x}, stream=0).values()
+    assert [driver.counts.get(name, 0) for name in counted] == [before[0], before[1] + 2, before[2]]
+    got.__dlpack__(stream=1)
+    assert driver.counts.get("cuCtxSynchronize", 0) == before[2]
+    got.__dlpack__(stream=2)
+    assert driver.counts["cuCtxSynchronize"] == before[2] + 1
+    np.testing.assert_array_equal(got.numpy(), wanted)
+
+
+def test_nodes_on_the_host(driver: FakeDriver) -> None:
+    lib = build_module(dense(), HOPPER, ["softmax"])
+    for seed in range(3):
+        given = inputs_of(dense(), seed)
+        wanted = evaluate(dense(), given)[0]
+        np.testing.assert_allclose(lib.run(given)["output"], wanted, 1e-4, 1e-5)
+
+
 def test_tensors_that_do_not_fit(driver: FakeDriver, lib: CudaModule) -> None:
     x = to_device(open_device(0), inputs_of(dense())["x"], lib.inputs[0].type, "x")
     turned = Interfaced(x, strides=(4, 16))
@@ -227,8 +251,20 @@ def test_a_kernel_with_much_shared_memory(driver: FakeDriver) -> None:
     operands = [a.reshape(t.shape) for a, t in zip(operands, kernel.types, strict=False)]
     (got,) = kernel(*operands)
     np.testing.assert_allclose(got.reshape(wanted.shape), wanted, 1e-2, 5e-2)
-    assert kernel.time(*operands, number=70, repeat=1).median > 0  # two graphs, and six calls
-    assert kernel.time(*operands, number=40, repeat=1, cold=[0]).median > 0
+
+
+def test_a_kernel_is_timed_by_graphs(driver: FakeDriver) -> None:
+    x = te.placeholder((64,), name="x")
+    program = te.create_prim_func([x, te.compute((64,), lambda i: x[i] + 1)])
+    kernel = build_function(program, HOPPER)
+    data = np.ones(64, np.float32)
+    replayed, launched = (driver.counts[n] for n in ("cuGraphLaunch", "cuLaunchKernel"))
+    assert kernel.time(data, number=33, repeat=1).median > 0
+    assert driver.counts["cuGraphLaunch"] == replayed + 2
+    assert driver.counts["cuLaunchKernel"] == launched + 2 + 32 + 2
+    filled = driver.counts["cuMemsetD8Async"]
+    assert kernel.time(data, number=33, repeat=1, cold=[0]).median > 0
+    assert driver.counts["cuMemsetD8Async"] == filled + 1 + 33
 
 
 def test_code_that_the_driver_refuses(driver: FakeDriver) -> None:

@@ -10,7 +10,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from networks import F16, F32, Array, attention, branches, classifier, inputs_of, residual
+from networks import F16, F32, Array, attention, branches, classifier, dense, inputs_of, residual
 from tunefarm.compiler.build import build_module
 from tunefarm.compiler.errors import BuildError, ShapeError, TargetError
 from tunefarm.compiler.evaluate import evaluate
@@ -25,6 +25,7 @@ from tunefarm.compiler.target import Target
 HOPPER = Target("cuda -arch=sm_90a")
 Network = Callable[[], IRModule]
 NETWORKS: dict[str, Network] = {
+    "dense": dense,
     "classifier": classifier,
     "classifier, f16": lambda: classifier(F16),
     "residual": residual,
@@ -63,22 +64,22 @@ def test_a_model_gives_what_numpy_and_processors_give(name: str) -> None:
 
 
 def test_replayed_runs_read_their_own_inputs() -> None:
-    lib, program = built("residual"), residual()
+    lib, program = built("dense"), dense()
     for seed in range(4):
         given = inputs_of(program, seed)
-        close("residual", lib.run(given), {"output": evaluate(program, given)[0]})
+        close("dense", lib.run(given), {"output": evaluate(program, given)[0]})
 
 
 def test_results_stay_on_the_device_if_one_asks() -> None:
-    lib, program = built("residual"), residual()
+    lib, program = built("dense"), dense()
     given = inputs_of(program)
     device = open_device(0)
     x = to_device(device, given["x"], lib.inputs[0].type, "x")
     (first,) = lib.run({"x": x}, device=True).values()
     assert isinstance(first, DeviceArray)
     assert first.memory.device is device
-    assert first.shape == (2, 32)
-    assert repr(first) == "DeviceArray(float32[2, 32] on device 0)"
+    assert first.shape == (4, 24)
+    assert repr(first) == "DeviceArray(float32[4, 24] on device 0)"
     (wanted,) = lib.run(given).values()
     np.testing.assert_array_equal(first.numpy(), wanted)
     np.testing.assert_array_equal(np.asarray(first), wanted)
@@ -107,7 +108,7 @@ def test_results_go_where_they_are_wanted() -> None:
 
 
 def test_threads_have_memory_of_their_own() -> None:
-    lib, program = built("classifier"), classifier()
+    lib, program = built("dense"), dense()
     feeds = [inputs_of(program, seed) for seed in range(4)]
     alone = [lib.run(feed)["output"] for feed in feeds]
     with ThreadPoolExecutor(4) as threads:
@@ -116,9 +117,9 @@ def test_threads_have_memory_of_their_own() -> None:
 
 
 def test_a_module_runs_on_another_device() -> None:
-    lib = built("classifier")
+    lib = built("dense")
     other = lib.on_device(1)
-    given = inputs_of(classifier())
+    given = inputs_of(dense())
     np.testing.assert_array_equal(other.run(given)["output"], lib.run(given)["output"])
     assert "device=1 (emulated sm_90a)" in repr(other)
     x = to_device(open_device(0), given["x"], lib.inputs[0].type, "x")
@@ -151,7 +152,7 @@ def test_code_is_shown_without_a_device() -> None:
     assert lib.get_source("ptx").count(".visible .entry") >= kernels
     assert lib.get_source().count("define ptx_kernel") >= kernels
     assert re.fullmatch(
-        r"CudaModule\(x: float32\[2, 16, 8, 8\] → output: float32\[2, 32\], kernels=\d, .*"
+        r"CudaModule\(x: float32\[1, 16, 6, 6\] → output: float32\[1, 32\], kernels=\d, .*"
         r"target=cuda -arch=sm_90a, device=0\)",
         repr(lib),
     )
@@ -162,8 +163,8 @@ def test_weights_lie_on_a_device_once() -> None:
     gc.collect()
     pool = pool_of(open_device(1))
     used = pool.used_bytes
-    one, same = (build_module(residual(), HOPPER) for _ in range(2))
-    given = inputs_of(residual())
+    one, same = (build_module(dense(), HOPPER) for _ in range(2))
+    given = inputs_of(dense())
     sizes = []
     for lib in (one, same):
         assert isinstance(lib, CudaModule)
@@ -184,12 +185,12 @@ def test_weights_lie_on_a_device_once() -> None:
 
 
 def test_times_are_told() -> None:
-    lib = built("classifier")
+    lib = built("dense")
     timing = lib.time_evaluator(number=2, repeat=2)
     assert timing.number == 2
     assert all(seconds > 0 for seconds in timing.seconds)
     assert lib.time_evaluator(repeat=1, cold_weights=True).median > 0
-    profile = lib.profile(inputs_of(classifier()), repeat=1)
+    profile = lib.profile(inputs_of(dense()), repeat=1)
     assert [node.kernel for node in profile.nodes] == [step.kernel for step in lib.plan.steps]
     assert all(node.seconds > 0 for node in profile.nodes)
     copied = [n for n in built("branches").profile(repeat=1).nodes if n.kernel == "copy"]
