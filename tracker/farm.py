@@ -154,19 +154,24 @@ class Farm:
     def free_devices(self) -> list[Device]:
         """Devices that may be leased now: online, without a lease, not cordoned."""
         leased = {live.lease.device for live in self.leases.values()}
+        now, term_s = self.clock(), self.options.lease_term_s
+        online = {
+            name for name, seen in self.workers.items() if seen.capacity and now - seen.at <= term_s
+        }
         return [
             device
             for device in self.devices.values()
-            if device.id not in leased
-            and self.is_online(device.id)
+            if device.worker in online
+            and device.id not in leased
             and self.cordon_of(device.id) is None
         ]
 
-    def near_devices(self) -> frozenset[str]:
-        """Devices whose workers have spoken to this tracker, not to another of its database."""
+    def near_devices(self, devices: Iterable[Device]) -> frozenset[str]:
+        """Those of the devices whose workers have spoken to this tracker, not to another of its
+        database."""
         return frozenset(
             device.id
-            for device in self.devices.values()
+            for device in devices
             if (seen := self.workers.get(device.worker)) is not None and seen.number > 0
         )
 
@@ -239,7 +244,8 @@ class Farm:
         term_s = self.options.lease_term_s
         recall = self._recall_of(lease.device)
         lease = replace(lease, term_s=term_s, deadline=time.time() + term_s, recall=recall)
-        self.devices[lease.device] = replace(self.devices[lease.device], epoch=lease.epoch)
+        if self.devices[lease.device].epoch != lease.epoch:
+            self.devices[lease.device] = replace(self.devices[lease.device], epoch=lease.epoch)
         self.leases[lease.id] = Live(lease, self.clock() + term_s)
         return lease
 

@@ -254,8 +254,9 @@ class Desk:
         if not self.tickets:
             return
         asking = [t.waiting for t in self.tickets.values() if self._is_asking(t)] + self.others
-        near = self.farm.near_devices() if self.replicas is not None else ()
-        granted = allocate(asking, self.farm.free_devices(), near)
+        free = self.farm.free_devices()
+        near = self.farm.near_devices(free) if self.replicas is not None else ()
+        granted = allocate(asking, free, near)
         places = {waiting.id: device.id for waiting, device in granted}
         served = [
             ticket

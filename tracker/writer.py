@@ -131,15 +131,28 @@ class Database:
     def _commit_together(self, wanted: list[_Operation]) -> None:
         if len(wanted) == 1:
             return self._commit_alone(wanted[0])
-        try:
-            with self._store.writing() as connection:
-                outcomes = [_attempt(connection, operation) for operation in wanted]
-        except BaseException:
+        outcomes = self._outcomes(wanted)
+        if outcomes is None:
             for operation in wanted:
                 self._commit_alone(operation)
             return
         for operation, (result, refusal) in zip(wanted, outcomes, strict=True):
             _settle(operation, result, refusal)
+
+    def _outcomes(self, wanted: list[_Operation]) -> list[tuple[Any, BaseException | None]] | None:
+        """(result, refusal) of each operation in one transaction; None if that failed.
+
+        Savepoints, two statements for each operation, are for groups in which one is refused.
+        """
+        try:
+            try:
+                with self._store.writing() as connection:
+                    return [(operation.run(connection), None) for operation in wanted]
+            except _REFUSALS:
+                with self._store.writing() as connection:
+                    return [_attempt(connection, operation) for operation in wanted]
+        except BaseException:
+            return None
 
     def _commit_alone(self, operation: _Operation) -> None:
         """Run an operation in a transaction of its own; twice if it has to be, as the connection to

@@ -1,6 +1,8 @@
 """How many leases a second trackers lend: acquire, renew and release from many clients.
 
-Clients, tracker and database share the machine. What gRPC takes of that is told beside: the same
+Clients, tracker and database share the machine. Clients are threads that share a ``FarmClient``, so
+that what they ask goes over one stream a process; or each has a stream of its own, as tuners have;
+or they call, as those of older releases do. What gRPC takes of calls is told beside: the same
 clients calling a server that does nothing.
 """
 
@@ -12,7 +14,8 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -20,19 +23,21 @@ from typing import Any
 import grpc
 import psutil
 import pytest
-from tunefarm.db.records import Device, WorkerState
+from tunefarm.db.records import Device, DeviceRequest, WorkerState
 from tunefarm.proto import farm_pb2, farm_pb2_grpc, records_pb2
+from tunefarm.proto.client import FarmClient
 
 DATABASES = ("sqlite", "postgresql")
+WAYS = ("one stream a process", "a stream each", "calls")
 CLIENTS = 32
 """Clients of a process; there are two processes, and as many devices as clients."""
 SECONDS = 10.0
 
 
 @pytest.mark.soak
-def test_lease_cycles_a_second(tracker: Any) -> None:
-    rate = measured([tracker], tracker.kind)
-    assert rate > 10
+@pytest.mark.parametrize("way", WAYS)
+def test_lease_cycles_a_second(tracker: Any, way: str) -> None:
+    assert measured([tracker], tracker.kind, way) > 10
 
 
 @pytest.mark.soak
@@ -44,7 +49,7 @@ def test_lease_cycles_a_second_of_two_trackers(
     folder.mkdir()
     second = make_tracker(tracker.database, folder).start()
     try:
-        assert measured([tracker, second], "two trackers of postgresql") > 10
+        assert measured([tracker, second], "two trackers of postgresql", WAYS[0]) > 10
     finally:
         second.kill()
 
@@ -56,7 +61,7 @@ def test_calls_a_second_that_do_nothing() -> None:
         assert server.stdout is not None
         address = f"127.0.0.1:{int(server.stdout.readline())}"
         used_s = cpu_s(server.pid)
-        calls, clients_s = finished([client_of(address, "") for _ in range(2)])
+        calls, clients_s = finished([clients_of(address, "", "nothing") for _ in range(2)])
         used_s = cpu_s(server.pid) - used_s
         print(
             f"\ncalls that do nothing: {calls / SECONDS:.0f} a second, for "
@@ -70,7 +75,7 @@ def test_calls_a_second_that_do_nothing() -> None:
     assert calls > 100
 
 
-def measured(trackers: list[Any], name: str) -> float:
+def measured(trackers: list[Any], name: str, way: str) -> float:
     """Print and return lease cycles a second; each tracker has workers and clients of its own."""
     used_s = sum(cpu_s(tracker.process.pid) for tracker in trackers)
     with ExitStack() as rest:
@@ -80,14 +85,15 @@ def measured(trackers: list[Any], name: str) -> float:
         ]
         for worker in workers:
             worker.sync(0.0)
-        running = [client_of(tracker.address, tracker.token) for tracker in (trackers * 2)[:2]]
+        two = (trackers * 2)[:2]
+        running = [clients_of(tracker.address, tracker.token, way) for tracker in two]
         while any(process.poll() is None for process in running):
             for worker in workers:
                 worker.sync(0.2)
     cycles, clients_s = finished(running)
     used_s = sum(cpu_s(tracker.process.pid) for tracker in trackers) - used_s
     print(
-        f"\n{name}: {cycles / SECONDS:.0f} lease cycles a second on {os.cpu_count()} CPUs, "
+        f"\n{name}, {way}: {cycles / SECONDS:.0f} lease cycles a second on {os.cpu_count()} CPUs, "
         f"{1e3 * used_s / max(cycles, 1):.2f} ms of a tracker's CPU and "
         f"{1e3 * clients_s / max(cycles, 1):.2f} ms of the clients' each"
     )
@@ -100,9 +106,10 @@ def cpu_s(pid: int) -> float:
     return float(times.user + times.system)
 
 
-def client_of(address: str, token: str) -> subprocess.Popen[bytes]:
-    """A process of ``CLIENTS`` clients; without a token they call what does nothing."""
-    return subprocess.Popen([sys.executable, __file__, address, token], stdout=subprocess.PIPE)
+def clients_of(address: str, token: str, way: str) -> subprocess.Popen[bytes]:
+    """A process of ``CLIENTS`` clients."""
+    command = [sys.executable, __file__, address, token, way]
+    return subprocess.Popen(command, stdout=subprocess.PIPE)
 
 
 def finished(processes: list[subprocess.Popen[bytes]]) -> tuple[int, float]:
@@ -142,47 +149,102 @@ async def serve() -> None:
     await server.wait_for_termination()
 
 
-async def call(channel: Any, metadata: Any, until: float) -> int:
-    """Have nothing done, again and again; how often."""
-    nothing, done = channel.unary_unary("/test.Farm/Nothing"), 0
-    while time.monotonic() < until:
-        await nothing(uuid.uuid4().bytes, metadata=metadata)
-        done += 1
+# --- clients ------------------------------------------------------------------------------------
+
+
+def share(address: str, token: str) -> int:
+    """Acquire, renew, release, again and again in threads; how often."""
+    until = time.monotonic() + SECONDS
+    with FarmClient(address, token) as farm, ThreadPoolExecutor(CLIENTS) as threads:
+
+        def run(_: int) -> int:
+            done = 0
+            while time.monotonic() < until:
+                lease = farm.acquire(DeviceRequest("sim"), client="c")
+                assert lease is not None
+                farm.renew(lease)
+                farm.release(lease)
+                done += 1
+            return done
+
+        return sum(threads.map(run, range(CLIENTS)))
+
+
+Ask = Callable[..., Awaitable[Any]]
+
+
+async def each(address: str, token: str, work: Callable[[Any, Any], Awaitable[int]]) -> int:
+    """``work`` of every client over one connection; how often it was done."""
+    header = (("authorization", f"Bearer {token}"),)
+    async with grpc.aio.insecure_channel(address) as channel:
+        return sum(await asyncio.gather(*(work(channel, header) for _ in range(CLIENTS))))
+
+
+async def stream(channel: Any, header: Any) -> int:
+    """Cycles over a stream of one's own."""
+    talk = farm_pb2_grpc.FarmStub(channel).Leases(metadata=header)  # type: ignore[no-untyped-call]
+
+    async def ask(kind: str, request: Any) -> Any:
+        call = farm_pb2.LeaseCall(number=1, **{kind: request})
+        await talk.write(farm_pb2.LeaseCalls(calls=[call]))
+        return getattr((await talk.read()).answers[0], kind)
+
+    done = await cycles(ask)
+    talk.cancel()
     return done
 
 
-async def cycle(channel: Any, metadata: Any, until: float) -> int:
-    """Acquire, renew, release, again and again; how often."""
+async def call(channel: Any, header: Any) -> int:
+    """Cycles of three calls."""
     farm: Any = farm_pb2_grpc.FarmStub(channel)  # type: ignore[no-untyped-call]
-    done = 0
+
+    async def ask(kind: str, request: Any) -> Any:
+        return await getattr(farm, kind.capitalize())(request, metadata=header)
+
+    return await cycles(ask)
+
+
+async def cycles(ask: Ask) -> int:
+    """Acquire, renew, release, again and again; how often."""
+    until, done = time.monotonic() + SECONDS, 0
     while time.monotonic() < until:
-        request = farm_pb2.AcquireRequest(
+        wanted = farm_pb2.AcquireRequest(
             request_id=uuid.uuid4().hex,
             client="c",
             request=records_pb2.DeviceRequest(target="sim"),
             wait_s=10.0,
         )
-        lease = (await farm.Acquire(request, metadata=metadata)).lease
+        lease = (await ask("acquire", wanted)).lease
         name = {"lease": lease.id, "epoch": lease.epoch}
-        await farm.Renew(farm_pb2.RenewRequest(**name), metadata=metadata)
-        await farm.Release(farm_pb2.ReleaseRequest(**name), metadata=metadata)
+        await ask("renew", farm_pb2.RenewRequest(**name))
+        await ask("release", farm_pb2.ReleaseRequest(**name))
         done += 1
     return done
 
 
-async def main(address: str, token: str) -> str:
+async def do_nothing(channel: Any, header: Any) -> int:
+    """Have nothing done, again and again; how often."""
+    nothing, done = channel.unary_unary("/test.Farm/Nothing"), 0
+    until = time.monotonic() + SECONDS
+    while time.monotonic() < until:
+        await nothing(uuid.uuid4().bytes, metadata=header)
+        done += 1
+    return done
+
+
+def main(address: str, token: str, way: str) -> str:
     """How often the clients did what they do, and the CPU seconds that it took."""
     used_s = time.process_time()
-    metadata = (("authorization", f"Bearer {token}"),)
-    async with grpc.aio.insecure_channel(address) as channel:
-        until = time.monotonic() + SECONDS
-        work = cycle if token else call
-        done = await asyncio.gather(*(work(channel, metadata, until) for _ in range(CLIENTS)))
-    return f"{sum(done)} {time.process_time() - used_s}"
+    if way == WAYS[0]:
+        done = share(address, token)
+    else:
+        work = {WAYS[1]: stream, WAYS[2]: call}.get(way, do_nothing)
+        done = asyncio.run(each(address, token, work))
+    return f"{done} {time.process_time() - used_s}"
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "serve":
         asyncio.run(serve())
     else:
-        print(asyncio.run(main(sys.argv[1], sys.argv[2])))
+        print(main(*sys.argv[1:]))
