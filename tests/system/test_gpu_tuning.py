@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import tunefarm
-from tunefarm import Target, Task, Workload
 from tunefarm.compiler.dispatch import Decision, Status, apply_history_best
 from tunefarm.compiler.ir import Function, TensorType, Var
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.version import compiler_version
+
+import tunefarm
+from tunefarm import Target, Task, Workload
 from tunefarm.trials import load_job
 
 TARGET = Target("cuda -arch=sm_80")
 
 
 @pytest.fixture
-def emulator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def emulator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TUNEFARM_CUDA", "emulated")
     monkeypatch.setenv("TUNEFARM_HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    yield tmp_path
+    return tmp_path
 
 
 def product(dtype: str, size: int) -> Task:
