@@ -236,9 +236,10 @@ class Device:
     ``model`` is what records are compared by ("Intel(R) Xeon(R) … 2 cores"), ``kind`` the target
     kind ("llvm", "sim"), ``attributes`` plain facts that requests are matched on, ``peaks`` its
     measured peaks (``flops_1``, ``flops_n`` in FLOP/s, ``bandwidth_*`` in bytes/s) and ``noise``
-    the A/A noise floor as a fraction. ``compiler_version`` is that of its
-    attribute ``compiler``, or else its worker's, as the tracker knows it. ``cordon`` is "cordoned", "draining", "drained" or "quarantined" where it gets no new lease,
-    for ``cordon_reason``. ``check`` is the number of the last check that an operator asked for.
+    the A/A noise floor as a fraction. ``compiler_version`` is that of its attribute ``compiler``,
+    or else its worker's, as the tracker knows it. ``cordon`` is "cordoned", "draining", "drained"
+    or "quarantined" where it gets no new lease, for ``cordon_reason``. ``check`` is the number of
+    the last check that an operator asked for.
     """
 
     id: str
