@@ -151,3 +151,15 @@ def test_what_this_machine_cannot_run_is_not_timed(
     told = capsys.readouterr()
     assert expected in told.err
     assert not told.out
+
+
+def test_builds_for_a_gpu_are_timed_where_they_run(
+    model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TUNEFARM_CUDA", "emulated")
+    target = ("--target", "cuda -arch=sm_90a")
+    assert run(["bench", model, *target, "--repeat", "1"]) == 0
+    assert "for cuda -arch=sm_90a on emulated sm_90a" in capsys.readouterr().out
+    for option in ("--peers", "--roofline"):
+        assert run(["bench", model, *target, option]) == 2
+        assert "--peers and --roofline are for processors" in capsys.readouterr().err

@@ -81,6 +81,7 @@ def bench(
     """
     from tunefarm.benchmark import Subject
     from tunefarm.checks import check_host
+    from tunefarm.compiler.errors import TunefarmError
     from tunefarm.tables import console
 
     targets = {
@@ -89,6 +90,10 @@ def bench(
     }
     for found in targets:
         check_host(found)
+        if found.kind == "cuda" and (peers or roofline or picture is not None):
+            raise TunefarmError(
+                f"--peers and --roofline are for processors, and {found} is a GPU's; leave them out"
+            )
     request = Request(
         Subject(model, parse_shapes(shape), history_source(db, tracker), precision),
         {found: asked.command("tune") for found, asked in targets.items()},
@@ -120,6 +125,7 @@ def comparison_json(target: Target, result: Comparison) -> dict[str, object]:
     tuned_s = median(result.tuned_s) if result.tuned_s else None
     return {
         "target": str(target),
+        "device": _device() if target.kind == "cuda" else None,
         "default_s": default_s,
         "tuned_s": tuned_s,
         "speedup": default_s / tuned_s if tuned_s else None,
@@ -241,7 +247,15 @@ def _bench_roofline(out: Console, request: Request, picture: Path | None) -> Non
 def _head(out: Console, request: Request, target: Target) -> None:
     """What a table is of."""
     gap = "" if target == next(iter(request.targets)) else "\n"
-    out.print(f"{gap}{request.subject.path.name} for {target}", soft_wrap=True)
+    place = f" on {_device()}" if target.kind == "cuda" else ""
+    out.print(f"{gap}{request.subject.path.name} for {target}{place}", soft_wrap=True)
+
+
+def _device() -> str:
+    """The GPU that a build runs on."""
+    from tunefarm.compiler.runtime.cuda.driver import open_device
+
+    return open_device().properties.name
 
 
 def _tell_records(out: Console, request: Request, target: Target, history: History) -> None:
