@@ -29,11 +29,11 @@ def device_model(num_cores: int) -> str:
 
 def model_of(target: Target) -> str:
     """The model of the device on which this machine runs code of a target: of a processor, of the
-    first GPU that does (empty without one), and empty for a plug-in's kind."""
+    first GPU that does (empty without one), or the name of a plug-in's kind."""
     if target.kind == "llvm":
         return device_model(target.num_cores)
     if target.kind == "cuda":
         from tunefarm.compiler.runtime.cuda.driver import device_model as gpu_model
 
         return gpu_model(target)
-    return ""
+    return target.kind

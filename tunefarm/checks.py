@@ -95,7 +95,8 @@ def this_machine(target: Target) -> Machine:
     from tunefarm.compiler.host import model_of
     from tunefarm.compiler.version import compiler_version
 
-    return (compiler_version(target.kind), model_of(target))
+    model = model_of(target) if target.kind in ("llvm", "cuda") else ""
+    return (compiler_version(target.kind), model)
 
 
 def count_trials(farm: FarmClient, tasks: Sequence[Task], machine: Machine | None = None) -> int:
