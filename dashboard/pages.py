@@ -20,7 +20,6 @@ from tunefarm.dashboard.queries import (
     overview,
     records,
     roofs,
-    settled,
     trials,
 )
 from tunefarm.dashboard.rendering import render
@@ -84,7 +83,7 @@ def show_job(
         "job": job,
         "wall": whole.wall_time,
         "recent_gain": curves.recent_gain(whole.best_so_far),
-        "came": settled.outcome(db, job, tasks),
+        "came": whole.outcome,
         "pace": jobs.pace(db, job.id) if job.state == JobState.RUNNING else None,
     }
     if part == "now":

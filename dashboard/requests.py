@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, TypeVar
 from urllib.parse import parse_qs
 
 from fastapi import Depends, HTTPException, Query, Request
@@ -14,7 +14,7 @@ from fastapi.responses import JSONResponse, Response
 from sqlalchemy import Connection
 from tunefarm.dashboard.datasets import Dataset, to_csv
 from tunefarm.dashboard.memo import Memo
-from tunefarm.dashboard.queries import curves, models, records
+from tunefarm.dashboard.queries import curves, models, records, settled
 from tunefarm.dashboard.queries.jobs import JobLine, TaskLine
 from tunefarm.db.errors import UnknownRecord
 from tunefarm.db.store import Store
@@ -62,6 +62,7 @@ async def form_of(request: Request) -> dict[str, str]:
     return {name: values[0] for name, values in parse_qs(body.decode("utf-8", "replace")).items()}
 
 
+Shown = TypeVar("Shown")
 LARGE = 2_000
 LARGE_EVERY_S = 10.0
 """So often the charts of running jobs of ``LARGE`` candidates are read anew, in seconds."""
@@ -89,7 +90,14 @@ class Curves:
         key = ("wall_time", self.job.id, self._mark)
         return self.memo.get(key, lambda: curves.wall_time(self.db, self.job))
 
-    def _kept(self, read: Callable[[Connection, JobLine, Sequence[TaskLine]], Dataset]) -> Dataset:
+    @property
+    def outcome(self) -> settled.Outcome:
+        """What the job has come to; records of one that is over may change."""
+        if not self.job.is_open:
+            return settled.outcome(self.db, self.job, self.tasks)
+        return self._kept(settled.outcome)
+
+    def _kept(self, read: Callable[[Connection, JobLine, Sequence[TaskLine]], Shown]) -> Shown:
         positions = tuple(task.position for task in self.tasks)
         key = (read.__name__, self.job.id, self._mark, positions)
         return self.memo.get(key, lambda: read(self.db, self.job, self.tasks))

@@ -4,24 +4,30 @@ job that is not over there is nothing else."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, and_, func, select
+from tunefarm.dashboard.luck import NEAR, spread_of, without_luck
 from tunefarm.dashboard.queries.jobs import JobLine, TaskLine
-from tunefarm.db.models import BEST, TRIALS
+from tunefarm.db.models import BEST, JOB_TASKS, TRIALS
+from tunefarm.db.records import FINAL
 
 LEAST_GAIN = 1.005
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A task with its latencies in seconds: those of what builds use, if that is settled."""
+    """A task with its latencies in seconds: those of what builds use, if that is settled. Until
+    then ``likely_s`` is what the fastest candidate takes without its luck, and no more than the
+    default; None if that cannot be told."""
 
     task: TaskLine
     default_s: float | None
     best_s: float | None
+    likely_s: float | None = None
 
     @property
     def speedup(self) -> float | None:
@@ -64,15 +70,53 @@ class Outcome:
     def speedup(self) -> float | None:
         return self.default_s / self.best_s if self.best_s else None
 
+    @property
+    def likely_speedup(self) -> float | None:
+        """How much faster the tasks are without the luck of the fastest candidates."""
+        both = [r for r in self.results if r.speedup]
+        likely_s = sum((r.likely_s or 0.0) * r.task.weight for r in both)
+        return self.default_s / likely_s if both and all(r.likely_s for r in both) else None
+
 
 def outcome(connection: Connection, job: JobLine, tasks: Sequence[TaskLine]) -> Outcome:
     """What a job has come to, or, while it is open, what it has seen."""
     device = _device_model(connection, job)
-    results = [Result(task, task.default_s, task.best_s) for task in tasks]
-    if not job.is_open:
+    if job.is_open:
+        likely = _likely(connection, job, tasks)
+        results = [
+            Result(task, task.default_s, task.best_s, likely.get(task.workload_id))
+            for task in tasks
+        ]
+    else:
         promoted = _promoted(connection, job, [task.workload_id for task in tasks], device)
         results = [_settled(task, promoted.get(task.workload_id)) for task in tasks]
     return Outcome(device, tuple(sorted(results, key=lambda result: -result.time_s)))
+
+
+def _likely(connection: Connection, job: JobLine, tasks: Sequence[TaskLine]) -> dict[int, float]:
+    """What the fastest candidates of tasks take without their luck, by the noise of the device at
+    the last trial; nothing if that is not known."""
+    last = select(TRIALS.c.device_state).where(TRIALS.c.job == job.id).order_by(TRIALS.c.id.desc())
+    state = connection.execute(last.limit(1)).scalar()
+    noise = (state or {}).get("noise")
+    if not isinstance(noise, int | float):
+        return {}
+    spread = spread_of(noise)
+    is_task = and_(JOB_TASKS.c.job == TRIALS.c.job, JOB_TASKS.c.workload_id == TRIALS.c.workload_id)
+    query = (
+        select(TRIALS.c.workload_id, func.count())
+        .join(JOB_TASKS, is_task)
+        .where(TRIALS.c.job == job.id, TRIALS.c.origin != FINAL)
+        .where(TRIALS.c.median_s <= JOB_TASKS.c.best_s * math.exp(NEAR * spread))
+        .group_by(TRIALS.c.workload_id)
+    )
+    rivals = {row[0]: row[1] for row in connection.execute(query)}
+    found = {}
+    for task in tasks:
+        if task.best_s:
+            likely_s = without_luck(task.best_s, rivals.get(task.workload_id, 1), spread)
+            found[task.workload_id] = min(likely_s, task.default_s or likely_s)
+    return found
 
 
 def _settled(task: TaskLine, record: Any) -> Result:

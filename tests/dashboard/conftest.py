@@ -93,7 +93,7 @@ class Farm:
             stderr_tail="LLVM ERROR: no" if fails else "",
             device=DEVICE,
             device_model=MODEL,
-            device_state={"drift": 1 + number / 1000, "load": 0.5},
+            device_state={"drift": 1 + number / 1000, "load": 0.5, "noise": 0.2},
             compiler_version=COMPILER,
             space_fingerprint="f1",
             code_hash=code,
