@@ -171,8 +171,8 @@ def rendezvous_of(database: str) -> Path | None:
 
 def finder(store: Store, tracker: str = "") -> Callable[[], Rendezvous | None]:
     """What finds the tracker of a database that is open: the one that is named, else as far as this
-    machine knows. It answers None where none is known, and raises FarmError for a file that cannot
-    be used."""
+    machine knows, with the tracker's own token if that is known here. It answers None where none
+    is, and raises FarmError for a file that cannot be used."""
     if tracker:
         return lambda: _named(tracker)
     file = rendezvous_of(store.url.render_as_string(hide_password=False))
@@ -203,10 +203,14 @@ def _named(tracker: str) -> Rendezvous | None:
 
 
 def _of_file(file: Path) -> Rendezvous | None:
+    """The tracker of a file that it wrote itself, or, without the token, of one that was carried
+    here: the token in that is not the tracker's own."""
     from tunefarm.proto.rendezvous import read_rendezvous
 
     found = read_rendezvous(file)
-    return found if found.is_elsewhere or found.is_running else None
+    if found.is_elsewhere:
+        return replace(found, token="")
+    return found if found.is_running else None
 
 
 def _of_shared(store: Store) -> Rendezvous | None:
