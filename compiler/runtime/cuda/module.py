@@ -164,8 +164,9 @@ class CudaModule(Module):
             operands = self._operands(inputs, session)
             session.ask(operands, [_result(array) for array in results.values()])()
             session.stream.precede(stream)
-        for array in results.values():
-            array.memory.lend()  # the stream may still write it when it is dropped
+        for array in (*results.values(), *(operand.keep for operand in operands)):
+            if isinstance(array, DeviceArray):
+                array.memory.lend()  # it may be dropped before the run is through
         return results
 
     def run_raw(
@@ -220,7 +221,8 @@ class CudaModule(Module):
         """
         device = self.residence.device
         with self.residence.session() as session:
-            call = session.captured(*self._on_device(inputs, session))
+            operands = self._on_device(inputs, session)  # whose memory is theirs until the end
+            call = session.captured(*operands)
 
             def seconds(count: int) -> float:
                 timed = seconds_cold if cold_weights else seconds_together
@@ -231,7 +233,8 @@ class CudaModule(Module):
     def profile(self, inputs: Mapping[str, object] | None = None, repeat: int = 10) -> Profile:
         """The time of each node by the device's clock; the median of ``repeat`` runs."""
         with self.residence.session() as session:
-            calls = session.calls(session.bases(*self._on_device(inputs, session)))
+            operands = self._on_device(inputs, session)
+            calls = session.calls(session.bases(*operands))
             device = self.residence.device
             runs = [seconds_each(device, session.stream, calls) for _ in range(repeat + 1)][1:]
         return Profile(
