@@ -190,7 +190,7 @@ def checks(target: str) -> list[tuple[str, str, Config]]:
 
     machine = Target(target)
     dtype = "float16" if machine.gpu.has_tensor_cores else "float32"
-    product, elements = (32, 64) if is_emulating() else (1024, 4096)
+    product, elements = (32, 64) if is_emulating() else (1024, 2048)
     return [check("matmul", product, dtype, machine), check("add", elements, "float32", machine)]
 
 
