@@ -190,11 +190,10 @@ def pure(
     if len(read) == 2:
         first, second = read
         return lambda wave, group: write(wave, group, function(first(wave), second(wave)))
-
-    def step(wave: Wave, group: Group) -> None:
-        write(wave, group, function(*[each(wave) for each in read]))
-
-    return step
+    if len(read) == 3:
+        a, b, c = read
+        return lambda wave, group: write(wave, group, function(a(wave), b(wave), c(wave)))
+    return lambda wave, group: write(wave, group, function(*[each(wave) for each in read]))
 
 
 def located(i: Instruction, step: Step) -> Step:

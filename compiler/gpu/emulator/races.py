@@ -7,6 +7,9 @@ that happen to be the same.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 from tunefarm.compiler.gpu.emulator.errors import Fault
@@ -16,12 +19,32 @@ Index = NDArray[np.intp]
 _THREADS = 1 << 11  # a mark is the number of barriers passed times this, and a thread's number
 _SEVERAL = _THREADS - 1
 _MANY = -1
+_KEPT = 256  # reads that are not marked yet, and bounds of writes
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Threads read or write ``size`` bytes each at places among those of all blocks.
+
+    ``low`` and ``high`` bound the addresses of these bytes within a block.
+    """
+
+    threads: Index
+    places: Index
+    size: int
+    low: int
+    high: int
+
+    def meets(self, low: int, high: int) -> bool:
+        """False if none of its bytes can be within these bounds."""
+        return self.low < high and low < self.high
 
 
 class BlockRaces:
     """Marks on pieces of ``granule`` bytes, the smallest that the kernel reads or writes.
 
-    ``block_of`` has the block of each thread, ``pitch`` the bytes of a block.
+    ``block_of`` has the block of each thread, ``pitch`` the bytes of a block. Reads are marked when
+    something is written that they may meet, which the stages of a tile see to that it seldom is.
     """
 
     def __init__(self, block_of: Index, block_threads: int, pitch: int, granule: int) -> None:
@@ -32,40 +55,64 @@ class BlockRaces:
         self._readers = np.full(count, -1, np.int32)
         self._writers = np.full(count, -1, np.int32)
         self._epochs = np.zeros(int(block_of[-1]) + 1, np.int32)
+        self._unmarked: list[Access] = []  # reads
+        self._written: list[tuple[int, int]] = []  # bounds, since a barrier of all blocks
 
     def pass_barrier(self, blocks: Values) -> None:
         """All threads of some blocks (a mask) have waited for one another."""
+        if blocks.all():
+            self._unmarked.clear()
+            self._written.clear()
+        self._mark_reads(self._unmarked)
+        self._unmarked.clear()
         self._epochs[blocks] += 1
 
-    def read(self, threads: Index, places: Index, size: int) -> None:
-        """Threads read ``size`` bytes at places among those of all blocks."""
-        rows, mark, begin = self._marks(threads, places, size)
-        self._check(self._rows(self._writers, size)[rows], mark, begin, "reads", "wrote")
-        readers = self._rows(self._readers, size)
-        before = readers[rows]
-        several = begin + np.int32(_SEVERAL)
-        readers[rows] = np.where((before >= begin) & (before != mark), several, mark)
-        shared = (readers[rows] != mark).any(axis=1)
-        if shared.any():
-            readers[rows[shared]] = several[shared]
+    def read(self, access: Access) -> None:
+        """Raises Fault if another thread wrote something of it since the last barrier."""
+        if any(access.meets(*bounds) for bounds in self._written):
+            rows, mark, begin = self._marks(access)
+            found = self._rows(self._writers, access.size)[rows]
+            self._check(found, mark, begin, "reads", "wrote")
+        self._unmarked.append(access)
+        if len(self._unmarked) > _KEPT:
+            self._mark_reads(self._unmarked)
+            self._unmarked.clear()
 
-    def write(self, threads: Index, places: Index, size: int) -> None:
-        """Threads write ``size`` bytes at places among those of all blocks."""
-        rows, mark, begin = self._marks(threads, places, size)
-        writers = self._rows(self._writers, size)
-        self._check(self._rows(self._readers, size)[rows], mark, begin, "writes", "read")
+    def write(self, access: Access) -> None:
+        """Raises Fault if another thread read or wrote something of it since the last barrier."""
+        bounds = (access.low, access.high)
+        self._mark_reads([read for read in self._unmarked if read.meets(*bounds)])
+        self._unmarked = [read for read in self._unmarked if not read.meets(*bounds)]
+        rows, mark, begin = self._marks(access)
+        writers = self._rows(self._writers, access.size)
+        self._check(self._rows(self._readers, access.size)[rows], mark, begin, "writes", "read")
         self._check(writers[rows], mark, begin, "writes", "wrote")
         writers[rows] = mark
         self._check(writers[rows], mark, begin, "writes", "wrote")
+        self._written.append(bounds)
+        if len(self._written) > _KEPT:
+            lows, highs = zip(*self._written, strict=True)
+            self._written = [(min(lows), max(highs))]
+
+    def _mark_reads(self, accesses: Sequence[Access]) -> None:
+        for access in accesses:
+            rows, mark, begin = self._marks(access)
+            readers = self._rows(self._readers, access.size)
+            before = readers[rows]
+            several = begin + np.int32(_SEVERAL)
+            readers[rows] = np.where((before >= begin) & (before != mark), several, mark)
+            shared = (readers[rows] != mark).any(axis=1)
+            readers[rows[shared]] = several[shared]
 
     def _rows(self, marks: Values, size: int) -> Values:
         """The marks of each piece of ``size`` bytes, which places are multiples of."""
         return marks.reshape(-1, size // self._granule)
 
-    def _marks(self, threads: Index, places: Index, size: int) -> tuple[Index, Values, Values]:
+    def _marks(self, access: Access) -> tuple[Index, Values, Values]:
         """The piece that each thread means, its mark, and the lowest mark since the barrier."""
-        begin = (self._epochs[self._blocks[threads]] * np.int32(_THREADS))[:, None]
-        return places >> (size.bit_length() - 1), begin + self._own[threads][:, None], begin
+        begin = (self._epochs[self._blocks[access.threads]] * np.int32(_THREADS))[:, None]
+        rows = access.places >> (access.size.bit_length() - 1)
+        return rows, begin + self._own[access.threads][:, None], begin
 
     def _check(self, found: Values, mark: Values, begin: Values, does: str, did: str) -> None:
         """Fault if others than the threads themselves left a mark since the barrier."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tunefarm.compiler.gpu.emulator.errors import Fault
 from tunefarm.compiler.gpu.emulator.kinds import UNSIGNED, Values
 from tunefarm.compiler.gpu.emulator.memory import check_alignment
-from tunefarm.compiler.gpu.emulator.races import BlockRaces
+from tunefarm.compiler.gpu.emulator.races import Access, BlockRaces
 
 Index = NDArray[np.intp]
 ROOM = 256  # what the bytes of each owner are rounded up to
@@ -39,8 +39,7 @@ class LocalMemory:
 
     def store(self, threads: Index, addresses: Values, values: Values) -> None:
         """Set a row of elements at an address of each thread."""
-        dtype, lanes = values.dtype, values.shape[1]
-        places = self.places(threads, addresses, dtype.itemsize * lanes, "writes")
+        places = self.places(threads, addresses, _size(values), "writes")
         _set_rows(self.data, places, values)
 
     def places(self, threads: Index, addresses: Values, size: int, does: str) -> Index:
@@ -68,56 +67,60 @@ class SharedMemory(LocalMemory):
         self._races = BlockRaces(block_of, block_threads, self.pitch, granule)
 
     def load(self, threads: Index, addresses: Values, dtype: np.dtype[Any], lanes: int) -> Values:
-        size = dtype.itemsize * lanes
-        places = self.places(threads, addresses, size, "reads")
-        self._check(places, addresses, size, dtype, lanes)
-        self._races.read(threads, places, size)
-        return _rows(self.data, dtype, lanes, places)
+        access = self._access(threads, addresses, dtype.itemsize * lanes, "reads")
+        self._refuse_unwritten(access, addresses, dtype, lanes)
+        self._races.read(access)
+        return _rows(self.data, dtype, lanes, access.places)
 
     def store(self, threads: Index, addresses: Values, values: Values) -> None:
-        size = values.dtype.itemsize * values.shape[1]
-        self._refuse_under_way(threads, addresses, size)
-        self._mark(threads, addresses, size, WRITTEN)
-        super().store(threads, addresses, values)
+        access = self._access(threads, addresses, _size(values), "writes")
+        self._refuse_under_way(access, addresses)
+        self._mark(access, WRITTEN)
+        _set_rows(self.data, access.places, values)
 
     def begin_copy(self, threads: Index, addresses: Values, size: int) -> None:
         """From now on to read or write ``size`` bytes at the addresses is a fault."""
-        self._refuse_under_way(threads, addresses, size)
-        self._mark(threads, addresses, size, UNDER_WAY)
+        access = self._access(threads, addresses, size, "writes")
+        self._refuse_under_way(access, addresses)
+        self._mark(access, UNDER_WAY)
 
     def end_copy(self, threads: Index, addresses: Values, values: Values) -> None:
         """The copy's bytes are there, as if their threads stored them now."""
-        self._mark(threads, addresses, values.dtype.itemsize * values.shape[1], WRITTEN)
-        super().store(threads, addresses, values)
+        access = self._access(threads, addresses, _size(values), "writes")
+        self._mark(access, WRITTEN)
+        _set_rows(self.data, access.places, values)
 
     def pass_barrier(self, blocks: Values) -> None:
         """All threads of some blocks (a mask) have waited for one another."""
         self._races.pass_barrier(blocks)
 
-    def _mark(self, threads: Index, addresses: Values, size: int, state: int) -> None:
-        places = self.places(threads, addresses, size, "writes")
-        self._races.write(threads, places, size)
-        _set_rows(self._states, places, np.full((len(places), size), state, np.uint8))
+    def _access(self, threads: Index, addresses: Values, size: int, does: str) -> Access:
+        places = self.places(threads, addresses, size, does)
+        low, high = int(addresses.min()), int(addresses.max())
+        return Access(threads, places, size, low, high + size)
 
-    def _refuse_under_way(self, threads: Index, addresses: Values, size: int) -> None:
-        places = self.places(threads, addresses, size, "writes")
-        wrong = (_rows(self._states, UNSIGNED[8], size, places) == UNDER_WAY).any(axis=1)
-        if wrong.any():
-            position = int(np.flatnonzero(wrong)[0])
-            raise Fault(position, _unready("writes", int(addresses[position]), size, True))
+    def _mark(self, access: Access, state: int) -> None:
+        self._races.write(access)
+        states = np.full((len(access.places), access.size), state, np.uint8)
+        _set_rows(self._states, access.places, states)
 
-    def _check(
-        self, places: Index, addresses: Values, size: int, dtype: np.dtype[Any], lanes: int
+    def _refuse_under_way(self, access: Access, addresses: Values) -> None:
+        states = _rows(self._states, UNSIGNED[8], access.size, access.places)
+        if (states == UNDER_WAY).any():
+            position = int(np.flatnonzero((states == UNDER_WAY).any(axis=1))[0])
+            raise Fault(position, _unready("writes", int(addresses[position]), access.size, True))
+
+    def _refuse_unwritten(
+        self, access: Access, addresses: Values, dtype: np.dtype[Any], lanes: int
     ) -> None:
-        """Fault if bytes are not written."""
         unsigned = UNSIGNED[8 * dtype.itemsize]
-        states = _rows(self._states, unsigned, lanes, places)
+        states = _rows(self._states, unsigned, lanes, access.places)
         if (states == np.frombuffer(bytes([WRITTEN] * dtype.itemsize), unsigned)).all():
             return
-        each = np.ascontiguousarray(states).view(np.uint8).reshape(len(places), size)
+        each = np.ascontiguousarray(states).view(np.uint8).reshape(-1, access.size)
         position = int(np.flatnonzero((each != WRITTEN).any(axis=1))[0])
         under_way = bool((each[position] == UNDER_WAY).any())
-        raise Fault(position, _unready("reads", int(addresses[position]), size, under_way))
+        raise Fault(position, _unready("reads", int(addresses[position]), access.size, under_way))
 
 
 def _unready(does: str, address: int, size: int, under_way: bool) -> str:
@@ -132,6 +135,11 @@ def _bytes(count: int, value: int) -> NDArray[np.uint8]:
     return made[start : start + count]
 
 
+def _size(rows: Values) -> int:
+    """Bytes of a row."""
+    return int(rows.dtype.itemsize * rows.shape[1])
+
+
 def _rows(data: NDArray[np.uint8], dtype: np.dtype[Any], lanes: int, places: Index) -> Values:
     """Elements at places that are multiples of what is read, a row of ``lanes`` at each."""
     shift = (dtype.itemsize * lanes).bit_length() - 1
@@ -140,6 +148,5 @@ def _rows(data: NDArray[np.uint8], dtype: np.dtype[Any], lanes: int, places: Ind
 
 
 def _set_rows(data: NDArray[np.uint8], places: Index, values: Values) -> None:
-    lanes = values.shape[1]
-    shift = (values.dtype.itemsize * lanes).bit_length() - 1
-    data.view(values.dtype).reshape(-1, lanes)[places >> shift] = values
+    shift = _size(values).bit_length() - 1
+    data.view(values.dtype).reshape(-1, values.shape[1])[places >> shift] = values

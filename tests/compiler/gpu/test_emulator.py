@@ -278,6 +278,33 @@ def test_a_shuffle_from_a_lane_that_there_is_not() -> None:
         run_text(text, [WORDS], WORDS, block=20)
 
 
+@pytest.mark.parametrize("rounds", [1, 400])
+def test_what_was_read_and_written_long_before_is_a_race_still(rounds: int) -> None:
+    """A loop of reads, or of writes, of each thread's own element; then one of a neighbour's."""
+    loop = """
+        mov.b32 %r4, 0;
+    $loop:
+        ACCESS
+        add.s32 %r4, %r4, 1;
+        setp.ne.b32 %p1, %r4, ROUNDS;
+        @%p1 bra $loop;
+        add.s64 %rd5, %rd4, 4;
+        setp.eq.b32 %p2, %r1, 31;
+        selp.b64 %rd5, %rd3, %rd5, %p2;
+    """.replace("ROUNDS", str(rounds))
+    begin = SHARED + "st.shared.b32 [%rd4], %r1;\nbar.sync 0;\n"
+    reads = loop.replace("ACCESS", "ld.shared.b32 %r2, [%rd4];")
+    writes = loop.replace("ACCESS", "st.shared.b32 [%rd4], %r1;")
+    for body, problem in (
+        (reads + "st.shared.b32 [%rd5], %r1;", "that thread number 1 of its block read since"),
+        (writes + "ld.shared.b32 %r2, [%rd5];", "that thread number 1 of its block wrote since"),
+    ):
+        with pytest.raises(KernelFault, match=problem):
+            run_text(kernel_text(begin + body, shared_bytes=128), [WORDS], WORDS)
+        waited = body.replace("add.s64 %rd5", "bar.sync 0;\nadd.s64 %rd5")
+        run_text(kernel_text(begin + waited, shared_bytes=128), [WORDS], WORDS)
+
+
 def test_memory_that_was_given_back() -> None:
     memory = DeviceMemory()
     addresses = [memory.allocate(128) for _ in range(2)]
