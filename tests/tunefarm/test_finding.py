@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -130,6 +131,7 @@ def test_a_tracker_of_postgresql_is_found_as_it_is_started(shared: Store, home: 
             assert process.poll() is None
         while not list(home.glob("*.tracker.json")):
             assert process.poll() is None
+            time.sleep(0.05)
         found = finder(shared)()
         assert found is not None
         with FarmClient(found.address, found.token) as farm:
