@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
+import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
 from tunefarm.db.store import Store
 from tunefarm.proto.client import FarmClient
 
+from tests.worker.cuda.nvml_library import ScriptedGpu, ScriptedNvml
 from tunefarm import doctor
 from tunefarm.cli.app import run
 from tunefarm.cli.doctor import FOUND
@@ -108,3 +112,71 @@ def test_the_command_prints_all_and_says_so_in_its_code(
     shown = capsys.readouterr().out
     assert "✗ database" in shown
     assert "✓ software" in shown
+
+
+class Gpus:
+    """A machine with a driver for CUDA 12.8 and these GPUs."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *gpus: ScriptedGpu) -> None:
+        self._patch = monkeypatch
+        monkeypatch.delenv("TUNEFARM_CUDA", raising=False)
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        monkeypatch.setattr(doctor, "_cuda_version", lambda: 12080)
+        monkeypatch.setattr("tunefarm.worker.cuda.nvml.open_nvml", lambda: ScriptedNvml(gpus))
+        self.has("cuda-bindings", "12.9.1")
+
+    def has(self, package: str, version: str | None) -> None:
+        def version_of(name: str) -> str:
+            assert name == package
+            if version is None:
+                raise PackageNotFoundError(name)
+            return version
+
+        self._patch.setattr("importlib.metadata.version", version_of)
+
+    def found(self) -> dict[str, doctor.Finding]:
+        return {finding.subject: finding for finding in doctor._gpu()}
+
+
+def test_gpus_are_told_with_what_keeps_them_from_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    well, hot = ScriptedGpu(), ScriptedGpu("NVIDIA L4", "GPU-bbbb", (8, 9), 24 << 30, [0x20])
+    gpus = Gpus(monkeypatch, well, hot)
+    found = gpus.found()
+    assert found["gpu 0"].state is State.OK
+    told = "NVIDIA H200 (sm_90a), 151.4 GB, driver 570.124.06, CUDA 12.8"
+    assert found["gpu 0"].told == told
+    assert (found["gpu 1"].state, found["gpu 1"].told) == (
+        State.FIX, "its clock is held down: it is too hot",
+    )  # fmt: skip
+    assert found["cuda"].told == "cuda-bindings 12.9.1"
+    well.samples.append((os.getppid(), 1, 40))
+    assert gpus.found()["gpu 0"].told.startswith("others compute on it: ")
+
+
+def test_packages_of_gpus_are_told_with_their_remedies(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus = Gpus(monkeypatch, ScriptedGpu())
+    gpus.has("cuda-bindings", None)
+    lacking = gpus.found()["cuda"]
+    assert (lacking.state, lacking.remedy) == (State.FIX, "pip install 'tunefarm[cuda]'")
+    gpus.has("cuda-bindings", "13.0.1")
+    late = gpus.found()["cuda"]
+    assert (late.state, late.remedy) == (
+        State.FIX, "pip install 'cuda-bindings<13', or a newer driver",
+    )  # fmt: skip
+    monkeypatch.undo()
+    monkeypatch.setattr(doctor, "_cuda_version", lambda: 12080)
+    monkeypatch.delenv("TUNEFARM_CUDA", raising=False)
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    found = {f.subject: f for f in doctor._gpu()}
+    assert "pip install 'tunefarm[cuda]'" in found["gpu"].remedy
+
+
+def test_an_emulator_is_not_taken_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNEFARM_CUDA", "emulated")
+    (found,) = doctor._gpu()
+    assert (found.state, found.remedy) == (State.NOTE, "unset TUNEFARM_CUDA to use real ones")
+    monkeypatch.setenv("TUNEFARM_CUDA", "nvidia")
+    monkeypatch.setattr(doctor, "_cuda_version", lambda: None)
+    monkeypatch.setattr("tunefarm.worker.cuda.discovery.has_driver", lambda: True)
+    (found,) = doctor._gpu()
+    assert (found.state, found.told) == (State.FIX, "the NVIDIA driver does not start")
