@@ -16,7 +16,7 @@ Plugins = tuple[str, ...]
 ANY: Machine = ("", "")
 
 _CORES = "num-cores"
-_OF_CODE = (_CORES, "precision")  # what the wanted code is like, which any device takes
+_OF_CODE = (_CORES, "precision", "wgmma")  # what the wanted code is like, which any device takes
 
 
 class Counts(Protocol):

@@ -78,7 +78,7 @@ def main() -> int:
     cases = [c for c in all_cases(options.small) if options.k in c.name]
     print(f"{device.properties.name}: copies {report['copy_bandwidth'] / 1e9:.0f} GB/s", flush=True)
     with ProcessPoolExecutor(options.builders, mp_context=get_context("spawn")) as pool:
-        waiting = [(case, begin(case, device, options.configs, pool)) for case in cases]
+        waiting = [(case, begin(case, device, options, pool)) for case in cases]
         results: list[Result] = []
         for case, builds in waiting:
             results.append(Result(case.name, configs=len(builds)))
@@ -102,6 +102,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--small", action="store_true", help="a few tiny cases, for an emulator")
     parser.add_argument("--configs", type=int, default=1, help="configs to try of each case")
     parser.add_argument("-k", default="", help="only cases whose names have this text")
+    parser.add_argument("--target", default="", help="more options of the target")
     parser.add_argument("--compile", action="store_true", help="PyTorch by torch.compile")
     parser.add_argument("--no-peers", action="store_true", help="ours alone, without PyTorch")
     parser.add_argument("--builders", type=int, default=min(os.cpu_count() or 1, 16))
@@ -109,22 +110,22 @@ def parse_options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def target_of(case: Case, device: Device) -> Target:
+def target_of(case: Case, device: Device, options: str) -> Target:
     properties = device.properties
     precision = f" -precision={case.precision}" if case.precision else ""
     arch = f"cuda -arch={properties.arch} -num-cores={properties.multiprocessors}"
-    return Target(arch + precision)
+    return Target(f"{arch}{precision} {options}")
 
 
 # --- building, in other processes ---------------------------------------------------------------
 
 
 def begin(
-    case: Case, device: Device, count: int, pool: ProcessPoolExecutor
+    case: Case, device: Device, options: argparse.Namespace, pool: ProcessPoolExecutor
 ) -> list[tuple[Mapping[str, int | str], Future[Built]]]:
     """The configs of a case, its default first, and their builds."""
-    target = target_of(case, device)
-    configs = drawn_configs(case, target, count)
+    target = target_of(case, device, options.target)
+    configs = drawn_configs(case, target, options.configs)
     text = case.workload.text
     return [(config, pool.submit(build, text, target.text, dict(config))) for config in configs]
 

@@ -232,7 +232,10 @@ def worker(
     rendezvous: Rendezvous = None,
     target: Annotated[
         list[str] | None,
-        typer.Option(metavar=TARGET, help="Devices to offer; this host if none is given."),
+        typer.Option(
+            metavar=TARGET,
+            help="Devices to offer: targets, cuda (every GPU), cuda:1; by default all of this host.",
+        ),
     ] = None,
     name: Annotated[str, typer.Option(metavar="NAME", help="Name of this worker.")] = "",
     build_processes: Annotated[int, typer.Option(metavar="N", help="0 means one a core.")] = 0,
