@@ -234,7 +234,7 @@ def worker(
         list[str] | None,
         typer.Option(
             metavar=TARGET,
-            help="Devices to offer: targets, cuda (every GPU), cuda:1; by default all of this host.",
+            help="Devices to offer: targets, cuda (every GPU), cuda:1; all of this host if none.",
         ),
     ] = None,
     name: Annotated[str, typer.Option(metavar="NAME", help="Name of this worker.")] = "",
