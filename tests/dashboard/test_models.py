@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 from tunefarm.dashboard.app import create_app
-from tunefarm.dashboard.spaces import Spaces
+from tunefarm.dashboard.spaces import Spaces, plugins_of
 from tunefarm.db import whole_models
 from tunefarm.db.models import BEST
 from tunefarm.db.records import BestKey, Final, TrialKey, Verdict, model_digest
@@ -131,3 +132,17 @@ def test_lists_of_models_go_on(farm: Any) -> None:
             if not cursor:
                 break
     assert seen == ["net 4", "net 3", "net 2", "net 1", "net 0", "tiny net"]
+
+
+def test_the_compiler_tells_what_tasks_are_made_with(
+    shared_farm: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = shared_farm.tasks[0].text
+    param = '{"constant":false,"domain":"any","dtype":"float32","shape":[8,16]}'
+    node = '{"args":[0],"attrs":{},"op":"sum_squares","type":["float32",[8]]}'
+    toy = f'{{"nodes":[{node}],"outputs":[1],"params":[{param}],"version":1}}'
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1] / "system/plugin"))
+    found = plugins_of(shared_farm.target, [plain, toy])
+    assert found[plain] == ()
+    (plugin,) = found[toy]
+    assert plugin.startswith("toy-ops==0.1+")
