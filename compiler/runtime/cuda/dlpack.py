@@ -16,7 +16,6 @@ from tunefarm.compiler.ir import TensorType
 from tunefarm.compiler.target import dtype_bytes
 
 CUDA = 2  # kinds of devices
-CUDA_HOST = 3
 CUDA_MANAGED = 13
 _NAME = b"dltensor"  # kept here: a capsule has the pointer, not a copy
 _CODES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "bool": 6}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 import pytest
 from tunefarm.compiler import te
@@ -52,6 +54,21 @@ def test_a_tuned_kernel_runs_with_packed_constants() -> None:
     assert result.memory.device is open_device(1)
     wanted = arrays[0] @ arrays[1].T
     np.testing.assert_allclose(result.numpy().reshape(wanted.shape), wanted, 1e-5, 1e-5)
+
+
+def test_a_thread_alone_has_arrays_between_kernels_of_many() -> None:
+    x = Var("x", TensorType((1, 40), "float32"))
+    softmax = Function((x,), call("softmax", x), {"primitive": True})
+    workload = Workload.from_function(softmax)
+    config = config_space(workload, HOPPER).sketches[-1].default
+    assert config["sketch"] == "gpu_elements"
+    built = build_kernel(workload, HOPPER, config, cache=False)
+    threads = [prod(launch.grid) * prod(launch.block) for launch in built.launches]
+    assert threads == [1, 1, 256]
+    data = np.random.default_rng(0).standard_normal(40).astype(np.float32)
+    (got,) = load_kernel(built, HOPPER)(data)
+    powers = np.exp(data - data.max())
+    np.testing.assert_allclose(got, powers / powers.sum(), 1e-5)
 
 
 def test_tensors_of_the_device_stay_where_they_are() -> None:
