@@ -53,7 +53,7 @@ _EXAMPLES = {
 }  # a few processors of each kind for messages
 _TEST_KINDS = frozenset({"sim"})
 _OPTIONS = ("mcpu", "mtriple", "num-cores", "mattr", "arch", "precision")
-_CUDA_OPTIONS = ("arch", "num-cores", "precision")
+_CUDA_OPTIONS = ("arch", "num-cores", "precision", "wgmma")
 _PRECISIONS = ("strict",)
 _CUDA_PRECISIONS = ("strict", "tf32")
 _BUILT_IN = frozenset({"llvm", "cuda"})
@@ -139,6 +139,11 @@ class Target:
     def rounds_to_tf32(self) -> bool:
         """True if products of float32 may round their operands to ten bits of fraction."""
         return self.options.get("precision") == "tf32"
+
+    @property
+    def takes_wgmma(self) -> bool:
+        """True if products may take the instructions of warpgroups, which no GPU has run yet."""
+        return "wgmma" in self.options
 
     @property
     def num_cores(self) -> int:
@@ -300,6 +305,12 @@ def _check_cuda_options(options: Mapping[str, str]) -> None:
         raise TargetError(
             f"a cuda target has {given}; write for instance -arch=sm_90a, one of "
             f"{', '.join(GPU_ARCHS)}"
+        )
+    wgmma = options.get("wgmma")
+    if wgmma not in (None, "untested") or (wgmma and arch != "sm_90a"):
+        raise TargetError(
+            f"-wgmma={wgmma} with -arch={arch}: its products are for sm_90a alone, and as no GPU "
+            "has run them yet they are asked for by -wgmma=untested"
         )
 
 

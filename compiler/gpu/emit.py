@@ -1,7 +1,7 @@
 """Loop IR → LLVM text of kernels: the entry point.
 
-The emitter is that of CPUs with two more layers: ``threads``, what one thread does, and ``warps``,
-what those of a warp do together.
+The emitter is that of CPUs with three more layers: ``threads``, what one thread does, ``warps``,
+what those of a warp do together, and ``warpgroups``, what four warps do.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tunefarm.compiler.codegen.statements import Module
 from tunefarm.compiler.gpu.dialects import NVPTX, Dialect
 from tunefarm.compiler.gpu.launches import Launch, Part, check_limits, parts_of
 from tunefarm.compiler.gpu.threads import BASE_ALIGN
-from tunefarm.compiler.gpu.warps import WarpEmitter
+from tunefarm.compiler.gpu.warpgroups import WarpgroupEmitter
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir.ir import Buffer, PrimFunc
 
@@ -71,7 +71,7 @@ def _kernel(
 ) -> str:
     """The text of one kernel and its shared array."""
     builder = FunctionBuilder()
-    emitter = WarpEmitter(module, builder, dialect, part, name)
+    emitter = WarpgroupEmitter(module, builder, dialect, part, name)
     arguments = []
     inputs = len(program.params) - program.outputs
     for index, param in enumerate(program.params):

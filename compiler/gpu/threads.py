@@ -21,6 +21,7 @@ from tunefarm.compiler.gpu.launches import Part, shared_size
 from tunefarm.compiler.target import dtype_bytes
 from tunefarm.compiler.tir.facts import buffers_read
 from tunefarm.compiler.tir.ir import (
+    THREAD_AXES,
     Allocate,
     Barrier,
     Buffer,
@@ -51,7 +52,9 @@ class ThreadEmitter(Emitter):
         self.part = part
         self.kernel = name
         self.shared_taken = 0
+        self.shared_align = BASE_ALIGN["shared"]
         self.warp_lanes: set[Var] = set()  # the threads' numbers along x
+        self.group_threads: set[Var] = set()  # along x and y
         self.align = 0  # of the access that is being written, in bytes
         self.copies_ahead = self._can_copy_ahead() and any(
             isinstance(s, Store) and copied_from(s) for s in walk_stmt(part.body)
@@ -68,7 +71,7 @@ class ThreadEmitter(Emitter):
         value = "" if dynamic else " undef"
         return (
             f"@{self.kernel}_shared = {linkage} addrspace(3) global [{size} x i8]{value}, "
-            "align 128\n\n"
+            f"align {self.shared_align}\n\n"
         )
 
     # --- statements ----------------------------------------------------------------------------
@@ -97,6 +100,8 @@ class ThreadEmitter(Emitter):
         self.env[loop.var] = Lin(start)
         if loop.axis == "threadIdx.x":
             self.warp_lanes.add(loop.var)
+        if loop.axis in THREAD_AXES[:2]:
+            self.group_threads.add(loop.var)
         if extent > 1:
             self.env[loop.var] = Lin(start, ((self.number_of(loop.axis, extent), 1),))
         self.statement(loop.body)
@@ -122,12 +127,16 @@ class ThreadEmitter(Emitter):
         elif self.copies_ahead:
             self.module.declares.add("declare void @llvm.nvvm.cp.async.wait.all()")
             b.line("call void @llvm.nvvm.cp.async.wait.all()")
+        self.before_barrier()
         self.module.declares.add(self.dialect.declare_barrier)
         for line in self.dialect.barrier:
             b.line(line)
         for buffer in self.pointers:
             if buffer.scope == "shared":
                 b.forget(buffer)
+
+    def before_barrier(self) -> None:
+        """Write what threads do on their way to a barrier, beside waiting for their copies."""
 
     def _allocate(self, node: Allocate) -> None:
         buffer = node.buffer
@@ -226,9 +235,9 @@ class ThreadEmitter(Emitter):
             return
         value = self.splat(value) if self.lanes > 1 else value
         for n in lanes:
-            self._store_element(buffer, slot.offset + n, self._lane_of(value, n))
+            self.store_element(buffer, slot.offset + n, self._lane_of(value, n))
 
-    def _store_element(self, buffer: Buffer, place: int, value: Val) -> None:
+    def store_element(self, buffer: Buffer, place: int, value: Val) -> None:
         """One element, in the vector that holds it."""
         start, lanes = self.owners[buffer].setdefault(place, (place, 1))
         slot = Slot(buffer, start)

@@ -1,0 +1,289 @@
+"""Products on the tensor cores of ``sm_90a`` by warpgroups: float16 and bfloat16.
+
+blocks of (groups · 64) × columns elements of the result, four warps a group:
+  each group: 64 × columns sums, in registers
+  for steps of 64 terms:
+    the threads fill tiles of A and B       shared, swizzled, copied asynchronously, ``stages``
+    sums += A[64, 16] · B[16, columns]      four instructions, which end before the next step
+  epilogue → out
+
+**No GPU has run any of this**: a target asks for it by ``-wgmma=untested``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.gpu import wgmma as w
+from tunefarm.compiler.gpu.archs import REGISTERS, WARP
+from tunefarm.compiler.gpu.space import tiled
+from tunefarm.compiler.gpu.space.common import loop
+from tunefarm.compiler.gpu.space.product import Product, Tiles, product_program
+from tunefarm.compiler.gpu.space.tiled import (
+    OTHER_REGISTERS,
+    Tiling,
+    blocks_of,
+    fits_grid,
+    product,
+)
+from tunefarm.compiler.ir import Function
+from tunefarm.compiler.space.columns import Mask, Numbers, cheapest, whole
+from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob, Nest, SketchSpace
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.tir import PrimFunc
+from tunefarm.compiler.tir.ir import (
+    Block,
+    Buffer,
+    Const,
+    Expr,
+    For,
+    If,
+    Intrinsic,
+    Load,
+    LoopKind,
+    Stmt,
+    Store,
+    Var,
+    binary,
+)
+from tunefarm.compiler.tir.schedule import find_block
+from tunefarm.compiler.tir.schedule.tree import store_of
+from tunefarm.compiler.tir.visit import seq, substitute, transform_expr
+
+NAME, VERSION = "gpu_wgmma", 1
+STEP = w.ROW  # terms of a step: 128 bytes
+KNOBS = (
+    Knob("groups", (1, 2)),
+    Knob("columns", w.COLUMNS),
+    Knob("stages", (2, 3, 4, 5, 6)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Knobs:
+    """A config of the sketch."""
+
+    groups: int
+    columns: int
+    stages: int
+
+    @property
+    def rows(self) -> int:
+        return self.groups * w.ROWS
+
+
+def space(function: Function, target: Target) -> SketchSpace | None:
+    """The knobs; None unless the target asks for the sketch, and for other dtypes."""
+    p = product(function) if target.kind == "cuda" and target.takes_wgmma else None
+    if p is None or not _computes(p) or p.columns < w.COLUMNS[0]:
+        return None
+    constraints = _constraints_of(p, target)
+    choices = {k.name: [int(c) for c in k.choices] for k in KNOBS}
+    found, _ = cheapest(choices, {}, constraints, lambda k: _cost_of(p, target, k))
+    default: Config = {"sketch": NAME, **found}
+    return SketchSpace(NAME, VERSION, KNOBS, constraints, default, lambda k: _nest(p, target, k))
+
+
+def _computes(p: Product) -> bool:
+    operands = {m.operand for m in w.WGMMAS.values()}
+    return p.dtypes[0] == p.dtypes[1] and p.dtypes[0] in operands and p.sum_dtype == "float32"
+
+
+def _tile(k: Columns) -> tuple[Numbers, Numbers]:
+    return whole(k, "groups") * w.ROWS, whole(k, "columns")
+
+
+def _constraints_of(p: Product, target: Target) -> tuple[Constraint, ...]:
+    def registers_fit(k: Columns) -> Mask:
+        threads = whole(k, "groups") * w.GROUP * WARP
+        return (whole(k, "columns") // 2 + OTHER_REGISTERS) * threads <= REGISTERS
+
+    def shared_fits(k: Columns) -> Mask:
+        rows, columns = _tile(k)
+        return whole(k, "stages") * (rows + columns) * w.ROW_BYTES <= target.gpu.shared_bytes
+
+    return (
+        Constraint("registers", registers_fit),
+        Constraint("shared memory", shared_fits),
+        fits_grid(p, _tile),
+    )
+
+
+def _cost_of(p: Product, target: Target, k: Columns) -> Numbers:
+    """What the busiest multiprocessor multiplies and loads. Nothing of this was timed."""
+    rows, columns = _tile(k)
+    each = -(-blocks_of(p, (rows, columns)) // target.num_cores)
+    loads = 1.0 + 64.0 / rows + 64.0 / columns
+    return each * rows * columns * loads * (1.0 + 0.1 / whole(k, "stages"))
+
+
+def _nest(p: Product, target: Target, k: Columns) -> Nest:
+    own = np.full(len(whole(k, "groups")), w.ROWS), whole(k, "columns")
+    steps = {**k, "bk": np.full(len(own[0]), STEP)}
+    return tiled.nest_of(p, steps, Tiling(_tile(k), own, _cost_of(p, target, k)))
+
+
+# --- the kernel ---------------------------------------------------------------------------------
+
+
+def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
+    """Apply a config. Raises ScheduleError if no such instruction computes the function."""
+    p = product(function)
+    if p is None or not _computes(p):
+        raise ScheduleError("the workload is no product that warpgroups compute")
+    k = Knobs(**{name: int(value) for name, value in config.items() if name != "sketch"})
+    return _Kernel(p, k).program()
+
+
+class _Kernel:
+    """Writes the kernel of a product whose operands are gathered as ``product_program`` says."""
+
+    def __init__(self, p: Product, k: Knobs) -> None:
+        self.p, self.k = p, k
+        along = "k" if p.along[1] == "k" else "n"
+        vectors = p.vector(0, w.CHUNK), p.vector(1, w.CHUNK)
+        pairs = 2 if p.columns % 2 == 0 else 1
+        self.tiles = Tiles(k.rows, k.columns, STEP, *vectors, pairs)
+        self.source = product_program(p, self.tiles)
+        self.by_terms = along == "k"
+        self.instruction = next(
+            m for m in w.WGMMAS.values() if (m.operand, m.columns) == (p.dtypes[0], k.columns)
+        )
+        self.z, self.y, self.x = Var("batch"), Var("block_row"), Var("block_column")
+        self.group, self.warp, self.lane = Var("group"), Var("warp"), Var("lane")
+        self.step = Var("step")
+        self.steps = -(-p.depth // STEP)
+        copies = k.stages if self.steps > 1 else 1
+        by_columns = (k.columns // w.ROW, STEP, w.ROW)
+        shape = (k.columns, w.ROW) if self.by_terms else by_columns
+        self.a = Buffer("A", (k.rows, w.ROW), p.dtypes[0], "shared", 0, copies)
+        self.b = Buffer("B", shape, p.dtypes[1], "shared", 0, copies)
+        self.c = Buffer("C", (k.columns // 2,), "float32", "register")
+
+    def program(self) -> PrimFunc:
+        k, p = self.k, self.p
+        clear = loop("e", k.columns // 2, lambda e: Store(self.c, (e,), Const(0.0, "float32")))
+        step = seq(self.fill("A"), self.fill("B"), self.multiply())
+        body = seq(clear, For(self.step, Const(self.steps), step), self.store())
+        for var, extent, axis in (
+            (self.lane, WARP, "threadIdx.x"),
+            (self.warp, w.GROUP, "threadIdx.y"),
+            (self.group, k.groups, "threadIdx.z"),
+            (self.x, -(-p.columns // k.columns), "blockIdx.x"),
+            (self.y, -(-p.rows // k.rows), "blockIdx.y"),
+            (self.z, p.batch, "blockIdx.z"),
+        ):
+            body = For(var, Const(extent), body, LoopKind.THREAD, axis=axis)
+        return replace(self.source, body=body, buffers=(self.a, self.b, self.c))
+
+    def node(self, name: str) -> Block:
+        return find_block(self.source, name)
+
+    # --- tiles ---------------------------------------------------------------------------------
+
+    def fill(self, name: str) -> Stmt:
+        """Fill a tile, the threads side by side along its rows of 128 bytes."""
+        k, node = self.k, self.node(name)
+        vector = self.tiles.a_vector if name == "A" else self.tiles.b_vector
+        rows = {"A": k.rows, "B": k.columns if self.by_terms else STEP}[name]
+        row_length = k.columns if name == "B" and not self.by_terms else STEP
+        in_row, threads = row_length // vector, k.groups * w.GROUP * WARP
+        count = rows * in_row
+        turns = -(-count // threads)
+
+        def body(turn: Expr) -> Stmt:
+            number = turn * threads + (self.group * w.GROUP + self.warp) * WARP + self.lane
+            row, column = number // in_row % rows, number % in_row
+            stmt = loop(
+                "part",
+                vector,
+                lambda part: self.filled(name, node, row, column, vector, part),
+                LoopKind.VECTORIZED,
+            )
+            return stmt if count % threads == 0 else If(number < count, stmt)
+
+        return loop("turn", turns, body, LoopKind.UNROLLED if turns <= 16 else LoopKind.SERIAL)
+
+    def filled(
+        self, name: str, node: Block, row: Expr, number: Expr, vector: int, part: Expr
+    ) -> Stmt:
+        """An element of a vector of a tile: of A a row's terms, of B a column's terms or a term's
+        columns."""
+        element = number * vector + part
+        term = self.step * STEP + (element if name == "A" or self.by_terms else row)
+        places: dict[str, Expr] = {"b": self.z, "k": term}
+        if name == "A":
+            places["m"] = self.y * self.k.rows + row
+        else:
+            places["n"] = self.x * self.k.columns + (row if self.by_terms else element)
+        store = store_of(node)
+        value = substitute(store.value, {i.var: places[i.var.name] for i in node.iters})
+        if name == "A" or self.by_terms:
+            tile = self.a if name == "A" else self.b
+            return Store(tile, (row, w.swizzled(row % 8, element)), value)
+        in_row = w.ROW // vector
+        inside = w.swizzled(row % 8, number % in_row * vector + part)
+        return Store(self.b, (number // in_row, row, inside), value)
+
+    def multiply(self) -> Stmt:
+        """C += A · B, 16 terms at a time: all elements of a thread by one instruction."""
+        g, t = self.lane // 4, self.lane % 4
+
+        def left(e: Expr, term: Expr) -> Load:
+            row = self.group * w.ROWS + self.warp * 16 + e % 4 // 2 * 8 + g
+            return Load(self.a, (row, w.swizzled(g, term)))
+
+        def right(e: Expr, term: Expr) -> Load:
+            inside = t * 2 + e % 2  # of eight columns
+            column = e // 4 * 8 + inside
+            if self.by_terms:
+                return Load(self.b, (column, w.swizzled(inside, term)))
+            return Load(self.b, (column // w.ROW, term, w.swizzled(term % 8, column % w.ROW)))
+
+        def product(k: Expr, e: Expr) -> Stmt:
+            terms = [k * w.DEPTH + n for n in range(w.DEPTH)]
+            factors = [left(e, n) for n in terms] + [right(e, n) for n in terms]
+            value = Intrinsic(self.instruction.name, (Load(self.c, (e,)), *factors), "float32")
+            return Store(self.c, (e,), value)
+
+        count = self.instruction.elements
+        return loop(
+            "k",
+            STEP // w.DEPTH,
+            lambda k: loop("e", count, lambda e: product(k, e), LoopKind.VECTORIZED),
+        )
+
+    # --- the result ----------------------------------------------------------------------------
+
+    def store(self) -> Stmt:
+        """The epilogue: pairs of columns that exist, of rows that exist."""
+        p, k, node = self.p, self.k, self.node("out")
+        store, pairs = store_of(node), self.tiles.out_vector
+        total = next(b for b in self.source.buffers if b.name == "C")
+
+        def element(j: Expr, h: Expr, c: Expr) -> Stmt:
+            row = self.y * k.rows + self.group * w.ROWS + self.warp * 16 + h * 8 + self.lane // 4
+            pair = self.x * (k.columns // 2) + j * 4 + self.lane % 4
+            column = pair * 2 + c
+            at: dict[str, Expr] = {"b": self.z, "m": row, "n": column}
+            values = {i.var: at[i.var.name] for i in node.iters}
+            mine = Load(self.c, (j * 4 + h * 2 + c,))
+
+            def rule(e: Expr) -> Expr | None:
+                return mine if isinstance(e, Load) and e.buffer is total else None
+
+            value = substitute(transform_expr(store.value, rule), values)
+            place = tuple(substitute(i, values) for i in store.indices)
+            inside = pair < p.columns // 2 if pairs == 2 else column < p.columns
+            return If(binary("and", row < p.rows, inside), Store(store.buffer, place, value))
+
+        kind = LoopKind.VECTORIZED if pairs == 2 else LoopKind.UNROLLED
+        return loop(
+            "h",
+            2,
+            lambda h: loop(
+                "j", k.columns // 8, lambda j: loop("c", 2, lambda c: element(j, h, c), kind)
+            ),
+        )

@@ -1,0 +1,144 @@
+"""What four warps do together, in LLVM text: asynchronous products, which no GPU has run yet."""
+
+from __future__ import annotations
+
+from tunefarm.compiler.codegen.builder import FunctionBuilder
+from tunefarm.compiler.codegen.statements import Module
+from tunefarm.compiler.codegen.values import Lin, Slot, Val
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.gpu.dialects import Dialect
+from tunefarm.compiler.gpu.launches import Part
+from tunefarm.compiler.gpu.warps import WarpEmitter
+from tunefarm.compiler.gpu.wgmma import (
+    ALIGN,
+    CHUNK,
+    DEPTH,
+    ROW,
+    ROW_BYTES,
+    WGMMAS,
+    Wgmma,
+    descriptor_of,
+    text_of,
+)
+from tunefarm.compiler.tir.ir import Binary, Expr, For, Intrinsic, Load, Stmt, Store
+from tunefarm.compiler.tir.visit import walk_stmt
+
+
+class WarpgroupEmitter(WarpEmitter):
+    """Writes what a warp does, and what four of them do together.
+
+    Products run on beside the threads until ``wait``: their results, ``under_way``, are touched by
+    no other instruction before.
+    """
+
+    def __init__(
+        self, module: Module, builder: FunctionBuilder, dialect: Dialect, part: Part, name: str
+    ) -> None:
+        super().__init__(module, builder, dialect, part, name)
+        self.multiplies = issues(part.body)
+        self.under_way: list[Slot] = []
+        if self.multiplies:
+            self.shared_align = ALIGN
+
+    def index(self, expr: Expr) -> Lin | Val:
+        if isinstance(expr, Binary) and expr.op == "bitxor":
+            x, y = self.index(expr.a), self.index(expr.b)
+            if isinstance(x, Lin) and isinstance(y, Lin) and x.is_constant and y.is_constant:
+                return Lin(x.const ^ y.const)
+            return self.int_op("bitxor", x, y)
+        return super().index(expr)
+
+    def statement(self, stmt: Stmt) -> None:
+        if self.under_way and not issues(stmt):
+            self.wait()
+        super().statement(stmt)
+
+    def iteration(self, loop: For) -> None:
+        super().iteration(loop)
+        self.wait()
+
+    def before_barrier(self) -> None:
+        """Let what threads wrote to shared memory be seen by the products' way to it."""
+        if self.multiplies:
+            self.builder.line('call void asm sideeffect "fence.proxy.async.shared::cta;", ""()')
+
+    def store(self, stmt: Store) -> None:
+        if isinstance(stmt.value, Intrinsic) and stmt.value.name in WGMMAS:
+            self._issue(stmt, WGMMAS[stmt.value.name])
+        else:
+            super().store(stmt)
+
+    def _issue(self, stmt: Store, w: Wgmma) -> None:
+        """Start one product, whose results are registers of their own."""
+        if not self.target.takes_wgmma:
+            raise ScheduleError(f"{w.name} needs -arch=sm_90a -wgmma=untested, not {self.target}")
+        assert isinstance(stmt.value, Intrinsic)
+        place = self.flat_index(stmt.buffer, stmt.indices)
+        if self.lanes != w.elements or not isinstance(place, Lin) or place.lane != 1:
+            raise ScheduleError(f"{w.name} computes {w.elements} whole elements of a thread")
+        slots = [Slot(stmt.buffer, place.const + n) for n in range(w.elements)]
+        self.lanes = 1
+        left, _ = self._descriptor(stmt.value.args[1], stmt.value.args[2])
+        terms = stmt.value.args[1 + DEPTH :]
+        right, columns_first = self._descriptor(terms[0], terms[1])
+        text = text_of(w, columns_first, fenced=not self.under_way)
+        self._rename(slots, text, [left, right])
+        self.under_way += [s for s in slots if s not in self.under_way]
+        self.lanes = w.elements
+
+    def _descriptor(self, first: Expr, second: Expr) -> tuple[str, bool]:
+        """The descriptor of an operand whose first two terms are given, and whether its columns
+        stand side by side."""
+        assert isinstance(first, Load)
+        assert isinstance(second, Load)
+        buffer = first.buffer
+        start, step = self._group_corner(first), self._group_corner(second)
+        apart = step.const - start.const
+        next_row = ROW + CHUNK  # swizzled
+        if buffer.scope != "shared" or buffer.shape[-1] != ROW or apart not in (1, next_row):
+            raise ScheduleError(f"{buffer.name} is not in shared memory as warpgroups read it")
+        b = self.builder
+        pointer = self.in_space(self.address(buffer, start), 3)
+        address = b.here(f"ptrtoint ptr addrspace(3) {pointer} to i64")
+        number = b.here(f"lshr i64 {address}, 4")
+        number = b.here(f"and i64 {number}, 16383")
+        columns_first = apart == next_row
+        leading = buffer.shape[-2] * ROW_BYTES if columns_first else 16
+        return b.here(f"or i64 {number}, {descriptor_of(leading)}"), columns_first
+
+    def _group_corner(self, load: Load) -> Lin:
+        """Where an operand begins for the warpgroup: the element of its thread 0, number 0."""
+        env = self.env
+        self.env = {v: Lin(0) if v in self.group_threads else at for v, at in env.items()}
+        place = self._corner(load, 0)
+        self.env = env
+        return place
+
+    def wait(self) -> None:
+        """Let all products end."""
+        if not self.under_way:
+            return
+        slots, self.under_way = self.under_way, []
+        lines = ("wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned 0;")
+        self._rename(slots, "\\0A".join(lines), [])
+
+    def _rename(self, slots: list[Slot], text: str, given: list[str]) -> None:
+        """Assembly that changes registers in place, after operands of 64 bits."""
+        b, count = self.builder, len(slots)
+        old = [self._element(s.buffer, s.offset).text for s in slots]
+        kind = f"{{ {', '.join(['float'] * count)} }}"
+        ties = [*["=f"] * count, *["l"] * len(given), *map(str, range(count)), "~{memory}"]
+        operands = [f"i64 {g}" for g in given] + [f"float {v}" for v in old]
+        call = f'call {kind} asm sideeffect "{text}", "{",".join(ties)}"({", ".join(operands)})'
+        made = b.now(call)
+        for n, slot in enumerate(slots):
+            value = Val(b.now(f"extractvalue {kind} {made}, {n}"), "float32")
+            self.store_element(slot.buffer, slot.offset, value)
+
+
+def issues(stmt: Stmt) -> bool:
+    """True if a statement starts products of warpgroups."""
+    return any(
+        isinstance(s, Store) and isinstance(s.value, Intrinsic) and s.value.name in WGMMAS
+        for s in walk_stmt(stmt)
+    )

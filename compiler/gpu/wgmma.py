@@ -1,0 +1,97 @@
+"""Matrix instructions of a warpgroup, ``wgmma.mma_async``: 64 × n results of four warps.
+
+    C[64, n] += A[64, 16] · B[16, n]
+
+Warp ``w`` of the four holds rows 16·w to 16·w + 15 as the result of ``mma.sync`` (``gpu/mma.py``):
+thread ``4·g + t`` has number e = 4·j + 2·h + c, which is (16·w + 8·h + g, 8·j + 2·t + c), of n / 2.
+A and B are read from shared memory, where rows of 128 bytes are swizzled: 16 bytes number ``i`` of
+row ``r`` lie at number ``i xor r % 8``. In a program an instruction is an ``Intrinsic`` as one of
+its elements is computed, by a vectorized loop over them.
+
+**No GPU has run any of this.** Source: NVIDIA, "PTX ISA", asynchronous warpgroup-level matrix
+instructions, matrix descriptors; the layouts of operands also NVIDIA, CUTLASS,
+``cute/arch/mma_sm90_desc.hpp``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tunefarm.compiler.tir.ir import Expr, binary
+from tunefarm.compiler.tir.tensor_intrinsics import TensorIntrinsic, register_tensor_intrinsic
+
+GROUP = 4  # warps
+ROWS = 64
+DEPTH = 16
+COLUMNS = (64, 128, 256)
+ROW_BYTES = 128  # of a row in shared memory that is swizzled
+CHUNK = 8  # elements of 16 bytes
+ROW = ROW_BYTES // 2  # elements of a row
+STRIDE = 8 * ROW_BYTES  # from eight rows to the next
+ALIGN = 1024  # of a tile: the swizzle is a function of addresses
+
+
+@dataclass(frozen=True, slots=True)
+class Wgmma:
+    """One instruction, of ``columns`` columns; ``kind`` is what PTX calls its operands' dtype."""
+
+    kind: str
+    operand: str
+    columns: int
+
+    @property
+    def name(self) -> str:
+        return f"wgmma.m64n{self.columns}k16.{self.kind}"
+
+    @property
+    def elements(self) -> int:
+        """Of the result, that a thread holds."""
+        return self.columns // 2
+
+
+WGMMAS: Mapping[str, Wgmma] = {
+    w.name: w
+    for w in (
+        Wgmma(kind, operand, columns)
+        for kind, operand in (("f16", "float16"), ("bf16", "bfloat16"))
+        for columns in COLUMNS
+    )
+}
+for _w in WGMMAS.values():
+    register_tensor_intrinsic(
+        TensorIntrinsic(
+            _w.name, _w.elements, DEPTH, "float32", _w.operand, _w.operand, _w.name, "wgmma"
+        )
+    )
+
+
+def swizzled(row: Expr, element: Expr) -> Expr:
+    """Where an element of a row of 64 lies in it; ``row`` counts modulo 8."""
+    return binary("bitxor", element // CHUNK, row) * CHUNK + element % CHUNK
+
+
+def text_of(w: Wgmma, columns_first: bool, fenced: bool) -> str:
+    """The instruction in PTX: operands are the results, two descriptors, and the results before.
+
+    ``columns_first``: columns of B stand side by side, not its terms. ``fenced``: it is the first
+    after others have written the results' registers.
+    """
+    results = ",".join(f"${n}" for n in range(w.elements))
+    shape = f"m64n{w.columns}k16.f32.{w.kind}.{w.kind}"
+    lines = [
+        "{",
+        ".reg .pred p;",
+        "setp.ne.b32 p, 1, 0;",
+        *(["wgmma.fence.sync.aligned;"] if fenced else []),
+        f"wgmma.mma_async.sync.aligned.{shape} {{{results}}}, "
+        f"${w.elements}, ${w.elements + 1}, p, 1, 1, 0, {int(columns_first)};",
+        "}",
+    ]
+    return "\\0A".join(lines)
+
+
+def descriptor_of(leading: int) -> int:
+    """A matrix descriptor but for its address: eight rows of 128 swizzled bytes after another;
+    ``leading`` bytes to the next 64 columns, where columns stand side by side."""
+    return (1 << 62) | (STRIDE >> 4) << 32 | (leading >> 4) << 16

@@ -1,0 +1,97 @@
+"""Products of warpgroups, by their meaning in lock step and ``ptxas`` alone: no GPU ran them."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from gpu_harness import HOPPER, check, emitted, function_of, lowered, needs_ptxas
+from tunefarm.compiler.errors import ScheduleError, TargetError
+from tunefarm.compiler.gpu.ptxas import assemble
+from tunefarm.compiler.ir import Function
+from tunefarm.compiler.ops import call
+from tunefarm.compiler.space import config_space
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.workload import Workload
+
+ASKED = Target("cuda -arch=sm_90a -wgmma=untested")
+HALF, BRAIN = "float16", "bfloat16"
+IN_STEPS = {
+    "columns side by side": function_of("matmul", ((20, 72), HALF), ((72, 65), HALF)),
+    "terms side by side": function_of(
+        lambda a, b, c: call("relu", call("add", call("matmul", a, b, transpose_b=True), c)),
+        ((17, 96), BRAIN), ((64, 96), BRAIN), ((64,), BRAIN),
+    ),
+}  # fmt: skip
+LARGE = {
+    "columns side by side": function_of("matmul", ((2048, 1024), HALF), ((1024, 4096), HALF)),
+    "terms side by side": function_of(
+        "matmul", ((2048, 1024), BRAIN), ((4096, 1024), BRAIN), transpose_b=True
+    ),
+}
+
+
+def test_a_product_agrees() -> None:
+    agrees(function_of("matmul", ((9, 24), HALF), ((24, 64), HALF)), stages=2)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", IN_STEPS)
+def test_a_product_in_steps_agrees(name: str) -> None:
+    for stages in (2, 3):
+        agrees(IN_STEPS[name], stages)
+        print(f"a product of warpgroups, {name}, agrees in {stages} stages")
+
+
+def agrees(function: Function, stages: int) -> None:
+    workload = Workload.from_function(function)
+    space = config_space(workload, ASKED)
+    config = {"sketch": "gpu_wgmma", "groups": 1, "columns": 64, "stages": stages}
+    assert space.default["sketch"] == "gpu_wgmma"
+    assert space.valid(space.encode(config)[None])[0]
+    check(workload, config, target=ASKED)
+
+
+@needs_ptxas
+@pytest.mark.parametrize("columns", [64, 128, 256])
+@pytest.mark.parametrize("name", LARGE)
+def test_instructions_are_not_serialised(name: str, columns: int) -> None:
+    workload = Workload.from_function(LARGE[name])
+    config = {"sketch": "gpu_wgmma", "groups": 2, "columns": columns, "stages": 4}
+    code, ptx = emitted(lowered(workload, config, ASKED), ASKED)
+    made = assemble(ptx, "sm_90a")
+    assert not made.warnings  # "Potential Performance Loss: wgmma.mma_async … serialized"
+    assert all(usage.spilled_bytes == 0 for usage in made.kernels.values())
+    assert "align 1024" in code.text
+    assert code.launches[0].block == (32, 4, 2)
+    kind, turned = ("f16", 1) if name.startswith("columns") else ("bf16", 0)
+    start = rf"wgmma\.mma_async\.sync\.aligned\.m64n{columns}k16\.f32\.{kind}\.{kind} "
+    products = re.findall(rf"{start}{{[^}}]*}}, %\w+, %\w+, p, 1, 1, 0, {turned};", ptx)
+    assert len(products) == 4
+    assert ptx.count("wgmma.fence.sync.aligned") == ptx.count("wgmma.wait_group") == 1
+    assert re.search(r"fence\.proxy\.async\.shared::cta;\s*(//.*\s*)*bar\.sync", ptx)
+    assert "st.shared" not in ptx
+
+
+def test_only_targets_that_ask_for_them_have_them() -> None:
+    workload = Workload.from_function(LARGE["columns side by side"])
+    assert "gpu_wgmma" not in [s.sketch for s in config_space(workload, HOPPER).sketches]
+    program = lowered(workload, {"sketch": "gpu_wgmma", "groups": 1, "columns": 64, "stages": 2})
+    with pytest.raises(ScheduleError, match=r"needs -arch=sm_90a -wgmma=untested, not cuda"):
+        emitted(program)
+    for text in ("cuda -arch=sm_80 -wgmma=untested", "cuda -arch=sm_90a -wgmma=on"):
+        with pytest.raises(TargetError, match="no GPU has run them yet"):
+            Target(text)
+    single = Workload.from_function(
+        function_of("matmul", ((64, 64), "float32"), ((64, 64), "float32"))
+    )
+    with pytest.raises(ScheduleError, match="no product that warpgroups compute"):
+        lowered(single, {"sketch": "gpu_wgmma", "groups": 1, "columns": 64, "stages": 2})
+
+
+def test_only_what_fits_is_tried() -> None:
+    space = config_space(Workload.from_function(LARGE["terms side by side"]), ASKED)
+    k = {n: np.array([v]) for n, v in {"groups": 2, "columns": 256, "stages": 6}.items()}
+    held = {c.name: bool(c.holds(k)[0]) for c in space.sketch("gpu_wgmma").constraints}
+    assert held == {"registers": True, "shared memory": False, "grid": True}
