@@ -322,7 +322,7 @@ def _sign_in(request: Request, target: str, why: str = "") -> Response:
     """The page that asks for a token, and goes on to the target."""
     tracker: Tracker | None = request.app.state.tracker
     is_open = request.app.state.guard.is_open
-    own = tracker.file if tracker is not None and is_open else None
+    own = tracker.file if tracker is not None and is_open and tracker.is_known else None
     return render(
         request, "login.html", 401 if why else 200, next=target, why=why, is_open=is_open, own=own
     )
