@@ -10,7 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from tunefarm.compiler.gpu.emulator import accesses, floats, integers, matrices, moves, warps
+from tunefarm.compiler.gpu.emulator import (
+    accesses,
+    floats,
+    integers,
+    matrices,
+    moves,
+    warpgroups,
+    warps,
+)
 from tunefarm.compiler.gpu.emulator.kinds import KINDS, Values
 from tunefarm.compiler.gpu.emulator.operands import (
     Builder,
@@ -37,8 +45,9 @@ BUILDERS: dict[str, Builder] = {
     **accesses.BUILDERS,
     **warps.BUILDERS,
     **matrices.BUILDERS,
+    **warpgroups.BUILDERS,
 }
-_COLLECTIVE = ("shfl", "vote", "ldmatrix", "mma")
+_COLLECTIVE = ("shfl", "vote", "ldmatrix", "mma", "wgmma")
 
 
 @dataclass(frozen=True, slots=True)

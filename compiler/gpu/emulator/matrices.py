@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tunefarm.compiler.gpu.archs import WARP
 from tunefarm.compiler.gpu.emulator.errors import Fault
-from tunefarm.compiler.gpu.emulator.kinds import KINDS, Values
+from tunefarm.compiler.gpu.emulator.kinds import KINDS, Values, brain_to_single, half_to_single
 from tunefarm.compiler.gpu.emulator.operands import (
     Builder,
     Read,
@@ -145,11 +145,11 @@ def place_of(fragment: Fragment, rows: int, columns: int) -> Index:
 
 
 def _halves(words: Values) -> Values:
-    return words.view(np.float16).astype(np.float32)
+    return half_to_single(words.view(np.uint16))
 
 
 def _brains(words: Values) -> Values:
-    return (words.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return brain_to_single(words.view(np.uint16))
 
 
 def _tf32(words: Values) -> Values:

@@ -40,6 +40,26 @@ class Access:
         return self.low < high and low < self.high
 
 
+class Bounds:
+    """Bounds of addresses within a block that were written; the many become one that has all."""
+
+    def __init__(self) -> None:
+        self._each: set[tuple[int, int]] = set()
+
+    def add(self, low: int, high: int) -> None:
+        self._each.add((low, high))
+        if len(self._each) > _KEPT:
+            lows, highs = zip(*self._each, strict=True)
+            self._each = {(min(lows), max(highs))}
+
+    def meet(self, low: int, high: int) -> bool:
+        """False if none of the bytes within these bounds was written."""
+        return any(low < end and begin < high for begin, end in self._each)
+
+    def clear(self) -> None:
+        self._each.clear()
+
+
 class BlockRaces:
     """Marks on pieces of ``granule`` bytes, the smallest that the kernel reads or writes.
 
@@ -56,7 +76,7 @@ class BlockRaces:
         self._writers = np.full(count, -1, np.int32)
         self._epochs = np.zeros(int(block_of[-1]) + 1, np.int32)
         self._unmarked: list[Access] = []  # reads
-        self._written: list[tuple[int, int]] = []  # bounds, since a barrier of all blocks
+        self._written = Bounds()  # since a barrier of all blocks
 
     def pass_barrier(self, blocks: Values) -> None:
         """All threads of some blocks (a mask) have waited for one another."""
@@ -69,7 +89,7 @@ class BlockRaces:
 
     def read(self, access: Access) -> None:
         """Raises Fault if another thread wrote something of it since the last barrier."""
-        if any(access.meets(*bounds) for bounds in self._written):
+        if self._written.meet(access.low, access.high):
             rows, mark, begin = self._marks(access)
             found = self._rows(self._writers, access.size)[rows]
             self._check(found, mark, begin, "reads", "wrote")
@@ -80,19 +100,16 @@ class BlockRaces:
 
     def write(self, access: Access) -> None:
         """Raises Fault if another thread read or wrote something of it since the last barrier."""
-        bounds = (access.low, access.high)
-        self._mark_reads([read for read in self._unmarked if read.meets(*bounds)])
-        self._unmarked = [read for read in self._unmarked if not read.meets(*bounds)]
+        low, high = access.low, access.high
+        self._mark_reads([read for read in self._unmarked if read.meets(low, high)])
+        self._unmarked = [read for read in self._unmarked if not read.meets(low, high)]
         rows, mark, begin = self._marks(access)
         writers = self._rows(self._writers, access.size)
         self._check(self._rows(self._readers, access.size)[rows], mark, begin, "writes", "read")
         self._check(writers[rows], mark, begin, "writes", "wrote")
         writers[rows] = mark
         self._check(writers[rows], mark, begin, "writes", "wrote")
-        self._written.append(bounds)
-        if len(self._written) > _KEPT:
-            lows, highs = zip(*self._written, strict=True)
-            self._written = [(min(lows), max(highs))]
+        self._written.add(low, high)
 
     def _mark_reads(self, accesses: Sequence[Access]) -> None:
         for access in accesses:

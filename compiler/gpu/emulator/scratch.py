@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tunefarm.compiler.gpu.emulator.errors import Fault
 from tunefarm.compiler.gpu.emulator.kinds import UNSIGNED, Values
 from tunefarm.compiler.gpu.emulator.memory import check_alignment
-from tunefarm.compiler.gpu.emulator.races import Access, BlockRaces
+from tunefarm.compiler.gpu.emulator.races import Access, BlockRaces, Bounds
 
 Index = NDArray[np.intp]
 ROOM = 256  # what the bytes of each owner are rounded up to
@@ -65,12 +65,27 @@ class SharedMemory(LocalMemory):
         super().__init__(block_of, size)
         self._states = _bytes(len(self.data), 0)
         self._races = BlockRaces(block_of, block_threads, self.pitch, granule)
+        self._unfenced = Bounds()  # what was written since a fence
 
     def load(self, threads: Index, addresses: Values, dtype: np.dtype[Any], lanes: int) -> Values:
         access = self._access(threads, addresses, dtype.itemsize * lanes, "reads")
         self._refuse_unwritten(access, addresses, dtype, lanes)
         self._races.read(access)
         return _rows(self.data, dtype, lanes, access.places)
+
+    def load_async(
+        self, threads: Index, addresses: Values, dtype: np.dtype[Any], lanes: int
+    ) -> Values:
+        """``load`` by a product that runs on beside the threads: Fault also for what they wrote and
+        did not fence."""
+        low, high = int(addresses.min()), int(addresses.max()) + dtype.itemsize * lanes
+        if self._unfenced.meet(low, high):
+            raise Fault(0, "reads shared memory that was written after the last fence.proxy.async")
+        return self.load(threads, addresses, dtype, lanes)
+
+    def let_async_read(self) -> None:
+        """All threads have fenced what they wrote."""
+        self._unfenced.clear()
 
     def store(self, threads: Index, addresses: Values, values: Values) -> None:
         access = self._access(threads, addresses, _size(values), "writes")
@@ -101,6 +116,7 @@ class SharedMemory(LocalMemory):
 
     def _mark(self, access: Access, state: int) -> None:
         self._races.write(access)
+        self._unfenced.add(access.low, access.high)
         states = np.full((len(access.places), access.size), state, np.uint8)
         _set_rows(self._states, access.places, states)
 

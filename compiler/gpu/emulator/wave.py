@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,9 @@ from tunefarm.compiler.gpu.emulator.globals import GlobalMemory
 from tunefarm.compiler.gpu.emulator.kinds import UNSIGNED, Values
 from tunefarm.compiler.gpu.emulator.parse import Instruction, Register
 from tunefarm.compiler.gpu.emulator.scratch import LocalMemory, SharedMemory
+
+if TYPE_CHECKING:
+    from tunefarm.compiler.gpu.emulator.warpgroups import Product
 
 Index = NDArray[np.intp]
 _GARBAGE = 0xA5A5A5A5A5A5A5A5  # what registers hold that nobody wrote
@@ -77,6 +80,8 @@ class Wave:
     shared: SharedMemory = field(init=False)
     local: LocalMemory = field(init=False)
     copies: Copies = field(init=False)
+    products: list[Product] = field(default_factory=list)  # of warpgroups, under way
+    committed: Index = field(init=False)  # groups of these, of a thread
     block_of: Index = field(init=False)  # of a thread, from 0
     lane_of: Index = field(init=False)
     warp_of: Index = field(init=False)
@@ -97,6 +102,7 @@ class Wave:
         self.live = np.ones(self.threads, np.bool_)
         self.living = self.threads
         self.copies = Copies(self.threads)
+        self.committed = np.zeros(self.threads, np.intp)
         self.local = LocalMemory(np.arange(self.threads), self.local_bytes)
         self.shared = SharedMemory(self.block_of, each, self.shared_bytes, self.shared_granule)
 

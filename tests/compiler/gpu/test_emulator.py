@@ -34,6 +34,8 @@ STORE = "add.s64 %rd9, %rd2, %rd0;\nst.global.b32 [%rd9], %r9;"
         ("mma.sync.aligned.m16n8k64.row.col.s32.s4.s4.s32 {%r1}, {%r2}, {%r3}, {%r4};", "not know"),
         ("cp.async.cg.shared.global [%rd1], [%rd2], 8;", r"its size"),
         ("cvt.s32.f32 %r1, %r2;", r"it does not say how to round"),
+        ("@%p1 ret;", r"threads that end by a guard"),
+        ("@%p1 bar.sync 0;", r"a guard"),
         (".weird thing;", r"is no instruction"),
     ],
 )

@@ -1,0 +1,230 @@
+"""Asynchronous matrix instructions of four warps: ``wgmma`` of operands in shared memory.
+
+A product is computed when its warpgroup waits for it, of what its operands hold then; that nobody
+still writes them is held when it begins, too. Operands are found by their descriptors as the manual
+has it, apart from how the compiler places them. Source: NVIDIA, "PTX ISA", asynchronous
+warpgroup-level matrix instructions; for the layouts also NVIDIA, CUTLASS,
+``cute/arch/mma_sm90_desc.hpp``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from tunefarm.compiler.gpu.emulator.errors import Fault
+from tunefarm.compiler.gpu.emulator.kinds import KINDS, Values, brain_to_single, half_to_single
+from tunefarm.compiler.gpu.emulator.operands import (
+    Builder,
+    Scope,
+    Step,
+    located,
+    operands,
+    parts_of,
+    reads,
+    unknown,
+    writes_own,
+)
+from tunefarm.compiler.gpu.emulator.parse import Immediate, Instruction
+from tunefarm.compiler.gpu.emulator.wave import Group, Wave
+
+Index = NDArray[np.intp]
+GROUP = 128  # threads
+DEPTH = 16
+_ROWS = 64
+_SWIZZLED = 1  # the mode of 128 bytes
+_FLOATS: Mapping[str, Callable[[Values], Values]] = {"f16": half_to_single, "bf16": brain_to_single}
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A matrix of ``extent`` rows of A, or columns of B; of which ``turned`` ones stand side by
+    side, not their terms. ``descriptors`` has one for each warpgroup."""
+
+    extent: int
+    turned: bool
+    descriptors: Values
+
+    def addresses(self) -> Values:
+        """Of each 16 bytes: those of two chunks of terms for each row, or, if ``turned``, of the
+        chunks of rows for each term. A row of the result for each warpgroup."""
+        start, leading, stride = (
+            ((self.descriptors >> np.uint64(bit)) & np.uint64(0x3FFF)) << np.uint64(4)
+            for bit in (0, 16, 32)
+        )
+        if self.turned:
+            outer, chunk = np.divmod(np.arange(DEPTH * self.extent // 8), self.extent // 8)
+            far, near = chunk // 8, chunk % 8
+        else:
+            outer, near = np.divmod(np.arange(2 * self.extent), 2)
+            far = np.zeros_like(near)
+        within = (near * 16 + outer % 8 * 128).astype(np.uint64)
+        places = start[:, None] + within
+        places = places + far.astype(np.uint64) * leading[:, None]
+        places = places + (outer // 8).astype(np.uint64) * stride[:, None]
+        row = (places >> np.uint64(7)) & np.uint64(7)
+        swizzled: Values = places ^ (row << np.uint64(4))
+        return swizzled
+
+    def load(self, wave: Wave, leaders: Index) -> Values:
+        """The matrix of each warpgroup, extent × 16 bits of terms. Raises Fault of the positions of
+        ``leaders``, the first threads."""
+        there = self.addresses()
+        threads = np.repeat(leaders, there.shape[1])
+        try:
+            rows = wave.shared.load_async(threads, there.reshape(-1), np.dtype(np.uint16), 8)
+        except Fault as fault:
+            raise Fault(fault.position // there.shape[1] * GROUP, fault.problem) from None
+        if self.turned:
+            return rows.reshape(-1, DEPTH, self.extent).transpose(0, 2, 1)
+        return rows.reshape(-1, self.extent, DEPTH)
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """One instruction's product for some warpgroups, whose first threads are ``leaders``.
+
+    ``begun`` counts the groups that they had committed before; ``add`` says whether to add to what
+    the registers hold.
+    """
+
+    kind: str
+    leaders: Index
+    begun: Index
+    left: Operand
+    right: Operand
+    add: Values
+    read: Callable[[Wave, Group], Values]
+    write: Callable[[Wave, Group, Values], None]
+
+    def run(self, wave: Wave) -> None:
+        decode = _FLOATS[self.kind]
+        group = wave.group((self.leaders[:, None] + np.arange(GROUP)).reshape(-1))
+        a, b = (
+            decode(np.ascontiguousarray(x.load(wave, self.leaders))).astype(np.float32)
+            for x in (self.left, self.right)
+        )
+        row, column = _sums(self.right.extent)
+        held = self.read(wave, group).reshape(-1, GROUP, self.right.extent // 2)
+        total = np.empty((len(self.leaders), _ROWS, self.right.extent), np.float32)
+        total[:, row, column] = held
+        total = np.where(self.add[:, None, None], total, np.float32(0)) + a @ b.transpose(0, 2, 1)
+        self.write(wave, group, total[:, row, column].reshape(group.count, -1))
+
+
+def _sums(columns: int) -> tuple[Index, Index]:
+    """Row and column of each number of the result, by thread of the warpgroup."""
+    thread = np.arange(GROUP)[:, None]
+    number = np.arange(columns // 2)[None, :]
+    row = thread // 32 * 16 + thread % 32 // 4 + 8 * (number // 2 % 2)
+    return row, number // 4 * 8 + thread % 4 * 2 + number % 2
+
+
+def _wgmma(i: Instruction, scope: Scope) -> Step:
+    match i.modifiers:
+        case ("fence", "sync", "aligned"):
+            return lambda wave, group: None
+        case ("commit_group", "sync", "aligned"):
+            return _commit
+        case ("wait_group", "sync", "aligned"):
+            (allowed,) = operands(i, 1)
+            if isinstance(allowed, Immediate):
+                return _waits(i, allowed.value)
+        case ("mma_async", "sync", "aligned", shape, "f32", kind, other) if kind == other:
+            if kind in _FLOATS and shape.startswith("m64n") and shape.endswith("k16"):
+                return _begins(i, scope, kind, int(shape[4:-3]))
+    unknown(i)
+
+
+def _commit(wave: Wave, group: Group) -> None:
+    wave.committed[group.index] += 1
+
+
+def _waits(i: Instruction, allowed: int) -> Step:
+    def step(wave: Wave, group: Group) -> None:
+        mask = group.mask(wave.threads)
+        left = []
+        for product in wave.products:
+            due = product.begun < wave.committed[product.leaders] - allowed
+            if not (due & mask[product.leaders]).all():
+                left.append(product)
+            else:
+                product.run(wave)
+        wave.products = left
+
+    return located(i, step)
+
+
+def _begins(i: Instruction, scope: Scope, kind: str, columns: int) -> Step:
+    d, a, b, add, *rest = operands(i, 8)
+    numbers = [x.value for x in rest if isinstance(x, Immediate)]
+    targets = parts_of(i, d)
+    if len(numbers) != 4 or numbers[:2] != [1, 1] or len(targets) != columns // 2:
+        unknown(i)
+    descriptors = [reads(i, scope, x, KINDS["b64"]) for x in (a, b)]
+    adds = reads(i, scope, add, KINDS["pred"])
+    read = [reads(i, scope, target, KINDS["f32"]) for target in targets]
+    write = [writes_own(i, scope, target, KINDS["f32"]) for target in targets]
+
+    def held(wave: Wave, group: Group) -> Values:
+        return np.stack([group.own(each(wave)) for each in read], axis=1)
+
+    def put(wave: Wave, group: Group, values: Values) -> None:
+        for number, set_one in enumerate(write):
+            set_one(wave, group, np.ascontiguousarray(values[:, number]))
+
+    def step(wave: Wave, group: Group) -> None:
+        leaders = _leaders(wave, group)
+        left, right = (_descriptor(group.own(each(wave))) for each in descriptors)
+        product = Product(
+            kind, leaders, wave.committed[leaders],
+            Operand(_ROWS, bool(numbers[2]), left), Operand(columns, bool(numbers[3]), right),
+            group.own(adds(wave)).reshape(-1, GROUP)[:, 0], held, put,
+        )  # fmt: skip
+        product.left.load(wave, leaders)
+        product.right.load(wave, leaders)
+        wave.products.append(product)
+
+    return located(i, step)
+
+
+def _leaders(wave: Wave, group: Group) -> Index:
+    """The first threads of the warpgroups that a group is of; Fault if they are not whole."""
+    whole = group.count % GROUP == 0 and wave.block_threads % GROUP == 0
+    first: Index = group.index[::GROUP]
+    if not whole or (first % GROUP).any() or (group.index[GROUP - 1 :: GROUP] - first != 127).any():
+        raise Fault(0, "not all threads of its warpgroup come to it")
+    return first
+
+
+def _descriptor(values: Values) -> Values:
+    """The descriptor of each warpgroup; Fault for what is not emulated."""
+    each = values.reshape(-1, GROUP)
+    wrong = np.flatnonzero((each != each[:, :1]).any(axis=1))
+    if len(wrong):
+        raise Fault(int(wrong[0]) * GROUP, "threads of its warpgroup have other descriptors")
+    first: Values = each[:, 0].copy()
+    other = ((first >> np.uint64(62)) != _SWIZZLED) | (
+        ((first >> np.uint64(49)) & np.uint64(7)) != 0
+    )
+    if other.any():
+        position = int(np.flatnonzero(other)[0]) * GROUP
+        raise Fault(position, "only rows of 128 swizzled bytes, at multiples of 1024, are emulated")
+    return first
+
+
+def _fence(i: Instruction, scope: Scope) -> Step:
+    """``fence.proxy.async``: asynchronous products may read what the threads wrote before."""
+    if i.modifiers[:2] != ("proxy", "async") or i.modifiers[2:] not in ((), ("shared", "cta")):
+        unknown(i)
+
+    def step(wave: Wave, group: Group) -> None:
+        if group.whole:
+            wave.shared.let_async_read()
+
+    return step
+
+
+BUILDERS: Mapping[str, Builder] = {"wgmma": _wgmma, "fence": _fence}
