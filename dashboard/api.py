@@ -18,6 +18,7 @@ from tunefarm.dashboard.queries import (
     overview,
     records,
     roofs,
+    settled,
     trials,
 )
 from tunefarm.dashboard.requests import (
@@ -79,6 +80,13 @@ def get_job(db: Reading, job: str) -> jobs.JobLine:
 def list_job_tasks(db: Reading, job: str) -> tuple[jobs.TaskLine, ...]:
     """The tasks of a job: weight, counts, default and best latency."""
     return jobs.tasks(db, jobs.job(db, job).id)
+
+
+@router.get("/jobs/{job}/outcome", tags=["jobs"])
+def get_outcome(db: Reading, job: str) -> settled.Outcome:
+    """What builds get of the tasks of a job; while it is open, the fastest seen."""
+    found = jobs.job(db, job)
+    return settled.outcome(db, found, jobs.tasks(db, found.id))
 
 
 @router.get("/jobs/{job}/best-so-far", tags=["charts"], responses=_DATASET)

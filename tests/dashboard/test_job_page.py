@@ -46,6 +46,10 @@ def test_a_job_that_is_over_tells_what_builds_get(farm: Any, own_client: TestCli
     assert after[promoted][2] != after[promoted][3] == before[promoted][2]
     assert after[other][4] == "1.00\u202f×"  # no final: a build takes the default
     assert after[other][1] == after[other][2] == before[other][1]
+    told = own_client.get(f"{JOB}/outcome").json()
+    assert told["device"] == "Some CPU 2 cores"
+    found = {one["task"]["summary"]: one["default_s"] / one["best_s"] for one in told["results"]}
+    assert found == pytest.approx({promoted: 1.9, other: 1.0})
 
 
 def test_best_so_far_only_falls_and_ends_at_the_best(client: TestClient) -> None:
