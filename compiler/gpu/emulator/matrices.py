@@ -32,7 +32,6 @@ from tunefarm.compiler.gpu.emulator.parse import Instruction, Operand
 from tunefarm.compiler.gpu.emulator.wave import Group, Wave
 
 Index = NDArray[np.intp]
-_ROW_BYTES = 16  # of an 8 × 8 matrix of 16 bits
 
 
 def _ldmatrix(i: Instruction, scope: Scope) -> Step:

@@ -154,5 +154,6 @@ def _kernel(entry: Entry, arrays: Sequence[Array]) -> EmulatedKernel:
 def _blocks_at_once(kernel: EmulatedKernel, threads: int, shared_bytes: int) -> int:
     """How many blocks run at the same time, by the arrays that they need."""
     registers = sum(max(r.bits, 8) // 8 for r in kernel.entry.registers)
-    each = threads * (registers + kernel.local_bytes) + 2 * shared_bytes
+    marks = 8 // kernel.granules["shared"] + 2  # bytes for each byte that is shared
+    each = threads * (registers + kernel.local_bytes) + marks * shared_bytes
     return max(1, min(_THREADS_AT_ONCE // threads, _BYTES_AT_ONCE // max(each, 1)))

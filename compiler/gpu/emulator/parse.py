@@ -98,7 +98,6 @@ class Array:
     space: str
     size: int
     align: int
-    initial: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +192,7 @@ class _Reader:
                 self.arch = match[1]
             elif _HEADER.match(statement):
                 self.entries.append(_entry(line, statement, statements))
-            elif array := _array(line, statement):
+            elif array := _array(statement):
                 self.arrays.append(array)
             elif not re.match(r"\.(version|address_size|file|section)\b", statement):
                 _fail(line, f"the emulator does not know {statement!r}")
@@ -235,26 +234,19 @@ def _parameter(line: int, text: str) -> Parameter:
     return Parameter(words[-1], _SIZES[kind])
 
 
-def _array(line: int, statement: str) -> Array | None:
+def _array(statement: str) -> Array | None:
     match = re.fullmatch(
         r"(?:\.(?:visible|extern|weak|common)\s+)*\.(\w+)\s+(?:\.align\s+(\d+)\s+)?\.(\w+)\s+"
-        r"([\w$]+)(\[(\d*)\])?(?:\s*=\s*(.*))?",
+        r"([\w$]+)(\[(\d*)\])?(?:\s*=.*)?",
         statement,
         re.DOTALL,
     )
     if match is None or match[1] not in _SPACES or match[3] not in _SIZES:
         return None
-    space, align, kind, name, brackets, count, initial = match.groups()
+    space, align, kind, name, brackets, count = match.groups()
     each = _SIZES[kind]
     size = each * (int(count or 0) if brackets else 1)
-    values = b""
-    if initial:
-        for word in initial.strip("{} \t\n").split(","):
-            number = _number(word.strip())
-            if number is None:
-                _fail(line, f"{name} begins with {word.strip()!r}, which is no number")
-            values += (number % (1 << 8 * each)).to_bytes(each, "little")
-    return Array(name, space, size, int(align or each), values)
+    return Array(name, space, size, int(align or each))
 
 
 @dataclass
@@ -269,7 +261,7 @@ class _Body:
     def take(self, line: int, statement: str) -> None:
         if statement.startswith(".reg"):
             self._declare(line, statement)
-        elif array := _array(line, statement):
+        elif array := _array(statement):
             self.arrays.append(array)
         elif match := re.fullmatch(r"([\w$]+)\s*:", statement):
             self.code.append(Label(match[1]))
