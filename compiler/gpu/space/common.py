@@ -15,9 +15,23 @@ from tunefarm.compiler.space.injective import lane_axes
 from tunefarm.compiler.space.nests import accesses_of, cost_of, lanes_of, strides
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import PrimFunc
-from tunefarm.compiler.tir.ir import Allocate, Block, Const, For, If, LoopKind, Seq, Stmt, Var
+from tunefarm.compiler.tir.ir import (
+    Allocate,
+    Block,
+    Const,
+    Expr,
+    For,
+    If,
+    IterVar,
+    Load,
+    LoopKind,
+    Select,
+    Seq,
+    Stmt,
+    Var,
+)
 from tunefarm.compiler.tir.schedule.tree import store_of
-from tunefarm.compiler.tir.visit import children
+from tunefarm.compiler.tir.visit import children, operands
 
 
 def contains_only_blocks(program: PrimFunc) -> bool:
@@ -41,6 +55,24 @@ def loop(
     """A loop in a program that is written rather than scheduled."""
     var = Var(name)
     return For(var, Const(extent), body(var), LoopKind.THREAD if axis else kind, axis=axis)
+
+
+def certain_loads(expr: Expr) -> list[Load]:
+    """The loads that are made whatever is chosen."""
+    if isinstance(expr, Load):
+        return [expr]
+    if isinstance(expr, Select):
+        return certain_loads(expr.condition)
+    return [load for part in operands(expr) for load in certain_loads(part)]
+
+
+def digits(axes: Sequence[IterVar], number: Expr) -> dict[Var, Expr]:
+    """The axes whose elements a number counts, row-major."""
+    found: dict[Var, Expr] = {}
+    for position, axis in reversed(list(enumerate(axes))):
+        found[axis.var] = number if position == 0 else number % axis.extent
+        number = number // axis.extent
+    return found
 
 
 def product_of(function: Function) -> Contraction | None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import prod
 
 from tunefarm.compiler.gpu.archs import WARP
 from tunefarm.compiler.gpu.intrinsics import WARP_REDUCTIONS
-from tunefarm.compiler.gpu.space.common import loop
+from tunefarm.compiler.gpu.space.common import certain_loads, digits, loop
 from tunefarm.compiler.space.nests import strides
 from tunefarm.compiler.space.stages import Stages
 from tunefarm.compiler.target import dtype_bytes
@@ -31,7 +31,6 @@ from tunefarm.compiler.tir.ir import (
     IterVar,
     Load,
     LoopKind,
-    Select,
     Stmt,
     Store,
     Var,
@@ -39,7 +38,7 @@ from tunefarm.compiler.tir.ir import (
 )
 from tunefarm.compiler.tir.schedule.tree import store_of, written_buffer
 from tunefarm.compiler.tir.transform.simplify import simplify_expr
-from tunefarm.compiler.tir.visit import operands, seq, substitute, transform_expr
+from tunefarm.compiler.tir.visit import seq, substitute, transform_expr
 
 ROW, NUMBER, PART = Var("row"), Var("number"), Var("part")
 AT_ONCE = 4  # turns that are unrolled, so that their loads are under way together
@@ -113,13 +112,13 @@ class RowStages:
     def placed(self, expr: Expr, node: Block, vec: int) -> Expr:
         """An expression of a block in terms of the team's variables."""
         links, axes = self.stages.links[node.name], self.axes(node)
-        at = dict(_digits(self.stages.rows, ROW))
+        at = dict(digits(self.stages.rows, ROW))
         values = {i.var: at[links[i.var]] for i in node.iters if links.get(i.var) in at}
         ranges = {ROW: (0, self.rows - 1), PART: (0, vec - 1)}
         if axes:
             *rest, last = axes
             vectors = IterVar(last.var, last.extent // vec)
-            found = _digits((*rest, vectors), NUMBER)
+            found = digits((*rest, vectors), NUMBER)
             values |= {**found, last.var: found[last.var] * vec + PART}
             ranges[NUMBER] = (0, prod(a.extent for a in axes) // vec - 1)
         return _simplified(substitute(expr, values), ranges)
@@ -139,7 +138,7 @@ class RowStages:
         """The loads by which a block reads elements of the row itself: others in each row and
         place, or in each place of the only row."""
         mine = {ROW, NUMBER} if self.rows > 1 else {NUMBER}
-        return [ld for ld in _plain_loads(self.value(node, vec)) if mine <= variables(ld)]
+        return [ld for ld in certain_loads(self.value(node, vec)) if mine <= variables(ld)]
 
     def _length(self, node: Block) -> int:
         return prod(a.extent for a in self.axes(node))
@@ -165,24 +164,6 @@ def _simplified(expr: Expr, ranges: Mapping[Var, tuple[int, int]]) -> Expr:
         return Load(e.buffer, tuple(simplify_expr(i, ranges) for i in e.indices))
 
     return transform_expr(expr, rule)
-
-
-def _digits(axes: Sequence[IterVar], number: Expr) -> dict[Var, Expr]:
-    """The axes whose elements a number counts, row-major."""
-    found: dict[Var, Expr] = {}
-    for position, axis in reversed(list(enumerate(axes))):
-        found[axis.var] = number if position == 0 else number % axis.extent
-        number = number // axis.extent
-    return found
-
-
-def _plain_loads(expr: Expr) -> list[Load]:
-    """The loads that are made whatever is chosen."""
-    if isinstance(expr, Load):
-        return [expr]
-    if isinstance(expr, Select):
-        return _plain_loads(expr.condition)
-    return [load for part in operands(expr) for load in _plain_loads(part)]
 
 
 def row_kernel(r: RowStages, k: RowKnobs) -> PrimFunc:

@@ -17,7 +17,7 @@ from math import prod
 import numpy as np
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.gpu.archs import WARP
-from tunefarm.compiler.gpu.space.common import contains_only_blocks, loop
+from tunefarm.compiler.gpu.space.common import certain_loads, contains_only_blocks, digits, loop
 from tunefarm.compiler.gpu.space.elements import elements_program
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.columns import Mask, whole
@@ -36,14 +36,13 @@ from tunefarm.compiler.tir.ir import (
     IterVar,
     Load,
     LoopKind,
-    Select,
     Stmt,
     Store,
     Var,
     binary,
 )
 from tunefarm.compiler.tir.schedule.tree import blocks, store_of
-from tunefarm.compiler.tir.visit import operands, seq, substitute, transform_expr
+from tunefarm.compiler.tir.visit import seq, substitute, transform_expr
 
 NAME, VERSION = "gpu_transpose", 1
 TILES = (32, 64)
@@ -86,7 +85,7 @@ def turned(function: Function) -> Turned | None:
         return None
     node, store = nodes[0], store_of(nodes[0])
     across = _along(node, store.indices)
-    loads = [ld for ld in _plain_loads(store.value) if across and _is_across(ld, across.var)]
+    loads = [ld for ld in certain_loads(store.value) if across and _is_across(ld, across.var)]
     down = {_along(node, ld.indices) for ld in loads}
     axis = down.pop() if len(down) == 1 else None
     if across is None or axis is None or len(loads) > MOST_TILES:
@@ -108,15 +107,6 @@ def _along(node: Block, indices: tuple[Expr, ...]) -> IterVar | None:
 
 def _is_across(load: Load, across: Var) -> bool:
     return affine(load.indices[0]).coefficient(across) not in (0, 1)
-
-
-def _plain_loads(expr: Expr) -> list[Load]:
-    """The loads that are made whatever is chosen."""
-    if isinstance(expr, Load):
-        return [expr]
-    if isinstance(expr, Select):
-        return _plain_loads(expr.condition)
-    return [load for part in operands(expr) for load in _plain_loads(part)]
 
 
 def space(function: Function, target: Target) -> SketchSpace | None:
@@ -243,11 +233,7 @@ class _Writer:
             self.t.across.var: self.first(self.t.across) + across,
             self.t.down.var: self.first(self.t.down) + down,
         }
-        number: Expr = self.block // prod(self.counts)
-        for axis in reversed(self.t.rest):
-            at[axis.var] = number % axis.extent
-            number = number // axis.extent
-        return at
+        return at | digits(self.t.rest, self.block // prod(self.counts))
 
     def fill(self, load: Load, row: Expr, column: Expr, part: Expr) -> Stmt:
         down = column * self.vector + part

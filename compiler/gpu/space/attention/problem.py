@@ -142,6 +142,8 @@ def _analysed(program: PrimFunc) -> Attention | None:
     weights, values, value = mixing
     first_of_one: dict[Var, Expr] = {i.var: Const(0) for i in second.iters if i.extent == 1}
     rows = first_of_one | axes.at(weights.indices) | {value.var: VALUE}
+    if any(rows.get(v) is QUERY for v in _used(values)) or values.dtype != axes.query.dtype:
+        return None
     own = axes.at(store_of(scaled).indices)
     totals = [ld for ld in loads_of(scaled.body) if ld.buffer is store_of(first).buffer]
     depth = next(i for i in first.iters if i.kind == "reduce")
@@ -191,11 +193,8 @@ def _mixing(
     """The weights and the values of the second product, and its axis along a row of the values."""
     weights, values = factors if factors[0].buffer is scores else factors[::-1]
     summed = [i for i in node.iters if i.kind == "reduce"]
-    own = [
-        i
-        for i in node.iters
-        if i.kind == "spatial" and i.extent > 1 and i.var not in _used(weights)
-    ]
+    rows = _used(weights)
+    own = [i for i in node.iters if i.kind == "spatial" and i.extent > 1 and i.var not in rows]
     if weights.buffer is not scores or values.buffer is scores or len(summed) != 1 or len(own) != 1:
         return None
     plain = weights.indices[-1] is summed[0].var and own[0].var in _used(values)
@@ -248,9 +247,8 @@ class _Flat:
     params: dict[Buffer, Buffer] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.params.update(
-            {b: Buffer(b.name, (prod(b.shape),), b.dtype) for b in self.source.params}
-        )
+        for b in self.source.params:
+            self.params[b] = Buffer(b.name, (prod(b.shape),), b.dtype)
 
     @property
     def program(self) -> PrimFunc:
