@@ -21,11 +21,7 @@ from tunefarm.compiler.gpu.emulator.memory import DeviceMemory
 from tunefarm.compiler.gpu.launches import Launch
 from tunefarm.compiler.runtime.arrays import Array
 from tunefarm.compiler.runtime.cuda import driver
-from tunefarm.compiler.runtime.cuda.driver import (
-    DeviceMemoryError,
-    DeviceProperties,
-    DriverError,
-)
+from tunefarm.compiler.runtime.cuda.driver import DeviceMemoryError, DeviceProperties, DriverError
 
 ARCH = GPU_ARCHS["sm_90a"]
 MEMORY_BYTES = 1 << 30

@@ -21,11 +21,7 @@ from tunefarm.compiler.gpu.archs import GPU_ARCHS, STATIC_SHARED_BYTES
 from tunefarm.compiler.gpu.launches import Launch
 from tunefarm.compiler.runtime.arrays import Array, address
 from tunefarm.compiler.runtime.cuda import driver
-from tunefarm.compiler.runtime.cuda.driver import (
-    DeviceMemoryError,
-    DeviceProperties,
-    DriverError,
-)
+from tunefarm.compiler.runtime.cuda.driver import DeviceMemoryError, DeviceProperties, DriverError
 
 _LOG_BYTES = 16 << 10
 _EMULATE = "set TUNEFARM_CUDA=emulated to run it on an emulator, slowly"
@@ -175,6 +171,7 @@ class Gpu:
         return GpuStream(self)
 
     def event(self) -> GpuEvent:
+        self._collect()
         return GpuEvent(self)
 
     def load(self, ptx: bytes) -> GpuCode:

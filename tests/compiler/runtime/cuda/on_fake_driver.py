@@ -263,8 +263,11 @@ def test_a_kernel_is_timed_by_graphs(driver: FakeDriver) -> None:
     assert driver.counts["cuGraphLaunch"] == replayed + 2
     assert driver.counts["cuLaunchKernel"] == launched + 2 + 32 + 2
     filled = driver.counts["cuMemsetD8Async"]
+    events = live(driver, fake_driver.Event)
     assert kernel.time(data, number=33, repeat=1, cold=[0]).median > 0
-    assert driver.counts["cuMemsetD8Async"] == filled + 1 + 33
+    assert kernel.time(data, number=200, repeat=1, cold=[0]).median > 0
+    assert sum(type(value) is fake_driver.Event for value in driver.live.values()) < events + 150
+    assert driver.counts["cuMemsetD8Async"] == filled + 1 + 33 + 1 + 200
 
 
 def test_code_that_the_driver_refuses(driver: FakeDriver) -> None:
