@@ -1,4 +1,4 @@
-"""Products of warpgroups, by their meaning in lock step and ``ptxas`` alone: no GPU ran them."""
+"""Products of warpgroups: in lock step, on the emulator and by ``ptxas``; no GPU ran them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import re
 
 import numpy as np
 import pytest
-from gpu_harness import HOPPER, check, emitted, function_of, lowered, needs_ptxas
+from emulation import run_program
+from gpu_harness import HOPPER, check, emitted, function_of, inputs_of, lowered, needs_ptxas
+from tunefarm.compiler.accuracy import error_bounds, mismatch
 from tunefarm.compiler.errors import ScheduleError, TargetError
+from tunefarm.compiler.evaluate import evaluate
 from tunefarm.compiler.gpu.ptxas import assemble
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.ops import call
-from tunefarm.compiler.space import config_space
+from tunefarm.compiler.space import Config, config_space
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.workload import Workload
 
@@ -51,6 +54,30 @@ def agrees(function: Function, stages: int) -> None:
     assert space.default["sketch"] == "gpu_wgmma"
     assert space.valid(space.encode(config)[None])[0]
     check(workload, config, target=ASKED)
+
+
+@pytest.mark.parametrize(
+    ("extents", "knobs"),
+    [
+        ((100, 264, 200), {"groups": 2, "columns": 128, "stages": 4}),
+        ((65, 257, 130), {"groups": 1, "columns": 256, "stages": 3}),
+        ((150, 67, 64), {"groups": 1, "columns": 64, "stages": 2}),
+    ],
+)
+@pytest.mark.parametrize("dtype", [HALF, BRAIN])
+@pytest.mark.parametrize("turned", [False, True])
+def test_its_ptx_agrees(
+    extents: tuple[int, int, int], knobs: Config, dtype: str, turned: bool
+) -> None:
+    m, n, k = extents
+    shapes = ((m, k), dtype), ((n, k) if turned else (k, n), dtype)
+    workload = Workload.from_function(function_of("matmul", *shapes, transpose_b=turned))
+    arrays = inputs_of(workload)
+    program = lowered(workload, {"sketch": "gpu_wgmma", **knobs}, ASKED)
+    (got,), (want,) = (
+        run_program(program, arrays, ASKED), evaluate(workload.function, arrays)
+    )  # fmt: skip
+    assert not mismatch([got.reshape(want.shape)], [want], error_bounds(workload.function, arrays))
 
 
 @needs_ptxas
