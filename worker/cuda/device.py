@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from tunefarm.compiler.errors import TargetError
-from tunefarm.compiler.runtime.cuda.driver import model_name
+from tunefarm.compiler.runtime.cuda.driver import EMULATED, model_name
 from tunefarm.compiler.settings import CUDA
 from tunefarm.compiler.target import Target
 from tunefarm.worker.backend import Built, Problem
@@ -45,12 +45,13 @@ class CudaDevice(MeasuringDevice):
         self._loosened: tuple[Problem, Problem] | None = None
         self._pids: set[int] = set()  # of children that were or are: samples are a second old
         environment = {**environment_of(self._gpu), **options.environment}
+        gpus = find_gpus()
         max_drift = 0.0 if self._gpu.is_emulated else options.max_drift
         try:
             super().__init__(
                 replace(options, environment=environment, max_drift=max_drift),
-                device_id("cuda", target.gpu.name, self._gpu.uuid or self._gpu.name, options.name),
-                places(own_cores(), self._gpu.ordinal, len(find_gpus()), options.build_processes),
+                device_id("cuda", target.text, self._gpu.uuid or f"{EMULATED} {options.name}"),
+                places(own_cores(), gpus.index(self._gpu), len(gpus), options.build_processes),
                 "tunefarm.worker.cuda.gauge",
                 {},
             )
@@ -134,11 +135,11 @@ def environment_of(gpu: Gpu) -> dict[str, str]:
     return {"CUDA_VISIBLE_DEVICES": gpu.uuid, "CUDA_CACHE_DISABLE": "1"}
 
 
-def places(own: Sequence[int], ordinal: int, gpus: int, build_processes: int) -> Places:
-    """A core for the launches of each GPU of the host, from the last on; the others build for all
-    of them. With no more cores than GPUs they take turns."""
+def places(own: Sequence[int], position: int, gpus: int, build_processes: int) -> Places:
+    """A core for the launches of each GPU that there is, the last one for that at position 0; the
+    others build for all of them. With no more cores than GPUs they take turns."""
     count = len(own)
-    timed = (own[-1 - ordinal % count],)
+    timed = (own[-1 - position % count],)
     of_gpus = own[-min(gpus, count) :]
     spare = spare_cores(own, of_gpus)
     return Places(timed, spare, build_processes or min(max(len(spare), 1), _MOST_BUILDERS))

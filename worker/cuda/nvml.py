@@ -26,10 +26,8 @@ _FAULTS: Mapping[int, str] = {
     0x40: "it is too hot",
     0x80: "its power supply slows it down",
 }
-_ANSWERS_TOO_FEW = "NVMLError_InsufficientSize"
 BUSY_PERCENT = 1
 """How much of the multiprocessors' time another process may take, rounded as NVML does."""
-_SECOND_US = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,7 +126,7 @@ def test_a_worker_offers_its_processor_and_all_its_gpus(
 
 
 @pytest.mark.parametrize(
-    ("cores", "ordinal", "gpus", "timed", "spare", "builders"),
+    ("cores", "position", "gpus", "timed", "spare", "builders"),
     [
         (range(16), 0, 1, (15,), tuple(range(15)), 15),
         (range(16), 1, 2, (14,), tuple(range(14)), 14),
@@ -136,13 +136,13 @@ def test_a_worker_offers_its_processor_and_all_its_gpus(
     ],
 )
 def test_each_gpu_has_a_core_that_launches_and_the_rest_build(
-    monkeypatch: pytest.MonkeyPatch, cores: range, ordinal: int, gpus: int,
+    monkeypatch: pytest.MonkeyPatch, cores: range, position: int, gpus: int,
     timed: tuple[int, ...], spare: tuple[int, ...], builders: int,
 ) -> None:  # fmt: skip
     monkeypatch.setattr("tunefarm.worker.cores.physical_core", lambda core: core)
-    found = places(tuple(cores), ordinal, gpus, 0)
+    found = places(tuple(cores), position, gpus, 0)
     assert (found.timed, found.spare, found.builders) == (timed, spare, builders)
-    assert places(tuple(cores), ordinal, gpus, 3).builders == 3
+    assert places(tuple(cores), position, gpus, 3).builders == 3
 
 
 def test_limits_are_those_of_the_data_sheet() -> None:
