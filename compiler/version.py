@@ -18,7 +18,6 @@ _APART = frozenset({
     "codegen/c.py", "codegen/c_model.py", "codegen/object_cache.py",
     "tir/interpreter.py", "tir/printer.py", "tir/threads.py", "tir/verifier.py",
 })  # fmt: skip
-
 _FOLDERS_APART = ("gpu/emulator/",)
 
 

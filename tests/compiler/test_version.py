@@ -51,6 +51,17 @@ def test_it_changes_with_what_makes_kernels(copy: Path, name: str, changes: bool
     assert (version.source_hash(copy, LLVM) != version.source_hash(COMPILER, LLVM)) is changes
 
 
+@pytest.mark.parametrize(
+    ("name", "changes"), [("gpu/emit.py", True), ("gpu/emulator/machine.py", False)]
+)
+def test_code_for_gpus_has_a_version_of_its_own(copy: Path, name: str, changes: bool) -> None:
+    with (copy / name).open("a") as stream:
+        stream.write("\n# changed\n")
+    assert version.source_hash(copy, LLVM) == version.source_hash(COMPILER, LLVM)
+    other = version.source_hash(copy, LLVM, "cuda")
+    assert (other != version.source_hash(COMPILER, LLVM, "cuda")) is changes
+
+
 def test_a_source_under_another_name_is_another_compiler(copy: Path) -> None:
     (copy / "space" / "rows.py").rename(copy / "space" / "lines.py")
     assert version.source_hash(copy, LLVM) != version.source_hash(COMPILER, LLVM)
