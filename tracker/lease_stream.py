@@ -18,9 +18,10 @@ from tunefarm.tracker.policy import POLICY, check_role
 from tunefarm.tracker.signals import Bell
 
 MAX_UNDER_WAY = 1024
-"""Calls of one stream at a time: as many as a connection has others. Of so many answers, too, the
-caller may leave unread before nothing more is read of it."""
-_TOO_MANY = Overloaded(f"{MAX_UNDER_WAY} calls of one stream are under way; ask again later")
+"""Requests of one stream that may wait at a time: as many as a connection has calls. As many again
+may renew and release, as nothing that waits may keep those out. When so many answers are unread, no
+more is read of the caller."""
+_TOO_MANY = Overloaded(f"{MAX_UNDER_WAY} requests of one stream wait already; ask again later")
 _log = logging.getLogger(__name__)
 
 
@@ -84,7 +85,8 @@ class LeaseStream:
             self._under_way.discard(task)
             bell.ring()
 
-        if len(self._under_way) >= MAX_UNDER_WAY:
+        most = MAX_UNDER_WAY if call.HasField("acquire") else 2 * MAX_UNDER_WAY
+        if len(self._under_way) >= most:
             self._refuse(call, _name_of(call), _TOO_MANY)
             return bell.ring()
         task = asyncio.create_task(self._carry_out(call))

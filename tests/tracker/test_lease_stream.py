@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 import grpc
@@ -14,7 +15,13 @@ import pytest
 from tunefarm.db.records import Device, DeviceRequest, Role, Token, WorkerState
 from tunefarm.proto import farm_pb2, farm_pb2_grpc, records_pb2
 from tunefarm.proto.client import FarmClient
-from tunefarm.proto.errors import Forbidden, InvalidRequest, LeaseLost, TokenRefused
+from tunefarm.proto.errors import (
+    FarmError,
+    Forbidden,
+    InvalidRequest,
+    LeaseLost,
+    TokenRefused,
+)
 from tunefarm.proto.tokens import digest_of, new_secret
 from tunefarm.tracker.lease_stream import MAX_UNDER_WAY
 
@@ -24,6 +31,25 @@ PATIENCE_S = 60.0
 
 def on(device: str) -> DeviceRequest:
     return DeviceRequest("sim", attributes={"name": device})
+
+
+@pytest.fixture(scope="module")
+def shared_tracker(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Any]:
+    """With terms that are long on a busy machine too: no lease ends but by what a test does."""
+    from tests.tracker.conftest import Tracker
+
+    folder = tmp_path_factory.mktemp("farm")
+    with ExitStack() as rest:
+        options: dict[str, object] = {"lease_term_s": 60.0}
+        if request.param == "sqlite":
+            running = Tracker(folder / "farm.db", options=options)
+        else:
+            url = rest.enter_context(request.getfixturevalue("postgres").database("latest"))
+            running = Tracker(url, folder, options)
+        yield running.start()
+        running.kill()
 
 
 @pytest.fixture
@@ -37,7 +63,10 @@ def devices(shared_tracker: Any) -> Iterator[list[str]]:
     def live(number: int = 0) -> None:
         while not is_over.is_set():
             number += 1
-            worker.sync(WorkerState(name, "i", number, "1", offered), 0.2)
+            try:
+                worker.sync(WorkerState(name, "i", number, "1", offered), 0.2)
+            except FarmError:
+                is_over.wait(0.1)  # as a worker does
 
     with shared_tracker.client() as worker:
         thread = threading.Thread(target=live)
@@ -222,12 +251,14 @@ def test_nonsense_ends_a_stream(shared_tracker: Any) -> None:
             assert caught.value.details() == sentence
 
 
-def test_a_stream_has_so_many_calls_under_way(shared_tracker: Any) -> None:
+def test_so_many_requests_of_a_stream_may_wait(shared_tracker: Any) -> None:
     with Talk(shared_tracker) as talk:
         talk.say(*(acquiring(n, "none", PATIENCE_S) for n in range(1, MAX_UNDER_WAY + 4)))
         found = talk.answers(3)
         assert sorted(found) == [MAX_UNDER_WAY + n for n in (1, 2, 3)]
         assert {answer.failure.reason for answer in found.values()} == {"OVERLOADED"}
+        talk.say(farm_pb2.LeaseCall(number=1, renew=farm_pb2.RenewRequest(lease="l", epoch=1)))
+        assert talk.answers(1)[1].failure.reason == "LEASE_LOST", "renewals are not kept out"
 
 
 def test_who_leaves_gets_nothing(shared_tracker: Any, devices: list[str]) -> None:
