@@ -14,7 +14,7 @@ import fake_driver
 import numpy as np
 import pytest
 from fake_driver import FakeDriver
-from networks import Array, branches, dense, inputs_of
+from small_networks import Array, branches, dense, inputs_of
 from tunefarm.compiler import te
 from tunefarm.compiler.build import build_function, build_kernel, build_module
 from tunefarm.compiler.errors import BuildError, ShapeError, TargetError

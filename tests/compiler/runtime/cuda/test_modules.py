@@ -10,7 +10,17 @@ from functools import cache
 
 import numpy as np
 import pytest
-from networks import F16, F32, Array, attention, branches, classifier, dense, inputs_of, residual
+from small_networks import (
+    F16,
+    F32,
+    Array,
+    attention,
+    branches,
+    classifier,
+    dense,
+    inputs_of,
+    residual,
+)
 from tunefarm.compiler.build import build_module
 from tunefarm.compiler.errors import BuildError, ShapeError, TargetError
 from tunefarm.compiler.evaluate import evaluate

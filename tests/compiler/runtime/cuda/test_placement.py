@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
-from networks import Array, attention, branches, classifier, dense, inputs_of
+from small_networks import Array, attention, branches, classifier, dense, inputs_of
 from tunefarm.compiler.build import build_module
 from tunefarm.compiler.errors import BuildError
 from tunefarm.compiler.evaluate import evaluate
