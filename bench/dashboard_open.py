@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
@@ -35,6 +36,7 @@ PART_S = {"/": 5.0, "/jobs": 3.0}
 """How often a page fetches its changing part at most (``hx-trigger`` in its template)."""
 CHARTS_S = 10.0
 CHARTS = ("best-so-far", "points", "roofline")
+PRODUCTS = 24
 START_S, END_S = 300.0, 60.0
 """How long the farm may take to be at work, and a process to end."""
 T = TypeVar("T")
@@ -42,14 +44,14 @@ LOCKED = re.compile(r"locked|timed out waiting|deadlock", re.I)
 
 
 def model(path: Path) -> Path:
-    """Three products of different sizes."""
-    sizes = [(64, 256), (256, 512), (512, 128)]
-    nodes = [helper.make_node("MatMul", [f"x{i}", f"w{i}"], [f"x{i + 1}"]) for i in range(3)]
+    """Products of different sizes: more tasks than run out of patience meanwhile."""
+    sizes = list(pairwise(range(64, 64 + 16 * (PRODUCTS + 1), 16)))
+    nodes = [helper.make_node("MatMul", [f"x{i}", f"w{i}"], [f"x{i + 1}"]) for i in range(PRODUCTS)]
     weights = [numpy_helper.from_array(np.ones(s, "float32"), f"w{i}") for i, s in enumerate(sizes)]
     graph = helper.make_graph(
         nodes, "net",
         [helper.make_tensor_value_info("x0", TensorProto.FLOAT, [64, 64])],
-        [helper.make_tensor_value_info("x3", TensorProto.FLOAT, None)],
+        [helper.make_tensor_value_info(f"x{PRODUCTS}", TensorProto.FLOAT, None)],
         weights,
     )  # fmt: skip
     opset = [helper.make_opsetid("", 18)]
