@@ -1,0 +1,50 @@
+"""What records are kept and found by: workloads, tasks, trials, bests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+Config = Mapping[str, int | str]
+"""Knob values of one candidate; the key ``"sketch"`` names the sketch that reads them."""
+DEFAULT_PROTOCOL = "warm-activations-cold-weights-v1"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TaskKey:
+    """What a record is looked up by: SHA-256 of the workload, and the canonical target string."""
+
+    workload: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadRecord:
+    """A workload as stored: ``text`` is its canonical JSON, ``key`` the SHA-256 of that text."""
+
+    key: str
+    text: str
+    summary: str = ""
+    flops: int = 0
+
+    def __repr__(self) -> str:
+        return f"WorkloadRecord({self.summary!r}, key={self.key[:8]}…)"
+
+
+@dataclass(frozen=True, slots=True)
+class TrialKey:
+    """What a trial is stored once by; a retry keeps it."""
+
+    job: str
+    task: TaskKey
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class BestKey:
+    """What the best is kept for: a task on a model of device, timed by a protocol."""
+
+    workload: str
+    target: str
+    device_model: str
+    protocol: str = DEFAULT_PROTOCOL
