@@ -17,13 +17,15 @@ FAULT_S ?= 60
 demo: $(DEV)
 	$(BIN)/python bench/demo.py
 
-# Those that compute share the machine, those of processes mostly wait and go two by two; those that
-# measure have it alone.
+# Those that compute share the machine, those of processes mostly wait and go three by three; those
+# that measure have it alone.
 COMPUTING := compiler db proto dashboard system/test_conformance.py system/test_networks.py
-WAITING := deploy docs tracker tunefarm tuner
+WAITING := deploy docs tracker tunefarm tuner worker/cuda $(addprefix system/, test_gpu_bench.py \
+	test_gpu_tuning.py test_idle_devices.py test_job_survives_kills.py test_plugins.py \
+	test_secrets.py test_tune_survives_kills.py)
 test: $(DEV)
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadscope $(COMPUTING:%=tests/%)
-	$(BIN)/python -m pytest -n 2 --dist loadscope $(WAITING:%=tests/%)
+	$(BIN)/python -m pytest -n 3 --dist loadscope $(WAITING:%=tests/%)
 	$(BIN)/python -m pytest $(COMPUTING:%=--ignore tests/%) $(WAITING:%=--ignore tests/%)
 
 soak: $(DEV)
