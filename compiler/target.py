@@ -26,8 +26,10 @@ from tunefarm.compiler.processors import (
     CACHES,
     CPUS,
     DEFAULT_CACHES,
+    DEFAULT_STREAM,
     FEATURES,
     ISAS,
+    MEMORY_STREAMS,
     NVPTX64,
     RISCV64,
     RISCV_VECTOR_BITS,
@@ -234,6 +236,12 @@ class Target:
     def l3_bytes(self) -> int:
         """Bytes of the last cache, which cores share."""
         return self._cache("l3")
+
+    @property
+    def stream_bytes(self) -> float:
+        """Bytes a cycle that each core gets from memory where all of them stream."""
+        one, both = MEMORY_STREAMS.get(self.mcpu, (DEFAULT_STREAM, DEFAULT_STREAM * self.num_cores))
+        return min(one, both / self.num_cores)
 
     def _cache(self, level: str) -> int:
         if self.kind == "cuda":

@@ -20,9 +20,9 @@ BLOCK_PANELS = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64)
 STACK_BYTES = 1 << 20  # a thread's transformed tiles and products
 
 TRANSFORM_CYCLES = 3.0  # of one vector of one tile's point
-WEIGHT_BYTES = 6.0  # a cycle, fetched ahead from beyond the second level
+L3_BYTES = 12.0  # a cycle, of weights that the third level keeps
 BOTH = 0.1  # of the shorter one of two that overlap is still seen
-FORK_CYCLES = 1000.0
+FORK_CYCLES, TASK_CYCLES = 1000.0, 300.0
 
 
 def knobs_of(c: Convolution, lanes: int) -> tuple[Knob, ...]:
@@ -47,11 +47,7 @@ def constraints_of(c: Convolution, target: Target, lanes: int) -> tuple[Constrai
         return used <= target.vector_registers
 
     def fits_stack(k: Columns) -> Mask:
-        # A vector of padding each, as in ``apply``.
-        inputs = (-(-c.inputs // lanes) + 1) * lanes
-        outputs = (whole(k, "nv") + 1) * lanes
-        elements = transformed_tiles(c, k) * inputs + multiplied_tiles(c, k) * outputs
-        return points(c, k) * elements * 4 <= STACK_BYTES
+        return tile_bytes(c, lanes, k) + product_bytes(c, lanes, k) <= STACK_BYTES
 
     def blocks_useful(k: Columns) -> Mask:
         panels = -(-c.outputs // (whole(k, "nv") * lanes))
@@ -101,6 +97,16 @@ def transformed_tiles(c: Convolution, k: Columns) -> Numbers:
     return -(-multiplied_tiles(c, k) // columns) * columns
 
 
+def tile_bytes(c: Convolution, lanes: int, k: Columns) -> Numbers:
+    """Transformed tiles of a block, padded by a vector as in ``apply``."""
+    return points(c, k) * transformed_tiles(c, k) * (-(-c.inputs // lanes) + 1) * lanes * 4
+
+
+def product_bytes(c: Convolution, lanes: int, k: Columns) -> Numbers:
+    """Products of a panel, padded by a vector."""
+    return points(c, k) * multiplied_tiles(c, k) * (whole(k, "nv") + 1) * lanes * 4
+
+
 def block_counts(c: Convolution, lanes: int, k: Columns) -> tuple[Numbers, Numbers]:
     """Blocks of rows of tiles, over all images, and blocks of panels."""
     panels = -(-c.outputs // (whole(k, "nv") * lanes))
@@ -109,18 +115,18 @@ def block_counts(c: Convolution, lanes: int, k: Columns) -> tuple[Numbers, Numbe
 
 def cycles(c: Convolution, target: Target, lanes: int, k: Columns) -> Numbers:
     """Cycles of a core, the work shared by all: transforms, products, weights from beyond L2."""
-    rows, vectors = whole(k, "rw"), whole(k, "nv")
+    vectors = whole(k, "nv")
     row_blocks, panel_blocks = block_counts(c, lanes, k)
     tiles = tiles_of_block(c, k)
     products = points(c, k)
     panels = -(-c.outputs // (vectors * lanes))
-    step = np.maximum(np.maximum(rows * vectors, 1.3 * (rows + vectors)) / 2, 4.0) + 0.3 * vectors
-    row_tiles = multiplied_tiles(c, k) // rows
-    multiply = row_blocks * products * panels * row_tiles * c.inputs * step
-    weights = row_blocks * products * c.inputs * c.outputs * 4.0
-    from_l3 = np.where(
-        products * c.inputs * c.outputs * 4 > target.l2_bytes // 2, weights / WEIGHT_BYTES, 0.0
-    )
+    multiply = products * panels * c.inputs * _steps(c, k)
+    weights = products * c.inputs * c.outputs * 4.0
+    leave_l2 = weights + tile_bytes(c, lanes, k) > target.l2_bytes
+    kept = weights <= target.l3_bytes // 4  # what else the network reads takes the rest
+    rate = np.where(kept, max(L3_BYTES, target.stream_bytes), target.stream_bytes)
+    again = np.where(leave_l2, weights * (row_blocks - 1) / rate, 0.0)
+    from_memory = weights / target.stream_bytes + again
     vectors_in = row_blocks * panel_blocks * transformed_tiles(c, k) * -(-c.inputs // lanes)
     vectors_out = row_blocks * tiles * -(-c.outputs // lanes)
     moved = TRANSFORM_CYCLES * products * (vectors_in + vectors_out)
@@ -129,8 +135,28 @@ def cycles(c: Convolution, target: Target, lanes: int, k: Columns) -> Numbers:
     blocks = c.batch * tile_rows(c, k) / whole(k, "mb") * panels / whole(k, "nb")
     busy = np.minimum(blocks / (-(-tasks // cores) * cores), 1.0)  # a last block may be small
     shared = np.where(row_blocks >= cores, 0.0, (cores - 1) * activation_bytes(c) / MOVED_BYTES)
-    work = _overlapped(multiply, from_l3) + moved + shared
-    return work / (cores * busy) + FORK_CYCLES * (cores > 1)
+    work = _overlapped(multiply, from_memory) + moved + shared
+    return (work + TASK_CYCLES * tasks) / (cores * busy) + FORK_CYCLES * (cores > 1)
+
+
+def _steps(c: Convolution, k: Columns) -> Numbers:
+    """Cycles of one term of the sums of all tiles for a panel: a block's last tile of rows, and the
+    last block, may be smaller."""
+    columns, height = tile_columns(c, k), whole(k, "mb")
+    blocks, rest = np.divmod(tile_rows(c, k), height)
+    return c.batch * (blocks * _block_steps(height * columns, k) + _block_steps(rest * columns, k))
+
+
+def _block_steps(tiles: Numbers, k: Columns) -> Numbers:
+    rows, vectors = whole(k, "rw"), whole(k, "nv")
+    full, rest = np.divmod(tiles, rows)
+    return full * _step(rows, vectors) + np.where(rest > 0, _step(rest, vectors), 0.0)
+
+
+def _step(rows: Numbers, vectors: Numbers) -> Numbers:
+    """Cycles of one term of a register tile: two multiply-adds and two loads each, latency 4."""
+    work = np.maximum(rows * vectors, 1.3 * (rows + vectors)) / 2
+    return np.maximum(work, 4.0) + 0.3 * vectors
 
 
 def activation_bytes(c: Convolution) -> float:
@@ -141,12 +167,11 @@ def direct_cycles(c: Convolution, target: Target, lanes: int) -> float:
     """Cycles of the direct sum without its taps in the padding, at two multiply-adds a cycle."""
     multiply = c.batch * prod(c.taps_inside) * c.inputs * c.outputs / (2 * lanes)
     weights = TAPS**2 * c.inputs * c.outputs * 4
-    from_l3 = weights / WEIGHT_BYTES if weights > target.l2_bytes // 2 else 0.0
-    return float(_overlapped(multiply, from_l3)) / target.num_cores
+    return float(_overlapped(multiply, weights / target.stream_bytes)) / target.num_cores
 
 
-def _overlapped(multiply: Numbers, from_l3: Numbers) -> Numbers:
-    return np.maximum(multiply, from_l3) + BOTH * np.minimum(multiply, from_l3)
+def _overlapped(multiply: Numbers, from_memory: Numbers) -> Numbers:
+    return np.maximum(multiply, from_memory) + BOTH * np.minimum(multiply, from_memory)
 
 
 def default_of(
@@ -159,11 +184,14 @@ def default_of(
     """The config of the fewest cycles in the model, and their number."""
     choices = {k.name: k.choices for k in knobs}
     names = ("tile_h", "tile_w", "mb", "nb", "rw", "nv")
-    unroll = max(int(u) for u in choices["ku"] if int(u) <= 4 and c.inputs % int(u) == 0)
     found, estimate = cheapest(
         {n: choices[n] for n in names},
-        {"ku": unroll},
+        {"ku": 1},
         constraints,
         lambda k: cycles(c, target, lanes, k),
     )
+    chosen = {name: np.array([value]) for name, value in found.items()}
+    streamed = points(c, chosen)[0] * c.inputs * c.outputs * 4 > target.l2_bytes
+    most = 2 if streamed else 4  # many hints at once hold up the loads
+    found["ku"] = max(int(u) for u in choices["ku"] if int(u) <= most and c.inputs % int(u) == 0)
     return {"sketch": NAME, **found, "next_panel": 1}, estimate

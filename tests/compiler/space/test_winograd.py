@@ -170,6 +170,21 @@ def test_it_is_the_default_where_it_saves_enough() -> None:
     assert {s.sketch for s in small.sketches} == {"winograd", "contraction"}
 
 
+@pytest.mark.parametrize(
+    ("target", "sketch"),
+    [
+        ("znver5 -num-cores=1", "winograd"),
+        ("znver5 -num-cores=2", "winograd"),
+        ("emeraldrapids -num-cores=1", "contraction"),
+    ],
+)
+def test_weights_decide_at_512_channels_by_how_fast_they_come(target: str, sketch: str) -> None:
+    workload = Workload.from_function(convolution((1, 7, 7, 512), 512))
+    default = config_space(workload, Target(f"llvm -mcpu={target}")).default
+    assert default["sketch"] == sketch
+    assert default["ku"] == 2  # many hints at once would hold up the loads
+
+
 def test_a_strict_target_has_no_such_sketch() -> None:
     strict = Target(f"{HOST} -precision=strict")
     workload = Workload.from_function(convolution((1, 28, 28, 128), 128))
