@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from tunefarm.compiler.space.winograd.transforms import (
-    STRIDES,
+    FILTERS,
     TILES,
     filter_transform,
     transform_filter,
@@ -25,11 +25,11 @@ from tunefarm.compiler.tir.ir import PackedLayout
 TRANSFORMS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
     "": lambda array: array,
     **{
-        filter_transform(tile, stride): functools.partial(
-            transform_filter, tile=tile, stride=stride
+        filter_transform(tile, stride, taps): functools.partial(
+            transform_filter, tile=tile, stride=stride, taps=taps
         )
-        for tile in product(TILES, TILES)
-        for stride in STRIDES
+        for taps, stride in FILTERS
+        for tile in product(TILES[taps], TILES[taps])
     },
 }
 

@@ -1,4 +1,5 @@
-"""3 × 3 convolutions by Winograd's method: fewer products for some additions.
+"""3 × 3 convolutions, and 7 × 7 ones of stride 2, by Winograd's method: fewer products for some
+additions.
 
     parallel over blocks of (images, rows of tiles, panels of outputs)
       transform the block's tiles of the input      a plane [tiles, inputs] for each point, in L2
@@ -9,9 +10,10 @@
 Tiles have 2 or 4 rows and 2 or 4 columns of results. Of stride 1, 2 × 2 has 2.25 times fewer
 products than the direct sum, 2 × 4 has 3 and 4 × 4 has 4 times fewer, with errors of at most 2e-6,
 4e-6 and 5e-6 of the largest result (float32, measured; direct: 1e-6). Of stride 2 it is 1.4 to 1.8
-times. More products of a tile are more weights to read. A target with ``-precision=strict``
-leaves the method out. The weights are transformed and packed when a model is
-built.
+times. 7 × 7 taps of stride 2 are 4 × 4 over even and odd pixels, as channels of their own: tiles of
+3 × 3 have 3 times fewer products, with errors of at most 2e-6. More products of a tile are more
+weights to read. A target with ``-precision=strict`` leaves the method out. The weights are
+transformed and packed when a model is built.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from tunefarm.compiler.space.winograd.knobs import (
 )
 from tunefarm.compiler.space.winograd.nest import nest_of
 from tunefarm.compiler.space.winograd.program import convolution_of
+from tunefarm.compiler.space.winograd.transforms import phases
 from tunefarm.compiler.target import Target
 
 # Times fewer cycles in the model than the direct sum, to be a task's default. Layers of 512
@@ -45,7 +48,9 @@ def space(function: Function, target: Target) -> SketchSpace | None:
         return None
     c = convolution_of(function)
     lanes = target.lanes("float32")
-    if c is None or min(c.inputs, c.outputs) < lanes or min(c.height, c.width) < 2:
+    if c is None or min(c.height, c.width) < 2:
+        return None
+    if c.outputs < lanes or 2 * c.depth < lanes or (phases(c.taps) == 1 and c.inputs < lanes):
         return None
     knobs = knobs_of(c, lanes)
     constraints = constraints_of(c, target, lanes)

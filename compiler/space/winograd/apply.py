@@ -13,7 +13,7 @@ from tunefarm.compiler.space.winograd.program import (
     convolution_of,
     create_winograd,
 )
-from tunefarm.compiler.space.winograd.transforms import filter_transform, transforms
+from tunefarm.compiler.space.winograd.transforms import filter_transform, phases
 from tunefarm.compiler.summary import nominal_flops
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import PackedLayout, PrimFunc
@@ -26,7 +26,8 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     c = convolution_of(function)
     if c is None:
         raise ScheduleError(
-            "the workload is no 3x3 convolution of stride 1 or 2 with constant weights"
+            "the workload is no 3x3 convolution of stride 1 or 2, and no 7x7 one of stride 2, "
+            "with constant weights"
         )
     lanes = target.lanes("float32")
     knob = {name: int(value) for name, value in config.items() if name != "sketch"}
@@ -39,7 +40,7 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     for block in ("tile_in", write):
         program = s.set_scope(program, block, "local", padding=lanes)
     width = knob["nv"] * lanes
-    transform = filter_transform(tile, c.stride)
+    transform = filter_transform(tile, c.stride, c.taps)
     layout = PackedLayout(((), (), (), (width,)), (3, 0, 1, 2, 4), transform)
     program = s.transform_layout(program, c.filter_param, layout)
 
@@ -47,6 +48,8 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     program = _place_in_registers(program, "rows_out", results)
     program = _place_products(program, c, write, (outer[-1], panel), knob, lanes)
     program = _place_tiles(program, outer[-1], c.tiles(tile)[1], lanes)
+    if phases(c.taps) > 1:
+        program = _place_phases(program, c, outer[-1])
     program, top = s.fuse(program, *outer)
     return in_parallel(program, top, nominal_flops(function), target)
 
@@ -90,9 +93,9 @@ def _place_products(
     *rows, o, k = own_loops(program, "product", place)
     program, step = place_sums(program, "product", rows, o, k, (lanes, knob["ku"]))
     if knob["next_panel"]:
-        above, across = (transforms(knob[t], c.stride).points for t in ("tile_h", "tile_w"))
+        above, across = (c.transforms(knob[t]).points for t in ("tile_h", "tile_w"))
         number = ((panel_block * knob["nb"] + panel) * above + i) * across + j
-        size = c.inputs * knob["nv"] * lanes
+        size = c.depth * knob["nv"] * lanes
         weights = program.params[c.filter_param]
         visits = (*row_tiles, step)
         program = prefetch_shares(program, weights, (number + 1) * size, size, visits)
@@ -111,6 +114,19 @@ def _place_tiles(program: PrimFunc, block: Var, columns: int, lanes: int) -> Pri
     program = in_registers(program, (i, j), lane)
     program = _place_in_registers(program, "rows_in", i)
     return _place_in_registers(program, "window", vector)
+
+
+def _place_phases(program: PrimFunc, c: Convolution, block: Var) -> PrimFunc:
+    """The rows of the input that a block's tiles read: a row of pixels, both phases across.
+
+    for row: for column: for phase: …   ->   for row: for i: for column: for j: for channel: …
+    """
+    program = s.set_scope(program, "phases", "local")
+    program = s.compute_at(program, "phases", block)
+    *rows, column, phase = own_loops(program, "phases", block)
+    program, (above, across, channel) = s.split(program, phase, phases(c.taps), c.inputs)
+    program = s.reorder(program, *rows, above, column, across, channel)
+    return s.unroll(s.unroll(program, across), channel)
 
 
 def _place_in_registers(program: PrimFunc, block: str, loop: Var) -> PrimFunc:

@@ -10,7 +10,7 @@ from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob
 from tunefarm.compiler.space.contraction.blocks import MOVED_BYTES
 from tunefarm.compiler.space.contraction.knobs import ROWS, UNROLLS, VECTORS, up_to
 from tunefarm.compiler.space.winograd.program import Convolution
-from tunefarm.compiler.space.winograd.transforms import TAPS, TILES, transforms
+from tunefarm.compiler.space.winograd.transforms import TILES, phases
 from tunefarm.compiler.target import Target
 
 NAME, VERSION = "winograd", 2
@@ -22,20 +22,23 @@ STACK_BYTES = 1 << 20  # a thread's transformed tiles and products
 TRANSFORM_CYCLES = 3.0  # of one vector of one tile's point
 L3_BYTES = 12.0  # a cycle, of weights that the third level keeps
 BOTH = 0.1  # of the shorter one of two that overlap is still seen
+SPILLED_POINTS = 48  # more of a tile leave the registers again and again
+COPY_CYCLES = 1.5  # of an element of a phase
 FORK_CYCLES, TASK_CYCLES = 1000.0, 300.0
 
 
 def knobs_of(c: Convolution, lanes: int) -> tuple[Knob, ...]:
-    most_rows, most_columns = c.tiles((min(TILES), min(TILES)))
+    tiles = TILES[c.taps]
+    most_rows, most_columns = c.tiles((min(tiles), min(tiles)))
     panels = -(-c.outputs // lanes)
     return (
-        Knob("tile_h", TILES),
-        Knob("tile_w", TILES),
+        Knob("tile_h", tiles),
+        Knob("tile_w", tiles),
         Knob("mb", up_to(BLOCK_ROWS, most_rows)),
         Knob("nb", up_to(BLOCK_PANELS, panels)),
         Knob("rw", up_to(ROWS, most_rows * most_columns)),
         Knob("nv", up_to(VECTORS, panels)),
-        Knob("ku", up_to(UNROLLS, c.inputs)),
+        Knob("ku", up_to(UNROLLS, c.depth)),
         Knob("next_panel", (0, 1)),
     )
 
@@ -66,7 +69,7 @@ def constraints_of(c: Convolution, target: Target, lanes: int) -> tuple[Constrai
 
 def points(c: Convolution, k: Columns) -> Numbers:
     """Products of a tile."""
-    count = {tile: transforms(tile, c.stride).points for tile in TILES}
+    count = {tile: c.transforms(tile).points for tile in TILES[c.taps]}
     above, across = (
         np.array([count[tile] for tile in whole(k, name)], np.int64)
         for name in ("tile_h", "tile_w")
@@ -99,12 +102,21 @@ def transformed_tiles(c: Convolution, k: Columns) -> Numbers:
 
 def tile_bytes(c: Convolution, lanes: int, k: Columns) -> Numbers:
     """Transformed tiles of a block, padded by a vector as in ``apply``."""
-    return points(c, k) * transformed_tiles(c, k) * (-(-c.inputs // lanes) + 1) * lanes * 4
+    return points(c, k) * transformed_tiles(c, k) * (-(-c.depth // lanes) + 1) * lanes * 4
 
 
 def product_bytes(c: Convolution, lanes: int, k: Columns) -> Numbers:
     """Products of a panel, padded by a vector."""
     return points(c, k) * multiplied_tiles(c, k) * (whole(k, "nv") + 1) * lanes * 4
+
+
+def copied_elements(c: Convolution, k: Columns) -> Numbers:
+    """Elements of the phases of a block; 0 where the tiles read the input itself."""
+    if phases(c.taps) == 1:
+        return np.zeros_like(whole(k, "mb"))
+    taps = -(-c.taps // phases(c.taps))
+    rows = whole(k, "mb") * whole(k, "tile_h") + taps - 1
+    return rows * (tile_columns(c, k) * whole(k, "tile_w") + taps - 1) * c.depth
 
 
 def block_counts(c: Convolution, lanes: int, k: Columns) -> tuple[Numbers, Numbers]:
@@ -120,20 +132,22 @@ def cycles(c: Convolution, target: Target, lanes: int, k: Columns) -> Numbers:
     tiles = tiles_of_block(c, k)
     products = points(c, k)
     panels = -(-c.outputs // (vectors * lanes))
-    multiply = products * panels * c.inputs * _steps(c, k)
-    weights = products * c.inputs * c.outputs * 4.0
+    multiply = products * panels * c.depth * _steps(c, k)
+    weights = products * c.depth * c.outputs * 4.0
     leave_l2 = weights + tile_bytes(c, lanes, k) > target.l2_bytes
     kept = weights <= target.l3_bytes // 4  # what else the network reads takes the rest
     rate = np.where(kept, max(L3_BYTES, target.stream_bytes), target.stream_bytes)
     again = np.where(leave_l2, weights * (row_blocks - 1) / rate, 0.0)
     from_memory = weights / target.stream_bytes + again
-    vectors_in = row_blocks * panel_blocks * transformed_tiles(c, k) * -(-c.inputs // lanes)
+    vectors_in = row_blocks * panel_blocks * transformed_tiles(c, k) * -(-c.depth // lanes)
     vectors_out = row_blocks * tiles * -(-c.outputs // lanes)
-    moved = TRANSFORM_CYCLES * products * (vectors_in + vectors_out)
+    spilled = np.where(products > SPILLED_POINTS, 2.0, 1.0)
+    moved = TRANSFORM_CYCLES * spilled * products * (vectors_in + vectors_out)
+    moved = moved + COPY_CYCLES * row_blocks * panel_blocks * copied_elements(c, k)
     tasks = row_blocks * panel_blocks
     cores = target.num_cores
     blocks = c.batch * tile_rows(c, k) / whole(k, "mb") * panels / whole(k, "nb")
-    busy = np.minimum(blocks / (-(-tasks // cores) * cores), 1.0)  # a last block may be small
+    busy = np.clip(blocks / (-(-tasks // cores) * cores), 1 / cores, 1.0)  # a last one may be small
     shared = np.where(row_blocks >= cores, 0.0, (cores - 1) * activation_bytes(c) / MOVED_BYTES)
     work = _overlapped(multiply, from_memory) + moved + shared
     return (work + TASK_CYCLES * tasks) / (cores * busy) + FORK_CYCLES * (cores > 1)
@@ -166,7 +180,7 @@ def activation_bytes(c: Convolution) -> float:
 def direct_cycles(c: Convolution, target: Target, lanes: int) -> float:
     """Cycles of the direct sum without its taps in the padding, at two multiply-adds a cycle."""
     multiply = c.batch * prod(c.taps_inside) * c.inputs * c.outputs / (2 * lanes)
-    weights = TAPS**2 * c.inputs * c.outputs * 4
+    weights = c.taps**2 * c.inputs * c.outputs * 4
     return float(_overlapped(multiply, weights / target.stream_bytes)) / target.num_cores
 
 
@@ -191,7 +205,7 @@ def default_of(
         lambda k: cycles(c, target, lanes, k),
     )
     chosen = {name: np.array([value]) for name, value in found.items()}
-    streamed = points(c, chosen)[0] * c.inputs * c.outputs * 4 > target.l2_bytes
+    streamed = points(c, chosen)[0] * c.depth * c.outputs * 4 > target.l2_bytes
     most = 2 if streamed else 4  # many hints at once hold up the loads
-    found["ku"] = max(int(u) for u in choices["ku"] if int(u) <= most and c.inputs % int(u) == 0)
+    found["ku"] = max(int(u) for u in choices["ku"] if int(u) <= most and c.depth % int(u) == 0)
     return {"sketch": NAME, **found, "next_panel": 1}, estimate

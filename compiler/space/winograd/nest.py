@@ -22,14 +22,14 @@ def nest_of(c: Convolution, target: Target, lanes: int, k: Columns) -> Nest:
     one = np.ones(len(whole(k, "rw")), np.int64)
     products = points(c, k)
     count = int(c.batch * np.max(tile_rows(c, k) * tile_columns(c, k), initial=1))
-    axes = {"x": int(np.max(products, initial=1)), "t": count, "o": c.outputs, "c": c.inputs}
+    axes = {"x": int(np.max(products, initial=1)), "t": count, "o": c.outputs, "c": c.depth}
     vector = {"x": one, "t": one, "o": lanes * one, "c": one}
     register = {"x": one, "t": whole(k, "rw"), "o": lanes * whole(k, "nv"), "c": whole(k, "ku")}
-    l1 = {**register, "c": c.inputs * one}
+    l1 = {**register, "c": c.depth * one}
     l2 = {**l1, "x": products, "t": tiles_of_block(c, k)}
     core = {**l2, "o": np.minimum(register["o"] * whole(k, "nb"), c.outputs)}
     row_blocks, panel_blocks = block_counts(c, lanes, k)
-    executed = 2.0 * products * row_blocks * tiles_of_block(c, k) * c.inputs * c.outputs
+    executed = 2.0 * products * row_blocks * tiles_of_block(c, k) * c.depth * c.outputs
     extra = {
         n: whole(k, n).astype(np.float64) for n in ("tile_h", "tile_w", "mb", "nb", "next_panel")
     }
@@ -38,9 +38,9 @@ def nest_of(c: Convolution, target: Target, lanes: int, k: Columns) -> Nest:
         axes,
         frozenset({"c"}),
         (
-            Access("tiles", 4, (axes["x"], count, c.inputs), ({"x": 1}, {"t": 1}, {"c": 1})),
+            Access("tiles", 4, (axes["x"], count, c.depth), ({"x": 1}, {"t": 1}, {"c": 1})),
             Access(
-                "weights", 4, (axes["x"], c.inputs, c.outputs), ({"x": 1}, {"c": 1}, {"o": 1}),
+                "weights", 4, (axes["x"], c.depth, c.outputs), ({"x": 1}, {"c": 1}, {"o": 1}),
                 constant=True,
             ),
             Access(

@@ -1,5 +1,6 @@
-"""A 3 × 3 convolution as Winograd's stages: transformed tiles, products of matrices, results.
+"""A convolution as Winograd's stages: transformed tiles, products of matrices, results.
 
+    phases[n, y, x, q]     = the input at (2y + i, 2x + j), channel c; q = (i, j, c)    (7 × 7)
     window[t, y, x, c]     = the inputs under tile t, 0 beyond the border
     rows_in[i, t, j, c]    = Σ Bᵀ[i, y] · window[t, y, j, c]
     tile_in[i, j, t, c]    = Σ rows_in[i, t, x, c] · Bᵀ[j, x]
@@ -21,9 +22,16 @@ from tunefarm.compiler import te
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Call, Function, Tuple, Var, post_order, tensor_type
 from tunefarm.compiler.ops.common import integers
-from tunefarm.compiler.ops.conv import pairs
+from tunefarm.compiler.ops.conv import pairs, result_channels_last
 from tunefarm.compiler.space.program import create_program, find_anchor, is_elementwise
-from tunefarm.compiler.space.winograd.transforms import STRIDES, TAPS, Matrix, Parts, transforms
+from tunefarm.compiler.space.winograd.transforms import (
+    FILTERS,
+    Matrix,
+    Parts,
+    Transforms,
+    phases,
+    transforms,
+)
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.tir.ir import Expr
@@ -31,8 +39,9 @@ from tunefarm.compiler.tir.ir import Expr
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """A fused 3 × 3 convolution that Winograd's method can compute: NHWC, stride 1 or 2, constant
-    weights. ``padding`` is what the input lacks above and at the left."""
+    """A fused convolution that Winograd's method can compute: one of ``FILTERS``, constant weights,
+    channels last (of 7 × 7 in the result alone). ``padding`` is what the input lacks above and at
+    the left."""
 
     function: Function
     anchor: Call
@@ -44,6 +53,16 @@ class Convolution:
     outputs: int
     padding: tuple[int, int]
     stride: int
+    taps: int
+
+    @property
+    def depth(self) -> int:
+        """Terms of a product: the input's channels, those of each phase."""
+        return self.inputs * phases(self.taps) ** 2
+
+    def transforms(self, tile: int) -> Transforms:
+        """The matrices for tiles of so many results in one dimension."""
+        return transforms(tile, self.stride, self.taps)
 
     def tiles(self, tile: tuple[int, int]) -> tuple[int, int]:
         """Rows and columns of tiles of ``tile`` results in one image."""
@@ -52,12 +71,12 @@ class Convolution:
     @property
     def taps_inside(self) -> tuple[int, int]:
         """How many taps of all rows, and of all columns of results read no padding."""
-        sizes = tensor_type(self.anchor.args[0]).shape[1:3]
+        sizes = image_size(self.anchor)
         above, across = (
             sum(
                 0 <= at * self.stride + tap - before < size
                 for at in range(count)
-                for tap in range(TAPS)
+                for tap in range(self.taps)
             )
             for count, before, size in zip(
                 (self.height, self.width), self.padding, sizes, strict=True
@@ -71,7 +90,7 @@ def convolution_of(function: Function) -> Convolution | None:
     anchor = find_anchor(function)
     if anchor is None or isinstance(function.body, Tuple) or not _fits(anchor):
         return None
-    data, kernel = anchor.args
+    _, kernel = anchor.args
     calls = [e for e in post_order(function.body) if isinstance(e, Call) and e is not anchor]
     if not all(is_elementwise(c) for c in calls) or any(kernel in c.args for c in calls):
         return None
@@ -81,24 +100,32 @@ def convolution_of(function: Function) -> Convolution | None:
         return None
     batch, height, width, outputs = tensor_type(anchor).shape
     (top, _), (left, _) = pairs(anchor.attrs["padding"])
-    inputs = tensor_type(data).shape[-1]
+    taps, _, inputs, _ = tensor_type(kernel).shape
     stride = integers(anchor.attrs, "strides")[0]
     return Convolution(
-        function, anchor, position, batch, height, width, inputs, outputs, (top, left), stride
+        function, anchor, position, batch, height, width, inputs, outputs, (top, left), stride, taps
     )
+
+
+def image_size(anchor: Call) -> tuple[int, ...]:
+    """Rows and columns of the input."""
+    shape = tensor_type(anchor.args[0]).shape
+    return shape[1:3] if anchor.attrs["data_layout"] == "NSC" else shape[2:]
 
 
 def _fits(anchor: Call) -> bool:
     attrs, types = anchor.attrs, [tensor_type(a) for a in anchor.args]
+    if anchor.op != "conv" or attrs["kernel_layout"] != "SIO" or len(types[1].shape) != 4:
+        return False
+    taps, strides = types[1].shape[:2], attrs["strides"]
+    filters = [((taps, taps), (stride, stride)) for taps, stride in FILTERS]
     return (
-        anchor.op == "conv"
-        and all(isinstance(a, Var) for a in anchor.args)
+        all(isinstance(a, Var) for a in anchor.args)
         and all(t.dtype == "float32" for t in types)
-        and attrs["data_layout"] == "NSC"
-        and attrs["kernel_layout"] == "SIO"
-        and types[1].shape[:-2] == (TAPS, TAPS)
+        and result_channels_last(attrs)
+        and (attrs["data_layout"] == "NSC" or phases(taps[0]) > 1)
+        and (taps, strides) in filters
         and attrs["groups"] == 1
-        and attrs["strides"] in [(stride, stride) for stride in STRIDES]
         and attrs["dilations"] == (1, 1)
     )
 
@@ -106,50 +133,52 @@ def _fits(anchor: Call) -> bool:
 @lru_cache(maxsize=64)
 def create_winograd(c: Convolution, tile: tuple[int, int]) -> PrimFunc:
     """The plain loops of the stages and of what is fused behind them, as one last block."""
-    kernel = (*(transforms(t, c.stride).points for t in tile), c.inputs, c.outputs)
+    kernel = (*(c.transforms(t).points for t in tile), c.depth, c.outputs)
     program = create_program(
         c.function,
         computes={c.anchor: lambda args: _stages(c, tile, args)},
         shapes={c.function.params[c.filter_param]: kernel},
     )
-    for block in s.remaining_blocks(program)[5:-1]:
+    stages = 5 if phases(c.taps) == 1 else 6
+    for block in s.remaining_blocks(program)[stages:-1]:
         program = s.compute_inline(program, block)
-    if len(s.remaining_blocks(program)) != 6:
+    if len(s.remaining_blocks(program)) != stages + 1:
         raise ScheduleError("what follows the convolution does not fold into one block")
     return program
 
 
 def _stages(c: Convolution, tile: tuple[int, int], args: Sequence[te.Tensor]) -> te.Tensor:
     x, w = args
-    above, across = (transforms(t, c.stride) for t in tile)
+    above, across = (c.transforms(t) for t in tile)
     rows, columns = c.tiles(tile)
     count = c.batch * rows * columns
-    step = (tile[0] * c.stride, tile[1] * c.stride)
+    apart = _apart(c, x, tile) if phases(c.taps) > 1 else None
+    step = [size * c.stride // phases(c.taps) for size in tile]
 
     def data(t: Expr, y: Expr, column: Expr, channel: Expr) -> Expr:
         image = t // (rows * columns) if c.batch > 1 else te.const(0, "int64")
         tile_row = t // columns % rows if c.batch > 1 else t // columns
-        top = tile_row * step[0] + y - c.padding[0]
-        left = t % columns * step[1] + column - c.padding[1]
-        inside = (top >= 0) & (top < x.shape[1]) & (left >= 0) & (left < x.shape[2])
-        return te.if_then_else(inside, x[image, top, left, channel], te.const(0, x.dtype))
+        top, left = tile_row * step[0] + y, t % columns * step[1] + column
+        if apart is not None:
+            return apart[image, top, left, channel]
+        return _padded(c, x, image, top, left, channel)
 
-    window = te.compute((count, above.points, across.points, c.inputs), data, "window")
+    window = te.compute((count, above.points, across.points, c.depth), data, "window")
     rows_in = te.compute(
-        (above.points, count, across.points, c.inputs),
+        (above.points, count, across.points, c.depth),
         lambda i, t, j, k: _transformed(
             above.data, above.data_parts, i, lambda y: window[t, y, j, k]
         ),
         "rows_in",
     )
     tile_in = te.compute(
-        (above.points, across.points, count, c.inputs),
+        (above.points, across.points, count, c.depth),
         lambda i, j, t, k: _transformed(
             across.data, across.data_parts, j, lambda v: rows_in[i, t, v, k]
         ),
         "tile_in",
     )
-    k = te.reduce_axis(c.inputs, "k")
+    k = te.reduce_axis(c.depth, "k")
     product = te.compute(
         (above.points, across.points, count, c.outputs),
         lambda i, j, t, o: te.sum(tile_in[i, j, t, k] * w[i, j, k, o], [k]),
@@ -171,6 +200,28 @@ def _stages(c: Convolution, tile: tuple[int, int], args: Sequence[te.Tensor]) ->
         )  # fmt: skip
 
     return te.compute((c.batch, c.height, c.width, c.outputs), result, "winograd")
+
+
+def _padded(c: Convolution, x: te.Tensor, image: Expr, row: Expr, column: Expr, of: Expr) -> Expr:
+    """The input of channel ``of`` at a place counted from the padding's corner, 0 beyond it."""
+    (height, width), top, left = image_size(c.anchor), row - c.padding[0], column - c.padding[1]
+    inside = (top >= 0) & (top < height) & (left >= 0) & (left < width)
+    last = c.anchor.attrs["data_layout"] == "NSC"
+    value = x[image, top, left, of] if last else x[image, of, top, left]
+    return te.if_then_else(inside, value, te.const(0, x.dtype))
+
+
+def _apart(c: Convolution, x: te.Tensor, tile: tuple[int, int]) -> te.Tensor:
+    """Even and odd rows and columns of the padded input as channels of their own."""
+    count = phases(c.taps)
+    taps = -(-c.taps // count)
+    sizes = [n * size + taps - 1 for n, size in zip(c.tiles(tile), tile, strict=True)]
+
+    def data(n: Expr, y: Expr, column: Expr, q: Expr) -> Expr:
+        row = y * count + q // (count * c.inputs)
+        return _padded(c, x, n, row, column * count + q // c.inputs % count, q % c.inputs)
+
+    return te.compute((c.batch, *sizes, c.depth), data, "phases")
 
 
 def _transformed(matrix: Matrix, parts: Parts, row: Expr, value: Callable[[int], Expr]) -> Expr:

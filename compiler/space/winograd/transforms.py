@@ -6,14 +6,19 @@ outputs of 3 × 3 taps. They are Toom–Cook's interpolation at the points below
 0, ±3/4, ±3/2 keep the error of float32 near that of the direct sum, a quarter of what 0, ±1, ±2
 give.
 
-A filter of stride 2 is a sum of two filters of stride 1: of its outer taps over the even inputs,
-F(m, 2), and of its middle tap over the odd ones. That takes 2m + 1 products of as many inputs.
+A filter of three taps and stride 2 is a sum of two filters of stride 1: of its outer taps over the
+even inputs, F(m, 2), and of its middle tap over the odd ones. That takes 2m + 1 products of as many
+inputs.
+
+One of seven taps and stride 2 is a sum of filters of four taps, F(m, 4), over the even and over the
+odd inputs, which have the same points: even and odd rows and columns are taken as channels of their
+own, four times as many.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
@@ -22,15 +27,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-TAPS = 3
-TILES = (2, 4)
-STRIDES = (1, 2)
+TILES: Mapping[int, tuple[int, ...]] = {3: (2, 4), 7: (2, 3)}
+"""Results of a tile in one dimension, by the taps of the filter."""
+FILTERS = ((3, 1), (3, 2), (7, 2))
+"""Taps and strides of the filters that there are transforms for."""
 _HALF, _PART = Fraction(1, 2), Fraction(3, 4)
 _POINTS = {
     (2, 3): (Fraction(0), Fraction(1), Fraction(-1)),
     (4, 3): (Fraction(0), _PART, -_PART, 2 * _PART, -2 * _PART),
     (2, 2): (Fraction(0), Fraction(1)),
     (4, 2): (Fraction(0), Fraction(1), Fraction(-1), _HALF),
+    (2, 4): (Fraction(0), Fraction(1), Fraction(-1), _HALF),
+    (3, 4): (Fraction(0), _PART, -_PART, 2 * _PART, -2 * _PART),
 }
 """Finite points of F(m, taps); the last one is infinity."""
 
@@ -40,7 +48,7 @@ Parts = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Transforms:
-    """Bᵀ ``[p, p]``, G ``[p, 3]`` and Aᵀ ``[m, p]`` for p points, each entry rounded once.
+    """Bᵀ ``[p, p]``, G ``[p, taps]`` and Aᵀ ``[m, p]`` for p points, each entry rounded once.
 
     ``data_parts`` and ``result_parts`` cut the columns of Bᵀ and Aᵀ so that rows for points ±x
     have sums of parts in common.
@@ -57,24 +65,29 @@ class Transforms:
         return len(self.data)
 
 
+def phases(taps: int) -> int:
+    """How many channels each one becomes in one dimension: 2 if even and odd inputs are apart."""
+    return 2 if taps == 7 else 1
+
+
 @functools.cache
-def transforms(tile: int, stride: int = 1) -> Transforms:
-    """The matrices for tiles of ``tile`` results in one dimension, of stride 1 or 2."""
-    if stride == 1:
-        data, filters, result = _toom_cook(tile, TAPS)
+def transforms(tile: int, stride: int = 1, taps: int = 3) -> Transforms:
+    """The matrices for tiles of ``tile`` results in one dimension, of one of ``FILTERS``."""
+    if stride == phases(taps):
+        data, filters, result = _toom_cook(tile, -(-taps // stride))
         points = len(data)
         evens, odds = tuple(range(0, points, 2)), tuple(range(1, points, 2))
         return _rounded(data, filters, result, (evens, odds), _signs(points))
-    data, filters, result = _toom_cook(tile, TAPS - 1)
+    data, filters, result = _toom_cook(tile, taps - 1)
     inner, points = len(data), len(data) + tile
     zero, one = Fraction(0), Fraction(1)
     rows = [[row[x // 2] if x % 2 == 0 else zero for x in range(points)] for row in data]
     rows += [[Fraction(x == 2 * i + 1) for x in range(points)] for i in range(tile)]
-    taps = [[row[0], zero, row[1]] for row in filters] + [[zero, one, zero]] * tile
+    outer = [[row[0], zero, row[1]] for row in filters] + [[zero, one, zero]] * tile
     sums = [[*row, *(Fraction(i == k) for k in range(tile))] for i, row in enumerate(result)]
     data_parts = tuple(tuple(range(n, points, 4)) for n in (0, 2, 1, 3))
     return _rounded(
-        rows, taps, sums, data_parts, (*_signs(inner), *((n,) for n in range(inner, points)))
+        rows, outer, sums, data_parts, (*_signs(inner), *((n,) for n in range(inner, points)))
     )
 
 
@@ -119,14 +132,26 @@ def _rounded(
     return Transforms(matrix(data), matrix(filters), matrix(result), data_parts, result_parts)
 
 
-def filter_transform(tile: tuple[int, int], stride: int) -> str:
+def filter_transform(tile: tuple[int, int], stride: int, taps: int = 3) -> str:
     """The name under which layouts ask for a filter's transform."""
-    return f"winograd{tile[0]}x{tile[1]}" + ("" if stride == 1 else f"s{stride}")
+    form = ("" if taps == 3 else f"k{taps}") + ("" if stride == 1 else f"s{stride}")
+    return f"winograd{tile[0]}x{tile[1]}{form}"
 
 
-def transform_filter(weights: NDArray[Any], tile: tuple[int, int], stride: int = 1) -> NDArray[Any]:
-    """G g Gᵀ of weights ``[3, 3, inputs, outputs]``, in float64 and rounded once."""
-    above, across = (np.array(transforms(t, stride).filter) for t in tile)
-    rows = np.tensordot(above, weights.astype(np.float64), (1, 0))
+def transform_filter(
+    weights: NDArray[Any], tile: tuple[int, int], stride: int = 1, taps: int = 3
+) -> NDArray[Any]:
+    """G g Gᵀ of weights ``[taps, taps, inputs, outputs]``, in float64 and rounded once."""
+    above, across = (np.array(transforms(t, stride, taps).filter) for t in tile)
+    rows = np.tensordot(above, _by_phase(weights.astype(np.float64), taps), (1, 0))
     both = np.tensordot(across, rows, (1, 1)).swapaxes(0, 1)
     return both.astype(weights.dtype)
+
+
+def _by_phase(weights: NDArray[Any], taps: int) -> NDArray[Any]:
+    """Taps [p·y + i, p·x + j, c] as [y, x, (i, j, c)] for p phases, with zeros behind the last."""
+    p = phases(taps)
+    count, (inputs, outputs) = -(-taps // p), weights.shape[2:]
+    longer = np.pad(weights, [(0, count * p - taps)] * 2 + [(0, 0)] * 2)
+    parts = longer.reshape(count, p, count, p, inputs, outputs).transpose(0, 2, 1, 3, 4, 5)
+    return parts.reshape(count, count, p * p * inputs, outputs)

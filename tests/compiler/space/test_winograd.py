@@ -16,7 +16,7 @@ from tunefarm.compiler.ir import Expr, Function, TensorType, Var
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.packing import pack
 from tunefarm.compiler.space import Config, ConfigSpace, config_space, schedule_workload, winograd
-from tunefarm.compiler.space.winograd.transforms import STRIDES, TILES, transforms
+from tunefarm.compiler.space.winograd.transforms import FILTERS, TILES, phases, transforms
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir.transform.lower import lower
 from tunefarm.compiler.workload import Workload
@@ -38,11 +38,12 @@ def convolution(
     dtype: str = F32,
     **attrs: Any,
 ) -> Function:
-    inputs = shape[-1] // int(attrs.get("groups", 1))
+    layouts = {"data_layout": "NSC", "kernel_layout": "SIO"} | attrs
+    channels = shape[1 if layouts["data_layout"] == "NCS" else -1]
+    inputs = channels // int(attrs.get("groups", 1))
     x = Var("x", TensorType(shape, dtype))
     w = Var("w", TensorType((*kernel, inputs, outputs), dtype))
-    layouts = {"data_layout": "NSC", "kernel_layout": "SIO"}
-    body: Expr = call("conv", x, w, padding=padding, **layouts, **attrs)
+    body: Expr = call("conv", x, w, padding=padding, **layouts)
     params = [x, w]
     for wanted, kind in ((bias, TensorType((outputs,), dtype)), (residual, body.type)):
         if wanted:
@@ -80,15 +81,20 @@ def verify(function: Function, config: Config, arrays: list[Array], run: Any = e
     return float(np.abs(result - wanted).max() / np.abs(wanted).max())
 
 
-@pytest.mark.parametrize("stride", STRIDES)
-@pytest.mark.parametrize("tile", TILES)
-def test_the_matrices_compute_a_filter_of_three_taps(tile: int, stride: int) -> None:
-    t = transforms(tile, stride)
-    assert t.points == {1: tile + 2, 2: 2 * tile + 1}[stride]
-    data, taps = np.random.default_rng(0).standard_normal((2, t.points))
-    result = np.array(t.result) @ ((np.array(t.filter) @ taps[:3]) * (np.array(t.data) @ data))
-    wanted = np.correlate(data, taps[:3], "valid")[::stride]
-    np.testing.assert_allclose(result, wanted, rtol=1e-12)
+@pytest.mark.parametrize(
+    ("taps", "stride", "tile"),
+    [(taps, stride, tile) for taps, stride in FILTERS for tile in TILES[taps]],
+)
+def test_the_matrices_compute_a_filter(taps: int, stride: int, tile: int) -> None:
+    apart = phases(taps)
+    t, count, step = transforms(tile, stride, taps), -(-taps // apart), stride // apart
+    assert t.points == {(3, 1): tile + 2, (3, 2): 2 * tile + 1, (7, 2): tile + 3}[taps, stride]
+    data, filters = np.random.default_rng(0).standard_normal((2, t.points))
+    result = np.array(t.result) @ (
+        (np.array(t.filter) @ filters[:count]) * (np.array(t.data) @ data)
+    )
+    wanted = np.correlate(data, filters[:count], "valid")[::step]
+    np.testing.assert_allclose(result, wanted, rtol=1e-12, atol=1e-12)
     for parts in (t.data_parts, t.result_parts):
         assert sorted(k for part in parts for k in part) == list(range(t.points))
 
@@ -97,7 +103,7 @@ def test_the_matrices_compute_a_filter_of_three_taps(tile: int, stride: int) -> 
 @given(
     st.integers(1, 2), st.integers(2, 14), st.integers(2, 14), st.integers(16, 40),
     st.integers(16, 40), st.tuples(*[st.integers(0, 2)] * 4), st.booleans(), st.booleans(),
-    st.booleans(), st.sampled_from(STRIDES), st.integers(0, 9999),
+    st.booleans(), st.sampled_from((1, 2)), st.integers(0, 9999),
 )  # fmt: skip
 def test_odd_shapes_under_random_configs(
     n: int, h: int, w: int, c: int, o: int, pads: tuple[int, int, int, int], bias: bool,
@@ -109,6 +115,30 @@ def test_odd_shapes_under_random_configs(
     function = convolution(
         (n, h, w, c), o, ((top, bottom), (left, right)), bias, residual, relu,
         strides=(stride, stride),
+    )  # fmt: skip
+    rng = np.random.default_rng(seed)
+    arrays = draw(function, rng)
+    space = winograd_space(function)
+    for config in [space.default, *random_configs(space, rng, 2)]:
+        verify(function, config, arrays)
+
+
+@settings(max_examples=8, deadline=None, derandomize=True, database=None)
+@given(
+    st.integers(1, 2), st.integers(3, 29), st.integers(3, 29), st.integers(2, 5),
+    st.integers(16, 40), st.tuples(*[st.integers(0, 4)] * 4), st.booleans(), st.booleans(),
+    st.booleans(), st.integers(0, 9999),
+)  # fmt: skip
+def test_seven_taps_of_stride_2_under_random_configs(
+    n: int, h: int, w: int, c: int, o: int, pads: tuple[int, int, int, int], bias: bool,
+    residual: bool, channels_last: bool, seed: int,
+) -> None:  # fmt: skip
+    top, bottom, left, right = pads
+    h, w = max(h, 9 - top - bottom), max(w, 9 - left - right)
+    function = convolution(
+        (n, h, w, c) if channels_last else (n, c, h, w), o, ((top, bottom), (left, right)), bias,
+        residual, kernel=(7, 7), strides=(2, 2), data_layout="NSC" if channels_last else "NCS",
+        out_layout="NSC",
     )  # fmt: skip
     rng = np.random.default_rng(seed)
     arrays = draw(function, rng)
@@ -129,7 +159,7 @@ def tiled(tile: tuple[int, int]) -> dict[str, int]:
     return {"tile_h": tile[0], "tile_w": tile[1]}
 
 
-@pytest.mark.parametrize("stride", STRIDES)
+@pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize(("tile", "error"), [((2, 2), 2e-6), ((2, 4), 4e-6), ((4, 4), 5e-6)])
 def test_the_error_is_as_stated(tile: tuple[int, int], error: float, stride: int) -> None:
     size = 14 * stride
@@ -143,11 +173,23 @@ def test_the_error_is_as_stated(tile: tuple[int, int], error: float, stride: int
     assert verify(function, config, draw(function, np.random.default_rng(2))) < error
 
 
+@pytest.mark.parametrize(("tile", "error"), [((2, 2), 2e-6), ((3, 3), 2e-6)])
+def test_the_error_of_seven_taps_is_as_stated(tile: tuple[int, int], error: float) -> None:
+    function = convolution(
+        (1, 3, 48, 48), 64, ((3, 3), (3, 3)), bias=False, relu=False, kernel=(7, 7), strides=(2, 2),
+        data_layout="NCS", out_layout="NSC",
+    )  # fmt: skip
+    config = {**winograd_space(function).default, **tiled(tile), "mb": 1, "rw": 4}
+    assert verify(function, config, draw(function, np.random.default_rng(2))) < error
+
+
 UNFIT = {
     "stride 3": convolution((1, 9, 9, 16), 16, strides=(3, 3)),
     "two strides": convolution((1, 9, 9, 16), 16, strides=(1, 2)),
     "dilation": convolution((1, 9, 9, 16), 16, dilations=(2, 2)),
     "groups": convolution((1, 9, 9, 32), 32, groups=2),
+    "seven taps of stride 1": convolution((1, 19, 19, 16), 16, kernel=(7, 7)),
+    "channels first": convolution((1, 16, 9, 9), 16, data_layout="NCS", out_layout="NSC"),
     "five taps": convolution((1, 9, 9, 16), 16, kernel=(5, 5)),
     "variable weights": convolution((1, 9, 9, 16), 16, constants=()),
     "few channels": convolution((1, 9, 9, 3), 32),
