@@ -177,16 +177,18 @@ def writer_engine(url: URL) -> Engine:
 
 def _postgresql_writer(url: URL) -> Engine:
     engine = create_engine(url, json_serializer=_compact, pool_size=1, max_overflow=0)
+    begins = f"BEGIN; SELECT pg_advisory_xact_lock({_WRITERS})"
+    as_it_is = {"no_parameters": True}
 
     @event.listens_for(engine, "connect")
     def configure(connection: Any, _: object) -> None:
+        connection.autocommit = True  # the driver's BEGIN would take a message of its own
         connection.execute(f"SET lock_timeout = {int(TURN_S * 1000)}")
         connection.execute(f"SET idle_in_transaction_session_timeout = {int(STILL_S * 1000)}")
-        connection.commit()
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
-        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_WRITERS})")
+        connection.exec_driver_sql(begins, execution_options=as_it_is)
 
     return engine
 

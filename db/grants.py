@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, and_, bindparam, insert, select, update
-from tunefarm.db import leases
+from tunefarm.db import at_once, leases
 from tunefarm.db.dialect import clock_there, is_shared
 from tunefarm.db.errors import StaleLease
 from tunefarm.db.models import CORDONS, DEVICES, JOBS, LEASES, REQUESTS, TARGETS, WORKERS
@@ -65,6 +65,19 @@ def grant_all(
     connection: Connection, wants: Sequence[Want], term_s: float
 ) -> list[Lease | StaleLease]:
     """``grant`` for many requests, each of another device; in their order what came of each."""
+    if not is_shared(connection):
+        return _grant_each(connection, wants, term_s)
+    granted: dict[str, Lease | StaleLease] = {**at_once.grant(connection, wants, term_s)}
+    rest = [want for want in wants if want.request_id not in granted]
+    outcomes = _grant_each(connection, rest, term_s)
+    granted.update((want.request_id, o) for want, o in zip(rest, outcomes, strict=True))
+    return [granted[want.request_id] for want in wants]
+
+
+def _grant_each(
+    connection: Connection, wants: Sequence[Want], term_s: float
+) -> list[Lease | StaleLease]:
+    """``grant_all`` on any database, with its reasons."""
     if not wants:
         return []
     before = leases.by_requests(connection, [want.request_id for want in wants])

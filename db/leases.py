@@ -13,7 +13,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sqlalchemy import Connection, Select, case, func, insert, select, update
-from tunefarm.db.dialect import clock_there, upsert
+from tunefarm.db import at_once
+from tunefarm.db.dialect import clock_there, is_shared, upsert
 from tunefarm.db.errors import StaleIncarnation, StaleLease
 from tunefarm.db.models import DEVICES, INCARNATIONS, JOBS, LEASES, REQUESTS, WORKERS
 from tunefarm.db.records import (
@@ -209,6 +210,8 @@ def end(connection: Connection, lease: str, reason: str) -> str | None:
 
 def end_all(connection: Connection, leases: Sequence[str], reason: str) -> dict[str, str]:
     """End those of the leases that live; their devices."""
+    if is_shared(connection):
+        return at_once.end(connection, leases, reason, blame=reason == DEVICE_LOST)
     found: dict[str, str] = {}
     for chunk in chunks(sorted(leases)):
         statement = update(LEASES).where(LEASES.c.id.in_(chunk), LEASES.c.ended_at.is_(None))

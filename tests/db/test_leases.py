@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 )
 from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
-from tunefarm.db import grants, jobs, leases, queue, trials
+from tunefarm.db import cordons, grants, jobs, leases, queue, trials
 from tunefarm.db.errors import StaleClaim, StaleIncarnation, StaleLease, UnknownRecord
 from tunefarm.db.grants import Want
 from tunefarm.db.models import LEASES, REQUESTS
@@ -175,6 +175,57 @@ def test_epochs_rise_and_old_ones_are_refused(store: Store) -> None:
     ):
         with store.reading() as connection, pytest.raises(StaleLease, match=why):
             leases.check(connection, lease, epoch)
+
+
+def test_a_batch_of_requests_has_an_outcome_each(store: Store) -> None:
+    enlist(store, names=("d1", "d2", "d3", "d4", "d5", "d6"))
+    live, ended = grant(store, "live", name="d1"), grant(store, "ended", name="d2")
+    with store.writing() as connection:
+        leases.end(connection, ended.id, "released")
+        cordons.cordon(connection, "r", "d3", actor="anna", reason="repair")
+        jobs.submit(connection, Job("job", "sim", (), Budget(10)))
+    wants = [
+        Want("new", "d4", "carl", owner="o"),
+        Want("live", "d5", "c"),
+        Want("late", "d1", "c"),
+        Want("ended", "d2", "c"),
+        Want("kept", "d3", "c"),
+        Want("works", "d6", "c", job="job"),
+    ]
+    with store.writing() as connection:
+        outcomes = grants.grant_all(connection, wants, term_s=10.0)
+    new, again, late, anew, kept, works = outcomes
+    with store.reading() as connection:
+        stored = {lease.id: lease for lease in leases.live(connection)}
+    assert again == live, "a request that has a lease keeps it"
+    assert isinstance(late, StaleLease)
+    assert "device d1 is leased" in str(late)
+    assert isinstance(kept, StaleLease)
+    assert "device d3 is cordoned by anna" in str(kept)
+    granted = [one for one in (new, anew, works) if isinstance(one, Lease)]
+    assert [stored.pop(lease.id) for lease in (live, *granted)] == [live, *granted]
+    assert not stored, "the others got nothing"
+    told = [(one.device, one.client, one.owner, one.epoch, one.job) for one in granted]
+    assert told == [("d4", "carl", "o", 1, ""), ("d2", "c", "", 2, ""), ("d6", "c", "", 1, "job")]
+
+
+def test_ends_take_candidates_off_leases_and_tell_what_lived(store: Store) -> None:
+    enlist(store, names=("d1", "d2"))
+    first, second = grant(store, "r1"), grant(store, "r2", name="d2")
+    submit(store, first, 0)
+    submit(store, second, 1)
+    assert numbers(deliver(store, "i1")) == [0]
+    with store.writing() as connection:
+        leases.end(connection, second.id, "released")
+        both = [second.id, first.id, "none"]
+        assert leases.end_all(connection, both, "lost its way") == {first.id: "d1"}
+        assert leases.end_all(connection, [], "released") == {}
+    with store.reading() as connection:
+        rows = connection.execute(select(REQUESTS).order_by(REQUESTS.c.number)).all()
+        reasons = [leases.get(connection, id_).ended_reason for id_ in (first.id, second.id)]
+    left = [(row.lease, row.attempts, row.delivered_to) for row in rows]
+    assert left == [(None, 0, None), (None, 0, None)], "an end is not the candidates' fault"
+    assert reasons == ["lost its way", "released"]
 
 
 def test_a_replaced_incarnation_stays_replaced(store: Store) -> None:
