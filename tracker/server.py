@@ -8,6 +8,7 @@ import logging
 import os
 import secrets
 import signal
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -42,6 +43,9 @@ from tunefarm.tracker.writer import Database
 
 GRACE_S = 2.0
 """How long calls under way may finish at shutdown."""
+SWITCH_S = 0.001
+"""How soon a thread lets another run. The one that writes needs a moment between any two messages
+of the database: with Python's 5 ms it waits longer for the event loop than for the database."""
 
 _log = logging.getLogger(__name__)
 _SERVICES = ("Worker", "Farm", "Tokens")
@@ -65,6 +69,7 @@ def main_serve(
 ) -> None:
     """Run a tracker until SIGTERM or SIGINT; StoreError or FarmError if it cannot start."""
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+    sys.setswitchinterval(SWITCH_S)
     asyncio.run(serve(options, on_ready=on_ready))
 
 
