@@ -86,7 +86,8 @@ class Heard:
 @dataclass(frozen=True, slots=True)
 class Known:
     """What stands in the rows: live leases with the seconds that are left, claims of running jobs,
-    workers, devices and cordons, and the queues of the other trackers."""
+    workers, devices and cordons, the queues of the other trackers, and whether there are none of
+    these (``is_alone``)."""
 
     leases: Mapping[str, tuple[Lease, float]]
     claims: Mapping[str, Claim]
@@ -95,6 +96,7 @@ class Known:
     devices: tuple[Device, ...]
     cordons: tuple[Cordon, ...]
     queue: tuple[Asking, ...]
+    is_alone: bool
 
 
 def exchange(connection: Connection, heard: Heard) -> Known:
@@ -282,6 +284,8 @@ def _read(connection: Connection, tracker: str, now: float) -> Known:
         .where(JOBS.c.state == str(JobState.RUNNING))
     )
     others = select(WAITING).where(WAITING.c.tracker != tracker)
+    alive = select(TRACKERS.c.id).where(TRACKERS.c.beat_at > now - ALIVE_S)
+    alive = alive.where(TRACKERS.c.id != tracker)
     workers = connection.execute(select(WORKERS)).all()
     return Known(
         leases={lease.id: (lease, left_s[lease.id]) for lease in leases.live(connection)},
@@ -293,6 +297,7 @@ def _read(connection: Connection, tracker: str, now: float) -> Known:
         devices=leases.devices(connection),
         cordons=cordons.cordons(connection),
         queue=tuple(_asking(row, now) for row in connection.execute(others)),
+        is_alone=connection.execute(alive).first() is None,
     )
 
 

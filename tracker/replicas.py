@@ -55,6 +55,7 @@ class Replicas:
         self._interval_s = min(1.0, min(farm.options.lease_term_s, farm.options.claim_term_s) / 8)
         self._next_at = float("-inf")
         self._done_at = farm.clock()
+        self._is_alone = False
         self._news: set[str] = set()
         self._has_news = asyncio.Event()
 
@@ -129,6 +130,7 @@ class Replicas:
     def _take_over(self, known: Known) -> None:
         """Make what is in memory what stands in the rows; who waits for that hears of it here."""
         farm, now = self._farm, self._farm.clock()
+        self._is_alone = known.is_alone
         farm.devices = {device.id: device for device in known.devices}
         farm.enlisted = known.enlisted
         if tuple(kept.cordon for kept in farm.cordons) != known.cordons:
@@ -195,7 +197,10 @@ class Replicas:
     # --- news -----------------------------------------------------------------------------------
 
     def _tell(self, topics: Iterable[str]) -> None:
-        """Let the other trackers know that these topics have news, if they may care."""
+        """Let the other trackers know that these topics have news, if they may care. One that has
+        just come looks for itself until this tracker has heard of it."""
+        if self._is_alone:
+            return
         self._news.update(topic for topic in topics if not self._farm.signals.is_own(topic))
         if self._news:
             self._has_news.set()
