@@ -190,14 +190,16 @@ def measured(request: TrialRequest) -> Trial:
 
 @contextmanager
 def _tracker(request: pytest.FixtureRequest, folder: Path) -> Iterator[Tracker]:
-    """A tracker on a fresh database of the kind that is the fixture's parameter."""
+    """A tracker on a fresh database of the kind that is the fixture's parameter, with the module's
+    ``OPTIONS``."""
+    options = dict(getattr(request.module, "OPTIONS", {}))
     if request.param == "sqlite":
-        running = Tracker(folder / "farm.db").start()
+        running = Tracker(folder / "farm.db", options=options).start()
         yield running
         running.kill()
         return
     with request.getfixturevalue("postgres").database("latest") as url:
-        running = Tracker(url, folder).start()
+        running = Tracker(url, folder, options).start()
         yield running
         running.kill()
 

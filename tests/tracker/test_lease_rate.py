@@ -26,12 +26,17 @@ import pytest
 from tunefarm.db.records import Device, DeviceRequest, WorkerState
 from tunefarm.proto import farm_pb2, farm_pb2_grpc, records_pb2
 from tunefarm.proto.client import FarmClient
+from tunefarm.tracker.options import TrackerOptions
 
 DATABASES = ("sqlite", "postgresql")
 WAYS = ("one stream a process", "a stream each", "calls")
 CLIENTS = 32
 """Clients of a process; there are two processes, and as many devices as clients."""
 SECONDS = 10.0
+USUAL = TrackerOptions("")
+OPTIONS = {"lease_term_s": USUAL.lease_term_s, "claim_term_s": USUAL.claim_term_s}
+"""Of a tracker that is told nothing: terms are how often those of a database tell each other what
+they know, and those of the other tests are brief."""
 
 
 @pytest.mark.soak
@@ -47,7 +52,7 @@ def test_lease_cycles_a_second_of_two_trackers(
 ) -> None:
     folder = tmp_path / "second"
     folder.mkdir()
-    second = make_tracker(tracker.database, folder).start()
+    second = make_tracker(tracker.database, folder, OPTIONS).start()
     try:
         assert measured([tracker, second], "two trackers of postgresql", WAYS[0]) > 10
     finally:
