@@ -44,10 +44,12 @@ _SERVER_OPTIONS = ("fsync=off", "full_page_writes=off", "listen_addresses=", "ma
 
 @dataclass
 class Postgres:
-    """A server that listens on a Unix socket in ``folder``."""
+    """A server that listens on a Unix socket in ``folder``; ``start`` again after ``kill``."""
 
     folder: Path
+    command: list[str]
     numbers: Iterator[int] = field(default_factory=itertools.count)
+    server: "subprocess.Popen[bytes] | None" = None
 
     def url(self, name: str) -> str:
         return f"postgresql+psycopg://{_USER}@/{name}?host={self.folder}"
@@ -67,10 +69,57 @@ class Postgres:
         yield self.url(name)
         self.run(f"DROP DATABASE {name} WITH (FORCE)")
 
+    def start(self) -> None:
+        """Run the server until it answers; it refuses while processes of a killed one are left. It
+        ends with the thread that starts it, however that ends."""
+        deadline = time.monotonic() + 60
+        log = self.folder / "log"
+        while not self._answers():
+            assert time.monotonic() < deadline, log.read_text()
+            if self.server is None or self.server.poll() is not None:
+                with log.open("a") as told:
+                    self.server = subprocess.Popen(
+                        self.command, stderr=told, cwd=self.folder, start_new_session=True
+                    )
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        """SIGKILL to the server's first process; the others find out and end."""
+        assert self.server is not None
+        self.server.kill()
+        self.server.wait()
+
+    def stop(self) -> None:
+        assert self.server is not None
+        self.server.send_signal(signal.SIGINT)
+        self.server.wait(60)
+
+    def _answers(self) -> bool:
+        import psycopg
+
+        try:
+            self.run("SELECT 1")
+        except psycopg.OperationalError:
+            return False
+        return True
+
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
     """A real PostgreSQL, fast and forgetful; its database ``latest`` has the present schema."""
+    with _postgres() as running:
+        yield running
+
+
+@pytest.fixture
+def own_postgres() -> Iterator[Postgres]:
+    """The same for one test alone, which may kill it."""
+    with _postgres() as running:
+        yield running
+
+
+@contextmanager
+def _postgres() -> Iterator[Postgres]:
     from tunefarm.db.store import Store
 
     programs = _postgres_programs()
@@ -87,24 +136,15 @@ def postgres() -> Iterator[Postgres]:
     prepare += ["--encoding=UTF8", "--locale=C"]
     subprocess.run(["setpriv", *owner, *prepare], check=True, capture_output=True, cwd=folder)
     options = itertools.chain.from_iterable(("-c", option) for option in _SERVER_OPTIONS)
-    command = [programs / "postgres", "-D", data, "-k", folder, *options]
-    # It ends with the tests, however they end.
-    with (folder / "log").open("w") as log:
-        server = subprocess.Popen(
-            ["setpriv", "--pdeathsig=INT", *owner, *command],
-            stderr=log,
-            cwd=folder,
-            start_new_session=True,
-        )
-    running = Postgres(folder)
+    command = ["setpriv", "--pdeathsig=INT", *owner, str(programs / "postgres"), "-D", data]
+    running = Postgres(folder, [*command, "-k", str(folder), *options])
     try:
-        _wait_for(server, running)
+        running.start()
         running.run("CREATE DATABASE latest")
         Store.open(running.url("latest")).close()
         yield running
     finally:
-        server.send_signal(signal.SIGINT)
-        server.wait(60)
+        running.stop()
         shutil.rmtree(folder)
 
 
@@ -115,17 +155,3 @@ def _postgres_programs() -> Path | None:
     named = shutil.which("postgres")
     found += [Path(named).resolve()] if named else []
     return found[-1].parent if found else None
-
-
-def _wait_for(server: "subprocess.Popen[bytes]", running: Postgres) -> None:
-    import psycopg
-
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            return running.run("SELECT 1")
-        except psycopg.OperationalError:
-            log = (running.folder / "log").read_text()
-            assert server.poll() is None, log
-            assert time.monotonic() < deadline, log
-            time.sleep(0.05)
