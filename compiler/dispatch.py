@@ -143,7 +143,7 @@ class History:
         a task has no record.
         """
         model = model_of(target)
-        keys = [BestKey(w.key, target.text, model) for w in workloads]
+        keys = [BestKey.of_today(w.key, target.text, model) for w in workloads]
         found = self._ask(keys)
         if self.note is not None and self.source is not None and workloads and weights:
             self.note([Task(w, target, weights[w]) for w in workloads])
@@ -431,7 +431,7 @@ def _misfit(trial: Trial, workload: Workload, target: Target) -> str:
 def _shipped(workload: Workload, target: Target) -> Sequence[Found]:
     from tunefarm.db.jsonl import starter_records
 
-    key = BestKey(workload.key, target.text, model_of(target))
+    key = BestKey.of_today(workload.key, target.text, model_of(target))
     return starter_records().best([key])[key]
 
 

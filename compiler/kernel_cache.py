@@ -10,17 +10,15 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from tunefarm.compiler.codegen import object_cache
 from tunefarm.compiler.codegen.llvm_compile import features, llvm_version
-from tunefarm.compiler.gpu.launches import Launch
-from tunefarm.compiler.ir import TensorType
-from tunefarm.compiler.kernel import Kernel
+from tunefarm.compiler.kernel import Kernel, kernel_of, told_of
 from tunefarm.compiler.row_pitch import RowPitch
 from tunefarm.compiler.space import Config
 from tunefarm.compiler.target import Target
-from tunefarm.compiler.tir import PackedLayout
 from tunefarm.compiler.workload import Workload
 
 
@@ -32,7 +30,8 @@ def load(
     if entry is None:
         return None
     head, _, code = entry.partition(b"\n")
-    return _from_json(json.loads(head), code)
+    told = json.loads(head)
+    return kernel_of(told, code, told["text"])
 
 
 def store(
@@ -43,7 +42,7 @@ def store(
     form: RowPitch | None = None,
 ) -> None:
     """Keep a kernel; a cache that cannot be written is one warning."""
-    head = json.dumps(_to_json(kernel)).encode()
+    head = json.dumps({**told_of(replace(kernel, cubin=None)), "text": kernel.text}).encode()
     object_cache.store(_key(workload, target, config, form), head + b"\n" + kernel.object)
 
 
@@ -68,38 +67,3 @@ def compiler_hash() -> str:
     for path in sorted(Path(__file__).parent.rglob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()
-
-
-def _to_json(kernel: Kernel) -> dict[str, object]:
-    return {
-        "name": kernel.name,
-        "text": kernel.text,
-        "params": [[list(p.shape), p.dtype] for p in kernel.params],
-        "outputs": kernel.outputs,
-        "layouts": [
-            [i, y.factors, y.order, y.transform, y.shape] for i, y in kernel.layouts.items()
-        ],
-        "workspace_bytes": kernel.workspace_bytes,
-        "parallel": kernel.parallel,
-        "launches": [[x.name, x.grid, x.block, x.dynamic_bytes] for x in kernel.launches],
-    }
-
-
-def _from_json(data: dict[str, object], code: bytes) -> Kernel:
-    fields = dict(data)
-    launches = tuple(
-        Launch(name, tuple(grid), tuple(block), size)
-        for name, grid, block, size in fields.pop("launches")  # type: ignore[attr-defined]
-    )
-    params = tuple(TensorType(tuple(s), d) for s, d in fields.pop("params"))  # type: ignore[attr-defined]
-    layouts = {
-        index: PackedLayout(tuple(map(tuple, factors)), tuple(order), transform, tuple(shape))
-        for index, factors, order, transform, shape in fields.pop("layouts")  # type: ignore[attr-defined]
-    }
-    return Kernel(
-        object=code,
-        params=params,
-        layouts=layouts,
-        launches=launches,
-        **fields,  # type: ignore[arg-type]
-    )

@@ -22,6 +22,7 @@ from tunefarm.db.records import (
     TrialRequest,
     Work,
     WorkloadRecord,
+    protocol_of,
 )
 from tunefarm.db.rows import add_workloads, chunks, target_ids, workload_ids
 
@@ -272,6 +273,7 @@ def _quarantine(connection: Connection, queued: Queued) -> None:
         message=f"its worker died {queued.attempts} times while it was measured; quarantined",
         device=queued.work.device,
         device_model=queued.device_model,
+        protocol=protocol_of(request.task.target),
         predicted=request.predicted,
         origin=request.origin,
         created_at=time.time(),

@@ -188,7 +188,7 @@ def _known(
     from tunefarm.compiler.host import model_of
 
     model = model_of(target)
-    return dict(records.best([BestKey(t.workload.key, target.text, model) for t in tasks]))
+    return dict(records.best([BestKey.of_today(t.workload.key, target.text, model) for t in tasks]))
 
 
 def _contested(

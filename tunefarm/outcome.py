@@ -125,7 +125,7 @@ def _decisions(source: Trials, tasks: Iterable[Task], device_model: str) -> dict
     """What a build on a device of this model would use for each task."""
     from tunefarm.compiler.dispatch import decide
 
-    keys = {BestKey(t.workload.key, t.target.text, device_model): t for t in tasks}
+    keys = {BestKey.of_today(t.workload.key, t.target.text, device_model): t for t in tasks}
     found = source.best(keys)
     return {
         TaskKey(key.workload, key.target): decide(task.workload, task.target, found.get(key, ()))

@@ -22,7 +22,16 @@ from tunefarm.compiler.space.config import ConfigSpace
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.version import version_with
 from tunefarm.compiler.workload import Workload
-from tunefarm.db.records import FINAL, Job, JobState, TaskKey, Trial, TrialKey, TrialRequest
+from tunefarm.db.records import (
+    FINAL,
+    Job,
+    JobState,
+    TaskKey,
+    Trial,
+    TrialKey,
+    TrialRequest,
+    protocol_of,
+)
 from tunefarm.tuner.contest import hold_finals
 from tunefarm.tuner.measuring import Bench, Stopped
 from tunefarm.tuner.options import JobOptions, TunerOptions
@@ -118,11 +127,11 @@ class JobRun:
 
     def _earlier_trials(self) -> tuple[dict[TaskKey, list[Trial]], list[Trial]]:
         """Trials of the same tasks on the same device model in other jobs: those of the device's
-        compiler version and the task's plug-ins by task, and those of others.
+        compiler version and the task's plug-ins by task, timed as they are now, and others.
 
-        What another compiler made is no measurement of this one: it counts neither for the best,
-        nor against the budget, nor for an early stop. It only warms the search up, as trials of a
-        similar task do.
+        What another compiler made, or another protocol timed, is no measurement of this one: it
+        counts neither for the best, nor against the budget, nor for an early stop. It only warms
+        the search up, as trials of a similar task do.
         """
         own: dict[TaskKey, list[Trial]] = defaultdict(list)
         foreign: list[Trial] = []
@@ -132,7 +141,8 @@ class JobRun:
         for trial in self._pages(keys, limit=None):
             if trial.origin == FINAL or trial.device_model not in (device.model, ""):
                 continue
-            if trial.compiler_version in (versions[trial.task], ""):
+            is_today = trial.protocol == protocol_of(self._target.text)
+            if is_today and trial.compiler_version in (versions[trial.task], ""):
                 own[trial.task].append(trial)
             else:
                 foreign.append(trial)

@@ -61,14 +61,14 @@ def past_tasks(
     trials: Iterable[Trial], space_of: Callable[[str], ConfigSpace | None], target: Target
 ) -> tuple[Past, ...]:
     """Trials grouped by workload and device model, in the order of first appearance; of several
-    compiler versions, whose times are not compared, the one with the most times.
+    compiler versions and protocols, whose times are not compared, the one with the most times.
 
     ``space_of`` gives the present space of a workload's key, None if it can no longer be built.
     """
-    groups: dict[tuple[str, str], dict[str, list[Trial]]] = {}
+    groups: dict[tuple[str, str], dict[tuple[str, str], list[Trial]]] = {}
     for trial in trials:
         versions = groups.setdefault((trial.task.workload, trial.device_model), {})
-        versions.setdefault(trial.compiler_version, []).append(trial)
+        versions.setdefault((trial.compiler_version, trial.protocol), []).append(trial)
     found = []
     for (workload, _), versions in groups.items():
         group = max(versions.values(), key=lambda version: sum(t.ok for t in version))

@@ -104,6 +104,14 @@ class Backend(Protocol):
     def load(self, built: Built, inputs: Sequence[Array], constant: Sequence[bool]) -> Loaded: ...
 
 
+@runtime_checkable
+class Preparing(Protocol):
+    """What a ``Backend`` has besides that starts something for its builds."""
+
+    def prepare_builds(self) -> None:
+        """Start it, in a builder, before that is confined."""
+
+
 @dataclass(frozen=True, slots=True)
 class TargetPlugin:
     """What an entry point of group ``tunefarm.targets`` names.

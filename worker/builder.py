@@ -21,10 +21,12 @@ def load(target: str) -> Service:
     import numpy.random
     from tunefarm.compiler import plugins
     from tunefarm.compiler.target import Target
-    from tunefarm.worker.backend import load_backend
+    from tunefarm.worker.backend import Preparing, load_backend
 
     plugins.loaded()
     backend = load_backend(Target(target).kind)
+    if isinstance(backend, Preparing):
+        backend.prepare_builds()
     gc.freeze()
     gc.set_threshold(NEW_OBJECTS)
 

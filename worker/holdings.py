@@ -22,6 +22,7 @@ from tunefarm.db.records import (
     TrialRequest,
     Work,
     WorkerOrders,
+    protocol_of,
 )
 from tunefarm.proto.logs import ids_of_work
 from tunefarm.worker.device import OpenDevice
@@ -49,6 +50,7 @@ def _lost(work: Work, message: str) -> Trial:
         error=ErrorKind.DEVICE_LOST,
         message=message,
         device=work.device,
+        protocol=protocol_of(request.task.target),
         predicted=request.predicted,
         origin=request.origin,
         created_at=time.time(),

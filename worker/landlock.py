@@ -16,7 +16,7 @@ from pathlib import Path
 _CREATE, _ADD, _RESTRICT = 444, 445, 446
 _VERSION_FLAG = 1
 _PATH_BENEATH = 1
-_WRITE_FILE, _READ_FILE, _READ_DIR, _IOCTL = 1 << 1, 1 << 2, 1 << 3, 1 << 15
+_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR, _IOCTL = 1 << 0, 1 << 1, 1 << 2, 1 << 3, 1 << 15
 # Execute, write, read, list, remove, make; rename (ABI 2); truncate (3); commands to devices (5).
 _FILES_BY_ABI = {1: (1 << 13) - 1, 2: 1 << 13, 3: 1 << 14, 5: 1 << 15}
 _TCP = 0b11  # bind, connect; ABI 4
@@ -29,11 +29,16 @@ def landlock_version() -> int:
     return max(int(call(_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint(_VERSION_FLAG))), 0)
 
 
-def restrict_files(readable: Iterable[Path], devices: Iterable[Path] = ()) -> bool:
+def restrict_files(
+    readable: Iterable[Path],
+    devices: Iterable[Path] = (),
+    runs: Iterable[Path] = (),
+    writes: Iterable[Path] = (),
+) -> bool:
     """Let this thread, and those that it starts, open for reading what is in ``readable`` alone,
-    and use the ``devices``.
+    use the ``devices``, start the programs ``runs``, and do as it likes in the folders ``writes``.
 
-    Files elsewhere, and all writing and making of files, TCP, and signals and ptrace to processes
+    Files elsewhere, and other writing and making of files, TCP, and signals and ptrace to processes
     outside are refused. False where the kernel has no Landlock. Needs no new privileges to be had.
     """
     version = landlock_version()
@@ -54,6 +59,10 @@ def restrict_files(readable: Iterable[Path], devices: Iterable[Path] = ()) -> bo
             _allow(call, ruleset, path)
         for path in devices:
             _allow(call, ruleset, path, _WRITE_FILE | (files & _IOCTL))
+        for path in runs:
+            _allow(call, ruleset, path, _EXECUTE)
+        for path in writes:
+            _allow(call, ruleset, path, files & ~(_EXECUTE | _IOCTL))
         return bool(call(_RESTRICT, ruleset, ctypes.c_uint(0)) == 0)
     finally:
         os.close(ruleset)

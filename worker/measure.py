@@ -1,4 +1,4 @@
-"""The measurement of loaded candidates, protocol ``warm-activations-cold-weights-v1``.
+"""The measurement of loaded candidates, by the protocol of their target (``protocol_of``).
 
 Outputs are poisoned, one call is made and its answer checked; that first call's time is thrown
 away. Then repeats are taken, each of enough calls to last ``Pace.repeat_s``, until they have lasted

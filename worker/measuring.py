@@ -16,7 +16,15 @@ from typing import Any
 
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.version import compiler_version
-from tunefarm.db.records import Device, ErrorKind, Health, TaskKey, Trial, TrialRequest
+from tunefarm.db.records import (
+    Device,
+    ErrorKind,
+    Health,
+    TaskKey,
+    Trial,
+    TrialRequest,
+    protocol_of,
+)
 from tunefarm.worker.backend import Built, Problem, load_plugin
 from tunefarm.worker.budgets import Budgets
 from tunefarm.worker.building import BuildOutcome, BuildPool, Candidate, Workshop
@@ -108,8 +116,8 @@ class MeasuringDevice(ABC):
         """The peaks that no right time of this code exceeds, by ``measure.impossible``'s names."""
         return self._known.peaks
 
-    def _state(self) -> Mapping[str, float]:
-        """The state of the device around a trial, beside that of its pulse."""
+    def _state(self, built: Built) -> Mapping[str, float]:
+        """The state of the device around a trial of this code, beside that of its pulse."""
         return {}
 
     # --- measuring ------------------------------------------------------------------------------
@@ -271,7 +279,7 @@ class MeasuringDevice(ABC):
             session.load(0, built)
             times = time_one(session, 0, budgets)
             self._refuse_impossible(min(times.times_s), built)
-            trial = replace(_with_times(trial, times), device_state=self._state())
+            trial = replace(_with_times(trial, times), device_state=self._state(built))
             if request.against:
                 paired = self._measure_pairs(request, problem, outcomes, budgets)
                 trial = replace(trial, paired_times_s=paired)
@@ -318,6 +326,7 @@ class MeasuringDevice(ABC):
             config=request.config,
             device=self._device.id,
             device_model=self._device.model,
+            protocol=protocol_of(request.task.target),
             space_fingerprint=built.space_fingerprint,
             code_hash=built.code_hash,
             predicted=request.predicted,

@@ -17,7 +17,7 @@ import resource
 import signal
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -89,14 +89,15 @@ def bound_memory(memory_bytes: int, policy: Policy) -> None:
     _bound(resource.RLIMIT_NOFILE, policy.open_files)
 
 
-def shut_files(policy: Policy) -> bool:
+def shut_files(policy: Policy, runs: Iterable[Path] = (), writes: Iterable[Path] = ()) -> bool:
     """Read code alone from now on, and what the policy says, and hold no capability; whether
-    Landlock sees to the first.
+    Landlock sees to the first. Programs ``runs`` may be started, and the folders ``writes``
+    written.
 
     To be called while this process has one thread, or such as may keep what they have.
     """
     restricted = restrict_files(
-        [*_readable(), *_matching(policy.readable)], _matching(policy.devices)
+        [*_readable(), *_matching(policy.readable)], _matching(policy.devices), runs, writes
     )
     _drop_capabilities()
     return restricted

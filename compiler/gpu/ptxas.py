@@ -55,30 +55,45 @@ def find_ptxas() -> Path | None:
     return Path(on_path) if on_path else None
 
 
+@functools.cache
+def ptxas_version() -> str:
+    """``ptxas 13.0.88``, as it tells it; BuildError if there is none that can be run."""
+    told = _run(_tool(), "--version").stdout
+    match = re.search(r"\bV(\d+(?:\.\d+)+)", told)
+    return f"ptxas {match[1] if match else told.strip()}"
+
+
 def assemble(ptx: str, arch: str) -> Assembled:
     """The machine code of PTX for an architecture. BuildError if there is no assembler that can be
     run and ends in time, or with its message if it refuses the text."""
-    tool = find_ptxas()
-    if tool is None:
-        raise BuildError("there is no ptxas here; pip install tunefarm[ptxas] brings it")
+    tool = _tool()
     with tempfile.TemporaryDirectory() as folder:
         source, result = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
         source.write_text(ptx)
-        try:
-            run = subprocess.run(
-                [tool, f"-arch={arch}", "-v", "-o", result, source],
-                capture_output=True,
-                text=True,
-                timeout=TIMEOUT_S,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise BuildError(f"ptxas did not end within {TIMEOUT_S:g} s for {arch}") from None
-        except OSError as error:
-            raise BuildError(f"{tool} cannot be run: {error.strerror}") from None
+        run = _run(tool, f"-arch={arch}", "-v", "-o", str(result), str(source))
         if run.returncode:
             raise BuildError(f"ptxas refuses the PTX for {arch}: {run.stderr.strip()}")
         return Assembled(result.read_bytes(), *parse_log(run.stderr))
+
+
+def _tool() -> Path:
+    tool = find_ptxas()
+    if tool is None:
+        raise BuildError("there is no ptxas here; pip install tunefarm[ptxas] brings it")
+    return tool
+
+
+def _run(tool: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """What the assembler says, whether it succeeds or not. BuildError if it cannot be run, or does
+    not end in time."""
+    try:
+        return subprocess.run(
+            [tool, *arguments], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise BuildError(f"ptxas {arguments[0]} did not end within {TIMEOUT_S:g} s") from None
+    except OSError as error:
+        raise BuildError(f"{tool} cannot be run: {error.strerror}") from None
 
 
 def parse_log(log: str) -> tuple[dict[str, Usage], tuple[str, ...]]:

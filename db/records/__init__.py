@@ -29,6 +29,7 @@ from tunefarm.db.records.keys import (
     TaskKey,
     TrialKey,
     WorkloadRecord,
+    protocol_of,
 )
 from tunefarm.db.records.plugins import (
     COMPILER_TAG,
@@ -110,4 +111,5 @@ __all__ = [
     "plugin_conditions",
     "plugin_tags",
     "plugins_in",
+    "protocol_of",
 ]

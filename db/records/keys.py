@@ -8,6 +8,17 @@ from dataclasses import dataclass
 Config = Mapping[str, int | str]
 """Knob values of one candidate; the key ``"sketch"`` names the sketch that reads them."""
 DEFAULT_PROTOCOL = "warm-activations-cold-weights-v1"
+_PROTOCOLS = {"cuda": "cold-l2-events-v1"}
+
+
+def protocol_of(target: str) -> str:
+    """How times for a target string are taken now. Only times of one protocol are compared.
+
+    Of processors a native loop times calls with activations that the caches may hold and weights
+    that they do not; of GPUs events time each call alone, which finds nothing in the second-level
+    cache.
+    """
+    return _PROTOCOLS.get(target.partition(" ")[0], DEFAULT_PROTOCOL)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -48,3 +59,8 @@ class BestKey:
     target: str
     device_model: str
     protocol: str = DEFAULT_PROTOCOL
+
+    @classmethod
+    def of_today(cls, workload: str, target: str, device_model: str) -> BestKey:
+        """The key of what is timed as such targets are now."""
+        return cls(workload, target, device_model, protocol_of(target))

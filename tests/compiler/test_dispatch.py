@@ -18,6 +18,7 @@ from tunefarm.compiler.version import compiler_version
 from tunefarm.compiler.workload import Workload
 from tunefarm.db import jsonl
 from tunefarm.db.records import (
+    DEFAULT_PROTOCOL,
     BestKey,
     Final,
     TaskKey,
@@ -25,6 +26,7 @@ from tunefarm.db.records import (
     TrialKey,
     Verdict,
     WorkloadRecord,
+    protocol_of,
 )
 from tunefarm.db.store import Store
 
@@ -55,6 +57,7 @@ def record(
         config,
         (seconds,) * 3,
         device_model=model or device_model(target.num_cores),
+        protocol=protocol_of(target.text),
         space_fingerprint=config_space(task, target).fingerprint
         if fingerprint is None
         else fingerprint,
@@ -309,3 +312,29 @@ def test_times_of_an_emulator_and_of_gpus_are_kept_apart(
         assert decision.reason.endswith(
             f"but one of {model}: times of an emulator and of GPUs are kept apart"
         )
+
+
+def test_what_an_earlier_protocol_timed_is_kept_and_not_used(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Trials of GPUs once carried the name of processors' protocol."""
+    monkeypatch.setenv("TUNEFARM_CUDA", "emulated")
+    gpu, task = Target("cuda -arch=sm_80"), workload()
+    default = config_space(task, gpu).default
+    other = {**default, "stages": 1 if default["stages"] != 1 else 2}
+    new = record(task, 0, 3e-3, default, gpu, "cuda/sm_80/emulated")
+    old = dataclasses.replace(
+        record(task, 1, 1e-3, other, gpu, new.device_model), protocol=DEFAULT_PROTOCOL
+    )
+    assert decide([old], task, gpu).status is Status.DEFAULT
+    with Store.open(str(tmp_path / "gpu.db")) as store:
+        store.add_trials([new, old])
+        kept = {t.protocol: t for t in store.trials_of("job").trials}
+        assert kept[DEFAULT_PROTOCOL] == old
+        key = BestKey.of_today(task.key, gpu.text, new.device_model)
+        assert key.protocol == new.protocol != DEFAULT_PROTOCOL
+        (found,) = store.best([key])[key]
+        assert found.best.trial == new, "the slower one, which is timed as it would be now"
+        former = dataclasses.replace(key, protocol=DEFAULT_PROTOCOL)
+        (found,) = store.best([former])[former]
+        assert found.best.trial == old

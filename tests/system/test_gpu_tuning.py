@@ -42,6 +42,7 @@ def test_tasks_are_tuned_on_an_emulated_gpu_and_their_records_serve_no_real_one(
     trials = [t for t in load_job(tuned.job.id, db=database).trials() if t.origin != "final"]
     assert {t.device_model for t in trials} == {"cuda/sm_80/emulated"}
     assert {t.compiler_version for t in trials} == {compiler_version("cuda")}
+    assert {t.protocol for t in trials} == {"cold-l2-events-v1"}
     assert [t.told for t in trials if not t.ok] == []
     assert tunefarm.tune(tasks, db=database, trials=6).job is None, "all six of them count"
 

@@ -80,11 +80,12 @@ def test_tasks_are_grouped_by_workload_and_device(landscapes):
     assert [len(p.rows) for p in found] == [20, 10]
 
 
-def test_times_of_two_compilers_make_no_task_together(landscapes):
+@pytest.mark.parametrize("apart", ["compiler_version", "protocol"])
+def test_times_of_two_compilers_or_protocols_make_no_task_together(landscapes, apart):
     square = landscapes["square"]
-    old = [replace(t, compiler_version="1") for t in trials_of("square", square, 20)]
+    old = [replace(t, **{apart: "1"}) for t in trials_of("square", square, 20)]
     new = [
-        replace(t, compiler_version="2", times_s=tuple(s / 100 for s in t.times_s))
+        replace(t, **{apart: "2"}, times_s=tuple(s / 100 for s in t.times_s))
         for t in trials_of("square", square, 10)
     ]
     (found,) = past_tasks([*new, *old], lambda _: square.space, TARGET)

@@ -1,5 +1,7 @@
 """The built-in kind ``cuda``: candidates of GPUs, built without one, timed on the runner's.
 
+Builders make PTX, and machine code of it where NVIDIA's assembler is installed; the driver takes
+the one or compiles the other.
 The runner times a call at a time, after memory of twice the second-level cache was written: what a
 call reads comes from beyond that cache.
 """
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tunefarm.compiler.runtime.cuda.driver import is_emulating
@@ -18,9 +21,13 @@ from tunefarm.worker.cuda.policy import GPU
 from tunefarm.worker.device import DeviceOptions, OpenDevice
 
 if TYPE_CHECKING:
+    from tunefarm.compiler.gpu.cubin import Cubin
     from tunefarm.compiler.kernel import Kernel
     from tunefarm.compiler.runtime.cuda.kernel import CudaCall
+    from tunefarm.worker.cuda.assembler import Assembler
 
+MOST_SPILLED_BYTES = 256
+"""Of a thread, a quarter of the registers that it may have."""
 _ONES = 0xFF
 
 
@@ -29,6 +36,13 @@ class CudaBackend:
 
     def __init__(self) -> None:
         import tunefarm.compiler.build  # noqa: F401  (imported before the first build's clock)
+
+        self._assembler: Assembler | None = None
+
+    def prepare_builds(self) -> None:
+        from tunefarm.worker.cuda.assembler import begin_assembler
+
+        self._assembler = begin_assembler()
 
     def build(self, workload: str, target: str, config: Mapping[str, int | str]) -> Built:
         from tunefarm.compiler.build import build_kernel
@@ -40,8 +54,12 @@ class CudaBackend:
         task, machine = Workload.from_text(workload), Target(target)
         space = config_space(task, machine)
         kernel = build_kernel(task, machine, config, cache=False)
+        if self._assembler is not None:
+            cubin = self._assembler.assemble(kernel.object, machine.gpu.name)
+            kernel = replace(kernel, cubin=cubin)
+            refuse_spills(cubin)
         return Built(
-            kernel.object,
+            kernel.object + (kernel.cubin.code if kernel.cubin else b""),
             described(kernel, target),
             code_hash=kernel.code_hash,
             space_fingerprint=space.fingerprint,
@@ -119,49 +137,42 @@ def classified() -> Iterator[None]:
         raise CandidateError(ErrorKind.BUILD_ERROR, str(error)) from None
 
 
+def refuse_spills(cubin: Cubin | None) -> None:
+    """BuildError for code that keeps much of what it computes with in memory: no such kernel is
+    the fastest, and none needs a GPU to tell."""
+    from tunefarm.compiler.errors import BuildError
+
+    for name, usage in cubin.kernels.items() if cubin is not None else ():
+        if usage.spilled_bytes > MOST_SPILLED_BYTES:
+            raise BuildError(
+                f"{name} spills {usage.spilled_bytes} bytes a thread beside {usage.registers} "
+                f"registers; at most {MOST_SPILLED_BYTES} are tried"
+            )
+
+
 def described(kernel: Kernel, target: str) -> dict[str, Any]:
-    """What ``kernel_of`` needs to know of a kernel beside its PTX, as JSON values."""
-    return {
-        "target": target,
-        "name": kernel.name,
-        "params": [[list(p.shape), p.dtype] for p in kernel.params],
-        "outputs": kernel.outputs,
-        "layouts": {
-            str(index): [layout.shape, layout.factors, layout.order, layout.transform]
-            for index, layout in kernel.layouts.items()
-        },
-        "workspace_bytes": kernel.workspace_bytes,
-        "launches": [[x.name, x.grid, x.block, x.dynamic_bytes] for x in kernel.launches],
-    }
+    """What ``kernel_of`` needs to know of a kernel beside its code, as JSON values. The code is
+    PTX, then machine code if there is any."""
+    from tunefarm.compiler.kernel import told_of
+
+    return {**told_of(kernel), "target": target, "ptx_bytes": len(kernel.object)}
 
 
 def kernel_of(built: Built) -> Kernel:
     """The kernel that was built, without its LLVM text."""
-    from tunefarm.compiler.gpu.launches import Launch
-    from tunefarm.compiler.ir import TensorType
-    from tunefarm.compiler.kernel import Kernel
-    from tunefarm.compiler.tir import PackedLayout
+    from tunefarm.compiler import kernel
 
-    facts = built.metadata
-    return Kernel(
-        facts["name"],
-        built.code,
-        "",
-        tuple(TensorType(tuple(shape), dtype) for shape, dtype in facts["params"]),
-        facts["outputs"],
-        {
-            int(index): PackedLayout(
-                tuple(map(tuple, factors)), tuple(order), transform, tuple(shape)
-            )
-            for index, (shape, factors, order, transform) in facts["layouts"].items()
-        },
-        facts["workspace_bytes"],
-        False,
-        tuple(
-            Launch(name, tuple(grid), tuple(block), shared)
-            for name, grid, block, shared in facts["launches"]
-        ),
-    )
+    size = built.metadata["ptx_bytes"]
+    return kernel.kernel_of(built.metadata, built.code[:size], machine_code=built.code[size:])
+
+
+def usage_of(built: Built) -> dict[str, float]:
+    """What the code takes of a thread, as a trial tells it: the most of its kernels; nothing where
+    it was not assembled."""
+    cubin = built.metadata["cubin"]
+    kernels = list(cubin["kernels"].values()) if cubin else []
+    names = ("registers", "spilled_bytes", "stack_bytes") if kernels else ()
+    return {name: float(max(usage[name] for usage in kernels)) for name in names}
 
 
 def packed(inputs: Sequence[Array], kernel: Kernel) -> list[Array]:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tunefarm.compiler.errors import TargetError
+from tunefarm.compiler.errors import BuildError, TargetError
+from tunefarm.compiler.gpu.ptxas import ptxas_version
 from tunefarm.compiler.runtime.cuda.driver import EMULATED, model_name
 from tunefarm.compiler.settings import CUDA
 from tunefarm.compiler.target import Target
 from tunefarm.worker.backend import Built, Problem
 from tunefarm.worker.budgets import Budgets
 from tunefarm.worker.cores import spare_cores
+from tunefarm.worker.cuda.backend import usage_of
 from tunefarm.worker.cuda.discovery import Gpu, find_gpu, find_gpus
 from tunefarm.worker.cuda.limits import limits
 from tunefarm.worker.cuda.nvml import Monitor, open_nvml
@@ -80,6 +83,7 @@ class CudaDevice(MeasuringDevice):
             "memory_gb": f"{properties['memory_bytes'] / 1e9:.0f}",
             "multiprocessors": str(properties["multiprocessors"]),
             "driver": gpu.driver,
+            "assembler": "" if gpu.is_emulated else assembler_here(),
             "cpuset": ",".join(map(str, self._places.timed)),
             "build_cores": ",".join(map(str, self._places.spare)) or "in turn",
             "sandbox": "+".join(mechanisms()) or "none",
@@ -124,15 +128,25 @@ class CudaDevice(MeasuringDevice):
         target = Target(built.metadata["target"])
         return limits(self._properties, target, built.metadata["params"])
 
-    def _state(self) -> Mapping[str, float]:
-        return self._watch.state() if self._watch is not None else {}
+    def _state(self, built: Built) -> Mapping[str, float]:
+        seen = self._watch.state() if self._watch is not None else {}
+        return {**seen, **usage_of(built)}
+
+
+def assembler_here() -> str:
+    """What makes machine code of trials: NVIDIA's assembler, or else its driver."""
+    try:
+        return ptxas_version()
+    except BuildError:
+        return "driver"
 
 
 def environment_of(gpu: Gpu) -> dict[str, str]:
     """The variables by which a child sees this GPU alone, as its first, and keeps no files."""
     if gpu.is_emulated:
         return {CUDA.name: CUDA.get()}
-    return {"CUDA_VISIBLE_DEVICES": gpu.uuid, "CUDA_CACHE_DISABLE": "1"}
+    tools = os.environ.get("PATH", os.defpath)  # NVIDIA's assembler may be there
+    return {"CUDA_VISIBLE_DEVICES": gpu.uuid, "CUDA_CACHE_DISABLE": "1", "PATH": tools}
 
 
 def places(own: Sequence[int], position: int, gpus: int, build_processes: int) -> Places:

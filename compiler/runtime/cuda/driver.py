@@ -89,7 +89,7 @@ class Function(Protocol):
 
 
 class Code(Protocol):
-    """Loaded PTX. It stays loaded as long as it, a function or a graph of it is in use."""
+    """Loaded code. It stays loaded as long as it, a function or a graph of it is in use."""
 
     @property
     def log(self) -> str:
@@ -200,8 +200,9 @@ class Device(Protocol):
 
     def event(self) -> Event: ...
 
-    def load(self, ptx: bytes) -> Code:
-        """Compile and load PTX text; BuildError with the first line of the driver's log."""
+    def load(self, code: bytes) -> Code:
+        """Compile and load PTX text, or load machine code, which an emulator does not take;
+        BuildError with the first line of the driver's log."""
 
     def synchronize(self) -> None:
         """Wait for all streams."""

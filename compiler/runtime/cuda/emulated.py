@@ -91,9 +91,9 @@ class EmulatedDevice:
     def event(self) -> EmulatedEvent:
         return EmulatedEvent()
 
-    def load(self, ptx: bytes) -> EmulatedCode:
+    def load(self, code: bytes) -> EmulatedCode:
         try:
-            return EmulatedCode(load_ptx(ptx.decode()))
+            return EmulatedCode(load_ptx(code.decode()))
         except EmulatorError as error:
             raise BuildError(f"the emulator of PTX refuses the code: {error}") from None
 

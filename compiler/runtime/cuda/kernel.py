@@ -146,7 +146,7 @@ class CudaKernel:
         return evaluate(seconds, number, repeat, min_repeat_ms)
 
     def get_source(self, kind: str = "llvm") -> str:
-        """The text as "llvm" or "ptx"; BuildError for another."""
+        """The text as "llvm", "ptx" or "accesses", see ``Kernel.get_source``."""
         return self.kernel.get_source(kind)
 
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
+from tunefarm.compiler.errors import BuildError
+from tunefarm.compiler.gpu.cubin import Cubin, assembled
 from tunefarm.compiler.kernel import Kernel
-from tunefarm.compiler.runtime.cuda.driver import Device, Function, Stream
+from tunefarm.compiler.runtime.cuda.driver import Code, Device, Function, Stream
 
+Result = TypeVar("Result")
 _LOADERS = 8
 
 
@@ -29,15 +34,38 @@ class LoadedKernel:
 
 
 def load(device: Device, kernel: Kernel) -> LoadedKernel:
-    """Compile and load a kernel's PTX. Raises BuildError with the first line of the driver's log,
-    DriverError if the device has less shared memory than a launch asks for."""
-    code = device.load(kernel.object)
+    """Load a kernel: its machine code where the device takes that, else its PTX, which the driver
+    compiles. Raises BuildError with the first line of the driver's log, DriverError if the device
+    has less shared memory than a launch asks for."""
+    code = _load_cubin(device, kernel.cubin) or device.load(kernel.object)
     return LoadedKernel(kernel, tuple(map(code.function, kernel.launches)), code.log)
 
 
+def _load_cubin(device: Device, cubin: Cubin | None) -> Code | None:
+    """Loaded machine code; None if there is none, or it is of a newer toolkit than the driver."""
+    properties = device.properties
+    if cubin is None or properties.emulated or not cubin.runs_on(properties.arch):
+        return None
+    try:
+        return device.load(cubin.code)
+    except BuildError:
+        return None
+
+
 def load_all(device: Device, kernels: Iterable[Kernel]) -> dict[str, LoadedKernel]:
-    """Kernels by name, as ``load`` does, several at a time: the driver's compiler takes tenths of a
-    second for each."""
+    """Kernels by name, as ``load`` does, several at a time: to compile one takes tenths of a
+    second. Where NVIDIA's assembler is installed it makes their code, as it does for trials."""
+    properties = device.properties
+    if not properties.emulated:
+        kernels = assembled_all(kernels, properties.arch)
+    return {made.kernel.name: made for made in _at_once(partial(load, device), kernels)}
+
+
+def assembled_all(kernels: Iterable[Kernel], arch: str) -> list[Kernel]:
+    """Kernels with machine code for an architecture, where there is an assembler."""
+    return _at_once(lambda kernel: assembled(kernel, arch), kernels)
+
+
+def _at_once(work: Callable[[Kernel], Result], kernels: Iterable[Kernel]) -> list[Result]:
     with ThreadPoolExecutor(min(_LOADERS, os.cpu_count() or 1)) as threads:
-        loaded = list(threads.map(lambda kernel: load(device, kernel), kernels))
-    return {made.kernel.name: made for made in loaded}
+        return list(threads.map(work, kernels))

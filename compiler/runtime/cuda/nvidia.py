@@ -174,9 +174,9 @@ class Gpu:
         self._collect()
         return GpuEvent(self)
 
-    def load(self, ptx: bytes) -> GpuCode:
+    def load(self, code: bytes) -> GpuCode:
         self._collect()
-        return GpuCode(self, ptx)
+        return GpuCode(self, code)
 
     def synchronize(self) -> None:
         with self.no_capture:
@@ -225,9 +225,9 @@ def _text(raw: bytes) -> str:
 
 
 class GpuCode:
-    """Loaded PTX: ``driver.Code``."""
+    """Loaded PTX or machine code: ``driver.Code``."""
 
-    def __init__(self, device: Gpu, ptx: bytes) -> None:
+    def __init__(self, device: Gpu, code: bytes) -> None:
         self._device = device
         cuda = device.cuda
         told, wrong = bytearray(_LOG_BYTES), bytearray(_LOG_BYTES)
@@ -242,7 +242,7 @@ class GpuCode:
         values = list(options.values())
         try:
             self.handle = device.call(
-                cuda.cuModuleLoadDataEx, ptx + b"\0", len(options), list(options), values
+                cuda.cuModuleLoadDataEx, code + b"\0", len(options), list(options), values
             )
         except DeviceMemoryError:
             raise

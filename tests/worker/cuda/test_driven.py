@@ -18,6 +18,9 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from tunefarm.compiler.errors import BuildError
+from tunefarm.compiler.gpu.cubin import Cubin
+from tunefarm.compiler.gpu.ptxas import Usage, find_ptxas, ptxas_version
 from tunefarm.compiler.space import config_space
 from tunefarm.compiler.target import Target
 from tunefarm.db.records import Trial
@@ -36,18 +39,31 @@ pytestmark = pytest.mark.skipif(
 DRIVER = Path(__file__).parents[2] / "compiler" / "runtime" / "cuda"
 HEAT = 0x20
 IN_CHILDREN = """
+import dataclasses
 import tempfile
 from pathlib import Path
 
-from fake_driver import FakeDriver
+from fake_driver import SOURCES, FakeDriver
 from tunefarm.worker import peaks
-from tunefarm.worker.cuda import reference
+from tunefarm.worker.cuda import backend, reference
 
 FakeDriver().install(Path(tempfile.mkdtemp()))
 peaks._NOISE_REPEATS = 2 * peaks._NOISE_GROUP
 reference._ITERATIONS, reference._BLOCKS_EACH, reference._THREADS = 2, 1, 32
 reference._PRODUCT, reference._COPY_BYTES, reference._WARM_SECONDS = 32, 1 << 20, 0.001
 reference._WINDOW_S, reference._BEST_OF = 0.001, 1
+kernel_of = backend.kernel_of
+
+
+def known(built):
+    kernel = kernel_of(built)
+    if kernel.cubin is not None:
+        SOURCES[kernel.cubin.code] = kernel.object
+        kernel = dataclasses.replace(kernel, object=b"the driver would compile this")
+    return kernel
+
+
+backend.kernel_of = known
 """
 
 
@@ -102,6 +118,23 @@ def test_a_trial_has_the_state_of_its_gpu(device: CudaDevice) -> None:
     state = trial.device_state
     assert (state["sm_mhz"], state["celsius"], state["watts"]) == (1980.0, 41.0, 121.5)
     assert (state["rejected"], state["clock_reasons"], state["power_capped"]) == (0.0, 0.0, 0.0)
+
+
+@pytest.mark.skipif(find_ptxas() is None, reason="no ptxas here: pip install tunefarm[ptxas]")
+def test_builders_make_the_machine_code_and_tell_what_it_takes(device: CudaDevice) -> None:
+    assert device.device.attributes["assembler"] == ptxas_version()
+    (trial,) = timed(device)
+    assert (trial.error, trial.message) == (None, "")
+    assert 8 <= trial.device_state["registers"] <= 64
+    assert trial.device_state["spilled_bytes"] == trial.device_state["stack_bytes"] == 0.0
+
+
+def test_code_that_spills_much_is_not_tried() -> None:
+    usage = {"k": Usage(255, 300, 304, 0), "l": Usage(32, 0, 0, 0)}
+    with pytest.raises(BuildError, match="k spills 300 bytes a thread beside 255 registers; at m"):
+        backend.refuse_spills(Cubin("sm_90a", b"", usage, "ptxas"))
+    backend.refuse_spills(Cubin("sm_90a", b"", {"k": Usage(255, 256, 256, 0)}, "ptxas"))
+    backend.refuse_spills(None)
 
 
 def test_what_is_timed_while_the_gpu_is_hot_is_timed_again(

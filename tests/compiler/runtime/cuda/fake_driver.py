@@ -1,14 +1,16 @@
 """A ``libcuda.so.1`` for cuda-bindings to find: NVIDIA's functions over the emulator of PTX.
 
 What ``nvidia.py`` asks of the driver goes through the real package and C's calling convention; a
-stream runs at once what it is asked. Every call is held to what NVIDIA's documents allow: live
-handles, a current context, the device's own memory, no waiting while a stream is captured.
+stream runs at once what it is asked. Machine code is held to its ELF header, and run as the PTX
+that ``SOURCES`` has for it. Every call is held to what NVIDIA's documents allow: live handles, a
+current context, the device's own memory, no waiting while a stream is captured.
 """
 
 from __future__ import annotations
 
 import ctypes
 import itertools
+import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +24,7 @@ from tunefarm.compiler.target import Target
 
 SUCCESS, INVALID_VALUE, OUT_OF_MEMORY, NO_DEVICE = 0, 1, 2, 100
 INVALID_PTX, INVALID_CONTEXT, INVALID_HANDLE, NOT_FOUND = 218, 201, 400, 500
+INVALID_IMAGE, NO_BINARY_FOR_GPU = 200, 209
 LAUNCH_FAILED, CAPTURE_UNSUPPORTED = 719, 900
 ERRORS = {
     SUCCESS: b"CUDA_SUCCESS",
@@ -33,6 +36,7 @@ ATTRIBUTES = {75: 9, 76: 0, 16: 132, 38: 50 << 20, 97: 227 << 10, 13: 1_980_000,
 MEMORY_BYTES = 1 << 30
 
 INSTALLED: list[FakeDriver] = []  # whose functions are called until the process ends
+SOURCES: dict[bytes, bytes] = {}  # of machine code, the PTX that it is of
 
 pointer = ctypes.c_void_p
 text = ctypes.c_char_p
@@ -198,8 +202,10 @@ class FakeDriver:
         given = (ctypes.c_uint64 * count).from_address(values)
         settings = dict(zip(named, given, strict=True))
         assert settings[4] == settings[6] == 16 << 10
+        code = machine_code_at(image)
+        self.counts["machine code"] = self.counts.get("machine code", 0) + bool(code)
         try:
-            loaded = load_ptx(ctypes.string_at(image))
+            loaded = load_ptx(SOURCES[code] if code else ctypes.string_at(image))
         except EmulatorError as error:
             told = f"ptxas: {error}\nmore\0".encode()
             ctypes.memmove(settings[5], told, len(told))
@@ -345,6 +351,19 @@ class FakeDriver:
             return SUCCESS
 
         return ctypes.CFUNCTYPE(signed, *kinds)(call)
+
+
+def machine_code_at(image: int) -> bytes:
+    """The machine code at an address, empty if there is none; Failure unless it is for sm_90."""
+    head = ctypes.string_at(image, 64)
+    if head[:4] != b"\x7fELF":
+        return b""
+    machine, program_at, sections_at, flags = struct.unpack_from("<16xxxH12xQQI", head)
+    each_program, programs, each_section, sections = struct.unpack_from("<54xHHHH", head)
+    require(machine == 190, INVALID_IMAGE)  # EM_CUDA
+    require(flags & 0xFF == 90 or flags >> 8 & 0xFF == 90, NO_BINARY_FOR_GPU)
+    end = max(program_at + each_program * programs, sections_at + each_section * sections)
+    return ctypes.string_at(image, end)
 
 
 class Context:

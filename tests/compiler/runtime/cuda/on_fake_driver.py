@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,14 @@ from tunefarm.compiler import te
 from tunefarm.compiler.build import build_function, build_kernel, build_module
 from tunefarm.compiler.errors import BuildError, ShapeError, TargetError
 from tunefarm.compiler.evaluate import evaluate
+from tunefarm.compiler.gpu.cubin import assembled
 from tunefarm.compiler.gpu.launches import Launch
+from tunefarm.compiler.gpu.ptxas import find_ptxas
 from tunefarm.compiler.ir import Function, TensorType, Var
+from tunefarm.compiler.kernel import Kernel
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.runtime.arrays import aligned_empty
-from tunefarm.compiler.runtime.cuda import nvidia
+from tunefarm.compiler.runtime.cuda import loading, nvidia
 from tunefarm.compiler.runtime.cuda.arrays import DeviceArray, to_device
 from tunefarm.compiler.runtime.cuda.driver import (
     DeviceMemoryError,
@@ -41,11 +45,27 @@ from tunefarm.compiler.target import Target
 from tunefarm.compiler.workload import Workload
 
 HOPPER = Target("cuda -arch=sm_90a")
+needs_ptxas = pytest.mark.skipif(
+    find_ptxas() is None, reason="no ptxas here: pip install tunefarm[ptxas]"
+)
 
 
 @pytest.fixture(autouse=True)
 def _real(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TUNEFARM_CUDA")
+
+
+@pytest.fixture(autouse=True)
+def _known_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Machine code of modules that the driver can run."""
+
+    def known(kernel: Kernel, arch: str) -> Kernel:
+        made = assembled(kernel, arch)
+        if made.cubin is not None:
+            fake_driver.SOURCES[made.cubin.code] = made.object
+        return made
+
+    monkeypatch.setattr(loading, "assembled", known)
 
 
 @pytest.fixture(scope="module")
@@ -251,6 +271,46 @@ def test_a_kernel_with_much_shared_memory(driver: FakeDriver) -> None:
     operands = [a.reshape(t.shape) for a, t in zip(operands, kernel.types, strict=False)]
     (got,) = kernel(*operands)
     np.testing.assert_allclose(got.reshape(wanted.shape), wanted, 1e-2, 5e-2)
+
+
+@needs_ptxas
+def test_machine_code_is_loaded_where_there_is_an_assembler(driver: FakeDriver) -> None:
+    workload, operands = product()
+    kernel = build_kernel(workload, HOPPER, config_space(workload, HOPPER).default, cache=False)
+    made = assembled(kernel, "sm_90a")
+    assert made.cubin is not None
+    fake_driver.SOURCES[made.cubin.code] = made.object
+    compiled = driver.counts["machine code"]
+    (got,) = load_kernel(made, HOPPER)(*shaped(operands, made))
+    assert driver.counts["machine code"] == compiled + 1
+    (other,) = load_kernel(kernel, HOPPER)(*shaped(operands, kernel))
+    assert driver.counts["machine code"] == compiled + 1
+    np.testing.assert_array_equal(got, other)
+
+
+@needs_ptxas
+def test_the_driver_compiles_where_it_does_not_take_machine_code(driver: FakeDriver) -> None:
+    workload, operands = product()
+    kernel = build_kernel(workload, HOPPER, config_space(workload, HOPPER).default, cache=False)
+    made = assembled(kernel, "sm_90a")
+    assert made.cubin is not None
+    broken = bytearray(made.cubin.code)
+    broken[18:20] = b"\x3e\0"  # of another machine
+    given = driver.counts["cuModuleLoadDataEx"]
+    (wanted,) = load_kernel(kernel, HOPPER)(*shaped(operands, kernel))
+    for cubin, loads in (
+        (replace(made.cubin, code=bytes(broken)), 2),  # the driver refuses it
+        (replace(made.cubin, arch="sm_80"), 1),  # it is not asked
+    ):
+        given = driver.counts["cuModuleLoadDataEx"]
+        other = replace(kernel, cubin=cubin)
+        (got,) = load_kernel(other, HOPPER)(*shaped(operands, other))
+        assert driver.counts["cuModuleLoadDataEx"] == given + loads
+        np.testing.assert_array_equal(got, wanted)
+
+
+def shaped(operands: list[Array], kernel: Kernel) -> list[Array]:
+    return [a.reshape(t.shape) for a, t in zip(operands, kernel.params, strict=False)]
 
 
 def test_a_kernel_is_timed_by_graphs(driver: FakeDriver) -> None:
