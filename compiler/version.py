@@ -15,7 +15,7 @@ _FOLDERS = ("codegen", "ops", "space", "tir")
 _MORE_FOLDERS = {"cuda": ("gpu",)}  # of the code of a kind of targets alone
 _FILES = ("overwrite.py", "runtime/native.ll", "runtime/pool.ll", "te.py")
 _APART = frozenset({
-    "codegen/c.py", "codegen/c_model.py", "codegen/object_cache.py",
+    "codegen/c.py", "codegen/c_model.py", "codegen/object_cache.py", "gpu/traffic.py",
     "tir/interpreter.py", "tir/printer.py", "tir/threads.py", "tir/verifier.py",
 })  # fmt: skip
 _FOLDERS_APART = ("gpu/emulator/",)

@@ -227,7 +227,8 @@ def lower(program: PrimFunc, simple_mode: bool = True) -> PrimFunc:
 
 
 def load_module(path: str | os.PathLike[str]) -> Module:
-    """A module that ``Module.export_library`` wrote; it refuses a CPU that lacks the features."""
+    """A module that ``Module.export_library`` wrote; it refuses a CPU that lacks the features, and
+    at its first run a GPU of another architecture."""
     from tunefarm.compiler.runtime.module import load_module as load
 
     return load(Path(path))

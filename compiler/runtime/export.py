@@ -92,7 +92,7 @@ def export_library(module: Module, path: Path, name: str | None = None) -> None:
         prefix = name or re.sub(r"\W", "_", path.name.partition(".")[0])
         if not re.fullmatch(r"[A-Za-z_]\w*", prefix):
             raise BuildError(f"{prefix!r} cannot name C functions; pass name='model' or the like")
-        with _replacing(path) as file:
+        with replacing(path) as file:
             if path.suffix in STATIC:
                 for part in static_parts(module, prefix, metadata_text(module, prefix), path):
                     file.write(part)
@@ -110,7 +110,7 @@ def _copy_library(module: Module, path: Path, name: str | None) -> str:
     old = _metadata_of(ctypes.CDLL(str(module.path.absolute())), module.path).name
     if name not in (None, old):
         raise BuildError(f"{module.path} has C functions named {old}; build it anew to rename them")
-    with _replacing(path) as file, module.path.open("rb") as source:
+    with replacing(path) as file, module.path.open("rb") as source:
         shutil.copyfileobj(source, file)
     return old
 
@@ -143,7 +143,7 @@ def metadata_text(module: Module, prefix: str) -> bytes:
 
 
 @contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[BinaryIO]:
+def replacing(path: Path) -> Iterator[BinaryIO]:
     """A file that takes ``path``'s place when the block ends, and vanishes if it fails."""
     with _telling(path):
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")

@@ -353,13 +353,17 @@ def create_module(
 
 
 def load_module(path: str | Path) -> Module:
-    """Load what ``export_library`` wrote. It needs NumPy and no LLVM.
+    """Load what ``export_library`` wrote. It needs NumPy and no LLVM; a model for a GPU needs its
+    driver when it first runs.
 
     Raises BuildError if the file is not such a library, TargetError if this machine's CPU lacks
     instructions that it uses.
     """
+    from tunefarm.compiler.runtime.cuda.package import is_package, load_package
     from tunefarm.compiler.runtime.export import load_library
 
+    if is_package(Path(path)):
+        return load_package(Path(path))
     return load_library(Path(path))
 
 

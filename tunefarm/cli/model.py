@@ -183,7 +183,9 @@ def build(
     model: Model,
     output: Annotated[
         Path,
-        typer.Option("-o", "--output", metavar="FILE", help="File to write: .so, .o or .a."),
+        typer.Option(
+            "-o", "--output", metavar="FILE", help="File to write: .so, .o, .a; .zip for a GPU."
+        ),
     ],
     target: TargetText = "",
     shape: Shapes = None,
@@ -201,14 +203,16 @@ def build(
 ) -> None:
     """Build a model with the best records into a library (.so, with a C header beside it).
 
-    An object (.o) or a static archive (.a) is for the linker of a program.
+    An object (.o) or a static archive (.a) is for the linker of a program. A model for a GPU
+    becomes a .zip of code and weights, which Python loads.
 
     Example: tunefarm build model.onnx -o model.so
     """
     from tunefarm import api
     from tunefarm.texts import counted
 
-    check_output(output, ".so", ".o", ".a")
+    is_for_gpu = target.split(" ")[0] == "cuda"
+    check_output(output, *((".zip",) if is_for_gpu else (".so", ".o", ".a")))
     if report_misses and not tracker:
         raise TunefarmError("--report-misses needs a farm to report to; give --tracker HOST:PORT")
     out = remarks(as_json)
@@ -225,13 +229,15 @@ def build(
         out.print(f"reported {counted(missed, 'untuned task')}: `tunefarm misses` lists them")
     sizes = f"{lib.plan.weight_bytes / 1e6:.3g} MB of weights"
     out.print(f"{sizes}, {lib.peak_bytes / 1e6:.3g} MB of memory a run at its peak")
-    out.print(f"wrote {output} and {output.with_suffix('.h')}", soft_wrap=True)
+    header = None if is_for_gpu else output.absolute().with_suffix(".h")
+    beside = "" if header is None else f" and {output.with_suffix('.h')}"
+    out.print(f"wrote {output}{beside}", soft_wrap=True)
     if as_json:
         statuses = Counter(str(decision.status) for decision in history.decisions.values())
         print_json(
             {
                 "library": output.absolute(),
-                "header": output.absolute().with_suffix(".h"),
+                "header": header,
                 "target": str(lib.target),
                 "weight_bytes": lib.plan.weight_bytes,
                 "memory_bytes": lib.peak_bytes,

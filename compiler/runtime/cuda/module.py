@@ -13,7 +13,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,6 +79,7 @@ class CudaModule(Module):
             "kernels": len(self.plan.kernels),
             "weights": f"{self.plan.weight_bytes / 1e6:.3g} MB",
             "memory of a run": f"{self.plan.arena_bytes / 1e6:.3g} MB",
+            "file": self.path or "",
         }
         ports = [("input", port.name, port.type) for port in self.inputs]
         ports += [("output", port.name, port.type) for port in self.outputs]
@@ -270,14 +271,21 @@ class CudaModule(Module):
         """The module itself: threads are for processors."""
         return self
 
-    def export_library(self, path: str | Path, name: str | None = None) -> NoReturn:
-        """BuildError: there is no library with code for GPUs yet."""
-        raise BuildError(
-            f"a module for {self.target} cannot be exported yet; build it where it runs"
-        )
+    def export_library(self, path: str | Path, name: str | None = None) -> None:
+        """Write the model as one file for ``load_module``: plan, PTX, weights, and machine code for
+        the target's architecture where NVIDIA's assembler is installed.
+
+        Raises BuildError for a path that names a library for C, and if it cannot be written.
+        """
+        from tunefarm.compiler.runtime.cuda.package import export_package
+
+        export_package(self, Path(path), name)
 
     def get_source(self, kind: str = "llvm") -> str:
-        """The "llvm" or "ptx" text of all kernels; BuildError for another."""
+        """The "llvm" or "ptx" text of all kernels, or their "accesses" (``Kernel.get_source``);
+        BuildError for another, and for "llvm" of a module from a file."""
+        if kind == "llvm" and self.path is not None:
+            raise BuildError(f"{self.path} holds PTX alone; build the model to see {kind}")
         mark = ";" if kind == "llvm" else "//"
         kernels = (*self.kernels, *(self.host_kernels if kind == "llvm" else ()))
         return "\n".join(f"{mark} kernel {k.name}\n{k.get_source(kind)}" for k in kernels)
