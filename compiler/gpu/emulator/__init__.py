@@ -14,12 +14,15 @@ allocated, written and arrived, every exchange of threads against who comes to i
 from tunefarm.compiler.gpu.emulator.errors import EmulatorError, KernelFault
 from tunefarm.compiler.gpu.emulator.memory import DeviceMemory
 from tunefarm.compiler.gpu.emulator.module import EmulatedKernel, EmulatedModule, load_ptx
+from tunefarm.compiler.gpu.emulator.traffic import Access, Traffic
 
 __all__ = [
+    "Access",
     "DeviceMemory",
     "EmulatedKernel",
     "EmulatedModule",
     "EmulatorError",
     "KernelFault",
+    "Traffic",
     "load_ptx",
 ]

@@ -27,6 +27,7 @@ from tunefarm.compiler.gpu.emulator.operands import (
     writes_own,
 )
 from tunefarm.compiler.gpu.emulator.parse import Address, Immediate, Instruction, Operand, Symbol
+from tunefarm.compiler.gpu.emulator.traffic import counted_global, counted_shared
 from tunefarm.compiler.gpu.emulator.wave import Group, Wave
 
 # How often something is read again, and what may know of it, changes no value.
@@ -65,10 +66,13 @@ def _ld(i: Instruction, scope: Scope) -> Step:
     if load is None:
         unknown(i, f"state space .{space}")
     read = addresses(i, scope, a, space)
+    count, size = _counter(i), kind.bits // 8 * lanes
     write = [(n, writes_own(i, scope, t, kind)) for n, t in enumerate(targets) if t is not None]
 
     def step(wave: Wave, group: Group) -> None:
-        rows = load(wave, group, group.own(read(wave)), raw, lanes)
+        at = group.own(read(wave))
+        rows = load(wave, group, at, raw, lanes)
+        count(wave, group, space, at, size)
         for number, set_one in write:
             set_one(wave, group, kind.decode(np.ascontiguousarray(rows[:, number])))
 
@@ -101,14 +105,32 @@ def _st(i: Instruction, scope: Scope) -> Step:
     raw = KINDS[f"u{kind.bits}"]
     place = addresses(i, scope, a, space)
     read = [reads(i, scope, source, raw) for source in sources]
+    count, size = _counter(i), kind.bits // 8 * lanes
 
     def step(wave: Wave, group: Group) -> None:
         rows = np.empty((group.count, lanes), raw.unsigned)
         for number, each in enumerate(read):
             rows[:, number] = group.own(each(wave))
-        store(wave, group, group.own(place(wave)), rows)
+        at = group.own(place(wave))
+        store(wave, group, at, rows)
+        count(wave, group, space, at, size)
 
     return located(i, step)
+
+
+def _counter(i: Instruction) -> Callable[[Wave, Group, str, Values, int], None]:
+    """What counts an instruction's accesses to global and shared memory."""
+    counters = {"global": counted_global(i), "shared": counted_shared(i)}
+
+    def count(wave: Wave, group: Group, space: str, at: Values, size: int) -> None:
+        if wave.traffic is not None:
+            window = np.uint64(0)
+            if space == "generic":
+                space, window = _space_of(at)
+            if space in counters:
+                counters[space](wave, group.index, at - window, size)
+
+    return count
 
 
 def bytes_of(i: Instruction, space: str) -> int:
@@ -223,15 +245,17 @@ def _copy(i: Instruction, scope: Scope) -> Step:
     count = size.value
     target, source = addresses(i, scope, d, "shared"), addresses(i, scope, a, "global")
     taken = reads(i, scope, (more or [size])[0], KINDS["u32"])
+    from_global, to_shared = counted_global(i), counted_shared(i)
 
     def step(wave: Wave, group: Group) -> None:
         bytes_taken = group.own(taken(wave))
         if (bytes_taken > count).any():
             raise Fault(int(np.argmax(bytes_taken)), f"takes more than {count} bytes")
-        wave.copies.begin(
-            group.index, group.own(target(wave)), group.own(source(wave)), bytes_taken, count,
-            wave.shared, wave.memory,
-        )  # fmt: skip
+        to, at = group.own(target(wave)), group.own(source(wave))
+        wave.copies.begin(group.index, to, at, bytes_taken, count, wave.shared, wave.memory)
+        read = np.broadcast_to(bytes_taken, group.count) > 0
+        from_global(wave, group.index[read], at[read], count)
+        to_shared(wave, group.index, to, count)
 
     return located(i, step)
 

@@ -60,6 +60,8 @@ def _ldmatrix(i: Instruction, scope: Scope) -> Step:
         except Fault as fault:
             warp, lane = divmod(fault.position, 8 * count)
             raise Fault(warp * WARP + lane, fault.problem) from None
+        if wave.traffic is not None:
+            wave.traffic.matrices(i, at, group.count // WARP)
         matrices = rows.reshape(-1, count, 8, 8)
         if turned:
             matrices = matrices.transpose(0, 1, 3, 2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -16,6 +16,7 @@ from tunefarm.compiler.gpu.emulator.memory import DeviceMemory
 from tunefarm.compiler.gpu.emulator.operands import Place, Scope
 from tunefarm.compiler.gpu.emulator.parse import Array, Entry, parse_ptx
 from tunefarm.compiler.gpu.emulator.races import LaunchRaces
+from tunefarm.compiler.gpu.emulator.traffic import Traffic
 from tunefarm.compiler.gpu.emulator.wave import Wave, unwritten
 
 _THREADS_AT_ONCE = 16384  # arrays of so many stay in the caches
@@ -58,8 +59,12 @@ class EmulatedModule:
         block: Extents,
         arguments: Sequence[int],
         dynamic_bytes: int = 0,
+        *,
+        traffic: Traffic | None = None,
+        only: Sequence[int] | None = None,
     ) -> None:
-        """Run a kernel to its end. Arguments are addresses, and other numbers' bits.
+        """Run a kernel to its end, or ``only`` the blocks of these numbers. Arguments are
+        addresses, and other numbers' bits. ``traffic`` counts what its accesses cost.
 
         Raises EmulatorError for a launch that a GPU would refuse, KernelFault for what the kernel
         may not do; what it wrote before that stays.
@@ -74,19 +79,17 @@ class EmulatedModule:
             p.name: value & (1 << 8 * p.size) - 1
             for p, value in zip(kernel.entry.parameters, arguments, strict=True)
         }
-        total, first = prod(grid), 0
+        total = prod(grid)
         races = LaunchRaces(prod(block), kernel.granules["global"])
         at_once = _blocks_at_once(kernel, prod(block), shared_bytes)
-        while first < total:
-            count = min(at_once, total - first)
+        for first, count in _waves(total, at_once, only):
             wave = Wave(
                 name, GlobalMemory(memory, races, first * prod(block)), parameters, grid, block,
                 first, count,
                 shared_bytes, kernel.granules["shared"], kernel.local_bytes,
-                unwritten(kernel.entry.registers),
+                unwritten(kernel.entry.registers), traffic,
             )  # fmt: skip
             Machine(wave, kernel.code).run()
-            first += count
 
     def _check(
         self,
@@ -149,6 +152,14 @@ def _kernel(entry: Entry, arrays: Sequence[Array]) -> EmulatedKernel:
         for space in ("shared", "global")
     }
     return EmulatedKernel(entry, blocks, ends["shared"], ends["local"], granules)
+
+
+def _waves(total: int, at_once: int, only: Sequence[int] | None) -> Iterator[tuple[int, int]]:
+    """The first block and the number of blocks of each wave."""
+    if only is not None:
+        yield from ((block, 1) for block in only)
+    else:
+        yield from ((first, min(at_once, total - first)) for first in range(0, total, at_once))
 
 
 def _blocks_at_once(kernel: EmulatedKernel, threads: int, shared_bytes: int) -> int:

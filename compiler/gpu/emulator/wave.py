@@ -21,6 +21,7 @@ from tunefarm.compiler.gpu.emulator.parse import Instruction, Register
 from tunefarm.compiler.gpu.emulator.scratch import LocalMemory, SharedMemory
 
 if TYPE_CHECKING:
+    from tunefarm.compiler.gpu.emulator.traffic import Traffic
     from tunefarm.compiler.gpu.emulator.warpgroups import Product
 
 Index = NDArray[np.intp]
@@ -77,6 +78,7 @@ class Wave:
     shared_granule: int  # the fewest bytes that an instruction reads or writes of it
     local_bytes: int
     registers: list[Values]
+    traffic: Traffic | None = None  # who counts accesses, if anybody does
     shared: SharedMemory = field(init=False)
     local: LocalMemory = field(init=False)
     copies: Copies = field(init=False)

@@ -41,6 +41,7 @@ from tunefarm.compiler.tir.schedule.tree import constant_extent, store_of, writt
 
 NAME, VERSION = "gpu_mma", 1
 PADDING_BYTES = 16  # after each row of a tile
+SECTOR_BYTES = 32  # that global memory is read in
 
 
 def instruction_of(p: Product, target: Target) -> Mma | None:
@@ -221,15 +222,35 @@ def _fill(
         program = s.permute_buffer(program, block, (0, 2, 1))
     program, (outer, lane) = s.split(program, own[-1], vector)
     program = s.vectorize(program, lane)
-    flat = outer
+    own = [*own[:-1], outer]
+    if turned:
+        program, own = _by_sectors(program, own, lane, vector * size)
+    flat = own[0]
     if len(own) > 1:
-        program, flat = s.fuse(program, *own[:-1], outer)
+        program, flat = s.fuse(program, *own)
     program, (turn, z, y, x) = s.split(program, flat, k.wm, k.wn, WARP)
     program = unroll_short(program, turn)
     for loop, axis in ((z, "threadIdx.z"), (y, "threadIdx.y"), (x, "threadIdx.x")):
         program = s.bind(program, loop, axis)
     ahead = k.stages > 1 and constant_extent(s.find_loop(program, k0)) > 1
     return fill_ahead(program, block, k.stages) if ahead else program
+
+
+def _by_sectors(
+    program: PrimFunc, own: list[Var], lane: Var, size: int
+) -> tuple[PrimFunc, list[Var]]:
+    """Order the loops of a tile that is turned, so that a warp reads whole sectors and writes along
+    terms, which lie side by side in shared memory: its elements meet in few banks.
+
+    for k: for n:   ->   for k0: for n0: for k1 (terms of a warp): for n1 (``size`` bytes each, a
+                         sector together)
+    """
+    *rest, k, n = own
+    together = min(max(SECTOR_BYTES // size, 1), constant_extent(s.find_loop(program, n)))
+    program, (n0, n1) = s.split(program, n, together)
+    program, (k0, k1) = s.split(program, k, WARP // together)
+    program = s.reorder(program, k0, n0, k1, n1, lane)
+    return program, [*rest, k0, n0, k1, n1]
 
 
 def _store(program: PrimFunc, p: Product, tiles: Tiles, bn: Var, k: Knobs) -> PrimFunc:
