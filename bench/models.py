@@ -142,9 +142,9 @@ def _resnet(
     return g.model(name, _image(size), _classifier(g, y, channels), (1, 1000))
 
 
-def resnet18(seed: int = 0, size: int = 224) -> ModelProto:
-    """ResNet-18 v1.5; input "x" [1, 3, size, size]."""
-    return _resnet("resnet18", _basic_block, (2, 2, 2, 2), 1, seed, size)
+def resnet18(seed: int = 0, size: int = 224, stages: int = 4) -> ModelProto:
+    """ResNet-18 v1.5, or its first stages; input "x" [1, 3, size, size]."""
+    return _resnet("resnet18", _basic_block, (2, 2, 2, 2)[:stages], 1, seed, size)
 
 
 def resnet50(seed: int = 0, size: int = 224) -> ModelProto:

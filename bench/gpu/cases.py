@@ -39,14 +39,24 @@ class Case:
 
 
 def all_cases(small: bool) -> Iterator[Case]:
-    """Those of the published table, or a handful that an emulator runs in seconds."""
-    for dtype, precision in (("float32", ""), ("float32", "tf32"), ("float16", ""),
-                             ("bfloat16", "")):  # fmt: skip
-        sizes = (32,) if small else (1024, 2048, 4096, 8192)
-        for size in sizes:
+    """Those of the published table, what says most first, or a handful that an emulator runs in
+    seconds: large products, what memory bounds, products of transformers, convolutions, the rest.
+    """
+    kinds = (("float16", ""), ("bfloat16", ""), ("float32", ""), ("float32", "tf32"))
+    large, medium = ((32,), ()) if small else ((4096, 8192), (1024, 2048))
+    for dtype, precision in kinds:
+        for size in large:
             yield product(size, size, size, dtype, precision)
-        shapes = () if small else ((2048, 2304, 768), (2048, 3072, 768), (2048, 768, 3072),
-                                   (4096, 4096, 11008))  # fmt: skip
+    for dtype in ("float16", "float32"):
+        for rows, columns in ((8, 64),) if small else ((32768, 1024), (4096, 8192)):
+            yield softmax(rows, columns, dtype)
+            yield layer_norm(rows, columns, dtype)
+        yield chain(512 if small else 1 << 26, dtype)
+    shapes = () if small else (
+        (2048, 2304, 768), (2048, 3072, 768), (2048, 768, 3072),
+        (4096, 4096, 11008), (4096, 11008, 4096), (16, 4096, 4096),
+    )  # fmt: skip
+    for dtype, precision in kinds:
         for m, n, k in shapes:
             yield product(m, n, k, dtype, precision)
     convolutions = ((1, 6, 16, 16, 3),) if small else (
@@ -55,11 +65,9 @@ def all_cases(small: bool) -> Iterator[Case]:
     )  # fmt: skip
     for batch, size, inside, outside, width in convolutions:
         yield convolution(batch, size, inside, outside, width, "float16")
-    for dtype in ("float16", "float32"):
-        for rows, columns in ((8, 64),) if small else ((32768, 1024), (4096, 8192)):
-            yield softmax(rows, columns, dtype)
-            yield layer_norm(rows, columns, dtype)
-        yield chain(512 if small else 1 << 26, dtype)
+    for dtype, precision in kinds:
+        for size in medium:
+            yield product(size, size, size, dtype, precision)
 
 
 def product(m: int, n: int, k: int, dtype: str, precision: str) -> Case:

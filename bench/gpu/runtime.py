@@ -1,30 +1,27 @@
-"""The runtime on a GPU, held in one call to what no emulator shows, and whole models timed.
+"""The runtime on a GPU, held in one call to what no emulator shows.
 
-    python bench/gpu/runtime.py [-k torch] [--models resnet50,bert_base] [--out report.json]
-    TUNEFARM_CUDA=emulated python bench/gpu/runtime.py --models ""
+    python bench/gpu/runtime.py [-k torch] [--minutes 5] [--out report.json]
+    TUNEFARM_CUDA=emulated python bench/gpu/runtime.py
 
 Each check is a function below: it passes, fails with a sentence, or is left out where a library is
-missing. Models have default configs and random weights; their times are medians by the device's
-events, operands on the device, as replays of CUDA graphs. Prints a line each, and writes a report
-with its date: bench/gpu/reports/runtime-DATE.json.
+missing. Prints a line each, and writes a report with its date: bench/gpu/reports/runtime-DATE.json.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
 import importlib.util
-import json
 import subprocess
 import sys
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from reporting import Report, add_options
 from tunefarm.compiler.build import build_module
 from tunefarm.compiler.evaluate import evaluate
 from tunefarm.compiler.ir import Constant, Function, IRModule, TensorType, Var
@@ -34,10 +31,6 @@ from tunefarm.compiler.runtime.cuda.driver import Device, open_device
 from tunefarm.compiler.runtime.cuda.module import CudaModule
 from tunefarm.compiler.target import Target
 
-import tunefarm
-
-BENCH = Path(__file__).parents[1]
-REPORTS = Path(__file__).parent / "reports"
 FAULT = """
 from tunefarm.compiler.runtime.cuda.driver import DriverError
 from runtime import Bench
@@ -81,6 +74,10 @@ class Bench:
         twice = te.compute((64, 128), lambda i, j: x[i, j] * 2)
         return build_function(te.create_prim_func([x, twice]), self.target)
 
+    def count(self, wanted: int) -> int:
+        """How often to do something: seldom on an emulator."""
+        return min(wanted, 2) if self.device.properties.emulated else wanted
+
     def near(self, got: Any, index: int) -> None:
         np.testing.assert_allclose(got, self.wanted[index], 1e-3, 1e-4)
 
@@ -106,7 +103,7 @@ def check_threads_at_once(bench: Bench) -> None:
         return bench.lib.run({"x": bench.data[index % 8]})["output"]
 
     with ThreadPoolExecutor(8) as threads:
-        for index, got in enumerate(threads.map(run, range(64))):
+        for index, got in enumerate(threads.map(run, range(4 * bench.count(16)))):
             bench.near(got, index % 8)
 
 
@@ -168,6 +165,8 @@ def check_clocks_agree(bench: Bench) -> None:
 
 
 def check_cold_is_not_faster(bench: Bench) -> None:
+    if bench.device.properties.emulated:
+        raise LeftOut("an emulator has no cache")
     warm = bench.lib.time_evaluator(number=50).median
     cold = bench.lib.time_evaluator(number=50, cold_weights=True).median
     assert cold > 0.9 * warm, f"cold {cold * 1e6:.2f} µs, warm {warm * 1e6:.2f} µs"
@@ -211,92 +210,43 @@ def overheads(bench: Bench) -> Iterator[tuple[str, float]]:
         "device in and out": lambda: lib.run({"x": there}, device=True),
         "in the order of a stream": lambda: lib.run({"x": there}, stream=0),
     }.items():
-        yield name, median_seconds(run)
+        yield name, median_seconds(run, bench.count(30))
 
 
-def median_seconds(run: Callable[[], object]) -> float:
+def median_seconds(run: Callable[[], object], count: int) -> float:
     times = []
-    for _ in range(30):
+    for _ in range(count):
         start = time.perf_counter()
         run()
         times.append(time.perf_counter() - start)
-    return float(np.median(times[10:]))
-
-
-def timed_model(name: str, target: Target) -> dict[str, Any]:
-    spec = importlib.util.spec_from_file_location("bench_models", BENCH / "models.py")
-    assert spec is not None
-    assert spec.loader is not None
-    models = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(models)
-    program = tunefarm.from_onnx(getattr(models, name)())
-    lib = tunefarm.build(program, target)
-    inputs = lib.example_inputs()
-    got, wanted = lib.run(inputs), tunefarm.build(program).run(inputs)
-    errors = [
-        float(np.abs(got[key] - wanted[key]).max() / max(np.abs(wanted[key]).max(), 1e-9))
-        for key in wanted
-    ]
-    timing = lib.time_evaluator(inputs, min_repeat_ms=100, repeat=5)
-    profile = lib.profile(inputs)
-    return {
-        "model": name,
-        "error_of_processors": max(errors),
-        "seconds": timing.median,
-        "seconds_of_nodes": profile.seconds,
-        "nodes": [
-            {"node": node.label, "seconds": node.seconds}
-            for node in sorted(profile.nodes, key=lambda n: -n.seconds)[:20]
-        ],
-    }
+    return float(np.median(times[count // 3 :]))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("-k", default="", help="only checks whose names have this text")
-    parser.add_argument("--models", default="resnet50,bert_base", help="of bench/models.py")
-    parser.add_argument("--out", type=Path, help="where the report goes")
+    add_options(parser)
     options = parser.parse_args()
     bench = Bench.here()
+    report = Report("runtime", options, bench.device)
     checks = {name: value for name, value in globals().items() if name.startswith("check_")}
-    found = {}
     for name, check in checks.items():
-        if options.k in name:
-            found[name] = outcome(check, bench)
-            print(f"{name.removeprefix('check_').replace('_', ' ')}: {found[name]}", flush=True)
-    took = dict(overheads(bench))
+        if options.k in name and name not in report.done:
+            told = report.run(name, partial(outcome, check, bench))
+            if told is not None:
+                said = told.get("failed") or told["outcome"]
+                print(f"{name.removeprefix('check_').replace('_', ' ')}: {said}", flush=True)
+    report.facts["host_seconds_of_a_run"] = took = dict(overheads(bench))
     for name, seconds in took.items():
         print(f"a run, {name}: {seconds * 1e6:.1f} µs", flush=True)
-    timed = []
-    for name in filter(None, options.models.split(",")):
-        timed.append(timed_model(name, bench.target))
-        print(f"{name}: {timed[-1]['seconds'] * 1e6:.1f} µs", flush=True)
-    date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    properties = bench.device.properties
-    report = {
-        "date": date,
-        "device": properties.name,
-        "target": str(bench.target),
-        "checks": found,
-        "host_seconds_of_a_run": took,
-        "models": timed,
-    }
-    path = options.out or REPORTS / f"runtime-{date[:10]}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
-    print(f"report: {path}")
-    return 0 if all(text == "passes" or text.startswith("left") for text in found.values()) else 1
+    return report.close()
 
 
-def outcome(check: Callable[[Bench], None], bench: Bench) -> str:
+def outcome(check: Callable[[Bench], None], bench: Bench) -> dict[str, Any]:
     try:
         check(bench)
     except LeftOut as reason:
-        return f"left out: {reason}"
-    except Exception as error:  # whatever a device does is told, and the next check goes on
-        traceback.print_exc()
-        return f"fails: {' '.join(str(error).split())[:500] or type(error).__name__}"
-    return "passes"
+        return {"outcome": f"left out: {reason}"}
+    return {"outcome": "passes"}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The benchmark of GPUs, run on the emulator: what a machine with a GPU runs is not to rot."""
+"""The benchmarks of GPUs, run on the emulator: what a machine with a GPU runs is not to rot."""
 
 from __future__ import annotations
 
@@ -6,33 +6,123 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-BENCH = Path(__file__).parents[2] / "bench" / "gpu" / "kernels.py"
+import pytest
+
+BENCH = Path(__file__).parents[2] / "bench" / "gpu"
+Script = Callable[..., dict[str, Any]]
 
 
-def test_every_kind_of_kernel_is_built_checked_and_timed(tmp_path: Path) -> None:
+@pytest.fixture
+def script(tmp_path: Path) -> Script:
+    """Runs a script of the folder on a host without some packages; what its report says."""
+    (tmp_path / "absent").mkdir()
     for name in ("xgboost", "sqlalchemy", "torch"):
-        (tmp_path / f"{name}.py").write_text("raise ImportError('not on this host')\n")
+        (tmp_path / "absent" / f"{name}.py").write_text("raise ImportError('not on this host')\n")
     report = tmp_path / "report.json"
-    run = subprocess.run(
-        [sys.executable, str(BENCH), "--small", "--configs", "2", "--builders", "1",
-         "--no-peers", "--out", str(report)],
-        env={**os.environ, "TUNEFARM_CUDA": "emulated", "PYTHONPATH": str(tmp_path)},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stdout + run.stderr
-    told = json.loads(report.read_text())
-    assert told["device"]["emulated"]
+
+    def run(name: str, *words: str, status: int = 0) -> dict[str, Any]:
+        done = subprocess.run(
+            [sys.executable, str(BENCH / name), "--builders", "1", "--out", str(report), *words],
+            env={
+                **os.environ,
+                "TUNEFARM_CUDA": "emulated",
+                "PYTHONPATH": str(tmp_path / "absent"),
+                "XDG_CACHE_HOME": str(tmp_path),
+            },
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=400,
+            check=False,
+        )
+        assert done.returncode == status, done.stdout + done.stderr
+        told: dict[str, Any] = json.loads(report.read_text())
+        assert told["device"]["emulated"]
+        assert told["date"][:2] == "20"
+        return told
+
+    return run
+
+
+def test_every_kind_of_kernel_is_built_checked_and_timed(script: Script) -> None:
+    told = script("kernels.py", "--small", "--configs", "2", "--no-peers")
     kinds = {result["case"].split()[0] for result in told["results"]}
     assert kinds == {"matmul", "conv", "softmax", "layer", "relu(a"}
     precisions = {result["case"].split()[-1] for result in told["results"]}
     assert precisions == {"float32", "tf32", "float16", "bfloat16"}
     for result in told["results"]:
+        assert "failed" not in result
         assert 0 < result["error"] < 0.1
-        assert (result["configs"], result["failed"]) == (2, [])
+        assert (result["configs"], result["refused"]) == (2, [])
         assert result["rate"] > 0
+
+
+@pytest.mark.soak
+def test_sketches_are_held_to_numpy(script: Script) -> None:
+    told = script("check.py", "--small", "--configs", "1", "-k", "float16")
+    sketches = {result["case"].split()[0] for result in told["results"]}
+    assert sketches >= {"gpu_mma", "gpu_attention", "gpu_rows", "gpu_elements", "gpu_transpose"}
+    assert [result for result in told["results"] if "failed" in result] == []
+
+
+def test_a_fault_of_the_device_costs_one_case_and_the_time_is_kept(
+    script: Script, tmp_path: Path
+) -> None:
+    """The process that faulted goes on as another, behind the case, with the same report."""
+    (tmp_path / "absent" / "sitecustomize.py").write_text(FAULTY)
+    told = script("check.py", "--small", "--configs", "1", "-k", "transpose", status=1)
+    first, *others = told["results"]
+    assert "DriverError: a fault" in first["failed"]
+    assert others
+    assert [result for result in others if "failed" in result] == []
+    late = script("check.py", "--small", "-k", "transpose", "--minutes", "1e-9", status=1)
+    assert late["results"] == []
+    assert len(late["left_out"]) == len(told["results"])
+
+
+FAULTY = """
+import os, sys
+if sys.argv[0].endswith("check.py") and "--resume" not in sys.argv:
+    from tunefarm.compiler.runtime.cuda import kernel
+    from tunefarm.compiler.runtime.cuda.driver import DriverError
+
+    def fault(*_):
+        raise DriverError("a fault", "CUDA_ERROR_ILLEGAL_ADDRESS", fatal=True)
+
+    kernel.CudaCall.__call__ = fault
+"""
+
+
+@pytest.mark.soak
+def test_whole_models_of_float16_are_timed(script: Script) -> None:
+    told = script("models.py", "--small", "--no-peers", "-k", "batch 2")
+    assert len(told["results"]) == 2
+    for result in told["results"]:
+        assert "failed" not in result
+        assert result["error"] < 0.05
+        assert result["seconds"] > 0
+        assert result["nodes"]
+
+
+def test_candidates_go_through_a_worker(script: Script) -> None:
+    told = script("trials.py", "--small", "-k", "float16")
+    (result,) = told["results"]
+    assert (result["trials"], result["errors"]) == (6, {})
+    assert result["trials_per_second"] > 0
+    assert result["best_flops"] >= result["default_flops"] > 0
+
+
+@pytest.mark.soak
+def test_the_runtime_is_checked(script: Script) -> None:
+    told = script("runtime.py")
+    outcomes = {
+        result["case"]: result.get("outcome", result.get("failed")) for result in told["results"]
+    }
+    assert outcomes["check_replays_read_new_inputs"] == "passes"
+    assert outcomes["check_torch_streams"] == "left out: no PyTorch"
+    assert all(told.startswith(("passes", "left out")) for told in outcomes.values())
+    assert len(told["host_seconds_of_a_run"]) == 3

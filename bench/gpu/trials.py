@@ -1,0 +1,159 @@
+"""Trials a second of a worker's GPU: a tuning job without its tuner.
+
+    python bench/gpu/trials.py [--trials 400] [-k float16] [--minutes 5] [--out report.json]
+    TUNEFARM_CUDA=emulated python bench/gpu/trials.py --small
+
+Candidates go through all that a worker does with them: builders that are shut in, the runner,
+checks of answers, event times with the cache emptied, NVML's watch, the pulse. They come in
+batches, as a tuner sends them. It needs neither xgboost, sqlalchemy nor a tracker; where sqlalchemy
+is installed a job of random search through a tracker of its own follows, whose rate has the whole
+farm in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from cases import Case, product
+from reporting import Report, add_options
+from tunefarm.compiler.errors import TunefarmError
+from tunefarm.compiler.runtime.cuda.driver import open_device
+from tunefarm.compiler.space import config_space
+from tunefarm.compiler.target import Target
+from tunefarm.db.records import TaskKey, Trial, TrialRequest
+from tunefarm.worker.device import DeviceOptions, OpenDevice
+from tunefarm.worker.device import open_device as open_worker_device
+
+import tunefarm
+
+BATCH = 64
+
+
+def cases(small: bool) -> Iterator[Case]:
+    """Products, the one that the wanted rate is of first."""
+    for dtype in ("float16", "float32"):
+        size = 32 if small else 2048
+        yield product(size, size, size, dtype, "")
+
+
+def requests_of(case: Case, target: Target, count: int) -> list[TrialRequest]:
+    """The default config, and others drawn at random."""
+    space = config_space(case.workload, target)
+    rng = np.random.default_rng(0)
+    drawn = space.sample(rng, 32 * count)
+    rows = drawn[space.valid(drawn)][: count - 1]
+    key = TaskKey(case.workload.key, target.text)
+    configs = [space.default, *map(space.decode, rows)]
+    return [
+        TrialRequest("bench", key, number, dict(config), case.workload.text)
+        for number, config in enumerate(configs)
+    ]
+
+
+def measured(case: Case, worker: OpenDevice, count: int) -> dict[str, Any]:
+    """The rate at which a worker's device measures candidates, and what they came to."""
+    target = Target(worker.device.target)
+    requests = requests_of(case, target, count)
+    trials: list[Trial] = []
+    start = time.monotonic()
+    for first in range(0, len(requests), BATCH):
+        batch = requests[first : first + BATCH]
+        worker.measure(batch, lambda _, trial: trials.append(trial), lambda _: False)
+        if worker.device.health.trouble:
+            raise TunefarmError(worker.device.health.trouble)
+    took = time.monotonic() - start
+    right = [trial for trial in trials if trial.ok]
+    best = min(right, key=lambda trial: trial.median_s)
+    default = next((trial for trial in right if trial.number == 0), None)
+    phases = ("build", "check", "run")
+    return {
+        "trials": len(trials),
+        "trials_per_second": len(trials) / took,
+        "errors": dict(Counter(str(t.error) for t in trials if t.error)),
+        "messages": sorted({t.message[:200] for t in trials if t.error})[:8],
+        "mean_seconds": {p: float(np.mean([t.phases_s.get(p, 0) for t in right])) for p in phases},
+        "best_seconds": best.median_s,
+        "best_config": dict(best.config),
+        "best_flops": case.operations / best.median_s,
+        "default_flops": case.operations / default.median_s if default else 0.0,
+        "device_state": dict(best.device_state),
+    }
+
+
+def through_a_farm(case: Case, target: Target, count: int) -> dict[str, Any]:
+    """The rate of a job of random search, its tracker, tuner and worker started and stopped."""
+    task = tunefarm.Task(case.workload, target, 1)
+    with tempfile.TemporaryDirectory() as folder:
+        start = time.monotonic()
+        tuned = tunefarm.tune(
+            [task], trials=count, search="random", db=str(Path(folder, "trials.db"))
+        )
+        took = time.monotonic() - start
+    return {
+        "trials": tuned.trials,
+        "trials_per_second": tuned.trials / took,
+    }
+
+
+def main() -> int:
+    options = parse_options()
+    device = open_device()
+    report = Report("trials", options, device)
+    target = Target(f"cuda -arch={device.properties.arch}")
+    count = 6 if options.small else options.trials
+    worker = open_worker_device(DeviceOptions(target.text, options.builders))
+    report.facts["worker"] = dict(worker.device.attributes)
+    chosen = [case for case in cases(options.small) if options.k in case.name]
+    try:
+        for case in chosen:
+            tell(report.run(case.name, partial(measured, case, worker, count)))
+    finally:
+        worker.close()
+    if has_database():
+        for case in chosen:
+            name = f"{case.name}, through a farm"
+            tell(report.run(name, partial(through_a_farm, case, target, count)))
+    else:
+        print("no sqlalchemy: the job through a tracker is left out")
+    return report.close()
+
+
+def has_database() -> bool:
+    try:
+        import sqlalchemy  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def tell(told: Mapping[str, Any] | None) -> None:
+    """Print one line of the table."""
+    if told is None:
+        return
+    if "trials" not in told:
+        print(f"{told['case']:<40} failed: {told['failed']}", flush=True)
+        return
+    best = f", best {told['best_flops'] / 1e12:.2f} TFLOP/s" if "best_flops" in told else ""
+    errors = f", {told['errors']}" if told.get("errors") else ""
+    print(f"{told['case']:<40}{told['trials_per_second']:8.1f} trials/s{best}{errors}", flush=True)
+
+
+def parse_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    add_options(parser)
+    parser.add_argument("--small", action="store_true", help="tiny products, for an emulator")
+    parser.add_argument("--trials", type=int, default=400, help="candidates of each product")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
