@@ -7,7 +7,7 @@ not asked for longest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import lru_cache
 from typing import TypeVar, get_args
 
@@ -27,22 +27,35 @@ def variables(expr: Expr) -> frozenset[Var]:
     """The variables in an expression."""
     if isinstance(expr, Var):
         return frozenset((expr,))
-    return _union(_NO_VARIABLES, variables, (e for e in operands(expr) if type(e) is not Const))
+    found = _NO_VARIABLES
+    for part in operands(expr):
+        if type(part) is not Const:
+            found = _joined(found, variables(part))
+    return found
 
 
 @lru_cache(KEPT)
 def buffers_read(expr: Expr) -> frozenset[Buffer]:
     """The buffers that an expression loads from."""
-    own = frozenset((expr.buffer,)) if isinstance(expr, Load) else _NO_BUFFERS
-    return _union(own, buffers_read, (e for e in operands(expr) if type(e) not in (Const, Var)))
+    found = frozenset((expr.buffer,)) if isinstance(expr, Load) else _NO_BUFFERS
+    for part in operands(expr):
+        kind = type(part)
+        if kind is not Const and kind is not Var:
+            found = _joined(found, buffers_read(part))
+    return found
 
 
 def _below(fact: Callable[[Expr], frozenset[_T]]) -> Callable[[Stmt], frozenset[_T]]:
     """The fact of the expressions of a statement and of all below it."""
 
     def found(stmt: Stmt) -> frozenset[_T]:
-        own = _union(frozenset(), fact, own_expressions(stmt))
-        return _union(own, below, children(stmt))
+        facts: frozenset[_T] = frozenset()
+        for expr in own_expressions(stmt):
+            if type(expr) is not Const:
+                facts = _joined(facts, fact(expr))
+        for child in children(stmt):
+            facts = _joined(facts, below(child))
+        return facts
 
     below: Callable[[Stmt], frozenset[_T]] = lru_cache(KEPT)(found)
     return below
@@ -55,15 +68,19 @@ buffers_read_below = _below(buffers_read)
 @lru_cache(KEPT)
 def buffers_stored(stmt: Stmt) -> frozenset[Buffer]:
     """The buffers that a statement and all below it store to."""
-    own = frozenset((stmt.buffer,)) if isinstance(stmt, Store) else _NO_BUFFERS
-    return _union(own, buffers_stored, children(stmt))
+    found = frozenset((stmt.buffer,)) if isinstance(stmt, Store) else _NO_BUFFERS
+    for child in children(stmt):
+        found = _joined(found, buffers_stored(child))
+    return found
 
 
 @lru_cache(KEPT)
 def loops_below(stmt: Stmt) -> tuple[For, ...]:
     """The loops of a statement, itself included, in program order."""
-    inner = tuple(loop for child in children(stmt) for loop in loops_below(child))
-    return (stmt, *inner) if isinstance(stmt, For) else inner
+    found: tuple[For, ...] = (stmt,) if isinstance(stmt, For) else ()
+    for child in children(stmt):
+        found += loops_below(child)
+    return found
 
 
 @lru_cache(KEPT)
@@ -71,21 +88,23 @@ def blocks_below(stmt: Stmt) -> tuple[Block, ...]:
     """The blocks of a statement, itself included, in program order."""
     if isinstance(stmt, Block):
         return (stmt,)
-    return tuple(block for child in children(stmt) for block in blocks_below(child))
+    found: tuple[Block, ...] = ()
+    for child in children(stmt):
+        found += blocks_below(child)
+    return found
 
 
 @lru_cache(KEPT)
 def kinds_below(stmt: Stmt) -> frozenset[type]:
     """The kinds of a statement and of all below it: ``If in kinds_below(stmt)``."""
-    return _union(_ALONE[type(stmt)], kinds_below, children(stmt))
+    found = _ALONE[type(stmt)]
+    for child in children(stmt):
+        found = _joined(found, kinds_below(child))
+    return found
 
 
-def _union(
-    own: frozenset[_T], fact: Callable[..., frozenset[_T]], parts: Iterable[Expr | Stmt]
-) -> frozenset[_T]:
-    """``own`` and the facts of all parts; the set of one of them where that holds the others."""
-    for part in parts:
-        found = fact(part)
-        if found is not own and not found <= own:
-            own = found if own <= found else own | found
-    return own
+def _joined(a: frozenset[_T], b: frozenset[_T]) -> frozenset[_T]:
+    """The union; the set of one of them where that holds the other."""
+    if b is a or b <= a:
+        return a
+    return b if a <= b else a | b

@@ -100,6 +100,9 @@ def loads_of(node: Expr | Stmt) -> Iterator[Load]:
     """Every load in an expression or a statement."""
     roots = expressions(node) if isinstance(node, Stmt) else (node,)
     for root in roots:
-        for expr in walk_expr(root):
+        stack = [root]
+        while stack:
+            expr = stack.pop()
             if isinstance(expr, Load):
                 yield expr
+            stack.extend(reversed(operands(expr)))

@@ -176,6 +176,24 @@ def test_long_rows_are_computed_twice() -> None:
     check(workload, HOST, default, [rng.standard_normal((2, 300_000)).astype(F32)], "execute")
 
 
+def _default_of_product(rows: int, depth: int) -> dict[str, int]:
+    target = Target("llvm -mcpu=znver5 -num-cores=1")
+    function = function_of("matmul", ((rows, depth), F32), ((depth, 512), F32))
+    default = config_space(Workload.from_function(function), target).default
+    return {name: value for name, value in default.items() if isinstance(value, int)}
+
+
+def test_rows_that_meet_in_a_set_of_the_cache_are_no_more_than_its_lines() -> None:
+    assert _default_of_product(196, 1000)["rw"] == 14
+    assert _default_of_product(196, 1024)["rw"] <= 12  # 4096 bytes apart; 48 KiB have 12 ways
+
+
+@pytest.mark.parametrize("rows", [1, 5, 14, 196])
+def test_a_default_unrolls_no_more_than_gains_speed(rows: int) -> None:
+    k = _default_of_product(rows, 1024)
+    assert k["rw"] * k["nv"] * k["ku"] <= 64
+
+
 def test_small_work_is_not_shared_out() -> None:
     workload = Workload.from_function(FUSED["short last axis"])
     assert config_space(workload, HOST).default["tasks"] == 0
