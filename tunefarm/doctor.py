@@ -20,6 +20,7 @@ from pathlib import Path
 from tunefarm.compiler import settings
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.compiler.target import Target
+from tunefarm.texts import counted
 
 LOOK_S = 1.0
 """How long the machine is watched for what else it does."""
@@ -356,7 +357,11 @@ def _database(url: str) -> Iterator[Finding]:
             return
         with Store.open(url, readonly=True) as store:
             trials, jobs = store.count_trials(), len(store.jobs())
-            yield Finding("database", State.OK, f"{store.name}: {trials} trials, {jobs} jobs")
+            yield Finding(
+                "database",
+                State.OK,
+                f"{store.name}: {counted(trials, 'trial')}, {counted(jobs, 'job')}",
+            )
     except StoreError as error:
         yield Finding("database", State.FIX, str(error))
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import typer
 
 from tunefarm.cli.options import Database, Farm
 from tunefarm.cli.printing import Json, is_quiet, print_json
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
 
 FOUND = 3
 _MARKS = {"ok": ("✓", "green"), "note": ("·", "blue"), "fix": ("✗", "red")}
@@ -40,12 +46,24 @@ def doctor(
         if as_json or (is_quiet() and finding.state is not State.FIX):
             continue
         mark, colour = _MARKS[finding.state]
-        line = Text.assemble((f"{mark} ", colour), (f"{finding.subject:<10}", "bold"), finding.told)
-        out.print(line, soft_wrap=not out.is_terminal)
+        subject = Text.assemble((f"{mark} ", colour), (f"{finding.subject:<10}", "bold"))
+        _print_beside(out, subject, finding.told)
         if finding.remedy:
-            out.print(f"{'':12}→ {finding.remedy}", soft_wrap=not out.is_terminal)
+            _print_beside(out, Text(f"{'':12}→ "), finding.remedy)
     if as_json:
         print_json(found)
     to_fix = sum(finding.state is State.FIX for finding in found)
     if to_fix:
         raise typer.Exit(FOUND)
+
+
+def _print_beside(out: Console, subject: Text, told: str) -> None:
+    """A line, whose further lines on a narrow terminal stand beside its subject."""
+    from rich.table import Table
+
+    if not out.is_terminal:
+        out.print(subject.append(told), soft_wrap=True)
+        return
+    line = Table.grid()
+    line.add_row(subject, told)
+    out.print(line)
