@@ -3,6 +3,7 @@
 # make soak   long runs of the farm against models and faults, printing their figures
 # make faults the farm under faults for FAULT_S seconds (60), with a checked history
 # make docs   the documents, into build/docs/index.html
+# make pictures  the dashboard's pictures in docs/, of a model that it tunes
 # make lint types wheel   the further checks of .ci/run
 PYTHON ?= python3
 VENV := .venv
@@ -12,7 +13,7 @@ BENCH := $(VENV)/.bench-installed
 SITE := build/site
 FAULT_S ?= 60
 
-.PHONY: demo test soak faults lint types wheel docs proto bench-env conformance clean
+.PHONY: demo test soak faults lint types wheel docs pictures proto bench-env conformance clean
 
 demo: $(DEV)
 	$(BIN)/python bench/demo.py
@@ -51,6 +52,9 @@ types: wheel
 # Links, anchors and pages that are not in the navigation are errors.
 docs: $(DEV)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+pictures: $(DEV)
+	$(BIN)/python bench/dashboard_pictures.py
 
 proto: $(DEV)
 	$(BIN)/python -m tunefarm.proto.generate

@@ -1,214 +1,229 @@
 """What open pages of the dashboard cost a running tune.
 
-python bench/dashboard_open.py [--pairs 4] [--seconds 30]
+python bench/dashboard_open.py [--simulated] [--pairs 12] [--seconds 8] [--save FILE]
 
 A tracker with its dashboard, a worker and a tuner work on a job on this machine. In turn nobody
 looks and two pages are open, the overview and the job's: they follow the events and fetch what a
-browser would. It prints trials a second of both, the processor time that the dashboard took, and
-errors of locks in any log.
+browser would, as its tabs that are hidden and shown again. It prints trials a second of both, the
+processor time of the dashboard, of the farm and of those who look, and errors of locks in any log.
+
+The search is random, so that a trial costs the same at all times. --simulated takes a device whose
+trials take 50 ms each, whatever else runs: what the dashboard adds to what is between them is all
+that can differ. --save FILE keeps the pairs there, and prints what those of all runs come to.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import math
+import random
 import re
+import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from http.client import HTTPConnection
 from pathlib import Path
-from typing import TypeVar
+from urllib.parse import urlsplit
 
-import httpx
-import numpy as np
-import onnx
 import psutil
-from onnx import TensorProto, helper, numpy_helper
-from tunefarm.db.store import Store
+from dashboard_farm import Farm, farm
+from scipy.stats import t as student
 
-PART_S = {"/": 5.0, "/jobs": 3.0}
-"""How often a page fetches its changing part at most (``hx-trigger`` in its template)."""
 CHARTS_S = 10.0
+"""How often a page fetches its charts and tables (``SLOW_MS`` of ``live.js``)."""
 CHARTS = ("best-so-far", "points", "roofline")
-PRODUCTS = 24
-START_S, END_S = 300.0, 60.0
-"""How long the farm may take to be at work, and a process to end."""
-T = TypeVar("T")
 LOCKED = re.compile(r"locked|timed out waiting|deadlock", re.I)
+MARK = re.compile(rb'data-seen="([^"]*)"')
 
 
-def model(path: Path) -> Path:
-    """Products of different sizes: more tasks than run out of patience meanwhile."""
-    sizes = list(pairwise(range(64, 64 + 16 * (PRODUCTS + 1), 16)))
-    nodes = [helper.make_node("MatMul", [f"x{i}", f"w{i}"], [f"x{i + 1}"]) for i in range(PRODUCTS)]
-    weights = [numpy_helper.from_array(np.ones(s, "float32"), f"w{i}") for i, s in enumerate(sizes)]
-    graph = helper.make_graph(
-        nodes, "net",
-        [helper.make_tensor_value_info("x0", TensorProto.FLOAT, [64, 64])],
-        [helper.make_tensor_value_info(f"x{PRODUCTS}", TensorProto.FLOAT, None)],
-        weights,
-    )  # fmt: skip
-    opset = [helper.make_opsetid("", 18)]
-    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=10), path)
-    return path
+class Tab:
+    """A page in a browser, which follows its events while it is shown."""
 
+    def __init__(self, address: str, page: str, live: str, charts: list[str]) -> None:
+        self._host = urlsplit(address).netloc
+        self._page, self._live, self._charts = page, live, charts
+        self._newest = dict.fromkeys(charts, (0, 0))
+        self._shown_s = self._slow_at = 0.0
+        self.answers = 0
+        self._stream = HTTPConnection(self._host, timeout=30)
+        found = MARK.search(self._get(page))
+        self._seen = found[1].decode() if found else ""
+        self._get_charts()
 
-@contextmanager
-def farm(folder: Path) -> Iterator[tuple[str, str, list[Role]]]:
-    """A farm at work on a job: the address of its dashboard, the job, and its processes."""
-    place = folder / "tracker.json"
-    command = [sys.executable, "-m", "tunefarm"]
-    roles = {
-        "tracker": ["--db", str(folder / "farm.db"), "--dashboard-port", "0"],
-        "worker": ["--max-drift", "0"],
-        "tuner": [],
-    }
-    with ExitStack() as ends:
-        running = []
-        for name, options in roles.items():
-            log = ends.enter_context((folder / f"{name}.log").open("w"))
-            words = [*command, name, *options, "--rendezvous", str(place)]
-            process = subprocess.Popen(words, stdout=log, stderr=log)
-            ends.callback(end, process)
-            running.append(Role(name, process, folder / f"{name}.log"))
-            within(START_S, running, place.exists)
-        address = within(START_S, running, lambda: told(folder, r"dashboard at (\S+)/"))
-        net = model(folder / "net.onnx")
-        words = [*command, "submit", str(net), "--trials", "100000", "--tracker", str(place)]
-        job = subprocess.run(words, check=True, capture_output=True, text=True).stdout.split()[-1]
-        within(START_S, running, lambda: trials(folder) >= 50)
-        yield address, job, running
+    def _get(self, path: str) -> bytes:
+        wire = HTTPConnection(self._host, timeout=30)
+        wire.request("GET", path)
+        answer = wire.getresponse()
+        body = answer.read()
+        wire.close()
+        if answer.status != 200:
+            raise RuntimeError(f"{path} answered {answer.status}")
+        self.answers += 1
+        return body
 
+    def _get_charts(self) -> None:
+        """What came since for those that grow, as ``charts.js`` asks."""
+        for path in self._charts:
+            after, step = self._newest[path]
+            data = json.loads(self._get(f"{path}?after={after}&step={step}" if after else path))
+            ids = data["columns"].get("id") or [after]
+            self._newest[path] = (ids[-1], data["notes"].get("step", 0))
+        if self._charts:
+            self._get(f"{self._page}?part=tables")
 
-@dataclass(frozen=True)
-class Role:
-    """A process of the farm, and what it told."""
+    def hide(self) -> None:
+        """End ``show``."""
+        if self._stream.sock is not None:
+            self._stream.sock.shutdown(socket.SHUT_RDWR)
 
-    name: str
-    process: subprocess.Popen[bytes]
-    log: Path
-
-
-def check(running: list[Role]) -> None:
-    """End this program, and say why, if a process of the farm has ended by itself."""
-    for role in running:
-        if role.process.poll() is not None:
-            last = role.log.read_text().splitlines()[-5:]
-            sys.exit("\n".join([f"the {role.name} ended by itself:", *last]))
-
-
-def within(seconds: float, running: list[Role], condition: Callable[[], T]) -> T:
-    """What the condition comes to once it is true; the program ends if that takes too long."""
-    deadline = time.monotonic() + seconds
-    while True:
-        check(running)
-        found = condition()
-        if found:
-            return found
-        if time.monotonic() > deadline:
-            sys.exit(f"the farm was not ready within {seconds:.0f} s")
-        time.sleep(0.2)
-
-
-def end(process: subprocess.Popen[bytes]) -> None:
-    """End a process, gently at first."""
-    process.terminate()
-    try:
-        process.wait(END_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
-def told(folder: Path, pattern: str) -> str:
-    """What the tracker told in this way; empty if it has not yet."""
-    found = re.search(pattern, (folder / "tracker.log").read_text())
-    return found[1] if found else ""
-
-
-def trials(folder: Path) -> int:
-    with Store.open(str(folder / "farm.db"), readonly=True) as store:
-        return store.count_trials()
+    def show(self) -> None:
+        """Follow the page until it is hidden."""
+        began = time.monotonic() - self._shown_s
+        self._stream = HTTPConnection(self._host, timeout=30)
+        self._stream.request("GET", f"{self._live}?seen={self._seen}")
+        events = self._stream.getresponse()
+        while read := events.readline():
+            line = read.decode().strip()
+            if line.startswith("id: "):
+                self._seen = line[4:]
+            if line != "event: change":
+                continue
+            self._get(f"{self._page}?part=now")
+            self._shown_s = time.monotonic() - began
+            if self._shown_s - self._slow_at >= CHARTS_S:
+                self._get_charts()
+                self._slow_at = self._shown_s
+        self._shown_s = time.monotonic() - began
+        self._stream.close()
 
 
 @contextmanager
-def opened(address: str, job: str) -> Iterator[None]:
-    """The two pages, as a browser has them open."""
-    over = threading.Event()
-    charts = [f"/api/v1/jobs/{job}/{name}" for name in CHARTS]
-    pages = (("/", "/live/overview", []), (f"/jobs/{job}", f"/live/jobs/{job}", charts))
-    viewers = [threading.Thread(target=view, args=(address, *page, over)) for page in pages]
+def shown(tabs: list[Tab]) -> Iterator[None]:
+    viewers = [threading.Thread(target=tab.show, daemon=True) for tab in tabs]
     for viewer in viewers:
         viewer.start()
     try:
         yield
     finally:
-        over.set()
-        for viewer in viewers:
+        for tab, viewer in zip(tabs, viewers, strict=True):
+            tab.hide()
             viewer.join()
 
 
-def view(address: str, page: str, live: str, charts: list[str], over: threading.Event) -> None:
-    """Follow the events of a page until it is closed."""
-    part_s = PART_S["/jobs" if page.startswith("/jobs") else page]
-    part_at = charts_at = 0.0
-    with httpx.Client(base_url=address, timeout=30) as client:
-        for path in (page, *charts):
-            client.get(path).raise_for_status()
-        with client.stream("GET", live) as events:
-            for line in events.iter_lines():
-                if over.is_set():
-                    return
-                now = time.monotonic()
-                if line == "event: change" and now - part_at >= part_s:
-                    client.get(page, params={"part": "now"}).raise_for_status()
-                    part_at = now
-                if charts and line == "event: change" and now - charts_at >= CHARTS_S:
-                    for path in charts:
-                        client.get(path).raise_for_status()
-                    charts_at = now
+@dataclass(frozen=True)
+class Window:
+    """Some seconds of a tune: trials, and processor time of those who took part."""
+
+    seconds: float
+    trials: int
+    trials_s: float
+    dashboard_s: float
+    farm_s: float
+    viewers_s: float
+
+    @property
+    def rate(self) -> float:
+        """Trials a second, from the end of one to the end of another."""
+        return self.trials / self.trials_s
+
+    def share(self, used_s: float) -> float:
+        return 100 * used_s / self.seconds
 
 
-def measure(folder: Path, seconds: float, running: list[Role]) -> float:
-    """Trials a second."""
-    before, start = trials(folder), time.monotonic()
+def used_s(processes: list[psutil.Process]) -> float:
+    """Processor time of the processes, and of those that they started and that have ended."""
+    total = 0.0
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            total += sum(process.cpu_times()[:4])
+    return total
+
+
+def measure(tune: Farm, dashboard: psutil.Process, seconds: float) -> Window:
+    def now() -> tuple[float, ...]:
+        others = [one for one in tune.processes() if one.pid != dashboard.pid]
+        used = used_s([dashboard]), used_s(others), time.process_time()
+        return time.monotonic(), *tune.progress(), *used
+
+    before = now()
     time.sleep(seconds)
-    check(running)
-    return (trials(folder) - before) / (time.monotonic() - start)
+    tune.check()
+    spent = [after - first for after, first in zip(now(), before, strict=True)]
+    return Window(spent[0], int(spent[1]), *spent[2:])
 
 
-def served(address: str) -> psutil.Process:
-    """The process of the dashboard."""
-    port = int(address.rpartition(":")[2])
-    for process in psutil.Process().children(recursive=True):
-        if "tunefarm.dashboard.beside" in process.cmdline():
-            assert any(c.laddr.port == port for c in process.net_connections())
-            return process
-    raise AssertionError("no dashboard")
+Pair = tuple[Window, Window]
+"""Alone, and looked at."""
 
 
-def run(folder: Path, pairs: int, seconds: float) -> bool:
+def pairs_of(tune: Farm, count: int, seconds: float) -> list[Pair]:
+    """Pairs of windows beside each other, either first by chance."""
+    chance = random.Random(0)
+    dashboard = tune.dashboard()
+    tabs = [
+        Tab(tune.address, "/", "/live/overview", []),
+        Tab(tune.address, f"/jobs/{tune.job}", f"/live/jobs/{tune.job}",
+            [f"/api/v1/jobs/{tune.job}/{name}" for name in CHARTS]),
+    ]  # fmt: skip
+    made = []
+    for _ in range(count):
+        found = {}
+        for is_open in chance.sample((False, True), 2):
+            if is_open:
+                with shown(tabs):
+                    found[True] = measure(tune, dashboard, seconds)
+                time.sleep(1.0)  # what was asked for last is answered
+            else:
+                found[False] = measure(tune, dashboard, seconds)
+        made.append((found[False], found[True]))
+        print(f"{found[False].rate:8.2f} {found[True].rate:8.2f} trials a second", flush=True)
+    print(f"{sum(tab.answers for tab in tabs)} answers to the pages")
+    return made
+
+
+def tell(pairs: list[Pair]) -> None:
+    """What the pairs come to: the mean with its 95% confidence interval."""
+    logs = [math.log(looked_at.rate / alone.rate) for alone, looked_at in pairs]
+    middle = statistics.fmean(logs)
+    off = 0.0
+    if len(logs) > 1:
+        off = student.ppf(0.975, len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
+    low, high = (100 * -math.expm1(middle + sign * off) for sign in (1, -1))
+    print(f"with pages open {100 * -math.expm1(middle):.2f}% fewer trials a second, 95% sure "
+          f"{low:.2f} to {high:.2f}% ({len(pairs)} pairs)")  # fmt: skip
+    for name, index in (("nobody looks", 0), ("pages open", 1)):
+        windows = [pair[index] for pair in pairs]
+        whole = [statistics.fmean(each) for each in zip(*(
+            (w.share(w.dashboard_s), w.share(w.viewers_s), 1e3 * w.farm_s / w.trials)
+            for w in windows
+        ), strict=True)]  # fmt: skip
+        print(f"{name:>12}: dashboard {whole[0]:.2f}% of a core, who looks {whole[1]:.2f}%, the "
+              f"farm {whole[2]:.1f} ms of a processor a trial")  # fmt: skip
+
+
+def kept(path: Path | None, pairs: list[Pair]) -> list[Pair]:
+    """The pairs with those of earlier runs in the file."""
+    if path is None:
+        return pairs
+    with path.open("a") as file:
+        for pair in pairs:
+            file.write(json.dumps([asdict(window) for window in pair]) + "\n")
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    return [(Window(**alone), Window(**looked_at)) for alone, looked_at in rows]
+
+
+def run(folder: Path, options: argparse.Namespace) -> bool:
     """Print what was measured; whether no log tells of a lock."""
-    alone, looked_at, used_s = [], [], 0.0
-    with farm(folder) as (address, job, running):
-        process = served(address)
-        for _ in range(pairs):
-            alone.append(measure(folder, seconds, running))
-            before = sum(process.cpu_times()[:2])
-            with opened(address, job):
-                looked_at.append(measure(folder, seconds, running))
-            used_s += sum(process.cpu_times()[:2]) - before
-            print(f"{alone[-1]:8.1f} {looked_at[-1]:8.1f} trials a second", flush=True)
-    ratio = statistics.median(b / a for a, b in zip(alone, looked_at, strict=True))
-    share = used_s / (pairs * seconds)
-    print(f"with pages open {100 * (1 - ratio):.1f}% fewer trials (median of {pairs} pairs); the "
-          f"dashboard took {100 * share:.1f}% of a core")  # fmt: skip
+    with farm(folder, is_simulated=options.simulated) as tune:
+        made = pairs_of(tune, options.pairs, options.seconds)
+    tell(kept(options.save, made))
     lines = [line for log in folder.glob("*.log") for line in log.read_text().splitlines()]
     locks = [line for line in lines if LOCKED.search(line)]
     print(f"{len(locks)} errors of locks", *locks[:5], sep="\n  ")
@@ -217,11 +232,13 @@ def run(folder: Path, pairs: int, seconds: float) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--pairs", type=int, default=4)
-    parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--simulated", action="store_true")
+    parser.add_argument("--pairs", type=int, default=12)
+    parser.add_argument("--seconds", type=float, default=8.0)
+    parser.add_argument("--save", type=Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        sys.exit(0 if run(Path(folder), options.pairs, options.seconds) else 1)
+        sys.exit(0 if run(Path(folder), options) else 1)
 
 
 if __name__ == "__main__":

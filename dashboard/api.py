@@ -19,13 +19,16 @@ from tunefarm.dashboard.queries import (
     records,
     roofs,
     settled,
+    slices,
     trials,
 )
 from tunefarm.dashboard.requests import (
+    After,
     Cursor,
     Format,
     Hours,
     Limit,
+    Order,
     Reading,
     Text,
     chosen_tasks,
@@ -91,22 +94,34 @@ def get_outcome(db: Reading, job: str) -> settled.Outcome:
 
 @router.get("/jobs/{job}/best-so-far", tags=["charts"], responses=_DATASET)
 def get_best_so_far(
-    request: Request, db: Reading, job: str, task: TaskOf = None, format: Format = Format.JSON
+    request: Request,
+    db: Reading,
+    job: str,
+    task: TaskOf = None,
+    after: After = 0,
+    format: Format = Format.JSON,
 ) -> Response:
     """Each candidate that was faster than all of its task before."""
     found = jobs.job(db, job)
     chosen = chosen_tasks(jobs.tasks(db, found.id), task)
-    return sent(curves_of(request, db, found, chosen).best_so_far, format)
+    return sent(curves_of(request, db, found, chosen).best_so_far(after), format)
 
 
 @router.get("/jobs/{job}/points", tags=["charts"], responses=_DATASET)
 def get_points(
-    request: Request, db: Reading, job: str, task: TaskOf = None, format: Format = Format.JSON
+    request: Request,
+    db: Reading,
+    job: str,
+    task: TaskOf = None,
+    after: After = 0,
+    step: Annotated[int, Query(ge=0, description="The note of the rows up to `after`.")] = 0,
+    format: Format = Format.JSON,
 ) -> Response:
-    """Trials with sketch, score and latency, evenly chosen where there are many."""
+    """Trials with sketch, score and latency, evenly chosen where there are many; those up to
+    `after` are left out if the note `step` is still what it was."""
     found = jobs.job(db, job)
     chosen = chosen_tasks(jobs.tasks(db, found.id), task)
-    return sent(curves_of(request, db, found, chosen).points, format)
+    return sent(curves_of(request, db, found, chosen).points(after, step), format)
 
 
 @router.get("/jobs/{job}/roofline", tags=["charts"], responses=_DATASET)
@@ -130,6 +145,7 @@ def list_trials(
     target_id: int | None = None,
     outcome: Annotated[Text, Query(description="ok, failed, or an error kind.")] = "",
     q: Text = "",
+    order: Annotated[Order, Query(description="fastest: of a job or a task.")] = Order.NEWEST,
     cursor: Cursor = "",
     limit: Limit = PAGE_ROWS,
 ) -> Page[trials.TrialLine]:
@@ -137,8 +153,24 @@ def list_trials(
     named = jobs.job(db, job).id if job else ""
     task = (workload_id, target_id) if workload_id is not None and target_id is not None else None
     return trials.trials(
-        db, job=named, task=task, outcome=outcome, text=q, cursor=cursor, limit=limit
-    )
+        db, job=named, task=task, outcome=outcome, text=q, fastest=order is Order.FASTEST,
+        cursor=cursor, limit=limit,
+    )  # fmt: skip
+
+
+@router.get("/jobs/{job}/trials", tags=["charts"], responses=_DATASET)
+def get_job_trials(db: Reading, job: str, format: Format = Format.JSON) -> Response:
+    """Every trial of a job with its knobs, a column each; of the newest 100,000."""
+    return sent(trials.whole(db, job=jobs.job(db, job).id), format)
+
+
+@router.get("/tasks/{workload}/{target_id}/trials", tags=["charts"], responses=_DATASET)
+def get_task_trials(
+    db: Reading, workload: str, target_id: int, format: Format = Format.JSON
+) -> Response:
+    """Every trial of a task with its knobs, a column each; of the newest 100,000."""
+    found = records.task(db, workload, target_id)
+    return sent(trials.whole(db, job="", task=(found.workload_id, found.target_id)), format)
 
 
 @router.get("/devices", tags=["farm"])
@@ -257,6 +289,14 @@ def get_history(
 def get_knobs(db: Reading, workload: str, target_id: int, format: Format = Format.JSON) -> Response:
     """How much of the variance of log latency each knob explains alone, within its sketch."""
     return sent(records.knob_data(db, records.task(db, workload, target_id)), format)
+
+
+@router.get("/tasks/{workload}/{target_id}/slices", tags=["charts"], responses=_DATASET)
+def get_slices(
+    db: Reading, workload: str, target_id: int, format: Format = Format.JSON
+) -> Response:
+    """Latency beside the value of every knob, of candidates evenly chosen where there are many."""
+    return sent(slices.slices(db, records.task(db, workload, target_id)), format)
 
 
 @router.get("/tasks/{workload}/{target_id}/best-configs", tags=["charts"], responses=_DATASET)

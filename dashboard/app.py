@@ -18,6 +18,7 @@ from tunefarm.dashboard.paging import BadCursor
 from tunefarm.dashboard.rendering import STATIC, render
 from tunefarm.dashboard.security import Guard, Sessions, harden
 from tunefarm.dashboard.spaces import Spaces
+from tunefarm.dashboard.watch import Watch
 from tunefarm.db.errors import StoreError, UnknownRecord
 from tunefarm.db.store import Store
 from tunefarm.proto.errors import FarmError
@@ -66,6 +67,7 @@ def create_app(
     app.state.coder = Coder()
     app.state.spaces = Spaces()
     app.state.memo = Memo()
+    app.state.watch = Watch(store)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     app.include_router(pages.router)
     app.include_router(actions.router)

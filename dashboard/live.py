@@ -1,49 +1,36 @@
-"""Server-sent events: that something changed; pages then fetch the part that shows it."""
+"""Server-sent events: that something changed; pages then fetch the parts that show it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
 
 from fastapi import APIRouter, Request
 from fastapi.responses import StreamingResponse
 from sqlalchemy import Connection, func, select
-from starlette.concurrency import run_in_threadpool
 from tunefarm.dashboard.queries import jobs
-from tunefarm.db.errors import StoreError
+from tunefarm.dashboard.watch import Mark, Subject, Watch
 from tunefarm.db.models import JOBS, LEASES, TRIALS
-from tunefarm.db.store import Store
 
-LOOK_S = 1.0
 ALIVE_S = 15.0
 
 router = APIRouter(prefix="/live", include_in_schema=False)
 
 
 @router.get("/overview")
-async def overview(request: Request) -> StreamingResponse:
-    return _events(request, farm_mark)
+async def overview(request: Request, seen: str = "") -> StreamingResponse:
+    return _events(request, Subject("overview", farm_mark), seen)
 
 
 @router.get("/jobs/{job}")
-async def job(request: Request, job: str) -> StreamingResponse:
-    return _events(request, lambda connection: job_mark(connection, job))
+async def job(request: Request, job: str, seen: str = "") -> StreamingResponse:
+    return _events(request, Subject(("job", job), lambda db: job_mark(db, job)), seen)
 
 
 def job_mark(connection: Connection, job: str) -> Mark:
     """What differs whenever the job's page would show something else."""
     state, revision = jobs.standing(connection, job)
-    return Mark(revision, state)
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """What differs when a page would show something else. ``state`` changes rarely, and has an
-    event of its own: what people may be typing into hangs on that alone."""
-
-    content: object
-    state: str = ""
+    return Mark(str(revision), state)
 
 
 def farm_mark(connection: Connection) -> Mark:
@@ -52,49 +39,35 @@ def farm_mark(connection: Connection) -> Mark:
     is_live = LEASES.c.ended_at.is_(None)
     open_jobs = select(func.count(), func.sum(JOBS.c.revision)).where(is_open)
     live_leases = select(func.count(), func.max(LEASES.c.epoch)).where(is_live)
-    return Mark(
-        (
-            connection.execute(select(func.max(TRIALS.c.id))).scalar(),
-            tuple(connection.execute(open_jobs).one()),
-            tuple(connection.execute(live_leases).one()),
-        )
+    numbers = (
+        connection.execute(select(func.max(TRIALS.c.id))).scalar(),
+        *connection.execute(open_jobs).one(),
+        *connection.execute(live_leases).one(),
     )
+    return Mark("-".join(str(number or 0) for number in numbers))
 
 
-def _events(request: Request, mark: Callable[[Connection], Mark]) -> StreamingResponse:
-    store: Store = request.app.state.store
+def _events(request: Request, subject: Subject, seen: str) -> StreamingResponse:
+    """The events since what a page shows; browsers that come back say what they heard last."""
+    last = Mark.parse(request.headers.get("last-event-id") or seen)
     return StreamingResponse(
-        changes(request, store, mark),
+        changes(request.app.state.watch, subject, last),
         media_type="text/event-stream",
         headers={"X-Accel-Buffering": "no"},
     )
 
 
-async def changes(
-    request: Request, store: Store, mark: Callable[[Connection], Mark]
-) -> AsyncIterator[str]:
-    """An event each time the mark differs, and a comment now and then so that proxies keep the
-    connection; ends with the client."""
-    last = await run_in_threadpool(_read, store, mark)
-    quiet_s = ALIVE_S
-    while not await request.is_disconnected():
-        if quiet_s >= ALIVE_S:
-            yield ": alive\n\n"
-            quiet_s = 0.0
-        await asyncio.sleep(LOOK_S)
-        quiet_s += LOOK_S
-        found = await run_in_threadpool(_read, store, mark)
-        if found is not None and found != last:
-            if last is not None and found.state != last.state:
-                yield "event: state\ndata: 1\n\n"
-            last, quiet_s = found, 0.0
-            yield "event: change\ndata: 1\n\n"
-
-
-def _read(store: Store, mark: Callable[[Connection], Mark]) -> Mark | None:
-    """The mark; None while the database does not answer."""
-    try:
-        with store.reading() as connection:
-            return mark(connection)
-    except StoreError:
-        return None
+async def changes(watch: Watch, subject: Subject, seen: Mark | None) -> AsyncIterator[str]:
+    """An event for each change that is told, and a comment now and then so that proxies keep the
+    connection."""
+    with watch.following(subject, seen) as viewer:
+        yield ": alive\n\n"
+        while True:
+            try:
+                mark, has_turned = await asyncio.wait_for(viewer.news.get(), ALIVE_S)
+            except TimeoutError:
+                yield ": alive\n\n"
+                continue
+            if has_turned:
+                yield f"event: state\nid: {mark}\ndata: 1\n\n"
+            yield f"event: change\nid: {mark}\ndata: 1\n\n"

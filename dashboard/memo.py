@@ -25,9 +25,19 @@ class Memo:
             if key in self._kept:
                 self._kept.move_to_end(key)
                 return self._kept[key]  # type: ignore[return-value]
-        made = make()
+        return self._keep(key, make())
+
+    def grown(self, key: Hashable, grow: Callable[[Value | None], Value]) -> Value:
+        """The value of the key, made of the one that was kept before, if there is one: what is
+        kept may have become more, and is never other than it was."""
+        with self._lock:
+            before = self._kept.get(key)
+        return self._keep(key, grow(before))  # type: ignore[arg-type]
+
+    def _keep(self, key: Hashable, made: Value) -> Value:
         with self._lock:
             self._kept[key] = made
+            self._kept.move_to_end(key)
             while len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
         return made

@@ -7,10 +7,12 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from sqlalchemy import Connection
 from starlette.concurrency import run_in_threadpool
 from tunefarm.dashboard import pictures
 from tunefarm.dashboard.actions import Tracker, choices
 from tunefarm.dashboard.code import Code, CodeError, Coder, Kind, diff, reproduction
+from tunefarm.dashboard.live import farm_mark, job_mark
 from tunefarm.dashboard.queries import (
     curves,
     devices,
@@ -22,11 +24,14 @@ from tunefarm.dashboard.queries import (
     roofs,
     trials,
 )
+from tunefarm.dashboard.queries.settled import Outcome
 from tunefarm.dashboard.rendering import render
 from tunefarm.dashboard.report import report
 from tunefarm.dashboard.requests import (
     Cursor,
+    Curves,
     Hours,
+    Order,
     Reading,
     Text,
     chosen_tasks,
@@ -49,6 +54,7 @@ def show_overview(request: Request, db: Reading, part: Text = "") -> Response:
     return render(
         request,
         "overview.html",
+        mark=farm_mark(db),
         totals=overview.totals(db),
         open_jobs=open_jobs,
         recent_jobs=recent,
@@ -79,29 +85,47 @@ def show_job(
     tasks = jobs.tasks(db, job.id)
     chosen = chosen_tasks(tasks, task)
     whole = curves_of(request, db, job, tasks)
-    now: dict[str, Any] = {
+    shown: dict[str, Any] = {
         "job": job,
-        "wall": whole.wall_time,
-        "recent_gain": curves.recent_gain(whole.best_so_far),
         "came": whole.outcome,
-        "pace": jobs.pace(db, job.id) if job.state == JobState.RUNNING else None,
+        "task": chosen[0] if task is not None else None,
     }
-    if part == "now":
-        return render(request, "job.html", **now)
-    heaviest = [result.task for result in now["came"].results]
+    if part != "tables":
+        shown |= _standing(db, whole)
+    if part != "now":
+        shown |= _results(db, job, whole.outcome)
+    if part:
+        return render(request, "job.html", **shown)
+    heaviest = [result.task for result in whole.outcome.results]
     return render(
         request,
         "job.html",
-        **now,
+        **shown,
+        mark=job_mark(db, job.id),
         tasks=heaviest,
         names=[(one.position, one.summary) for one in heaviest],
-        task=chosen[0] if task is not None else None,
-        total_s=sum(result.time_s for result in now["came"].results),
-        ranking=curves_of(request, db, job, chosen).points.notes,
-        peak_flops=roofs.peaks(db, job).get("flops_n"),
-        latest=trials.trials(db, job=job.id, limit=8),
+        ranking=curves_of(request, db, job, chosen).ranking,
         choices=choices(request, job),
     )
+
+
+def _standing(db: Connection, whole: Curves) -> dict[str, Any]:
+    """How far a job is."""
+    job = whole.job
+    return {
+        "wall": whole.wall_time,
+        "recent_gain": curves.recent_gain(whole.best_so_far()),
+        "pace": jobs.pace(db, job.id) if job.state == JobState.RUNNING else None,
+    }
+
+
+def _results(db: Connection, job: jobs.JobLine, came: Outcome) -> dict[str, Any]:
+    """The tables of a job: what came of its tasks, and its latest trials."""
+    return {
+        "total_s": sum(result.time_s for result in came.results),
+        "peak_flops": roofs.peaks(db, job).get("flops_n"),
+        "latest": trials.trials(db, job=job.id, limit=8),
+    }
 
 
 @router.get("/jobs/{name}/report.html")
@@ -120,13 +144,17 @@ def list_trials(
     target: int | None = None,
     outcome: Text = "",
     q: Text = "",
+    order: Order = Order.NEWEST,
     cursor: Cursor = "",
 ) -> Response:
     named = jobs.job(db, job).id if job else ""
     task = (workload, target) if workload is not None and target is not None else None
-    page = trials.trials(db, job=named, task=task, outcome=outcome, text=q, cursor=cursor)
+    page = trials.trials(
+        db, job=named, task=task, outcome=outcome, text=q, fastest=order is Order.FASTEST,
+        cursor=cursor,
+    )  # fmt: skip
     return render(
-        request, "trials.html", page=page, job=named, task=task, outcome=outcome, q=q,
+        request, "trials.html", page=page, job=named, task=task, outcome=outcome, q=q, order=order,
         outcomes=["ok", "failed", *(str(kind) for kind in ErrorKind)],
     )  # fmt: skip
 
@@ -141,6 +169,7 @@ def show_task(request: Request, db: Reading, workload: str, target_id: int) -> R
     task = records.task(db, workload, target_id)
     configs = records.best_configs(db, task)
     pair = (task.workload_id, task.target_id)
+    users = models.users(db, *pair)
     return render(
         request,
         "task.html",
@@ -150,7 +179,8 @@ def show_task(request: Request, db: Reading, workload: str, target_id: int) -> R
         configs=configs,
         lines=pictures.parallel_coordinates(configs),
         latest=trials.trials(db, task=pair, limit=8),
-        users=models.users(db, *pair),
+        users=users,
+        names={model.digest: model.name for model, _ in users},
     )
 
 

@@ -12,9 +12,10 @@ from urllib.parse import parse_qs
 from fastapi import Depends, HTTPException, Query, Request
 from fastapi.responses import JSONResponse, Response
 from sqlalchemy import Connection
-from tunefarm.dashboard.datasets import Dataset, to_csv
+from tunefarm.dashboard.datasets import Cell, Dataset, to_csv
 from tunefarm.dashboard.memo import Memo
 from tunefarm.dashboard.queries import curves, models, records, settled
+from tunefarm.dashboard.queries.followed import Points, phases, steps
 from tunefarm.dashboard.queries.jobs import JobLine, TaskLine
 from tunefarm.db.errors import UnknownRecord
 from tunefarm.db.store import Store
@@ -46,6 +47,7 @@ Reading = Annotated[Connection, Depends(_reading)]
 Text = Annotated[str, Query(max_length=200, description="What rows have to mention.")]
 Cursor = Annotated[str, Query(max_length=200, description="`next` of the page before.")]
 Hours = Annotated[int, Query(ge=1, le=24 * 31, description="Length of the window.")]
+After = Annotated[int, Query(ge=0, description="Rows after this trial alone.")]
 Limit = Annotated[int, Query(ge=1, le=500, description="Rows of a page.")]
 
 
@@ -65,42 +67,73 @@ async def form_of(request: Request) -> dict[str, str]:
 Shown = TypeVar("Shown")
 LARGE = 2_000
 LARGE_EVERY_S = 10.0
-"""So often the charts of running jobs of ``LARGE`` candidates are read anew, in seconds."""
+"""So often the outcome of running jobs of ``LARGE`` candidates is read anew, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Curves:
-    """The charts of a job as it stands, or of one of its tasks."""
+    """The charts of a job as it stands, or of some of its tasks."""
 
     memo: Memo
     db: Connection
     job: JobLine
     tasks: tuple[TaskLine, ...]
 
-    @property
-    def best_so_far(self) -> Dataset:
-        return self._kept(curves.best_so_far)
+    def best_so_far(self, after: int = 0) -> Dataset:
+        """The steps after a trial."""
+        known = self._grown("steps", lambda seen: steps(self.db, self.job.id, seen))
+        return curves.best_so_far(self.db, self.job, self.tasks, known=known, after=after)
+
+    def points(self, after: int = 0, step: int = 0) -> Dataset:
+        """The candidates after a trial for whoever has each ``step``-th of those before; all if
+        others are drawn now."""
+        known = self._drawn
+        after = after if step == known.step else 0
+        order = {} if after else self._order(known)
+        return curves.points(self.db, self.job, self.tasks, known=known, order=order, after=after)
 
     @property
-    def points(self) -> Dataset:
-        return self._kept(curves.points)
+    def ranking(self) -> dict[str, Cell]:
+        """The notes of all points."""
+        known = self._drawn
+        total = sum(task.ok + task.failed for task in self.tasks)
+        return {"sampled": len(known.rows), "of": total, **self._order(known)}
+
+    def _order(self, known: Points) -> dict[str, Cell]:
+        """How well scores ordered the trials."""
+        last = known.rows[-1].id if known.rows else 0
+        key = ("order", self.job.id, self._positions, known.step, last)
+        return self.memo.get(key, lambda: curves.ranking(known))
 
     @property
     def wall_time(self) -> curves.WallTime:
-        key = ("wall_time", self.job.id, self._mark)
-        return self.memo.get(key, lambda: curves.wall_time(self.db, self.job))
+        known = self._grown("phases", lambda seen: phases(self.db, self.job.id, seen))
+        return curves.wall_time(self.db, self.job, known)
 
     @property
     def outcome(self) -> settled.Outcome:
         """What the job has come to; records of one that is over may change."""
         if not self.job.is_open:
             return settled.outcome(self.db, self.job, self.tasks)
-        return self._kept(settled.outcome)
+        key = ("outcome", self.job.id, self._mark, self._positions)
+        return self.memo.get(key, lambda: settled.outcome(self.db, self.job, self.tasks))
 
-    def _kept(self, read: Callable[[Connection, JobLine, Sequence[TaskLine]], Shown]) -> Shown:
-        positions = tuple(task.position for task in self.tasks)
-        key = (read.__name__, self.job.id, self._mark, positions)
-        return self.memo.get(key, lambda: read(self.db, self.job, self.tasks))
+    @property
+    def _drawn(self) -> Points:
+        return self._grown(
+            f"points of {self._positions}",
+            lambda seen: curves.drawn(self.db, self.job, self.tasks, seen),
+        )
+
+    def _grown(self, name: str, grow: Callable[[Shown | None], Shown]) -> Shown:
+        """What is known of the job by this name, with what came since; of a job that is over trials
+        may be deleted."""
+        revision = -1 if self.job.is_open else self.job.revision
+        return self.memo.grown((name, self.job.id, revision), grow)
+
+    @property
+    def _positions(self) -> tuple[int, ...]:
+        return tuple(task.position for task in self.tasks)
 
     @property
     def _mark(self) -> float:
@@ -112,6 +145,13 @@ class Curves:
 
 def curves_of(request: Request, db: Connection, job: JobLine, tasks: Sequence[TaskLine]) -> Curves:
     return Curves(request.app.state.memo, db, job, tuple(tasks))
+
+
+class Order(StrEnum):
+    """How a list of trials begins."""
+
+    NEWEST = "newest"
+    FASTEST = "fastest"
 
 
 class Format(StrEnum):

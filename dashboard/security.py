@@ -7,13 +7,15 @@ import secrets
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from urllib.parse import quote, urlsplit
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, RedirectResponse, Response
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tunefarm.db import tokens
 from tunefarm.db.errors import StoreError
 from tunefarm.db.records import Role, Token
@@ -40,7 +42,6 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
-Next = Callable[[Request], Awaitable[Response]]
 
 
 class Guard:
@@ -128,21 +129,36 @@ class Sessions:
 
 
 def harden(app: FastAPI, guard: Guard) -> None:
-    """Put the headers on every answer, and the guard before every page.
+    """Put the headers on every answer, and the guard before every page."""
+    app.add_middleware(Protection, guard=guard)
 
-    The token of whoever asks is ``request.state.holder``; None where pages are open to all.
-    """
 
-    @app.middleware("http")
-    async def protect(request: Request, call_next: Next) -> Response:
+@dataclass(frozen=True, slots=True)
+class Protection:
+    """What every request passes. The token of whoever asks is ``request.state.holder``; None where
+    pages are open to all."""
+
+    app: ASGIApp
+    guard: Guard
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        request = Request(scope, receive)
         request.state.holder = None
-        refused = _foreign(request) or await _refused(request, guard)
-        answer = refused or await call_next(request)
-        for name, value in _HEADERS.items():
-            answer.headers.setdefault(name, value)
+        refused = _foreign(request) or await _refused(request, self.guard)
         is_static = request.url.path.startswith("/static/")
-        answer.headers.setdefault("Cache-Control", "no-cache" if is_static else "no-store")
-        return answer
+        own = {**_HEADERS, "Cache-Control": "no-cache" if is_static else "no-store"}
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in own.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        await (refused or self.app)(scope, receive, send_with_headers)
 
 
 def _foreign(request: Request) -> Response | None:

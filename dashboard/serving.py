@@ -125,7 +125,9 @@ def serve_at(
 def listening(address: Address) -> Iterator[socket.socket]:
     """A socket that listens there; ServingError if it cannot."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as place:
+    # asyncio sends without delay on sockets that say they are TCP's: a page would wait 40 ms for
+    # the acknowledgement of its headers.
+    with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as place:
         place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             place.bind((address.host, address.port))

@@ -7,7 +7,7 @@ and builds that read a database directly, imports, tests.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 
@@ -107,6 +107,16 @@ class Store:
         """A consistent view of what is committed."""
         with told(self.url), self._reader.connect() as connection:
             yield connection
+
+    @contextmanager
+    def watching(self) -> Iterator[Callable[[], int | None]]:
+        """What tells for next to nothing whether somebody wrote: a number that differs once others
+        did; None of a database that has no such number."""
+        if self.is_shared:
+            yield lambda: None
+            return
+        with told(self.url), self._reader.connect() as connection:
+            yield lambda: int(connection.exec_driver_sql("PRAGMA data_version").scalar_one())
 
     def _check_schema(self) -> None:
         """Create or upgrade the schema of a writer's database; refuse what cannot be read."""

@@ -3,112 +3,119 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from sqlalchemy import Connection, func, select
 from tunefarm.dashboard.datasets import Cell, Dataset, dataset
+from tunefarm.dashboard.queries.followed import Phases, Point, Points, Step, Steps, phases, steps
+from tunefarm.dashboard.queries.followed import points as points_of
 from tunefarm.dashboard.queries.jobs import JobLine, TaskLine
 from tunefarm.dashboard.ranks import rank_correlation, top_recall
-from tunefarm.db.models import LEASES, TRIALS
-from tunefarm.db.records import FINAL
+from tunefarm.db.models import LEASES
 
 POINTS = 3_000
-PHASES = ("build", "check", "run")
 _TOP_SHARE = 0.1
 _LEAST_RANKED = 8
 _LEAST_FOR_GAIN = 40
 
 
-def best_so_far(connection: Connection, job: JobLine, tasks: Sequence[TaskLine]) -> Dataset:
-    """The trials that were faster than every one of their task before, and each task's last.
+def best_so_far(
+    connection: Connection,
+    job: JobLine,
+    tasks: Sequence[TaskLine],
+    *,
+    known: Steps | None = None,
+    after: int = 0,
+) -> Dataset:
+    """The trials that were faster than every one of their task before.
 
     ``trial`` counts the job's candidates; ``low_s`` and ``high_s`` are the extremes of the repeats.
+    Those up to the trial ``after`` are left out; the notes say so.
     """
     by_id = {task.workload_id: task for task in tasks}
-    columns = TRIALS.c
-    before = func.min(columns.median_s).over(
-        partition_by=columns.workload_id, order_by=columns.id, rows=(None, -1)
-    )
-    count = func.row_number().over(order_by=columns.id)
-    seen = (
-        select(
-            columns.id, columns.workload_id, columns.median_s, columns.created_at,
-            before.label("before"), count.label("count"),
-        )
-        .where(columns.job == job.id, columns.origin != FINAL)
-        .subquery()
-    )  # fmt: skip
-    better = (seen.c.before.is_(None)) | (seen.c.median_s < seen.c.before)
-    query = (
-        select(seen, columns.times_s)
-        .join(TRIALS, columns.id == seen.c.id)
-        .where(seen.c.median_s.is_not(None), better, seen.c.workload_id.in_(list(by_id)))
-        .order_by(seen.c.id)
-    )
-    rows = connection.execute(query).all()
+    found = known or steps(connection, job.id)
     first: dict[int, float] = {}
-    for row in rows:
-        task = by_id[row.workload_id]
-        first.setdefault(row.workload_id, task.default_s or row.median_s)
+    for step in found.rows:
+        if step.workload_id in by_id:
+            first.setdefault(step.workload_id, by_id[step.workload_id].default_s or step.median_s)
     return dataset(
         "best-so-far",
         ("id", "task", "trial", "at_s", "latency_s", "low_s", "high_s", "speedup"),
-        [_step(row, by_id[row.workload_id], first[row.workload_id], job) for row in rows],
-        {"trials": job.done, "seconds": max(0.0, _end(job) - job.created_at)},
+        [
+            _step(step, by_id[step.workload_id], first[step.workload_id], job)
+            for step in found.rows
+            if step.id > after and step.workload_id in by_id
+        ],
+        {"trials": job.done, "seconds": max(0.0, _end(job) - job.created_at), "after": after},
     )
 
 
-def _step(row: Any, task: TaskLine, first_s: float, job: JobLine) -> tuple[Cell, ...]:
+def _step(step: Step, task: TaskLine, first_s: float, job: JobLine) -> tuple[Cell, ...]:
     return (
-        row.id, task.position, row.count, round(row.created_at - job.created_at, 3), row.median_s,
-        min(row.times_s), max(row.times_s), round(first_s / row.median_s, 5),
+        step.id, task.position, step.place, round(step.created_at - job.created_at, 3),
+        step.median_s, step.low_s, step.high_s, round(first_s / step.median_s, 5),
     )  # fmt: skip
 
 
-def points(connection: Connection, job: JobLine, tasks: Sequence[TaskLine]) -> Dataset:
+def step_of(tasks: Sequence[TaskLine]) -> int:
+    """Every how manieth candidate of tasks is drawn."""
+    return -(-sum(task.ok + task.failed for task in tasks) // POINTS) or 1
+
+
+def drawn(
+    connection: Connection, job: JobLine, tasks: Sequence[TaskLine], known: Points | None = None
+) -> Points:
+    """The candidates of tasks that are drawn, evenly chosen where there are many."""
+    workloads = [task.workload_id for task in tasks]
+    return points_of(connection, job.id, workloads, step_of(tasks), known)
+
+
+def points(
+    connection: Connection,
+    job: JobLine,
+    tasks: Sequence[TaskLine],
+    *,
+    known: Points | None = None,
+    order: Mapping[str, Cell] | None = None,
+    after: int = 0,
+) -> Dataset:
     """Trials with their sketch, score and time, evenly chosen where there are many.
 
     ``speedup`` is over the default of the task; a failed trial has neither that nor a latency.
-    The notes say how well scores ordered the trials of a task, the mean over its tasks.
+    The notes say how well scores ordered the trials of a task, the mean over its tasks, which is
+    ``order`` if that is known. Trials up to ``after`` are left out; the notes say so.
     """
-    by_id = {task.workload_id: task for task in tasks}
+    found = known or drawn(connection, job, tasks)
+    by_id = {task.workload_id: (task.position, task.default_s) for task in tasks}
     total = sum(task.ok + task.failed for task in tasks)
-    step = -(-total // POINTS) or 1
-    columns = TRIALS.c
-    query = (
-        select(
-            columns.id, columns.workload_id, columns.number, columns.created_at,
-            columns.config["sketch"].as_string().label("sketch"), columns.origin,
-            columns.predicted, columns.median_s, columns.error,
-        )
-        .where(columns.job == job.id, columns.workload_id.in_(list(by_id)))
-        .where(columns.origin != FINAL, columns.number % step == 0)
-        .order_by(columns.id)
-    )  # fmt: skip
-    rows = connection.execute(query).all()
+    order = ranking(found) if order is None else order
     return dataset(
         "trials",
         ("id", "task", "trial", "at_s", "sketch", "origin", "predicted", "latency_s", "speedup",
          "error"),
-        [_point(row, by_id[row.workload_id], job) for row in rows],
-        {"sampled": len(rows), "of": total, **_ranking(rows)},
+        [
+            _point(point, *by_id[point.workload_id], job.created_at)
+            for point in found.rows
+            if point.id > after
+        ],
+        {"sampled": len(found.rows), "of": total, "step": found.step, "after": after, **order},
     )  # fmt: skip
 
 
-def _point(row: Any, task: TaskLine, job: JobLine) -> tuple[Cell, ...]:
-    speedup = task.default_s / row.median_s if task.default_s and row.median_s else None
+def _point(point: Point, position: int, default_s: float | None, start: float) -> tuple[Cell, ...]:
+    id_, _, number, at, sketch, origin, predicted, median_s, error = point
+    speedup = round(default_s / median_s, 5) if default_s and median_s else None
     return (
-        row.id, task.position, row.number, round(row.created_at - job.created_at, 3), row.sketch,
-        row.origin, row.predicted, row.median_s, speedup and round(speedup, 5), row.error,
+        id_, position, number, round(at - start, 3), sketch, origin, predicted, median_s, speedup,
+        error,
     )  # fmt: skip
 
 
-def _ranking(rows: Sequence[Any]) -> dict[str, Cell]:
+def ranking(found: Points) -> dict[str, Cell]:
     """How well scores ordered times within tasks, weighted by their trials."""
     scored: dict[int, list[tuple[float, float]]] = {}
-    for row in rows:
+    for row in found.rows:
         if row.predicted is not None and row.median_s is not None:
             scored.setdefault(row.workload_id, []).append((row.predicted, -row.median_s))
     ranked = [pairs for pairs in scored.values() if len(pairs) >= _LEAST_RANKED]
@@ -148,14 +155,12 @@ class WallTime:
         )
 
 
-def wall_time(connection: Connection, job: JobLine) -> WallTime:
+def wall_time(connection: Connection, job: JobLine, known: Phases | None = None) -> WallTime:
     """Where the time of a job went so far."""
     end = _end(job)
     total = max(0.0, end - job.created_at)
     held = _held(connection, job, end)
-    sums = [func.coalesce(func.sum(_phase(name)), 0.0) for name in PHASES]
-    row = connection.execute(select(*sums).where(TRIALS.c.job == job.id)).one()
-    build, check, run = map(float, row)
+    build, check, run = (known or phases(connection, job.id)).seconds
     leased = held if held is not None else total
     return WallTime(
         total_s=total,
@@ -165,10 +170,6 @@ def wall_time(connection: Connection, job: JobLine) -> WallTime:
         run_s=run,
         rest_s=max(0.0, leased - build - check - run),
     )
-
-
-def _phase(name: str) -> Any:
-    return TRIALS.c.phases_s[name].as_float()
 
 
 def _held(connection: Connection, job: JobLine, end: float) -> float | None:

@@ -227,7 +227,7 @@ def results(connection: Connection, workload: int, limit: int = PAGE_ROWS) -> tu
 def history(connection: Connection, task: Task) -> Dataset:
     """Measured candidates of all jobs, evenly chosen where there are many."""
     columns = TRIALS.c
-    rows = connection.execute(_sample(task, columns.id, columns.created_at, columns.config["sketch"]
+    rows = connection.execute(sample(task, columns.id, columns.created_at, columns.config["sketch"]
         .as_string().label("sketch"), columns.compiler_version, columns.device_model, columns.job,
         columns.median_s)).all()  # fmt: skip
     return dataset(
@@ -240,7 +240,7 @@ def history(connection: Connection, task: Task) -> Dataset:
 
 def knobs(connection: Connection, task: Task) -> tuple[Knob, ...]:
     """The knobs of each sketch by how much they explain, the most first."""
-    rows = connection.execute(_sample(task, TRIALS.c.config, TRIALS.c.median_s)).all()
+    rows = connection.execute(sample(task, TRIALS.c.config, TRIALS.c.median_s)).all()
     sketches: dict[str, list[Any]] = {}
     for row in rows:
         sketches.setdefault(str(row.config.get("sketch", "")), []).append(row)
@@ -301,7 +301,7 @@ def _of(task: Task) -> tuple[Any, Any]:
     return TRIALS.c.workload_id == task.workload_id, TRIALS.c.target_id == task.target_id
 
 
-def _sample(task: Task, *columns: Any) -> Select[Any]:
+def sample(task: Task, *columns: Any) -> Select[Any]:
     """Columns of measured candidates, ``POINTS`` of them or so."""
     step = -(-(task.ok + task.failed) // POINTS) or 1
     return (

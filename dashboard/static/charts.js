@@ -133,6 +133,20 @@
         xFormat: clockOf(data.columns.at_s), yFormat: (v) => latency(v, short), log: true, yLabel: "latency", xLabel: "UTC",
       };
     },
+    slice(data, element) {
+      const name = element.dataset.knob, values = data.columns[`knob_${name}`] ?? [];
+      const isNumber = values.every((v) => v == null || typeof v === "number");
+      const found = [...new Set(values.filter((v) => v != null))].sort(isNumber ? (a, b) => a - b : undefined);
+      const place = new Map(found.map((v, i) => [v, i]));
+      // Candidates of a value stand side by side, each always where it was: by its number.
+      const at = values.map((v, i) => v == null ? null : place.get(v) + 0.6 * ((data.columns.id[i] * 0.618034) % 1 - 0.5));
+      const groups = grouped({ ...data.columns, at }, "sketch", "at", "latency_s");
+      return {
+        data: joined(groups), ids: idsOf(groups), series: groups.map((g, i) => dots(g.name || "unknown", i, latency)),
+        xFormat: (v) => String(found[Math.round(v)] ?? ""), xSplits: found.map((_, i) => i), xRange: [-0.6, found.length - 0.4],
+        yFormat: (v) => latency(v, short), log: true, yLabel: "latency", xLabel: name,
+      };
+    },
     roofline(data) {
       const c = data.columns;
       const { flops_s: peak, bytes_s: dram, l1_bytes_s: l1 } = data.notes;
@@ -167,18 +181,35 @@
 
   const isDecade = (v) => Math.abs(Math.log10(v) - Math.round(Math.log10(v))) < 1e-6;
 
+  // Logarithmic scales begin and end at the data, with a tick at 1, 2 and 5 where decades are few.
+  const logRange = (_, low, high) => low > 0 && high > 0 ? [low / 1.2, high * 1.2] : [1, 10];
+  function logSplits(_, axis, low, high) {
+    const steps = high / low < 300 ? [1, 2, 5] : [1];
+    const ticks = [];
+    for (let decade = Math.floor(Math.log10(low)); 10 ** decade <= high; decade++) {
+      ticks.push(...steps.map((step) => step * 10 ** decade).filter((v) => v >= low && v <= high));
+    }
+    return ticks;
+  }
+
+  const scale = (isLog) => isLog ? { distr: 3, range: logRange } : { distr: 1 };
+
   function options(element, chart) {
     const axis = (format, label, size, isLog, space) => ({
-      stroke: css("--quiet"), grid: { stroke: css("--line"), width: 1, filter: (_, splits) => isLog ? splits.map((v) => isDecade(v) ? v : null) : splits }, ticks: { show: false }, size, space,
+      stroke: css("--quiet"), grid: { stroke: css("--line"), width: 1, filter: (_, splits) => isLog && splits.some(isDecade) ? splits.map((v) => isDecade(v) ? v : null) : splits }, ticks: { show: false }, size, space,
+      ...(isLog ? { splits: logSplits, filter: (_, splits) => splits } : {}),
       font: "12px system-ui, sans-serif", label, labelFont: "12px system-ui, sans-serif", labelSize: 22,
       values: (_, ticks) => ticks.map((v) => v == null ? "" : format(v)),
     });
+    const xAxis = axis(chart.xFormat, chart.xLabel, 34, chart.xLog, 84);
+    if (chart.xSplits) xAxis.splits = () => chart.xSplits;
+    const xScale = { time: false, ...scale(chart.xLog), ...(chart.xRange ? { range: chart.xRange } : {}) };
     return {
       width: Math.max(240, element.clientWidth), height: element.clientWidth < 480 ? 240 : 290,
-      scales: { x: { time: false, distr: chart.xLog ? 3 : 1 }, y: { distr: chart.log ? 3 : 1 } },
-      axes: [axis(chart.xFormat, chart.xLabel, 34, chart.xLog, 84), axis(chart.yFormat, chart.yLabel, 68, chart.log, 40)],
+      scales: { x: xScale, y: scale(chart.log) },
+      axes: [xAxis, axis(chart.yFormat, chart.yLabel, 68, chart.log, 40)],
       series: [{ label: chart.xLabel, value: (_, v) => v == null ? "–" : chart.xFormat(v) }, ...chart.series],
-      bands: chart.bands ?? [], legend: { show: !chart.keys && chart.series.length <= 12 },
+      bands: chart.bands ?? [], legend: { show: !chart.keys && chart.series.length <= 12, markers: { width: 0, fill: (_, i) => chart.series[i - 1]?.stroke ?? "transparent" } },
       cursor: { points: { size: 8 }, focus: { prox: 24 }, drag: { x: true, y: false } },
       focus: { alpha: 0.35 },
     };
@@ -224,14 +255,16 @@
 
   const datasets = new Map();  // URL -> promise: charts of the same data fetch it once
   const isHeld = (url) => url.startsWith("#");
+  async function asked(url) {
+    const answer = await fetch(url, { headers: { Accept: "application/json" } });
+    if (!answer.ok) throw new Error(`${answer.status}`);
+    return answer.json();
+  }
   function fetched(url) {
     if (!datasets.has(url) && isHeld(url)) {
       datasets.set(url, Promise.resolve(JSON.parse(document.querySelector(url).textContent)));
     } else if (!datasets.has(url)) {
-      datasets.set(url, fetch(url, { headers: { Accept: "application/json" } }).then((answer) => {
-        if (!answer.ok) throw new Error(`${answer.status}`);
-        return answer.json();
-      }));
+      datasets.set(url, asked(url));
     }
     return datasets.get(url);
   }
@@ -257,11 +290,22 @@
   const showAll = (root) => all(root).forEach((element) => { if (!element.chartData && !isFolded(element)) show(element); });
   const redraw = () => all().forEach((element) => { if (element.chartData) draw(element, element.chartData); });
 
-  let refresh = 0;
-  document.addEventListener("sse:change", () => {  // live: once in a while, however often it changes
-    if (refresh) return;
-    refresh = setTimeout(() => { refresh = 0; datasets.clear(); all().forEach(show); }, REFRESH_MS);
-  });
+  // Live: what came since is added to what is known, once for charts of the same data.
+  async function refreshed(url, known) {
+    const last = known.columns.id?.at(-1), step = known.notes.step ?? 0;
+    const join = url.includes("?") ? "&" : "?";
+    const data = await asked(last == null ? url : `${url}${join}after=${last}&step=${step}`);
+    if (!data.notes.after || data.notes.after !== last) return data;
+    for (const [name, column] of Object.entries(data.columns)) known.columns[name].push(...column);
+    return { ...known, notes: { ...known.notes, ...data.notes } };
+  }
+
+  document.addEventListener("live:slow", () => {
+    for (const [url, known] of [...datasets].filter(([one]) => !isHeld(one))) {
+      datasets.set(url, known.then((data) => refreshed(url, data), () => asked(url)));
+    }
+    all().forEach((element) => { if (!isFolded(element)) show(element); });
+  }, true);
   let resized = 0, width = innerWidth;
   addEventListener("resize", () => {
     if (innerWidth === width) return;
@@ -274,6 +318,14 @@
   document.addEventListener("htmx:afterSwap", (event) => showAll(event.target));
   document.addEventListener("toggle", (event) => { if (event.target.open) showAll(event.target); }, true);
   document.addEventListener("DOMContentLoaded", () => showAll(document));
+
+  document.addEventListener("change", (event) => {  // another knob
+    const id = event.target.dataset.knobOf;
+    if (!id) return;
+    const element = document.getElementById(id);
+    element.dataset.knob = event.target.value;
+    if (element.chartData) draw(element, element.chartData);
+  });
 
   document.addEventListener("click", (event) => {  // over candidates, or over time
     const button = event.target.closest("button[data-x]");

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,6 +22,11 @@ SIZES = {"desktop": (1280, 900, "light"), "phone": (390, 844, "dark")}
 _AXE = "axe.run(document, {resultTypes: ['violations']}).then(r => r.violations.map(v => \
 v.id + ': ' + v.nodes.map(n => n.target.join(' ')).slice(0, 3).join(', ')))"
 _WAIT_MS = 60_000
+_HIDE = """hidden => {
+  Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
+  document.dispatchEvent(new Event("visibilitychange"));
+}"""
+GROWN = re.compile(r"/best-so-far\?after=\d+")
 
 
 @pytest.fixture(scope="module")
@@ -102,9 +108,48 @@ def test_an_open_page_follows_the_job(browser: Any, address: str, module_farm: A
     with Store.open(module_farm.database) as store:
         store.add_trials([module_farm.trial(1, number) for number in range(60, 80)])
     page.get_by_text("140 / 200").wait_for()
-    with page.expect_response("**/best-so-far"):
+    with page.expect_response(GROWN) as more:  # the chart asks for what came since alone
         pass
+    assert 0 < len(more.value.json()["columns"]["id"]) <= 20
+    newest = page.locator("section[aria-labelledby=latest] tbody tr td:nth-child(3)").first
+    page.wait_for_function("cell => cell.textContent === '79'", arg=newest.element_handle())
     assert errors == []
+
+
+def test_a_page_that_nobody_sees_asks_for_nothing(
+    browser: Any, address: str, module_farm: Any
+) -> None:
+    page, errors = opened(browser, "desktop")
+    page.goto(address + "/jobs/aaaa1111")
+    page.locator("#best canvas").wait_for()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.evaluate(_HIDE, True)
+    with Store.open(module_farm.database) as store:
+        store.add_trials([module_farm.trial(0, number) for number in range(100, 107)])
+    page.wait_for_timeout(3000)
+    assert asked == []
+    page.evaluate(_HIDE, False)
+    page.get_by_text(re.compile(r"1[2-4]7 / 200")).wait_for()
+    assert errors == []
+
+
+def test_a_page_says_that_the_dashboard_is_away(browser: Any, module_farm: Any) -> None:
+    command = [sys.executable, "-m", "tunefarm", "dashboard", "--db", module_farm.database]
+    server = subprocess.Popen([*command, "--port", "0"], stdout=subprocess.PIPE, text=True)
+    assert server.stdout is not None
+    address = server.stdout.readline().split()[2].rstrip("/")
+    page, _ = opened(browser, "desktop")
+    with page.expect_response("**/live/**"):
+        page.goto(address + "/jobs/aaaa1111")
+    server.terminate()
+    server.wait(60)
+    page.get_by_text("The dashboard does not answer").wait_for()
+    command[-1:] = [module_farm.database, "--port", address.rpartition(":")[2]]
+    again = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    page.get_by_text("The dashboard does not answer").wait_for(state="detached")
+    again.terminate()
+    again.wait(60)
 
 
 def test_themes_are_switched_and_kept(browser: Any, address: str) -> None:

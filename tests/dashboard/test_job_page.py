@@ -52,6 +52,17 @@ def test_a_job_that_is_over_tells_what_builds_get(farm: Any, own_client: TestCli
     assert found == pytest.approx({promoted: 1.9, other: 1.0})
 
 
+@pytest.mark.parametrize("part", ["now", "actions", "tables"])
+@pytest.mark.parametrize("task", ["", "&task=1"])
+def test_a_part_of_the_page_is_that_of_the_whole(client: TestClient, part: str, task: str) -> None:
+    whole = client.get(f"/jobs/aaaa1111?{task[1:]}").text
+    found = client.get(f"/jobs/aaaa1111?part={part}{task}")
+    assert found.status_code == 200
+    words = [re.sub(r"<[^>]*>|\s+", " ", page).split() for page in (found.text, whole)]
+    assert " ".join(words[0]) in " ".join(words[1])
+    assert (part == "actions") or len(words[0]) > 20
+
+
 def test_best_so_far_only_falls_and_ends_at_the_best(client: TestClient) -> None:
     data = client.get(f"{JOB}/best-so-far?task=0").json()
     latencies = data["columns"]["latency_s"]
@@ -85,6 +96,36 @@ def test_charts_come_as_csv_with_the_same_rows(client: TestClient) -> None:
     data = client.get(f"{JOB}/points").json()["columns"]
     assert [int(row["id"]) for row in rows] == data["id"]
     assert {row["sketch"] for row in rows} == {"contraction"}
+
+
+def test_trials_come_with_the_fastest_first(client: TestClient) -> None:
+    def page(**more: Any) -> Any:
+        params = {"job": "aaaa", "order": "fastest", "limit": 20, **more}
+        return client.get("/api/v1/trials", params=params).json()
+
+    first = page()
+    second = page(cursor=first["next"])
+    seen = [(row["latency_s"], row["id"]) for row in first["rows"] + second["rows"]]
+    every = client.get("/api/v1/trials?job=aaaa&outcome=ok&limit=500").json()["rows"]
+    assert seen == sorted((row["latency_s"], row["id"]) for row in every)[:40]
+    assert page(q="nowhere")["rows"] == []
+    found = client.get("/trials?job=aaaa&order=fastest").text
+    assert f'<a href="/trials/{seen[0][1]}">' in found
+    assert 'rel="next">Next<' in found
+
+
+@pytest.mark.parametrize("whose", ["jobs/aaaa1111", "TASK"])
+def test_every_trial_is_downloaded_with_its_knobs(client: TestClient, whose: str) -> None:
+    task = client.get(f"{JOB}/tasks").json()[0]
+    whose = whose.replace("TASK", f"tasks/{task['workload']}/{task['target_id']}")
+    answer = client.get(f"/api/v1/{whose}/trials?format=csv")
+    rows = list(csv.DictReader(io.StringIO(answer.text)))
+    assert len(rows) == (121 if whose.startswith("jobs") else 61)  # the final too
+    assert {row["knob_mb"] for row in rows} >= {"1", "2", "4", "8"}
+    assert {row["knob_sketch"] for row in rows} == {"contraction"}
+    failed = next(row for row in rows if row["error"])
+    assert "bytes of stack" in failed["message"]
+    assert failed["latency_s"] == ""
 
 
 def test_the_gain_is_of_the_last_quarter() -> None:

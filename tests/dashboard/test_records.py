@@ -101,3 +101,17 @@ def test_csv_cells_are_no_formulas() -> None:
 
     text = to_csv(dataset("d", ("name", "n"), [("=1+1", -2.5)]))
     assert text == "name,n\n'=1+1,-2.5\n"
+
+
+def test_candidates_come_by_the_values_of_their_knobs(client: TestClient) -> None:
+    task = client.get("/api/v1/jobs/aaaa/tasks").json()[0]
+    place = f"{task['workload'][:16]}/{task['target_id']}"
+    data = client.get(f"/api/v1/tasks/{place}/slices").json()["columns"]
+    assert set(data["knob_mb"]) >= {1, 2, 4, 8}
+    assert len(data["id"]) == len(data["latency_s"]) == len(data["knob_mb"])
+    for index in range(5):
+        id_, latency_s, value = (data[name][index] for name in ("id", "latency_s", "knob_mb"))
+        trial = client.get(f"/api/v1/trials/{id_}").json()["trial"]
+        assert trial["config"]["mb"] == value
+        assert sorted(trial["times_s"])[len(trial["times_s"]) // 2] == latency_s
+    assert 'data-chart="slice"' in client.get(f"/tasks/{place}").text

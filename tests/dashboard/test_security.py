@@ -13,7 +13,7 @@ from fastapi.testclient import TestClient
 from tunefarm.dashboard import security
 from tunefarm.dashboard.app import create_app
 from tunefarm.dashboard.security import Guard
-from tunefarm.dashboard.serving import Address, ServingError, check
+from tunefarm.dashboard.serving import Address, ServingError, check, listening
 from tunefarm.db import tokens
 from tunefarm.db.records import Role, Token
 from tunefarm.db.store import Store
@@ -167,3 +167,8 @@ def test_without_its_packages_the_command_says_what_to_install(
     assert capsys.readouterr().err == (
         "tunefarm: the dashboard needs uvicorn; pip install 'tunefarm[dashboard]'\n"
     )
+
+
+def test_answers_do_not_wait_for_the_acknowledgement_of_their_headers() -> None:
+    with listening(Address(port=0)) as place:
+        assert place.proto == socket.IPPROTO_TCP  # what asyncio asks before it sends at once
