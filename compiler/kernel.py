@@ -10,7 +10,7 @@ from typing import Any
 from tunefarm.compiler.errors import BuildError
 from tunefarm.compiler.gpu.cubin import Cubin, cubin_of
 from tunefarm.compiler.gpu.cubin import told_of as told_of_cubin
-from tunefarm.compiler.gpu.launches import Launch
+from tunefarm.compiler.gpu.launches import Launch, launch_from_json, launch_to_json
 from tunefarm.compiler.ir import TensorType
 from tunefarm.compiler.tir import PackedLayout
 
@@ -71,7 +71,7 @@ def told_of(kernel: Kernel) -> dict[str, Any]:
         ],
         "workspace_bytes": kernel.workspace_bytes,
         "parallel": kernel.parallel,
-        "launches": [[x.name, x.grid, x.block, x.dynamic_bytes] for x in kernel.launches],
+        "launches": list(map(launch_to_json, kernel.launches)),
         "cubin": told_of_cubin(kernel.cubin) if kernel.cubin is not None else None,
     }
 
@@ -92,10 +92,7 @@ def kernel_of(
         },
         told["workspace_bytes"],
         told["parallel"],
-        tuple(
-            Launch(name, tuple(grid), tuple(block), size)
-            for name, grid, block, size in told["launches"]
-        ),
+        tuple(map(launch_from_json, told["launches"])),
         cubin_of(told["cubin"], machine_code) if told["cubin"] is not None else None,
     )
 

@@ -1,7 +1,8 @@
 """Loop IR → LLVM text of kernels: the entry point.
 
-The emitter is that of CPUs with three more layers: ``threads``, what one thread does, ``warps``,
-what those of a warp do together, and ``warpgroups``, what four warps do.
+The emitter is that of CPUs with four more layers: ``threads``, what one thread does, ``warps``,
+what those of a warp do together, ``warpgroups``, what four warps do, and ``rings``, how tiles reach
+them that are copied as boxes.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from tunefarm.compiler.codegen.builder import FunctionBuilder
 from tunefarm.compiler.codegen.statements import Module
 from tunefarm.compiler.gpu.dialects import NVPTX, Dialect
 from tunefarm.compiler.gpu.launches import Launch, Part, check_limits, parts_of
+from tunefarm.compiler.gpu.rings import RingEmitter, registers_of
+from tunefarm.compiler.gpu.tensor_maps import MAP_ALIGN, MAP_BYTES, TensorMap
 from tunefarm.compiler.gpu.threads import BASE_ALIGN
-from tunefarm.compiler.gpu.warpgroups import WarpgroupEmitter
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir.ir import Buffer, PrimFunc
 
@@ -45,8 +47,9 @@ def emit_gpu(program: PrimFunc, target: Target, dialect: Dialect = NVPTX) -> Gpu
     for number, part in enumerate(parts):
         check_limits(part, target.gpu)
         name = program.name if len(parts) == 1 else f"{program.name}_{number}"
-        module.functions.append(_kernel(program, part, name, module, places, dialect))
-        launches.append(Launch(name, part.grid, part.block, part.dynamic_bytes))
+        text, maps = _kernel(program, part, name, module, places, dialect)
+        module.functions.append(text)
+        launches.append(Launch(name, part.grid, part.block, part.dynamic_bytes, maps))
     attributes = [
         f"attributes #{n} = {{ {_attributes(dialect, part)} }}" for n, part in enumerate(parts)
     ]
@@ -58,7 +61,9 @@ def emit_gpu(program: PrimFunc, target: Target, dialect: Dialect = NVPTX) -> Gpu
 
 def _attributes(dialect: Dialect, part: Part) -> str:
     x, y, z = part.block
-    return dialect.attributes.format(x=x, y=y, z=z, n=x * y * z)
+    attributes = dialect.attributes.format(x=x, y=y, z=z, n=x * y * z)
+    given = registers_of(part)
+    return attributes if given is None else f'{attributes} "nvvm.maxnreg"="{given[0]}"'
 
 
 def _kernel(
@@ -68,10 +73,11 @@ def _kernel(
     module: Module,
     places: dict[Buffer, int],
     dialect: Dialect,
-) -> str:
-    """The text of one kernel and its shared array."""
+) -> tuple[str, tuple[TensorMap, ...]]:
+    """The text of one kernel and its shared array, and what it takes beside pointers."""
     builder = FunctionBuilder()
-    emitter = WarpgroupEmitter(module, builder, dialect, part, name)
+    emitter = RingEmitter(module, builder, dialect, part, name)
+    emitter.params = program.params
     arguments = []
     inputs = len(program.params) - program.outputs
     for index, param in enumerate(program.params):
@@ -87,9 +93,14 @@ def _kernel(
     for buffer, offset in places.items():
         pointer = f"getelementptr inbounds i8, ptr %w, i64 {offset}"
         emitter.pointers[buffer] = builder.pure(pointer)
+    emitter.begin()
     emitter.statement(part.body)
     builder.line("ret void")
+    for number in range(len(emitter.maps)):
+        kind = f"ptr byval([{MAP_BYTES} x i8]) align {MAP_ALIGN}"
+        arguments.append(f'{kind} "nvvm.grid_constant" %m{number}')
     body = "\n".join(builder.body())
     head = f"define {dialect.convention} void @{name}({', '.join(arguments)})"
     number = len(module.functions)
-    return f"{emitter.shared_array()}{head} #{number} {{\n{body}\n}}\n"
+    text = f"{emitter.shared_array()}{head} #{number} {{\n{body}\n}}\n"
+    return text, tuple(emitter.maps)

@@ -11,6 +11,11 @@ apart, at last neighbours.
 One element of a matrix instruction (``gpu/mma.py``) whose A the threads hold as they hold results:
 thread ``4·g + t`` has of its element's row, g or g + 8, columns 2·t, 2·t + 1, 2·t + 8, 2·t + 9. The
 four threads of a row have all sixteen. B is read from shared memory.
+
+    boxed(x[…], c0, n0, s0, c1, n1, s1, …)      x[…] where every 0 ≤ c < n, else 0
+
+An element of a box that is copied to shared memory, of a tensor with these coordinates, extents and
+strides (``gpu/boxes.py``).
 """
 
 from __future__ import annotations
@@ -29,6 +34,7 @@ WARP_REDUCTIONS: dict[str, BinaryOp] = {
     "warp_min": "min",
 }
 
+BOXED = "boxed"
 QUAD = 4  # threads that hold a row of a matrix
 HELD_TERMS = 4  # of a row of sixteen, that one of them holds
 

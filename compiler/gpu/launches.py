@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from math import prod
+from typing import Any
 
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.gpu.archs import MAX_GRID, MAX_THREADS, STATIC_SHARED_BYTES, GpuArch
+from tunefarm.compiler.gpu.boxes import ring_of
+from tunefarm.compiler.gpu.tensor_maps import TensorMap, tensor_map_of
 from tunefarm.compiler.target import dtype_bytes
 from tunefarm.compiler.tir.facts import buffers_read_below, buffers_stored
 from tunefarm.compiler.tir.ir import (
@@ -30,15 +33,29 @@ WORKSPACE_ALIGN = 256
 class Launch:
     """One kernel of a program and how it is launched: numbers along x, y, z.
 
-    Its arguments are pointers to the parameters of the program, and one to the workspace.
-    ``dynamic_bytes`` of shared memory have to be asked for; beyond 48 KiB the function's attribute
-    must allow them.
+    Its arguments are pointers to the parameters of the program, one to the workspace, and then
+    ``maps``, which are made of the pointers. ``dynamic_bytes`` of shared memory have to be asked
+    for; beyond 48 KiB the function's attribute must allow them.
     """
 
     name: str
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     dynamic_bytes: int = 0
+    maps: tuple[TensorMap, ...] = ()
+
+
+def launch_to_json(launch: Launch) -> list[object]:
+    """A launch as JSON's values."""
+    maps = [list(astuple(each)) for each in launch.maps]
+    return [launch.name, launch.grid, launch.block, launch.dynamic_bytes, maps]
+
+
+def launch_from_json(fields: list[Any]) -> Launch:
+    """What ``launch_to_json`` wrote."""
+    name, grid, block, dynamic_bytes, maps = fields
+    made = tuple(tensor_map_of(*each) for each in maps)
+    return Launch(name, tuple(grid), tuple(block), dynamic_bytes, made)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +83,8 @@ class Part:
 
     @property
     def shared_bytes(self) -> int:
-        return sum(shared_size(b) for b in self.shared)
+        ring = ring_of(self.body)
+        return sum(map(shared_size, self.shared)) + (ring.marks_bytes if ring else 0)
 
     @property
     def dynamic_bytes(self) -> int:

@@ -67,7 +67,7 @@ class ThreadEmitter(Emitter):
         if not self.shared_taken:
             return ""
         dynamic = self.part.dynamic_bytes > 0
-        linkage, size = ("external", 0) if dynamic else ("internal", self.shared_taken)
+        linkage, size = ("external", 0) if dynamic else ("internal", self.part.shared_bytes)
         value = "" if dynamic else " undef"
         return (
             f"@{self.kernel}_shared = {linkage} addrspace(3) global [{size} x i8]{value}, "

@@ -13,6 +13,7 @@ from tunefarm.compiler.gpu.space import elements as gpu_elements
 from tunefarm.compiler.gpu.space import mma as gpu_mma
 from tunefarm.compiler.gpu.space import rows as gpu_rows
 from tunefarm.compiler.gpu.space import simt as gpu_simt
+from tunefarm.compiler.gpu.space import tma as gpu_tma
 from tunefarm.compiler.gpu.space import transpose as gpu_transpose
 from tunefarm.compiler.gpu.space import wgmma as gpu_wgmma
 from tunefarm.compiler.ir import Call, Function, TensorType, post_order
@@ -63,6 +64,7 @@ SKETCHES: list[Sketch] = [
     Sketch("rows", rows.space, rows.schedule),
     Sketch("plain", plain.space, plain.schedule),
     Sketch("gpu_attention", gpu_attention.space, gpu_attention.schedule),
+    Sketch("gpu_tma", gpu_tma.space, gpu_tma.schedule),
     Sketch("gpu_wgmma", gpu_wgmma.space, gpu_wgmma.schedule),
     Sketch("gpu_mma", gpu_mma.space, gpu_mma.schedule),
     Sketch("gpu_simt", gpu_simt.space, gpu_simt.schedule),

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from tunefarm.compiler.dtypes import numpy_dtype
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.gpu.intrinsics import (
+    BOXED,
     HELD_PRODUCTS,
     HELD_TERMS,
     QUAD,
@@ -263,6 +264,8 @@ class _Source:
                 return self.expr(meaning(expr))
             case Intrinsic(name) if name in HELD_PRODUCTS:
                 return self.held_product(expr)
+            case Intrinsic(name) if name == BOXED:
+                return self.boxed(expr)
             case Intrinsic(name, (value, width), _) if name in WARP_REDUCTIONS:
                 if not self.threads:
                     raise ScheduleError(f"{name} stands where there are no threads")
@@ -284,6 +287,13 @@ class _Source:
         row = f"(yield Exchange({len(self.lines)}, {QUAD}, None, ({own})))"
         return f"held_product({total}, {row}, ({right}))"
 
+    def boxed(self, expr: Intrinsic) -> str:
+        """An element of a tensor where it has one, else zero."""
+        load, *axes = map(self.expr, expr.args)
+        limits = zip(axes[::3], axes[1::3], strict=True)
+        inside = " and ".join(f"0 <= {at} < {extent}" for at, extent in limits)
+        return f"({load} if {inside} else {self.expr(Const(0, expr.dtype))})"
+
     def binary(self, op: str, a: Expr, b: Expr) -> str:
         x, y = self.expr(a), self.expr(b)
         if a.dtype == "int64" and op in _RINGS and not (_is_index(a) and _is_index(b)):
@@ -297,6 +307,8 @@ class _Source:
 def _is_copy(store: Store) -> bool:
     """True for what a GPU may copy to shared memory beside its threads."""
     value = store.value.a if isinstance(store.value, Select) else store.value
+    if isinstance(value, Intrinsic) and value.name == BOXED:
+        value = value.args[0]
     from_global = isinstance(value, Load) and value.buffer.scope == "global"
     return store.buffer.scope == "shared" and from_global
 

@@ -13,7 +13,7 @@ from math import prod
 from typing import NoReturn
 
 from tunefarm.compiler.dtypes import DTYPES, is_float
-from tunefarm.compiler.gpu.intrinsics import HELD_PRODUCTS, HELD_TERMS, WARP_REDUCTIONS
+from tunefarm.compiler.gpu.intrinsics import BOXED, HELD_PRODUCTS, HELD_TERMS, WARP_REDUCTIONS
 from tunefarm.compiler.tir.affine import Ranges, interval
 from tunefarm.compiler.tir.ir import (
     BLOCK_AXES,
@@ -346,6 +346,9 @@ class _Verifier:
         if name in HELD_PRODUCTS:
             self.held_product(expr, certain)
             return
+        if name == BOXED:
+            self.boxed(expr)
+            return
         if name not in INTRINSICS:
             self.fail(f"there is no intrinsic {name}")
         if len(args) != _ARITY.get(name, 1):
@@ -368,6 +371,15 @@ class _Verifier:
         kinds = tuple(self.expr(a, certain) for a in expr.args)
         if kinds != wanted or expr.dtype != p.accumulator:
             self.fail(f"{print_expr(expr)} takes {', '.join(kinds)}, not {', '.join(wanted)}")
+
+    def boxed(self, expr: Intrinsic) -> None:
+        """The element is read where its coordinates lie in the tensor, and only there."""
+        load, *axes = expr.args
+        fits = len(axes) >= 3 and len(axes) % 3 == 0
+        fits = fits and all(isinstance(n, Const) for n in (*axes[1::3], *axes[2::3]))
+        kinds = {self.expr(axis, False) for axis in axes}
+        if not fits or kinds != {"int64"} or self.expr(load, False) != expr.dtype:
+            self.fail(f"{print_expr(expr)} is no element of a tensor with coordinates and extents")
 
     def tensor_intrinsic(self, expr: Intrinsic, certain: bool) -> None:
         t = TENSOR_INTRINSICS[expr.name]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from tunefarm.compiler.gpu.emulator.errors import Fault
 from tunefarm.compiler.gpu.emulator.kinds import KINDS, Kind, Values
+from tunefarm.compiler.gpu.emulator.mbarriers import copies_box
 from tunefarm.compiler.gpu.emulator.moves import LOCAL_WINDOW, SHARED_WINDOW
 from tunefarm.compiler.gpu.emulator.operands import (
     Builder,
@@ -226,6 +227,8 @@ def _cp(i: Instruction, scope: Scope) -> Step:
         case ("async", "ca" | "cg", "shared", "global", *hints):
             only(i, [h for h in hints if h not in _HINTS], ("64B", "128B", "256B"))
             return _copy(i, scope)
+        case ("async", "bulk", "tensor", *_):
+            return copies_box(i, scope)
     unknown(i)
 
 

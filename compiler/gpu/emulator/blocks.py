@@ -15,11 +15,13 @@ from tunefarm.compiler.gpu.emulator import (
     floats,
     integers,
     matrices,
+    mbarriers,
     moves,
     warpgroups,
     warps,
 )
 from tunefarm.compiler.gpu.emulator.kinds import KINDS, Values
+from tunefarm.compiler.gpu.emulator.mbarriers import Waiting, waiting_of
 from tunefarm.compiler.gpu.emulator.operands import (
     Builder,
     Scope,
@@ -46,8 +48,9 @@ BUILDERS: dict[str, Builder] = {
     **warps.BUILDERS,
     **matrices.BUILDERS,
     **warpgroups.BUILDERS,
+    **mbarriers.BUILDERS,
 }
-_COLLECTIVE = ("shfl", "vote", "ldmatrix", "mma", "wgmma")
+_COLLECTIVE = ("shfl", "vote", "ldmatrix", "mma", "wgmma", "setmaxnreg")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +76,15 @@ class Exit:
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """A step for whole warps, and where they go on."""
+    """A step for whole warps, or four of them together, and where they go on."""
 
     instruction: Instruction
     step: Step
     following: int
+
+    @property
+    def of_warpgroup(self) -> bool:
+        return self.instruction.opcode in ("wgmma", "setmaxnreg")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +95,16 @@ class Barrier:
     following: int
 
 
-End = Jump | Branch | Exit | Collective | Barrier
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Threads wait at an mbarrier."""
+
+    instruction: Instruction
+    waiting: Waiting
+    following: int
+
+
+End = Jump | Branch | Exit | Collective | Barrier | Wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +133,8 @@ class _Draft:
 
 
 def _ends(i: Instruction) -> bool:
-    return i.opcode in ("bra", "ret", "exit", "bar", "barrier", *_COLLECTIVE)
+    waits = i.opcode == "mbarrier" and i.modifiers[0] == "try_wait"
+    return waits or i.opcode in ("bra", "ret", "exit", "bar", "barrier", *_COLLECTIVE)
 
 
 def _drafts(entry: Entry) -> list[_Draft]:
@@ -240,6 +257,8 @@ def _end(i: Instruction | None, scope: Scope, targets: list[int]) -> End:
         return Collective(i, _step(i, scope), targets[0])
     if i.opcode in ("bar", "barrier"):
         return _barrier(i, scope, targets)
+    if i.opcode == "mbarrier":
+        return Wait(i, waiting_of(i, scope), targets[0])
     if i.guard is None:
         return Jump(targets[0]) if i.opcode == "bra" else Exit()
     if i.opcode != "bra":

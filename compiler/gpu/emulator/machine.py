@@ -14,6 +14,7 @@ from tunefarm.compiler.gpu.emulator.blocks import (
     Branch,
     Collective,
     Jump,
+    Wait,
 )
 from tunefarm.compiler.gpu.emulator.errors import KernelFault
 from tunefarm.compiler.gpu.emulator.wave import Group, Index, Wave
@@ -29,6 +30,7 @@ class Machine:
         self.ready: dict[int, Index] = {0: np.arange(wave.threads)}  # threads by block of code
         self.gathering: dict[int, Index] = {}  # at an instruction of a warp that is not complete
         self.barred: dict[int, Index] = {}  # at a barrier
+        self.waiting: dict[int, Index] = {}  # at an mbarrier
 
     def run(self) -> None:
         """Run until all threads have ended. Raises KernelFault."""
@@ -37,9 +39,13 @@ class Machine:
                 while self.ready:
                     number = min(self.ready)
                     self._advance(number, self.wave.group(self.ready.pop(number)))
-                if not (self.barred or self.gathering):
+                if self._wake():
+                    continue
+                if not (self.barred or self.gathering or self.waiting):
+                    self._check_copies()
                     return
-                self._pass_barriers()
+                if not (self._pass_barriers() or self.wave.mbarriers.land(self.wave)):
+                    raise self._stuck()
 
     def _advance(self, number: int, group: Group) -> None:
         """Run a group until it parts, waits, ends, or comes to where others are."""
@@ -65,11 +71,17 @@ class Machine:
             elif isinstance(end, Jump):
                 number = end.target
             elif isinstance(end, Collective):
-                if not group.has_whole_warps(wave):
+                whole = group.has_whole_warps(wave)
+                if whole and end.of_warpgroup and not group.every:
+                    whole = bool(wave.complete(group.index, True).all())
+                if not whole:
                     self._gather(number, group)
                     return
                 end.step(wave, group)
                 number = end.following
+            elif isinstance(end, Wait):
+                self._join(self.waiting, number, group.index)
+                return
             elif isinstance(end, Barrier):
                 if not group.every:
                     self._join(self.barred, number, group.index)
@@ -96,27 +108,49 @@ class Machine:
         """Let complete warps go on, and the others wait for their missing threads."""
         self._join(self.gathering, number, group.index)
         index = self.gathering.pop(number)
-        wave = self.wave
-        counts = np.bincount(wave.warp_of[index], minlength=len(wave.warp_sizes))
-        complete = (counts == wave.warp_sizes)[wave.warp_of[index]]
+        wave, end = self.wave, self.code[number].end
+        assert isinstance(end, Collective)
+        complete = wave.complete(index, end.of_warpgroup)
         if not complete.all():
             self.gathering[number] = index[~complete]
         if complete.any():
-            end = self.code[number].end
-            assert isinstance(end, Collective)
             together = wave.group(index[complete])
             end.step(wave, together)
             self._place(end.following, together.index)
 
-    def _pass_barriers(self) -> None:
-        """Let blocks go on all of whose threads wait at a barrier; a fault if there are none."""
+    def _wake(self) -> bool:
+        """Let threads go on whose phase of an mbarrier has ended; False if there are none."""
+        woken = False
+        for number, index in list(self.waiting.items()):
+            end = self.code[number].end
+            assert isinstance(end, Wait)
+            ready = end.waiting.ready(self.wave, self.wave.group(index))
+            if not ready.any():
+                continue
+            del self.waiting[number]
+            if not ready.all():
+                self.waiting[number] = index[~ready]
+            together = self.wave.group(index[ready])
+            end.waiting.step(self.wave, together)
+            self._place(end.following, together.index)
+            woken = True
+        return woken
+
+    def _check_copies(self) -> None:
+        """A fault if copies to shared memory run on when all threads have ended."""
+        for box in self.wave.mbarriers.boxes:
+            problem = "has not ended when its block does: nobody waits for it"
+            raise self.wave.fault(box.instruction, box.thread, problem)
+
+    def _pass_barriers(self) -> bool:
+        """Let blocks go on all of whose threads wait at a barrier; False if there are none."""
         wave = self.wave
         waiting = np.zeros(wave.blocks, np.intp)
         for index in self.barred.values():
             waiting += np.bincount(wave.block_of[index], minlength=wave.blocks)
         complete = waiting == wave.block_threads
         if not complete.any():
-            raise self._stuck()
+            return False
         wave.shared.pass_barrier(complete)
         for number, index in list(self.barred.items()):
             del self.barred[number]
@@ -131,21 +165,31 @@ class Machine:
                     first = int(together.index[0])
                     raise wave.fault(end.instruction, first, "others of its warp wait elsewhere")
                 self._place(end.following, together.index)
+        return True
 
     def _stuck(self) -> KernelFault:
-        """Who waits for whom: the first warp that is not complete, or else the first block."""
+        """Who waits for whom: at an mbarrier, the first warp that is not complete, or else the
+        first block."""
         wave = self.wave
+        if self.waiting:
+            number, index = min(self.waiting.items(), key=lambda wait: wait[1][0])
+            at = self.code[number].end
+            assert isinstance(at, Wait)
+            problem = at.waiting.problem(wave, wave.group(index))
+            return wave.fault(at.instruction, int(index[0]), problem)
         waiting = self.gathering or self.barred
         number, index = min(waiting.items(), key=lambda wait: (wait[1][0], wait[0]))
         end = self.code[number].end
         assert isinstance(end, Collective | Barrier)
-        whole = wave.warp_of if isinstance(end, Collective) else wave.block_of
+        whole, what = wave.block_of, "block"
+        if isinstance(end, Collective):
+            whole, what = wave.team_of(end.of_warpgroup), "warp"
+            what = what if whole is wave.warp_of else "warpgroup"
         mine = whole == whole[index[0]]
         here = np.zeros(wave.threads, np.bool_)
         for others in [index] if isinstance(end, Collective) else self.barred.values():
             here[others] = True
         missing = int(np.flatnonzero(mine & ~here)[0])
-        what = "warp" if isinstance(end, Collective) else "block"
         state = "ended" if not wave.live[missing] else "waits elsewhere"
         return wave.fault(
             end.instruction,

@@ -18,6 +18,7 @@ from tunefarm.compiler.gpu.emulator.parse import Array, Entry, parse_ptx
 from tunefarm.compiler.gpu.emulator.races import LaunchRaces
 from tunefarm.compiler.gpu.emulator.traffic import Traffic
 from tunefarm.compiler.gpu.emulator.wave import Wave, unwritten
+from tunefarm.compiler.gpu.tensor_maps import MAP_BYTES
 
 _THREADS_AT_ONCE = 16384  # arrays of so many stay in the caches
 _BYTES_AT_ONCE = 256 << 20  # of registers, shared and local memory
@@ -43,6 +44,11 @@ class EmulatedKernel:
     def registers(self) -> int:
         return len(self.entry.registers)
 
+    @property
+    def has_mbarriers(self) -> bool:
+        """Whether its threads wait for some of their block, not for all alone."""
+        return any(i.opcode == "mbarrier" for i in self.entry.instructions)
+
 
 @dataclass(frozen=True, slots=True)
 class EmulatedModule:
@@ -64,7 +70,8 @@ class EmulatedModule:
         only: Sequence[int] | None = None,
     ) -> None:
         """Run a kernel to its end, or ``only`` the blocks of these numbers. Arguments are
-        addresses, and other numbers' bits. ``traffic`` counts what its accesses cost.
+        addresses, and other numbers' bits; an array of bytes is one little-endian number.
+        ``traffic`` counts what its accesses cost.
 
         Raises EmulatorError for a launch that a GPU would refuse, KernelFault for what the kernel
         may not do; what it wrote before that stays.
@@ -79,6 +86,11 @@ class EmulatedModule:
             p.name: value & (1 << 8 * p.size) - 1
             for p, value in zip(kernel.entry.parameters, arguments, strict=True)
         }
+        arrays = {
+            place_of(number): parameters[p.name].to_bytes(p.size, "little")
+            for number, p in enumerate(kernel.entry.parameters)
+            if p.is_array
+        }
         total = prod(grid)
         races = LaunchRaces(prod(block), kernel.granules["global"])
         at_once = _blocks_at_once(kernel, prod(block), shared_bytes)
@@ -87,7 +99,7 @@ class EmulatedModule:
                 name, GlobalMemory(memory, races, first * prod(block)), parameters, grid, block,
                 first, count,
                 shared_bytes, kernel.granules["shared"], kernel.local_bytes,
-                unwritten(kernel.entry.registers), traffic,
+                unwritten(kernel.entry.registers), arrays, kernel.has_mbarriers, traffic,
             )  # fmt: skip
             Machine(wave, kernel.code).run()
 
@@ -144,6 +156,9 @@ def _kernel(entry: Entry, arrays: Sequence[Array]) -> EmulatedKernel:
             f"kernel {entry.name} declares {ends['shared']} bytes of shared memory; more than "
             f"{STATIC_SHARED_BYTES} have to be asked for by launches"
         )
+    for number, parameter in enumerate(entry.parameters):
+        if parameter.is_array:
+            places[parameter.name] = Place("param", place_of(number))
     registers = {r.name: number for number, r in enumerate(entry.registers)}
     scope = Scope(registers, places, {p.name: p.size for p in entry.parameters})
     blocks = blocks_of(entry, scope)
@@ -160,6 +175,11 @@ def _waves(total: int, at_once: int, only: Sequence[int] | None) -> Iterator[tup
         yield from ((block, 1) for block in only)
     else:
         yield from ((first, min(at_once, total - first)) for first in range(0, total, at_once))
+
+
+def place_of(number: int) -> int:
+    """Where a parameter begins in the memory of parameters."""
+    return number * MAP_BYTES
 
 
 def _blocks_at_once(kernel: EmulatedKernel, threads: int, shared_bytes: int) -> int:

@@ -25,8 +25,12 @@ from tunefarm.compiler.gpu.emulator.operands import (
 from tunefarm.compiler.gpu.emulator.parse import Instruction, Vector
 from tunefarm.compiler.gpu.emulator.wave import Group, Wave
 
-SHARED_WINDOW, LOCAL_WINDOW = 1 << 56, 1 << 57  # where these are among generic addresses
-_WINDOWS = {"global": 0, "param": 0, "const": 0, "shared": SHARED_WINDOW, "local": LOCAL_WINDOW}
+# Where these are among generic addresses:
+SHARED_WINDOW, LOCAL_WINDOW, PARAMETER_WINDOW = 1 << 56, 1 << 57, 1 << 58
+_WINDOWS = {
+    "global": 0, "param": PARAMETER_WINDOW, "const": 0, "shared": SHARED_WINDOW,
+    "local": LOCAL_WINDOW,
+}  # fmt: skip
 _ROUNDINGS: Mapping[str, Callable[[Values], Values]] = {
     "rni": np.rint,
     "rzi": np.trunc,

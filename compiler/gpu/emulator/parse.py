@@ -51,6 +51,14 @@ class Address:
 
 
 @dataclass(frozen=True, slots=True)
+class TensorAddress:
+    """``[map, {c0, c1}]``: a corner in the tensor that a map describes."""
+
+    base: Register
+    coordinates: tuple[Operand, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Vector:
     """``{a, b}``, or ``a|b``; ``None`` is the sink ``_``."""
 
@@ -64,7 +72,7 @@ class Negated:
     register: Register
 
 
-Operand = Register | Special | Immediate | Symbol | Address | Vector | Negated
+Operand = Register | Special | Immediate | Symbol | Address | TensorAddress | Vector | Negated
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +94,11 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
+    """A number or an address, or an array of bytes."""
+
     name: str
     size: int  # bytes
+    is_array: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +238,9 @@ def _entry(line: int, header: str, statements: Iterator[tuple[int, str]]) -> Ent
 
 
 def _parameter(line: int, text: str) -> Parameter:
+    array = re.fullmatch(r"\s*\.param\s+\.align\s+\d+\s+\.b8\s+([\w$]+)\[(\d+)\]\s*", text)
+    if array is not None:
+        return Parameter(array[1], int(array[2]), True)
     words = text.split()
     kind = words[1].removeprefix(".") if len(words) > 2 and words[0] == ".param" else ""
     if kind not in _SIZES or "[" in text:
@@ -325,7 +339,13 @@ class _Body:
             return Symbol(text)
         _fail(line, f"{text!r} is no operand that the emulator knows")
 
-    def _address(self, line: int, text: str) -> Address:
+    def _address(self, line: int, text: str) -> Address | TensorAddress:
+        corner = re.fullmatch(r"\[\s*([%\w$]+)\s*,\s*(\{[^}]*\})\s*\]", text)
+        if corner is not None:
+            coordinates = self._operand(line, corner[2])
+            assert isinstance(coordinates, Vector)
+            parts = tuple(c for c in coordinates.parts if c is not None)
+            return TensorAddress(self._register(line, corner[1]), parts)
         match = re.fullmatch(r"\[\s*([%\w$]+)\s*(?:\+\s*(-?\w+))?\s*\]", text)
         base = self._operand(line, match[1]) if match else None
         offset = _number(match[2] or "0") if match else None

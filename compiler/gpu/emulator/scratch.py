@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tunefarm.compiler.gpu.emulator.errors import Fault
 from tunefarm.compiler.gpu.emulator.kinds import UNSIGNED, Values
 from tunefarm.compiler.gpu.emulator.memory import check_alignment
+from tunefarm.compiler.gpu.emulator.order import BlockOrder
 from tunefarm.compiler.gpu.emulator.races import Access, BlockRaces, Bounds
 
 Index = NDArray[np.intp]
@@ -61,16 +62,23 @@ class SharedMemory(LocalMemory):
 
     name = "shared"
 
-    def __init__(self, block_of: Index, block_threads: int, size: int, granule: int) -> None:
+    def __init__(
+        self,
+        block_of: Index,
+        block_threads: int,
+        size: int,
+        granule: int,
+        kind: type[BlockRaces] | type[BlockOrder] = BlockRaces,
+    ) -> None:
         super().__init__(block_of, size)
         self._states = _bytes(len(self.data), 0)
-        self._races = BlockRaces(block_of, block_threads, self.pitch, granule)
+        self.races = kind(block_of, block_threads, self.pitch, granule)
         self._unfenced = Bounds()  # what was written since a fence
 
     def load(self, threads: Index, addresses: Values, dtype: np.dtype[Any], lanes: int) -> Values:
         access = self._access(threads, addresses, dtype.itemsize * lanes, "reads")
         self._refuse_unwritten(access, addresses, dtype, lanes)
-        self._races.read(access)
+        self.races.read(access)
         return _rows(self.data, dtype, lanes, access.places)
 
     def load_async(
@@ -105,9 +113,25 @@ class SharedMemory(LocalMemory):
         self._mark(access, WRITTEN)
         _set_rows(self.data, access.places, values)
 
+    def begin_box(self, threads: Index, addresses: Values, size: int, mark: int) -> None:
+        """``begin_copy`` by a copy that runs by itself and tells mbarrier number ``mark``."""
+        assert isinstance(self.races, BlockOrder)
+        access = self._access(threads, addresses, size, "writes")
+        self._refuse_under_way(access, addresses)
+        self.races.begin_copy(access, mark)
+        self._set_states(access, UNDER_WAY)
+
+    def end_box(self, threads: Index, addresses: Values, values: Values) -> int:
+        """That copy's bytes are there; returns the time of it."""
+        assert isinstance(self.races, BlockOrder)
+        access = self._access(threads, addresses, _size(values), "writes")
+        self._set_states(access, WRITTEN)
+        _set_rows(self.data, access.places, values)
+        return self.races.end_copy(access)
+
     def pass_barrier(self, blocks: Values) -> None:
         """All threads of some blocks (a mask) have waited for one another."""
-        self._races.pass_barrier(blocks)
+        self.races.pass_barrier(blocks)
 
     def _access(self, threads: Index, addresses: Values, size: int, does: str) -> Access:
         places = self.places(threads, addresses, size, does)
@@ -115,8 +139,11 @@ class SharedMemory(LocalMemory):
         return Access(threads, places, size, low, high + size)
 
     def _mark(self, access: Access, state: int) -> None:
-        self._races.write(access)
+        self.races.write(access)
         self._unfenced.add(access.low, access.high)
+        self._set_states(access, state)
+
+    def _set_states(self, access: Access, state: int) -> None:
         states = np.full((len(access.places), access.size), state, np.uint8)
         _set_rows(self._states, access.places, states)
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tunefarm.compiler.gpu.emulator.errors import Fault
 from tunefarm.compiler.gpu.emulator.kinds import KINDS, Values, brain_to_single, half_to_single
+from tunefarm.compiler.gpu.emulator.mbarriers import fence_all
 from tunefarm.compiler.gpu.emulator.operands import (
     Builder,
     Scope,
@@ -28,10 +29,9 @@ from tunefarm.compiler.gpu.emulator.operands import (
     writes_own,
 )
 from tunefarm.compiler.gpu.emulator.parse import Immediate, Instruction
-from tunefarm.compiler.gpu.emulator.wave import Group, Wave
+from tunefarm.compiler.gpu.emulator.wave import WARPGROUP, Group, Wave
 
 Index = NDArray[np.intp]
-GROUP = 128  # threads
 DEPTH = 16
 _ROWS = 64
 _SWIZZLED = 1  # the mode of 128 bytes
@@ -76,7 +76,7 @@ class Operand:
         try:
             rows = wave.shared.load_async(threads, there.reshape(-1), np.dtype(np.uint16), 8)
         except Fault as fault:
-            raise Fault(fault.position // there.shape[1] * GROUP, fault.problem) from None
+            raise Fault(fault.position // there.shape[1] * WARPGROUP, fault.problem) from None
         if self.turned:
             return rows.reshape(-1, DEPTH, self.extent).transpose(0, 2, 1)
         return rows.reshape(-1, self.extent, DEPTH)
@@ -101,13 +101,13 @@ class Product:
 
     def run(self, wave: Wave) -> None:
         decode = _FLOATS[self.kind]
-        group = wave.group((self.leaders[:, None] + np.arange(GROUP)).reshape(-1))
+        group = wave.group((self.leaders[:, None] + np.arange(WARPGROUP)).reshape(-1))
         a, b = (
             decode(np.ascontiguousarray(x.load(wave, self.leaders))).astype(np.float32)
             for x in (self.left, self.right)
         )
         row, column = _sums(self.right.extent)
-        held = self.read(wave, group).reshape(-1, GROUP, self.right.extent // 2)
+        held = self.read(wave, group).reshape(-1, WARPGROUP, self.right.extent // 2)
         total = np.empty((len(self.leaders), _ROWS, self.right.extent), np.float32)
         total[:, row, column] = held
         total = np.where(self.add[:, None, None], total, np.float32(0)) + a @ b.transpose(0, 2, 1)
@@ -116,7 +116,7 @@ class Product:
 
 def _sums(columns: int) -> tuple[Index, Index]:
     """Row and column of each number of the result, by thread of the warpgroup."""
-    thread = np.arange(GROUP)[:, None]
+    thread = np.arange(WARPGROUP)[:, None]
     number = np.arange(columns // 2)[None, :]
     row = thread // 32 * 16 + thread % 32 // 4 + 8 * (number // 2 % 2)
     return row, number // 4 * 8 + thread % 4 * 2 + number % 2
@@ -181,7 +181,7 @@ def _begins(i: Instruction, scope: Scope, kind: str, columns: int) -> Step:
         product = Product(
             kind, leaders, wave.committed[leaders],
             Operand(_ROWS, bool(numbers[2]), left), Operand(columns, bool(numbers[3]), right),
-            group.own(adds(wave)).reshape(-1, GROUP)[:, 0], held, put,
+            group.own(adds(wave)).reshape(-1, WARPGROUP)[:, 0], held, put,
         )  # fmt: skip
         product.left.load(wave, leaders)
         product.right.load(wave, leaders)
@@ -192,35 +192,42 @@ def _begins(i: Instruction, scope: Scope, kind: str, columns: int) -> Step:
 
 def _leaders(wave: Wave, group: Group) -> Index:
     """The first threads of the warpgroups that a group is of; Fault if they are not whole."""
-    whole = group.count % GROUP == 0 and wave.block_threads % GROUP == 0
-    first: Index = group.index[::GROUP]
-    if not whole or (first % GROUP).any() or (group.index[GROUP - 1 :: GROUP] - first != 127).any():
+    whole = group.count % WARPGROUP == 0 and wave.block_threads % WARPGROUP == 0
+    first: Index = group.index[::WARPGROUP]
+    if (
+        not whole
+        or (first % WARPGROUP).any()
+        or (group.index[WARPGROUP - 1 :: WARPGROUP] - first != 127).any()
+    ):
         raise Fault(0, "not all threads of its warpgroup come to it")
     return first
 
 
 def _descriptor(values: Values) -> Values:
     """The descriptor of each warpgroup; Fault for what is not emulated."""
-    each = values.reshape(-1, GROUP)
+    each = values.reshape(-1, WARPGROUP)
     wrong = np.flatnonzero((each != each[:, :1]).any(axis=1))
     if len(wrong):
-        raise Fault(int(wrong[0]) * GROUP, "threads of its warpgroup have other descriptors")
+        raise Fault(int(wrong[0]) * WARPGROUP, "threads of its warpgroup have other descriptors")
     first: Values = each[:, 0].copy()
     other = ((first >> np.uint64(62)) != _SWIZZLED) | (
         ((first >> np.uint64(49)) & np.uint64(7)) != 0
     )
     if other.any():
-        position = int(np.flatnonzero(other)[0]) * GROUP
+        position = int(np.flatnonzero(other)[0]) * WARPGROUP
         raise Fault(position, "only rows of 128 swizzled bytes, at multiples of 1024, are emulated")
     return first
 
 
 def _fence(i: Instruction, scope: Scope) -> Step:
     """``fence.proxy.async``: asynchronous products may read what the threads wrote before."""
+    if i.modifiers == ("mbarrier_init", "release", "cluster"):
+        return lambda wave, group: fence_all(wave)
     if i.modifiers[:2] != ("proxy", "async") or i.modifiers[2:] not in ((), ("shared", "cta")):
         unknown(i)
 
     def step(wave: Wave, group: Group) -> None:
+        fence_all(wave)
         if group.whole:
             wave.shared.let_async_read()
 

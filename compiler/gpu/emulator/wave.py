@@ -17,7 +17,10 @@ from tunefarm.compiler.gpu.emulator.copies import Copies
 from tunefarm.compiler.gpu.emulator.errors import KernelFault
 from tunefarm.compiler.gpu.emulator.globals import GlobalMemory
 from tunefarm.compiler.gpu.emulator.kinds import UNSIGNED, Values
+from tunefarm.compiler.gpu.emulator.marks import Mbarriers
+from tunefarm.compiler.gpu.emulator.order import BlockOrder
 from tunefarm.compiler.gpu.emulator.parse import Instruction, Register
+from tunefarm.compiler.gpu.emulator.races import BlockRaces
 from tunefarm.compiler.gpu.emulator.scratch import LocalMemory, SharedMemory
 
 if TYPE_CHECKING:
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from tunefarm.compiler.gpu.emulator.warpgroups import Product
 
 Index = NDArray[np.intp]
+WARPGROUP = 128  # threads
 _GARBAGE = 0xA5A5A5A5A5A5A5A5  # what registers hold that nobody wrote
 
 
@@ -58,8 +62,7 @@ class Group:
     def has_whole_warps(self, wave: Wave) -> bool:
         """True if no thread of a warp is missing from the group, ended or not."""
         if self._warps is None:
-            counts = np.bincount(wave.warp_of[self.index], minlength=len(wave.warp_sizes))
-            self._warps = bool(((counts == 0) | (counts == wave.warp_sizes)).all())
+            self._warps = bool(wave.complete(self.index, False).all())
         return self._warps
 
 
@@ -78,11 +81,14 @@ class Wave:
     shared_granule: int  # the fewest bytes that an instruction reads or writes of it
     local_bytes: int
     registers: list[Values]
+    arguments: Mapping[int, bytes]  # arrays of bytes, by their places
+    has_mbarriers: bool
     traffic: Traffic | None = None  # who counts accesses, if anybody does
     shared: SharedMemory = field(init=False)
     local: LocalMemory = field(init=False)
     copies: Copies = field(init=False)
     products: list[Product] = field(default_factory=list)  # of warpgroups, under way
+    mbarriers: Mbarriers = field(init=False)
     committed: Index = field(init=False)  # groups of these, of a thread
     block_of: Index = field(init=False)  # of a thread, from 0
     lane_of: Index = field(init=False)
@@ -106,7 +112,17 @@ class Wave:
         self.copies = Copies(self.threads)
         self.committed = np.zeros(self.threads, np.intp)
         self.local = LocalMemory(np.arange(self.threads), self.local_bytes)
-        self.shared = SharedMemory(self.block_of, each, self.shared_bytes, self.shared_granule)
+        kind = BlockOrder if self.has_mbarriers else BlockRaces
+        self.shared = SharedMemory(
+            self.block_of, each, self.shared_bytes, self.shared_granule, kind
+        )
+        self.mbarriers = Mbarriers()
+
+    @property
+    def order(self) -> BlockOrder:
+        """Who knows of what in shared memory, of a kernel that has mbarriers."""
+        assert isinstance(self.shared.races, BlockOrder)
+        return self.shared.races
 
     @property
     def block_threads(self) -> int:
@@ -120,6 +136,20 @@ class Wave:
     def group(self, index: Index) -> Group:
         count = len(index)
         return Group(index, count == self.living, count == self.threads)
+
+    def team_of(self, of_warpgroup: bool) -> Index:
+        """The warp of each thread, or the warpgroup, where blocks are made of such."""
+        if of_warpgroup and self.block_threads % WARPGROUP == 0:
+            return np.arange(self.threads) // WARPGROUP
+        return self.warp_of
+
+    def complete(self, index: Index, of_warpgroup: bool) -> Values:
+        """For each of some threads whether all of its warp, or warpgroup, are among them."""
+        team = self.team_of(of_warpgroup)
+        counts = np.bincount(team[index], minlength=len(self.warp_sizes))
+        sizes = self.warp_sizes if team is self.warp_of else WARPGROUP
+        found: Values = (counts == sizes)[team[index]]
+        return found
 
     def end(self, index: Index) -> None:
         """The threads run no further."""

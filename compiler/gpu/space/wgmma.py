@@ -76,53 +76,60 @@ class Knobs:
 
 def space(function: Function, target: Target) -> SketchSpace | None:
     """The knobs; None unless the target asks for the sketch, and for other dtypes."""
-    p = product(function) if target.kind == "cuda" and target.takes_wgmma else None
-    if p is None or not _computes(p) or p.columns < w.COLUMNS[0]:
+    p = computed(function, target)
+    if p is None:
         return None
-    constraints = _constraints_of(p, target)
+    constraints = constraints_of(p, target)
     choices = {k.name: [int(c) for c in k.choices] for k in KNOBS}
-    found, _ = cheapest(choices, {}, constraints, lambda k: _cost_of(p, target, k))
+    found, _ = cheapest(choices, {}, constraints, lambda k: cost_of(p, target, k))
     default: Config = {"sketch": NAME, **found}
-    return SketchSpace(NAME, VERSION, KNOBS, constraints, default, lambda k: _nest(p, target, k))
+    return SketchSpace(NAME, VERSION, KNOBS, constraints, default, lambda k: nest_of(p, target, k))
 
 
-def _computes(p: Product) -> bool:
+def computed(function: Function, target: Target) -> Product | None:
+    """The product that a function is, if the target asks for warpgroups to compute it."""
+    p = product(function) if target.kind == "cuda" and target.takes_wgmma else None
+    return p if p is not None and computes(p) and p.columns >= w.COLUMNS[0] else None
+
+
+def computes(p: Product) -> bool:
+    """True if there is an instruction for the dtypes of a product."""
     operands = {m.operand for m in w.WGMMAS.values()}
     return p.dtypes[0] == p.dtypes[1] and p.dtypes[0] in operands and p.sum_dtype == "float32"
 
 
-def _tile(k: Columns) -> tuple[Numbers, Numbers]:
+def tile_of(k: Columns) -> tuple[Numbers, Numbers]:
     return whole(k, "groups") * w.ROWS, whole(k, "columns")
 
 
-def _constraints_of(p: Product, target: Target) -> tuple[Constraint, ...]:
+def constraints_of(p: Product, target: Target) -> tuple[Constraint, ...]:
     def registers_fit(k: Columns) -> Mask:
         threads = whole(k, "groups") * w.GROUP * WARP
         return (whole(k, "columns") // 2 + OTHER_REGISTERS) * threads <= REGISTERS
 
     def shared_fits(k: Columns) -> Mask:
-        rows, columns = _tile(k)
+        rows, columns = tile_of(k)
         return whole(k, "stages") * (rows + columns) * w.ROW_BYTES <= target.gpu.shared_bytes
 
     return (
         Constraint("registers", registers_fit),
         Constraint("shared memory", shared_fits),
-        fits_grid(p, _tile),
+        fits_grid(p, tile_of),
     )
 
 
-def _cost_of(p: Product, target: Target, k: Columns) -> Numbers:
+def cost_of(p: Product, target: Target, k: Columns) -> Numbers:
     """What the busiest multiprocessor multiplies and loads. Nothing of this was timed."""
-    rows, columns = _tile(k)
+    rows, columns = tile_of(k)
     each = -(-blocks_of(p, (rows, columns)) // target.num_cores)
     loads = 1.0 + 64.0 / rows + 64.0 / columns
     return each * rows * columns * loads * (1.0 + 0.1 / whole(k, "stages"))
 
 
-def _nest(p: Product, target: Target, k: Columns) -> Nest:
+def nest_of(p: Product, target: Target, k: Columns) -> Nest:
     own = np.full(len(whole(k, "groups")), w.ROWS), whole(k, "columns")
     steps = {**k, "bk": np.full(len(own[0]), STEP)}
-    return tiled.nest_of(p, steps, Tiling(_tile(k), own, _cost_of(p, target, k)))
+    return tiled.nest_of(p, steps, Tiling(tile_of(k), own, cost_of(p, target, k)))
 
 
 # --- the kernel ---------------------------------------------------------------------------------
@@ -131,14 +138,19 @@ def _nest(p: Product, target: Target, k: Columns) -> Nest:
 def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     """Apply a config. Raises ScheduleError if no such instruction computes the function."""
     p = product(function)
-    if p is None or not _computes(p):
+    if p is None or not computes(p):
         raise ScheduleError("the workload is no product that warpgroups compute")
     k = Knobs(**{name: int(value) for name, value in config.items() if name != "sketch"})
-    return _Kernel(p, k).program()
+    return WgmmaKernel(p, k).program()
 
 
-class _Kernel:
-    """Writes the kernel of a product whose operands are gathered as ``product_program`` says."""
+class WgmmaKernel:
+    """Writes the kernel of a product whose operands are gathered as ``product_program`` says.
+
+    ``slot`` is the index of what a step uses of the tiles, if they are arrays of several.
+    """
+
+    slot: tuple[Expr, ...] = ()
 
     def __init__(self, p: Product, k: Knobs) -> None:
         self.p, self.k = p, k
@@ -163,20 +175,27 @@ class _Kernel:
         self.c = Buffer("C", (k.columns // 2,), "float32", "register")
 
     def program(self) -> PrimFunc:
-        k, p = self.k, self.p
-        clear = loop("e", k.columns // 2, lambda e: Store(self.c, (e,), Const(0.0, "float32")))
         step = seq(self.fill("A"), self.fill("B"), self.multiply())
-        body = seq(clear, For(self.step, Const(self.steps), step), self.store())
+        body = seq(self.clear(), For(self.step, Const(self.steps), step), self.store())
+        return self.on_threads(body, self.k.groups, (self.a, self.b, self.c))
+
+    def clear(self) -> Stmt:
+        zero = Const(0.0, "float32")
+        return loop("e", self.k.columns // 2, lambda e: Store(self.c, (e,), zero))
+
+    def on_threads(self, body: Stmt, groups: int, buffers: tuple[Buffer, ...]) -> PrimFunc:
+        """The program that runs a body on every thread of every block."""
+        k, p = self.k, self.p
         for var, extent, axis in (
             (self.lane, WARP, "threadIdx.x"),
             (self.warp, w.GROUP, "threadIdx.y"),
-            (self.group, k.groups, "threadIdx.z"),
+            (self.group, groups, "threadIdx.z"),
             (self.x, -(-p.columns // k.columns), "blockIdx.x"),
             (self.y, -(-p.rows // k.rows), "blockIdx.y"),
             (self.z, p.batch, "blockIdx.z"),
         ):
             body = For(var, Const(extent), body, LoopKind.THREAD, axis=axis)
-        return replace(self.source, body=body, buffers=(self.a, self.b, self.c))
+        return replace(self.source, body=body, buffers=buffers)
 
     def node(self, name: str) -> Block:
         return find_block(self.source, name)
@@ -233,14 +252,15 @@ class _Kernel:
 
         def left(e: Expr, term: Expr) -> Load:
             row = self.group * w.ROWS + self.warp * 16 + e % 4 // 2 * 8 + g
-            return Load(self.a, (row, w.swizzled(g, term)))
+            return Load(self.a, (*self.slot, row, w.swizzled(g, term)))
 
         def right(e: Expr, term: Expr) -> Load:
             inside = t * 2 + e % 2  # of eight columns
             column = e // 4 * 8 + inside
             if self.by_terms:
-                return Load(self.b, (column, w.swizzled(inside, term)))
-            return Load(self.b, (column // w.ROW, term, w.swizzled(term % 8, column % w.ROW)))
+                return Load(self.b, (*self.slot, column, w.swizzled(inside, term)))
+            place = (column // w.ROW, term, w.swizzled(term % 8, column % w.ROW))
+            return Load(self.b, (*self.slot, *place))
 
         def product(k: Expr, e: Expr) -> Stmt:
             terms = [k * w.DEPTH + n for n in range(w.DEPTH)]

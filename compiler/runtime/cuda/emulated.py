@@ -18,10 +18,13 @@ from tunefarm.compiler.gpu.archs import GPU_ARCHS
 from tunefarm.compiler.gpu.emulator import EmulatedModule, load_ptx
 from tunefarm.compiler.gpu.emulator.errors import EmulatorError, KernelFault
 from tunefarm.compiler.gpu.emulator.memory import DeviceMemory
+from tunefarm.compiler.gpu.emulator.tensor_maps import Tensor, encode
 from tunefarm.compiler.gpu.launches import Launch
+from tunefarm.compiler.gpu.tensor_maps import TensorMap
 from tunefarm.compiler.runtime.arrays import Array
 from tunefarm.compiler.runtime.cuda import driver
 from tunefarm.compiler.runtime.cuda.driver import DeviceMemoryError, DeviceProperties, DriverError
+from tunefarm.compiler.target import dtype_bytes
 
 ARCH = GPU_ARCHS["sm_90a"]
 MEMORY_BYTES = 1 << 30
@@ -55,6 +58,15 @@ def properties_of(ordinal: int) -> DeviceProperties:
         uuid=f"emulated-{ordinal}",
         emulated=True,
     )
+
+
+def map_of(tensor_map: TensorMap, pointers: Sequence[int]) -> int:
+    """The bytes of a tensor map, as the emulator understands them, as one number."""
+    tensor = Tensor(
+        pointers[tensor_map.argument], dtype_bytes(tensor_map.dtype), tensor_map.extents,
+        tensor_map.strides, tensor_map.box, tensor_map.swizzle,
+    )  # fmt: skip
+    return int.from_bytes(encode(tensor), "little")
 
 
 class EmulatedDevice:
@@ -181,7 +193,7 @@ class EmulatedStream:
 
     def launch(self, function: driver.Function, launch: Launch, pointers: Sequence[int]) -> None:
         assert isinstance(function, EmulatedFunction)
-        arguments = list(pointers)
+        arguments = [*pointers, *(map_of(each, pointers) for each in launch.maps)]
         self._do(lambda: self._run(function, launch, arguments))
 
     def _run(self, function: EmulatedFunction, launch: Launch, arguments: list[int]) -> None:

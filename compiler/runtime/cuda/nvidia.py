@@ -19,11 +19,13 @@ from numpy.typing import NDArray
 from tunefarm.compiler.errors import BuildError, TargetError
 from tunefarm.compiler.gpu.archs import GPU_ARCHS, STATIC_SHARED_BYTES
 from tunefarm.compiler.gpu.launches import Launch
+from tunefarm.compiler.gpu.tensor_maps import MAP_ALIGN, MAP_BYTES, TensorMap
 from tunefarm.compiler.runtime.arrays import Array, address
 from tunefarm.compiler.runtime.cuda import driver
 from tunefarm.compiler.runtime.cuda.driver import DeviceMemoryError, DeviceProperties, DriverError
 
 _LOG_BYTES = 16 << 10
+_TENSOR_MAPS = 12000  # the version of CUDA that they came with
 _EMULATE = "set TUNEFARM_CUDA=emulated to run it on an emulator, slowly"
 _FATAL = frozenset(
     f"CUDA_ERROR_{name}"
@@ -346,7 +348,9 @@ class GpuStream:
     def launch(self, function: driver.Function, launch: Launch, pointers: Sequence[int]) -> None:
         assert isinstance(function, GpuFunction)
         values = np.array(pointers, np.uint64)
-        places = address(values) + 8 * np.arange(len(values), dtype=np.uint64)
+        maps = [self._map(each, pointers) for each in launch.maps]
+        own = address(values) + 8 * np.arange(len(values), dtype=np.uint64)
+        places = np.array([*own, *map(address, maps)], np.uint64)
         self._device.call(
             self._cuda.cuLaunchKernel,
             function.handle,
@@ -359,6 +363,37 @@ class GpuStream:
         )
         if self._captured is not None:
             self._captured.append(function)
+
+    def _map(self, tensor: TensorMap, pointers: Sequence[int]) -> NDArray[np.uint8]:
+        """The driver's 128 bytes for a tensor that lies at one of the pointers."""
+        cuda = self._cuda
+        kinds, swizzles = cuda.CUtensorMapDataType, cuda.CUtensorMapSwizzle
+        kind = {
+            "float16": kinds.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+            "bfloat16": kinds.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+        }[tensor.dtype]
+        swizzle = {
+            0: swizzles.CU_TENSOR_MAP_SWIZZLE_NONE,
+            128: swizzles.CU_TENSOR_MAP_SWIZZLE_128B,
+        }[tensor.swizzle]
+        room = np.zeros(MAP_BYTES + MAP_ALIGN, np.uint8)
+        made = room[-address(room) % MAP_ALIGN :][:MAP_BYTES]
+        self._device.call(
+            _tensor_map_encoder(),
+            address(made),
+            int(kind),
+            tensor.rank,
+            pointers[tensor.argument],
+            (ctypes.c_uint64 * tensor.rank)(*tensor.extents),
+            (ctypes.c_uint64 * (tensor.rank - 1))(*tensor.strides),
+            (ctypes.c_uint32 * tensor.rank)(*tensor.box),
+            (ctypes.c_uint32 * tensor.rank)(*[1] * tensor.rank),
+            int(cuda.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE),
+            int(swizzle),
+            int(cuda.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B),
+            int(cuda.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+        )
+        return made
 
     def record(self, event: driver.Event) -> None:
         assert isinstance(event, GpuEvent)
@@ -397,6 +432,22 @@ class GpuStream:
 
     def synchronize(self) -> None:
         self._device.call(self._cuda.cuStreamSynchronize, self.stream)
+
+
+@functools.cache
+def _tensor_map_encoder() -> Callable[..., Any]:
+    """The driver's function, which the package would have write to memory of its own: that begins
+    at odd multiples of 32 bytes, where a tensor map has to begin at one of 64."""
+    cuda = _bindings()
+    place, _ = _call(cuda.cuGetProcAddress, b"cuTensorMapEncodeTiled", _TENSOR_MAPS, 0)
+    number, row = ctypes.c_int, ctypes.c_void_p
+    kinds = (row, number, ctypes.c_uint32, ctypes.c_uint64, row, row, row, row, *[number] * 4)
+    function = ctypes.CFUNCTYPE(number, *kinds)(int(place))
+
+    def cuTensorMapEncodeTiled(*arguments: Any) -> tuple[Any]:
+        return (cuda.CUresult(function(*arguments)),)
+
+    return cuTensorMapEncodeTiled
 
 
 def _host_address(data: Array) -> int:

@@ -12,6 +12,7 @@ from tunefarm.compiler.dtypes import numpy_dtype
 from tunefarm.compiler.evaluate import evaluate
 from tunefarm.compiler.gpu.emulator import DeviceMemory, load_ptx
 from tunefarm.compiler.gpu.lower import lower_gpu
+from tunefarm.compiler.runtime.cuda.emulated import map_of
 from tunefarm.compiler.space import Config, config_space, schedule_workload
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import PrimFunc
@@ -35,6 +36,7 @@ def run_program(program: PrimFunc, arrays: Sequence[Array], target: Target = HOP
     workspace = memory.allocate(code.workspace_bytes)
     for launch in code.launches:
         given = [*addresses, *results, workspace]
+        given += [map_of(each, given) for each in launch.maps]
         module.launch(memory, launch.name, launch.grid, launch.block, given, launch.dynamic_bytes)
     return [
         memory.read(at, size).view(numpy_dtype(p.dtype)).reshape(p.shape)

@@ -133,5 +133,5 @@ def test_products_that_are_not_known() -> None:
 def test_warpgroups_come_whole() -> None:
     apart = "setp.lt.u32 %p2, %r1, 64;\n@%p2 bra $end;\nwgmma.fence"
     text = product(False).replace("wgmma.fence", apart).replace("    ret;", "$end:\n    ret;")
-    with pytest.raises(KernelFault, match="not all threads of its warpgroup come to it"):
+    with pytest.raises(KernelFault, match=r"waits for all threads of its warpgroup, but .* ended"):
         run(text, False)

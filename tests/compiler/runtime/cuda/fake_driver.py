@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from tunefarm.compiler.codegen.llvm_compile import compile_llvm
 from tunefarm.compiler.gpu.emulator import DeviceMemory, EmulatorError, KernelFault, load_ptx
+from tunefarm.compiler.gpu.emulator.tensor_maps import Tensor, encode
 from tunefarm.compiler.runtime.elf_link import link_library
 from tunefarm.compiler.target import Target
 
@@ -34,6 +35,7 @@ ERRORS = {
 }
 ATTRIBUTES = {75: 9, 76: 0, 16: 132, 38: 50 << 20, 97: 227 << 10, 13: 1_980_000, 36: 3_201_000}
 MEMORY_BYTES = 1 << 30
+ITEM_BYTES = {6: 2, 9: 2}  # of a tensor map's types
 
 INSTALLED: list[FakeDriver] = []  # whose functions are called until the process ends
 SOURCES: dict[bytes, bytes] = {}  # of machine code, the PTX that it is of
@@ -239,9 +241,12 @@ class FakeDriver:
         found = self.get(function, Function)
         require(not extra)
         require(shared <= self.allowed.get(function, 48 << 10))
-        count = len(found.kernel.entry.parameters)
-        places = (ctypes.c_uint64 * count).from_address(parameters)
-        given = [ctypes.c_uint64.from_address(place).value for place in places]
+        taken = found.kernel.entry.parameters
+        places = (ctypes.c_uint64 * len(taken)).from_address(parameters)
+        given = [
+            int.from_bytes(ctypes.string_at(place, p.size), "little")
+            for place, p in zip(places, taken, strict=True)
+        ]
 
         def run() -> None:
             try:
@@ -252,6 +257,24 @@ class FakeDriver:
                 raise Failure(LAUNCH_FAILED) from None
 
         self.ask(stream, run)
+
+    def cuTensorMapEncodeTiled(
+        self, made: pointer, kind: signed, rank: number, place: size, extents: pointer,
+        strides: pointer, box: pointer, steps: pointer, interleave: signed, swizzle: signed,
+        promotion: signed, fill: signed,
+    ) -> None:  # fmt: skip
+        require(made % 64 == 0)
+        require((interleave, promotion, fill) == (0, 3, 0))
+        require([*(number * rank).from_address(steps)] == [1] * rank)
+        tensor = Tensor(
+            place, ITEM_BYTES[kind], tuple((size * rank).from_address(extents)),
+            tuple((size * (rank - 1)).from_address(strides)),
+            tuple((number * rank).from_address(box)), {0: 0, 3: 128}[swizzle],
+        )  # fmt: skip
+        try:
+            ctypes.memmove(made, encode(tensor), 128)
+        except EmulatorError:
+            raise Failure(INVALID_VALUE) from None
 
     # -- streams, events, graphs
 
@@ -323,6 +346,8 @@ class FakeDriver:
         self, name: text, place: pointer, version: signed, flags: size, found: pointer
     ) -> None:
         callback = self._callbacks.get(name.decode())
+        if found:
+            put(found, signed, 0 if callback else 1)
         put(place, pointer, ctypes.cast(callback, pointer).value if callback else None)
         require(callback, NOT_FOUND)
 

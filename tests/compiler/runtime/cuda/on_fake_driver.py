@@ -313,6 +313,19 @@ def shaped(operands: list[Array], kernel: Kernel) -> list[Array]:
     return [a.reshape(t.shape) for a, t in zip(operands, kernel.params, strict=False)]
 
 
+def test_a_kernel_that_takes_tensor_maps(driver: FakeDriver) -> None:
+    workload, operands = product()
+    target = Target("cuda -arch=sm_90a -wgmma=untested")
+    config = {"sketch": "gpu_tma", "groups": 1, "columns": 64, "stages": 3, "producer": 1}
+    kernel = load_kernel(build_kernel(workload, target, config, cache=False), target)
+    assert len(kernel.kernel.launches[0].maps) == 2
+    wanted = operands[0].astype(np.float64) @ operands[1]
+    operands = [a.reshape(t.shape) for a, t in zip(operands, kernel.types, strict=False)]
+    (got,) = kernel(*operands)
+    np.testing.assert_allclose(got.reshape(wanted.shape), wanted, 1e-2, 5e-2)
+    assert driver.counts["cuTensorMapEncodeTiled"] == 2
+
+
 def test_a_kernel_is_timed_by_graphs(driver: FakeDriver) -> None:
     x = te.placeholder((64,), name="x")
     program = te.create_prim_func([x, te.compute((64,), lambda i: x[i] + 1)])

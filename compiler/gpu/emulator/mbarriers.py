@@ -1,0 +1,228 @@
+"""Instructions on ``mbarrier`` objects, and copies of boxes that tell them of their bytes.
+
+Source of the meanings: NVIDIA, "PTX ISA", mbarrier, ``cp.async.bulk.tensor``, ``setmaxnreg``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from tunefarm.compiler.gpu.emulator.errors import Fault
+from tunefarm.compiler.gpu.emulator.kinds import KINDS, Values
+from tunefarm.compiler.gpu.emulator.marks import Box, Mark
+from tunefarm.compiler.gpu.emulator.moves import PARAMETER_WINDOW
+from tunefarm.compiler.gpu.emulator.operands import (
+    Builder,
+    Read,
+    Scope,
+    Step,
+    addresses,
+    located,
+    operands,
+    reads,
+    unknown,
+    writes,
+)
+from tunefarm.compiler.gpu.emulator.order import MOST_MARKS
+from tunefarm.compiler.gpu.emulator.parse import Address, Immediate, Instruction, TensorAddress
+from tunefarm.compiler.gpu.emulator.tensor_maps import CHUNK, Tensor, decode
+from tunefarm.compiler.gpu.emulator.wave import Group, Index, Wave
+
+_ALIGN = 8
+_MOST_ARRIVALS = (1 << 20) - 1
+_SHARED = ("shared", "cta")
+
+
+def _mbarrier(i: Instruction, scope: Scope) -> Step:
+    """``mbarrier.init`` and ``mbarrier.arrive``, on shared memory of the own block."""
+    match i.modifiers:
+        case ("init", "shared", "cta", "b64"):
+            place, count = operands(i, 2)
+            return _makes(i, addresses(i, scope, place, "shared"), _number(i, scope, count))
+        case ("arrive", "shared", "cta", "b64"):
+            _, place = operands(i, 2)
+            return _arrives(i, addresses(i, scope, place, "shared"), None)
+        case ("arrive", "expect_tx", "shared", "cta", "b64"):
+            _, place, count = operands(i, 3)
+            return _arrives(i, addresses(i, scope, place, "shared"), _number(i, scope, count))
+    unknown(i)
+
+
+def _number(i: Instruction, scope: Scope, operand: object) -> Read:
+    return reads(i, scope, operand, KINDS["u32"])  # type: ignore[arg-type]
+
+
+def _makes(i: Instruction, place: Read, count: Read) -> Step:
+    def step(wave: Wave, group: Group) -> None:
+        at, counts = group.own(place(wave)), group.own(count(wave))
+        for position, thread in enumerate(group.index):
+            block, address = int(wave.block_of[thread]), int(at[position])
+            if address % _ALIGN or address + _ALIGN > wave.shared_bytes:
+                raise Fault(position, f"there is no room for an mbarrier at {address:#x}")
+            wanted = int(counts[position])
+            if not 0 < wanted <= _MOST_ARRIVALS or (block, address) in wave.mbarriers.marks:
+                raise Fault(position, f"makes an mbarrier for {wanted} arrivals, or again")
+            number = sum(other == block for other, _ in wave.mbarriers.marks)
+            if number == MOST_MARKS:
+                raise Fault(position, f"makes more than {MOST_MARKS} mbarriers")
+            told = wave.order.told_by(int(thread))
+            wave.mbarriers.marks[block, address] = Mark(wanted, number, wanted, told, told)
+
+    return located(i, step)
+
+
+def _arrives(i: Instruction, place: Read, count: Read | None) -> Step:
+    def step(wave: Wave, group: Group) -> None:
+        at = group.own(place(wave))
+        expected = None if count is None else group.own(count(wave))
+        for position, thread in enumerate(group.index):
+            mark = wave.mbarriers.find(wave, position, int(thread), int(at[position]))
+            if not mark.missing:
+                raise Fault(position, f"is one more than the {mark.count} arrivals of a phase")
+            mark.told = np.maximum(mark.told, wave.order.told_by(int(thread)))
+            mark.missing -= 1
+            mark.bytes += 0 if expected is None else int(expected[position])
+            mark.close()
+
+    return located(i, step)
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What ``mbarrier.try_wait.parity`` waits for: which threads can go on, what they find then,
+    and why others cannot."""
+
+    ready: Callable[[Wave, Group], Values]
+    step: Step
+    problem: Callable[[Wave, Group], str]
+
+
+def waiting_of(i: Instruction, scope: Scope) -> Waiting:
+    """The instruction, which here waits as long as it takes and is true then."""
+    if i.guard is not None or i.modifiers != ("try_wait", "parity", *_SHARED, "b64"):
+        unknown(i)
+    d, at, number = operands(i, 3)
+    place, parity = addresses(i, scope, at, "shared"), _number(i, scope, number)
+    write = writes(i, scope, d, KINDS["pred"])
+    always = np.ones(1, np.bool_)
+
+    def marks(wave: Wave, group: Group) -> list[Mark]:
+        there = group.own(place(wave))
+        find = wave.mbarriers.find
+        threads = enumerate(group.index)
+        return [find(wave, n, int(thread), int(there[n])) for n, thread in threads]
+
+    def ready(wave: Wave, group: Group) -> Values:
+        try:
+            ended = np.array([mark.phases & 1 for mark in marks(wave, group)])
+        except Fault as fault:
+            raise wave.fault(i, int(group.index[fault.position]), fault.problem) from None
+        found: Values = ended != group.own(parity(wave))
+        return found
+
+    def step(wave: Wave, group: Group) -> None:
+        for mark, threads in _by_mark(marks(wave, group), group.index):
+            wave.order.tell(threads, mark.heard)
+        write(wave, group, always)
+
+    def problem(wave: Wave, group: Group) -> str:
+        mark = marks(wave, group)[0]
+        came = f"{mark.bytes} bytes have to come that nothing brings"
+        if mark.bytes <= 0:
+            came = f"{-mark.bytes} bytes came that nobody expects" if mark.bytes else "no bytes"
+        return (
+            f"waits for an end of phase {mark.phases} of an mbarrier that never comes: "
+            f"{mark.missing} of {mark.count} arrivals are missing, and {came}"
+        )
+
+    return Waiting(ready, step, problem)
+
+
+def _by_mark(marks: list[Mark], threads: Index) -> list[tuple[Mark, Index]]:
+    """Threads that wait for the same mbarrier together."""
+    found: dict[int, tuple[Mark, list[int]]] = {}
+    for mark, thread in zip(marks, threads, strict=True):
+        found.setdefault(id(mark), (mark, []))[1].append(int(thread))
+    return [(mark, np.array(mine)) for mark, mine in found.values()]
+
+
+def copies_box(i: Instruction, scope: Scope) -> Step:
+    """``cp.async.bulk.tensor.Nd.shared::cluster.global…bytes [d], [map, {c…}], [mbarrier]``."""
+    rank = int(i.modifiers[3].removesuffix("d"))
+    tail = ("shared", "cluster", "global", "mbarrier", "complete_tx", "bytes")
+    d, source, mark = operands(i, 3)
+    if i.modifiers[4:] != tail or not isinstance(source, TensorAddress):
+        unknown(i)
+    if len(source.coordinates) != rank:
+        unknown(i, f"it has {len(source.coordinates)} coordinates")
+    target, place = (addresses(i, scope, x, "shared") for x in (d, mark))
+    map_at = addresses(i, scope, Address(source.base, 0), "generic")
+    corner = [reads(i, scope, c, KINDS["s32"]) for c in source.coordinates]
+
+    def step(wave: Wave, group: Group) -> None:
+        there, marks, maps = (group.own(x(wave)) for x in (target, place, map_at))
+        at = [group.own(x(wave)) for x in corner]
+        for position, thread in enumerate(group.index):
+            address, own = int(marks[position]), [int(c[position]) for c in at]
+            found = wave.mbarriers.find(wave, position, int(thread), address)
+            if not found.fenced:
+                raise Fault(position, "tells an mbarrier that was made after the last fence")
+            tensor = _tensor(wave, int(maps[position]), rank, position)
+            try:
+                box = _begin(wave, i, int(thread), address, int(there[position]), tensor, own)
+            except Fault as fault:
+                raise Fault(position, fault.problem) from None
+            wave.mbarriers.boxes.append(box)
+
+    return located(i, step)
+
+
+def _tensor(wave: Wave, address: int, rank: int, position: int) -> Tensor:
+    data = wave.arguments.get(address - PARAMETER_WINDOW)
+    tensor = decode(data) if data is not None else None
+    if tensor is None or len(tensor.extents) != rank:
+        raise Fault(position, f"there is no map of a tensor of {rank} axes at {address:#x}")
+    return tensor
+
+
+def _begin(
+    wave: Wave, i: Instruction, thread: int, mark: int, there: int, tensor: Tensor, at: list[int]
+) -> Box:
+    """A copy whose source is read now, and whose target is nobody's until it ends."""
+    align = 8 * tensor.swizzle if tensor.swizzle else 128
+    if there % align:
+        raise Fault(0, f"copies a box to {there:#x} of shared memory, no multiple of {align}")
+    unit = tensor.unit(at)
+    source, exists = tensor.sources(at, unit)
+    values = np.zeros((len(source), unit), np.uint8)
+    count = int(exists.sum())
+    if count:
+        asked = np.full(count, thread)
+        places = source[exists].astype(np.uint64)
+        values[exists] = wave.memory.load(asked, places, np.dtype(np.uint8), unit)
+    targets = tensor.targets(there)
+    number = wave.mbarriers.marks[int(wave.block_of[thread]), mark].number
+    wave.shared.begin_box(np.full(len(targets), thread), targets, CHUNK, number)
+    return Box(i, thread, mark, targets, values.reshape(-1, CHUNK))
+
+
+def fence_all(wave: Wave) -> None:
+    """All mbarriers that were made can be told of copies."""
+    for mark in wave.mbarriers.marks.values():
+        mark.fenced = True
+
+
+def _setmaxnreg(i: Instruction, scope: Scope) -> Step:
+    """``setmaxnreg.inc|dec.sync.aligned.u32 n``: what a thread may use, which changes no value."""
+    (count,) = operands(i, 1)
+    right = i.modifiers[0] in ("inc", "dec") and i.modifiers[1:] == ("sync", "aligned", "u32")
+    if not right or not isinstance(count, Immediate):
+        unknown(i)
+    if count.value % 8 or not 24 <= count.value <= 256:
+        unknown(i, "the number of registers")
+    return lambda wave, group: None
+
+
+BUILDERS: Mapping[str, Builder] = {"mbarrier": _mbarrier, "setmaxnreg": _setmaxnreg}

@@ -1,0 +1,151 @@
+"""Who may touch what in a block whose threads wait for one another at mbarriers.
+
+For each thread it is known up to which time it has learnt what every other thread of its block did:
+by barriers of all, and by mbarriers, where those that arrive tell those that wait (vector clocks:
+Mattern, "Virtual time and global states of distributed systems", 1989). To touch what another wrote
+later than that is a race; so is to write what another read later. Copies that run by themselves
+count as threads, one for each mbarrier that they tell of their end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from tunefarm.compiler.gpu.emulator.errors import Fault
+from tunefarm.compiler.gpu.emulator.kinds import Values
+from tunefarm.compiler.gpu.emulator.races import Access
+
+Index = NDArray[np.intp]
+MOST_MARKS = 64  # mbarriers of a block
+_UNDER_WAY = np.int32(2**31 - 1)  # the time of a copy that has not ended
+
+
+@dataclass(slots=True)
+class _Read:
+    """Pieces that threads have read at a time, and bounds of their addresses within a block."""
+
+    threads: Index
+    pieces: Index
+    time: int
+    low: int
+    high: int
+
+
+class BlockOrder:
+    """The order of the accesses of shared memory, in pieces of ``granule`` bytes.
+
+    ``block_of`` has the block of each thread, ``pitch`` the bytes of a block.
+    """
+
+    def __init__(self, block_of: Index, block_threads: int, pitch: int, granule: int) -> None:
+        self._blocks, self._count, self._granule = block_of, block_threads, granule
+        self._own = np.arange(len(block_of)) % block_threads
+        self._known = np.zeros((len(block_of), block_threads + MOST_MARKS), np.int32)
+        pieces = (int(block_of[-1]) + 1) * pitch // granule
+        self._writers = np.full(pieces, -1, np.int32)
+        self._written = np.zeros(pieces, np.int32)  # when
+        self._rows = np.full(pieces, -1, np.intp)  # of an access that is looked at
+        self._reads: list[_Read] = []
+        self._time = 1
+
+    # --- accesses ------------------------------------------------------------------------------
+
+    def read(self, access: Access) -> None:
+        """Raises Fault if another thread or copy wrote something of it that is not known of."""
+        pieces = self._pieces(access)
+        self._check_writers(access, pieces, "reads")
+        threads = np.broadcast_to(access.threads[:, None], pieces.shape).reshape(-1)
+        self._reads.append(_Read(threads, pieces.reshape(-1), self._time, access.low, access.high))
+
+    def write(self, access: Access) -> None:
+        """Raises Fault if another touched something of it and that is not known of."""
+        pieces = self._pieces(access)
+        self._check_writers(access, pieces, "writes")
+        self._check_readers(access, pieces)
+        self._writers[pieces] = self._own[access.threads][:, None]
+        self._written[pieces] = self._time
+
+    def begin_copy(self, access: Access, mark: int) -> None:
+        """``write`` by a copy that begins now, and tells mbarrier number ``mark`` of its end."""
+        self.write(access)
+        pieces = self._pieces(access)
+        self._writers[pieces] = self._count + mark
+        self._written[pieces] = _UNDER_WAY
+
+    def end_copy(self, access: Access) -> int:
+        """The copy has ended; the time of that, which its mbarrier passes on."""
+        self._written[self._pieces(access)] = self._time
+        self._time += 1
+        return self._time - 1
+
+    def _pieces(self, access: Access) -> Index:
+        first = access.places // self._granule
+        pieces: Index = first[:, None] + np.arange(access.size // self._granule)
+        return pieces
+
+    def _check_writers(self, access: Access, pieces: Index, does: str) -> None:
+        who, when = self._writers[pieces], self._written[pieces]
+        own = self._own[access.threads][:, None]
+        known = self._known[access.threads[:, None], who] >= when
+        wrong = (who >= 0) & (who != own) & ~known
+        if wrong.any():
+            position, piece = (int(n) for n in np.argwhere(wrong)[0])
+            raise Fault(position, self._problem(does, "wrote", int(who[position, piece])))
+
+    def _check_readers(self, access: Access, pieces: Index) -> None:
+        self._rows[pieces] = np.arange(len(pieces))[:, None]
+        kept = []
+        for read in self._reads:
+            rows = self._rows[read.pieces]
+            met = rows >= 0 if read.low < access.high and access.low < read.high else None
+            if met is None or not met.any():
+                kept.append(read)
+                continue
+            readers, rows = self._own[read.threads[met]], rows[met]
+            writers = access.threads[rows]
+            unknown = self._known[writers, readers] < read.time
+            wrong = np.flatnonzero(unknown & (self._own[writers] != readers))
+            if len(wrong):
+                self._rows[pieces] = -1
+                first = int(wrong[0])
+                raise Fault(int(rows[first]), self._problem("writes", "read", int(readers[first])))
+            if not met.all():
+                read.threads, read.pieces = read.threads[~met], read.pieces[~met]
+                kept.append(read)
+        self._reads = kept
+        self._rows[pieces] = -1
+
+    def _problem(self, does: str, did: str, who: int) -> str:
+        other = f"thread number {who} of its block" if who < self._count else "a copy"
+        return f"{does} shared memory that {other} {did}, and does not know that this is over"
+
+    # --- who tells whom ------------------------------------------------------------------------
+
+    def pass_barrier(self, blocks: Values) -> None:
+        """All threads of some blocks (a mask) have waited for one another."""
+        for block in np.flatnonzero(blocks):
+            first = int(block) * self._count
+            mine = slice(first, first + self._count)
+            joined = self._known[mine].max(axis=0)
+            joined[: self._count] = self._time
+            self._known[mine] = joined
+        self._time += 1
+
+    def told_by(self, thread: int) -> Values:
+        """What a thread tells now that arrives somewhere: all it knows, and what it did itself."""
+        told: Values = self._known[thread].copy()
+        told[self._own[thread]] = self._time
+        self._time += 1
+        return told
+
+    def told_by_copy(self, mark: int, time: int) -> Values:
+        """What a copy tells that has ended."""
+        told = np.zeros(self._known.shape[1], np.int32)
+        told[self._count + mark] = time
+        return told
+
+    def tell(self, threads: Index, told: Values) -> None:
+        """Threads have waited for those who told it."""
+        self._known[threads] = np.maximum(self._known[threads], told)

@@ -1,0 +1,377 @@
+"""Tiles that boxes fill, in LLVM text: which thread asks for them, and who waits for whom.
+
+    lowered program                             the thread that fills    threads that compute
+    for k: if fills: T[k % 3] = boxes           wait until it is free
+           barrier                              expect its bytes         wait until it is full
+           use(T[k % 3])                        ask for the boxes        use it; say it is free
+
+Each of the ``stages`` has two mbarriers: "full" ends a phase when the bytes of its boxes have
+arrived, "free" when each warp that computes has said so. Turn n of a stage is phase n of both. The
+barriers of the program are what the interpreter runs; here the first of a step is the wait for its
+stage, and the others are nothing, since no more is shared. If threads of a number along z fill and
+do no more, they and the others part at the beginning. Source: NVIDIA, "PTX ISA", mbarrier and
+asynchronous copies; the roles are those of CUTLASS 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import gcd, prod
+
+from tunefarm.compiler.codegen.builder import FunctionBuilder
+from tunefarm.compiler.codegen.statements import Module
+from tunefarm.compiler.codegen.values import Lin
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.gpu.archs import MAX_REGISTERS, REGISTERS, WARP
+from tunefarm.compiler.gpu.boxes import MARK_BYTES, MAX_BOX, axes_of, boxes_below, is_box, ring_of
+from tunefarm.compiler.gpu.dialects import Dialect
+from tunefarm.compiler.gpu.launches import Part, shared_size
+from tunefarm.compiler.gpu.tensor_maps import TensorMap
+from tunefarm.compiler.gpu.warpgroups import WarpgroupEmitter, issues
+from tunefarm.compiler.gpu.wgmma import ALIGN, CHUNK, ROW, ROW_BYTES, WGMMAS
+from tunefarm.compiler.target import dtype_bytes
+from tunefarm.compiler.tir.affine import affine, conjunction, conjuncts, decide
+from tunefarm.compiler.tir.ir import (
+    Binary,
+    Buffer,
+    Const,
+    Expr,
+    For,
+    If,
+    Intrinsic,
+    Load,
+    LoopKind,
+    Seq,
+    Stmt,
+    Store,
+    Var,
+    binary,
+)
+from tunefarm.compiler.tir.visit import walk_stmt
+
+BOTH, FILLING, COMPUTING = "both", "filling", "computing"
+FULL, FREE = 0, 1  # a stage's mbarriers
+FILLING_REGISTERS = 40  # of a thread that does no more
+UNIT = 8  # registers come in so many
+
+
+class RingEmitter(WarpgroupEmitter):
+    """Writes what four warps do together, and how the tiles reach them that boxes fill.
+
+    ``params`` are the program's; ``maps`` is what the kernel takes beside their addresses.
+    """
+
+    def __init__(
+        self, module: Module, builder: FunctionBuilder, dialect: Dialect, part: Part, name: str
+    ) -> None:
+        super().__init__(module, builder, dialect, part, name)
+        self.params: Sequence[Buffer] = ()
+        self.maps: list[TensorMap] = []
+        self.ring = ring_of(part.body)
+        self.role = BOTH
+        self._roles: dict[For, str] = {}  # the two loops that one over groups becomes
+        self._step: Var | None = None  # of the loop over tiles that is being written
+        self._waited = False
+
+    def begin(self) -> None:
+        """Write what comes before all else: the mbarriers, of which all threads are told."""
+        ring, b = self.ring, self.builder
+        if ring is None:
+            return
+        if not self.target.takes_wgmma:
+            raise ScheduleError(f"boxes need -arch=sm_90a -wgmma=untested, not {self.target}")
+        computing = prod(self.part.block[:2]) * (self.part.block[2] - (ring.producer > 0))
+        number = "0"
+        for axis, extent in zip("xyz", self.part.block, strict=True):
+            if extent > 1:
+                own = self.number_of(f"threadIdx.{axis}", extent)
+                number = b.pure(f"or i64 {number}, {own}", [number, own])
+        first = b.pure(f"icmp eq i64 {number}, 0", [number])
+        flag = b.pure(f"zext i1 {first} to i32", [first])
+        for which, count in ((FULL, 1), (FREE, computing // WARP)):
+            for stage in range(ring.stages):
+                place = self._mark(which, Lin(stage))
+                init = f"@p mbarrier.init.shared::cta.b64 [$0], {count};"
+                self._assembly(_if_one("$1", init), [("r", place), ("r", flag)])
+        self._assembly("fence.mbarrier_init.release.cluster;", [])
+        super()._barrier(0)
+
+    # --- roles ---------------------------------------------------------------------------------
+
+    def _number(self, loop: For) -> None:
+        ring = self.ring
+        if loop in self._roles:
+            self._play(loop)
+        elif ring is None or not ring.producer or loop.axis != "threadIdx.z":
+            super()._number(loop)
+        else:
+            number = self.number_of(loop.axis, self.part.block[2])
+            test = self.builder.pure(f"icmp eq i64 {number}, {ring.producer}", [number])
+            filling = replace(loop, start=Const(ring.producer), extent=Const(1))
+            computing = replace(loop, extent=Const(ring.producer))
+            self._roles = {filling: FILLING, computing: COMPUTING}
+            self.branch_on(test, filling, computing)
+
+    def _play(self, loop: For) -> None:
+        """The body of the loop over groups, as far as threads of a role run it."""
+        start, extent = self.constant_bounds(loop)
+        self.role = self._roles[loop]
+        self.ranges[loop.var] = (start, start + extent - 1)
+        self.env[loop.var] = Lin(start)
+        if extent > 1:
+            own = self.number_of(loop.axis, self.part.block[2])
+            self.env[loop.var] = Lin(0, ((own, 1),))
+        given = registers_of(self.part)
+        if given is not None:
+            _, most = given
+            change = f"dec.sync.aligned.u32 {FILLING_REGISTERS}"
+            if self.role is COMPUTING:
+                change = f"inc.sync.aligned.u32 {most}"
+            self._assembly(f"setmaxnreg.{change};", [])
+        self.statement(loop.body)
+        self.role = BOTH
+
+    def statement(self, stmt: Stmt) -> None:
+        fills = self.ring is not None and bool(boxes_below(stmt))
+        if self.role is FILLING and not fills:
+            return
+        if not (fills and only_fills(stmt)):
+            super().statement(stmt)
+        elif self.role is COMPUTING:
+            return
+        elif any(isinstance(s, If) for s in walk_stmt(stmt)):
+            super().statement(stmt)
+        else:
+            self._fill(stmt)
+
+    def branch(self, node: If) -> None:
+        if self.role is BOTH:
+            super().branch(node)
+            return
+        known = {part: decide(part, self.ranges) for part in conjuncts(node.condition)}
+        parts = [part for part, holds in known.items() if holds is None]
+        if False in known.values() or parts:
+            condition = conjunction(parts) if False not in known.values() else Const(False, "bool")
+            super().branch(replace(node, condition=condition))
+        else:
+            self.statement(node.then)
+
+    # --- who waits for whom --------------------------------------------------------------------
+
+    def iteration(self, loop: For) -> None:
+        ring = self.ring
+        if ring is None or self.role is FILLING or not issues(loop):
+            super().iteration(loop)
+            return
+        self._step, self._waited = loop.var, False
+        super().iteration(loop)
+        self._release(loop.var % ring.stages)
+        self._step = None
+
+    def _barrier(self, pending: int) -> None:
+        if self.ring is None:
+            super()._barrier(pending)
+        elif self._step is not None and not self._waited:
+            self._waited = True
+            turn = self._step // self.ring.stages
+            self._wait(FULL, self._step % self.ring.stages, turn % 2)
+            for buffer in self.part.shared:
+                self.builder.forget(buffer)
+
+    def _release(self, stage: Expr) -> None:
+        """A warp has no more use for a stage: its first thread says so."""
+        lane = self._narrow(Lin(0, ((self.number_of("threadIdx.x", WARP), 1),)))
+        arrive = "@p mbarrier.arrive.shared::cta.b64 _, [$0];"
+        place = self._mark(FREE, self._linear_index(stage))
+        self._assembly(_if_one("$1", arrive, "0"), [("r", place), ("r", lane)])
+
+    def _wait(self, which: int, stage: Expr, parity: Expr) -> None:
+        """Wait until the phase of a parity has ended."""
+        lines = (
+            "{",
+            ".reg .pred p;",
+            "$$wait_${:uid}:",
+            "mbarrier.try_wait.parity.shared::cta.b64 p, [$0], $1;",
+            "@!p bra $$wait_${:uid};",
+            "}",
+        )
+        place = self._mark(which, self._linear_index(stage))
+        number = self._narrow(self._linear_index(parity))
+        self._assembly("\\0A".join(lines), [("r", place), ("r", number)])
+
+    def _mark(self, which: int, stage: Lin) -> str:
+        """The address of a stage's mbarrier in shared memory, behind all tiles."""
+        assert self.ring is not None
+        b = self.builder
+        start = sum(map(shared_size, self.part.shared)) + which * self.ring.stages * MARK_BYTES
+        offset = self.scalar_int(stage.scaled(MARK_BYTES).plus(Lin(start)))
+        array = f"ptr addrspace(3) @{self.kernel}_shared"
+        place = b.here(f"getelementptr inbounds i8, {array}, i64 {offset}")
+        return b.here(f"ptrtoint ptr addrspace(3) {place} to i32")
+
+    # --- boxes ---------------------------------------------------------------------------------
+
+    def _fill(self, stmt: Stmt) -> None:
+        """Ask for the boxes of a stage: it may have to be waited for, and its bytes are told."""
+        stage = boxes_below(stmt)[0].indices[0]
+        if isinstance(stage, Binary) and stage.op == "floormod":
+            turn = binary("floordiv", stage.a, stage.b)
+            self._wait(FREE, stage, binary("sub", Const(1), turn % 2))
+        place = self._mark(FULL, self._linear_index(stage))
+        expect = "mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;"
+        self._assembly(expect, [("r", place), ("r", str(_bytes_of(stmt)))])
+        self._ask(stmt, place)
+
+    def _ask(self, stmt: Stmt, mark: str) -> None:
+        match stmt:
+            case Seq(stmts):
+                for part in stmts:
+                    self._ask(part, mark)
+            case For() if stmt.kind is LoopKind.UNROLLED:
+                start, extent = self.constant_bounds(stmt)
+                for value in range(start, start + extent):
+                    self.env[stmt.var] = Lin(value)
+                    self._ask(stmt.body, mark)
+            case _:
+                self._box(*_nest(stmt), mark)
+
+    def _box(self, loops: Sequence[For], store: Store, mark: str) -> None:
+        """One instruction for all iterations of the loops around an element."""
+        assert isinstance(store.value, Intrinsic)
+        axes = axes_of(store.value)
+        for each in loops:
+            self.env[each.var] = Lin(0)
+        operands = [("r", self._target(loops, store)), ("l", self._map(loops, store))]
+        operands += [("r", self._narrow(self._linear_index(axis.at))) for axis in axes]
+        numbers = ", ".join(f"${n + 2}" for n in range(len(axes)))
+        name = f"cp.async.bulk.tensor.{len(axes)}d.shared::cluster.global"
+        text = f"{name}.mbarrier::complete_tx::bytes [$0], [$1, {{{numbers}}}], "
+        self._assembly(f"{text}[${len(axes) + 2}];", [*operands, ("r", mark)])
+
+    def _target(self, loops: Sequence[For], store: Store) -> str:
+        """Where a box begins in shared memory; ScheduleError unless its rows lie there as the
+        instruction writes them."""
+        place = self._linear_index(store)
+        corner = loops[0].var
+        self.env[corner] = Lin(1)
+        apart = self._linear_index(store).plus(place, -1)
+        self.env[corner] = Lin(0)
+        size = dtype_bytes(store.buffer.dtype)
+        steps = gcd(place.const, *(c for _, c in place.terms)) * size
+        if apart != Lin(ROW + CHUNK) or steps % ALIGN or store.buffer.shape[-1] != ROW:
+            raise ScheduleError(f"{store.buffer.name} does not lie as boxes are copied to it")
+        b = self.builder
+        pointer = self.in_space(self.address(store.buffer, place), 3)
+        return b.here(f"ptrtoint ptr addrspace(3) {pointer} to i32")
+
+    def _map(self, loops: Sequence[For], store: Store) -> str:
+        """The kernel's argument that describes the tensor of a box."""
+        assert isinstance(store.value, Intrinsic)
+        load, axes = store.value.args[0], axes_of(store.value)
+        assert isinstance(load, Load)
+        size = dtype_bytes(load.dtype)
+        box = []
+        for axis in axes:
+            form = affine(axis.at)
+            mine = [_extent(each) for each in loops if form.coefficient(each.var) == 1]
+            box.append(prod(mine))
+        if box[0] * size != ROW_BYTES or max(box) > MAX_BOX or prod(box) != _elements(loops):
+            raise ScheduleError(f"a box of {' × '.join(map(str, box))} of {load.buffer.name}")
+        made = TensorMap(
+            self.params.index(load.buffer), load.dtype, tuple(axis.extent for axis in axes),
+            tuple(axis.stride * size for axis in axes[1:]), tuple(box), ROW_BYTES,
+        )  # fmt: skip
+        if made not in self.maps:
+            self.maps.append(made)
+        return f"%m{self.maps.index(made)}"
+
+    # --- text ----------------------------------------------------------------------------------
+
+    def _linear_index(self, place: Expr | Store) -> Lin:
+        """An index, or the number of the element that is stored, as a linear form."""
+        if isinstance(place, Store):
+            found = self.flat_index(place.buffer, place.indices)
+        else:
+            found = self.index(place)
+        if not isinstance(found, Lin):
+            raise ScheduleError("a box lies at no linear place")
+        return found
+
+    def _narrow(self, value: Lin) -> str:
+        """An index in 32 bits."""
+        text = self.scalar_int(value)
+        return text if value.is_constant else self.builder.here(f"trunc i64 {text} to i32")
+
+    def _assembly(self, text: str, operands: Sequence[tuple[str, str]]) -> None:
+        """Instructions that change memory, on registers of 32 bits ("r") or pointers ("l")."""
+        kinds = ",".join([*(kind for kind, _ in operands), "~{memory}"])
+        given = ", ".join(f"{'ptr' if k == 'l' else 'i32'} {value}" for k, value in operands)
+        self.builder.line(f'call void asm sideeffect "{text}", "{kinds}"({given})')
+
+
+def registers_of(part: Part) -> tuple[int, int] | None:
+    """Registers of a thread when a kernel begins, and of those that compute once the others have
+    given theirs away; None where what it begins with is enough."""
+    ring = ring_of(part.body)
+    if ring is None or not ring.producer:
+        return None
+    threads = prod(part.block)
+    first = REGISTERS // threads // UNIT * UNIT
+    results = max(
+        WGMMAS[s.value.name].elements
+        for s in walk_stmt(part.body)
+        if isinstance(s, Store) and isinstance(s.value, Intrinsic) and s.value.name in WGMMAS
+    )
+    if first >= min(results + 64, MAX_REGISTERS):
+        return None
+    filling = threads // part.block[2]
+    computing = threads - filling
+    most = (first * threads - FILLING_REGISTERS * filling) // computing // UNIT * UNIT
+    return first, min(most, MAX_REGISTERS // UNIT * UNIT)
+
+
+def only_fills(stmt: Stmt) -> bool:
+    """True if a statement stores boxes and nothing else."""
+    stores = [s for s in walk_stmt(stmt) if isinstance(s, Store)]
+    return bool(stores) and all(map(is_box, stores))
+
+
+def _if_one(operand: str, line: str, value: str = "1") -> str:
+    """A line under the predicate that an operand has a value."""
+    lines = ("{", ".reg .pred p;", f"setp.eq.u32 p, {operand}, {value};", line, "}")
+    return "\\0A".join(lines)
+
+
+def _nest(stmt: Stmt) -> tuple[list[For], Store]:
+    """The loops over a box, and what stores its elements."""
+    loops = []
+    while isinstance(stmt, For):
+        loops.append(stmt)
+        stmt = stmt.body
+    if not isinstance(stmt, Store) or not loops:
+        raise ScheduleError("a box is no nest of loops over its elements")
+    return loops, stmt
+
+
+def _extent(loop: For) -> int:
+    if not isinstance(loop.extent, Const):
+        raise ScheduleError(f"loop {loop.var.name} over a box has no constant extent")
+    return int(loop.extent.value)
+
+
+def _elements(loops: Sequence[For]) -> int:
+    return prod(map(_extent, loops))
+
+
+def _bytes_of(stmt: Stmt) -> int:
+    """Bytes of all boxes of a statement, those outside of the tensor too."""
+    match stmt:
+        case Seq(stmts):
+            return sum(map(_bytes_of, stmts))
+        case For():
+            return _extent(stmt) * _bytes_of(stmt.body)
+        case Store():
+            return dtype_bytes(stmt.buffer.dtype)
+        case _:
+            raise ScheduleError("a box is no nest of loops over its elements")

@@ -1,0 +1,251 @@
+"""Products on the tensor cores of ``sm_90a`` whose tiles are copied as boxes of their tensors.
+
+blocks of (groups · 64) × columns elements of the result, four warps a group:
+  a thread, of four warps of their own if there is a ``producer``:
+    for steps of 64 terms: ask for boxes of A and B      shared, swizzled, a ring of ``stages``
+  each group: 64 × columns sums, in registers
+    for steps of 64 terms: sums += A[64, 16] · B[16, columns]      as ``gpu_wgmma``
+    epilogue → out
+
+For operands that lie in memory as matrices, in rows of a multiple of 16 bytes; what else there is
+(convolutions but those of 1 × 1, odd lengths) is left to ``gpu_wgmma``. Threads wait at mbarriers,
+which are the emitter's (``gpu/rings.py``): the program says where they wait for all.
+
+**No GPU has run any of this**: a target asks for it by ``-wgmma=untested``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.gpu import wgmma as w
+from tunefarm.compiler.gpu.archs import MAX_REGISTERS, REGISTERS, WARP
+from tunefarm.compiler.gpu.boxes import MAX_EXTENT, STRIDE_BYTES, Ring, TensorAxis, boxed
+from tunefarm.compiler.gpu.space import tiled
+from tunefarm.compiler.gpu.space.common import loop
+from tunefarm.compiler.gpu.space.product import Product, Tiles, product_program
+from tunefarm.compiler.gpu.space.tiled import OTHER_REGISTERS, Tiling, fits_grid, product
+from tunefarm.compiler.gpu.space.wgmma import (
+    STEP,
+    WgmmaKernel,
+    computed,
+    computes,
+    cost_of,
+    tile_of,
+)
+from tunefarm.compiler.gpu.space.wgmma import Knobs as WgmmaKnobs
+from tunefarm.compiler.ir import Function
+from tunefarm.compiler.space.columns import Mask, Numbers, cheapest, whole
+from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob, Nest, SketchSpace
+from tunefarm.compiler.target import Target, dtype_bytes
+from tunefarm.compiler.tir import PrimFunc
+from tunefarm.compiler.tir.affine import affine
+from tunefarm.compiler.tir.ir import (
+    Allocate,
+    Buffer,
+    Const,
+    Expr,
+    For,
+    If,
+    Load,
+    LoopKind,
+    Stmt,
+    Store,
+    binary,
+)
+from tunefarm.compiler.tir.schedule import find_block
+from tunefarm.compiler.tir.schedule.tree import store_of
+from tunefarm.compiler.tir.visit import seq
+
+NAME, VERSION = "gpu_tma", 1
+MOST_STAGES = 6
+KNOBS = (
+    Knob("groups", (1, 2)),
+    Knob("columns", w.COLUMNS),
+    Knob("stages", tuple(range(2, MOST_STAGES + 1))),
+    Knob("producer", (0, 1)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Knobs(WgmmaKnobs):
+    """A config of the sketch."""
+
+    producer: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Matrix:
+    """Where an operand lies: parameter number ``param``, and the extents and strides of its axes
+    "b", "m", "n", "k", that of stride 1 first."""
+
+    param: int
+    axes: tuple[tuple[str, int, int], ...]
+
+    @property
+    def along(self) -> str:
+        return self.axes[0][0]
+
+
+def space(function: Function, target: Target) -> SketchSpace | None:
+    """The knobs; None unless the target asks for the sketch, and where no box is a tile."""
+    p = computed(function, target)
+    if p is None or matrices_of(p) is None:
+        return None
+    constraints = _constraints_of(p, target)
+    choices = {k.name: [int(c) for c in k.choices] for k in KNOBS}
+    found, _ = cheapest(choices, {}, constraints, lambda k: _cost_of(p, target, k))
+    default: Config = {"sketch": NAME, **found}
+    return SketchSpace(NAME, VERSION, KNOBS, constraints, default, lambda k: _nest(p, target, k))
+
+
+def matrices_of(p: Product) -> tuple[_Matrix, _Matrix] | None:
+    """Where the operands of a product lie, if their tiles are boxes and there is more than one
+    step of them."""
+    if p.depth <= STEP:
+        return None
+    program = product_program(p, Tiles(1, 1, 1, 1, 1, 1))
+    a, b = _matrix(program, "A", ("k",)), _matrix(program, "B", ("n", "k"))
+    return (a, b) if a is not None and b is not None else None
+
+
+def _matrix(program: PrimFunc, name: Literal["A", "B"], inner: tuple[str, ...]) -> _Matrix | None:
+    node = find_block(program, name)
+    value = store_of(node).value
+    if not isinstance(value, Load) or value.buffer not in program.params:
+        return None
+    form = affine(value.indices[0])
+    axes = [(i.var.name, i.extent, form.coefficient(i.var)) for i in node.iters]
+    if form.const or form.variables() - {i.var for i in node.iters}:
+        return None
+    axes = sorted((a for a in axes if a[2] or a[0] != "b"), key=lambda axis: axis[2])
+    own, *others = axes
+    unit = STRIDE_BYTES // dtype_bytes(value.dtype)
+    fits = own[0] in inner and own[2] == 1 and all(stride % unit == 0 for _, _, stride in others)
+    fits = fits and all(stride > 0 and extent <= MAX_EXTENT for _, extent, stride in axes)
+    return _Matrix(program.params.index(value.buffer), tuple(axes)) if fits else None
+
+
+def _constraints_of(p: Product, target: Target) -> tuple[Constraint, ...]:
+    def registers_fit(k: Columns) -> Mask:
+        threads = (whole(k, "groups") + whole(k, "producer")) * w.GROUP * WARP
+        own = whole(k, "columns") // 2 + OTHER_REGISTERS
+        return (own <= MAX_REGISTERS) & (own * threads <= REGISTERS)
+
+    def shared_fits(k: Columns) -> Mask:
+        rows, columns = tile_of(k)
+        marks = Ring(MOST_STAGES, 0).marks_bytes
+        taken = whole(k, "stages") * (rows + columns) * w.ROW_BYTES + marks
+        return taken <= target.gpu.shared_bytes
+
+    def runs_ahead(k: Columns) -> Mask:
+        return (whole(k, "producer") == 1) | (whole(k, "stages") >= 3)
+
+    return (
+        Constraint("registers", registers_fit),
+        Constraint("shared memory", shared_fits),
+        Constraint("stages", runs_ahead),
+        fits_grid(p, tile_of),
+    )
+
+
+def _cost_of(p: Product, target: Target, k: Columns) -> Numbers:
+    """That of the products; threads that compute and fill wait for one another. Not timed."""
+    return cost_of(p, target, k) * (1.1 - 0.1 * whole(k, "producer"))
+
+
+def _nest(p: Product, target: Target, k: Columns) -> Nest:
+    own = np.full(len(whole(k, "groups")), w.ROWS), whole(k, "columns")
+    steps = {**k, "bk": np.full(len(own[0]), STEP)}
+    return tiled.nest_of(p, steps, Tiling(tile_of(k), own, _cost_of(p, target, k)))
+
+
+# --- the kernel ---------------------------------------------------------------------------------
+
+
+def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
+    """Apply a config. Raises ScheduleError if boxes of the operands are no tiles of the product."""
+    p = product(function)
+    if p is None or not computes(p):
+        raise ScheduleError("the workload is no product that warpgroups compute")
+    matrices = matrices_of(p)
+    if matrices is None:
+        raise ScheduleError("the operands do not lie in memory as matrices of whole 16 bytes a row")
+    k = Knobs(**{name: int(value) for name, value in config.items() if name != "sketch"})
+    if not k.producer and k.stages < 3:
+        raise ScheduleError(f"threads that compute fill 3 stages or more ahead, not {k.stages}")
+    return _Kernel(p, k, matrices).program()
+
+
+class _Kernel(WgmmaKernel):
+    """Writes the kernel. With a producer the tiles are a ring from the outset; without one lowering
+    makes it, as of other tiles in stages."""
+
+    def __init__(self, p: Product, k: Knobs, matrices: tuple[_Matrix, _Matrix]) -> None:
+        super().__init__(p, k)
+        self.matrices = matrices
+        self.producer = k.producer
+        if k.producer:
+            stages = min(k.stages, self.steps)
+            self.slot = (self.step % stages,)
+            self.a, self.b = (_ring(buffer, stages) for buffer in (self.a, self.b))
+
+    def program(self) -> PrimFunc:
+        k, buffers = self.k, [self.a, self.b, self.c]
+        fill = If(self.fills(), seq(self.fill("A"), self.fill("B")))
+        body: Stmt = For(self.step, Const(self.steps), seq(fill, self.computing(self.multiply())))
+        if self.producer:
+            body, buffers = Allocate(self.a, Allocate(self.b, body)), [self.c]
+        body = seq(self.computing(self.clear()), body, self.computing(self.store()))
+        return self.on_threads(body, k.groups + self.producer, tuple(buffers))
+
+    def fills(self) -> Expr:
+        """Which thread asks for the boxes."""
+        group = self.group.equal(self.k.groups if self.producer else 0)
+        return binary("and", binary("and", group, self.warp.equal(0)), self.lane.equal(0))
+
+    def computing(self, stmt: Stmt) -> Stmt:
+        """What the groups do that compute."""
+        return If(self.group < self.k.groups, stmt) if self.producer else stmt
+
+    def fill(self, name: str) -> Stmt:
+        """The boxes of a tile: of B one for each 64 columns, where these stand side by side."""
+        k = self.k
+        if name == "A":
+            return self.box(name, self.a, (), k.rows, 0)
+        if self.matrices[1].along == "k":
+            return self.box(name, self.b, (), k.columns, 0)
+        return loop("j", k.columns // w.ROW, lambda j: self.box(name, self.b, (j,), STEP, j))
+
+    def box(
+        self, name: str, tile: Buffer, place: tuple[Expr, ...], rows: int, number: Expr | int
+    ) -> Stmt:
+        """A box of ``rows`` of 64 elements, number ``number`` along the tile's columns."""
+        matrix = self.matrices["AB".index(name)]
+        outer = "m" if name == "A" else "k" if matrix.along == "n" else "n"
+
+        def element(row: Expr, column: Expr) -> Stmt:
+            inside = {matrix.along: column, outer: row}
+            at: dict[str, Expr] = {
+                "b": self.z,
+                "m": self.y * self.k.rows + inside.get("m", Const(0)),
+                "n": self.x * self.k.columns + number * w.ROW + inside.get("n", Const(0)),
+                "k": self.step * STEP + inside.get("k", Const(0)),
+            }
+            axes = [TensorAxis(at[axis], extent, stride) for axis, extent, stride in matrix.axes]
+            value = boxed(self.source.params[matrix.param], axes)
+            return Store(tile, (*self.slot, *place, row, w.swizzled(row % 8, column)), value)
+
+        return loop(
+            "r",
+            rows,
+            lambda r: loop("c", w.ROW, lambda c: element(r, c), LoopKind.SERIAL),
+            LoopKind.SERIAL,
+        )
+
+
+def _ring(buffer: Buffer, stages: int) -> Buffer:
+    return Buffer(buffer.name, (stages, *buffer.shape), buffer.dtype, buffer.scope)

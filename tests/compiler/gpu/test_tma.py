@@ -1,0 +1,205 @@
+"""Products of warpgroups whose tiles are boxes: on the emulator, by ``ptxas``; no GPU ran them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from emulation import run_program
+from gpu_harness import HOPPER, check, emitted, function_of, inputs_of, lowered, needs_ptxas
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tunefarm.compiler.accuracy import error_bounds, mismatch
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.evaluate import evaluate
+from tunefarm.compiler.gpu.launches import launch_from_json, launch_to_json
+from tunefarm.compiler.gpu.ptxas import assemble
+from tunefarm.compiler.gpu.tensor_maps import TensorMap
+from tunefarm.compiler.ir import Function
+from tunefarm.compiler.ops import call
+from tunefarm.compiler.space import Config, config_space
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.workload import Workload
+
+ASKED = Target("cuda -arch=sm_90a -wgmma=untested")
+HALF, BRAIN = "float16", "bfloat16"
+CONV: dict[str, Any] = {
+    "strides": (1, 1), "padding": ((0, 0), (0, 0)), "dilations": (1, 1), "groups": 1,
+    "data_layout": "NSC", "kernel_layout": "SIO", "pad_value": 0, "out_dtype": "",
+}  # fmt: skip
+
+
+def matmul(m: int, n: int, k: int, dtype: str = HALF, turned: bool = False) -> Function:
+    shapes = ((m, k), dtype), ((n, k) if turned else (k, n), dtype)
+    return function_of("matmul", *shapes, transpose_b=turned)
+
+
+def config_of(groups: int, columns: int, stages: int, producer: int) -> Config:
+    knobs = {"groups": groups, "columns": columns, "stages": stages, "producer": producer}
+    return {"sketch": "gpu_tma", **knobs}
+
+
+def agrees(function: Function, config: Config) -> None:
+    """The PTX, run by the emulator, agrees with NumPy."""
+    workload = Workload.from_function(function)
+    space = config_space(workload, ASKED)
+    assert space.default["sketch"] == "gpu_tma"
+    assert space.valid(space.encode(config)[None])[0]
+    arrays = inputs_of(workload)
+    (got,) = run_program(lowered(workload, config, ASKED), arrays, ASKED)
+    (want,) = evaluate(function, arrays)
+    assert not mismatch([got.reshape(want.shape)], [want], error_bounds(function, arrays))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("stages", "producer"), [(2, 1), (3, 0)])
+def test_a_product_agrees_in_lock_step(stages: int, producer: int) -> None:
+    config = config_of(1, 64, stages, producer)
+    check(Workload.from_function(matmul(9, 64, 136)), config, target=ASKED)
+
+
+CASES = {
+    "two groups": (matmul(100, 264, 200), config_of(2, 128, 4, 1)),
+    "nobody who only fills": (matmul(100, 264, 200), config_of(2, 128, 3, 0)),
+    "wide, odd columns": (matmul(65, 257, 136, BRAIN, True), config_of(1, 256, 3, 1)),
+    "a ring that turns": (matmul(70, 72, 640), config_of(1, 64, 2, 1)),
+    "its threads fill": (matmul(70, 67, 640, HALF, True), config_of(2, 64, 3, 0)),
+    "a batch, an epilogue": (
+        function_of(
+            lambda a, b, c: call("relu", call("add", call("matmul", a, b), c)),
+            ((2, 40, 72), HALF), ((2, 72, 80), HALF), ((80,), HALF),
+        ),
+        config_of(1, 64, 3, 1),
+    ),
+    "a convolution of 1 × 1": (
+        function_of(
+            lambda x, w: call("conv", x, w, **CONV), ((1, 5, 7, 72), HALF), ((1, 1, 72, 64), HALF)
+        ),
+        config_of(1, 64, 2, 1),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_its_ptx_agrees(name: str) -> None:
+    agrees(*CASES[name])
+
+
+@settings(max_examples=4, deadline=None, derandomize=True)
+@given(
+    m=st.integers(2, 150),
+    n=st.integers(8, 30),
+    k=st.integers(9, 40),
+    turned=st.booleans(),
+    stages=st.integers(3, 6),
+    producer=st.integers(0, 1),
+)
+def test_any_lengths_agree(
+    m: int, n: int, k: int, turned: bool, stages: int, producer: int
+) -> None:
+    agrees(matmul(m, 8 * n, 8 * k, HALF, turned), config_of(1, 64, stages, producer))
+
+
+@needs_ptxas
+@pytest.mark.parametrize(("groups", "columns"), [(1, 64), (2, 128), (2, 256)])
+@pytest.mark.parametrize("producer", [0, 1])
+@pytest.mark.parametrize("turned", [False, True])
+def test_instructions_are_not_serialised(
+    groups: int, columns: int, producer: int, turned: bool
+) -> None:
+    workload = Workload.from_function(matmul(2048, 4096, 1024, HALF, turned))
+    program = lowered(workload, config_of(groups, columns, 4, producer), ASKED)
+    code, ptx = emitted(program, ASKED)
+    made = assemble(ptx, "sm_90a")
+    assert not made.warnings
+    (usage,) = made.kernels.values()
+    assert usage.spilled_bytes == 0
+    assert code.launches[0].block == (32, 4, groups + producer)
+    changes = "setmaxnreg" in ptx
+    assert changes == (producer == 1 and columns == 256)
+    if changes:  # what 384 threads begin with, so that 256 can have 232
+        assert usage.registers == 168
+
+
+SKELETON = """
+mbarrier.init.shared::cta.b64 1
+mbarrier.init.shared::cta.b64 1
+mbarrier.init.shared::cta.b64 8
+mbarrier.init.shared::cta.b64 8
+fence.mbarrier_init.release.cluster
+fence.proxy.async.shared::cta
+bar.sync 0
+setmaxnreg.dec.sync.aligned.u32 40
+mbarrier.try_wait.parity.shared::cta.b64
+mbarrier.arrive.expect_tx.shared::cta.b64
+cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes
+cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes
+setmaxnreg.inc.sync.aligned.u32 232
+mbarrier.try_wait.parity.shared::cta.b64
+wgmma.fence.sync.aligned
+wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 0
+wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 0
+wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 0
+wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 0
+wgmma.commit_group.sync.aligned
+wgmma.wait_group.sync.aligned 0
+mbarrier.arrive.shared::cta.b64
+"""
+
+
+def test_who_waits_for_whom() -> None:
+    workload = Workload.from_function(matmul(2048, 4096, 1024, BRAIN, True))
+    code, ptx = emitted(lowered(workload, config_of(2, 256, 2, 1), ASKED), ASKED)
+    words = r"(mbarrier|cp\.async|wgmma|setmaxnreg|bar|fence)\.[\w.:]+"
+    found = re.findall(rf"(?:^|\s)({words})(?:\s[^;\n]*?(\b\d+))?;|({words})\s", ptx, re.MULTILINE)
+    got = [f"{a or c} {n}".strip() for a, _, n, c, _ in found]
+    assert got == SKELETON.split("\n")[1:-1]
+    (launch,) = code.launches
+    assert launch.maps == (
+        TensorMap(0, BRAIN, (1024, 2048), (2048,), (64, 128), 128),
+        TensorMap(1, BRAIN, (1024, 4096), (2048,), (64, 256), 128),
+    )
+    assert launch_from_json(launch_to_json(launch)) == launch
+    assert "st.shared" not in ptx
+
+
+def test_what_has_no_such_kernel() -> None:
+    for function in (
+        matmul(64, 64, 64),  # one step
+        matmul(64, 64, 100),  # rows of no whole 16 bytes
+        function_of(
+            lambda a, b: call("matmul", call("relu", a), b), ((64, 72), HALF), ((72, 64), HALF)
+        ),
+        function_of(
+            lambda x, w: call("conv", x, w, **{**CONV, "padding": ((1, 1), (1, 1))}),
+            ((1, 8, 8, 64), HALF), ((3, 3, 64, 64), HALF),
+        ),
+    ):  # fmt: skip
+        space = config_space(Workload.from_function(function), ASKED)
+        assert "gpu_tma" not in [s.sketch for s in space.sketches]
+    workload = Workload.from_function(matmul(64, 64, 100))
+    with pytest.raises(ScheduleError, match="do not lie in memory as matrices"):
+        lowered(workload, config_of(1, 64, 2, 1), ASKED)
+    workload = Workload.from_function(matmul(64, 64, 128))
+    assert "gpu_tma" not in [s.sketch for s in config_space(workload, HOPPER).sketches]
+    with pytest.raises(ScheduleError, match=r"needs? -arch=sm_90a -wgmma=untested, not cuda"):
+        emitted(lowered(workload, config_of(1, 64, 2, 1)))
+    with pytest.raises(ScheduleError, match="3 stages or more ahead, not 2"):
+        lowered(workload, config_of(1, 64, 2, 0), ASKED)
+    single = Workload.from_function(
+        function_of("matmul", ((64, 128), "float32"), ((128, 64), "float32"))
+    )
+    with pytest.raises(ScheduleError, match="no product that warpgroups compute"):
+        lowered(single, config_of(1, 64, 2, 1))
+
+
+def test_only_what_fits_is_tried() -> None:
+    space = config_space(Workload.from_function(matmul(2048, 4096, 1024)), ASKED)
+    knobs = {"groups": 2, "columns": 256, "stages": 6, "producer": 0}
+    k = {n: np.array([v]) for n, v in knobs.items()}
+    names = {c.name: c for c in space.sketch("gpu_tma").constraints}
+    assert not names["shared memory"].holds(k)[0]
+    assert names["stages"].holds(k)[0]
+    assert not names["stages"].holds({**k, "stages": np.array([2])})[0]
