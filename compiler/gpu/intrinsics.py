@@ -7,10 +7,13 @@ up to 32. The numbers are combined in the order of a butterfly: first those half
 apart, at last neighbours.
 
     mma.m16n8k16.f16.held(c, a0 … a3, b0 … b15)     c + Σ_k A[row, k] · B[k, column]
+    mma.m16n8k8.tf32.held(c, a0, a1, b0 … b7)
+    fma.m16n8k8.f32.held(c, a0, a1, b0 … b7)
 
 One element of a matrix instruction (``gpu/mma.py``) whose A the threads hold as they hold results:
-thread ``4·g + t`` has of its element's row, g or g + 8, columns 2·t, 2·t + 1, 2·t + 8, 2·t + 9. The
-four threads of a row have all sixteen. B is read from shared memory.
+thread ``4·g + t`` has of its element's row, g or g + 8, columns 2·t, 2·t + 1, and of sixteen
+2·t + 8, 2·t + 9. The four threads of a row have all of it. B is read from shared memory. The last
+one is no instruction: threads shuffle their parts of A, and multiply and add in float32.
 
     boxed(x[…], c0, n0, s0, c1, n1, s1, …)      x[…] where every 0 ≤ c < n, else 0
 
@@ -36,21 +39,26 @@ WARP_REDUCTIONS: dict[str, BinaryOp] = {
 
 BOXED = "boxed"
 QUAD = 4  # threads that hold a row of a matrix
-HELD_TERMS = 4  # of a row of sixteen, that one of them holds
 
 
 @dataclass(frozen=True, slots=True)
 class HeldProduct:
-    """A matrix instruction that takes A from registers; ``mma`` is its name with A in memory."""
+    """A matrix instruction that takes A from registers; ``mma`` is its name with A in memory, if
+    there is such an instruction."""
 
     mma: str
     operand: str
+    depth: int = 16
     accumulator: str = "float32"
-    depth: int = QUAD * HELD_TERMS
 
     @property
     def name(self) -> str:
         return f"{self.mma}.held"
+
+    @property
+    def terms(self) -> int:
+        """Of a row of A, that a thread holds."""
+        return self.depth // QUAD
 
 
 HELD_PRODUCTS: Mapping[str, HeldProduct] = {
@@ -58,6 +66,8 @@ HELD_PRODUCTS: Mapping[str, HeldProduct] = {
     for p in (
         HeldProduct("mma.m16n8k16.f16", "float16"),
         HeldProduct("mma.m16n8k16.bf16", "bfloat16"),
+        HeldProduct("mma.m16n8k8.tf32", "float32", 8),
+        HeldProduct("fma.m16n8k8.f32", "float32", 8),
     )
 }
 

@@ -9,7 +9,13 @@ from tunefarm.compiler.codegen.values import Lin, Val
 from tunefarm.compiler.errors import BuildError, ScheduleError
 from tunefarm.compiler.gpu.archs import WARP
 from tunefarm.compiler.gpu.dialects import NVPTX
-from tunefarm.compiler.gpu.intrinsics import HELD_PRODUCTS, HELD_TERMS, WARP_REDUCTIONS
+from tunefarm.compiler.gpu.intrinsics import (
+    HELD_PRODUCTS,
+    QUAD,
+    WARP_REDUCTIONS,
+    HeldProduct,
+    owner_of_term,
+)
 from tunefarm.compiler.gpu.mma import COLUMNS, ELEMENTS, MMAS, Mma
 from tunefarm.compiler.gpu.threads import ThreadEmitter
 from tunefarm.compiler.target import dtype_bytes
@@ -28,7 +34,10 @@ class WarpEmitter(ThreadEmitter):
         if isinstance(expr, Intrinsic) and expr.name in MMAS:
             return self._product(expr, MMAS[expr.name], 0)
         if isinstance(expr, Intrinsic) and expr.name in HELD_PRODUCTS:
-            return self._product(expr, MMAS[HELD_PRODUCTS[expr.name].mma], HELD_TERMS)
+            held = HELD_PRODUCTS[expr.name]
+            if held.operand == "float32":
+                return self._held_single(expr, held)
+            return self._product(expr, MMAS[held.mma], held.terms)
         return super().value(expr)
 
     # --- shuffles ------------------------------------------------------------------------------
@@ -152,6 +161,91 @@ class WarpEmitter(ThreadEmitter):
                 one = b.pure(f"extractvalue {result} {made}, {n % ELEMENTS}", [made])
                 text = b.pure(f"insertelement {full} {text}, {kind} {one}, i64 {n}", [text, one])
         return Val(text, m.accumulator, self.lanes)
+
+    def _held_single(self, expr: Intrinsic, held: HeldProduct) -> Val:
+        """The same of float32, whose fragments are elements of 32 bits."""
+        if self.lanes % ELEMENTS or self.mask is not None:
+            raise ScheduleError(f"{expr.name} computes {ELEMENTS} whole elements of a thread")
+        total = self.splat(self.value(expr.args[0]))
+        left, right = expr.args[1 : 1 + held.terms], expr.args[1 + held.terms :]
+        rows = [[self._of_lane(term, 2 * h).text for term in left] for h in range(2)]
+        b, full, text = self.builder, vector_of("float", self.lanes), "poison"
+        sums = [
+            b.pure(f"extractelement {full} {total.text}, i64 {n}", [total.text])
+            for n in range(self.lanes)
+        ]
+        for tile in range(self.lanes // ELEMENTS):
+            mine = sums[tile * ELEMENTS : (tile + 1) * ELEMENTS]
+            if held.mma in MMAS:
+                mine = self._rounded_product(MMAS[held.mma], rows, self._terms(right, tile), mine)
+            else:
+                mine = self._exact_product(rows, right, tile, mine)
+            for n, one in enumerate(mine, tile * ELEMENTS):
+                put = f"insertelement {full} {text}, float {one}, i64 {n}"
+                text = b.pure(put, [text, one])
+        return Val(text, "float32", self.lanes)
+
+    def _rounded_product(
+        self, m: Mma, rows: list[list[str]], right: list[str], sums: list[str]
+    ) -> list[str]:
+        """By tensor cores. What the instruction calls terms t and t + 4 are here 2·t and 2·t + 1,
+        of A and of B, so that a thread holds its own; the order of a sum is nobody's."""
+        if not (self.target.kind == "cuda" and self.target.rounds_to_tf32):
+            raise ScheduleError(f"{m.name} needs -precision=tf32, not {self.target}")
+        b = self.builder
+        left = [rows[h][c] for c in range(2) for h in range(2)]
+        words = [b.pure(f"bitcast float {x} to i32", [x]) for x in (*left, *right)]
+        result = f"{{ {', '.join(['float'] * ELEMENTS)} }}"
+        kinds = [*["i32"] * len(words), *["float"] * ELEMENTS]
+        self.module.declares.add(f"declare {result} @{m.instruction}({', '.join(kinds)})")
+        given = ", ".join(f"{k} {x}" for k, x in zip(kinds, [*words, *sums], strict=True))
+        made = b.now(f"call {result} @{m.instruction}({given})")
+        return [b.pure(f"extractvalue {result} {made}, {n}", [made]) for n in range(ELEMENTS)]
+
+    def _terms(self, right: Sequence[Expr], tile: int) -> list[str]:
+        """Terms 2·t and 2·t + 1 of column g of a tile of B, for thread 4·g + t."""
+        first, second = right[0], right[1]
+        assert isinstance(first, Load)
+        assert isinstance(second, Load)
+        b, buffer = self.builder, first.buffer
+        start = self._corner(first, tile * ELEMENTS)
+        step = self._corner(second, tile * ELEMENTS).plus(start, -1)
+        beside = self._corner(first, tile * ELEMENTS + 1).plus(start, -1)
+        if buffer.scope != "shared" or not (step.is_constant and beside.is_constant):
+            raise ScheduleError(f"{buffer.name} is not in shared memory as fragments are loaded")
+        lane = self.number_of("threadIdx.x", self.part.block[0])
+        row, own = b.pure(f"lshr i64 {lane}, 2", [lane]), b.pure(f"and i64 {lane}, 3", [lane])
+        at = start.plus(Lin(0, ((row, beside.const), (own, 2 * step.const))))
+        if step.const == 1:
+            pair = b.load(f"load <2 x float>, ptr {self.address(buffer, at)}, align 8", buffer)
+            return [b.pure(f"extractelement <2 x float> {pair}, i64 {n}", [pair]) for n in range(2)]
+        places = [at, at.plus(step)]
+        return [
+            b.load(f"load float, ptr {self.address(buffer, p)}, align 4", buffer) for p in places
+        ]
+
+    def _exact_product(
+        self, rows: list[list[str]], right: Sequence[Expr], tile: int, sums: list[str]
+    ) -> list[str]:
+        """By multiply-adds: each of a row's four threads gives what it holds to the others."""
+        b, made = self.builder, list(sums)
+        name = "llvm.nvvm.shfl.sync.idx.f32"
+        self.module.declares.add(f"declare float @{name}(i32, float, i32, i32)")
+        self.module.declares.add("declare float @llvm.fma.f32(float, float, float)")
+        segment = (WARP - QUAD) << 8 | WARP - 1
+        for k, term in enumerate(right):
+            owner, number = owner_of_term(k)
+            shared = [
+                b.here(
+                    f"call float @{name}(i32 -1, float {row[number]}, i32 {owner}, i32 {segment})"
+                )
+                for row in rows
+            ]
+            columns = [self._of_lane(term, tile * ELEMENTS + c).text for c in range(2)]
+            for e in range(ELEMENTS):
+                given = ", ".join(f"float {x}" for x in (shared[e // 2], columns[e % 2], made[e]))
+                made[e] = b.now(f"call float @llvm.fma.f32({given})")
+        return made
 
     def _held_fragment(self, terms: Sequence[Expr]) -> list[str]:
         """The four words of A that lie in registers: two terms of row g, of g + 8, and the next."""

@@ -23,7 +23,6 @@ from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.gpu.intrinsics import (
     BOXED,
     HELD_PRODUCTS,
-    HELD_TERMS,
     QUAD,
     WARP_REDUCTIONS,
     owner_of_term,
@@ -283,7 +282,8 @@ class _Source:
         if not self.threads:
             raise ScheduleError(f"{expr.name} stands where there are no threads")
         total, *parts = map(self.expr, expr.args)
-        own, right = ", ".join(parts[:HELD_TERMS]), ", ".join(parts[HELD_TERMS:])
+        held = HELD_PRODUCTS[expr.name].terms
+        own, right = ", ".join(parts[:held]), ", ".join(parts[held:])
         row = f"(yield Exchange({len(self.lines)}, {QUAD}, None, ({own})))"
         return f"held_product({total}, {row}, ({right}))"
 

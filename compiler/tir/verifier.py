@@ -13,7 +13,7 @@ from math import prod
 from typing import NoReturn
 
 from tunefarm.compiler.dtypes import DTYPES, is_float
-from tunefarm.compiler.gpu.intrinsics import BOXED, HELD_PRODUCTS, HELD_TERMS, WARP_REDUCTIONS
+from tunefarm.compiler.gpu.intrinsics import BOXED, HELD_PRODUCTS, WARP_REDUCTIONS
 from tunefarm.compiler.tir.affine import Ranges, interval
 from tunefarm.compiler.tir.ir import (
     BLOCK_AXES,
@@ -367,7 +367,7 @@ class _Verifier:
 
     def held_product(self, expr: Intrinsic, certain: bool) -> None:
         p = HELD_PRODUCTS[expr.name]
-        wanted = (p.accumulator, *[p.operand] * (HELD_TERMS + p.depth))
+        wanted = (p.accumulator, *[p.operand] * (p.terms + p.depth))
         kinds = tuple(self.expr(a, certain) for a in expr.args)
         if kinds != wanted or expr.dtype != p.accumulator:
             self.fail(f"{print_expr(expr)} takes {', '.join(kinds)}, not {', '.join(wanted)}")

@@ -20,9 +20,12 @@ from tunefarm.compiler.gpu.emulator.operands import (
     only,
     operands,
     pure,
+    reads,
     unknown,
+    writes,
 )
-from tunefarm.compiler.gpu.emulator.parse import Instruction
+from tunefarm.compiler.gpu.emulator.parse import Instruction, Vector
+from tunefarm.compiler.gpu.emulator.wave import Group, Wave
 
 Function = Callable[..., Values]
 SMALLEST_NORMAL = np.finfo(np.float32).tiny
@@ -212,7 +215,7 @@ def _comparison(i: Instruction, name: str, kind: Kind) -> Function:
 
 
 def _setp(i: Instruction, scope: Scope) -> Step:
-    """``setp.cmp{.and|or|xor}{.ftz}.type p, a, b{, c}``."""
+    """``setp.cmp{.and|or|xor}{.ftz}.type p, a, b{, c}``; of two floats, ``p|q``."""
     kind = kind_of(i, i.modifiers[-1])
     words = [m for m in i.modifiers[:-1] if m != "ftz"]
     flush = len(words) != len(i.modifiers) - 1
@@ -226,7 +229,19 @@ def _setp(i: Instruction, scope: Scope) -> Step:
         result = test(flushed(x), flushed(y)) if flush else test(x, y)
         return _COMBINED[words[1]](result, *others) if others else result
 
-    return pure(i, scope, function, sources, (p, KINDS["pred"]))
+    if not isinstance(p, Vector):
+        return pure(i, scope, function, sources, (p, KINDS["pred"]))
+    read = [reads(i, scope, operand, each) for operand, each in sources]
+    write = [writes(i, scope, part, KINDS["pred"]) for part in p.parts]
+    if len(write) != 2 or not kind.name.endswith("x2"):
+        unknown(i)
+
+    def step(wave: Wave, group: Group) -> None:
+        result = function(*[each(wave) for each in read])
+        for number, set_one in enumerate(write):
+            set_one(wave, group, np.ascontiguousarray(result[:, number]))
+
+    return step
 
 
 def _selp(i: Instruction, scope: Scope) -> Step:

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from tunefarm.compiler.dtypes import numpy_dtype
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.extract import extract_tasks
+from tunefarm.compiler.gpu.ptxas import assemble
 from tunefarm.compiler.ir import Constant, Function, IRModule, TensorType, Var
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.space import Config, config_space
@@ -30,7 +31,8 @@ from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir.interpreter import interpret
 from tunefarm.compiler.workload import Workload
 
-HALF, BRAIN = "float16", "bfloat16"
+HALF, BRAIN, F32 = "float16", "bfloat16", "float32"
+ROUNDING = Target("cuda -arch=sm_90a -precision=tf32")
 
 
 def number(value: float, dtype: str) -> Constant:
@@ -97,6 +99,14 @@ CASES: dict[str, tuple[Function, Config]] = {
         function_of(chosen, *operands(1, 35, 35, 16, 16), ((35, 35), "bool")),
         {"warps": 1, "mi": 2, "keys": 16, "stages": 2},
     ),
+    "a causal choice, steps left out": (
+        function_of(chosen, *operands(1, 35, 53, 16, 16), ((35, 53), "bool")),
+        {"warps": 2, "mi": 1, "keys": 16, "stages": 3, "skip": 1},
+    ),
+    "an added mask of -inf, steps left out": (
+        function_of(masked, *operands(1, 35, 50, 16, 16), ((35, 50), HALF)),
+        {"warps": 1, "mi": 1, "keys": 16, "stages": 2, "skip": 1},
+    ),
     "keys by columns": (
         function_of(keys_turned, ((1, 9, 16), HALF), ((1, 16, 40), HALF), ((1, 40, 16), HALF)),
         {"warps": 1, "mi": 1, "keys": 32, "stages": 2},
@@ -104,6 +114,22 @@ CASES: dict[str, tuple[Function, Config]] = {
     "heads inside": (
         function_of(heads_inside, *[((2, 17, 2, 16), HALF)] * 3),
         {"warps": 1, "mi": 1, "keys": 16, "stages": 3},
+    ),
+}
+
+
+SINGLES: dict[str, tuple[Function, Config]] = {
+    "odd lengths": (
+        function_of(plain, *operands(2, 19, 37, 16, 16, F32)),
+        {"warps": 1, "mi": 1, "keys": 16, "stages": 1},
+    ),
+    "a causal choice, steps left out": (
+        function_of(chosen, *operands(1, 35, 35, 12, 20, F32), ((35, 35), "bool")),
+        {"warps": 1, "mi": 2, "keys": 16, "stages": 3, "skip": 1},
+    ),
+    "keys by columns": (
+        function_of(keys_turned, ((1, 9, 16), F32), ((1, 16, 40), F32), ((1, 40, 24), F32)),
+        {"warps": 2, "mi": 1, "keys": 16, "stages": 1},
     ),
 }
 
@@ -116,6 +142,8 @@ def drawn(workload: Workload) -> list[Array]:
         if a.dtype == np.bool_:
             arrays[n] = np.tri(*a.shape, dtype=np.bool_)
             arrays[n][-1, :17] = False
+        elif n == 3 and a.shape[0] > 1 and a.shape[1] == 50:
+            arrays[n] = np.where(np.tri(*a.shape, dtype=np.bool_), a, -np.inf).astype(a.dtype)
     return arrays
 
 
@@ -136,8 +164,8 @@ def exact(workload: Workload, arrays: list[Array]) -> NDArray[np.float64]:
 
 
 def near(got: Array, want: NDArray[np.float64], dtype: str) -> None:
-    """Weights and results are rounded to 16 bits, nothing else is."""
-    unit = 2.0**-11 if dtype == HALF else 2.0**-8
+    """Weights and results are rounded to 16 bits, nothing else is; operands to TF32, cut off."""
+    unit = {HALF: 2.0**-11, BRAIN: 2.0**-8, F32: 2.0**-21, "tf32": 2.0**-9}[dtype]
     np.testing.assert_allclose(
         got.astype(np.float64).reshape(want.shape), want, 0, 4 * unit * np.abs(want).max()
     )
@@ -147,19 +175,34 @@ def near(got: Array, want: NDArray[np.float64], dtype: str) -> None:
 def test_an_attention_agrees(name: str) -> None:
     function, knobs = CASES[name]
     workload = Workload.from_function(function)
-    space, config = config_space(workload, HOPPER), {"sketch": "gpu_attention", **knobs}
+    agrees(workload, {"sketch": "gpu_attention", "skip": 0, **knobs}, HOPPER)
+
+
+@pytest.mark.parametrize("name", SINGLES)
+@pytest.mark.parametrize("target", [HOPPER, ROUNDING, Target("cuda -arch=sm_75")])
+def test_an_attention_of_float32_agrees(name: str, target: Target) -> None:
+    function, knobs = SINGLES[name]
+    workload = Workload.from_function(function)
+    agrees(workload, {"sketch": "gpu_attention", "skip": 0, **knobs}, target)
+
+
+def agrees(workload: Workload, config: Config, target: Target) -> None:
+    """Interpreter and emulator agree with the attention in float64."""
+    space = config_space(workload, target)
     assert space.default["sketch"] == "gpu_attention"
     assert space.valid(space.encode(config)[None])[0]
-    arrays, program = drawn(workload), lowered(workload, config)
+    arrays, program = drawn(workload), lowered(workload, config, target)
     out = np.full(program.params[-1].shape, 77, numpy_dtype(program.params[-1].dtype))
     flat = [a.reshape(p.shape) for a, p in zip(arrays, program.params, strict=False)]
     interpret(program, [*flat, out])
     want = exact(workload, arrays)
-    near(out, want, program.params[0].dtype)
-    near(run_program(program, arrays)[0], want, program.params[0].dtype)
+    dtype = program.params[0].dtype
+    near(out, want, dtype)
+    near(run_program(program, arrays, target)[0], want, "tf32" if target is ROUNDING else dtype)
 
 
 LARGE = {
+    "causal": function_of(chosen, *operands(12, 384, 384, 64, 64), ((384, 384), "bool")),
     "vision": function_of(plain, *operands(12, 197, 197, 64, 64)),
     "long": function_of(plain, *operands(8, 1000, 4096, 128, 128, BRAIN)),
     "masked": function_of(masked, *operands(12, 384, 384, 64, 64), ((1, 384, 384), HALF)),
@@ -180,7 +223,30 @@ def test_kernels_assemble_without_spills(name: str, arch: str) -> None:
 
 
 @needs_ptxas
-@pytest.mark.parametrize("name", ["masked", "turned"])
+@pytest.mark.parametrize("target", [HOPPER, ROUNDING])
+def test_kernels_of_float32_assemble_without_spills(target: Target) -> None:
+    workload = Workload.from_function(function_of(plain, *operands(12, 197, 197, 64, 64, F32)))
+    _, ptx = emitted(lowered(workload, target=target), target)
+    made = assemble(ptx, "sm_90a")
+    assert not made.warnings
+    assert all(usage.spilled_bytes == 0 for usage in made.kernels.values())
+    rounds = "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32" in ptx
+    assert rounds == (target is ROUNDING)
+    assert rounds != ("shfl.sync.idx.b32" in ptx)
+
+
+def test_what_a_mask_hides_is_left_out() -> None:
+    """Of the steps of a causal mask each warp computes those that it sees: fewer products."""
+    workload = Workload.from_function(LARGE["causal"])
+    space = config_space(workload, HOPPER)
+    assert space.default["skip"] == 1
+    assert config_space(Workload.from_function(LARGE["vision"]), HOPPER).default["skip"] == 0
+    _, ptx = emitted(lowered(workload, space.default))
+    assert "shfl.sync.bfly.b32" in ptx
+
+
+@needs_ptxas
+@pytest.mark.parametrize("name", ["masked", "turned", "causal"])
 def test_the_largest_configs_of_a_space_do_not_spill(name: str) -> None:
     workload = Workload.from_function(LARGE[name])
     space = config_space(workload, HOPPER)
@@ -192,7 +258,7 @@ def test_the_largest_configs_of_a_space_do_not_spill(name: str) -> None:
 
 
 def test_scores_stay_in_registers() -> None:
-    knobs = {"warps": 4, "mi": 1, "keys": 64, "stages": 3}
+    knobs = {"warps": 4, "mi": 1, "keys": 64, "stages": 3, "skip": 0}
     program = lowered(Workload.from_function(LARGE["masked"]), {"sketch": "gpu_attention", **knobs})
     code, ptx = emitted(program)
     assert len(code.launches) == 1
@@ -218,12 +284,12 @@ def test_only_what_fits_is_tried() -> None:
 
 
 def test_what_has_no_such_kernel() -> None:
-    single = Workload.from_function(
-        function_of(keys_turned, *operands(2, 16, 16, 16, 16, "float32"))
+    double = Workload.from_function(
+        function_of(keys_turned, *operands(2, 16, 16, 16, 16, "float64"))
     )
-    assert "gpu_attention" not in [s.sketch for s in config_space(single, HOPPER).sketches]
-    with pytest.raises(ScheduleError, match="no attention on operands of 16 bits"):
-        lowered(single, {"sketch": "gpu_attention", **CASES["odd lengths"][1]})
+    assert "gpu_attention" not in [s.sketch for s in config_space(double, HOPPER).sketches]
+    with pytest.raises(ScheduleError, match="no attention on operands that the target multiplies"):
+        lowered(double, {"sketch": "gpu_attention", "skip": 0, **CASES["odd lengths"][1]})
     half = Workload.from_function(CASES["odd lengths"][0])
     turing = Target("cuda -arch=sm_75")
     assert "gpu_attention" not in [s.sketch for s in config_space(half, turing).sketches]

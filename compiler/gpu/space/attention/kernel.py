@@ -9,12 +9,13 @@ lowering.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from tunefarm.compiler.gpu.archs import WARP
-from tunefarm.compiler.gpu.intrinsics import HELD_PRODUCTS, QUAD
+from tunefarm.compiler.gpu.intrinsics import QUAD, HeldProduct
 from tunefarm.compiler.gpu.mma import COLUMNS, ELEMENTS, ROWS
+from tunefarm.compiler.gpu.space.attention.masks import visible_of
 from tunefarm.compiler.gpu.space.attention.problem import (
     DEPTH,
     HEAD,
@@ -23,9 +24,10 @@ from tunefarm.compiler.gpu.space.attention.problem import (
     VALUE,
     Attention,
 )
+from tunefarm.compiler.gpu.space.attention.tiles import PADDING_BYTES, Knobs, Tile, TileFiller
 from tunefarm.compiler.gpu.space.common import loop
+from tunefarm.compiler.target import dtype_bytes
 from tunefarm.compiler.tir import PrimFunc
-from tunefarm.compiler.tir.affine import affine
 from tunefarm.compiler.tir.ir import (
     Buffer,
     Cast,
@@ -44,26 +46,9 @@ from tunefarm.compiler.tir.ir import (
 )
 from tunefarm.compiler.tir.visit import seq, substitute, transform_expr
 
-VECTOR = 8  # elements of 16 bytes
-STEP = 16  # terms of one instruction
-PADDING = 8  # elements after each row of a tile: eight rows meet in no bank
-MOST_TURNS = 16  # of a fill, that are unrolled
+STEP = 16  # what extents are rounded up to: terms of one or two instructions
 LEAST = float(np.finfo(np.float32).min)
 F32 = "float32"
-
-
-@dataclass(frozen=True, slots=True)
-class Knobs:
-    """A config: ``warps`` of ``mi`` · 16 queries each, ``keys`` a step, tiles in ``stages``."""
-
-    warps: int
-    mi: int
-    keys: int
-    stages: int
-
-    @property
-    def queries(self) -> int:
-        return self.warps * self.mi * ROWS
 
 
 def whole_steps(extent: int) -> int:
@@ -71,38 +56,24 @@ def whole_steps(extent: int) -> int:
     return -(-extent // STEP) * STEP
 
 
-def attention_kernel(a: Attention, k: Knobs) -> PrimFunc:
-    """The program of an attention: one kernel, a block for the queries of a head."""
-    return _Kernel(a, k).program()
+def attention_kernel(a: Attention, k: Knobs, held: HeldProduct) -> PrimFunc:
+    """The program of an attention: one kernel, a block for the queries of a head, which multiplies
+    by ``held``."""
+    return _Kernel(a, k, held).program()
 
 
-@dataclass(frozen=True, slots=True)
-class _Tile:
-    """A tile of K or V in shared memory: ``terms`` and ``columns`` are the axes of its product.
-    With ``by_terms`` a row holds the terms of a column, else the columns of a term."""
-
-    buffer: Buffer
-    load: Load
-    terms: Var
-    columns: Var
-    by_terms: bool
-
-    def at(self, term: Expr, column: Expr) -> Load:
-        return Load(self.buffer, (column, term) if self.by_terms else (term, column))
-
-
-class _Kernel:
+class _Kernel(TileFiller):
     """Writes the kernel. Registers are indexed by ``i``, which of a warp's groups of 16 queries,
     and an element: number ``4·n + 2·h + c`` is column ``c`` of row ``h`` that a thread has of tile
     ``n``."""
 
-    def __init__(self, a: Attention, k: Knobs) -> None:
-        self.a, self.k = a, k
+    def __init__(self, a: Attention, k: Knobs, held: HeldProduct) -> None:
+        super().__init__(a, k)
+        self.held = held
+        self.visible = visible_of(a) if k.skip else None
         self.steps = -(-a.keys // k.keys)
-        self.block, self.head, self.step = Var("block"), Var("head"), Var("step")
-        self.warp, self.lane = Var("warp"), Var("lane")
+        self.block = Var("block")
         self.depth, self.values = whole_steps(a.depth), whole_steps(a.values)
-        self.held = next(p for p in HELD_PRODUCTS.values() if p.operand == a.dtype)
         copies = k.stages if self.steps > 1 else 1
 
         def registers(name: str, columns: int, dtype: str = F32) -> Buffer:
@@ -111,11 +82,12 @@ class _Kernel:
         def row(name: str) -> Buffer:
             return Buffer(name, (k.mi, 2), F32, "register")
 
-        def tile(name: str, terms: int, columns: int, load: Load, axes: tuple[Var, Var]) -> _Tile:
+        def tile(name: str, terms: int, columns: int, load: Load, axes: tuple[Var, Var]) -> Tile:
             by_terms = a.along["KV".index(name)] == "terms"
             shape = (columns, terms) if by_terms else (terms, columns)
-            buffer = Buffer(name, shape, a.dtype, "shared", PADDING, copies)
-            return _Tile(buffer, load, *axes, by_terms)
+            padding = PADDING_BYTES // dtype_bytes(a.dtype)
+            buffer = Buffer(name, shape, a.dtype, "shared", padding, copies)
+            return Tile(buffer, load, *axes, by_terms)
 
         self.kt = tile("K", self.depth, k.keys, a.key, (DEPTH, KEY))
         self.vt = tile("V", k.keys, self.values, a.value, (KEY, VALUE))
@@ -124,6 +96,7 @@ class _Kernel:
         self.scores = registers("scores", k.keys)
         self.powers = registers("powers", k.keys, a.dtype)
         self.mixed = registers("mixed", self.values)
+        self.seen = Buffer("seen", (2,), "int32", "register")
         self.peak, self.top, self.factor, self.total = map(row, ("peak", "top", "factor", "total"))
 
     def program(self) -> PrimFunc:
@@ -139,6 +112,7 @@ class _Kernel:
         buffers = (
             self.kt.buffer, self.vt.buffer, self.q, self.sums, self.scores, self.powers,
             self.mixed, self.peak, self.top, self.factor, self.total,
+            *([self.seen] if self.visible is not None else []),
         )  # fmt: skip
         return replace(a.program, body=body, buffers=buffers)
 
@@ -158,6 +132,19 @@ class _Kernel:
     def pair_of(self, n: Expr) -> Expr:
         """Half the column at which a thread's two elements of a row of a tile begin."""
         return n * (COLUMNS // 2) + self.lane % QUAD
+
+    def pair_of_keys(self, n: Expr) -> Expr:
+        """Half the key at which a thread's two elements of a row of scores begin."""
+        return self.step * (self.k.keys // 2) + self.pair_of(n)
+
+    def existing_key(self, n: Expr, c: Expr) -> Expr:
+        """The key of an element of the scores; beyond the last key that one, or its pair."""
+        a, pair = self.a, self.pair_of_keys(n)
+        if a.keys % self.k.keys == 0:
+            return pair * 2 + c
+        if a.has_pairs[1]:
+            return binary("min", pair, Const((a.keys - 1) // 2)) * 2 + c
+        return binary("min", pair * 2 + c, Const(a.keys - 1))
 
     def each_row(self, body: Callable[[Expr, Expr], Stmt]) -> Stmt:
         """The rows of this thread, ``i`` and ``h``."""
@@ -249,9 +236,7 @@ class _Kernel:
     # --- the loop over keys --------------------------------------------------------------------
 
     def over_keys(self) -> Stmt:
-        body = seq(
-            self.fill(self.kt),
-            self.fill(self.vt),
+        compute = seq(
             self.clear(self.sums, self.k.keys),
             self.multiply(self.sums, self.q, self.kt, self.depth, self.k.keys),
             self.combine_scores(),
@@ -259,69 +244,48 @@ class _Kernel:
             self.exponentiate(),
             self.multiply(self.mixed, self.powers, self.vt, self.k.keys, self.values),
         )
+        if self.visible is not None:
+            found = Intrinsic("warp_max", (Load(self.seen, (Const(0),)), Const(WARP)), "int32")
+            told = Store(self.seen, (Const(0),), found)
+            any_seen = Load(self.seen, (Const(0),)) > Const(0, "int32")
+            compute = seq(self.look(self.visible), told, If(any_seen, compute))
+        body = seq(self.fill(self.kt), self.fill(self.vt), compute)
         return For(self.step, Const(self.steps), body)
 
-    def fill(self, tile: _Tile) -> Stmt:
-        """Fill a tile of K or V, the threads side by side along its rows; zeros beyond the end."""
-        rows, row_length = tile.buffer.shape
-        outer, inner = (tile.columns, tile.terms) if tile.by_terms else (tile.terms, tile.columns)
-        vector = self.vector_of(tile.load, inner)
-        in_row = row_length // vector
-        count, threads = rows * in_row, self.k.warps * WARP
-        turns = -(-count // threads)
+    def look(self, visible: Expr) -> Stmt:
+        """seen[0] = 1 if this thread has a score in the step that no mask hides, else 0."""
+        none, one = Const(0, "int32"), Const(1, "int32")
 
-        def body(turn: Expr) -> Stmt:
-            number = turn * threads + self.warp * WARP + self.lane
-            row, column = number // in_row, number % in_row
-            if count % threads:
-                row = row % rows
-            stmt = loop("part", vector, lambda part: store(row, column, part), LoopKind.VECTORIZED)
-            return stmt if count % threads == 0 else If(number < count, stmt)
+        def element(i: Expr, h: Expr, n: Expr, c: Expr) -> Stmt:
+            at = {HEAD: self.head, QUERY: self.existing_query(i, h), KEY: self.existing_key(n, c)}
+            mine = Select(substitute(visible, at), one, none, "int32")
+            return Store(self.seen, (c,), binary("max", Load(self.seen, (c,)), mine))
 
-        def store(row: Expr, column: Expr, part: Expr) -> Stmt:
-            at = {outer: self.of_step(outer, row, 1), inner: self.of_step(inner, column, vector)}
-            limits = {outer: self.size_of(outer), inner: self.size_of(inner) // vector}
-            ends = {outer: rows, inner: in_row}
-            value: Expr = substitute(
-                tile.load, {HEAD: self.head, outer: at[outer], inner: at[inner] * vector + part}
-            )
-            for axis in (inner, outer):
-                if limits[axis] % ends[axis] if axis is KEY else limits[axis] != ends[axis]:
-                    value = _zero_unless(at[axis] < limits[axis], value)
-            return Store(tile.buffer, (row, column * vector + part), value)
+        first, second = (Load(self.seen, (Const(c),)) for c in range(2))
+        kind = LoopKind.VECTORIZED if self.a.has_pairs[1] else LoopKind.UNROLLED
+        return seq(
+            loop("c", 2, lambda c: Store(self.seen, (c,), none), kind),
+            self.each_element(self.k.keys, element, self.a.has_pairs[1]),
+            Store(self.seen, (Const(0),), binary("max", first, second)),
+        )
 
-        kind = LoopKind.UNROLLED if turns <= MOST_TURNS else LoopKind.SERIAL
-        return loop("turn", turns, body, kind)
-
-    def vector_of(self, load: Load, inner: Var) -> int:
-        """Elements that one thread copies at once along a row of a tile."""
-        vector = VECTOR if affine(load.indices[0]).coefficient(inner) == 1 else 1
-        while self.size_of(inner) % vector:
-            vector //= 2
-        return vector
-
-    def size_of(self, axis: Var) -> int:
-        return {DEPTH: self.a.depth, KEY: self.a.keys, VALUE: self.a.values}[axis]
-
-    def of_step(self, axis: Var, number: Expr, vector: int) -> Expr:
-        """The number of a vector along an axis: keys begin with this step's."""
-        return self.step * (self.k.keys // vector) + number if axis is KEY else number
-
-    def multiply(self, sums: Buffer, left: Buffer, tile: _Tile, terms: int, columns: int) -> Stmt:
+    def multiply(self, sums: Buffer, left: Buffer, tile: Tile, terms: int, columns: int) -> Stmt:
         """sums[16, columns] += left[16, terms] · tile[terms, columns], by matrix instructions."""
 
         def element(k: Expr, i: Expr, n: Expr, e: Expr) -> Stmt:
             at = (i, n * 8 + e)
             column = n * 16 + e // 4 * 8 + self.lane % QUAD * 2 + e % 2
-            row = k * 8 + e % 4 // 2 * 2
-            held = [Load(left, (i, row + half * ELEMENTS + c)) for half in (0, 1) for c in (0, 1)]
-            right = [tile.at(k * STEP + term, column) for term in range(STEP)]
+            parts = self.held.depth // COLUMNS
+            row = k * (parts * ELEMENTS) + e % 4 // 2 * 2
+            mine = [part * ELEMENTS + c for part in range(parts) for c in (0, 1)]
+            held = [Load(left, (i, row + number)) for number in mine]
+            right = [tile.at(k * self.held.depth + term, column) for term in range(self.held.depth)]
             value = Intrinsic(self.held.name, (Load(sums, at), *held, *right), F32)
             return Store(sums, at, value)
 
         return loop(
             "k",
-            terms // STEP,
+            terms // self.held.depth,
             lambda k: self.each_result(columns, lambda i, n, e: element(k, i, n, e)),
         )
 
@@ -330,23 +294,15 @@ class _Kernel:
         a, k = self.a, self.k
         together, exact = a.has_pairs[1], a.keys % k.keys == 0
 
-        def pair(n: Expr) -> Expr:
-            return self.step * (k.keys // 2) + self.pair_of(n)
-
         def element(i: Expr, h: Expr, n: Expr, c: Expr) -> Stmt:
-            key: Expr = pair(n) * 2 + c
-            if not exact and together:
-                key = binary("min", pair(n), Const((a.keys - 1) // 2)) * 2 + c
-            elif not exact:
-                key = binary("min", key, Const(a.keys - 1))
-            at = {HEAD: self.head, QUERY: self.existing_query(i, h), KEY: key}
+            at = {HEAD: self.head, QUERY: self.existing_query(i, h), KEY: self.existing_key(n, c)}
             total = Load(self.sums, (i, _number(n, h, c)))
             score = transform_expr(a.score, lambda e: total if e is a.total else None)
             return Store(self.scores, (i, _number(n, h, c)), substitute(score, at))
 
         def without(i: Expr, h: Expr, n: Expr, c: Expr) -> Stmt:
             at = (i, _number(n, h, c))
-            exists = pair(n) * 2 + c < a.keys
+            exists = self.pair_of_keys(n) * 2 + c < a.keys
             value = Select(exists, Load(self.scores, at), Const(float("-inf"), F32), F32)
             return Store(self.scores, at, value)
 
@@ -408,10 +364,3 @@ class _Kernel:
 def _number(n: Expr, h: Expr, c: Expr) -> Expr:
     """Which of a thread's elements is column ``c`` of row ``h`` of tile ``n``."""
     return n * ELEMENTS + h * 2 + c
-
-
-def _zero_unless(condition: Expr, value: Expr) -> Expr:
-    """A value where a condition holds, also that under which it was chosen already."""
-    if isinstance(value, Select):
-        return Select(binary("and", condition, value.condition), value.a, value.b, value.dtype)
-    return Select(condition, value, Const(0.0, value.dtype), value.dtype)

@@ -6,40 +6,69 @@ from math import isfinite
 
 import numpy as np
 from tunefarm.compiler.gpu.archs import MAX_GRID, MAX_REGISTERS, REGISTERS, WARP
+from tunefarm.compiler.gpu.intrinsics import HELD_PRODUCTS, HeldProduct
 from tunefarm.compiler.gpu.mma import ROWS
-from tunefarm.compiler.gpu.space.attention.kernel import PADDING, whole_steps
+from tunefarm.compiler.gpu.space.attention.kernel import whole_steps
+from tunefarm.compiler.gpu.space.attention.masks import visible_of
 from tunefarm.compiler.gpu.space.attention.problem import Attention
+from tunefarm.compiler.gpu.space.attention.tiles import PADDING_BYTES
 from tunefarm.compiler.space.columns import Mask, Numbers, cheapest, whole
 from tunefarm.compiler.space.config import Access, Columns, Config, Constraint, Knob, Nest
 from tunefarm.compiler.target import Target, dtype_bytes
 
-NAME, VERSION = "gpu_attention", 1
+NAME, VERSION = "gpu_attention", 2
 OTHER_REGISTERS = 64  # of a thread, beside sums and fragments
 QUARTERS = 4  # of a multiprocessor, with tensor cores of their own
 MOST_INSTRUCTIONS = 768  # products of a step, unrolled
-
-KNOBS = (
-    Knob("warps", (1, 2, 4, 8)),
-    Knob("mi", (1, 2)),
-    Knob("keys", (16, 32, 64, 128)),
-    Knob("stages", (1, 2, 3, 4)),
-)
+MOST_MULTIPLIES = 8192  # multiply-adds of one, where these compute it
 
 
-def constraints_of(a: Attention, target: Target) -> tuple[Constraint, ...]:
+def knobs_of(a: Attention) -> tuple[Knob, ...]:
+    """The knobs; steps can be skipped where a mask may hide them."""
+    return (
+        Knob("warps", (1, 2, 4, 8)),
+        Knob("mi", (1, 2)),
+        Knob("keys", (16, 32, 64, 128)),
+        Knob("stages", (1, 2, 3, 4)),
+        Knob("skip", (0,) if visible_of(a) is None else (0, 1)),
+    )
+
+
+def product_of(a: Attention, target: Target) -> HeldProduct | None:
+    """What multiplies: tensor cores, of float32 if the target allows to round it to TF32, or else
+    multiply-adds; None if the target has nothing for the dtype."""
+    name = {
+        "float16": "mma.m16n8k16.f16.held",
+        "bfloat16": "mma.m16n8k16.bf16.held",
+        "float32": f"{'mma.m16n8k8.tf32' if target.rounds_to_tf32 else 'fma.m16n8k8.f32'}.held",
+    }[a.dtype]
+    needs_cores = name.startswith("mma")
+    return HELD_PRODUCTS[name] if target.gpu.has_tensor_cores or not needs_cores else None
+
+
+def instructions_of(held: HeldProduct) -> int:
+    """Instructions for a product of 16 × 8 × 16."""
+    return 16 // held.depth if held.mma.startswith("mma") else 64
+
+
+def constraints_of(a: Attention, target: Target, held: HeldProduct) -> tuple[Constraint, ...]:
     depth, values = whole_steps(a.depth), whole_steps(a.values)
 
     def registers_fit(k: Columns) -> Mask:
         threads = whole(k, "warps") * WARP
         taken = registers_of(a, k)
-        return (taken <= MAX_REGISTERS) & (taken * threads <= REGISTERS)
+        # Of two stages a step is written twice, which ptxas does not keep apart: 324 bytes spilled.
+        kept_apart = (whole(k, "stages") != 2) | held.mma.startswith("mma")
+        return (taken <= MAX_REGISTERS) & (taken * threads <= REGISTERS) & kept_apart
 
     def shared_fits(k: Columns) -> Mask:
         return shared_bytes(a, k) <= target.gpu.shared_bytes
 
     def small_code(k: Columns) -> Mask:
         products = whole(k, "mi") * whole(k, "keys") * (depth + values) // 128
-        return products * np.where(whole(k, "stages") == 2, 2, 1) <= MOST_INSTRUCTIONS
+        copies = np.where(whole(k, "stages") == 2, 2, 1)
+        most = MOST_INSTRUCTIONS if held.mma.startswith("mma") else MOST_MULTIPLIES
+        return products * instructions_of(held) * copies <= most
 
     def grid_fits(k: Columns) -> Mask:
         return (whole(k, "warps") > 0) & (a.heads <= MAX_GRID[1])
@@ -53,21 +82,23 @@ def constraints_of(a: Attention, target: Target) -> tuple[Constraint, ...]:
 
 
 def registers_of(a: Attention, k: Columns) -> Numbers:
-    """Of a thread: fragments of 16 queries, sums of values, scores, and powers half as many."""
-    depth, values = whole_steps(a.depth), whole_steps(a.values)
-    own = depth // 4 + values // 2 + 3 * whole(k, "keys") // 4 + 6
+    """Of a thread: fragments of 16 queries, sums of values, scores, and powers in their dtype."""
+    depth, values, size = whole_steps(a.depth), whole_steps(a.values), dtype_bytes(a.dtype)
+    keys = whole(k, "keys")
+    own = depth * size // 8 + values // 2 + keys // 2 + keys * size // 8 + 6
     return whole(k, "mi") * own + OTHER_REGISTERS
 
 
 def shared_bytes(a: Attention, k: Columns) -> Numbers:
     """Of a block: tiles of K and V with their padding, in each stage."""
     keys, size = whole(k, "keys"), dtype_bytes(a.dtype)
+    padding = PADDING_BYTES // size
     room: Numbers = 0
     for extent, columns_first in (
         (whole_steps(a.depth), a.along[0] == "terms"),
         (whole_steps(a.values), a.along[1] != "terms"),
     ):
-        room = room + (keys * (extent + PADDING) if columns_first else extent * (keys + PADDING))
+        room = room + (keys * (extent + padding) if columns_first else extent * (keys + padding))
     return whole(k, "stages") * room * size
 
 
@@ -94,10 +125,12 @@ def cost_of(a: Attention, target: Target, k: Columns) -> Numbers:
 
 
 def default_of(a: Attention, target: Target, constraints: tuple[Constraint, ...]) -> Config | None:
-    """The config that costs least in the model; None if there is none that fits."""
-    choices = {k.name: k.choices for k in KNOBS}
+    """The config that costs least in the model, which skips what it may; None if there is none
+    that fits."""
+    *knobs, skip = knobs_of(a)
+    choices = {k.name: k.choices for k in knobs}
     found, cost = cheapest(choices, {}, constraints, lambda k: cost_of(a, target, k))
-    return {"sketch": NAME, **found} if isfinite(cost) else None
+    return {"sketch": NAME, **found, skip.name: skip.choices[-1]} if isfinite(cost) else None
 
 
 def nest_of(a: Attention, target: Target, k: Columns) -> Nest:
@@ -111,7 +144,7 @@ def nest_of(a: Attention, target: Target, k: Columns) -> Nest:
     blocks = a.heads * -(-a.queries // block["q"])
     padded = -(-a.keys // whole(k, "keys")) * whole(k, "keys")
     executed = 2.0 * blocks * block["q"] * padded * (whole_steps(a.depth) + whole_steps(a.values))
-    extra = {n: whole(k, n).astype(np.float64) for n in ("warps", "mi", "keys", "stages")}
+    extra = {n: whole(k, n).astype(np.float64) for n in ("warps", "mi", "keys", "stages", "skip")}
     extra["cost"] = np.asarray(cost_of(a, target, k), np.float64)
     size = dtype_bytes(a.dtype)
     h, q, n = a.heads, a.queries, a.keys

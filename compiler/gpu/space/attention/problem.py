@@ -47,7 +47,7 @@ from tunefarm.compiler.tir.schedule.tree import blocks, store_of
 from tunefarm.compiler.tir.transform.simplify import simplify_expr
 from tunefarm.compiler.tir.visit import loads_of, seq, substitute, transform_expr
 
-DTYPES = frozenset({"float16", "bfloat16"})
+DTYPES = frozenset({"float16", "bfloat16", "float32"})
 SCALED = "scaled"
 HEAD, QUERY, KEY, DEPTH, VALUE = (Var(n) for n in ("head", "query", "key", "d", "e"))
 
@@ -106,7 +106,7 @@ class Attention:
 
 @functools.lru_cache(maxsize=64)
 def attention_of(function: Function) -> Attention | None:
-    """The attention that a fused function is, on operands of 16 bits; None if it is something
+    """The attention that a fused function is, on operands of one dtype; None if it is something
     else."""
     calls = calls_of(function, DTYPES)
     if calls is None:
