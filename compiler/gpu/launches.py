@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import astuple, dataclass, replace
+from itertools import chain
 from math import prod
 from typing import Any
 
@@ -52,9 +53,9 @@ def launch_to_json(launch: Launch) -> list[object]:
 
 
 def launch_from_json(fields: list[Any]) -> Launch:
-    """What ``launch_to_json`` wrote."""
-    name, grid, block, dynamic_bytes, maps = fields
-    made = tuple(tensor_map_of(*each) for each in maps)
+    """What ``launch_to_json`` wrote; exported modules of format 1 have no maps."""
+    name, grid, block, dynamic_bytes, *maps = fields
+    made = tuple(tensor_map_of(*each) for each in chain.from_iterable(maps))
     return Launch(name, tuple(grid), tuple(block), dynamic_bytes, made)
 
 

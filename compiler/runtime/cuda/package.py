@@ -33,7 +33,7 @@ from tunefarm.compiler.version import compiler_version
 if TYPE_CHECKING:
     from tunefarm.compiler.runtime.cuda.module import CudaModule
 
-FORMAT = 1
+FORMAT = 2  # 1: no launch has tensor maps
 MAGIC = b"PK\x03\x04"
 _OF_LINKERS = (".so", ".o", ".a")
 _JSON, _WEIGHTS = "model.json", "weights"

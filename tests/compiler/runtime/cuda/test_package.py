@@ -145,7 +145,7 @@ def test_what_is_no_such_file_is_refused(tmp_path: Path) -> None:
         load_module(path)
     path.write_bytes(whole)
     rewritten(path, lambda told: told.update(format=package.FORMAT + 1))
-    with pytest.raises(BuildError, match=r"has format 2, this tunefarm reads up to 1; update it"):
+    with pytest.raises(BuildError, match=r"has format 3, this tunefarm reads up to 2; update it"):
         load_module(path)
     for name in ("model.so", "model.o", "model.a"):
         with pytest.raises(BuildError, match=re.escape(f"no library for C, which {name} would be")):
