@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tunefarm.compiler.ir import Call, Constant, Function, IRModule, TupleType, tensor_type
 from tunefarm.compiler.packing import pack_into
-from tunefarm.compiler.runtime.arrays import ALIGNMENT, aligned_bytes
+from tunefarm.compiler.runtime.arrays import ALIGNMENT, lasting_bytes
 from tunefarm.compiler.runtime.plan import (
     Argument,
     Copy,
@@ -29,7 +29,6 @@ from tunefarm.compiler.transform.plan_memory import MemoryPlan, Place, Store, st
 if TYPE_CHECKING:
     from tunefarm.compiler.kernel import Kernel
 
-_PAGE = 4096  # bytes; the module takes weights that begin at a page without copying them
 _SAMPLE = 64  # elements that are compared first
 _Key: TypeAlias = tuple[tuple[int, ...], str, PackedLayout | None, tuple[int, ...]]
 _PLACES: Mapping[Store, Any] = {
@@ -82,7 +81,7 @@ class _Weights:
         return alike[-1].start
 
     def join(self) -> NDArray[np.uint8]:
-        whole = aligned_bytes(self.size, _PAGE)
+        whole = lasting_bytes(self.size)
         for chunk in chain.from_iterable(self._known.values()):
             end = chunk.start + prod(chunk.shape) * chunk.data.itemsize
             part = whole[chunk.start : end].view(chunk.data.dtype).reshape(chunk.shape)

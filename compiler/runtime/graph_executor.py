@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
-from tunefarm.compiler.runtime.arrays import Array, address, aligned_bytes, aligned_empty
+from tunefarm.compiler.runtime.arrays import Array, address, aligned_empty, lasting_bytes
 from tunefarm.compiler.runtime.library import Library
 from tunefarm.compiler.runtime.plan import Argument, Copy, ExecutionPlan, KernelCall, Step
 from tunefarm.compiler.runtime.pool import pool_address
@@ -113,7 +113,7 @@ class GraphExecutor:
         return GraphExecutor(ExecutionPlan.from_json(text), library, weights, threads)
 
     def _bind(self, inputs: Sequence[Array]) -> _Bound:
-        memory = aligned_bytes(self.plan.arena_bytes, 4096)
+        memory = lasting_bytes(self.plan.arena_bytes)
         outputs = tuple(aligned_empty(port.type) for port in self.plan.outputs)
         return _Bound(memory, self.weights, tuple(inputs), outputs)
 

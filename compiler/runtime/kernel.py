@@ -16,10 +16,10 @@ from tunefarm.compiler.ir import TensorType
 from tunefarm.compiler.runtime.arrays import (
     Array,
     address,
-    aligned_bytes,
     aligned_empty,
     as_input,
     check_output,
+    lasting_bytes,
 )
 from tunefarm.compiler.runtime.cpu import check_features, check_machine, required_features
 from tunefarm.compiler.runtime.jit import load_objects
@@ -80,7 +80,7 @@ class KernelFunction:
             raise ShapeError(f"{self.name} has {self.outputs} outputs, got {len(results)}")
         for i, (array, tensor) in enumerate(zip(results, self.types[count:], strict=True)):
             arrays.append(check_output(array, tensor, f"output {i} of {self.name}"))
-        workspace = aligned_bytes(self.workspace_bytes)
+        workspace = lasting_bytes(self.workspace_bytes)
         pool = pool_address(self.library, self.threads)
         pointers = [pool, address(workspace), *map(address, arrays)]
         flushed = [(address(arrays[i]), arrays[i].nbytes) for i in cold]

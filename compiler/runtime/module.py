@@ -20,10 +20,10 @@ from tunefarm.compiler.errors import BuildError, ShapeError
 from tunefarm.compiler.runtime.arrays import (
     Array,
     address,
-    aligned_bytes,
     aligned_empty,
     as_input,
     check_output,
+    lasting_bytes,
 )
 from tunefarm.compiler.runtime.cpu import (
     check_features,
@@ -41,7 +41,6 @@ from tunefarm.compiler.runtime.timing import Timing, bind_call, evaluate
 from tunefarm.compiler.runtime.weights import kept_weights
 from tunefarm.compiler.target import Target
 
-_MEMORY_ALIGNMENT = 4096
 SourceKind: TypeAlias = Literal["llvm", "asm", "c"]
 
 
@@ -302,7 +301,7 @@ class Module:
         try:
             memory = self.memories.pop()
         except IndexError:
-            array = aligned_bytes(self.plan.arena_bytes, _MEMORY_ALIGNMENT)
+            array = lasting_bytes(self.plan.arena_bytes)
             memory = _Memory(array, address(array))
         try:
             yield memory.address
@@ -378,7 +377,7 @@ def pack_weights(arrays: Sequence[Array]) -> tuple[NDArray[np.uint8], tuple[int,
         if id(array) not in offsets:
             offsets[id(array)] = total
             total += -(-array.nbytes // 64) * 64
-    buffer = aligned_bytes(total, _MEMORY_ALIGNMENT)
+    buffer = lasting_bytes(total)
     buffer[:] = 0
     for array in arrays:
         start = offsets[id(array)]

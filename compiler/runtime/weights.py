@@ -7,7 +7,7 @@ import weakref
 
 import numpy as np
 from numpy.typing import NDArray
-from tunefarm.compiler.runtime.arrays import address, aligned_bytes
+from tunefarm.compiler.runtime.arrays import address, lasting_bytes
 
 PAGE = 4096
 _COMPARED = 1 << 20  # bytes at a time: a comparison makes a boolean of each
@@ -41,6 +41,6 @@ def _equal(a: NDArray[np.uint8], b: NDArray[np.uint8]) -> bool:
 
 
 def _page_aligned(weights: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    copy = aligned_bytes(weights.nbytes, PAGE)
+    copy = lasting_bytes(weights.nbytes)
     copy[:] = weights.reshape(-1).view(np.uint8)
     return copy
