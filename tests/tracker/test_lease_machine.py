@@ -222,9 +222,10 @@ class LeaseMachine(RuleBasedStateMachine):
 
     @rule(lease=granted)
     def ask_again(self, lease: Lease) -> None:
-        """A request whose lease has ended comes again: its client never heard of that."""
+        """A request whose last lease has ended comes again: its client never heard of that."""
         one = self.answered[lease.id]
-        if not self.is_live(lease) and one.id not in {other.id for other in self.asked}:
+        served = {self.answered[held.lease.id].id for held in self.live.values()}
+        if one.id not in served | {other.id for other in self.asked}:
             self.queue(one.id, one.request, self.now)
 
     @precondition(lambda self: self.asked)
