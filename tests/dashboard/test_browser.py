@@ -6,10 +6,14 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
+import onnx
 import pytest
+from onnx import TensorProto, helper
 from tunefarm.db.store import Store
 
 PAGES = (
@@ -31,13 +35,21 @@ GROWN = re.compile(r"/best-so-far\?after=\d+")
 
 @pytest.fixture(scope="module")
 def address(module_farm: Any) -> Iterator[str]:
-    """A dashboard process over the farm's database."""
-    command = [sys.executable, "-m", "tunefarm", "dashboard", "--db", module_farm.database]
-    server = subprocess.Popen([*command, "--port", "0"], stdout=subprocess.PIPE, text=True)
+    with serving(module_farm.database) as address:
+        yield address
+
+
+@contextmanager
+def serving(database: str, port: str = "0") -> Iterator[str]:
+    """The address of a dashboard process over a database."""
+    command = [sys.executable, "-m", "tunefarm", "dashboard", "--db", database, "--port", port]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None
-    yield server.stdout.readline().split()[2].rstrip("/")
-    server.terminate()
-    server.wait(60)
+    try:
+        yield server.stdout.readline().split()[2].rstrip("/")
+    finally:
+        server.terminate()
+        server.wait(60)
 
 
 def opened(browser: Any, size: str) -> tuple[Any, list[str]]:
@@ -134,22 +146,39 @@ def test_a_page_that_nobody_sees_asks_for_nothing(
     assert errors == []
 
 
+def test_pages_follow_a_tune_from_its_start_to_its_end(browser: Any, tmp_path: Path) -> None:
+    database, model = str(tmp_path / "farm.db"), str(tmp_path / "model.onnx")
+    Store.open(database).close()
+    save_product(model)
+    page, errors = opened(browser, "phone")
+    tune = [sys.executable, "-m", "tunefarm", "tune", model, "-q", "--db", database]
+    with serving(database) as address:
+        page.goto(address + "/")
+        tuning = subprocess.Popen([*tune, "--trials", "24", "--no-closing"])
+        page.locator("a[href^='/jobs/']").first.click()
+        page.get_by_text(re.compile(r"^\s*\d+ / 24")).wait_for()
+        page.locator("#best canvas").wait_for()
+        page.get_by_text("24 / 24").wait_for()
+        page.get_by_text("succeeded").first.wait_for()
+        assert tuning.wait(60) == 0
+    assert errors == []
+
+
+def save_product(path: str) -> None:
+    """A model of one task, a product of 64x64 matrices."""
+    a, c = (helper.make_tensor_value_info(n, TensorProto.FLOAT, (64, 64)) for n in "ac")
+    b = helper.make_tensor("b", TensorProto.FLOAT, (64, 64), [0.5] * 64 * 64)
+    graph = helper.make_graph([helper.make_node("MatMul", "ab", "c")], "product", [a], [c], [b])
+    onnx.save(helper.make_model(graph), path)
+
+
 def test_a_page_says_that_the_dashboard_is_away(browser: Any, module_farm: Any) -> None:
-    command = [sys.executable, "-m", "tunefarm", "dashboard", "--db", module_farm.database]
-    server = subprocess.Popen([*command, "--port", "0"], stdout=subprocess.PIPE, text=True)
-    assert server.stdout is not None
-    address = server.stdout.readline().split()[2].rstrip("/")
     page, _ = opened(browser, "desktop")
-    with page.expect_response("**/live/**"):
+    with serving(module_farm.database) as address, page.expect_response("**/live/**"):
         page.goto(address + "/jobs/aaaa1111")
-    server.terminate()
-    server.wait(60)
     page.get_by_text("The dashboard does not answer").wait_for()
-    command[-1:] = [module_farm.database, "--port", address.rpartition(":")[2]]
-    again = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    page.get_by_text("The dashboard does not answer").wait_for(state="detached")
-    again.terminate()
-    again.wait(60)
+    with serving(module_farm.database, address.rpartition(":")[2]):
+        page.get_by_text("The dashboard does not answer").wait_for(state="detached")
 
 
 def test_themes_are_switched_and_kept(browser: Any, address: str) -> None:
