@@ -29,6 +29,8 @@ from tunefarm.tracker.callers import OWN, Caller
 from tunefarm.tracker.farm import Farm, Seen
 from tunefarm.tracker.signals import Bell
 
+from tunefarm.texts import counted
+
 _log = logging.getLogger(__name__)
 MAX_KNOWN = 20_000
 """Workers and devices that a farm may have."""
@@ -183,7 +185,8 @@ async def _enlist(farm: Farm, state: WorkerState, owner: str) -> None:
         if all(device.id in farm.idle_at_load for device in state.devices):
             present.empty_since = (0,) * len(state.devices)  # as long as there was no news at all
         farm.workers[state.worker] = present
-        _log.info("offers %d devices", len(state.devices), extra=ids(worker=state.worker))
+        offered = counted(len(state.devices), "device")
+        _log.info("offers %s", offered, extra=ids(worker=state.worker))
     present.devices = state.devices
     present.owner = owner
     farm.signals.notify(signals.LEASES, signals.JOBS)
