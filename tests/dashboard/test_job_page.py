@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from tunefarm.dashboard.actions import Tracker
+from tunefarm.dashboard.app import create_app
 from tunefarm.dashboard.datasets import dataset
 from tunefarm.dashboard.queries import curves
 from tunefarm.dashboard.ranks import importance, rank_correlation, top_recall
@@ -61,6 +63,14 @@ def test_a_part_of_the_page_is_that_of_the_whole(client: TestClient, part: str, 
     words = [re.sub(r"<[^>]*>|\s+", " ", page).split() for page in (found.text, whole)]
     assert " ".join(words[0]) in " ".join(words[1])
     assert (part == "actions") or len(words[0]) > 20
+
+
+@pytest.mark.parametrize("query", ["", "?part=actions"])
+def test_who_looks_is_told_how_to_name_a_tracker(shared_farm: Any, query: str) -> None:
+    tracker = Tracker(lambda: None, unknown="name it by `--tracker`")
+    with Store.open(shared_farm.database, readonly=True) as store:
+        page = TestClient(create_app(store, tracker=tracker)).get(f"/jobs/aaaa1111{query}").text
+    assert "name it by <code>--tracker</code>" in page
 
 
 def test_best_so_far_only_falls_and_ends_at_the_best(client: TestClient) -> None:
