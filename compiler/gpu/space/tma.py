@@ -19,27 +19,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.gpu import wgmma as w
 from tunefarm.compiler.gpu.archs import MAX_REGISTERS, REGISTERS, WARP
 from tunefarm.compiler.gpu.boxes import MAX_EXTENT, STRIDE_BYTES, Ring, TensorAxis, boxed
-from tunefarm.compiler.gpu.space import tiled
 from tunefarm.compiler.gpu.space.common import loop
 from tunefarm.compiler.gpu.space.product import Product, Tiles, product_program
-from tunefarm.compiler.gpu.space.tiled import OTHER_REGISTERS, Tiling, fits_grid, product
+from tunefarm.compiler.gpu.space.tiled import OTHER_REGISTERS, fits_grid, product
 from tunefarm.compiler.gpu.space.wgmma import (
     STEP,
     WgmmaKernel,
     computed,
     computes,
     cost_of,
+    nest_of,
     tile_of,
 )
 from tunefarm.compiler.gpu.space.wgmma import Knobs as WgmmaKnobs
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.columns import Mask, Numbers, cheapest, whole
-from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob, Nest, SketchSpace
+from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob, SketchSpace
 from tunefarm.compiler.target import Target, dtype_bytes
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir.affine import affine
@@ -99,7 +98,9 @@ def space(function: Function, target: Target) -> SketchSpace | None:
     choices = {k.name: [int(c) for c in k.choices] for k in KNOBS}
     found, _ = cheapest(choices, {}, constraints, lambda k: _cost_of(p, target, k))
     default: Config = {"sketch": NAME, **found}
-    return SketchSpace(NAME, VERSION, KNOBS, constraints, default, lambda k: _nest(p, target, k))
+    return SketchSpace(
+        NAME, VERSION, KNOBS, constraints, default, lambda k: nest_of(p, target, k, _cost_of)
+    )
 
 
 def matrices_of(p: Product) -> tuple[_Matrix, _Matrix] | None:
@@ -155,12 +156,6 @@ def _constraints_of(p: Product, target: Target) -> tuple[Constraint, ...]:
 def _cost_of(p: Product, target: Target, k: Columns) -> Numbers:
     """That of the products; threads that compute and fill wait for one another. Not timed."""
     return cost_of(p, target, k) * (1.1 - 0.1 * whole(k, "producer"))
-
-
-def _nest(p: Product, target: Target, k: Columns) -> Nest:
-    own = np.full(len(whole(k, "groups")), w.ROWS), whole(k, "columns")
-    steps = {**k, "bk": np.full(len(own[0]), STEP)}
-    return tiled.nest_of(p, steps, Tiling(tile_of(k), own, _cost_of(p, target, k)))
 
 
 # --- the kernel ---------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ blocks of (groups · 64) × columns elements of the result, four warps a group:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -126,10 +127,15 @@ def cost_of(p: Product, target: Target, k: Columns) -> Numbers:
     return each * rows * columns * loads * (1.0 + 0.1 / whole(k, "stages"))
 
 
-def nest_of(p: Product, target: Target, k: Columns) -> Nest:
+def nest_of(
+    p: Product,
+    target: Target,
+    k: Columns,
+    cost: Callable[[Product, Target, Columns], Numbers] = cost_of,
+) -> Nest:
     own = np.full(len(whole(k, "groups")), w.ROWS), whole(k, "columns")
     steps = {**k, "bk": np.full(len(own[0]), STEP)}
-    return tiled.nest_of(p, steps, Tiling(tile_of(k), own, cost_of(p, target, k)))
+    return tiled.nest_of(p, steps, Tiling(tile_of(k), own, cost(p, target, k)))
 
 
 # --- the kernel ---------------------------------------------------------------------------------
