@@ -6,10 +6,11 @@ It comes with the CUDA toolkit, and alone in the package ``nvidia-cuda-nvcc`` on
 from __future__ import annotations
 
 import functools
+import os
 import re
-import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
@@ -42,17 +43,29 @@ class Assembled:
 
 @functools.cache
 def find_ptxas() -> Path | None:
-    """The assembler of an installed package, or the one on the path."""
+    """The assembler of an installed package, the one on the path, or a CUDA toolkit's: the program
+    itself, as a builder's confinement (`worker.cuda.assembler`) runs no script that starts it."""
+    return next(filter(_is_program, _candidates()), None)
+
+
+def _candidates() -> Iterator[Path]:
     for package in PACKAGES:
         try:
             listed = files(package) or []
         except PackageNotFoundError:
             continue
-        found = [Path(str(f.locate())) for f in listed if f.name == "ptxas"]
-        if found and found[0].exists():
-            return found[0]
-    on_path = shutil.which("ptxas")
-    return Path(on_path) if on_path else None
+        yield from (Path(str(f.locate())) for f in listed if f.name == "ptxas")
+    homes = [os.environ[n] for n in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(n)]
+    folders = os.get_exec_path() + [f"{home}/bin" for home in (*homes, "/usr/local/cuda")]
+    yield from (Path(folder, "ptxas").resolve() for folder in folders)
+
+
+def _is_program(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(4) == b"\x7fELF" and os.access(path, os.X_OK)
+    except OSError:
+        return False
 
 
 @functools.cache
