@@ -89,7 +89,7 @@ def in_openvino(
         graph = _with_nhwc_ends(graph)
     compiled = core.compile_model(graph, "CPU", {
         "INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1,
-        "PERFORMANCE_HINT": "LATENCY", "ENABLE_CPU_PINNING": False,
+        "PERFORMANCE_HINT": "LATENCY", "ENABLE_CPU_PINNING": True,
     })  # fmt: skip
     request = compiled.create_infer_request()
     for name, value in feeds.items():
