@@ -23,6 +23,7 @@ from timing import errors_of, for_each_core_count, show
 import tunefarm
 from tunefarm.peers.apart import Apart, apart
 from tunefarm.peers.libraries import Feeds, in_onnxruntime, in_openvino, installed
+from tunefarm.peers.pace import Pace
 from tunefarm.peers.rows import Row
 from tunefarm.peers.turns import Contender, Neighbours, in_turn, peak_flops
 
@@ -135,14 +136,15 @@ def make_openvino(case: Case, cores: int) -> dict[str, Contender]:
 PEERS = {"onnxruntime": make_onnxruntime, "OpenVINO": make_openvino}
 
 
-def measure(text: str, cores: int, libraries: list[Apart], repeats: int) -> Row:
+def measure(text: str, cores: int, libraries: list[Apart], repeats: int, pace: Pace) -> Row:
     tokens, heads, size = case = tuple(map(int, text.split("x")))
     contenders: dict[str, Contender] = {}
     for library in libraries:
         contenders |= library.make(case, cores)
     errors = errors_of(contenders, reference((tokens, heads, size)))
     before = peak_flops(cores)
-    seconds = in_turn({n: t for n in errors if (t := contenders[n].timer)}, repeats)
+    timers = {n: t for n in errors if (t := contenders[n].timer)}
+    seconds = in_turn(timers, repeats, pace=pace)
     flops = 4 * tokens * tokens * heads * size
     return Row(text, seconds, flops, max(before, peak_flops(cores)), errors)
 
@@ -161,10 +163,10 @@ def main() -> int:
     cores = int(options.cores)
     neighbours = Neighbours()
     makers = [make_ours, *(PEERS[name] for name in installed() if name in PEERS)]
-    with apart(*makers) as libraries:
-        rows = [measure(text, cores, libraries, options.repeats) for text in options.cases]
+    with Pace(cores) as pace, apart(*makers) as libraries:
+        rows = [measure(text, cores, libraries, options.repeats, pace) for text in options.cases]
     show(rows, f"attention, f32, batch 1, {cores} core(s)", {"all": rows})
-    print(neighbours.report())
+    print(neighbours.report(), pace.turns.report())
     return 0
 
 

@@ -45,6 +45,8 @@ def load(name: str) -> onnx.ModelProto:
 def measure(path: Path, cores: int, db: str, libraries: Sequence[str], repeats: int) -> Row:
     """Race one model; who is wrong is left out, and where no record differs tuned is default."""
     result = race(Subject(path, {}, db or None), tunefarm.Target.host(cores), libraries, repeats)
+    if result.turns.report():
+        print(f"{path.stem}: {result.turns.report()}")
     limit = QUANTUM_LIMIT if path.stem in QUANTISED else ERROR_LIMIT
     row, errors = result.row, within_limit(result.row.errors, limit)
     seconds = {name: row.seconds[name] for name in errors}

@@ -34,6 +34,7 @@ from workloads import Operator, all_operators, matmul
 
 import tunefarm
 from tunefarm.peers.apart import Apart, apart
+from tunefarm.peers.pace import Pace
 from tunefarm.peers.rows import Row
 from tunefarm.peers.turns import Contender, Neighbours, in_turn, peak_flops
 
@@ -96,6 +97,7 @@ def measure(
     libraries: Sequence[Apart],
     repeats: int,
     overhead: Mapping[str, float],
+    pace: Pace,
 ) -> Row:
     """Check, then time, all contenders on one operator; a build without a record is the default.
 
@@ -109,7 +111,7 @@ def measure(
     errors = errors_of(contenders, operator.reference())
     before = peak_flops(cores)
     timers = {n: t for n in errors if (t := contenders[n].timer)}
-    gross = in_turn(timers, repeats)
+    gross = in_turn(timers, repeats, pace=pace)
     peak = max(before, peak_flops(cores))
     seconds = {
         n: max(s - overhead.get(n.replace("tuned", "default"), 0.0), LEAST_NET_SHARE * s)
@@ -143,10 +145,11 @@ def compare(options: argparse.Namespace, db: str) -> None:
         tune(list(operators.values()), target, db, options.trials)
     history = tunefarm.apply_history_best(db) if db else None
     neighbours = Neighbours()
-    with apart(make_ours, *(partial(make_peer, name) for name in peers)) as libraries:
-        calls = measure(-1, target, None, libraries, options.repeats, {}).seconds
+    makers = (make_ours, *(partial(make_peer, name) for name in peers))
+    with Pace(target.num_cores) as pace, apart(*makers) as libraries:
+        calls = measure(-1, target, None, libraries, options.repeats, {}, pace).seconds
         rows = {
-            operator: measure(number, target, history, libraries, options.repeats, calls)
+            operator: measure(number, target, history, libraries, options.repeats, calls, pace)
             for number, operator in operators.items()
         }
     groups = {
@@ -158,7 +161,7 @@ def compare(options: argparse.Namespace, db: str) -> None:
         f"operators, f32, {options.cores} core(s) of {target.mcpu}",
         groups | {"all": list(rows.values())},
     )
-    print(neighbours.report())
+    print(neighbours.report(), pace.turns.report())
     costs = ", ".join(f"{n} {s * 1e6:.1f} µs" for n, s in calls.items())
     print(f"A call costs (taken off above): {costs}.")
     if history is not None:

@@ -202,7 +202,8 @@ def _bench_peers(out: Console, request: Request) -> None:
     print_table(out, race_columns(races))
     for result in races:
         out.print(result.summary(), soft_wrap=True)
-    for text in dict.fromkeys(w for result in races for w in result.warnings()):
+    told = (t for result in races for t in (*result.warnings(), result.turns.report()) if t)
+    for text in dict.fromkeys(told):
         out.print(text, soft_wrap=True)
     peaks = ", ".join(
         f"{r.row.peak / 1e9:.0f} GFLOP/s of FMAs on {counted(r.cores, 'core')}" for r in races

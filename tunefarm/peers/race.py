@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -18,6 +18,7 @@ from tunefarm.compiler.runtime.arrays import aligned_empty
 from tunefarm.compiler.target import Target
 from tunefarm.peers.apart import Apart, LibraryFailed, apart
 from tunefarm.peers.libraries import LIBRARIES, Feeds, installed, version_of
+from tunefarm.peers.pace import Pace, Turns
 from tunefarm.peers.rows import DEFAULT, TUNED, Row, is_ours
 from tunefarm.peers.turns import Contender, in_turn, largest_error, peak_flops
 from tunefarm.tables import Column
@@ -33,7 +34,7 @@ OURS = {TUNED: "tunefarm, tuned", DEFAULT: "tunefarm, default"}
 class Race:
     """What came of it on ``cores`` cores. The row's errors are against the library ``reference``;
     ``history`` tells the records of our builds, and ``failures`` why a library is left out. Our
-    builds may use another ``precision`` than f32."""
+    builds may use another ``precision`` than f32. ``turns`` tell of slow ones."""
 
     cores: int
     row: Row
@@ -41,6 +42,7 @@ class Race:
     history: History
     failures: Mapping[str, str]
     precision: str = ""
+    turns: Turns = field(default_factory=Turns)
 
     @property
     def ours(self) -> str:
@@ -93,11 +95,12 @@ def race(subject: Subject, target: Target, libraries: Sequence[str], repeats: in
         errors = _errors(contenders, reference)
         before = peak_flops(cores)
         timers = {n: c.timer for n, c in contenders.items() if c.timer is not None}
-        seconds = in_turn(timers, repeats, SPAN_S)
+        with Pace(cores) as pace:
+            seconds = in_turn(timers, repeats, SPAN_S, pace)
     flops = sum(t.workload.flops * t.weight for t in tasks)
     peak = max(before, peak_flops(cores))
     row = Row(subject.path.stem, seconds, flops, peak, errors)
-    return Race(cores, row, reference, history, failures, subject.precision)
+    return Race(cores, row, reference, history, failures, subject.precision, pace.turns)
 
 
 def _peers(

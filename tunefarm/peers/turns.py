@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tunefarm.peers.pace import Pace
+
 Call = Callable[[], object]
 Timer = Callable[[int, float], float]
 """(number, warm_s) → seconds of ``number`` calls, after others for ``warm_s`` seconds."""
@@ -48,21 +50,25 @@ def interleave(
 
 
 def in_turn(
-    timers: Mapping[str, Timer], repeats: int = 15, minimum_s: float = 2e-3
+    timers: Mapping[str, Timer],
+    repeats: int = 15,
+    minimum_s: float = 2e-3,
+    pace: Pace | None = None,
 ) -> dict[str, float]:
     """Median seconds a call; contenders run in turn, the order reversed every other round.
 
     A turn waits until the threads of the one before are asleep, warms up, and then calls often
-    enough to fill ``minimum_s``.
+    enough to fill ``minimum_s``; by a ``pace``, at a time when the machine runs at its full speed.
     """
     warm_s = WARM_TIMES * minimum_s
     numbers = {n: max(1, int(minimum_s / max(t(1, warm_s), 1e-9))) for n, t in timers.items()}
     times: dict[str, list[float]] = {name: [] for name in timers}
     order = list(timers)
-    for turn in range(repeats):
-        for name in order if turn % 2 == 0 else reversed(order):
+    for round_ in range(repeats):
+        for name in order if round_ % 2 == 0 else reversed(order):
             wait_for_quiet()
-            times[name].append(timers[name](numbers[name], warm_s) / numbers[name])
+            turn_s = partial(timers[name], numbers[name], warm_s)
+            times[name].append((pace.steady(turn_s) if pace else turn_s()) / numbers[name])
     return {name: statistics.median(t) for name, t in times.items()}
 
 

@@ -1,0 +1,59 @@
+"""Turns that a slow spell of the machine would spoil are taken again."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+
+from tunefarm.peers.pace import CALIBRATIONS, LOOPS, TRIES, Pace
+
+FULL_S, SLOW_S = 1e-3, 2e-3
+
+
+def beats(*spells: tuple[int, float]) -> Callable[[], float]:
+    """A loop that takes so long for so many looks, after a calibration at full speed."""
+    looks = itertools.chain(((CALIBRATIONS, FULL_S), *spells), itertools.repeat((1, FULL_S)))
+    each: Iterable[float] = (s for count, s in looks for _ in range(count * LOOPS))
+    return iter(each).__next__
+
+
+def test_a_turn_at_full_speed_is_taken_once() -> None:
+    with Pace(1, beats()) as pace:
+        assert pace.steady(lambda: 3.0) == 3.0
+        assert (pace.turns.taken, pace.turns.repeated, pace.turns.slow) == (1, 0, 0)
+        assert pace.turns.report() == ""
+
+
+def test_a_turn_waits_for_a_slow_spell_to_end() -> None:
+    turns = iter([3.0])
+    with Pace(1, beats((5, SLOW_S))) as pace:
+        assert pace.steady(turns.__next__) == 3.0
+        assert pace.turns.repeated == 0
+
+
+def test_a_turn_during_which_the_machine_slows_down_is_taken_again() -> None:
+    turns = iter([6.0, 3.0])
+    with Pace(1, beats((1, FULL_S), (4, SLOW_S))) as pace:
+        assert pace.steady(turns.__next__) == 3.0
+        assert (pace.turns.taken, pace.turns.repeated, pace.turns.slow) == (1, 1, 0)
+        assert pace.turns.report().endswith("1 of 1 turns were timed again.")
+
+
+def test_the_least_stands_where_every_try_meets_a_slow_spell() -> None:
+    turns = iter([6.0, 4.0, *[7.0] * TRIES])
+    spells = [(1, FULL_S), (1, SLOW_S)] * TRIES
+    with Pace(1, beats(*spells)) as pace:
+        assert pace.steady(turns.__next__) == 4.0
+        assert pace.turns.slow == 1
+        assert "1 stayed slow" in pace.turns.report()
+
+
+def test_a_speed_above_the_best_seen_becomes_the_best() -> None:
+    with Pace(1, beats((1, FULL_S / 2))) as pace:
+        assert pace.is_full()
+        assert not pace.is_full()
+
+
+def test_all_cores_run_the_loop_at_once() -> None:
+    with Pace(2) as pace:
+        assert pace.steady(lambda: 1.0) == 1.0

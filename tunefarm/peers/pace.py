@@ -1,0 +1,112 @@
+"""Whether the machine runs at its full speed right now, so that times of it can be compared.
+
+The processors of a virtual machine share cores with each other or with neighbours for spells of 50
+milliseconds to seconds, in which they multiply at half their speed; nothing but a loop of known
+length tells of it.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from types import TracebackType
+
+FULL_SHARE = 0.92  # of the best speed seen: a neighbour on the same core takes a third or more
+CALIBRATIONS = 20
+LOOPS = 3  # a millisecond in all; their median, as an interrupt is no neighbour
+PATIENCE_S = 2.0
+TRIES = 4
+"""Slow spells that a turn is timed again for; the fastest of them stands."""
+
+
+@dataclass(slots=True)
+class Turns:
+    """How many turns there were, how many of them were timed again, and how many stayed slow."""
+
+    taken: int = 0
+    repeated: int = 0
+    slow: int = 0
+
+    def report(self) -> str:
+        """A sentence on slow turns; empty if there were none."""
+        if not self.repeated and not self.slow:
+            return ""
+        told = f"{self.repeated} of {self.taken} turns were timed again"
+        kept = f", {self.slow} stayed slow" if self.slow else ""
+        return f"The host slowed the processors down: {told}{kept}."
+
+
+class Pace(AbstractContextManager["Pace"]):
+    """The speed of multiply-adds on ``cores`` cores at once, against the best seen so far.
+
+    Its threads have a core each if the process may use no more than ``cores`` of them; ``beat``
+    tells the seconds of a fixed loop on the calling thread.
+    """
+
+    def __init__(self, cores: int, beat: Callable[[], float] | None = None) -> None:
+        self.turns = Turns()
+        self._cores = sorted(os.sched_getaffinity(0))
+        self._pins = len(self._cores) <= cores
+        self._beat = beat or _loop_of_this_host()
+        self._barrier = threading.Barrier(cores)
+        self._threads = ThreadPoolExecutor(cores)
+        self._best_s = min(self._slowest() for _ in range(CALIBRATIONS))
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._threads.shutdown()
+
+    def is_full(self) -> bool:
+        """Whether each of the cores multiplies at (nearly) the best speed seen."""
+        seconds = self._slowest()
+        self._best_s = min(self._best_s, seconds)
+        return seconds * FULL_SHARE <= self._best_s
+
+    def steady(self, measure: Callable[[], float]) -> float:
+        """What ``measure()`` tells, of a time with full speed before it and after it; the least of
+        all tries if there is no such time."""
+        self.turns.taken += 1
+        found = []
+        for attempt in range(TRIES):
+            self.turns.repeated += attempt == 1
+            waited = self._wait()
+            found.append(measure())
+            if waited and self.is_full():
+                return found[-1]
+        self.turns.slow += 1
+        return min(found)
+
+    def _wait(self) -> bool:
+        deadline = time.perf_counter() + PATIENCE_S
+        while not self.is_full():
+            if time.perf_counter() > deadline:
+                return False
+        return True
+
+    def _slowest(self) -> float:
+        """Seconds of the loop on the core that is slowest now."""
+        return max(self._threads.map(self._time_loop, range(self._barrier.parties)))
+
+    def _time_loop(self, index: int) -> float:
+        if self._pins:
+            os.sched_setaffinity(0, {self._cores[index % len(self._cores)]})
+        self._barrier.wait()
+        return statistics.median(self._beat() for _ in range(LOOPS))
+
+
+def _loop_of_this_host() -> Callable[[], float]:
+    from tunefarm.compiler.target import Target
+    from tunefarm.worker.peaks import reference_s
+
+    mcpu = Target.host().mcpu
+    return lambda: reference_s(mcpu)
