@@ -112,7 +112,7 @@ class History:
         rows = []
         for made in self.decisions.values():
             best = made.found.best if made.found is not None and made.settled else None
-            time = duration(best.trial.median_s) if best is not None else "–"
+            time = duration(best.latency_s) if best is not None else "–"
             gain = times(best.speedup_over_default if best is not None else None)
             rows.append((made.workload.summary, made.status, made.why, time, gain))
         head = ("task", "status", "why", "latency", "over the default")

@@ -61,6 +61,7 @@ def everything(connection: Connection, *, promoted_only: bool = False) -> list[B
 def _from_row(row: Any) -> Best:
     trial = trial_from_row(row)
     speedup = row.best_speedup
+    is_anew = row.best_promoted and row.best_median_s != trial.median_s
     if speedup is None and row.best_default_s is not None:
         speedup = row.best_default_s / row.best_median_s
     return Best(
@@ -71,6 +72,7 @@ def _from_row(row: Any) -> Best:
         speedup_over_default=speedup,
         model=row.best_model or "",
         model_speedup=row.best_model_speedup,
+        final_s=row.best_median_s if is_anew else None,
     )
 
 
@@ -109,6 +111,7 @@ def promote(connection: Connection, request_id: str, final: Final) -> Promotion:
                 promoted=done,
                 created_at=time.time(),
                 model=final.model or None,
+                latency_s=final.latency_s,
             )
         )
     return Promotion(bool(done), _standing(connection, challenger))
@@ -125,6 +128,7 @@ def restore(connection: Connection, best: Best) -> bool:
         speedup=best.model_speedup,
         speedup_over_default=best.speedup_over_default,
         model=best.model,
+        latency_s=best.final_s,
     )
     return _swap(connection, _row(connection, key), None, final)
 
@@ -146,7 +150,7 @@ def _swap(connection: Connection, challenger: Any, incumbent: Any, final: Final)
     """A compare-and-swap on (key, incumbent); whether it took place."""
     values = {
         "trial_id": challenger.id,
-        "median_s": challenger.median_s,
+        "median_s": final.latency_s or challenger.median_s,
         "promoted": True,
         "verdict": str(final.verdict),
         "speedup_over_default": final.speedup_over_default,
@@ -156,7 +160,14 @@ def _swap(connection: Connection, challenger: Any, incumbent: Any, final: Final)
     key = {column.name: getattr(challenger, column.name) for column in BEST.primary_key}
     connection.execute(
         upsert(connection, BEST).on_conflict_do_nothing(),
-        {**key, **values, "promoted": False, "default_s": None, "verdict": None},
+        {
+            **key,
+            **values,
+            "median_s": challenger.median_s,
+            "promoted": False,
+            "default_s": None,
+            "verdict": None,
+        },
     )
     if incumbent is None or incumbent.space_fingerprint != challenger.space_fingerprint:
         leaves = not _is_taken(connection, challenger)
@@ -177,7 +188,13 @@ def _demote(connection: Connection, incumbent: Any) -> bool:
     """Take the incumbent's promotion back; False if it does not stand any more."""
     stands = (BEST.c.promoted, BEST.c.trial_id == incumbent.id)
     statement = update(BEST).where(*_in_slot(incumbent), *stands)
-    values = {"promoted": False, "verdict": None, "model": None, "model_speedup": None}
+    values = {
+        "median_s": incumbent.median_s,
+        "promoted": False,
+        "verdict": None,
+        "model": None,
+        "model_speedup": None,
+    }
     return connection.execute(statement.values(values)).rowcount == 1
 
 

@@ -41,6 +41,7 @@ class PromotedLine:
     speedup_over_default: float | None
     model: str = ""
     model_speedup: float | None = None
+    final_s: float | None = None
 
 
 Line = WorkloadRecord | Trial | PromotedLine
@@ -91,7 +92,12 @@ def write(
     for best in promoted:
         key = TrialKey(best.trial.job, best.trial.task, best.trial.number)
         line = PromotedLine(
-            key, best.verdict, best.speedup_over_default, best.model, best.model_speedup
+            key,
+            best.verdict,
+            best.speedup_over_default,
+            best.model,
+            best.model_speedup,
+            best.final_s,
         )
         stream.write(dump(line) + "\n")
     return number
@@ -106,9 +112,12 @@ def _trial_to_json(trial: Trial) -> dict[str, Any]:
 
 
 def _promoted_to_json(line: PromotedLine) -> dict[str, Any]:
-    """The line's fields, without those of a whole model where it met no rival in one."""
-    content = asdict(line)
-    return content if line.model else {k: v for k, v in content.items() if "model" not in k}
+    """The line's fields, without those of a whole model where it met no rival in one, nor a time
+    that is the trial's."""
+    absent = set() if line.model else {"model", "model_speedup"}
+    if line.final_s is None:
+        absent.add("final_s")
+    return {name: value for name, value in asdict(line).items() if name not in absent}
 
 
 _NEEDED = frozenset({"job", "task", "number", "config"})
@@ -176,6 +185,7 @@ def _promoted_from_json(fields: Mapping[str, Any]) -> PromotedLine:
         fields.get("speedup_over_default"),
         fields.get("model", ""),
         fields.get("model_speedup"),
+        _times([fields["final_s"]])[0] if "final_s" in fields else None,
     )
 
 
@@ -226,6 +236,7 @@ def _add_promoted(found: Records, trial: Trial | None, line: PromotedLine, name:
             line.speedup_over_default,
             line.model,
             line.model_speedup,
+            line.final_s,
         )
     )
 

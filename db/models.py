@@ -109,8 +109,9 @@ class TrialRow(Base):
 class BestRow(Base):
     """The best trial of a key among those of one space fingerprint and compiler version, so that
     records of an older compiler never hide newer ones and times of two are never compared; one at
-    most of a key and fingerprint is promoted. The primary key is the table itself: a look-up by
-    workload reads one range of it and then the trials."""
+    most of a key and fingerprint is promoted: its ``median_s`` is its time in the final, where that
+    is known. The primary key is the table itself: a look-up by workload reads one range of it and
+    then the trials."""
 
     __tablename__ = "best"
     workload_id: Mapped[int] = mapped_column(ForeignKey("workloads.id"), primary_key=True)
@@ -144,6 +145,7 @@ class FinalRow(Base):
     promoted: Mapped[bool]
     created_at: Mapped[float]
     model: Mapped[str | None]
+    latency_s: Mapped[float | None]
     __table_args__ = (Index(None, "challenger_id"), Index(None, "incumbent_id"))
 
 

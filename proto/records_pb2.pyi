@@ -497,7 +497,7 @@ class Trial(_message.Message):
     def __init__(self, job: _Optional[str] = ..., task: _Optional[_Union[TaskKey, _Mapping]] = ..., number: _Optional[int] = ..., config: _Optional[_Union[Config, _Mapping]] = ..., times_s: _Optional[_Iterable[float]] = ..., error: _Optional[_Union[ErrorKind, str]] = ..., message: _Optional[str] = ..., stderr_tail: _Optional[str] = ..., device: _Optional[str] = ..., device_model: _Optional[str] = ..., device_state: _Optional[_Mapping[str, float]] = ..., protocol: _Optional[str] = ..., compiler_version: _Optional[str] = ..., space_fingerprint: _Optional[str] = ..., code_hash: _Optional[str] = ..., predicted: _Optional[float] = ..., origin: _Optional[str] = ..., phases_s: _Optional[_Mapping[str, float]] = ..., paired_times_s: _Optional[_Iterable[_Union[Times, _Mapping]]] = ..., created_at: _Optional[float] = ...) -> None: ...
 
 class Best(_message.Message):
-    __slots__ = ("key", "trial", "promoted", "verdict", "speedup_over_default", "model", "model_speedup")
+    __slots__ = ("key", "trial", "promoted", "verdict", "speedup_over_default", "model", "model_speedup", "final_s")
     KEY_FIELD_NUMBER: _ClassVar[int]
     TRIAL_FIELD_NUMBER: _ClassVar[int]
     PROMOTED_FIELD_NUMBER: _ClassVar[int]
@@ -505,6 +505,7 @@ class Best(_message.Message):
     SPEEDUP_OVER_DEFAULT_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     MODEL_SPEEDUP_FIELD_NUMBER: _ClassVar[int]
+    FINAL_S_FIELD_NUMBER: _ClassVar[int]
     key: BestKey
     trial: Trial
     promoted: bool
@@ -512,7 +513,8 @@ class Best(_message.Message):
     speedup_over_default: float
     model: str
     model_speedup: float
-    def __init__(self, key: _Optional[_Union[BestKey, _Mapping]] = ..., trial: _Optional[_Union[Trial, _Mapping]] = ..., promoted: _Optional[bool] = ..., verdict: _Optional[_Union[Verdict, str]] = ..., speedup_over_default: _Optional[float] = ..., model: _Optional[str] = ..., model_speedup: _Optional[float] = ...) -> None: ...
+    final_s: float
+    def __init__(self, key: _Optional[_Union[BestKey, _Mapping]] = ..., trial: _Optional[_Union[Trial, _Mapping]] = ..., promoted: _Optional[bool] = ..., verdict: _Optional[_Union[Verdict, str]] = ..., speedup_over_default: _Optional[float] = ..., model: _Optional[str] = ..., model_speedup: _Optional[float] = ..., final_s: _Optional[float] = ...) -> None: ...
 
 class Found(_message.Message):
     __slots__ = ("best", "match")
@@ -523,7 +525,7 @@ class Found(_message.Message):
     def __init__(self, best: _Optional[_Union[Best, _Mapping]] = ..., match: _Optional[_Union[Match, str]] = ...) -> None: ...
 
 class Final(_message.Message):
-    __slots__ = ("key", "challenger", "incumbent", "verdict", "speedup", "speedup_over_default", "model")
+    __slots__ = ("key", "challenger", "incumbent", "verdict", "speedup", "speedup_over_default", "model", "latency_s")
     KEY_FIELD_NUMBER: _ClassVar[int]
     CHALLENGER_FIELD_NUMBER: _ClassVar[int]
     INCUMBENT_FIELD_NUMBER: _ClassVar[int]
@@ -531,6 +533,7 @@ class Final(_message.Message):
     SPEEDUP_FIELD_NUMBER: _ClassVar[int]
     SPEEDUP_OVER_DEFAULT_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
+    LATENCY_S_FIELD_NUMBER: _ClassVar[int]
     key: BestKey
     challenger: TrialKey
     incumbent: TrialKey
@@ -538,7 +541,8 @@ class Final(_message.Message):
     speedup: float
     speedup_over_default: float
     model: str
-    def __init__(self, key: _Optional[_Union[BestKey, _Mapping]] = ..., challenger: _Optional[_Union[TrialKey, _Mapping]] = ..., incumbent: _Optional[_Union[TrialKey, _Mapping]] = ..., verdict: _Optional[_Union[Verdict, str]] = ..., speedup: _Optional[float] = ..., speedup_over_default: _Optional[float] = ..., model: _Optional[str] = ...) -> None: ...
+    latency_s: float
+    def __init__(self, key: _Optional[_Union[BestKey, _Mapping]] = ..., challenger: _Optional[_Union[TrialKey, _Mapping]] = ..., incumbent: _Optional[_Union[TrialKey, _Mapping]] = ..., verdict: _Optional[_Union[Verdict, str]] = ..., speedup: _Optional[float] = ..., speedup_over_default: _Optional[float] = ..., model: _Optional[str] = ..., latency_s: _Optional[float] = ...) -> None: ...
 
 class Progress(_message.Message):
     __slots__ = ("task", "summary", "flops", "weight", "ok", "failed", "pending", "best_s", "default_s", "final_look")

@@ -205,7 +205,7 @@ def _contested(
             continue
         best, default = decision.found.best, config_space(task.workload, task.target).default
         if best.promoted and best.model != name and dict(decision.config) != dict(default):
-            chosen.append((task.weight * best.trial.median_s, best, default))
+            chosen.append((task.weight * best.latency_s, best, default))
     chosen.sort(key=lambda entry: -entry[0])
     return {best.key: (best, default) for _, best, default in chosen[:TASKS]}
 

@@ -106,8 +106,8 @@ def settled(row: Progress, decision: Decision | None) -> Progress:
     if decision.found is None or not decision.settled:
         return replace(row, best_s=row.default_s)
     best = decision.found.best
-    median_s, ratio = best.trial.median_s, best.speedup_over_default
-    return replace(row, best_s=median_s, default_s=median_s * ratio if ratio else None)
+    latency_s, ratio = best.latency_s, best.speedup_over_default
+    return replace(row, best_s=latency_s, default_s=latency_s * ratio if ratio else None)
 
 
 def trials_of(source: Trials, job: str) -> Iterator[Trial]:

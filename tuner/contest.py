@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -75,6 +76,11 @@ class Contest:
             both = bool(row) and (bool(before) or not self.looks)
             self.rows_s[config] = before + row if both else ()
         self.looks += 1
+
+    def median_s(self, place: int) -> float | None:
+        """The median of an entrant's repeats over the looks; None if it gave no answer."""
+        row = self.rows_s[plain(self.entrants[place].config)]
+        return statistics.median(row) if row else None
 
     def outcome(self, noise: float) -> Outcome:
         """What the looks so far say."""
@@ -191,6 +197,7 @@ def _settle(bench: Bench, contest: Contest, trial: Trial, may_go_on: bool) -> bo
         outcome.verdict,
         outcome.speedup,
         outcome.over_default,
+        latency_s=contest.median_s(outcome.challenger),
     )
     _report(contest, bench.promote(final), final)
     return True

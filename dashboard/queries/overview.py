@@ -85,7 +85,7 @@ def wins(connection: Connection, limit: int = WINS) -> tuple[Win, ...]:
             FINALS.c.speedup,
             FINALS.c.speedup_over_default,
             FINALS.c.created_at,
-            TRIALS.c.median_s,
+            func.coalesce(FINALS.c.latency_s, TRIALS.c.median_s).label("median_s"),
             TRIALS.c.workload_id,
             TRIALS.c.target_id,
             WORKLOADS.c.key,

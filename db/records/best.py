@@ -23,7 +23,9 @@ class Best:
 
     ``model`` names the model in whose whole runs it met its rival after that, if it did: the
     default of its task, or, if it is the default, the record that it took the place of.
-    ``model_speedup`` is the speed of those runs with it over that with the rival.
+    ``model_speedup`` is the speed of those runs with it over that with the rival. ``final_s`` is
+    its time in the final that promoted it, where that timed it anew: unlike the trial's own it owes
+    nothing to having been chosen for being low, nor to the moment of a single trial.
     """
 
     key: BestKey
@@ -33,6 +35,12 @@ class Best:
     speedup_over_default: float | None = None
     model: str = ""
     model_speedup: float | None = None
+    final_s: float | None = None
+
+    @property
+    def latency_s(self) -> float:
+        """What it takes, in seconds: in its final if that is known, else in its trial."""
+        return self.trial.median_s if self.final_s is None else self.final_s
 
     def _repr_html_(self) -> str:
         from tunefarm.notebook import page
@@ -43,7 +51,7 @@ class Best:
             "task": f"{self.key.workload[:12]}… for {self.key.target}",
             "device model": self.key.device_model,
             "config": trial.knobs,
-            "latency": duration(trial.median_s) if trial.ok else "",
+            "latency": duration(self.latency_s) if trial.ok else "",
             "over the default": times(self.speedup_over_default),
             "verdict": self.verdict or "",
             "stands": "promoted by a final" if self.promoted else "provisional: no final was held",
@@ -76,7 +84,8 @@ class Final:
     """The outcome of a paired final of two stored trials. ``incumbent`` is the promoted trial of
     the key that the challenger met, None if there was none; ``speedup`` is over it. With ``model``
     both were timed in whole runs of that model: verdict and ``speedup`` are of these, and an
-    incumbent that stands is marked with them."""
+    incumbent that stands is marked with them. ``latency_s`` is the median of the challenger's
+    repeats in the final; None where it was not timed alone, or a tuner of before does not say."""
 
     key: BestKey
     challenger: TrialKey
@@ -85,6 +94,7 @@ class Final:
     speedup: float | None = None
     speedup_over_default: float | None = None
     model: str = ""
+    latency_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

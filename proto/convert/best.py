@@ -28,6 +28,7 @@ def best_to_wire(best: rec.Best) -> pb.Best:
         speedup_over_default=best.speedup_over_default,
         model=best.model,
         model_speedup=best.model_speedup,
+        final_s=best.final_s,
     )
 
 
@@ -41,6 +42,7 @@ def best_from_wire(wire: pb.Best) -> rec.Best:
         speedup_over_default=wire.speedup_over_default if has_speedup else None,
         model=wire.model,
         model_speedup=wire.model_speedup if wire.HasField("model_speedup") else None,
+        final_s=wire.final_s if wire.HasField("final_s") else None,
     )
 
 
@@ -61,6 +63,7 @@ def final_to_wire(final: rec.Final) -> pb.Final:
         speedup=final.speedup,
         speedup_over_default=final.speedup_over_default,
         model=final.model,
+        latency_s=final.latency_s,
     )
 
 
@@ -77,4 +80,5 @@ def final_from_wire(wire: pb.Final) -> rec.Final:
         speedup=wire.speedup if wire.HasField("speedup") else None,
         speedup_over_default=wire.speedup_over_default if has_default else None,
         model=wire.model,
+        latency_s=wire.latency_s if wire.HasField("latency_s") else None,
     )

@@ -72,7 +72,8 @@ def filled(store: Store, make_trial: MakeTrial, workload: MakeWorkload) -> tuple
     store.add_trials(rows)
     key = BestKey(rows[3].task.workload, rows[3].task.target, "EPYC")
     winner = TrialKey("job", rows[3].task, 3)
-    store.promote("r", Final(key, winner, None, Verdict.BETTER, speedup_over_default=2.0))
+    final = Final(key, winner, None, Verdict.BETTER, None, 2.0, latency_s=1.9e-3)
+    store.promote("r", final)
     default = TrialKey("job", rows[0].task, 0)
     store.promote("m", Final(key, default, winner, Verdict.SAME, 0.5, model="resnet"))
     return rows
@@ -207,7 +208,7 @@ def test_what_ships_is_clear_winners_without_samples(
     assert transfer.export_starter(store, path) == 1
     (shipped,) = jsonl.read(path).promoted
     assert (shipped.trial.task, shipped.trial.config) == (winner.task, winner.config)
-    assert shipped.trial.times_s == (winner.median_s,)
+    assert shipped.trial.times_s == (1.9e-3,)  # of its final, not of the trial
     assert (shipped.trial.device, shipped.trial.job) == ("", "starter EPYC")
     assert shipped.speedup_over_default == 2.0
     assert '"model' not in path.read_text()

@@ -335,6 +335,39 @@ def test_the_promoted_stays_above_luckier_samples(store: Store, make_trial: Make
     assert found.best.speedup_over_default == 1.25
 
 
+def test_what_is_promoted_has_the_time_of_its_final(store: Store, make_trial: MakeTrial) -> None:
+    default, winner = make_trial(0, 3e-3), make_trial(1, 1e-3)
+    store.add_trials([default, winner])
+    key = best_key(default)
+    confirmed = dataclasses.replace(final(default, None, Verdict.SAME), latency_s=2e-3)
+    assert store.promote("r1", confirmed).promoted
+    best = store.best([key])[key][0].best
+    assert (best.trial, best.final_s, best.latency_s) == (default, 2e-3, 2e-3)
+
+    of_before = final(winner, default)  # as tuners of before finals told times send it
+    assert store.promote("r2", of_before).promoted
+    best = store.best([key])[key][0].best
+    assert (best.trial, best.final_s, best.latency_s) == (winner, None, 1e-3)
+
+
+def test_what_is_demoted_has_the_time_of_its_trial_again(
+    store: Store, make_trial: MakeTrial
+) -> None:
+    old, new = make_trial(1, 3e-3, compiler="1"), make_trial(2, 9e-3, compiler="2")
+    store.add_trials([old, new])
+    store.promote("r1", dataclasses.replace(final(old, None), latency_s=1e-9))
+    store.promote("r2", dataclasses.replace(final(new, old), latency_s=4e-3))
+    found = [f.best for f in store.best([best_key(old)])[best_key(old)]]
+    assert [(b.trial, b.promoted, b.latency_s) for b in found] == [
+        (new, True, 4e-3),
+        (old, False, 3e-3),
+    ]
+    luckier = make_trial(3, 2e-3, compiler="1")
+    store.add_trials([luckier])
+    found = [f.best for f in store.best([best_key(old)])[best_key(old)]]
+    assert [b.trial for b in found] == [new, luckier]
+
+
 def test_a_final_in_a_whole_model_marks_what_stands(store: Store, make_trial: MakeTrial) -> None:
     default, tuned = make_trial(0, 2e-3), make_trial(1, 1e-3)
     store.add_trials([default, tuned])

@@ -95,6 +95,7 @@ best = st.builds(
     st.none() | real,
     text,
     st.none() | real,
+    st.none() | real,
 )
 final = st.builds(
     rec.Final,
@@ -105,6 +106,7 @@ final = st.builds(
     st.none() | real,
     st.none() | real,
     text,
+    st.none() | real,
 )
 progress = st.builds(
     rec.Progress,

@@ -106,10 +106,11 @@ def test_a_default_that_won_its_final_is_no_gain(store: Store, task: Task) -> No
         Final(
             BestKey(task.workload.key, task.target.text, machine),
             TrialKey("job", stored[0].task, 0), None, Verdict.SAME, speedup_over_default=1.0,
+            latency_s=5e-5,
         ),
     )  # fmt: skip
     found = outcome(Database(store), ended(task), [task])
-    assert gain_text(found.rows) == "all tasks: 120 µs, 1.00x the defaults' 120 µs"
+    assert gain_text(found.rows) == "all tasks: 150 µs, 1.00x the defaults' 150 µs"
     assert (found.trials, found.finals, found.rows[0].failed) == (3, 1, 1)
 
 

@@ -190,6 +190,7 @@ def test_a_job_runs_to_its_end_and_promotes_the_best(farm: Farm) -> None:
             key = BestKey(task.workload.key, job.target, "simulated")
             best = client.best([key])[key][0].best
             assert best.promoted
+            assert best.final_s == pytest.approx(true_s(best.trial, task.workload.text), rel=0.05)
             text = task.workload.text
             assert true_s(best.trial, text) < 0.75 * true_s(mine[0], text)
             assert true_s(best.trial, text) <= 1.01 * min(true_s(t, text) for t in mine if t.ok)

@@ -10,15 +10,19 @@ from tunefarm.compiler.target import Target
 from tunefarm.compiler.workload import Workload
 from tunefarm.db.records import Config, ErrorKind, JobTask, Trial, TrialRequest, WorkloadRecord
 from tunefarm.tuner.options import JobOptions
+from tunefarm.tuner.search import STRATEGIES
 from tunefarm.tuner.tasks import MOST_LOST, TaskRun, plain, quarantined
 
 TARGET = Target("llvm -mcpu=znver5")
+RELU = Function(
+    (x := Var("x", TensorType((64, 64), "float32")),),
+    call("relu", x),
+    {"primitive": True, "constants": ()},
+)
 
 
 def task(earlier: tuple[Trial, ...] = ()) -> TaskRun:
-    x = Var("x", TensorType((64, 64), "float32"))
-    function = Function((x,), call("relu", x), {"primitive": True, "constants": ()})
-    made = Workload.from_function(function)
+    made = Workload.from_function(RELU)
     record = WorkloadRecord(made.key, made.text)
     run = TaskRun("job", JobTask(record), TARGET, JobOptions(strategy="grid"))
     run.begin((), earlier, lambda _: (), 1)
@@ -63,3 +67,13 @@ def test_a_config_that_had_a_time_is_no_suspect() -> None:
     assert quarantined(many[:-1]) == {}
     timed = Trial("other", dead.task, 1, config, times_s=(1.0,))
     assert quarantined([*many, timed]) == {}
+
+
+def test_a_sketch_without_knobs_has_its_default_alone() -> None:
+    made = Workload.from_function(RELU)
+    record = JobTask(WorkloadRecord(made.key, made.text))
+    for strategy in STRATEGIES:
+        run = TaskRun("job", record, Target("sim"), JobOptions(strategy=strategy))
+        run.begin((), (), lambda _: (), 1)
+        assert run.default_request().config == {"sketch": "plain"}
+        assert run.propose(8) == []

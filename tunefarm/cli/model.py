@@ -323,7 +323,7 @@ def task_columns(
     from tunefarm.texts import latency, times
 
     best = [d.found.best if d.found is not None else None for d in decisions]
-    seconds = [b.trial.median_s if b is not None else None for b in best]
+    seconds = [b.latency_s if b is not None else None for b in best]
     rates = [t.workload.flops / s / 1e9 if s else 0 for t, s in zip(found, seconds, strict=True)]
     return [
         Column("task", [t.workload.summary for t in found], least=20, left=True),

@@ -199,7 +199,7 @@ def decision_json(decision: Decision) -> dict[str, object]:
         "status": decision.status,
         "reason": decision.reason,
         "config": decision.config,
-        "latency_s": used.trial.median_s if used is not None else None,
+        "latency_s": used.latency_s if used is not None else None,
         "speedup": used.speedup_over_default if used is not None else None,
         "device_model": used.key.device_model if used is not None else None,
     }

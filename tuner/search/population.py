@@ -6,6 +6,7 @@ No function here loops over candidates.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,8 +73,10 @@ def enumerate_rows(space: ConfigSpace) -> Population | None:
     parts = []
     for index in range(len(space.sketches)):
         columns = np.flatnonzero(layout.active[index])
-        grids = np.indices(tuple(layout.choices[columns])).reshape(len(columns), -1)
-        rows = np.zeros((max(grids.shape[1], 1), layout.active.shape[1]), np.int32)
+        choices = tuple(layout.choices[columns])
+        count = math.prod(choices)  # 1 without a knob: the sketch as it is
+        grids = np.indices(choices).reshape(len(columns), count)
+        rows = np.zeros((count, layout.active.shape[1]), np.int32)
         rows[:, 0] = index
         rows[:, columns] = grids.T
         parts.append(rows)
