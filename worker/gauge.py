@@ -2,6 +2,7 @@
 
 warm           {}             ->  {sandbox}
 drift          {mcpu, count}  ->  {seconds}, a list
+together       {count}        ->  {seconds}, a list: on all cores at once, of the slowest
 peaks          {mcpu, cores}  ->  {peaks, noise}
 compute_peaks  {mcpu, cores}  ->  {peaks}
 
@@ -9,6 +10,8 @@ No candidate runs in it: what is known of a device cannot be falsified by what i
 """
 
 from __future__ import annotations
+
+from functools import partial
 
 from tunefarm.worker.child import Reply, Service, serve
 from tunefarm.worker.wire import Frame
@@ -18,12 +21,18 @@ def load(target: str) -> Service:
     import numpy.random  # noqa: F401
     from tunefarm.compiler.target import Target
     from tunefarm.worker import peaks
+    from tunefarm.worker.beats import Beats
 
-    peaks.reference_s(Target(target).mcpu)  # imports and links what the others need too
+    machine = Target(target)
+    peaks.reference_s(machine.mcpu)  # imports and links what the others need too
+    beats = Beats(partial(peaks.reference_s, machine.mcpu), machine.num_cores)
 
     def drift(frame: Frame) -> Reply:
         mcpu, count = frame.header["mcpu"], frame.header["count"]
         return {"seconds": [peaks.reference_s(mcpu) for _ in range(count)]}, ()
+
+    def together(frame: Frame) -> Reply:
+        return {"seconds": [beats.slowest() for _ in range(frame.header["count"])]}, ()
 
     def compute_peaks(frame: Frame) -> Reply:
         found = peaks.compute_peaks(frame.header["mcpu"], frame.header["cores"])
@@ -34,7 +43,12 @@ def load(target: str) -> Service:
         found = peaks.measure_peaks(mcpu, cores)
         return {"peaks": found, "noise": peaks.noise_floor(mcpu)}, ()
 
-    handlers = {"drift": drift, "compute_peaks": compute_peaks, "peaks": all_peaks}
+    handlers = {
+        "drift": drift,
+        "together": together,
+        "compute_peaks": compute_peaks,
+        "peaks": all_peaks,
+    }
     return Service(handlers, threads=True)
 
 

@@ -18,7 +18,7 @@ from tunefarm.worker.device import (
     machine_id,
     own_cores,
 )
-from tunefarm.worker.measure import impossible
+from tunefarm.worker.measure import TrialFailed, impossible
 from tunefarm.worker.measuring import MeasuringDevice, Places
 from tunefarm.worker.sandbox import mechanisms
 
@@ -62,6 +62,14 @@ class HostDevice(MeasuringDevice):
     def _beat(self) -> float:
         mcpu = self._target.mcpu
         return float(min(self._gauge.ask("drift", mcpu=mcpu, count=_BEAT_LOOPS)["seconds"]))
+
+    def _beat_together(self) -> float:
+        if len(self._places.timed) == 1:
+            return 0.0
+        try:
+            return float(min(self._gauge.ask("together", count=_BEAT_LOOPS)["seconds"]))
+        except TrialFailed:  # the pulse tells of a gauge that is gone
+            return 0.0
 
     def _limits(self, built: Built, seconds: float) -> Mapping[str, float]:
         """The peaks, measured anew before they convict anybody."""

@@ -32,6 +32,7 @@ from tunefarm.worker.calibration import Calibration, calibration, keep
 from tunefarm.worker.checkup import BUDGETS, check_device
 from tunefarm.worker.children import Builder, Gauge, RunnerChild
 from tunefarm.worker.cores import CoreLock
+from tunefarm.worker.crowding import Crowding
 from tunefarm.worker.device import DeviceOptions, Dropped, Report
 from tunefarm.worker.measure import (
     Session,
@@ -91,6 +92,7 @@ class MeasuringDevice(ABC):
         self._rng = random.Random()
         self._known = self._calibrated()
         self._pulse = Pulse(self._beat, self._known.reference_s, options.max_drift)
+        self._crowding = Crowding(self._beat_together)
         self._health = Health(trouble=_wrong(self._known))
         self._device = self._describe()
 
@@ -103,6 +105,10 @@ class MeasuringDevice(ABC):
     @abstractmethod
     def _beat(self) -> float:
         """Seconds of the reference loop: the least of a few, which what interrupts it leaves be."""
+
+    def _beat_together(self) -> float:
+        """Seconds of the reference loop on all cores at once; 0 if there is nothing to share."""
+        return 0.0
 
     def _disturbed(self) -> str:
         """What else keeps the device from measuring now, in one sentence; empty if nothing does."""
@@ -198,6 +204,7 @@ class MeasuringDevice(ABC):
         unsure: list[Candidate] = []
         if self._pulse.is_due and not self._is_steady():
             return
+        self._crowding.wait()
         for _ in range(_BATCH):
             if not line or not line[0].is_ready:
                 break
@@ -211,14 +218,18 @@ class MeasuringDevice(ABC):
         self._tell_sure(unsure, report, dropped)
 
     def _tell_sure(self, unsure: list[Candidate], report: Report, dropped: Dropped) -> bool:
-        """Report what was timed between two good pulses; what a bad one follows is timed again.
+        """Report what was timed between two good pulses; what a bad one follows, or was timed on
+        crowded cores, is timed again.
 
         False if the device is in trouble: nobody knows those times then.
         """
-        for _ in range(_TRIES):
+        for tried in range(_TRIES):
             if not unsure:
                 return True
             if self._feel() and not self._disturbed():
+                if tried < _TRIES - 1 and self._crowding.spoils():
+                    self._time_again(unsure)
+                    continue
                 for candidate in unsure:
                     assert candidate.trial is not None
                     if not dropped(candidate.request):
@@ -227,11 +238,14 @@ class MeasuringDevice(ABC):
                 return True
             if not self._is_steady():
                 return False
-            for candidate in unsure:
-                if candidate.trial is not None and _is_open(candidate.trial):
-                    candidate.trial = self._measure_one(candidate)
+            self._time_again(unsure)
         self._tell(trouble=f"its pulse is unsteady: {self._pulse.trouble()}")
         return False
+
+    def _time_again(self, unsure: Sequence[Candidate]) -> None:
+        for candidate in unsure:
+            if candidate.trial is not None and _is_open(candidate.trial):
+                candidate.trial = self._measure_one(candidate)
 
     def _feel(self) -> bool:
         """Whether the pulse is good now; the device's own fault leaves that open."""

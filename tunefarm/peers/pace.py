@@ -7,15 +7,14 @@ length tells of it.
 
 from __future__ import annotations
 
-import os
 import statistics
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
+
+from tunefarm.worker.beats import Beats
 
 FULL_SHARE = 0.92  # of the best speed seen: a neighbour on the same core takes a third or more
 CALIBRATIONS = 20
@@ -45,17 +44,12 @@ class Turns:
 class Pace(AbstractContextManager["Pace"]):
     """The speed of multiply-adds on ``cores`` cores at once, against the best seen so far.
 
-    Its threads have a core each if the process may use no more than ``cores`` of them; ``beat``
-    tells the seconds of a fixed loop on the calling thread.
+    ``beat`` tells the seconds of a fixed loop on the calling thread.
     """
 
     def __init__(self, cores: int, beat: Callable[[], float] | None = None) -> None:
         self.turns = Turns()
-        self._cores = sorted(os.sched_getaffinity(0))
-        self._pins = len(self._cores) <= cores
-        self._beat = beat or _loop_of_this_host()
-        self._barrier = threading.Barrier(cores)
-        self._threads = ThreadPoolExecutor(cores)
+        self._beats = Beats(beat or _loop_of_this_host(), cores)
         self._best_s = min(self._slowest() for _ in range(CALIBRATIONS))
 
     def __exit__(
@@ -64,7 +58,7 @@ class Pace(AbstractContextManager["Pace"]):
         value: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._threads.shutdown()
+        self._beats.close()
 
     def is_full(self) -> bool:
         """Whether each of the cores multiplies at (nearly) the best speed seen."""
@@ -94,14 +88,8 @@ class Pace(AbstractContextManager["Pace"]):
         return True
 
     def _slowest(self) -> float:
-        """Seconds of the loop on the core that is slowest now."""
-        return max(self._threads.map(self._time_loop, range(self._barrier.parties)))
-
-    def _time_loop(self, index: int) -> float:
-        if self._pins:
-            os.sched_setaffinity(0, {self._cores[index % len(self._cores)]})
-        self._barrier.wait()
-        return statistics.median(self._beat() for _ in range(LOOPS))
+        """Seconds of the loop on the core that is slowest now, of some looks the middle one."""
+        return statistics.median(self._beats.slowest() for _ in range(LOOPS))
 
 
 def _loop_of_this_host() -> Callable[[], float]:
