@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from tunefarm.compiler.space.image_rows.repetition import repetitions
 from tunefarm.compiler.space.winograd.transforms import (
     FILTERS,
     TILES,
@@ -23,7 +24,6 @@ from tunefarm.compiler.space.winograd.transforms import (
 from tunefarm.compiler.tir.ir import PackedLayout
 
 TRANSFORMS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
-    "": lambda array: array,
     **{
         filter_transform(tile, stride, taps): functools.partial(
             transform_filter, tile=tile, stride=stride, taps=taps
@@ -49,7 +49,7 @@ def pack_into(out: NDArray[Any], array: NDArray[Any], layout: PackedLayout | Non
     if layout is None:
         np.copyto(out, array.reshape(out.shape))
         return
-    viewed = TRANSFORMS[layout.transform](array).reshape(layout.shape)
+    viewed = _transformed(array, layout.transform).reshape(layout.shape)
     outer = [-(-e // prod(f)) for e, f in zip(viewed.shape, layout.factors, strict=True)]
     split = [n for o, factors in zip(outer, layout.factors, strict=True) for n in (o, *factors)]
     target = out.reshape([split[a] for a in layout.order]).transpose(np.argsort(layout.order))
@@ -59,6 +59,14 @@ def pack_into(out: NDArray[Any], array: NDArray[Any], layout: PackedLayout | Non
         part = viewed[tuple(p.source for p in pieces)]
         place = tuple(s for p in pieces for s in p.place)
         target[place] = part.reshape([n for p in pieces for n in p.shape])
+
+
+def _transformed(array: NDArray[Any], name: str) -> NDArray[Any]:
+    """The values that a layout asks for: "" are the array's own, "repeat 28" those of 28 pixels."""
+    if not name:
+        return array
+    count = repetitions(name)
+    return np.tile(array, count) if count else TRANSFORMS[name](array)
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,10 +62,13 @@ def _name(position: int, var: Var) -> str:
     return f"{var.name}.{position}"
 
 
-def analyse(program: PrimFunc, inline_operands: bool = True) -> Contraction | None:
+def analyse(
+    program: PrimFunc, inline_operands: bool = True, column: bool = False
+) -> Contraction | None:
     """The contraction of a program with its padding and epilogue inlined; None if it is not one.
 
-    Without ``inline_operands`` the padding stays a block before it.
+    Without ``inline_operands`` the padding stays a block before it. With ``column`` the right
+    operand may be a vector, whose product is a single column.
     """
     reductions = [b for b in blocks(program.body) if b.init is not None]
     if len(reductions) != 1 or program.outputs != 1:
@@ -87,7 +90,7 @@ def analyse(program: PrimFunc, inline_operands: bool = True) -> Contraction | No
     epilogue = names[-1] if len(names) == 2 else None
     if epilogue is not None and not _follows_plainly(program, epilogue, written_buffer(node)):
         return None
-    return _classify(program, node, epilogue, factors)
+    return _classify(program, node, epilogue, factors, column)
 
 
 def _follows_plainly(program: PrimFunc, epilogue: str, buffer: Buffer) -> bool:
@@ -128,7 +131,11 @@ def _source(expr: Expr) -> Load | None:
 
 
 def _classify(
-    program: PrimFunc, node: Block, epilogue: str | None, factors: tuple[Load, Load]
+    program: PrimFunc,
+    node: Block,
+    epilogue: str | None,
+    factors: tuple[Load, Load],
+    column: bool,
 ) -> Contraction | None:
     store = store_of(node)
     spatial = [i for i in node.iters if i.kind == "spatial"]
@@ -141,7 +148,7 @@ def _classify(
     if vector in used[0] and vector not in used[1]:
         first, second = second, first
         used.reverse()
-    if vector not in used[1]:
+    if vector not in used[1] and not (column and spatial[-1].extent == 1):
         return None
     position = {i.var: n for n, i in enumerate(node.iters)}
     axes = {

@@ -114,17 +114,17 @@ def view_contraction(function: Function) -> Function:
     grouped:    conv(x[n, h, w, g·i], k[…, i, g·o]) + …  ->   group_conv(x[n, h, w, g, i], …) + …
     """
     anchor = find_anchor(function)
-    if anchor is None or not _has_channels_last(anchor):
+    if anchor is None or not has_channels_last(anchor):
         return function
     if _is_pointwise(anchor):
-        return _viewed(function, anchor, _pointwise_views(anchor)) or function
+        return viewed(function, anchor, _pointwise_views(anchor)) or function
     if _is_grouped(anchor):
-        return _viewed(function, anchor, _grouped_views(anchor)) or function
+        return viewed(function, anchor, _grouped_views(anchor)) or function
     return function
 
 
 @dataclass(frozen=True, slots=True)
-class _Views:
+class Views:
     """How the tensors of a fused convolution are viewed; ``result`` gives None if it cannot be."""
 
     data: tuple[int, ...]
@@ -133,10 +133,10 @@ class _Views:
     anchor: Callable[[Expr, Expr], Call]
 
 
-def _pointwise_views(anchor: Call) -> _Views:
+def _pointwise_views(anchor: Call) -> Views:
     shape, kernel = tensor_type(anchor).shape, tensor_type(anchor.args[1]).shape
     rows = prod(shape[:-1])
-    return _Views(
+    return Views(
         (rows, kernel[-2]),
         kernel[-2:],
         lambda s: _flat_shape(s, shape),
@@ -144,7 +144,7 @@ def _pointwise_views(anchor: Call) -> _Views:
     )
 
 
-def _grouped_views(anchor: Call) -> _Views:
+def _grouped_views(anchor: Call) -> Views:
     data, kernel = (tensor_type(a).shape for a in anchor.args)
     shape, groups = tensor_type(anchor).shape, anchor.attrs["groups"]
     assert isinstance(groups, int)
@@ -156,7 +156,7 @@ def _grouped_views(anchor: Call) -> _Views:
             return (*s, 1)
         return (*s[:-1], groups, shape[-1] // groups) if s[-1] == shape[-1] else None
 
-    return _Views(
+    return Views(
         (*data[:-1], groups, data[-1] // groups),
         (*kernel[:-1], groups, kernel[-1] // groups),
         result,
@@ -164,7 +164,7 @@ def _grouped_views(anchor: Call) -> _Views:
     )
 
 
-def _viewed(function: Function, anchor: Call, views: _Views) -> Function | None:
+def viewed(function: Function, anchor: Call, views: Views) -> Function | None:
     """The function on viewed tensors; None if some operator or shape does not allow it."""
     flat: dict[int, Expr] = {}
     params: list[Var] = []
@@ -217,7 +217,7 @@ def is_elementwise(expr: Call) -> bool:
     return isinstance(expr.op, str) and OPS[expr.op].pattern <= Pattern.BROADCAST
 
 
-def _has_channels_last(anchor: Call) -> bool:
+def has_channels_last(anchor: Call) -> bool:
     return (
         anchor.op == "conv"
         and all(isinstance(a, Var) for a in anchor.args)

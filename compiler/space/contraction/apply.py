@@ -33,6 +33,11 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     c = contraction_of(function)
     if c is None:
         raise ScheduleError("the workload is not a contraction")
+    return tiled(c, target, config)
+
+
+def tiled(c: Contraction, target: Target, config: Config) -> PrimFunc:
+    """The program of a contraction with a config applied; ScheduleError if a knob misfits."""
     lanes = lanes_of(c, target)
     knob = {name: int(value) for name, value in config.items() if name not in ("sketch", "order")}
     block = c.block
@@ -121,7 +126,7 @@ def _pack_rhs(
         return program, program.params[c.rhs.param]
     program, copy = s.cache_read(program, c.block, c.rhs.load.buffer, "global")
     program = s.pack_buffer(program, copy, layout)
-    lanes_dim = _positions(c).index(c.vector.position)
+    lanes_dim = operand_axes(c).index(c.vector.position)
     loops = s.loops_of(program, copy)
     rest = [loop for d, loop in enumerate(loops) if d != lanes_dim]
     program, (panel, vector, lane) = s.split(program, loops[lanes_dim], knob["nv"], lanes)
@@ -132,7 +137,7 @@ def _pack_rhs(
 
 
 def _packed_layout(c: Contraction, width: int) -> PackedLayout:
-    positions = _positions(c)
+    positions = operand_axes(c)
     lanes_dim = positions.index(c.vector.position)
     factors = tuple((width,) if d == lanes_dim else () for d in range(len(positions)))
     # After the split the dimensions are numbered with the lanes' inner part behind its outer one.
@@ -145,7 +150,7 @@ def _packed_layout(c: Contraction, width: int) -> PackedLayout:
     )
 
 
-def _positions(c: Contraction) -> list[int]:
+def operand_axes(c: Contraction) -> list[int]:
     """For each dimension of the right operand the axis of the sum that indexes it, or -1."""
     axis_of = {i.var: n for n, i in enumerate(c.node.iters)}
     return [axis_of.get(i, -1) if isinstance(i, Var) else -1 for i in c.rhs.load.indices]

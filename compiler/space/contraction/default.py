@@ -12,6 +12,7 @@ from tunefarm.compiler.space.contraction.blocks import default_blocks
 from tunefarm.compiler.space.contraction.shape import (
     NAME,
     padded,
+    panel_count,
     row_axes,
     shares_vector,
 )
@@ -89,6 +90,16 @@ def tile_cycles(c: Contraction, target: Target, lanes: int, k: Columns) -> Numbe
         # Eight sums just cover the latency, and any delay shows.
         cycles = cycles * np.where(rows * vectors <= 8, 1.08, 1.0)
     return cycles
+
+
+def config_cycles(c: Contraction, target: Target, lanes: int, config: Config) -> float:
+    """Cycles of the whole sum on one core; a last panel of fewer vectors takes fewer."""
+    k = {n: np.array([config[n]]) for n in ("rw", "rh", "nv")}
+    axes, vectors = row_axes(c), panel_count(c.vector.extent, lanes)
+    others = prod(a.extent for a in (*c.rows, *c.outer) if a not in axes)
+    steps = others * prod(a.extent for a in c.reduce)
+    whole_panels = panel_count(vectors, int(config["nv"])) * int(config["nv"])
+    return float(steps * tile_cycles(c, target, lanes, k)[0]) * vectors / whole_panels
 
 
 def _rows_of_a_set(c: Contraction, k: Columns) -> Numbers:

@@ -52,7 +52,7 @@ def nest_of(c: Contraction, target: Target, lanes: int, k: Columns) -> Nest:
     return Nest(
         axes,
         frozenset(a.name for a in c.reduce),
-        tuple(_accesses(c)),
+        tuple(accesses_of(c)),
         {"vector": vector, "register": register, "l1": l1, "l2": l2, "core": core},
         blocks,
         executed,
@@ -60,7 +60,8 @@ def nest_of(c: Contraction, target: Target, lanes: int, k: Columns) -> Nest:
     )
 
 
-def _accesses(c: Contraction) -> list[Access]:
+def accesses_of(c: Contraction) -> list[Access]:
+    """What a contraction reads and writes, for the features."""
     names = c.variables
     store = store_of(c.node)
     found = []

@@ -1,0 +1,73 @@
+"""Depthwise convolutions with lanes along rows of the image: pixels and channels as one axis.
+
+    parallel over blocks of (rows, vectors of a row)
+      for tile of rows:
+        for taps across:
+          for taps down, for rows, unrolled:             rw + taps - 1 loads for rw · taps products
+            accumulators += x[row + tap, lanes] · w[lanes]
+        epilogue on the accumulators → result
+
+The tile is that of ``contraction``, over rows of the image. It serves channels that leave vectors
+half empty: 28 pixels of 17 channels take 30 vectors here, and 56 where each pixel has its own. The
+price is that loads begin anywhere in a line of the cache, and weights as long as a row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.ir import Function
+from tunefarm.compiler.space import contraction
+from tunefarm.compiler.space.config import Config, SketchSpace
+from tunefarm.compiler.space.contraction.apply import tiled
+from tunefarm.compiler.space.contraction.default import config_cycles
+from tunefarm.compiler.space.contraction.knobs import constraints_of, knobs_of
+from tunefarm.compiler.space.contraction.nest import nest_of
+from tunefarm.compiler.space.contraction.shape import contraction_of, lanes_of
+from tunefarm.compiler.space.image_rows.default import WORTH, default_of
+from tunefarm.compiler.space.image_rows.program import image_rows_of, repeated_params
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.tir import PrimFunc
+
+__all__ = ["schedule", "space"]
+
+NAME, VERSION = "image_rows", 1
+
+
+def space(function: Function, target: Target) -> SketchSpace | None:
+    """The knobs of a depthwise convolution whose channels fill no vectors; None for others."""
+    c = image_rows_of(function) if target.kind == "llvm" else None
+    by_channel = contraction_of(function) if c is not None else None
+    if c is None or by_channel is None or by_channel.vector.extent % target.lanes("float32") == 0:
+        return None
+    lanes = lanes_of(c, target)
+    knobs, constraints = knobs_of(c, lanes), constraints_of(c, target, lanes)
+    default, cycles = default_of(c, target, lanes, knobs, constraints)
+    other = contraction.space(function, target)
+    assert other is not None
+    apart = config_cycles(by_channel, target, lanes_of(by_channel, target), other.default)
+    return SketchSpace(
+        NAME,
+        VERSION,
+        knobs,
+        constraints,
+        {"sketch": NAME, **default},
+        lambda columns: nest_of(c, target, lanes, columns),
+        preferred=WORTH * cycles < apart,
+    )
+
+
+def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
+    """Apply a config. Raises ScheduleError if the function is no such convolution."""
+    c = image_rows_of(function)
+    if c is None:
+        raise ScheduleError(
+            "the workload is no depthwise convolution of stride 1 along rows with constant weights"
+        )
+    program = tiled(c, target, config)
+    layouts = dict(program.layouts)
+    for param, layout in repeated_params(function).items():
+        packed = layouts.get(param, layout)
+        layouts[param] = replace(packed, transform=layout.transform)
+    return replace(program, layouts=layouts)

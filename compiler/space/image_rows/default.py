@@ -1,0 +1,75 @@
+"""The default config of a depthwise convolution along rows, and whether it beats lanes along
+channels: a closed-form model of the core."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+from tunefarm.compiler.space.analysis import Contraction
+from tunefarm.compiler.space.columns import Numbers, cheapest, whole
+from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob
+from tunefarm.compiler.space.contraction.blocks import default_blocks
+from tunefarm.compiler.space.contraction.knobs import MAX_UNROLLED
+from tunefarm.compiler.space.contraction.shape import row_axes
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.tir.affine import affine
+
+LATENCY = 4.0  # cycles of a multiply-add
+LINES = 2  # that a load reads: pixels begin anywhere in a line
+BOTH = 0.3  # of the shorter of loads and products that the longer does not hide
+STORED = 1.0  # cycles of a vector of results
+OUTSIDE = 8.0  # cycles of a tile beside its sums and results
+WORTH = 1.05  # times fewer cycles than with lanes along the channels, to be a task's default
+
+
+def default_of(
+    c: Contraction,
+    target: Target,
+    lanes: int,
+    knobs: tuple[Knob, ...],
+    constraints: tuple[Constraint, ...],
+) -> tuple[Config, float]:
+    """The config of the fewest cycles in the model, and their number on one core."""
+    choices = {k.name: k.choices for k in knobs}
+    none = dict.fromkeys(("pack_lhs", "pack_rhs", "prefetch", "next_panel"), 0)
+    found, estimate = cheapest(
+        {n: choices[n] for n in ("rw", "nv", "ku")},
+        {"rh": 1, "mb": 1, "nb": 1, **none},
+        (*constraints, Constraint("short body", lambda k: _body(k) <= MAX_UNROLLED // 4)),
+        lambda k: cycles(c, lanes, k),
+    )
+    tile = (found["rw"], 1, found["nv"])
+    steps = prod(a.extent for a in c.reduce)
+    config: dict[str, int | str] = {n: found[n] for n in ("rw", "rh", "nv", "ku")}
+    config |= default_blocks(c, target, lanes, choices, tile, estimate / steps)
+    return config, estimate
+
+
+def _body(k: Columns) -> Numbers:
+    return whole(k, "rw") * whole(k, "nv") * whole(k, "ku")
+
+
+def cycles(c: Contraction, lanes: int, k: Columns) -> Numbers:
+    """Cycles of the whole sum: two multiply-adds, or two lines of loads, a cycle."""
+    rows, vectors, unrolled = whole(k, "rw"), whole(k, "nv"), whole(k, "ku")
+    across, down = (a.extent for a in c.reduce)
+    axis = row_axes(c)[1]
+    stride, dilation = _steps_down(c)
+    read = np.minimum(rows * unrolled, (rows - 1) * stride + (unrolled - 1) * dilation + 1)
+    products = rows * vectors * unrolled / 2
+    loads = (LINES * read + unrolled) * vectors / 2
+    both = np.maximum(products, loads) + BOTH * np.minimum(products, loads)
+    sums = across * -(-down // unrolled) * np.maximum(both, LATENCY * unrolled)
+    tile = sums + STORED * rows * vectors + OUTSIDE
+    others = prod(a.extent for a in c.rows if a is not axis)
+    tiles = others * -(-c.vector.extent // (vectors * lanes))
+    return tile * tiles * -(-(axis.extent if axis else 1) // rows)
+
+
+def _steps_down(c: Contraction) -> tuple[int, int]:
+    """How many rows of the image lie between those of two results, and of two taps."""
+    index, iters = affine(c.lhs.load.indices[1]), c.node.iters
+    axis = row_axes(c)[1]
+    stride = 1 if axis is None else index.coefficient(iters[axis.position].var)
+    return max(stride, 1), max(index.coefficient(iters[c.reduce[-1].position].var), 1)

@@ -1,0 +1,224 @@
+"""Products of few columns: lanes along the terms of the sum, not along the columns.
+
+    parallel over tasks of rows
+      for tile of rows:
+        sums of rw rows × all columns = 0                  a vector of terms each, in registers
+        for steps of the sum:                              ku of them unrolled
+          sums += lhs[row, terms] · rhs[column, terms]
+        lanes of each sum combined, epilogue → result
+
+Three columns of 64 terms are 12 multiply-adds a row here, and 64 of three lanes where lanes lie
+along the columns. What it pays is to combine the lanes. Weights are packed with their terms last.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import prod
+
+import numpy as np
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.ir import Function
+from tunefarm.compiler.space import contraction
+from tunefarm.compiler.space.analysis import Contraction, analyse
+from tunefarm.compiler.space.columns import Mask, Numbers, cheapest, whole
+from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob, Nest, SketchSpace
+from tunefarm.compiler.space.contraction.apply import keep_sums, operand_axes
+from tunefarm.compiler.space.contraction.default import config_cycles
+from tunefarm.compiler.space.contraction.knobs import MAX_UNROLLED
+from tunefarm.compiler.space.contraction.nest import accesses_of
+from tunefarm.compiler.space.contraction.shape import (
+    contraction_of,
+    lanes_of,
+    packed_at_build,
+    row_axes,
+    shares_vector,
+)
+from tunefarm.compiler.space.nests import (
+    default_tasks,
+    fitting_lanes,
+    loop_of,
+    own_loops,
+    share_out,
+    task_choices,
+)
+from tunefarm.compiler.space.program import create_program, view_contraction
+from tunefarm.compiler.space.tiles import in_registers
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.tir import PackedLayout, PrimFunc
+from tunefarm.compiler.tir import schedule as s
+from tunefarm.compiler.tir.affine import affine
+from tunefarm.compiler.tir.ir import Var
+from tunefarm.compiler.tir.schedule.tree import store_of
+
+NAME, VERSION = "narrow", 1
+MAX_COLUMNS = 8
+ROWS = (1, 2, 3, 4, 6, 8, 12, 16)
+UNROLLS = (1, 2, 4)
+COMBINED = 3.2  # cycles to combine the lanes of a sum, and to store it
+LATENCY = 4.0  # of a multiply-add
+FAR = 0.6  # of a vector of weights from the second level of cache
+FEW_ROWS = 4  # of a tile: fewer leave too few loads in flight
+OUTSIDE = 4.0  # cycles of a tile beside its sums
+WORTH = 1.1  # times fewer cycles than with lanes along the columns, to be a task's default
+
+
+@lru_cache(maxsize=64)
+def narrow_of(function: Function) -> Contraction | None:
+    """A float32 product of few columns with constant weights, whose rows have their terms side by
+    side; None for other functions."""
+    c = analyse(create_program(view_contraction(function)), column=True)
+    if c is None or c.outer or shares_vector(c) or c.vector.extent > MAX_COLUMNS:
+        return None
+    dtypes = {c.lhs.load.dtype, c.rhs.load.dtype, store_of(c.node).buffer.dtype}
+    terms = c.node.iters[c.reduce[-1].position].var if c.reduce else None
+    *others, last = [affine(i) for i in c.lhs.load.indices]
+    side_by_side = last.coefficient(terms) == 1 and len(last.terms) == 1 if terms else False
+    apart = all(terms not in i.variables() for i in others)
+    fits = dtypes == {"float32"} and row_axes(c)[1] is not None and packed_at_build(c)
+    return c if fits and side_by_side and apart else None
+
+
+def space(function: Function, target: Target) -> SketchSpace | None:
+    """The knobs of a product of few columns; None for others."""
+    c = narrow_of(function) if target.kind == "llvm" else None
+    lanes = target.lanes("float32")
+    if c is None or not c.vector.extent < lanes <= 2 * c.reduce[-1].extent:
+        return None
+    node = c.node
+    tile = row_axes(c)[1]
+    assert tile is not None
+    knobs = (
+        Knob("rw", tuple(r for r in ROWS if r <= tile.extent)),
+        Knob("ku", tuple(u for u in UNROLLS if u == 1 or u * lanes <= c.reduce[-1].extent)),
+        Knob("tasks", task_choices([node], target)),
+    )
+    constraints = _constraints(c, target)
+    found, cost = cheapest(
+        {n.name: n.choices for n in knobs[:2]},
+        {"tasks": default_tasks([node], target)},
+        constraints,
+        lambda k: cycles(c, target, k),
+    )
+    other = contraction_of(function)
+    along_columns = (
+        float("inf")
+        if other is None
+        else config_cycles(other, target, lanes_of(other, target), _default(function, target))
+    )
+    return SketchSpace(
+        NAME,
+        VERSION,
+        knobs,
+        constraints,
+        {"sketch": NAME, **found},
+        lambda k: _nest(c, target, lanes, k),
+        preferred=WORTH * cost < along_columns,
+    )
+
+
+def _default(function: Function, target: Target) -> Config:
+    other = contraction.space(function, target)
+    assert other is not None
+    return other.default
+
+
+def _constraints(c: Contraction, target: Target) -> tuple[Constraint, ...]:
+    columns = c.vector.extent
+
+    def fits_registers(k: Columns) -> Mask:
+        return whole(k, "rw") * columns + columns + 1 <= target.vector_registers
+
+    def small_code(k: Columns) -> Mask:
+        return whole(k, "rw") * columns * (whole(k, "ku") + 4) <= MAX_UNROLLED
+
+    return Constraint("registers", fits_registers), Constraint("code size", small_code)
+
+
+def cycles(c: Contraction, target: Target, k: Columns) -> Numbers:
+    """Cycles of the whole product on one core: two multiply-adds and two loads a cycle."""
+    rows, columns, unrolled = whole(k, "rw"), c.vector.extent, whole(k, "ku")
+    vectors = -(-c.reduce[-1].extent // target.lanes("float32"))
+    taps = prod(a.extent for a in c.reduce[:-1])
+    near = taps * vectors * columns * target.vector_bytes <= target.l1_bytes // 2
+    step = np.maximum(np.maximum(rows * columns, rows + columns) / 2, LATENCY)
+    step = step * np.where(rows < FEW_ROWS, 1.3, 1.0) + (0.0 if near else FAR * columns)
+    tile = taps * -(-vectors // unrolled) * (unrolled * step + 1)
+    tile = tile + COMBINED * rows * columns + OUTSIDE
+    last = row_axes(c)[1]
+    others = prod(a.extent for a in c.rows if a is not last)
+    return tile * others * -(-(last.extent if last else 1) // rows)
+
+
+def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
+    """Apply a config. Raises ScheduleError if the function is no such product."""
+    c = narrow_of(function)
+    if c is None:
+        raise ScheduleError("the workload is no product of few columns with constant weights")
+    knob = {name: int(value) for name, value in config.items() if name != "sketch"}
+    lanes = fitting_lanes(target.lanes("float32"), c.reduce[-1].extent)
+    program, epilogue = keep_sums(c.program, c)
+    assert c.rhs.param is not None
+    program = s.transform_layout(program, c.rhs.param, _terms_last(c))
+    loops = dict(enumerate(s.loops_of(program, epilogue)))
+    last = row_axes(c)[1]
+    assert last is not None
+    program, (tile, row) = s.split(program, loops[last.position], knob["rw"])
+    outer = [loops[a.position] for a in c.rows if a is not last] + [tile]
+    column = loops[c.vector.position]
+    program = s.reorder(program, *outer, row, column)
+    program = s.unroll(s.unroll(program, row), column)
+    program = s.compute_at(program, c.block, tile)
+    program = _place_sums(program, c, tile, lanes, knob["ku"])
+    return share_out(program, outer, knob["tasks"], target)
+
+
+def _place_sums(program: PrimFunc, c: Contraction, tile: Var, lanes: int, ku: int) -> PrimFunc:
+    """A vector of terms for each sum of a tile; then its lanes combined."""
+    own = own_loops(program, c.block, tile)
+    iters = s.find_block(program, c.block).iters
+    found = {a: loop_of(program, c.block, iters[a.position], own) for a in (*c.rows, c.vector)}
+    inside = [loop for loop in found.values() if loop is not None]
+    steps = [v for v in own if v not in inside]
+    program, (step, unrolled, lane) = s.split(program, steps.pop(), ku, lanes)
+    program = s.reorder(program, *steps, step, unrolled, *inside, lane)
+    program = in_registers(program, (unrolled, *inside), lane)
+    program, parts = s.rfactor(program, c.block, lane)
+    program = s.decompose_reduction(program, parts, (*steps, step)[0])
+    combined = own_loops(program, c.block, tile)[-1]
+    program = s.vectorize(program, combined)
+    return s.decompose_reduction(program, c.block, combined)
+
+
+def _terms_last(c: Contraction) -> PackedLayout:
+    """The right operand's dimensions with that of the vectorized terms behind the others."""
+    axes = operand_axes(c)
+    terms = axes.index(c.reduce[-1].position)
+    order = [d for d in range(len(axes)) if d != terms]
+    return PackedLayout(((),) * len(axes), (*order, terms))
+
+
+def _nest(c: Contraction, target: Target, lanes: int, k: Columns) -> Nest:
+    names = c.variables
+    axes = {names[i.var]: i.extent for i in c.node.iters}
+    one = np.ones(len(whole(k, "rw")), np.int64)
+    last = row_axes(c)[1]
+    assert last is not None
+    vector = dict.fromkeys(axes, one) | {c.reduce[-1].name: lanes * one}
+    register = vector | {c.vector.name: c.vector.extent * one, last.name: whole(k, "rw")}
+    register[c.reduce[-1].name] = lanes * whole(k, "ku")
+    l1 = register | {a.name: a.extent * one for a in c.reduce}
+    core = l1 | {a.name: a.extent * one for a in c.rows}
+    terms = -(-c.reduce[-1].extent // lanes) * lanes
+    executed = 2.0 * prod(axes.values()) / c.reduce[-1].extent * terms * one
+    extra = {n: whole(k, n).astype(np.float64) for n in ("ku", "tasks")}
+    extra["cycles"] = cycles(c, target, k).astype(np.float64)
+    return Nest(
+        axes,
+        frozenset(a.name for a in c.reduce),
+        tuple(accesses_of(c)),
+        {"vector": vector, "register": register, "l1": l1, "l2": core, "core": core},
+        np.clip(whole(k, "tasks") * target.num_cores, 1, target.num_cores),
+        executed,
+        extra,
+    )
