@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tunefarm.compiler.codegen.builder import Frame
 from tunefarm.compiler.codegen.registers import OpenLoop
-from tunefarm.compiler.codegen.stores import Stores
+from tunefarm.compiler.codegen.stores import Stores, combines_lanes
 from tunefarm.compiler.codegen.types import scalar_type, vector_of
 from tunefarm.compiler.codegen.values import Lin, Slot, Val, zero_of
 from tunefarm.compiler.errors import ScheduleError
@@ -56,12 +56,17 @@ class Loops(Stores):
         self.statement(loop.body)
 
     def unrolled_loop(self, loop: For) -> None:
-        """Write the body for every value of the variable."""
+        """Write the body for every value of the variable; sums of lanes are combined together."""
         start, extent = self.constant_bounds(loop)
+        gathers = self.waiting is None and combines_lanes(loop)
+        if gathers:
+            self.waiting = []
         for value in range(start, start + extent):
             self.env[loop.var] = Lin(value)
             self.ranges[loop.var] = (value, value)
             self.statement(loop.body)
+        if gathers:
+            self.store_waiting()
 
     def vector_loop(self, loop: For) -> None:
         """Write the body once, its iterations side by side in lanes."""

@@ -2,16 +2,45 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tunefarm.compiler.codegen.branches import Branches
-from tunefarm.compiler.codegen.types import constant
+from tunefarm.compiler.codegen.builder import FunctionBuilder
+from tunefarm.compiler.codegen.types import constant, is_float, is_narrow_float
 from tunefarm.compiler.codegen.values import Lin, Val
 from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.target import Target
 from tunefarm.compiler.te import identity
-from tunefarm.compiler.tir.ir import Binary, Buffer, Load, Store
+from tunefarm.compiler.tir.ir import (
+    Binary,
+    Buffer,
+    Const,
+    For,
+    Load,
+    LoopKind,
+    Seq,
+    Stmt,
+    Store,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LaneSum:
+    """The lanes of ``term``, still to be combined for one element of a register buffer."""
+
+    buffer: Buffer
+    place: Lin | Val
+    op: str
+    term: Val
 
 
 class Stores(Branches):
-    """Writes stores, to memory or to registers."""
+    """Writes stores, to memory or to registers. While ``waiting`` is a list, combinations of lanes
+    wait in it, for others to be made together with them."""
+
+    def __init__(self, target: Target, builder: FunctionBuilder, declares: set[str]) -> None:
+        super().__init__(target, builder, declares)
+        self.waiting: list[LaneSum] | None = None
 
     def store(self, stmt: Store) -> None:
         """Store a value in every lane; lanes that share an element are combined."""
@@ -40,14 +69,26 @@ class Stores(Branches):
         if not accumulates:
             raise ScheduleError(f"lanes of a vectorized loop all store one {stmt.buffer.name}")
         assert isinstance(value, Binary)
-        term = self.value(value.b)
-        combined = self.horizontal(value.op, self.splat(term), self.mask)
+        term = self.splat(self.value(value.b))
+        if self.waiting is not None:
+            place = self.flat_index(stmt.buffer, stmt.indices)
+            self.waiting.append(LaneSum(stmt.buffer, place, value.op, term))
+            return
+        combined = self.horizontal(value.op, term, self.mask)
         lanes, self.lanes, mask, self.mask = self.lanes, 1, self.mask, None
         old = self.value(value.a)
         neutral = constant(identity(value.op, value.dtype).value, value.dtype)
         result = combined if old.text == neutral else self.arithmetic(value.op, old, combined)
         self._store_at(stmt.buffer, self.flat_index(stmt.buffer, stmt.indices), result)
         self.lanes, self.mask = lanes, mask
+
+    def store_waiting(self) -> None:
+        """Combine the lanes of all that waits: vectors of one dtype and operation."""
+        assert self.waiting is not None
+        sums, self.waiting = self.waiting, None
+        totals = self.combined_together(sums[0].op, [s.term for s in sums])
+        for lane_sum, total in zip(sums, totals, strict=True):
+            self._store_at(lane_sum.buffer, lane_sum.place, total)
 
     def _store_agreed(self, stmt: Store) -> None:
         """Every lane stores the same value: one store, made if the mask has a lane.
@@ -73,3 +114,34 @@ class Stores(Branches):
         return self.flat_index(old.buffer, old.indices) == self.flat_index(
             stmt.buffer, stmt.indices
         )
+
+
+def combines_lanes(stmt: Stmt) -> bool:
+    """True for unrolled loops that do nothing but combine lanes, each for an element of its own:
+
+    for u in unrolled(4): S[u] = 0; for l in vectorized(16): S[u] = S[u] + P[u, l]
+    """
+    match stmt:
+        case For(body=body, kind=LoopKind.UNROLLED):
+            return combines_lanes(body)
+        case Seq((Store() as first, For(body=Store() as sums, kind=LoopKind.VECTORIZED))):
+            return _is_sum_of_lanes(first, sums)
+        case _:
+            return False
+
+
+def _is_sum_of_lanes(first: Store, sums: Store) -> bool:
+    value, buffer = sums.value, sums.buffer
+    return (
+        isinstance(value, Binary)
+        and isinstance(value.a, Load)
+        and isinstance(value.b, Load)
+        and value.b.buffer is not buffer
+        and first.buffer is value.a.buffer is buffer
+        and first.indices == value.a.indices == sums.indices
+        and isinstance(first.value, Const)
+        and first.value.value == identity(value.op, value.dtype).value
+        and buffer.scope == value.b.buffer.scope == "register"
+        and is_float(value.dtype)
+        and not is_narrow_float(value.dtype)
+    )

@@ -55,7 +55,8 @@ NAME, VERSION = "narrow", 1
 MAX_COLUMNS = 8
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16)
 UNROLLS = (1, 2, 4)
-COMBINED = 3.2  # cycles to combine the lanes of a sum, and to store it
+COMBINED = 1.6, 3.2  # cycles to combine the lanes of a sum, of many at once and of few
+MANY_SUMS = 8
 LATENCY = 4.0  # of a multiply-add
 FAR = 0.6  # of a vector of weights from the second level of cache
 FEW_ROWS = 4  # of a tile: fewer leave too few loads in flight
@@ -144,7 +145,8 @@ def cycles(c: Contraction, target: Target, k: Columns) -> Numbers:
     step = np.maximum(np.maximum(rows * columns, rows + columns) / 2, LATENCY)
     step = step * np.where(rows < FEW_ROWS, 1.3, 1.0) + (0.0 if near else FAR * columns)
     tile = taps * -(-vectors // unrolled) * (unrolled * step + 1)
-    tile = tile + COMBINED * rows * columns + OUTSIDE
+    sums = rows * columns
+    tile = tile + np.where(sums < MANY_SUMS, COMBINED[1], COMBINED[0]) * sums + OUTSIDE
     last = row_axes(c)[1]
     others = prod(a.extent for a in c.rows if a is not last)
     return tile * others * -(-(last.extent if last else 1) // rows)

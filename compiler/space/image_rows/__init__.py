@@ -33,13 +33,17 @@ from tunefarm.compiler.tir import PrimFunc
 __all__ = ["schedule", "space"]
 
 NAME, VERSION = "image_rows", 1
+LEAST_WASTE = 1.08  # lanes of whole vectors over channels, for the sketch to be of use
 
 
 def space(function: Function, target: Target) -> SketchSpace | None:
     """The knobs of a depthwise convolution whose channels fill no vectors; None for others."""
     c = image_rows_of(function) if target.kind == "llvm" else None
     by_channel = contraction_of(function) if c is not None else None
-    if c is None or by_channel is None or by_channel.vector.extent % target.lanes("float32") == 0:
+    if c is None or by_channel is None:
+        return None
+    lanes, channels = target.lanes("float32"), by_channel.vector.extent
+    if -(-channels // lanes) * lanes < LEAST_WASTE * channels:
         return None
     lanes = lanes_of(c, target)
     knobs, constraints = knobs_of(c, lanes), constraints_of(c, target, lanes)

@@ -194,6 +194,30 @@ def test_lanes_are_combined(dtype: str) -> None:
             h.same(h.compiled(lowered, arrays), want, f"{name}\n{lowered}")
 
 
+@pytest.mark.parametrize(("dtype", "lanes"), [("float32", 16), ("float32", 8), ("float64", 4)])
+def test_lanes_of_many_sums_are_combined_together(dtype: str, lanes: int) -> None:
+    """As many vectors as there are lanes, fours of them, and what remains."""
+    for rows, reduce in ((8, te.sum), (13, te.max), (23, te.sum)):
+        x, k = te.placeholder((rows, 3 * lanes), dtype, "x"), te.reduce_axis(3 * lanes)
+        total = te.compute((rows,), lambda i, f=reduce, x=x, k=k: f(x[i, k], [k]), "total")
+        y = te.compute((rows,), lambda i, t=total: t[i] * 2, "y")
+        program = te.create_prim_func([x, y])
+        arrays = whole(x, high=3)
+        want = h.interpreted(program, arrays)
+        program = s.set_scope(program, "total", "register")
+        row, loop = s.loops_of(program, "total")
+        program, (step, lane) = s.split(program, loop, lanes)
+        program = s.unroll(s.vectorize(s.reorder(program, step, row, lane), lane), row)
+        program, partial = s.rfactor(program, "total", lane)
+        program = s.decompose_reduction(program, partial, step)
+        combined = s.loops_of(program, "total")[-1]
+        program = s.decompose_reduction(s.vectorize(program, combined), "total", combined)
+        lowered = lower(s.unroll(program, s.loops_of(program, "y")[0]))
+        h.same(h.compiled(lowered, arrays), want, str(lowered))
+        text = emit_llvm(lowered, Target.host()).text
+        assert text.count("shufflevector") < 4 * rows, "four for each sum of 16 lanes by itself"
+
+
 @pytest.mark.parametrize("op", ["any", "all"])
 def test_lanes_of_booleans_are_combined(op: str) -> None:
     x, k = te.placeholder((4, 6), "bool", "x"), te.reduce_axis(6)
