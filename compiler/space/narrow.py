@@ -212,7 +212,7 @@ def _nest(c: Contraction, target: Target, lanes: int, k: Columns) -> Nest:
     l1 = register | {a.name: a.extent * one for a in c.reduce}
     core = l1 | {a.name: a.extent * one for a in c.rows}
     terms = -(-c.reduce[-1].extent // lanes) * lanes
-    executed = 2.0 * prod(axes.values()) / c.reduce[-1].extent * terms * one
+    executed = np.full(len(one), 2.0 * prod(axes.values()) / c.reduce[-1].extent * terms)
     extra = {n: whole(k, n).astype(np.float64) for n in ("ku", "tasks")}
     extra["cycles"] = cycles(c, target, k).astype(np.float64)
     return Nest(

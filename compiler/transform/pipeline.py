@@ -23,6 +23,7 @@ from tunefarm.compiler.transform.lower_quantized import lower_quantized
 from tunefarm.compiler.transform.recognize_functions import recognize_functions
 from tunefarm.compiler.transform.recognize_rows import recognize_rows
 from tunefarm.compiler.transform.simplify_inference import simplify_inference
+from tunefarm.compiler.transform.split_columns import split_columns
 
 STEPS = (
     Pass("infer_types", infer_types, level=0),
@@ -43,6 +44,7 @@ STEPS = (
     Pass("eliminate_dead_code", eliminate_dead_code, level=1),
     Pass("fuse_attention", fuse_attention, level=2),
     Pass("fuse_ops", fuse_ops, level=0),
+    Pass("split_columns", split_columns, level=2),
     Pass("check_types", infer_types, level=3),
 )
 

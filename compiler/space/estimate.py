@@ -1,0 +1,37 @@
+"""What the default config of a product takes, by the models of the sketches."""
+
+from __future__ import annotations
+
+import numpy as np
+from tunefarm.compiler.ir import Function
+from tunefarm.compiler.space import narrow
+from tunefarm.compiler.space.contraction.default import config_cycles
+from tunefarm.compiler.space.contraction.shape import contraction_of, lanes_of
+from tunefarm.compiler.space.registry import config_space
+from tunefarm.compiler.space.winograd.knobs import cycles as winograd_cycles
+from tunefarm.compiler.space.winograd.program import convolution_of
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.workload import Workload
+
+
+def cycles_on_one_core(function: Function, target: Target) -> float | None:
+    """Cycles of a fused product under its default config; None where no model knows them."""
+    options = {**target.options, "num-cores": "1"}
+    one = Target(" ".join([target.kind, *(f"-{k}={v}" for k, v in options.items())]))
+    config = config_space(Workload.from_function(function), one).default
+    k = {name: np.array([value]) for name, value in config.items() if name != "sketch"}
+    match config["sketch"]:
+        case "narrow":
+            c = narrow.narrow_of(function)
+            assert c is not None
+            return float(narrow.cycles(c, one, k)[0])
+        case "contraction":
+            c = contraction_of(function)
+            assert c is not None
+            return config_cycles(c, one, lanes_of(c, one), config)
+        case "winograd":
+            conv = convolution_of(function)
+            assert conv is not None
+            return float(winograd_cycles(conv, one, one.lanes("float32"), k)[0])
+        case _:
+            return None
