@@ -261,6 +261,7 @@ def machine_words(machine: str, cpu: str) -> str:
     return f"-mtriple={isa.spelled} -mcpu={cpu if cpu in CPUS[isa.name] else isa.cpu}"
 
 
+@functools.cache
 def dtype_bytes(dtype: str) -> int:
     """Bytes of one element; a bool is stored in one byte."""
     bits = re.search(r"\d+", dtype)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -28,6 +30,8 @@ from tunefarm.compiler.tir.visit import loads_of, operands
 
 Atoms: TypeAlias = tuple[tuple[Expr, int, bool], ...]
 """The terms of an affine form: (atom, coefficient, is it a variable); others are not linear."""
+Steps: TypeAlias = tuple[tuple[Var, int], ...]
+"""Variables and their coefficients."""
 
 
 class Indices(Reductions, ABC):
@@ -38,10 +42,21 @@ class Indices(Reductions, ABC):
         self.env: dict[Var, Lin] = {}
         self.ranges: dict[Var, tuple[int, int]] = {}  # of loop variables, where that is known
         self._quotients: dict[tuple[Expr, int, tuple[Lin, ...]], Lin] = {}
+        self._moving: frozenset[Var] | None = None
+        self._in_nest: dict[Hashable, tuple[Lin, Steps] | None] = {}
 
     @abstractmethod
     def value(self, expr: Expr) -> Val:
         """Any expression as an SSA value."""
+
+    @contextmanager
+    def nest(self, moving: frozenset[Var] | None) -> Iterator[None]:
+        """Code in which no other variables change than these, whose values are numbers; None for
+        code of which that is not known."""
+        saved = self._moving, self._in_nest
+        self._moving, self._in_nest = moving, {}
+        yield
+        self._moving, self._in_nest = saved
 
     def index(self, expr: Expr) -> Lin | Val:
         """An int64 expression as a linear form; a vector of integers only where it must be."""
@@ -130,7 +145,7 @@ class Indices(Reductions, ABC):
                 return True if x or y else False if x is False and y is False else None
             case Binary(op, a, _, _) if op in COMPARISONS and a.dtype == "int64":
                 form = _difference(condition)
-                difference = None if form is None else self._evaluated(*form)
+                difference = None if form is None else self._sum(condition, form)
                 if not isinstance(difference, Lin) or difference.terms:
                     return None
                 ends = (difference.const, difference.const + difference.lane * (self.lanes - 1))
@@ -155,7 +170,39 @@ class Indices(Reductions, ABC):
 
     def flat_index(self, buffer: Buffer, indices: tuple[Expr, ...]) -> Lin | Val:
         """The number of an element in its buffer, row by row."""
-        return self._evaluated(*flat_form(buffer, indices))
+        return self._sum((buffer, indices), flat_form(buffer, indices))
+
+    def _sum(self, key: Hashable, form: tuple[int, Atoms]) -> Lin | Val:
+        """A sum for the current values of the variables. In a nest, what all of its elements have
+        in common is evaluated once; ``key`` stands for the sum."""
+        if self._moving is None:
+            return self._evaluated(*form)
+        if key not in self._in_nest:
+            self._in_nest[key] = self._without_moving(*form)
+        found = self._in_nest[key]
+        if found is None:
+            return self._evaluated(*form)
+        (const, terms, lane), steps = found
+        env = self.env
+        for var, coefficient in steps:
+            const += coefficient * env[var][0]
+        return Lin(const, terms, lane)
+
+    def _without_moving(self, const: int, atoms: Atoms) -> tuple[Lin, Steps] | None:
+        """A sum without the nest's variables, and these with their coefficients; None if an atom
+        holds one of them, or must be evaluated where it stands."""
+        assert self._moving is not None
+        steps: list[tuple[Var, int]] = []
+        fixed: list[tuple[Expr, int, bool]] = []
+        for atom, coefficient, is_variable in atoms:
+            if isinstance(atom, Var) and atom in self._moving:
+                steps.append((atom, coefficient))
+            elif is_variable or (is_index(atom) and variables(atom).isdisjoint(self._moving)):
+                fixed.append((atom, coefficient, is_variable))
+            else:
+                return None
+        base = self._evaluated(const, tuple(fixed))
+        return (base, tuple(steps)) if isinstance(base, Lin) else None
 
     def _evaluated(self, const: int, atoms: Atoms) -> Lin | Val:
         """``const + Σ coefficient · atom``, for the current values of the variables."""

@@ -22,7 +22,7 @@ class Lanes:
         self.lanes = 1
         self.spread: dict[str, Val] = {}  # scalars that a vector holds in every lane
         self.known: dict[str, KnownMask] = {}
-        self.declared: set[str] = set()  # functions that ``call`` has declared
+        self.called: dict[str, tuple[str, list[str]]] = {}  # LLVM's functions: result, parameters
 
     def splat(self, value: Val) -> Val:
         """The value in every lane of the current vector."""
@@ -95,11 +95,12 @@ class Lanes:
     def call(self, name: str, args: Sequence[Val], dtype: str) -> Val:
         """The result of one of LLVM's functions, which has the lanes of the first argument."""
         lanes = args[0].lanes
-        result = vector_of(scalar_type(dtype), lanes)
-        kinds = [vector_of(scalar_type(a.dtype), a.lanes) for a in args]
-        if name not in self.declared:
-            self.declared.add(name)
+        if name not in self.called:
+            result = vector_of(scalar_type(dtype), lanes)
+            kinds = [vector_of(scalar_type(a.dtype), a.lanes) for a in args]
+            self.called[name] = result, kinds
             self.declares.add(f"declare {result} @{name}({', '.join(kinds)})")
-        passed = ", ".join([f"{kind} {a.text}" for kind, a in zip(kinds, args, strict=True)])
-        text = self.builder.pure(f"call {result} @{name}({passed})", [a.text for a in args])
-        return Val(text, dtype, lanes)
+        result, kinds = self.called[name]
+        texts = [a.text for a in args]
+        passed = ", ".join([f"{kind} {text}" for kind, text in zip(kinds, texts, strict=True)])
+        return Val(self.builder.pure(f"call {result} @{name}({passed})", texts), dtype, lanes)

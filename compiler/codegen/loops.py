@@ -3,7 +3,9 @@ an iteration leaves to the next become phis."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import lru_cache
 
 from tunefarm.compiler.codegen.builder import Frame
 from tunefarm.compiler.codegen.registers import OpenLoop
@@ -12,8 +14,10 @@ from tunefarm.compiler.codegen.types import scalar_type, vector_of
 from tunefarm.compiler.codegen.values import Lin, Slot, Val, zero_of
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.tir.affine import interval, range_of
-from tunefarm.compiler.tir.facts import buffers_stored
-from tunefarm.compiler.tir.ir import Buffer, Const, For
+from tunefarm.compiler.tir.facts import KEPT, buffers_stored, kinds_below, loops_below
+from tunefarm.compiler.tir.ir import Allocate, Buffer, Const, For, LoopKind, Var
+
+_EXPANDED = frozenset((LoopKind.UNROLLED, LoopKind.VECTORIZED))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,16 +61,25 @@ class Loops(Stores):
 
     def unrolled_loop(self, loop: For) -> None:
         """Write the body for every value of the variable; sums of lanes are combined together."""
-        start, extent = self.constant_bounds(loop)
         gathers = self.waiting is None and combines_lanes(loop)
         if gathers:
             self.waiting = []
-        for value in range(start, start + extent):
-            self.env[loop.var] = Lin(value)
-            self.ranges[loop.var] = (value, value)
-            self.statement(loop.body)
+        moving = self.moving_in(loop) if self._moving is None else None
+        with nullcontext() if moving is None else self.nest(moving):
+            self._repeat(loop)
         if gathers:
             self.store_waiting()
+
+    def moving_in(self, loop: For) -> frozenset[Var] | None:
+        """The variables that change while an unrolled loop is written, if all are numbers."""
+        return _unrolled_only(loop)
+
+    def _repeat(self, loop: For) -> None:
+        var, (start, extent) = loop.var, self.constant_bounds(loop)
+        for value in range(start, start + extent):
+            self.env[var] = Lin(value)
+            self.ranges[var] = (value, value)
+            self.statement(loop.body)
 
     def vector_loop(self, loop: For) -> None:
         """Write the body once, its iterations side by side in lanes."""
@@ -186,3 +199,17 @@ class Loops(Stores):
             elif text.startswith("%"):
                 b.define(text)
             self.slots[slot] = Val(text, value.dtype, value.lanes)
+
+
+@lru_cache(KEPT)
+def _unrolled_only(loop: For) -> frozenset[Var] | None:
+    """The variables of unrolled loops in code that has none but these and vectorized ones, with
+    numbers as bounds; None for other code."""
+    loops = loops_below(loop)
+    kinds = {each.kind for each in loops}
+    bounds = (type(b) for each in loops for b in (each.start, each.extent))
+    if not kinds <= _EXPANDED or any(b is not Const for b in bounds):
+        return None
+    if Allocate in kinds_below(loop):
+        return None
+    return frozenset(each.var for each in loops if each.kind is LoopKind.UNROLLED)

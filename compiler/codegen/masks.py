@@ -51,10 +51,11 @@ class Masks(Indices):
         lanes, env, used = self.lanes, self.env, variables(condition)
         self.lanes = 1
         found: list[bool | None] = []
-        while len(found) < lanes and None not in found:
-            lane = len(found)
-            self.env = {v: Lin(env[v].const + lane * env[v].lane, env[v].terms) for v in used}
-            found.append(self.decide(condition))
+        with self.nest(None):
+            while len(found) < lanes and None not in found:
+                lane = len(found)
+                self.env = {v: Lin(env[v].const + lane * env[v].lane, env[v].terms) for v in used}
+                found.append(self.decide(condition))
         self.lanes, self.env = lanes, env
         if None not in found:
             holds = frozenset(lane for lane, holds in enumerate(found) if holds)

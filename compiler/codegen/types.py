@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from functools import cache
-from math import isnan
+from math import copysign, inf, isnan
 
 import numpy as np
 from tunefarm.compiler.errors import BuildError
@@ -24,6 +24,7 @@ _SCALARS = {
     "uint8": "i8",
     "bool": "i1",
 }
+_SINGLE, _DOUBLE, _BITS = struct.Struct("<f"), struct.Struct("<d"), struct.Struct("<Q")
 _SUFFIX = {"float": "f32", "double": "f64", "half": "f16"}
 
 
@@ -72,13 +73,21 @@ def constant(value: int | float | bool, dtype: str) -> str:
         return str(int(value))
     number = float(value)
     if dtype == "float32":
-        with np.errstate(over="ignore"):
-            number = float(np.float32(number))
+        number = _rounded(number)
     if dtype in ("float64", "float32"):
-        bits = struct.unpack("<Q", struct.pack("<d", number))[0]
+        bits = _BITS.unpack(_DOUBLE.pack(number))[0]
         return f"0x{0x7FF8000000000000 if isnan(number) else bits:016X}"
     if dtype == "float16":
         return f"0xH{np.float16(number).view(np.uint16):04X}"
     import ml_dtypes
 
     return str(int(np.asarray(number, ml_dtypes.bfloat16).view(np.uint16)))
+
+
+def _rounded(number: float) -> float:
+    """The nearest float32; infinity beyond the largest."""
+    try:
+        rounded: float = _SINGLE.unpack(_SINGLE.pack(number))[0]
+    except OverflowError:
+        return copysign(inf, number)
+    return rounded

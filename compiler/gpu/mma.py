@@ -24,7 +24,6 @@ from tunefarm.compiler.tir.ir import (
     Buffer,
     Cast,
     Expr,
-    For,
     Intrinsic,
     IterVar,
     Load,
@@ -36,9 +35,9 @@ from tunefarm.compiler.tir.ir import (
 from tunefarm.compiler.tir.schedule.tree import (
     blocks,
     find_block,
+    find_loop,
     loops_of,
     nest_around,
-    path_to,
     reads,
     replace_stmt,
     store_of,
@@ -128,8 +127,7 @@ def tensorize_product(program: PrimFunc, block: str, intrinsic: str) -> PrimFunc
 def _renested(program: PrimFunc, node: Block, nest: Stmt) -> PrimFunc:
     """The program with the whole nest around a block replaced."""
     top = loops_of(program, node.name)
-    path = path_to(program.body, lambda s: isinstance(s, For) and s.var is top[0])
-    return replace_stmt(program, path[-1], nest)
+    return replace_stmt(program, find_loop(program, top[0]), nest)
 
 
 def _fragment(tiles: tuple[int, int]) -> tuple[list[IterVar], Expr, Expr]:

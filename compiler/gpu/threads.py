@@ -76,6 +76,9 @@ class ThreadEmitter(Emitter):
 
     # --- statements ----------------------------------------------------------------------------
 
+    def moving_in(self, loop: For) -> None:
+        """Unknown: copies and products look at addresses for other values of the variables."""
+
     def statement(self, stmt: Stmt) -> None:
         if isinstance(stmt, Barrier):
             self._barrier(stmt.pending)

@@ -76,6 +76,7 @@ _LINUX_NAMES = {
 }
 
 
+@functools.lru_cache(maxsize=64)
 def required_features(target: Target, feature_text: str = "") -> tuple[str, ...]:
     """The features, by LLVM's names, that code for ``target`` may use.
 

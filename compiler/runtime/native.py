@@ -19,6 +19,7 @@ import functools
 from importlib.resources import files
 
 from tunefarm.compiler.errors import BuildError
+from tunefarm.compiler.processors import RISCV64
 from tunefarm.compiler.runtime.arch import Arch, arch_of
 from tunefarm.compiler.target import Target
 
@@ -43,6 +44,12 @@ EXPORTS = (
     "tunefarm_flush",
     "tunefarm_ticks",
 )
+
+
+def offered(target: Target) -> tuple[str, ...]:
+    """The symbols of the runtime that other code may call: its exports, and what executors need."""
+    lengths = ("tunefarm_vector_bytes",) if target.isa is RISCV64 else ()
+    return (*EXPORTS, "tunefarm_memcpy", *lengths)
 
 
 def padded_argument_count(count: int) -> int:

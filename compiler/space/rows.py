@@ -98,7 +98,7 @@ def row_space(function: Function, target: Target) -> RowSpace | None:
     stages, without = stages_of(function, keep=True), stages_of(function, keep=False)
     if stages is None or without is None:
         return None
-    lanes, lanes_without = (tuple(lane_choices(s, target)) for s in (stages, without))
+    lanes, lanes_without = (lane_choices(s, target) for s in (stages, without))
     return RowSpace(stages, lanes, lanes_without, target)
 
 

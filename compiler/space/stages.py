@@ -37,7 +37,7 @@ from tunefarm.compiler.tir.schedule.tree import blocks, reads, store_of, written
 HORIZONTAL = 12.0  # vector instructions that combine the lanes of one accumulator
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Stages:
     """The flat program of a fused function with reductions, and how its blocks hang together.
 
@@ -169,13 +169,14 @@ def lane_width(stages: Stages, target: Target) -> int:
     return lanes_of(stages.nodes, target)
 
 
-def lane_choices(stages: Stages, target: Target) -> list[LaneChoice]:
+@functools.lru_cache(maxsize=64)
+def lane_choices(stages: Stages, target: Target) -> tuple[LaneChoice, ...]:
     """At most two places for the lanes, the cheaper first."""
     full = lane_width(stages, target)
     found = [LaneChoice(a, _column_cost(stages, a, full)) for a in stages.rows]
     found.append(LaneChoice(None, _reduced_cost(stages, full)))
     found.sort(key=lambda c: c.cost)
-    return [c for c in found[:2] if c.cost < 4 * found[0].cost]
+    return tuple(c for c in found[:2] if c.cost < 4 * found[0].cost)
 
 
 def _column_cost(stages: Stages, axis: IterVar, lanes: int) -> float:

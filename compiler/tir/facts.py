@@ -45,6 +45,25 @@ def buffers_read(expr: Expr) -> frozenset[Buffer]:
     return found
 
 
+@lru_cache(KEPT)
+def loads_of(node: Expr | Stmt) -> tuple[Load, ...]:
+    """Every load in an expression or a statement, outer ones first, in program order."""
+    if isinstance(node, Stmt):
+        own = own_expressions(node)
+        parts: tuple[Expr | Stmt, ...] = (*own, *children(node))
+        found: tuple[Load, ...] = ()
+    else:
+        if not buffers_read(node):
+            return ()
+        parts = operands(node)
+        found = (node,) if isinstance(node, Load) else ()
+    for part in parts:
+        kind = type(part)
+        if kind is not Const and kind is not Var:
+            found += loads_of(part)
+    return found
+
+
 def _below(fact: Callable[[Expr], frozenset[_T]]) -> Callable[[Stmt], frozenset[_T]]:
     """The fact of the expressions of a statement and of all below it."""
 

@@ -14,6 +14,7 @@ from tunefarm.compiler.tir.facts import (
     buffers_read,
     buffers_read_below,
     buffers_stored,
+    loads_of,
     variables,
     variables_below,
 )
@@ -40,7 +41,6 @@ from tunefarm.compiler.tir.ir import (
 from tunefarm.compiler.tir.walk import (
     children,
     expressions,
-    loads_of,
     operands,
     own_expressions,
     walk_expr,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from operator import attrgetter
+from typing import Any, TypeVar
 
 from tunefarm.compiler.tir.ir import (
     Allocate,
-    Barrier,
     Binary,
     Block,
     Cast,
@@ -24,37 +24,33 @@ from tunefarm.compiler.tir.ir import (
 
 _Node = TypeVar("_Node", Expr, Stmt)
 
+# By class, since both are asked for every node again and again.
+_OPERANDS: Mapping[type, Callable[[Any], tuple[Expr, ...]]] = {
+    Binary: attrgetter("a", "b"),
+    Load: attrgetter("indices"),
+    Intrinsic: attrgetter("args"),
+    Cast: lambda cast: (cast.value,),
+    Select: attrgetter("condition", "a", "b"),
+}
+_CHILDREN: Mapping[type, Callable[[Any], tuple[Stmt, ...]]] = {
+    For: lambda loop: (loop.body,),
+    Allocate: lambda node: (node.body,),
+    Seq: attrgetter("stmts"),
+    Block: lambda block: (block.body,) if block.init is None else (block.init, block.body),
+    If: lambda node: (node.then,) if node.orelse is None else (node.then, node.orelse),
+}
+
 
 def operands(expr: Expr) -> tuple[Expr, ...]:
     """The expressions that a node is made of."""
-    match expr:
-        case Binary():
-            return expr.a, expr.b
-        case Load():
-            return expr.indices
-        case Intrinsic():
-            return expr.args
-        case Cast():
-            return (expr.value,)
-        case Select():
-            return expr.condition, expr.a, expr.b
-        case _:
-            return ()
+    parts = _OPERANDS.get(type(expr))
+    return () if parts is None else parts(expr)
 
 
 def children(stmt: Stmt) -> tuple[Stmt, ...]:
     """The statements that stand directly in a statement, in program order."""
-    match stmt:
-        case For() | Allocate():
-            return (stmt.body,)
-        case Seq(stmts):
-            return stmts
-        case Block():
-            return (stmt.body,) if stmt.init is None else (stmt.init, stmt.body)
-        case If():
-            return (stmt.then,) if stmt.orelse is None else (stmt.then, stmt.orelse)
-        case Store() | Barrier():
-            return ()
+    parts = _CHILDREN.get(type(stmt))
+    return () if parts is None else parts(stmt)
 
 
 def own_expressions(stmt: Stmt) -> tuple[Expr, ...]:
@@ -94,15 +90,3 @@ def expressions(stmt: Stmt) -> Iterator[Expr]:
     """The root expressions that stand directly in the statements below ``stmt``."""
     for node in walk_stmt(stmt):
         yield from own_expressions(node)
-
-
-def loads_of(node: Expr | Stmt) -> Iterator[Load]:
-    """Every load in an expression or a statement."""
-    roots = expressions(node) if isinstance(node, Stmt) else (node,)
-    for root in roots:
-        stack = [root]
-        while stack:
-            expr = stack.pop()
-            if isinstance(expr, Load):
-                yield expr
-            stack.extend(reversed(operands(expr)))

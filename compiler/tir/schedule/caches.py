@@ -59,7 +59,7 @@ def cache_write(program: PrimFunc, block: str, scope: str) -> tuple[PrimFunc, st
 
 def _top(program: PrimFunc, block: str) -> Stmt:
     """The outermost loop around a block, or the block itself."""
-    path = path_to(program.body, lambda s: isinstance(s, Block) and s.name == block)
+    path = path_to(program.body, find_block(program, block))
     return next((s for s in path if isinstance(s, (For, Block))), path[0])
 
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 from math import prod
 
 from tunefarm.compiler.errors import ScheduleError
-from tunefarm.compiler.tir.facts import variables
+from tunefarm.compiler.tir.facts import loops_below, variables
 from tunefarm.compiler.tir.ir import (
     Block,
     Const,
@@ -24,7 +24,6 @@ from tunefarm.compiler.tir.schedule.tree import (
     blocks,
     constant_extent,
     find_loop,
-    path_to,
     replace_stmt,
 )
 from tunefarm.compiler.tir.visit import map_children, substitute_stmt, with_body
@@ -89,7 +88,7 @@ def fuse(program: PrimFunc, *loops: Var) -> tuple[PrimFunc, Var]:
 def reorder(program: PrimFunc, *order: Var) -> PrimFunc:
     """Put loops of one perfect nest in the given order; loops not named keep their places."""
     nodes = {v: find_loop(program, v) for v in order}
-    first = path_to(program.body, lambda s: isinstance(s, For) and s.var in nodes)[-1]
+    first = next(loop for loop in loops_below(program.body) if loop.var in nodes)
     chain: list[For] = []
     node: Stmt = first
     while isinstance(node, For):

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.tir.affine import interval
+from tunefarm.compiler.tir.facts import loops_below
 from tunefarm.compiler.tir.ir import (
     Block,
     Buffer,
     Const,
     Expr,
-    For,
     Load,
     PrimFunc,
     Select,
@@ -25,7 +25,6 @@ from tunefarm.compiler.tir.schedule.tree import (
     blocks,
     find_block,
     is_reduction,
-    path_to,
     replace_stmt,
     store_of,
     written_buffer,
@@ -81,11 +80,9 @@ def _buffers_of(program: PrimFunc) -> set[Buffer]:
 
 def _widened(program: PrimFunc, binding: Expr, extent: int) -> PrimFunc:
     """The loop that is an iterator's binding, with a new extent."""
-    loops = path_to(program.body, lambda s: isinstance(s, For) and s.var is binding)
-    if not loops or not isinstance(binding, Var):
+    loop = next((loop for loop in loops_below(program.body) if loop.var is binding), None)
+    if loop is None:
         raise ScheduleError("only an iterator that is a loop's variable can be padded")
-    loop = loops[-1]
-    assert isinstance(loop, For)
     return replace_stmt(program, loop, replace(loop, extent=Const(extent)))
 
 

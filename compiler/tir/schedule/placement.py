@@ -69,7 +69,7 @@ def compute_at(program: PrimFunc, block: str, loop: Var) -> PrimFunc:
 
 def _threads_around(program: PrimFunc, target: For) -> dict[Var, tuple[int, int]]:
     """Ranges of the threads of a block at a loop, which together fill what they share."""
-    path = path_to(program.body, lambda s: s is target)
+    path = path_to(program.body, target)
     own = [s for s in path if isinstance(s, For) and s.axis in THREAD_AXES]
     return {s.var: (0, constant_extent(s) - 1) for s in own}
 
@@ -98,7 +98,7 @@ def reverse_compute_at(program: PrimFunc, block: str, loop: Var) -> PrimFunc:
 
 def _check_complete(program: PrimFunc, block: str, target: For, sources: list[Block]) -> None:
     """ScheduleError if what a block reads is not finished where ``target``'s body ends."""
-    around = {s.var for s in path_to(program.body, lambda s: s is target) if isinstance(s, For)}
+    around = {s.var for s in path_to(program.body, target) if isinstance(s, For)}
     for source in sources:
         for axis, binding in zip(source.iters, source.bindings, strict=True):
             if axis.kind == "reduce" and affine(binding).variables() & around:
@@ -153,7 +153,7 @@ def _check_all_written(source: Block, target: For) -> None:
 
     for p in 2: for q in 3: B[q*2 + p] = …   an iteration of p writes every other element
     """
-    inner = [s for s in path_to(target.body, lambda s: s is source) if isinstance(s, For)]
+    inner = [s for s in path_to(target.body, source) if isinstance(s, For)]
     pairs = zip(source.iters, source.bindings, strict=True)
     spatial = [(i, b) for i, b in pairs if i.kind == "spatial"]
     used = {v for _, b in spatial for v in variables(b)}

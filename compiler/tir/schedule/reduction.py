@@ -46,7 +46,7 @@ def decompose_reduction(program: PrimFunc, block: str, loop: Var) -> PrimFunc:
     if node.init is None:
         raise ScheduleError(f"block {block} has no init to decompose")
     target = find_loop(program, loop)
-    path = path_to(target, lambda s: s is node)
+    path = path_to(target, node)
     if not path:
         raise ScheduleError(f"block {block} is not inside loop {loop.name}")
     inner = {s.var: s for s in path if isinstance(s, For)}
@@ -79,7 +79,7 @@ def decompose_reduction(program: PrimFunc, block: str, loop: Var) -> PrimFunc:
 def _check_reduction_inside(
     program: PrimFunc, node: Block, inner: dict[Var, For], loop: Var
 ) -> None:
-    around = {s.var for s in path_to(program.body, lambda s: s is node) if isinstance(s, For)}
+    around = {s.var for s in path_to(program.body, node) if isinstance(s, For)}
     for axis, binding in zip(node.iters, node.bindings, strict=True):
         outside = affine(binding).variables() & around - inner.keys()
         if axis.kind == "reduce" and outside:
@@ -144,7 +144,7 @@ def rfactor(
     combines them, in loops of its own. Of its predicate it keeps what speaks of no reduction.
     """
     node = find_block(program, block)
-    path = [p for p in path_to(program.body, lambda s: s is node) if isinstance(p, For)]
+    path = [p for p in path_to(program.body, node) if isinstance(p, For)]
     reducing = _reduction_loops(node, path)
     for loop in loops:
         find_loop(program, loop)
@@ -169,10 +169,7 @@ def rfactor(
         node, partial, loops, extents, [p for p in inner if p not in reducing]
     )
     changed = replace_stmt(program, node, part)
-    top = next(
-        p for p in path_to(changed.body, lambda s: s is part)
-        if isinstance(p, For) and p.var is top.var
-    )  # fmt: skip
+    top = next(p for p in path_to(changed.body, part) if isinstance(p, For) and p.var is top.var)
     changed = replace_stmt(changed, top, seq(top, combine))
     return replace(changed, buffers=(*changed.buffers, partial)), name
 

@@ -73,7 +73,7 @@ def _check_spatial(node: For, axis: str) -> None:
 
 def _check_axis(program: PrimFunc, node: For, axis: str) -> None:
     """ScheduleError if the loops around or inside do not go with the axis."""
-    path = path_to(program.body, lambda s: s is node)
+    path = path_to(program.body, node)
     around = [s for s in path[:-1] if isinstance(s, For)]
     inside = loops_below(node.body)
     pairs = [(outer, node) for outer in around] + [(node, inner) for inner in inside]
@@ -132,7 +132,7 @@ def double_buffer(program: PrimFunc, block: str) -> PrimFunc:
 
 def _loop_of_all(program: PrimFunc, members: list[Block]) -> For | None:
     """The innermost loop around all the blocks."""
-    paths = [path_to(program.body, lambda s, m=m: s is m) for m in members]  # type: ignore[misc]
+    paths = [path_to(program.body, m) for m in members]
     found = [
         s for s in paths[0] if isinstance(s, For) and all(any(s is t for t in p) for p in paths)
     ]

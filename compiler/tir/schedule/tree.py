@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from operator import is_
 
@@ -63,21 +63,20 @@ def blocks(stmt: Stmt) -> tuple[Block, ...]:
     return blocks_below(stmt)
 
 
-def path_to(root: Stmt, found: Callable[[Stmt], bool]) -> list[Stmt]:
-    """The statements from ``root`` down to the first for which ``found`` holds; [] if none."""
-    if found(root):
-        return [root]
-    for child in children(root):
-        path = path_to(child, found)
-        if path:
-            return [root, *path]
-    return []
+def path_to(root: Stmt, wanted: For | Block) -> list[Stmt]:
+    """The statements from ``root`` down to a loop or a block; [] if it is not there."""
+    if not _holds(root, wanted):
+        return []
+    path = [root]
+    while path[-1] is not wanted:
+        path.append(next(s for s in children(path[-1]) if _holds(s, wanted)))
+    return path
 
 
 def loops_of(program: PrimFunc, block: str) -> list[Var]:
     """The variables of the loops around a block, outermost first."""
     target = find_block(program, block)
-    return [s.var for s in path_to(program.body, lambda s: s is target) if isinstance(s, For)]
+    return [s.var for s in path_to(program.body, target) if isinstance(s, For)]
 
 
 def replace_stmt(program: PrimFunc, old: Stmt, new: Stmt | None) -> PrimFunc:
@@ -93,7 +92,7 @@ def _replace(stmt: Stmt, old: Stmt, new: Stmt | None) -> Stmt | None:
         return new
     match stmt:
         case Seq(stmts):
-            parts = [_replace(s, old, new) for s in stmts]
+            parts = [_replace(s, old, new) if _holds(s, old) else s for s in stmts]
             if all(map(is_, parts, stmts)):
                 return stmt
             kept = [p for p in parts if p is not None]
@@ -105,6 +104,17 @@ def _replace(stmt: Stmt, old: Stmt, new: Stmt | None) -> Stmt | None:
             return map_children(stmt, lambda s: _replace(s, old, new) or s)
         case _:
             return stmt
+
+
+def _holds(stmt: Stmt, wanted: Stmt) -> bool:
+    """False if a loop or a block does not stand in a statement."""
+    match wanted:
+        case For():
+            return wanted in loops_below(stmt)
+        case Block():
+            return wanted in blocks_below(stmt)
+        case _:
+            return True
 
 
 def nest_around(block: Block) -> Stmt:
