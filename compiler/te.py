@@ -42,7 +42,7 @@ from tunefarm.compiler.tir.visit import loads_of, seq, substitute
 class Reduce:
     """A reduction over ``axes``; only allowed as the whole value of a ``compute``."""
 
-    op: str  # "add", "mul", "max", "min", "or", "and"
+    op: str  # "add", "mul", "max", "maxnum", "min", "or", "and"
     value: Expr
     axes: tuple[IterVar, ...]
 
@@ -185,6 +185,12 @@ def max(value: Operand, axes: Sequence[Var]) -> Reduce:
     return _reduce("max", value, axes)
 
 
+def maxnum(value: Operand, axes: Sequence[Var]) -> Reduce:
+    """The largest ``value`` over reduction axes; of a NaN and a number either, which a processor
+    finds in a third of the instructions."""
+    return _reduce("maxnum", value, axes)
+
+
 def min(value: Operand, axes: Sequence[Var]) -> Reduce:
     """The smallest ``value`` over reduction axes, NaN if one is NaN; ∞, or the dtype's largest,
     over none."""
@@ -246,9 +252,9 @@ def identity(op: str, dtype: str) -> Const:
     if dtype == "bool":
         return Const(op == "min", "bool")
     if "float" in dtype:
-        return Const(float("-inf") if op == "max" else float("inf"), dtype)
+        return Const(float("inf") if op == "min" else float("-inf"), dtype)
     info = np.iinfo(dtype)
-    return Const(int(info.min if op == "max" else info.max), dtype)
+    return Const(int(info.max if op == "min" else info.min), dtype)
 
 
 def create_prim_func(tensors: Sequence[Tensor], name: str = "main") -> PrimFunc:

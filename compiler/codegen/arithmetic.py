@@ -43,7 +43,7 @@ class Arithmetic(Casts):
             return wide if wide.dtype == "bool" else self.cast(wide, a.dtype)
         if op in COMPARISONS:
             return self.compare(op, a, b)
-        if op in ("min", "max"):
+        if op in ("min", "max", "maxnum"):
             return self._extremum(op, a, b)
         if is_float(a.dtype):
             return self._float_op(op, a, b)
@@ -66,17 +66,19 @@ class Arithmetic(Casts):
 
     def _extremum(self, op: str, a: Val, b: Val) -> Val:
         if not is_float(a.dtype):
-            name = f"llvm.{'u' if is_unsigned(a.dtype) else 's'}{op}"
+            name = f"llvm.{'u' if is_unsigned(a.dtype) else 's'}{op.removesuffix('num')}"
             return self.call(f"{name}.{suffix(a.dtype, a.lanes)}", [a, b], a.dtype)
         if not a.text.startswith("%"):
             a, b = b, a
         if not b.text.startswith("%"):
             # One operand is a number: a comparison that is false for NaN keeps the other one.
-            test = self.emit(f"fcmp {'ogt' if op == 'max' else 'olt'}", b, a, "bool")
+            test = self.emit(f"fcmp {'olt' if op == 'min' else 'ogt'}", b, a, "bool")
             return self.choose(test, b, a)
         # The processor's instruction gives b if one is NaN, so only a must be tested: two
         # instructions, where llvm.maximum takes six. Which zero is larger is left open.
-        test = self.emit(f"fcmp {'ogt' if op == 'max' else 'olt'}", a, b, "bool")
+        test = self.emit(f"fcmp {'olt' if op == 'min' else 'ogt'}", a, b, "bool")
+        if op == "maxnum":
+            return self.choose(test, a, b)
         return self.choose(self.emit("fcmp ord", a, a, "bool"), self.choose(test, a, b), a)
 
     def _float_op(self, op: str, a: Val, b: Val) -> Val:

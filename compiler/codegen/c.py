@@ -48,7 +48,8 @@ _INFIX = {
     "shl": "<<", "shr": ">>",
 }  # fmt: skip
 _LIBRARY = {
-    "exp": "exp", "log": "log", "log2": "log2", "log1p": "log1p", "expm1": "expm1",
+    "exp": "exp", "exp_shifted": "exp",
+    "log": "log", "log2": "log2", "log1p": "log1p", "expm1": "expm1",
     "sqrt": "sqrt", "tanh": "tanh", "erf": "erf", "sin": "sin", "cos": "cos", "tan": "tan",
     "asin": "asin", "acos": "acos", "atan": "atan", "sinh": "sinh", "cosh": "cosh",
     "asinh": "asinh", "acosh": "acosh", "atanh": "atanh", "pow": "pow", "fmod": "fmod",
@@ -61,6 +62,7 @@ _HELPERS = {
     "max_float": "T max_D(T a, T b) { return a > b || a != a ? a : b; }",
     "min": "T min_D(T a, T b) { return a < b ? a : b; }",
     "max": "T max_D(T a, T b) { return a > b ? a : b; }",
+    "maxnum": "T maxnum_D(T a, T b) { return a > b ? a : b; }",
     "div": "T div_D(T a, T b) { return b == 0 ? a : b + 1 == 0 && (T)-1 < 0 ? 0 - a : a / b; }",
     "floordiv": (
         "T floordiv_D(T a, T b) {\n"

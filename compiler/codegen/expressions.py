@@ -11,6 +11,7 @@ from tunefarm.compiler.codegen.values import Lin, Val
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.processors import X86_64
 from tunefarm.compiler.target import dtype_bytes
+from tunefarm.compiler.te import identity
 from tunefarm.compiler.tir.affine import conjuncts
 from tunefarm.compiler.tir.facts import KEPT, buffers_read
 from tunefarm.compiler.tir.ir import Binary, Cast, Const, Expr, Intrinsic, Load, Select, Var
@@ -46,6 +47,8 @@ class Expressions(Registers):
                 return self.intrinsic(expr.name, [self.value(a) for a in expr.args], expr.dtype)
 
     def _binary(self, expr: Binary) -> Val:
+        if _is_update(expr) and self._is_neutral(self.value(expr.a), expr.op):
+            return self.value(expr.b)
         terms = _fusible(expr)
         if terms is not None:
             x, y, a = terms
@@ -53,6 +56,16 @@ class Expressions(Registers):
         if expr.dtype == "int64" and is_index(expr):
             return self.int_value(self.index(expr))
         return self.arithmetic(expr.op, self.value(expr.a), self.value(expr.b))
+
+    def _is_neutral(self, value: Val, op: str) -> bool:
+        """Whether an accumulator is still the number that its reduction begins with.
+
+        A sum then begins with its first term, like NumPy's: that of negative zeros is one.
+        """
+        if value.text.startswith("%"):
+            return False
+        kind, neutral = scalar_type(value.dtype), _literal(identity(op, value.dtype)).text
+        return value.text in (neutral, f"splat ({kind} {neutral})")
 
     # --- choices -------------------------------------------------------------------------------
 
@@ -186,6 +199,13 @@ class Expressions(Registers):
 @lru_cache(KEPT)
 def _literal(const: Const) -> Val:
     return Val(constant(const.value, const.dtype), const.dtype)
+
+
+@lru_cache(KEPT)
+def _is_update(expr: Binary) -> bool:
+    """True if an operation brings an accumulator in registers a further term."""
+    accumulates = expr.op in ("add", "mul", "min", "max", "maxnum") and is_float(expr.dtype)
+    return accumulates and isinstance(expr.a, Load) and expr.a.buffer.scope == "register"
 
 
 @lru_cache(KEPT)

@@ -19,7 +19,7 @@ from tunefarm.compiler.te import identity
 
 QUAD = 4  # elements of a quarter of 512 bits
 MANY = 8  # vectors: softmax and layer norm with tiles of 4 rows were up to 4% slower together
-_FLOAT = ("add", "mul", "max", "min")
+_FLOAT = ("add", "mul", "max", "maxnum", "min")
 _INT = {"add": "add", "mul": "mul", "max": "smax", "min": "smin", "or": "or", "and": "and"}
 
 

@@ -34,6 +34,7 @@ WARP_REDUCTIONS: dict[str, BinaryOp] = {
     "warp_add": "add",
     "warp_mul": "mul",
     "warp_max": "max",
+    "warp_maxnum": "maxnum",
     "warp_min": "min",
 }
 

@@ -67,7 +67,7 @@ class WarpEmitter(ThreadEmitter):
         return Val(b.now(text), value.dtype)
 
     def intrinsic(self, name: str, args: Sequence[Val], dtype: str) -> Val:
-        if name == "exp" and dtype == "float32" and self.dialect is NVPTX:
+        if name in ("exp", "exp_shifted") and dtype == "float32" and self.dialect is NVPTX:
             return self._exp(args[0])
         return super().intrinsic(name, args, dtype)
 
@@ -75,7 +75,7 @@ class WarpEmitter(ThreadEmitter):
         """By one instruction, which gives NaN if either is: the GPU has it from sm_80 on."""
         if a.dtype != "float32" or not self._is_ampere():
             return super()._extremum(op, a, b)
-        name = "maximum" if op == "max" else "minimum"
+        name = "minimum" if op == "min" else "maximum"
         return self.call(f"llvm.{name}.{suffix(a.dtype, a.lanes)}", [a, b], a.dtype)
 
     def _to_bfloat16(self, a: Val) -> Val:

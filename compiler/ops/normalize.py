@@ -42,13 +42,18 @@ def _without(axis: int, i: Sequence[Expr]) -> tuple[Operand, ...]:
     return (*i[:axis], 0, *i[axis + 1 :])
 
 
+def _row_peak(x: te.Tensor, axis: int) -> te.Tensor:
+    """The largest element of each row. A row with a NaN is NaN by its sum, whatever this finds."""
+    return reduce_stage(x, (axis,), True, te.maxnum, "softmax_max", lambda *i: read_wide(x, i))
+
+
 def _softmax_compute(tensors: Sequence[te.Tensor], attrs: Attrs, type: Type) -> te.Tensor:
     (x,), out = tensors, out_type(type)
     axis = normalize_axis(integer(attrs, "axis"), len(x.shape))
-    top = reduce_stage(x, (axis,), True, te.max, "softmax_max", lambda *i: read_wide(x, i))
+    top = _row_peak(x, axis)
     powers = te.compute(
         x.shape,
-        lambda *i: te.intrinsic("exp", read_wide(x, i) - top[_without(axis, i)]),
+        lambda *i: te.intrinsic("exp_shifted", read_wide(x, i) - top[_without(axis, i)]),
         "softmax_exp",
     )
     total = reduce_stage(powers, (axis,), True, te.sum, "softmax_sum")
@@ -60,10 +65,10 @@ def _softmax_compute(tensors: Sequence[te.Tensor], attrs: Attrs, type: Type) -> 
 def _log_softmax_compute(tensors: Sequence[te.Tensor], attrs: Attrs, type: Type) -> te.Tensor:
     (x,), out = tensors, out_type(type)
     axis = normalize_axis(integer(attrs, "axis"), len(x.shape))
-    top = reduce_stage(x, (axis,), True, te.max, "softmax_max", lambda *i: read_wide(x, i))
+    top = _row_peak(x, axis)
     total = reduce_stage(
         x, (axis,), True, te.sum, "softmax_sum",
-        lambda *i: te.intrinsic("exp", read_wide(x, i) - top[_without(axis, i)]),
+        lambda *i: te.intrinsic("exp_shifted", read_wide(x, i) - top[_without(axis, i)]),
     )  # fmt: skip
 
     def element(*i: Expr) -> Expr:

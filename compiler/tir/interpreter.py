@@ -440,7 +440,8 @@ def _popcount(x: Any) -> Any:
 
 
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    "exp": np.exp, "log": np.log, "log2": np.log2, "log1p": np.log1p, "expm1": np.expm1,
+    "exp": np.exp, "exp_shifted": np.exp,
+    "log": np.log, "log2": np.log2, "log1p": np.log1p, "expm1": np.expm1,
     "sqrt": np.sqrt, "rsqrt": lambda x: type(x)(1) / np.sqrt(x), "tanh": np.tanh, "erf": _erf,
     "sin": np.sin, "cos": np.cos, "tan": np.tan, "asin": np.arcsin, "acos": np.arccos,
     "atan": np.arctan, "sinh": np.sinh, "cosh": np.cosh, "asinh": np.arcsinh,
@@ -486,6 +487,7 @@ _RUNTIME: dict[str, Any] = {
     "op_floormod": _arithmetic(_remainder),
     "op_min": np.minimum,
     "op_max": np.maximum,
+    "op_maxnum": np.fmax,
     "op_lt": lambda a, b: bool(a < b),
     "op_le": lambda a, b: bool(a <= b),
     "op_gt": lambda a, b: bool(a > b),

@@ -24,15 +24,17 @@ from enum import StrEnum
 from typing import Literal, TypeAlias
 
 BinaryOp: TypeAlias = Literal[
-    "add", "sub", "mul", "div", "floordiv", "floormod", "min", "max",
+    "add", "sub", "mul", "div", "floordiv", "floormod", "min", "max", "maxnum",
     "lt", "le", "gt", "ge", "eq", "ne", "and", "or", "xor",
     "bitand", "bitor", "bitxor", "shl", "shr",
 ]  # fmt: skip
 COMPARISONS: frozenset[str] = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 
 # Unary and n-ary functions of scalars. Their NumPy meaning is in ``interpreter.py``.
+# ``exp_shifted`` is exp of a difference x ≤ 0 that was rounded: an error of |x| ulp adds nothing.
 INTRINSICS = frozenset({
-    "exp", "log", "log2", "log1p", "expm1", "sqrt", "rsqrt", "tanh", "erf", "sin", "cos", "tan",
+    "exp", "exp_shifted",
+    "log", "log2", "log1p", "expm1", "sqrt", "rsqrt", "tanh", "erf", "sin", "cos", "tan",
     "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "pow", "fmod", "floor",
     "ceil", "round", "trunc", "abs", "not", "isnan", "isinf", "fma", "bitnot", "popcount",
 })  # fmt: skip

@@ -163,7 +163,7 @@ class _Printer:
                 return f"select({self.expr(condition)}, {self.expr(a)}, {self.expr(b)})"
             case Intrinsic(name, args, _):
                 return f"{name}({', '.join(map(self.expr, args))})"
-            case Binary(op, a, b, _) if op in ("min", "max"):
+            case Binary(op, a, b, _) if op in ("min", "max", "maxnum"):
                 return f"{op}({self.expr(a)}, {self.expr(b)})"
             case Binary("add", a, Const(value, "int64"), _) if value < 0:
                 text = f"{self.expr(a, 8)} - {-value}"

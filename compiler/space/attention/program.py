@@ -137,8 +137,10 @@ def _create(function: Function, calls: Calls, row: tuple[int, ...]) -> PrimFunc:
     def powers(args: Sequence[te.Tensor]) -> te.Tensor:
         (x,) = args
         k = te.reduce_axis(x.shape[-1])
-        peak = te.compute(x.shape[:-1], lambda *i: te.max(x[(*i, k)], [k]), PEAK)
-        power = te.compute(x.shape, lambda *i: te.intrinsic("exp", x[i] - peak[i[:-1]]), POWER)
+        peak = te.compute(x.shape[:-1], lambda *i: te.maxnum(x[(*i, k)], [k]), PEAK)
+        power = te.compute(
+            x.shape, lambda *i: te.intrinsic("exp_shifted", x[i] - peak[i[:-1]]), POWER
+        )
         n = te.reduce_axis(x.shape[-1])
         total = te.compute(x.shape[:-1], lambda *i: te.sum(power[(*i, n)], [n]), TOTAL)
         one = te.const(1.0, "float32")

@@ -80,7 +80,7 @@ def _droppable(part: Expr, store: Store, ranges: Ranges) -> bool:
     return True
 
 
-_NEUTRAL = {"add": 0.0, "max": float("-inf"), "min": float("inf")}
+_NEUTRAL = {"add": 0.0, "max": float("-inf"), "maxnum": float("-inf"), "min": float("inf")}
 
 
 def _skip_neutral_terms(store: Store) -> Stmt:

@@ -161,6 +161,25 @@ def test_scaling_by_avx512_changes_no_accuracy(name: str, dtype: str) -> None:
     assert errors_in_ulp(run(name, dtype, x, scalef=True), want).max() <= limit
 
 
+@pytest.mark.parametrize("way", ["scalef", "fused", "plain"])
+def test_exp_of_a_rounded_difference_errs_with_it(way: str) -> None:
+    if way == "scalef" and not Target.host().has_avx512:
+        pytest.skip("needs AVX-512")
+    rng = np.random.default_rng(6)
+    special = [0.0, -0.0, -1e-40, -1e30, -3e38, -math.inf]
+    spread = [-rng.uniform(0, most, 4000) for most in (0.7, 20, 88, 110)]
+    x = np.concatenate([*spread, special]).astype(np.float32)
+    want: Any = np.exp(x.astype(np.float64))
+    got = run("exp_shifted", "float32", x, scalef=way == "scalef", fused=way != "plain")
+    denormal = want < 2.0**-125
+    assert np.abs(got[denormal] - want[denormal]).max() <= 2.0**-125
+    limit = 3 + 1.5 * np.abs(x[~denormal])
+    assert (errors_in_ulp(got[~denormal], want[~denormal]) <= limit).all()
+    assert (got[-6:] == [1, 1, 1, 0, 0, 0]).all()
+    nan = np.full(3, np.nan, np.float32)
+    assert np.isnan(run("exp_shifted", "float32", nan, scalef=way == "scalef")).all()
+
+
 def test_pow_follows_ieee_754() -> None:
     rng = np.random.default_rng(3)
     special = np.array([0.0, -0.0, 1.0, -1.0, 2.0, -2.0, 0.5, 3.0, -3.0, np.inf, -np.inf, np.nan])
