@@ -81,6 +81,7 @@ class Choices:
     can_cancel: bool = False
     can_retry: bool = False
     can_go_on: bool = False
+    can_note: bool = False
     key: str = ""
     why_not: str = ""
     unknown: str = ""
@@ -103,6 +104,7 @@ def choices(request: Request, job: JobLine) -> Choices:
         can_cancel=job.is_open,
         can_retry=ended_badly and OWNED not in job.options,
         can_go_on=not job.is_open,
+        can_note=True,
         key=_key(request),
     )
 
@@ -121,6 +123,13 @@ async def cancel(request: Request, job: str) -> Response:
 @router.post("/jobs/{job}/retry")
 async def retry(request: Request, job: str) -> Response:
     return await _act(request, await form_of(request), lambda farm: farm.retry(job))
+
+
+@router.post("/jobs/{job}/note")
+async def note(request: Request, job: str) -> Response:
+    form = await form_of(request)
+    text = form.get("note", "")
+    return await _act(request, form, lambda farm: farm.note_job(job, text, actor="dashboard"))
 
 
 @router.post("/jobs/{job}/further")
@@ -146,6 +155,7 @@ def _again(farm: FarmClient, name: str, trials: int) -> Job:
         budget=Budget(earlier + trials, job.budget.seconds),
         options={**options, "earlier": str(earlier)},
         priority=max(0, job.priority),
+        note="",
     )
 
 

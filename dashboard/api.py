@@ -22,8 +22,10 @@ from tunefarm.dashboard.queries import (
     slices,
     trials,
 )
+from tunefarm.dashboard.queries.several import in_one_chart
 from tunefarm.dashboard.requests import (
     After,
+    Chosen,
     Cursor,
     Format,
     Hours,
@@ -32,6 +34,7 @@ from tunefarm.dashboard.requests import (
     Reading,
     Text,
     chosen_tasks,
+    courses_of,
     curves_of,
     model_of,
     record_of,
@@ -135,6 +138,18 @@ def get_roofline(db: Reading, job: str, format: Format = Format.JSON) -> Respons
 def get_wall_time(db: Reading, job: str) -> curves.WallTime:
     """Where the time of a job went."""
     return curves.wall_time(db, jobs.job(db, job))
+
+
+@router.get("/curves", tags=["charts"], responses=_DATASET)
+def get_curves(
+    request: Request,
+    db: Reading,
+    job: Chosen,
+    workload: Annotated[Text, Query(description="First digits of a task's key.")] = "",
+    format: Format = Format.JSON,
+) -> Response:
+    """How several jobs brought down the time of their tasks, or of one that they share."""
+    return sent(in_one_chart(courses_of(request, db, job, workload)[0]), format)
 
 
 @router.get("/trials", tags=["trials"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from typing import Any
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
@@ -25,9 +26,11 @@ from tunefarm.dashboard.queries import (
     trials,
 )
 from tunefarm.dashboard.queries.settled import Outcome
+from tunefarm.dashboard.queries.several import MOST, in_one_chart
 from tunefarm.dashboard.rendering import render
 from tunefarm.dashboard.report import report
 from tunefarm.dashboard.requests import (
+    Chosen,
     Cursor,
     Curves,
     Hours,
@@ -35,6 +38,7 @@ from tunefarm.dashboard.requests import (
     Reading,
     Text,
     chosen_tasks,
+    courses_of,
     curves_of,
     form_of,
     model_of,
@@ -42,6 +46,7 @@ from tunefarm.dashboard.requests import (
 )
 from tunefarm.dashboard.security import COOKIE, Guard
 from tunefarm.dashboard.spaces import Gap, gaps
+from tunefarm.db.jobs import MAX_NOTE
 from tunefarm.db.records import HEALTH, ErrorKind, JobState
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
@@ -71,7 +76,34 @@ def list_jobs(
     states = [state] if state else []
     page = jobs.jobs(db, states=states, text=q, cursor=cursor)
     return render(
-        request, "jobs.html", page=page, q=q, state=state, states=[str(s) for s in JobState]
+        request,
+        "jobs.html",
+        page=page,
+        q=q,
+        state=state,
+        states=[str(s) for s in JobState],
+        most=MOST,
+    )
+
+
+@router.get("/jobs/curves")
+def show_curves(request: Request, db: Reading, job: Chosen, workload: Text = "") -> Response:
+    courses, common = courses_of(request, db, job, workload)
+    ids = [course.job.id[:8] for course in courses]
+    first = courses[0].job
+    model = (first.model, first.target_id) if first.model else None
+    near = jobs.jobs(db, model=model, text="" if model else first.main, limit=12).rows
+    query = urlencode([*(("job", id_) for id_ in ids), ("workload", workload)])
+    return render(
+        request,
+        "curves.html",
+        courses=courses,
+        ids=ids,
+        common=common,
+        task=next((t for t in common if workload and t.workload.startswith(workload)), None),
+        alike=in_one_chart(courses).notes["measure"] == "latency_s",
+        others=[job for job in near if job.id[:8] not in ids],
+        data=f"/api/v1/curves?{query}",
     )
 
 
@@ -81,7 +113,9 @@ def show_job(
 ) -> Response:
     job = jobs.job(db, name)
     if part == "actions":
-        return render(request, "job.html", job=job, choices=choices(request, job))
+        return render(
+            request, "job.html", job=job, choices=choices(request, job), max_note=MAX_NOTE
+        )
     tasks = jobs.tasks(db, job.id)
     chosen = chosen_tasks(tasks, task)
     whole = curves_of(request, db, job, tasks)
@@ -106,6 +140,7 @@ def show_job(
         names=[(one.position, one.summary) for one in heaviest],
         ranking=curves_of(request, db, job, chosen).ranking,
         choices=choices(request, job),
+        max_note=MAX_NOTE,
     )
 
 
@@ -200,6 +235,7 @@ def show_model(request: Request, db: Reading, digest: str, target_id: int) -> Re
         relatives=models.relatives(db, model),
         peak_flops=models.peaks(db, model).get("flops_n"),
         jobs=jobs.jobs(db, model=(digest, target_id), limit=12),
+        most=MOST,
     )
 
 

@@ -58,6 +58,6 @@ def render(request: Request, template: str, status: int = 200, **context: object
 
 def with_query(request: Request, **changes: object) -> str:
     """The present address with other parameters; empty ones go, and the page's part too."""
-    kept = {k: v for k, v in request.query_params.items() if k not in ("part", *changes)}
-    kept |= {k: str(v) for k, v in changes.items() if v not in ("", None)}
+    kept = [(k, v) for k, v in request.query_params.multi_items() if k not in ("part", *changes)]
+    kept += [(k, str(v)) for k, v in changes.items() if v not in ("", None)]
     return f"{request.url.path}?{urlencode(kept)}" if kept else request.url.path

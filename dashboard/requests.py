@@ -15,8 +15,10 @@ from sqlalchemy import Connection
 from tunefarm.dashboard.datasets import Cell, Dataset, to_csv
 from tunefarm.dashboard.memo import Memo
 from tunefarm.dashboard.queries import curves, models, records, settled
-from tunefarm.dashboard.queries.followed import Points, phases, steps
+from tunefarm.dashboard.queries import jobs as job_queries
+from tunefarm.dashboard.queries.followed import Points, Steps, phases, steps
 from tunefarm.dashboard.queries.jobs import JobLine, TaskLine
+from tunefarm.dashboard.queries.several import MOST, Course, shared
 from tunefarm.db.errors import UnknownRecord
 from tunefarm.db.store import Store
 
@@ -51,7 +53,7 @@ After = Annotated[int, Query(ge=0, description="Rows after this trial alone.")]
 Limit = Annotated[int, Query(ge=1, le=500, description="Rows of a page.")]
 
 
-MAX_FORM_BYTES = 4096
+MAX_FORM_BYTES = 16 << 10
 
 
 async def form_of(request: Request) -> dict[str, str]:
@@ -81,8 +83,12 @@ class Curves:
 
     def best_so_far(self, after: int = 0) -> Dataset:
         """The steps after a trial."""
-        known = self._grown("steps", lambda seen: steps(self.db, self.job.id, seen))
-        return curves.best_so_far(self.db, self.job, self.tasks, known=known, after=after)
+        return curves.best_so_far(self.db, self.job, self.tasks, known=self.steps, after=after)
+
+    @property
+    def steps(self) -> Steps:
+        """The steps of all tasks of the job."""
+        return self._grown("steps", lambda seen: steps(self.db, self.job.id, seen))
 
     def points(self, after: int = 0, step: int = 0) -> Dataset:
         """The candidates after a trial for whoever has each ``step``-th of those before; all if
@@ -145,6 +151,33 @@ class Curves:
 
 def curves_of(request: Request, db: Connection, job: JobLine, tasks: Sequence[TaskLine]) -> Curves:
     return Curves(request.app.state.memo, db, job, tuple(tasks))
+
+
+Chosen = Annotated[
+    list[str], Query(alias="job", description="Ids of jobs, or their first characters.")
+]
+
+
+def courses_of(
+    request: Request, db: Connection, names: Sequence[str], workload: str
+) -> tuple[list[Course], tuple[TaskLine, ...]]:
+    """The jobs of one chart, by all their tasks or by the one whose workload's key begins so, and
+    the tasks that they share.
+
+    UnknownRecord for a job that is not there, or a task that they do not share.
+    """
+    chosen = list({job.id: job for job in (job_queries.job(db, name) for name in names)}.values())
+    if not 1 <= len(chosen) <= MOST:
+        raise HTTPException(422, f"{len(chosen)} jobs are chosen; a chart takes 1 to {MOST}")
+    tasks = [job_queries.tasks(db, job.id) for job in chosen]
+    common = shared(tasks)
+    if workload and not any(task.workload.startswith(workload) for task in common):
+        raise UnknownRecord(f"the jobs share no task whose key begins with {workload!r}")
+    courses = []
+    for job, own in zip(chosen, tasks, strict=True):
+        looked_at = tuple(task for task in own if task.workload.startswith(workload))
+        courses.append(Course(job, looked_at, curves_of(request, db, job, own).steps))
+    return courses, common
 
 
 class Order(StrEnum):

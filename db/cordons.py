@@ -91,7 +91,7 @@ def events(connection: Connection, subject: str = "", limit: int = 100) -> tuple
     named."""
     query = select(AUDIT).order_by(AUDIT.c.id.desc()).limit(limit)
     if subject:
-        names = [f"{scope} {subject}" for scope in (DEVICE, WORKER, "lease", "token")]
+        names = [f"{scope} {subject}" for scope in (DEVICE, WORKER, "lease", "token", "job")]
         query = query.where(or_(*(AUDIT.c.subject.startswith(n, autoescape=True) for n in names)))
     return tuple(
         AuditEvent(row.at, row.actor, row.action, row.subject, row.reason)

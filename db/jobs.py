@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, delete, func, insert, select, update
-from tunefarm.db import leases, whole_models
+from tunefarm.db import cordons, leases, whole_models
 from tunefarm.db.errors import StaleClaim, UnknownRecord
 from tunefarm.db.models import JOB_TASKS, JOBS, MODELS, REQUESTS, TARGETS, WORKLOADS
 from tunefarm.db.records import (
@@ -35,6 +35,8 @@ from tunefarm.db.rows import add_workloads, target_ids, workload_ids
 
 OPEN = (JobState.QUEUED, JobState.RUNNING)
 PREFIX_LENGTH = 4
+MAX_NOTE = 1000
+"""Characters of a note on a job."""
 
 
 def submit(connection: Connection, job: Job) -> Job:
@@ -70,6 +72,9 @@ def submit(connection: Connection, job: Job) -> Job:
             selector=job.selector,
             owner=job.owner,
             model=model,
+            note=_checked_note(job.note),
+            noted_by=job.owner if job.note else "",
+            noted_at=now if job.note else None,
         )
     )
     _insert_tasks(connection, job.id, weights)
@@ -273,6 +278,28 @@ def retry(connection: Connection, job: str) -> Job:
     return _queue_again(connection, job, "")
 
 
+def note(connection: Connection, request_id: str, job: str, text: str, *, actor: str) -> Job:
+    """Say this of a job in place of what was said before, which stays in the audit trail.
+
+    ValueError if it is too long. The same ``request_id`` again changes nothing.
+    """
+    row = _row(connection, job)
+    said = _checked_note(text)
+    if cordons.note(connection, request_id, actor, "note", f"job {row.id}", said):
+        values = {"note": said, "noted_by": actor if said else "", "noted_at": time.time()}
+        connection.execute(
+            update(JOBS).where(JOBS.c.id == row.id).values(revision=JOBS.c.revision + 1, **values)
+        )
+    return get(connection, row.id)
+
+
+def _checked_note(text: str) -> str:
+    said = text.replace("\r\n", "\n").strip()
+    if len(said) > MAX_NOTE:
+        raise ValueError(f"a note has {MAX_NOTE} characters at most, not {len(said)}")
+    return said
+
+
 def _queue_again(connection: Connection, job: str, message: str) -> Job:
     """Let whoever asks claim the job from now on."""
     _change(
@@ -381,4 +408,5 @@ def _job_from_row(row: Any, tasks: Sequence[JobTask]) -> Job:
         selector=row.selector,
         owner=row.owner,
         model_name=row.model_name or "",
+        note=row.note,
     )

@@ -325,6 +325,15 @@ class FarmClient(TokenCalls):
         reply: farm_pb2.RetryJobReply = self._call(self._farm.RetryJob, wire)
         return convert.job_from_wire(reply.job)
 
+    def note_job(self, job: str, note: str, *, actor: str) -> Job:
+        """Say this of a job in place of what was said before; nothing takes it away.
+
+        InvalidRequest if it is too long.
+        """
+        wire = farm_pb2.NoteJobRequest(request_id=_request_id(), job=job, note=note, actor=actor)
+        reply: farm_pb2.NoteJobReply = self._call(self._farm.NoteJob, wire)
+        return convert.job_from_wire(reply.job)
+
     def job(self, job: str) -> Job:
         """The job as it stands; NotFound if there is none of this id."""
         reply: farm_pb2.GetJobReply = self._call(self._farm.GetJob, farm_pb2.GetJobRequest(job=job))

@@ -401,6 +401,24 @@ class RetryJobReply(_message.Message):
     job: _records_pb2.Job
     def __init__(self, job: _Optional[_Union[_records_pb2.Job, _Mapping]] = ...) -> None: ...
 
+class NoteJobRequest(_message.Message):
+    __slots__ = ("request_id", "job", "note", "actor")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
+    ACTOR_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    job: str
+    note: str
+    actor: str
+    def __init__(self, request_id: _Optional[str] = ..., job: _Optional[str] = ..., note: _Optional[str] = ..., actor: _Optional[str] = ...) -> None: ...
+
+class NoteJobReply(_message.Message):
+    __slots__ = ("job",)
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    job: _records_pb2.Job
+    def __init__(self, job: _Optional[_Union[_records_pb2.Job, _Mapping]] = ...) -> None: ...
+
 class GetJobRequest(_message.Message):
     __slots__ = ("job",)
     JOB_FIELD_NUMBER: _ClassVar[int]

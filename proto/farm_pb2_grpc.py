@@ -185,6 +185,11 @@ class FarmStub:
                 request_serializer=tunefarm_dot_proto_dot_farm__pb2.RetryJobRequest.SerializeToString,
                 response_deserializer=tunefarm_dot_proto_dot_farm__pb2.RetryJobReply.FromString,
                 _registered_method=True)
+        self.NoteJob = channel.unary_unary(
+                '/tunefarm.v1.Farm/NoteJob',
+                request_serializer=tunefarm_dot_proto_dot_farm__pb2.NoteJobRequest.SerializeToString,
+                response_deserializer=tunefarm_dot_proto_dot_farm__pb2.NoteJobReply.FromString,
+                _registered_method=True)
         self.GetJob = channel.unary_unary(
                 '/tunefarm.v1.Farm/GetJob',
                 request_serializer=tunefarm_dot_proto_dot_farm__pb2.GetJobRequest.SerializeToString,
@@ -367,6 +372,12 @@ class FarmServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RetryJob(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def NoteJob(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -557,6 +568,11 @@ def add_FarmServicer_to_server(servicer, server):
                     servicer.RetryJob,
                     request_deserializer=tunefarm_dot_proto_dot_farm__pb2.RetryJobRequest.FromString,
                     response_serializer=tunefarm_dot_proto_dot_farm__pb2.RetryJobReply.SerializeToString,
+            ),
+            'NoteJob': grpc.unary_unary_rpc_method_handler(
+                    servicer.NoteJob,
+                    request_deserializer=tunefarm_dot_proto_dot_farm__pb2.NoteJobRequest.FromString,
+                    response_serializer=tunefarm_dot_proto_dot_farm__pb2.NoteJobReply.SerializeToString,
             ),
             'GetJob': grpc.unary_unary_rpc_method_handler(
                     servicer.GetJob,
@@ -1055,6 +1071,33 @@ class Farm:
             '/tunefarm.v1.Farm/RetryJob',
             tunefarm_dot_proto_dot_farm__pb2.RetryJobRequest.SerializeToString,
             tunefarm_dot_proto_dot_farm__pb2.RetryJobReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def NoteJob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tunefarm.v1.Farm/NoteJob',
+            tunefarm_dot_proto_dot_farm__pb2.NoteJobRequest.SerializeToString,
+            tunefarm_dot_proto_dot_farm__pb2.NoteJobReply.FromString,
             options,
             channel_credentials,
             insecure,

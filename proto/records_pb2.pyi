@@ -164,7 +164,7 @@ class Budget(_message.Message):
     def __init__(self, trials: _Optional[int] = ..., seconds: _Optional[float] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("id", "target", "tasks", "budget", "options", "state", "priority", "message", "claimed_by", "claim_epoch", "claim_term_s", "created_at", "updated_at", "compiler_version", "selector", "unmet", "owner", "recall", "model_name")
+    __slots__ = ("id", "target", "tasks", "budget", "options", "state", "priority", "message", "claimed_by", "claim_epoch", "claim_term_s", "created_at", "updated_at", "compiler_version", "selector", "unmet", "owner", "recall", "model_name", "note")
     class OptionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -191,6 +191,7 @@ class Job(_message.Message):
     OWNER_FIELD_NUMBER: _ClassVar[int]
     RECALL_FIELD_NUMBER: _ClassVar[int]
     MODEL_NAME_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
     id: str
     target: str
     tasks: _containers.RepeatedCompositeFieldContainer[JobTask]
@@ -210,7 +211,8 @@ class Job(_message.Message):
     owner: str
     recall: str
     model_name: str
-    def __init__(self, id: _Optional[str] = ..., target: _Optional[str] = ..., tasks: _Optional[_Iterable[_Union[JobTask, _Mapping]]] = ..., budget: _Optional[_Union[Budget, _Mapping]] = ..., options: _Optional[_Mapping[str, str]] = ..., state: _Optional[_Union[JobState, str]] = ..., priority: _Optional[int] = ..., message: _Optional[str] = ..., claimed_by: _Optional[str] = ..., claim_epoch: _Optional[int] = ..., claim_term_s: _Optional[float] = ..., created_at: _Optional[float] = ..., updated_at: _Optional[float] = ..., compiler_version: _Optional[str] = ..., selector: _Optional[str] = ..., unmet: _Optional[str] = ..., owner: _Optional[str] = ..., recall: _Optional[str] = ..., model_name: _Optional[str] = ...) -> None: ...
+    note: str
+    def __init__(self, id: _Optional[str] = ..., target: _Optional[str] = ..., tasks: _Optional[_Iterable[_Union[JobTask, _Mapping]]] = ..., budget: _Optional[_Union[Budget, _Mapping]] = ..., options: _Optional[_Mapping[str, str]] = ..., state: _Optional[_Union[JobState, str]] = ..., priority: _Optional[int] = ..., message: _Optional[str] = ..., claimed_by: _Optional[str] = ..., claim_epoch: _Optional[int] = ..., claim_term_s: _Optional[float] = ..., created_at: _Optional[float] = ..., updated_at: _Optional[float] = ..., compiler_version: _Optional[str] = ..., selector: _Optional[str] = ..., unmet: _Optional[str] = ..., owner: _Optional[str] = ..., recall: _Optional[str] = ..., model_name: _Optional[str] = ..., note: _Optional[str] = ...) -> None: ...
 
 class Miss(_message.Message):
     __slots__ = ("workload", "target", "weight", "default_s", "roofline_s", "builds", "reported_at", "job", "selector")

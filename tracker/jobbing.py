@@ -129,6 +129,13 @@ async def retry(farm: Farm, job: str) -> Job:
     return farm.told(found)
 
 
+async def note(farm: Farm, request_id: str, job: str, text: str, actor: str) -> Job:
+    """Say this of a job; ValueError if it is too long."""
+    found = await farm.database.write(lambda c: jobs.note(c, request_id, job, text, actor=actor))
+    farm.signals.notify(signals.job(found.id))
+    return farm.told(found)
+
+
 async def watch(farm: Farm, job: str, cursor: int, wait_s: float) -> JobUpdate:
     """The job's progress; waits until it differs from what ``cursor`` has seen."""
     deadline = farm.clock() + wait_s

@@ -51,6 +51,7 @@ _FARM = {
     "FinishJob": Rule(TUNERS),
     "Cancel": Rule(CLIENTS),
     "RetryJob": Rule(CLIENTS),
+    "NoteJob": Rule(CLIENTS),
     "GetJob": Rule(CLIENTS),
     "ListJobs": Rule(CLIENTS),
     "Watch": Rule(CLIENTS),

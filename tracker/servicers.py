@@ -165,6 +165,13 @@ class FarmServicer(farm_pb2_grpc.FarmServicer):
         return farm_pb2.RetryJobReply(job=convert.job_to_wire(job))
 
     @answers
+    async def NoteJob(self, request: farm_pb2.NoteJobRequest) -> farm_pb2.NoteJobReply:
+        await check_job(self._farm, request.job)
+        actor = caller().signed(request.actor)
+        job = await jobbing.note(self._farm, request.request_id, request.job, request.note, actor)
+        return farm_pb2.NoteJobReply(job=convert.job_to_wire(job))
+
+    @answers
     async def GetJob(self, request: farm_pb2.GetJobRequest) -> farm_pb2.GetJobReply:
         job = await self._farm.database.read(lambda c: jobs.get(c, request.job))
         return farm_pb2.GetJobReply(job=convert.job_to_wire(self._farm.told(job)))

@@ -49,6 +49,14 @@ class StoredJobs:
             raise TunefarmError(f"job {job[:8]} is {found.state}, and {self.why}")
         return found
 
+    def note_job(self, job: str, note: str, *, actor: str) -> Job:
+        """The job if that is its note already; TunefarmError if not, as only a tracker changes
+        jobs."""
+        found = self.job(job)
+        if found.note != note:
+            raise TunefarmError(f"job {job[:8]} is not noted, as {self.why}")
+        return found
+
     def retry(self, job: str) -> Job:
         """The job if it is open already; TunefarmError if it has succeeded, and else too, as only a
         tracker changes jobs."""

@@ -48,6 +48,9 @@ class JobLine:
     target_id: int
     model: str
     model_name: str
+    note: str
+    noted_by: str
+    noted_at: float | None
 
     @property
     def speedup(self) -> float | None:
@@ -124,8 +127,8 @@ def jobs(
     limit: int = PAGE_ROWS,
 ) -> Page[JobLine]:
     """Jobs, newest first: in these states (all if none is named), with ``text`` at the start of the
-    id, or in the target, the owner, the message, the model's name or a task's summary, and of a
-    model (digest and target id) if one is named."""
+    id, or in the target, the owner, the message, the note, the model's name or a task's summary,
+    and of a model (digest and target id) if one is named."""
     query = _jobs().order_by(JOBS.c.created_at.desc(), JOBS.c.id.desc()).limit(limit + 1)
     if states:
         query = query.where(JOBS.c.state.in_(states))
@@ -192,12 +195,10 @@ def _mentions(connection: Connection, text: str) -> Any:
     newest = select(WORKLOADS.c.id).where(summary).order_by(WORKLOADS.c.id.desc()).limit(_WORKLOADS)
     ids = list(connection.execute(newest).scalars())
     has_task = exists().where(JOB_TASKS.c.job == JOBS.c.id, JOB_TASKS.c.workload_id.in_(ids))
+    said = (TARGETS.c.text, JOBS.c.owner, JOBS.c.message, JOBS.c.note, MODELS.c.name)
     return or_(
         JOBS.c.id.startswith(text, autoescape=True),
-        *(
-            column.icontains(text, autoescape=True)
-            for column in (TARGETS.c.text, JOBS.c.owner, JOBS.c.message, MODELS.c.name)
-        ),
+        *(column.icontains(text, autoescape=True) for column in said),
         has_task.correlate(JOBS),
     )
 
@@ -282,6 +283,9 @@ def _line(row: Any, sums: Mapping[str, Any] | None) -> JobLine:
         target_id=row.target_id,
         model=row.model if row.model_name else "",
         model_name=row.model_name or "",
+        note=row.note,
+        noted_by=row.noted_by,
+        noted_at=row.noted_at,
     )
 
 

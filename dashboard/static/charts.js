@@ -95,6 +95,18 @@
           ...(groups.length >= COLOURS ? ["all others"] : [])],
       };
     },
+    // A line a job.
+    curves(data, element) {
+      const x = element.dataset.x === "time" ? "at_s" : "trial";
+      const y = data.notes.measure, value = y === "latency_s" ? latency : times;
+      const order = JSON.parse(element.dataset.jobs);
+      const groups = grouped(data.columns, "job", x, y).sort((a, b) => order.indexOf(a.name) - order.indexOf(b.name));
+      return {
+        data: joined(groups), series: groups.map((g) => steps(g.name, order.indexOf(g.name), value)),
+        xFormat: x === "trial" ? plain : elapsed, yFormat: y === "latency_s" ? (v) => latency(v, short) : (v) => `${short(v)} ×`,
+        yLabel: y === "latency_s" ? "latency" : "speed over the defaults", xLabel: x === "trial" ? "candidates" : "time",
+      };
+    },
     points(data, element) {
       const isOne = new Set(data.columns.task).size === 1;
       const y = isOne ? "latency_s" : "speedup";

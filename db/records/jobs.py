@@ -57,7 +57,7 @@ class Job:
     empty for the farm's own. ``recall`` says why its tuner is asked to put it back into the queue,
     empty if it is not. Its selector also names the ``plugins`` that its tasks are made with.
     ``model_name`` is what people call the model whose tasks these are, empty if they are those of
-    none."""
+    none; ``note`` is what they say of the job."""
 
     id: str
     target: str
@@ -78,6 +78,7 @@ class Job:
     owner: str = ""
     recall: str = ""
     model_name: str = ""
+    note: str = ""
 
     @property
     def plugins(self) -> tuple[str, ...]:
@@ -104,6 +105,7 @@ class Job:
             "compiler": self.compiler_version,
             "owner": self.owner,
             "message": self.unmet or self.message,
+            "note": self.note,
         }
         rows = [
             (t.workload.summary or t.workload.key[:12], t.weight, f"{t.workload.flops / 1e6:.1f}")

@@ -42,6 +42,7 @@ def job_to_wire(job: rec.Job) -> pb.Job:
         owner=job.owner,
         recall=job.recall,
         model_name=job.model_name,
+        note=job.note,
     )
 
 
@@ -69,6 +70,7 @@ def job_from_wire(wire: pb.Job) -> rec.Job:
         owner=wire.owner,
         recall=wire.recall,
         model_name=wire.model_name,
+        note=wire.note,
     )
 
 

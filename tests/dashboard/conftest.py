@@ -155,7 +155,7 @@ def _add_jobs(db: Connection, tasks: tuple[WorkloadRecord, ...]) -> None:
     budget = Budget(200)
     mine = Job(
         JOB, TARGET, tuple(JobTask(t, w) for t, w in zip(tasks, (3, 1), strict=True)), budget,
-        model_name="tiny net",
+        model_name="tiny net", note="on a quiet machine", owner="anna",
     )  # fmt: skip
     jobs.submit(db, mine)
     jobs.submit(db, Job(FAILED_JOB, TARGET, (JobTask(tasks[0]),), budget))

@@ -157,6 +157,30 @@ def test_a_client_cancels_its_own_job_and_queues_it_again(beside: Beside) -> Non
     assert beside.state(job) is JobState.QUEUED
 
 
+def test_the_owner_of_a_job_notes_what_everybody_reads_and_finds(beside: Beside) -> None:
+    job = beside.submit("anna")
+    with beside.browser(SECRETS["anna"]) as browser:
+        key = key_of(browser.get(f"/jobs/{job}").text)
+        for said in ("the first <b>try</b>", "quiet machine,\r\nnew tiles"):
+            done = browser.post(f"/jobs/{job}/note", data={"key": key, "note": said})
+            assert done.status_code == 303
+        long = browser.post(f"/jobs/{job}/note", data={"key": key, "note": "ö" * 1001})
+        assert long.status_code == 400
+        assert "a note has 1000 characters at most, not 1001" in long.text
+    with beside.browser(SECRETS["bert"]) as browser:
+        page = browser.get(f"/jobs/{job}").text
+        assert "quiet machine,\nnew tiles" in page
+        assert "anna (dashboard)" in page
+        found = browser.get("/api/v1/jobs?q=new tiles").json()["rows"]
+        assert [row["id"] for row in found] == [job]
+        own = key_of(browser.get(f"/jobs/{beside.submit('bert')}").text)
+        refused = browser.post(f"/jobs/{job}/note", data={"key": own, "note": ""})
+        assert refused.status_code == 403
+    with FarmClient.from_rendezvous(beside.rendezvous) as admin:
+        trail = [(event.action, event.reason) for event in admin.audit(job)]
+    assert trail == [("note", "quiet machine,\nnew tiles"), ("note", "the first <b>try</b>")]
+
+
 def test_the_tracker_refuses_what_the_role_may_not(beside: Beside) -> None:
     job = beside.submit("anna")
     with beside.browser(SECRETS["bert"]) as browser:

@@ -17,11 +17,11 @@ from onnx import TensorProto, helper
 from tunefarm.db.store import Store
 
 PAGES = (
-    "/", "/jobs", "/jobs/aaaa1111", "/jobs/aaaa1111?task=0", "/trials", "/trials/1", "/trials/8",
-    "/trials/121", "/diff?a=1&b=2", "/tasks", "/devices", "/devices/llvm-1", "/failures", "/api",
-    "/login", "/nowhere", "/models", "MODEL",
+    "/", "/jobs", "/jobs/aaaa1111", "/jobs/aaaa1111?task=0", "/jobs/curves?job=bbbb&job=aaaa",
+    "/trials", "/trials/1", "/trials/8", "/trials/121", "/diff?a=1&b=2", "/tasks", "/devices",
+    "/devices/llvm-1", "/failures", "/api", "/login", "/nowhere", "/models", "MODEL",
 )  # fmt: skip
-MAIN_PAGES = ("/", "/jobs/aaaa1111", "/devices", "MODEL")
+MAIN_PAGES = ("/", "/jobs", "/jobs/aaaa1111", "/devices", "MODEL")
 SIZES = {"desktop": (1280, 900, "light"), "phone": (390, 844, "dark")}
 _AXE = "axe.run(document, {resultTypes: ['violations']}).then(r => r.violations.map(v => \
 v.id + ': ' + v.nodes.map(n => n.target.join(' ')).slice(0, 3).join(', ')))"

@@ -63,6 +63,28 @@ def test_jobs_are_searched_by_id_task_and_state(client: TestClient) -> None:
     assert ids("?q=100%") == []
 
 
+def test_jobs_are_drawn_in_one_chart(client: TestClient, farm: Any) -> None:
+    data = client.get("/api/v1/curves?job=aaaa&job=bbbb&job=aaaa1111").json()
+    rows = list(zip(*data["columns"].values(), strict=True))
+    own = [row for row in rows if row[1] == "aaaa1111"]
+    times = [row[4] for row in own]
+    assert times == sorted(times, reverse=True)
+    tasks = client.get("/api/v1/jobs/aaaa/tasks").json()
+    assert times[0] == pytest.approx(sum(t["weight"] * t["default_s"] for t in tasks))
+    assert times[-1] == pytest.approx(sum(t["weight"] * t["best_s"] for t in tasks))
+    assert own[-1][0] is None
+    page = client.get("/jobs/curves?job=aaaa&job=bbbb").text
+    assert 'data-src="/api/v1/curves?job=aaaa1111&amp;job=bbbb2222&amp;workload="' in page
+
+    one = tasks[0]["workload"][:16]
+    data = client.get(f"/api/v1/curves?job=aaaa&workload={one}").json()
+    assert data["columns"]["latency_s"][0] == pytest.approx(
+        tasks[0]["weight"] * tasks[0]["default_s"]
+    )
+    for query, told in (("job=none", 404), ("job=aaaa&workload=ffff", 404), ("", 422)):
+        assert client.get(f"/api/v1/curves?{query}").status_code == told
+
+
 def test_lists_go_on_where_the_page_before_ended(client: TestClient) -> None:
     first = client.get("/api/v1/jobs?limit=1").json()
     second = client.get("/api/v1/jobs", params={"limit": 1, "cursor": first["next"]}).json()
@@ -92,8 +114,9 @@ def test_pages_are_the_same_on_postgresql(postgresql_farm: Any) -> None:
     with Store.open(postgresql_farm.database, readonly=True) as store:
         client = TestClient(create_app(store))
         for path in (
-            *PAGES, "/jobs?q=matmul&state=queued", "/jobs/aaaa", "/jobs/aaaa?task=1", "/trials/1",
-            "/diff?a=1&b=2", "/devices/llvm-1", "/failures?q=stack", "/tasks?q=matmul",
+            *PAGES, "/jobs?q=matmul&state=queued", "/jobs/aaaa", "/jobs/aaaa?task=1",
+            "/jobs/curves?job=aaaa&job=bbbb", "/trials/1", "/diff?a=1&b=2", "/devices/llvm-1",
+            "/failures?q=stack", "/tasks?q=matmul",
         ):  # fmt: skip
             assert client.get(path).status_code == 200, path
         task = client.get("/api/v1/tasks?q=matmul 8x").json()["rows"][0]

@@ -66,6 +66,7 @@ job = st.builds(
     text,
     text,
     text,
+    text,
 )
 miss = st.builds(rec.Miss, workload, text, whole, real, real, whole, real, text)
 device = st.builds(

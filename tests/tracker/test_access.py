@@ -32,6 +32,7 @@ ALLOWED = {
         **dict.fromkeys(("Acquire", "Renew", "Release", "Leases"), CLIENT),
         **dict.fromkeys(("Submit", "Collect", "Pending"), CLIENT),
         **dict.fromkeys(("SubmitJob", "Cancel", "RetryJob", "GetJob", "ListJobs", "Watch"), CLIENT),
+        "NoteJob": CLIENT,
         **dict.fromkeys(("ClaimJob", "RenewJob", "ReleaseJob", "FinishJob"), TUNER),
         **dict.fromkeys(("Best", "Promote", "History", "TaskStats", "CountTrials"), CLIENT),
         **dict.fromkeys(("Devices", "LeaseHistory", "ReportMisses", "Misses"), CLIENT),

@@ -133,6 +133,31 @@ def retry(
         print(f"{known.id[:DIGITS]} was {known.state}, and is {after}")
 
 
+@listing.command()
+def note(
+    context: typer.Context,
+    job: JobId,
+    text: Annotated[str, typer.Argument(help='The note; "" takes it away.')],
+    tracker: Tracker = "",
+    db: Database = "",
+    as_json: Json = False,
+) -> None:
+    """Say something of a job, for colleagues and for later, in place of what was said before.
+
+    Example: tunefarm jobs note 4f2a "with the new Winograd tiles, on a quiet machine"
+    """
+    from tunefarm.cli.devices import actor
+    from tunefarm.stored import farm_or_database
+
+    before = context.obj or ("", "")
+    with farm_or_database(tracker or before[0], db or before[1]) as farm:
+        after = farm.note_job(farm.job(job).id, text, actor=actor())
+    if as_json:
+        print_json({"job": after.id, "note": after.note})
+    else:
+        print(f"{after.id[:DIGITS]}: {after.note or 'no note'}")
+
+
 def job_json(job: Job) -> dict[str, object]:
     """A job for scripts; times in seconds, ``created_at`` since the epoch."""
     return {
@@ -151,6 +176,7 @@ def job_json(job: Job) -> dict[str, object]:
         "owner": job.owner,
         "waits_because": job.unmet,
         "message": job.message,
+        "note": job.note,
     }
 
 
