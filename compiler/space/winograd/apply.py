@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.config import Config
 from tunefarm.compiler.space.nests import own_loops
 from tunefarm.compiler.space.prefetch import prefetch_shares
 from tunefarm.compiler.space.tiles import in_parallel, in_registers, place_sums
+from tunefarm.compiler.space.winograd.memory import product_padding, tile_padding
 from tunefarm.compiler.space.winograd.program import (
     Convolution,
     convolution_of,
@@ -37,16 +39,19 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     program, write = s.cache_write(program, "product", "register")
     for block in ("window", "rows_in", "rows_out"):
         program = s.set_scope(program, block, "register")
-    for block in ("tile_in", write):
-        program = s.set_scope(program, block, "local", padding=lanes)
+    program = s.set_scope(program, "tile_in", "local", padding=tile_padding(c, lanes))
+    columns = {name: np.array([value]) for name, value in knob.items()}
+    padding = int(product_padding(c, lanes, columns)[0])
+    program = s.set_scope(program, write, "local", padding=padding)
     width = knob["nv"] * lanes
     transform = filter_transform(tile, c.stride, c.taps)
     layout = PackedLayout(((), (), (), (width,)), (3, 0, 1, 2, 4), transform)
     program = s.transform_layout(program, c.filter_param, layout)
 
-    program, outer, panel, results = _place_results(program, final, knob, lanes)
+    program, outer, panel, row, results = _place_results(program, final, knob, lanes)
     program = _place_in_registers(program, "rows_out", results)
-    program = _place_products(program, c, write, (outer[-1], panel), knob, lanes)
+    place = (outer[-1], panel, row if knob["by_row"] else panel)
+    program = _place_products(program, c, write, place, knob, lanes)
     program = _place_tiles(program, outer[-1], c.tiles(tile)[1], lanes)
     if phases(c.taps) > 1:
         program = _place_phases(program, c, outer[-1])
@@ -56,8 +61,9 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
 
 def _place_results(
     program: PrimFunc, final: str, knob: dict[str, int], lanes: int
-) -> tuple[PrimFunc, tuple[Var, ...], Var, Var]:
-    """Blocks of rows of tiles and of panels; in a block panels, tiles, and a tile's results."""
+) -> tuple[PrimFunc, tuple[Var, ...], Var, Var, Var]:
+    """Blocks of rows of tiles and of panels; in a block panels, rows of tiles, and the vectors of a
+    tile's results."""
     n, h, w, o = s.loops_of(program, final)
     program, (row_block, tile_row, row) = s.split(program, h, knob["mb"], knob["tile_h"])
     program, (tile_column, column) = s.split(program, w, knob["tile_w"])
@@ -65,21 +71,22 @@ def _place_results(
     outer = (n, row_block, panel_block)
     inside = (tile_row, tile_column, vector, row, column, lane)
     program = s.reorder(program, *outer, panel, *inside)
-    return in_registers(program, (row, column), lane), outer, panel, vector
+    return in_registers(program, (row, column), lane), outer, panel, tile_row, vector
 
 
 def _place_products(
     program: PrimFunc,
     c: Convolution,
     write: str,
-    panels: tuple[Var, Var],
+    place: tuple[Var, Var, Var],
     knob: dict[str, int],
     lanes: int,
 ) -> PrimFunc:
-    """For each point a matrix product of a panel, register tile by register tile."""
-    panel_block, panel = panels
-    program = s.compute_at(program, write, panel)
-    i, j, *tiles, o = own_loops(program, write, panel)
+    """For each point a matrix product of a panel, register tile by register tile, in the last of
+    the loops ``place``."""
+    panel_block, panel, last = place
+    program = s.compute_at(program, write, last)
+    i, j, *tiles, o = own_loops(program, write, last)
     row_tiles, rows = [], []
     for t in tiles:  # none where a block has a single tile
         program, (row_tile, row) = s.split(program, t, knob["rw"])
@@ -88,9 +95,9 @@ def _place_products(
     program = s.reorder(program, i, j, *row_tiles, *rows, vector, lane)
     program = in_registers(program, (*rows, vector), lane)
 
-    place = [j, *row_tiles][-1]
-    program = s.compute_at(program, "product", place)
-    *rows, o, k = own_loops(program, "product", place)
+    inner = [j, *row_tiles][-1]
+    program = s.compute_at(program, "product", inner)
+    *rows, o, k = own_loops(program, "product", inner)
     program, step = place_sums(program, "product", rows, o, k, (lanes, knob["ku"]))
     if knob["next_panel"]:
         above, across = (c.transforms(knob[t]).points for t in ("tile_h", "tile_w"))

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 from tunefarm.compiler.space.columns import whole
 from tunefarm.compiler.space.config import Access, Columns, Nest
-from tunefarm.compiler.space.winograd.knobs import (
-    block_counts,
-    cycles,
+from tunefarm.compiler.space.winograd.knobs import block_counts, cycles
+from tunefarm.compiler.space.winograd.memory import (
     points,
     tile_columns,
     tile_rows,
@@ -31,7 +30,8 @@ def nest_of(c: Convolution, target: Target, lanes: int, k: Columns) -> Nest:
     row_blocks, panel_blocks = block_counts(c, lanes, k)
     executed = 2.0 * products * row_blocks * tiles_of_block(c, k) * c.depth * c.outputs
     extra = {
-        n: whole(k, n).astype(np.float64) for n in ("tile_h", "tile_w", "mb", "nb", "next_panel")
+        n: whole(k, n).astype(np.float64)
+        for n in ("tile_h", "tile_w", "mb", "nb", "by_row", "next_panel")
     }
     extra["cycles"] = cycles(c, target, lanes, k)
     return Nest(

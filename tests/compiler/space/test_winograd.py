@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sketch_harness import Array, executed, interpreted
 from tunefarm.compiler.accuracy import error_bounds, mismatch
+from tunefarm.compiler.build import build_kernel
 from tunefarm.compiler.evaluate import evaluate
 from tunefarm.compiler.ir import Expr, Function, TensorType, Var
 from tunefarm.compiler.ops import call
@@ -225,6 +226,21 @@ def test_weights_decide_at_512_channels_by_how_fast_they_come(target: str, sketc
     default = config_space(workload, Target(f"llvm -mcpu={target}")).default
     assert default["sketch"] == sketch
     assert default["ku"] == 2  # many hints at once would hold up the loads
+
+
+def test_cores_together_hold_little_of_the_first_layer() -> None:
+    """A run of a ResNet on two cores needs it beside the result, its largest tensor."""
+    function = convolution(
+        (1, 3, 224, 224), 64, ((3, 3), (3, 3)), kernel=(7, 7), strides=(2, 2),
+        data_layout="NCS", out_layout="NSC",
+    )  # fmt: skip
+    workload = Workload.from_function(function)
+    one, two = (
+        config_space(workload, Target(f"llvm -mcpu=znver5 -num-cores={n}")).default for n in (1, 2)
+    )
+    assert (one["by_row"], two["by_row"]) == (0, 1)
+    target = Target("llvm -mcpu=znver5 -num-cores=2")
+    assert build_kernel(workload, target, two).workspace_bytes < 1 << 20
 
 
 def test_a_strict_target_has_no_such_sketch() -> None:

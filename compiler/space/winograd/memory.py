@@ -1,0 +1,91 @@
+"""What a block of Winograd's method holds: tiles, their transforms and their products.
+
+A row of tiles is padded where its planes would meet in few sets of the first cache.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from tunefarm.compiler.space.columns import Numbers, whole
+from tunefarm.compiler.space.config import Columns
+from tunefarm.compiler.space.winograd.program import Convolution
+from tunefarm.compiler.space.winograd.transforms import TILES, phases
+
+WAY_BYTES = 4096  # addresses that far apart share a set of the first cache
+PLANES_OF_SET = 6  # half of its ways
+
+
+def points(c: Convolution, k: Columns) -> Numbers:
+    """Products of a tile."""
+    count = {tile: c.transforms(tile).points for tile in TILES[c.taps]}
+    above, across = (
+        np.array([count[tile] for tile in whole(k, name)], np.int64)
+        for name in ("tile_h", "tile_w")
+    )
+    return above * across
+
+
+def tile_rows(c: Convolution, k: Columns) -> Numbers:
+    return -(-c.height // whole(k, "tile_h"))
+
+
+def tile_columns(c: Convolution, k: Columns) -> Numbers:
+    return -(-c.width // whole(k, "tile_w"))
+
+
+def tiles_of_block(c: Convolution, k: Columns) -> Numbers:
+    return whole(k, "mb") * tile_columns(c, k)
+
+
+def held_tiles(c: Convolution, k: Columns) -> Numbers:
+    """Tiles whose products are held at once: those of a block, or of one row of it."""
+    return np.where(whole(k, "by_row") == 1, tile_columns(c, k), tiles_of_block(c, k))
+
+
+def multiplied_tiles(c: Convolution, k: Columns) -> Numbers:
+    """Tiles that are held at once, with those that fill up the last tile of rows."""
+    return -(-held_tiles(c, k) // whole(k, "rw")) * whole(k, "rw")
+
+
+def transformed_tiles(c: Convolution, k: Columns) -> Numbers:
+    """Tiles whose inputs are transformed for a block: whole rows of them."""
+    columns = tile_columns(c, k)
+    return -(-multiplied_tiles(c, k) // columns) * columns
+
+
+def copied_elements(c: Convolution, k: Columns) -> Numbers:
+    """Elements of the phases of a block; 0 where the tiles read the input itself."""
+    if phases(c.taps) == 1:
+        return np.zeros_like(whole(k, "mb"))
+    taps = -(-c.taps // phases(c.taps))
+    rows = whole(k, "mb") * whole(k, "tile_h") + taps - 1
+    return rows * (tile_columns(c, k) * whole(k, "tile_w") + taps - 1) * c.depth
+
+
+def tile_padding(c: Convolution, lanes: int) -> int:
+    """Elements between the channels of transformed tiles: to whole vectors, or one vector more."""
+    return -c.depth % lanes or lanes
+
+
+def tile_bytes(c: Convolution, lanes: int, k: Columns) -> Numbers:
+    """Transformed tiles of a block, padded."""
+    return points(c, k) * transformed_tiles(c, k) * (c.depth + tile_padding(c, lanes)) * 4
+
+
+def product_padding(c: Convolution, lanes: int, k: Columns) -> Numbers:
+    """Elements between the rows of products: none, or a vector, if the planes of a tile's points
+    would meet in few sets."""
+    plane = multiplied_tiles(c, k) * whole(k, "nv") * lanes * 4
+    meeting = points(c, k) * np.gcd(plane, WAY_BYTES) // WAY_BYTES
+    return np.where(meeting > PLANES_OF_SET, lanes, 0)
+
+
+def product_bytes(c: Convolution, lanes: int, k: Columns) -> Numbers:
+    """Products of a panel that are held at once, padded."""
+    width = whole(k, "nv") * lanes + product_padding(c, lanes, k)
+    return points(c, k) * multiplied_tiles(c, k) * width * 4
+
+
+def held_bytes(c: Convolution, lanes: int, k: Columns) -> Numbers:
+    """What a thread keeps of a block: phases, transformed tiles, products."""
+    return 4 * copied_elements(c, k) + tile_bytes(c, lanes, k) + product_bytes(c, lanes, k)
