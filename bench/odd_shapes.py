@@ -38,16 +38,16 @@ def attention(tokens: int) -> Workload:
     return task.workload
 
 
-def images(batch: int, size: int, channels: int, kernel: int) -> Workload:
+def images(batch: int, size: int, channels: int, kernel: int, depthwise: bool = False) -> Workload:
     """A convolution of a batch of images that keeps their size and channels."""
     pad = kernel // 2
     return fused(
         lambda x, w: call(
-            "conv", x, w, padding=((pad, pad), (pad, pad)),
+            "conv", x, w, padding=((pad, pad), (pad, pad)), groups=channels if depthwise else 1,
             data_layout="NSC", kernel_layout="SIO",
         ),
         (batch, size, size, channels),
-        (kernel, kernel, channels, channels),
+        (kernel, kernel, 1 if depthwise else channels, channels),
         constants=[1],
     )  # fmt: skip
 
@@ -75,12 +75,20 @@ def pairs() -> list[tuple[str, Workload, str, Workload]]:
         of("conv 3×3 28², channels", lambda n: conv(28, n, n, 3), 17, 16),
         of("conv 1×1 56², channels", lambda n: conv(56, n, n, 1), 17, 16),
         of("conv 1×1 28², channels", lambda n: conv(28, n, n, 1), 127, 128),
+        of("conv 1×1 56², 64 to", lambda n: conv(56, 64, n, 1), 17, 16),
+        of("conv 3×3 28², 64 to", lambda n: conv(28, 64, n, 3), 17, 16),
+        of("conv 3×3 28², 64 to", lambda n: conv(28, 64, n, 3), 3, 4),
         of("depthwise 28², channels", lambda n: conv(28, n, n, 3, 1, n), 17, 16),
+        of("depthwise 56², channels", lambda n: conv(56, n, n, 3, 1, n), 33, 32),
         of("depthwise 960, image", lambda n: conv(n, 960, 960, 3, 1, 960), 7, 8),
         ("conv 3×3 128 28², batch 3", images(3, 28, 128, 3), "4", images(4, 28, 128, 3)),
         ("conv 3×3 512 7², batch 3", images(3, 7, 512, 3), "4", images(4, 7, 512, 3)),
         ("conv 1×1 256 14², batch 3", images(3, 14, 256, 1), "4", images(4, 14, 256, 1)),
-    ]
+        (
+            "depthwise 96 28², batch 3", images(3, 28, 96, 3, True),
+            "4", images(4, 28, 96, 3, True),
+        ),
+    ]  # fmt: skip
 
 
 def work(workload: Workload) -> float:

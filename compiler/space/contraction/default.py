@@ -23,6 +23,7 @@ from tunefarm.compiler.tir.affine import affine
 # Multiply-adds of an unrolled body: twice as many take LLVM twice as long and run no faster (28 of
 # one step hide a loop's three instructions), and long ones it may spill.
 MAX_BODY = 64
+SPLIT_LINES = 0.2  # of a kernel's time, where each vector is a panel of its own
 SAME_SET_BYTES = 4096  # rows so far apart meet in one set of the first level of cache
 
 
@@ -83,8 +84,10 @@ def tile_cycles(c: Contraction, target: Target, lanes: int, k: Columns) -> Numbe
         # Bound by memory: lines beyond L1 come in pairs, and short rows keep more loads in flight.
         width = vectors * lanes * dtype_bytes(c.rhs.load.dtype)
         parts = np.log2(np.maximum(LINE_BYTES / width, 1.0))
-        split = 0.2 if c.vector.extent % lanes else 0.0  # pixels begin anywhere in a line
-        pairs = np.where(width % (2 * LINE_BYTES), 1.1 + split + 0.2 * parts, 1.0)
+        # Pixels that begin anywhere in a line: a panel of some of their vectors reads a line more.
+        apart = c.vector.extent % lanes and vectors * lanes < c.vector.extent
+        split = np.where(apart, SPLIT_LINES / vectors, 0.0)
+        pairs = np.where(width % (2 * LINE_BYTES), 1.1 + 0.2 * parts, 1.0) + split
         cycles = cycles * pairs * np.where(rows > 8, 1.05, 1.0)
     elif target.vector_registers <= 16:
         # Eight sums just cover the latency, and any delay shows.

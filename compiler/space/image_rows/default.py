@@ -3,15 +3,16 @@ channels: a closed-form model of the core."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from math import prod
 
 import numpy as np
 from tunefarm.compiler.space.analysis import Contraction
 from tunefarm.compiler.space.columns import Numbers, cheapest, whole
-from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob
+from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob, Value
 from tunefarm.compiler.space.contraction.blocks import default_blocks
 from tunefarm.compiler.space.contraction.knobs import MAX_UNROLLED
-from tunefarm.compiler.space.contraction.shape import row_axes
+from tunefarm.compiler.space.contraction.shape import panel_count, row_axes
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir.affine import affine
 
@@ -43,7 +44,22 @@ def default_of(
     steps = prod(a.extent for a in c.reduce)
     config: dict[str, int | str] = {n: found[n] for n in ("rw", "rh", "nv", "ku")}
     config |= default_blocks(c, target, lanes, choices, tile, estimate / steps)
+    config |= _rows_for_each_core(c, target, choices, found["rw"])
     return config, estimate
+
+
+def _rows_for_each_core(
+    c: Contraction, target: Target, choices: Mapping[str, Sequence[Value]], rows: int
+) -> dict[str, int]:
+    """Blocks of whole rows, where there are enough for all cores: halves of a row share lines, and
+    the next kernel's halves are seldom the same."""
+    second, last = row_axes(c)
+    tiles = second.extent if second else panel_count(last.extent if last else 1, rows)
+    cores = target.num_cores
+    if cores == 1 or tiles < cores:
+        return {}
+    even = [int(m) for m in choices["mb"] if panel_count(tiles, int(m)) % cores == 0]
+    return {"mb": max(even, default=1), "nb": max(int(n) for n in choices["nb"])}
 
 
 def _body(k: Columns) -> Numbers:

@@ -120,7 +120,7 @@ def test_it_leaves_to_other_sketches(name: str) -> None:
 
 
 @pytest.mark.parametrize(("size", "channels", "sketch"), [
-    (28, 17, "image_rows"), (28, 24, "image_rows"), (28, 33, "image_rows"), (7, 72, "contraction"),
+    (28, 17, "image_rows"), (28, 24, "image_rows"), (28, 33, "image_rows"), (3, 33, "contraction"),
 ])  # fmt: skip
 def test_the_default_is_by_the_model(size: int, channels: int, sketch: str) -> None:
     workload = Workload.from_function(depthwise((1, size, size, channels)))
