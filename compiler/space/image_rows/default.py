@@ -13,7 +13,7 @@ from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob, Va
 from tunefarm.compiler.space.contraction.blocks import default_blocks
 from tunefarm.compiler.space.contraction.knobs import MAX_UNROLLED
 from tunefarm.compiler.space.contraction.shape import panel_count, row_axes
-from tunefarm.compiler.target import Target
+from tunefarm.compiler.target import Target, dtype_bytes
 from tunefarm.compiler.tir.affine import affine
 
 LATENCY = 4.0  # cycles of a multiply-add
@@ -34,32 +34,50 @@ def default_of(
     """The config of the fewest cycles in the model, and their number on one core."""
     choices = {k.name: k.choices for k in knobs}
     none = dict.fromkeys(("pack_lhs", "pack_rhs", "prefetch", "next_panel"), 0)
-    found, estimate = cheapest(
+    found, _ = cheapest(
         {n: choices[n] for n in ("rw", "nv", "ku")},
         {"rh": 1, "mb": 1, "nb": 1, **none},
         (*constraints, Constraint("short body", lambda k: _body(k) <= MAX_UNROLLED // 4)),
-        lambda k: cycles(c, lanes, k),
+        lambda k: cycles(c, lanes, k) * _unevenness(c, target, k),
     )
+    estimate = float(cycles(c, lanes, {n: np.array([v]) for n, v in found.items()})[0])
     tile = (found["rw"], 1, found["nv"])
     steps = prod(a.extent for a in c.reduce)
     config: dict[str, int | str] = {n: found[n] for n in ("rw", "rh", "nv", "ku")}
     config |= default_blocks(c, target, lanes, choices, tile, estimate / steps)
-    config |= _rows_for_each_core(c, target, choices, found["rw"])
+    config |= _rows_of_a_block(c, target, choices, found["rw"])
     return config, estimate
 
 
-def _rows_for_each_core(
+def _rows_of_a_block(
     c: Contraction, target: Target, choices: Mapping[str, Sequence[Value]], rows: int
 ) -> dict[str, int]:
-    """Blocks of whole rows, where there are enough for all cores: halves of a row share lines, and
-    the next kernel's halves are seldom the same."""
-    second, last = row_axes(c)
-    tiles = second.extent if second else panel_count(last.extent if last else 1, rows)
+    """Blocks of whole rows for each core, if there are enough: halves of a row share lines.
+
+    One tile of rows at a time where images leave the second level of cache: 112² of 17 channels
+    took 1.7 × as long by columns of two tiles, which touch twice as many pages.
+    """
+    tiles = int(_tiles(c, rows))
+    image_bytes = prod(c.lhs.load.buffer.shape) * dtype_bytes(c.lhs.load.dtype)
+    large = 2 * image_bytes > target.l2_bytes // 2  # with the results
     cores = target.num_cores
     if cores == 1 or tiles < cores:
-        return {}
-    even = [int(m) for m in choices["mb"] if panel_count(tiles, int(m)) % cores == 0]
-    return {"mb": max(even, default=1), "nb": max(int(n) for n in choices["nb"])}
+        return {"mb": 1} if large else {}
+    share = panel_count(tiles, cores)
+    block = 1 if large else max(int(m) for m in choices["mb"] if int(m) <= share)
+    return {"mb": block, "nb": max(int(n) for n in choices["nb"])}
+
+
+def _tiles(c: Contraction, rows: Numbers) -> Numbers:
+    """What blocks of rows are made of: images of a batch, or tiles of ``rows``."""
+    second, last = row_axes(c)
+    return second.extent if second else -(-(last.extent if last else 1) // rows)
+
+
+def _unevenness(c: Contraction, target: Target, k: Columns) -> Numbers:
+    """The work of the core that has most of the rows, over that of all alike."""
+    tiles = _tiles(c, whole(k, "rw"))
+    return -(-tiles // target.num_cores) * target.num_cores / tiles
 
 
 def _body(k: Columns) -> Numbers:
