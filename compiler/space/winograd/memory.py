@@ -63,13 +63,15 @@ def copied_elements(c: Convolution, k: Columns) -> Numbers:
 
 
 def tile_padding(c: Convolution, lanes: int) -> int:
-    """Elements between the channels of transformed tiles: to whole vectors, or one vector more."""
-    return -c.depth % lanes or lanes
+    """Elements between the rows of transformed tiles, which are whole vectors: one vector, or none
+    where they are short."""
+    return lanes if c.depth > lanes else 0
 
 
 def tile_bytes(c: Convolution, lanes: int, k: Columns) -> Numbers:
     """Transformed tiles of a block, padded."""
-    return points(c, k) * transformed_tiles(c, k) * (c.depth + tile_padding(c, lanes)) * 4
+    row = -(-c.depth // lanes) * lanes + tile_padding(c, lanes)
+    return points(c, k) * transformed_tiles(c, k) * row * 4
 
 
 def product_padding(c: Convolution, lanes: int, k: Columns) -> Numbers:
