@@ -189,10 +189,10 @@ class Interfaced:
 
 
 def torch_here() -> Any:
-    if importlib.util.find_spec("torch") is None:
-        raise LeftOut("no PyTorch")
-    import torch
-
+    try:
+        import torch
+    except ImportError:
+        raise LeftOut("no PyTorch") from None
     if not torch.cuda.is_available():
         raise LeftOut("this PyTorch has no CUDA")
     return torch

@@ -1,8 +1,8 @@
 """Loop IR → LLVM text of kernels: the entry point.
 
-The emitter is that of CPUs with four more layers: ``threads``, what one thread does, ``warps``,
-what those of a warp do together, ``warpgroups``, what four warps do, and ``rings``, how tiles reach
-them that are copied as boxes.
+The emitter is that of CPUs with five more layers: ``threads``, what one thread does, ``shuffles``,
+what those of a warp tell each other, ``warps``, what they multiply together, ``warpgroups``, what
+four warps do, and ``rings``, how tiles reach them that are copied as boxes.
 """
 
 from __future__ import annotations

@@ -15,6 +15,12 @@ thread ``4·g + t`` has of its element's row, g or g + 8, columns 2·t, 2·t + 1
 2·t + 8, 2·t + 9. The four threads of a row have all of it. B is read from shared memory. The last
 one is no instruction: threads shuffle their parts of A, and multiply and add in float32.
 
+    turned(x0, x1, x2, x3, own, k)      number ``own`` of the x of thread k of the four
+    turned(x0, x1, own, k)              … of two
+
+Two or four threads that stand side by side hold the rows of a square; ``own`` is the number of each
+among them, and what it gets by all k is a column.
+
     boxed(x[…], c0, n0, s0, c1, n1, s1, …)      x[…] where every 0 ≤ c < n, else 0
 
 An element of a box that is copied to shared memory, of a tensor with these coordinates, extents and
@@ -39,6 +45,7 @@ WARP_REDUCTIONS: dict[str, BinaryOp] = {
 }
 
 BOXED = "boxed"
+TURNED = "turned"
 QUAD = 4  # threads that hold a row of a matrix
 
 
@@ -71,6 +78,9 @@ HELD_PRODUCTS: Mapping[str, HeldProduct] = {
         HeldProduct("fma.m16n8k8.f32", "float32", 8),
     )
 }
+
+EXCHANGES = frozenset({*WARP_REDUCTIONS, *HELD_PRODUCTS, TURNED})
+"""What all threads of a warp must come to together."""
 
 
 def owner_of_term(k: int) -> tuple[int, int]:

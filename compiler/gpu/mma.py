@@ -14,15 +14,17 @@ Source: NVIDIA, "PTX ISA", matrix fragments for mma.m16n8k16 and its kin.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.gpu.intrinsics import TURNED
 from tunefarm.compiler.tir.ir import (
     Binary,
     Block,
     Buffer,
     Cast,
+    Const,
     Expr,
     Intrinsic,
     IterVar,
@@ -32,10 +34,12 @@ from tunefarm.compiler.tir.ir import (
     Store,
     Var,
 )
+from tunefarm.compiler.tir.schedule.regions import loops_over_region, region_of
 from tunefarm.compiler.tir.schedule.tree import (
     blocks,
     find_block,
     find_loop,
+    loop_ranges,
     loops_of,
     nest_around,
     reads,
@@ -44,11 +48,12 @@ from tunefarm.compiler.tir.schedule.tree import (
 )
 from tunefarm.compiler.tir.tensor_intrinsics import TensorIntrinsic, register_tensor_intrinsic
 from tunefarm.compiler.tir.transform.simplify import simplify_expr
-from tunefarm.compiler.tir.visit import substitute, transform_accesses
+from tunefarm.compiler.tir.visit import seq, substitute, transform_accesses
 
 ROWS, COLUMNS = 16, 8
 ELEMENTS = 4  # of the result, that a thread holds
 FRAGMENT = ("mt", "nt", "g", "t", "e")  # iterators of the result's rows and columns
+SQUARE = ("mt", "nj", "h", "g", "t", "e")  # those of a result that threads have exchanged
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +97,7 @@ for _m in MMAS.values():
     )
 
 
-def tensorize_product(program: PrimFunc, block: str, intrinsic: str) -> PrimFunc:
+def tensorize_product(program: PrimFunc, block: str, intrinsic: str, width: int = 1) -> PrimFunc:
     """Compute a product by a warp's matrix instruction, in tiles of 16 rows and 8 columns.
 
     for m in 32: for n in 16: for k in 48: C[m, n] += f32(A[m, k]) · f32(B[k, n])
@@ -102,6 +107,12 @@ def tensorize_product(program: PrimFunc, block: str, intrinsic: str) -> PrimFunc
     The result is stored as threads hold it, and so are the loops of its readers; those over g and
     t are for the threads of a warp (``fuse``, ``bind``), that over e for lanes. Extents must be
     multiples of whole tiles. ScheduleError says what does not match.
+
+    Of a ``width`` of 2 or 4 a block ``T`` comes between the result and its readers, by which as
+    many threads give each other parts of as many tiles, so that each has 2 · width elements of a
+    row side by side:
+
+    for nj: for h in 2: for g in 8: for t in 4: for e in 8: T[mt, nj, h, g, t, e] = turned(C[…], …)
     """
     m = MMAS.get(intrinsic)
     if m is None:
@@ -118,10 +129,43 @@ def tensorize_product(program: PrimFunc, block: str, intrinsic: str) -> PrimFunc
         )
     tiles = (extents[0] // ROWS, extents[1] // COLUMNS)
     new = replace(old, shape=(*old.shape[:-2], *tiles, 8, 4, ELEMENTS))
+    own, read, iters = [new], new, _fragment(tiles)
+    if width > 1:
+        iters = _square(tiles, width)
+        read = Buffer("T", (*old.shape[:-2], *(i.extent for i in iters)), old.dtype)
+        own.append(read)
     for reader in [b for b in blocks(program.body) if b is not node and reads(b, old)]:
-        program = _renested(program, reader, _result_nest(reader, old, new, tiles))
-    program = _renested(program, node, _product_nest(node, new, tiles, m))
-    return replace(program, buffers=tuple(new if b is old else b for b in program.buffers))
+        program = _renested(program, reader, _result_nest(reader, old, read, iters, width))
+    product = _product_nest(node, new, tiles, m)
+    if width > 1:
+        product = seq(product, _square_nest(node, new, read, iters, width))
+    program = _renested(program, node, product)
+    buffers = [b for b in program.buffers if b is not old]
+    return replace(program, buffers=(*buffers, *own))
+
+
+def exchange_at(program: PrimFunc, block: str, loop: Var) -> PrimFunc:
+    """Move block ``T`` under a loop of the product ``block``, after the sums that are complete
+    there: ``reverse_compute_at`` for a block that reads other elements of a row than it writes.
+
+    for n: for k: C[…] += …;  for n: T[…] = turned(C[…], …)
+    ->  for n: { for k: C[…] += …; T[…] = turned(C[…], …) }
+    """
+    node, source = find_block(program, "T"), find_block(program, block)
+    store = store_of(source)
+    *batch, mt, nt, g, t, _ = region_of(
+        find_loop(program, loop), store.buffer, [(source, [store])], written=True
+    )
+    h, e = (node.iters[-n].extent for n in (4, 1))
+    width = e // 2
+    if nt[1] % width:
+        raise ScheduleError(f"loop {loop.name} has no whole groups of {width} tiles of columns")
+    groups = simplify_expr(nt[0] // width, loop_ranges(program.body)), nt[1] // width
+    region = [*batch, mt, groups, (Const(0), h), g, t, (Const(0), e)]
+    moved = loops_over_region(node, region, by_iter=True)
+    removed = replace_stmt(program, node, None)
+    target = find_loop(removed, loop)
+    return replace_stmt(removed, target, replace(target, body=seq(target.body, moved)))
 
 
 def _renested(program: PrimFunc, node: Block, nest: Stmt) -> PrimFunc:
@@ -130,12 +174,18 @@ def _renested(program: PrimFunc, node: Block, nest: Stmt) -> PrimFunc:
     return replace_stmt(program, find_loop(program, top[0]), nest)
 
 
-def _fragment(tiles: tuple[int, int]) -> tuple[list[IterVar], Expr, Expr]:
-    """The iterators of a result as threads hold it, its row and its column."""
+def _fragment(tiles: tuple[int, int]) -> list[IterVar]:
+    """The iterators of a result as threads hold it."""
     sizes = (*tiles, 8, 4, ELEMENTS)
-    iters = [IterVar(Var(n), e) for n, e in zip(FRAGMENT, sizes, strict=True)]
-    row, column = fragment_place(*(i.var for i in iters))
-    return iters, row, column
+    return [IterVar(Var(n), e) for n, e in zip(FRAGMENT, sizes, strict=True)]
+
+
+def _square(tiles: tuple[int, int], width: int) -> list[IterVar]:
+    """Those of one whose parts ``width`` threads have exchanged."""
+    if tiles[1] % width:
+        raise ScheduleError(f"{tiles[1]} tiles of columns are no multiple of {width}")
+    sizes = (tiles[0], tiles[1] // width, 2, 8, 4, 2 * width)
+    return [IterVar(Var(n), e) for n, e in zip(SQUARE, sizes, strict=True)]
 
 
 def fragment_place(mt: Expr, nt: Expr, g: Expr, t: Expr, e: Expr) -> tuple[Expr, Expr]:
@@ -143,14 +193,44 @@ def fragment_place(mt: Expr, nt: Expr, g: Expr, t: Expr, e: Expr) -> tuple[Expr,
     return mt * ROWS + e // 2 * 8 + g, nt * COLUMNS + t * 2 + e % 2
 
 
-def _result_nest(node: Block, old: Buffer, new: Buffer, tiles: tuple[int, int]) -> Stmt:
-    """A reader of the result at its own iterators, in the order of fragments."""
+def square_place(
+    width: int, mt: Expr, nj: Expr, h: Expr, g: Expr, t: Expr, e: Expr
+) -> tuple[Expr, Expr]:
+    """The row and the column of an element that threads have exchanged, from the iterators of
+    ``SQUARE``: thread t has 2 · width columns of tile t % width of as many."""
+    column = nj * (width * COLUMNS) + t % width * COLUMNS + t // width * (2 * width) + e
+    return mt * ROWS + h * 8 + g, column
+
+
+def exchanged(held: Sequence[Expr], t: Expr, e: Expr) -> Intrinsic:
+    """Element e of what a thread gets, for its pairs of columns of as many tiles, of which
+    ``held`` has number e % 2."""
+    return Intrinsic(TURNED, (*held, t % len(held), e // 2), held[0].dtype)
+
+
+def _square_nest(
+    node: Block, old: Buffer, new: Buffer, iters: Sequence[IterVar], width: int
+) -> Stmt:
+    """The nest of block ``T``."""
+    batch = [IterVar(Var(i.var.name), i.extent) for i in node.iters[:-3]]
+    mt, nj, h, g, t, e = (i.var for i in iters)
+    around = [i.var for i in batch]
+    held = [Load(old, (*around, mt, nj * width + n, g, t, h * 2 + e % 2)) for n in range(width)]
+    store = Store(new, (*around, *(i.var for i in iters)), exchanged(held, t, e))
+    return nest_around(Block("T", (*batch, *iters), (), store))
+
+
+def _result_nest(
+    node: Block, old: Buffer, new: Buffer, iters: Sequence[IterVar], width: int
+) -> Stmt:
+    """A reader of the result at its own iterators, in the order in which threads hold it."""
     *batch, m, n = node.iters
     for load in reads(node, old):
         if list(load.indices) != [i.var for i in node.iters]:
             raise ScheduleError(f"{node.name} does not read {old.name} at its own iterators")
-    iters, row, column = _fragment(tiles)
-    at = (*(i.var for i in batch), *(i.var for i in iters))
+    own = [i.var for i in iters]
+    row, column = fragment_place(*own) if width == 1 else square_place(width, *own)
+    at = (*(i.var for i in batch), *own)
     body = transform_accesses(node.body, (old,), lambda _: Load(new, at), lambda store: store)
     assert isinstance(body, Store)
     ranges = {i.var: (0, i.extent - 1) for i in (*batch, *iters)}
@@ -166,7 +246,8 @@ def _result_nest(node: Block, old: Buffer, new: Buffer, tiles: tuple[int, int]) 
 def _product_nest(node: Block, new: Buffer, tiles: tuple[int, int], m: Mma) -> Stmt:
     x, y = _factors(node, m)
     *batch, rows, columns, depth = node.iters
-    iters, row, column = _fragment(tiles)
+    iters = _fragment(tiles)
+    row, column = fragment_place(*(i.var for i in iters))
     step = IterVar(Var("kt"), depth.extent // m.depth, "reduce")
     at = (*(i.var for i in batch), *(i.var for i in iters))
     args: list[Expr] = [Load(new, at)]

@@ -1,36 +1,33 @@
-"""What the threads of a warp do together, in LLVM text: shuffles, and products of matrices."""
+"""What the threads of a warp do together, in LLVM text: products of matrices."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tunefarm.compiler.codegen.types import constant, is_float, scalar_type, suffix, vector_of
+from tunefarm.compiler.codegen.types import constant, scalar_type, suffix, vector_of
 from tunefarm.compiler.codegen.values import Lin, Val
-from tunefarm.compiler.errors import BuildError, ScheduleError
+from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.gpu.archs import WARP
 from tunefarm.compiler.gpu.dialects import NVPTX
 from tunefarm.compiler.gpu.intrinsics import (
     HELD_PRODUCTS,
     QUAD,
-    WARP_REDUCTIONS,
     HeldProduct,
     owner_of_term,
 )
 from tunefarm.compiler.gpu.mma import COLUMNS, ELEMENTS, MMAS, Mma
-from tunefarm.compiler.gpu.threads import ThreadEmitter
+from tunefarm.compiler.gpu.shuffles import ShuffleEmitter
 from tunefarm.compiler.target import dtype_bytes
-from tunefarm.compiler.tir.ir import Const, Expr, Intrinsic, Load, Var
+from tunefarm.compiler.tir.ir import Expr, Intrinsic, Load, Var
 
 LOG2_E = 1.4426950408889634
 ROW_BYTES = 16  # of a row of the 8 × 8 matrices that are loaded as fragments
 
 
-class WarpEmitter(ThreadEmitter):
+class WarpEmitter(ShuffleEmitter):
     """Writes what a thread does, and what its warp does with it."""
 
     def value(self, expr: Expr) -> Val:
-        if isinstance(expr, Intrinsic) and expr.name in WARP_REDUCTIONS:
-            return self._warp_reduced(expr)
         if isinstance(expr, Intrinsic) and expr.name in MMAS:
             return self._product(expr, MMAS[expr.name], 0)
         if isinstance(expr, Intrinsic) and expr.name in HELD_PRODUCTS:
@@ -39,32 +36,6 @@ class WarpEmitter(ThreadEmitter):
                 return self._held_single(expr, held)
             return self._product(expr, MMAS[held.mma], held.terms)
         return super().value(expr)
-
-    # --- shuffles ------------------------------------------------------------------------------
-
-    def _warp_reduced(self, expr: Intrinsic) -> Val:
-        """The butterfly of shuffles that gives every thread the combined value."""
-        wanted, width = expr.args
-        assert isinstance(width, Const)
-        if self.lanes != 1 or self.dialect is not NVPTX:
-            raise ScheduleError(f"{expr.name} has no code here")
-        value = self.value(wanted)
-        kind = value.dtype
-        value = self.cast(value, _shuffled_as(kind))
-        step = int(width.value) // 2
-        while step:
-            value = self.arithmetic(WARP_REDUCTIONS[expr.name], value, self._from_lane(value, step))
-            step //= 2
-        return self.cast(value, kind)
-
-    def _from_lane(self, value: Val, step: int) -> Val:
-        """The value of the thread whose number differs by the bit ``step``."""
-        b, kind = self.builder, scalar_type(value.dtype)
-        suffix = "f32" if kind == "float" else "i32"
-        name = f"llvm.nvvm.shfl.sync.bfly.{suffix}"
-        self.module.declares.add(f"declare {kind} @{name}(i32, {kind}, i32, i32)")
-        text = f"call {kind} @{name}(i32 -1, {kind} {value.text}, i32 {step}, i32 {WARP - 1})"
-        return Val(b.now(text), value.dtype)
 
     def intrinsic(self, name: str, args: Sequence[Val], dtype: str) -> Val:
         if name in ("exp", "exp_shifted") and dtype == "float32" and self.dialect is NVPTX:
@@ -252,15 +223,6 @@ class WarpEmitter(ThreadEmitter):
         rows = [[self._of_lane(term, 2 * h) for term in terms] for h in range(2)]
         return [self._word(rows[h][2 * half : 2 * half + 2]) for half in range(2) for h in range(2)]
 
-    def _of_lane(self, expr: Expr, lane: int) -> Val:
-        """The value of one lane of the current vector."""
-        env, lanes = self.env, self.lanes
-        self.env = {v: Lin(at.const + lane * at.lane, at.terms) for v, at in env.items()}
-        self.lanes = 1
-        value = self.value(expr)
-        self.env, self.lanes = env, lanes
-        return value
-
     def _word(self, pair: Sequence[Val]) -> str:
         """Two values of 16 bits as one of 32."""
         b, kind, text = self.builder, scalar_type(pair[0].dtype), "poison"
@@ -359,12 +321,3 @@ class WarpEmitter(ThreadEmitter):
         text = f"call {kind} @{name}.b16.p3(ptr addrspace(3) {pointer})"
         made = b.load(text, load.buffer)
         return [b.pure(f"extractvalue {kind} {made}, {n}", [made]) for n in range(count)]
-
-
-def _shuffled_as(dtype: str) -> str:
-    """The dtype of 32 bits in which a value is combined; BuildError if there is none."""
-    if is_float(dtype) and dtype != "float64":
-        return "float32"
-    if dtype in ("int32", "uint32", "int16", "int8", "uint8", "uint16"):
-        return "int32" if dtype != "uint32" else dtype
-    raise BuildError(f"threads of a warp cannot combine {dtype}; use float32")

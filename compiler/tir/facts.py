@@ -11,14 +11,27 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import TypeVar, get_args
 
-from tunefarm.compiler.tir.ir import Block, Buffer, Const, Expr, For, Load, Stmt, Store, Var
+from tunefarm.compiler.gpu.intrinsics import EXCHANGES
+from tunefarm.compiler.tir.ir import (
+    Block,
+    Buffer,
+    Const,
+    Expr,
+    For,
+    Intrinsic,
+    Load,
+    Stmt,
+    Store,
+    Var,
+)
 from tunefarm.compiler.tir.walk import children, operands, own_expressions
 
 KEPT = 1 << 13  # facts of a kind; programs have some thousand nodes, and kept ones cost collections
 
-_T = TypeVar("_T", Var, Buffer, type)
+_T = TypeVar("_T", Var, Buffer, type, str)
 _NO_VARIABLES: frozenset[Var] = frozenset()
 _NO_BUFFERS: frozenset[Buffer] = frozenset()
+_NO_NAMES: frozenset[str] = frozenset()
 _ALONE = {kind: frozenset((kind,)) for kind in get_args(Stmt)}
 
 
@@ -64,6 +77,19 @@ def loads_of(node: Expr | Stmt) -> tuple[Load, ...]:
     return found
 
 
+@lru_cache(KEPT)
+def exchanges(expr: Expr) -> frozenset[str]:
+    """The intrinsics of an expression that threads of a warp come to together."""
+    found = _NO_NAMES
+    if isinstance(expr, Intrinsic) and expr.name in EXCHANGES:
+        found = frozenset((expr.name,))
+    for part in operands(expr):
+        kind = type(part)
+        if kind is not Const and kind is not Var:
+            found = _joined(found, exchanges(part))
+    return found
+
+
 def _below(fact: Callable[[Expr], frozenset[_T]]) -> Callable[[Stmt], frozenset[_T]]:
     """The fact of the expressions of a statement and of all below it."""
 
@@ -82,6 +108,7 @@ def _below(fact: Callable[[Expr], frozenset[_T]]) -> Callable[[Stmt], frozenset[
 
 variables_below = _below(variables)
 buffers_read_below = _below(buffers_read)
+exchanges_below = _below(exchanges)
 
 
 @lru_cache(KEPT)

@@ -24,6 +24,7 @@ from tunefarm.compiler.gpu.intrinsics import (
     BOXED,
     HELD_PRODUCTS,
     QUAD,
+    TURNED,
     WARP_REDUCTIONS,
     owner_of_term,
 )
@@ -265,6 +266,8 @@ class _Source:
                 return self.held_product(expr)
             case Intrinsic(name) if name == BOXED:
                 return self.boxed(expr)
+            case Intrinsic(name) if name == TURNED:
+                return self.turned(expr)
             case Intrinsic(name, (value, width), _) if name in WARP_REDUCTIONS:
                 if not self.threads:
                     raise ScheduleError(f"{name} stands where there are no threads")
@@ -286,6 +289,14 @@ class _Source:
         own, right = ", ".join(parts[:held]), ", ".join(parts[held:])
         row = f"(yield Exchange({len(self.lines)}, {QUAD}, None, ({own})))"
         return f"held_product({total}, {row}, ({right}))"
+
+    def turned(self, expr: Intrinsic) -> str:
+        """What another thread holds for this one."""
+        if not self.threads:
+            raise ScheduleError(f"{expr.name} stands where there are no threads")
+        *held, own, k = map(self.expr, expr.args)
+        row = f"Exchange({len(self.lines)}, {len(held)}, None, ({', '.join(held)}))"
+        return f"(yield {row})[{k}][{own}]"
 
     def boxed(self, expr: Intrinsic) -> str:
         """An element of a tensor where it has one, else zero."""

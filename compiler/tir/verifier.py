@@ -13,7 +13,7 @@ from math import prod
 from typing import NoReturn
 
 from tunefarm.compiler.dtypes import DTYPES, is_float
-from tunefarm.compiler.gpu.intrinsics import BOXED, HELD_PRODUCTS, WARP_REDUCTIONS
+from tunefarm.compiler.gpu.intrinsics import BOXED, HELD_PRODUCTS, TURNED, WARP_REDUCTIONS
 from tunefarm.compiler.tir.affine import Ranges, interval
 from tunefarm.compiler.tir.ir import (
     BLOCK_AXES,
@@ -349,6 +349,9 @@ class _Verifier:
         if name == BOXED:
             self.boxed(expr)
             return
+        if name == TURNED:
+            self.turned(expr, certain)
+            return
         if name not in INTRINSICS:
             self.fail(f"there is no intrinsic {name}")
         if len(args) != _ARITY.get(name, 1):
@@ -371,6 +374,13 @@ class _Verifier:
         kinds = tuple(self.expr(a, certain) for a in expr.args)
         if kinds != wanted or expr.dtype != p.accumulator:
             self.fail(f"{print_expr(expr)} takes {', '.join(kinds)}, not {', '.join(wanted)}")
+
+    def turned(self, expr: Intrinsic, certain: bool) -> None:
+        *held, own, k = expr.args
+        kinds = {self.expr(value, certain) for value in held}
+        numbers = {self.expr(own, certain), self.expr(k, certain)}
+        if len(held) not in (2, 4) or kinds != {expr.dtype} or numbers != {"int64"}:
+            self.fail(f"{print_expr(expr)} is no exchange of 2 or 4 values between as many threads")
 
     def boxed(self, expr: Intrinsic) -> None:
         """The element is read where its coordinates lie in the tensor, and only there."""

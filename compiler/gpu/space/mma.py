@@ -5,7 +5,8 @@ blocks of (wm · mi · 16) × (wn · ni · 8) elements of the result, wm × wn w
   for steps of ``bk`` terms:
     the threads fill tiles of A and B       shared, copied asynchronously; some ``stages`` ahead
     sums += A[16, depth] · B[depth, 8]      fragments by ldmatrix, one instruction a tile
-  epilogue → out
+  if ``wide``: the four threads of a row exchange parts of four tiles, each gets 8 columns
+  epilogue → out                          16 bytes a thread, else its own pairs of columns
 
 Rows of the tiles are 16 bytes apart beside their length, so that eight of them meet in no bank.
 """
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.gpu.archs import MAX_REGISTERS, MAX_THREADS, REGISTERS, WARP
-from tunefarm.compiler.gpu.mma import COLUMNS, MMAS, ROWS, Mma, tensorize_product
+from tunefarm.compiler.gpu.mma import COLUMNS, MMAS, ROWS, Mma, exchange_at, tensorize_product
 from tunefarm.compiler.gpu.pipeline import fill_ahead
 from tunefarm.compiler.gpu.schedule import enclose_threads, keep_tile, unroll_short, with_predicate
 from tunefarm.compiler.gpu.space import tiled
@@ -26,6 +27,7 @@ from tunefarm.compiler.gpu.space.tiled import (
     OTHER_REGISTERS,
     Tiling,
     blocks_of,
+    exchange_width,
     fits_grid,
     product,
 )
@@ -39,7 +41,7 @@ from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.tir.ir import Intrinsic, Var
 from tunefarm.compiler.tir.schedule.tree import constant_extent, store_of, written_buffer
 
-NAME, VERSION = "gpu_mma", 1
+NAME, VERSION = "gpu_mma", 2
 PADDING_BYTES = 16  # after each row of a tile
 SECTOR_BYTES = 32  # that global memory is read in
 
@@ -66,9 +68,10 @@ def space(function: Function, target: Target) -> SketchSpace | None:
         Knob("ni", (1, 2, 4, 8)),
         Knob("bk", (m.depth, 2 * m.depth, 4 * m.depth)),
         Knob("stages", (1, 2, 3, 4)),
+        Knob("wide", (0, 1) if p.result_vector >= 4 else (0,)),
     )
     constraints = constraints_of(p, target)
-    choices = {k.name: [int(c) for c in k.choices] for k in knobs[:5]}
+    choices = {k.name: [int(c) for c in k.choices] for k in knobs if k.name != "stages"}
     fixed = {"stages": 3 if p.depth >= 4 * m.depth else 2}
     found, _ = cheapest(choices, fixed, constraints, lambda k: cost_of(p, target, k))
     default: Config = {"sketch": NAME, **found, **fixed}
@@ -102,8 +105,12 @@ def constraints_of(p: Product, target: Target) -> tuple[Constraint, ...]:
         room = room + long * (np.minimum(whole(k, "bk"), columns) * sizes[1] + PADDING_BYTES)
         return whole(k, "stages") * room <= target.gpu.shared_bytes
 
+    def tiles_pair(k: Columns) -> Mask:
+        return (whole(k, "wide") == 0) | (whole(k, "ni") % 2 == 0)
+
     return (
         Constraint("threads", threads_fit),
+        Constraint("exchange", tiles_pair),
         Constraint("registers", registers_fit),
         Constraint("shared memory", shared_fits),
         fits_grid(p, _tile),
@@ -111,8 +118,9 @@ def constraints_of(p: Product, target: Target) -> tuple[Constraint, ...]:
 
 
 def cost_of(p: Product, target: Target, k: Columns) -> Numbers:
-    """What the busiest multiprocessor multiplies and loads; steps of few terms wait more often, and
-    fewer than eight warps leave tensor cores idle. Nothing of this was timed."""
+    """What the busiest multiprocessor multiplies, loads and stores, which takes twice as long by
+    half sectors; steps of few terms wait more often, and fewer than eight warps leave tensor cores
+    idle. Nothing of this was timed."""
     rows, columns = _tile(k)
     blocks = blocks_of(p, (rows, columns))
     warps = whole(k, "wm") * whole(k, "wn")
@@ -123,7 +131,8 @@ def cost_of(p: Product, target: Target, k: Columns) -> Numbers:
     mi, ni = whole(k, "mi"), whole(k, "ni")
     loads = 1.0 + 1.0 / mi + 1.0 / ni + 64.0 / rows + 64.0 / columns
     waits = 1.0 + 8.0 / whole(k, "bk")
-    return each * rows * columns * loads * idle * waits + 1e-3 * warps
+    stores = (64.0 - 32.0 * whole(k, "wide")) / p.depth
+    return each * rows * columns * (loads * idle * waits + stores) + 1e-3 * warps
 
 
 def nest_of(p: Product, target: Target, k: Columns) -> Nest:
@@ -145,6 +154,7 @@ class Knobs:
     ni: int
     bk: int
     stages: int
+    wide: int = 0
 
 
 def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
@@ -154,15 +164,16 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     if p is None or m is None:
         raise ScheduleError("the workload is no product that a matrix instruction computes")
     k = Knobs(**{n: int(v) for n, v in config.items() if n != "sketch"})
+    width = exchange_width(p, k.ni) if k.wide else 1
     tiles = Tiles(
         k.wm * k.mi * ROWS,
         k.wn * k.ni * COLUMNS,
         k.bk,
         p.vector(0, 16 // dtype_bytes(m.a)),
         p.vector(1, min(16 // dtype_bytes(m.b), k.wn * k.ni * COLUMNS)),
-        2 if p.columns % 2 == 0 else 1,
+        2 * width if p.columns % 2 == 0 else 1,
     )
-    program = tensorize_product(product_program(p, tiles), "C", m.name)
+    program = tensorize_product(product_program(p, tiles), "C", m.name, width)
     program, bn, k0 = _sums(program, k)
     by_row = dtype_bytes(m.b) != 2 or p.along[1] == "k"
     for block, number in (("A", 0), ("B", 1)):
@@ -170,7 +181,8 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
         vector = (tiles.a_vector, tiles.b_vector)[number]
         program = _fill(program, block, k0, p.along[number], vector, turned, k)
     program = s.decompose_reduction(program, "C", k0)
-    program = _store(program, p, tiles, bn, k)
+    store = _store_wide if width > 1 else _store
+    program = store(program, p, tiles, bn, k)
     for axis, extent in (("threadIdx.x", WARP), ("threadIdx.y", k.wn), ("threadIdx.z", k.wm)):
         program, _ = enclose_threads(program, bn, axis, extent)
     return program
@@ -273,3 +285,28 @@ def _store(program: PrimFunc, p: Product, tiles: Tiles, bn: Var, k: Knobs) -> Pr
     for loop in (*unrolled, h):
         program = s.unroll(program, loop)
     return s.vectorize(program, c) if tiles.out_vector == 2 else s.unroll(program, c)
+
+
+def _store_wide(program: PrimFunc, p: Product, tiles: Tiles, bn: Var, k: Knobs) -> PrimFunc:
+    """The same where threads exchange what they hold: each has its part of a row at once."""
+    program = with_predicate(exchange_at(program, "C", bn), "T", None)  # whole groups of tiles
+    program = s.set_scope(program, "T", "register")
+    own = {v.name: v for v in own_loops(program, "T", bn)}
+    threads, unrolled = [], []
+    each = {"mt": (k.mi, "threadIdx.z"), "nj": (2 * k.ni // tiles.out_vector, "threadIdx.y")}
+    for name, (count, axis) in each.items():
+        if name in own:  # a tile of one has no loop
+            program, (warp, part) = s.split(program, own[name], count)
+            threads.append((warp, axis))
+            unrolled.append(part)
+    h, g, t, e = (own[n] for n in "hgte")
+    program = s.reorder(program, *(v for v, _ in threads), g, t, *unrolled, h, e)
+    program, lane = s.fuse(program, g, t)
+    for loop, axis in (*threads, (lane, "threadIdx.x")):
+        program = s.bind(program, loop, axis)
+    program = guard_result(s.reverse_compute_at(program, "out", h), p, tiles)
+    for loop in (*unrolled, h):
+        program = s.unroll(program, loop)
+    for block in ("T", "out"):
+        program = s.vectorize(program, own_loops(program, block, h)[-1])
+    return program

@@ -15,11 +15,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import prod
+from math import gcd, prod
 
-from tunefarm.compiler.gpu.mma import fragment_place
+from tunefarm.compiler.gpu.mma import FRAGMENT, fragment_place, square_place
 from tunefarm.compiler.space.analysis import Axis, Contraction
 from tunefarm.compiler.space.flatten import flat_index
+from tunefarm.compiler.target import dtype_bytes
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir.affine import affine
 from tunefarm.compiler.tir.ir import (
@@ -89,6 +90,17 @@ class Product:
         return most
 
     @cached_property
+    def result_vector(self) -> int:
+        """Elements of the result that always lie side by side along n: a power of two, of at most
+        16 bytes; 1 if neighbours lie apart."""
+        program = product_program(self, Tiles(1, 1, 1, 1, 1, 1))
+        node = find_block(program, "out")
+        store = store_of(node)
+        apart = affine(store.indices[0]).coefficient(node.iters[2].var)
+        most = 16 // dtype_bytes(store.buffer.dtype) if apart == 1 else 1
+        return gcd(most, self.columns)
+
+    @cached_property
     def sum_dtype(self) -> str:
         return store_of(self.contraction.node).buffer.dtype
 
@@ -120,7 +132,7 @@ def guard_result(program: PrimFunc, p: Product, t: Tiles) -> PrimFunc:
     """Let ``out`` store what exists of a tile. To be done when it has its place among the loops."""
     node = find_block(program, "out")
     _, *rest = node.bindings
-    m, n = rest if len(rest) == 2 else fragment_place(*rest)
+    m, n = rest if len(rest) == 2 else _place(rest, t.out_vector // 2)
     parts = []
     if t.rows * _count(p.rows, t.rows) != p.rows:
         parts.append(m < p.rows)
@@ -128,6 +140,11 @@ def guard_result(program: PrimFunc, p: Product, t: Tiles) -> PrimFunc:
         parts.append(n // t.out_vector < p.columns // t.out_vector)
     predicate = _all(parts)
     return replace_stmt(program, node, replace(node, predicate=predicate))
+
+
+def _place(at: Sequence[Expr], width: int) -> tuple[Expr, Expr]:
+    """The row and the column of an element that a thread holds."""
+    return fragment_place(*at) if len(at) == len(FRAGMENT) else square_place(width, *at)
 
 
 def _count(extent: int, tile: int) -> int:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import gcd
 
 import numpy as np
 from tunefarm.compiler.gpu.archs import MAX_GRID
+from tunefarm.compiler.gpu.intrinsics import QUAD
 from tunefarm.compiler.gpu.space.common import product_of
 from tunefarm.compiler.gpu.space.product import Product
 from tunefarm.compiler.ir import Function
@@ -23,6 +25,12 @@ def product(function: Function) -> Product | None:
     """The product that a function is; None if it is none."""
     c = product_of(function)
     return None if c is None else Product(c)
+
+
+def exchange_width(p: Product, tiles: int) -> int:
+    """The threads of a row that exchange parts of as many tiles, of some side by side, so that each
+    has 16 bytes of the result to store, or what its rows allow; 1: none do."""
+    return max(gcd(p.result_vector // 2, QUAD, tiles), 1)
 
 
 @dataclass(frozen=True, slots=True)

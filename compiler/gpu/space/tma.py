@@ -34,6 +34,7 @@ from tunefarm.compiler.gpu.space.wgmma import (
     cost_of,
     nest_of,
     tile_of,
+    wide_of,
 )
 from tunefarm.compiler.gpu.space.wgmma import Knobs as WgmmaKnobs
 from tunefarm.compiler.ir import Function
@@ -59,7 +60,7 @@ from tunefarm.compiler.tir.schedule import find_block
 from tunefarm.compiler.tir.schedule.tree import store_of
 from tunefarm.compiler.tir.visit import seq
 
-NAME, VERSION = "gpu_tma", 1
+NAME, VERSION = "gpu_tma", 2
 MOST_STAGES = 6
 KNOBS = (
     Knob("groups", (1, 2)),
@@ -73,7 +74,7 @@ KNOBS = (
 class Knobs(WgmmaKnobs):
     """A config of the sketch."""
 
-    producer: int
+    producer: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +96,12 @@ def space(function: Function, target: Target) -> SketchSpace | None:
     if p is None or matrices_of(p) is None:
         return None
     constraints = _constraints_of(p, target)
-    choices = {k.name: [int(c) for c in k.choices] for k in KNOBS}
+    knobs = (*KNOBS, wide_of(p))
+    choices = {k.name: [int(c) for c in k.choices] for k in knobs}
     found, _ = cheapest(choices, {}, constraints, lambda k: _cost_of(p, target, k))
     default: Config = {"sketch": NAME, **found}
     return SketchSpace(
-        NAME, VERSION, KNOBS, constraints, default, lambda k: nest_of(p, target, k, _cost_of)
+        NAME, VERSION, knobs, constraints, default, lambda k: nest_of(p, target, k, _cost_of)
     )
 
 
@@ -189,11 +191,11 @@ class _Kernel(WgmmaKernel):
             self.a, self.b = (_ring(buffer, stages) for buffer in (self.a, self.b))
 
     def program(self) -> PrimFunc:
-        k, buffers = self.k, [self.a, self.b, self.c]
+        k, buffers = self.k, [self.a, self.b, *self.own()]
         fill = If(self.fills(), seq(self.fill("A"), self.fill("B")))
         body: Stmt = For(self.step, Const(self.steps), seq(fill, self.computing(self.multiply())))
         if self.producer:
-            body, buffers = Allocate(self.a, Allocate(self.b, body)), [self.c]
+            body, buffers = Allocate(self.a, Allocate(self.b, body)), [*self.own()]
         body = seq(self.computing(self.clear()), body, self.computing(self.store()))
         return self.on_threads(body, k.groups + self.producer, tuple(buffers))
 

@@ -5,6 +5,7 @@ blocks of (groups · 64) × columns elements of the result, four warps a group:
   for steps of 64 terms:
     the threads fill tiles of A and B       shared, swizzled, copied asynchronously, ``stages``
     sums += A[64, 16] · B[16, columns]      four instructions, which end before the next step
+  if ``wide``: the four threads of a row exchange parts of four tiles, as in ``gpu_mma``
   epilogue → out
 
 **No GPU has run any of this**: a target asks for it by ``-wgmma=untested``.
@@ -19,6 +20,8 @@ import numpy as np
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.gpu import wgmma as w
 from tunefarm.compiler.gpu.archs import REGISTERS, WARP
+from tunefarm.compiler.gpu.intrinsics import QUAD
+from tunefarm.compiler.gpu.mma import COLUMNS, ROWS, exchanged, fragment_place, square_place
 from tunefarm.compiler.gpu.space import tiled
 from tunefarm.compiler.gpu.space.common import loop
 from tunefarm.compiler.gpu.space.product import Product, Tiles, product_program
@@ -26,6 +29,7 @@ from tunefarm.compiler.gpu.space.tiled import (
     OTHER_REGISTERS,
     Tiling,
     blocks_of,
+    exchange_width,
     fits_grid,
     product,
 )
@@ -53,13 +57,18 @@ from tunefarm.compiler.tir.schedule import find_block
 from tunefarm.compiler.tir.schedule.tree import store_of
 from tunefarm.compiler.tir.visit import seq, substitute, transform_expr
 
-NAME, VERSION = "gpu_wgmma", 1
+NAME, VERSION = "gpu_wgmma", 2
 STEP = w.ROW  # terms of a step: 128 bytes
 KNOBS = (
     Knob("groups", (1, 2)),
     Knob("columns", w.COLUMNS),
     Knob("stages", (2, 3, 4, 5, 6)),
 )
+
+
+def wide_of(p: Product) -> Knob:
+    """Whether threads exchange what they hold, where their rows are long enough for that."""
+    return Knob("wide", (0, 1) if p.result_vector >= 4 else (0,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +78,7 @@ class Knobs:
     groups: int
     columns: int
     stages: int
+    wide: int = 0
 
     @property
     def rows(self) -> int:
@@ -81,10 +91,11 @@ def space(function: Function, target: Target) -> SketchSpace | None:
     if p is None:
         return None
     constraints = constraints_of(p, target)
-    choices = {k.name: [int(c) for c in k.choices] for k in KNOBS}
+    knobs = (*KNOBS, wide_of(p))
+    choices = {k.name: [int(c) for c in k.choices] for k in knobs}
     found, _ = cheapest(choices, {}, constraints, lambda k: cost_of(p, target, k))
     default: Config = {"sketch": NAME, **found}
-    return SketchSpace(NAME, VERSION, KNOBS, constraints, default, lambda k: nest_of(p, target, k))
+    return SketchSpace(NAME, VERSION, knobs, constraints, default, lambda k: nest_of(p, target, k))
 
 
 def computed(function: Function, target: Target) -> Product | None:
@@ -120,11 +131,12 @@ def constraints_of(p: Product, target: Target) -> tuple[Constraint, ...]:
 
 
 def cost_of(p: Product, target: Target, k: Columns) -> Numbers:
-    """What the busiest multiprocessor multiplies and loads. Nothing of this was timed."""
+    """What the busiest multiprocessor multiplies, loads and stores. Nothing of this was timed."""
     rows, columns = tile_of(k)
     each = -(-blocks_of(p, (rows, columns)) // target.num_cores)
     loads = 1.0 + 64.0 / rows + 64.0 / columns
-    return each * rows * columns * loads * (1.0 + 0.1 / whole(k, "stages"))
+    stores = (64.0 - 32.0 * whole(k, "wide")) / p.depth
+    return each * rows * columns * (loads * (1.0 + 0.1 / whole(k, "stages")) + stores)
 
 
 def nest_of(
@@ -162,8 +174,9 @@ class WgmmaKernel:
         self.p, self.k = p, k
         along = "k" if p.along[1] == "k" else "n"
         vectors = p.vector(0, w.CHUNK), p.vector(1, w.CHUNK)
-        pairs = 2 if p.columns % 2 == 0 else 1
-        self.tiles = Tiles(k.rows, k.columns, STEP, *vectors, pairs)
+        self.width = exchange_width(p, QUAD) if k.wide else 1
+        together = 2 * self.width if p.columns % 2 == 0 else 1
+        self.tiles = Tiles(k.rows, k.columns, STEP, *vectors, together)
         self.source = product_program(p, self.tiles)
         self.by_terms = along == "k"
         self.instruction = next(
@@ -179,11 +192,16 @@ class WgmmaKernel:
         self.a = Buffer("A", (k.rows, w.ROW), p.dtypes[0], "shared", 0, copies)
         self.b = Buffer("B", shape, p.dtypes[1], "shared", 0, copies)
         self.c = Buffer("C", (k.columns // 2,), "float32", "register")
+        self.turned = Buffer("T", (2 * self.width,), "float32", "register")
 
     def program(self) -> PrimFunc:
         step = seq(self.fill("A"), self.fill("B"), self.multiply())
         body = seq(self.clear(), For(self.step, Const(self.steps), step), self.store())
-        return self.on_threads(body, self.k.groups, (self.a, self.b, self.c))
+        return self.on_threads(body, self.k.groups, (self.a, self.b, *self.own()))
+
+    def own(self) -> tuple[Buffer, ...]:
+        """What each thread has of its own."""
+        return (self.c, self.turned) if self.width > 1 else (self.c,)
 
     def clear(self) -> Stmt:
         zero = Const(0.0, "float32")
@@ -284,32 +302,47 @@ class WgmmaKernel:
     # --- the result ----------------------------------------------------------------------------
 
     def store(self) -> Stmt:
-        """The epilogue: pairs of columns that exist, of rows that exist."""
-        p, k, node = self.p, self.k, self.node("out")
-        store, pairs = store_of(node), self.tiles.out_vector
+        """The epilogue, for each row of a thread's and each group of tiles of columns."""
+        groups = self.k.columns // COLUMNS // self.width
+        return loop("h", 2, lambda h: loop("j", groups, lambda j: self.part(h, j)))
+
+    def part(self, h: Expr, j: Expr) -> Stmt:
+        """What a thread stores at once."""
+        width, quad, t = self.width, self.lane // QUAD, self.lane % QUAD
+        first = self.y * self.k.rows + self.group * w.ROWS + self.warp * ROWS
+
+        def held(e: Expr) -> list[Expr]:
+            return [Load(self.c, ((j * width + n) * 4 + h * 2 + e % 2,)) for n in range(width)]
+
+        def exchange(e: Expr) -> Stmt:
+            return Store(self.turned, (e,), exchanged(held(e), t, e))
+
+        def element(e: Expr) -> Stmt:
+            if width == 1:
+                row, column = fragment_place(Const(0), j, quad, t, h * 2 + e)
+            else:
+                row, column = square_place(width, Const(0), j, h, quad, t, e)
+            value = held(e)[0] if width == 1 else Load(self.turned, (e,))
+            return self.result(first + row, self.x * self.k.columns + column, value)
+
+        kind = LoopKind.VECTORIZED if self.tiles.out_vector > 1 else LoopKind.UNROLLED
+        stores = loop("e", 2 * width, element, kind)
+        if width == 1:
+            return stores
+        return seq(loop("e", 2 * width, exchange, LoopKind.VECTORIZED), stores)
+
+    def result(self, row: Expr, column: Expr, value: Expr) -> Stmt:
+        """An element of the result whose sum is a value, if it exists."""
+        p, node, vector = self.p, self.node("out"), self.tiles.out_vector
+        store = store_of(node)
         total = next(b for b in self.source.buffers if b.name == "C")
+        at: dict[str, Expr] = {"b": self.z, "m": row, "n": column}
+        values = {i.var: at[i.var.name] for i in node.iters}
 
-        def element(j: Expr, h: Expr, c: Expr) -> Stmt:
-            row = self.y * k.rows + self.group * w.ROWS + self.warp * 16 + h * 8 + self.lane // 4
-            pair = self.x * (k.columns // 2) + j * 4 + self.lane % 4
-            column = pair * 2 + c
-            at: dict[str, Expr] = {"b": self.z, "m": row, "n": column}
-            values = {i.var: at[i.var.name] for i in node.iters}
-            mine = Load(self.c, (j * 4 + h * 2 + c,))
+        def rule(e: Expr) -> Expr | None:
+            return value if isinstance(e, Load) and e.buffer is total else None
 
-            def rule(e: Expr) -> Expr | None:
-                return mine if isinstance(e, Load) and e.buffer is total else None
-
-            value = substitute(transform_expr(store.value, rule), values)
-            place = tuple(substitute(i, values) for i in store.indices)
-            inside = pair < p.columns // 2 if pairs == 2 else column < p.columns
-            return If(binary("and", row < p.rows, inside), Store(store.buffer, place, value))
-
-        kind = LoopKind.VECTORIZED if pairs == 2 else LoopKind.UNROLLED
-        return loop(
-            "h",
-            2,
-            lambda h: loop(
-                "j", k.columns // 8, lambda j: loop("c", 2, lambda c: element(j, h, c), kind)
-            ),
-        )
+        made = substitute(transform_expr(store.value, rule), values)
+        place = tuple(substitute(i, values) for i in store.indices)
+        inside = column // vector < p.columns // vector
+        return If(binary("and", row < p.rows, inside), Store(store.buffer, place, made))

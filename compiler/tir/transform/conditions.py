@@ -16,7 +16,13 @@ from tunefarm.compiler.tir.affine import (
     key_of,
     range_of,
 )
-from tunefarm.compiler.tir.facts import buffers_read, buffers_stored, kinds_below, variables
+from tunefarm.compiler.tir.facts import (
+    buffers_read,
+    buffers_stored,
+    exchanges_below,
+    kinds_below,
+    variables,
+)
 from tunefarm.compiler.tir.ir import (
     Allocate,
     Barrier,
@@ -128,10 +134,12 @@ def _parts(stmt: Stmt) -> list[Expr]:
 def _common(stmts: tuple[Stmt, ...], private: set[Buffer]) -> list[Expr]:
     """What every statement asks that writes more than ``private`` buffers."""
     visible = [s for s in stmts if _writes(s) - private]
-    if not visible or any(_waits(s) for s in stmts):
+    if not visible:
         return []
     keys = [{_key(p) for p in _parts(s)} for s in visible]
     shared = set.intersection(*keys)
+    if not shared or any(_waits(s) for s in stmts):
+        return []
     first = visible[0]
     return [p for p in _parts(first) if _key(p) in shared and all(_movable(p, s) for s in stmts)]
 
@@ -155,7 +163,7 @@ def _writes(stmt: Stmt) -> frozenset[Buffer]:
 
 def _waits(stmt: Stmt) -> bool:
     """True if threads wait for each other in a statement, so that all must enter it."""
-    return Barrier in kinds_below(stmt)
+    return Barrier in kinds_below(stmt) or bool(exchanges_below(stmt))
 
 
 def _key(part: Expr) -> Key:

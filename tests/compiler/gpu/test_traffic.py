@@ -8,13 +8,15 @@ from gpu_harness import HOPPER, function_of
 from tunefarm.compiler.build import build_kernel
 from tunefarm.compiler.gpu.emulator import Access, DeviceMemory, Traffic, load_ptx
 from tunefarm.compiler.gpu.traffic import accesses_of, chosen_blocks
-from tunefarm.compiler.ir import Function
+from tunefarm.compiler.ir import Expr, Function
 from tunefarm.compiler.kernel import Kernel
+from tunefarm.compiler.ops import call
 from tunefarm.compiler.space import Config, config_space
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.workload import Workload
 
 TF32 = Target("cuda -arch=sm_90a -precision=tf32")
+ASKED = Target("cuda -arch=sm_90a -wgmma=untested")
 HEAD = """
 .version 7.0
 .target sm_80
@@ -166,6 +168,35 @@ def test_a_turned_tile_of_tf32_is_filled_by_whole_sectors_in_few_passes(bk: int,
     turned = [a for a in accesses if a.text.startswith("st.shared.b32")]
     assert turned
     assert max(a.excess for a in turned) <= (2 if bk == 8 else 1)
+
+
+def bias_and_residual(a: Expr, b: Expr, c: Expr, r: Expr) -> Expr:
+    return call("add", call("relu", call("add", call("matmul", a, b), c)), r)
+
+
+@pytest.mark.parametrize(
+    ("sketch", "columns", "ni", "size"),
+    [("gpu_mma", 256, 8, 16), ("gpu_mma", 256, 2, 8), ("gpu_mma", 260, 4, 8),
+     ("gpu_wgmma", 256, 0, 16), ("gpu_tma", 256, 0, 16)],
+)  # fmt: skip
+def test_results_of_tensor_cores_go_out_by_whole_sectors(
+    sketch: str, columns: int, ni: int, size: int
+) -> None:
+    function = function_of(bias_and_residual, half(128, 128), half(128, columns), half(columns),
+                           half(128, columns))  # fmt: skip
+    knobs = {"groups": 1, "columns": 64, "stages": 3}
+    if ni:
+        knobs = {"wm": 2, "wn": 1, "mi": 1, "ni": ni, "bk": 32, "stages": 2}
+    apart, wide = (
+        accesses_of(built(function, ASKED, sketch=sketch, **knobs, wide=wide), 2) for wide in (0, 1)
+    )
+    for accesses, excess, word in ((apart, 2, "b32"), (wide, 1, f"v{size // 4}.b32")):
+        stores = [a for a in accesses if "st.global" in a.text]
+        loads = [a for a in accesses if "ld.global" in a.text]
+        assert {a.excess for a in stores} == {excess}
+        assert max(a.excess for a in loads) <= excess
+        assert {a.text.split()[0] for a in stores} == {f"st.global.{word}"}
+        assert all(word in a.text for a in loads)
 
 
 def test_threads_of_simt_products_share_no_bank() -> None:

@@ -36,21 +36,21 @@ LARGE = {
 
 
 def test_a_product_agrees() -> None:
-    agrees(function_of("matmul", ((9, 24), HALF), ((24, 64), HALF)), stages=2)
+    agrees(function_of("matmul", ((9, 24), HALF), ((24, 64), HALF)), stages=2, wide=1)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("name", IN_STEPS)
 def test_a_product_in_steps_agrees(name: str) -> None:
     for stages in (2, 3):
-        agrees(IN_STEPS[name], stages)
+        agrees(IN_STEPS[name], stages, wide=int(name.startswith("terms")))
         print(f"a product of warpgroups, {name}, agrees in {stages} stages")
 
 
-def agrees(function: Function, stages: int) -> None:
+def agrees(function: Function, stages: int, wide: int) -> None:
     workload = Workload.from_function(function)
     space = config_space(workload, ASKED)
-    config = {"sketch": "gpu_wgmma", "groups": 1, "columns": 64, "stages": stages}
+    config = {"sketch": "gpu_wgmma", "groups": 1, "columns": 64, "stages": stages, "wide": wide}
     assert "gpu_wgmma" in [s.sketch for s in space.sketches]
     assert space.valid(space.encode(config)[None])[0]
     check(workload, config, target=ASKED)
@@ -59,7 +59,7 @@ def agrees(function: Function, stages: int) -> None:
 @pytest.mark.parametrize(
     ("extents", "knobs"),
     [
-        ((100, 264, 200), {"groups": 2, "columns": 128, "stages": 4}),
+        ((100, 264, 200), {"groups": 2, "columns": 128, "stages": 4, "wide": 1}),
         ((65, 257, 130), {"groups": 1, "columns": 256, "stages": 3}),
         ((150, 67, 64), {"groups": 1, "columns": 64, "stages": 2}),
     ],
@@ -85,7 +85,7 @@ def test_its_ptx_agrees(
 @pytest.mark.parametrize("name", LARGE)
 def test_instructions_are_not_serialised(name: str, columns: int) -> None:
     workload = Workload.from_function(LARGE[name])
-    config = {"sketch": "gpu_wgmma", "groups": 2, "columns": columns, "stages": 4}
+    config = {"sketch": "gpu_wgmma", "groups": 2, "columns": columns, "stages": 4, "wide": 1}
     code, ptx = emitted(lowered(workload, config, ASKED), ASKED)
     made = assemble(ptx, "sm_90a")
     assert not made.warnings  # "Potential Performance Loss: wgmma.mma_async … serialized"
@@ -99,6 +99,7 @@ def test_instructions_are_not_serialised(name: str, columns: int) -> None:
     assert ptx.count("wgmma.fence.sync.aligned") == ptx.count("wgmma.wait_group") == 1
     assert re.search(r"fence\.proxy\.async\.shared::cta;\s*(//.*\s*)*bar\.sync", ptx)
     assert "st.shared" not in ptx
+    assert set(re.findall(r"st\.global\S*", ptx)) == {"st.global.v4.b32"}
 
 
 def test_only_targets_that_ask_for_them_have_them() -> None:
