@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import sys
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -37,6 +37,7 @@ from tunefarm.worker.cuda.backend import kernel_of, packed
 from tunefarm.worker.cuda.device import loosened
 from tunefarm.worker.problem import pose
 from tunefarm.worker.verify import check_answer
+from watch import watched
 
 SMALL_FLOPS = 2e6
 
@@ -160,13 +161,17 @@ class Sketched:
     def name(self) -> str:
         return " ".join(filter(None, (self.sketch, self.task.name, self.task.options)))
 
-    def run(self, builds: Sequence[Future[Built]], device: Device) -> dict[str, Any]:
-        """How many configs answered right, and what the others did."""
+    def run(
+        self, builds: Sequence[Future[Built]], device: Device, at: Callable[[str], None]
+    ) -> dict[str, Any]:
+        """How many configs answered right, and what the others did; ``at`` is told each one."""
         problem = pose(self.task.workload.text, zlib.crc32(self.name.encode()))
         if self.target.rounds_to_tf32:
             problem = loosened(problem)
         wrong = {}
         for config, future in zip(self.configs, builds, strict=True):
+            words = " ".join(f"{k}={v}" for k, v in config.items())
+            at(words)
             try:
                 why = fault_of(future.result(), problem, device)
             except DriverError as error:
@@ -176,7 +181,7 @@ class Sketched:
             except TunefarmError as error:
                 why = f"{type(error).__name__}: {error}"
             if why is not None:
-                wrong[" ".join(f"{k}={v}" for k, v in config.items())] = why
+                wrong[words] = why
         told: dict[str, Any] = {"configs": len(self.configs)}
         return {**told, "failed": wrong} if wrong else told
 
@@ -229,7 +234,7 @@ def main() -> int:
             for case in chosen if case.name not in report.done
         ]  # fmt: skip
         for case, builds in waiting:
-            told = report.run(case.name, partial(case.run, builds, device))
+            told = report.run(case.name, partial(case.run, builds, device, report.at))
             if told is not None:
                 print(line_of(told), flush=True)
             for each in builds:
@@ -256,4 +261,4 @@ def parse_options() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(watched("check", main))

@@ -41,6 +41,7 @@ from tunefarm.compiler.target import Target
 from tunefarm.worker.backend import Built
 from tunefarm.worker.cuda.backend import kernel_of, packed
 from tunefarm.worker.cuda.reference import copy_bandwidth, peaks
+from watch import watched
 
 T = TypeVar("T")
 REPEATS = 11
@@ -293,4 +294,4 @@ def line_of(told: Mapping[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(watched("kernels", main))

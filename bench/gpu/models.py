@@ -29,6 +29,7 @@ from reporting import Report, add_options
 from tunefarm.compiler.runtime.cuda.driver import Device, open_device
 from tunefarm.compiler.runtime.cuda.module import CudaModule
 from tunefarm.compiler.target import Target
+from watch import watched
 
 import tunefarm
 
@@ -226,4 +227,4 @@ def parse_options() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(watched("models", main))

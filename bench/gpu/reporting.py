@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import multiprocessing
 import os
 import sys
 import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.compiler.gpu.ptxas import find_ptxas, ptxas_version
@@ -20,6 +19,7 @@ from tunefarm.compiler.runtime.cuda.driver import Device, DriverError
 from tunefarm.compiler.version import compiler_version
 
 REPORTS = Path(__file__).parent / "reports"
+FAULTED = 75  # the exit status of a process whose device takes no more calls of it
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -28,28 +28,36 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--minutes", type=float, default=0.0, help="begin no case after so many")
     parser.add_argument("--out", type=Path, help="where the report goes")
     parser.add_argument("--builders", type=int, default=min(os.cpu_count() or 1, 16))
+    parser.add_argument("--stall", type=float, default=240.0, help="seconds that a case may hang")
     parser.add_argument("--resume", action="store_true", help="go on with the report that is there")
 
 
-class Report:
-    """A JSON file with a date that is whole after each case: what ends the process early costs the
-    cases that are left.
+def report_path(name: str, options: argparse.Namespace) -> Path:
+    """Where a report goes: bench/gpu/reports/NAME-DATE.json unless ``options.out`` says it."""
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    return (options.out or REPORTS / f"{name}-{today}.json").resolve()
 
-    ``name`` begins its file name, bench/gpu/reports/NAME-DATE.json, unless ``options.out`` says
-    where it goes. After a fault of the device, which takes no more calls of the process, another
-    process goes on behind the case with the same report.
+
+class Report:
+    """A JSON file with a date that is whole before and after each case, which it says is
+    ``under_way``.
+
+    After a fault of the device, which takes no more calls of the process, the process ends as
+    ``FAULTED``; who watches it (``watch.py``) starts another, which goes on behind the case.
     """
 
     def __init__(self, name: str, options: argparse.Namespace, device: Device) -> None:
         self.facts = facts_of(device)
         self.results: list[dict[str, Any]] = []
         self.left_out: list[str] = []
-        self.path: Path = options.out or REPORTS / f"{name}-{self.facts['date'][:10]}.json"
+        self.under_way: dict[str, str] | None = None
+        self.path = report_path(name, options)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if options.resume and self.path.exists():
             self.facts = json.loads(self.path.read_text())
             self.results = self.facts.pop("results")
-            del self.facts["left_out"]
+            self.facts.pop("left_out", None)
+            self.facts.pop("under_way", None)
         began = datetime.datetime.fromisoformat(self.facts["date"]).timestamp()
         self._end = began + 60 * options.minutes if options.minutes else float("inf")
 
@@ -59,44 +67,45 @@ class Report:
         return {result["case"] for result in self.results}
 
     def run(self, name: str, case: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
-        """The result of a case, with its name; what it raises becomes ``failed``. None, and the
-        case is ``left_out``, once the time is over."""
+        """The result of a case, with its name; what it raises becomes ``failed``, beside the part
+        that it was ``at``. None, and the case is ``left_out``, once the time is over."""
         if time.time() > self._end:
             self.left_out.append(name)
             return None
         start = time.monotonic()
         result: dict[str, Any] = {"case": name}
-        self.results.append(result)
+        self.under_way = {"case": name}
+        self.write()
         try:
             result |= case()
         except Exception as error:  # a case that fails in any way is told, and the next goes on
             if not isinstance(error, TunefarmError):
                 traceback.print_exc()
             told = " ".join(str(error).split())[:500]
+            result |= self.under_way
             result["failed"] = f"{type(error).__name__}: {told}"
             if isinstance(error, DriverError) and error.fatal:
-                print(f"{name}: {told}; a fresh process goes on", flush=True)
-                self._go_on()
-        finally:
-            result["took_s"] = round(time.monotonic() - start, 2)
-            self.write()
+                self._close_case(result, start)
+                print(f"{name}: {told}", flush=True)
+                os._exit(FAULTED)
+        self._close_case(result, start)
         return result
 
-    def _go_on(self) -> NoReturn:
-        """Become a fresh process; builders of this one would wait for it for ever."""
+    def at(self, part: str) -> None:
+        """Say which part of the case begins."""
+        assert self.under_way is not None
+        self.under_way["at"] = part
         self.write()
-        for builder in multiprocessing.active_children():
-            builder.kill()
-        more = [] if "--resume" in sys.argv else ["--resume"]
-        has_out = any(word.startswith("--out") for word in sys.argv)
-        out = [] if has_out else ["--out", str(self.path)]
-        os.execv(sys.executable, [sys.executable, *sys.argv, *out, *more])
+
+    def _close_case(self, result: dict[str, Any], start: float) -> None:
+        result["took_s"] = round(time.monotonic() - start, 2)
+        self.results.append(result)
+        self.under_way = None
+        self.write()
 
     def write(self) -> None:
         told = {**self.facts, "results": self.results, "left_out": self.left_out}
-        part = self.path.with_suffix(".part")
-        part.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n")
-        part.replace(self.path)
+        write_whole(self.path, {**told, "under_way": self.under_way} if self.under_way else told)
 
     def close(self) -> int:
         """Tell where the report is; the exit status: 1 if a case failed, or none was run."""
@@ -105,6 +114,13 @@ class Report:
             print(f"left out, as the time was over: {', '.join(self.left_out)}")
         print(f"report: {self.path}")
         return int(not self.results or any("failed" in result for result in self.results))
+
+
+def write_whole(path: Path, told: dict[str, Any]) -> None:
+    """Write a report so that nobody ever finds a part of it."""
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n")
+    part.replace(path)
 
 
 def facts_of(device: Device) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from tunefarm.compiler.runtime.cuda.arrays import to_device
 from tunefarm.compiler.runtime.cuda.driver import Device, open_device
 from tunefarm.compiler.runtime.cuda.module import CudaModule
 from tunefarm.compiler.target import Target
+from watch import watched
 
 FAULT = """
 from tunefarm.compiler.runtime.cuda.driver import DriverError
@@ -250,4 +251,4 @@ def outcome(check: Callable[[Bench], None], bench: Bench) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(watched("runtime", main))

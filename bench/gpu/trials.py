@@ -32,6 +32,7 @@ from tunefarm.compiler.target import Target
 from tunefarm.db.records import TaskKey, Trial, TrialRequest
 from tunefarm.worker.device import DeviceOptions, OpenDevice
 from tunefarm.worker.device import open_device as open_worker_device
+from watch import watched
 
 import tunefarm
 
@@ -156,4 +157,4 @@ def parse_options() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(watched("trials", main))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.gpu.wgmma import wgmmas_of
 from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.tir.ir import (
     Allocate,
@@ -53,7 +54,8 @@ def fill_ahead(program: PrimFunc, block: str, stages: int) -> PrimFunc:
 
 
 def pipeline_copies(program: PrimFunc) -> PrimFunc:
-    """Move the fills of buffers with more than two copies ahead (see ``fill_ahead``).
+    """Move the fills of buffers with more than two copies ahead (see ``fill_ahead``); one step less
+    where products overlap, which read a tile for a step longer.
 
     Raises ScheduleError if a fill cannot move, or the buffers of a loop have other numbers of them.
     """
@@ -82,7 +84,7 @@ def _pipelined(loop: For, around: list[Allocate], body: Stmt, ahead: list[Buffer
             "unknown number of times; give all of them the same"
         )
     made = {b: replace(b, shape=(stages, *b.shape), copies=1) for b in ahead}
-    early = stages - 1
+    early = stages - 1 - any(w.overlaps for w in wgmmas_of(rest))
     copy = binary("floormod", loop.var, Const(stages))
     fill = in_copy(seq(*fills), made, copy)
     use = in_copy(rest, made, copy)
@@ -95,7 +97,7 @@ def _pipelined(loop: For, around: list[Allocate], body: Stmt, ahead: list[Buffer
             use = replace(allocation, body=use)
     following = If(loop.var + early < loop.start + loop.extent, filled(loop.var + early))
     first = [filled(loop.start + n) for n in range(min(early, int(loop.extent.value)))]
-    steps = replace(loop, body=seq(Barrier(stages - 2), following, use))
+    steps = replace(loop, body=seq(Barrier(early - 1), following, use))
     stmt: Stmt = seq(*first, Barrier(), steps)
     for buffer in reversed(made.values()):
         stmt = Allocate(buffer, stmt)

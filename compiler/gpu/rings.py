@@ -29,7 +29,7 @@ from tunefarm.compiler.gpu.dialects import Dialect
 from tunefarm.compiler.gpu.launches import Part, shared_size
 from tunefarm.compiler.gpu.tensor_maps import TensorMap
 from tunefarm.compiler.gpu.warpgroups import WarpgroupEmitter, issues
-from tunefarm.compiler.gpu.wgmma import ALIGN, CHUNK, ROW, ROW_BYTES, WGMMAS
+from tunefarm.compiler.gpu.wgmma import ALIGN, CHUNK, ROW, ROW_BYTES, wgmmas_of
 from tunefarm.compiler.target import dtype_bytes
 from tunefarm.compiler.tir.affine import affine, conjunction, conjuncts, decide
 from tunefarm.compiler.tir.ir import (
@@ -166,7 +166,10 @@ class RingEmitter(WarpgroupEmitter):
             return
         self._step, self._waited = loop.var, False
         super().iteration(loop)
-        self._release(loop.var % ring.stages)
+        if any(w.overlaps for w in wgmmas_of(loop)):  # those of the step before have ended
+            self._release((loop.var + (ring.stages - 1)) % ring.stages, loop.var)
+        else:
+            self._release(loop.var % ring.stages)
         self._step = None
 
     def _barrier(self, pending: int) -> None:
@@ -179,9 +182,14 @@ class RingEmitter(WarpgroupEmitter):
             for buffer in self.part.shared:
                 self.builder.forget(buffer)
 
-    def _release(self, stage: Expr) -> None:
-        """A warp has no more use for a stage: its first thread says so."""
+    def _release(self, stage: Expr, unless_first: Expr | None = None) -> None:
+        """A warp has no more use for a stage: its first thread says so, but not in the first step
+        of those that are counted by ``unless_first``."""
         lane = self._narrow(Lin(0, ((self.number_of("threadIdx.x", WARP), 1),)))
+        if unless_first is not None:
+            step = self._narrow(self._linear_index(unless_first))
+            first = self.builder.here(f"icmp eq i32 {step}, 0")
+            lane = self.builder.here(f"select i1 {first}, i32 1, i32 {lane}")
         arrive = "@p mbarrier.arrive.shared::cta.b64 _, [$0];"
         place = self._mark(FREE, self._linear_index(stage))
         self._assembly(_if_one("$1", arrive, "0"), [("r", place), ("r", lane)])
@@ -318,11 +326,7 @@ def registers_of(part: Part) -> tuple[int, int] | None:
         return None
     threads = prod(part.block)
     first = REGISTERS // threads // UNIT * UNIT
-    results = max(
-        WGMMAS[s.value.name].elements
-        for s in walk_stmt(part.body)
-        if isinstance(s, Store) and isinstance(s.value, Intrinsic) and s.value.name in WGMMAS
-    )
+    results = max(w.elements for w in wgmmas_of(part.body))
     if first >= min(results + 64, MAX_REGISTERS):
         return None
     filling = threads // part.block[2]

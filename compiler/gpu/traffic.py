@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from tunefarm.compiler.dtypes import numpy_dtype
 from tunefarm.compiler.gpu.emulator import Access, DeviceMemory, Traffic, load_ptx
+from tunefarm.compiler.runtime.cuda.emulated import map_of
 
 if TYPE_CHECKING:
     from tunefarm.compiler.kernel import Kernel
@@ -38,8 +39,9 @@ def accesses_of(kernel: Kernel, blocks: int = BLOCKS) -> tuple[Access, ...]:
     memory.write(places[-1], np.zeros(kernel.workspace_bytes, np.uint8))
     for launch in kernel.launches:
         only = chosen_blocks(prod(launch.grid), blocks)
+        given = [*places, *(map_of(each, places) for each in launch.maps)]
         module.launch(
-            memory, launch.name, launch.grid, launch.block, places, launch.dynamic_bytes,
+            memory, launch.name, launch.grid, launch.block, given, launch.dynamic_bytes,
             traffic=traffic, only=only,
         )  # fmt: skip
     return traffic.accesses()

@@ -19,16 +19,17 @@ from tunefarm.compiler.gpu.wgmma import (
     Wgmma,
     descriptor_of,
     text_of,
+    wgmmas_of,
 )
 from tunefarm.compiler.tir.ir import Binary, Expr, For, Intrinsic, Load, Stmt, Store
-from tunefarm.compiler.tir.visit import walk_stmt
 
 
 class WarpgroupEmitter(WarpEmitter):
     """Writes what a warp does, and what four of them do together.
 
     Products run on beside the threads until ``wait``: their results, ``under_way``, are touched by
-    no other instruction before.
+    no other instruction before. Those that overlap run on beyond an iteration of their loop: at its
+    end the threads wait for the ones of the iteration before.
     """
 
     def __init__(
@@ -55,7 +56,10 @@ class WarpgroupEmitter(WarpEmitter):
 
     def iteration(self, loop: For) -> None:
         super().iteration(loop)
-        self.wait()
+        if self.under_way and any(w.overlaps for w in wgmmas_of(loop)):
+            self.builder.line(f'call void asm sideeffect "{_let_run(1)}", "~{{memory}}"()')
+        else:
+            self.wait()
 
     def before_barrier(self) -> None:
         """Let what threads wrote to shared memory be seen by the products' way to it."""
@@ -119,8 +123,7 @@ class WarpgroupEmitter(WarpEmitter):
         if not self.under_way:
             return
         slots, self.under_way = self.under_way, []
-        lines = ("wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned 0;")
-        self._rename(slots, "\\0A".join(lines), [])
+        self._rename(slots, _let_run(0), [])
 
     def _rename(self, slots: list[Slot], text: str, given: list[str]) -> None:
         """Assembly that changes registers in place, after operands of 64 bits."""
@@ -138,7 +141,9 @@ class WarpgroupEmitter(WarpEmitter):
 
 def issues(stmt: Stmt) -> bool:
     """True if a statement starts products of warpgroups."""
-    return any(
-        isinstance(s, Store) and isinstance(s.value, Intrinsic) and s.value.name in WGMMAS
-        for s in walk_stmt(stmt)
-    )
+    return bool(wgmmas_of(stmt))
+
+
+def _let_run(groups: int) -> str:
+    """Make a group of the products that were begun, and wait for all but so many groups."""
+    return f"wgmma.commit_group.sync.aligned;\\0Awgmma.wait_group.sync.aligned {groups};"

@@ -18,8 +18,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tunefarm.compiler.tir.ir import Expr, binary
+from tunefarm.compiler.tir.ir import Expr, Intrinsic, Stmt, Store, binary
 from tunefarm.compiler.tir.tensor_intrinsics import TensorIntrinsic, register_tensor_intrinsic
+from tunefarm.compiler.tir.visit import walk_stmt
 
 GROUP = 4  # warps
 ROWS = 64
@@ -34,15 +35,20 @@ ALIGN = 1024  # of a tile: the swizzle is a function of addresses
 
 @dataclass(frozen=True, slots=True)
 class Wgmma:
-    """One instruction, of ``columns`` columns; ``kind`` is what PTX calls its operands' dtype."""
+    """One instruction, of ``columns`` columns; ``kind`` is what PTX calls its operands' dtype.
+
+    One that ``overlaps`` goes on until those of the loop's next iteration have begun, and reads its
+    operands so long.
+    """
 
     kind: str
     operand: str
     columns: int
+    overlaps: bool = False
 
     @property
     def name(self) -> str:
-        return f"wgmma.m64n{self.columns}k16.{self.kind}"
+        return f"wgmma.m64n{self.columns}k16.{self.kind}{'.overlaps' if self.overlaps else ''}"
 
     @property
     def elements(self) -> int:
@@ -53,9 +59,10 @@ class Wgmma:
 WGMMAS: Mapping[str, Wgmma] = {
     w.name: w
     for w in (
-        Wgmma(kind, operand, columns)
+        Wgmma(kind, operand, columns, overlaps)
         for kind, operand in (("f16", "float16"), ("bf16", "bfloat16"))
         for columns in COLUMNS
+        for overlaps in (False, True)
     )
 }
 for _w in WGMMAS.values():
@@ -64,6 +71,13 @@ for _w in WGMMAS.values():
             _w.name, _w.elements, DEPTH, "float32", _w.operand, _w.operand, _w.name, "wgmma"
         )
     )
+
+
+def wgmmas_of(stmt: Stmt) -> list[Wgmma]:
+    """The instructions of warpgroups below a statement."""
+    values = (s.value for s in walk_stmt(stmt) if isinstance(s, Store))
+    found = (v.name for v in values if isinstance(v, Intrinsic))
+    return [WGMMAS[name] for name in found if name in WGMMAS]
 
 
 def swizzled(row: Expr, element: Expr) -> Expr:

@@ -29,10 +29,12 @@ from tunefarm.compiler.gpu.space.tiled import OTHER_REGISTERS, fits_grid, produc
 from tunefarm.compiler.gpu.space.wgmma import (
     STEP,
     WgmmaKernel,
+    check_stages,
     computed,
     computes,
     cost_of,
     nest_of,
+    stages_overlap,
     tile_of,
     wide_of,
 )
@@ -67,6 +69,7 @@ KNOBS = (
     Knob("columns", w.COLUMNS),
     Knob("stages", tuple(range(2, MOST_STAGES + 1))),
     Knob("producer", (0, 1)),
+    Knob("overlap", (0, 1)),
 )
 
 
@@ -151,6 +154,7 @@ def _constraints_of(p: Product, target: Target) -> tuple[Constraint, ...]:
         Constraint("registers", registers_fit),
         Constraint("shared memory", shared_fits),
         Constraint("stages", runs_ahead),
+        Constraint("overlap", stages_overlap),
         fits_grid(p, tile_of),
     )
 
@@ -172,6 +176,7 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     if matrices is None:
         raise ScheduleError("the operands do not lie in memory as matrices of whole 16 bytes a row")
     k = Knobs(**{name: int(value) for name, value in config.items() if name != "sketch"})
+    check_stages(k)
     if not k.producer and k.stages < 3:
         raise ScheduleError(f"threads that compute fill 3 stages or more ahead, not {k.stages}")
     return _Kernel(p, k, matrices).program()

@@ -5,6 +5,7 @@ blocks of (groups · 64) × columns elements of the result, four warps a group:
   for steps of 64 terms:
     the threads fill tiles of A and B       shared, swizzled, copied asynchronously, ``stages``
     sums += A[64, 16] · B[16, columns]      four instructions, which end before the next step
+                                            begins, or if they ``overlap`` before the one after
   if ``wide``: the four threads of a row exchange parts of four tiles, as in ``gpu_mma``
   epilogue → out
 
@@ -63,6 +64,7 @@ KNOBS = (
     Knob("groups", (1, 2)),
     Knob("columns", w.COLUMNS),
     Knob("stages", (2, 3, 4, 5, 6)),
+    Knob("overlap", (0, 1)),
 )
 
 
@@ -78,6 +80,7 @@ class Knobs:
     groups: int
     columns: int
     stages: int
+    overlap: int = 0
     wide: int = 0
 
     @property
@@ -126,8 +129,14 @@ def constraints_of(p: Product, target: Target) -> tuple[Constraint, ...]:
     return (
         Constraint("registers", registers_fit),
         Constraint("shared memory", shared_fits),
+        Constraint("overlap", stages_overlap),
         fits_grid(p, tile_of),
     )
+
+
+def stages_overlap(k: Columns) -> Mask:
+    """Products that overlap keep two tiles, while another is filled."""
+    return (whole(k, "overlap") == 0) | (whole(k, "stages") >= 3)
 
 
 def cost_of(p: Product, target: Target, k: Columns) -> Numbers:
@@ -136,7 +145,8 @@ def cost_of(p: Product, target: Target, k: Columns) -> Numbers:
     each = -(-blocks_of(p, (rows, columns)) // target.num_cores)
     loads = 1.0 + 64.0 / rows + 64.0 / columns
     stores = (64.0 - 32.0 * whole(k, "wide")) / p.depth
-    return each * rows * columns * (loads * (1.0 + 0.1 / whole(k, "stages")) + stores)
+    waits = 0.1 / whole(k, "stages") + 0.1 * (1 - whole(k, "overlap"))
+    return each * rows * columns * (loads * (1.0 + waits) + stores)
 
 
 def nest_of(
@@ -159,7 +169,14 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     if p is None or not computes(p):
         raise ScheduleError("the workload is no product that warpgroups compute")
     k = Knobs(**{name: int(value) for name, value in config.items() if name != "sketch"})
+    check_stages(k)
     return WgmmaKernel(p, k).program()
+
+
+def check_stages(k: Knobs) -> None:
+    """ScheduleError if there are too few stages for products that overlap."""
+    if k.overlap and k.stages < 3:
+        raise ScheduleError(f"products overlap where there are 3 stages or more, not {k.stages}")
 
 
 class WgmmaKernel:
@@ -180,7 +197,9 @@ class WgmmaKernel:
         self.source = product_program(p, self.tiles)
         self.by_terms = along == "k"
         self.instruction = next(
-            m for m in w.WGMMAS.values() if (m.operand, m.columns) == (p.dtypes[0], k.columns)
+            m
+            for m in w.WGMMAS.values()
+            if (m.operand, m.columns, m.overlaps) == (p.dtypes[0], k.columns, k.overlap)
         )
         self.z, self.y, self.x = Var("batch"), Var("block_row"), Var("block_column")
         self.group, self.warp, self.lane = Var("group"), Var("warp"), Var("lane")

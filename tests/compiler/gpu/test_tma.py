@@ -36,9 +36,11 @@ def matmul(m: int, n: int, k: int, dtype: str = HALF, turned: bool = False) -> F
     return function_of("matmul", *shapes, transpose_b=turned)
 
 
-def config_of(groups: int, columns: int, stages: int, producer: int) -> Config:
+def config_of(
+    groups: int, columns: int, stages: int, producer: int, overlap: int = 0, wide: int = 0
+) -> Config:
     knobs = {"groups": groups, "columns": columns, "stages": stages, "producer": producer}
-    return {"sketch": "gpu_tma", **knobs}
+    return {"sketch": "gpu_tma", **knobs, "overlap": overlap, "wide": wide}
 
 
 def agrees(function: Function, config: Config) -> None:
@@ -61,11 +63,17 @@ def test_a_product_agrees_in_lock_step(stages: int, producer: int) -> None:
 
 
 CASES = {
-    "two groups": (matmul(100, 264, 200), config_of(2, 128, 4, 1)),
+    "two groups": (matmul(100, 264, 200), config_of(2, 128, 4, 1, wide=1)),
     "nobody who only fills": (matmul(100, 264, 200), config_of(2, 128, 3, 0)),
     "wide, odd columns": (matmul(65, 257, 136, BRAIN, True), config_of(1, 256, 3, 1)),
     "a ring that turns": (matmul(70, 72, 640), config_of(1, 64, 2, 1)),
+    "a ring that turns, products that overlap": (
+        matmul(70, 72, 640), config_of(1, 64, 3, 1, overlap=1, wide=1)
+    ),
     "its threads fill": (matmul(70, 67, 640, HALF, True), config_of(2, 64, 3, 0)),
+    "its threads fill, products overlap": (
+        matmul(70, 72, 640, HALF, True), config_of(2, 64, 3, 0, overlap=1)
+    ),
     "a batch, an epilogue": (
         function_of(
             lambda a, b, c: call("relu", call("add", call("matmul", a, b), c)),
@@ -95,11 +103,13 @@ def test_its_ptx_agrees(name: str) -> None:
     turned=st.booleans(),
     stages=st.integers(3, 6),
     producer=st.integers(0, 1),
+    overlap=st.integers(0, 1),
 )
 def test_any_lengths_agree(
-    m: int, n: int, k: int, turned: bool, stages: int, producer: int
+    m: int, n: int, k: int, turned: bool, stages: int, producer: int, overlap: int
 ) -> None:
-    agrees(matmul(m, 8 * n, 8 * k, HALF, turned), config_of(1, 64, stages, producer))
+    config = config_of(1, 64, stages, producer, overlap, wide=1)
+    agrees(matmul(m, 8 * n, 8 * k, HALF, turned), config)
 
 
 @needs_ptxas
@@ -110,10 +120,11 @@ def test_instructions_are_not_serialised(
     groups: int, columns: int, producer: int, turned: bool
 ) -> None:
     workload = Workload.from_function(matmul(2048, 4096, 1024, HALF, turned))
-    program = lowered(workload, config_of(groups, columns, 4, producer), ASKED)
-    code, ptx = emitted(program, ASKED)
+    config = config_of(groups, columns, 4, producer, overlap=int(turned), wide=1)
+    code, ptx = emitted(lowered(workload, config, ASKED), ASKED)
     made = assemble(ptx, "sm_90a")
     assert not made.warnings
+    assert re.findall(r"wgmma.wait_group\S* (\d)", ptx) == (["1", "0"] if turned else ["0"])
     (usage,) = made.kernels.values()
     assert usage.spilled_bytes == 0
     assert code.launches[0].block == (32, 4, groups + producer)
@@ -186,6 +197,8 @@ def test_what_has_no_such_kernel() -> None:
     assert "gpu_tma" not in [s.sketch for s in config_space(workload, HOPPER).sketches]
     with pytest.raises(ScheduleError, match=r"needs? -arch=sm_90a -wgmma=untested, not cuda"):
         emitted(lowered(workload, config_of(1, 64, 2, 1)))
+    with pytest.raises(ScheduleError, match="overlap where there are 3 stages or more, not 2"):
+        lowered(workload, config_of(1, 64, 2, 1, overlap=1), ASKED)
     with pytest.raises(ScheduleError, match="3 stages or more ahead, not 2"):
         lowered(workload, config_of(1, 64, 2, 0), ASKED)
     single = Workload.from_function(

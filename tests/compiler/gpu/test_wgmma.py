@@ -50,7 +50,8 @@ def test_a_product_in_steps_agrees(name: str) -> None:
 def agrees(function: Function, stages: int, wide: int) -> None:
     workload = Workload.from_function(function)
     space = config_space(workload, ASKED)
-    config = {"sketch": "gpu_wgmma", "groups": 1, "columns": 64, "stages": stages, "wide": wide}
+    config = {"sketch": "gpu_wgmma", "groups": 1, "columns": 64, "stages": stages}
+    config |= {"overlap": int(stages > 2), "wide": wide}
     assert "gpu_wgmma" in [s.sketch for s in space.sketches]
     assert space.valid(space.encode(config)[None])[0]
     check(workload, config, target=ASKED)
@@ -59,8 +60,8 @@ def agrees(function: Function, stages: int, wide: int) -> None:
 @pytest.mark.parametrize(
     ("extents", "knobs"),
     [
-        ((100, 264, 200), {"groups": 2, "columns": 128, "stages": 4, "wide": 1}),
-        ((65, 257, 130), {"groups": 1, "columns": 256, "stages": 3}),
+        ((100, 264, 200), {"groups": 2, "columns": 128, "stages": 4, "overlap": 1, "wide": 1}),
+        ((65, 257, 330), {"groups": 1, "columns": 256, "stages": 3, "overlap": 1}),
         ((150, 67, 64), {"groups": 1, "columns": 64, "stages": 2}),
     ],
 )
@@ -85,7 +86,9 @@ def test_its_ptx_agrees(
 @pytest.mark.parametrize("name", LARGE)
 def test_instructions_are_not_serialised(name: str, columns: int) -> None:
     workload = Workload.from_function(LARGE[name])
-    config = {"sketch": "gpu_wgmma", "groups": 2, "columns": columns, "stages": 4, "wide": 1}
+    overlap = int(columns != 128)
+    knobs = {"groups": 2, "columns": columns, "stages": 4, "overlap": overlap, "wide": 1}
+    config = {"sketch": "gpu_wgmma", **knobs}
     code, ptx = emitted(lowered(workload, config, ASKED), ASKED)
     made = assemble(ptx, "sm_90a")
     assert not made.warnings  # "Potential Performance Loss: wgmma.mma_async … serialized"
@@ -96,7 +99,8 @@ def test_instructions_are_not_serialised(name: str, columns: int) -> None:
     start = rf"wgmma\.mma_async\.sync\.aligned\.m64n{columns}k16\.f32\.{kind}\.{kind} "
     products = re.findall(rf"{start}{{[^}}]*}}, %\w+, %\w+, p, 1, 1, 0, {turned};", ptx)
     assert len(products) == 4
-    assert ptx.count("wgmma.fence.sync.aligned") == ptx.count("wgmma.wait_group") == 1
+    assert ptx.count("wgmma.fence.sync.aligned") == 1
+    assert re.findall(r"wgmma.wait_group\S* (\d)", ptx) == (["1", "0"] if overlap else ["0"])
     assert re.search(r"fence\.proxy\.async\.shared::cta;\s*(//.*\s*)*bar\.sync", ptx)
     assert "st.shared" not in ptx
     assert set(re.findall(r"st\.global\S*", ptx)) == {"st.global.v4.b32"}
@@ -118,8 +122,11 @@ def test_only_targets_that_ask_for_them_have_them() -> None:
         lowered(single, {"sketch": "gpu_wgmma", "groups": 1, "columns": 64, "stages": 2})
 
 
+KNOBS = {"groups": 2, "columns": 256, "stages": 6}
+
+
 def test_only_what_fits_is_tried() -> None:
     space = config_space(Workload.from_function(LARGE["terms side by side"]), ASKED)
-    k = {n: np.array([v]) for n, v in {"groups": 2, "columns": 256, "stages": 6}.items()}
+    k = {n: np.array([v]) for n, v in {**KNOBS, "overlap": 1}.items()}
     held = {c.name: bool(c.holds(k)[0]) for c in space.sketch("gpu_wgmma").constraints}
-    assert held == {"registers": True, "shared memory": False, "grid": True}
+    assert held == {"registers": True, "shared memory": False, "overlap": True, "grid": True}
