@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from tunefarm.compiler.accuracy import SUM_OF_HALVES, sums_halves
 from tunefarm.compiler.ir import Call, post_order
@@ -16,7 +18,11 @@ _FLOOR = 0.05
 def pose(text: str, seed: int) -> Problem:
     """The problem of a workload's text; equal seeds give equal values."""
     workload = Workload.from_text(text)
-    inputs = random_inputs(workload, np.random.default_rng(seed))
+    return pose_with(workload, random_inputs(workload, np.random.default_rng(seed)))
+
+
+def pose_with(workload: Workload, inputs: Sequence[Array]) -> Problem:
+    """The problem of a workload on operands."""
     outputs = reference_outputs(workload, inputs)
     magnitudes = reference_outputs(workload, [_magnitude(array) for array in inputs])
     calls = [e for e in post_order(workload.function.body) if isinstance(e, Call)]

@@ -24,18 +24,19 @@ import numpy as np
 from builds import build, builders
 from cases import workload_of
 from reporting import Report, add_options
+from tunefarm.compiler.dtypes import numpy_dtype
 from tunefarm.compiler.errors import TunefarmError
-from tunefarm.compiler.ir import Expr
+from tunefarm.compiler.ir import Constant, Expr
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.runtime.cuda.driver import Device, DriverError, open_device
 from tunefarm.compiler.runtime.cuda.kernel import load_kernel
 from tunefarm.compiler.space import Config, config_space
 from tunefarm.compiler.target import Target
-from tunefarm.compiler.workload import Workload
+from tunefarm.compiler.workload import Workload, random_inputs
 from tunefarm.worker.backend import Built, Problem
 from tunefarm.worker.cuda.backend import kernel_of, packed
 from tunefarm.worker.cuda.device import loosened
-from tunefarm.worker.problem import pose
+from tunefarm.worker.problem import pose_with
 from tunefarm.worker.verify import check_answer
 from watch import watched
 
@@ -49,6 +50,7 @@ class Task:
     name: str
     workload: Workload
     options: str = ""
+    shaped: Callable[[list[Any]], list[Any]] = list  # what random operands are made into
 
 
 def tasks() -> Iterator[Task]:
@@ -60,12 +62,19 @@ def tasks() -> Iterator[Task]:
         for options in kinds.get(dtype, ("",)):
             for m, n, k in ((67, 91, 53), (200, 328, 264)):
                 yield Task(f"matmul {m}×{n}×{k} {dtype}", product(m, n, k, dtype), options)
+    for options in ("", "-wgmma=untested"):
+        for m, n, k in ((67, 92, 136), (200, 328, 520)):
+            name = f"relu(a·b + c) + d {m}×{n}×{k} float16"
+            yield Task(name, combined_product(m, n, k, "float16"), options)
     for dtype, options in (("float16", ""), ("float16", "-wgmma=untested"), ("float32", "")):
         yield Task(f"conv 3×3 {dtype}", convolution(dtype, 3, 1), options)
         yield Task(f"conv 1×1 by 2 {dtype}", convolution(dtype, 1, 2), options)
     for dtype in ("float16", "bfloat16"):
-        for lengths in ((2, 19, 37, 16), (3, 130, 200, 64)):
+        for lengths in ((2, 19, 37, 16), (3, 130, 200, 64), (2, 1, 500, 32), (3, 5, 4099, 64)):
             yield Task(f"attention {lengths} {dtype}", attention(*lengths, dtype))
+        for lengths in ((1, 35, 53, 16), (2, 200, 333, 64)):
+            name = f"causal attention {lengths} {dtype}"
+            yield Task(name, attention(*lengths, dtype, masked=True), shaped=causal)
     for dtype in ("float16", "float32"):
         for columns in (37, 1000, 5000):
             yield Task(f"softmax {columns} {dtype}", rows("softmax", columns, dtype))
@@ -80,6 +89,14 @@ def tasks() -> Iterator[Task]:
 def product(m: int, n: int, k: int, dtype: str) -> Workload:
     more = {"out_dtype": "int32"} if dtype == "int8" else {}
     return workload_of(lambda a, b: call("matmul", a, b, **more), ((m, k), dtype), ((k, n), dtype))
+
+
+def combined_product(m: int, n: int, k: int, dtype: str) -> Workload:
+    """A product with a bias, an activation and a residual."""
+    return workload_of(
+        lambda a, b, c, d: call("add", call("relu", call("add", call("matmul", a, b), c)), d),
+        ((m, k), dtype), ((k, n), dtype), ((n,), dtype), ((m, n), dtype),
+    )  # fmt: skip
 
 
 def convolution(dtype: str, width: int, stride: int) -> Workload:
@@ -108,15 +125,27 @@ def images(width: int, stride: int, groups: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def attention(heads: int, queries: int, keys: int, size: int, dtype: str) -> Workload:
-    def body(q: Any, k: Any, v: Any) -> Expr:
+def attention(
+    heads: int, queries: int, keys: int, size: int, dtype: str, masked: bool = False
+) -> Workload:
+    def body(q: Any, k: Any, v: Any, *mask: Any) -> Expr:
         scores = call("matmul", q, k, transpose_b=True)
+        if mask:
+            nothing = Constant(np.full((1,), -np.inf, numpy_dtype(dtype)))
+            scores = call("where", *mask, scores, nothing)
         return call("matmul", call("softmax", scores, axis=-1), v)
 
     return workload_of(
         body, ((heads, queries, size), dtype), ((heads, keys, size), dtype),
-        ((heads, keys, size), dtype),
+        ((heads, keys, size), dtype), *([((queries, keys), "bool")] if masked else []),
     )  # fmt: skip
+
+
+def causal(inputs: list[Any]) -> list[Any]:
+    """The operands with a mask, the last of them, of the keys that precede a query."""
+    *operands, mask = inputs
+    queries, keys = mask.shape
+    return [*operands, np.tri(queries, keys, keys - queries, dtype=np.bool_)]
 
 
 def rows(operator: str, columns: int, dtype: str) -> Workload:
@@ -165,7 +194,9 @@ class Sketched:
         self, builds: Sequence[Future[Built]], device: Device, at: Callable[[str], None]
     ) -> dict[str, Any]:
         """How many configs answered right, and what the others did; ``at`` is told each one."""
-        problem = pose(self.task.workload.text, zlib.crc32(self.name.encode()))
+        rng = np.random.default_rng(zlib.crc32(self.name.encode()))
+        workload = self.task.workload
+        problem = pose_with(workload, self.task.shaped(random_inputs(workload, rng)))
         if self.target.rounds_to_tf32:
             problem = loosened(problem)
         wrong = {}

@@ -10,7 +10,7 @@ from gpu_harness import HOPPER, compare, emitted, inputs_of
 from numpy.typing import NDArray
 from tunefarm.compiler.dtypes import numpy_dtype
 from tunefarm.compiler.evaluate import evaluate
-from tunefarm.compiler.gpu.emulator import DeviceMemory, load_ptx
+from tunefarm.compiler.gpu.emulator import DeviceMemory, Traffic, load_ptx
 from tunefarm.compiler.gpu.lower import lower_gpu
 from tunefarm.compiler.runtime.cuda.emulated import map_of
 from tunefarm.compiler.space import Config, config_space, schedule_workload
@@ -21,8 +21,13 @@ from tunefarm.compiler.workload import Workload
 Array = NDArray[Any]
 
 
-def run_program(program: PrimFunc, arrays: Sequence[Array], target: Target = HOPPER) -> list[Array]:
-    """What a lowered program's kernels write to its outputs."""
+def run_program(
+    program: PrimFunc,
+    arrays: Sequence[Array],
+    target: Target = HOPPER,
+    traffic: Traffic | None = None,
+) -> list[Array]:
+    """What a lowered program's kernels write to its outputs; ``traffic`` counts their accesses."""
     code, ptx = emitted(program, target)
     module, memory = load_ptx(ptx), DeviceMemory()
     addresses = []
@@ -37,7 +42,10 @@ def run_program(program: PrimFunc, arrays: Sequence[Array], target: Target = HOP
     for launch in code.launches:
         given = [*addresses, *results, workspace]
         given += [map_of(each, given) for each in launch.maps]
-        module.launch(memory, launch.name, launch.grid, launch.block, given, launch.dynamic_bytes)
+        module.launch(
+            memory, launch.name, launch.grid, launch.block, given, launch.dynamic_bytes,
+            traffic=traffic,
+        )  # fmt: skip
     return [
         memory.read(at, size).view(numpy_dtype(p.dtype)).reshape(p.shape)
         for p, at, size in zip(outputs, results, sizes, strict=True)

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from tunefarm.compiler.dtypes import numpy_dtype
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.extract import extract_tasks
+from tunefarm.compiler.gpu.emulator import Traffic
 from tunefarm.compiler.gpu.ptxas import assemble
 from tunefarm.compiler.ir import Constant, Function, IRModule, TensorType, Var
 from tunefarm.compiler.ops import call
@@ -105,7 +106,11 @@ CASES: dict[str, tuple[Function, Config]] = {
     ),
     "an added mask of -inf, steps left out": (
         function_of(masked, *operands(1, 35, 50, 16, 16), ((35, 50), HALF)),
-        {"warps": 1, "mi": 1, "keys": 16, "stages": 2, "skip": 1},
+        {"warps": 1, "mi": 1, "keys": 16, "stages": 2, "skip": 2},
+    ),
+    "a query of a long context": (
+        function_of(plain, *operands(1, 1, 70, 16, 8)),
+        {"split": 2, "warps": 1, "mi": 1, "keys": 16, "stages": 2},
     ),
     "keys by columns": (
         function_of(keys_turned, ((1, 9, 16), HALF), ((1, 16, 40), HALF), ((1, 40, 16), HALF)),
@@ -125,7 +130,7 @@ SINGLES: dict[str, tuple[Function, Config]] = {
     ),
     "a causal choice, steps left out": (
         function_of(chosen, *operands(1, 35, 35, 12, 20, F32), ((35, 35), "bool")),
-        {"warps": 1, "mi": 2, "keys": 16, "stages": 3, "skip": 1},
+        {"warps": 1, "mi": 2, "keys": 16, "stages": 3, "skip": 2},
     ),
     "keys by columns": (
         function_of(keys_turned, ((1, 9, 16), F32), ((1, 16, 40), F32), ((1, 40, 24), F32)),
@@ -175,7 +180,7 @@ def near(got: Array, want: NDArray[np.float64], dtype: str) -> None:
 def test_an_attention_agrees(name: str) -> None:
     function, knobs = CASES[name]
     workload = Workload.from_function(function)
-    agrees(workload, {"sketch": "gpu_attention", "skip": 0, **knobs}, HOPPER)
+    agrees(workload, {"sketch": "gpu_attention", "split": 1, "skip": 0, **knobs}, HOPPER)
 
 
 @pytest.mark.parametrize("name", SINGLES)
@@ -183,7 +188,7 @@ def test_an_attention_agrees(name: str) -> None:
 def test_an_attention_of_float32_agrees(name: str, target: Target) -> None:
     function, knobs = SINGLES[name]
     workload = Workload.from_function(function)
-    agrees(workload, {"sketch": "gpu_attention", "skip": 0, **knobs}, target)
+    agrees(workload, {"sketch": "gpu_attention", "split": 1, "skip": 0, **knobs}, target)
 
 
 def agrees(workload: Workload, config: Config, target: Target) -> None:
@@ -199,6 +204,21 @@ def agrees(workload: Workload, config: Config, target: Target) -> None:
     dtype = program.params[0].dtype
     near(out, want, dtype)
     near(run_program(program, arrays, target)[0], want, "tf32" if target is ROUNDING else dtype)
+
+
+@pytest.mark.parametrize(("split", "warps", "keys", "stages", "skip"), [
+    (4, 2, 16, 4, 2), (2, 1, 32, 1, 0), (8, 1, 16, 3, 1), (4, 1, 64, 2, 2), (1, 2, 32, 1, 2),
+])  # fmt: skip
+def test_keys_that_are_shared_out_agree(
+    split: int, warps: int, keys: int, stages: int, skip: int
+) -> None:
+    """Parts without keys, some of which a mask hides from all queries, and those of one part."""
+    types = (*operands(2, 21, 257, 16, 7, BRAIN), ((21, 257), "bool"))
+    workload = Workload.from_function(function_of(chosen, *types))
+    knobs = {"split": split, "warps": warps, "mi": 1, "keys": keys, "stages": stages, "skip": skip}
+    arrays = drawn(workload)
+    program = lowered(workload, {"sketch": "gpu_attention", **knobs})
+    near(run_program(program, arrays)[0], exact(workload, arrays), BRAIN)
 
 
 LARGE = {
@@ -239,7 +259,7 @@ def test_what_a_mask_hides_is_left_out() -> None:
     """Of the steps of a causal mask each warp computes those that it sees: fewer products."""
     workload = Workload.from_function(LARGE["causal"])
     space = config_space(workload, HOPPER)
-    assert space.default["skip"] == 1
+    assert space.default["skip"] == 2
     assert config_space(Workload.from_function(LARGE["vision"]), HOPPER).default["skip"] == 0
     _, ptx = emitted(lowered(workload, space.default))
     assert "shfl.sync.bfly.b32" in ptx
@@ -255,6 +275,37 @@ def test_the_largest_configs_of_a_space_do_not_spill(name: str) -> None:
     mine = [c for c in map(space.decode, rows) if c["sketch"] == "gpu_attention"]
     largest = sorted(mine, key=lambda c: int(c["mi"]) * (100 + int(c["keys"])))[-1]
     assembled(lowered(workload, largest), "sm_90a")
+
+
+def test_tiles_that_a_mask_hides_are_not_copied() -> None:
+    """Of a causal mask nearly half of the copies that there are without."""
+    workload = Workload.from_function(
+        function_of(chosen, *operands(1, 128, 128, 16, 16), ((128, 128), "bool"))
+    )
+    arrays = drawn(workload)
+    arrays[3] = np.tri(128, 128, dtype=np.bool_)
+    knobs = {"split": 1, "warps": 1, "mi": 1, "keys": 16, "stages": 3}
+    copied = []
+    for skip in (1, 2):
+        program = lowered(workload, {"sketch": "gpu_attention", **knobs, "skip": skip})
+        traffic = Traffic()
+        (got,) = run_program(program, arrays, traffic=traffic)
+        near(got, exact(workload, arrays), HALF)
+        copied.append(sum(x.requests for x in traffic.accesses() if "cp.async" in x.text))
+    assert copied[1] == copied[0] * 36 // 64  # tiles of 16 × 16 on the diagonal and below
+
+
+def test_few_queries_of_long_contexts_share_out_their_keys() -> None:
+    def split_of(heads: int, queries: int, keys: int) -> int:
+        workload = Workload.from_function(
+            function_of(plain, *operands(heads, queries, keys, 64, 64))
+        )
+        return int(config_space(workload, HOPPER).default["split"])
+
+    assert split_of(8, 1, 32768) >= 8
+    assert split_of(8, 4, 8192) >= 4
+    assert split_of(96, 128, 4096) == 1
+    assert split_of(8, 1, 48) == 1
 
 
 def test_scores_stay_in_registers() -> None:
@@ -275,7 +326,8 @@ def test_scores_stay_in_registers() -> None:
 def test_only_what_fits_is_tried() -> None:
     space = config_space(Workload.from_function(LARGE["long"]), HOPPER).sketch("gpu_attention")
     names = {c.name: c for c in space.constraints}
-    k = {n: np.array([v]) for n, v in {"warps": 4, "mi": 2, "keys": 64, "stages": 4}.items()}
+    knobs = {"split": 1, "warps": 4, "mi": 2, "keys": 64, "stages": 4, "skip": 0}
+    k = {n: np.array([v]) for n, v in knobs.items()}
     assert not names["registers"].holds(k)[0]
     assert names["shared memory"].holds(k)[0]
     assert not names["shared memory"].holds({**k, "keys": np.array([128])})[0]
@@ -289,7 +341,9 @@ def test_what_has_no_such_kernel() -> None:
     )
     assert "gpu_attention" not in [s.sketch for s in config_space(double, HOPPER).sketches]
     with pytest.raises(ScheduleError, match="no attention on operands that the target multiplies"):
-        lowered(double, {"sketch": "gpu_attention", "skip": 0, **CASES["odd lengths"][1]})
+        lowered(
+            double, {"sketch": "gpu_attention", "split": 1, "skip": 0, **CASES["odd lengths"][1]}
+        )
     half = Workload.from_function(CASES["odd lengths"][0])
     turing = Target("cuda -arch=sm_75")
     assert "gpu_attention" not in [s.sketch for s in config_space(half, turing).sketches]

@@ -49,7 +49,7 @@ def space(function: Function, target: Target) -> SketchSpace | None:
     default = default_of(a, target, constraints)
     if default is None:
         return None
-    knobs = knobs_of(a)
+    knobs = knobs_of(a, target)
     return SketchSpace(NAME, VERSION, knobs, constraints, default, lambda k: nest_of(a, target, k))
 
 

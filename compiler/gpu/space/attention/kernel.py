@@ -8,14 +8,15 @@ lowering.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 from tunefarm.compiler.gpu.archs import WARP
 from tunefarm.compiler.gpu.intrinsics import QUAD, HeldProduct
-from tunefarm.compiler.gpu.mma import COLUMNS, ELEMENTS, ROWS
+from tunefarm.compiler.gpu.mma import COLUMNS, ELEMENTS
+from tunefarm.compiler.gpu.space.attention.combine import PEAK, TOTAL, Parts
 from tunefarm.compiler.gpu.space.attention.masks import visible_of
+from tunefarm.compiler.gpu.space.attention.places import Places, element_number
 from tunefarm.compiler.gpu.space.attention.problem import (
     DEPTH,
     HEAD,
@@ -24,7 +25,7 @@ from tunefarm.compiler.gpu.space.attention.problem import (
     VALUE,
     Attention,
 )
-from tunefarm.compiler.gpu.space.attention.tiles import PADDING_BYTES, Knobs, Tile, TileFiller
+from tunefarm.compiler.gpu.space.attention.tiles import PADDING_BYTES, Knobs, Tile
 from tunefarm.compiler.gpu.space.common import loop
 from tunefarm.compiler.target import dtype_bytes
 from tunefarm.compiler.tir import PrimFunc
@@ -44,7 +45,7 @@ from tunefarm.compiler.tir.ir import (
     Var,
     binary,
 )
-from tunefarm.compiler.tir.visit import seq, substitute, transform_expr
+from tunefarm.compiler.tir.visit import seq, substitute, substitute_stmt, transform_expr
 
 STEP = 16  # what extents are rounded up to: terms of one or two instructions
 LEAST = float(np.finfo(np.float32).min)
@@ -62,17 +63,14 @@ def attention_kernel(a: Attention, k: Knobs, held: HeldProduct) -> PrimFunc:
     return _Kernel(a, k, held).program()
 
 
-class _Kernel(TileFiller):
-    """Writes the kernel. Registers are indexed by ``i``, which of a warp's groups of 16 queries,
-    and an element: number ``4·n + 2·h + c`` is column ``c`` of row ``h`` that a thread has of tile
-    ``n``."""
+class _Kernel(Places):
+    """Writes the kernel."""
 
     def __init__(self, a: Attention, k: Knobs, held: HeldProduct) -> None:
         super().__init__(a, k)
         self.held = held
         self.visible = visible_of(a) if k.skip else None
-        self.steps = -(-a.keys // k.keys)
-        self.block = Var("block")
+        self.parts = Parts(a, k.split) if k.split > 1 else None
         self.depth, self.values = whole_steps(a.depth), whole_steps(a.values)
         copies = k.stages if self.steps > 1 else 1
 
@@ -97,6 +95,7 @@ class _Kernel(TileFiller):
         self.powers = registers("powers", k.keys, a.dtype)
         self.mixed = registers("mixed", self.values)
         self.seen = Buffer("seen", (2,), "int32", "register")
+        self.shown = Buffer("shown", (k.warps, self.steps + k.stages - 1), "int32", "shared")
         self.peak, self.top, self.factor, self.total = map(row, ("peak", "top", "factor", "total"))
 
     def program(self) -> PrimFunc:
@@ -107,77 +106,19 @@ class _Kernel(TileFiller):
             (self.warp, k.warps, "threadIdx.y"),
             (self.block, -(-a.queries // k.queries), "blockIdx.x"),
             (self.head, a.heads, "blockIdx.y"),
+            *([(self.part, k.split, "blockIdx.z")] if self.parts is not None else []),
         ):
             body = For(var, Const(extent), body, LoopKind.THREAD, axis=axis)
+        if self.parts is not None:
+            body = seq(body, self.parts.combine())
         buffers = (
             self.kt.buffer, self.vt.buffer, self.q, self.sums, self.scores, self.powers,
             self.mixed, self.peak, self.top, self.factor, self.total,
             *([self.seen] if self.visible is not None else []),
+            *([self.shown] if self.visible is not None and k.skip == 2 else []),
+            *(self.parts.buffers if self.parts is not None else ()),
         )  # fmt: skip
         return replace(a.program, body=body, buffers=buffers)
-
-    # --- places --------------------------------------------------------------------------------
-
-    def query_of(self, i: Expr, h: Expr) -> Expr:
-        """The query of a row that this thread holds."""
-        warps = self.block * self.k.warps + self.warp
-        return (warps * self.k.mi + i) * ROWS + h * 8 + self.lane // QUAD
-
-    def existing_query(self, i: Expr, h: Expr) -> Expr:
-        """The query of a row, or the last one: rows beyond it are computed and not stored."""
-        query = self.query_of(i, h)
-        exact = self.a.queries % self.k.queries == 0
-        return query if exact else binary("min", query, Const(self.a.queries - 1))
-
-    def pair_of(self, n: Expr) -> Expr:
-        """Half the column at which a thread's two elements of a row of a tile begin."""
-        return n * (COLUMNS // 2) + self.lane % QUAD
-
-    def pair_of_keys(self, n: Expr) -> Expr:
-        """Half the key at which a thread's two elements of a row of scores begin."""
-        return self.step * (self.k.keys // 2) + self.pair_of(n)
-
-    def existing_key(self, n: Expr, c: Expr) -> Expr:
-        """The key of an element of the scores; beyond the last key that one, or its pair."""
-        a, pair = self.a, self.pair_of_keys(n)
-        if a.keys % self.k.keys == 0:
-            return pair * 2 + c
-        if a.has_pairs[1]:
-            return binary("min", pair, Const((a.keys - 1) // 2)) * 2 + c
-        return binary("min", pair * 2 + c, Const(a.keys - 1))
-
-    def each_row(self, body: Callable[[Expr, Expr], Stmt]) -> Stmt:
-        """The rows of this thread, ``i`` and ``h``."""
-        return loop("i", self.k.mi, lambda i: loop("h", 2, lambda h: body(i, h)))
-
-    def each_element(
-        self,
-        columns: int,
-        body: Callable[[Expr, Expr, Expr, Expr], Stmt],
-        together: bool = True,
-    ) -> Stmt:
-        """The elements of this thread, ``i``, ``h``, ``n`` and ``c``: pairs are lanes, if they can
-        be taken ``together``."""
-        kind = LoopKind.VECTORIZED if together else LoopKind.UNROLLED
-        return self.each_row(
-            lambda i, h: loop(
-                "n", columns // COLUMNS, lambda n: loop("c", 2, lambda c: body(i, h, n, c), kind)
-            )
-        )
-
-    def each_result(self, columns: int, body: Callable[[Expr, Expr, Expr], Stmt]) -> Stmt:
-        """The elements of this thread as two instructions side by side compute them: ``i``, ``n``
-        (of 16 columns) and ``e`` of eight."""
-        lanes = 2 * ELEMENTS
-        return loop(
-            "n",
-            columns // (2 * COLUMNS),
-            lambda n: loop(
-                "i",
-                self.k.mi,
-                lambda i: loop("e", lanes, lambda e: body(i, n, e), LoopKind.VECTORIZED),
-            ),
-        )
 
     # --- before and after ----------------------------------------------------------------------
 
@@ -192,7 +133,7 @@ class _Kernel(TileFiller):
             if self.depth != a.depth:
                 inside = pair < a.depth // 2 if together else pair * 2 + c < a.depth
                 value = Select(inside, value, Const(0.0, a.dtype), a.dtype)
-            return Store(self.q, (i, _number(n, h, c)), value)
+            return Store(self.q, (i, element_number(n, h, c)), value)
 
         return self.each_element(self.depth, element, together)
 
@@ -223,7 +164,7 @@ class _Kernel(TileFiller):
         def element(i: Expr, h: Expr, n: Expr, c: Expr) -> Stmt:
             pair, query = self.pair_of(n), self.query_of(i, h)
             at = {HEAD: self.head, QUERY: query, VALUE: pair * 2 + c}
-            value = Load(self.mixed, (i, _number(n, h, c))) * Load(self.factor, (i, h))
+            value = Load(self.mixed, (i, element_number(n, h, c))) * Load(self.factor, (i, h))
             place = tuple(substitute(index, at) for index in a.result.indices)
             buffer = a.result.buffer
             stmt: Stmt = Store(buffer, place, Cast(value, buffer.dtype))
@@ -231,7 +172,37 @@ class _Kernel(TileFiller):
                 stmt = If(pair < a.values // 2 if together else pair * 2 + c < a.values, stmt)
             return stmt if a.queries % self.k.queries == 0 else If(query < a.queries, stmt)
 
+        if self.parts is not None:
+            return self.store_part(self.parts)
         return seq(self.each_row(inverse), self.each_element(self.values, element, together))
+
+    def store_part(self, parts: Parts) -> Stmt:
+        """What this block's keys make of the result, for the kernel that combines them."""
+        a, together = self.a, self.a.values % 2 == 0
+
+        def existing(stmt: Stmt, i: Expr, h: Expr) -> Stmt:
+            exact = a.queries % self.k.queries == 0
+            return stmt if exact else If(self.query_of(i, h) < a.queries, stmt)
+
+        def row(i: Expr, h: Expr) -> Stmt:
+            at, place = (i, h), (self.part, self.head, self.query_of(i, h))
+            whole = Intrinsic("warp_add", (Load(self.total, at), Const(QUAD)), F32)
+            told = seq(
+                Store(parts.rows, (*place, PEAK), Load(self.peak, at)),
+                Store(parts.rows, (*place, TOTAL), Load(self.total, at)),
+            )
+            first = If((self.lane % QUAD).equal(0), told)
+            return seq(Store(self.total, at, whole), existing(first, i, h))
+
+        def element(i: Expr, h: Expr, n: Expr, c: Expr) -> Stmt:
+            pair = self.pair_of(n)
+            place = (self.part, self.head, self.query_of(i, h), pair * 2 + c)
+            stmt: Stmt = Store(parts.mixed, place, Load(self.mixed, (i, element_number(n, h, c))))
+            if self.values != a.values:
+                stmt = If(pair < a.values // 2 if together else pair * 2 + c < a.values, stmt)
+            return existing(stmt, i, h)
+
+        return seq(self.each_row(row), self.each_element(self.values, element, together))
 
     # --- the loop over keys --------------------------------------------------------------------
 
@@ -244,16 +215,39 @@ class _Kernel(TileFiller):
             self.exponentiate(),
             self.multiply(self.mixed, self.powers, self.vt, self.k.keys, self.values),
         )
-        if self.visible is not None:
-            found = Intrinsic("warp_max", (Load(self.seen, (Const(0),)), Const(WARP)), "int32")
-            told = Store(self.seen, (Const(0),), found)
-            any_seen = Load(self.seen, (Const(0),)) > Const(0, "int32")
-            compute = seq(self.look(self.visible), told, If(any_seen, compute))
-        body = seq(self.fill(self.kt), self.fill(self.vt), compute)
+        fill = seq(self.fill(self.kt), self.fill(self.vt))
+        if self.visible is None:
+            return self.each_step(seq(fill, compute))
+        none, seen = Const(0, "int32"), Load(self.seen, (Const(0),))
+        if self.k.skip == 1:
+            compute = seq(self.look(self.visible), If(seen > none, compute))
+            return self.each_step(seq(fill, compute))
+        anybody: Expr = none
+        for warp in range(self.k.warps):
+            anybody = binary("max", anybody, Load(self.shown, (Const(warp), self.step)))
+        own = If(Load(self.shown, (self.warp, self.step)) > none, compute)
+        return seq(
+            self.look_ahead(self.visible),
+            self.each_step(seq(If(anybody > none, fill), own)),
+        )
+
+    def each_step(self, body: Stmt) -> Stmt:
         return For(self.step, Const(self.steps), body)
 
+    def look_ahead(self, visible: Expr) -> Stmt:
+        """shown[warp, step] = 1 for the steps of which some query of a warp sees a key; 0 for those
+        behind the last one, which fills that run ahead may look at."""
+        seen, ahead, none = Load(self.seen, (Const(0),)), Var("ahead"), Const(0, "int32")
+        told = If(self.lane.equal(0), Store(self.shown, (self.warp, self.step), seen))
+        step = substitute_stmt(seq(self.look(visible), told), {self.step: ahead})
+        looks = For(ahead, Const(self.steps), step)
+        if self.k.stages == 1:
+            return looks
+        behind = Store(self.shown, (self.warp, self.steps + self.lane), none)
+        return seq(looks, If(self.lane < self.k.stages - 1, behind))
+
     def look(self, visible: Expr) -> Stmt:
-        """seen[0] = 1 if this thread has a score in the step that no mask hides, else 0."""
+        """seen[0] = 1 if this warp has a score in the step that no mask hides, else 0."""
         none, one = Const(0, "int32"), Const(1, "int32")
 
         def element(i: Expr, h: Expr, n: Expr, c: Expr) -> Stmt:
@@ -267,6 +261,7 @@ class _Kernel(TileFiller):
             loop("c", 2, lambda c: Store(self.seen, (c,), none), kind),
             self.each_element(self.k.keys, element, self.a.has_pairs[1]),
             Store(self.seen, (Const(0),), binary("max", first, second)),
+            Store(self.seen, (Const(0),), Intrinsic("warp_max", (first, Const(WARP)), "int32")),
         )
 
     def multiply(self, sums: Buffer, left: Buffer, tile: Tile, terms: int, columns: int) -> Stmt:
@@ -292,24 +287,24 @@ class _Kernel(TileFiller):
     def combine_scores(self) -> Stmt:
         """scores = what the graph makes of the sums; beyond the last key there are none."""
         a, k = self.a, self.k
-        together, exact = a.has_pairs[1], a.keys % k.keys == 0
+        together = a.has_pairs[1]
 
         def element(i: Expr, h: Expr, n: Expr, c: Expr) -> Stmt:
             at = {HEAD: self.head, QUERY: self.existing_query(i, h), KEY: self.existing_key(n, c)}
-            total = Load(self.sums, (i, _number(n, h, c)))
+            total = Load(self.sums, (i, element_number(n, h, c)))
             score = transform_expr(a.score, lambda e: total if e is a.total else None)
-            return Store(self.scores, (i, _number(n, h, c)), substitute(score, at))
+            return Store(self.scores, (i, element_number(n, h, c)), substitute(score, at))
 
         def without(i: Expr, h: Expr, n: Expr, c: Expr) -> Stmt:
-            at = (i, _number(n, h, c))
+            at = (i, element_number(n, h, c))
             exists = self.pair_of_keys(n) * 2 + c < a.keys
             value = Select(exists, Load(self.scores, at), Const(float("-inf"), F32), F32)
             return Store(self.scores, at, value)
 
         scores = self.each_element(k.keys, element, together)
-        if exact:
+        if self.exact:
             return scores
-        last = If(self.step >= self.steps - 1, self.each_element(k.keys, without))
+        last = If(self.number >= a.keys // k.keys, self.each_element(k.keys, without))
         return seq(scores, last)
 
     def raise_peak(self, i: Expr, h: Expr) -> Stmt:
@@ -318,7 +313,7 @@ class _Kernel(TileFiller):
         peak, top = Load(self.peak, at), Load(self.top, at)
 
         def larger(n: Expr, c: Expr) -> Stmt:
-            score = Load(self.scores, (i, _number(n, h, c)))
+            score = Load(self.scores, (i, element_number(n, h, c)))
             return Store(self.top, at, binary("max", top, score))
 
         tiles = self.k.keys // COLUMNS
@@ -335,13 +330,13 @@ class _Kernel(TileFiller):
         tiles = self.k.keys // COLUMNS
 
         def power(i: Expr, h: Expr, n: Expr, c: Expr) -> Stmt:
-            at = (i, _number(n, h, c))
+            at = (i, element_number(n, h, c))
             value = Intrinsic("exp", (Load(self.scores, at) - Load(self.peak, (i, h)),), F32)
             rounded = Cast(Load(self.scores, at), self.a.dtype)
             return seq(Store(self.scores, at, value), Store(self.powers, at, rounded))
 
         def scaled(i: Expr, h: Expr, n: Expr, c: Expr) -> Stmt:
-            at = (i, _number(n, h, c))
+            at = (i, element_number(n, h, c))
             return Store(self.mixed, at, Load(self.mixed, at) * Load(self.factor, (i, h)))
 
         def total(i: Expr, h: Expr) -> Stmt:
@@ -349,7 +344,7 @@ class _Kernel(TileFiller):
             old = Load(self.total, at)
 
             def plus(n: Expr, c: Expr) -> Stmt:
-                return Store(self.total, at, old + Load(self.scores, (i, _number(n, h, c))))
+                return Store(self.total, at, old + Load(self.scores, (i, element_number(n, h, c))))
 
             more = loop("n", tiles, lambda n: loop("c", 2, lambda c: plus(n, c)))
             return seq(Store(self.total, at, old * Load(self.factor, at)), more)
@@ -359,8 +354,3 @@ class _Kernel(TileFiller):
             self.each_row(total),
             self.each_element(self.values, scaled),
         )
-
-
-def _number(n: Expr, h: Expr, c: Expr) -> Expr:
-    """Which of a thread's elements is column ``c`` of row ``h`` of tile ``n``."""
-    return n * ELEMENTS + h * 2 + c

@@ -16,21 +16,31 @@ from tunefarm.compiler.space.columns import Mask, Numbers, cheapest, whole
 from tunefarm.compiler.space.config import Access, Columns, Config, Constraint, Knob, Nest
 from tunefarm.compiler.target import Target, dtype_bytes
 
-NAME, VERSION = "gpu_attention", 2
+NAME, VERSION = "gpu_attention", 3
 OTHER_REGISTERS = 64  # of a thread, beside sums and fragments
 QUARTERS = 4  # of a multiprocessor, with tensor cores of their own
 MOST_INSTRUCTIONS = 768  # products of a step, unrolled
 MOST_MULTIPLIES = 8192  # multiply-adds of one, where these compute it
+SPLITS = (1, 2, 4, 8, 16, 32, 64)
+LEAST_KEYS = 32  # of a block that shares them with others
+SECOND_KERNEL = 200.0  # what its launch costs, in products: some 2 µs
 
 
-def knobs_of(a: Attention) -> tuple[Knob, ...]:
-    """The knobs; steps can be skipped where a mask may hide them."""
+def knobs_of(a: Attention, target: Target) -> tuple[Knob, ...]:
+    """The knobs; steps can be skipped where a mask may hide them, and keys are shared out where
+    queries alone are too few for all multiprocessors."""
+    few = a.heads * -(-a.queries // ROWS)
+    splits = tuple(
+        n for n in SPLITS
+        if n == 1 or (n * LEAST_KEYS <= a.keys and few * n <= 4 * target.num_cores)
+    )  # fmt: skip
     return (
+        Knob("split", splits),
         Knob("warps", (1, 2, 4, 8)),
         Knob("mi", (1, 2)),
         Knob("keys", (16, 32, 64, 128)),
         Knob("stages", (1, 2, 3, 4)),
-        Knob("skip", (0,) if visible_of(a) is None else (0, 1)),
+        Knob("skip", (0,) if visible_of(a) is None else (0, 1, 2)),
     )
 
 
@@ -70,6 +80,10 @@ def constraints_of(a: Attention, target: Target, held: HeldProduct) -> tuple[Con
         most = MOST_INSTRUCTIONS if held.mma.startswith("mma") else MOST_MULTIPLIES
         return products * instructions_of(held) * copies <= most
 
+    def each_has_keys(k: Columns) -> Mask:
+        split = whole(k, "split")
+        return (split == 1) | (whole(k, "keys") * split <= a.keys)
+
     def grid_fits(k: Columns) -> Mask:
         return (whole(k, "warps") > 0) & (a.heads <= MAX_GRID[1])
 
@@ -77,6 +91,7 @@ def constraints_of(a: Attention, target: Target, held: HeldProduct) -> tuple[Con
         Constraint("registers", registers_fit),
         Constraint("shared memory", shared_fits),
         Constraint("code size", small_code),
+        Constraint("split", each_has_keys),
         Constraint("grid", grid_fits),
     )
 
@@ -90,7 +105,7 @@ def registers_of(a: Attention, k: Columns) -> Numbers:
 
 
 def shared_bytes(a: Attention, k: Columns) -> Numbers:
-    """Of a block: tiles of K and V with their padding, in each stage."""
+    """Of a block: tiles of K and V with their padding, in each stage; which steps a warp sees."""
     keys, size = whole(k, "keys"), dtype_bytes(a.dtype)
     padding = PADDING_BYTES // size
     room: Numbers = 0
@@ -99,7 +114,9 @@ def shared_bytes(a: Attention, k: Columns) -> Numbers:
         (whole_steps(a.values), a.along[1] != "terms"),
     ):
         room = room + (keys * (extent + padding) if columns_first else extent * (keys + padding))
-    return whole(k, "stages") * room * size
+    steps = -(-a.keys // (keys * whole(k, "split")))
+    shown = np.where(whole(k, "skip") == 2, 4 * whole(k, "warps") * (steps + whole(k, "stages")), 0)
+    return whole(k, "stages") * room * size + shown
 
 
 def cost_of(a: Attention, target: Target, k: Columns) -> Numbers:
@@ -107,11 +124,12 @@ def cost_of(a: Attention, target: Target, k: Columns) -> Numbers:
     warps with their loads of K and V, and the softmax, which takes some three of them for a tile
     of scores.
 
-    A warp alone waits for itself; steps of few keys wait more often. Nothing of this was timed.
+    A warp alone waits for itself; steps of few keys wait more often. What blocks of the same
+    queries have made is written, read and combined by another kernel. Nothing of this was timed.
     """
-    mi, keys, warps = (whole(k, n) for n in ("mi", "keys", "warps"))
+    mi, keys, warps, split = (whole(k, n) for n in ("mi", "keys", "warps", "split"))
     depth, values = whole_steps(a.depth), whole_steps(a.values)
-    blocks = a.heads * -(-a.queries // (warps * mi * ROWS))
+    blocks = a.heads * -(-a.queries // (warps * mi * ROWS)) * split
     held = np.minimum(target.gpu.threads, REGISTERS // registers_of(a, k)) // (WARP * warps)
     held = np.maximum(np.minimum(held, target.gpu.shared_bytes // shared_bytes(a, k)), 1)
     each = -(-blocks // target.num_cores)
@@ -121,16 +139,22 @@ def cost_of(a: Attention, target: Target, k: Columns) -> Numbers:
     copies = keys * (depth + values) / 256.0 / warps
     ahead = np.where(whole(k, "stages") == 1, 1.5, 1.0) + 0.01 * whole(k, "stages")
     mine = np.maximum(each * warps / QUARTERS, 1.0)
-    return mine * -(-a.keys // keys) * (step + copies) * waits * ahead
+    combined = a.heads * a.queries * values * split / (16.0 * target.num_cores)
+    second = np.where(split > 1, SECOND_KERNEL + combined, 0.0)
+    return mine * -(-a.keys // (keys * split)) * (step + copies) * waits * ahead + second
 
 
 def default_of(a: Attention, target: Target, constraints: tuple[Constraint, ...]) -> Config | None:
     """The config that costs least in the model, which skips what it may; None if there is none
     that fits."""
-    *knobs, skip = knobs_of(a)
+    *knobs, skip = knobs_of(a, target)
     choices = {k.name: k.choices for k in knobs}
-    found, cost = cheapest(choices, {}, constraints, lambda k: cost_of(a, target, k))
-    return {"sketch": NAME, **found, skip.name: skip.choices[-1]} if isfinite(cost) else None
+    for most in reversed(skip.choices):
+        fixed = {skip.name: int(most)}
+        found, cost = cheapest(choices, fixed, constraints, lambda k: cost_of(a, target, k))
+        if isfinite(cost):
+            return {"sketch": NAME, **found, **fixed}
+    return None
 
 
 def nest_of(a: Attention, target: Target, k: Columns) -> Nest:
@@ -140,11 +164,12 @@ def nest_of(a: Attention, target: Target, k: Columns) -> Nest:
     warp = whole(k, "mi") * ROWS
     register = {"h": one, "q": warp, "k": whole(k, "keys"), "d": 16 * one, "e": a.values * one}
     block = {**register, "q": warp * whole(k, "warps"), "d": a.depth * one}
-    l2 = {**block, "k": a.keys * one}
-    blocks = a.heads * -(-a.queries // block["q"])
-    padded = -(-a.keys // whole(k, "keys")) * whole(k, "keys")
-    executed = 2.0 * blocks * block["q"] * padded * (whole_steps(a.depth) + whole_steps(a.values))
-    extra = {n: whole(k, n).astype(np.float64) for n in ("warps", "mi", "keys", "stages", "skip")}
+    step = whole(k, "keys") * whole(k, "split")
+    padded = -(-a.keys // step) * step
+    l2 = {**block, "k": padded // whole(k, "split")}
+    blocks = a.heads * -(-a.queries // block["q"]) * whole(k, "split")
+    executed = 2.0 * blocks * block["q"] * l2["k"] * (whole_steps(a.depth) + whole_steps(a.values))
+    extra = {n: whole(k, n).astype(np.float64) for n in k if n != "sketch"}
     extra["cost"] = np.asarray(cost_of(a, target, k), np.float64)
     size = dtype_bytes(a.dtype)
     h, q, n = a.heads, a.queries, a.keys

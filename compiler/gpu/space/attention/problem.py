@@ -214,10 +214,12 @@ class _Axes:
 
     @staticmethod
     def of(node: Block, factors: tuple[Load, Load]) -> _Axes | None:
-        """Those of the first product; None if no axis is the queries' alone."""
+        """Those of the first product; None if no axis is the queries' alone. Of a single query it
+        is the last axis of one element, which no load speaks of."""
         shape, indices = store_of(node).buffer.shape, store_of(node).indices
         query, key = factors if indices[-1] in _used(factors[1]) else factors[::-1]
         alone = [n for n, i in enumerate(indices[:-1]) if i in _used(query) - _used(key)]
+        alone = alone or [n for n, extent in enumerate(shape[:-1]) if extent == 1][-1:]
         summed = [i for i in node.iters if i.kind == "reduce"]
         outside = indices[-1] in _used(query) or indices[-1] not in _used(key)
         if len(alone) != 1 or len(summed) != 1 or outside or query.buffer is key.buffer:

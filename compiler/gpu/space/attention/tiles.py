@@ -32,14 +32,19 @@ MOST_TURNS = 16  # of a fill, that are unrolled
 
 @dataclass(frozen=True, slots=True)
 class Knobs:
-    """A config: ``warps`` of ``mi`` · 16 queries each, ``keys`` a step, tiles in ``stages``; with
-    ``skip`` a warp leaves out the steps that a mask hides from all its queries."""
+    """A config: ``warps`` of ``mi`` · 16 queries each, ``keys`` a step, tiles in ``stages``;
+    ``split`` blocks share out the keys of the same queries.
+
+    With ``skip`` a warp leaves out the steps that a mask hides from all its queries; of 2 all warps
+    look at all steps first, and tiles are not copied that no warp of the block sees.
+    """
 
     warps: int
     mi: int
     keys: int
     stages: int
     skip: int
+    split: int = 1
 
     @property
     def queries(self) -> int:
@@ -62,12 +67,17 @@ class Tile:
 
 
 class TileFiller:
-    """Writes how tiles are filled: of the variables a kernel has, those that say by whom."""
+    """Writes how tiles are filled: of the variables a kernel has, those that say by whom.
+
+    ``steps`` of keys are those of a block, ``number`` counts them over all blocks of ``part``."""
 
     def __init__(self, a: Attention, k: Knobs) -> None:
         self.a, self.k = a, k
         self.head, self.step = Var("head"), Var("step")
-        self.warp, self.lane = Var("warp"), Var("lane")
+        self.warp, self.lane, self.part = Var("warp"), Var("lane"), Var("part")
+        self.steps = -(-a.keys // (k.keys * k.split))
+        self.number = self.part * self.steps + self.step if k.split > 1 else self.step
+        self.exact = a.keys == self.steps * k.keys * k.split
 
     def fill(self, tile: Tile) -> Stmt:
         """Fill a tile of K or V, the threads side by side along its rows; zeros beyond the end."""
@@ -90,11 +100,13 @@ class TileFiller:
             at = {outer: self.of_step(outer, row, 1), inner: self.of_step(inner, column, vector)}
             limits = {outer: self.size_of(outer), inner: self.size_of(inner) // vector}
             ends = {outer: rows, inner: in_row}
+            short = {axis: not self.exact if axis is KEY else limits[axis] != ends[axis]
+                     for axis in limits}  # fmt: skip
             value: Expr = substitute(
                 tile.load, {HEAD: self.head, outer: at[outer], inner: at[inner] * vector + part}
             )
             for axis in (inner, outer):
-                if limits[axis] % ends[axis] if axis is KEY else limits[axis] != ends[axis]:
+                if short[axis]:
                     value = _zero_unless(at[axis] < limits[axis], value)
             return Store(tile.buffer, (row, column * vector + part), value)
 
@@ -114,7 +126,7 @@ class TileFiller:
 
     def of_step(self, axis: Var, number: Expr, vector: int) -> Expr:
         """The number of a vector along an axis: keys begin with this step's."""
-        return self.step * (self.k.keys // vector) + number if axis is KEY else number
+        return self.number * (self.k.keys // vector) + number if axis is KEY else number
 
 
 def _zero_unless(condition: Expr, value: Expr) -> Expr:
