@@ -80,6 +80,10 @@ def tasks() -> Iterator[Task]:
             yield Task(f"softmax {columns} {dtype}", rows("softmax", columns, dtype))
             yield Task(f"layer norm {columns} {dtype}", rows("layer_norm", columns, dtype))
             yield Task(f"sum {columns} {dtype}", rows("sum", columns, dtype))
+        for shape in ((70001,), (3, 65600)):
+            yield Task(f"sum {shape} {dtype}", reduced("sum", shape, len(shape) - 1, dtype))
+        for shape in ((777, 91), (1000, 96)):
+            yield Task(f"mean of columns {shape} {dtype}", reduced("mean", shape, 0, dtype))
         yield Task(f"transpose {dtype}", transpose(dtype))
         yield Task(f"gelu {dtype}", workload_of(lambda x: call("gelu", x), ((37, 91), dtype)))
         yield Task(f"max pool {dtype}", pool(dtype))
@@ -129,7 +133,8 @@ def attention(
     heads: int, queries: int, keys: int, size: int, dtype: str, masked: bool = False
 ) -> Workload:
     def body(q: Any, k: Any, v: Any, *mask: Any) -> Expr:
-        scores = call("matmul", q, k, transpose_b=True)
+        scale = Constant(np.full((1,), size**-0.5, numpy_dtype(dtype)))
+        scores = call("multiply", call("matmul", q, k, transpose_b=True), scale)
         if mask:
             nothing = Constant(np.full((1,), -np.inf, numpy_dtype(dtype)))
             scores = call("where", *mask, scores, nothing)
@@ -158,6 +163,13 @@ def rows(operator: str, columns: int, dtype: str) -> Workload:
     if operator == "sum":
         return workload_of(lambda x: call("sum", x, axes=(1,), keepdims=False), x)
     return workload_of(lambda x: call("softmax", x, axis=-1), x)
+
+
+def reduced(operator: str, shape: tuple[int, ...], axis: int, dtype: str) -> Workload:
+    """Few results of many terms."""
+    return workload_of(
+        lambda x: call("relu", call(operator, x, axes=(axis,), keepdims=False)), (shape, dtype)
+    )
 
 
 def transpose(dtype: str) -> Workload:

@@ -13,6 +13,7 @@ from tunefarm.compiler.gpu.space import elements as gpu_elements
 from tunefarm.compiler.gpu.space import mma as gpu_mma
 from tunefarm.compiler.gpu.space import rows as gpu_rows
 from tunefarm.compiler.gpu.space import simt as gpu_simt
+from tunefarm.compiler.gpu.space import split as gpu_split
 from tunefarm.compiler.gpu.space import tma as gpu_tma
 from tunefarm.compiler.gpu.space import transpose as gpu_transpose
 from tunefarm.compiler.gpu.space import wgmma as gpu_wgmma
@@ -72,6 +73,7 @@ SKETCHES: list[Sketch] = [
     Sketch("gpu_wgmma", gpu_wgmma.space, gpu_wgmma.schedule),
     Sketch("gpu_mma", gpu_mma.space, gpu_mma.schedule),
     Sketch("gpu_simt", gpu_simt.space, gpu_simt.schedule),
+    Sketch("gpu_split", gpu_split.space, gpu_split.schedule),
     Sketch("gpu_rows", gpu_rows.space, gpu_rows.schedule),
     Sketch("gpu_transpose", gpu_transpose.space, gpu_transpose.schedule),
     Sketch("gpu_elements", gpu_elements.space, gpu_elements.schedule),

@@ -91,7 +91,7 @@ def stages_of(function: Function, keep: bool) -> Stages | None:
     if last.init is not None:
         program, _ = s.cache_write(program, last.name, "register")
     program = flatten(program)
-    return _linked(program)
+    return linked(program)
 
 
 def kept_blocks(stages: Stages) -> list[str]:
@@ -129,7 +129,8 @@ def _read_often(node: Block, readers: list[Block]) -> bool:
     return len(readers) > 1 or any(prod(i.extent for i in b.iters) > size for b in readers)
 
 
-def _linked(program: PrimFunc) -> Stages | None:
+def linked(program: PrimFunc) -> Stages:
+    """The stages of a flat program, whose last block makes the result."""
     nodes = list(blocks(program.body))
     final = nodes[-1]
     links: dict[str, dict[Var, Var]] = {final.name: {i.var: i.var for i in final.iters}}

@@ -96,7 +96,7 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     program = replace(program, body=transform_stmt(program.body, _rows_on_threads))
     for node in list(blocks(program.body)):
         if node.iters and 0 not in [i.extent for i in node.iters]:
-            program = _spread(program, node, target, config)
+            program = spread(program, node, target, config)
     return program
 
 
@@ -118,12 +118,14 @@ def _unrollable(axis: IterVar) -> bool:
     return axis.kind == "reduce" and 1 < axis.extent <= MAX_TAPS
 
 
-def _spread(program: PrimFunc, node: Block, target: Target, config: Config) -> PrimFunc:
-    """Give the elements that a block computes to threads."""
+def spread(
+    program: PrimFunc, node: Block, target: Target, config: Config, write: str = ""
+) -> PrimFunc:
+    """Give the elements that a block computes to threads; those of a reduction are sums in
+    registers, which the block ``write`` makes results of, or one that is added."""
     loops = dict(zip((i.var for i in node.iters), s.loops_of(program, node.name), strict=True))
     reduces = node.init is not None
-    write = ""
-    if reduces:
+    if reduces and not write:
         program, write = s.cache_write(program, node.name, "register")
     vector = min(int(config["vec"]), widest_vector(node, target))
     reduced = [loops[i.var] for i in node.iters if i.kind == "reduce"]
