@@ -25,6 +25,7 @@ from tunefarm.compiler.gpu.space import tiled
 from tunefarm.compiler.gpu.space.product import Product, Tiles, guard_result, product_program
 from tunefarm.compiler.gpu.space.tiled import (
     OTHER_REGISTERS,
+    Footprint,
     Tiling,
     blocks_of,
     exchange_width,
@@ -83,27 +84,30 @@ def _tile(k: Columns) -> tuple[Numbers, Numbers]:
     return whole(k, "wm") * whole(k, "mi") * ROWS, whole(k, "wn") * whole(k, "ni") * COLUMNS
 
 
-def _registers(k: Columns) -> Numbers:
-    mi, ni = whole(k, "mi"), whole(k, "ni")
-    return 4 * mi * ni + 4 * mi + 2 * ni + OTHER_REGISTERS
+def footprint_of(p: Product, k: Columns) -> Footprint:
+    """Sums and fragments in registers; tiles of all stages, rows padded, in shared memory."""
+    sizes = [dtype_bytes(d) for d in p.dtypes]
+    mi, ni, bk = (whole(k, n) for n in ("mi", "ni", "bk"))
+    rows, columns = _tile(k)
+    room = rows * (bk * sizes[0] + PADDING_BYTES)
+    room = room + np.maximum(bk, columns) * (np.minimum(bk, columns) * sizes[1] + PADDING_BYTES)
+    return Footprint(
+        whole(k, "wm") * whole(k, "wn") * WARP,
+        4 * mi * ni + 4 * mi + 2 * ni + OTHER_REGISTERS,
+        whole(k, "stages") * room,
+    )
 
 
 def constraints_of(p: Product, target: Target) -> tuple[Constraint, ...]:
-    sizes = [dtype_bytes(d) for d in p.dtypes]
-
     def threads_fit(k: Columns) -> Mask:
         return whole(k, "wm") * whole(k, "wn") * WARP <= MAX_THREADS
 
     def registers_fit(k: Columns) -> Mask:
-        threads = whole(k, "wm") * whole(k, "wn") * WARP
-        return (_registers(k) <= MAX_REGISTERS) & (_registers(k) * threads <= REGISTERS)
+        f = footprint_of(p, k)
+        return (f.registers <= MAX_REGISTERS) & (f.registers * f.threads <= REGISTERS)
 
     def shared_fits(k: Columns) -> Mask:
-        rows, columns = _tile(k)
-        long = np.maximum(whole(k, "bk"), columns)
-        room = rows * (whole(k, "bk") * sizes[0] + PADDING_BYTES)
-        room = room + long * (np.minimum(whole(k, "bk"), columns) * sizes[1] + PADDING_BYTES)
-        return whole(k, "stages") * room <= target.gpu.shared_bytes
+        return footprint_of(p, k).shared_bytes <= target.gpu.shared_bytes
 
     def tiles_pair(k: Columns) -> Mask:
         return (whole(k, "wide") == 0) | (whole(k, "ni") % 2 == 0)
@@ -124,8 +128,7 @@ def cost_of(p: Product, target: Target, k: Columns) -> Numbers:
     rows, columns = _tile(k)
     blocks = blocks_of(p, (rows, columns))
     warps = whole(k, "wm") * whole(k, "wn")
-    fitting = np.minimum(target.gpu.threads, REGISTERS // _registers(k))
-    held = np.maximum(fitting // (WARP * warps), 1)
+    held = footprint_of(p, k).resident(target)
     each = -(-blocks // target.num_cores)
     idle = np.maximum(8.0 / (np.minimum(each, held) * warps), 1.0)
     mi, ni = whole(k, "mi"), whole(k, "ni")
@@ -138,7 +141,8 @@ def cost_of(p: Product, target: Target, k: Columns) -> Numbers:
 def nest_of(p: Product, target: Target, k: Columns) -> Nest:
     """Tiles of warps, tiles of blocks."""
     own = whole(k, "mi") * ROWS, whole(k, "ni") * COLUMNS
-    return tiled.nest_of(p, k, Tiling(_tile(k), own, cost_of(p, target, k)))
+    more = footprint_of(p, k).columns(target)
+    return tiled.nest_of(p, k, Tiling(_tile(k), own, cost_of(p, target, k), more))
 
 
 # --- the schedule -------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from tunefarm.compiler.gpu.space import tiled
 from tunefarm.compiler.gpu.space.product import Product, Tiles, guard_result, product_program
 from tunefarm.compiler.gpu.space.tiled import (
     OTHER_REGISTERS,
+    Footprint,
     Tiling,
     blocks_of,
     fits_grid,
@@ -140,7 +141,9 @@ def cost_of(p: Product, target: Target, k: Columns) -> Numbers:
 def nest_of(p: Product, target: Target, k: Columns) -> Nest:
     """Register tiles of threads, tiles of blocks."""
     own = whole(k, "vm") * whole(k, "m4"), whole(k, "vn") * whole(k, "n4")
-    return tiled.nest_of(p, k, Tiling(_tile(k), own, cost_of(p, target, k)))
+    threads = whole(k, "ty") * whole(k, "tx")
+    more = Footprint(threads, _registers(k), _shared_bytes(p, k)).columns(target)
+    return tiled.nest_of(p, k, Tiling(_tile(k), own, cost_of(p, target, k), more))
 
 
 # --- the schedule -------------------------------------------------------------------------------

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import gcd
 
 import numpy as np
-from tunefarm.compiler.gpu.archs import MAX_GRID
+from numpy.typing import NDArray
+from tunefarm.compiler.gpu.archs import MAX_GRID, REGISTERS
 from tunefarm.compiler.gpu.intrinsics import QUAD
 from tunefarm.compiler.gpu.space.common import product_of
 from tunefarm.compiler.gpu.space.product import Product
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.columns import Mask, Numbers, whole
 from tunefarm.compiler.space.config import Access, Columns, Constraint, Nest
-from tunefarm.compiler.target import dtype_bytes
+from tunefarm.compiler.target import Target, dtype_bytes
 
 OTHER_REGISTERS = 40  # of a thread, beside sums and operands: addresses, counters
 
@@ -34,13 +35,39 @@ def exchange_width(p: Product, tiles: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class Footprint:
+    """What the blocks of many candidates take of a multiprocessor, by a sketch's model: threads,
+    registers of each, bytes of shared memory."""
+
+    threads: Numbers
+    registers: Numbers
+    shared_bytes: Numbers
+
+    def resident(self, target: Target) -> Numbers:
+        """Blocks that a multiprocessor holds at once, if there are so many."""
+        by_registers = np.minimum(target.gpu.threads, REGISTERS // self.registers) // self.threads
+        by_memory = target.gpu.shared_bytes // np.maximum(self.shared_bytes, 1)
+        return np.maximum(np.minimum(by_registers, by_memory), 1)
+
+    def columns(self, target: Target) -> dict[str, NDArray[np.float64]]:
+        """What a cost model may learn from, by name."""
+        found = {
+            "registers": self.registers,
+            "shared_bytes": self.shared_bytes,
+            "resident_threads": self.resident(target) * self.threads,
+        }
+        return {name: np.asarray(values, np.float64) for name, values in found.items()}
+
+
+@dataclass(frozen=True, slots=True)
 class Tiling:
     """The tiles of many candidates: rows and columns of a block's, and of one thread's or warp's
-    registers; ``cost`` is that of a sketch's model."""
+    registers; ``cost`` is that of a sketch's model, ``more`` what else it knows."""
 
     block: tuple[Numbers, Numbers]
     registers: tuple[Numbers, Numbers]
     cost: Numbers
+    more: Mapping[str, NDArray[np.float64]]
 
 
 def blocks_of(p: Product, tile: tuple[Numbers, Numbers]) -> Numbers:
@@ -74,7 +101,7 @@ def nest_of(p: Product, k: Columns, t: Tiling) -> Nest:
     l2 = {**block, "k": one * p.depth}
     blocks = blocks_of(p, t.block)
     extra = {n: whole(k, n).astype(np.float64) for n in k if n != "sketch"}
-    extra["cost"] = np.asarray(t.cost, np.float64)
+    extra |= {**t.more, "cost": np.asarray(t.cost, np.float64)}
     return Nest(
         {"b": p.batch, "m": p.rows, "n": p.columns, "k": p.depth},
         frozenset({"k"}),

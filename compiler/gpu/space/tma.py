@@ -21,11 +21,11 @@ from typing import Literal
 
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.gpu import wgmma as w
-from tunefarm.compiler.gpu.archs import MAX_REGISTERS, REGISTERS, WARP
+from tunefarm.compiler.gpu.archs import MAX_REGISTERS, REGISTERS
 from tunefarm.compiler.gpu.boxes import MAX_EXTENT, STRIDE_BYTES, Ring, TensorAxis, boxed
 from tunefarm.compiler.gpu.space.common import loop
 from tunefarm.compiler.gpu.space.product import Product, Tiles, product_program
-from tunefarm.compiler.gpu.space.tiled import OTHER_REGISTERS, fits_grid, product
+from tunefarm.compiler.gpu.space.tiled import fits_grid, product
 from tunefarm.compiler.gpu.space.wgmma import (
     STEP,
     WgmmaKernel,
@@ -33,6 +33,7 @@ from tunefarm.compiler.gpu.space.wgmma import (
     computed,
     computes,
     cost_of,
+    footprint_of,
     nest_of,
     stages_overlap,
     tile_of,
@@ -137,15 +138,12 @@ def _matrix(program: PrimFunc, name: Literal["A", "B"], inner: tuple[str, ...]) 
 
 def _constraints_of(p: Product, target: Target) -> tuple[Constraint, ...]:
     def registers_fit(k: Columns) -> Mask:
-        threads = (whole(k, "groups") + whole(k, "producer")) * w.GROUP * WARP
-        own = whole(k, "columns") // 2 + OTHER_REGISTERS
-        return (own <= MAX_REGISTERS) & (own * threads <= REGISTERS)
+        f = footprint_of(k)
+        return (f.registers <= MAX_REGISTERS) & (f.registers * f.threads <= REGISTERS)
 
     def shared_fits(k: Columns) -> Mask:
-        rows, columns = tile_of(k)
         marks = Ring(MOST_STAGES, 0).marks_bytes
-        taken = whole(k, "stages") * (rows + columns) * w.ROW_BYTES + marks
-        return taken <= target.gpu.shared_bytes
+        return footprint_of(k).shared_bytes + marks <= target.gpu.shared_bytes
 
     def runs_ahead(k: Columns) -> Mask:
         return (whole(k, "producer") == 1) | (whole(k, "stages") >= 3)

@@ -28,6 +28,7 @@ from tunefarm.compiler.gpu.space.common import loop
 from tunefarm.compiler.gpu.space.product import Product, Tiles, product_program
 from tunefarm.compiler.gpu.space.tiled import (
     OTHER_REGISTERS,
+    Footprint,
     Tiling,
     blocks_of,
     exchange_width,
@@ -117,14 +118,24 @@ def tile_of(k: Columns) -> tuple[Numbers, Numbers]:
     return whole(k, "groups") * w.ROWS, whole(k, "columns")
 
 
+def footprint_of(k: Columns) -> Footprint:
+    """Sums in registers, tiles of all stages in shared memory; warps that only fill, too."""
+    rows, columns = tile_of(k)
+    groups = whole(k, "groups") + (whole(k, "producer") if "producer" in k else 0)
+    return Footprint(
+        groups * w.GROUP * WARP,
+        columns // 2 + OTHER_REGISTERS,
+        whole(k, "stages") * (rows + columns) * w.ROW_BYTES,
+    )
+
+
 def constraints_of(p: Product, target: Target) -> tuple[Constraint, ...]:
     def registers_fit(k: Columns) -> Mask:
-        threads = whole(k, "groups") * w.GROUP * WARP
-        return (whole(k, "columns") // 2 + OTHER_REGISTERS) * threads <= REGISTERS
+        f = footprint_of(k)
+        return f.registers * f.threads <= REGISTERS
 
     def shared_fits(k: Columns) -> Mask:
-        rows, columns = tile_of(k)
-        return whole(k, "stages") * (rows + columns) * w.ROW_BYTES <= target.gpu.shared_bytes
+        return footprint_of(k).shared_bytes <= target.gpu.shared_bytes
 
     return (
         Constraint("registers", registers_fit),
@@ -157,7 +168,8 @@ def nest_of(
 ) -> Nest:
     own = np.full(len(whole(k, "groups")), w.ROWS), whole(k, "columns")
     steps = {**k, "bk": np.full(len(own[0]), STEP)}
-    return tiled.nest_of(p, steps, Tiling(tile_of(k), own, cost(p, target, k)))
+    more = footprint_of(k).columns(target)
+    return tiled.nest_of(p, steps, Tiling(tile_of(k), own, cost(p, target, k), more))
 
 
 # --- the kernel ---------------------------------------------------------------------------------

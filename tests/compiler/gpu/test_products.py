@@ -98,3 +98,5 @@ def test_configs_that_a_gpu_cannot_hold_are_told_before_lowering() -> None:
     rows = space.sample(np.random.default_rng(1), 200)
     nest = space.sketches[0].nest(space.columns(rows[space.valid(rows)], 0))
     assert (nest.operations >= 2 * 33 * 20 * 24).all()
+    assert (nest.extra["resident_threads"] * nest.extra["registers"] <= 1 << 16).all()
+    assert (nest.extra["resident_threads"] >= 32).all()

@@ -12,6 +12,7 @@ from tunefarm.compiler.gpu.space.attention.kernel import whole_steps
 from tunefarm.compiler.gpu.space.attention.masks import visible_of
 from tunefarm.compiler.gpu.space.attention.problem import Attention
 from tunefarm.compiler.gpu.space.attention.tiles import PADDING_BYTES
+from tunefarm.compiler.gpu.space.tiled import Footprint
 from tunefarm.compiler.space.columns import Mask, Numbers, cheapest, whole
 from tunefarm.compiler.space.config import Access, Columns, Config, Constraint, Knob, Nest
 from tunefarm.compiler.target import Target, dtype_bytes
@@ -119,6 +120,10 @@ def shared_bytes(a: Attention, k: Columns) -> Numbers:
     return whole(k, "stages") * room * size + shown
 
 
+def footprint_of(a: Attention, k: Columns) -> Footprint:
+    return Footprint(whole(k, "warps") * WARP, registers_of(a, k), shared_bytes(a, k))
+
+
 def cost_of(a: Attention, target: Target, k: Columns) -> Numbers:
     """What a quarter of the busiest multiprocessor does, in products of 16 × 8 × 16: those of its
     warps with their loads of K and V, and the softmax, which takes some three of them for a tile
@@ -130,8 +135,7 @@ def cost_of(a: Attention, target: Target, k: Columns) -> Numbers:
     mi, keys, warps, split = (whole(k, n) for n in ("mi", "keys", "warps", "split"))
     depth, values = whole_steps(a.depth), whole_steps(a.values)
     blocks = a.heads * -(-a.queries // (warps * mi * ROWS)) * split
-    held = np.minimum(target.gpu.threads, REGISTERS // registers_of(a, k)) // (WARP * warps)
-    held = np.maximum(np.minimum(held, target.gpu.shared_bytes // shared_bytes(a, k)), 1)
+    held = footprint_of(a, k).resident(target)
     each = -(-blocks // target.num_cores)
     waits = 1.0 + QUARTERS / (2.0 * np.minimum(each, held) * warps)
     tiles = (depth + values) / 128.0
@@ -170,6 +174,7 @@ def nest_of(a: Attention, target: Target, k: Columns) -> Nest:
     blocks = a.heads * -(-a.queries // block["q"]) * whole(k, "split")
     executed = 2.0 * blocks * block["q"] * l2["k"] * (whole_steps(a.depth) + whole_steps(a.values))
     extra = {n: whole(k, n).astype(np.float64) for n in k if n != "sketch"}
+    extra |= footprint_of(a, k).columns(target)
     extra["cost"] = np.asarray(cost_of(a, target, k), np.float64)
     size = dtype_bytes(a.dtype)
     h, q, n = a.heads, a.queries, a.keys
