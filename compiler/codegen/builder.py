@@ -41,14 +41,6 @@ class FunctionBuilder:
         self._count += 1
         return f"%{prefix}{self._count}"
 
-    def _depth_needed(self, operands: Iterable[str]) -> int:
-        needed, depth_of = 0, self.depth_of
-        for operand in operands:
-            depth = depth_of.get(operand, 0)
-            if depth > needed:
-                needed = depth
-        return needed
-
     def pure(self, text: str, operands: Sequence[str] = ()) -> str:
         """An instruction without side effects, at the outermost place where it can stand."""
         name = self.known.get(text)
@@ -65,9 +57,13 @@ class FunctionBuilder:
 
     def _place(self, name: str, key: Hashable, operands: Sequence[str]) -> Frame:
         """The outermost frame that has all operands; ``name`` is known there from now on."""
-        depth = self._depth_needed(operands)
+        depth, depth_of = 0, self.depth_of
+        for operand in operands:
+            needed = depth_of.get(operand, 0)
+            if needed > depth:
+                depth = needed
         frame = self.frames[depth]
-        self.depth_of[name] = depth
+        depth_of[name] = depth
         self.known[key] = name
         frame.keys.append(key)
         return frame

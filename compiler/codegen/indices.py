@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from tunefarm.compiler.codegen.builder import FunctionBuilder
 from tunefarm.compiler.codegen.reductions import Reductions
-from tunefarm.compiler.codegen.values import Lin, Val
+from tunefarm.compiler.codegen.values import Lin, Val, make
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir.affine import Affine, affine
 from tunefarm.compiler.tir.facts import KEPT, buffers_read, variables
@@ -28,6 +28,8 @@ from tunefarm.compiler.tir.ir import (
 )
 from tunefarm.compiler.tir.visit import loads_of, operands
 
+_LINEAR = frozenset(("add", "sub", "mul"))
+_QUOTIENTS = frozenset(("floordiv", "floormod", "min", "max", "div"))
 Atoms: TypeAlias = tuple[tuple[Expr, int, bool], ...]
 """The terms of an affine form: (atom, coefficient, is it a variable); others are not linear."""
 Steps: TypeAlias = tuple[tuple[Var, int], ...]
@@ -65,9 +67,9 @@ class Indices(Reductions, ABC):
                 return self.env[expr]
             case Const():
                 return Lin(int(expr.value))
-            case Binary("add" | "sub" | "mul"):
+            case Binary() if expr.op in _LINEAR:
                 return self._linear(expr)
-            case Binary("floordiv" | "floormod" | "min" | "max" | "div"):
+            case Binary() if expr.op in _QUOTIENTS:
                 return self._quotient(expr)
             case _:
                 result = self.value(expr)
@@ -134,24 +136,23 @@ class Indices(Reductions, ABC):
 
     def decide(self, condition: Expr) -> bool | None:
         """The condition's value if it is the same for all lanes and known now."""
-        match condition:
-            case Const(value):
-                return bool(value)
-            case Binary("and", a, b, _):
-                x, y = self.decide(a), self.decide(b)
-                return False if x is False or y is False else True if x and y else None
-            case Binary("or", a, b, _):
-                x, y = self.decide(a), self.decide(b)
-                return True if x or y else False if x is False and y is False else None
-            case Binary(op, a, _, _) if op in COMPARISONS and a.dtype == "int64":
-                form = _difference(condition)
-                difference = None if form is None else self._sum(condition, form)
-                if not isinstance(difference, Lin) or difference.terms:
-                    return None
-                ends = (difference.const, difference.const + difference.lane * (self.lanes - 1))
-                return _compare_range(op, min(ends), max(ends))
-            case _:
-                return None
+        if isinstance(condition, Const):
+            return bool(condition.value)
+        if not isinstance(condition, Binary):
+            return None
+        op = condition.op
+        if op == "and":
+            x, y = self.decide(condition.a), self.decide(condition.b)
+            return False if x is False or y is False else True if x and y else None
+        if op == "or":
+            x, y = self.decide(condition.a), self.decide(condition.b)
+            return True if x or y else False if x is False and y is False else None
+        form = _difference(condition)
+        difference = None if form is None else self._sum(condition, form)
+        if not isinstance(difference, Lin) or difference.terms:
+            return None
+        ends = (difference.const, difference.const + difference.lane * (self.lanes - 1))
+        return _compare_range(op, min(ends), max(ends))
 
     def depends_on_lane(self, expr: Expr) -> bool:
         """True if an expression may differ between the lanes of the current vector."""
@@ -186,7 +187,7 @@ class Indices(Reductions, ABC):
         env = self.env
         for var, coefficient in steps:
             const += coefficient * env[var][0]
-        return Lin(const, terms, lane)
+        return make(Lin, (const, terms, lane))
 
     def _without_moving(self, const: int, atoms: Atoms) -> tuple[Lin, Steps] | None:
         """A sum without the nest's variables, and these with their coefficients; None if an atom
@@ -220,7 +221,7 @@ class Indices(Reductions, ABC):
             for name, factor in factors:
                 terms[name] = terms.get(name, 0) + coefficient * factor
         kept = tuple([(n, c) for n, c in terms.items() if c]) if terms else ()
-        total: Lin | Val = Lin(const, kept, lane)
+        total: Lin | Val = make(Lin, (const, kept, lane))
         for value, coefficient in varying:
             scaled = self.int_op("mul", value, Lin(coefficient)) if coefficient != 1 else value
             total = self.int_op("add", total, scaled)
@@ -239,7 +240,9 @@ def flat_form(buffer: Buffer, indices: tuple[Expr, ...]) -> tuple[int, Atoms]:
 
 @lru_cache(KEPT)
 def _difference(comparison: Binary) -> tuple[int, Atoms] | None:
-    """``a - b`` of what is compared; None if something is loaded for it."""
+    """``a - b`` of what is compared; None if something is loaded for it, or it is no index."""
+    if comparison.op not in COMPARISONS or comparison.a.dtype != "int64":
+        return None
     if not (is_index(comparison.a) and is_index(comparison.b)):
         return None
     return _atoms_of(affine(comparison.a) - affine(comparison.b))
@@ -300,13 +303,17 @@ def _fold(op: str, x: Lin | Val, y: Lin | Val) -> Lin | None:
 
 def _compare_range(op: str, low: int, high: int) -> bool | None:
     """``d op 0`` for every d in [low, high]."""
-    outcomes = {
-        "lt": (high < 0, low >= 0),
-        "le": (high <= 0, low > 0),
-        "gt": (low > 0, high <= 0),
-        "ge": (low >= 0, high < 0),
-        "eq": (low == high == 0, low > 0 or high < 0),
-        "ne": (low > 0 or high < 0, low == high == 0),
-    }
-    yes, no = outcomes[op]
+    match op:
+        case "lt":
+            yes, no = high < 0, low >= 0
+        case "le":
+            yes, no = high <= 0, low > 0
+        case "gt":
+            yes, no = low > 0, high <= 0
+        case "ge":
+            yes, no = low >= 0, high < 0
+        case "eq":
+            yes, no = low == high == 0, low > 0 or high < 0
+        case _:
+            yes, no = low > 0 or high < 0, low == high == 0
     return True if yes else False if no else None

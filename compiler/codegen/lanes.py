@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tunefarm.compiler.codegen.builder import FunctionBuilder
 from tunefarm.compiler.codegen.types import is_float, is_unsigned, scalar_type, vector_of
-from tunefarm.compiler.codegen.values import KnownMask, Val
+from tunefarm.compiler.codegen.values import KnownMask, Val, make
 from tunefarm.compiler.target import Target
 
 _FLOAT_COMPARE = {"lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge", "eq": "oeq", "ne": "une"}
@@ -45,7 +45,7 @@ class Lanes:
             b.remember(key, text)
         if value.dtype == "bool":
             self.known[text] = KnownMask(frozenset(range(lanes)), value.text)
-        return Val(text, value.dtype, lanes)
+        return make(Val, (text, value.dtype, lanes))
 
     def level(self, *values: Val) -> tuple[Val, ...]:
         """The values with equal lanes."""
@@ -62,7 +62,7 @@ class Lanes:
         """One instruction on two values of equal dtype and lanes; ``dtype`` is the result's."""
         kind = vector_of(scalar_type(a.dtype), a.lanes)
         text = self.builder.pure(f"{instruction} {kind} {a.text}, {b.text}", [a.text, b.text])
-        return Val(text, dtype or a.dtype, a.lanes)
+        return make(Val, (text, dtype or a.dtype, a.lanes))
 
     def compare(self, op: str, a: Val, b: Val) -> Val:
         """``a op b`` in every lane."""
@@ -103,4 +103,5 @@ class Lanes:
         result, kinds = self.called[name]
         texts = [a.text for a in args]
         passed = ", ".join([f"{kind} {text}" for kind, text in zip(kinds, texts, strict=True)])
-        return Val(self.builder.pure(f"call {result} @{name}({passed})", texts), dtype, lanes)
+        text = self.builder.pure(f"call {result} @{name}({passed})", texts)
+        return make(Val, (text, dtype, lanes))

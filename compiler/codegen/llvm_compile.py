@@ -154,7 +154,7 @@ def _parse(text: str, target: Target, machine: Any, optimize: bool) -> Any:
     except RuntimeError as error:
         raise BuildError(f"LLVM cannot read the module: {_one_line(error)}") from None
     module.triple = target.isa.triple
-    module.data_layout = str(machine.target_data)
+    module.data_layout = _data_layout(machine)
     if settings.VERIFY_LLVM.get():
         try:
             module.verify()
@@ -205,6 +205,11 @@ def _machine(isa: Isa, cpu: str, feature_text: str, level: int) -> Any:
         codemodel="small",
         abiname=isa.abi,
     )
+
+
+@functools.cache
+def _data_layout(machine: Any) -> str:
+    return str(machine.target_data)
 
 
 def _one_line(error: Exception) -> str:

@@ -11,7 +11,7 @@ from tunefarm.compiler.codegen.builder import Frame
 from tunefarm.compiler.codegen.registers import OpenLoop
 from tunefarm.compiler.codegen.stores import Stores, combines_lanes
 from tunefarm.compiler.codegen.types import scalar_type, vector_of
-from tunefarm.compiler.codegen.values import Lin, Slot, Val, zero_of
+from tunefarm.compiler.codegen.values import Lin, Slot, Val, make, zero_of
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.tir.affine import interval, range_of
 from tunefarm.compiler.tir.facts import KEPT, buffers_stored, kinds_below, loops_below
@@ -77,7 +77,7 @@ class Loops(Stores):
     def _repeat(self, loop: For) -> None:
         var, (start, extent) = loop.var, self.constant_bounds(loop)
         for value in range(start, start + extent):
-            self.env[var] = Lin(value)
+            self.env[var] = make(Lin, (value, (), 0))
             self.ranges[var] = (value, value)
             self.statement(loop.body)
 

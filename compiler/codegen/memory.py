@@ -8,7 +8,7 @@ from tunefarm.compiler.codegen.builder import FunctionBuilder
 from tunefarm.compiler.codegen.indices import flat_form
 from tunefarm.compiler.codegen.masks import Masks, pieces
 from tunefarm.compiler.codegen.types import memory_type, suffix, vector_of
-from tunefarm.compiler.codegen.values import Lin, Val
+from tunefarm.compiler.codegen.values import Lin, Val, make
 from tunefarm.compiler.target import Target, dtype_bytes
 from tunefarm.compiler.tir.ir import Binary, Buffer, Const, Load, Prefetch
 
@@ -150,7 +150,7 @@ class Memory(Masks):
             kind = vector_of("i8", lanes)
             zero = "0" if lanes == 1 else "zeroinitializer"
             text = self.builder.here(f"icmp ne {kind} {text}, {zero}")
-        return Val(text, dtype, lanes)
+        return make(Val, (text, dtype, lanes))
 
     def _repeated(self, load: Load) -> Val | None:
         """x[i + lane % n]: n elements in all lanes, loaded and spread as one word; None if the

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from tunefarm.compiler.codegen.builder import FunctionBuilder
 from tunefarm.compiler.codegen.memory import Memory
 from tunefarm.compiler.codegen.types import scalar_type, vector_of
-from tunefarm.compiler.codegen.values import Lin, Slot, Val, zero_of
+from tunefarm.compiler.codegen.values import Lin, Slot, Val, make, zero_of
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir.ir import Buffer, Load
@@ -40,7 +40,7 @@ class Registers(Memory):
                 f"register buffer {buffer.name} is indexed by what is not constant: "
                 "unroll or vectorize the loops of its tile"
             )
-        return Slot(buffer, place.const)
+        return make(Slot, (buffer, place.const))
 
     def load_register(self, load: Load) -> Val:
         """The elements of the current vector, or the one that its lanes share.

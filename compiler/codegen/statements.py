@@ -97,20 +97,20 @@ class Emitter(Loops):
                 raise AssertionError(f"block {stmt.name} reached the code generator")
 
     def _loop(self, loop: For) -> None:
-        match loop.kind:
-            case LoopKind.UNROLLED:
-                self.unrolled_loop(loop)
-            case LoopKind.VECTORIZED:
-                self.vector_loop(loop)
-            case LoopKind.PARALLEL if not self.in_parallel and self.lanes == 1:
-                self._parallel_loop(loop)
-            case LoopKind.THREAD | LoopKind.VIRTUAL:
-                raise ScheduleError(
-                    f"loop {loop.var.name} is bound to {loop.axis or loop.kind}, which a CPU does "
-                    "not have; make it parallel instead"
-                )
-            case _:
-                self.serial_loop(loop)
+        kind = loop.kind
+        if kind is LoopKind.VECTORIZED:
+            self.vector_loop(loop)
+        elif kind is LoopKind.UNROLLED:
+            self.unrolled_loop(loop)
+        elif kind is LoopKind.PARALLEL and not self.in_parallel and self.lanes == 1:
+            self._parallel_loop(loop)
+        elif kind is LoopKind.THREAD or kind is LoopKind.VIRTUAL:
+            raise ScheduleError(
+                f"loop {loop.var.name} is bound to {loop.axis or loop.kind}, which a CPU does "
+                "not have; make it parallel instead"
+            )
+        else:
+            self.serial_loop(loop)
 
     # --- allocations ---------------------------------------------------------------------------
 

@@ -8,6 +8,9 @@ from typing import NamedTuple
 from tunefarm.compiler.codegen.types import constant
 from tunefarm.compiler.tir.ir import Buffer
 
+make = tuple.__new__
+"""``make(Val, (text, dtype, lanes))``: in half the time that a named tuple's constructor takes."""
+
 
 class Lin(NamedTuple):
     """``const + Σ coefficient · ssa + lane · lane_number``: an int64 that needs no code yet."""

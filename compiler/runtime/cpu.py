@@ -131,6 +131,7 @@ def check_machine(machine: str, what: str) -> None:
         )
 
 
+@functools.cache
 def host_machine() -> str:
     """This machine's instruction set, as a triple begins."""
     return platform.machine().lower().replace("amd64", "x86_64").replace("arm64", "aarch64")

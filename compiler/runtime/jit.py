@@ -26,7 +26,8 @@ def load_objects(objects: Sequence[bytes], symbols: Sequence[str], target: Targe
     runtime = _runtime(target)
     if not objects:
         return runtime
-    code = _link(objects, symbols, runtime.addresses)
+    called = {n: a for n, a in runtime.addresses.items() if any(n.encode() in o for o in objects)}
+    code = _link(objects, symbols, called)
     addresses = {name: code[name] for name in symbols}
     return Library({**runtime.addresses, **addresses}, (runtime, code))
 

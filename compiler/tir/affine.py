@@ -78,14 +78,14 @@ def key_of(expr: Expr) -> Key:
     match expr:
         case Var():
             return expr
-        case Const(value, dtype):
-            return ("const", value, dtype)
-        case Binary(op, a, b, _):
-            return (op, key_of(a), key_of(b))
-        case Load(buffer, indices):
-            return ("load", buffer, tuple(map(key_of, indices)))
-        case Cast(value, dtype):
-            return ("cast", key_of(value), dtype)
+        case Const():
+            return ("const", expr.value, expr.dtype)
+        case Binary():
+            return (expr.op, key_of(expr.a), key_of(expr.b))
+        case Load():
+            return ("load", expr.buffer, tuple(map(key_of, expr.indices)))
+        case Cast():
+            return ("cast", key_of(expr.value), expr.dtype)
         case _:
             return (type(expr).__name__, getattr(expr, "name", ""), *map(key_of, operands(expr)))
 
@@ -93,40 +93,44 @@ def key_of(expr: Expr) -> Key:
 @lru_cache(KEPT)
 def affine(expr: Expr) -> Affine:
     """The affine form of an int64 expression; what is not affine becomes an opaque atom."""
-    match expr:
-        case Const(value):
-            return Affine(int(value), {})
-        case Binary("add", a, b):
-            return affine(a) + affine(b)
-        case Binary("sub", a, b):
-            return affine(a) - affine(b)
-        case Binary("mul", a, b):
-            x, y = affine(a), affine(b)
+    if isinstance(expr, Const):
+        return Affine(int(expr.value), {})
+    found = _affine_of_binary(expr) if isinstance(expr, Binary) else None
+    return Affine(0, {key_of(expr): (1, expr)}) if found is None else found
+
+
+def _affine_of_binary(expr: Binary) -> Affine | None:
+    match expr.op:
+        case "add":
+            return affine(expr.a).plus(affine(expr.b), 1)
+        case "sub":
+            return affine(expr.a).plus(affine(expr.b), -1)
+        case "mul":
+            x, y = affine(expr.a), affine(expr.b)
             if not x.terms:
                 return y.scaled(x.const)
-            if not y.terms:
-                return x.scaled(y.const)
-        case Binary("floordiv", a, Const(divisor)) if divisor > 0:
-            x = affine(a)
-            if all(c % divisor == 0 for c, _ in x.terms.values()):
-                terms = {k: (c // int(divisor), e) for k, (c, e) in x.terms.items()}
-                return Affine(x.const // int(divisor), terms)
+            return None if y.terms else x.scaled(y.const)
+        case "floordiv" if isinstance(expr.b, Const) and expr.b.value > 0:
+            x, divisor = affine(expr.a), int(expr.b.value)
+            if any(c % divisor for c, _ in x.terms.values()):
+                return None
+            terms = {k: (c // divisor, e) for k, (c, e) in x.terms.items()}
+            return Affine(x.const // divisor, terms)
         case _:
-            pass
-    return Affine(0, {key_of(expr): (1, expr)})
+            return None
 
 
 def interval(expr: Expr, ranges: Ranges) -> tuple[int, int]:
     """Inclusive bounds of an int64 expression; UNBOUNDED where nothing is known."""
     match expr:
-        case Const(value):
-            return int(value), int(value)
+        case Const():
+            return int(expr.value), int(expr.value)
         case Var():
             return ranges.get(expr, UNBOUNDED)
         case Binary():
             return _interval_of_binary(expr, ranges)
-        case Select(_, a, b):
-            (al, ah), (bl, bh) = interval(a, ranges), interval(b, ranges)
+        case Select():
+            (al, ah), (bl, bh) = interval(expr.a, ranges), interval(expr.b, ranges)
             return min(al, bl), max(ah, bh)
         case _:
             return UNBOUNDED
@@ -206,21 +210,23 @@ def at_least_zero(condition: Expr) -> Affine | None:
 
 def decide(condition: Expr, ranges: Ranges) -> bool | None:
     """True or False if the condition is the same for all values in ``ranges``, else None."""
-    match condition:
-        case Const(value):
-            return bool(value)
-        case Binary("and", a, b):
-            x, y = decide(a, ranges), decide(b, ranges)
+    if isinstance(condition, Const):
+        return bool(condition.value)
+    if not isinstance(condition, Binary):
+        return None
+    match condition.op:
+        case "and":
+            x, y = decide(condition.a, ranges), decide(condition.b, ranges)
             if x is False or y is False:
                 return False
             return True if x and y else None
-        case Binary("or", a, b):
-            x, y = decide(a, ranges), decide(b, ranges)
+        case "or":
+            x, y = decide(condition.a, ranges), decide(condition.b, ranges)
             if x or y:
                 return True
             return False if x is False and y is False else None
-        case Binary("eq" | "ne", a, b) if a.dtype == "int64":
-            low, high = interval_of(affine(a) - affine(b), ranges)
+        case "eq" | "ne" if condition.a.dtype == "int64":
+            low, high = interval_of(affine(condition.a) - affine(condition.b), ranges)
             if low == high == 0:
                 return condition.op == "eq"
             return condition.op == "ne" if low > 0 or high < 0 else None

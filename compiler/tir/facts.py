@@ -13,6 +13,7 @@ from typing import TypeVar, get_args
 
 from tunefarm.compiler.gpu.intrinsics import EXCHANGES
 from tunefarm.compiler.tir.ir import (
+    Binary,
     Block,
     Buffer,
     Const,
@@ -40,6 +41,9 @@ def variables(expr: Expr) -> frozenset[Var]:
     """The variables in an expression."""
     if isinstance(expr, Var):
         return frozenset((expr,))
+    if type(expr) is Binary:
+        first = variables(expr.a)
+        return first if type(expr.b) is Const else _joined(first, variables(expr.b))
     found = _NO_VARIABLES
     for part in operands(expr):
         if type(part) is not Const:

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 BinaryOp: TypeAlias = Literal[
     "add", "sub", "mul", "div", "floordiv", "floormod", "min", "max", "maxnum",
@@ -306,6 +306,7 @@ class Block:
 
 
 Stmt: TypeAlias = For | Block | Store | If | Seq | Allocate | Barrier
+_Node = TypeVar("_Node", "PrimFunc", For, Block)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -354,6 +355,13 @@ class PackedLayout:
     order: tuple[int, ...]
     transform: str = ""
     shape: tuple[int, ...] = ()
+
+
+def changed(node: _Node, **fields: Any) -> _Node:
+    """``dataclasses.replace``, three times as fast; TypeError for a field that there is not."""
+    kind = type(node)
+    values = [fields.pop(f) if f in fields else getattr(node, f) for f in kind.__match_args__]
+    return kind(*values, **fields)
 
 
 def as_expr(value: Operand, dtype: str = "int64") -> Expr:

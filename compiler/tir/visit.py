@@ -36,8 +36,8 @@ from tunefarm.compiler.tir.ir import (
     Stmt,
     Store,
     Var,
-    binary,
 )
+from tunefarm.compiler.tir.simplify import fold_binary
 from tunefarm.compiler.tir.walk import (
     children,
     expressions,
@@ -74,7 +74,7 @@ def map_operands(expr: Expr, f: Callable[[Expr], Expr]) -> Expr:
     match expr:
         case Binary():
             x, y = f(expr.a), f(expr.b)
-            return expr if x is expr.a and y is expr.b else binary(expr.op, x, y)
+            return expr if x is expr.a and y is expr.b else fold_binary(expr.op, x, y)
         case Load():
             indices = _mapped(expr.indices, f)
             return expr if indices is expr.indices else Load(expr.buffer, indices)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from math import prod
 
 from tunefarm.compiler.errors import ScheduleError
@@ -41,8 +42,7 @@ def tiled(c: Contraction, target: Target, config: Config) -> PrimFunc:
     lanes = lanes_of(c, target)
     knob = {name: int(value) for name, value in config.items() if name not in ("sketch", "order")}
     block = c.block
-    program, epilogue = keep_sums(c.program, c)
-    program, packed = _pack_rhs(program, c, knob, target)
+    program, epilogue, packed = _prepared(c, knob["nv"], knob["pack_rhs"], target)
     loops = dict(enumerate(s.loops_of(program, block)))
     program, (n_block, n_panel, n_vec, n_lane) = s.split(
         program, loops[c.vector.position], knob["nb"], knob["nv"], lanes
@@ -70,6 +70,17 @@ def tiled(c: Contraction, target: Target, config: Config) -> PrimFunc:
         program = _copy_panel(program, block, c, n_panel, lanes)
     flops = 2 * prod(a.extent for a in (*c.outer, *c.rows, c.vector, *c.reduce))
     return in_parallel(program, top, flops, target)
+
+
+@lru_cache(maxsize=256)
+def _prepared(
+    c: Contraction, vectors: int, pack_rhs: int, target: Target
+) -> tuple[PrimFunc, str, Buffer | None]:
+    """What many configs have in common: sums in registers, and the right operand packed. The
+    program, the block that reads the sums, and the packed buffer, if there is one."""
+    program, epilogue = keep_sums(c.program, c)
+    program, packed = _pack_rhs(program, c, vectors, pack_rhs, target)
+    return program, epilogue, packed
 
 
 def keep_sums(program: PrimFunc, c: Contraction) -> tuple[PrimFunc, str]:
@@ -111,15 +122,15 @@ def order_blocks(
 
 
 def _pack_rhs(
-    program: PrimFunc, c: Contraction, knob: Mapping[str, int], target: Target
+    program: PrimFunc, c: Contraction, vectors: int, pack_rhs: int, target: Target
 ) -> tuple[PrimFunc, Buffer | None]:
     """Pack a right operand to [outer …][panel][reduce …][nv · lanes]: a constant at build time,
     another by a copy of all of it before the product. Returns the packed buffer, if there is one.
     """
-    if not packed_at_build(c) and knob["pack_rhs"] != PACK_WHOLE:
+    if not packed_at_build(c) and pack_rhs != PACK_WHOLE:
         return program, None
     lanes = lanes_of(c, target)
-    layout = _packed_layout(c, knob["nv"] * lanes)
+    layout = _packed_layout(c, vectors * lanes)
     if packed_at_build(c):
         assert c.rhs.param is not None
         program = s.transform_layout(program, c.rhs.param, layout)
@@ -129,7 +140,7 @@ def _pack_rhs(
     lanes_dim = operand_axes(c).index(c.vector.position)
     loops = s.loops_of(program, copy)
     rest = [loop for d, loop in enumerate(loops) if d != lanes_dim]
-    program, (panel, vector, lane) = s.split(program, loops[lanes_dim], knob["nv"], lanes)
+    program, (panel, vector, lane) = s.split(program, loops[lanes_dim], vectors, lanes)
     program = s.reorder(program, panel, *rest, vector, lane)
     program = in_registers(program, (vector,), lane)
     program = in_parallel(program, panel, prod(c.rhs.load.buffer.shape), target)

@@ -19,6 +19,7 @@ from tunefarm.compiler.tir.ir import (
     Stmt,
     Var,
     binary,
+    changed,
 )
 from tunefarm.compiler.tir.schedule.tree import (
     blocks,
@@ -109,7 +110,7 @@ def reorder(program: PrimFunc, *order: Var) -> PrimFunc:
 
 def set_kind(program: PrimFunc, loop: Var, kind: LoopKind) -> PrimFunc:
     node = find_loop(program, loop)
-    return replace_stmt(program, node, replace(node, kind=kind))
+    return replace_stmt(program, node, changed(node, kind=kind))
 
 
 def vectorize(program: PrimFunc, loop: Var) -> PrimFunc:

@@ -21,6 +21,7 @@ from tunefarm.compiler.tir.ir import (
     Stmt,
     Store,
     Var,
+    changed,
 )
 from tunefarm.compiler.tir.visit import children, loads_of, map_children, seq, with_body
 
@@ -69,7 +70,9 @@ def path_to(root: Stmt, wanted: For | Block) -> list[Stmt]:
         return []
     path = [root]
     while path[-1] is not wanted:
-        path.append(next(s for s in children(path[-1]) if _holds(s, wanted)))
+        parts = children(path[-1])
+        alone = len(parts) == 1
+        path.append(parts[0] if alone else next(s for s in parts if _holds(s, wanted)))
     return path
 
 
@@ -81,10 +84,26 @@ def loops_of(program: PrimFunc, block: str) -> list[Var]:
 
 def replace_stmt(program: PrimFunc, old: Stmt, new: Stmt | None) -> PrimFunc:
     """The program with one statement replaced; None removes it with the loops left empty."""
+    path = path_to(program.body, old) if isinstance(old, (For, Block)) else []
+    if path and new is not None:
+        return changed(program, body=_rebuilt(path, new))
     body = _replace(program.body, old, new)
     if body is None:
         raise ScheduleError(f"{program.name} would become empty")
-    return replace(program, body=body)
+    return changed(program, body=body)
+
+
+def _rebuilt(path: Sequence[Stmt], new: Stmt) -> Stmt:
+    """The first statement of a path with the last one replaced."""
+    for stmt, old in zip(path[-2::-1], path[:0:-1], strict=True):
+        new = _with_child(stmt, old, new)
+    return new
+
+
+def _with_child(stmt: Stmt, old: Stmt, new: Stmt) -> Stmt:
+    if isinstance(stmt, (For, Allocate)):
+        return with_body(stmt, new)
+    return map_children(stmt, lambda s: new if s is old else s)
 
 
 def _replace(stmt: Stmt, old: Stmt, new: Stmt | None) -> Stmt | None:
@@ -92,7 +111,7 @@ def _replace(stmt: Stmt, old: Stmt, new: Stmt | None) -> Stmt | None:
         return new
     match stmt:
         case Seq(stmts):
-            parts = [_replace(s, old, new) if _holds(s, old) else s for s in stmts]
+            parts = [_replace(s, old, new) for s in stmts]
             if all(map(is_, parts, stmts)):
                 return stmt
             kept = [p for p in parts if p is not None]

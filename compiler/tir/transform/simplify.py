@@ -43,6 +43,8 @@ from tunefarm.compiler.tir.visit import (
     with_body,
 )
 
+_FOLDING = frozenset(("floordiv", "floormod", "min", "max"))
+
 
 def simplify(program: PrimFunc) -> PrimFunc:
     """Fold divisions of tile indices, decide conditions, and drop loops that never run."""
@@ -148,8 +150,10 @@ def _may_fold(expr: Expr) -> bool:
     match expr:
         case Select():
             return True
-        case Binary("floordiv" | "floormod" | "min" | "max", _, _, "int64"):
+        case Binary() if expr.op in _FOLDING and expr.dtype == "int64":
             return True
+        case Binary():
+            return _may_fold(expr.a) or _may_fold(expr.b)
         case Var() | Const():
             return False
         case _:
@@ -161,21 +165,19 @@ def simplify_expr(expr: Expr, ranges: Ranges) -> Expr:
     if not _may_fold(expr):
         return expr
     expr = map_operands(expr, lambda e: simplify_expr(e, ranges) if _may_fold(e) else e)
-    match expr:
-        case Binary("floordiv" | "floormod", a, Const(divisor), "int64") if divisor > 0:
-            return _divide(expr, affine(a), int(divisor), ranges)
-        case Select(condition, a, b, _):
-            known = decide(condition, ranges)
-            return expr if known is None else a if known else b
-        case Binary("min" | "max", a, b, "int64"):
-            low, high = interval_of(affine(a) - affine(b), ranges)
-            if high <= 0:
-                return a if expr.op == "min" else b
-            if low >= 0:
-                return b if expr.op == "min" else a
+    if isinstance(expr, Select):
+        known = decide(expr.condition, ranges)
+        return expr if known is None else expr.a if known else expr.b
+    if not isinstance(expr, Binary) or expr.op not in _FOLDING or expr.dtype != "int64":
+        return expr
+    if expr.op in ("min", "max"):
+        low, high = interval_of(affine(expr.a) - affine(expr.b), ranges)
+        if low < 0 < high:
             return expr
-        case _:
-            return expr
+        return expr.a if (high <= 0) == (expr.op == "min") else expr.b
+    if isinstance(expr.b, Const) and expr.b.value > 0:
+        return _divide(expr, affine(expr.a), int(expr.b.value), ranges)
+    return expr
 
 
 def _divide(expr: Binary, form: Affine, divisor: int, ranges: Ranges) -> Expr:

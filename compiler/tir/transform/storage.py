@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from types import MappingProxyType
 from typing import TypeAlias
 
 from tunefarm.compiler.tir.affine import Affine, affine, interval, key_of
-from tunefarm.compiler.tir.facts import buffers_read, buffers_read_below, buffers_stored
+from tunefarm.compiler.tir.facts import KEPT, buffers_read, buffers_read_below, buffers_stored
 from tunefarm.compiler.tir.ir import (
     THREAD_AXES,
     Allocate,
@@ -99,23 +100,20 @@ def _own_use(stmt: Stmt, buffer: Buffer) -> bool:
             return False
 
 
-def _accesses(stmt: Stmt, buffer: Buffer) -> Iterator[tuple[Expr, ...]]:
-    if not _uses(stmt, buffer):
-        return
+@lru_cache(KEPT)
+def _accesses(stmt: Stmt) -> tuple[Load | Store, ...]:
+    """The loads and stores of a statement and of all below it, in program order."""
     if isinstance(stmt, Store):
-        if stmt.buffer is buffer:
-            yield stmt.indices
-        yield from (ld.indices for ld in loads_of(stmt) if ld.buffer is buffer)
-        return
-    if isinstance(stmt, If):
-        yield from (ld.indices for ld in loads_of(stmt.condition) if ld.buffer is buffer)
+        return (stmt, *loads_of(stmt))
+    found: tuple[Load | Store, ...] = loads_of(stmt.condition) if isinstance(stmt, If) else ()
     for child in children(stmt):
-        yield from _accesses(child, buffer)
+        found += _accesses(child)
+    return found
 
 
 def _allocate(body: Stmt, buffer: Buffer, sizes: Sequence[int], threads: Threads) -> Stmt:
     ranges = loop_ranges(body) | dict(threads)
-    accesses = list(_accesses(body, buffer))
+    accesses = [access.indices for access in _accesses(body) if access.buffer is buffer]
     bases: list[Affine] = []
     shape: list[int] = []
     for dim, size in enumerate(sizes):
