@@ -48,6 +48,10 @@ def pages(client: httpx.Client) -> dict[str, Choice]:
         "/jobs, searched": lambda r: f"/jobs?q=matmul {8 * r.randrange(1, 20)}x",
         "/jobs/ID": lambda r: f"/jobs/{r.choice(jobs[1:])}",
         "/jobs/ID, the largest": lambda r: f"/jobs/{largest}",
+        "/jobs/curves": lambda r: f"/jobs/curves?job={'&job='.join(r.sample(jobs, 8))}",
+        "/jobs/curves, with the largest": lambda r: (
+            f"/jobs/curves?job={largest}&job={r.choice(jobs[1:])}"
+        ),
         "best-so-far, the largest": lambda r: f"/api/v1/jobs/{largest}/best-so-far",
         "points, the largest": lambda r: f"/api/v1/jobs/{largest}/points",
         "/models": lambda r: f"/models?cursor={time.time() - 86400 * r.randrange(360)!r}~~0",

@@ -53,6 +53,7 @@ _EXAMPLES = {
     "riscv64": ("spacemit-x60", "sifive-x280", "generic-rv64"),
     "wasm32": ("generic",),
 }  # a few processors of each kind for messages
+MAX_CORES = 4096
 _TEST_KINDS = frozenset({"sim"})
 _OPTIONS = ("mcpu", "mtriple", "num-cores", "mattr", "arch", "precision")
 _CUDA_OPTIONS = ("arch", "num-cores", "precision", "wgmma")
@@ -325,8 +326,8 @@ def _check_cuda_options(options: Mapping[str, str]) -> None:
 
 def _check_common_options(options: Mapping[str, str], precisions: tuple[str, ...]) -> None:
     cores = options.get("num-cores", "1")
-    if not cores.isdigit() or int(cores) < 1:
-        raise TargetError(f"-num-cores={cores} is not a positive whole number")
+    if not cores.isdigit() or not 1 <= int(cores) <= MAX_CORES:
+        raise TargetError(f"-num-cores={cores} is not a whole number from 1 to {MAX_CORES}")
     precision = options.get("precision")
     if precision is not None and precision not in precisions:
         raise TargetError(f"-precision={precision} is unknown; known: {', '.join(precisions)}")

@@ -27,7 +27,6 @@ SESSION_S = 12 * 3600.0
 SESSIONS = 1000
 REFRESH_S = 1.0
 """How long a token that was revoked may still open pages."""
-OPEN_PATHS = ("/login", "/static/")
 READERS = frozenset({Role.CLIENT, Role.TUNER, Role.ADMIN})
 
 _HEADERS = {

@@ -68,6 +68,9 @@ def parse_url(text: str) -> URL:
             f"{text!r} is not a database URL; write for instance sqlite:////path/tuning.db"
         ) from error
     kind = url.get_backend_name()
+    if text.startswith("tracker://"):
+        place = text.removeprefix("tracker://")
+        raise StoreError(f"{text} is a tracker, not a database; give it with --tracker {place}")
     if kind not in ("sqlite", "postgresql"):
         raise StoreError(f"database {kind} is not supported; use sqlite or postgresql")
     if kind == "postgresql" and importlib.util.find_spec(url.get_driver_name()) is None:
@@ -285,6 +288,8 @@ def _sentence(error: SQLAlchemyError, name: str) -> str | None:
         ("No space left", "cannot grow: the disk is full; free some space"),
     ):
         if sign in text:
+            if path.endswith(".jsonl"):
+                meaning = "is a file of records; `tunefarm records import` puts them into one"
             return f"database {path} {meaning}"
     if error.connection_invalidated or "could not connect" in text or "connection" in text:
         return f"database {path} does not answer: {text.splitlines()[0]}"

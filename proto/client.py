@@ -9,42 +9,33 @@ and TokenRefused can come from any of them. A client may be used from several th
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import grpc
 from tunefarm.db.records import (
-    AuditEvent,
-    BestKey,
     Collected,
-    Cordon,
     Device,
     DeviceRequest,
     FarmInfo,
-    Final,
-    Found,
-    History,
     Job,
     JobState,
-    JobTask,
     JobUpdate,
     Lease,
-    Miss,
-    Progress,
-    Promotion,
-    TaskKey,
     TrialKey,
     TrialRequest,
     WorkerOrders,
     WorkerState,
 )
 from tunefarm.proto import convert, farm_pb2, farm_pb2_grpc
+from tunefarm.proto.calls import new_request_id
 from tunefarm.proto.connection import CALL_S
 from tunefarm.proto.errors import InvalidRequest, TrackerUnavailable
 from tunefarm.proto.keepalive import Keepalive
 from tunefarm.proto.lease_line import LeaseLine
+from tunefarm.proto.looking import RecordCalls
+from tunefarm.proto.operators import OperatorCalls
 from tunefarm.proto.protocol import PROTOCOL, check_protocol
 from tunefarm.proto.rendezvous import read_rendezvous
 from tunefarm.proto.tls import Tls
@@ -87,7 +78,7 @@ class SyncCall:
         return bool(self._future.done())
 
 
-class FarmClient(TokenCalls):
+class FarmClient(RecordCalls, OperatorCalls, TokenCalls):
     """A connection to the tracker at ``address`` (HOST:PORT) with a ``token``; with ``tls`` if it
     leaves this machine."""
 
@@ -101,7 +92,6 @@ class FarmClient(TokenCalls):
         tls: Tls | None = None,
     ) -> None:
         super().__init__(address, token, connect_s, patience_s, tls)
-        self._farm: Any = self._service(farm_pb2_grpc.FarmStub)
         self._worker: Any = self._service(farm_pb2_grpc.WorkerStub)
         self._leases: Any = self._service(LeaseLine)
         self._sync_s = _FIRST_SYNC_S if self.has_several else CALL_S
@@ -176,7 +166,7 @@ class FarmClient(TokenCalls):
         waited, which is its place after a restart of the tracker.
         """
         wire = farm_pb2.AcquireRequest(
-            request_id=request_id or _request_id(),
+            request_id=request_id or new_request_id(),
             client=client,
             job=job.id if job else "",
             claim_epoch=job.claim_epoch if job else 0,
@@ -254,7 +244,7 @@ class FarmClient(TokenCalls):
         the tracker is too old to heed it.
         """
         wire = convert.job_to_wire(job)
-        wire.id = job.id or _request_id()
+        wire.id = job.id or new_request_id()
         reply: farm_pb2.SubmitJobReply = self._call(
             self._farm.SubmitJob, farm_pb2.SubmitJobRequest(job=wire)
         )
@@ -277,7 +267,7 @@ class FarmClient(TokenCalls):
         ClaimLost if it is over.
         """
         wire = farm_pb2.ClaimJobRequest(
-            request_id=_request_id(), tuner=tuner, job=job, wait_s=wait_s, plugins=plugins
+            request_id=new_request_id(), tuner=tuner, job=job, wait_s=wait_s, plugins=plugins
         )
         reply: farm_pb2.ClaimJobReply = self._call(self._farm.ClaimJob, wire, wait_s)
         return convert.job_from_wire(reply.job) if reply.HasField("job") else None
@@ -330,7 +320,7 @@ class FarmClient(TokenCalls):
 
         InvalidRequest if it is too long.
         """
-        wire = farm_pb2.NoteJobRequest(request_id=_request_id(), job=job, note=note, actor=actor)
+        wire = farm_pb2.NoteJobRequest(request_id=new_request_id(), job=job, note=note, actor=actor)
         reply: farm_pb2.NoteJobReply = self._call(self._farm.NoteJob, wire)
         return convert.job_from_wire(reply.job)
 
@@ -374,109 +364,7 @@ class FarmClient(TokenCalls):
                 return
             cursor = update.cursor
 
-    # --- records --------------------------------------------------------------------------------
-
-    def best(self, keys: Iterable[BestKey]) -> dict[BestKey, tuple[Found, ...]]:
-        """What is known for each key, closest first: same device model, same target, compatible
-        target; within each the promoted before the provisional. Empty where nothing is."""
-        wire = farm_pb2.BestRequest(keys=[convert.best_key_to_wire(key) for key in keys])
-        reply: farm_pb2.BestReply = self._call(self._farm.Best, wire)
-        return {
-            convert.best_key_from_wire(c.key): tuple(map(convert.found_from_wire, c.found))
-            for c in reply.candidates
-        }
-
-    def promote(self, final: Final, job: Job | None = None, request_id: str = "") -> Promotion:
-        """Store a final's verdict and, if it is ``better``, put the challenger into the key
-        provided that ``final.incumbent`` still stands there (one compare-and-swap).
-
-        Trial 0 may also take an empty key with any verdict. ``job`` is the claimed job whose tuner
-        decided it: ClaimLost if the claim has ended. NotFound if the challenger is no stored
-        successful trial. The same ``request_id`` again changes nothing.
-        """
-        wire = farm_pb2.PromoteRequest(
-            request_id=request_id or _request_id(),
-            final=convert.final_to_wire(final),
-            job=job.id if job else "",
-            claim_epoch=job.claim_epoch if job else 0,
-        )
-        reply: farm_pb2.PromoteReply = self._call(self._farm.Promote, wire)
-        best = convert.best_from_wire(reply.best) if reply.HasField("best") else None
-        return Promotion(reply.promoted, best)
-
-    def history(
-        self,
-        target: str = "",
-        cursor: int = 0,
-        *,
-        workloads: Sequence[str] = (),
-        limit: int = 1000,
-    ) -> History:
-        """A page of past trials of all jobs, newest first, for warm starts.
-
-        Empty ``target`` and ``workloads`` mean all. The reply's cursor goes into the next call
-        while ``more`` is set.
-        """
-        wire = farm_pb2.HistoryRequest(
-            target=target, workloads=workloads, cursor=cursor, limit=limit
-        )
-        reply: farm_pb2.HistoryReply = self._call(self._farm.History, wire)
-        return History(
-            trials=tuple(convert.trial_from_wire(trial) for trial in reply.trials),
-            workloads=dict(reply.workloads),
-            cursor=reply.cursor,
-            more=reply.more,
-        )
-
-    def task_stats(self, tasks: Iterable[TaskKey]) -> dict[TaskKey, Progress]:
-        """Counts and best latency of each task over all jobs; tasks without a trial have zeros."""
-        wire = farm_pb2.TaskStatsRequest(tasks=[convert.task_to_wire(task) for task in tasks])
-        reply: farm_pb2.TaskStatsReply = self._call(self._farm.TaskStats, wire)
-        found = (convert.progress_from_wire(progress) for progress in reply.progress)
-        return {progress.task: progress for progress in found}
-
-    def count_candidates(
-        self, tasks: Iterable[TaskKey], compiler_version: str = "", device_model: str = ""
-    ) -> int:
-        """Candidates of these tasks over all jobs, failed ones too and finals left out.
-
-        Of one compiler version and device model if they are named; trials that name none count.
-        """
-        wire = farm_pb2.CountTrialsRequest(
-            tasks=[convert.task_to_wire(task) for task in tasks],
-            compiler_version=compiler_version,
-            device_model=device_model,
-        )
-        reply: farm_pb2.CountTrialsReply = self._call(self._farm.CountTrials, wire)
-        return reply.trials
-
-    def report_misses(self, misses: Iterable[Miss], patience_s: float = 1.0) -> None:
-        """Tell the tracker which tasks a build found no record of, to be tuned on idle devices.
-
-        A tracker that is away is waited for no longer than ``patience_s``.
-        """
-        wire = farm_pb2.ReportMissesRequest(
-            request_id=_request_id(), misses=[convert.miss_to_wire(miss) for miss in misses]
-        )
-        self._call(self._farm.ReportMisses, wire, patience_s=patience_s)
-
-    def misses(self, limit: int = 100) -> tuple[Miss, ...]:
-        """What builds reported as untuned, without the workloads' texts; worth most first."""
-        wire = farm_pb2.MissesRequest(limit=limit)
-        reply: farm_pb2.MissesReply = self._call(self._farm.Misses, wire)
-        return tuple(convert.miss_from_wire(miss) for miss in reply.misses)
-
-    def note_model(
-        self, name: str, target: str, tasks: Iterable[JobTask], patience_s: float = 1.0
-    ) -> None:
-        """Tell the tracker that somebody tunes or builds a model of these tasks for a target.
-
-        A tracker that is away is waited for no longer than ``patience_s``.
-        """
-        wire = farm_pb2.NoteModelRequest(
-            name=name, target=target, tasks=[convert.job_task_to_wire(task) for task in tasks]
-        )
-        self._call(self._farm.NoteModel, wire, patience_s=patience_s)
+    # --- devices --------------------------------------------------------------------------------
 
     def devices(self) -> tuple[Device, ...]:
         """Every device that ever registered; ``state`` is idle, leased or offline."""
@@ -487,84 +375,3 @@ class FarmClient(TokenCalls):
         """The live leases."""
         reply: farm_pb2.DevicesReply = self._call(self._farm.Devices, farm_pb2.DevicesRequest())
         return tuple(convert.lease_from_wire(lease) for lease in reply.leases)
-
-    # --- operators ------------------------------------------------------------------------------
-
-    def cordon(
-        self,
-        name: str,
-        *,
-        actor: str,
-        reason: str,
-        drain: bool = False,
-        revoke_after_s: float | None = None,
-    ) -> tuple[Cordon, tuple[Device, ...], tuple[Lease, ...]]:
-        """Grant no lease any more of a device, or of any of a worker's: (cordon, its devices, their
-        live leases). NotFound unless ``name`` is one id, or the beginning of one only.
-
-        ``drain`` asks live leases back, and revokes those that are left after ``revoke_after_s``.
-        """
-        wire = farm_pb2.CordonRequest(
-            request_id=_request_id(),
-            name=name,
-            drain=drain,
-            revoke_after_s=revoke_after_s,
-            actor=actor,
-            reason=reason,
-        )
-        reply: farm_pb2.CordonReply = self._call(self._farm.Cordon, wire)
-        return (
-            convert.cordon_from_wire(reply.cordon),
-            tuple(convert.device_from_wire(device) for device in reply.devices),
-            tuple(convert.lease_from_wire(lease) for lease in reply.leases),
-        )
-
-    def uncordon(self, name: str, *, actor: str, reason: str = "") -> tuple[Device, ...]:
-        """Let a device or worker have leases again; its devices. NotFound as in ``cordon``."""
-        wire = farm_pb2.UncordonRequest(
-            request_id=_request_id(), name=name, actor=actor, reason=reason
-        )
-        reply: farm_pb2.UncordonReply = self._call(self._farm.Uncordon, wire)
-        return tuple(convert.device_from_wire(device) for device in reply.devices)
-
-    def check_devices(
-        self, name: str, *, actor: str, reason: str = "", lift: bool = False
-    ) -> dict[str, int]:
-        """Have a device, or a worker's devices, checked; the number that ``health.check`` has when
-        each is. With ``lift`` they are trusted as they are. NotFound as in ``cordon``."""
-        wire = farm_pb2.CheckDeviceRequest(
-            request_id=_request_id(), name=name, lift=lift, actor=actor, reason=reason
-        )
-        reply: farm_pb2.CheckDeviceReply = self._call(self._farm.CheckDevice, wire)
-        return dict(reply.checks)
-
-    def revoke(self, lease: str, *, actor: str, reason: str) -> Lease:
-        """End a live lease, named by its id or the beginning of it; its job queues for another.
-
-        NotFound if there is none, or if it has ended, with why.
-        """
-        wire = farm_pb2.RevokeRequest(
-            request_id=_request_id(), lease=lease, actor=actor, reason=reason
-        )
-        reply: farm_pb2.RevokeReply = self._call(self._farm.Revoke, wire)
-        return convert.lease_from_wire(reply.lease)
-
-    def lease_history(
-        self, *, device: str = "", job: str = "", before: float = 0.0, limit: int = 100
-    ) -> tuple[Lease, ...]:
-        """Leases, live and ended, the newest first: of devices and jobs whose ids begin so, and
-        granted before that time (seconds since the epoch) unless it is 0."""
-        wire = farm_pb2.LeaseHistoryRequest(device=device, job=job, before=before, limit=limit)
-        reply: farm_pb2.LeaseHistoryReply = self._call(self._farm.LeaseHistory, wire)
-        return tuple(convert.lease_from_wire(lease) for lease in reply.leases)
-
-    def audit(self, subject: str = "", limit: int = 100) -> tuple[AuditEvent, ...]:
-        """What operators did, the newest first; only to devices, workers and leases whose ids
-        begin so."""
-        wire = farm_pb2.AuditRequest(subject=subject, limit=limit)
-        reply: farm_pb2.AuditReply = self._call(self._farm.Audit, wire)
-        return tuple(convert.audit_event_from_wire(event) for event in reply.events)
-
-
-def _request_id() -> str:
-    return uuid.uuid4().hex

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-import uuid
 from typing import Any
 
 from tunefarm.db.records import Token
 from tunefarm.proto import convert, farm_pb2, farm_pb2_grpc
+from tunefarm.proto.calls import new_request_id
 from tunefarm.proto.connection import Connection
 
 PREFIX = "tunefarm_"
@@ -38,7 +38,7 @@ class TokenCalls(Connection):
         InvalidRequest if its name, scope or expiry is none.
         """
         wire = farm_pb2.CreateTokenRequest(
-            request_id=uuid.uuid4().hex, token=convert.token_to_wire(token), actor=actor
+            request_id=new_request_id(), token=convert.token_to_wire(token), actor=actor
         )
         reply: farm_pb2.CreateTokenReply = self._call(self._tokens.CreateToken, wire)
         return convert.token_from_wire(reply.token)
@@ -56,7 +56,7 @@ class TokenCalls(Connection):
         NotFound if there is none.
         """
         wire = farm_pb2.RevokeTokenRequest(
-            request_id=uuid.uuid4().hex, name=name, actor=actor, reason=reason
+            request_id=new_request_id(), name=name, actor=actor, reason=reason
         )
         reply: farm_pb2.RevokeTokenReply = self._call(self._tokens.RevokeToken, wire)
         return tuple(convert.token_from_wire(token) for token in reply.tokens)

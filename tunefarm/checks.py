@@ -17,12 +17,14 @@ if TYPE_CHECKING:
     from tunefarm.proto.client import FarmClient
 
 
-def check_search(name: str) -> None:
-    """TunefarmError if there is no search strategy of this name."""
+def check_search(name: str, seed: int) -> None:
+    """TunefarmError if there is no search strategy of this name, or this is no seed."""
     from tunefarm.tuner.search import STRATEGIES
 
     if name not in STRATEGIES:
         raise TunefarmError(f"no search strategy {name!r}; strategies: {', '.join(STRATEGIES)}")
+    if not isinstance(seed, int) or seed < 0:
+        raise TunefarmError(f"seed is {seed!r}, expected a whole number from 0")
 
 
 def check_device(selector: str) -> None:

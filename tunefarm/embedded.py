@@ -113,7 +113,7 @@ class EmbeddedFarm:
     the target and no tracker serves the database yet.
     """
 
-    def __init__(self, database: str, target: str, idle_tuner: bool = False) -> None:
+    def __init__(self, database: str, target: str) -> None:
         from tunefarm.tracker.options import TrackerOptions
 
         rendezvous = TrackerOptions(with_folder(database)).rendezvous_file

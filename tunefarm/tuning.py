@@ -134,7 +134,7 @@ def tune(
     check_tasks(tasks)
     check_budget(trials, seconds)
     trials = raised_budget(trials, tasks)
-    check_search(search)
+    check_search(search, seed)
     check_device(device)
     target = _target_of(tasks)
     database = db or default_database()

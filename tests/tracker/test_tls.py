@@ -137,7 +137,8 @@ def test_the_end_of_certificates_is_known(
     """By the tracker's files, by what it shows, and as the doctor tells it."""
     from cryptography import x509
 
-    from tunefarm.doctor import State, _certificates
+    from tunefarm.farm_findings import examine_certificates
+    from tunefarm.findings import State
 
     for name in ("ca", "server"):
         pem = (certificates / f"{name}.pem").read_text()
@@ -158,7 +159,7 @@ def test_the_end_of_certificates_is_known(
     carried = tmp_path / "carried.json"
     ca = (certificates / "ca.pem").read_text()
     write_rendezvous(carried, Rendezvous(address, tracker.token, ca=ca))
-    (found,) = _certificates(str(carried))
+    (found,) = examine_certificates(str(carried))
     day = time.strftime("%Y-%m-%d", time.gmtime(ends["server"]))
     assert found.told == f"the tracker's ends first, on {day}"
     is_late = ends["server"] - time.time() < 30 * 86400

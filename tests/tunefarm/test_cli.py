@@ -75,7 +75,7 @@ def test_a_shape_that_does_not_parse(
         ("llvm -mcpu=pwr10", "no code is made for CPU 'pwr10'; there is code for x86-64, AArch64"),
         ("llvm -mtriple=aarch64-linux-gnu -mcpu=haswell", "'haswell' is x86-64, and the triple"),
         ("llvm -mcpu=znver5 -colour=red", "unknown target option -colour"),
-        ("llvm -mcpu=znver5 -num-cores=none", "not a positive whole number"),
+        ("llvm -mcpu=znver5 -num-cores=none", "not a whole number from 1 to 4096"),
         ("llvm mcpu", "not of the form -name=value"),
     ],
 )

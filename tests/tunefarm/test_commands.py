@@ -122,7 +122,10 @@ def test_a_group_alone_tells_its_help(words: list[str], capsys: pytest.CaptureFi
         ("dashbord", "no such command 'dashbord'. Did you mean 'dashboard'?"),
         ("records lst", "no such command 'lst'. Did you mean 'list'?"),
         ("build m.onnx", "missing option '-o' / '--output'; see `tunefarm build --help`"),
-        ("jobs --limit x", "tunefarm: invalid value for '--limit': "),
+        (
+            "jobs --limit x",
+            "tunefarm: invalid value for '--limit': it should be a valid integer; see",
+        ),
     ],
 )
 def test_a_wrong_command_line_is_one_sentence_with_what_helps(

@@ -18,13 +18,13 @@ from tunefarm.db.store import Store
 from tunefarm.proto.client import FarmClient
 
 from tests.worker.cuda.nvml_library import ScriptedGpu, ScriptedNvml
-from tunefarm import doctor
+from tunefarm import doctor, gpu_findings
 from tunefarm.cli.app import run
 from tunefarm.cli.doctor import FOUND
-from tunefarm.doctor import State
+from tunefarm.findings import Finding, State
 
 
-def findings(database: Path, tracker: str = "") -> dict[str, doctor.Finding]:
+def findings(database: Path, tracker: str = "") -> dict[str, Finding]:
     return {f.subject: f for f in doctor.examine(str(database), tracker)}
 
 
@@ -121,7 +121,7 @@ class Gpus:
         self._patch = monkeypatch
         monkeypatch.delenv("TUNEFARM_CUDA", raising=False)
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-        monkeypatch.setattr(doctor, "_cuda_version", lambda: 12080)
+        monkeypatch.setattr(gpu_findings, "_cuda_version", lambda: 12080)
         monkeypatch.setattr("tunefarm.worker.cuda.nvml.open_nvml", lambda: ScriptedNvml(gpus))
         self.has("cuda-bindings", "12.9.1")
 
@@ -134,8 +134,8 @@ class Gpus:
 
         self._patch.setattr("importlib.metadata.version", version_of)
 
-    def found(self) -> dict[str, doctor.Finding]:
-        return {finding.subject: finding for finding in doctor._gpu()}
+    def found(self) -> dict[str, Finding]:
+        return {finding.subject: finding for finding in gpu_findings.examine_gpus()}
 
 
 def test_gpus_are_told_with_what_keeps_them_from_work(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,19 +164,19 @@ def test_packages_of_gpus_are_told_with_their_remedies(monkeypatch: pytest.Monke
         State.FIX, "pip install 'cuda-bindings<13', or a newer driver",
     )  # fmt: skip
     monkeypatch.undo()
-    monkeypatch.setattr(doctor, "_cuda_version", lambda: 12080)
+    monkeypatch.setattr(gpu_findings, "_cuda_version", lambda: 12080)
     monkeypatch.delenv("TUNEFARM_CUDA", raising=False)
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    found = {f.subject: f for f in doctor._gpu()}
+    found = {f.subject: f for f in gpu_findings.examine_gpus()}
     assert "pip install 'tunefarm[cuda]'" in found["gpu"].remedy
 
 
 def test_an_emulator_is_not_taken_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNEFARM_CUDA", "emulated")
-    (found,) = doctor._gpu()
+    (found,) = gpu_findings.examine_gpus()
     assert (found.state, found.remedy) == (State.NOTE, "unset TUNEFARM_CUDA to use real ones")
     monkeypatch.setenv("TUNEFARM_CUDA", "nvidia")
-    monkeypatch.setattr(doctor, "_cuda_version", lambda: None)
+    monkeypatch.setattr(gpu_findings, "_cuda_version", lambda: None)
     monkeypatch.setattr("tunefarm.worker.cuda.discovery.has_driver", lambda: True)
-    (found,) = doctor._gpu()
+    (found,) = gpu_findings.examine_gpus()
     assert (found.state, found.told) == (State.FIX, "the NVIDIA driver does not start")

@@ -186,8 +186,10 @@ def _is_help(error: Exception) -> bool:
 
 def _usage_text(error: Any) -> str:
     """``missing argument 'MODEL'; see `tunefarm tune --help```, or what was meant."""
-    text = str(error.format_message()).rstrip(".")
-    text = text[:1].lower() + text[1:]
+    text = str(error.format_message()).rstrip(".").partition(", unable to parse")[0]
+    text = text[:1].lower() + text[1:].replace("Input should be", "it should be").replace(
+        "Value error, ", ""
+    )
     context = getattr(error, "ctx", None)
     if context is None or text.endswith("?"):
         return text

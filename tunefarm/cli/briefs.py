@@ -28,7 +28,7 @@ BRIEFS = {
     "records export": "Write records to a JSON-lines file.",
     "records import": "Read records from a JSON-lines file.",
     "submit": "Submit a tuning job to a farm, and return at once.",
-    "jobs": "List the latest jobs; queue one again.",
+    "jobs": "List the latest jobs; queue or note one.",
     "jobs retry": "Queue a failed or cancelled job again.",
     "watch": "Follow a job until it is over.",
     "cancel": "Cancel a job; its trials are kept.",

@@ -50,7 +50,9 @@ LogLevel = Annotated[
 ]
 HealthPort = Annotated[
     int | None,
-    typer.Option(metavar="PORT", help="Answer probes of health here; 0 takes a free port."),
+    typer.Option(
+        metavar="PORT", min=0, max=65535, help="Answer probes of health here; 0 takes a free port."
+    ),
 ]
 HealthHost = Annotated[str, typer.Option(metavar="HOST", help="Address of the probes.")]
 EXIT_WITH_PARENT = "--exit-with-parent"
@@ -96,7 +98,9 @@ def tracker(
     host: Annotated[
         str, typer.Option(metavar="HOST", help="Address to listen on; TLS unless loopback.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(metavar="PORT", help="0 takes a free port.")] = 0,
+    port: Annotated[
+        int, typer.Option(metavar="PORT", min=0, max=65535, help="0 takes a free port.")
+    ] = 0,
     tls_cert: Annotated[str, typer.Option(metavar=FILE, help="Its certificate (PEM).")] = "",
     tls_key: Annotated[str, typer.Option(metavar=FILE, help="The certificate's key (PEM).")] = "",
     tls_client_ca: Annotated[
@@ -104,11 +108,16 @@ def tracker(
     ] = "",
     worker_port: Annotated[
         int | None,
-        typer.Option(metavar="PORT", help="Ask workers alone, who call here; 0 takes a free port."),
+        typer.Option(
+            metavar="PORT",
+            min=0,
+            max=65535,
+            help="Ask workers alone, who call here; 0 takes a free port.",
+        ),
     ] = None,
     rendezvous: Rendezvous = None,
     lease_term_s: Annotated[
-        float, typer.Option(metavar="S", help="Seconds until a lease lapses.")
+        float, typer.Option(metavar="S", min=0.1, help="Seconds until a lease lapses.")
     ] = 10.0,
     idle_trials: Annotated[
         int,
@@ -143,7 +152,10 @@ def tracker(
     metrics_port: Annotated[
         int | None,
         typer.Option(
-            metavar="PORT", help="Answer Prometheus and probes of health here; 0 takes a free port."
+            metavar="PORT",
+            min=0,
+            max=65535,
+            help="Answer Prometheus and probes of health here; 0 takes a free port.",
         ),
     ] = None,
     metrics_host: Annotated[
@@ -238,7 +250,9 @@ def worker(
         ),
     ] = None,
     name: Annotated[str, typer.Option(metavar="NAME", help="Name of this worker.")] = "",
-    build_processes: Annotated[int, typer.Option(metavar="N", help="0 means one a core.")] = 0,
+    build_processes: Annotated[
+        int, typer.Option(metavar="N", min=0, help="0 means one a core.")
+    ] = 0,
     tag: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="Tag for `--device` to select by (repeatable)."),

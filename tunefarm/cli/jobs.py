@@ -94,7 +94,7 @@ def jobs(
     limit: Limit = 20,
     as_json: Json = False,
 ) -> None:
-    """List the latest jobs, of a running farm or of a database, newest first; queue one again.
+    """List the latest jobs, of a running farm or of a database, newest first; queue or note one.
 
     Example: tunefarm jobs --tracker lab1:9190 --limit 5
     """
@@ -142,7 +142,7 @@ def note(
     db: Database = "",
     as_json: Json = False,
 ) -> None:
-    """Say something of a job, for colleagues and for later, in place of what was said before.
+    """Note something on a job, in place of what was noted before.
 
     Example: tunefarm jobs note 4f2a "with the new Winograd tiles, on a quiet machine"
     """
@@ -240,6 +240,7 @@ def job_columns(found: Sequence[Job]) -> list[Column]:
         Column("compiler", [j.compiler_version for j in found], rank=2, left=True),
         Column("devices", [j.selector for j in found], rank=1, least=12, left=True),
         Column("message", [j.unmet or j.message for j in found], rank=4, least=12, left=True),
+        Column("note", [" ".join(j.note.split()) for j in found], rank=4, least=12, left=True),
     ]
 
 

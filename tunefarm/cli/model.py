@@ -63,7 +63,7 @@ def tune(
         str,
         typer.Option(metavar="STRATEGY", help="xgb-genetic, genetic, droplet, random or grid."),
     ] = "xgb-genetic",
-    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the search.")] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of the search.")] = 0,
     closing: Annotated[
         bool,
         typer.Option(
@@ -88,7 +88,7 @@ def tune(
     from tunefarm.texts import counted
     from tunefarm.tuning import tune as run
 
-    check_search(search)
+    check_search(search, seed)
     check_device(device)
     out = remarks(as_json)
     asked = Asked(model, target, shape, precision, db, tracker)

@@ -160,8 +160,8 @@ def best(
         return
     out = console()
     for decision in decisions:
-        found = decision.found.best.trial if decision.found is not None else None
-        timed = f", {duration(found.median_s)}" if found is not None and decision.settled else ""
+        found = decision.found.best if decision.found is not None else None
+        timed = f", {duration(found.latency_s)}" if found is not None and decision.settled else ""
         out.print(f"{decision.status:<10} {decision.workload.summary}{timed}", soft_wrap=True)
         out.print(f"{'':10} {knobs(decision.config)}", soft_wrap=True)
 

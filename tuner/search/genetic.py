@@ -18,7 +18,6 @@ class GeneticSearch:
 
     def __init__(self, ledger: Ledger, epsilon: float = 0.15) -> None:
         self._ledger = ledger
-        self._layout = layout_of(ledger.space)
         self._epsilon = epsilon
 
     def propose(self, count: int) -> Proposal:

@@ -85,7 +85,6 @@ class Monitor:
 
     def __init__(self, nvml: Any, uuid: str) -> None:
         self._nvml = nvml
-        self._uuid = uuid
         self._handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
         self._seen_us = 0
 

@@ -7,7 +7,6 @@ libraries with devices of their own, do not mind one another. Source: NVIDIA, "C
 from __future__ import annotations
 
 import ctypes
-import functools
 import threading
 import weakref
 from collections import deque
@@ -16,39 +15,27 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tunefarm.compiler.errors import BuildError, TargetError
-from tunefarm.compiler.gpu.archs import GPU_ARCHS, STATIC_SHARED_BYTES
+from tunefarm.compiler.errors import BuildError
+from tunefarm.compiler.gpu.archs import STATIC_SHARED_BYTES
 from tunefarm.compiler.gpu.launches import Launch
 from tunefarm.compiler.gpu.tensor_maps import MAP_ALIGN, MAP_BYTES, TensorMap
 from tunefarm.compiler.runtime.arrays import Array, address
 from tunefarm.compiler.runtime.cuda import driver
+from tunefarm.compiler.runtime.cuda.bindings import (
+    bindings,
+    call,
+    read_properties,
+    tensor_map_encoder,
+    text_of,
+)
 from tunefarm.compiler.runtime.cuda.driver import DeviceMemoryError, DeviceProperties, DriverError
 
 _LOG_BYTES = 16 << 10
-_TENSOR_MAPS = 12000  # the version of CUDA that they came with
-_EMULATE = "set TUNEFARM_CUDA=emulated to run it on an emulator, slowly"
-_FATAL = frozenset(
-    f"CUDA_ERROR_{name}"
-    for name in (
-        "ASSERT",
-        "CONTEXT_IS_DESTROYED",
-        "ECC_UNCORRECTABLE",
-        "HARDWARE_STACK_ERROR",
-        "ILLEGAL_ADDRESS",
-        "ILLEGAL_INSTRUCTION",
-        "INVALID_ADDRESS_SPACE",
-        "INVALID_PC",
-        "LAUNCH_FAILED",
-        "LAUNCH_TIMEOUT",
-        "MISALIGNED_ADDRESS",
-        "NVLINK_UNCORRECTABLE",
-    )
-)  # after these the context takes no more calls
 
 
 def device_count() -> int:
     """How many GPUs the driver shows; TargetError if there is no driver or no GPU."""
-    return int(_call(_bindings().cuDeviceGetCount))
+    return int(call(bindings().cuDeviceGetCount))
 
 
 def open_device(ordinal: int) -> Gpu:
@@ -58,76 +45,27 @@ def open_device(ordinal: int) -> Gpu:
 
 def properties_of(ordinal: int) -> DeviceProperties:
     """What a GPU says of itself, without a context on it."""
-    cuda = _bindings()
-    return _properties(cuda, _call(cuda.cuDeviceGet, ordinal), ordinal)
-
-
-@functools.cache
-def _bindings() -> Any:
-    """``cuda.bindings.driver``, initialised; TargetError, in one sentence, if it cannot be."""
-    try:
-        from cuda.bindings import driver as cuda
-    except ImportError:
-        raise TargetError(
-            "code for GPUs is run by the package cuda-bindings, which is not installed; "
-            f"pip install 'tunefarm[cuda]', or {_EMULATE}"
-        ) from None
-    try:
-        (result,) = cuda.cuInit(0)
-    except RuntimeError:
-        raise TargetError(
-            "there is no NVIDIA driver here (libcuda.so.1); install it on a host with a GPU, or "
-            f"{_EMULATE}"
-        ) from None
-    if result == cuda.CUresult.CUDA_ERROR_NO_DEVICE:
-        raise TargetError(
-            "the NVIDIA driver shows no GPU; look at nvidia-smi and CUDA_VISIBLE_DEVICES, or "
-            f"{_EMULATE}"
-        )
-    if result != cuda.CUresult.CUDA_SUCCESS:
-        raise TargetError(
-            f"the NVIDIA driver does not start: {_reason(cuda, result)}; look at nvidia-smi, or "
-            f"{_EMULATE}"
-        )
-    return cuda
-
-
-def _call(function: Callable[..., Any], *arguments: Any, where: str = "") -> Any:
-    """What a function of the driver returns beside its status; DriverError unless that is 0."""
-    status, *results = function(*arguments)
-    if status != 0:
-        cuda = _bindings()
-        problem = f"{function.__name__}{where} failed: {_reason(cuda, status)}"
-        code = str(status.name)
-        if code == "CUDA_ERROR_OUT_OF_MEMORY":
-            raise DeviceMemoryError(problem, code)
-        raise DriverError(problem, code, fatal=code in _FATAL)
-    return results[0] if len(results) == 1 else results
-
-
-def _reason(cuda: Any, status: Any) -> str:
-    """A status in the driver's words."""
-    _, text = cuda.cuGetErrorString(status)
-    return f"{text.decode() if text else 'unknown'} ({status.name})"
+    cuda = bindings()
+    return read_properties(cuda, call(cuda.cuDeviceGet, ordinal), ordinal)
 
 
 class Gpu:
     """A GPU: ``driver.Device`` by NVIDIA's driver."""
 
     def __init__(self, ordinal: int) -> None:
-        self.cuda = _bindings()
-        self._number = _call(self.cuda.cuDeviceGet, ordinal)
-        self._context = _call(self.cuda.cuDevicePrimaryCtxRetain, self._number)
+        self.cuda = bindings()
+        self._number = call(self.cuda.cuDeviceGet, ordinal)
+        self._context = call(self.cuda.cuDevicePrimaryCtxRetain, self._number)
         self._ended: deque[tuple[Callable[[Any], Any], Any]] = deque()  # filled by finalizers
         self.no_capture = threading.RLock()  # of any stream, while all streams are waited for
-        self.properties = _properties(self.cuda, self._number, ordinal)
+        self.properties = read_properties(self.cuda, self._number, ordinal)
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call the driver in this device's context; DriverError if it fails."""
         where = f" on device {self.properties.ordinal}, {self.properties.name},"
-        _call(self.cuda.cuCtxPushCurrent, self._context, where=where)
+        call(self.cuda.cuCtxPushCurrent, self._context, where=where)
         try:
-            return _call(function, *arguments, where=where)
+            return call(function, *arguments, where=where)
         finally:
             self.cuda.cuCtxPopCurrent()
 
@@ -186,46 +124,6 @@ class Gpu:
         self._collect()
 
 
-def _properties(cuda: Any, number: Any, ordinal: int) -> DeviceProperties:
-    kinds = cuda.CUdevice_attribute
-
-    def attribute(name: str) -> int:
-        kind = getattr(kinds, f"CU_DEVICE_ATTRIBUTE_{name}")
-        return int(_call(cuda.cuDeviceGetAttribute, kind, number))
-
-    major = attribute("COMPUTE_CAPABILITY_MAJOR")
-    minor = attribute("COMPUTE_CAPABILITY_MINOR")
-    return DeviceProperties(
-        ordinal=ordinal,
-        name=_text(_call(cuda.cuDeviceGetName, 256, number)),
-        arch=arch_of(major, minor),
-        multiprocessors=attribute("MULTIPROCESSOR_COUNT"),
-        memory_bytes=int(_call(cuda.cuDeviceTotalMem, number)),
-        l2_bytes=attribute("L2_CACHE_SIZE"),
-        shared_bytes=attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
-        clock_hz=attribute("CLOCK_RATE") * 1000,
-        memory_clock_hz=attribute("MEMORY_CLOCK_RATE") * 1000,
-        pci=_text(_call(cuda.cuDeviceGetPCIBusId, 64, number)),
-        uuid=uuid_of(bytes(_call(cuda.cuDeviceGetUuid, number).bytes)),
-    )
-
-
-def arch_of(major: int, minor: int) -> str:
-    """The name of an architecture by its compute capability, with all that its code may use."""
-    name = f"sm_{major}{minor}"
-    return f"{name}a" if f"{name}a" in GPU_ARCHS else name
-
-
-def uuid_of(raw: bytes) -> str:
-    """The 16 bytes of a UUID as nvidia-smi writes them."""
-    text = raw[:16].hex()
-    return "GPU-" + "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
-
-
-def _text(raw: bytes) -> str:
-    return raw.partition(b"\0")[0].decode()
-
-
 class GpuCode:
     """Loaded PTX or machine code: ``driver.Code``."""
 
@@ -251,10 +149,10 @@ class GpuCode:
         except DriverError as error:
             if error.fatal:
                 raise
-            lines = _text(bytes(wrong)).strip().splitlines()
+            lines = text_of(bytes(wrong)).strip().splitlines()
             log = f": {lines[0].strip()}" if lines else ""
             raise BuildError(f"{error}{log}") from None
-        self.log = _text(bytes(told)).strip()
+        self.log = text_of(bytes(told)).strip()
         device.dispose(self, cuda.cuModuleUnload, self.handle)
 
     def function(self, launch: Launch) -> GpuFunction:
@@ -379,7 +277,7 @@ class GpuStream:
         room = np.zeros(MAP_BYTES + MAP_ALIGN, np.uint8)
         made = room[-address(room) % MAP_ALIGN :][:MAP_BYTES]
         self._device.call(
-            _tensor_map_encoder(),
+            tensor_map_encoder(),
             address(made),
             int(kind),
             tensor.rank,
@@ -432,22 +330,6 @@ class GpuStream:
 
     def synchronize(self) -> None:
         self._device.call(self._cuda.cuStreamSynchronize, self.stream)
-
-
-@functools.cache
-def _tensor_map_encoder() -> Callable[..., Any]:
-    """The driver's function, which the package would have write to memory of its own: that begins
-    at odd multiples of 32 bytes, where a tensor map has to begin at one of 64."""
-    cuda = _bindings()
-    place, _ = _call(cuda.cuGetProcAddress, b"cuTensorMapEncodeTiled", _TENSOR_MAPS, 0)
-    number, row = ctypes.c_int, ctypes.c_void_p
-    kinds = (row, number, ctypes.c_uint32, ctypes.c_uint64, row, row, row, row, *[number] * 4)
-    function = ctypes.CFUNCTYPE(number, *kinds)(int(place))
-
-    def cuTensorMapEncodeTiled(*arguments: Any) -> tuple[Any]:
-        return (cuda.CUresult(function(*arguments)),)
-
-    return cuTensorMapEncodeTiled
 
 
 def _host_address(data: Array) -> int:

@@ -27,7 +27,7 @@ from tunefarm.compiler.ir import Function, TensorType, Var
 from tunefarm.compiler.kernel import Kernel
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.runtime.arrays import aligned_empty
-from tunefarm.compiler.runtime.cuda import loading, nvidia
+from tunefarm.compiler.runtime.cuda import bindings, loading, nvidia
 from tunefarm.compiler.runtime.cuda.arrays import DeviceArray, to_device
 from tunefarm.compiler.runtime.cuda.driver import (
     DeviceMemoryError,
@@ -408,7 +408,7 @@ def test_results_are_written_in_place(driver: FakeDriver, lib: CudaModule) -> No
 
 
 def test_architectures_and_uuids() -> None:
-    assert nvidia.arch_of(9, 0) == "sm_90a"
-    assert nvidia.arch_of(8, 0) == "sm_80"
-    assert nvidia.arch_of(12, 1) == "sm_121"
+    assert bindings.arch_of(9, 0) == "sm_90a"
+    assert bindings.arch_of(8, 0) == "sm_80"
+    assert bindings.arch_of(12, 1) == "sm_121"
     assert Path(nvidia.__file__).name == "nvidia.py"

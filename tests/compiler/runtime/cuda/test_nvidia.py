@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from tunefarm.compiler.errors import TargetError
-from tunefarm.compiler.runtime.cuda import driver, nvidia
+from tunefarm.compiler.runtime.cuda import bindings, driver, nvidia
 from tunefarm.compiler.runtime.cuda.driver import DeviceProperties, check_device, open_device
 from tunefarm.compiler.target import Target
 
@@ -33,7 +33,7 @@ def has_driver() -> bool:
 @pytest.fixture(autouse=True)
 def _real(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TUNEFARM_CUDA")
-    nvidia._bindings.cache_clear()
+    bindings.bindings.cache_clear()
 
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,7 +57,7 @@ def test_without_a_driver() -> None:
 def test_every_function_and_constant_is_in_the_package() -> None:
     from cuda.bindings import driver as cuda
 
-    source = Path(nvidia.__file__).read_text()
+    source = "".join(Path(part.__file__).read_text() for part in (bindings, nvidia))
     functions = set(re.findall(r"\b(cu[A-Z]\w+)", source))
     assert len(functions) > 30
     assert all(callable(getattr(cuda, name)) for name in functions)
@@ -67,7 +67,7 @@ def test_every_function_and_constant_is_in_the_package() -> None:
     assert len(attributes) == 7
     for name in attributes:
         assert hasattr(cuda.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
-    assert {code for code in nvidia._FATAL if not hasattr(cuda.CUresult, code)} == set()
+    assert {code for code in bindings._FATAL if not hasattr(cuda.CUresult, code)} == set()
 
 
 @needs_bindings
