@@ -104,6 +104,8 @@ def test_a_budget_that_is_none(module: IRModule, trials: object) -> None:
         tunefarm.tune(tasks, trials=trials)  # type: ignore[arg-type]
     with pytest.raises(TunefarmError, match=r"seconds is .* expected a number above 0"):
         tunefarm.tune(tasks, seconds="9")  # type: ignore[arg-type]
+    with pytest.raises(TunefarmError, match=r"seed is -1, expected a whole number from 0"):
+        tunefarm.tune(tasks, seed=-1)
 
 
 def test_tasks_that_are_none(module: IRModule) -> None:

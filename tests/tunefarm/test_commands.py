@@ -252,6 +252,8 @@ def test_answers_of_a_farm_are_as_documented(
         assert check("token create", ask(*words))["secret"]
         assert check("token list", ask("token", "list", *farm))["name"] == "ben"
         assert check("jobs retry", ask("jobs", "retry", "aaaa", *farm))["state"] == "queued"
+        noted = ask("jobs", "note", "aaaa", "on a quiet machine", *farm)
+        assert check("jobs note", noted)["note"] == "on a quiet machine"
         assert check("cancel", ask("cancel", "aaaa", *farm))["before"] == "queued"
         submitted = ask("submit", model, "--target", TARGET, "--trials", "3", *farm)
         assert check("submit", submitted)["budget_trials"] == 3
