@@ -15,7 +15,6 @@ from tunefarm.compiler.space.winograd.memory import (
     held_bytes,
     held_tiles,
     points,
-    tile_bytes,
     tile_columns,
     tile_rows,
     tiles_of_block,
@@ -32,6 +31,7 @@ BLOCK_PANELS = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64)
 STACK_BYTES = 7 << 17  # a thread's tiles and products
 
 TRANSFORM_CYCLES = 3.0  # of one vector of one tile's point
+L2_SHARE = 7 / 8  # of the second cache, besides inputs and results that pass through it
 L3_BYTES = 12.0  # a cycle, of weights that the third level keeps
 BOTH = 0.1  # of the shorter one of two that overlap is still seen
 SPILLED_POINTS = 48  # more of a tile leave the registers again and again
@@ -98,7 +98,7 @@ def cycles(c: Convolution, target: Target, lanes: int, k: Columns) -> Numbers:
     panels = -(-c.outputs // (vectors * lanes))
     multiply = products * panels * c.depth * _steps(c, k)
     weights = products * c.depth * c.outputs * 4.0
-    leave_l2 = weights + tile_bytes(c, lanes, k) > target.l2_bytes
+    leave_l2 = weights + held_bytes(c, lanes, k) > L2_SHARE * target.l2_bytes
     kept = weights <= target.l3_bytes // 4  # what else the network reads takes the rest
     rate = np.where(kept, max(L3_BYTES, target.stream_bytes), target.stream_bytes)
     again = np.where(leave_l2, weights * (row_blocks - 1) / rate, 0.0)
