@@ -31,7 +31,7 @@ def product(function: Function) -> Product | None:
 def exchange_width(p: Product, tiles: int) -> int:
     """The threads of a row that exchange parts of as many tiles, of some side by side, so that each
     has 16 bytes of the result to store, or what its rows allow; 1: none do."""
-    return max(gcd(p.result_vector // 2, QUAD, tiles), 1)
+    return gcd(max(p.result_vector // 2, 1), QUAD, tiles)
 
 
 @dataclass(frozen=True, slots=True)

@@ -291,6 +291,8 @@ def test_tiles_that_a_mask_hides_are_not_copied() -> None:
         traffic = Traffic()
         (got,) = run_program(program, arrays, traffic=traffic)
         near(got, exact(workload, arrays), HALF)
+        stores = [x for x in traffic.accesses() if "st.global" in x.text]
+        assert all(x.text.startswith("st.global.v2") and x.excess == 1 for x in stores)
         copied.append(sum(x.requests for x in traffic.accesses() if "cp.async" in x.text))
     assert copied[1] == copied[0] * 36 // 64  # tiles of 16 × 16 on the diagonal and below
 

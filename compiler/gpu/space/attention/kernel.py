@@ -9,11 +9,12 @@ lowering.
 from __future__ import annotations
 
 from dataclasses import replace
+from math import gcd
 
 import numpy as np
 from tunefarm.compiler.gpu.archs import WARP
 from tunefarm.compiler.gpu.intrinsics import QUAD, HeldProduct
-from tunefarm.compiler.gpu.mma import COLUMNS, ELEMENTS
+from tunefarm.compiler.gpu.mma import COLUMNS, ELEMENTS, exchanged, square_place
 from tunefarm.compiler.gpu.space.attention.combine import PEAK, TOTAL, Parts
 from tunefarm.compiler.gpu.space.attention.masks import visible_of
 from tunefarm.compiler.gpu.space.attention.places import Places, element_number
@@ -94,6 +95,8 @@ class _Kernel(Places):
         self.scores = registers("scores", k.keys)
         self.powers = registers("powers", k.keys, a.dtype)
         self.mixed = registers("mixed", self.values)
+        self.width = gcd(max(a.result_vector // 2, 1), QUAD, self.values // COLUMNS)
+        self.turned = Buffer("turned", (2 * self.width,), F32, "register")
         self.seen = Buffer("seen", (2,), "int32", "register")
         self.shown = Buffer("shown", (k.warps, self.steps + k.stages - 1), "int32", "shared")
         self.peak, self.top, self.factor, self.total = map(row, ("peak", "top", "factor", "total"))
@@ -114,6 +117,7 @@ class _Kernel(Places):
         buffers = (
             self.kt.buffer, self.vt.buffer, self.q, self.sums, self.scores, self.powers,
             self.mixed, self.peak, self.top, self.factor, self.total,
+            *([self.turned] if self.width > 1 and self.parts is None else []),
             *([self.seen] if self.visible is not None else []),
             *([self.shown] if self.visible is not None and k.skip == 2 else []),
             *(self.parts.buffers if self.parts is not None else ()),
@@ -153,7 +157,6 @@ class _Kernel(Places):
 
     def store(self) -> Stmt:
         """out = mixed / total, of which each of a row's four threads has its part."""
-        a, together = self.a, self.a.has_pairs[2]
 
         def inverse(i: Expr, h: Expr) -> Stmt:
             at = (i, h)
@@ -162,19 +165,48 @@ class _Kernel(Places):
             return seq(Store(self.total, at, whole), Store(self.factor, at, one))
 
         def element(i: Expr, h: Expr, n: Expr, c: Expr) -> Stmt:
-            pair, query = self.pair_of(n), self.query_of(i, h)
-            at = {HEAD: self.head, QUERY: query, VALUE: pair * 2 + c}
-            value = Load(self.mixed, (i, element_number(n, h, c))) * Load(self.factor, (i, h))
-            place = tuple(substitute(index, at) for index in a.result.indices)
-            buffer = a.result.buffer
-            stmt: Stmt = Store(buffer, place, Cast(value, buffer.dtype))
-            if self.values != a.values:
-                stmt = If(pair < a.values // 2 if together else pair * 2 + c < a.values, stmt)
-            return stmt if a.queries % self.k.queries == 0 else If(query < a.queries, stmt)
+            value = Load(self.mixed, (i, element_number(n, h, c)))
+            lanes = 2 if self.a.has_pairs[2] else 1
+            return self.result(i, h, self.pair_of(n) * 2 + c, lanes, value)
 
         if self.parts is not None:
             return self.store_part(self.parts)
-        return seq(self.each_row(inverse), self.each_element(self.values, element, together))
+        if self.width > 1:
+            groups = self.values // (COLUMNS * self.width)
+            wide = self.each_row(lambda i, h: loop("j", groups, lambda j: self.wide(i, h, j)))
+            return seq(self.each_row(inverse), wide)
+        return seq(
+            self.each_row(inverse), self.each_element(self.values, element, self.a.has_pairs[2])
+        )
+
+    def wide(self, i: Expr, h: Expr, j: Expr) -> Stmt:
+        """Parts of ``width`` tiles, which as many threads of a row exchange, so that each has its
+        own side by side (``gpu/mma.py``)."""
+        width, t = self.width, self.lane % QUAD
+
+        def exchange(e: Expr) -> Stmt:
+            places = [element_number(j * width + n, h, e % 2) for n in range(width)]
+            held = [Load(self.mixed, (i, place)) for place in places]
+            return Store(self.turned, (e,), exchanged(held, t, e))
+
+        def element(e: Expr) -> Stmt:
+            _, column = square_place(width, i, j, h, self.lane // QUAD, t, e)
+            return self.result(i, h, column, 2 * width, Load(self.turned, (e,)))
+
+        return seq(*(
+            loop("e", 2 * width, each, LoopKind.VECTORIZED) for each in (exchange, element)
+        ))  # fmt: skip
+
+    def result(self, i: Expr, h: Expr, column: Expr, lanes: int, value: Expr) -> Stmt:
+        """Store an element of a query's result, of so many at once, if it exists."""
+        a, query = self.a, self.query_of(i, h)
+        at = {HEAD: self.head, QUERY: query, VALUE: column}
+        place = tuple(substitute(index, at) for index in a.result.indices)
+        buffer = a.result.buffer
+        stmt: Stmt = Store(buffer, place, Cast(value * Load(self.factor, (i, h)), buffer.dtype))
+        if self.values != a.values:
+            stmt = If(column // lanes < a.values // lanes, stmt)
+        return stmt if a.queries % self.k.queries == 0 else If(query < a.queries, stmt)
 
     def store_part(self, parts: Parts) -> Stmt:
         """What this block's keys make of the result, for the kernel that combines them."""

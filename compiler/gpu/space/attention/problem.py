@@ -15,7 +15,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import prod
+from math import gcd, prod
 
 from tunefarm.compiler import te
 from tunefarm.compiler.dtypes import is_float
@@ -26,6 +26,7 @@ from tunefarm.compiler.space.attention.program import calls_of
 from tunefarm.compiler.space.flatten import flat_index
 from tunefarm.compiler.space.nests import inline_all
 from tunefarm.compiler.space.program import create_program
+from tunefarm.compiler.target import dtype_bytes
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir.affine import affine
 from tunefarm.compiler.tir.ir import (
@@ -102,6 +103,14 @@ class Attention:
         masks = all(step in (0, 1) for step in steps) and (self.keys % 2 == 0 or not any(steps))
         out = self.values % 2 == 0 and affine(self.result.indices[0]).coefficient(VALUE) == 1
         return q, masks, out
+
+    @property
+    def result_vector(self) -> int:
+        """Elements of a row of the result that lie side by side: a power of two, of at most 16
+        bytes; 1 if neighbours lie apart."""
+        together = affine(self.result.indices[0]).coefficient(VALUE) == 1
+        most = 16 // dtype_bytes(self.result.buffer.dtype) if together else 1
+        return gcd(most, self.values)
 
 
 @functools.lru_cache(maxsize=64)
