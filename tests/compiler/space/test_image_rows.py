@@ -126,3 +126,14 @@ def test_the_default_is_by_the_model(size: int, channels: int, sketch: str) -> N
     workload = Workload.from_function(depthwise((1, size, size, channels)))
     target = Target("llvm -mcpu=znver5 -num-cores=1")
     assert config_space(workload, target).default["sketch"] == sketch
+
+
+@pytest.mark.parametrize(("height", "block"), [(28, 14), (14, 7), (112, 14)])
+def test_cores_share_out_whole_rows(height: int, block: int) -> None:
+    """Half of the image each; of a large one, a tile of rows at a time."""
+    target = Target("llvm -mcpu=znver5 -num-cores=2")
+    space = image_rows.space(depthwise((1, height, 28 if height < 100 else 112, 17)), target)
+    assert space is not None
+    config = space.default
+    assert int(config["rw"]) * int(config["mb"]) == block
+    assert config["nb"] == max(next(k.choices for k in space.knobs if k.name == "nb"))
