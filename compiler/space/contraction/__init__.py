@@ -4,7 +4,8 @@
       for panel:  [pack its operand]                      nb panels a block
         for row tile:                                     mb tiles a block
           accumulators = 0                                rh × rw rows by nv vectors, registers
-          for reduce axes:                                the last one unrolled by ku
+          for reduce axes:                                the last one unrolled by ku, or all
+                                                          taps of a depthwise window
             accumulators += lhs[row] · rhs[lanes]
           epilogue on the accumulators → result
 

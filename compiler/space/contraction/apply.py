@@ -49,12 +49,14 @@ def tiled(c: Contraction, target: Target, config: Config) -> PrimFunc:
     )
     program, m_blocks, row_tiles, row_inner = split_rows(program, c, loops, knob)
     reduce = [loops[a.position] for a in c.reduce]
-    program, (k_outer, k_inner) = s.split(program, reduce[-1], knob["ku"])
+    depth = c.reduce[-1].extent
+    program, (k_outer, k_inner) = s.split(program, reduce[-1], min(knob["ku"], depth))
     reduce[-1:] = [k_outer]
     outermost = order_blocks(c, loops, [n_block, *m_blocks], str(config["order"]))
     inside = [*row_inner, n_vec, n_lane]
     program = s.reorder(program, *outermost, n_panel, *row_tiles, *reduce, k_inner, *inside)
-    program = in_registers(program, (k_inner, *row_inner, n_vec), n_lane)
+    around = reduce[:-1] if knob["ku"] > depth else []
+    program = in_registers(program, (*around, k_inner, *row_inner, n_vec), n_lane)
     tile_loop = row_tiles[-1] if row_tiles else n_panel
     program = place_epilogue(program, epilogue, tile_loop, lanes)
     program = s.decompose_reduction(program, block, reduce[0])

@@ -18,6 +18,7 @@ from tunefarm.compiler.space.contraction.shape import (
     row_axes,
     shares_vector,
     taps,
+    whole_window,
 )
 from tunefarm.compiler.target import Target
 
@@ -29,6 +30,7 @@ BLOCKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
 PREFETCH = (0, 8, 32, 128)  # reduction steps ahead, for weights packed at build time
 MAX_UNROLLED = 512  # multiply-adds of one unrolled body
 MAX_COPIED_BYTES = 1 << 19
+WINDOW_OPERANDS = 12  # registers beside the sums of a whole window
 MAX_CODE = 1536  # and of all bodies of a kernel
 
 
@@ -38,11 +40,14 @@ def knobs_of(c: Contraction, lanes: int) -> tuple[Knob, ...]:
     vectors = panel_count(c.vector.extent, lanes)
     rows = blocked.extent if blocked is not None else 1
     hints = packed_at_build(c) or packable(c)
+    unrolls = up_to(UNROLLS, c.reduce[-1].extent)
+    if whole_window(c):
+        unrolls = (*unrolls, whole_window(c))
     return (
         Knob("rw", up_to(ROWS, last.extent if last else 1)),
         Knob("rh", up_to(SECOND_ROWS, second.extent if second else 1)),
         Knob("nv", up_to(VECTORS, vectors)),
-        Knob("ku", up_to(UNROLLS, c.reduce[-1].extent)),
+        Knob("ku", unrolls),
         Knob("mb", up_to(BLOCKS, rows)),
         Knob("nb", up_to(BLOCKS, vectors)),
         Knob("order", ("nm", "mn")),
@@ -79,8 +84,11 @@ def constraints_of(c: Contraction, target: Target, lanes: int) -> tuple[Constrai
         rows = whole(k, "rw") * whole(k, "rh")
         vectors = whole(k, "nv")
         if shared:
-            # The left operand is a vector of its own for each row, kept between unrolled taps.
-            return rows * vectors * np.where(whole(k, "ku") > 1, 2, 1) + 3 <= registers
+            # The left operand is a vector of its own for each row, kept between unrolled taps; of
+            # a whole window, those of one column are.
+            kept = rows * vectors * np.where(whole(k, "ku") > 1, 2, 1) + 3
+            kept = np.where(whole(k, "ku") > depth, rows * vectors + WINDOW_OPERANDS, kept)
+            return kept <= registers
         return rows * vectors + np.where(vectors > 1, vectors + 1, 2) <= registers
 
     def small_code(k: Columns) -> Mask:
@@ -98,6 +106,9 @@ def constraints_of(c: Contraction, target: Target, lanes: int) -> tuple[Constrai
         hints = (whole(k, "prefetch") > 0) | (whole(k, "next_panel") > 0)
         return packed_at_build(c) | (whole(k, "pack_rhs") == PACK_WHOLE) | ~hints
 
+    def unrolls(k: Columns) -> Mask:
+        return (whole(k, "ku") <= depth) | (whole(k, "ku") == whole_window(c))
+
     def blocks_useful(k: Columns) -> Mask:
         second, last = row_axes(c)
         axis, tile = (second, whole(k, "rh")) if second else (last, whole(k, "rw"))
@@ -112,12 +123,16 @@ def constraints_of(c: Contraction, target: Target, lanes: int) -> tuple[Constrai
         Constraint("copies fit the cache", copies_fit),
         Constraint("hints for packed panels", hints_packed),
         Constraint("blocks within extents", blocks_useful),
-        Constraint("unroll", lambda k: whole(k, "ku") <= depth),
+        Constraint("unroll", unrolls),
     )
 
 
 def bodies(c: Contraction, k: Columns) -> Numbers:
-    """How often the unrolled body is repeated: borders and their taps get code of their own."""
+    """How often the unrolled body is repeated: borders and their taps get code of their own.
+
+    Where all taps are unrolled, they make one body at each end of an axis.
+    """
+    together = whole(k, "ku") > c.reduce[-1].extent
     bodies = np.ones_like(whole(k, "rw"))
     for axis, name in zip(row_axes(c), ("rh", "rw"), strict=True):
         if axis is None:
@@ -126,5 +141,7 @@ def bodies(c: Contraction, k: Columns) -> Numbers:
         pieces = np.where(
             tile >= axis.extent, window, np.where(axis.extent % tile, 2, 1) + 2 * window
         )
-        bodies = bodies * np.where((tile > 1) & (window > 1), pieces, 1)
+        pieces = np.where((tile > 1) & (window > 1), pieces, 1)
+        ends = np.where(tile >= axis.extent, 1, np.where(axis.extent % tile, 2, 1) + 2)
+        bodies = bodies * np.where(together & (window > 1), ends, pieces)
     return bodies

@@ -25,7 +25,10 @@ def nest_of(c: Contraction, target: Target, lanes: int, k: Columns) -> Nest:
     one = np.ones(count, np.int64)
     vector = dict.fromkeys(axes, one) | {c.vector.name: lanes * one}
     register = dict(vector) | {c.vector.name: lanes * whole(k, "nv")}
-    register[c.reduce[-1].name] = whole(k, "ku")
+    depth = c.reduce[-1].extent
+    register[c.reduce[-1].name] = np.minimum(whole(k, "ku"), depth)
+    for a in c.reduce[:-1]:
+        register[a.name] = np.where(whole(k, "ku") > depth, a.extent, one)
     if last:
         register[last.name] = whole(k, "rw")
     if second:

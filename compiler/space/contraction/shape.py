@@ -14,6 +14,7 @@ from tunefarm.compiler.tir.ir import Var
 from tunefarm.compiler.tir.schedule.tree import store_of
 
 NAME, VERSION = "contraction", 3
+MAX_WINDOW = 32  # taps that are unrolled together
 PACK_PANEL, PACK_WHOLE = 1, 2  # a right operand copied panel by panel, or all of it at once
 
 
@@ -79,6 +80,13 @@ def taps(c: Contraction, axis: Axis) -> int:
         if var in terms:
             return prod(extent for v, extent in summed.items() if v in terms)
     return 1
+
+
+def whole_window(c: Contraction) -> int:
+    """Taps of a depthwise window of two axes, which a tile may unroll together; 0 for others."""
+    count = prod(a.extent for a in c.reduce)
+    axes = len([a for a in c.reduce if a.extent > 1])
+    return count if axes == 2 and count <= MAX_WINDOW and shares_vector(c) else 0
 
 
 def shares_vector(c: Contraction) -> bool:

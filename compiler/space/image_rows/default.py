@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 from tunefarm.compiler.space.analysis import Contraction
-from tunefarm.compiler.space.columns import Numbers, cheapest, whole
+from tunefarm.compiler.space.columns import Mask, Numbers, cheapest, whole
 from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob, Value
 from tunefarm.compiler.space.contraction.blocks import default_blocks
 from tunefarm.compiler.space.contraction.knobs import MAX_UNROLLED
@@ -33,11 +33,18 @@ def default_of(
 ) -> tuple[Config, float]:
     """The config of the fewest cycles in the model, and their number on one core."""
     choices = {k.name: k.choices for k in knobs}
+
+    def short(k: Columns) -> Mask:
+        return _body(k) <= MAX_UNROLLED // 4
+
+    def column(k: Columns) -> Mask:
+        return whole(k, "ku") <= c.reduce[-1].extent
+
     none = dict.fromkeys(("pack_lhs", "pack_rhs", "prefetch", "next_panel"), 0)
     found, _ = cheapest(
         {n: choices[n] for n in ("rw", "nv", "ku")},
         {"rh": 1, "mb": 1, "nb": 1, **none},
-        (*constraints, Constraint("short body", lambda k: _body(k) <= MAX_UNROLLED // 4)),
+        (*constraints, Constraint("short body", short), Constraint("a column of taps", column)),
         lambda k: cycles(c, lanes, k) * _unevenness(c, target, k),
     )
     estimate = float(cycles(c, lanes, {n: np.array([v]) for n, v in found.items()})[0])
