@@ -26,6 +26,7 @@ from tunefarm.compiler.tir.affine import affine
 # one step hide a loop's three instructions), and long ones it may spill.
 MAX_BODY = 64
 SPLIT_LINES = 0.2  # of a kernel's time, where each vector is a panel of its own
+STREAM_CYCLES = 2.7  # of a vector of weights from the third level of cache (Zen 5: 97 GB/s a core)
 SAME_SET_BYTES = 4096  # rows so far apart meet in one set of the first level of cache
 
 
@@ -48,7 +49,7 @@ def default_of(
         {n: choices[n] for n in ("rw", "rh", "nv")},
         {"ku": window or unrolled, "mb": 1, "nb": 1, **none},
         constraints,
-        lambda k: tile_cycles(c, target, lanes, k),
+        lambda k: tile_cycles(c, target, lanes, k) * _unevenness(c, target, lanes, k),
     )
     rw, rh, nv = found["rw"], found["rh"], found["nv"]
     config: dict[str, int | str] = {"sketch": NAME, "rw": rw, "rh": rh, "nv": nv}
@@ -68,6 +69,21 @@ def default_of(
     return config
 
 
+def _unevenness(c: Contraction, target: Target, lanes: int, k: Columns) -> Numbers:
+    """The panels of the busiest core over those of each if all had the same, for a single row of
+    results: others have tiles enough."""
+    if not _is_stream(c, target):
+        return np.ones(len(whole(k, "nv")))
+    panels, cores = -(-c.vector.extent // (whole(k, "nv") * lanes)), target.num_cores
+    return -(-panels // cores) * cores / panels
+
+
+def _is_stream(c: Contraction, target: Target) -> bool:
+    """True for a single row by a matrix that exceeds the second level of cache."""
+    weights = prod(c.rhs.load.buffer.shape) * dtype_bytes(c.rhs.load.dtype)
+    return prod(a.extent for a in (*c.rows, *c.outer)) == 1 and weights > target.l2_bytes
+
+
 def tile_cycles(c: Contraction, target: Target, lanes: int, k: Columns) -> Numbers:
     """Cycles of one step of all reductions: two FMAs and two loads a cycle, latency 4."""
     second, last = row_axes(c)
@@ -79,6 +95,8 @@ def tile_cycles(c: Contraction, target: Target, lanes: int, k: Columns) -> Numbe
         tiles = tiles * -(-second.extent // whole(k, "rh"))
     loads = rows * np.where(shares_vector(c), vectors, 1) + vectors
     step = np.maximum(np.maximum(rows * vectors, 1.3 * loads) / 2, 4.0)
+    if _is_stream(c, target):
+        step = np.maximum(step, STREAM_CYCLES * vectors)
     panel = prod(a.extent for a in c.reduce) * vectors * lanes * dtype_bytes(c.rhs.load.dtype)
     from_l2 = np.where(panel > target.l1_bytes // 2, 0.6 * vectors, 0.0)
     cycles = tiles * (step + 0.02 * loads + from_l2)
