@@ -42,8 +42,8 @@ def error_bound(reference: Array, magnitude: Array, least: float = 0.0) -> Array
     tolerance = _TOLERANCE.get(reference.dtype.name)
     if tolerance is None:
         return np.zeros(reference.shape, np.float32)
-    size = np.abs(reference.astype(np.float64))
-    other = np.abs(magnitude.astype(np.float64))
+    size = np.asarray(np.abs(reference.astype(np.float64)))  # a single number, too
+    other = np.asarray(np.abs(magnitude.astype(np.float64)))
     size[~np.isfinite(size)] = 0.0
     other[~np.isfinite(other)] = 0.0
     floor = _FLOOR * float(np.sqrt(np.mean(size * size))) if size.size else 0.0

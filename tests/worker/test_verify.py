@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tunefarm.compiler.ir import Function, TensorType, Var
+from tunefarm.compiler.ops import call
+from tunefarm.compiler.workload import Workload
 from tunefarm.worker.backend import Array, Problem
+from tunefarm.worker.problem import pose
 from tunefarm.worker.verify import check_answer
 
 
@@ -52,3 +56,15 @@ def test_bytes_of_another_size_are_refused() -> None:
     assert "has 8 bytes; expected: 16" in str(
         verdict(np.zeros(4, np.float32), np.zeros(2, np.float32))
     )
+
+
+def test_a_single_number_has_a_bound() -> None:
+    x = Var("x", TensorType((300,), "float16"))
+    body = call("sum", x, axes=(0,), keepdims=False)
+    workload = Workload.from_function(Function((x,), body, {"primitive": True}))
+    problem = pose(workload.text, 1)
+    (right,), (bound,) = problem.outputs, problem.bounds
+    assert right.shape == bound.shape == ()
+    assert check_answer(problem, [right.reshape(-1).view(np.uint8).data]) is None
+    wrong = (right + 2 * bound).astype(right.dtype)
+    assert check_answer(problem, [wrong.reshape(-1).view(np.uint8).data]) is not None
