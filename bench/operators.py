@@ -25,7 +25,7 @@ from timing import errors_of, for_each_core_count, show
 from tunefarm.compiler.build import build_kernel
 from tunefarm.compiler.dispatch import History
 from tunefarm.compiler.packing import pack
-from tunefarm.compiler.runtime.arrays import aligned_empty
+from tunefarm.compiler.runtime.arrays import aligned_empty, lasting_bytes
 from tunefarm.compiler.runtime.kernel import load_kernel
 from tunefarm.compiler.space import config_space
 from tunefarm.compiler.workload import Task
@@ -36,20 +36,21 @@ import tunefarm
 from tunefarm.peers.apart import Apart, apart
 from tunefarm.peers.pace import Pace
 from tunefarm.peers.rows import Row
-from tunefarm.peers.turns import Contender, Neighbours, in_turn, peak_flops
+from tunefarm.peers.turns import Array, Contender, Neighbours, in_turn, peak_flops
 
 LEAST_NET_SHARE = 0.25
 
 
 def our_kernel(operator: Operator, target: tunefarm.Target, config: Config) -> Contender:
-    """The kernel of one config on the operator's arrays, weights packed beforehand."""
+    """The kernel of one config on the operator's arrays, weights packed beforehand; they lie on the
+    pages that a model's memory has, so that no luck with small ones decides."""
     kernel = build_kernel(operator.workload, target, config)
     function = load_kernel(
         [kernel.object], kernel.name, kernel.params, kernel.outputs,
         target=target, workspace_bytes=kernel.workspace_bytes,
     )  # fmt: skip
     arrays = [
-        pack(a, kernel.layouts.get(i), kernel.params[i].shape)
+        on_lasting_pages(pack(a, kernel.layouts.get(i), kernel.params[i].shape))
         for i, a in enumerate(operator.our_inputs)
     ]
     results = tuple(aligned_empty(t) for t in kernel.params[-kernel.outputs :])
@@ -57,6 +58,13 @@ def our_kernel(operator: Operator, target: tunefarm.Target, config: Config) -> C
     return Contender(
         function.bind(arrays, results), lambda: [operator.canonical(results[0].reshape(shape))]
     )
+
+
+def on_lasting_pages(array: Array) -> Array:
+    """A copy of the array."""
+    copy: Array = lasting_bytes(array.nbytes).view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
 
 
 def operator_at(number: int) -> Operator:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
+from itertools import dropwhile
 from math import prod
 
 from tunefarm.compiler.errors import ScheduleError
@@ -175,8 +176,12 @@ def share_out(
     """Run a perfect nest's outer loops as tasks: as many of them fused as it takes.
 
     for i in 6: for j in 100: f   ->   parallel t in 4: for ij in 150: f     for 4 tasks
+
+    Loops of one iteration in front are left: fused, they would hide from what is computed inside
+    that the index of a task is that of the next loop.
     """
     tasks = tasks_per_core * target.num_cores
+    loops = list(dropwhile(lambda loop: extent_of(program, loop) == 1, loops))
     if tasks <= 1 or not loops:
         return program
     taken: list[Var] = []

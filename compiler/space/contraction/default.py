@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 
 import numpy as np
+from tunefarm.compiler.processors import X86_64
 from tunefarm.compiler.space.analysis import Axis, Contraction
 from tunefarm.compiler.space.columns import Numbers, cheapest, whole
 from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob
@@ -43,7 +44,8 @@ def default_of(
     # Of 16 that are too few: multiply-adds take their operands from memory.
     spare = shares_vector(c) and target.vector_registers > 16
     unrolled = 2 if spare and c.reduce[-1].extent > 1 else 1
-    window = whole_window(c) if spare else 0
+    # Where multiply-adds take no operand from memory, all taps' weights would spill.
+    window = whole_window(c) if spare and target.isa is X86_64 else 0
     none = dict.fromkeys(("pack_lhs", "pack_rhs", "prefetch", "next_panel"), 0)
     found, cycles = cheapest(
         {n: choices[n] for n in ("rw", "rh", "nv")},

@@ -39,5 +39,5 @@ def test_spirv_gets_modules_without_shared_memory() -> None:
 
 
 def test_shuffles_are_nvidias_alone() -> None:
-    with pytest.raises(ScheduleError, match="warp_max has no code here"):
+    with pytest.raises(ScheduleError, match="warp_maxnum has no code here"):
         emit_gpu(lowered(Workload.from_function(SOFTMAX)), HOPPER, AMDGCN)
