@@ -30,6 +30,7 @@ BRIEFS = {
     "submit": "Submit a tuning job to a farm, and return at once.",
     "jobs": "List the latest jobs; queue or note one.",
     "jobs retry": "Queue a failed or cancelled job again.",
+    "jobs note": "Note something on a job, or take it away.",
     "watch": "Follow a job until it is over.",
     "cancel": "Cancel a job; its trials are kept.",
     "report": "Write a job as one page to send.",
