@@ -21,10 +21,9 @@ from tunefarm.compiler.errors import BuildError
 
 @dataclass(frozen=True, slots=True)
 class Arch:
-    """An instruction set: ELF machine number, Linux call numbers, and the functions' text."""
+    """An instruction set: Linux call numbers, and the functions' text."""
 
     name: str
-    elf_machine: int
     calls: Mapping[str, int]
     text: str
 
@@ -40,7 +39,6 @@ _GENERIC_CALLS = {
 
 _X86_64 = Arch(
     name="x86_64",
-    elf_machine=62,
     calls={
         "futex": 202,
         "sched_yield": 24,
@@ -103,7 +101,6 @@ _SYSCALL = (
 _ARM_RET, _ARM_ISB = 0xD65F03C0, 0xD5033FDF
 _AARCH64 = Arch(
     name="aarch64",
-    elf_machine=183,
     calls=_GENERIC_CALLS,
     text="\n".join([
         _machine_code("void @cpu_pause()", _ARM_ISB, _ARM_RET),
@@ -123,7 +120,6 @@ _AARCH64 = Arch(
 _RISCV_RET, _A0, _A7 = 0x00008067, 10, 17
 _RISCV64 = Arch(
     name="riscv64",
-    elf_machine=243,
     calls=_GENERIC_CALLS,
     text="\n".join([
         _machine_code("void @cpu_pause()", 0x0100000F, _RISCV_RET),
@@ -145,7 +141,6 @@ _RISCV64 = Arch(
 # One thread, no system and no clock: a pool without workers runs its loops by itself.
 _WASM32 = Arch(
     name="wasm32",
-    elf_machine=0,
     calls=dict.fromkeys(_GENERIC_CALLS, 0),
     text="""
 define internal void @cpu_pause() #0 {
