@@ -33,11 +33,13 @@ def lasting_bytes(count: int) -> NDArray[np.uint8]:
 
     They are on huge pages where the system has them: where small ones happen to lie decides which
     of them share a set of the second-level cache, and ResNet-18 takes up to 1.3 × the time in one
-    process of what it takes in another (Zen 5).
+    process of what it takes in another (Zen 5). The mapping is private: shared ones are files in
+    memory, which systems rarely put on huge pages.
     """
     if count < _WORTH_HUGE or not hasattr(mmap, "MADV_HUGEPAGE"):
         return aligned_bytes(count, mmap.PAGESIZE)
-    pages = mmap.mmap(-1, -(-count // _HUGE_PAGE) * _HUGE_PAGE + _HUGE_PAGE)
+    size = -(-count // _HUGE_PAGE) * _HUGE_PAGE + _HUGE_PAGE
+    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with contextlib.suppress(OSError):  # a system without them
         pages.madvise(mmap.MADV_HUGEPAGE)
     raw = np.frombuffer(pages, np.uint8)
