@@ -1,7 +1,7 @@
 """The one gRPC client of the farm, for workers, tuners, builds and the command line.
 
 Every call has a deadline. Every method may be repeated without harm (mutations carry a request id
-or a natural key), and is repeated, only when the tracker cannot be reached: for ``connect_s``
+or a natural key), and is repeated, only when the tracker is gone or silent: for ``connect_s``
 seconds before the tracker has ever answered this client, for ``patience_s`` seconds afterwards
 (a tracker that restarts). All methods raise the errors of ``proto.errors``; TrackerUnavailable
 and TokenRefused can come from any of them. A client may be used from several threads.

@@ -160,31 +160,33 @@ class Connection:
         timeout_s = wait_s + CALL_S
         if self.has_several and patience_s is not None:
             timeout_s = wait_s + min(CALL_S, max(1.0, patience_s))
-        started = time.monotonic()
+        waited_s = 0.0
         pauses = Pauses(FIRST_PAUSE_S if self._answered else _FIRST_START_S)
         most_s = MOST_PAUSE_S if self._answered else _MOST_START_S
         untried = len(self._addresses) - 1
         while True:
-            turn = self.turn
+            turn, tried = self.turn, time.monotonic()
             try:
                 reply = method(request, timeout=timeout_s, metadata=self._metadata)
                 self._answered = True
                 return reply
             except grpc.RpcError as error:
-                wanted_s = self._wanted_s(patience_s)
-                left_s = wanted_s - (time.monotonic() - started)
+                # What is beyond the deadline passed while this process itself stood still.
+                waited_s += min(time.monotonic() - tried, timeout_s)
+                left_s = self._wanted_s(patience_s) - waited_s
                 if not self.is_away(error) or (left_s <= 0 and untried <= 0):
                     raise self._error(error, timeout_s) from error
             self.turn_from(turn)
             untried -= 1
             if untried >= 0:
                 continue
-            time.sleep(min(left_s, pauses.after_failure(most_s)))
+            pause_s = min(left_s, pauses.after_failure(most_s))
+            time.sleep(pause_s)
+            waited_s += pause_s
 
     def is_away(self, error: Any) -> bool:
-        """Whether a call failed because its tracker is away: gone, or silent beside others."""
-        silent = error.code() == grpc.StatusCode.DEADLINE_EXCEEDED
-        return _is_unavailable(error) or (silent and self.has_several)
+        """Whether a call failed because its tracker is away: gone, or silent."""
+        return _is_unavailable(error) or error.code() == grpc.StatusCode.DEADLINE_EXCEEDED
 
     def _wanted_s(self, patience_s: float | None) -> float:
         """How long to wait for a tracker that is away: a call's own time, or this client's."""

@@ -7,10 +7,14 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
-from tunefarm.proto import client as client_module
+from tunefarm.proto import connection, farm_pb2, farm_pb2_grpc
 from tunefarm.proto.client import FarmClient
 from tunefarm.proto.errors import FarmError, InvalidRequest, LeaseLost, TrackerUnavailable
 from tunefarm.proto.keepalive import Keepalive
@@ -45,12 +49,60 @@ def test_no_tracker_is_one_sentence_soon() -> None:
 
 
 def test_a_silent_server_is_given_up(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_module, "CALL_S", 0.5)
+    monkeypatch.setattr(connection, "CALL_S", 0.5)
     with (
         FarmClient(silent, connect_s=0.1) as farm,
         pytest.raises(TrackerUnavailable, match=f"{silent}"),
     ):
         farm.info()
+
+
+class Pausing(farm_pb2_grpc.FarmServicer):
+    """A tracker that answers every call but those whose numbers are given."""
+
+    def __init__(self, *silent: int) -> None:
+        self.calls = 0
+        self._silent = silent
+
+    def Info(self, request: farm_pb2.InfoRequest, context: Any) -> farm_pb2.InfoReply:
+        self.calls += 1
+        if self.calls in self._silent:
+            gone = threading.Event()
+            context.add_callback(gone.set)
+            gone.wait(60)
+        return farm_pb2.InfoReply()
+
+
+@contextmanager
+def client_of(farm: Pausing, patience_s: float) -> Iterator[FarmClient]:
+    server = grpc.server(ThreadPoolExecutor(4))
+    farm_pb2_grpc.add_FarmServicer_to_server(farm, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        with FarmClient(f"127.0.0.1:{port}", patience_s=patience_s) as client:
+            yield client
+    finally:
+        server.stop(None)
+
+
+def test_a_tracker_that_stood_still_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So a job is watched on after a pause of the machine, or of the watcher (Ctrl-Z)."""
+    farm = Pausing(2)
+    with client_of(farm, patience_s=60.0) as client:
+        client.info()
+        monkeypatch.setattr(connection, "CALL_S", 0.5)
+        client.info()
+    assert farm.calls == 3
+
+
+def test_a_tracker_that_stays_silent_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    farm = Pausing(*range(2, 100))
+    with client_of(farm, patience_s=1.0) as client:
+        client.info()
+        monkeypatch.setattr(connection, "CALL_S", 0.5)
+        with pytest.raises(TrackerUnavailable, match="did not answer within"):
+            client.info()
 
 
 @pytest.mark.parametrize("address", ["", "host", "host:", ":1", "host:http"])
