@@ -5,8 +5,10 @@ Sources: LLVM's tables of processors, the vendors' optimisation manuals.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,3 +139,12 @@ DEFAULT_CACHES: Mapping[str, int] = {"l1": 32 << 10, "l2": 512 << 10, "l3": 16 <
 # Bytes a cycle that hints bring from memory: of one core alone, and of all (measured on two).
 MEMORY_STREAMS: Mapping[str, tuple[float, float]] = {"znver5": (9.5, 13.0)}
 DEFAULT_STREAM = 6.0  # of each core
+
+
+@functools.cache
+def llvm_features() -> Mapping[str, frozenset[str]]:
+    """All features that LLVM knows, by the name of the instruction set."""
+    text = Path(__file__).with_name("llvm_features.txt").read_text()
+    _, *paragraphs = text.split("\n\n")
+    named = (paragraph.partition(":") for paragraph in paragraphs)
+    return {isa: frozenset(names.split()) for isa, _, names in named}

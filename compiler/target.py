@@ -36,6 +36,7 @@ from tunefarm.compiler.processors import (
     WASM32,
     X86_64,
     Isa,
+    llvm_features,
 )
 
 _FOREIGN_CPU = re.compile(
@@ -55,7 +56,7 @@ _EXAMPLES = {
 }  # a few processors of each kind for messages
 MAX_CORES = 4096
 _TEST_KINDS = frozenset({"sim"})
-_OPTIONS = ("mcpu", "mtriple", "num-cores", "mattr", "arch", "precision")
+_OPTIONS = ("mcpu", "mtriple", "num-cores", "mattr", "precision")
 _CUDA_OPTIONS = ("arch", "num-cores", "precision", "wgmma")
 _PRECISIONS = ("strict",)
 _CUDA_PRECISIONS = ("strict", "tf32")
@@ -299,8 +300,22 @@ def _check_llvm_options(options: Mapping[str, str], isa: Isa) -> None:
     mcpu = options.get("mcpu")
     if mcpu is not None and mcpu not in CPUS[isa.name]:
         raise TargetError(_unknown_cpu(mcpu, isa))
+    if "mattr" in options:
+        _check_attributes(options["mattr"], isa)
     if isa is RISCV64 and "-v" in options.get("mattr", "").split(","):
         raise TargetError("RISC-V code uses the vector extension, and -mattr=-v takes it away")
+
+
+def _check_attributes(mattr: str, isa: Isa) -> None:
+    """LLVM would print a warning for a feature that it does not know, and go on without."""
+    known = llvm_features()[isa.name]
+    for word in mattr.split(","):
+        if word[:1] not in ("+", "-"):
+            raise TargetError(f"-mattr={mattr}: write +NAME for a feature, -NAME against it")
+        if word[1:] not in known:
+            close = difflib.get_close_matches(word[1:], sorted(known), n=3)
+            meant = f"; did you mean {' or '.join(close)}?" if close else ""
+            raise TargetError(f"{isa.people} has no feature {word[1:]!r} in LLVM{meant}")
 
 
 def _check_cuda_options(options: Mapping[str, str]) -> None:

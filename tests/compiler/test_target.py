@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
+
 import pytest
 from tunefarm.compiler.errors import TargetError
-from tunefarm.compiler.processors import CPUS, ISAS
+from tunefarm.compiler.processors import CPUS, ISAS, llvm_features
 from tunefarm.compiler.runtime.cpu import missing_features, required_features
 from tunefarm.compiler.target import Target, machine_words
 
@@ -77,11 +81,31 @@ def test_caches_grow_outwards(name: str) -> None:
         (f"llvm {ARM} -mcpu=neoverse-n9", "did you mean neoverse-n"),
         ("llvm -mtriple=aarch64-apple-darwin", "no code is made for -mtriple=aarch64-apple-darwin"),
         (f"llvm {RISCV} -mattr=+zba,-v", "-mattr=-v takes it away"),
+        (f"llvm {RISCV} -mattr=+zvl7b", "RISC-V has no feature 'zvl7b' in LLVM; did you mean zvl"),
+        ("llvm -mcpu=znver5 -mattr=avx512vnni", r"write \+NAME for a feature"),
+        ("llvm -mattr=+avx2,", r"write \+NAME for a feature"),
+        ("llvm -arch=sm_90a", "unknown target option -arch"),
     ],
 )
 def test_what_is_refused(text: str, message: str) -> None:
     with pytest.raises(TargetError, match=message):
         Target(text)
+
+
+LIST_FEATURES = """
+import sys
+from llvmlite import binding
+binding.initialize_all_targets()
+binding.Target.from_triple(sys.argv[1]).create_target_machine(features="+help")
+"""
+
+
+@pytest.mark.parametrize("name", ISAS)
+def test_features_are_those_of_llvm(name: str) -> None:
+    command = [sys.executable, "-c", LIST_FEATURES, ISAS[name].triple]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    _, _, features = told.partition("Available features for this target:")
+    assert llvm_features()[name] == set(re.findall(r"^ +(\S+) +- ", features, re.M))
 
 
 @pytest.mark.parametrize(
