@@ -55,13 +55,24 @@ BLOCK_AXES = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
 THREAD_AXES = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
 
 
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """Of dimension ``dim`` a buffer keeps ``rows`` rows, row i at ``i % rows``, each until another
+    takes its place in a later iteration of the loop over ``var``."""
+
+    dim: int
+    rows: int
+    var: Var
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Buffer:
     """A dense row-major array. ``scope`` is where it lives: "global" (an argument, or the arena),
     "local" (a tile on the stack), "register" (a tile whose elements become SSA values) or "shared"
     (one array for all threads of a block). ``padding`` elements are added to each row when the
     buffer is placed, so that rows do not meet in the same cache set. Of ``copies`` 2,
-    lowering fills one while the other is read; a GPU's, of more, all others."""
+    lowering fills one while the other is read; a GPU's, of more, all others. Lowering gives a
+    buffer with a ``ring`` no more rows than that says."""
 
     name: str
     shape: tuple[int, ...]
@@ -69,6 +80,7 @@ class Buffer:
     scope: str = "global"
     padding: int = 0
     copies: int = 1
+    ring: Ring | None = None
 
     def __getitem__(self, indices: Expr | int | tuple[Expr | int, ...]) -> Load:
         items = indices if isinstance(indices, tuple) else (indices,)

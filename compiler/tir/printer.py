@@ -72,7 +72,8 @@ class _Printer:
         scope = "" if buffer.scope == "global" else f" in {buffer.scope}"
         shape = ", ".join(map(str, buffer.shape))
         copies = "" if buffer.copies == 1 else f", {buffer.copies} copies"
-        return f"{self.name(buffer)}: {buffer.dtype}[{shape}]{scope}{copies}"
+        ring = "" if buffer.ring is None else f", {buffer.ring.rows} rows kept"
+        return f"{self.name(buffer)}: {buffer.dtype}[{shape}]{scope}{copies}{ring}"
 
     def program(self, program: PrimFunc) -> str:
         inputs = len(program.params) - program.outputs

@@ -8,8 +8,10 @@
 
 The tensors of the expanded channels, up to six times as large as what lies between the blocks
 (Sandler et al., "MobileNetV2: inverted residuals and linear bottlenecks", 2018), never leave a
-core. Rows at the edge of two blocks are expanded twice. Without a projection the blocks of rows
-are cut into blocks of panels too, without an expansion the windows read the input itself.
+core. Rows at the edge of two blocks are expanded twice. Where those of a panel would not stay in
+L1, each is expanded as the first window reaches it, in a buffer of as many as a window reads
+(``rolling_buffer``). Without a projection the blocks of rows are cut into blocks of panels too,
+without an expansion the windows read the input itself.
 """
 
 from __future__ import annotations

@@ -40,13 +40,18 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
         program = s.set_scope(program, stage.value, "local")
     program = _pack(program, block, knob, lanes)
     program, outer, depthwise, loops = _place_results(program, block, stages, knob, lanes)
-    panel, *tile = loops
-    program = _place_windows(program, depthwise, tile, knob)
+    panel, vector, row, column, lane = loops
+    rolls = knob["roll"] == 1 and row is not None
+    outer_tiles = [row, vector] if rolls else [vector, row]
+    program = _place_windows(program, depthwise, outer_tiles, column, lane, knob["dw"])
     if block.expand is not None:
         tile_knobs = (knob["ew"], knob["nv"], knob["eu"])
-        program = s.compute_at(program, stages[0].value, panel)
-        own = _loops_of_value(program, stages[0], panel)
+        place = row if rolls and row is not None else panel
+        program = s.compute_at(program, stages[0].value, place)
+        own = _loops_of_value(program, stages[0], place)
         program = _place_products(program, stages[0], own, tile_knobs, lanes)
+        if rolls:
+            program = s.rolling_buffer(program, stages[0].value, place)
     program, top = s.fuse(program, *outer)
     return in_parallel(program, top, nominal_flops(function), target)
 
@@ -107,14 +112,17 @@ def _pack(
 
 
 def _place_windows(
-    program: PrimFunc, stage: Stage, loops: Sequence[Var | None], knob: Mapping[str, int]
+    program: PrimFunc,
+    stage: Stage,
+    outer: Sequence[Var | None],
+    column: Var | None,
+    lane: Var,
+    width: int,
 ) -> PrimFunc:
     """The depthwise convolution, columns of results in registers, a vector at a time."""
-    vector, h, w, lane = loops
-    tiles, inner = [v for v in (vector, h) if v is not None], []
-    assert lane is not None
-    if w is not None:
-        program, (tile, column) = s.split(program, w, knob["dw"])
+    tiles, inner = [v for v in outer if v is not None], []
+    if column is not None:
+        program, (tile, column) = s.split(program, column, width)
         tiles, inner = [*tiles, tile], [column]
     program = s.reorder(program, *tiles, *inner, lane)
     program = in_registers(program, inner, lane)

@@ -13,8 +13,10 @@ from math import prod
 import numpy as np
 from tunefarm.compiler.space.columns import Mask, Numbers, cheapest, whole
 from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob
+from tunefarm.compiler.space.contraction.default import MAX_BODY
 from tunefarm.compiler.space.inverted_residual.knobs import (
     NAME,
+    block_rows,
     constraints_of,
     expanded_bytes,
     hidden_bytes,
@@ -27,6 +29,8 @@ from tunefarm.compiler.target import Target
 L2_BYTES = 32.0  # a cycle, written and read again
 BEYOND_BYTES = 20.0  # a cycle of what a separate kernel writes, and of what the next one reads
 L2_SHARE = 4  # a tensor of less than this part of the second level is still there when it is read
+ROLLED_SHARE = 2  # rows that are kept for the next take this part of the first level, not more
+FULL = 1.06  # of a tile without registers to spare: broadcasts wait, or sums pass through the stack
 TASK_CYCLES = 300.0
 PANEL_CYCLES = 50.0  # of a row, for every panel that goes through it again
 FORK_CYCLES = 1000.0
@@ -37,9 +41,13 @@ def cycles(b: InvertedResidual, target: Target, lanes: int, k: Columns) -> Numbe
     batch, rows, _, channels = b.depthwise.shape
     panels = -(-channels // (whole(k, "nv") * lanes))
     blocks = -(-rows // whole(k, "mb"))
-    work = arithmetic_cycles(b, lanes, k, blocks) + PANEL_CYCLES * rows * panels
-    for size, times in ((expanded_bytes(b, lanes, k), panels), (hidden_bytes(b, lanes, k), 1)):
-        work = work + np.where(size > target.l1_bytes, size * times * blocks / L2_BYTES, 0.0)
+    work = arithmetic_cycles(b, target, k, blocks) + PANEL_CYCLES * rows * panels
+    kept = expanded_bytes(b, lanes, k)
+    rolled = whole(k, "roll") == 1  # what is kept is written anew with every row
+    times = panels * np.where(rolled, block_rows(b, k) / b.depthwise.span(0), 1.0)
+    room = np.where(rolled, target.l1_bytes // ROLLED_SHARE, target.l1_bytes)
+    for size, often, fits in ((kept, times, room), (hidden_bytes(b, lanes, k), 1, target.l1_bytes)):
+        work = work + np.where(size > fits, size * often * blocks / L2_BYTES, 0.0)
     panel_blocks = -(-panels // whole(k, "nb"))
     tasks = batch * blocks * (panel_blocks if b.project is None else 1)
     per_core = -(-tasks // target.num_cores)
@@ -49,19 +57,21 @@ def cycles(b: InvertedResidual, target: Target, lanes: int, k: Columns) -> Numbe
     return work * share * uneven + TASK_CYCLES * per_core + FORK_CYCLES * (target.num_cores > 1)
 
 
-def arithmetic_cycles(b: InvertedResidual, lanes: int, k: Columns, blocks: Numbers) -> Numbers:
+def arithmetic_cycles(b: InvertedResidual, target: Target, k: Columns, blocks: Numbers) -> Numbers:
     """Of one image in so many blocks of rows, everything in the first-level cache."""
     rows, columns, channels = b.depthwise.shape[1:]
-    panels = -(-channels // (whole(k, "nv") * lanes))
-    work = rows * whole(k, "nv") * panels * window_cycles(b, whole(k, "dw"))
+    lanes, registers = target.lanes("float32"), target.vector_registers
+    vectors = -(-channels // lanes)
+    work = rows * vectors * window_cycles(b, whole(k, "dw"))
     if b.expand is not None:
-        tiles = -(-b.expand.shape[2] // whole(k, "ew")) * panels
-        product = product_cycles(b.expand.inputs, whole(k, "ew"), whole(k, "nv"))
+        tiles = -(-b.expand.shape[2] // whole(k, "ew")) * vectors / whole(k, "nv")
+        product = product_cycles(b.expand.inputs, whole(k, "ew"), whole(k, "nv"), registers)
         work = work + expanded_rows(b, blocks) * tiles * product
     if b.project is not None:
         outputs = -(-b.project.shape[-1] // (whole(k, "pv") * lanes))
         tiles = rows * -(-columns // whole(k, "pw")) * outputs
-        work = work + tiles * product_cycles(channels, whole(k, "pw"), whole(k, "pv"))
+        product = product_cycles(channels, whole(k, "pw"), whole(k, "pv"), registers)
+        work = work + tiles * product
     return work
 
 
@@ -73,11 +83,12 @@ def expanded_rows(b: InvertedResidual, blocks: Numbers) -> Numbers:
     return whole_image + (blocks - 1) * max(span - stride, 0)
 
 
-def product_cycles(terms: int, columns: Numbers, vectors: Numbers) -> Numbers:
+def product_cycles(terms: int, columns: Numbers, vectors: Numbers, registers: int) -> Numbers:
     """Of one register tile of a product."""
     sums = columns * vectors
     step = np.maximum(sums / 2, 4.0) + 0.2 * columns + 0.3 * vectors
-    return terms * step + 3.0 * sums
+    full = registers_of(columns, vectors) + 2 >= registers
+    return np.where(full, FULL, 1.0) * (terms * step + 3.0 * sums)
 
 
 def window_cycles(b: InvertedResidual, columns: Numbers) -> Numbers:
@@ -100,18 +111,22 @@ def default_of(
     """
     choices = {n.name: [int(c) for c in n.choices] for n in knobs}
     fixed = {
-        "eu": _unrolled(choices["eu"], b.expand.inputs if b.expand else 1),
-        "pu": _unrolled(choices["pu"], b.channels),
+        "eu": 1,
+        "pu": 1,
         **_window_tile(b, target, choices),
         **_projection_tile(b, target, lanes, choices),
     }
-    free = {n: choices[n] for n in ("mb", "nb", "nv", "ew")}
+    free = {n: choices[n] for n in ("mb", "nb", "nv", "roll", "ew")}
     found, estimate = cheapest(free, fixed, constraints, lambda k: cycles(b, target, lanes, k))
+    expand = found["ew"] * found["nv"], b.expand.inputs if b.expand else 1
+    project = found["pw"] * found["pv"], b.channels
+    found |= {n: _unrolled(choices[n], *s) for n, s in (("eu", expand), ("pu", project))}
     return {"sketch": NAME, **{n.name: found[n.name] for n in knobs}}, estimate
 
 
-def _unrolled(choices: Sequence[int], terms: int) -> int:
-    return max(u for u in choices if u <= 4 and terms % u == 0)
+def _unrolled(choices: Sequence[int], sums: int, terms: int) -> int:
+    """Terms of a sum that are unrolled, of a tile of so many sums."""
+    return max(u for u in choices if u == 1 or (u * sums <= MAX_BODY and terms % u == 0))
 
 
 def _window_tile(
@@ -134,7 +149,7 @@ def _projection_tile(
     def cost(k: Columns) -> Numbers:
         columns, vectors = whole(k, "pw"), whole(k, "pv")
         tiles = -(-width // columns) * -(-outputs // (vectors * lanes))
-        return tiles * product_cycles(b.channels, columns, vectors)
+        return tiles * product_cycles(b.channels, columns, vectors, target.vector_registers)
 
     tile = {n: choices[n] for n in ("pw", "pv")}
     return cheapest(tile, {}, (Constraint("registers", fits),), cost)[0]
@@ -152,6 +167,6 @@ def saved_cycles(b: InvertedResidual, target: Target) -> float:
             share = 4.0 * prod(stage.shape) / target.num_cores
             moved += 2 * share / BEYOND_BYTES if share * L2_SHARE > target.l2_bytes else 0.0
     k = {n: np.array([int(v)]) for n, v in config.items() if n != "sketch"}
-    whole_images = b.depthwise.shape[0] * arithmetic_cycles(b, lanes, k, 1)
+    whole_images = b.depthwise.shape[0] * arithmetic_cycles(b, target, k, 1)
     alone = float(whole_images[0]) / target.num_cores
     return alone + moved - fused if moved > 0 else 0.0

@@ -9,7 +9,7 @@ from tunefarm.compiler.space.contraction.knobs import MAX_CODE, UNROLLS, VECTORS
 from tunefarm.compiler.space.inverted_residual.program import InvertedResidual
 from tunefarm.compiler.target import Target
 
-NAME, VERSION = "inverted_residual", 1
+NAME, VERSION = "inverted_residual", 2
 
 BLOCK_ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 14, 16, 19, 28, 38, 56)
 BLOCK_PANELS = (1, 2, 3, 4, 6, 8, 12)
@@ -21,7 +21,8 @@ MAX_BODY = 512  # multiply-adds of one unrolled body
 def knobs_of(b: InvertedResidual, lanes: int) -> tuple[Knob, ...]:
     """Rows ``mb`` of a block, panels of ``nv`` vectors of channels, and the register tiles:
     columns of the expansion (``ew``), of the depthwise convolution (``dw``) and of the projection
-    (``pw``, by ``pv`` vectors). Sums are unrolled by ``eu`` and ``pu``."""
+    (``pw``, by ``pv`` vectors). Sums are unrolled by ``eu`` and ``pu``. With ``roll`` a panel's
+    rows are expanded as the windows reach them, and no more are kept than a window reads."""
     _, rows, columns, channels = b.depthwise.shape
     panels = -(-channels // lanes)
     none: tuple[int, ...] = (1,)
@@ -31,6 +32,7 @@ def knobs_of(b: InvertedResidual, lanes: int) -> tuple[Knob, ...]:
         Knob("mb", up_to(BLOCK_ROWS, rows)),
         Knob("nb", none if project else up_to(BLOCK_PANELS, panels)),
         Knob("nv", up_to(VECTORS, panels)),
+        Knob("roll", (0, 1) if shares_rows(b) else (0,)),
         Knob("ew", up_to(COLUMNS, expand.shape[2]) if expand else none),
         Knob("eu", up_to(UNROLLS, expand.inputs) if expand else none),
         Knob("dw", up_to(COLUMNS, columns)),
@@ -38,6 +40,11 @@ def knobs_of(b: InvertedResidual, lanes: int) -> tuple[Knob, ...]:
         Knob("pv", up_to(VECTORS, outputs) if project else none),
         Knob("pu", up_to(UNROLLS, channels) if project else none),
     )
+
+
+def shares_rows(b: InvertedResidual) -> bool:
+    """True if windows one below the other read rows of an expansion that both reach."""
+    return b.expand is not None and b.depthwise.span(0) > b.depthwise.strides[0]
 
 
 def constraints_of(b: InvertedResidual, target: Target, lanes: int) -> tuple[Constraint, ...]:
@@ -81,11 +88,16 @@ def registers_of(columns: Numbers, vectors: Numbers) -> Numbers:
     return columns * vectors + np.where(vectors > 1, vectors + 1, 2)
 
 
+def block_rows(b: InvertedResidual, k: Columns) -> Numbers:
+    """Rows that the windows of a block of rows reach."""
+    return (whole(k, "mb") - 1) * b.depthwise.strides[0] + b.depthwise.span(0)
+
+
 def expanded_bytes(b: InvertedResidual, lanes: int, k: Columns) -> Numbers:
-    """Of the expanded rows that a panel of a block of rows reads; 0 without an expansion."""
+    """Of the expanded rows that are kept for a panel of a block; 0 without an expansion."""
     if b.expand is None:
         return 0 * whole(k, "mb")
-    rows = (whole(k, "mb") - 1) * b.depthwise.strides[0] + b.depthwise.span(0)
+    rows = np.where(whole(k, "roll") == 1, b.depthwise.span(0), block_rows(b, k))
     results = -(-b.depthwise.shape[2] // whole(k, "dw")) * whole(k, "dw")
     read = (results - 1) * b.depthwise.strides[1] + b.depthwise.span(1)
     written = -(-b.expand.shape[2] // whole(k, "ew")) * whole(k, "ew") + b.depthwise.span(1) - 1

@@ -12,7 +12,7 @@ from tunefarm.compiler.space.inverted_residual.program import InvertedResidual
 from tunefarm.compiler.summary import nominal_flops
 from tunefarm.compiler.target import Target
 
-EXTRA = ("mb", "nb", "nv", "ew", "eu", "dw", "pw", "pv", "pu")
+EXTRA = ("mb", "nb", "nv", "roll", "ew", "eu", "dw", "pw", "pv", "pu")
 
 
 def nest_of(b: InvertedResidual, target: Target, lanes: int, k: Columns) -> Nest:

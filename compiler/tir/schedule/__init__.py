@@ -25,6 +25,7 @@ from tunefarm.compiler.tir.schedule.reduction import (
     rfactor,
     share_reciprocals,
 )
+from tunefarm.compiler.tir.schedule.rolling_buffer import rolling_buffer
 from tunefarm.compiler.tir.schedule.tensorize import tensorize
 from tunefarm.compiler.tir.schedule.threads import bind, double_buffer
 from tunefarm.compiler.tir.schedule.tree import (
@@ -58,6 +59,7 @@ __all__ = [
     "reorder",
     "reverse_compute_at",
     "rfactor",
+    "rolling_buffer",
     "set_scope",
     "share_reciprocals",
     "split",

@@ -18,6 +18,7 @@ from tunefarm.compiler.tir.ir import (
     Select,
     Stmt,
     Store,
+    Var,
     binary,
 )
 from tunefarm.compiler.tir.schedule.tree import loop_ranges
@@ -50,7 +51,8 @@ def _plain(block: Block, ranges: Ranges, params: set[Buffer]) -> Stmt:
     spatial = [b for i, b in zip(block.iters, block.bindings, strict=True) if i.kind == "spatial"]
     shared = fixed & frozenset().union(*map(variables, spatial))
     if body.buffer not in params:
-        parts = [p for p in parts if variables(p) & fixed or not _droppable(p, body, ranges)]
+        stay = fixed | _ring_loop(body.buffer)
+        parts = [p for p in parts if variables(p) & stay or not _droppable(p, body, ranges)]
     stmt = _skip_neutral_terms(body) if reduced else body
     if block.init is not None:
         # An element without a term still has its first value: what a predicate says of the
@@ -61,6 +63,11 @@ def _plain(block: Block, ranges: Ranges, params: set[Buffer]) -> Stmt:
         parts = [p for p in parts if p not in terms]
         stmt = seq(init, _guarded(terms, stmt))
     return _guarded(parts, stmt)
+
+
+def _ring_loop(buffer: Buffer) -> frozenset[Var]:
+    """The loop over whose iterations a buffer keeps rows: what asks for it leaves rows out."""
+    return frozenset() if buffer.ring is None else frozenset((buffer.ring.var,))
 
 
 def _guarded(parts: list[Expr], stmt: Stmt) -> Stmt:

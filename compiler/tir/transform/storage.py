@@ -79,6 +79,8 @@ def _place(
     if isinstance(root, For) and root.axis in THREAD_AXES and buffer.scope == "shared":
         threads = {**threads, **loop_ranges(replace(root, body=Seq(())))}  # they use it together
     users = [s for s in children(root) if _uses(s, buffer)]
+    if buffer.ring is not None and isinstance(root, For) and root.var is buffer.ring.var:
+        return _allocate(root, buffer, sizes, threads)  # rows outlive an iteration
     if isinstance(root, For) and root.kind is LoopKind.VECTORIZED:
         return _allocate(root, buffer, sizes, threads)  # an element a lane
     crosses = isinstance(root, For) and root.kind is LoopKind.UNROLLED
@@ -132,18 +134,22 @@ def _allocate(body: Stmt, buffer: Buffer, sizes: Sequence[int], threads: Threads
                 base, extent = Affine(0, {}), size
         bases.append(base)
         shape.append(extent)
+    ring = buffer.ring
+    if ring is not None:
+        shape[ring.dim] = ring.rows
     if shape:
         shape[-1] += buffer.padding
-    whole = tuple(shape) == buffer.shape and not buffer.padding
-    new = buffer if whole else replace(buffer, shape=tuple(shape), padding=0)
+    whole = tuple(shape) == buffer.shape and not buffer.padding and ring is None
+    new = buffer if whole else replace(buffer, shape=tuple(shape), padding=0, ring=None)
 
     def shifted(indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        return tuple(
-            [
-                (affine(i) - b).expr() if b.terms or b.const else i
-                for i, b in zip(indices, bases, strict=True)
-            ]
-        )
+        places = [
+            (affine(i) - b).expr() if b.terms or b.const else i
+            for i, b in zip(indices, bases, strict=True)
+        ]
+        if ring is not None:
+            places[ring.dim] = places[ring.dim] % ring.rows
+        return tuple(places)
 
     placed = transform_accesses(
         body,

@@ -140,7 +140,7 @@ def test_odd_shapes_under_random_configs(
 def test_the_interpreter_agrees(stride: int, outputs: int | None) -> None:
     function = block((2, 5, 6, 3), 19, outputs, stride=stride)
     space = block_space(function)
-    small = {**space.default, "mb": 2, "nv": 1, "dw": 2}
+    small = {**space.default, "mb": 2, "nv": 1, "dw": 2, "roll": 1}
     verify(function, small, draw(function, 3), interpret=True)
 
 
