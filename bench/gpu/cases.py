@@ -31,6 +31,7 @@ class Case:
     expected: Callable[[Sequence[Array]], Sampled] = field(repr=False)
     torch: Callable[..., Any] = field(repr=False)
     precision: str = ""
+    is_product: bool = False  # of two matrices, and nothing else
 
     @property
     def is_of_memory(self) -> bool:
@@ -43,7 +44,7 @@ def all_cases(small: bool) -> Iterator[Case]:
     seconds: large products, what memory bounds, products of transformers, convolutions, the rest.
     """
     kinds = (("float16", ""), ("bfloat16", ""), ("float32", ""), ("float32", "tf32"))
-    large, medium = ((32,), ()) if small else ((4096, 8192), (1024, 2048))
+    large, medium = ((72,), ()) if small else ((4096, 8192), (1024, 2048))
     for dtype, precision in kinds:
         for size in large:
             yield product(size, size, size, dtype, precision)
@@ -82,7 +83,7 @@ def product(m: int, n: int, k: int, dtype: str, precision: str) -> Case:
     workload = workload_of(lambda a, b: call("matmul", a, b), ((m, k), dtype), ((k, n), dtype))
     moved = float(_bytes(dtype) * (m * k + k * n + m * n))
     return Case(name, workload, 2.0 * m * n * k, moved, expected,
-                lambda torch, a, b: torch.matmul(a, b), precision)  # fmt: skip
+                lambda torch, a, b: torch.matmul(a, b), precision, is_product=True)  # fmt: skip
 
 
 def convolution(batch: int, size: int, inside: int, outside: int, width: int, dtype: str) -> Case:

@@ -41,6 +41,7 @@ from tunefarm.worker.verify import check_answer
 from watch import watched
 
 SMALL_FLOPS = 2e6
+UNCERTAIN = ("gpu_mma", "gpu_wgmma", "gpu_tma", "gpu_attention")  # tensor cores
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +243,8 @@ def fault_of(built: Built, problem: Problem, device: Device) -> str | None:
 
 
 def cases(device: Device, count: int) -> Iterator[Sketched]:
-    """Each sketch of each task's space: tensor cores first, as they are the least certain."""
+    """Each sketch of each task's space: one task of each first, then tensor cores, as they are the
+    least certain, then the others."""
     found = []
     for task in tasks():
         target = Target(f"cuda -arch={device.properties.arch} {task.options}")
@@ -260,7 +262,10 @@ def cases(device: Device, count: int) -> Iterator[Sketched]:
             if mine is not None and len(mine) < count and config not in mine:
                 mine.append(dict(config))
         found += [Sketched(s, task, target, tuple(c)) for s, c in by_sketch.items()]
-    return iter(sorted(found, key=lambda each: "mma" not in each.sketch))
+    firsts = {each.sketch: each for each in reversed(found)}
+    rest = [each for each in found if each is not firsts[each.sketch]]
+    yield from firsts.values()
+    yield from sorted(rest, key=lambda each: each.sketch not in UNCERTAIN)
 
 
 def main() -> int:
@@ -277,7 +282,8 @@ def main() -> int:
             for case in chosen if case.name not in report.done
         ]  # fmt: skip
         for case, builds in waiting:
-            told = report.run(case.name, partial(case.run, builds, device, report.at))
+            work = partial(case.run, builds, device, report.at)
+            told = report.run(case.name, work, case.sketch)
             if told is not None:
                 print(line_of(told), flush=True)
             for each in builds:

@@ -35,6 +35,7 @@ import tunefarm
 
 REPEATS = 20
 SLOWEST = 20
+PATIENCE_S = 300.0  # with builds and compilations
 VOCABULARY, TOKENS = 30522, 128
 
 
@@ -96,11 +97,17 @@ def drawn(lib: Any, rng: np.random.Generator) -> dict[str, Any]:
 
 
 def measured(
-    make: Callable[[], Any], batch: int, peer: Callable[[], float] | None, device: Device, db: str
+    make: Callable[[], Any],
+    batch: int,
+    peer: Callable[[], float] | None,
+    report: Report,
+    device: Device,
+    options: argparse.Namespace,
 ) -> dict[str, Any]:
     """Times of our model, of its slowest nodes and of PyTorch's; the error against float32."""
-    target = Target(f"cuda -arch={device.properties.arch}")
-    with tunefarm.apply_history_best(db) if db else nullcontext():
+    target = Target(f"cuda -arch={device.properties.arch} {options.target}")
+    report.at("ours", PATIENCE_S)
+    with tunefarm.apply_history_best(options.db) if options.db else nullcontext():
         lib = tunefarm.build(tunefarm.from_onnx(halved(batched(make(), batch))), target)
     assert isinstance(lib, CudaModule)
     inputs = drawn(lib, np.random.default_rng(0))
@@ -121,6 +128,7 @@ def measured(
         "nodes": [{"node": node.label, "seconds": node.seconds} for node in nodes],
     }
     if peer is not None:
+        report.at("PyTorch's", PATIENCE_S)
         try:
             told["torch_seconds"] = peer()
             told["over_torch"] = told["torch_seconds"] / timing.median
@@ -199,7 +207,7 @@ def main() -> int:
             peer = None
             if torch is not None:
                 peer = partial(torch_seconds, torch, name, batch, options.mode)
-            work = partial(measured, make, batch, peer, device, options.db)
+            work = partial(measured, make, batch, peer, report, device, options)
             told = report.run(case, work)
             if told is not None:
                 print(line_of(told), flush=True)
@@ -222,6 +230,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--small", action="store_true", help="tiny models, for an emulator")
     parser.add_argument("--mode", default="reduce-overhead", help="of torch.compile")
     parser.add_argument("--db", default="", help="records to build with")
+    parser.add_argument("--target", default="", help="more options of the target")
     parser.add_argument("--no-peers", action="store_true", help="ours alone, without PyTorch")
     return parser.parse_args()
 

@@ -1,30 +1,85 @@
-"""PyTorch in the same process, where it is installed with CUDA: cuBLAS, cuDNN and its own code."""
+"""Libraries in the same process, where they are installed: PyTorch with CUDA, and cuBLAS alone."""
 
 from __future__ import annotations
 
 import importlib.util
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from cases import Array, Case
+from cublas import Cublas, CublasProduct
+from tunefarm.compiler.runtime.cuda.driver import Device
+from tunefarm.compiler.runtime.cuda.timing import fills_ahead
 
 AT_ONCE = 32
 
 
+class Peer(Protocol):
+    """A case as a library computes it, on operands of its own."""
+
+    @property
+    def name(self) -> str: ...
+
+    def output(self) -> Array:
+        """What one call gives."""
+
+    def cold_seconds(self, number: int) -> float:
+        """The sum of the seconds of ``number`` calls, the cache emptied before each."""
+
+
 def find_torch() -> Any:
-    """The module, or None without one that sees a GPU."""
+    """PyTorch, or None without one that sees a GPU."""
     if importlib.util.find_spec("torch") is None:
         return None
     import torch
 
-    return torch if torch.cuda.is_available() else None
+    if not torch.cuda.is_available():
+        return None
+    torch.zeros(1, device="cuda")
+    return torch
+
+
+@dataclass(frozen=True, slots=True)
+class Libraries:
+    """Those that are here."""
+
+    device: Device
+    torch: Any = None
+    cublas: Cublas | None = None
+
+    def peers(self, case: Case, inputs: Sequence[Array]) -> list[Peer]:
+        """A case by each library that has it."""
+        found: list[Peer] = []
+        if self.torch is not None:
+            found.append(TorchCase(self.torch, case, inputs, self.device, compiled=False))
+        if self.cublas is not None and case.is_product:
+            precise = case.precision != "tf32"
+            found.append(CublasProduct(self.cublas, self.device, *inputs, precise=precise))
+        return found
+
+    def compiled(self, case: Case, inputs: Sequence[Array]) -> Peer:
+        """A case by torch.compile."""
+        return TorchCase(self.torch, case, inputs, self.device, compiled=True)
+
+    def versions(self) -> dict[str, str]:
+        """What each is called in a report."""
+        found = {"torch": "", "cublas": ""}
+        if self.torch is not None:
+            found["torch"] = f"{self.torch.__version__}, CUDA {self.torch.version.cuda}"
+        if self.cublas is not None:
+            found["cublas"] = str(self.cublas.version())
+        return found
 
 
 class TorchCase:
-    """A case on PyTorch's tensors, ready to be called and timed as ours is."""
+    """A case on PyTorch's tensors, timed as ours is."""
 
-    def __init__(self, torch: Any, case: Case, inputs: Sequence[Array], compiled: bool) -> None:
-        self._torch = torch
+    def __init__(
+        self, torch: Any, case: Case, inputs: Sequence[Array], device: Device, compiled: bool
+    ) -> None:
+        self.name = "torch.compile" if compiled else "PyTorch"
+        self._torch, self._device = torch, device
         torch.backends.cuda.matmul.allow_tf32 = case.precision == "tf32"
         torch.backends.cudnn.allow_tf32 = case.precision == "tf32"
         self._tensors = [self._moved(array) for array in inputs]
@@ -48,11 +103,15 @@ class TorchCase:
         return result
 
     def cold_seconds(self, number: int) -> float:
-        """The sum of the seconds of ``number`` calls, the cache emptied before each."""
+        """The sum of the seconds of ``number`` calls, the cache emptied before each; the host is
+        ahead of the device, as for ours."""
         cuda, total = self._torch.cuda, 0.0
         for start in range(0, number, AT_ONCE):
             events = []
-            for _ in range(min(AT_ONCE, number - start)):
+            now = min(AT_ONCE, number - start)
+            for _ in range(fills_ahead(self._device, now) - now):
+                self._cold.zero_()
+            for _ in range(now):
                 before, after = (cuda.Event(enable_timing=True) for _ in range(2))
                 self._cold.zero_()
                 before.record()

@@ -20,6 +20,7 @@ from tunefarm.compiler.version import compiler_version
 
 REPORTS = Path(__file__).parent / "reports"
 FAULTED = 75  # the exit status of a process whose device takes no more calls of it
+MOST_LOST = 2  # processes that a sketch may cost
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +29,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--minutes", type=float, default=0.0, help="begin no case after so many")
     parser.add_argument("--out", type=Path, help="where the report goes")
     parser.add_argument("--builders", type=int, default=min(os.cpu_count() or 1, 16))
-    parser.add_argument("--stall", type=float, default=240.0, help="seconds that a case may hang")
+    parser.add_argument("--stall", type=float, default=60.0, help="seconds that a case may hang")
     parser.add_argument("--resume", action="store_true", help="go on with the report that is there")
 
 
@@ -50,7 +51,7 @@ class Report:
         self.facts = facts_of(device)
         self.results: list[dict[str, Any]] = []
         self.left_out: list[str] = []
-        self.under_way: dict[str, str] | None = None
+        self.under_way: dict[str, Any] | None = None
         self.path = report_path(name, options)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if options.resume and self.path.exists():
@@ -66,15 +67,18 @@ class Report:
         """The cases that have a result, of the process before this one."""
         return {result["case"] for result in self.results}
 
-    def run(self, name: str, case: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
-        """The result of a case, with its name; what it raises becomes ``failed``, beside the part
-        that it was ``at``. None, and the case is ``left_out``, once the time is over."""
-        if time.time() > self._end:
+    def run(
+        self, name: str, case: Callable[[], dict[str, Any]], sketch: str = ""
+    ) -> dict[str, Any] | None:
+        """The result of a case, with its name and sketch; what it raises becomes ``failed``, beside
+        the part that it was ``at``. None, and the case is ``left_out``, once the time is over, or
+        its sketch has cost so many processes that it is not worth another."""
+        if time.time() > self._end or self._lost(sketch) >= MOST_LOST:
             self.left_out.append(name)
             return None
         start = time.monotonic()
-        result: dict[str, Any] = {"case": name}
-        self.under_way = {"case": name}
+        result: dict[str, Any] = {"case": name, **({"sketch": sketch} if sketch else {})}
+        self.under_way = dict(result)
         self.write()
         try:
             result |= case()
@@ -82,20 +86,26 @@ class Report:
             if not isinstance(error, TunefarmError):
                 traceback.print_exc()
             told = " ".join(str(error).split())[:500]
-            result |= self.under_way
+            result |= {k: v for k, v in self.under_way.items() if k != "patience_s"}
             result["failed"] = f"{type(error).__name__}: {told}"
             if isinstance(error, DriverError) and error.fatal:
+                result["lost"] = True
                 self._close_case(result, start)
                 print(f"{name}: {told}", flush=True)
                 os._exit(FAULTED)
         self._close_case(result, start)
         return result
 
-    def at(self, part: str) -> None:
-        """Say which part of the case begins."""
+    def at(self, part: str, patience_s: float = 0.0) -> None:
+        """Say which part of the case begins, and how long it may take if that is long."""
         assert self.under_way is not None
-        self.under_way["at"] = part
+        self.under_way |= {"at": part, "patience_s": patience_s}
         self.write()
+
+    def _lost(self, sketch: str) -> int:
+        """How many processes the cases of a sketch have cost."""
+        mine = (r for r in self.results if sketch and r.get("sketch") == sketch)
+        return sum(bool(result.get("lost")) for result in mine)
 
     def _close_case(self, result: dict[str, Any], start: float) -> None:
         result["took_s"] = round(time.monotonic() - start, 2)
@@ -111,7 +121,7 @@ class Report:
         """Tell where the report is; the exit status: 1 if a case failed, or none was run."""
         self.write()
         if self.left_out:
-            print(f"left out, as the time was over: {', '.join(self.left_out)}")
+            print(f"left out (time, or what its sketch cost): {', '.join(self.left_out)}")
         print(f"report: {self.path}")
         return int(not self.results or any("failed" in result for result in self.results))
 

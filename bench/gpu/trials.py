@@ -37,6 +37,7 @@ from watch import watched
 import tunefarm
 
 BATCH = 64
+FARM_PATIENCE_S = 300.0
 
 
 def cases(small: bool) -> Iterator[Case]:
@@ -60,13 +61,14 @@ def requests_of(case: Case, target: Target, count: int) -> list[TrialRequest]:
     ]
 
 
-def measured(case: Case, worker: OpenDevice, count: int) -> dict[str, Any]:
+def measured(case: Case, worker: OpenDevice, count: int, report: Report) -> dict[str, Any]:
     """The rate at which a worker's device measures candidates, and what they came to."""
     target = Target(worker.device.target)
     requests = requests_of(case, target, count)
     trials: list[Trial] = []
     start = time.monotonic()
     for first in range(0, len(requests), BATCH):
+        report.at(f"trial {first}")
         batch = requests[first : first + BATCH]
         worker.measure(batch, lambda _, trial: trials.append(trial), lambda _: False)
         if worker.device.health.trouble:
@@ -90,8 +92,9 @@ def measured(case: Case, worker: OpenDevice, count: int) -> dict[str, Any]:
     }
 
 
-def through_a_farm(case: Case, target: Target, count: int) -> dict[str, Any]:
+def through_a_farm(case: Case, target: Target, count: int, report: Report) -> dict[str, Any]:
     """The rate of a job of random search, its tracker, tuner and worker started and stopped."""
+    report.at("a job", FARM_PATIENCE_S)
     task = tunefarm.Task(case.workload, target, 1)
     with tempfile.TemporaryDirectory() as folder:
         start = time.monotonic()
@@ -116,13 +119,13 @@ def main() -> int:
     chosen = [case for case in cases(options.small) if options.k in case.name]
     try:
         for case in chosen:
-            tell(report.run(case.name, partial(measured, case, worker, count)))
+            tell(report.run(case.name, partial(measured, case, worker, count, report)))
     finally:
         worker.close()
     if has_database():
         for case in chosen:
             name = f"{case.name}, through a farm"
-            tell(report.run(name, partial(through_a_farm, case, target, count)))
+            tell(report.run(name, partial(through_a_farm, case, target, count, report)))
     else:
         print("no sqlalchemy: the job through a tracker is left out")
     return report.close()

@@ -23,6 +23,7 @@ from reporting import FAULTED, add_options, report_path, write_whole
 
 WATCHED = "TUNEFARM_BENCH_WATCHED"  # set in the process that runs the cases
 POLL_S = 0.2
+GRACE_S = 30.0  # for the case under way when the time is over
 
 
 def watched(name: str, main: Callable[[], int]) -> int:
@@ -35,30 +36,36 @@ def watched(name: str, main: Callable[[], int]) -> int:
     options, _ = parser.parse_known_args()
     path = report_path(name, options)
     words = [*sys.argv, "--out", str(path)]
+    end = time.monotonic() + 60 * options.minutes + GRACE_S if options.minutes else float("inf")
     while True:
-        status = _run(words, path, options.stall)
+        status = _run(words, path, options.stall, end)
         if status >= 0 and status != FAULTED:
             return status
-        if status != FAULTED and not _tell_last(path, status, options.stall):
+        over = time.monotonic() > end
+        why = "the time was over" if over else f"did not go on within {options.stall:g} s"
+        told = status == FAULTED or _tell_last(path, status, f"{why}, or was killed")
+        if over or not told:
             return 1
         print("a fresh process goes on", flush=True)
         words = [*words, "--resume"]
 
 
-def _run(words: list[str], path: Path, stall_s: float) -> int:
-    """The exit status of one process; that of SIGKILL if its report did not change for so long,
-    while this process could run too."""
+def _run(words: list[str], path: Path, stall_s: float, end: float) -> int:
+    """The exit status of one process; that of SIGKILL if its report did not change for so long, or
+    as long as it says, while this process could run too, or if the time ended."""
     child = subprocess.Popen(
         [sys.executable, *words], env={**os.environ, WATCHED: "1"}, start_new_session=True
     )
-    seen, idle, last = _stamp(path), 0.0, time.monotonic()
+    seen, idle, last, patience_s = _stamp(path), 0.0, time.monotonic(), stall_s
     try:
         while child.poll() is None:
             time.sleep(POLL_S)
             idle, last = idle + min(time.monotonic() - last, 2 * POLL_S), time.monotonic()
             if _stamp(path) != seen:
                 seen, idle = _stamp(path), 0.0
-            if idle > stall_s:
+                under_way = _told(path).get("under_way", {})
+                patience_s = max(stall_s, under_way.get("patience_s", 0.0))
+            if idle > patience_s or time.monotonic() > end:
                 break
     finally:
         _kill_group(child)  # builders too
@@ -74,17 +81,24 @@ def _kill_group(child: subprocess.Popen[bytes]) -> None:
         os.killpg(child.pid, signal.SIGKILL)
 
 
-def _tell_last(path: Path, status: int, stall_s: float) -> bool:
-    """Write down that a process ended at the case that its report says; False if it was at none."""
-    told: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+def _told(path: Path) -> dict[str, Any]:
+    """What a report says now."""
+    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return found
+
+
+def _tell_last(path: Path, status: int, why: str) -> bool:
+    """Write down that a process ended at the case that its report says, by SIGKILL for this reason;
+    False if it was at none."""
+    told = _told(path)
     case = told.pop("under_way", None)
     if case is None:
-        print(f"the process died of {signal.Signals(-status).name} before its first case")
+        print(f"the process died of {signal.Signals(-status).name} at no case")
         return False
-    why = f"did not go on within {stall_s:g} s, or was killed"
     if status != -signal.SIGKILL:
         why = f"the process died of {signal.Signals(-status).name}"
-    told["results"].append({**case, "failed": why})
+    case.pop("patience_s", None)
+    told["results"].append({**case, "failed": why, "lost": True})
     write_whole(path, told)
-    print(f"{' '.join(case.values())}: {why}", flush=True)
+    print(f"{case['case']} {case.get('at', '')}: {why}", flush=True)
     return True

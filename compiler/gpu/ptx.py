@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from typing import Any
 
 from tunefarm.compiler.codegen.llvm_compile import _LOCK, _initialise
@@ -20,6 +21,19 @@ def ptx_of(text: str, arch: str) -> str:
             return str(machine.emit_assembly(module))
         finally:
             module.close()
+
+
+def cuda_for(ptx: str) -> tuple[int, int]:
+    """The release of CUDA whose drivers are the first to compile a text, by the version that it
+    names. LLVM names the oldest one that an architecture has: 7.0 for sm_80, 8.0 for sm_90a, 8.6
+    for sm_100a. Source: NVIDIA, "PTX ISA", release history."""
+    found = re.search(r"^\.version (\d+)\.(\d+)", ptx, re.MULTILINE)
+    if found is None:
+        raise BuildError("the text names no version of PTX; is it PTX?")
+    major, minor = int(found[1]), int(found[2])
+    if (major, minor) == (8, 6):
+        return 12, 7
+    return major + 4, minor
 
 
 def object_of(text: str, dialect: Dialect, processor: str) -> bytes:

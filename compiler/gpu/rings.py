@@ -28,7 +28,7 @@ from tunefarm.compiler.gpu.boxes import MARK_BYTES, MAX_BOX, axes_of, boxes_belo
 from tunefarm.compiler.gpu.dialects import Dialect
 from tunefarm.compiler.gpu.launches import Part, shared_size
 from tunefarm.compiler.gpu.tensor_maps import TensorMap
-from tunefarm.compiler.gpu.warpgroups import WarpgroupEmitter, issues
+from tunefarm.compiler.gpu.warpgroups import CONVERGENT, WarpgroupEmitter, issues
 from tunefarm.compiler.gpu.wgmma import ALIGN, CHUNK, ROW, ROW_BYTES, wgmmas_of
 from tunefarm.compiler.target import dtype_bytes
 from tunefarm.compiler.tir.affine import affine, conjunction, conjuncts, decide
@@ -315,7 +315,7 @@ class RingEmitter(WarpgroupEmitter):
         """Instructions that change memory, on registers of 32 bits ("r") or pointers ("l")."""
         kinds = ",".join([*(kind for kind, _ in operands), "~{memory}"])
         given = ", ".join(f"{'ptr' if k == 'l' else 'i32'} {value}" for k, value in operands)
-        self.builder.line(f'call void asm sideeffect "{text}", "{kinds}"({given})')
+        self.builder.line(f'call void asm sideeffect "{text}", "{kinds}"({given}) {CONVERGENT}')
 
 
 def registers_of(part: Part) -> tuple[int, int] | None:

@@ -23,6 +23,10 @@ from tunefarm.compiler.gpu.wgmma import (
 )
 from tunefarm.compiler.tir.ir import Binary, Expr, For, Intrinsic, Load, Stmt, Store
 
+CONVERGENT = "convergent"
+"""What keeps LLVM from putting an instruction of several threads where fewer of them come: what its
+own intrinsics say of themselves, and assembly has to be told of."""
+
 
 class WarpgroupEmitter(WarpEmitter):
     """Writes what a warp does, and what four of them do together.
@@ -57,14 +61,14 @@ class WarpgroupEmitter(WarpEmitter):
     def iteration(self, loop: For) -> None:
         super().iteration(loop)
         if self.under_way and any(w.overlaps for w in wgmmas_of(loop)):
-            self.builder.line(f'call void asm sideeffect "{_let_run(1)}", "~{{memory}}"()')
+            self._together(_let_run(1), "~{memory}")
         else:
             self.wait()
 
     def before_barrier(self) -> None:
         """Let what threads wrote to shared memory be seen by the products' way to it."""
         if self.multiplies:
-            self.builder.line('call void asm sideeffect "fence.proxy.async.shared::cta;", ""()')
+            self._together("fence.proxy.async.shared::cta;")
 
     def store(self, stmt: Store) -> None:
         if isinstance(stmt.value, Intrinsic) and stmt.value.name in WGMMAS:
@@ -125,6 +129,10 @@ class WarpgroupEmitter(WarpEmitter):
         slots, self.under_way = self.under_way, []
         self._rename(slots, _let_run(0), [])
 
+    def _together(self, text: str, changes: str = "") -> None:
+        """Instructions that all threads of a warp come to together."""
+        self.builder.line(f'call void asm sideeffect "{text}", "{changes}"() {CONVERGENT}')
+
     def _rename(self, slots: list[Slot], text: str, given: list[str]) -> None:
         """Assembly that changes registers in place, after operands of 64 bits."""
         b, count = self.builder, len(slots)
@@ -133,7 +141,7 @@ class WarpgroupEmitter(WarpEmitter):
         ties = [*["=f"] * count, *["l"] * len(given), *map(str, range(count)), "~{memory}"]
         operands = [f"i64 {g}" for g in given] + [f"float {v}" for v in old]
         call = f'call {kind} asm sideeffect "{text}", "{",".join(ties)}"({", ".join(operands)})'
-        made = b.now(call)
+        made = b.now(f"{call} {CONVERGENT}")
         for n, slot in enumerate(slots):
             value = Val(b.now(f"extractvalue {kind} {made}, {n}"), "float32")
             self.store_element(slot.buffer, slot.offset, value)

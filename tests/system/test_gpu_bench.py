@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import ctypes
 import json
 import os
 import subprocess
@@ -10,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 BENCH = Path(__file__).parents[2] / "bench" / "gpu"
@@ -49,16 +52,19 @@ def script(tmp_path: Path) -> Script:
 
 
 def test_every_kind_of_kernel_is_built_checked_and_timed(script: Script) -> None:
-    told = script("kernels.py", "--small", "--configs", "2", "--no-peers")
+    told = script("kernels.py", "--small", "--configs", "2")
     kinds = {result["case"].split()[0] for result in told["results"]}
     assert kinds == {"matmul", "conv", "softmax", "layer", "relu(a"}
-    precisions = {result["case"].split()[-1] for result in told["results"]}
+    precisions = {result["case"].partition(" by ")[0].split()[-1] for result in told["results"]}
     assert precisions == {"float32", "tf32", "float16", "bfloat16"}
+    sketches = {r["sketch"] for r in told["results"] if "16" in r["case"] and " by " in r["case"]}
+    assert sketches == {"gpu_mma", "gpu_wgmma", "gpu_tma"}
     for result in told["results"]:
         assert "failed" not in result
         assert 0 < result["error"] < 0.1
         assert (result["configs"], result["refused"]) == (2, [])
         assert result["rate"] > 0
+        assert result["unit"] == "FLOP/s" or result["share_of_copy"] > 0
 
 
 @pytest.mark.soak
@@ -80,6 +86,7 @@ def test_a_kernel_that_faults_dies_or_hangs_costs_one_case_and_the_time_is_kept(
     whys = [result["failed"] for result in first]
     assert whys[0] == "DriverError: a fault"
     assert whys[1:] == ["the process died of SIGSEGV", "did not go on within 15 s, or was killed"]
+    assert all(result["lost"] for result in first)
     assert all(result["at"].startswith("sketch=") for result in first)
     assert "failed" not in last
     assert "under_way" not in told
@@ -136,3 +143,66 @@ def test_the_runtime_is_checked(script: Script) -> None:
     assert outcomes["check_torch_streams"] == "left out: no PyTorch"
     assert all(told.startswith(("passes", "left out")) for told in outcomes.values())
     assert len(told["host_seconds_of_a_run"]) == 3
+
+
+def test_a_sketch_that_costs_processes_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    monkeypatch.setenv("TUNEFARM_CUDA", "emulated")
+    from reporting import Report, add_options
+    from tunefarm.compiler.runtime.cuda.driver import open_device
+
+    parser = argparse.ArgumentParser()
+    add_options(parser)
+    report = Report("some", parser.parse_args(["--out", str(tmp_path / "r.json")]), open_device())
+    for number in range(3):
+        report.results.append({"case": f"{number}", "sketch": "gpu_tma", "lost": number > 0})
+    assert report.run("more", dict, "gpu_tma") is None
+    assert report.run("other", dict, "gpu_mma") is not None
+    assert report.left_out == ["more"]
+
+
+def test_cublas_is_asked_for_the_product_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its matrices are columns; a library that multiplies such, by C's calling convention."""
+    monkeypatch.syspath_prepend(str(BENCH))
+    monkeypatch.setenv("TUNEFARM_CUDA", "emulated")
+    from cublas import Cublas, CublasProduct
+    from tunefarm.compiler.runtime.cuda.driver import open_device
+
+    asked = []
+
+    def matrix(address: int, rows: int, columns: int, pitch: int) -> Any:
+        words = np.ctypeslib.as_array((ctypes.c_uint16 * (columns * pitch)).from_address(address))
+        return words.view(np.float16).reshape(columns, pitch)[:, :rows].T
+
+    def create(handle: int) -> int:
+        ctypes.c_void_p.from_address(handle).value = 7
+        return 0
+
+    def multiply(
+        handle: int, turned_a: int, turned_b: int, m: int, n: int, k: int, alpha: int,
+        a: int, a_kind: int, lda: int, b: int, b_kind: int, ldb: int,
+        beta: int, c: int, c_kind: int, ldc: int, compute: int, algorithm: int,
+    ) -> int:  # fmt: skip
+        asked.append((handle, turned_a, turned_b, a_kind, b_kind, c_kind, compute, algorithm))
+        scales = [ctypes.c_float.from_address(place).value for place in (alpha, beta)]
+        assert scales == [1.0, 0.0]
+        matrix(c, m, n, ldc)[:] = matrix(a, m, k, lda) @ matrix(b, k, n, ldb)
+        return 0
+
+    p, i = ctypes.c_void_p, ctypes.c_int
+    kinds = (p, i, i, i, i, i, p, p, i, i, p, i, i, p, p, i, i, i, i)
+
+    class Library:
+        cublasCreate_v2 = ctypes.CFUNCTYPE(i, p)(create)
+        cublasSetStream_v2 = ctypes.CFUNCTYPE(i, p, p)(lambda handle, stream: 0)
+        cublasGemmEx = ctypes.CFUNCTYPE(i, *kinds)(multiply)
+
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(shape).astype(np.float16) for shape in ((3, 5), (5, 7)))
+    made = CublasProduct(Cublas(Library), open_device(), a, b, precise=True)
+    np.testing.assert_allclose(made.output(), (a @ b).astype(np.float32), 1e-2, 1e-2)
+    assert asked == [(7, 0, 0, 2, 2, 2, 68, -1)]
+    assert made.cold_seconds(2) > 0
+    assert len(asked) == 3

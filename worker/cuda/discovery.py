@@ -18,7 +18,13 @@ from typing import Any
 
 from tunefarm.compiler.errors import TargetError
 from tunefarm.compiler.gpu.archs import GPU_ARCHS
-from tunefarm.compiler.runtime.cuda.driver import EMULATED, arch_number, devices, is_emulating
+from tunefarm.compiler.runtime.cuda.driver import (
+    EMULATED,
+    arch_number,
+    arch_of,
+    devices,
+    is_emulating,
+)
 from tunefarm.compiler.target import Target
 from tunefarm.worker.cuda.nvml import open_nvml
 
@@ -67,7 +73,7 @@ def find_gpus(nvml: Any = None) -> tuple[Gpu, ...]:
     for index in range(library.nvmlDeviceGetCount()):
         handle = library.nvmlDeviceGetHandleByIndex(index)
         major, minor = library.nvmlDeviceGetCudaComputeCapability(handle)
-        arch = arch_of(major, minor)
+        arch = arch_here(major, minor)
         uuid = str(library.nvmlDeviceGetUUID(handle))
         memory = int(library.nvmlDeviceGetMemoryInfo(handle).total)
         found.append(Gpu(index, str(library.nvmlDeviceGetName(handle)), arch, uuid, memory, driver))
@@ -99,17 +105,13 @@ def visible_of(found: Sequence[Gpu], said: str | None) -> tuple[Gpu, ...]:
     return tuple(shown)
 
 
-def arch_of(major: int, minor: int) -> str:
-    """The architecture whose code fits a compute capability best: its own with all that it has,
-    or the last one before it of the same family; TargetError for what is older than sm_75."""
-    number = 10 * major + minor
-    for name in (f"sm_{number}a", f"sm_{number}"):
-        if name in GPU_ARCHS:
-            return name
-    older = [n for n in GPU_ARCHS if n[-1].isdigit() and arch_number(n) <= number]
-    if not older:
+def arch_here(major: int, minor: int) -> str:
+    """The architecture that code for a GPU is built for; TargetError for what is older than
+    sm_75."""
+    arch = arch_of(major, minor)
+    if arch not in GPU_ARCHS:
         raise TargetError(f"GPUs of compute capability {major}.{minor} are too old; from 7.5 on")
-    return max(older, key=arch_number)
+    return arch
 
 
 def is_gpu_target(text: str) -> bool:

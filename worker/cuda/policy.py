@@ -22,6 +22,7 @@ GPU = Policy(
         "/sys/devices",
         "/sys/module/nvidia*",
         "/sys/fs/cgroup",
+        "/usr/local/nvidia",  # where hosts of containers put the driver's libraries
     ),
     devices=("/dev/nvidia*", "/dev/dxg"),
     calls=Calls(GPU_NUMBERS, GPU_CONDITIONS),

@@ -11,8 +11,12 @@ from collections.abc import Callable
 from typing import Any
 
 from tunefarm.compiler.errors import TargetError
-from tunefarm.compiler.gpu.archs import GPU_ARCHS
-from tunefarm.compiler.runtime.cuda.driver import DeviceMemoryError, DeviceProperties, DriverError
+from tunefarm.compiler.runtime.cuda.driver import (
+    DeviceMemoryError,
+    DeviceProperties,
+    DriverError,
+    arch_of,
+)
 
 _EMULATE = "set TUNEFARM_CUDA=emulated to run it on an emulator, slowly"
 _TENSOR_MAPS = 12000  # the version of CUDA that they came with
@@ -106,12 +110,6 @@ def read_properties(cuda: Any, number: Any, ordinal: int) -> DeviceProperties:
         pci=text_of(call(cuda.cuDeviceGetPCIBusId, 64, number)),
         uuid=uuid_of(bytes(call(cuda.cuDeviceGetUuid, number).bytes)),
     )
-
-
-def arch_of(major: int, minor: int) -> str:
-    """The name of an architecture by its compute capability, with all that its code may use."""
-    name = f"sm_{major}{minor}"
-    return f"{name}a" if f"{name}a" in GPU_ARCHS else name
 
 
 def uuid_of(raw: bytes) -> str:

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tunefarm.compiler import settings
 from tunefarm.compiler.errors import TargetError, TunefarmError
+from tunefarm.compiler.gpu.archs import GPU_ARCHS
 from tunefarm.compiler.gpu.launches import Launch
 from tunefarm.compiler.target import Target
 
@@ -280,6 +281,17 @@ def check_device(properties: DeviceProperties, target: Target) -> None:
 def arch_number(arch: str) -> int:
     """90 of sm_90a."""
     return int("".join(filter(str.isdigit, arch)))
+
+
+def arch_of(major: int, minor: int) -> str:
+    """The architecture whose code fits a compute capability best: its own with all that it has, or
+    the last one before it (sm_100 for 10.3); its own name if all of ours are later."""
+    number = 10 * major + minor
+    for name in (f"sm_{number}a", f"sm_{number}"):
+        if name in GPU_ARCHS:
+            return name
+    older = [n for n in GPU_ARCHS if n[-1].isdigit() and arch_number(n) <= number]
+    return max(older, key=arch_number, default=f"sm_{number}")
 
 
 class _Driver(Protocol):

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from tunefarm.compiler.errors import BuildError
 from tunefarm.compiler.gpu.archs import STATIC_SHARED_BYTES
 from tunefarm.compiler.gpu.launches import Launch
+from tunefarm.compiler.gpu.ptx import cuda_for
 from tunefarm.compiler.gpu.tensor_maps import MAP_ALIGN, MAP_BYTES, TensorMap
 from tunefarm.compiler.runtime.arrays import Array, address
 from tunefarm.compiler.runtime.cuda import driver
@@ -149,6 +150,8 @@ class GpuCode:
         except DriverError as error:
             if error.fatal:
                 raise
+            if error.code == "CUDA_ERROR_UNSUPPORTED_PTX_VERSION":
+                raise BuildError(_too_old(code.decode(), call(cuda.cuDriverGetVersion))) from None
             lines = text_of(bytes(wrong)).strip().splitlines()
             log = f": {lines[0].strip()}" if lines else ""
             raise BuildError(f"{error}{log}") from None
@@ -165,6 +168,8 @@ class GpuFunction:
     def __init__(self, device: Gpu, code: GpuCode, launch: Launch) -> None:
         cuda = device.cuda
         self.name = launch.name
+        self._device, self._launch = device, launch
+        self._passed: tuple[tuple[int, ...], Arguments] | None = None
         self.handle = device.call(cuda.cuModuleGetFunction, code.handle, launch.name.encode())
         self._code = code  # which stays loaded
         kinds = cuda.CUfunction_attribute
@@ -182,6 +187,59 @@ class GpuFunction:
                 kinds.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
                 launch.dynamic_bytes,
             )
+
+    def arguments(self, pointers: Sequence[int]) -> Arguments:
+        """What a launch on these addresses passes. The last one is kept: to make tensor maps takes
+        longer than the launch."""
+        key = tuple(pointers)
+        passed = self._passed
+        if passed is None or passed[0] != key:
+            passed = self._passed = key, Arguments(self._device, self._launch, key)
+        return passed[1]
+
+
+class Arguments:
+    """The values of a kernel's parameters, at ``address`` a pointer to each."""
+
+    def __init__(self, device: Gpu, launch: Launch, pointers: Sequence[int]) -> None:
+        values = np.array(pointers, np.uint64)
+        maps = [encoded(device, each, pointers[each.argument]) for each in launch.maps]
+        own = address(values) + 8 * np.arange(len(values), dtype=np.uint64)
+        places = np.array([*own, *map(address, maps)], np.uint64)
+        self.address = address(places)
+        self._keep = (values, maps, places)
+
+
+def encoded(device: Gpu, tensor: TensorMap, start: int) -> NDArray[np.uint8]:
+    """The driver's 128 bytes for a tensor that lies at an address."""
+    cuda = device.cuda
+    kinds, swizzles = cuda.CUtensorMapDataType, cuda.CUtensorMapSwizzle
+    kind = {
+        "float16": kinds.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+        "bfloat16": kinds.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+    }[tensor.dtype]
+    swizzle = {
+        0: swizzles.CU_TENSOR_MAP_SWIZZLE_NONE,
+        128: swizzles.CU_TENSOR_MAP_SWIZZLE_128B,
+    }[tensor.swizzle]
+    room = np.zeros(MAP_BYTES + MAP_ALIGN, np.uint8)
+    made = room[-address(room) % MAP_ALIGN :][:MAP_BYTES]
+    device.call(
+        tensor_map_encoder(),
+        address(made),
+        int(kind),
+        tensor.rank,
+        start,
+        (ctypes.c_uint64 * tensor.rank)(*tensor.extents),
+        (ctypes.c_uint64 * (tensor.rank - 1))(*tensor.strides),
+        (ctypes.c_uint32 * tensor.rank)(*tensor.box),
+        (ctypes.c_uint32 * tensor.rank)(*[1] * tensor.rank),
+        int(cuda.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE),
+        int(swizzle),
+        int(cuda.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B),
+        int(cuda.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+    )
+    return made
 
 
 class GpuEvent:
@@ -245,10 +303,7 @@ class GpuStream:
 
     def launch(self, function: driver.Function, launch: Launch, pointers: Sequence[int]) -> None:
         assert isinstance(function, GpuFunction)
-        values = np.array(pointers, np.uint64)
-        maps = [self._map(each, pointers) for each in launch.maps]
-        own = address(values) + 8 * np.arange(len(values), dtype=np.uint64)
-        places = np.array([*own, *map(address, maps)], np.uint64)
+        passed = function.arguments(pointers)
         self._device.call(
             self._cuda.cuLaunchKernel,
             function.handle,
@@ -256,42 +311,11 @@ class GpuStream:
             *launch.block,
             launch.dynamic_bytes,
             self.stream,
-            address(places),
+            passed.address,
             0,
         )
         if self._captured is not None:
             self._captured.append(function)
-
-    def _map(self, tensor: TensorMap, pointers: Sequence[int]) -> NDArray[np.uint8]:
-        """The driver's 128 bytes for a tensor that lies at one of the pointers."""
-        cuda = self._cuda
-        kinds, swizzles = cuda.CUtensorMapDataType, cuda.CUtensorMapSwizzle
-        kind = {
-            "float16": kinds.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-            "bfloat16": kinds.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-        }[tensor.dtype]
-        swizzle = {
-            0: swizzles.CU_TENSOR_MAP_SWIZZLE_NONE,
-            128: swizzles.CU_TENSOR_MAP_SWIZZLE_128B,
-        }[tensor.swizzle]
-        room = np.zeros(MAP_BYTES + MAP_ALIGN, np.uint8)
-        made = room[-address(room) % MAP_ALIGN :][:MAP_BYTES]
-        self._device.call(
-            tensor_map_encoder(),
-            address(made),
-            int(kind),
-            tensor.rank,
-            pointers[tensor.argument],
-            (ctypes.c_uint64 * tensor.rank)(*tensor.extents),
-            (ctypes.c_uint64 * (tensor.rank - 1))(*tensor.strides),
-            (ctypes.c_uint32 * tensor.rank)(*tensor.box),
-            (ctypes.c_uint32 * tensor.rank)(*[1] * tensor.rank),
-            int(cuda.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE),
-            int(swizzle),
-            int(cuda.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B),
-            int(cuda.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
-        )
-        return made
 
     def record(self, event: driver.Event) -> None:
         assert isinstance(event, GpuEvent)
@@ -330,6 +354,15 @@ class GpuStream:
 
     def synchronize(self) -> None:
         self._device.call(self._cuda.cuStreamSynchronize, self.stream)
+
+
+def _too_old(ptx: str, version: int) -> str:
+    """Why a driver of a version (13000 for CUDA 13.0) does not compile a text."""
+    major, minor = cuda_for(ptx)
+    return (
+        f"the code is PTX for drivers of CUDA {major}.{minor} on, and this host's is of CUDA "
+        f"{version // 1000}.{version % 1000 // 10}; update the driver"
+    )
 
 
 def _host_address(data: Array) -> int:

@@ -9,7 +9,7 @@ from tunefarm.compiler.runtime.cuda.driver import Device, Stream
 from tunefarm.compiler.runtime.cuda.memory import take
 
 _AT_ONCE = 32  # timed calls between two waits
-_HOST_SECONDS = 10e-6  # that the host takes to ask for a call, with room
+_HOST_SECONDS = 60e-6  # that the host takes to ask for a call between two events, with room
 _FILL_BYTES_PER_SECOND = 4e12  # that no device's memory exceeds by much
 
 
@@ -30,13 +30,17 @@ def seconds_together(device: Device, stream: Stream, call: Callable[[], None], c
 def seconds_cold(device: Device, stream: Stream, call: Callable[[], None], count: int) -> float:
     """The sum of the seconds of ``count`` calls that each find nothing in the device's cache.
 
-    Memory of twice the cache is written before each; meanwhile the host is ahead of the device.
+    Memory of twice the cache is written before each, and before the first so often that the host
+    is ahead of the device until the last: the device would wait between the two events of a call.
     """
     total = 0.0
     cold = take(device, flush_bytes(device))
     for start in range(0, count, _AT_ONCE):
         events = []
-        for _ in range(min(_AT_ONCE, count - start)):
+        now = min(_AT_ONCE, count - start)
+        for _ in range(fills_ahead(device, now) - now):
+            stream.fill(cold.address, 0, cold.size_bytes)
+        for _ in range(now):
             before, after = device.event(), device.event()
             stream.fill(cold.address, 0, cold.size_bytes)
             stream.record(before)
@@ -53,8 +57,7 @@ def seconds_each(device: Device, stream: Stream, calls: list[Callable[[], None]]
     The device writes memory first, as long as the host needs to ask for them all.
     """
     filled = take(device, flush_bytes(device))
-    ahead = len(calls) * _HOST_SECONDS * _FILL_BYTES_PER_SECOND / filled.size_bytes
-    for _ in range(int(ahead) + 1):
+    for _ in range(fills_ahead(device, len(calls)) + 1):
         stream.fill(filled.address, 0, filled.size_bytes)
     events = [device.event() for _ in range(len(calls) + 1)]
     stream.record(events[0])
@@ -62,6 +65,15 @@ def seconds_each(device: Device, stream: Stream, calls: list[Callable[[], None]]
         call()
         stream.record(event)
     return [after.seconds_since(before) for before, after in pairwise(events)]
+
+
+def fills_ahead(device: Device, calls: int) -> int:
+    """How often the device writes that memory while the host asks for so many calls; an emulator,
+    which does at once what it is asked, needs none."""
+    if device.properties.emulated:
+        return 0
+    seconds = flush_bytes(device) / _FILL_BYTES_PER_SECOND
+    return int(calls * _HOST_SECONDS / seconds) + 1
 
 
 def flush_bytes(device: Device) -> int:

@@ -174,6 +174,9 @@ def test_who_waits_for_whom() -> None:
     )
     assert launch_from_json(launch_to_json(launch)) == launch
     assert "st.shared" not in ptx
+    assembly = [line for line in code.text.splitlines() if " asm " in line]
+    assert len(assembly) > 15
+    assert all(line.endswith(" convergent") for line in assembly)  # or LLVM may let fewer come
 
 
 def test_what_has_no_such_kernel() -> None:

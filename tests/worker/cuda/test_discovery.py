@@ -11,7 +11,7 @@ from tunefarm.compiler.target import Target
 from tunefarm.worker import main
 from tunefarm.worker.cuda import discovery
 from tunefarm.worker.cuda.device import environment_of, places
-from tunefarm.worker.cuda.discovery import Gpu, arch_of, find_gpus, offers, require
+from tunefarm.worker.cuda.discovery import Gpu, arch_here, find_gpus, offers, require
 from tunefarm.worker.cuda.limits import limits
 
 from tests.worker.cuda.nvml_library import ScriptedGpu, ScriptedNvml
@@ -53,12 +53,12 @@ def test_a_gpu_is_known_by_what_the_driver_says(machine: Machine) -> None:
     ],
 )  # fmt: skip
 def test_code_is_made_for_what_the_gpu_runs(capability: tuple[int, int], arch: str) -> None:
-    assert arch_of(*capability) == arch
+    assert arch_here(*capability) == arch
 
 
 def test_a_gpu_that_is_too_old_is_refused() -> None:
     with pytest.raises(TargetError, match=r"compute capability 7\.0 are too old"):
-        arch_of(7, 0)
+        arch_here(7, 0)
 
 
 @pytest.mark.parametrize(

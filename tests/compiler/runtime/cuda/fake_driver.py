@@ -25,7 +25,7 @@ from tunefarm.compiler.target import Target
 
 SUCCESS, INVALID_VALUE, OUT_OF_MEMORY, NO_DEVICE = 0, 1, 2, 100
 INVALID_PTX, INVALID_CONTEXT, INVALID_HANDLE, NOT_FOUND = 218, 201, 400, 500
-INVALID_IMAGE, NO_BINARY_FOR_GPU = 200, 209
+INVALID_IMAGE, NO_BINARY_FOR_GPU, UNSUPPORTED_PTX_VERSION = 200, 209, 222
 LAUNCH_FAILED, CAPTURE_UNSUPPORTED = 719, 900
 ERRORS = {
     SUCCESS: b"CUDA_SUCCESS",
@@ -66,6 +66,7 @@ class FakeDriver:
 
     def __init__(self, devices: int = 1) -> None:
         self.devices = devices
+        self.version = 13000  # of CUDA
         self.memory = DeviceMemory()
         self.counts: dict[str, int] = {}
         self.live: dict[int, Any] = {}
@@ -107,7 +108,7 @@ class FakeDriver:
         require(self.devices, NO_DEVICE)
 
     def cuDriverGetVersion(self, version: pointer) -> None:
-        put(version, signed, 13000)
+        put(version, signed, self.version)
 
     def cuGetErrorName(self, status: signed, name: pointer) -> None:
         put(name, text, ERRORS.get(status, b"CUDA_ERROR_UNKNOWN"))
@@ -206,6 +207,8 @@ class FakeDriver:
         assert settings[4] == settings[6] == 16 << 10
         code = machine_code_at(image)
         self.counts["machine code"] = self.counts.get("machine code", 0) + bool(code)
+        if not code and b".version 8.0" in ctypes.string_at(image):
+            require(self.version >= 12000, UNSUPPORTED_PTX_VERSION)
         try:
             loaded = load_ptx(SOURCES[code] if code else ctypes.string_at(image))
         except EmulatorError as error:

@@ -27,12 +27,13 @@ from tunefarm.compiler.ir import Function, TensorType, Var
 from tunefarm.compiler.kernel import Kernel
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.runtime.arrays import aligned_empty
-from tunefarm.compiler.runtime.cuda import bindings, loading, nvidia
+from tunefarm.compiler.runtime.cuda import loading, nvidia
 from tunefarm.compiler.runtime.cuda.arrays import DeviceArray, to_device
 from tunefarm.compiler.runtime.cuda.driver import (
     DeviceMemoryError,
     DeviceProperties,
     DriverError,
+    arch_of,
     check_device,
     devices,
     open_device,
@@ -323,7 +324,11 @@ def test_a_kernel_that_takes_tensor_maps(driver: FakeDriver) -> None:
     operands = [a.reshape(t.shape) for a, t in zip(operands, kernel.types, strict=False)]
     (got,) = kernel(*operands)
     np.testing.assert_allclose(got.reshape(wanted.shape), wanted, 1e-2, 5e-2)
-    assert driver.counts["cuTensorMapEncodeTiled"] == 2
+    call_again = kernel.bind(operands)
+    call_again()
+    made = driver.counts["cuTensorMapEncodeTiled"]
+    call_again()
+    assert driver.counts["cuTensorMapEncodeTiled"] == made >= 2
 
 
 def test_a_kernel_is_timed_by_graphs(driver: FakeDriver) -> None:
@@ -338,9 +343,10 @@ def test_a_kernel_is_timed_by_graphs(driver: FakeDriver) -> None:
     filled = driver.counts["cuMemsetD8Async"]
     events = live(driver, fake_driver.Event)
     assert kernel.time(data, number=33, repeat=1, cold=[0]).median > 0
-    assert kernel.time(data, number=200, repeat=1, cold=[0]).median > 0
+    assert kernel.time(data, number=70, repeat=1, cold=[0]).median > 0
     assert sum(type(value) is fake_driver.Event for value in driver.live.values()) < events + 150
-    assert driver.counts["cuMemsetD8Async"] == filled + 1 + 33 + 1 + 200
+    calls = 1 + 33 + 1 + 70
+    assert driver.counts["cuMemsetD8Async"] >= filled + 2 * calls  # the host is ahead
 
 
 def test_code_that_the_driver_refuses(driver: FakeDriver) -> None:
@@ -349,6 +355,11 @@ def test_code_that_the_driver_refuses(driver: FakeDriver) -> None:
         device.load(b"not PTX")
     workload, _ = product()
     kernel = build_kernel(workload, HOPPER, config_space(workload, HOPPER).default, cache=False)
+    driver.version = 11080
+    with pytest.raises(BuildError, match=r"^the code is PTX for drivers of CUDA 12.0 on, and this "
+                       r"host's is of CUDA 11.8; update the driver$"):  # fmt: skip
+        device.load(kernel.object)
+    driver.version = 13000
     code = device.load(kernel.object)
     with pytest.raises(DriverError, match="cuModuleGetFunction on device 0, Fake H200, failed"):
         code.function(Launch("other", (1, 1, 1), (32, 1, 1)))
@@ -408,7 +419,7 @@ def test_results_are_written_in_place(driver: FakeDriver, lib: CudaModule) -> No
 
 
 def test_architectures_and_uuids() -> None:
-    assert bindings.arch_of(9, 0) == "sm_90a"
-    assert bindings.arch_of(8, 0) == "sm_80"
-    assert bindings.arch_of(12, 1) == "sm_121"
+    assert arch_of(9, 0) == "sm_90a"
+    assert arch_of(8, 0) == "sm_80"
+    assert [arch_of(10, 3), arch_of(12, 1), arch_of(7, 0)] == ["sm_100", "sm_120", "sm_70"]
     assert Path(nvidia.__file__).name == "nvidia.py"
