@@ -49,7 +49,7 @@ def all_cases(small: bool) -> Iterator[Case]:
         for size in large:
             yield product(size, size, size, dtype, precision)
     for dtype in ("float16", "float32"):
-        for rows, columns in ((8, 64),) if small else ((32768, 1024), (4096, 8192)):
+        for rows, columns in ((8, 64),) if small else ((32768, 1024), (4096, 8192), (8, 131072)):
             yield softmax(rows, columns, dtype)
             yield layer_norm(rows, columns, dtype)
         yield chain(512 if small else 1 << 26, dtype)

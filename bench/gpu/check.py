@@ -81,6 +81,10 @@ def tasks() -> Iterator[Task]:
             yield Task(f"softmax {columns} {dtype}", rows("softmax", columns, dtype))
             yield Task(f"layer norm {columns} {dtype}", rows("layer_norm", columns, dtype))
             yield Task(f"sum {columns} {dtype}", rows("sum", columns, dtype))
+        for operator, columns in (("softmax", 70001), ("softmax", 65600), ("layer_norm", 65608)):
+            yield Task(
+                f"{operator} of few rows, {columns} {dtype}", rows(operator, columns, dtype, 3)
+            )
         for shape in ((70001,), (3, 65600)):
             yield Task(f"sum {shape} {dtype}", reduced("sum", shape, len(shape) - 1, dtype))
         for shape in ((777, 91), (1000, 96)):
@@ -154,8 +158,8 @@ def causal(inputs: list[Any]) -> list[Any]:
     return [*operands, np.tri(queries, keys, keys - queries, dtype=np.bool_)]
 
 
-def rows(operator: str, columns: int, dtype: str) -> Workload:
-    x = ((19, columns), dtype)
+def rows(operator: str, columns: int, dtype: str, count: int = 19) -> Workload:
+    x = ((count, columns), dtype)
     if operator == "layer_norm":
         scale = ((columns,), dtype)
         return workload_of(

@@ -15,6 +15,7 @@ MAX_THREADS = 1024  # of a block
 MAX_REGISTERS = 255  # of a thread
 REGISTERS = 65536  # of a multiprocessor, and at most of a block
 STATIC_SHARED_BYTES = 48 << 10  # more has to be asked for at a launch
+MAX_CLUSTER = 8  # blocks, on every GPU that has clusters
 MAX_GRID = (2**31 - 1, 65535, 65535)
 
 
@@ -39,6 +40,11 @@ class GpuArch:
     def has_async_copies(self) -> bool:
         """True if copies from global to shared memory can run on beside the threads."""
         return self.number >= 80
+
+    @property
+    def has_clusters(self) -> bool:
+        """True if blocks can be launched together that reach each other's shared memory."""
+        return self.number >= 90
 
     @property
     def has_tensor_cores(self) -> bool:

@@ -62,6 +62,8 @@ def emit_gpu(program: PrimFunc, target: Target, dialect: Dialect = NVPTX) -> Gpu
 def _attributes(dialect: Dialect, part: Part) -> str:
     x, y, z = part.block
     attributes = dialect.attributes.format(x=x, y=y, z=z, n=x * y * z)
+    if part.cluster > 1:
+        attributes += f' "nvvm.cluster_dim"="{part.cluster},1,1"'
     given = registers_of(part)
     return attributes if given is None else f'{attributes} "nvvm.maxnreg"="{given[0]}"'
 
@@ -95,6 +97,7 @@ def _kernel(
         emitter.pointers[buffer] = builder.pure(pointer)
     emitter.begin()
     emitter.statement(part.body)
+    emitter.end()
     builder.line("ret void")
     for number in range(len(emitter.maps)):
         kind = f"ptr byval([{MAP_BYTES} x i8]) align {MAP_ALIGN}"

@@ -8,13 +8,20 @@ from math import prod
 from typing import Any
 
 from tunefarm.compiler.errors import ScheduleError
-from tunefarm.compiler.gpu.archs import MAX_GRID, MAX_THREADS, STATIC_SHARED_BYTES, GpuArch
+from tunefarm.compiler.gpu.archs import (
+    MAX_CLUSTER,
+    MAX_GRID,
+    MAX_THREADS,
+    STATIC_SHARED_BYTES,
+    GpuArch,
+)
 from tunefarm.compiler.gpu.boxes import ring_of
 from tunefarm.compiler.gpu.tensor_maps import TensorMap, tensor_map_of
 from tunefarm.compiler.target import dtype_bytes
 from tunefarm.compiler.tir.facts import buffers_read_below, buffers_stored
 from tunefarm.compiler.tir.ir import (
-    BLOCK_AXES,
+    CLUSTER_AXIS,
+    GRID_AXES,
     THREAD_AXES,
     Allocate,
     Buffer,
@@ -68,8 +75,13 @@ class Part:
 
     @property
     def grid(self) -> tuple[int, int, int]:
-        x, y, z = (self.extents.get(axis, 1) for axis in BLOCK_AXES)
-        return x, y, z
+        x, y, z = (self.extents.get(axis, 1) for axis in GRID_AXES)
+        return x * self.cluster, y, z
+
+    @property
+    def cluster(self) -> int:
+        """Blocks side by side along x that run at the same time and reach each other's memory."""
+        return self.extents.get(CLUSTER_AXIS, 1)
 
     @property
     def block(self) -> tuple[int, int, int]:
@@ -178,6 +190,8 @@ def check_limits(part: Part, arch: GpuArch) -> None:
     """ScheduleError if a kernel is larger than an architecture allows."""
     if prod(part.block) > MAX_THREADS:
         raise ScheduleError(f"a block has {prod(part.block)} threads; at most {MAX_THREADS}")
+    if part.cluster > (MAX_CLUSTER if arch.has_clusters else 1):
+        raise ScheduleError(f"a cluster has {part.cluster} blocks; {arch.name} allows fewer")
     for axis, size, most in zip("xyz", part.grid, MAX_GRID, strict=True):
         if size > most:
             raise ScheduleError(f"the grid has {size} blocks along {axis}; at most {most}")

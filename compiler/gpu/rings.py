@@ -9,8 +9,12 @@ Each of the ``stages`` has two mbarriers: "full" ends a phase when the bytes of 
 arrived, "free" when each warp that computes has said so. Turn n of a stage is phase n of both. The
 barriers of the program are what the interpreter runs; here the first of a step is the wait for its
 stage, and the others are nothing, since no more is shared. If threads of a number along z fill and
-do no more, they and the others part at the beginning. Source: NVIDIA, "PTX ISA", mbarrier and
-asynchronous copies; the roles are those of CUTLASS 3.
+do no more, they and the others part at the beginning.
+
+In a cluster of blocks a box that is the same for all of them is asked for once: each block asks for
+its part of the rows, which arrive in the memory of all. A stage is free when the warps of all
+blocks have said so, in each block, and no block ends before the others are through. Source: NVIDIA,
+"PTX ISA", mbarrier and asynchronous copies; the roles are those of CUTLASS 3.
 """
 
 from __future__ import annotations
@@ -33,6 +37,8 @@ from tunefarm.compiler.gpu.wgmma import ALIGN, CHUNK, ROW, ROW_BYTES, wgmmas_of
 from tunefarm.compiler.target import dtype_bytes
 from tunefarm.compiler.tir.affine import affine, conjunction, conjuncts, decide
 from tunefarm.compiler.tir.ir import (
+    CLUSTER_AXIS,
+    GRID_AXES,
     Binary,
     Buffer,
     Const,
@@ -52,6 +58,7 @@ from tunefarm.compiler.tir.visit import walk_stmt
 
 BOTH, FILLING, COMPUTING = "both", "filling", "computing"
 FULL, FREE = 0, 1  # a stage's mbarriers
+SWIZZLED_ROWS = 8  # rows of a tile that are swizzled together
 FILLING_REGISTERS = 40  # of a thread that does no more
 UNIT = 8  # registers come in so many
 
@@ -71,12 +78,15 @@ class RingEmitter(WarpgroupEmitter):
         self.ring = ring_of(part.body)
         self.role = BOTH
         self._roles: dict[For, str] = {}  # the two loops that one over groups becomes
+        self._member: Var | None = None  # the number of the block in its cluster
         self._step: Var | None = None  # of the loop over tiles that is being written
         self._waited = False
 
     def begin(self) -> None:
         """Write what comes before all else: the mbarriers, of which all threads are told."""
-        ring, b = self.ring, self.builder
+        ring, b, cluster = self.ring, self.builder, self.part.cluster
+        if cluster > 1 and (ring is None or not ring.producer):
+            raise ScheduleError("blocks are a cluster where threads of their own ask for boxes")
         if ring is None:
             return
         if not self.target.takes_wgmma:
@@ -89,18 +99,43 @@ class RingEmitter(WarpgroupEmitter):
                 number = b.pure(f"or i64 {number}, {own}", [number, own])
         first = b.pure(f"icmp eq i64 {number}, 0", [number])
         flag = b.pure(f"zext i1 {first} to i32", [first])
-        for which, count in ((FULL, 1), (FREE, computing // WARP)):
+        for which, count in ((FULL, 1), (FREE, cluster * computing // WARP)):
             for stage in range(ring.stages):
                 place = self._mark(which, Lin(stage))
                 init = f"@p mbarrier.init.shared::cta.b64 [$0], {count};"
                 self._assembly(_if_one("$1", init), [("r", place), ("r", flag)])
         self._assembly("fence.mbarrier_init.release.cluster;", [])
-        super()._barrier(0)
+        if cluster > 1:
+            self._meet(".aligned")
+        else:
+            super()._barrier(0)
+
+    def end(self) -> None:
+        """Write what comes after all else: other blocks may still tell this one of what is free."""
+        if self.part.cluster > 1:
+            self._meet()
+
+    def _meet(self, aligned: str = "") -> None:
+        """The threads of all blocks of the cluster wait for one another."""
+        arrive, wait = (
+            f"barrier.cluster.{what}{aligned};" for what in ("arrive.release", "wait.acquire")
+        )
+        self._assembly(f"{arrive}\\0A{wait}", [])
 
     # --- roles ---------------------------------------------------------------------------------
 
+    def number_of(self, axis: str, extent: int) -> str:
+        cluster = self.part.cluster
+        if cluster == 1 or axis not in (GRID_AXES[0], CLUSTER_AXIS):
+            return super().number_of(axis, extent)
+        whole = super().number_of(GRID_AXES[0], self.part.grid[0])
+        operation = "urem" if axis == CLUSTER_AXIS else "udiv"
+        return self.builder.pure(f"{operation} i64 {whole}, {cluster}", [whole])
+
     def _number(self, loop: For) -> None:
         ring = self.ring
+        if loop.axis == CLUSTER_AXIS:
+            self._member = loop.var
         if loop in self._roles:
             self._play(loop)
         elif ring is None or not ring.producer or loop.axis != "threadIdx.z":
@@ -190,17 +225,27 @@ class RingEmitter(WarpgroupEmitter):
             step = self._narrow(self._linear_index(unless_first))
             first = self.builder.here(f"icmp eq i32 {step}, 0")
             lane = self.builder.here(f"select i1 {first}, i32 1, i32 {lane}")
-        arrive = "@p mbarrier.arrive.shared::cta.b64 _, [$0];"
         place = self._mark(FREE, self._linear_index(stage))
-        self._assembly(_if_one("$1", arrive, "0"), [("r", place), ("r", lane)])
+        if self.part.cluster == 1:
+            arrive = "@p mbarrier.arrive.shared::cta.b64 _, [$0];"
+            self._assembly(_if_one("$1", arrive, "0"), [("r", place), ("r", lane)])
+            return
+        for block in range(self.part.cluster):
+            lines = (
+                ".reg .b32 there;",
+                f"mapa.shared::cluster.u32 there, $0, {block};",
+                "@p mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];",
+            )
+            self._assembly(_if_one("$1", "\\0A".join(lines), "0"), [("r", place), ("r", lane)])
 
     def _wait(self, which: int, stage: Expr, parity: Expr) -> None:
         """Wait until the phase of a parity has ended."""
+        scope = ".acquire.cluster" if which == FREE and self.part.cluster > 1 else ""
         lines = (
             "{",
             ".reg .pred p;",
             "$$wait_${:uid}:",
-            "mbarrier.try_wait.parity.shared::cta.b64 p, [$0], $1;",
+            f"mbarrier.try_wait.parity{scope}.shared::cta.b64 p, [$0], $1;",
             "@!p bra $$wait_${:uid};",
             "}",
         )
@@ -245,21 +290,43 @@ class RingEmitter(WarpgroupEmitter):
                 self._box(*_nest(stmt), mark)
 
     def _box(self, loops: Sequence[For], store: Store, mark: str) -> None:
-        """One instruction for all iterations of the loops around an element."""
+        """One instruction for all iterations of the loops around an element, or for the part of
+        them that this block asks for on behalf of its cluster."""
         assert isinstance(store.value, Intrinsic)
         axes = axes_of(store.value)
+        shared_out = self.part.cluster > 1 and not any(
+            self._member in affine(axis.at).variables() for axis in axes
+        )
+        parts = self.part.cluster if shared_out else 1
         for each in loops:
             self.env[each.var] = Lin(0)
-        operands = [("r", self._target(loops, store)), ("l", self._map(loops, store))]
+        place = self._target(loops, store, _extent(loops[0]) // parts)
+        if shared_out:
+            number = self.number_of(CLUSTER_AXIS, parts)
+            self.env[loops[0].var] = Lin(0, ((number, _extent(loops[0]) // parts),))
+            place = self._shared_address(store, self._linear_at(loops, store, number, parts))
+        operands = [("r", place), ("l", self._map(loops, store, parts))]
         operands += [("r", self._narrow(self._linear_index(axis.at))) for axis in axes]
         numbers = ", ".join(f"${n + 2}" for n in range(len(axes)))
         name = f"cp.async.bulk.tensor.{len(axes)}d.shared::cluster.global"
-        text = f"{name}.mbarrier::complete_tx::bytes [$0], [$1, {{{numbers}}}], "
-        self._assembly(f"{text}[${len(axes) + 2}];", [*operands, ("r", mark)])
+        name = f"{name}.mbarrier::complete_tx::bytes{'.multicast::cluster' if shared_out else ''}"
+        operands.append(("r", mark))
+        mask = ""
+        if shared_out:
+            operands.append(("h", str((1 << parts) - 1)))
+            mask = f", ${len(axes) + 3}"
+        self._assembly(f"{name} [$0], [$1, {{{numbers}}}], [${len(axes) + 2}]{mask};", operands)
 
-    def _target(self, loops: Sequence[For], store: Store) -> str:
-        """Where a box begins in shared memory; ScheduleError unless its rows lie there as the
-        instruction writes them."""
+    def _linear_at(self, loops: Sequence[For], store: Store, number: str, parts: int) -> Lin:
+        """The element at which a part of a box begins: rows of it lie one after the other."""
+        now, self.env[loops[0].var] = self.env[loops[0].var], Lin(0)
+        start = self._linear_index(store)
+        self.env[loops[0].var] = now
+        return start.plus(Lin(0, ((number, _extent(loops[0]) // parts * ROW),)))
+
+    def _target(self, loops: Sequence[For], store: Store, rows: int) -> str:
+        """Where a box begins in shared memory, whose parts have so many rows; ScheduleError unless
+        its rows lie there as the instruction writes them."""
         place = self._linear_index(store)
         corner = loops[0].var
         self.env[corner] = Lin(1)
@@ -267,14 +334,18 @@ class RingEmitter(WarpgroupEmitter):
         self.env[corner] = Lin(0)
         size = dtype_bytes(store.buffer.dtype)
         steps = gcd(place.const, *(c for _, c in place.terms)) * size
-        if apart != Lin(ROW + CHUNK) or steps % ALIGN or store.buffer.shape[-1] != ROW:
+        whole = steps % ALIGN == 0 and rows % SWIZZLED_ROWS == 0
+        if apart != Lin(ROW + CHUNK) or not whole or store.buffer.shape[-1] != ROW:
             raise ScheduleError(f"{store.buffer.name} does not lie as boxes are copied to it")
-        b = self.builder
-        pointer = self.in_space(self.address(store.buffer, place), 3)
-        return b.here(f"ptrtoint ptr addrspace(3) {pointer} to i32")
+        return self._shared_address(store, place)
 
-    def _map(self, loops: Sequence[For], store: Store) -> str:
-        """The kernel's argument that describes the tensor of a box."""
+    def _shared_address(self, store: Store, place: Lin) -> str:
+        pointer = self.in_space(self.address(store.buffer, place), 3)
+        return self.builder.here(f"ptrtoint ptr addrspace(3) {pointer} to i32")
+
+    def _map(self, loops: Sequence[For], store: Store, parts: int) -> str:
+        """The kernel's argument that describes the tensor of a box, of which each block asks for
+        one of some parts."""
         assert isinstance(store.value, Intrinsic)
         load, axes = store.value.args[0], axes_of(store.value)
         assert isinstance(load, Load)
@@ -282,9 +353,11 @@ class RingEmitter(WarpgroupEmitter):
         box = []
         for axis in axes:
             form = affine(axis.at)
-            mine = [_extent(each) for each in loops if form.coefficient(each.var) == 1]
-            box.append(prod(mine))
-        if box[0] * size != ROW_BYTES or max(box) > MAX_BOX or prod(box) != _elements(loops):
+            mine = [each for each in loops if form.coefficient(each.var) == 1]
+            extent = prod(map(_extent, mine))
+            box.append(extent // parts if loops[0] in mine else extent)
+        elements = _elements(loops) // parts
+        if box[0] * size != ROW_BYTES or max(box) > MAX_BOX or prod(box) != elements:
             raise ScheduleError(f"a box of {' × '.join(map(str, box))} of {load.buffer.name}")
         made = TensorMap(
             self.params.index(load.buffer), load.dtype, tuple(axis.extent for axis in axes),
@@ -312,9 +385,11 @@ class RingEmitter(WarpgroupEmitter):
         return text if value.is_constant else self.builder.here(f"trunc i64 {text} to i32")
 
     def _assembly(self, text: str, operands: Sequence[tuple[str, str]]) -> None:
-        """Instructions that change memory, on registers of 32 bits ("r") or pointers ("l")."""
+        """Instructions that change memory, on registers of 32 or 16 bits ("r", "h") or pointers
+        ("l")."""
         kinds = ",".join([*(kind for kind, _ in operands), "~{memory}"])
-        given = ", ".join(f"{'ptr' if k == 'l' else 'i32'} {value}" for k, value in operands)
+        types = {"l": "ptr", "h": "i16"}
+        given = ", ".join(f"{types.get(kind, 'i32')} {value}" for kind, value in operands)
         self.builder.line(f'call void asm sideeffect "{text}", "{kinds}"({given}) {CONVERGENT}')
 
 

@@ -61,14 +61,14 @@ class WarpgroupEmitter(WarpEmitter):
     def iteration(self, loop: For) -> None:
         super().iteration(loop)
         if self.under_way and any(w.overlaps for w in wgmmas_of(loop)):
-            self._together(_let_run(1), "~{memory}")
+            self._warpwide(_let_run(1), "~{memory}")
         else:
             self.wait()
 
     def before_barrier(self) -> None:
         """Let what threads wrote to shared memory be seen by the products' way to it."""
         if self.multiplies:
-            self._together("fence.proxy.async.shared::cta;")
+            self._warpwide("fence.proxy.async.shared::cta;")
 
     def store(self, stmt: Store) -> None:
         if isinstance(stmt.value, Intrinsic) and stmt.value.name in WGMMAS:
@@ -129,7 +129,7 @@ class WarpgroupEmitter(WarpEmitter):
         slots, self.under_way = self.under_way, []
         self._rename(slots, _let_run(0), [])
 
-    def _together(self, text: str, changes: str = "") -> None:
+    def _warpwide(self, text: str, changes: str = "") -> None:
         """Instructions that all threads of a warp come to together."""
         self.builder.line(f'call void asm sideeffect "{text}", "{changes}"() {CONVERGENT}')
 

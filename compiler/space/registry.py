@@ -10,6 +10,7 @@ from tunefarm.compiler import plugins
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.gpu.space import attention as gpu_attention
 from tunefarm.compiler.gpu.space import elements as gpu_elements
+from tunefarm.compiler.gpu.space import long_rows as gpu_long_rows
 from tunefarm.compiler.gpu.space import mma as gpu_mma
 from tunefarm.compiler.gpu.space import rows as gpu_rows
 from tunefarm.compiler.gpu.space import simt as gpu_simt
@@ -74,6 +75,7 @@ SKETCHES: list[Sketch] = [
     Sketch("gpu_mma", gpu_mma.space, gpu_mma.schedule),
     Sketch("gpu_simt", gpu_simt.space, gpu_simt.schedule),
     Sketch("gpu_split", gpu_split.space, gpu_split.schedule),
+    Sketch("gpu_long_rows", gpu_long_rows.space, gpu_long_rows.schedule),
     Sketch("gpu_rows", gpu_rows.space, gpu_rows.schedule),
     Sketch("gpu_transpose", gpu_transpose.space, gpu_transpose.schedule),
     Sketch("gpu_elements", gpu_elements.space, gpu_elements.schedule),

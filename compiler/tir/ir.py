@@ -51,7 +51,11 @@ class LoopKind(StrEnum):
     VIRTUAL = "vthread"
 
 
-BLOCK_AXES = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
+GRID_AXES = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
+CLUSTER_AXIS = "clusterIdx.x"
+"""Of the blocks of a cluster, which stand side by side along ``blockIdx.x``: that loop counts the
+clusters then."""
+BLOCK_AXES = (*GRID_AXES, CLUSTER_AXIS)
 THREAD_AXES = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from tunefarm.compiler.gpu.emulator import (
     accesses,
+    clusters,
     floats,
     integers,
     matrices,
@@ -49,6 +50,7 @@ BUILDERS: dict[str, Builder] = {
     **matrices.BUILDERS,
     **warpgroups.BUILDERS,
     **mbarriers.BUILDERS,
+    **clusters.BUILDERS,
 }
 _COLLECTIVE = ("shfl", "vote", "ldmatrix", "mma", "wgmma", "setmaxnreg")
 
@@ -89,10 +91,11 @@ class Collective:
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """The threads of a block wait for one another."""
+    """The threads of a block, or of a cluster of blocks, wait for one another."""
 
     instruction: Instruction
     following: int
+    of_cluster: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +137,8 @@ class _Draft:
 
 def _ends(i: Instruction) -> bool:
     waits = i.opcode == "mbarrier" and i.modifiers[0] == "try_wait"
+    if i.modifiers[:2] == ("cluster", "arrive"):
+        return False
     return waits or i.opcode in ("bra", "ret", "exit", "bar", "barrier", *_COLLECTIVE)
 
 
@@ -271,6 +276,8 @@ def _barrier(i: Instruction, scope: Scope, targets: list[int]) -> End:
         unknown(i, "a guard")
     if i.modifiers == ("warp", "sync"):
         return Collective(i, lambda wave, group: None, targets[0])
+    if i.modifiers[:3] == ("cluster", "wait", "acquire") and i.modifiers[3:] in clusters.ALIGNED:
+        return Barrier(i, targets[0], of_cluster=True)
     all_threads = i.operands == (Immediate(0),)
     if i.modifiers not in (("sync",), ("sync", "aligned"), ("cta", "sync", "aligned")):
         unknown(i)

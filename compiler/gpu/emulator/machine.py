@@ -16,7 +16,7 @@ from tunefarm.compiler.gpu.emulator.blocks import (
     Jump,
     Wait,
 )
-from tunefarm.compiler.gpu.emulator.errors import KernelFault
+from tunefarm.compiler.gpu.emulator.errors import Fault, KernelFault
 from tunefarm.compiler.gpu.emulator.wave import Group, Index, Wave
 
 _NOWHERE = 1 << 60
@@ -30,6 +30,7 @@ class Machine:
         self.ready: dict[int, Index] = {0: np.arange(wave.threads)}  # threads by block of code
         self.gathering: dict[int, Index] = {}  # at an instruction of a warp that is not complete
         self.barred: dict[int, Index] = {}  # at a barrier
+        self.met: dict[int, Index] = {}  # at a barrier of clusters
         self.waiting: dict[int, Index] = {}  # at an mbarrier
 
     def run(self) -> None:
@@ -41,10 +42,12 @@ class Machine:
                     self._advance(number, self.wave.group(self.ready.pop(number)))
                 if self._wake():
                     continue
-                if not (self.barred or self.gathering or self.waiting):
+                if not (self.barred or self.gathering or self.waiting or self.met):
                     self._check_copies()
                     return
-                if not (self._pass_barriers() or self.wave.mbarriers.land(self.wave)):
+                if self._pass_barriers() or self._pass_clusters():
+                    continue
+                if not self.wave.mbarriers.land(self.wave):
                     raise self._stuck()
 
     def _advance(self, number: int, group: Group) -> None:
@@ -82,6 +85,9 @@ class Machine:
             elif isinstance(end, Wait):
                 self._join(self.waiting, number, group.index)
                 return
+            elif isinstance(end, Barrier) and end.of_cluster:
+                self._join(self.met, number, group.index)
+                return
             elif isinstance(end, Barrier):
                 if not group.every:
                     self._join(self.barred, number, group.index)
@@ -90,6 +96,7 @@ class Machine:
                 number = end.following
             else:
                 wave.end(group.index)
+                self._check_ends(group.index)
                 return
         self._place(number, group.index)
 
@@ -142,6 +149,19 @@ class Machine:
             problem = "has not ended when its block does: nobody waits for it"
             raise self.wave.fault(box.instruction, box.thread, problem)
 
+    def _check_ends(self, index: Index) -> None:
+        """A fault if a block ended that others of its cluster may still reach."""
+        wave = self.wave
+        for block in np.unique(wave.block_of[index]) if wave.cluster > 1 else ():
+            first = int(block) * wave.block_threads
+            if wave.has_mbarriers and not wave.live[first : first + wave.block_threads].any():
+                try:
+                    wave.mbarriers.check_end(wave, int(block))
+                except Fault as fault:
+                    raise KernelFault(
+                        f"kernel {wave.kernel}, {wave.place(first)}: {fault.problem}"
+                    ) from None
+
     def _pass_barriers(self) -> bool:
         """Let blocks go on all of whose threads wait at a barrier; False if there are none."""
         wave = self.wave
@@ -167,6 +187,37 @@ class Machine:
                 self._place(end.following, together.index)
         return True
 
+    def _pass_clusters(self) -> bool:
+        """Let clusters go on all of whose threads wait at a barrier of them; False if there are
+        none."""
+        wave = self.wave
+        each = wave.cluster * wave.block_threads
+        waiting = np.zeros(wave.threads // each, np.intp)
+        for index in self.met.values():
+            waiting += np.bincount(index // each, minlength=len(waiting))
+        complete = waiting == each
+        if not complete.any():
+            return False
+        if wave.has_mbarriers:
+            wave.order.pass_cluster(complete)
+        else:
+            wave.shared.pass_barrier(np.repeat(complete, wave.cluster))
+        for number, index in list(self.met.items()):
+            del self.met[number]
+            mine = complete[index // each]
+            if not mine.all():
+                self.met[number] = index[~mine]
+            if mine.any():
+                end = self.code[number].end
+                assert isinstance(end, Barrier)
+                silent = np.flatnonzero(~wave.arrived[index[mine]])
+                if len(silent):
+                    first = int(index[mine][silent[0]])
+                    raise wave.fault(end.instruction, first, "waits, and has not arrived")
+                wave.arrived[index[mine]] = False
+                self._place(end.following, index[mine])
+        return True
+
     def _stuck(self) -> KernelFault:
         """Who waits for whom: at an mbarrier, the first warp that is not complete, or else the
         first block."""
@@ -177,17 +228,19 @@ class Machine:
             assert isinstance(at, Wait)
             problem = at.waiting.problem(wave, wave.group(index))
             return wave.fault(at.instruction, int(index[0]), problem)
-        waiting = self.gathering or self.barred
+        waiting = self.gathering or self.barred or self.met
         number, index = min(waiting.items(), key=lambda wait: (wait[1][0], wait[0]))
         end = self.code[number].end
         assert isinstance(end, Collective | Barrier)
         whole, what = wave.block_of, "block"
+        if isinstance(end, Barrier) and end.of_cluster:
+            whole, what = wave.block_of // wave.cluster, "cluster"
         if isinstance(end, Collective):
             whole, what = wave.team_of(end.of_warpgroup), "warp"
             what = what if whole is wave.warp_of else "warpgroup"
         mine = whole == whole[index[0]]
         here = np.zeros(wave.threads, np.bool_)
-        for others in [index] if isinstance(end, Collective) else self.barred.values():
+        for others in [index] if isinstance(end, Collective) else waiting.values():
             here[others] = True
         missing = int(np.flatnonzero(mine & ~here)[0])
         state = "ended" if not wave.live[missing] else "waits elsewhere"

@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Mark:
-    """One mbarrier, made for ``count`` arrivals a phase. ``number`` counts those of its block,
+    """One mbarrier, made for ``count`` arrivals a phase. ``number`` counts those of its cluster,
     ``phases`` those that have ended; ``missing`` arrivals and ``bytes`` end the next.
 
-    ``told`` is what those tell that arrive, ``heard`` what those hear that wait.
+    ``told`` is what those tell that arrive, ``heard`` what those hear that wait; ``made`` is who
+    made it, and when.
     """
 
     count: int
@@ -32,6 +33,7 @@ class Mark:
     missing: int
     told: Values
     heard: Values
+    made: tuple[int, int]
     bytes: int = 0
     phases: int = 0
     fenced: bool = False
@@ -45,10 +47,11 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A copy under way: chunks of 16 bytes for a thread's block, and the mbarrier at ``mark``."""
+    """A copy under way: chunks of 16 bytes for a block, and its mbarrier at ``mark``."""
 
     instruction: Instruction
     thread: int
+    block: int
     mark: int
     targets: Values
     chunks: Values
@@ -60,20 +63,36 @@ class Mbarriers:
 
     marks: dict[tuple[int, int], Mark] = field(default_factory=dict)
     boxes: list[Box] = field(default_factory=list)
+    from_others: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    """By block, the threads of others in its cluster that told its mbarriers, and when."""
 
-    def find(self, wave: Wave, position: int, thread: int, address: int) -> Mark:
-        found = self.marks.get((int(wave.block_of[thread]), address))
+    def find(self, wave: Wave, position: int, thread: int, block: int, address: int) -> Mark:
+        """The mbarrier of a block that a thread speaks of; Fault if it does not know of any."""
+        found = self.marks.get((block, address))
         if found is None:
             raise Fault(position, f"there is no mbarrier at {address:#x} of shared memory")
+        if not wave.order.knows(thread, *found.made):
+            raise Fault(position, f"does not know that the mbarrier at {address:#x} is made")
         return found
+
+    def check_end(self, wave: Wave, block: int) -> None:
+        """A block ends: Fault unless it knows that no other tells its mbarriers any more."""
+        for other, time in self.from_others.get(block, ()):
+            first = block * wave.block_threads
+            threads = range(first, first + wave.block_threads)
+            if not any(wave.order.knows(thread, other, time) for thread in threads):
+                raise Fault(0, "ends, and others of its cluster may still tell its mbarriers")
 
     def land(self, wave: Wave) -> bool:
         """Let the bytes of the oldest copy arrive; False if there is none."""
         if not self.boxes:
             return False
         box = self.boxes.pop(0)
-        mark = self.marks[int(wave.block_of[box.thread]), box.mark]
-        threads = np.full(len(box.targets), box.thread)
+        first = box.block * wave.block_threads
+        if not wave.live[first : first + wave.block_threads].any():
+            raise wave.fault(box.instruction, box.thread, "copies to a block that has ended")
+        mark = self.marks[box.block, box.mark]
+        threads = np.full(len(box.targets), first)
         time = wave.shared.end_box(threads, box.targets, box.chunks)
         mark.told = np.maximum(mark.told, wave.order.told_by_copy(mark.number, time))
         mark.bytes -= box.chunks.size

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from tunefarm.compiler.gpu.emulator.clusters import block_and_address, block_of_rank
 from tunefarm.compiler.gpu.emulator.errors import Fault
 from tunefarm.compiler.gpu.emulator.kinds import KINDS, Values
 from tunefarm.compiler.gpu.emulator.marks import Box, Mark
@@ -36,12 +37,16 @@ _SHARED = ("shared", "cta")
 
 
 def _mbarrier(i: Instruction, scope: Scope) -> Step:
-    """``mbarrier.init`` and ``mbarrier.arrive``, on shared memory of the own block."""
+    """``mbarrier.init`` and ``mbarrier.arrive``, on shared memory of the own block or another of
+    its cluster."""
     match i.modifiers:
         case ("init", "shared", "cta", "b64"):
             place, count = operands(i, 2)
             return _makes(i, addresses(i, scope, place, "shared"), _number(i, scope, count))
         case ("arrive", "shared", "cta", "b64"):
+            _, place = operands(i, 2)
+            return _arrives(i, addresses(i, scope, place, "shared"), None)
+        case ("arrive", "release", "cluster", "shared", "cluster", "b64"):
             _, place = operands(i, 2)
             return _arrives(i, addresses(i, scope, place, "shared"), None)
         case ("arrive", "expect_tx", "shared", "cta", "b64"):
@@ -67,8 +72,10 @@ def _makes(i: Instruction, place: Read, count: Read) -> Step:
             number = sum(other == block for other, _ in wave.mbarriers.marks)
             if number == MOST_MARKS:
                 raise Fault(position, f"makes more than {MOST_MARKS} mbarriers")
-            told = wave.order.told_by(int(thread))
-            wave.mbarriers.marks[block, address] = Mark(wanted, number, wanted, told, told)
+            told, maker = wave.order.told_by(int(thread)), wave.order.number_of(int(thread))
+            number += block % wave.cluster * MOST_MARKS
+            made = maker, int(told[maker])
+            wave.mbarriers.marks[block, address] = Mark(wanted, number, wanted, told, told, made)
 
     return located(i, step)
 
@@ -78,10 +85,18 @@ def _arrives(i: Instruction, place: Read, count: Read | None) -> Step:
         at = group.own(place(wave))
         expected = None if count is None else group.own(count(wave))
         for position, thread in enumerate(group.index):
-            mark = wave.mbarriers.find(wave, position, int(thread), int(at[position]))
+            try:
+                block, address = block_and_address(wave, int(thread), int(at[position]))
+            except Fault as fault:
+                raise Fault(position, fault.problem) from None
+            mark = wave.mbarriers.find(wave, position, int(thread), block, address)
             if not mark.missing:
                 raise Fault(position, f"is one more than the {mark.count} arrivals of a phase")
-            mark.told = np.maximum(mark.told, wave.order.told_by(int(thread)))
+            told = wave.order.told_by(int(thread))
+            if block != wave.block_of[thread]:
+                own = wave.order.number_of(int(thread))
+                wave.mbarriers.from_others.setdefault(block, []).append((own, int(told[own])))
+            mark.told = np.maximum(mark.told, told)
             mark.missing -= 1
             mark.bytes += 0 if expected is None else int(expected[position])
             mark.close()
@@ -101,7 +116,10 @@ class Waiting:
 
 def waiting_of(i: Instruction, scope: Scope) -> Waiting:
     """The instruction, which here waits as long as it takes and is true then."""
-    if i.guard is not None or i.modifiers != ("try_wait", "parity", *_SHARED, "b64"):
+    scopes = (), ("acquire", "cluster")
+    if i.guard is not None or i.modifiers[2:] not in [(*s, *_SHARED, "b64") for s in scopes]:
+        unknown(i)
+    if i.modifiers[:2] != ("try_wait", "parity"):
         unknown(i)
     d, at, number = operands(i, 3)
     place, parity = addresses(i, scope, at, "shared"), _number(i, scope, number)
@@ -110,9 +128,9 @@ def waiting_of(i: Instruction, scope: Scope) -> Waiting:
 
     def marks(wave: Wave, group: Group) -> list[Mark]:
         there = group.own(place(wave))
-        find = wave.mbarriers.find
-        threads = enumerate(group.index)
-        return [find(wave, n, int(thread), int(there[n])) for n, thread in threads]
+        find, blocks = wave.mbarriers.find, wave.block_of
+        threads = enumerate(map(int, group.index))
+        return [find(wave, n, each, int(blocks[each]), int(there[n])) for n, each in threads]
 
     def ready(wave: Wave, group: Group) -> Values:
         try:
@@ -149,32 +167,46 @@ def _by_mark(marks: list[Mark], threads: Index) -> list[tuple[Mark, Index]]:
 
 
 def copies_box(i: Instruction, scope: Scope) -> Step:
-    """``cp.async.bulk.tensor.Nd.shared::cluster.global…bytes [d], [map, {c…}], [mbarrier]``."""
+    """``cp.async.bulk.tensor.Nd.shared::cluster.global…bytes [d], [map, {c…}], [mbarrier]``, or
+    with ``.multicast::cluster`` to all blocks of a cluster that a mask says."""
     rank = int(i.modifiers[3].removesuffix("d"))
     tail = ("shared", "cluster", "global", "mbarrier", "complete_tx", "bytes")
-    d, source, mark = operands(i, 3)
-    if i.modifiers[4:] != tail or not isinstance(source, TensorAddress):
+    several = i.modifiers[10:] == ("multicast", "cluster")
+    d, source, mark, *masks = operands(i, 4 if several else 3)
+    whole = i.modifiers[4:10] == tail and (several or not i.modifiers[10:])
+    if not whole or not isinstance(source, TensorAddress):
         unknown(i)
     if len(source.coordinates) != rank:
         unknown(i, f"it has {len(source.coordinates)} coordinates")
     target, place = (addresses(i, scope, x, "shared") for x in (d, mark))
     map_at = addresses(i, scope, Address(source.base, 0), "generic")
     corner = [reads(i, scope, c, KINDS["s32"]) for c in source.coordinates]
+    chosen = [reads(i, scope, mask, KINDS["u16"]) for mask in masks]
+
+    def blocks(wave: Wave, group: Group, position: int) -> list[int]:
+        thread = int(group.index[position])
+        if not chosen:
+            return [int(wave.block_of[thread])]
+        mask = int(group.own(chosen[0](wave))[position])
+        ranks = [n for n in range(mask.bit_length()) if mask >> n & 1]
+        return [block_of_rank(wave, thread, n) for n in ranks]
 
     def step(wave: Wave, group: Group) -> None:
         there, marks, maps = (group.own(x(wave)) for x in (target, place, map_at))
         at = [group.own(x(wave)) for x in corner]
         for position, thread in enumerate(group.index):
             address, own = int(marks[position]), [int(c[position]) for c in at]
-            found = wave.mbarriers.find(wave, position, int(thread), address)
-            if not found.fenced:
-                raise Fault(position, "tells an mbarrier that was made after the last fence")
             tensor = _tensor(wave, int(maps[position]), rank, position)
             try:
-                box = _begin(wave, i, int(thread), address, int(there[position]), tensor, own)
+                targets = _targets(tensor, int(there[position]))
+                values = _source(wave, int(thread), tensor, own)
+                for block in blocks(wave, group, position):
+                    found = wave.mbarriers.find(wave, 0, int(thread), block, address)
+                    if not found.fenced:
+                        raise Fault(0, "tells an mbarrier that was made after the last fence")
+                    _begin(wave, Box(i, int(thread), block, address, targets, values), found)
             except Fault as fault:
                 raise Fault(position, fault.problem) from None
-            wave.mbarriers.boxes.append(box)
 
     return located(i, step)
 
@@ -187,13 +219,8 @@ def _tensor(wave: Wave, address: int, rank: int, position: int) -> Tensor:
     return tensor
 
 
-def _begin(
-    wave: Wave, i: Instruction, thread: int, mark: int, there: int, tensor: Tensor, at: list[int]
-) -> Box:
-    """A copy whose source is read now, and whose target is nobody's until it ends."""
-    align = 8 * tensor.swizzle if tensor.swizzle else 128
-    if there % align:
-        raise Fault(0, f"copies a box to {there:#x} of shared memory, no multiple of {align}")
+def _source(wave: Wave, thread: int, tensor: Tensor, at: list[int]) -> Values:
+    """The chunks of a box, read now."""
     unit = tensor.unit(at)
     source, exists = tensor.sources(at, unit)
     values = np.zeros((len(source), unit), np.uint8)
@@ -202,10 +229,23 @@ def _begin(
         asked = np.full(count, thread)
         places = source[exists].astype(np.uint64)
         values[exists] = wave.memory.load(asked, places, np.dtype(np.uint8), unit)
-    targets = tensor.targets(there)
-    number = wave.mbarriers.marks[int(wave.block_of[thread]), mark].number
-    wave.shared.begin_box(np.full(len(targets), thread), targets, CHUNK, number)
-    return Box(i, thread, mark, targets, values.reshape(-1, CHUNK))
+    return values.reshape(-1, CHUNK)
+
+
+def _targets(tensor: Tensor, there: int) -> Values:
+    """Where the chunks of a box go; Fault for an address that no box may begin at."""
+    align = 8 * tensor.swizzle if tensor.swizzle else 128
+    if there % align:
+        raise Fault(0, f"copies a box to {there:#x} of shared memory, no multiple of {align}")
+    return tensor.targets(there)
+
+
+def _begin(wave: Wave, box: Box, mark: Mark) -> None:
+    """From now on the targets of a box are nobody's until it ends."""
+    asking = np.full(len(box.targets), box.thread)
+    placed = np.full(len(box.targets), box.block * wave.block_threads)
+    wave.shared.begin_box(asking, box.targets, CHUNK, mark.number, placed)
+    wave.mbarriers.boxes.append(box)
 
 
 def fence_all(wave: Wave) -> None:

@@ -69,7 +69,8 @@ class EmulatedModule:
         traffic: Traffic | None = None,
         only: Sequence[int] | None = None,
     ) -> None:
-        """Run a kernel to its end, or ``only`` the blocks of these numbers. Arguments are
+        """Run a kernel to its end, or ``only`` the blocks of these numbers (and the others of their
+        clusters). Arguments are
         addresses, and other numbers' bits; an array of bytes is one little-endian number.
         ``traffic`` counts what its accesses cost.
 
@@ -93,13 +94,15 @@ class EmulatedModule:
         }
         total = prod(grid)
         races = LaunchRaces(prod(block), kernel.granules["global"])
+        cluster = kernel.entry.cluster
         at_once = _blocks_at_once(kernel, prod(block), shared_bytes)
-        for first, count in _waves(total, at_once, only):
+        at_once = max(at_once // cluster, 1) * cluster
+        for first, count in _waves(total, at_once, only, cluster):
             wave = Wave(
                 name, GlobalMemory(memory, races, first * prod(block)), parameters, grid, block,
                 first, count,
                 shared_bytes, kernel.granules["shared"], kernel.local_bytes,
-                unwritten(kernel.entry.registers), arrays, kernel.has_mbarriers, traffic,
+                unwritten(kernel.entry.registers), arrays, kernel.has_mbarriers, cluster, traffic,
             )  # fmt: skip
             Machine(wave, kernel.code).run()
 
@@ -120,6 +123,11 @@ class EmulatedModule:
         for extent, most, axis in zip(grid, MAX_GRID, "xyz", strict=True):
             if not 1 <= extent <= most:
                 raise EmulatorError(f"a grid has 1 to {most} blocks along {axis}, not {extent}")
+        if grid[0] % kernel.entry.cluster:
+            raise EmulatorError(
+                f"kernel {name} has clusters of {kernel.entry.cluster} blocks along x, of which "
+                f"{grid[0]} blocks are no multiple"
+            )
         if len(arguments) != len(kernel.entry.parameters):
             raise EmulatorError(
                 f"kernel {name} takes {len(kernel.entry.parameters)} arguments, not "
@@ -169,10 +177,13 @@ def _kernel(entry: Entry, arrays: Sequence[Array]) -> EmulatedKernel:
     return EmulatedKernel(entry, blocks, ends["shared"], ends["local"], granules)
 
 
-def _waves(total: int, at_once: int, only: Sequence[int] | None) -> Iterator[tuple[int, int]]:
-    """The first block and the number of blocks of each wave."""
+def _waves(
+    total: int, at_once: int, only: Sequence[int] | None, cluster: int
+) -> Iterator[tuple[int, int]]:
+    """The first block and the number of blocks of each wave, whole clusters."""
     if only is not None:
-        yield from ((block, 1) for block in only)
+        firsts = dict.fromkeys(block // cluster * cluster for block in only)
+        yield from ((first, cluster) for first in firsts)
     else:
         yield from ((first, min(at_once, total - first)) for first in range(0, total, at_once))
 

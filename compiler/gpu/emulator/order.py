@@ -1,6 +1,7 @@
 """Who may touch what in a block whose threads wait for one another at mbarriers.
 
-For each thread it is known up to which time it has learnt what every other thread of its block did:
+For each thread it is known up to which time it has learnt what every other thread of its cluster of
+blocks did:
 by barriers of all, and by mbarriers, where those that arrive tell those that wait (vector clocks:
 Mattern, "Virtual time and global states of distributed systems", 1989). To touch what another wrote
 later than that is a race; so is to write what another read later. Copies that run by themselves
@@ -36,13 +37,17 @@ class _Read:
 class BlockOrder:
     """The order of the accesses of shared memory, in pieces of ``granule`` bytes.
 
-    ``block_of`` has the block of each thread, ``pitch`` the bytes of a block.
+    ``block_of`` has the block of each thread, ``pitch`` the bytes of a block, of which ``cluster``
+    are launched together.
     """
 
-    def __init__(self, block_of: Index, block_threads: int, pitch: int, granule: int) -> None:
-        self._blocks, self._count, self._granule = block_of, block_threads, granule
-        self._own = np.arange(len(block_of)) % block_threads
-        self._known = np.zeros((len(block_of), block_threads + MOST_MARKS), np.int32)
+    def __init__(
+        self, block_of: Index, block_threads: int, pitch: int, granule: int, cluster: int = 1
+    ) -> None:
+        self._blocks, self._each, self._granule = block_of, block_threads, granule
+        self._count = cluster * block_threads
+        self._own = np.arange(len(block_of)) % self._count
+        self._known = np.zeros((len(block_of), self._count + cluster * MOST_MARKS), np.int32)
         pieces = (int(block_of[-1]) + 1) * pitch // granule
         self._writers = np.full(pieces, -1, np.int32)
         self._written = np.zeros(pieces, np.int32)  # when
@@ -118,7 +123,8 @@ class BlockOrder:
         self._rows[pieces] = -1
 
     def _problem(self, does: str, did: str, who: int) -> str:
-        other = f"thread number {who} of its block" if who < self._count else "a copy"
+        whole = "block" if self._count == self._each else "cluster"
+        other = f"thread number {who} of its {whole}" if who < self._count else "a copy"
         return f"{does} shared memory that {other} {did}, and does not know that this is over"
 
     # --- who tells whom ------------------------------------------------------------------------
@@ -126,12 +132,28 @@ class BlockOrder:
     def pass_barrier(self, blocks: Values) -> None:
         """All threads of some blocks (a mask) have waited for one another."""
         for block in np.flatnonzero(blocks):
-            first = int(block) * self._count
-            mine = slice(first, first + self._count)
-            joined = self._known[mine].max(axis=0)
-            joined[: self._count] = self._time
-            self._known[mine] = joined
+            self._join(int(block) * self._each, self._each)
         self._time += 1
+
+    def pass_cluster(self, clusters: Values) -> None:
+        """All threads of some clusters (a mask) have waited for one another."""
+        for cluster in np.flatnonzero(clusters):
+            self._join(int(cluster) * self._count, self._count)
+        self._time += 1
+
+    def _join(self, first: int, count: int) -> None:
+        mine = slice(first, first + count)
+        joined = self._known[mine].max(axis=0)
+        joined[self._own[mine]] = self._time
+        self._known[mine] = joined
+
+    def knows(self, thread: int, other: int, time: int) -> bool:
+        """Whether a thread has learnt what thread number ``other`` of its cluster did at a time."""
+        return bool(self._own[thread] == other or self._known[thread, other] >= time)
+
+    def number_of(self, thread: int) -> int:
+        """The number of a thread in its cluster."""
+        return int(self._own[thread])
 
     def told_by(self, thread: int) -> Values:
         """What a thread tells now that arrives somewhere: all it knows, and what it did itself."""

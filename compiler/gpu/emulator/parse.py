@@ -113,7 +113,8 @@ class Array:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A kernel. ``max_threads`` of a block, if the text says so."""
+    """A kernel. ``max_threads`` of a block, if the text says so; ``cluster`` blocks side by side
+    along x are launched together."""
 
     name: str
     parameters: tuple[Parameter, ...]
@@ -121,6 +122,7 @@ class Entry:
     registers: tuple[Register, ...]
     arrays: tuple[Array, ...]
     code: tuple[Instruction | Label, ...]
+    cluster: int = 1
 
     @property
     def instructions(self) -> list[Instruction]:
@@ -223,6 +225,11 @@ def _entry(line: int, header: str, statements: Iterator[tuple[int, str]]) -> Ent
         threads = 1
         for extent in limits[1].split(","):
             threads *= int(extent)
+    cluster = 1
+    if shape := re.search(r"\.reqnctapercluster\s+([\d,\s]+)", directives):
+        cluster, *others = map(int, shape[1].split(","))
+        if any(extent != 1 for extent in others):
+            _fail(line, "only clusters of blocks along x are emulated")
     body = _Body(line)
     depth = 0
     for at, statement in statements:
@@ -234,7 +241,8 @@ def _entry(line: int, header: str, statements: Iterator[tuple[int, str]]) -> Ent
     else:
         _fail(line, f"kernel {name} has no end")
     registers = tuple(Register(n, bits) for n, bits in body.registers.items())
-    return Entry(name, parameters, threads, registers, tuple(body.arrays), tuple(body.code))
+    code = tuple(body.code)
+    return Entry(name, parameters, threads, registers, tuple(body.arrays), code, cluster)
 
 
 def _parameter(line: int, text: str) -> Parameter:

@@ -6,6 +6,8 @@ read and wrote what since the last barrier: to read the former, and races, are f
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -68,7 +70,7 @@ class SharedMemory(LocalMemory):
         block_threads: int,
         size: int,
         granule: int,
-        kind: type[BlockRaces] | type[BlockOrder] = BlockRaces,
+        kind: Callable[[Index, int, int, int], BlockRaces | BlockOrder] = BlockRaces,
     ) -> None:
         super().__init__(block_of, size)
         self._states = _bytes(len(self.data), 0)
@@ -113,10 +115,13 @@ class SharedMemory(LocalMemory):
         self._mark(access, WRITTEN)
         _set_rows(self.data, access.places, values)
 
-    def begin_box(self, threads: Index, addresses: Values, size: int, mark: int) -> None:
-        """``begin_copy`` by a copy that runs by itself and tells mbarrier number ``mark``."""
+    def begin_box(
+        self, threads: Index, addresses: Values, size: int, mark: int, placed: Index
+    ) -> None:
+        """``begin_copy`` by a copy that runs by itself and tells mbarrier number ``mark``, to the
+        blocks of the threads ``placed``."""
         assert isinstance(self.races, BlockOrder)
-        access = self._access(threads, addresses, size, "writes")
+        access = replace(self._access(placed, addresses, size, "writes"), threads=threads)
         self._refuse_under_way(access, addresses)
         self.races.begin_copy(access, mark)
         self._set_states(access, UNDER_WAY)

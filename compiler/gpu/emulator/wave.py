@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -83,6 +84,7 @@ class Wave:
     registers: list[Values]
     arguments: Mapping[int, bytes]  # arrays of bytes, by their places
     has_mbarriers: bool
+    cluster: int = 1  # blocks that reach each other's shared memory
     traffic: Traffic | None = None  # who counts accesses, if anybody does
     shared: SharedMemory = field(init=False)
     local: LocalMemory = field(init=False)
@@ -94,6 +96,7 @@ class Wave:
     lane_of: Index = field(init=False)
     warp_of: Index = field(init=False)
     warp_sizes: Index = field(init=False)
+    arrived: Values = field(init=False)  # at a barrier of the cluster, of a thread
     live: Values = field(init=False)
     living: int = field(init=False)
 
@@ -108,11 +111,12 @@ class Wave:
         self.warp_of = np.tile(own // WARP, self.blocks) + self.block_of * warps
         self.warp_sizes = np.tile(sizes, self.blocks)
         self.live = np.ones(self.threads, np.bool_)
+        self.arrived = np.zeros(self.threads, np.bool_)
         self.living = self.threads
         self.copies = Copies(self.threads)
         self.committed = np.zeros(self.threads, np.intp)
         self.local = LocalMemory(np.arange(self.threads), self.local_bytes)
-        kind = BlockOrder if self.has_mbarriers else BlockRaces
+        kind = partial(BlockOrder, cluster=self.cluster) if self.has_mbarriers else BlockRaces
         self.shared = SharedMemory(
             self.block_of, each, self.shared_bytes, self.shared_granule, kind
         )

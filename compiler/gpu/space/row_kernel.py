@@ -317,7 +317,7 @@ class _Kernel:
         return [If(self.x % WARP < 1, mine), Store(result, zero, whole)]
 
     def store(self, node: Block) -> Stmt:
-        """The results of a row, those of rows that exist."""
+        """The results of a row, those that exist; whole vectors of them do or do not."""
         store, axes = store_of(node), self.r.axes(node)
         there = self.r.placed(Load(store.buffer, store.indices), node, self.k.vec)
         assert isinstance(there, Load)
@@ -327,11 +327,15 @@ class _Kernel:
             place = tuple(substitute(i, at) for i in there.indices)
             return Store(store.buffer, place, self.value(node, turn, number, part))
 
+        def vector(turn: Expr, number: Expr) -> Stmt:
+            stmt = self.lanes(lambda part: element(turn, number, part))
+            if node.predicate is None:
+                return stmt
+            there = self.r.placed(node.predicate, node, self.k.vec)
+            return If(substitute(there, {ROW: self.row, NUMBER: number, PART: Const(0)}), stmt)
+
         if axes:
-            count = prod(a.extent for a in axes) // self.k.vec
-            stmt = self.each_vector(
-                count, lambda turn, n: self.lanes(lambda part: element(turn, n, part))
-            )
+            stmt = self.each_vector(prod(a.extent for a in axes) // self.k.vec, vector)
         else:
             stmt = If(self.x < 1, element(Const(0), Const(0), Const(0)))
         if self.r.rows % self.k.rows == 0:

@@ -2,7 +2,9 @@
 
 blocks of (groups · 64) × columns elements of the result, four warps a group:
   a thread, of four warps of their own if there is a ``producer``:
-    for steps of 64 terms: ask for boxes of A and B      shared, swizzled, a ring of ``stages``
+    for steps of 64 terms: ask for boxes of A and B      shared, swizzled, a ring of ``stages``;
+                                                         blocks of a ``cluster``, one below the
+                                                         other, share out what they have of B
   each group: 64 × columns sums, in registers
     for steps of 64 terms: sums += A[64, 16] · B[16, columns]      as ``gpu_wgmma``
     epilogue → out
@@ -21,7 +23,7 @@ from typing import Literal
 
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.gpu import wgmma as w
-from tunefarm.compiler.gpu.archs import MAX_REGISTERS, REGISTERS
+from tunefarm.compiler.gpu.archs import MAX_GRID, MAX_REGISTERS, REGISTERS
 from tunefarm.compiler.gpu.boxes import MAX_EXTENT, STRIDE_BYTES, Ring, TensorAxis, boxed
 from tunefarm.compiler.gpu.space.common import loop
 from tunefarm.compiler.gpu.space.product import Product, Tiles, product_program
@@ -47,6 +49,7 @@ from tunefarm.compiler.target import Target, dtype_bytes
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir.affine import affine
 from tunefarm.compiler.tir.ir import (
+    CLUSTER_AXIS,
     Allocate,
     Buffer,
     Const,
@@ -57,13 +60,14 @@ from tunefarm.compiler.tir.ir import (
     LoopKind,
     Stmt,
     Store,
+    Var,
     binary,
 )
 from tunefarm.compiler.tir.schedule import find_block
 from tunefarm.compiler.tir.schedule.tree import store_of
 from tunefarm.compiler.tir.visit import seq
 
-NAME, VERSION = "gpu_tma", 2
+NAME, VERSION = "gpu_tma", 3
 MOST_STAGES = 6
 KNOBS = (
     Knob("groups", (1, 2)),
@@ -71,7 +75,9 @@ KNOBS = (
     Knob("stages", tuple(range(2, MOST_STAGES + 1))),
     Knob("producer", (0, 1)),
     Knob("overlap", (0, 1)),
+    Knob("cluster", (1, 2, 4)),
 )
+UNTIMED = 1e-3  # what more blocks together cost, until a GPU says what they gain
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +85,7 @@ class Knobs(WgmmaKnobs):
     """A config of the sketch."""
 
     producer: int = 1
+    cluster: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,18 +155,25 @@ def _constraints_of(p: Product, target: Target) -> tuple[Constraint, ...]:
     def runs_ahead(k: Columns) -> Mask:
         return (whole(k, "producer") == 1) | (whole(k, "stages") >= 3)
 
+    def clusters_fit(k: Columns) -> Mask:
+        rows, columns = tile_of(k)
+        fits = (whole(k, "producer") == 1) & (-(-p.columns // columns) <= MAX_GRID[1])
+        return (whole(k, "cluster") == 1) | (fits & (p.rows > rows))
+
     return (
         Constraint("registers", registers_fit),
         Constraint("shared memory", shared_fits),
         Constraint("stages", runs_ahead),
         Constraint("overlap", stages_overlap),
+        Constraint("cluster", clusters_fit),
         fits_grid(p, tile_of),
     )
 
 
 def _cost_of(p: Product, target: Target, k: Columns) -> Numbers:
     """That of the products; threads that compute and fill wait for one another. Not timed."""
-    return cost_of(p, target, k) * (1.1 - 0.1 * whole(k, "producer"))
+    together = 1.0 + UNTIMED * (whole(k, "cluster") - 1)
+    return cost_of(p, target, k) * (1.1 - 0.1 * whole(k, "producer")) * together
 
 
 # --- the kernel ---------------------------------------------------------------------------------
@@ -177,6 +191,8 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     check_stages(k)
     if not k.producer and k.stages < 3:
         raise ScheduleError(f"threads that compute fill 3 stages or more ahead, not {k.stages}")
+    if k.cluster > 1 and not k.producer:
+        raise ScheduleError("blocks are a cluster where threads of their own ask for boxes")
     return _Kernel(p, k, matrices).program()
 
 
@@ -188,6 +204,10 @@ class _Kernel(WgmmaKernel):
         super().__init__(p, k)
         self.matrices = matrices
         self.producer = k.producer
+        self.cluster = k.cluster
+        self.pair, self.member = Var("block_rows"), Var("block")
+        if k.cluster > 1:
+            self.y = self.pair * k.cluster + self.member
         if k.producer:
             stages = min(k.stages, self.steps)
             self.slot = (self.step % stages,)
@@ -201,6 +221,17 @@ class _Kernel(WgmmaKernel):
             body, buffers = Allocate(self.a, Allocate(self.b, body)), [*self.own()]
         body = seq(self.computing(self.clear()), body, self.computing(self.store()))
         return self.on_threads(body, k.groups + self.producer, tuple(buffers))
+
+    def grid(self) -> tuple[tuple[Var, int, str], ...]:
+        """Blocks of a cluster are those of rows, side by side in the grid: they need the same of
+        B. Those beyond the last row compute zeros that nobody stores."""
+        if self.cluster == 1:
+            return super().grid()
+        return (
+            (self.member, self.cluster, CLUSTER_AXIS),
+            (self.pair, -(-self.p.rows // (self.k.rows * self.cluster)), "blockIdx.x"),
+            (self.x, -(-self.p.columns // self.k.columns), "blockIdx.y"),
+        )
 
     def fills(self) -> Expr:
         """Which thread asks for the boxes."""

@@ -213,7 +213,8 @@ class WgmmaKernel:
             for m in w.WGMMAS.values()
             if (m.operand, m.columns, m.overlaps) == (p.dtypes[0], k.columns, k.overlap)
         )
-        self.z, self.y, self.x = Var("batch"), Var("block_row"), Var("block_column")
+        self.z, self.x = Var("batch"), Var("block_column")
+        self.y: Expr = Var("block_row")
         self.group, self.warp, self.lane = Var("group"), Var("warp"), Var("lane")
         self.step = Var("step")
         self.steps = -(-p.depth // STEP)
@@ -240,17 +241,23 @@ class WgmmaKernel:
 
     def on_threads(self, body: Stmt, groups: int, buffers: tuple[Buffer, ...]) -> PrimFunc:
         """The program that runs a body on every thread of every block."""
-        k, p = self.k, self.p
-        for var, extent, axis in (
+        threads = (
             (self.lane, WARP, "threadIdx.x"),
             (self.warp, w.GROUP, "threadIdx.y"),
             (self.group, groups, "threadIdx.z"),
-            (self.x, -(-p.columns // k.columns), "blockIdx.x"),
-            (self.y, -(-p.rows // k.rows), "blockIdx.y"),
-            (self.z, p.batch, "blockIdx.z"),
-        ):
+        )
+        for var, extent, axis in (*threads, *self.grid(), (self.z, self.p.batch, "blockIdx.z")):
             body = For(var, Const(extent), body, LoopKind.THREAD, axis=axis)
         return replace(self.source, body=body, buffers=buffers)
+
+    def grid(self) -> tuple[tuple[Var, int, str], ...]:
+        """The loops over blocks of rows and columns, from the inside out: variables, how many there
+        are, axes."""
+        assert isinstance(self.y, Var)
+        return (
+            (self.x, -(-self.p.columns // self.k.columns), "blockIdx.x"),
+            (self.y, -(-self.p.rows // self.k.rows), "blockIdx.y"),
+        )
 
     def node(self, name: str) -> Block:
         return find_block(self.source, name)

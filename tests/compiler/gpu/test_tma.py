@@ -14,11 +14,14 @@ from hypothesis import strategies as st
 from tunefarm.compiler.accuracy import error_bounds, mismatch
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.evaluate import evaluate
+from tunefarm.compiler.gpu.emit import GpuCode
+from tunefarm.compiler.gpu.emulator import DeviceMemory, EmulatorError, KernelFault, load_ptx
 from tunefarm.compiler.gpu.launches import launch_from_json, launch_to_json
 from tunefarm.compiler.gpu.ptxas import assemble
 from tunefarm.compiler.gpu.tensor_maps import TensorMap
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.ops import call
+from tunefarm.compiler.runtime.cuda.emulated import map_of
 from tunefarm.compiler.space import Config, config_space
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.workload import Workload
@@ -37,10 +40,16 @@ def matmul(m: int, n: int, k: int, dtype: str = HALF, turned: bool = False) -> F
 
 
 def config_of(
-    groups: int, columns: int, stages: int, producer: int, overlap: int = 0, wide: int = 0
+    groups: int,
+    columns: int,
+    stages: int,
+    producer: int,
+    overlap: int = 0,
+    wide: int = 0,
+    cluster: int = 1,
 ) -> Config:
     knobs = {"groups": groups, "columns": columns, "stages": stages, "producer": producer}
-    return {"sketch": "gpu_tma", **knobs, "overlap": overlap, "wide": wide}
+    return {"sketch": "gpu_tma", **knobs, "overlap": overlap, "wide": wide, "cluster": cluster}
 
 
 def agrees(function: Function, config: Config) -> None:
@@ -81,6 +90,12 @@ CASES = {
         ),
         config_of(1, 64, 3, 1),
     ),
+    "two blocks share out B, which turns, products overlap": (
+        matmul(200, 264, 328), config_of(1, 128, 3, 1, overlap=1, wide=1, cluster=2)
+    ),
+    "two blocks share out columns of terms, one has no rows": (
+        matmul(130, 72, 264, BRAIN, True), config_of(1, 64, 2, 1, cluster=2)
+    ),
     "a convolution of 1 × 1": (
         function_of(
             lambda x, w: call("conv", x, w, **CONV), ((1, 5, 7, 72), HALF), ((1, 1, 72, 64), HALF)
@@ -112,6 +127,55 @@ def test_any_lengths_agree(
     agrees(matmul(m, 8 * n, 8 * k, HALF, turned), config)
 
 
+@pytest.mark.soak
+def test_four_blocks_share_out_what_they_need() -> None:
+    agrees(matmul(300, 72, 264, BRAIN, True), config_of(1, 64, 4, 1, cluster=4))
+
+
+def cluster_ptx() -> tuple[GpuCode, str]:
+    workload = Workload.from_function(matmul(100, 64, 136))
+    return emitted(lowered(workload, config_of(1, 64, 2, 1, cluster=2), ASKED), ASKED)
+
+
+def test_blocks_of_a_cluster_wait_for_each_other() -> None:
+    """What a kernel does without one of its barriers is told."""
+    code, ptx = cluster_ptx()
+    (launch,) = code.launches
+    assert (launch.grid, ".reqnctapercluster 2, 1, 1" in ptx) == ((2, 1, 1), True)
+    assert [m.box for m in launch.maps] == [(64, 64), (64, 32)]  # half of B's rows each
+    both = "barrier.cluster.arrive.release{0};\nbarrier.cluster.wait.acquire{0};"
+    first, last = both.format(".aligned"), both.format("")
+    free = "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64"
+    arrive = "@p mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];"
+    assert [ptx.count(text) for text in (first, last, free, arrive)] == [1, 1, 1, 2]
+    assert ptx.count(".multicast::cluster [") == 1
+    run_text(code, ptx)
+    for text, why in (
+        (ptx.replace(first, "bar.sync 0;"), "does not know that the mbarrier at 0x.* is made"),
+        (ptx.replace(last, ""), "ends, and others of its cluster may still tell its mbarriers"),
+        (ptx.replace(first, first.split(";")[1] + ";"), "waits, and has not arrived"),
+        (ptx.replace(arrive, "", 1), r"never comes: \d of \d arrivals are missing"),
+        (re.sub(r"(mapa\S* there, %r\d+), 1;", r"\1, 2;", ptx), "no block 2 in a cluster of 2"),
+    ):  # fmt: skip
+        with pytest.raises(KernelFault, match=why):
+            run_text(code, text)
+    with pytest.raises(EmulatorError, match="clusters of 2 blocks along x, of which 3"):
+        run_text(code, ptx, grid=(3, 1, 1))
+
+
+def run_text(code: GpuCode, ptx: str, grid: tuple[int, int, int] | None = None) -> None:
+    """Run changed text of the kernel of ``cluster_ptx``."""
+    memory, (launch,) = DeviceMemory(), code.launches
+    places = [memory.allocate(2 * 136 * 100) for _ in range(3)]
+    for place in places:
+        memory.write(place, np.zeros(136 * 100, np.float16))
+    given = [*places, memory.allocate(256)]
+    given += [map_of(each, given) for each in launch.maps]
+    load_ptx(ptx).launch(
+        memory, launch.name, grid or launch.grid, launch.block, given, launch.dynamic_bytes
+    )
+
+
 @needs_ptxas
 @pytest.mark.parametrize(("groups", "columns"), [(1, 64), (2, 128), (2, 256)])
 @pytest.mark.parametrize("producer", [0, 1])
@@ -120,7 +184,8 @@ def test_instructions_are_not_serialised(
     groups: int, columns: int, producer: int, turned: bool
 ) -> None:
     workload = Workload.from_function(matmul(2048, 4096, 1024, HALF, turned))
-    config = config_of(groups, columns, 4, producer, overlap=int(turned), wide=1)
+    cluster = 2 if producer and turned else 1
+    config = config_of(groups, columns, 4, producer, int(turned), 1, cluster)
     code, ptx = emitted(lowered(workload, config, ASKED), ASKED)
     made = assemble(ptx, "sm_90a")
     assert not made.warnings
@@ -202,6 +267,8 @@ def test_what_has_no_such_kernel() -> None:
         emitted(lowered(workload, config_of(1, 64, 2, 1)))
     with pytest.raises(ScheduleError, match="overlap where there are 3 stages or more, not 2"):
         lowered(workload, config_of(1, 64, 2, 1, overlap=1), ASKED)
+    with pytest.raises(ScheduleError, match="are a cluster where threads of their own ask"):
+        lowered(workload, config_of(1, 64, 3, 0, cluster=2), ASKED)
     with pytest.raises(ScheduleError, match="3 stages or more ahead, not 2"):
         lowered(workload, config_of(1, 64, 2, 0), ASKED)
     single = Workload.from_function(
@@ -213,9 +280,11 @@ def test_what_has_no_such_kernel() -> None:
 
 def test_only_what_fits_is_tried() -> None:
     space = config_space(Workload.from_function(matmul(2048, 4096, 1024)), ASKED)
-    knobs = {"groups": 2, "columns": 256, "stages": 6, "producer": 0}
+    knobs = {"groups": 2, "columns": 256, "stages": 6, "producer": 0, "cluster": 2}
     k = {n: np.array([v]) for n, v in knobs.items()}
     names = {c.name: c for c in space.sketch("gpu_tma").constraints}
     assert not names["shared memory"].holds(k)[0]
+    assert not names["cluster"].holds(k)[0]
+    assert names["cluster"].holds({**k, "producer": np.array([1])})[0]
     assert names["stages"].holds(k)[0]
     assert not names["stages"].holds({**k, "stages": np.array([2])})[0]

@@ -1,0 +1,88 @@
+"""Clusters of blocks: addresses of another block's shared memory, and barriers of all threads.
+
+The window of a cluster's shared memory has the own block's at its own addresses, and that of block
+``rank`` beyond ``rank + 1`` times a span; what GPUs have there is their own affair. Source: NVIDIA,
+"PTX ISA", ``mapa``, ``barrier.cluster``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from tunefarm.compiler.gpu.emulator.errors import Fault
+from tunefarm.compiler.gpu.emulator.kinds import KINDS
+from tunefarm.compiler.gpu.emulator.operands import (
+    Builder,
+    Scope,
+    Step,
+    located,
+    operands,
+    reads,
+    unknown,
+    writes_own,
+)
+from tunefarm.compiler.gpu.emulator.parse import Instruction
+from tunefarm.compiler.gpu.emulator.wave import Group, Wave
+
+_SPAN = 1 << 24  # more than a block's shared memory
+
+
+def block_and_address(wave: Wave, thread: int, address: int) -> tuple[int, int]:
+    """The block of the wave that an address of the cluster's window lies in, and the address there;
+    Fault if there is none."""
+    own = int(wave.block_of[thread])
+    rank, place = divmod(address, _SPAN)
+    if not rank:
+        return own, place
+    return block_of_rank(wave, thread, rank - 1), place
+
+
+def block_of_rank(wave: Wave, thread: int, rank: int) -> int:
+    """The block with a number in a thread's cluster; Fault if there is none, or it has ended."""
+    own = int(wave.block_of[thread])
+    if not rank < wave.cluster:
+        raise Fault(0, f"there is no block {rank} in a cluster of {wave.cluster}")
+    block = own // wave.cluster * wave.cluster + rank
+    first = block * wave.block_threads
+    if not wave.live[first : first + wave.block_threads].any():
+        raise Fault(0, f"reaches the shared memory of block {rank} of its cluster, which has ended")
+    return block
+
+
+def _mapa(i: Instruction, scope: Scope) -> Step:
+    """``mapa.shared::cluster.u32 d, a, rank``: an own address as that of another block."""
+    if i.modifiers != ("shared", "cluster", "u32"):
+        unknown(i)
+    d, a, number = operands(i, 3)
+    own, rank = (reads(i, scope, x, KINDS["u32"]) for x in (a, number))
+    write = writes_own(i, scope, d, KINDS["u32"])
+
+    def step(wave: Wave, group: Group) -> None:
+        ranks = group.own(rank(wave)).astype(np.uint64)
+        beyond = np.flatnonzero(ranks >= wave.cluster)
+        if len(beyond):
+            problem = f"there is no block {ranks[beyond[0]]} in a cluster of {wave.cluster}"
+            raise Fault(int(beyond[0]), problem)
+        there = group.own(own(wave)) % _SPAN + (ranks + np.uint64(1)) * np.uint64(_SPAN)
+        write(wave, group, there.astype(np.uint32))
+
+    return located(i, step)
+
+
+def _barrier(i: Instruction, scope: Scope) -> Step:
+    """``barrier.cluster.arrive``: what a thread says before it waits."""
+    if i.modifiers[:3] != ("cluster", "arrive", "release") or i.modifiers[3:] not in ALIGNED:
+        unknown(i)
+
+    def step(wave: Wave, group: Group) -> None:
+        again = np.flatnonzero(wave.arrived[group.index])
+        if len(again):
+            raise Fault(int(again[0]), "arrives again, and has not waited")
+        wave.arrived[group.index] = True
+
+    return located(i, step)
+
+
+ALIGNED = ((), ("aligned",))
+BUILDERS: Mapping[str, Builder] = {"mapa": _mapa, "barrier": _barrier}
