@@ -3,9 +3,9 @@
     python bench/kernels.py [--cores 1] [--db sqlite:///…] [resnet50 | gemm]
 
 No transposes, no peers: packed weights, everything warm, default configs and (with ``--db``) the
-best records. Each call is timed between two loops of multiply-adds; a share is the median of their
-ratios. FLOPs are nominal: kernels that skip padding taps can exceed the peak. The means leave out
-what is neither 1x1 nor 3x3.
+best records. Each call is timed between two loops of multiply-adds, while the host runs the
+processors at full speed; a share is the median of their ratios. FLOPs are nominal: kernels that
+skip padding taps can exceed the peak. The means leave out what is neither 1x1 nor 3x3.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from tunefarm.compiler.space import Config, config_space
 from tunefarm.compiler.workload import Workload, anchor, random_inputs
 
 import tunefarm
+from tunefarm.peers.pace import Pace
 from tunefarm.peers.turns import Neighbours
 
 REPEATS = 40
@@ -78,22 +79,32 @@ def callable_of(workload: Workload, target: tunefarm.Target, config: Config) -> 
     return lambda: bound.seconds(1)
 
 
-def measure(calls: dict[str, Callable[[], float]], cores: int) -> dict[str, tuple[float, float]]:
-    """Median seconds of each, and the median of what a peak beside it would do in one second."""
-    seconds: dict[str, list[float]] = {name: [] for name in calls}
-    peaks: dict[str, list[float]] = {name: [] for name in calls}
-    for turn in range(REPEATS):
-        for name in calls if turn % 2 else reversed(calls):
-            before = peak_now(cores)
-            calls[name]()  # warm: the loop between took the first caches' place
-            seconds[name].append(calls[name]())
-            peaks[name].append((before + peak_now(cores)) / 2)
+def turn(call: Callable[[], float], cores: int, pace: Pace) -> tuple[float, float]:
+    """Seconds of a call, and what a peak beside it would do in that time."""
+    work: dict[float, float] = {}
+
+    def timed() -> float:
+        before = peak_now(cores)
+        call()  # warm: the loop between took the first caches' place
+        seconds = call()
+        work[seconds] = seconds * (before + peak_now(cores)) / 2
+        return seconds
+
+    seconds = pace.steady(timed)
+    return seconds, work[seconds]
+
+
+def measure(
+    calls: dict[str, Callable[[], float]], cores: int, pace: Pace
+) -> dict[str, tuple[float, float]]:
+    """Median seconds of each, and the median of what a peak beside it would do in that time."""
+    turns: dict[str, list[tuple[float, float]]] = {name: [] for name in calls}
+    for number in range(REPEATS):
+        for name in calls if number % 2 else reversed(calls):
+            turns[name].append(turn(calls[name], cores, pace))
     return {
-        name: (
-            statistics.median(seconds[name]),
-            statistics.median(s * p for s, p in zip(seconds[name], peaks[name], strict=True)),
-        )
-        for name in calls
+        name: (statistics.median(s for s, _ in found), statistics.median(w for _, w in found))
+        for name, found in turns.items()
     }
 
 
@@ -114,28 +125,31 @@ def main() -> None:
     shares: list[tuple[float, float]] = []
     with tunefarm.apply_history_best(options.db or (), starter=False) as history:
         decisions = history.lookup(workloads, target)
-    for decision in decisions:
-        workload = decision.workload
-        calls = {"default": callable_of(workload, target, config_space(workload, target).default)}
-        if decision.tuned:
-            calls["tuned"] = callable_of(workload, target, decision.config)
-        found = measure(calls, options.cores)
-        before, after = found["default"], found.get("tuned", found["default"])
-        share = (workload.flops / before[1], workload.flops / after[1])
-        if is_meant(workload):
-            shares.append(share)
-        table.add_row(
-            label(workload), f"{before[0] * 1e6:.0f} µs", f"{100 * share[0]:.0f}%",
-            f"{after[0] * 1e6:.0f} µs", f"{100 * share[1]:.0f}%",
-            f"{before[0] / after[0]:.2f}x",
-        )  # fmt: skip
+    with Pace(options.cores) as pace:
+        for decision in decisions:
+            workload = decision.workload
+            calls = {
+                "default": callable_of(workload, target, config_space(workload, target).default)
+            }
+            if decision.tuned:
+                calls["tuned"] = callable_of(workload, target, decision.config)
+            found = measure(calls, options.cores, pace)
+            before, after = found["default"], found.get("tuned", found["default"])
+            share = (workload.flops / before[1], workload.flops / after[1])
+            if is_meant(workload):
+                shares.append(share)
+            table.add_row(
+                label(workload), f"{before[0] * 1e6:.0f} µs", f"{100 * share[0]:.0f}%",
+                f"{after[0] * 1e6:.0f} µs", f"{100 * share[1]:.0f}%",
+                f"{before[0] / after[0]:.2f}x",
+            )  # fmt: skip
     Console(width=120).print(table)
     means = [statistics.geometric_mean(s) for s in zip(*shares, strict=True)]
     print(
         f"geometric mean share of peak, {len(shares)} kernels of 1x1, 3x3 and GEMM: "
         f"default {means[0]:.3f}, tuned {means[1]:.3f}"
     )
-    print(neighbours.report())
+    print(neighbours.report(), pace.turns.report())
 
 
 if __name__ == "__main__":

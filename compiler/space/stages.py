@@ -107,6 +107,15 @@ def row_bytes(stages: Stages, block: str) -> int:
     return prod(free) * dtype_bytes(written_buffer(node).dtype) if free else 0
 
 
+def longest_row(stages: Stages) -> int:
+    """Bytes of one row of what the largest stage works on."""
+    rows = prod(a.extent for a in stages.rows)
+    sizes = (
+        prod(i.extent for i in n.iters) * dtype_bytes(written_buffer(n).dtype) for n in stages.nodes
+    )
+    return max(sizes) // rows
+
+
 def _inlined(program: PrimFunc, keep: bool) -> PrimFunc:
     for block in s.remaining_blocks(program):
         node = s.find_block(program, block)

@@ -49,6 +49,7 @@ class LoopKind(StrEnum):
     UNROLLED = "unrolled"
     THREAD = "thread"
     VIRTUAL = "vthread"
+    STAGGERED = "staggered"  # serial, the stages of its body a tile apart (``stagger.py``)
 
 
 GRID_AXES = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
@@ -270,6 +271,11 @@ class For:
     start: Expr = field(default_factory=lambda: Const(0))
     prefetch: tuple[Prefetch, ...] = ()
     axis: str = ""
+
+    @property
+    def is_serial(self) -> bool:
+        """Whether one thread runs the iterations, one after the other, in a loop."""
+        return self.kind in (LoopKind.SERIAL, LoopKind.STAGGERED)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

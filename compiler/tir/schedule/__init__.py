@@ -15,6 +15,7 @@ from tunefarm.compiler.tir.schedule.loops import (
     prefetch,
     reorder,
     split,
+    stagger,
     unroll,
     vectorize,
 )
@@ -63,6 +64,7 @@ __all__ = [
     "set_scope",
     "share_reciprocals",
     "split",
+    "stagger",
     "tensorize",
     "transform_layout",
     "unroll",

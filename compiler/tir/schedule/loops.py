@@ -1,4 +1,4 @@
-"""Primitives on loops: ``split fuse reorder vectorize unroll parallel prefetch``."""
+"""Primitives on loops: ``split fuse reorder vectorize unroll parallel stagger prefetch``."""
 
 from __future__ import annotations
 
@@ -151,6 +151,18 @@ def parallel(program: PrimFunc, loop: Var) -> PrimFunc:
                     "a parallel loop must be spatial"
                 )
     return set_kind(program, loop, LoopKind.PARALLEL)
+
+
+def stagger(program: PrimFunc, loop: Var) -> PrimFunc:
+    """Run the stages of a serial loop's body a tile apart, where lowering finds that they can be.
+
+    for i in 8: m = max(a[i]); b[i] = a[i] - m
+    ->  for i in 9: if i >= 1: b[i - 1] = a[i - 1] - m;  if i < 8: m = max(a[i])
+    """
+    node = find_loop(program, loop)
+    if node.kind is not LoopKind.SERIAL:
+        raise ScheduleError(f"{loop.name} is {node.kind}; only a serial loop can be staggered")
+    return set_kind(program, loop, LoopKind.STAGGERED)
 
 
 def prefetch(program: PrimFunc, loop: Var, hint: Prefetch) -> PrimFunc:

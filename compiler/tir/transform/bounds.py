@@ -26,14 +26,14 @@ def _tighten(stmt: Stmt, lanes: frozenset[Var]) -> Stmt:
     if If not in kinds_below(stmt):
         return stmt
     stmt = map_children(stmt, lambda s: _tighten(s, inside))
-    if not isinstance(stmt, For) or stmt.kind is not LoopKind.SERIAL:
+    if not isinstance(stmt, For) or not stmt.is_serial:
         return stmt
     if not isinstance(stmt.body, If) or stmt.body.orelse is not None:
         return stmt
     start, end = stmt.start, stmt.start + stmt.extent
     stay: list[Expr] = []
     for part in conjuncts(stmt.body.condition):
-        bound = _bound(part, stmt.var)
+        bound = bound_of(part, stmt.var)
         if bound is None or not variables(bound[1]).isdisjoint(lanes):
             stay.append(part)
         elif bound[0] == "lower":
@@ -46,7 +46,7 @@ def _tighten(stmt: Stmt, lanes: frozenset[Var]) -> Stmt:
     return replace(stmt, start=start, extent=end - start, body=body)
 
 
-def _bound(part: Expr, var: Var) -> tuple[str, Expr] | None:
+def bound_of(part: Expr, var: Var) -> tuple[str, Expr] | None:
     """("lower", first value) or ("upper", one past the last) that a condition allows."""
     form = at_least_zero(part)
     if form is None:

@@ -213,7 +213,7 @@ def _unswitch(stmt: Stmt, inner: frozenset[Var]) -> Stmt:
     if isinstance(stmt, For) and stmt.kind in _INNER:
         inner = inner | {stmt.var}
     stmt = map_children(stmt, lambda s: _unswitch(s, inner))
-    if not isinstance(stmt, For) or stmt.kind is not LoopKind.SERIAL or stmt.prefetch:
+    if not isinstance(stmt, For) or not stmt.is_serial or stmt.prefetch:
         return stmt
     for number, part in enumerate(_statements(stmt.body)):
         if isinstance(part, If) and _invariant(part, stmt, inner):

@@ -19,6 +19,7 @@ from tunefarm.compiler.tir.transform.double_buffer import double_buffer
 from tunefarm.compiler.tir.transform.no_ops import remove_no_ops
 from tunefarm.compiler.tir.transform.simplify import simplify
 from tunefarm.compiler.tir.transform.specialise import specialise
+from tunefarm.compiler.tir.transform.stagger import stagger_stages
 from tunefarm.compiler.tir.transform.storage import compact_buffers
 from tunefarm.compiler.tir.transform.threads import insert_barriers, unify_threads
 from tunefarm.compiler.tir.transform.virtual_threads import interleave_virtual_threads
@@ -45,6 +46,7 @@ PHASES: tuple[Phase, ...] = (
     unswitch_loops,  # and those with an else branch, or of some statements
     tighten_loops,  # borders become loop bounds
     specialise,  # remainders and borders get code of their own
+    stagger_stages,  # a stage runs beside the next tile's one before it
     finish,
 )
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from tunefarm.compiler.tir.affine import Affine, interval_of, range_of
 from tunefarm.compiler.tir.facts import kinds_below, loops_below
-from tunefarm.compiler.tir.ir import Const, For, If, LoopKind, PrimFunc, Seq, Stmt, Var
+from tunefarm.compiler.tir.ir import Const, For, If, PrimFunc, Seq, Stmt, Var
 from tunefarm.compiler.tir.transform.rolling import roll
 from tunefarm.compiler.tir.transform.simplify import simplify_stmt
 from tunefarm.compiler.tir.transform.versions import (
@@ -86,7 +86,7 @@ def _cuts(group: Group, loop: For) -> bool:
 def _pieces(loop: For, groups: Sequence[Group], ranges: Ranges) -> list[tuple[int, int]] | None:
     """The parts of a loop that get code of their own: (first, last); None if it stays whole."""
     var, opens = loop.var, [o for g in groups for o in g.opens]
-    if not opens or loop.kind is not LoopKind.SERIAL or not _has_constant_bounds(loop):
+    if not opens or not loop.is_serial or not _has_constant_bounds(loop):
         return None
     if not all(var in o.form.terms for o in opens):
         return None

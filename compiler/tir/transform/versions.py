@@ -231,7 +231,7 @@ def is_long(stmt: Stmt) -> bool:
     return any(
         isinstance(loop.extent, Const) and loop.extent.value >= MIN_STEPS
         for loop in loops_below(stmt)
-        if loop.kind is LoopKind.SERIAL
+        if loop.is_serial
     )
 
 
