@@ -6,6 +6,7 @@ import contextlib
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,8 @@ class BoundCall:
     """A native function with its pointers in place, ready to be called many times.
 
     ``flushed`` are (address, bytes) ranges that ``seconds`` evicts from every cache before each
-    call (the protocol "activations warm, weights cold"). ``keep`` holds the arrays alive.
+    call (the protocol "activations warm, weights cold"). ``keep`` holds the arrays alive, and
+    ``invoke`` makes one call: its arguments are looked up once, which halves what a call costs.
     """
 
     library: Library
@@ -58,11 +60,11 @@ class BoundCall:
     threads: int
     flushed: NDArray[np.uintp]
     keep: tuple[Any, ...]
+    invoke: Callable[[], object]
 
     def __call__(self) -> None:
         """One call."""
-        invoke = self.library.function("tunefarm_invoke")
-        invoke(self.function, address(self.pointers), len(self.pointers))
+        self.invoke()
 
     def seconds(self, number: int) -> float:
         """Seconds of ``number`` calls together by the native clock; flushing is not counted."""
@@ -91,7 +93,9 @@ def bind_call(
     padded = np.zeros(padded_argument_count(len(pointers)), np.uintp)
     padded[: len(pointers)] = pointers
     ranges = np.array(flushed, np.uintp).reshape(len(flushed), 2)
-    return BoundCall(library, function, padded, threads, ranges, tuple(keep))
+    native = library.function("tunefarm_invoke")
+    invoke = partial(native, function, address(padded), len(padded))
+    return BoundCall(library, function, padded, threads, ranges, tuple(keep), invoke)
 
 
 def evaluate(
