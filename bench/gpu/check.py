@@ -41,7 +41,8 @@ from tunefarm.worker.verify import check_answer
 from watch import watched
 
 SMALL_FLOPS = 2e6
-UNCERTAIN = ("gpu_mma", "gpu_wgmma", "gpu_tma", "gpu_attention")  # tensor cores
+ASKED_FOR = ("gpu_wgmma", "gpu_tma")
+UNCERTAIN = ("gpu_mma", *ASKED_FOR, "gpu_attention")  # tensor cores
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,9 +258,9 @@ def cases(device: Device, count: int) -> Iterator[Sketched]:
         space = config_space(task.workload, target)
         drawn = space.sample(np.random.default_rng(0), 256 * count)
         rows = map(space.decode, drawn[space.valid(drawn)])
-        asked_for = "wgmma" if "wgmma" in task.options else ""  # others are there without asking
+        asked = "wgmma" in task.options  # the other sketches are there without asking
         by_sketch: dict[str, list[Config]] = {
-            s.sketch: [s.default] for s in space.sketches if asked_for in s.sketch
+            s.sketch: [s.default] for s in space.sketches if not asked or s.sketch in ASKED_FOR
         }
         for config in rows:
             mine = by_sketch.get(str(config["sketch"]))
@@ -268,8 +269,8 @@ def cases(device: Device, count: int) -> Iterator[Sketched]:
         found += [Sketched(s, task, target, tuple(c)) for s, c in by_sketch.items()]
     firsts = {each.sketch: each for each in reversed(found)}
     rest = [each for each in found if each is not firsts[each.sketch]]
-    yield from firsts.values()
-    yield from sorted(rest, key=lambda each: each.sketch not in UNCERTAIN)
+    for cases_of in ([*firsts.values()], rest):
+        yield from sorted(cases_of, key=lambda each: each.sketch not in UNCERTAIN)
 
 
 def main() -> int:

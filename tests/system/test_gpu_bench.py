@@ -163,6 +163,20 @@ def test_a_sketch_that_costs_processes_is_left_out(
     assert report.left_out == ["more"]
 
 
+def test_every_sketch_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    monkeypatch.setenv("TUNEFARM_CUDA", "emulated")
+    from check import UNCERTAIN, cases
+    from tunefarm.compiler.runtime.cuda.driver import open_device
+    from tunefarm.compiler.space.registry import SKETCHES
+
+    found = [case.sketch for case in cases(open_device(), 1)]
+    there = {sketch.name for sketch in SKETCHES if sketch.name.startswith("gpu_")}
+    assert set(found) == there
+    assert set(found[: len(UNCERTAIN)]) == set(UNCERTAIN)  # one task of each first
+    assert set(found[: len(there)]) == there
+
+
 def test_cublas_is_asked_for_the_product_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its matrices are columns; a library that multiplies such, by C's calling convention."""
     monkeypatch.syspath_prepend(str(BENCH))
