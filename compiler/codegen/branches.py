@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass
 
-from tunefarm.compiler.codegen.expressions import Expressions
+from tunefarm.compiler.codegen.repeated import Repeated
 from tunefarm.compiler.codegen.types import scalar_type, vector_of
 from tunefarm.compiler.codegen.values import Slot, Val
 from tunefarm.compiler.errors import ScheduleError
@@ -23,7 +23,7 @@ class _Arm:
     lines: list[str]
 
 
-class Branches(Expressions):
+class Branches(Repeated):
     """Statements under a condition."""
 
     @abstractmethod

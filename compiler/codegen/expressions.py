@@ -32,7 +32,7 @@ class Expressions(Registers):
             case Binary():
                 return self._binary(expr)
             case Const():
-                return _literal(expr)
+                return literal(expr)
             case Var():
                 return self.int_value(self.index(expr))
             case Select():
@@ -47,9 +47,9 @@ class Expressions(Registers):
                 return self.intrinsic(expr.name, [self.value(a) for a in expr.args], expr.dtype)
 
     def _binary(self, expr: Binary) -> Val:
-        if _is_update(expr) and self._is_neutral(self.value(expr.a), expr.op):
+        if is_update(expr) and self.is_neutral(self.value(expr.a), expr.op):
             return self.value(expr.b)
-        terms = _fusible(expr)
+        terms = fusible(expr)
         if terms is not None:
             x, y, a = terms
             return self.fused(self.value(x), self.value(y), self.value(a))
@@ -57,14 +57,14 @@ class Expressions(Registers):
             return self.int_value(self.index(expr))
         return self.arithmetic(expr.op, self.value(expr.a), self.value(expr.b))
 
-    def _is_neutral(self, value: Val, op: str) -> bool:
+    def is_neutral(self, value: Val, op: str) -> bool:
         """Whether an accumulator is still the number that its reduction begins with.
 
         A sum then begins with its first term, like NumPy's: that of negative zeros is one.
         """
         if value.text.startswith("%"):
             return False
-        kind, neutral = scalar_type(value.dtype), _literal(identity(op, value.dtype)).text
+        kind, neutral = scalar_type(value.dtype), literal(identity(op, value.dtype)).text
         return value.text in (neutral, f"splat ({kind} {neutral})")
 
     # --- choices -------------------------------------------------------------------------------
@@ -93,7 +93,7 @@ class Expressions(Registers):
         if not buffers_read(expr.b):
             value = self._under(chosen.text, expr.condition, expr.a)
             other = self.value(expr.b)
-            if self._is_zero_elsewhere(expr.a) and other == _literal(Const(0, expr.dtype)):
+            if self._is_zero_elsewhere(expr.a) and other == literal(Const(0, expr.dtype)):
                 return value
             return self.choose(chosen, value, other)
         kind = f"<{self.lanes} x i1>"
@@ -197,19 +197,20 @@ class Expressions(Registers):
 
 
 @lru_cache(KEPT)
-def _literal(const: Const) -> Val:
+def literal(const: Const) -> Val:
+    """A number as it is written."""
     return Val(constant(const.value, const.dtype), const.dtype)
 
 
 @lru_cache(KEPT)
-def _is_update(expr: Binary) -> bool:
+def is_update(expr: Binary) -> bool:
     """True if an operation brings an accumulator in registers a further term."""
     accumulates = expr.op in ("add", "mul", "min", "max", "maxnum") and is_float(expr.dtype)
     return accumulates and isinstance(expr.a, Load) and expr.a.buffer.scope == "register"
 
 
 @lru_cache(KEPT)
-def _fusible(expr: Binary) -> tuple[Expr, Expr, Expr] | None:
+def fusible(expr: Binary) -> tuple[Expr, Expr, Expr] | None:
     """(x, y, a) of a sum ``x · y + a`` of floats."""
     if expr.op != "add" or not is_float(expr.dtype):
         return None

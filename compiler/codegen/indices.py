@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import TypeAlias
@@ -24,6 +24,7 @@ from tunefarm.compiler.tir.ir import (
     Intrinsic,
     Load,
     Select,
+    Store,
     Var,
 )
 from tunefarm.compiler.tir.visit import loads_of, operands
@@ -46,6 +47,7 @@ class Indices(Reductions, ABC):
         self._quotients: dict[tuple[Expr, int, tuple[Lin, ...]], Lin] = {}
         self._moving: frozenset[Var] | None = None
         self._in_nest: dict[Hashable, tuple[Lin, Steps] | None] = {}
+        self._stores: dict[Store, Callable[[], bool] | None] = {}  # of the nest (``repeated.py``)
 
     @abstractmethod
     def value(self, expr: Expr) -> Val:
@@ -55,10 +57,12 @@ class Indices(Reductions, ABC):
     def nest(self, moving: frozenset[Var] | None) -> Iterator[None]:
         """Code in which no other variables change than these, whose values are numbers; None for
         code of which that is not known."""
-        saved = self._moving, self._in_nest
-        self._moving, self._in_nest = moving, {}
-        yield
-        self._moving, self._in_nest = saved
+        saved = self._moving, self._in_nest, self._stores
+        self._moving, self._in_nest, self._stores = moving, {}, {}
+        try:
+            yield
+        finally:
+            self._moving, self._in_nest, self._stores = saved
 
     def index(self, expr: Expr) -> Lin | Val:
         """An int64 expression as a linear form; a vector of integers only where it must be."""

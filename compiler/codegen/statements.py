@@ -11,6 +11,7 @@ The emitter is a tower of layers, each in a module of its own that knows those b
     memory        loads and stores
     registers     tiles whose elements are SSA values
     expressions   any expression as a value
+    repeated      stores that unrolled loops repeat
     branches      two ways through the code
     stores        elements side by side, lanes that update one element
     loops         vectorized, unrolled, serial

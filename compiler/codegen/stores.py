@@ -44,13 +44,16 @@ class Stores(Branches):
 
     def store(self, stmt: Store) -> None:
         """Store a value in every lane; lanes that share an element are combined."""
+        if self.repeated(stmt):
+            return
         place = self.flat_index(stmt.buffer, stmt.indices)
         if self.lanes > 1 and isinstance(place, Lin) and place.lane == 0:
             self._reduce_lanes(stmt)
         else:
-            self._store_at(stmt.buffer, place, self.value(stmt.value))
+            self.store_at(stmt.buffer, place, self.value(stmt.value))
 
-    def _store_at(self, buffer: Buffer, place: Lin | Val, value: Val) -> None:
+    def store_at(self, buffer: Buffer, place: Lin | Val, value: Val) -> None:
+        """Store a value at a place of registers or of memory."""
         if buffer.scope == "register":
             self.store_register(buffer, place, value)
         else:
@@ -79,7 +82,7 @@ class Stores(Branches):
         old = self.value(value.a)
         neutral = constant(identity(value.op, value.dtype).value, value.dtype)
         result = combined if old.text == neutral else self.arithmetic(value.op, old, combined)
-        self._store_at(stmt.buffer, self.flat_index(stmt.buffer, stmt.indices), result)
+        self.store_at(stmt.buffer, self.flat_index(stmt.buffer, stmt.indices), result)
         self.lanes, self.mask = lanes, mask
 
     def store_waiting(self) -> None:
@@ -88,7 +91,7 @@ class Stores(Branches):
         sums, self.waiting = self.waiting, None
         totals = self.combined_together(sums[0].op, [s.term for s in sums])
         for lane_sum, total in zip(sums, totals, strict=True):
-            self._store_at(lane_sum.buffer, lane_sum.place, total)
+            self.store_at(lane_sum.buffer, lane_sum.place, total)
 
     def _store_agreed(self, stmt: Store) -> None:
         """Every lane stores the same value: one store, made if the mask has a lane.

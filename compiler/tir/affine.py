@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Set
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
 
 from tunefarm.compiler.tir.facts import KEPT, variables
 from tunefarm.compiler.tir.ir import Binary, Cast, Const, Expr, For, Load, Select, Var, binary
+from tunefarm.compiler.tir.node import node
 from tunefarm.compiler.tir.walk import operands
 
 Key: TypeAlias = Hashable
@@ -19,7 +19,7 @@ Ranges: TypeAlias = Mapping[Var, tuple[int, int]]
 UNBOUNDED = (-(1 << 62), 1 << 62)
 
 
-@dataclass(frozen=True, slots=True)
+@node(frozen=True, slots=True)
 class Affine:
     """``const + Σ coefficient · atom``; an atom is a variable or an opaque expression."""
 

@@ -23,6 +23,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, TypeAlias, TypeVar
 
+from tunefarm.compiler.tir.node import node
+
 BinaryOp: TypeAlias = Literal[
     "add", "sub", "mul", "div", "floordiv", "floormod", "min", "max", "maxnum",
     "lt", "le", "gt", "ge", "eq", "ne", "and", "or", "xor",
@@ -162,7 +164,7 @@ class Var(_Arithmetic):
     dtype: str = "int64"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@node(frozen=True, slots=True, eq=False)
 class Const(_Arithmetic):
     """A number."""
 
@@ -170,7 +172,7 @@ class Const(_Arithmetic):
     dtype: str = "int64"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@node(frozen=True, slots=True, eq=False)
 class Binary(_Arithmetic):
     """An operation on two values of one dtype; comparisons have dtype bool."""
 
@@ -180,7 +182,7 @@ class Binary(_Arithmetic):
     dtype: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@node(frozen=True, slots=True, eq=False)
 class Cast(_Arithmetic):
     """A value in another dtype."""
 
@@ -188,7 +190,7 @@ class Cast(_Arithmetic):
     dtype: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@node(frozen=True, slots=True, eq=False)
 class Select(_Arithmetic):
     """``a`` where the condition holds, else ``b``. A load in the branch not taken is not made."""
 
@@ -198,7 +200,7 @@ class Select(_Arithmetic):
     dtype: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@node(frozen=True, slots=True, eq=False)
 class Load(_Arithmetic):
     """An element of a buffer."""
 
@@ -211,7 +213,7 @@ class Load(_Arithmetic):
         return self.buffer.dtype
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@node(frozen=True, slots=True, eq=False)
 class Intrinsic(_Arithmetic):
     """A named function of values: one of ``INTRINSICS``, or a tensor intrinsic."""
 
@@ -224,7 +226,7 @@ Expr: TypeAlias = Var | Const | Binary | Cast | Select | Load | Intrinsic
 Operand: TypeAlias = "_Arithmetic | Expr | int | float"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@node(frozen=True, slots=True, eq=False)
 class IterVar:
     """A block's iterator: ``var`` ranges over [0, extent)."""
 
@@ -233,7 +235,7 @@ class IterVar:
     kind: Literal["spatial", "reduce"] = "spatial"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@node(frozen=True, slots=True, eq=False)
 class Store:
     """``buffer[indices] = value``"""
 
@@ -242,7 +244,7 @@ class Store:
     value: Expr
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@node(frozen=True, slots=True, eq=False)
 class Prefetch:
     """Ask for ``lines`` cache lines from element ``offset`` of a buffer's memory on.
 
@@ -256,7 +258,7 @@ class Prefetch:
     level: int = 1
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@node(frozen=True, slots=True, eq=False)
 class For:
     """``for var in [start, start + extent)``; each iteration begins with its ``prefetch``.
 
@@ -278,7 +280,7 @@ class For:
         return self.kind in (LoopKind.SERIAL, LoopKind.STAGGERED)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@node(frozen=True, slots=True, eq=False)
 class If:
     """``then`` where the condition holds, else ``orelse``, if there is one."""
 
@@ -287,14 +289,14 @@ class If:
     orelse: Stmt | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@node(frozen=True, slots=True, eq=False)
 class Seq:
     """Statements one after the other."""
 
     stmts: tuple[Stmt, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@node(frozen=True, slots=True, eq=False)
 class Allocate:
     """``buffer`` lives during ``body``."""
 
@@ -302,7 +304,7 @@ class Allocate:
     body: Stmt
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@node(frozen=True, slots=True, eq=False)
 class Barrier:
     """All threads of a block come here before one goes on. What they copied to shared memory has
     arrived then, but for what was copied in the last ``pending`` stretches between barriers."""
@@ -310,7 +312,7 @@ class Barrier:
     pending: int = 0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@node(frozen=True, slots=True, eq=False)
 class Block:
     """``body`` once for every value of the iterators at which ``predicate`` holds.
 
@@ -331,7 +333,7 @@ Stmt: TypeAlias = For | Block | Store | If | Seq | Allocate | Barrier
 _Node = TypeVar("_Node", "PrimFunc", For, Block)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@node(frozen=True, slots=True, eq=False)
 class PrimFunc:
     """A function over buffers. ``outputs`` counts the last params that are written.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import MappingProxyType
 from typing import TypeAlias
@@ -20,6 +20,7 @@ from tunefarm.compiler.tir.ir import (
     Load,
     LoopKind,
     PrimFunc,
+    Ring,
     Seq,
     Stmt,
     Store,
@@ -42,6 +43,25 @@ Threads: TypeAlias = Mapping[Var, tuple[int, int]]
 UNKNOWN = 1 << 40  # a region longer than this comes from an index of which nothing is known
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Place:
+    """What a buffer becomes: the smaller one, and where its elements begin in the larger."""
+
+    buffer: Buffer
+    bases: tuple[Affine, ...]
+    ring: Ring | None
+
+    def shifted(self, indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        """Where the element at ``indices`` of the larger buffer stands."""
+        places = [
+            (affine(i) - b).expr() if b.terms or b.const else i
+            for i, b in zip(indices, self.bases, strict=True)
+        ]
+        if self.ring is not None:
+            places[self.ring.dim] = places[self.ring.dim] % self.ring.rows
+        return tuple(places)
+
+
 def compact_buffers(program: PrimFunc) -> PrimFunc:
     """Allocate every intermediate buffer inside the innermost loop that holds all its uses.
 
@@ -49,8 +69,19 @@ def compact_buffers(program: PrimFunc) -> PrimFunc:
     ->  for i: allocate T[1, n]: for j: T[0, j] = …
     """
     body, sizes = program.body, _sizes(program)
+    places: dict[Buffer, _Place] = {}
     for buffer in program.buffers:
-        body = _place(body, buffer, sizes[buffer])
+        body = _place(body, buffer, sizes[buffer], places)
+
+    def load(old: Load) -> Load:
+        place = places[old.buffer]
+        return Load(place.buffer, place.shifted(old.indices))
+
+    def store(old: Store) -> Store:
+        place = places[old.buffer]
+        return Store(place.buffer, place.shifted(old.indices), old.value)
+
+    body = transform_accesses(body, places.keys(), load, store)
     return replace(program, body=body, buffers=())
 
 
@@ -73,23 +104,33 @@ def _uses(stmt: Stmt, buffer: Buffer) -> bool:
 
 
 def _place(
-    root: Stmt, buffer: Buffer, sizes: Sequence[int], threads: Threads = MappingProxyType({})
+    root: Stmt,
+    buffer: Buffer,
+    sizes: Sequence[int],
+    places: dict[Buffer, _Place],
+    threads: Threads = MappingProxyType({}),
 ) -> Stmt:
-    """Wrap the smallest statement that holds all uses of ``buffer`` in its allocation."""
+    """Wrap the smallest statement that holds all uses of ``buffer`` in the allocation of what it
+    becomes, which ``places`` is told."""
     if isinstance(root, For) and root.axis in THREAD_AXES and buffer.scope == "shared":
         threads = {**threads, **loop_ranges(replace(root, body=Seq(())))}  # they use it together
+
+    def allocated(body: Stmt) -> Stmt:
+        places[buffer] = _place_in(body, buffer, sizes, threads)
+        return Allocate(places[buffer].buffer, body)
+
     users = [s for s in children(root) if _uses(s, buffer)]
     if buffer.ring is not None and isinstance(root, For) and root.var is buffer.ring.var:
-        return _allocate(root, buffer, sizes, threads)  # rows outlive an iteration
+        return allocated(root)  # rows outlive an iteration
     if isinstance(root, For) and root.kind is LoopKind.VECTORIZED:
-        return _allocate(root, buffer, sizes, threads)  # an element a lane
+        return allocated(root)  # an element a lane
     crosses = isinstance(root, For) and root.kind is LoopKind.UNROLLED
     if len(users) == 1 and not crosses and not _own_use(root, buffer):
-        placed = _place(users[0], buffer, sizes, threads)
+        placed = _place(users[0], buffer, sizes, places, threads)
         return map_children(root, lambda s: placed if s is users[0] else s)
     if isinstance(root, For):
-        return with_body(root, _allocate(root.body, buffer, sizes, threads))
-    return _allocate(root, buffer, sizes, threads)
+        return with_body(root, allocated(root.body))
+    return allocated(root)
 
 
 def _own_use(stmt: Stmt, buffer: Buffer) -> bool:
@@ -113,7 +154,8 @@ def _accesses(stmt: Stmt) -> tuple[Load | Store, ...]:
     return found
 
 
-def _allocate(body: Stmt, buffer: Buffer, sizes: Sequence[int], threads: Threads) -> Stmt:
+def _place_in(body: Stmt, buffer: Buffer, sizes: Sequence[int], threads: Threads) -> _Place:
+    """The smallest buffer that holds what a statement uses of one."""
     ranges = loop_ranges(body) | dict(threads)
     accesses = [access.indices for access in _accesses(body) if access.buffer is buffer]
     bases: list[Affine] = []
@@ -141,20 +183,4 @@ def _allocate(body: Stmt, buffer: Buffer, sizes: Sequence[int], threads: Threads
         shape[-1] += buffer.padding
     whole = tuple(shape) == buffer.shape and not buffer.padding and ring is None
     new = buffer if whole else replace(buffer, shape=tuple(shape), padding=0, ring=None)
-
-    def shifted(indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        places = [
-            (affine(i) - b).expr() if b.terms or b.const else i
-            for i, b in zip(indices, bases, strict=True)
-        ]
-        if ring is not None:
-            places[ring.dim] = places[ring.dim] % ring.rows
-        return tuple(places)
-
-    placed = transform_accesses(
-        body,
-        (buffer,),
-        lambda load: Load(new, shifted(load.indices)),
-        lambda store: Store(new, shifted(store.indices), store.value),
-    )
-    return Allocate(new, placed)
+    return _Place(new, tuple(bases), ring)

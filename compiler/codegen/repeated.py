@@ -1,0 +1,118 @@
+"""Stores of unrolled loops, taken apart once for all iterations.
+
+In a nest of unrolled loops (``Indices.nest``) a store is written again and again, and nothing
+differs but where its elements stand. From the second time on it is a function that finds the
+places by adding numbers and writes the instructions that ``Expressions.value`` would write. What
+has no rule here is left to that.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TypeAlias
+
+from tunefarm.compiler.codegen.expressions import Expressions, fusible, is_update, literal
+from tunefarm.compiler.codegen.indices import Steps
+from tunefarm.compiler.codegen.values import Lin, Slot, Val, make
+from tunefarm.compiler.tir.ir import Binary, Buffer, Const, Expr, Load, Store
+
+Evaluation: TypeAlias = Callable[[], Val]
+"""The value of an expression for the current values of the nest's variables."""
+
+
+class Repeated(Expressions, ABC):
+    """Writes what a nest repeats: elements side by side, without a mask."""
+
+    @abstractmethod
+    def store_at(self, buffer: Buffer, place: Lin | Val, value: Val) -> None:
+        """Store a value at a place of registers or of memory."""
+
+    def repeated(self, stmt: Store) -> bool:
+        """Write a store that the nest has written before; False if that is for others to do."""
+        if self._moving is None or self.mask is not None:
+            return False
+        if stmt not in self._stores:
+            self._stores[stmt] = None  # its places are known from this time on
+            return False
+        write = self._stores[stmt]
+        if write is None:
+            write = self._stores[stmt] = self._write_again(stmt)
+        return write()
+
+    def _write_again(self, stmt: Store) -> Callable[[], bool]:
+        found = self._in_nest.get((stmt.buffer, stmt.indices))
+        if found is None or (self.lanes > 1 and found[0].lane == 0):
+            return lambda: False
+        (const, terms, lane), steps = found
+        buffer, value = stmt.buffer, self._evaluation(stmt.value)
+
+        def write() -> bool:
+            place = make(Lin, (self._offset(const, steps), terms, lane))
+            self.store_at(buffer, place, value())
+            return True
+
+        return write
+
+    def _offset(self, const: int, steps: Steps) -> int:
+        env = self.env
+        for var, coefficient in steps:
+            const += coefficient * env[var][0]
+        return const
+
+    def _evaluation(self, expr: Expr) -> Evaluation:
+        match expr:
+            case Load():
+                found = self._in_nest.get((expr.buffer, expr.indices))
+                if found is not None and found[0].lane in (0, 1):
+                    return self._loading(expr, *found)
+            case Binary() if expr.dtype == "float32":
+                return self._operation(expr)
+            case Const():
+                known = literal(expr)
+                return lambda: known
+        return lambda: self.value(expr)
+
+    def _loading(self, load: Load, base: Lin, steps: Steps) -> Evaluation:
+        buffer, (const, terms, lane) = load.buffer, base
+        lanes = self.lanes if lane else 1
+
+        def from_memory() -> Val:
+            place = make(Lin, (self._offset(const, steps), terms, lane))
+            return self._load_at(buffer, place, lanes)
+
+        def from_registers() -> Val:
+            offset = self._offset(const, steps)
+            if self.owners.get(buffer, {}).get(offset) == (offset, lanes):
+                value = self.slots.get(make(Slot, (buffer, offset)))
+                if value is not None:
+                    return value
+            return self.load_register(load)
+
+        return from_registers if buffer.scope == "register" else from_memory
+
+    def _operation(self, expr: Binary) -> Evaluation:
+        a, b, op = self._evaluation(expr.a), self._evaluation(expr.b), expr.op
+        updates, factors = is_update(expr), fusible(expr)
+
+        def plain() -> Val:
+            old = a()
+            if updates and self.is_neutral(old, op):
+                return b()
+            return self.arithmetic(op, old, b())
+
+        if factors is None:
+            return plain
+        x, y, rest = factors
+        first, second = self._evaluation(x), self._evaluation(y)
+        added = a if rest is expr.a else b
+
+        def fused() -> Val:
+            if not updates:
+                return self.fused(first(), second(), added())
+            old = a()
+            if self.is_neutral(old, op):
+                return b()
+            return self.fused(first(), second(), old if added is a else added())
+
+        return fused
