@@ -79,9 +79,11 @@ class Store:
         return str(path) if path else self.url.render_as_string(hide_password=True)
 
     def close(self) -> None:
+        """Close all connections: the writing one last, since only it can move what is in a SQLite
+        file's ``-wal`` into the file."""
+        self._reader.dispose()
         if self._writer is not None:
             self._writer.dispose()
-        self._reader.dispose()
 
     def __enter__(self) -> Store:
         return self

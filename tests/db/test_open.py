@@ -131,6 +131,15 @@ def test_readers_work_while_a_writer_writes(store: Store, url: str, make_trial: 
         assert reader.count_trials() == 1
 
 
+def test_a_closed_database_is_one_file(tmp_path: Path, make_trial: MakeTrial) -> None:
+    """Whoever copies the file alone has all of it."""
+    path = tmp_path / "farm.db"
+    with Store.open(str(path)) as store:
+        store.add_trials([make_trial(0)])
+        assert len(store.trials_of("job").trials) == 1
+    assert [file.name for file in tmp_path.iterdir()] == ["farm.db"]
+
+
 def test_a_reader_cannot_write(store: Store, url: str, make_trial: MakeTrial) -> None:
     with (
         Store.open(url, readonly=True) as reader,
