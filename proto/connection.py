@@ -25,6 +25,8 @@ FIRST_PAUSE_S, MOST_PAUSE_S = 0.2, 3.0
 """Between the tries of a call whose tracker is away."""
 _FIRST_START_S, _MOST_START_S = 0.05, 0.5
 """The same while it has never answered: it is about to start."""
+_LATE_S = 1.0
+"""How long after its deadline a call may end in a process that was not stopped meanwhile."""
 
 _CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
@@ -171,8 +173,9 @@ class Connection:
                 self._answered = True
                 return reply
             except grpc.RpcError as error:
-                # What is beyond the deadline passed while this process itself stood still.
-                waited_s += min(time.monotonic() - tried, timeout_s)
+                passed_s = time.monotonic() - tried
+                if passed_s < timeout_s + _LATE_S:  # else this process itself stood still
+                    waited_s += passed_s
                 left_s = self._wanted_s(patience_s) - waited_s
                 if not self.is_away(error) or (left_s <= 0 and untried <= 0):
                     raise self._error(error, timeout_s) from error
