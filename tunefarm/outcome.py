@@ -57,6 +57,15 @@ class Outcome:
             "noise, however fast its fastest trial was"
         )
 
+    def sentences(self, update: JobUpdate) -> list[str]:
+        """What is to be said below the table of tasks of a job that is over."""
+        from tunefarm.progress import errors_text, gain_text
+
+        failed = errors_text(update.errors)
+        failed = f"failed: {failed} (`tunefarm records list --failed`)" if failed else ""
+        sums = "; ".join(filter(None, [self.counts, gain_text(self.rows), failed]))
+        return list(filter(None, [sums, update.job.message, self.remark]))
+
     @property
     def counts(self) -> str:
         """``16 trials + 1 final``."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -163,12 +164,28 @@ def tune(
         )  # fmt: skip
         if not is_own:
             tell_waiting(client.devices(), target, job)
-        last = _follow(client, job.id, watch, None if seconds is None else begin + seconds)
+        until = None if seconds is None else begin + seconds
+        with contextlib.nullcontext() if is_own else _telling_how_to_go_on(job.id, tracker):
+            last = _follow(client, job.id, watch, until)
         closing = None
         if module is not None and last.job.state is JobState.SUCCEEDED:
             closing_s = _closing_s(seconds or time.monotonic() - begin)
             closing = _close(client, module, target, closing_s, say)
         return Tuned(last.job, last, earlier, closing, outcome(client, last, tasks))
+
+
+@contextlib.contextmanager
+def _telling_how_to_go_on(job: str, tracker: str | None) -> Iterator[None]:
+    """Add to the error of a tracker that went away what becomes of the job."""
+    from tunefarm.proto.errors import TrackerUnavailable
+
+    try:
+        yield
+    except TrackerUnavailable as error:
+        where = f" --tracker {shlex.quote(tracker)}" if tracker else ""
+        raise TrackerUnavailable(
+            f"{error}; the job goes on without this command: `tunefarm watch {job[:8]}{where}`"
+        ) from error
 
 
 def _follow(client: FarmClient, job: str, watch: Watcher | None, until: float | None) -> JobUpdate:

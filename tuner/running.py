@@ -37,7 +37,7 @@ from tunefarm.tuner.measuring import Bench, Stopped
 from tunefarm.tuner.options import JobOptions, TunerOptions
 from tunefarm.tuner.places import aside
 from tunefarm.tuner.pulse import Pulse
-from tunefarm.tuner.scheduler import SchedulerOptions, next_task, round_size
+from tunefarm.tuner.scheduler import SchedulerOptions, next_task, round_size, unspent_text
 from tunefarm.tuner.tasks import TaskRun
 from tunefarm.tuner.warm_start import Past, past_tasks
 
@@ -102,9 +102,11 @@ class JobRun:
             self._measure_defaults()
             with aside(self._bench.device) as is_aside:
                 self._search(AHEAD if is_aside else 0)
+            left = 0 if self._is_late() else self._left()
+            unspent = unspent_text(left, self._job.budget.trials, [t.state for t in self._tasks])
             deadline = self._finals_deadline(time.monotonic() - began)
             hold_finals(self._client, self._bench, self._tasks, self._options.finalists, deadline)
-            return self._verdict()
+            return self._verdict(unspent)
         finally:
             self._bench.close()
 
@@ -296,11 +298,12 @@ class JobRun:
 
     # --- the end --------------------------------------------------------------------------------
 
-    def _verdict(self) -> tuple[JobState, str]:
-        """Failed if no task has a time; else succeeded, with the causes of those that have none."""
+    def _verdict(self, unspent: str) -> tuple[JobState, str]:
+        """Failed if no task has a time; else succeeded, with the causes of those that have none,
+        or with why trials were left over."""
         dead = [t for t in self._tasks if t.best_s == float("inf")]
         if not dead:
-            return JobState.SUCCEEDED, ""
+            return JobState.SUCCEEDED, unspent
         causes = dict.fromkeys(t.state.stopped or _first_failure(t) for t in dead)
         message = f"{len(dead)} of {len(self._tasks)} tasks have no time: {'; '.join(causes)}"
         state = JobState.FAILED if len(dead) == len(self._tasks) else JobState.SUCCEEDED

@@ -128,6 +128,16 @@ def _stale(task: TaskState, options: SchedulerOptions) -> bool:
     return options.patience > 0 and waited >= max(options.patience, task.trials / 2)
 
 
+def unspent_text(left: int, budget: int, tasks: Sequence[TaskState]) -> str:
+    """Why a search ended with ``left`` trials of its budget; empty if none are left."""
+    if left <= 0:
+        return ""
+    exhausted, flat = sum(t.exhausted for t in tasks), sum(t.open for t in tasks)
+    whys = [f"{exhausted} have no further candidates"] if exhausted else []
+    whys += [f"{flat} gained nothing for long"] if flat else []
+    return f"{left} of {budget} trials were left over: of {len(tasks)} tasks {', '.join(whys)}"
+
+
 def round_size(measured: int, left: int, smallest: int = 8, largest: int = 32) -> int:
     """Candidates of a task's next round: an eighth of those measured, within bounds and budget."""
     return max(0, min(left, max(smallest, min(largest, measured // 8))))

@@ -13,6 +13,7 @@ from tunefarm.tuner.scheduler import (
     expected_gain,
     next_task,
     round_size,
+    unspent_text,
 )
 
 
@@ -92,6 +93,18 @@ def test_exhausted_tasks_are_passed_over():
     done.exhausted = True
     assert next_task([done, task(1, rounds=[1.0])], OPTIONS) == 1
     assert next_task([done], OPTIONS) is None
+
+
+def test_what_is_left_of_a_budget_is_explained():
+    done = task()
+    done.exhausted = True
+    assert unspent_text(0, 300, [done]) == ""
+    assert unspent_text(9, 300, [done]) == (
+        "9 of 300 trials were left over: of 1 tasks 1 have no further candidates"
+    )
+    assert unspent_text(123, 300, [done, task(), task()]).endswith(
+        "of 3 tasks 1 have no further candidates, 2 gained nothing for long"
+    )
 
 
 def test_rounds_grow_with_the_data_and_end_with_the_budget():

@@ -288,7 +288,7 @@ def watch(job: JobId, tracker: Tracker = "", db: Database = "", as_json: Json = 
     Example: tunefarm watch 4f2a --tracker lab1:9190
     """
     from tunefarm.outcome import outcome, tasks_of
-    from tunefarm.progress import earlier, gain_text, peak_of, showing
+    from tunefarm.progress import earlier, peak_of, showing
     from tunefarm.stored import farm_or_database
     from tunefarm.tables import console
 
@@ -303,10 +303,8 @@ def watch(job: JobId, tracker: Tracker = "", db: Database = "", as_json: Json = 
         print_json(result_json(update, found, earlier(update)))
         return
     out = console()
-    parts = [found.counts, gain_text(found.rows), update.job.message]
-    out.print("; ".join(part for part in parts if part), soft_wrap=True)
-    if found.remark:
-        out.print(found.remark, soft_wrap=True)
+    for sentence in found.sentences(update):
+        out.print(sentence, soft_wrap=True)
 
 
 def cancel(job: JobId, tracker: Tracker = "", db: Database = "", as_json: Json = False) -> None:

@@ -157,7 +157,6 @@ def _closing_json(result: Tuned) -> dict[str, object] | None:
 
 
 def _conclude(result: Tuned, budget: int) -> None:
-    from tunefarm.progress import errors_text, gain_text
     from tunefarm.tables import console
 
     out = console()
@@ -167,14 +166,8 @@ def _conclude(result: Tuned, budget: int) -> None:
             f"and the budget is {budget}; raise --trials to go on"
         )
     else:
-        parts = [result.outcome.counts, gain_text(result.outcome.rows)]
-        if result.last.errors:
-            parts.append(
-                f"failed: {errors_text(result.last.errors)} (`tunefarm records list --failed`)"
-            )
-        out.print("; ".join(part for part in parts if part), soft_wrap=True)
-        if remark := result.outcome.remark:
-            out.print(remark, soft_wrap=True)
+        for sentence in result.outcome.sentences(result.last):
+            out.print(sentence, soft_wrap=True)
     if result.closing is not None:
         out.print(result.closing.summary(), soft_wrap=True)
 
