@@ -34,7 +34,7 @@ def connect(tracker: str, token: str = "") -> FarmClient:
 
     if is_file(tracker):
         path = Path(tracker).expanduser()
-        _check_running(path)
+        check_running(path)
         client = FarmClient.from_rendezvous(path)
     else:
         client = FarmClient(tracker, token or token_for(tracker), tls=own_tls())
@@ -57,7 +57,7 @@ def place_of(tracker: str) -> tuple[str, Tls | None]:
     return address.split(",")[0], tls
 
 
-def _check_running(rendezvous: Path) -> None:
+def check_running(rendezvous: Path) -> None:
     """TrackerUnavailable if the tracker of a rendezvous file is gone: the address in it would say
     nothing to anybody."""
     from tunefarm.proto.errors import TrackerUnavailable

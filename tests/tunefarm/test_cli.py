@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -100,6 +101,14 @@ def test_a_precision_stands_in_the_commands_that_follow(
     assert "--precision bf16" in capsys.readouterr().out
 
 
+def test_a_name_with_spaces_is_quoted_in_the_commands_that_follow(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = shutil.copy(model, tmp_path / "my model.onnx")
+    assert run(["tasks", str(path)]) == 0
+    assert f"tunefarm tune '{path}'" in capsys.readouterr().out
+
+
 def test_records_of_the_tasks_of_a_precision(
     model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -154,9 +163,8 @@ def test_a_database_that_another_process_locks(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     records, path = tmp_path / "records.jsonl", tmp_path / "locked.db"
-    records.write_text("")
-    assert run(["records", "import", str(records), "--db", str(path)]) == 0
-    capsys.readouterr()
+    records.touch()
+    Store.open(str(path)).close()
     other = sqlite3.connect(path)
     other.execute("BEGIN EXCLUSIVE")
     assert "locked by another process" in mistake(
@@ -289,6 +297,10 @@ def test_an_import_of_something_else(
     text = mistake(capsys, "records", "import", model, "--db", str(tmp_path / "new.db"))
     assert "model.onnx holds no records" in text
     assert "not JSON" in text
+    empty = tmp_path / "empty.jsonl"
+    empty.touch()
+    text = mistake(capsys, "records", "import", str(empty), "--db", str(tmp_path / "new.db"))
+    assert "empty.jsonl holds no trials" in text
 
 
 def test_a_database_that_is_something_else(

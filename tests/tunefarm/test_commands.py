@@ -123,6 +123,10 @@ def test_a_group_alone_tells_its_help(words: list[str], capsys: pytest.CaptureFi
         ("records lst", "no such command 'lst'. Did you mean 'list'?"),
         ("build m.onnx", "missing option '-o' / '--output'; see `tunefarm build --help`"),
         (
+            "records list --token-file t",
+            "--token-file stands before the command: tunefarm --token-file … records list",
+        ),
+        (
             "jobs --limit x",
             "tunefarm: invalid value for '--limit': it should be a valid integer; see",
         ),

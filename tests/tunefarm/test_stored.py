@@ -93,7 +93,8 @@ def test_no_dead_port_is_named(
 ) -> None:
     if not rendezvous:
         database.with_name("tunefarm.db.tracker.json").unlink()
-    for command in (["devices"], ["submit", model]):
+    waiting = [] if rendezvous else [["worker"], ["tuner"]]
+    for command in (["devices"], ["submit", model], *waiting):
         assert run(command) == UNAVAILABLE
         said = capsys.readouterr().err
         assert said == (

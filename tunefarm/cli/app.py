@@ -40,6 +40,11 @@ MISTAKEN = 2
 UNAVAILABLE = 69  # the EX_UNAVAILABLE of sysexits.h: the same command may do later
 INTERRUPTED = 130
 TERMINATED = 143
+_STOPPED = {
+    "tune": "; every finished trial is kept",
+    "watch": "; the job goes on",
+} | dict.fromkeys(("tracker", "worker", "tuner", "dashboard", "farm"), "")
+"""What is said of a command that was stopped, if not that it was not done."""
 
 app = typer.Typer(
     name=NAME,
@@ -96,9 +101,7 @@ def run(arguments: Sequence[str]) -> int:
     if code != INTERRUPTED:
         return code
     command = next((word for word in arguments if not word.startswith("-")), "")
-    unfinished = command in ("build", "bench", "tasks", "records")
-    kept = f" before {command} was done" if unfinished else "; every finished trial is kept"
-    print(f"stopped{kept}", file=sys.stderr)
+    print(f"stopped{_STOPPED.get(command, f' before {command} was done')}", file=sys.stderr)
     return TERMINATED if terminated else INTERRUPTED
 
 
@@ -184,6 +187,11 @@ def _is_help(error: Exception) -> bool:
     return type(error).__name__ == "NoArgsIsHelpError"
 
 
+def _root_options() -> set[str]:
+    """Options of all commands, which are given before the command."""
+    return {name for option in root().params for name in option.opts}
+
+
 def _usage_text(error: Any) -> str:
     """``missing argument 'MODEL'; see `tunefarm tune --help```, or what was meant."""
     text = str(error.format_message()).rstrip(".").partition(", unable to parse")[0]
@@ -193,4 +201,8 @@ def _usage_text(error: Any) -> str:
     context = getattr(error, "ctx", None)
     if context is None or text.endswith("?"):
         return text
+    option = getattr(error, "option_name", None)
+    if option in _root_options():
+        command = context.command_path.removeprefix(NAME)
+        return f"{option} stands before the command: {NAME} {option} …{command}"
     return f"{text}; see `{context.command_path} --help`"

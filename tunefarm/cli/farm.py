@@ -216,12 +216,15 @@ class Place:
 
 
 def _place(tracker: str, rendezvous: Path | None) -> Place:
-    """The tracker that the options and the environment name."""
-    from tunefarm.farm import default_rendezvous, is_file, own_tls, token_for
+    """The tracker that the options and the environment name; TrackerUnavailable if its file is not
+    there. One that is away is waited for."""
+    from tunefarm.farm import check_running, default_rendezvous, is_file, own_tls, token_for
 
     if tracker and not is_file(tracker):
         return Place(tracker, token_for(tracker), own_tls())
     file = Path(tracker).expanduser() if tracker else rendezvous or default_rendezvous()
+    if not file.exists():
+        check_running(file)
     return Place(file=file)
 
 

@@ -213,8 +213,8 @@ class Asked:
         options += [
             ("--precision", self.precision), ("--db", self.db), ("--tracker", self.tracker),
         ]  # fmt: skip
-        given = (f"{option} {shlex.quote(value)}" for option, value in options if value)
-        return " ".join(["tunefarm", name, str(self.model), *words, *given])
+        given = [word for option, value in options if value for word in (option, value)]
+        return shlex.join(["tunefarm", name, str(self.model), *words, *given])
 
 
 def history_source(db: str, tracker: str = "") -> str | tuple[Trial, ...]:

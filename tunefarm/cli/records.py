@@ -22,6 +22,7 @@ from tunefarm.cli.options import (
     history_source,
 )
 from tunefarm.cli.printing import Json, print_json, print_rows, remark
+from tunefarm.compiler.errors import TunefarmError
 
 if TYPE_CHECKING:
     from tunefarm.compiler.dispatch import Decision, History
@@ -38,7 +39,6 @@ app = typer.Typer(
 
 def _open(db: str, readonly: bool = True) -> Store:
     from tunefarm.api import default_database
-    from tunefarm.compiler.errors import TunefarmError
     from tunefarm.db.store import Store
     from tunefarm.embedded import with_folder
 
@@ -128,7 +128,6 @@ def _outcome(trial: Trial) -> str:
 
 def _summary(workloads: Mapping[str, str], key: str) -> str:
     """What a workload computes, or its key if its text is not known."""
-    from tunefarm.compiler.errors import TunefarmError
     from tunefarm.compiler.workload import Workload
 
     try:
@@ -234,7 +233,6 @@ def export(
 
     Example: tunefarm records export best.jsonl --best-only
     """
-    from tunefarm.compiler.errors import TunefarmError
     from tunefarm.db.transfer import export_file, export_starter
     from tunefarm.texts import counted
 
@@ -271,6 +269,8 @@ def import_(
         done = import_file(store, source)
     for problem in done.problems:
         print(problem, file=sys.stderr)
+    if not done.added + done.known:
+        raise TunefarmError(f"{source} holds no trials; give what `tunefarm records export` wrote")
     if as_json:
         print_json(
             {
