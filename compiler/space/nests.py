@@ -60,6 +60,13 @@ def loop_of(program: PrimFunc, block: str, axis: IterVar, own: Sequence[Var]) ->
     return next((v for v in own if v in used), None)
 
 
+def is_of_sum(program: PrimFunc, block: str, loop: Var) -> bool:
+    """True for a loop over terms of a block's sum."""
+    node = s.find_block(program, block)
+    pairs = zip(node.iters, node.bindings, strict=True)
+    return any(i.kind == "reduce" and loop in affine(b).variables() for i, b in pairs)
+
+
 def extent_of(program: PrimFunc, loop: Var) -> int:
     return constant_extent(find_loop(program, loop))
 

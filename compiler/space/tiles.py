@@ -27,19 +27,22 @@ def place_sums(
     column: Var,
     terms: Var,
     tile: tuple[int, int],
+    taps: Sequence[Var] = (),
 ) -> tuple[PrimFunc, Var]:
     """Sum a tile of rows and columns in registers; returns the loop over steps of the sum.
 
-    ``tile`` is the lanes of a vector of columns, and the terms of a step, which are unrolled:
+    ``tile`` is the lanes of a vector of columns, and the terms of a step, which are unrolled;
+    ``taps`` are the sum's other loops:
 
-    for rows: for column: for term: f   ->   for step: for terms of it: for rows: for vectors: f
+    for rows: for column: for taps: for term: f
+    ->  for taps: for step: for terms of it: for rows: for vectors: f
     """
     lanes, unroll = tile
     program, (vector, lane) = s.split(program, column, lanes)
     program, (step, term) = s.split(program, terms, unroll)
-    program = s.reorder(program, step, term, *rows, vector, lane)
+    program = s.reorder(program, *taps, step, term, *rows, vector, lane)
     program = in_registers(program, (term, *rows, vector), lane)
-    return s.decompose_reduction(program, block, step), step
+    return s.decompose_reduction(program, block, (*taps, step)[0]), step
 
 
 def place_epilogue(program: PrimFunc, epilogue: str, loop: Var, lanes: int) -> PrimFunc:

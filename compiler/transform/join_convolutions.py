@@ -2,8 +2,9 @@
 
     clip(conv1x1(x))  ->  clip(conv3x3 depthwise)  ->  conv1x1 + x      one function, if it pays
 
-The tensors in between never leave a core then (``space/inverted_residual``). They must have no
-other reader, and a model of both ways decides; without a saving the groups stay apart.
+The tensors in between never leave a core then (``space/inverted_residual``). A network's first
+convolution begins such a chain as a 1 × 1 one does. The tensors must have no other reader, and a
+model of both ways decides; without a saving the groups stay apart.
 """
 
 from __future__ import annotations
@@ -12,7 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tunefarm.compiler.ir import Call, Expr, Function
 from tunefarm.compiler.space import inverted_residual
-from tunefarm.compiler.space.inverted_residual import is_depthwise, is_pointwise
+from tunefarm.compiler.space.inverted_residual import (
+    is_depthwise,
+    is_expansion,
+    is_pointwise,
+)
 from tunefarm.compiler.target import Target
 
 Group = Sequence[Call]
@@ -53,7 +58,7 @@ def _producer(
     group = by_result.get(data)
     if group is None or set(users[data]) != {anchor}:
         return None
-    return group if any(is_pointwise(m) for m in group) else None
+    return group if any(is_expansion(m) for m in group) else None
 
 
 def _consumer(

@@ -11,7 +11,8 @@ The tensors of the expanded channels, up to six times as large as what lies betw
 core. Rows at the edge of two blocks are expanded twice. Where those of a panel would not stay in
 L1, each is expanded as the first window reaches it, in a buffer of as many as a window reads
 (``rolling_buffer``). Without a projection the blocks of rows are cut into blocks of panels too,
-without an expansion the windows read the input itself.
+without an expansion the windows read the input itself. A network's first convolution, of few
+inputs, stands where an expansion does if a depthwise one follows.
 """
 
 from __future__ import annotations
@@ -34,11 +35,12 @@ from tunefarm.compiler.space.inverted_residual.program import (
     create_stages,
     inverted_residual_of,
     is_depthwise,
+    is_expansion,
     is_pointwise,
 )
 from tunefarm.compiler.target import Target
 
-__all__ = ["is_depthwise", "is_pointwise", "saving", "schedule", "space"]
+__all__ = ["is_depthwise", "is_expansion", "is_pointwise", "saving", "schedule", "space"]
 
 
 def space(function: Function, target: Target) -> SketchSpace | None:

@@ -14,7 +14,7 @@ from tunefarm.compiler.space.inverted_residual.program import (
     create_stages,
     inverted_residual_of,
 )
-from tunefarm.compiler.space.nests import loop_of, own_loops
+from tunefarm.compiler.space.nests import is_of_sum, loop_of, own_loops
 from tunefarm.compiler.space.tiles import in_parallel, in_registers, place_sums
 from tunefarm.compiler.summary import nominal_flops
 from tunefarm.compiler.target import Target
@@ -154,5 +154,7 @@ def _place_products(
     program = s.reorder(program, *outer, *inner, lane)
     program = in_registers(program, inner, lane)
     program = s.compute_at(program, stage.sum, outer[-1])
-    *rows, o, k = own_loops(program, stage.sum, outer[-1])
-    return place_sums(program, stage.sum, rows, o, k, (lanes, unrolled))[0]
+    own = own_loops(program, stage.sum, outer[-1])
+    first = next(n for n, v in enumerate(own) if is_of_sum(program, stage.sum, v))
+    (*rows, o), (*taps, k) = own[:first], own[first:]
+    return place_sums(program, stage.sum, rows, o, k, (lanes, unrolled), taps)[0]

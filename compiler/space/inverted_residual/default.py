@@ -65,7 +65,7 @@ def arithmetic_cycles(b: InvertedResidual, target: Target, k: Columns, blocks: N
     work = rows * vectors * window_cycles(b, whole(k, "dw"))
     if b.expand is not None:
         tiles = -(-b.expand.shape[2] // whole(k, "ew")) * vectors / whole(k, "nv")
-        product = product_cycles(b.expand.inputs, whole(k, "ew"), whole(k, "nv"), registers)
+        product = product_cycles(b.expand.terms, whole(k, "ew"), whole(k, "nv"), registers)
         work = work + expanded_rows(b, blocks) * tiles * product
     if b.project is not None:
         outputs = -(-b.project.shape[-1] // (whole(k, "pv") * lanes))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from tunefarm.compiler.ir import tensor_type
 from tunefarm.compiler.space.columns import whole
 from tunefarm.compiler.space.config import Access, Columns, Nest
 from tunefarm.compiler.space.inverted_residual.default import cycles
@@ -19,7 +18,7 @@ def nest_of(b: InvertedResidual, target: Target, lanes: int, k: Columns) -> Nest
     """Rows, columns and channels of the depthwise convolution; its operands are the block's."""
     batch, rows, columns, channels = b.depthwise.shape
     outputs = b.project.shape[-1] if b.project is not None else 1
-    terms = b.expand.inputs if b.expand is not None else 1
+    terms = b.expand.terms if b.expand is not None else 1
     one = np.ones(len(whole(k, "mb")), np.int64)
     panel = np.minimum(whole(k, "nv") * lanes, channels)
     panels = -(-channels // (whole(k, "nv") * lanes))
@@ -33,7 +32,7 @@ def nest_of(b: InvertedResidual, target: Target, lanes: int, k: Columns) -> Nest
         core |= {"c": channels * one, "o": outputs * one}
     down, right = b.depthwise.strides
     first, last = b.expand or b.depthwise, b.project or b.depthwise
-    _, height, *rest = tensor_type(first.anchor.args[0]).shape
+    _, height, *rest = first.data_shape
     data = {"c": 1} if b.expand is None else {"k": 1}
     results = {"c": 1} if b.project is None else {"o": 1}
     stored = last.shape[2:]

@@ -1,6 +1,7 @@
 """An inverted residual block as stages: an expansion, a depthwise convolution, a projection.
 
     expand[n, h, w, c]     = Σ x[n, h, w, k] · a[k, c]                    and what is fused behind
+                             or a network's first convolution, of taps and few inputs
     depthwise[n, h, w, c]  = Σ expand'[n, h·s + i − p, w·s + j − p, c] · b[i, j, c]
     project[n, h, w, o]    = Σ depthwise'[n, h, w, c] · d[c, o]
 
@@ -10,9 +11,10 @@ bias and activation: beyond the border it has no terms.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 
 from tunefarm.compiler import te
 from tunefarm.compiler.ir import Call, Expr, Function, Tuple, post_order, tensor_type
@@ -28,6 +30,8 @@ from tunefarm.compiler.tir.schedule.tree import (
     reads,
     written_buffer,
 )
+
+FEW_INPUTS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,18 @@ class Convolution:
     def inputs(self) -> int:
         """Terms of a sum, but for the taps."""
         return tensor_type(self.anchor.args[1]).shape[-2]
+
+    @property
+    def terms(self) -> int:
+        """Of a sum, over inputs and taps."""
+        return self.inputs * prod(self.taps)
+
+    @property
+    def data_shape(self) -> tuple[int, ...]:
+        """Of what it reads: images, rows, columns, channels."""
+        shape = tensor_type(self.anchor.args[0]).shape
+        channels_last = self.anchor.attrs["data_layout"] == "NSC"
+        return shape if channels_last else (shape[0], *shape[2:], shape[1])
 
     @property
     def taps(self) -> tuple[int, int]:
@@ -103,7 +119,9 @@ def inverted_residual_of(function: Function) -> InvertedResidual | None:
         [False, True, False],
     ):
         return None
-    if not all(is_depthwise(c) or is_pointwise(c) for c in anchors):
+    middle = kinds.index(True)
+    first, last = anchors[:middle], anchors[middle + 1 :]
+    if not all(map(is_expansion, first)) or not all(map(is_pointwise, last)):
         return None
     constants = function.attrs.get("constants", ())
     assert isinstance(constants, tuple)
@@ -111,12 +129,21 @@ def inverted_residual_of(function: Function) -> InvertedResidual | None:
     found = [Convolution(c, position.get(c.args[1], -1)) for c in anchors]
     if any(c.param not in constants for c in found) or anchors[0].args[0] not in position:
         return None
-    middle = kinds.index(True)
     return InvertedResidual(
         function,
         found[0] if middle else None,
         found[middle],
         found[-1] if len(found) > middle + 1 else None,
+    )
+
+
+def is_expansion(node: Call) -> bool:
+    """True for a convolution that the block can begin with: 1 × 1, or of so few inputs that its sum
+    is short, as a network's first one."""
+    return is_pointwise(node) or (
+        _is_plain(node, ("NSC", "NCS"))
+        and node.attrs["groups"] == 1
+        and tensor_type(node.args[1]).shape[-2] <= FEW_INPUTS
     )
 
 
@@ -141,13 +168,15 @@ def is_depthwise(node: Call) -> bool:
     return node.attrs["groups"] == channels == outputs and inner == 1 and channels > 1
 
 
-def _is_plain(node: Call) -> bool:
+def _is_plain(node: Call, layouts: tuple[str, ...] = ("NSC",)) -> bool:
+    """True for a convolution of float32 images to channels last, of data in given layouts."""
     types = [tensor_type(a) for a in node.args]
     return (
         node.op == "conv"
         and all(t.dtype == "float32" and len(t.shape) == 4 for t in types)
         and tensor_type(node).dtype == "float32"
-        and node.attrs["data_layout"] == "NSC"
+        and node.attrs["data_layout"] in layouts
+        and (node.attrs["out_layout"] or node.attrs["data_layout"]) == "NSC"
         and node.attrs["kernel_layout"] == "SIO"
         and node.attrs["pad_value"] == 0
     )
@@ -157,10 +186,7 @@ def create_stages(block: InvertedResidual) -> tuple[PrimFunc, list[Stage]] | Non
     """The plain loops of the stages, what is fused behind each folded into one block; None where
     that cannot be."""
     convolutions = [c for c in (block.expand, block.depthwise, block.project) if c is not None]
-    computes = {
-        c.anchor: partial(_depthwise if c is block.depthwise else _pointwise, c)
-        for c in convolutions
-    }
+    computes = {c.anchor: partial(_compute_of(block, c), c) for c in convolutions}
     program = create_program(block.function, computes=computes)
     sums = [b.name for b in blocks(program.body) if b.init is not None]
     for name in sums:
@@ -184,6 +210,33 @@ def create_stages(block: InvertedResidual) -> tuple[PrimFunc, list[Stage]] | Non
 def _feeds_a_sum(program: PrimFunc, block: str) -> bool:
     buffer = written_buffer(s.find_block(program, block))
     return any(b.init is not None and reads(b, buffer) for b in blocks(program.body))
+
+
+def _compute_of(
+    block: InvertedResidual, c: Convolution
+) -> Callable[[Convolution, Sequence[te.Tensor]], te.Tensor]:
+    if c is block.depthwise:
+        return _depthwise
+    return _pointwise if is_pointwise(c.anchor) else _of_few_inputs
+
+
+def _of_few_inputs(c: Convolution, args: Sequence[te.Tensor]) -> te.Tensor:
+    x, w = args
+    channels_last = c.anchor.attrs["data_layout"] == "NSC"
+    (top, _), (left, _) = pairs(c.anchor.attrs["padding"])
+    (down, right), (rows, columns) = c.strides, c.dilations
+    kh, kw = te.reduce_axis(c.taps[0], "kh"), te.reduce_axis(c.taps[1], "kw")
+    k = te.reduce_axis(c.inputs, "k")
+    _, height, width, _ = c.data_shape
+
+    def element(n: Value, h: Value, v: Value, o: Value) -> te.Reduce:
+        y, z = h * down + kh * rows - top, v * right + kw * columns - left
+        inside = (y >= 0) & (y < height) & (z >= 0) & (z < width)
+        value = x[n, y, z, k] if channels_last else x[n, k, y, z]
+        data = te.if_then_else(inside, value, te.const(0, x.dtype))
+        return te.sum(data * w[kh, kw, k, o], [kh, kw, k])
+
+    return te.compute(c.shape, element, "first", axis_names=["n", "h", "w", "o"])
 
 
 def _pointwise(c: Convolution, args: Sequence[te.Tensor]) -> te.Tensor:

@@ -50,8 +50,13 @@ def block(
     bias: bool = True,
     residual: bool = False,
     constants: bool = True,
+    first: tuple[int, int, int] | None = None,
 ) -> Function:
-    """Expansion (if any), depthwise convolution, projection (if ``outputs``)."""
+    """Expansion (if any), depthwise convolution, projection (if ``outputs``).
+
+    ``first`` makes the expansion a convolution of so many taps along both axes, stride and padding,
+    which reads an image with its channels first.
+    """
     params: list[Var] = []
     weights: list[int] = []
 
@@ -72,8 +77,17 @@ def block(
         return call("conv", value, param(TensorType((1, 1, inputs, outputs), F32)),
                     strides=(1, 1), padding=((0, 0), (0, 0)), **LAYOUTS)  # fmt: skip
 
-    value: Expr = param(TensorType(shape if expand else (*shape[:-1], channels), F32), False)
-    if expand:
+    value: Expr
+    if first is not None:
+        size, step, pad = first
+        value = param(TensorType((shape[0], shape[3], *shape[1:3]), F32), False)
+        value = call("conv", value, param(TensorType((size, size, shape[3], channels), F32)),
+                     strides=(step, step), padding=((pad, pad), (pad, pad)), kernel_layout="SIO",
+                     out_layout="NSC")  # fmt: skip
+        value = finish(value, activation)
+    else:
+        value = param(TensorType(shape if expand else (*shape[:-1], channels), F32), False)
+    if expand and first is None:
         value = finish(pointwise(value, channels), activation)
     value = call("conv", value, param(TensorType((*taps, 1, channels), F32)), padding=padding,
                  strides=(stride, stride), dilations=(dilation, dilation), groups=channels,
@@ -142,6 +156,22 @@ def test_the_interpreter_agrees(stride: int, outputs: int | None) -> None:
     space = block_space(function)
     small = {**space.default, "mb": 2, "nv": 1, "dw": 2, "roll": 1}
     verify(function, small, draw(function, 3), interpret=True)
+
+
+@pytest.mark.parametrize("first", [(3, 2, 1), (3, 1, 0), (5, 3, 2), (1, 2, 0)])
+@pytest.mark.parametrize(("stride", "outputs"), [(1, 11), (2, None)])
+def test_a_networks_first_convolution_begins_a_block(
+    first: tuple[int, int, int], stride: int, outputs: int | None
+) -> None:
+    function = block((2, 17, 26, 3), 35, outputs, stride=stride, first=first)
+    space = block_space(function)
+    arrays = draw(function, 5)
+    for config in [space.default, *configs(space, np.random.default_rng(first[0]), 3)]:
+        verify(function, config, arrays)
+
+
+def test_a_convolution_of_many_inputs_begins_none() -> None:
+    assert inverted_residual.space(block((1, 9, 9, 5), 16, first=(3, 1, 1)), HOST) is None
 
 
 def test_a_border_is_zero_behind_the_activation() -> None:

@@ -56,6 +56,13 @@ def kernels(
     return optimized, [n for n in kernels_in(optimized) if "conv" in n]
 
 
+def test_a_networks_first_convolution_joins_the_windows_behind_it() -> None:
+    g = Graph(3, 160)
+    first = call("clip", g.conv(g.x, 32, 3), min=0.0, max=6.0)
+    _, joined = kernels(g, g.conv(g.windows(first), 16))
+    assert joined == [WHOLE]
+
+
 def test_a_block_with_its_residual_is_one_kernel_and_one_task() -> None:
     g = Graph(16, 40)
     before = g.conv(g.x, 16)
