@@ -3,8 +3,8 @@
     python bench/odd_shapes.py [--cores 1] [--repeats 40]
 
 Default configs. Each operator is built as a model of it alone would be, so that passes take part.
-Both of a pair run in turn, and the ratio is the median of those of each turn. Rows without products
-(softmax, layer norm) count elements instead of FLOPs.
+Both of a pair run in turn, and the ratio is the median of those of each turn. What has no products
+(softmax, layer norm, pooling, sums) counts elements read instead of FLOPs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,15 @@ from rich.console import Console
 from rich.table import Table
 from search_quality import fused
 from tunefarm.compiler.build import build_module
-from tunefarm.compiler.ir import Constant, Expr, Function, IRModule, children, post_order
+from tunefarm.compiler.ir import (
+    Constant,
+    Expr,
+    Function,
+    IRModule,
+    children,
+    post_order,
+    tensor_type,
+)
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.transform.rewrite import with_children
 from tunefarm.compiler.workload import Workload, random_inputs
@@ -52,6 +60,23 @@ def images(batch: int, size: int, channels: int, kernel: int, depthwise: bool = 
     )  # fmt: skip
 
 
+def pooling(size: int, channels: int, stride: int) -> Workload:
+    """The greatest of 3 × 3 pixels, channels last, padded."""
+    return fused(
+        lambda x: call(
+            "max_pool", x, kernel=(3, 3), strides=(stride, stride), padding=((1, 1), (1, 1)),
+            data_layout="NSC",
+        ),
+        (1, size, size, channels),
+        constants=[],
+    )  # fmt: skip
+
+
+def sums(columns: int) -> Workload:
+    """A sum over each of 4096 rows."""
+    return fused(lambda x: call("sum", x, axes=(1,)), (4096, columns), constants=[])
+
+
 def pairs() -> list[tuple[str, Workload, str, Workload]]:
     """Odd and round: what they are called, and their workloads."""
 
@@ -80,6 +105,13 @@ def pairs() -> list[tuple[str, Workload, str, Workload]]:
         of("conv 3×3 28², 64 to", lambda n: conv(28, 64, n, 3), 3, 4),
         of("depthwise 28², channels", lambda n: conv(28, n, n, 3, 1, n), 17, 16),
         of("depthwise 56², channels", lambda n: conv(56, n, n, 3, 1, n), 33, 32),
+        of("depthwise/2 28², channels", lambda n: conv(28, n, n, 3, 2, n), 17, 16),
+        of("depthwise/2 56², channels", lambda n: conv(56, n, n, 3, 2, n), 33, 32),
+        ("max pool/2 56², channels 17", pooling(56, 17, 2), "16", pooling(56, 16, 2)),
+        ("max pool/2 56², channels 33", pooling(56, 33, 2), "32", pooling(56, 32, 2)),
+        ("max pool 28², channels 17", pooling(28, 17, 1), "16", pooling(28, 16, 1)),
+        of("softmax, columns", lambda n: softmax(1536, n), 65, 64),
+        ("sum, columns 17", sums(17), "16", sums(16)),
         of("depthwise 960, image", lambda n: conv(n, 960, 960, 3, 1, 960), 7, 8),
         ("conv 3×3 128 28², batch 3", images(3, 28, 128, 3), "4", images(4, 28, 128, 3)),
         ("conv 3×3 512 7², batch 3", images(3, 7, 512, 3), "4", images(4, 7, 512, 3)),
@@ -92,10 +124,10 @@ def pairs() -> list[tuple[str, Workload, str, Workload]]:
 
 
 def work(workload: Workload) -> float:
-    """FLOPs of its products, or the elements of its results if it has none."""
-    is_rows = workload.summary.startswith(("softmax", "layer_norm"))
-    elements = sum(prod(t.shape) for t in workload.output_types)
-    return float(elements if is_rows else workload.flops)
+    """FLOPs of its products, or the elements that it reads if it has none."""
+    if workload.summary.startswith(("softmax", "layer_norm", "max_pool", "sum")):
+        return float(prod(tensor_type(workload.function.params[0]).shape))
+    return float(workload.flops)
 
 
 def model_of(workload: Workload) -> IRModule:
