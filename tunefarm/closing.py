@@ -2,9 +2,10 @@
 
 The best schedules of the subgraphs do not always add up to the best model: what a kernel leaves in
 the caches, or wants from memory, its neighbours feel (TenSet, 2021). So whole runs of the model are
-timed with the bests of its heaviest tasks and, in turn, with a rival in the place of one: first
-each default, then each second best. A rival with which the model is faster by more than the noise
-takes the place of the best, in the records too, and the next one meets the model as it is then.
+timed with the bests of its heaviest tasks and, in turn, with rivals in their place: first all
+defaults at once, since what each costs may be less than the noise, then each default, then each
+second best. A rival with which the model is faster by more than the noise takes the place of the
+best, in the records too, and the next one meets the model as it is then.
 """
 
 from __future__ import annotations
@@ -150,12 +151,12 @@ def close(
     with device():
         model = _WholeModel(module, target, known, noise, begin + seconds)
         model.build_standing()
-        rivals = rivals[: model.affordable()]
-        if not rivals:
+        meetings = _meetings(rivals)[: model.affordable()]
+        if not meetings:
             return None
         if say is not None:
             say(f"timing the bests in the whole model, {model.left_s:.0f} s at most")
-        return _meet_all(records, model, rivals, name)
+        return _meet_all(records, model, meetings, name)
 
 
 def model_name(tasks: Iterable[Task]) -> str:
@@ -229,6 +230,12 @@ def _rivals(
     return firsts + [Rival(b, seconds[k], False) for k, (b, _) in contested.items() if k in seconds]
 
 
+def _meetings(rivals: Sequence[Rival]) -> list[tuple[Rival, ...]]:
+    """Who meets the model together: all defaults, if there are several, then each rival."""
+    defaults = tuple(rival for rival in rivals if rival.is_default)
+    return [defaults] * (len(defaults) > 1) + [(rival,) for rival in rivals]
+
+
 def _past(records: Records, bests: Sequence[Best], until: float) -> Iterator[Trial]:
     """Good trials of the keys and spaces of these bests, newest first."""
     spaces = {(best.key, best.trial.space_fingerprint) for best in bests}
@@ -286,20 +293,23 @@ def _compiled(decisions: Iterable[Decision], until: float) -> bool:
     return True
 
 
-def _meet_all(records: Records, model: _WholeModel, rivals: Sequence[Rival], name: str) -> Closing:
+def _meet_all(
+    records: Records, model: _WholeModel, meetings: Sequence[tuple[Rival, ...]], name: str
+) -> Closing:
     met: set[BestKey] = set()
     replaced: list[BestKey] = []
     gain = 1.0
-    for place, rival in enumerate(rivals):
-        if rival.best.key in replaced or not model.affordable():
+    for place, rivals in enumerate(meetings):
+        keys = [rival.best.key for rival in rivals]
+        if not set(keys).isdisjoint(replaced) or not model.affordable():
             continue
-        outcome = model.meet(rival, model.left_s / (len(rivals) - place))
-        if outcome is None:
-            continue
-        met.add(rival.best.key)
-        if _store(records, rival, outcome, name):
-            replaced.append(rival.best.key)
-            gain *= outcome.speedup
+        outcome = model.meet(rivals, model.left_s / (len(meetings) - place))
+        if outcome is None or (rivals[1:] and outcome.verdict is not Verdict.BETTER):
+            continue  # those that do not win together meet the model one by one
+        met.update(keys)
+        stored = [rival.best.key for rival in rivals if _store(records, rival, outcome, name)]
+        replaced += stored
+        gain *= outcome.speedup if stored else 1.0
     return Closing(len(met), tuple(replaced), model.run_s, model.run_s / gain)
 
 
@@ -355,33 +365,32 @@ class _WholeModel:
         self.run_s = self.standing[0].time_evaluator().median
 
     def affordable(self) -> int:
-        """How many rivals this model can meet in the time left."""
+        """How many meetings there is time for."""
         runs = MIN_ROUNDS * (len(self.standing) + 1) * 2 * 2  # there and back, each warmed by one
         return max(0, int(self.left_s / (self.build_s + runs * max(self.run_s, REPEAT_S))))
 
-    def meet(self, rival: Rival, seconds: float) -> Comparison | None:
-        """Compare the model with a rival's config in it; a win has to be repeated by another
+    def meet(self, rivals: Sequence[Rival], seconds: float) -> Comparison | None:
+        """Compare the model with rivals' configs in it; a win has to be repeated by another
         build, as where code and weights lie is luck. None if the time did not suffice."""
         until = time.monotonic() + seconds
-        first = self._build(rival)
+        first = self._build(rivals)
         outcome = self._compare(first, until)
         if outcome is None or outcome.verdict is not Verdict.BETTER:
             return outcome
         until = time.monotonic() + seconds
-        second = self._build(rival)
+        second = self._build(rivals)
         outcome = self._compare(second, until)
         if outcome is not None and outcome.verdict is Verdict.BETTER:
             self.standing = [first, second]
-            self.known[rival.best.key] = _answer(rival)
+            self.known |= _answers(rivals)
         return outcome
 
-    def _build(self, rival: Rival | None = None) -> Module:
+    def _build(self, rivals: Sequence[Rival] = ()) -> Module:
         from tunefarm import api
         from tunefarm.compiler.dispatch import History as BuildHistory
 
-        changed = {} if rival is None else {rival.best.key: _answer(rival)}
         begin = time.monotonic()
-        with BuildHistory(_Answers({**self.known, **changed}), "the records"):
+        with BuildHistory(_Answers(self.known | _answers(rivals)), "the records"):
             built = api.build(self.module, self.target)
         self.build_s = time.monotonic() - begin
         return built
@@ -391,8 +400,12 @@ class _WholeModel:
         return judge(rows, self.noise) if len(rows[0]) >= 2 * MIN_ROUNDS else None
 
 
-def _answer(rival: Rival) -> tuple[Found, ...]:
-    return (Found(Best(rival.best.key, rival.challenger, promoted=True), Match.EXACT),)
+def _answers(rivals: Iterable[Rival]) -> dict[BestKey, Sequence[Found]]:
+    """What the records would say if these rivals stood."""
+    return {
+        r.best.key: (Found(Best(r.best.key, r.challenger, promoted=True), Match.EXACT),)
+        for r in rivals
+    }
 
 
 def _timed(models: Sequence[Module], until: float, deadline: float) -> list[list[float]]:

@@ -218,6 +218,20 @@ def test_the_heaviest_task_comes_first_and_each_verdict_is_stored_as_it_comes(
     assert database.standing(tasks[1]).trial == heavy
 
 
+def test_defaults_that_win_only_together_take_the_places_of_the_bests(
+    database: Database, module: IRModule, tasks: list[Task], target: Target
+) -> None:
+    """The model cannot run in half of the time if one of its two equal products gets faster."""
+    defaults = [tuned(database, task, SLOW)[0] for task in tasks]
+    closing = close(database, module, target, SECONDS, noise=1.2)
+    assert closing is not None
+    assert set(closing.replaced) == {key_of(task) for task in tasks}
+    assert closing.met == 2
+    assert closing.after_s < closing.before_s / 2.2
+    assert [database.standing(task).trial for task in tasks] == defaults
+    assert close(database, module, target, SECONDS) is None, "nothing is left to decide"
+
+
 def test_nothing_to_decide(
     database: Database, module: IRModule, tasks: list[Task], target: Target
 ) -> None:
