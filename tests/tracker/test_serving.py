@@ -394,7 +394,7 @@ def test_a_worker_that_leaves_gives_its_work_back_unblamed(
 def test_two_live_workers_cannot_offer_one_device(
     farm: FarmClient, worker: Any, device: str
 ) -> None:
-    wait_for(lambda: device in {d.id for d in farm.devices()})
+    wait_for(lambda: {d.id: d.state for d in farm.devices()}.get(device) == "idle")
     thief = WorkerState("thief", "i1", 1, "0.1", (Device(device, "sim", "Sim 1", "sim", ""),))
     with pytest.raises(InvalidRequest, match=re.escape(f"{device} is served by worker")):
         farm.sync(thief, 0)
