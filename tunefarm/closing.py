@@ -233,7 +233,8 @@ def _rivals(
 def _meetings(rivals: Sequence[Rival]) -> list[tuple[Rival, ...]]:
     """Who meets the model together: all defaults, if there are several, then each rival."""
     defaults = tuple(rival for rival in rivals if rival.is_default)
-    return [defaults] * (len(defaults) > 1) + [(rival,) for rival in rivals]
+    one_by_one = [(rival,) for rival in rivals]
+    return [defaults, *one_by_one] if len(defaults) > 1 else one_by_one
 
 
 def _past(records: Records, bests: Sequence[Best], until: float) -> Iterator[Trial]:
@@ -365,7 +366,7 @@ class _WholeModel:
         self.run_s = self.standing[0].time_evaluator().median
 
     def affordable(self) -> int:
-        """How many meetings there is time for."""
+        """How many meetings the time left is enough for."""
         runs = MIN_ROUNDS * (len(self.standing) + 1) * 2 * 2  # there and back, each warmed by one
         return max(0, int(self.left_s / (self.build_s + runs * max(self.run_s, REPEAT_S))))
 
