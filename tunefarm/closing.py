@@ -233,7 +233,7 @@ def _rivals(
 def _meetings(rivals: Sequence[Rival]) -> list[tuple[Rival, ...]]:
     """Who meets the model together: all defaults, if there are several, then each rival."""
     defaults = tuple(rival for rival in rivals if rival.is_default)
-    one_by_one = [(rival,) for rival in rivals]
+    one_by_one: list[tuple[Rival, ...]] = [(rival,) for rival in rivals]
     return [defaults, *one_by_one] if len(defaults) > 1 else one_by_one
 
 
