@@ -38,6 +38,7 @@ from tunefarm.compiler.tir.schedule.tree import store_of, written_buffer
 
 MAX_LOCAL_BYTES = 1 << 18  # a tile on a thread's stack
 MAX_KEPT_VECTORS = 16  # of rows that stay in registers from stage to stage
+MAX_TERMS = 4  # that one expression adds; those of more were read in an order 3 to 7% slower
 MAX_TAPS = 8  # iterations of an unrolled reduced axis
 TILES_IN_FLIGHT = 4  # of staggered stages: those of three stages, and the result's
 L1_SHARE = 0.8
@@ -259,29 +260,8 @@ def _reduce_lanes(
     f.program, partial = s.rfactor(f.program, block, vectors, lane)
     f.program = s.decompose_reduction(f.program, partial, (reduce or [top])[0])
     *_, many, last = own_loops(f.program, block, f.place)
-    many, last = _halved(f, block, many, last)
-    f.program, partial = s.rfactor(f.program, block, last)
-    f.program = s.unroll(f.program, many)
-    f.program = s.vectorize(f.program, last)
-    f.program = s.decompose_reduction(f.program, partial, many)
-    last = own_loops(f.program, block, f.place)[-1]
-    f.program = s.vectorize(f.program, last)
+    f.program = s.vectorize(s.unroll(f.program, many), last)
+    while (count := extent_of(f.program, many)) > MAX_TERMS and count % 2 == 0:
+        f.program = s.halve_reduction(f.program, block, many)
+    f.program = s.write_out_reduction(f.program, block, many)
     f.program = s.decompose_reduction(f.program, block, last)
-
-
-def _halved(f: _Fusing, block: str, many: Var, last: Var) -> tuple[Var, Var]:
-    """Combine an even number of vectors by pairs, half as far apart each time: a chain of so many
-    takes their latencies one after the other. Return the loop over those that are left.
-
-    for v in 8: for l: y += p[v, l]   ->   for v in 4: for l: q[v, l] = p[v, l] + p[v + 4, l]
-                                           for v in 2: for l: r[v, l] = q[v, l] + q[v + 2, l]
-                                           for v in 2: for l: y += r[v, l]
-    """
-    while (count := extent_of(f.program, many)) > 2 and count % 2 == 0:
-        f.program, (pair, half) = s.split(f.program, many, count // 2)
-        f.program, partial = s.rfactor(f.program, block, half, last)
-        f.program = s.unroll(s.unroll(f.program, pair), half)
-        f.program = s.vectorize(f.program, last)
-        f.program = s.decompose_reduction(f.program, partial, pair)
-        *_, many, last = own_loops(f.program, block, f.place)
-    return many, last

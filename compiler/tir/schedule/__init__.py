@@ -20,6 +20,7 @@ from tunefarm.compiler.tir.schedule.loops import (
     vectorize,
 )
 from tunefarm.compiler.tir.schedule.padding import pad_einsum
+from tunefarm.compiler.tir.schedule.pairs import halve_reduction, write_out_reduction
 from tunefarm.compiler.tir.schedule.placement import compute_at, reverse_compute_at
 from tunefarm.compiler.tir.schedule.reduction import (
     decompose_reduction,
@@ -48,6 +49,7 @@ __all__ = [
     "find_block",
     "find_loop",
     "fuse",
+    "halve_reduction",
     "loops_of",
     "pack_buffer",
     "packed_shape",
@@ -69,4 +71,5 @@ __all__ = [
     "transform_layout",
     "unroll",
     "vectorize",
+    "write_out_reduction",
 ]

@@ -171,6 +171,16 @@ def rfactor(program: PrimFunc, n: Numbers) -> PrimFunc:
     return s.rfactor(program, block, _pick(s.loops_of(program, block), n[1]), scope=scope)[0]
 
 
+def halve_reduction(program: PrimFunc, n: Numbers) -> PrimFunc:
+    block = _reduction(program, n[0])
+    return s.halve_reduction(program, block, _pick(s.loops_of(program, block), n[1]))
+
+
+def write_out_reduction(program: PrimFunc, n: Numbers) -> PrimFunc:
+    block = _reduction(program, n[0])
+    return s.write_out_reduction(program, block, _pick(s.loops_of(program, block), n[1]))
+
+
 def _reduction(program: PrimFunc, number: int) -> str:
     def reduces(block: Block) -> bool:
         return is_reduction(block)
@@ -192,5 +202,5 @@ def transform_layout(program: PrimFunc, n: Numbers) -> PrimFunc:
 STEPS: tuple[Step, ...] = (
     split, fuse, reorder, unroll, vectorize, vectorize_innermost, parallel, compute_inline,
     compute_at, reverse_compute_at, cache_read, cache_write, set_scope, permute_buffer,
-    decompose_reduction, rfactor, transform_layout,
+    decompose_reduction, rfactor, halve_reduction, write_out_reduction, transform_layout,
 )  # fmt: skip

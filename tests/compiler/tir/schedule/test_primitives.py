@@ -38,6 +38,17 @@ def rfactored(program: PrimFunc) -> PrimFunc:
     return s.rfactor(program, "C", inner)[0]
 
 
+def halved(program: PrimFunc) -> PrimFunc:
+    program = rfactored(program)
+    return s.halve_reduction(program, "C", loop(program, "C", 2))
+
+
+def written_out(program: PrimFunc) -> PrimFunc:
+    program, (_, *parts) = s.split(program, loop(program, "C", 2), 3, 2)
+    program, _ = s.rfactor(program, "C", *parts)
+    return s.write_out_reduction(program, "C", loop(program, "C", 2))
+
+
 MATMUL: dict[str, Schedule] = {
     "plain": lambda p: p,
     "split": lambda p: s.split(p, loop(p, "C", 0), 2, 3)[0],
@@ -55,6 +66,8 @@ MATMUL: dict[str, Schedule] = {
     "decompose_reduction": decomposed,
     "set_scope": lambda p: s.set_scope(p, "C", "local"),
     "rfactor": rfactored,
+    "halve_reduction": halved,
+    "write_out_reduction": written_out,
     "transform_layout": lambda p: s.transform_layout(p, 1, PackedLayout(((), (4,)), (1, 0, 2))),
 }
 

@@ -95,6 +95,38 @@ def test_rfactor_refuses_spatial_blocks() -> None:
         s.rfactor(program, "y", s.loops_of(program, "y")[0])
 
 
+@pytest.mark.parametrize("parts", [1, 2, 6, 8])
+@pytest.mark.parametrize(("reduce", "want"), [(te.sum, np.sum), (te.max, np.max)])
+def test_terms_by_pairs_keep_the_result(parts: int, reduce: Any, want: Any) -> None:
+    program = row_sums(3, 37, reduce)
+    _, k = s.loops_of(program, "y")
+    program, (_, part, lane) = s.split(program, k, parts, 2)
+    program, partial = s.rfactor(program, "y", part, lane)
+    part = s.loops_of(program, "y")[1]
+    if parts > 2:
+        program = s.halve_reduction(program, "y", part)
+        assert s.remaining_blocks(program) == [partial, "y_half", "y"]
+    program = s.write_out_reduction(program, "y", part)
+    assert part not in s.loops_of(program, "y")
+    x = whole(3, 37)
+    np.testing.assert_array_equal(run(program, x), want(x, 1))
+
+
+def test_terms_by_pairs_refuse_what_is_no_loop_of_terms() -> None:
+    program = row_sums(3, 14)
+    i, k = s.loops_of(program, "y")
+    with pytest.raises(ScheduleError, match="i is no iterator of the reduction of y"):
+        s.write_out_reduction(program, "y", i)
+    with pytest.raises(ScheduleError, match="must leave a reduction loop of y"):
+        s.write_out_reduction(program, "y", k)
+    program, (_, inner) = s.split(program, k, 7)
+    with pytest.raises(ScheduleError, match="no iterator of the reduction of y"):
+        s.halve_reduction(program, "y", inner)
+    program, _ = s.rfactor(program, "y", inner)
+    with pytest.raises(ScheduleError, match="of y has an odd number of iterations"):
+        s.halve_reduction(program, "y", s.loops_of(program, "y")[1])
+
+
 def scaled(by: Any) -> PrimFunc:
     x = te.placeholder((3, 5), name="x")
     scale = te.placeholder((3,), name="scale")
