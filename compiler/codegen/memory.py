@@ -73,6 +73,11 @@ class Memory(Masks):
         if not self._moves_by_mask(buffer, lanes):
             return self._load_without_mask(buffer, pointer, lanes)
         kind, align = vector_of(memory_type(buffer.dtype), lanes), dtype_bytes(buffer.dtype)
+        known = self.known.get(self.mask) if self.mask is not None else None
+        if known is not None and known.condition and self.target.has_masks(align):
+            pointer = self._or_zeros(known.condition, pointer, lanes * align)
+            if len(known.lanes) == lanes:
+                return self._load_whole(buffer, pointer, lanes)
         name = f"llvm.masked.load.{_memory_suffix(buffer.dtype, lanes)}.p0"
         self.declares.add(f"declare {kind} @{name}(ptr captures(none), <{lanes} x i1>, {kind})")
         text = (
@@ -80,6 +85,20 @@ class Memory(Masks):
             f"<{lanes} x i1> {self.mask}, {kind} zeroinitializer)"
         )
         return self.builder.load(text, buffer)
+
+    def _or_zeros(self, condition: str, pointer: str, size_bytes: int) -> str:
+        """A pointer if a condition holds, else one to zeros.
+
+        A mask without lanes would do too, but where the page that it points into is absent, as in
+        front of an array that begins a mapping, the processor takes hundreds of cycles to find that
+        nothing is wrong: convolutions with padding take 1.12 to 1.3 × the time (Zen 5).
+        """
+        zeros = f"@zeros.{size_bytes}"
+        kind = f"[{size_bytes} x i8]"
+        self.declares.add(
+            f"{zeros} = private unnamed_addr constant {kind} zeroinitializer, align {LINE_BYTES}"
+        )
+        return self.builder.here(f"select i1 {condition}, ptr {pointer}, ptr {zeros}")
 
     def _load_whole(self, buffer: Buffer, pointer: str, lanes: int) -> str:
         invariant = ", !invariant.load !0" if buffer in self.constants else ""

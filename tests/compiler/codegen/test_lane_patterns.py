@@ -56,3 +56,27 @@ def test_every_other_element_comes_in_two_loads(first: int) -> None:
     program = s.vectorize(program, s.loops_of(program, "y")[-1])
     text = text_and_check(program, "float32")
     assert text.count("load <8 x float>") == 2
+
+
+@pytest.mark.parametrize(("dtype", "columns"), [("float32", 32), ("int8", 64), ("float32", 19)])
+def test_what_no_lane_wants_is_read_from_zeros(dtype: str, columns: int) -> None:
+    """Not by an empty mask from where there may be no memory, which processors find out slowly."""
+    x, wanted = te.placeholder((5, columns), dtype, "x"), te.placeholder((6,), "int32", "wanted")
+    y = te.compute(
+        (6, columns),
+        lambda i, j: te.if_then_else(wanted[i] > 0, x[i - 1, j], te.const(0, dtype)),
+        "y",
+    )
+    program = te.create_prim_func([x, wanted, y])
+    program, (_, lane) = s.split(
+        program, s.loops_of(program, "y")[-1], 64 if dtype == "int8" else 16
+    )
+    program = lower(s.vectorize(program, lane))
+    rows = np.array([0, 1, 1, 0, 0, 1], np.int32)
+    arrays = [np.arange(1, 5 * columns + 1).reshape(5, columns).astype(dtype), rows]
+    want = np.concatenate([arrays[0][:1] * 0, arrays[0]]) * rows[:, None].astype(dtype)
+    h.same(h.compiled(program, arrays), [want], str(program))
+    text = emit_llvm(program, Target("llvm -mcpu=znver5 -num-cores=1")).text
+    whole_vectors = columns % 16 == 0
+    assert text.count("ptr @zeros.64") == (1 if whole_vectors else 2)
+    assert ("masked.load" in text) != whole_vectors
