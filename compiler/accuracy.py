@@ -2,7 +2,8 @@
 
 Rounding errors of a contraction are bounded by |a|·|b|, not by |a·b|, which may cancel to nothing.
 So every value v of a fused function carries a magnitude m ≥ |v|, and a result y passes against the
-reference r if |y − r| ≤ tol(dtype) · m. Magnitudes follow the operators:
+reference r if |y − r| ≤ max(tol(dtype) · m, s), where s is the dtype's smallest number: the small
+ones are so far apart. Magnitudes follow the operators:
 
     linear operators   the same operator on the magnitudes and the absolute weights
     multiply, divide   the product rule
@@ -24,7 +25,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from tunefarm.compiler.dtypes import is_float
+from tunefarm.compiler.dtypes import is_float, smallest_of
 from tunefarm.compiler.ir import (
     Attrs,
     Call,
@@ -68,7 +69,7 @@ def error_bounds(function: Function, arrays: Sequence[Array]) -> Arrays:
         pairs = list(zip(values[body], magnitudes[body], strict=True))
     off = float(_quanta_off(body))
     return [
-        tolerance_of(v.dtype.name) * m.astype(np.float64)
+        np.maximum(tolerance_of(v.dtype.name) * m.astype(np.float64), smallest_of(v.dtype.name))
         if is_float(v.dtype.name)
         else np.full(v.shape, off if v.dtype.name in QUANTA else 0.0)
         for v, m in pairs

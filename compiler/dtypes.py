@@ -27,6 +27,16 @@ def is_float(name: str) -> bool:
     return name in FLOATS
 
 
+def smallest_of(name: str) -> float:
+    """The smallest positive number of a floating-point type, which is how far apart the small ones
+    are."""
+    if name == "bfloat16":
+        import ml_dtypes
+
+        return float(ml_dtypes.finfo("bfloat16").smallest_subnormal)
+    return float(np.finfo(name).smallest_subnormal)
+
+
 def wide(name: str) -> str:
     """The dtype that arithmetic on ``name`` is done in: float32 for the 16-bit floats."""
     return "float32" if name in ("float16", "bfloat16") else name

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from tunefarm.compiler.accuracy import SUM_OF_HALVES, sums_halves
+from tunefarm.compiler.dtypes import smallest_of
 from tunefarm.compiler.ir import Call, post_order
 from tunefarm.compiler.workload import Workload, random_inputs, reference_outputs
 from tunefarm.worker.backend import Array, Problem
@@ -36,8 +37,9 @@ def error_bound(reference: Array, magnitude: Array, least: float = 0.0) -> Array
     """The absolute error allowed for each element; 0 for whole numbers.
 
     tol(dtype) · max(|r|, |a|·|b|, a floor of 5% of the root mean square of r), where |a|·|b| is
-    the reference of the inputs' magnitudes: what rounding can cost where terms cancel. ``least``
-    is a tolerance that goes before the dtype's where it is larger.
+    the reference of the inputs' magnitudes: what rounding can cost where terms cancel; but no less
+    than the dtype's smallest number, as float16's are 6e-8 apart below 6e-5. ``least`` is a
+    tolerance that goes before the dtype's where it is larger.
     """
     tolerance = _TOLERANCE.get(reference.dtype.name)
     if tolerance is None:
@@ -48,6 +50,7 @@ def error_bound(reference: Array, magnitude: Array, least: float = 0.0) -> Array
     other[~np.isfinite(other)] = 0.0
     floor = _FLOOR * float(np.sqrt(np.mean(size * size))) if size.size else 0.0
     bound: Array = max(tolerance, least) * np.maximum(np.maximum(size, other), floor)
+    bound = np.maximum(bound, smallest_of(reference.dtype.name))
     return np.minimum(bound, np.finfo(np.float32).max).astype(np.float32)
 
 

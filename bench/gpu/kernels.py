@@ -1,18 +1,18 @@
 """Our kernels on a GPU, built, checked against float64 and timed in one call, beside libraries'.
 
-    python bench/gpu/kernels.py [--configs 16] [-k matmul] [--compile] [--minutes 9] [--out FILE]
+    python bench/gpu/kernels.py [--configs 16] [-k matmul] [--minutes 9] [--out FILE]
     TUNEFARM_CUDA=emulated python bench/gpu/kernels.py --small
 
 An operator is built by each sketch of matrix instructions, those that have to be asked for among
-them, or by the default sketch; with its default config and, with ``--configs N``, with N − 1 others
-drawn at random. Each config that answers right is timed, and the fastest is told. Times are medians
-of repeats by the device's events, inputs fresh, the second-level cache emptied before each call,
-ours and the libraries' alike and in turn: PyTorch's where it is installed with CUDA (its product is
-cuBLAS's, its convolution cuDNN's), and cuBLAS itself where its library is found. With ``--compile``
-what torch.compile makes of each follows when all else is done. Memory-bound kernels stand beside a
-copy of as many bytes, timed like them. Prints a table, and writes a report with its date after each
-case: bench/gpu/reports/kernels-DATE.json. The cases that say most come first, and none begins after
-``--minutes``.
+them, or by the default sketch; with its default config and, with ``--configs N``, with N − 1
+others: those that differ from it in one knob, then random ones. Each config that answers right is
+timed, and the fastest is told. Times are medians of repeats by the device's events, inputs fresh,
+the second-level cache emptied before each call, ours and the libraries' alike and in turn:
+PyTorch's where it is installed with CUDA (its product is cuBLAS's, its convolution cuDNN's), and
+cuBLAS itself where its library is found; what torch.compile makes of them is ``compiled.py``'s.
+Memory-bound kernels stand beside a copy of as many bytes, timed like them. Prints a table, and
+writes a report with its date after each case: bench/gpu/reports/kernels-DATE.json. The cases that
+say most come first, and none begins after ``--minutes``.
 
 Needs of tunefarm the compiler and the worker alone: neither xgboost nor a database.
 """
@@ -26,7 +26,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
@@ -41,7 +41,8 @@ from reporting import Report, add_options
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.compiler.runtime.cuda.driver import Device, DriverError, open_device
 from tunefarm.compiler.runtime.cuda.kernel import CudaCall, load_kernel
-from tunefarm.compiler.space import Config, config_space
+from tunefarm.compiler.space import Config, ConfigSpace, config_space
+from tunefarm.compiler.space.config import SketchSpace
 from tunefarm.compiler.target import Target
 from tunefarm.worker.backend import Built
 from tunefarm.worker.cuda.backend import kernel_of, packed
@@ -50,8 +51,6 @@ from watch import watched
 
 T = TypeVar("T")
 MATRIX_SKETCHES = ("gpu_mma", "gpu_wgmma", "gpu_tma")  # the most certain first
-COMPILED = ", torch.compile"
-COMPILE_PATIENCE_S = 240.0
 AHEAD = 4
 """Entries that are built before the one that is measured, so that those in front are soon there."""
 
@@ -73,12 +72,11 @@ class Entry:
 
 @dataclass(slots=True)
 class Bench:
-    """What an entry is measured with, and what was fastest of each."""
+    """What an entry is measured with."""
 
     device: Device
     report: Report
     libraries: Libraries
-    fastest: dict[str, tuple[Entry, Built]] = field(default_factory=dict)
 
     def measured(
         self, entry: Entry, builds: Sequence[tuple[Config, Future[Built]]]
@@ -88,7 +86,7 @@ class Bench:
         case = entry.case
         inputs, sampled = posed(case)
         refused: list[str] = []
-        best: tuple[float, float, CudaCall, Config, Built] | None = None
+        best: tuple[float, float, CudaCall, Config] | None = None
         default_seconds = 0.0
         for index, (config, future) in enumerate(builds):
             self.report.at(" ".join(f"{k}={v}" for k, v in config.items()))
@@ -107,11 +105,10 @@ class Bench:
             if index == 0:
                 default_seconds = seconds
             if best is None or seconds < best[0]:
-                best = seconds, error, call, config, built
+                best = seconds, error, call, config
         if best is None:
             raise TunefarmError("; ".join(refused))
-        _, error, call, config, built = best
-        self.fastest[entry.name] = entry, built
+        _, error, call, config = best
         functions = call.function.functions
         told = {
             "config": dict(config),
@@ -123,29 +120,7 @@ class Bench:
             "refused": refused,
         }
         self.report.at("beside libraries")
-        return told | self._beside(case, call, self.libraries.peers(case, inputs), sampled)
-
-    def compiled(self, name: str) -> dict[str, Any]:
-        """The fastest of an entry again, beside what torch.compile makes of its case."""
-        entry, built = self.fastest[name]
-        inputs, sampled = posed(entry.case)
-        self.report.at("torch.compile", COMPILE_PATIENCE_S)
-        peers = [self.libraries.compiled(entry.case, inputs)]
-        call, error = answering(entry.case, built, inputs, sampled, self.device)
-        return {"error": error, **self._beside(entry.case, call, peers, sampled)}
-
-    def _beside(
-        self, case: Case, call: CudaCall, peers: Sequence[Peer], sampled: Sampled
-    ) -> dict[str, Any]:
-        """Times, ours and the peers' in turn, and what they come to."""
-        seconds, found = raced(call, peers, sampled, self.device)
-        told: dict[str, Any] = {"seconds": seconds, "peers": found}
-        if case.is_of_memory:
-            told["rate"], told["unit"] = case.traffic_bytes / seconds, "B/s"
-            told["share_of_copy"] = copy_seconds(self.device, case.traffic_bytes) / seconds
-        else:
-            told["rate"], told["unit"] = case.operations / seconds, "FLOP/s"
-        return told
+        return told | beside(case, call, self.libraries.peers(case, inputs), sampled, self.device)
 
 
 def main() -> int:
@@ -168,10 +143,6 @@ def main() -> int:
                 print(line_of(told), flush=True)
             for _, each in builds:
                 each.cancel()  # those of entries that are left out
-        for name in [*bench.fastest] if options.compile and libraries.torch is not None else []:
-            told = report.run(name + COMPILED, partial(bench.compiled, name))
-            if told is not None:
-                print(line_of(told), flush=True)
     return report.close()
 
 
@@ -189,7 +160,6 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--small", action="store_true", help="a few tiny cases, for an emulator")
     parser.add_argument("--configs", type=int, default=1, help="configs to try of each sketch")
     parser.add_argument("--target", default="", help="more options of the target")
-    parser.add_argument("--compile", action="store_true", help="PyTorch by torch.compile, too")
     parser.add_argument("--no-peers", action="store_true", help="ours alone, without libraries")
     return parser.parse_args()
 
@@ -204,13 +174,26 @@ def entries_of(case: Case, device: Device, options: argparse.Namespace) -> Itera
     there = [s for name in MATRIX_SKETCHES for s in space.sketches if s.sketch == name]
     there = there or [space.sketch(str(space.default["sketch"]))]
     for sketch in there:
-        configs = [dict(sketch.default)]
-        drawn = space.sample(np.random.default_rng(0), 256 * (options.configs - 1))
-        for config in map(space.decode, drawn[space.valid(drawn)]):
-            mine = config["sketch"] == sketch.sketch and config not in configs
-            if len(configs) < options.configs and mine:
-                configs.append(dict(config))
-        yield Entry(case, sketch.sketch, target, tuple(configs), len(there) > 1)
+        configs = tuple(islice(configs_of(space, sketch, options.configs), options.configs))
+        yield Entry(case, sketch.sketch, target, configs, len(there) > 1)
+
+
+def configs_of(space: ConfigSpace, sketch: SketchSpace, count: int) -> Iterator[Config]:
+    """The default config, those that differ from it in one knob, then others drawn at random."""
+    default = dict(sketch.default)
+    yield default
+    if count == 1:
+        return
+    rng = np.random.default_rng(0)
+    near = [{**default, k.name: c} for k in sketch.knobs for c in k.choices]
+    near = [near[n] for n in rng.permutation(len(near)) if near[n] != default]
+    kept = [c for c in near if space.valid(space.encode(c)[None])[0]]
+    yield from kept
+    drawn = space.sample(rng, 256 * count)
+    for config in map(space.decode, drawn[space.valid(drawn)]):
+        if config["sketch"] == sketch.sketch and config not in (default, *kept):
+            kept.append(dict(config))
+            yield dict(config)
 
 
 def target_of(case: Case, device: Device, options: str) -> Target:
@@ -262,6 +245,20 @@ def answer(case: Case, call: CudaCall) -> Array:
     call()
     (shape,) = (t.shape for t in case.workload.output_types)
     return np.asarray(output.numpy()).reshape(shape)
+
+
+def beside(
+    case: Case, call: CudaCall, peers: Sequence[Peer], sampled: Sampled, device: Device
+) -> dict[str, Any]:
+    """Times, ours and the peers' in turn, and what they come to."""
+    seconds, found = raced(call, peers, sampled, device)
+    told: dict[str, Any] = {"seconds": seconds, "peers": found}
+    if case.is_of_memory:
+        told["rate"], told["unit"] = case.traffic_bytes / seconds, "B/s"
+        told["share_of_copy"] = copy_seconds(device, case.traffic_bytes) / seconds
+    else:
+        told["rate"], told["unit"] = case.operations / seconds, "FLOP/s"
+    return told
 
 
 # --- telling ------------------------------------------------------------------------------------

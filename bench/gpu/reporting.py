@@ -7,6 +7,7 @@ import datetime
 import json
 import os
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable
@@ -36,7 +37,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def report_path(name: str, options: argparse.Namespace) -> Path:
     """Where a report goes: bench/gpu/reports/NAME-DATE.json unless ``options.out`` says it."""
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    return (options.out or REPORTS / f"{name}-{today}.json").resolve()
+    return (options.out or reports_folder() / f"{name}-{today}.json").resolve()
+
+
+def reports_folder() -> Path:
+    """bench/gpu/reports/, or where that cannot be written a folder among temporary files."""
+    if os.access(REPORTS if REPORTS.exists() else REPORTS.parent, os.W_OK):
+        return REPORTS
+    return Path(tempfile.gettempdir(), "tunefarm-gpu-reports")
 
 
 class Report:

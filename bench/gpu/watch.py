@@ -41,10 +41,10 @@ def watched(name: str, main: Callable[[], int]) -> int:
         status = _run(words, path, options.stall, end)
         if status >= 0 and status != FAULTED:
             return status
-        over = time.monotonic() > end
-        why = "the time was over" if over else f"did not go on within {options.stall:g} s"
-        told = status == FAULTED or _tell_last(path, status, f"{why}, or was killed")
-        if over or not told:
+        if time.monotonic() > end:
+            return _leave_out_last(path)
+        why = f"did not go on within {options.stall:g} s, or was killed"
+        if status != FAULTED and not _tell_last(path, status, why):
             return 1
         print("a fresh process goes on", flush=True)
         words = [*words, "--resume"]
@@ -85,6 +85,19 @@ def _told(path: Path) -> dict[str, Any]:
     """What a report says now."""
     found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     return found
+
+
+def _leave_out_last(path: Path) -> int:
+    """The case that the time ended in has no result; the exit status, as of a process that ended
+    in time."""
+    told = _told(path)
+    case = told.pop("under_way", None)
+    if case is not None:
+        told.setdefault("left_out", []).append(case["case"])
+        write_whole(path, told)
+        print(f"{case['case']}: left out, the time was over", flush=True)
+    results = told.get("results", [])
+    return int(not results or any("failed" in result for result in results))
 
 
 def _tell_last(path: Path, status: int, why: str) -> bool:

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,19 +18,26 @@ import pytest
 
 BENCH = Path(__file__).parents[2] / "bench" / "gpu"
 Script = Callable[..., dict[str, Any]]
+ABSENT = (
+    "alembic", "grpc", "grpc_health", "grpc_status", "prometheus_client", "pydantic", "rich",
+    "sqlalchemy", "torch", "typer", "xgboost",
+)  # fmt: skip
 
 
 @pytest.fixture
 def script(tmp_path: Path) -> Script:
     """Runs a script of the folder on a host without some packages; what its report says."""
     (tmp_path / "absent").mkdir()
-    for name in ("xgboost", "sqlalchemy", "torch"):
+    for name in ABSENT:
         (tmp_path / "absent" / f"{name}.py").write_text("raise ImportError('not on this host')\n")
-    report = tmp_path / "report.json"
 
     def run(name: str, *words: str, status: int = 0) -> dict[str, Any]:
+        one = name != "all.py"
+        report = tmp_path / "report.json" if one else tmp_path / "reports" / "all.json"
+        words = ("--out", str(report if one else report.parent), *words)
+        words = ("--builders", "1", *words) if one else words
         done = subprocess.run(
-            [sys.executable, str(BENCH / name), "--builders", "1", "--out", str(report), *words],
+            [sys.executable, str(BENCH / name), *words],
             env={
                 **os.environ,
                 "TUNEFARM_CUDA": "emulated",
@@ -39,7 +47,7 @@ def script(tmp_path: Path) -> Script:
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=400,
+            timeout=700,
             check=False,
         )
         assert done.returncode == status, done.stdout + done.stderr
@@ -65,14 +73,6 @@ def test_every_kind_of_kernel_is_built_checked_and_timed(script: Script) -> None
         assert (result["configs"], result["refused"]) == (2, [])
         assert result["rate"] > 0
         assert result["unit"] == "FLOP/s" or result["share_of_copy"] > 0
-
-
-@pytest.mark.soak
-def test_sketches_are_held_to_numpy(script: Script) -> None:
-    told = script("check.py", "--small", "--configs", "1", "-k", "float16")
-    sketches = {result["case"].split()[0] for result in told["results"]}
-    assert sketches >= {"gpu_mma", "gpu_attention", "gpu_rows", "gpu_elements", "gpu_transpose"}
-    assert [result for result in told["results"] if "failed" in result] == []
 
 
 def test_a_kernel_that_faults_dies_or_hangs_costs_one_case_and_the_time_is_kept(
@@ -114,35 +114,58 @@ if sys.argv[0].endswith("check.py") and turn < 3:
 """
 
 
+def test_scripts_run_one_after_the_other(script: Script, tmp_path: Path) -> None:
+    """What is short of time is left out; the others' reports and what they come to stand there."""
+    words = ("--small", "--only", "trials,runtime,compiled", "--minutes", "0.9")
+    told = script("all.py", *words, status=1)
+    scripts = told["scripts"]
+    assert list(scripts) == ["trials", "runtime", "compiled"]
+    assert scripts["runtime"]["status"] == "left out: no time"
+    assert [scripts[name]["status"] for name in ("trials", "compiled")] == ["passed"] * 2
+    assert [scripts[name]["cases"] for name in scripts] == [2, 0, 0]
+    (rates,) = (bar for bar in told["bars"] if bar["bar"] == "trials a second")
+    assert len(rates["figures"]) == 2
+    assert told["lines"][-1].startswith("trials a second")
+    for result in json.loads((tmp_path / "reports" / "trials.json").read_text())["results"]:
+        assert (result["trials"], result["errors"]) == (6, {})
+        assert result["best_flops"] >= result["default_flops"] > 0
+
+
+def test_what_a_host_lacks_is_told_at_once(tmp_path: Path) -> None:
+    found = "import importlib.util as u; find = u.find_spec; u.find_spec = lambda name, *more: "
+    lacking = "None if name in ('onnx', 'psutil') else find(name, *more)"
+    (tmp_path / "sitecustomize.py").write_text(found + lacking)
+    done = subprocess.run(
+        [sys.executable, str(BENCH / "all.py"), "--out", str(tmp_path / "reports")],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr == "not installed here: pip install --no-deps onnx psutil\n"
+
+
+def test_reports_of_a_read_only_checkout_go_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    import reporting
+
+    assert reporting.reports_folder() == BENCH / "reports"
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert reporting.reports_folder() == tmp_path / "tunefarm-gpu-reports"
+
+
 @pytest.mark.soak
-def test_whole_models_of_float16_are_timed(script: Script) -> None:
-    told = script("models.py", "--small", "--no-peers", "-k", "batch 2")
-    assert len(told["results"]) == 2
-    for result in told["results"]:
-        assert "failed" not in result
-        assert result["error"] < 0.05
-        assert result["seconds"] > 0
-        assert result["nodes"]
-
-
-def test_candidates_go_through_a_worker(script: Script) -> None:
-    told = script("trials.py", "--small", "-k", "float16")
-    (result,) = told["results"]
-    assert (result["trials"], result["errors"]) == (6, {})
-    assert result["trials_per_second"] > 0
-    assert result["best_flops"] >= result["default_flops"] > 0
-
-
-@pytest.mark.soak
-def test_the_runtime_is_checked(script: Script) -> None:
-    told = script("runtime.py")
-    outcomes = {
-        result["case"]: result.get("outcome", result.get("failed")) for result in told["results"]
-    }
-    assert outcomes["check_replays_read_new_inputs"] == "passes"
-    assert outcomes["check_torch_streams"] == "left out: no PyTorch"
-    assert all(told.startswith(("passes", "left out")) for told in outcomes.values())
-    assert len(told["host_seconds_of_a_run"]) == 3
+def test_every_script_passes(script: Script) -> None:
+    told = script("all.py", "--small", "--minutes", "9.5", status=1)  # emulators are slow
+    scripts = told["scripts"]
+    assert list(scripts) == ["check", "kernels", "trials", "models", "runtime", "compiled"]
+    for name, each in scripts.items():
+        assert each["took_s"] <= each["share_s"] + 40
+        assert name == "check" or each["failed"] == []
+    (right,) = (bar for bar in told["bars"] if bar["bar"] == "sketches that answer right")
+    assert {case.split()[0] for case in right["figures"]} >= {"gpu_mma", "gpu_tma", "gpu_rows"}
 
 
 def test_a_sketch_that_costs_processes_is_left_out(
@@ -175,6 +198,80 @@ def test_every_sketch_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(found) == there
     assert set(found[: len(UNCERTAIN)]) == set(UNCERTAIN)  # one task of each first
     assert set(found[: len(there)]) == there
+
+
+REPORTS: dict[str, Any] = {
+    "check": {"results": [{"case": "gpu_rows softmax"}, {"case": "gpu_mma", "failed": "wrong"}]},
+    "kernels": {"results": [
+        {"case": "matmul 8×8×8 float16 by gpu_mma", "sketch": "gpu_mma", "seconds": 3.0,
+         "config": {"wm": 1}, "peers": {"cuBLAS": {"over": 0.5}, "PyTorch": {"over": 0.7}}},
+        {"case": "matmul 8×8×8 float16 by gpu_tma", "sketch": "gpu_tma", "seconds": 2.0,
+         "config": {"groups": 2}, "peers": {"cuBLAS": {"over": 0.97}, "PyTorch": {"failed": "x"}}},
+        {"case": "matmul 8×8×8 float16 by gpu_wgmma", "sketch": "gpu_wgmma", "failed": "x"},
+        {"case": "softmax 8×8 float32", "seconds": 1.0, "config": {}, "peers": {},
+         "share_of_copy": 0.95},
+    ]},
+    "trials": {"results": [{"case": "matmul", "trials_per_second": 12.0}]},
+}  # fmt: skip
+
+
+def test_reports_are_held_to_what_was_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    from bars import bars
+    from compiled import fastest_of
+
+    found = {bar.name: (bar.met, list(bar.figures.values())) for bar in bars(REPORTS)}
+    assert found == {
+        "sketches that answer right": (False, [1.0, 0.0]),
+        "16-bit products by mma.sync, of cuBLAS": (False, [0.5]),
+        "16-bit products by wgmma, of cuBLAS": (True, [0.97]),
+        "16-bit products by wgmma, level with cuBLAS": (False, [0.97]),
+        "float32 products, of cuBLAS": (None, []),
+        "TF32 products, of cuBLAS": (None, []),
+        "convolutions, of cuDNN": (None, []),
+        "memory-bound kernels, of a copy's bandwidth": (True, [0.95]),
+        "operators, of torch.compile's (max-autotune)": (None, []),
+        "ResNet-50 and BERT-base, of torch.compile's": (None, []),
+        "trials a second": (True, [12.0]),
+    }
+    fastest = fastest_of(REPORTS["kernels"])
+    assert {case: result["config"] for case, result in fastest.items()} == {
+        "matmul 8×8×8 float16": {"groups": 2}, "softmax 8×8 float32": {}
+    }  # fmt: skip
+
+
+def test_fastest_kernels_meet_torch_compile_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for what torch.compile makes, which answers by NumPy."""
+    monkeypatch.syspath_prepend(str(BENCH))
+    monkeypatch.setenv("TUNEFARM_CUDA", "emulated")
+    from cases import Case, product
+    from compiled import again
+    from peers import Libraries
+    from tunefarm.compiler.runtime.cuda.driver import open_device
+    from tunefarm.compiler.space import config_space
+    from tunefarm.compiler.target import Target
+
+    class Compiled:
+        name = "torch.compile"
+
+        def __init__(self, a: Any, b: Any) -> None:
+            self.output = lambda: (a @ b).astype(np.float32)
+            self.cold_seconds = lambda number: 1e-3 * number
+
+    class Torch(Libraries):
+        def compiled(self, case: Case, inputs: Any) -> Any:
+            return Compiled(*inputs)
+
+    class Parts:
+        at = staticmethod(lambda *said: None)
+
+    case, device = product(40, 40, 40, "float32", ""), open_device()
+    config = config_space(case.workload, Target("cuda -arch=sm_80")).default
+    told = again(case, config, Torch(device), device, Parts())  # type: ignore[arg-type]
+    assert told["error"] < 1e-4
+    peer = told["peers"]["torch.compile"]
+    assert peer["error"] < 1e-4
+    assert peer["over"] == pytest.approx(1e-3 / told["seconds"])
 
 
 def test_cublas_is_asked_for_the_product_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from tunefarm.compiler.ir import Function, TensorType, Var
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.workload import Workload
 from tunefarm.worker.backend import Array, Problem
-from tunefarm.worker.problem import pose
+from tunefarm.worker.problem import error_bound, pose
 from tunefarm.worker.verify import check_answer
 
 
@@ -68,3 +68,13 @@ def test_a_single_number_has_a_bound() -> None:
     assert check_answer(problem, [right.reshape(-1).view(np.uint8).data]) is None
     wrong = (right + 2 * bound).astype(right.dtype)
     assert check_answer(problem, [wrong.reshape(-1).view(np.uint8).data]) is not None
+
+
+def test_small_numbers_of_float16_may_be_a_step_off() -> None:
+    """Below 6e-5 they are 6e-8 apart, whatever share of them that is."""
+    small = np.array([9.83e-6, 1e-3], np.float16)
+    bound = error_bound(small, small)
+    step = np.float16(6e-8)
+    assert check_answer(Problem((), (), (small,), (bound,)), [(small + step).tobytes()]) is None
+    wrong = check_answer(Problem((), (), (small,), (bound,)), [(small + 4 * step).tobytes()])
+    assert "1 of 2 elements" in str(wrong)
