@@ -1,11 +1,10 @@
-"""The closing step of a tuning: the best of a task meets its rivals in the whole model.
+"""The closing step of a tuning: the bests of tasks meet their rivals in the whole model.
 
 The best schedules of the subgraphs do not always add up to the best model: what a kernel leaves in
 the caches, or wants from memory, its neighbours feel (TenSet, 2021). So whole runs of the model are
-timed with the bests of its heaviest tasks and, in turn, with rivals in their place: first all
-defaults at once, since what each costs may be less than the noise, then each default, then each
-second best. A rival with which the model is faster by more than the noise takes the place of the
-best, in the records too, and the next one meets the model as it is then.
+timed with all bests, and with all defaults in their place. If the model is faster with these by
+more than the noise, they stand. Then it is screened which of the two each task should have, and
+the mixture takes the place of what stands if the model is faster with it; so do second bests.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from tunefarm.compiler.errors import TunefarmError
@@ -26,32 +25,26 @@ from tunefarm.db.records import (
     Final,
     Found,
     History,
-    Match,
     Promotion,
     Trial,
     TrialKey,
     Verdict,
     model_digest,
 )
+from tunefarm.meeting import Meeting, Rival
 from tunefarm.texts import duration
+from tunefarm.whole_model import MIN_BLOCKS, Asked, WholeModel
 
 if TYPE_CHECKING:
     from tunefarm.compiler.dispatch import Decision
     from tunefarm.compiler.ir import IRModule
-    from tunefarm.compiler.runtime.module import Module
     from tunefarm.compiler.workload import Task
     from tunefarm.proto.client import FarmClient
-    from tunefarm.tuner.finals import Comparison
 
-SECONDS = 20.0
+SECONDS = 60.0
 SHARE = 0.1  # of the seconds of a tuning
-TASKS = 6
 NEAR = 1.05  # a second best that meets the best alone takes no longer than this times its time
 NOISE = 0.01  # of whole runs, at least
-MODEL_BYTES = 2 << 30  # weights and memory of the builds that are there at once
-BUILDS = 4  # two with the bests, two with a rival
-MIN_ROUNDS, MAX_ROUNDS = 4, 50  # of two pairs each; six pairs are the fewest that can decide
-REPEAT_S = 5e-4  # shorter runs are timed several at a time
 LEASE_S = 3.0
 
 
@@ -66,23 +59,15 @@ class Records(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Rival:
-    """A task's promoted best, and a stored trial of it that may be better in the whole model."""
-
-    best: Best
-    challenger: Trial
-    is_default: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Closing:
-    """What came of a closing step: how many bests ``met`` a rival, which were ``replaced``, and
-    the seconds of a whole run before and after."""
+    """What came of a closing step: how many bests ``met`` a rival, how many of these are still
+    ``undecided``, which were ``replaced``, and the seconds of a whole run before and after."""
 
     met: int
     replaced: tuple[BestKey, ...]
     before_s: float
     after_s: float
+    undecided: int = 0
 
     def summary(self) -> str:
         """``4 bests met their rivals in the whole model (11.5 ms a run): all stand``."""
@@ -90,10 +75,14 @@ class Closing:
             return "no best met a rival in the whole model in time"
         bests = "1 best met its rivals" if self.met == 1 else f"{self.met} bests met their rivals"
         text = f"{bests} in the whole model ({duration(self.before_s)} a run): "
-        if not self.replaced:
-            return text + ("it stands" if self.met == 1 else "all stand")
-        count = "1 was" if len(self.replaced) == 1 else f"{len(self.replaced)} were"
-        return text + f"{count} replaced, then {duration(self.after_s)}"
+        if self.replaced:
+            count = "1 was" if len(self.replaced) == 1 else f"{len(self.replaced)} were"
+            text += f"{count} replaced, then {duration(self.after_s)}"
+        else:
+            text += "it stands" if self.met == 1 else "all stand"
+        if self.undecided:
+            text += f"; the time did not suffice to tell what {self.undecided} cost or gain"
+        return text
 
 
 def close_on_farm(
@@ -107,6 +96,7 @@ def close_on_farm(
 
     None also if the farm has no device here. TunefarmError if it is busy or the model too large.
     """
+    from tunefarm.tuner.finals import MOST_NOISE
     from tunefarm.worker.device import machine_id
 
     here = {"machine": machine_id()}
@@ -115,7 +105,7 @@ def close_on_farm(
     if not mine:
         return None
     request = DeviceRequest(target.text, mine[0].model, here)
-    noise = max(NOISE, mine[0].noise)
+    noise = min(max(NOISE, mine[0].noise), MOST_NOISE)
     return close(client, module, target, seconds, noise, lambda: _leased(client, request), say)
 
 
@@ -128,7 +118,7 @@ def close(
     device: Callable[[], AbstractContextManager[object]] = nullcontext,
     say: Callable[[str], None] | None = None,
 ) -> Closing | None:
-    """Let the bests of a model's heaviest tasks meet their rivals in whole runs on this machine.
+    """Let the bests of a model's tasks meet their rivals in whole runs on this machine.
 
     The verdicts are stored as they come. ``noise`` is a fraction; within ``device()`` nobody else
     measures; ``say`` hears when it begins. None if no promoted best differs from its default, if
@@ -142,21 +132,20 @@ def close(
     tasks = extract_tasks(module, target)
     known = _known(records, tasks, target)
     name = model_name(tasks)
-    decisions = BuildHistory(_Answers(known), "the records").lookup(
+    decisions = BuildHistory(Asked(known), "the records").lookup(
         [task.workload for task in tasks], target
     )
-    rivals = _rivals(records, _contested(tasks, decisions, name), begin + seconds / 4)
-    if not rivals or not _compiled(decisions, begin + seconds / 2):
+    stages = _rivals(records, _contested(tasks, decisions, name), begin + seconds / 4)
+    if not any(stages) or not _compiled(decisions, stages, begin + seconds / 2):
         return None
     with device():
-        model = _WholeModel(module, target, known, noise, begin + seconds)
-        model.build_standing()
-        meetings = _meetings(rivals)[: model.affordable()]
-        if not meetings:
+        model = WholeModel(module, target, known, noise, begin + seconds)
+        model.check_room()
+        if model.blocks_left() < MIN_BLOCKS:
             return None
         if say is not None:
             say(f"timing the bests in the whole model, {model.left_s:.0f} s at most")
-        return _meet_all(records, model, meetings, name)
+        return _meet(records, model, stages, name)
 
 
 def model_name(tasks: Iterable[Task]) -> str:
@@ -195,8 +184,8 @@ def _known(
 def _contested(
     tasks: Sequence[Task], decisions: Sequence[Decision], name: str
 ) -> dict[BestKey, tuple[Best, Config]]:
-    """The promoted bests that a build uses and that are not their defaults, with these: of the
-    tasks with the largest share of a run, without those that met a rival in this model before."""
+    """The promoted bests that a build uses and that are not their defaults, with these: the largest
+    share of a run first, without those that met a rival in this model before."""
     from tunefarm.compiler.dispatch import Status
     from tunefarm.compiler.space import config_space
 
@@ -208,15 +197,15 @@ def _contested(
         if best.promoted and best.model != name and dict(decision.config) != dict(default):
             chosen.append((task.weight * best.latency_s, best, default))
     chosen.sort(key=lambda entry: -entry[0])
-    return {best.key: (best, default) for _, best, default in chosen[:TASKS]}
+    return {best.key: (best, default) for _, best, default in chosen}
 
 
 def _rivals(
     records: Records,
     contested: Mapping[BestKey, tuple[Best, Config]],
     until: float,
-) -> list[Rival]:
-    """The defaults of these bests, then their second bests, as stored trials."""
+) -> list[dict[BestKey, Rival]]:
+    """The defaults of these bests, and their second bests, as stored trials."""
     defaults: dict[BestKey, Trial] = {}
     seconds: dict[BestKey, Trial] = {}
     for trial in _past(records, [best for best, _ in contested.values()], until):
@@ -226,15 +215,10 @@ def _rivals(
             defaults.setdefault(key, trial)
         elif _is_near(trial, best) and trial.median_s < _time_of(seconds.get(key)):
             seconds[key] = trial
-    firsts = [Rival(b, defaults[k], True) for k, (b, _) in contested.items() if k in defaults]
-    return firsts + [Rival(b, seconds[k], False) for k, (b, _) in contested.items() if k in seconds]
-
-
-def _meetings(rivals: Sequence[Rival]) -> list[tuple[Rival, ...]]:
-    """Who meets the model together: all defaults, if there are several, then each rival."""
-    defaults = tuple(rival for rival in rivals if rival.is_default)
-    one_by_one: list[tuple[Rival, ...]] = [(rival,) for rival in rivals]
-    return [defaults, *one_by_one] if len(defaults) > 1 else one_by_one
+    return [
+        {k: Rival(b, found[k], found is defaults) for k, (b, _) in contested.items() if k in found}
+        for found in (defaults, seconds)
+    ]
 
 
 def _past(records: Records, bests: Sequence[Best], until: float) -> Iterator[Trial]:
@@ -270,167 +254,69 @@ def _key_of(trial: Trial) -> BestKey:
     return best_key_of(trial)
 
 
-@dataclass(frozen=True, slots=True)
-class _Answers:
-    """A source of records that was asked before."""
-
-    found: Mapping[BestKey, Sequence[Found]]
-
-    def best(self, keys: Iterable[BestKey]) -> Mapping[BestKey, Sequence[Found]]:
-        return {key: self.found.get(key, ()) for key in keys}
-
-
 # --- how they meet ------------------------------------------------------------------------------
 
 
-def _compiled(decisions: Iterable[Decision], until: float) -> bool:
-    """Compile the kernels of a build into the cache; False if that does not end in time."""
+def _compiled(
+    decisions: Iterable[Decision], stages: Iterable[Mapping[BestKey, Rival]], until: float
+) -> bool:
+    """Compile the kernels of all builds into the cache; False if that does not end in time."""
     from tunefarm.compiler.build import build_kernel
 
     for decision in decisions:
-        if time.monotonic() >= until:
-            return False
-        build_kernel(decision.workload, decision.target, decision.config)
+        key = decision.workload.key
+        rivals = [r.challenger.config for s in stages for k, r in s.items() if k.workload == key]
+        for config in (decision.config, *rivals):
+            if time.monotonic() >= until:
+                return False
+            build_kernel(decision.workload, decision.target, config)
     return True
 
 
-def _meet_all(
-    records: Records, model: _WholeModel, meetings: Sequence[tuple[Rival, ...]], name: str
+def _meet(
+    records: Records, model: WholeModel, stages: Iterable[Mapping[BestKey, Rival]], name: str
 ) -> Closing:
+    """Let the bests meet one set of rivals after the other; what is decided is stored even if a
+    stage is interrupted."""
     met: set[BestKey] = set()
+    decided: set[BestKey] = set()
     replaced: list[BestKey] = []
-    gain = 1.0
-    for place, rivals in enumerate(meetings):
-        keys = [rival.best.key for rival in rivals]
-        if not set(keys).isdisjoint(replaced) or not model.affordable():
+    before_s, gain = model.run_s, 1.0
+    for rivals in stages:
+        meeting = Meeting({k: r for k, r in rivals.items() if k not in replaced})
+        try:
+            meeting.hold(model)
+        finally:
+            replaced += _store(records, meeting, name)
+        before_s = before_s if met else meeting.before_s or before_s
+        met |= meeting.met
+        decided |= meeting.decided.keys()
+        gain *= meeting.speedup
+        model.known = {**model.known, **meeting.answers(meeting.winners)}
+    return Closing(len(met), tuple(replaced), before_s, before_s / gain, len(met - decided))
+
+
+def _store(records: Records, meeting: Meeting, name: str) -> list[BestKey]:
+    """Store what is decided; the keys whose rivals stand now. A second best that lost leaves no
+    trace."""
+    stored = []
+    for key, speedup in meeting.decided.items():
+        rival, has_won = meeting.rivals[key], key in meeting.winners
+        if not has_won and not rival.is_default:
             continue
-        outcome = model.meet(rivals, model.left_s / (len(meetings) - place))
-        if outcome is None or (rivals[1:] and outcome.verdict is not Verdict.BETTER):
-            continue  # those that do not win together meet the model one by one
-        met.update(keys)
-        stored = [rival.best.key for rival in rivals if _store(records, rival, outcome, name)]
-        replaced += stored
-        gain *= outcome.speedup if stored else 1.0
-    return Closing(len(met), tuple(replaced), model.run_s, model.run_s / gain)
-
-
-def _store(records: Records, rival: Rival, outcome: Comparison, name: str) -> bool:
-    """Store the verdict; whether the rival stands now. A second best that lost leaves no trace."""
-    if not rival.is_default and outcome.verdict is not Verdict.BETTER:
-        return False
-    final = Final(
-        rival.best.key,
-        _trial_key(rival.challenger),
-        _trial_key(rival.best.trial),
-        outcome.verdict,
-        outcome.speedup,
-        1.0 if rival.is_default else None,
-        name,
-    )
-    return records.promote(final).promoted
+        final = Final(
+            key,
+            _trial_key(rival.challenger),
+            _trial_key(rival.best.trial),
+            Verdict.BETTER if has_won else Verdict.SAME,
+            speedup,
+            1.0 if rival.is_default else None,
+            name,
+        )
+        if records.promote(final).promoted:
+            stored.append(key)
+    return stored
 
 
 def _trial_key(trial: Trial) -> TrialKey:
     return TrialKey(trial.job, trial.task, trial.number)
-
-
-@dataclass(slots=True)
-class _WholeModel:
-    """A model built with the bests, twice: what the two seem to differ by is noise."""
-
-    module: IRModule
-    target: Target
-    known: dict[BestKey, Sequence[Found]]
-    noise: float
-    deadline: float
-    standing: list[Module] = field(default_factory=list)
-    run_s: float = 0.0
-    build_s: float = 0.0
-
-    @property
-    def left_s(self) -> float:
-        """Seconds until the deadline."""
-        return self.deadline - time.monotonic()
-
-    def build_standing(self) -> None:
-        """Build both, and time a run; TunefarmError if the builds of a meeting have no room."""
-        self.standing = [self._build()]
-        plan = self.standing[0].plan
-        room = BUILDS * (plan.weight_bytes + plan.arena_bytes)
-        if room > MODEL_BYTES:
-            raise TunefarmError(
-                f"{BUILDS} builds of the model take {room / 2**30:.1f} GiB, of which the closing "
-                f"step may use {MODEL_BYTES / 2**30:.0f}"
-            )
-        self.standing.append(self._build())
-        self.run_s = self.standing[0].time_evaluator().median
-
-    def affordable(self) -> int:
-        """How many meetings the time left is enough for."""
-        runs = MIN_ROUNDS * (len(self.standing) + 1) * 2 * 2  # there and back, each warmed by one
-        return max(0, int(self.left_s / (self.build_s + runs * max(self.run_s, REPEAT_S))))
-
-    def meet(self, rivals: Sequence[Rival], seconds: float) -> Comparison | None:
-        """Compare the model with rivals' configs in it; a win has to be repeated by another
-        build, as where code and weights lie is luck. None if the time did not suffice."""
-        until = time.monotonic() + seconds
-        first = self._build(rivals)
-        outcome = self._compare(first, until)
-        if outcome is None or outcome.verdict is not Verdict.BETTER:
-            return outcome
-        until = time.monotonic() + seconds
-        second = self._build(rivals)
-        outcome = self._compare(second, until)
-        if outcome is not None and outcome.verdict is Verdict.BETTER:
-            self.standing = [first, second]
-            self.known |= _answers(rivals)
-        return outcome
-
-    def _build(self, rivals: Sequence[Rival] = ()) -> Module:
-        from tunefarm import api
-        from tunefarm.compiler.dispatch import History as BuildHistory
-
-        begin = time.monotonic()
-        with BuildHistory(_Answers(self.known | _answers(rivals)), "the records"):
-            built = api.build(self.module, self.target)
-        self.build_s = time.monotonic() - begin
-        return built
-
-    def _compare(self, challenger: Module, until: float) -> Comparison | None:
-        rows = _timed([*self.standing, challenger], until, self.deadline)
-        return judge(rows, self.noise) if len(rows[0]) >= 2 * MIN_ROUNDS else None
-
-
-def _answers(rivals: Iterable[Rival]) -> dict[BestKey, Sequence[Found]]:
-    """What the records would say if these rivals stood."""
-    return {
-        r.best.key: (Found(Best(r.best.key, r.challenger, promoted=True), Match.EXACT),)
-        for r in rivals
-    }
-
-
-def _timed(models: Sequence[Module], until: float, deadline: float) -> list[list[float]]:
-    """Seconds of runs of each model, there and back again (ABBA): until the time is over and
-    there are enough to decide, or until the deadline."""
-    inputs = models[0].example_inputs()
-    rows: list[list[float]] = [[] for _ in models]
-    order = [*range(len(models)), *reversed(range(len(models)))]
-    for done in range(MAX_ROUNDS):
-        if time.monotonic() >= (until if done >= MIN_ROUNDS else deadline):
-            break
-        for i in order:
-            timing = models[i].time_evaluator(inputs, repeat=1, min_repeat_ms=1e3 * REPEAT_S)
-            rows[i].append(timing.median)
-    return rows
-
-
-def judge(rows: Sequence[Sequence[float]], noise: float) -> Comparison:
-    """Compare the last of three rows of paired times in seconds with the others, which are of
-    builds of the same code: it has to win over both by more than these may differ by."""
-    from tunefarm.tuner.finals import compare
-
-    one, other, challenger = rows
-    twins = compare(other, one, 0.0)
-    floor = max(noise, twins.high - 1, 1 / twins.low - 1)
-    outcomes = [compare(challenger, row, floor) for row in (one, other)]
-    return min(outcomes, key=lambda o: (o.verdict is Verdict.BETTER, o.speedup))

@@ -115,7 +115,7 @@ def tune(
     and stopped at the end.
 
     With ``module``, whose tasks these are, the job ends with the closing step: up to a tenth of
-    the time, 20 s at most, goes into runs of the whole model that may replace a best (see
+    the time, a minute at most, goes into runs of the whole model that may replace a best (see
     ``tunefarm.closing``); ``say`` hears a line when it begins.
 
     ``device`` selects by their tags the devices that may measure it, for instance

@@ -151,6 +151,7 @@ def _closing_json(result: Tuned) -> dict[str, object] | None:
     return {
         "met": closing.met,
         "replaced": len(closing.replaced),
+        "undecided": closing.undecided,
         "before_s": closing.before_s,
         "after_s": closing.after_s,
     }
