@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from tunefarm.compiler.space.image_rows.repetition import repetitions
+from tunefarm.compiler.space.strassen.forms import LANES, transform_name, transform_weights
 from tunefarm.compiler.space.winograd.transforms import (
     FILTERS,
     TILES,
@@ -24,6 +25,7 @@ from tunefarm.compiler.space.winograd.transforms import (
 from tunefarm.compiler.tir.ir import PackedLayout
 
 TRANSFORMS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
+    **{transform_name(n): functools.partial(transform_weights, lanes=n) for n in LANES},
     **{
         filter_transform(tile, stride, taps): functools.partial(
             transform_filter, tile=tile, stride=stride, taps=taps

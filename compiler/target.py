@@ -136,7 +136,7 @@ class Target:
 
     @property
     def strict(self) -> bool:
-        """True if sums may be reordered but not computed by methods that add error (Winograd)."""
+        """True if sums may be reordered, but not computed by Winograd's or Strassen's method."""
         return self.options.get("precision") == "strict"
 
     @property

@@ -8,6 +8,8 @@ from tunefarm.compiler.space import narrow
 from tunefarm.compiler.space.contraction.default import config_cycles
 from tunefarm.compiler.space.contraction.shape import contraction_of, lanes_of
 from tunefarm.compiler.space.registry import config_space
+from tunefarm.compiler.space.strassen.knobs import cycles as strassen_cycles
+from tunefarm.compiler.space.strassen.program import product_of
 from tunefarm.compiler.space.winograd.knobs import cycles as winograd_cycles
 from tunefarm.compiler.space.winograd.program import convolution_of
 from tunefarm.compiler.target import Target
@@ -29,6 +31,10 @@ def cycles_on_one_core(function: Function, target: Target) -> float | None:
             c = contraction_of(function)
             assert c is not None
             return config_cycles(c, one, lanes_of(c, one), config)
+        case "strassen":
+            p = product_of(function, one.lanes("float32"))
+            assert p is not None
+            return float(strassen_cycles(p, one, k)[0])
         case "winograd":
             conv = convolution_of(function)
             assert conv is not None

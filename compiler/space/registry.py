@@ -30,6 +30,7 @@ from tunefarm.compiler.space import (
     narrow,
     plain,
     rows,
+    strassen,
     window,
     winograd,
 )
@@ -60,6 +61,7 @@ class Sketch:
 SKETCHES: list[Sketch] = [
     Sketch("attention", attention.space, attention.schedule),
     Sketch("winograd", winograd.space, winograd.schedule),
+    Sketch("strassen", strassen.space, strassen.schedule),
     Sketch("dot", dot.space, dot.schedule),
     Sketch("narrow", narrow.space, narrow.schedule),
     Sketch("image_rows", image_rows.space, image_rows.schedule),

@@ -22,10 +22,14 @@ MAX_ROWS = 25
 ARITHMETIC = "FMA"
 SLIGHT = 5e-3  # of the whole: not worth a word
 _SHOWN_S = 5e-9
-WINOGRAD, DOT = "winograd", "dot"
+WINOGRAD, STRASSEN, DOT = "winograd", "strassen", "dot"
+FEWER = {WINOGRAD: "Winograd", STRASSEN: "Strassen"}
+"""Methods of fewer operations than the nominal ones."""
 NOTES = {
     WINOGRAD: "FLOPs and GFLOP/s are nominal, what the mathematics asks for: Winograd's method "
     "needs fewer operations, and so may pass the FMA peak. The roof counts those that it executes.",
+    STRASSEN: "Strassen's method has seven products of half the extents for eight. It may pass the "
+    "FMA peak by nominal FLOPs, and its roof counts those that it executes.",
     DOT: "Dot products of narrow numbers do 2 or 4 times the operations of an f32 FMA at once, and "
     "so may pass the FMA peak. The roof is as many times higher.",
 }
@@ -103,8 +107,8 @@ class Group:
         bound, work = self.nodes[0].bound, self.work
         if bound != ARITHMETIC:
             return bound
-        if work.sketch == WINOGRAD:
-            return f"{bound}, Winograd"
+        if work.sketch in FEWER:
+            return f"{bound}, {FEWER[work.sketch]}"
         return f"{bound} ×{work.rate:g}" if work.rate != 1 else bound
 
     @property
@@ -231,12 +235,12 @@ def _rate_of(decision: Decision) -> float:
 
 
 def _operations(decision: Decision) -> float:
-    """What the kernel cannot avoid: direct ones may skip taps on padding, Winograd's cannot."""
+    """What the kernel cannot avoid: direct ones may skip taps on padding, others cannot."""
     from tunefarm.compiler.space import config_space
     from tunefarm.worker.roofline import executed_operations, scheduled_operations
 
     space = config_space(decision.workload, decision.target)
-    if decision.config["sketch"] == WINOGRAD:
+    if decision.config["sketch"] in FEWER:
         return scheduled_operations(space, decision.config)
     return executed_operations(decision.workload, space, decision.config)
 

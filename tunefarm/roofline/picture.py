@@ -9,7 +9,16 @@ from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from tunefarm.compiler.errors import TunefarmError
-from tunefarm.roofline.nodes import ARITHMETIC, DOT, NOTES, WINOGRAD, Group, Node, Roofline
+from tunefarm.roofline.nodes import (
+    ARITHMETIC,
+    DOT,
+    NOTES,
+    STRASSEN,
+    WINOGRAD,
+    Group,
+    Node,
+    Roofline,
+)
 from tunefarm.texts import counted, duration
 
 if TYPE_CHECKING:
@@ -23,8 +32,12 @@ _COLOURS = {
     ARITHMETIC: "#1f5fa8", "L1": "#5aa469", "L2": "#8fb339", "L3": "#e0932f", "DRAM": "#c23b3b",
 }  # fmt: skip
 _GREY = "#444444"
-_MARKERS = {WINOGRAD: "D", DOT: "s"}
-_SHAPES = {WINOGRAD: "Diamonds: Winograd's method.", DOT: "Squares: dot products."}
+_MARKERS = {WINOGRAD: "D", STRASSEN: "^", DOT: "s"}
+_SHAPES = {
+    WINOGRAD: "Diamonds: Winograd's method.",
+    STRASSEN: "Triangles: Strassen's method.",
+    DOT: "Squares: dot products.",
+}
 _WIDTH, _PANEL, _BELOW, _FOOT = 11.5, 5.0, 0.5, 0.65  # inches; the foot holds the caption
 _LEAST_AREA, _AREA = 18.0, 1400.0  # points²: of a dot, and what all dots share by time
 _NAME = 46  # characters

@@ -10,6 +10,7 @@ from tunefarm.compiler.space.columns import Mask, Numbers, cheapest, whole
 from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob
 from tunefarm.compiler.space.contraction.blocks import MOVED_BYTES
 from tunefarm.compiler.space.contraction.knobs import ROWS, UNROLLS, VECTORS, up_to
+from tunefarm.compiler.space.register_tile import term_cycles
 from tunefarm.compiler.space.winograd.memory import (
     copied_elements,
     held_bytes,
@@ -122,19 +123,9 @@ def _steps(c: Convolution, k: Columns) -> Numbers:
     last block, may be smaller."""
     columns, height = tile_columns(c, k), whole(k, "mb")
     blocks, rest = np.divmod(tile_rows(c, k), height)
-    return c.batch * (blocks * _block_steps(height * columns, k) + _block_steps(rest * columns, k))
-
-
-def _block_steps(tiles: Numbers, k: Columns) -> Numbers:
-    rows, vectors = whole(k, "rw"), whole(k, "nv")
-    full, rest = np.divmod(tiles, rows)
-    return full * _step(rows, vectors) + np.where(rest > 0, _step(rest, vectors), 0.0)
-
-
-def _step(rows: Numbers, vectors: Numbers) -> Numbers:
-    """Cycles of one term of a register tile: two multiply-adds and two loads each, latency 4."""
-    work = np.maximum(rows * vectors, 1.3 * (rows + vectors)) / 2
-    return np.maximum(work, 4.0) + 0.3 * vectors
+    tile, vectors = whole(k, "rw"), whole(k, "nv")
+    full, last = (term_cycles(rows * columns, tile, vectors) for rows in (height, rest))
+    return c.batch * (blocks * full + last)
 
 
 def activation_bytes(c: Convolution) -> float:

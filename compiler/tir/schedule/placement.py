@@ -58,7 +58,9 @@ def compute_at(program: PrimFunc, block: str, loop: Var) -> PrimFunc:
     if not inside or len(inside) != len(readers):
         raise ScheduleError(f"not every consumer of {block} is inside loop {loop.name}")
     threads = _threads_around(program, target) if buffer.scope == "shared" else {}
-    region = region_of(target, buffer, [(b, reads(b, buffer)) for b in inside], threads=threads)
+    around = _ranges_around(program, target)
+    accesses = [(b, reads(b, buffer)) for b in inside]
+    region = region_of(target, buffer, accesses, threads=threads, around=around)
     removed = replace_stmt(program, node, None)
     target = find_loop(removed, loop)
     moved = loops_over_region(node, region)
@@ -72,6 +74,12 @@ def _threads_around(program: PrimFunc, target: For) -> dict[Var, tuple[int, int]
     path = path_to(program.body, target)
     own = [s for s in path if isinstance(s, For) and s.axis in THREAD_AXES]
     return {s.var: (0, constant_extent(s) - 1) for s in own}
+
+
+def _ranges_around(program: PrimFunc, target: For) -> dict[Var, tuple[int, int]]:
+    """Ranges of a loop and of those around it."""
+    loops = [s for s in path_to(program.body, target) if isinstance(s, For)]
+    return {s.var: (0, constant_extent(s) - 1) for s in loops}
 
 
 def reverse_compute_at(program: PrimFunc, block: str, loop: Var) -> PrimFunc:

@@ -36,8 +36,10 @@ def region_of(
     accesses: Accesses,
     written: bool = False,
     threads: Ranges = MappingProxyType({}),
+    around: Ranges = MappingProxyType({}),
 ) -> Region:
-    """(base, extent) of each dimension of ``buffer`` touched inside ``loop``'s body.
+    """(base, extent) of each dimension of ``buffer`` touched inside ``loop``'s body, where the
+    loops ``around`` it have one value each.
 
     What is read may be less than the region, but not what is ``written``: ScheduleError if that is
     not known. The variables of ``threads`` take all their values too.
@@ -45,7 +47,7 @@ def region_of(
     ranges = loop_ranges(loop.body) | dict(threads)
     region: Region = []
     for dim, size in enumerate(buffer.shape):
-        spans = _spans(dim, accesses, ranges)
+        spans = _spans(dim, accesses, ranges, around)
         base, extent = spans[0]
         offsets = [affine(b) - affine(base) for b, _ in spans]
         if any(o.terms for o in offsets):
@@ -63,15 +65,16 @@ def region_of(
     return region
 
 
-def _spans(dim: int, accesses: Accesses, ranges: Ranges) -> Region:
+def _spans(dim: int, accesses: Accesses, ranges: Ranges, around: Ranges) -> Region:
     """(base, extent) of each index of a dimension, equal ones once."""
+    known = dict(around) | dict(ranges)
     spans: dict[tuple[Block, Key], tuple[Expr, int]] = {}
     for block, touches in accesses:
         values = dict(zip((i.var for i in block.iters), block.bindings, strict=True))
         for touch in touches:
             key = (block, key_of(touch.indices[dim]))
             if key not in spans:
-                index = simplify_expr(substitute(touch.indices[dim], values), ranges)
+                index = simplify_expr(substitute(touch.indices[dim], values), known)
                 spans[key] = relax(index, ranges)
     return list(spans.values())
 

@@ -1,0 +1,96 @@
+"""A config applied to the stages of Strassen's method."""
+
+from __future__ import annotations
+
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.ir import Function
+from tunefarm.compiler.space.config import Config
+from tunefarm.compiler.space.nests import own_loops
+from tunefarm.compiler.space.prefetch import prefetch_shares
+from tunefarm.compiler.space.strassen.forms import PRODUCTS, transform_name
+from tunefarm.compiler.space.strassen.program import Product, create_strassen, product_of
+from tunefarm.compiler.space.tiles import in_parallel, in_registers, place_sums
+from tunefarm.compiler.summary import nominal_flops
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.tir import PackedLayout, PrimFunc
+from tunefarm.compiler.tir import schedule as s
+from tunefarm.compiler.tir.ir import Var
+
+
+def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
+    """Apply a config. Raises ScheduleError if the method does not apply or a knob misfits."""
+    p = product_of(function, target.lanes("float32"))
+    if p is None:
+        raise ScheduleError("the workload is no float32 product of rows and a constant matrix")
+    knob = {name: int(value) for name, value in config.items() if name != "sketch"}
+    program = create_strassen(p)
+    final = s.remaining_blocks(program)[-1]
+    program, write = s.cache_write(program, "product", "register")
+    # Planes and rows a power of two apart would meet in few sets of the first cache.
+    program = s.set_scope(program, "lefts", "local", padding=p.lanes)
+    program = s.set_scope(program, write, "local")
+    layout = PackedLayout(((), (), (knob["nv"] * p.lanes,)), (2, 0, 1, 3), transform_name(p.lanes))
+    program = s.transform_layout(program, p.weights, layout)
+
+    program, outer, panel, tile = _place_results(program, p, final, knob)
+    program = _place_products(program, p, write, (outer[-1], panel, tile), knob)
+    program = _place_lefts(program, p, outer[-1])
+    program, top = s.fuse(program, *outer)
+    return in_parallel(program, top, nominal_flops(function), target)
+
+
+def _place_results(
+    program: PrimFunc, p: Product, final: str, knob: dict[str, int]
+) -> tuple[PrimFunc, tuple[Var, Var], Var, Var]:
+    """Blocks of rows and of panels; in a block panels, tiles of rows, and the four results of a
+    pair of rows and a vector."""
+    rows, columns = s.loops_of(program, final)
+    program, (row_block, tile, row, side) = s.split(program, rows, knob["mb"], knob["rw"], 2)
+    program, (half, column) = s.split(program, columns, p.halves[2])
+    program, (panel_block, panel, vector, lane) = s.split(
+        program, column, knob["nb"], knob["nv"], p.lanes
+    )
+    outer = (row_block, panel_block)
+    program = s.reorder(program, *outer, panel, tile, row, vector, side, half, lane)
+    return in_registers(program, (vector, side, half), lane), outer, panel, tile
+
+
+def _place_products(
+    program: PrimFunc,
+    p: Product,
+    write: str,
+    place: tuple[Var, Var, Var],
+    knob: dict[str, int],
+) -> PrimFunc:
+    """The seven products of a panel, register tile by register tile: of all rows of the block, or
+    with ``by_tile`` of one tile."""
+    panel_block, panel, tile = place
+    program = s.compute_at(program, write, tile if knob["by_tile"] else panel)
+    number, *rows, column = own_loops(program, write, tile if knob["by_tile"] else panel)
+    tiles: list[Var] = []
+    if rows and not knob["by_tile"]:  # none where a block has a single pair
+        program, (own_tile, row) = s.split(program, rows[0], knob["rw"])
+        tiles, rows = [own_tile], [row]
+    program, (vector, lane) = s.split(program, column, p.lanes)
+    program = s.reorder(program, number, *tiles, *rows, vector, lane)
+    program = in_registers(program, (*rows, vector), lane)
+
+    inner = [number, *tiles][-1]
+    program = s.compute_at(program, "product", inner)
+    *rows, column, term = own_loops(program, "product", inner)
+    program, step = place_sums(program, "product", rows, column, term, (p.lanes, knob["ku"]))
+    if knob["next_panel"]:
+        weights, size = program.params[p.weights], p.halves[1] * knob["nv"] * p.lanes
+        after = (panel_block * knob["nb"] + panel) * PRODUCTS + number + 1
+        visits = (*([tile] if knob["by_tile"] else tiles), step)
+        program = prefetch_shares(program, weights, after * size, size, visits)
+    return program
+
+
+def _place_lefts(program: PrimFunc, p: Product, block: Var) -> PrimFunc:
+    """The left operands of a block of rows, all seven of a vector of terms at once."""
+    program = s.compute_at(program, "lefts", block)
+    number, *rows, term = own_loops(program, "lefts", block)
+    program, (vector, lane) = s.split(program, term, p.lanes)
+    program = s.reorder(program, *rows, vector, number, lane)
+    return in_registers(program, (number,), lane)

@@ -1,0 +1,144 @@
+"""The knobs of Strassen's method, what a config must hold, and a model of its time."""
+
+from __future__ import annotations
+
+import numpy as np
+from tunefarm.compiler.space.columns import Mask, Numbers, cheapest, whole
+from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob
+from tunefarm.compiler.space.contraction.blocks import MOVED_BYTES
+from tunefarm.compiler.space.contraction.knobs import ROWS, UNROLLS, VECTORS, up_to
+from tunefarm.compiler.space.register_tile import term_cycles
+from tunefarm.compiler.space.strassen.forms import PRODUCTS
+from tunefarm.compiler.space.strassen.program import Product
+from tunefarm.compiler.target import Target
+
+NAME, VERSION = "strassen", 1
+
+BLOCK_TILES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32)
+BLOCK_PANELS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+WORKSPACE_BYTES = 4 << 20  # a thread's left operands and products
+DEFAULT_BYTES = 3 << 19
+
+LEFT_CYCLES = 8.0  # of a vector of all seven left operands of a pair of rows
+RESULT_CYCLES = 15.0  # of a vector of four results: seven products stored, read and added up
+TILE_CYCLES = 60.0  # of a register tile, where a sum begins and ends
+L2_SHARE = 7 / 8
+L3_BYTES = 12.0  # a cycle, of weights that the third level keeps
+BOTH = 0.1  # of the shorter one of two that overlap is still seen
+FORK_CYCLES, TASK_CYCLES = 1000.0, 300.0
+
+
+def knobs_of(p: Product) -> tuple[Knob, ...]:
+    pairs, terms, columns = p.halves
+    vectors = columns // p.lanes
+    return (
+        Knob("mb", up_to(BLOCK_TILES, pairs)),
+        Knob("nb", tuple(n for n in BLOCK_PANELS if n <= vectors)),
+        Knob("rw", up_to(ROWS, pairs)),
+        Knob("nv", tuple(n for n in VECTORS if vectors % n == 0)),
+        Knob("ku", up_to(UNROLLS, terms)),
+        Knob("by_tile", (0, 1)),
+        Knob("next_panel", (0, 1)),
+    )
+
+
+def held_bytes(p: Product, k: Columns) -> Numbers:
+    """What a thread keeps of a block: left operands, and the products of a panel or of a tile."""
+    _, terms, _ = p.halves
+    rows = whole(k, "mb") * whole(k, "rw")
+    multiplied = np.where(whole(k, "by_tile") == 1, whole(k, "rw"), rows)
+    width = whole(k, "nv") * p.lanes
+    return 4 * PRODUCTS * (rows * (terms + 2 * p.lanes) + multiplied * width)
+
+
+def panels_of(p: Product, k: Columns) -> Numbers:
+    return p.halves[2] // (whole(k, "nv") * p.lanes)
+
+
+def constraints_of(p: Product, target: Target) -> tuple[Constraint, ...]:
+    pairs = p.halves[0]
+
+    def fits_registers(k: Columns) -> Mask:
+        rows, vectors = whole(k, "rw"), whole(k, "nv")
+        return rows * vectors + np.where(vectors > 1, vectors + 1, 2) <= target.vector_registers
+
+    def blocks_useful(k: Columns) -> Mask:
+        return (whole(k, "mb") == 1) | ((whole(k, "mb") - 1) * whole(k, "rw") < pairs)
+
+    return (
+        Constraint("registers", fits_registers),
+        Constraint("workspace", lambda k: held_bytes(p, k) <= WORKSPACE_BYTES),
+        Constraint("blocks within extents", blocks_useful),
+        Constraint("whole blocks of panels", lambda k: panels_of(p, k) % whole(k, "nb") == 0),
+        Constraint("unroll", lambda k: whole(k, "ku") * whole(k, "rw") * whole(k, "nv") <= 512),
+    )
+
+
+def block_counts(p: Product, k: Columns) -> tuple[Numbers, Numbers]:
+    """Blocks of rows and blocks of panels."""
+    row_blocks = -(-p.halves[0] // (whole(k, "mb") * whole(k, "rw")))
+    return row_blocks, -(-panels_of(p, k) // whole(k, "nb"))
+
+
+def cycles(p: Product, target: Target, k: Columns) -> Numbers:
+    """Cycles of a core, the work shared by all: left operands, products, results, weights."""
+    pairs, terms, columns = p.halves
+    row_blocks, panel_blocks = block_counts(p, k)
+    panels, vectors, tile = panels_of(p, k), whole(k, "nv"), whole(k, "rw")
+    height = np.minimum(whole(k, "mb") * tile, pairs)
+    full, rest = np.divmod(pairs, height)
+    tiles = full * -(-height // tile) + -(-rest // tile)
+    steps = full * term_cycles(height, tile, vectors) + term_cycles(rest, tile, vectors)
+    multiply = PRODUCTS * panels * (terms * steps + TILE_CYCLES * tiles)
+    weights = 4.0 * PRODUCTS * terms * columns
+    kept = weights <= 3 / 4 * target.l3_bytes
+    rate = np.where(kept, max(L3_BYTES, target.stream_bytes), target.stream_bytes)
+    leave_l2 = weights + held_bytes(p, k) > L2_SHARE * target.l2_bytes
+    from_memory = weights / target.stream_bytes + np.where(
+        leave_l2, weights * (row_blocks - 1) / rate, 0.0
+    )
+    lefts = LEFT_CYCLES * pairs * -(-terms // p.lanes)
+    if 4 * p.rows * p.depth * target.num_cores > L2_SHARE * target.l2_bytes:
+        lefts += 4 * p.rows * p.depth / L3_BYTES
+    results = RESULT_CYCLES * pairs * columns / p.lanes
+    tasks = row_blocks * panel_blocks
+    cores = target.num_cores
+    blocks = pairs / (whole(k, "mb") * tile) * panel_blocks
+    busy = np.clip(blocks / (-(-tasks // cores) * cores), 1 / cores, 1.0)  # a last one may be small
+    moved = 4.0 * p.rows * (p.depth + p.columns)
+    shared = np.where(row_blocks >= cores, 0.0, (cores - 1) * moved / MOVED_BYTES)
+    work = overlapped(multiply, from_memory) + lefts * panel_blocks + results + shared
+    return (work + TASK_CYCLES * tasks) / (cores * busy) + FORK_CYCLES * (cores > 1)
+
+
+def direct_cycles(p: Product, target: Target) -> float:
+    """Cycles of a core of the direct product by its best register tile, in the same model."""
+    vectors, registers = -(-p.columns // p.lanes), target.vector_registers
+    weights = 4.0 * p.depth * p.columns / target.stream_bytes
+    found = []
+    for width in VECTORS:
+        tile = np.array([r for r in up_to(ROWS, p.rows) if r * width + width + 1 <= registers])
+        tiles, steps = -(-p.rows // tile), term_cycles(p.rows, tile, width)
+        multiply = -(-vectors // width) * (p.depth * steps + TILE_CYCLES * tiles)
+        found.append(np.min(overlapped(multiply, weights), initial=np.inf))
+    return float(min(found)) / target.num_cores
+
+
+def overlapped(multiply: Numbers, from_memory: Numbers) -> Numbers:
+    return np.maximum(multiply, from_memory) + BOTH * np.minimum(multiply, from_memory)
+
+
+def default_of(
+    p: Product, target: Target, knobs: tuple[Knob, ...], constraints: tuple[Constraint, ...]
+) -> tuple[Config, float]:
+    """The config of the fewest cycles in the model, and their number."""
+    choices = {k.name: k.choices for k in knobs}
+    small = Constraint("small blocks", lambda k: held_bytes(p, k) <= DEFAULT_BYTES)
+    found, estimate = cheapest(
+        {n: choices[n] for n in ("mb", "nb", "rw", "nv")},
+        {"ku": 1, "by_tile": 0},
+        (*constraints, small),
+        lambda k: cycles(p, target, k),
+    )
+    found["ku"] = min(2, max(int(u) for u in choices["ku"]))
+    return {"sketch": NAME, **found, "next_panel": 1}, estimate

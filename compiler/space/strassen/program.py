@@ -1,0 +1,148 @@
+"""A matrix product as Strassen's stages: seven products of half the extents instead of eight.
+
+    lefts[p, r, k]     = Σ L[p, q, g] · x[2r + q, g·K/2 + k], 0 beyond the last row and term
+    product[p, r, j]   = Σ lefts[p, r, k] · w[p, k, j]
+    y[i, o]            = Σ O[i % 2, o // (N/2), p] · product[p, i // 2, o % (N/2)]
+
+Rows pair with their neighbours, terms and columns with those half the extent away. The weights w
+are combined when the model is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from tunefarm.compiler import te
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.ir import Call, Function, Tuple, Var, post_order, tensor_type
+from tunefarm.compiler.space.program import (
+    create_program,
+    find_anchor,
+    is_elementwise,
+    view_contraction,
+)
+from tunefarm.compiler.space.strassen.forms import LEFT, PRODUCTS, RESULT
+from tunefarm.compiler.tir import PrimFunc
+from tunefarm.compiler.tir import schedule as s
+from tunefarm.compiler.tir.ir import Expr
+
+_STAGES = 2  # before the one that adds up the results
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A fused product of float32, ``[rows, depth] · [depth, columns]``, the matrix constant.
+
+    ``function`` has pointwise convolutions as such products too. Columns are halved by whole
+    vectors of ``lanes``.
+    """
+
+    function: Function
+    anchor: Call
+    weights: int
+    rows: int
+    depth: int
+    columns: int
+    lanes: int
+
+    @property
+    def halves(self) -> tuple[int, int, int]:
+        """Extents of one of the seven products: rows, terms and columns."""
+        vectors = -(-self.columns // (2 * self.lanes))
+        return -(-self.rows // 2), -(-self.depth // 2), vectors * self.lanes
+
+
+def product_of(function: Function, lanes: int) -> Product | None:
+    """The product that a fused function is; None if the method does not apply."""
+    function = view_contraction(function)
+    anchor = find_anchor(function)
+    if anchor is None or isinstance(function.body, Tuple) or not _fits(anchor):
+        return None
+    matrix = anchor.args[1]
+    calls = [e for e in post_order(function.body) if isinstance(e, Call) and e is not anchor]
+    if not all(is_elementwise(c) for c in calls) or any(matrix in c.args for c in calls):
+        return None
+    position = next(i for i, p in enumerate(function.params) if p is matrix)
+    if position not in function.attrs.get("constants", ()):  # type: ignore[operator]
+        return None
+    rows, depth = tensor_type(anchor.args[0]).shape
+    return Product(function, anchor, position, rows, depth, tensor_type(matrix).shape[1], lanes)
+
+
+def _fits(anchor: Call) -> bool:
+    types = [tensor_type(a) for a in anchor.args]
+    return (
+        anchor.op == "matmul"
+        and all(isinstance(a, Var) for a in anchor.args)
+        and anchor.args[0] is not anchor.args[1]
+        and all(t.dtype == "float32" and len(t.shape) == 2 for t in types)
+        and not anchor.attrs["transpose_a"]
+        and not anchor.attrs["transpose_b"]
+    )
+
+
+@lru_cache(maxsize=64)
+def create_strassen(p: Product) -> PrimFunc:
+    """The plain loops of the stages and of what is fused behind them, as one last block."""
+    _, terms, columns = p.halves
+    program = create_program(
+        p.function,
+        computes={p.anchor: lambda args: _stages(p, args)},
+        shapes={p.function.params[p.weights]: (PRODUCTS, terms, columns)},
+    )
+    for block in s.remaining_blocks(program)[_STAGES:-1]:
+        program = s.compute_inline(program, block)
+    if len(s.remaining_blocks(program)) != _STAGES + 1:
+        raise ScheduleError("what follows the product does not fold into one block")
+    return program
+
+
+def _stages(p: Product, args: Sequence[te.Tensor]) -> te.Tensor:
+    x, w = args
+    pairs, terms, columns = p.halves
+
+    def data(pair: Expr, term: Expr, block: int) -> Expr:
+        row, column = pair * 2 + block // 2, term + block % 2 * terms
+        value: Expr = x[row, column]
+        if p.rows % 2:
+            value = te.if_then_else(row < p.rows, value, te.const(0, x.dtype))
+        if p.depth % 2:
+            value = te.if_then_else(column < p.depth, value, te.const(0, x.dtype))
+        return value
+
+    lefts = te.compute(
+        (PRODUCTS, pairs, terms),
+        lambda n, t, k: _chosen([_added(row, lambda b: data(t, k, b)) for row in LEFT], n),
+        "lefts",
+    )
+    k = te.reduce_axis(terms, "k")
+    product = te.compute(
+        (PRODUCTS, pairs, columns),
+        lambda n, t, o: te.sum(lefts[n, t, k] * w[n, k, o], [k]),
+        "product",
+    )
+
+    def result(i: Expr, o: Expr) -> Expr:
+        blocks = [_added(row, lambda n: product[n, i // 2, o % columns]) for row in RESULT]
+        return _chosen(blocks, i % 2 * 2 + o // columns)
+
+    return te.compute((p.rows, p.columns), result, "strassen")
+
+
+def _chosen(values: Sequence[Expr], index: Expr) -> Expr:
+    """The value at ``index``."""
+    *others, chosen = values
+    for number, value in reversed(list(enumerate(others))):
+        chosen = te.if_then_else(index.equal(number), value, chosen)
+    return chosen
+
+
+def _added(signs: Sequence[int], value: Callable[[int], Expr]) -> Expr:
+    """The sum of the values whose sign is 1, less those whose sign is -1."""
+    first, *others = sorted((n for n, sign in enumerate(signs) if sign), key=lambda n: -signs[n])
+    total = value(first)
+    for n in others:
+        total = total + value(n) if signs[n] > 0 else total - value(n)
+    return total

@@ -1,0 +1,198 @@
+"""Strassen's method: an exact identity, and kernels within their stated error of the product."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sketch_harness import Array, executed, interpreted
+from tunefarm.compiler.accuracy import error_bounds, mismatch
+from tunefarm.compiler.build import build_kernel
+from tunefarm.compiler.evaluate import evaluate
+from tunefarm.compiler.ir import Expr, Function, TensorType, Var
+from tunefarm.compiler.ops import call
+from tunefarm.compiler.packing import pack
+from tunefarm.compiler.runtime.kernel import load_kernel
+from tunefarm.compiler.space import Config, ConfigSpace, config_space, schedule_workload, strassen
+from tunefarm.compiler.space.strassen.forms import LEFT, RESULT, RIGHT, transform_weights
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.tir.transform.lower import lower
+from tunefarm.compiler.workload import Workload
+
+F32 = "float32"
+HOST = Target(f"llvm -mcpu={Target.host().mcpu} -num-cores=2")
+
+
+def product(
+    rows: int,
+    depth: int,
+    columns: int,
+    bias: bool = True,
+    residual: bool = False,
+    relu: bool = True,
+    constants: tuple[int, ...] = (1,),
+    dtype: str = F32,
+    **attrs: Any,
+) -> Function:
+    x = Var("x", TensorType((rows, depth), dtype))
+    shape = (columns, depth) if attrs.get("transpose_b") else (depth, columns)
+    w = Var("w", TensorType(shape, dtype))
+    return epilogue([x, w], call("matmul", x, w, **attrs), bias, residual, relu, constants)
+
+
+def pointwise(stride: int = 1) -> Function:
+    x, w = Var("x", TensorType((1, 9, 7, 64), F32)), Var("w", TensorType((1, 1, 64, 96), F32))
+    body = call("conv", x, w, strides=(stride,) * 2, data_layout="NSC", kernel_layout="SIO")
+    return epilogue([x, w], body, bias=True, residual=True, relu=True, constants=(1,))
+
+
+def epilogue(
+    params: list[Var], body: Expr, bias: bool, residual: bool, relu: bool,
+    constants: tuple[int, ...],
+) -> Function:  # fmt: skip
+    kind = body.type
+    assert isinstance(kind, TensorType)
+    for wanted, shape in ((bias, kind.shape[-1:]), (residual, kind.shape)):
+        if wanted:
+            params.append(Var(f"p{len(params)}", TensorType(shape, kind.dtype)))
+            body = call("add", body, params[-1])
+    body = call("relu", body) if relu else body
+    return Function(tuple(params), body, {"primitive": True, "constants": constants})
+
+
+def draw(function: Function, rng: np.random.Generator) -> list[Array]:
+    return [rng.standard_normal(p.type.shape).astype(F32) for p in function.params]  # type: ignore[union-attr]
+
+
+def strassen_space(function: Function, target: Target = HOST) -> ConfigSpace:
+    space = strassen.space(function, target)
+    assert space is not None
+    return ConfigSpace((space,))
+
+
+def verify(function: Function, config: Config, arrays: list[Array], run: Any = executed) -> float:
+    """The kernel is within the bounds of the direct sum; its error over the largest result."""
+    (wanted,) = evaluate(function, arrays)
+    program = lower(schedule_workload(Workload.from_function(function), HOST, config))
+    result = np.full(wanted.shape, 77, F32)
+    if run is executed:
+        executed(program, HOST, arrays, [result])
+    else:
+        run(program, arrays, [result])
+    assert mismatch([result], [wanted], error_bounds(function, arrays)) == "", dict(config)
+    return float(np.abs(result - wanted).max() / np.abs(wanted).max())
+
+
+def test_seven_products_make_the_four_blocks() -> None:
+    left, right, result = (np.array(table) for table in (LEFT, RIGHT, RESULT))
+    wanted = np.zeros((4, 4, 4), int)  # result, left, right
+    for i in range(2):
+        for j in range(2):
+            for k in range(2):
+                wanted[2 * i + j, 2 * i + k, 2 * k + j] = 1
+    np.testing.assert_array_equal(np.einsum("rp,pa,pb->rab", result, left, right), wanted)
+
+
+@settings(max_examples=12, deadline=None, derandomize=True, database=None)
+@given(
+    st.integers(2, 60), st.integers(32, 90), st.integers(32, 150), st.booleans(), st.booleans(),
+    st.booleans(), st.integers(0, 9999),
+)  # fmt: skip
+def test_odd_shapes_under_random_configs(
+    rows: int, depth: int, columns: int, bias: bool, residual: bool, relu: bool, seed: int
+) -> None:
+    function, rng = product(rows, depth, columns, bias, residual, relu), np.random.default_rng(seed)
+    arrays, space = draw(function, rng), strassen_space(function)
+    found = space.sample(rng, 200)
+    configs = [space.decode(r) for r in found[space.valid(found)][:2]]
+    for config in [space.default, *configs]:
+        verify(function, config, arrays)
+
+
+def test_pointwise_convolutions_are_such_products() -> None:
+    function = pointwise()
+    space = strassen_space(function)
+    config = {**space.default, "rw": 4, "nv": 1, "mb": 3}
+    verify(function, config, draw(function, np.random.default_rng(1)))
+
+
+@pytest.mark.parametrize("by_tile", [0, 1])
+def test_the_interpreter_agrees(by_tile: int) -> None:
+    function = product(5, 33, 37, residual=True)
+    config = {**strassen_space(function).default, "by_tile": by_tile, "mb": 2, "rw": 2}
+    verify(function, config, draw(function, np.random.default_rng(3)), interpreted)
+
+
+def test_the_error_is_as_stated() -> None:
+    function = product(64, 1024, 128, bias=False, relu=False)
+    config = strassen_space(function).default
+    assert verify(function, config, draw(function, np.random.default_rng(2))) < 3e-6
+
+
+UNFIT = {
+    "one row": product(1, 64, 64),
+    "few terms": product(8, 16, 64),
+    "few columns": product(8, 64, 16),
+    "variable weights": product(8, 64, 64, constants=()),
+    "transposed": product(8, 64, 64, transpose_b=True),
+    "double": product(8, 64, 64, dtype="float64"),
+    "stride 2": pointwise(2),
+}
+
+
+@pytest.mark.parametrize("name", UNFIT)
+def test_other_products_have_no_such_sketch(name: str) -> None:
+    assert strassen.space(UNFIT[name], HOST) is None
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_it_is_the_default_where_it_saves_enough(cores: int) -> None:
+    target = Target(f"llvm -mcpu=znver5 -num-cores={cores}")
+    for shape, sketch in [
+        ((128, 768, 768), "strassen"),  # of a BERT: 0.92 × the time of the direct product
+        ((512, 512, 512), "strassen"),
+        ((3136, 64, 256), "contraction"),
+        ((3136, 256, 64), "contraction"),
+        ((16, 64, 64), "contraction"),
+    ]:
+        space = config_space(Workload.from_function(product(*shape)), target)
+        assert space.default["sketch"] == sketch, shape
+        assert {s.sketch for s in space.sketches} == {"strassen", "contraction"}
+
+
+def test_a_strict_target_has_no_such_sketch() -> None:
+    strict = Target(f"{HOST} -precision=strict")
+    workload = Workload.from_function(product(128, 768, 768))
+    assert [s.sketch for s in config_space(workload, strict).sketches] == ["contraction"]
+
+
+def test_blocks_of_columns_share_what_they_hold() -> None:
+    """A block's left operands and one panel's products, whatever the number of columns."""
+    target = Target("llvm -mcpu=znver5 -num-cores=1")
+    workload = Workload.from_function(product(98, 256, 1024))
+    config = {**config_space(workload, target).default, "mb": 4, "rw": 14, "nv": 2}
+    assert build_kernel(workload, target, config).workspace_bytes <= 4 * 7 * 56 * (128 + 16 + 32)
+
+
+def test_weights_are_added_up_when_they_are_packed() -> None:
+    function = product(8, 63, 70, bias=False)
+    workload, config = Workload.from_function(function), strassen_space(function).default
+    kernel = build_kernel(workload, HOST, config)
+    weights = np.random.default_rng(0).standard_normal((63, 70)).astype(F32)
+    parts = transform_weights(weights, HOST.lanes(F32))
+    half = parts.shape[2]
+    assert parts.shape[:2] == (7, 32)
+    np.testing.assert_array_equal(parts[4, :31, : 70 - half], weights[32:, half:])
+    assert not parts[4, 31:].any()
+    assert not parts[4, :, 70 - half :].any()
+    function_ = load_kernel(
+        [kernel.object], kernel.name, kernel.params, kernel.outputs, target=HOST,
+        workspace_bytes=kernel.workspace_bytes,
+    )  # fmt: skip
+    rows = np.random.default_rng(1).standard_normal((8, 63)).astype(F32)
+    packed = pack(weights, kernel.layouts[1], kernel.params[1].shape)
+    (result,) = function_(rows, packed)
+    np.testing.assert_allclose(result, np.maximum(rows @ weights, 0), atol=1e-4)
