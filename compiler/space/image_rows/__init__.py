@@ -9,7 +9,8 @@
 
 The tile is that of ``contraction``, over rows of the image. It serves channels that leave vectors
 half empty: 28 pixels of 17 channels take 30 vectors here, and 56 where each pixel has its own. The
-price is that loads begin anywhere in a line of the cache, and weights as long as a row.
+price is that loads begin anywhere in a line of the cache, and weights for as many pixels as it
+takes until channels meet the same lanes again.
 """
 
 from __future__ import annotations
@@ -26,13 +27,18 @@ from tunefarm.compiler.space.contraction.knobs import constraints_of, knobs_of
 from tunefarm.compiler.space.contraction.nest import nest_of
 from tunefarm.compiler.space.contraction.shape import contraction_of, lanes_of
 from tunefarm.compiler.space.image_rows.default import WORTH, default_of
-from tunefarm.compiler.space.image_rows.program import image_rows_of, repeated_params
+from tunefarm.compiler.space.image_rows.periods import with_one_period
+from tunefarm.compiler.space.image_rows.program import (
+    channels_of,
+    image_rows_of,
+    repeated_params,
+)
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import PrimFunc
 
 __all__ = ["schedule", "space"]
 
-NAME, VERSION = "image_rows", 1
+NAME, VERSION = "image_rows", 2
 LEAST_WASTE = 1.08  # lanes of whole vectors over channels, for the sketch to be of use
 
 
@@ -74,4 +80,8 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     for param, layout in repeated_params(function).items():
         packed = layouts.get(param, layout)
         layouts[param] = replace(packed, transform=layout.transform)
-    return replace(program, layouts=layouts)
+    program = replace(program, layouts=layouts)
+    assert c.rhs.param is not None
+    if int(config["prefetch"]) or int(config["next_panel"]):
+        return program  # hints run through all panels
+    return with_one_period(program, c.rhs.param, channels_of(function))

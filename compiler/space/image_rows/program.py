@@ -79,6 +79,13 @@ def repeated_params(function: Function) -> dict[int, PackedLayout]:
     return layouts
 
 
+def channels_of(function: Function) -> int:
+    """The channels of a pixel."""
+    anchor = find_anchor(function)
+    assert anchor is not None
+    return tensor_type(anchor).shape[-1]
+
+
 def _fits(anchor: Call) -> bool:
     if not has_channels_last(anchor) or not result_channels_last(anchor.attrs):
         return False

@@ -103,6 +103,18 @@ def test_a_model_repeats_weights_and_biases_for_each_pixel() -> None:
     compare([built.run({"x": x})["y"]], evaluate(function, [x, *weights]), "the model")
 
 
+@pytest.mark.parametrize(("channels", "panels"), [(40, 5), (33, 33), (17, 17), (48, 3)])
+def test_weights_are_stored_as_far_as_they_differ(channels: int, panels: int) -> None:
+    function = depthwise((1, 3, 40, channels))
+    target = Target("llvm -mcpu=znver5 -num-cores=1")
+    space = image_rows.space(depthwise((1, 3, 40, 17)), target)
+    assert space is not None
+    config = space.default | {"nv": 1, "prefetch": 0, "next_panel": 0}
+    assert image_rows.schedule(function, target, config).params[1].shape == (panels, 3, 3, 16)
+    hinted = image_rows.schedule(function, target, config | {"prefetch": 8})
+    assert hinted.params[1].shape == (-(-40 * channels // 16), 3, 3, 16)
+
+
 UNFIT = {
     "channels that fill vectors": depthwise((1, 8, 8, 32)),
     "channels that almost do": depthwise((1, 8, 8, 31)),
