@@ -116,7 +116,7 @@ def view_contraction(function: Function) -> Function:
     anchor = find_anchor(function)
     if anchor is None or not has_channels_last(anchor):
         return function
-    if _is_pointwise(anchor):
+    if is_pointwise(anchor):
         return viewed(function, anchor, _pointwise_views(anchor)) or function
     if _is_grouped(anchor):
         return viewed(function, anchor, _grouped_views(anchor)) or function
@@ -139,7 +139,7 @@ def _pointwise_views(anchor: Call) -> Views:
     return Views(
         (rows, kernel[-2]),
         kernel[-2:],
-        lambda s: _flat_shape(s, shape),
+        lambda s: flat_shape(s, shape),
         lambda x, w: call("matmul", x, w, out_dtype=anchor.attrs["out_dtype"]),
     )
 
@@ -226,11 +226,12 @@ def has_channels_last(anchor: Call) -> bool:
     )
 
 
-def _is_pointwise(anchor: Call) -> bool:
+def is_pointwise(anchor: Call, strided: bool = False) -> bool:
+    """True for a convolution of one tap that reads each pixel, or if ``strided`` some of them."""
     attrs, kernel = anchor.attrs, tensor_type(anchor.args[1]).shape
     return (
         attrs["groups"] == 1
-        and all(s == 1 for s in attrs["strides"])  # type: ignore[union-attr]
+        and (strided or all(s == 1 for s in attrs["strides"]))  # type: ignore[union-attr]
         and all(k == 1 for k in kernel[:-2])
         and all(p == (0, 0) for p in attrs["padding"])  # type: ignore[union-attr]
     )
@@ -241,7 +242,7 @@ def _is_grouped(anchor: Call) -> bool:
     return anchor.attrs["groups"] != 1 and tensor_type(anchor.args[1]).shape[-2] > 1
 
 
-def _flat_shape(shape: tuple[int, ...], full: tuple[int, ...]) -> tuple[int, ...] | None:
+def flat_shape(shape: tuple[int, ...], full: tuple[int, ...]) -> tuple[int, ...] | None:
     """A shape that broadcasts to ``full``, with all but the last dimension merged; None if not."""
     padded = (1,) * (len(full) - len(shape)) + shape
     rows, channels = padded[:-1], padded[-1]

@@ -6,13 +6,17 @@ import numpy as np
 from tunefarm.compiler.space.columns import Numbers
 
 
-def step_cycles(rows: Numbers, vectors: Numbers) -> Numbers:
-    """Cycles of one term of a register tile: two multiply-adds and two loads each, latency 4."""
+def step_cycles(rows: Numbers, vectors: Numbers, load: float = 0.3) -> Numbers:
+    """Cycles of one term of a register tile: two multiply-adds and two loads each, latency 4.
+
+    ``load`` is what a vector of the right operand takes beside the multiply-adds.
+    """
     work = np.maximum(rows * vectors, 1.3 * (rows + vectors)) / 2
-    return np.maximum(work, 4.0) + 0.3 * vectors
+    return np.maximum(work, 4.0) + load * vectors
 
 
-def term_cycles(rows: Numbers, tile: Numbers, vectors: Numbers) -> Numbers:
+def term_cycles(rows: Numbers, tile: Numbers, vectors: Numbers, load: float = 0.3) -> Numbers:
     """Cycles of one term of ``rows`` rows, ``tile`` of them at a time, the last tile smaller."""
     full, rest = np.divmod(rows, tile)
-    return full * step_cycles(tile, vectors) + np.where(rest > 0, step_cycles(rest, vectors), 0.0)
+    last = np.where(rest > 0, step_cycles(rest, vectors, load), 0.0)
+    return full * step_cycles(tile, vectors, load) + last

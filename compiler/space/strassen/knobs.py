@@ -21,9 +21,10 @@ DEFAULT_BYTES = 3 << 19
 
 LEFT_CYCLES = 8.0  # of a vector of all seven left operands of a pair of rows
 RESULT_CYCLES = 15.0  # of a vector of four results: seven products stored, read and added up
+LOAD_CYCLES = 0.15  # of a vector of the right operand beside multiply-adds
 TILE_CYCLES = 60.0  # of a register tile, where a sum begins and ends
 L2_SHARE = 7 / 8
-L3_BYTES = 12.0  # a cycle, of weights that the third level keeps
+L2_BYTES, L3_BYTES = 32.0, 12.0  # a cycle, of what these levels keep
 BOTH = 0.1  # of the shorter one of two that overlap is still seen
 FORK_CYCLES, TASK_CYCLES = 1000.0, 300.0
 
@@ -88,7 +89,8 @@ def cycles(p: Product, target: Target, k: Columns) -> Numbers:
     height = np.minimum(whole(k, "mb") * tile, pairs)
     full, rest = np.divmod(pairs, height)
     tiles = full * -(-height // tile) + -(-rest // tile)
-    steps = full * term_cycles(height, tile, vectors) + term_cycles(rest, tile, vectors)
+    whole_blocks, last = (term_cycles(n, tile, vectors, LOAD_CYCLES) for n in (height, rest))
+    steps = full * whole_blocks + last
     multiply = PRODUCTS * panels * (terms * steps + TILE_CYCLES * tiles)
     weights = 4.0 * PRODUCTS * terms * columns
     kept = weights <= 3 / 4 * target.l3_bytes
@@ -97,9 +99,9 @@ def cycles(p: Product, target: Target, k: Columns) -> Numbers:
     from_memory = weights / target.stream_bytes + np.where(
         leave_l2, weights * (row_blocks - 1) / rate, 0.0
     )
+    near = 4 * p.rows * p.depth <= L2_SHARE * target.l2_bytes * target.num_cores
     lefts = LEFT_CYCLES * pairs * -(-terms // p.lanes)
-    if 4 * p.rows * p.depth * target.num_cores > L2_SHARE * target.l2_bytes:
-        lefts += 4 * p.rows * p.depth / L3_BYTES
+    lefts += 4 * p.rows * p.depth / (L2_BYTES if near else L3_BYTES)
     results = RESULT_CYCLES * pairs * columns / p.lanes
     tasks = row_blocks * panel_blocks
     cores = target.num_cores
@@ -118,7 +120,7 @@ def direct_cycles(p: Product, target: Target) -> float:
     found = []
     for width in VECTORS:
         tile = np.array([r for r in up_to(ROWS, p.rows) if r * width + width + 1 <= registers])
-        tiles, steps = -(-p.rows // tile), term_cycles(p.rows, tile, width)
+        tiles, steps = -(-p.rows // tile), term_cycles(p.rows, tile, width, LOAD_CYCLES)
         multiply = -(-vectors // width) * (p.depth * steps + TILE_CYCLES * tiles)
         found.append(np.min(overlapped(multiply, weights), initial=np.inf))
     return float(min(found)) / target.num_cores

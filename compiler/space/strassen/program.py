@@ -13,22 +13,31 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 
 from tunefarm.compiler import te
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Call, Function, Tuple, Var, post_order, tensor_type
+from tunefarm.compiler.ir import Expr as Value
+from tunefarm.compiler.ops import call
+from tunefarm.compiler.ops.common import integers
 from tunefarm.compiler.space.program import (
+    Views,
     create_program,
     find_anchor,
+    flat_shape,
+    has_channels_last,
     is_elementwise,
+    is_pointwise,
     view_contraction,
+    viewed,
 )
 from tunefarm.compiler.space.strassen.forms import LEFT, PRODUCTS, RESULT
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.tir.ir import Expr
 
-_STAGES = 2  # before the one that adds up the results
+_STAGES = ("lefts", "product")  # before the one that adds up the results
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +65,17 @@ class Product:
 
 def product_of(function: Function, lanes: int) -> Product | None:
     """The product that a fused function is; None if the method does not apply."""
-    function = view_contraction(function)
+    function = _view_strided(view_contraction(function))
     anchor = find_anchor(function)
     if anchor is None or isinstance(function.body, Tuple) or not _fits(anchor):
         return None
     matrix = anchor.args[1]
-    calls = [e for e in post_order(function.body) if isinstance(e, Call) and e is not anchor]
+    before = set(post_order(anchor.args[0]))
+    calls = [
+        e
+        for e in post_order(function.body)
+        if isinstance(e, Call) and e is not anchor and e not in before
+    ]
     if not all(is_elementwise(c) for c in calls) or any(matrix in c.args for c in calls):
         return None
     position = next(i for i, p in enumerate(function.params) if p is matrix)
@@ -71,11 +85,36 @@ def product_of(function: Function, lanes: int) -> Product | None:
     return Product(function, anchor, position, rows, depth, tensor_type(matrix).shape[1], lanes)
 
 
+def _view_strided(function: Function) -> Function:
+    """A pointwise convolution of a stride as a product of the pixels that it reads."""
+    anchor = find_anchor(function)
+    if anchor is None or not has_channels_last(anchor) or not is_pointwise(anchor, strided=True):
+        return function
+    shape, (data, kernel) = tensor_type(anchor).shape, (tensor_type(a).shape for a in anchor.args)
+    steps = (1, *integers(anchor.attrs, "strides"), 1)
+
+    def product(x: Value, w: Value) -> Call:
+        pixels = call(
+            "slice", x, begin=(0,) * len(data), size=(*shape[:-1], data[-1]), strides=steps
+        )
+        rows = call("reshape", pixels, shape=(prod(shape[:-1]), data[-1]))
+        return call("matmul", rows, w, out_dtype=anchor.attrs["out_dtype"])
+
+    views = Views(data, kernel[-2:], lambda s: flat_shape(s, shape), product)
+    return viewed(function, anchor, views) or function
+
+
+def _is_view(value: Value) -> bool:
+    """True for what ``_view_strided`` makes of the pixels."""
+    return isinstance(value, Call) and value.op == "reshape"
+
+
 def _fits(anchor: Call) -> bool:
     types = [tensor_type(a) for a in anchor.args]
     return (
         anchor.op == "matmul"
-        and all(isinstance(a, Var) for a in anchor.args)
+        and isinstance(anchor.args[1], Var)
+        and (isinstance(anchor.args[0], Var) or _is_view(anchor.args[0]))
         and anchor.args[0] is not anchor.args[1]
         and all(t.dtype == "float32" and len(t.shape) == 2 for t in types)
         and not anchor.attrs["transpose_a"]
@@ -92,9 +131,10 @@ def create_strassen(p: Product) -> PrimFunc:
         computes={p.anchor: lambda args: _stages(p, args)},
         shapes={p.function.params[p.weights]: (PRODUCTS, terms, columns)},
     )
-    for block in s.remaining_blocks(program)[_STAGES:-1]:
-        program = s.compute_inline(program, block)
-    if len(s.remaining_blocks(program)) != _STAGES + 1:
+    for block in s.remaining_blocks(program)[:-1]:
+        if block not in _STAGES:
+            program = s.compute_inline(program, block)
+    if len(s.remaining_blocks(program)) != len(_STAGES) + 1:
         raise ScheduleError("what follows the product does not fold into one block")
     return program
 
