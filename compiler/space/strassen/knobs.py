@@ -23,7 +23,8 @@ LEFT_CYCLES = 8.0  # of a vector of all seven left operands of a pair of rows
 RESULT_CYCLES = 15.0  # of a vector of four results: seven products stored, read and added up
 LOAD_CYCLES = 0.15  # of a vector of the right operand beside multiply-adds
 TILE_CYCLES = 60.0  # of a register tile, where a sum begins and ends
-L2_SHARE = 7 / 8
+L2_SHARE, L3_SHARE = 7 / 8, 3 / 4
+MEMORY_CORES = 4  # as many as memory serves at the rate of one
 L2_BYTES, L3_BYTES = 32.0, 12.0  # a cycle, of what these levels keep
 BOTH = 0.1  # of the shorter one of two that overlap is still seen
 FORK_CYCLES, TASK_CYCLES = 1000.0, 300.0
@@ -82,48 +83,67 @@ def block_counts(p: Product, k: Columns) -> tuple[Numbers, Numbers]:
 
 
 def cycles(p: Product, target: Target, k: Columns) -> Numbers:
-    """Cycles of a core, the work shared by all: left operands, products, results, weights."""
-    pairs, terms, columns = p.halves
+    """Cycles of a core, the work shared by all: products beside their weights, then the rest."""
     row_blocks, panel_blocks = block_counts(p, k)
-    panels, vectors, tile = panels_of(p, k), whole(k, "nv"), whole(k, "rw")
-    height = np.minimum(whole(k, "mb") * tile, pairs)
-    full, rest = np.divmod(pairs, height)
-    tiles = full * -(-height // tile) + -(-rest // tile)
-    whole_blocks, last = (term_cycles(n, tile, vectors, LOAD_CYCLES) for n in (height, rest))
-    steps = full * whole_blocks + last
-    multiply = PRODUCTS * panels * (terms * steps + TILE_CYCLES * tiles)
-    weights = 4.0 * PRODUCTS * terms * columns
-    kept = weights <= 3 / 4 * target.l3_bytes
-    rate = np.where(kept, max(L3_BYTES, target.stream_bytes), target.stream_bytes)
-    leave_l2 = weights + held_bytes(p, k) > L2_SHARE * target.l2_bytes
-    from_memory = weights / target.stream_bytes + np.where(
-        leave_l2, weights * (row_blocks - 1) / rate, 0.0
-    )
-    near = 4 * p.rows * p.depth <= L2_SHARE * target.l2_bytes * target.num_cores
-    lefts = LEFT_CYCLES * pairs * -(-terms // p.lanes)
-    lefts += 4 * p.rows * p.depth / (L2_BYTES if near else L3_BYTES)
-    results = RESULT_CYCLES * pairs * columns / p.lanes
-    tasks = row_blocks * panel_blocks
-    cores = target.num_cores
-    blocks = pairs / (whole(k, "mb") * tile) * panel_blocks
+    tasks, cores = row_blocks * panel_blocks, target.num_cores
+    blocks = p.halves[0] / (whole(k, "mb") * whole(k, "rw")) * panel_blocks
     busy = np.clip(blocks / (-(-tasks // cores) * cores), 1 / cores, 1.0)  # a last one may be small
     moved = 4.0 * p.rows * (p.depth + p.columns)
     shared = np.where(row_blocks >= cores, 0.0, (cores - 1) * moved / MOVED_BYTES)
-    work = overlapped(multiply, from_memory) + lefts * panel_blocks + results + shared
-    return (work + TASK_CYCLES * tasks) / (cores * busy) + FORK_CYCLES * (cores > 1)
+    others = _sums(p, target, k) + shared + TASK_CYCLES * tasks
+    work = overlapped(_multiply(p, k) / (cores * busy), _from_memory(p, target, k))
+    return work + others / (cores * busy) + FORK_CYCLES * (cores > 1)
+
+
+def _multiply(p: Product, k: Columns) -> Numbers:
+    """Cycles of all products. A block's last tile of rows, and the last block, may be smaller."""
+    pairs, terms, _ = p.halves
+    vectors, tile = whole(k, "nv"), whole(k, "rw")
+    height = np.minimum(whole(k, "mb") * tile, pairs)
+    blocks, rest = np.divmod(pairs, height)
+    tiles = blocks * -(-height // tile) + -(-rest // tile)
+    full, last = (term_cycles(n, tile, vectors, LOAD_CYCLES) for n in (height, rest))
+    steps = blocks * full + last
+    return PRODUCTS * panels_of(p, k) * (terms * steps + TILE_CYCLES * tiles)
+
+
+def _sums(p: Product, target: Target, k: Columns) -> Numbers:
+    """Cycles of the left operands, made for each block of panels, and of the results."""
+    pairs, terms, columns = p.halves
+    rows_bytes = 4 * p.rows * p.depth
+    near = rows_bytes <= L2_SHARE * target.l2_bytes * target.num_cores
+    lefts = LEFT_CYCLES * pairs * -(-terms // p.lanes)
+    lefts += rows_bytes / (L2_BYTES if near else L3_BYTES)
+    return lefts * block_counts(p, k)[1] + RESULT_CYCLES * pairs * columns / p.lanes
+
+
+def _from_memory(p: Product, target: Target, k: Columns) -> Numbers:
+    """Cycles in which weights come, for each block of rows again where they do not stay in L2."""
+    _, terms, columns = p.halves
+    weights = 4.0 * PRODUCTS * terms * columns
+    kept = weights <= L3_SHARE * target.l3_bytes
+    rate = max(L3_BYTES, target.stream_bytes) if kept else target.stream_bytes
+    again = weights * (block_counts(p, k)[0] - 1) / rate / target.num_cores
+    leave_l2 = weights + held_bytes(p, k) > L2_SHARE * target.l2_bytes
+    return _streamed(weights, target) + np.where(leave_l2, again, 0.0)
+
+
+def _streamed(weights: float, target: Target) -> float:
+    """Cycles in which weights come from memory, which serves a few cores at once."""
+    return weights / target.stream_bytes / min(target.num_cores, MEMORY_CORES)
 
 
 def direct_cycles(p: Product, target: Target) -> float:
     """Cycles of a core of the direct product by its best register tile, in the same model."""
     vectors, registers = -(-p.columns // p.lanes), target.vector_registers
-    weights = 4.0 * p.depth * p.columns / target.stream_bytes
+    from_memory = _streamed(4.0 * p.depth * p.columns, target)
     found = []
     for width in VECTORS:
         tile = np.array([r for r in up_to(ROWS, p.rows) if r * width + width + 1 <= registers])
         tiles, steps = -(-p.rows // tile), term_cycles(p.rows, tile, width, LOAD_CYCLES)
         multiply = -(-vectors // width) * (p.depth * steps + TILE_CYCLES * tiles)
-        found.append(np.min(overlapped(multiply, weights), initial=np.inf))
-    return float(min(found)) / target.num_cores
+        found.append(np.min(multiply, initial=np.inf) / target.num_cores)
+    return float(overlapped(min(found), from_memory))
 
 
 def overlapped(multiply: Numbers, from_memory: Numbers) -> Numbers:
