@@ -33,7 +33,7 @@ from tunefarm.compiler.gpu.dialects import Dialect
 from tunefarm.compiler.gpu.launches import Part, shared_size
 from tunefarm.compiler.gpu.tensor_maps import TensorMap
 from tunefarm.compiler.gpu.warpgroups import CONVERGENT, WarpgroupEmitter, issues
-from tunefarm.compiler.gpu.wgmma import ALIGN, CHUNK, ROW, ROW_BYTES, wgmmas_of
+from tunefarm.compiler.gpu.wgmma import ROWS_TOGETHER, SWIZZLES, next_row, wgmmas_of
 from tunefarm.compiler.target import dtype_bytes
 from tunefarm.compiler.tir.affine import affine, conjunction, conjuncts, decide
 from tunefarm.compiler.tir.ir import (
@@ -58,7 +58,6 @@ from tunefarm.compiler.tir.visit import walk_stmt
 
 BOTH, FILLING, COMPUTING = "both", "filling", "computing"
 FULL, FREE = 0, 1  # a stage's mbarriers
-SWIZZLED_ROWS = 8  # rows of a tile that are swizzled together
 FILLING_REGISTERS = 40  # of a thread that does no more
 UNIT = 8  # registers come in so many
 
@@ -322,7 +321,8 @@ class RingEmitter(WarpgroupEmitter):
         now, self.env[loops[0].var] = self.env[loops[0].var], Lin(0)
         start = self._linear_index(store)
         self.env[loops[0].var] = now
-        return start.plus(Lin(0, ((number, _extent(loops[0]) // parts * ROW),)))
+        part = _extent(loops[0]) // parts * store.buffer.shape[-1]
+        return start.plus(Lin(0, ((number, part),)))
 
     def _target(self, loops: Sequence[For], store: Store, rows: int) -> str:
         """Where a box begins in shared memory, whose parts have so many rows; ScheduleError unless
@@ -332,10 +332,10 @@ class RingEmitter(WarpgroupEmitter):
         self.env[corner] = Lin(1)
         apart = self._linear_index(store).plus(place, -1)
         self.env[corner] = Lin(0)
-        size = dtype_bytes(store.buffer.dtype)
-        steps = gcd(place.const, *(c for _, c in place.terms)) * size
-        whole = steps % ALIGN == 0 and rows % SWIZZLED_ROWS == 0
-        if apart != Lin(ROW + CHUNK) or not whole or store.buffer.shape[-1] != ROW:
+        length = store.buffer.shape[-1]
+        steps = gcd(place.const, *(c for _, c in place.terms))
+        whole = steps % (ROWS_TOGETHER * length) == 0 and rows % ROWS_TOGETHER == 0
+        if apart != Lin(next_row(length)) or not whole:
             raise ScheduleError(f"{store.buffer.name} does not lie as boxes are copied to it")
         return self._shared_address(store, place)
 
@@ -350,6 +350,7 @@ class RingEmitter(WarpgroupEmitter):
         load, axes = store.value.args[0], axes_of(store.value)
         assert isinstance(load, Load)
         size = dtype_bytes(load.dtype)
+        row_bytes = store.buffer.shape[-1] * size
         box = []
         for axis in axes:
             form = affine(axis.at)
@@ -357,11 +358,12 @@ class RingEmitter(WarpgroupEmitter):
             extent = prod(map(_extent, mine))
             box.append(extent // parts if loops[0] in mine else extent)
         elements = _elements(loops) // parts
-        if box[0] * size != ROW_BYTES or max(box) > MAX_BOX or prod(box) != elements:
+        whole = row_bytes in SWIZZLES and box[0] * size == row_bytes
+        if not whole or max(box) > MAX_BOX or prod(box) != elements:
             raise ScheduleError(f"a box of {' × '.join(map(str, box))} of {load.buffer.name}")
         made = TensorMap(
             self.params.index(load.buffer), load.dtype, tuple(axis.extent for axis in axes),
-            tuple(axis.stride * size for axis in axes[1:]), tuple(box), ROW_BYTES,
+            tuple(axis.stride * size for axis in axes[1:]), tuple(box), row_bytes,
         )  # fmt: skip
         if made not in self.maps:
             self.maps.append(made)

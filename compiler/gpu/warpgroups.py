@@ -11,13 +11,13 @@ from tunefarm.compiler.gpu.launches import Part
 from tunefarm.compiler.gpu.warps import WarpEmitter
 from tunefarm.compiler.gpu.wgmma import (
     ALIGN,
-    CHUNK,
     DEPTH,
-    ROW,
-    ROW_BYTES,
+    ITEM_BYTES,
+    SWIZZLES,
     WGMMAS,
     Wgmma,
     descriptor_of,
+    next_row,
     text_of,
     wgmmas_of,
 )
@@ -102,17 +102,20 @@ class WarpgroupEmitter(WarpEmitter):
         buffer = first.buffer
         start, step = self._group_corner(first), self._group_corner(second)
         apart = step.const - start.const
-        next_row = ROW + CHUNK  # swizzled
-        if buffer.scope != "shared" or buffer.shape[-1] != ROW or apart not in (1, next_row):
+        length = buffer.shape[-1]
+        row_bytes, turned = length * ITEM_BYTES, next_row(length)
+        if buffer.scope != "shared" or row_bytes not in SWIZZLES or apart not in (1, turned):
             raise ScheduleError(f"{buffer.name} is not in shared memory as warpgroups read it")
         b = self.builder
         pointer = self.in_space(self.address(buffer, start), 3)
         address = b.here(f"ptrtoint ptr addrspace(3) {pointer} to i64")
         number = b.here(f"lshr i64 {address}, 4")
         number = b.here(f"and i64 {number}, 16383")
-        columns_first = apart == next_row
-        leading = buffer.shape[-2] * ROW_BYTES if columns_first else 16
-        return b.here(f"or i64 {number}, {descriptor_of(leading)}"), columns_first
+        columns_first = apart == turned
+        leading = buffer.shape[-2] * row_bytes if columns_first else 16
+        described = descriptor_of(leading, row_bytes)
+        described -= (described >> 63) << 64  # LLVM's numbers have signs
+        return b.here(f"or i64 {number}, {described}"), columns_first
 
     def _group_corner(self, load: Load) -> Lin:
         """Where an operand begins for the warpgroup: the element of its thread 0, number 0."""

@@ -4,9 +4,10 @@
 
 Warp ``w`` of the four holds rows 16·w to 16·w + 15 as the result of ``mma.sync`` (``gpu/mma.py``):
 thread ``4·g + t`` has number e = 4·j + 2·h + c, which is (16·w + 8·h + g, 8·j + 2·t + c), of n / 2.
-A and B are read from shared memory, where rows of 128 bytes are swizzled: 16 bytes number ``i`` of
-row ``r`` lie at number ``i xor r % 8``. In a program an instruction is an ``Intrinsic`` as one of
-its elements is computed, by a vectorized loop over them.
+A and B are read from shared memory, where rows of 128, 64 or 32 bytes are swizzled: 16 bytes
+number ``i`` of row ``r`` lie at number ``i xor r % 8``, ``i xor r % 8 / 2`` or ``i xor r % 8 / 4``,
+so that those of eight rows lie in banks of their own. In a program an instruction is an
+``Intrinsic`` as one of its elements is computed, by a vectorized loop over them.
 
 **No GPU has run any of this.** Source: NVIDIA, "PTX ISA", asynchronous warpgroup-level matrix
 instructions, matrix descriptors; the layouts of operands also NVIDIA, CUTLASS,
@@ -26,10 +27,11 @@ GROUP = 4  # warps
 ROWS = 64
 DEPTH = 16
 COLUMNS = (64, 128, 256)
-ROW_BYTES = 128  # of a row in shared memory that is swizzled
+SWIZZLES: Mapping[int, int] = {128: 1, 64: 2, 32: 3}
+"""The mode of a descriptor by the bytes of a row in shared memory."""
+ITEM_BYTES = 2
+ROWS_TOGETHER = 8  # that are swizzled together
 CHUNK = 8  # elements of 16 bytes
-ROW = ROW_BYTES // 2  # elements of a row
-STRIDE = 8 * ROW_BYTES  # from eight rows to the next
 ALIGN = 1024  # of a tile: the swizzle is a function of addresses
 
 
@@ -80,9 +82,16 @@ def wgmmas_of(stmt: Stmt) -> list[Wgmma]:
     return [WGMMAS[name] for name in found if name in WGMMAS]
 
 
-def swizzled(row: Expr, element: Expr) -> Expr:
-    """Where an element of a row of 64 lies in it; ``row`` counts modulo 8."""
-    return binary("bitxor", element // CHUNK, row) * CHUNK + element % CHUNK
+def swizzled(row: Expr, element: Expr, length: int) -> Expr:
+    """Where an element of a row of 64, 32 or 16 lies in it; ``row`` counts modulo 8."""
+    together = max(SWIZZLES) // (length * ITEM_BYTES)
+    moved = row // together if together > 1 else row
+    return binary("bitxor", element // CHUNK, moved) * CHUNK + element % CHUNK
+
+
+def next_row(length: int) -> int:
+    """How far the first element of row 1 is from that of row 0."""
+    return length + CHUNK if length * ITEM_BYTES == max(SWIZZLES) else length
 
 
 def text_of(w: Wgmma, columns_first: bool, fenced: bool) -> str:
@@ -105,7 +114,8 @@ def text_of(w: Wgmma, columns_first: bool, fenced: bool) -> str:
     return "\\0A".join(lines)
 
 
-def descriptor_of(leading: int) -> int:
-    """A matrix descriptor but for its address: eight rows of 128 swizzled bytes after another;
-    ``leading`` bytes to the next 64 columns, where columns stand side by side."""
-    return (1 << 62) | (STRIDE >> 4) << 32 | (leading >> 4) << 16
+def descriptor_of(leading: int, row_bytes: int) -> int:
+    """A matrix descriptor but for its address: eight rows of swizzled bytes after another;
+    ``leading`` bytes to the next columns, where those of a row stand side by side."""
+    stride = ROWS_TOGETHER * row_bytes
+    return SWIZZLES[row_bytes] << 62 | (stride >> 4) << 32 | (leading >> 4) << 16

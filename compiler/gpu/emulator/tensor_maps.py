@@ -19,7 +19,7 @@ from tunefarm.compiler.gpu.emulator.kinds import Values
 from tunefarm.compiler.gpu.tensor_maps import MAP_BYTES
 
 CHUNK = 16  # bytes that stay together
-SWIZZLED = (0, 128)  # bytes of a row
+SWIZZLED = (0, 32, 64, 128)  # bytes of a row
 _MAGIC = b"emulated"
 _FORM = struct.Struct("<8sQBBB5I4Q5H")
 _MAX_STRIDE = 1 << 40
@@ -67,8 +67,8 @@ class Tensor:
         chunks = address + CHUNK * np.arange(self.box_bytes // CHUNK, dtype=np.uint64)
         if not self.swizzle:
             return chunks
-        row = (chunks >> np.uint64(7)) & np.uint64(7)
-        swizzled: Values = chunks ^ (row << np.uint64(4))
+        line = (chunks >> np.uint64(7)) & np.uint64(self.swizzle // CHUNK - 1)
+        swizzled: Values = chunks ^ (line << np.uint64(4))
         return swizzled
 
 

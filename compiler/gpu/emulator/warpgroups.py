@@ -34,7 +34,7 @@ from tunefarm.compiler.gpu.emulator.wave import WARPGROUP, Group, Wave
 Index = NDArray[np.intp]
 DEPTH = 16
 _ROWS = 64
-_SWIZZLED = 1  # the mode of 128 bytes
+_ROW_BYTES = {1: 128, 2: 64, 3: 32}  # of swizzled rows, by a descriptor's mode
 _FLOATS: Mapping[str, Callable[[Values], Values]] = {"f16": half_to_single, "bf16": brain_to_single}
 
 
@@ -54,18 +54,20 @@ class Operand:
             ((self.descriptors >> np.uint64(bit)) & np.uint64(0x3FFF)) << np.uint64(4)
             for bit in (0, 16, 32)
         )
+        row_bytes = _ROW_BYTES[int(self.descriptors[0] >> np.uint64(62))]
+        in_row = row_bytes // 16
         if self.turned:
             outer, chunk = np.divmod(np.arange(DEPTH * self.extent // 8), self.extent // 8)
-            far, near = chunk // 8, chunk % 8
+            far, near = chunk // in_row, chunk % in_row
         else:
             outer, near = np.divmod(np.arange(2 * self.extent), 2)
             far = np.zeros_like(near)
-        within = (near * 16 + outer % 8 * 128).astype(np.uint64)
+        within = (near * 16 + outer % 8 * row_bytes).astype(np.uint64)
         places = start[:, None] + within
         places = places + far.astype(np.uint64) * leading[:, None]
         places = places + (outer // 8).astype(np.uint64) * stride[:, None]
-        row = (places >> np.uint64(7)) & np.uint64(7)
-        swizzled: Values = places ^ (row << np.uint64(4))
+        line = (places >> np.uint64(7)) & np.uint64(in_row - 1)
+        swizzled: Values = places ^ (line << np.uint64(4))
         return swizzled
 
     def load(self, wave: Wave, leaders: Index) -> Values:
@@ -210,12 +212,11 @@ def _descriptor(values: Values) -> Values:
     if len(wrong):
         raise Fault(int(wrong[0]) * WARPGROUP, "threads of its warpgroup have other descriptors")
     first: Values = each[:, 0].copy()
-    other = ((first >> np.uint64(62)) != _SWIZZLED) | (
-        ((first >> np.uint64(49)) & np.uint64(7)) != 0
-    )
+    mode, base = first >> np.uint64(62), (first >> np.uint64(49)) & np.uint64(7)
+    other = (mode == 0) | (mode != mode[0]) | (base != 0)
     if other.any():
         position = int(np.flatnonzero(other)[0]) * WARPGROUP
-        raise Fault(position, "only rows of 128 swizzled bytes, at multiples of 1024, are emulated")
+        raise Fault(position, "only swizzled rows, at multiples of eight of them, are emulated")
     return first
 
 

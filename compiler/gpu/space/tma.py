@@ -28,8 +28,8 @@ from tunefarm.compiler.gpu.boxes import MAX_EXTENT, STRIDE_BYTES, Ring, TensorAx
 from tunefarm.compiler.gpu.space.common import loop
 from tunefarm.compiler.gpu.space.product import Product, Tiles, product_program
 from tunefarm.compiler.gpu.space.tiled import fits_grid, product
+from tunefarm.compiler.gpu.space.wgmma import Knobs as WgmmaKnobs
 from tunefarm.compiler.gpu.space.wgmma import (
-    STEP,
     WgmmaKernel,
     check_stages,
     computed,
@@ -41,7 +41,6 @@ from tunefarm.compiler.gpu.space.wgmma import (
     tile_of,
     wide_of,
 )
-from tunefarm.compiler.gpu.space.wgmma import Knobs as WgmmaKnobs
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.columns import Mask, Numbers, cheapest, whole
 from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob, SketchSpace
@@ -67,7 +66,8 @@ from tunefarm.compiler.tir.schedule import find_block
 from tunefarm.compiler.tir.schedule.tree import store_of
 from tunefarm.compiler.tir.visit import seq
 
-NAME, VERSION = "gpu_tma", 3
+NAME, VERSION = "gpu_tma", 4
+LEAST_DEPTH = 64  # of a product: steps of 64 terms are several beyond
 MOST_STAGES = 6
 KNOBS = (
     Knob("groups", (1, 2)),
@@ -75,6 +75,7 @@ KNOBS = (
     Knob("stages", tuple(range(2, MOST_STAGES + 1))),
     Knob("producer", (0, 1)),
     Knob("overlap", (0, 1)),
+    Knob("swizzle", tuple(w.SWIZZLES)),
     Knob("cluster", (1, 2, 4)),
 )
 UNTIMED = 1e-3  # what more blocks together cost, until a GPU says what they gain
@@ -119,7 +120,7 @@ def space(function: Function, target: Target) -> SketchSpace | None:
 def matrices_of(p: Product) -> tuple[_Matrix, _Matrix] | None:
     """Where the operands of a product lie, if their tiles are boxes and there is more than one
     step of them."""
-    if p.depth <= STEP:
+    if p.depth <= LEAST_DEPTH:
         return None
     program = product_program(p, Tiles(1, 1, 1, 1, 1, 1))
     a, b = _matrix(program, "A", ("k",)), _matrix(program, "B", ("n", "k"))
@@ -158,6 +159,8 @@ def _constraints_of(p: Product, target: Target) -> tuple[Constraint, ...]:
     def clusters_fit(k: Columns) -> Mask:
         rows, columns = tile_of(k)
         fits = (whole(k, "producer") == 1) & (-(-p.columns // columns) <= MAX_GRID[1])
+        if p.along[1] != "k":  # boxes of B have a row a term, and are shared out in whole patterns
+            fits &= whole(k, "swizzle") // w.ITEM_BYTES >= w.ROWS_TOGETHER * whole(k, "cluster")
         return (whole(k, "cluster") == 1) | (fits & (p.rows > rows))
 
     return (
@@ -243,19 +246,20 @@ class _Kernel(WgmmaKernel):
         return If(self.group < self.k.groups, stmt) if self.producer else stmt
 
     def fill(self, name: str) -> Stmt:
-        """The boxes of a tile: of B one for each 64 columns, where these stand side by side."""
+        """The boxes of a tile: of B one for each row of columns, where these stand side by side."""
         k = self.k
         if name == "A":
             return self.box(name, self.a, (), k.rows, 0)
         if self.matrices[1].along == "k":
             return self.box(name, self.b, (), k.columns, 0)
-        return loop("j", k.columns // w.ROW, lambda j: self.box(name, self.b, (j,), STEP, j))
+        count = k.columns // k.depth
+        return loop("j", count, lambda j: self.box(name, self.b, (j,), k.depth, j))
 
     def box(
         self, name: str, tile: Buffer, place: tuple[Expr, ...], rows: int, number: Expr | int
     ) -> Stmt:
-        """A box of ``rows`` of 64 elements, number ``number`` along the tile's columns."""
-        matrix = self.matrices["AB".index(name)]
+        """A box of ``rows`` of a tile, number ``number`` along the tile's columns."""
+        depth, matrix = self.k.depth, self.matrices["AB".index(name)]
         outer = "m" if name == "A" else "k" if matrix.along == "n" else "n"
 
         def element(row: Expr, column: Expr) -> Stmt:
@@ -263,17 +267,17 @@ class _Kernel(WgmmaKernel):
             at: dict[str, Expr] = {
                 "b": self.z,
                 "m": self.y * self.k.rows + inside.get("m", Const(0)),
-                "n": self.x * self.k.columns + number * w.ROW + inside.get("n", Const(0)),
-                "k": self.step * STEP + inside.get("k", Const(0)),
+                "n": self.x * self.k.columns + number * depth + inside.get("n", Const(0)),
+                "k": self.step * depth + inside.get("k", Const(0)),
             }
             axes = [TensorAxis(at[axis], extent, stride) for axis, extent, stride in matrix.axes]
             value = boxed(self.source.params[matrix.param], axes)
-            return Store(tile, (*self.slot, *place, row, w.swizzled(row % 8, column)), value)
+            return Store(tile, (*self.slot, *place, row, w.swizzled(row % 8, column, depth)), value)
 
         return loop(
             "r",
             rows,
-            lambda r: loop("c", w.ROW, lambda c: element(r, c), LoopKind.SERIAL),
+            lambda r: loop("c", depth, lambda c: element(r, c), LoopKind.SERIAL),
             LoopKind.SERIAL,
         )
 

@@ -2,9 +2,9 @@
 
 blocks of (groups · 64) × columns elements of the result, four warps a group:
   each group: 64 × columns sums, in registers
-  for steps of 64 terms:
+  for steps of 64, 32 or 16 terms:          rows of so many bytes as the ``swizzle`` has
     the threads fill tiles of A and B       shared, swizzled, copied asynchronously, ``stages``
-    sums += A[64, 16] · B[16, columns]      four instructions, which end before the next step
+    sums += A[64, 16] · B[16, columns]      up to four instructions, which end before the next step
                                             begins, or if they ``overlap`` before the one after
   if ``wide``: the four threads of a row exchange parts of four tiles, as in ``gpu_mma``
   epilogue → out
@@ -59,13 +59,13 @@ from tunefarm.compiler.tir.schedule import find_block
 from tunefarm.compiler.tir.schedule.tree import store_of
 from tunefarm.compiler.tir.visit import seq, substitute, transform_expr
 
-NAME, VERSION = "gpu_wgmma", 2
-STEP = w.ROW  # terms of a step: 128 bytes
+NAME, VERSION = "gpu_wgmma", 3
 KNOBS = (
     Knob("groups", (1, 2)),
     Knob("columns", w.COLUMNS),
     Knob("stages", (2, 3, 4, 5, 6)),
     Knob("overlap", (0, 1)),
+    Knob("swizzle", tuple(w.SWIZZLES)),
 )
 
 
@@ -83,10 +83,16 @@ class Knobs:
     stages: int
     overlap: int = 0
     wide: int = 0
+    swizzle: int = max(w.SWIZZLES)
 
     @property
     def rows(self) -> int:
         return self.groups * w.ROWS
+
+    @property
+    def depth(self) -> int:
+        """Terms of a step, and elements of a row of a tile."""
+        return self.swizzle // w.ITEM_BYTES
 
 
 def space(function: Function, target: Target) -> SketchSpace | None:
@@ -125,7 +131,7 @@ def footprint_of(k: Columns) -> Footprint:
     return Footprint(
         groups * w.GROUP * WARP,
         columns // 2 + OTHER_REGISTERS,
-        whole(k, "stages") * (rows + columns) * w.ROW_BYTES,
+        whole(k, "stages") * (rows + columns) * whole(k, "swizzle"),
     )
 
 
@@ -156,7 +162,8 @@ def cost_of(p: Product, target: Target, k: Columns) -> Numbers:
     each = -(-blocks_of(p, (rows, columns)) // target.num_cores)
     loads = 1.0 + 64.0 / rows + 64.0 / columns
     stores = (64.0 - 32.0 * whole(k, "wide")) / p.depth
-    waits = 0.1 / whole(k, "stages") + 0.1 * (1 - whole(k, "overlap"))
+    steps = max(w.SWIZZLES) / whole(k, "swizzle")  # for one of 64 terms
+    waits = (0.1 / whole(k, "stages") + 0.1 * (1 - whole(k, "overlap"))) * steps
     return each * rows * columns * (loads * (1.0 + waits) + stores)
 
 
@@ -167,7 +174,7 @@ def nest_of(
     cost: Callable[[Product, Target, Columns], Numbers] = cost_of,
 ) -> Nest:
     own = np.full(len(whole(k, "groups")), w.ROWS), whole(k, "columns")
-    steps = {**k, "bk": np.full(len(own[0]), STEP)}
+    steps = {**k, "bk": whole(k, "swizzle") // w.ITEM_BYTES}
     more = footprint_of(k).columns(target)
     return tiled.nest_of(p, steps, Tiling(tile_of(k), own, cost(p, target, k), more))
 
@@ -205,7 +212,7 @@ class WgmmaKernel:
         vectors = p.vector(0, w.CHUNK), p.vector(1, w.CHUNK)
         self.width = exchange_width(p, QUAD) if k.wide else 1
         together = 2 * self.width if p.columns % 2 == 0 else 1
-        self.tiles = Tiles(k.rows, k.columns, STEP, *vectors, together)
+        self.tiles = Tiles(k.rows, k.columns, k.depth, *vectors, together)
         self.source = product_program(p, self.tiles)
         self.by_terms = along == "k"
         self.instruction = next(
@@ -217,11 +224,11 @@ class WgmmaKernel:
         self.y: Expr = Var("block_row")
         self.group, self.warp, self.lane = Var("group"), Var("warp"), Var("lane")
         self.step = Var("step")
-        self.steps = -(-p.depth // STEP)
+        self.steps = -(-p.depth // k.depth)
         copies = k.stages if self.steps > 1 else 1
-        by_columns = (k.columns // w.ROW, STEP, w.ROW)
-        shape = (k.columns, w.ROW) if self.by_terms else by_columns
-        self.a = Buffer("A", (k.rows, w.ROW), p.dtypes[0], "shared", 0, copies)
+        by_columns = (k.columns // k.depth, k.depth, k.depth)
+        shape = (k.columns, k.depth) if self.by_terms else by_columns
+        self.a = Buffer("A", (k.rows, k.depth), p.dtypes[0], "shared", 0, copies)
         self.b = Buffer("B", shape, p.dtypes[1], "shared", 0, copies)
         self.c = Buffer("C", (k.columns // 2,), "float32", "register")
         self.turned = Buffer("T", (2 * self.width,), "float32", "register")
@@ -265,11 +272,11 @@ class WgmmaKernel:
     # --- tiles ---------------------------------------------------------------------------------
 
     def fill(self, name: str) -> Stmt:
-        """Fill a tile, the threads side by side along its rows of 128 bytes."""
+        """Fill a tile, the threads side by side along its rows."""
         k, node = self.k, self.node(name)
         vector = self.tiles.a_vector if name == "A" else self.tiles.b_vector
-        rows = {"A": k.rows, "B": k.columns if self.by_terms else STEP}[name]
-        row_length = k.columns if name == "B" and not self.by_terms else STEP
+        rows = {"A": k.rows, "B": k.columns if self.by_terms else k.depth}[name]
+        row_length = k.columns if name == "B" and not self.by_terms else k.depth
         in_row, threads = row_length // vector, k.groups * w.GROUP * WARP
         count = rows * in_row
         turns = -(-count // threads)
@@ -293,7 +300,7 @@ class WgmmaKernel:
         """An element of a vector of a tile: of A a row's terms, of B a column's terms or a term's
         columns."""
         element = number * vector + part
-        term = self.step * STEP + (element if name == "A" or self.by_terms else row)
+        term = self.step * self.k.depth + (element if name == "A" or self.by_terms else row)
         places: dict[str, Expr] = {"b": self.z, "k": term}
         if name == "A":
             places["m"] = self.y * self.k.rows + row
@@ -303,25 +310,25 @@ class WgmmaKernel:
         value = substitute(store.value, {i.var: places[i.var.name] for i in node.iters})
         if name == "A" or self.by_terms:
             tile = self.a if name == "A" else self.b
-            return Store(tile, (row, w.swizzled(row % 8, element)), value)
-        in_row = w.ROW // vector
-        inside = w.swizzled(row % 8, number % in_row * vector + part)
+            return Store(tile, (row, w.swizzled(row % 8, element, self.k.depth)), value)
+        in_row = self.k.depth // vector
+        inside = w.swizzled(row % 8, number % in_row * vector + part, self.k.depth)
         return Store(self.b, (number // in_row, row, inside), value)
 
     def multiply(self) -> Stmt:
         """C += A · B, 16 terms at a time: all elements of a thread by one instruction."""
-        g, t = self.lane // 4, self.lane % 4
+        g, t, depth = self.lane // 4, self.lane % 4, self.k.depth
 
         def left(e: Expr, term: Expr) -> Load:
             row = self.group * w.ROWS + self.warp * 16 + e % 4 // 2 * 8 + g
-            return Load(self.a, (*self.slot, row, w.swizzled(g, term)))
+            return Load(self.a, (*self.slot, row, w.swizzled(g, term, depth)))
 
         def right(e: Expr, term: Expr) -> Load:
             inside = t * 2 + e % 2  # of eight columns
             column = e // 4 * 8 + inside
             if self.by_terms:
-                return Load(self.b, (*self.slot, column, w.swizzled(inside, term)))
-            place = (column // w.ROW, term, w.swizzled(term % 8, column % w.ROW))
+                return Load(self.b, (*self.slot, column, w.swizzled(inside, term, depth)))
+            place = (column // depth, term, w.swizzled(term % 8, column % depth, depth))
             return Load(self.b, (*self.slot, *place))
 
         def product(k: Expr, e: Expr) -> Stmt:
@@ -333,7 +340,7 @@ class WgmmaKernel:
         count = self.instruction.elements
         return loop(
             "k",
-            STEP // w.DEPTH,
+            depth // w.DEPTH,
             lambda k: loop("e", count, lambda e: product(k, e), LoopKind.VECTORIZED),
         )
 

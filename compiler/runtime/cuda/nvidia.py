@@ -220,6 +220,8 @@ def encoded(device: Gpu, tensor: TensorMap, start: int) -> NDArray[np.uint8]:
     }[tensor.dtype]
     swizzle = {
         0: swizzles.CU_TENSOR_MAP_SWIZZLE_NONE,
+        32: swizzles.CU_TENSOR_MAP_SWIZZLE_32B,
+        64: swizzles.CU_TENSOR_MAP_SWIZZLE_64B,
         128: swizzles.CU_TENSOR_MAP_SWIZZLE_128B,
     }[tensor.swizzle]
     room = np.zeros(MAP_BYTES + MAP_ALIGN, np.uint8)

@@ -111,7 +111,7 @@ def test_a_product_is_there_when_it_is_waited_for() -> None:
     [
         (FENCE, "", r"wgmma.mma_async.*that was written after the last fence.proxy.async"),
         ("bar.sync 0;", "", r"reads shared memory that .* wrote since the last barrier"),
-        ("or.b64 %rd10, %rd10, 0x4", "or.b64 %rd10, %rd10, 0x0", "only rows of 128 swizzled bytes"),
+        ("or.b64 %rd10, %rd10, 0x4", "or.b64 %rd10, %rd10, 0x0", "only swizzled rows"),
         ("add.s64 %rd11, %rd10, 512", "cvt.u64.u32 %rd11, %r1", "have other descriptors"),
         ("add.s64 %rd11, %rd10, 512", "add.s64 %rd11, %rd10, 640", "of shared memory, which has"),
         ("add.s64 %rd11, %rd10, 512", "add.s64 %rd11, %rd10, 576", "which nobody wrote"),

@@ -47,9 +47,11 @@ def config_of(
     overlap: int = 0,
     wide: int = 0,
     cluster: int = 1,
+    swizzle: int = 128,
 ) -> Config:
     knobs = {"groups": groups, "columns": columns, "stages": stages, "producer": producer}
-    return {"sketch": "gpu_tma", **knobs, "overlap": overlap, "wide": wide, "cluster": cluster}
+    knobs |= {"overlap": overlap, "wide": wide, "swizzle": swizzle, "cluster": cluster}
+    return {"sketch": "gpu_tma", **knobs}
 
 
 def agrees(function: Function, config: Config) -> None:
@@ -96,6 +98,17 @@ CASES = {
     "two blocks share out columns of terms, one has no rows": (
         matmul(130, 72, 264, BRAIN, True), config_of(1, 64, 2, 1, cluster=2)
     ),
+    "rows of 64 bytes": (matmul(100, 264, 200), config_of(2, 128, 4, 1, wide=1, swizzle=64)),
+    "rows of 32 bytes": (matmul(70, 136, 120), config_of(1, 128, 5, 1, 1, swizzle=32)),
+    "rows of 64 bytes, terms side by side, its threads fill": (
+        matmul(70, 67, 136, BRAIN, True), config_of(2, 64, 3, 0, swizzle=64)
+    ),
+    "rows of 32 bytes, terms side by side, two blocks": (
+        matmul(130, 72, 104, HALF, True), config_of(1, 64, 4, 1, 1, cluster=2, swizzle=32)
+    ),
+    "rows of 64 bytes, two blocks share out 32 terms": (
+        matmul(130, 72, 104), config_of(1, 64, 3, 1, cluster=2, swizzle=64)
+    ),
     "a convolution of 1 × 1": (
         function_of(
             lambda x, w: call("conv", x, w, **CONV), ((1, 5, 7, 72), HALF), ((1, 1, 72, 64), HALF)
@@ -119,11 +132,12 @@ def test_its_ptx_agrees(name: str) -> None:
     stages=st.integers(3, 6),
     producer=st.integers(0, 1),
     overlap=st.integers(0, 1),
+    swizzle=st.sampled_from([128, 64, 32]),
 )
 def test_any_lengths_agree(
-    m: int, n: int, k: int, turned: bool, stages: int, producer: int, overlap: int
+    m: int, n: int, k: int, turned: bool, stages: int, producer: int, overlap: int, swizzle: int
 ) -> None:
-    config = config_of(1, 64, stages, producer, overlap, wide=1)
+    config = config_of(1, 64, stages, producer, overlap, wide=1, swizzle=swizzle)
     agrees(matmul(m, 8 * n, 8 * k, HALF, turned), config)
 
 
@@ -177,15 +191,17 @@ def run_text(code: GpuCode, ptx: str, grid: tuple[int, int, int] | None = None) 
 
 
 @needs_ptxas
-@pytest.mark.parametrize(("groups", "columns"), [(1, 64), (2, 128), (2, 256)])
+@pytest.mark.parametrize(
+    ("groups", "columns", "swizzle"), [(1, 64, 32), (2, 128, 64), (2, 256, 128)]
+)
 @pytest.mark.parametrize("producer", [0, 1])
 @pytest.mark.parametrize("turned", [False, True])
 def test_instructions_are_not_serialised(
-    groups: int, columns: int, producer: int, turned: bool
+    groups: int, columns: int, swizzle: int, producer: int, turned: bool
 ) -> None:
     workload = Workload.from_function(matmul(2048, 4096, 1024, HALF, turned))
     cluster = 2 if producer and turned else 1
-    config = config_of(groups, columns, 4, producer, int(turned), 1, cluster)
+    config = config_of(groups, columns, 4, producer, int(turned), 1, cluster, swizzle)
     code, ptx = emitted(lowered(workload, config, ASKED), ASKED)
     made = assemble(ptx, "sm_90a")
     assert not made.warnings
@@ -244,6 +260,30 @@ def test_who_waits_for_whom() -> None:
     assert all(line.endswith(" convergent") for line in assembly)  # or LLVM may let fewer come
 
 
+@pytest.mark.parametrize(
+    ("swizzle", "turned", "box", "number", "steps"),
+    [
+        # Mode, and in units of 16 bytes eight rows and what leads from one row's columns to the
+        # next's: CUTLASS, ``make_gmma_desc``.
+        (64, False, (32, 32), 2 << 62 | 8 * 4 << 32 | 32 * 4 << 16, 2),
+        (64, True, (32, 64), 2 << 62 | 8 * 4 << 32 | 1 << 16, 2),
+        (32, False, (16, 16), 3 << 62 | 8 * 2 << 32 | 16 * 2 << 16, 1),
+        (32, True, (16, 64), 3 << 62 | 8 * 2 << 32 | 1 << 16, 1),
+    ],
+)
+def test_shorter_rows_have_their_own_descriptors(
+    swizzle: int, turned: bool, box: tuple[int, int], number: int, steps: int
+) -> None:
+    workload = Workload.from_function(matmul(256, 128, 256, HALF, turned))
+    code, ptx = emitted(lowered(workload, config_of(1, 64, 4, 1, swizzle=swizzle), ASKED), ASKED)
+    a, b = code.launches[0].maps
+    assert (a.box, b.box) == ((swizzle // 2, 64), box)
+    assert {a.swizzle, b.swizzle} == {swizzle}
+    assert ptx.count("wgmma.mma_async") == steps
+    found = {int(n) % 2**64 for n in re.findall(r"or\.b64 \s*%\w+, %\w+, (-?\d+);", ptx)}
+    assert found == {number, number if turned else number & 3 << 62 | number & 0xFF << 32 | 1 << 16}
+
+
 def test_what_has_no_such_kernel() -> None:
     for function in (
         matmul(64, 64, 64),  # one step
@@ -280,11 +320,14 @@ def test_what_has_no_such_kernel() -> None:
 
 def test_only_what_fits_is_tried() -> None:
     space = config_space(Workload.from_function(matmul(2048, 4096, 1024)), ASKED)
-    knobs = {"groups": 2, "columns": 256, "stages": 6, "producer": 0, "cluster": 2}
+    knobs = {"groups": 2, "columns": 256, "stages": 6, "producer": 0, "cluster": 2, "swizzle": 128}
     k = {n: np.array([v]) for n, v in knobs.items()}
     names = {c.name: c for c in space.sketch("gpu_tma").constraints}
     assert not names["shared memory"].holds(k)[0]
     assert not names["cluster"].holds(k)[0]
     assert names["cluster"].holds({**k, "producer": np.array([1])})[0]
+    shorter = {**k, "producer": np.array([1]), "swizzle": np.array([32])}
+    assert not names["cluster"].holds(shorter)[0]  # 16 rows for two blocks: no eight for four
+    assert names["shared memory"].holds(shorter)[0]
     assert names["stages"].holds(k)[0]
     assert not names["stages"].holds({**k, "stages": np.array([2])})[0]

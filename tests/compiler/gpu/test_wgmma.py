@@ -51,7 +51,7 @@ def agrees(function: Function, stages: int, wide: int) -> None:
     workload = Workload.from_function(function)
     space = config_space(workload, ASKED)
     config = {"sketch": "gpu_wgmma", "groups": 1, "columns": 64, "stages": stages}
-    config |= {"overlap": int(stages > 2), "wide": wide}
+    config |= {"overlap": int(stages > 2), "wide": wide, "swizzle": 128}
     assert "gpu_wgmma" in [s.sketch for s in space.sketches]
     assert space.valid(space.encode(config)[None])[0]
     check(workload, config, target=ASKED)
@@ -62,7 +62,8 @@ def agrees(function: Function, stages: int, wide: int) -> None:
     [
         ((100, 264, 200), {"groups": 2, "columns": 128, "stages": 4, "overlap": 1, "wide": 1}),
         ((65, 257, 330), {"groups": 1, "columns": 256, "stages": 3, "overlap": 1}),
-        ((150, 67, 64), {"groups": 1, "columns": 64, "stages": 2}),
+        ((150, 67, 64), {"groups": 1, "columns": 64, "stages": 2, "swizzle": 64}),
+        ((70, 130, 75), {"groups": 1, "columns": 128, "stages": 3, "swizzle": 32}),
     ],
 )
 @pytest.mark.parametrize("dtype", [HALF, BRAIN])
@@ -122,7 +123,7 @@ def test_only_targets_that_ask_for_them_have_them() -> None:
         lowered(single, {"sketch": "gpu_wgmma", "groups": 1, "columns": 64, "stages": 2})
 
 
-KNOBS = {"groups": 2, "columns": 256, "stages": 6}
+KNOBS = {"groups": 2, "columns": 256, "stages": 6, "swizzle": 128}
 
 
 def test_only_what_fits_is_tried() -> None:

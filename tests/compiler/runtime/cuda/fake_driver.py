@@ -272,7 +272,7 @@ class FakeDriver:
         tensor = Tensor(
             place, ITEM_BYTES[kind], tuple((size * rank).from_address(extents)),
             tuple((size * (rank - 1)).from_address(strides)),
-            tuple((number * rank).from_address(box)), {0: 0, 3: 128}[swizzle],
+            tuple((number * rank).from_address(box)), {0: 0, 1: 32, 2: 64, 3: 128}[swizzle],
         )  # fmt: skip
         try:
             ctypes.memmove(made, encode(tensor), 128)
