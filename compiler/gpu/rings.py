@@ -6,52 +6,47 @@
            use(T[k % 3])                        ask for the boxes        use it; say it is free
 
 Each of the ``stages`` has two mbarriers: "full" ends a phase when the bytes of its boxes have
-arrived, "free" when each warp that computes has said so. Turn n of a stage is phase n of both. The
+arrived, "free" when each warp that computes has said so. Turn n of a stage is phase n of both,
+and where a block goes from tile to tile of the result, its steps are counted through all. The
 barriers of the program are what the interpreter runs; here the first of a step is the wait for its
 stage, and the others are nothing, since no more is shared. If threads of a number along z fill and
 do no more, they and the others part at the beginning.
 
-In a cluster of blocks a box that is the same for all of them is asked for once: each block asks for
-its part of the rows, which arrive in the memory of all. A stage is free when the warps of all
-blocks have said so, in each block, and no block ends before the others are through. Source: NVIDIA,
+In a cluster of blocks a stage is free when the warps of all blocks have said so, in each block, and
+no block ends before the others are through. Source: NVIDIA,
 "PTX ISA", mbarrier and asynchronous copies; the roles are those of CUTLASS 3.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from math import gcd, prod
+from math import prod
 
 from tunefarm.compiler.codegen.builder import FunctionBuilder
 from tunefarm.compiler.codegen.statements import Module
 from tunefarm.compiler.codegen.values import Lin
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.gpu.archs import MAX_REGISTERS, REGISTERS, WARP
-from tunefarm.compiler.gpu.boxes import MARK_BYTES, MAX_BOX, axes_of, boxes_below, is_box, ring_of
+from tunefarm.compiler.gpu.box_copies import BoxEmitter, extent_of, nest_of
+from tunefarm.compiler.gpu.boxes import MARK_BYTES, boxes_below, is_box, ring_of
 from tunefarm.compiler.gpu.dialects import Dialect
 from tunefarm.compiler.gpu.launches import Part, shared_size
-from tunefarm.compiler.gpu.tensor_maps import TensorMap
-from tunefarm.compiler.gpu.warpgroups import CONVERGENT, WarpgroupEmitter, issues
-from tunefarm.compiler.gpu.wgmma import ROWS_TOGETHER, SWIZZLES, next_row, wgmmas_of
+from tunefarm.compiler.gpu.warpgroups import issues
+from tunefarm.compiler.gpu.wgmma import wgmmas_of
 from tunefarm.compiler.target import dtype_bytes
-from tunefarm.compiler.tir.affine import affine, conjunction, conjuncts, decide
+from tunefarm.compiler.tir.affine import conjunction, conjuncts, decide
 from tunefarm.compiler.tir.ir import (
     CLUSTER_AXIS,
     GRID_AXES,
     Binary,
-    Buffer,
     Const,
     Expr,
     For,
     If,
-    Intrinsic,
-    Load,
     LoopKind,
     Seq,
     Stmt,
     Store,
-    Var,
     binary,
 )
 from tunefarm.compiler.tir.visit import walk_stmt
@@ -62,23 +57,18 @@ FILLING_REGISTERS = 40  # of a thread that does no more
 UNIT = 8  # registers come in so many
 
 
-class RingEmitter(WarpgroupEmitter):
-    """Writes what four warps do together, and how the tiles reach them that boxes fill.
-
-    ``params`` are the program's; ``maps`` is what the kernel takes beside their addresses.
-    """
+class RingEmitter(BoxEmitter):
+    """Writes what four warps do together, and how the tiles reach them that boxes fill."""
 
     def __init__(
         self, module: Module, builder: FunctionBuilder, dialect: Dialect, part: Part, name: str
     ) -> None:
         super().__init__(module, builder, dialect, part, name)
-        self.params: Sequence[Buffer] = ()
-        self.maps: list[TensorMap] = []
         self.ring = ring_of(part.body)
         self.role = BOTH
         self._roles: dict[For, str] = {}  # the two loops that one over groups becomes
-        self._member: Var | None = None  # the number of the block in its cluster
-        self._step: Var | None = None  # of the loop over tiles that is being written
+        self._results: For | None = None  # the loop over tiles of the result, if there is one
+        self._step: Expr | None = None  # the number of the step that is being written
         self._waited = False
 
     def begin(self) -> None:
@@ -195,15 +185,26 @@ class RingEmitter(WarpgroupEmitter):
 
     def iteration(self, loop: For) -> None:
         ring = self.ring
-        if ring is None or self.role is FILLING or not issues(loop):
+        if ring is None or not issues(loop):
             super().iteration(loop)
             return
-        self._step, self._waited = loop.var, False
+        if _is_of_results(loop):
+            self._results = loop
+            super().iteration(loop)
+            self._results = None
+            return
+        step: Expr = loop.var
+        if self._results is not None:
+            step = self._results.var * extent_of(loop) + step
+        self._step, self._waited = step, False
         super().iteration(loop)
+        if self.role is FILLING:
+            self._step = None
+            return
         if any(w.overlaps for w in wgmmas_of(loop)):  # those of the step before have ended
-            self._release((loop.var + (ring.stages - 1)) % ring.stages, loop.var)
+            self._release((step + (ring.stages - 1)) % ring.stages, step)
         else:
-            self._release(loop.var % ring.stages)
+            self._release(step % ring.stages)
         self._step = None
 
     def _barrier(self, pending: int) -> None:
@@ -266,8 +267,12 @@ class RingEmitter(WarpgroupEmitter):
 
     def _fill(self, stmt: Stmt) -> None:
         """Ask for the boxes of a stage: it may have to be waited for, and its bytes are told."""
+        assert self.ring is not None
         stage = boxes_below(stmt)[0].indices[0]
-        if isinstance(stage, Binary) and stage.op == "floormod":
+        if self.role is FILLING and self._step is not None:
+            turn = self._step // self.ring.stages
+            self._wait(FREE, stage, binary("sub", Const(1), turn % 2))
+        elif isinstance(stage, Binary) and stage.op == "floormod":
             turn = binary("floordiv", stage.a, stage.b)
             self._wait(FREE, stage, binary("sub", Const(1), turn % 2))
         place = self._mark(FULL, self._linear_index(stage))
@@ -286,113 +291,7 @@ class RingEmitter(WarpgroupEmitter):
                     self.env[stmt.var] = Lin(value)
                     self._ask(stmt.body, mark)
             case _:
-                self._box(*_nest(stmt), mark)
-
-    def _box(self, loops: Sequence[For], store: Store, mark: str) -> None:
-        """One instruction for all iterations of the loops around an element, or for the part of
-        them that this block asks for on behalf of its cluster."""
-        assert isinstance(store.value, Intrinsic)
-        axes = axes_of(store.value)
-        shared_out = self.part.cluster > 1 and not any(
-            self._member in affine(axis.at).variables() for axis in axes
-        )
-        parts = self.part.cluster if shared_out else 1
-        for each in loops:
-            self.env[each.var] = Lin(0)
-        place = self._target(loops, store, _extent(loops[0]) // parts)
-        if shared_out:
-            number = self.number_of(CLUSTER_AXIS, parts)
-            self.env[loops[0].var] = Lin(0, ((number, _extent(loops[0]) // parts),))
-            place = self._shared_address(store, self._linear_at(loops, store, number, parts))
-        operands = [("r", place), ("l", self._map(loops, store, parts))]
-        operands += [("r", self._narrow(self._linear_index(axis.at))) for axis in axes]
-        numbers = ", ".join(f"${n + 2}" for n in range(len(axes)))
-        name = f"cp.async.bulk.tensor.{len(axes)}d.shared::cluster.global"
-        name = f"{name}.mbarrier::complete_tx::bytes{'.multicast::cluster' if shared_out else ''}"
-        operands.append(("r", mark))
-        mask = ""
-        if shared_out:
-            operands.append(("h", str((1 << parts) - 1)))
-            mask = f", ${len(axes) + 3}"
-        self._assembly(f"{name} [$0], [$1, {{{numbers}}}], [${len(axes) + 2}]{mask};", operands)
-
-    def _linear_at(self, loops: Sequence[For], store: Store, number: str, parts: int) -> Lin:
-        """The element at which a part of a box begins: rows of it lie one after the other."""
-        now, self.env[loops[0].var] = self.env[loops[0].var], Lin(0)
-        start = self._linear_index(store)
-        self.env[loops[0].var] = now
-        part = _extent(loops[0]) // parts * store.buffer.shape[-1]
-        return start.plus(Lin(0, ((number, part),)))
-
-    def _target(self, loops: Sequence[For], store: Store, rows: int) -> str:
-        """Where a box begins in shared memory, whose parts have so many rows; ScheduleError unless
-        its rows lie there as the instruction writes them."""
-        place = self._linear_index(store)
-        corner = loops[0].var
-        self.env[corner] = Lin(1)
-        apart = self._linear_index(store).plus(place, -1)
-        self.env[corner] = Lin(0)
-        length = store.buffer.shape[-1]
-        steps = gcd(place.const, *(c for _, c in place.terms))
-        whole = steps % (ROWS_TOGETHER * length) == 0 and rows % ROWS_TOGETHER == 0
-        if apart != Lin(next_row(length)) or not whole:
-            raise ScheduleError(f"{store.buffer.name} does not lie as boxes are copied to it")
-        return self._shared_address(store, place)
-
-    def _shared_address(self, store: Store, place: Lin) -> str:
-        pointer = self.in_space(self.address(store.buffer, place), 3)
-        return self.builder.here(f"ptrtoint ptr addrspace(3) {pointer} to i32")
-
-    def _map(self, loops: Sequence[For], store: Store, parts: int) -> str:
-        """The kernel's argument that describes the tensor of a box, of which each block asks for
-        one of some parts."""
-        assert isinstance(store.value, Intrinsic)
-        load, axes = store.value.args[0], axes_of(store.value)
-        assert isinstance(load, Load)
-        size = dtype_bytes(load.dtype)
-        row_bytes = store.buffer.shape[-1] * size
-        box = []
-        for axis in axes:
-            form = affine(axis.at)
-            mine = [each for each in loops if form.coefficient(each.var) == 1]
-            extent = prod(map(_extent, mine))
-            box.append(extent // parts if loops[0] in mine else extent)
-        elements = _elements(loops) // parts
-        whole = row_bytes in SWIZZLES and box[0] * size == row_bytes
-        if not whole or max(box) > MAX_BOX or prod(box) != elements:
-            raise ScheduleError(f"a box of {' × '.join(map(str, box))} of {load.buffer.name}")
-        made = TensorMap(
-            self.params.index(load.buffer), load.dtype, tuple(axis.extent for axis in axes),
-            tuple(axis.stride * size for axis in axes[1:]), tuple(box), row_bytes,
-        )  # fmt: skip
-        if made not in self.maps:
-            self.maps.append(made)
-        return f"%m{self.maps.index(made)}"
-
-    # --- text ----------------------------------------------------------------------------------
-
-    def _linear_index(self, place: Expr | Store) -> Lin:
-        """An index, or the number of the element that is stored, as a linear form."""
-        if isinstance(place, Store):
-            found = self.flat_index(place.buffer, place.indices)
-        else:
-            found = self.index(place)
-        if not isinstance(found, Lin):
-            raise ScheduleError("a box lies at no linear place")
-        return found
-
-    def _narrow(self, value: Lin) -> str:
-        """An index in 32 bits."""
-        text = self.scalar_int(value)
-        return text if value.is_constant else self.builder.here(f"trunc i64 {text} to i32")
-
-    def _assembly(self, text: str, operands: Sequence[tuple[str, str]]) -> None:
-        """Instructions that change memory, on registers of 32 or 16 bits ("r", "h") or pointers
-        ("l")."""
-        kinds = ",".join([*(kind for kind, _ in operands), "~{memory}"])
-        types = {"l": "ptr", "h": "i16"}
-        given = ", ".join(f"{types.get(kind, 'i32')} {value}" for kind, value in operands)
-        self.builder.line(f'call void asm sideeffect "{text}", "{kinds}"({given}) {CONVERGENT}')
+                self._box(*nest_of(stmt), mark)
 
 
 def registers_of(part: Part) -> tuple[int, int] | None:
@@ -418,31 +317,16 @@ def only_fills(stmt: Stmt) -> bool:
     return bool(stores) and all(map(is_box, stores))
 
 
+def _is_of_results(loop: For) -> bool:
+    """True for a loop over tiles of the result, in which another goes over the steps of each."""
+    below = (s for s in walk_stmt(loop.body) if isinstance(s, For))
+    return any(s.kind is LoopKind.SERIAL and issues(s) for s in below)
+
+
 def _if_one(operand: str, line: str, value: str = "1") -> str:
     """A line under the predicate that an operand has a value."""
     lines = ("{", ".reg .pred p;", f"setp.eq.u32 p, {operand}, {value};", line, "}")
     return "\\0A".join(lines)
-
-
-def _nest(stmt: Stmt) -> tuple[list[For], Store]:
-    """The loops over a box, and what stores its elements."""
-    loops = []
-    while isinstance(stmt, For):
-        loops.append(stmt)
-        stmt = stmt.body
-    if not isinstance(stmt, Store) or not loops:
-        raise ScheduleError("a box is no nest of loops over its elements")
-    return loops, stmt
-
-
-def _extent(loop: For) -> int:
-    if not isinstance(loop.extent, Const):
-        raise ScheduleError(f"loop {loop.var.name} over a box has no constant extent")
-    return int(loop.extent.value)
-
-
-def _elements(loops: Sequence[For]) -> int:
-    return prod(map(_extent, loops))
 
 
 def _bytes_of(stmt: Stmt) -> int:
@@ -451,7 +335,7 @@ def _bytes_of(stmt: Stmt) -> int:
         case Seq(stmts):
             return sum(map(_bytes_of, stmts))
         case For():
-            return _extent(stmt) * _bytes_of(stmt.body)
+            return extent_of(stmt) * _bytes_of(stmt.body)
         case Store():
             return dtype_bytes(stmt.buffer.dtype)
         case _:

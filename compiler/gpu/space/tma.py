@@ -1,13 +1,14 @@
 """Products on the tensor cores of ``sm_90a`` whose tiles are copied as boxes of their tensors.
 
-blocks of (groups · 64) × columns elements of the result, four warps a group:
+blocks: a tile of (groups · 64) × columns elements of the result each; if they are ``resident``, so
+many a multiprocessor, tile after tile; tiles by rows, of ``swath`` columns of them at a time
   a thread, of four warps of their own if there is a ``producer``:
     for steps of 64 terms: ask for boxes of A and B      shared, swizzled, a ring of ``stages``;
                                                          blocks of a ``cluster``, one below the
                                                          other, share out what they have of B
   each group: 64 × columns sums, in registers
     for steps of 64 terms: sums += A[64, 16] · B[16, columns]      as ``gpu_wgmma``
-    epilogue → out
+    epilogue → out                       while the boxes of the next tile arrive
 
 For operands that lie in memory as matrices, in rows of a multiple of 16 bytes; what else there is
 (convolutions but those of 1 × 1, odd lengths) is left to ``gpu_wgmma``. Threads wait at mbarriers,
@@ -21,13 +22,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.gpu import wgmma as w
-from tunefarm.compiler.gpu.archs import MAX_GRID, MAX_REGISTERS, REGISTERS
+from tunefarm.compiler.gpu.archs import MAX_REGISTERS, REGISTERS
 from tunefarm.compiler.gpu.boxes import MAX_EXTENT, STRIDE_BYTES, Ring, TensorAxis, boxed
 from tunefarm.compiler.gpu.space.common import loop
 from tunefarm.compiler.gpu.space.product import Product, Tiles, product_program
-from tunefarm.compiler.gpu.space.tiled import fits_grid, product
+from tunefarm.compiler.gpu.space.tiled import blocks_of, fits_grid, product
 from tunefarm.compiler.gpu.space.wgmma import Knobs as WgmmaKnobs
 from tunefarm.compiler.gpu.space.wgmma import (
     WgmmaKernel,
@@ -57,6 +59,7 @@ from tunefarm.compiler.tir.ir import (
     If,
     Load,
     LoopKind,
+    Select,
     Stmt,
     Store,
     Var,
@@ -66,7 +69,7 @@ from tunefarm.compiler.tir.schedule import find_block
 from tunefarm.compiler.tir.schedule.tree import store_of
 from tunefarm.compiler.tir.visit import seq
 
-NAME, VERSION = "gpu_tma", 4
+NAME, VERSION = "gpu_tma", 5
 LEAST_DEPTH = 64  # of a product: steps of 64 terms are several beyond
 MOST_STAGES = 6
 KNOBS = (
@@ -77,8 +80,11 @@ KNOBS = (
     Knob("overlap", (0, 1)),
     Knob("swizzle", tuple(w.SWIZZLES)),
     Knob("cluster", (1, 2, 4)),
+    Knob("resident", (0, 1, 2)),
+    Knob("swath", (0, 4, 8, 16)),
 )
 UNTIMED = 1e-3  # what more blocks together cost, until a GPU says what they gain
+USUAL_SWATH = 8  # tiles of 256 columns: 132 tiles at once are about a square
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +93,8 @@ class Knobs(WgmmaKnobs):
 
     producer: int = 1
     cluster: int = 1
+    resident: int = 0
+    swath: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,16 +165,30 @@ def _constraints_of(p: Product, target: Target) -> tuple[Constraint, ...]:
         return (whole(k, "producer") == 1) | (whole(k, "stages") >= 3)
 
     def clusters_fit(k: Columns) -> Mask:
-        rows, columns = tile_of(k)
-        fits = (whole(k, "producer") == 1) & (-(-p.columns // columns) <= MAX_GRID[1])
+        rows, _ = tile_of(k)
+        fits = whole(k, "producer") == 1
         if p.along[1] != "k":  # boxes of B have a row a term, and are shared out in whole patterns
             fits &= whole(k, "swizzle") // w.ITEM_BYTES >= w.ROWS_TOGETHER * whole(k, "cluster")
         return (whole(k, "cluster") == 1) | (fits & (p.rows > rows))
+
+    def stay(k: Columns) -> Mask:
+        f, resident = footprint_of(k), whole(k, "resident")
+        marks = Ring(MOST_STAGES, 0).marks_bytes
+        fit = resident * f.registers * f.threads <= REGISTERS
+        fit &= resident * (f.shared_bytes + marks) <= target.gpu.shared_bytes
+        several = blocks_of(p, tile_of(k)) > resident * target.num_cores
+        return (resident == 0) | ((whole(k, "producer") == 1) & fit & several)
+
+    def several_swaths(k: Columns) -> Mask:
+        _, columns = tile_of(k)
+        return whole(k, "swath") * columns < p.columns
 
     return (
         Constraint("registers", registers_fit),
         Constraint("shared memory", shared_fits),
         Constraint("stages", runs_ahead),
+        Constraint("resident", stay),
+        Constraint("swath", several_swaths),
         Constraint("overlap", stages_overlap),
         Constraint("cluster", clusters_fit),
         fits_grid(p, tile_of),
@@ -176,7 +198,10 @@ def _constraints_of(p: Product, target: Target) -> tuple[Constraint, ...]:
 def _cost_of(p: Product, target: Target, k: Columns) -> Numbers:
     """That of the products; threads that compute and fill wait for one another. Not timed."""
     together = 1.0 + UNTIMED * (whole(k, "cluster") - 1)
-    return cost_of(p, target, k) * (1.1 - 0.1 * whole(k, "producer")) * together
+    begins = np.where(whole(k, "resident") > 0, 0.0, 2.0 * w.ROWS / p.depth)  # steps that fill it
+    order = UNTIMED * abs(whole(k, "swath") / USUAL_SWATH - 1)
+    whole_cost = cost_of(p, target, k) * (1.1 - 0.1 * whole(k, "producer"))
+    return whole_cost * together * (1.0 + begins + order)
 
 
 # --- the kernel ---------------------------------------------------------------------------------
@@ -196,45 +221,52 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
         raise ScheduleError(f"threads that compute fill 3 stages or more ahead, not {k.stages}")
     if k.cluster > 1 and not k.producer:
         raise ScheduleError("blocks are a cluster where threads of their own ask for boxes")
-    return _Kernel(p, k, matrices).program()
+    if k.resident and not k.producer:
+        raise ScheduleError("blocks go from tile to tile where threads of their own ask for boxes")
+    return _Kernel(p, k, matrices, k.resident * target.num_cores).program()
 
 
 class _Kernel(WgmmaKernel):
     """Writes the kernel. With a producer the tiles are a ring from the outset; without one lowering
-    makes it, as of other tiles in stages."""
+    makes it, as of other tiles in stages. No more than ``most`` blocks stay, if that is not 0."""
 
-    def __init__(self, p: Product, k: Knobs, matrices: tuple[_Matrix, _Matrix]) -> None:
+    def __init__(self, p: Product, k: Knobs, matrices: tuple[_Matrix, _Matrix], most: int) -> None:
         super().__init__(p, k)
         self.matrices = matrices
         self.producer = k.producer
         self.cluster = k.cluster
-        self.pair, self.member = Var("block_rows"), Var("block")
-        if k.cluster > 1:
-            self.y = self.pair * k.cluster + self.member
+        rows, columns = -(-p.rows // (k.rows * k.cluster)), -(-p.columns // k.columns)
+        count = rows * columns
+        self.blocks = min(count, max(most // k.cluster, 1)) if most else count
+        self.turns = -(-count // self.blocks)
+        self.turn, self.number, self.member = Var("turn"), Var("number"), Var("block")
+        number = self.turn * self.blocks + self.number if self.turns > 1 else self.number
+        row, self.column = place_of(number, rows, columns, k.swath)
+        self.y = row * k.cluster + self.member if k.cluster > 1 else row
         if k.producer:
             stages = min(k.stages, self.steps)
-            self.slot = (self.step % stages,)
+            now = self.turn * self.steps + self.step if self.turns > 1 else self.step
+            self.slot = (now % stages,)
             self.a, self.b = (_ring(buffer, stages) for buffer in (self.a, self.b))
 
     def program(self) -> PrimFunc:
         k, buffers = self.k, [self.a, self.b, *self.own()]
         fill = If(self.fills(), seq(self.fill("A"), self.fill("B")))
         body: Stmt = For(self.step, Const(self.steps), seq(fill, self.computing(self.multiply())))
+        body = seq(self.computing(self.clear()), body, self.computing(self.store()))
+        if self.turns > 1:
+            body = For(self.turn, Const(self.turns), body)
         if self.producer:
             body, buffers = Allocate(self.a, Allocate(self.b, body)), [*self.own()]
-        body = seq(self.computing(self.clear()), body, self.computing(self.store()))
         return self.on_threads(body, k.groups + self.producer, tuple(buffers))
 
     def grid(self) -> tuple[tuple[Var, int, str], ...]:
         """Blocks of a cluster are those of rows, side by side in the grid: they need the same of
-        B. Those beyond the last row compute zeros that nobody stores."""
-        if self.cluster == 1:
-            return super().grid()
-        return (
-            (self.member, self.cluster, CLUSTER_AXIS),
-            (self.pair, -(-self.p.rows // (self.k.rows * self.cluster)), "blockIdx.x"),
-            (self.x, -(-self.p.columns // self.k.columns), "blockIdx.y"),
-        )
+        B. Those beyond the last row compute zeros that nobody stores, as do blocks that have gone
+        through all tiles while others are at their last."""
+        blocks = (self.number, self.blocks, "blockIdx.x")
+        members = (self.member, self.cluster, CLUSTER_AXIS)
+        return (members, blocks) if self.cluster > 1 else (blocks,)
 
     def fills(self) -> Expr:
         """Which thread asks for the boxes."""
@@ -267,7 +299,7 @@ class _Kernel(WgmmaKernel):
             at: dict[str, Expr] = {
                 "b": self.z,
                 "m": self.y * self.k.rows + inside.get("m", Const(0)),
-                "n": self.x * self.k.columns + number * depth + inside.get("n", Const(0)),
+                "n": self.column * self.k.columns + number * depth + inside.get("n", Const(0)),
                 "k": self.step * depth + inside.get("k", Const(0)),
             }
             axes = [TensorAxis(at[axis], extent, stride) for axis, extent, stride in matrix.axes]
@@ -280,6 +312,25 @@ class _Kernel(WgmmaKernel):
             lambda r: loop("c", depth, lambda c: element(r, c), LoopKind.SERIAL),
             LoopKind.SERIAL,
         )
+
+
+def place_of(number: Expr, rows: int, columns: int, swath: int) -> tuple[Expr, Expr]:
+    """Row and column of a tile by its number: by rows, of ``swath`` columns at a time (0: of all),
+    and in the last swath of those that are left. Numbers beyond are beyond the last row or column.
+
+    3 rows of 5, swath 2:   0  1 |  6  7 | 12
+                            2  3 |  8  9 | 13
+                            4  5 | 10 11 | 14
+    """
+    if not 0 < swath < columns:
+        return number // columns, number % columns
+    this, inside, left = number // (rows * swath), number % (rows * swath), columns % swath
+    row, column = inside // swath, inside % swath
+    if left:
+        is_last = this.equal(columns // swath)
+        row = Select(is_last, inside // left, row, "int64")
+        column = Select(is_last, inside % left, column, "int64")
+    return row, this * swath + column
 
 
 def _ring(buffer: Buffer, stages: int) -> Buffer:

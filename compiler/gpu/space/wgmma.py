@@ -222,6 +222,7 @@ class WgmmaKernel:
         )
         self.z, self.x = Var("batch"), Var("block_column")
         self.y: Expr = Var("block_row")
+        self.column: Expr = self.x
         self.group, self.warp, self.lane = Var("group"), Var("warp"), Var("lane")
         self.step = Var("step")
         self.steps = -(-p.depth // k.depth)
@@ -305,7 +306,7 @@ class WgmmaKernel:
         if name == "A":
             places["m"] = self.y * self.k.rows + row
         else:
-            places["n"] = self.x * self.k.columns + (row if self.by_terms else element)
+            places["n"] = self.column * self.k.columns + (row if self.by_terms else element)
         store = store_of(node)
         value = substitute(store.value, {i.var: places[i.var.name] for i in node.iters})
         if name == "A" or self.by_terms:
@@ -368,7 +369,7 @@ class WgmmaKernel:
             else:
                 row, column = square_place(width, Const(0), j, h, quad, t, e)
             value = held(e)[0] if width == 1 else Load(self.turned, (e,))
-            return self.result(first + row, self.x * self.k.columns + column, value)
+            return self.result(first + row, self.column * self.k.columns + column, value)
 
         kind = LoopKind.VECTORIZED if self.tiles.out_vector > 1 else LoopKind.UNROLLED
         stores = loop("e", 2 * width, element, kind)

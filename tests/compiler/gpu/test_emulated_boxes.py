@@ -149,7 +149,8 @@ def test_what_is_no_map() -> None:
         (replace(good, box=(64, 257)), "box"),
         (replace(good, box=(60, 16)), "row of a box"),
         (replace(good, box=(128, 16)), "swizzled row"),
-        (replace(good, swizzle=64), "swizzle"),
+        (replace(good, swizzle=64), "swizzled row"),
+        (replace(good, swizzle=48), "swizzle"),
         (replace(good, extents=(72,)), "rank"),
     ):
         with pytest.raises(EmulatorError, match=f"its {what} is not allowed"):

@@ -18,12 +18,17 @@ from tunefarm.compiler.gpu.emit import GpuCode
 from tunefarm.compiler.gpu.emulator import DeviceMemory, EmulatorError, KernelFault, load_ptx
 from tunefarm.compiler.gpu.launches import launch_from_json, launch_to_json
 from tunefarm.compiler.gpu.ptxas import assemble
+from tunefarm.compiler.gpu.space.tma import place_of
 from tunefarm.compiler.gpu.tensor_maps import TensorMap
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.runtime.cuda.emulated import map_of
 from tunefarm.compiler.space import Config, config_space
 from tunefarm.compiler.target import Target
+from tunefarm.compiler.tir import PrimFunc
+from tunefarm.compiler.tir.interpreter import interpret
+from tunefarm.compiler.tir.ir import Buffer, Const, For, Store, Var
+from tunefarm.compiler.tir.visit import seq
 from tunefarm.compiler.workload import Workload
 
 ASKED = Target("cuda -arch=sm_90a -wgmma=untested")
@@ -48,20 +53,23 @@ def config_of(
     wide: int = 0,
     cluster: int = 1,
     swizzle: int = 128,
+    resident: int = 0,
+    swath: int = 0,
 ) -> Config:
     knobs = {"groups": groups, "columns": columns, "stages": stages, "producer": producer}
     knobs |= {"overlap": overlap, "wide": wide, "swizzle": swizzle, "cluster": cluster}
+    knobs |= {"resident": resident, "swath": swath}
     return {"sketch": "gpu_tma", **knobs}
 
 
-def agrees(function: Function, config: Config) -> None:
+def agrees(function: Function, config: Config, target: Target = ASKED) -> None:
     """The PTX, run by the emulator, agrees with NumPy."""
     workload = Workload.from_function(function)
-    space = config_space(workload, ASKED)
+    space = config_space(workload, target)
     assert space.default["sketch"] == "gpu_tma"
     assert space.valid(space.encode(config)[None])[0]
     arrays = inputs_of(workload)
-    (got,) = run_program(lowered(workload, config, ASKED), arrays, ASKED)
+    (got,) = run_program(lowered(workload, config, target), arrays, target)
     (want,) = evaluate(function, arrays)
     assert not mismatch([got.reshape(want.shape)], [want], error_bounds(function, arrays))
 
@@ -116,6 +124,42 @@ CASES = {
         config_of(1, 64, 2, 1),
     ),
 }  # fmt: skip
+
+
+FEW = Target("cuda -arch=sm_90a -num-cores=3 -wgmma=untested")
+STAYING = {
+    "three steps a tile, two stages": (
+        matmul(200, 328, 136), config_of(1, 64, 2, 1, wide=1, resident=1, swath=4)
+    ),
+    "products that overlap": (
+        matmul(140, 328, 264), config_of(1, 64, 3, 1, overlap=1, resident=1, swath=4)
+    ),
+    "two blocks a multiprocessor, terms side by side, short rows": (
+        matmul(270, 136, 136, BRAIN, True), config_of(1, 64, 3, 1, 1, resident=2, swizzle=64)
+    ),
+    "a cluster, a batch": (
+        function_of("matmul", ((2, 390, 72), HALF), ((2, 72, 80), HALF)),
+        config_of(1, 64, 2, 1, cluster=2, resident=1),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STAYING)
+def test_blocks_go_from_tile_to_tile(name: str) -> None:
+    agrees(*STAYING[name], FEW)
+
+
+@pytest.mark.parametrize(("rows", "columns", "swath"), [(3, 5, 2), (4, 8, 4), (2, 7, 0)])
+def test_each_tile_has_one_number(rows: int, columns: int, swath: int) -> None:
+    """And the numbers beyond are of none."""
+    count = rows * columns + 9
+    number, out = Var("number"), Buffer("out", (count, 2), "int64")
+    at = place_of(number, rows, columns, swath)
+    stores = seq(*(Store(out, (number, Const(n)), each) for n, each in enumerate(at)))
+    got = np.zeros((count, 2), np.int64)
+    interpret(PrimFunc("order", (out,), For(number, Const(count), stores)), [got])
+    assert sorted(map(tuple, got[:-9])) == list(np.ndindex(rows, columns))
+    assert ((got[-9:] >= (rows, columns)).any(axis=1)).all()
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -201,7 +245,8 @@ def test_instructions_are_not_serialised(
 ) -> None:
     workload = Workload.from_function(matmul(2048, 4096, 1024, HALF, turned))
     cluster = 2 if producer and turned else 1
-    config = config_of(groups, columns, 4, producer, int(turned), 1, cluster, swizzle)
+    knobs = groups, columns, 4, producer, int(turned), 1, cluster, swizzle
+    config = config_of(*knobs, resident=producer, swath=8)
     code, ptx = emitted(lowered(workload, config, ASKED), ASKED)
     made = assemble(ptx, "sm_90a")
     assert not made.warnings
@@ -326,8 +371,14 @@ def test_only_what_fits_is_tried() -> None:
     assert not names["shared memory"].holds(k)[0]
     assert not names["cluster"].holds(k)[0]
     assert names["cluster"].holds({**k, "producer": np.array([1])})[0]
-    shorter = {**k, "producer": np.array([1]), "swizzle": np.array([32])}
-    assert not names["cluster"].holds(shorter)[0]  # 16 rows for two blocks: no eight for four
+    shorter = {n: np.array([v]) for n, v in {**knobs, "producer": 1, "swizzle": 32}.items()}
+    assert names["cluster"].holds(shorter)[0]
+    assert not names["cluster"].holds({**shorter, "cluster": np.array([4])})[0]  # 16 rows for four
     assert names["shared memory"].holds(shorter)[0]
+    stays = {**shorter, "columns": np.array([128]), "stages": np.array([2])}
+    held = [names["resident"].holds({**stays, "resident": np.array([n])})[0] for n in (0, 1, 2)]
+    assert held == [True, True, False]  # 512 tiles; registers are for one block
+    held = [names["swath"].holds({**stays, "swath": np.array([n])})[0] for n in (0, 16, 32)]
+    assert held == [True, True, False]
     assert names["stages"].holds(k)[0]
     assert not names["stages"].holds({**k, "stages": np.array([2])})[0]
