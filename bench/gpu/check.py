@@ -68,6 +68,8 @@ def tasks() -> Iterator[Task]:
         for m, n, k in ((67, 92, 136), (200, 328, 520)):
             name = f"relu(a·b + c) + d {m}×{n}×{k} float16"
             yield Task(name, combined_product(m, n, k, "float16"), options)
+    many = product(2000, 2056, 136, "float16")  # tiles, more than there are multiprocessors
+    yield Task("matmul 2000×2056×136 float16", many, "-wgmma=untested")
     for dtype, options in (("float16", ""), ("float16", "-wgmma=untested"), ("float32", "")):
         yield Task(f"conv 3×3 {dtype}", convolution(dtype, 3, 1), options)
         yield Task(f"conv 1×1 by 2 {dtype}", convolution(dtype, 1, 2), options)
