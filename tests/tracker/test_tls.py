@@ -137,8 +137,8 @@ def test_the_end_of_certificates_is_known(
     """By the tracker's files, by what it shows, and as the doctor tells it."""
     from cryptography import x509
 
-    from tunefarm.farm_findings import examine_certificates
-    from tunefarm.findings import State
+    from tunefarm.doctor.farm import examine_certificates
+    from tunefarm.doctor.findings import State
 
     for name in ("ca", "server"):
         pem = (certificates / f"{name}.pem").read_text()

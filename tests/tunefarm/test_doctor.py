@@ -18,14 +18,16 @@ from tunefarm.db.store import Store
 from tunefarm.proto.client import FarmClient
 
 from tests.worker.cuda.nvml_library import ScriptedGpu, ScriptedNvml
-from tunefarm import doctor, gpu_findings
 from tunefarm.cli.app import run
 from tunefarm.cli.doctor import FOUND
-from tunefarm.findings import Finding, State
+from tunefarm.doctor import gpus as gpu_checks
+from tunefarm.doctor import machine
+from tunefarm.doctor.examine import examine
+from tunefarm.doctor.findings import Finding, State
 
 
 def findings(database: Path, tracker: str = "") -> dict[str, Finding]:
-    return {f.subject: f for f in doctor.examine(str(database), tracker)}
+    return {f.subject: f for f in examine(str(database), tracker)}
 
 
 def test_every_part_of_the_machine_is_looked_at(tmp_path: Path) -> None:
@@ -75,29 +77,29 @@ def test_a_quota_of_time_is_found(
 ) -> None:
     quota = tmp_path / "cpu.max"
     quota.write_text(text)
-    monkeypatch.setattr(doctor, "_QUOTA", quota)
-    (found,) = doctor._cores()
+    monkeypatch.setattr(machine, "_QUOTA", quota)
+    (found,) = machine._cores()
     assert (found.state is State.FIX) == (state is State.FIX)
     assert ("for 0.5 cores' time" in found.told) == (state is State.FIX)
 
 
 def test_the_governor_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "_line", lambda _: "powersave")
-    (found,) = doctor._clock()
+    monkeypatch.setattr(machine, "_line", lambda _: "powersave")
+    (found,) = machine._clock()
     assert (found.state, found.told) == (State.FIX, "governor powersave")
-    monkeypatch.setattr(doctor, "_line", lambda _: "performance")
-    (found,) = doctor._clock()
+    monkeypatch.setattr(machine, "_line", lambda _: "performance")
+    (found,) = machine._clock()
     assert found.state is State.OK
 
 
 def test_a_place_that_is_full_or_shut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deep = tmp_path / "not" / "yet"
-    assert doctor._place("data", deep, "elsewhere").state is State.OK
-    monkeypatch.setattr(doctor, "MIN_FREE_BYTES", 1 << 60)
-    full = doctor._place("data", deep, "elsewhere")
+    assert machine._place("data", deep, "elsewhere").state is State.OK
+    monkeypatch.setattr(machine, "MIN_FREE_BYTES", 1 << 60)
+    full = machine._place("data", deep, "elsewhere")
     assert (full.state, full.remedy) == (State.FIX, "free some room, or elsewhere")
     monkeypatch.setattr("os.access", lambda *_: False)
-    assert "cannot be written" in doctor._place("data", deep, "elsewhere").told
+    assert "cannot be written" in machine._place("data", deep, "elsewhere").told
 
 
 def test_the_command_prints_all_and_says_so_in_its_code(
@@ -121,7 +123,7 @@ class Gpus:
         self._patch = monkeypatch
         monkeypatch.delenv("TUNEFARM_CUDA", raising=False)
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-        monkeypatch.setattr(gpu_findings, "_cuda_version", lambda: 12080)
+        monkeypatch.setattr(gpu_checks, "_cuda_version", lambda: 12080)
         monkeypatch.setattr("tunefarm.worker.cuda.nvml.open_nvml", lambda: ScriptedNvml(gpus))
         self.has("cuda-bindings", "12.9.1")
 
@@ -135,7 +137,7 @@ class Gpus:
         self._patch.setattr("importlib.metadata.version", version_of)
 
     def found(self) -> dict[str, Finding]:
-        return {finding.subject: finding for finding in gpu_findings.examine_gpus()}
+        return {finding.subject: finding for finding in gpu_checks.examine_gpus()}
 
 
 def test_gpus_are_told_with_what_keeps_them_from_work(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,19 +166,19 @@ def test_packages_of_gpus_are_told_with_their_remedies(monkeypatch: pytest.Monke
         State.FIX, "pip install 'cuda-bindings<13', or a newer driver",
     )  # fmt: skip
     monkeypatch.undo()
-    monkeypatch.setattr(gpu_findings, "_cuda_version", lambda: 12080)
+    monkeypatch.setattr(gpu_checks, "_cuda_version", lambda: 12080)
     monkeypatch.delenv("TUNEFARM_CUDA", raising=False)
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    found = {f.subject: f for f in gpu_findings.examine_gpus()}
+    found = {f.subject: f for f in gpu_checks.examine_gpus()}
     assert "pip install 'tunefarm[cuda]'" in found["gpu"].remedy
 
 
 def test_an_emulator_is_not_taken_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNEFARM_CUDA", "emulated")
-    (found,) = gpu_findings.examine_gpus()
+    (found,) = gpu_checks.examine_gpus()
     assert (found.state, found.remedy) == (State.NOTE, "unset TUNEFARM_CUDA to use real ones")
     monkeypatch.setenv("TUNEFARM_CUDA", "nvidia")
-    monkeypatch.setattr(gpu_findings, "_cuda_version", lambda: None)
+    monkeypatch.setattr(gpu_checks, "_cuda_version", lambda: None)
     monkeypatch.setattr("tunefarm.worker.cuda.discovery.has_driver", lambda: True)
-    (found,) = gpu_findings.examine_gpus()
+    (found,) = gpu_checks.examine_gpus()
     assert (found.state, found.told) == (State.FIX, "the NVIDIA driver does not start")

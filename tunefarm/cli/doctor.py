@@ -36,8 +36,8 @@ def doctor(
     from rich.text import Text
 
     from tunefarm.api import default_database
-    from tunefarm.doctor import examine
-    from tunefarm.findings import State
+    from tunefarm.doctor.examine import examine
+    from tunefarm.doctor.findings import State
     from tunefarm.tables import console
 
     out = console()

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 
 from tunefarm.compiler.errors import TunefarmError
-from tunefarm.findings import Finding, State
+from tunefarm.doctor.findings import Finding, State
 from tunefarm.texts import counted
 
 MAX_SKEW_S = 1.0

@@ -1,7 +1,4 @@
-"""``tunefarm doctor``: is this machine fit to tune and to measure, and what would make it so?
-
-Each check is a function that gives findings; none of them changes anything.
-"""
+"""The doctor's look at the machine: its software, processor, what else it does, and its room."""
 
 from __future__ import annotations
 
@@ -16,14 +13,7 @@ from pathlib import Path
 
 from tunefarm.compiler import settings
 from tunefarm.compiler.target import Target
-from tunefarm.farm_findings import (
-    examine_certificates,
-    examine_database,
-    examine_plugins,
-    examine_tracker,
-)
-from tunefarm.findings import Finding, State, gigabytes
-from tunefarm.gpu_findings import examine_gpus
+from tunefarm.doctor.findings import Finding, State, gigabytes
 
 LOOK_S = 1.0
 """How long the machine is watched for what else it does."""
@@ -41,11 +31,8 @@ _EXTRAS = {
 }
 
 
-def examine(database: str, tracker: str = "") -> Iterator[Finding]:
-    """All checks, in the order in which one would do them by hand.
-
-    ``database`` is a URL or a path; a ``tracker`` is asked only if it is given.
-    """
+def examine_machine() -> Iterator[Finding]:
+    """The checks of this machine, GPUs aside."""
     yield from _software()
     yield from _processor()
     yield from _cores()
@@ -54,12 +41,6 @@ def examine(database: str, tracker: str = "") -> Iterator[Finding]:
     yield from _noise()
     yield from _room()
     yield from _sandbox()
-    yield from examine_gpus()
-    yield from examine_database(database)
-    yield from examine_plugins()
-    if tracker:
-        yield from examine_tracker(tracker)
-        yield from examine_certificates(tracker)
 
 
 def _software() -> Iterator[Finding]:

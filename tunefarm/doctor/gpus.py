@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from tunefarm.compiler import settings
 from tunefarm.compiler.errors import TunefarmError
-from tunefarm.findings import Finding, State, gigabytes
+from tunefarm.doctor.findings import Finding, State, gigabytes
 
 
 def examine_gpus() -> Iterator[Finding]:

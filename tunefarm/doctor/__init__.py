@@ -1,0 +1,1 @@
+"""``tunefarm doctor``: is this machine fit to tune and to measure, and what would make it so?"""
