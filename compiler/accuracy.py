@@ -76,14 +76,20 @@ def error_bounds(function: Function, arrays: Sequence[Array]) -> Arrays:
     ]
 
 
+def rounds_numbers(function: Function) -> bool:
+    """Whether a function rounds to whole numbers what is not exact: two right kernels may then
+    differ by whole quanta."""
+    return _quanta_off(function.body) > 0
+
+
 def _quanta_off(expr: Expr) -> int:
     """By how many quanta a result may be off: one for each time that numbers are rounded, and each
     is up to four of the next, with the scales that ``domains`` draws."""
-    times = sum(_rounds_numbers(node) for node in post_order(expr))
+    times = sum(_quantises_inexact(node) for node in post_order(expr))
     return int((4**times - 1) // 3)
 
 
-def _rounds_numbers(node: Expr) -> bool:
+def _quantises_inexact(node: Expr) -> bool:
     """Whether the node quantises what is not exact."""
     if not isinstance(node, Call):
         return False

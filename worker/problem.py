@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from tunefarm.compiler.accuracy import SUM_OF_HALVES, sums_halves
+from tunefarm.compiler.accuracy import (
+    SUM_OF_HALVES,
+    error_bounds,
+    rounds_numbers,
+    sums_halves,
+)
 from tunefarm.compiler.dtypes import smallest_of
 from tunefarm.compiler.ir import Call, post_order
 from tunefarm.compiler.workload import Workload, random_inputs, reference_outputs
@@ -29,12 +34,16 @@ def pose_with(workload: Workload, inputs: Sequence[Array]) -> Problem:
     calls = [e for e in post_order(workload.function.body) if isinstance(e, Call)]
     least = SUM_OF_HALVES if any(map(sums_halves, calls)) else 0.0
     bounds = [error_bound(r, m, least) for r, m in zip(outputs, magnitudes, strict=True)]
+    if rounds_numbers(workload.function):
+        quanta = error_bounds(workload.function, inputs)
+        bounds = [np.maximum(b, q.astype(np.float32)) for b, q in zip(bounds, quanta, strict=True)]
     constant = tuple(i in workload.constants for i in range(len(inputs)))
     return Problem(tuple(inputs), constant, tuple(outputs), tuple(bounds))
 
 
 def error_bound(reference: Array, magnitude: Array, least: float = 0.0) -> Array:
-    """The absolute error allowed for each element; 0 for whole numbers.
+    """The absolute error allowed for each element; 0 for whole numbers, which are exact unless
+    their kernel rounds to them.
 
     tol(dtype) · max(|r|, |a|·|b|, a floor of 5% of the root mean square of r), where |a|·|b| is
     the reference of the inputs' magnitudes: what rounding can cost where terms cancel; but no less

@@ -37,6 +37,8 @@ def wrong_elements(given: Array, expected: Array, bound: Array) -> Array | None:
         exact = given.view(np.uint8) if given.dtype == np.bool_ else given
         wanted = expected.view(np.uint8) if expected.dtype == np.bool_ else expected
         wrong = exact != wanted
+        if wrong.any() and bound.any():
+            wrong = np.abs(exact.astype(np.float64) - wanted.astype(np.float64)) > bound
         return wrong if wrong.any() else None
     if _all_close(given.reshape(-1), expected.reshape(-1), bound.reshape(-1)):
         return None

@@ -52,6 +52,21 @@ def test_whole_numbers_and_booleans_are_exact() -> None:
     assert verdict(flags, np.array([255, 0], np.uint8)) is not None
 
 
+@pytest.mark.parametrize("dtype, allowed", [("float32", 1), ("int32", 0)])
+def test_quanta_that_a_kernel_rounds_to_may_be_one_off(dtype: str, allowed: int) -> None:
+    """A sum in another order moves a number next to the middle of two quanta to either; sums of
+    bytes are exact."""
+    x = Var("x", TensorType((4, 64), dtype))
+    factor, zero = (Var(name, TensorType((), "float32")) for name in ("factor", "zero"))
+    body = call("requantize", x, factor, zero, dtype="int8")
+    function = Function((x, factor, zero), body, {"primitive": True, "constants": (1, 2)})
+    problem = pose(Workload.from_function(function).text, 0)
+    (right,) = problem.outputs
+    for off in (0, 1, 2):
+        moved = np.where(right < 0, right + off, right - off).astype(np.int8)
+        assert (check_answer(problem, [moved.tobytes()]) is None) == (off <= allowed)
+
+
 def test_bytes_of_another_size_are_refused() -> None:
     assert "has 8 bytes; expected: 16" in str(
         verdict(np.zeros(4, np.float32), np.zeros(2, np.float32))
