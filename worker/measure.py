@@ -84,7 +84,8 @@ class Times:
 
 
 class Session:
-    """One trial's conversation with the runner; every call is bounded by its budgets."""
+    """One trial's conversation with the runner; every call is bounded by its budgets, the time in
+    which this process itself stood still left out."""
 
     def __init__(
         self, runner: Child, problem: Problem, budgets: Budgets, pace: Pace | None = None
@@ -93,7 +94,7 @@ class Session:
         self._problem = problem
         self._budgets = budgets
         self.pace = pace or Pace()
-        self._deadline = time.monotonic() + budgets.trial_s
+        self._deadline = time.monotonic() + budgets.trial_s - runner.stood_still_s
         self._checked: dict[int, tuple[memoryview, ...]] = {}
 
     def load(self, slot: int, built: Built) -> None:
@@ -156,7 +157,7 @@ class Session:
         limit_s: float,
         reply_limit_bytes: int = 0,
     ) -> Frame:
-        remaining = self._deadline - time.monotonic()
+        remaining = self._deadline + self._runner.stood_still_s - time.monotonic()
         timeout_s = max(min(limit_s, remaining), 0.001)
         try:
             frame = self._runner.call(

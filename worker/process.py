@@ -67,7 +67,11 @@ class ChildOptions:
 
 
 class Child:
-    """A running helper process. One call at a time; ``kill`` may come from any thread."""
+    """A running helper process. One call at a time; ``kill`` may come from any thread.
+
+    ``calls`` counts them; ``stood_still_s`` are the seconds of all of them in which this process
+    itself stood still, as when its machine pauses: they count against no call's time.
+    """
 
     def __init__(self, options: ChildOptions) -> None:
         self._options = options
@@ -77,6 +81,7 @@ class Child:
         self._tail: deque[int] = deque(maxlen=_STDERR_TAIL_BYTES)
         self._oom_kills = _oom_kills()
         self.calls = 0
+        self.stood_still_s = 0.0
         try:
             # A thread of its own: the kernel's death signal follows the thread that starts.
             self._process = _spawner().submit(self._start, theirs).result()
@@ -229,6 +234,7 @@ class Child:
             ready = [fd for fd, _ in poll.poll(1000 * min(remaining, _WATCH_S))]
             if (late_s := time.monotonic() - asked_at - _WATCH_S) > _STOOD_STILL_S:
                 deadline += late_s
+                self.stood_still_s += late_s
             if self._stderr in ready and not self._drain():
                 poll.unregister(self._stderr)
                 self._stderr_open = False

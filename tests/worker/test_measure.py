@@ -23,7 +23,7 @@ from tunefarm.worker.backend import Built
 from tunefarm.worker.budgets import Budgets
 from tunefarm.worker.calibration import MAX_AGE_S, Calibration, calibration, keep
 from tunefarm.worker.device import DeviceOptions, OpenDevice, open_device
-from tunefarm.worker.measure import Pace, Times, impossible, time_one
+from tunefarm.worker.measure import Pace, Session, Times, impossible, time_one
 from tunefarm.worker.problem import error_bound, pose
 from tunefarm.worker.roofline import executed_operations, inner_share
 
@@ -96,6 +96,23 @@ def test_text_that_is_no_workload_is_one_sentence(host: OpenDevice) -> None:
     trial = measure(host, Workload('{"version": 1}'), {"sketch": "plain"})
     assert trial.error is ErrorKind.BUILD_ERROR
     assert "not in the form" in trial.message
+
+
+def test_time_in_which_the_machine_stood_still_counts_against_no_trial(
+    host: OpenDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A budget that is 20 s overdrawn at the first call, which a pause of 80 s explains, or not."""
+    load, pauses = Session.load, iter([80.0, 0.0])
+
+    def after_a_pause(self: Session, slot: int, built: Built) -> None:
+        self._runner.stood_still_s += next(pauses)
+        load(self, slot, built)
+
+    monkeypatch.setattr(Session, "load", after_a_pause)
+    workload = product(192)
+    default = space_of(workload).default
+    assert measure(host, workload, default, trial_s=-20.0).ok
+    assert measure(host, workload, default, trial_s=-20.0).error is ErrorKind.RUN_TIMEOUT
 
 
 def test_a_final_times_all_configs_equally_often(host: OpenDevice) -> None:
