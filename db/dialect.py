@@ -39,7 +39,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
-from tunefarm.db.errors import StoreError
+from tunefarm.db.errors import HAS_TRACKER, DatabaseInUse, StoreError
 
 BUSY_S = 5.0
 """How long a writer waits for another process's transaction, in seconds."""
@@ -115,13 +115,14 @@ def check_file(path: Path, *, writing: bool) -> None:
 
 @contextmanager
 def sole_use(path: Path) -> Iterator[None]:
-    """Keep trackers, and what replaces the file, off a SQLite database; StoreError if one runs."""
+    """Keep trackers, and what replaces the file, off a SQLite database; DatabaseInUse if one has
+    it."""
     with path.with_name(f"{path.name}.lock").open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise StoreError(
-                f"database {path} has a tracker already; use it with --tracker, or stop it"
+            raise DatabaseInUse(
+                f"database {path} {HAS_TRACKER}; use it with --tracker, or stop it"
             ) from None
         yield
 

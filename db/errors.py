@@ -7,6 +7,13 @@ class StoreError(Exception):
     """The database cannot be used: missing, corrupt, newer, locked, read-only or full."""
 
 
+HAS_TRACKER = "has a tracker already"
+
+
+class DatabaseInUse(StoreError):
+    """Another tracker has the database."""
+
+
 class StaleLease(Exception):
     """A write under a lease that has ended or whose epoch has passed."""
 

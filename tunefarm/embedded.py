@@ -22,8 +22,10 @@ from typing import IO, TYPE_CHECKING
 from tunefarm.checks import check_host
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.compiler.target import Target
+from tunefarm.db.errors import HAS_TRACKER
 from tunefarm.db.records import OWNED, JobState
 from tunefarm.interrupts import ignoring_interrupts
+from tunefarm.owners import is_alive, own_mark
 from tunefarm.proto.logs import message_of
 
 if TYPE_CHECKING:
@@ -35,10 +37,12 @@ MAX_DRIFT = 3.0
 """How much slower than at its check this machine may be: its user works on it, and its clock falls
 when it is warm. Less would make them wait; beyond, times mean nothing."""
 CHECK_S = 0.2
+MAX_TURN_S = 10.0
+"""Of one look whether the tracker answers: what takes longer, this process itself stood still."""
 MAX_STARTS = 8  # of one process within QUICK_S seconds: then it is the machine, not bad luck
 QUICK_S = 60.0
 FULL_BYTES = 1 << 16
-GOOD_NEWS = ("tracker listening", "its token is in")
+EXPECTED = ("tracker listening", "its token is in", "stopped")
 
 
 @dataclass
@@ -65,6 +69,16 @@ class Member:
             raise TunefarmError(f"the {self.role} cannot run: {self.last_words()}")
         with self.log.open("ab") as log:
             self.process = _start(self.arguments, log)
+
+    def came_second(self) -> bool:
+        """Whether the process ended because another tracker has the database; it is forgotten."""
+        from tunefarm.cli.app import IN_USE
+
+        if self.process is None or self.process.poll() != IN_USE:
+            return False
+        self.process = None
+        self.starts.clear()
+        return True
 
     def _mistaken(self) -> bool:
         """Exit code 2: its options are wrong, and starting it again would not help."""
@@ -213,25 +227,43 @@ class EmbeddedFarm:
         return True
 
     def _own(self) -> None:
-        """Start the processes and wait until the tracker answers."""
+        """Start the processes and wait until the tracker answers. Of several commands that begin at
+        once the tracker of one has the database, whose worker and tuner serve all of them."""
         self.tracker.ensure()
-        deadline = time.monotonic() + START_S
+        waited_s, looked = 0.0, time.monotonic()
         while not self._serves():
-            self.tracker.ensure()
-            if time.monotonic() > deadline:
+            if not self.tracker.came_second():
+                self.tracker.ensure()
+            if waited_s > START_S:
                 raise TunefarmError(f"the tracker did not answer: {self.tracker.last_words()}")
             time.sleep(CHECK_S)
+            waited_s += min(time.monotonic() - looked, MAX_TURN_S)
+            looked = time.monotonic()
+        if not self._answers_itself():
+            self.tracker.stop()
+            self.tracker.process = None
+            return
         self._cancel_orphans()
         self.worker.ensure()
         self.tuner.ensure()
 
+    def _answers_itself(self) -> bool:
+        """Whether the tracker that answers is the one that was started here."""
+        from tunefarm.proto.rendezvous import read_rendezvous
+
+        process = self.tracker.process
+        return process is not None and process.pid == read_rendezvous(self.rendezvous).pid
+
     def _cancel_orphans(self) -> None:
-        """End the jobs of commands that were killed; their trials are kept and count."""
+        """End the jobs of commands that were killed, and of earlier calls of this process that
+        could not end theirs; their trials are kept and count."""
         from tunefarm.proto.client import FarmClient
 
         with FarmClient.from_rendezvous(self.rendezvous) as client:
             for job in client.jobs((JobState.QUEUED, JobState.RUNNING)):
-                if OWNED in job.options and job.created_at < self._started:
+                mark = job.options.get(OWNED, "")
+                is_before = mark == own_mark() and job.created_at < self._started
+                if mark and (is_before or not is_alive(mark)):
                     client.cancel(job.id, "the command that made it was killed")
 
     def _watch(self) -> None:
@@ -250,6 +282,8 @@ class EmbeddedFarm:
 
     def _mend(self) -> None:
         """Start again what has died: worker and tuner as soon as the tracker answers."""
+        if self.tracker.came_second():
+            return
         self.tracker.ensure()
         members = (self.worker, self.tuner)
         if not all(member.runs for member in members) and self._serves():
@@ -262,7 +296,7 @@ class EmbeddedFarm:
             return 0
         lines = self.tracker.lines()
         for line in lines[said:]:
-            if not line.startswith(GOOD_NEWS):
+            if not line.startswith(EXPECTED) and HAS_TRACKER not in line:
                 warnings.warn(f"the tracker says: {message_of(line)}", stacklevel=1)
         folder = self.rendezvous.parent
         is_full = shutil.disk_usage(folder).free < FULL_BYTES  # then its log cannot tell

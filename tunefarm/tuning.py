@@ -37,7 +37,8 @@ from tunefarm.db.records import (
 from tunefarm.interrupts import ignoring_interrupts, remembering_interrupts
 from tunefarm.noting import note_at, note_in, records_of
 from tunefarm.outcome import Outcome, outcome
-from tunefarm.progress import ALL, gain_text, moved
+from tunefarm.owners import own_mark
+from tunefarm.progress import ALL, done, gain_text, moved
 
 if TYPE_CHECKING:
     from tunefarm.closing import Closing
@@ -190,7 +191,8 @@ def _telling_how_to_go_on(job: str, tracker: str | None) -> Iterator[None]:
 
 def _follow(client: FarmClient, job: str, watch: Watcher | None, until: float | None) -> JobUpdate:
     """Watch a job until it is over; it is cancelled on KeyboardInterrupt, and where it does not
-    move although the time ``until`` has passed."""
+    move although the time ``until`` has passed. TunefarmError if it fails, or ends so without a
+    trial."""
     last, idle = None, Idle()
     try:
         with remembering_interrupts() as interrupted:
@@ -201,11 +203,17 @@ def _follow(client: FarmClient, job: str, watch: Watcher | None, until: float | 
                     watch(last)
                 idle_s = idle.seconds(last)
                 if until is not None and time.monotonic() > until and idle_s > IDLE_S:
-                    _cancel(client, job, f"the time was up, and no trial ended for {idle_s:.0f} s")
+                    why = f"the time was up, and no trial ended for {idle_s:.0f} s"
+                    why += _cancel(client, job, why)
+                    if not done(last):
+                        raise TunefarmError(f"nothing was tuned: {why}")
+                    warnings.warn(why, stacklevel=2)
                     break
     except KeyboardInterrupt:
         with ignoring_interrupts():
-            _cancel(client, job, "stopped from the keyboard", quiet=True)
+            left = _cancel(client, job, why := "stopped from the keyboard")
+            if left:
+                warnings.warn(f"{why}{left}", stacklevel=2)
         raise
     assert last is not None
     if last.job.state is JobState.FAILED:
@@ -229,17 +237,16 @@ class Idle:
         return self.clock() - self._since
 
 
-def _cancel(client: FarmClient, job: str, why: str, quiet: bool = False) -> None:
-    """Cancel the job; a farm that cannot do so now does not keep the command from ending."""
+def _cancel(client: FarmClient, job: str, why: str) -> str:
+    """Cancel the job; a farm that cannot do so now does not keep the command from ending. Returns
+    what is then to be added to ``why``."""
     from tunefarm.proto.errors import StorageFailed, TrackerUnavailable
 
     try:
         client.cancel(job, why)
     except (StorageFailed, TrackerUnavailable) as error:
-        why += f"; the job is ended by the next `tunefarm tune` ({error})"
-        quiet = False
-    if not quiet:
-        warnings.warn(why, stacklevel=3)
+        return f"; the job is ended by the next `tunefarm tune` ({error})"
+    return ""
 
 
 def _closing_s(seconds: float) -> float:
@@ -314,7 +321,7 @@ def make_job(
             "strategy": search,
             "seed": str(seed),
             "earlier": str(earlier),
-            **({OWNED: "1"} if owned else {}),
+            **({OWNED: own_mark()} if owned else {}),
         },
         priority=priority,
         selector=f"{device} {plugin_conditions(sorted(needed))}".strip(),

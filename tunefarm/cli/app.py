@@ -38,6 +38,7 @@ from tunefarm.interrupts import repeating_lost_interrupts, terminating_as_interr
 NAME = "tunefarm"
 MISTAKEN = 2
 UNAVAILABLE = 69  # the EX_UNAVAILABLE of sysexits.h: the same command may do later
+IN_USE = 75  # its EX_TEMPFAIL: another tracker has the database
 INTERRUPTED = 130
 TERMINATED = 143
 _STOPPED = {
@@ -89,8 +90,8 @@ doctor.register(app)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run a command line. Returns 0, 2 after a user's mistake, 69 where no tracker answers, 130
-    after Ctrl-C, 143 after SIGTERM.
+    """Run a command line. Returns 0, 2 after a user's mistake, 69 where no tracker answers, 75
+    where one has the database, 130 after Ctrl-C, 143 after SIGTERM.
 
     1 is left to our own bugs, which raise.
     """
@@ -154,9 +155,16 @@ def _call(arguments: Sequence[str]) -> int:
 
 
 def _code_of(error: Exception) -> int:
+    from tunefarm.db.errors import DatabaseInUse
     from tunefarm.proto.errors import TrackerUnavailable
 
-    return UNAVAILABLE if isinstance(error, TrackerUnavailable) else MISTAKEN
+    match error:
+        case TrackerUnavailable():
+            return UNAVAILABLE
+        case DatabaseInUse():
+            return IN_USE
+        case _:
+            return MISTAKEN
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
