@@ -214,24 +214,29 @@ class EmbeddedFarm:
 
     def _serves(self) -> bool:
         """True if a tracker answers at the rendezvous."""
+        return self._answering() is not None
+
+    def _answering(self) -> int | None:
+        """The process of the tracker that answers at the rendezvous; None if none does."""
         from tunefarm.proto.client import FarmClient
         from tunefarm.proto.errors import FarmError
+        from tunefarm.proto.rendezvous import read_rendezvous
 
         if not self.rendezvous.exists():
-            return False
+            return None
         try:
             with FarmClient.from_rendezvous(self.rendezvous) as client:
                 client.info()
+            return read_rendezvous(self.rendezvous).pid
         except FarmError:
-            return False
-        return True
+            return None
 
     def _own(self) -> None:
         """Start the processes and wait until the tracker answers. Of several commands that begin at
         once the tracker of one has the database, whose worker and tuner serve all of them."""
         self.tracker.ensure()
         waited_s, looked = 0.0, time.monotonic()
-        while not self._serves():
+        while (answering := self._answering()) is None:
             if not self.tracker.came_second():
                 self.tracker.ensure()
             if waited_s > START_S:
@@ -239,7 +244,7 @@ class EmbeddedFarm:
             time.sleep(CHECK_S)
             waited_s += min(time.monotonic() - looked, MAX_TURN_S)
             looked = time.monotonic()
-        if not self._answers_itself():
+        if not self._is_ours(answering):
             self.tracker.stop()
             self.tracker.process = None
             return
@@ -247,12 +252,10 @@ class EmbeddedFarm:
         self.worker.ensure()
         self.tuner.ensure()
 
-    def _answers_itself(self) -> bool:
+    def _is_ours(self, answering: int | None) -> bool:
         """Whether the tracker that answers is the one that was started here."""
-        from tunefarm.proto.rendezvous import read_rendezvous
-
         process = self.tracker.process
-        return process is not None and process.pid == read_rendezvous(self.rendezvous).pid
+        return process is not None and process.pid == answering
 
     def _cancel_orphans(self) -> None:
         """End the jobs of commands that were killed, and of earlier calls of this process that
@@ -286,7 +289,7 @@ class EmbeddedFarm:
             return
         self.tracker.ensure()
         members = (self.worker, self.tuner)
-        if not all(member.runs for member in members) and self._serves():
+        if not all(member.runs for member in members) and self._is_ours(self._answering()):
             for member in members:
                 member.ensure()
 

@@ -8,8 +8,7 @@ import signal
 import ssl
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,8 @@ from tunefarm.db.store import Store
 from tunefarm.proto.client import FarmClient
 from tunefarm.proto.rendezvous import read_rendezvous
 from tunefarm.proto.tokens import digest_of, new_secret
+
+from tests.patience import wait_for
 
 PATIENCE_S = 60.0
 
@@ -69,22 +70,11 @@ class Beside:
 
     def server(self) -> psutil.Process:
         """The process of the dashboard, once it is there."""
-        (child,) = within(lambda: psutil.Process(self.process.pid).children())
+        (child,) = wait_for(lambda: psutil.Process(self.process.pid).children())
         return child
 
 
 SECRETS = {name: new_secret() for name in ("anna", "bert", "root")}
-
-
-def within(condition: Callable[[], Any]) -> Any:
-    """What the condition comes to once it is true."""
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        found = condition()
-        if found:
-            return found
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def answer(browser: httpx.Client, path: str) -> httpx.Response | None:
@@ -293,7 +283,7 @@ def test_the_dashboard_is_another_process_that_comes_back(beside: Beside) -> Non
         first = beside.server()
         assert first.nice() > psutil.Process(beside.process.pid).nice() or first.nice() == 19
         first.kill()
-        assert within(lambda: answer(browser, "/")).status_code == 200
+        assert wait_for(lambda: answer(browser, "/")).status_code == 200
         assert beside.server().pid != first.pid
     assert beside.process.poll() is None
 
@@ -304,7 +294,7 @@ def test_it_ends_with_the_tracker_however_that_ends(farm: Any) -> None:
             child = running.server()
             os.kill(running.process.pid, number)
             running.process.wait(PATIENCE_S)
-            within(lambda child=child: not child.is_running() or child.status() == "zombie")
+            wait_for(lambda child=child: not child.is_running() or child.status() == "zombie")
 
 
 def test_a_port_that_is_taken_is_told_at_once(beside: Beside, tmp_path: Path) -> None:
@@ -331,4 +321,4 @@ def test_beyond_this_machine_it_speaks_tls_and_asks_for_a_token(farm: Any, tmp_p
             assert browser.get("/jobs", headers=own).status_code == 200
         first = ssl.get_server_certificate(("localhost", port))
         subprocess.run([*make, "--folder", str(tmp_path)], check=True, capture_output=True)
-        within(lambda: ssl.get_server_certificate(("localhost", port)) != first)
+        wait_for(lambda: ssl.get_server_certificate(("localhost", port)) != first)

@@ -131,7 +131,7 @@ def test_the_command_serves_and_ends_on_sigterm(farm: Any) -> None:
         assert server.stdout.readline().startswith("dashboard at http://127.0.0.1:")
     finally:
         server.terminate()
-    errors = server.communicate(timeout=60)[1]
+    errors = server.communicate(timeout=120)[1]
     assert server.returncode == 0, errors
     assert errors == ""
 

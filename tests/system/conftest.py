@@ -7,7 +7,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -22,6 +21,8 @@ from tunefarm.compiler.workload import Workload
 from tunefarm.db.records import Budget, Job, JobTask, WorkloadRecord
 from tunefarm.proto.client import FarmClient
 from tunefarm.proto.errors import FarmError
+
+from tests.patience import wait_for
 
 SKETCH = Path(__file__).parents[1] / "tuner" / "sim_sketch.py"
 LIMIT_S = 120.0
@@ -114,10 +115,7 @@ class Farm:
         return sum(n for (n,) in self.rows("SELECT count(*) FROM trials"))
 
     def wait_until(self, condition: Callable[[], object], what: str) -> None:
-        deadline = time.monotonic() + LIMIT_S
-        while not condition():
-            assert time.monotonic() < deadline, f"waited in vain for {what}\n{self.logs()}"
-            time.sleep(0.01)
+        wait_for(condition, lambda: f"{what}\n{self.logs()}", LIMIT_S)
 
     def logs(self) -> str:
         """The last lines of every process."""

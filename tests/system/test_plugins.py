@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,6 +18,8 @@ import pytest
 from tunefarm.db.records import Job
 from tunefarm.proto.client import FarmClient
 from tunefarm.proto.errors import FarmError
+
+from tests.patience import wait_for
 
 PACKAGE = Path(__file__).with_name("plugin")
 LIMIT_S = 120.0
@@ -94,11 +95,7 @@ class Farm:
         return FarmClient.from_rendezvous(self.rendezvous, connect_s=30.0)
 
     def wait_for(self, condition: Callable[[], Any], what: str) -> Any:
-        deadline = time.monotonic() + LIMIT_S
-        while not (found := condition()):
-            assert time.monotonic() < deadline, f"waited in vain for {what}\n{self.logs()}"
-            time.sleep(0.05)
-        return found
+        return wait_for(condition, lambda: f"{what}\n{self.logs()}", LIMIT_S)
 
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text()

@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from tunefarm.proto.rendezvous import Rendezvous, read_rendezvous, write_private
 from tunefarm.proto.tls import Tls
 from tunefarm.proto.tokens import digest_of, new_secret
 
+from tests.patience import wait_for
 from tunefarm.certificates import make_certificates
 
 SKETCH = Path(__file__).parents[1] / "tuner" / "sim_sketch.py"
@@ -94,13 +94,6 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
     made = Processes(tmp_path)
     yield made
     made.stop()
-
-
-def wait_for(condition: Callable[[], object], seconds: float = 90.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
 
 
 def key_lines(folder: Path) -> set[str]:

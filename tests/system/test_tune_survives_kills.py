@@ -7,7 +7,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -17,6 +16,8 @@ import onnx
 import psutil
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+
+from tests.patience import wait_for
 
 LIMIT_S = 150.0
 
@@ -70,11 +71,11 @@ class Tuning:
         return [n for (n,) in rows]
 
     def wait_until(self, done: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + LIMIT_S
-        while not done():
-            assert time.monotonic() < deadline, "nothing happened in time"
+        def happened() -> bool:
             assert self.process.poll() is None, self.process.communicate()
-            time.sleep(0.05)
+            return done()
+
+        wait_for(happened, seconds=LIMIT_S)
 
     def finish(self) -> tuple[str, str]:
         return self.process.communicate(timeout=LIMIT_S)

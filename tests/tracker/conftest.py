@@ -115,7 +115,7 @@ class Tracker:
         """SIGTERM; returns the exit status and what it wrote to standard error."""
         assert self.process is not None
         self.process.terminate()
-        _, errors = self.process.communicate(timeout=20)
+        _, errors = self.process.communicate(timeout=120)
         return self.process.returncode, errors
 
 

@@ -18,6 +18,8 @@ from tunefarm.proto.client import FarmClient
 from tunefarm.proto.errors import Forbidden, InvalidRequest, LeaseLost, NotFound, TokenRefused
 from tunefarm.proto.tokens import digest_of, new_secret
 
+from tests.patience import wait_for
+
 NewJob = Callable[..., Job]
 Candidates = Callable[[str, range], list[TrialRequest]]
 StartWorker = Callable[..., Any]
@@ -316,10 +318,7 @@ def test_the_audit_trail_names_the_token(
     shared_tracker: Any, farm: FarmClient, start_worker: StartWorker, enter: Callable[..., Any]
 ) -> None:
     worker = start_worker(shared_tracker, "audited")
-    deadline = time.monotonic() + 20
-    while "audited" not in {device.id for device in farm.devices()}:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for(lambda: "audited" in {device.id for device in farm.devices()})
     boss = enter("boss", Role.ADMIN)
     cordon, _, _ = boss.cordon("audited", actor="someone@else", reason="fans")
     boss.uncordon("audited", actor="someone@else")

@@ -26,6 +26,8 @@ from tunefarm.proto import farm_pb2
 from tunefarm.proto.client import FarmClient
 from tunefarm.proto.protocol import PROTOCOL
 
+from tests.patience import collect_all
+
 NewJob = Callable[..., Job]
 Candidates = Callable[[str, range], list[TrialRequest]]
 StartWorker = Callable[..., Any]
@@ -262,12 +264,7 @@ def measure(farm: FarmClient, job: Job, requests: list[TrialRequest]) -> None:
     assert lease is not None
     with farm.keep_lease(lease), farm.keep_job(claimed):
         farm.submit(lease, requests)
-        cursor, numbers, deadline = 0, [], time.monotonic() + 60
-        while len(numbers) < len(requests):
-            assert time.monotonic() < deadline
-            found = farm.collect(job.id, cursor, wait_s=1.0)
-            cursor = found.cursor
-            numbers += [trial.number for trial in found.trials]
+        numbers = collect_all(farm, job.id, len(requests))
     assert sorted(numbers) == [request.number for request in requests]
     farm.finish_job(claimed, JobState.SUCCEEDED)
 

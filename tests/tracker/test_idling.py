@@ -24,6 +24,8 @@ from tunefarm.proto.client import FarmClient
 from tunefarm.proto.errors import InvalidRequest
 from tunefarm.proto.tokens import digest_of, new_secret
 
+from tests.patience import wait_for
+
 
 def workload(text: str) -> WorkloadRecord:
     return WorkloadRecord(hashlib.sha256(text.encode()).hexdigest(), text, f"op {text}", 64)
@@ -31,13 +33,6 @@ def workload(text: str) -> WorkloadRecord:
 
 def miss(text: str, gain_s: float, target: str = "sim", weight: int = 1) -> Miss:
     return Miss(workload(text), target, weight, default_s=2.0 + gain_s, roofline_s=2.0)
-
-
-def wait_for(condition: Callable[[], object], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
 
 
 @pytest.fixture

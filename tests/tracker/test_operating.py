@@ -15,18 +15,13 @@ from tunefarm.db.records import Device, DeviceRequest, Job, JobState, Lease, Tri
 from tunefarm.proto.client import FarmClient
 from tunefarm.proto.errors import InvalidRequest, LeaseLost, NotFound
 
+from tests.patience import wait_for
+
 StartWorker = Callable[..., Any]
 NewJob = Callable[..., Job]
 Candidates = Callable[[str, range], list[TrialRequest]]
 DATABASES = ("sqlite", "postgresql")
 TERM_S = 2.0
-
-
-def wait_for(condition: Callable[[], object], seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
 
 
 def selecting(selector: str, priority: int = 0) -> DeviceRequest:

@@ -37,6 +37,8 @@ from tunefarm.proto.errors import (
 )
 from tunefarm.proto.tokens import digest_of, new_secret
 
+from tests.patience import collect_all, wait_for
+
 StartWorker = Callable[..., Any]
 NewJob = Callable[..., Job]
 Candidates = Callable[[str, range], list[TrialRequest]]
@@ -85,14 +87,6 @@ def trackers(postgres: Any, make_tracker: Callable[..., Any], tmp_path: Path) ->
             tracker.kill()
 
 
-def wait_for(condition: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + PATIENCE_S
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
-    return found
-
-
 def test_a_token_of_one_tracker_counts_at_the_other(trackers: Trackers) -> None:
     secret = new_secret()
     here, there = trackers.only(0), trackers.all[1].address
@@ -126,18 +120,6 @@ def begin(farm: FarmClient, job: Job) -> tuple[Job, Lease]:
     lease = farm.acquire(SIM, client="t", job=claimed, wait_s=PATIENCE_S)
     assert lease is not None
     return claimed, lease
-
-
-def collect_all(farm: FarmClient, job: str, count: int) -> list[int]:
-    numbers: list[int] = []
-    cursor = 0
-    deadline = time.monotonic() + PATIENCE_S
-    while len(numbers) < count:
-        assert time.monotonic() < deadline, f"got only {sorted(numbers)}"
-        found = farm.collect(job, cursor, wait_s=0.5)
-        cursor = found.cursor
-        numbers += [trial.number for trial in found.trials]
-    return numbers
 
 
 def test_a_device_of_one_tracker_is_leased_and_used_through_the_other(

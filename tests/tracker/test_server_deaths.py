@@ -13,6 +13,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from tunefarm.db.store import Store
 from tunefarm.proto.client import FarmClient
 from tunefarm.proto.errors import StorageFailed
 
+from tests.patience import LOOK_S, turns
+
 StartWorker = Callable[..., Any]
 DEATHS = 20
 LENDERS = 4
@@ -33,13 +36,10 @@ LIMIT_S = 120.0
 
 def patiently(call: Callable[[], Any]) -> Any:
     """The answer of a call, made until its tracker has a database again."""
-    deadline = time.monotonic() + LIMIT_S
-    while True:
-        try:
+    for _ in turns("the database", LIMIT_S):
+        with suppress(StorageFailed):
             return call()
-        except StorageFailed:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        time.sleep(LOOK_S)
 
 
 @pytest.fixture
@@ -146,9 +146,9 @@ def test_nothing_acknowledged_is_lost_when_the_database_server_is_killed(
             back_s.append(time.monotonic() - started)
             assert set(numbers) <= {trial.number for trial in found.trials}, "a trial was lost"
             numbers = [trial.number for trial in found.trials]
-        deadline = time.monotonic() + LIMIT_S
-        while len(numbers) < submitted:
-            assert time.monotonic() < deadline
+        for _ in turns("the last trials", LIMIT_S):
+            if len(numbers) >= submitted:
+                break
             found = patiently(lambda: farm.collect("job", wait_s=0.5, limit=10_000))
             numbers = [trial.number for trial in found.trials]
         over.set()

@@ -39,19 +39,14 @@ from tunefarm.proto.errors import (
     Superseded,
 )
 
+from tests.patience import collect_all, wait_for
+
 StartWorker = Callable[..., Any]
 NewJob = Callable[..., Job]
 Candidates = Callable[[str, range], list[TrialRequest]]
 SIM = DeviceRequest("sim")
 TERM_S = 2.0
 DATABASES = ("sqlite", "postgresql")
-
-
-def wait_for(condition: Callable[[], object], seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
 
 
 def claimed(farm: FarmClient, job: Job) -> Job:
@@ -89,19 +84,6 @@ def leased_of(
     raise AssertionError("the device was never granted")
 
 
-def collect(farm: FarmClient, job: str, count: int, seconds: float = 15.0) -> list[int]:
-    """The numbers of ``count`` trials of the job as they come in."""
-    numbers: list[int] = []
-    cursor = 0
-    deadline = time.monotonic() + seconds
-    while len(numbers) < count:
-        assert time.monotonic() < deadline, f"got only {sorted(numbers)}"
-        found = farm.collect(job, cursor, wait_s=1.0)
-        cursor = found.cursor
-        numbers += [trial.number for trial in found.trials]
-    return numbers
-
-
 @pytest.fixture
 def device(request: pytest.FixtureRequest) -> str:
     """A device name of the test's own."""
@@ -123,7 +105,7 @@ def test_a_job_from_end_to_end(
     job = claimed(farm, new_job())
     lease = leased(farm, device, job)
     assert farm.submit(lease, candidates(job.id, range(40))) == ()
-    assert sorted(collect(farm, job.id, 40)) == list(range(40))
+    assert sorted(collect_all(farm, job.id, 40)) == list(range(40))
     assert len(farm.submit(lease, candidates(job.id, range(40)))) == 40
     update = farm.watch_once(job.id)
     (progress,) = update.progress
@@ -146,7 +128,7 @@ def test_records_are_looked_up_and_promoted(
     ]
     lease = leased(farm, device, job)
     farm.submit(lease, requests)
-    collect(farm, job.id, 3)
+    collect_all(farm, job.id, 3)
     task = requests[0].task
     key = BestKey(task.workload, task.target, "Sim 1")
     (found,) = farm.best([key])[key]
@@ -250,7 +232,7 @@ def test_a_silent_workers_device_is_lost_and_comes_back(
         assert first.vanished.is_set()
         start_worker(shared_tracker, device)
         with farm.keep_lease(leased(farm, device, job)):
-            assert sorted(collect(farm, job.id, 6)) == list(range(6))
+            assert sorted(collect_all(farm, job.id, 6)) == list(range(6))
 
 
 def test_a_job_keeps_to_the_compiler_version_of_its_first_device(
@@ -300,7 +282,7 @@ def test_a_worker_that_comes_back_with_another_compiler_ends_the_jobs_lease(
     assert second.measured == []
     start_worker(shared_tracker, device, version="1")
     leased(farm, device, job)
-    assert sorted(collect(farm, job.id, 5)) == list(range(5))
+    assert sorted(collect_all(farm, job.id, 5)) == list(range(5))
 
 
 def test_a_lease_of_a_claim_that_passed_is_refused(
@@ -330,7 +312,7 @@ def test_a_restarted_worker_gets_the_same_work_at_once(
         farm.submit(lease, candidates(job.id, range(5)))
         wait_for(dying.vanished.is_set)
         start_worker(shared_tracker, device)
-        assert sorted(collect(farm, job.id, 5)) == list(range(5))
+        assert sorted(collect_all(farm, job.id, 5)) == list(range(5))
         assert farm.renew(lease).epoch == lease.epoch
     state = WorkerState(dying.name, dying.incarnation, 99, "0.1", (dying.device,))
     with pytest.raises(Superseded, match="a newer process of worker"):
@@ -448,7 +430,7 @@ def test_a_tuner_whose_claim_has_passed_promotes_nothing(
 ) -> None:
     job = claimed(farm, new_job())
     farm.submit(leased(farm, device, job), candidates(job.id, range(2)))
-    collect(farm, job.id, 2)
+    collect_all(farm, job.id, 2)
     task = candidates(job.id, range(1))[0].task
     key = BestKey(task.workload, task.target, f"model of {device}")
     final = Final(key, TrialKey(job.id, task, 1), None, Verdict.BETTER, 1.5, 2.0)

@@ -127,7 +127,7 @@ def test_every_process_that_is_too_old_says_so(
 ) -> None:
     place = other_tracker(PROTOCOL + 2)
     command = [sys.executable, "-m", "tunefarm", *arguments, "--tracker", place]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     name = "worker" if arguments[0] == "worker" else "client"
     sentence = f"this {name} speaks protocol {PROTOCOL}, the tracker protocol {PROTOCOL + 2}"
     assert done.returncode == 2

@@ -182,7 +182,7 @@ def test_a_full_disk(model: str, tmp_path: Path, home: Path) -> None:
     )
     done = subprocess.run(
         [sys.executable, "-c", script, "tune", model, "--trials", "2"],
-        capture_output=True, text=True, timeout=60,
+        capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.returncode == 2
     assert "Traceback" not in done.stderr

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -33,6 +32,7 @@ from tunefarm.db.records import (
 from tunefarm.db.store import Store
 
 import tunefarm
+from tests.patience import wait_for
 from tunefarm import api
 from tunefarm.closing import Closing, close, close_on_farm, model_name
 from tunefarm.embedded import EmbeddedFarm
@@ -296,7 +296,7 @@ def test_on_a_farm_the_device_of_this_machine_is_leased(
         default, _ = tuned(Database(store), tasks[0], SLOW)
     with EmbeddedFarm(f"sqlite:///{path}", target.text) as farm:
         assert close_on_farm(farm.client, module, Target("sim"), SECONDS) is None
-        wait_until(lambda: bool(farm.client.devices()))
+        wait_for(lambda: bool(farm.client.devices()))
         with pytest.raises(KeyboardInterrupt):
             close_on_farm(farm.client, module, target, SECONDS, stopped)
         assert farm.client.leases() == ()
@@ -333,10 +333,3 @@ def test_tune_ends_with_it(
 
 def stopped(_: str) -> None:
     raise KeyboardInterrupt
-
-
-def wait_until(done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

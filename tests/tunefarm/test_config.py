@@ -152,7 +152,7 @@ def test_shells_complete_commands_and_options() -> None:
             "COMP_CWORD": str(len(words.split()) - 1),
         }
         command = [str(Path(sys.executable).with_name("tunefarm"))]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
         return done.stdout.split()
 
     assert completed("tunefarm rec") == ["records"]

@@ -14,6 +14,8 @@ import pytest
 from tunefarm.db.records import Job, JobState
 from tunefarm.db.store import Store
 
+from tests.patience import wait_for
+
 
 class Tuning:
     """A ``tunefarm tune`` process with trials enough for minutes, its trials under way."""
@@ -24,7 +26,7 @@ class Tuning:
             [sys.executable, "-m", "tunefarm", "tune", model, "--trials", "5000"],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
-        wait_until(self.is_measuring)
+        wait_for(self.is_measuring)
         self.farm = psutil.Process(self.process.pid).children(recursive=True)
 
     def is_measuring(self) -> bool:
@@ -36,7 +38,7 @@ class Tuning:
         for number in numbers:
             self.process.send_signal(number)
             time.sleep(0.2)
-        output, _ = self.process.communicate(timeout=60)
+        output, _ = self.process.communicate(timeout=120)
         return self.process.returncode, output
 
     def survivors(self) -> list[psutil.Process]:
@@ -49,14 +51,6 @@ def alive(process: psutil.Process) -> bool:
         return process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
-
-
-def wait_until(done: object, timeout_s: float = 60.0) -> None:
-    assert callable(done)
-    deadline = time.monotonic() + timeout_s
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def count(database: Path) -> int:
@@ -95,7 +89,7 @@ def test_a_tuner_outlives_neither_its_parent_nor_its_patience(tmp_path: Path) ->
     """Its tracker is frozen: SIGTERM alone would leave it waiting for an answer."""
     place = tmp_path / "farm.json"
     tracker = start("tracker", "--db", str(tmp_path / "farm.db"), "--rendezvous", str(place))
-    wait_until(place.exists)
+    wait_for(place.exists)
     code = (
         "import subprocess, sys, time;"
         "child = subprocess.Popen(sys.argv[1:]); print(child.pid, flush=True); time.sleep(60)"
@@ -108,12 +102,12 @@ def test_a_tuner_outlives_neither_its_parent_nor_its_patience(tmp_path: Path) ->
     try:
         assert parent.stdout is not None
         child = psutil.Process(int(parent.stdout.readline()))
-        wait_until(lambda: any(c.status == "ESTABLISHED" for c in child.net_connections()))
+        wait_for(lambda: any(c.status == "ESTABLISHED" for c in child.net_connections()))
         time.sleep(0.5)
         tracker.send_signal(signal.SIGSTOP)
         parent.kill()
         parent.wait()
-        wait_until(lambda: not alive(child), timeout_s=5.0)
+        wait_for(lambda: not alive(child))
     finally:
         parent.kill()
         tracker.kill()
@@ -128,7 +122,7 @@ def start(*arguments: str) -> subprocess.Popen[str]:
 def test_a_killed_tuning_does_not_stand_in_the_way_of_the_next(model: str, home: Path) -> None:
     tuning = Tuning(model, home)
     tuning.interrupt(signal.SIGKILL)
-    wait_until(lambda: not tuning.survivors(), timeout_s=20.0)
+    wait_for(lambda: not tuning.survivors())
     kept = count(tuning.database)
     again = subprocess.run(
         [sys.executable, "-m", "tunefarm", "tune", model, "--trials", str(kept + 4)],
@@ -144,14 +138,14 @@ def test_a_stopped_race_leaves_no_library_behind(model: str) -> None:
     race = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     )
-    wait_until(lambda: len(psutil.Process(race.pid).children()) >= 2)  # one is multiprocessing's
+    wait_for(lambda: len(psutil.Process(race.pid).children()) >= 2)  # one is multiprocessing's
     libraries = psutil.Process(race.pid).children()
     time.sleep(1.0)
     os.killpg(race.pid, signal.SIGINT)  # as a terminal does
-    output, _ = race.communicate(timeout=30)
+    output, _ = race.communicate(timeout=120)
     assert (race.returncode, output.splitlines()[-1]) == (130, "stopped before bench was done")
     assert "Traceback" not in output
-    wait_until(lambda: not any(alive(p) for p in libraries), timeout_s=5.0)
+    wait_for(lambda: not any(alive(p) for p in libraries))
 
 
 def test_sigterm_ends_what_ignores_ctrl_c(model: str) -> None:
@@ -167,7 +161,7 @@ def test_sigterm_ends_what_ignores_ctrl_c(model: str) -> None:
     time.sleep(1.0)
     assert bench.poll() is None
     bench.terminate()
-    assert bench.wait(timeout=30) == 143
+    assert bench.wait(timeout=120) == 143
 
 
 IN_A_TEXT = "exec('raise KeyboardInterrupt')"
@@ -187,7 +181,7 @@ app.root = lambda: interrupted
 sys.argv = ["tunefarm", "build", "model.onnx", "-o", "model.so"]
 tunefarm.cli.main()
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (130, "stopped before build was done\n")
 
 
@@ -198,5 +192,5 @@ def test_a_reader_that_has_seen_enough_is_no_error(model: str) -> None:
     )  # fmt: skip
     assert tasks.stdout is not None
     tasks.stdout.close()
-    _, errors = tasks.communicate(timeout=60)
+    _, errors = tasks.communicate(timeout=120)
     assert (tasks.returncode, errors) == (0, "")

@@ -7,8 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -17,6 +16,7 @@ from tunefarm.compiler.errors import TunefarmError
 from tunefarm.proto.client import FarmClient
 from tunefarm.proto.rendezvous import Rendezvous
 
+from tests.patience import wait_for
 from tunefarm.cli.app import run
 from tunefarm.farm import connect
 from tunefarm.on_ray import RayOptions, check_reachable, plan
@@ -59,13 +59,6 @@ def launcher(rendezvous: str) -> Iterator[subprocess.Popen[str]]:
 def client(rendezvous: str) -> Iterator[FarmClient]:
     with connect(rendezvous) as client:
         yield client
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.1)
 
 
 def below(launcher: subprocess.Popen[str], sign: str) -> list[psutil.Process]:

@@ -141,7 +141,7 @@ def background(lines: list[str], folder: Path) -> Iterator[None]:
     finally:
         for process in reversed(running):
             process.terminate()
-            process.communicate(timeout=30)
+            process.communicate(timeout=120)
 
 
 def test_a_farm_of_several_processes(folder: Path) -> None:

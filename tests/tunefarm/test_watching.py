@@ -10,11 +10,10 @@ import socket
 import sqlite3
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -27,6 +26,7 @@ from tunefarm.db.records import Budget, DeviceRequest, Job, JobState, JobTask, L
 from tunefarm.proto.client import FarmClient
 from tunefarm.proto.errors import LeaseLost
 
+from tests.patience import wait_for
 from tunefarm.farm import connect
 
 TARGET = "sim -failures=20 -trial-ms=10"
@@ -107,13 +107,6 @@ def get(url: str) -> tuple[int, str]:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
 
 
 def job_of(budget: int) -> Job:

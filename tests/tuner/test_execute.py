@@ -35,6 +35,8 @@ from tunefarm.db.store import Store
 from tunefarm.proto.client import FarmClient
 from tunefarm.worker.sim import sim_time_s
 
+from tests.patience import wait_for
+
 TARGET = "sim -failures=10 -trial-ms=2"
 SKETCH = Path(__file__).with_name("sim_sketch.py")
 _TRACKER = """
@@ -145,14 +147,7 @@ def true_s(trial: Trial, text: str) -> float:
     return sim_time_s(text, Target(trial.task.target), trial.config)
 
 
-def wait_until(condition: object, seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
-
-
-def finish(process: subprocess.Popen[str], seconds: float = 60.0) -> str:
+def finish(process: subprocess.Popen[str], seconds: float = 120.0) -> str:
     _, errors = process.communicate(timeout=seconds)
     assert process.returncode == 0, errors
     return errors
@@ -203,7 +198,7 @@ def test_a_killed_tuner_is_followed_by_another(farm: Farm) -> None:
         job = client.submit_job(new_job(90, target="sim -failures=10 -trial-ms=20"))
         for measured in (10, 40):
             tuner = farm.start_tuner()
-            wait_until(lambda: len(trials_of(client, job)) >= measured)  # noqa: B023
+            wait_for(lambda: len(trials_of(client, job)) >= measured)  # noqa: B023
             os.kill(tuner.pid, signal.SIGKILL)
             tuner.wait()
         before = len(trials_of(client, job))
@@ -222,10 +217,10 @@ def test_a_worker_and_a_tracker_may_die(farm: Farm) -> None:
     with farm.client() as client:
         job = client.submit_job(new_job(60, target=target))
         tuner = farm.start_tuner()
-        wait_until(lambda: len(trials_of(client, job)) >= 10)
+        wait_for(lambda: len(trials_of(client, job)) >= 10)
         worker.kill()
         worker = farm.start_worker(target)
-        wait_until(lambda: len(trials_of(client, job)) >= 25)
+        wait_for(lambda: len(trials_of(client, job)) >= 25)
         tracker.kill()
         tracker.wait()
         farm.start_tracker()
@@ -242,7 +237,7 @@ def test_sigterm_puts_the_job_back(farm: Farm) -> None:
     with farm.client() as client:
         job = client.submit_job(new_job(500, target="sim -trial-ms=50"))
         tuner = farm.start_tuner()
-        wait_until(lambda: len(trials_of(client, job)) >= 3)
+        wait_for(lambda: len(trials_of(client, job)) >= 3)
         tuner.terminate()
         finish(tuner, 15)
         assert client.job(job.id).state is JobState.QUEUED
@@ -254,7 +249,7 @@ def test_a_cancelled_job_is_left(farm: Farm) -> None:
     with farm.client() as client:
         job = client.submit_job(new_job(500, target="sim -trial-ms=50"))
         tuner = farm.start_tuner()
-        wait_until(lambda: len(trials_of(client, job)) >= 3)
+        wait_for(lambda: len(trials_of(client, job)) >= 3)
         client.cancel(job.id, "no longer wanted")
         finish(tuner, 15)
         assert client.job(job.id).state is JobState.CANCELLED
@@ -283,10 +278,10 @@ def test_a_job_never_mixes_compiler_versions(farm: Farm) -> None:
     with farm.client() as client:
         job = client.submit_job(new_job(40, target=target))
         tuner = farm.start_tuner()
-        wait_until(lambda: len(trials_of(client, job)) >= 10)
+        wait_for(lambda: len(trials_of(client, job)) >= 10)
         stop(worker)
         worker = farm.start_worker(target, "2")
-        wait_until(lambda: {d.compiler_version for d in client.devices()} == {"2"})
+        wait_for(lambda: {d.compiler_version for d in client.devices()} == {"2"})
         assert tuner.stderr is not None
         line = next(line for line in tuner.stderr if "waiting for a device" in line)
         assert "made by compiler 1, the devices online have compiler 2; start a worker of" in line
@@ -305,7 +300,7 @@ def test_a_job_with_a_farm_of_its_own_ends_when_its_compiler_changes(farm: Farm)
     with farm.client() as client:
         job = client.submit_job(new_job(400, target=target, owned="1"))
         tuner = farm.start_tuner()
-        wait_until(lambda: len(trials_of(client, job)) >= 10)
+        wait_for(lambda: len(trials_of(client, job)) >= 10)
         stop(worker)
         farm.start_worker(target, "2")
         finish(tuner)
@@ -432,7 +427,7 @@ try:
 except TrackerUnavailable as error:
     print(error)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.stdout == ("no tracker answers at 127.0.0.1:1; start one with `tunefarm tracker`\n")
 
 
@@ -440,13 +435,13 @@ def test_a_tuner_yields_a_device_that_is_drained_and_goes_on_with_another(farm: 
     target = "sim -failures=0 -trial-ms=5"
     farm.spawn(_WORKER, [str(farm.rendezvous), [target, target], ""])
     with farm.client() as client:
-        wait_until(lambda: len(client.devices()) == 2)
+        wait_for(lambda: len(client.devices()) == 2)
         job = client.submit_job(new_job(200, target=target))
         tuner = farm.start_tuner()
-        wait_until(lambda: len(trials_of(client, job)) > 20)
+        wait_for(lambda: len(trials_of(client, job)) > 20)
         (lease,) = client.leases()
         client.cordon(lease.device, actor="anna", reason="new fans", drain=True)
-        wait_until(lambda: [one.device for one in client.leases()] != [lease.device])
+        wait_for(lambda: [one.device for one in client.leases()] != [lease.device])
         finish(tuner)
         trials = trials_of(client, job)
         assert client.job(job.id).state is JobState.SUCCEEDED

@@ -16,6 +16,8 @@ from tunefarm.db.records import Device, DeviceRequest, Lease, TaskKey, Trial, Tr
 from tunefarm.proto.client import FarmClient
 from tunefarm.proto.errors import LeaseLost
 
+from tests.patience import LOOK_S, turns
+
 TERM_S = 3.0
 DEADLINE_S = 30.0
 WORKLOAD = hashlib.sha256(b"text").hexdigest()
@@ -87,8 +89,9 @@ def candidates(target: str, count: int, job: str = "job") -> list[TrialRequest]:
 def collect(client: FarmClient, count: int, job: str = "job") -> list[Trial]:
     trials: list[Trial] = []
     cursor = 0
-    deadline = time.monotonic() + DEADLINE_S
-    while len(trials) < count and time.monotonic() < deadline:
+    for _ in turns(f"{count} trials"):
+        if len(trials) >= count:
+            break
         found = client.collect(job, cursor, wait_s=1.0)
         trials += found.trials
         cursor = found.cursor
@@ -195,13 +198,12 @@ def test_a_frozen_worker_changes_nothing_when_it_wakes(farm: Farm) -> None:
 
 def until(client: FarmClient, wanted: Callable[[Device], bool]) -> Device:
     """The farm's only device as soon as it is as wanted."""
-    deadline = time.monotonic() + DEADLINE_S
-    while time.monotonic() < deadline:
+    for _ in turns(lambda: f"a device, and found {client.devices()}"):
         found = client.devices()
         if found and wanted(found[0]):
             return found[0]
-        time.sleep(0.05)
-    raise AssertionError(f"the devices stay {found}")
+        time.sleep(LOOK_S)
+    raise AssertionError  # turns() ends by raising
 
 
 @pytest.fixture

@@ -30,6 +30,7 @@ from tunefarm.worker.cuda.device import CudaDevice
 from tunefarm.worker.device import DeviceOptions, open_device
 from tunefarm.worker.main import named_devices
 
+from tests.patience import LOOK_S, turns
 from tests.worker.cuda.nvml_library import ScriptedGpu, ScriptedNvml
 from tests.worker.cuda.test_emulated import measured, request_of, sum_of
 
@@ -176,8 +177,8 @@ def test_a_neighbour_that_computes_is_trouble_until_it_stops(
 
 def recover(device: CudaDevice) -> None:
     """Look after a device that is in trouble until it is well."""
-    deadline = time.monotonic() + 60
-    while device.device.health.trouble and time.monotonic() < deadline:
+    for _ in turns("its recovery"):
+        if not device.device.health.trouble:
+            return
         device.tend()
-        time.sleep(0.05)
-    assert device.device.health.trouble == ""
+        time.sleep(LOOK_S)
