@@ -114,3 +114,30 @@ class Ledger:
     @property
     def best_seconds(self) -> float:
         return float(np.min(self.seconds, initial=np.inf))
+
+
+class LedgerSearch:
+    """What searches have in common that keep all they know in their ledger."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def follow(self, rows: Population) -> None:
+        self._ledger.claim(rows)
+
+    def observe(self, rows: Population, seconds: Seconds) -> None:
+        self._ledger.record(rows, seconds)
+
+    def forget(self, rows: Population) -> None:
+        self._ledger.release(rows)
+
+    def _claimed(self, rows: Population, origin: str) -> Proposal:
+        """A proposal of these rows."""
+        self._ledger.claim(rows)
+        return Proposal(rows, (origin,) * len(rows))
+
+    def _claimed_with_strangers(self, rows: Population, origin: str, count: int) -> Proposal:
+        """A proposal of these rows, and of random ones up to ``count``."""
+        own = self._claimed(rows, origin)
+        strangers = self._claimed(self._ledger.random(count - len(rows)), "random")
+        return Proposal(np.concatenate([own.rows, strangers.rows]), own.origins + strangers.origins)

@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import numpy as np
 from tunefarm.compiler.space.config import ConfigSpace, Population
-from tunefarm.tuner.search.base import Ledger, Proposal, Seconds
+from tunefarm.tuner.search.base import Ledger, LedgerSearch, Proposal
 from tunefarm.tuner.search.population import layout_of
 
 _CENTRES = 32
 
 
-class DropletSearch:
+class DropletSearch(LedgerSearch):
     """Starts from the sketches' defaults when nothing is measured."""
-
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
 
     def propose(self, count: int) -> Proposal:
         ledger = self._ledger
@@ -27,20 +24,7 @@ class DropletSearch:
             found = ledger.fresh(_defaults(ledger.space))[:count]
         else:
             found = descend(ledger, count)
-        ledger.claim(found)
-        strangers = ledger.random(count - len(found))
-        ledger.claim(strangers)
-        origins = ("droplet",) * len(found) + ("random",) * len(strangers)
-        return Proposal(np.concatenate([found, strangers]), origins)
-
-    def follow(self, rows: Population) -> None:
-        self._ledger.claim(rows)
-
-    def observe(self, rows: Population, seconds: Seconds) -> None:
-        self._ledger.record(rows, seconds)
-
-    def forget(self, rows: Population) -> None:
-        self._ledger.release(rows)
+        return self._claimed_with_strangers(found, "droplet", count)
 
 
 def descend(ledger: Ledger, count: int) -> Population:

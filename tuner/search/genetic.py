@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from tunefarm.compiler.space.config import Population
-from tunefarm.tuner.search.base import Ledger, Proposal, Seconds
+from tunefarm.tuner.search.base import Ledger, LedgerSearch, Proposal
 from tunefarm.tuner.search.population import change_sketch, crossover, layout_of, mutate
 
 _PARENTS = 8
@@ -13,11 +13,11 @@ _SKETCH_CHANGE = 0.05
 _ATTEMPTS = 8
 
 
-class GeneticSearch:
+class GeneticSearch(LedgerSearch):
     """Children of the fastest measured rows, and a share ``epsilon`` of random rows."""
 
     def __init__(self, ledger: Ledger, epsilon: float = 0.15) -> None:
-        self._ledger = ledger
+        super().__init__(ledger)
         self._epsilon = epsilon
 
     def propose(self, count: int) -> Proposal:
@@ -30,20 +30,7 @@ class GeneticSearch:
                 break
             brood = breed(ledger, parents, 4 * wanted)
             children = ledger.fresh(np.concatenate([children, brood]))[:wanted]
-        ledger.claim(children)
-        strangers = ledger.random(count - len(children))
-        ledger.claim(strangers)
-        origins = ("genetic",) * len(children) + ("random",) * len(strangers)
-        return Proposal(np.concatenate([children, strangers]), origins)
-
-    def follow(self, rows: Population) -> None:
-        self._ledger.claim(rows)
-
-    def observe(self, rows: Population, seconds: Seconds) -> None:
-        self._ledger.record(rows, seconds)
-
-    def forget(self, rows: Population) -> None:
-        self._ledger.release(rows)
+        return self._claimed_with_strangers(children, "genetic", count)
 
 
 def breed(ledger: Ledger, parents: Population, count: int) -> Population:

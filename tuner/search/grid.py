@@ -6,17 +6,17 @@ from collections.abc import Iterator
 
 import numpy as np
 from tunefarm.compiler.space.config import ConfigSpace, Population
-from tunefarm.tuner.search.base import Ledger, Proposal, Seconds
+from tunefarm.tuner.search.base import Ledger, LedgerSearch, Proposal
 from tunefarm.tuner.search.population import layout_of
 
 _CHUNK = 4096
 
 
-class GridSearch:
+class GridSearch(LedgerSearch):
     """Every valid row once: sketch after sketch, the last knob fastest."""
 
     def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
+        super().__init__(ledger)
         self._chunks = _grid_chunks(ledger.space)
         self._waiting = ledger.rows[:0]
         self._returned = ledger.rows[:0]
@@ -30,17 +30,10 @@ class GridSearch:
                 break
             self._waiting = np.concatenate([self._waiting, self._ledger.fresh(chunk)])
         rows, self._waiting = self._waiting[:count], self._waiting[count:]
-        self._ledger.claim(rows)
-        return Proposal(rows, ("grid",) * len(rows))
-
-    def follow(self, rows: Population) -> None:
-        self._ledger.claim(rows)
-
-    def observe(self, rows: Population, seconds: Seconds) -> None:
-        self._ledger.record(rows, seconds)
+        return self._claimed(rows, "grid")
 
     def forget(self, rows: Population) -> None:
-        self._ledger.release(rows)
+        super().forget(rows)
         self._returned = np.concatenate([self._returned, rows])
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from tunefarm.compiler.space.config import Population
 from tunefarm.tuner.cost_model import CostModel, Samples, Scores
 from tunefarm.tuner.features import features
-from tunefarm.tuner.search.base import Ledger, Proposal, Seconds
+from tunefarm.tuner.search.base import Ledger, LedgerSearch, Proposal, Seconds
 from tunefarm.tuner.search.droplet import descend
 from tunefarm.tuner.search.genetic import breed
 from tunefarm.tuner.search.population import distinct, row_keys, sample_valid, spread
@@ -37,7 +37,7 @@ class XgbGeneticOptions:
     diversity: float = 0.5
 
 
-class XgbGeneticSearch:
+class XgbGeneticSearch(LedgerSearch):
     """``transfer()`` gives samples of other tasks, asked for at each training, and ``hints()`` rows
     that were fast in similar ones."""
 
@@ -49,7 +49,7 @@ class XgbGeneticSearch:
         hints: Callable[[], Population] | None = None,
         options: XgbGeneticOptions | None = None,
     ) -> None:
-        self._ledger = ledger
+        super().__init__(ledger)
         self._model = model
         self._transfer = transfer
         self._hints = hints or (lambda: ledger.rows[:0])
@@ -61,18 +61,15 @@ class XgbGeneticSearch:
 
     def follow(self, rows: Population) -> None:
         self._plan_training()
-        self._ledger.claim(rows)
+        super().follow(rows)
 
     def observe(self, rows: Population, seconds: Seconds) -> None:
         before = self._ledger.best_seconds
-        self._ledger.record(rows, seconds)
+        super().observe(rows, seconds)
         fresh = features(self._ledger.space, rows, self._ledger.target)
         self._features = np.concatenate([self._features, fresh])
         improved = self._ledger.best_seconds < 0.99 * before
         self._since_best = 0 if improved else self._since_best + 1
-
-    def forget(self, rows: Population) -> None:
-        self._ledger.release(rows)
 
     def propose(self, count: int) -> Proposal:
         self._plan_training()
