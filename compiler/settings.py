@@ -1,7 +1,6 @@
 """Every environment variable that tunefarm reads: its type, its default and what it does.
 
     settings.NUM_THREADS.get()        # the typed value, read now
-    settings.describe()               # one line a setting, for people
 
 What is unset comes from the section ``[settings]`` of a file, under the name without TUNEFARM_ in
 small letters. A value that cannot be understood raises SettingError, in one sentence that names the
@@ -231,9 +230,3 @@ def _read(path: Path) -> Mapping[str, Any]:
                 f"{path}: [{SECTION}] has no {key!r}; it may hold {', '.join(known)}"
             )
     return said
-
-
-def describe() -> str:
-    """One line a setting: its name and what it does."""
-    width = max(len(setting.name) for setting in SETTINGS)
-    return "\n".join(f"{setting.name:<{width}}  {setting.help}" for setting in SETTINGS)

@@ -1,4 +1,4 @@
-"""Group operators into fused functions, each one kernel; and take them apart again.
+"""Group operators into fused functions, each one kernel.
 
     relu(add(conv(x, w), b))  ->  f(x, w, b)    with f(p0, p1, p2) = relu(add(conv(p0, p1), p2))
 
@@ -59,27 +59,6 @@ def fuse_ops(module: IRModule, target: Target) -> IRModule:
     root = _with_own_numbers(main.body)
     body = outline(root, _Groups(root, target).members())
     return module.with_main(Function(main.params, body, main.attrs))
-
-
-def defuse_ops(module: IRModule, target: Target) -> IRModule:
-    """The inverse of ``fuse_ops``: calls of primitive functions become their bodies."""
-    main = module.main
-    done: dict[Expr, Expr] = {}
-    for node in post_order(main.body):
-        operands = [done[c] for c in children(node)]
-        if isinstance(node, Call) and isinstance(node.op, Function):
-            done[node] = _inlined(node.op, operands)
-        else:
-            done[node] = with_children(node, operands)
-    return module.with_main(Function(main.params, done[main.body], main.attrs))
-
-
-def _inlined(function: Function, operands: Sequence[Expr]) -> Expr:
-    done: dict[Expr, Expr] = dict(zip(function.params, operands, strict=True))
-    for node in post_order(function.body):
-        if node not in done:
-            done[node] = with_children(node, [done[c] for c in children(node)])
-    return done[function.body]
 
 
 class _Groups:

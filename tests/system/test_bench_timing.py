@@ -16,7 +16,7 @@ import pytest
 import tunefarm
 from tunefarm.peers.apart import LibraryFailed, apart
 from tunefarm.peers.rows import Row
-from tunefarm.peers.turns import Contender, in_turn, interleave, relative_error
+from tunefarm.peers.turns import Contender, in_turn, relative_error, seconds_of
 
 BENCH = Path(__file__).parents[2] / "bench"
 
@@ -56,7 +56,8 @@ def test_contenders_take_turns_in_both_orders() -> None:
         return call
 
     calls = {"fast": contender("fast", 1e-3), "slow": contender("slow", 4e-3)}
-    medians = interleave(calls, repeats=4, minimum_s=0)
+    timers = {name: partial(seconds_of, call) for name, call in calls.items()}
+    medians = in_turn(timers, repeats=4, minimum_s=0)
     assert turns == ["fast", "slow", "fast", "slow", "fast", "slow", "fast"]
     assert 1e-3 <= medians["fast"] < medians["slow"]
 

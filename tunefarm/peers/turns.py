@@ -41,14 +41,6 @@ class Contender:
     timer: Timer | None = None
 
 
-def interleave(
-    calls: Mapping[str, Call], repeats: int = 15, minimum_s: float = 2e-3
-) -> dict[str, float]:
-    """``in_turn`` for calls of this process."""
-    timers = {name: partial(seconds_of, call) for name, call in calls.items()}
-    return in_turn(timers, repeats, minimum_s)
-
-
 def in_turn(
     timers: Mapping[str, Timer],
     repeats: int = 15,

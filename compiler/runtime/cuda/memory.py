@@ -55,11 +55,6 @@ class Pool:
             self._collect()
             return sum(size * len(blocks) for size, blocks in self._free.items())
 
-    @property
-    def used_bytes(self) -> int:
-        """Bytes of the blocks that are in use."""
-        return self.held_bytes - self.free_bytes
-
     def take(self, size_bytes: int) -> DeviceMemory:
         """At least so many bytes; DeviceMemoryError if even without what is kept there are none."""
         block_bytes = block_size(size_bytes)

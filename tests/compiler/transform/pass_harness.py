@@ -17,8 +17,10 @@ from tunefarm.compiler.ir import (
     IRModule,
     TensorType,
     Var,
+    children,
     post_order,
 )
+from tunefarm.compiler.transform.rewrite import with_children
 
 Array = NDArray[Any]
 
@@ -59,3 +61,24 @@ def agree(
     for got, want in zip(evaluate(after, inputs), evaluate(before, inputs), strict=True):
         assert got.shape == want.shape
         np.testing.assert_allclose(got, want, rtol=rtol, atol=atol)
+
+
+def defused(module: IRModule) -> IRModule:
+    """The inverse of ``fuse_ops``: calls of primitive functions become their bodies."""
+    main = module.main
+    done: dict[Expr, Expr] = {}
+    for node in post_order(main.body):
+        operands = [done[c] for c in children(node)]
+        if isinstance(node, Call) and isinstance(node.op, Function):
+            done[node] = _inlined(node.op, operands)
+        else:
+            done[node] = with_children(node, operands)
+    return module.with_main(Function(main.params, done[main.body], main.attrs))
+
+
+def _inlined(function: Function, operands: Sequence[Expr]) -> Expr:
+    done: dict[Expr, Expr] = dict(zip(function.params, operands, strict=True))
+    for node in post_order(function.body):
+        if node not in done:
+            done[node] = with_children(node, [done[c] for c in children(node)])
+    return done[function.body]

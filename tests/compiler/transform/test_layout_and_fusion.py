@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from pass_harness import agree, kernels_in, module_of, var
+from pass_harness import agree, defused, kernels_in, module_of, var
 from tunefarm.compiler.extract import kernels_of, tasks_of
 from tunefarm.compiler.ir import (
     Constant,
@@ -15,7 +15,6 @@ from tunefarm.compiler.ops import call
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.transform import optimize
 from tunefarm.compiler.transform.fuse_attention import fuse_attention
-from tunefarm.compiler.transform.fuse_ops import defuse_ops
 from tunefarm.compiler.workload import Workload
 
 TARGET = Target("llvm -mcpu=znver5 -num-cores=2")
@@ -94,7 +93,7 @@ def test_equal_groups_share_a_function_and_count_as_weight() -> None:
 
 def test_defuse_restores_the_meaning() -> None:
     module = residual_network()
-    optimized = defuse_ops(optimize(module, TARGET), TARGET)
+    optimized = defused(optimize(module, TARGET))
     assert kernels_of(optimized) == []
     x = RNG.standard_normal((2, 3, 8, 8)).astype(np.float32)
     agree(optimized, module, [x], rtol=2e-4, atol=2e-5)

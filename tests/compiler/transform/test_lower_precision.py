@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from pass_harness import defused
 from tunefarm.compiler.build import build_module
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.compiler.evaluate import evaluate
@@ -102,16 +103,10 @@ def test_the_error_is_that_of_rounded_operands() -> None:
     module, (w,) = layers(32, 256, count=1)
     x = np.random.default_rng(9).standard_normal((32, 256)).astype(np.float32)
     (exact,) = evaluate(module, [x])
-    (rounded,) = evaluate(_operators(optimize(allow_precision(module, "bf16"), ZEN5)), [x])
+    (rounded,) = evaluate(defused(optimize(allow_precision(module, "bf16"), ZEN5)), [x])
     error = np.abs(rounded - exact)
     assert (error <= 1.01 * ROUNDING * (np.abs(x) @ np.abs(w.data))).all()
     assert 0 < error.max() < 1e-2 * np.abs(exact).max()
-
-
-def _operators(module: IRModule) -> IRModule:
-    from tunefarm.compiler.transform.fuse_ops import defuse_ops
-
-    return defuse_ops(module, ZEN5)
 
 
 @pytest.mark.skipif(
