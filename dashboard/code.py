@@ -79,7 +79,7 @@ class Coder:
 
 def ask_compiler(asked: str) -> Mapping[str, Any]:
     """What the compiler answers, in a child process; CodeError if it refuses or takes too long."""
-    command = [sys.executable, "-m", "tunefarm.dashboard.code_child"]
+    command = [sys.executable, "-P", "-m", "tunefarm.dashboard.code_child"]
     try:
         done = subprocess.run(
             command, input=asked, capture_output=True, text=True, timeout=LIMIT_S, check=False

@@ -95,7 +95,7 @@ async def _run(options: TrackerOptions, tracker: str, place: socket.socket) -> t
 async def _start(options: TrackerOptions, tracker: str, place: socket.socket) -> Process:
     number = place.fileno()
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", _MODULE,
+        sys.executable, "-P", "-m", _MODULE,
         stdin=PIPE, stdout=PIPE, pass_fds=[number], start_new_session=True,
     )  # fmt: skip
     settings = {

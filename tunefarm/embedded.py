@@ -114,7 +114,8 @@ class Member:
 
 
 def _start(arguments: Sequence[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "tunefarm", *arguments, "--exit-with-parent"]
+    # -P: a file of the user's in this folder, random.py say, must not be taken for a module.
+    command = [sys.executable, "-P", "-m", "tunefarm", *arguments, "--exit-with-parent"]
     return subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
     )

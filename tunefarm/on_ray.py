@@ -59,7 +59,7 @@ class Hosted:
         file = Path(self._folder.name) / "tracker.json"
         write_rendezvous(file, place)
         given = ["worker", "--rendezvous", str(file), *arguments, "--exit-with-parent"]
-        self._command = [sys.executable, "-m", "tunefarm", *given]
+        self._command = [sys.executable, "-P", "-m", "tunefarm", *given]
         self._restart_s = restart_s
         self._stopped = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None

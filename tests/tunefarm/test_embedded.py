@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from tunefarm.compiler.target import Target
 from tunefarm.db.records import OWNED, Job, JobState
 
@@ -50,9 +51,13 @@ def test_commands_that_begin_at_once_share_one_farm(model: str, tmp_path: Path) 
 
 
 def test_the_job_of_a_command_that_was_killed_is_ended(
-    tracker: Callable[[Path], AbstractContextManager[str]], model: str, tmp_path: Path
+    tracker: Callable[[Path], AbstractContextManager[str]],
+    model: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """That of one that lives is not, though its tracker may just be about to start again."""
+    """That of one that lives is not, though its tracker may just be about to start again. What lies
+    in the folder where the command runs is none of its modules."""
     database = tmp_path / "jobs.db"
     mark = "from tunefarm.owners import own_mark; print(own_mark())"
     gone = subprocess.run([sys.executable, "-c", mark], capture_output=True, text=True, check=True)
@@ -61,6 +66,8 @@ def test_the_job_of_a_command_that_was_killed_is_ended(
         jobs = {
             whose: client.submit_job(owned_job(model, mark)).id for whose, mark in marks.items()
         }
+    (tmp_path / "random.py").write_text("raise SystemExit('this is no module of the farm')")
+    monkeypatch.chdir(tmp_path)
     with EmbeddedFarm(str(database), Target.host().text) as farm:
         states = {job.id: job.state for job in farm.client.jobs()}
     ended = {whose for whose, job in jobs.items() if states[job] is JobState.CANCELLED}
