@@ -174,7 +174,7 @@ class History:
         if self.strict:
             raise HistoryError(message) from error
         self.source = None
-        warnings.warn(f"{message}; building with default configs", stacklevel=6)
+        warnings.warn(f"{message}; default configs are used", stacklevel=6)
 
     def _report(self, untuned: Sequence[Untuned]) -> None:
         """Tell the farm; what is in the way is one warning, as it never breaks a build."""

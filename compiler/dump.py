@@ -54,7 +54,7 @@ class Stages:
         path = self._folder / f"{self._next(name)}{suffix}"
         if content != self._last:
             with _explained(path):
-                path.write_text(content)
+                path.write_text(content, encoding="utf-8")
         self._last = content
 
     def inside(self, name: str) -> Stages:

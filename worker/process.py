@@ -305,8 +305,19 @@ def sweep_scratch() -> None:
     """Remove the scratch directories of workers that died before they could."""
     for path in Path(tempfile.gettempdir()).glob("tunefarm-*-*"):
         owner = path.name.split("-")[1]
-        if owner.isdigit() and not Path(f"/proc/{owner}").exists():
+        if owner.isdigit() and _is_gone(int(owner)):
             shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_gone(process: int) -> bool:
+    """Whether no process has this id; those of other users count, with or without ``/proc``."""
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return True
+    except PermissionError:
+        pass
+    return False
 
 
 def _describe_exit(code: int | None) -> str:

@@ -99,7 +99,9 @@ def export_library(module: Module, path: Path, name: str | None = None) -> None:
             else:
                 _write_library(module, file, prefix, path.name)
     with _telling(path):
-        path.with_suffix(".h").write_text(header_text(module.plan, prefix, module.target.num_cores))
+        path.with_suffix(".h").write_text(
+            header_text(module.plan, prefix, module.target.num_cores), encoding="utf-8"
+        )
 
 
 def _copy_library(module: Module, path: Path, name: str | None) -> str:
@@ -238,7 +240,7 @@ def _mapped(place: int, count: int) -> NDArray[np.uint8]:
 
 def header_text(plan: ExecutionPlan, prefix: str, cores: int) -> str:
     """The C header of a model for so many cores: sizes, names, and an inline starter of threads."""
-    template = files("tunefarm.compiler.runtime").joinpath("model.h").read_text()
+    template = files("tunefarm.compiler.runtime").joinpath("model.h").read_text("utf-8")
     values = {
         "MODEL": prefix.upper(),
         "model": prefix,

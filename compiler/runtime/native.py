@@ -83,7 +83,7 @@ def native_text(triple: str) -> str:
 
 
 def _source(name: str) -> str:
-    return files("tunefarm.compiler.runtime").joinpath(name).read_text()
+    return files("tunefarm.compiler.runtime").joinpath(name).read_text("utf-8")
 
 
 def _complete(text: str, arch: Arch) -> str:

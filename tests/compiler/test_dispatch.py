@@ -191,7 +191,7 @@ def test_an_unreadable_source_is_one_warning(tmp_path: Path) -> None:
 def test_a_corrupt_database_is_one_warning(tmp_path: Path) -> None:
     broken = tmp_path / "tunefarm.db"
     broken.write_bytes(b"this is no database" * 100)
-    with pytest.warns(UserWarning, match="building with default configs"):
+    with pytest.warns(UserWarning, match="default configs are used"):
         assert decide(broken, workload()).status is Status.DEFAULT
 
 

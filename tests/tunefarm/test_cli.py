@@ -136,7 +136,7 @@ def test_a_corrupt_database(model: str, tmp_path: Path, capsys: pytest.CaptureFi
     broken.write_bytes(b"no database at all" * 500)
     assert "broken.db" in mistake(capsys, "records", "list", "--db", str(broken))
     assert run(["tasks", model, "--db", str(broken)]) == 0
-    assert "building with default configs" in capsys.readouterr().err
+    assert "default configs are used" in capsys.readouterr().err
 
 
 def test_a_newer_database(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
