@@ -313,18 +313,28 @@ def test_an_open_stream_holds_no_tracker_up_and_outlives_it(
     tracker: Any, start_worker: Callable[..., Any]
 ) -> None:
     start_worker(tracker, "d1")
-    with tracker.client() as farm:
-        lease = farm.acquire(on("d1"), client="c", wait_s=PATIENCE_S)
-        assert lease is not None
+
+    def stopped_s() -> float:
         began = time.monotonic()
         assert tracker.stop() == (0, "")
-        took_s = time.monotonic() - began
+        return time.monotonic() - began
+
+    def with_stream_s() -> float:
+        with tracker.client() as farm:
+            lease = farm.acquire(on("d1"), client="c", wait_s=PATIENCE_S)
+            assert lease is not None
+            took_s = stopped_s()
+            tracker.start()
+            assert farm.renew(lease).epoch == lease.epoch
+            farm.release(lease)
+        return took_s
+
+    def idle_s() -> float:
+        with tracker.client() as farm:
+            farm.info()
+            took_s = stopped_s()
         tracker.start()
-        assert farm.renew(lease).epoch == lease.epoch
-        farm.release(lease)
-    with tracker.client() as farm:
-        idle_s = time.monotonic()
-        farm.info()
-        tracker.stop()
-        idle_s = time.monotonic() - idle_s
-    assert took_s < idle_s + 1.5, "it waits 2 s for calls under way"
+        return took_s
+
+    # A busy machine may hold any one try up for longer.
+    assert any(with_stream_s() < idle_s() + 1.5 for _ in range(3)), "it waits 2 s for open calls"

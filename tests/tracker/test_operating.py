@@ -28,7 +28,7 @@ def selecting(selector: str, priority: int = 0) -> DeviceRequest:
     return DeviceRequest("sim", selector=selector, priority=priority)
 
 
-def acquire(farm: FarmClient, name: str, wait_s: float = 5.0, **how: Any) -> Lease | None:
+def acquire(farm: FarmClient, name: str, wait_s: float = 20.0, **how: Any) -> Lease | None:
     return farm.acquire(selecting(f"name={name}"), client="c", wait_s=wait_s, **how)
 
 
@@ -139,14 +139,14 @@ def test_a_waiting_request_is_served_when_its_device_is_uncordoned(
 ) -> None:
     farm.cordon(worker.name, actor="anna", reason="")
     answer: list[Lease | None] = []
-    waiting = threading.Thread(target=lambda: answer.append(acquire(farm, device, wait_s=10)))
+    waiting = threading.Thread(target=lambda: answer.append(acquire(farm, device, wait_s=60)))
     waiting.start()
     time.sleep(0.3)
     began = time.monotonic()
     farm.uncordon(worker.name, actor="anna")
     waiting.join()
     assert answer[0] is not None
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
 
 
 def test_a_drain_asks_the_lease_back_and_then_takes_it(

@@ -190,8 +190,8 @@ def test_sigterm_ends_it_soon_and_cleanly(tracker: Any, new_job: NewJob) -> None
         time.sleep(0.2)
         started = time.monotonic()
         assert tracker.stop() == (0, "")
-        assert time.monotonic() - started < 5
-        polling.join(5)
+        assert time.monotonic() - started < 15, "it does not wait for the poll"
+        polling.join(15)
         assert len(answers) == 1, "the pending poll was answered"
 
 

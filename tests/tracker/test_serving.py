@@ -346,16 +346,25 @@ def test_a_candidate_that_kills_its_worker_is_quarantined(
 
 
 def test_a_newer_sync_ends_the_pending_one_at_once(farm: FarmClient, device: str) -> None:
+    """By itself it would end a third of the lease's term after it began. A busy machine may hold
+    any one try up for longer."""
     offered = Device(device, "sim", "Sim 1", "sim", "")
-    state = WorkerState("w of " + device, "i1", 1, "0.1", (offered,))
-    started = time.monotonic()
-    pending = farm.start_sync(state, wait_s=10)
-    time.sleep(0.1)
-    newer = farm.start_sync(replace(state, number=2), wait_s=0)
-    assert newer.result().work == ()
-    assert pending.result().work == ()
-    assert time.monotonic() - started < 0.3 + TERM_S / 3
-    assert farm.start_sync(state, wait_s=10).result().work == (), "an old number says nothing"
+    state = WorkerState("w of " + device, "i1", 0, "0.1", (offered,))
+
+    def seconds() -> float:
+        nonlocal state
+        older = replace(state, number=state.number + 1)
+        state = replace(state, number=state.number + 2)
+        started = time.monotonic()
+        pending = farm.start_sync(older, wait_s=10)
+        time.sleep(0.1)
+        newer = farm.start_sync(state, wait_s=0)
+        assert newer.result().work == ()
+        assert pending.result().work == ()
+        assert farm.start_sync(older, wait_s=10).result().work == (), "an old number says nothing"
+        return time.monotonic() - started
+
+    assert any(seconds() < TERM_S / 3 for _ in range(5))
 
 
 def test_a_worker_that_leaves_gives_its_work_back_unblamed(

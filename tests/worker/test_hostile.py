@@ -74,7 +74,7 @@ def test_a_bad_candidate_is_named_and_the_next_one_measured(
     run_s = BUDGET_S if kind is ErrorKind.RUN_TIMEOUT else AMPLE_S
     (bad,) = measure(hostile, config, build_s=build_s, run_s=run_s)
     if "timeout" in kind:
-        assert time.monotonic() - start < 3 * honest_s + BUDGET_S + 2
+        assert time.monotonic() - start < 3 * honest_s + BUDGET_S + 10
     assert bad.error is kind, bad
     assert message in bad.message
     assert not bad.times_s
