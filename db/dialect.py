@@ -117,7 +117,13 @@ def check_file(path: Path, *, writing: bool) -> None:
 def sole_use(path: Path) -> Iterator[None]:
     """Keep trackers, and what replaces the file, off a SQLite database; DatabaseInUse if one has
     it."""
-    with path.with_name(f"{path.name}.lock").open("a") as lock:
+    try:
+        lock = path.with_name(f"{path.name}.lock").open("a")
+    except OSError as error:
+        raise StoreError(
+            f"database {path} cannot be written: {error.strerror} ({error.filename})"
+        ) from None
+    with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

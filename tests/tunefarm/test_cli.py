@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sqlite3
@@ -171,6 +172,20 @@ def test_a_database_that_another_process_locks(
         capsys, "records", "import", str(records), "--db", str(path)
     )
     other.close()
+
+
+def test_names_and_outputs_that_are_no_utf8(model: str, tmp_path: Path) -> None:
+    """A file from a system of another encoding, and an output that has no × and no arrows."""
+    odd = os.fsencode(tmp_path) + b"/gr\xf6\xdfe.onnx"
+    shutil.copy(model, odd)
+    database, environment = tmp_path / "t.db", os.environ | {"PYTHONIOENCODING": "ascii"}
+    Store.open(str(database)).close()
+    for command in (["tasks"], ["build", "-o", str(tmp_path / "m.so")]):
+        done = subprocess.run(
+            [sys.executable, "-m", "tunefarm", *command, odd, "--db", str(database)],
+            capture_output=True, text=True, env=environment,
+        )  # fmt: skip
+        assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
 
 
 def test_a_full_disk(model: str, tmp_path: Path, home: Path) -> None:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
+import psutil
 import pytest
 from tunefarm.db.store import Store
 from tunefarm.proto.client import FarmClient
@@ -90,6 +91,16 @@ def test_the_governor_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(machine, "_line", lambda _: "performance")
     (found,) = machine._clock()
     assert found.state is State.OK
+
+
+def test_a_machine_that_shows_less_is_looked_at_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path))  # as in a container without /proc
+    found = {finding.subject: finding for finding in machine.examine_machine()}
+    assert found["load"].state is State.NOTE
+    assert "cannot be looked at here: No such file" in found["load"].told
+    assert "sandbox" in found
 
 
 def test_a_place_that_is_full_or_shut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import traceback
@@ -96,6 +97,8 @@ def run(arguments: Sequence[str]) -> int:
     1 is left to our own bugs, which raise.
     """
     warnings.showwarning = _show_warning
+    if isinstance(sys.stdout, io.TextIOWrapper):  # "?" for what its encoding does not have
+        sys.stdout.reconfigure(errors="replace")
     begin_loudness()
     with repeating_lost_interrupts(), terminating_as_interrupt() as terminated:
         code = _call(arguments)

@@ -190,7 +190,8 @@ class Asked:
     @property
     def model_name(self) -> str:
         """What people call it: its file's name, with the shapes and precision that they chose."""
-        return " ".join(filter(None, (self.model.stem, *(self.shape or ()), self.precision)))
+        name = " ".join(filter(None, (self.model.stem, *(self.shape or ()), self.precision)))
+        return name.encode(errors="replace").decode()  # of a file whose name is no UTF-8
 
     def module(self) -> IRModule:
         """The model, its shapes fixed and its precision allowed."""
