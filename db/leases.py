@@ -8,7 +8,7 @@ Leases that ended stay as the record of who held what.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -48,9 +48,16 @@ class Enlisted:
     owner: str
 
 
-def enlist(connection: Connection, worker: str, incarnation: str, compiler_version: str) -> bool:
+def enlist(
+    connection: Connection,
+    worker: str,
+    incarnation: str,
+    compiler_version: str,
+    capacity: int = 0,
+) -> bool:
     """Make this process the worker's current one, or confirm it; whether it is new.
 
+    A new one has just spoken, and could take ``capacity`` work: other trackers read that.
     StaleIncarnation if it was current once and another has replaced it.
     """
     now = time.time()
@@ -61,6 +68,8 @@ def enlist(connection: Connection, worker: str, incarnation: str, compiler_versi
         "incarnation": incarnation,
         "compiler_version": compiler_version,
         "started_at": now,
+        "seen_at": clock_there(connection),
+        "capacity": capacity,
     }
     if row is None:
         connection.execute(insert(WORKERS).values(id=worker, **values))
@@ -86,16 +95,31 @@ def enlisted(rows: Iterable[Any]) -> dict[str, Enlisted]:
     return {row.id: Enlisted(row.incarnation, row.compiler_version, row.owner) for row in rows}
 
 
-def register(connection: Connection, worker: str, devices: Iterable[Device]) -> None:
-    """Store what a worker tells of its devices; epochs stay."""
-    told = [what_is_told(device, worker) for device in devices]
-    if not told:
-        return
-    statement = upsert(connection, DEVICES)
-    statement = statement.on_conflict_do_update(
-        index_elements=["id"], set_={name: statement.excluded[name] for name in told[0]}
-    )
-    connection.execute(statement, [{"epoch": 0, **values} for values in told])
+def register(
+    connection: Connection,
+    worker: str,
+    devices: Iterable[Device],
+    known: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """Store what a worker tells of its devices; epochs stay.
+
+    With ``known``, the workers that these devices were last known to be of (none of a new one), a
+    device that another one has got meanwhile stays that one's; these workers by device.
+    """
+    taken = {}
+    for device in devices:
+        told = what_is_told(device, worker)
+        statement = upsert(connection, DEVICES).values(epoch=0, **told)
+        mine = None if known is None else DEVICES.c.worker.in_([worker, known.get(device.id, "")])
+        statement = statement.on_conflict_do_update(
+            index_elements=["id"],
+            set_={name: statement.excluded[name] for name in told},
+            where=mine,
+        )
+        if connection.execute(statement.returning(DEVICES.c.id)).first() is None:
+            present = select(DEVICES.c.worker).where(DEVICES.c.id == device.id)
+            taken[device.id] = connection.execute(present).scalar_one()
+    return taken
 
 
 def what_is_told(device: Device, worker: str) -> dict[str, Any]:

@@ -210,22 +210,29 @@ def _is_registered(farm: Farm, state: WorkerState, owner: str) -> bool:
 
 
 async def _register(farm: Farm, state: WorkerState, owner: str) -> None:
-    """Store the worker's process and devices, and what follows from them."""
+    """Store the worker's process and devices, and what follows from them; ValueError if another
+    worker has got one of these since this tracker last heard of it."""
+
+    known = {d.id: farm.devices[d.id].worker for d in state.devices if d.id in farm.devices}
 
     def write(
         connection: Connection,
     ) -> tuple[tuple[Device, ...], tuple[str, ...], tuple[Cordon, ...]]:
-        leases.enlist(connection, state.worker, state.incarnation, state.compiler_version)
+        process = state.incarnation, state.compiler_version, state.capacity
+        leases.enlist(connection, state.worker, *process)
         if owner:
             tokens.own_worker(connection, state.worker, owner)
-        leases.register(connection, state.worker, state.devices)
+        for device, worker in leases.register(
+            connection, state.worker, state.devices, known
+        ).items():
+            raise _served(farm, device, worker)
         ended = leases.end_mixed(connection, state.worker)
         ended += health.take_in(connection, state.devices)
         devices = leases.devices(connection, state.worker)
         return devices, ended, cordons.cordons(connection)
 
-    known, ended, kept = await farm.database.write(write)
-    farm.devices |= {device.id: device for device in known}
+    devices, ended, kept = await farm.database.write(write)
+    farm.devices |= {device.id: device for device in devices}
     farm.enlisted[state.worker] = Enlisted(state.incarnation, state.compiler_version, owner)
     farm.hold_cordons(kept)
     for lease in ended:
@@ -250,10 +257,14 @@ def _check_devices(farm: Farm, state: WorkerState) -> None:
 def _check_owner(farm: Farm, worker: str, device: Device) -> None:
     known = farm.devices.get(device.id)
     if known is not None and known.worker != worker and farm.is_online(device.id):
-        raise ValueError(
-            f"device {device.id} is served by worker {known.worker}; stop that one, or wait "
-            f"{farm.options.lease_term_s:.0f} s after it has died"
-        )
+        raise _served(farm, device.id, known.worker)
+
+
+def _served(farm: Farm, device: str, worker: str) -> ValueError:
+    return ValueError(
+        f"device {device} is served by worker {worker}; stop that one, or wait "
+        f"{farm.options.lease_term_s:.0f} s after it has died"
+    )
 
 
 async def _store(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from tunefarm.db import leases
 from tunefarm.db.errors import NotYours, StaleIncarnation
 from tunefarm.db.records import (
     Device,
@@ -26,6 +27,7 @@ from tunefarm.tracker.callers import OWN, Caller
 from tunefarm.tracker.farm import Farm
 from tunefarm.tracker.leasing import Desk
 from tunefarm.tracker.options import TrackerOptions
+from tunefarm.tracker.replicas import Replicas
 from tunefarm.tracker.writer import Database
 
 DEVICE = Device(
@@ -91,6 +93,61 @@ def come(tmp_path: Path) -> Callable[..., tuple[Farm, int]]:
         return farm, sum(database.durations.buckets) - LOADING
 
     return lambda state=STATE, caller=OWN: asyncio.run(run(state, caller))
+
+
+def together(url: str, *meetings: Callable[[list[Farm]], Awaitable[object]]) -> list[object]:
+    """What came of each meeting in turn, of two trackers' farms over one database; errors too."""
+
+    async def main(databases: list[Database]) -> list[object]:
+        farms = [Farm(TrackerOptions("unused"), database) for database in databases]
+        for farm in farms:
+            await farm.load()
+        return [await meet(farms) for meet in meetings]
+
+    databases = [Database(Store.open(url)) for _ in range(2)]
+    try:
+        return asyncio.run(asyncio.wait_for(main(databases), 60))
+    finally:
+        for database in databases:
+            database.close()
+
+
+@pytest.mark.parametrize("there", [0, 1], ids=["one tracker", "two trackers"])
+def test_of_two_new_workers_of_one_device_the_first_gets_it(postgres: Any, there: int) -> None:
+    async def both(farms: list[Farm]) -> tuple[object, ...]:
+        second = replace(STATE, worker="w2", incarnation="i2")
+        return await asyncio.gather(
+            working.sync(farms[0], STATE, 0.0),
+            working.sync(farms[there], second, 0.0),
+            return_exceptions=True,
+        )
+
+    async def who(farms: list[Farm]) -> str:
+        devices = await farms[0].database.read(leases.devices)
+        return devices[0].worker
+
+    with postgres.database("latest") as url:
+        (one, other), winner = cast("tuple[tuple[object, object], str]", together(url, both, who))
+    refusals = [result for result in (one, other) if isinstance(result, ValueError)]
+    assert len(refusals) == 1
+    assert str(refusals[0]).startswith(f"device d1 is served by worker {winner}; stop that one")
+    assert isinstance(other if winner == "w1" else one, ValueError)
+    assert winner == "w1" or there
+
+
+def test_a_worker_that_another_tracker_has_just_enlisted_serves_its_device(postgres: Any) -> None:
+    """Its own tracker has not said yet what it heard."""
+
+    async def first(farms: list[Farm]) -> object:
+        return await working.sync(farms[0], STATE, 0.0)
+
+    async def second(farms: list[Farm]) -> object:
+        await Replicas(farms[1], Desk(farms[1])).exchange()
+        await working.sync(farms[1], replace(STATE, worker="w2", incarnation="i2"), 0.0)
+        return None
+
+    with postgres.database("latest") as url, pytest.raises(ValueError, match="by worker w1"):
+        together(url, first, second)
 
 
 def test_nothing_is_written_of_one_that_says_what_the_rows_say(come: Any) -> None:
