@@ -47,7 +47,8 @@ class Expressions(Registers):
                 return self.intrinsic(expr.name, [self.value(a) for a in expr.args], expr.dtype)
 
     def _binary(self, expr: Binary) -> Val:
-        if is_update(expr) and self.is_neutral(self.value(expr.a), expr.op):
+        updates = is_update(expr)
+        if updates and self.is_neutral(self.value(expr.a), expr.op):
             return self.value(expr.b)
         terms = fusible(expr)
         if terms is not None:
@@ -55,7 +56,8 @@ class Expressions(Registers):
             return self.fused(self.value(x), self.value(y), self.value(a))
         if expr.dtype == "int64" and is_index(expr):
             return self.int_value(self.index(expr))
-        return self.arithmetic(expr.op, self.value(expr.a), self.value(expr.b))
+        operation = self.update if updates else self.arithmetic
+        return operation(expr.op, self.value(expr.a), self.value(expr.b))
 
     def is_neutral(self, value: Val, op: str) -> bool:
         """Whether an accumulator is still the number that its reduction begins with.

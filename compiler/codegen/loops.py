@@ -11,7 +11,7 @@ from tunefarm.compiler.codegen.builder import Frame
 from tunefarm.compiler.codegen.registers import OpenLoop
 from tunefarm.compiler.codegen.stores import Stores, combines_lanes
 from tunefarm.compiler.codegen.types import scalar_type, vector_of
-from tunefarm.compiler.codegen.values import Lin, Slot, Val, make, zero_of
+from tunefarm.compiler.codegen.values import HANDED_ON, Lin, Slot, Val, make, zero_of
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.tir.affine import interval, range_of
 from tunefarm.compiler.tir.facts import KEPT, buffers_stored, kinds_below, loops_below
@@ -151,7 +151,7 @@ class Loops(Stores):
             before=outer.label,
             branch_at=len(outer.lines) - 1,
             counter=b.fresh("i"),
-            carried={s: (v, Val(b.fresh("acc"), v.dtype, v.lanes)) for s, v in before.items()},
+            carried={s: (v, Val(b.fresh(HANDED_ON), v.dtype, v.lanes)) for s, v in before.items()},
         )
 
     def _close(self, head: _Head, frame: Frame) -> None:

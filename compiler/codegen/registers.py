@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from tunefarm.compiler.codegen.builder import FunctionBuilder
 from tunefarm.compiler.codegen.memory import Memory
 from tunefarm.compiler.codegen.types import scalar_type, vector_of
-from tunefarm.compiler.codegen.values import Lin, Slot, Val, make, zero_of
+from tunefarm.compiler.codegen.values import HANDED_ON, Lin, Slot, Val, make, zero_of
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir.ir import Buffer, Load
@@ -99,7 +99,7 @@ class Registers(Memory):
             if slot.buffer not in loop.stored:
                 continue
             if slot not in loop.late:
-                phi = Val(self.builder.fresh("acc"), value.dtype, value.lanes)
+                phi = Val(self.builder.fresh(HANDED_ON), value.dtype, value.lanes)
                 self.builder.depth_of[phi.text] = loop.depth
                 loop.late[slot] = (phi, value)
             value = loop.late[slot][0]

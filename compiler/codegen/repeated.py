@@ -97,9 +97,9 @@ class Repeated(Expressions, ABC):
 
         def plain() -> Val:
             old = a()
-            if updates and self.is_neutral(old, op):
-                return b()
-            return self.arithmetic(op, old, b())
+            if not updates:
+                return self.arithmetic(op, old, b())
+            return b() if self.is_neutral(old, op) else self.update(op, old, b())
 
         if factors is None:
             return plain

@@ -40,6 +40,9 @@ class Lin(NamedTuple):
         return not self.terms and not self.lane
 
 
+HANDED_ON = "acc"  # how names begin of what a loop's iterations hand on
+
+
 class Val(NamedTuple):
     """An SSA value or literal of a dtype, scalar or with ``lanes`` lanes."""
 

@@ -61,15 +61,15 @@ def test_every_allowed_config_applies(
         check(workload, HOST, config, arrays, "execute")
 
 
-def test_windows_a_step_apart_share_their_loads() -> None:
+def test_windows_that_overlap_share_their_loads() -> None:
     """Their taps are unrolled, if the image is in the second level of cache."""
     target = Target("llvm -mcpu=znver5 -num-cores=1")
     taps = {}
-    for stride, channels in ((1, 33), (2, 33), (1, 768)):
+    for stride, channels in ((1, 33), (2, 33), (3, 33), (1, 768)):
         pool = function_of(
             "max_pool", ((1, 17, 17, channels), F32), kernel=(3, 3), strides=(stride, stride),
             padding=((1, 1), (1, 1)), data_layout="NSC",
         )  # fmt: skip
         space = config_space(Workload.from_function(pool), target)
         taps[stride, channels] = space.default["taps"]
-    assert taps == {(1, 33): 1, (2, 33): 0, (1, 768): 0}
+    assert taps == {(1, 33): 1, (2, 33): 1, (3, 33): 0, (1, 768): 0}
