@@ -121,9 +121,9 @@ def close(
     """Let the bests of a model's tasks meet their rivals in whole runs on this machine.
 
     The verdicts are stored as they come. ``noise`` is a fraction; within ``device()`` nobody else
-    measures; ``say`` hears when it begins. None if no promoted best differs from its default, if
-    all met their rivals in this model before, or if ``seconds`` do not suffice. TunefarmError if
-    the model is too large.
+    measures; ``say`` hears when it begins, or what time is missing. None if no promoted best
+    differs from its default, if all met their rivals in this model before, or if ``seconds`` do
+    not suffice. TunefarmError if the model is too large.
     """
     from tunefarm.api import extract_tasks
     from tunefarm.compiler.dispatch import History as BuildHistory
@@ -141,11 +141,15 @@ def close(
     with device():
         model = WholeModel(module, target, known, noise, begin + seconds)
         model.check_room()
-        if model.blocks_left() < MIN_BLOCKS:
-            return None
-        if say is not None:
+        is_enough = model.blocks_left() >= MIN_BLOCKS
+        if say is not None and is_enough:
             say(f"timing the bests in the whole model, {model.left_s:.0f} s at most")
-        return _meet(records, model, stages, name)
+        elif say is not None:
+            need_s, left_s = MIN_BLOCKS * model.block_s, max(model.left_s, 0.0)
+            say(
+                f"the bests in the whole model take {need_s:.0f} s to time, {left_s:.0f} s are left"
+            )
+        return _meet(records, model, stages, name) if is_enough else None
 
 
 def model_name(tasks: Iterable[Task]) -> str:

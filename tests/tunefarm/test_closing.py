@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -66,8 +67,9 @@ class Database:
 
 @pytest.fixture(scope="module")
 def target() -> Target:
-    """One core: threads that wait for one another suffer most from a busy machine."""
-    return Target(f"llvm -mcpu={Target.host().mcpu} -num-cores=1")
+    """One core: threads that wait for one another suffer most from a busy machine. Strict: without
+    Strassen's method, which has no knobs that make it slow."""
+    return Target(f"llvm -mcpu={Target.host().mcpu} -num-cores=1 -precision=strict")
 
 
 @pytest.fixture(scope="module")
@@ -251,6 +253,20 @@ def test_nothing_to_decide(
     assert nothing(seconds=0.0), "there is no time"
     assert database.standing(tasks[0]).model == ""
     assert not nothing()
+
+
+def test_it_says_what_time_is_missing(
+    database: Database,
+    module: IRModule,
+    tasks: list[Task],
+    target: Target,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tuned(database, tasks[0], SLOW)
+    monkeypatch.setattr("tunefarm.closing.MIN_BLOCKS", 10**6)
+    said: list[str] = []
+    assert close(database, module, target, SECONDS, say=said.append) is None
+    assert re.fullmatch(r"the bests in the .* model take \d+ s to time, \d+ s are left", said[0])
 
 
 def test_a_model_of_which_two_builds_have_no_room_is_left_alone(
