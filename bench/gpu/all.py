@@ -96,9 +96,8 @@ def write(path: Path, told: dict[str, Any], places: Mapping[str, Path]) -> None:
         script["cases"] = len(results)
         script["failed"] = [result["case"] for result in results if "failed" in result]
         script["left_out"] = report.get("left_out", [])
-        for fact in ("device", "driver", "compiler", "assembler"):
-            if fact in report:
-                told.setdefault(fact, report[fact])
+    for report in there.values():
+        told |= {fact: report[fact] for fact in ("device", "driver", "compiler", "assembler")}
     told["bars"] = [bar.told() for bar in bars(there)]
     told["lines"] = [bar.line() for bar in bars(there)]
     write_whole(path, told)
