@@ -158,14 +158,13 @@ def test_the_command_tells_what_it_cannot_do(
 def test_without_its_packages_the_command_says_what_to_install(
     farm: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from tunefarm.dashboard import serving
-
     from tunefarm.cli import app
 
-    monkeypatch.setattr(serving, "find_spec", lambda name: None if name == "uvicorn" else name)
+    monkeypatch.setitem(sys.modules, "fastapi", None)  # as if it were not installed
+    monkeypatch.delitem(sys.modules, "tunefarm.dashboard.actions", raising=False)
     assert app.run(["dashboard", "--db", farm.database]) == 2
     assert capsys.readouterr().err == (
-        "tunefarm: the dashboard needs uvicorn; pip install 'tunefarm[dashboard]'\n"
+        "tunefarm: the dashboard needs fastapi; pip install 'tunefarm[dashboard]'\n"
     )
 
 

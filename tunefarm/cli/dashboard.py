@@ -43,7 +43,6 @@ def dashboard(
     Example: tunefarm dashboard --db farm.db --port 8080
     """
     from tunefarm.api import default_database
-    from tunefarm.dashboard.actions import Tracker
     from tunefarm.dashboard.serving import Address, ServingError, check, serve
     from tunefarm.db.store import Store
     from tunefarm.farm import finder, how_to_find, rendezvous_of
@@ -51,6 +50,8 @@ def dashboard(
     address = Address(host, port, tls_cert, tls_key)
     try:
         check(address)
+        from tunefarm.dashboard.actions import Tracker  # which takes the packages checked for
+
         if not db and history_source("") == ():
             raise TunefarmError("there are no records yet; `tunefarm tune MODEL` makes some")
         database = db or default_database()
