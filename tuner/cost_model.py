@@ -6,12 +6,14 @@ means anything. XGBoost is imported here alone, and lazily.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from tunefarm.compiler.errors import TunefarmError
 from tunefarm.tuner.features import DRAFT_COLUMN, FEATURES
 
 Features = NDArray[np.float32]
@@ -106,10 +108,15 @@ class XgboostModel:
     """Gradient-boosted trees: pairwise ranks grouped by task, or relative throughput.
 
     Deterministic for a seed (Chen & Guestrin, 2016). Before it has seen ``FEWEST_SAMPLES`` it
-    orders by the draft. Raises ImportError if xgboost is absent.
+    orders by the draft. Raises ImportError if xgboost is absent, TunefarmError if it cannot load.
     """
 
     def __init__(self, seed: int, objective: Objective = "rank", threads: int = 1) -> None:
+        if sys.flags.optimize > 1:
+            raise TunefarmError(
+                "XGBoost does not load where Python leaves out docstrings: unset PYTHONOPTIMIZE, "
+                "or take 1 for it"
+            )
         import xgboost
 
         self._xgboost = xgboost
