@@ -17,6 +17,7 @@ from tunefarm.compiler.space.contraction.shape import (
     panel_count,
     row_axes,
     shares_vector,
+    step_of,
     taps,
     whole_window,
 )
@@ -130,7 +131,7 @@ def constraints_of(c: Contraction, target: Target, lanes: int) -> tuple[Constrai
 def bodies(c: Contraction, k: Columns) -> Numbers:
     """How often the unrolled body is repeated: borders and their taps get code of their own.
 
-    Where all taps are unrolled, they make one body at each end of an axis.
+    Where all taps are unrolled, each tile that some of them leave has a body at either end.
     """
     together = whole(k, "ku") > c.reduce[-1].extent
     bodies = np.ones_like(whole(k, "rw"))
@@ -142,6 +143,7 @@ def bodies(c: Contraction, k: Columns) -> Numbers:
             tile >= axis.extent, window, np.where(axis.extent % tile, 2, 1) + 2 * window
         )
         pieces = np.where((tile > 1) & (window > 1), pieces, 1)
-        ends = np.where(tile >= axis.extent, 1, np.where(axis.extent % tile, 2, 1) + 2)
+        before = -(-(window // 2) // (tile * step_of(c, axis)))  # tiles with taps beyond an end
+        ends = np.where(tile >= axis.extent, 1, np.where(axis.extent % tile, 2, 1) + 2 * before)
         bodies = bodies * np.where(together & (window > 1), ends, pieces)
     return bodies

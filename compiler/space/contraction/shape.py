@@ -82,6 +82,12 @@ def taps(c: Contraction, axis: Axis) -> int:
     return 1
 
 
+def step_of(c: Contraction, axis: Axis) -> int:
+    """How far apart the windows of neighbours along an axis begin."""
+    var = c.node.iters[axis.position].var
+    return max((abs(affine(i).coefficient(var)) for i in c.lhs.load.indices), default=1) or 1
+
+
 def whole_window(c: Contraction) -> int:
     """Taps of a depthwise window of two axes, which a tile may unroll together; 0 for others."""
     count = prod(a.extent for a in c.reduce)
