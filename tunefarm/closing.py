@@ -301,19 +301,19 @@ def _meet(
 
 
 def _store(records: Records, meeting: Meeting, name: str) -> list[BestKey]:
-    """Store what is decided; the keys whose rivals stand now. A second best that lost leaves no
-    trace."""
+    """Store what is decided, the heaviest first; the keys whose rivals stand now. A second best
+    that lost leaves no trace."""
     stored = []
-    for key, speedup in meeting.decided.items():
-        rival, has_won = meeting.rivals[key], key in meeting.winners
-        if not has_won and not rival.is_default:
+    for key, rival in meeting.rivals.items():
+        has_won = key in meeting.winners
+        if key not in meeting.decided or not (has_won or rival.is_default):
             continue
         final = Final(
             key,
             _trial_key(rival.challenger),
             _trial_key(rival.best.trial),
             Verdict.BETTER if has_won else Verdict.SAME,
-            speedup,
+            meeting.decided[key],
             1.0 if rival.is_default else None,
             name,
         )

@@ -55,7 +55,8 @@ class Tuning:
     def member(self, role: str) -> psutil.Process:
         """The farm process of a role."""
         for child in psutil.Process(self.process.pid).children():
-            if role in child.cmdline()[:4]:
+            command = " ".join(child.cmdline()).partition(" -m tunefarm ")[2]
+            if command.startswith(role):
                 return child
         raise LookupError(role)
 
