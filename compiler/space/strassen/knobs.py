@@ -17,7 +17,7 @@ NAME, VERSION = "strassen", 1
 BLOCK_TILES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32)
 BLOCK_PANELS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 WORKSPACE_BYTES = 4 << 20  # a thread's left operands and products
-DEFAULT_BYTES = 3 << 19
+DEFAULT_BYTES = 7 << 17
 
 LEFT_CYCLES = 8.0  # of a vector of all seven left operands of a pair of rows
 RESULT_CYCLES = 15.0  # of a vector of four results: seven products stored, read and added up
