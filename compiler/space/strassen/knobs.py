@@ -7,7 +7,14 @@ from tunefarm.compiler.space.columns import Mask, Numbers, cheapest, whole
 from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob
 from tunefarm.compiler.space.contraction.blocks import MOVED_BYTES
 from tunefarm.compiler.space.contraction.knobs import ROWS, UNROLLS, VECTORS, up_to
-from tunefarm.compiler.space.register_tile import term_cycles
+from tunefarm.compiler.space.product_cycles import (
+    FORK_CYCLES,
+    L2_SHARE,
+    L3_BYTES,
+    TASK_CYCLES,
+    overlapped,
+    term_cycles,
+)
 from tunefarm.compiler.space.strassen.forms import PRODUCTS
 from tunefarm.compiler.space.strassen.program import Product
 from tunefarm.compiler.target import Target
@@ -23,11 +30,9 @@ LEFT_CYCLES = 8.0  # of a vector of all seven left operands of a pair of rows
 RESULT_CYCLES = 15.0  # of a vector of four results: seven products stored, read and added up
 LOAD_CYCLES = 0.15  # of a vector of the right operand beside multiply-adds
 TILE_CYCLES = 60.0  # of a register tile, where a sum begins and ends
-L2_SHARE, L3_SHARE = 7 / 8, 3 / 4
+L3_SHARE = 3 / 4
 MEMORY_CORES = 4  # as many as memory serves at the rate of one
-L2_BYTES, L3_BYTES = 32.0, 12.0  # a cycle, of what these levels keep
-BOTH = 0.1  # of the shorter one of two that overlap is still seen
-FORK_CYCLES, TASK_CYCLES = 1000.0, 300.0
+L2_BYTES = 32.0  # a cycle, of rows that the second level keeps
 
 
 def knobs_of(p: Product) -> tuple[Knob, ...]:
@@ -144,10 +149,6 @@ def direct_cycles(p: Product, target: Target) -> float:
         multiply = -(-vectors // width) * (p.depth * steps + TILE_CYCLES * tiles)
         found.append(np.min(multiply, initial=np.inf) / target.num_cores)
     return float(overlapped(min(found), from_memory))
-
-
-def overlapped(multiply: Numbers, from_memory: Numbers) -> Numbers:
-    return np.maximum(multiply, from_memory) + BOTH * np.minimum(multiply, from_memory)
 
 
 def default_of(

@@ -10,7 +10,14 @@ from tunefarm.compiler.space.columns import Mask, Numbers, cheapest, whole
 from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob
 from tunefarm.compiler.space.contraction.blocks import MOVED_BYTES
 from tunefarm.compiler.space.contraction.knobs import ROWS, UNROLLS, VECTORS, up_to
-from tunefarm.compiler.space.register_tile import term_cycles
+from tunefarm.compiler.space.product_cycles import (
+    FORK_CYCLES,
+    L2_SHARE,
+    L3_BYTES,
+    TASK_CYCLES,
+    overlapped,
+    term_cycles,
+)
 from tunefarm.compiler.space.winograd.memory import (
     copied_elements,
     held_bytes,
@@ -32,12 +39,8 @@ BLOCK_PANELS = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64)
 STACK_BYTES = 7 << 17  # a thread's tiles and products
 
 TRANSFORM_CYCLES = 3.0  # of one vector of one tile's point
-L2_SHARE = 7 / 8  # of the second cache, besides inputs and results that pass through it
-L3_BYTES = 12.0  # a cycle, of weights that the third level keeps
-BOTH = 0.1  # of the shorter one of two that overlap is still seen
 SPILLED_POINTS = 48  # more of a tile leave the registers again and again
 COPY_CYCLES = 1.5  # of an element of a phase
-FORK_CYCLES, TASK_CYCLES = 1000.0, 300.0
 
 
 def knobs_of(c: Convolution, lanes: int) -> tuple[Knob, ...]:
@@ -114,7 +117,7 @@ def cycles(c: Convolution, target: Target, lanes: int, k: Columns) -> Numbers:
     blocks = c.batch * tile_rows(c, k) / whole(k, "mb") * panels / whole(k, "nb")
     busy = np.clip(blocks / (-(-tasks // cores) * cores), 1 / cores, 1.0)  # a last one may be small
     shared = np.where(row_blocks >= cores, 0.0, (cores - 1) * activation_bytes(c) / MOVED_BYTES)
-    work = _overlapped(multiply, from_memory) + moved + shared
+    work = overlapped(multiply, from_memory) + moved + shared
     return (work + TASK_CYCLES * tasks) / (cores * busy) + FORK_CYCLES * (cores > 1)
 
 
@@ -136,11 +139,7 @@ def direct_cycles(c: Convolution, target: Target, lanes: int) -> float:
     """Cycles of the direct sum without its taps in the padding, at two multiply-adds a cycle."""
     multiply = c.batch * prod(c.taps_inside) * c.inputs * c.outputs / (2 * lanes)
     weights = c.taps**2 * c.inputs * c.outputs * 4
-    return float(_overlapped(multiply, weights / target.stream_bytes)) / target.num_cores
-
-
-def _overlapped(multiply: Numbers, from_memory: Numbers) -> Numbers:
-    return np.maximum(multiply, from_memory) + BOTH * np.minimum(multiply, from_memory)
+    return float(overlapped(multiply, weights / target.stream_bytes)) / target.num_cores
 
 
 def default_of(

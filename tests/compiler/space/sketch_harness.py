@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from tunefarm.compiler.accuracy import error_bounds, mismatch
 from tunefarm.compiler.codegen.llvm import emit_llvm
 from tunefarm.compiler.codegen.llvm_compile import compile_llvm
 from tunefarm.compiler.evaluate import evaluate
-from tunefarm.compiler.ir import Function, TensorType, Var
+from tunefarm.compiler.ir import Function, TensorType, Var, tensor_type
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.packing import pack
 from tunefarm.compiler.runtime.arrays import address, aligned_copy, aligned_empty
@@ -103,6 +104,27 @@ def check(
         outputs = [np.full(w.shape, 77).astype(w.dtype) for w in wanted]
         executed(program, target, arrays, outputs)
         compare(outputs, wanted, f"compiled {workload.summary} {dict(config)}")
+
+
+def draw(function: Function, rng: np.random.Generator) -> list[Array]:
+    """Normally distributed float32 operands of a function."""
+    kinds = [tensor_type(p) for p in function.params]
+    return [rng.standard_normal(kind.shape).astype("float32") for kind in kinds]
+
+
+def verify(
+    function: Function, target: Target, config: Config, arrays: list[Array], run: str = "execute"
+) -> float:
+    """The kernel is within the bounds of the direct sum; its error over the largest result."""
+    (wanted,) = evaluate(function, arrays)
+    program = lower(schedule_workload(Workload.from_function(function), target, config))
+    result = np.full(wanted.shape, 77, wanted.dtype)
+    if run == "execute":
+        executed(program, target, arrays, [result])
+    else:
+        interpreted(program, arrays, [result])
+    assert mismatch([result], [wanted], error_bounds(function, arrays)) == "", dict(config)
+    return float(np.abs(result - wanted).max() / np.abs(wanted).max())
 
 
 _RTOL = {"float16": 3e-3, "bfloat16": 1.6e-2, "float32": 3e-5, "float64": 1e-12}

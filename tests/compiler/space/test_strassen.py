@@ -8,18 +8,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sketch_harness import Array, executed, interpreted
-from tunefarm.compiler.accuracy import error_bounds, mismatch
+from sketch_harness import draw, verify
 from tunefarm.compiler.build import build_kernel
-from tunefarm.compiler.evaluate import evaluate
 from tunefarm.compiler.ir import Expr, Function, TensorType, Var
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.packing import pack
 from tunefarm.compiler.runtime.kernel import load_kernel
-from tunefarm.compiler.space import Config, ConfigSpace, config_space, schedule_workload, strassen
+from tunefarm.compiler.space import ConfigSpace, config_space, strassen
 from tunefarm.compiler.space.strassen.forms import LEFT, RESULT, RIGHT, transform_weights
 from tunefarm.compiler.target import Target
-from tunefarm.compiler.tir.transform.lower import lower
 from tunefarm.compiler.workload import Workload
 
 F32 = "float32"
@@ -63,27 +60,10 @@ def epilogue(
     return Function(tuple(params), body, {"primitive": True, "constants": constants})
 
 
-def draw(function: Function, rng: np.random.Generator) -> list[Array]:
-    return [rng.standard_normal(p.type.shape).astype(F32) for p in function.params]  # type: ignore[union-attr]
-
-
 def strassen_space(function: Function, target: Target = HOST) -> ConfigSpace:
     space = strassen.space(function, target)
     assert space is not None
     return ConfigSpace((space,))
-
-
-def verify(function: Function, config: Config, arrays: list[Array], run: Any = executed) -> float:
-    """The kernel is within the bounds of the direct sum; its error over the largest result."""
-    (wanted,) = evaluate(function, arrays)
-    program = lower(schedule_workload(Workload.from_function(function), HOST, config))
-    result = np.full(wanted.shape, 77, F32)
-    if run is executed:
-        executed(program, HOST, arrays, [result])
-    else:
-        run(program, arrays, [result])
-    assert mismatch([result], [wanted], error_bounds(function, arrays)) == "", dict(config)
-    return float(np.abs(result - wanted).max() / np.abs(wanted).max())
 
 
 def test_seven_products_make_the_four_blocks() -> None:
@@ -109,7 +89,7 @@ def test_odd_shapes_under_random_configs(
     found = space.sample(rng, 200)
     configs = [space.decode(r) for r in found[space.valid(found)][:2]]
     for config in [space.default, *configs]:
-        verify(function, config, arrays)
+        verify(function, HOST, config, arrays)
 
 
 @pytest.mark.parametrize("stride", [1, 2, 3])
@@ -117,20 +97,20 @@ def test_pointwise_convolutions_are_such_products(stride: int) -> None:
     function = pointwise(stride)
     space = strassen_space(function)
     config = {**space.default, "rw": 3, "nv": 1, "mb": 2}
-    verify(function, config, draw(function, np.random.default_rng(1)))
+    verify(function, HOST, config, draw(function, np.random.default_rng(1)))
 
 
 @pytest.mark.parametrize("by_tile", [0, 1])
 def test_the_interpreter_agrees(by_tile: int) -> None:
     function = product(5, 33, 37, residual=True)
     config = {**strassen_space(function).default, "by_tile": by_tile, "mb": 2, "rw": 2}
-    verify(function, config, draw(function, np.random.default_rng(3)), interpreted)
+    verify(function, HOST, config, draw(function, np.random.default_rng(3)), "interpret")
 
 
 def test_the_error_is_as_stated() -> None:
     function = product(64, 1024, 128, bias=False, relu=False)
     config = strassen_space(function).default
-    assert verify(function, config, draw(function, np.random.default_rng(2))) < 3e-6
+    assert verify(function, HOST, config, draw(function, np.random.default_rng(2))) < 3e-6
 
 
 UNFIT = {

@@ -9,17 +9,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sketch_harness import Array, executed, interpreted
-from tunefarm.compiler.accuracy import error_bounds, mismatch
+from sketch_harness import draw, verify
 from tunefarm.compiler.build import build_kernel
-from tunefarm.compiler.evaluate import evaluate
 from tunefarm.compiler.ir import Expr, Function, TensorType, Var
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.packing import pack
 from tunefarm.compiler.space import Config, ConfigSpace, config_space, schedule_workload, winograd
 from tunefarm.compiler.space.winograd.transforms import FILTERS, TILES, phases, transforms
 from tunefarm.compiler.target import Target
-from tunefarm.compiler.tir.transform.lower import lower
 from tunefarm.compiler.workload import Workload
 
 F32 = "float32"
@@ -54,10 +51,6 @@ def convolution(
     return Function(tuple(params), body, {"primitive": True, "constants": constants})
 
 
-def draw(function: Function, rng: np.random.Generator) -> list[Array]:
-    return [rng.standard_normal(p.type.shape).astype(F32) for p in function.params]  # type: ignore[union-attr]
-
-
 def winograd_space(function: Function, target: Target = HOST) -> ConfigSpace:
     space = winograd.space(function, target)
     assert space is not None
@@ -67,19 +60,6 @@ def winograd_space(function: Function, target: Target = HOST) -> ConfigSpace:
 def random_configs(space: ConfigSpace, rng: np.random.Generator, count: int) -> list[Config]:
     rows = space.sample(rng, 200)
     return [space.decode(r) for r in rows[space.valid(rows)][:count]]
-
-
-def verify(function: Function, config: Config, arrays: list[Array], run: Any = executed) -> float:
-    """The kernel is within the bounds of the direct sum; its error over the largest result."""
-    (wanted,) = evaluate(function, arrays)
-    program = lower(schedule_workload(Workload.from_function(function), HOST, config))
-    result = np.full(wanted.shape, 77, F32)
-    if run is executed:
-        executed(program, HOST, arrays, [result])
-    else:
-        run(program, arrays, [result])
-    assert mismatch([result], [wanted], error_bounds(function, arrays)) == "", dict(config)
-    return float(np.abs(result - wanted).max() / np.abs(wanted).max())
 
 
 @pytest.mark.parametrize(
@@ -121,7 +101,7 @@ def test_odd_shapes_under_random_configs(
     arrays = draw(function, rng)
     space = winograd_space(function)
     for config in [space.default, *random_configs(space, rng, 2)]:
-        verify(function, config, arrays)
+        verify(function, HOST, config, arrays)
 
 
 @settings(max_examples=8, deadline=None, derandomize=True, database=None)
@@ -145,7 +125,7 @@ def test_seven_taps_of_stride_2_under_random_configs(
     arrays = draw(function, rng)
     space = winograd_space(function)
     for config in [space.default, *random_configs(space, rng, 2)]:
-        verify(function, config, arrays)
+        verify(function, HOST, config, arrays)
 
 
 @pytest.mark.parametrize(("tile", "stride"), [((2, 2), 1), ((4, 2), 1), ((2, 4), 2)])
@@ -153,7 +133,7 @@ def test_the_interpreter_agrees(tile: tuple[int, int], stride: int) -> None:
     function = convolution((1, 5, 3, 16), 19, residual=True, strides=(stride, stride))
     rng = np.random.default_rng(3)
     config = {**winograd_space(function).default, **tiled(tile), "mb": 1, "rw": 1}
-    verify(function, config, draw(function, rng), interpreted)
+    verify(function, HOST, config, draw(function, rng), "interpret")
 
 
 def tiled(tile: tuple[int, int]) -> dict[str, int]:
@@ -171,7 +151,7 @@ def test_the_error_is_as_stated(tile: tuple[int, int], error: float, stride: int
     rows = space.sample(np.random.default_rng(1), 500)
     configs = [space.decode(r) for r in rows[space.valid(rows)]]
     config = next(c for c in configs if tiled(tile).items() <= dict(c).items())
-    assert verify(function, config, draw(function, np.random.default_rng(2))) < error
+    assert verify(function, HOST, config, draw(function, np.random.default_rng(2))) < error
 
 
 @pytest.mark.parametrize(("tile", "error"), [((2, 2), 2e-6), ((3, 3), 2e-6)])
@@ -181,7 +161,7 @@ def test_the_error_of_seven_taps_is_as_stated(tile: tuple[int, int], error: floa
         data_layout="NCS", out_layout="NSC",
     )  # fmt: skip
     config = {**winograd_space(function).default, **tiled(tile), "mb": 1, "rw": 4}
-    assert verify(function, config, draw(function, np.random.default_rng(2))) < error
+    assert verify(function, HOST, config, draw(function, np.random.default_rng(2))) < error
 
 
 UNFIT = {

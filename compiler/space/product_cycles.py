@@ -1,9 +1,14 @@
-"""Cycles of a register tile of a product, in the models of the sketches."""
+"""Cycles of a product of matrices: its register tiles, beside weights that come meanwhile."""
 
 from __future__ import annotations
 
 import numpy as np
 from tunefarm.compiler.space.columns import Numbers
+
+L2_SHARE = 7 / 8  # of the second cache, besides inputs and results that pass through it
+L3_BYTES = 12.0  # a cycle, of weights that the third level keeps
+BOTH = 0.1  # of the shorter one of two that overlap is still seen
+FORK_CYCLES, TASK_CYCLES = 1000.0, 300.0
 
 
 def step_cycles(rows: Numbers, vectors: Numbers, load: float = 0.3) -> Numbers:
@@ -20,3 +25,8 @@ def term_cycles(rows: Numbers, tile: Numbers, vectors: Numbers, load: float = 0.
     full, rest = np.divmod(rows, tile)
     last = np.where(rest > 0, step_cycles(rest, vectors, load), 0.0)
     return full * step_cycles(tile, vectors, load) + last
+
+
+def overlapped(multiply: Numbers, from_memory: Numbers) -> Numbers:
+    """Cycles of products whose weights come from memory meanwhile."""
+    return np.maximum(multiply, from_memory) + BOTH * np.minimum(multiply, from_memory)
