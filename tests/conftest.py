@@ -16,11 +16,14 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.standstill import Standstill
+
 # The same examples in every run: a landing must not depend on luck.
 settings.register_profile("tunefarm", derandomize=True, database=None, deadline=None)
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Standstill())
     os.environ.setdefault("TUNEFARM_VERIFY", "1")
     os.environ.setdefault("TUNEFARM_CONFIG", os.devnull)  # not the defaults of who runs them
     settings.load_profile("tunefarm")

@@ -1,0 +1,58 @@
+"""What the machine's own pauses must not decide: a test that failed while it stood still is run
+again, once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import suppress
+
+import pytest
+from _pytest.runner import runtestprotocol
+
+LOOK_S = 0.1
+STILL_S = 1.0
+"""From this on a pause counts: leases of tests live for two seconds."""
+
+
+class Standstill:
+    """A plugin of pytest that watches the clock from a thread of its own."""
+
+    def __init__(self) -> None:
+        self._ended_at = float("-inf")
+        threading.Thread(target=self._watch, name="standstill", daemon=True).start()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool:
+        tell = item.ihook
+        tell.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        began = time.monotonic()
+        reports = runtestprotocol(item, log=False, nextitem=nextitem)
+        time.sleep(0 if _passed(reports) else 2 * LOOK_S)  # the thread sees what has just ended
+        if not _passed(reports) and self._ended_at >= began:
+            item.warn(pytest.PytestWarning("it failed while the machine stood still: run again"))
+            _put_away(item)
+            reports = runtestprotocol(item, log=False, nextitem=nextitem)
+        for report in reports:
+            tell.pytest_runtest_logreport(report=report)
+        tell.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+        return True
+
+    def _watch(self) -> None:
+        last = time.monotonic()
+        while True:
+            time.sleep(LOOK_S)
+            now = time.monotonic()
+            if now - last > STILL_S:
+                self._ended_at = now
+            last = now
+
+
+def _passed(reports: list[pytest.TestReport]) -> bool:
+    return not any(report.failed for report in reports)
+
+
+def _put_away(item: pytest.Item) -> None:
+    """End the fixtures of all scopes, which may have suffered as well: they are made again."""
+    with suppress(Exception):
+        item.session._setupstate.teardown_exact(None)
