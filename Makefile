@@ -24,7 +24,10 @@ COMPUTING := compiler db proto dashboard system/test_conformance.py system/test_
 WAITING := deploy docs tracker tunefarm tuner worker/cuda $(addprefix system/, test_gpu_bench.py \
 	test_gpu_tuning.py test_idle_devices.py test_job_survives_kills.py test_plugins.py \
 	test_secrets.py test_tune_survives_kills.py)
+# The processes that tests start, by the hundred, load what is compiled here once.
+test: export PYTHONDONTWRITEBYTECODE =
 test: $(DEV)
+	$(BIN)/python -m compileall -q compiler dashboard db proto tracker tunefarm tuner worker
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadscope $(COMPUTING:%=tests/%)
 	$(BIN)/python -m pytest -n 3 --dist loadscope $(WAITING:%=tests/%)
 	$(BIN)/python -m pytest $(COMPUTING:%=--ignore tests/%) $(WAITING:%=--ignore tests/%)
@@ -64,14 +67,15 @@ conformance: $(DEV)
 
 bench-env: $(BENCH)
 
-$(VENV)/bin/python:
+# pip is what making a venv ends with: one that was broken off is made again.
+$(BIN)/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "tunefarm needs Python 3.11 or newer; set PYTHON=python3.11 or install it"; exit 2; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2> /dev/null \
 		|| { echo "Python's venv module is missing; on Debian: apt-get install python3-venv"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 
-$(DEV): pyproject.toml constraints.txt | $(VENV)/bin/python
+$(DEV): pyproject.toml constraints.txt | $(BIN)/pip
 	$(BIN)/python -m pip install --quiet --upgrade pip "setuptools>=77" wheel
 	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e ".[dev]"
 	@touch $@

@@ -7,27 +7,29 @@ tuner on loopback, records in SQLite, and a library written at the end.
 
 from __future__ import annotations
 
+import sys
 import tempfile
 import time
 from pathlib import Path
 
-import numpy as np
-import onnx
-from rich.console import Console
-
-import tunefarm
-from tunefarm.benchmark import Subject
-from tunefarm.peers.race import race, race_columns
-from tunefarm.peers.rows import DEFAULT
-from tunefarm.progress import showing
-from tunefarm.tables import print_table
-
 SECONDS = 120.0
 TRIALS_PER_TASK = 48
 TURNS = 20
+MISTAKEN, INTERRUPTED = 2, 130
 
 
-def main() -> None:
+def demonstrate() -> None:
+    import numpy as np
+    import onnx
+    from rich.console import Console
+
+    import tunefarm
+    from tunefarm.benchmark import Subject
+    from tunefarm.peers.race import race, race_columns
+    from tunefarm.peers.rows import DEFAULT
+    from tunefarm.progress import showing
+    from tunefarm.tables import print_table
+
     console = Console()
     light = Path(onnx.__file__).parent / "backend/test/data/light/light_squeezenet.onnx"
     mod = tunefarm.from_onnx(light)
@@ -66,5 +68,22 @@ def main() -> None:
     console.print(f"library: {library}\nrecords: {database}", highlight=False, soft_wrap=True)
 
 
+def main() -> int:
+    """The exit code; Ctrl-C is heeded from the first import on."""
+    try:
+        demonstrate()
+    except KeyboardInterrupt:
+        print("stopped; `make demo` begins afresh", file=sys.stderr)
+        return INTERRUPTED
+    except Exception as error:
+        from tunefarm.cli.app import message_of
+
+        if (text := message_of(error)) is None:
+            raise
+        print(f"make demo: {text}", file=sys.stderr)
+        return MISTAKEN
+    return 0
+
+
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
