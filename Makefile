@@ -19,17 +19,19 @@ demo: $(DEV)
 	$(BIN)/python bench/demo.py
 
 # Those that compute share the machine, those of processes mostly wait and go three by three; those
-# that measure have it alone.
-COMPUTING := compiler db proto dashboard system/test_conformance.py system/test_networks.py
-WAITING := deploy docs tracker tunefarm tuner worker/cuda $(addprefix system/, test_gpu_bench.py \
-	test_gpu_tuning.py test_idle_devices.py test_job_survives_kills.py test_plugins.py \
-	test_secrets.py test_tune_survives_kills.py)
+# that measure have it alone. A module's tests go together, and the longest modules first: one that
+# began last would keep a single core busy.
+COMPUTING := system/test_conformance.py system/test_networks.py dashboard db compiler proto
+WAITING := $(addprefix system/, test_tune_survives_kills.py test_plugins.py \
+	test_job_survives_kills.py test_gpu_tuning.py test_idle_devices.py test_secrets.py \
+	test_gpu_bench.py) docs tunefarm tuner tracker worker/cuda deploy
+BY_MODULE := --dist loadscope --no-loadscope-reorder
 # The processes that tests start, by the hundred, load what is compiled here once.
 test: export PYTHONDONTWRITEBYTECODE =
 test: $(DEV)
 	$(BIN)/python -m compileall -q compiler dashboard db proto tracker tunefarm tuner worker
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadscope $(COMPUTING:%=tests/%)
-	$(BIN)/python -m pytest -n 3 --dist loadscope $(WAITING:%=tests/%)
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 $(BY_MODULE) $(COMPUTING:%=tests/%)
+	$(BIN)/python -m pytest -n 3 $(BY_MODULE) $(WAITING:%=tests/%)
 	$(BIN)/python -m pytest $(COMPUTING:%=--ignore tests/%) $(WAITING:%=--ignore tests/%)
 
 soak: $(DEV)

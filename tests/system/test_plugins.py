@@ -158,7 +158,7 @@ def test_a_model_is_tuned_with_a_package(farm: Farm) -> None:
     assert {trial.compiler_version for trial in trials} == {
         f"{device.compiler_version} toy-ops=={version}"
     }
-    assert all(trial.ok for trial in trials)
+    assert [trial for trial in trials if not trial.ok] == []
     assert trials[0].config == {"sketch": "toy_rows", "rows": 1, "pieces": 1}
 
 

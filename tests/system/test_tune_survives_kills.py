@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -20,6 +21,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.patience import wait_for
 
 LIMIT_S = 150.0
+TRIALS = 44
 
 
 @pytest.fixture
@@ -100,7 +102,7 @@ def tuning(model: Path, tmp_path: Path) -> Iterator[Callable[[int], Tuning]]:
 def test_a_job_finishes_though_every_process_of_the_farm_is_killed(
     tuning: Callable[[int], Tuning],
 ) -> None:
-    run = tuning(90)
+    run = tuning(TRIALS)
     for role, trials in (("worker", 4), ("tracker", 14), ("tuner", 24)):
         run.wait_until(lambda trials=trials: len(run.numbers()) >= trials)
         acknowledged = run.numbers()
@@ -113,7 +115,7 @@ def test_a_job_finishes_though_every_process_of_the_farm_is_killed(
     assert "succeeded" in output
     numbers = sorted(run.numbers())
     assert numbers == list(range(len(numbers))), "a trial is missing or stored twice"
-    assert 90 <= len(numbers) <= 92, "the budget, and the paired final"
+    assert TRIALS <= len(numbers) <= TRIALS + 2, "the budget, and the paired final"
 
 
 def test_ctrl_c_keeps_every_trial_and_a_second_run_goes_on(
@@ -131,10 +133,10 @@ def test_ctrl_c_keeps_every_trial_and_a_second_run_goes_on(
     kept = len(first.numbers())
     assert kept >= 10
 
-    second = tuning(kept + 16)
+    second = tuning(kept + 4)
     output, errors = second.finish()
     assert second.process.returncode == 0, errors
-    assert "16 trials" in output or "17 trials" in output
+    assert re.search(r"^[45] trials", output, re.MULTILINE), output
     third = tuning(kept)
     output, _ = third.finish()
     assert "nothing to do" in output
@@ -143,7 +145,7 @@ def test_ctrl_c_keeps_every_trial_and_a_second_run_goes_on(
 def test_two_runs_on_one_database_share_its_farm(tuning: Callable[[int], Tuning]) -> None:
     first = tuning(40)
     first.wait_until(lambda: len(first.numbers()) >= 1)
-    second = tuning(60)
+    second = tuning(48)
     for run in (first, second):
         _, errors = run.finish()
         assert run.process.returncode == 0, errors
