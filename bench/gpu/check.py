@@ -68,6 +68,8 @@ def tasks() -> Iterator[Task]:
         for m, n, k in ((67, 92, 136), (200, 328, 520)):
             name = f"relu(a·b + c) + d {m}×{n}×{k} float16"
             yield Task(name, combined_product(m, n, k, "float16"), options)
+    boxes = product(67, 96, 136, "float16")  # small, in rows of whole 16 bytes
+    yield Task("matmul 67×96×136 float16", boxes, "-wgmma=untested")
     many = product(2000, 2056, 136, "float16")  # tiles, more than there are multiprocessors
     yield Task("matmul 2000×2056×136 float16", many, "-wgmma=untested")
     for dtype, options in (("float16", ""), ("float16", "-wgmma=untested"), ("float32", "")):

@@ -12,13 +12,21 @@ from dataclasses import dataclass
 
 from tunefarm.compiler.codegen.builder import FunctionBuilder
 from tunefarm.compiler.codegen.statements import Module
+from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.gpu.dialects import NVPTX, Dialect
+from tunefarm.compiler.gpu.intrinsics import BOXED, HELD_PRODUCTS
 from tunefarm.compiler.gpu.launches import Launch, Part, check_limits, parts_of
+from tunefarm.compiler.gpu.mma import MMAS
 from tunefarm.compiler.gpu.rings import RingEmitter, registers_of
 from tunefarm.compiler.gpu.tensor_maps import MAP_ALIGN, MAP_BYTES, TensorMap
 from tunefarm.compiler.gpu.threads import BASE_ALIGN
+from tunefarm.compiler.gpu.wgmma import WGMMAS
 from tunefarm.compiler.target import Target
-from tunefarm.compiler.tir.ir import Buffer, PrimFunc
+from tunefarm.compiler.tir.ir import Buffer, Intrinsic, PrimFunc, Store
+from tunefarm.compiler.tir.visit import walk_expr, walk_stmt
+
+NVIDIAS = frozenset({BOXED, *HELD_PRODUCTS, *MMAS, *WGMMAS})
+"""Intrinsics that other makers' GPUs have no instruction for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,24 +47,46 @@ def emit_gpu(program: PrimFunc, target: Target, dialect: Dialect = NVPTX) -> Gpu
     limits hold in other dialects too.
 
     Raises ScheduleError for what a GPU cannot run so (too many threads, too much shared memory,
-    registers indexed by what is not constant), BuildError for a dtype without code.
+    registers indexed by what is not constant, NVIDIA's instructions in other dialects), BuildError
+    for a dtype without code.
     """
     parts, places, workspace_bytes = parts_of(program)
     module = Module(program.name, target)
     launches = []
     for number, part in enumerate(parts):
         check_limits(part, target.gpu)
+        _check_words(part, dialect)
         name = program.name if len(parts) == 1 else f"{program.name}_{number}"
         text, maps = _kernel(program, part, name, module, places, dialect)
         module.functions.append(text)
-        launches.append(Launch(name, part.grid, part.block, part.dynamic_bytes, maps))
+        dynamic_bytes = 0 if dialect.shared_bytes else part.dynamic_bytes
+        launches.append(Launch(name, part.grid, part.block, dynamic_bytes, maps))
     attributes = [
         f"attributes #{n} = {{ {_attributes(dialect, part)} }}" for n, part in enumerate(parts)
     ]
     text = "\n".join([*module.functions, *sorted(module.declares), *attributes, "!0 = !{}", ""])
     if dialect.flat:
+        if "@llvm.masked." in text:
+            raise ScheduleError(
+                f"LLVM 22 has no code for lanes under a mask on {dialect.triple}; take a config "
+                "without vectors"
+            )
         text = re.sub(r"\bptr\b(?! addrspace\()", f"ptr addrspace({dialect.flat})", text)
     return GpuCode(program.name, text, tuple(launches), workspace_bytes)
+
+
+def _check_words(part: Part, dialect: Dialect) -> None:
+    """ScheduleError for what a dialect has no words for, or no memory."""
+    if dialect is NVPTX:
+        return
+    values = [s.value for s in walk_stmt(part.body) if isinstance(s, Store)]
+    used = {e.name for v in values for e in walk_expr(v) if isinstance(e, Intrinsic)}
+    if own := sorted(used & NVIDIAS):
+        raise ScheduleError(f"{own[0]} is an instruction of NVIDIA's, not of {dialect.triple}")
+    if part.shared_bytes > dialect.shared_bytes:
+        raise ScheduleError(
+            f"a block shares {part.shared_bytes} bytes; {dialect.triple} has {dialect.shared_bytes}"
+        )
 
 
 def _attributes(dialect: Dialect, part: Part) -> str:
@@ -104,6 +134,6 @@ def _kernel(
         arguments.append(f'{kind} "nvvm.grid_constant" %m{number}')
     body = "\n".join(builder.body())
     head = f"define {dialect.convention} void @{name}({', '.join(arguments)})"
-    number = len(module.functions)
-    text = f"{emitter.shared_array()}{head} #{number} {{\n{body}\n}}\n"
+    head = f"{head} #{len(module.functions)} {dialect.metadata}".rstrip()
+    text = f"{emitter.shared_array()}{head} {{\n{body}\n}}\n"
     return text, tuple(emitter.maps)

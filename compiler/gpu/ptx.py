@@ -8,7 +8,7 @@ from typing import Any
 
 from tunefarm.compiler.codegen.llvm_compile import _LOCK, _initialise
 from tunefarm.compiler.errors import BuildError
-from tunefarm.compiler.gpu.dialects import NVPTX, Dialect
+from tunefarm.compiler.gpu.dialects import NVPTX, SPIRV, Dialect
 
 
 def ptx_of(text: str, arch: str) -> str:
@@ -38,8 +38,9 @@ def cuda_for(ptx: str) -> tuple[int, int]:
 
 def object_of(text: str, dialect: Dialect, processor: str) -> bytes:
     """The object code of a module for a GPU of another maker. BuildError as for ``ptx_of``."""
-    with _LOCK:
-        machine = _machine(dialect.triple, processor)
+    with _LOCK:  # SPIR-V's machines keep what they knew of a module, and fail on the next
+        make = _machine.__wrapped__ if dialect is SPIRV else _machine
+        machine = make(dialect.triple, processor)
         module = _module(text, dialect.triple, machine)
         try:
             return bytes(machine.emit_object(module))

@@ -5,8 +5,6 @@ from __future__ import annotations
 from tunefarm.compiler.codegen.types import is_float, scalar_type, vector_of
 from tunefarm.compiler.codegen.values import Lin, Val
 from tunefarm.compiler.errors import BuildError, ScheduleError
-from tunefarm.compiler.gpu.archs import WARP
-from tunefarm.compiler.gpu.dialects import NVPTX
 from tunefarm.compiler.gpu.intrinsics import TURNED, WARP_REDUCTIONS
 from tunefarm.compiler.gpu.threads import ThreadEmitter
 from tunefarm.compiler.tir.ir import Const, Expr, Intrinsic
@@ -26,7 +24,7 @@ class ShuffleEmitter(ThreadEmitter):
         """The butterfly of shuffles that gives every thread the combined value."""
         wanted, width = expr.args
         assert isinstance(width, Const)
-        if self.lanes != 1 or self.dialect is not NVPTX:
+        if self.lanes != 1:
             raise ScheduleError(f"{expr.name} has no code here")
         value = self.value(wanted)
         kind = value.dtype
@@ -40,11 +38,14 @@ class ShuffleEmitter(ThreadEmitter):
     def _from_lane(self, value: Val, step: int) -> Val:
         """The value of the thread whose number differs by the bit ``step``."""
         b, kind = self.builder, scalar_type(value.dtype)
-        suffix = "f32" if kind == "float" else "i32"
-        name = f"llvm.nvvm.shfl.sync.bfly.{suffix}"
-        self.module.declares.add(f"declare {kind} @{name}(i32, {kind}, i32, i32)")
-        text = f"call {kind} @{name}(i32 -1, {kind} {value.text}, i32 {step}, i32 {WARP - 1})"
-        return Val(b.now(text), value.dtype)
+        exchange, text = self.dialect.exchanges.get(kind), value.text
+        as_bits = exchange is None
+        if exchange is None:
+            exchange, text = self.dialect.exchanges["i32"], b.here(f"bitcast {kind} {text} to i32")
+        call, declared = exchange(text, step)
+        self.module.declares.add(declared)
+        text = b.now(call)
+        return Val(b.here(f"bitcast i32 {text} to {kind}") if as_bits else text, value.dtype)
 
     def _turned(self, expr: Intrinsic) -> Val:
         """A column of the square whose rows the threads hold, in all lanes: number parts · k + c of

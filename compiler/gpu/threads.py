@@ -66,7 +66,7 @@ class ThreadEmitter(Emitter):
         """The declaration of the kernel's shared memory, if it has any."""
         if not self.shared_taken:
             return ""
-        dynamic = self.part.dynamic_bytes > 0
+        dynamic = self.part.dynamic_bytes > 0 and not self.dialect.shared_bytes
         linkage, size = ("external", 0) if dynamic else ("internal", self.part.shared_bytes)
         value = "" if dynamic else " undef"
         return (
@@ -143,11 +143,6 @@ class ThreadEmitter(Emitter):
 
     def _allocate(self, node: Allocate) -> None:
         buffer = node.buffer
-        if buffer.scope == "shared" and self.dialect.flat:
-            raise ScheduleError(
-                f"{buffer.name} is shared by threads, which LLVM 22 has no code for on "
-                f"{self.dialect.triple}"
-            )
         if buffer.scope == "global":
             raise ScheduleError(
                 f"{buffer.name} lives in global memory inside a kernel; let it be in local or "

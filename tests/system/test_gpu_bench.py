@@ -159,14 +159,16 @@ def test_reports_of_a_read_only_checkout_go_elsewhere(
 
 @pytest.mark.soak
 def test_every_script_passes(script: Script) -> None:
-    told = script("all.py", "--small", "--minutes", "9.5", status=1)  # emulators are slow
+    told = script("all.py", "--small", "--minutes", "9.5")
     scripts = told["scripts"]
     assert list(scripts) == ["check", "kernels", "trials", "models", "runtime", "compiled"]
-    for name, each in scripts.items():
+    for each in scripts.values():
         assert each["took_s"] <= each["share_s"] + 40
-        assert name == "check" or each["failed"] == []
+        assert each["failed"] == []
     (right,) = (bar for bar in told["bars"] if bar["bar"] == "sketches that answer right")
-    assert {case.split()[0] for case in right["figures"]} >= {"gpu_mma", "gpu_tma", "gpu_rows"}
+    assert {case.split()[0] for case in right["figures"]} >= {
+        "gpu_mma", "gpu_wgmma", "gpu_tma", "gpu_attention", "gpu_rows",
+    }  # fmt: skip
 
 
 def test_a_sketch_that_costs_processes_is_left_out(
