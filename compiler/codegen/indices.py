@@ -45,6 +45,7 @@ class Indices(Reductions, ABC):
         self.env: dict[Var, Lin] = {}
         self.ranges: dict[Var, tuple[int, int]] = {}  # of loop variables, where that is known
         self._quotients: dict[tuple[Expr, int, tuple[Lin, ...]], Lin] = {}
+        self.remainders: dict[str, int] = {}  # names of remainders, and what was divided by
         self._moving: frozenset[Var] | None = None
         self._in_nest: dict[Hashable, tuple[Lin, Steps] | None] = {}
         self._stores: dict[Store, Callable[[], bool] | None] = {}  # of the nest (``repeated.py``)
@@ -100,9 +101,16 @@ class Indices(Reductions, ABC):
         x, y = self.index(expr.a), self.index(expr.b)
         folded = _fold(expr.op, x, y)
         result = folded if folded is not None else self.int_op(expr.op, x, y)
+        if expr.op == "floormod" and folded is None and isinstance(result, Lin):
+            self._remember_remainder(result, y)
         if key is not None and isinstance(result, Lin):
             self._quotients[key] = result
         return result
+
+    def _remember_remainder(self, result: Lin, divisor: Lin | Val) -> None:
+        if isinstance(divisor, Lin) and divisor.is_constant and divisor.const > 0:
+            ((name, _),) = result.terms
+            self.remainders[name] = divisor.const
 
     def int_op(self, op: str, x: Lin | Val, y: Lin | Val) -> Lin | Val:
         """``x op y`` by an instruction: a scalar if all lanes agree."""
@@ -153,10 +161,16 @@ class Indices(Reductions, ABC):
             return True if x or y else False if x is False and y is False else None
         form = _difference(condition)
         difference = None if form is None else self._sum(condition, form)
-        if not isinstance(difference, Lin) or difference.terms:
+        if not isinstance(difference, Lin):
             return None
         ends = (difference.const, difference.const + difference.lane * (self.lanes - 1))
-        return _compare_range(op, min(ends), max(ends))
+        low, high = min(ends), max(ends)
+        for name, coefficient in difference.terms:
+            if name not in self.remainders:
+                return None
+            ends = (0, coefficient * (self.remainders[name] - 1))
+            low, high = low + min(ends), high + max(ends)
+        return _compare_range(op, low, high)
 
     def depends_on_lane(self, expr: Expr) -> bool:
         """True if an expression may differ between the lanes of the current vector."""

@@ -257,6 +257,8 @@ def _reduce_lanes(
     f.program = s.vectorize(f.program, lane)
     for v in inside[:-1]:
         f.program = s.unroll(f.program, v)
+    if block in f.stages.by_lines:  # a vector's number says whether it is one of the masked
+        f.program = s.unroll(f.program, top)
     f.program, partial = s.rfactor(f.program, block, vectors, lane)
     f.program = s.decompose_reduction(f.program, partial, (reduce or [top])[0])
     *_, many, last = own_loops(f.program, block, f.place)

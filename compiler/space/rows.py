@@ -42,6 +42,7 @@ from tunefarm.compiler.space.nests import (
 from tunefarm.compiler.space.stages import (
     LaneChoice,
     Stages,
+    by_lines,
     inner_lane,
     kept_blocks,
     lane_choices,
@@ -61,6 +62,8 @@ LITTLE_WASTE = 16  # tiles beside which an incomplete one does not count
 WIDE_BLOCK = 8  # vectors of a row at a time, where they are as many
 MAX_ROW_BYTES = 1 << 19  # of a stage's rows that are kept on the stack
 MAX_CODE = 900.0  # vector instructions of one unrolled body
+LEAST_LINES = 12  # of rows that are read by lines, if nothing else is asked for
+MOST_KEPT_LINES = 32  # of those whose values are stored between the stages
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,16 @@ class RowSpace:
 
     def tiled(self, choice: LaneChoice) -> IterVar | None:
         return tile_axis(self.stages, choice)
+
+    @property
+    def line_cost(self) -> float:
+        """Vector instructions of a row in the most expensive stage that may read whole lines, all
+        written out; 0 if none may."""
+        width = lane_width(self.stages, self.target)
+        names = by_lines(self.stages, width).by_lines if self.target.has_masks(width) else ()
+        nodes = [self.stages.node(name) for name in names]
+        vectors = (cost_of(store_of(n).value) * n.iters[-1].extent / width for n in nodes)
+        return max(vectors, default=0.0)
 
 
 def is_window(function: Function) -> bool:
@@ -146,6 +159,7 @@ def make_space(
         Knob("taps", (0, 1) if small else (0,)),
         Knob("lanes_first", (0, 1) if columns and len(r.stages.rows) > 1 else (0,)),
         Knob("tasks", task_choices(r.stages.nodes, r.target)),
+        *([Knob("lines", (0, 1))] if r.line_cost else []),
     )
     constraints = _constraints(r)
     default = _default(r, name, knobs, constraints)
@@ -167,6 +181,9 @@ def _constraints(r: RowSpace) -> tuple[Constraint, ...]:
         copies = copies * np.where(whole(k, "taps") > 0, taps, 1)
         return (copies == 1) | (copies * r.cost <= MAX_CODE)
 
+    def few_lines(k: Columns) -> Mask:
+        return whole(k, "lines") * whole(k, "tile") * r.line_cost <= MAX_CODE
+
     sizes = {b: row_bytes(r.stages, b) for b in r.stages.before}
     kept = max((sizes[b] for b in kept_blocks(r.stages)), default=0)
     always = max((n for b, n in sizes.items() if b not in kept_blocks(r.stages)), default=0)
@@ -186,11 +203,16 @@ def _constraints(r: RowSpace) -> tuple[Constraint, ...]:
         vectors = np.where(column, whole(k, "nv") * width, 1)
         return size * vectors * whole(k, "tile") <= MAX_ROW_BYTES
 
+    def along_rows(k: Columns) -> Mask:
+        return (whole(k, "lines") == 0) | ~columns[whole(k, "keep"), whole(k, "lane")]
+
+    lines = (Constraint("code of lines", few_lines), Constraint("lines along rows", along_rows))
     return (
         Constraint("accumulators", accumulators),
         Constraint("code size", small_code),
         Constraint("place of the lanes", place_exists),
         Constraint("rows fit the stack", rows_fit),
+        *(lines if r.line_cost else ()),
     )
 
 
@@ -201,7 +223,9 @@ def _default(
 
     Three rows of eight vectors took 0.8 to 0.95 × the time of four rows of four (Zen 5) where a row
     is whole blocks of eight and is not stored between the stages, or is one such block. Where so
-    many rows are too long to run the stages a tile apart, single ones (0.75 to 0.85 ×).
+    many rows are too long to run the stages a tile apart, single ones (0.75 to 0.85 ×). Rows that
+    begin inside lines are read by lines, two at a time (0.78 to 0.91 ×), where they are not short:
+    the masks of a row take as long as six of its vectors.
     """
     choices = {k.name: [int(c) for c in k.choices] for k in knobs}
     choice = r.lanes[0]
@@ -223,6 +247,7 @@ def _default(
         "taps": 0,
         "lanes_first": 0,
         "tasks": default_tasks(r.stages.nodes, r.target),
+        **({"lines": 0} if r.line_cost else {}),
     }
     if not _allowed(config, constraints):
         config["keep"] = 0
@@ -237,6 +262,17 @@ def _default(
         larger = config | {"tile": tile}
         if (little_left or config["taps"]) and nv * tile <= most and _allowed(larger, constraints):
             config = larger
+    for tile in (2, 1) if r.line_cost and vectors >= LEAST_LINES else ():
+        lines = config | {"nv": WIDE_BLOCK, "tile": tile, "lines": 1}
+        known = all(lines[name] in choices[name] for name in ("nv", "tile"))
+        short = vectors <= MOST_KEPT_LINES or not kept_blocks(r.stages)
+        if (
+            known
+            and short
+            and _allowed(lines, constraints)
+            and staggers(r.stages, choice, tile, r.target)
+        ):
+            return lines
     alone = config | {"tile": 1}
     if not staggers(r.stages, choice, int(config["tile"]), r.target) and staggers(
         r.stages, choice, 1, r.target
@@ -275,6 +311,8 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
         raise ScheduleError("the workload has no reduction with one result")
     choices = lane_choices(stages, target)
     lane = int(config["lane"])
+    if int(config.get("lines", 0)):
+        stages = by_lines(stages, lane_width(stages, target))
     if lane >= len(choices):
         raise ScheduleError(f"lane is {lane}, and the workload has {len(choices)} places for lanes")
     tiling = Tiling(
@@ -321,7 +359,7 @@ def _nest(r: RowSpace, k: Columns) -> Nest:
     operations = sum(
         prod(i.extent for i in n.iters) * cost_of(store_of(n).value) for n in stages.nodes
     )
-    knobs = ("lane", "nv", "tile", "keep", "taps", "lanes_first", "tasks")
+    knobs = [name for name in k if name != "sketch"]
     return Nest(
         extents,
         frozenset(reduced),

@@ -12,7 +12,7 @@ layer norm): ``lane_choices`` ranks both by the memory instructions that they ne
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from tunefarm.compiler.errors import ScheduleError
@@ -28,6 +28,7 @@ from tunefarm.compiler.space.nests import (
     strides,
 )
 from tunefarm.compiler.space.program import create_program
+from tunefarm.compiler.space.whole_lines import in_whole_lines
 from tunefarm.compiler.target import Target, dtype_bytes
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir import schedule as s
@@ -43,7 +44,8 @@ class Stages:
 
     ``final`` makes the result from its own ``rows`` (kept by every reduction) and ``inner`` axes;
     ``before`` are the other blocks, producers first. ``links[block][v]`` is the axis of the result
-    that iterator ``v`` of a block runs along.
+    that iterator ``v`` of a block runs along. Those in ``by_lines`` read rows from the beginnings
+    of lines.
     """
 
     program: PrimFunc
@@ -52,6 +54,7 @@ class Stages:
     links: dict[str, dict[Var, Var]]
     rows: tuple[IterVar, ...]
     inner: tuple[IterVar, ...]
+    by_lines: frozenset[str] = frozenset()
 
     def node(self, block: str) -> Block:
         return s.find_block(self.program, block)
@@ -90,8 +93,14 @@ def stages_of(function: Function, keep: bool) -> Stages | None:
     last = nodes[-1]
     if last.init is not None:
         program, _ = s.cache_write(program, last.name, "register")
-    program = flatten(program)
-    return linked(program)
+    return linked(flatten(program))
+
+
+@functools.lru_cache(maxsize=64)
+def by_lines(stages: Stages, lanes: int) -> Stages:
+    """The stages with reductions that read whole lines, where rows begin inside them."""
+    program, names = in_whole_lines(stages.program, lanes)
+    return replace(linked(program), by_lines=names) if names else stages
 
 
 def kept_blocks(stages: Stages) -> list[str]:

@@ -8,10 +8,12 @@ import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sketch_harness import check, configs, function_of
+from tunefarm.compiler.codegen.llvm import emit_llvm
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.space import config_space, schedule_workload
 from tunefarm.compiler.target import Target
+from tunefarm.compiler.tir.transform.lower import lower
 from tunefarm.compiler.workload import Workload
 
 F32 = "float32"
@@ -73,3 +75,54 @@ def test_windows_that_overlap_share_their_loads() -> None:
         space = config_space(Workload.from_function(pool), target)
         taps[stride, channels] = space.default["taps"]
     assert taps == {(1, 33): 1, (2, 33): 1, (3, 33): 0, (1, 768): 0}
+
+
+def over_rows(kind: str, shape: tuple[int, int], dtype: str) -> Workload:
+    """A row function that reduces along the last axis of one operand."""
+
+    def build(x: Any) -> Any:
+        if kind == "layer_norm":
+            mean = call("mean", x, axes=(1,), keepdims=True)
+            apart = call("subtract", x, mean)
+            squares = call("mean", call("multiply", apart, apart), axes=(1,), keepdims=True)
+            return call("divide", apart, call("sqrt", call("add", squares, squares)))
+        attrs = {"softmax": {"axis": 1}, "argmax": {"axis": 1}}
+        return call(kind, x, **attrs.get(kind, {"axes": (1,)}))
+
+    return Workload.from_function(function_of(build, (shape, dtype)))
+
+
+@settings(max_examples=12, deadline=None, derandomize=True, database=None)
+@given(
+    st.sampled_from(["layer_norm", "softmax", "argmax", "max", "sum"]),
+    st.integers(1, 40),
+    st.integers(17, 420),
+    st.integers(0, 9999),
+)
+@example("sum", 33, 17, 0)
+@example("max", 17, 383, 1)
+@example("softmax", 19, 197, 2)
+def test_rows_by_lines(kind: str, count: int, columns: int, seed: int) -> None:
+    """Rows that begin inside lines, read from the beginnings of lines."""
+    target, rng = Target(f"llvm -mcpu={HOST.mcpu} -num-cores=1"), np.random.default_rng(seed)
+    workload = over_rows(kind, (count, columns), F32)
+    space = config_space(workload, target)
+    arrays = [rng.standard_normal((count, columns)).astype(F32) - 1]
+    for config in configs(space, rng, 12):
+        lined = {**config, "lines": 1}
+        if "lines" in config and space.valid(space.encode(lined)[None])[0]:
+            check(workload, target, lined, arrays, "execute")
+            return
+    assert columns % 16 == 0 or count == 1 or not target.has_masks(4)
+
+
+def test_lines_have_masks_at_the_ends_of_rows_alone() -> None:
+    zen, arm = Target("llvm -mcpu=znver5 -num-cores=1"), Target("llvm -mtriple=aarch64-linux-gnu")
+    assert "lines" not in config_space(over_rows("sum", (64, 384), F32), zen).default
+    assert "lines" not in config_space(over_rows("sum", (64, 383), F32), arm).default
+    workload = over_rows("layer_norm", (64, 383), F32)
+    config = config_space(workload, zen).default
+    assert (config["lines"], config["tile"]) == (1, 2)
+    text = emit_llvm(lower(schedule_workload(workload, zen, config)), zen).text
+    sums, results = 2 * 2 * 3, 2
+    assert text.count("call <16 x float> @llvm.masked.load") == sums + results
