@@ -32,6 +32,7 @@ from tunefarm.compiler.space import (
     rows,
     strassen,
     window,
+    window_passes,
     winograd,
 )
 from tunefarm.compiler.space.config import Config, ConfigSpace, SketchSpace
@@ -68,6 +69,7 @@ SKETCHES: list[Sketch] = [
     Sketch("contraction", contraction.space, contraction.schedule),
     Sketch("inverted_residual", inverted_residual.space, inverted_residual.schedule),
     Sketch("injective", injective.space, injective.schedule),
+    Sketch("window_passes", window_passes.space, window_passes.schedule),
     Sketch("window", window.space, window.schedule),
     Sketch("rows", rows.space, rows.schedule),
     Sketch("plain", plain.space, plain.schedule),

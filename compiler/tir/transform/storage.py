@@ -8,6 +8,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import TypeAlias
 
+from tunefarm.compiler.target import dtype_bytes
 from tunefarm.compiler.tir.affine import Affine, affine, interval, key_of
 from tunefarm.compiler.tir.facts import KEPT, buffers_read, buffers_read_below, buffers_stored
 from tunefarm.compiler.tir.ir import (
@@ -40,6 +41,7 @@ from tunefarm.compiler.tir.visit import (
 Threads: TypeAlias = Mapping[Var, tuple[int, int]]
 """The threads around that share a buffer, and their ranges."""
 
+LINE_BYTES = 64  # of a cache
 UNKNOWN = 1 << 40  # a region longer than this comes from an index of which nothing is known
 
 
@@ -154,6 +156,15 @@ def _accesses(stmt: Stmt) -> tuple[Load | Store, ...]:
     return found
 
 
+def _on_lines(base: Affine, extent: int, dtype: str) -> tuple[Affine, int]:
+    """Where a buffer's last dimension begins, and its extent: with room in front, if what is read
+    begins before element 0, so that this element begins a line of the cache."""
+    room = base.const % (LINE_BYTES // dtype_bytes(dtype))
+    if base.terms or base.const >= 0 or not room:
+        return base, extent
+    return base + Affine(-room, {}), extent + room
+
+
 def _place_in(body: Stmt, buffer: Buffer, sizes: Sequence[int], threads: Threads) -> _Place:
     """The smallest buffer that holds what a statement uses of one."""
     ranges = loop_ranges(body) | dict(threads)
@@ -176,6 +187,8 @@ def _place_in(body: Stmt, buffer: Buffer, sizes: Sequence[int], threads: Threads
                 base, extent = Affine(0, {}), size
         bases.append(base)
         shape.append(extent)
+    if bases and buffer.scope == "local":
+        bases[-1], shape[-1] = _on_lines(bases[-1], shape[-1], buffer.dtype)
     ring = buffer.ring
     if ring is not None:
         shape[ring.dim] = ring.rows

@@ -73,7 +73,7 @@ def test_windows_that_overlap_share_their_loads() -> None:
             padding=((1, 1), (1, 1)), data_layout="NSC",
         )  # fmt: skip
         space = config_space(Workload.from_function(pool), target)
-        taps[stride, channels] = space.default["taps"]
+        taps[stride, channels] = space.sketch("window").default["taps"]
     assert taps == {(1, 33): 1, (2, 33): 1, (3, 33): 0, (1, 768): 0}
 
 
@@ -92,7 +92,7 @@ def over_rows(kind: str, shape: tuple[int, int], dtype: str) -> Workload:
     return Workload.from_function(function_of(build, (shape, dtype)))
 
 
-@settings(max_examples=12, deadline=None, derandomize=True, database=None)
+@settings(max_examples=8, deadline=None, derandomize=True, database=None)
 @given(
     st.sampled_from(["layer_norm", "softmax", "argmax", "max", "sum"]),
     st.integers(1, 40),

@@ -1,0 +1,102 @@
+"""Maxima over windows in two passes agree with NumPy's, whatever the windows and the knobs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from sketch_harness import check, configs, function_of
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.space import config_space, schedule_workload
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.workload import Workload
+
+HOST = Target(f"llvm -mcpu={Target.host().mcpu} -num-cores=2")
+PAIR = st.tuples(st.integers(1, 3), st.integers(1, 3))
+
+
+def maxima(
+    data: tuple[int, ...],
+    kernel: tuple[int, int],
+    strides: tuple[int, int] = (1, 1),
+    padding: tuple[tuple[int, int], tuple[int, int]] = ((1, 1), (1, 1)),
+    dtype: str = "float32",
+    op: str = "max_pool",
+    **attrs: Any,
+) -> Workload:
+    pool = function_of(
+        op, (data, dtype), kernel=kernel, strides=strides, padding=padding,
+        **{"data_layout": "NSC", **attrs},
+    )  # fmt: skip
+    return Workload.from_function(pool)
+
+
+@settings(max_examples=10, deadline=None, derandomize=True, database=None)
+@given(
+    st.tuples(st.integers(1, 2), st.integers(3, 12), st.integers(3, 12), st.integers(1, 40)),
+    st.tuples(st.integers(2, 4), st.integers(2, 4)),
+    PAIR,
+    st.tuples(*[st.tuples(st.integers(0, 1), st.integers(0, 2))] * 2),
+    st.sampled_from(["float32", "float32", "int8"]),
+    st.integers(0, 9999),
+)
+@example((1, 12, 11, 17), (3, 3), (1, 1), ((1, 1), (1, 1)), "float32", 0)
+@example((1, 11, 12, 33), (3, 3), (2, 2), ((1, 1), (0, 1)), "float32", 1)
+@example((2, 7, 9, 16), (2, 3), (3, 1), ((0, 2), (1, 0)), "int8", 2)
+def test_passes_agree_with_numpy(
+    data: tuple[int, ...],
+    kernel: tuple[int, int],
+    strides: tuple[int, int],
+    padding: tuple[tuple[int, int], tuple[int, int]],
+    dtype: str,
+    seed: int,
+) -> None:
+    workload, rng = maxima(data, kernel, strides, padding, dtype), np.random.default_rng(seed)
+    space = config_space(workload, HOST)
+    mine = [s for s in space.sketches if s.sketch == "window_passes"]
+    values = rng.standard_normal(data) * 40
+    if dtype == "float32":
+        values[rng.random(data) < 0.02] = np.nan
+    for config in (mine[0].default, *configs(space, rng, 8)) if mine else ():
+        if config["sketch"] == "window_passes":
+            check(workload, HOST, config, [values.astype(dtype)], "execute")
+
+
+def test_where_two_passes_are_the_default() -> None:
+    """Channels that leave lanes empty, or short rows of windows a pixel apart."""
+    target = Target("llvm -mcpu=znver5 -num-cores=1")
+    first = {
+        (size, channels, stride): config_space(
+            maxima((1, size, size, channels), (3, 3), (stride, stride)), target
+        ).default["sketch"]
+        for size, channels, stride in (
+            (28, 17, 1),
+            (28, 16, 1),
+            (14, 512, 1),
+            (56, 33, 2),
+            (56, 64, 2),
+        )
+    }
+    passes, window = "window_passes", "window"
+    assert list(first.values()) == [passes, passes, window, passes, window]
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [
+        maxima((1, 9, 9, 17), (3, 3), (1, 3)),
+        maxima((1, 9, 9, 17), (1, 3)),
+        maxima((1, 9, 9, 17), (3, 3), dilations=(2, 2)),
+        maxima((1, 9, 9, 17), (3, 3), padding=((3, 0), (1, 1))),
+        maxima((1, 17, 9, 9), (3, 3), data_layout="NCS"),
+        maxima((1, 9, 9, 17), (3, 3), op="avg_pool", counted=((1, 1), (1, 1))),
+    ],
+)
+def test_other_windows_have_one_pass(workload: Workload) -> None:
+    assert all(s.sketch != "window_passes" for s in config_space(workload, HOST).sketches)
+    config = {"sketch": "window_passes", "cv": 1, "nv": 1, "tile": 1, "tasks": 0}
+    with pytest.raises(ScheduleError, match="no maximum over overlapping windows"):
+        schedule_workload(workload, HOST, config)
