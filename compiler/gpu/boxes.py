@@ -8,6 +8,10 @@ over its elements, each stored as ``boxed``: an ``Intrinsic`` of the element, an
 the tensor, the one that lies side by side first, of its coordinate, its extent and its stride in
 elements. Tiles that boxes fill are a ring: their first axis says which of the slots.
 
+    for r in 64: for c in 64: if row < 1000: y[…] = sent(tile[slot, r, swizzled(r, c)], column, …)
+
+The other way round elements are ``sent``, those that the tensor has.
+
 Source: NVIDIA, "PTX ISA", tensors and ``cp.async.bulk.tensor``; "CUDA Driver API",
 ``cuTensorMapEncodeTiled``.
 """
@@ -17,8 +21,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tunefarm.compiler.gpu.intrinsics import BOXED
-from tunefarm.compiler.tir.affine import conjuncts
+from tunefarm.compiler.gpu.intrinsics import BOXED, SENT
+from tunefarm.compiler.tir.affine import conjunction, conjuncts
 from tunefarm.compiler.tir.ir import (
     Binary,
     Buffer,
@@ -68,16 +72,29 @@ class Ring:
 
 def boxed(buffer: Buffer, axes: Sequence[TensorAxis]) -> Intrinsic:
     """An element of a tensor that lies in a parameter from its first element on, zero outside."""
+    return Intrinsic(BOXED, (Load(buffer, (_place(axes),)), *_told(axes)), buffer.dtype)
+
+
+def sent(buffer: Buffer, axes: Sequence[TensorAxis], value: Load) -> Stmt:
+    """Store an element of shared memory where it is one of a tensor in a parameter."""
+    inside = conjunction([axis.at < axis.extent for axis in axes])
+    value_sent = Intrinsic(SENT, (value, *_told(axes)), buffer.dtype)
+    return If(inside, Store(buffer, (_place(axes),), value_sent))
+
+
+def _place(axes: Sequence[TensorAxis]) -> Expr:
     place: Expr = Const(0)
-    args: list[Expr] = []
     for axis in axes:
         place = place + axis.at * axis.stride
-        args += [axis.at, Const(axis.extent), Const(axis.stride)]
-    return Intrinsic(BOXED, (Load(buffer, (place,)), *args), buffer.dtype)
+    return place
+
+
+def _told(axes: Sequence[TensorAxis]) -> list[Expr]:
+    return [e for axis in axes for e in (axis.at, Const(axis.extent), Const(axis.stride))]
 
 
 def axes_of(expr: Intrinsic) -> list[TensorAxis]:
-    """The axes of a boxed element."""
+    """The axes of an element of a box."""
     found = []
     for at, extent, stride in zip(expr.args[1::3], expr.args[2::3], expr.args[3::3], strict=True):
         assert isinstance(extent, Const)
@@ -94,6 +111,17 @@ def is_box(store: Store) -> bool:
 def boxes_below(stmt: Stmt) -> list[Store]:
     """What stores the boxes of a statement, one of each."""
     return [s for s in walk_stmt(stmt) if isinstance(s, Store) and is_box(s)]
+
+
+def is_sent(store: Store) -> bool:
+    """True for what stores an element of a box from shared memory."""
+    return isinstance(store.value, Intrinsic) and store.value.name == SENT
+
+
+def only_sends(stmt: Stmt) -> bool:
+    """True if a statement stores elements of boxes from shared memory and nothing else."""
+    stores = [s for s in walk_stmt(stmt) if isinstance(s, Store)]
+    return bool(stores) and all(map(is_sent, stores))
 
 
 def ring_of(body: Stmt) -> Ring | None:

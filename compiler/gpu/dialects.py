@@ -18,7 +18,8 @@ class Dialect:
 
     ``indices`` are the calls that give a block's or thread's number by axis, ``barrier`` the lines
     that let threads wait for one another. Pointers to global memory are of address space 1, to
-    shared memory of 3, in all of them; ``flat`` is that of pointers to either.
+    shared memory of 3, in all of them; ``flat`` is that of pointers to either, ``own`` that of a
+    thread's own arrays if they have another.
 
     ``exchanges`` are the shuffles of LLVM's types; others go as their bits. ``metadata`` stands at
     each kernel. ``shared_bytes`` of a block are declared, where a launch cannot ask for more.
@@ -33,6 +34,7 @@ class Dialect:
     exchanges: Mapping[str, Exchange]
     metadata: str = ""
     flat: int = 0
+    own: int | None = None
     shared_bytes: int = 0
 
 
@@ -91,6 +93,7 @@ AMDGCN = Dialect(
     "declare void @llvm.amdgcn.s.barrier()",
     'nounwind "no-builtins" "amdgpu-flat-work-group-size"="{n},{n}"',
     {"i32": _swizzle},
+    own=5,
     shared_bytes=64 << 10,
 )
 # The functions of OpenCL C, which the back end knows by their mangled names. A warp is a sub-group
@@ -112,5 +115,6 @@ SPIRV = Dialect(
     {"float": _shuffle("float", "f"), "i32": _shuffle("i32", "i")},
     f"!intel_reqd_sub_group_size !{{i32 {WARP}}}",
     flat=4,
+    own=0,
     shared_bytes=64 << 10,
 )

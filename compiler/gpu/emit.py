@@ -14,7 +14,7 @@ from tunefarm.compiler.codegen.builder import FunctionBuilder
 from tunefarm.compiler.codegen.statements import Module
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.gpu.dialects import NVPTX, Dialect
-from tunefarm.compiler.gpu.intrinsics import BOXED, HELD_PRODUCTS
+from tunefarm.compiler.gpu.intrinsics import BOXED, HELD_PRODUCTS, SENT
 from tunefarm.compiler.gpu.launches import Launch, Part, check_limits, parts_of
 from tunefarm.compiler.gpu.mma import MMAS
 from tunefarm.compiler.gpu.rings import RingEmitter, registers_of
@@ -25,7 +25,7 @@ from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir.ir import Buffer, Intrinsic, PrimFunc, Store
 from tunefarm.compiler.tir.visit import walk_expr, walk_stmt
 
-NVIDIAS = frozenset({BOXED, *HELD_PRODUCTS, *MMAS, *WGMMAS})
+NVIDIAS = frozenset({BOXED, SENT, *HELD_PRODUCTS, *MMAS, *WGMMAS})
 """Intrinsics that other makers' GPUs have no instruction for."""
 
 
@@ -65,6 +65,10 @@ def emit_gpu(program: PrimFunc, target: Target, dialect: Dialect = NVPTX) -> Gpu
         f"attributes #{n} = {{ {_attributes(dialect, part)} }}" for n, part in enumerate(parts)
     ]
     text = "\n".join([*module.functions, *sorted(module.declares), *attributes, "!0 = !{}", ""])
+    if dialect.own is not None:
+        made = rf"  \1.own = alloca \2, addrspace({dialect.own})\n"
+        cast = rf"  \1 = addrspacecast ptr addrspace({dialect.own}) \1.own to ptr"
+        text = re.sub(r"^ *(%\w+) = alloca (.*)$", made + cast, text, flags=re.MULTILINE)
     if dialect.flat:
         if "@llvm.masked." in text:
             raise ScheduleError(

@@ -25,6 +25,10 @@ among them, and what it gets by all k is a column.
 
 An element of a box that is copied to shared memory, of a tensor with these coordinates, extents and
 strides (``gpu/boxes.py``).
+
+    sent(x[…], c0, n0, s0, c1, n1, s1, …)      x[…], of shared memory
+
+An element of a box that is copied from there, and stored where every 0 ≤ c < n.
 """
 
 from __future__ import annotations
@@ -45,6 +49,7 @@ WARP_REDUCTIONS: dict[str, BinaryOp] = {
 }
 
 BOXED = "boxed"
+SENT = "sent"
 TURNED = "turned"
 QUAD = 4  # threads that hold a row of a matrix
 

@@ -28,7 +28,7 @@ from tunefarm.compiler.codegen.values import Lin
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.gpu.archs import MAX_REGISTERS, REGISTERS, WARP
 from tunefarm.compiler.gpu.box_copies import BoxEmitter, extent_of, nest_of
-from tunefarm.compiler.gpu.boxes import MARK_BYTES, boxes_below, is_box, ring_of
+from tunefarm.compiler.gpu.boxes import MARK_BYTES, boxes_below, is_box, only_sends, ring_of
 from tunefarm.compiler.gpu.dialects import Dialect
 from tunefarm.compiler.gpu.launches import Part, shared_size
 from tunefarm.compiler.gpu.warpgroups import issues
@@ -38,6 +38,7 @@ from tunefarm.compiler.tir.affine import conjunction, conjuncts, decide
 from tunefarm.compiler.tir.ir import (
     CLUSTER_AXIS,
     GRID_AXES,
+    THREAD_AXES,
     Binary,
     Const,
     Expr,
@@ -70,6 +71,8 @@ class RingEmitter(BoxEmitter):
         self._results: For | None = None  # the loop over tiles of the result, if there is one
         self._step: Expr | None = None  # the number of the step that is being written
         self._waited = False
+        self.sends = False
+        self._handing = False
 
     def begin(self) -> None:
         """Write what comes before all else: the mbarriers, of which all threads are told."""
@@ -154,13 +157,17 @@ class RingEmitter(BoxEmitter):
                 change = f"inc.sync.aligned.u32 {most}"
             self._assembly(f"setmaxnreg.{change};", [])
         self.statement(loop.body)
+        if self.sends and self.role is COMPUTING:
+            self.wait_for_sent(0)
         self.role = BOTH
 
     def statement(self, stmt: Stmt) -> None:
         fills = self.ring is not None and bool(boxes_below(stmt))
         if self.role is FILLING and not fills:
             return
-        if not (fills and only_fills(stmt)):
+        if only_sends(stmt):
+            self._hand_over(stmt)
+        elif not (fills and only_fills(stmt)):
             super().statement(stmt)
         elif self.role is COMPUTING:
             return
@@ -264,6 +271,34 @@ class RingEmitter(BoxEmitter):
         return b.here(f"ptrtoint ptr addrspace(3) {place} to i32")
 
     # --- boxes ---------------------------------------------------------------------------------
+
+    def _hand_over(self, stmt: Stmt) -> None:
+        """One of a group's threads has a box copied that all of them wrote to shared memory.
+
+        if leads: for r, c: y[…] = sent(T[…])
+        ->  fence; wait for the group; if leads: { copy; wait for older ones }; wait for the group
+        """
+        if isinstance(stmt, For):
+            self._send_box(*nest_of(stmt))
+            return
+        if self._handing:
+            super().statement(stmt)
+            return
+        if self.role is not COMPUTING:
+            raise ScheduleError("boxes are stored where threads of their own ask for others")
+        self.sends = self._handing = True
+        self._warpwide("fence.proxy.async.shared::cta;")
+        self._meet_group()
+        super().statement(stmt)
+        self._handing = False
+        self._meet_group()
+
+    def _meet_group(self) -> None:
+        """The threads of one number along z wait for one another."""
+        b, count = self.builder, prod(self.part.block[:2])
+        own = self.number_of(THREAD_AXES[2], self.part.block[2])
+        name = b.here(f"add i64 {own}, 1")  # 0 is that of the block
+        self._assembly(f"bar.sync $0, {count};", [("r", b.here(f"trunc i64 {name} to i32"))])
 
     def _fill(self, stmt: Stmt) -> None:
         """Ask for the boxes of a stage: it may have to be waited for, and its bytes are told."""

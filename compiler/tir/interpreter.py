@@ -24,6 +24,7 @@ from tunefarm.compiler.gpu.intrinsics import (
     BOXED,
     HELD_PRODUCTS,
     QUAD,
+    SENT,
     TURNED,
     WARP_REDUCTIONS,
     owner_of_term,
@@ -264,6 +265,8 @@ class _Source:
                 return self.expr(meaning(expr))
             case Intrinsic(name) if name in HELD_PRODUCTS:
                 return self.held_product(expr)
+            case Intrinsic(name) if name == SENT:
+                return self.expr(expr.args[0])
             case Intrinsic(name) if name == BOXED:
                 return self.boxed(expr)
             case Intrinsic(name) if name == TURNED:

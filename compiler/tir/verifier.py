@@ -13,7 +13,7 @@ from math import prod
 from typing import NoReturn
 
 from tunefarm.compiler.dtypes import DTYPES, is_float
-from tunefarm.compiler.gpu.intrinsics import BOXED, HELD_PRODUCTS, TURNED, WARP_REDUCTIONS
+from tunefarm.compiler.gpu.intrinsics import BOXED, HELD_PRODUCTS, SENT, TURNED, WARP_REDUCTIONS
 from tunefarm.compiler.tir.affine import Ranges, interval
 from tunefarm.compiler.tir.ir import (
     BLOCK_AXES,
@@ -346,8 +346,8 @@ class _Verifier:
         if name in HELD_PRODUCTS:
             self.held_product(expr, certain)
             return
-        if name == BOXED:
-            self.boxed(expr)
+        if name in (BOXED, SENT):
+            self.boxed(expr, certain and name == SENT)
             return
         if name == TURNED:
             self.turned(expr, certain)
@@ -382,13 +382,14 @@ class _Verifier:
         if len(held) not in (2, 4) or kinds != {expr.dtype} or numbers != {"int64"}:
             self.fail(f"{print_expr(expr)} is no exchange of 2 or 4 values between as many threads")
 
-    def boxed(self, expr: Intrinsic) -> None:
-        """The element is read where its coordinates lie in the tensor, and only there."""
+    def boxed(self, expr: Intrinsic, certain: bool) -> None:
+        """The element is read where its coordinates lie in the tensor, and only there, unless that
+        is ``certain``."""
         load, *axes = expr.args
         fits = len(axes) >= 3 and len(axes) % 3 == 0
         fits = fits and all(isinstance(n, Const) for n in (*axes[1::3], *axes[2::3]))
         kinds = {self.expr(axis, False) for axis in axes}
-        if not fits or kinds != {"int64"} or self.expr(load, False) != expr.dtype:
+        if not fits or kinds != {"int64"} or self.expr(load, certain) != expr.dtype:
             self.fail(f"{print_expr(expr)} is no element of a tensor with coordinates and extents")
 
     def tensor_intrinsic(self, expr: Intrinsic, certain: bool) -> None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import numpy as np
+from tunefarm.compiler.gpu.emulator.box_copies import copies_box, sends_box, waits_for_sent
 from tunefarm.compiler.gpu.emulator.errors import Fault
 from tunefarm.compiler.gpu.emulator.kinds import KINDS, Kind, Values
-from tunefarm.compiler.gpu.emulator.mbarriers import copies_box
 from tunefarm.compiler.gpu.emulator.moves import LOCAL_WINDOW, SHARED_WINDOW
 from tunefarm.compiler.gpu.emulator.operands import (
     Builder,
@@ -227,8 +227,12 @@ def _cp(i: Instruction, scope: Scope) -> Step:
         case ("async", "ca" | "cg", "shared", "global", *hints):
             only(i, [h for h in hints if h not in _HINTS], ("64B", "128B", "256B"))
             return _copy(i, scope)
+        case ("async", "bulk", "tensor", _, "global", *_):
+            return sends_box(i, scope)
         case ("async", "bulk", "tensor", *_):
             return copies_box(i, scope)
+        case ("async", "bulk", "commit_group" | "wait_group", *_):
+            return waits_for_sent(i)
     unknown(i)
 
 

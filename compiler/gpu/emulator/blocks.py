@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from tunefarm.compiler.gpu.archs import WARP
 from tunefarm.compiler.gpu.emulator import (
     accesses,
     clusters,
@@ -25,6 +26,7 @@ from tunefarm.compiler.gpu.emulator.kinds import KINDS, Values
 from tunefarm.compiler.gpu.emulator.mbarriers import Waiting, waiting_of
 from tunefarm.compiler.gpu.emulator.operands import (
     Builder,
+    Read,
     Scope,
     Step,
     guarded,
@@ -91,11 +93,14 @@ class Collective:
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """The threads of a block, or of a cluster of blocks, wait for one another."""
+    """The threads of a block, or of a cluster of blocks, wait for one another; or ``count`` of a
+    block, at the barrier of a number (``name``)."""
 
     instruction: Instruction
     following: int
     of_cluster: bool = False
+    name: Read | None = None
+    count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,9 +283,11 @@ def _barrier(i: Instruction, scope: Scope, targets: list[int]) -> End:
         return Collective(i, lambda wave, group: None, targets[0])
     if i.modifiers[:3] == ("cluster", "wait", "acquire") and i.modifiers[3:] in clusters.ALIGNED:
         return Barrier(i, targets[0], of_cluster=True)
-    all_threads = i.operands == (Immediate(0),)
     if i.modifiers not in (("sync",), ("sync", "aligned"), ("cta", "sync", "aligned")):
         unknown(i)
-    if not all_threads:
-        unknown(i, "only barrier 0 of all threads of a block is emulated")
-    return Barrier(i, targets[0])
+    if i.operands == (Immediate(0),):
+        return Barrier(i, targets[0])
+    name, count = i.operands if len(i.operands) == 2 else (None, None)
+    if not isinstance(count, Immediate) or count.value % WARP or not count.value:
+        unknown(i, "barriers are number 0 of all threads, or of a count of whole warps")
+    return Barrier(i, targets[0], False, reads(i, scope, name, KINDS["u32"]), count.value)

@@ -20,6 +20,7 @@ from tunefarm.compiler.gpu.emulator.errors import Fault, KernelFault
 from tunefarm.compiler.gpu.emulator.wave import Group, Index, Wave
 
 _NOWHERE = 1 << 60
+_MOST_NAMES = 16  # barriers of a block
 
 
 class Machine:
@@ -31,6 +32,7 @@ class Machine:
         self.gathering: dict[int, Index] = {}  # at an instruction of a warp that is not complete
         self.barred: dict[int, Index] = {}  # at a barrier
         self.met: dict[int, Index] = {}  # at a barrier of clusters
+        self.parted: dict[int, Index] = {}  # at a barrier of some threads of a block
         self.waiting: dict[int, Index] = {}  # at an mbarrier
 
     def run(self) -> None:
@@ -42,7 +44,10 @@ class Machine:
                     self._advance(number, self.wave.group(self.ready.pop(number)))
                 if self._wake():
                     continue
-                if not (self.barred or self.gathering or self.waiting or self.met):
+                if self._pass_parts():
+                    continue
+                waits = self.barred or self.gathering or self.waiting or self.met or self.parted
+                if not waits:
                     self._check_copies()
                     return
                 if self._pass_barriers() or self._pass_clusters():
@@ -87,6 +92,9 @@ class Machine:
                 return
             elif isinstance(end, Barrier) and end.of_cluster:
                 self._join(self.met, number, group.index)
+                return
+            elif isinstance(end, Barrier) and end.name is not None:
+                self._join(self.parted, number, group.index)
                 return
             elif isinstance(end, Barrier):
                 if not group.every:
@@ -144,7 +152,10 @@ class Machine:
         return woken
 
     def _check_copies(self) -> None:
-        """A fault if copies to shared memory run on when all threads have ended."""
+        """A fault if copies to or from shared memory run on when all threads have ended."""
+        for sent in self.wave.sent.boxes:
+            problem = "still reads shared memory when its block ends: its thread does not wait"
+            raise self.wave.fault(sent.instruction, sent.thread, problem)
         for box in self.wave.mbarriers.boxes:
             problem = "has not ended when its block does: nobody waits for it"
             raise self.wave.fault(box.instruction, box.thread, problem)
@@ -187,6 +198,37 @@ class Machine:
                 self._place(end.following, together.index)
         return True
 
+    def _pass_parts(self) -> bool:
+        """Let threads go on at barriers of a part of their block, to which all came that they are
+        for; False if there are none. Those of a number come to one place in the text."""
+        wave, passed = self.wave, False
+        for number, index in list(self.parted.items()):
+            end = self.code[number].end
+            assert isinstance(end, Barrier)
+            assert end.name is not None
+            names = wave.group(index).own(end.name(wave)).astype(np.intp)
+            keys = wave.block_of[index] * _MOST_NAMES + names
+            there, counts = np.unique(keys, return_counts=True)
+            complete = there[counts >= end.count]
+            mine = np.isin(keys, complete)
+            if not mine.any():
+                continue
+            passed = True
+            del self.parted[number]
+            if not mine.all():
+                self.parted[number] = index[~mine]
+            if (names >= _MOST_NAMES).any() or (counts > end.count).any():
+                problem = f"is number {names.max()}, or more than {end.count} threads come to it"
+                raise wave.fault(end.instruction, int(index[0]), problem)
+            if not wave.group(index[mine]).has_whole_warps(wave):
+                raise wave.fault(
+                    end.instruction, int(index[0]), "others of its warp wait elsewhere"
+                )
+            for key in complete:
+                wave.order.pass_part(index[keys == key])
+            self._place(end.following, index[mine])
+        return passed
+
     def _pass_clusters(self) -> bool:
         """Let clusters go on all of whose threads wait at a barrier of them; False if there are
         none."""
@@ -228,10 +270,13 @@ class Machine:
             assert isinstance(at, Wait)
             problem = at.waiting.problem(wave, wave.group(index))
             return wave.fault(at.instruction, int(index[0]), problem)
-        waiting = self.gathering or self.barred or self.met
+        waiting = self.gathering or self.parted or self.barred or self.met
         number, index = min(waiting.items(), key=lambda wait: (wait[1][0], wait[0]))
         end = self.code[number].end
         assert isinstance(end, Collective | Barrier)
+        if isinstance(end, Barrier) and end.name is not None:
+            problem = f"waits for {end.count} threads of its block, of which fewer come"
+            return wave.fault(end.instruction, int(index[0]), problem)
         whole, what = wave.block_of, "block"
         if isinstance(end, Barrier) and end.of_cluster:
             whole, what = wave.block_of // wave.cluster, "cluster"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from tunefarm.compiler.gpu.emulator.errors import Fault
 from tunefarm.compiler.gpu.emulator.kinds import Values
+from tunefarm.compiler.gpu.emulator.order import AsyncRead, BlockOrder
 from tunefarm.compiler.gpu.emulator.parse import Instruction
 
 if TYPE_CHECKING:
@@ -55,6 +56,34 @@ class Box:
     mark: int
     targets: Values
     chunks: Values
+
+
+@dataclass(frozen=True, slots=True)
+class SentBox:
+    """A copy from shared memory that reads it until its thread has waited for ``group``."""
+
+    instruction: Instruction
+    thread: int
+    group: int
+    read: AsyncRead
+
+
+class Sent:
+    """The copies of boxes from shared memory, and how many groups of them each thread made."""
+
+    def __init__(self, threads: int) -> None:
+        self.boxes: list[SentBox] = []
+        self.committed = np.zeros(threads, np.intp)
+
+    def wait(self, order: BlockOrder, chosen: Values, allowed: int) -> None:
+        """Chosen threads (a mask) wait for all but their ``allowed`` newest groups."""
+        left = []
+        for box in self.boxes:
+            if chosen[box.thread] and box.group < self.committed[box.thread] - allowed:
+                order.end_send(box.thread, box.read)
+            else:
+                left.append(box)
+        self.boxes = left
 
 
 @dataclass(slots=True)

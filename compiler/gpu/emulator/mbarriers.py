@@ -9,11 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from tunefarm.compiler.gpu.emulator.clusters import block_and_address, block_of_rank
+from tunefarm.compiler.gpu.emulator.clusters import block_and_address
 from tunefarm.compiler.gpu.emulator.errors import Fault
 from tunefarm.compiler.gpu.emulator.kinds import KINDS, Values
-from tunefarm.compiler.gpu.emulator.marks import Box, Mark
-from tunefarm.compiler.gpu.emulator.moves import PARAMETER_WINDOW
+from tunefarm.compiler.gpu.emulator.marks import Mark
 from tunefarm.compiler.gpu.emulator.operands import (
     Builder,
     Read,
@@ -27,8 +26,7 @@ from tunefarm.compiler.gpu.emulator.operands import (
     writes,
 )
 from tunefarm.compiler.gpu.emulator.order import MOST_MARKS
-from tunefarm.compiler.gpu.emulator.parse import Address, Immediate, Instruction, TensorAddress
-from tunefarm.compiler.gpu.emulator.tensor_maps import CHUNK, Tensor, decode
+from tunefarm.compiler.gpu.emulator.parse import Immediate, Instruction
 from tunefarm.compiler.gpu.emulator.wave import Group, Index, Wave
 
 _ALIGN = 8
@@ -164,88 +162,6 @@ def _by_mark(marks: list[Mark], threads: Index) -> list[tuple[Mark, Index]]:
     for mark, thread in zip(marks, threads, strict=True):
         found.setdefault(id(mark), (mark, []))[1].append(int(thread))
     return [(mark, np.array(mine)) for mark, mine in found.values()]
-
-
-def copies_box(i: Instruction, scope: Scope) -> Step:
-    """``cp.async.bulk.tensor.Nd.shared::cluster.global…bytes [d], [map, {c…}], [mbarrier]``, or
-    with ``.multicast::cluster`` to all blocks of a cluster that a mask says."""
-    rank = int(i.modifiers[3].removesuffix("d"))
-    tail = ("shared", "cluster", "global", "mbarrier", "complete_tx", "bytes")
-    several = i.modifiers[10:] == ("multicast", "cluster")
-    d, source, mark, *masks = operands(i, 4 if several else 3)
-    whole = i.modifiers[4:10] == tail and (several or not i.modifiers[10:])
-    if not whole or not isinstance(source, TensorAddress):
-        unknown(i)
-    if len(source.coordinates) != rank:
-        unknown(i, f"it has {len(source.coordinates)} coordinates")
-    target, place = (addresses(i, scope, x, "shared") for x in (d, mark))
-    map_at = addresses(i, scope, Address(source.base, 0), "generic")
-    corner = [reads(i, scope, c, KINDS["s32"]) for c in source.coordinates]
-    chosen = [reads(i, scope, mask, KINDS["u16"]) for mask in masks]
-
-    def blocks(wave: Wave, group: Group, position: int) -> list[int]:
-        thread = int(group.index[position])
-        if not chosen:
-            return [int(wave.block_of[thread])]
-        mask = int(group.own(chosen[0](wave))[position])
-        ranks = [n for n in range(mask.bit_length()) if mask >> n & 1]
-        return [block_of_rank(wave, thread, n) for n in ranks]
-
-    def step(wave: Wave, group: Group) -> None:
-        there, marks, maps = (group.own(x(wave)) for x in (target, place, map_at))
-        at = [group.own(x(wave)) for x in corner]
-        for position, thread in enumerate(group.index):
-            address, own = int(marks[position]), [int(c[position]) for c in at]
-            tensor = _tensor(wave, int(maps[position]), rank, position)
-            try:
-                targets = _targets(tensor, int(there[position]))
-                values = _source(wave, int(thread), tensor, own)
-                for block in blocks(wave, group, position):
-                    found = wave.mbarriers.find(wave, 0, int(thread), block, address)
-                    if not found.fenced:
-                        raise Fault(0, "tells an mbarrier that was made after the last fence")
-                    _begin(wave, Box(i, int(thread), block, address, targets, values), found)
-            except Fault as fault:
-                raise Fault(position, fault.problem) from None
-
-    return located(i, step)
-
-
-def _tensor(wave: Wave, address: int, rank: int, position: int) -> Tensor:
-    data = wave.arguments.get(address - PARAMETER_WINDOW)
-    tensor = decode(data) if data is not None else None
-    if tensor is None or len(tensor.extents) != rank:
-        raise Fault(position, f"there is no map of a tensor of {rank} axes at {address:#x}")
-    return tensor
-
-
-def _source(wave: Wave, thread: int, tensor: Tensor, at: list[int]) -> Values:
-    """The chunks of a box, read now."""
-    unit = tensor.unit(at)
-    source, exists = tensor.sources(at, unit)
-    values = np.zeros((len(source), unit), np.uint8)
-    count = int(exists.sum())
-    if count:
-        asked = np.full(count, thread)
-        places = source[exists].astype(np.uint64)
-        values[exists] = wave.memory.load(asked, places, np.dtype(np.uint8), unit)
-    return values.reshape(-1, CHUNK)
-
-
-def _targets(tensor: Tensor, there: int) -> Values:
-    """Where the chunks of a box go; Fault for an address that no box may begin at."""
-    align = 8 * tensor.swizzle if tensor.swizzle else 128
-    if there % align:
-        raise Fault(0, f"copies a box to {there:#x} of shared memory, no multiple of {align}")
-    return tensor.targets(there)
-
-
-def _begin(wave: Wave, box: Box, mark: Mark) -> None:
-    """From now on the targets of a box are nobody's until it ends."""
-    asking = np.full(len(box.targets), box.thread)
-    placed = np.full(len(box.targets), box.block * wave.block_threads)
-    wave.shared.begin_box(asking, box.targets, CHUNK, mark.number, placed)
-    wave.mbarriers.boxes.append(box)
 
 
 def fence_all(wave: Wave) -> None:

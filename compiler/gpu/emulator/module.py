@@ -46,8 +46,12 @@ class EmulatedKernel:
 
     @property
     def has_mbarriers(self) -> bool:
-        """Whether its threads wait for some of their block, not for all alone."""
-        return any(i.opcode == "mbarrier" for i in self.entry.instructions)
+        """Whether its threads wait for some of their block or for boxes, not for all alone."""
+        return any(
+            i.opcode == "mbarrier" or (i.opcode == "bar" and len(i.operands) > 1)
+            or i.modifiers[:3] == ("async", "bulk", "tensor")
+            for i in self.entry.instructions
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ blocks did:
 by barriers of all, and by mbarriers, where those that arrive tell those that wait (vector clocks:
 Mattern, "Virtual time and global states of distributed systems", 1989). To touch what another wrote
 later than that is a race; so is to write what another read later. Copies that run by themselves
-count as threads, one for each mbarrier that they tell of their end.
+count as threads, one for each mbarrier that they tell of their end, and for each thread that asks
+for copies from shared memory.
 """
 
 from __future__ import annotations
@@ -20,14 +21,16 @@ from tunefarm.compiler.gpu.emulator.races import Access
 
 Index = NDArray[np.intp]
 MOST_MARKS = 64  # mbarriers of a block
+_MOST_SENDERS = 8  # threads of a block that ask for copies from shared memory
 _UNDER_WAY = np.int32(2**31 - 1)  # the time of a copy that has not ended
 
 
 @dataclass(slots=True)
-class _Read:
-    """Pieces that threads have read at a time, and bounds of their addresses within a block."""
+class AsyncRead:
+    """Pieces that were read at a time by threads or copies, ``who`` of their cluster, and bounds of
+    the addresses within a block."""
 
-    threads: Index
+    who: Index
     pieces: Index
     time: int
     low: int
@@ -47,12 +50,15 @@ class BlockOrder:
         self._blocks, self._each, self._granule = block_of, block_threads, granule
         self._count = cluster * block_threads
         self._own = np.arange(len(block_of)) % self._count
-        self._known = np.zeros((len(block_of), self._count + cluster * MOST_MARKS), np.int32)
+        self._copies_from = self._count + cluster * MOST_MARKS
+        whole = self._copies_from + cluster * _MOST_SENDERS
+        self._known = np.zeros((len(block_of), whole), np.int32)
         pieces = (int(block_of[-1]) + 1) * pitch // granule
         self._writers = np.full(pieces, -1, np.int32)
         self._written = np.zeros(pieces, np.int32)  # when
         self._rows = np.full(pieces, -1, np.intp)  # of an access that is looked at
-        self._reads: list[_Read] = []
+        self._reads: list[AsyncRead] = []
+        self._senders: dict[int, int] = {}  # by thread, who its copies are
         self._time = 1
 
     # --- accesses ------------------------------------------------------------------------------
@@ -61,8 +67,13 @@ class BlockOrder:
         """Raises Fault if another thread or copy wrote something of it that is not known of."""
         pieces = self._pieces(access)
         self._check_writers(access, pieces, "reads")
-        threads = np.broadcast_to(access.threads[:, None], pieces.shape).reshape(-1)
-        self._reads.append(_Read(threads, pieces.reshape(-1), self._time, access.low, access.high))
+        who = np.broadcast_to(self._own[access.threads][:, None], pieces.shape).reshape(-1)
+        self._add_read(who, pieces, self._time, access)
+
+    def _add_read(self, who: Index, pieces: Index, time: int, access: Access) -> AsyncRead:
+        read = AsyncRead(who, pieces.reshape(-1), time, access.low, access.high)
+        self._reads.append(read)
+        return read
 
     def write(self, access: Access) -> None:
         """Raises Fault if another touched something of it and that is not known of."""
@@ -84,6 +95,25 @@ class BlockOrder:
         self._written[self._pieces(access)] = self._time
         self._time += 1
         return self._time - 1
+
+    def begin_send(self, access: Access) -> AsyncRead:
+        """A copy that the thread of an access asked for reads on from now on; Fault if the thread
+        does not know what others wrote there, or is one too many."""
+        thread = int(access.threads[0])
+        of_cluster = thread // self._count * self._count
+        mine = [n for n in self._senders if n // self._count * self._count == of_cluster]
+        number = self._senders.setdefault(thread, self._copies_from + len(mine))
+        if number == self._known.shape[1]:
+            raise Fault(0, f"more than {_MOST_SENDERS} threads of a block copy boxes from it")
+        pieces = self._pieces(access)
+        self._check_writers(access, pieces, "reads")
+        return self._add_read(np.full(pieces.size, number), pieces, int(_UNDER_WAY), access)
+
+    def end_send(self, thread: int, read: AsyncRead) -> None:
+        """That copy reads no more, which the thread has waited for."""
+        read.time = self._time
+        self._known[thread, self._senders[thread]] = self._time
+        self._time += 1
 
     def _pieces(self, access: Access) -> Index:
         first = access.places // self._granule
@@ -108,7 +138,7 @@ class BlockOrder:
             if met is None or not met.any():
                 kept.append(read)
                 continue
-            readers, rows = self._own[read.threads[met]], rows[met]
+            readers, rows = read.who[met], rows[met]
             writers = access.threads[rows]
             unknown = self._known[writers, readers] < read.time
             wrong = np.flatnonzero(unknown & (self._own[writers] != readers))
@@ -117,7 +147,7 @@ class BlockOrder:
                 first = int(wrong[0])
                 raise Fault(int(rows[first]), self._problem("writes", "read", int(readers[first])))
             if not met.all():
-                read.threads, read.pieces = read.threads[~met], read.pieces[~met]
+                read.who, read.pieces = read.who[~met], read.pieces[~met]
                 kept.append(read)
         self._reads = kept
         self._rows[pieces] = -1
@@ -141,8 +171,15 @@ class BlockOrder:
             self._join(int(cluster) * self._count, self._count)
         self._time += 1
 
+    def pass_part(self, threads: Index) -> None:
+        """Some threads of a block have waited for one another."""
+        self._join_all(threads)
+        self._time += 1
+
     def _join(self, first: int, count: int) -> None:
-        mine = slice(first, first + count)
+        self._join_all(slice(first, first + count))
+
+    def _join_all(self, mine: slice | Index) -> None:
         joined = self._known[mine].max(axis=0)
         joined[self._own[mine]] = self._time
         self._known[mine] = joined

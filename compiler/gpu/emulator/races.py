@@ -60,6 +60,34 @@ class Bounds:
         self._each.clear()
 
 
+class Unfenced:
+    """Who wrote between which addresses within a block and has not fenced that since."""
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+        self._each: dict[tuple[int, int], NDArray[np.bool_]] = {}
+
+    def add(self, low: int, high: int, threads: Index) -> None:
+        if (low, high) not in self._each:
+            self._each[low, high] = np.zeros(self._threads, np.bool_)
+        self._each[low, high][threads] = True
+        if len(self._each) > _KEPT:
+            lows, highs = zip(*self._each, strict=True)
+            self._each = {(min(lows), max(highs)): np.any([*self._each.values()], axis=0)}
+
+    def meet(self, low: int, high: int) -> bool:
+        """False if none of the bytes within these bounds was written."""
+        return any(low < end and begin < high for begin, end in self._each)
+
+    def fence(self, threads: Index | None) -> None:
+        """Some threads have fenced what they wrote, or all."""
+        if threads is None:
+            self._each.clear()
+        for mask in self._each.values():
+            mask[threads] = False
+        self._each = {bounds: mask for bounds, mask in self._each.items() if mask.any()}
+
+
 class BlockRaces:
     """Marks on pieces of ``granule`` bytes, the smallest that the kernel reads or writes.
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from tunefarm.compiler.gpu.emulator.errors import Fault
 from tunefarm.compiler.gpu.emulator.kinds import UNSIGNED, Values
 from tunefarm.compiler.gpu.emulator.memory import check_alignment
-from tunefarm.compiler.gpu.emulator.order import BlockOrder
-from tunefarm.compiler.gpu.emulator.races import Access, BlockRaces, Bounds
+from tunefarm.compiler.gpu.emulator.order import AsyncRead, BlockOrder
+from tunefarm.compiler.gpu.emulator.races import Access, BlockRaces, Unfenced
 
 Index = NDArray[np.intp]
 ROOM = 256  # what the bytes of each owner are rounded up to
@@ -75,7 +75,7 @@ class SharedMemory(LocalMemory):
         super().__init__(block_of, size)
         self._states = _bytes(len(self.data), 0)
         self.races = kind(block_of, block_threads, self.pitch, granule)
-        self._unfenced = Bounds()  # what was written since a fence
+        self._unfenced = Unfenced(len(block_of))
 
     def load(self, threads: Index, addresses: Values, dtype: np.dtype[Any], lanes: int) -> Values:
         access = self._access(threads, addresses, dtype.itemsize * lanes, "reads")
@@ -86,16 +86,14 @@ class SharedMemory(LocalMemory):
     def load_async(
         self, threads: Index, addresses: Values, dtype: np.dtype[Any], lanes: int
     ) -> Values:
-        """``load`` by a product that runs on beside the threads: Fault also for what they wrote and
-        did not fence."""
-        low, high = int(addresses.min()), int(addresses.max()) + dtype.itemsize * lanes
-        if self._unfenced.meet(low, high):
-            raise Fault(0, "reads shared memory that was written after the last fence.proxy.async")
+        """``load`` by what runs on beside the threads: Fault also for what they wrote and did not
+        fence."""
+        self._refuse_unfenced(addresses, dtype.itemsize * lanes)
         return self.load(threads, addresses, dtype, lanes)
 
-    def let_async_read(self) -> None:
-        """All threads have fenced what they wrote."""
-        self._unfenced.clear()
+    def let_async_read(self, threads: Index | None) -> None:
+        """Some threads have fenced what they wrote, or all."""
+        self._unfenced.fence(threads)
 
     def store(self, threads: Index, addresses: Values, values: Values) -> None:
         access = self._access(threads, addresses, _size(values), "writes")
@@ -134,6 +132,16 @@ class SharedMemory(LocalMemory):
         _set_rows(self.data, access.places, values)
         return self.races.end_copy(access)
 
+    def send(self, thread: int, addresses: Values, size: int) -> tuple[Values, AsyncRead]:
+        """What a copy reads that a thread asks for, ``size`` bytes at each address, and reads on
+        until that is ended (``BlockOrder.end_send``)."""
+        assert isinstance(self.races, BlockOrder)
+        access = self._access(np.full(len(addresses), thread), addresses, size, "reads")
+        self._refuse_unfenced(addresses, size)
+        self._refuse_unwritten(access, addresses, UNSIGNED[8], size)
+        values = _rows(self.data, UNSIGNED[8], size, access.places)
+        return values, self.races.begin_send(access)
+
     def pass_barrier(self, blocks: Values) -> None:
         """All threads of some blocks (a mask) have waited for one another."""
         self.races.pass_barrier(blocks)
@@ -145,12 +153,16 @@ class SharedMemory(LocalMemory):
 
     def _mark(self, access: Access, state: int) -> None:
         self.races.write(access)
-        self._unfenced.add(access.low, access.high)
+        self._unfenced.add(access.low, access.high, access.threads)
         self._set_states(access, state)
 
     def _set_states(self, access: Access, state: int) -> None:
         states = np.full((len(access.places), access.size), state, np.uint8)
         _set_rows(self._states, access.places, states)
+
+    def _refuse_unfenced(self, addresses: Values, size: int) -> None:
+        if self._unfenced.meet(int(addresses.min()), int(addresses.max()) + size):
+            raise Fault(0, "reads shared memory that was written after the last fence.proxy.async")
 
     def _refuse_under_way(self, access: Access, addresses: Values) -> None:
         states = _rows(self._states, UNSIGNED[8], access.size, access.places)

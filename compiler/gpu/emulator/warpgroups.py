@@ -229,8 +229,7 @@ def _fence(i: Instruction, scope: Scope) -> Step:
 
     def step(wave: Wave, group: Group) -> None:
         fence_all(wave)
-        if group.whole:
-            wave.shared.let_async_read()
+        wave.shared.let_async_read(None if group.whole else group.index)
 
     return step
 

@@ -18,7 +18,7 @@ from tunefarm.compiler.gpu.emulator.copies import Copies
 from tunefarm.compiler.gpu.emulator.errors import KernelFault
 from tunefarm.compiler.gpu.emulator.globals import GlobalMemory
 from tunefarm.compiler.gpu.emulator.kinds import UNSIGNED, Values
-from tunefarm.compiler.gpu.emulator.marks import Mbarriers
+from tunefarm.compiler.gpu.emulator.marks import Mbarriers, Sent
 from tunefarm.compiler.gpu.emulator.order import BlockOrder
 from tunefarm.compiler.gpu.emulator.parse import Instruction, Register
 from tunefarm.compiler.gpu.emulator.races import BlockRaces
@@ -91,6 +91,7 @@ class Wave:
     copies: Copies = field(init=False)
     products: list[Product] = field(default_factory=list)  # of warpgroups, under way
     mbarriers: Mbarriers = field(init=False)
+    sent: Sent = field(init=False)
     committed: Index = field(init=False)  # groups of these, of a thread
     block_of: Index = field(init=False)  # of a thread, from 0
     lane_of: Index = field(init=False)
@@ -121,6 +122,7 @@ class Wave:
             self.block_of, each, self.shared_bytes, self.shared_granule, kind
         )
         self.mbarriers = Mbarriers()
+        self.sent = Sent(self.threads)
 
     @property
     def order(self) -> BlockOrder:

@@ -8,7 +8,8 @@ many a multiprocessor, tile after tile; tiles by rows, of ``swath`` columns of t
                                                          other, share out what they have of B
   each group: 64 × columns sums, in registers
     for steps of 64 terms: sums += A[64, 16] · B[16, columns]      as ``gpu_wgmma``
-    epilogue → out                       while the boxes of the next tile arrive
+    epilogue → out                       while the boxes of the next tile arrive; as boxes
+                                       too if ``store_boxes`` (``result_boxes.py``)
 
 For operands that lie in memory as matrices, in rows of a multiple of 16 bytes; what else there is
 (convolutions but those of 1 × 1, odd lengths) is left to ``gpu_wgmma``. Threads wait at mbarriers,
@@ -26,9 +27,16 @@ import numpy as np
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.gpu import wgmma as w
 from tunefarm.compiler.gpu.archs import MAX_REGISTERS, REGISTERS
-from tunefarm.compiler.gpu.boxes import MAX_EXTENT, STRIDE_BYTES, Ring, TensorAxis, boxed
+from tunefarm.compiler.gpu.boxes import Ring, TensorAxis, boxed
 from tunefarm.compiler.gpu.space.common import loop
 from tunefarm.compiler.gpu.space.product import Product, Tiles, product_program
+from tunefarm.compiler.gpu.space.result_boxes import (
+    Places,
+    ResultBoxes,
+    result_axes,
+    tile_bytes,
+)
+from tunefarm.compiler.gpu.space.tensors import Axes, axes_in_memory
 from tunefarm.compiler.gpu.space.tiled import blocks_of, fits_grid, product
 from tunefarm.compiler.gpu.space.wgmma import Knobs as WgmmaKnobs
 from tunefarm.compiler.gpu.space.wgmma import (
@@ -48,7 +56,6 @@ from tunefarm.compiler.space.columns import Mask, Numbers, cheapest, whole
 from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob, SketchSpace
 from tunefarm.compiler.target import Target, dtype_bytes
 from tunefarm.compiler.tir import PrimFunc
-from tunefarm.compiler.tir.affine import affine
 from tunefarm.compiler.tir.ir import (
     CLUSTER_AXIS,
     Allocate,
@@ -69,7 +76,7 @@ from tunefarm.compiler.tir.schedule import find_block
 from tunefarm.compiler.tir.schedule.tree import store_of
 from tunefarm.compiler.tir.visit import seq
 
-NAME, VERSION = "gpu_tma", 5
+NAME, VERSION = "gpu_tma", 6
 LEAST_DEPTH = 64  # of a product: steps of 64 terms are several beyond
 MOST_STAGES = 6
 KNOBS = (
@@ -95,6 +102,7 @@ class Knobs(WgmmaKnobs):
     cluster: int = 1
     resident: int = 0
     swath: int = 0
+    store_boxes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +111,7 @@ class _Matrix:
     "b", "m", "n", "k", that of stride 1 first."""
 
     param: int
-    axes: tuple[tuple[str, int, int], ...]
+    axes: Axes
 
     @property
     def along(self) -> str:
@@ -116,7 +124,7 @@ def space(function: Function, target: Target) -> SketchSpace | None:
     if p is None or matrices_of(p) is None:
         return None
     constraints = _constraints_of(p, target)
-    knobs = (*KNOBS, wide_of(p))
+    knobs = (*KNOBS, wide_of(p), Knob("store_boxes", (0, 1) if result_axes(p) else (0,)))
     choices = {k.name: [int(c) for c in k.choices] for k in knobs}
     found, _ = cheapest(choices, {}, constraints, lambda k: _cost_of(p, target, k))
     default: Config = {"sketch": NAME, **found}
@@ -140,16 +148,8 @@ def _matrix(program: PrimFunc, name: Literal["A", "B"], inner: tuple[str, ...]) 
     value = store_of(node).value
     if not isinstance(value, Load) or value.buffer not in program.params:
         return None
-    form = affine(value.indices[0])
-    axes = [(i.var.name, i.extent, form.coefficient(i.var)) for i in node.iters]
-    if form.const or form.variables() - {i.var for i in node.iters}:
-        return None
-    axes = sorted((a for a in axes if a[2] or a[0] != "b"), key=lambda axis: axis[2])
-    own, *others = axes
-    unit = STRIDE_BYTES // dtype_bytes(value.dtype)
-    fits = own[0] in inner and own[2] == 1 and all(stride % unit == 0 for _, _, stride in others)
-    fits = fits and all(stride > 0 and extent <= MAX_EXTENT for _, extent, stride in axes)
-    return _Matrix(program.params.index(value.buffer), tuple(axes)) if fits else None
+    axes = axes_in_memory(node, value.indices[0], dtype_bytes(value.dtype), inner)
+    return None if axes is None else _Matrix(program.params.index(value.buffer), axes)
 
 
 def _constraints_of(p: Product, target: Target) -> tuple[Constraint, ...]:
@@ -158,8 +158,7 @@ def _constraints_of(p: Product, target: Target) -> tuple[Constraint, ...]:
         return (f.registers <= MAX_REGISTERS) & (f.registers * f.threads <= REGISTERS)
 
     def shared_fits(k: Columns) -> Mask:
-        marks = Ring(MOST_STAGES, 0).marks_bytes
-        return footprint_of(k).shared_bytes + marks <= target.gpu.shared_bytes
+        return _shared_bytes(p, k) <= target.gpu.shared_bytes
 
     def runs_ahead(k: Columns) -> Mask:
         return (whole(k, "producer") == 1) | (whole(k, "stages") >= 3)
@@ -173,15 +172,20 @@ def _constraints_of(p: Product, target: Target) -> tuple[Constraint, ...]:
 
     def stay(k: Columns) -> Mask:
         f, resident = footprint_of(k), whole(k, "resident")
-        marks = Ring(MOST_STAGES, 0).marks_bytes
         fit = resident * f.registers * f.threads <= REGISTERS
-        fit &= resident * (f.shared_bytes + marks) <= target.gpu.shared_bytes
+        fit &= resident * _shared_bytes(p, k) <= target.gpu.shared_bytes
         several = blocks_of(p, tile_of(k)) > resident * target.num_cores
         return (resident == 0) | ((whole(k, "producer") == 1) & fit & several)
 
     def several_swaths(k: Columns) -> Mask:
         _, columns = tile_of(k)
         return whole(k, "swath") * columns < p.columns
+
+    def boxes_go_out(k: Columns) -> Mask:
+        """By shared memory, to which pairs of elements go without conflicts; its tiles are all of
+        a group's columns."""
+        fits = (whole(k, "producer") == 1) & (whole(k, "wide") == 0)
+        return (whole(k, "store_boxes") == 0) | fits
 
     return (
         Constraint("registers", registers_fit),
@@ -191,8 +195,18 @@ def _constraints_of(p: Product, target: Target) -> tuple[Constraint, ...]:
         Constraint("swath", several_swaths),
         Constraint("overlap", stages_overlap),
         Constraint("cluster", clusters_fit),
+        Constraint("boxes", boxes_go_out),
         fits_grid(p, tile_of),
     )
+
+
+def _shared_bytes(p: Product, k: Columns) -> Numbers:
+    """Tiles of all stages, mbarriers, and those of the result."""
+    size = dtype_bytes(p.contraction.program.params[-1].dtype)
+    tiles = [tile_bytes(int(columns), size) for columns in w.COLUMNS]
+    out = np.select([whole(k, "columns") == columns for columns in w.COLUMNS], tiles)
+    out = out * whole(k, "groups") * (whole(k, "store_boxes") if "store_boxes" in k else 0)
+    return footprint_of(k).shared_bytes + Ring(MOST_STAGES, 0).marks_bytes + out
 
 
 def _cost_of(p: Product, target: Target, k: Columns) -> Numbers:
@@ -200,6 +214,7 @@ def _cost_of(p: Product, target: Target, k: Columns) -> Numbers:
     together = 1.0 + UNTIMED * (whole(k, "cluster") - 1)
     begins = np.where(whole(k, "resident") > 0, 0.0, 2.0 * w.ROWS / p.depth)  # steps that fill it
     order = UNTIMED * abs(whole(k, "swath") / USUAL_SWATH - 1)
+    order = order + UNTIMED * whole(k, "store_boxes")
     whole_cost = cost_of(p, target, k) * (1.1 - 0.1 * whole(k, "producer"))
     return whole_cost * together * (1.0 + begins + order)
 
@@ -223,6 +238,11 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
         raise ScheduleError("blocks are a cluster where threads of their own ask for boxes")
     if k.resident and not k.producer:
         raise ScheduleError("blocks go from tile to tile where threads of their own ask for boxes")
+    if k.store_boxes and (not k.producer or k.wide or result_axes(p) is None):
+        raise ScheduleError(
+            "boxes are stored by blocks with threads of their own that ask for others, by pairs of "
+            "elements, of a result in rows of whole 16 bytes"
+        )
     return _Kernel(p, k, matrices, k.resident * target.num_cores).program()
 
 
@@ -248,15 +268,21 @@ class _Kernel(WgmmaKernel):
             now = self.turn * self.steps + self.step if self.turns > 1 else self.step
             self.slot = (now % stages,)
             self.a, self.b = (_ring(buffer, stages) for buffer in (self.a, self.b))
+        self.boxes = self.result_boxes() if k.store_boxes else None
 
     def program(self) -> PrimFunc:
         k, buffers = self.k, [self.a, self.b, *self.own()]
         fill = If(self.fills(), seq(self.fill("A"), self.fill("B")))
         body: Stmt = For(self.step, Const(self.steps), seq(fill, self.computing(self.multiply())))
-        body = seq(self.computing(self.clear()), body, self.computing(self.store()))
+        out = self.computing(self.store())
+        if self.boxes is not None:
+            out = self.boxes.store(self.result)
+        body = seq(self.computing(self.clear()), body, out)
         if self.turns > 1:
             body = For(self.turn, Const(self.turns), body)
         if self.producer:
+            if self.boxes is not None:
+                body = Allocate(self.boxes.tile, body)
             body, buffers = Allocate(self.a, Allocate(self.b, body)), [*self.own()]
         return self.on_threads(body, k.groups + self.producer, tuple(buffers))
 
@@ -267,6 +293,14 @@ class _Kernel(WgmmaKernel):
         blocks = (self.number, self.blocks, "blockIdx.x")
         members = (self.member, self.cluster, CLUSTER_AXIS)
         return (members, blocks) if self.cluster > 1 else (blocks,)
+
+    def result_boxes(self) -> ResultBoxes:
+        k, axes = self.k, result_axes(self.p)
+        assert axes is not None
+        first = self.y * k.rows, self.column * k.columns
+        at = Places(self.group, self.warp, self.lane, self.z, *first)
+        out = store_of(self.node("out")).buffer
+        return ResultBoxes(out, axes, k.groups, k.columns, self.c, at)
 
     def fills(self) -> Expr:
         """Which thread asks for the boxes."""

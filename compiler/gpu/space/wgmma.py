@@ -377,7 +377,7 @@ class WgmmaKernel:
             return stores
         return seq(loop("e", 2 * width, exchange, LoopKind.VECTORIZED), stores)
 
-    def result(self, row: Expr, column: Expr, value: Expr) -> Stmt:
+    def result(self, row: Expr, column: Expr, value: Expr) -> If:
         """An element of the result whose sum is a value, if it exists."""
         p, node, vector = self.p, self.node("out"), self.tiles.out_vector
         store = store_of(node)

@@ -217,6 +217,7 @@ def encoded(device: Gpu, tensor: TensorMap, start: int) -> NDArray[np.uint8]:
     kind = {
         "float16": kinds.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
         "bfloat16": kinds.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+        "float32": kinds.CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
     }[tensor.dtype]
     swizzle = {
         0: swizzles.CU_TENSOR_MAP_SWIZZLE_NONE,

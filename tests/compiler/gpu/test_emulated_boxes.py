@@ -138,6 +138,82 @@ def test_a_copy_that_nobody_waits_for() -> None:
         run(text)
 
 
+def store_text(column: int = 0, row: int = 0, again: str = "") -> str:
+    """A kernel of 128 threads that fill a box with their numbers, which the first has stored."""
+    text = kernel_text(
+        f"""
+        mov.b64 %rd10, k_map;
+        cvta.param.u64 %rd10, %rd10;
+        mov.b64 %rd4, k_shared;
+        cvt.u32.u64 %r2, %rd4;
+        mul.wide.u32 %rd6, %r1, 16;
+        add.s64 %rd7, %rd4, %rd6;
+        mov.b32 %r5, {column};
+        mov.b32 %r6, {row};
+        mad.lo.s32 %r10, %r1, 65537, 65537;
+        setp.eq.u32 %p1, %r1, 0;
+        st.shared.v4.b32 [%rd7], {{%r10, %r10, %r10, %r10}};
+        fence.proxy.async.shared::cta;
+        bar.sync 1, 128;
+        @%p1 cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%rd10, {{%r5, %r6}}], [%r2];
+        cp.async.bulk.commit_group;
+        cp.async.bulk.wait_group.read 0;
+        {again}
+        """,
+        parameters=1,
+        shared_bytes=BYTES,
+    )
+    return text.replace("\n)\n{", ",\n    .param .align 64 .b8 k_map[128]\n)\n{")
+
+
+def stored(text: str) -> NDArray[np.uint16]:
+    """The tensor that such a kernel stores to, zeros before."""
+    memory = DeviceMemory()
+    x = memory.allocate(X.nbytes)
+    memory.write(x, np.zeros_like(X))
+    tensor_map = int.from_bytes(encode(tensor_at(x)), "little")
+    load_ptx(text).launch(memory, "k", (1, 1, 1), (128, 1, 1), [x, tensor_map])
+    return memory.read(x, X.nbytes).view(np.uint16).reshape(X.shape)
+
+
+@pytest.mark.parametrize(("column", "row"), [(0, 0), (8, 4), (40, 10), (-8, -3), (80, 30)])
+def test_a_box_is_stored_where_the_tensor_has_it(column: int, row: int) -> None:
+    box = np.empty((ROWS, 8, 8), np.uint16)
+    for r in range(ROWS):
+        box[r, np.arange(8)] = (8 * r + (np.arange(8) ^ r % 8) + 1)[:, None]
+    wide = np.zeros((100, 300), np.uint16)
+    wide[20 + row :, 100 + column :][:ROWS, :COLUMNS] = box.reshape(ROWS, COLUMNS)
+    assert stored(store_text(column, row)).tolist() == wide[20:40, 100:172].tolist()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("fence.proxy.async.shared::cta;", "", "was written after the last fence.proxy.async"),
+        ("fence.proxy", "@%p1 fence.proxy", "was written after the last fence.proxy.async"),
+        ("bar.sync 1, 128;", "", r"reads .* thread number \d+ of its block wrote, and does not"),
+        ("bar.sync 1, 128;", "bar.sync 1, 160;", "waits for 160 threads of its block, of which"),
+        ("bar.sync 1, 128;", "bar.sync 1, 96;", "more than 96 threads come to it"),
+        ("cp.async.bulk.wait_group.read 0;", "", "still reads shared memory when its block ends"),
+        ("wait_group.read 0;", "wait_group.read 1;", "still reads shared memory when its block"),
+        ("commit_group;", "wait_group 0;", "still reads shared memory when its block"),
+        ("[%r2];\n", "[%r2+512];\n", "to 0x200 of shared memory, no multiple of 1024"),
+        ("mov.b32 %r5, 0", "mov.b32 %r5, 4", "whose rows end within 16 bytes: not emulated"),
+    ],
+)
+def test_what_stored_boxes_may_not(old: str, new: str, message: str) -> None:
+    assert old in store_text()
+    with pytest.raises(KernelFault, match=message):
+        stored(store_text().replace(old, new))
+
+
+def test_what_is_stored_stays_until_others_know_that_it_was_read() -> None:
+    again = "st.shared.b32 [%rd7], %r10;"
+    stored(store_text(again=f"bar.sync 0;\n{again}"))
+    with pytest.raises(KernelFault, match="writes shared memory that a copy read, and does not"):
+        stored(store_text(again=again))
+
+
 def test_what_is_no_map() -> None:
     with pytest.raises(KernelFault, match="there is no map of a tensor of 2 axes"):
         run(box_text(), lambda data: bytes(128))

@@ -29,7 +29,7 @@ STORE = "add.s64 %rd9, %rd2, %rd0;\nst.global.b32 [%rd9], %r9;"
         ("mov.b64 %rd1, nothing;", r"operand Symbol\(name='nothing'\)"),
         ("bra $L__nowhere;", r"its label is nowhere"),
         ("ld.shared.b32 %r1, [k_shared];", r"k_shared is no array in shared memory"),
-        ("bar.sync 1;", r"only barrier 0"),
+        ("bar.sync 1;", r"barriers are number 0 of all"),
         ("shfl.sync.bfly.b32 %r1, %r2, 1, 31, 15;", r"only whole warps"),
         ("mma.sync.aligned.m16n8k64.row.col.s32.s4.s4.s32 {%r1}, {%r2}, {%r3}, {%r4};", "not know"),
         ("cp.async.cg.shared.global [%rd1], [%rd2], 8;", r"its size"),

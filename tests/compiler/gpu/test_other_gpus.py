@@ -20,6 +20,7 @@ SKETCHES = {
     "gpu_elements": [
         function_of(lambda a, b: call("relu", call("add", a, b)), ((5, 24), F32), ((24,), F32)),
         function_of(lambda a: call("tanh", call("erf", a)), ((5, 23), HALF)),
+        function_of("topk_indices", ((3, 7), F32), axis=1, k=3, largest=True),
     ],
     "gpu_simt": [
         function_of("matmul", ((33, 20), F32), ((20, 24), F32)),

@@ -55,10 +55,11 @@ def config_of(
     swizzle: int = 128,
     resident: int = 0,
     swath: int = 0,
+    store_boxes: int = 0,
 ) -> Config:
     knobs = {"groups": groups, "columns": columns, "stages": stages, "producer": producer}
     knobs |= {"overlap": overlap, "wide": wide, "swizzle": swizzle, "cluster": cluster}
-    knobs |= {"resident": resident, "swath": swath}
+    knobs |= {"resident": resident, "swath": swath, "store_boxes": store_boxes}
     return {"sketch": "gpu_tma", **knobs}
 
 
@@ -75,9 +76,9 @@ def agrees(function: Function, config: Config, target: Target = ASKED) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize(("stages", "producer"), [(2, 1), (3, 0)])
-def test_a_product_agrees_in_lock_step(stages: int, producer: int) -> None:
-    config = config_of(1, 64, stages, producer)
+@pytest.mark.parametrize(("stages", "producer", "boxes"), [(2, 1, 0), (2, 1, 1), (3, 0, 0)])
+def test_a_product_agrees_in_lock_step(stages: int, producer: int, boxes: int) -> None:
+    config = config_of(1, 64, stages, producer, store_boxes=boxes)
     check(Workload.from_function(matmul(9, 64, 136)), config, target=ASKED)
 
 
@@ -117,6 +118,18 @@ CASES = {
     "rows of 64 bytes, two blocks share out 32 terms": (
         matmul(130, 72, 104), config_of(1, 64, 3, 1, cluster=2, swizzle=64)
     ),
+    "boxes go out, four of each group": (
+        matmul(70, 200, 136), config_of(2, 256, 2, 1, store_boxes=1)
+    ),
+    "boxes of float32 go out, a batch, an epilogue": (
+        function_of(
+            lambda a, b, c: call(
+                "add", call("matmul", a, b, transpose_b=True, out_dtype="float32"), c
+            ),
+            ((2, 70, 72), BRAIN), ((2, 84, 72), BRAIN), ((84,), "float32"),
+        ),
+        config_of(1, 64, 2, 1, store_boxes=1),
+    ),
     "a convolution of 1 × 1": (
         function_of(
             lambda x, w: call("conv", x, w, **CONV), ((1, 5, 7, 72), HALF), ((1, 1, 72, 64), HALF)
@@ -134,12 +147,15 @@ STAYING = {
     "products that overlap": (
         matmul(140, 328, 264), config_of(1, 64, 3, 1, overlap=1, resident=1, swath=4)
     ),
+    "boxes go out, of one tile of a group after the other": (
+        matmul(200, 200, 136), config_of(2, 64, 3, 1, overlap=1, resident=1, store_boxes=1)
+    ),
     "two blocks a multiprocessor, terms side by side, short rows": (
         matmul(270, 136, 136, BRAIN, True), config_of(1, 64, 3, 1, 1, resident=2, swizzle=64)
     ),
     "a cluster, a batch": (
         function_of("matmul", ((2, 390, 72), HALF), ((2, 72, 80), HALF)),
-        config_of(1, 64, 2, 1, cluster=2, resident=1),
+        config_of(1, 64, 2, 1, cluster=2, resident=1, store_boxes=1),
     ),
 }  # fmt: skip
 
@@ -234,6 +250,49 @@ def run_text(code: GpuCode, ptx: str, grid: tuple[int, int, int] | None = None) 
     )
 
 
+def test_what_goes_out_is_fenced_and_waited_for() -> None:
+    """What a kernel does without one of its steps is told."""
+    workload = Workload.from_function(matmul(100, 64, 136))
+    code, ptx = emitted(lowered(workload, config_of(1, 64, 2, 1, store_boxes=1), ASKED), ASKED)
+    (launch,) = code.launches
+    assert launch.maps[2] == TensorMap(2, HALF, (64, 100), (128,), (64, 64), 128)
+    assert launch.dynamic_bytes == 0  # 2 · 16 KiB in the ring, 8 KiB for the result
+    assert "st.global" not in ptx
+    words = r"^\s*((?:fence\.proxy|bar\.sync|cp\.async\.bulk)\S*)[^\n]*?(\b\d+)?;$"
+    found = [" ".join(filter(None, f)) for f in re.findall(words, ptx, re.MULTILINE)]
+    assert found[-7:] == GOING_OUT.split("\n")[1:-1]
+    run_text(code, ptx)
+    fence, meets = "fence.proxy.async.shared::cta;", re.findall(r"bar.sync %r\d+, 128;", ptx)
+    waits = "cp.async.bulk.wait_group.read 0;"
+    assert (ptx.count(fence), len(meets), ptx.count(waits)) == (2, 2, 2)
+    last = "".join(ptx.rpartition(fence)[::2])
+    for text, why in (
+        (last, "shared memory that was written after the last fence.proxy.async"),
+        (ptx.replace(meets[0], "", 1), r"reads .*which nobody wrote|thread number \d+ .* wrote"),
+        (ptx.replace(waits, ""), "still reads shared memory when its block ends"),
+        (ptx.replace(", 128;", ", 256;"), "waits for 256 threads of its block, of which fewer"),
+    ):
+        with pytest.raises(KernelFault, match=why):
+            run_text(code, text)
+    turns = config_of(1, 64, 2, 1, resident=1, store_boxes=1)
+    small = Target("cuda -arch=sm_90a -num-cores=1 -wgmma=untested")
+    code, ptx = emitted(lowered(workload, turns, small), small)
+    run_text(code, ptx)
+    with pytest.raises(KernelFault, match="writes shared memory that a copy read, and does not"):
+        run_text(code, ptx.replace(waits, "", 1))
+
+
+GOING_OUT = """
+fence.proxy.async.shared::cta
+bar.sync 128
+cp.async.bulk.tensor.2d.global.shared::cta.bulk_group
+cp.async.bulk.commit_group
+cp.async.bulk.wait_group.read 0
+bar.sync 128
+cp.async.bulk.wait_group.read 0
+"""
+
+
 @needs_ptxas
 @pytest.mark.parametrize(
     ("groups", "columns", "swizzle"), [(1, 64, 32), (2, 128, 64), (2, 256, 128)]
@@ -245,8 +304,9 @@ def test_instructions_are_not_serialised(
 ) -> None:
     workload = Workload.from_function(matmul(2048, 4096, 1024, HALF, turned))
     cluster = 2 if producer and turned else 1
-    knobs = groups, columns, 4, producer, int(turned), 1, cluster, swizzle
-    config = config_of(*knobs, resident=producer, swath=8)
+    sends = int(producer and not turned)
+    knobs = groups, columns, 4, producer, int(turned), 1 - sends, cluster, swizzle
+    config = config_of(*knobs, resident=producer, swath=8, store_boxes=sends)
     code, ptx = emitted(lowered(workload, config, ASKED), ASKED)
     made = assemble(ptx, "sm_90a")
     assert not made.warnings
@@ -354,6 +414,8 @@ def test_what_has_no_such_kernel() -> None:
         lowered(workload, config_of(1, 64, 2, 1, overlap=1), ASKED)
     with pytest.raises(ScheduleError, match="are a cluster where threads of their own ask"):
         lowered(workload, config_of(1, 64, 3, 0, cluster=2), ASKED)
+    with pytest.raises(ScheduleError, match="boxes are stored by blocks with threads of their"):
+        lowered(workload, config_of(1, 64, 3, 0, store_boxes=1), ASKED)
     with pytest.raises(ScheduleError, match="3 stages or more ahead, not 2"):
         lowered(workload, config_of(1, 64, 2, 0), ASKED)
     single = Workload.from_function(
@@ -380,5 +442,12 @@ def test_only_what_fits_is_tried() -> None:
     assert held == [True, True, False]  # 512 tiles; registers are for one block
     held = [names["swath"].holds({**stays, "swath": np.array([n])})[0] for n in (0, 16, 32)]
     assert held == [True, True, False]
+    sends = {**stays, "columns": np.array([256]), "swizzle": np.array([128])}
+    sends |= {n: np.array([v]) for n, v in (("stages", 4), ("wide", 0), ("store_boxes", 1))}
+    assert names["shared memory"].holds(sends)[0]  # 4 · 48 KiB, 32 KiB for two tiles each group
+    assert not names["shared memory"].holds({**sends, "stages": np.array([5])})[0]
+    held = [names["boxes"].holds({**sends, n: np.array([v])})[0]
+            for n, v in (("wide", 0), ("wide", 1), ("producer", 0))]  # fmt: skip
+    assert held == [True, False, False]
     assert names["stages"].holds(k)[0]
     assert not names["stages"].holds({**k, "stages": np.array([2])})[0]
