@@ -16,6 +16,7 @@ from tunefarm.compiler.space.contraction.shape import (
     contraction_of,
     lanes_of,
     packed_at_build,
+    panel_count,
     row_axes,
 )
 from tunefarm.compiler.space.nests import own_loops
@@ -105,7 +106,9 @@ def split_rows(
     for axis, name in zip(row_axes(c), ("rh", "rw"), strict=True):
         if axis is None:
             continue
-        factors = (knob[name],) if tiles else (knob["mb"], knob[name])
+        # A block of more tiles than there are would count some that never run.
+        blocked = min(knob["mb"], panel_count(axis.extent, knob[name]))
+        factors = (knob[name],) if tiles else (blocked, knob[name])
         program, (*block, tile, row) = s.split(program, loops[axis.position], *factors)
         blocks += block
         tiles.append(tile)

@@ -60,7 +60,7 @@ def default_blocks(
         "order": order,
         "pack_lhs": 0,
         "pack_rhs": pack_rhs,
-        "prefetch": 128 if ahead and kernel.deep else 0,
+        "prefetch": 32 if ahead and kernel.deep else 0,
         "next_panel": int(ahead),
     }
 
