@@ -45,10 +45,10 @@ def from_onnx(
         raise ModelError(f"the model has no input {sorted(unknown)[0]!r}; its inputs are {names}")
     problems: list[Problem] = []
     symbols = _symbols(inputs, given)
-    found = (_param(i, given.get(i.name), symbols, problems) for i in inputs)
-    params = tuple(p for p in found if p is not None)
+    found = {i.name: _param(i, given.get(i.name), symbols, problems) for i in inputs}
+    params = tuple(p for p in found.values() if p is not None)
     importer = Importer(opsets, {(f.domain, f.name): f for f in proto.functions}, problems)
-    outputs = importer.run_graph(proto.graph, {p.name: p for p in params})
+    outputs = importer.run_graph(proto.graph, found)
     if problems:
         raise ModelError(_report(problems))
     output_names = tuple(o.name for o in proto.graph.output)
@@ -75,7 +75,7 @@ def _read(model: str | Path | bytes | ModelProto) -> ModelProto:
         raise ModelError(f"{where} is a folder; give the ONNX file in it") from None
     except (DecodeError, UnicodeDecodeError):
         raise ModelError(f"{where} is not an ONNX model, or was cut short") from None
-    except (OSError, onnx.checker.ValidationError) as error:
+    except (OSError, ValueError, onnx.checker.ValidationError) as error:  # of weights in a file
         raise ModelError(f"{where} cannot be read: {error}") from None
     if not proto.HasField("graph") or not proto.graph.output:
         raise ModelError(f"{where} is not an ONNX model: there is no graph in it")
