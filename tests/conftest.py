@@ -14,12 +14,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.standstill import Standstill
 
-# The same examples in every run: a landing must not depend on luck.
-settings.register_profile("tunefarm", derandomize=True, database=None, deadline=None)
+# The same examples in every run: a landing must not depend on luck, nor on how long the machine
+# stood still while an example was drawn.
+settings.register_profile(
+    "tunefarm",
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 
 
 def pytest_configure(config: pytest.Config) -> None:
