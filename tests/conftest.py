@@ -30,7 +30,7 @@ settings.register_profile(
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(Standstill())
+    config.pluginmanager.register(Standstill().start())
     os.environ.setdefault("TUNEFARM_VERIFY", "1")
     os.environ.setdefault("TUNEFARM_CONFIG", os.devnull)  # not the defaults of who runs them
     settings.load_profile("tunefarm")

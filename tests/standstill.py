@@ -16,11 +16,14 @@ STILL_S = 1.0
 
 
 class Standstill:
-    """A plugin of pytest that watches the clock from a thread of its own."""
+    """A plugin of pytest that watches the clock from a thread of its own, once it is started."""
 
     def __init__(self) -> None:
-        self._ended_at = float("-inf")
+        self.ended_at = float("-inf")
+
+    def start(self) -> Standstill:
         threading.Thread(target=self._watch, name="standstill", daemon=True).start()
+        return self
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool:
@@ -29,7 +32,7 @@ class Standstill:
         began = time.monotonic()
         reports = runtestprotocol(item, log=False, nextitem=nextitem)
         time.sleep(0 if _passed(reports) else 2 * LOOK_S)  # the thread sees what has just ended
-        if not _passed(reports) and self._ended_at >= began:
+        if not _passed(reports) and self.ended_at >= began:
             item.warn(pytest.PytestWarning("it failed while the machine stood still: run again"))
             _put_away(item)
             reports = runtestprotocol(item, log=False, nextitem=nextitem)
@@ -44,7 +47,7 @@ class Standstill:
             time.sleep(LOOK_S)
             now = time.monotonic()
             if now - last > STILL_S:
-                self._ended_at = now
+                self.ended_at = now
             last = now
 
 

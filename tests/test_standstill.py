@@ -1,32 +1,44 @@
 """A test that fails while the machine stands still is run again; any other failure stays one."""
 
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+from tests.standstill import STILL_S
+
+CONFTEST = """
+import pytest
+from tests.standstill import Standstill
+
+STILL = Standstill()
+
+def pytest_configure(config):
+    config.pluginmanager.register(STILL)
+
+@pytest.fixture
+def still():
+    return STILL
+"""
 TESTS = """
-import os, subprocess
+import time
 import pytest
 
 runs = []
-
-def stand_still():
-    subprocess.Popen(["sh", "-c", f"sleep 1.3; kill -CONT {os.getpid()}"])
-    os.kill(os.getpid(), 19)
 
 @pytest.fixture(scope="module")
 def life():
     runs.append("fixture")
 
-def test_that_fails_once(life):
+def test_that_fails_once(life, still):
     runs.append("once")
-    if runs.count("once") == 1:
-        stand_still()
-        assert False
+    still.ended_at = time.monotonic()
+    assert runs.count("once") == 2
 
-def test_that_always_fails():
+def test_that_always_fails(still):
     runs.append("always")
-    stand_still()
+    still.ended_at = time.monotonic()
     assert False
 
 def test_that_fails_by_itself():
@@ -35,11 +47,6 @@ def test_that_fails_by_itself():
 
 def test_the_runs():
     assert runs == ["fixture", "once", "fixture", "once", "always", "always", "itself"]
-"""
-CONFTEST = """
-from tests.standstill import Standstill
-def pytest_configure(config):
-    config.pluginmanager.register(Standstill())
 """
 
 
@@ -59,3 +66,23 @@ def test_what_is_run_again(tmp_path: Path) -> None:
         "test_the_runs": "PASSED",
     }, done.stdout
     assert done.stdout.count("it failed while the machine stood still") == 2
+
+
+def test_a_pause_is_seen() -> None:
+    code = """
+import time
+from tests.patience import wait_for
+from tests.standstill import Standstill
+still, began = Standstill().start(), time.monotonic()
+print("watching", flush=True)
+wait_for(lambda: still.ended_at > began)
+"""
+    root = Path(__file__).parents[1]
+    watching = subprocess.Popen([sys.executable, "-c", code], cwd=root, stdout=subprocess.PIPE)
+    assert watching.stdout is not None
+    with watching:
+        assert watching.stdout.readline()
+        watching.send_signal(signal.SIGSTOP)
+        time.sleep(1.5 * STILL_S)
+        watching.send_signal(signal.SIGCONT)
+    assert watching.returncode == 0
