@@ -12,7 +12,7 @@ from tunefarm.compiler.codegen.builder import FunctionBuilder
 from tunefarm.compiler.codegen.reductions import Reductions
 from tunefarm.compiler.codegen.values import Lin, Val, make
 from tunefarm.compiler.target import Target
-from tunefarm.compiler.tir.affine import Affine, affine
+from tunefarm.compiler.tir.affine import Affine, affine, decide
 from tunefarm.compiler.tir.facts import KEPT, buffers_read, variables
 from tunefarm.compiler.tir.ir import (
     COMPARISONS,
@@ -163,6 +163,8 @@ class Indices(Reductions, ABC):
         difference = None if form is None else self._sum(condition, form)
         if not isinstance(difference, Lin):
             return None
+        if difference.terms:
+            return None if difference.lane else decide(condition, self.ranges)
         ends = (difference.const, difference.const + difference.lane * (self.lanes - 1))
         low, high = min(ends), max(ends)
         for name, coefficient in difference.terms:

@@ -14,13 +14,12 @@ from dataclasses import replace
 from tunefarm.compiler.tir.affine import Affine, interval_of, range_of
 from tunefarm.compiler.tir.facts import kinds_below, loops_below
 from tunefarm.compiler.tir.ir import Const, For, If, PrimFunc, Seq, Stmt, Var
+from tunefarm.compiler.tir.transform.open_conditions import INNER, Open
 from tunefarm.compiler.tir.transform.rolling import roll
 from tunefarm.compiler.tir.transform.simplify import simplify_stmt
 from tunefarm.compiler.tir.transform.versions import (
-    INNER,
     RARE,
     Group,
-    Open,
     groups_below,
     is_long,
     place_of_question,

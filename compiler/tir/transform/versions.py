@@ -14,101 +14,34 @@ from math import prod
 from tunefarm.compiler.tir.affine import (
     Affine,
     Key,
-    at_least_zero,
     conjunction,
     conjuncts,
-    decide,
     gcd_of,
     interval,
     interval_of,
-    range_of,
 )
-from tunefarm.compiler.tir.facts import (
-    kinds_below,
-    loops_below,
-    variables,
-)
-from tunefarm.compiler.tir.ir import (
-    Allocate,
-    Barrier,
-    Const,
-    Expr,
-    For,
-    If,
-    LoopKind,
-    Stmt,
-    Var,
+from tunefarm.compiler.tir.facts import kinds_below, loops_below
+from tunefarm.compiler.tir.ir import Allocate, Barrier, Const, Expr, For, If, Stmt
+from tunefarm.compiler.tir.transform.open_conditions import (
+    INNER,
+    Open,
+    Ranges,
+    ask_little,
+    open_conditions,
 )
 from tunefarm.compiler.tir.transform.rolling import roll
 from tunefarm.compiler.tir.visit import children, map_children
 
-Ranges = dict[Var, tuple[int, int]]
-INNER = (LoopKind.UNROLLED, LoopKind.VECTORIZED)
 MAX_PARTIAL = 8  # partial tiles of a kind that get code of their own
 MAX_PLACES = 1 << 10  # of tiles, that are enumerated
 MIN_STEPS = 8  # iterations of a loop, longer than a question
 RARE = 1 / 8  # of all tiles: code for fewer is short rather than fast
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Open:
-    """A condition ``form ≥ 0`` that mentions an unrolled or vectorized variable and is undecided.
-
-    ``ranges`` are the bounds of all variables at its place, ``inner`` its unrolled and vectorized
-    variables. Forms ``beside`` it are ≥ 0 wherever it matters.
-    ``loops`` are the other loops around it, ``innermost`` the last of them that it mentions.
-    """
-
-    part: Expr
-    form: Affine
-    beside: tuple[Affine, ...]
-    ranges: Ranges
-    inner: frozenset[Var]
-    loops: tuple[For, ...]
-    innermost: For | None
-
-
 def groups_below(stmt: Stmt, ranges: Ranges) -> list[Group]:
-    """The undecided conditions below ``stmt`` that ask something of a tile's iterations."""
-    found: list[Open] = []
-    _find(stmt, ranges, frozenset(), (), found)
-    return _grouped(found)
-
-
-def _find(
-    stmt: Stmt,
-    ranges: Ranges,
-    inner: frozenset[Var],
-    loops: tuple[For, ...],
-    found: list[Open],
-) -> None:
-    if isinstance(stmt, For):
-        ranges = {**ranges, stmt.var: range_of(stmt, ranges)}
-        if stmt.kind not in INNER:
-            loops = (*loops, stmt)
-        else:
-            inner = inner | {stmt.var}
-    elif isinstance(stmt, If):
-        forms = [(part, at_least_zero(part)) for part in conjuncts(stmt.condition)]
-        for part, form in forms:
-            if form is None or not variables(part) & inner or decide(part, ranges) is not None:
-                continue
-            mine = form.variables()
-            inside = inner & mine
-            if inside and _plain_in(form, inside):
-                innermost = next((loop for loop in reversed(loops) if loop.var in mine), None)
-                beside = tuple([f for p, f in forms if p is not part and f is not None])
-                found.append(Open(part, form, beside, ranges, inside, loops, innermost))
-    for child in children(stmt):
-        if If in kinds_below(child):
-            _find(child, ranges, inner, loops, found)
-
-
-def _plain_in(form: Affine, inside: frozenset[Var]) -> bool:
-    """True if the variables stand in terms of their own, not inside divisions."""
-    opaque = (atom for _, atom in form.terms.values() if not isinstance(atom, Var))
-    plain = all(v in form.terms for v in inside)
-    return plain and all(variables(atom).isdisjoint(inside) for atom in opaque)
+    """The undecided conditions below ``stmt`` that ask something of a tile's iterations, but those
+    that a tile may as well ask while it runs."""
+    return [g for g in _grouped(open_conditions(stmt, ranges)) if not ask_little(g.opens)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

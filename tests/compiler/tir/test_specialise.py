@@ -82,6 +82,29 @@ def test_short_sums_are_not_asked_for_each() -> None:
     assert "else" not in text
 
 
+@pytest.mark.parametrize(
+    ("vectors", "versions"),
+    [
+        (9, 1),  # two rows of a tile may be beyond the last: 2 questions for 36 stores
+        (3, 2),  # and for 12
+    ],
+)
+def test_results_ask_where_few_of_a_tile_have_to(vectors: int, versions: int) -> None:
+    x = te.placeholder((14, vectors, LANES), name="X")
+    y = te.compute(x.shape, lambda i, v, o: x[i, v, o] * 2, name="Y")
+    program = te.create_prim_func([x, y])
+    i, v, o = s.loops_of(program, "Y")
+    program, (_, row) = s.split(program, i, 4)
+    for loop in (row, v):
+        program = s.unroll(program, loop)
+    program = s.vectorize(program, o)
+    lowered = lower(program)
+    assert str(lowered).count("] = X[") == versions
+    arrays = harness.whole_numbers(program)
+    assert np.array_equal(harness.interpreted(lowered, arrays)[0], arrays[0] * 2)
+    assert np.array_equal(harness.compiled(lowered, arrays)[0], arrays[0] * 2)
+
+
 def test_seldom_bodies_are_rolled() -> None:
     """Border tiles, a sixteenth of all, run their sum in a loop of steps; whole ones do not."""
     text = str(lower(convolution(32, 48, LANES, (2, 1), unrolled=4)))
