@@ -238,6 +238,7 @@ def apply_history_best(
     ``source`` is a database URL, a JSON-lines file, records, or ``tracker://host:port``. With
     ``strict`` an unreadable source and a task without a record raise HistoryError; otherwise the
     first is one warning and the second gets its default config. ``on_miss`` hears of such tasks.
+    Lines of a file that are no records are one warning, and the others serve.
     Without ``starter`` the records that ship with the package are left out: an empty source then
     gives every task its default. ``report_to`` makes, of a source that was opened, what hears of
     all untuned tasks of a build at once, and ``note_to`` what hears of all its tasks.
@@ -290,7 +291,12 @@ def open_source(source: str | os.PathLike[str] | Iterable[Trial]) -> Source:
         from tunefarm.db.store import Store
 
         return Store.open(str(path), readonly=True)
-    return jsonl.read(path).index()
+    found = jsonl.read(path)
+    if found.problems:
+        others = len(found.problems) - 1
+        more = f", and {others} other{'s' * (others > 1)}" if others else ""
+        warnings.warn(f"{found.problems[0]}{more}", stacklevel=3)
+    return found.index()
 
 
 def _is_sqlite(path: Path) -> bool:

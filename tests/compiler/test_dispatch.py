@@ -209,6 +209,10 @@ def test_a_json_lines_file_is_a_source(tmp_path: Path) -> None:
     with path.open("w") as stream:
         stream.writelines(f"{jsonl.dump(trial)}\n" for trial in tuned(workload()))
     assert decide(path, workload()).status is Status.EXACT
+    with path.open("a") as stream:
+        stream.write('nonsense\n{"tunefarm"')
+    with pytest.warns(UserWarning, match=r"line \d+ of records\.jsonl is not JSON .*, and 1 other"):
+        assert decide(path, workload()).status is Status.EXACT
 
 
 def test_outside_of_any_history_all_is_default() -> None:
