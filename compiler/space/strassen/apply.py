@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.config import Config
@@ -23,20 +25,27 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     if p is None:
         raise ScheduleError("the workload is no float32 product of rows and a constant matrix")
     knob = {name: int(value) for name, value in config.items() if name != "sketch"}
-    program = create_strassen(p)
-    final = s.remaining_blocks(program)[-1]
-    program, write = s.cache_write(program, "product", "register")
-    # Planes and rows a power of two apart would meet in few sets of the first cache.
-    program = s.set_scope(program, "lefts", "local", padding=p.lanes)
-    program = s.set_scope(program, write, "local")
-    layout = PackedLayout(((), (), (knob["nv"] * p.lanes,)), (2, 0, 1, 3), transform_name(p.lanes))
-    program = s.transform_layout(program, p.weights, layout)
+    program, final, write = _prepared(p, knob["nv"])
 
     program, outer, panel, tile = _place_results(program, p, final, knob)
     program = _place_products(program, p, write, (outer[-1], panel, tile), knob)
     program = _place_lefts(program, p, outer[-1])
     program, top = s.fuse(program, *outer)
     return in_parallel(program, top, nominal_flops(function), target)
+
+
+@lru_cache(maxsize=256)
+def _prepared(p: Product, vectors: int) -> tuple[PrimFunc, str, str]:
+    """What many configs have in common: the stages with their buffers and the packed weights; the
+    program, and the blocks that make the result and write the products."""
+    program = create_strassen(p)
+    final = s.remaining_blocks(program)[-1]
+    program, write = s.cache_write(program, "product", "register")
+    # Planes and rows a power of two apart would meet in few sets of the first cache.
+    program = s.set_scope(program, "lefts", "local", padding=p.lanes)
+    program = s.set_scope(program, write, "local")
+    layout = PackedLayout(((), (), (vectors * p.lanes,)), (2, 0, 1, 3), transform_name(p.lanes))
+    return s.transform_layout(program, p.weights, layout), final, write
 
 
 def _place_results(

@@ -63,6 +63,7 @@ class Product:
         return -(-self.rows // 2), -(-self.depth // 2), vectors * self.lanes
 
 
+@lru_cache(maxsize=64)
 def product_of(function: Function, lanes: int) -> Product | None:
     """The product that a fused function is; None if the method does not apply."""
     function = _view_strided(view_contraction(function))

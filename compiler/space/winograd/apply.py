@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Function
@@ -34,12 +36,7 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     lanes = target.lanes("float32")
     knob = {name: int(value) for name, value in config.items() if name != "sketch"}
     tile = (knob["tile_h"], knob["tile_w"])
-    program = create_winograd(c, tile)
-    final = s.remaining_blocks(program)[-1]
-    program, write = s.cache_write(program, "product", "register")
-    for block in ("window", "rows_in", "rows_out"):
-        program = s.set_scope(program, block, "register")
-    program = s.set_scope(program, "tile_in", "local", padding=tile_padding(c, lanes))
+    program, final, write = _prepared(c, tile, lanes)
     columns = {name: np.array([value]) for name, value in knob.items()}
     padding = int(product_padding(c, lanes, columns)[0])
     program = s.set_scope(program, write, "local", padding=padding)
@@ -57,6 +54,18 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
         program = _place_phases(program, c, outer[-1])
     program, top = s.fuse(program, *outer)
     return in_parallel(program, top, nominal_flops(function), target)
+
+
+@lru_cache(maxsize=256)
+def _prepared(c: Convolution, tile: tuple[int, int], lanes: int) -> tuple[PrimFunc, str, str]:
+    """What many configs have in common: the stages with their buffers; the program, and the blocks
+    that make the result and write the products."""
+    program = create_winograd(c, tile)
+    final = s.remaining_blocks(program)[-1]
+    program, write = s.cache_write(program, "product", "register")
+    for block in ("window", "rows_in", "rows_out"):
+        program = s.set_scope(program, block, "register")
+    return s.set_scope(program, "tile_in", "local", padding=tile_padding(c, lanes)), final, write
 
 
 def _place_results(

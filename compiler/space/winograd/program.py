@@ -85,6 +85,7 @@ class Convolution:
         return above, across
 
 
+@lru_cache(maxsize=64)
 def convolution_of(function: Function) -> Convolution | None:
     """The convolution of a fused function; None if the method does not apply."""
     anchor = find_anchor(function)
