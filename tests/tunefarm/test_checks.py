@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 import warnings
@@ -84,6 +85,28 @@ def test_a_spent_budget_starts_no_farm(
     assert run(["tune", model, "--trials", "3"]) == 0
     assert "nothing to do: the database has 3 trials of these tasks" in capsys.readouterr().out
     assert not list(home.glob("*.log"))
+
+
+@pytest.mark.parametrize(("target", "suffix"), [("", ".so"), ("cuda -arch=sm_80", ".zip")])
+def test_what_to_build_next_is_a_file_that_is_built(
+    model: str,
+    home: Path,
+    target: str,
+    suffix: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TUNEFARM_CUDA", "emulated")
+    (task,) = extract_tasks(from_onnx(model), target or None)
+    store(home / "tunefarm.db", task, mixed(task))
+    words = ["--target", target] if target else []
+    assert run(["tune", model, "--trials", "3", *words]) == 0
+    (told,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("next: "))
+    _, command = told.split("next: tunefarm ")
+    assert f"-o {Path(model).stem}{suffix}" in command
+    monkeypatch.chdir(home)
+    assert run(shlex.split(command)) == 0
+    assert (home / f"{Path(model).stem}{suffix}").stat().st_size > 0
 
 
 def test_a_target_that_this_machine_cannot_run_is_refused_at_once(

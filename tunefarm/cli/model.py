@@ -123,7 +123,13 @@ def tune(
         print_json(tuned_json(result))
         return
     _conclude(result, budget)
-    out.print(f"next: {asked.command('build', '-o', f'{model.stem}.so')}", soft_wrap=True)
+    library = f"{model.stem}{library_suffixes(target)[0]}"
+    out.print(f"next: {asked.command('build', '-o', library)}", soft_wrap=True)
+
+
+def library_suffixes(target: str) -> tuple[str, ...]:
+    """How the names of files end that a model for a target is built into, the usual one first."""
+    return (".zip",) if target.split(" ")[0] == "cuda" else (".so", ".o", ".a")
 
 
 def tuned_json(result: Tuned) -> dict[str, object]:
@@ -205,8 +211,8 @@ def build(
     from tunefarm import api
     from tunefarm.texts import counted
 
-    is_for_gpu = target.split(" ")[0] == "cuda"
-    check_output(output, *((".zip",) if is_for_gpu else (".so", ".o", ".a")))
+    suffixes = library_suffixes(target)
+    check_output(output, *suffixes)
     if report_misses and not tracker:
         raise TunefarmError("--report-misses needs a farm to report to; give --tracker HOST:PORT")
     out = remarks(as_json)
@@ -223,7 +229,7 @@ def build(
         out.print(f"reported {counted(missed, 'untuned task')}: `tunefarm misses` lists them")
     sizes = f"{lib.plan.weight_bytes / 1e6:.3g} MB of weights"
     out.print(f"{sizes}, {lib.peak_bytes / 1e6:.3g} MB of memory a run at its peak")
-    header = None if is_for_gpu else output.absolute().with_suffix(".h")
+    header = None if ".zip" in suffixes else output.absolute().with_suffix(".h")
     beside = "" if header is None else f" and {output.with_suffix('.h')}"
     out.print(f"wrote {output}{beside}", soft_wrap=True)
     if as_json:
