@@ -159,20 +159,34 @@ class Indices(Reductions, ABC):
         if op == "or":
             x, y = self.decide(condition.a), self.decide(condition.b)
             return True if x or y else False if x is False and y is False else None
+        found = self.compared(condition)
+        if found is None:
+            return None
+        _, difference = found
+        reach = self.reach(difference)
+        known = None if reach is None else _compare_range(op, *reach)
+        if known is None and difference.terms and not difference.lane:
+            return decide(condition, self.ranges)
+        return known
+
+    def compared(self, condition: Expr) -> tuple[str, Lin] | None:
+        """A comparison of indices as one of their difference with 0; None for other conditions."""
+        if not isinstance(condition, Binary):
+            return None
         form = _difference(condition)
         difference = None if form is None else self._sum(condition, form)
-        if not isinstance(difference, Lin):
-            return None
-        if difference.terms:
-            return None if difference.lane else decide(condition, self.ranges)
-        ends = (difference.const, difference.const + difference.lane * (self.lanes - 1))
+        return (condition.op, difference) if isinstance(difference, Lin) else None
+
+    def reach(self, value: Lin) -> tuple[int, int] | None:
+        """The least and the greatest that an index is in any lane; None if that is not known."""
+        ends = (value.const, value.const + value.lane * (self.lanes - 1))
         low, high = min(ends), max(ends)
-        for name, coefficient in difference.terms:
+        for name, coefficient in value.terms:
             if name not in self.remainders:
                 return None
             ends = (0, coefficient * (self.remainders[name] - 1))
             low, high = low + min(ends), high + max(ends)
-        return _compare_range(op, low, high)
+        return low, high
 
     def depends_on_lane(self, expr: Expr) -> bool:
         """True if an expression may differ between the lanes of the current vector."""

@@ -11,6 +11,8 @@ from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir.facts import variables
 from tunefarm.compiler.tir.ir import Expr
 
+_ORDERS = frozenset(("lt", "le", "gt", "ge"))
+
 
 class Masks(Indices):
     """The mask around (None for all lanes), and what is known of masks when code is made."""
@@ -21,9 +23,26 @@ class Masks(Indices):
 
     def lane_mask(self, condition: Expr) -> str:
         """The lanes in which a condition holds, as a vector of bools."""
-        text = self.splat(self.value(condition)).text
+        text = self._short_comparison(condition) or self.splat(self.value(condition)).text
         self.know_lanes(text, condition)
         return text
+
+    def _short_comparison(self, condition: Expr) -> str | None:
+        """A comparison of lanes' numbers with one that has few bits, in half the vectors that int64
+        takes; None for another condition."""
+        found = self.compared(condition)
+        if found is None or found[0] not in _ORDERS or not (found[1].lane and found[1].terms):
+            return None
+        op, difference = found
+        reach = self.reach(difference)
+        if reach is None or max(map(abs, reach)) >= 1 << 31:
+            return None
+        b, lanes = self.builder, self.lanes
+        rest = self.scalar_int(Lin(-difference.const, tuple((n, -c) for n, c in difference.terms)))
+        short = b.pure(f"trunc i64 {rest} to i32", [rest])
+        steps = ", ".join(f"i32 {difference.lane * n}" for n in range(lanes))
+        wide = self.splat(Val(short, "int32")).text
+        return b.pure(f"icmp s{op} <{lanes} x i32> <{steps}>, {wide}", [wide])
 
     def both_masks(self, a: str | None, b: str) -> str:
         """The lanes of both; ``None`` has all of them."""
