@@ -20,7 +20,7 @@ which are the emitter's (``gpu/rings.py``): the program says where they wait for
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -182,10 +182,8 @@ def _constraints_of(p: Product, target: Target) -> tuple[Constraint, ...]:
         return whole(k, "swath") * columns < p.columns
 
     def boxes_go_out(k: Columns) -> Mask:
-        """By shared memory, to which pairs of elements go without conflicts; its tiles are all of
-        a group's columns."""
-        fits = (whole(k, "producer") == 1) & (whole(k, "wide") == 0)
-        return (whole(k, "store_boxes") == 0) | fits
+        """From groups that wait for one another apart from those who fill."""
+        return (whole(k, "store_boxes") == 0) | (whole(k, "producer") == 1)
 
     return (
         Constraint("registers", registers_fit),
@@ -238,11 +236,13 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
         raise ScheduleError("blocks are a cluster where threads of their own ask for boxes")
     if k.resident and not k.producer:
         raise ScheduleError("blocks go from tile to tile where threads of their own ask for boxes")
-    if k.store_boxes and (not k.producer or k.wide or result_axes(p) is None):
+    if k.store_boxes and (not k.producer or result_axes(p) is None):
         raise ScheduleError(
-            "boxes are stored by blocks with threads of their own that ask for others, by pairs of "
-            "elements, of a result in rows of whole 16 bytes"
+            "boxes are stored by blocks with threads of their own that ask for others, of a result "
+            "in rows of whole 16 bytes"
         )
+    if k.store_boxes:
+        k = replace(k, wide=0)  # pairs of elements meet no bank twice on their way
     return _Kernel(p, k, matrices, k.resident * target.num_cores).program()
 
 
