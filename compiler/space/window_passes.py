@@ -91,7 +91,9 @@ def windows_of(function: Function) -> Windows | None:
     (top, _), (left, _) = pairs(attrs["padding"])
     overlap = kernel[0] > 1 and kernel[1] > strides[1] and integers(attrs, "dilations") == (1, 1)
     inside = top < kernel[0] and (result.shape[1] - 1) * strides[0] - top < data.shape[1]
-    if not (overlap and inside):
+    # Lanes are channels where windows are further apart: one channel has no loop to be lanes.
+    lanes = min(data.shape[2], result.shape[2]) if strides[1] == 1 else 1
+    if not (overlap and inside and lanes * data.shape[3] > 1):
         return None
     return Windows(data.shape, result.shape, data.dtype, kernel, strides, top, left)
 

@@ -45,6 +45,7 @@ def maxima(
 )
 @example((1, 12, 11, 17), (3, 3), (1, 1), ((1, 1), (1, 1)), "float32", 0)
 @example((1, 11, 12, 33), (3, 3), (2, 2), ((1, 1), (0, 1)), "float32", 1)
+@example((1, 3, 2, 1), (3, 3), (1, 1), ((1, 1), (1, 1)), "float32", 3)
 @example((2, 7, 9, 16), (2, 3), (3, 1), ((0, 2), (1, 0)), "int8", 2)
 def test_passes_agree_with_numpy(
     data: tuple[int, ...],
@@ -89,6 +90,8 @@ def test_where_two_passes_are_the_default() -> None:
     [
         maxima((1, 9, 9, 17), (3, 3), (1, 3)),
         maxima((1, 9, 9, 17), (1, 3)),
+        maxima((1, 4, 4, 1), (3, 3), (2, 2)),
+        maxima((1, 4, 1, 1), (3, 3)),
         maxima((1, 9, 9, 17), (3, 3), dilations=(2, 2)),
         maxima((1, 9, 9, 17), (3, 3), padding=((3, 0), (1, 1))),
         maxima((1, 17, 9, 9), (3, 3), data_layout="NCS"),
