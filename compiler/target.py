@@ -55,6 +55,7 @@ _EXAMPLES = {
     "wasm32": ("generic",),
 }  # a few processors of each kind for messages
 MAX_CORES = 4096
+LINE_BYTES = 64  # of a cache
 _TEST_KINDS = frozenset({"sim"})
 _OPTIONS = ("mcpu", "mtriple", "num-cores", "mattr", "precision")
 _CUDA_OPTIONS = ("arch", "num-cores", "precision", "wgmma")

@@ -9,10 +9,8 @@ from tunefarm.compiler.codegen.indices import flat_form
 from tunefarm.compiler.codegen.masks import Masks, pieces
 from tunefarm.compiler.codegen.types import memory_type, suffix, vector_of
 from tunefarm.compiler.codegen.values import Lin, Val, make
-from tunefarm.compiler.target import Target, dtype_bytes
+from tunefarm.compiler.target import LINE_BYTES, Target, dtype_bytes
 from tunefarm.compiler.tir.ir import Binary, Buffer, Const, Load, Prefetch
-
-LINE_BYTES = 64  # of a cache
 
 
 class Memory(Masks):

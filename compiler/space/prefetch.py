@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from math import prod
 
 from tunefarm.compiler.space.nests import extent_of
-from tunefarm.compiler.target import dtype_bytes
+from tunefarm.compiler.target import LINE_BYTES, dtype_bytes
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.tir.ir import Buffer, Const, Expr, Prefetch, Var
 from tunefarm.compiler.tir.visit import loads_of, substitute
-
-LINE_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)

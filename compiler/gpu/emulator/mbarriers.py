@@ -1,6 +1,6 @@
-"""Instructions on ``mbarrier`` objects, and copies of boxes that tell them of their bytes.
+"""Instructions on ``mbarrier`` objects, and ``setmaxnreg``.
 
-Source of the meanings: NVIDIA, "PTX ISA", mbarrier, ``cp.async.bulk.tensor``, ``setmaxnreg``.
+Source of the meanings: NVIDIA, "PTX ISA", mbarrier, ``setmaxnreg``.
 """
 
 from __future__ import annotations

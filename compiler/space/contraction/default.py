@@ -20,8 +20,7 @@ from tunefarm.compiler.space.contraction.shape import (
     taps,
     whole_window,
 )
-from tunefarm.compiler.space.prefetch import LINE_BYTES
-from tunefarm.compiler.target import Target, dtype_bytes
+from tunefarm.compiler.target import LINE_BYTES, Target, dtype_bytes
 from tunefarm.compiler.tir.affine import affine
 
 # Multiply-adds of an unrolled body: twice as many take LLVM twice as long and run no faster (28 of

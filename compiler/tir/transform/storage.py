@@ -8,7 +8,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import TypeAlias
 
-from tunefarm.compiler.target import dtype_bytes
+from tunefarm.compiler.target import LINE_BYTES, dtype_bytes
 from tunefarm.compiler.tir.affine import Affine, affine, interval, key_of
 from tunefarm.compiler.tir.facts import KEPT, buffers_read, buffers_read_below, buffers_stored
 from tunefarm.compiler.tir.ir import (
@@ -41,7 +41,6 @@ from tunefarm.compiler.tir.visit import (
 Threads: TypeAlias = Mapping[Var, tuple[int, int]]
 """The threads around that share a buffer, and their ranges."""
 
-LINE_BYTES = 64  # of a cache
 UNKNOWN = 1 << 40  # a region longer than this comes from an index of which nothing is known
 
 
