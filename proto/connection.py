@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import grpc
+from tunefarm.proto.awake import awake_s
 from tunefarm.proto.errors import (
     DOMAIN,
     ERRORS,
@@ -25,8 +26,6 @@ FIRST_PAUSE_S, MOST_PAUSE_S = 0.2, 3.0
 """Between the tries of a call whose tracker is away."""
 _FIRST_START_S, _MOST_START_S = 0.05, 0.5
 """The same while it has never answered: it is about to start."""
-_LATE_S = 1.0
-"""How long after its deadline a call may end in a process that was not stopped meanwhile."""
 
 _CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
@@ -167,15 +166,13 @@ class Connection:
         most_s = MOST_PAUSE_S if self._answered else _MOST_START_S
         untried = len(self._addresses) - 1
         while True:
-            turn, tried = self.turn, time.monotonic()
+            turn, tried = self.turn, awake_s()
             try:
                 reply = method(request, timeout=timeout_s, metadata=self._metadata)
                 self._answered = True
                 return reply
             except grpc.RpcError as error:
-                passed_s = time.monotonic() - tried
-                if passed_s < timeout_s + _LATE_S:  # else this process itself stood still
-                    waited_s += passed_s
+                waited_s += awake_s() - tried
                 left_s = self._wanted_s(patience_s) - waited_s
                 if not self.is_away(error) or (left_s <= 0 and untried <= 0):
                     raise self._error(error, timeout_s) from error

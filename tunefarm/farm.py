@@ -268,9 +268,9 @@ def device_peak(tracker: str, database: str) -> Callable[[Job], float | None]:
 
     def ask(job: Job) -> float | None:
         from tunefarm.api import default_database
-        from tunefarm.progress import peak_of
         from tunefarm.proto.errors import FarmError
         from tunefarm.tracker.options import TrackerOptions
+        from tunefarm.updates import peak_of
 
         place = tracker or str(TrackerOptions(database or default_database()).rendezvous_file)
         try:

@@ -59,7 +59,7 @@ class Outcome:
 
     def sentences(self, update: JobUpdate) -> list[str]:
         """What is to be said below the table of tasks of a job that is over."""
-        from tunefarm.progress import errors_text, gain_text
+        from tunefarm.updates import errors_text, gain_text
 
         failed = errors_text(update.errors)
         failed = f"failed: {failed} (`tunefarm records list --failed`)" if failed else ""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
-from tunefarm.db.records import OWNED, Device, Job, JobState, JobUpdate, Progress
-from tunefarm.texts import clock, duration, latency, times
+from tunefarm.db.records import Job, JobState, JobUpdate, Progress
+from tunefarm.texts import clock, latency, times
+from tunefarm.updates import OVER, Idle, done, earlier, errors_text, gain_text, missing, seen_text
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 LINE_EVERY_S = 5.0
 ROWS_BESIDE_TASKS = 7  # title, head, rule, "more tasks", two lines below, the cursor
 SILENCE_S = 10.0
-ALL = "all tasks: "
-OVER = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
 
 
 class Show(Protocol):
@@ -48,15 +47,14 @@ class Following:
     ended: float | None = None
     look: Look | None = None
     _first_done: int | None = None
-    _moved: float = 0.0
+    idle: Idle = field(default_factory=Idle)
 
     def __post_init__(self) -> None:
         self.started = self.clock()
 
     def note(self, update: JobUpdate) -> None:
         """Take in an update; the device's peak is asked for once a trial is there."""
-        if self.last is None or moved(update, self.last):
-            self._moved = self.clock()
+        self.idle.note(update)
         self.last = update
         if self._first_done is None:
             self._first_done = done(update)
@@ -125,7 +123,7 @@ class Following:
             texts = [seen_text(self.rows)]
         if self.last.errors:
             texts.append(f"failed: {errors_text(self.last.errors)}")
-        silent_s = self.clock() - self._moved
+        silent_s = self.idle.seconds
         if silent_s > SILENCE_S and self.ended is None:
             texts.append(missing(self.last) or f"no trial has ended for {clock(silent_s)}")
         return [text for text in texts if text]
@@ -318,75 +316,3 @@ def task_columns(following: Following, room: int | None = None) -> list[Column]:
 
 def _share(rate: float | None, peak_flops: float | None) -> str:
     return f"{100 * rate / peak_flops:.0f}%" if rate and peak_flops else "–"
-
-
-def done(update: JobUpdate) -> int:
-    """Finished candidates of a job, failed ones too."""
-    return sum(p.ok + p.failed for p in update.progress)
-
-
-def moved(update: JobUpdate, before: JobUpdate) -> bool:
-    """Whether anything of a job has changed: finals are no candidates, and yet it moves."""
-    return (update.cursor, done(update)) != (before.cursor, done(before))
-
-
-def earlier(update: JobUpdate) -> int:
-    """Trials of the job's tasks that were there before it and count against its budget."""
-    text = update.job.options.get("earlier", "0")
-    return int(text) if text.isdecimal() else 0
-
-
-def missing(update: JobUpdate) -> str:
-    """Who or what a job that does not move is waiting for."""
-    if update.job.unmet:
-        return f"waiting: {update.job.unmet}"
-    if update.job.options.get(OWNED) and not done(update):
-        return "waiting for the tuner and the worker of this command to start"
-    if update.job.state is JobState.QUEUED:
-        return "waiting for a tuner; `tunefarm tuner` starts one"
-    if update.job.state is JobState.RUNNING and not done(update):
-        return f"waiting for a device of target {update.job.target}; `tunefarm worker` offers one"
-    return ""
-
-
-def peak_of(devices: Iterable[Device], target: str) -> float | None:
-    """The FLOP/s that devices of a target reach on all cores; None if none was measured."""
-    peaks = [
-        d.peaks.get("flops_n") or d.peaks.get("flops_1") for d in devices if d.target == target
-    ]
-    return max((p for p in peaks if p), default=None)
-
-
-def model_latency(rows: Iterable[Progress]) -> tuple[float, float]:
-    """Weighted sums of the tasks' default and best latencies in seconds; 0 while one is unknown."""
-    rows = list(rows)
-    best = sum((p.best_s or 0) * p.weight for p in rows)
-    default = sum((p.default_s or 0) * p.weight for p in rows)
-    return (
-        default if all(p.default_s for p in rows) else 0.0,
-        best if all(p.best_s for p in rows) else 0.0,
-    )
-
-
-def gain_text(rows: Iterable[Progress]) -> str:
-    """``all tasks: 7.56 ms, 1.06x the defaults' 8.00 ms``; nothing while a task is not timed."""
-    default, best = model_latency(rows)
-    if not best:
-        return ""
-    beside = f", {default / best:.2f}x the defaults' {duration(default)}" if default else ""
-    return f"{ALL}{duration(best)}{beside}"
-
-
-def seen_text(rows: Iterable[Progress]) -> str:
-    """``fastest trials 7.56 ms, defaults 8.00 ms; finals tell luck from gain``: no ratio yet, as
-    the fastest of many trials is the luckiest too."""
-    default, best = model_latency(rows)
-    if not best:
-        return ""
-    beside = f", defaults {duration(default)}; finals tell luck from gain" if default else ""
-    return f"fastest trials {duration(best)}{beside}"
-
-
-def errors_text(errors: Mapping[str, int]) -> str:
-    """``3 build_error, 1 run_timeout``."""
-    return ", ".join(f"{n} {kind}" for kind, n in sorted(errors.items(), key=lambda e: -e[1]))

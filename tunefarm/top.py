@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tunefarm.db.records import Device, FarmInfo, JobState, JobUpdate, Lease, TaskKey, Trial
-from tunefarm.progress import done, model_latency
 from tunefarm.tables import Column, table
 from tunefarm.texts import clock, counted, latency, times
+from tunefarm.updates import done, model_latency
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

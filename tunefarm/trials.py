@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, overload
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.db.records import Job, JobState, JobUpdate, Trial
 from tunefarm.outcome import Outcome, outcome, tasks_of, trials_of
-from tunefarm.progress import ALL, OVER, gain_text, seen_text
 from tunefarm.texts import counted, latency, times
+from tunefarm.updates import ALL, OVER, gain_text, seen_text
 
 if TYPE_CHECKING:
     import pandas

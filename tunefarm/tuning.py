@@ -38,7 +38,7 @@ from tunefarm.interrupts import ignoring_interrupts, remembering_interrupts
 from tunefarm.noting import note_at, note_in, records_of
 from tunefarm.outcome import Outcome, outcome
 from tunefarm.owners import own_mark
-from tunefarm.progress import ALL, done, gain_text, moved
+from tunefarm.updates import ALL, Idle, done, gain_text
 
 if TYPE_CHECKING:
     from tunefarm.closing import Closing
@@ -201,9 +201,9 @@ def _follow(client: FarmClient, job: str, watch: Watcher | None, until: float | 
                     raise KeyboardInterrupt
                 if watch is not None:
                     watch(last)
-                idle_s = idle.seconds(last)
-                if until is not None and time.monotonic() > until and idle_s > IDLE_S:
-                    why = f"the time was up, and no trial ended for {idle_s:.0f} s"
+                idle.note(last)
+                if until is not None and time.monotonic() > until and idle.seconds > IDLE_S:
+                    why = f"the time was up, and no trial ended for {idle.seconds:.0f} s"
                     why += _cancel(client, job, why)
                     if not done(last):
                         raise TunefarmError(f"nothing was tuned: {why}")
@@ -219,22 +219,6 @@ def _follow(client: FarmClient, job: str, watch: Watcher | None, until: float | 
     if last.job.state is JobState.FAILED:
         raise TunefarmError(f"the tuning job failed: {last.job.message}")
     return last
-
-
-@dataclass
-class Idle:
-    """How long a job has not moved."""
-
-    clock: Callable[[], float] = time.monotonic
-    _last: JobUpdate | None = None
-    _since: float = 0.0
-
-    def seconds(self, update: JobUpdate) -> float:
-        """Seconds since a trial ended; the first update counts as one."""
-        if self._last is None or moved(update, self._last):
-            self._since = self.clock()
-        self._last = update
-        return self.clock() - self._since
 
 
 def _cancel(client: FarmClient, job: str, why: str) -> str:

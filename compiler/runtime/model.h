@@ -22,6 +22,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#if defined(__STRICT_ANSI__) && !defined(__cplusplus)
+int posix_memalign(void **memory, size_t alignment, size_t bytes); /* -std=c11 and such hide it */
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif

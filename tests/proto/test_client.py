@@ -96,6 +96,19 @@ def test_a_tracker_that_stood_still_is_asked_again(monkeypatch: pytest.MonkeyPat
     assert farm.calls == 3
 
 
+def test_a_pause_within_a_call_does_not_use_up_its_patience(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Though the call ends at its deadline as if the tracker had been silent all the time."""
+    farm = Pausing(2, 3, 4)
+    with client_of(farm, patience_s=1.0) as client:
+        client.info()
+        monkeypatch.setattr(connection, "CALL_S", 0.5)
+        monkeypatch.setattr(connection, "awake_s", lambda: 0.0)
+        client.info()
+    assert farm.calls == 5
+
+
 def test_a_tracker_that_stays_silent_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     farm = Pausing(*range(2, 100))
     with client_of(farm, patience_s=1.0) as client:

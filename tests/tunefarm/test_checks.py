@@ -202,10 +202,11 @@ signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (700_000, 700_000))
 from tunefarm import tuning
 from tunefarm.cli.app import run
-from tunefarm.progress import done
+from tunefarm.updates import done
 class Idle(tuning.Idle):
-    def seconds(self, update):
-        return super().seconds(update) if done(update) else 0.0
+    @property
+    def seconds(self):
+        return super().seconds if done(self._last) else 0.0
 follow = tuning._follow
 tuning.IDLE_S, tuning.Idle = 3.0, Idle
 tuning._follow = lambda client, job, watch, until: follow(client, job, watch, 0.0)

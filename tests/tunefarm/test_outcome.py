@@ -34,7 +34,7 @@ from tunefarm.db.store import Store
 
 from tunefarm import api
 from tunefarm.outcome import outcome, tasks_of
-from tunefarm.progress import gain_text
+from tunefarm.updates import gain_text
 
 DEFAULT_S, LUCKY_S = 4e-5, 2e-5
 

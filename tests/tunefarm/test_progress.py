@@ -16,7 +16,8 @@ from tunefarm.outcome import Outcome
 from tunefarm.progress import Following, View, showing
 from tunefarm.tables import Column, fit, table
 from tunefarm.texts import duration
-from tunefarm.tuning import Idle, Tuned
+from tunefarm.tuning import Tuned
+from tunefarm.updates import Idle
 
 TARGET = "llvm -mcpu=emeraldrapids -num-cores=2"
 LONG = "conv 3x3 s1 1x56x56x64→64 +add +relu"
@@ -158,12 +159,21 @@ def test_earlier_trials_count() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "words"), [(JobState.QUEUED, "tunefarm tuner"), (JobState.RUNNING, "tunefarm worker")]
+    ("state", "options", "words"),
+    [
+        (JobState.QUEUED, {}, "`tunefarm tuner` starts one"),
+        (JobState.RUNNING, {}, "`tunefarm worker` offers one"),
+        (JobState.QUEUED, {"owned": "1"}, "waiting for the tuner of this command"),
+        (JobState.RUNNING, {"owned": "1"}, "waiting for the first trial"),
+    ],
 )
-def test_a_job_that_does_not_move_says_who_is_missing(state: JobState, words: str) -> None:
+def test_a_job_that_does_not_move_says_who_is_missing(
+    state: JobState, options: dict[str, str], words: str
+) -> None:
     clock = Clock()
-    following = Following(clock)
-    following.note(update(trials=0, state=state))
+    following = Following(clock, idle=Idle(clock))
+    still = update(trials=0, state=state)
+    following.note(replace(still, job=replace(still.job, options=options)))
     assert not any("waiting" in note for note in following.notes())
     clock.now = 60.0
     assert any(words in note for note in following.notes())
@@ -171,7 +181,7 @@ def test_a_job_that_does_not_move_says_who_is_missing(state: JobState, words: st
 
 def test_a_job_that_comes_to_rest_says_so() -> None:
     clock = Clock()
-    following = Following(clock)
+    following = Following(clock, idle=Idle(clock))
     following.note(update(trials=4))
     clock.now = 60.0
     following.note(update(trials=4))
@@ -182,14 +192,11 @@ def test_a_job_that_comes_to_rest_says_so() -> None:
 
 def test_a_job_moves_while_its_finals_run() -> None:
     clock = Clock()
-    following = Following(clock)
-    idle = Idle(clock)
+    following = Following(clock, idle=Idle(clock))
     for cursor in (7, 8):
-        current = replace(update(trials=4), cursor=cursor)
-        following.note(current)
-        assert idle.seconds(current) == 0
+        following.note(replace(update(trials=4), cursor=cursor))
+        assert following.idle.seconds == 0
         clock.now += 60.0
-    assert idle.seconds(current) == 60.0
     assert following.notes()[-1] == "no trial has ended for 1:00"
 
 

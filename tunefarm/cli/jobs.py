@@ -185,7 +185,7 @@ def result_json(update: JobUpdate, found: Outcome, earlier: int) -> dict[str, ob
 
     Times are those of what a build gets, None while one of them is not known.
     """
-    from tunefarm.progress import model_latency
+    from tunefarm.updates import model_latency
 
     default_s, tuned_s = model_latency(found.rows)
     return {
@@ -288,9 +288,10 @@ def watch(job: JobId, tracker: Tracker = "", db: Database = "", as_json: Json = 
     Example: tunefarm watch 4f2a --tracker lab1:9190
     """
     from tunefarm.outcome import outcome, tasks_of
-    from tunefarm.progress import earlier, peak_of, showing
+    from tunefarm.progress import showing
     from tunefarm.stored import farm_or_database
     from tunefarm.tables import console
+    from tunefarm.updates import earlier, peak_of
 
     with farm_or_database(tracker, db) as farm:
         whole = farm.job(job)
@@ -312,8 +313,8 @@ def cancel(job: JobId, tracker: Tracker = "", db: Database = "", as_json: Json =
 
     Example: tunefarm cancel 4f2a
     """
-    from tunefarm.progress import OVER
     from tunefarm.stored import farm_or_database
+    from tunefarm.updates import OVER
 
     with farm_or_database(tracker, db) as farm:
         before = farm.job(job)

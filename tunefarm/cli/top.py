@@ -11,7 +11,7 @@ from tunefarm.cli.devices import Tracker, client_of, device_json
 from tunefarm.cli.jobs import job_json
 from tunefarm.cli.leases import lease_json
 from tunefarm.cli.printing import Json, print_json
-from tunefarm.progress import done
+from tunefarm.updates import done
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -196,7 +196,7 @@ int main(void) {
 def test_a_c_program_runs_it(programs: ModuleType, target: Target, tmp_path: Path) -> None:
     programs.example_module(target).export_library(tmp_path / "model.so")
     (tmp_path / "main.c").write_text(C_PROGRAM)
-    flags = ["-Wall", "-Wextra", "-Werror", "-pthread", f"-Wl,-rpath,{tmp_path}"]
+    flags = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-pthread", f"-Wl,-rpath,{tmp_path}"]
     build = ["cc", *flags, "main.c", "model.so", "-o", "main"]
     subprocess.run(build, cwd=tmp_path, check=True, timeout=60)
     done = subprocess.run(["./main"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
