@@ -60,12 +60,14 @@ def images(batch: int, size: int, channels: int, kernel: int, depthwise: bool = 
     )  # fmt: skip
 
 
-def pooling(size: int, channels: int, stride: int) -> Workload:
-    """The greatest of 3 × 3 pixels, channels last, padded."""
+def pooling(size: int, channels: int, stride: int, op: str = "max_pool") -> Workload:
+    """The greatest, or the average, of 3 × 3 pixels, channels last, padded."""
+    padding = ((1, 1), (1, 1))
+    attrs = {"counted": padding} if op == "avg_pool" else {}
     return fused(
         lambda x: call(
-            "max_pool", x, kernel=(3, 3), strides=(stride, stride), padding=((1, 1), (1, 1)),
-            data_layout="NSC",
+            op, x, kernel=(3, 3), strides=(stride, stride), padding=padding, data_layout="NSC",
+            **attrs,
         ),
         (1, size, size, channels),
         constants=[],
@@ -110,6 +112,14 @@ def pairs() -> list[tuple[str, Workload, str, Workload]]:
         ("max pool/2 56², channels 17", pooling(56, 17, 2), "16", pooling(56, 16, 2)),
         ("max pool/2 56², channels 33", pooling(56, 33, 2), "32", pooling(56, 32, 2)),
         ("max pool 28², channels 17", pooling(28, 17, 1), "16", pooling(28, 16, 1)),
+        (
+            "average pool 28², channels 17", pooling(28, 17, 1, "avg_pool"),
+            "16", pooling(28, 16, 1, "avg_pool"),
+        ),
+        (
+            "average pool/2 56², channels 33", pooling(56, 33, 2, "avg_pool"),
+            "32", pooling(56, 32, 2, "avg_pool"),
+        ),
         of("softmax, columns", lambda n: softmax(1536, n), 65, 64),
         ("sum, columns 17", sums(17), "16", sums(16)),
         of("depthwise 960, image", lambda n: conv(n, 960, 960, 3, 1, 960), 7, 8),
@@ -125,7 +135,7 @@ def pairs() -> list[tuple[str, Workload, str, Workload]]:
 
 def work(workload: Workload) -> float:
     """FLOPs of its products, or the elements that it reads if it has none."""
-    if workload.summary.startswith(("softmax", "layer_norm", "max_pool", "sum")):
+    if workload.summary.startswith(("softmax", "layer_norm", "max_pool", "avg_pool", "sum")):
         return float(prod(tensor_type(workload.function.params[0]).shape))
     return float(workload.flops)
 

@@ -1,4 +1,4 @@
-"""Maxima over windows in two passes: down the columns of the image, then along its rows.
+"""Maxima and averages over windows in two passes: down the image's columns, then along its rows.
 
     parallel over rows of the result
       for vectors of a row of the image:   columns = max of x over the window's rows     kh loads
@@ -6,24 +6,29 @@
 
 A window takes kh + kw terms instead of kh · kw. Pixels and channels are one axis of lanes down the
 columns, and along the rows too where windows are one pixel apart, so that channels need not fill
-vectors. Rows outside the image read its nearest one, which is in the window anyway: all rows of
-results share one piece of code.
+vectors. For maxima, rows outside the image read its nearest one, which is in the window anyway: all
+rows of results share one piece of code. For averages they are zeros, and sums are multiplied by
+1 / rows · 1 / columns of the window that count, which differ at the border alone.
 
 On one core of a Zen 5 windows of 3 × 3 that are a pixel apart took 0.28 to 0.48 × the time of
 ``window`` with 17 and 33 channels and 0.58 to 0.84 × with 16 to 192, but up to 1.4 × where rows of
 columns fill half of the first cache; two pixels apart 0.71 to 1.0 × with 17 to 100 channels, and
-1.04 to 1.1 × where channels fill vectors.
+1.04 to 1.1 × where channels fill vectors. Averages took 0.7 to 0.9 × the time, of 5 × 5 pixels half
+of it, and 1.15 to 1.2 × where windows are two pixels apart and rows long.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, groupby
 from math import prod
+from typing import TypeAlias
 
 import numpy as np
 from tunefarm.compiler import te
 from tunefarm.compiler.errors import ScheduleError
-from tunefarm.compiler.ir import Call, Function, Var, tensor_type
+from tunefarm.compiler.ir import Attrs, Call, Function, Var, tensor_type
 from tunefarm.compiler.ops.common import integers
 from tunefarm.compiler.ops.conv import pairs
 from tunefarm.compiler.space.columns import Mask, Numbers, whole
@@ -47,16 +52,24 @@ from tunefarm.compiler.tir.ir import Var as LoopVar
 NAME, VERSION = "window_passes", 1
 VECTORS = (1, 2, 3, 4, 6, 8)
 TILES = (1, 2, 4, 7, 8)
-DTYPES = ("float32", "float64", "int8", "uint8", "int32")
+DTYPES = {
+    "max_pool": ("float32", "float64", "int8", "uint8", "int32"),
+    "avg_pool": ("float32", "float64"),
+}
+MAX_RUNS = 9  # of equal counts along an axis
 LEAST_WASTE = 1.08  # lanes of whole vectors over channels, below which vectors count as full
-SHARE = 3  # of the first cache: what a row of columns may take, if channels fill vectors
+SHARE = 3  # of the first cache: what a row of columns may take where it must be short
 MAX_ROW_BYTES = 1 << 17  # of columns, on a thread's stack
+
+
+Combine: TypeAlias = Callable[[Expr, Sequence[LoopVar]], te.Reduce]
 
 
 @dataclass(frozen=True, slots=True)
 class Windows:
     """Overlapping windows of ``kernel`` pixels, ``strides`` apart, over an NHWC image of ``data``
-    that ``top`` and ``left`` pixels of padding begin; ``result`` is the shape of their maxima."""
+    that ``top`` and ``left`` pixels of padding begin; ``result`` is the shape of their maxima, or
+    of their averages if ``counts`` says by how many rows, and columns, each of those is divided."""
 
     data: tuple[int, ...]
     result: tuple[int, ...]
@@ -65,6 +78,16 @@ class Windows:
     strides: tuple[int, ...]
     top: int
     left: int
+    counts: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def combine(self) -> Combine:
+        """What a window does with its terms."""
+        return te.sum if self.counts else te.max
+
+    @property
+    def neutral(self) -> Expr:
+        return te.identity("add" if self.counts else "max", self.dtype)
 
     @property
     def side_by_side(self) -> bool:
@@ -73,19 +96,20 @@ class Windows:
 
     @property
     def operations(self) -> int:
-        """Maxima that both passes take."""
+        """Maxima, or additions, that both passes take."""
         batch, rows, width, channels = self.result
         columns = self.kernel[0] * self.data[2]
         return batch * rows * channels * (columns + self.kernel[1] * width)
 
 
 def windows_of(function: Function) -> Windows | None:
-    """The windows of a function that is a maximum over them of its parameter; None for others."""
+    """The windows of a function that is a maximum or an average over them of its parameter; None
+    for others."""
     body = function.body
-    if not isinstance(body, Call) or body.op != "max_pool" or not isinstance(body.args[0], Var):
+    if not isinstance(body, Call) or body.op not in DTYPES or not isinstance(body.args[0], Var):
         return None
     data, result, attrs = tensor_type(body.args[0]), tensor_type(body), body.attrs
-    if attrs["data_layout"] != "NSC" or len(data.shape) != 4 or data.dtype not in DTYPES:
+    if attrs["data_layout"] != "NSC" or len(data.shape) != 4 or data.dtype not in DTYPES[body.op]:
         return None
     kernel, strides = integers(attrs, "kernel"), integers(attrs, "strides")
     (top, _), (left, _) = pairs(attrs["padding"])
@@ -95,7 +119,25 @@ def windows_of(function: Function) -> Windows | None:
     lanes = min(data.shape[2], result.shape[2]) if strides[1] == 1 else 1
     if not (overlap and inside and lanes * data.shape[3] > 1):
         return None
-    return Windows(data.shape, result.shape, data.dtype, kernel, strides, top, left)
+    counts = _counts(attrs, data.shape, result.shape) if body.op == "avg_pool" else ()
+    if any(len(list(groupby(c))) > MAX_RUNS for c in counts):
+        return None
+    return Windows(data.shape, result.shape, data.dtype, kernel, strides, top, left, counts)
+
+
+def _counts(
+    attrs: Attrs, data: Sequence[int], result: Sequence[int]
+) -> tuple[tuple[int, ...], ...]:
+    """Rows of the windows of each row of results, and columns of those of each column, that lie in
+    the data or the counted padding."""
+    counts = []
+    for axis in (0, 1):
+        size, step = integers(attrs, "kernel")[axis], integers(attrs, "strides")[axis]
+        (before, _), counted = pairs(attrs["padding"])[axis], pairs(attrs["counted"])[axis]
+        first, end = -counted[0], data[axis + 1] + counted[1]
+        starts = (at * step - before for at in range(result[axis + 1]))
+        counts.append(tuple(min(s + size, end) - max(s, first) for s in starts))
+    return tuple(counts)
 
 
 def _program(w: Windows) -> PrimFunc:
@@ -107,44 +149,72 @@ def _program(w: Windows) -> PrimFunc:
 
     def column(n: Expr, y: Expr, p: Expr) -> te.Reduce:
         row = y * w.strides[0] + ky - w.top
+        if w.counts:
+            return te.sum(inside(row, height, x[n, row, p]), [ky])
         return te.max(x[n, te.maximum(te.minimum(row, last), first), p], [ky])
+
+    def inside(place: Expr, end: int, value: Expr) -> Expr:
+        return te.if_then_else((place >= 0) & (place < end), value, w.neutral)
 
     names = ["n", "y", "p"]
     columns = te.compute((batch, rows, width * channels), column, "columns", axis_names=names)
 
-    def inside(place: Expr, end: int, value: Expr) -> Expr:
-        return te.if_then_else((place >= 0) & (place < end), value, te.identity("max", w.dtype))
-
     def merged(n: Expr, y: Expr, p: Expr) -> te.Reduce:
         place = p + (kx - w.left) * channels
-        return te.max(inside(place, width * channels, columns[n, y, place]), [kx])
+        return w.combine(inside(place, width * channels, columns[n, y, place]), [kx])
 
     def apart(n: Expr, y: Expr, x: Expr, c: Expr) -> te.Reduce:
         pixel = x * w.strides[1] + kx - w.left
-        return te.max(inside(pixel, width, columns[n, y, pixel * channels + c]), [kx])
+        return w.combine(inside(pixel, width, columns[n, y, pixel * channels + c]), [kx])
 
     if w.side_by_side:
         shape: tuple[int, ...] = (batch, rows, across * channels)
         result = te.compute(shape, merged, "rows", axis_names=names)
     else:
-        result = te.compute(w.result, apart, "rows", axis_names=["n", "y", "x", "c"])
+        names = ["n", "y", "x", "c"]
+        result = te.compute(w.result, apart, "rows", axis_names=names)
+    if w.counts:
+        result = _average(w, result, names)
     return te.create_prim_func([x, result], "kernel")
+
+
+def _average(w: Windows, total: te.Tensor, names: Sequence[str]) -> te.Tensor:
+    """The sums ``total`` times the reciprocals of their counts."""
+    pixel = w.result[-1] if w.side_by_side else 1
+
+    def element(*at: Expr) -> Expr:
+        rows, columns = w.counts
+        return total[at] * (
+            _share(rows, at[1], 1, w.dtype) * _share(columns, at[2], pixel, w.dtype)
+        )
+
+    return te.compute(total.shape, element, "average", axis_names=names)
+
+
+def _share(counts: Sequence[int], at: Expr, step: int, dtype: str) -> Expr:
+    """1 / counts[at // step], told apart where the counts change."""
+    runs = [(count, len(list(places))) for count, places in groupby(counts)]
+    ends = list(accumulate(length for _, length in runs))
+    share: Expr = te.const(1.0 / runs[-1][0], dtype)
+    for (count, _), end in reversed(list(zip(runs[:-1], ends[:-1], strict=True))):
+        share = te.if_then_else(at < end * step, te.const(1.0 / count, dtype), share)
+    return share
 
 
 # --- the knobs ----------------------------------------------------------------------------------
 
 
 def space(function: Function, target: Target) -> SketchSpace | None:
-    """The knobs of maxima over windows that two passes may suit; None for other functions."""
+    """The knobs of maxima or averages that two passes may suit; None for other functions."""
     w = windows_of(function) if target.kind == "llvm" else None
     if w is None:
         return None
     lanes, channels = _lanes(w, target), w.data[-1]
     waste = -(-channels // lanes) * lanes / channels
     row_bytes = w.data[2] * channels * dtype_bytes(w.dtype)
-    full = waste < LEAST_WASTE
-    long = SHARE * row_bytes > target.l1_bytes
-    if row_bytes > MAX_ROW_BYTES or (full and (long or not w.side_by_side)):
+    long, apart = SHARE * row_bytes > target.l1_bytes, not w.side_by_side
+    slow = long or apart if waste < LEAST_WASTE else bool(w.counts) and long and apart
+    if row_bytes > MAX_ROW_BYTES or slow:
         return None
     along = prod(w.result[2:]) if w.side_by_side else channels
     several = () if w.side_by_side else TILES[1:]
@@ -196,13 +266,18 @@ def _default(w: Windows, target: Target, knobs: tuple[Knob, ...]) -> Config:
 
 
 def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
-    """Apply a config. Raises ScheduleError if the function is no maximum over windows."""
+    """Apply a config. Raises ScheduleError if the function is no such maximum or average."""
     w = windows_of(function)
     if w is None:
-        raise ScheduleError("the workload is no maximum over overlapping windows of NHWC images")
+        raise ScheduleError(
+            "the workload is no maximum or average over overlapping windows of NHWC images"
+        )
     lanes = _lanes(w, target)
     cv, nv, tile, tasks = (int(config[name]) for name in ("cv", "nv", "tile", "tasks"))
-    program, results = s.cache_write(_program(w), "rows", "register")
+    if w.counts:
+        program, results = s.set_scope(_program(w), "rows", "register"), "average"
+    else:
+        program, results = s.cache_write(_program(w), "rows", "register")
     program, columns = s.cache_write(program, "columns", "register")
     program = s.set_scope(program, columns, "local")
     n, y, *axes, last = s.loops_of(program, results)
@@ -213,17 +288,17 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     program, (top, vector, lane) = s.split(program, last, nv, lanes)
     program = s.reorder(program, *pixels[:1], top, *pixels[1:], vector, lane)
     program = in_registers(program, (*pixels[1:], vector), lane)
-    program = _maxima(program, "rows", top, lanes)
+    program = _in_registers(program, "rows", top, lanes)
     program = s.compute_at(program, columns, y)
     *ones, place = own_loops(program, columns, y)
     program, (top, vector, lane) = s.split(program, place, cv, lanes)
     program = in_registers(s.reorder(program, top, *ones, vector, lane), (*ones, vector), lane)
-    program = _maxima(program, "columns", top, lanes)
+    program = _in_registers(program, "columns", top, lanes)
     return share_out(program, (n, y), tasks, target)
 
 
-def _maxima(program: PrimFunc, block: str, loop: LoopVar, lanes: int) -> PrimFunc:
-    """Take maxima into registers below a loop, term by term over all of a tile."""
+def _in_registers(program: PrimFunc, block: str, loop: LoopVar, lanes: int) -> PrimFunc:
+    """Maxima or sums in registers below a loop, term by term over all of a tile."""
     program = s.compute_at(program, block, loop)
     *rows, last, term = own_loops(program, block, loop)
     program, (vector, lane) = s.split(program, last, lanes)

@@ -1,4 +1,4 @@
-"""Maxima over windows in two passes agree with NumPy's, whatever the windows and the knobs."""
+"""Maxima and averages in two passes agree with NumPy's, whatever the windows and the knobs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HOST = Target(f"llvm -mcpu={Target.host().mcpu} -num-cores=2")
 PAIR = st.tuples(st.integers(1, 3), st.integers(1, 3))
 
 
-def maxima(
+def pooled(
     data: tuple[int, ...],
     kernel: tuple[int, int],
     strides: tuple[int, int] = (1, 1),
@@ -27,6 +27,8 @@ def maxima(
     op: str = "max_pool",
     **attrs: Any,
 ) -> Workload:
+    if op == "avg_pool":
+        attrs = {"counted": padding, **attrs}
     pool = function_of(
         op, (data, dtype), kernel=kernel, strides=strides, padding=padding,
         **{"data_layout": "NSC", **attrs},
@@ -40,28 +42,36 @@ def maxima(
     st.tuples(st.integers(2, 4), st.integers(2, 4)),
     PAIR,
     st.tuples(*[st.tuples(st.integers(0, 1), st.integers(0, 2))] * 2),
-    st.sampled_from(["float32", "float32", "int8"]),
+    st.sampled_from(["max float32", "avg float32", "avg whole", "max int8"]),
     st.integers(0, 9999),
 )
-@example((1, 12, 11, 17), (3, 3), (1, 1), ((1, 1), (1, 1)), "float32", 0)
-@example((1, 11, 12, 33), (3, 3), (2, 2), ((1, 1), (0, 1)), "float32", 1)
-@example((1, 3, 2, 1), (3, 3), (1, 1), ((1, 1), (1, 1)), "float32", 3)
-@example((2, 7, 9, 16), (2, 3), (3, 1), ((0, 2), (1, 0)), "int8", 2)
+@example((1, 12, 11, 17), (3, 3), (1, 1), ((1, 1), (1, 1)), "max float32", 0)
+@example((1, 11, 12, 33), (3, 3), (2, 2), ((1, 1), (0, 1)), "max float32", 1)
+@example((1, 3, 2, 1), (3, 3), (1, 1), ((1, 1), (1, 1)), "max float32", 3)
+@example((2, 7, 9, 16), (2, 3), (3, 1), ((0, 2), (1, 0)), "max int8", 2)
+@example((1, 12, 11, 17), (3, 3), (1, 1), ((1, 1), (1, 1)), "avg float32", 0)
+@example((1, 11, 12, 33), (3, 3), (2, 2), ((1, 1), (0, 1)), "avg float32", 1)
+@example((2, 8, 9, 17), (4, 4), (1, 1), ((1, 2), (0, 2)), "avg float32", 1)
+@example((2, 7, 9, 16), (2, 3), (3, 1), ((1, 2), (1, 0)), "avg whole", 2)
 def test_passes_agree_with_numpy(
     data: tuple[int, ...],
     kernel: tuple[int, int],
     strides: tuple[int, int],
     padding: tuple[tuple[int, int], tuple[int, int]],
-    dtype: str,
+    kind: str,
     seed: int,
 ) -> None:
-    workload, rng = maxima(data, kernel, strides, padding, dtype), np.random.default_rng(seed)
+    """Of averages, "whole" ones are divided by all terms, others by those in the data."""
+    op, dtype = f"{kind[:3]}_pool", "int8" if kind == "max int8" else "float32"
+    attrs = {"counted": ((0, 0), (0, 0))} if kind == "avg float32" else {}
+    workload = pooled(data, kernel, strides, padding, dtype, op, **attrs)
+    rng = np.random.default_rng(seed)
     space = config_space(workload, HOST)
     mine = [s for s in space.sketches if s.sketch == "window_passes"]
     values = rng.standard_normal(data) * 40
     if dtype == "float32":
         values[rng.random(data) < 0.02] = np.nan
-    for config in (mine[0].default, *configs(space, rng, 8)) if mine else ():
+    for config in (mine[0].default, *configs(space, rng, 3)) if mine else ():
         if config["sketch"] == "window_passes":
             check(workload, HOST, config, [values.astype(dtype)], "execute")
 
@@ -71,7 +81,7 @@ def test_where_two_passes_are_the_default() -> None:
     target = Target("llvm -mcpu=znver5 -num-cores=1")
     first = {
         (size, channels, stride): config_space(
-            maxima((1, size, size, channels), (3, 3), (stride, stride)), target
+            pooled((1, size, size, channels), (3, 3), (stride, stride)), target
         ).default["sketch"]
         for size, channels, stride in (
             (28, 17, 1),
@@ -83,23 +93,32 @@ def test_where_two_passes_are_the_default() -> None:
     }
     passes, window = "window_passes", "window"
     assert list(first.values()) == [passes, passes, window, passes, window]
+    long = pooled((1, 56, 56, 100), (3, 3), (2, 2), op="avg_pool")
+    assert config_space(long, target).default["sketch"] == window
 
 
 @pytest.mark.parametrize(
     "workload",
     [
-        maxima((1, 9, 9, 17), (3, 3), (1, 3)),
-        maxima((1, 9, 9, 17), (1, 3)),
-        maxima((1, 4, 4, 1), (3, 3), (2, 2)),
-        maxima((1, 4, 1, 1), (3, 3)),
-        maxima((1, 9, 9, 17), (3, 3), dilations=(2, 2)),
-        maxima((1, 9, 9, 17), (3, 3), padding=((3, 0), (1, 1))),
-        maxima((1, 17, 9, 9), (3, 3), data_layout="NCS"),
-        maxima((1, 9, 9, 17), (3, 3), op="avg_pool", counted=((1, 1), (1, 1))),
+        pooled((1, 9, 9, 17), (3, 3), (1, 3)),
+        pooled((1, 9, 9, 17), (1, 3)),
+        pooled((1, 4, 4, 1), (3, 3), (2, 2)),
+        pooled((1, 4, 1, 1), (3, 3)),
+        pooled((1, 9, 9, 17), (3, 3), dilations=(2, 2)),
+        pooled((1, 9, 9, 17), (3, 3), padding=((3, 0), (1, 1))),
+        pooled((1, 17, 9, 9), (3, 3), data_layout="NCS"),
+        pooled(
+            (1, 30, 30, 17),
+            (11, 11),
+            padding=((9, 9), (9, 9)),
+            op="avg_pool",
+            counted=((0, 0), (0, 0)),
+        ),
+        pooled((1, 9, 9, 17), (3, 3), dtype="float16", op="avg_pool"),
     ],
 )
 def test_other_windows_have_one_pass(workload: Workload) -> None:
     assert all(s.sketch != "window_passes" for s in config_space(workload, HOST).sketches)
     config = {"sketch": "window_passes", "cv": 1, "nv": 1, "tile": 1, "tasks": 0}
-    with pytest.raises(ScheduleError, match="no maximum over overlapping windows"):
+    with pytest.raises(ScheduleError, match="no maximum or average over overlapping windows"):
         schedule_workload(workload, HOST, config)
