@@ -48,26 +48,40 @@ def prefetch_weights(
         place = place * extent + index
     step = substitute(substitute(place, values), dict.fromkeys(inside, Const(0)))
     if knob["prefetch"]:
-        lines = knob["ku"] * -(-weights.step // _line_elements(buffer))
-        hint = Prefetch(buffer, step + knob["prefetch"] * weights.step, lines)
-        program = s.prefetch(program, reduce[-1], hint)
+        program = prefetch_ahead(program, weights, step, knob["prefetch"], knob["ku"], reduce[-1])
     if knob["next_panel"]:
         start = substitute(step, dict.fromkeys(reduce, Const(0))) + weights.panel
         program = prefetch_shares(program, buffer, start, weights.panel, (*tiles, *reduce))
     return program
 
 
+def prefetch_ahead(
+    program: PrimFunc, weights: PackedWeights, place: Expr, ahead: int, terms: int, loop: Var
+) -> PrimFunc:
+    """Every iteration of ``loop``, ``terms`` steps of a sum whose weights begin at ``place``,
+    fetches those that are used ``ahead`` steps later."""
+    lines = terms * -(-weights.step // _line_elements(weights.buffer))
+    hint = Prefetch(weights.buffer, place + ahead * weights.step, lines)
+    return s.prefetch(program, loop, hint)
+
+
 def prefetch_shares(
-    program: PrimFunc, buffer: Buffer, start: Expr, elements: int, visits: Sequence[Var]
+    program: PrimFunc,
+    buffer: Buffer,
+    start: Expr,
+    elements: int,
+    visits: Sequence[Var],
+    always: Sequence[int] | None = None,
 ) -> PrimFunc:
     """Every iteration of the nested loops ``visits`` fetches its share of the elements from
-    ``start`` on.
+    ``start`` on. The first ``always`` of each loop fetch all of them, where later ones may be left
+    out.
 
     Shares are whole lines, and the last one ends with the elements: the first iterations may ask
     for lines in front of ``start``, which are there. Hints for the second cache alone come late on
     Zen 5, where two or more follow each other: a 1×1 layer took 1.3 × the time.
     """
-    extents = [extent_of(program, loop) for loop in visits]
+    extents = [extent_of(program, loop) for loop in visits] if always is None else always
     visit: Expr = Const(0)
     for var, extent in zip(visits, extents, strict=True):
         visit = visit * extent + var

@@ -18,13 +18,12 @@ from tunefarm.compiler.space.product_cycles import (
     overlapped,
     term_cycles,
 )
+from tunefarm.compiler.space.winograd.counts import points, tile_columns, tile_rows
+from tunefarm.compiler.space.winograd.ends import fewer_products, image_cycles
 from tunefarm.compiler.space.winograd.memory import (
     copied_elements,
     held_bytes,
     held_tiles,
-    points,
-    tile_columns,
-    tile_rows,
     tiles_of_block,
     transformed_tiles,
 )
@@ -100,7 +99,8 @@ def cycles(c: Convolution, target: Target, lanes: int, k: Columns) -> Numbers:
     tiles = tiles_of_block(c, k)
     products = points(c, k)
     panels = -(-c.outputs // (vectors * lanes))
-    multiply = products * panels * c.depth * _steps(c, k)
+    steps = np.where(fewer_products(c, k), image_cycles(c, k), products * _steps(c, k))
+    multiply = panels * c.depth * steps
     weights = products * c.depth * c.outputs * 4.0
     leave_l2 = weights + held_bytes(c, lanes, k) > L2_SHARE * target.l2_bytes
     kept = weights <= target.l3_bytes // 4  # what else the network reads takes the rest

@@ -8,29 +8,13 @@ from __future__ import annotations
 import numpy as np
 from tunefarm.compiler.space.columns import Numbers, whole
 from tunefarm.compiler.space.config import Columns
+from tunefarm.compiler.space.winograd.counts import points, tile_columns
+from tunefarm.compiler.space.winograd.ends import fewer_products
 from tunefarm.compiler.space.winograd.program import Convolution
-from tunefarm.compiler.space.winograd.transforms import TILES, phases
+from tunefarm.compiler.space.winograd.transforms import phases
 
 WAY_BYTES = 4096  # addresses that far apart share a set of the first cache
 PLANES_OF_SET = 6  # half of its ways
-
-
-def points(c: Convolution, k: Columns) -> Numbers:
-    """Products of a tile."""
-    count = {tile: c.transforms(tile).points for tile in TILES[c.taps]}
-    above, across = (
-        np.array([count[tile] for tile in whole(k, name)], np.int64)
-        for name in ("tile_h", "tile_w")
-    )
-    return above * across
-
-
-def tile_rows(c: Convolution, k: Columns) -> Numbers:
-    return -(-c.height // whole(k, "tile_h"))
-
-
-def tile_columns(c: Convolution, k: Columns) -> Numbers:
-    return -(-c.width // whole(k, "tile_w"))
 
 
 def tiles_of_block(c: Convolution, k: Columns) -> Numbers:
@@ -50,7 +34,8 @@ def multiplied_tiles(c: Convolution, k: Columns) -> Numbers:
 def transformed_tiles(c: Convolution, k: Columns) -> Numbers:
     """Tiles whose inputs are transformed for a block: whole rows of them."""
     columns = tile_columns(c, k)
-    return -(-multiplied_tiles(c, k) // columns) * columns
+    filled = -(-multiplied_tiles(c, k) // columns) * columns
+    return np.where(fewer_products(c, k), tiles_of_block(c, k), filled)
 
 
 def copied_elements(c: Convolution, k: Columns) -> Numbers:

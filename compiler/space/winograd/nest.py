@@ -5,13 +5,10 @@ from __future__ import annotations
 import numpy as np
 from tunefarm.compiler.space.columns import whole
 from tunefarm.compiler.space.config import Access, Columns, Nest
+from tunefarm.compiler.space.winograd.counts import points, tile_columns, tile_rows
+from tunefarm.compiler.space.winograd.ends import multiplied_rows
 from tunefarm.compiler.space.winograd.knobs import block_counts, cycles
-from tunefarm.compiler.space.winograd.memory import (
-    points,
-    tile_columns,
-    tile_rows,
-    tiles_of_block,
-)
+from tunefarm.compiler.space.winograd.memory import tiles_of_block
 from tunefarm.compiler.space.winograd.program import Convolution
 from tunefarm.compiler.target import Target
 
@@ -28,7 +25,7 @@ def nest_of(c: Convolution, target: Target, lanes: int, k: Columns) -> Nest:
     l2 = {**l1, "x": products, "t": tiles_of_block(c, k)}
     core = {**l2, "o": np.minimum(register["o"] * whole(k, "nb"), c.outputs)}
     row_blocks, panel_blocks = block_counts(c, lanes, k)
-    executed = 2.0 * products * row_blocks * tiles_of_block(c, k) * c.depth * c.outputs
+    executed = 2.0 * row_blocks * multiplied_rows(c, k) * c.depth * c.outputs
     extra = {
         n: whole(k, n).astype(np.float64)
         for n in ("tile_h", "tile_w", "mb", "nb", "by_row", "next_panel")

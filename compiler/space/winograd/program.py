@@ -10,6 +10,9 @@
 
 Rows and columns have matrices of their own: tiles may be 2 × 4.
 The filters w are transformed when the model is built.
+
+The last row and the last column of tiles may have fewer results, which need fewer products
+(``Ends``): 14 are three times 4 and 2, of whose six points four are enough.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeAlias
 
 from tunefarm.compiler import te
 from tunefarm.compiler.errors import ScheduleError
@@ -29,12 +33,15 @@ from tunefarm.compiler.space.winograd.transforms import (
     Matrix,
     Parts,
     Transforms,
+    continuation,
     phases,
     transforms,
 )
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.tir.ir import Expr
+
+Values: TypeAlias = Callable[[int], Expr]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +92,41 @@ class Convolution:
         return above, across
 
 
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """How products are left out that the last tiles of an image need not have.
+
+    ``tiles`` are rows and columns of tiles, ``points`` those that the last row and the last column
+    of them have in one dimension. ``common`` tiles are multiplied for every point (i, j), in steps
+    of ``height``, all others for the points of all tiles. Row q of a product belongs to tile
+
+                     i and j < points   i ≥ points[0]   j ≥ points[1]
+        q < common          q                 q         q + q // (columns - 1)
+        q ≥ common          q              none, 0      none, 0
+    """
+
+    tiles: tuple[int, int]
+    points: tuple[int, int]
+    common: int
+    height: int
+
+    def made(self, i: Expr, j: Expr, q: Expr) -> Expr:
+        """If there is a row q of the product for a point; the same for all of a register tile."""
+        beyond = (i // self.points[0] + j // self.points[1] + 1) // 2
+        return q // self.height // (self.common // self.height) + beyond <= 1
+
+    def source(self, j: Expr, q: Expr) -> Expr:
+        """The tile that row q belongs to."""
+        whole = self.tiles[1] - 1
+        return q + q // whole * (j // self.points[1]) if whole else q
+
+    def place(self, j: Expr, row: Expr, column: Expr) -> Expr:
+        """The row of the product that belongs to the tile at ``row`` and ``column``."""
+        whole = self.tiles[1] - 1
+        apart = te.if_then_else(column.equal(whole), self.common + row, row * whole + column)
+        return te.if_then_else(j < self.points[1], row * self.tiles[1] + column, apart)
+
+
 @lru_cache(maxsize=64)
 def convolution_of(function: Function) -> Convolution | None:
     """The convolution of a fused function; None if the method does not apply."""
@@ -132,12 +174,12 @@ def _fits(anchor: Call) -> bool:
 
 
 @lru_cache(maxsize=64)
-def create_winograd(c: Convolution, tile: tuple[int, int]) -> PrimFunc:
+def create_winograd(c: Convolution, tile: tuple[int, int], ends: Ends | None = None) -> PrimFunc:
     """The plain loops of the stages and of what is fused behind them, as one last block."""
     kernel = (*(c.transforms(t).points for t in tile), c.depth, c.outputs)
     program = create_program(
         c.function,
-        computes={c.anchor: lambda args: _stages(c, tile, args)},
+        computes={c.anchor: lambda args: _stages(c, tile, ends, args)},
         shapes={c.function.params[c.filter_param]: kernel},
     )
     stages = 5 if phases(c.taps) == 1 else 6
@@ -148,8 +190,43 @@ def create_winograd(c: Convolution, tile: tuple[int, int]) -> PrimFunc:
     return program
 
 
-def _stages(c: Convolution, tile: tuple[int, int], args: Sequence[te.Tensor]) -> te.Tensor:
+def _stages(
+    c: Convolution, tile: tuple[int, int], ends: Ends | None, args: Sequence[te.Tensor]
+) -> te.Tensor:
     x, w = args
+    above, across = (c.transforms(t) for t in tile)
+    rows, columns = c.tiles(tile)
+    tile_in = _transformed_tiles(c, tile, ends, x)
+    k = te.reduce_axis(c.depth, "k")
+
+    def term(i: Expr, j: Expr, t: Expr, o: Expr) -> te.Reduce:
+        if ends is None:
+            return te.sum(tile_in[i, j, t, k] * w[i, j, k, o], [k])
+        factors = tile_in[i, j, ends.source(j, t), k] * w[i, j, k, o]
+        return te.sum(te.if_then_else(ends.made(i, j, t), factors, te.const(0, "float32")), [k])
+
+    count = c.batch * rows * columns
+    product = te.compute((above.points, across.points, count, c.outputs), term, "product")
+
+    def back(r: Expr, t: Expr, j: Expr, o: Expr) -> Expr:
+        q = t if ends is None else ends.place(j, t // columns, t % columns)
+        return _transformed(above.result, above.result_parts, r, lambda i: product[i, j, q, o])
+
+    rows_out = te.compute((tile[0], count, across.points, c.outputs), back, "rows_out")
+
+    def result(n: Expr, h: Expr, v: Expr, o: Expr) -> Expr:
+        t = (n * rows + h // tile[0]) * columns + v // tile[1]
+        return _transformed(
+            across.result, across.result_parts, v % tile[1],
+            lambda j: rows_out[h % tile[0], t, j, o],
+        )  # fmt: skip
+
+    return te.compute((c.batch, c.height, c.width, c.outputs), result, "winograd")
+
+
+def _transformed_tiles(
+    c: Convolution, tile: tuple[int, int], ends: Ends | None, x: te.Tensor
+) -> te.Tensor:
     above, across = (c.transforms(t) for t in tile)
     rows, columns = c.tiles(tile)
     count = c.batch * rows * columns
@@ -165,42 +242,44 @@ def _stages(c: Convolution, tile: tuple[int, int], args: Sequence[te.Tensor]) ->
         return _padded(c, x, image, top, left, channel)
 
     window = te.compute((count, above.points, across.points, c.depth), data, "window")
-    rows_in = te.compute(
-        (above.points, count, across.points, c.depth),
-        lambda i, t, j, k: _transformed(
-            above.data, above.data_parts, i, lambda y: window[t, y, j, k]
-        ),
-        "rows_in",
-    )
-    tile_in = te.compute(
-        (above.points, across.points, count, c.depth),
-        lambda i, j, t, k: _transformed(
-            across.data, across.data_parts, j, lambda v: rows_in[i, t, v, k]
-        ),
-        "tile_in",
-    )
-    k = te.reduce_axis(c.depth, "k")
-    product = te.compute(
-        (above.points, across.points, count, c.outputs),
-        lambda i, j, t, o: te.sum(tile_in[i, j, t, k] * w[i, j, k, o], [k]),
-        "product",
-    )
-    rows_out = te.compute(
-        (tile[0], count, across.points, c.outputs),
-        lambda r, t, j, o: _transformed(
-            above.result, above.result_parts, r, lambda i: product[i, j, t, o]
-        ),
-        "rows_out",
-    )
 
-    def result(n: Expr, h: Expr, v: Expr, o: Expr) -> Expr:
-        t = (n * rows + h // tile[0]) * columns + v // tile[1]
-        return _transformed(
-            across.result, across.result_parts, v % tile[1],
-            lambda j: rows_out[h % tile[0], t, j, o],
-        )  # fmt: skip
+    def by_rows(i: Expr, t: Expr, j: Expr, k: Expr) -> Expr:
+        inputs: Values = lambda y: window[t, y, j, k]  # noqa: E731
+        if ends is not None:
+            inputs = _continued(inputs, c.height, tile[0], t // columns)
+        return _transformed(above.data, above.data_parts, i, inputs)
 
-    return te.compute((c.batch, c.height, c.width, c.outputs), result, "winograd")
+    rows_in = te.compute((above.points, count, across.points, c.depth), by_rows, "rows_in")
+
+    def by_columns(i: Expr, j: Expr, t: Expr, k: Expr) -> Expr:
+        inputs: Values = lambda v: rows_in[i, t, v, k]  # noqa: E731
+        if ends is not None:
+            inputs = _continued(inputs, c.width, tile[1], t % columns)
+        return _transformed(across.data, across.data_parts, j, inputs)
+
+    return te.compute((above.points, across.points, count, c.depth), by_columns, "tile_in")
+
+
+def _continued(value: Values, extent: int, size: int, place: Expr) -> Values:
+    """The inputs ``value(y)`` of the tile at ``place`` of a row or a column of tiles of 3 taps. Of
+    the last tile those that no result needs are such that products may be left out."""
+    results = extent % size
+    if results == 0:
+        return value
+    factors = continuation(size, results, 3)
+
+    def last(y: int) -> Expr:
+        first = y - len(factors)
+        if first < 0:
+            return value(y)
+        return _added([_scaled(last(first + k), f) for k, f in enumerate(factors) if f != 0])
+
+    def chosen(y: int) -> Expr:
+        if not len(factors) <= y < size + 1:  # the last input is infinity's alone
+            return value(y)
+        return te.if_then_else(place.equal(extent // size), last(y), value(y))
+
+    return chosen
 
 
 def _padded(c: Convolution, x: te.Tensor, image: Expr, row: Expr, column: Expr, of: Expr) -> Expr:
@@ -225,7 +304,7 @@ def _apart(c: Convolution, x: te.Tensor, tile: tuple[int, int]) -> te.Tensor:
     return te.compute((c.batch, *sizes, c.depth), data, "phases")
 
 
-def _transformed(matrix: Matrix, parts: Parts, row: Expr, value: Callable[[int], Expr]) -> Expr:
+def _transformed(matrix: Matrix, parts: Parts, row: Expr, value: Values) -> Expr:
     """Row ``row`` of ``matrix`` times a vector: a sum of its own for each row, without zeros."""
     sums = [_sum_of(coefficients, parts, value) for coefficients in matrix]
     chosen = sums[-1]
@@ -234,7 +313,7 @@ def _transformed(matrix: Matrix, parts: Parts, row: Expr, value: Callable[[int],
     return chosen
 
 
-def _sum_of(coefficients: Sequence[float], parts: Parts, value: Callable[[int], Expr]) -> Expr:
+def _sum_of(coefficients: Sequence[float], parts: Parts, value: Values) -> Expr:
     """Σ c · v, part by part. What two rows for ±p have in common is then the same expression:
 
     (d4 - B·d2) + (d3 - B·d1)·p   and   (d4 - B·d2) + (d3 - B·d1)·(-p)

@@ -132,6 +132,19 @@ def _rounded(
     return Transforms(matrix(data), matrix(filters), matrix(result), data_parts, result_parts)
 
 
+def continuation(tile: int, results: int, taps: int) -> tuple[float, ...]:
+    """What takes the place of an input of a tile behind those that its first ``results`` results
+    need, as a sum of the ``results + taps - 1`` inputs before it: products of the last finite
+    points are then 0, however many results the tile has.
+
+    Bᵀ's row for a finite point p holds the coefficients of Π (x − q) over all others. Those rows of
+    the points that are left out, and multiples of Π (x − q) over the points that stay, are the same
+    space: the inputs of the former are 0 if the inputs follow the recurrence of the latter.
+    """
+    staying = _POINTS[tile, taps][: results + taps - 1]
+    return tuple(float(-c) for c in _coefficients(staying)[:-1])
+
+
 def filter_transform(tile: tuple[int, int], stride: int, taps: int = 3) -> str:
     """The name under which layouts ask for a filter's transform."""
     form = ("" if taps == 3 else f"k{taps}") + ("" if stride == 1 else f"s{stride}")

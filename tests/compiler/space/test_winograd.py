@@ -15,7 +15,15 @@ from tunefarm.compiler.ir import Expr, Function, TensorType, Var
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.packing import pack
 from tunefarm.compiler.space import Config, ConfigSpace, config_space, schedule_workload, winograd
-from tunefarm.compiler.space.winograd.transforms import FILTERS, TILES, phases, transforms
+from tunefarm.compiler.space.winograd.ends import fewer_products
+from tunefarm.compiler.space.winograd.program import convolution_of
+from tunefarm.compiler.space.winograd.transforms import (
+    FILTERS,
+    TILES,
+    continuation,
+    phases,
+    transforms,
+)
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.workload import Workload
 
@@ -78,6 +86,47 @@ def test_the_matrices_compute_a_filter(taps: int, stride: int, tile: int) -> Non
     np.testing.assert_allclose(result, wanted, rtol=1e-12, atol=1e-12)
     for parts in (t.data_parts, t.result_parts):
         assert sorted(k for part in parts for k in part) == list(range(t.points))
+
+
+@pytest.mark.parametrize(("tile", "results"), [(2, 1), (4, 1), (4, 2), (4, 3)])
+def test_few_results_need_few_products(tile: int, results: int) -> None:
+    t, staying = transforms(tile), results + 2
+    data, filters = np.random.default_rng(0).standard_normal((2, t.points))
+    factors = continuation(tile, results, 3)
+    for y in range(staying, tile + 1):
+        data[y] = np.dot(factors, data[y - staying : y])
+    inputs = np.array(t.data) @ data
+    np.testing.assert_allclose(inputs[staying : tile + 1], 0, atol=1e-12)
+    products = ((np.array(t.filter) @ filters[:3]) * inputs)[:staying]
+    np.testing.assert_allclose(
+        np.array(t.result)[:results, :staying] @ products,
+        np.correlate(data[:staying], filters[:3], "valid"),
+        rtol=1e-12, atol=1e-12,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("image", "tile", "rw"),
+    [
+        ((14, 14), (4, 4), 12), ((14, 14), (4, 4), 6), ((7, 7), (2, 2), 12), ((13, 13), (4, 4), 3),
+        ((7, 7), (4, 4), 2), ((9, 22), (4, 4), 5), ((14, 8), (4, 4), 2), ((8, 14), (4, 4), 6),
+        ((14, 6), (4, 2), 3), ((3, 5), (2, 2), 4),
+    ],
+)  # fmt: skip
+def test_the_last_tiles_take_fewer_products(
+    image: tuple[int, int], tile: tuple[int, int], rw: int
+) -> None:
+    function = convolution((1, *image, 20), 35)
+    rows = -(-image[0] // tile[0])
+    knobs = {"mb": rows, "rw": rw, "nb": 1, "nv": 2, "ku": 1, "by_row": 0, "next_panel": 1}
+    config = {**winograd_space(function).default, **tiled(tile), **knobs}
+    c = convolution_of(function)
+    assert c is not None
+    assert fewer_products(c, {name: np.array([value]) for name, value in config.items()})[0]
+    arrays = draw(function, np.random.default_rng(2))
+    assert verify(function, HOST, config, arrays) < 3e-6
+    if image[0] < 9:
+        verify(function, HOST, config, arrays, "interpret")
 
 
 @settings(max_examples=12, deadline=None, derandomize=True, database=None)
