@@ -20,11 +20,12 @@ from models import ALL
 from rich.console import Console
 from rich.table import Table
 from search_quality import fused
-from timing import peak_now
+from timing import on_lasting_pages, peak_now
 from tunefarm.compiler.build import build_kernel
 from tunefarm.compiler.ir import tensor_type
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.packing import pack
+from tunefarm.compiler.runtime.arrays import aligned_empty
 from tunefarm.compiler.runtime.kernel import load_kernel
 from tunefarm.compiler.space import Config, config_space
 from tunefarm.compiler.workload import Workload, anchor, random_inputs
@@ -73,8 +74,12 @@ def callable_of(workload: Workload, target: tunefarm.Target, config: Config) -> 
         workspace_bytes=kernel.workspace_bytes,
     )  # fmt: skip
     arrays = random_inputs(workload, np.random.default_rng(0))
-    packed = [pack(a, kernel.layouts.get(i), kernel.params[i].shape) for i, a in enumerate(arrays)]
-    bound = function.bind(packed)
+    packed = [
+        on_lasting_pages(pack(a, kernel.layouts.get(i), kernel.params[i].shape))
+        for i, a in enumerate(arrays)
+    ]
+    results = [on_lasting_pages(aligned_empty(t)) for t in kernel.params[-kernel.outputs :]]
+    bound = function.bind(packed, results)
     bound.seconds(2)
     return lambda: bound.seconds(1)
 

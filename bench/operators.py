@@ -21,11 +21,11 @@ from functools import partial
 from pathlib import Path
 
 from peers import installed, operator_peer
-from timing import errors_of, for_each_core_count, show
+from timing import errors_of, for_each_core_count, on_lasting_pages, show
 from tunefarm.compiler.build import build_kernel
 from tunefarm.compiler.dispatch import History
 from tunefarm.compiler.packing import pack
-from tunefarm.compiler.runtime.arrays import aligned_empty, lasting_bytes
+from tunefarm.compiler.runtime.arrays import aligned_empty
 from tunefarm.compiler.runtime.kernel import load_kernel
 from tunefarm.compiler.space import config_space
 from tunefarm.compiler.workload import Task
@@ -36,7 +36,7 @@ import tunefarm
 from tunefarm.peers.apart import Apart, apart
 from tunefarm.peers.pace import Pace
 from tunefarm.peers.rows import Row
-from tunefarm.peers.turns import Array, Contender, Neighbours, in_turn, peak_flops
+from tunefarm.peers.turns import Contender, Neighbours, in_turn, peak_flops
 
 LEAST_NET_SHARE = 0.25
 
@@ -58,13 +58,6 @@ def our_kernel(operator: Operator, target: tunefarm.Target, config: Config) -> C
     return Contender(
         function.bind(arrays, results), lambda: [operator.canonical(results[0].reshape(shape))]
     )
-
-
-def on_lasting_pages(array: Array) -> Array:
-    """A copy of the array."""
-    copy: Array = lasting_bytes(array.nbytes).view(array.dtype).reshape(array.shape)
-    copy[...] = array
-    return copy
 
 
 def operator_at(number: int) -> Operator:

@@ -43,6 +43,15 @@ def within_limit(errors: Mapping[str, float], limit: float = ERROR_LIMIT) -> dic
     return allowed
 
 
+def on_lasting_pages(array: Array) -> Array:
+    """A copy of the array, on the pages that a model's memory has."""
+    from tunefarm.compiler.runtime.arrays import lasting_bytes
+
+    copy: Array = lasting_bytes(array.nbytes).view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
 def peak_now(cores: int) -> float:
     """FLOP/s of about a millisecond of multiply-adds on each of ``cores`` cores at once."""
     from tunefarm.compiler.target import Target
