@@ -31,6 +31,7 @@ ROW_PIXELS = 14  # of a tile whose taps are not: their sums and inputs fit the r
 SPLIT_LINES = 0.2  # of a kernel's time, where each vector is a panel of its own
 STREAM_CYCLES = 2.7  # of a vector of weights from the third level of cache (Zen 5: 97 GB/s a core)
 SAME_SET_BYTES = 4096  # rows so far apart meet in one set of the first level of cache
+CONFLICT = 0.02  # of a kernel's time, for each row beyond half a set
 
 
 def default_of(
@@ -120,8 +121,7 @@ def tile_cycles(c: Contraction, target: Target, lanes: int, k: Columns) -> Numbe
     from_l2 = np.where(panel > target.l1_bytes // 2, 0.6 * vectors, 0.0)
     cycles = tiles * (step + 0.02 * loads + from_l2)
     cycles = cycles * np.where((whole(k, "rh") > 1) & padded(c), 1.05, 1.0)
-    ways = target.l1_bytes // SAME_SET_BYTES
-    cycles = cycles * np.where(_rows_of_a_set(c, k) > ways, 1.07, 1.0)
+    cycles = cycles * _set_conflicts(c, target, k)
     if shares_vector(c):
         together = whole(k, "ku") > c.reduce[-1].extent
         # Bound by memory: lines beyond L1 come in pairs, and short rows keep more loads in flight.
@@ -177,9 +177,20 @@ def _window_cycles(
     return tiles * sums * pairs * many * tall * crossed
 
 
+def _set_conflicts(c: Contraction, target: Target, k: Columns) -> Numbers:
+    """A factor of the time of tiles whose rows fill more than half of a set of the first level.
+
+    Beside another thread of its core a kernel has half of each set. Of 1024 numbers, 12 rows by 2
+    vectors, which fill a set of 12 lines, then take 1.3 × the time that they take alone, 7 by 2 and
+    6 by 4 take 1.04 and 1.03 × (alone 0.99 and 0.98 × that of 12; 14 rows 1.08 ×).
+    """
+    half = target.l1_bytes // SAME_SET_BYTES // 2
+    beyond: Numbers = np.maximum(_rows_of_a_set(c, k) - half, 0)
+    return 1 + CONFLICT * beyond
+
+
 def _rows_of_a_set(c: Contraction, k: Columns) -> Numbers:
-    """Rows of a tile that meet in one set of the first level, as far as their distance tells: 14 of
-    1024 numbers take 8% longer a row than 12, which is what a set of 12 lines holds."""
+    """Rows of a tile that meet in one set of the first level, as far as their distance tells."""
     rows = np.ones_like(whole(k, "rw"))
     for axis, name in zip(row_axes(c), ("rh", "rw"), strict=True):
         if axis is None:
