@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
     from torch.nn import Module as TorchModule
 
-    from tunefarm.compiler.dispatch import Decision, History
+    from tunefarm.compiler.decisions import Decision
+    from tunefarm.compiler.dispatch import History
     from tunefarm.compiler.runtime.checked import CheckedFunction
     from tunefarm.compiler.runtime.cuda.kernel import CudaKernel
     from tunefarm.compiler.runtime.kernel import KernelFunction

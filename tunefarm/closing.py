@@ -36,7 +36,7 @@ from tunefarm.texts import duration
 from tunefarm.whole_model import MIN_BLOCKS, Asked, WholeModel
 
 if TYPE_CHECKING:
-    from tunefarm.compiler.dispatch import Decision
+    from tunefarm.compiler.decisions import Decision
     from tunefarm.compiler.ir import IRModule
     from tunefarm.compiler.workload import Task
     from tunefarm.proto.client import FarmClient
@@ -190,7 +190,7 @@ def _contested(
 ) -> dict[BestKey, tuple[Best, Config]]:
     """The promoted bests that a build uses and that are not their defaults, with these: the largest
     share of a run first, without those that met a rival in this model before."""
-    from tunefarm.compiler.dispatch import Status
+    from tunefarm.compiler.decisions import Status
     from tunefarm.compiler.space import config_space
 
     chosen = []

@@ -15,7 +15,7 @@ from tunefarm.db.records import BestKey, Collected, Found, Job, JobUpdate, Progr
 from tunefarm.texts import counted
 
 if TYPE_CHECKING:
-    from tunefarm.compiler.dispatch import Decision
+    from tunefarm.compiler.decisions import Decision
     from tunefarm.compiler.workload import Task
 
 _PAGE = 1000
@@ -132,7 +132,7 @@ def trials_of(source: Trials, job: str) -> Iterator[Trial]:
 
 def _decisions(source: Trials, tasks: Iterable[Task], device_model: str) -> dict[TaskKey, Decision]:
     """What a build on a device of this model would use for each task."""
-    from tunefarm.compiler.dispatch import decide
+    from tunefarm.compiler.decisions import decide
 
     keys = {BestKey.of_today(t.workload.key, t.target.text, device_model): t for t in tasks}
     found = source.best(keys)

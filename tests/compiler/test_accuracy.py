@@ -2,11 +2,13 @@
 
 import numpy as np
 import pytest
-from tunefarm.compiler.accuracy import error_bounds, mismatch
+from tunefarm.compiler.accuracy import error_bounds
 from tunefarm.compiler.evaluate import evaluate
 from tunefarm.compiler.ir import Constant, Expr, Function, TensorType, Var
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.workload import Workload, random_inputs, reference_outputs, tolerance
+
+from tests.compiler.mismatch import mismatch
 
 RNG = np.random.default_rng(3)
 

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from tunefarm.compiler.dispatch import HistoryError, Status, apply_history_best, current_history
+from tunefarm.compiler.decisions import Status
+from tunefarm.compiler.dispatch import HistoryError, apply_history_best, current_history
 from tunefarm.compiler.host import device_model
 from tunefarm.compiler.ir import Function, TensorType, Var
 from tunefarm.compiler.ops import call

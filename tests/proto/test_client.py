@@ -15,6 +15,7 @@ from typing import Any
 import grpc
 import pytest
 from tunefarm.proto import connection, farm_pb2, farm_pb2_grpc
+from tunefarm.proto.awake import awake_s
 from tunefarm.proto.client import FarmClient
 from tunefarm.proto.errors import FarmError, InvalidRequest, LeaseLost, TrackerUnavailable
 from tunefarm.proto.keepalive import Keepalive
@@ -37,7 +38,7 @@ def silent() -> Iterator[str]:
 def test_no_tracker_is_one_sentence_soon() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
-    started = time.monotonic()
+    started = awake_s()
     with (
         FarmClient(address, connect_s=0.3) as farm,
         pytest.raises(TrackerUnavailable) as caught,
@@ -45,7 +46,7 @@ def test_no_tracker_is_one_sentence_soon() -> None:
         farm.info()
     expected = f"no tracker answers at {address}; start one with `tunefarm tracker`"
     assert str(caught.value) == expected
-    assert time.monotonic() - started < 5
+    assert awake_s() - started < 5
 
 
 def test_a_silent_server_is_given_up(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +178,7 @@ def test_keepalive_renews_until_closed() -> None:
         return calls
 
     with Keepalive(renew, 0, term_s=0.06) as kept:
-        assert enough.wait(5)
+        assert enough.wait(60)
         assert kept.check() >= 2
     final = calls
     time.sleep(0.1)
@@ -189,7 +190,7 @@ def test_keepalive_is_lost_when_refused() -> None:
         raise LeaseLost("the lease of device d1 has ended: expired")
 
     with Keepalive(renew, 0, term_s=0.03) as kept:
-        assert kept.lost.wait(5)
+        assert kept.lost.wait(60)
         with pytest.raises(LeaseLost, match="has ended: expired"):
             kept.check()
 
@@ -205,7 +206,7 @@ def test_keepalive_bears_short_silence_and_no_more() -> None:
         raise TrackerUnavailable("no tracker answers")
 
     with Keepalive[int](renew, 0, term_s=0.15) as kept:
-        assert kept.lost.wait(5)
+        assert kept.lost.wait(60)
         lost = time.monotonic()
         assert kept.latest == 1
         assert isinstance(kept.error, FarmError)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tunefarm.compiler.dispatch import Decision, Status, apply_history_best
+from tunefarm.compiler.decisions import Decision, Status
+from tunefarm.compiler.dispatch import apply_history_best
 from tunefarm.compiler.ir import Function, TensorType, Var
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.version import compiler_version

@@ -83,7 +83,7 @@ class Processes:
             process.terminate()
         for process in self.running.values():
             try:
-                process.wait(30)
+                process.wait(90)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

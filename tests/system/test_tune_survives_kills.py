@@ -96,7 +96,7 @@ def tuning(model: Path, tmp_path: Path) -> Iterator[Callable[[int], Tuning]]:
     for one in started:
         if one.process.poll() is None:
             one.process.terminate()
-            one.process.wait(30)
+            one.process.wait(90)
 
 
 def test_a_job_finishes_though_every_process_of_the_farm_is_killed(
@@ -128,7 +128,7 @@ def test_ctrl_c_keeps_every_trial_and_a_second_run_goes_on(
     _, errors = first.finish()
     assert first.process.returncode == 130
     assert "every finished trial is kept" in errors
-    _, alive = psutil.wait_procs(family, timeout=15)
+    _, alive = psutil.wait_procs(family, timeout=60)
     assert not alive, "processes of the farm were left behind"
     kept = len(first.numbers())
     assert kept >= 10

@@ -145,7 +145,7 @@ class SimWorker:
     def vanish(self) -> None:
         self.vanished.set()
         assert self.thread is not None
-        self.thread.join(10)
+        self.thread.join(60)
 
     def _run(self) -> None:
         results: dict[tuple[str, int, TrialKey], Result] = {}

@@ -14,6 +14,7 @@ from google.protobuf import descriptor_pool
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from tunefarm.db.records import Device, DeviceRequest, Job, Role, Token, TrialRequest, WorkerState
+from tunefarm.proto.awake import awake_s
 from tunefarm.proto.client import FarmClient
 from tunefarm.proto.errors import Forbidden, InvalidRequest, LeaseLost, NotFound, TokenRefused
 from tunefarm.proto.tokens import digest_of, new_secret
@@ -107,7 +108,7 @@ def served(tracker: Any) -> dict[str, list[str]]:
         stub: Any = reflection_pb2_grpc.ServerReflectionStub(channel)
         ask = reflection_pb2.ServerReflectionRequest(list_services="")
         token = (("authorization", f"Bearer {tracker.token}"),)
-        (answer,) = stub.ServerReflectionInfo(iter([ask]), timeout=20, metadata=token)
+        (answer,) = stub.ServerReflectionInfo(iter([ask]), timeout=60, metadata=token)
     pool = descriptor_pool.Default()
     names = [service.name for service in answer.list_services_response.service]
     names.append(health_pb2.DESCRIPTOR.services_by_name["Health"].full_name)
@@ -119,7 +120,7 @@ def served(tracker: Any) -> dict[str, list[str]]:
 def outcome(channel: Any, method: str, header: str | None, content: bytes = b"") -> Any:
     """The status of a call; a stream is left after its first word."""
     metadata = () if header is None else (("authorization", header),)
-    call = channel.stream_stream(method)(iter([content]), timeout=20, metadata=metadata)
+    call = channel.stream_stream(method)(iter([content]), timeout=60, metadata=metadata)
     try:
         next(call)
     except grpc.RpcError as error:
@@ -211,18 +212,18 @@ def test_revoking_and_expiry_cut_calls_under_way(
     polls = [long_poll(client, job.id, 40) for client in (soon, late)]
     kept, unhurt = long_poll(enter("stayer"), job.id, 5)
     time.sleep(0.5)
-    started = time.monotonic()
+    started = awake_s()
     (ended,) = farm.revoke_token("leaver", actor="root@lab", reason="left")
     with pytest.raises(TokenRefused, match="was revoked"):
         late.info()
     for (thread, raised), why in zip(polls, ("expired at", "was revoked at"), strict=True):
-        thread.join(20)
-        assert time.monotonic() - started < 20
+        thread.join(90)
+        assert awake_s() - started < 20
         assert [type(error) for error in raised] == [TokenRefused]
         assert why in str(raised[0])
     assert ended.revoked_at is not None
     farm.cancel(job.id)
-    kept.join(40)
+    kept.join(90)
     assert unhurt == []
 
 
@@ -270,7 +271,7 @@ def test_a_lease_is_its_holders(
     start_worker(shared_tracker, "owned")
     anna, bob, tuner = enter("anna"), enter("bob"), enter("t1", Role.TUNER)
     wanted = DeviceRequest("sim", attributes={"name": "owned"})
-    lease = anna.acquire(wanted, client="anna@pc", wait_s=20)
+    lease = anna.acquire(wanted, client="anna@pc", wait_s=60)
     assert lease is not None
     assert (lease.owner, lease.client) == ("anna", "anna (anna@pc)")
     for stranger in (bob, tuner):
@@ -297,7 +298,7 @@ def test_candidates_are_for_ones_own_jobs(
     start_worker(shared_tracker, "lent")
     anna, bob = enter("anna"), enter("bob")
     job = anna.submit_job(new_job())
-    lease = bob.acquire(DeviceRequest("sim", attributes={"name": "lent"}), client="b", wait_s=20)
+    lease = bob.acquire(DeviceRequest("sim", attributes={"name": "lent"}), client="b", wait_s=60)
     assert lease is not None
     with pytest.raises(Forbidden, match=f"job {job.id} belongs to anna"):
         bob.submit(lease, candidates(job.id, range(1)))
@@ -341,7 +342,7 @@ def test_a_client_gets_the_devices_of_its_scope(
     start_worker(shared_tracker, "scope-1")
     start_worker(shared_tracker, "scope-2")
     anna = enter("anna", devices="name=scope-2")
-    lease = anna.acquire(DeviceRequest("sim"), client="a", wait_s=20)
+    lease = anna.acquire(DeviceRequest("sim"), client="a", wait_s=60)
     assert lease.device == "scope-2"
     anna.release(lease)
     other = DeviceRequest("sim", selector="name=scope-1")

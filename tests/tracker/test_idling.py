@@ -99,7 +99,7 @@ def test_a_job_that_waits_for_a_tuner_is_served_first(
     idle_farm: FarmClient, new_job: Callable[..., Job]
 ) -> None:
     idle_farm.report_misses([miss("a", 1.0)])
-    idle = idle_farm.claim_job(tuner="t", wait_s=30)
+    idle = idle_farm.claim_job(tuner="t", wait_s=60)
     assert idle is not None
     assert IDLE in idle.options
     assert idle_farm.renew_job(idle).recall == ""
@@ -107,18 +107,18 @@ def test_a_job_that_waits_for_a_tuner_is_served_first(
     wait_for(lambda: idle_farm.renew_job(idle).recall)
     assert idle_farm.renew_job(idle).recall == f"job {real.id[:8]} waits for a tuner"
     idle_farm.release_job(idle)
-    claimed = idle_farm.claim_job(tuner="t", wait_s=30)
+    claimed = idle_farm.claim_job(tuner="t", wait_s=60)
     assert claimed is not None
     assert claimed.id == real.id
     idle_farm.finish_job(claimed, JobState.SUCCEEDED)
-    again = idle_farm.claim_job(tuner="t", wait_s=30)
+    again = idle_farm.claim_job(tuner="t", wait_s=60)
     assert again is not None
     assert again.id == idle.id
 
 
 def test_whoever_waits_for_its_device_gets_it(idle_farm: FarmClient) -> None:
     idle_farm.report_misses([miss("a", 1.0)])
-    idle = idle_farm.claim_job(tuner="t", wait_s=30)
+    idle = idle_farm.claim_job(tuner="t", wait_s=60)
     assert idle is not None
     lease = idle_farm.acquire(DeviceRequest("sim", priority=idle.priority), client="t", job=idle)
     assert lease is not None

@@ -442,7 +442,7 @@ class LeaseMachine(RuleBasedStateMachine):
 
 async def _wait(task: asyncio.Task[T]) -> T:
     """What the task returns; it must be about to."""
-    done, _ = await asyncio.wait([task], timeout=5.0)
+    done, _ = await asyncio.wait([task], timeout=60.0)
     assert done, "it still waits"
     return task.result()
 

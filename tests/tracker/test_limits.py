@@ -86,7 +86,7 @@ def call(tracker: Any, method: str, content: bytes, token: str | None = None, **
         tracker.address, options=[("grpc.max_send_message_length", -1)]
     ) as channel:
         try:
-            channel.unary_unary(method)(content, metadata=header, timeout=30, **how)
+            channel.unary_unary(method)(content, metadata=header, timeout=90, **how)
         except grpc.RpcError as error:
             return f"{error.code().name}: {error.details()}"
     return "OK"

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tunefarm.db.records import Device, DeviceRequest, Job, JobState, Lease, TrialRequest
+from tunefarm.proto.awake import awake_s
 from tunefarm.proto.client import FarmClient
 from tunefarm.proto.errors import InvalidRequest, LeaseLost, NotFound
 
@@ -142,11 +143,11 @@ def test_a_waiting_request_is_served_when_its_device_is_uncordoned(
     waiting = threading.Thread(target=lambda: answer.append(acquire(farm, device, wait_s=60)))
     waiting.start()
     time.sleep(0.3)
-    began = time.monotonic()
+    began = awake_s()
     farm.uncordon(worker.name, actor="anna")
     waiting.join()
     assert answer[0] is not None
-    assert time.monotonic() - began < 30
+    assert awake_s() - began < 30
 
 
 def test_a_drain_asks_the_lease_back_and_then_takes_it(
@@ -159,7 +160,7 @@ def test_a_drain_asks_the_lease_back_and_then_takes_it(
         assert state_of(farm, device).cordon == "draining"
         assert farm.renew(lease).recall == f"device {device} is being drained by anna: move"
         assert len(farm.submit(lease, candidates(job.id, range(3)))) == 0, "it is still his"
-        assert kept.lost.wait(5)
+        assert kept.lost.wait(60)
         with pytest.raises(LeaseLost, match="has ended: revoked: drained by anna: move"):
             farm.submit(lease, candidates(job.id, range(3, 6)))
         assert state_of(farm, device).cordon == "drained"
@@ -180,7 +181,7 @@ def test_a_cordon_and_the_time_of_a_drain_outlive_the_tracker(
         with farm.keep_lease(lease) as kept:
             assert state_of(farm, "d1").cordon_reason == "move, by anna"
             assert farm.renew(lease).recall, "live leases get their time after a restart"
-            assert kept.lost.wait(15)
+            assert kept.lost.wait(60)
         (ended,) = farm.lease_history()
         assert ended.ended_reason == "revoked: drained by anna: move"
         assert acquire(farm, "d1", wait_s=0.3) is None

@@ -15,6 +15,7 @@ import pytest
 from tunefarm.db.lookup import RecordIndex
 from tunefarm.db.records import BestKey, DeviceRequest, Job, JobState, Lease, TrialRequest
 from tunefarm.db.store import Store
+from tunefarm.proto.awake import awake_s
 from tunefarm.proto.client import FarmClient
 from tunefarm.proto.errors import TrackerUnavailable
 from tunefarm.proto.rendezvous import read_rendezvous, write_private
@@ -147,12 +148,12 @@ def test_a_killed_tuners_job_goes_on_with_its_candidates(
         job, lease = begin(farm, new_job())
         worker.vanish()
         farm.submit(lease, candidates(job.id, range(5)))
-        second = farm.claim_job(tuner="another", job=job.id, wait_s=10)
+        second = farm.claim_job(tuner="another", job=job.id, wait_s=60)
         assert second is not None
         assert [r.number for r in farm.pending(job.id)] == list(range(5))
         start_worker(tracker)
         with farm.keep_job(second):
-            again = farm.acquire(SIM, client="another", job=second, wait_s=10)
+            again = farm.acquire(SIM, client="another", job=second, wait_s=60)
             assert again is not None
             with farm.keep_lease(again):
                 assert sorted(collect_all(farm, job.id, 5)) == list(range(5))
@@ -172,11 +173,11 @@ def test_a_jobs_compiler_version_outlives_the_tracker(
         tracker.kill()
         tracker.start()
         start_worker(tracker, version="2")
-        assert farm.acquire(SIM, client="t", wait_s=10) is not None
+        assert farm.acquire(SIM, client="t", wait_s=60) is not None
         start_worker(tracker, "d2", version="2")
         start_worker(tracker, "d3", version="1")
         renewed = farm.renew_job(job)
-        lease = farm.acquire(SIM, client="t", job=renewed, wait_s=10)
+        lease = farm.acquire(SIM, client="t", job=renewed, wait_s=60)
         assert lease is not None
         assert lease.device == "d3"
 
@@ -188,10 +189,10 @@ def test_sigterm_ends_it_soon_and_cleanly(tracker: Any, new_job: NewJob) -> None
         polling = threading.Thread(target=lambda: answers.append(farm.collect(job.id, wait_s=30)))
         polling.start()
         time.sleep(0.2)
-        started = time.monotonic()
+        started = awake_s()
         assert tracker.stop() == (0, "")
-        assert time.monotonic() - started < 15, "it does not wait for the poll"
-        polling.join(15)
+        assert awake_s() - started < 15, "it does not wait for the poll"
+        polling.join(90)
         assert len(answers) == 1, "the pending poll was answered"
 
 

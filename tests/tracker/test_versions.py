@@ -72,7 +72,7 @@ def test_an_older_workers_results_are_stored(
     job = farm.submit_job(new_job())
     claimed = farm.claim_job(tuner="t", job=job.id)
     assert claimed is not None
-    lease = farm.acquire(DeviceRequest("sim"), client="t", job=claimed, wait_s=10)
+    lease = farm.acquire(DeviceRequest("sim"), client="t", job=claimed, wait_s=60)
     assert lease is not None
     farm.submit(lease, candidates(job.id, range(2)))
     work = stub.Sync(sync(2, wait_s=10.0), metadata=token).work

@@ -14,7 +14,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from rich.cells import cell_len
 from rich.console import Console
-from tunefarm.compiler.dispatch import Decision, Status
+from tunefarm.compiler.decisions import Decision, Status
 from tunefarm.compiler.space import config_space
 from tunefarm.compiler.version import compiler_version
 from tunefarm.db.records import (

@@ -72,7 +72,7 @@ def command(tracker: str, capsys: pytest.CaptureFixture[str]) -> Command:
 
 
 def leased(farm: FarmClient, selector: str = "") -> Lease:
-    lease = farm.acquire(DeviceRequest("sim", selector=selector), client="tuner-7", wait_s=5)
+    lease = farm.acquire(DeviceRequest("sim", selector=selector), client="tuner-7", wait_s=60)
     assert lease is not None
     return lease
 

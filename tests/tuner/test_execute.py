@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +31,7 @@ from tunefarm.db.records import (
     WorkloadRecord,
 )
 from tunefarm.db.store import Store
+from tunefarm.proto.awake import awake_s
 from tunefarm.proto.client import FarmClient
 from tunefarm.worker.sim import sim_time_s
 
@@ -341,7 +341,7 @@ def test_what_another_compiler_made_is_measured_again_before_it_is_compared(farm
 
 def stop(worker: subprocess.Popen[str]) -> None:
     worker.terminate()
-    worker.wait(20)
+    worker.wait(90)
 
 
 def promote_as(farm: Farm, trial: Trial, seconds: float) -> None:
@@ -392,9 +392,9 @@ def test_a_wall_clock_budget_ends_the_job(farm: Farm) -> None:
         job = client.submit_job(
             Job("", made.target, made.tasks, Budget(100_000, seconds=3.0), {"patience": "0"})
         )
-        start = time.monotonic()
+        start = awake_s()
         finish(farm.start_tuner())
-        assert time.monotonic() - start < 15
+        assert awake_s() - start < 15
         assert client.job(job.id).state is JobState.SUCCEEDED
         assert any(t.origin == "final" for t in trials_of(client, job))
 

@@ -55,7 +55,7 @@ class Served:
 
     def close(self) -> None:
         self.holdings.close()
-        self.thread.join(5)
+        self.thread.join(60)
         assert not self.thread.is_alive()
 
 
@@ -69,7 +69,7 @@ def sim() -> Iterator[Served]:
 def test_a_result_is_told_until_it_is_settled_and_not_measured_again(sim: Served) -> None:
     work = sim.work(1)
     sim.holdings.obey(orders([work]))
-    assert sim.news.wait(5)
+    assert sim.news.wait(60)
     held, results = sim.holdings.snapshot()
     assert not held
     assert [r.trial.number for r in results] == [1]
@@ -84,7 +84,7 @@ def test_a_result_is_told_until_it_is_settled_and_not_measured_again(sim: Served
 def test_a_refused_result_is_forgotten(sim: Served) -> None:
     work = sim.work(1)
     sim.holdings.obey(orders([work]))
-    assert sim.news.wait(5)
+    assert sim.news.wait(60)
     sim.holdings.obey(orders(refused=(Refusal(key_of(work.request), "stale"),)))
     assert sim.holdings.snapshot() == ((), ())
 
@@ -95,7 +95,7 @@ def test_cancelled_work_is_dropped_and_its_key_may_come_under_another_lease(sim:
     assert sim.holdings.snapshot()[0] == (held_of(old),)
     new = sim.work(1, lease="l2")
     sim.holdings.obey(orders([new], cancel=(held_of(old),)))
-    assert sim.news.wait(5)
+    assert sim.news.wait(60)
     (result,) = sim.holdings.snapshot()[1]
     assert result.lease == "l2"
 
@@ -110,7 +110,7 @@ def test_a_fault_of_the_device_is_a_result_and_the_thread_lives() -> None:
     for number in (1, 2):
         served.news.clear()
         served.holdings.obey(orders([served.work(number)]))
-        assert served.news.wait(5)
+        assert served.news.wait(60)
     results = served.holdings.snapshot()[1]
     assert [r.trial.error for r in results] == [ErrorKind.DEVICE_LOST] * 2
     assert "a fault" in results[0].trial.message

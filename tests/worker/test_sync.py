@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from tunefarm.db.records import Device, DeviceRequest, Lease, TaskKey, Trial, TrialRequest
+from tunefarm.proto.awake import awake_s
 from tunefarm.proto.client import FarmClient
 from tunefarm.proto.errors import LeaseLost
 
@@ -149,10 +150,10 @@ def test_a_released_lease_stops_the_kernel_at_once(farm: Farm) -> None:
         client.release(first)
         second = acquire(client, target)
         assert second.epoch > first.epoch
-        start = time.monotonic()
+        start = awake_s()
         client.submit(second, candidates(target, 5, "other"))
         assert numbers(collect(client, 5, "other")) == list(range(5))
-        assert time.monotonic() - start < TERM_S
+        assert awake_s() - start < TERM_S
         assert client.collect("job").trials == ()
 
 
@@ -166,7 +167,7 @@ def test_a_signal_ends_the_worker_while_it_measures(farm: Farm) -> None:
         client.submit(acquire(client, target), [endless(target)])
         time.sleep(0.3)
         farm.worker.send_signal(signal.SIGTERM)
-        assert farm.worker.wait(5) == 0
+        assert farm.worker.wait(60) == 0
 
 
 @pytest.mark.parametrize("farm", [("sim -failures=0", "sim -failures=0 -seed=1")], indirect=True)

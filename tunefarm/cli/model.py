@@ -31,7 +31,8 @@ from tunefarm.cli.records import decision_json
 from tunefarm.compiler.errors import TunefarmError
 
 if TYPE_CHECKING:
-    from tunefarm.compiler.dispatch import Decision, History
+    from tunefarm.compiler.decisions import Decision
+    from tunefarm.compiler.dispatch import History
     from tunefarm.compiler.workload import Task
     from tunefarm.db.records import Progress, TaskKey
     from tunefarm.tables import Column

@@ -25,7 +25,8 @@ from tunefarm.cli.printing import Json, print_json, print_rows, remark
 from tunefarm.compiler.errors import TunefarmError
 
 if TYPE_CHECKING:
-    from tunefarm.compiler.dispatch import Decision, History
+    from tunefarm.compiler.decisions import Decision
+    from tunefarm.compiler.dispatch import History
     from tunefarm.db.records import Trial
     from tunefarm.db.store import Store
 

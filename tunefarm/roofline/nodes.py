@@ -13,7 +13,8 @@ from tunefarm.texts import counted, duration
 
 if TYPE_CHECKING:
     from tunefarm.benchmark import Subject
-    from tunefarm.compiler.dispatch import Decision, History
+    from tunefarm.compiler.decisions import Decision
+    from tunefarm.compiler.dispatch import History
     from tunefarm.compiler.ir import IRModule
     from tunefarm.compiler.runtime.module import Module
     from tunefarm.compiler.workload import Workload

@@ -11,7 +11,7 @@ from emulation import run_program
 from gpu_harness import HOPPER, check, emitted, function_of, inputs_of, lowered, needs_ptxas
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tunefarm.compiler.accuracy import error_bounds, mismatch
+from tunefarm.compiler.accuracy import error_bounds
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.evaluate import evaluate
 from tunefarm.compiler.gpu.emit import GpuCode
@@ -30,6 +30,8 @@ from tunefarm.compiler.tir.interpreter import interpret
 from tunefarm.compiler.tir.ir import Buffer, Const, For, Store, Var
 from tunefarm.compiler.tir.visit import seq
 from tunefarm.compiler.workload import Workload
+
+from tests.compiler.mismatch import mismatch
 
 ASKED = Target("cuda -arch=sm_90a -wgmma=untested")
 HALF, BRAIN = "float16", "bfloat16"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from emulation import run_program
 from gpu_harness import HOPPER, check, emitted, function_of, inputs_of, lowered, needs_ptxas
-from tunefarm.compiler.accuracy import error_bounds, mismatch
+from tunefarm.compiler.accuracy import error_bounds
 from tunefarm.compiler.errors import ScheduleError, TargetError
 from tunefarm.compiler.evaluate import evaluate
 from tunefarm.compiler.gpu.ptxas import assemble
@@ -17,6 +17,8 @@ from tunefarm.compiler.ops import call
 from tunefarm.compiler.space import Config, config_space
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.workload import Workload
+
+from tests.compiler.mismatch import mismatch
 
 ASKED = Target("cuda -arch=sm_90a -wgmma=untested")
 HALF, BRAIN = "float16", "bfloat16"

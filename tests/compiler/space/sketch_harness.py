@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tunefarm.compiler.accuracy import error_bounds, mismatch
+from tunefarm.compiler.accuracy import error_bounds
 from tunefarm.compiler.codegen.llvm import emit_llvm
 from tunefarm.compiler.codegen.llvm_compile import compile_llvm
 from tunefarm.compiler.evaluate import evaluate
@@ -26,6 +26,8 @@ from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir.interpreter import interpret
 from tunefarm.compiler.tir.transform.lower import lower
 from tunefarm.compiler.workload import Workload
+
+from tests.compiler.mismatch import mismatch
 
 Array = NDArray[Any]
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sketch_harness import Array, configs, executed, interpreted
-from tunefarm.compiler.accuracy import error_bounds, mismatch
+from tunefarm.compiler.accuracy import error_bounds
 from tunefarm.compiler.evaluate import evaluate
 from tunefarm.compiler.ir import Constant, Expr, Function, TensorType, Var
 from tunefarm.compiler.ops import call
@@ -18,6 +18,8 @@ from tunefarm.compiler.space import Config, ConfigSpace, attention, config_space
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir.transform.lower import lower
 from tunefarm.compiler.workload import Workload
+
+from tests.compiler.mismatch import mismatch
 
 F32 = "float32"
 HOST = Target(f"llvm -mcpu={Target.host().mcpu} -num-cores=2")

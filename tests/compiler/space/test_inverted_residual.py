@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sketch_harness import Array, configs, executed, interpreted
-from tunefarm.compiler.accuracy import error_bounds, mismatch
+from tunefarm.compiler.accuracy import error_bounds
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.evaluate import evaluate
 from tunefarm.compiler.ir import Expr, Function, TensorType, Var, tensor_type
@@ -29,6 +29,8 @@ from tunefarm.compiler.tir import Allocate
 from tunefarm.compiler.tir.transform.lower import lower
 from tunefarm.compiler.tir.visit import walk_stmt
 from tunefarm.compiler.workload import Workload
+
+from tests.compiler.mismatch import mismatch
 
 F32 = "float32"
 ONE = Target(f"llvm -mcpu={Target.host().mcpu} -num-cores=1")
