@@ -121,6 +121,7 @@ def pairs() -> list[tuple[str, Workload, str, Workload]]:
             "32", pooling(56, 32, 2, "avg_pool"),
         ),
         of("softmax, columns", lambda n: softmax(1536, n), 65, 64),
+        of("softmax, columns", lambda n: softmax(1536, n), 17, 16),
         ("sum, columns 17", sums(17), "16", sums(16)),
         of("depthwise 960, image", lambda n: conv(n, 960, 960, 3, 1, 960), 7, 8),
         ("conv 3×3 128 28², batch 3", images(3, 28, 128, 3), "4", images(4, 28, 128, 3)),

@@ -19,7 +19,6 @@ from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.flatten import flatten
 from tunefarm.compiler.space.nests import (
-    SCATTERED,
     cost_of,
     fitting_lanes,
     is_expensive,
@@ -35,7 +34,8 @@ from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.tir.ir import Block, IterVar, Var
 from tunefarm.compiler.tir.schedule.tree import blocks, reads, store_of, written_buffer
 
-HORIZONTAL = 12.0  # vector instructions that combine the lanes of one accumulator
+HORIZONTAL = 2.0  # vector instructions that combine the lanes of one accumulator, of many at once
+GATHERED = 22.0  # vector instructions of a load or store whose lanes do not stand side by side
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -235,4 +235,4 @@ def _block_cost(node: Block, axis: IterVar | None, lanes: int) -> float:
     fit = fitting_lanes(lanes, axis.extent)
     vectors = -(-axis.extent // fit) / axis.extent
     gathers = sum(1 for step in strides(node, axis.var) if step not in (0, 1))
-    return size * vectors * (work + len(strides(node, axis.var)) + gathers * SCATTERED)
+    return size * vectors * (work + len(strides(node, axis.var)) + gathers * GATHERED)

@@ -12,6 +12,7 @@ from tunefarm.compiler.codegen.llvm import emit_llvm
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.space import config_space, schedule_workload
+from tunefarm.compiler.space.stages import lane_choices, stages_of
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir.transform.lower import lower
 from tunefarm.compiler.workload import Workload
@@ -114,6 +115,25 @@ def test_rows_by_lines(kind: str, count: int, columns: int, seed: int) -> None:
             check(workload, target, lined, arrays, "execute")
             return
     assert columns % 16 == 0 or count == 1 or not target.has_masks(4)
+
+
+def test_short_rows_are_taken_at_once() -> None:
+    """Lanes lie along rows of a vector or so, for gathers cost more; the result is NumPy's."""
+    zen, rng = Target("llvm -mcpu=znver5 -num-cores=1"), np.random.default_rng(0)
+    tiles = {}
+    for kind, columns in (
+        ("sum", 3), ("sum", 17), ("layer_norm", 8), ("softmax", 17), ("softmax", 65), ("sum", 65),
+    ):  # fmt: skip
+        workload = over_rows(kind, (67, columns), F32)
+        config = config_space(workload, zen).default
+        stages = stages_of(workload.function, bool(config["keep"]))
+        assert stages is not None
+        place = lane_choices(stages, zen)[int(config["lane"])]
+        tiles[kind, columns] = (place.axis is None, config["nv"])
+        arrays = [rng.standard_normal((67, columns)).astype(F32)]
+        check(workload, HOST, config_space(workload, HOST).default, arrays, "execute")
+    assert tiles.pop(("sum", 3))[0] is False
+    assert list(tiles.values()) == [(True, 2), (True, 1), (True, 2), (True, 5), (True, 4)]
 
 
 def test_lines_have_masks_at_the_ends_of_rows_alone() -> None:
