@@ -12,7 +12,7 @@ from tunefarm.compiler.space.nests import own_loops
 from tunefarm.compiler.space.prefetch import PackedWeights, prefetch_ahead, prefetch_shares
 from tunefarm.compiler.space.tiles import in_parallel, in_registers, place_sums
 from tunefarm.compiler.space.winograd.ends import ends_of
-from tunefarm.compiler.space.winograd.memory import product_padding, tile_padding
+from tunefarm.compiler.space.winograd.memory import product_padding, shared_tiles, tile_padding
 from tunefarm.compiler.space.winograd.program import (
     Convolution,
     Ends,
@@ -54,7 +54,8 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     program = _place_in_registers(program, "rows_out", results)
     place = (outer[-1], panel, row if knob["by_row"] else panel)
     program = _place_products(program, c, write, place, knob, ends, lanes)
-    program = _place_tiles(program, outer[-1], c.tiles(tile)[1], lanes)
+    shared = shared_tiles(c, lanes, columns, target.num_cores)[0]
+    program = _place_tiles(program, c, None if shared else outer[-1], c.tiles(tile)[1], lanes)
     if phases(c.taps) > 1:
         program = _place_phases(program, c, outer[-1])
     program, top = s.fuse(program, *outer)
@@ -132,18 +133,27 @@ def _place_products(
     return prefetch_shares(program, buffer, (number + 1) * size, size, visits, always)
 
 
-def _place_tiles(program: PrimFunc, block: Var, columns: int, lanes: int) -> PrimFunc:
-    """The transformed tiles of a block of rows of ``columns`` tiles, all channels of them."""
-    program = s.compute_at(program, "tile_in", block)
-    i, j, *tiles, channel = own_loops(program, "tile_in", block)
+def _place_tiles(
+    program: PrimFunc, c: Convolution, block: Var | None, columns: int, lanes: int
+) -> PrimFunc:
+    """The transformed tiles of a block of rows of ``columns`` tiles, all channels of them. If there
+    is no block, all cores make the tiles that all of them read, each some channels."""
+    if block is None:
+        program = s.set_scope(program, "tile_in", "global", padding=tile_padding(c, lanes))
+        i, j, *tiles, channel = s.loops_of(program, "tile_in")
+    else:
+        program = s.compute_at(program, "tile_in", block)
+        i, j, *tiles, channel = own_loops(program, "tile_in", block)
     for t in tiles:
         program, split = s.split(program, t, columns)
         tiles = list(split)
     program, (vector, lane) = s.split(program, channel, lanes)
-    program = s.reorder(program, *tiles, vector, i, j, lane)
+    order = (vector, *tiles) if block is None else (*tiles, vector)
+    program = s.reorder(program, *order, i, j, lane)
     program = in_registers(program, (i, j), lane)
     program = _place_in_registers(program, "rows_in", i)
-    return _place_in_registers(program, "window", vector)
+    program = _place_in_registers(program, "window", order[-1])
+    return s.parallel(program, vector) if block is None else program
 
 
 def _place_phases(program: PrimFunc, c: Convolution, block: Var) -> PrimFunc:

@@ -24,6 +24,7 @@ from tunefarm.compiler.space.winograd.memory import (
     copied_elements,
     held_bytes,
     held_tiles,
+    shared_tiles,
     tiles_of_block,
     transformed_tiles,
 )
@@ -66,7 +67,7 @@ def constraints_of(c: Convolution, target: Target, lanes: int) -> tuple[Constrai
         return used <= target.vector_registers
 
     def fits_stack(k: Columns) -> Mask:
-        return held_bytes(c, lanes, k) <= STACK_BYTES
+        return held_bytes(c, lanes, k, target.num_cores) <= STACK_BYTES
 
     def blocks_useful(k: Columns) -> Mask:
         panels = -(-c.outputs // (whole(k, "nv") * lanes))
@@ -94,7 +95,7 @@ def block_counts(c: Convolution, lanes: int, k: Columns) -> tuple[Numbers, Numbe
 
 def cycles(c: Convolution, target: Target, lanes: int, k: Columns) -> Numbers:
     """Cycles of a core, the work shared by all: transforms, products, weights from beyond L2."""
-    vectors = whole(k, "nv")
+    vectors, cores = whole(k, "nv"), target.num_cores
     row_blocks, panel_blocks = block_counts(c, lanes, k)
     tiles = tiles_of_block(c, k)
     products = points(c, k)
@@ -102,18 +103,19 @@ def cycles(c: Convolution, target: Target, lanes: int, k: Columns) -> Numbers:
     steps = np.where(fewer_products(c, k), image_cycles(c, k), products * _steps(c, k))
     multiply = panels * c.depth * steps
     weights = products * c.depth * c.outputs * 4.0
-    leave_l2 = weights + held_bytes(c, lanes, k) > L2_SHARE * target.l2_bytes
+    leave_l2 = weights + held_bytes(c, lanes, k, cores) > L2_SHARE * target.l2_bytes
     kept = weights <= target.l3_bytes // 4  # what else the network reads takes the rest
     rate = np.where(kept, max(L3_BYTES, target.stream_bytes), target.stream_bytes)
     again = np.where(leave_l2, weights * (row_blocks - 1) / rate, 0.0)
-    from_memory = weights / target.stream_bytes + again
-    vectors_in = row_blocks * panel_blocks * transformed_tiles(c, k) * -(-c.depth // lanes)
+    readers = np.minimum(row_blocks, np.maximum(cores / panel_blocks, 1))  # of the same weights
+    from_memory = readers * weights / target.stream_bytes + again
+    times = row_blocks * np.where(shared_tiles(c, lanes, k, cores), 1, panel_blocks)
+    vectors_in = times * transformed_tiles(c, lanes, k, cores) * -(-c.depth // lanes)
     vectors_out = row_blocks * tiles * -(-c.outputs // lanes)
     spilled = np.where(products > SPILLED_POINTS, 2.0, 1.0)
     moved = TRANSFORM_CYCLES * spilled * products * (vectors_in + vectors_out)
     moved = moved + COPY_CYCLES * row_blocks * panel_blocks * copied_elements(c, k)
     tasks = row_blocks * panel_blocks
-    cores = target.num_cores
     blocks = c.batch * tile_rows(c, k) / whole(k, "mb") * panels / whole(k, "nb")
     busy = np.clip(blocks / (-(-tasks // cores) * cores), 1 / cores, 1.0)  # a last one may be small
     shared = np.where(row_blocks >= cores, 0.0, (cores - 1) * activation_bytes(c) / MOVED_BYTES)
@@ -151,6 +153,7 @@ def default_of(
 ) -> tuple[Config, float]:
     """The config of the fewest cycles in the model, and their number."""
     choices = {k.name: k.choices for k in knobs}
+    choices["rw"] = choices["rw"][::-1]  # of equals that with the most rows
     names = ("tile_h", "tile_w", "mb", "nb", "rw", "nv")
     found, estimate = cheapest(
         {n: choices[n] for n in names},
@@ -175,7 +178,7 @@ def _held_by_rows(
     7 × 7 layer of a ResNet at 224², whose blocks then take half the memory.
     """
     k = {name: np.array([value]) for name, value in found.items()}
-    together = held_bytes(c, lanes, k)[0] * target.num_cores
+    together = held_bytes(c, lanes, k, target.num_cores)[0] * target.num_cores
     if c.depth > lanes or found["mb"] == 1 or together <= target.l2_bytes:
         return {}
     columns = int(tile_columns(c, k)[0])

@@ -6,9 +6,9 @@ A row of tiles is padded where its planes would meet in few sets of the first ca
 from __future__ import annotations
 
 import numpy as np
-from tunefarm.compiler.space.columns import Numbers, whole
+from tunefarm.compiler.space.columns import Mask, Numbers, whole
 from tunefarm.compiler.space.config import Columns
-from tunefarm.compiler.space.winograd.counts import points, tile_columns
+from tunefarm.compiler.space.winograd.counts import points, tile_columns, tile_rows
 from tunefarm.compiler.space.winograd.ends import fewer_products
 from tunefarm.compiler.space.winograd.program import Convolution
 from tunefarm.compiler.space.winograd.transforms import phases
@@ -31,11 +31,19 @@ def multiplied_tiles(c: Convolution, k: Columns) -> Numbers:
     return -(-held_tiles(c, k) // whole(k, "rw")) * whole(k, "rw")
 
 
-def transformed_tiles(c: Convolution, k: Columns) -> Numbers:
+def transformed_tiles(c: Convolution, lanes: int, k: Columns, cores: int) -> Numbers:
     """Tiles whose inputs are transformed for a block: whole rows of them."""
     columns = tile_columns(c, k)
     filled = -(-multiplied_tiles(c, k) // columns) * columns
-    return np.where(fewer_products(c, k), tiles_of_block(c, k), filled)
+    exact = fewer_products(c, k) | shared_tiles(c, lanes, k, cores)
+    return np.where(exact, tiles_of_block(c, k), filled)
+
+
+def shared_tiles(c: Convolution, lanes: int, k: Columns, cores: int) -> Mask:
+    """Where blocks differ in their panels alone: their tiles are transformed once, by all cores."""
+    panels = -(-c.outputs // (whole(k, "nv") * lanes))
+    image = (c.batch == 1) & (whole(k, "mb") == tile_rows(c, k)) & (phases(c.taps) == 1)
+    return image & (whole(k, "nb") < panels) & (cores > 1)
 
 
 def copied_elements(c: Convolution, k: Columns) -> Numbers:
@@ -53,10 +61,10 @@ def tile_padding(c: Convolution, lanes: int) -> int:
     return lanes if c.depth > lanes else 0
 
 
-def tile_bytes(c: Convolution, lanes: int, k: Columns) -> Numbers:
+def tile_bytes(c: Convolution, lanes: int, k: Columns, cores: int) -> Numbers:
     """Transformed tiles of a block, padded."""
     row = -(-c.depth // lanes) * lanes + tile_padding(c, lanes)
-    return points(c, k) * transformed_tiles(c, k) * row * 4
+    return points(c, k) * transformed_tiles(c, lanes, k, cores) * row * 4
 
 
 def product_padding(c: Convolution, lanes: int, k: Columns) -> Numbers:
@@ -73,6 +81,9 @@ def product_bytes(c: Convolution, lanes: int, k: Columns) -> Numbers:
     return points(c, k) * multiplied_tiles(c, k) * width * 4
 
 
-def held_bytes(c: Convolution, lanes: int, k: Columns) -> Numbers:
-    """What a thread keeps of a block: phases, transformed tiles, products."""
-    return 4 * copied_elements(c, k) + tile_bytes(c, lanes, k) + product_bytes(c, lanes, k)
+def held_bytes(c: Convolution, lanes: int, k: Columns, cores: int) -> Numbers:
+    """What a thread keeps of a block: phases, transformed tiles (its part of those that all cores
+    share), products."""
+    tiles = tile_bytes(c, lanes, k, cores)
+    tiles = np.where(shared_tiles(c, lanes, k, cores), -(-tiles // cores), tiles)
+    return 4 * copied_elements(c, k) + tiles + product_bytes(c, lanes, k)

@@ -25,6 +25,8 @@ from tunefarm.compiler.space.winograd.transforms import (
     transforms,
 )
 from tunefarm.compiler.target import Target
+from tunefarm.compiler.tir.ir import For, LoopKind
+from tunefarm.compiler.tir.visit import walk_stmt
 from tunefarm.compiler.workload import Workload
 
 F32 = "float32"
@@ -127,6 +129,24 @@ def test_the_last_tiles_take_fewer_products(
     assert verify(function, HOST, config, arrays) < 3e-6
     if image[0] < 9:
         verify(function, HOST, config, arrays, "interpret")
+
+
+@pytest.mark.parametrize(
+    ("image", "stride", "rw"), [((7, 7), 1, 12), ((9, 5), 1, 4), ((9, 13), 2, 3)]
+)
+def test_cores_share_the_tiles_of_an_image(image: tuple[int, int], stride: int, rw: int) -> None:
+    function = convolution((1, *image, 20), 70, strides=(stride, stride))
+    rows = -(-image[0] // stride // 2)
+    knobs = {"mb": rows, "rw": rw, "nb": 1, "nv": 2, "ku": 1, "by_row": 0, "next_panel": 1}
+    config = {**winograd_space(function).default, **tiled((2, 2)), **knobs}
+    program = schedule_workload(Workload.from_function(function), HOST, config)
+    parallel = [
+        f for f in walk_stmt(program.body) if isinstance(f, For) and f.kind is LoopKind.PARALLEL
+    ]
+    assert len(parallel) == 2
+    arrays = draw(function, np.random.default_rng(4))
+    for run in ("execute", "interpret"):
+        verify(function, HOST, config, arrays, run)
 
 
 @settings(max_examples=12, deadline=None, derandomize=True, database=None)
