@@ -79,7 +79,7 @@ def _build_kernel(
     stages.write("program", lambda: str(create_program(workload.function, kernel_name(workload))))
     program = variant.scheduled(target)
     stages.write("scheduled", program.__str__)
-    kernel = _compile(program, target, stages, cache=False)
+    kernel = _compile(program, target, stages, cache=False, verify=cache or bool(stages))
     if cache:
         kernel_cache.store(workload, target, config, kernel, form)
     return kernel
@@ -278,7 +278,9 @@ def build_program(program: PrimFunc, target: Target, cache: bool = True) -> Kern
     return _compile(program, target, stages, cache)
 
 
-def _compile(program: PrimFunc, target: Target, stages: dump.Stages, cache: bool) -> Kernel:
+def _compile(
+    program: PrimFunc, target: Target, stages: dump.Stages, cache: bool, verify: bool = True
+) -> Kernel:
     if target.kind == "cuda":
         return build_gpu_program(program, target, stages)
     if target.kind != "llvm":
@@ -287,7 +289,7 @@ def _compile(program: PrimFunc, target: Target, stages: dump.Stages, cache: bool
     code = emit_llvm(lowered, target)
     stages.write("llvm", lambda: code.text, ".ll")
     stages.write("assembly", lambda: assembly(code.text, target), ".s")
-    return kernel_of(lowered, code, compile_llvm(code.text, target, cache=cache))
+    return kernel_of(lowered, code, compile_llvm(code.text, target, cache=cache, verify=verify))
 
 
 def kernel_of(lowered: PrimFunc, code: LlvmKernel, object_code: bytes) -> Kernel:

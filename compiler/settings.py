@@ -160,7 +160,7 @@ VERIFY_LLVM = Setting(
     "TUNEFARM_VERIFY_LLVM",
     _switch,
     lambda: True,
-    "1 has LLVM verify each module before it generates code",
+    "1 has LLVM verify each module but candidates' before it generates code",
 )
 CUDA = Setting(
     "TUNEFARM_CUDA",

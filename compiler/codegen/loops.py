@@ -87,7 +87,7 @@ class Loops(Stores):
         if self.lanes != 1:
             raise ScheduleError(f"loop {loop.var.name} is vectorized inside a vectorized loop")
         self.lanes = extent
-        self.env[loop.var] = Lin(start, (), 0 if extent == 1 else 1)
+        self.env[loop.var] = make(Lin, (start, (), 0 if extent == 1 else 1))
         self.statement(loop.body)
         self.lanes = 1
 

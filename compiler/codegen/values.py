@@ -22,17 +22,17 @@ class Lin(NamedTuple):
     def plus(self, other: Lin, factor: int = 1) -> Lin:
         const, lane = self.const + factor * other.const, self.lane + factor * other.lane
         if not other.terms:
-            return Lin(const, self.terms, lane)
+            return make(Lin, (const, self.terms, lane))
         total = dict(self.terms)
         for name, coefficient in other.terms:
             total[name] = total.get(name, 0) + factor * coefficient
-        return Lin(const, tuple((n, c) for n, c in total.items() if c), lane)
+        return make(Lin, (const, tuple([(n, c) for n, c in total.items() if c]), lane))
 
     def scaled(self, factor: int) -> Lin:
         if factor == 0:
             return Lin(0)
-        terms = tuple((n, c * factor) for n, c in self.terms)
-        return Lin(self.const * factor, terms, self.lane * factor)
+        terms = tuple([(n, c * factor) for n, c in self.terms])
+        return make(Lin, (self.const * factor, terms, self.lane * factor))
 
     @property
     def is_constant(self) -> bool:

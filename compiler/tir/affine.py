@@ -39,6 +39,11 @@ class Affine:
         return self.plus(other, -1)
 
     def plus(self, other: Affine, factor: int) -> Affine:
+        const = self.const + factor * other.const
+        if not other.terms:
+            return Affine(const, self.terms)
+        if not self.terms and factor == 1:
+            return Affine(const, other.terms)
         terms = dict(self.terms)
         for key, (coefficient, atom) in other.terms.items():
             total = (terms[key][0] if key in terms else 0) + factor * coefficient
@@ -46,7 +51,7 @@ class Affine:
                 terms[key] = (total, atom)
             else:
                 terms.pop(key, None)
-        return Affine(self.const + factor * other.const, terms)
+        return Affine(const, terms)
 
     def scaled(self, factor: int) -> Affine:
         if factor == 0:
@@ -93,20 +98,24 @@ def key_of(expr: Expr) -> Key:
 @lru_cache(KEPT)
 def affine(expr: Expr) -> Affine:
     """The affine form of an int64 expression; what is not affine becomes an opaque atom."""
+    found = _affine_of_binary(expr) if isinstance(expr, Binary) else None
     if isinstance(expr, Const):
         return Affine(int(expr.value), {})
-    found = _affine_of_binary(expr) if isinstance(expr, Binary) else None
     return Affine(0, {key_of(expr): (1, expr)}) if found is None else found
 
 
 def _affine_of_binary(expr: Binary) -> Affine | None:
     match expr.op:
-        case "add":
-            return affine(expr.a).plus(affine(expr.b), 1)
-        case "sub":
-            return affine(expr.a).plus(affine(expr.b), -1)
+        case "add" | "sub":
+            x, sign = affine(expr.a), 1 if expr.op == "add" else -1
+            if type(expr.b) is Const:
+                return Affine(x.const + sign * int(expr.b.value), x.terms)
+            return x.plus(affine(expr.b), sign)
         case "mul":
-            x, y = affine(expr.a), affine(expr.b)
+            x = affine(expr.a)
+            if type(expr.b) is Const:
+                return x.scaled(int(expr.b.value))
+            y = affine(expr.b)
             if not x.terms:
                 return y.scaled(x.const)
             return None if y.terms else x.scaled(y.const)
@@ -123,10 +132,10 @@ def _affine_of_binary(expr: Binary) -> Affine | None:
 def interval(expr: Expr, ranges: Ranges) -> tuple[int, int]:
     """Inclusive bounds of an int64 expression; UNBOUNDED where nothing is known."""
     match expr:
-        case Const():
-            return int(expr.value), int(expr.value)
         case Var():
             return ranges.get(expr, UNBOUNDED)
+        case Const():
+            return int(expr.value), int(expr.value)
         case Binary():
             return _interval_of_binary(expr, ranges)
         case Select():
@@ -168,7 +177,7 @@ def interval_of(form: Affine, ranges: Ranges) -> tuple[int, int]:
     """Inclusive bounds of an affine form."""
     low = high = form.const
     for coefficient, atom in form.terms.values():
-        a, b = interval(atom, ranges)
+        a, b = ranges.get(atom, UNBOUNDED) if type(atom) is Var else interval(atom, ranges)
         if (a, b) == UNBOUNDED:
             return UNBOUNDED
         low += coefficient * (a if coefficient > 0 else b)

@@ -39,11 +39,11 @@ _ALONE = {kind: frozenset((kind,)) for kind in get_args(Stmt)}
 @lru_cache(KEPT)
 def variables(expr: Expr) -> frozenset[Var]:
     """The variables in an expression."""
-    if isinstance(expr, Var):
-        return frozenset((expr,))
     if type(expr) is Binary:
         first = variables(expr.a)
         return first if type(expr.b) is Const else _joined(first, variables(expr.b))
+    if isinstance(expr, Var):
+        return frozenset((expr,))
     found = _NO_VARIABLES
     for part in operands(expr):
         if type(part) is not Const:
@@ -98,12 +98,13 @@ def _below(fact: Callable[[Expr], frozenset[_T]]) -> Callable[[Stmt], frozenset[
     """The fact of the expressions of a statement and of all below it."""
 
     def found(stmt: Stmt) -> frozenset[_T]:
-        facts: frozenset[_T] = frozenset()
+        facts: frozenset[_T] = below(stmt.body) if type(stmt) is For else frozenset()
         for expr in own_expressions(stmt):
             if type(expr) is not Const:
                 facts = _joined(facts, fact(expr))
-        for child in children(stmt):
-            facts = _joined(facts, below(child))
+        if type(stmt) is not For:
+            for child in children(stmt):
+                facts = _joined(facts, below(child))
         return facts
 
     below: Callable[[Stmt], frozenset[_T]] = lru_cache(KEPT)(found)
@@ -127,20 +128,28 @@ def buffers_stored(stmt: Stmt) -> frozenset[Buffer]:
 @lru_cache(KEPT)
 def loops_below(stmt: Stmt) -> tuple[For, ...]:
     """The loops of a statement, itself included, in program order."""
-    found: tuple[For, ...] = (stmt,) if isinstance(stmt, For) else ()
-    for child in children(stmt):
-        found += loops_below(child)
-    return found
+    found: list[For] = []
+    parts: tuple[Stmt, ...] = (stmt,)
+    while len(parts) == 1:  # a nest: nobody asks for the loops below each of its loops
+        if type(parts[0]) is For:
+            found.append(parts[0])
+        parts = children(parts[0])
+    for part in parts:
+        found += loops_below(part)
+    return tuple(found)
 
 
 @lru_cache(KEPT)
 def blocks_below(stmt: Stmt) -> tuple[Block, ...]:
     """The blocks of a statement, itself included, in program order."""
-    if isinstance(stmt, Block):
-        return (stmt,)
+    parts: tuple[Stmt, ...] = (stmt,)
+    while len(parts) == 1:
+        if type(parts[0]) is Block:
+            return (parts[0],)
+        parts = children(parts[0])
     found: tuple[Block, ...] = ()
-    for child in children(stmt):
-        found += blocks_below(child)
+    for part in parts:
+        found += blocks_below(part)
     return found
 
 
@@ -155,6 +164,8 @@ def kinds_below(stmt: Stmt) -> frozenset[type]:
 
 def _joined(a: frozenset[_T], b: frozenset[_T]) -> frozenset[_T]:
     """The union; the set of one of them where that holds the other."""
+    if not a:
+        return b
     if b is a or b <= a:
         return a
     return b if a <= b else a | b

@@ -25,6 +25,7 @@ from tunefarm.compiler.tir.ir import (
     Block,
     Buffer,
     Cast,
+    Const,
     Expr,
     For,
     If,
@@ -36,6 +37,7 @@ from tunefarm.compiler.tir.ir import (
     Stmt,
     Store,
     Var,
+    changed,
 )
 from tunefarm.compiler.tir.simplify import fold_binary
 from tunefarm.compiler.tir.walk import (
@@ -133,7 +135,8 @@ class _TransformLoads:
     rule: Callable[[Load], Expr]
 
     def __call__(self, expr: Expr) -> Expr:
-        if buffers_read(expr).isdisjoint(self.buffers):
+        kind = type(expr)
+        if kind is Const or kind is Var or buffers_read(expr).isdisjoint(self.buffers):
             return expr
         expr = map_operands(expr, self)
         return self.rule(expr) if isinstance(expr, Load) and expr.buffer in self.buffers else expr
@@ -146,7 +149,7 @@ class _Substitute:
     def __call__(self, expr: Expr) -> Expr:
         if isinstance(expr, Var):
             return self.values.get(expr, expr)
-        if variables(expr).isdisjoint(self.values):
+        if type(expr) is Const or variables(expr).isdisjoint(self.values):
             return expr
         return map_operands(expr, self)
 
@@ -168,7 +171,7 @@ def map_children(stmt: Stmt, f: Callable[[Stmt], Stmt]) -> Stmt:
             body = f(stmt.body)
             init = None if stmt.init is None else f(stmt.init)
             same = body is stmt.body and init is stmt.init
-            return stmt if same else replace(stmt, body=body, init=init)
+            return stmt if same else changed(stmt, body=body, init=init)
         case Store() | Barrier():
             return stmt
 
@@ -191,11 +194,13 @@ def map_exprs(stmt: Stmt, f: Callable[[Expr], Expr]) -> Stmt:
             return stmt if same else Store(stmt.buffer, indices, value)
         case For():
             start, extent = f(stmt.start), f(stmt.extent)
-            hints = tuple(_with_offset(p, f(p.offset)) for p in stmt.prefetch)
             same = start is stmt.start and extent is stmt.extent
+            if same and not stmt.prefetch:
+                return stmt
+            hints = tuple(_with_offset(p, f(p.offset)) for p in stmt.prefetch)
             if same and all(map(_is, hints, stmt.prefetch)):
                 return stmt
-            return replace(stmt, start=start, extent=extent, prefetch=hints)
+            return changed(stmt, start=start, extent=extent, prefetch=hints)
         case If():
             c = f(stmt.condition)
             return stmt if c is stmt.condition else If(c, stmt.then, stmt.orelse)
@@ -203,7 +208,7 @@ def map_exprs(stmt: Stmt, f: Callable[[Expr], Expr]) -> Stmt:
             bindings = _mapped(stmt.bindings, f)
             predicate = None if stmt.predicate is None else f(stmt.predicate)
             same = predicate is stmt.predicate and bindings is stmt.bindings
-            return stmt if same else replace(stmt, bindings=bindings, predicate=predicate)
+            return stmt if same else changed(stmt, bindings=bindings, predicate=predicate)
         case _:
             return stmt
 

@@ -59,7 +59,8 @@ def own_expressions(stmt: Stmt) -> tuple[Expr, ...]:
         case Store():
             return (*stmt.indices, stmt.value)
         case For():
-            return (stmt.start, stmt.extent, *(p.offset for p in stmt.prefetch))
+            own = stmt.start, stmt.extent
+            return (*own, *(p.offset for p in stmt.prefetch)) if stmt.prefetch else own
         case If():
             return (stmt.condition,)
         case Block():

@@ -61,7 +61,7 @@ def _guard(stmt: Stmt, condition: Expr) -> Stmt:
     if isinstance(stmt, Block):
         old = stmt.predicate
         both = condition if old is None else binary("and", old, condition)
-        return replace(stmt, predicate=both)
+        return changed(stmt, predicate=both)
     return map_children(stmt, lambda s: _guard(s, condition))
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from tunefarm.compiler.tir.affine import (
@@ -71,8 +70,7 @@ def simplify_stmt(stmt: Stmt, ranges: dict[Var, tuple[int, int]]) -> Stmt | None
     """The simplified statement; None if it does nothing."""
     if _is_simple(stmt):
         return stmt
-    rewrite: Callable[[Expr], Expr] = lambda e: simplify_expr(e, ranges)  # noqa: E731
-    stmt = map_exprs(stmt, rewrite)
+    stmt = map_exprs(stmt, _Simplify(ranges))
     match stmt:
         case Seq(stmts):
             parts = [simplify_stmt(s, ranges) for s in stmts]
@@ -147,24 +145,35 @@ def binary_not(condition: Expr) -> Expr:
 @lru_cache(KEPT)
 def _may_fold(expr: Expr) -> bool:
     """True if an expression holds a node that ``simplify_expr`` has a rule for."""
-    match expr:
-        case Select():
+    if type(expr) is Select:
+        return True
+    if type(expr) is Binary and expr.op in _FOLDING and expr.dtype == "int64":
+        return True
+    for part in operands(expr):
+        kind = type(part)
+        if kind is not Const and kind is not Var and _may_fold(part):
             return True
-        case Binary() if expr.op in _FOLDING and expr.dtype == "int64":
-            return True
-        case Binary():
-            return _may_fold(expr.a) or _may_fold(expr.b)
-        case Var() | Const():
-            return False
-        case _:
-            return any(map(_may_fold, operands(expr)))
+    return False
 
 
 def simplify_expr(expr: Expr, ranges: Ranges) -> Expr:
     """Rewrite one expression bottom-up."""
-    if not _may_fold(expr):
-        return expr
-    expr = map_operands(expr, lambda e: simplify_expr(e, ranges) if _may_fold(e) else e)
+    return _Simplify(ranges)(expr)
+
+
+@dataclass(frozen=True, slots=True)
+class _Simplify:
+    ranges: Ranges
+
+    def __call__(self, expr: Expr) -> Expr:
+        kind = type(expr)
+        if kind is Const or kind is Var or not _may_fold(expr):
+            return expr
+        return _folded(map_operands(expr, self), self.ranges)
+
+
+def _folded(expr: Expr, ranges: Ranges) -> Expr:
+    """What an expression is whose operands are simple."""
     if isinstance(expr, Select):
         known = decide(expr.condition, ranges)
         return expr if known is None else expr.a if known else expr.b

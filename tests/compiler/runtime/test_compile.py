@@ -115,3 +115,9 @@ def test_a_setting_that_does_not_parse_names_itself(monkeypatch: pytest.MonkeyPa
 def test_every_setting_is_described() -> None:
     for setting in settings.SETTINGS:
         assert setting.help, setting.name
+
+
+def test_a_kept_module_is_verified() -> None:
+    early = "define i64 @f(i64 %x) {\n  %a = add i64 %b, 1\n  %b = add i64 %x, 1\n  ret i64 %a\n}\n"
+    with pytest.raises(BuildError, match=r"LLVM finds the module invalid: .*dominate"):
+        compile_llvm(early, Target("llvm -mcpu=znver5"))
