@@ -136,9 +136,10 @@ def tell_waiting(devices: Iterable[Device], target: Target, job: Job | None = No
         why = f"the farm has {', '.join(online)}"
     else:
         why = "the farm has no device"
+    other = "; to tune for what it has, give that as the target" if online and not away else ""
     warnings.warn(
         f"no device serves {target} now ({why}); the job waits for `tunefarm worker` on a "
-        "machine that does",
+        f"machine that does{other}",
         stacklevel=2,
     )
 

@@ -175,7 +175,7 @@ def test_a_cordon_and_the_time_of_a_drain_outlive_the_tracker(
     start_worker(tracker, "d1", name="host-1")
     with tracker.client() as farm:
         lease = leased(farm, "d1")
-        farm.cordon("host-1", actor="anna", reason="move", drain=True, revoke_after_s=6.0)
+        farm.cordon("host-1", actor="anna", reason="move", drain=True, revoke_after_s=10.0)
         tracker.kill()
         tracker.start()
         with farm.keep_lease(lease) as kept:
