@@ -394,7 +394,7 @@ def test_a_wall_clock_budget_ends_the_job(farm: Farm) -> None:
         )
         start = awake_s()
         finish(farm.start_tuner())
-        assert awake_s() - start < 15
+        assert awake_s() - start < 60
         assert client.job(job.id).state is JobState.SUCCEEDED
         assert any(t.origin == "final" for t in trials_of(client, job))
 

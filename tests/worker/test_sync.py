@@ -132,10 +132,10 @@ def test_the_worker_may_be_killed(farm: Farm) -> None:
     with farm.client() as client:
         lease = acquire(client, target)
         client.submit(lease, candidates(target, 100))
-        assert collect(client, 10)
-        farm.worker.kill()
-        farm.worker.wait()
         with client.keep_lease(lease):
+            assert collect(client, 10)
+            farm.worker.kill()
+            farm.worker.wait()
             farm.worker = farm.start_worker()
             trials = collect(client, 100)
     assert numbers(trials) == list(range(100))
