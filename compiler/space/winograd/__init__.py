@@ -7,9 +7,10 @@ additions.
         for point: product of a plane and the panel's weights          as ``contraction`` tiles it
         transform back, epilogue                        the results of a tile, in registers
 
-With ``by_row`` a panel's products are made and transformed back a row of tiles at a time. Where
-blocks differ in their panels alone, several cores transform the tiles together first: each then
-reads its own part of the weights, which come from memory, and all of the tiles, which do not.
+With ``by_row`` a panel's products are made and transformed back a row of tiles at a time, with 2 a
+register tile of a row. Where blocks differ in their panels alone, several cores transform the tiles
+together first: each then reads its own part of the weights, which come from memory, and all of the
+tiles, which do not.
 
 Tiles have 2 or 4 rows and 2 or 4 columns of results. Of stride 1, 2 × 2 has 2.25 times fewer
 products than the direct sum, 2 × 4 has 3 and 4 × 4 has 4 times fewer, with errors of at most 2e-6,

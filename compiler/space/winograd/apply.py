@@ -12,7 +12,12 @@ from tunefarm.compiler.space.nests import own_loops
 from tunefarm.compiler.space.prefetch import PackedWeights, prefetch_ahead, prefetch_shares
 from tunefarm.compiler.space.tiles import in_parallel, in_registers, place_sums
 from tunefarm.compiler.space.winograd.ends import ends_of
-from tunefarm.compiler.space.winograd.memory import product_padding, shared_tiles, tile_padding
+from tunefarm.compiler.space.winograd.memory import (
+    BY_GROUP,
+    product_padding,
+    shared_tiles,
+    tile_padding,
+)
 from tunefarm.compiler.space.winograd.program import (
     Convolution,
     Ends,
@@ -55,7 +60,9 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     place = (outer[-1], panel, row if knob["by_row"] else panel)
     program = _place_products(program, c, write, place, knob, ends, lanes)
     shared = shared_tiles(c, lanes, columns, target.num_cores)[0]
-    program = _place_tiles(program, c, None if shared else outer[-1], c.tiles(tile)[1], lanes)
+    rows = min(knob["mb"], c.tiles(tile)[0]) if knob["by_row"] == BY_GROUP else None
+    image = (rows, c.tiles(tile)[1])
+    program = _place_tiles(program, c, None if shared else outer[-1], image, lanes)
     if phases(c.taps) > 1:
         program = _place_phases(program, c, outer[-1])
     program, top = s.fuse(program, *outer)
@@ -79,16 +86,23 @@ def _prepared(
 def _place_results(
     program: PrimFunc, final: str, knob: dict[str, int], lanes: int
 ) -> tuple[PrimFunc, tuple[Var, ...], Var, Var, Var]:
-    """Blocks of rows of tiles and of panels; in a block panels, rows of tiles, and the vectors of a
-    tile's results."""
+    """Blocks of rows of tiles and of panels; in a block panels, rows of tiles or the groups of a
+    row, and the vectors of a tile's results."""
     n, h, w, o = s.loops_of(program, final)
     program, (row_block, tile_row, row) = s.split(program, h, knob["mb"], knob["tile_h"])
-    program, (tile_column, column) = s.split(program, w, knob["tile_w"])
+    of_row = (knob["rw"],) if knob["by_row"] == BY_GROUP else ()
+    program, (*groups, column) = s.split(program, w, *of_row, knob["tile_w"])
     program, (panel_block, panel, vector, lane) = s.split(program, o, knob["nb"], knob["nv"], lanes)
     outer = (n, row_block, panel_block)
-    inside = (tile_row, tile_column, vector, row, column, lane)
+    inside = (tile_row, *groups, vector, row, column, lane)
     program = s.reorder(program, *outer, panel, *inside)
-    return in_registers(program, (row, column), lane), outer, panel, tile_row, vector
+    return (
+        in_registers(program, (row, column), lane),
+        outer,
+        panel,
+        groups[0] if of_row else tile_row,
+        vector,
+    )
 
 
 def _place_products(
@@ -106,6 +120,9 @@ def _place_products(
     panel_block, panel, last = place
     program = s.compute_at(program, write, last)
     i, j, *tiles, o = own_loops(program, write, last)
+    across = c.tiles((knob["tile_h"], knob["tile_w"]))[1]
+    if knob["by_row"] == BY_GROUP and across % knob["rw"]:
+        program = s.limit(program, tiles[0], across - last * knob["rw"])
     row_tiles, rows = [], []
     for t in tiles:  # none where a block has a single tile
         program, (row_tile, row) = s.split(program, t, knob["rw"])
@@ -134,10 +151,12 @@ def _place_products(
 
 
 def _place_tiles(
-    program: PrimFunc, c: Convolution, block: Var | None, columns: int, lanes: int
+    program: PrimFunc, c: Convolution, block: Var | None, image: tuple[int | None, int], lanes: int
 ) -> PrimFunc:
-    """The transformed tiles of a block of rows of ``columns`` tiles, all channels of them. If there
-    is no block, all cores make the tiles that all of them read, each some channels."""
+    """The transformed tiles of a block, all channels of them: of ``image`` rows and columns of
+    tiles, as many rows as products read if not given. If there is no block, all cores make the
+    tiles that all of them read, each some channels."""
+    rows, columns = image
     if block is None:
         program = s.set_scope(program, "tile_in", "global", padding=tile_padding(c, lanes))
         i, j, *tiles, channel = s.loops_of(program, "tile_in")
@@ -145,6 +164,7 @@ def _place_tiles(
         program = s.compute_at(program, "tile_in", block)
         i, j, *tiles, channel = own_loops(program, "tile_in", block)
     for t in tiles:
+        program = program if rows is None else s.limit(program, t, rows * columns)
         program, split = s.split(program, t, columns)
         tiles = list(split)
     program, (vector, lane) = s.split(program, channel, lanes)

@@ -14,6 +14,7 @@ from tunefarm.compiler.space.winograd.program import Convolution
 from tunefarm.compiler.space.winograd.transforms import phases
 
 WAY_BYTES = 4096  # addresses that far apart share a set of the first cache
+BY_GROUP = 2  # of the knob ``by_row``: products of a register tile, of one row, are held at once
 PLANES_OF_SET = 6  # half of its ways
 
 
@@ -22,8 +23,11 @@ def tiles_of_block(c: Convolution, k: Columns) -> Numbers:
 
 
 def held_tiles(c: Convolution, k: Columns) -> Numbers:
-    """Tiles whose products are held at once: those of a block, or of one row of it."""
-    return np.where(whole(k, "by_row") == 1, tile_columns(c, k), tiles_of_block(c, k))
+    """Tiles whose products are held at once: those of a block, of one row of it, or of a register
+    tile of that row."""
+    by_row = whole(k, "by_row")
+    of_row = np.where(by_row == BY_GROUP, whole(k, "rw"), tile_columns(c, k))
+    return np.where(by_row > 0, of_row, tiles_of_block(c, k))
 
 
 def multiplied_tiles(c: Convolution, k: Columns) -> Numbers:
@@ -36,6 +40,7 @@ def transformed_tiles(c: Convolution, lanes: int, k: Columns, cores: int) -> Num
     columns = tile_columns(c, k)
     filled = -(-multiplied_tiles(c, k) // columns) * columns
     exact = fewer_products(c, k) | shared_tiles(c, lanes, k, cores)
+    exact |= whole(k, "by_row") == BY_GROUP
     return np.where(exact, tiles_of_block(c, k), filled)
 
 
@@ -43,6 +48,7 @@ def shared_tiles(c: Convolution, lanes: int, k: Columns, cores: int) -> Mask:
     """Where blocks differ in their panels alone: their tiles are transformed once, by all cores."""
     panels = -(-c.outputs // (whole(k, "nv") * lanes))
     image = (c.batch == 1) & (whole(k, "mb") == tile_rows(c, k)) & (phases(c.taps) == 1)
+    image &= whole(k, "by_row") != BY_GROUP
     return image & (whole(k, "nb") < panels) & (cores > 1)
 
 
@@ -69,10 +75,11 @@ def tile_bytes(c: Convolution, lanes: int, k: Columns, cores: int) -> Numbers:
 
 def product_padding(c: Convolution, lanes: int, k: Columns) -> Numbers:
     """Elements between the rows of products: none, or a vector, if the planes of a tile's points
-    would meet in few sets."""
+    would meet in few sets; the planes of a register tile lie in the first cache as a whole."""
     plane = multiplied_tiles(c, k) * whole(k, "nv") * lanes * 4
     meeting = points(c, k) * np.gcd(plane, WAY_BYTES) // WAY_BYTES
-    return np.where(meeting > PLANES_OF_SET, lanes, 0)
+    padded = (meeting > PLANES_OF_SET) & (whole(k, "by_row") != BY_GROUP)
+    return np.where(padded, lanes, 0)
 
 
 def product_bytes(c: Convolution, lanes: int, k: Columns) -> Numbers:

@@ -11,6 +11,7 @@ from tunefarm.compiler.tir.schedule.caches import cache_read, cache_write
 from tunefarm.compiler.tir.schedule.inline import compute_inline
 from tunefarm.compiler.tir.schedule.loops import (
     fuse,
+    limit,
     parallel,
     prefetch,
     reorder,
@@ -50,6 +51,7 @@ __all__ = [
     "find_loop",
     "fuse",
     "halve_reduction",
+    "limit",
     "loops_of",
     "pack_buffer",
     "packed_shape",

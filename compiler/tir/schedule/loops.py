@@ -1,4 +1,4 @@
-"""Primitives on loops: ``split fuse reorder vectorize unroll parallel stagger prefetch``."""
+"""Primitives on loops: ``split limit fuse reorder vectorize unroll parallel stagger prefetch``."""
 
 from __future__ import annotations
 
@@ -63,6 +63,19 @@ def _guard(stmt: Stmt, condition: Expr) -> Stmt:
         both = condition if old is None else binary("and", old, condition)
         return changed(stmt, predicate=both)
     return map_children(stmt, lambda s: _guard(s, condition))
+
+
+def limit(program: PrimFunc, loop: Var, extent: Expr | int) -> PrimFunc:
+    """Leave out a loop's iterations from ``extent`` on, which make what nobody reads.
+
+    for i in 8: f(i)   ->   for i in 6: f(i),   or where i < n: f(i)
+    """
+    node = find_loop(program, loop)
+    if isinstance(extent, int):
+        shorter = min(extent, constant_extent(node))
+        return replace_stmt(program, node, replace(node, extent=Const(shorter)))
+    body = _guard(node.body, binary("lt", loop, extent))
+    return replace_stmt(program, node, replace(node, body=body))
 
 
 def fuse(program: PrimFunc, *loops: Var) -> tuple[PrimFunc, Var]:

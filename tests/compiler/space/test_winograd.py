@@ -16,6 +16,7 @@ from tunefarm.compiler.ops import call
 from tunefarm.compiler.packing import pack
 from tunefarm.compiler.space import Config, ConfigSpace, config_space, schedule_workload, winograd
 from tunefarm.compiler.space.winograd.ends import fewer_products
+from tunefarm.compiler.space.winograd.memory import BY_GROUP
 from tunefarm.compiler.space.winograd.program import convolution_of
 from tunefarm.compiler.space.winograd.transforms import (
     FILTERS,
@@ -105,6 +106,33 @@ def test_few_results_need_few_products(tile: int, results: int) -> None:
         np.correlate(data[:staying], filters[:3], "valid"),
         rtol=1e-12, atol=1e-12,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("batch", "image", "kernel", "tile", "rows", "rw"),
+    [
+        (1, (26, 31), 7, (3, 3), 2, 2), (2, (19, 44), 7, (3, 2), 3, 4),
+        (1, (13, 22), 3, (4, 2), 2, 3), (1, (11, 12), 3, (2, 4), 2, 3),
+        (1, (17, 9), 3, (4, 4), 2, 1),
+    ],
+)  # fmt: skip
+def test_products_of_a_register_tile_at_a_time(
+    batch: int, image: tuple[int, int], kernel: int, tile: tuple[int, int], rows: int, rw: int
+) -> None:
+    padding = ((kernel // 2, kernel // 2),) * 2
+    strides = (2, 2) if kernel == 7 else (1, 1)
+    function = convolution(
+        (batch, *image, 3 if kernel == 7 else 16), 35, padding, kernel=(kernel, kernel),
+        strides=strides,
+    )  # fmt: skip
+    knobs = {"mb": rows, "rw": rw, "nb": 1, "nv": 2, "ku": 1, "by_row": BY_GROUP}
+    config = {**winograd_space(function).default, **tiled(tile), **knobs}
+    space = winograd_space(function)
+    assert space.valid(space.encode(config)[None])[0]
+    arrays = draw(function, np.random.default_rng(2))
+    assert verify(function, HOST, config, arrays) < 5e-6
+    if batch == 1:
+        verify(function, HOST, config, arrays, "interpret")
 
 
 @pytest.mark.parametrize(
@@ -287,9 +315,9 @@ def test_cores_together_hold_little_of_the_first_layer() -> None:
     one, two = (
         config_space(workload, Target(f"llvm -mcpu=znver5 -num-cores={n}")).default for n in (1, 2)
     )
-    assert (one["by_row"], two["by_row"]) == (0, 1)
+    assert (one["by_row"], two["by_row"]) == (BY_GROUP, BY_GROUP)
     target = Target("llvm -mcpu=znver5 -num-cores=2")
-    assert build_kernel(workload, target, two).workspace_bytes < 1 << 20
+    assert build_kernel(workload, target, two).workspace_bytes < 5 << 17
 
 
 def test_a_strict_target_has_no_such_sketch() -> None:
