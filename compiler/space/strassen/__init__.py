@@ -1,6 +1,6 @@
-"""Products with constant matrices by Strassen's method: seven products of half the extents instead
-of eight.
+"""Products of matrices by Strassen's method: seven products of half the extents instead of eight.
 
+    [parallel over panels: add up the right operands          packed, if they are variable]
     parallel over blocks of (pairs of rows, panels of columns)
       for pair of rows: add up the left operands            seven planes [pairs, terms], in L2
       for panel:
@@ -11,8 +11,8 @@ One level of the method ("Gaussian elimination is not optimal", 1969), whose err
 sums: at most 3e-6 of the largest result (float32, measured; direct: 2e-6). But it is relative to
 all that two rows, or two columns half the width apart, have: a row of small numbers beside one of
 large ones keeps fewer digits, and one that is not finite spoils its neighbour. A target with
-``-precision=strict`` leaves the method out. The weights are added up and packed when a model is
-built; they take 7/4 of the memory.
+``-precision=strict`` leaves the method out. Weights are added up and packed when a model is
+built, a variable matrix before the products; they take 7/4 of the memory.
 """
 
 from __future__ import annotations

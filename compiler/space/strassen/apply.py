@@ -16,14 +16,15 @@ from tunefarm.compiler.summary import nominal_flops
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import PackedLayout, PrimFunc
 from tunefarm.compiler.tir import schedule as s
-from tunefarm.compiler.tir.ir import Var
+from tunefarm.compiler.tir.ir import Buffer, Var
+from tunefarm.compiler.tir.schedule.tree import written_buffer
 
 
 def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     """Apply a config. Raises ScheduleError if the method does not apply or a knob misfits."""
     p = product_of(function, target.lanes("float32"))
     if p is None:
-        raise ScheduleError("the workload is no float32 product of rows and a constant matrix")
+        raise ScheduleError("the workload is no float32 product of rows and a matrix")
     knob = {name: int(value) for name, value in config.items() if name != "sketch"}
     program, final, write = _prepared(p, knob["nv"])
 
@@ -31,6 +32,10 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     program = _place_products(program, p, write, (outer[-1], panel, tile), knob)
     program = _place_lefts(program, p, outer[-1])
     program, top = s.fuse(program, *outer)
+    if p.variable:
+        program = in_parallel(
+            program, s.loops_of(program, "rights")[0], p.depth * p.columns, target
+        )
     return in_parallel(program, top, nominal_flops(function), target)
 
 
@@ -45,7 +50,19 @@ def _prepared(p: Product, vectors: int) -> tuple[PrimFunc, str, str]:
     program = s.set_scope(program, "lefts", "local", padding=p.lanes)
     program = s.set_scope(program, write, "local")
     layout = PackedLayout(((), (), (vectors * p.lanes,)), (2, 0, 1, 3), transform_name(p.lanes))
+    if p.variable:
+        return _place_rights(program, p, layout, vectors), final, write
     return s.transform_layout(program, p.weights, layout), final, write
+
+
+def _place_rights(program: PrimFunc, p: Product, layout: PackedLayout, vectors: int) -> PrimFunc:
+    """The right operands of a variable matrix, packed panel by panel before the products, all seven
+    of a vector of columns at once."""
+    program = s.pack_buffer(program, "rights", layout)
+    number, term, column = s.loops_of(program, "rights")
+    program, (panel, vector, lane) = s.split(program, column, vectors, p.lanes)
+    program = s.reorder(program, panel, term, vector, number, lane)
+    return in_registers(program, (number,), lane)
 
 
 def _place_results(
@@ -89,11 +106,18 @@ def _place_products(
     *rows, column, term = own_loops(program, "product", inner)
     program, step = place_sums(program, "product", rows, column, term, (p.lanes, knob["ku"]))
     if knob["next_panel"]:
-        weights, size = program.params[p.weights], p.halves[1] * knob["nv"] * p.lanes
+        weights, size = _rights_of(program, p), p.halves[1] * knob["nv"] * p.lanes
         after = (panel_block * knob["nb"] + panel) * PRODUCTS + number + 1
         visits = (*([tile] if knob["by_tile"] else tiles), step)
         program = prefetch_shares(program, weights, after * size, size, visits)
     return program
+
+
+def _rights_of(program: PrimFunc, p: Product) -> Buffer:
+    """The packed right operands."""
+    if p.variable:
+        return written_buffer(s.find_block(program, "rights"))
+    return program.params[p.weights]
 
 
 def _place_lefts(program: PrimFunc, p: Product, block: Var) -> PrimFunc:

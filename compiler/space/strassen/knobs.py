@@ -27,6 +27,7 @@ WORKSPACE_BYTES = 4 << 20  # a thread's left operands and products
 DEFAULT_BYTES = 7 << 17
 
 LEFT_CYCLES = 8.0  # of a vector of all seven left operands of a pair of rows
+COPIED_BYTES = 12.0  # a cycle, of a variable right operand that is read and written packed
 RESULT_CYCLES = 15.0  # of a vector of four results: seven products stored, read and added up
 LOAD_CYCLES = 0.15  # of a vector of the right operand beside multiply-adds
 TILE_CYCLES = 60.0  # of a register tile, where a sum begins and ends
@@ -95,7 +96,7 @@ def cycles(p: Product, target: Target, k: Columns) -> Numbers:
     busy = np.clip(blocks / (-(-tasks // cores) * cores), 1 / cores, 1.0)  # a last one may be small
     moved = 4.0 * p.rows * (p.depth + p.columns)
     shared = np.where(row_blocks >= cores, 0.0, (cores - 1) * moved / MOVED_BYTES)
-    others = _sums(p, target, k) + shared + TASK_CYCLES * tasks
+    others = _sums(p, target, k) + _copied(p, 1 + PRODUCTS / 4) + shared + TASK_CYCLES * tasks
     work = overlapped(_multiply(p, k) / (cores * busy), _from_memory(p, target, k))
     return work + others / (cores * busy) + FORK_CYCLES * (cores > 1)
 
@@ -120,6 +121,11 @@ def _sums(p: Product, target: Target, k: Columns) -> Numbers:
     lefts = LEFT_CYCLES * pairs * -(-terms // p.lanes)
     lefts += rows_bytes / (L2_BYTES if near else L3_BYTES)
     return lefts * block_counts(p, k)[1] + RESULT_CYCLES * pairs * columns / p.lanes
+
+
+def _copied(p: Product, moved: float) -> float:
+    """Cycles of the copy that packs a variable matrix, which moves it ``moved`` times."""
+    return moved * 4.0 * p.depth * p.columns / COPIED_BYTES if p.variable else 0.0
 
 
 def _from_memory(p: Product, target: Target, k: Columns) -> Numbers:
@@ -148,7 +154,9 @@ def direct_cycles(p: Product, target: Target) -> float:
         tiles, steps = -(-p.rows // tile), term_cycles(p.rows, tile, width, LOAD_CYCLES)
         multiply = -(-vectors // width) * (p.depth * steps + TILE_CYCLES * tiles)
         found.append(np.min(multiply, initial=np.inf) / target.num_cores)
-    return float(overlapped(min(found), from_memory))
+    large = 4 * p.depth * p.columns > target.l2_bytes // 2  # smaller ones are read where they lie
+    copied = _copied(p, 2.0) / target.num_cores if large else 0.0
+    return float(overlapped(min(found), from_memory)) + copied
 
 
 def default_of(

@@ -35,7 +35,11 @@ def nest_of(p: Product, target: Target, k: Columns) -> Nest:
         (
             Access("lefts", 4, (PRODUCTS, pairs, terms), (product, row, term)),
             Access(
-                "weights", 4, (PRODUCTS, terms, columns), (product, term, column), constant=True
+                "weights",
+                4,
+                (PRODUCTS, terms, columns),
+                (product, term, column),
+                constant=not p.variable,
             ),
             Access("products", 4, (PRODUCTS, pairs, columns), (product, row, column), write=True),
         ),

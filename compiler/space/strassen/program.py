@@ -1,11 +1,12 @@
 """A matrix product as Strassen's stages: seven products of half the extents instead of eight.
 
     lefts[p, r, k]     = Σ L[p, q, g] · x[2r + q, g·K/2 + k], 0 beyond the last row and term
-    product[p, r, j]   = Σ lefts[p, r, k] · w[p, k, j]
+    rights[p, k, j]    = Σ R[p, q, g] · w[q·K/2 + k, g·N/2 + j], 0 beyond the last term and column
+    product[p, r, j]   = Σ lefts[p, r, k] · rights[p, k, j]
     y[i, o]            = Σ O[i % 2, o // (N/2), p] · product[p, i // 2, o % (N/2)]
 
-Rows pair with their neighbours, terms and columns with those half the extent away. The weights w
-are combined when the model is built.
+Rows pair with their neighbours, terms and columns with those half the extent away. The right
+operands of a constant matrix are made when the model is built, and have no stage.
 """
 
 from __future__ import annotations
@@ -32,18 +33,19 @@ from tunefarm.compiler.space.program import (
     view_contraction,
     viewed,
 )
-from tunefarm.compiler.space.strassen.forms import LEFT, PRODUCTS, RESULT
+from tunefarm.compiler.space.strassen.forms import LEFT, PRODUCTS, RESULT, RIGHT
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.tir.ir import Expr
 
-_STAGES = ("lefts", "product")  # before the one that adds up the results
+_STAGES = ("rights", "lefts", "product")  # before the one that adds up the results
 
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A fused product of float32, ``[rows, depth] · [depth, columns]``, the matrix constant.
+    """A fused product of float32, ``[rows, depth] · [depth, columns]``.
 
+    The matrix, parameter ``weights``, is constant unless ``variable``.
     ``function`` has pointwise convolutions as such products too. Columns are halved by whole
     vectors of ``lanes``.
     """
@@ -55,6 +57,7 @@ class Product:
     depth: int
     columns: int
     lanes: int
+    variable: bool
 
     @property
     def halves(self) -> tuple[int, int, int]:
@@ -80,10 +83,10 @@ def product_of(function: Function, lanes: int) -> Product | None:
     if not all(is_elementwise(c) for c in calls) or any(matrix in c.args for c in calls):
         return None
     position = next(i for i, p in enumerate(function.params) if p is matrix)
-    if position not in function.attrs.get("constants", ()):  # type: ignore[operator]
-        return None
+    variable = position not in function.attrs.get("constants", ())  # type: ignore[operator]
     rows, depth = tensor_type(anchor.args[0]).shape
-    return Product(function, anchor, position, rows, depth, tensor_type(matrix).shape[1], lanes)
+    columns = tensor_type(matrix).shape[1]
+    return Product(function, anchor, position, rows, depth, columns, lanes, variable)
 
 
 def _view_strided(function: Function) -> Function:
@@ -130,12 +133,13 @@ def create_strassen(p: Product) -> PrimFunc:
     program = create_program(
         p.function,
         computes={p.anchor: lambda args: _stages(p, args)},
-        shapes={p.function.params[p.weights]: (PRODUCTS, terms, columns)},
+        shapes={} if p.variable else {p.function.params[p.weights]: (PRODUCTS, terms, columns)},
     )
+    stages = _STAGES if p.variable else _STAGES[1:]
     for block in s.remaining_blocks(program)[:-1]:
-        if block not in _STAGES:
+        if block not in stages:
             program = s.compute_inline(program, block)
-    if len(s.remaining_blocks(program)) != len(_STAGES) + 1:
+    if len(s.remaining_blocks(program)) != len(stages) + 1:
         raise ScheduleError("what follows the product does not fold into one block")
     return program
 
@@ -153,6 +157,21 @@ def _stages(p: Product, args: Sequence[te.Tensor]) -> te.Tensor:
             value = te.if_then_else(column < p.depth, value, te.const(0, x.dtype))
         return value
 
+    def matrix(term: Expr, column: Expr, block: int) -> Expr:
+        row, column = term + block // 2 * terms, column + block % 2 * columns
+        value: Expr = w[row, column]
+        if p.columns < 2 * columns:
+            value = te.if_then_else(column < p.columns, value, te.const(0, w.dtype))
+        if p.depth % 2:
+            value = te.if_then_else(row < p.depth, value, te.const(0, w.dtype))
+        return value
+
+    if p.variable:
+        w = te.compute(
+            (PRODUCTS, terms, columns),
+            lambda n, k, o: _chosen([_added(row, lambda b: matrix(k, o, b)) for row in RIGHT], n),
+            "rights",
+        )
     lefts = te.compute(
         (PRODUCTS, pairs, terms),
         lambda n, t, k: _chosen([_added(row, lambda b: data(t, k, b)) for row in LEFT], n),
