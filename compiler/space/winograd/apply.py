@@ -62,7 +62,7 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     shared = shared_tiles(c, lanes, columns, target.num_cores)[0]
     rows = min(knob["mb"], c.tiles(tile)[0]) if knob["by_row"] == BY_GROUP else None
     image = (rows, c.tiles(tile)[1])
-    program = _place_tiles(program, c, None if shared else outer[-1], image, lanes)
+    program = _place_tiles(program, c, None if shared else outer[-1], image, target)
     if phases(c.taps) > 1:
         program = _place_phases(program, c, outer[-1])
     program, top = s.fuse(program, *outer)
@@ -151,12 +151,16 @@ def _place_products(
 
 
 def _place_tiles(
-    program: PrimFunc, c: Convolution, block: Var | None, image: tuple[int | None, int], lanes: int
+    program: PrimFunc,
+    c: Convolution,
+    block: Var | None,
+    image: tuple[int | None, int],
+    target: Target,
 ) -> PrimFunc:
     """The transformed tiles of a block, all channels of them: of ``image`` rows and columns of
     tiles, as many rows as products read if not given. If there is no block, all cores make the
     tiles that all of them read, each some channels."""
-    rows, columns = image
+    (rows, columns), lanes = image, target.lanes("float32")
     if block is None:
         program = s.set_scope(program, "tile_in", "global", padding=tile_padding(c, lanes))
         i, j, *tiles, channel = s.loops_of(program, "tile_in")
@@ -173,7 +177,9 @@ def _place_tiles(
     program = in_registers(program, (i, j), lane)
     program = _place_in_registers(program, "rows_in", i)
     program = _place_in_registers(program, "window", order[-1])
-    return s.parallel(program, vector) if block is None else program
+    if block is not None:
+        return program
+    return in_parallel(program, vector, nominal_flops(c.function), target)
 
 
 def _place_phases(program: PrimFunc, c: Convolution, block: Var) -> PrimFunc:
