@@ -21,15 +21,8 @@ def ends_of(c: Convolution, k: Columns) -> Ends | None:
     """How the only config of ``k`` leaves products out; None if it does not."""
     if not fewer_products(c, k)[0]:
         return None
-    above, across = _points_of_last(c, k)
-    numbers = (
-        tile_rows(c, k),
-        tile_columns(c, k),
-        above,
-        across,
-        common_tiles(c, k),
-        whole(k, "rw"),
-    )
+    tiles, kept = (tile_rows(c, k), tile_columns(c, k)), _points_of_last(c, k)
+    numbers = (*tiles, *kept, common_tiles(c, k), whole(k, "rw"))
     rows, columns, above, across, common, height = (int(n[0]) for n in numbers)
     return Ends((rows, columns), (above, across), common, height)
 

@@ -181,8 +181,8 @@ def _held_in_l1(
     """Products a register tile at a time, whose planes the first cache holds, where sums are short:
     the weights of a panel, read again for each of them, are few.
 
-    7 × 7 of a ResNet at 224² takes 0.92 of the time on one core, 0.89 on two of Zen 5, and less
-    than half of the memory.
+    7 × 7 of a ResNet at 224² takes 0.89 to 0.92 of the time on one core and on two of Zen 5, and
+    half to two thirds of the memory.
     """
     if c.depth > lanes or found["mb"] == 1:
         return {}
