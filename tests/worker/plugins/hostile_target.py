@@ -37,7 +37,7 @@ def _call(name: str, *arguments: object) -> str:
     return f"  %{name} = call i64 @sys({', '.join(f'i64 {v}' for v in values)})\n"
 
 
-def _double(factor: str = "2.0") -> str:
+def _double(added: str = "-0.0") -> str:
     return f"""
   br label %loop
 loop:
@@ -45,7 +45,8 @@ loop:
   %px = getelementptr float, ptr %x, i64 %i
   %py = getelementptr float, ptr %y, i64 %i
   %v = load float, ptr %px
-  %w = fmul float %v, {factor}
+  %t = fmul float %v, 2.0
+  %w = fadd float %t, {added}
   store float %w, ptr %py
   %n = add i64 %i, 1
   %more = icmp slt i64 %n, {N}
@@ -177,7 +178,7 @@ def body(kernel: str) -> str:
         case "honest":
             return plain
         case "wrong":
-            return _double("2.5").replace("%START", "%entry")
+            return _double("1.0").replace("%START", "%entry")
         case "empty":
             return "  ret void\n"
         case "loop":
