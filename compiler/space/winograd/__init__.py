@@ -15,11 +15,11 @@ tiles, which do not.
 Tiles have 2 or 4 rows and 2 or 4 columns of results. Of stride 1, 2 × 2 has 2.25 times fewer
 products than the direct sum, 2 × 4 has 3 and 4 × 4 has 4 times fewer, with errors of at most 2e-6,
 4e-6 and 5e-6 of the largest result (float32, measured; direct: 1e-6); last tiles that have fewer
-results can do with fewer products (``ends.py``). Of stride 2 it is 1.4 to 1.8 times. 7 × 7 taps of
-stride 2 are 4 × 4 over even and odd pixels, as channels of their own: tiles of 3 × 3 have 3 times
-fewer products, with errors of at most 2e-6. More products of a tile are more weights to read. A
-target with ``-precision=strict`` leaves the method out. The weights are transformed and packed when
-a model is built.
+results can do with fewer products (``ends.py``). Of stride 2 it is 1.4 to 1.8 times, and a third to
+half of the products share weights with others. 7 × 7 taps of stride 2 are 4 × 4 over even and odd
+pixels, as channels of their own: tiles of 3 × 3 have 3 times fewer products, with errors of at most
+2e-6. More products of a tile are more weights to read. A target with ``-precision=strict`` leaves
+the method out. The weights are transformed and packed when a model is built.
 """
 
 from __future__ import annotations

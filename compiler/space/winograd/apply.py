@@ -23,6 +23,7 @@ from tunefarm.compiler.space.winograd.program import (
     Ends,
     convolution_of,
     create_winograd,
+    filter_of,
 )
 from tunefarm.compiler.space.winograd.transforms import filter_transform, phases
 from tunefarm.compiler.summary import nominal_flops
@@ -120,9 +121,9 @@ def _place_products(
     panel_block, panel, last = place
     program = s.compute_at(program, write, last)
     i, j, *tiles, o = own_loops(program, write, last)
-    across = c.tiles((knob["tile_h"], knob["tile_w"]))[1]
-    if knob["by_row"] == BY_GROUP and across % knob["rw"]:
-        program = s.limit(program, tiles[0], across - last * knob["rw"])
+    of_row = c.tiles((knob["tile_h"], knob["tile_w"]))[1]
+    if knob["by_row"] == BY_GROUP and of_row % knob["rw"]:
+        program = s.limit(program, tiles[0], of_row - last * knob["rw"])
     row_tiles, rows = [], []
     for t in tiles:  # none where a block has a single tile
         program, (row_tile, row) = s.split(program, t, knob["rw"])
@@ -137,8 +138,9 @@ def _place_products(
     program, step = place_sums(program, "product", rows, o, k, (lanes, knob["ku"]))
     if not knob["next_panel"]:
         return program
-    above, across = (c.transforms(knob[t]).points for t in ("tile_h", "tile_w"))
-    number = ((panel_block * knob["nb"] + panel) * above + i) * across + j
+    above, across = (c.transforms(knob[t]) for t in ("tile_h", "tile_w"))
+    first = (panel_block * knob["nb"] + panel) * above.filters + filter_of(above, i)
+    number = first * across.filters + filter_of(across, j)
     width = knob["nv"] * lanes
     size, buffer = c.depth * width, program.params[c.filter_param]
     if ends is not None and ends.common == knob["rw"]:

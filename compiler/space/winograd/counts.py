@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from tunefarm.compiler.space.columns import Numbers, whole
 from tunefarm.compiler.space.config import Columns
@@ -11,7 +13,15 @@ from tunefarm.compiler.space.winograd.transforms import TILES
 
 def points(c: Convolution, k: Columns) -> Numbers:
     """Products of a tile."""
-    count = {tile: c.transforms(tile).points for tile in TILES[c.taps]}
+    return _of_tiles(k, {tile: c.transforms(tile).points for tile in TILES[c.taps]})
+
+
+def filters(c: Convolution, k: Columns) -> Numbers:
+    """Different weights of a tile's products, each a matrix of inputs by outputs."""
+    return _of_tiles(k, {tile: c.transforms(tile).filters for tile in TILES[c.taps]})
+
+
+def _of_tiles(k: Columns, count: Mapping[int, int]) -> Numbers:
     above, across = (
         np.array([count[tile] for tile in whole(k, name)], np.int64)
         for name in ("tile_h", "tile_w")

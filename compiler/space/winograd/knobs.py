@@ -18,7 +18,7 @@ from tunefarm.compiler.space.product_cycles import (
     overlapped,
     term_cycles,
 )
-from tunefarm.compiler.space.winograd.counts import points, tile_columns, tile_rows
+from tunefarm.compiler.space.winograd.counts import filters, points, tile_columns, tile_rows
 from tunefarm.compiler.space.winograd.ends import fewer_products, image_cycles
 from tunefarm.compiler.space.winograd.memory import (
     BY_GROUP,
@@ -108,7 +108,7 @@ def cycles(c: Convolution, target: Target, lanes: int, k: Columns) -> Numbers:
     panels = -(-c.outputs // (vectors * lanes))
     steps = np.where(fewer_products(c, k), image_cycles(c, k), products * _steps(c, k))
     multiply = panels * c.depth * steps
-    weights = products * c.depth * c.outputs * 4.0
+    weights = filters(c, k) * c.depth * c.outputs * 4.0
     leave_l2 = weights + held_bytes(c, lanes, k, cores) > L2_SHARE * target.l2_bytes
     kept = weights <= target.l3_bytes // 4  # what else the network reads takes the rest
     rate = np.where(kept, max(L3_BYTES, target.stream_bytes), target.stream_bytes)
@@ -169,7 +169,7 @@ def default_of(
     )
     found |= _held_in_l1(c, target, lanes, found)
     chosen = {name: np.array([value]) for name, value in found.items()}
-    streamed = points(c, chosen)[0] * c.depth * c.outputs * 4 > target.l2_bytes
+    streamed = filters(c, chosen)[0] * c.depth * c.outputs * 4 > target.l2_bytes
     most = 2 if streamed else 4  # many hints at once hold up the loads
     found["ku"] = max(int(u) for u in choices["ku"] if int(u) <= most and c.depth % int(u) == 0)
     return {"sketch": NAME, **found, "next_panel": 1}, estimate

@@ -4,12 +4,13 @@
     window[t, y, x, c]     = the inputs under tile t, 0 beyond the border
     rows_in[i, t, j, c]    = Σ Bᵀ[i, y] · window[t, y, j, c]
     tile_in[i, j, t, c]    = Σ rows_in[i, t, x, c] · Bᵀ[j, x]
-    product[i, j, t, o]    = Σ tile_in[i, j, t, c] · w[i, j, c, o]
+    product[i, j, t, o]    = Σ tile_in[i, j, t, c] · w[f(i), f(j), c, o]
     rows_out[r, t, j, o]   = Σ Aᵀ[r, i] · product[i, j, t, o]
     y[n, h, w, o]          = Σ rows_out[h % m, t, j, o] · Aᵀ[w % m, j]
 
 Rows and columns have matrices of their own: tiles may be 2 × 4.
-The filters w are transformed when the model is built.
+The filters w are transformed when the model is built; f(i) = i but for the last points of stride 2,
+which share a filter.
 
 The last row and the last column of tiles may have fewer results, which need fewer products
 (``Ends``): 14 are three times 4 and 2, of whose six points four are enough.
@@ -176,7 +177,7 @@ def _fits(anchor: Call) -> bool:
 @lru_cache(maxsize=64)
 def create_winograd(c: Convolution, tile: tuple[int, int], ends: Ends | None = None) -> PrimFunc:
     """The plain loops of the stages and of what is fused behind them, as one last block."""
-    kernel = (*(c.transforms(t).points for t in tile), c.depth, c.outputs)
+    kernel = (*(c.transforms(t).filters for t in tile), c.depth, c.outputs)
     program = create_program(
         c.function,
         computes={c.anchor: lambda args: _stages(c, tile, ends, args)},
@@ -200,9 +201,10 @@ def _stages(
     k = te.reduce_axis(c.depth, "k")
 
     def term(i: Expr, j: Expr, t: Expr, o: Expr) -> te.Reduce:
+        weight = w[filter_of(above, i), filter_of(across, j), k, o]
         if ends is None:
-            return te.sum(tile_in[i, j, t, k] * w[i, j, k, o], [k])
-        factors = tile_in[i, j, ends.source(j, t), k] * w[i, j, k, o]
+            return te.sum(tile_in[i, j, t, k] * weight, [k])
+        factors = tile_in[i, j, ends.source(j, t), k] * weight
         return te.sum(te.if_then_else(ends.made(i, j, t), factors, te.const(0, "float32")), [k])
 
     count = c.batch * rows * columns
@@ -222,6 +224,13 @@ def _stages(
         )  # fmt: skip
 
     return te.compute((c.batch, c.height, c.width, c.outputs), result, "winograd")
+
+
+def filter_of(transform: Transforms, point: Expr) -> Expr:
+    """Which filter a point's weight is."""
+    if transform.filters == transform.points:
+        return point
+    return te.minimum(point, transform.filters - 1)
 
 
 def _transformed_tiles(

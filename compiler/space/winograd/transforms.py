@@ -8,7 +8,7 @@ give.
 
 A filter of three taps and stride 2 is a sum of two filters of stride 1: of its outer taps over the
 even inputs, F(m, 2), and of its middle tap over the odd ones. That takes 2m + 1 products of as many
-inputs.
+inputs; the last m are multiplied with the same weight.
 
 One of seven taps and stride 2 is a sum of filters of four taps, F(m, 4), over the even and over the
 odd inputs, which have the same points: even and odd rows and columns are taken as channels of their
@@ -48,7 +48,8 @@ Parts = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Transforms:
-    """Bᵀ ``[p, p]``, G ``[p, taps]`` and Aᵀ ``[m, p]`` for p points, each entry rounded once.
+    """Bᵀ ``[p, p]``, G ``[f, taps]`` and Aᵀ ``[m, p]`` for p points, each entry rounded once. Where
+    G has fewer rows than there are points, the last of them share one.
 
     ``data_parts`` and ``result_parts`` cut the columns of Bᵀ and Aᵀ so that rows for points ±x
     have sums of parts in common.
@@ -63,6 +64,11 @@ class Transforms:
     @property
     def points(self) -> int:
         return len(self.data)
+
+    @property
+    def filters(self) -> int:
+        """Different weights that the points have."""
+        return len(self.filter)
 
 
 def phases(taps: int) -> int:
@@ -83,7 +89,7 @@ def transforms(tile: int, stride: int = 1, taps: int = 3) -> Transforms:
     zero, one = Fraction(0), Fraction(1)
     rows = [[row[x // 2] if x % 2 == 0 else zero for x in range(points)] for row in data]
     rows += [[Fraction(x == 2 * i + 1) for x in range(points)] for i in range(tile)]
-    outer = [[row[0], zero, row[1]] for row in filters] + [[zero, one, zero]] * tile
+    outer = [*([row[0], zero, row[1]] for row in filters), [zero, one, zero]]
     sums = [[*row, *(Fraction(i == k) for k in range(tile))] for i, row in enumerate(result)]
     data_parts = tuple(tuple(range(n, points, 4)) for n in (0, 2, 1, 3))
     return _rounded(
@@ -148,6 +154,7 @@ def continuation(tile: int, results: int, taps: int) -> tuple[float, ...]:
 def filter_transform(tile: tuple[int, int], stride: int, taps: int = 3) -> str:
     """The name under which layouts ask for a filter's transform."""
     form = ("" if taps == 3 else f"k{taps}") + ("" if stride == 1 else f"s{stride}")
+    form += "shared" if stride > phases(taps) else ""
     return f"winograd{tile[0]}x{tile[1]}{form}"
 
 

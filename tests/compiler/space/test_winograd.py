@@ -81,10 +81,11 @@ def test_the_matrices_compute_a_filter(taps: int, stride: int, tile: int) -> Non
     apart = phases(taps)
     t, count, step = transforms(tile, stride, taps), -(-taps // apart), stride // apart
     assert t.points == {(3, 1): tile + 2, (3, 2): 2 * tile + 1, (7, 2): tile + 3}[taps, stride]
+    assert t.filters == (tile + 2 if (taps, stride) == (3, 2) else t.points)
     data, filters = np.random.default_rng(0).standard_normal((2, t.points))
-    result = np.array(t.result) @ (
-        (np.array(t.filter) @ filters[:count]) * (np.array(t.data) @ data)
-    )
+    weights = np.array(t.filter) @ filters[:count]
+    of_points = weights[np.minimum(np.arange(t.points), t.filters - 1)]
+    result = np.array(t.result) @ (of_points * (np.array(t.data) @ data))
     wanted = np.correlate(data, filters[:count], "valid")[::step]
     np.testing.assert_allclose(result, wanted, rtol=1e-12, atol=1e-12)
     for parts in (t.data_parts, t.result_parts):
