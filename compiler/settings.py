@@ -24,6 +24,8 @@ Value = TypeVar("Value")
 
 PREFIX = "TUNEFARM_"
 SECTION = "settings"
+SANDBOX = ("landlock", "seccomp")
+"""What shuts in processes that run candidates."""
 
 
 class SettingError(TunefarmError):
@@ -89,6 +91,13 @@ def _cuda_driver(text: str) -> str:
     if not re.fullmatch("nvidia|emulated(:[1-9])?", text):
         raise ValueError("expected nvidia or emulated, or emulated:2 for two devices")
     return text
+
+
+def _sandbox(text: str) -> tuple[str, ...]:
+    parts = () if text == "none" else tuple(text.split("+"))
+    if not set(parts) <= set(SANDBOX):
+        raise ValueError(f"expected {'+'.join(SANDBOX)}, one of them, or none")
+    return parts
 
 
 def _path(text: str) -> Path:
@@ -168,6 +177,13 @@ CUDA = Setting(
     lambda: "nvidia",
     "what runs code for GPUs: nvidia's driver, or emulated, an emulator of PTX: slow, for tests",
 )
+GPU_SANDBOX = Setting(
+    "TUNEFARM_GPU_SANDBOX",
+    _sandbox,
+    lambda: SANDBOX,
+    "what shuts in a worker's processes that run code on GPUs, all of it by default: "
+    "landlock+seccomp, one of them, or none, where a driver does not run so",
+)
 TOKEN = Setting("TUNEFARM_TOKEN", str, str, "secret that lets in at trackers named by HOST:PORT")
 TOKEN_FILE = Setting(
     "TUNEFARM_TOKEN_FILE", _optional_path, _no_path, "file of mode 0600 that holds that secret"
@@ -194,6 +210,7 @@ SETTINGS = (
     VERIFY,
     VERIFY_LLVM,
     CUDA,
+    GPU_SANDBOX,
     TOKEN,
     TOKEN_FILE,
     TLS_CA,

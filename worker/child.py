@@ -76,14 +76,18 @@ def read_settings() -> None:
 
 def confine(service: Service) -> list[str]:
     """Confine this process as the service allows, and start it; what applies now."""
+    from tunefarm.compiler import settings
+
     policy = service.policy
+    wanted = settings.GPU_SANDBOX.get() if policy.optional else settings.SANDBOX
     if policy.starts_first:
         service.start()
-    applied = ["landlock"] if sandbox.shut_files(policy) else []
+    applied = ["landlock"] if "landlock" in wanted and sandbox.shut_files(policy) else []
     if not policy.starts_first:
         service.start()
     opening = bool(applied) or not service.candidates
-    if not service.threads and sandbox.shut_calls(policy, opening=opening):
+    calls = "seccomp" in wanted and not service.threads
+    if calls and sandbox.shut_calls(policy, opening=opening):
         applied.append("seccomp")
     return applied
 

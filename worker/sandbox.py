@@ -43,7 +43,8 @@ class Policy:
     It reads what is in ``readable``, uses the device files ``devices`` (patterns, both), and makes
     ``calls``. With ``any_address`` its address space has no bound (drivers reserve more than there
     is), and if it ``starts_first`` its service starts before anything is given up: threads of then
-    keep their files. Without Landlock it opens files if it ``opens`` any.
+    keep their files. Without Landlock it opens files if it ``opens`` any. Where the user says so
+    (TUNEFARM_GPU_SANDBOX) what is ``optional`` does not apply.
     """
 
     readable: tuple[str, ...] = ()
@@ -54,6 +55,7 @@ class Policy:
     starts_first: bool = False
     opens: bool = False
     threads: bool = False
+    optional: bool = False
 
 
 HOST = Policy()

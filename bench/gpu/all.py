@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import importlib.metadata
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 import time
@@ -26,21 +28,24 @@ HERE = Path(__file__).parent
 SHARES = {
     "check": 3.0, "kernels": 4.0, "trials": 1.0, "models": 2.5, "runtime": 0.5, "compiled": 1.0,
 }  # fmt: skip
+STALL_S = 30  # a kernel that hangs is not to cost a minute of so few
 WORDS = {"kernels": ("--configs", "6")}
 LEAST_S = 20.0  # that a script is begun for
 NEEDED = {
-    "tunefarm": "tunefarm", "numpy": "numpy", "llvmlite": "llvmlite>=0.50",
-    "ml_dtypes": "ml-dtypes", "onnx": "onnx", "platformdirs": "platformdirs", "psutil": "psutil",
-    "cuda.bindings": "cuda-bindings>=12.8", "pynvml": "nvidia-ml-py",
+    "tunefarm": "tunefarm", "numpy": "numpy>=2.0", "llvmlite": "llvmlite>=0.50",
+    "ml_dtypes": "ml-dtypes>=0.5", "onnx": "onnx>=1.19", "platformdirs": "platformdirs>=4.3",
+    "psutil": "psutil>=7.0", "cuda.bindings": "cuda-bindings>=12.8",
+    "pynvml": "nvidia-ml-py>=12.560",
 }  # fmt: skip
 """Modules that the scripts import, and what to install for them; with --no-deps that is all."""
 
 
 def main() -> int:
     options = parse_options()
-    missing = [package for module, package in NEEDED.items() if not is_there(module)]
+    missing = [package for module, package in NEEDED.items() if not is_there(module, package)]
     if missing:
-        print(f"not installed here: pip install --no-deps {' '.join(missing)}", file=sys.stderr)
+        words = " ".join(f"'{package}'" if ">" in package else package for package in missing)
+        print(f"not here, or too old: pip install --no-deps {words}", file=sys.stderr)
         return 2
     from reporting import reports_folder
 
@@ -72,6 +77,7 @@ def run(
         return {"status": "left out: no time", "share_s": round(share_s, 1), "took_s": 0.0}
     words = [str(HERE / f"{name}.py"), "--minutes", f"{share_s / 60:.2f}"]
     words += ["--out", str(places[name]), *(() if options.small else WORDS.get(name, ()))]
+    words += ["--stall", str(STALL_S)] * (not options.small)
     words += ["--small"] * (options.small and name != "runtime")
     words += ["--kernels", str(places["kernels"])] * (name == "compiled")
     words += ["--mode", options.mode] * (name == "models")
@@ -114,11 +120,25 @@ def summed_up(told: Mapping[str, Any]) -> int:
     return int(any(script["status"] != "passed" for script in told["scripts"].values()))
 
 
-def is_there(module: str) -> bool:
+def is_there(module: str, package: str) -> bool:
+    """Whether a module can be imported, of no older a version than its package has to be."""
     try:
-        return importlib.util.find_spec(module) is not None
+        found = importlib.util.find_spec(module) is not None
     except ImportError:  # of the package around it
         return False
+    name, _, least = package.partition(">=")
+    if not found or not least:
+        return found
+    try:
+        version = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:  # copied there: nothing tells its version
+        return True
+    return numbers_of(version) >= numbers_of(least)
+
+
+def numbers_of(version: str) -> list[int]:
+    """[0, 50, 1] of 0.50.1rc2."""
+    return [int(part) for part in re.findall(r"\d+", version)[:3]]
 
 
 def parse_options() -> argparse.Namespace:

@@ -110,7 +110,8 @@ def _beside_compiled(reports: Reports) -> Figures:
 
 def _models(reports: Reports) -> Figures:
     results = _right(reports, "models")
-    return {r["case"]: r["over_torch"] for r in results if "over_torch" in r}
+    found = ((r["case"].partition(" by ")[0], r.get("over_torch")) for r in results)
+    return {case: over for case, over in found if over is not None}
 
 
 def _rates(reports: Reports) -> Figures:

@@ -7,7 +7,7 @@ Both sides run as replays of CUDA graphs, operands on the device; times are medi
 events. Ours has random weights and default configs (or the records of ``--db``), and is held to the
 same weights in float32 on this host's processor. PyTorch's models are those of torchvision and
 transformers, compiled in ``--mode`` (all of PyTorch's have CUDA graphs but "default"; max-autotune
-takes minutes a model), channels last.
+takes minutes a model), channels last. All of ours come first, then PyTorch's.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ REPEATS = 20
 SLOWEST = 20
 PATIENCE_S = 300.0  # with builds and compilations
 VOCABULARY, TOKENS = 30522, 128
+BY_TORCH = " by torch.compile"
 
 
 def networks() -> ModuleType:
@@ -99,12 +100,11 @@ def drawn(lib: Any, rng: np.random.Generator) -> dict[str, Any]:
 def measured(
     make: Callable[[], Any],
     batch: int,
-    peer: Callable[[], float] | None,
     report: Report,
     device: Device,
     options: argparse.Namespace,
 ) -> dict[str, Any]:
-    """Times of our model, of its slowest nodes and of PyTorch's; the error against float32."""
+    """Times of our model and of its slowest nodes; the error against float32."""
     target = Target(f"cuda -arch={device.properties.arch} {options.target}")
     report.at("ours", PATIENCE_S)
     with tunefarm.apply_history_best(options.db) if options.db else nullcontext():
@@ -121,20 +121,23 @@ def measured(
         timing = lib.time_evaluator(inputs, min_repeat_ms=50, repeat=REPEATS)
         profile = lib.profile(inputs)
     nodes = sorted(profile.nodes, key=lambda node: -node.seconds)[:SLOWEST]
-    told: dict[str, Any] = {
+    return {
         "error": max(error_of(got[name], wanted[name]) for name in wanted),
         "seconds": timing.median,
         "seconds_of_nodes": profile.seconds,
         "nodes": [{"node": node.label, "seconds": node.seconds} for node in nodes],
     }
-    if peer is not None:
-        report.at("PyTorch's", PATIENCE_S)
-        try:
-            told["torch_seconds"] = peer()
-            told["over_torch"] = told["torch_seconds"] / timing.median
-        except Exception as failure:  # whatever a peer does, our time counts
-            told["torch_failed"] = " ".join(str(failure).split())[:300]
-    return told
+
+
+def beside(ours: float, peer: Callable[[], float], report: Report) -> dict[str, Any]:
+    """The time of PyTorch's model, and how many times ours goes into it. That it fails is no
+    failure of ours."""
+    report.at("PyTorch's", PATIENCE_S)
+    try:
+        seconds = peer()
+    except Exception as failure:
+        return {"torch_failed": " ".join(str(failure).split())[:300]}
+    return {"torch_seconds": seconds, "over_torch": seconds / ours}
 
 
 def error_of(got: Any, wanted: Any) -> float:
@@ -199,29 +202,41 @@ def main() -> int:
     small = {"resnet18": partial(made.resnet18, size=16, stages=1),
              "bert": partial(made.bert_base, tokens=5, layers=1, vocabulary=100)}  # fmt: skip
     large = {"resnet50": made.resnet50, "bert_base": made.bert_base}
-    for batch in (1, 2) if options.small else (1, 16):
-        for name, make in (small if options.small else large).items():
-            case = f"{name} batch {batch} float16"
-            if options.k not in case or case in report.done:
-                continue
-            peer = None
-            if torch is not None:
-                peer = partial(torch_seconds, torch, name, batch, options.mode)
-            work = partial(measured, make, batch, peer, report, device, options)
-            told = report.run(case, work)
-            if told is not None:
-                print(line_of(told), flush=True)
+    makers = small if options.small else large
+    chosen = [
+        (f"{name} batch {batch} float16", name, batch)
+        for batch in ((1, 2) if options.small else (1, 16))
+        for name in makers
+        if options.k in f"{name} batch {batch} float16"
+    ]
+    for case, name, batch in chosen:
+        if case not in report.done:
+            work = partial(measured, makers[name], batch, report, device, options)
+            tell(report.run(case, work))
+    for case, name, batch in chosen if torch is not None else ():  # minutes each: ours stand by now
+        ours = report.result(case).get("seconds")
+        if ours is not None and case + BY_TORCH not in report.done:
+            peer = partial(torch_seconds, torch, name, batch, options.mode)
+            tell(report.run(case + BY_TORCH, partial(beside, ours, peer, report)))
     return report.close()
+
+
+def tell(told: Mapping[str, Any] | None) -> None:
+    if told is not None:
+        print(line_of(told), flush=True)
 
 
 def line_of(told: Mapping[str, Any]) -> str:
     """One line of the table."""
     if "failed" in told:
-        return f"{told['case']:<28} failed: {told['failed']}"
-    peer = f", {told['over_torch']:.2f}× PyTorch" if "over_torch" in told else ""
-    missing = f", PyTorch: {told['torch_failed']}" if "torch_failed" in told else ""
-    times = f"{told['seconds'] * 1e6:10.1f} µs, error {told['error']:.1e}"
-    return f"{told['case']:<28}{times}{peer}{missing}"
+        return f"{told['case']:<48} failed: {told['failed']}"
+    if "torch_failed" in told:
+        return f"{told['case']:<48} does not run: {told['torch_failed']}"
+    if "torch_seconds" in told:
+        times = f"{told['torch_seconds'] * 1e6:10.1f} µs, {told['over_torch']:.2f}× ours"
+    else:
+        times = f"{told['seconds'] * 1e6:10.1f} µs, error {told['error']:.1e}"
+    return f"{told['case']:<48}{times}"
 
 
 def parse_options() -> argparse.Namespace:

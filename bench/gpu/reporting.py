@@ -75,6 +75,10 @@ class Report:
         """The cases that have a result, of the process before this one."""
         return {result["case"] for result in self.results}
 
+    def result(self, name: str) -> dict[str, Any]:
+        """What became of a case; empty if it was left out."""
+        return next((result for result in self.results if result["case"] == name), {})
+
     def run(
         self, name: str, case: Callable[[], dict[str, Any]], sketch: str = ""
     ) -> dict[str, Any] | None:

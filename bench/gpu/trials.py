@@ -5,14 +5,16 @@
 
 Candidates go through all that a worker does with them: builders that are shut in, the runner,
 checks of answers, event times with the cache emptied, NVML's watch, the pulse. They come in
-batches, as a tuner sends them. It needs neither xgboost, sqlalchemy nor a tracker; where sqlalchemy
-is installed a job of random search through a tracker of its own follows, whose rate has the whole
-farm in it.
+batches, as a tuner sends them. Where the driver does not run in the sandbox of runners, the first
+case is tried again in a part of it, and in none; the report says in which. It needs neither
+xgboost, sqlalchemy nor a tracker; where sqlalchemy is installed a job of random search through a
+tracker of its own follows, whose rate has the whole farm in it.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 import time
@@ -27,6 +29,7 @@ from cases import Case, product
 from reporting import Report, add_options
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.compiler.runtime.cuda.driver import open_device
+from tunefarm.compiler.settings import GPU_SANDBOX
 from tunefarm.compiler.space import config_space
 from tunefarm.compiler.target import Target
 from tunefarm.db.records import TaskKey, Trial, TrialRequest
@@ -37,7 +40,9 @@ from watch import watched
 import tunefarm
 
 BATCH = 64
+SANDBOXES = ("landlock+seccomp", "landlock", "seccomp", "none")
 FARM_PATIENCE_S = 300.0
+BATCH_PATIENCE_S = 120.0  # candidates that hang have time limits of their own
 
 
 def cases(small: bool) -> Iterator[Case]:
@@ -68,13 +73,16 @@ def measured(case: Case, worker: OpenDevice, count: int, report: Report) -> dict
     trials: list[Trial] = []
     start = time.monotonic()
     for first in range(0, len(requests), BATCH):
-        report.at(f"trial {first}")
+        report.at(f"trial {first}", BATCH_PATIENCE_S)
         batch = requests[first : first + BATCH]
         worker.measure(batch, lambda _, trial: trials.append(trial), lambda _: False)
         if worker.device.health.trouble:
             raise TunefarmError(worker.device.health.trouble)
     took = time.monotonic() - start
     right = [trial for trial in trials if trial.ok]
+    messages = sorted({t.message[:200] for t in trials if t.error})[:8]
+    if not right:
+        raise TunefarmError(f"no candidate passed: {'; '.join(messages)}")
     best = min(right, key=lambda trial: trial.median_s)
     default = next((trial for trial in right if trial.number == 0), None)
     phases = ("build", "check", "run")
@@ -82,7 +90,7 @@ def measured(case: Case, worker: OpenDevice, count: int, report: Report) -> dict
         "trials": len(trials),
         "trials_per_second": len(trials) / took,
         "errors": dict(Counter(str(t.error) for t in trials if t.error)),
-        "messages": sorted({t.message[:200] for t in trials if t.error})[:8],
+        "messages": messages,
         "mean_seconds": {p: float(np.mean([t.phases_s.get(p, 0) for t in right])) for p in phases},
         "best_seconds": best.median_s,
         "best_config": dict(best.config),
@@ -90,6 +98,31 @@ def measured(case: Case, worker: OpenDevice, count: int, report: Report) -> dict
         "default_flops": case.operations / default.median_s if default else 0.0,
         "device_state": dict(best.device_state),
     }
+
+
+class Workplace:
+    """A worker's device whose runners are shut in so, opened by the first case."""
+
+    def __init__(self, target: Target, sandbox: str, builders: int, report: Report) -> None:
+        self._options = DeviceOptions(
+            target.text, builders, environment={GPU_SANDBOX.name: sandbox}
+        )
+        self._report = report
+        self._worker: OpenDevice | None = None
+
+    def __enter__(self) -> Workplace:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._worker is not None:
+            self._worker.close()
+
+    def measured(self, case: Case, count: int) -> dict[str, Any]:
+        if self._worker is None:
+            self._report.at("opening the device", BATCH_PATIENCE_S)
+            self._worker = open_worker_device(self._options)
+            self._report.facts["worker"] = dict(self._worker.device.attributes)
+        return measured(case, self._worker, count, self._report)
 
 
 def through_a_farm(case: Case, target: Target, count: int, report: Report) -> dict[str, Any]:
@@ -114,14 +147,18 @@ def main() -> int:
     report = Report("trials", options, device)
     target = Target(f"cuda -arch={device.properties.arch}")
     count = 6 if options.small else options.trials
-    worker = open_worker_device(DeviceOptions(target.text, options.builders))
-    report.facts["worker"] = dict(worker.device.attributes)
     chosen = [case for case in cases(options.small) if options.k in case.name]
-    try:
-        for case in chosen:
-            tell(report.run(case.name, partial(measured, case, worker, count, report)))
-    finally:
-        worker.close()
+    for sandbox in SANDBOXES if chosen else ():
+        how = "" if sandbox == SANDBOXES[0] else f", sandbox: {sandbox}"
+        with Workplace(target, sandbox, options.builders, report) as place:
+            first = report.run(chosen[0].name + how, partial(place.measured, chosen[0], count))
+            tell(first)
+            if first is not None and "failed" in first:
+                continue
+            os.environ[GPU_SANDBOX.name] = sandbox
+            for case in chosen[1:]:
+                tell(report.run(case.name, partial(place.measured, case, count)))
+        break
     if has_database():
         for case in chosen:
             name = f"{case.name}, through a farm"

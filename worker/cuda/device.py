@@ -11,7 +11,7 @@ from typing import Any
 from tunefarm.compiler.errors import BuildError, TargetError
 from tunefarm.compiler.gpu.ptxas import ptxas_version
 from tunefarm.compiler.runtime.cuda.driver import EMULATED, model_name
-from tunefarm.compiler.settings import CUDA
+from tunefarm.compiler.settings import CUDA, GPU_SANDBOX
 from tunefarm.compiler.target import Target
 from tunefarm.worker.backend import Built, Problem
 from tunefarm.worker.budgets import Budgets
@@ -28,6 +28,8 @@ from tunefarm.worker.sandbox import mechanisms
 
 _BEAT_LOOPS = 5
 _MOST_BUILDERS = 16
+_OF_HOST = ("PATH", "CUDA_HOME", "CUDA_PATH", "CUDA_MPS_PIPE_DIRECTORY")
+"""What says where NVIDIA's assembler is, and its multi-process service if there is one."""
 _TF32_TOLERANCE = 2.5e-3
 _FLOAT32_TOLERANCE = 3e-5
 
@@ -48,6 +50,7 @@ class CudaDevice(MeasuringDevice):
         self._loosened: tuple[Problem, Problem] | None = None
         self._pids: set[int] = set()  # of children that were or are: samples are a second old
         environment = {**environment_of(self._gpu), **options.environment}
+        self._sandbox = GPU_SANDBOX.parse(environment[GPU_SANDBOX.name])
         gpus = find_gpus()
         max_drift = 0.0 if self._gpu.is_emulated else options.max_drift
         try:
@@ -86,10 +89,15 @@ class CudaDevice(MeasuringDevice):
             "assembler": "" if gpu.is_emulated else assembler_here(),
             "cpuset": ",".join(map(str, self._places.timed)),
             "build_cores": ",".join(map(str, self._places.spare)) or "in turn",
-            "sandbox": "+".join(mechanisms()) or "none",
+            "sandbox": "+".join(self._mechanisms()) or "none",
         }
         told = {name: value for name, value in attributes.items() if value}
         return model_name(arch, gpu.name, gpu.is_emulated), Target(f"cuda {words}").text, told
+
+    def _mechanisms(self) -> list[str]:
+        """What shuts its runners in, of what this machine has for that."""
+        wanted = self._sandbox
+        return [there for there in mechanisms() if there.partition("-")[0] in wanted]
 
     def _beat(self) -> float:
         return float(min(self._gauge.ask("drift", count=_BEAT_LOOPS)["seconds"]))
@@ -143,10 +151,12 @@ def assembler_here() -> str:
 
 def environment_of(gpu: Gpu) -> dict[str, str]:
     """The variables by which a child sees this GPU alone, as its first, and keeps no files."""
+    sandbox = {GPU_SANDBOX.name: "+".join(GPU_SANDBOX.get()) or "none"}
     if gpu.is_emulated:
-        return {CUDA.name: CUDA.get()}
-    tools = os.environ.get("PATH", os.defpath)  # NVIDIA's assembler may be there
-    return {"CUDA_VISIBLE_DEVICES": gpu.uuid, "CUDA_CACHE_DISABLE": "1", "PATH": tools}
+        return {**sandbox, CUDA.name: CUDA.get()}
+    told = {name: os.environ[name] for name in _OF_HOST if name in os.environ}
+    own = {"CUDA_VISIBLE_DEVICES": gpu.uuid, "CUDA_CACHE_DISABLE": "1"}
+    return {"PATH": os.defpath, **told, **sandbox, **own}
 
 
 def places(own: Sequence[int], position: int, gpus: int, build_processes: int) -> Places:

@@ -31,4 +31,5 @@ GPU = Policy(
     starts_first=True,
     opens=True,
     threads=True,
+    optional=True,
 )

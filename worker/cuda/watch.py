@@ -2,7 +2,7 @@
 
 What the GPU suffers from (heat, its power supply) makes a repeat worthless. Its power limit is
 another matter: the hottest kernels reach it by themselves, so that a repeat which is still capped
-after some pauses counts, and the trial says so (``power_capped``).
+after some pauses counts, as do those after it, and the trial says so (``power_capped``).
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ class Watch:
         if before.fault or after.fault:
             return False
         capped = before.is_capped or after.is_capped
-        if capped and attempt + 1 < _CAPPED_TRIES:
+        by_itself = Reading(reasons=self.reasons).is_capped  # as a repeat before this one told
+        if capped and not by_itself and attempt + 1 < _CAPPED_TRIES:
             return False
         self.reasons |= before.reasons | after.reasons
         if after.sm_mhz:

@@ -24,8 +24,10 @@ _FATAL = frozenset(
     f"CUDA_ERROR_{name}"
     for name in (
         "ASSERT",
+        "CONTAINED",
         "CONTEXT_IS_DESTROYED",
         "ECC_UNCORRECTABLE",
+        "EXTERNAL_DEVICE",
         "HARDWARE_STACK_ERROR",
         "ILLEGAL_ADDRESS",
         "ILLEGAL_INSTRUCTION",
@@ -34,6 +36,7 @@ _FATAL = frozenset(
         "LAUNCH_FAILED",
         "LAUNCH_TIMEOUT",
         "MISALIGNED_ADDRESS",
+        "MPS_CLIENT_TERMINATED",
         "NVLINK_UNCORRECTABLE",
     )
 )  # after these the context takes no more calls

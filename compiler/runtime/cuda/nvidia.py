@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tunefarm.compiler.errors import BuildError
+from tunefarm.compiler.errors import BuildError, TargetError
 from tunefarm.compiler.gpu.archs import STATIC_SHARED_BYTES
 from tunefarm.compiler.gpu.launches import Launch
 from tunefarm.compiler.gpu.ptx import cuda_for
@@ -56,17 +56,23 @@ class Gpu:
     def __init__(self, ordinal: int) -> None:
         self.cuda = bindings()
         self._number = call(self.cuda.cuDeviceGet, ordinal)
-        self._context = call(self.cuda.cuDevicePrimaryCtxRetain, self._number)
+        self._context = _primary_context(self.cuda, self._number, ordinal)
         self._ended: deque[tuple[Callable[[Any], Any], Any]] = deque()  # filled by finalizers
         self.no_capture = threading.RLock()  # of any stream, while all streams are waited for
         self.properties = read_properties(self.cuda, self._number, ordinal)
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call the driver in this device's context; DriverError if it fails."""
+        """Call the driver in this device's context; DriverError if it fails, a fatal one if the
+        context then answers to no other call either."""
         where = f" on device {self.properties.ordinal}, {self.properties.name},"
         call(self.cuda.cuCtxPushCurrent, self._context, where=where)
         try:
             return call(function, *arguments, where=where)
+        except DriverError as error:
+            # Returns the error of work that ran before, too; allowed while a stream is captured.
+            status, *_ = self.cuda.cuMemGetInfo()
+            error.fatal = error.fatal or status != 0
+            raise
         finally:
             self.cuda.cuCtxPopCurrent()
 
@@ -357,6 +363,20 @@ class GpuStream:
 
     def synchronize(self) -> None:
         self._device.call(self._cuda.cuStreamSynchronize, self.stream)
+
+
+def _primary_context(cuda: Any, number: Any, ordinal: int) -> Any:
+    """A device's primary context; TargetError if its compute mode lets no further process in."""
+    try:
+        return call(cuda.cuDevicePrimaryCtxRetain, number)
+    except DriverError as error:
+        if error.code != "CUDA_ERROR_DEVICE_UNAVAILABLE":
+            raise
+        raise TargetError(
+            f"device {ordinal} lets no further process in: it is of exclusive or prohibited "
+            "compute mode, or out of order; look at nvidia-smi -q -d COMPUTE, and "
+            "nvidia-smi -c DEFAULT opens it"
+        ) from None
 
 
 def _too_old(ptx: str, version: int) -> str:

@@ -36,13 +36,17 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     return give
 
 
-def test_a_gpu_is_known_by_what_the_driver_says(machine: Machine) -> None:
+def test_a_gpu_is_known_by_what_the_driver_says(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     machine(H200, A100)
+    monkeypatch.setenv("CUDA_HOME", "/opt/cuda")
     first, second = find_gpus()
     assert first == Gpu(0, "NVIDIA H200", "sm_90a", "GPU-aaaa", 141 << 30, "570.124.06")
     assert model_name(first.arch, first.name) == "cuda/sm_90a/NVIDIA H200"
     assert (second.arch, second.ordinal) == ("sm_80", 1)
-    assert environment_of(second)["CUDA_VISIBLE_DEVICES"] == "GPU-bbbb"
+    told = environment_of(second)
+    assert (told["CUDA_VISIBLE_DEVICES"], told["CUDA_HOME"]) == ("GPU-bbbb", "/opt/cuda")
 
 
 @pytest.mark.parametrize(

@@ -143,6 +143,7 @@ def test_a_gpu_that_stays_slowed_loses_the_candidate_and_says_why() -> None:
 @pytest.mark.usefixtures("repeats")
 def test_a_kernel_that_draws_all_the_power_there_is_has_its_time_all_the_same() -> None:
     watch, waits = watched(POWER_CAP)
-    assert Scripted(watch).repeat(0, 1) == 1e-3
-    assert len(waits) == 2
+    for _ in range(3):
+        assert Scripted(watch).repeat(0, 1) == 1e-3
+    assert len(waits) == 2, "the first repeat is waited for, and those after it are believed"
     assert watch.state()["power_capped"] == 1.0

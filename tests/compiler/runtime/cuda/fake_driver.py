@@ -3,7 +3,8 @@
 What ``nvidia.py`` asks of the driver goes through the real package and C's calling convention; a
 stream runs at once what it is asked. Machine code is held to its ELF header, and run as the PTX
 that ``SOURCES`` has for it. Every call is held to what NVIDIA's documents allow: live handles, a
-current context, the device's own memory, no waiting while a stream is captured.
+current context, the device's own memory, no waiting while a stream is captured. A kernel that
+faults ends the context: no call says so before the next, and every one from then on.
 """
 
 from __future__ import annotations
@@ -67,6 +68,8 @@ class FakeDriver:
     def __init__(self, devices: int = 1) -> None:
         self.devices = devices
         self.version = 13000  # of CUDA
+        self.ended = SUCCESS  # what calls return once the context is lost
+        self.refused = SUCCESS  # what asking for a context returns
         self.memory = DeviceMemory()
         self.counts: dict[str, int] = {}
         self.live: dict[int, Any] = {}
@@ -139,6 +142,7 @@ class FakeDriver:
         ctypes.memmove(name, b"0000:17:00.0\0", 13)
 
     def cuDevicePrimaryCtxRetain(self, context: pointer, device: signed) -> None:
+        require(not self.refused, self.refused)
         put(context, pointer, self.new(Context()))
 
     def cuCtxPushCurrent(self, context: pointer) -> None:
@@ -257,7 +261,7 @@ class FakeDriver:
                     self.memory, found.name, (gx, gy, gz), (bx, by, bz), given, shared
                 )
             except KernelFault:
-                raise Failure(LAUNCH_FAILED) from None
+                self.ended = LAUNCH_FAILED
 
         self.ask(stream, run)
 
@@ -372,6 +376,8 @@ class FakeDriver:
 
         def call(*arguments: Any) -> int:
             self.counts[name] = self.counts.get(name, 0) + 1
+            if self.ended and not name.startswith(("cuCtxP", "cuGet", "cuDriver", "cuDeviceGet")):
+                return self.ended
             try:
                 function(*arguments)
             except Failure as failure:

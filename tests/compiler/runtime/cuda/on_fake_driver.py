@@ -46,6 +46,7 @@ from tunefarm.compiler.target import Target
 from tunefarm.compiler.workload import Workload
 
 HOPPER = Target("cuda -arch=sm_90a")
+DEVICE_UNAVAILABLE, INVALID_DEVICE, UNKNOWN = 46, 101, 999
 needs_ptxas = pytest.mark.skipif(
     find_ptxas() is None, reason="no ptxas here: pip install tunefarm[ptxas]"
 )
@@ -372,10 +373,32 @@ def test_a_kernel_that_faults(driver: FakeDriver) -> None:
     kernel = build_kernel(workload, HOPPER, config_space(workload, HOPPER).default, cache=False)
     device = open_device(0)
     function = device.load(kernel.object).function(kernel.launches[0])
-    with pytest.raises(DriverError, match="cuLaunchKernel on device 0") as failure:
-        device.stream().launch(function, kernel.launches[0], [16, 16, 16, 16])
+    stream = device.stream()
+    stream.launch(function, kernel.launches[0], [16, 16, 16, 16])
+    with pytest.raises(DriverError, match="cuStreamSynchronize on device 0") as failure:
+        stream.synchronize()
     assert failure.value.fatal
     assert failure.value.code == "CUDA_ERROR_LAUNCH_FAILED"
+    driver.ended = UNKNOWN
+    with pytest.raises(DriverError, match="cuMemAlloc") as failure:
+        device.allocate(1)
+    assert failure.value.fatal, "no other call succeeds, whatever this one's failure is called"
+    del function, stream
+    gc.collect()
+    with pytest.raises(DriverError):
+        device.synchronize()
+    driver.ended = fake_driver.SUCCESS
+    device.synchronize()
+
+
+def test_a_device_that_lets_nobody_in(driver: FakeDriver) -> None:
+    driver.refused = DEVICE_UNAVAILABLE
+    with pytest.raises(TargetError, match=r"^device 0 lets no further process in: .* -c DEFAULT"):
+        nvidia.open_device(0)
+    driver.refused = INVALID_DEVICE
+    with pytest.raises(DriverError, match="cuDevicePrimaryCtxRetain failed"):
+        nvidia.open_device(0)
+    driver.refused = fake_driver.SUCCESS
 
 
 def test_memory_that_there_is_not(driver: FakeDriver) -> None:
