@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 from tests.patience import turns
 from tests.standstill import Standstill
@@ -28,6 +29,8 @@ settings.register_profile(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
+# Nor on what other tests have imported: it would draw the constants of all modules there are.
+providers._get_local_constants = providers.Constants
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -10,9 +10,9 @@ from contextlib import suppress
 import pytest
 from _pytest.runner import runtestprotocol
 
-LOOK_S = 0.1
-STILL_S = 1.0
-"""From this on a pause counts: leases of tests live for two seconds."""
+LOOK_S = 0.05
+STILL_S = 0.25
+"""From this on a pause counts: the shortest waits of tests are for twice as long."""
 RUNS = 3
 """Of one test at most, each of the failed ones with a pause in it."""
 

@@ -84,6 +84,6 @@ wait_for(lambda: still.ended_at > began)
     with watching:
         assert watching.stdout.readline()
         watching.send_signal(signal.SIGSTOP)
-        time.sleep(1.5 * STILL_S)
+        time.sleep(2 * STILL_S)
         watching.send_signal(signal.SIGCONT)
     assert watching.returncode == 0

@@ -142,7 +142,10 @@ def test_many_viewers_are_one_look_and_each_hears(
     assert len(looks) < 10
 
 
-def test_subjects_take_turns_and_wait_for_the_allowance(farm: Any) -> None:
+def test_subjects_take_turns_and_wait_for_the_allowance(
+    farm: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "PAUSE_S", 0.3)
     clock = Clock()
 
     async def look(store: Store, reader: Store) -> None:

@@ -36,14 +36,15 @@ def silent() -> Iterator[str]:
 
 
 def test_no_tracker_is_one_sentence_soon() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = f"127.0.0.1:{server.getsockname()[1]}"
     started = awake_s()
-    with (
-        FarmClient(address, connect_s=0.3) as farm,
-        pytest.raises(TrackerUnavailable) as caught,
-    ):
-        farm.info()
+    with socket.socket() as taken:  # by one that does not listen, so that nobody else does
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with (
+            FarmClient(address, connect_s=0.3) as farm,
+            pytest.raises(TrackerUnavailable) as caught,
+        ):
+            farm.info()
     expected = f"no tracker answers at {address}; start one with `tunefarm tracker`"
     assert str(caught.value) == expected
     assert awake_s() - started < 5
@@ -205,9 +206,9 @@ def test_keepalive_bears_short_silence_and_no_more() -> None:
             return 1
         raise TrackerUnavailable("no tracker answers")
 
-    with Keepalive[int](renew, 0, term_s=0.15) as kept:
+    with Keepalive[int](renew, 0, term_s=0.6) as kept:
         assert kept.lost.wait(60)
         lost = time.monotonic()
         assert kept.latest == 1
         assert isinstance(kept.error, FarmError)
-    assert lost - asked[1] > 0.14  # a term since the answer, but for what the clocks are read apart
+    assert lost - asked[1] > 0.59  # a term since the answer, but for what the clocks are read apart

@@ -55,7 +55,7 @@ def test_contenders_take_turns_in_both_orders() -> None:
 
         return call
 
-    calls = {"fast": contender("fast", 1e-3), "slow": contender("slow", 4e-3)}
+    calls = {"fast": contender("fast", 1e-3), "slow": contender("slow", 3e-2)}
     timers = {name: partial(seconds_of, call) for name, call in calls.items()}
     medians = in_turn(timers, repeats=4, minimum_s=0)
     assert turns == ["fast", "slow", "fast", "slow", "fast", "slow", "fast"]
@@ -76,8 +76,8 @@ def test_libraries_take_turns_in_processes_of_their_own(
         waiting = psutil.Process(numpy.process.pid)
         used = sum(waiting.cpu_times()[:2])
         medians = in_turn({"ours": contenders["ours default"].timer}, repeats=40)
-        assert 0 < medians["ours"] < 1e-3
-        assert sum(waiting.cpu_times()[:2]) - used <= 0.01  # a tick: it did not spin
+        assert 0 < medians["ours"] < 0.1
+        assert sum(waiting.cpu_times()[:2]) - used < 0.1  # of half a second: it did not spin
         with pytest.raises(LibraryFailed, match="KeyError: 'nobody'") as failed:
             contenders["NumPy"].timer.func("outputs", "nobody")
         assert "Traceback" in failed.value.__notes__[0]

@@ -76,7 +76,7 @@ def test_a_lease_is_of_a_device_that_the_request_and_its_job_select(
     wait_for(lambda: set(names) <= {d.id for d in farm.devices()})
     job = claimed(farm, new_job(selector=f"device>={device}-9 device!={device}-9"))
     assert job.selector == f"device>={device}-9 device!={device}-9"
-    lease = farm.acquire(selecting(f"device={device}-*"), client="c", job=job, wait_s=5)
+    lease = farm.acquire(selecting(f"device={device}-*"), client="c", job=job, wait_s=60)
     assert lease is not None
     assert (lease.device, lease.job) == (f"{device}-10", job.id)
     other = farm.acquire(selecting(f"device={device}-9"), client="c", job=job, wait_s=0.2)
@@ -106,7 +106,7 @@ def test_a_job_that_nothing_satisfies_says_so_and_keeps_no_tuner_busy(
     assert farm.watch_once(hopeless.id).job.unmet == hopeless.unmet
     farm.finish_job(got, JobState.SUCCEEDED)
     answer: list[Job | None] = []
-    waiting = threading.Thread(target=lambda: answer.append(farm.claim_job(tuner="t", wait_s=10)))
+    waiting = threading.Thread(target=lambda: answer.append(farm.claim_job(tuner="t", wait_s=60)))
     waiting.start()
     able = replace(worker.device, attributes={**worker.device.attributes, "cores": "64"})
     worker.device = able
@@ -256,7 +256,7 @@ def test_the_place_in_the_queue_outlives_the_tracker(
         granted: list[str] = []
 
         def wait(name: str, waited_s: float) -> None:
-            if acquire(farm, "d1", request_id=name, waited_s=waited_s, wait_s=15) is not None:
+            if acquire(farm, "d1", request_id=name, waited_s=waited_s, wait_s=60) is not None:
                 granted.append(name)
 
         threads = [
@@ -281,11 +281,11 @@ def test_a_device_is_kept_for_the_oldest_while_it_calls_again(
     lease = leased(farm, device)
     assert acquire(farm, device, request_id=f"first {device}", wait_s=0.2) is None
     answer: list[Lease | None] = []
-    waiting = threading.Thread(target=lambda: answer.append(acquire(farm, device, wait_s=8)))
+    waiting = threading.Thread(target=lambda: answer.append(acquire(farm, device, wait_s=60)))
     waiting.start()
     assert acquire(farm, device, request_id=f"first {device}", wait_s=0.4) is None
     farm.release(lease)
-    first = acquire(farm, device, request_id=f"first {device}", wait_s=2)
+    first = acquire(farm, device, request_id=f"first {device}", wait_s=60)
     assert first is not None, "the younger one waited all the time, and yet did not get it"
     farm.release(first)
     waiting.join()

@@ -31,7 +31,7 @@ SIM = DeviceRequest("sim")
 SQLITE = pytest.mark.parametrize("tracker", ["sqlite"], indirect=True)
 
 
-def begin(farm: FarmClient, job: Job, seconds: float = 10.0) -> tuple[Job, Lease]:
+def begin(farm: FarmClient, job: Job, seconds: float = 60.0) -> tuple[Job, Lease]:
     farm.submit_job(job)
     claimed = farm.claim_job(tuner="t", job=job.id)
     assert claimed is not None

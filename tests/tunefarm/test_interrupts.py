@@ -156,12 +156,19 @@ def test_sigterm_ends_what_ignores_ctrl_c(model: str) -> None:
         bench = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     finally:
         signal.signal(signal.SIGINT, quiet)
-    time.sleep(4.0)
+    wait_for(lambda: handles(bench.pid, signal.SIGTERM))
     bench.send_signal(signal.SIGINT)
     time.sleep(1.0)
     assert bench.poll() is None
     bench.terminate()
     assert bench.wait(timeout=120) == 143
+
+
+def handles(pid: int, number: signal.Signals) -> bool:
+    """Whether the process has a handler for a signal, which comes with its first lines."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    mask = next(line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:"))
+    return bool(int(mask, 16) >> (number - 1) & 1)
 
 
 IN_A_TEXT = "exec('raise KeyboardInterrupt')"

@@ -127,8 +127,7 @@ def test_metrics_agree_with_the_database_during_and_after_a_job(
     assert farm.scrape()["tunefarm_jobs_queued", ("3",)] == 1
     farm.start("tuner", "--rendezvous", farm.rendezvous, "--once")
     stored = "tunefarm_trials_total"
-    wait_for(lambda: farm.scrape()[stored, ("ok",)] >= 10)
-    during = farm.scrape()
+    during = wait_for(lambda: found if (found := farm.scrape())[stored, ("ok",)] >= 10 else None)
     assert during["tunefarm_devices", ("leased",)] == 1
     assert during["tunefarm_leases_live", ()] == during["tunefarm_workers_online", ()] == 1
     assert during["tunefarm_jobs", ("running",)] == 1

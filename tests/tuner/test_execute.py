@@ -239,7 +239,7 @@ def test_sigterm_puts_the_job_back(farm: Farm) -> None:
         tuner = farm.start_tuner()
         wait_for(lambda: len(trials_of(client, job)) >= 3)
         tuner.terminate()
-        finish(tuner, 15)
+        finish(tuner, 60)
         assert client.job(job.id).state is JobState.QUEUED
         assert not client.leases()
 
@@ -251,7 +251,7 @@ def test_a_cancelled_job_is_left(farm: Farm) -> None:
         tuner = farm.start_tuner()
         wait_for(lambda: len(trials_of(client, job)) >= 3)
         client.cancel(job.id, "no longer wanted")
-        finish(tuner, 15)
+        finish(tuner, 60)
         assert client.job(job.id).state is JobState.CANCELLED
 
 

