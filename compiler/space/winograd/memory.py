@@ -36,12 +36,13 @@ def multiplied_tiles(c: Convolution, k: Columns) -> Numbers:
 
 
 def transformed_tiles(c: Convolution, lanes: int, k: Columns, cores: int) -> Numbers:
-    """Tiles whose inputs are transformed for a block: whole rows of them."""
-    columns = tile_columns(c, k)
-    filled = -(-multiplied_tiles(c, k) // columns) * columns
+    """Tiles whose inputs are transformed for a block: whole rows of them, with those that fill up
+    the last tile of rows."""
+    columns, block = tile_columns(c, k), tiles_of_block(c, k)
+    filled = -(-multiplied_tiles(c, k) // columns) * columns + block - held_tiles(c, k)
     exact = fewer_products(c, k) | shared_tiles(c, lanes, k, cores)
     exact |= whole(k, "by_row") == BY_GROUP
-    return np.where(exact, tiles_of_block(c, k), filled)
+    return np.where(exact, block, filled)
 
 
 def shared_tiles(c: Convolution, lanes: int, k: Columns, cores: int) -> Mask:

@@ -11,12 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sketch_harness import draw, verify
 from tunefarm.compiler.build import build_kernel
+from tunefarm.compiler.codegen.llvm import emit_llvm
 from tunefarm.compiler.ir import Expr, Function, TensorType, Var
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.packing import pack
 from tunefarm.compiler.space import Config, ConfigSpace, config_space, schedule_workload, winograd
 from tunefarm.compiler.space.winograd.ends import fewer_products
-from tunefarm.compiler.space.winograd.memory import BY_GROUP
+from tunefarm.compiler.space.winograd.memory import BY_GROUP, held_bytes
 from tunefarm.compiler.space.winograd.program import convolution_of
 from tunefarm.compiler.space.winograd.transforms import (
     FILTERS,
@@ -27,6 +28,7 @@ from tunefarm.compiler.space.winograd.transforms import (
 )
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir.ir import For, LoopKind
+from tunefarm.compiler.tir.transform.lower import lower
 from tunefarm.compiler.tir.visit import walk_stmt
 from tunefarm.compiler.workload import Workload
 
@@ -319,6 +321,21 @@ def test_cores_together_hold_little_of_the_first_layer() -> None:
     assert (one["by_row"], two["by_row"]) == (BY_GROUP, BY_GROUP)
     target = Target("llvm -mcpu=znver5 -num-cores=2")
     assert build_kernel(workload, target, two).workspace_bytes < 5 << 17
+
+
+@pytest.mark.parametrize("by_row", [0, 1])
+def test_a_kernel_holds_what_the_model_counts(by_row: int) -> None:
+    function = convolution((1, 28, 28, 128), 128)
+    config = {"tile_h": 2, "tile_w": 4, "mb": 5, "nb": 2, "rw": 6, "nv": 2, "by_row": by_row}
+    config |= {"ku": 2, "next_panel": 0}
+    workload = Workload.from_function(function)
+    program = schedule_workload(workload, HOST, {"sketch": "winograd", **config})
+    columns = {name: np.array([value]) for name, value in config.items()}
+    c = convolution_of(function)
+    assert c is not None
+    (held,) = held_bytes(c, HOST.lanes(F32), columns, HOST.num_cores)
+    workspace = emit_llvm(lower(program), HOST).workspace_bytes
+    assert workspace == pytest.approx(held * HOST.num_cores, rel=0.04)
 
 
 def test_a_strict_target_has_no_such_sketch() -> None:
