@@ -112,6 +112,17 @@ class Preparing(Protocol):
         """Start it, in a builder, before that is confined."""
 
 
+@runtime_checkable
+class Joining(Protocol):
+    """What a ``Backend`` has besides that builds candidates of a task faster together."""
+
+    def build_together(
+        self, workload: str, target: str, configs: Sequence[Mapping[str, int | str]]
+    ) -> list[Built | None]:
+        """What ``build`` makes of each config; None for one that is to be built alone, and an
+        exception if all are."""
+
+
 @dataclass(frozen=True, slots=True)
 class TargetPlugin:
     """What an entry point of group ``tunefarm.targets`` names.
@@ -120,6 +131,8 @@ class TargetPlugin:
     that measure without them. ``checks`` gives, for a target, what its devices are
     checked with: names, workloads and configs. ``require`` raises TargetError, in one sentence, if
     this machine cannot run code of a target; it opens nothing. ``policy`` says what runners may do.
+    ``together`` is how many candidates of a task its builders take at a time, if its backend is
+    ``Joining``.
     """
 
     open_device: Callable[[DeviceOptions], OpenDevice]
@@ -127,6 +140,7 @@ class TargetPlugin:
     checks: Callable[[str], Sequence[tuple[str, str, Config]]] = lambda _: ()
     require: Callable[[Target], None] = lambda _: None
     policy: Policy = HOST
+    together: int = 1
 
 
 def load_plugin(kind: str) -> TargetPlugin:

@@ -8,11 +8,11 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from tunefarm.db.records import Config, ErrorKind, Trial, TrialRequest
 from tunefarm.worker.backend import Built, Problem
@@ -26,16 +26,64 @@ T = TypeVar("T")
 _JOIN_S = 5.0
 
 
+class BuildOutcome:
+    """A build's code or failure, and the seconds it took."""
+
+    __slots__ = ("built", "failure", "seconds")
+
+    def __init__(self, built: Built | None, failure: TrialFailed | None, seconds: float) -> None:
+        self.built = built
+        self.failure = failure
+        self.seconds = seconds
+
+    def code(self) -> Built:
+        """The code; raises the failure."""
+        if self.failure is not None:
+            raise self.failure
+        assert self.built is not None
+        return self.built
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Order:
+    """A config that is to be built for a request."""
+
+    request: TrialRequest
+    config: Config
+    dropped: Dropped
+
+    @property
+    def is_dropped(self) -> bool:
+        return self.dropped(self.request)
+
+    @property
+    def build_s(self) -> float:
+        return Budgets.of(self.request.budgets).build_s
+
+    @property
+    def company(self) -> Hashable:
+        """Equal for orders that may be built together."""
+        request = self.request
+        return request.task, request.workload_text, request.plugins, self.build_s
+
+
+_Job: TypeAlias = tuple[Future[Any], Callable[[Builder], Any] | Order]
+
+
 class BuildPool:
     """Does builds in the order of their submission, each by one of some groups of builders.
 
     A builder starts one only while it holds the lock of its group's cores with the others, so none
-    runs where a kernel is timed, of this worker or another.
+    runs where a kernel is timed, of this worker or another. It takes ``together`` of a task at a
+    time, or its share of what waits if that is less.
     """
 
-    def __init__(self, groups: Sequence[tuple[CoreLock, Sequence[Builder]]]) -> None:
+    def __init__(
+        self, groups: Sequence[tuple[CoreLock, Sequence[Builder]]], together: int = 1
+    ) -> None:
         self._builders = [builder for _, builders in groups for builder in builders]
-        self._jobs: deque[tuple[Future[Any], Callable[[Builder], Any]]] = deque()
+        self._together = together
+        self._jobs: deque[_Job] = deque()
         self._changed = threading.Condition()
         self._closed = False
         self._threads = [
@@ -48,7 +96,14 @@ class BuildPool:
 
     def submit(self, work: Callable[[Builder], T]) -> Future[T]:
         """``work(builder)`` as soon as one is free and its cores are."""
-        future: Future[T] = Future()
+        return self._add(work)
+
+    def order(self, *orders: Order) -> tuple[Future[BuildOutcome], ...]:
+        """What comes of building them, in company where that is faster."""
+        return tuple(map(self._add, orders))
+
+    def _add(self, work: Callable[[Builder], Any] | Order) -> Future[Any]:
+        future: Future[Any] = Future()
         with self._changed:
             self._jobs.append((future, work))
             self._changed.notify()
@@ -86,31 +141,29 @@ class BuildPool:
 
     def _do_next(self, builder: Builder) -> None:
         with self._changed:
-            future, work = self._jobs.popleft() if self._jobs else (None, None)
-        if future is None or work is None or not future.set_running_or_notify_cancel():
-            return
+            jobs = [job for job in self._take() if job[0].set_running_or_notify_cancel()]
+        futures = [future for future, _ in jobs]
         try:
-            future.set_result(work(builder))
+            orders = [work for _, work in jobs if isinstance(work, Order)]
+            others = [work(builder) for _, work in jobs if not isinstance(work, Order)]
+            for future, result in zip(futures, build(orders, builder) or others, strict=True):
+                future.set_result(result)
         except Exception as error:
-            future.set_exception(error)
+            for future in futures:
+                future.set_exception(error)
+
+    def _take(self) -> list[_Job]:
+        """The next job, and with an order those right behind it that keep it company."""
+        most = min(self._together, -(-len(self._jobs) // len(self._builders)))
+        taken = [self._jobs.popleft()] if self._jobs else []
+        while self._jobs and len(taken) < most and _are_company(taken[0], self._jobs[0]):
+            taken.append(self._jobs.popleft())
+        return taken
 
 
-class BuildOutcome:
-    """A build's code or failure, and the seconds it took."""
-
-    __slots__ = ("built", "failure", "seconds")
-
-    def __init__(self, built: Built | None, failure: TrialFailed | None, seconds: float) -> None:
-        self.built = built
-        self.failure = failure
-        self.seconds = seconds
-
-    def code(self) -> Built:
-        """The code; raises the failure."""
-        if self.failure is not None:
-            raise self.failure
-        assert self.built is not None
-        return self.built
+def _are_company(one: _Job, other: _Job) -> bool:
+    a, b = one[1], other[1]
+    return isinstance(a, Order) and isinstance(b, Order) and a.company == b.company
 
 
 @dataclass(slots=True)
@@ -156,9 +209,8 @@ class Workshop:
 
     def begin(self, request: TrialRequest, dropped: Dropped) -> Candidate:
         """Have everything made that the request needs."""
-        builds = tuple(
-            self._pool.submit(partial(_build, request, config, dropped))
-            for config in (request.config, *request.against)
+        builds = self._pool.order(
+            *(Order(request, config, dropped) for config in (request.config, *request.against))
         )
         return Candidate(request, builds, self._pose(request))
 
@@ -188,16 +240,42 @@ class Workshop:
                 self._problems.put(key, found)
 
 
-def _build(
-    request: TrialRequest, config: Config, dropped: Dropped, builder: Builder
-) -> BuildOutcome:
+def build(orders: Sequence[Order], builder: Builder) -> list[BuildOutcome]:
+    """What comes of each order. All but the dropped ones are built together; whatever fails in
+    company is built again alone, so that it fails by itself and for a reason of its own."""
+    wanted = [order for order in orders if not order.is_dropped]
     start = time.monotonic()
+    together = _build_together(wanted, builder) if len(wanted) > 1 else {}
+    share_s = (time.monotonic() - start) / max(len(wanted), 1)
+    return [
+        BuildOutcome(together[order], None, share_s)
+        if order in together
+        else _build_alone(order, builder, share_s)
+        for order in orders
+    ]
+
+
+def _build_together(orders: Sequence[Order], builder: Builder) -> dict[Order, Built]:
+    """Those that are built within the time that one of them has."""
+    first, configs = orders[0], [order.config for order in orders]
+    request = first.request
     try:
-        if dropped(request):
+        found = builder.build_together(
+            request.workload_text, request.task.target, configs, first.build_s, request.plugins
+        )
+    except TrialFailed:
+        return {}
+    return {order: built for order, built in zip(orders, found, strict=True) if built is not None}
+
+
+def _build_alone(order: Order, builder: Builder, spent_s: float) -> BuildOutcome:
+    start = time.monotonic() - spent_s
+    request = order.request
+    try:
+        if order.is_dropped:
             raise TrialFailed(ErrorKind.LEASE_LOST, "the trial was cancelled")
-        build_s = Budgets.of(request.budgets).build_s
         built = builder.build(
-            request.workload_text, request.task.target, config, build_s, request.plugins
+            request.workload_text, request.task.target, order.config, order.build_s, request.plugins
         )
         return BuildOutcome(built, None, time.monotonic() - start)
     except TrialFailed as failed:

@@ -143,6 +143,36 @@ class Builder:
         fields = {k: v for k, v in frame.header.items() if k != "blobs"}
         return Built(bytes(frame.blobs[0]), **fields)
 
+    def build_together(
+        self,
+        workload: str,
+        target: str,
+        configs: Sequence[Mapping[str, int | str]],
+        timeout_s: float,
+        plugins: Sequence[str] = (),
+    ) -> list[Built | None]:
+        """The code of each candidate; None for one that has none in this company, and is to be
+        built alone. TrialFailed if there is no child to build them."""
+        header = {
+            "op": "together",
+            "workload": workload,
+            "target": target,
+            "configs": [dict(config) for config in configs],
+            "plugins": list(plugins),
+        }
+        child, _ = self._warm.get()
+        try:
+            frame = child.call(header, timeout_s=timeout_s, reply_limit_bytes=_CODE_LIMIT_BYTES)
+        except ChildDied:
+            return [None] * len(configs)
+        if "error" in frame.header:
+            return [None] * len(configs)
+        codes = iter(frame.blobs)
+        return [
+            None if told is None else Built(bytes(next(codes)), **told)
+            for told in frame.header["each"]
+        ]
+
     def problem(self, workload: str, seed: int, timeout_s: float) -> Problem:
         """The workload's inputs and reference answer; TrialFailed with what prevents them."""
         header = {"op": "problem", "workload": workload, "seed": seed}

@@ -180,7 +180,8 @@ class MeasuringDevice(ABC):
         timed, spare, count = self._places.timed, self._places.spare, self._places.builders
         aside = min(count, len(spare))
         places = ((spare, aside), (timed, count - aside))
-        return BuildPool([self._builders(options, *place) for place in places if place[1]])
+        groups = [self._builders(options, *place) for place in places if place[1]]
+        return BuildPool(groups, load_plugin(self._target.kind).together)
 
     def _builders(
         self, options: DeviceOptions, cores: tuple[int, ...], count: int

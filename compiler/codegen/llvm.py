@@ -6,25 +6,36 @@ register buffers are SSA values (phis in loops), unrolled and vectorized loops a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from tunefarm.compiler.codegen.builder import FunctionBuilder
 from tunefarm.compiler.codegen.statements import ALIGN, Emitter, Module
 from tunefarm.compiler.target import Target, dtype_bytes
 from tunefarm.compiler.tir.ir import PrimFunc
 
+_ATTRIBUTES = 'attributes #0 = { nounwind "no-builtins" }'
+_METADATA = "!0 = !{}"
+
 
 @dataclass(frozen=True, slots=True)
 class LlvmKernel:
     """One kernel as LLVM text: ``void @name(ptr pool, ptr workspace, ptr param…)``.
 
-    ``workspace_bytes`` hold what does not fit stacks, once for each core of the target.
+    ``functions`` are its own and the bodies of its parallel loops, ``declares`` what they name of
+    others. ``workspace_bytes`` hold what does not fit stacks, once for each core of the target.
     """
 
     name: str
-    text: str
+    functions: str
+    declares: frozenset[str] = frozenset()
     workspace_bytes: int = 0
-    parallel: bool = field(default=False)
+    parallel: bool = False
+
+    @property
+    def text(self) -> str:
+        """The kernel as a module of its own."""
+        return _module([self.functions], self.declares)
 
 
 def emit_llvm(program: PrimFunc, target: Target) -> LlvmKernel:
@@ -52,8 +63,26 @@ def emit_llvm(program: PrimFunc, target: Target) -> LlvmKernel:
     arguments = ", ".join(["ptr %pool", "ptr noalias align 64 %workspace", *names])
     body = "\n".join(builder.body())
     main = f"define void @{program.name}({arguments}) #0 {{\n{body}\n}}\n"
-    attributes = 'attributes #0 = { nounwind "no-builtins" }'
-    text = "\n".join(
-        [*module.functions, main, *sorted(module.declares), attributes, "!0 = !{}", ""]
-    )
-    return LlvmKernel(program.name, text, emitter.scratch_bytes, module.parallel)
+    functions = "\n".join([*module.functions, main])
+    declares = frozenset(module.declares)
+    return LlvmKernel(program.name, functions, declares, emitter.scratch_bytes, module.parallel)
+
+
+def join_kernels(kernels: Sequence[LlvmKernel]) -> tuple[str, list[str]]:
+    """One module of kernels that may have the same name, and what each is called in it.
+
+    Each begins a line of the cache, as it would in a module of its own.
+    """
+    names = [f"{kernel.name}_{index}" for index, kernel in enumerate(kernels)]
+    declares = frozenset[str]().union(*(kernel.declares for kernel in kernels))
+    return _module(list(_renamed(kernels, names)), declares), names
+
+
+def _renamed(kernels: Sequence[LlvmKernel], names: Sequence[str]) -> Iterator[str]:
+    for kernel, name in zip(kernels, names, strict=True):
+        text = kernel.functions.replace(f"@{kernel.name}", f"@{name}")
+        yield text.replace(" #0 {\n", f" #0 align {ALIGN} {{\n")
+
+
+def _module(functions: Sequence[str], declares: frozenset[str]) -> str:
+    return "\n".join([*functions, *sorted(declares), _ATTRIBUTES, _METADATA, ""])

@@ -175,6 +175,19 @@ def test_a_batch_keeps_its_order_and_its_phases(hostile: OpenDevice) -> None:
     assert len(trials[0].times_s) >= 3
 
 
+def test_what_fails_in_company_fails_by_itself(hostile: OpenDevice) -> None:
+    """The first is built alone, the others in two companies: one dies, one lacks a candidate."""
+    builds = ["", "", "abort", "", "", "", "raise", ""]
+    trials = measure(
+        hostile, *({"kernel": "honest", **({"build": b} if b else {})} for b in builds)
+    )
+    assert [t.number for t in trials] == list(range(len(builds)))
+    assert [t.ok for t in trials] == [not b for b in builds]
+    assert [t.message for t in trials if "no code today" in t.message] == [trials[6].message]
+    assert "LLVM ERROR: cannot select" in trials[2].stderr_tail
+    assert all(t.phases_s["build"] > 0 for t in trials)
+
+
 def test_the_device_leaves_nothing_behind(plugins: Path, hostile: OpenDevice) -> None:
     measure(hostile, {"kernel": "segfault"}, {"kernel": "honest"})
     zombies = [pid for pid in os.listdir("/proc") if pid.isdigit() and _is_our_zombie(int(pid))]

@@ -348,6 +348,13 @@ class HostileBackend:
         code = b"" if metadata["python"] else assemble(text(kernel), "")
         return Built(code, metadata, code_hash=kernel, operations=claimed)
 
+    def build_together(
+        self, workload: str, target: str, configs: Sequence[Mapping[str, int | str]]
+    ) -> list[Built | None]:
+        if any(config.get("build") == "raise" for config in configs):
+            return [None if "build" in c else self.build(workload, target, c) for c in configs]
+        return [self.build(workload, target, config) for config in configs]
+
     def problem(self, workload: str, seed: int) -> Problem:
         x = np.random.default_rng(seed).standard_normal(N).astype(np.float32)
         return Problem((x,), (False,), (x * 2,), (np.full(N, 1e-5),))
@@ -367,6 +374,6 @@ def checks(target: str) -> list[tuple[str, str, Mapping[str, int | str]]]:
     return [(f"double, {kernel}", "double", {"kernel": kernel})] if kernel else []
 
 
-PLUGIN = TargetPlugin(HostDevice, HostileBackend, checks)
+PLUGIN = TargetPlugin(HostDevice, HostileBackend, checks, together=4)
 WITH_A_DRIVER = TargetPlugin(HostDevice, HostileBackend, checks, policy=GPU)
 """The same where a runner may do what a driver of GPUs does for it."""
