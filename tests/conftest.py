@@ -8,7 +8,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,6 +48,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write the printed programs that golden tests compare with",
     )
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """``golden(name, text)``: the text is that of ``golden/name.txt`` beside the test."""
+    folder = request.path.parent / "golden"
+
+    def compare(name: str, text: str) -> None:
+        path = folder / f"{name}.txt"
+        if request.config.getoption("--update-golden"):
+            folder.mkdir(exist_ok=True)
+            path.write_text(text)
+        assert path.exists(), f"{path} is missing: run with --update-golden and review it"
+        assert text == path.read_text()
+
+    return compare
 
 
 # --- PostgreSQL ---------------------------------------------------------------------------------

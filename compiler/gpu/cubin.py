@@ -26,13 +26,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Cubin:
-    """Machine code of an architecture, what each kernel in it takes, and who made it
-    (``ptxas 13.0.88``)."""
+    """Machine code of an architecture, what each kernel in it takes, who made it
+    (``ptxas 13.0.88``), and what that warned of (products of warpgroups that it serialised)."""
 
     arch: str
     code: bytes = field(repr=False)
     kernels: Mapping[str, Usage]
     assembler: str
+    warnings: tuple[str, ...] = ()
 
     def runs_on(self, arch: str) -> bool:
         """Whether a device of an architecture takes the code: its own or, unless it is bound to
@@ -67,7 +68,7 @@ def _made(ptx: bytes, arch: str) -> Cubin:
         head, _, code = kept.partition(b"\n")
         return cubin_of(json.loads(head), code)
     made = assemble(ptx.decode(), arch)
-    cubin = Cubin(arch, made.cubin, made.kernels, ptxas_version())
+    cubin = Cubin(arch, made.cubin, made.kernels, ptxas_version(), made.warnings)
     object_cache.store(key, json.dumps(told_of(cubin)).encode() + b"\n" + cubin.code)
     return cubin
 
@@ -75,10 +76,12 @@ def _made(ptx: bytes, arch: str) -> Cubin:
 def told_of(cubin: Cubin) -> dict[str, object]:
     """All of it but the code, as JSON values."""
     kernels = {name: asdict(usage) for name, usage in cubin.kernels.items()}
-    return {"arch": cubin.arch, "kernels": kernels, "assembler": cubin.assembler}
+    told = {"arch": cubin.arch, "kernels": kernels, "assembler": cubin.assembler}
+    return {**told, "warnings": list(cubin.warnings)}
 
 
 def cubin_of(told: Mapping[str, object], code: bytes) -> Cubin:
     """The cubin of which ``told_of`` told."""
     kernels = {name: Usage(**usage) for name, usage in dict(told["kernels"]).items()}  # type: ignore[call-overload]
-    return Cubin(str(told["arch"]), code, kernels, str(told["assembler"]))
+    said: list[str] = list(told.get("warnings", ()))  # type: ignore[call-overload]
+    return Cubin(str(told["arch"]), code, kernels, str(told["assembler"]), tuple(said))

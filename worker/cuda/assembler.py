@@ -107,7 +107,8 @@ def main() -> None:
         except BuildError as error:
             wire.send(sock, {"error": str(error)})
             continue
-        told: dict[str, Any] = {"kernels": {n: asdict(u) for n, u in made.kernels.items()}}
+        kernels = {name: asdict(usage) for name, usage in made.kernels.items()}
+        told: dict[str, Any] = {"kernels": kernels, "warnings": made.warnings}
         wire.send(sock, told, (made.cubin,))
 
 

@@ -167,12 +167,15 @@ def kernel_of(built: Built) -> Kernel:
 
 
 def usage_of(built: Built) -> dict[str, float]:
-    """What the code takes of a thread, as a trial tells it: the most of its kernels; nothing where
-    it was not assembled."""
+    """What the code takes of a thread, as a trial tells it: the most of its kernels, and how often
+    the assembler warned; nothing where it was not assembled."""
     cubin = built.metadata["cubin"]
     kernels = list(cubin["kernels"].values()) if cubin else []
-    names = ("registers", "spilled_bytes", "stack_bytes") if kernels else ()
-    return {name: float(max(usage[name] for usage in kernels)) for name in names}
+    if not kernels:
+        return {}
+    names = ("registers", "spilled_bytes", "stack_bytes")
+    taken = {name: float(max(usage[name] for usage in kernels)) for name in names}
+    return {**taken, "assembler_warnings": float(len(cubin["warnings"]))}
 
 
 def packed(inputs: Sequence[Array], kernel: Kernel) -> list[Array]:

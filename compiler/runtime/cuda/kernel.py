@@ -77,7 +77,7 @@ class CudaKernel:
 
     @property
     def log(self) -> str:
-        """What the driver's compiler said of the code."""
+        """What the driver's compiler, or NVIDIA's assembler, said of the code."""
         return self.loaded.log
 
     def __call__(self, *inputs: object) -> tuple[Array, ...]:

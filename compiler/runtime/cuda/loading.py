@@ -20,7 +20,8 @@ _LOADERS = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedKernel:
-    """The code of a ``Kernel``. ``log`` is what the driver's compiler said of it."""
+    """The code of a ``Kernel``. ``log`` is what the driver's compiler said of it, or NVIDIA's
+    assembler where that made the machine code."""
 
     kernel: Kernel
     functions: tuple[Function, ...]
@@ -37,8 +38,14 @@ def load(device: Device, kernel: Kernel) -> LoadedKernel:
     """Load a kernel: its machine code where the device takes that, else its PTX, which the driver
     compiles. Raises BuildError with the first line of the driver's log, DriverError if the device
     has less shared memory than a launch asks for."""
-    code = _load_cubin(device, kernel.cubin) or device.load(kernel.object)
-    return LoadedKernel(kernel, tuple(map(code.function, kernel.launches)), code.log)
+    code = _load_cubin(device, kernel.cubin)
+    said: tuple[str, ...] = ()
+    if code is None:
+        code = device.load(kernel.object)
+    elif kernel.cubin is not None:
+        said = kernel.cubin.warnings
+    log = "\n".join(filter(None, (code.log, *said)))
+    return LoadedKernel(kernel, tuple(map(code.function, kernel.launches)), log)
 
 
 def _load_cubin(device: Device, cubin: Cubin | None) -> Code | None:

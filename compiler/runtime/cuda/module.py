@@ -105,6 +105,12 @@ class CudaModule(Module):
                 self.state.residence = self._settle(device)
             return self.state.residence
 
+    @property
+    def logs(self) -> Mapping[str, str]:
+        """What the driver's compiler, or NVIDIA's assembler, said of each kernel's code, by its
+        name in the plan. Loads the module, as a first run does."""
+        return {name: kernel.log for name, kernel in self.residence.kernels.items()}
+
     def _settle(self, device: Device) -> Residence:
         kernels = load_all(device, self.kernels)
         weights = resident_weights(device, self.weights)

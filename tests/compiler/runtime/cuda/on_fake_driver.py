@@ -133,6 +133,11 @@ def test_a_model_runs_and_is_replayed(driver: FakeDriver, lib: CudaModule) -> No
     assert "device=0 (Fake H200)" in repr(lib)
 
 
+def test_what_the_compiler_said_of_each_kernel_is_kept(lib: CudaModule) -> None:
+    assert lib.logs == {kernel.name: "ptxas info" for kernel in lib.kernels}
+    assert len(lib.logs) > 1
+
+
 def test_copies_are_captured_too(driver: FakeDriver) -> None:
     lib = build_module(branches(), HOPPER)
     for seed in range(3):
@@ -287,6 +292,9 @@ def test_machine_code_is_loaded_where_there_is_an_assembler(driver: FakeDriver) 
     assert driver.counts["machine code"] == compiled + 1
     (other,) = load_kernel(kernel, HOPPER)(*shaped(operands, kernel))
     assert driver.counts["machine code"] == compiled + 1
+    warned = replace(made, cubin=replace(made.cubin, warnings=("wgmma serialized",)))
+    assert load_kernel(warned, HOPPER).log == "ptxas info\nwgmma serialized"
+    assert load_kernel(kernel, HOPPER).log == "ptxas info"
     np.testing.assert_array_equal(got, other)
 
 
