@@ -256,9 +256,10 @@ def cases(device: Device, count: int) -> Iterator[Sketched]:
     least certain, then the others."""
     found = []
     for task in tasks():
-        target = Target(f"cuda -arch={device.properties.arch} {task.options}")
-        if target.gpu.number < 90 and "wgmma" in task.options:
+        arch = device.properties.arch
+        if "wgmma" in task.options and arch != "sm_90a":
             continue
+        target = Target(f"cuda -arch={arch} {task.options}")
         space = config_space(task.workload, target)
         drawn = space.sample(np.random.default_rng(0), 256 * count)
         rows = map(space.decode, drawn[space.valid(drawn)])

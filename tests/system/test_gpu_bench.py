@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -232,7 +233,7 @@ def test_a_sketch_that_costs_processes_is_left_out(
 def test_every_sketch_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCH))
     monkeypatch.setenv("TUNEFARM_CUDA", "emulated")
-    from check import UNCERTAIN, cases
+    from check import ASKED_FOR, UNCERTAIN, cases, tasks
     from tunefarm.compiler.runtime.cuda.driver import open_device
     from tunefarm.compiler.space.registry import SKETCHES
 
@@ -241,6 +242,12 @@ def test_every_sketch_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(found) == there
     assert set(found[: len(UNCERTAIN)]) == set(UNCERTAIN)  # one task of each first
     assert set(found[: len(there)]) == there
+    for arch in ("sm_75", "sm_80", "sm_100a"):
+        monkeypatch.setattr("check.tasks", lambda: [t for t in tasks() if "matmul" in t.name])
+        other = SimpleNamespace(properties=SimpleNamespace(arch=arch))
+        sketches = {case.sketch for case in cases(other, 1)}  # type: ignore[arg-type]
+        assert ("gpu_mma" in sketches) == (arch != "sm_75")
+        assert not sketches & set(ASKED_FOR)
 
 
 REPORTS: dict[str, Any] = {
