@@ -329,6 +329,7 @@ register(
 
 
 _INSERTED = 32
+_INSERTED_OF_MANY = 256  # with elements in the worst order as slow as to sort all
 
 
 def _topk_infer(types: Sequence[TensorType], attrs: Attrs) -> Type:
@@ -346,7 +347,7 @@ def _topk_compute(tensors: Sequence[te.Tensor], attrs: Attrs, type: Type) -> te.
     if 0 in out.shape:
         return te.compute(out.shape, lambda *i: te.const(0, "int64"), "topk_indices")
 
-    inserts = k <= _INSERTED
+    inserts = k <= (_INSERTED if extent < 8 * k else _INSERTED_OF_MANY)
     source, target = (Buffer(name, (extent,), "int64") for name in ("source", "target"))
 
     def build(y: te.Tensor) -> Stmt:

@@ -71,27 +71,37 @@ def insert_best(
 ) -> Stmt:
     """The positions of the first ``k`` of ``extent`` elements in order, by insertion.
 
-    for e: if e is before best[k - 1]: for j: swap(e, best[j]) where e is before best[j]
+    for e: if e is before best[k - 1]: halve the places for e's; move what follows; best[place] = e
+
+    Equal elements stay in the order of their positions, in which elements come.
     """
-    held, spare = (Buffer(name, (1,), "int64", "local") for name in ("held", "spare"))
-    e, j, slot, zero = Var("e"), Var("j"), Var("slot"), Const(0)
+    found = Buffer("found", (1,), "int64", "local")
+    e, j, slot, last = Var("e"), Var("j"), Var("slot"), Const(k - 1)
+    place = found[0]
 
-    def precedes(place: Expr) -> Expr:
-        """Empty places, of index -1, come after everything and are never moved forward."""
-        mine, other = held[0], best(place)
-        a, b = binary("max", mine, zero), binary("max", other, zero)
-        tie = Select(before(b, a), Const(False, "bool"), mine < other, "bool")
-        return (mine >= 0) & ((other < 0) | before(a, b) | tie)
+    def precedes(at: Expr) -> Expr:
+        """Empty places, of index -1, come after everything."""
+        other = best(at)
+        return (other < 0) | before(e, binary("max", other, Const(0)))
 
-    swap = Seq((
-        Store(spare, (zero,), Select(precedes(j), best(j), held[0], "int64")),
-        put(j, Select(precedes(j), held[0], best(j), "int64")),
-        Store(held, (zero,), spare[0]),
+    def halve(step: int) -> Stmt:
+        """Move ``place`` forward by a step if all places before stay before ``e``."""
+        ahead = place + step
+        moves = Select(
+            precedes(binary("min", ahead, last) - 1), Const(False, "bool"), ahead < k, "bool"
+        )
+        return Store(found, (Const(0),), Select(moves, ahead, place, "int64"))
+
+    steps = [1 << bit for bit in reversed(range((k - 1).bit_length()))]
+    insert = Seq((
+        Store(found, (Const(0),), Const(0)),
+        *map(halve, steps),
+        For(j, last - place, put(last - j, best(last - j - 1))),
+        put(place, e),
     ))  # fmt: skip
-    insert = If(precedes(Const(k - 1)), For(j, Const(k), swap))
-    scan = For(e, Const(extent), Seq((Store(held, (zero,), e), insert)))
+    scan = For(e, Const(extent), If(precedes(last), insert))
     clear = For(slot, Const(k), put(slot, Const(-1)))
-    return Allocate(held, Allocate(spare, Seq((clear, scan))))
+    return Allocate(found, Seq((clear, scan)))
 
 
 def merge_sort(

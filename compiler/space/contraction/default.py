@@ -132,7 +132,10 @@ def tile_cycles(c: Contraction, target: Target, lanes: int, k: Columns) -> Numbe
         split = np.where(apart, SPLIT_LINES / vectors, 0.0)
         pairs = np.where(width % (2 * LINE_BYTES), 1.1 + 0.2 * parts, 1.0) + split
         by_tap = cycles * pairs * np.where(rows > 8, 1.05, 1.0)
-        cycles = np.where(together, _window_cycles(c, target, lanes, k, tiles, pairs), by_tap)
+        cycles = by_tap
+        if whole_window(c):
+            whole_cycles = _window_cycles(c, target, lanes, k, tiles, pairs)
+            cycles = np.where(together, whole_cycles, by_tap)
     elif target.vector_registers <= 16:
         # Eight sums just cover the latency, and any delay shows.
         cycles = cycles * np.where(rows * vectors <= 8, 1.08, 1.0)

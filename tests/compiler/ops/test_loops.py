@@ -77,7 +77,8 @@ def test_a_long_scatter() -> None:
 
 @pytest.mark.parametrize("largest", [True, False])
 @pytest.mark.parametrize("shape, axis, k", [
-    ((3, 7), 1, 3), ((7, 3), 0, 7), ((2, 50, 3), 1, 40), ((5, 33), 1, 33), ((1, 1), 1, 1),
+    ((3, 7), 1, 3), ((7, 3), 0, 7), ((2, 50, 3), 1, 40), ((5, 33), 1, 33),
+    ((2, 300), 1, 37), ((1, 1), 1, 1),
 ])  # fmt: skip
 def test_the_places_of_the_best(shape: tuple[int, ...], axis: int, k: int, largest: bool) -> None:
     """Whole numbers have many ties: the first of equals comes first."""

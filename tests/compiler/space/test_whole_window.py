@@ -75,3 +75,11 @@ def test_wider_windows_run_a_row_of_taps_at_a_time(stride: int, taps: int) -> No
     function = depthwise((28, 28), 128, (5, 5), padding=((2, 2), (2, 2)), strides=(stride, stride))
     default = config_space(Workload.from_function(function), ZEN5).default
     assert tuple(default[n] for n in ("rw", "rh", "nv", "ku")) == (14, 1, 1, taps)
+
+
+def test_windows_too_large_to_unroll_have_a_default(recwarn: pytest.WarningsRecorder) -> None:
+    """7 × 7 taps of images beyond the second cache, as in ConvNeXt; NumPy warns of nothing."""
+    function = depthwise((56, 56), 96, (7, 7), padding=((3, 3), (3, 3)))
+    default = config_space(Workload.from_function(function), ZEN5).default
+    assert default["ku"] <= 7
+    assert not recwarn.list
