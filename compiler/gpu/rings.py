@@ -54,8 +54,8 @@ from tunefarm.compiler.tir.visit import walk_stmt
 
 BOTH, FILLING, COMPUTING = "both", "filling", "computing"
 FULL, FREE = 0, 1  # a stage's mbarriers
-FILLING_REGISTERS = 40  # of a thread that does no more
-UNIT = 8  # registers come in so many
+FILLING_REGISTERS = 40  # of a thread that does no more: as DeepGEMM's, whose others have 232
+UNIT = 8  # registers come in so many (PTX ISA, setmaxnreg)
 
 
 class RingEmitter(BoxEmitter):

@@ -116,6 +116,12 @@ def text_of(w: Wgmma, columns_first: bool, fenced: bool) -> str:
 
 def descriptor_of(leading: int, row_bytes: int) -> int:
     """A matrix descriptor but for its address: eight rows of swizzled bytes after another;
-    ``leading`` bytes to the next columns, where those of a row stand side by side."""
+    ``leading`` bytes to the next columns, where those of a row stand side by side.
+
+    Bits 0 to 13 are the address, 16 to 29 the leading and 32 to 45 the stride offset, all in units
+    of 16 bytes, 49 to 51 the base offset (0 of aligned tiles), 62 and 63 the mode. In units of 16
+    bytes CUTLASS' ``make_gmma_desc`` has rows of terms as Swizzle<3,4,3> o ((8,m),2):((8,SBO),1),
+    and rows of columns as Swizzle<3,4,3> o ((8,n),(8,k)):((1,LBO),(8,SBO)), for 128 bytes.
+    """
     stride = ROWS_TOGETHER * row_bytes
     return SWIZZLES[row_bytes] << 62 | (stride >> 4) << 32 | (leading >> 4) << 16
