@@ -1,11 +1,9 @@
-"""Leases: the queue of requests, grants, renewals, and the end of what is not renewed."""
+"""Leases: the queue of requests, grants and renewals."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import math
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -15,24 +13,17 @@ from tunefarm.db import cordons, jobs, leases
 from tunefarm.db.errors import StaleClaim, StaleLease, StoreError, UnknownRecord
 from tunefarm.db.grants import Want, grant_all
 from tunefarm.db.records import DeviceRequest, Lease
-from tunefarm.db.replicas import PLACE_S, is_claim_over, is_over, is_silent, renew_lease
-from tunefarm.proto.logs import ids, ids_of_lease
+from tunefarm.db.replicas import PLACE_S, renew_lease
+from tunefarm.proto.logs import ids_of_lease
 from tunefarm.tracker import signals
 from tunefarm.tracker.allocate import Waiting, allocate, serves
-from tunefarm.tracker.batches import Batches
 from tunefarm.tracker.counts import idling
-from tunefarm.tracker.farm import Farm, Kept, Live
+from tunefarm.tracker.endings import TICK_S, Endings
+from tunefarm.tracker.farm import Farm
 from tunefarm.tracker.replicas import GAP_S, Replicas
 from tunefarm.tracker.selector import parse_selector
 
 _log = logging.getLogger(__name__)
-Condition = Callable[[Connection], bool]
-
-TICK_S = 0.25
-"""How often deadlines are looked at."""
-EXPIRED = "expired: its client went silent"
-LATE_S = 1.0
-"""How late deadlines may be looked at; more is given back to those who could not renew."""
 
 
 def _future() -> asyncio.Future[None]:
@@ -68,16 +59,16 @@ class Desk:
 
     farm: Farm
     tickets: dict[str, Ticket] = field(default_factory=dict)
-    beat_at: float = 0.0
-    looked_at: float = -math.inf
-    cordons: tuple[Kept, ...] = ()
     replicas: Replicas | None = None
     others: list[Waiting] = field(default_factory=list)
-    give_back: Batches[str] = field(init=False)
+    endings: Endings = field(init=False)
 
     def __post_init__(self) -> None:
-        self.beat_at = self.farm.clock()
-        self.give_back = Batches(lambda leases_: self._end(leases_, "released"))
+        self.endings = Endings(self.farm)
+
+    def join(self, replicas: Replicas) -> None:
+        """Share the database with other trackers from now on."""
+        self.replicas = self.endings.replicas = replicas
 
     # --- clients --------------------------------------------------------------------------------
 
@@ -171,7 +162,7 @@ class Desk:
                 await self._renew_by_row(lease, epoch)
             live = self.farm.leases.get(lease)
         if live is not None and live.lease.epoch == epoch:
-            await self.give_back(lease)
+            await self.endings.give_back(lease)
 
     def _ticket(
         self,
@@ -196,7 +187,7 @@ class Desk:
 
     async def serve(self) -> None:
         """Grant what is free and end what expired, until cancelled."""
-        beating = asyncio.create_task(self._beat())
+        beating = asyncio.create_task(self.endings.keep_time())
         try:
             with self.farm.signals.listen(signals.LEASES) as bell:
                 while True:
@@ -220,33 +211,9 @@ class Desk:
         """End what expired or was to be given back by now, then grant what is free."""
         if self.replicas is not None:
             await self.replicas.exchange()
-        if self._is_look_due():
-            await self._expire_leases()
-            await self._expire_claims()
+        if await self.endings.look():
+            self._forget_the_silent()
         await self._grant()
-
-    def _is_look_due(self) -> bool:
-        """Whether to look at all deadlines: as often as time counts, and when cordons changed."""
-        now, kept = self.farm.clock(), self.farm.cordons
-        if now - self.looked_at < TICK_S and kept is self.cordons:
-            return False
-        self.looked_at, self.cordons = now, kept
-        return True
-
-    async def _beat(self) -> None:
-        while True:
-            await asyncio.sleep(TICK_S)
-            self.heed_clock()
-
-    def heed_clock(self) -> None:
-        """Called every ``TICK_S``, and before a deadline is looked at: if it comes late, this
-        process stood still, nobody could renew meanwhile, and all get that time back."""
-        now = self.farm.clock()
-        late_s = now - self.beat_at - TICK_S
-        self.beat_at = now
-        if late_s > LATE_S and self.replicas is None:
-            _log.info("the tracker stood still for %.1f s; every term is put off", late_s)
-            self.farm.give_back_time(late_s)
 
     async def _grant(self) -> None:
         """Give what is free to those who ask, and to new requests what they were granted before,
@@ -335,104 +302,10 @@ class Desk:
         self.farm.hold_cordons(await self.farm.database.write(cordons.cordons))
         await self.farm.adopt_leases()
 
-    async def _expire_leases(self) -> None:
-        for id_ in self._doubtful():
-            self.heed_clock()
-            live = self.farm.leases.get(id_)
-            reason = self._why_over(live) if live is not None else ""
-            if live is not None and reason:
-                await self._end([id_], reason, self._doubt(live, reason))
+    def _forget_the_silent(self) -> None:
+        """Drop the requests whose clients have not called again for so long that they lose their
+        place."""
         now = self.farm.clock()
         for id_, ticket in list(self.tickets.items()):
             if ticket.answer is None and now - ticket.left_at > PLACE_S:
                 del self.tickets[id_]
-
-    def _doubtful(self) -> list[str]:
-        """The leases that may have to end now, found in one quick pass: there may be thousands, and
-        every worker that comes has them looked at."""
-        farm, now = self.farm, self.farm.clock()
-        alive_since = now - farm.options.lease_term_s
-        return [
-            id_
-            for id_, live in farm.leases.items()
-            if now >= live.deadline
-            or farm.seen_at(live.lease.device) < alive_since
-            or (farm.cordons and farm.overdue_cordon(live.lease.device))
-        ]
-
-    def _why_over(self, live: Live) -> str:
-        """Why a lease has to end now; empty if it lives on."""
-        if self.farm.clock() >= live.deadline:
-            return EXPIRED
-        if self._is_lost(live):
-            return leases.DEVICE_LOST
-        cordon = self.farm.overdue_cordon(live.lease.device)
-        return f"revoked: drained by {cordon.actor}: {cordon.reason}" if cordon else ""
-
-    def _doubt(self, live: Live, reason: str) -> Condition:
-        """What must hold in the rows for the lease to end: another tracker may have heard more."""
-        if self.replicas is None:
-            return lambda _: True
-        beat_s = self.replicas.beat_s
-        if reason == EXPIRED:
-            return lambda c: is_over(c, live.lease.id, beat_s)
-        if reason == leases.DEVICE_LOST:
-            worker = self.farm.devices[live.lease.device].worker
-            return lambda c: is_silent(c, worker, self.farm.options.lease_term_s, beat_s)
-        return lambda _: True
-
-    def _is_lost(self, live: Live) -> bool:
-        silent_s = self.farm.clock() - self.farm.seen_at(live.lease.device)
-        return silent_s > self.farm.options.lease_term_s
-
-    async def _expire_claims(self) -> None:
-        for job, claim in list(self.farm.claims.items()):
-            self.heed_clock()
-            if self.farm.clock() < claim.deadline:
-                continue
-            beat_s = self.replicas.beat_s if self.replicas is not None else None
-            give_up = _give_up(job, claim.epoch, beat_s)
-            with suppress(StaleClaim, UnknownRecord):
-                if not await self.farm.database.write(give_up):
-                    continue
-            _log.warning("its tuner went silent; queued again", extra=ids(job=job))
-            if self.farm.claims.get(job) is claim:
-                del self.farm.claims[job]
-            self.farm.drop_leases_of(job)
-            self.farm.signals.notify(signals.JOBS, signals.job(job))
-
-    async def _end(
-        self, names: list[str], reason: str, condition: Condition = lambda _: True
-    ) -> None:
-        """End those of the leases that are held here, if the condition holds in the rows."""
-        ending = {name: self.farm.leases[name] for name in names if name in self.farm.leases}
-
-        def write(connection: Connection) -> bool:
-            if not condition(connection):
-                return False
-            leases.end_all(connection, list(ending), reason)
-            return True
-
-        for live in ending.values():
-            live.ending = True
-        try:
-            ended = await self.farm.database.write(write)
-        finally:
-            for live in ending.values():
-                live.ending = False
-        for name, live in ending.items() if ended else ():
-            self.farm.counts.ended[reason.partition(":")[0]] += 1
-            _log.info("lease ended: %s", reason, extra=ids_of_lease(live.lease))
-            self.farm.drop_lease(name)
-
-
-def _give_up(job: str, epoch: int, beat_s: float | None) -> Callable[[Connection], bool]:
-    """Queue the job again, and whether it is; with ``beat_s`` only if its row says so too."""
-
-    def write(connection: Connection) -> bool:
-        if beat_s is not None and not is_claim_over(connection, job, epoch, beat_s):
-            return False
-        jobs.release(connection, job, epoch, "its tuner went silent")
-        return True
-
-    return write

@@ -158,9 +158,10 @@ async def _join(desk: Desk, database: str, address: str) -> list[asyncio.Task[No
     """Be one of the trackers of the database, if it may have several; what that goes on with."""
     if not desk.farm.database.is_shared:
         return []
-    desk.replicas = Replicas(desk.farm, desk, address)
-    await desk.replicas.exchange()
-    return desk.replicas.keep_in_touch(driver_place(database))
+    replicas = Replicas(desk.farm, desk, address)
+    desk.join(replicas)
+    await replicas.exchange()
+    return replicas.keep_in_touch(driver_place(database))
 
 
 def _check_way_in(options: TrackerOptions, keyring: Keyring) -> None:

@@ -47,8 +47,9 @@ from tunefarm.db.records import (
 )
 from tunefarm.db.store import Store
 from tunefarm.tracker import operating, working
+from tunefarm.tracker.endings import LATE_S, TICK_S
 from tunefarm.tracker.farm import Farm
-from tunefarm.tracker.leasing import LATE_S, TICK_S, Desk
+from tunefarm.tracker.leasing import Desk
 from tunefarm.tracker.options import TrackerOptions
 from tunefarm.tracker.writer import Database
 
@@ -346,7 +347,7 @@ class LeaseMachine(RuleBasedStateMachine):
     def let_time_pass(self, ticks: int) -> None:
         for _ in range(ticks):
             self.now += TICK_S
-            self.desk.heed_clock()
+            self.desk.endings.heed_clock()
 
     @rule(seconds=st.sampled_from([0.5, 3.0, 30.0, 3600.0, None]))
     def have_a_mishap(self, seconds: float | None) -> None:
@@ -357,9 +358,9 @@ class LeaseMachine(RuleBasedStateMachine):
 
     def freeze(self, seconds: float) -> None:
         """The tracker stands still: what nobody could renew meanwhile is not taken away."""
-        self.desk.heed_clock()
+        self.desk.endings.heed_clock()
         self.now += seconds
-        self.desk.heed_clock()
+        self.desk.endings.heed_clock()
         if seconds - TICK_S > LATE_S:
             self.started += seconds - TICK_S
             self.seen = {w: at + seconds - TICK_S for w, at in self.seen.items()}
