@@ -16,6 +16,8 @@ import pytest
 from onnx import TensorProto, helper
 from tunefarm.db.store import Store
 
+from tests.ports import own_port
+
 PAGES = (
     "/", "/jobs", "/jobs/aaaa1111", "/jobs/aaaa1111?task=0", "/jobs/curves?job=bbbb&job=aaaa",
     "/trials", "/trials/1", "/trials/8", "/trials/121", "/diff?a=1&b=2", "/tasks", "/devices",
@@ -117,11 +119,10 @@ def test_an_open_page_follows_the_job(browser: Any, address: str, module_farm: A
     page.goto(address + "/jobs/aaaa1111")
     page.locator("#best canvas").wait_for()
     page.get_by_text("120 / 200").wait_for()
-    with Store.open(module_farm.database) as store:
-        store.add_trials([module_farm.trial(1, number) for number in range(60, 80)])
-    page.get_by_text("140 / 200").wait_for()
     with page.expect_response(GROWN) as more:  # the chart asks for what came since alone
-        pass
+        with Store.open(module_farm.database) as store:
+            store.add_trials([module_farm.trial(1, number) for number in range(60, 80)])
+        page.get_by_text("140 / 200").wait_for()
     assert 0 < len(more.value.json()["columns"]["id"]) <= 20
     newest = page.locator("section[aria-labelledby=latest] tbody tr td:nth-child(3)").first
     page.wait_for_function("cell => cell.textContent === '79'", arg=newest.element_handle())
@@ -174,10 +175,11 @@ def save_product(path: str) -> None:
 
 def test_a_page_says_that_the_dashboard_is_away(browser: Any, module_farm: Any) -> None:
     page, _ = opened(browser, "desktop")
-    with serving(module_farm.database) as address, page.expect_response("**/live/**"):
+    port = str(own_port())
+    with serving(module_farm.database, port) as address, page.expect_response("**/live/**"):
         page.goto(address + "/jobs/aaaa1111")
     page.get_by_text("The dashboard does not answer").wait_for()
-    with serving(module_farm.database, address.rpartition(":")[2]):
+    with serving(module_farm.database, port):
         page.get_by_text("The dashboard does not answer").wait_for(state="detached")
 
 

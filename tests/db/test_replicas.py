@@ -13,8 +13,8 @@ from tunefarm.db.records import Device, Lease
 from tunefarm.db.replicas import Heard
 from tunefarm.db.store import Store
 
-TERM_S = 0.8
-HEARD = Heard("", "lab1:9190", TERM_S, TERM_S, 0.3, {}, {}, {}, ())
+TERM_S = 2.0
+HEARD = Heard("", "lab1:9190", TERM_S, TERM_S, 0.75, {}, {}, {}, ())
 SELDOM = replace(HEARD, interval_s=60.0)
 """Of a tracker that nobody misses while a test lasts."""
 

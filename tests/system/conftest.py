@@ -23,6 +23,7 @@ from tunefarm.proto.client import FarmClient
 from tunefarm.proto.errors import FarmError
 
 from tests.patience import wait_for
+from tests.ports import own_port
 
 SKETCH = Path(__file__).parents[1] / "tuner" / "sim_sketch.py"
 LIMIT_S = 120.0
@@ -65,8 +66,11 @@ class Farm:
     def start(self, role: str) -> None:
         """Start the process of a role, or start it again."""
         place = ["--rendezvous", str(self.rendezvous)]
+        options = list(self.tracker_options)
+        if not self.rendezvous.exists():
+            options += ["--port", str(own_port())]
         arguments = {
-            "tracker": ["tracker", "--db", str(self.database), *place, *self.tracker_options],
+            "tracker": ["tracker", "--db", str(self.database), *place, *options],
             "worker": ["worker", "--target", self.target, "--name", "worker", *place],
             "twin": ["worker", "--target", f"{self.target} -seed=0", "--name", "twin", *place],
             "tuner": ["tuner", *place],

@@ -33,6 +33,8 @@ from tunefarm.proto.client import FarmClient
 from tunefarm.proto.errors import FarmError, Superseded
 from tunefarm.proto.rendezvous import read_rendezvous
 
+from tests.ports import own_port
+
 _CODE = """
 import json, sys
 from pathlib import Path
@@ -66,7 +68,8 @@ class Tracker:
     log: Path | None = None
 
     def start(self) -> Tracker:
-        self.process = self.spawn()
+        first = not self.rendezvous.exists()
+        self.process = self.spawn(**({"port": own_port()} if first else {}))
         assert self.process.stdout is not None
         self.told = self.process.stdout.readline()
         if not self.told.startswith("tracker listening on "):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +15,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from tunefarm.compiler.settings import SETTINGS
+
+from tests.ports import own_port
 
 README = Path(__file__).parents[2] / "README.md"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.M | re.S)
@@ -145,9 +146,7 @@ def background(lines: list[str], folder: Path) -> Iterator[None]:
 
 
 def test_a_farm_of_several_processes(folder: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
+    port = str(own_port())
     lines = [c.replace("9190", port) for c in commands("A farm of several processes")]
     daemons = [line for line in lines if line.endswith("&")]
     assert len(daemons) == 3

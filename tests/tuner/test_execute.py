@@ -36,6 +36,7 @@ from tunefarm.proto.client import FarmClient
 from tunefarm.worker.sim import sim_time_s
 
 from tests.patience import wait_for
+from tests.ports import own_port
 
 TARGET = "sim -failures=10 -trial-ms=2"
 SKETCH = Path(__file__).with_name("sim_sketch.py")
@@ -73,6 +74,7 @@ class Farm:
 
     folder: Path
     processes: list[subprocess.Popen[str]] = field(default_factory=list)
+    port: int = field(default_factory=own_port)
 
     @property
     def rendezvous(self) -> Path:
@@ -93,6 +95,7 @@ class Farm:
     def start_tracker(self) -> subprocess.Popen[str]:
         options = {
             "database": str(self.folder / "farm.db"),
+            "port": self.port,
             "lease_term_s": 2.0,
             "claim_term_s": 2.0,
         }

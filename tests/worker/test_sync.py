@@ -18,6 +18,7 @@ from tunefarm.proto.client import FarmClient
 from tunefarm.proto.errors import LeaseLost
 
 from tests.patience import LOOK_S, turns
+from tests.ports import own_port
 
 TERM_S = 3.0
 DEADLINE_S = 30.0
@@ -27,7 +28,7 @@ TRACKER = """
 import sys
 from tunefarm.tracker.options import TrackerOptions
 from tunefarm.tracker.server import main_serve
-main_serve(TrackerOptions(sys.argv[1], lease_term_s=float(sys.argv[2])))
+main_serve(TrackerOptions(sys.argv[1], port=int(sys.argv[2]), lease_term_s=float(sys.argv[3])))
 """
 WORKER = """
 import sys
@@ -44,12 +45,14 @@ class Farm:
         self.database = folder / "farm.db"
         self.rendezvous = folder / "farm.db.tracker.json"
         self.targets = targets
+        self.port = own_port()
         self.tracker = self.start_tracker()
         self.worker = self.start_worker()
 
     def start_tracker(self) -> subprocess.Popen[bytes]:
-        arguments = [sys.executable, "-c", TRACKER, str(self.database), str(TERM_S)]
-        process = subprocess.Popen(arguments, stdout=subprocess.PIPE)
+        arguments = [str(self.database), str(self.port), str(TERM_S)]
+        command = [sys.executable, "-c", TRACKER, *arguments]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE)
         assert process.stdout is not None
         assert b"listening" in process.stdout.readline()
         return process
