@@ -36,6 +36,7 @@ from tunefarm.compiler.space import Config, ConfigSpace, config_space, schedule_
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir.transform.lower import lower
 from tunefarm.compiler.workload import Workload
+from tunefarm.worker.llvm import PLUGIN
 from workloads import Operator, conv, layer_norm, matmul, softmax
 
 import tunefarm
@@ -173,7 +174,9 @@ def main() -> None:
     parser.add_argument("tasks", nargs="*", choices=[*OPERATORS, []], metavar="TASK")
     parser.add_argument("--configs", type=int, default=24, help="random configs a sketch")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--together", type=int, default=4, help="candidates of a module of LLVM")
+    parser.add_argument(
+        "--together", type=int, default=PLUGIN.together, help="candidates of a module of LLVM"
+    )
     parser.add_argument("--cores", type=int, default=1)
     parser.add_argument("--save", type=Path, help="keep the hashes of the texts here")
     parser.add_argument("--against", type=Path, help="compare with the hashes kept there")
