@@ -20,6 +20,7 @@ class Memory(Masks):
         super().__init__(target, builder, declares)
         self.pointers: dict[Buffer, str] = {}
         self.constants: set[Buffer] = set()
+        self.zero_outside: dict[str, str] = {}  # loads that are 0 where a mask has no lanes
 
     def address(self, buffer: Buffer, place: Lin) -> str:
         """The pointer to an element (to lane 0): outer terms first, the constant last."""
@@ -82,7 +83,10 @@ class Memory(Masks):
             f"call {kind} @{name}(ptr align {align} {pointer}, "
             f"<{lanes} x i1> {self.mask}, {kind} zeroinitializer)"
         )
-        return self.builder.load(text, buffer)
+        result = self.builder.load(text, buffer)
+        if self.mask is not None:
+            self.zero_outside[result] = self.mask
+        return result
 
     def _or_zeros(self, condition: str, pointer: str, size_bytes: int) -> str:
         """A pointer if a condition holds, else one to zeros.

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from tunefarm.compiler.codegen.builder import FunctionBuilder
 from tunefarm.compiler.codegen.memory import Memory
-from tunefarm.compiler.codegen.types import scalar_type, vector_of
+from tunefarm.compiler.codegen.types import constant, scalar_type, vector_of
 from tunefarm.compiler.codegen.values import HANDED_ON, Lin, Slot, Val, make, zero_of
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.target import Target
@@ -112,10 +112,16 @@ class Registers(Memory):
             value = self.splat(value)
         self._claim(slot, value.lanes)
         if self.mask is not None:
-            kind = vector_of(scalar_type(value.dtype), value.lanes)
-            other = (self.slots.get(slot) or self.unstored(slot, value.dtype, value.lanes)).text
-            text = self.builder.here(
-                f"select <{self.lanes} x i1> {self.mask}, {kind} {value.text}, {kind} {other}"
-            )
-            value = Val(text, value.dtype, value.lanes)
+            old = self.slots.get(slot) or self.unstored(slot, value.dtype, value.lanes)
+            value = self._by_mask(value, old)
         self.slots[slot] = value
+
+    def _by_mask(self, value: Val, other: Val) -> Val:
+        """A value in the lanes of the current mask, and another in those that it leaves out."""
+        kind = scalar_type(value.dtype)
+        zeros = ("zeroinitializer", f"splat ({kind} {constant(0, value.dtype)})")
+        if other.text in zeros and self.zero_outside.get(value.text) == self.mask:
+            return value
+        full = vector_of(kind, value.lanes)
+        text = f"select <{self.lanes} x i1> {self.mask}, {full} {value.text}, {full} {other.text}"
+        return Val(self.builder.here(text), value.dtype, value.lanes)

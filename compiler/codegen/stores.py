@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from tunefarm.compiler.codegen.branches import Branches
 from tunefarm.compiler.codegen.builder import FunctionBuilder
+from tunefarm.compiler.codegen.reductions import MANY
 from tunefarm.compiler.codegen.types import constant, is_float, is_narrow_float
 from tunefarm.compiler.codegen.values import Lin, Val
 from tunefarm.compiler.errors import ScheduleError
@@ -15,6 +16,7 @@ from tunefarm.compiler.tir.ir import (
     Binary,
     Buffer,
     Const,
+    Expr,
     For,
     Load,
     LoopKind,
@@ -119,32 +121,44 @@ class Stores(Branches):
         )
 
 
-def combines_lanes(stmt: Stmt) -> bool:
-    """True for unrolled loops that do nothing but combine lanes, each for an element of its own:
+def combines_lanes(stmt: Stmt, count: int = 1) -> bool:
+    """True for unrolled loops that do nothing but combine lanes, each for an element of its own,
+    and for those that first combine vectors if so many elements are made together:
 
-    for u in unrolled(4): S[u] = 0; for l in vectorized(16): S[u] = S[u] + P[u, l]
+    for u in unrolled(8): S[u] = 0; for l in vectorized(16): S[u] = S[u] + (P[u, 0, l] + P[u, 1, l])
     """
     match stmt:
-        case For(body=body, kind=LoopKind.UNROLLED):
-            return combines_lanes(body)
+        case For(body=body, extent=Const(value=extent), kind=LoopKind.UNROLLED):
+            return combines_lanes(body, count * int(extent))
         case Seq((Store() as first, For(body=Store() as sums, kind=LoopKind.VECTORIZED))):
-            return _is_sum_of_lanes(first, sums)
+            return _is_sum_of_lanes(first, sums, several=count >= MANY)
         case _:
             return False
 
 
-def _is_sum_of_lanes(first: Store, sums: Store) -> bool:
+def _is_sum_of_lanes(first: Store, sums: Store, several: bool) -> bool:
     value, buffer = sums.value, sums.buffer
     return (
         isinstance(value, Binary)
         and isinstance(value.a, Load)
-        and isinstance(value.b, Load)
-        and value.b.buffer is not buffer
+        and (several or isinstance(value.b, Load))
+        and _adds_registers(value.b, value.op, buffer)
         and first.buffer is value.a.buffer is buffer
         and first.indices == value.a.indices == sums.indices
         and isinstance(first.value, Const)
         and first.value.value == identity(value.op, value.dtype).value
-        and buffer.scope == value.b.buffer.scope == "register"
+        and buffer.scope == "register"
         and is_float(value.dtype)
         and not is_narrow_float(value.dtype)
     )
+
+
+def _adds_registers(term: Expr, op: str, result: Buffer) -> bool:
+    """True for registers other than the result's, one or several combined by the operation."""
+    match term:
+        case Binary(op=inner, a=a, b=b):
+            return inner == op and all(_adds_registers(t, op, result) for t in (a, b))
+        case Load(buffer=buffer):
+            return buffer is not result and buffer.scope == "register"
+        case _:
+            return False

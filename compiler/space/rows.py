@@ -55,14 +55,15 @@ from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir.ir import IterVar
 from tunefarm.compiler.tir.schedule.tree import store_of
 
-NAME, VERSION = "rows", 2
+NAME, VERSION = "rows", 3
 VECTORS = (1, 2, 3, 4, 5, 6, 7, 8)
-TILES = (1, 2, 3, 4)
+TILES = (1, 2, 3, 4, 8)
 LITTLE_WASTE = 16  # tiles beside which an incomplete one does not count
 WIDE_BLOCK = 8  # vectors of a row at a time, where they are as many
 SHORT_ROW = 3  # vectors of a row that is taken at once
 SHORT_STORED_ROW = 6  # and of one that is stored between the stages
 SHORT_TILE = 4  # such rows at a time
+COMBINED = 8  # rows whose lanes are combined together, where they fit half of the registers
 MAX_ROW_BYTES = 1 << 19  # of a stage's rows that are kept on the stack
 MAX_CODE = 900.0  # vector instructions of one unrolled body
 LEAST_LINES = 12  # of rows that are read by lines, if nothing else is asked for
@@ -229,7 +230,8 @@ def _default(
     many rows are too long to run the stages a tile apart, single ones (0.75 to 0.85 ×). Rows that
     begin inside lines are read by lines, two at a time (0.78 to 0.91 ×), where they are not short:
     the masks of a row take as long as six of its vectors. All of a short row at once took 0.8 to
-    0.95 × the time of blocks of four vectors, most of them empty (12 to 80 columns).
+    0.95 × the time of blocks of four vectors, most of them empty (12 to 80 columns). Eight rows of
+    one or two vectors took 0.35 to 0.9 × the time of four, whose lanes are combined row by row.
     """
     choices = {k.name: [int(c) for c in k.choices] for k in knobs}
     choice = r.lanes[0]
@@ -240,9 +242,11 @@ def _default(
     nv = max(v for v in choices["nv"] if v <= (WIDE_BLOCK if wide else 4))
     most = 24 if wide else 16
     kept = bool(kept_blocks(r.stages)) and r.target.vector_registers >= 32
+    together = False
     if vectors <= (SHORT_STORED_ROW if kept else SHORT_ROW):
         nv = min(choices["nv"], key=lambda v: abs(v - vectors))
-        most = SHORT_TILE * nv
+        together = choice.axis is None and COMBINED * nv <= r.target.vector_registers // 2
+        most = (COMBINED if together else SHORT_TILE) * nv
     if choice.axis is not None:
         nv = min(choices["nv"], key=lambda v: (-(-vectors // v) * v, -min(v, 4)))
         most = 8
@@ -264,6 +268,8 @@ def _default(
     if 1 in choices["taps"] and _shares_loads(r, tiled) and _allowed(unrolled, constraints):
         config, most = unrolled, 16
     for tile in sorted(choices["tile"]):
+        if tile == COMBINED and name == NAME and not together:
+            continue
         little_left = tiled is not None and (
             tiled.extent % tile == 0 or tiled.extent >= LITTLE_WASTE * tile
         )

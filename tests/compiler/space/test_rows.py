@@ -118,22 +118,25 @@ def test_rows_by_lines(kind: str, count: int, columns: int, seed: int) -> None:
 
 
 def test_short_rows_are_taken_at_once() -> None:
-    """Lanes lie along rows of a vector or so, for gathers cost more; the result is NumPy's."""
+    """Lanes lie along rows of a vector or so, for gathers cost more, and those of eight rows of at
+    most two vectors are combined together; the result is NumPy's."""
     zen, rng = Target("llvm -mcpu=znver5 -num-cores=1"), np.random.default_rng(0)
     tiles = {}
     for kind, columns in (
         ("sum", 3), ("sum", 17), ("layer_norm", 8), ("softmax", 17), ("softmax", 65), ("sum", 65),
+        ("max", 9),
     ):  # fmt: skip
-        workload = over_rows(kind, (67, columns), F32)
+        workload = over_rows(kind, (131, columns), F32)
         config = config_space(workload, zen).default
         stages = stages_of(workload.function, bool(config["keep"]))
         assert stages is not None
         place = lane_choices(stages, zen)[int(config["lane"])]
-        tiles[kind, columns] = (place.axis is None, config["nv"])
-        arrays = [rng.standard_normal((67, columns)).astype(F32)]
+        tiles[kind, columns] = (place.axis is None, config["nv"], config["tile"])
+        arrays = [rng.standard_normal((131, columns)).astype(F32)]
         check(workload, HOST, config_space(workload, HOST).default, arrays, "execute")
     assert tiles.pop(("sum", 3))[0] is False
-    assert list(tiles.values()) == [(True, 2), (True, 1), (True, 2), (True, 5), (True, 4)]
+    rows = [(True, 2, 8), (True, 1, 8), (True, 2, 8), (True, 5, 4), (True, 4, 4), (True, 1, 8)]
+    assert list(tiles.values()) == rows
 
 
 def test_lines_have_masks_at_the_ends_of_rows_alone() -> None:
