@@ -93,10 +93,12 @@ def announced(rendezvous: Path | None) -> Iterator[Callable[[Rendezvous], None]]
     home = settings.HOME.get()
 
     def announce(found: Rendezvous) -> None:
+        if rendezvous is None or rendezvous.absolute().parent != home.absolute():
+            leave_copy(found)
         if rendezvous is not None:
             print(f"its token is in {rendezvous}", flush=True)
-        if rendezvous is not None and rendezvous.absolute().parent == home.absolute():
-            return
+
+    def leave_copy(found: Rendezvous) -> None:
         copy = home / f"{found.address.replace(':', '_')}{_SUFFIX}"
         try:
             home.mkdir(parents=True, exist_ok=True)
