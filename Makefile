@@ -71,7 +71,7 @@ bench-env: $(BENCH)
 
 # pip is what making a venv ends with: one that was broken off is made again.
 $(BIN)/pip:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2> /dev/null \
 		|| { echo "tunefarm needs Python 3.11 or newer; set PYTHON=python3.11 or install it"; exit 2; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2> /dev/null \
 		|| { echo "Python's venv module is missing; on Debian: apt-get install python3-venv"; exit 2; }
