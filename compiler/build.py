@@ -95,6 +95,11 @@ def kernel_name(workload: Workload) -> str:
     return f"tunefarm_{workload.key[:16]}"
 
 
+def plain_name(kernel: str) -> str:
+    """The ``kernel_name`` of what a model's kernel computes, however it writes its result."""
+    return "_".join(kernel.split("_")[:2])
+
+
 def build_module(module: IRModule, target: Target, on_host: Collection[str] = ()) -> Module:
     """Build a model with the records of the surrounding ``apply_history_best``.
 

@@ -9,6 +9,8 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from tunefarm.compiler.build import plain_name
+from tunefarm.compiler.runtime.plan import KernelCall
 from tunefarm.compiler.space import config_space
 from tunefarm.compiler.target import Target
 
@@ -130,6 +132,33 @@ def test_work_is_counted_node_by_node(convolution: Path, precision: str) -> None
     transposes = [w for w in works if w.name.startswith("transpose")]
     assert transposes
     assert all(w.flops == 0 and w.bytes == 2 * 4 * 32 * 28 * 28 for w in transposes)
+
+
+def test_parts_that_are_written_side_by_side_are_nodes_like_others(tmp_path: Path) -> None:
+    weights = np.random.default_rng(0).standard_normal((2, 16, 32)).astype(np.float32)
+    graph = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["x0", "w0"], ["a"]),
+            helper.make_node("MatMul", ["x1", "w1"], ["b"]),
+            helper.make_node("Concat", ["a", "b"], ["y"], axis=1),
+        ],
+        "g",
+        [helper.make_tensor_value_info(x, TensorProto.FLOAT, [8, 16]) for x in ("x0", "x1")],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(w, f"w{n}") for n, w in enumerate(weights)],
+    )
+    path = tmp_path / "concat.onnx"
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), path
+    )
+    target = Target.host(1)
+    module, history = api.from_onnx(path), api.apply_history_best((), starter=False)
+    with history:
+        lib = api.build(module, target)
+    kernels = [step.kernel for step in lib.plan.steps if isinstance(step, KernelCall)]
+    assert any(plain_name(k) != k for k in kernels)
+    works = works_of(lib, module, target, history)
+    assert sum(w.flops for w in works) == 2 * 2 * 8 * 16 * 32
 
 
 def result_of(works: list[Work]) -> Roofline:

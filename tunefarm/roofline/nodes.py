@@ -186,7 +186,7 @@ def measure(subject: Subject, target: Target, repeat: int) -> Roofline:
 
 def works_of(lib: Module, module: IRModule, target: Target, history: History) -> list[Work]:
     """What each step of a built model must do, in order."""
-    from tunefarm.compiler.build import kernel_name
+    from tunefarm.compiler.build import kernel_name, plain_name
     from tunefarm.compiler.extract import kernels_of
     from tunefarm.compiler.runtime.plan import KernelCall
     from tunefarm.compiler.transform.pipeline import optimize
@@ -199,7 +199,7 @@ def works_of(lib: Module, module: IRModule, target: Target, history: History) ->
         name: _work_of(w, history.decisions.get((w.key, target.text))) for name, w in known.items()
     }
     return [
-        works[step.kernel]
+        works[plain_name(step.kernel)]
         if isinstance(step, KernelCall)
         else Work("copy", activation_bytes=2.0 * step.bytes)
         for step in lib.plan.steps

@@ -16,6 +16,7 @@ from tunefarm.compiler.frontend.onnx import (
     microsoft,
     nn,
     quantize,
+    recurrent,
     reduce,
     resize,
     shape,
@@ -34,6 +35,7 @@ CONVERTERS: Mapping[str, Converter] = {
     **shape.CONVERTERS,
     **resize.CONVERTERS,
     **quantize.CONVERTERS,
+    **recurrent.CONVERTERS,
 }
 _PLAIN_DOMAINS = ("", "ai.onnx")
 Scope = dict[str, "Expr | None"]  # None: its producer is unsupported
