@@ -9,7 +9,7 @@ Others disturb a repeat by taking time, never by giving it: repeats go on until 
 met twice, and what seems hopeless is timed again before it is abandoned.
 
 The parent drives every repeat: it holds the reference answer, which the child never sees, and
-compares the time that the child claims with its own clock.
+compares the time that the child claims with its own clock, less what both waited for a processor.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from tunefarm.db.records import ErrorKind
 from tunefarm.worker.backend import Built, Problem
 from tunefarm.worker.budgets import ABANDON, ABANDON_REPEATS, Budgets
 from tunefarm.worker.process import Child, ChildDied, Death
+from tunefarm.worker.queued import queued_s
 from tunefarm.worker.verify import check_answer
 from tunefarm.worker.wire import Blob, Frame, plain_text
 
@@ -134,20 +135,26 @@ class Session:
         }
         limit = self._problem.output_bytes if outputs else 0
         for _ in range(_CLOCK_TRIES):
-            start = time.monotonic()
+            queued, start = self._queued_s(), time.monotonic()
             frame = self._call(header, limit_s=self._budgets.run_s, reply_limit_bytes=limit)
             elapsed = time.monotonic() - start
+            queued = self._queued_s() - queued
             claimed = frame.header.get("seconds")
             if not isinstance(claimed, float) or not 0 <= claimed <= elapsed:
                 break
-            # Short of what passed here is a lie, or a pause of the machine: then try again.
+            # Short of what passed here is a lie, unless both waited for a processor that others
+            # had, or a pause of the machine: then try again.
             if poison or outputs or self.pace.pauses:
                 return frame, claimed
-            if elapsed - claimed <= max(_CLOCK_SLACK_S, elapsed / 2):
+            if elapsed - claimed - queued <= max(_CLOCK_SLACK_S, elapsed / 2):
                 return frame, claimed
         raise TrialFailed(
             ErrorKind.RUN_ERROR, f"the runner claims {claimed!r} s where {elapsed:.3g} s passed"
         )
+
+    def _queued_s(self) -> float:
+        """What the runner and this thread waited for a processor so far."""
+        return queued_s(self._runner.pid) + queued_s()
 
     def _call(
         self,
