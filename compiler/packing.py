@@ -18,6 +18,7 @@ from tunefarm.compiler.space.image_rows.repetition import repetitions
 from tunefarm.compiler.space.strassen.forms import LANES, transform_name, transform_weights
 from tunefarm.compiler.space.winograd.transforms import (
     FILTERS,
+    SUMMED,
     TILES,
     filter_transform,
     transform_filter,
@@ -31,7 +32,7 @@ TRANSFORMS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
             transform_filter, tile=tile, stride=stride, taps=taps
         )
         for taps, stride in FILTERS
-        for tile in product(TILES[taps], TILES[taps])
+        for tile in (*product(TILES[taps], TILES[taps]), *product((SUMMED,), TILES[taps]))
     },
 }
 

@@ -137,7 +137,7 @@ CACHES: Mapping[str, Mapping[str, int]] = {
 DEFAULT_CACHES: Mapping[str, int] = {"l1": 32 << 10, "l2": 512 << 10, "l3": 16 << 20}
 
 # Bytes a cycle that hints bring from memory: of one core alone, and of all (measured on two).
-MEMORY_STREAMS: Mapping[str, tuple[float, float]] = {"znver5": (9.5, 13.0)}
+MEMORY_STREAMS: Mapping[str, tuple[float, float]] = {"znver5": (9.5, 11.5)}
 DEFAULT_STREAM = 6.0  # of each core
 
 

@@ -12,6 +12,7 @@ from tunefarm.compiler.space.strassen.knobs import cycles as strassen_cycles
 from tunefarm.compiler.space.strassen.program import product_of
 from tunefarm.compiler.space.winograd.knobs import cycles as winograd_cycles
 from tunefarm.compiler.space.winograd.program import convolution_of
+from tunefarm.compiler.space.winograd_1d.knobs import cycles as winograd_1d_cycles
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.workload import Workload
 
@@ -39,5 +40,9 @@ def cycles_on_one_core(function: Function, target: Target) -> float | None:
             conv = convolution_of(function)
             assert conv is not None
             return float(winograd_cycles(conv, one, one.lanes("float32"), k)[0])
+        case "winograd_1d":
+            conv = convolution_of(function)
+            assert conv is not None
+            return float(winograd_1d_cycles(conv, one, one.lanes("float32"), k)[0])
         case _:
             return None

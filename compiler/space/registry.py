@@ -34,6 +34,7 @@ from tunefarm.compiler.space import (
     window,
     window_passes,
     winograd,
+    winograd_1d,
 )
 from tunefarm.compiler.space.config import Config, ConfigSpace, SketchSpace
 from tunefarm.compiler.target import Target
@@ -61,6 +62,7 @@ class Sketch:
 # default config.
 SKETCHES: list[Sketch] = [
     Sketch("attention", attention.space, attention.schedule),
+    Sketch("winograd_1d", winograd_1d.space, winograd_1d.schedule),
     Sketch("winograd", winograd.space, winograd.schedule),
     Sketch("strassen", strassen.space, strassen.schedule),
     Sketch("dot", dot.space, dot.schedule),

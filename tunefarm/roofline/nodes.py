@@ -26,6 +26,8 @@ _SHOWN_S = 5e-9
 WINOGRAD, STRASSEN, DOT = "winograd", "strassen", "dot"
 FEWER = {WINOGRAD: "Winograd", STRASSEN: "Strassen"}
 """Methods of fewer operations than the nominal ones."""
+_FORMS = {"winograd_1d": WINOGRAD}
+"""Sketches that are another form of one of these."""
 NOTES = {
     WINOGRAD: "FLOPs and GFLOP/s are nominal, what the mathematics asks for: Winograd's method "
     "needs fewer operations, and so may pass the FMA peak. The roof counts those that it executes.",
@@ -220,9 +222,14 @@ def _work_of(workload: Workload, decision: Decision | None) -> Work:
     )
     if decision is None:
         return work
-    sketch = str(decision.config["sketch"])
+    sketch = _sketch_of(decision)
     rate = _rate_of(decision) if sketch == DOT else 1.0
     return replace(work, operations=_operations(decision), sketch=sketch, rate=rate)
+
+
+def _sketch_of(decision: Decision) -> str:
+    sketch = str(decision.config["sketch"])
+    return _FORMS.get(sketch, sketch)
 
 
 def _rate_of(decision: Decision) -> float:
@@ -241,7 +248,7 @@ def _operations(decision: Decision) -> float:
     from tunefarm.worker.roofline import executed_operations, scheduled_operations
 
     space = config_space(decision.workload, decision.target)
-    if decision.config["sketch"] in FEWER:
+    if _sketch_of(decision) in FEWER:
         return scheduled_operations(space, decision.config)
     return executed_operations(decision.workload, space, decision.config)
 

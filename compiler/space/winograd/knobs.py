@@ -110,7 +110,7 @@ def cycles(c: Convolution, target: Target, lanes: int, k: Columns) -> Numbers:
     multiply = panels * c.depth * steps
     weights = filters(c, k) * c.depth * c.outputs * 4.0
     leave_l2 = weights + held_bytes(c, lanes, k, cores) > L2_SHARE * target.l2_bytes
-    kept = weights <= target.l3_bytes // 4  # what else the network reads takes the rest
+    kept = weights <= 3 * target.l3_bytes // 4  # what else the network reads takes the rest
     rate = np.where(kept, max(L3_BYTES, target.stream_bytes), target.stream_bytes)
     again = np.where(leave_l2, weights * (row_blocks - 1) / rate, 0.0)
     readers = np.minimum(row_blocks, np.maximum(cores / panel_blocks, 1))  # of the same weights

@@ -212,13 +212,13 @@ def _stages(
 
     def back(r: Expr, t: Expr, j: Expr, o: Expr) -> Expr:
         q = t if ends is None else ends.place(j, t // columns, t % columns)
-        return _transformed(above.result, above.result_parts, r, lambda i: product[i, j, q, o])
+        return transformed(above.result, above.result_parts, r, lambda i: product[i, j, q, o])
 
     rows_out = te.compute((tile[0], count, across.points, c.outputs), back, "rows_out")
 
     def result(n: Expr, h: Expr, v: Expr, o: Expr) -> Expr:
         t = (n * rows + h // tile[0]) * columns + v // tile[1]
-        return _transformed(
+        return transformed(
             across.result, across.result_parts, v % tile[1],
             lambda j: rows_out[h % tile[0], t, j, o],
         )  # fmt: skip
@@ -228,9 +228,15 @@ def _stages(
 
 def filter_of(transform: Transforms, point: Expr) -> Expr:
     """Which filter a point's weight is."""
-    if transform.filters == transform.points:
+    first, behind = transform.shared.start, transform.shared.stop
+    if len(transform.shared) == 1:
         return point
-    return te.minimum(point, transform.filters - 1)
+    if behind == transform.points:
+        return te.minimum(point, first)
+    of_others = te.if_then_else(
+        point < behind, te.const(first, "int64"), point - (behind - first) + 1
+    )
+    return te.if_then_else(point < first, point, of_others)
 
 
 def _transformed_tiles(
@@ -255,21 +261,21 @@ def _transformed_tiles(
     def by_rows(i: Expr, t: Expr, j: Expr, k: Expr) -> Expr:
         inputs: Values = lambda y: window[t, y, j, k]  # noqa: E731
         if ends is not None:
-            inputs = _continued(inputs, c.height, tile[0], t // columns)
-        return _transformed(above.data, above.data_parts, i, inputs)
+            inputs = continued(inputs, c.height, tile[0], t // columns)
+        return transformed(above.data, above.data_parts, i, inputs)
 
     rows_in = te.compute((above.points, count, across.points, c.depth), by_rows, "rows_in")
 
     def by_columns(i: Expr, j: Expr, t: Expr, k: Expr) -> Expr:
         inputs: Values = lambda v: rows_in[i, t, v, k]  # noqa: E731
         if ends is not None:
-            inputs = _continued(inputs, c.width, tile[1], t % columns)
-        return _transformed(across.data, across.data_parts, j, inputs)
+            inputs = continued(inputs, c.width, tile[1], t % columns)
+        return transformed(across.data, across.data_parts, j, inputs)
 
     return te.compute((above.points, across.points, count, c.depth), by_columns, "tile_in")
 
 
-def _continued(value: Values, extent: int, size: int, place: Expr) -> Values:
+def continued(value: Values, extent: int, size: int, place: Expr) -> Values:
     """The inputs ``value(y)`` of the tile at ``place`` of a row or a column of tiles of 3 taps. Of
     the last tile those that no result needs are such that products may be left out."""
     results = extent % size
@@ -313,7 +319,7 @@ def _apart(c: Convolution, x: te.Tensor, tile: tuple[int, int]) -> te.Tensor:
     return te.compute((c.batch, *sizes, c.depth), data, "phases")
 
 
-def _transformed(matrix: Matrix, parts: Parts, row: Expr, value: Values) -> Expr:
+def transformed(matrix: Matrix, parts: Parts, row: Expr, value: Values) -> Expr:
     """Row ``row`` of ``matrix`` times a vector: a sum of its own for each row, without zeros."""
     sums = [_sum_of(coefficients, parts, value) for coefficients in matrix]
     chosen = sums[-1]

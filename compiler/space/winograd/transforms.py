@@ -29,6 +29,8 @@ from numpy.typing import NDArray
 
 TILES: Mapping[int, tuple[int, ...]] = {3: (2, 4), 7: (2, 3)}
 """Results of a tile in one dimension, by the taps of the filter."""
+SUMMED = 1
+"""The tile of a dimension whose taps are summed as they are: its filters are the taps."""
 FILTERS = ((3, 1), (3, 2), (7, 2))
 """Taps and strides of the filters that there are transforms for."""
 _HALF, _PART = Fraction(1, 2), Fraction(3, 4)
@@ -48,8 +50,8 @@ Parts = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Transforms:
-    """Bᵀ ``[p, p]``, G ``[f, taps]`` and Aᵀ ``[m, p]`` for p points, each entry rounded once. Where
-    G has fewer rows than there are points, the last of them share one.
+    """Bᵀ ``[p, p]``, G ``[f, taps]`` and Aᵀ ``[m, p]`` for p points, each entry rounded once. The
+    points of the range ``shared`` have one row of G, all others one each, in order.
 
     ``data_parts`` and ``result_parts`` cut the columns of Bᵀ and Aᵀ so that rows for points ±x
     have sums of parts in common.
@@ -60,6 +62,7 @@ class Transforms:
     result: Matrix
     data_parts: Parts
     result_parts: Parts
+    shared: range
 
     @property
     def points(self) -> int:
@@ -83,7 +86,8 @@ def transforms(tile: int, stride: int = 1, taps: int = 3) -> Transforms:
         data, filters, result = _toom_cook(tile, -(-taps // stride))
         points = len(data)
         evens, odds = tuple(range(0, points, 2)), tuple(range(1, points, 2))
-        return _rounded(data, filters, result, (evens, odds), _signs(points))
+        none = range(points - 1, points)
+        return _rounded(data, filters, result, (evens, odds), _signs(points), none)
     data, filters, result = _toom_cook(tile, taps - 1)
     inner, points = len(data), len(data) + tile
     zero, one = Fraction(0), Fraction(1)
@@ -92,8 +96,26 @@ def transforms(tile: int, stride: int = 1, taps: int = 3) -> Transforms:
     outer = [*([row[0], zero, row[1]] for row in filters), [zero, one, zero]]
     sums = [[*row, *(Fraction(i == k) for k in range(tile))] for i, row in enumerate(result)]
     data_parts = tuple(tuple(range(n, points, 4)) for n in (0, 2, 1, 3))
-    return _rounded(
-        rows, outer, sums, data_parts, (*_signs(inner), *((n,) for n in range(inner, points)))
+    result_parts = (*_signs(inner), *((n,) for n in range(inner, points)))
+    return _rounded(rows, outer, sums, data_parts, result_parts, range(inner, points))
+
+
+@functools.cache
+def transforms_of_rows(tile: int, stride: int) -> Transforms:
+    """The matrices of three taps with the points in another order: a tile that lacks its last
+    result can do without the last of them. Of stride 2 infinity, of the outer taps, stands behind
+    the points of the middle tap, one for each result."""
+    t = transforms(tile, stride)
+    if stride == 1:
+        return t
+    order = (*range(tile), *t.shared, tile)
+    return Transforms(
+        tuple(t.data[p] for p in order),
+        (*t.filter[:tile], t.filter[-1], t.filter[tile]),
+        tuple(tuple(row[p] for p in order) for row in t.result),
+        t.data_parts,
+        tuple(tuple(order.index(p) for p in part) for part in t.result_parts),
+        range(tile, 2 * tile),
     )
 
 
@@ -130,12 +152,13 @@ def _coefficients(roots: Sequence[Fraction]) -> list[Fraction]:
 
 
 def _rounded(
-    data: Rows, filters: Rows, result: Rows, data_parts: Parts, result_parts: Parts
+    data: Rows, filters: Rows, result: Rows, data_parts: Parts, result_parts: Parts, shared: range
 ) -> Transforms:
     def matrix(rows: Rows) -> Matrix:
         return tuple(tuple(float(x) for x in row) for row in rows)
 
-    return Transforms(matrix(data), matrix(filters), matrix(result), data_parts, result_parts)
+    parts = (data_parts, result_parts)
+    return Transforms(matrix(data), matrix(filters), matrix(result), *parts, shared)
 
 
 def continuation(tile: int, results: int, taps: int) -> tuple[float, ...]:
@@ -162,7 +185,10 @@ def transform_filter(
     weights: NDArray[Any], tile: tuple[int, int], stride: int = 1, taps: int = 3
 ) -> NDArray[Any]:
     """G g Gᵀ of weights ``[taps, taps, inputs, outputs]``, in float64 and rounded once."""
-    above, across = (np.array(transforms(t, stride, taps).filter) for t in tile)
+    if tile[0] == SUMMED:
+        above, across = np.eye(taps), np.array(transforms_of_rows(tile[1], stride).filter)
+    else:
+        above, across = (np.array(transforms(t, stride, taps).filter) for t in tile)
     rows = np.tensordot(above, _by_phase(weights.astype(np.float64), taps), (1, 0))
     both = np.tensordot(across, rows, (1, 1)).swapaxes(0, 1)
     return both.astype(weights.dtype)

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
+from convolutions import convolution, random_configs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sketch_harness import draw, verify
 from tunefarm.compiler.build import build_kernel
 from tunefarm.compiler.codegen.llvm import emit_llvm
-from tunefarm.compiler.ir import Expr, Function, TensorType, Var
-from tunefarm.compiler.ops import call
+from tunefarm.compiler.ir import Function
 from tunefarm.compiler.packing import pack
-from tunefarm.compiler.space import Config, ConfigSpace, config_space, schedule_workload, winograd
+from tunefarm.compiler.space import ConfigSpace, config_space, schedule_workload, winograd
 from tunefarm.compiler.space.winograd.ends import fewer_products
 from tunefarm.compiler.space.winograd.memory import BY_GROUP, held_bytes
 from tunefarm.compiler.space.winograd.program import convolution_of
@@ -34,45 +33,12 @@ from tunefarm.compiler.workload import Workload
 
 F32 = "float32"
 HOST = Target(f"llvm -mcpu={Target.host().mcpu} -num-cores=2")
-SAME = ((1, 1), (1, 1))
-
-
-def convolution(
-    shape: tuple[int, ...],
-    outputs: int,
-    padding: Any = SAME,
-    bias: bool = True,
-    residual: bool = False,
-    relu: bool = True,
-    constants: tuple[int, ...] = (1,),
-    kernel: tuple[int, int] = (3, 3),
-    dtype: str = F32,
-    **attrs: Any,
-) -> Function:
-    layouts = {"data_layout": "NSC", "kernel_layout": "SIO"} | attrs
-    channels = shape[1 if layouts["data_layout"] == "NCS" else -1]
-    inputs = channels // int(attrs.get("groups", 1))
-    x = Var("x", TensorType(shape, dtype))
-    w = Var("w", TensorType((*kernel, inputs, outputs), dtype))
-    body: Expr = call("conv", x, w, padding=padding, **layouts)
-    params = [x, w]
-    for wanted, kind in ((bias, TensorType((outputs,), dtype)), (residual, body.type)):
-        if wanted:
-            params.append(Var(f"p{len(params)}", kind))  # type: ignore[arg-type]
-            body = call("add", body, params[-1])
-    body = call("relu", body) if relu else body
-    return Function(tuple(params), body, {"primitive": True, "constants": constants})
 
 
 def winograd_space(function: Function, target: Target = HOST) -> ConfigSpace:
     space = winograd.space(function, target)
     assert space is not None
     return ConfigSpace((space,))
-
-
-def random_configs(space: ConfigSpace, rng: np.random.Generator, count: int) -> list[Config]:
-    rows = space.sample(rng, 200)
-    return [space.decode(r) for r in rows[space.valid(rows)][:count]]
 
 
 @pytest.mark.parametrize(
@@ -290,22 +256,22 @@ def test_it_is_the_default_where_it_saves_enough() -> None:
     small = config_space(Workload.from_function(convolution((1, 3, 3, 16), 16)), HOST)
     assert large.default["sketch"] == "winograd"
     assert small.default["sketch"] == "contraction"
-    assert {s.sketch for s in small.sketches} == {"winograd", "contraction"}
+    assert {s.sketch for s in small.sketches} == {"winograd", "winograd_1d", "contraction"}
 
 
 @pytest.mark.parametrize(
     ("target", "sketch"),
     [
         ("znver5 -num-cores=1", "winograd"),
-        ("znver5 -num-cores=2", "winograd"),
-        ("emeraldrapids -num-cores=1", "contraction"),
+        ("znver5 -num-cores=2", "winograd_1d"),
+        ("emeraldrapids -num-cores=1", "winograd_1d"),
     ],
 )
 def test_weights_decide_at_512_channels_by_how_fast_they_come(target: str, sketch: str) -> None:
     workload = Workload.from_function(convolution((1, 7, 7, 512), 512))
     default = config_space(workload, Target(f"llvm -mcpu={target}")).default
     assert default["sketch"] == sketch
-    assert default["ku"] == 2  # many hints at once would hold up the loads
+    assert default["ku"] <= 2  # many hints at once would hold up the loads
 
 
 def test_cores_together_hold_little_of_the_first_layer() -> None:

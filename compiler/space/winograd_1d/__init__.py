@@ -1,0 +1,67 @@
+"""3 × 3 convolutions by Winograd's method along rows, taps of rows summed as they are.
+
+    parallel over blocks of (images, rows, panels of outputs)
+      transform the rows that the block reads            a plane [rows, tiles, inputs] a point
+      for panel:
+        for point:
+          accumulators = 0                               rh rows × rt tiles by nv vectors
+          for tap of rows, inputs:
+            accumulators += plane[row + tap, tile] · weights[point, tap]
+        transform back, epilogue                         the results of a tile, in registers
+
+Of stride 1 there are 1.5 times fewer products than in the direct sum in tiles of 2 results, and
+twice fewer in tiles of 4; weights grow by a third, and by as much as they are. That is between the
+direct sum and tiles of rows and columns (``space/winograd``), whose weights grow by 7/9 and more:
+layers with few pixels and many channels, whose weights come from memory, take the least time so.
+Where a block holds all rows of an image its sums skip the taps beyond the border.
+"""
+
+from __future__ import annotations
+
+from tunefarm.compiler.ir import Function
+from tunefarm.compiler.space.config import SketchSpace
+from tunefarm.compiler.space.winograd import least_cycles
+from tunefarm.compiler.space.winograd.knobs import direct_cycles
+from tunefarm.compiler.space.winograd.program import Convolution, convolution_of
+from tunefarm.compiler.space.winograd.transforms import phases
+from tunefarm.compiler.space.winograd_1d.apply import schedule
+from tunefarm.compiler.space.winograd_1d.knobs import (
+    NAME,
+    VERSION,
+    constraints_of,
+    default_of,
+    knobs_of,
+)
+from tunefarm.compiler.space.winograd_1d.nest import nest_of
+from tunefarm.compiler.target import Target
+
+WORTH = 1.12  # times fewer cycles in the model than tiles of both, to be a task's default
+DIRECT = 1.05  # times the cycles at peak that the direct sum takes, weights from memory
+
+__all__ = ["schedule", "space"]
+
+
+def space(function: Function, target: Target) -> SketchSpace | None:
+    """The knobs of such a convolution; None where the method does not apply."""
+    c = convolution_of(function)
+    lanes = target.lanes("float32")
+    if c is None or not applies(c, target, lanes):
+        return None
+    knobs, constraints = knobs_of(c, lanes), constraints_of(c, target, lanes)
+    default, cycles = default_of(c, target, lanes, knobs, constraints)
+    others = min(DIRECT * direct_cycles(c, target, lanes), least_cycles(c, target, lanes) / WORTH)
+    return SketchSpace(
+        NAME,
+        VERSION,
+        knobs,
+        constraints,
+        default,
+        lambda k: nest_of(c, target, lanes, k),
+        preferred=cycles < others,
+    )
+
+
+def applies(c: Convolution, target: Target, lanes: int) -> bool:
+    if target.kind != "llvm" or target.strict or phases(c.taps) > 1:
+        return False
+    return c.width >= 2 and min(c.inputs, c.outputs) >= lanes

@@ -1,0 +1,102 @@
+"""A convolution as the stages of Winograd's method along rows.
+
+    window[n, y, t, x, c]  = the inputs of row y under tile t, 0 beyond the border
+    tile_in[j, n, y, t, c] = Σ window[n, y, t, x, c] · Bᵀ[j, x]
+    product[j, n, h, t, o] = Σ tile_in[j, n, h + i, t, c] · w[i, f(j), c, o]    over taps i and c
+    y[n, h, v, o]          = Σ product[j, n, h, t, o] · Aᵀ[v % m, j]
+
+The last tile of a row, of fewer results, may take fewer points (``space/winograd/ends.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from tunefarm.compiler import te
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.space.program import create_program
+from tunefarm.compiler.space.winograd.program import (
+    Convolution,
+    Values,
+    continued,
+    filter_of,
+    image_size,
+    transformed,
+)
+from tunefarm.compiler.space.winograd.transforms import transforms_of_rows
+from tunefarm.compiler.tir import PrimFunc
+from tunefarm.compiler.tir import schedule as s
+from tunefarm.compiler.tir.ir import Expr
+
+STAGES = 4
+
+
+@lru_cache(maxsize=64)
+def create_winograd_1d(c: Convolution, tile: int, fewer: bool) -> PrimFunc:
+    """The plain loops of the stages and of what is fused behind them, as one last block. With
+    ``fewer`` the last tile of a row leaves out the products that its results do not need."""
+    kernel = (c.taps, transforms_of_rows(tile, c.stride).filters, c.inputs, c.outputs)
+    program = create_program(
+        c.function,
+        computes={c.anchor: lambda args: _stages(c, tile, fewer, args)},
+        shapes={c.function.params[c.filter_param]: kernel},
+    )
+    for block in s.remaining_blocks(program)[STAGES - 1 : -1]:
+        program = s.compute_inline(program, block)
+    if len(s.remaining_blocks(program)) != STAGES:
+        raise ScheduleError("what follows the convolution does not fold into one block")
+    return program
+
+
+def points_of_last(c: Convolution, tile: int) -> int:
+    """How many of a tile's points, the first ones, the last tile of a row needs, as it may have
+    fewer results; of stride 2 all, unless one is missing."""
+    results, points = (c.width - 1) % tile + 1, transforms_of_rows(tile, c.stride).points
+    if c.stride == 1:
+        return results + c.taps - 1
+    return points - 2 if results == tile - 1 else points
+
+
+def _stages(c: Convolution, tile: int, fewer: bool, args: Sequence[te.Tensor]) -> te.Tensor:
+    x, w = args
+    across, (height, width) = transforms_of_rows(tile, c.stride), image_size(c.anchor)
+    columns = -(-c.width // tile)
+    zero = te.const(0, "float32")
+
+    def data(n: Expr, y: Expr, t: Expr, column: Expr, k: Expr) -> Expr:
+        left = t * (tile * c.stride) + column - c.padding[1]
+        inside = (left >= 0) & (left < width)
+        return te.if_then_else(inside, x[n, y, left, k], zero)
+
+    window = te.compute((c.batch, height, columns, across.points, c.inputs), data, "window")
+
+    def by_columns(j: Expr, n: Expr, y: Expr, t: Expr, k: Expr) -> Expr:
+        inputs: Values = lambda v: window[n, y, t, v, k]  # noqa: E731
+        if fewer and c.stride == 1:
+            inputs = continued(inputs, c.width, tile, t)
+        return transformed(across.data, across.data_parts, j, inputs)
+
+    shape = (across.points, c.batch, height, columns, c.inputs)
+    tile_in = te.compute(shape, by_columns, "tile_in")
+    i, k = te.reduce_axis(c.taps, "i"), te.reduce_axis(c.inputs, "k")
+
+    def term(j: Expr, n: Expr, h: Expr, t: Expr, o: Expr) -> te.Reduce:
+        row = h * c.stride + i - c.padding[0]
+        made = (row >= 0) & (row < height)
+        if fewer:
+            # t < columns - 1 or j < points_of_last, as one form
+            behind = (columns - 1 - t) * across.points + (points_of_last(c, tile) - 1)
+            made = made & (j <= behind)
+        factors = tile_in[j, n, row, t, k] * w[i, filter_of(across, j), k, o]
+        return te.sum(te.if_then_else(made, factors, zero), [i, k])
+
+    shape = (across.points, c.batch, c.height, columns, c.outputs)
+    product = te.compute(shape, term, "product")
+
+    def result(n: Expr, h: Expr, v: Expr, o: Expr) -> Expr:
+        t, of_tile = v // tile, v % tile
+        back: Values = lambda j: product[j, n, h, t, o]  # noqa: E731
+        return transformed(across.result, across.result_parts, of_tile, back)
+
+    return te.compute((c.batch, c.height, c.width, c.outputs), result, "winograd_1d")

@@ -1,0 +1,197 @@
+"""Winograd's method along rows: within its stated error of the direct sum, on all shapes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from convolutions import convolution, random_configs
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sketch_harness import draw, verify
+from tunefarm.compiler.codegen.llvm import emit_llvm
+from tunefarm.compiler.ir import Function
+from tunefarm.compiler.packing import pack
+from tunefarm.compiler.space import (
+    Config,
+    ConfigSpace,
+    config_space,
+    schedule_workload,
+    winograd_1d,
+)
+from tunefarm.compiler.space.winograd.program import convolution_of
+from tunefarm.compiler.space.winograd.transforms import TILES, transforms_of_rows
+from tunefarm.compiler.space.winograd_1d.knobs import (
+    cycles,
+    fewer_products,
+    product_bytes,
+    products_of_row,
+    tile_bytes,
+)
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.tir.transform.lower import lower
+from tunefarm.compiler.workload import Workload
+from tunefarm.worker.roofline import scheduled_operations
+
+HOST = Target(f"llvm -mcpu={Target.host().mcpu} -num-cores=2")
+ZEN5 = Target("llvm -mcpu=znver5 -num-cores=2")
+
+
+def space_of(function: Function, target: Target = HOST) -> ConfigSpace:
+    space = winograd_1d.space(function, target)
+    assert space is not None
+    return ConfigSpace((space,))
+
+
+def configured(function: Function, **knobs: int) -> Config:
+    space = space_of(function)
+    config = {**space.default, "nb": 1, "nv": 1, "ku": 1, **knobs}
+    assert space.valid(space.encode(config)[None])[0]
+    return config
+
+
+@pytest.mark.parametrize("tile", TILES[3])
+def test_the_points_of_stride_2_in_another_order_compute_a_filter(tile: int) -> None:
+    t = transforms_of_rows(tile, 2)
+    data, filters = np.random.default_rng(0).standard_normal((2, t.points))
+    weights = np.array(t.filter) @ filters[:3]
+    first, behind = t.shared.start, t.shared.stop
+    of = [
+        p if p < first else first if p < behind else p - len(t.shared) + 1 for p in range(t.points)
+    ]
+    result = np.array(t.result) @ (weights[of] * (np.array(t.data) @ data))
+    wanted = np.correlate(data, filters[:3], "valid")[::2]
+    np.testing.assert_allclose(result, wanted, rtol=1e-12, atol=1e-12)
+    # A tile without its last result does not need the last two points.
+    assert not np.array(t.result)[:-1, -2:].any()
+
+
+@settings(max_examples=14, deadline=None, derandomize=True, database=None)
+@given(
+    st.integers(1, 2), st.integers(1, 13), st.integers(2, 14), st.integers(16, 40),
+    st.integers(16, 40), st.tuples(*[st.integers(0, 2)] * 4), st.booleans(), st.booleans(),
+    st.booleans(), st.sampled_from((1, 2)), st.integers(0, 9999),
+)  # fmt: skip
+def test_odd_shapes_under_random_configs(
+    n: int, h: int, w: int, c: int, o: int, pads: tuple[int, int, int, int], bias: bool,
+    residual: bool, relu: bool, stride: int, seed: int,
+) -> None:  # fmt: skip
+    top, bottom, left, right = pads
+    h, w = max(h, 3 - top - bottom), max(w, 3 + stride - left - right)
+    function = convolution(
+        (n, h, w, c), o, ((top, bottom), (left, right)), bias, residual, relu,
+        strides=(stride, stride),
+    )  # fmt: skip
+    rng = np.random.default_rng(seed)
+    arrays = draw(function, rng)
+    space = space_of(function)
+    for config in [space.default, *random_configs(space, rng, 2)]:
+        verify(function, HOST, config, arrays)
+
+
+@pytest.mark.parametrize(
+    ("image", "stride", "tile", "of_row"),
+    [
+        ((7, 7), 1, 2, 15), ((7, 7), 1, 4, 11), ((5, 5), 1, 4, 9), ((6, 9), 1, 2, 19),
+        ((7, 6), 1, 4, 10), ((14, 14), 2, 2, 18), ((14, 14), 2, 4, 16), ((9, 5), 2, 2, 8),
+        ((10, 10), 2, 4, 18),
+    ],
+)  # fmt: skip
+def test_the_last_tile_of_a_row_takes_fewer_products(
+    image: tuple[int, int], stride: int, tile: int, of_row: int
+) -> None:
+    function = convolution((1, *image, 20), 35, strides=(stride, stride))
+    width, rows = -(-image[1] // stride), -(-image[0] // stride)
+    config = configured(function, tile_w=tile, rh=rows, rt=-(-width // tile), ku=2)
+    c = convolution_of(function)
+    assert c is not None
+    columns = {name: np.array([value]) for name, value in config.items()}
+    assert products_of_row(c, columns)[0] == of_row
+    # Of five results four and one: of stride 2 a tile that lacks more than one takes all.
+    assert fewer_products(c, columns)[0] == (of_row < c.transforms(tile).points * -(-width // tile))
+    arrays = draw(function, np.random.default_rng(2))
+    assert verify(function, HOST, config, arrays) < 5e-6
+    if image[0] < 7:
+        verify(function, HOST, config, arrays, "interpret")
+
+
+@pytest.mark.parametrize(("tile", "stride"), [(2, 1), (4, 2)])
+def test_the_interpreter_agrees(tile: int, stride: int) -> None:
+    function = convolution((2, 5, 6, 16), 19, residual=True, strides=(stride, stride))
+    config = configured(function, tile_w=tile, rh=2, rt=1)
+    verify(function, HOST, config, draw(function, np.random.default_rng(3)), "interpret")
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize(("tile", "error"), [(2, 2e-6), (4, 4e-6)])
+def test_the_error_is_as_stated(tile: int, error: float, stride: int) -> None:
+    size = 14 * stride
+    function = convolution(
+        (1, size, size, 256), 64, bias=False, relu=False, strides=(stride, stride)
+    )
+    config = configured(function, tile_w=tile, rh=7, rt=2, nv=2)
+    assert verify(function, HOST, config, draw(function, np.random.default_rng(2))) < error
+
+
+UNFIT = {
+    "stride 3": convolution((1, 9, 9, 16), 16, strides=(3, 3)),
+    "seven taps": convolution((1, 19, 19, 16), 16, kernel=(7, 7), strides=(2, 2)),
+    "variable weights": convolution((1, 9, 9, 16), 16, constants=()),
+    "few channels": convolution((1, 9, 9, 3), 32),
+    "one column": convolution((1, 9, 1, 16), 16),
+}
+
+
+@pytest.mark.parametrize("name", UNFIT)
+def test_other_convolutions_have_no_such_sketch(name: str) -> None:
+    assert winograd_1d.space(UNFIT[name], HOST) is None
+
+
+def test_a_strict_target_has_no_such_sketch() -> None:
+    function = convolution((1, 7, 7, 512), 512)
+    assert winograd_1d.space(function, Target(f"{ZEN5} -precision=strict")) is None
+
+
+@pytest.mark.parametrize(
+    ("shape", "outputs", "stride", "sketch"),
+    [
+        ((1, 7, 7, 512), 512, 1, "winograd_1d"), ((1, 14, 14, 512), 512, 2, "winograd_1d"),
+        ((1, 28, 28, 128), 128, 1, "winograd"), ((1, 3, 3, 16), 16, 1, "contraction"),
+    ],
+)  # fmt: skip
+def test_it_is_the_default_of_few_pixels_with_many_weights(
+    shape: tuple[int, ...], outputs: int, stride: int, sketch: str
+) -> None:
+    workload = Workload.from_function(convolution(shape, outputs, strides=(stride, stride)))
+    assert config_space(workload, ZEN5).default["sketch"] == sketch
+
+
+def test_a_kernel_holds_and_executes_what_the_model_counts() -> None:
+    function = convolution((1, 28, 28, 128), 128, bias=False, relu=False)
+    config = configured(function, tile_w=4, rh=4, rt=7, nb=2)
+    workload = Workload.from_function(function)
+    program = schedule_workload(workload, HOST, config)
+    columns = {name: np.array([value]) for name, value in config.items()}
+    c, lanes = convolution_of(function), HOST.lanes("float32")
+    assert c is not None
+    (tiles,), (results,) = tile_bytes(c, lanes, columns), product_bytes(c, lanes, columns)
+    workspace = emit_llvm(lower(program), HOST).workspace_bytes / HOST.num_cores
+    assert tiles <= workspace <= tiles + results  # short buffers lie on the stack
+    products = 28 * 3 * 7 * 6 * 128 * 128
+    assert scheduled_operations(space_of(function), config) == 2 * products
+    assert cycles(c, ZEN5, 16, columns)[0] > products / (2 * 16) / ZEN5.num_cores
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_weights_are_transformed_when_they_are_packed(stride: int) -> None:
+    function = convolution((1, 8, 8, 16), 32, bias=False, strides=(stride, stride))
+    config = configured(function, tile_w=4, rh=1, rt=1)
+    program = schedule_workload(Workload.from_function(function), HOST, config)
+    layout = program.layouts[1]
+    weights = np.random.default_rng(0).standard_normal((3, 3, 16, 32)).astype("float32")
+    packed = pack(weights, layout, program.params[1].shape)
+    across = np.array(transforms_of_rows(4, stride).filter)
+    wanted = np.einsum("klco,jl->kjco", weights.astype(np.float64), across).astype("float32")
+    plain = pack(wanted, replace(layout, transform=""), packed.shape)
+    np.testing.assert_allclose(packed, plain, rtol=1e-6)
