@@ -10,6 +10,7 @@ keeps: a producer joins its immediate post-dominator if every path between them 
     reduction of sums       takes an elementwise producer that nobody else reads
     bytes made wider        join each of their readers, so that bytes lie between kernels
     convolutions            join around a depthwise one where ``join_convolutions`` says it pays
+    a maximum over windows  joins the convolution that it alone reads where ``join_pooling`` does
     opaque, several results stand alone
     what an earlier pass fused stays as it is
 
@@ -38,6 +39,7 @@ from tunefarm.compiler.ops.base import Pattern
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.transform.context import option
 from tunefarm.compiler.transform.join_convolutions import joined_convolutions
+from tunefarm.compiler.transform.join_pooling import joined_pooling
 from tunefarm.compiler.transform.outline import (
     CALIBRATED,
     SIMPLE,
@@ -74,6 +76,8 @@ class _Groups:
         self._grow(lambda n: pattern_of(n) is Pattern.OUT_FUSABLE, SIMPLE)
         if option("fuse_ops.join_convolutions", 1):
             self._join_convolutions(target)
+        if option("fuse_ops.join_pooling", 1):
+            self._join_pooling(target)
         self._grow(lambda n: pattern_of(n) is Pattern.REDUCTION, SIMPLE)
         self._grow(self._is_movable, (*SIMPLE, Pattern.INJECTIVE))
         self._feed_reductions()
@@ -91,6 +95,13 @@ class _Groups:
             if len(members) <= self.max_nodes and self._param_count(members) <= _MAX_PARAMS:
                 for last in chain[:-1]:
                     self._merge(self.group_of[chain[-1][-1]], last[-1])
+
+    def _join_pooling(self, target: Target) -> None:
+        for producer, pool in joined_pooling(
+            self.members(), self.users, lambda group: function_of(group)[0], target
+        ):
+            if len(self.contents[self.group_of[producer]]) < self.max_nodes:
+                self._merge(self.group_of[pool], producer)
 
     def _is_movable(self, node: Call) -> bool:
         return pattern_of(node) in (*SIMPLE, Pattern.INJECTIVE)

@@ -30,7 +30,7 @@ from tunefarm.compiler.summary import nominal_flops
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import PackedLayout, PrimFunc
 from tunefarm.compiler.tir import schedule as s
-from tunefarm.compiler.tir.ir import Var
+from tunefarm.compiler.tir.ir import Expr, Var
 
 TERMS_AHEAD = 128  # 14² × 256 on Zen 5: 0.95 × the time of the next panel's shares, 32 ahead 1.12 ×
 
@@ -57,15 +57,15 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     program = s.transform_layout(program, c.filter_param, layout)
 
     program, outer, panel, row, results = _place_results(program, final, knob, lanes)
-    program = _place_in_registers(program, "rows_out", results)
+    program = place_in_registers(program, "rows_out", results)
     place = (outer[-1], panel, row if knob["by_row"] else panel)
-    program = _place_products(program, c, write, place, knob, ends, lanes)
+    program = place_products(program, c, write, place, knob, ends, lanes)
     shared = shared_tiles(c, lanes, columns, target.num_cores)[0]
     rows = min(knob["mb"], c.tiles(tile)[0]) if knob["by_row"] == BY_GROUP else None
     image = (rows, c.tiles(tile)[1])
-    program = _place_tiles(program, c, None if shared else outer[-1], image, target)
+    program = place_tiles(program, c, None if shared else outer[-1], image, target)
     if phases(c.taps) > 1:
-        program = _place_phases(program, c, outer[-1])
+        program = place_phases(program, c, outer[-1])
     program, top = s.fuse(program, *outer)
     return in_parallel(program, top, nominal_flops(function), target)
 
@@ -106,11 +106,11 @@ def _place_results(
     )
 
 
-def _place_products(
+def place_products(
     program: PrimFunc,
     c: Convolution,
     write: str,
-    place: tuple[Var, Var, Var],
+    place: tuple[Expr, Var, Var],
     knob: dict[str, int],
     ends: Ends | None,
     lanes: int,
@@ -152,7 +152,7 @@ def _place_products(
     return prefetch_shares(program, buffer, (number + 1) * size, size, visits, always)
 
 
-def _place_tiles(
+def place_tiles(
     program: PrimFunc,
     c: Convolution,
     block: Var | None,
@@ -177,14 +177,14 @@ def _place_tiles(
     order = (vector, *tiles) if block is None else (*tiles, vector)
     program = s.reorder(program, *order, i, j, lane)
     program = in_registers(program, (i, j), lane)
-    program = _place_in_registers(program, "rows_in", i)
-    program = _place_in_registers(program, "window", order[-1])
+    program = place_in_registers(program, "rows_in", i)
+    program = place_in_registers(program, "window", order[-1])
     if block is not None:
         return program
     return in_parallel(program, vector, nominal_flops(c.function), target)
 
 
-def _place_phases(program: PrimFunc, c: Convolution, block: Var) -> PrimFunc:
+def place_phases(program: PrimFunc, c: Convolution, block: Var) -> PrimFunc:
     """The rows of the input that a block's tiles read: a row of pixels, both phases across.
 
     for row: for column: for phase: …   ->   for row: for i: for column: for j: for channel: …
@@ -197,7 +197,7 @@ def _place_phases(program: PrimFunc, c: Convolution, block: Var) -> PrimFunc:
     return s.unroll(s.unroll(program, across), channel)
 
 
-def _place_in_registers(program: PrimFunc, block: str, loop: Var) -> PrimFunc:
+def place_in_registers(program: PrimFunc, block: str, loop: Var) -> PrimFunc:
     """Compute what one iteration of ``loop`` reads of a block, unrolled, a vector at a time."""
     program = s.compute_at(program, block, loop)
     *rest, lane = own_loops(program, block, loop)

@@ -49,7 +49,8 @@ Values: TypeAlias = Callable[[int], Expr]
 class Convolution:
     """A fused convolution that Winograd's method can compute: one of ``FILTERS``, constant weights,
     channels last (of 7 × 7 in the result alone). ``padding`` is what the input lacks above and at
-    the left."""
+    the left. Of an image in ``parts`` each counts as an image, whose results read the input from
+    ``part_rows`` rows further down than those of the part before."""
 
     function: Function
     anchor: Call
@@ -62,6 +63,8 @@ class Convolution:
     padding: tuple[int, int]
     stride: int
     taps: int
+    parts: int = 1
+    part_rows: int = 0
 
     @property
     def depth(self) -> int:
@@ -194,6 +197,20 @@ def create_winograd(c: Convolution, tile: tuple[int, int], ends: Ends | None = N
 def _stages(
     c: Convolution, tile: tuple[int, int], ends: Ends | None, args: Sequence[te.Tensor]
 ) -> te.Tensor:
+    rows_out = half_transformed(c, tile, ends, args)
+    rows, columns = c.tiles(tile)
+
+    def result(n: Expr, h: Expr, v: Expr, o: Expr) -> Expr:
+        t = (n * rows + h // tile[0]) * columns + v // tile[1]
+        return result_of(c, tile, rows_out, (h % tile[0], t, v, o))
+
+    return te.compute((c.batch, c.height, c.width, c.outputs), result, "winograd")
+
+
+def half_transformed(
+    c: Convolution, tile: tuple[int, int], ends: Ends | None, args: Sequence[te.Tensor]
+) -> te.Tensor:
+    """The products of all tiles, their rows transformed back: ``rows_out``."""
     x, w = args
     above, across = (c.transforms(t) for t in tile)
     rows, columns = c.tiles(tile)
@@ -214,16 +231,17 @@ def _stages(
         q = t if ends is None else ends.place(j, t // columns, t % columns)
         return transformed(above.result, above.result_parts, r, lambda i: product[i, j, q, o])
 
-    rows_out = te.compute((tile[0], count, across.points, c.outputs), back, "rows_out")
+    return te.compute((tile[0], count, across.points, c.outputs), back, "rows_out")
 
-    def result(n: Expr, h: Expr, v: Expr, o: Expr) -> Expr:
-        t = (n * rows + h // tile[0]) * columns + v // tile[1]
-        return transformed(
-            across.result, across.result_parts, v % tile[1],
-            lambda j: rows_out[h % tile[0], t, j, o],
-        )  # fmt: skip
 
-    return te.compute((c.batch, c.height, c.width, c.outputs), result, "winograd")
+def result_of(
+    c: Convolution, tile: tuple[int, int], rows_out: te.Tensor, at: tuple[Expr, Expr, Expr, Expr]
+) -> Expr:
+    """The result at a row of a tile, the tile's number, a column of the image, an output."""
+    row, t, column, o = at
+    across = c.transforms(tile[1])
+    values: Values = lambda j: rows_out[row, t, j, o]  # noqa: E731
+    return transformed(across.result, across.result_parts, column % tile[1], values)
 
 
 def filter_of(transform: Transforms, point: Expr) -> Expr:
@@ -299,6 +317,8 @@ def continued(value: Values, extent: int, size: int, place: Expr) -> Values:
 
 def _padded(c: Convolution, x: te.Tensor, image: Expr, row: Expr, column: Expr, of: Expr) -> Expr:
     """The input of channel ``of`` at a place counted from the padding's corner, 0 beyond it."""
+    if c.parts > 1:
+        image, row = image // c.parts, row + image % c.parts * c.part_rows
     (height, width), top, left = image_size(c.anchor), row - c.padding[0], column - c.padding[1]
     inside = (top >= 0) & (top < height) & (left >= 0) & (left < width)
     last = c.anchor.attrs["data_layout"] == "NSC"

@@ -58,7 +58,7 @@ def compute_at(program: PrimFunc, block: str, loop: Var) -> PrimFunc:
     if not inside or len(inside) != len(readers):
         raise ScheduleError(f"not every consumer of {block} is inside loop {loop.name}")
     threads = _threads_around(program, target) if buffer.scope == "shared" else {}
-    around = _ranges_around(program, target)
+    around = ranges_around(program, target)
     accesses = [(b, reads(b, buffer)) for b in inside]
     region = region_of(target, buffer, accesses, threads=threads, around=around)
     removed = replace_stmt(program, node, None)
@@ -76,7 +76,7 @@ def _threads_around(program: PrimFunc, target: For) -> dict[Var, tuple[int, int]
     return {s.var: (0, constant_extent(s) - 1) for s in own}
 
 
-def _ranges_around(program: PrimFunc, target: For) -> dict[Var, tuple[int, int]]:
+def ranges_around(program: PrimFunc, target: For) -> dict[Var, tuple[int, int]]:
     """Ranges of a loop and of those around it."""
     loops = [s for s in path_to(program.body, target) if isinstance(s, For)]
     return {s.var: (0, constant_extent(s) - 1) for s in loops}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TypeAlias
@@ -11,6 +11,7 @@ from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.tir.affine import Affine, Key, Ranges, affine, interval, key_of
 from tunefarm.compiler.tir.facts import variables
 from tunefarm.compiler.tir.ir import (
+    Binary,
     Block,
     Buffer,
     Const,
@@ -81,7 +82,7 @@ def _spans(dim: int, accesses: Accesses, ranges: Ranges, around: Ranges) -> Regi
 
 def relax(expr: Expr, ranges: Ranges) -> tuple[Expr, int]:
     """(base, extent) of an index when the variables in ``ranges`` take all their values."""
-    form, moving = affine(expr), ranges.keys()
+    form, moving = _parted(affine(expr), ranges.keys()), ranges.keys()
     outer: dict[Key, tuple[int, Expr]] = {}
     low = high = 0
     for key, (coefficient, atom) in form.terms.items():
@@ -92,6 +93,30 @@ def relax(expr: Expr, ranges: Ranges) -> tuple[Expr, int]:
         low += coefficient * (a if coefficient > 0 else b)
         high += coefficient * (b if coefficient > 0 else a)
     return Affine(form.const + low, outer).expr(), high - low + 1
+
+
+def _parted(form: Affine, moving: Set[Var]) -> Affine:
+    """``(6·i + j) // 3`` as ``2·i + j // 3`` where j alone moves."""
+    for key, (coefficient, atom) in form.terms.items():
+        fixed = variables(atom) - moving
+        if not fixed or fixed == variables(atom):
+            continue
+        match atom:
+            case Binary(op="floordiv", a=a, b=Const(value=divisor)) if divisor > 0:
+                inner = affine(a)
+                whole = {
+                    k: (c // int(divisor), e)
+                    for k, (c, e) in inner.terms.items()
+                    if c % divisor == 0
+                }
+                if not whole:
+                    continue
+                rest = {k: t for k, t in inner.terms.items() if k not in whole}
+                part = affine(Affine(inner.const, rest).expr() // int(divisor))
+                others = {k: t for k, t in form.terms.items() if k != key}
+                part = (Affine(0, whole) + part).scaled(coefficient)
+                return _parted(Affine(form.const, others) + part, moving)
+    return form
 
 
 def loops_over_region(node: Block, region: Region, by_iter: bool = False) -> Stmt:

@@ -18,6 +18,7 @@ from tunefarm.compiler.tir.ir import (
     binary,
 )
 from tunefarm.compiler.tir.schedule.buffers import replace_buffer
+from tunefarm.compiler.tir.schedule.placement import ranges_around
 from tunefarm.compiler.tir.schedule.regions import region_of
 from tunefarm.compiler.tir.schedule.tree import (
     blocks,
@@ -56,7 +57,7 @@ def rolling_buffer(program: PrimFunc, block: str, loop: Var) -> PrimFunc:
     extent = constant_extent(rows)
     if step >= extent:
         raise ScheduleError(f"no two iterations of loop {loop.name} read a row of {buffer.name}")
-    _check_reads(node, readers, outer)
+    _check_reads(program, node, readers, outer)
     known = binary("min", loop, 1) * (extent - step)
     program = replace_stmt(program, rows, _only_where(rows, rows.var >= known))
     return replace_buffer(program, buffer, replace(buffer, ring=Ring(dim, extent, loop)))
@@ -80,12 +81,12 @@ def _moving_rows(program: PrimFunc, node: Block, outer: For) -> tuple[int, int, 
     raise ScheduleError(f"loop {outer.var.name} does not move rows that {node.name} computes")
 
 
-def _check_reads(node: Block, readers: list[Block], outer: For) -> None:
+def _check_reads(program: PrimFunc, node: Block, readers: list[Block], outer: For) -> None:
     """ScheduleError if an iteration reads other rows than its block computes for it."""
-    buffer = store_of(node).buffer
-    written = region_of(outer, buffer, [(node, [store_of(node)])])
+    buffer, around = store_of(node).buffer, ranges_around(program, outer)
+    written = region_of(outer, buffer, [(node, [store_of(node)])], around=around)
     for reader in readers:
-        read = region_of(outer, buffer, [(reader, reads(reader, buffer))])
+        read = region_of(outer, buffer, [(reader, reads(reader, buffer))], around=around)
         for (base, extent), (first, size) in zip(written, read, strict=True):
             ahead = affine(first) - affine(base)
             if ahead.terms or ahead.const < 0 or ahead.const + size > extent:

@@ -1,0 +1,119 @@
+"""The time of a convolution with the pooling behind it in a closed form, and the best config.
+
+What it costs is the row of tiles that neighbouring blocks both make. What it saves is that the
+convolution's result, four to nine times as large as the pooled one, is neither written nor read
+beyond the second cache.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+from tunefarm.compiler.space import winograd
+from tunefarm.compiler.space.columns import Numbers, cheapest, whole
+from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob
+from tunefarm.compiler.space.pooled_winograd.knobs import (
+    NAME,
+    block_tiles,
+    constraints_of,
+    copied_elements,
+    held_bytes,
+    knobs_of,
+    of_bands,
+    product_bytes,
+)
+from tunefarm.compiler.space.pooled_winograd.program import Pooled
+from tunefarm.compiler.space.product_cycles import (
+    FORK_CYCLES,
+    L2_SHARE,
+    L3_BYTES,
+    TASK_CYCLES,
+    overlapped,
+    term_cycles,
+)
+from tunefarm.compiler.space.winograd.counts import filters, points, tile_columns
+from tunefarm.compiler.space.winograd.knobs import COPY_CYCLES, L1_SHARE, TRANSFORM_CYCLES
+from tunefarm.compiler.target import Target
+
+L2_BYTES = 16.0  # a cycle, of products that leave the first cache and come back
+BEYOND_BYTES = 20.0  # a cycle, of what a separate kernel writes, and of what the next one reads
+
+
+def cycles(p: Pooled, target: Target, lanes: int, k: Columns) -> Numbers:
+    """Of the slowest core: transforms, products, weights, maxima."""
+    c, cores = p.conv, target.num_cores
+    tasks = c.batch * of_bands(p, k, lambda b: b.count)
+    tiles = block_tiles(p, k) * tile_columns(c, k)
+    groups = block_tiles(p, k) * -(-tile_columns(c, k) // whole(k, "rw"))
+    panels = -(-c.outputs // (whole(k, "nv") * lanes))
+    steps = block_tiles(p, k) * term_cycles(tile_columns(c, k), whole(k, "rw"), whole(k, "nv"))
+    multiply = points(c, k) * panels * c.depth * steps
+    beyond = np.maximum(product_bytes(p, lanes, k) - L1_SHARE * target.l1_bytes, 0)
+    vectors = -(-c.depth // lanes) + -(-c.outputs // lanes)
+    work = multiply + TRANSFORM_CYCLES * points(c, k) * tiles * vectors
+    work = work + COPY_CYCLES * copied_elements(p, k) + 2 * groups * panels * beyond / L2_BYTES
+    work = work + maximum_cycles(p, lanes) * whole(k, "rows") / p.shape[1]
+    weights = 4.0 * filters(c, k) * c.depth * c.outputs
+    leave_l2 = weights + held_bytes(p, lanes, k) > L2_SHARE * target.l2_bytes
+    again = np.where(leave_l2, weights * tasks / max(L3_BYTES, target.stream_bytes), 0.0)
+    from_memory = np.minimum(tasks, cores) * weights / target.stream_bytes + again
+    slowest = np.where(cores > 1, -(-tasks // cores) * work, _all_rows(p, k) * work)
+    return overlapped(slowest, from_memory / cores) + TASK_CYCLES * tasks / cores + _fork(target)
+
+
+def _all_rows(p: Pooled, k: Columns) -> Numbers:
+    """Pooled rows of all images, in those of a block."""
+    return p.conv.batch * p.shape[1] / whole(k, "rows")
+
+
+def _fork(target: Target) -> float:
+    return FORK_CYCLES * (target.num_cores > 1)
+
+
+def maximum_cycles(p: Pooled, lanes: int) -> float:
+    """Of all windows of an image, their terms in the first two caches."""
+    _, height, width, channels = p.shape
+    return height * width * -(-channels // lanes) * (prod(p.kernel) / 2 + 2)
+
+
+def default_of(
+    p: Pooled,
+    target: Target,
+    lanes: int,
+    knobs: tuple[Knob, ...],
+    constraints: tuple[Constraint, ...],
+) -> tuple[Config, float]:
+    """The config of the fewest cycles in the model, and their number: infinite if none is allowed.
+
+    Of equals that with the most rows of tiles in registers. Maxima take two columns at a time, of
+    as many vectors as registers have room for.
+    """
+    choices = {n.name: [int(c) for c in n.choices] for n in knobs}
+    free = {n: choices[n] for n in ("tile_h", "tile_w", "rows", "nv")}
+    free["rw"] = choices["rw"][::-1]
+    columns = max(n for n in choices["pool_w"] if n <= 2)
+    room = (target.vector_registers - 2) // columns
+    fixed = {"pool_w": columns, "pool_v": max(n for n in choices["pool_v"] if n <= min(room, 4))}
+    found, estimate = cheapest(
+        free, {"ku": 1, **fixed}, constraints, lambda k: cycles(p, target, lanes, k)
+    )
+    found["ku"] = max(u for u in choices["ku"] if u <= 4 and p.conv.depth % u == 0)
+    return {"sketch": NAME, **{n.name: {**found, "next_panel": 1}[n.name] for n in knobs}}, estimate
+
+
+def saved_cycles(p: Pooled, target: Target) -> float:
+    """What one kernel saves over one of the convolution and one of the maxima, both at their
+    defaults; 0 or less where two are better, or Winograd's method is not the convolution's."""
+    lanes = target.lanes("float32")
+    space = winograd.space(p.conv.function, target)
+    if space is None or not space.preferred:
+        return 0.0
+    alone = winograd.least_cycles(p.conv, target, lanes)
+    knobs, constraints = knobs_of(p, lanes), constraints_of(p, target, lanes)
+    _, joined = default_of(p, target, lanes, knobs, constraints)
+    c, cores = p.conv, target.num_cores
+    between = 4.0 * c.batch * c.height * c.width * c.outputs
+    moved = 0.0 if between < target.l2_bytes * cores / 4 else 2 * between / BEYOND_BYTES
+    pooling = (c.batch * maximum_cycles(p, lanes) + moved) / cores + _fork(target)
+    return float(alone + pooling - joined)
