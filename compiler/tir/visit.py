@@ -7,7 +7,7 @@ for buffers do not even enter an expression or a statement without them.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import is_ as _is
 
 from tunefarm.compiler.tir.facts import (
@@ -116,7 +116,8 @@ def substitute(expr: Expr, values: Mapping[Var, Expr]) -> Expr:
 
 
 # Recursive functions as values: a closure that calls itself is garbage that only the collector of
-# cycles finds, and a candidate would leave thousands of them.
+# cycles finds, and a candidate would leave thousands of them. They remember what became of a node,
+# so that one which stands in several places is rewritten once and is one node again.
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,25 +134,35 @@ class _Transform:
 class _TransformLoads:
     buffers: Collection[Buffer]
     rule: Callable[[Load], Expr]
+    done: dict[Expr, Expr] = field(default_factory=dict)
 
     def __call__(self, expr: Expr) -> Expr:
         kind = type(expr)
         if kind is Const or kind is Var or buffers_read(expr).isdisjoint(self.buffers):
             return expr
-        expr = map_operands(expr, self)
-        return self.rule(expr) if isinstance(expr, Load) and expr.buffer in self.buffers else expr
+        new = self.done.get(expr)
+        if new is None:
+            new = map_operands(expr, self)
+            if isinstance(new, Load) and new.buffer in self.buffers:
+                new = self.rule(new)
+            self.done[expr] = new
+        return new
 
 
 @dataclass(frozen=True, slots=True)
 class _Substitute:
     values: Mapping[Var, Expr]
+    done: dict[Expr, Expr] = field(default_factory=dict)
 
     def __call__(self, expr: Expr) -> Expr:
         if isinstance(expr, Var):
             return self.values.get(expr, expr)
         if type(expr) is Const or variables(expr).isdisjoint(self.values):
             return expr
-        return map_operands(expr, self)
+        new = self.done.get(expr)
+        if new is None:
+            new = self.done[expr] = map_operands(expr, self)
+        return new
 
 
 def map_children(stmt: Stmt, f: Callable[[Stmt], Stmt]) -> Stmt:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TypeAlias
 
 from tunefarm.compiler import te
@@ -43,6 +43,8 @@ from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.tir.ir import Expr
 
 Values: TypeAlias = Callable[[int], Expr]
+Terms: TypeAlias = tuple[tuple[int, float], ...]
+"""Elements of a vector and their factors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,25 +342,29 @@ def _apart(c: Convolution, x: te.Tensor, tile: tuple[int, int]) -> te.Tensor:
 
 
 def transformed(matrix: Matrix, parts: Parts, row: Expr, value: Values) -> Expr:
-    """Row ``row`` of ``matrix`` times a vector: a sum of its own for each row, without zeros."""
-    sums = [_sum_of(coefficients, parts, value) for coefficients in matrix]
+    """Row ``row`` of ``matrix`` times a vector: a sum of its own for each row, without zeros. What
+    rows have in common is one node."""
+    value = cache(value)
+    part = cache(lambda terms: _added([_scaled(value(k), factor) for k, factor in terms]))
+    sums = [_sum_of(coefficients, parts, part) for coefficients in matrix]
     chosen = sums[-1]
     for index in range(len(sums) - 2, -1, -1):
         chosen = te.if_then_else(row.equal(index), sums[index], chosen)
     return chosen
 
 
-def _sum_of(coefficients: Sequence[float], parts: Parts, value: Values) -> Expr:
+def _sum_of(coefficients: Sequence[float], parts: Parts, part_of: Callable[[Terms], Expr]) -> Expr:
     """Σ c · v, part by part. What two rows for ±p have in common is then the same expression:
 
     (d4 - B·d2) + (d3 - B·d1)·p   and   (d4 - B·d2) + (d3 - B·d1)·(-p)
     """
     sums: list[Expr] = []
     for part in parts:
-        terms = [(coefficients[k], value(k)) for k in reversed(part) if coefficients[k] != 0]
-        if terms:
-            scale = terms[0][0]
-            sums.append(_scaled(_added([_scaled(v, c / scale) for c, v in terms]), scale))
+        places = [k for k in reversed(part) if coefficients[k] != 0]
+        if places:
+            scale = coefficients[places[0]]
+            terms = tuple((k, coefficients[k] / scale) for k in places)
+            sums.append(_scaled(part_of(terms), scale))
     return _added(sums)
 
 

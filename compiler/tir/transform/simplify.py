@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from tunefarm.compiler.tir.affine import (
@@ -164,12 +164,16 @@ def simplify_expr(expr: Expr, ranges: Ranges) -> Expr:
 @dataclass(frozen=True, slots=True)
 class _Simplify:
     ranges: Ranges
+    done: dict[Expr, Expr] = field(default_factory=dict)
 
     def __call__(self, expr: Expr) -> Expr:
         kind = type(expr)
         if kind is Const or kind is Var or not _may_fold(expr):
             return expr
-        return _folded(map_operands(expr, self), self.ranges)
+        new = self.done.get(expr)
+        if new is None:
+            new = self.done[expr] = _folded(map_operands(expr, self), self.ranges)
+        return new
 
 
 def _folded(expr: Expr, ranges: Ranges) -> Expr:
