@@ -74,6 +74,7 @@ class Branches(Repeated):
         b.line(f"br i1 {test}, label %{label_then}, label %{label_else}")
         branch_at = len(outer.lines) - 1
         before = dict(self.slots)
+        ways = [way for way in (then, orelse) if way is not None]
         arms = []
         for label, stmt in ((label_then, then), (label_else, orelse)):
             self.slots = dict(before)
@@ -90,10 +91,11 @@ class Branches(Repeated):
             outer.lines += arm.lines
         outer.lines.append(f"{label_end}:")
         outer.label = label_end
-        self.slots = self._joined(*arms)
-        for way in (then, orelse):
-            for buffer in buffers_stored(way) if way is not None else ():
-                b.forget(buffer)
+        stored = [buffer for way in ways for buffer in buffers_stored(way)]
+        changes = any(buffer.scope == "register" for buffer in stored)
+        self.slots = self._joined(*arms) if changes else before
+        for buffer in stored:
+            b.forget(buffer)
 
     def _joined(self, first: _Arm, second: _Arm) -> dict[Slot, Val]:
         """The elements that either arm has: a phi where they differ."""

@@ -72,28 +72,34 @@ class Expressions(Registers):
     # --- choices -------------------------------------------------------------------------------
 
     def _select(self, expr: Select) -> Val:
-        known = self.decide(expr.condition)
-        if known is not None:
-            return self.value(expr.a if known else expr.b)
+        condition = self.left_open(expr.condition)
+        if isinstance(condition, bool):
+            return self.value(expr.a if condition else expr.b)
         if buffers_read(expr.a) or buffers_read(expr.b):
-            return self._guarded_select(expr)
-        c, a, b = self.value(expr.condition), self.value(expr.a), self.value(expr.b)
+            return self._guarded_select(expr, condition)
+        c, a, b = self.value(condition), self.value(expr.a), self.value(expr.b)
         return self.choose(c, a, b)
 
-    def _guarded_select(self, expr: Select) -> Val:
-        """A select whose loads must not be made where they are not taken."""
+    def _guarded_select(self, expr: Select, condition: Expr) -> Val:
+        """A select whose loads must not be made where they are not taken: by ``condition``, what
+        is open of its own."""
         if self.lanes > 1 and not self.depends_on_lane(expr):
             lanes, self.lanes, mask, self.mask = self.lanes, 1, self.mask, None
-            value = self._guarded_select(expr)
+            value = self._guarded_select(expr, condition)
             self.lanes, self.mask = lanes, mask
             return value
-        c = self.value(expr.condition)
+        c = self.value(condition)
         if self.lanes == 1:
             return self._branching_select(c.text, expr.a, expr.b)
+        if not reads_memory(expr):
+            return self.choose(self.splat(c), self.value(expr.a), self.value(expr.b))
+        if c.lanes == 1 and _is_zero(expr.b) and self._is_zero_elsewhere(expr.a):
+            assert isinstance(expr.a, Load)
+            return self.load_if(c.text, expr.a)
         chosen = self.splat(c)
-        self.know_lanes(chosen.text, expr.condition)
+        self.know_lanes(chosen.text, condition)
         if not buffers_read(expr.b):
-            value = self._under(chosen.text, expr.condition, expr.a)
+            value = self._under(chosen.text, condition, expr.a)
             other = self.value(expr.b)
             if self._is_zero_elsewhere(expr.a) and other == literal(Const(0, expr.dtype)):
                 return value
@@ -101,8 +107,8 @@ class Expressions(Registers):
         kind = f"<{self.lanes} x i1>"
         inverse = self.builder.pure(f"xor {kind} {chosen.text}, splat (i1 true)", [chosen.text])
         self.know_inverse(chosen.text, inverse, c)
-        a = self._under(chosen.text, expr.condition, expr.a)
-        return self.choose(chosen, a, self._under(inverse, expr.condition, expr.b))
+        a = self._under(chosen.text, condition, expr.a)
+        return self.choose(chosen, a, self._under(inverse, condition, expr.b))
 
     def _under(self, mask: str, condition: Expr, arm: Expr) -> Val:
         """One arm of a select, in the lanes of a mask that is made of its condition."""
@@ -202,6 +208,17 @@ class Expressions(Registers):
 def literal(const: Const) -> Val:
     """A number as it is written."""
     return Val(constant(const.value, const.dtype), const.dtype)
+
+
+def _is_zero(expr: Expr) -> bool:
+    return isinstance(expr, Const) and literal(expr) == literal(Const(0, expr.dtype))
+
+
+@lru_cache(KEPT)
+def reads_memory(choice: Select) -> bool:
+    """True if an arm of a select loads from anything but registers."""
+    arms = (choice.a, choice.b)
+    return any(b.scope != "register" for arm in arms for b in buffers_read(arm))
 
 
 @lru_cache(KEPT)

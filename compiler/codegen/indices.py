@@ -48,7 +48,9 @@ class Indices(Reductions, ABC):
         self.remainders: dict[str, int] = {}  # names of remainders, and what was divided by
         self._moving: frozenset[Var] | None = None
         self._in_nest: dict[Hashable, tuple[Lin, Steps] | None] = {}
-        self._stores: dict[Store, Callable[[], bool] | None] = {}  # of the nest (``repeated.py``)
+        # What ``repeated.py`` made of the nest.
+        self._stores: dict[Store, Callable[[], bool] | None] = {}
+        self._evaluations: dict[tuple[Expr, int], Callable[[], Val]] = {}
 
     @abstractmethod
     def value(self, expr: Expr) -> Val:
@@ -58,12 +60,12 @@ class Indices(Reductions, ABC):
     def nest(self, moving: frozenset[Var] | None) -> Iterator[None]:
         """Code in which no other variables change than these, whose values are numbers; None for
         code of which that is not known."""
-        saved = self._moving, self._in_nest, self._stores
-        self._moving, self._in_nest, self._stores = moving, {}, {}
+        saved = self._moving, self._in_nest, self._stores, self._evaluations
+        self._moving, self._in_nest, self._stores, self._evaluations = moving, {}, {}, {}
         try:
             yield
         finally:
-            self._moving, self._in_nest, self._stores = saved
+            self._moving, self._in_nest, self._stores, self._evaluations = saved
 
     def index(self, expr: Expr) -> Lin | Val:
         """An int64 expression as a linear form; a vector of integers only where it must be."""
@@ -76,6 +78,8 @@ class Indices(Reductions, ABC):
                 return self._linear(expr)
             case Binary() if expr.op in _QUOTIENTS:
                 return self._quotient(expr)
+            case Select() if (known := self.decide(expr.condition)) is not None:
+                return self._of_nest(expr.a if known else expr.b)
             case _:
                 result = self.value(expr)
                 return Lin(0, ((result.text, 1),)) if result.lanes == 1 else result
@@ -146,13 +150,33 @@ class Indices(Reductions, ABC):
         text = self.builder.pure(f"add <{self.lanes} x i64> {base.text}, <{steps}>", [base.text])
         return Val(text, "int64", self.lanes)
 
+    def left_open(self, condition: Expr) -> Expr | bool:
+        """The parts of a condition that are not known now, or its value."""
+        if not isinstance(condition, Binary) or condition.op != "and":
+            known = self.decide(condition)
+            return condition if known is None else known
+        a = self.left_open(condition.a)
+        if a is False:
+            return False
+        b = self.left_open(condition.b)
+        if a is True or b is False:
+            return b
+        if b is True:
+            return a
+        if a is condition.a and b is condition.b:
+            return condition
+        return Binary("and", a, b, "bool")
+
     def decide(self, condition: Expr) -> bool | None:
         """The condition's value if it is the same for all lanes and known now."""
         if isinstance(condition, Const):
             return bool(condition.value)
         if not isinstance(condition, Binary):
             return None
-        op = condition.op
+        op, here = condition.op, self._in_nest.get(condition)
+        if here is not None and not here[0].terms and not here[0].lane:
+            number = self.offset(here[0].const, here[1])
+            return _compare_range(op, number, number)
         if op == "and":
             x, y = self.decide(condition.a), self.decide(condition.b)
             return False if x is False or y is False else True if x and y else None
@@ -218,10 +242,20 @@ class Indices(Reductions, ABC):
         if found is None:
             return self._evaluated(*form)
         (const, terms, lane), steps = found
+        return make(Lin, (self.offset(const, steps), terms, lane))
+
+    def offset(self, const: int, steps: Steps) -> int:
+        """A sum's constant for the current values of the nest's variables."""
         env = self.env
         for var, coefficient in steps:
             const += coefficient * env[var][0]
-        return make(Lin, (const, terms, lane))
+        return const
+
+    def _of_nest(self, expr: Expr) -> Lin | Val:
+        """An index, evaluated once in a nest if it is a sum that the nest's variables can move."""
+        if self._moving is None or not is_index(expr):
+            return self.index(expr)
+        return self._sum(expr, _form(expr))
 
     def _without_moving(self, const: int, atoms: Atoms) -> tuple[Lin, Steps] | None:
         """A sum without the nest's variables, and these with their coefficients; None if an atom
@@ -270,6 +304,11 @@ def flat_form(buffer: Buffer, indices: tuple[Expr, ...]) -> tuple[int, Atoms]:
         total = total.plus(affine(expr), stride)
         stride *= extent
     return _atoms_of(_joined(total))
+
+
+@lru_cache(KEPT)
+def _form(expr: Expr) -> tuple[int, Atoms]:
+    return _atoms_of(affine(expr))
 
 
 @lru_cache(KEPT)

@@ -16,6 +16,7 @@ from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.tir.affine import interval, range_of
 from tunefarm.compiler.tir.facts import KEPT, buffers_stored, kinds_below, loops_below
 from tunefarm.compiler.tir.ir import Allocate, Buffer, Const, For, LoopKind, Var
+from tunefarm.compiler.tir.visit import walk_stmt
 
 _EXPANDED = frozenset((LoopKind.UNROLLED, LoopKind.VECTORIZED))
 
@@ -204,12 +205,17 @@ class Loops(Stores):
 @lru_cache(KEPT)
 def _unrolled_only(loop: For) -> frozenset[Var] | None:
     """The variables of unrolled loops in code that has none but these and vectorized ones, with
-    numbers as bounds; None for other code."""
+    numbers as bounds, and no tiles in memory; None for other code."""
     loops = loops_below(loop)
     kinds = {each.kind for each in loops}
     bounds = (type(b) for each in loops for b in (each.start, each.extent))
     if not kinds <= _EXPANDED or any(b is not Const for b in bounds):
         return None
-    if Allocate in kinds_below(loop):
+    if Allocate in kinds_below(loop) and not _allocates_registers(loop):
         return None
     return frozenset(each.var for each in loops if each.kind is LoopKind.UNROLLED)
+
+
+def _allocates_registers(loop: For) -> bool:
+    tiles = (s.buffer for s in walk_stmt(loop) if isinstance(s, Allocate))
+    return all(buffer.scope == "register" for buffer in tiles)

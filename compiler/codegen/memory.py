@@ -55,6 +55,15 @@ class Memory(Masks):
             return self._load_at(buffer, place, self.lanes if place.lane else 1)
         return self._strided(buffer, place)
 
+    def load_if(self, condition: str, load: Load) -> Val:
+        """The elements of the current vector where a scalar condition holds, else zeros."""
+        buffer, lanes = load.buffer, self.lanes
+        place = self.flat_index(buffer, load.indices)
+        assert isinstance(place, Lin)
+        size_bytes = lanes * dtype_bytes(buffer.dtype)
+        pointer = self._or_zeros(condition, self.address(buffer, place), size_bytes)
+        return self._from_memory(self._load_whole(buffer, pointer, lanes), buffer.dtype, lanes)
+
     def _load_at(self, buffer: Buffer, place: Lin, lanes: int) -> Val:
         b, masked = self.builder, lanes > 1 and self.mask is not None
         key = (self.pointers[buffer], place, lanes)

@@ -12,10 +12,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TypeAlias
 
-from tunefarm.compiler.codegen.expressions import Expressions, fusible, is_update, literal
+from tunefarm.compiler.codegen.expressions import (
+    Expressions,
+    fusible,
+    is_update,
+    literal,
+    reads_memory,
+)
 from tunefarm.compiler.codegen.indices import Steps
 from tunefarm.compiler.codegen.values import Lin, Slot, Val, make
-from tunefarm.compiler.tir.ir import Binary, Buffer, Const, Expr, Load, Store
+from tunefarm.compiler.tir.ir import Binary, Buffer, Const, Expr, Load, Select, Store
 
 Evaluation: TypeAlias = Callable[[], Val]
 """The value of an expression for the current values of the nest's variables."""
@@ -48,26 +54,30 @@ class Repeated(Expressions, ABC):
         buffer, value = stmt.buffer, self._evaluation(stmt.value)
 
         def write() -> bool:
-            place = make(Lin, (self._offset(const, steps), terms, lane))
+            place = make(Lin, (self.offset(const, steps), terms, lane))
             self.store_at(buffer, place, value())
             return True
 
         return write
 
-    def _offset(self, const: int, steps: Steps) -> int:
-        env = self.env
-        for var, coefficient in steps:
-            const += coefficient * env[var][0]
-        return const
-
     def _evaluation(self, expr: Expr) -> Evaluation:
+        key = (expr, self.lanes)
+        known = self._evaluations.get(key)
+        if known is None:
+            known = self._evaluations[key] = self._taken_apart(expr)
+        return known
+
+    def _taken_apart(self, expr: Expr) -> Evaluation:
         match expr:
             case Load():
+                self.flat_index(expr.buffer, expr.indices)
                 found = self._in_nest.get((expr.buffer, expr.indices))
                 if found is not None and found[0].lane in (0, 1):
                     return self._loading(expr, *found)
             case Binary() if expr.dtype == "float32":
                 return self._operation(expr)
+            case Select() if expr.dtype == "float32":
+                return self._choice(expr)
             case Const():
                 known = literal(expr)
                 return lambda: known
@@ -78,11 +88,11 @@ class Repeated(Expressions, ABC):
         lanes = self.lanes if lane else 1
 
         def from_memory() -> Val:
-            place = make(Lin, (self._offset(const, steps), terms, lane))
+            place = make(Lin, (self.offset(const, steps), terms, lane))
             return self._load_at(buffer, place, lanes)
 
         def from_registers() -> Val:
-            offset = self._offset(const, steps)
+            offset = self.offset(const, steps)
             if self.owners.get(buffer, {}).get(offset) == (offset, lanes):
                 value = self.slots.get(make(Slot, (buffer, offset)))
                 if value is not None:
@@ -90,6 +100,29 @@ class Repeated(Expressions, ABC):
             return self.load_register(load)
 
         return from_registers if buffer.scope == "register" else from_memory
+
+    def _choice(self, expr: Select) -> Evaluation:
+        """One arm where the nest's variables decide, which is taken apart when it is first
+        taken; lanes of both where both only read registers."""
+        arms: dict[bool, Evaluation] = {}
+        lanewise = self.lanes > 1 and not reads_memory(expr) and self.depends_on_lane(expr)
+
+        def arm(which: bool) -> Val:
+            if which not in arms:
+                arms[which] = self._evaluation(expr.a if which else expr.b)
+            return arms[which]()
+
+        def chosen() -> Val:
+            known = self.decide(expr.condition)
+            if known is not None:
+                return arm(known)
+            if not lanewise:
+                return self.value(expr)
+            condition = self.left_open(expr.condition)
+            assert not isinstance(condition, bool)
+            return self.choose(self.splat(self.value(condition)), arm(True), arm(False))
+
+        return chosen
 
     def _operation(self, expr: Binary) -> Evaluation:
         a, b, op = self._evaluation(expr.a), self._evaluation(expr.b), expr.op

@@ -22,6 +22,7 @@ SIGNED = ("int8", "int16", "int32", "int64")
 UNSIGNED = ("uint8", "uint16", "uint32", "uint64")
 EVERY = (*FLOATS, *SIGNED, *UNSIGNED, "bool")
 LANES = (1, 3, 8, 13)
+AVX512 = Target("llvm -mcpu=znver4")
 
 
 def last(program: PrimFunc) -> str:
@@ -121,6 +122,41 @@ def test_a_select_makes_no_load_that_it_does_not_take(lanes: int) -> None:
     z = te.compute((20,), lambda i: te.if_then_else(x[i] < 0, x[i], x[i - i % 4]))
     agree(te.create_prim_func([x, y]), whole(x), lanes)
     agree(te.create_prim_func([x, z]), whole(x), lanes)
+
+
+def test_a_condition_asks_what_is_open() -> None:
+    """Of four comparisons one is not known; vectors that all lanes want need no mask."""
+    x = te.placeholder((6, 16), "float32", "x")
+    y = te.compute(
+        (7, 16),
+        lambda i, v: te.if_then_else((i >= 1) & (i < 7) & (v >= 0) & (v < 16), x[i - 1, v], 0.0),
+    )
+    program = te.create_prim_func([x, y])
+    text = emit_llvm(lower(in_lanes(program, 16)), AVX512).text
+    assert text.count("icmp") == 2  # with the loop's own
+    assert "i1>" not in text
+    agree(program, whole(x), 16)
+
+
+def test_choices_of_unrolled_loops() -> None:
+    """Some are decided where they are written, one while the code runs; of registers both ways."""
+    x = te.placeholder((4, 3, 16), "float32", "x")
+    t = te.compute((4, 3, 16), lambda i, j, v: x[i, j, v] * 2, name="T")
+
+    def chosen(i: Expr, j: Expr, v: Expr) -> Expr:
+        late = te.if_then_else(i < 2, t[i, j, v], t[i, 0, v] * 3)
+        other = te.if_then_else(j.equal(1), t[i, te.if_then_else(j < 2, j, j * 0 + 2), v], late + 1)
+        return te.if_then_else(j.equal(0), late, other)
+
+    y = te.compute((4, 3, 16), chosen, name="Y")
+    program = s.set_scope(te.create_prim_func([x, y]), "T", "register")
+    i, j, _ = s.loops_of(program, "Y")
+    program = s.unroll(s.compute_at(program, "T", i), j)
+    for block in ("T", "Y"):
+        *_, row, lane = s.loops_of(program, block)
+        program = s.vectorize(s.unroll(program, row), lane)
+    arrays = whole(x)
+    h.same(h.compiled(lower(program), arrays), h.interpreted(program, arrays), str(program))
 
 
 def whole(*tensors: Any, high: int = 4) -> list[Any]:
