@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from math import prod
-
-from tunefarm.compiler.codegen.builder import FunctionBuilder
 from tunefarm.compiler.codegen.indices import flat_form
-from tunefarm.compiler.codegen.masks import Masks, pieces
-from tunefarm.compiler.codegen.types import memory_type, suffix, vector_of
+from tunefarm.compiler.codegen.masked_moves import MaskedMoves
+from tunefarm.compiler.codegen.types import memory_suffix, memory_type, vector_of
 from tunefarm.compiler.codegen.values import Lin, Val, make
-from tunefarm.compiler.target import LINE_BYTES, Target, dtype_bytes
+from tunefarm.compiler.target import LINE_BYTES, dtype_bytes
 from tunefarm.compiler.tir.ir import Binary, Buffer, Const, Load, Prefetch
 
 
-class Memory(Masks):
+class Memory(MaskedMoves):
     """Elements in memory, one, several side by side, or apart: whole vectors or under a mask."""
-
-    def __init__(self, target: Target, builder: FunctionBuilder, declares: set[str]) -> None:
-        super().__init__(target, builder, declares)
-        self.pointers: dict[Buffer, str] = {}
-        self.constants: set[Buffer] = set()
-        self.zero_outside: dict[str, str] = {}  # loads that are 0 where a mask has no lanes
 
     def address(self, buffer: Buffer, place: Lin) -> str:
         """The pointer to an element (to lane 0): outer terms first, the constant last."""
@@ -62,7 +53,7 @@ class Memory(Masks):
         assert isinstance(place, Lin)
         size_bytes = lanes * dtype_bytes(buffer.dtype)
         pointer = self._or_zeros(condition, self.address(buffer, place), size_bytes)
-        return self._from_memory(self._load_whole(buffer, pointer, lanes), buffer.dtype, lanes)
+        return self._from_memory(self.load_whole(buffer, pointer, lanes), buffer.dtype, lanes)
 
     def _load_at(self, buffer: Buffer, place: Lin, lanes: int) -> Val:
         b, masked = self.builder, lanes > 1 and self.mask is not None
@@ -71,96 +62,11 @@ class Memory(Masks):
         if result is None:
             pointer = self.address(buffer, place)
             if masked:
-                result = self._load_by_mask(buffer, pointer, lanes)
+                result = self.load_by_mask(buffer, pointer, lanes)
             else:
-                result = self._load_whole(buffer, pointer, lanes)
+                result = self.load_whole(buffer, pointer, lanes)
                 b.remember_load(buffer, key, result)
         return self._from_memory(result, buffer.dtype, lanes)
-
-    def _load_by_mask(self, buffer: Buffer, pointer: str, lanes: int) -> str:
-        if not self._moves_by_mask(buffer, lanes):
-            return self._load_without_mask(buffer, pointer, lanes)
-        kind, align = vector_of(memory_type(buffer.dtype), lanes), dtype_bytes(buffer.dtype)
-        known = self.known.get(self.mask) if self.mask is not None else None
-        if known is not None and known.condition and self.target.has_masks(align):
-            pointer = self._or_zeros(known.condition, pointer, lanes * align)
-            if len(known.lanes) == lanes:
-                return self._load_whole(buffer, pointer, lanes)
-        name = f"llvm.masked.load.{_memory_suffix(buffer.dtype, lanes)}.p0"
-        self.declares.add(f"declare {kind} @{name}(ptr captures(none), <{lanes} x i1>, {kind})")
-        text = (
-            f"call {kind} @{name}(ptr align {align} {pointer}, "
-            f"<{lanes} x i1> {self.mask}, {kind} zeroinitializer)"
-        )
-        result = self.builder.load(text, buffer)
-        if self.mask is not None:
-            self.zero_outside[result] = self.mask
-        return result
-
-    def _or_zeros(self, condition: str, pointer: str, size_bytes: int) -> str:
-        """A pointer if a condition holds, else one to zeros.
-
-        A mask without lanes would do too, but where the page that it points into is absent, as in
-        front of an array that begins a mapping, the processor takes hundreds of cycles to find that
-        nothing is wrong: convolutions with padding take 1.12 to 1.3 × the time (Zen 5).
-        """
-        zeros = f"@zeros.{size_bytes}"
-        kind = f"[{size_bytes} x i8]"
-        self.declares.add(
-            f"{zeros} = private unnamed_addr constant {kind} zeroinitializer, align {LINE_BYTES}"
-        )
-        return self.builder.here(f"select i1 {condition}, ptr {pointer}, ptr {zeros}")
-
-    def _load_whole(self, buffer: Buffer, pointer: str, lanes: int) -> str:
-        invariant = ", !invariant.load !0" if buffer in self.constants else ""
-        kind, align = vector_of(memory_type(buffer.dtype), lanes), dtype_bytes(buffer.dtype)
-        return self.builder.load(f"load {kind}, ptr {pointer}, align {align}{invariant}", buffer)
-
-    def _moves_by_mask(self, buffer: Buffer, lanes: int) -> bool:
-        """True if the current mask stays one: the processor has such moves, or which lanes it has
-        is known only when the code runs."""
-        assert self.mask is not None
-        if self.target.has_masks(dtype_bytes(buffer.dtype)):
-            return True
-        known = self.known.get(self.mask)
-        return known is None or (known.condition != "" and prod(buffer.shape) < lanes)
-
-    def _load_without_mask(self, buffer: Buffer, pointer: str, lanes: int) -> str:
-        """Lanes under a mask, for a processor that would load them one by one: a piece for each
-        run of them, from the buffer's beginning where the condition on all of them does not hold.
-        """
-        assert self.mask is not None
-        known, element = self.known[self.mask], memory_type(buffer.dtype)
-        if known.condition:
-            choice = f"i1 {known.condition}, ptr {pointer}, ptr {self.pointers[buffer]}"
-            pointer = self.builder.here(f"select {choice}")
-        if len(known.lanes) == lanes:
-            return self._load_whole(buffer, pointer, lanes)
-        result = "zeroinitializer"
-        for first, count in pieces(known.lanes):
-            part = self._load_whole(buffer, self._ahead(element, pointer, first), count)
-            result = self._placed(result, element, part, first, count, lanes)
-        return result
-
-    def _ahead(self, element: str, pointer: str, lane: int) -> str:
-        if lane == 0:
-            return pointer
-        return self.builder.here(f"getelementptr inbounds {element}, ptr {pointer}, i64 {lane}")
-
-    def _placed(
-        self, whole: str, element: str, part: str, first: int, count: int, lanes: int
-    ) -> str:
-        """``whole`` with ``count`` lanes from ``first`` on replaced by ``part``."""
-        b, full = self.builder, f"<{lanes} x {element}>"
-        if count == 1:
-            return b.here(f"insertelement {full} {whole}, {element} {part}, i64 {first}")
-        small = f"<{count} x {element}>"
-        wide = ", ".join(f"i32 {n}" if n < count else "i32 poison" for n in range(lanes))
-        spread = b.here(f"shufflevector {small} {part}, {small} poison, <{lanes} x i32> <{wide}>")
-        taken = ", ".join(
-            f"i32 {lanes + n - first if first <= n < first + count else n}" for n in range(lanes)
-        )
-        return b.here(f"shufflevector {full} {whole}, {full} {spread}, <{lanes} x i32> <{taken}>")
 
     def prefetch(self, hint: Prefetch) -> None:
         """Ask for cache lines; nothing is read."""
@@ -228,9 +134,9 @@ class Memory(Masks):
     def _every_other(self, buffer: Buffer, place: Lin) -> Val:
         """Lanes two elements apart, from two loads that end with the last one."""
         n, element = self.lanes, memory_type(buffer.dtype)
-        first = self._load_whole(buffer, self.address(buffer, place.plus(Lin(0, (), -2), 1)), n)
+        first = self.load_whole(buffer, self.address(buffer, place.plus(Lin(0, (), -2), 1)), n)
         end = Lin(place.const + n - 1, place.terms)
-        second = self._load_whole(buffer, self.address(buffer, end), n)
+        second = self.load_whole(buffer, self.address(buffer, end), n)
         taken = ", ".join(f"i32 {2 * lane if 2 * lane < n else 2 * lane + 1}" for lane in range(n))
         vector = f"<{n} x {element}>"
         text = self.builder.here(
@@ -266,7 +172,7 @@ class Memory(Masks):
         pointers = self._pointers(buffer, place)
         mask = self.mask or "splat (i1 true)"
         kind = f"<{n} x {element}>"
-        name = f"llvm.masked.gather.{_memory_suffix(buffer.dtype, n)}.v{n}p0"
+        name = f"llvm.masked.gather.{memory_suffix(buffer.dtype, n)}.v{n}p0"
         self.declares.add(f"declare {kind} @{name}(<{n} x ptr>, <{n} x i1>, {kind})")
         align = dtype_bytes(buffer.dtype)
         text = (
@@ -295,7 +201,7 @@ class Memory(Masks):
             if self.mask is None:
                 b.line(f"store {kind} {text}, ptr {pointer}, align {align}")
             else:
-                self._store_by_mask(element, text, pointer, align)
+                self.store_by_mask(element, text, pointer, align)
         else:
             self._scatter(buffer, place, text)
 
@@ -304,47 +210,10 @@ class Memory(Masks):
         pointers = self._pointers(buffer, self.int_value(place, True))
         mask = self.mask or "splat (i1 true)"
         kind = f"<{n} x {element}>"
-        name = f"llvm.masked.scatter.{_memory_suffix(buffer.dtype, n)}.v{n}p0"
+        name = f"llvm.masked.scatter.{memory_suffix(buffer.dtype, n)}.v{n}p0"
         self.declares.add(f"declare void @{name}({kind}, <{n} x ptr>, <{n} x i1>)")
         align = dtype_bytes(buffer.dtype)
         self.builder.line(
             f"call void @{name}({kind} {text}, <{n} x ptr> align {align} {pointers}, "
             f"<{n} x i1> {mask})"
         )
-
-    def _store_by_mask(self, element: str, text: str, pointer: str, align: int) -> None:
-        n = self.lanes
-        kind = f"<{n} x {element}>"
-        active = self.active_lanes
-        # LLVM 22 stores a truncated value too wide where a constant mask has one lane.
-        if active is not None and (len(active) == 1 or not self.target.has_masks(align)):
-            for first, count in pieces(active):
-                self._store_piece(element, text, pointer, align, first, count)
-            return
-        name = f"llvm.masked.store.v{n}{_element_suffix(element)}.p0"
-        self.declares.add(f"declare void @{name}({kind}, ptr captures(none), <{n} x i1>)")
-        self.builder.line(
-            f"call void @{name}({kind} {text}, ptr align {align} {pointer}, <{n} x i1> {self.mask})"
-        )
-
-    def _store_piece(
-        self, element: str, text: str, pointer: str, align: int, first: int, count: int
-    ) -> None:
-        """Store ``count`` lanes from ``first`` on."""
-        b, full = self.builder, f"<{self.lanes} x {element}>"
-        at = self._ahead(element, pointer, first)
-        if count == 1:
-            part = b.here(f"extractelement {full} {text}, i64 {first}")
-            b.line(f"store {element} {part}, ptr {at}, align {align}")
-            return
-        lanes = ", ".join(f"i32 {first + n}" for n in range(count))
-        part = b.here(f"shufflevector {full} {text}, {full} poison, <{count} x i32> <{lanes}>")
-        b.line(f"store <{count} x {element}> {part}, ptr {at}, align {align}")
-
-
-def _memory_suffix(dtype: str, lanes: int) -> str:
-    return f"v{lanes}i8" if dtype == "bool" else suffix(dtype, lanes)
-
-
-def _element_suffix(element: str) -> str:
-    return {"float": "f32", "double": "f64", "half": "f16"}.get(element, element)

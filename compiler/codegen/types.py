@@ -91,3 +91,8 @@ def _rounded(number: float) -> float:
     except OverflowError:
         return copysign(inf, number)
     return rounded
+
+
+def memory_suffix(dtype: str, lanes: int) -> str:
+    """How an intrinsic that moves elements is called for vectors of them."""
+    return f"v{lanes}i8" if dtype == "bool" else suffix(dtype, lanes)

@@ -80,3 +80,26 @@ def test_what_no_lane_wants_is_read_from_zeros(dtype: str, columns: int) -> None
     whole_vectors = columns % 16 == 0
     assert text.count("ptr @zeros.64") == (1 if whole_vectors else 2)
     assert ("masked.load" in text) != whole_vectors
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tail", "width"),
+    [
+        ("float32", 1, 1), ("float32", 3, 4), ("float32", 8, 8), ("float32", 9, 16),
+        ("float64", 2, 2), ("float16", 4, 4), ("bfloat16", 7, 8), ("int8", 2, 2), ("bool", 5, 8),
+    ],
+)  # fmt: skip
+def test_short_tails_move_as_narrow_vectors(dtype: str, tail: int, width: int) -> None:
+    """From the last row to the first, so that a store of too many lanes would spoil a row."""
+    rows, columns = 5, 16 + tail
+    x = te.placeholder((rows, columns), dtype, "x")
+    y = te.compute((rows, columns), lambda i, j: x[rows - 1 - i, j], "y")
+    program = te.create_prim_func([x, y])
+    program, (_, lane) = s.split(program, s.loops_of(program, "y")[-1], 16)
+    program = lower(s.vectorize(program, lane))
+    numbers = np.arange(rows * columns).reshape(rows, columns) % 3
+    arrays = [numbers.astype(np.bool_ if dtype == "bool" else program.params[0].dtype)]
+    h.same(h.compiled(program, arrays), [arrays[0][::-1]], str(program))
+    text = emit_llvm(program, Target("llvm -mcpu=znver5 -num-cores=1")).text
+    assert ("masked.load" in text) == ("masked.store" in text) == (tail != width)
+    assert text.count(f" <{width} x i1> <i1 ") == (2 if 1 < tail < width < 16 else 0)
