@@ -24,8 +24,10 @@ the method out. The weights are transformed and packed when a model is built.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from tunefarm.compiler.ir import Function
-from tunefarm.compiler.space.config import SketchSpace
+from tunefarm.compiler.space.config import Config, Constraint, Knob, SketchSpace
 from tunefarm.compiler.space.winograd.apply import schedule
 from tunefarm.compiler.space.winograd.knobs import (
     NAME,
@@ -58,9 +60,7 @@ def space(function: Function, target: Target) -> SketchSpace | None:
         return None
     if c.outputs < lanes or 2 * c.depth < lanes or (phases(c.taps) == 1 and c.inputs < lanes):
         return None
-    knobs = knobs_of(c, lanes)
-    constraints = constraints_of(c, target, lanes)
-    default, cycles = default_of(c, target, lanes, knobs, constraints)
+    knobs, constraints, default, cycles = _searched(c, target, lanes)
     return SketchSpace(
         NAME,
         VERSION,
@@ -84,6 +84,13 @@ def saving(function: Function, target: Target) -> float:
 
 def least_cycles(c: Convolution, target: Target, lanes: int) -> float:
     """Cycles in the model of the best of the method's configs."""
+    return _searched(c, target, lanes)[-1]
+
+
+@lru_cache(maxsize=64)
+def _searched(
+    c: Convolution, target: Target, lanes: int
+) -> tuple[tuple[Knob, ...], tuple[Constraint, ...], Config, float]:
+    """The knobs, what a config must hold, the best one and its cycles."""
     knobs, constraints = knobs_of(c, lanes), constraints_of(c, target, lanes)
-    _, cycles = default_of(c, target, lanes, knobs, constraints)
-    return cycles
+    return knobs, constraints, *default_of(c, target, lanes, knobs, constraints)

@@ -18,8 +18,14 @@ Where a block holds all rows of an image its sums skip the taps beyond the borde
 
 from __future__ import annotations
 
+from math import prod
+
+import numpy as np
 from tunefarm.compiler.ir import Function
+from tunefarm.compiler.space import contraction
 from tunefarm.compiler.space.config import SketchSpace
+from tunefarm.compiler.space.contraction.default import config_cycles
+from tunefarm.compiler.space.contraction.shape import contraction_of, lanes_of
 from tunefarm.compiler.space.winograd import least_cycles
 from tunefarm.compiler.space.winograd.knobs import direct_cycles
 from tunefarm.compiler.space.winograd.program import Convolution, convolution_of
@@ -49,7 +55,7 @@ def space(function: Function, target: Target) -> SketchSpace | None:
         return None
     knobs, constraints = knobs_of(c, lanes), constraints_of(c, target, lanes)
     default, cycles = default_of(c, target, lanes, knobs, constraints)
-    others = min(DIRECT * direct_cycles(c, target, lanes), least_cycles(c, target, lanes) / WORTH)
+    others = min(_direct_cycles(c, target, lanes), least_cycles(c, target, lanes) / WORTH)
     return SketchSpace(
         NAME,
         VERSION,
@@ -59,6 +65,20 @@ def space(function: Function, target: Target) -> SketchSpace | None:
         lambda k: nest_of(c, target, lanes, k),
         preferred=cycles < others,
     )
+
+
+def _direct_cycles(c: Convolution, target: Target, lanes: int) -> float:
+    """Cycles of the direct sum, of all its taps inside the image, on the cores that it is shared
+    out to: small ones stay on one."""
+    direct = contraction_of(c.function)
+    other = contraction.space(c.function, target)
+    assert direct is not None
+    assert other is not None
+    tasks = int(other.nest({n: np.array([v]) for n, v in other.default.items()}).parallelism[0])
+    one = config_cycles(direct, target, lanes_of(direct, target), other.default)
+    inside = prod(c.taps_inside) / (c.taps**2 * c.height * c.width)
+    at_peak = direct_cycles(c, target, lanes)
+    return max(DIRECT * at_peak, inside * one / min(tasks, target.num_cores))
 
 
 def applies(c: Convolution, target: Target, lanes: int) -> bool:
