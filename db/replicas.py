@@ -8,6 +8,7 @@ anybody: nobody could have renewed anything.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -40,11 +41,17 @@ FORGOTTEN_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Presence:
-    """A worker's process, when it last spoke (seconds ago), and how much work it could take."""
+    """A worker's process, when it last spoke (seconds ago), and how much work it could take.
+
+    ``row_at`` is the time in its row: of what a tracker heard, in the row that it had read before.
+    ``is_own`` says that the row has what the tracker that reads it has just said.
+    """
 
     incarnation: str
     age_s: float
     capacity: int
+    row_at: float = 0.0
+    is_own: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +109,12 @@ class Known:
 def exchange(connection: Connection, heard: Heard) -> Known:
     """Say what was heard, read what is known."""
     now = clock(connection)
-    _beat(connection, heard, now)
+    put_off = _beat(connection, heard, now)
     _begin_terms(connection, heard, now)
     _renew(connection, heard, now)
+    said = _note_workers(connection, heard, now, put_off)
     _queue(connection, heard, now)
-    return _read(connection, heard.tracker, now)
+    return _read(connection, heard.tracker, now, said)
 
 
 def is_over(connection: Connection, lease: str, beat_s: float) -> bool:
@@ -158,7 +166,15 @@ def addresses(connection: Connection) -> tuple[str, ...]:
 # --- saying -------------------------------------------------------------------------------------
 
 
-def _beat(connection: Connection, heard: Heard, now: float) -> None:
+@dataclass(frozen=True, slots=True)
+class _PutOff:
+    """How the times at which workers spoke were moved: by so long, and not to before ``least``."""
+
+    seconds: float = 0.0
+    least: float = -math.inf
+
+
+def _beat(connection: Connection, heard: Heard, now: float) -> _PutOff:
     """Note that this tracker lives; put all terms off by the time in which none did.
 
     One that begins alone gives everybody a whole term: those before it may have lived too briefly
@@ -176,11 +192,13 @@ def _beat(connection: Connection, heard: Heard, now: float) -> None:
     )
     connection.execute(delete(TRACKERS).where(TRACKERS.c.beat_at < now - FORGOTTEN_S))
     if last is None:
-        return
+        return _PutOff()
     still_s = max(0.0, now - last - heard.interval_s)
     fresh = still_s > heard.lease_term_s / 2 or (is_new and is_alone)
-    if fresh or still_s > heard.interval_s:
-        _give_back_time(connection, heard, still_s, now, fresh)
+    if not fresh and still_s <= heard.interval_s:
+        return _PutOff()
+    _give_back_time(connection, heard, still_s, now, fresh)
+    return _PutOff(still_s, now if fresh else -math.inf)
 
 
 def _give_back_time(
@@ -236,14 +254,31 @@ def _renew(connection: Connection, heard: Heard, now: float) -> None:
             for job, claim in heard.claims.items()
         ]
         connection.execute(statement.values(deadline=later), rows)
-    if heard.workers:
-        process = WORKERS.c.id == bindparam("at"), WORKERS.c.incarnation == bindparam("of")
-        statement = update(WORKERS).where(*process, WORKERS.c.seen_at < later)
-        rows = [
-            {"at": worker, "of": p.incarnation, "later": now - p.age_s, "takes": p.capacity}
-            for worker, p in heard.workers.items()
-        ]
-        connection.execute(statement.values(seen_at=later, capacity=bindparam("takes")), rows)
+
+
+def _note_workers(
+    connection: Connection, heard: Heard, now: float, put_off: _PutOff
+) -> dict[str, float]:
+    """Note what workers said last, each unless another tracker has heard more; the times noted.
+
+    A word is dated later than the row that its tracker had read before, however soon it followed
+    and however long that one's way was: else it would get lost.
+    """
+    if not heard.workers:
+        return {}
+    later: BindParameter[float] = bindparam("later")
+    process = WORKERS.c.id == bindparam("at"), WORKERS.c.incarnation == bindparam("of")
+    statement = update(WORKERS).where(*process, WORKERS.c.seen_at < later)
+    said = {}
+    for worker, presence in heard.workers.items():
+        before = max(presence.row_at + put_off.seconds, put_off.least)
+        said[worker] = max(now - presence.age_s, math.nextafter(before, math.inf))
+    rows = [
+        {"at": worker, "of": p.incarnation, "later": said[worker], "takes": p.capacity}
+        for worker, p in heard.workers.items()
+    ]
+    connection.execute(statement.values(seen_at=later, capacity=bindparam("takes")), rows)
+    return said
 
 
 def _queue(connection: Connection, heard: Heard, now: float) -> None:
@@ -275,7 +310,7 @@ def _queue(connection: Connection, heard: Heard, now: float) -> None:
 # --- reading ------------------------------------------------------------------------------------
 
 
-def _read(connection: Connection, tracker: str, now: float) -> Known:
+def _read(connection: Connection, tracker: str, now: float, said: Mapping[str, float]) -> Known:
     deadlines = select(LEASES.c.id, LEASES.c.deadline).where(LEASES.c.ended_at.is_(None))
     left_s = {id_: deadline - now for id_, deadline in connection.execute(deadlines)}
     terms = (
@@ -290,15 +325,18 @@ def _read(connection: Connection, tracker: str, now: float) -> Known:
     return Known(
         leases={lease.id: (lease, left_s[lease.id]) for lease in leases.live(connection)},
         claims={row.job: Claim(row.epoch, row.deadline - now) for row in connection.execute(terms)},
-        workers={
-            row.id: Presence(row.incarnation, now - row.seen_at, row.capacity) for row in workers
-        },
+        workers={row.id: _presence(row, now, said.get(row.id)) for row in workers},
         enlisted=leases.enlisted(workers),
         devices=leases.devices(connection),
         cordons=cordons.cordons(connection),
         queue=tuple(_asking(row, now) for row in connection.execute(others)),
         is_alone=connection.execute(alive).first() is None,
     )
+
+
+def _presence(row: Any, now: float, said_at: float | None) -> Presence:
+    is_own = row.seen_at == said_at
+    return Presence(row.incarnation, now - row.seen_at, row.capacity, row.seen_at, is_own)
 
 
 def _asking(row: Any, now: float) -> Asking:

@@ -36,7 +36,8 @@ class Seen:
     """A worker's process as last heard of, at ``at`` on the tracker's clock; with no capacity it
     takes no new work. ``owner`` is the name of the token that it comes with. Its queue was looked
     at at ``looked_at``; if it was empty, ``empty_since`` is the news of its devices by then.
-    It was told of ``checks`` that its devices are to do."""
+    It was told of ``checks`` that its devices are to do. ``stored`` is when it said what its row
+    has, by this tracker's clock, and ``row_at`` by the database's."""
 
     incarnation: str
     number: int
@@ -49,6 +50,7 @@ class Seen:
     looked_at: float = -math.inf
     empty_since: tuple[int, ...] | None = None
     stored: float = -math.inf
+    row_at: float = 0.0
 
 
 @dataclass(slots=True)

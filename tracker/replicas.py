@@ -12,7 +12,7 @@ import asyncio
 import json
 import logging
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -86,9 +86,10 @@ class Replicas:
         farm = self._farm
         self._next_at = farm.clock() + self._interval_s
         heard = self._heard()
+        spoke_at = {name: seen.at for name, seen in farm.workers.items()}
         known = await farm.database.write(lambda c: replicas.exchange(c, heard))
         self._done_at = farm.clock()
-        self._take_over(known)
+        self._take_over(known, spoke_at)
 
     def _heard(self) -> Heard:
         farm, now = self._farm, self._farm.clock()
@@ -109,9 +110,9 @@ class Replicas:
                 if claim.deadline > claim.stored + SLACK_S
             },
             workers={
-                name: Presence(seen.incarnation, now - seen.at, seen.capacity)
+                name: Presence(seen.incarnation, now - seen.at, seen.capacity, seen.row_at)
                 for name, seen in farm.workers.items()
-                if seen.at > seen.stored + 1e-3
+                if seen.at > seen.stored
             },
             queue=[
                 Asking(
@@ -127,8 +128,11 @@ class Replicas:
             ],
         )
 
-    def _take_over(self, known: Known) -> None:
-        """Make what is in memory what stands in the rows; who waits for that hears of it here."""
+    def _take_over(self, known: Known, spoke_at: Mapping[str, float]) -> None:
+        """Make what is in memory what stands in the rows; who waits for that hears of it here.
+
+        ``spoke_at`` is when each worker had spoken to this tracker before it looked.
+        """
         farm, now = self._farm, self._farm.clock()
         self._is_alone = known.is_alone
         farm.devices = {device.id: device for device in known.devices}
@@ -137,7 +141,7 @@ class Replicas:
             farm.hold_cordons(known.cordons)
             farm.signals.ring(signals.LEASES, signals.JOBS)
         for worker, presence in known.workers.items():
-            self._take_over_worker(worker, presence, now)
+            self._take_over_worker(worker, presence, now, spoke_at.get(worker))
         for lease, left_s in known.leases.values():
             if lease.id not in farm.leases:
                 farm.hold_lease(lease)
@@ -159,20 +163,33 @@ class Replicas:
             if asking.id not in mine and asking.silent_s <= gap_s
         ]
 
-    def _take_over_worker(self, worker: str, presence: Presence, now: float) -> None:
+    def _take_over_worker(
+        self, worker: str, presence: Presence, now: float, spoke_at: float | None
+    ) -> None:
+        """Take over what the worker has said to another tracker since this one last looked.
+
+        This tracker's own words come back in the rows too, and seem younger than they are by their
+        way there and back: they are no news, and nor is what was written before the worker spoke to
+        this tracker again.
+        """
         at = now - presence.age_s
         seen = self._farm.workers.get(worker)
         if seen is None or seen.incarnation != presence.incarnation:
             if seen is not None and seen.poll is not None:
                 seen.poll.ring()
             seen = Seen(presence.incarnation, 0, (), at, presence.capacity)
+            seen.stored, seen.row_at = at, presence.row_at
             self._farm.workers[worker] = seen
             self._farm.signals.ring(signals.LEASES)
-        seen.stored = max(seen.stored, at)
-        if at > seen.at:
-            if seen.capacity != presence.capacity:
-                self._farm.signals.ring(signals.LEASES)
-            seen.at, seen.capacity = at, presence.capacity
+        elif presence.is_own and spoke_at is not None:
+            seen.stored, seen.row_at = spoke_at, presence.row_at
+        elif presence.row_at != seen.row_at:
+            seen.row_at = presence.row_at
+            if seen.at == spoke_at:
+                if seen.capacity != presence.capacity:
+                    self._farm.signals.ring(signals.LEASES)
+                seen.at = seen.stored = max(seen.at, at)
+                seen.capacity = presence.capacity
 
     def _take_over_claims(self, known: Known, now: float) -> None:
         claims = self._farm.claims

@@ -150,6 +150,66 @@ def test_a_worker_that_another_tracker_has_just_enlisted_serves_its_device(postg
         together(url, first, second)
 
 
+LEAVES = replace(STATE, number=8, capacity=0)
+
+
+async def exchanges(*trackers: Replicas) -> list[int]:
+    """How much work each tracker believes the worker takes once all have had an exchange in turn,
+    and all again."""
+    for one in trackers * 2:
+        one.hurry()
+        await asyncio.sleep(one.due_in_s)
+        await one.exchange()
+    return [one._farm.workers["w1"].capacity for one in trackers]
+
+
+def hold_up(farm: Farm, before: Awaitable[object], after: Awaitable[object]) -> None:
+    """Let something happen before and after the next write is done, while others wait for it."""
+    write = farm.database.write
+
+    async def write_slowly(operation: Callable[..., Any]) -> Any:
+        farm.database.write = write  # type: ignore[method-assign]
+        await before
+        found = await write(operation)
+        await after
+        return found
+
+    farm.database.write = write_slowly  # type: ignore[method-assign,assignment]
+
+
+def test_what_a_worker_says_while_the_rows_are_read_is_newer_than_they(postgres: Any) -> None:
+    """The tracker's own earlier word comes back in them, and looks younger by its way."""
+
+    async def meet(farms: list[Farm]) -> list[list[int]]:
+        here, there = (Replicas(farm, Desk(farm)) for farm in farms)
+        await working.sync(farms[0], STATE, 0.0)
+        hold_up(farms[0], asyncio.sleep(0), slowly(working.sync(farms[0], LEAVES, 0.0)))
+        await here.exchange()
+        return [[farms[0].workers["w1"].capacity], await exchanges(here, there)]
+
+    with postgres.database("latest") as url:
+        assert together(url, meet) == [[[0], [0, 0]]]
+
+
+def test_a_worker_s_last_word_is_not_lost_behind_one_that_took_longer(postgres: Any) -> None:
+    async def meet(farms: list[Farm]) -> list[list[int]]:
+        here, there = (Replicas(farm, Desk(farm)) for farm in farms)
+        await working.sync(farms[0], STATE, 0.0)
+        hold_up(farms[0], slowly(working.sync(farms[0], LEAVES, 0.0)), asyncio.sleep(0))
+        await here.exchange()
+        left = await exchanges(here, there)
+        await working.sync(farms[1], replace(STATE, number=9, capacity=5), 0.0)
+        return [left, await exchanges(there, here)]
+
+    with postgres.database("latest") as url:
+        assert together(url, meet) == [[[0, 0], [5, 5]]]
+
+
+async def slowly(happening: Awaitable[object]) -> None:
+    await happening
+    await asyncio.sleep(0.2)
+
+
 def test_nothing_is_written_of_one_that_says_what_the_rows_say(come: Any) -> None:
     _, writes = come()
     assert writes > 0
