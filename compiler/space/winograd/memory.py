@@ -54,11 +54,14 @@ def shared_tiles(c: Convolution, lanes: int, k: Columns, cores: int) -> Mask:
 
 
 def copied_elements(c: Convolution, k: Columns) -> Numbers:
-    """Elements of the phases of a block; 0 where the tiles read the input itself."""
+    """Elements of the phases of a block; 0 where the tiles read the input itself. Blocks that may
+    end inside an image, of several, hold the phases of all images."""
     if phases(c.taps) == 1:
         return np.zeros_like(whole(k, "mb"))
     taps = -(-c.taps // phases(c.taps))
-    rows = whole(k, "mb") * whole(k, "tile_h") + taps - 1
+    tile, block = whole(k, "tile_h"), whole(k, "mb")
+    rows, image = block * tile + taps - 1, tile_rows(c, k) * tile + taps - 1
+    rows = np.where((c.batch > 1) & (tile_rows(c, k) % block != 0), c.batch * image, rows)
     return rows * (tile_columns(c, k) * whole(k, "tile_w") + taps - 1) * c.depth
 
 

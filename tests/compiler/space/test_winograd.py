@@ -304,6 +304,25 @@ def test_a_kernel_holds_what_the_model_counts(by_row: int) -> None:
     assert workspace == pytest.approx(held * HOST.num_cores, rel=0.04)
 
 
+def test_blocks_that_end_inside_an_image_of_several_hold_the_phases_of_all() -> None:
+    """So a task's default has none: of four images of 224² they took four times the time."""
+    function = convolution(
+        (4, 3, 224, 224), 64, ((3, 3), (3, 3)), kernel=(7, 7), strides=(2, 2),
+        data_layout="NCS", out_layout="NSC",
+    )  # fmt: skip
+    one, c = Target("llvm -mcpu=znver5 -num-cores=1"), convolution_of(function)
+    assert c is not None
+    default = winograd_space(function, one).default
+    for rows in (2, 3):  # of 38 of an image
+        config = {**default, "mb": rows}
+        columns = {n: np.array([v]) for n, v in config.items() if n != "sketch"}
+        (held,) = held_bytes(c, one.lanes(F32), columns, 1)
+        program = schedule_workload(Workload.from_function(function), one, config)
+        workspace = emit_llvm(lower(program), one).workspace_bytes
+        assert workspace == pytest.approx(held, rel=0.04)
+    assert default["mb"] == 2
+
+
 def test_a_strict_target_has_no_such_sketch() -> None:
     strict = Target(f"{HOST} -precision=strict")
     workload = Workload.from_function(convolution((1, 28, 28, 128), 128))
