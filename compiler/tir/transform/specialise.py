@@ -14,6 +14,7 @@ from dataclasses import replace
 from tunefarm.compiler.tir.affine import Affine, interval_of, range_of
 from tunefarm.compiler.tir.facts import kinds_below, loops_below
 from tunefarm.compiler.tir.ir import Const, For, If, PrimFunc, Seq, Stmt, Var
+from tunefarm.compiler.tir.transform.borders import ask_for_terms
 from tunefarm.compiler.tir.transform.open_conditions import INNER, Open
 from tunefarm.compiler.tir.transform.rolling import roll
 from tunefarm.compiler.tir.transform.simplify import simplify_stmt
@@ -54,6 +55,10 @@ def _specialise(stmt: Stmt, ranges: Ranges, share: float, found: Sequence[Group]
     if stmt.kind in INNER:
         return stmt
     ranges = {**ranges, stmt.var: range_of(stmt, ranges)}
+    for group in groups:
+        asking = ask_for_terms(stmt.body, group) if group.innermost is stmt else None
+        if asking is not None:
+            return with_body(stmt, _specialise(asking, ranges, share, None))
     pieces = _pieces(stmt, [g for g in groups if _cuts(g, stmt)], ranges)
     if pieces is not None:
         return seq(*(_piece(stmt, piece, ranges, share) for piece in pieces))

@@ -155,7 +155,7 @@ def place_of_question(group: Group, body: Stmt) -> Stmt | None:
             found = stmt  # a tile that is all in one version ends with it
         if isinstance(stmt, For):
             around = stmt.body
-        stmt = _only_child_with(stmt, group.parts)
+        stmt = only_child_with(stmt, group.parts)
     return found
 
 
@@ -179,7 +179,7 @@ def version(body: Stmt, groups: Sequence[Group], share: float) -> Stmt:
 
 def _version(stmt: Stmt, group: Group, wanted: Stmt | None, rare: bool) -> Stmt:
     """Version ``wanted``, or the smallest statement that holds all of the group's conditions."""
-    below = None if stmt is wanted else _only_child_with(stmt, group.parts)
+    below = None if stmt is wanted else only_child_with(stmt, group.parts)
     if below is None:
         return _chosen(stmt, group, rare)
     return map_children(stmt, lambda s: _version(s, group, wanted, rare) if s is below else s)
@@ -208,7 +208,7 @@ def _chosen(body: Stmt, group: Group, rare: bool) -> Stmt:
 
 def _at(body: Stmt, group: Group, place: int, rare: bool) -> Stmt:
     """The version for one place."""
-    stmt = _with_parts(body, {b.part: b.at(place) for b in group.bounds})
+    stmt = with_parts(body, {b.part: b.at(place) for b in group.bounds})
     return roll(stmt) if rare else stmt
 
 
@@ -216,7 +216,7 @@ def _is_true(condition: Expr) -> bool:
     return isinstance(condition, Const) and bool(condition.value)
 
 
-def _only_child_with(stmt: Stmt, parts: frozenset[Expr]) -> Stmt | None:
+def only_child_with(stmt: Stmt, parts: frozenset[Expr]) -> Stmt | None:
     """The one child that holds all the conditions, if ``stmt`` itself need not be versioned."""
     if isinstance(stmt, For) and stmt.kind in INNER:
         return None
@@ -233,11 +233,11 @@ def _holds(stmt: Stmt, parts: frozenset[Expr]) -> bool:
     return here or any(_holds(s, parts) for s in children(stmt))
 
 
-def _with_parts(stmt: Stmt, parts: Mapping[Expr, Expr]) -> Stmt:
+def with_parts(stmt: Stmt, parts: Mapping[Expr, Expr]) -> Stmt:
     """Replace single conditions, by identity, wherever they stand."""
     if If not in kinds_below(stmt):
         return stmt
-    stmt = map_children(stmt, lambda s: _with_parts(s, parts))
+    stmt = map_children(stmt, lambda s: with_parts(s, parts))
     if not isinstance(stmt, If):
         return stmt
     found = conjuncts(stmt.condition)

@@ -82,6 +82,51 @@ def test_short_sums_are_not_asked_for_each() -> None:
     assert "else" not in text
 
 
+def window(size: int, rows: int) -> PrimFunc:
+    """A depthwise 3×3 convolution of a padded map in register tiles of rows, all taps unrolled."""
+    x, w = te.placeholder((size, size, LANES), name="X"), te.placeholder((3, 3, LANES), name="W")
+    p, q = te.reduce_axis(3), te.reduce_axis(3)
+
+    def element(i: Expr, j: Expr, c: Expr) -> Expr:
+        y, z = i + p - 1, j + q - 1
+        inside = (y >= 0) & (y < size) & (z >= 0) & (z < size)
+        return te.sum(te.if_then_else(inside, x[y, z, c], 0.0) * w[p, q, c], [p, q])
+
+    program = te.create_prim_func([x, w, te.compute(x.shape, element, name="C")])
+    i, j, c, *taps = s.loops_of(program, "C")
+    program, write = s.cache_write(program, "C", "register")
+    program, (i0, i1) = s.split(program, i, rows)
+    program = s.reorder(program, i0, j, *taps, i1, c)
+    program = s.reverse_compute_at(program, write, j)
+    *_, row, lane = s.loops_of(program, write)
+    for loop in (*taps, i1, row):
+        program = s.unroll(program, loop)
+    for loop in (c, lane):
+        program = s.vectorize(program, loop)
+    return s.decompose_reduction(program, "C", taps[0])
+
+
+@pytest.mark.parametrize(
+    ("size", "rows", "bodies"),
+    [
+        (12, 6, 3),  # first, inner and last columns; rows ask for 2 of 18 terms
+        (18, 6, 3),
+        (30, 6, 9),  # most tiles have all terms: they do not ask
+        (16, 4, 9),  # 2 of 12 terms are many
+        (16, 6, 9),  # the last tile lacks more than a term
+    ],
+)
+def test_short_sums_at_many_borders_ask_for_the_terms(size: int, rows: int, bodies: int) -> None:
+    program = window(size, rows)
+    lowered = lower(program)
+    assert str(lowered).count("= float32(0.0)") == bodies
+    x, w = arrays = harness.whole_numbers(program)
+    padded = np.pad(x, ((1, 1), (1, 1), (0, 0)))
+    expected = sum(padded[p : p + size, q : q + size] * w[p, q] for p in range(3) for q in range(3))
+    assert np.array_equal(harness.interpreted(lowered, arrays)[0], expected)
+    assert np.array_equal(harness.compiled(lowered, arrays)[0], expected)
+
+
 @pytest.mark.parametrize(
     ("vectors", "versions"),
     [
