@@ -141,11 +141,12 @@ def _asking(nest: For, borders: Sequence[_Border], ranges: Ranges) -> Stmt | Non
         return None
     asked: list[Stmt] = []
     for border in borders:
-        parts = {b.part: Const(True, "bool") for b in borders}
+        parts: dict[Expr, Expr] = {b.part: Const(True, "bool") for b in borders}
         parts |= {border.part: border.lacks.expr() >= Const(0)}
         terms = _within(with_parts(nest, parts), border.lacks, ranges)
         asked.append(If(border.others, terms))
-    return seq(*asked, with_parts(nest, {b.part: b.has.expr() >= Const(0) for b in borders}))
+    shared: dict[Expr, Expr] = {b.part: b.has.expr() >= Const(0) for b in borders}
+    return seq(*asked, with_parts(nest, shared))
 
 
 def _are_few(nest: For, borders: Sequence[_Border]) -> bool:
