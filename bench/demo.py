@@ -27,6 +27,7 @@ def demonstrate() -> None:
     from tunefarm.benchmark import Subject
     from tunefarm.peers.race import race, race_columns
     from tunefarm.peers.rows import DEFAULT
+    from tunefarm.peers.turns import Neighbours
     from tunefarm.progress import showing
     from tunefarm.tables import print_table
 
@@ -58,13 +59,18 @@ def demonstrate() -> None:
     for name, expected in default.run(feeds).items():
         np.testing.assert_allclose(loaded.run(feeds)[name], expected, rtol=1e-3, atol=1e-4)
 
-    console.print(history.summary("make demo"), highlight=False)
+    more = f"tunefarm tune {light} --db {database}"
+    console.print(history.summary(more), highlight=False, soft_wrap=True)
+    neighbours = Neighbours()
     found = race(Subject(light, {}, database), target, ["onnxruntime"], TURNS)
     before, after = found.row.seconds[DEFAULT], found.row.seconds[found.ours]
     print_table(console, race_columns([found]))
     console.print(f"before (default configs)  {1e3 * before:8.3f} ms", highlight=False)
     console.print(f"after  (best records)     {1e3 * after:8.3f} ms", highlight=False)
     console.print(found.summary(), highlight=False)
+    for told in (found.turns.report(), neighbours.report() if neighbours.were_busy else ""):
+        if told:
+            console.print(told, highlight=False, soft_wrap=True)
     console.print(f"library: {library}\nrecords: {database}", highlight=False, soft_wrap=True)
 
 

@@ -180,7 +180,7 @@ class ThreadEmitter(Emitter):
         self.align = 0
         return value
 
-    def _load_whole(self, buffer: Buffer, pointer: str, lanes: int) -> str:
+    def load_whole(self, buffer: Buffer, pointer: str, lanes: int) -> str:
         size = dtype_bytes(buffer.dtype)
         align, self.align = max(self.align, size), 0
         invariant = ", !invariant.load !0" if buffer in self.constants else ""
