@@ -136,8 +136,13 @@ CACHES: Mapping[str, Mapping[str, int]] = {
 }
 DEFAULT_CACHES: Mapping[str, int] = {"l1": 32 << 10, "l2": 512 << 10, "l3": 16 << 20}
 
+# Processors that start one multiply-add of their longest vectors in a cycle, in two units at once.
+ONE_MULTIPLY_ADD = frozenset({
+    "znver4", "znver1", "cannonlake", "icelake-client", "tigerlake", "rocketlake",
+})  # fmt: skip
+
 # Bytes a cycle that hints bring from memory: of one core alone, and of all (measured on two).
-MEMORY_STREAMS: Mapping[str, tuple[float, float]] = {"znver5": (9.5, 11.5)}
+MEMORY_STREAMS: Mapping[str, tuple[float, float]] = {"znver5": (9.5, 11.5), "znver4": (6.0, 10.0)}
 DEFAULT_STREAM = 6.0  # of each core
 
 

@@ -31,6 +31,7 @@ from tunefarm.compiler.processors import (
     ISAS,
     MEMORY_STREAMS,
     NVPTX64,
+    ONE_MULTIPLY_ADD,
     RISCV64,
     RISCV_VECTOR_BITS,
     WASM32,
@@ -242,9 +243,14 @@ class Target:
 
     @property
     def stream_bytes(self) -> float:
-        """Bytes a cycle that each core gets from memory where all of them stream."""
+        """Bytes that each core gets from memory beside two multiply-adds if all of them stream."""
         one, both = MEMORY_STREAMS.get(self.mcpu, (DEFAULT_STREAM, DEFAULT_STREAM * self.num_cores))
-        return min(one, both / self.num_cores)
+        return self.beside_products(min(one, both / self.num_cores))
+
+    def beside_products(self, bytes_a_cycle: float) -> float:
+        """Bytes in the time of two multiply-adds of vectors: the sketches' models call it a cycle,
+        and most processors take one for it."""
+        return bytes_a_cycle * (2 if self.mcpu in ONE_MULTIPLY_ADD else 1)
 
     def _cache(self, level: str) -> int:
         if self.kind == "cuda":

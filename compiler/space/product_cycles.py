@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import numpy as np
 from tunefarm.compiler.space.columns import Numbers
+from tunefarm.compiler.target import Target
 
 L2_SHARE = 7 / 8  # of the second cache, besides inputs and results that pass through it
 L3_BYTES = 12.0  # a cycle, of weights that the third level keeps
+MOVED_BYTES = 4.0  # a cycle, from another core's cache or from beyond the second level
 BOTH = 0.1  # of the shorter one of two that overlap is still seen
 FORK_CYCLES, TASK_CYCLES = 1000.0, 300.0
+
+
+def cached_rate(target: Target) -> float:
+    """Bytes of weights that come from the third level, which keeps them, beside a step of two
+    multiply-adds: what the models call a cycle."""
+    return max(target.beside_products(L3_BYTES), target.stream_bytes)
+
+
+def moved_cycles(moved_bytes: float, target: Target) -> float:
+    """Such cycles in which bytes come from another core's cache or from beyond the second level."""
+    return moved_bytes / target.beside_products(MOVED_BYTES)
 
 
 def step_cycles(rows: Numbers, vectors: Numbers, load: float = 0.3) -> Numbers:

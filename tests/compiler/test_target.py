@@ -54,6 +54,13 @@ def test_vectors(text: str, vector_bytes: int, registers: int, fma: bool) -> Non
     assert target.has_fma is fma
 
 
+def test_memory_brings_more_beside_products_that_take_longer() -> None:
+    """Zen 4 starts one multiply-add of 16 lanes a cycle, Zen 5 two."""
+    zen4, zen5 = Target("llvm -mcpu=znver4 -num-cores=1"), Target("llvm -mcpu=znver5 -num-cores=1")
+    assert (zen4.beside_products(4.0), zen5.beside_products(4.0)) == (8.0, 4.0)
+    assert zen4.stream_bytes > zen5.stream_bytes  # of a slower memory
+
+
 def test_lanes_are_chosen_by_masks_where_the_processor_does() -> None:
     known = {"znver5": (1, 2, 4, 8), "haswell": (4, 8), "znver3": (), "neoverse-n1": ()}
     for mcpu, sizes in known.items():

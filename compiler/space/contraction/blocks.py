@@ -22,11 +22,11 @@ from tunefarm.compiler.space.contraction.shape import (
     shares_vector,
     transposed,
 )
+from tunefarm.compiler.space.product_cycles import moved_cycles
 from tunefarm.compiler.target import Target, dtype_bytes
 
 TASK_CYCLES = 300.0  # of the pool, for each block that it hands out
 REREAD = 0.02  # of a kernel's time, for every halving of the blocks that its operands are read by
-MOVED_BYTES = 4.0  # a cycle, from another core's cache or from beyond the second level
 MIN_COPY_ROWS = 64  # fewer do not repay a copy of the right operand
 EXPANSION = 4  # channels of a depthwise convolution over those of the block that it stands in
 
@@ -155,13 +155,14 @@ class _Kernel:
         if cores > 1:
             by_rows = order == "mn" or len(panel_sizes) == 1
             lost += TASK_CYCLES * count / self.cycles
-            lost += self._moved(by_rows and len(row_sizes) >= cores) / MOVED_BYTES / self.cycles
+            moved = self._moved(by_rows and len(row_sizes) >= cores)
+            lost += moved_cycles(moved, self.target) / self.cycles
         if count > 32 * cores:
             return 1.0 - lost
         outer, inner = (row_sizes, panel_sizes) if order == "mn" else (panel_sizes, row_sizes)
         tasks = [m * n for m in outer for n in inner] * self.copies
-        own_bytes = self.input_bytes + self.output_bytes
-        return _busy(tasks, cores, 1 + own_bytes / MOVED_BYTES / self.cycles) - lost
+        own = moved_cycles(self.input_bytes + self.output_bytes, self.target)
+        return _busy(tasks, cores, 1 + own / self.cycles) - lost
 
     def _moved(self, by_rows: bool) -> float:
         """Bytes that all cores fetch beyond their share."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import prod
 
 from tunefarm.compiler.ir import Function
-from tunefarm.compiler.space.contraction.blocks import MOVED_BYTES
 from tunefarm.compiler.space.dot.shape import PAIRS, dot_product_of
+from tunefarm.compiler.space.product_cycles import moved_cycles
 from tunefarm.compiler.space.winograd import saving
 from tunefarm.compiler.target import Target, dtype_bytes
 from tunefarm.compiler.tir.tensor_intrinsics import TensorIntrinsic
@@ -46,6 +46,6 @@ def gain_over_float32(narrow: Function, wide: Function, target: Target) -> float
     ours = tiles * groups * issue_cycles(dot.instruction, target)
     theirs = tiles * terms * lanes / target.lanes("float32") * FMA_CYCLES / saving(wide, target)
     if 4 * weights > target.l2_bytes:  # from beyond the second-level cache, once a call
-        ours = max(ours, dtype_bytes(c.rhs.load.dtype) * weights / MOVED_BYTES)
-        theirs = max(theirs, 4 * weights / MOVED_BYTES)
+        ours = max(ours, moved_cycles(dtype_bytes(c.rhs.load.dtype) * weights, target))
+        theirs = max(theirs, moved_cycles(4.0 * weights, target))
     return theirs / ours

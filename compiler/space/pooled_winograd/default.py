@@ -27,8 +27,8 @@ from tunefarm.compiler.space.pooled_winograd.program import Pooled
 from tunefarm.compiler.space.product_cycles import (
     FORK_CYCLES,
     L2_SHARE,
-    L3_BYTES,
     TASK_CYCLES,
+    cached_rate,
     overlapped,
     term_cycles,
 )
@@ -57,7 +57,7 @@ def cycles(p: Pooled, target: Target, lanes: int, k: Columns) -> Numbers:
     work = work + maximum_cycles(p, lanes) * whole(k, "rows") / p.shape[1]
     weights = 4.0 * filters(c, k) * c.depth * c.outputs
     leave_l2 = weights + held_bytes(p, lanes, k) > L2_SHARE * target.l2_bytes
-    again = np.where(leave_l2, weights * tasks / max(L3_BYTES, target.stream_bytes), 0.0)
+    again = np.where(leave_l2, weights * tasks / cached_rate(target), 0.0)
     from_memory = np.minimum(tasks, cores) * weights / target.stream_bytes + again
     slowest = np.where(cores > 1, -(-tasks // cores) * work, _all_rows(p, k) * work)
     return overlapped(slowest, from_memory / cores) + TASK_CYCLES * tasks / cores + _fork(target)

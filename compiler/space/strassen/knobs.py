@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 from tunefarm.compiler.space.columns import Mask, Numbers, cheapest, whole
 from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob
-from tunefarm.compiler.space.contraction.blocks import MOVED_BYTES
 from tunefarm.compiler.space.contraction.knobs import ROWS, UNROLLS, VECTORS, up_to
 from tunefarm.compiler.space.product_cycles import (
     FORK_CYCLES,
     L2_SHARE,
-    L3_BYTES,
     TASK_CYCLES,
+    cached_rate,
+    moved_cycles,
     overlapped,
     term_cycles,
 )
@@ -95,7 +95,7 @@ def cycles(p: Product, target: Target, k: Columns) -> Numbers:
     blocks = p.halves[0] / (whole(k, "mb") * whole(k, "rw")) * panel_blocks
     busy = np.clip(blocks / (-(-tasks // cores) * cores), 1 / cores, 1.0)  # a last one may be small
     moved = 4.0 * p.rows * (p.depth + p.columns)
-    shared = np.where(row_blocks >= cores, 0.0, (cores - 1) * moved / MOVED_BYTES)
+    shared = np.where(row_blocks >= cores, 0.0, (cores - 1) * moved_cycles(moved, target))
     others = _sums(p, target, k) + _copied(p, 1 + PRODUCTS / 4) + shared + TASK_CYCLES * tasks
     work = overlapped(_multiply(p, k) / (cores * busy), _from_memory(p, target, k))
     return work + others / (cores * busy) + FORK_CYCLES * (cores > 1)
@@ -119,7 +119,7 @@ def _sums(p: Product, target: Target, k: Columns) -> Numbers:
     rows_bytes = 4 * p.rows * p.depth
     near = rows_bytes <= L2_SHARE * target.l2_bytes * target.num_cores
     lefts = LEFT_CYCLES * pairs * -(-terms // p.lanes)
-    lefts += rows_bytes / (L2_BYTES if near else L3_BYTES)
+    lefts += rows_bytes / (L2_BYTES if near else cached_rate(target))
     return lefts * block_counts(p, k)[1] + RESULT_CYCLES * pairs * columns / p.lanes
 
 
@@ -133,7 +133,7 @@ def _from_memory(p: Product, target: Target, k: Columns) -> Numbers:
     _, terms, columns = p.halves
     weights = 4.0 * PRODUCTS * terms * columns
     kept = weights <= L3_SHARE * target.l3_bytes
-    rate = max(L3_BYTES, target.stream_bytes) if kept else target.stream_bytes
+    rate = cached_rate(target) if kept else target.stream_bytes
     again = weights * (block_counts(p, k)[0] - 1) / rate / target.num_cores
     leave_l2 = weights + held_bytes(p, k) > L2_SHARE * target.l2_bytes
     return _streamed(weights, target) + np.where(leave_l2, again, 0.0)

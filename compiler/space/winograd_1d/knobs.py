@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 from tunefarm.compiler.space.columns import Mask, Numbers, cheapest, whole
 from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob
-from tunefarm.compiler.space.contraction.blocks import MOVED_BYTES
 from tunefarm.compiler.space.contraction.knobs import ROWS, UNROLLS, VECTORS, up_to
 from tunefarm.compiler.space.product_cycles import (
     FORK_CYCLES,
     L2_SHARE,
-    L3_BYTES,
     TASK_CYCLES,
+    cached_rate,
+    moved_cycles,
     overlapped,
 )
 from tunefarm.compiler.space.winograd.knobs import (
@@ -138,7 +138,7 @@ def cycles(c: Convolution, target: Target, lanes: int, k: Columns) -> Numbers:
     held = tile_bytes(c, lanes, k) + product_bytes(c, lanes, k)
     leave_l2 = weights + held > L2_SHARE * target.l2_bytes
     kept = weights <= 3 * target.l3_bytes // 4  # what else the network reads takes the rest
-    rate = np.where(kept, max(L3_BYTES, target.stream_bytes), target.stream_bytes)
+    rate = np.where(kept, cached_rate(target), target.stream_bytes)
     again = np.where(leave_l2, weights * (row_blocks - 1) / rate, 0.0)
     readers = np.minimum(row_blocks, np.maximum(cores / panel_blocks, 1))  # of the same weights
     from_memory = readers * weights / target.stream_bytes + again
@@ -149,7 +149,8 @@ def cycles(c: Convolution, target: Target, lanes: int, k: Columns) -> Numbers:
     tasks = row_blocks * panel_blocks
     blocks = c.batch * c.height / whole(k, "rh") * panels / whole(k, "nb")
     busy = np.clip(blocks / (-(-tasks // cores) * cores), 1 / cores, 1.0)  # a last one may be small
-    shared = np.where(row_blocks >= cores, 0.0, (cores - 1) * activation_bytes(c) / MOVED_BYTES)
+    fetched = (cores - 1) * moved_cycles(activation_bytes(c), target)
+    shared = np.where(row_blocks >= cores, 0.0, fetched)
     multiply, groups = panels * _multiply(c, k), -(-tiles // whole(k, "rt"))
     first = overlapped(multiply / groups, from_memory)  # later ones find weights in the caches
     work = first + multiply * (1 - 1 / groups) + moved + shared
