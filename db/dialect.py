@@ -38,7 +38,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, SQLAlchemyError
 from tunefarm.db.errors import HAS_TRACKER, DatabaseInUse, StoreError
 
 BUSY_S = 5.0
@@ -63,9 +63,10 @@ def parse_url(text: str) -> URL:
         return URL.create("sqlite", database=str(Path(text).expanduser().absolute()))
     try:
         url = make_url(text)
-    except ArgumentError as error:
+    except (ArgumentError, ValueError) as error:  # the latter of a port that is no number
         raise StoreError(
-            f"{text!r} is not a database URL; write for instance sqlite:////path/tuning.db"
+            f"{text!r} is not a database URL; write for instance sqlite:////path/tuning.db "
+            "or postgresql+psycopg://farm@db.lab:5432/farm"
         ) from error
     kind = url.get_backend_name()
     if text.startswith("tracker://"):
@@ -298,6 +299,7 @@ def _sentence(error: SQLAlchemyError, name: str) -> str | None:
             if path.endswith(".jsonl"):
                 meaning = "is a file of records; `tunefarm records import` puts them into one"
             return f"database {path} {meaning}"
-    if error.connection_invalidated or "could not connect" in text or "connection" in text:
+    never_came = isinstance(error, OperationalError) and error.statement is None
+    if never_came or error.connection_invalidated or "connection" in text:
         return f"database {path} does not answer: {text.splitlines()[0]}"
     return None

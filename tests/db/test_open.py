@@ -165,6 +165,7 @@ def test_a_reader_cannot_write(store: Store, url: str, make_trial: MakeTrial) ->
         ("tracker://lab:9190", "is a tracker, not a database; give it with --tracker lab:9190"),
         ("postgresql+nodriver://host/db", "needs the driver nodriver, which is not installed"),
         ("://", "is not a database URL"),
+        ("postgresql://lab:port/farm", "is not a database URL"),
         ("/no/such/folder/a.db", r"folder of database /no/such/folder/a.db does not exist"),
         ("/", "database / is a folder"),
     ],
@@ -172,6 +173,14 @@ def test_a_reader_cannot_write(store: Store, url: str, make_trial: MakeTrial) ->
 def test_urls_that_cannot_work(url: str, sentence: str) -> None:
     with pytest.raises(StoreError, match=sentence):
         Store.open(url)
+
+
+@pytest.mark.parametrize("host", ["nowhere.invalid", "127.0.0.1:1"])
+@pytest.mark.parametrize("readonly", [True, False])
+def test_a_server_that_is_not_there(host: str, readonly: bool) -> None:
+    pytest.importorskip("psycopg")
+    with pytest.raises(StoreError, match=rf"^database postgresql.*{host}/farm does not answer: ."):
+        Store.open(f"postgresql+psycopg://{host}/farm", readonly=readonly)
 
 
 def test_a_reader_of_nothing(tmp_path: Path) -> None:
