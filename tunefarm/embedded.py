@@ -139,19 +139,19 @@ class EmbeddedFarm:
             )
         self.rendezvous = rendezvous
         self._target = target
-        logs = rendezvous.parent
+        name = rendezvous.name.removesuffix(".tracker.json")
         place = ["--rendezvous", str(rendezvous)]
         self.tracker = Member(
             "tracker",
             ["tracker", "--db", database, *place, "--idle-trials", "0", "--log-level", "warning"],
-            logs / "tracker.log",
+            rendezvous.with_name(f"{name}.tracker.log"),
         )  # fmt: skip
         self.worker = Member(
             "worker",
             ["worker", "--target", target, "--max-drift", f"{MAX_DRIFT:g}", *place],
-            logs / "worker.log",
+            rendezvous.with_name(f"{name}.worker.log"),
         )
-        self.tuner = Member("tuner", ["tuner", *place], logs / "tuner.log")
+        self.tuner = Member("tuner", ["tuner", *place], rendezvous.with_name(f"{name}.tuner.log"))
         self._client: FarmClient | None = None
         self._stopping = threading.Event()
         self._failure: TunefarmError | None = None

@@ -219,7 +219,7 @@ def test_a_data_folder_that_cannot_be_made(
 def test_a_folder_that_cannot_be_written(
     model: str, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (home / "tracker.log").mkdir(parents=True)
+    (home / "tunefarm.db.tracker.log").mkdir(parents=True)
     assert "--db FILE or TUNEFARM_HOME" in mistake(capsys, "tune", model, "--trials", "2")
 
 

@@ -74,6 +74,16 @@ def test_the_job_of_a_command_that_was_killed_is_ended(
     assert ended == {"gone", "old"}
 
 
+def test_logs_bear_the_name_of_their_database(tmp_path: Path) -> None:
+    """Farms of two databases in a folder keep apart, and off files that are not theirs."""
+    log = tmp_path / "tracker.log"
+    log.write_text("somebody's")
+    with EmbeddedFarm(str(tmp_path / "farm.db"), Target.host().text):
+        logs = {path.name for path in tmp_path.glob("*.log")}
+    assert log.read_text() == "somebody's"
+    assert logs == {log.name} | {f"farm.db.{role}.log" for role in ("tracker", "worker", "tuner")}
+
+
 def test_marks_of_processes() -> None:
     assert is_alive(own_mark())
     assert not is_alive(f"{os.getpid()}/1")
