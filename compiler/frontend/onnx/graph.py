@@ -12,6 +12,7 @@ from tunefarm.compiler.dtypes import DTYPES
 from tunefarm.compiler.errors import PluginError, ShapeError
 from tunefarm.compiler.frontend.onnx import (
     contract,
+    fourier,
     math,
     microsoft,
     nn,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 CONVERTERS: Mapping[str, Converter] = {
     **math.CONVERTERS,
     **contract.CONVERTERS,
+    **fourier.CONVERTERS,
     **reduce.CONVERTERS,
     **nn.CONVERTERS,
     **shape.CONVERTERS,
