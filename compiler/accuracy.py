@@ -180,7 +180,7 @@ def _dequantised(node: Call, v: Sequence[Array], m: Sequence[Array], y: Array) -
 
 _LINEAR = (
     "conv", "conv_transpose", "matmul", "einsum", "add", "multiply", "sum", "mean", "avg_pool",
-    "interpolate", "cumsum",
+    "interpolate", "sample", "cumsum",
 )  # fmt: skip
 _KEEPING = ("maximum", "minimum", "where", "relu", "abs", "negative", "clip", "leaky_relu", "prelu")
 _RULES: dict[str, Rule] = {

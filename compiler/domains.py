@@ -44,6 +44,10 @@ def _along_axis(types: Sequence[TensorType], attrs: Attrs) -> Sequence[str]:
     return [*_gather(types, attrs), *["any"] * (len(types) - 2)]
 
 
+def _sample(types: Sequence[TensorType], attrs: Attrs) -> Sequence[str]:
+    return ["any", f"index<{types[0].shape[2]}", "any"]
+
+
 def _scaling(factors: Mapping[str, str]) -> Demand:
     """Factors, by what they scale, that make numbers of about unit size of bytes and their sums,
     and bytes that differ of all these: what is clipped tells nothing."""
@@ -68,6 +72,7 @@ _DEMANDS: Mapping[str, Demand] = {
     "scatter_elements": _along_axis,
     "scatter_nd": _gather_nd,
     "interpolate": _along_axis,
+    "sample": _sample,
     "quantize": lambda types, attrs: ["any", "2^-6..2^-4", _ZERO_POINT],
     "requantize": _scaling({"float32": "2^4..2^6", "int32": "2^-11..2^-8"}),
     "dequantize": _scaling({"int32": "2^-16..2^-13"}),

@@ -20,6 +20,7 @@ from tunefarm.compiler.frontend.onnx import (
     recurrent,
     reduce,
     resize,
+    sample,
     shape,
 )
 from tunefarm.compiler.frontend.onnx.node import Converter, Node, Unsupported, dtype_name
@@ -36,6 +37,7 @@ CONVERTERS: Mapping[str, Converter] = {
     **nn.CONVERTERS,
     **shape.CONVERTERS,
     **resize.CONVERTERS,
+    **sample.CONVERTERS,
     **quantize.CONVERTERS,
     **recurrent.CONVERTERS,
 }

@@ -223,6 +223,10 @@ CASES = [
            ["float32", "int64", "float32"], [None, 4, None]) for how in ("none", "add", "max")),
     Case("interpolate", [(2, 5, 3), (7, 2), (7, 2)], {"axis": 1},
          ["float32", "int64", "float32"], [None, 5, None]),
+    Case("sample", [(2, 3, 7), (2, 5, 4), (2, 5, 4)], {}, ["float32", "int32", "float32"],
+         [None, 7, None]),
+    Case("sample", [(1, 2, 5), (1, 3, 1), (1, 3, 1)], {}, ["float16", "int64", "float32"],
+         [None, 5, None]),
     *(Case("topk_indices", [(3, 7)], {"axis": 1, "k": 3, "largest": largest}, [dtype])
       for largest in (False, True) for dtype in ("float32", "int8")),
 ]  # fmt: skip
@@ -234,7 +238,7 @@ def draw(case: Case, i: int, rng: np.random.Generator) -> np.ndarray[Any, Any]:
     limit = case.limits[i] if case.limits else None
     shape = case.shapes[i]
     if limit is not None:
-        low = 0 if case.op == "interpolate" else -limit
+        low = 0 if case.op in ("interpolate", "sample") else -limit
         return rng.integers(low, limit, shape).astype(dtype)
     if dtype == "bool":
         return rng.random(shape) < 0.5

@@ -1,0 +1,151 @@
+"""GridSample: places and weights of taps by ordinary operators, their sums by ``sample``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from tunefarm.compiler.dtypes import FLOATS
+from tunefarm.compiler.frontend.onnx.node import (
+    Converter,
+    Node,
+    Unsupported,
+    broadcast_to,
+    cast,
+    dtype_of,
+    emit,
+    expand_dims,
+    like,
+    reshape,
+    shape_of,
+    take_range,
+)
+from tunefarm.compiler.ir import Expr
+
+_CUBIC = -0.75
+
+
+@dataclass(frozen=True, slots=True)
+class _Kernel:
+    """Taps along one axis, counted from a coordinate's ``base``, and the weight of each, a
+    polynomial of the rest: coefficients of shape (powers from the highest, taps)."""
+
+    base: str
+    offsets: Sequence[int]
+    weights: NDArray[np.float64]
+
+
+_KERNELS = {
+    "nearest": _Kernel("round", (0,), np.array([[1.0]])),
+    "linear": _Kernel("floor", (0, 1), np.array([[-1.0, 1.0], [1.0, 0.0]])),
+    "cubic": _Kernel(  # Keys' cubic convolution (1981)
+        "floor",
+        (-1, 0, 1, 2),
+        np.array(
+            [
+                [_CUBIC, _CUBIC + 2, -_CUBIC - 2, -_CUBIC],
+                [-2 * _CUBIC, -_CUBIC - 3, 2 * _CUBIC + 3, _CUBIC],
+                [_CUBIC, 0, -_CUBIC, 0],
+                [0, 1, 0, 0],
+            ]
+        ),
+    ),
+}
+_KERNELS |= {"bilinear": _KERNELS["linear"], "bicubic": _KERNELS["cubic"]}  # before opset 20
+_Taps: TypeAlias = tuple[Expr, Expr]
+"""Places (int32) and weights (float32) of shape (batch, outputs, taps)."""
+
+
+def _op(op: str, x: Expr, value: object) -> Expr:
+    return emit(op, x, like(value, x))
+
+
+def _reflected(x: Expr, low: float, high: float) -> Expr:
+    """x, thrown back at both borders until it lies between them: a triangular wave."""
+    span = high - low
+    if span <= 0:
+        return _op("multiply", x, 0)
+    distance = emit("abs", _op("subtract", x, low))
+    turns = emit("floor", _op("divide", distance, 2 * span))
+    rest = emit("subtract", distance, _op("multiply", turns, 2 * span))
+    back = _op("add", _op("multiply", rest, -1), 2 * span)
+    return _op("add", emit("minimum", rest, back), low)
+
+
+def _kept_inside(x: Expr, extent: int, padding: str, aligned: bool) -> Expr:
+    """A coordinate, or the place of a tap, moved into the axis as the padding says."""
+    if padding == "zeros":
+        return x
+    if padding == "reflection":
+        edge = 0.0 if aligned else 0.5
+        x = _reflected(x, -edge, extent - 1 + edge)
+    return emit("clip", x, min=0.0, max=float(extent - 1))
+
+
+def _taps(x: Expr, extent: int, kernel: _Kernel, padding: str, aligned: bool) -> _Taps:
+    """The taps along an axis at ``x``, its coordinates of shape (batch, outputs)."""
+    apart = len(kernel.offsets) > 2  # a cubic kernel's taps are moved inside one by one
+    if not apart:
+        x = _kept_inside(x, extent, padding, aligned)
+    base = emit(kernel.base, x)
+    rest = expand_dims(emit("subtract", x, base), [2])
+    weights: Expr = like(kernel.weights[0], x)
+    for coefficients in kernel.weights[1:]:
+        weights = _op("add", emit("multiply", rest, weights), coefficients)
+    places = _op("add", expand_dims(base, [2]), kernel.offsets)
+    if padding == "zeros":
+        outside = emit("logical_or", _op("less", places, 0), _op("greater", places, extent - 1))
+        weights = emit("where", outside, like(0, weights), weights)
+    elif apart:
+        places = emit("round", _kept_inside(places, extent, padding, aligned))
+    index = cast(emit("clip", places, min=0.0, max=float(extent - 1)), "int32")
+    index = emit("clip", index, min=0, max=extent - 1)  # NaN is no place
+    return index, broadcast_to(weights, shape_of(index))
+
+
+def _crossed(a: _Taps, b: _Taps, extent: int) -> _Taps:
+    """Each tap of ``a`` with each of ``b``, whose axis follows and has ``extent`` elements."""
+    shape = (*shape_of(a[0])[:2], shape_of(a[0])[2] * shape_of(b[0])[2])
+    rows = expand_dims(_op("multiply", a[0], extent), [3])
+    places = emit("add", rows, expand_dims(b[0], [2]))
+    weights = emit("multiply", expand_dims(a[1], [3]), expand_dims(b[1], [2]))
+    return reshape(places, shape), reshape(weights, shape)
+
+
+def _coordinate(at: Expr, extent: int, aligned: bool) -> Expr:
+    """Where in an axis -1 to 1 lie: from the middle of its first element to that of its last, or
+    from edge to edge."""
+    if aligned:
+        return _op("multiply", _op("add", at, 1), (extent - 1) / 2)
+    return _op("multiply", _op("subtract", _op("multiply", _op("add", at, 1), extent), 1), 0.5)
+
+
+def _grid_sample(node: Node) -> Expr:
+    x, grid = node.x, node.input(1)
+    (batch, channels, *spatial), (*outer, rank) = shape_of(x), shape_of(grid)
+    mode, padding = node.attr("mode", "linear"), node.attr("padding_mode", "zeros")
+    kernel, aligned = _KERNELS.get(mode), bool(node.attr("align_corners", 0))
+    if kernel is None or padding not in ("zeros", "border", "reflection"):
+        raise Unsupported(f"mode {mode!r} with padding_mode {padding!r} is not known")
+    if dtype_of(x) not in FLOATS or dtype_of(grid) not in FLOATS:
+        raise Unsupported(f"takes floating-point numbers, not {dtype_of(x)} and {dtype_of(grid)}")
+    fits = rank == len(spatial) > 0 and outer[0] == batch and len(outer) == rank + 1
+    if not fits or not 0 < prod(spatial) < 2**31:
+        raise Unsupported(f"a grid of {shape_of(grid)} does not fit an image of {shape_of(x)}")
+    grid = reshape(cast(grid, "float32"), (batch, prod(outer[1:]), rank))
+    found: _Taps | None = None
+    for axis, extent in enumerate(spatial):
+        place = rank - 1 - axis  # grids name the last axis first
+        at = reshape(take_range(grid, 2, place, place + 1), shape_of(grid)[:2])
+        taps = _taps(_coordinate(at, extent, aligned), extent, kernel, padding, aligned)
+        found = taps if found is None else _crossed(found, taps, extent)
+    assert found is not None
+    data = reshape(x, (batch, channels, prod(spatial)))
+    return reshape(node.emit("sample", data, *found), (batch, channels, *outer[1:]))
+
+
+CONVERTERS: dict[str, Converter] = {"GridSample": _grid_sample}
