@@ -27,10 +27,10 @@ Runner = Callable[[IRModule, Mapping[str, np.ndarray[Any, Any]]], Sequence[np.nd
 # Operator → the inputs that must be known when the model is imported.
 CONSTANT_INPUTS: dict[str, tuple[int, ...]] = {
     "CenterCropPad": (1,), "Compress": (1,), "ConstantOfShape": (0,), "CumProd": (1,),
-    "CumSum": (1,), "Dropout": (1, 2), "Expand": (1,), "If": (0,), "MelWeightMatrix": range(5),
-    "OneHot": (1,), "Pad": (1, 2, 3), "Range": (0, 1, 2), "Reshape": (1,),
-    "Resize": (1, 2, 3), "ReverseSequence": (1,), "Slice": (1, 2, 3, 4), "Split": (1,),
-    "Squeeze": (1,), "Tile": (1,), "TopK": (1,), "Trilu": (1,), "Unsqueeze": (1,),
+    "CumSum": (1,), "Dropout": (1, 2), "Expand": (1,), "If": (0,), "Loop": (0, 1),
+    "MelWeightMatrix": range(5), "OneHot": (1,), "Pad": (1, 2, 3), "Range": (0, 1, 2),
+    "Reshape": (1,), "Resize": (1, 2, 3), "ReverseSequence": (1,), "Slice": (1, 2, 3, 4),
+    "Split": (1,), "Squeeze": (1,), "Tile": (1,), "TopK": (1,), "Trilu": (1,), "Unsqueeze": (1,),
     "Upsample": (1,), "BlackmanWindow": (0,), "HannWindow": (0,), "HammingWindow": (0,),
     "AffineGrid": (1,), "Col2Im": (1, 2), "DFT": (1, 2), "STFT": (1, 3), "NonZero": (),
     **{f"Reduce{kind}": (1,) for kind in (

@@ -12,6 +12,7 @@ from tunefarm.compiler.dtypes import DTYPES
 from tunefarm.compiler.errors import PluginError, ShapeError
 from tunefarm.compiler.frontend.onnx import (
     contract,
+    control_flow,
     fourier,
     math,
     microsoft,
@@ -21,10 +22,11 @@ from tunefarm.compiler.frontend.onnx import (
     reduce,
     resize,
     sample,
+    sequence,
     shape,
 )
 from tunefarm.compiler.frontend.onnx.node import Converter, Node, Unsupported, dtype_name
-from tunefarm.compiler.ir import Constant, Expr, tensor_type
+from tunefarm.compiler.ir import Constant, Expr, Tuple, tensor_type
 
 if TYPE_CHECKING:
     from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TensorProto
@@ -38,6 +40,7 @@ CONVERTERS: Mapping[str, Converter] = {
     **shape.CONVERTERS,
     **resize.CONVERTERS,
     **sample.CONVERTERS,
+    **sequence.CONVERTERS,
     **quantize.CONVERTERS,
     **recurrent.CONVERTERS,
 }
@@ -128,8 +131,8 @@ class Importer:
             return self._converted(microsoft.CONVERTERS[node.op_type], node, inputs, read)
         if node.domain not in _PLAIN_DOMAINS:
             return self._converted(_foreign(node), node, inputs, read)
-        if node.op_type == "If":
-            return self._branch(node, inputs, scope)
+        if node.op_type in control_flow.FLOWS:
+            return control_flow.FLOWS[node.op_type](node, inputs, scope, self.run_graph)
         converter = CONVERTERS.get(node.op_type) or plugins.converters("ai.onnx").get(node.op_type)
         if converter is None:
             body = _standard_body(node, inputs, self.opsets.get("ai.onnx", 1))
@@ -145,6 +148,9 @@ class Importer:
         inputs: tuple[Expr | None, ...],
         read: set[str],
     ) -> Sequence[Expr | None]:
+        takes_sequences = node.op_type in sequence.CONVERTERS or node.op_type == "Identity"
+        if not takes_sequences and any(isinstance(i, Tuple) for i in inputs):
+            raise Unsupported("takes tensors, not a sequence")
         result = converter(
             Node(
                 node.op_type,
@@ -156,16 +162,6 @@ class Importer:
             )
         )
         return result if isinstance(result, Sequence) else (result,)
-
-    def _branch(
-        self, node: NodeProto, inputs: tuple[Expr | None, ...], scope: Scope
-    ) -> Sequence[Expr | None]:
-        condition = inputs[0]
-        if not isinstance(condition, Constant):
-            raise Unsupported("the condition is computed at run time, not a constant")
-        wanted = "then_branch" if condition.data.reshape(-1)[0] else "else_branch"
-        graph = next(a.g for a in node.attribute if a.name == wanted)
-        return self.run_graph(graph, scope)
 
     def _inline(
         self, function: FunctionProto, node: NodeProto, inputs: tuple[Expr | None, ...]
@@ -187,7 +183,7 @@ class Importer:
         return [scope.get(name) for name in function.output]
 
     def _note(self, node: NodeProto, inputs: Sequence[Expr | None], reason: str) -> None:
-        operands = ", ".join(str(tensor_type(i)) for i in inputs if i is not None)
+        operands = ", ".join(str(i.type) for i in inputs if i is not None)
         name = node.name or (node.output[0] if node.output else "")
         prefix = f"{node.domain}." if node.domain not in _PLAIN_DOMAINS else ""
         reason = reason.removeprefix(f"{node.op_type} {name!r}: ")

@@ -49,6 +49,9 @@ def from_onnx(
     params = tuple(p for p in found.values() if p is not None)
     importer = Importer(opsets, {(f.domain, f.name): f for f in proto.functions}, problems)
     outputs = importer.run_graph(proto.graph, found)
+    for value, output in zip(proto.graph.output, outputs, strict=False):
+        if isinstance(output, Tuple):
+            problems.append(Problem("output", value.name, "", "is a sequence, not a tensor"))
     if problems:
         raise ModelError(_report(problems))
     output_names = tuple(o.name for o in proto.graph.output)
