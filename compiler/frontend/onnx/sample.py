@@ -1,11 +1,11 @@
-"""GridSample: places and weights of taps by ordinary operators, their sums by ``sample``."""
+"""GridSample and Col2Im: places and weights of taps, whose sums are ``sample``."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from tunefarm.compiler.frontend.onnx.node import (
     Unsupported,
     broadcast_to,
     cast,
+    constant,
     dtype_of,
     emit,
     expand_dims,
@@ -148,4 +149,39 @@ def _grid_sample(node: Node) -> Expr:
     return reshape(node.emit("sample", data, *found), (batch, channels, *outer[1:]))
 
 
-CONVERTERS: dict[str, Converter] = {"GridSample": _grid_sample}
+def _col2im(node: Node) -> Expr:
+    """Each element of the image as the sum of those of the blocks that cover it."""
+    x, image, block = node.x, node.ints(1, "the image's shape"), node.ints(2, "the block's shape")
+    rank, shape = len(image), shape_of(x)
+    strides, dilations = (node.attr(n) or (1,) * rank for n in ("strides", "dilations"))
+    pads = node.attr("pads") or (0,) * 2 * rank
+    at = np.zeros((1, 1), np.int64)  # (elements of a block, blocks): places in the image, or -1
+    for d in range(rank):
+        room = image[d] + pads[d] + pads[rank + d] - dilations[d] * (block[d] - 1) - 1
+        first = np.arange(max(room // strides[d] + 1, 0)) * strides[d] - pads[d]
+        place = first + np.arange(block[d])[:, None] * dilations[d]
+        inside = (place >= 0) & (place < image[d])
+        outer, own = at[:, None, :, None], np.where(inside, place, -1)[None, :, None, :]
+        joined = np.where((outer < 0) | (own < 0), -1, outer * image[d] + own)
+        at = joined.reshape(at.shape[0] * block[d], -1)
+    if dtype_of(x) not in FLOATS or len(shape) != 3 or shape[2] != at.shape[1]:
+        raise Unsupported(f"{at.shape[1]} blocks, and columns of shape {shape}, {dtype_of(x)}")
+    places, weights = _readers(at.reshape(-1), prod(image))
+    rows = reshape(x, (1, shape[0] * shape[1] // at.shape[0], at.size))
+    summed = node.emit("sample", rows, constant(places, "int32"), constant(weights, "float32"))
+    return reshape(summed, (shape[0], shape[1] // at.shape[0], *image))
+
+
+def _readers(targets: NDArray[np.int64], extent: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """(places, weights) of shape (1, extent, taps): the elements whose target each place is."""
+    order = np.argsort(targets, kind="stable")
+    order = order[np.searchsorted(targets[order], 0) :]
+    found, counts = targets[order], np.bincount(targets[order], minlength=extent)
+    column = np.arange(len(order)) - (np.cumsum(counts) - counts)[found]
+    places = np.zeros((1, extent, max(counts.max(initial=0), 1)), np.int64)
+    weights = np.zeros(places.shape)
+    places[0, found, column], weights[0, found, column] = order, 1
+    return places, weights
+
+
+CONVERTERS: dict[str, Converter] = {"GridSample": _grid_sample, "Col2Im": _col2im}

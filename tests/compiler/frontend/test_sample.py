@@ -1,14 +1,16 @@
-"""GridSample, held to onnxruntime's and to what its standard says of places outside."""
+"""GridSample and Col2Im, held to onnxruntime's and to loops over blocks."""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from tunefarm.compiler.errors import ModelError
 from tunefarm.compiler.evaluate import evaluate
 from tunefarm.compiler.frontend.onnx import from_onnx
@@ -101,3 +103,49 @@ def test_what_does_not_fit_is_refused(
 ) -> None:
     with pytest.raises(ModelError, match=reason):
         from_onnx(grid_sample(image, grid, **attrs))
+
+
+def col2im(
+    columns: Shape, image: Sequence[int], block: Sequence[int], **attrs: Sequence[int]
+) -> onnx.ModelProto:
+    graph = helper.make_graph(
+        [helper.make_node("Col2Im", ["x", "image", "block"], ["y"], **attrs)],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, columns)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [
+            numpy_helper.from_array(np.array(image), "image"),
+            numpy_helper.from_array(np.array(block), "block"),
+        ],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+
+
+@pytest.mark.parametrize("image, block", [((7, 9), (3, 2)), ((6, 5), (1, 5)), ((5, 5), (3, 3))])
+@pytest.mark.parametrize("strides", [(1, 1), (2, 3)])
+@pytest.mark.parametrize("pads, dilations", [((0, 0, 0, 0), (1, 1)), ((1, 0, 2, 1), (2, 1))])
+def test_blocks_are_added_up(
+    image: Shape, block: Shape, strides: Shape, pads: Shape, dilations: Shape
+) -> None:
+    wide = [image[d] + pads[d] + pads[2 + d] for d in range(2)]
+    reach = [dilations[d] * (block[d] - 1) + 1 for d in range(2)]
+    starts = [range(0, wide[d] - reach[d] + 1, strides[d]) for d in range(2)]
+    blocks = list(itertools.product(*starts))
+    size = block[0] * block[1]
+    x = np.random.default_rng(0).standard_normal((2, 3 * size, len(blocks))).astype(np.float32)
+    padded = np.zeros((2, 3, *wide), np.float32)
+    for n, (top, left) in enumerate(blocks):
+        rows = slice(top, top + reach[0], dilations[0])
+        columns = slice(left, left + reach[1], dilations[1])
+        padded[:, :, rows, columns] += x[:, :, n].reshape(2, 3, *block)
+    want = padded[:, :, pads[0] : wide[0] - pads[2], pads[1] : wide[1] - pads[3]]
+    module = from_onnx(
+        col2im(x.shape, image, block, strides=strides, pads=pads, dilations=dilations)
+    )
+    np.testing.assert_allclose(evaluate(module, {"x": x})[0], want, atol=1e-6)
+    np.testing.assert_allclose(tunefarm.build(module).run({"x": x})["y"], want, atol=1e-6)
+
+
+def test_columns_of_another_number_of_blocks_are_refused() -> None:
+    with pytest.raises(ModelError, match=r"9 blocks, and columns of shape \(1, 4, 8\)"):
+        from_onnx(col2im((1, 4, 8), (4, 4), (2, 2)))
