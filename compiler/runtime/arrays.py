@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import mmap
+from dataclasses import dataclass
 from math import prod
 from typing import Any, TypeAlias
 
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from tunefarm.compiler.dtypes import numpy_dtype
 from tunefarm.compiler.errors import ShapeError
 from tunefarm.compiler.ir import TensorType
+from tunefarm.compiler.runtime import dlpack
 
 Array: TypeAlias = NDArray[Any]
 
@@ -109,4 +111,40 @@ def _as_array(value: object, what: str) -> Array:
     try:
         return np.from_dlpack(value)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
-        raise ShapeError(f"{what} cannot be read through DLPack: {error}") from None
+        array = _unknown_to_numpy(value, what)
+        if array is None:
+            raise ShapeError(f"{what} cannot be read through DLPack: {error}") from None
+        return array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Halves:
+    """Borrowed elements of 16 bits, which the array that NumPy makes of this keeps."""
+
+    lent: dlpack.Borrowed
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        place = (self.lent.address, False)
+        return {"version": 3, "typestr": "<u2", "shape": self.lent.type.shape, "data": place}
+
+
+def _unknown_to_numpy(value: Any, what: str) -> Array | None:
+    """A tensor of bfloat16 in the host's memory, which ``np.from_dlpack`` refuses; None for others.
+
+    ShapeError, naming ``what``, if it does not lie as in C.
+    """
+    try:
+        kind, _ = value.__dlpack_device__()
+        capsule = value.__dlpack__() if kind == dlpack.HOST else None
+    except (BufferError, RuntimeError, TypeError, ValueError):
+        return None
+    lent = None if capsule is None else dlpack.borrow(capsule, what)
+    if lent is None or lent.type.dtype != "bfloat16":
+        return None
+    if not lent.contiguous:
+        raise ShapeError(f"{what} is a view that does not lie as in C; make it contiguous first")
+    dtype = numpy_dtype("bfloat16")
+    if not prod(lent.type.shape):
+        return np.empty(lent.type.shape, dtype)
+    return np.asarray(_Halves(lent)).view(dtype)

@@ -14,6 +14,7 @@ from tunefarm.compiler.frontend.onnx.node import (
     shape_of,
     take_slice,
     transpose,
+    weight,
 )
 from tunefarm.compiler.ir import Expr
 
@@ -37,8 +38,8 @@ def matmul(node: Node, a: Expr, b: Expr) -> Expr:
 def _gemm(node: Node) -> Expr:
     y = node.emit(
         "matmul",
-        node.input(0),
-        node.input(1),
+        node.x,
+        weight(node, 1),
         transpose_a=bool(node.attr("transA", 0)),
         transpose_b=bool(node.attr("transB", 0)),
     )
@@ -46,7 +47,7 @@ def _gemm(node: Node) -> Expr:
     y = y if alpha == 1 else node.emit("multiply", y, like(alpha, y))
     if not node.has(2) or beta == 0:
         return y
-    bias = node.input(2)
+    bias = weight(node, 2)
     bias = bias if beta == 1 else node.emit("multiply", bias, like(beta, bias))
     return node.emit("add", y, bias)
 

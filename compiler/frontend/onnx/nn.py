@@ -20,6 +20,7 @@ from tunefarm.compiler.frontend.onnx.node import (
     rank_of,
     reshape,
     shape_of,
+    weight,
 )
 from tunefarm.compiler.ir import Expr
 
@@ -64,7 +65,7 @@ def _padding(
 def _add_bias(node: Node, y: Expr, index: int) -> Expr:
     if not node.has(index):
         return y
-    return node.emit("add", y, per_channel(node.input(index), rank_of(y)))
+    return node.emit("add", y, per_channel(weight(node, index), rank_of(y)))
 
 
 def _not_negative(padding: Pairs) -> Pairs:
@@ -90,11 +91,11 @@ def conv(node: Node, x: Expr, w: Expr) -> Expr:
 
 
 def _conv(node: Node) -> Expr:
-    return _add_bias(node, conv(node, node.input(0), node.input(1)), 2)
+    return _add_bias(node, conv(node, node.x, weight(node, 1)), 2)
 
 
 def _conv_transpose(node: Node) -> Expr:
-    x, w = node.input(0), node.input(1)
+    x, w = node.x, weight(node, 1)
     spatial, kernel = shape_of(x)[2:], shape_of(w)[2:]
     rank = len(kernel)
     strides, dilations = _ints(node, "strides", rank, 1), _ints(node, "dilations", rank, 1)

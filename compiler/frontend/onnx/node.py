@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
-from tunefarm.compiler.dtypes import DTYPES, numpy_dtype
+from tunefarm.compiler.dtypes import DTYPES, is_float, numpy_dtype
 from tunefarm.compiler.evaluate import call_reference
 from tunefarm.compiler.ir import AttrValue, Constant, Expr, TensorType, tensor_type
 from tunefarm.compiler.ops import call
@@ -112,6 +112,15 @@ def dtype_of(expr: Expr) -> str:
 
 def rank_of(expr: Expr) -> int:
     return len(shape_of(expr))
+
+
+def weight(node: Node, index: int) -> Expr:
+    """An operand, a constant of another floating-point dtype rounded to the first operand's:
+    PyTorch's exporter joins batch normalisations to float32 weights of bfloat16 layers."""
+    expr = node.input(index)
+    dtypes = dtype_of(expr), dtype_of(node.x)
+    rounds = isinstance(expr, Constant) and all(is_float(d) for d in dtypes)
+    return cast(expr, dtypes[1]) if rounds else expr
 
 
 def reshape(x: Expr, shape: Sequence[int], name: str = "") -> Expr:

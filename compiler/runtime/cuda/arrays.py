@@ -9,8 +9,8 @@ import numpy as np
 from tunefarm.compiler.dtypes import numpy_dtype
 from tunefarm.compiler.errors import ShapeError, TargetError
 from tunefarm.compiler.ir import TensorType
+from tunefarm.compiler.runtime import dlpack
 from tunefarm.compiler.runtime.arrays import Array, aligned_empty, as_input, check_output
-from tunefarm.compiler.runtime.cuda import dlpack
 from tunefarm.compiler.runtime.cuda.driver import Device, Stream
 from tunefarm.compiler.runtime.cuda.memory import DeviceMemory, take
 from tunefarm.compiler.runtime.plan import nbytes

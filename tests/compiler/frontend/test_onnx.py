@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime
@@ -305,3 +306,34 @@ def test_evaluate_refuses_inputs_that_do_not_fit() -> None:
         evaluate(module, {})
     with pytest.raises(ShapeError, match=r"input 'x' is float64\[2\] and must be float32\[2\]"):
         evaluate(module, {"x": np.zeros(2)})
+
+
+@pytest.mark.parametrize(
+    "op, image, weights",
+    [("Conv", (1, 3, 5, 5), (4, 3, 2, 2)), ("ConvTranspose", (1, 3, 5, 5), (3, 4, 2, 2)),
+     ("Gemm", (2, 3), (3, 4))],
+)  # fmt: skip
+def test_float32_weights_of_a_bfloat16_layer_are_rounded(
+    op: str, image: tuple[int, ...], weights: tuple[int, ...]
+) -> None:
+    """As PyTorch's exporter leaves them where it joins a batch normalisation to the layer."""
+    rng = np.random.default_rng(0)
+    constants = {
+        "w": rng.standard_normal(weights).astype(np.float32),
+        "b": rng.standard_normal(4).astype(np.float32),
+    }
+    nodes = [helper.make_node(op, ["x", "w", "b"], ["y"])]
+    given = rng.standard_normal(image).astype(np.float32)
+
+    def run(dtype: int, value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        module = from_onnx(model(nodes, [tensor("x", *image, dtype=dtype)], ["y"], constants))
+        return evaluate(module, {"x": value})[0]
+
+    got = run(TensorProto.BFLOAT16, given.astype(ml_dtypes.bfloat16))
+    want = run(F32, given)
+    assert got.dtype == ml_dtypes.bfloat16
+    assert np.max(np.abs(got.astype(np.float32) - want)) <= 2e-2 * np.max(np.abs(want))
+
+    inputs = [tensor("x", *image, dtype=TensorProto.BFLOAT16), tensor("w", *weights)]
+    with pytest.raises(ModelError, match="different dtypes, bfloat16 and float32"):
+        from_onnx(model(nodes, inputs, ["y"], {"b": constants["b"]}))

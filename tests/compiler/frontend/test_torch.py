@@ -116,3 +116,16 @@ def test_what_cannot_be_imported_is_one_sentence(
             tunefarm.from_torch(*given)
         assert "\n" not in str(caught.value)
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_bfloat16_model_with_batch_normalisation() -> None:
+    torch.manual_seed(SEED)
+    layers = [torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU()]
+    model = torch.nn.Sequential(*layers).eval()
+    x = torch.randn(1, 3, 7, 7)
+    want = model(x).detach().numpy()
+    module = tunefarm.from_torch(model.to(torch.bfloat16), (x.to(torch.bfloat16),))
+    (name,) = (p.name for p in module.main.params)
+    (got,) = tunefarm.build(module).run({name: x.to(torch.bfloat16)}).values()
+    assert got.dtype.name == "bfloat16"
+    assert np.abs(got.astype(np.float32) - want).max() <= 2e-2 * np.abs(want).max()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tunefarm.compiler.errors import ShapeError, TargetError
 from tunefarm.compiler.ir import TensorType
-from tunefarm.compiler.runtime.cuda import dlpack
+from tunefarm.compiler.runtime import dlpack
 from tunefarm.compiler.runtime.cuda.arrays import to_device
 from tunefarm.compiler.runtime.cuda.driver import open_device
 

@@ -1,4 +1,4 @@
-"""DLPack's capsules, read and made through ctypes: tensors of a device without a copy.
+"""DLPack's capsules, read and made through ctypes: tensors of other libraries without a copy.
 
 Source: "DLPack: Open In Memory Tensor Structure" (dlpack.h, unversioned capsules, which every
 library takes) and its "Python Specification".
@@ -15,7 +15,8 @@ from tunefarm.compiler.errors import ShapeError
 from tunefarm.compiler.ir import TensorType
 from tunefarm.compiler.target import dtype_bytes
 
-CUDA = 2  # kinds of devices
+HOST = 1  # kinds of devices
+CUDA = 2
 CUDA_MANAGED = 13
 _NAME = b"dltensor"  # kept here: a capsule has the pointer, not a copy
 _CODES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "bool": 6}
