@@ -29,6 +29,9 @@ from tunefarm.compiler.ir import (
 from tunefarm.compiler.ops import OPS, Pattern, call
 from tunefarm.compiler.overwrite import overwritable
 from tunefarm.compiler.tir import PrimFunc
+from tunefarm.compiler.tir.ir import Const, Store
+from tunefarm.compiler.tir.schedule import compute_inline
+from tunefarm.compiler.tir.schedule.tree import blocks, written_buffer
 
 
 def create_program(
@@ -40,7 +43,7 @@ def create_program(
     """The plain loops of a fused function: its parameters, then its results.
 
     ``computes`` gives calls another meaning than their operator's, ``shapes`` the shapes in which
-    it reads parameters that are transformed before.
+    it reads parameters that are transformed before. Constants stand where they are read.
     """
     tensors: dict[int, te.Tensor | tuple[te.Tensor, ...]] = {}
     inputs = []
@@ -57,7 +60,7 @@ def create_program(
     result = tensors[id(function.body)]
     outputs = list(result) if isinstance(result, tuple) else [result]
     outputs = [_own_result(t, outputs[:i]) for i, t in enumerate(outputs)]
-    program = te.create_prim_func([*inputs, *outputs], name)
+    program = _constants_inlined(te.create_prim_func([*inputs, *outputs], name))
     constants = function.attrs.get("constants", ())
     return replace(
         program,
@@ -98,6 +101,16 @@ def _constant(expr: Constant) -> te.Tensor:
     return te.compute(
         expr.type.shape, lambda *_: te.const(value[0].item(), expr.type.dtype), "scalar"
     )
+
+
+def _constants_inlined(program: PrimFunc) -> PrimFunc:
+    """No blocks that hold a constant: sketches count those in front of a contraction."""
+    for block in blocks(program.body):
+        store = block.body
+        is_constant = isinstance(store, Store) and isinstance(store.value, Const)
+        if is_constant and written_buffer(block) not in program.params:
+            program = compute_inline(program, block.name)
+    return program
 
 
 def _own_result(tensor: te.Tensor, earlier: list[te.Tensor]) -> te.Tensor:
