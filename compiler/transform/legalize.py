@@ -4,6 +4,7 @@ matmul(a[b, m, k], w[k, n])   ->  reshape(matmul(reshape(a, [b * m, k]), w), [b,
 conv(x[n, l, c], w[k, i, o])  ->  reshape(conv(reshape(x, [n, 1, l, c]), w[1, k, i, o]))
 matmul(T(q), T(k))            ->  einsum(q, k), which reads both in place
 conv_transpose[strides = s](x) ->  convolutions, one for each output modulo s, interleaved
+conv[dilations = d](x)         ->  a plain convolution of the image's phases, where that pays
 an empty result               ->  an empty constant
 """
 
@@ -22,6 +23,7 @@ from tunefarm.compiler.transform.push_reshapes import RESHAPE_RULES
 from tunefarm.compiler.transform.read_in_place import IN_PLACE_RULES
 from tunefarm.compiler.transform.rewrite import Uses, rewrite_main
 from tunefarm.compiler.transform.split_conv_transpose import split_conv_transpose
+from tunefarm.compiler.transform.split_dilation import split_dilation
 
 _ROW_OPERATORS = ("softmax", "log_softmax", "layer_norm", "rms_norm")
 _WINDOWED = ("conv", "max_pool", "avg_pool", "lp_pool")
@@ -38,6 +40,7 @@ def legalize(module: IRModule, target: Target) -> IRModule:
         _rows_of_matmul,
         _rows_of_operator,
         split_conv_transpose,
+        lambda node, uses: split_dilation(node, target),
         _flat_window,
     ]
     return rewrite_main(module, [*forms, *RESHAPE_RULES, *RULES])
