@@ -97,6 +97,26 @@ def test_where_two_passes_are_the_default() -> None:
     assert config_space(long, target).default["sketch"] == window
 
 
+def test_blocks_of_rows() -> None:
+    """Two rows of short ones, four of those that leave the first cache, a block for each core; one
+    where the cache holds no more, and where windows are apart."""
+
+    def rows(data: tuple[int, ...], stride: int = 1, size: int = 3, cores: int = 1) -> object:
+        side = size // 2
+        pool = pooled(data, (size, size), (stride, stride), ((side, side), (side, side)))
+        target = Target(f"llvm -mcpu=znver4 -num-cores={cores}")
+        space = config_space(pool, target)
+        (passes,) = [s for s in space.sketches if s.sketch == "window_passes"]
+        return passes.default["rows"]
+
+    assert rows((1, 28, 28, 17)) == 2
+    assert rows((1, 28, 28, 17), cores=16) == 1
+    assert rows((1, 13, 13, 17), size=5) == 4
+    assert rows((1, 112, 112, 40)) == 4
+    assert rows((1, 56, 56, 33)) == 1
+    assert rows((1, 28, 28, 17), stride=2) == 1
+
+
 @pytest.mark.parametrize(
     "workload",
     [
@@ -119,6 +139,6 @@ def test_where_two_passes_are_the_default() -> None:
 )
 def test_other_windows_have_one_pass(workload: Workload) -> None:
     assert all(s.sketch != "window_passes" for s in config_space(workload, HOST).sketches)
-    config = {"sketch": "window_passes", "cv": 1, "nv": 1, "tile": 1, "tasks": 0}
+    config = {"sketch": "window_passes", "rows": 1, "cv": 1, "nv": 1, "tile": 1, "tasks": 0}
     with pytest.raises(ScheduleError, match="no maximum or average over overlapping windows"):
         schedule_workload(workload, HOST, config)
