@@ -20,7 +20,6 @@ from sqlalchemy import (
     bindparam,
     case,
     delete,
-    func,
     or_,
     select,
     update,
@@ -37,6 +36,10 @@ ALIVE_S = 30.0
 """How long a tracker that said nothing is still looked for."""
 FORGOTTEN_S = 3600.0
 """After how long a silent tracker is no longer listed."""
+SLACK_S = 0.1
+"""By how much a deadline in a row may lag behind the one in a tracker's memory."""
+MEMORY = 0.5
+"""For what part of a term a tracker that cannot reach the database renews in its memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,43 +109,49 @@ class Known:
     is_alone: bool
 
 
-def exchange(connection: Connection, heard: Heard) -> Known:
-    """Say what was heard, read what is known."""
+def exchange(connection: Connection, heard: Heard, late_s: float = 0.0) -> Known:
+    """Say what was heard ``late_s`` ago, read what is known."""
     now = clock(connection)
-    put_off = _beat(connection, heard, now)
+    then = now - late_s
+    put_off = _beat(connection, heard, now, then)
     _begin_terms(connection, heard, now)
-    _renew(connection, heard, now)
-    said = _note_workers(connection, heard, now, put_off)
-    _queue(connection, heard, now)
+    _renew(connection, heard, then)
+    said = _note_workers(connection, heard, now, then, put_off)
+    _queue(connection, heard, then)
     return _read(connection, heard.tracker, now, said)
 
 
-def is_over(connection: Connection, lease: str, beat_s: float) -> bool:
-    """Whether the lease lives and its term is over, by its row. Never while no tracker has been
-    alive for ``beat_s``: that time is to be given back first."""
+def is_over(connection: Connection, lease: str, term_s: float, beat_s: float) -> bool:
+    """Whether the lease lives and its term is over, by its row and by all that trackers may know.
+    Never while no tracker has been alive for ``beat_s``: that time is to be given back first."""
     row = LEASES.c.id == lease, LEASES.c.ended_at.is_(None)
-    return _is_past(connection, select(LEASES.c.deadline).where(*row), beat_s)
+    return _is_past(connection, select(LEASES.c.deadline).where(*row), term_s, beat_s)
 
 
-def is_claim_over(connection: Connection, job: str, epoch: int, beat_s: float) -> bool:
+def is_claim_over(
+    connection: Connection, job: str, epoch: int, term_s: float, beat_s: float
+) -> bool:
     """Whether the term of this claim is over, by its row; see ``is_over``."""
     row = CLAIM_TERMS.c.job == job, CLAIM_TERMS.c.epoch == epoch
-    return _is_past(connection, select(CLAIM_TERMS.c.deadline).where(*row), beat_s)
+    return _is_past(connection, select(CLAIM_TERMS.c.deadline).where(*row), term_s, beat_s)
 
 
 def is_silent(connection: Connection, worker: str, term_s: float, beat_s: float) -> bool:
     """Whether the worker has spoken to no tracker for a term, by its row; see ``is_over``."""
     due_at = select(WORKERS.c.seen_at + term_s).where(WORKERS.c.id == worker)
-    return _is_past(connection, due_at, beat_s)
+    return _is_past(connection, due_at, term_s, beat_s)
 
 
-def _is_past(connection: Connection, query: Any, beat_s: float) -> bool:
+def _is_past(connection: Connection, query: Any, term_s: float, beat_s: float) -> bool:
+    """Whether the time of a row has passed, and every tracker has spoken since then: one that is
+    silent may know of a later time, until what it renewed in memory is over too."""
     now = clock(connection)
-    last = connection.execute(select(func.max(TRACKERS.c.beat_at))).scalar_one()
-    if last is None or now - last > beat_s:
-        return False
     time = connection.execute(query).scalar_one_or_none()
-    return time is not None and time < now
+    beats = connection.execute(select(TRACKERS.c.beat_at)).scalars().all()
+    if time is None or now - max(beats, default=-math.inf) > beat_s:
+        return False
+    told_at = min(beat for beat in (now, *beats) if beat > now - (1 + MEMORY) * term_s)
+    return bool(time + SLACK_S < told_at)
 
 
 def renew_lease(connection: Connection, lease: str, epoch: int, term_s: float) -> Lease:
@@ -174,8 +183,8 @@ class _PutOff:
     least: float = -math.inf
 
 
-def _beat(connection: Connection, heard: Heard, now: float) -> _PutOff:
-    """Note that this tracker lives; put all terms off by the time in which none did.
+def _beat(connection: Connection, heard: Heard, now: float, then: float) -> _PutOff:
+    """Note that this tracker lived then; put all terms off by the time in which none did.
 
     One that begins alone gives everybody a whole term: those before it may have lived too briefly
     for anybody to renew anything, however often. What listened at its address before is gone.
@@ -185,13 +194,16 @@ def _beat(connection: Connection, heard: Heard, now: float) -> _PutOff:
     is_new = all(row.id != heard.tracker for row in others)
     alive = now - 2 * heard.interval_s
     is_alone = all(row.beat_at < alive or row.address == heard.address for row in others)
-    here = {"id": heard.tracker, "address": heard.address, "started_at": now, "beat_at": now}
+    here = {"id": heard.tracker, "address": heard.address, "started_at": now, "beat_at": then}
     statement = upsert(connection, TRACKERS).values(here)
     connection.execute(
-        statement.on_conflict_do_update(index_elements=["id"], set_={"beat_at": now})
+        statement.on_conflict_do_update(index_elements=["id"], set_={"beat_at": then})
     )
     connection.execute(delete(TRACKERS).where(TRACKERS.c.beat_at < now - FORGOTTEN_S))
     if last is None:
+        return _PutOff()
+    if now < last:
+        _end_future(connection, heard, now)
         return _PutOff()
     still_s = max(0.0, now - last - heard.interval_s)
     fresh = still_s > heard.lease_term_s / 2 or (is_new and is_alone)
@@ -204,16 +216,32 @@ def _beat(connection: Connection, heard: Heard, now: float) -> _PutOff:
 def _give_back_time(
     connection: Connection, heard: Heard, still_s: float, now: float, fresh: bool
 ) -> None:
-    """Put all terms off; if they are to be ``fresh``, each gets a whole one at least."""
+    """Put all terms off; if they are to be ``fresh``, each gets a whole one. None gets more: one
+    that began after that time has lost nothing."""
     for table, column, term_s, live in (
         (LEASES, LEASES.c.deadline, heard.lease_term_s, LEASES.c.ended_at.is_(None)),
         (CLAIM_TERMS, CLAIM_TERMS.c.deadline, heard.claim_term_s, None),
         (WORKERS, WORKERS.c.seen_at, 0.0, WORKERS.c.seen_at.is_not(None)),
     ):
-        later = column + still_s
-        least = now + term_s if fresh else later
-        statement = update(table).values({column: case((later > least, later), else_=least)})
+        later, whole = column + still_s, now + term_s
+        put_off = whole if fresh else case((later < whole, later), else_=whole)
+        statement = update(table).values({column: put_off})
         connection.execute(statement if live is None else statement.where(live))
+
+
+def _end_future(connection: Connection, heard: Heard, now: float) -> None:
+    """Let no time lie further ahead than it could be said now: the database's clock was set back,
+    and what was said before would last for as long as that."""
+    for column, term_s in (
+        (LEASES.c.deadline, heard.lease_term_s),
+        (CLAIM_TERMS.c.deadline, heard.claim_term_s),
+        (WORKERS.c.seen_at, 0.0),
+        (TRACKERS.c.beat_at, 0.0),
+        (WAITING.c.since, 0.0),
+        (WAITING.c.asked_at, 0.0),
+    ):
+        whole = now + term_s
+        connection.execute(update(column.table).where(column > whole).values({column: whole}))
 
 
 def _begin_terms(connection: Connection, heard: Heard, now: float) -> None:
@@ -257,12 +285,13 @@ def _renew(connection: Connection, heard: Heard, now: float) -> None:
 
 
 def _note_workers(
-    connection: Connection, heard: Heard, now: float, put_off: _PutOff
+    connection: Connection, heard: Heard, now: float, then: float, put_off: _PutOff
 ) -> dict[str, float]:
     """Note what workers said last, each unless another tracker has heard more; the times noted.
 
     A word is dated later than the row that its tracker had read before, however soon it followed
-    and however long that one's way was: else it would get lost.
+    and however long that one's way was: else it would get lost. A row that lay in the future was
+    dated anew when the clock was set back.
     """
     if not heard.workers:
         return {}
@@ -271,8 +300,8 @@ def _note_workers(
     statement = update(WORKERS).where(*process, WORKERS.c.seen_at < later)
     said = {}
     for worker, presence in heard.workers.items():
-        before = max(presence.row_at + put_off.seconds, put_off.least)
-        said[worker] = max(now - presence.age_s, math.nextafter(before, math.inf))
+        before = min(max(presence.row_at + put_off.seconds, put_off.least), now)
+        said[worker] = max(then - presence.age_s, math.nextafter(before, math.inf))
     rows = [
         {"at": worker, "of": p.incarnation, "later": said[worker], "takes": p.capacity}
         for worker, p in heard.workers.items()

@@ -111,12 +111,12 @@ class Endings:
         """What must hold in the rows for the lease to end: another tracker may have heard more."""
         if self.replicas is None:
             return lambda _: True
-        beat_s = self.replicas.beat_s
+        term_s, beat_s = self.farm.options.lease_term_s, self.replicas.beat_s
         if reason == EXPIRED:
-            return lambda c: is_over(c, live.lease.id, beat_s)
+            return lambda c: is_over(c, live.lease.id, term_s, beat_s)
         if reason == leases.DEVICE_LOST:
             worker = self.farm.devices[live.lease.device].worker
-            return lambda c: is_silent(c, worker, self.farm.options.lease_term_s, beat_s)
+            return lambda c: is_silent(c, worker, term_s, beat_s)
         return lambda _: True
 
     def _is_lost(self, live: Live) -> bool:
@@ -128,16 +128,27 @@ class Endings:
             self.heed_clock()
             if self.farm.clock() < claim.deadline:
                 continue
-            beat_s = self.replicas.beat_s if self.replicas is not None else None
-            give_up = _give_up(job, claim.epoch, beat_s)
             with suppress(StaleClaim, UnknownRecord):
-                if not await self.farm.database.write(give_up):
+                if not await self.farm.database.write(self._give_up(job, claim.epoch)):
                     continue
             _log.warning("its tuner went silent; queued again", extra=ids(job=job))
             if self.farm.claims.get(job) is claim:
                 del self.farm.claims[job]
             self.farm.drop_leases_of(job)
             self.farm.signals.notify(signals.JOBS, signals.job(job))
+
+    def _give_up(self, job: str, epoch: int) -> Condition:
+        """Queue the job again, and whether it is: with other trackers only if its row says so."""
+        term_s = self.farm.options.claim_term_s
+        beat_s = None if self.replicas is None else self.replicas.beat_s
+
+        def write(connection: Connection) -> bool:
+            if beat_s is not None and not is_claim_over(connection, job, epoch, term_s, beat_s):
+                return False
+            jobs.release(connection, job, epoch, "its tuner went silent")
+            return True
+
+        return write
 
     async def _end(
         self, names: list[str], reason: str, condition: Condition = lambda _: True
@@ -162,15 +173,3 @@ class Endings:
             self.farm.counts.ended[reason.partition(":")[0]] += 1
             _log.info("lease ended: %s", reason, extra=ids_of_lease(live.lease))
             self.farm.drop_lease(name)
-
-
-def _give_up(job: str, epoch: int, beat_s: float | None) -> Callable[[Connection], bool]:
-    """Queue the job again, and whether it is; with ``beat_s`` only if its row says so too."""
-
-    def write(connection: Connection) -> bool:
-        if beat_s is not None and not is_claim_over(connection, job, epoch, beat_s):
-            return False
-        jobs.release(connection, job, epoch, "its tuner went silent")
-        return True
-
-    return write

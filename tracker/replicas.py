@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from tunefarm.db import replicas
-from tunefarm.db.replicas import Asking, Claim, Heard, Known, Presence
+from tunefarm.db.replicas import MEMORY, SLACK_S, Asking, Claim, Heard, Known, Presence
 from tunefarm.tracker import signals
 from tunefarm.tracker.allocate import Waiting
 from tunefarm.tracker.farm import Claimed, Farm, Seen
@@ -33,8 +33,6 @@ REST_S = 0.1
 """At least so long between two exchanges, however much happens."""
 BRIEF_S = 0.2
 """A request that has waited no longer is none of the others' business: most are served at once."""
-SLACK_S = 0.1
-"""By how much a deadline in a row may lag behind the one in memory."""
 _RETRY_S = 1.0
 _GATHER_S = 0.01
 """How long news are gathered before they are sent."""
@@ -54,7 +52,7 @@ class Replicas:
         self._desk = desk
         self._interval_s = min(1.0, min(farm.options.lease_term_s, farm.options.claim_term_s) / 8)
         self._next_at = float("-inf")
-        self._done_at = farm.clock()
+        self._done_at = self._known_at = farm.clock()
         self._is_alone = False
         self._news: set[str] = set()
         self._has_news = asyncio.Event()
@@ -73,7 +71,7 @@ class Replicas:
     @property
     def is_cut_off(self) -> bool:
         """Whether the database has not answered for so long that its rows may have run out."""
-        return self._farm.clock() - self._done_at > self._farm.options.lease_term_s / 2
+        return self._farm.clock() - self._known_at > MEMORY * self._farm.options.lease_term_s
 
     def hurry(self) -> None:
         """Have the next exchange soon."""
@@ -85,10 +83,12 @@ class Replicas:
             return
         farm = self._farm
         self._next_at = farm.clock() + self._interval_s
-        heard = self._heard()
+        heard, heard_at = self._heard(), farm.clock()
         spoke_at = {name: seen.at for name, seen in farm.workers.items()}
-        known = await farm.database.write(lambda c: replicas.exchange(c, heard))
-        self._done_at = farm.clock()
+        known = await farm.database.write(
+            lambda c: replicas.exchange(c, heard, farm.clock() - heard_at)
+        )
+        self._done_at, self._known_at = farm.clock(), heard_at
         self._take_over(known, spoke_at)
 
     def _heard(self) -> Heard:

@@ -195,6 +195,21 @@ def test_a_lease_that_nobody_renews_is_ended_by_the_tracker_that_is_left(
     assert ended[0].ended_reason == "expired: its client went silent"
 
 
+def test_a_renewal_that_its_tracker_could_not_tell_holds_for_its_term(
+    trackers: Trackers, start_worker: StartWorker
+) -> None:
+    start_worker(trackers.all[1], token=trackers.token)
+    here, there = trackers.only(0), trackers.only(1)
+    lease = here.acquire(SIM, client="holds", wait_s=PATIENCE_S)
+    assert lease is not None
+    time.sleep(0.8 * TERM_S)
+    renewed_at = time.monotonic()
+    here.renew(lease)
+    trackers.all[0].kill()
+    assert there.acquire(SIM, client="waits", wait_s=PATIENCE_S) is not None
+    assert time.monotonic() - renewed_at >= TERM_S
+
+
 def test_a_frozen_tracker_holds_nobody_up(
     trackers: Trackers, start_worker: StartWorker, new_job: NewJob, candidates: Candidates
 ) -> None:
