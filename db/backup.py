@@ -11,6 +11,7 @@ import re
 import shutil
 import sqlite3
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from tunefarm.db.migrate import HEAD, REVISIONS, schema_version
 
 _SIGN = b"PGDMP"
 """How a file of pg_dump begins."""
+_EPOCHS = 1_000_000
+"""By how much epochs rise in a restored database: more than were given since its copy was made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,7 @@ def check(file: Path) -> Copy:
 
 def restore(file: Path, database: str, *, force: bool = False) -> Copy:
     """Make a database what a copy holds; a SQLite file is replaced, a PostgreSQL refilled, at once.
+    Leases and claims of before hold nothing in it.
 
     StoreError if the copy is no good or of the other kind, if a tracker uses the database, or if
     there is something in it (but with ``force``, which drops that).
@@ -100,11 +104,30 @@ def restore(file: Path, database: str, *, force: bool = False) -> Copy:
         return found
     _check_free(target, file, force)
     with sole_use(target), _scratch_beside(target) as scratch:
-        _copy_sqlite(file, scratch)
+        _copy_sqlite(file, scratch, then=_begin_anew())
         for name in (f"{target.name}-wal", f"{target.name}-shm"):
             target.with_name(name).unlink(missing_ok=True)
         scratch.replace(target)
     return found
+
+
+def _begin_anew() -> list[str]:
+    """What ends the leases and claims of a copy, and keeps its epochs apart from those that were
+    given since, in the SQL of both databases and the columns of all schemas.
+
+    Whoever held one of either kind would go on from what is no longer there.
+    """
+    why = "the database was restored"
+    return [
+        "UPDATE requests SET lease = NULL, delivered_to = NULL, attempts = "
+        "CASE WHEN delivered_to IS NULL THEN attempts ELSE attempts - 1 END;",
+        f"UPDATE leases SET ended_at = {time.time()}, ended_reason = '{why}' "
+        "WHERE ended_at IS NULL;",
+        f"UPDATE jobs SET state = 'queued', claimed_by = '', claim_request = '', message = '{why}' "
+        "WHERE state = 'running';",
+        f"UPDATE jobs SET claim_epoch = claim_epoch + {_EPOCHS};",
+        f"UPDATE devices SET epoch = epoch + {_EPOCHS};",
+    ]
 
 
 def _first_bytes(file: Path) -> bytes:
@@ -131,8 +154,9 @@ def _scratch_beside(file: Path) -> Iterator[Path]:
 # --- SQLite -------------------------------------------------------------------------------------
 
 
-def _copy_sqlite(source: Path, copy: Path) -> None:
-    """All pages in one step: in WAL mode that holds no writer up, and none makes it start again."""
+def _copy_sqlite(source: Path, copy: Path, then: Sequence[str] = ()) -> None:
+    """All pages in one step: in WAL mode that holds no writer up, and none makes it start again.
+    ``then`` is executed in the copy."""
     try:
         with (
             closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True)) as old,
@@ -140,6 +164,7 @@ def _copy_sqlite(source: Path, copy: Path) -> None:
         ):
             old.backup(new)
             new.execute("PRAGMA journal_mode = DELETE")
+            new.executescript("".join(then))
     except sqlite3.Error as error:
         raise StoreError(f"cannot copy {source}: {error}") from error
 
@@ -247,5 +272,5 @@ def _refill(url: URL, file: Path, force: bool) -> None:
             schema_version(connection, name)
     statements = [f'DROP TABLE "{table}" CASCADE;' for table in tables]
     content = _run(["pg_restore", "-O", "-x", "-f", "-", str(file)])
-    script = "\n".join([*statements, content])
+    script = "\n".join([*statements, content, "RESET search_path;", *_begin_anew()])
     _run(["psql", "-X", "-q", "-1", "-v", "ON_ERROR_STOP=1", "-d", _plain(url)], url, script)

@@ -10,10 +10,21 @@ from pathlib import Path
 
 import pytest
 from tunefarm.db import backup as copies
+from tunefarm.db import jobs, leases, queue
 from tunefarm.db.dialect import parse_url, sole_use, sqlite_path
-from tunefarm.db.errors import StoreError
+from tunefarm.db.errors import StaleClaim, StaleLease, StoreError
+from tunefarm.db.grants import Want, grant
 from tunefarm.db.migrate import HEAD
-from tunefarm.db.records import Trial
+from tunefarm.db.records import (
+    Budget,
+    Device,
+    Job,
+    JobTask,
+    TaskKey,
+    Trial,
+    TrialRequest,
+    WorkloadRecord,
+)
 from tunefarm.db.store import Store
 
 MakeTrial = Callable[..., Trial]
@@ -46,6 +57,40 @@ def test_a_database_comes_back_whole(
         assert stored(other) == trials
         with Store.open(other) as store:
             assert store.add_trials([make_trial(99)]), "ids go on"
+
+
+def test_leases_and_claims_of_before_a_restore_hold_nothing_afterwards(
+    fresh_database: FreshDatabase, workload: Callable[[str], WorkloadRecord], file: Path
+) -> None:
+    """Neither those in the copy nor those since then, whose epochs would be given again."""
+    task = JobTask(workload("gemm"), 1)
+    with fresh_database() as url:
+        with Store.open(url) as store, store.writing() as connection:
+            for name in ("running", "queued"):
+                jobs.submit(connection, Job(name, "sim", (task,), Budget(100)))
+            before = jobs.claim(connection, "tuner", "r1", "running")
+            leases.enlist(connection, "w", "1", "1.0")
+            leases.register(connection, "w", [Device("d", "sim", "m", "sim", "w")])
+            kept = grant(connection, Want("r2", "d", "c"), 60.0)
+            request = TrialRequest("lab", TaskKey(task.workload.key, "sim"), 1, {}, "gemm")
+            queue.submit(connection, kept.id, kept.epoch, [request])
+        copies.backup(url, file)
+        with Store.open(url) as store, store.writing() as connection:
+            since = jobs.claim(connection, "tuner", "r3", "queued")
+            leases.end(connection, kept.id, "released")
+            lent = grant(connection, Want("r4", "d", "c"), 60.0)
+        copies.restore(file, url, force=True)
+        with Store.open(url) as store, store.writing() as connection:
+            for claimed in (before, since):
+                assert claimed is not None
+                again = jobs.claim(connection, "another", f"again {claimed.id}", claimed.id)
+                assert again is not None
+                with pytest.raises(StaleClaim, match="is claimed by another"):
+                    jobs.check_claim(connection, claimed.id, claimed.claim_epoch)
+            with pytest.raises(StaleLease, match="has ended: the database was restored"):
+                leases.check(connection, kept.id, kept.epoch)
+            assert grant(connection, Want("r5", "d", "c"), 60.0).epoch > lent.epoch
+            assert queue.pending_count(connection, "lab") == 1
 
 
 def test_a_restore_replaces_everything_only_by_force(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from tunefarm.db.backup import backup, restore
 from tunefarm.db.records import Job
 
 ROLES = ("tracker", "worker", "tuner", "client")
@@ -85,6 +86,29 @@ def test_every_process_may_die_at_any_time(
     dice = random.Random(4)
     kills = [*dice.sample(ROLES, 4), "tuner", "tracker"]
     check(new_farm, sim_job("j", "sim -failures=10 -trial-ms=10", 60, SHAPES), kills, seed=4)
+
+
+def test_a_restored_database_goes_on_where_its_copy_was_made(
+    new_farm: Callable[..., Any], sim_job: Callable[..., Job]
+) -> None:
+    """Worker, tuner and client live on; they had come further than the copy."""
+    job = sim_job("j", "sim -failures=10 -trial-ms=10", 60, SHAPES)
+    alone, restored = new_farm("alone"), new_farm("restored")
+    run(alone, job, (), random.Random(4))
+    alone.close()
+    for role in ("tracker", "worker", "tuner"):
+        restored.start(role)
+    restored.submit(job)
+    copy = restored.folder / "copy"
+    restored.wait_until(lambda: restored.count_trials() >= 12, "the trials of the copy")
+    backup(str(restored.database), copy)
+    restored.wait_until(lambda: restored.count_trials() >= 40, "the trials since the copy")
+    restored.kill("tracker")
+    restore(copy, str(restored.database), force=True)
+    restored.start("tracker")
+    client = restored.processes["client"]
+    restored.wait_until(lambda: client.poll() is not None, "the end of the job")
+    assert outcome(restored) == outcome(alone), restored.logs()
 
 
 @pytest.mark.soak
