@@ -76,7 +76,7 @@ def test_pixels_that_read_another_residue_stay(monkeypatch: pytest.MonkeyPatch) 
         ((1, 28, 28, 256), 256, (2, 2), {"strides": (2, 2)}),
         ((1, 28, 28, 256), 256, (2, 2), {"groups": 256}),
         ((1, 28, 28, 256), 256, (2, 2), {"taps": (1, 3)}),
-        ((1, 16, 16, 512), 512, (4, 4), {}),  # 16 images of 4², whose weights are all of the time
+        ((1, 8, 8, 512), 512, (4, 4), {}),  # 16 images of 2², whose weights are all of the time
         ((1, 16, 16, 256), 64, (12, 12), {}),
     ],
 )
