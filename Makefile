@@ -9,13 +9,15 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DEV := $(VENV)/.dev-installed
+DEMO := $(VENV)/.demo-installed
 BENCH := $(VENV)/.bench-installed
 SITE := build/site
 FAULT_S ?= 60
 
 .PHONY: demo test soak faults lint types wheel docs pictures proto bench-env conformance clean
 
-demo: $(DEV)
+# What the tests need is three times as much: where it is installed, it will do.
+demo: $(if $(wildcard $(DEV)),$(DEV),$(DEMO))
 	$(BIN)/python bench/demo.py
 
 # Those that compute share the machine, those of processes mostly wait and go three by three; those
@@ -77,14 +79,22 @@ $(BIN)/pip:
 		|| { echo "Python's venv module is missing; on Debian: apt-get install python3-venv"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 
+define installed
+$(BIN)/python -m pip install --quiet --upgrade pip "setuptools>=77" wheel
+$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e ".[$(1)]"
+@touch $@
+endef
+
+$(DEMO): pyproject.toml constraints.txt | $(BIN)/pip
+	@echo "Installing tunefarm and onnxruntime into $(VENV): this once it takes a minute or two"
+	$(call installed,demo)
+
 $(DEV): pyproject.toml constraints.txt | $(BIN)/pip
-	$(BIN)/python -m pip install --quiet --upgrade pip "setuptools>=77" wheel
-	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e ".[dev]"
-	@touch $@
+	@echo "Installing tunefarm and all that its tests need into $(VENV), 3 GB: this once it takes a few minutes"
+	$(call installed,dev)
 
 $(BENCH): $(DEV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e ".[dev,bench]"
-	@touch $@
+	$(call installed,bench)
 
 clean:
 	rm -rf $(VENV) build dist

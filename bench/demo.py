@@ -61,6 +61,7 @@ def demonstrate() -> None:
 
     more = f"tunefarm tune {light} --db {database}"
     console.print(history.summary(more), highlight=False, soft_wrap=True)
+    console.print("timing both builds in turn with onnxruntime …", highlight=False)
     neighbours = Neighbours()
     found = race(Subject(light, {}, database), target, ["onnxruntime"], TURNS)
     before, after = found.row.seconds[DEFAULT], found.row.seconds[found.ours]

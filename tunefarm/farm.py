@@ -69,7 +69,9 @@ def check_running(rendezvous: Path) -> None:
             return
     database = rendezvous.with_name(rendezvous.name.removesuffix(_SUFFIX))
     if database == rendezvous:
-        raise TrackerUnavailable(f"no tracker runs that wrote {rendezvous}; start it again")
+        if rendezvous.exists():
+            raise TrackerUnavailable(f"no tracker runs that wrote {rendezvous}; start it again")
+        raise TrackerUnavailable(f"there is no {rendezvous}; a tracker writes it when it starts")
     option = "" if rendezvous == default_rendezvous() else f" --db {shlex.quote(str(database))}"
     raise TrackerUnavailable(
         f"no farm runs for {database}; start one with `tunefarm tracker{option}`"

@@ -285,8 +285,7 @@ class JobRun:
 
     def _tell(self, one: Round, waited_s: float) -> None:
         _log.info(
-            "job=%s task=%s trials=%d round=%d best_us=%.3g propose_s=%.2f wait_s=%.2f left=%d",
-            self._job.id[:8],
+            "task=%s trials=%d round=%d best_us=%.3g propose_s=%.2f wait_s=%.2f left=%d",
             one.task.key.workload[:8],
             one.task.state.trials,
             len(one.keys),

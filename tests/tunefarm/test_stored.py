@@ -102,6 +102,16 @@ def test_no_dead_port_is_named(
         )
 
 
+def test_a_file_that_no_tracker_wrote_is_said_to_be_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / "farm.json"
+    assert run(["devices", "--tracker", str(missing)]) == UNAVAILABLE
+    assert capsys.readouterr().err == (
+        f"tunefarm: there is no {missing}; a tracker writes it when it starts\n"
+    )
+
+
 def test_a_database_of_ones_own_is_named_in_the_command(
     database: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
