@@ -16,7 +16,7 @@ FAULT_S ?= 60
 
 .PHONY: demo test soak faults lint types wheel docs pictures proto bench-env conformance clean
 
-# What the tests need is three times as much: where it is installed, it will do.
+# What the tests need is twice as much: where it is installed, it will do.
 demo: $(if $(wildcard $(DEV)),$(DEV),$(DEMO))
 	$(BIN)/python bench/demo.py
 
@@ -81,7 +81,7 @@ $(BIN)/pip:
 
 define installed
 $(BIN)/python -m pip install --quiet --upgrade pip "setuptools>=77" wheel
-$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e ".[$(1)]"
+PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e ".[$(1)]"
 @touch $@
 endef
 

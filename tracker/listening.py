@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import socket
 import ssl
@@ -92,6 +93,8 @@ def certificates_end(options: TrackerOptions) -> dict[str, float]:
 
 def _bind(server: Any, host: str, port: int, credentials: Any) -> str:
     place = f"[{host}]" if ":" in host else host
+    if _refusal(host, port) == errno.EADDRINUSE:  # gRPC would print lines of its own too
+        raise InvalidRequest(_taken(host, port))
     try:
         bound: int = (
             server.add_insecure_port(f"{place}:{port}")
@@ -114,14 +117,19 @@ def _taken(host: str, port: int) -> str:
 
 def _free(host: str, port: int) -> int:
     """The port if it is free, else 0."""
+    return port if _refusal(host, port) is None else 0
+
+
+def _refusal(host: str, port: int) -> int | None:
+    """The system's reason not to give the port; None if it gives it."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
-        except OSError:
-            return 0
-    return port
+        except OSError as error:
+            return error.errno
+    return None
 
 
 class _Files:

@@ -116,6 +116,10 @@ def test_a_report_needs_a_job_and_a_place(shared_farm: Any, tmp_path: Path, caps
     assert run(["report", "aaaa", "-o", "job.pdf", "--db", shared_farm.database]) == 2
     assert "job.pdf does not end in .html" in capsys.readouterr().err
     assert not Path(place).exists()
+    full = tmp_path / "full.html"
+    full.symlink_to("/dev/full")
+    assert run(["report", "aaaa", "-o", str(full), "--db", shared_farm.database]) == 2
+    assert f"{full} cannot be written: No space left on device" in capsys.readouterr().err
 
 
 @contextmanager

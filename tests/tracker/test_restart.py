@@ -219,7 +219,8 @@ def test_options_that_cannot_work(tracker: Any, tmp_path: Path) -> None:
     assert sentence in refused(tracker, database=other, host="0.0.0.0")
     port = int(tracker.address.rpartition(":")[2])
     sentence = f"port {port} of 127.0.0.1 is in use by another process"
-    assert sentence in refused(tracker, database=other, port=port)
+    assert (said := refused(tracker, database=other, port=port)).count("\n") == 1, said
+    assert sentence in said
     (tmp_path / "bad.db").write_text("nonsense" * 1000)
     sentence = "is not a SQLite database, or corrupt"
     assert sentence in refused(tracker, database=str(tmp_path / "bad.db"))

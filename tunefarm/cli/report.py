@@ -51,7 +51,10 @@ def report(
 
     with _store(job, db, tracker) as (store, name), store.reading() as connection:
         made = page(connection, jobs.job(connection, name))
-    output.write_text(made, encoding="utf-8")
+    try:
+        output.write_text(made, encoding="utf-8")
+    except OSError as error:
+        raise TunefarmError(f"{output} cannot be written: {error.strerror}") from None
     remark(f"wrote {output}")
 
 
