@@ -151,8 +151,7 @@ async def watch(farm: Farm, job: str, cursor: int, wait_s: float) -> JobUpdate:
 
 def _over(farm: Farm, job: Job) -> Job:
     """Forget the claim and the leases of a job that nobody runs any more."""
-    told = f"{job.state}: {job.message}" if job.message else job.state
-    _log.info("%s", told, extra=ids(job=job.id))
+    _log.info("%s", job.state.because(job.message), extra=ids(job=job.id))
     if job.state is not JobState.RUNNING:
         farm.claims.pop(job.id, None)
         farm.drop_leases_of(job.id)

@@ -136,7 +136,7 @@ def _finish(client: FarmClient, job: Job, state: JobState, message: str) -> bool
     except (TrackerUnavailable, StorageFailed) as error:
         _log.warning("%s", error)
         return False
-    _log.info("%s", f"{state}: {message}" if message else state)
+    _log.info("%s", state.because(message))
     return True
 
 

@@ -30,6 +30,10 @@ class JobState(StrEnum):
     FAILED = "failed"
     CANCELLED = "cancelled"
 
+    def because(self, message: str) -> str:
+        """The state and, if anything is said of it, why: ``failed: no task has a time``."""
+        return f"{self}: {message}" if message else str(self)
+
 
 @dataclass(frozen=True, slots=True)
 class JobTask:

@@ -25,7 +25,7 @@ from tunefarm.compiler.frontend.onnx.node import (
 from tunefarm.compiler.ir import Expr
 
 _LARGEST_MATRIX = 1 << 25
-"""Elements of a transform's matrix: 128 MiB of float32, a transform of 4096 numbers to 4096."""
+"""Elements of a transform's matrix: 128 MiB of float32, a transform of 2896 numbers."""
 
 
 def _parts_of(turns: NDArray[np.float64]) -> NDArray[np.float64]:
