@@ -35,13 +35,15 @@ class SettingError(TunefarmError):
 @dataclass(frozen=True, slots=True)
 class Setting(Generic[Value]):
     """One environment variable; ``default`` is called when it is unset or empty, in the file too.
-    Those that say where things are cannot stand in the file (``in_file``)."""
+    ``write`` makes the text of a value that ``parse`` takes. Those that say where things are cannot
+    stand in the file (``in_file``)."""
 
     name: str
     parse: Callable[[str], Value]
     default: Callable[[], Value]
     help: str
     in_file: bool = True
+    write: Callable[[Value], str] = str
 
     def get(self) -> Value:
         """The value now; SettingError if the text does not parse."""
@@ -52,6 +54,11 @@ class Setting(Generic[Value]):
             return self.parse(text)
         except ValueError as error:
             raise SettingError(f"{self.source()}={text!r}: {error}") from None
+
+    def text(self) -> str:
+        """The value now as one would write it, empty if there is none."""
+        value = self.get()
+        return "" if value is None else self.write(value)
 
     def source(self) -> str:
         """Where the value comes from, for people."""
@@ -87,6 +94,10 @@ def _switch(text: str) -> bool:
     return words[text.lower()]
 
 
+def _switch_text(value: bool) -> str:
+    return str(int(value))
+
+
 def _cuda_driver(text: str) -> str:
     if not re.fullmatch("nvidia|emulated(:[1-9])?", text):
         raise ValueError("expected nvidia or emulated, or emulated:2 for two devices")
@@ -98,6 +109,10 @@ def _sandbox(text: str) -> tuple[str, ...]:
     if not set(parts) <= set(SANDBOX):
         raise ValueError(f"expected {'+'.join(SANDBOX)}, one of them, or none")
     return parts
+
+
+def _sandbox_text(parts: tuple[str, ...]) -> str:
+    return "+".join(parts) or "none"
 
 
 def _path(text: str) -> Path:
@@ -164,12 +179,14 @@ VERIFY = Setting(
     _switch,
     lambda: False,
     "1 checks each program of the loop IR before and after it is lowered",
+    write=_switch_text,
 )
 VERIFY_LLVM = Setting(
     "TUNEFARM_VERIFY_LLVM",
     _switch,
     lambda: True,
     "1 has LLVM verify each module but candidates' before it generates code",
+    write=_switch_text,
 )
 CUDA = Setting(
     "TUNEFARM_CUDA",
@@ -183,6 +200,7 @@ GPU_SANDBOX = Setting(
     lambda: SANDBOX,
     "what shuts in a worker's processes that run code on GPUs, all of it by default: "
     "landlock+seccomp, one of them, or none, where a driver does not run so",
+    write=_sandbox_text,
 )
 TOKEN = Setting("TUNEFARM_TOKEN", str, str, "secret that lets in at trackers named by HOST:PORT")
 TOKEN_FILE = Setting(

@@ -93,7 +93,7 @@ def test_each_value_says_where_it_comes_from(
     monkeypatch.setenv("TUNEFARM_TOKEN", "a secret")
     found = shown(capsys)
     assert found["TUNEFARM_CACHE_BYTES"] == ("4096", f"{file} [settings] cache_bytes")
-    assert found["TUNEFARM_VERIFY_LLVM"] == ("True", "default")
+    assert found["TUNEFARM_VERIFY_LLVM"] == ("1", "default")
     assert found["TUNEFARM_TOKEN"] == ("***", "TUNEFARM_TOKEN")
     assert found["tune --trials"] == ("7", "TUNEFARM_TUNE_TRIALS")
     assert found["… --tracker"] == ("127.0.0.1:1", f"{file} [defaults] tracker")
@@ -142,6 +142,31 @@ def test_a_setting_of_the_file_that_cannot_be_understood(
     monkeypatch.delenv("TUNEFARM_NUM_THREADS", raising=False)
     with pytest.raises(SettingError, match=r"\[settings\] num_threads='0': expected a positive"):
         settings.NUM_THREADS.get()
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "told"),
+    [
+        ("TUNEFARM_GPU_SANDBOX", "", "landlock+seccomp"),
+        ("TUNEFARM_GPU_SANDBOX", "none", "none"),
+        ("TUNEFARM_GPU_SANDBOX", "seccomp", "seccomp"),
+        ("TUNEFARM_VERIFY", "", "0"),
+        ("TUNEFARM_VERIFY", "on", "1"),
+        ("TUNEFARM_DUMP", "", ""),
+        ("TUNEFARM_CUDA", "emulated:2", "emulated:2"),
+    ],
+)
+def test_settings_are_shown_as_one_would_write_them(
+    name: str,
+    said: str,
+    told: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv(name, said)
+    assert shown(capsys)[name][0] == told
+    setting = next(one for one in settings.SETTINGS if one.name == name)
+    assert not told or setting.parse(told) == setting.get()
 
 
 def test_shells_complete_commands_and_options() -> None:

@@ -236,8 +236,7 @@ def show(as_json: Json = False) -> None:
 
 def _settings() -> Iterator[tuple[str, str, str]]:
     for setting in settings.SETTINGS:
-        value = setting.get()
-        told = "" if value is None else str(value)
+        told = setting.text()
         yield setting.name, "***" if told and setting.name in _SECRETS else told, setting.source()
 
 
