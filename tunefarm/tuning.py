@@ -7,7 +7,7 @@ import shlex
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tunefarm.checks import (
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 IDLE_S = 15.0
 """How long after its time a job that does not move is left alone."""
+NOTICEABLE = 0.1
+"""The share of this machine from which on what others take of it hides small gains."""
 Watcher = Callable[[JobUpdate], None]
 
 
@@ -54,13 +56,15 @@ Watcher = Callable[[JobUpdate], None]
 class Tuned:
     """What a ``tune`` call ended with. ``earlier`` trials were there before it; ``closing`` is
     there if bests met their rivals in the whole model, and ``outcome`` unless there was nothing to
-    do: what a build gets now."""
+    do: what a build gets now. ``others_share`` is the part of this machine that other processes
+    took, None where the farm was not the call's own."""
 
     job: Job | None
     last: JobUpdate | None
     earlier: int
     closing: Closing | None = None
     outcome: Outcome | None = None
+    others_share: float | None = None
 
     def __repr__(self) -> str:
         """One line: what it measured, and how much faster the tasks are."""
@@ -82,6 +86,7 @@ class Tuned:
             "trials": self.outcome.counts,
             "all tasks": gain_text(self.outcome.rows).removeprefix(ALL),
             "whole model": self.closing.summary() if self.closing is not None else "",
+            "neighbours": self.disturbance,
         }
         return page("Tuned", facts, outcome_table(self.outcome))
 
@@ -89,6 +94,17 @@ class Tuned:
     def trials(self) -> int:
         """Candidates that this job measured, failed ones too; finals are none."""
         return 0 if self.outcome is None else self.outcome.trials
+
+    @property
+    def disturbance(self) -> str:
+        """One sentence on what other processes took of this machine; empty if it was little."""
+        if self.others_share is None or self.others_share < NOTICEABLE:
+            return ""
+        return (
+            f"other processes took {100 * self.others_share:.0f}% of this machine meanwhile: what "
+            "finals found faster holds, but they may have missed small gains; tune with more "
+            "trials when it is quiet"
+        )
 
 
 def tune(
@@ -130,6 +146,7 @@ def tune(
     measure for an embedded farm, or if the job fails.
     """
     from tunefarm.api import default_database
+    from tunefarm.peers.turns import Neighbours
 
     if db is not None and tracker is not None:
         raise TunefarmError("give db (an embedded farm) or tracker (a running one), not both")
@@ -147,7 +164,7 @@ def tune(
             if name:
                 note_in(database, name, tasks)
             return Tuned(None, None, earlier)
-    begin = time.monotonic()
+    begin, neighbours = time.monotonic(), Neighbours()
     job_s = seconds
     if seconds is not None and module is not None:
         job_s = seconds - _closing_s(seconds)
@@ -172,7 +189,8 @@ def tune(
         if module is not None and last.job.state is JobState.SUCCEEDED:
             closing_s = _closing_s(seconds or time.monotonic() - begin)
             closing = _close(client, module, target, closing_s, say)
-        return Tuned(last.job, last, earlier, closing, outcome(client, last, tasks))
+        tuned = Tuned(last.job, last, earlier, closing, outcome(client, last, tasks))
+    return replace(tuned, others_share=neighbours.share()) if is_own else tuned
 
 
 @contextlib.contextmanager

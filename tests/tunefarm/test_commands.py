@@ -158,7 +158,7 @@ def documented() -> dict[str, tuple[str, list[str]]]:
     _, token = found["token list"]
     _, tune = found["tune"]
     found["submit"] = ("object", job)
-    found["watch"] = ("object", [key for key in tune if key != "closing"])
+    found["watch"] = ("object", [key for key in tune if key not in ("closing", "others_share")])
     found["token create"] = ("object", [*token, "secret"])
     found["farm top"] = ("object", found["farm top"][1][:-3])
     return found
@@ -276,12 +276,27 @@ def test_answers_of_this_machine_are_as_documented(
     assert check("doctor", told(capsys, "doctor", *db))["subject"] == "software"
     tuned = check("tune", told(capsys, "tune", model, "--trials", "2", "--no-closing", *db))
     assert (tuned["state"], tuned["closing"], tuned["trials"]) == ("succeeded", None, 2)
+    assert 0 <= tuned["others_share"] <= 1
     again = check("tune", told(capsys, "tune", model, "--trials", "2", *db))
     assert (again["job"], again["earlier"]) == (None, 2)
     timed = check("bench", told(capsys, "bench", model, "--repeat", "2", *db))
     assert timed["nodes"][0]["default_s"] > 0
     roofs = told(capsys, "bench", model, "--roofline", "--repeat", "2", *db)
     assert check("bench --roofline", roofs)["nodes"][0]["bound"]
+
+
+def test_tune_tells_of_a_busy_machine(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spin = [sys.executable, "-c", "while True: pass"]
+    with contextlib.ExitStack() as rivals:
+        for _ in range(1 + (os.cpu_count() or 1) // 4):
+            rival = rivals.enter_context(subprocess.Popen(spin))
+            rivals.callback(rival.kill)
+        assert run(["tune", model, "--trials", "2", "--db", str(tmp_path / "own.db")]) == 0
+    *_, told, following = capsys.readouterr().out.splitlines()
+    assert re.match(r"other processes took \d\d% of this machine meanwhile: ", told)
+    assert following.startswith("next: tunefarm build")
 
 
 def test_answers_of_a_race_are_as_documented() -> None:

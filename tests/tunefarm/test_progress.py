@@ -231,6 +231,13 @@ def test_what_tune_returns_is_shown_in_a_line() -> None:
     assert repr(Tuned(None, None, 12)) == "Tuned(nothing to do, earlier=12)"
 
 
+def test_tune_says_what_others_took_of_the_machine_where_it_was_much() -> None:
+    said = Tuned(None, None, 0, others_share=0.384).disturbance
+    assert said.startswith("other processes took 38% of this machine meanwhile: ")
+    assert Tuned(None, None, 0, others_share=0.05).disturbance == ""
+    assert Tuned(None, None, 0).disturbance == ""
+
+
 def test_a_pipe_gets_a_line_for_each_task_at_the_end() -> None:
     def follow(console: Console) -> None:
         with showing(console, lambda job: 1e12) as show:

@@ -124,6 +124,8 @@ def tune(
         print_json(tuned_json(result))
         return
     _conclude(result, budget)
+    if result.disturbance:
+        out.print(result.disturbance, soft_wrap=True)
     library = f"{model.stem}{library_suffixes(target)[0]}"
     out.print(f"next: {asked.command('build', '-o', library)}", soft_wrap=True)
 
@@ -138,7 +140,7 @@ def tuned_json(result: Tuned) -> dict[str, object]:
     if result.last is None or result.outcome is None:
         return nothing_tuned(result.earlier)
     found = result_json(result.last, result.outcome, result.earlier)
-    return found | {"closing": _closing_json(result)}
+    return found | {"closing": _closing_json(result), "others_share": result.others_share}
 
 
 def nothing_tuned(earlier: int) -> dict[str, object]:
@@ -146,7 +148,7 @@ def nothing_tuned(earlier: int) -> dict[str, object]:
     return {
         "job": None, "state": None, "message": "", "earlier": earlier, "trials": 0, "finals": 0,
         "errors": {}, "default_s": None, "tuned_s": None, "speedup": None, "tasks": [],
-        "closing": None,
+        "closing": None, "others_share": None,
     }  # fmt: skip
 
 
