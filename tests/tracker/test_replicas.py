@@ -27,6 +27,7 @@ from tunefarm.db.records import (
     WorkerState,
 )
 from tunefarm.db.store import Store
+from tunefarm.proto import client as client_module
 from tunefarm.proto.client import FarmClient
 from tunefarm.proto.errors import (
     ClaimLost,
@@ -295,16 +296,17 @@ def test_a_client_turns_to_the_tracker_that_answers(
 
 
 def test_a_worker_is_told_which_tracker_it_turns_to(
-    trackers: Trackers,
+    trackers: Trackers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(client_module, "_FIRST_SYNC_S", PATIENCE_S)
     farm = trackers.client()
     state = WorkerState("w", "i", 1, "1", (Device("d", "sim", "m", "sim", "w"),))
-    farm.sync(state, 0.0)
+    assert farm.info().lease_term_s == TERM_S
     trackers.all[0].kill()
     sentence = f"{trackers.all[0].address} does not answer; the one at {trackers.all[1].address}"
     with pytest.raises(TrackerUnavailable, match=sentence):
-        farm.sync(replace(state, number=2), 0.0)
-    assert farm.sync(replace(state, number=3), 0.0).term_s == TERM_S
+        farm.sync(state, 0.0)
+    assert farm.sync(replace(state, number=2), 0.0).term_s == TERM_S
 
 
 def test_an_address_among_several_that_is_none() -> None:

@@ -69,6 +69,27 @@ def test_a_dropped_request_is_not_reported_and_interrupting_ends_the_wait() -> N
     time.sleep(0.05)
     gone.set()
     device.interrupt()
-    thread.join(60)
+    thread.join(30)
+    assert not thread.is_alive()
+    assert not trials
+
+
+def test_an_interruption_before_the_wait_begins_ends_it_too() -> None:
+    device = open_device(DeviceOptions("sim -trial-ms=60000"))
+    asked: list[TrialRequest] = []
+
+    def dropped(request: TrialRequest) -> bool:
+        """Not at the first look, and right after it."""
+        asked.append(request)
+        device.interrupt()
+        return len(asked) > 1
+
+    trials: list[Trial] = []
+    thread = threading.Thread(
+        target=device.measure,
+        args=([request(1, tile=1)], lambda _, t: trials.append(t), dropped),
+    )
+    thread.start()
+    thread.join(30)
     assert not thread.is_alive()
     assert not trials
