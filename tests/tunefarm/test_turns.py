@@ -22,18 +22,25 @@ def test_a_thread_that_waits_for_the_processor_is_not_quiet() -> None:
     rival = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
         for _ in range(3):
-            end = time.perf_counter() + 0.1
-            thread = threading.Thread(target=_work_without_the_lock, args=(end,))
+            worked_s: list[float] = []
+            thread = threading.Thread(target=_work, args=(0.05, worked_s))
+            began = time.perf_counter()
             thread.start()
             wait_for_quiet()
-            assert time.perf_counter() >= end
+            waited_s = time.perf_counter() - began
             thread.join()
+            assert waited_s >= worked_s[0]
     finally:
         rival.kill()
         rival.wait()
         os.sched_setaffinity(0, allowed)
 
 
-def _work_without_the_lock(end: float) -> None:
-    while time.perf_counter() < end:
-        hashlib.pbkdf2_hmac("sha256", b"spin", b"salt", 5_000)
+def _work(about_s: float, worked_s: list[float]) -> None:
+    """Compute for about so long in one piece: who waits for the interpreter's lock is quiet."""
+    began = time.thread_time()
+    hashlib.pbkdf2_hmac("sha256", b"spin", b"salt", 500)
+    rounds = int(500 * about_s / (time.thread_time() - began))
+    began = time.thread_time()
+    hashlib.pbkdf2_hmac("sha256", b"spin", b"salt", rounds)
+    worked_s.append(time.thread_time() - began)

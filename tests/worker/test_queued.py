@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 from tunefarm.worker.queued import queued_s
 
@@ -27,6 +28,8 @@ def test_two_that_share_a_processor_wait_for_it_and_one_that_sleeps_does_not() -
     try:
         assert sleeper.stdout is not None
         assert sleeper.stdout.readline()
+        asleep = psutil.Process(sleeper.pid)
+        wait_for(lambda: asleep.status() == psutil.STATUS_SLEEPING)
         grown = [growth(process.pid) for process in (rivals[0], sleeper)]
         wait_for(lambda: grown[0]() > 0.3)
         assert grown[1]() < 0.1
