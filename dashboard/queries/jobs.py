@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, and_, exists, func, or_, select, tuple_
 from tunefarm.dashboard.paging import PAGE_ROWS, Page, page_of, parse_cursor
+from tunefarm.dashboard.queries.promoted import Built, built
 from tunefarm.db.errors import UnknownRecord
 from tunefarm.db.models import JOB_TASKS, JOBS, MODELS, TARGETS, TRIALS, WORKLOADS
 from tunefarm.db.records import JobState
@@ -21,7 +22,8 @@ _ID_DIGITS = 4
 @dataclass(frozen=True, slots=True)
 class JobLine:
     """A job with the counts of its candidates; latencies in seconds, weighted over its tasks that
-    have both a default and a best, None while none has. ``main`` is the task of the most time;
+    have both a default and a best, None while none has: the fastest candidates seen of a job that
+    is open, what builds get of one that is over. ``main`` is the task of the most time;
     ``model`` is the digest of the model that it tunes, empty if it was submitted without."""
 
     id: str
@@ -213,6 +215,8 @@ def _jobs() -> Select[Any]:
 def _lines(connection: Connection, rows: Iterable[Any]) -> tuple[JobLine, ...]:
     found = list(rows)
     sums = _sums(connection, [row.id for row in found])
+    for name, latencies in _built(connection, [r.id for r in found if r.state not in OPEN]).items():
+        sums[name] |= latencies
     return tuple(_line(row, sums.get(row.id)) for row in found)
 
 
@@ -236,6 +240,21 @@ def _sums(connection: Connection, ids: Sequence[str]) -> dict[str, Any]:
     for name, summary in _main_tasks(connection, ids):
         found[name]["main"] = summary
     return found
+
+
+def _built(connection: Connection, ids: Sequence[str]) -> dict[str, dict[str, float | None]]:
+    """Weighted latencies of jobs that are over, as builds get them."""
+    both: dict[str, list[Built]] = {name: [] for name in ids}
+    for task in built(connection, ids):
+        if task.default_s and task.best_s:
+            both[task.job].append(task)
+    return {
+        name: {
+            "default_s": sum(one.weight * (one.default_s or 0.0) for one in tasks) or None,
+            "best_s": sum(one.weight * (one.best_s or 0.0) for one in tasks) or None,
+        }
+        for name, tasks in both.items()
+    }
 
 
 def _main_tasks(connection: Connection, ids: Sequence[str]) -> Iterable[Any]:

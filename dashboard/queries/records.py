@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Connection, Select, or_, select, tuple_
+from sqlalchemy import Connection, Select, and_, or_, select, tuple_
 from tunefarm.dashboard.datasets import Dataset, dataset
 from tunefarm.dashboard.paging import PAGE_ROWS, Page, page_of, parse_cursor
 from tunefarm.dashboard.ranks import importance
@@ -34,7 +34,8 @@ _AFTER_DIGITS = "g"  # which no digit of a key follows
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A workload on a target, over all jobs; latencies in seconds."""
+    """A workload on a target, over all jobs; latencies in seconds. ``speedup`` is over the default,
+    of the record that a final promoted last, None while none did."""
 
     workload_id: int
     target_id: int
@@ -46,10 +47,7 @@ class Task:
     failed: int
     best_s: float | None
     default_s: float | None
-
-    @property
-    def speedup(self) -> float | None:
-        return self.default_s / self.best_s if self.default_s and self.best_s else None
+    speedup: float | None
 
     @property
     def flops_s(self) -> float | None:
@@ -327,7 +325,10 @@ def _tasks() -> Any:
         TARGETS, TARGETS.c.id == TASKS.c.target_id
     )
     named = (WORKLOADS.c.key, WORKLOADS.c.summary, WORKLOADS.c.flops, TARGETS.c.text)
-    return select(TASKS, *named).select_from(source)
+    is_same = and_(BEST.c.workload_id == TASKS.c.workload_id, BEST.c.target_id == TASKS.c.target_id)
+    promoted = select(BEST.c.speedup_over_default).where(is_same, BEST.c.promoted)
+    last = promoted.order_by(BEST.c.trial_id.desc()).limit(1).correlate(TASKS).scalar_subquery()
+    return select(TASKS, *named, last.label("speedup")).select_from(source)
 
 
 def _task(row: Any) -> Task:
@@ -342,6 +343,7 @@ def _task(row: Any) -> Task:
         failed=row.failed,
         best_s=row.best_s,
         default_s=row.default_s,
+        speedup=row.speedup,
     )
 
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from sqlalchemy import Connection, and_, func, select
 from tunefarm.dashboard.luck import NEAR, spread_of, without_luck
 from tunefarm.dashboard.queries.jobs import JobLine, TaskLine
-from tunefarm.db.models import BEST, JOB_TASKS, TRIALS
+from tunefarm.dashboard.queries.promoted import built, device_model
+from tunefarm.db.models import JOB_TASKS, JOBS, TRIALS
 from tunefarm.db.records import FINAL
 
 LEAST_GAIN = 1.005
@@ -80,7 +80,7 @@ class Outcome:
 
 def outcome(connection: Connection, job: JobLine, tasks: Sequence[TaskLine]) -> Outcome:
     """What a job has come to, or, while it is open, what it has seen."""
-    device = _device_model(connection, job)
+    measured_by = connection.execute(select(device_model()).where(JOBS.c.id == job.id)).scalar()
     if job.is_open:
         likely = _likely(connection, job, tasks)
         results = [
@@ -88,9 +88,12 @@ def outcome(connection: Connection, job: JobLine, tasks: Sequence[TaskLine]) -> 
             for task in tasks
         ]
     else:
-        promoted = _promoted(connection, job, [task.workload_id for task in tasks], device)
-        results = [_settled(task, promoted.get(task.workload_id)) for task in tasks]
-    return Outcome(device, tuple(sorted(results, key=lambda result: -result.time_s)))
+        found = {one.workload_id: one for one in built(connection, [job.id])}
+        results = [
+            Result(task, found[task.workload_id].default_s, found[task.workload_id].best_s)
+            for task in tasks
+        ]
+    return Outcome(measured_by or "", tuple(sorted(results, key=lambda result: -result.time_s)))
 
 
 def _likely(connection: Connection, job: JobLine, tasks: Sequence[TaskLine]) -> dict[int, float]:
@@ -117,35 +120,3 @@ def _likely(connection: Connection, job: JobLine, tasks: Sequence[TaskLine]) -> 
             likely_s = without_luck(task.best_s, rivals.get(task.workload_id, 1), spread)
             found[task.workload_id] = min(likely_s, task.default_s or likely_s)
     return found
-
-
-def _settled(task: TaskLine, record: Any) -> Result:
-    """A task with the record that a final promoted, beside the default that it met there; without
-    one builds take the default."""
-    if record is None:
-        return Result(task, task.default_s, task.default_s)
-    met = record.default_s / record.median_s if record.default_s else None
-    speedup = record.speedup_over_default or met
-    return Result(task, record.median_s * speedup if speedup else None, record.median_s)
-
-
-def _promoted(
-    connection: Connection, job: JobLine, workloads: Sequence[int], device: str
-) -> dict[int, Any]:
-    """The promoted record of each workload for devices of this model, of the job's compiler."""
-    query = (
-        select(BEST)
-        .where(BEST.c.workload_id.in_(workloads), BEST.c.target_id == job.target_id)
-        .where(BEST.c.device_model == device, BEST.c.promoted)
-        .order_by(BEST.c.trial_id)
-    )
-    if job.compiler_version:
-        query = query.where(BEST.c.compiler_version == job.compiler_version)
-    return {row.workload_id: row for row in connection.execute(query)}
-
-
-def _device_model(connection: Connection, job: JobLine) -> str:
-    """The model of the device that measured the job's first trial, empty while there is none."""
-    columns = TRIALS.c
-    query = select(columns.device_model).where(columns.job == job.id).order_by(columns.id).limit(1)
-    return connection.execute(query).scalar() or ""

@@ -55,6 +55,41 @@ def test_a_job_that_is_over_tells_what_builds_get(farm: Any, own_client: TestCli
     assert found == pytest.approx({promoted: 1.9, other: 1.0})
 
 
+def test_lists_show_of_a_job_that_is_over_what_its_page_does(
+    farm: Any, own_client: TestClient
+) -> None:
+    seen = own_client.get(JOB).json()
+    for page in ("/", "/jobs", "/models"):
+        assert ("× seen" in own_client.get(page).text) == (page != "/models")
+    with Store.open(farm.database) as store, store.writing() as db:
+        claimed = jobs.claim(db, "tuner-1", "c1", "aaaa1111")
+        assert claimed is not None
+        jobs.finish(db, "aaaa1111", claimed.claim_epoch, JobState.SUCCEEDED, "")
+    results = own_client.get(f"{JOB}/outcome").json()["results"]
+    told = own_client.get(JOB).json()
+    for key in ("default_s", "best_s"):
+        total = sum(one["task"]["weight"] * one[key] for one in results)
+        assert told[key] == pytest.approx(total) != pytest.approx(seen[key])
+    ratio = f"{told['default_s'] / told['best_s']:.2f}\u202f×"
+    for page in ("/", "/jobs"):
+        assert f'<td class="n">{ratio}</td>' in own_client.get(page).text
+        assert "× seen" not in own_client.get(page).text
+
+
+def test_a_job_that_ended_without_a_trial_gained_nothing(client: TestClient) -> None:
+    told = client.get("/api/v1/jobs/bbbb").json()
+    assert (told["default_s"], told["best_s"]) == (None, None)
+
+
+def test_the_list_of_tasks_shows_gains_of_finals_alone(
+    shared_farm: Any, client: TestClient
+) -> None:
+    rows = client.get("/api/v1/tasks").json()["rows"]
+    promoted, other = (task.key for task in shared_farm.tasks)
+    found = {row["workload"]: row["speedup"] for row in rows}
+    assert found == {promoted: pytest.approx(1.9), other: None}
+
+
 @pytest.mark.parametrize("part", ["now", "actions", "tables"])
 @pytest.mark.parametrize("task", ["", "&task=1"])
 def test_a_part_of_the_page_is_that_of_the_whole(
