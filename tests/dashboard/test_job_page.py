@@ -76,9 +76,12 @@ def test_lists_show_of_a_job_that_is_over_what_its_page_does(
         assert "× seen" not in own_client.get(page).text
 
 
-def test_a_job_that_ended_without_a_trial_gained_nothing(client: TestClient) -> None:
+def test_a_job_that_ended_without_a_trial_waits_for_none(client: TestClient) -> None:
     told = client.get("/api/v1/jobs/bbbb").json()
     assert (told["default_s"], told["best_s"]) == (None, None)
+    page = client.get("/jobs/bbbb").text
+    assert "The job ended before its first trial." in page
+    assert not re.search(r"\byet\b|data-chart|as soon as|after 40", page)
 
 
 def test_the_list_of_tasks_shows_gains_of_finals_alone(
