@@ -40,6 +40,10 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("tunefarm")
     # A background job of a script ignores Ctrl-C, and what it starts would: the tests send it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # A run that is ended ends what its fixtures started: trackers would go on for ever.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

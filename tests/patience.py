@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
+import psutil
 from tunefarm.proto.client import FarmClient
 
 T = TypeVar("T")
@@ -39,6 +40,14 @@ def wait_for(
             return found
         time.sleep(LOOK_S)
     raise AssertionError  # turns() ends by raising
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Whether a process has not ended, whoever is to be told of that."""
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def collect_all(farm: FarmClient, job: str, count: int) -> list[int]:

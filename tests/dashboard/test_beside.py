@@ -24,7 +24,7 @@ from tunefarm.proto.client import FarmClient
 from tunefarm.proto.rendezvous import read_rendezvous
 from tunefarm.proto.tokens import digest_of, new_secret
 
-from tests.patience import wait_for
+from tests.patience import is_alive, wait_for
 
 PATIENCE_S = 60.0
 
@@ -294,7 +294,7 @@ def test_it_ends_with_the_tracker_however_that_ends(farm: Any) -> None:
             child = running.server()
             os.kill(running.process.pid, number)
             running.process.wait(PATIENCE_S)
-            wait_for(lambda child=child: not child.is_running() or child.status() == "zombie")
+            wait_for(lambda child=child: not is_alive(child))
 
 
 def test_a_port_that_is_taken_is_told_at_once(beside: Beside, tmp_path: Path) -> None:

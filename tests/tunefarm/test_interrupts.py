@@ -14,7 +14,7 @@ import pytest
 from tunefarm.db.records import Job, JobState
 from tunefarm.db.store import Store
 
-from tests.patience import wait_for
+from tests.patience import is_alive, wait_for
 
 
 class Tuning:
@@ -43,14 +43,7 @@ class Tuning:
 
     def survivors(self) -> list[psutil.Process]:
         """Processes of the farm that still run."""
-        return [p for p in self.farm if alive(p)]
-
-
-def alive(process: psutil.Process) -> bool:
-    try:
-        return process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+        return [p for p in self.farm if is_alive(p)]
 
 
 def count(database: Path) -> int:
@@ -107,7 +100,7 @@ def test_a_tuner_outlives_neither_its_parent_nor_its_patience(tmp_path: Path) ->
         tracker.send_signal(signal.SIGSTOP)
         parent.kill()
         parent.wait()
-        wait_for(lambda: not alive(child))
+        wait_for(lambda: not is_alive(child))
     finally:
         parent.kill()
         tracker.kill()
@@ -145,7 +138,7 @@ def test_a_stopped_race_leaves_no_library_behind(model: str) -> None:
     output, _ = race.communicate(timeout=120)
     assert (race.returncode, output.splitlines()[-1]) == (130, "stopped before bench was done")
     assert "Traceback" not in output
-    wait_for(lambda: not any(alive(p) for p in libraries))
+    wait_for(lambda: not any(is_alive(p) for p in libraries))
 
 
 def test_sigterm_ends_what_ignores_ctrl_c(model: str) -> None:
