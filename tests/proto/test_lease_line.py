@@ -19,6 +19,8 @@ from tunefarm.proto.client import FarmClient
 from tunefarm.proto.errors import FarmError, LeaseLost, TrackerUnavailable
 from tunefarm.proto.lease_line import MAX_BYTES
 
+from tests.ports import own_port
+
 SIM = DeviceRequest("sim")
 LEASE = Lease("l1", "d1", "c", 1, 10.0)
 Answer = Callable[[farm_pb2.LeaseCall], farm_pb2.LeaseAnswer | None]
@@ -146,7 +148,7 @@ def test_a_stream_that_ends_is_opened_again(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(connection, "FIRST_PAUSE_S", 0.05)
     first, second = Scripted(renewed), Scripted(renewed)
     with ThreadPoolExecutor(1) as threads:
-        with serving(first) as port:
+        with serving(first, own_port()) as port:
             farm = FarmClient(f"127.0.0.1:{port}")
             assert farm.renew(LEASE).id == "l1"
             first.answer = be_silent
@@ -179,6 +181,8 @@ def test_what_was_given_up_is_not_heard_later(monkeypatch: pytest.MonkeyPatch) -
         assert awake_s() - began < 30
         assert ended.wait(60), "the stream is cancelled with the call"
         goes_on.set()
+        monkeypatch.setattr(connection, "CALL_S", 60.0)
+        monkeypatch.setattr(client_module, "CALL_S", 60.0)
         assert farm.renew(LEASE).id == "l1", "the next call opens another"
 
 

@@ -22,7 +22,8 @@ StartWorker = Callable[..., Any]
 NewJob = Callable[..., Job]
 Candidates = Callable[[str, range], list[TrialRequest]]
 DATABASES = ("sqlite", "postgresql")
-TERM_S = 2.0
+TERM_S = 6.0
+OPTIONS = {"lease_term_s": TERM_S, "claim_term_s": TERM_S}
 
 
 def selecting(selector: str, priority: int = 0) -> DeviceRequest:
@@ -156,7 +157,7 @@ def test_a_drain_asks_the_lease_back_and_then_takes_it(
     job = claimed(farm, new_job())
     lease = leased(farm, device, job=job)
     with farm.keep_lease(lease) as kept, farm.keep_job(job):
-        farm.cordon(worker.name, actor="anna", reason="move", drain=True, revoke_after_s=1.5)
+        farm.cordon(worker.name, actor="anna", reason="move", drain=True, revoke_after_s=4.0)
         assert state_of(farm, device).cordon == "draining"
         assert farm.renew(lease).recall == f"device {device} is being drained by anna: move"
         assert len(farm.submit(lease, candidates(job.id, range(3)))) == 0, "it is still his"
@@ -295,13 +296,16 @@ def test_a_device_is_kept_for_the_oldest_while_it_calls_again(
 def test_a_tracker_that_stood_still_takes_no_lease_away(
     tracker: Any, start_worker: StartWorker
 ) -> None:
+    tracker.kill()
+    tracker.options = {"lease_term_s": 2.0, "claim_term_s": 2.0}
+    tracker.start()
     start_worker(tracker, "d1")
     with tracker.client() as farm:
         lease = leased(farm, "d1")
         with farm.keep_lease(lease):
             pid = tracker.process.pid
             os.kill(pid, signal.SIGSTOP)
-            time.sleep(2.5 * TERM_S)
+            time.sleep(5.0)
             os.kill(pid, signal.SIGCONT)
             assert farm.renew(lease).epoch == lease.epoch
         wait_for(lambda: state_of(farm, "d1").state == "leased")

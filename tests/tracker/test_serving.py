@@ -45,7 +45,8 @@ StartWorker = Callable[..., Any]
 NewJob = Callable[..., Job]
 Candidates = Callable[[str, range], list[TrialRequest]]
 SIM = DeviceRequest("sim")
-TERM_S = 2.0
+TERM_S = 4.0
+OPTIONS = {"lease_term_s": TERM_S, "claim_term_s": TERM_S}
 DATABASES = ("sqlite", "postgresql")
 
 

@@ -123,7 +123,7 @@ def job_of(budget: int) -> Job:
 def test_metrics_agree_with_the_database_during_and_after_a_job(
     farm: Farm, client: FarmClient
 ) -> None:
-    job = client.submit_job(job_of(60))
+    job = client.submit_job(job_of(200))
     assert farm.scrape()["tunefarm_jobs_queued", ("3",)] == 1
     farm.start("tuner", "--rendezvous", farm.rendezvous, "--once")
     stored = "tunefarm_trials_total"
@@ -179,7 +179,7 @@ def test_one_trial_is_followed_by_its_ids_through_the_logs(farm: Farm) -> None:
     assert said("tracker") == ["given to worker lab-1", "result stored"]
     assert said("worker") == ["received", "measured"]
     of_job = [line for line in farm.log("tuner") if line.get("job") == job]
-    assert str(of_job[0]["message"]).startswith("claimed: 1 tasks, 60 trials")
+    assert str(of_job[0]["message"]).startswith("claimed: 1 tasks, 200 trials")
     assert of_job[-1]["message"] == "succeeded"
     assert not any("job=" in str(line["message"]) for line in of_job)  # it is in each line's fields
     of_tracker = [line["message"] for line in farm.log("tracker") if line.get("job") == job]
