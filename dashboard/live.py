@@ -30,7 +30,8 @@ async def job(request: Request, job: str, seen: str = "") -> StreamingResponse:
 def job_mark(connection: Connection, job: str) -> Mark:
     """What differs whenever the job's page would show something else."""
     state, revision = jobs.standing(connection, job)
-    return Mark(str(revision), state)
+    begun = "begun" if jobs.is_beginning(connection, job) else ""
+    return Mark(f"{revision}{begun}", state)
 
 
 def farm_mark(connection: Connection) -> Mark:

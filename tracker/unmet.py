@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from tunefarm.db.earlier import runs
-from tunefarm.db.records import HEALTH, PLUGIN_TAG, Cordon, Device, DeviceRequest, Job
+from tunefarm.db.records import (
+    HEALTH,
+    PLUGIN_TAG,
+    UNREGISTERED,
+    Cordon,
+    Device,
+    DeviceRequest,
+    Job,
+)
 from tunefarm.tracker.allocate import cordon_of, serves
 from tunefarm.tracker.selector import Condition, parse_selector, tags_of
 
@@ -29,7 +37,7 @@ def why_unmet(job: Job, devices: Iterable[Device], cordons: Sequence[Cordon]) ->
     request = request_of(job)
     known = list(devices)
     if not known:
-        return "no device is registered; `tunefarm worker` offers one"
+        return UNREGISTERED
     able = [d for d in known if runs(d.target, request.target)]
     if not able:
         return (

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from tunefarm.db.records import Job, JobState, JobUpdate, Progress
 from tunefarm.texts import clock, latency, times
-from tunefarm.updates import OVER, Idle, done, earlier, errors_text, gain_text, missing, seen_text
+from tunefarm.updates import OVER, Idle, done, earlier, errors_text, gain_text, seen_text, waiting
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -124,8 +124,8 @@ class Following:
         if self.last.errors:
             texts.append(f"failed: {errors_text(self.last.errors)}")
         silent_s = self.idle.seconds
-        if silent_s > SILENCE_S and self.ended is None:
-            texts.append(missing(self.last) or f"no trial has ended for {clock(silent_s)}")
+        if self.ended is None and (silent_s > SILENCE_S or not done(self.last)):
+            texts.append(waiting(self.last) or f"no trial has ended for {clock(silent_s)}")
         return [text for text in texts if text]
 
 

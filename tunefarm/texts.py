@@ -31,6 +31,18 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+def beginning(state: str, under_way: int, is_granted: bool) -> str:
+    """What an open job without a trial does, or waits for: ``under_way`` candidates were submitted,
+    and ``is_granted`` says whether it ever had a device."""
+    if under_way:
+        return "building and timing its first candidates"
+    if state == "queued":
+        return "waiting for a tuner"
+    if not is_granted:
+        return "waiting for a device"
+    return "its tuner gets ready: device, earlier trials, spaces"
+
+
 def clock(seconds: float) -> str:
     """Minutes and seconds."""
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"

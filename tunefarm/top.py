@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tunefarm.db.records import Device, FarmInfo, JobState, JobUpdate, Lease, TaskKey, Trial
 from tunefarm.tables import Column, table
 from tunefarm.texts import clock, counted, latency, times
-from tunefarm.updates import done, model_latency
+from tunefarm.updates import done, model_latency, waiting
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -206,12 +206,16 @@ def job_columns(look: Look, rows: int | None) -> list[Column]:
         Column("prio", [str(job.priority) for job in jobs], rank=5),
         Column("trials", [f"{done(u)}/{u.job.budget.trials}" for u in updates], rank=7),
         Column("fastest", [times(a / b) if b else "–" for a, b in gains], rank=6),
-        Column("tasks", [str(len(update.progress)) for update in updates], rank=4),
+        Column("tasks", [str(len(update.progress)) for update in updates], rank=3),
         Column("age", [span(look.at - job.created_at) for job in jobs], rank=4),
         Column("tuner", [job.claimed_by for job in jobs], rank=2, least=12, left=True),
+        Column("now", [_now(update) for update in updates], rank=5, least=24, left=True),
         Column("target", [job.target for job in jobs], rank=1, least=16, left=True),
-        Column("waits because", [job.unmet for job in jobs], rank=3, least=16, left=True),
     ]
+
+
+def _now(update: JobUpdate) -> str:
+    return waiting(update).removeprefix("waiting: ")
 
 
 def gain_columns(look: Look, rows: int) -> list[Column]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from tunefarm.db.records import OWNED, Device, JobState, JobUpdate, Progress
+from tunefarm.db.records import OWNED, UNREGISTERED, Device, JobState, JobUpdate, Progress
 from tunefarm.proto.awake import awake_s
-from tunefarm.texts import duration
+from tunefarm.texts import beginning, duration
 
 ALL = "all tasks: "
+_WAITS_FOR_TUNER = "waiting for a tuner; `tunefarm tuner` starts one"
 OVER = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
 
 
@@ -49,19 +50,27 @@ def earlier(update: JobUpdate) -> int:
     return int(text) if text.isdecimal() else 0
 
 
-def missing(update: JobUpdate) -> str:
-    """Who or what a job that does not move is waiting for."""
-    if update.job.unmet:
-        return f"waiting: {update.job.unmet}"
-    if update.job.options.get(OWNED) and not done(update):
-        if update.job.state is JobState.QUEUED:
+def waiting(update: JobUpdate) -> str:
+    """What an open job does before its first trial, and who or what one is waiting for; empty if
+    nothing is to be said."""
+    job = update.job
+    if job.state in OVER:
+        return ""
+    pending = sum(row.pending for row in update.progress)
+    is_owned, is_granted = OWNED in job.options, bool(job.compiler_version)
+    if job.unmet and not (is_owned and job.unmet == UNREGISTERED):
+        return f"waiting: {job.unmet}"
+    if done(update):
+        return _WAITS_FOR_TUNER if job.state is JobState.QUEUED else ""
+    if pending or (is_granted and job.state is JobState.RUNNING):
+        return beginning(job.state, pending, is_granted)
+    if is_owned:
+        if job.state is JobState.QUEUED and not job.unmet:
             return "waiting for the tuner of this command, which starts or has another job"
-        return "waiting for the first trial"
-    if update.job.state is JobState.QUEUED:
-        return "waiting for a tuner; `tunefarm tuner` starts one"
-    if update.job.state is JobState.RUNNING and not done(update):
-        return f"waiting for a device of target {update.job.target}; `tunefarm worker` offers one"
-    return ""
+        return "waiting for the worker of this command, which starts and checks its device"
+    if job.state is JobState.QUEUED:
+        return _WAITS_FOR_TUNER
+    return f"waiting for a device of target {job.target}: others hold those there are, or are away"
 
 
 def peak_of(devices: Iterable[Device], target: str) -> float | None:

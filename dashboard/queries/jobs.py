@@ -7,12 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Select, and_, exists, func, or_, select, tuple_
+from sqlalchemy import Connection, Select, and_, exists, func, not_, or_, select, tuple_
 from tunefarm.dashboard.paging import PAGE_ROWS, Page, page_of, parse_cursor
 from tunefarm.dashboard.queries.promoted import Built, built
 from tunefarm.db.errors import UnknownRecord
-from tunefarm.db.models import JOB_TASKS, JOBS, MODELS, TARGETS, TRIALS, WORKLOADS
+from tunefarm.db.models import JOB_TASKS, JOBS, MODELS, REQUESTS, TARGETS, TRIALS, WORKLOADS
 from tunefarm.db.records import JobState
+
+from tunefarm.texts import beginning
 
 OPEN = (JobState.QUEUED, JobState.RUNNING)
 _WORKLOADS = 500
@@ -23,7 +25,8 @@ _ID_DIGITS = 4
 class JobLine:
     """A job with the counts of its candidates; latencies in seconds, weighted over its tasks that
     have both a default and a best, None while none has: the fastest candidates seen of a job that
-    is open, what builds get of one that is over. ``main`` is the task of the most time;
+    is open, what builds get of one that is over. ``under_way`` candidates were submitted and have
+    no result. ``main`` is the task of the most time;
     ``model`` is the digest of the model that it tunes, empty if it was submitted without."""
 
     id: str
@@ -33,6 +36,7 @@ class JobLine:
     tasks: int
     done: int
     failed: int
+    under_way: int
     budget: int
     default_s: float | None
     best_s: float | None
@@ -73,6 +77,13 @@ class JobLine:
     @property
     def is_open(self) -> bool:
         return self.state in OPEN
+
+    @property
+    def beginning(self) -> str:
+        """What an open job without a candidate does, empty of others."""
+        if self.done or not self.is_open:
+            return ""
+        return beginning(self.state, self.under_way, bool(self.compiler_version))
 
     @property
     def left_s(self) -> float | None:
@@ -165,6 +176,13 @@ def standing(connection: Connection, job: str) -> tuple[str, int]:
     return (row.state, row.revision) if row is not None else ("", 0)
 
 
+def is_beginning(connection: Connection, job: str) -> bool:
+    """Whether candidates of a job were submitted and none has ended."""
+    has_request = exists().where(REQUESTS.c.job == job)
+    has_trial = exists().where(TRIALS.c.job == job)
+    return bool(connection.execute(select(and_(has_request, not_(has_trial)))).scalar())
+
+
 def tasks(connection: Connection, job: str) -> tuple[TaskLine, ...]:
     """The tasks of a job in its order."""
     query = (
@@ -237,9 +255,17 @@ def _sums(connection: Connection, ids: Sequence[str]) -> dict[str, Any]:
         .group_by(columns.job)
     )
     found = {row.job: {**row._mapping, "main": ""} for row in connection.execute(query)}
+    for name, under_way in connection.execute(_under_way(ids)):
+        found[name]["under_way"] = under_way
     for name, summary in _main_tasks(connection, ids):
         found[name]["main"] = summary
     return found
+
+
+def _under_way(ids: Sequence[str]) -> Select[Any]:
+    """The jobs that have candidates without results, and how many."""
+    query = select(REQUESTS.c.job, func.count()).where(REQUESTS.c.job.in_(ids))
+    return query.group_by(REQUESTS.c.job)
 
 
 def _built(connection: Connection, ids: Sequence[str]) -> dict[str, dict[str, float | None]]:
@@ -285,6 +311,7 @@ def _line(row: Any, sums: Mapping[str, Any] | None) -> JobLine:
         tasks=counts.get("tasks", 0),
         done=counts.get("done", 0),
         failed=counts.get("failed", 0),
+        under_way=counts.get("under_way", 0),
         budget=row.budget_trials,
         default_s=counts.get("default_s"),
         best_s=counts.get("best_s"),

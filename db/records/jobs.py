@@ -15,6 +15,8 @@ OWNED = "owned"
 IDLE = "idle"
 """Option of a job that the tracker made for idle devices: it yields to any other."""
 IDLE_PRIORITY = -1_000_000
+UNREGISTERED = "no device is registered; `tunefarm worker` offers one"
+"""Why a job waits on a farm that never had a device."""
 UNNAMED = "unnamed"
 """Name of a model for which nobody has one; it does not take the place of another."""
 TRIALS_A_TASK = 64

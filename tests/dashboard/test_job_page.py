@@ -6,20 +6,28 @@ import csv
 import io
 import re
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from sqlalchemy import insert, update
+from tunefarm.dashboard import live
 from tunefarm.dashboard.actions import Tracker
 from tunefarm.dashboard.app import create_app
 from tunefarm.dashboard.datasets import dataset
 from tunefarm.dashboard.queries import curves
 from tunefarm.dashboard.ranks import importance, rank_correlation, top_recall
 from tunefarm.db import jobs
-from tunefarm.db.records import JobState
+from tunefarm.db.models import JOBS, REQUESTS
+from tunefarm.db.records import Budget, Job, JobState, JobTask
 from tunefarm.db.store import Store
 
 JOB = "/api/v1/jobs/aaaa"
+REQUEST: dict[str, Any] = {
+    "workload_id": 1, "target_id": 1, "number": 0, "config": {}, "origin": "default", "against": [],
+    "budgets": {}, "attempts": 0, "created_at": 0.0,
+}  # fmt: skip
 
 
 def cells(page: str) -> dict[str, list[str]]:
@@ -82,6 +90,32 @@ def test_a_job_that_ended_without_a_trial_waits_for_none(client: TestClient) -> 
     page = client.get("/jobs/bbbb").text
     assert "The job ended before its first trial." in page
     assert not re.search(r"\byet\b|data-chart|as soon as|after 40", page)
+
+
+def test_a_job_says_what_it_does_before_its_first_trial(farm: Any, own_client: TestClient) -> None:
+    def said(words: str) -> str:
+        for page in ("/", "/jobs", "/jobs/cccc", "/jobs/cccc?part=now"):
+            assert words.lower() in own_client.get(page).text.lower()
+        with Store.open(farm.database, readonly=True) as store, store.reading() as db:
+            return str(live.job_mark(db, "cccc1111"))
+
+    job = Job("cccc1111", farm.target, (JobTask(farm.tasks[0]),), Budget(9))
+    with Store.open(farm.database) as store:
+        with store.writing() as db:
+            jobs.submit(db, job)
+        marks = [said("waiting for a tuner")]
+        with store.writing() as db:
+            jobs.claim(db, "tuner-1", "c1", job.id)
+        marks.append(said("waiting for a device"))
+        with store.writing() as db:
+            db.execute(update(JOBS).where(JOBS.c.id == job.id).values(compiler_version="0.1"))
+        said("its tuner gets ready")
+        with store.writing() as db:
+            db.execute(insert(REQUESTS).values(job=job.id, **REQUEST))
+        marks.append(said("building and timing its first candidates"))
+        store.add_trials([replace(farm.trial(0, 0), job=job.id)])
+        assert "building and timing" not in own_client.get("/jobs/cccc").text
+    assert len(set(marks)) == 3
 
 
 def test_the_list_of_tasks_shows_gains_of_finals_alone(

@@ -6,11 +6,20 @@ import io
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
-from tunefarm.db.records import Budget, Job, JobState, JobUpdate, Progress, TaskKey
+from tunefarm.db.records import (
+    UNREGISTERED,
+    Budget,
+    Job,
+    JobState,
+    JobUpdate,
+    Progress,
+    TaskKey,
+)
 
 from tunefarm.outcome import Outcome
 from tunefarm.progress import Following, View, showing
@@ -159,24 +168,42 @@ def test_earlier_trials_count() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "options", "words"),
+    ("changes", "pending", "words"),
     [
-        (JobState.QUEUED, {}, "`tunefarm tuner` starts one"),
-        (JobState.RUNNING, {}, "`tunefarm worker` offers one"),
-        (JobState.QUEUED, {"owned": "1"}, "waiting for the tuner of this command"),
-        (JobState.RUNNING, {"owned": "1"}, "waiting for the first trial"),
+        ({"state": JobState.QUEUED}, 0, "waiting for a tuner; `tunefarm tuner` starts one"),
+        ({}, 0, "waiting for a device of target"),
+        ({"unmet": "arch is sm_80"}, 0, "waiting: arch is sm_80"),
+        ({"compiler_version": "0.1"}, 0, "its tuner gets ready: device, earlier trials, spaces"),
+        ({"compiler_version": "0.1"}, 1, "building and timing its first candidates"),
+        (
+            {"state": JobState.QUEUED, "options": {"owned": "1"}}, 0,
+            "waiting for the tuner of this command, which starts or has another job",
+        ),
+        (
+            {"options": {"owned": "1"}, "unmet": UNREGISTERED}, 0,
+            "waiting for the worker of this command, which starts and checks its device",
+        ),
+        ({"options": {"owned": "1"}, "unmet": "it is ill"}, 0, "waiting: it is ill"),
+        ({"state": JobState.CANCELLED, "unmet": "it is ill"}, 0, ""),
     ],
-)
-def test_a_job_that_does_not_move_says_who_is_missing(
-    state: JobState, options: dict[str, str], words: str
+)  # fmt: skip
+def test_a_job_without_a_trial_says_at_once_what_it_does(
+    changes: dict[str, Any], pending: int, words: str
 ) -> None:
+    following = Following(Clock())
+    still = update(2, trials=0)
+    rows = tuple(replace(row, pending=pending, best_s=None) for row in still.progress)
+    following.note(replace(still, job=replace(still.job, **changes), progress=rows))
+    assert len(following.notes()) == bool(words)
+    assert all(note.startswith(words) for note in following.notes())
+
+
+def test_a_job_that_was_put_back_says_that_it_waits_for_a_tuner() -> None:
     clock = Clock()
     following = Following(clock, idle=Idle(clock))
-    still = update(trials=0, state=state)
-    following.note(replace(still, job=replace(still.job, options=options)))
-    assert not any("waiting" in note for note in following.notes())
+    following.note(update(trials=4, state=JobState.QUEUED))
     clock.now = 60.0
-    assert any(words in note for note in following.notes())
+    assert following.notes()[-1] == "waiting for a tuner; `tunefarm tuner` starts one"
 
 
 def test_a_job_that_comes_to_rest_says_so() -> None:

@@ -100,6 +100,14 @@ def test_it_fits_any_width_and_names_the_essential(width: int) -> None:
         ]
 
 
+def test_a_job_without_a_trial_says_what_it_does() -> None:
+    granted = replace(JOB, compiler_version="0.1")
+    begun = JobUpdate(granted, (Progress(TASK, "gemm 64", 9, 1, pending=1),), {}, 1)
+    for width, words in ((80, "building and timing its"), (140, "its first candidates")):
+        picture = lines(replace(LOOK, jobs=(begun,)), width)
+        assert any(words in line for line in picture), picture
+
+
 def test_the_head_counts_everything() -> None:
     assert headlines(LOOK) == [
         "/data/farm.db, tracker 0.1.0 up 2 d 7 h",
