@@ -49,7 +49,7 @@ try:
 except Exception as error:
     sys.exit(f"{type(error).__name__}: {error}")
 """
-TERM_S = 2.0
+TERM_S = 4.0
 TEXT = "gemm 64"
 WORKLOAD = WorkloadRecord(hashlib.sha256(TEXT.encode()).hexdigest(), TEXT, "gemm", 1024)
 TASK = TaskKey(WORKLOAD.key, "sim")
