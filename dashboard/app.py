@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse, Response
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
-from tunefarm.dashboard import actions, api, live, pages
+from tunefarm.dashboard import actions, api, live, login, pages
 from tunefarm.dashboard.actions import Tracker
 from tunefarm.dashboard.code import CodeError, Coder
 from tunefarm.dashboard.memo import Memo
@@ -70,6 +70,7 @@ def create_app(
     app.state.watch = Watch(store)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     app.include_router(pages.router)
+    app.include_router(login.router)
     app.include_router(actions.router)
     app.include_router(live.router)
     app.include_router(api.router)
