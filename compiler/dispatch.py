@@ -20,8 +20,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
-from tunefarm.compiler.decisions import Decision, Status, decide
+from tunefarm.compiler.decisions import Decision, Status, decide, keys_of
 from tunefarm.compiler.errors import TunefarmError
+from tunefarm.compiler.from_memory import asked_protocols
 from tunefarm.compiler.host import model_of
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.workload import Task, Workload
@@ -101,20 +102,28 @@ class History:
         """A decision for each workload, from one query.
 
         ``weights`` says how often the model whose tasks these are runs each, for whoever notes
-        models or hears of untuned tasks. Raises HistoryError in strict mode if the source fails or
-        a task has no record.
+        models or hears of untuned tasks, and for what the tasks are timed by. Raises HistoryError
+        in strict mode if the source fails or a task has no record.
         """
-        model = model_of(target)
-        keys = [BestKey.of_today(w.key, target.text, model) for w in workloads]
-        found = self._ask(keys)
+        from tunefarm.db.lookup import merged
+
+        model, weigh = model_of(target), weights or {}
+        asked = asked_protocols({w: weigh[w] for w in workloads if w in weigh}, target)
+        keys = {w: keys_of(w.key, target, model, asked.get(w, "")) for w in workloads}
+        found = self._ask([key for mine in keys.values() for key in mine])
         if self.note is not None and self.source is not None and workloads and weights:
             self.note([Task(w, target, weights[w]) for w in workloads])
         made = [
-            decide(w, target, found.get(k, ()), starter=self.starter)
-            for w, k in zip(workloads, keys, strict=True)
+            decide(
+                w,
+                target,
+                merged(found.get(key, ()) for key in keys[w]),
+                starter=self.starter,
+                asked=asked.get(w, ""),
+            )
+            for w in workloads
         ]
         missed = [decision for decision in made if not decision.settled]
-        weigh = weights or {}
         self._report([Untuned(d.workload, target, weigh.get(d.workload, 1)) for d in missed])
         for decision in made:
             self.decisions[decision.workload.key, target.text] = decision

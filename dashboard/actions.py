@@ -15,7 +15,7 @@ from tunefarm.dashboard.queries.jobs import JobLine
 from tunefarm.dashboard.requests import form_of
 from tunefarm.dashboard.security import form_key, is_own_form, secret_of
 from tunefarm.dashboard.spaces import plugins_of
-from tunefarm.db.earlier import Plugins, count_earlier, machines_online
+from tunefarm.db.earlier import Made, Plugins, count_earlier, machines_online
 from tunefarm.db.records import (
     IDLE,
     OWNED,
@@ -25,6 +25,7 @@ from tunefarm.db.records import (
     Role,
     TaskKey,
     Token,
+    protocol_of,
 )
 from tunefarm.proto.client import FarmClient
 from tunefarm.proto.errors import FarmError, TrackerUnavailable
@@ -145,9 +146,9 @@ async def tune_further(request: Request, job: str) -> Response:
 def _again(farm: FarmClient, name: str, trials: int) -> Job:
     """A new job with the tasks of one that is over, for this many trials beyond all that count."""
     job = farm.job(name)
-    made_with = _plugins_of(job)
+    made = _made(job)
     machines = machines_online(farm.devices(), job.target)
-    earlier = min(count_earlier(farm, made_with, machine) for machine in machines)
+    earlier = min(count_earlier(farm, made, machine) for machine in machines)
     options = {k: v for k, v in job.options.items() if k not in (OWNED, IDLE)}
     return replace(
         job,
@@ -159,13 +160,16 @@ def _again(farm: FarmClient, name: str, trials: int) -> Job:
     )
 
 
-def _plugins_of(job: Job) -> dict[TaskKey, Plugins]:
-    """What the tasks of a job are made with; only the compiler knows, if it is any plug-in."""
+def _made(job: Job) -> dict[TaskKey, Made]:
+    """How the tasks of a job are made and timed; only the compiler knows of plug-ins."""
     known: dict[str, Plugins] = {}
     if job.plugins:
         known = plugins_of(job.target, (task.workload.text for task in job.tasks))
     return {
-        TaskKey(task.workload.key, job.target): known.get(task.workload.text, ())
+        TaskKey(task.workload.key, job.target): (
+            known.get(task.workload.text, ()),
+            protocol_of(job.target, task.protocol),
+        )
         for task in job.tasks
     }
 

@@ -1,5 +1,5 @@
-"""Earlier trials that count against a budget: made by the compiler, and on the model of device,
-that the next ones will be made by and on."""
+"""Earlier trials that count against a budget: made by the compiler, on the model of device, and
+timed by the protocol, that the next ones will be made by and on."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ Machine = tuple[str, str]
 """Compiler version and device model: what the trials of a budget have in common."""
 Plugins = tuple[str, ...]
 """What a task is made with beside the compiler (``package==version``)."""
+Made = tuple[Plugins, str]
+"""How a task's trials are made and timed: its plug-ins, and the protocol."""
 ANY: Machine = ("", "")
 
 _CORES = "num-cores"
@@ -23,20 +25,24 @@ class Counts(Protocol):
     """A farm or a database that counts candidates."""
 
     def count_candidates(
-        self, tasks: Iterable[TaskKey], compiler_version: str = "", device_model: str = ""
+        self,
+        tasks: Iterable[TaskKey],
+        compiler_version: str = "",
+        device_model: str = "",
+        protocol: str = "",
     ) -> int: ...
 
 
-def count_earlier(counts: Counts, tasks: Mapping[TaskKey, Plugins], machine: Machine) -> int:
-    """Candidates of the tasks that the machine measured, each made with the task's plug-ins: trials
-    name the compiler's version and these."""
+def count_earlier(counts: Counts, tasks: Mapping[TaskKey, Made], machine: Machine) -> int:
+    """Candidates of the tasks that the machine measured, each made with the task's plug-ins (trials
+    name the compiler's version and these) and timed by its protocol."""
     version, model = machine
-    by_plugins: dict[Plugins, list[TaskKey]] = {}
-    for key, plugins in tasks.items():
-        by_plugins.setdefault(plugins, []).append(key)
+    alike: dict[Made, list[TaskKey]] = {}
+    for key, made in tasks.items():
+        alike.setdefault(made, []).append(key)
     return sum(
-        counts.count_candidates(keys, version and " ".join([version, *plugins]), model)
-        for plugins, keys in by_plugins.items()
+        counts.count_candidates(keys, version and " ".join([version, *plugins]), model, protocol)
+        for (plugins, protocol), keys in alike.items()
     )
 
 

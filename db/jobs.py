@@ -77,11 +77,14 @@ def submit(connection: Connection, job: Job) -> Job:
             noted_at=now if job.note else None,
         )
     )
-    _insert_tasks(connection, job.id, weights)
+    asked = {t.workload.key: t.protocol for t in job.tasks if t.protocol}
+    _insert_tasks(connection, job.id, weights, asked)
     return get(connection, job.id)
 
 
-def _insert_tasks(connection: Connection, job: str, weights: Mapping[str, int]) -> None:
+def _insert_tasks(
+    connection: Connection, job: str, weights: Mapping[str, int], protocols: Mapping[str, str]
+) -> None:
     ids = workload_ids(connection, weights)
     rows: list[dict[str, object]] = [
         {
@@ -94,6 +97,7 @@ def _insert_tasks(connection: Connection, job: str, weights: Mapping[str, int]) 
             "best_s": None,
             "default_s": None,
             "errors": {},
+            "protocol": protocols.get(key, ""),
         }
         for position, (key, weight) in enumerate(weights.items())
     ]
@@ -385,7 +389,7 @@ def _task_query(job: str) -> Any:
 
 def _tasks(connection: Connection, job: str) -> tuple[JobTask, ...]:
     return tuple(
-        JobTask(WorkloadRecord(row.key, row.text, row.summary, row.flops), row.weight)
+        JobTask(WorkloadRecord(row.key, row.text, row.summary, row.flops), row.weight, row.protocol)
         for row in connection.execute(_task_query(job))
     )
 

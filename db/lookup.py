@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tunefarm.db.records import Best, BestKey, Found, Match, Trial, Verdict
 
@@ -49,6 +49,11 @@ def rank(
     found.sort(key=lambda f: (_ORDER[f.match], not f.best.promoted, -f.best.trial.created_at))
     serving = [one for one in found if one.match is not Match.FOREIGN]
     return tuple(serving or found[:1])
+
+
+def merged(answers: Iterable[Sequence[Found]]) -> tuple[Found, ...]:
+    """What serves any of several keys, closest first; of those as close, the first key's."""
+    return tuple(sorted((f for found in answers for f in found), key=lambda f: _ORDER[f.match]))
 
 
 TRIAL_NOISE = 0.03

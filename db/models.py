@@ -186,7 +186,8 @@ class JobRow(Base):
 
 
 class JobTaskRow(Base):
-    """A task of a job, with the counts of its stored trials kept as they are stored."""
+    """A task of a job, with the counts of its stored trials kept as they are stored. It is timed by
+    ``protocol`` (empty: as usual)."""
 
     __tablename__ = "job_tasks"
     job: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
@@ -198,6 +199,7 @@ class JobTaskRow(Base):
     best_s: Mapped[float | None]
     default_s: Mapped[float | None]
     errors: Mapped[dict[str, Any]]
+    protocol: Mapped[str] = mapped_column(server_default="")
     __table_args__ = (UniqueConstraint("job", "workload_id"),)
 
 
@@ -387,7 +389,7 @@ class LeaseRow(Base):
 class RequestRow(Base):
     """A submitted candidate without a result. ``lease`` is null while its job waits for the next
     lease; ``attempts`` counts the worker processes that got it, ``delivered_to`` is the last. Its
-    code is made with ``plugins``."""
+    code is made with ``plugins``, and timed by ``protocol`` (empty: as usual)."""
 
     __tablename__ = "requests"
     id: Mapped[int] = mapped_column(_BigId, primary_key=True)
@@ -405,6 +407,7 @@ class RequestRow(Base):
     delivered_to: Mapped[str | None]
     created_at: Mapped[float]
     plugins: Mapped[list[Any]] = mapped_column(server_default="[]")
+    protocol: Mapped[str] = mapped_column(server_default="")
     __table_args__ = (
         UniqueConstraint("job", "workload_id", "target_id", "number"),
         Index(None, "lease", "id"),

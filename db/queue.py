@@ -92,6 +92,7 @@ def _enqueue(connection: Connection, lease: str, requests: Sequence[TrialRequest
             "against": [dict(config) for config in r.against],
             "budgets": dict(r.budgets),
             "plugins": list(r.plugins),
+            "protocol": r.protocol,
             "created_at": now,
         }
         for r in requests
@@ -273,7 +274,7 @@ def _quarantine(connection: Connection, queued: Queued) -> None:
         message=f"its worker died {queued.attempts} times while it was measured; quarantined",
         device=queued.work.device,
         device_model=queued.device_model,
-        protocol=protocol_of(request.task.target),
+        protocol=protocol_of(request.task.target, request.protocol),
         predicted=request.predicted,
         origin=request.origin,
         created_at=time.time(),
@@ -312,6 +313,7 @@ def _from_row(row: Any) -> Queued:
         against=tuple(row.against),
         budgets=row.budgets,
         plugins=tuple(row.plugins),
+        protocol=row.protocol,
     )
     work = Work(row.device or "", row.lease or "", row.epoch or 0, request)
     return Queued(row.id, work, row.attempts, row.delivered_to, row.model or "")

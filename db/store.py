@@ -183,11 +183,17 @@ class Store:
             return trials.task_progress(connection, tasks)
 
     def count_candidates(
-        self, tasks: Iterable[TaskKey], compiler_version: str = "", device_model: str = ""
+        self,
+        tasks: Iterable[TaskKey],
+        compiler_version: str = "",
+        device_model: str = "",
+        protocol: str = "",
     ) -> int:
         """How many candidates of these tasks are stored; see ``trials.count_candidates``."""
         with self.reading() as connection:
-            return trials.count_candidates(connection, tasks, compiler_version, device_model)
+            return trials.count_candidates(
+                connection, tasks, compiler_version, device_model, protocol
+            )
 
     def count_trials(self) -> int:
         with self.reading() as connection:

@@ -298,10 +298,12 @@ def count_candidates(
     tasks: Iterable[TaskKey],
     compiler_version: str = "",
     device_model: str = "",
+    protocol: str = "",
 ) -> int:
     """How many candidates of these tasks are stored, failed ones too; finals are none.
 
-    Of one compiler version and device model if they are named; trials that name none count.
+    Of one compiler version and device model if they are named; trials that name none count. Of one
+    protocol if it is named.
     """
     keys = list(tasks)
     workloads = known_ids(connection, WORKLOADS, WORKLOADS.c.key, {k.workload for k in keys})
@@ -316,6 +318,8 @@ def count_candidates(
         query = query.where(TRIALS.c.compiler_version.in_((compiler_version, "")))
     if device_model:
         query = query.where(TRIALS.c.device_model.in_((device_model, "")))
+    if protocol:
+        query = query.where(TRIALS.c.protocol == protocol)
     columns = tuple_(TRIALS.c.workload_id, TRIALS.c.target_id)
     return sum(
         connection.execute(query.where(columns.in_(chunk))).scalar_one()

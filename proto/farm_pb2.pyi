@@ -558,14 +558,16 @@ class TaskStatsReply(_message.Message):
     def __init__(self, progress: _Optional[_Iterable[_Union[_records_pb2.Progress, _Mapping]]] = ...) -> None: ...
 
 class CountTrialsRequest(_message.Message):
-    __slots__ = ("tasks", "compiler_version", "device_model")
+    __slots__ = ("tasks", "compiler_version", "device_model", "protocol")
     TASKS_FIELD_NUMBER: _ClassVar[int]
     COMPILER_VERSION_FIELD_NUMBER: _ClassVar[int]
     DEVICE_MODEL_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     tasks: _containers.RepeatedCompositeFieldContainer[_records_pb2.TaskKey]
     compiler_version: str
     device_model: str
-    def __init__(self, tasks: _Optional[_Iterable[_Union[_records_pb2.TaskKey, _Mapping]]] = ..., compiler_version: _Optional[str] = ..., device_model: _Optional[str] = ...) -> None: ...
+    protocol: str
+    def __init__(self, tasks: _Optional[_Iterable[_Union[_records_pb2.TaskKey, _Mapping]]] = ..., compiler_version: _Optional[str] = ..., device_model: _Optional[str] = ..., protocol: _Optional[str] = ...) -> None: ...
 
 class CountTrialsReply(_message.Message):
     __slots__ = ("trials",)

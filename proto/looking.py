@@ -83,16 +83,22 @@ class RecordCalls(FarmCalls):
         return {progress.task: progress for progress in found}
 
     def count_candidates(
-        self, tasks: Iterable[TaskKey], compiler_version: str = "", device_model: str = ""
+        self,
+        tasks: Iterable[TaskKey],
+        compiler_version: str = "",
+        device_model: str = "",
+        protocol: str = "",
     ) -> int:
         """Candidates of these tasks over all jobs, failed ones too and finals left out.
 
-        Of one compiler version and device model if they are named; trials that name none count.
+        Of one compiler version and device model if they are named; trials that name none count. Of
+        one protocol if it is named; trackers of older releases count those of all.
         """
         wire = farm_pb2.CountTrialsRequest(
             tasks=[convert.task_to_wire(task) for task in tasks],
             compiler_version=compiler_version,
             device_model=device_model,
+            protocol=protocol,
         )
         reply: farm_pb2.CountTrialsReply = self._call(self._farm.CountTrials, wire)
         return reply.trials

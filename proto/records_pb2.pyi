@@ -148,12 +148,14 @@ class Workload(_message.Message):
     def __init__(self, key: _Optional[str] = ..., text: _Optional[str] = ..., summary: _Optional[str] = ..., flops: _Optional[int] = ...) -> None: ...
 
 class JobTask(_message.Message):
-    __slots__ = ("workload", "weight")
+    __slots__ = ("workload", "weight", "protocol")
     WORKLOAD_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     workload: Workload
     weight: int
-    def __init__(self, workload: _Optional[_Union[Workload, _Mapping]] = ..., weight: _Optional[int] = ...) -> None: ...
+    protocol: str
+    def __init__(self, workload: _Optional[_Union[Workload, _Mapping]] = ..., weight: _Optional[int] = ..., protocol: _Optional[str] = ...) -> None: ...
 
 class Budget(_message.Message):
     __slots__ = ("trials", "seconds")
@@ -406,7 +408,7 @@ class AuditEvent(_message.Message):
     def __init__(self, at: _Optional[float] = ..., actor: _Optional[str] = ..., action: _Optional[str] = ..., subject: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class TrialRequest(_message.Message):
-    __slots__ = ("job", "task", "number", "config", "predicted", "origin", "against", "budgets", "plugins")
+    __slots__ = ("job", "task", "number", "config", "predicted", "origin", "against", "budgets", "plugins", "protocol")
     class BudgetsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -423,6 +425,7 @@ class TrialRequest(_message.Message):
     AGAINST_FIELD_NUMBER: _ClassVar[int]
     BUDGETS_FIELD_NUMBER: _ClassVar[int]
     PLUGINS_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     job: str
     task: TaskKey
     number: int
@@ -432,7 +435,8 @@ class TrialRequest(_message.Message):
     against: _containers.RepeatedCompositeFieldContainer[Config]
     budgets: _containers.ScalarMap[str, float]
     plugins: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, job: _Optional[str] = ..., task: _Optional[_Union[TaskKey, _Mapping]] = ..., number: _Optional[int] = ..., config: _Optional[_Union[Config, _Mapping]] = ..., predicted: _Optional[float] = ..., origin: _Optional[str] = ..., against: _Optional[_Iterable[_Union[Config, _Mapping]]] = ..., budgets: _Optional[_Mapping[str, float]] = ..., plugins: _Optional[_Iterable[str]] = ...) -> None: ...
+    protocol: str
+    def __init__(self, job: _Optional[str] = ..., task: _Optional[_Union[TaskKey, _Mapping]] = ..., number: _Optional[int] = ..., config: _Optional[_Union[Config, _Mapping]] = ..., predicted: _Optional[float] = ..., origin: _Optional[str] = ..., against: _Optional[_Iterable[_Union[Config, _Mapping]]] = ..., budgets: _Optional[_Mapping[str, float]] = ..., plugins: _Optional[_Iterable[str]] = ..., protocol: _Optional[str] = ...) -> None: ...
 
 class Times(_message.Message):
     __slots__ = ("seconds",)

@@ -258,10 +258,8 @@ class FarmServicer(farm_pb2_grpc.FarmServicer):
     @answers
     async def CountTrials(self, request: farm_pb2.CountTrialsRequest) -> farm_pb2.CountTrialsReply:
         tasks = [convert.task_from_wire(task) for task in request.tasks]
-        version, model = request.compiler_version, request.device_model
-        found = await self._farm.database.read(
-            lambda c: trials.count_candidates(c, tasks, version, model)
-        )
+        named = (request.compiler_version, request.device_model, request.protocol)
+        found = await self._farm.database.read(lambda c: trials.count_candidates(c, tasks, *named))
         return farm_pb2.CountTrialsReply(trials=found)
 
     @answers

@@ -127,13 +127,14 @@ def close(
     """
     from tunefarm.api import extract_tasks
     from tunefarm.compiler.dispatch import History as BuildHistory
+    from tunefarm.compiler.from_memory import counts_of
 
     begin = time.monotonic()
     tasks = extract_tasks(module, target)
     known = _known(records, tasks, target)
     name = model_name(tasks)
     decisions = BuildHistory(Asked(known), "the records").lookup(
-        [task.workload for task in tasks], target
+        [task.workload for task in tasks], target, counts_of(tasks)
     )
     stages = _rivals(records, _contested(tasks, decisions, name), begin + seconds / 4)
     if not any(stages) or not _compiled(decisions, stages, begin + seconds / 2):
@@ -179,10 +180,12 @@ def _leased(client: FarmClient, request: DeviceRequest) -> Iterator[None]:
 def _known(
     records: Records, tasks: Sequence[Task], target: Target
 ) -> dict[BestKey, Sequence[Found]]:
+    from tunefarm.compiler.decisions import keys_of
     from tunefarm.compiler.host import model_of
 
     model = model_of(target)
-    return dict(records.best([BestKey.of_today(t.workload.key, target.text, model) for t in tasks]))
+    keys = [keys_of(t.workload.key, target, model, t.protocol) for t in tasks]
+    return dict(records.best([key for mine in keys for key in mine]))
 
 
 def _contested(

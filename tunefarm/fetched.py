@@ -70,7 +70,7 @@ def _fetch_trials(farm: FarmClient, job: str, store: Store) -> set[str]:
 def _promoted(farm: FarmClient, job: Job, models: set[str]) -> list[Best]:
     """The records of the job's tasks that finals promoted on devices of these models."""
     keys = [
-        BestKey.of_today(task.workload.key, job.target, model)
+        BestKey.of_today(task.workload.key, job.target, model, task.protocol)
         for task in job.tasks
         for model in sorted(models)
     ]

@@ -73,6 +73,7 @@ def records_of(tasks: Sequence[Task]) -> list[JobTask]:
                 task.workload.flops,
             ),
             task.weight,
+            task.protocol,
         )
         for task in tasks
     ]

@@ -97,7 +97,10 @@ def tasks_of(job: Job) -> list[Task]:
     from tunefarm.compiler.workload import Task, Workload
 
     target = Target(job.target)
-    return [Task(Workload.from_text(t.workload.text), target, t.weight) for t in job.tasks]
+    return [
+        Task(Workload.from_text(t.workload.text), target, t.weight, protocol=t.protocol)
+        for t in job.tasks
+    ]
 
 
 def is_final(trial: Trial) -> bool:
@@ -132,11 +135,17 @@ def trials_of(source: Trials, job: str) -> Iterator[Trial]:
 
 def _decisions(source: Trials, tasks: Iterable[Task], device_model: str) -> dict[TaskKey, Decision]:
     """What a build on a device of this model would use for each task."""
-    from tunefarm.compiler.decisions import decide
+    from tunefarm.compiler.decisions import decide, keys_of
+    from tunefarm.db.lookup import merged
 
-    keys = {BestKey.of_today(t.workload.key, t.target.text, device_model): t for t in tasks}
-    found = source.best(keys)
+    wanted = [(t, keys_of(t.workload.key, t.target, device_model, t.protocol)) for t in tasks]
+    found = source.best([key for _, keys in wanted for key in keys])
     return {
-        TaskKey(key.workload, key.target): decide(task.workload, task.target, found.get(key, ()))
-        for key, task in keys.items()
+        TaskKey(task.workload.key, task.target.text): decide(
+            task.workload,
+            task.target,
+            merged(found.get(key, ()) for key in keys),
+            asked=task.protocol,
+        )
+        for task, keys in wanted
     }

@@ -121,7 +121,7 @@ def _contests(
     client: FarmClient, bench: Bench, tasks: Sequence[TaskRun], finalists: int
 ) -> list[Contest]:
     model = bench.device.model
-    keys = {t.key: BestKey.of_today(t.key.workload, t.key.target, model) for t in tasks}
+    keys = {t.key: BestKey(t.key.workload, t.key.target, model, t.protocol) for t in tasks}
     known = client.best(keys.values())
     contests = []
     for task in tasks:

@@ -30,7 +30,6 @@ from tunefarm.db.records import (
     Trial,
     TrialKey,
     TrialRequest,
-    protocol_of,
 )
 from tunefarm.tuner.contest import hold_finals
 from tunefarm.tuner.measuring import Bench, Stopped
@@ -143,7 +142,7 @@ class JobRun:
         for trial in self._pages(keys, limit=None):
             if trial.origin == FINAL or trial.device_model not in (device.model, ""):
                 continue
-            is_today = trial.protocol == protocol_of(self._target.text)
+            is_today = trial.protocol == self._by_key[trial.task].asked
             if is_today and trial.compiler_version in (versions[trial.task], ""):
                 own[trial.task].append(trial)
             else:

@@ -30,6 +30,7 @@ from tunefarm.db.records import (
     Trial,
     TrialKey,
     TrialRequest,
+    protocol_of,
 )
 from tunefarm.tuner.cost_model import Samples
 from tunefarm.tuner.finals import finalists
@@ -53,13 +54,15 @@ MOST_LOST = 2
 
 @dataclass(slots=True)
 class TaskRun:
-    """The state of one task. ``earlier`` are successful and failed trials of other jobs."""
+    """The state of one task. ``earlier`` are successful and failed trials of other jobs; ``asked``
+    is the protocol that its trials are to be timed by."""
 
     job: str
     task: JobTask
     target: Target
     options: JobOptions
     key: TaskKey = field(init=False)
+    asked: str = field(init=False)
     space: ConfigSpace = field(init=False)
     plugins: tuple[str, ...] = field(init=False)
     signature: NDArray[np.float32] = field(init=False)
@@ -76,6 +79,7 @@ class TaskRun:
     def __post_init__(self) -> None:
         workload = Workload.from_text(self.task.workload.text)
         self.key = TaskKey(self.task.workload.key, self.target.text)
+        self.asked = protocol_of(self.target.text, self.task.protocol)
         self.space = config_space(workload, self.target)
         self.plugins = plugins_of(workload, self.target)
         self.signature = signature_of(self.space, self.target)
@@ -126,6 +130,13 @@ class TaskRun:
     @property
     def default_trial(self) -> Trial | None:
         return self.trials.get(0)
+
+    @property
+    def protocol(self) -> str:
+        """What its trials are timed by: what is asked, or what a worker of an older release, which
+        does not know that, timed its default by."""
+        first = self.default_trial
+        return first.protocol if first is not None and first.ok else self.asked
 
     @property
     def counted(self) -> int:
@@ -198,6 +209,7 @@ class TaskRun:
         return TrialRequest(
             request.job, request.task, request.number, request.config, request.workload_text,
             origin=FINAL, against=tuple(configs[1:]), budgets=budgets, plugins=self.plugins,
+            protocol=request.protocol,
         )  # fmt: skip
 
     def absorb(self, trials: Sequence[Trial]) -> None:
@@ -227,7 +239,10 @@ class TaskRun:
         known = [
             t
             for t in (*self.trials.values(), *self.earlier)
-            if t.ok and t.device_model == device_model and self._row(t.config) is not None
+            if t.ok
+            and t.device_model == device_model
+            and t.protocol == self.protocol
+            and self._row(t.config) is not None
         ]
         chosen = finalists([t.fastest_s for t in known], [plain(t.config) for t in known], count)
         return [known[i] for i in chosen]
@@ -256,6 +271,7 @@ class TaskRun:
             origin=origin,
             budgets={"incumbent_s": best_s} if np.isfinite(best_s) and number else {},
             plugins=self.plugins,
+            protocol=self.task.protocol,
         )
 
 

@@ -50,7 +50,7 @@ def _lost(work: Work, message: str) -> Trial:
         error=ErrorKind.DEVICE_LOST,
         message=message,
         device=work.device,
-        protocol=protocol_of(request.task.target),
+        protocol=protocol_of(request.task.target, request.protocol),
         predicted=request.predicted,
         origin=request.origin,
         created_at=time.time(),

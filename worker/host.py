@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tunefarm.compiler.target import Target
+from tunefarm.db.records import FROM_MEMORY, TrialRequest, protocol_of
 from tunefarm.worker.backend import Built
 from tunefarm.worker.cores import spare_cores
 from tunefarm.worker.device import (
@@ -70,6 +71,10 @@ class HostDevice(MeasuringDevice):
             return float(min(self._gauge.ask("together", count=_BEAT_LOOPS)["seconds"]))
         except TrialFailed:  # the pulse tells of a gauge that is gone
             return 0.0
+
+    def _protocol(self, request: TrialRequest) -> str:
+        is_known = self._target.kind == "llvm" and request.protocol == FROM_MEMORY
+        return protocol_of(request.task.target, FROM_MEMORY if is_known else "")
 
     def _limits(self, built: Built, seconds: float) -> Mapping[str, float]:
         """The peaks, measured anew before they convict anybody."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tunefarm.db.records import Config
+from tunefarm.db.records import FROM_MEMORY, Config
 from tunefarm.worker.backend import Array, Built, Problem, TargetPlugin
 from tunefarm.worker.device import DeviceOptions, OpenDevice
-from tunefarm.worker.memory import empty_array
+from tunefarm.worker.memory import copies_of, empty_array, third_cache_bytes
 from tunefarm.worker.native import clock_address, timing_loop
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from tunefarm.compiler.workload import Workload
 
 _COLD_CACHES = 4
+_COLD_THIRD_CACHES = 1.5
+_MOST_COPIED_BYTES = 256 << 20
 _SMALL_CONSTANT_BYTES = 64 << 10
 _TOGETHER = 4  # candidates of one module: eight take 2% less time each, and keep the timing waiting
 
@@ -171,6 +174,7 @@ def start_native(target: str) -> None:
     from tunefarm.compiler.target import Target
 
     machine = Target(target)
+    third_cache_bytes()
     pool_address(load_objects([], [], machine), machine.num_cores)
     timing_loop(1)
     clock_address()
@@ -179,7 +183,7 @@ def start_native(target: str) -> None:
 def load_native(built: Built, inputs: Sequence[Array], constant: Sequence[bool]) -> NativeKernel:
     """Link a kernel's object code with the runtime, pack its constants, and place its operands.
 
-    ``built.metadata`` is as ``LlvmBackend.build`` makes it.
+    ``built.metadata`` is as ``LlvmBackend.build`` makes it, with the ``protocol`` to time it by.
     """
     from tunefarm.compiler.ir import TensorType
     from tunefarm.compiler.runtime.kernel import load_kernel
@@ -190,7 +194,9 @@ def load_native(built: Built, inputs: Sequence[Array], constant: Sequence[bool])
     target = Target(facts["target"])
     types = [TensorType(tuple(shape), dtype) for shape, dtype in facts["params"]]
     kernel = load_kernel([built.code], facts["name"], types, facts["outputs"], target=target)
-    rows = cold_rows(_packed(inputs, types, facts["layouts"]), constant, target)
+    packed = _packed(inputs, types, facts["layouts"])
+    rows_of = memory_rows if facts.get("protocol") == FROM_MEMORY else cold_rows
+    rows = rows_of(packed, constant, target)
     results = [empty_array(t.shape, t.dtype) for t in types[len(inputs) :]]
     return NativeKernel(
         kernel,
@@ -229,6 +235,25 @@ def cold_rows(inputs: Sequence[Array], constant: Sequence[bool], target: Any) ->
     rows = [list(inputs)]
     for _ in range(copies - 1):
         rows.append([copy_of(a) if c else a for a, c in zip(inputs, constant, strict=True)])
+    return rows
+
+
+def memory_rows(
+    inputs: Sequence[Array], constant: Sequence[bool], target: Any
+) -> list[list[Array]]:
+    """Rows of inputs whose constants evict one another from the third-level cache.
+
+    Together they are one and a half times the cache, so that a copy comes from memory when its turn
+    comes again (more make no kernel slower), but ``_MOST_COPIED_BYTES`` at most.
+    """
+    constants = [a for a, is_constant in zip(inputs, constant, strict=True) if is_constant]
+    size = sum(a.nbytes for a in constants)
+    wanted = _COLD_THIRD_CACHES * max(target.l3_bytes, third_cache_bytes())
+    copies = max(1, min(math.ceil(wanted / size), _MOST_COPIED_BYTES // size)) if size else 1
+    rows = []
+    for copied in copies_of(constants, copies):
+        mine = iter(copied)
+        rows.append([next(mine) if c else a for a, c in zip(inputs, constant, strict=True)])
     return rows
 
 

@@ -4,7 +4,8 @@ Outputs are poisoned, one call is made and its answer checked; that first call's
 away. Then repeats are taken, each of enough calls to last ``Pace.repeat_s``, until they have lasted
 ``Pace.target_s`` together; the outputs, poisoned before the repeats, are checked again at the end.
 Activations stay where the last call left them (warm); constants are taken from copies in turn, so
-that they come from beyond the second-level cache (cold), as in a model whose weights exceed it.
+that they come from beyond the second-level cache (cold), as in a model whose weights exceed it, or
+from memory, where the request says that the model's weights exceed the third level too.
 Others disturb a repeat by taking time, never by giving it: repeats go on until the fastest has been
 met twice, and what seems hopeless is timed again before it is abandoned.
 

@@ -126,6 +126,10 @@ class MeasuringDevice(ABC):
         """The state of the device around a trial of this code, beside that of its pulse."""
         return {}
 
+    def _protocol(self, request: TrialRequest) -> str:
+        """What a candidate is timed by."""
+        return protocol_of(request.task.target)
+
     # --- measuring ------------------------------------------------------------------------------
 
     @property
@@ -288,7 +292,7 @@ class MeasuringDevice(ABC):
         trial = self._blank(request, own)
         try:
             budgets = Budgets.of(request.budgets)
-            built = own.code()
+            built = self._timed_as(request, own.code())
             problem = candidate.posed()
             session = self._open_session(problem, request.task.target, budgets)
             session.load(0, built)
@@ -319,10 +323,10 @@ class MeasuringDevice(ABC):
     ) -> tuple[tuple[float, ...], ...]:
         """A row of repeats for each config that answers correctly, an empty row for the others."""
         target = request.task.target
-        sound = {0: outcomes[0].code()}
+        sound = {0: self._timed_as(request, outcomes[0].code())}
         for index, outcome in enumerate(outcomes[1:], 1):
             with contextlib.suppress(TrialFailed):
-                built = outcome.code()
+                built = self._timed_as(request, outcome.code())
                 alone = self._open_session(problem, target, budgets)
                 alone.load(0, built)
                 alone.check(0)
@@ -331,6 +335,10 @@ class MeasuringDevice(ABC):
         timed = time_paired(session, list(sound.values()), budgets, self._rng)
         rows = dict(zip(sound, timed, strict=True))
         return tuple(rows.get(index, ()) for index in range(len(outcomes)))
+
+    def _timed_as(self, request: TrialRequest, built: Built) -> Built:
+        """The code, with the word by which protocol the runner places its operands."""
+        return replace(built, metadata={**built.metadata, "protocol": self._protocol(request)})
 
     def _blank(self, request: TrialRequest, own: BuildOutcome) -> Trial:
         built = own.built or Built(b"")
@@ -341,7 +349,7 @@ class MeasuringDevice(ABC):
             config=request.config,
             device=self._device.id,
             device_model=self._device.model,
-            protocol=protocol_of(request.task.target),
+            protocol=self._protocol(request),
             space_fingerprint=built.space_fingerprint,
             code_hash=built.code_hash,
             predicted=request.predicted,

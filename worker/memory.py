@@ -7,12 +7,14 @@ import mmap
 from collections.abc import Sequence
 from functools import cache
 from math import prod
+from pathlib import Path
 
 import numpy as np
 from tunefarm.worker.backend import Array, dtype_of
 from tunefarm.worker.wire import Blob
 
 _PROT_READ = 1
+_THIRD_CACHE = "/sys/devices/system/cpu/cpu0/cache/index3/size"
 
 
 def empty_array(shape: Sequence[int], dtype: str) -> Array:
@@ -21,6 +23,22 @@ def empty_array(shape: Sequence[int], dtype: str) -> Array:
     count = prod(shape)
     region = _region(max(1, count * kind.itemsize))
     return np.frombuffer(region, kind, count).reshape(tuple(shape))
+
+
+def copies_of(arrays: Sequence[Array], count: int) -> list[list[Array]]:
+    """So many copies of arrays, side by side in one region: a row of them for each."""
+    sizes = [-(-array.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE for array in arrays]
+    region = _region(max(1, count * sum(sizes)))
+    rows, offset = [], 0
+    for _ in range(count):
+        row = []
+        for array, size in zip(arrays, sizes, strict=True):
+            flat = np.frombuffer(region, array.dtype, array.size, offset)
+            row.append(flat.reshape(array.shape))
+            row[-1][...] = array
+            offset += size
+        rows.append(row)
+    return rows
 
 
 def read_only_array(data: Blob, shape: Sequence[int], dtype: str) -> Array:
@@ -46,6 +64,17 @@ def _region(size: int) -> mmap.mmap:
     if rounded >= 2 << 20:
         region.madvise(mmap.MADV_HUGEPAGE)
     return region
+
+
+@cache
+def third_cache_bytes() -> int:
+    """Bytes of this machine's third cache; 0 where the system does not tell."""
+    try:
+        text = Path(_THIRD_CACHE).read_text().strip()
+    except OSError:
+        return 0
+    digits = text.rstrip("KMG")
+    return int(digits) << {"": 0, "K": 10, "M": 20, "G": 30}[text[len(digits) :]]
 
 
 @cache

@@ -25,6 +25,7 @@ from tunefarm.db.records.jobs import (
 )
 from tunefarm.db.records.keys import (
     DEFAULT_PROTOCOL,
+    FROM_MEMORY,
     BestKey,
     Config,
     TaskKey,
@@ -62,6 +63,7 @@ __all__ = [
     "COMPILER_TAG",
     "DEFAULT_PROTOCOL",
     "FINAL",
+    "FROM_MEMORY",
     "HEALTH",
     "IDLE",
     "IDLE_PRIORITY",

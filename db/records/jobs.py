@@ -39,10 +39,12 @@ class JobState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class JobTask:
-    """One task of a job; ``weight`` counts how often the model runs it."""
+    """One task of a job; ``weight`` counts how often the model runs it. It is timed by
+    ``protocol``, where that is empty as its target's tasks usually are."""
 
     workload: WorkloadRecord
     weight: int = 1
+    protocol: str = ""
 
 
 @dataclass(frozen=True, slots=True)

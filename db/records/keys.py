@@ -8,17 +8,20 @@ from dataclasses import dataclass
 Config = Mapping[str, int | str]
 """Knob values of one candidate; the key ``"sketch"`` names the sketch that reads them."""
 DEFAULT_PROTOCOL = "warm-activations-cold-weights-v1"
+FROM_MEMORY = "warm-activations-memory-weights-v1"
 _PROTOCOLS = {"cuda": "cold-l2-events-v1"}
 
 
-def protocol_of(target: str) -> str:
-    """How times for a target string are taken now. Only times of one protocol are compared.
+def protocol_of(target: str, asked: str = "") -> str:
+    """How times for a target string are taken now, where nothing else is ``asked``. Only times of
+    one protocol are compared.
 
     Of processors a native loop times calls with activations that the caches may hold and weights
-    that they do not; of GPUs events time each call alone, which finds nothing in the second-level
-    cache.
+    that the second-level ones do not; ``FROM_MEMORY`` takes these from beyond the third level, as
+    models do whose weights exceed it. Of GPUs events time each call alone, which finds nothing in
+    the second-level cache.
     """
-    return _PROTOCOLS.get(target.partition(" ")[0], DEFAULT_PROTOCOL)
+    return asked or _PROTOCOLS.get(target.partition(" ")[0], DEFAULT_PROTOCOL)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -61,6 +64,6 @@ class BestKey:
     protocol: str = DEFAULT_PROTOCOL
 
     @classmethod
-    def of_today(cls, workload: str, target: str, device_model: str) -> BestKey:
-        """The key of what is timed as such targets are now."""
-        return cls(workload, target, device_model, protocol_of(target))
+    def of_today(cls, workload: str, target: str, device_model: str, asked: str = "") -> BestKey:
+        """The key of what is timed as such targets are now, or as is ``asked``."""
+        return cls(workload, target, device_model, protocol_of(target, asked))

@@ -34,7 +34,9 @@ class ErrorKind(StrEnum):
 class TrialRequest:
     """One candidate to measure. ``against`` asks for a paired final: the configs of the incumbent
     and the default are timed interleaved with this one, in ``paired_times_s`` of the outcome. Its
-    code is made with ``plugins`` (``package==version``) and no others."""
+    code is made with ``plugins`` (``package==version``) and no others. It is timed by ``protocol``,
+    where that is empty as its target's candidates usually are; a worker that does not know it times
+    as usual, and says so in the trial."""
 
     job: str
     task: TaskKey
@@ -46,6 +48,7 @@ class TrialRequest:
     against: tuple[Config, ...] = ()
     budgets: Mapping[str, float] = field(default_factory=dict)
     plugins: tuple[str, ...] = ()
+    protocol: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,13 @@ from tunefarm.proto.convert.values import state_from_wire, state_to_wire, text_t
 
 
 def job_task_to_wire(task: rec.JobTask) -> pb.JobTask:
-    return pb.JobTask(workload=workload_to_wire(task.workload), weight=task.weight)
+    return pb.JobTask(
+        workload=workload_to_wire(task.workload), weight=task.weight, protocol=task.protocol
+    )
 
 
 def job_task_from_wire(wire: pb.JobTask) -> rec.JobTask:
-    return rec.JobTask(workload_from_wire(wire.workload), wire.weight)
+    return rec.JobTask(workload_from_wire(wire.workload), wire.weight, wire.protocol)
 
 
 def job_to_wire(job: rec.Job) -> pb.Job:

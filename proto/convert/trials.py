@@ -28,6 +28,7 @@ def request_to_wire(request: rec.TrialRequest) -> pb.TrialRequest:
         against=[config_to_wire(config) for config in request.against],
         budgets=dict(request.budgets),
         plugins=request.plugins,
+        protocol=request.protocol,
     )
 
 
@@ -46,6 +47,7 @@ def request_from_wire(wire: pb.TrialRequest, texts: Mapping[str, str]) -> rec.Tr
         against=tuple(config_from_wire(config) for config in wire.against),
         budgets=dict(wire.budgets),
         plugins=tuple(wire.plugins),
+        protocol=wire.protocol,
     )
 
 

@@ -1,4 +1,5 @@
-"""Which earlier trials a budget counts: of the same compiler, plug-ins and model of device."""
+"""Which earlier trials a budget counts: of the same compiler, plug-ins, model of device and
+protocol."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from tunefarm.db.earlier import ANY, count_earlier, machines_online
-from tunefarm.db.records import Device, TaskKey, Trial
+from tunefarm.db.records import DEFAULT_PROTOCOL, FROM_MEMORY, Device, TaskKey, Trial
 from tunefarm.db.store import Store
 
 PLAIN, TOY = TaskKey("plain", "sim"), TaskKey("toy", "sim")
@@ -27,6 +28,7 @@ def filled(store: Store) -> Store:
     store.add_trials(trials(PLAIN, 3, "0.1+c"))
     store.add_trials(trials(PLAIN, 9, "0.1+old", "older"))
     store.add_trials(trials(PLAIN, 9, "0.1+c", "elsewhere", "Sim 2"))
+    store.add_trials([replace(t, protocol=FROM_MEMORY) for t in trials(PLAIN, 2, "0.1+c", "m")])
     store.add_trials(trials(TOY, 4, f"0.1+c {PLUGIN}"))
     store.add_trials(trials(TOY, 9, "0.1+c", "without"))
     store.add_trials(trials(TOY, 9, "0.1+c toy-ops==0.1+old", "before"))
@@ -34,9 +36,11 @@ def filled(store: Store) -> Store:
 
 
 def test_each_task_counts_what_was_made_as_it_will_be(filled: Store) -> None:
-    assert count_earlier(filled, {PLAIN: (), TOY: (PLUGIN,)}, HERE) == 7
-    assert count_earlier(filled, {PLAIN: (), TOY: ()}, HERE) == 12
-    assert count_earlier(filled, {PLAIN: (), TOY: (PLUGIN,)}, ANY) == 43
+    plain, toy = ((), DEFAULT_PROTOCOL), ((PLUGIN,), DEFAULT_PROTOCOL)
+    assert count_earlier(filled, {PLAIN: plain, TOY: toy}, HERE) == 7
+    assert count_earlier(filled, {PLAIN: plain, TOY: plain}, HERE) == 12
+    assert count_earlier(filled, {PLAIN: plain, TOY: toy}, ANY) == 43
+    assert count_earlier(filled, {PLAIN: ((), FROM_MEMORY), TOY: toy}, HERE) == 6
     assert count_earlier(filled, {}, HERE) == 0
 
 

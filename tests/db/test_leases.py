@@ -26,6 +26,7 @@ from tunefarm.db.models import LEASES, REQUESTS
 from tunefarm.db.records import (
     COMPILER_TAG,
     FINAL,
+    FROM_MEMORY,
     LOOK,
     Budget,
     Device,
@@ -447,6 +448,21 @@ def test_equal_tasks_of_a_job_are_one(store: Store, workload: MakeWorkload) -> N
     assert [(t.workload.text, t.weight) for t in job.tasks] == [("a", 5), ("b", 1)]
     assert store.jobs([JobState.QUEUED]) == (job,)
     assert store.jobs([JobState.FAILED]) == ()
+
+
+def test_tasks_and_candidates_keep_the_protocol_that_is_asked_for(
+    store: Store, workload: MakeWorkload
+) -> None:
+    tasks = (JobTask(workload("a"), 2, FROM_MEMORY), JobTask(workload("b"), 1))
+    asked = [replace(candidate(0), protocol=FROM_MEMORY), candidate(1)]
+    enlist(store)
+    with store.writing() as connection:
+        job = jobs.submit(connection, Job("job", "sim", tasks, Budget(9)))
+        lease = grants.grant(connection, Want("r", "d1", client="c", job="job"), term_s=10.0)
+        queue.submit(connection, lease.id, lease.epoch, asked)
+        assert list(queue.pending(connection, "job")) == asked
+    assert job.tasks == tasks
+    assert [work.request for work in deliver(store, "i1")] == asked
 
 
 # --- a state machine ----------------------------------------------------------------------------

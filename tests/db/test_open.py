@@ -14,7 +14,7 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Connection, MetaData, StaticPool, create_engine
-from tunefarm.db import dialect, jobs
+from tunefarm.db import dialect, jobs, queue
 from tunefarm.db.errors import StoreError
 from tunefarm.db.migrate import REVISIONS, upgrade
 from tunefarm.db.models import Base
@@ -38,6 +38,24 @@ def test_a_database_of_every_released_schema_is_upgraded(revision: str, empty_ur
         assert trial.times_s == (0.1 + 0.2, 0.25)
         assert store.best([key])[key][0].best.trial == trial
         assert has_the_models_schema(store)
+
+
+def test_jobs_and_candidates_of_older_releases_are_timed_as_usual(empty_url: str) -> None:
+    fill_old(
+        empty_url,
+        "0014",
+        "INSERT INTO jobs (id, target_id, budget_trials, options, state, priority, message, "
+        "claimed_by, claim_epoch, claim_request, revision, created_at, updated_at) VALUES "
+        "('kept', 1, 9, '{}', 'running', 0, '', '', 0, '', 1, 1.0, 1.0)",
+        "INSERT INTO job_tasks (job, position, workload_id, weight, ok, failed, errors) VALUES "
+        "('kept', 0, 1, 2, 0, 0, '{}')",
+        "INSERT INTO requests (job, workload_id, target_id, number, config, origin, against, "
+        "budgets, attempts, created_at) VALUES ('kept', 1, 1, 1, '{}', '', '[]', '{}', 0, 1.0)",
+    )
+    with Store.open(empty_url) as store, store.reading() as reading:
+        (task,) = jobs.get(reading, "kept").tasks
+        (request,) = queue.pending(reading, "kept")
+        assert (task.weight, task.protocol, request.protocol) == (2, "", "")
 
 
 def test_jobs_under_way_are_bound_to_the_compiler_of_their_trials(empty_url: str) -> None:

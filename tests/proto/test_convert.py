@@ -50,7 +50,7 @@ job = st.builds(
     rec.Job,
     text,
     text,
-    st.lists(st.builds(rec.JobTask, workload, whole), max_size=3).map(tuple),
+    st.lists(st.builds(rec.JobTask, workload, whole, text), max_size=3).map(tuple),
     st.builds(rec.Budget, whole, st.none() | real),
     texts,
     st.sampled_from(rec.JobState),
@@ -134,6 +134,8 @@ request = st.builds(
     text,
     st.lists(config, max_size=2).map(tuple),
     numbers,
+    st.lists(text, max_size=2).map(tuple),
+    text,
 )
 worker_state = st.builds(
     rec.WorkerState,
@@ -152,7 +154,7 @@ PAIRS: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = {
     "best_key": (best_key, convert.best_key_to_wire, convert.best_key_from_wire),
     "workload": (workload, convert.workload_to_wire, convert.workload_from_wire),
     "job_task": (
-        st.builds(rec.JobTask, workload, whole),
+        st.builds(rec.JobTask, workload, whole, text),
         convert.job_task_to_wire,
         convert.job_task_from_wire,
     ),

@@ -8,7 +8,16 @@ from tunefarm.compiler.ir import Function, TensorType, Var
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.workload import Workload
-from tunefarm.db.records import Config, ErrorKind, JobTask, Trial, TrialRequest, WorkloadRecord
+from tunefarm.db.records import (
+    DEFAULT_PROTOCOL,
+    FROM_MEMORY,
+    Config,
+    ErrorKind,
+    JobTask,
+    Trial,
+    TrialRequest,
+    WorkloadRecord,
+)
 from tunefarm.tuner.options import JobOptions
 from tunefarm.tuner.search import STRATEGIES
 from tunefarm.tuner.tasks import MOST_LOST, TaskRun, plain, quarantined
@@ -33,6 +42,13 @@ def lost(request: TrialRequest) -> Trial:
     return Trial(
         request.job, request.task, request.number, request.config,
         error=ErrorKind.DEVICE_LOST, message="the helper died", origin=request.origin,
+    )  # fmt: skip
+
+
+def timed(request: TrialRequest, seconds: float, protocol: str) -> Trial:
+    return Trial(
+        request.job, request.task, request.number, request.config, (seconds,) * 3,
+        device_model="EPYC", protocol=protocol, origin=request.origin,
     )  # fmt: skip
 
 
@@ -67,6 +83,32 @@ def test_a_config_that_had_a_time_is_no_suspect() -> None:
     assert quarantined(many[:-1]) == {}
     timed = Trial("other", dead.task, 1, config, times_s=(1.0,))
     assert quarantined([*many, timed]) == {}
+
+
+def test_times_of_another_protocol_are_no_candidates() -> None:
+    made = Workload.from_function(RELU)
+    record = JobTask(WorkloadRecord(made.key, made.text), 1, FROM_MEMORY)
+    run = TaskRun("job", record, TARGET, JobOptions(strategy="grid"))
+    run.begin((), (), lambda _: (), 1)
+    requests = [run.default_request(), *run.propose(2)]
+    requests.append(run.final_request([requests[0].config], {}))
+    assert {request.protocol for request in requests} == {FROM_MEMORY}
+
+    cold = [timed(request, 1e-3, FROM_MEMORY) for request in requests[:2]]
+    run.absorb([*cold, timed(requests[2], 1e-6, DEFAULT_PROTOCOL)])
+    assert run.protocol == FROM_MEMORY
+    assert {trial.number for trial in run.candidates("EPYC", 9)} == {0, 1}
+
+
+def test_a_worker_that_does_not_know_the_protocol_is_taken_at_its_word() -> None:
+    made = Workload.from_function(RELU)
+    record = JobTask(WorkloadRecord(made.key, made.text), 1, FROM_MEMORY)
+    run = TaskRun("job", record, TARGET, JobOptions(strategy="grid"))
+    run.begin((), (), lambda _: (), 1)
+    requests = [run.default_request(), *run.propose(2)]
+    run.absorb([timed(request, 1e-3, DEFAULT_PROTOCOL) for request in requests])
+    assert (run.asked, run.protocol) == (FROM_MEMORY, DEFAULT_PROTOCOL)
+    assert len(run.candidates("EPYC", 9)) == 3
 
 
 def test_a_sketch_without_knobs_has_its_default_alone() -> None:

@@ -18,7 +18,15 @@ from tunefarm.compiler.ops import call
 from tunefarm.compiler.space import ConfigSpace, config_space
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.workload import Workload
-from tunefarm.db.records import Config, ErrorKind, TaskKey, Trial, TrialRequest
+from tunefarm.db.records import (
+    DEFAULT_PROTOCOL,
+    FROM_MEMORY,
+    Config,
+    ErrorKind,
+    TaskKey,
+    Trial,
+    TrialRequest,
+)
 from tunefarm.worker.backend import Built
 from tunefarm.worker.budgets import Budgets
 from tunefarm.worker.calibration import MAX_AGE_S, Calibration, calibration, keep
@@ -59,10 +67,13 @@ def measure(
     workload: Workload,
     config: Config,
     against: tuple[Config, ...] = (),
+    protocol: str = "",
     **budgets: float,
 ) -> Trial:
     key = TaskKey(workload.key, TARGET.text)
-    asked = TrialRequest("job", key, 0, config, workload.text, against=against, budgets=budgets)
+    asked = TrialRequest(
+        "job", key, 0, config, workload.text, against=against, budgets=budgets, protocol=protocol
+    )
     trials: list[Trial] = []
     device.measure([asked], lambda _, trial: trials.append(trial), lambda _: False)
     print(trials[0].message, trials[0].stderr_tail)
@@ -85,6 +96,18 @@ def test_the_default_config_is_right_and_has_a_time(host: OpenDevice, workload: 
     assert trial.device_state["drift"] > 0
     assert trial.device_state["drift_before"] > 0
     assert trial.device_state["noise"] == host.device.health.trial_noise > 0
+
+
+def test_a_trial_tells_by_which_protocol_it_was_timed(host: OpenDevice) -> None:
+    workload = product(256)
+    default = space_of(workload).default
+    assert measure(host, workload, default).protocol == DEFAULT_PROTOCOL
+    assert measure(host, workload, default, protocol="of a later release").protocol == (
+        DEFAULT_PROTOCOL
+    )
+    final = measure(host, workload, default, (default,), protocol=FROM_MEMORY, paired_blocks=2)
+    assert final.protocol == FROM_MEMORY
+    assert [len(row) for row in final.paired_times_s] == [8, 8]
 
 
 def test_a_config_of_no_sketch_is_an_instantiation_error(host: OpenDevice) -> None:

@@ -83,6 +83,7 @@ def tune(
     """
     from tunefarm.api import extract_tasks
     from tunefarm.checks import check_device, check_search, raised_budget
+    from tunefarm.compiler.from_memory import timing_text
     from tunefarm.db.records import TRIALS_A_TASK
     from tunefarm.farm import device_peak
     from tunefarm.progress import showing
@@ -104,6 +105,8 @@ def tune(
     if trials is not None:
         budget = raised_budget(trials, found)
     out.print(f"{model.name}: {counted(len(found), 'task')} for {found[0].target}, {budget} trials")
+    if timing := timing_text(found):
+        out.print(timing, soft_wrap=True)
     with showing(out, device_peak(tracker, db)) as show:
         result = run(
             found,
@@ -263,6 +266,7 @@ def tasks(
     Example: tunefarm tasks model.onnx --shape x=1x3x224x224
     """
     from tunefarm import api
+    from tunefarm.compiler.from_memory import counts_of
     from tunefarm.texts import counted
 
     asked = Asked(model, target, shape, precision, db, tracker)
@@ -274,7 +278,7 @@ def tasks(
             print_json([])
         return
     with api.apply_history_best(asked.source()) as history:
-        decisions = history.lookup([t.workload for t in found], found[0].target)
+        decisions = history.lookup([t.workload for t in found], found[0].target, counts_of(found))
         known = _known(history, found)
     if as_json:
         rows = zip(found, decisions, known, strict=True)

@@ -208,12 +208,15 @@ def decision_json(decision: Decision) -> dict[str, object]:
 def _history(asked: Asked) -> History:
     """The history of a model's tasks, each looked up; an error if its database does not exist."""
     from tunefarm import api
+    from tunefarm.compiler.from_memory import counts_of
 
     if asked.db and not asked.tracker:
         _open(asked.db).close()
     found = asked.tasks()
     with api.apply_history_best(asked.source()) as history:
-        history.lookup([t.workload for t in found], api.as_target(asked.target or None))
+        history.lookup(
+            [t.workload for t in found], api.as_target(asked.target or None), counts_of(found)
+        )
     return history
 
 

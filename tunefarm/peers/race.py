@@ -13,6 +13,7 @@ from tunefarm.benchmark import Subject, defaults
 from tunefarm.compiler.dispatch import History
 from tunefarm.compiler.dtypes import numpy_dtype
 from tunefarm.compiler.errors import TunefarmError
+from tunefarm.compiler.from_memory import counts_of
 from tunefarm.compiler.ir import IRModule
 from tunefarm.compiler.runtime.arrays import aligned_empty
 from tunefarm.compiler.target import Target
@@ -85,7 +86,7 @@ def race(subject: Subject, target: Target, libraries: Sequence[str], repeats: in
     module = subject.module()
     tasks, cores = api.extract_tasks(module, target), target.num_cores
     with subject.history() as history:
-        decisions = history.lookup([t.workload for t in tasks], target)
+        decisions = history.lookup([t.workload for t in tasks], target, counts_of(tasks))
     is_tuned, feeds = any(d.tuned for d in decisions), random_feeds(module)
     with apart(make_ours, *(partial(make_library, name) for name in libraries)) as processes:
         ours, *others = processes
