@@ -89,13 +89,13 @@ class Expressions(Registers):
             self.lanes, self.mask = lanes, mask
             return value
         c = self.value(condition)
-        if self.lanes == 1:
-            return self._branching_select(c.text, expr.a, expr.b)
-        if not reads_memory(expr):
+        if self.lanes > 1 and not reads_memory(expr):
             return self.choose(self.splat(c), self.value(expr.a), self.value(expr.b))
         if c.lanes == 1 and _is_zero(expr.b) and self._is_zero_elsewhere(expr.a):
             assert isinstance(expr.a, Load)
             return self.load_if(c.text, expr.a)
+        if self.lanes == 1:
+            return self._branching_select(c.text, expr.a, expr.b)
         chosen = self.splat(c)
         self.know_lanes(chosen.text, condition)
         if not buffers_read(expr.b):
@@ -121,12 +121,14 @@ class Expressions(Registers):
         return value
 
     def _is_zero_elsewhere(self, arm: Expr) -> bool:
-        """True if an arm is a load by a mask, which gives zeros in the other lanes."""
+        """True if an arm is a load by a mask, which gives zeros in the other lanes; or of one
+        float, which may come from zeros instead."""
         if not isinstance(arm, Load) or arm.buffer.scope == "register" or self.mask is not None:
             return False
         place = self.flat_index(arm.buffer, arm.indices)
-        beside = isinstance(place, Lin) and place.lane == 1
-        return beside and self.target.has_masks(dtype_bytes(arm.buffer.dtype))
+        beside = isinstance(place, Lin) and (place.lane == 1 or self.lanes == 1)
+        taken = self.lanes > 1 or is_float(arm.dtype)
+        return beside and taken and self.target.has_masks(dtype_bytes(arm.buffer.dtype))
 
     def _uniform_arm(self, arm: Expr, mask: str) -> Val:
         """A lane-invariant load under a uniform condition: made only if any lane wants it."""

@@ -17,6 +17,7 @@ from tunefarm.compiler.tir.transform.conditions import (
 )
 from tunefarm.compiler.tir.transform.double_buffer import double_buffer
 from tunefarm.compiler.tir.transform.no_ops import remove_no_ops
+from tunefarm.compiler.tir.transform.short_vectors import shorten_vectors
 from tunefarm.compiler.tir.transform.simplify import simplify
 from tunefarm.compiler.tir.transform.specialise import specialise
 from tunefarm.compiler.tir.transform.stagger import stagger_stages
@@ -46,6 +47,7 @@ PHASES: tuple[Phase, ...] = (
     unswitch_loops,  # and those with an else branch, or of some statements
     tighten_loops,  # borders become loop bounds
     specialise,  # remainders and borders get code of their own
+    shorten_vectors,  # last vectors of a row with few lanes have no others
     stagger_stages,  # a stage runs beside the next tile's one before it
     finish,
 )
