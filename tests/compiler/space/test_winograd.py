@@ -289,6 +289,34 @@ def test_cores_together_hold_little_of_the_first_layer() -> None:
     assert build_kernel(workload, target, two).workspace_bytes < 5 << 17
 
 
+@pytest.mark.parametrize(
+    ("size", "inputs", "outputs", "grouped"),
+    [
+        (28, 17, 16, True),
+        (28, 48, 16, True),
+        (28, 49, 16, False),  # more than three vectors of terms
+        (14, 17, 16, False),  # four tiles of a row
+        (14, 16, 16, True),
+        (28, 17, 32, False),  # two vectors of outputs
+    ],
+)
+def test_one_panel_of_short_sums_is_made_a_register_tile_at_a_time(
+    size: int, inputs: int, outputs: int, grouped: bool
+) -> None:
+    function = convolution((1, size, size, inputs), outputs)
+    target = Target("llvm -mcpu=znver4 -num-cores=1")
+    default = config_space(Workload.from_function(function), target).default
+    assert default["sketch"] == "winograd"
+    assert (default["by_row"] == BY_GROUP) is grouped
+
+
+def test_a_panel_of_short_sums_and_few_lanes() -> None:
+    function = convolution((1, 28, 28, 17), 16)
+    arrays = draw(function, np.random.default_rng(4))
+    default = winograd_space(function).default
+    assert verify(function, HOST, {**default, "by_row": BY_GROUP, "rw": 7}, arrays) < 5e-6
+
+
 @pytest.mark.parametrize("by_row", [0, 1])
 def test_a_kernel_holds_what_the_model_counts(by_row: int) -> None:
     function = convolution((1, 28, 28, 128), 128)
