@@ -25,7 +25,7 @@ def cycles_on_one_core(function: Function, target: Target) -> float | None:
     k = {name: np.array([value]) for name, value in config.items() if name != "sketch"}
     match config["sketch"]:
         case "narrow":
-            c = narrow.narrow_of(function)
+            c = narrow.narrow_of(function, one.lanes("float32"))
             assert c is not None
             return float(narrow.cycles(c, one, k)[0])
         case "contraction":

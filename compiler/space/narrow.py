@@ -9,16 +9,25 @@
 
 Three columns of 64 terms are 12 multiply-adds a row here, and 64 of three lanes where lanes lie
 along the columns. What it pays is to combine the lanes. Weights are packed with their terms last.
+
+The taps of a convolution that lie across read pixels that lie side by side. Where channels leave
+vectors half empty, they are one axis of terms: three pixels of 17 channels are four vectors instead
+of six.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from math import prod
+from typing import Any
 
 import numpy as np
 from tunefarm.compiler.errors import ScheduleError
-from tunefarm.compiler.ir import Function
+from tunefarm.compiler.ir import Function, tensor_type
+from tunefarm.compiler.ops import call
+from tunefarm.compiler.ops.common import integers
+from tunefarm.compiler.ops.conv import pairs
 from tunefarm.compiler.space import contraction
 from tunefarm.compiler.space.analysis import Contraction, analyse
 from tunefarm.compiler.space.columns import Mask, Numbers, cheapest, whole
@@ -42,7 +51,14 @@ from tunefarm.compiler.space.nests import (
     share_out,
     task_choices,
 )
-from tunefarm.compiler.space.program import create_program, view_contraction
+from tunefarm.compiler.space.program import (
+    Views,
+    create_program,
+    find_anchor,
+    has_channels_last,
+    view_contraction,
+    viewed,
+)
 from tunefarm.compiler.space.tiles import in_registers
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import PackedLayout, PrimFunc
@@ -65,24 +81,58 @@ WORTH = 1.1  # times fewer cycles than with lanes along the columns, to be a tas
 
 
 @lru_cache(maxsize=64)
-def narrow_of(function: Function) -> Contraction | None:
+def narrow_of(function: Function, lanes: int) -> Contraction | None:
     """A float32 product of few columns with constant weights, whose rows have their terms side by
-    side; None for other functions."""
-    c = analyse(create_program(view_contraction(function)), column=True)
+    side; None for other functions. ``lanes`` are those of a vector of the target."""
+    flat = _with_taps_as_terms(function, lanes) or view_contraction(function)
+    c = analyse(create_program(flat), column=True)
     if c is None or c.outer or shares_vector(c) or c.vector.extent > MAX_COLUMNS:
         return None
+    c = replace(c, reduce=tuple(a for a in c.reduce if a.extent > 1))
     dtypes = {c.lhs.load.dtype, c.rhs.load.dtype, store_of(c.node).buffer.dtype}
     terms = c.node.iters[c.reduce[-1].position].var if c.reduce else None
-    *others, last = [affine(i) for i in c.lhs.load.indices]
-    side_by_side = last.coefficient(terms) == 1 and len(last.terms) == 1 if terms else False
+    sizes, places = c.lhs.load.buffer.shape, [affine(i) for i in c.lhs.load.indices]
+    *others, last = [p for size, p in zip(sizes, places, strict=True) if size > 1] or places
+    side_by_side = terms is not None and last.coefficient(terms) == 1
     apart = all(terms not in i.variables() for i in others)
     fits = dtypes == {"float32"} and row_axes(c)[1] is not None and packed_at_build(c)
     return c if fits and side_by_side and apart else None
 
 
+def _with_taps_as_terms(function: Function, lanes: int) -> Function | None:
+    """A convolution of rows of single numbers that reads the terms of all taps across; None where
+    that fills no more lanes.
+
+    conv(x[n, h, w, c], k[i, j, c, o])  ->  conv(x[n, h, w·c, 1], k[i, j·c, 1, o], stride c across)
+    """
+    anchor = find_anchor(function)
+    if anchor is None or not has_channels_last(anchor) or len(tensor_type(anchor).shape) != 4:
+        return None
+    attrs, (data, kernel) = anchor.attrs, (tensor_type(a).shape for a in anchor.args)
+    (down, across), (steps, dilation) = (integers(attrs, n) for n in ("strides", "dilations"))
+    (n, h, w, c), (taps, taps_across, _, columns) = data, kernel
+    fewer = -(-taps_across * c // lanes) < taps_across * -(-c // lanes)
+    if attrs["groups"] != 1 or dilation != 1 or not fewer:
+        return None
+    above, (left, right) = pairs(attrs["padding"])
+    windows: dict[str, Any] = {
+        **attrs,
+        "strides": (down, across * c),
+        "padding": (above, (left * c, right * c)),
+        "dilations": (steps, 1),
+    }
+    views = Views(
+        (n, h, w * c, 1),
+        (taps, taps_across * c, 1, columns),
+        lambda shape: shape,
+        lambda x, k: call("conv", x, k, **windows),
+    )
+    return viewed(function, anchor, views)
+
+
 def space(function: Function, target: Target) -> SketchSpace | None:
     """The knobs of a product of few columns; None for others."""
-    c = narrow_of(function) if target.kind == "llvm" else None
+    c = narrow_of(function, target.lanes("float32")) if target.kind == "llvm" else None
     lanes = target.lanes("float32")
     if c is None or not c.vector.extent < lanes <= 2 * c.reduce[-1].extent:
         return None
@@ -154,7 +204,7 @@ def cycles(c: Contraction, target: Target, k: Columns) -> Numbers:
 
 def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     """Apply a config. Raises ScheduleError if the function is no such product."""
-    c = narrow_of(function)
+    c = narrow_of(function, target.lanes("float32"))
     if c is None:
         raise ScheduleError("the workload is no product of few columns with constant weights")
     knob = {name: int(value) for name, value in config.items() if name != "sketch"}

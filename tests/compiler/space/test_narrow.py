@@ -82,6 +82,38 @@ def test_convolutions(
     agrees(lambda x, f, *r: followed(call("conv", x, f, **attrs), r), shapes, (1,), target, seed)
 
 
+def convolution(inputs: int, **attrs: Any) -> Function:
+    """A 3×3 convolution of an image of 12 × 28 pixels to one channel."""
+    attrs = {"padding": ((1, 1), (1, 1)), "data_layout": "NSC", "kernel_layout": "SIO", **attrs}
+    made = function_of("conv", ((1, 12, 28, inputs), F32), ((3, 3, inputs, 1), F32), **attrs)
+    return Function(made.params, made.body, {"primitive": True, "constants": (1,)})
+
+
+@pytest.mark.parametrize(
+    ("function", "terms"),
+    [
+        (convolution(17), (3, 51)),  # four vectors of 16 instead of six
+        (convolution(17, strides=(2, 2)), (3, 51)),
+        (convolution(17, dilations=(2, 1), padding=((2, 2), (1, 1))), (3, 51)),
+        (convolution(17, dilations=(1, 2), padding=((1, 1), (2, 2))), (3, 3, 17)),  # not together
+        (convolution(16), (3, 3, 16)),  # full vectors
+        (convolution(31), (3, 3, 31)),  # six vectors either way
+    ],
+)
+def test_taps_across_are_terms_where_that_fills_vectors(
+    function: Function, terms: tuple[int, ...]
+) -> None:
+    c = narrow.narrow_of(function, 16)
+    assert c is not None
+    assert tuple(axis.extent for axis in c.reduce) == terms
+    workload, rng = Workload.from_function(function), np.random.default_rng(0)
+    arrays = [rng.integers(-3, 4, p.type.shape).astype(F32) for p in workload.function.params]
+    for target in TARGETS:
+        space = narrow.space(function, target)
+        assert space is not None
+        check(workload, target, space.default, arrays, "execute")
+
+
 def product(m: int, n: int, k: int, constants: tuple[int, ...] = (1,)) -> Function:
     made = function_of("matmul", ((m, k), F32), ((k, n), F32))
     return Function(made.params, made.body, {"primitive": True, "constants": constants})
