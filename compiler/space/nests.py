@@ -100,9 +100,9 @@ def fitting_lanes(lanes: int, extent: int) -> int:
 
 
 def cost_of(value: Expr) -> float:
-    """Vector instructions of one element's value."""
+    """Vector instructions of one element's value; what stands in several places counts once."""
     total = 0.0
-    for expr in walk_expr(value):
+    for expr in dict.fromkeys(walk_expr(value)):
         match expr:
             case Intrinsic(name, _, _):
                 total += INTRINSIC_COSTS.get(name, 25 if name.startswith("a") else 2)

@@ -123,11 +123,15 @@ def substitute(expr: Expr, values: Mapping[Var, Expr]) -> Expr:
 @dataclass(frozen=True, slots=True)
 class _Transform:
     rule: Callable[[Expr], Expr | None]
+    done: dict[Expr, Expr] = field(default_factory=dict)
 
     def __call__(self, expr: Expr) -> Expr:
-        expr = map_operands(expr, self)
-        new = self.rule(expr)
-        return expr if new is None else new
+        new = self.done.get(expr)
+        if new is None:
+            same = map_operands(expr, self)
+            made = self.rule(same)
+            new = self.done[expr] = same if made is None else made
+        return new
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,12 @@ import pytest
 from sketch_harness import function_of
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.space.flatten import flatten
-from tunefarm.compiler.space.nests import inline_all
+from tunefarm.compiler.space.nests import INTRINSIC_COSTS, cost_of, inline_all
 from tunefarm.compiler.space.program import create_program
 from tunefarm.compiler.tir import PrimFunc
-from tunefarm.compiler.tir.schedule.tree import blocks
+from tunefarm.compiler.tir.ir import Intrinsic
+from tunefarm.compiler.tir.schedule.tree import blocks, store_of
+from tunefarm.compiler.tir.visit import walk_expr
 
 F32 = "float32"
 
@@ -64,3 +66,17 @@ def test_a_quotient_of_channels_becomes_the_group() -> None:
     last = list(blocks(program.body))[-1]
     assert [i.extent for i in last.iters] == [2, 3, 2, 5]
     assert "//" not in str(program)
+
+
+def test_what_stands_in_several_places_stays_one_node() -> None:
+    """The normalised value, which GELU by tanh reads five times, is computed and counted once."""
+
+    def build(x: Any, scale: Any) -> Any:
+        return call("gelu", call("rms_norm", x, scale), approximate=True)
+
+    *_, last = blocks(flat(build, (3, 40), (40,)).body)
+    value = store_of(last).value
+    roots = [e for e in walk_expr(value) if isinstance(e, Intrinsic) and e.name == "sqrt"]
+    assert len(roots) == 5
+    assert len(set(roots)) == 1
+    assert cost_of(value) < 2 * cost_of(roots[0]) + INTRINSIC_COSTS["tanh"] + 20

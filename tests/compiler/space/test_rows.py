@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sketch_harness import check, configs, function_of
@@ -76,6 +77,26 @@ def test_windows_that_overlap_share_their_loads() -> None:
         space = config_space(Workload.from_function(pool), target)
         taps[stride, channels] = space.sketch("window").default["taps"]
     assert taps == {(1, 33): 1, (2, 33): 1, (3, 33): 0, (1, 768): 0}
+
+
+@pytest.mark.parametrize("norm", ["rms_norm", "layer_norm"])
+@pytest.mark.parametrize(("function", "attrs"), [("gelu", {"approximate": True}), ("mish", {})])
+@pytest.mark.parametrize("shape", [(5, 197), (9, 256)])
+def test_functions_that_read_a_row_often_have_lanes(
+    norm: str, function: str, attrs: dict[str, Any], shape: tuple[int, int]
+) -> None:
+    def build(x: Any, *parameters: Any) -> Any:
+        return call(function, call(norm, x, *parameters), **attrs)
+
+    row = ((shape[1],), F32)
+    parameters = [row] if norm == "rms_norm" else [row, row]
+    workload = Workload.from_function(function_of(build, (shape, F32), *parameters))
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(p.type.shape).astype(F32) for p in workload.function.params]
+    for cpu in ("znver5", "haswell"):
+        target = Target(f"llvm -mcpu={cpu} -num-cores=1")
+        assert config_space(workload, target).default["sketch"] == "rows"
+    check(workload, HOST, config_space(workload, HOST).default, arrays, "execute")
 
 
 def over_rows(kind: str, shape: tuple[int, int], dtype: str) -> Workload:
