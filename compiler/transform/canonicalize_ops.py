@@ -18,6 +18,7 @@ from tunefarm.compiler.ops import OPS, call
 from tunefarm.compiler.ops.conv import pairs
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.transform.constants import constant, reshape, scalar_of, strip_unit_dims
+from tunefarm.compiler.transform.group_norm import GROUP_NORM_RULES
 from tunefarm.compiler.transform.lower_einsum import EINSUM_RULES
 from tunefarm.compiler.transform.push_transposes import compose, unit_transpose
 from tunefarm.compiler.transform.rewrite import Rule, Uses, is_call, rewrite_main
@@ -285,5 +286,6 @@ RULES: tuple[Rule, ...] = (
     pad_into_window,
     global_pool,
     short_constants,
+    *GROUP_NORM_RULES,
     *EINSUM_RULES,
 )

@@ -5,6 +5,7 @@ conv(x[n, l, c], w[k, i, o])  ->  reshape(conv(reshape(x, [n, 1, l, c]), w[1, k,
 matmul(T(q), T(k))            ->  einsum(q, k), which reads both in place
 conv_transpose[strides = s](x) ->  convolutions, one for each output modulo s, interleaved
 conv[dilations = d](x)         ->  a plain convolution of the image's phases, where that pays
+group_norm[channels last](x)  ->  (x - mean) * a + b
 an empty result               ->  an empty constant
 """
 
@@ -19,6 +20,7 @@ from tunefarm.compiler.ops import call
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.transform.canonicalize_ops import RULES
 from tunefarm.compiler.transform.constants import reshape
+from tunefarm.compiler.transform.group_norm import lower_group_norm
 from tunefarm.compiler.transform.push_reshapes import RESHAPE_RULES
 from tunefarm.compiler.transform.read_in_place import IN_PLACE_RULES
 from tunefarm.compiler.transform.rewrite import Uses, rewrite_main
@@ -42,6 +44,7 @@ def legalize(module: IRModule, target: Target) -> IRModule:
         split_conv_transpose,
         lambda node, uses: split_dilation(node, target),
         _flat_window,
+        *([lower_group_norm] if target.kind == "llvm" else []),
     ]
     return rewrite_main(module, [*forms, *RESHAPE_RULES, *RULES])
 
