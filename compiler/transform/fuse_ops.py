@@ -6,7 +6,7 @@ What joins what, by pattern (after Relay's FuseOps, Roesch et al. 2018, whose do
 keeps: a producer joins its immediate post-dominator if every path between them can join):
 
     contraction, reduction  take the elementwise operators of the same shape that follow
-    elementwise, injective  chains join, whatever their order; a reshape at an end stays a view
+    elementwise, injective  chains join, whatever their order, up to a reshape, which stays a view
     reduction of sums       takes an elementwise producer that nobody else reads
     bytes made wider        join each of their readers, so that bytes lie between kernels
     convolutions            join around a depthwise one where ``join_convolutions`` says it pays
@@ -117,7 +117,7 @@ class _Groups:
     def _extend(self, last: Call, allowed: Sequence[Pattern]) -> Call | None:
         """Take in everything from ``last`` to its post-dominator; the new last member, or None."""
         end = self._post_dominator(last)
-        if end is None:
+        if end is None or "reshape" in (last.op, end.op):  # a view as long as it stands by itself
             return None
         between = self._between(last, end)
         group = self.group_of[last]
@@ -136,7 +136,8 @@ class _Groups:
             return False
         if Pattern.INJECTIVE in allowed:
             grows = tensor_type(node).size > 2 * tensor_type(last).size
-            return not (grows or node.op == "concat" or _is_view_edge(last, node, self.users))
+            spoils_view = node.op == "reshape" and _reads_no_chain(node, self.users)
+            return not (grows or node.op == "concat" or spoils_view)
         return tensor_type(node).shape == tensor_type(last).shape
 
     def _merge(self, group: int, node: Call) -> None:
@@ -265,11 +266,6 @@ def _users(root: Expr) -> dict[Expr, list[Expr]]:
             users.setdefault(child, []).append(node)
     users.setdefault(root, []).append(Tuple((root,)))
     return users
-
-
-def _is_view_edge(last: Call, node: Call, users: Mapping[Expr, Sequence[Expr]]) -> bool:
-    """Whether joining would spoil a view: a reshape is free as long as it stands by itself."""
-    return last.op == "reshape" or (node.op == "reshape" and _reads_no_chain(node, users))
 
 
 def _reads_no_chain(node: Call, users: Mapping[Expr, Sequence[Expr]]) -> bool:

@@ -130,6 +130,16 @@ def test_channel_shuffle_keeps_channels_last() -> None:
     assert [k for k in kernels_in(optimized) if "transpose" in k] == ["transpose", "transpose"]
 
 
+@pytest.mark.parametrize("width", [7, 8])
+def test_a_reshape_between_transposes_stays_a_view(width: int) -> None:
+    """A transpose that took it in would divide each index by the rows that the view has."""
+    x = var("x", 1, 6, width, 10)
+    y = call("transpose", call("relu", x), axes=(0, 3, 1, 2))
+    y = call("reshape", y, shape=(1, 5, 12 * width))
+    y = call("exp", call("transpose", y, axes=(0, 2, 1)))
+    assert kernels_in(check(module_of([x], y))) == ["relu transpose exp", "transpose"]
+
+
 def test_squeeze_and_excite_has_no_inner_transpose() -> None:
     x = var("x", 1, 5, 6, 6)
     y = conv(x, 8)
