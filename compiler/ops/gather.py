@@ -23,7 +23,7 @@ from tunefarm.compiler.ops.common import (
     to_dtype,
     widen,
 )
-from tunefarm.compiler.ops.loops import every, insert_best, merge_sort, over, with_index
+from tunefarm.compiler.ops.loops import every, insert_best, over, sort_best, sort_room, with_index
 from tunefarm.compiler.tir.ir import Allocate, Buffer, Expr, If, Seq, Stmt, Store, Var
 
 INDEX_DTYPES = ("int32", "int64")
@@ -329,7 +329,7 @@ register(
 
 
 _INSERTED = 32
-_INSERTED_OF_MANY = 256  # with elements in the worst order as slow as to sort all
+_INSERTED_OF_MANY = 256  # in the worst order as slow as to sort all
 
 
 def _topk_infer(types: Sequence[TensorType], attrs: Attrs) -> Type:
@@ -341,14 +341,14 @@ def _topk_infer(types: Sequence[TensorType], attrs: Attrs) -> Type:
 
 
 def _topk_compute(tensors: Sequence[te.Tensor], attrs: Attrs, type: Type) -> te.Tensor:
-    """A few by insertion into the list of the best so far, many by sorting all; both stable."""
+    """A few by insertion into the list of the best so far, many by sorting; both stable."""
     (x,), out, axis = tensors, out_type(type), _axis(tensors, attrs)
     extent, k = x.shape[axis], integer(attrs, "k")
     if 0 in out.shape:
         return te.compute(out.shape, lambda *i: te.const(0, "int64"), "topk_indices")
-
     inserts = k <= (_INSERTED if extent < 8 * k else _INSERTED_OF_MANY)
-    source, target = (Buffer(name, (extent,), "int64") for name in ("source", "target"))
+    room = sort_room(extent, k)
+    source, target = (Buffer(name, (room,), "int64") for name in ("source", "target"))
 
     def build(y: te.Tensor) -> Stmt:
         def row(i: list[Expr]) -> Stmt:
@@ -361,7 +361,7 @@ def _topk_compute(tensors: Sequence[te.Tensor], attrs: Attrs, type: Type) -> te.
 
             if inserts:
                 return insert_best(extent, k, before, lambda p: y[with_index(i, axis, p)], put)
-            return merge_sort(extent, k, before, put, (source, target))
+            return sort_best(extent, k, before, put, (source, target))
 
         rows = over(x.shape, axis, row, parallel=inserts)
         return rows if inserts else Allocate(source, Allocate(target, rows))

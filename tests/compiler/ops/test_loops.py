@@ -5,6 +5,7 @@ import pytest
 from tunefarm.compiler.evaluate import evaluate
 from tunefarm.compiler.ir import Function, IRModule, TensorType, Var
 from tunefarm.compiler.ops import call
+from tunefarm.compiler.ops.loops import sort_room
 from tunefarm.compiler.target import Target
 
 import tunefarm
@@ -98,3 +99,19 @@ def test_nan_is_the_largest(k: int, largest: bool) -> None:
 @pytest.mark.parametrize("k", [10, 1000])
 def test_the_best_of_many(k: int) -> None:
     check("topk_indices", [normal(1, 100_000)], axis=1, k=k)
+
+
+@pytest.mark.parametrize("largest", [True, False])
+@pytest.mark.parametrize(
+    "shape, axis, k", [((2, 3600), 1, 300), ((3101, 3), 0, 257), ((1, 5003), 1, 401)]
+)
+def test_the_best_by_sorting_few_at_a_time(
+    shape: tuple[int, ...], axis: int, k: int, largest: bool
+) -> None:
+    """Of elements in order, in the worst order, in any order, with many ties and with NaN."""
+    assert sort_room(shape[axis], k) == 3 * k
+    random = np.rint(normal(*shape))
+    random[0, ::50] = np.nan
+    check("topk_indices", [random], axis=axis, k=k, largest=largest)
+    for x in (np.sort(random, axis), -np.sort(-random, axis), np.zeros_like(random)):
+        check("topk_indices", [x], axis=axis, k=k, largest=largest)
