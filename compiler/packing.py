@@ -15,7 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from tunefarm.compiler.space.image_rows.repetition import repetitions
-from tunefarm.compiler.space.strassen.forms import LANES, transform_name, transform_weights
+from tunefarm.compiler.space.strassen.forms import (
+    LANES,
+    LEVELS,
+    transform_name,
+    transform_weights,
+)
 from tunefarm.compiler.space.winograd.transforms import (
     FILTERS,
     SUMMED,
@@ -26,7 +31,12 @@ from tunefarm.compiler.space.winograd.transforms import (
 from tunefarm.compiler.tir.ir import PackedLayout
 
 TRANSFORMS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
-    **{transform_name(n): functools.partial(transform_weights, lanes=n) for n in LANES},
+    **{
+        transform_name(lanes, levels): functools.partial(
+            transform_weights, lanes=lanes, levels=levels
+        )
+        for lanes, levels in product(LANES, LEVELS)
+    },
     **{
         filter_transform(tile, stride, taps): functools.partial(
             transform_filter, tile=tile, stride=stride, taps=taps

@@ -66,7 +66,14 @@ SKETCHES: list[Sketch] = [
     Sketch("winograd_1d", winograd_1d.space, winograd_1d.schedule),
     Sketch("winograd", winograd.space, winograd.schedule),
     Sketch("pooled_winograd", pooled_winograd.space, pooled_winograd.schedule),
-    Sketch("strassen", strassen.space, strassen.schedule),
+    *(
+        Sketch(
+            name,
+            functools.partial(strassen.space, levels=levels),
+            functools.partial(strassen.schedule, levels=levels),
+        )
+        for levels, name in reversed(strassen.NAMES.items())
+    ),
     Sketch("dot", dot.space, dot.schedule),
     Sketch("narrow", narrow.space, narrow.schedule),
     Sketch("image_rows", image_rows.space, image_rows.schedule),

@@ -26,13 +26,13 @@ _SHOWN_S = 5e-9
 WINOGRAD, STRASSEN, DOT = "winograd", "strassen", "dot"
 FEWER = {WINOGRAD: "Winograd", STRASSEN: "Strassen"}
 """Methods of fewer operations than the nominal ones."""
-_FORMS = {"winograd_1d": WINOGRAD}
+_FORMS = {"winograd_1d": WINOGRAD, "strassen_2": STRASSEN}
 """Sketches that are another form of one of these."""
 NOTES = {
     WINOGRAD: "FLOPs and GFLOP/s are nominal, what the mathematics asks for: Winograd's method "
     "needs fewer operations, and so may pass the FMA peak. The roof counts those that it executes.",
-    STRASSEN: "Strassen's method has seven products of half the extents for eight. It may pass the "
-    "FMA peak by nominal FLOPs, and its roof counts those that it executes.",
+    STRASSEN: "Strassen's method has seven products of half the extents for eight, once or twice. "
+    "It may pass the FMA peak by nominal FLOPs, and its roof counts those that it executes.",
     DOT: "Dot products of narrow numbers do 2 or 4 times the operations of an f32 FMA at once, and "
     "so may pass the FMA peak. The roof is as many times higher.",
 }

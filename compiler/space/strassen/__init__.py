@@ -1,59 +1,87 @@
-"""Products of matrices by Strassen's method: seven products of half the extents instead of eight.
+"""Products of matrices by Strassen's method: seven products of half the extents instead of eight,
+or 49 of quarters instead of 64, each of the seven by the method again (``strassen_2``).
 
     [parallel over panels: add up the right operands          packed, if they are variable]
-    parallel over blocks of (pairs of rows, panels of columns)
-      for pair of rows: add up the left operands            seven planes [pairs, terms], in L2
+    parallel over blocks of (panels of columns, groups of 2 or 4 rows)
+      for group of rows: add up the left operands           planes [groups, terms], in L2
       for panel:
         for product: a plane and the panel's weights              as ``contraction`` tiles it
-        add up four quarters of results, epilogue
+        add up the parts of results, epilogue
 
-One level of the method ("Gaussian elimination is not optimal", 1969), whose error is that of short
-sums: at most 3e-6 of the largest result (float32, measured; direct: 2e-6). But it is relative to
-all that two rows, or two columns half the width apart, have: a row of small numbers beside one of
-large ones keeps fewer digits, and one that is not finite spoils its neighbour. A target with
-``-precision=strict`` leaves the method out. Weights are added up and packed when a model is
-built, a variable matrix before the products; they take 7/4 of the memory.
+The method ("Gaussian elimination is not optimal", 1969) has the error of short sums: at most 3e-6
+of the largest result, of two levels 4e-6 (float32, measured; direct: 2e-6). But it is relative to
+all that the rows of a group, or columns half or quarters of the width apart, have: a row of small
+numbers beside one of large ones keeps fewer digits, and one that is not finite spoils its
+neighbours. A target with ``-precision=strict`` leaves the method out. Weights are added up and
+packed when a model is built, a variable matrix before the products; they take 7/4 of the memory,
+of two levels 49/16: these are a default where the gain exceeds the time in which that comes.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.config import SketchSpace
 from tunefarm.compiler.space.strassen.apply import schedule
 from tunefarm.compiler.space.strassen.forms import LANES
 from tunefarm.compiler.space.strassen.knobs import (
-    NAME,
+    NAMES,
     VERSION,
     constraints_of,
     default_of,
     direct_cycles,
     knobs_of,
+    streamed_cycles,
+    weight_bytes,
 )
 from tunefarm.compiler.space.strassen.nest import nest_of
-from tunefarm.compiler.space.strassen.program import product_of
+from tunefarm.compiler.space.strassen.program import Product, product_of
 from tunefarm.compiler.target import Target
 
-WORTH = 1.01  # times fewer cycles in the model than the direct product, to be a task's default
+WORTH = {1: 1.01, 2: 1.02}  # times fewer cycles in the model, by levels, to be a task's default
 
-__all__ = ["schedule", "space"]
+LEAST = (
+    16,
+    64,
+    32,
+)  # rows, terms and columns of products of more levels, which smaller ones lose by
+
+__all__ = ["NAMES", "schedule", "space", "space_of"]
 
 
-def space(function: Function, target: Target) -> SketchSpace | None:
+def space(function: Function, target: Target, levels: int) -> SketchSpace | None:
     """The knobs of a product by Strassen's method; None where it does not apply."""
     lanes = target.lanes("float32")
     if target.kind != "llvm" or target.strict or lanes not in LANES:
         return None
-    p = product_of(function, lanes)
-    if p is None or min(p.rows // 2, p.depth // (2 * lanes), p.columns // (2 * lanes)) < 1:
+    p = product_of(function, lanes, levels)
+    least = LEAST if levels > 1 else (1, lanes, lanes)
+    if p is None or any(n >> levels < few for n, few in zip(p.shape, least, strict=True)):
         return None
-    knobs, constraints = knobs_of(p), constraints_of(p, target)
-    default, cycles = default_of(p, target, knobs, constraints)
+    return space_of(p, target)
+
+
+def space_of(p: Product, target: Target) -> SketchSpace:
+    """The knobs of a product, however small."""
+    default, cycles = default_of(p, target)
     return SketchSpace(
-        NAME,
+        NAMES[p.levels],
         VERSION,
-        knobs,
-        constraints,
-        default,
+        knobs_of(p),
+        constraints_of(p, target),
+        dict(default),
         lambda k: nest_of(p, target, k),
-        preferred=WORTH * cycles < direct_cycles(p, target),
+        preferred=WORTH[p.levels] * cycles < _other_cycles(p, target),
     )
+
+
+def _other_cycles(p: Product, target: Target) -> float:
+    """Cycles by one level less, in the same model, but for those in which the weights come that
+    this level has more: networks, whose weights lie in memory, wait for them."""
+    direct = direct_cycles(p, target)
+    if p.levels == 1:
+        return direct
+    less = replace(p, levels=p.levels - 1)
+    more = weight_bytes(p) - weight_bytes(less)
+    return min(direct, default_of(less, target)[1]) - streamed_cycles(more, target)

@@ -9,7 +9,7 @@ from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.config import Config
 from tunefarm.compiler.space.nests import own_loops
 from tunefarm.compiler.space.prefetch import prefetch_shares
-from tunefarm.compiler.space.strassen.forms import PRODUCTS, transform_name
+from tunefarm.compiler.space.strassen.forms import transform_name
 from tunefarm.compiler.space.strassen.program import Product, create_strassen, product_of
 from tunefarm.compiler.space.tiles import in_parallel, in_registers, place_sums
 from tunefarm.compiler.summary import nominal_flops
@@ -20,16 +20,16 @@ from tunefarm.compiler.tir.ir import Buffer, Var
 from tunefarm.compiler.tir.schedule.tree import written_buffer
 
 
-def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
+def schedule(function: Function, target: Target, config: Config, levels: int) -> PrimFunc:
     """Apply a config. Raises ScheduleError if the method does not apply or a knob misfits."""
-    p = product_of(function, target.lanes("float32"))
+    p = product_of(function, target.lanes("float32"), levels)
     if p is None:
         raise ScheduleError("the workload is no float32 product of rows and a matrix")
     knob = {name: int(value) for name, value in config.items() if name != "sketch"}
     program, final, write = _prepared(p, knob["nv"])
 
     program, outer, panel, tile = _place_results(program, p, final, knob)
-    program = _place_products(program, p, write, (outer[-1], panel, tile), knob)
+    program = _place_products(program, p, write, (outer[0], panel, tile), knob)
     program = _place_lefts(program, p, outer[-1])
     program, top = s.fuse(program, *outer)
     if p.variable:
@@ -49,14 +49,16 @@ def _prepared(p: Product, vectors: int) -> tuple[PrimFunc, str, str]:
     # Planes and rows a power of two apart would meet in few sets of the first cache.
     program = s.set_scope(program, "lefts", "local", padding=p.lanes)
     program = s.set_scope(program, write, "local")
-    layout = PackedLayout(((), (), (vectors * p.lanes,)), (2, 0, 1, 3), transform_name(p.lanes))
+    layout = PackedLayout(
+        ((), (), (vectors * p.lanes,)), (2, 0, 1, 3), transform_name(p.lanes, p.levels)
+    )
     if p.variable:
         return _place_rights(program, p, layout, vectors), final, write
     return s.transform_layout(program, p.weights, layout), final, write
 
 
 def _place_rights(program: PrimFunc, p: Product, layout: PackedLayout, vectors: int) -> PrimFunc:
-    """The right operands of a variable matrix, packed panel by panel before the products, all seven
+    """The right operands of a variable matrix, packed panel by panel before the products, all
     of a vector of columns at once."""
     program = s.pack_buffer(program, "rights", layout)
     number, term, column = s.loops_of(program, "rights")
@@ -68,17 +70,17 @@ def _place_rights(program: PrimFunc, p: Product, layout: PackedLayout, vectors: 
 def _place_results(
     program: PrimFunc, p: Product, final: str, knob: dict[str, int]
 ) -> tuple[PrimFunc, tuple[Var, Var], Var, Var]:
-    """Blocks of rows and of panels; in a block panels, tiles of rows, and the four results of a
-    pair of rows and a vector."""
+    """Blocks of panels, whose weights stay in the caches, and of rows; in a block panels, tiles of
+    rows, and the results of a group of rows and a vector."""
     rows, columns = s.loops_of(program, final)
-    program, (row_block, tile, row, side) = s.split(program, rows, knob["mb"], knob["rw"], 2)
-    program, (half, column) = s.split(program, columns, p.halves[2])
+    program, (row_block, tile, row, side) = s.split(program, rows, knob["mb"], knob["rw"], p.side)
+    program, (part, column) = s.split(program, columns, p.extents[2])
     program, (panel_block, panel, vector, lane) = s.split(
         program, column, knob["nb"], knob["nv"], p.lanes
     )
-    outer = (row_block, panel_block)
-    program = s.reorder(program, *outer, panel, tile, row, vector, side, half, lane)
-    return in_registers(program, (vector, side, half), lane), outer, panel, tile
+    outer = (panel_block, row_block)
+    program = s.reorder(program, *outer, panel, tile, row, vector, side, part, lane)
+    return in_registers(program, (vector, side, part), lane), outer, panel, tile
 
 
 def _place_products(
@@ -88,13 +90,13 @@ def _place_products(
     place: tuple[Var, Var, Var],
     knob: dict[str, int],
 ) -> PrimFunc:
-    """The seven products of a panel, register tile by register tile: of all rows of the block, or
+    """The products of a panel, register tile by register tile: of all rows of the block, or
     with ``by_tile`` of one tile."""
     panel_block, panel, tile = place
     program = s.compute_at(program, write, tile if knob["by_tile"] else panel)
     number, *rows, column = own_loops(program, write, tile if knob["by_tile"] else panel)
     tiles: list[Var] = []
-    if rows and not knob["by_tile"]:  # none where a block has a single pair
+    if rows and not knob["by_tile"]:  # none where a block has a single group
         program, (own_tile, row) = s.split(program, rows[0], knob["rw"])
         tiles, rows = [own_tile], [row]
     program, (vector, lane) = s.split(program, column, p.lanes)
@@ -106,8 +108,9 @@ def _place_products(
     *rows, column, term = own_loops(program, "product", inner)
     program, step = place_sums(program, "product", rows, column, term, (p.lanes, knob["ku"]))
     if knob["next_panel"]:
-        weights, size = _rights_of(program, p), p.halves[1] * knob["nv"] * p.lanes
-        after = (panel_block * knob["nb"] + panel) * PRODUCTS + number + 1
+        weights, size = _rights_of(program, p), p.extents[1] * knob["nv"] * p.lanes
+        following = (panel * p.products + number + 1) % (knob["nb"] * p.products)
+        after = panel_block * (knob["nb"] * p.products) + following
         visits = (*([tile] if knob["by_tile"] else tiles), step)
         program = prefetch_shares(program, weights, after * size, size, visits)
     return program
@@ -121,7 +124,7 @@ def _rights_of(program: PrimFunc, p: Product) -> Buffer:
 
 
 def _place_lefts(program: PrimFunc, p: Product, block: Var) -> PrimFunc:
-    """The left operands of a block of rows, all seven of a vector of terms at once."""
+    """The left operands of a block of rows, all of a vector of terms at once."""
     program = s.compute_at(program, "lefts", block)
     number, *rows, term = own_loops(program, "lefts", block)
     program, (vector, lane) = s.split(program, term, p.lanes)

@@ -7,14 +7,18 @@
 
 Rows pair with their neighbours, terms and columns with those half the extent away. The right
 operands of a constant matrix are made when the model is built, and have no stage.
+
+Of two levels each product is made by the method again: 49 of quarters of the extents, of groups of
+four rows, with p = 7 p₁ + p₂.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
 from math import prod
+from typing import TypeAlias
 
 from tunefarm.compiler import te
 from tunefarm.compiler.errors import ScheduleError
@@ -33,11 +37,18 @@ from tunefarm.compiler.space.program import (
     view_contraction,
     viewed,
 )
-from tunefarm.compiler.space.strassen.forms import LEFT, PRODUCTS, RESULT, RIGHT
+from tunefarm.compiler.space.strassen.forms import (
+    LEFT,
+    PRODUCTS,
+    RESULT,
+    RIGHT,
+    part_extents,
+)
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.tir.ir import Expr
 
+Signs: TypeAlias = tuple[tuple[int, ...], ...]
 _STAGES = ("rights", "lefts", "product")  # before the one that adds up the results
 
 
@@ -47,7 +58,7 @@ class Product:
 
     The matrix, parameter ``weights``, is constant unless ``variable``.
     ``function`` has pointwise convolutions as such products too. Columns are halved by whole
-    vectors of ``lanes``.
+    vectors of ``lanes``, ``levels`` times.
     """
 
     function: Function
@@ -58,16 +69,31 @@ class Product:
     columns: int
     lanes: int
     variable: bool
+    levels: int
 
     @property
-    def halves(self) -> tuple[int, int, int]:
-        """Extents of one of the seven products: rows, terms and columns."""
-        vectors = -(-self.columns // (2 * self.lanes))
-        return -(-self.rows // 2), -(-self.depth // 2), vectors * self.lanes
+    def shape(self) -> tuple[int, int, int]:
+        return self.rows, self.depth, self.columns
+
+    @property
+    def side(self) -> int:
+        """Into how many parts each extent is divided."""
+        return 1 << self.levels
+
+    @property
+    def products(self) -> int:
+        return int(PRODUCTS**self.levels)
+
+    @property
+    def extents(self) -> tuple[int, int, int]:
+        """Of one of the products: rows, terms and columns."""
+        return -(-self.rows // self.side), *part_extents(
+            self.depth, self.columns, self.lanes, self.levels
+        )
 
 
-@lru_cache(maxsize=64)
-def product_of(function: Function, lanes: int) -> Product | None:
+@lru_cache(maxsize=128)
+def product_of(function: Function, lanes: int, levels: int) -> Product | None:
     """The product that a fused function is; None if the method does not apply."""
     function = _view_strided(view_contraction(function))
     anchor = find_anchor(function)
@@ -86,7 +112,7 @@ def product_of(function: Function, lanes: int) -> Product | None:
     variable = position not in function.attrs.get("constants", ())  # type: ignore[operator]
     rows, depth = tensor_type(anchor.args[0]).shape
     columns = tensor_type(matrix).shape[1]
-    return Product(function, anchor, position, rows, depth, columns, lanes, variable)
+    return Product(function, anchor, position, rows, depth, columns, lanes, variable, levels)
 
 
 def _view_strided(function: Function) -> Function:
@@ -129,11 +155,11 @@ def _fits(anchor: Call) -> bool:
 @lru_cache(maxsize=64)
 def create_strassen(p: Product) -> PrimFunc:
     """The plain loops of the stages and of what is fused behind them, as one last block."""
-    _, terms, columns = p.halves
+    _, terms, columns = p.extents
     program = create_program(
         p.function,
         computes={p.anchor: lambda args: _stages(p, args)},
-        shapes={} if p.variable else {p.function.params[p.weights]: (PRODUCTS, terms, columns)},
+        shapes={} if p.variable else {p.function.params[p.weights]: (p.products, terms, columns)},
     )
     stages = _STAGES if p.variable else _STAGES[1:]
     for block in s.remaining_blocks(program)[:-1]:
@@ -146,47 +172,63 @@ def create_strassen(p: Product) -> PrimFunc:
 
 def _stages(p: Product, args: Sequence[te.Tensor]) -> te.Tensor:
     x, w = args
-    pairs, terms, columns = p.halves
+    groups, terms, columns = p.extents
+    side = p.side
 
-    def data(pair: Expr, term: Expr, block: int) -> Expr:
-        row, column = pair * 2 + block // 2, term + block % 2 * terms
+    def data(group: Expr, term: Expr, at: tuple[int, int]) -> Expr:
+        row, column = group * side + at[0], term + at[1] * terms
         value: Expr = x[row, column]
-        if p.rows % 2:
+        if p.rows % side:
             value = te.if_then_else(row < p.rows, value, te.const(0, x.dtype))
-        if p.depth % 2:
+        if p.depth < side * terms:
             value = te.if_then_else(column < p.depth, value, te.const(0, x.dtype))
         return value
 
-    def matrix(term: Expr, column: Expr, block: int) -> Expr:
-        row, column = term + block // 2 * terms, column + block % 2 * columns
+    def matrix(term: Expr, column: Expr, at: tuple[int, int]) -> Expr:
+        row, column = term + at[0] * terms, column + at[1] * columns
         value: Expr = w[row, column]
-        if p.columns < 2 * columns:
+        if p.columns < side * columns:
             value = te.if_then_else(column < p.columns, value, te.const(0, w.dtype))
-        if p.depth % 2:
+        if p.depth < side * terms:
             value = te.if_then_else(row < p.depth, value, te.const(0, w.dtype))
         return value
 
+    def operand(signs: Signs, number: int, block: Callable[[tuple[int, int]], Expr]) -> Expr:
+        rows = [signs[n] for n in _digits(number, PRODUCTS, p.levels)]
+        return _added(rows, lambda blocks: block(_place(blocks)))
+
     if p.variable:
         w = te.compute(
-            (PRODUCTS, terms, columns),
-            lambda n, k, o: _chosen([_added(row, lambda b: matrix(k, o, b)) for row in RIGHT], n),
+            (p.products, terms, columns),
+            lambda n, k, o: _chosen(
+                [operand(RIGHT, i, lambda at: matrix(k, o, at)) for i in range(p.products)], n
+            ),
             "rights",
         )
     lefts = te.compute(
-        (PRODUCTS, pairs, terms),
-        lambda n, t, k: _chosen([_added(row, lambda b: data(t, k, b)) for row in LEFT], n),
+        (p.products, groups, terms),
+        lambda n, t, k: _chosen(
+            [operand(LEFT, i, lambda at: data(t, k, at)) for i in range(p.products)], n
+        ),
         "lefts",
     )
     k = te.reduce_axis(terms, "k")
     product = te.compute(
-        (PRODUCTS, pairs, columns),
+        (p.products, groups, columns),
         lambda n, t, o: te.sum(lefts[n, t, k] * w[n, k, o], [k]),
         "product",
     )
 
     def result(i: Expr, o: Expr) -> Expr:
-        blocks = [_added(row, lambda n: product[n, i // 2, o % columns]) for row in RESULT]
-        return _chosen(blocks, i % 2 * 2 + o // columns)
+        def total(row: int, column: int) -> Expr:
+            bits = zip(_digits(row, 2, p.levels), _digits(column, 2, p.levels), strict=True)
+            return _added(
+                [RESULT[2 * r + c] for r, c in bits],
+                lambda numbers: product[_number(numbers, PRODUCTS), i // side, o % columns],
+            )
+
+        totals = [total(row, column) for row in range(side) for column in range(side)]
+        return _chosen(totals, i % side * side + o // columns)
 
     return te.compute((p.rows, p.columns), result, "strassen")
 
@@ -199,10 +241,32 @@ def _chosen(values: Sequence[Expr], index: Expr) -> Expr:
     return chosen
 
 
-def _added(signs: Sequence[int], value: Callable[[int], Expr]) -> Expr:
-    """The sum of the values whose sign is 1, less those whose sign is -1."""
-    first, *others = sorted((n for n, sign in enumerate(signs) if sign), key=lambda n: -signs[n])
-    total = value(first)
-    for n in others:
-        total = total + value(n) if signs[n] > 0 else total - value(n)
+def _digits(number: int, base: int, count: int) -> tuple[int, ...]:
+    """The last ``count`` digits, of the first level's first."""
+    return tuple(number // base**n % base for n in reversed(range(count)))
+
+
+def _number(digits: Sequence[int], base: int) -> int:
+    return reduce(lambda total, digit: total * base + digit, digits, 0)
+
+
+def _place(blocks: Sequence[int]) -> tuple[int, int]:
+    """Row and column of a block of blocks, each of which is the n-th of four."""
+    return _number([b // 2 for b in blocks], 2), _number([b % 2 for b in blocks], 2)
+
+
+def _added(signs: Sequence[Sequence[int]], value: Callable[[tuple[int, ...]], Expr]) -> Expr:
+    """The sum of the values whose sign is 1, less those whose sign is -1: of the first level, each
+    of which is such a sum of the levels behind it. At the last the values that are added come
+    first."""
+    if not signs:
+        return value(())
+
+    def block(n: int) -> Expr:
+        return _added(signs[1:], lambda behind: value((n, *behind)))
+
+    parts = [(sign, block(n)) for n, sign in enumerate(signs[0]) if sign]
+    (_, total), *others = sorted(parts, key=lambda part: -part[0])
+    for sign, part in others:
+        total = total + part if sign > 0 else total - part
     return total
