@@ -8,33 +8,21 @@ the claimant's writes must carry.
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, delete, insert, select, update
 from tunefarm.db import cordons, leases, whole_models
-from tunefarm.db.errors import StaleClaim, UnknownRecord
-from tunefarm.db.models import JOB_TASKS, JOBS, MODELS, REQUESTS, TARGETS, WORKLOADS
+from tunefarm.db.errors import StaleClaim
+from tunefarm.db.models import JOB_TASKS, JOBS, REQUESTS
 from tunefarm.db.records import (
-    FINAL,
-    IDLE,
-    IDLE_PRIORITY,
-    LOOK,
     OWNED,
-    Budget,
     Job,
     JobState,
-    JobTask,
-    JobUpdate,
-    Progress,
-    TaskKey,
-    WorkloadRecord,
 )
 from tunefarm.db.rows import add_workloads, target_ids, workload_ids
+from tunefarm.db.stored_jobs import OPEN, get, row_of
 
-OPEN = (JobState.QUEUED, JobState.RUNNING)
-PREFIX_LENGTH = 4
 MAX_NOTE = 1000
 """Characters of a note on a job."""
 
@@ -105,77 +93,7 @@ def _insert_tasks(
         connection.execute(insert(JOB_TASKS), rows)
 
 
-def get(connection: Connection, job: str) -> Job:
-    """The job with its tasks; UnknownRecord if there is none of this id, nor just one whose id
-    begins with these four or more digits."""
-    row = _row(connection, job, PREFIX_LENGTH)
-    return _job_from_row(row, _tasks(connection, row.id))
-
-
-def recent(connection: Connection, states: Iterable[JobState], limit: int) -> tuple[Job, ...]:
-    """Jobs in these states (all if none is named), newest first."""
-    query = _jobs().order_by(JOBS.c.created_at.desc(), JOBS.c.id).limit(limit)
-    names = [str(state) for state in states]
-    if names:
-        query = query.where(JOBS.c.state.in_(names))
-    rows = connection.execute(query).all()
-    return tuple(_job_from_row(row, _tasks(connection, row.id)) for row in rows)
-
-
-def progress(connection: Connection, job: str) -> JobUpdate:
-    """The job without its tasks, where each task stands, and failed trials by error kind."""
-    row = _row(connection, job)
-    pending = _pending_by_workload(connection, job)
-    looks = _looks_by_workload(connection, job)
-    errors: Counter[str] = Counter()
-    found = []
-    for task in connection.execute(_task_query(job)):
-        errors.update(task.errors)
-        found.append(
-            Progress(
-                TaskKey(task.key, row.target),
-                summary=task.summary,
-                flops=task.flops,
-                weight=task.weight,
-                ok=task.ok,
-                failed=task.failed,
-                pending=pending[task.workload_id],
-                best_s=task.best_s,
-                default_s=task.default_s,
-                final_look=looks.get(task.workload_id, 0),
-            )
-        )
-    return JobUpdate(_job_from_row(row, ()), tuple(found), dict(errors), row.revision)
-
-
-def _pending_by_workload(connection: Connection, job: str) -> Counter[int]:
-    query = (
-        select(REQUESTS.c.workload_id, func.count())
-        .where(REQUESTS.c.job == job)
-        .group_by(REQUESTS.c.workload_id)
-    )
-    found: Counter[int] = Counter()
-    for workload, number in connection.execute(query):
-        found[workload] = number
-    return found
-
-
-def _looks_by_workload(connection: Connection, job: str) -> dict[int, int]:
-    """The looks of the finals that have no result yet."""
-    columns = REQUESTS.c
-    query = select(columns.workload_id, columns.budgets).where(
-        columns.job == job, columns.origin == FINAL
-    )
-    return {workload: int(budgets.get(LOOK, 1)) for workload, budgets in connection.execute(query)}
-
-
 # --- the state machine --------------------------------------------------------------------------
-
-
-def queued_with_selector(connection: Connection) -> tuple[Job, ...]:
-    """Queued jobs that select devices, without their tasks."""
-    query = _jobs().where(JOBS.c.state == str(JobState.QUEUED), JOBS.c.selector != "")
-    return tuple(_job_from_row(row, ()) for row in connection.execute(query))
 
 
 def claim(
@@ -197,8 +115,8 @@ def claim(
     claimed = connection.execute(mine).scalar_one_or_none()
     if claimed is not None:
         return get(connection, claimed)
-    if job and JobState(_row(connection, job).state) not in OPEN:
-        raise StaleClaim(f"job {job} is over: {_row(connection, job).state}")
+    if job and JobState(row_of(connection, job).state) not in OPEN:
+        raise StaleClaim(f"job {job} is over: {row_of(connection, job).state}")
     query = (
         select(JOBS.c.id)
         .where(JOBS.c.state == str(JobState.QUEUED))
@@ -228,7 +146,7 @@ def claim(
 
 def check_claim(connection: Connection, job: str, epoch: int) -> Any:
     """The job's row; StaleClaim unless it runs under this epoch."""
-    row = _row(connection, job)
+    row = row_of(connection, job)
     if row.state != str(JobState.RUNNING):
         why = f": {row.message}" if row.message else ""
         raise StaleClaim(f"job {job} is {row.state}, not running{why}")
@@ -241,7 +159,7 @@ def check_claim(connection: Connection, job: str, epoch: int) -> Any:
 
 def release(connection: Connection, job: str, epoch: int, message: str = "") -> Job:
     """Put the claimed job back into the queue; its leases end, its trials stay."""
-    row = _row(connection, job)
+    row = row_of(connection, job)
     if row.state == str(JobState.QUEUED) and row.claim_epoch == epoch:
         return get(connection, job)
     check_claim(connection, job, epoch)
@@ -251,7 +169,7 @@ def release(connection: Connection, job: str, epoch: int, message: str = "") -> 
 
 def finish(connection: Connection, job: str, epoch: int, state: JobState, message: str) -> Job:
     """End the claimed job as succeeded or failed; its leases end, its queued trials go."""
-    row = _row(connection, job)
+    row = row_of(connection, job)
     if row.state == str(state) and row.claim_epoch == epoch:
         return get(connection, job)
     check_claim(connection, job, epoch)
@@ -260,7 +178,7 @@ def finish(connection: Connection, job: str, epoch: int, state: JobState, messag
 
 def cancel(connection: Connection, job: str, reason: str) -> Job:
     """End the job whoever runs it; one that is over stays as it is."""
-    if JobState(_row(connection, job).state) not in OPEN:
+    if JobState(row_of(connection, job).state) not in OPEN:
         return get(connection, job)
     return _end(connection, job, JobState.CANCELLED, reason)
 
@@ -271,7 +189,7 @@ def retry(connection: Connection, job: str) -> Job:
     One that is open stays as it is. ValueError if it has succeeded, or if it ends with the command
     that made it.
     """
-    row = _row(connection, job)
+    row = row_of(connection, job)
     state = JobState(row.state)
     if state in OPEN:
         return get(connection, job)
@@ -287,7 +205,7 @@ def note(connection: Connection, request_id: str, job: str, text: str, *, actor:
 
     ValueError if it is too long. The same ``request_id`` again changes nothing.
     """
-    row = _row(connection, job)
+    row = row_of(connection, job)
     said = _checked_note(text)
     if cordons.note(connection, request_id, actor, "note", f"job {row.id}", said):
         values = {"note": said, "noted_by": actor if said else "", "noted_at": time.time()}
@@ -317,28 +235,6 @@ def _queue_again(connection: Connection, job: str, message: str) -> Job:
     return get(connection, job)
 
 
-def open_for_idle(connection: Connection) -> tuple[Job, ...]:
-    """Queued and running jobs that were made for idle devices, without their tasks."""
-    query = _jobs().where(JOBS.c.state.in_([str(s) for s in OPEN]))
-    query = query.where(JOBS.c.priority == IDLE_PRIORITY)
-    found = (_job_from_row(row, ()) for row in connection.execute(query))
-    return tuple(job for job in found if IDLE in job.options)
-
-
-def queued_for_people(connection: Connection, limit: int) -> tuple[Job, ...]:
-    """The most urgent queued jobs that somebody waits for, without their tasks."""
-    order = (JOBS.c.priority.desc(), JOBS.c.created_at)
-    query = _jobs().where(JOBS.c.state == str(JobState.QUEUED)).order_by(*order).limit(limit)
-    found = (_job_from_row(row, ()) for row in connection.execute(query))
-    return tuple(job for job in found if IDLE not in job.options)
-
-
-def running(connection: Connection) -> list[tuple[str, int]]:
-    """(id, claim epoch) of every running job."""
-    query = select(JOBS.c.id, JOBS.c.claim_epoch).where(JOBS.c.state == str(JobState.RUNNING))
-    return [(id_, epoch) for id_, epoch in connection.execute(query)]
-
-
 def _end(connection: Connection, job: str, state: JobState, message: str) -> Job:
     leases.end_of_job(connection, job, f"the job {state}")
     connection.execute(delete(REQUESTS).where(REQUESTS.c.job == job))
@@ -351,66 +247,4 @@ def _change(connection: Connection, job: str, **values: Any) -> None:
         update(JOBS)
         .where(JOBS.c.id == job)
         .values(revision=JOBS.c.revision + 1, updated_at=time.time(), **values)
-    )
-
-
-# --- rows ---------------------------------------------------------------------------------------
-
-
-def _jobs() -> Any:
-    is_model = (MODELS.c.digest == JOBS.c.model) & (MODELS.c.target_id == JOBS.c.target_id)
-    source = JOBS.join(TARGETS, TARGETS.c.id == JOBS.c.target_id).outerjoin(MODELS, is_model)
-    columns = (*JOBS.c, TARGETS.c.text.label("target"), MODELS.c.name.label("model_name"))
-    return select(*columns).select_from(source)
-
-
-def _row(connection: Connection, job: str, prefix_length: int | None = None) -> Any:
-    row = connection.execute(_jobs().where(JOBS.c.id == job)).one_or_none()
-    rows = [] if row is None else [row]
-    if row is None and prefix_length is not None and len(job) >= prefix_length:
-        begin_so = JOBS.c.id.startswith(job, autoescape=True)
-        rows = list(connection.execute(_jobs().where(begin_so).limit(2)))
-    if len(rows) > 1:
-        raise UnknownRecord(f"several jobs begin with {job}; give more digits of the id")
-    if not rows:
-        raise UnknownRecord(f"there is no job {job}; `tunefarm jobs` lists them")
-    return rows[0]
-
-
-def _task_query(job: str) -> Any:
-    return (
-        select(*JOB_TASKS.c, WORKLOADS.c.key, WORKLOADS.c.text, WORKLOADS.c.summary)
-        .add_columns(WORKLOADS.c.flops)
-        .select_from(JOB_TASKS.join(WORKLOADS, WORKLOADS.c.id == JOB_TASKS.c.workload_id))
-        .where(JOB_TASKS.c.job == job)
-        .order_by(JOB_TASKS.c.position)
-    )
-
-
-def _tasks(connection: Connection, job: str) -> tuple[JobTask, ...]:
-    return tuple(
-        JobTask(WorkloadRecord(row.key, row.text, row.summary, row.flops), row.weight, row.protocol)
-        for row in connection.execute(_task_query(job))
-    )
-
-
-def _job_from_row(row: Any, tasks: Sequence[JobTask]) -> Job:
-    return Job(
-        id=row.id,
-        target=row.target,
-        tasks=tuple(tasks),
-        budget=Budget(row.budget_trials, row.budget_s),
-        options=row.options,
-        state=JobState(row.state),
-        priority=row.priority,
-        message=row.message,
-        claimed_by=row.claimed_by,
-        claim_epoch=row.claim_epoch,
-        created_at=row.created_at,
-        updated_at=row.updated_at,
-        compiler_version=row.compiler_version or "",
-        selector=row.selector,
-        owner=row.owner,
-        model_name=row.model_name or "",
-        note=row.note,
     )

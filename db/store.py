@@ -13,7 +13,7 @@ from types import TracebackType
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.engine import URL
-from tunefarm.db import best, jobs, trials
+from tunefarm.db import best, stored_jobs, trials
 from tunefarm.db.dialect import (
     check_file,
     parse_url,
@@ -202,4 +202,4 @@ class Store:
     def jobs(self, states: Iterable[JobState] = (), limit: int = 100) -> tuple[Job, ...]:
         """The latest jobs in these states (all if none is named), newest first."""
         with self.reading() as connection:
-            return jobs.recent(connection, states, limit)
+            return stored_jobs.recent(connection, states, limit)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass, field, replace
 
-from tunefarm.db import cordons, jobs, leases, queue
+from tunefarm.db import cordons, leases, queue, stored_jobs
 from tunefarm.db.leases import Enlisted
 from tunefarm.db.records import HEALTH, Cordon, Device, Job, JobState, Lease
 from tunefarm.tracker import signals
@@ -124,7 +124,7 @@ class Farm:
             return
         self.idle_at_load = self.devices.keys() - await self.database.read(queue.busy_devices)
         self.enlisted = await self.database.read(leases.all_enlisted)
-        for job, epoch in await self.database.read(jobs.running):
+        for job, epoch in await self.database.read(stored_jobs.running):
             self.claims[job] = Claimed(epoch, self.clock() + self.options.claim_term_s)
         self.hold_cordons(await self.database.read(cordons.cordons))
         await self.adopt_leases()

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from sqlalchemy import Connection
-from tunefarm.db import jobs, misses
+from tunefarm.db import jobs, misses, stored_jobs
 from tunefarm.db.errors import StoreError
 from tunefarm.db.records import (
     IDLE,
@@ -97,7 +97,8 @@ class Idling:
         """Recall what has to yield; make a job if devices have nothing to do."""
 
         def read(connection: Connection) -> tuple[tuple[Job, ...], tuple[Job, ...]]:
-            return jobs.open_for_idle(connection), jobs.queued_for_people(connection, QUEUED)
+            waiting = stored_jobs.queued_for_people(connection, QUEUED)
+            return stored_jobs.open_for_idle(connection), waiting
 
         idle, queued = await self.farm.database.read(read)
         trials = self.farm.options.idle_trials
@@ -165,7 +166,7 @@ class Idling:
 
 def _make_job(connection: Connection, target: str, selector: str, trials: int) -> Job | None:
     """A queued job of the target's most valuable misses; None if another tracker made one."""
-    if any(job.target == target for job in jobs.open_for_idle(connection)):
+    if any(job.target == target for job in stored_jobs.open_for_idle(connection)):
         return None
     found = misses.waiting(connection, target, selector, TASKS)
     if not found:

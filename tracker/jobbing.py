@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from sqlalchemy import Connection
-from tunefarm.db import jobs
+from tunefarm.db import jobs, stored_jobs
 from tunefarm.db.records import IDLE, Job, JobState, JobUpdate
 from tunefarm.proto.logs import ids
 from tunefarm.tracker import signals
@@ -57,7 +57,7 @@ async def claim(
     with farm.signals.listen(signals.JOBS) as bell:
         while True:
             bell.silence()
-            selecting = await farm.database.read(jobs.queued_with_selector)
+            selecting = await farm.database.read(stored_jobs.queued_with_selector)
             left = {one.id for one in selecting if farm.told(one).unmet} | farm.recalls.keys()
             left |= {one.id for one in selecting if not set(one.plugins) <= set(plugins)}
             found = await farm.database.write(
@@ -93,7 +93,7 @@ async def renew(farm: Farm, job: str, epoch: int) -> Job:
 
     def read(connection: Connection) -> Job:
         jobs.check_claim(connection, job, epoch)
-        return jobs.get(connection, job)
+        return stored_jobs.get(connection, job)
 
     found = await farm.database.read(read)
     claim = farm.claims.get(job)
@@ -142,7 +142,7 @@ async def watch(farm: Farm, job: str, cursor: int, wait_s: float) -> JobUpdate:
     with farm.signals.listen(signals.job(job)) as bell:
         while True:
             bell.silence()
-            update = await farm.database.read(lambda c: jobs.progress(c, job))
+            update = await farm.database.read(lambda c: stored_jobs.progress(c, job))
             left_s = deadline - farm.clock()
             if update.cursor != cursor or left_s <= 0 or farm.closing:
                 return replace(update, job=farm.told(update.job))

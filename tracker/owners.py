@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from tunefarm.db import jobs, leases, tokens
+from tunefarm.db import leases, stored_jobs, tokens
 from tunefarm.db.records import Role
 from tunefarm.tracker.callers import caller
 from tunefarm.tracker.farm import Farm
@@ -13,7 +13,7 @@ from tunefarm.tracker.farm import Farm
 async def check_job(farm: Farm, job: str) -> None:
     """Forbidden if the job is not the caller's to change; NotFound if there is none."""
     if caller().role is Role.CLIENT:
-        found = await farm.database.read(lambda c: jobs.get(c, job))
+        found = await farm.database.read(lambda c: stored_jobs.get(c, job))
         caller().check_owner(found.id, found.owner)
 
 

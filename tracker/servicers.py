@@ -8,7 +8,7 @@ from importlib.metadata import version
 from typing import Any
 
 from sqlalchemy import Connection
-from tunefarm.db import best, cordons, jobs, leases, misses, queue, trials
+from tunefarm.db import best, cordons, jobs, leases, misses, queue, stored_jobs, trials
 from tunefarm.db.records import Promotion
 from tunefarm.proto import convert, farm_pb2, farm_pb2_grpc
 from tunefarm.proto.protocol import PROTOCOL, check_protocol
@@ -173,14 +173,14 @@ class FarmServicer(farm_pb2_grpc.FarmServicer):
 
     @answers
     async def GetJob(self, request: farm_pb2.GetJobRequest) -> farm_pb2.GetJobReply:
-        job = await self._farm.database.read(lambda c: jobs.get(c, request.job))
+        job = await self._farm.database.read(lambda c: stored_jobs.get(c, request.job))
         return farm_pb2.GetJobReply(job=convert.job_to_wire(self._farm.told(job)))
 
     @answers
     async def ListJobs(self, request: farm_pb2.ListJobsRequest) -> farm_pb2.ListJobsReply:
         states = [convert.state_from_wire(state) for state in request.states]
         found = await self._farm.database.read(
-            lambda c: jobs.recent(c, states, _page(request.limit))
+            lambda c: stored_jobs.recent(c, states, _page(request.limit))
         )
         return farm_pb2.ListJobsReply(
             jobs=[convert.job_to_wire(self._farm.told(job)) for job in found]

@@ -27,17 +27,17 @@ class StoredJobs:
 
     def job(self, job: str) -> Job:
         """The job with its tasks; StoreError if there is none of this id."""
-        from tunefarm.db import jobs
+        from tunefarm.db import stored_jobs
 
         with self.store.reading() as connection:
-            return jobs.get(connection, job)
+            return stored_jobs.get(connection, job)
 
     def watch(self, job: str, *, wait_s: float = 0.0) -> Iterator[JobUpdate]:
         """Where the job stands; TunefarmError after that if it is not over."""
-        from tunefarm.db import jobs
+        from tunefarm.db import stored_jobs
 
         with self.store.reading() as connection:
-            update = jobs.progress(connection, job)
+            update = stored_jobs.progress(connection, job)
         yield update
         if update.job.state in OPEN:
             raise TunefarmError(f"job {job[:8]} is {update.job.state}, and {self.why}")

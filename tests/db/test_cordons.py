@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tunefarm.db import cordons, grants, jobs, leases
+from tunefarm.db import cordons, grants, leases, stored_jobs
 from tunefarm.db.errors import StaleLease, UnknownRecord
 from tunefarm.db.grants import Want
 from tunefarm.db.records import Device, Lease
@@ -168,7 +168,7 @@ def test_leases_and_jobs_of_the_previous_schema_stay(tmp_path: Path) -> None:
         )
     connection.close()
     with Store.open(str(path)) as store, store.reading() as reading:
-        assert jobs.get(reading, "kept").selector == ""
+        assert stored_jobs.get(reading, "kept").selector == ""
         assert [lease.id for lease in leases.live(reading)] == ["l1"]
         assert leases.check(reading, "l1", 4).job == "kept"
         assert [lease.ended_reason for lease in leases.history(reading)] == ["", "released"]

@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 )
 from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
-from tunefarm.db import cordons, grants, jobs, leases, queue, trials
+from tunefarm.db import cordons, grants, jobs, leases, queue, stored_jobs, trials
 from tunefarm.db.errors import StaleClaim, StaleIncarnation, StaleLease, UnknownRecord
 from tunefarm.db.grants import Want
 from tunefarm.db.models import LEASES, REQUESTS
@@ -111,7 +111,7 @@ def test_progress_tells_which_look_of_the_finals_waits(store: Store) -> None:
 
     def look() -> int:
         with store.reading() as connection:
-            (row,) = jobs.progress(connection, "job").progress
+            (row,) = stored_jobs.progress(connection, "job").progress
         return row.final_look
 
     submit(store, lease, 0)
@@ -154,7 +154,7 @@ def test_a_device_may_have_a_compiler_of_its_own(store: Store) -> None:
     with pytest.raises(StaleLease, match="compiler"):
         grant(store, "r2", name="d1", job="job")
     with store.writing() as connection:
-        assert jobs.get(connection, "job").compiler_version == "0.1+gpu"
+        assert stored_jobs.get(connection, "job").compiler_version == "0.1+gpu"
         assert leases.end_mixed(connection, "w1") == ()
         leases.register(connection, "w1", [device("d2")])
         assert leases.end_mixed(connection, "w1") == (lease.id,)
@@ -430,14 +430,14 @@ def test_a_job_is_found_by_the_beginning_of_its_id(store: Store) -> None:
     with store.writing() as connection:
         for id_ in ("abcd1", "abcd2", "abcd", "ef01%"):
             jobs.submit(connection, Job(id_, "sim", (), Budget(1)))
-        assert jobs.get(connection, "ef01").id == "ef01%"
-        assert jobs.get(connection, "abcd").id == "abcd"
+        assert stored_jobs.get(connection, "ef01").id == "ef01%"
+        assert stored_jobs.get(connection, "abcd").id == "abcd"
         for text, said in [("ef0", "no job ef0"), ("ef%1", "no job"), ("", "no job")]:
             with pytest.raises(UnknownRecord, match=said):
-                jobs.get(connection, text)
+                stored_jobs.get(connection, text)
         jobs.submit(connection, Job("ef01a", "sim", (), Budget(1)))
         with pytest.raises(UnknownRecord, match="several jobs begin with ef01"):
-            jobs.get(connection, "ef01")
+            stored_jobs.get(connection, "ef01")
 
 
 def test_equal_tasks_of_a_job_are_one(store: Store, workload: MakeWorkload) -> None:

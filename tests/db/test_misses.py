@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from sqlalchemy import update
-from tunefarm.db import jobs, misses
+from tunefarm.db import jobs, misses, stored_jobs
 from tunefarm.db.models import JOBS, MISSES
 from tunefarm.db.records import (
     IDLE,
@@ -79,8 +79,8 @@ def test_what_a_job_tunes_waits_no_more(store: Store, miss: Callable[..., Miss])
     with store.writing() as connection:
         jobs.submit(connection, made)
         misses.assign(connection, [miss("b", 0.2)], made.id)
-        assert [job.id for job in jobs.open_for_idle(connection)] == ["idle"]
-        assert jobs.queued_for_people(connection, 9) == ()
+        assert [job.id for job in stored_jobs.open_for_idle(connection)] == ["idle"]
+        assert stored_jobs.queued_for_people(connection, 9) == ()
     assert waiting(store) == ["a"]
     with store.writing() as connection:
         jobs.cancel(connection, "idle", "")

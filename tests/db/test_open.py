@@ -14,7 +14,7 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Connection, MetaData, StaticPool, create_engine
-from tunefarm.db import dialect, jobs, queue
+from tunefarm.db import dialect, queue, stored_jobs
 from tunefarm.db.errors import StoreError
 from tunefarm.db.migrate import REVISIONS, upgrade
 from tunefarm.db.models import Base
@@ -53,7 +53,7 @@ def test_jobs_and_candidates_of_older_releases_are_timed_as_usual(empty_url: str
         "budgets, attempts, created_at) VALUES ('kept', 1, 1, 1, '{}', '', '[]', '{}', 0, 1.0)",
     )
     with Store.open(empty_url) as store, store.reading() as reading:
-        (task,) = jobs.get(reading, "kept").tasks
+        (task,) = stored_jobs.get(reading, "kept").tasks
         (request,) = queue.pending(reading, "kept")
         assert (task.weight, task.protocol, request.protocol) == (2, "", "")
 
@@ -72,8 +72,8 @@ def test_jobs_under_way_are_bound_to_the_compiler_of_their_trials(empty_url: str
         ),
     )
     with Store.open(empty_url) as store, store.reading() as reading:
-        assert jobs.get(reading, "kept").compiler_version == "0.1"
-        assert jobs.get(reading, "fresh").compiler_version == ""
+        assert stored_jobs.get(reading, "kept").compiler_version == "0.1"
+        assert stored_jobs.get(reading, "fresh").compiler_version == ""
 
 
 def fill_old(url: str, revision: str, *statements: str) -> None:

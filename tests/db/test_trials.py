@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 from sqlalchemy import text
-from tunefarm.db import best, jobs
+from tunefarm.db import best, jobs, stored_jobs
 from tunefarm.db.errors import UnknownRecord
 from tunefarm.db.lookup import RecordIndex, beats_default
 from tunefarm.db.records import (
@@ -132,7 +132,7 @@ def test_a_jobs_progress_follows_its_trials(
     store.add_trials([make_trial(2, 1e-3), make_trial(2, 1e-3, text="elsewhere")])
     store.add_trials([dataclasses.replace(make_trial(3, 3e-3), origin=FINAL)])  # no candidate
     with store.reading() as connection:
-        update = jobs.progress(connection, "job")
+        update = stored_jobs.progress(connection, "job")
     gemm, conv = update.progress
     assert (gemm.ok, gemm.failed, gemm.best_s, gemm.default_s) == (2, 1, 1e-3, 2e-3)
     assert (conv.ok, conv.failed, conv.best_s) == (0, 0, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sqlalchemy import select, update
-from tunefarm.db import jobs, whole_models
+from tunefarm.db import jobs, stored_jobs, whole_models
 from tunefarm.db.models import JOBS, MODEL_TASKS, MODELS, WORKLOADS
 from tunefarm.db.records import UNNAMED, Budget, Job, JobTask, WorkloadRecord, model_digest
 from tunefarm.db.store import Store
@@ -95,8 +95,8 @@ def test_a_job_names_the_model_that_it_tunes(store: Store, workload: MakeWorkloa
         named = jobs.submit(connection, Job("j1", "sim", tasks, Budget(9), model_name="mobilenet"))
         part = jobs.submit(connection, Job("j2", "sim", tasks[:1], Budget(9)))
         assert (named.model_name, part.model_name) == ("mobilenet", "")
-        assert jobs.get(connection, "j1") == named
+        assert stored_jobs.get(connection, "j1") == named
         query = select(JOBS.c.id, JOBS.c.model).order_by(JOBS.c.id)
         assert [tuple(row) for row in connection.execute(query)] == [("j1", digest), ("j2", "")]
-        assert jobs.recent(connection, (), 9)[-1].model_name == "mobilenet"
+        assert stored_jobs.recent(connection, (), 9)[-1].model_name == "mobilenet"
     assert names(store) == ["mobilenet"]
