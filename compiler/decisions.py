@@ -12,7 +12,15 @@ from tunefarm.compiler.space import Config, config_space, plugins_of
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.version import compiler_version, version_with
 from tunefarm.compiler.workload import Workload
-from tunefarm.db.records import FROM_MEMORY, BestKey, Found, Match, Trial, protocol_of
+from tunefarm.db.records import (
+    FROM_MEMORY,
+    BestKey,
+    Found,
+    Match,
+    Trial,
+    asked_protocol,
+    protocol_of,
+)
 
 
 class Status(StrEnum):
@@ -51,13 +59,15 @@ class Decision:
         return self.status not in (Status.STALE, Status.DEFAULT)
 
 
-def keys_of(workload: str, target: Target, device_model: str, asked: str) -> tuple[BestKey, ...]:
-    """What a build looks up for a task that is timed as ``asked``: records that were timed so, then
-    those that found its weights elsewhere, which tell more than none."""
-    ways = [asked, *(way for way in ("", FROM_MEMORY) if way != asked)]
-    if target.kind != "llvm":
-        ways = [asked]
-    return tuple(BestKey.of_today(workload, target.text, device_model, way) for way in ways)
+def keys_of(
+    workload: str, target: Target, device_model: str, from_memory: bool
+) -> tuple[BestKey, ...]:
+    """What a build looks up for a task: records that were timed with its weights where it finds
+    them, then those that found them elsewhere, which tell more than none."""
+    ways = (from_memory, not from_memory) if target.kind == "llvm" else (False,)
+    return tuple(
+        BestKey.of_today(workload, target.text, device_model, asked_protocol(way)) for way in ways
+    )
 
 
 def decide(
@@ -66,20 +76,20 @@ def decide(
     found: Sequence[Found],
     *,
     starter: bool = True,
-    asked: str = "",
+    from_memory: bool = False,
 ) -> Decision:
     """Choose the config of one task: the closest usable record, else the default.
 
     Shipped records answer where no own record can be used; what tuning here has shown to be no
-    faster than the default gives way only to one of the same device model. The task is timed as
-    ``asked``; a record that was not says so.
+    faster than the default gives way only to one of the same device model. The task's
+    weights come ``from_memory`` or not; a record of the other kind says so.
     """
     own = _sort(found, workload, target)
     if own.usable is not None:
         status, config = _status(own.usable, workload, target), own.usable.best.trial.config
-        reason = _reason(own.usable, workload, target, asked)
+        reason = _reason(own.usable, workload, target, from_memory)
         return Decision(workload, target, status, config, reason, own.usable)
-    shipped = _sort(_shipped(workload, target, asked) if starter else (), workload, target)
+    shipped = _sort(_shipped(workload, target, from_memory) if starter else (), workload, target)
     if shipped.usable is not None and (own.losing is None or shipped.usable.match is Match.EXACT):
         reason = "from the records that ship with tunefarm"
         if shipped.usable.match is not Match.EXACT:
@@ -173,11 +183,11 @@ def _misfit(trial: Trial, workload: Workload, target: Target) -> str:
     return "" if space.valid(row[None])[0] else "made under other constraints on its knobs"
 
 
-def _shipped(workload: Workload, target: Target, asked: str) -> Sequence[Found]:
+def _shipped(workload: Workload, target: Target, from_memory: bool) -> Sequence[Found]:
     from tunefarm.db.jsonl import starter_records
     from tunefarm.db.lookup import merged
 
-    keys = keys_of(workload.key, target, model_of(target), asked)
+    keys = keys_of(workload.key, target, model_of(target), from_memory)
     found = starter_records().best(keys)
     return merged(found[key] for key in keys)
 
@@ -197,12 +207,12 @@ def _is_default(answer: Found, workload: Workload, target: Target) -> bool:
     return dict(answer.best.trial.config) == dict(config_space(workload, target).default)
 
 
-def _reason(answer: Found, workload: Workload, target: Target, asked: str) -> str:
+def _reason(answer: Found, workload: Workload, target: Target, from_memory: bool) -> str:
     best = answer.best
     kind = "promoted" if best.promoted else "provisional"
     text = f"{kind} record of job {best.trial.job[:8]}, trial {best.trial.number}"
     text += _difference(answer, target)
-    if best.key.protocol != protocol_of(target.text, asked):
+    if best.key.protocol != protocol_of(target.text, asked_protocol(from_memory)):
         place = "memory" if best.key.protocol == FROM_MEMORY else "the caches"
         text += f", timed with weights from {place}"
     is_default = _is_default(answer, workload, target)

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 from tunefarm.compiler.decisions import Decision, Status, decide, keys_of
 from tunefarm.compiler.errors import TunefarmError
-from tunefarm.compiler.from_memory import asked_protocols
+from tunefarm.compiler.from_memory import read_from_memory
 from tunefarm.compiler.host import model_of
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.workload import Task, Workload
@@ -102,14 +102,14 @@ class History:
         """A decision for each workload, from one query.
 
         ``weights`` says how often the model whose tasks these are runs each, for whoever notes
-        models or hears of untuned tasks, and for what the tasks are timed by. Raises HistoryError
-        in strict mode if the source fails or a task has no record.
+        models or hears of untuned tasks, and for where the tasks find their weights. Raises
+        HistoryError in strict mode if the source fails or a task has no record.
         """
         from tunefarm.db.lookup import merged
 
         model, weigh = model_of(target), weights or {}
-        asked = asked_protocols({w: weigh[w] for w in workloads if w in weigh}, target)
-        keys = {w: keys_of(w.key, target, model, asked.get(w, "")) for w in workloads}
+        cold = read_from_memory({w: weigh[w] for w in workloads if w in weigh}, target)
+        keys = {w: keys_of(w.key, target, model, w in cold) for w in workloads}
         found = self._ask([key for mine in keys.values() for key in mine])
         if self.note is not None and self.source is not None and workloads and weights:
             self.note([Task(w, target, weights[w]) for w in workloads])
@@ -119,7 +119,7 @@ class History:
                 target,
                 merged(found.get(key, ()) for key in keys[w]),
                 starter=self.starter,
-                asked=asked.get(w, ""),
+                from_memory=w in cold,
             )
             for w in workloads
         ]

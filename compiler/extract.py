@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tunefarm.compiler.from_memory import asked_protocols
+from tunefarm.compiler.from_memory import read_from_memory
 from tunefarm.compiler.ir import Call, Function, IRModule, post_order
 from tunefarm.compiler.ops.base import OPS, Pattern
 from tunefarm.compiler.target import Target
@@ -28,8 +28,8 @@ def tasks_of(module: IRModule, target: Target) -> list[Task]:
         if is_tunable(function):
             workload = Workload.from_function(function)
             counts[workload] = counts.get(workload, 0) + 1
-    asked = asked_protocols(counts, target)
-    return [Task(w, target, count, w.summary, asked[w]) for w, count in counts.items()]
+    cold = read_from_memory(counts, target)
+    return [Task(w, target, count, w.summary, w in cold) for w, count in counts.items()]
 
 
 def kernels_of(module: IRModule) -> list[Function]:

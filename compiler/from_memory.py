@@ -1,8 +1,8 @@
 """Which tasks of a model find their weights in memory, and are timed so.
 
 A run of a model whose weights exceed the third level of cache has evicted a kernel's weights when
-its turn comes again. The same kernel in a small model finds them in the caches, so tasks carry what
-they are to be timed by.
+its turn comes again. The same kernel in a small model finds them in the caches, so tasks say which
+of the two is to be timed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from tunefarm.compiler.target import Target, dtype_bytes
-from tunefarm.db.records import FROM_MEMORY
 
 if TYPE_CHECKING:
     from tunefarm.compiler.workload import Task, Workload
@@ -36,13 +35,11 @@ def weights_exceed(counts: Mapping[Workload, int], target: Target) -> bool:
     return total > L3_SHARE * target.l3_bytes
 
 
-def asked_protocols(counts: Mapping[Workload, int], target: Target) -> dict[Workload, str]:
-    """What each task of a model is to be timed by; empty: as its target's tasks usually are."""
-    exceed = weights_exceed(counts, target)
-    return {
-        workload: FROM_MEMORY if exceed and weight_bytes(workload) >= LARGE_BYTES else ""
-        for workload in counts
-    }
+def read_from_memory(counts: Mapping[Workload, int], target: Target) -> frozenset[Workload]:
+    """The tasks of a model whose weights come from memory."""
+    if not weights_exceed(counts, target):
+        return frozenset()
+    return frozenset(workload for workload in counts if weight_bytes(workload) >= LARGE_BYTES)
 
 
 def counts_of(tasks: Iterable[Task]) -> dict[Workload, int]:
@@ -53,7 +50,7 @@ def counts_of(tasks: Iterable[Task]) -> dict[Workload, int]:
 def timing_text(tasks: Iterable[Task]) -> str:
     """How tasks are timed, if not all as usual: ``12 of 17 tasks are timed with weights …``."""
     known = list(tasks)
-    count = sum(task.protocol == FROM_MEMORY for task in known)
+    count = sum(task.from_memory for task in known)
     if not count:
         return ""
     are = "is" if count == 1 else "are"

@@ -156,14 +156,14 @@ class Workload:
 
 @dataclass(frozen=True)
 class Task:
-    """A workload on a target. ``weight`` is how often the model runs it, ``name`` is for people. It
-    is timed by ``protocol``, where that is empty as its target's tasks usually are."""
+    """A workload on a target. ``weight`` is how often the model runs it, ``name`` is for people.
+    Its weights come ``from_memory`` where those of its model exceed the caches."""
 
     workload: Workload
     target: Target
     weight: int = 1
     name: str = ""
-    protocol: str = ""
+    from_memory: bool = False
 
     def __repr__(self) -> str:
         return f"Task({self.workload.summary!r}, weight={self.weight}, target={self.target})"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.compiler.space import plugins_of
 from tunefarm.db.earlier import Counts, Machine, count_earlier, fitting, machines_online, runs
-from tunefarm.db.records import TRIALS_A_TASK, Device, Job, TaskKey, protocol_of
+from tunefarm.db.records import TRIALS_A_TASK, Device, Job, TaskKey, asked_protocol, protocol_of
 
 if TYPE_CHECKING:
     from tunefarm.compiler.target import Target
@@ -114,7 +114,10 @@ def count_trials(farm: FarmClient, tasks: Sequence[Task], machine: Machine | Non
 
 def _count(counts: Counts, tasks: Sequence[Task], machine: Machine) -> int:
     found = {
-        key: (plugins_of(task.workload, task.target), protocol_of(key.target, task.protocol))
+        key: (
+            plugins_of(task.workload, task.target),
+            protocol_of(key.target, asked_protocol(task.from_memory)),
+        )
         for key, task in zip(keys_of(tasks), tasks, strict=True)
     }
     return count_earlier(counts, found, machine)

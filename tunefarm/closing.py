@@ -184,7 +184,7 @@ def _known(
     from tunefarm.compiler.host import model_of
 
     model = model_of(target)
-    keys = [keys_of(t.workload.key, target, model, t.protocol) for t in tasks]
+    keys = [keys_of(t.workload.key, target, model, t.from_memory) for t in tasks]
     return dict(records.best([key for mine in keys for key in mine]))
 
 

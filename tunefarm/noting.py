@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from tunefarm.db.records import JobTask, WorkloadRecord
+from tunefarm.db.records import JobTask, WorkloadRecord, asked_protocol
 
 if TYPE_CHECKING:
     from tunefarm.compiler.workload import Task
@@ -73,7 +73,7 @@ def records_of(tasks: Sequence[Task]) -> list[JobTask]:
                 task.workload.flops,
             ),
             task.weight,
-            task.protocol,
+            asked_protocol(task.from_memory),
         )
         for task in tasks
     ]

@@ -95,10 +95,16 @@ def tasks_of(job: Job) -> list[Task]:
     """The tasks of a stored job; TunefarmError for a workload that this version cannot read."""
     from tunefarm.compiler.target import Target
     from tunefarm.compiler.workload import Task, Workload
+    from tunefarm.db.records import FROM_MEMORY
 
     target = Target(job.target)
     return [
-        Task(Workload.from_text(t.workload.text), target, t.weight, protocol=t.protocol)
+        Task(
+            Workload.from_text(t.workload.text),
+            target,
+            t.weight,
+            from_memory=t.protocol == FROM_MEMORY,
+        )
         for t in job.tasks
     ]
 
@@ -138,14 +144,14 @@ def _decisions(source: Trials, tasks: Iterable[Task], device_model: str) -> dict
     from tunefarm.compiler.decisions import decide, keys_of
     from tunefarm.db.lookup import merged
 
-    wanted = [(t, keys_of(t.workload.key, t.target, device_model, t.protocol)) for t in tasks]
+    wanted = [(t, keys_of(t.workload.key, t.target, device_model, t.from_memory)) for t in tasks]
     found = source.best([key for _, keys in wanted for key in keys])
     return {
         TaskKey(task.workload.key, task.target.text): decide(
             task.workload,
             task.target,
             merged(found.get(key, ()) for key in keys),
-            asked=task.protocol,
+            from_memory=task.from_memory,
         )
         for task, keys in wanted
     }

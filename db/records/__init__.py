@@ -31,6 +31,7 @@ from tunefarm.db.records.keys import (
     TaskKey,
     TrialKey,
     WorkloadRecord,
+    asked_protocol,
     protocol_of,
 )
 from tunefarm.db.records.plugins import (
@@ -111,6 +112,7 @@ __all__ = [
     "WorkerOrders",
     "WorkerState",
     "WorkloadRecord",
+    "asked_protocol",
     "model_digest",
     "plugin_conditions",
     "plugin_tags",

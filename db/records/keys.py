@@ -24,6 +24,11 @@ def protocol_of(target: str, asked: str = "") -> str:
     return asked or _PROTOCOLS.get(target.partition(" ")[0], DEFAULT_PROTOCOL)
 
 
+def asked_protocol(from_memory: bool) -> str:
+    """What is asked for a task whose weights come from memory, or do not."""
+    return FROM_MEMORY if from_memory else ""
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class TaskKey:
     """What a record is looked up by: SHA-256 of the workload, and the canonical target string."""

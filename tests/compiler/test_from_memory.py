@@ -12,8 +12,8 @@ from tunefarm.compiler.dispatch import apply_history_best
 from tunefarm.compiler.extract import extract_tasks
 from tunefarm.compiler.from_memory import (
     LARGE_BYTES,
-    asked_protocols,
     counts_of,
+    read_from_memory,
     timing_text,
     weight_bytes,
 )
@@ -42,12 +42,11 @@ def test_the_rule_asks_for_large_weights_of_large_models() -> None:
     assert weight_bytes(small) < LARGE_BYTES
     assert weight_bytes(moving) == 0
     kept = 3 * TARGET.l3_bytes // 4 // BYTES_OF_A_CALL
-    assert set(asked_protocols({large: kept}, TARGET).values()) == {""}
-    asked = asked_protocols({large: kept, small: 1, moving: 1}, TARGET)
-    assert asked == {large: FROM_MEMORY, small: "", moving: ""}
-    assert asked_protocols({product(128): kept * 5}, TARGET) == {product(128): FROM_MEMORY}
+    assert not read_from_memory({large: kept}, TARGET)
+    assert read_from_memory({large: kept, small: 1, moving: 1}, TARGET) == {large}
+    assert read_from_memory({product(128): kept * 5}, TARGET) == {product(128)}
     for other in ("cuda -arch=sm_80", "sim"):
-        assert set(asked_protocols({large: 1000}, Target(other)).values()) == {""}
+        assert not read_from_memory({large: 1000}, Target(other))
 
 
 def test_of_other_protocols_the_target_decides() -> None:
@@ -64,17 +63,17 @@ def chain(layers: int, width: int) -> IRModule:
     return IRModule({"main": Function((x,), body)})
 
 
-def test_tasks_of_a_model_carry_what_they_are_timed_by() -> None:
+def test_tasks_of_a_model_say_where_their_weights_are() -> None:
     cached, large = (extract_tasks(chain(n, 1024), TARGET) for n in (6, 7))
-    assert [(t.weight, t.protocol) for t in cached] == [(6, "")]
-    assert [(t.weight, t.protocol) for t in large] == [(7, FROM_MEMORY)]
+    assert [(t.weight, t.from_memory) for t in cached] == [(6, False)]
+    assert [(t.weight, t.from_memory) for t in large] == [(7, True)]
     assert cached[0].workload == large[0].workload
     assert counts_of(large) == {large[0].workload: 7}
 
 
 def test_a_tune_says_how_tasks_are_timed() -> None:
     task = Task(product(512), TARGET)
-    cold = replace(task, protocol=FROM_MEMORY)
+    cold = replace(task, from_memory=True)
     assert timing_text([task]) == ""
     assert timing_text([cold, task]).startswith("1 of 2 tasks is timed with weights from memory")
     assert timing_text([cold, cold]).startswith("2 of 2 tasks are timed")
