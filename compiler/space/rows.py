@@ -255,14 +255,16 @@ def _default(
         "lane": 0,
         "nv": nv,
         "tile": 1,
-        "keep": max(choices["keep"]),
+        "keep": 0,
         "taps": 0,
         "lanes_first": 0,
         "tasks": default_tasks(r.stages.nodes, r.target),
         **({"lines": 0} if r.line_cost else {}),
     }
-    if not _allowed(config, constraints):
-        config["keep"] = 0
+    fewer = [v for v in reversed(choices["nv"]) if v <= nv]  # for code of a long epilogue
+    starts = (config | {"nv": v, "keep": k} for v in fewer for k in reversed(choices["keep"]))
+    config = next((c for c in starts if _allowed(c, constraints)), config)
+    nv = int(config["nv"])
     tiled = r.tiled(choice)
     unrolled = config | {"taps": 1}
     if 1 in choices["taps"] and _shares_loads(r, tiled) and _allowed(unrolled, constraints):

@@ -170,3 +170,20 @@ def test_lines_have_masks_at_the_ends_of_rows_alone() -> None:
     text = emit_llvm(lower(schedule_workload(workload, zen, config)), zen).text
     sums, results = 2 * 2 * 3, 2
     assert text.count("call <16 x float> @llvm.masked.load") == sums + results
+
+
+@pytest.mark.parametrize("shape", [(7, 200), (5, 33), (3, 1)])
+def test_a_long_epilogue_gets_fewer_vectors_at_a_time(shape: tuple[int, int]) -> None:
+    """The code of four vectors would exceed the limit; one element at a time is 20 × as slow."""
+
+    def build(x: Any) -> Any:
+        value = call("subtract", x, call("mean", x, axes=(1,), keepdims=True))
+        for _ in range(14):
+            value = call("sin", call("erf", value))
+        return value
+
+    workload = Workload.from_function(function_of(build, (shape, F32)))
+    config = config_space(workload, HOST).default
+    assert (config["sketch"], config["nv"]) == ("rows", 1)
+    arrays = [np.random.default_rng(0).standard_normal(shape).astype(F32)]
+    check(workload, HOST, config, arrays, "execute")
