@@ -102,9 +102,10 @@ def claim(
     request_id: str,
     job: str = "",
     skip: Collection[str] = (),
+    selecting: Collection[str] | None = None,
 ) -> Job | None:
     """Claim the queued job named, or the most urgent one (priority, then age) but for those to
-    ``skip``; None if none.
+    ``skip``, and of jobs that select devices only those of ``selecting``; None if none.
 
     The same ``request_id`` again returns the job it claimed. UnknownRecord if the job named does
     not exist, StaleClaim if it is over.
@@ -128,6 +129,8 @@ def claim(
         query = query.where(JOBS.c.id == job)
     if skip:
         query = query.where(JOBS.c.id.not_in(list(skip)))
+    if selecting is not None:
+        query = query.where((JOBS.c.selector == "") | JOBS.c.id.in_(list(selecting)))
     found = connection.execute(query).scalar_one_or_none()
     if found is None:
         return None

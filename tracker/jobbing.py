@@ -60,9 +60,9 @@ async def claim(
             selecting = await farm.database.read(stored_jobs.queued_with_selector)
             left = {one.id for one in selecting if farm.told(one).unmet} | farm.recalls.keys()
             left |= {one.id for one in selecting if not set(one.plugins) <= set(plugins)}
-            found = await farm.database.write(
-                partial(jobs.claim, tuner=tuner, request_id=request_id, job=job, skip=left)
-            )
+            looked_at = {one.id for one in selecting} - left  # none that came meanwhile
+            claim = partial(jobs.claim, tuner=tuner, request_id=request_id, job=job, skip=left)
+            found = await farm.database.write(partial(claim, selecting=looked_at))
             if found is not None:
                 farm.drop_leases_of(found.id)
                 _log.info("claimed by %s", tuner, extra=ids(job=found.id, epoch=found.claim_epoch))

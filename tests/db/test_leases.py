@@ -385,6 +385,22 @@ def test_jobs_are_claimed_by_priority_then_age(store: Store) -> None:
     assert again == claimed[0], "a repeated claim gets its own job"
 
 
+def test_of_jobs_that_select_devices_only_those_that_were_looked_at_are_claimed(
+    store: Store,
+) -> None:
+    """One that came after the look may be for another tuner."""
+    task = JobTask(WorkloadRecord("k" * 64, "text"), 1)
+    with store.writing() as connection:
+        for name, selector in (("late", "has=toy"), ("seen", "has=toy"), ("free", "")):
+            job = Job(name, "sim", (task,), Budget(9), {"seed": "1"}, selector=selector)
+            jobs.submit(connection, job)
+        found = [
+            jobs.claim(connection, "tuner", str(n), selecting=looked_at)
+            for n, looked_at in enumerate(((), (), ("seen",), ("late",)))
+        ]
+    assert [job.id if job else None for job in found] == ["free", None, "seen", "late"]
+
+
 def test_a_claim_fences_its_predecessor(store: Store) -> None:
     enlist(store)
     queue_job(store, "job")
