@@ -112,7 +112,7 @@ class History:
         keys = {w: keys_of(w.key, target, model, w in cold) for w in workloads}
         found = self._ask([key for mine in keys.values() for key in mine])
         if self.note is not None and self.source is not None and workloads and weights:
-            self.note([Task(w, target, weights[w]) for w in workloads])
+            self.note([Task(w, target, weights[w], from_memory=w in cold) for w in workloads])
         made = [
             decide(
                 w,

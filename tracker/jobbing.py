@@ -58,11 +58,12 @@ async def claim(
         while True:
             bell.silence()
             selecting = await farm.database.read(stored_jobs.queued_with_selector)
-            left = {one.id for one in selecting if farm.told(one).unmet} | farm.recalls.keys()
-            left |= {one.id for one in selecting if not set(one.plugins) <= set(plugins)}
-            looked_at = {one.id for one in selecting} - left  # none that came meanwhile
-            claim = partial(jobs.claim, tuner=tuner, request_id=request_id, job=job, skip=left)
-            found = await farm.database.write(partial(claim, selecting=looked_at))
+            ready = {one.id for one in selecting if set(one.plugins) <= set(plugins)}
+            ready -= {one.id for one in selecting if farm.told(one).unmet}
+            claim = partial(jobs.claim, tuner=tuner, request_id=request_id, job=job)
+            found = await farm.database.write(
+                partial(claim, skip=set(farm.recalls), selecting=ready)
+            )
             if found is not None:
                 farm.drop_leases_of(found.id)
                 _log.info("claimed by %s", tuner, extra=ids(job=found.id, epoch=found.claim_epoch))

@@ -40,12 +40,7 @@ from tunefarm.compiler.space.strassen.program import Product, product_of
 from tunefarm.compiler.target import Target
 
 WORTH = {1: 1.01, 2: 1.02}  # times fewer cycles in the model, by levels, to be a task's default
-
-LEAST = (
-    16,
-    64,
-    32,
-)  # rows, terms and columns of products of more levels, which smaller ones lose by
+LEAST = (16, 64, 32)  # rows, terms and columns of a product of two levels; smaller ones lose
 
 __all__ = ["NAMES", "schedule", "space", "space_of"]
 
