@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 LINE_EVERY_S = 5.0
 ROWS_BESIDE_TASKS = 7  # title, head, rule, "more tasks", two lines below, the cursor
 SILENCE_S = 10.0
+ROUNDS_OF_SILENCE = 2.0
+"""How often the longest wait for a trial so far may pass before it is said that none has ended."""
 
 
 class Show(Protocol):
@@ -125,8 +127,13 @@ class Following:
             texts.append(f"failed: {errors_text(self.last.errors)}")
         silent_s = self.idle.seconds
         if self.ended is None and (silent_s > SILENCE_S or not done(self.last)):
-            texts.append(waiting(self.last) or f"no trial has ended for {clock(silent_s)}")
+            texts.append(waiting(self.last) or self._silence(silent_s))
         return [text for text in texts if text]
+
+    def _silence(self, seconds: float) -> str:
+        """Nothing while no more than some rounds have passed, which take long on slow machines."""
+        usual_s = max(SILENCE_S, ROUNDS_OF_SILENCE * self.idle.longest_s)
+        return f"no trial has ended for {clock(seconds)}" if seconds > usual_s else ""
 
 
 @dataclass(frozen=True, slots=True)

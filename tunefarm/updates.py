@@ -29,12 +29,16 @@ class Idle:
     """How long a job has not moved; time in which its watcher stood still does not count."""
 
     clock: Callable[[], float] = awake_s
+    longest_s: float = 0.0
+    """The longest wait for a trial so far that one ended: what a round takes here."""
     _last: JobUpdate | None = None
     _since: float = 0.0
 
     def note(self, update: JobUpdate) -> None:
         """Take in an update; the first one is a move."""
         if self._last is None or moved(update, self._last):
+            if self._last is not None and done(update) > done(self._last):
+                self.longest_s = max(self.longest_s, self.seconds)
             self._since = self.clock()
         self._last = update
 

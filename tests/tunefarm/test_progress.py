@@ -217,6 +217,29 @@ def test_a_job_that_comes_to_rest_says_so() -> None:
     assert "no trial" not in following.notes()[-1]
 
 
+def test_rounds_that_take_long_here_are_no_silence() -> None:
+    clock = Clock()
+    following = Following(clock, idle=Idle(clock))
+    for trials in (0, 4, 8):
+        following.note(update(trials=trials))
+        clock.now += 25.0
+        assert not any("no trial" in note for note in following.notes())
+    clock.now += 30.0
+    assert following.notes()[-1] == "no trial has ended for 0:55"
+
+
+def test_waiting_for_others_is_no_round() -> None:
+    clock = Clock()
+    following = Following(clock, idle=Idle(clock))
+    following.note(update(trials=0))
+    clock.now = 600.0
+    following.note(replace(update(trials=0), cursor=1))  # a device was granted
+    clock.now += 5.0
+    following.note(replace(update(trials=4), cursor=2))
+    clock.now += 11.0
+    assert following.notes()[-1] == "no trial has ended for 0:11"
+
+
 def test_a_job_moves_while_its_finals_run() -> None:
     clock = Clock()
     following = Following(clock, idle=Idle(clock))
