@@ -40,8 +40,8 @@ BLOCK_PANELS = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64)
 STACK_BYTES = 7 << 17  # a thread's tiles and products
 
 TRANSFORM_CYCLES = 3.0  # of one vector of one tile's point
-L1_SHARE = 0.75  # for products that are held
-SPILLED_POINTS = 48  # more of a tile leave the registers again and again
+L1_SHARE = 0.8  # for products that are held
+SPILLED_POINTS = 49  # more of a tile leave the registers again and again
 COPY_CYCLES = 1.5  # of an element of a phase
 GROUPED_VECTORS = 3  # of terms, by groups where there is one panel of one vector
 LEAST_GROUP = 7  # rows of a register tile, where terms are more than a vector
@@ -190,19 +190,23 @@ def _held_in_l1(
     the weights of a panel, read again for each of them, are few.
 
     7 × 7 of a ResNet at 224² takes 0.89 to 0.92 of the time on one core and on two of Zen 5, and
-    half to two thirds of the memory. On a Zen 4 16 outputs of 17 to 48 inputs take 0.83 to 0.98 of
-    the time where a row has seven tiles (28², 56², 112²), and 1.08 where it has four (14²).
+    half to two thirds of the memory. Groups that a row has a whole number of take 0.93 to 0.98 of
+    the time of slightly smaller ones on a Zen 4, where 16 outputs of 17 to 48 inputs take 0.83 to
+    0.98 of the time where a row has seven tiles (28², 56², 112²), and 1.08 where it has four (14²).
     """
     if not _has_short_sums(c, lanes) or found["mb"] == 1:
         return {}
     chosen = {name: np.array([value]) for name, value in found.items()}
-    vectors = found["nv"]
+    columns, vectors = int(tile_columns(c, chosen)[0]), found["nv"]
     row_bytes = int(points(c, chosen)[0]) * vectors * lanes * 4
     most = min(
         int(L1_SHARE * target.l1_bytes) // row_bytes,
         (target.vector_registers - vectors - 1) // vectors,
-        int(tile_columns(c, chosen)[0]),
+        columns,
     )
     least = LEAST_GROUP if c.depth > lanes else 1
     fitting = [r for r in ROWS if least <= r <= most]
-    return {"by_row": BY_GROUP, "rw": max(fitting)} if fitting else {}
+    if not fitting:
+        return {}
+    even = [r for r in fitting if columns % r == 0 and 2 * r >= max(fitting)]
+    return {"by_row": BY_GROUP, "rw": max(even or fitting)}
