@@ -97,7 +97,7 @@ def test_a_worker_comes_back_after_its_death_and_its_actors(
     (third,) = workers(launcher)
     launcher.terminate()
     assert launcher.wait(PATIENCE_S) == 0
-    assert not psutil.pid_exists(third)
+    wait_for(lambda: not psutil.pid_exists(third))
     wait_for(lambda: [d.state for d in client.devices()] == ["offline"])
 
 
