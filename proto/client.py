@@ -44,6 +44,9 @@ from tunefarm.proto.tokens import TokenCalls
 _SUBMIT_CHUNK = 256
 _FIRST_SYNC_S = 3.0
 """How late an answer to Sync may be before another tracker is asked, until the term is known."""
+_MORE, _LESS = 2.0, 0.9
+"""By what that time changes when it passed without an answer, and with each answer: where all are
+slow none would ever answer in time."""
 
 
 class SyncCall:
@@ -63,11 +66,14 @@ class SyncCall:
             raise TrackerUnavailable("the Sync was cancelled here") from error
         except grpc.RpcError as error:
             if self._client.has_several and self._client.is_away(error):
+                if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                    self._client._sync_s = min(CALL_S, _MORE * self._client._sync_s)
                 raise self._client.turned_from(self._turn) from error
             raise self._client._error(error, CALL_S) from error
         self._client._answered = True
         if self._client.has_several:
-            self._client._sync_s = min(CALL_S, max(1.0, reply.term_s / 3))
+            usual_s = min(CALL_S, max(1.0, reply.term_s / 3))
+            self._client._sync_s = max(usual_s, _LESS * self._client._sync_s)
         check_protocol(PROTOCOL, reply.protocol, "worker")
         return convert.orders_from_wire(reply)
 

@@ -14,11 +14,14 @@ from typing import Any
 
 import grpc
 import pytest
+from tunefarm.db.records import WorkerState
+from tunefarm.proto import client as client_module
 from tunefarm.proto import connection, farm_pb2, farm_pb2_grpc
 from tunefarm.proto.awake import awake_s
 from tunefarm.proto.client import FarmClient
 from tunefarm.proto.errors import FarmError, InvalidRequest, LeaseLost, TrackerUnavailable
 from tunefarm.proto.keepalive import Keepalive
+from tunefarm.proto.protocol import PROTOCOL
 from tunefarm.proto.rendezvous import (
     Rendezvous,
     read_rendezvous,
@@ -26,6 +29,8 @@ from tunefarm.proto.rendezvous import (
     write_private,
     write_rendezvous,
 )
+
+from tests.patience import turns
 
 
 @pytest.fixture
@@ -118,6 +123,42 @@ def test_a_tracker_that_stays_silent_is_given_up(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(connection, "CALL_S", 0.5)
         with pytest.raises(TrackerUnavailable, match="did not answer within"):
             client.info()
+
+
+class Late(farm_pb2_grpc.WorkerServicer):
+    """A tracker whose every answer to Sync comes late, with a term of three seconds."""
+
+    def __init__(self, late_s: float) -> None:
+        self._late_s = late_s
+
+    def Sync(self, request: farm_pb2.SyncRequest, context: Any) -> farm_pb2.SyncReply:
+        time.sleep(self._late_s)
+        return farm_pb2.SyncReply(term_s=3.0, protocol=PROTOCOL)
+
+
+def test_a_slow_tracker_beside_a_silent_one_is_given_time(
+    silent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "_FIRST_SYNC_S", 0.5)
+    server = grpc.server(ThreadPoolExecutor(4))
+    farm_pb2_grpc.add_WorkerServicer_to_server(Late(1.2), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    state = WorkerState("w", "i", 1, "1", ())
+    try:
+        with FarmClient(f"{silent},127.0.0.1:{port}") as client:
+            in_a_row = 0
+            for _ in turns("three answers in a row", 40.0):
+                try:
+                    client.sync(state, 0.0)
+                except TrackerUnavailable:
+                    in_a_row = 0
+                    continue
+                in_a_row += 1
+                if in_a_row == 3:
+                    break
+    finally:
+        server.stop(None)
 
 
 @pytest.mark.parametrize("address", ["", "host", "host:", ":1", "host:http"])
