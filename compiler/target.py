@@ -250,7 +250,13 @@ class Target:
     def beside_products(self, bytes_a_cycle: float) -> float:
         """Bytes in the time of two multiply-adds of vectors: the sketches' models call it a cycle,
         and most processors take one for it."""
-        return bytes_a_cycle * (2 if self.mcpu in ONE_MULTIPLY_ADD else 1)
+        return bytes_a_cycle * self.product_clocks
+
+    @property
+    def product_clocks(self) -> int:
+        """Clocks in which two multiply-adds of the longest vectors begin: 1, or 2 where each takes
+        two units at once, so that vectors of half the length take half the time."""
+        return 2 if self.mcpu in ONE_MULTIPLY_ADD else 1
 
     def _cache(self, level: str) -> int:
         if self.kind == "cuda":

@@ -71,12 +71,12 @@ NAME, VERSION = "narrow", 1
 MAX_COLUMNS = 8
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16)
 UNROLLS = (1, 2, 4)
-COMBINED = 1.6, 3.2  # cycles to combine the lanes of a sum, of many at once and of few
+COMBINED = 1.6, 3.2  # clocks to combine the lanes of a sum, of many at once and of few
 MANY_SUMS = 8
-LATENCY = 4.0  # of a multiply-add
-FAR = 0.6  # of a vector of weights from the second level of cache
+LATENCY = 4.0  # clocks of a multiply-add
+FAR = 0.6  # clocks of a vector of weights from the second level of cache
 FEW_ROWS = 4  # of a tile: fewer leave too few loads in flight
-OUTSIDE = 4.0  # cycles of a tile beside its sums
+OUTSIDE = 4.0  # clocks of a tile beside its sums
 WORTH = 1.1  # times fewer cycles than with lanes along the columns, to be a task's default
 
 
@@ -187,16 +187,19 @@ def _constraints(c: Contraction, target: Target) -> tuple[Constraint, ...]:
 
 
 def cycles(c: Contraction, target: Target, k: Columns) -> Numbers:
-    """Cycles of the whole product on one core: two multiply-adds and two loads a cycle."""
+    """Cycles of the whole product on one core: two multiply-adds and two loads a cycle, beside
+    which the rest is shorter where they take two clocks."""
     rows, columns, unrolled = whole(k, "rw"), c.vector.extent, whole(k, "ku")
     vectors = -(-c.reduce[-1].extent // target.lanes("float32"))
     taps = prod(a.extent for a in c.reduce[:-1])
     near = taps * vectors * columns * target.vector_bytes <= target.l1_bytes // 2
-    step = np.maximum(np.maximum(rows * columns, rows + columns) / 2, LATENCY)
-    step = step * np.where(rows < FEW_ROWS, 1.3, 1.0) + (0.0 if near else FAR * columns)
-    tile = taps * -(-vectors // unrolled) * (unrolled * step + 1)
+    clock = 1 / target.product_clocks
+    step = np.maximum(np.maximum(rows * columns, rows + columns) / 2, LATENCY * clock)
+    step = step * np.where(rows < FEW_ROWS, 1.3, 1.0) + (0.0 if near else FAR * clock * columns)
+    tile = taps * -(-vectors // unrolled) * (unrolled * step + clock)
     sums = rows * columns
-    tile = tile + np.where(sums < MANY_SUMS, COMBINED[1], COMBINED[0]) * sums + OUTSIDE
+    combined = np.where(sums < MANY_SUMS, COMBINED[1], COMBINED[0]) * sums
+    tile = tile + (combined + OUTSIDE) * clock
     last = row_axes(c)[1]
     others = prod(a.extent for a in c.rows if a is not last)
     return tile * others * -(-(last.extent if last else 1) // rows)

@@ -9,6 +9,9 @@ from tunefarm.compiler.target import Target
 L2_SHARE = 7 / 8  # of the second cache, besides inputs and results that pass through it
 L3_BYTES = 12.0  # a cycle, of weights that the third level keeps
 MOVED_BYTES = 4.0  # a cycle, from another core's cache or from beyond the second level
+LOADS = 1.3  # of an operand, in the time of a multiply-add
+SLOW_LOADS = 1.04  # where multiply-adds take two clocks (Zen 4: by tiles of one vector)
+LATENCY = 4.0  # clocks of a multiply-add
 BOTH = 0.1  # of the shorter one of two that overlap is still seen
 FORK_CYCLES, TASK_CYCLES = 1000.0, 300.0
 
@@ -24,20 +27,24 @@ def moved_cycles(moved_bytes: float, target: Target) -> float:
     return moved_bytes / target.beside_products(MOVED_BYTES)
 
 
-def step_cycles(rows: Numbers, vectors: Numbers, load: float = 0.3) -> Numbers:
+def step_cycles(rows: Numbers, vectors: Numbers, load: float = 0.3, *, clocks: int = 1) -> Numbers:
     """Cycles of one term of a register tile: two multiply-adds and two loads each, latency 4.
 
-    ``load`` is what a vector of the right operand takes beside the multiply-adds.
+    ``load`` is what a vector of the right operand takes beside the multiply-adds. Where these take
+    two ``clocks`` (``Target.product_clocks``), loads and latency are shorter beside them.
     """
-    work = np.maximum(rows * vectors, 1.3 * (rows + vectors)) / 2
-    return np.maximum(work, 4.0) + load * vectors
+    loads = (LOADS if clocks == 1 else SLOW_LOADS) * (rows + vectors)
+    work = np.maximum(rows * vectors, loads) / 2
+    return np.maximum(work, LATENCY / clocks) + load * vectors
 
 
-def term_cycles(rows: Numbers, tile: Numbers, vectors: Numbers, load: float = 0.3) -> Numbers:
+def term_cycles(
+    rows: Numbers, tile: Numbers, vectors: Numbers, load: float = 0.3, *, clocks: int = 1
+) -> Numbers:
     """Cycles of one term of ``rows`` rows, ``tile`` of them at a time, the last tile smaller."""
     full, rest = np.divmod(rows, tile)
-    last = np.where(rest > 0, step_cycles(rest, vectors, load), 0.0)
-    return full * step_cycles(tile, vectors, load) + last
+    last = np.where(rest > 0, step_cycles(rest, vectors, load, clocks=clocks), 0.0)
+    return full * step_cycles(tile, vectors, load, clocks=clocks) + last
 
 
 def overlapped(multiply: Numbers, from_memory: Numbers) -> Numbers:

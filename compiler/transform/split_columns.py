@@ -36,7 +36,7 @@ from tunefarm.compiler.transform.constants import constant
 from tunefarm.compiler.transform.rewrite import with_children
 from tunefarm.compiler.workload import constant_params
 
-WORTH = 1.05  # times fewer cycles in the model
+WORTH = 1.03  # times fewer cycles in the model
 CALL_CYCLES = 500.0  # of a kernel more
 _STEP = ALIGNMENT // dtype_bytes("float32")  # columns of a line of the cache, where parts begin
 

@@ -65,11 +65,11 @@ def by_point(c: Convolution, k: Columns, every: Numbers, common: Numbers) -> Num
     return above * across * (every - common) + points(c, k) * common
 
 
-def image_cycles(c: Convolution, k: Columns) -> Numbers:
+def image_cycles(c: Convolution, k: Columns, vectors: Numbers, clocks: int) -> Numbers:
     """Cycles of one term of all sums of an image for a panel, where products are left out."""
-    tile, vectors = whole(k, "rw"), whole(k, "nv")
+    tile = whole(k, "rw")
     every, common = (
-        term_cycles(tiles, tile, vectors)
+        term_cycles(tiles, tile, vectors, clocks=clocks)
         for tiles in (tile_rows(c, k) * tile_columns(c, k), common_tiles(c, k))
     )
     return by_point(c, k, every, common)

@@ -42,9 +42,12 @@ STACK_BYTES = 7 << 17  # a thread's tiles and products
 TRANSFORM_CYCLES = 3.0  # of one vector of one tile's point
 L1_SHARE = 0.8  # for products that are held
 SPILLED_POINTS = 49  # more of a tile leave the registers again and again
+HELD = 0.5  # of a transform's cycles, from products that the first cache holds
+SHORTER = 0.4  # of a vector, what one of at most half of the lanes saves (Zen 4)
 COPY_CYCLES = 1.5  # of an element of a phase
 GROUPED_VECTORS = 3  # of terms, by groups where there is one panel of one vector
 LEAST_GROUP = 7  # rows of a register tile, where terms are more than a vector
+WORST_GROUP = 1.15  # times the cycles of a row of tiles, for the first cache to hold its products
 
 
 def knobs_of(c: Convolution, lanes: int) -> tuple[Knob, ...]:
@@ -113,7 +116,10 @@ def cycles(c: Convolution, target: Target, lanes: int, k: Columns) -> Numbers:
     tiles = tiles_of_block(c, k)
     products = points(c, k)
     panels = -(-c.outputs // (vectors * lanes))
-    steps = np.where(fewer_products(c, k), image_cycles(c, k), products * _steps(c, k))
+    width = multiplied_vectors(c, target, lanes, k)
+    clocks = target.product_clocks
+    every, fewer = products * _steps(c, k, width, clocks), image_cycles(c, k, width, clocks)
+    steps = np.where(fewer_products(c, k), fewer, every)
     multiply = panels * c.depth * steps
     weights = filters(c, k) * c.depth * c.outputs * 4.0
     leave_l2 = weights + held_bytes(c, lanes, k, cores) > L2_SHARE * target.l2_bytes
@@ -124,7 +130,8 @@ def cycles(c: Convolution, target: Target, lanes: int, k: Columns) -> Numbers:
     from_memory = readers * weights / target.stream_bytes + again
     times = row_blocks * np.where(shared_tiles(c, lanes, k, cores), 1, panel_blocks)
     vectors_in = times * transformed_tiles(c, lanes, k, cores) * -(-c.depth // lanes)
-    vectors_out = row_blocks * tiles * -(-c.outputs // lanes)
+    held = np.where(whole(k, "by_row") == BY_GROUP, HELD, 1.0)
+    vectors_out = row_blocks * tiles * -(-c.outputs // lanes) * held
     spilled = np.where(products > SPILLED_POINTS, 2.0, 1.0)
     moved = TRANSFORM_CYCLES * spilled * products * (vectors_in + vectors_out)
     moved = moved + COPY_CYCLES * row_blocks * panel_blocks * copied_elements(c, k)
@@ -137,13 +144,24 @@ def cycles(c: Convolution, target: Target, lanes: int, k: Columns) -> Numbers:
     return (work + TASK_CYCLES * tasks) / (cores * busy) + FORK_CYCLES * (cores > 1)
 
 
-def _steps(c: Convolution, k: Columns) -> Numbers:
+def multiplied_vectors(c: Convolution, target: Target, lanes: int, k: Columns) -> Numbers:
+    """Vectors of a panel in the mean. A last one of few lanes is shorter in register tiles of
+    as many vectors as one has lanes, or fewer (``tir/transform/short_vectors.py``)."""
+    vectors = whole(k, "nv")
+    short = target.product_clocks > 1 and 0 < c.outputs % lanes <= lanes // 2
+    panels = -(-c.outputs // (vectors * lanes))
+    return vectors - np.where(short & (whole(k, "rw") * vectors <= lanes), SHORTER / panels, 0.0)
+
+
+def _steps(c: Convolution, k: Columns, vectors: Numbers, clocks: int) -> Numbers:
     """Cycles of one term of the sums of all tiles for a panel: a block's last tile of rows, and the
     last block, may be smaller."""
     columns, height = tile_columns(c, k), whole(k, "mb")
     blocks, rest = np.divmod(tile_rows(c, k), height)
-    tile, vectors = whole(k, "rw"), whole(k, "nv")
-    full, last = (term_cycles(rows * columns, tile, vectors) for rows in (height, rest))
+    tile = whole(k, "rw")
+    full, last = (
+        term_cycles(rows * columns, tile, vectors, clocks=clocks) for rows in (height, rest)
+    )
     return c.batch * (blocks * full + last)
 
 
@@ -193,6 +211,7 @@ def _held_in_l1(
     half to two thirds of the memory. Groups that a row has a whole number of take 0.93 to 0.98 of
     the time of slightly smaller ones on a Zen 4, where 16 outputs of 17 to 48 inputs take 0.83 to
     0.98 of the time where a row has seven tiles (28², 56², 112²), and 1.08 where it has four (14²).
+    Seven tiles by five and two take 1.27 × the time there (16 inputs to 32 outputs on 28²).
     """
     if not _has_short_sums(c, lanes) or found["mb"] == 1:
         return {}
@@ -209,4 +228,7 @@ def _held_in_l1(
     if not fitting:
         return {}
     even = [r for r in fitting if columns % r == 0 and 2 * r >= max(fitting)]
-    return {"by_row": BY_GROUP, "rw": max(even or fitting)}
+    grouped, usual = np.array([max(even or fitting)]), np.array([min(found["rw"], columns)])
+    row = np.array([columns])
+    longer = term_cycles(row, grouped, vectors) > WORST_GROUP * term_cycles(row, usual, vectors)
+    return {} if longer[0] else {"by_row": BY_GROUP, "rw": int(grouped[0])}
