@@ -6,12 +6,13 @@ from math import prod
 
 import numpy as np
 from tunefarm.compiler.processors import X86_64
-from tunefarm.compiler.space.analysis import Axis, Contraction
+from tunefarm.compiler.space.analysis import Contraction
 from tunefarm.compiler.space.columns import Numbers, cheapest, whole
 from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob
 from tunefarm.compiler.space.contraction.blocks import default_blocks
 from tunefarm.compiler.space.contraction.shape import (
     NAME,
+    bytes_apart,
     padded,
     panel_count,
     row_axes,
@@ -21,7 +22,6 @@ from tunefarm.compiler.space.contraction.shape import (
     whole_window,
 )
 from tunefarm.compiler.target import LINE_BYTES, Target, dtype_bytes
-from tunefarm.compiler.tir.affine import affine
 
 # Multiply-adds of an unrolled body: twice as many take LLVM twice as long and run no faster (28 of
 # one step hide a loop's three instructions), and long ones it may spill.
@@ -164,7 +164,7 @@ def _window_cycles(
     """
     second, last = row_axes(c)
     wide, high, vectors = whole(k, "rw"), whole(k, "rh"), whole(k, "nv")
-    meet = second is not None and _bytes_apart(c, second) % SAME_SET_BYTES == 0
+    meet = second is not None and bytes_apart(c, second) % SAME_SET_BYTES == 0
     sums = vectors * wide * high / 2
     outputs = prod(a.extent for a in (*c.rows, c.vector, *c.outer))
     moved = (prod(c.lhs.load.buffer.shape) + outputs) * dtype_bytes(c.lhs.load.dtype)
@@ -198,17 +198,7 @@ def _rows_of_a_set(c: Contraction, k: Columns) -> Numbers:
     for axis, name in zip(row_axes(c), ("rh", "rw"), strict=True):
         if axis is None:
             continue
-        apart = _bytes_apart(c, axis)
+        apart = bytes_apart(c, axis)
         if apart and apart % SAME_SET_BYTES == 0:
             rows = rows * whole(k, name)
     return rows
-
-
-def _bytes_apart(c: Contraction, axis: Axis) -> int:
-    """From what a result reads of the left operand to what its neighbour along an axis reads."""
-    load, var = c.lhs.load, c.node.iters[axis.position].var
-    apart, stride = 0, dtype_bytes(load.dtype)
-    for index, extent in zip(reversed(load.indices), reversed(load.buffer.shape), strict=True):
-        apart += affine(index).coefficient(var) * stride
-        stride *= extent
-    return apart

@@ -8,7 +8,7 @@ from math import prod
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.analysis import Axis, Contraction, analyse
 from tunefarm.compiler.space.program import create_program, view_contraction
-from tunefarm.compiler.target import Target
+from tunefarm.compiler.target import Target, dtype_bytes
 from tunefarm.compiler.tir.affine import affine
 from tunefarm.compiler.tir.ir import Var
 from tunefarm.compiler.tir.schedule.tree import store_of
@@ -105,3 +105,13 @@ def transposed(c: Contraction) -> bool:
     """True if the right operand's lanes are not contiguous in memory."""
     var = c.node.iters[c.vector.position].var
     return affine(c.rhs.load.indices[-1]).coefficient(var) != 1
+
+
+def bytes_apart(c: Contraction, axis: Axis) -> int:
+    """From what a result reads of the left operand to what its neighbour along an axis reads."""
+    load, var = c.lhs.load, c.node.iters[axis.position].var
+    apart, stride = 0, dtype_bytes(load.dtype)
+    for index, extent in zip(reversed(load.indices), reversed(load.buffer.shape), strict=True):
+        apart += affine(index).coefficient(var) * stride
+        stride *= extent
+    return apart

@@ -114,6 +114,37 @@ def test_taps_across_are_terms_where_that_fills_vectors(
         check(workload, target, space.default, arrays, "execute")
 
 
+@pytest.mark.parametrize("attrs", [
+    {},
+    {"strides": (2, 2)},
+    {"strides": (1, 2), "padding": ((0, 2), (2, 0))},
+    {"dilations": (2, 1), "padding": ((2, 2), (1, 1))},
+])  # fmt: skip
+@pytest.mark.parametrize("inputs", [17, 16])
+def test_results_one_above_the_other_share_rows(attrs: dict[str, Any], inputs: int) -> None:
+    workload = Workload.from_function(convolution(inputs, **attrs))
+    rng = np.random.default_rng(0)
+    arrays = [rng.integers(-3, 4, p.type.shape).astype(F32) for p in workload.function.params]
+    for rh, rw, ku in ((2, 4, 1), (3, 2, 1), (4, 1, 1), (2, 2, 2) if inputs > 16 else (4, 3, 1)):
+        config = {"sketch": "narrow", "rh": rh, "rw": rw, "ku": ku, "tasks": 0}
+        check(workload, TARGETS[0], config, arrays, "execute")
+
+
+@pytest.mark.parametrize("cpu", ["znver4", "znver5"])
+def test_rows_are_shared_where_windows_overlap_downwards(cpu: str) -> None:
+    target = Target(f"llvm -mcpu={cpu} -num-cores=1")
+    overlapping = narrow.space(convolution(17), target)
+    assert overlapping is not None
+    assert int(overlapping.default["rh"]) > 1
+    for other in (
+        convolution(17, strides=(3, 1), padding=((0, 0), (1, 1))),
+        product(64, 1, 64),
+    ):
+        space = narrow.space(other, target)
+        assert space is not None
+        assert [k.choices for k in space.knobs if k.name == "rh"] == [(1,)]
+
+
 def product(m: int, n: int, k: int, constants: tuple[int, ...] = (1,)) -> Function:
     made = function_of("matmul", ((m, k), F32), ((k, n), F32))
     return Function(made.params, made.body, {"primitive": True, "constants": constants})
