@@ -211,9 +211,13 @@ class Farm:
         return cordon_of(self.devices[device], (kept.cordon for kept in self.cordons))
 
     def told(self, job: Job) -> Job:
-        """The job with why no device may measure it, while it is open and holds none."""
-        is_over = job.state not in (JobState.QUEUED, JobState.RUNNING)
-        if is_over or any(live.lease.job == job.id for live in self.leases.values()):
+        """The job, while it is open, with why nothing of it can be stored, or why no device may
+        measure it if it holds none."""
+        if job.state not in (JobState.QUEUED, JobState.RUNNING):
+            return job
+        if self.database.trouble:
+            return replace(job, unmet=self.database.trouble)
+        if any(live.lease.job == job.id for live in self.leases.values()):
             return job
         found = tuple(kept.cordon for kept in self.cordons)
         unmet = why_unmet(job, self.devices.values(), found)

@@ -51,11 +51,12 @@ class Database:
 
     An operation that raises changes nothing; the others of its commit go through. ``write``
     returns once the commit has happened. ``durations`` is from being asked to that, counted by the
-    writer's thread.
+    writer's thread, and ``trouble`` says why the last commit failed; it is empty if it did not.
     """
 
     def __init__(self, store: Store) -> None:
         self.durations = Seconds()
+        self.trouble = ""
         self._store = store
         self._queue: queue.SimpleQueue[_Operation | None] = queue.SimpleQueue()
         self._closed = False
@@ -136,6 +137,7 @@ class Database:
             for operation in wanted:
                 self._commit_alone(operation)
             return
+        self.trouble = ""
         for operation, (result, refusal) in zip(wanted, outcomes, strict=True):
             _settle(operation, result, refusal)
 
@@ -163,9 +165,12 @@ class Database:
                     result = operation.run(connection)
             except BaseException as error:
                 if is_last or isinstance(error, _REFUSALS):
+                    if isinstance(error, StoreError):
+                        self.trouble = str(error)
                     operation.future.set_exception(error)
                     return
                 continue
+            self.trouble = ""
             operation.future.set_result(result)
             return
 

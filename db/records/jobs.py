@@ -61,11 +61,11 @@ class Job:
     ``claim_epoch`` and lasts ``claim_term_s`` unless it is renewed. The first device granted
     decides ``compiler_version``; all its trials are made by that compiler. ``selector`` says which
     devices may measure it (``arch>=sm_90 host!=lab3``); ``unmet`` is the tracker's word on why no
-    registered device may, empty if one may. ``owner`` is the name of the token that submitted it,
-    empty for the farm's own. ``recall`` says why its tuner is asked to put it back into the queue,
-    empty if it is not. Its selector also names the ``plugins`` that its tasks are made with.
-    ``model_name`` is what people call the model whose tasks these are, empty if they are those of
-    none; ``note`` is what they say of the job."""
+    registered device may, or why nothing can be stored, empty if neither is so. ``owner`` is the
+    name of the token that submitted it, empty for the farm's own. ``recall`` says why its tuner is
+    asked to put it back into the queue, empty if it is not. Its selector also names the ``plugins``
+    that its tasks are made with. ``model_name`` is what people call the model whose tasks these
+    are, empty if they are those of none; ``note`` is what they say of the job."""
 
     id: str
     target: str

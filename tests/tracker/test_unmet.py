@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from tunefarm.db.records import Budget, Cordon, Device, Job
+from tunefarm.db.records import Budget, Cordon, Device, Job, JobState, Lease
 from tunefarm.tracker.allocate import cordon_of
+from tunefarm.tracker.farm import Farm
+from tunefarm.tracker.options import TrackerOptions
 from tunefarm.tracker.unmet import why_unmet, why_untuned
 
 OLD = Device("cuda-1", "cuda", "A100", "cuda -arch=sm_80", "w1", {"host": "lab1"})
@@ -102,3 +106,16 @@ def test_a_job_of_a_plugin_says_where_it_is_to_be_installed() -> None:
     assert why_untuned(wanted, []) == ""
     assert why_untuned(wanted, [{"toy-ops==0.1+1f2e3d4c", "x==1+0"}, set()]) == ""
     assert "has toy-ops==0.1+1f2e3d4c, which its tasks" in why_untuned(wanted, [{"x==1+0"}])
+
+
+@pytest.mark.parametrize("state", JobState)
+def test_open_jobs_say_that_nothing_can_be_stored(state: JobState) -> None:
+    full = "database farm.db cannot be used: the disk is full"
+    database: Any = SimpleNamespace(trouble=full)
+    farm = Farm(TrackerOptions("unused"), database)
+    farm.devices = {CPU.id: CPU}
+    farm.hold_lease(Lease("l", CPU.id, "t", 1, 60.0, job="j"))
+    wanted = job(CPU.target, state=state)
+    assert farm.told(wanted).unmet == (full if state in (JobState.QUEUED, JobState.RUNNING) else "")
+    database.trouble = ""
+    assert farm.told(wanted).unmet == ""

@@ -62,8 +62,10 @@ def test_a_full_disk_is_told_and_passes(tmp_path: Path) -> None:
         await database.write(limit(1))
         with pytest.raises(StoreError, match="the disk is full"):
             await database.write(add("x" * 100_000))
+        assert "the disk is full" in database.trouble
         await database.write(limit(10**6))
         await database.write(add("fits"))
+        assert database.trouble == ""
         await asyncio.to_thread(database.close)
         with pytest.raises(StoreError, match="shutting down"):
             await database.write(add("late"))
