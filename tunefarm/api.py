@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from tunefarm.compiler.runtime.module import Module
     from tunefarm.db.records import Trial
 
+_WEIGHTS = "a file of PyTorch's weights, not an exported model"
+_UNEXPORTED = {".py": "Python, not a model", ".pt": _WEIGHTS, ".pth": _WEIGHTS}
+
 
 def default_database() -> str:
     """The database in the user's data folder (TUNEFARM_HOME), as a URL."""
@@ -70,10 +73,15 @@ def read_model(path: Path, shapes: Mapping[str, Sequence[int]] | None = None) ->
     """A model's file: one that ``torch.export.save`` wrote (``.pt2``), else an ONNX model.
 
     ``shapes`` and errors as for ``from_onnx``; TunefarmError for shapes of a ``.pt2``, which has
-    those that it was exported with.
+    those that it was exported with, and for files that come before an export.
     """
     from tunefarm.compiler.frontend.torch import SAVED
 
+    if path.suffix in _UNEXPORTED and path.is_file():
+        raise TunefarmError(
+            f"{path} is {_UNEXPORTED[path.suffix]}; export the model, by torch.onnx.export or by "
+            f"torch.export.save to a {SAVED} file, or give it to tunefarm.from_torch in Python"
+        )
     if path.suffix != SAVED:
         return from_onnx(path, shapes)
     if shapes:

@@ -335,5 +335,8 @@ def with_folder(database: str) -> str:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise TunefarmError(f"cannot make the folder {path.parent}: {error.strerror}") from None
+            raise TunefarmError(
+                f"cannot make the folder {path.parent} of the database: {error.strerror}; name "
+                "another in TUNEFARM_HOME, or a database with --db"
+            ) from None
     return database

@@ -34,6 +34,17 @@ def test_a_file_that_is_not_onnx(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "notes.onnx" in mistake(capsys, "tasks", str(path))
 
 
+@pytest.mark.parametrize("name", ["net.py", "net.pt", "net.pth"])
+def test_a_file_that_comes_before_an_export(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    path = tmp_path / name
+    assert f"{name} does not exist" in mistake(capsys, "tasks", str(path))
+    path.write_text("import torch")
+    told = mistake(capsys, "tasks", str(path))
+    assert "torch.export.save to a .pt2 file, or give it to tunefarm.from_torch" in told
+
+
 def test_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "none.onnx" in mistake(capsys, "tasks", str(tmp_path / "none.onnx"))
 
@@ -212,7 +223,9 @@ def test_a_data_folder_that_cannot_be_made(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("TUNEFARM_HOME", str(tmp_path / "file" / "home"))
-    assert "cannot make the folder" in mistake(capsys, "tune", model, "--trials", "2")
+    told = mistake(capsys, "tune", model, "--trials", "2")
+    assert "cannot make the folder" in told
+    assert "name another in TUNEFARM_HOME" in told
     assert run(["tasks", model]) == 0
 
 
