@@ -106,9 +106,11 @@ def run_job(
 def _greet(
     client: FarmClient, options: TunerOptions, stopped: threading.Event, pulse: Pulse
 ) -> None:
-    """Wait until the tracker answers; raises why it does not if the tuner is for one job only."""
+    """Wait until the tracker answers, and say once that it does not; raises why if the tuner is for
+    one job only."""
     from tunefarm.proto.errors import TrackerUnavailable
 
+    is_told = False
     while not stopped.is_set():
         pulse.turn()
         try:
@@ -116,7 +118,9 @@ def _greet(
         except TrackerUnavailable as error:
             if options.once:
                 raise
-            _log.warning("%s; trying again", error)
+            if not is_told:
+                _log.warning("%s; trying again", error)
+            is_told = True
             stopped.wait(_PAUSE_S)
         else:
             pulse.answer()

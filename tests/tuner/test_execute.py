@@ -8,10 +8,12 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import select, update
@@ -24,6 +26,7 @@ from tunefarm.db.records import (
     BestKey,
     Budget,
     Config,
+    FarmInfo,
     Job,
     JobState,
     JobTask,
@@ -33,6 +36,10 @@ from tunefarm.db.records import (
 from tunefarm.db.store import Store
 from tunefarm.proto.awake import awake_s
 from tunefarm.proto.client import FarmClient
+from tunefarm.proto.errors import TrackerUnavailable
+from tunefarm.tuner import execute
+from tunefarm.tuner.options import TunerOptions
+from tunefarm.tuner.pulse import Pulse
 from tunefarm.worker.sim import sim_time_s
 
 from tests.patience import wait_for
@@ -168,6 +175,26 @@ def assert_complete(trials: Sequence[Trial], job: Job) -> None:
 
 def canonical(config: Config) -> str:
     return json.dumps(dict(config), sort_keys=True)
+
+
+def test_a_tracker_that_is_away_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(execute, "_PAUSE_S", 0.0)
+    stopped, asked = threading.Event(), 0
+
+    class Away:
+        def info(self) -> FarmInfo:
+            nonlocal asked
+            asked += 1
+            if asked == 3:
+                stopped.set()
+            raise TrackerUnavailable("no tracker answers")
+
+    client: Any = Away()
+    execute._greet(client, TunerOptions(tracker="lab:1"), stopped, Pulse(stopped))
+    assert asked == 3
+    assert [record.message for record in caplog.records] == ["no tracker answers; trying again"]
 
 
 def test_a_job_runs_to_its_end_and_promotes_the_best(farm: Farm) -> None:
