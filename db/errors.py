@@ -23,7 +23,13 @@ class StaleClaim(Exception):
 
 
 class StaleIncarnation(Exception):
-    """A write by a worker process that a newer one has replaced."""
+    """A write by a process of ``worker`` that a newer one has replaced."""
+
+    def __init__(self, worker: str) -> None:
+        super().__init__(
+            f"a newer process of worker {worker} has taken over; a second worker beside it needs "
+            "a --name and devices of its own"
+        )
 
 
 class UnknownRecord(Exception):

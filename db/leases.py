@@ -77,7 +77,7 @@ def enlist(
         INCARNATIONS.c.worker == worker, INCARNATIONS.c.incarnation == incarnation
     )
     if connection.execute(past).one_or_none() is not None:
-        raise StaleIncarnation(f"a newer process of worker {worker} has taken over")
+        raise StaleIncarnation(worker)
     connection.execute(
         insert(INCARNATIONS).values(worker=worker, incarnation=incarnation, started_at=now)
     )

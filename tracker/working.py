@@ -92,7 +92,7 @@ async def sync(farm: Farm, state: WorkerState, wait_s: float, caller: Caller = O
     await _enlist(farm, state, caller.name)
     seen = farm.workers[state.worker]
     if seen.incarnation != state.incarnation:
-        raise StaleIncarnation(f"a newer process of worker {state.worker} has taken over")
+        raise StaleIncarnation(state.worker)
     if state.number <= seen.number:
         return _orders(farm)
     seen.number, seen.at = state.number, farm.clock()
