@@ -21,19 +21,17 @@ from typing import Any
 
 from sqlalchemy import Connection, Table, insert
 from tunefarm.compiler.workload import Workload
+from tunefarm.db.farm_models import DEVICES, LEASES, WORKERS
 from tunefarm.db.models import (
     BEST,
-    DEVICES,
     FINALS,
     JOB_TASKS,
     JOBS,
-    LEASES,
     MODEL_TASKS,
     MODELS,
     TARGETS,
     TASKS,
     TRIALS,
-    WORKERS,
     WORKLOADS,
 )
 from tunefarm.db.store import Store

@@ -10,7 +10,8 @@ from fastapi.responses import StreamingResponse
 from sqlalchemy import Connection, func, select
 from tunefarm.dashboard.queries import jobs
 from tunefarm.dashboard.watch import Mark, Subject, Watch
-from tunefarm.db.models import JOBS, LEASES, TRIALS
+from tunefarm.db.farm_models import LEASES
+from tunefarm.db.models import JOBS, TRIALS
 
 ALIVE_S = 15.0
 

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 
 from sqlalchemy import Connection, insert, update
 from tunefarm.db import best, jobs, leases, trials
-from tunefarm.db.models import JOBS, LEASES
+from tunefarm.db.farm_models import LEASES
+from tunefarm.db.models import JOBS
 from tunefarm.db.records import Best, Device, Job, Lease
 
 _THERE = "there"

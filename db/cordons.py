@@ -12,7 +12,7 @@ from sqlalchemy import Connection, and_, delete, insert, or_, select
 from tunefarm.db import leases
 from tunefarm.db.dialect import upsert
 from tunefarm.db.errors import UnknownRecord
-from tunefarm.db.models import AUDIT, CORDONS, DEVICES, LEASES, WORKERS
+from tunefarm.db.farm_models import AUDIT, CORDONS, DEVICES, LEASES, WORKERS
 from tunefarm.db.records import AuditEvent, Cordon, Lease
 
 DEVICE, WORKER = "device", "worker"

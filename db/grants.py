@@ -15,7 +15,8 @@ from sqlalchemy import Connection, and_, bindparam, insert, select, update
 from tunefarm.db import at_once, leases
 from tunefarm.db.dialect import clock_there, is_shared
 from tunefarm.db.errors import StaleLease
-from tunefarm.db.models import CORDONS, DEVICES, JOBS, LEASES, REQUESTS, TARGETS, WORKERS
+from tunefarm.db.farm_models import CORDONS, DEVICES, LEASES, REQUESTS, WORKERS
+from tunefarm.db.models import JOBS, TARGETS
 from tunefarm.db.records import HEALTH, Lease
 
 _LENDING = (

@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, and_, delete, insert, select, update
 from tunefarm.db import cordons, leases
 from tunefarm.db.dialect import upsert
-from tunefarm.db.models import CORDONS, DEVICE_CHECKS, DEVICES, LEASES
+from tunefarm.db.farm_models import CORDONS, DEVICE_CHECKS, DEVICES, LEASES
 from tunefarm.db.records import HEALTH, Cordon, Device, ErrorKind, Result
 
 LEAST_SHARE = 0.7

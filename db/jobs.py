@@ -14,12 +14,9 @@ from typing import Any
 from sqlalchemy import Connection, delete, insert, select, update
 from tunefarm.db import cordons, leases, whole_models
 from tunefarm.db.errors import StaleClaim
-from tunefarm.db.models import JOB_TASKS, JOBS, REQUESTS
-from tunefarm.db.records import (
-    OWNED,
-    Job,
-    JobState,
-)
+from tunefarm.db.farm_models import REQUESTS
+from tunefarm.db.models import JOB_TASKS, JOBS
+from tunefarm.db.records import OWNED, Job, JobState
 from tunefarm.db.rows import add_workloads, target_ids, workload_ids
 from tunefarm.db.stored_jobs import OPEN, get, row_of
 

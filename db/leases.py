@@ -16,7 +16,8 @@ from sqlalchemy import Connection, Select, case, func, insert, select, update
 from tunefarm.db import at_once
 from tunefarm.db.dialect import clock_there, is_shared, upsert
 from tunefarm.db.errors import StaleIncarnation, StaleLease
-from tunefarm.db.models import DEVICES, INCARNATIONS, JOBS, LEASES, REQUESTS, WORKERS
+from tunefarm.db.farm_models import DEVICES, INCARNATIONS, LEASES, REQUESTS, WORKERS
+from tunefarm.db.models import JOBS
 from tunefarm.db.records import (
     COMPILER_TAG,
     PLUGIN_TAG,

@@ -10,7 +10,8 @@ from typing import Any
 from sqlalchemy import Connection, case, delete, func, insert, select, tuple_, update
 from tunefarm.db import leases, trials
 from tunefarm.db.errors import StaleLease
-from tunefarm.db.models import DEVICES, LEASES, REQUESTS, TARGETS, WORKLOADS
+from tunefarm.db.farm_models import DEVICES, LEASES, REQUESTS
+from tunefarm.db.models import TARGETS, WORKLOADS
 from tunefarm.db.records import (
     ErrorKind,
     Held,

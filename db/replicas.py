@@ -26,8 +26,9 @@ from sqlalchemy import (
 )
 from tunefarm.db import cordons, leases
 from tunefarm.db.dialect import clock, upsert
+from tunefarm.db.farm_models import CLAIM_TERMS, LEASES, TRACKERS, WAITING, WORKERS
 from tunefarm.db.leases import Enlisted
-from tunefarm.db.models import CLAIM_TERMS, JOBS, LEASES, TRACKERS, WAITING, WORKERS
+from tunefarm.db.models import JOBS
 from tunefarm.db.records import Cordon, Device, DeviceRequest, JobState, Lease
 
 PLACE_S = 10.0

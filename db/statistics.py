@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from sqlalchemy import Connection, func, select
-from tunefarm.db.models import JOBS, REQUESTS, TRIALS
+from tunefarm.db.farm_models import REQUESTS
+from tunefarm.db.models import JOBS, TRIALS
 from tunefarm.db.records import JobState
 
 OK = "ok"

@@ -8,7 +8,8 @@ from typing import Any
 
 from sqlalchemy import Connection, func, select
 from tunefarm.db.errors import UnknownRecord
-from tunefarm.db.models import JOB_TASKS, JOBS, MODELS, REQUESTS, TARGETS, WORKLOADS
+from tunefarm.db.farm_models import REQUESTS
+from tunefarm.db.models import JOB_TASKS, JOBS, MODELS, TARGETS, WORKLOADS
 from tunefarm.db.records import (
     FINAL,
     IDLE,

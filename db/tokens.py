@@ -13,7 +13,8 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, insert, select, update
 from tunefarm.db.cordons import PREFIX_LENGTH, note
 from tunefarm.db.errors import NotYours, UnknownRecord
-from tunefarm.db.models import JOBS, TOKENS, WORKERS
+from tunefarm.db.farm_models import TOKENS, WORKERS
+from tunefarm.db.models import JOBS
 from tunefarm.db.records import Role, Token
 from tunefarm.db.rows import chunks
 

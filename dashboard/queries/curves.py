@@ -12,7 +12,7 @@ from tunefarm.dashboard.queries.followed import Phases, Point, Points, Step, Ste
 from tunefarm.dashboard.queries.followed import points as points_of
 from tunefarm.dashboard.queries.jobs import JobLine, TaskLine
 from tunefarm.dashboard.ranks import rank_correlation, top_recall
-from tunefarm.db.models import LEASES
+from tunefarm.db.farm_models import LEASES
 
 POINTS = 3_000
 _TOP_SHARE = 0.1

@@ -11,7 +11,8 @@ from sqlalchemy import Connection, func, or_, select
 from tunefarm.dashboard.datasets import Dataset, dataset
 from tunefarm.db import cordons, leases
 from tunefarm.db.errors import UnknownRecord
-from tunefarm.db.models import DEVICE_CHECKS, LEASES, TRIALS
+from tunefarm.db.farm_models import DEVICE_CHECKS, LEASES
+from tunefarm.db.models import TRIALS
 from tunefarm.db.records import HEALTH, Cordon, Device, Health
 
 DAY_S = 86400.0

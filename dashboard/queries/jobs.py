@@ -11,7 +11,8 @@ from sqlalchemy import Connection, Select, and_, exists, func, not_, or_, select
 from tunefarm.dashboard.paging import PAGE_ROWS, Page, page_of, parse_cursor
 from tunefarm.dashboard.queries.promoted import Built, built
 from tunefarm.db.errors import UnknownRecord
-from tunefarm.db.models import JOB_TASKS, JOBS, MODELS, REQUESTS, TARGETS, TRIALS, WORKLOADS
+from tunefarm.db.farm_models import REQUESTS
+from tunefarm.db.models import JOB_TASKS, JOBS, MODELS, TARGETS, TRIALS, WORKLOADS
 from tunefarm.db.records import JobState
 
 from tunefarm.texts import beginning

@@ -13,15 +13,7 @@ from tunefarm.dashboard.paging import PAGE_ROWS, Page, page_of, parse_cursor
 from tunefarm.dashboard.queries import roofs
 from tunefarm.db.errors import UnknownRecord
 from tunefarm.db.lookup import is_gain
-from tunefarm.db.models import (
-    BEST,
-    MODEL_TASKS,
-    MODELS,
-    TARGETS,
-    TASKS,
-    TRIALS,
-    WORKLOADS,
-)
+from tunefarm.db.models import BEST, MODEL_TASKS, MODELS, TARGETS, TASKS, TRIALS, WORKLOADS
 
 
 class TaskStanding(StrEnum):

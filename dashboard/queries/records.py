@@ -12,17 +12,8 @@ from tunefarm.dashboard.datasets import Dataset, dataset
 from tunefarm.dashboard.paging import PAGE_ROWS, Page, page_of, parse_cursor
 from tunefarm.dashboard.ranks import importance
 from tunefarm.db.errors import UnknownRecord
-from tunefarm.db.models import (
-    BEST,
-    DEVICES,
-    FINALS,
-    JOB_TASKS,
-    JOBS,
-    TARGETS,
-    TASKS,
-    TRIALS,
-    WORKLOADS,
-)
+from tunefarm.db.farm_models import DEVICES
+from tunefarm.db.models import BEST, FINALS, JOB_TASKS, JOBS, TARGETS, TASKS, TRIALS, WORKLOADS
 from tunefarm.db.records import FINAL, Trial
 from tunefarm.db.rows import TRIAL_COLUMNS, TRIAL_SOURCE, trial_from_row
 

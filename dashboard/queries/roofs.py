@@ -10,7 +10,8 @@ from typing import Any, Protocol
 from sqlalchemy import Connection, Select, select
 from tunefarm.dashboard.datasets import Cell, Dataset, dataset
 from tunefarm.dashboard.queries.jobs import JobLine, TaskLine
-from tunefarm.db.models import DEVICES, TRIALS, WORKLOADS
+from tunefarm.db.farm_models import DEVICES
+from tunefarm.db.models import TRIALS, WORKLOADS
 
 _BYTES = {"float64": 8, "int64": 8, "uint64": 8, "float32": 4, "int32": 4, "uint32": 4,
           "float16": 2, "bfloat16": 2, "int16": 2, "uint16": 2}  # fmt: skip

@@ -1,6 +1,7 @@
 """Alembic's entry: runs the migrations on the connection that ``db.migrate`` hands over."""
 
 from alembic import context
+from tunefarm.db import farm_models  # noqa: F401 (its tables are a part of the schema)
 from tunefarm.db.models import Base
 
 context.configure(

@@ -21,7 +21,7 @@ from tunefarm.compiler.target import Target
 from tunefarm.compiler.workload import Workload
 from tunefarm.dashboard.app import create_app
 from tunefarm.db import cordons, jobs, leases
-from tunefarm.db.models import LEASES
+from tunefarm.db.farm_models import LEASES
 from tunefarm.db.records import (
     FINAL,
     BestKey,

@@ -19,7 +19,8 @@ from tunefarm.dashboard.datasets import dataset
 from tunefarm.dashboard.queries import curves
 from tunefarm.dashboard.ranks import importance, rank_correlation, top_recall
 from tunefarm.db import jobs
-from tunefarm.db.models import JOBS, REQUESTS
+from tunefarm.db.farm_models import REQUESTS
+from tunefarm.db.models import JOBS
 from tunefarm.db.records import Budget, Job, JobState, JobTask
 from tunefarm.db.store import Store
 

@@ -21,8 +21,8 @@ from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 from tunefarm.db import cordons, grants, jobs, leases, queue, stored_jobs, trials
 from tunefarm.db.errors import StaleClaim, StaleIncarnation, StaleLease, UnknownRecord
+from tunefarm.db.farm_models import LEASES, REQUESTS
 from tunefarm.db.grants import Want
-from tunefarm.db.models import LEASES, REQUESTS
 from tunefarm.db.records import (
     COMPILER_TAG,
     FINAL,

@@ -14,7 +14,12 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Connection, MetaData, StaticPool, create_engine
-from tunefarm.db import dialect, queue, stored_jobs
+from tunefarm.db import (
+    dialect,
+    farm_models,  # noqa: F401 (its tables are a part of the schema)
+    queue,
+    stored_jobs,
+)
 from tunefarm.db.errors import StoreError
 from tunefarm.db.migrate import REVISIONS, upgrade
 from tunefarm.db.models import Base

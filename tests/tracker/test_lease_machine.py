@@ -33,7 +33,7 @@ from hypothesis.stateful import (
 from sqlalchemy import func, select
 from tunefarm.db import leases
 from tunefarm.db.errors import StaleIncarnation, StaleLease, UnknownRecord
-from tunefarm.db.models import LEASES
+from tunefarm.db.farm_models import LEASES
 from tunefarm.db.records import (
     Device,
     DeviceRequest,

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import func, select
-from tunefarm.db.models import LEASES
+from tunefarm.db.farm_models import LEASES
 from tunefarm.db.records import (
     Device,
     DeviceRequest,
@@ -175,7 +175,7 @@ def test_requests_are_served_in_one_order_whichever_tracker_they_wait_at(
 
 
 def waiting(store: Store) -> int:
-    from tunefarm.db.models import WAITING
+    from tunefarm.db.farm_models import WAITING
 
     with store.reading() as connection:
         return int(connection.execute(select(func.count()).select_from(WAITING)).scalar_one())

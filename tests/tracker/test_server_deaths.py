@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import select
-from tunefarm.db.models import LEASES
+from tunefarm.db.farm_models import LEASES
 from tunefarm.db.records import DeviceRequest, Job, JobState, Lease, TrialRequest
 from tunefarm.db.store import Store
 from tunefarm.proto.client import FarmClient

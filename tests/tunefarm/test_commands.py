@@ -27,7 +27,7 @@ from sqlalchemy import insert
 from tunefarm.compiler.dispatch import History
 from tunefarm.compiler.target import Target
 from tunefarm.db import cordons, jobs, leases
-from tunefarm.db.models import LEASES
+from tunefarm.db.farm_models import LEASES
 from tunefarm.db.records import FINAL, Device, ErrorKind, TaskKey, Trial
 from tunefarm.db.store import Store
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from sqlalchemy import insert
 from tunefarm.db.dialect import clock
-from tunefarm.db.models import TRACKERS
+from tunefarm.db.farm_models import TRACKERS
 from tunefarm.db.store import Store
 from tunefarm.proto.client import FarmClient
 from tunefarm.proto.rendezvous import Rendezvous, read_rendezvous, write_rendezvous
