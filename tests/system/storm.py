@@ -5,15 +5,14 @@ from __future__ import annotations
 
 import os
 import random
-import resource
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -25,11 +24,11 @@ from tunefarm.proto.client import FarmClient
 from tunefarm.proto.errors import FarmError
 from tunefarm.proto.rendezvous import read_rendezvous, write_rendezvous
 
+from tests.system.disks import full
 from tests.system.wire import Wire
 
 LIMIT_S = 180.0
 TERM_S = 3.0
-DISK_BYTES = 64 << 20
 TARGET = "sim -failures=10 -trial-ms=10"
 SKETCH = Path(__file__).parents[1] / "tuner" / "sim_sketch.py"
 PROBES = ("anna", "bert", "cleo")
@@ -367,41 +366,6 @@ class PostgresStorm(Storm):
     def _do(self, statements: str) -> None:
         with connect(driver_place(self.database), autocommit=True) as connection:
             connection.execute(statements)
-
-
-@contextmanager
-def full(disk: Path, pid: int) -> Iterator[None]:
-    """Leave no room: on a disk of our own by a large file, elsewhere by a limit of the process."""
-    if os.path.ismount(disk):
-        ballast = disk / "ballast"
-        with suppress(OSError), ballast.open("wb", buffering=0) as file:
-            while file.write(bytes(1 << 16)):
-                pass
-        try:
-            yield
-        finally:
-            ballast.unlink()
-        return
-    soft, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
-    resource.prlimit(pid, resource.RLIMIT_FSIZE, (4096, hard))
-    try:
-        yield
-    finally:
-        with suppress(ProcessLookupError):
-            resource.prlimit(pid, resource.RLIMIT_FSIZE, (soft, hard))
-
-
-@contextmanager
-def disk_of(folder: Path) -> Iterator[Path]:
-    """A folder on a small disk of its own where we may mount one, else any folder."""
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)]
-    mounted = subprocess.run(mount, capture_output=True).returncode == 0
-    try:
-        yield folder
-    finally:
-        if mounted:
-            subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 def wait_for(condition: Callable[[], object], storm: Storm) -> None:

@@ -20,16 +20,8 @@ from tunefarm.db.records import Job
 from tunefarm.proto.client import FarmClient
 
 from tests.system import history
-from tests.system.storm import (
-    LIMIT_S,
-    PROBES,
-    TARGET,
-    PostgresStorm,
-    SqliteStorm,
-    Storm,
-    disk_of,
-    wait_for,
-)
+from tests.system.disks import disk_of
+from tests.system.storm import LIMIT_S, PROBES, TARGET, PostgresStorm, SqliteStorm, Storm, wait_for
 
 SECONDS = float(os.environ.get("TUNEFARM_FAULT_S", "60"))
 SEED = int(os.environ.get("TUNEFARM_FAULT_SEED", time.time_ns() % 10**6))
