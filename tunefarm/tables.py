@@ -83,6 +83,11 @@ def print_table(out: Console, columns: Sequence[Column]) -> None:
     print_whole(out, table(columns, out.width))
 
 
+def print_sentence(out: Console, text: str) -> None:
+    """Print a sentence: broken between words on a terminal, a single line elsewhere."""
+    out.print(text, soft_wrap=not out.is_terminal)
+
+
 def print_whole(out: Console, content: RenderableType) -> None:
     """Print tables and texts; in a file or a pipe without blanks at the ends of lines."""
     if out.is_terminal:

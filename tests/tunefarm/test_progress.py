@@ -23,7 +23,7 @@ from tunefarm.db.records import (
 
 from tunefarm.outcome import Outcome
 from tunefarm.progress import Following, View, showing
-from tunefarm.tables import Column, fit, table
+from tunefarm.tables import Column, fit, print_sentence, table
 from tunefarm.texts import duration
 from tunefarm.tuning import Tuned
 from tunefarm.updates import Idle
@@ -368,3 +368,13 @@ def test_cells_are_taken_literally() -> None:
 )  # fmt: skip
 def test_durations_have_three_digits(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_sentence_breaks_between_words_on_a_terminal_alone(is_terminal: bool) -> None:
+    sentence = "no candidate was faster by more than the noise, however fast its trial was"
+    file = io.StringIO()
+    print_sentence(Console(file=file, width=30, force_terminal=is_terminal), sentence)
+    lines = file.getvalue().splitlines()
+    assert (len(lines) > 1) is is_terminal
+    assert " ".join(line.rstrip() for line in lines) == sentence

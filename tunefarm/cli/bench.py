@@ -172,7 +172,7 @@ def roofline_json(target: Target, result: Roofline) -> dict[str, object]:
 def _bench_nodes(out: Console, request: Request) -> None:
     from tunefarm.benchmark import compare, node_columns
     from tunefarm.peers.turns import Neighbours
-    from tunefarm.tables import print_table
+    from tunefarm.tables import print_sentence, print_table
 
     neighbours = Neighbours()
     for target in request.targets:
@@ -181,7 +181,7 @@ def _bench_nodes(out: Console, request: Request) -> None:
             result = compare(request.subject, target, request.repeat)
         request.found.append(comparison_json(target, result))
         print_table(out, node_columns(result))
-        out.print(result.summary(), soft_wrap=True)
+        print_sentence(out, result.summary())
         _tell_records(out, request, target, result.history)
     _tell_noise(out, neighbours)
 
@@ -189,7 +189,7 @@ def _bench_nodes(out: Console, request: Request) -> None:
 def _bench_peers(out: Console, request: Request) -> None:
     from tunefarm.peers.race import libraries_here, race, race_columns
     from tunefarm.peers.turns import Neighbours
-    from tunefarm.tables import print_table
+    from tunefarm.tables import print_sentence, print_table
     from tunefarm.texts import counted
 
     libraries = libraries_here(out.print)
@@ -201,17 +201,17 @@ def _bench_peers(out: Console, request: Request) -> None:
         request.found.append(race_json(target, races[-1]))
     print_table(out, race_columns(races))
     for result in races:
-        out.print(result.summary(), soft_wrap=True)
+        print_sentence(out, result.summary())
     told = (t for result in races for t in (*result.warnings(), result.turns.report()) if t)
     for text in dict.fromkeys(told):
-        out.print(text, soft_wrap=True)
+        print_sentence(out, text)
     peaks = ", ".join(
         f"{r.row.peak / 1e9:.0f} GFLOP/s of FMAs on {counted(r.cores, 'core')}" for r in races
     )
-    out.print(
+    print_sentence(
+        out,
         f"medians of {counted(request.repeat, 'turn')}, peers held to f32, each library alone in a "
         f"process of its own; peak: {peaks}; error: largest difference over largest magnitude",
-        soft_wrap=True,
     )
     for target, result in zip(request.targets, races, strict=True):
         if len(races) > 1:
@@ -223,7 +223,7 @@ def _bench_peers(out: Console, request: Request) -> None:
 def _bench_roofline(out: Console, request: Request, picture: Path | None) -> None:
     from tunefarm.peers.turns import Neighbours
     from tunefarm.roofline.nodes import measure, roofline_columns
-    from tunefarm.tables import print_table
+    from tunefarm.tables import print_sentence, print_table
 
     neighbours, results = Neighbours(), []
     for target in request.targets:
@@ -232,10 +232,10 @@ def _bench_roofline(out: Console, request: Request, picture: Path | None) -> Non
         request.found.append(roofline_json(target, results[-1]))
         _head(out, request, target)
         print_table(out, roofline_columns(results[-1]))
-        out.print(results[-1].summary(), soft_wrap=True)
-        out.print(f"roofs: {results[-1].roofs}", soft_wrap=True)
+        print_sentence(out, results[-1].summary())
+        print_sentence(out, f"roofs: {results[-1].roofs}")
         for note in results[-1].notes:
-            out.print(note, soft_wrap=True)
+            print_sentence(out, note)
         _tell_records(out, request, target, results[-1].history)
     _tell_noise(out, neighbours)
     if picture is not None:
@@ -266,7 +266,9 @@ def _tell_records(out: Console, request: Request, target: Target, history: Histo
 def _tell_noise(out: Console, neighbours: Neighbours) -> None:
     """A warning, if other processes took so much of the machine that the times mean little."""
     if neighbours.were_busy:
-        out.print(neighbours.report(), soft_wrap=True)
+        from tunefarm.tables import print_sentence
+
+        print_sentence(out, neighbours.report())
 
 
 @contextlib.contextmanager

@@ -290,7 +290,7 @@ def watch(job: JobId, tracker: Tracker = "", db: Database = "", as_json: Json = 
     from tunefarm.outcome import outcome, tasks_of
     from tunefarm.progress import showing
     from tunefarm.stored import farm_or_database
-    from tunefarm.tables import console
+    from tunefarm.tables import console, print_sentence
     from tunefarm.updates import earlier, peak_of
 
     with farm_or_database(tracker, db) as farm:
@@ -305,7 +305,7 @@ def watch(job: JobId, tracker: Tracker = "", db: Database = "", as_json: Json = 
         return
     out = console()
     for sentence in found.sentences(update):
-        out.print(sentence, soft_wrap=True)
+        print_sentence(out, sentence)
 
 
 def cancel(job: JobId, tracker: Tracker = "", db: Database = "", as_json: Json = False) -> None:

@@ -87,6 +87,7 @@ def tune(
     from tunefarm.db.records import TRIALS_A_TASK
     from tunefarm.farm import device_peak
     from tunefarm.progress import showing
+    from tunefarm.tables import print_sentence
     from tunefarm.texts import counted
     from tunefarm.tuning import tune as run
 
@@ -106,7 +107,7 @@ def tune(
         budget = raised_budget(trials, found)
     out.print(f"{model.name}: {counted(len(found), 'task')} for {found[0].target}, {budget} trials")
     if timing := timing_text(found):
-        out.print(timing, soft_wrap=True)
+        print_sentence(out, timing)
     with showing(out, device_peak(tracker, db)) as show:
         result = run(
             found,
@@ -128,7 +129,7 @@ def tune(
         return
     _conclude(result, budget)
     if result.disturbance:
-        out.print(result.disturbance, soft_wrap=True)
+        print_sentence(out, result.disturbance)
     library = f"{model.stem}{library_suffixes(target)[0]}"
     out.print(f"next: {asked.command('build', '-o', library)}", soft_wrap=True)
 
@@ -170,7 +171,7 @@ def _closing_json(result: Tuned) -> dict[str, object] | None:
 
 
 def _conclude(result: Tuned, budget: int) -> None:
-    from tunefarm.tables import console
+    from tunefarm.tables import console, print_sentence
 
     out = console()
     if result.last is None or result.outcome is None:
@@ -180,9 +181,9 @@ def _conclude(result: Tuned, budget: int) -> None:
         )
     else:
         for sentence in result.outcome.sentences(result.last):
-            out.print(sentence, soft_wrap=True)
+            print_sentence(out, sentence)
     if result.closing is not None:
-        out.print(result.closing.summary(), soft_wrap=True)
+        print_sentence(out, result.closing.summary())
 
 
 def build(
