@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -38,9 +39,9 @@ def fetched(farm: FarmClient, name: str) -> Iterator[tuple[Store, Job]]:
             copies.add_devices(connection, farm.devices())
             copies.add_job(connection, job)
             copies.add_leases(connection, held)
-        models = _fetch_trials(farm, job.id, store)
+        keys = _fetch_trials(farm, job.id, store)
         with store.writing() as connection:
-            copies.add_promoted(connection, _promoted(farm, job, models))
+            copies.add_promoted(connection, _promoted(farm, keys))
         yield store, job
 
 
@@ -55,24 +56,23 @@ def leases_of(farm: FarmClient, job: str) -> Iterator[Lease]:
         before = page[-1].granted_at
 
 
-def _fetch_trials(farm: FarmClient, job: str, store: Store) -> set[str]:
-    """Store all trials of a job; the models of the devices that measured them."""
-    cursor, models = 0, set()
+def _fetch_trials(farm: FarmClient, job: str, store: Store) -> set[BestKey]:
+    """Store all trials of a job; the keys that its tasks, timed as those were, have on the models
+    of the devices that measured them."""
+    from tunefarm.db.lookup import best_key_of
+
+    cursor, keys = 0, set[BestKey]()
     while True:
         page = farm.collect(job, cursor, limit=PAGE)
         store.add_trials(page.trials)
-        models |= {trial.device_model for trial in page.trials if trial.device_model}
+        keys |= {best_key_of(trial) for trial in page.trials if trial.device_model}
         if len(page.trials) < PAGE:
-            return models
+            models = {key.device_model for key in keys}
+            return {replace(key, device_model=model) for key in keys for model in models}
         cursor = page.cursor
 
 
-def _promoted(farm: FarmClient, job: Job, models: set[str]) -> list[Best]:
-    """The records of the job's tasks that finals promoted on devices of these models."""
-    keys = [
-        BestKey.of_today(task.workload.key, job.target, model, task.protocol)
-        for task in job.tasks
-        for model in sorted(models)
-    ]
+def _promoted(farm: FarmClient, keys: set[BestKey]) -> list[Best]:
+    """The records of these keys that finals promoted."""
     found = [one for answers in farm.best(keys).values() for one in answers]
     return [one.best for one in found if one.match is Match.EXACT and one.best.promoted]

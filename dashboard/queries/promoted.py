@@ -24,7 +24,8 @@ class Built:
 
 def built(connection: Connection, jobs: Sequence[str]) -> list[Built]:
     """The tasks of these jobs: each with the record that a final promoted for the model of the
-    job's first device and the job's compiler, else with its default."""
+    job's first device, the job's compiler and the way that its trials are timed, else with its
+    default."""
     measured = _measured(jobs)
     is_of_job = or_(
         func.coalesce(measured.c.compiler_version, "") == "",
@@ -34,6 +35,7 @@ def built(connection: Connection, jobs: Sequence[str]) -> list[Built]:
         BEST.c.workload_id == JOB_TASKS.c.workload_id,
         BEST.c.target_id == measured.c.target_id,
         BEST.c.device_model == measured.c.device_model,
+        BEST.c.protocol == _protocol(measured.c.target_id),
         BEST.c.promoted,
         is_of_job,
     )
@@ -52,6 +54,16 @@ def device_model() -> Any:
     none."""
     first = select(TRIALS.c.device_model).where(TRIALS.c.job == JOBS.c.id)
     return first.order_by(TRIALS.c.id).limit(1).correlate(JOBS).scalar_subquery()
+
+
+def _protocol(target_id: Any) -> Any:
+    """What the first trial of ``JOB_TASKS``'s row was timed by; null while there is none."""
+    first = select(TRIALS.c.protocol).where(
+        TRIALS.c.job == JOB_TASKS.c.job,
+        TRIALS.c.workload_id == JOB_TASKS.c.workload_id,
+        TRIALS.c.target_id == target_id,
+    )
+    return first.order_by(TRIALS.c.number).limit(1).scalar_subquery()
 
 
 def _measured(jobs: Sequence[str]) -> Any:

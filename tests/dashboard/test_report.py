@@ -10,22 +10,32 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from sqlalchemy import update
 from tunefarm.dashboard.queries import jobs as lines
+from tunefarm.dashboard.queries.promoted import built
 from tunefarm.dashboard.report import report
 from tunefarm.db import copies, jobs
+from tunefarm.db.models import JOB_TASKS
 from tunefarm.db.records import (
+    FINAL,
+    FROM_MEMORY,
+    BestKey,
     Budget,
+    Final,
     Job,
     JobState,
     JobTask,
     Lease,
     Role,
     Token,
+    TrialKey,
+    Verdict,
     WorkloadRecord,
 )
 from tunefarm.db.store import Store
@@ -143,11 +153,29 @@ def without_now(page: str) -> str:
     return made.sub("", page)
 
 
+def test_a_record_that_was_timed_in_another_way_is_of_another_job(farm: Any) -> None:
+    first = farm.trial(0, 1000, origin=FINAL)
+    other = replace(first, job="dddd1111", protocol=FROM_MEMORY)
+    key = BestKey(other.task.workload, farm.target, other.device_model, FROM_MEMORY)
+    won = TrialKey(other.job, other.task, other.number)
+    with Store.open(farm.database) as store:
+        store.add_trials([other])
+        store.promote("f2", Final(key, won, None, Verdict.BETTER, None, 3.0))
+        with store.reading() as db:
+            found = next(task for task in built(db, [farm.job]) if task.weight == 3)
+    assert found.default_s is not None
+    assert found.best_s is not None
+    assert found.default_s / found.best_s == pytest.approx(1.9)
+
+
+@pytest.mark.parametrize("asked", ["", FROM_MEMORY], ids=["as usual", "of older workers"])
 def test_a_farm_that_is_known_by_its_tracker_gives_the_same_page(
-    farm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    farm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, asked: str
 ) -> None:
+    """Also of a job whose workers did not know how its tasks were to be timed."""
     now = time.time()
     with Store.open(farm.database) as store, store.writing() as db:
+        db.execute(update(JOB_TASKS).values(protocol=asked))
         copies.add_leases(
             db,
             [
