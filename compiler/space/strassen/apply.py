@@ -109,8 +109,10 @@ def _place_products(
     program, step = place_sums(program, "product", rows, column, term, (p.lanes, knob["ku"]))
     if knob["next_panel"]:
         weights, size = _rights_of(program, p), p.extents[1] * knob["nv"] * p.lanes
-        following = (panel * p.products + number + 1) % (knob["nb"] * p.products)
-        after = panel_block * (knob["nb"] * p.products) + following
+        following, block = panel * p.products + number + 1, knob["nb"] * p.products
+        if knob["mb"] * knob["rw"] < p.extents[0]:  # the next block has the same panels
+            following = following % block
+        after = panel_block * block + following
         visits = (*([tile] if knob["by_tile"] else tiles), step)
         program = prefetch_shares(program, weights, after * size, size, visits)
     return program

@@ -78,9 +78,18 @@ WINOGRAD = {"sketch": "winograd", "tile_h": 2, "tile_w": 2, "ku": 2, "by_row": 0
         (product(49, 64, 128), CONTRACTION | {"rw": 10, "nv": 2, "mb": 6, "nb": 1}),
         (product(49, 40, 96), CONTRACTION | {"rw": 7, "nv": 1, "mb": 8, "nb": 2}),
         (product(98, 64, 128), STRASSEN | {"rw": 10, "nv": 1, "mb": 5, "nb": 4}),
+        (product(98, 64, 128), STRASSEN | {"rw": 10, "nv": 1, "mb": 5, "nb": 2}),
+        (product(98, 64, 64), STRASSEN | {"rw": 10, "nv": 1, "mb": 2, "nb": 2}),
         (convolution(7, 7, 64), WINOGRAD | {"rw": 6, "nv": 2, "mb": 4, "nb": 2}),
     ],
-    ids=["more tiles than rows", "shares below a line", "strassen", "winograd"],
+    ids=[
+        "more tiles than rows",
+        "shares below a line",
+        "strassen",
+        "blocks of panels",
+        "blocks of rows",
+        "winograd",
+    ],
 )
 def test_every_line_behind_the_first_panel_is_asked_for(workload: Workload, config: Config) -> None:
     lowered = lower(schedule_workload(workload, TARGET, {**config, "next_panel": 1}))
