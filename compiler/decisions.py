@@ -84,9 +84,11 @@ def decide(
     faster than the default gives way only to one of the same device model. The task's
     weights come ``from_memory`` or not; a record of the other kind says so.
     """
+    default = config_space(workload, target, from_memory).default
     own = _sort(found, workload, target)
     if own.usable is not None:
         status, config = _status(own.usable, workload, target), own.usable.best.trial.config
+        config = default if status is Status.CONFIRMED else config
         reason = _reason(own.usable, workload, target, from_memory)
         return Decision(workload, target, status, config, reason, own.usable)
     shipped = _sort(_shipped(workload, target, from_memory) if starter else (), workload, target)
@@ -98,12 +100,13 @@ def decide(
             reason += f"; your own record is stale, {own.why_stale}"
         config = shipped.usable.best.trial.config
         return Decision(workload, target, Status.STARTER, config, reason, shipped.usable)
-    return _untuned(workload, target, own, shipped)
+    return _untuned(workload, target, default, own, shipped)
 
 
-def _untuned(workload: Workload, target: Target, own: _Sorted, shipped: _Sorted) -> Decision:
+def _untuned(
+    workload: Workload, target: Target, default: Config, own: _Sorted, shipped: _Sorted
+) -> Decision:
     """The default config, and why no record is used."""
-    default = config_space(workload, target).default
     status, reason, answer, why = Status.DEFAULT, "no record", None, "no record"
     if own.losing is not None:
         reason, answer = "the default is as fast as the best record", own.losing
@@ -204,7 +207,9 @@ def _status(answer: Found, workload: Workload, target: Target) -> Status:
 
 
 def _is_default(answer: Found, workload: Workload, target: Target) -> bool:
-    return dict(answer.best.trial.config) == dict(config_space(workload, target).default)
+    """Whether a record is the default of tasks whose weights come from where its own did."""
+    default = config_space(workload, target, answer.best.key.protocol == FROM_MEMORY).default
+    return dict(answer.best.trial.config) == dict(default)
 
 
 def _reason(answer: Found, workload: Workload, target: Target, from_memory: bool) -> str:

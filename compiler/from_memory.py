@@ -1,38 +1,56 @@
-"""Which tasks of a model find their weights in memory, and are timed so.
+"""Which tasks of a model find their weights in memory: their defaults are chosen for that, and
+their trials timed so.
 
 A run of a model whose weights exceed the third level of cache has evicted a kernel's weights when
 its turn comes again. The same kernel in a small model finds them in the caches, so tasks say which
-of the two is to be timed.
+of the two is theirs.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
+from math import prod
 from typing import TYPE_CHECKING
 
+from tunefarm.compiler.space import config_space, schedule_workload
 from tunefarm.compiler.target import Target, dtype_bytes
 
 if TYPE_CHECKING:
     from tunefarm.compiler.workload import Task, Workload
 
-L3_SHARE = 3 / 4  # of the third cache, that a model's weights may fill and stay
 LARGE_BYTES = 256 << 10  # of weights of a task, less come soon enough from anywhere
+MOST_PACKED = 4  # times the weights of a model that kernels pack them into: 36 products for 9 taps
 
 
 def weight_bytes(workload: Workload) -> int:
-    """Bytes of the constants of a workload, as the model has them: what kernels pack them into may
-    be several times that."""
+    """Bytes of the constants of a workload, as the model has them."""
     types = [workload.function.params[index].type for index in workload.constants]
     return sum(kind.size * dtype_bytes(kind.dtype) for kind in types)
 
 
+@functools.lru_cache(maxsize=1024)
+def packed_bytes(workload: Workload, target: Target) -> int:
+    """Bytes of the weights of the kernel that is the default where caches keep them: by the methods
+    of Winograd and Strassen several times those of the model."""
+    if weight_bytes(workload) < LARGE_BYTES:
+        return weight_bytes(workload)
+    program = schedule_workload(workload, target, config_space(workload, target).default)
+    packed = [program.params[index] for index in workload.constants]
+    return sum(prod(weights.shape) * dtype_bytes(weights.dtype) for weights in packed)
+
+
 def weights_exceed(counts: Mapping[Workload, int], target: Target) -> bool:
     """Whether the weights of a model, whose tasks are given with how often a run calls each, do not
-    stay in the third cache of a processor; of other devices nothing is known."""
+    stay in the third cache of a processor, plain or as its default kernels have them; of other
+    devices nothing is known."""
     if target.kind != "llvm":
         return False
-    total = sum(count * weight_bytes(workload) for workload, count in counts.items())
-    return total > L3_SHARE * target.l3_bytes
+    plain = sum(count * weight_bytes(workload) for workload, count in counts.items())
+    if plain > target.kept_bytes or MOST_PACKED * plain <= target.kept_bytes:
+        return plain > target.kept_bytes
+    packed = sum(count * packed_bytes(workload, target) for workload, count in counts.items())
+    return packed > target.kept_bytes
 
 
 def read_from_memory(counts: Mapping[Workload, int], target: Target) -> frozenset[Workload]:

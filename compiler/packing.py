@@ -35,7 +35,7 @@ TRANSFORMS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
         transform_name(lanes, levels): functools.partial(
             transform_weights, lanes=lanes, levels=levels
         )
-        for lanes, levels in product(LANES, LEVELS)
+        for lanes, levels in product(LANES, LEVELS.values())
     },
     **{
         filter_transform(tile, stride, taps): functools.partial(

@@ -70,10 +70,13 @@ class Target:
     """A target string, parsed. Equal canonical strings mean equal code.
 
     ``kind`` is "llvm", "cuda" or the name of a plug-in (entry point group ``tunefarm.targets``).
+    Where a model's weights do not stay in the caches the sketches are asked for the same target
+    with ``weights_in_memory``: their models of time then differ, and nothing else does.
     Raises TargetError for what cannot be understood.
     """
 
     text: str
+    weights_in_memory: bool = field(default=False, kw_only=True)
     kind: str = field(init=False)
     options: Mapping[str, str] = field(init=False, compare=False, hash=False)
 
@@ -240,6 +243,11 @@ class Target:
     def l3_bytes(self) -> int:
         """Bytes of the last cache, which cores share."""
         return self._cache("l3")
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of weights that stay in the last cache: what else a model reads takes the rest."""
+        return 3 * self.l3_bytes // 4
 
     @property
     def stream_bytes(self) -> float:

@@ -200,7 +200,8 @@ def _contested(
     for task, decision in zip(tasks, decisions, strict=True):
         if decision.status is not Status.EXACT or decision.found is None:
             continue
-        best, default = decision.found.best, config_space(task.workload, task.target).default
+        best = decision.found.best
+        default = config_space(task.workload, task.target, task.from_memory).default
         if best.promoted and best.model != name and dict(decision.config) != dict(default):
             chosen.append((task.weight * best.latency_s, best, default))
     chosen.sort(key=lambda entry: -entry[0])

@@ -23,6 +23,7 @@ from tunefarm.compiler.target import Target
 from tunefarm.compiler.workload import Workload
 from tunefarm.db.records import (
     FINAL,
+    FROM_MEMORY,
     Config,
     ErrorKind,
     JobTask,
@@ -80,7 +81,7 @@ class TaskRun:
         workload = Workload.from_text(self.task.workload.text)
         self.key = TaskKey(self.task.workload.key, self.target.text)
         self.asked = protocol_of(self.target.text, self.task.protocol)
-        self.space = config_space(workload, self.target)
+        self.space = config_space(workload, self.target, self.task.protocol == FROM_MEMORY)
         self.plugins = plugins_of(workload, self.target)
         self.signature = signature_of(self.space, self.target)
         family = ",".join(sorted(s.sketch for s in self.space.sketches))

@@ -8,7 +8,7 @@ from tunefarm.compiler.space import narrow
 from tunefarm.compiler.space.contraction.default import config_cycles
 from tunefarm.compiler.space.contraction.shape import contraction_of, lanes_of
 from tunefarm.compiler.space.registry import config_space
-from tunefarm.compiler.space.strassen.knobs import NAMES as STRASSENS
+from tunefarm.compiler.space.strassen.forms import LEVELS
 from tunefarm.compiler.space.strassen.knobs import cycles as strassen_cycles
 from tunefarm.compiler.space.strassen.program import product_of
 from tunefarm.compiler.space.winograd.knobs import cycles as winograd_cycles
@@ -34,8 +34,7 @@ def cycles_on_one_core(function: Function, target: Target) -> float | None:
             assert c is not None
             return config_cycles(c, one, lanes_of(c, one), config)
         case "strassen" | "strassen_2":
-            levels = next(n for n, name in STRASSENS.items() if name == config["sketch"])
-            p = product_of(function, one.lanes("float32"), levels)
+            p = product_of(function, one.lanes("float32"), LEVELS[str(config["sketch"])])
             assert p is not None
             return float(strassen_cycles(p, one, k)[0])
         case "winograd":

@@ -22,6 +22,15 @@ def cached_rate(target: Target) -> float:
     return max(target.beside_products(L3_BYTES), target.stream_bytes)
 
 
+def weight_rates(held_bytes: Numbers, target: Target) -> tuple[Numbers, Numbers]:
+    """Bytes of weights that a core gets beside such a step when it first reads them in a call, and
+    when it reads them again: from the third level if this keeps ``held_bytes``, which are these
+    weights, packed, and what else a kernel holds; else from memory. The first time they come from
+    there also where the model has evicted them."""
+    again = np.where(held_bytes <= target.kept_bytes, cached_rate(target), target.stream_bytes)
+    return (np.full_like(again, target.stream_bytes) if target.weights_in_memory else again), again
+
+
 def moved_cycles(moved_bytes: float, target: Target) -> float:
     """Such cycles in which bytes come from another core's cache or from beyond the second level."""
     return moved_bytes / target.beside_products(MOVED_BYTES)
@@ -47,6 +56,6 @@ def term_cycles(
     return full * step_cycles(tile, vectors, load, clocks=clocks) + last
 
 
-def overlapped(multiply: Numbers, from_memory: Numbers) -> Numbers:
-    """Cycles of products whose weights come from memory meanwhile."""
-    return np.maximum(multiply, from_memory) + BOTH * np.minimum(multiply, from_memory)
+def overlapped(multiply: Numbers, fetched: Numbers) -> Numbers:
+    """Cycles of products whose weights come from memory or the third level meanwhile."""
+    return np.maximum(multiply, fetched) + BOTH * np.minimum(multiply, fetched)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tunefarm.compiler import plugins
 from tunefarm.compiler.errors import ScheduleError
@@ -72,7 +72,7 @@ SKETCHES: list[Sketch] = [
             functools.partial(strassen.space, levels=levels),
             functools.partial(strassen.schedule, levels=levels),
         )
-        for levels, name in reversed(strassen.NAMES.items())
+        for name, levels in reversed(strassen.LEVELS.items())
     ),
     Sketch("dot", dot.space, dot.schedule),
     Sketch("narrow", narrow.space, narrow.schedule),
@@ -106,10 +106,15 @@ def register_sketch(sketch: Sketch, first: bool = False) -> None:
     _space_with.cache_clear()
 
 
-def config_space(workload: Workload, target: Target) -> ConfigSpace:
-    """All sketches that apply to a workload on a target; of plug-ins those in use."""
+def config_space(workload: Workload, target: Target, from_memory: bool = False) -> ConfigSpace:
+    """All sketches that apply to a workload on a target; of plug-ins those in use.
+
+    Which config is the default, and nothing else, may differ for a task whose weights come
+    ``from_memory``.
+    """
     plugins.loaded()
-    return _space_with(workload, target, plugins.active())
+    asked = replace(target, weights_in_memory=True) if from_memory else target
+    return _space_with(workload, asked, plugins.active())
 
 
 @functools.lru_cache(maxsize=1024)

@@ -19,7 +19,7 @@ def product(rows: int, columns: int) -> Workload:
 
 @pytest.mark.parametrize("cores", [1, 8])
 def test_the_roofline_is_work_over_peak_and_the_default_above_it(cores: int) -> None:
-    target = Target(f"llvm -mcpu=znver5 -num-cores={cores}")
+    target = Target(f"llvm -mcpu=znver5 -num-cores={cores} -precision=strict")
     default_s, roofline_s = headroom(product(256, 256), target)
     twice_s = headroom(product(512, 256), target)[1]
     assert 0 < roofline_s < default_s < 100 * roofline_s

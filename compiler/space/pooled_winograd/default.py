@@ -28,9 +28,9 @@ from tunefarm.compiler.space.product_cycles import (
     FORK_CYCLES,
     L2_SHARE,
     TASK_CYCLES,
-    cached_rate,
     overlapped,
     term_cycles,
+    weight_rates,
 )
 from tunefarm.compiler.space.winograd.counts import filters, points, tile_columns
 from tunefarm.compiler.space.winograd.knobs import COPY_CYCLES, L1_SHARE, TRANSFORM_CYCLES
@@ -56,11 +56,12 @@ def cycles(p: Pooled, target: Target, lanes: int, k: Columns) -> Numbers:
     work = work + COPY_CYCLES * copied_elements(p, k) + 2 * groups * panels * beyond / L2_BYTES
     work = work + maximum_cycles(p, lanes) * whole(k, "rows") / p.shape[1]
     weights = 4.0 * filters(c, k) * c.depth * c.outputs
-    leave_l2 = weights + held_bytes(p, lanes, k) > L2_SHARE * target.l2_bytes
-    again = np.where(leave_l2, weights * tasks / cached_rate(target), 0.0)
-    from_memory = np.minimum(tasks, cores) * weights / target.stream_bytes + again
+    held = weights + held_bytes(p, lanes, k)
+    first_rate, rate = weight_rates(held, target)
+    again = np.where(held > L2_SHARE * target.l2_bytes, weights * tasks / rate, 0.0)
+    fetched = np.minimum(tasks, cores) * weights / first_rate + again
     slowest = np.where(cores > 1, -(-tasks // cores) * work, _all_rows(p, k) * work)
-    return overlapped(slowest, from_memory / cores) + TASK_CYCLES * tasks / cores + _fork(target)
+    return overlapped(slowest, fetched / cores) + TASK_CYCLES * tasks / cores + _fork(target)
 
 
 def _all_rows(p: Pooled, k: Columns) -> Numbers:

@@ -24,10 +24,10 @@ from dataclasses import replace
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.config import SketchSpace
 from tunefarm.compiler.space.strassen.apply import schedule
-from tunefarm.compiler.space.strassen.forms import LANES
+from tunefarm.compiler.space.strassen.forms import LANES, LEVELS
 from tunefarm.compiler.space.strassen.knobs import (
-    NAMES,
     VERSION,
+    come_from_memory,
     constraints_of,
     default_of,
     direct_cycles,
@@ -42,7 +42,7 @@ from tunefarm.compiler.target import Target
 WORTH = {1: 1.01, 2: 1.02}  # times fewer cycles in the model, by levels, to be a task's default
 LEAST = (16, 64, 32)  # rows, terms and columns of a product of two levels; smaller ones lose
 
-__all__ = ["NAMES", "schedule", "space", "space_of"]
+__all__ = ["LEVELS", "schedule", "space", "space_of"]
 
 
 def space(function: Function, target: Target, levels: int) -> SketchSpace | None:
@@ -61,7 +61,7 @@ def space_of(p: Product, target: Target) -> SketchSpace:
     """The knobs of a product, however small."""
     default, cycles = default_of(p, target)
     return SketchSpace(
-        NAMES[p.levels],
+        p.sketch,
         VERSION,
         knobs_of(p),
         constraints_of(p, target),
@@ -72,11 +72,13 @@ def space_of(p: Product, target: Target) -> SketchSpace:
 
 
 def _other_cycles(p: Product, target: Target) -> float:
-    """Cycles by one level less, in the same model, but for those in which the weights come that
-    this level has more: networks, whose weights lie in memory, wait for them."""
+    """Cycles by one level less, in the same model, but for those in which the weights that this
+    level has more come from memory, if they do: networks wait for them."""
     direct = direct_cycles(p, target)
     if p.levels == 1:
         return direct
-    less = replace(p, levels=p.levels - 1)
-    more = weight_bytes(p) - weight_bytes(less)
-    return min(direct, default_of(less, target)[1]) - streamed_cycles(more, target)
+    less, size_bytes = replace(p, levels=p.levels - 1), weight_bytes(p)
+    others = min(direct, default_of(less, target)[1])
+    if not come_from_memory(p, target, size_bytes):
+        return others
+    return others - streamed_cycles(size_bytes - weight_bytes(less), target)

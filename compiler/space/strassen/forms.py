@@ -36,7 +36,7 @@ RESULT = (
 )
 PRODUCTS = len(LEFT)
 LANES = (4, 8, 16)  # of targets' vectors, by whole numbers of which columns are divided
-LEVELS = (1, 2)  # the seven products by the method again
+LEVELS = {"strassen": 1, "strassen_2": 2}  # of each sketch: the seven products by the method again
 
 
 def transform_name(lanes: int, levels: int) -> str:

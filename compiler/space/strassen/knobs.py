@@ -18,11 +18,12 @@ from tunefarm.compiler.space.product_cycles import (
     moved_cycles,
     overlapped,
     term_cycles,
+    weight_rates,
 )
 from tunefarm.compiler.space.strassen.program import Product
 from tunefarm.compiler.target import Target
 
-NAMES, VERSION = {1: "strassen", 2: "strassen_2"}, 1  # by levels
+VERSION = 1
 
 BLOCK_TILES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32)
 BLOCK_PANELS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
@@ -34,7 +35,6 @@ COPIED_BYTES = 12.0  # a cycle, of a variable right operand that is read and wri
 RESULT_CYCLES = {1: 15.0, 2: 100.0}  # of a vector of all results: products stored, read and added
 LOAD_CYCLES = 0.15  # of a vector of the right operand beside multiply-adds
 TILE_CYCLES = 60.0  # of a register tile, where a sum begins and ends
-L3_SHARE = 3 / 4
 MEMORY_CORES = 4  # as many as memory serves at the rate of one
 L2_BYTES = 32.0  # a cycle, of rows that the second level keeps
 
@@ -102,7 +102,7 @@ def cycles(p: Product, target: Target, k: Columns) -> Numbers:
     others = (
         _sums(p, target, k) + _copied(p, 1 + p.products / p.side**2) + shared + TASK_CYCLES * tasks
     )
-    work = overlapped(_multiply(p, k) / (cores * busy), _from_memory(p, target, k))
+    work = overlapped(_multiply(p, k) / (cores * busy), _fetched(p, target, k))
     return work + others / (cores * busy) + FORK_CYCLES * (cores > 1)
 
 
@@ -139,7 +139,7 @@ def weight_bytes(p: Product) -> float:
     return 4.0 * p.products * terms * columns
 
 
-def _from_memory(p: Product, target: Target, k: Columns) -> Numbers:
+def _fetched(p: Product, target: Target, k: Columns) -> Numbers:
     """Cycles in which weights come, those of a block of panels for each block of rows again where
     they do not stay in L2, and left operands that do not stay there, for each panel."""
     rows, terms, _ = p.extents
@@ -147,23 +147,34 @@ def _from_memory(p: Product, target: Target, k: Columns) -> Numbers:
     weights, lefts = weight_bytes(p), 4.0 * p.products * rows * terms
     cached, l2 = cached_rate(target) * target.num_cores, L2_SHARE * target.l2_bytes
     kept, held = weights / panel_blocks, held_bytes(p, k)
-    in_l3 = kept <= L3_SHARE * target.l3_bytes
-    rate = np.where(in_l3, cached, target.stream_bytes * target.num_cores)
+    rate = weight_rates(kept, target)[1] * target.num_cores
     weights_again = np.where(kept + held > l2, weights * (row_blocks - 1) / rate, 0.0)
     lefts_again = np.where(held > l2, lefts * panels_of(p, k) / cached, 0.0)
-    return streamed_cycles(weights, target) + weights_again + lefts_again
+    return _read_cycles(p, target, weights) + weights_again + lefts_again
 
 
-def streamed_cycles(weights: float, target: Target) -> float:
-    """Cycles in which so many bytes of weights come from memory, which serves a few cores at
-    once."""
-    return weights / target.stream_bytes / min(target.num_cores, MEMORY_CORES)
+def _read_cycles(p: Product, target: Target, size_bytes: float) -> float:
+    """Cycles in which all cores read right operands of so many bytes once."""
+    if come_from_memory(p, target, size_bytes):
+        return streamed_cycles(size_bytes, target)
+    return size_bytes / cached_rate(target) / target.num_cores
+
+
+def come_from_memory(p: Product, target: Target, size_bytes: float) -> bool:
+    """Whether right operands of so many bytes do: weights that the third level does not keep, and
+    what is packed of a variable matrix, whose lines are read before they are written."""
+    return p.variable or target.weights_in_memory or size_bytes > target.kept_bytes
+
+
+def streamed_cycles(size_bytes: float, target: Target) -> float:
+    """Cycles in which so many bytes come from memory, which serves a few cores at once."""
+    return size_bytes / target.stream_bytes / min(target.num_cores, MEMORY_CORES)
 
 
 def direct_cycles(p: Product, target: Target) -> float:
     """Cycles of a core of the direct product by its best register tile, in the same model."""
     vectors, registers = -(-p.columns // p.lanes), target.vector_registers
-    from_memory = streamed_cycles(4.0 * p.depth * p.columns, target)
+    fetched = _read_cycles(p, target, 4.0 * p.depth * p.columns)
     found = []
     for width in VECTORS:
         tile = np.array([r for r in up_to(ROWS, p.rows) if r * width + width + 1 <= registers])
@@ -172,7 +183,7 @@ def direct_cycles(p: Product, target: Target) -> float:
         found.append(np.min(multiply, initial=np.inf) / target.num_cores)
     large = 4 * p.depth * p.columns > target.l2_bytes // 2  # smaller ones are read where they lie
     copied = _copied(p, 2.0) / target.num_cores if large else 0.0
-    return float(overlapped(min(found), from_memory)) + copied
+    return float(overlapped(min(found), fetched)) + copied
 
 
 @lru_cache(maxsize=256)
@@ -187,4 +198,4 @@ def default_of(p: Product, target: Target) -> tuple[Mapping[str, str | int], flo
         lambda k: cycles(p, target, k),
     )
     found["ku"] = min(2, max(int(u) for u in choices["ku"]))
-    return MappingProxyType({"sketch": NAMES[p.levels], **found, "next_panel": 1}), estimate
+    return MappingProxyType({"sketch": p.sketch, **found, "next_panel": 1}), estimate

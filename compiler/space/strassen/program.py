@@ -39,6 +39,7 @@ from tunefarm.compiler.space.program import (
 )
 from tunefarm.compiler.space.strassen.forms import (
     LEFT,
+    LEVELS,
     PRODUCTS,
     RESULT,
     RIGHT,
@@ -74,6 +75,11 @@ class Product:
     @property
     def shape(self) -> tuple[int, int, int]:
         return self.rows, self.depth, self.columns
+
+    @property
+    def sketch(self) -> str:
+        """The sketch of so many levels."""
+        return next(name for name, levels in LEVELS.items() if levels == self.levels)
 
     @property
     def side(self) -> int:
@@ -256,9 +262,11 @@ def _place(blocks: Sequence[int]) -> tuple[int, int]:
 
 
 def _added(signs: Sequence[Sequence[int]], value: Callable[[tuple[int, ...]], Expr]) -> Expr:
-    """The sum of the values whose sign is 1, less those whose sign is -1: of the first level, each
-    of which is such a sum of the levels behind it. At the last the values that are added come
-    first."""
+    """The sum of the values of the blocks whose sign is not 0, each with its sign.
+
+    ``signs`` has those of each level; a block of the first level is such a sum over the levels
+    behind it. Blocks that are added come before those that are subtracted.
+    """
     if not signs:
         return value(())
 

@@ -13,10 +13,10 @@ from tunefarm.compiler.space.product_cycles import (
     FORK_CYCLES,
     L2_SHARE,
     TASK_CYCLES,
-    cached_rate,
     moved_cycles,
     overlapped,
     term_cycles,
+    weight_rates,
 )
 from tunefarm.compiler.space.winograd.counts import filters, points, tile_columns, tile_rows
 from tunefarm.compiler.space.winograd.ends import fewer_products, image_cycles
@@ -122,12 +122,11 @@ def cycles(c: Convolution, target: Target, lanes: int, k: Columns) -> Numbers:
     steps = np.where(fewer_products(c, k), fewer, every)
     multiply = panels * c.depth * steps
     weights = filters(c, k) * c.depth * c.outputs * 4.0
-    leave_l2 = weights + held_bytes(c, lanes, k, cores) > L2_SHARE * target.l2_bytes
-    kept = weights <= 3 * target.l3_bytes // 4  # what else the network reads takes the rest
-    rate = np.where(kept, cached_rate(target), target.stream_bytes)
-    again = np.where(leave_l2, weights * (row_blocks - 1) / rate, 0.0)
+    kept = weights + held_bytes(c, lanes, k, cores)
+    first_rate, rate = weight_rates(kept, target)
+    again = np.where(kept > L2_SHARE * target.l2_bytes, weights * (row_blocks - 1) / rate, 0.0)
     readers = np.minimum(row_blocks, np.maximum(cores / panel_blocks, 1))  # of the same weights
-    from_memory = readers * weights / target.stream_bytes + again
+    fetched = readers * weights / first_rate + again
     times = row_blocks * np.where(shared_tiles(c, lanes, k, cores), 1, panel_blocks)
     vectors_in = times * transformed_tiles(c, lanes, k, cores) * -(-c.depth // lanes)
     held = np.where(whole(k, "by_row") == BY_GROUP, HELD, 1.0)
@@ -138,9 +137,9 @@ def cycles(c: Convolution, target: Target, lanes: int, k: Columns) -> Numbers:
     tasks = row_blocks * panel_blocks
     blocks = c.batch * tile_rows(c, k) / whole(k, "mb") * panels / whole(k, "nb")
     busy = np.clip(blocks / (-(-tasks // cores) * cores), 1 / cores, 1.0)  # a last one may be small
-    fetched = (cores - 1) * moved_cycles(activation_bytes(c), target)
-    shared = np.where(row_blocks >= cores, 0.0, fetched)
-    work = overlapped(multiply, from_memory) + moved + shared
+    exchanged = (cores - 1) * moved_cycles(activation_bytes(c), target)
+    shared = np.where(row_blocks >= cores, 0.0, exchanged)
+    work = overlapped(multiply, fetched) + moved + shared
     return (work + TASK_CYCLES * tasks) / (cores * busy) + FORK_CYCLES * (cores > 1)
 
 
@@ -173,7 +172,8 @@ def direct_cycles(c: Convolution, target: Target, lanes: int) -> float:
     """Cycles of the direct sum without its taps in the padding, at two multiply-adds a cycle."""
     multiply = c.batch * prod(c.taps_inside) * c.inputs * c.outputs / (2 * lanes)
     weights = c.taps**2 * c.inputs * c.outputs * 4
-    return float(overlapped(multiply, weights / target.stream_bytes)) / target.num_cores
+    rate, _ = weight_rates(weights, target)
+    return float(overlapped(multiply, weights / rate)) / target.num_cores
 
 
 def default_of(

@@ -10,9 +10,9 @@ from tunefarm.compiler.space.product_cycles import (
     FORK_CYCLES,
     L2_SHARE,
     TASK_CYCLES,
-    cached_rate,
     moved_cycles,
     overlapped,
+    weight_rates,
 )
 from tunefarm.compiler.space.winograd.knobs import (
     BLOCK_PANELS,
@@ -135,13 +135,11 @@ def cycles(c: Convolution, target: Target, lanes: int, k: Columns) -> Numbers:
     row_blocks, panel_blocks = block_counts(c, lanes, k)
     panels = -(-c.outputs // (vectors * lanes))
     weights = filters(c, k) * c.taps * c.inputs * c.outputs * 4.0
-    held = tile_bytes(c, lanes, k) + product_bytes(c, lanes, k)
-    leave_l2 = weights + held > L2_SHARE * target.l2_bytes
-    kept = weights <= 3 * target.l3_bytes // 4  # what else the network reads takes the rest
-    rate = np.where(kept, cached_rate(target), target.stream_bytes)
-    again = np.where(leave_l2, weights * (row_blocks - 1) / rate, 0.0)
+    held = weights + tile_bytes(c, lanes, k) + product_bytes(c, lanes, k)
+    first_rate, rate = weight_rates(held, target)
+    again = np.where(held > L2_SHARE * target.l2_bytes, weights * (row_blocks - 1) / rate, 0.0)
     readers = np.minimum(row_blocks, np.maximum(cores / panel_blocks, 1))  # of the same weights
-    from_memory = readers * weights / target.stream_bytes + again
+    fetched = readers * weights / first_rate + again
     tiles = tile_columns(c, k)
     vectors_in = row_blocks * panel_blocks * input_rows(c, k) * tiles * -(-c.inputs // lanes)
     vectors_out = c.batch * c.height * tiles * -(-c.outputs // lanes)
@@ -149,10 +147,10 @@ def cycles(c: Convolution, target: Target, lanes: int, k: Columns) -> Numbers:
     tasks = row_blocks * panel_blocks
     blocks = c.batch * c.height / whole(k, "rh") * panels / whole(k, "nb")
     busy = np.clip(blocks / (-(-tasks // cores) * cores), 1 / cores, 1.0)  # a last one may be small
-    fetched = (cores - 1) * moved_cycles(activation_bytes(c), target)
-    shared = np.where(row_blocks >= cores, 0.0, fetched)
+    exchanged = (cores - 1) * moved_cycles(activation_bytes(c), target)
+    shared = np.where(row_blocks >= cores, 0.0, exchanged)
     multiply, groups = panels * _multiply(c, k), -(-tiles // whole(k, "rt"))
-    first = overlapped(multiply / groups, from_memory)  # later ones find weights in the caches
+    first = overlapped(multiply / groups, fetched)  # later ones find weights in the caches
     work = first + multiply * (1 - 1 / groups) + moved + shared
     return (work + TASK_CYCLES * tasks) / (cores * busy) + FORK_CYCLES * (cores > 1)
 

@@ -269,7 +269,7 @@ def test_it_is_the_default_where_it_saves_enough() -> None:
 )
 def test_weights_decide_at_512_channels_by_how_fast_they_come(target: str, sketch: str) -> None:
     workload = Workload.from_function(convolution((1, 7, 7, 512), 512))
-    default = config_space(workload, Target(f"llvm -mcpu={target}")).default
+    default = config_space(workload, Target(f"llvm -mcpu={target}"), from_memory=True).default
     assert default["sketch"] == sketch
     assert default["ku"] <= 2  # many hints at once would hold up the loads
 
