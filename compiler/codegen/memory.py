@@ -59,14 +59,31 @@ class Memory(MaskedMoves):
         b, masked = self.builder, lanes > 1 and self.mask is not None
         key = (self.pointers[buffer], place, lanes)
         result = None if masked else b.loaded(buffer, key)
-        if result is None:
-            pointer = self.address(buffer, place)
-            if masked:
-                result = self.load_by_mask(buffer, pointer, lanes)
+        if result is None and masked:
+            result = self.load_by_mask(buffer, self.address(buffer, place), lanes)
+        elif result is None:
+            if _meets_two_lines(buffer, place, lanes):
+                result = self._of_two_lines(buffer, place, lanes)
             else:
-                result = self.load_whole(buffer, pointer, lanes)
-                b.remember_load(buffer, key, result)
+                result = self.load_whole(buffer, self.address(buffer, place), lanes)
+            b.remember_load(buffer, key, result)
         return self._from_memory(result, buffer.dtype, lanes)
+
+    def _of_two_lines(self, buffer: Buffer, place: Lin, lanes: int) -> str:
+        """A vector of two lines of the cache, each loaded once for all vectors that meet it.
+
+        x[i + 5 : i + 21]   ->   (x[i : i + 16] ++ x[i + 16 : i + 32])[5 : 21]
+        """
+        shift, vector = place.const % lanes, f"<{lanes} x {memory_type(buffer.dtype)}>"
+        starts = (place.const - shift + n for n in (0, lanes))
+        first, second = (
+            self._load_at(buffer, Lin(start, place.terms, place.lane), lanes).text
+            for start in starts
+        )
+        taken = ", ".join(f"i32 {shift + lane}" for lane in range(lanes))
+        return self.builder.here(
+            f"shufflevector {vector} {first}, {vector} {second}, <{lanes} x i32> <{taken}>"
+        )
 
     def prefetch(self, hint: Prefetch) -> None:
         """Ask for cache lines; nothing is read."""
@@ -217,3 +234,11 @@ class Memory(MaskedMoves):
             f"call void @{name}({kind} {text}, <{n} x ptr> align {align} {pointers}, "
             f"<{n} x i1> {mask})"
         )
+
+
+def _meets_two_lines(buffer: Buffer, place: Lin, lanes: int) -> bool:
+    """Whether a vector as long as a line of the cache surely lies in two of a buffer that is read
+    by lines."""
+    line = LINE_BYTES // dtype_bytes(buffer.dtype)
+    inside = place.const % line and not any(c % line for _, c in place.terms)
+    return buffer.by_lines and lanes == line and bool(inside)

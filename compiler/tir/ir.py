@@ -79,7 +79,8 @@ class Buffer:
     (one array for all threads of a block). ``padding`` elements are added to each row when the
     buffer is placed, so that rows do not meet in the same cache set. Of ``copies`` 2,
     lowering fills one while the other is read; a GPU's, of more, all others. Lowering gives a
-    buffer with a ``ring`` no more rows than that says."""
+    buffer with a ``ring`` no more rows than that says, and one ``by_lines`` rows of whole lines of
+    the cache, of which vectors that begin inside one are put together."""
 
     name: str
     shape: tuple[int, ...]
@@ -88,6 +89,7 @@ class Buffer:
     padding: int = 0
     copies: int = 1
     ring: Ring | None = None
+    by_lines: bool = False
 
     def __getitem__(self, indices: Expr | int | tuple[Expr | int, ...]) -> Load:
         items = indices if isinstance(indices, tuple) else (indices,)

@@ -11,15 +11,20 @@ from tunefarm.compiler.tir.schedule.tree import find_block, written_buffer
 from tunefarm.compiler.tir.visit import transform_accesses
 
 
-def set_scope(program: PrimFunc, block: str, scope: str, padding: int = 0) -> PrimFunc:
+def set_scope(
+    program: PrimFunc, block: str, scope: str, padding: int = 0, *, by_lines: bool = False
+) -> PrimFunc:
     """Change where the (intermediate) buffer that a block writes lives.
 
     ``padding`` elements are left between the rows of what is allocated, against cache conflicts.
+    ``by_lines``: vectors of it that meet two lines of the cache are put together from both.
     """
     old = written_buffer(find_block(program, block))
     if old not in program.buffers:
         raise ScheduleError(f"{old.name} is not an intermediate buffer; its scope is fixed")
-    return replace_buffer(program, old, replace(old, scope=scope, padding=padding))
+    return replace_buffer(
+        program, old, replace(old, scope=scope, padding=padding, by_lines=by_lines)
+    )
 
 
 def replace_buffer(

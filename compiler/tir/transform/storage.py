@@ -193,6 +193,8 @@ def _place_in(body: Stmt, buffer: Buffer, sizes: Sequence[int], threads: Threads
         shape[ring.dim] = ring.rows
     if shape:
         shape[-1] += buffer.padding
+        line = LINE_BYTES // dtype_bytes(buffer.dtype) if buffer.by_lines else 1
+        shape[-1] = -(-shape[-1] // line) * line
     whole = tuple(shape) == buffer.shape and not buffer.padding and ring is None
     new = buffer if whole else replace(buffer, shape=tuple(shape), padding=0, ring=None)
     return _Place(new, tuple(bases), ring)

@@ -9,9 +9,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sketch_harness import check, configs, function_of
+from tunefarm.compiler.codegen.llvm import emit_llvm
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.space import config_space, schedule_workload
 from tunefarm.compiler.target import Target
+from tunefarm.compiler.tir.transform.lower import lower
 from tunefarm.compiler.workload import Workload
 
 HOST = Target(f"llvm -mcpu={Target.host().mcpu} -num-cores=2")
@@ -53,6 +55,8 @@ def pooled(
 @example((1, 11, 12, 33), (3, 3), (2, 2), ((1, 1), (0, 1)), "avg float32", 1)
 @example((2, 8, 9, 17), (4, 4), (1, 1), ((1, 2), (0, 2)), "avg float32", 1)
 @example((2, 7, 9, 16), (2, 3), (3, 1), ((1, 2), (1, 0)), "avg whole", 2)
+@example((1, 9, 28, 20), (3, 3), (1, 1), ((1, 1), (1, 1)), "avg float32", 3)
+@example((1, 7, 30, 7), (3, 2), (1, 1), ((1, 1), (0, 1)), "avg whole", 4)
 def test_passes_agree_with_numpy(
     data: tuple[int, ...],
     kernel: tuple[int, int],
@@ -115,6 +119,26 @@ def test_blocks_of_rows() -> None:
     assert rows((1, 112, 112, 40)) == 4
     assert rows((1, 56, 56, 33)) == 1
     assert rows((1, 28, 28, 17), stride=2) == 1
+
+
+@pytest.mark.parametrize(
+    ("op", "stride", "cpu", "shifted"),
+    [
+        ("avg_pool", 1, "znver4", True),
+        ("avg_pool", 1, "haswell", False),  # vectors of half a line
+        ("avg_pool", 2, "znver4", False),
+        ("max_pool", 1, "znver4", False),
+    ],
+)
+def test_averages_a_pixel_apart_are_put_together_from_lines(
+    op: str, stride: int, cpu: str, shifted: bool
+) -> None:
+    workload = pooled((1, 28, 28, 17), (3, 3), (stride, stride), op=op)
+    target = Target(f"llvm -mcpu={cpu} -num-cores=1")
+    config = {"sketch": "window_passes", "rows": 2, "cv": 2, "nv": 2, "tile": 1, "tasks": 0}
+    text = emit_llvm(lower(schedule_workload(workload, target, config)), target).text
+    neighbours = ", ".join(f"i32 {15 + lane}" for lane in range(16))  # a pixel is 17 numbers away
+    assert (f"<16 x i32> <{neighbours}>" in text) is shifted
 
 
 @pytest.mark.parametrize(
