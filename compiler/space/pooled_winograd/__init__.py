@@ -7,7 +7,7 @@ ResNet, in one kernel.
         for row of tiles that its windows reach, and the band before has not made:
           transform the row's tiles of the input                                     in L2
           for panel: for group of tiles of the row:
-            for point: product of a plane and the panel's weights                    in L1
+            for point: product of a plane and the panel's weights      in L1, or in registers
             transform back, epilogue → a ring of the rows that a band reads          in L2
         maxima over windows, a few columns by vectors in registers → result
 

@@ -19,12 +19,14 @@ from tunefarm.compiler.space.pooled_winograd.program import (
 )
 from tunefarm.compiler.space.tiles import in_parallel, in_registers
 from tunefarm.compiler.space.winograd.apply import (
+    hold_stages,
+    place_columns,
     place_in_registers,
     place_phases,
     place_products,
     place_tiles,
 )
-from tunefarm.compiler.space.winograd.memory import BY_GROUP, tile_padding
+from tunefarm.compiler.space.winograd.memory import BY_COLUMN
 from tunefarm.compiler.space.winograd.transforms import filter_transform
 from tunefarm.compiler.summary import nominal_flops
 from tunefarm.compiler.target import Target
@@ -43,13 +45,9 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     tile = (knob["tile_h"], knob["tile_w"])
     bands = bands_of(p, knob["rows"], tile[0])
     c = blocked(p, bands)
-    program = create_pooled(p, bands, tile)
+    program = create_pooled(p, bands, tile, lanes)
     value, result = s.remaining_blocks(program)[STAGES:]
-    program, write = s.cache_write(program, "product", "register")
-    program = s.set_scope(program, write, "local")
-    for block in ("window", "rows_in", "rows_out"):
-        program = s.set_scope(program, block, "register")
-    program = s.set_scope(program, "tile_in", "local", padding=tile_padding(c, lanes))
+    program, write = hold_stages(program, c, lanes, knob["by_row"] == BY_COLUMN)
     width = knob["nv"] * lanes
     layout = PackedLayout(
         ((), (), (), (width,)), (3, 0, 1, 2, 4), filter_transform(tile, c.stride, c.taps)
@@ -61,10 +59,13 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     program = s.set_scope(program, value, "local")
     program = s.compute_at(program, value, band)
     program, row, panel, group, vector = _place_values(program, value, band, knob, lanes)
-    program = place_in_registers(program, "rows_out", vector)
-    by_group = {**knob, "by_row": BY_GROUP, "nb": -(-c.outputs // width)}
-    place = (Const(0), panel, group)
-    program = place_products(program, c, write, place, by_group, None, lanes)
+    if write is None:
+        program = place_columns(program, c, group, knob, lanes)
+    else:
+        program = s.set_scope(program, write, "local")
+        program = place_in_registers(program, "rows_out", vector)
+        place, panels = (Const(0), panel, group), -(-c.outputs // width)
+        program = place_products(program, c, write, place, {**knob, "nb": panels}, None, lanes)
     program = place_tiles(program, c, row, (1, c.tiles(tile)[1]), target)
     program = place_phases(program, c, outer[-1])
     copied = own_loops(program, "phases", outer[-1])[0]

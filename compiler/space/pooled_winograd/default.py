@@ -33,7 +33,13 @@ from tunefarm.compiler.space.product_cycles import (
     weight_rates,
 )
 from tunefarm.compiler.space.winograd.counts import filters, points, tile_columns
-from tunefarm.compiler.space.winograd.knobs import COPY_CYCLES, L1_SHARE, TRANSFORM_CYCLES
+from tunefarm.compiler.space.winograd.knobs import (
+    COPY_CYCLES,
+    L1_SHARE,
+    TRANSFORM_CYCLES,
+    column_cycles,
+)
+from tunefarm.compiler.space.winograd.memory import BY_COLUMN
 from tunefarm.compiler.target import Target
 
 L2_BYTES = 16.0  # a cycle, of products that leave the first cache and come back
@@ -48,12 +54,17 @@ def cycles(p: Pooled, target: Target, lanes: int, k: Columns) -> Numbers:
     tiles = block_tiles(p, k) * tile_columns(c, k)
     groups = block_tiles(p, k) * -(-tile_columns(c, k) // whole(k, "rw"))
     panels = -(-c.outputs // (whole(k, "nv") * lanes))
-    steps = block_tiles(p, k) * term_cycles(tile_columns(c, k), whole(k, "rw"), whole(k, "nv"))
+    by_column = whole(k, "by_row") == BY_COLUMN
+    by_group = term_cycles(tile_columns(c, k), whole(k, "rw"), whole(k, "nv"))
+    steps = block_tiles(p, k) * np.where(by_column, column_cycles(c, target, k), by_group)
     multiply = points(c, k) * panels * c.depth * steps
     beyond = np.maximum(product_bytes(p, lanes, k) - L1_SHARE * target.l1_bytes, 0)
+    beyond = np.where(by_column, 0.0, beyond)
     vectors = -(-c.depth // lanes) + -(-c.outputs // lanes)
     work = multiply + TRANSFORM_CYCLES * points(c, k) * tiles * vectors
-    work = work + COPY_CYCLES * copied_elements(p, k) + 2 * groups * panels * beyond / L2_BYTES
+    work = (
+        work + COPY_CYCLES * copied_elements(p, lanes, k) + 2 * groups * panels * beyond / L2_BYTES
+    )
     work = work + maximum_cycles(p, lanes) * whole(k, "rows") / p.shape[1]
     weights = 4.0 * filters(c, k) * c.depth * c.outputs
     held = weights + held_bytes(p, lanes, k)
@@ -92,16 +103,20 @@ def default_of(
     as many vectors as registers have room for.
     """
     choices = {n.name: [int(c) for c in n.choices] for n in knobs}
-    free = {n: choices[n] for n in ("tile_h", "tile_w", "rows", "nv")}
+    free = {n: choices[n] for n in ("tile_h", "tile_w", "rows", "nv", "by_row")}
     free["rw"] = choices["rw"][::-1]
     columns = max(n for n in choices["pool_w"] if n <= 2)
     room = (target.vector_registers - 2) // columns
     fixed = {"pool_w": columns, "pool_v": max(n for n in choices["pool_v"] if n <= min(room, 4))}
     found, estimate = cheapest(
-        free, {"ku": 1, **fixed}, constraints, lambda k: cycles(p, target, lanes, k)
+        free,
+        {"ku": 1, "next_panel": 0, **fixed},
+        constraints,
+        lambda k: cycles(p, target, lanes, k),
     )
     found["ku"] = max(u for u in choices["ku"] if u <= 4 and p.conv.depth % u == 0)
-    return {"sketch": NAME, **{n.name: {**found, "next_panel": 1}[n.name] for n in knobs}}, estimate
+    found["next_panel"] = int(found["by_row"] != BY_COLUMN)
+    return {"sketch": NAME, **{n.name: found[n.name] for n in knobs}}, estimate
 
 
 def saved_cycles(p: Pooled, target: Target) -> float:

@@ -11,10 +11,12 @@ from tunefarm.compiler.space.config import Columns, Constraint, Knob
 from tunefarm.compiler.space.contraction.knobs import ROWS, UNROLLS, VECTORS, up_to
 from tunefarm.compiler.space.pooled_winograd.program import Bands, Pooled, bands_of, rows_knob
 from tunefarm.compiler.space.winograd.counts import points, tile_columns
+from tunefarm.compiler.space.winograd.knobs import no_hints_by_column, registers_of_sums
+from tunefarm.compiler.space.winograd.memory import BY_COLUMN, BY_GROUP
 from tunefarm.compiler.space.winograd.transforms import TILES, phases
 from tunefarm.compiler.target import Target
 
-NAME, VERSION = "pooled_winograd", 1
+NAME, VERSION = "pooled_winograd", 2
 
 COLUMNS = (1, 2, 3, 4, 7, 8)  # of maxima
 STACK_BYTES = 7 << 17
@@ -30,6 +32,7 @@ def knobs_of(p: Pooled, lanes: int) -> tuple[Knob, ...]:
         Knob("rw", up_to(ROWS, -(-p.conv.width // min(tiles)))),
         Knob("nv", up_to(VECTORS, panels)),
         Knob("ku", up_to(UNROLLS, p.conv.depth)),
+        Knob("by_row", (BY_GROUP, BY_COLUMN)),
         Knob("next_panel", (0, 1)),
         Knob("pool_w", up_to(COLUMNS, p.shape[2])),
         Knob("pool_v", up_to(VECTORS, panels)),
@@ -38,8 +41,7 @@ def knobs_of(p: Pooled, lanes: int) -> tuple[Knob, ...]:
 
 def constraints_of(p: Pooled, target: Target, lanes: int) -> tuple[Constraint, ...]:
     def fits_registers(k: Columns) -> Mask:
-        rows, vectors = whole(k, "rw"), whole(k, "nv")
-        sums = rows * vectors + np.where(vectors > 1, vectors + 1, 2)
+        sums = registers_of_sums(p.conv, k)
         maxima = whole(k, "pool_w") * whole(k, "pool_v") + 2
         return np.maximum(sums, maxima) <= target.vector_registers
 
@@ -48,6 +50,7 @@ def constraints_of(p: Pooled, target: Target, lanes: int) -> tuple[Constraint, .
         Constraint("stack", lambda k: held_bytes(p, lanes, k) <= STACK_BYTES),
         Constraint("whole bands", lambda k: of_bands(p, k, lambda b: 1) > 0),
         Constraint("rows of a tile", lambda k: whole(k, "rw") <= tile_columns(p.conv, k)),
+        Constraint("hints", no_hints_by_column),
         Constraint("unroll", lambda k: whole(k, "ku") * whole(k, "rw") * whole(k, "nv") <= 512),
     )
 
@@ -76,23 +79,24 @@ def product_bytes(p: Pooled, lanes: int, k: Columns) -> Numbers:
     return 4 * points(p.conv, k) * whole(k, "rw") * whole(k, "nv") * lanes
 
 
-def copied_elements(p: Pooled, k: Columns) -> Numbers:
+def copied_elements(p: Pooled, lanes: int, k: Columns) -> Numbers:
     """Elements of the phases of a block."""
-    return _phases(p, k, block_tiles(p, k))
+    return _phases(p, lanes, k, block_tiles(p, k))
 
 
-def _phases(p: Pooled, k: Columns, tiles: Numbers) -> Numbers:
+def _phases(p: Pooled, lanes: int, k: Columns, tiles: Numbers) -> Numbers:
     """Elements of the phases that so many rows of tiles read."""
     more = -(-p.conv.taps // phases(p.conv.taps)) - 1
     rows = tiles * whole(k, "tile_h") + more
-    return rows * (tile_columns(p.conv, k) * whole(k, "tile_w") + more) * p.conv.depth
+    columns = tile_columns(p.conv, k) * whole(k, "tile_w") + more
+    return rows * columns * p.conv.tile_channels(lanes)
 
 
 def held_bytes(p: Pooled, lanes: int, k: Columns) -> Numbers:
     """What a thread keeps: a block's phases, the transformed tiles of a row, products of a register
-    tile, and the rows that a band of windows reads."""
-    tiles = points(p.conv, k) * _grouped_columns(p, k) * -(-p.conv.depth // lanes) * lanes
-    copied = _phases(p, k, of_bands(p, k, lambda b: b.tile_rows))
+    tile (or fewer, where they stay in registers), and the rows that a band of windows reads."""
+    tiles = points(p.conv, k) * _grouped_columns(p, k) * p.conv.tile_channels(lanes)
+    copied = _phases(p, lanes, k, of_bands(p, k, lambda b: b.tile_rows))
     kept = of_bands(p, k, lambda b: b.reads * b.tile) * _kept_of_row(p, lanes, k)
     return 4 * (copied + tiles + kept) + product_bytes(p, lanes, k)
 

@@ -11,7 +11,7 @@ from tunefarm.compiler.space.pooled_winograd.program import Pooled
 from tunefarm.compiler.space.winograd.counts import points, tile_columns
 from tunefarm.compiler.target import Target
 
-EXTRA = ("tile_h", "tile_w", "rows", "next_panel", "pool_w", "pool_v")
+EXTRA = ("tile_h", "tile_w", "rows", "by_row", "next_panel", "pool_w", "pool_v")
 
 
 def nest_of(p: Pooled, target: Target, lanes: int, k: Columns) -> Nest:

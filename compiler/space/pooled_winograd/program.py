@@ -181,7 +181,7 @@ def rows_knob(p: Pooled) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=64)
-def create_pooled(p: Pooled, bands: Bands, tile: tuple[int, int]) -> PrimFunc:
+def create_pooled(p: Pooled, bands: Bands, tile: tuple[int, int], lanes: int) -> PrimFunc:
     """The plain loops of the stages: those of the convolution, its value, the result.
 
     Blocks that divide the image are the result's first dimension.
@@ -200,7 +200,7 @@ def create_pooled(p: Pooled, bands: Bands, tile: tuple[int, int]) -> PrimFunc:
     kernel = (*(c.transforms(t).filters for t in tile), c.depth, c.outputs)
     program = create_program(
         Function(f.params, pool, f.attrs),
-        computes={anchor: _value(c, tile), pool: _maximum(p, bands)},
+        computes={anchor: _value(c, tile, lanes), pool: _maximum(p, bands)},
         shapes={f.params[c.filter_param]: kernel},
     )
     for block in s.remaining_blocks(program)[STAGES:-2]:
@@ -208,11 +208,13 @@ def create_pooled(p: Pooled, bands: Bands, tile: tuple[int, int]) -> PrimFunc:
     return program
 
 
-def _value(c: Convolution, tile: tuple[int, int]) -> Callable[[Sequence[te.Tensor]], te.Tensor]:
+def _value(
+    c: Convolution, tile: tuple[int, int], lanes: int
+) -> Callable[[Sequence[te.Tensor]], te.Tensor]:
     rows, columns = c.tiles(tile)
 
     def compute(args: Sequence[te.Tensor]) -> te.Tensor:
-        rows_out = half_transformed(c, tile, None, args)
+        rows_out = half_transformed(c, tile, lanes, None, args)
 
         def element(b: Value, t: Value, r: Value, w: Value, o: Value) -> Value:
             number = (b * rows + t) * columns + w // tile[1]

@@ -13,6 +13,7 @@ from tunefarm.compiler.space.prefetch import PackedWeights, prefetch_ahead, pref
 from tunefarm.compiler.space.tiles import in_parallel, in_registers, place_sums
 from tunefarm.compiler.space.winograd.ends import ends_of
 from tunefarm.compiler.space.winograd.memory import (
+    BY_COLUMN,
     BY_GROUP,
     product_padding,
     shared_tiles,
@@ -48,20 +49,23 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     tile = (knob["tile_h"], knob["tile_w"])
     columns = {name: np.array([value]) for name, value in knob.items()}
     ends = ends_of(c, columns)
-    program, final, write = _prepared(c, tile, ends, lanes)
-    padding = int(product_padding(c, lanes, columns)[0])
-    program = s.set_scope(program, write, "local", padding=padding)
+    program, final, write = _prepared(c, tile, ends, lanes, knob["by_row"] == BY_COLUMN)
     width = knob["nv"] * lanes
     transform = filter_transform(tile, c.stride, c.taps)
     layout = PackedLayout(((), (), (), (width,)), (3, 0, 1, 2, 4), transform)
     program = s.transform_layout(program, c.filter_param, layout)
 
     program, outer, panel, row, results = _place_results(program, final, knob, lanes)
-    program = place_in_registers(program, "rows_out", results)
-    place = (outer[-1], panel, row if knob["by_row"] else panel)
-    program = place_products(program, c, write, place, knob, ends, lanes)
+    if write is None:
+        program = place_columns(program, c, row, knob, lanes)
+    else:
+        padding = int(product_padding(c, lanes, columns)[0])
+        program = s.set_scope(program, write, "local", padding=padding)
+        program = place_in_registers(program, "rows_out", results)
+        place = (outer[-1], panel, row if knob["by_row"] else panel)
+        program = place_products(program, c, write, place, knob, ends, lanes)
     shared = shared_tiles(c, lanes, columns, target.num_cores)[0]
-    rows = min(knob["mb"], c.tiles(tile)[0]) if knob["by_row"] == BY_GROUP else None
+    rows = min(knob["mb"], c.tiles(tile)[0]) if knob["by_row"] >= BY_GROUP else None
     image = (rows, c.tiles(tile)[1])
     program = place_tiles(program, c, None if shared else outer[-1], image, target)
     if phases(c.taps) > 1:
@@ -72,16 +76,29 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
 
 @lru_cache(maxsize=256)
 def _prepared(
-    c: Convolution, tile: tuple[int, int], ends: Ends | None, lanes: int
-) -> tuple[PrimFunc, str, str]:
+    c: Convolution, tile: tuple[int, int], ends: Ends | None, lanes: int, by_column: bool
+) -> tuple[PrimFunc, str, str | None]:
     """What many configs have in common: the stages with their buffers; the program, and the blocks
-    that make the result and write the products."""
-    program = create_winograd(c, tile, ends)
+    that make the result and write the products, if these leave the registers."""
+    program = create_winograd(c, tile, lanes, ends)
     final = s.remaining_blocks(program)[-1]
-    program, write = s.cache_write(program, "product", "register")
-    for block in ("window", "rows_in", "rows_out"):
+    program, write = hold_stages(program, c, lanes, by_column)
+    return program, final, write
+
+
+def hold_stages(
+    program: PrimFunc, c: Convolution, lanes: int, by_column: bool
+) -> tuple[PrimFunc, str | None]:
+    """The stages in registers and on the thread's stack; and the block that writes the products
+    there, where these leave the registers."""
+    write, held = None, "product" if by_column else "rows_out"
+    if by_column:
+        program = s.set_scope(program, "rows_out", "local")
+    else:
+        program, write = s.cache_write(program, "product", "register")
+    for block in ("window", "rows_in", held):
         program = s.set_scope(program, block, "register")
-    return s.set_scope(program, "tile_in", "local", padding=tile_padding(c, lanes)), final, write
+    return s.set_scope(program, "tile_in", "local", padding=tile_padding(c, lanes)), write
 
 
 def _place_results(
@@ -91,7 +108,7 @@ def _place_results(
     row, and the vectors of a tile's results."""
     n, h, w, o = s.loops_of(program, final)
     program, (row_block, tile_row, row) = s.split(program, h, knob["mb"], knob["tile_h"])
-    of_row = (knob["rw"],) if knob["by_row"] == BY_GROUP else ()
+    of_row = (knob["rw"],) if knob["by_row"] >= BY_GROUP else ()
     program, (*groups, column) = s.split(program, w, *of_row, knob["tile_w"])
     program, (panel_block, panel, vector, lane) = s.split(program, o, knob["nb"], knob["nv"], lanes)
     outer = (n, row_block, panel_block)
@@ -152,6 +169,25 @@ def place_products(
     return prefetch_shares(program, buffer, (number + 1) * size, size, visits, always)
 
 
+def place_columns(
+    program: PrimFunc, c: Convolution, group: Var, knob: dict[str, int], lanes: int
+) -> PrimFunc:
+    """For each column of points its products of a group of tiles in registers, and from there, in
+    the first cache, the column's part of the results."""
+    program = s.compute_at(program, "rows_out", group)
+    row, *tiles, column, output = own_loops(program, "rows_out", group)
+    program, (vector, lane) = s.split(program, output, lanes)
+    of_row = c.tiles((knob["tile_h"], knob["tile_w"]))[1]
+    if of_row % knob["rw"]:
+        program = s.limit(program, tiles[0], of_row - group * knob["rw"])
+    program = s.reorder(program, column, vector, row, *tiles, lane)
+    program = in_registers(program, (vector, row, *tiles), lane)
+    program = s.compute_at(program, "product", column)
+    point, *tiles, output, term = own_loops(program, "product", column)
+    sums = (point, *tiles)
+    return place_sums(program, "product", sums, output, term, (lanes, knob["ku"]))[0]
+
+
 def place_tiles(
     program: PrimFunc,
     c: Convolution,
@@ -185,16 +221,11 @@ def place_tiles(
 
 
 def place_phases(program: PrimFunc, c: Convolution, block: Var) -> PrimFunc:
-    """The rows of the input that a block's tiles read: a row of pixels, both phases across.
-
-    for row: for column: for phase: …   ->   for row: for i: for column: for j: for channel: …
-    """
+    """The rows of the input that a block's tiles read, a pixel's phases at a time."""
     program = s.set_scope(program, "phases", "local")
     program = s.compute_at(program, "phases", block)
-    *rows, column, phase = own_loops(program, "phases", block)
-    program, (above, across, channel) = s.split(program, phase, phases(c.taps), c.inputs)
-    program = s.reorder(program, *rows, above, column, across, channel)
-    return s.unroll(s.unroll(program, across), channel)
+    *_, phase = own_loops(program, "phases", block)
+    return s.unroll(program, phase)
 
 
 def place_in_registers(program: PrimFunc, block: str, loop: Var) -> PrimFunc:

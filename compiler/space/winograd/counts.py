@@ -13,20 +13,31 @@ from tunefarm.compiler.space.winograd.transforms import TILES
 
 def points(c: Convolution, k: Columns) -> Numbers:
     """Products of a tile."""
-    return _of_tiles(k, {tile: c.transforms(tile).points for tile in TILES[c.taps]})
+    return column_points(c, k) * row_points(c, k)
+
+
+def column_points(c: Convolution, k: Columns) -> Numbers:
+    """Products of a tile in one column."""
+    return _of_tiles(k, "tile_h", _points(c))
+
+
+def row_points(c: Convolution, k: Columns) -> Numbers:
+    """Products of a tile in one row."""
+    return _of_tiles(k, "tile_w", _points(c))
 
 
 def filters(c: Convolution, k: Columns) -> Numbers:
     """Different weights of a tile's products, each a matrix of inputs by outputs."""
-    return _of_tiles(k, {tile: c.transforms(tile).filters for tile in TILES[c.taps]})
+    count = {tile: c.transforms(tile).filters for tile in TILES[c.taps]}
+    return _of_tiles(k, "tile_h", count) * _of_tiles(k, "tile_w", count)
 
 
-def _of_tiles(k: Columns, count: Mapping[int, int]) -> Numbers:
-    above, across = (
-        np.array([count[tile] for tile in whole(k, name)], np.int64)
-        for name in ("tile_h", "tile_w")
-    )
-    return above * across
+def _points(c: Convolution) -> Mapping[int, int]:
+    return {tile: c.transforms(tile).points for tile in TILES[c.taps]}
+
+
+def _of_tiles(k: Columns, knob: str, count: Mapping[int, int]) -> Numbers:
+    return np.array([count[tile] for tile in whole(k, knob)], np.int64)
 
 
 def tile_rows(c: Convolution, k: Columns) -> Numbers:

@@ -15,6 +15,7 @@ from tunefarm.compiler.space.winograd.transforms import phases
 
 WAY_BYTES = 4096  # addresses that far apart share a set of the first cache
 BY_GROUP = 2  # of the knob ``by_row``: products of a register tile, of one row, are held at once
+BY_COLUMN = 3  # of a column of their points alone, in registers
 PLANES_OF_SET = 6  # half of its ways
 
 
@@ -26,7 +27,7 @@ def held_tiles(c: Convolution, k: Columns) -> Numbers:
     """Tiles whose products are held at once: those of a block, of one row of it, or of a register
     tile of that row."""
     by_row = whole(k, "by_row")
-    of_row = np.where(by_row == BY_GROUP, whole(k, "rw"), tile_columns(c, k))
+    of_row = np.where(by_row >= BY_GROUP, whole(k, "rw"), tile_columns(c, k))
     return np.where(by_row > 0, of_row, tiles_of_block(c, k))
 
 
@@ -41,7 +42,7 @@ def transformed_tiles(c: Convolution, lanes: int, k: Columns, cores: int) -> Num
     columns, block = tile_columns(c, k), tiles_of_block(c, k)
     filled = -(-multiplied_tiles(c, k) // columns) * columns + block - held_tiles(c, k)
     exact = fewer_products(c, k) | shared_tiles(c, lanes, k, cores)
-    exact |= whole(k, "by_row") == BY_GROUP
+    exact |= whole(k, "by_row") >= BY_GROUP
     return np.where(exact, block, filled)
 
 
@@ -49,11 +50,11 @@ def shared_tiles(c: Convolution, lanes: int, k: Columns, cores: int) -> Mask:
     """Where blocks differ in their panels alone: their tiles are transformed once, by all cores."""
     panels = -(-c.outputs // (whole(k, "nv") * lanes))
     image = (c.batch == 1) & (whole(k, "mb") == tile_rows(c, k)) & (phases(c.taps) == 1)
-    image &= whole(k, "by_row") != BY_GROUP
+    image &= whole(k, "by_row") < BY_GROUP
     return image & (whole(k, "nb") < panels) & (cores > 1)
 
 
-def copied_elements(c: Convolution, k: Columns) -> Numbers:
+def copied_elements(c: Convolution, lanes: int, k: Columns) -> Numbers:
     """Elements of the phases of a block; 0 where the tiles read the input itself. Blocks that may
     end inside an image, of several, hold the phases of all images."""
     if phases(c.taps) == 1:
@@ -62,7 +63,7 @@ def copied_elements(c: Convolution, k: Columns) -> Numbers:
     tile, block = whole(k, "tile_h"), whole(k, "mb")
     rows, image = block * tile + taps - 1, tile_rows(c, k) * tile + taps - 1
     rows = np.where((c.batch > 1) & (tile_rows(c, k) % block != 0), c.batch * image, rows)
-    return rows * (tile_columns(c, k) * whole(k, "tile_w") + taps - 1) * c.depth
+    return rows * (tile_columns(c, k) * whole(k, "tile_w") + taps - 1) * c.tile_channels(lanes)
 
 
 def tile_padding(c: Convolution, lanes: int) -> int:
@@ -82,7 +83,7 @@ def product_padding(c: Convolution, lanes: int, k: Columns) -> Numbers:
     would meet in few sets; the planes of a register tile lie in the first cache as a whole."""
     plane = multiplied_tiles(c, k) * whole(k, "nv") * lanes * 4
     meeting = points(c, k) * np.gcd(plane, WAY_BYTES) // WAY_BYTES
-    padded = (meeting > PLANES_OF_SET) & (whole(k, "by_row") != BY_GROUP)
+    padded = (meeting > PLANES_OF_SET) & (whole(k, "by_row") < BY_GROUP)
     return np.where(padded, lanes, 0)
 
 
@@ -97,4 +98,4 @@ def held_bytes(c: Convolution, lanes: int, k: Columns, cores: int) -> Numbers:
     share), products."""
     tiles = tile_bytes(c, lanes, k, cores)
     tiles = np.where(shared_tiles(c, lanes, k, cores), -(-tiles // cores), tiles)
-    return 4 * copied_elements(c, k) + tiles + product_bytes(c, lanes, k)
+    return 4 * copied_elements(c, lanes, k) + tiles + product_bytes(c, lanes, k)

@@ -1,6 +1,7 @@
 """A convolution as Winograd's stages: transformed tiles, products of matrices, results.
 
     phases[n, y, x, q]     = the input at (2y + i, 2x + j), channel c; q = (i, j, c)    (7 × 7)
+                             0 behind the last, up to whole vectors
     window[t, y, x, c]     = the inputs under tile t, 0 beyond the border
     rows_in[i, t, j, c]    = Σ Bᵀ[i, y] · window[t, y, j, c]
     tile_in[i, j, t, c]    = Σ rows_in[i, t, x, c] · Bᵀ[j, x]
@@ -72,6 +73,10 @@ class Convolution:
     def depth(self) -> int:
         """Terms of a product: the input's channels, those of each phase."""
         return self.inputs * phases(self.taps) ** 2
+
+    def tile_channels(self, lanes: int) -> int:
+        """Channels of a transformed tile: those of phases fill whole vectors with zeros."""
+        return self.depth if phases(self.taps) == 1 else -(-self.depth // lanes) * lanes
 
     def transforms(self, tile: int) -> Transforms:
         """The matrices for tiles of so many results in one dimension."""
@@ -180,12 +185,14 @@ def _fits(anchor: Call) -> bool:
 
 
 @lru_cache(maxsize=64)
-def create_winograd(c: Convolution, tile: tuple[int, int], ends: Ends | None = None) -> PrimFunc:
+def create_winograd(
+    c: Convolution, tile: tuple[int, int], lanes: int, ends: Ends | None = None
+) -> PrimFunc:
     """The plain loops of the stages and of what is fused behind them, as one last block."""
     kernel = (*(c.transforms(t).filters for t in tile), c.depth, c.outputs)
     program = create_program(
         c.function,
-        computes={c.anchor: lambda args: _stages(c, tile, ends, args)},
+        computes={c.anchor: lambda args: _stages(c, tile, lanes, ends, args)},
         shapes={c.function.params[c.filter_param]: kernel},
     )
     stages = 5 if phases(c.taps) == 1 else 6
@@ -197,9 +204,13 @@ def create_winograd(c: Convolution, tile: tuple[int, int], ends: Ends | None = N
 
 
 def _stages(
-    c: Convolution, tile: tuple[int, int], ends: Ends | None, args: Sequence[te.Tensor]
+    c: Convolution,
+    tile: tuple[int, int],
+    lanes: int,
+    ends: Ends | None,
+    args: Sequence[te.Tensor],
 ) -> te.Tensor:
-    rows_out = half_transformed(c, tile, ends, args)
+    rows_out = half_transformed(c, tile, lanes, ends, args)
     rows, columns = c.tiles(tile)
 
     def result(n: Expr, h: Expr, v: Expr, o: Expr) -> Expr:
@@ -210,13 +221,17 @@ def _stages(
 
 
 def half_transformed(
-    c: Convolution, tile: tuple[int, int], ends: Ends | None, args: Sequence[te.Tensor]
+    c: Convolution,
+    tile: tuple[int, int],
+    lanes: int,
+    ends: Ends | None,
+    args: Sequence[te.Tensor],
 ) -> te.Tensor:
     """The products of all tiles, their rows transformed back: ``rows_out``."""
     x, w = args
     above, across = (c.transforms(t) for t in tile)
     rows, columns = c.tiles(tile)
-    tile_in = _transformed_tiles(c, tile, ends, x)
+    tile_in = _transformed_tiles(c, tile, lanes, ends, x)
     k = te.reduce_axis(c.depth, "k")
 
     def term(i: Expr, j: Expr, t: Expr, o: Expr) -> te.Reduce:
@@ -260,12 +275,13 @@ def filter_of(transform: Transforms, point: Expr) -> Expr:
 
 
 def _transformed_tiles(
-    c: Convolution, tile: tuple[int, int], ends: Ends | None, x: te.Tensor
+    c: Convolution, tile: tuple[int, int], lanes: int, ends: Ends | None, x: te.Tensor
 ) -> te.Tensor:
     above, across = (c.transforms(t) for t in tile)
     rows, columns = c.tiles(tile)
     count = c.batch * rows * columns
-    apart = _apart(c, x, tile) if phases(c.taps) > 1 else None
+    apart = _apart(c, x, tile, lanes) if phases(c.taps) > 1 else None
+    channels = c.tile_channels(lanes)
     step = [size * c.stride // phases(c.taps) for size in tile]
 
     def data(t: Expr, y: Expr, column: Expr, channel: Expr) -> Expr:
@@ -276,7 +292,7 @@ def _transformed_tiles(
             return apart[image, top, left, channel]
         return _padded(c, x, image, top, left, channel)
 
-    window = te.compute((count, above.points, across.points, c.depth), data, "window")
+    window = te.compute((count, above.points, across.points, channels), data, "window")
 
     def by_rows(i: Expr, t: Expr, j: Expr, k: Expr) -> Expr:
         inputs: Values = lambda y: window[t, y, j, k]  # noqa: E731
@@ -284,7 +300,7 @@ def _transformed_tiles(
             inputs = continued(inputs, c.height, tile[0], t // columns)
         return transformed(above.data, above.data_parts, i, inputs)
 
-    rows_in = te.compute((above.points, count, across.points, c.depth), by_rows, "rows_in")
+    rows_in = te.compute((above.points, count, across.points, channels), by_rows, "rows_in")
 
     def by_columns(i: Expr, j: Expr, t: Expr, k: Expr) -> Expr:
         inputs: Values = lambda v: rows_in[i, t, v, k]  # noqa: E731
@@ -292,7 +308,7 @@ def _transformed_tiles(
             inputs = continued(inputs, c.width, tile[1], t % columns)
         return transformed(across.data, across.data_parts, j, inputs)
 
-    return te.compute((above.points, across.points, count, c.depth), by_columns, "tile_in")
+    return te.compute((above.points, across.points, count, channels), by_columns, "tile_in")
 
 
 def continued(value: Values, extent: int, size: int, place: Expr) -> Values:
@@ -328,17 +344,19 @@ def _padded(c: Convolution, x: te.Tensor, image: Expr, row: Expr, column: Expr, 
     return te.if_then_else(inside, value, te.const(0, x.dtype))
 
 
-def _apart(c: Convolution, x: te.Tensor, tile: tuple[int, int]) -> te.Tensor:
-    """Even and odd rows and columns of the padded input as channels of their own."""
+def _apart(c: Convolution, x: te.Tensor, tile: tuple[int, int], lanes: int) -> te.Tensor:
+    """Even and odd rows and columns of the padded input as channels of their own, behind them
+    zeros that fill the last vector."""
     count = phases(c.taps)
     taps = -(-c.taps // count)
     sizes = [n * size + taps - 1 for n, size in zip(c.tiles(tile), tile, strict=True)]
 
     def data(n: Expr, y: Expr, column: Expr, q: Expr) -> Expr:
         row = y * count + q // (count * c.inputs)
-        return _padded(c, x, n, row, column * count + q // c.inputs % count, q % c.inputs)
+        value = _padded(c, x, n, row, column * count + q // c.inputs % count, q % c.inputs)
+        return te.if_then_else(q < c.depth, value, te.const(0, x.dtype))
 
-    return te.compute((c.batch, *sizes, c.depth), data, "phases")
+    return te.compute((c.batch, *sizes, c.tile_channels(lanes)), data, "phases")
 
 
 def transformed(matrix: Matrix, parts: Parts, row: Expr, value: Values) -> Expr:

@@ -22,6 +22,7 @@ from tunefarm.compiler.space import (
 from tunefarm.compiler.space.pooled_winograd.default import cycles
 from tunefarm.compiler.space.pooled_winograd.knobs import held_bytes
 from tunefarm.compiler.space.pooled_winograd.program import bands_of, pooled_of
+from tunefarm.compiler.space.winograd.memory import BY_COLUMN, BY_GROUP
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import Allocate, For, PrimFunc
 from tunefarm.compiler.tir.ir import LoopKind
@@ -141,6 +142,14 @@ def test_a_ring_keeps_the_rows_of_a_band_and_each_core_has_half() -> None:
     assert (1, 2, 4, 121, 64) in kept  # two rows of tiles, of 28
     parallel = [s for s in walk_stmt(program.body) if isinstance(s, For)]
     assert [s.extent.value for s in parallel if s.kind is LoopKind.PARALLEL] == [2]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("mcpu", "by_row"), [("znver4", BY_COLUMN), ("znver5", BY_GROUP), ("haswell", BY_GROUP)]
+)
+def test_products_stay_in_registers_where_loads_are_fast(mcpu: str, by_row: int) -> None:
+    target = Target(f"llvm -mcpu={mcpu} -num-cores=2")
+    assert space_of(pair(RESNET, 64), target).default["by_row"] == by_row
 
 
 def test_one_kernel_is_faster_in_the_model_and_the_default_the_fastest() -> None:
