@@ -17,7 +17,6 @@ from tunefarm.db.records import (
     BestKey,
     Found,
     Match,
-    Trial,
     asked_protocol,
     protocol_of,
 )
@@ -151,7 +150,7 @@ def _sort(found: Sequence[Found], workload: Workload, target: Target) -> _Sorted
             result.foreign = result.foreign or answer
         elif not _is_of_this_world(answer, target):
             result.elsewhere = result.elsewhere or answer
-        elif misfit := _misfit(answer.best.trial, workload, target):
+        elif misfit := _misfit(answer, workload, target):
             if result.stale is None:
                 result.stale, result.why_stale = answer, misfit
         elif not beats_default(answer.best):
@@ -172,9 +171,13 @@ def _is_of_this_world(answer: Found, target: Target) -> bool:
     return is_emulated_model(answer.best.key.device_model) == is_emulating()
 
 
-def _misfit(trial: Trial, workload: Workload, target: Target) -> str:
+def _misfit(answer: Found, workload: Workload, target: Target) -> str:
     """Why the record's config is none of today's space, to follow "was"; empty if it is one."""
-    space = config_space(workload, target)
+    space, trial, made_for = (
+        config_space(workload, target),
+        answer.best.trial,
+        answer.best.key.target,
+    )
     if trial.space_fingerprint not in ("", space.fingerprint, space.own_fingerprint):
         return (
             f"made by sketch space {trial.space_fingerprint}, this version has {space.fingerprint}"
@@ -182,6 +185,8 @@ def _misfit(trial: Trial, workload: Workload, target: Target) -> str:
     try:
         row = space.encode(trial.config)
     except ScheduleError as error:
+        if made_for != target.text:
+            return f"made for {made_for}, and {target} has no such config ({error})"
         return f"made by other sketches ({error})"
     return "" if space.valid(row[None])[0] else "made under other constraints on its knobs"
 

@@ -255,6 +255,14 @@ def test_a_config_that_is_no_longer_in_the_space_is_stale() -> None:
     assert "the record was made by other sketches (" in decision.reason
 
 
+def test_a_config_that_another_number_of_cores_lacks_is_told() -> None:
+    one = Target("llvm -mcpu=znver5 -num-cores=1")
+    records = [record(workload(), 1, 1e-3, {"sketch": "of one core"}, one, fingerprint="")]
+    decision = decide(records, workload())
+    assert decision.status is Status.STALE
+    assert f"the record was made for {one}, and {TARGET} has no such config (" in decision.reason
+
+
 def test_an_own_stale_record_leaves_shipped_ones_on(monkeypatch: pytest.MonkeyPatch) -> None:
     ship(monkeypatch)
     decision = decide(tuned(workload(), fingerprint="of old"), workload())

@@ -12,6 +12,7 @@ from tunefarm.compiler.space.contraction.knobs import ROWS, UNROLLS, VECTORS, up
 from tunefarm.compiler.space.product_cycles import (
     FORK_CYCLES,
     L2_SHARE,
+    LOADS,
     TASK_CYCLES,
     moved_cycles,
     overlapped,
@@ -51,7 +52,6 @@ L1_SHARE = 0.8  # for products that are held
 SPILLED_POINTS = 49  # more of a tile leave the registers again and again
 HELD = 0.5  # of a transform's cycles, from products that the first cache holds
 SHORTER = 0.4  # of a vector, what one of at most half of the lanes saves (Zen 4)
-LOAD_CYCLES = 1.3  # of an operand of a register tile, as of a product's
 COPY_CYCLES = 1.5  # of an element of a phase
 GROUPED_VECTORS = 3  # of terms, by groups where there is one panel of one vector
 LEAST_GROUP = 7  # rows of a register tile, where terms are more than a vector
@@ -181,7 +181,7 @@ def column_cycles(c: Convolution, target: Target, k: Columns) -> Numbers:
 
 def load_cycles(target: Target, k: Columns) -> Numbers:
     """Of the operands of a register tile, twice: processors load two in a cycle."""
-    return LOAD_CYCLES * (whole(k, "rw") + whole(k, "nv")) / target.product_clocks
+    return LOADS * (whole(k, "rw") + whole(k, "nv")) / target.product_clocks
 
 
 def _steps(c: Convolution, k: Columns, vectors: Numbers, clocks: int) -> Numbers:
