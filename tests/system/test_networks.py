@@ -64,10 +64,11 @@ def _told(capsys: pytest.CaptureFixture[str], what: str, error: float) -> float:
 
 
 @pytest.mark.parametrize("name", LIGHT)
+@pytest.mark.parametrize("cores", [1, 2])
 def test_a_light_network_gives_the_shipped_output(
-    networks: ModuleType, name: str, capsys: pytest.CaptureFixture[str]
+    networks: ModuleType, name: str, cores: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    error = networks.shipped_error(name, Target.host(2))
+    error = networks.shipped_error(name, Target.host(cores))
     assert _told(capsys, f"{name}, shipped", error) <= networks.LIMIT
 
 
