@@ -412,6 +412,21 @@ def test_records_of_a_farm_are_asked_of_its_tracker(
     assert captured.out.startswith("default ")
 
 
+def test_an_explanation_breaks_between_words_on_a_terminal_alone(
+    model: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    shown = []
+    for is_terminal in ("", "1"):
+        monkeypatch.setenv("FORCE_COLOR", is_terminal)
+        assert run(["records", "explain", model, "--tracker", "127.0.0.1:1"]) == 0
+        shown.append(capsys.readouterr().out)
+    whole, broken = shown
+    assert len(whole.splitlines()) == 1 < len(broken.splitlines())
+    assert max(map(len, broken.splitlines())) <= 40
+    assert broken.split() == whole.split()
+
+
 @pytest.mark.parametrize("name", ["mm.txt", "mm", "mm.so.1"])
 def test_a_library_that_is_not_called_one(
     model: str, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]

@@ -180,13 +180,13 @@ def explain(
 
     Example: tunefarm records explain model.onnx --tracker lab1:9190
     """
-    from tunefarm.tables import console
+    from tunefarm.tables import console, print_sentence
 
     history = _history(Asked(model, target, shape, precision, db, tracker))
     if as_json:
         print_json([decision_json(decision) for decision in history.decisions.values()])
         return
-    console().print(history.explain(), soft_wrap=True)
+    print_sentence(console(), history.explain())
 
 
 def decision_json(decision: Decision) -> dict[str, object]:
