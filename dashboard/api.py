@@ -90,7 +90,7 @@ def list_job_tasks(db: Reading, job: str) -> tuple[jobs.TaskLine, ...]:
 
 @router.get("/jobs/{job}/outcome", tags=["jobs"])
 def get_outcome(db: Reading, job: str) -> settled.Outcome:
-    """What builds get of the tasks of a job; while it is open, the fastest seen."""
+    """What builds got of the tasks of a job at its end; while it is open, the fastest seen."""
     found = jobs.job(db, job)
     return settled.outcome(db, found, jobs.tasks(db, found.id))
 

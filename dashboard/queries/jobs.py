@@ -26,9 +26,9 @@ _ID_DIGITS = 4
 class JobLine:
     """A job with the counts of its candidates; latencies in seconds, weighted over its tasks that
     have both a default and a best, None while none has: the fastest candidates seen of a job that
-    is open, what builds get of one that is over. ``under_way`` candidates were submitted and have
-    no result. ``main`` is the task of the most time;
-    ``model`` is the digest of the model that it tunes, empty if it was submitted without."""
+    is open, what builds got at the end of one that is over. ``under_way`` candidates were submitted
+    and have no result. ``main`` is the task of the most time; ``model`` is the digest of the model
+    that it tunes, empty if it was submitted without."""
 
     id: str
     state: str
@@ -270,7 +270,7 @@ def _under_way(ids: Sequence[str]) -> Select[Any]:
 
 
 def _built(connection: Connection, ids: Sequence[str]) -> dict[str, dict[str, float | None]]:
-    """Weighted latencies of jobs that are over, as builds get them."""
+    """Weighted latencies of jobs that are over, as builds got them then."""
     both: dict[str, list[Built]] = {name: [] for name in ids}
     for task in built(connection, ids):
         if task.default_s and task.best_s:

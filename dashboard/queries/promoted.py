@@ -1,19 +1,20 @@
-"""What builds get of the tasks of jobs that are over, as finals saw it beside the defaults."""
+"""What the tasks of jobs had come to when these were over, as finals saw it beside the defaults:
+what later jobs won is theirs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, and_, func, or_, select
-from tunefarm.db.models import BEST, JOB_TASKS, JOBS, TRIALS
+from tunefarm.db.models import BEST, FINALS, JOB_TASKS, JOBS, TRIALS
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A task of a job with the latencies in seconds of its default and of what builds use, None
-    where that was not timed."""
+    """A task of a job with the latencies in seconds of its default and of what builds used when the
+    job was over, None where that was not timed."""
 
     job: str
     workload_id: int
@@ -23,9 +24,9 @@ class Built:
 
 
 def built(connection: Connection, jobs: Sequence[str]) -> list[Built]:
-    """The tasks of these jobs: each with the record that a final promoted for the model of the
-    job's first device, the job's compiler and the way that its trials are timed, else with its
-    default."""
+    """The tasks of these jobs: each with the record that stood after the job's last trial, promoted
+    by a final for the model of the job's first device, the job's compiler and the way that its
+    trials are timed, else with its default."""
     measured = _measured(jobs)
     is_of_job = or_(
         func.coalesce(measured.c.compiler_version, "") == "",
@@ -42,11 +43,63 @@ def built(connection: Connection, jobs: Sequence[str]) -> list[Built]:
     columns = (
         JOB_TASKS.c.job, JOB_TASKS.c.workload_id, JOB_TASKS.c.weight, JOB_TASKS.c.default_s,
         BEST.c.median_s, BEST.c.default_s.label("met_s"), BEST.c.speedup_over_default,
+        BEST.c.trial_id, measured.c.last_trial,
     )  # fmt: skip
     source = measured.join(JOB_TASKS, JOB_TASKS.c.job == measured.c.id).outerjoin(BEST, record)
     query = select(*columns).select_from(source).order_by(BEST.c.trial_id)
-    last = {(row.job, row.workload_id): _built(row) for row in connection.execute(query)}
+    rows = connection.execute(query).all()
+    replaced = _replaced(connection, [row for row in rows if _is_later(row)])
+    last: dict[tuple[str, int], Built] = {}
+    for row in rows:
+        task, record = (row.job, row.workload_id), _stood(row, replaced)
+        if record is not None or task not in last:
+            last[task] = _built(row, record)
     return list(last.values())
+
+
+def _stood(row: Any, replaced: Mapping[int, Sequence[Any]]) -> Any:
+    """The record of a job's task when the job was over, None for its default; the one that stands
+    now if no final tells how it came there, as in a copy of the job."""
+    if not _is_later(row) or row.trial_id not in replaced:
+        return row
+    return next((one for one in replaced[row.trial_id] if one.trial_id <= row.last_trial), None)
+
+
+def _is_later(row: Any) -> bool:
+    """Whether the record of a job's task was promoted for a trial after the job's last."""
+    return row.trial_id is not None and row.trial_id > row.last_trial
+
+
+def _replaced(connection: Connection, later: Sequence[Any]) -> dict[int, list[Any]]:
+    """The finals by which these later records were promoted, and those of what each replaced, back
+    to the jobs: by the records' trials, the latest first."""
+    if not later:
+        return {}
+    records, oldest = {row.trial_id for row in later}, min(row.last_trial for row in later)
+    columns = (FINALS.c.id, FINALS.c.challenger_id, FINALS.c.incumbent_id)
+    first = select(FINALS.c.challenger_id.label("record"), *columns)
+    chain = first.where(FINALS.c.promoted, FINALS.c.challenger_id.in_(records)).cte(recursive=True)
+    is_before = and_(
+        chain.c.challenger_id > oldest,
+        FINALS.c.challenger_id == chain.c.incumbent_id,
+        FINALS.c.id < chain.c.id,
+    )
+    chain = chain.union(select(chain.c.record, *columns).where(FINALS.c.promoted, is_before))
+    query = (
+        select(
+            chain.c.record,
+            FINALS.c.challenger_id.label("trial_id"),
+            func.coalesce(FINALS.c.latency_s, TRIALS.c.median_s).label("median_s"),
+            FINALS.c.speedup_over_default,
+        )
+        .join(FINALS, FINALS.c.id == chain.c.id)
+        .join(TRIALS, TRIALS.c.id == FINALS.c.challenger_id)
+        .order_by(FINALS.c.id.desc())
+    )
+    found: dict[int, list[Any]] = {}
+    for row in connection.execute(query):
+        found.setdefault(row.record, []).append(row)
+    return found
 
 
 def device_model() -> Any:
@@ -67,15 +120,21 @@ def _protocol(target_id: Any) -> Any:
 
 
 def _measured(jobs: Sequence[str]) -> Any:
+    """These jobs with the model of what measured them, and the last trial of each."""
     columns = (JOBS.c.id, JOBS.c.target_id, JOBS.c.compiler_version)
-    query = select(*columns, device_model().label("device_model"))
+    last = select(func.max(TRIALS.c.id)).where(TRIALS.c.job == JOBS.c.id).correlate(JOBS)
+    query = select(
+        *columns,
+        device_model().label("device_model"),
+        last.scalar_subquery().label("last_trial"),
+    )
     return query.where(JOBS.c.id.in_(jobs)).subquery()
 
 
-def _built(row: Any) -> Built:
-    """A task with its record, beside the default that it met in its final."""
-    if row.median_s is None:
-        return Built(row.job, row.workload_id, row.weight, row.default_s, row.default_s)
-    speedup = row.speedup_over_default or (row.met_s / row.median_s if row.met_s else None)
-    default_s = row.median_s * speedup if speedup else None
-    return Built(row.job, row.workload_id, row.weight, default_s, row.median_s)
+def _built(task: Any, record: Any) -> Built:
+    """A task with its record, beside the default that it met in its final; None is no record."""
+    if record is None or record.median_s is None:
+        return Built(task.job, task.workload_id, task.weight, task.default_s, task.default_s)
+    speedup = record.speedup_over_default or (task.met_s / record.median_s if task.met_s else None)
+    default_s = record.median_s * speedup if speedup else None
+    return Built(task.job, task.workload_id, task.weight, default_s, record.median_s)

@@ -1,6 +1,6 @@
-"""What a job has come to: the records that builds use of its tasks, as finals saw them beside the
-defaults. The fastest candidate that was seen is no promise, as it was chosen for being low; of a
-job that is not over there is nothing else."""
+"""What a job has come to: the records of its tasks that stood at its end, as finals saw them beside
+the defaults. The fastest candidate that was seen is no promise, as it was chosen for being low; of
+a job that is not over there is nothing else."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
-from sqlalchemy import insert, update
+from sqlalchemy import Connection, insert, update
 from tunefarm.dashboard import live
 from tunefarm.dashboard.actions import Tracker
 from tunefarm.dashboard.app import create_app
@@ -21,7 +21,18 @@ from tunefarm.dashboard.ranks import importance, rank_correlation, top_recall
 from tunefarm.db import jobs
 from tunefarm.db.farm_models import REQUESTS
 from tunefarm.db.models import JOBS
-from tunefarm.db.records import Budget, Job, JobState, JobTask
+from tunefarm.db.records import (
+    FINAL,
+    BestKey,
+    Budget,
+    Final,
+    Job,
+    JobState,
+    JobTask,
+    TaskKey,
+    TrialKey,
+    Verdict,
+)
 from tunefarm.db.store import Store
 
 JOB = "/api/v1/jobs/aaaa"
@@ -62,6 +73,43 @@ def test_a_job_that_is_over_tells_what_builds_get(farm: Any, own_client: TestCli
     assert told["device"] == "Some CPU 2 cores"
     found = {one["task"]["summary"]: one["default_s"] / one["best_s"] for one in told["results"]}
     assert found == pytest.approx({promoted: 1.9, other: 1.0})
+
+
+@pytest.mark.parametrize(("index", "own_gain"), [(0, 1.9), (1, 1.0)])
+def test_what_a_later_job_won_is_no_gain_of_those_before(
+    farm: Any, own_client: TestClient, index: int, own_gain: float
+) -> None:
+    task, later = farm.tasks[index], "cccc1111"
+    key = TaskKey(task.key, farm.target)
+    record = BestKey(task.key, farm.target, farm.trial(index, 0).device_model)
+
+    def end(db: Connection, job: str) -> None:
+        claimed = jobs.claim(db, "tuner-1", "c1", job)
+        assert claimed is not None
+        jobs.finish(db, job, claimed.claim_epoch, JobState.SUCCEEDED, "")
+
+    def gain(job: str) -> float:
+        told = own_client.get(f"/api/v1/jobs/{job}").json()
+        results = own_client.get(f"/api/v1/jobs/{job}/outcome").json()["results"]
+        total = sum(one["task"]["weight"] * one["best_s"] for one in results)
+        assert told["best_s"] == pytest.approx(total)
+        found = next(one for one in results if one["task"]["workload"] == task.key)
+        return float(found["default_s"] / found["best_s"])
+
+    with Store.open(farm.database) as store:
+        with store.writing() as db:
+            end(db, farm.job)
+            jobs.submit(db, Job(later, farm.target, (JobTask(task),), Budget(9)))
+        assert gain(farm.job) == pytest.approx(own_gain)
+        final = replace(farm.trial(index, 1, origin=FINAL), job=later)
+        store.add_trials([replace(farm.trial(index, 0), job=later), final])
+        standing = TrialKey(farm.job, key, 60) if own_gain > 1 else None
+        won = Final(record, TrialKey(later, key, 1), standing, Verdict.BETTER, 1.2, 2.3)
+        assert store.promote("f2", won).promoted
+        with store.writing() as db:
+            end(db, later)
+    assert gain(later) == pytest.approx(2.3)
+    assert gain(farm.job) == pytest.approx(own_gain)
 
 
 def test_lists_show_of_a_job_that_is_over_what_its_page_does(

@@ -168,6 +168,29 @@ def test_a_record_that_was_timed_in_another_way_is_of_another_job(farm: Any) -> 
     assert found.default_s / found.best_s == pytest.approx(1.9)
 
 
+def test_a_copy_of_a_job_has_the_record_of_an_earlier_one(farm: Any, tmp_path: Path) -> None:
+    task, default = farm.tasks[0], replace(farm.trial(0, 0), job="cccc1111")
+    key = BestKey(task.key, farm.target, default.device_model)
+    job = Job("cccc1111", farm.target, (JobTask(task),), Budget(9))
+    with (
+        Store.open(farm.database) as there,
+        Store.open(str(tmp_path / "copy.db")) as copy,
+    ):
+        (standing,) = (one.best for one in there.best([key])[key] if one.best.promoted)
+        gains = []
+        for store in (there, copy):
+            with store.writing() as db:
+                copies.add_job(db, job)
+            store.add_trials([default])
+            if store is copy:
+                with store.writing() as db:
+                    copies.add_promoted(db, [standing])
+            with store.reading() as db:
+                (found,) = built(db, [job.id])
+            gains.append((found.default_s or 0.0) / (found.best_s or 1.0))
+    assert gains == pytest.approx([1.9, 1.9])
+
+
 @pytest.mark.parametrize("asked", ["", FROM_MEMORY], ids=["as usual", "of older workers"])
 def test_a_farm_that_is_known_by_its_tracker_gives_the_same_page(
     farm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, asked: str
