@@ -7,7 +7,6 @@ import contextlib
 import hashlib
 import os
 import random
-import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -27,23 +26,17 @@ from tunefarm.db.records import (
 )
 from tunefarm.worker.backend import Built, Problem, load_plugin
 from tunefarm.worker.budgets import Budgets
-from tunefarm.worker.building import BuildOutcome, BuildPool, Candidate, Workshop
+from tunefarm.worker.building import BuildPool, Candidate, Workshop
 from tunefarm.worker.calibration import Calibration, calibration, keep
 from tunefarm.worker.checkup import BUDGETS, check_device
 from tunefarm.worker.children import Builder, Gauge, RunnerChild
 from tunefarm.worker.cores import CoreLock
 from tunefarm.worker.crowding import Crowding
 from tunefarm.worker.device import DeviceOptions, Dropped, Report
-from tunefarm.worker.measure import (
-    Session,
-    Times,
-    TrialFailed,
-    impossible,
-    time_one,
-    time_paired,
-)
+from tunefarm.worker.measure import Session, TrialFailed
 from tunefarm.worker.process import ChildOptions, sweep_scratch
 from tunefarm.worker.pulse import GOOD_IN_A_ROW, Pulse
+from tunefarm.worker.trials import Trials
 
 _BATCH = 16
 _TRIES = 3
@@ -90,6 +83,9 @@ class MeasuringDevice(ABC):
         self._runner = RunnerChild(runner)
         self._gauge = Gauge(replace(runner, module=gauge))
         self._rng = random.Random()
+        self._trials = Trials(
+            self._runner, self._open_session, self._protocol, self._limits, self._state, self._rng
+        )
         self._known = self._calibrated()
         self._pulse = Pulse(self._beat, self._known.reference_s, options.max_drift)
         self._crowding = Crowding(self._beat_together)
@@ -216,7 +212,7 @@ class MeasuringDevice(ABC):
             candidate = line.popleft()
             if dropped(candidate.request):
                 continue
-            candidate.trial = self._measure_one(candidate)
+            candidate.trial = self._trials.make(candidate)
             unsure.append(candidate)
             if self._pulse.is_due and not self._tell_sure(unsure, report, dropped):
                 return
@@ -238,7 +234,7 @@ class MeasuringDevice(ABC):
                 for candidate in unsure:
                     assert candidate.trial is not None
                     if not dropped(candidate.request):
-                        report(candidate.request, self._with_state(candidate.trial))
+                        report(candidate.request, self._made_here(candidate.trial))
                 unsure.clear()
                 return True
             if not self._is_steady():
@@ -250,7 +246,7 @@ class MeasuringDevice(ABC):
     def _time_again(self, unsure: Sequence[Candidate]) -> None:
         for candidate in unsure:
             if candidate.trial is not None and _is_open(candidate.trial):
-                candidate.trial = self._measure_one(candidate)
+                candidate.trial = self._trials.make(candidate)
 
     def _feel(self) -> bool:
         """Whether the pulse is good now; the device's own fault leaves that open."""
@@ -271,103 +267,10 @@ class MeasuringDevice(ABC):
             self._tell(trouble=trouble)
         return not trouble
 
-    def _measure_one(self, candidate: Candidate) -> Trial:
-        """Time a candidate; one whose runner dies, or says what it should not, gets a fresh one to
-        prove that this is its own doing: others may have spoilt the first."""
-        with_others = self._runner.is_used
-        trial = self._try_one(candidate)
-        if trial.error not in (ErrorKind.RUN_CRASH, ErrorKind.RUN_ERROR) or not with_others:
-            return trial
-        again = self._try_one(candidate)
-        if again.error is not ErrorKind.RUN_CRASH:
-            return again
-        return replace(
-            again, message=f"it killed two runners, the last a fresh one: {again.message}"
-        )
-
-    def _try_one(self, candidate: Candidate) -> Trial:
-        request = candidate.request
-        outcomes = [future.result() for future in candidate.builds]
-        own = outcomes[0]
-        trial = self._blank(request, own)
-        try:
-            budgets = Budgets.of(request.budgets)
-            built = self._timed_as(request, own.code())
-            problem = candidate.posed()
-            session = self._open_session(problem, request.task.target, budgets)
-            session.load(0, built)
-            times = time_one(session, 0, budgets)
-            self._refuse_impossible(min(times.times_s), built)
-            trial = replace(_with_times(trial, times), device_state=self._state(built))
-            if request.against:
-                paired = self._measure_pairs(request, problem, outcomes, budgets)
-                trial = replace(trial, paired_times_s=paired)
-        except TrialFailed as failed:
-            if failed.kind in (ErrorKind.WRONG_ANSWER, ErrorKind.RUN_ERROR, ErrorKind.RUN_CRASH):
-                self._runner.discard()  # it may have written where it should not
-            return replace(
-                trial,
-                times_s=(),
-                error=failed.kind,
-                message=failed.message,
-                stderr_tail=failed.stderr_tail,
-            )
-        return trial
-
-    def _measure_pairs(
-        self,
-        request: TrialRequest,
-        problem: Problem,
-        outcomes: Sequence[BuildOutcome],
-        budgets: Budgets,
-    ) -> tuple[tuple[float, ...], ...]:
-        """A row of repeats for each config that answers correctly, an empty row for the others."""
-        target = request.task.target
-        sound = {0: self._timed_as(request, outcomes[0].code())}
-        for index, outcome in enumerate(outcomes[1:], 1):
-            with contextlib.suppress(TrialFailed):
-                built = self._timed_as(request, outcome.code())
-                alone = self._open_session(problem, target, budgets)
-                alone.load(0, built)
-                alone.check(0)
-                sound[index] = built
-        session = self._open_session(problem, target, budgets)
-        timed = time_paired(session, list(sound.values()), budgets, self._rng)
-        rows = dict(zip(sound, timed, strict=True))
-        return tuple(rows.get(index, ()) for index in range(len(outcomes)))
-
-    def _timed_as(self, request: TrialRequest, built: Built) -> Built:
-        """The code, with the word by which protocol the runner places its operands."""
-        return replace(built, metadata={**built.metadata, "protocol": self._protocol(request)})
-
-    def _blank(self, request: TrialRequest, own: BuildOutcome) -> Trial:
-        built = own.built or Built(b"")
-        return Trial(
-            job=request.job,
-            task=request.task,
-            number=request.number,
-            config=request.config,
-            device=self._device.id,
-            device_model=self._device.model,
-            protocol=self._protocol(request),
-            space_fingerprint=built.space_fingerprint,
-            code_hash=built.code_hash,
-            predicted=request.predicted,
-            origin=request.origin,
-            phases_s={"build": own.seconds},
-            created_at=time.time(),
-        )
-
-    def _refuse_impossible(self, seconds: float, built: Built) -> None:
-        """TrialFailed for a time beyond what the device can do."""
-        why = impossible(seconds, built, self._limits(built, seconds))
-        if why is not None:
-            raise TrialFailed(ErrorKind.RUN_ERROR, why)
-
     # --- the device itself ----------------------------------------------------------------------
 
-    def _with_state(self, trial: Trial) -> Trial:
-        """The trial with the state of the device around it."""
+    def _made_here(self, trial: Trial) -> Trial:
+        """The trial as this device's, with the state of the device around it."""
         state = {
             "reference_s": self._pulse.drift * self._pulse.reference_s,
             "drift": self._pulse.drift,
@@ -376,7 +279,9 @@ class MeasuringDevice(ABC):
             "load": os.getloadavg()[0],
             **trial.device_state,
         }
-        return replace(trial, device_state=state)
+        return replace(
+            trial, device=self._device.id, device_model=self._device.model, device_state=state
+        )
 
     def _calibrated(self) -> Calibration:
         """What a check of the last day found, or one that is made now."""
@@ -449,8 +354,3 @@ def _is_open(trial: Trial) -> bool:
     """Whether a trial that a bad pulse follows is to be timed again: it has a time, or has none
     for the device's sake."""
     return trial.ok or trial.error is ErrorKind.DEVICE_LOST
-
-
-def _with_times(trial: Trial, times: Times) -> Trial:
-    phases = {**trial.phases_s, "check": times.check_s, "run": times.run_s}
-    return replace(trial, times_s=times.times_s, phases_s=phases)

@@ -168,7 +168,7 @@ def tried(device: CudaDevice, built: Built, **budgets: float) -> Trial:
     build.set_result(BuildOutcome(built, None, 0.0))
     posed: Future[Any] = Future()
     posed.set_result(pose(task.text, 1))
-    return device._measure_one(Candidate(request, (build,), posed))
+    return device._trials.make(Candidate(request, (build,), posed))
 
 
 @pytest.mark.parametrize(
