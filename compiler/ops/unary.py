@@ -77,6 +77,14 @@ def _softplus(x: Expr) -> Expr:
     return te.maximum(x, _c(0.0, x)) + small
 
 
+def _mish(x: Expr, attrs: Attrs) -> Expr:
+    """x · tanh(log(1 + eˣ)) = x · w / (w + 2) for w = eˣ (eˣ + 2): one exponential. From 20 on
+    the quotient is 1, in float64 too."""
+    grown = _exp(te.minimum(x, _c(20.0, x)))
+    w = grown * (grown + 2.0)
+    return x * (w / (w + 2.0))
+
+
 def _clamp(x: Expr, low: float, high: float) -> Expr:
     return te.minimum(te.maximum(x, _c(low, x)), _c(high, x))
 
@@ -247,11 +255,7 @@ register(
         lambda x, attrs: x * _sigmoid_array(x * number(attrs, "alpha")),
         alpha=1.0,
     ),
-    _unary(
-        "mish",
-        lambda x, _: x * te.intrinsic("tanh", _softplus(x)),
-        lambda x, _: x * np.tanh(_softplus_array(x)),
-    ),
+    _unary("mish", _mish, lambda x, _: x * np.tanh(_softplus_array(x))),
     _unary("softplus", lambda x, _: _softplus(x), lambda x, _: _softplus_array(x)),
     _unary(
         "softsign",

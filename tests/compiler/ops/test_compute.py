@@ -288,3 +288,16 @@ def test_the_tensor_expression_computes_the_reference(case: Case) -> None:
 
 def test_every_operator_has_a_case() -> None:
     assert OPS.keys() == {case.op for case in CASES}
+
+
+@pytest.mark.parametrize(("dtype", "rtol"), [("float32", 2e-6), ("float64", 1e-14)])
+def test_mish_is_right_at_all_magnitudes(dtype: str, rtol: float) -> None:
+    sizes = np.concatenate([np.geomspace(1e-20, 80, 400), np.linspace(19, 21, 41)])
+    x = np.concatenate([-sizes, sizes, [0, 1e4, np.inf, np.nan]]).astype(dtype)
+    tensor, found = te.placeholder(x.shape, dtype, "x"), np.empty_like(x)
+    result = OPS["mish"].compute([tensor], {}, TensorType(x.shape, dtype))
+    assert isinstance(result, te.Tensor)
+    interpret(te.create_prim_func([tensor, result]), [x, found])
+    wide = x.astype(np.longdouble)
+    wanted = wide * np.tanh(np.maximum(wide, 0) + np.log1p(np.exp(-np.abs(wide))))
+    np.testing.assert_allclose(found.astype(np.longdouble), wanted, rtol, 1e-38)
