@@ -130,8 +130,8 @@ def _erf(x: Expr) -> Expr:
 
 def _gelu(x: Expr, attrs: Attrs) -> Expr:
     if attrs["approximate"]:
-        inner = (x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)
-        return x * 0.5 * (te.intrinsic("tanh", inner) + 1.0)
+        # (1 + tanh t) / 2 is the sigmoid of 2t, which keeps its digits where tanh nears -1.
+        return x * _sigmoid((x + x * x * x * 0.044715) * math.sqrt(8 / math.pi))
     return x * 0.5 * (_erf(x * math.sqrt(0.5)) + 1.0)
 
 

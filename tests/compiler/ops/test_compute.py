@@ -290,6 +290,17 @@ def test_every_operator_has_a_case() -> None:
     assert OPS.keys() == {case.op for case in CASES}
 
 
+def test_gelu_by_tanh_keeps_its_digits_where_it_is_small() -> None:
+    x = np.linspace(-6, 6, 241).astype(np.float32)
+    tensor, found = te.placeholder(x.shape, "float32", "x"), np.empty_like(x)
+    result = OPS["gelu"].compute([tensor], {"approximate": True}, TensorType(x.shape, "float32"))
+    assert isinstance(result, te.Tensor)
+    interpret(te.create_prim_func([tensor, result]), [x, found])
+    wide = x.astype(np.longdouble)
+    inner = np.sqrt(2 / np.pi) * (wide + 0.044715 * wide**3)
+    np.testing.assert_allclose(found, wide / 2 * (1 + np.tanh(inner)), 2e-5)
+
+
 @pytest.mark.parametrize(("dtype", "rtol"), [("float32", 2e-6), ("float64", 1e-14)])
 def test_mish_is_right_at_all_magnitudes(dtype: str, rtol: float) -> None:
     sizes = np.concatenate([np.geomspace(1e-20, 80, 400), np.linspace(19, 21, 41)])
