@@ -119,10 +119,9 @@ def promote(connection: Connection, request_id: str, final: Final) -> Promotion:
 
 def restore(connection: Connection, best: Best) -> bool:
     """Put an imported promoted record into its key unless another promoted one stands there."""
-    key = TrialKey(best.trial.job, best.trial.task, best.trial.number)
     final = Final(
         best.key,
-        key,
+        best.trial.key,
         None,
         best.verdict or Verdict.BETTER,
         speedup=best.model_speedup,
@@ -130,7 +129,7 @@ def restore(connection: Connection, best: Best) -> bool:
         model=best.model,
         latency_s=best.final_s,
     )
-    return _swap(connection, _row(connection, key), None, final)
+    return _swap(connection, _row(connection, best.trial.key), None, final)
 
 
 def _row(connection: Connection, key: TrialKey) -> Any:

@@ -90,9 +90,8 @@ def write(
         stream.write(dump(trial) + "\n")
         number += 1
     for best in promoted:
-        key = TrialKey(best.trial.job, best.trial.task, best.trial.number)
         line = PromotedLine(
-            key,
+            best.trial.key,
             best.verdict,
             best.speedup_over_default,
             best.model,
@@ -211,9 +210,8 @@ def collect(stream: Iterable[str], name: str) -> Records:
             case WorkloadRecord():
                 found.workloads[line.key] = line
             case Trial():
-                key = TrialKey(line.job, line.task, line.number)
-                if key not in by_key:
-                    by_key[key] = line
+                if line.key not in by_key:
+                    by_key[line.key] = line
                     found.trials.append(line)
             case PromotedLine():
                 _add_promoted(found, by_key.get(line.key), line, name)

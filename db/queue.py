@@ -45,15 +45,11 @@ class Queued:
 
     @property
     def key(self) -> TrialKey:
-        return request_key(self.work.request)
+        return self.work.request.key
 
     @property
     def held(self) -> Held:
         return Held(self.key, self.work.lease, self.work.epoch)
-
-
-def request_key(request: TrialRequest) -> TrialKey:
-    return TrialKey(request.job, request.task, request.number)
 
 
 # --- clients ------------------------------------------------------------------------------------
@@ -71,8 +67,8 @@ def submit(
     for request in requests:
         if row.job and request.job != row.job:
             raise StaleLease(f"the lease works for job {row.job}, not for job {request.job}")
-    done = trials.stored_keys(connection, [request_key(request) for request in requests])
-    fresh = {request_key(r): r for r in requests if request_key(r) not in done}
+    done = trials.stored_keys(connection, [request.key for request in requests])
+    fresh = {r.key: r for r in requests if r.key not in done}
     if fresh:
         _enqueue(connection, lease, list(fresh.values()))
     return tuple(done)
@@ -204,13 +200,13 @@ def store(
 ) -> tuple[tuple[TrialKey, ...], tuple[Refusal, ...]]:
     """Store a worker's results: (accepted keys, refusals). Each is accepted if its candidate is
     queued under the result's own lease, live, on a device of this worker; or if it is stored."""
-    stored = trials.stored_keys(connection, [trials.key_of(r.trial) for r in results])
+    stored = trials.stored_keys(connection, [r.trial.key for r in results])
     accepted: list[TrialKey] = []
     refused: list[Refusal] = []
     fresh: list[Trial] = []
     finished: list[int] = []
     for result in results:
-        key = trials.key_of(result.trial)
+        key = result.trial.key
         if key in stored:
             accepted.append(key)
             continue

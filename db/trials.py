@@ -41,10 +41,6 @@ def add(connection: Connection, trials: Sequence[Trial]) -> tuple[Trial, ...]:
     return tuple(added)
 
 
-def key_of(trial: Trial) -> TrialKey:
-    return TrialKey(trial.job, trial.task, trial.number)
-
-
 def _insert(
     connection: Connection,
     trials: Sequence[Trial],

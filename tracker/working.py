@@ -295,7 +295,7 @@ def _tell_results(state: WorkerState, refused: tuple[Refusal, ...]) -> None:
     """Log what came of a worker's results; one line a trial for those who want them all."""
     reasons = {refusal.key: refusal.reason for refusal in refused}
     for result in state.results:
-        why = reasons.get(trials.key_of(result.trial))
+        why = reasons.get(result.trial.key)
         if why is None and not _log.isEnabledFor(logging.DEBUG):
             continue
         extra = ids_of_trial(result.trial, result.lease, result.epoch)
@@ -322,7 +322,7 @@ async def _decide(farm: Farm, state: WorkerState) -> tuple[list[Work], list[Held
     is_fresh = now - seen.looked_at < LOOK_S or not farm.database.is_shared
     if not state.held and seen.empty_since == news and is_fresh:
         return [], []
-    answered = {(r.lease, r.epoch, trials.key_of(r.trial)) for r in state.results}
+    answered = {(r.lease, r.epoch, r.trial.key) for r in state.results}
     held = frozenset(h for h in state.held if (h.lease, h.epoch, h.key) not in answered)
     limit = len(held) + state.capacity + MARGIN
 

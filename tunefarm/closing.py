@@ -27,7 +27,6 @@ from tunefarm.db.records import (
     History,
     Promotion,
     Trial,
-    TrialKey,
     Verdict,
     model_digest,
 )
@@ -314,8 +313,8 @@ def _store(records: Records, meeting: Meeting, name: str) -> list[BestKey]:
             continue
         final = Final(
             key,
-            _trial_key(rival.challenger),
-            _trial_key(rival.best.trial),
+            rival.challenger.key,
+            rival.best.trial.key,
             Verdict.BETTER if has_won else Verdict.SAME,
             meeting.decided[key],
             1.0 if rival.is_default else None,
@@ -324,7 +323,3 @@ def _store(records: Records, meeting: Meeting, name: str) -> list[BestKey]:
         if records.promote(final).promoted:
             stored.append(key)
     return stored
-
-
-def _trial_key(trial: Trial) -> TrialKey:
-    return TrialKey(trial.job, trial.task, trial.number)

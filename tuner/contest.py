@@ -24,7 +24,7 @@ from tunefarm.db.records import (
 )
 from tunefarm.tuner.finals import DEFAULT_NOISE, LOOKS, MOST_NOISE, ROUNDS, Outcome, decide
 from tunefarm.tuner.measuring import Bench
-from tunefarm.tuner.tasks import TaskRun, plain, trial_key
+from tunefarm.tuner.tasks import TaskRun, plain
 
 if TYPE_CHECKING:
     from tunefarm.proto.client import FarmClient
@@ -180,7 +180,7 @@ def _settle_alone(bench: Bench, contest: Contest) -> None:
     if contest.incumbent is None:
         verdict = Verdict.SAME if only is contest.default else Verdict.BETTER
         over_default = 1.0 if only is contest.default else None
-        final = Final(contest.key, trial_key(only), None, verdict, None, over_default)
+        final = Final(contest.key, only.key, None, verdict, None, over_default)
         _report(contest, bench.promote(final), final)
 
 
@@ -192,8 +192,8 @@ def _settle(bench: Bench, contest: Contest, trial: Trial, may_go_on: bool) -> bo
         return False
     final = Final(
         contest.key,
-        trial_key(_stored(contest, outcome, trial)),
-        None if contest.incumbent is None else trial_key(contest.incumbent),
+        _stored(contest, outcome, trial).key,
+        None if contest.incumbent is None else contest.incumbent.key,
         outcome.verdict,
         outcome.speedup,
         outcome.over_default,

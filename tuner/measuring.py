@@ -25,7 +25,6 @@ from tunefarm.db.records import (
     TrialRequest,
 )
 from tunefarm.tuner.pulse import Pulse
-from tunefarm.tuner.tasks import request_key, trial_key
 
 if TYPE_CHECKING:
     from tunefarm.proto.client import FarmClient
@@ -163,13 +162,13 @@ class Bench:
         self._collect_all()
         models = (trial.device_model for trial in self._known.values())
         self._model = self._model or next(filter(None, models), "")
-        requests = {request_key(request): request for request in pending}
+        requests = {request.key: request for request in pending}
         self._under_way = {k: r for k, r in requests.items() if k not in self._known}
         return [*self._known.values(), *self._under_way.values()]
 
     def submit(self, requests: Sequence[TrialRequest]) -> list[TrialKey]:
         """Submit candidates, those aside that were submitted before; returns the keys of all."""
-        wanted = {request_key(request): request for request in requests}
+        wanted = {request.key: request for request in requests}
         known = self._known.keys() | self._under_way.keys()
         fresh = {key: request for key, request in wanted.items() if key not in known}
         if fresh:
@@ -198,7 +197,7 @@ class Bench:
             found = self._collect(_WAIT_S)
             if not found.trials and not found.pending:
                 self._collect_all()
-                if lost := [r for r in missing if request_key(r) not in self._known]:
+                if lost := [r for r in missing if r.key not in self._known]:
                     self._submit(lost)
 
     def _collect(self, wait_s: float = 0.0) -> Collected:
@@ -206,9 +205,8 @@ class Bench:
         found = self._client.collect(self._job.id, self._cursor, wait_s=wait_s, limit=_LIMIT)
         self._cursor = found.cursor
         for trial in found.trials:
-            key = trial_key(trial)
-            self._known[key] = trial
-            self._under_way.pop(key, None)
+            self._known[trial.key] = trial
+            self._under_way.pop(trial.key, None)
         return found
 
     def _collect_all(self) -> None:

@@ -276,14 +276,6 @@ class TaskRun:
         )
 
 
-def trial_key(trial: Trial) -> TrialKey:
-    return TrialKey(trial.job, trial.task, trial.number)
-
-
-def request_key(request: TrialRequest) -> TrialKey:
-    return TrialKey(request.job, request.task, request.number)
-
-
 def plain(config: Config) -> str:
     """A config as canonical text, to compare by."""
     return json.dumps(dict(config), sort_keys=True)

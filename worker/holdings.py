@@ -32,12 +32,8 @@ _ANSWERED_KEPT = 4096
 _TEND_EVERY_S = 1.0
 
 
-def key_of(request: TrialRequest) -> TrialKey:
-    return TrialKey(request.job, request.task, request.number)
-
-
 def held_of(work: Work) -> Held:
-    return Held(key_of(work.request), work.lease, work.epoch)
+    return Held(work.request.key, work.lease, work.epoch)
 
 
 def _lost(work: Work, message: str) -> Trial:
@@ -214,7 +210,7 @@ class Holdings:
             made_by = self.benches[work.device].open_device.device.compiler_version
             version = version_with(made_by or self._compiler_version, work.request.plugins)
             trial = replace(trial, compiler_version=version)
-            self._results[key_of(work.request)] = Result(work.lease, work.epoch, trial)
+            self._results[work.request.key] = Result(work.lease, work.epoch, trial)
             self._answered[held_of(work)] = None
             while len(self._answered) > _ANSWERED_KEPT:
                 self._answered.popitem(last=False)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from tunefarm.db.records.keys import DEFAULT_PROTOCOL, Config, TaskKey
+from tunefarm.db.records.keys import DEFAULT_PROTOCOL, Config, TaskKey, TrialKey
 
 FINAL = "final"
 """Origin of a trial that is a paired final: no candidate of the search, outside the budget."""
@@ -50,10 +50,15 @@ class TrialRequest:
     plugins: tuple[str, ...] = ()
     protocol: str = ""
 
+    @property
+    def key(self) -> TrialKey:
+        """That of the trial that is asked for."""
+        return TrialKey(self.job, self.task, self.number)
+
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One candidate's life in one job; its key is (job, task, number).
+    """One candidate's life in one job.
 
     ``times_s`` holds all raw repeats in seconds of one run; it is empty when ``error`` is set.
     ``phases_s`` has the seconds spent in ``queue``, ``build``, ``check`` and ``run``.
@@ -81,6 +86,11 @@ class Trial:
     phases_s: Mapping[str, float] = field(default_factory=dict)
     paired_times_s: tuple[tuple[float, ...], ...] = ()
     created_at: float = 0.0
+
+    @property
+    def key(self) -> TrialKey:
+        """What it is stored once by."""
+        return TrialKey(self.job, self.task, self.number)
 
     @property
     def ok(self) -> bool:

@@ -77,7 +77,7 @@ def submit(store: Store, lease: Lease, *numbers: int, job: str = "job") -> int:
 def deliver(
     store: Store, incarnation: str, held: tuple[Work, ...] = (), capacity: int = 4
 ) -> tuple[Work, ...]:
-    holding = {Held(queue.request_key(work.request), work.lease, work.epoch) for work in held}
+    holding = {Held(work.request.key, work.lease, work.epoch) for work in held}
     with store.writing() as connection:
         line = queue.wanted(connection, "d1", incarnation, 100)
         chosen = queue.choose(line, holding, incarnation, capacity)

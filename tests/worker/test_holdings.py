@@ -17,7 +17,7 @@ from tunefarm.db.records import (
     WorkerOrders,
 )
 from tunefarm.worker.device import DeviceOptions, Dropped, OpenDevice, Report
-from tunefarm.worker.holdings import Holdings, held_of, key_of
+from tunefarm.worker.holdings import Holdings, held_of
 from tunefarm.worker.sim import SimDevice
 
 
@@ -77,7 +77,7 @@ def test_a_result_is_told_until_it_is_settled_and_not_measured_again(sim: Served
     assert sim.holdings.snapshot()[1] == results
     sim.holdings.obey(orders([work]))  # the tracker sent it before it knew
     assert sim.holdings.snapshot()[0] == ()
-    sim.holdings.obey(orders(accepted=(key_of(work.request),)))
+    sim.holdings.obey(orders(accepted=(work.request.key,)))
     assert sim.holdings.snapshot() == ((), ())
 
 
@@ -85,7 +85,7 @@ def test_a_refused_result_is_forgotten(sim: Served) -> None:
     work = sim.work(1)
     sim.holdings.obey(orders([work]))
     assert sim.news.wait(60)
-    sim.holdings.obey(orders(refused=(Refusal(key_of(work.request), "stale"),)))
+    sim.holdings.obey(orders(refused=(Refusal(work.request.key, "stale"),)))
     assert sim.holdings.snapshot() == ((), ())
 
 
