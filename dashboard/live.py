@@ -12,6 +12,7 @@ from tunefarm.dashboard.queries import jobs
 from tunefarm.dashboard.watch import Mark, Subject, Watch
 from tunefarm.db.farm_models import LEASES
 from tunefarm.db.models import JOBS, TRIALS
+from tunefarm.db.records import OPEN
 
 ALIVE_S = 15.0
 
@@ -37,7 +38,7 @@ def job_mark(connection: Connection, job: str) -> Mark:
 
 def farm_mark(connection: Connection) -> Mark:
     """What differs whenever the overview would show something else."""
-    is_open = JOBS.c.state.in_([str(state) for state in jobs.OPEN])
+    is_open = JOBS.c.state.in_([str(state) for state in OPEN])
     is_live = LEASES.c.ended_at.is_(None)
     open_jobs = select(func.count(), func.sum(JOBS.c.revision)).where(is_open)
     live_leases = select(func.count(), func.max(LEASES.c.epoch)).where(is_live)

@@ -44,14 +44,14 @@ from tunefarm.dashboard.requests import (
 )
 from tunefarm.dashboard.spaces import Gap, gaps
 from tunefarm.db.jobs import MAX_NOTE
-from tunefarm.db.records import HEALTH, ErrorKind, JobState
+from tunefarm.db.records import HEALTH, OPEN, ErrorKind, JobState
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
 
 @router.get("/")
 def show_overview(request: Request, db: Reading, part: Text = "") -> Response:
-    open_jobs = jobs.jobs(db, states=[str(s) for s in jobs.OPEN], limit=12)
+    open_jobs = jobs.jobs(db, states=[str(s) for s in OPEN], limit=12)
     recent = () if open_jobs.rows else jobs.jobs(db, limit=5).rows
     return render(
         request,

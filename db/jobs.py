@@ -16,9 +16,9 @@ from tunefarm.db import cordons, leases, whole_models
 from tunefarm.db.errors import StaleClaim
 from tunefarm.db.farm_models import REQUESTS
 from tunefarm.db.models import JOB_TASKS, JOBS
-from tunefarm.db.records import OWNED, Job, JobState
+from tunefarm.db.records import OPEN, OWNED, Job, JobState
 from tunefarm.db.rows import add_workloads, target_ids, workload_ids
-from tunefarm.db.stored_jobs import OPEN, get, row_of
+from tunefarm.db.stored_jobs import get, row_of
 
 MAX_NOTE = 1000
 """Characters of a note on a job."""

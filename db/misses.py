@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, Select, and_, case, delete, func, or_, select, update
 from tunefarm.db.dialect import upsert
 from tunefarm.db.models import JOBS, MISSES, TARGETS, WORKLOADS
-from tunefarm.db.records import JobState, Miss, WorkloadRecord
+from tunefarm.db.records import OPEN, Miss, WorkloadRecord
 from tunefarm.db.rows import add_workloads, target_ids, workload_ids
 
 KEPT = 10_000
@@ -115,7 +115,7 @@ def assign(connection: Connection, misses: Sequence[Miss], job: str) -> None:
 
 
 def _is_waiting() -> Any:
-    is_over = JOBS.c.state.not_in((str(JobState.QUEUED), str(JobState.RUNNING)))
+    is_over = JOBS.c.state.not_in([str(state) for state in OPEN])
     again = and_(is_over, MISSES.c.reported_at > JOBS.c.updated_at + AGAIN_S)
     return or_(MISSES.c.job == "", JOBS.c.id.is_(None), again)
 

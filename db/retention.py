@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, delete, func, select, tuple_, union
 from tunefarm.db.models import BEST, FINALS, JOBS, TRIALS
-from tunefarm.db.records import FINAL, JobState
+from tunefarm.db.records import FINAL, OPEN
 
 BATCH = 200
 """Trials that one transaction leaves out."""
@@ -59,9 +59,7 @@ def batches(ids: Sequence[int]) -> Iterable[Sequence[int]]:
 
 def _free() -> list[ColumnElement[bool]]:
     """The conditions under which no record needs a trial."""
-    open_jobs = select(JOBS.c.id).where(
-        JOBS.c.state.in_([str(JobState.QUEUED), str(JobState.RUNNING)])
-    )
+    open_jobs = select(JOBS.c.id).where(JOBS.c.state.in_([str(state) for state in OPEN]))
     needed = _needed()
     origin = TRIALS.alias("origin")
     defaults: Any = select(origin.c.job, origin.c.workload_id, origin.c.target_id).where(

@@ -15,6 +15,7 @@ from tunefarm.db.records import (
     IDLE,
     IDLE_PRIORITY,
     LOOK,
+    OPEN,
     Budget,
     Job,
     JobState,
@@ -25,7 +26,6 @@ from tunefarm.db.records import (
     WorkloadRecord,
 )
 
-OPEN = (JobState.QUEUED, JobState.RUNNING)
 PREFIX_LENGTH = 4
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import grpc
 from tunefarm.db.records import (
+    OPEN,
     Collected,
     Device,
     DeviceRequest,
@@ -366,7 +367,7 @@ class FarmClient(RecordCalls, OperatorCalls, TokenCalls):
         while True:
             update = self.watch_once(job, cursor, wait_s=wait_s)
             yield update
-            if update.job.state not in (JobState.QUEUED, JobState.RUNNING):
+            if update.job.state not in OPEN:
                 return
             cursor = update.cursor
 

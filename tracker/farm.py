@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from tunefarm.db import cordons, leases, queue, stored_jobs
 from tunefarm.db.leases import Enlisted
-from tunefarm.db.records import HEALTH, Cordon, Device, Job, JobState, Lease
+from tunefarm.db.records import HEALTH, OPEN, Cordon, Device, Job, JobState, Lease
 from tunefarm.tracker import signals
 from tunefarm.tracker.allocate import cordon_of
 from tunefarm.tracker.counts import Counts
@@ -213,7 +213,7 @@ class Farm:
     def told(self, job: Job) -> Job:
         """The job, while it is open, with why nothing of it can be stored, or why no device may
         measure it if it holds none."""
-        if job.state not in (JobState.QUEUED, JobState.RUNNING):
+        if job.state not in OPEN:
             return job
         if self.database.trouble:
             return replace(job, unmet=self.database.trouble)

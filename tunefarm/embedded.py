@@ -23,7 +23,7 @@ from tunefarm.checks import check_host
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.compiler.target import Target
 from tunefarm.db.errors import HAS_TRACKER
-from tunefarm.db.records import OWNED, JobState
+from tunefarm.db.records import OPEN, OWNED
 from tunefarm.interrupts import ignoring_interrupts
 from tunefarm.owners import is_alive, own_mark
 from tunefarm.proto.logs import message_of
@@ -264,7 +264,7 @@ class EmbeddedFarm:
         from tunefarm.proto.client import FarmClient
 
         with FarmClient.from_rendezvous(self.rendezvous) as client:
-            for job in client.jobs((JobState.QUEUED, JobState.RUNNING)):
+            for job in client.jobs(OPEN):
                 mark = job.options.get(OWNED, "")
                 is_before = mark == own_mark() and job.created_at < self._started
                 if mark and (is_before or not is_alive(mark)):

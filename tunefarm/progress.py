@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
-from tunefarm.db.records import Job, JobState, JobUpdate, Progress
+from tunefarm.db.records import OPEN, Job, JobState, JobUpdate, Progress
 from tunefarm.texts import clock, latency, times
-from tunefarm.updates import OVER, Idle, done, earlier, errors_text, gain_text, seen_text, waiting
+from tunefarm.updates import Idle, done, earlier, errors_text, gain_text, seen_text, waiting
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -60,7 +60,7 @@ class Following:
         self.last = update
         if self._first_done is None:
             self._first_done = done(update)
-        if update.job.state in OVER:
+        if update.job.state not in OPEN:
             self.ended = self.clock()
         if self.peak is not None and self.peak_flops is None and done(update):
             self.peak_flops = self.peak(update.job)
@@ -168,7 +168,7 @@ def looked(update: JobUpdate, before: Look | None, now_s: float) -> Look | None:
     """The look of the finals that an update shows, None if it shows none; ``before`` is what the
     update before it showed."""
     waiting = [row for row in update.progress if row.final_look]
-    if not waiting or update.job.state in OVER:
+    if not waiting or update.job.state not in OPEN:
         return None
     number = max(row.final_look for row in waiting)
     if before is None or before.number != number or before.left < len(waiting):
@@ -212,7 +212,7 @@ def _stopped_by_errors(following: Following) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        following.is_broken = following.last is None or following.last.job.state not in OVER
+        following.is_broken = following.last is None or following.last.job.state in OPEN
         raise
 
 

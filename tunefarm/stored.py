@@ -8,13 +8,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tunefarm.compiler.errors import TunefarmError
-from tunefarm.db.records import BestKey, Collected, Device, Found, Job, JobState, JobUpdate
+from tunefarm.db.records import OPEN, BestKey, Collected, Device, Found, Job, JobState, JobUpdate
 
 if TYPE_CHECKING:
     from tunefarm.db.store import Store
     from tunefarm.proto.client import FarmClient
-
-OPEN = (JobState.QUEUED, JobState.RUNNING)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, overload
 
 from tunefarm.compiler.errors import TunefarmError
-from tunefarm.db.records import Job, JobState, JobUpdate, Trial
+from tunefarm.db.records import OPEN, Job, JobState, JobUpdate, Trial
 from tunefarm.outcome import Outcome, outcome, tasks_of, trials_of
 from tunefarm.texts import counted, latency, times
-from tunefarm.updates import ALL, OVER, gain_text, seen_text
+from tunefarm.updates import ALL, gain_text, seen_text
 
 if TYPE_CHECKING:
     import pandas
@@ -98,7 +98,7 @@ class TuningJob:
         from tunefarm.notebook import page
 
         update = self.update()
-        is_over = update.job.state in OVER
+        is_over = update.job.state not in OPEN
         found = self.outcome() if is_over else Outcome(update.progress, (), 0)
         facts = {
             "state": update.job.state,

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from tunefarm.db.records import OWNED, UNREGISTERED, Device, JobState, JobUpdate, Progress
+from tunefarm.db.records import OPEN, OWNED, UNREGISTERED, Device, JobState, JobUpdate, Progress
 from tunefarm.proto.awake import awake_s
 from tunefarm.texts import beginning, duration
 
 ALL = "all tasks: "
 _WAITS_FOR_TUNER = "waiting for a tuner; `tunefarm tuner` starts one"
-OVER = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
 
 
 def done(update: JobUpdate) -> int:
@@ -58,7 +57,7 @@ def waiting(update: JobUpdate) -> str:
     """What an open job does before its first trial, and who or what one is waiting for; empty if
     nothing is to be said."""
     job = update.job
-    if job.state in OVER:
+    if job.state not in OPEN:
         return ""
     pending = sum(row.pending for row in update.progress)
     is_owned, is_granted = OWNED in job.options, bool(job.compiler_version)

@@ -13,11 +13,10 @@ from tunefarm.dashboard.queries.promoted import Built, built
 from tunefarm.db.errors import UnknownRecord
 from tunefarm.db.farm_models import REQUESTS
 from tunefarm.db.models import JOB_TASKS, JOBS, MODELS, TARGETS, TRIALS, WORKLOADS
-from tunefarm.db.records import JobState
+from tunefarm.db.records import OPEN, JobState
 
 from tunefarm.texts import beginning
 
-OPEN = (JobState.QUEUED, JobState.RUNNING)
 _WORKLOADS = 500
 _ID_DIGITS = 4
 

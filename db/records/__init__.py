@@ -10,6 +10,7 @@ from tunefarm.db.records.devices import HEALTH, Cordon, Device, DeviceRequest, H
 from tunefarm.db.records.jobs import (
     IDLE,
     IDLE_PRIORITY,
+    OPEN,
     OWNED,
     TRIALS_A_TASK,
     UNNAMED,
@@ -69,6 +70,7 @@ __all__ = [
     "IDLE",
     "IDLE_PRIORITY",
     "LOOK",
+    "OPEN",
     "OWNED",
     "PLUGIN_TAG",
     "TRIALS_A_TASK",

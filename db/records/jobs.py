@@ -37,6 +37,10 @@ class JobState(StrEnum):
         return f"{self}: {message}" if message else str(self)
 
 
+OPEN = (JobState.QUEUED, JobState.RUNNING)
+"""The states of jobs that are not over."""
+
+
 @dataclass(frozen=True, slots=True)
 class JobTask:
     """One task of a job; ``weight`` counts how often the model runs it. It is timed by

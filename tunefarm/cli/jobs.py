@@ -313,8 +313,8 @@ def cancel(job: JobId, tracker: Tracker = "", db: Database = "", as_json: Json =
 
     Example: tunefarm cancel 4f2a
     """
+    from tunefarm.db.records import OPEN
     from tunefarm.stored import farm_or_database
-    from tunefarm.updates import OVER
 
     with farm_or_database(tracker, db) as farm:
         before = farm.job(job)
@@ -322,8 +322,8 @@ def cancel(job: JobId, tracker: Tracker = "", db: Database = "", as_json: Json =
     if as_json:
         print_json({"job": before.id, "before": before.state, "state": after})
         return
-    over = before.state in OVER
-    print(f"{before.id[:DIGITS]} was over already: {after}" if over else str(after))
+    was_open = before.state in OPEN
+    print(str(after) if was_open else f"{before.id[:DIGITS]} was over already: {after}")
 
 
 def misses(tracker: Tracker = "", limit: Limit = 20, as_json: Json = False) -> None:
