@@ -38,6 +38,8 @@ class Samples:
 
 
 class CostModel(Protocol):
+    """What orders candidates that were not measured by those that were."""
+
     def fit(self, tasks: Sequence[Samples]) -> None:
         """Learn from scratch; the order of tasks and rows does not name them."""
 
@@ -203,7 +205,7 @@ def make_model(name: str, seed: int, threads: int = 1) -> CostModel:
     """The model called ``xgboost`` (trees blended with ridge), ``xgboost-rank``,
     ``xgboost-regression``, ``ridge`` or ``draft``.
 
-    Without the package ``ridge`` takes the place of all trees. ValueError for another name.
+    Without the package ``ridge`` takes the place of all trees. TunefarmError for another name.
     """
     match name:
         case "xgboost" | "xgboost-rank" | "xgboost-regression":
@@ -218,7 +220,7 @@ def make_model(name: str, seed: int, threads: int = 1) -> CostModel:
         case "draft":
             return DraftModel()
         case _:
-            raise ValueError(
+            raise TunefarmError(
                 f"no cost model {name!r}; models: xgboost, xgboost-rank, xgboost-regression, "
                 "ridge, draft"
             )

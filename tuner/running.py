@@ -317,7 +317,7 @@ def active_seconds(created_at: Iterable[float]) -> float:
 def _first_failure(task: TaskRun) -> str:
     for trial in task.trials.values():
         if trial.error is not None:
-            return f"{trial.error.value.replace('_', ' ')}: {trial.message}"
+            return trial.error.because(trial.message)
     return "nothing was measured"
 
 

@@ -12,7 +12,7 @@ import logging
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -207,11 +207,7 @@ class TaskRun:
         while self._finals.get(number, plain(configs[0])) != plain(configs[0]):
             number = self.take_number()
         request = self._request(number, configs[0], FINAL)
-        return TrialRequest(
-            request.job, request.task, request.number, request.config, request.workload_text,
-            origin=FINAL, against=tuple(configs[1:]), budgets=budgets, plugins=self.plugins,
-            protocol=request.protocol,
-        )  # fmt: skip
+        return replace(request, against=tuple(configs[1:]), budgets=budgets)
 
     def absorb(self, trials: Sequence[Trial]) -> None:
         """Learn from the trials of a round, in order; finals only enter the books."""
@@ -232,6 +228,7 @@ class TaskRun:
             self.state.record([t.fastest_s for t in news], failures_of(news))
 
     def take_number(self) -> int:
+        """Take the number of the next trial."""
         self._next += 1
         return self._next - 1
 
@@ -294,9 +291,9 @@ def quarantined(trials: Iterable[Trial]) -> dict[str, Config]:
 
 
 def failures_of(trials: Iterable[Trial]) -> list[str]:
-    """Why trials failed, as one line each; the environment's failures do not count."""
+    """Why trials failed, each in its own words; the environment's failures do not count."""
     return [
-        f"{t.error.value.replace('_', ' ')}: {t.message}" if t.message else t.error.value
+        t.error.because(t.message)
         for t in trials
         if t.error is not None and t.error not in ENVIRONMENT_ERRORS
     ]

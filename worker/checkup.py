@@ -53,7 +53,7 @@ def check_device(
             rows = time_paired(open_session(problem), (built, built), BUDGETS, rng)
         except TrialFailed as failed:
             runner.discard()
-            wrong = wrong or f"{name}: {failed.kind.replace('_', ' ')}: {failed.message}"
+            wrong = wrong or f"{name}: {failed.kind.because(failed.message)}"
             continue
         blocks = np.log(np.asarray(rows)).reshape(2, BLOCKS, -1)
         noises.append(final_noise(blocks))

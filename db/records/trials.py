@@ -29,6 +29,11 @@ class ErrorKind(StrEnum):
     DEVICE_LOST = "device_lost"
     LEASE_LOST = "lease_lost"
 
+    def because(self, message: str) -> str:
+        """The kind in words and, if anything is said of it, why: ``run timeout: one run was …``."""
+        words = self.replace("_", " ")
+        return f"{words}: {message}" if message else words
+
 
 @dataclass(frozen=True, slots=True)
 class TrialRequest:

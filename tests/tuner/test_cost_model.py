@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+from tunefarm.compiler.errors import TunefarmError
 from tunefarm.tuner.cost_model import (
     DraftModel,
     RidgeModel,
@@ -108,7 +109,7 @@ class TestLearnedModels:
 
 
 def test_an_unknown_model_is_refused():
-    with pytest.raises(ValueError, match="no cost model 'forest'; models: xgboost"):
+    with pytest.raises(TunefarmError, match="no cost model 'forest'; models: xgboost"):
         make_model("forest", seed=0)
 
 

@@ -10,6 +10,7 @@ from tunefarm.compiler.target import Target
 from tunefarm.compiler.workload import Workload
 from tunefarm.db.records import (
     DEFAULT_PROTOCOL,
+    FINAL,
     FROM_MEMORY,
     Config,
     ErrorKind,
@@ -20,7 +21,7 @@ from tunefarm.db.records import (
 )
 from tunefarm.tuner.options import JobOptions
 from tunefarm.tuner.search import STRATEGIES
-from tunefarm.tuner.tasks import MOST_LOST, TaskRun, plain, quarantined
+from tunefarm.tuner.tasks import MOST_LOST, TaskRun, failures_of, plain, quarantined
 
 TARGET = Target("llvm -mcpu=znver5")
 RELU = Function(
@@ -119,3 +120,18 @@ def test_a_sketch_without_knobs_has_its_default_alone() -> None:
         run.begin((), (), lambda _: (), 1)
         assert run.default_request().config == {"sketch": "plain"}
         assert run.propose(8) == []
+
+
+def test_failures_are_told_in_words_but_for_those_of_the_environment() -> None:
+    dead = lost(task().propose(1)[0])
+    slow = replace(dead, error=ErrorKind.RUN_TIMEOUT, message="")
+    wrong = replace(dead, error=ErrorKind.WRONG_ANSWER, message="3 of 4 elements")
+    assert failures_of([dead, slow, wrong]) == ["run timeout", "wrong answer: 3 of 4 elements"]
+
+
+def test_a_final_meets_all_of_its_configs() -> None:
+    run = task()
+    first, second = (request.config for request in run.propose(2))
+    final = run.final_request([first, second], {"paired_blocks": 3.0})
+    assert (final.config, final.against, final.origin) == (first, (second,), FINAL)
+    assert final.budgets == {"paired_blocks": 3.0}

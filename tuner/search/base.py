@@ -64,6 +64,7 @@ class Ledger:
         self.everything = enumerate_rows(self.space)
 
     def record(self, rows: Population, seconds: Seconds) -> None:
+        """Take in measured rows; infinity where they failed."""
         self.claim(rows)
         self.rows = np.concatenate([self.rows, rows])
         self.seconds = np.concatenate([self.seconds, seconds])
@@ -113,6 +114,7 @@ class Ledger:
 
     @property
     def best_seconds(self) -> float:
+        """Of the fastest measured row; infinity before there is one."""
         return float(np.min(self.seconds, initial=np.inf))
 
 
