@@ -305,7 +305,7 @@ def task_columns(following: Following, room: int | None = None) -> list[Column]:
     rows = [row for row, _ in shown]
     rates = [p.flops / p.best_s if p.best_s and p.flops else None for p in rows]
     is_over = outcome is not None
-    gains = [p.default_s / p.best_s if p.best_s and p.default_s and is_over else None for p in rows]
+    gains = [p.speedup if is_over else None for p in rows]
     return [
         Column("task", [p.summary for p in rows], least=30, left=True),
         Column("weight", [str(p.weight) for p in rows], rank=1),

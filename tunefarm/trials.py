@@ -118,7 +118,7 @@ def outcome_table(found: Outcome, is_over: bool = True) -> Any:
     head = ["task", "weight", "trials", "failed", "default", "tuned", "gain"]
     rows = []
     for row in sorted(found.rows, key=lambda row: -((row.best_s or 0) * row.weight)):
-        gain = row.default_s / row.best_s if row.default_s and row.best_s and is_over else None
+        gain = row.speedup if is_over else None
         counts = (row.ok + row.failed, row.failed or "")
         both = (latency(row.default_s), latency(row.best_s))
         rows.append((row.summary, row.weight, *counts, *both, times(gain)))

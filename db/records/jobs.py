@@ -149,6 +149,11 @@ class Progress:
     default_s: float | None = None
     final_look: int = 0
 
+    @property
+    def speedup(self) -> float | None:
+        """How much faster the best is than the default; None while one of them is not known."""
+        return self.default_s / self.best_s if self.default_s and self.best_s else None
+
 
 @dataclass(frozen=True, slots=True)
 class Miss:

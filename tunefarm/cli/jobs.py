@@ -218,7 +218,7 @@ def progress_json(row: Progress, status: str) -> dict[str, object]:
         "failed": row.failed,
         "default_s": row.default_s,
         "tuned_s": row.best_s,
-        "speedup": row.default_s / row.best_s if row.default_s and row.best_s else None,
+        "speedup": row.speedup,
         "status": status,
     }
 
