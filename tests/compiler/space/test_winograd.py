@@ -352,6 +352,16 @@ def test_a_short_last_vector_is_worth_a_smaller_tile_where_it_is_faster(
     assert vectors["znver5"] > 16
 
 
+@pytest.mark.parametrize("cores", [1, 2])
+@pytest.mark.parametrize("outputs", [16, 112, 160, 176, 240, 320, 768])
+@pytest.mark.parametrize("size", [30, 56, 112])
+def test_the_default_of_short_sums_is_one_of_the_space(size: int, outputs: int, cores: int) -> None:
+    function = convolution((1, size, size, 16), outputs)
+    target = Target(f"llvm -mcpu=znver4 -num-cores={cores}")
+    space = config_space(Workload.from_function(function), target)
+    assert space.valid(space.encode(space.default)[None])[0]
+
+
 def test_a_panel_of_short_sums_and_few_lanes() -> None:
     function = convolution((1, 28, 28, 17), 16)
     arrays = draw(function, np.random.default_rng(4))
