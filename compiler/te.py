@@ -35,6 +35,7 @@ from tunefarm.compiler.tir.ir import (
     as_expr,
     binary,
 )
+from tunefarm.compiler.tir.node import short_repr
 from tunefarm.compiler.tir.visit import loads_of, seq, substitute
 
 
@@ -45,6 +46,10 @@ class Reduce:
     op: str  # "add", "mul", "max", "maxnum", "min", "or", "and"
     value: Expr
     axes: tuple[IterVar, ...]
+
+    def __repr__(self) -> str:
+        axes = ", ".join(axis.var.name for axis in self.axes)
+        return f"<Reduce {self.op} of {self.value!r} over {axes}>"
 
     @property
     def dtype(self) -> str:
@@ -70,6 +75,8 @@ class Tensor(Buffer):
 
     axes: tuple[IterVar, ...] = ()
     value: Expr | Reduce | Loops | None = None
+
+    __repr__ = short_repr
 
     def __getitem__(self, indices: Operand | tuple[Operand, ...]) -> Load:
         items = indices if isinstance(indices, tuple) else (indices,)

@@ -13,7 +13,7 @@ reduction the store that initialises it. The loops around it say how: ``bindings
 iterator's value in terms of the loop variables. Lowering replaces blocks by plain loops.
 
 Integers are int64 in index positions (``narrow_indices`` makes them int32, last of all). Booleans
-have dtype "bool". Nodes compare by identity.
+have dtype "bool". Nodes compare by identity, and their ``repr`` is one line however deep they are.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from tunefarm.compiler.tir.node import node
+from tunefarm.compiler.tir.node import node, short_repr
 
 BinaryOp: TypeAlias = Literal[
     "add", "sub", "mul", "div", "floordiv", "floormod", "min", "max", "maxnum",
@@ -90,6 +90,8 @@ class Buffer:
     copies: int = 1
     ring: Ring | None = None
     by_lines: bool = False
+
+    __repr__ = short_repr
 
     def __getitem__(self, indices: Expr | int | tuple[Expr | int, ...]) -> Load:
         items = indices if isinstance(indices, tuple) else (indices,)

@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-__all__ = ["node"]
+__all__ = ["node", "short_repr"]
+
+
+def short_repr(self: object) -> str:
+    """One line of the printer's text. A dataclass's own would write what nodes share at each use,
+    which doubles its length with every addition of a value to itself."""
+    from tunefarm.compiler.tir.printer import print_short
+
+    return f"<{type(self).__name__} {print_short(self)}>"
+
 
 if TYPE_CHECKING:
     from dataclasses import dataclass as node
@@ -17,4 +26,9 @@ else:
         Python would look after that each time a field is set, for two thirds of the time that it
         takes to make a node; a candidate makes some thousands.
         """
-        return dataclass(**options)
+
+        def declare(kind):
+            kind.__repr__ = short_repr
+            return dataclass(**options)(kind)
+
+        return declare

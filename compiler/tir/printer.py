@@ -15,6 +15,7 @@ from tunefarm.compiler.tir.ir import (
     For,
     If,
     Intrinsic,
+    IterVar,
     Load,
     LoopKind,
     Prefetch,
@@ -48,6 +49,15 @@ def print_expr(expr: Expr) -> str:
     return _Printer().expr(expr)
 
 
+def print_short(node: object) -> str:
+    """A node on one line of at most 100 characters, in the time that a small node takes.
+
+    It lacks the body of a statement, and has "…" for what is deep in an expression.
+    """
+    text = _Short().node(node)
+    return text if len(text) <= 100 else f"{text[:99]}…"
+
+
 class _Printer:
     def __init__(self) -> None:
         self.names: dict[Var | Buffer, str] = {}
@@ -75,13 +85,16 @@ class _Printer:
         ring = "" if buffer.ring is None else f", {buffer.ring.rows} rows kept"
         return f"{self.name(buffer)}: {buffer.dtype}[{shape}]{scope}{copies}{ring}"
 
-    def program(self, program: PrimFunc) -> str:
+    def header(self, program: PrimFunc) -> str:
         inputs = len(program.params) - program.outputs
         params = []
         for index, param in enumerate(program.params):
             role = "out " if index >= inputs else "const " if index in program.constants else ""
             params.append(role + self.typed(param))
-        self.put(0, f"def {program.name}({', '.join(params)}):")
+        return f"{program.name}({', '.join(params)})"
+
+    def program(self, program: PrimFunc) -> str:
+        self.put(0, f"def {self.header(program)}:")
         for buffer in program.buffers:
             self.put(1, f"allocate {self.typed(buffer)}")
         for index, layout in program.layouts.items():
@@ -174,3 +187,42 @@ class _Printer:
                 left = own + (op in COMPARISONS)  # a < b == c would be a chain
                 text = f"{self.expr(a, left)} {_SYMBOLS[op]} {self.expr(b, own + 1)}"
                 return f"({text})" if strength > own else text
+
+
+class _Short(_Printer):
+    depth = 0  # of the expression
+
+    def node(self, node: object) -> str:
+        match node:
+            case PrimFunc():
+                return self.header(node)
+            case Buffer():
+                return self.typed(node)
+            case IterVar(var, extent, kind):
+                return f"{self.name(var)} = {kind}({extent})"
+            case Prefetch():
+                return self.hint(node).removeprefix("# prefetch ")
+            case For(var):
+                return f"{self.name(var)} in {self.bounds(node)}"
+            case If(condition):
+                return self.expr(condition)
+            case Store(buffer, indices, value):
+                return f"{self.element(buffer, indices)} = {self.expr(value)}"
+            case Seq(stmts):
+                return f"of {len(stmts)}"
+            case Block(name):
+                return name
+            case Allocate(buffer):
+                return self.typed(buffer)
+            case Barrier(pending):
+                return f"({pending} pending)"
+            case _:
+                return self.expr(node)  # type: ignore[arg-type]
+
+    def expr(self, expr: Expr, strength: int = 0) -> str:
+        if self.depth == 4 and not isinstance(expr, Var | Const):
+            return "…"
+        self.depth += 1
+        text = super().expr(expr, strength)
+        self.depth -= 1
+        return text

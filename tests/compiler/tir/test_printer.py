@@ -8,6 +8,7 @@ import pytest
 from tunefarm.compiler import te
 from tunefarm.compiler.tir.ir import (
     Allocate,
+    Barrier,
     Binary,
     Block,
     Buffer,
@@ -20,6 +21,7 @@ from tunefarm.compiler.tir.ir import (
     IterVar,
     LoopKind,
     PackedLayout,
+    Prefetch,
     PrimFunc,
     Select,
     Seq,
@@ -154,3 +156,40 @@ def test_names_are_made_different() -> None:
         "def f(x: float32[4, 3], x.1: float32[4, 3], out x.2: float32[4, 3]):\n"
         "    x.2[0, 1] = x.1[2, 0]\n"
     )
+
+
+@pytest.mark.parametrize(
+    "node, text",
+    [
+        (A, "<Buffer A: float32[4, 3]>"),
+        (A[i, 0] * 2.0, "<Binary A[i, 0] * float32(2.0)>"),
+        (IterVar(i, 4), "<IterVar i = spatial(4)>"),
+        (For(i, Const(4), Seq(())), "<For i in range(4)>"),
+        (If(i < 3, Seq(())), "<If i < 3>"),
+        (Seq((Barrier(), Barrier(2))), "<Seq of 2>"),
+        (Barrier(2), "<Barrier (2 pending)>"),
+        (Prefetch(A, i * 3, 2), "<Prefetch 2 lines into L1 at A + i * 3>"),
+        (Store(A, (i, j), Const(1.0, "float32")), "<Store A[i, j] = float32(1.0)>"),
+        (Block("sum", (), (), Seq(())), "<Block sum>"),
+        (Allocate(B, Seq(())), "<Allocate B: float32[3, 8]>"),
+        (
+            PrimFunc("main", (A, B), Seq(())),
+            "<PrimFunc main(A: float32[4, 3], out B: float32[3, 8])>",
+        ),
+        (te.placeholder((7,), name="x"), "<Tensor x: float32[7]>"),
+        (te.sum(A[0, k := te.reduce_axis(3)], [k]), "<Reduce add of <Load A[0, k]> over k>"),
+    ],
+)
+def test_a_node_shows_itself_on_one_line(node: object, text: str) -> None:
+    assert repr(node) == text
+
+
+def test_the_line_of_a_node_is_short_however_often_it_reads_the_same() -> None:
+    value: Expr = A[0, 0]
+    for _ in range(18):
+        value = value + value
+    loops: For = For(i, Const(4), Store(A, (i, j), value))
+    tensor = te.compute((3,), lambda i: value)
+    for node in (value, value > 1.0, loops, loops.body, PrimFunc("main", (A,), loops), tensor):
+        assert len(repr(node)) < 130
+    assert repr(value).startswith("<Binary … + … + (… + …)")
