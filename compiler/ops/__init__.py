@@ -4,6 +4,7 @@ from tunefarm.compiler.ops import binary as binary
 from tunefarm.compiler.ops import conv as conv
 from tunefarm.compiler.ops import gather as gather
 from tunefarm.compiler.ops import group_conv as group_conv
+from tunefarm.compiler.ops import lrn as lrn
 from tunefarm.compiler.ops import matmul as matmul
 from tunefarm.compiler.ops import normalize as normalize
 from tunefarm.compiler.ops import pool as pool

@@ -1,4 +1,4 @@
-"""Row operators: softmax and the normalisations."""
+"""Row operators: softmax and the normalisations, but for ``lrn.py``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 from tunefarm.compiler import te
-from tunefarm.compiler.dtypes import FLOATS, wide
+from tunefarm.compiler.dtypes import FLOATS
 from tunefarm.compiler.errors import ShapeError
 from tunefarm.compiler.ir import Attrs, TensorType, Type
 from tunefarm.compiler.ops.base import Array, Op, Pattern, broadcast_shapes, register
@@ -27,13 +27,14 @@ from tunefarm.compiler.ops.reduce import reduce_stage
 from tunefarm.compiler.tir.ir import Expr, Operand
 
 
-def _float_axis(types: Sequence[TensorType], attrs: Attrs) -> int:
+def float_axis(types: Sequence[TensorType], attrs: Attrs) -> int:
+    """The axis of an operator on floating-point numbers; ShapeError where it has none."""
     require_dtype(same_dtype(types), FLOATS, "floating-point numbers")
     return normalize_axis(integer(attrs, "axis"), len(types[0].shape))
 
 
 def _softmax_infer(types: Sequence[TensorType], attrs: Attrs) -> Type:
-    _float_axis(types, attrs)
+    float_axis(types, attrs)
     return types[0]
 
 
@@ -110,7 +111,7 @@ register(
 
 
 def _batch_norm_infer(types: Sequence[TensorType], attrs: Attrs) -> Type:
-    axis = _float_axis(types, attrs)
+    axis = float_axis(types, attrs)
     channels = types[0].shape[axis]
     for parameter, name in zip(types[1:], ("scale", "bias", "mean", "variance"), strict=True):
         if parameter.shape != (channels,):
@@ -147,7 +148,7 @@ def _check_affine(types: Sequence[TensorType], axis: int) -> None:
 
 
 def _row_norm_infer(types: Sequence[TensorType], attrs: Attrs) -> Type:
-    _check_affine(types, _float_axis(types, attrs))
+    _check_affine(types, float_axis(types, attrs))
     return types[0]
 
 
@@ -212,6 +213,30 @@ def _rms_norm_reference(arrays: Sequence[Array], attrs: Attrs) -> Array:
     axes = tuple(range(normalize_axis(integer(attrs, "axis"), x.ndim), x.ndim))
     root = np.sqrt(np.mean(x * x, axes, keepdims=True) + number(attrs, "epsilon"))
     return to_dtype(x / root * scale, arrays[0].dtype.name)
+
+
+def _l2_normalize_compute(tensors: Sequence[te.Tensor], attrs: Attrs, type: Type) -> te.Tensor:
+    """x / (max(√(Σ x² + epsilon), least) + added)"""
+    (x,), out = tensors, out_type(type)
+    axis = normalize_axis(integer(attrs, "axis"), len(x.shape))
+    square = reduce_stage(
+        x, (axis,), True, te.sum, "square_sum", lambda *i: read_wide(x, i) * read_wide(x, i)
+    )
+    epsilon, least, added = (number(attrs, name) for name in ("epsilon", "least", "added"))
+
+    def element(*i: Expr) -> Expr:
+        norm = te.intrinsic("sqrt", square[_without(axis, i)] + epsilon)
+        norm = te.maximum(norm, te.const(least, norm.dtype)) if least else norm
+        return te.cast(read_wide(x, i) / (norm + added), out.dtype)
+
+    return te.compute(x.shape, element, "l2_normalize")
+
+
+def _l2_normalize_reference(arrays: Sequence[Array], attrs: Attrs) -> Array:
+    x, axis = widen(arrays[0]), integer(attrs, "axis")
+    norm = np.sqrt(np.sum(x * x, axis, keepdims=True) + number(attrs, "epsilon"))
+    norm = np.maximum(norm, number(attrs, "least")) + number(attrs, "added")
+    return to_dtype(x / norm, arrays[0].dtype.name)
 
 
 def _group_norm_infer(types: Sequence[TensorType], attrs: Attrs) -> Type:
@@ -294,72 +319,12 @@ register(
         Pattern.REDUCTION, {"axis": -1, "epsilon": 1e-5}, _flops_each(4),
     ),
     Op(
+        "l2_normalize", _softmax_infer, _l2_normalize_compute, _l2_normalize_reference,
+        Pattern.REDUCTION, {"axis": -1, "epsilon": 0.0, "least": 0.0, "added": 0.0},
+        _flops_each(3),
+    ),
+    Op(
         "group_norm", _group_norm_infer, _group_norm_compute, _group_norm_reference,
         Pattern.REDUCTION, {"groups": 1, "epsilon": 1e-5, "data_layout": "NCS"}, _flops_each(8),
-    ),
-)  # fmt: skip
-
-
-def _lrn_infer(types: Sequence[TensorType], attrs: Attrs) -> Type:
-    _float_axis(types, attrs)
-    if integer(attrs, "size") < 1:
-        raise ShapeError(f"size is {attrs['size']}, and must be at least 1")
-    return types[0]
-
-
-def _lrn_span(attrs: Attrs) -> tuple[int, int]:
-    """How many neighbours count before and after a channel."""
-    size = integer(attrs, "size")
-    return (size - 1) // 2, size - 1 - (size - 1) // 2
-
-
-def _lrn_compute(tensors: Sequence[te.Tensor], attrs: Attrs, type: Type) -> te.Tensor:
-    (x,), out = tensors, out_type(type)
-    axis = normalize_axis(integer(attrs, "axis"), len(x.shape))
-    before, _ = _lrn_span(attrs)
-    size, extent = integer(attrs, "size"), x.shape[axis]
-    k = te.reduce_axis(size)
-
-    def neighbour(*i: Expr) -> te.Reduce:
-        at = i[axis] + k - before
-        value = te.if_then_else(
-            (at >= 0) & (at < extent),
-            read_wide(x, (*i[:axis], at, *i[axis + 1 :])),
-            te.const(0.0, wide(x.dtype)),
-        )
-        return te.sum(value * value, [k])
-
-    squares = te.compute(x.shape, neighbour, "square_sum")
-
-    def element(*i: Expr) -> Expr:
-        base = squares[i] * (number(attrs, "alpha") / size) + number(attrs, "bias")
-        power = _power(base, number(attrs, "beta"))
-        return te.cast(read_wide(x, i) / power, out.dtype)
-
-    return te.compute(x.shape, element, "lrn")
-
-
-def _power(base: Expr, exponent: float) -> Expr:
-    """A positive number to a constant power; ¾, which every network takes, by square roots."""
-    if exponent == 0.75:
-        root = te.intrinsic("sqrt", base)
-        return root * te.intrinsic("sqrt", root)
-    return te.intrinsic("pow", base, te.const(exponent, base.dtype))
-
-
-def _lrn_reference(arrays: Sequence[Array], attrs: Attrs) -> Array:
-    x = np.moveaxis(widen(arrays[0]), integer(attrs, "axis"), 0)
-    squares = np.pad(x * x, (_lrn_span(attrs), *((0, 0) for _ in x.shape[1:])))
-    total = sum(squares[k : k + x.shape[0]] for k in range(integer(attrs, "size")))
-    base = number(attrs, "bias") + number(attrs, "alpha") / integer(attrs, "size") * total
-    y = np.moveaxis(x / base ** number(attrs, "beta"), 0, integer(attrs, "axis"))
-    return to_dtype(np.ascontiguousarray(y), arrays[0].dtype.name)
-
-
-register(
-    Op(
-        "lrn", _lrn_infer, _lrn_compute, _lrn_reference, Pattern.REDUCTION,
-        {"axis": 1, "size": 5, "alpha": 1e-4, "beta": 0.75, "bias": 1.0},
-        lambda types, attrs, type: types[0].size * (2 * integer(attrs, "size") + 3),
     ),
 )  # fmt: skip

@@ -27,7 +27,7 @@ from tunefarm.compiler.transform.rewrite import Uses, rewrite_main
 from tunefarm.compiler.transform.split_conv_transpose import split_conv_transpose
 from tunefarm.compiler.transform.split_dilation import split_dilation
 
-_ROW_OPERATORS = ("softmax", "log_softmax", "layer_norm", "rms_norm")
+_ROW_OPERATORS = ("softmax", "log_softmax", "layer_norm", "rms_norm", "l2_normalize")
 _WINDOWED = ("conv", "max_pool", "avg_pool", "lp_pool")
 _ADDED: dict[str, AttrValue] = {
     "strides": 1, "dilations": 1, "kernel": 1, "padding": (0, 0), "counted": (0, 0),

@@ -195,6 +195,9 @@ CASES = [
     Case("layer_norm", [(2, 3, 5), (3, 5), (3, 5)], {"axis": 1}),
     Case("layer_norm", [(3, 7), (7,), (7,)], {}, ["float16"] * 3),
     Case("rms_norm", [(2, 3, 5), (5,)]),
+    *(Case("l2_normalize", [(3, 5, 2)], {"axis": axis, name: 0.7})
+      for axis in (1, -1) for name in ("epsilon", "least", "added")),
+    Case("l2_normalize", [(3, 17)], {"epsilon": 0.1, "least": 3.0, "added": 0.2}, ["float16"]),
     Case("group_norm", [(2, 6, 3, 2), (6,), (6,)], {"groups": 3}),
     Case("group_norm", [(2, 3, 2, 4), (4,), (4,)], {"groups": 4, "data_layout": "NSC"}),
     *(Case("lrn", [(1, 7, 2, 3)], {"size": size}) for size in (1, 4, 5)),

@@ -99,6 +99,25 @@ def test_functions_that_read_a_row_often_have_lanes(
     check(workload, HOST, config_space(workload, HOST).default, arrays, "execute")
 
 
+@pytest.mark.parametrize("shape", [(5, 17), (3, 7, 65), (2, 1000), (9, 1), (40, 33)])
+@pytest.mark.parametrize("axis", [0, -1])
+@pytest.mark.parametrize(
+    ("op", "attrs"),
+    [
+        ("log_softmax", {}),
+        ("l2_normalize", {"least": 4.0}),
+        ("l2_normalize", {"epsilon": 0.5, "added": 0.25}),
+    ],
+)
+def test_rows_written_out_in_graphs(
+    op: str, attrs: dict[str, float], axis: int, shape: tuple[int, ...]
+) -> None:
+    workload = Workload.from_function(function_of(op, (shape, F32), axis=axis, **attrs))
+    rng = np.random.default_rng(0)
+    for config in configs(config_space(workload, HOST), rng, 3):
+        check(workload, HOST, config, [rng.standard_normal(shape).astype(F32)], "execute")
+
+
 def over_rows(kind: str, shape: tuple[int, int], dtype: str) -> Workload:
     """A row function that reduces along the last axis of one operand."""
 

@@ -173,6 +173,140 @@ def test_a_row_operator_written_out_is_one_kernel(form: Form, operator: str) -> 
     assert kernels(form) == [operator]
 
 
+def total(x: Expr, keepdims: bool = True) -> Expr:
+    return call("sum", x, axes=(len(tensor_type(x).shape) - 1,), keepdims=keepdims)
+
+
+def log_total(x: Expr) -> Expr:
+    return call("log", total(call("exp", x)))
+
+
+def top(x: Expr) -> Expr:
+    return call("max", x, axes=(2,), keepdims=True)
+
+
+def minus(a: Expr, b: Expr) -> Expr:
+    return call("subtract", a, b)
+
+
+def shifted_log_softmax(x: Expr) -> Expr:
+    return minus(minus(x, top(x)), log_total(minus(x, top(x))))
+
+
+def log_softmax_by_log_sum_exp(x: Expr) -> Expr:
+    """As ReduceLogSumExp is imported: infinite maxima shift nothing."""
+    shift = call("where", call("isinf", top(x)), number(0), top(x))
+    return minus(x, add(log_total(minus(x, shift)), shift))
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda x: call("log", call("softmax", x, axis=-1)),
+        lambda x: call("log", written_softmax(x)),
+        lambda x: minus(x, log_total(x)),
+        shifted_log_softmax,
+        lambda x: minus(x, add(top(x), log_total(minus(x, top(x))))),
+        log_softmax_by_log_sum_exp,
+    ],
+)
+def test_a_log_softmax_written_out_is_one_kernel(form: Form) -> None:
+    assert kernels(form) == ["log_softmax"]
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda x: minus(x, log_total(mul(x, 2))),
+        lambda x: minus(x, log_total(minus(x, top(x)))),  # the maximum is missing
+        lambda x: minus(minus(x, row(7)), log_total(minus(x, top(x)))),
+        lambda x: minus(x, call("log", call("sum", call("exp", x), axes=(1,), keepdims=True))),
+        lambda x: minus(log_total(x), x),
+    ],
+)
+def test_what_is_no_log_softmax_stays(form: Form) -> None:
+    assert not any("softmax" in kernel for kernel in kernels(form))
+
+
+def test_a_row_without_overflow_loses_what_each_element_has_and_not_more() -> None:
+    """x - b is what is normalised where b is not one number a row."""
+
+    def body(x: Expr) -> Expr:
+        u = minus(x, call("relu", x))
+        return minus(u, log_total(u))
+
+    assert kernels(body) == ["relu subtract", "log_softmax"]
+
+
+def test_the_log_of_a_softmax_that_others_read_stays() -> None:
+    def entropy(x: Expr) -> Expr:
+        p = call("softmax", x, axis=-1)
+        return total(mul(p, call("log", p)))
+
+    assert kernels(entropy) == ["softmax log multiply", "sum"]
+
+
+def norm_of(x: Expr, square: Form = lambda s: s, keepdims: bool = True) -> Expr:
+    return call("sqrt", square(total(mul(x, x), keepdims)))
+
+
+def at_least(x: Expr, bound: float) -> Expr:
+    return call("clip", x, min=bound, max=None)
+
+
+def normalised_by_a_flat_norm(x: Expr) -> Expr:
+    root = at_least(norm_of(x, lambda s: add(s, 0.1), keepdims=False), 1e-3)
+    return div(x, call("reshape", root, shape=(*tensor_type(root).shape, 1)))
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda x: div(x, norm_of(x)),
+        lambda x: div(x, at_least(norm_of(x), 9.0)),
+        lambda x: div(x, call("maximum", norm_of(x), number(9))),
+        lambda x: div(x, call("broadcast_to", at_least(norm_of(x), 9.0), shape=(3, 5, 7))),
+        lambda x: div(x, add(norm_of(x), 0.5)),
+        lambda x: mul(x, div(number(1), norm_of(x, lambda s: add(s, 2.0)))),
+        lambda x: mul(x, call("reciprocal", norm_of(x, lambda s: at_least(add(s, 2.0), 50.0)))),
+        normalised_by_a_flat_norm,
+    ],
+)
+def test_an_l2_normalisation_written_out_is_one_kernel(form: Form) -> None:
+    assert kernels(form) == ["l2_normalize"]
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda x: div(x, norm_of(mul(x, 2))),
+        lambda x: div(x, call("clip", norm_of(x), min=1.0, max=9.0)),
+        lambda x: div(x, norm_of(x, lambda s: add(at_least(s, 50.0), 2.0))),
+        lambda x: div(x, call("sqrt", call("sum", mul(x, x), axes=(1,), keepdims=True))),
+        lambda x: div(x, at_least(add(norm_of(x), 0.5), 9.0)),
+        lambda x: div(x, add(norm_of(x), row(5, 1))),
+    ],
+)
+def test_what_is_no_l2_normalisation_stays(form: Form) -> None:
+    assert not any("l2_normalize" in kernel for kernel in kernels(form))
+
+
+def test_an_l2_normalisation_takes_what_follows_it() -> None:
+    assert kernels(lambda x: add(mul(div(x, norm_of(x)), row(7)), 1)) == [
+        "l2_normalize multiply add"
+    ]
+
+
+def test_an_l2_normalisation_over_channels_of_an_image() -> None:
+    def body(x: Expr) -> Expr:
+        y = call("conv", x, row(6, 3, 2, 2), strides=(2, 2))
+        root = call("sqrt", call("sum", mul(y, y), axes=(1,), keepdims=True))
+        return call("conv", div(y, at_least(root, 1e-12)), row(4, 6, 1, 1))
+
+    found = kernels(body, 1, 3, 8, 8)
+    assert [k for k in found if k != "transpose"] == ["conv", "l2_normalize", "conv"]
+
+
 def test_a_layer_norm_over_channels_of_an_image() -> None:
     """ConvNeXt's, on NCHW: between convolutions channels are last, so it is one kernel."""
 
