@@ -141,6 +141,9 @@ ONE_MULTIPLY_ADD = frozenset({
     "znver4", "znver1", "cannonlake", "icelake-client", "tigerlake", "rocketlake",
 })  # fmt: skip
 
+# Processors with AVX-512 whose multiplications wait for each other while permutations do not.
+QUICK_TABLES = frozenset({"znver4"})
+
 # Bytes a cycle that hints bring from memory: of one core alone, and of all (measured on two).
 MEMORY_STREAMS: Mapping[str, tuple[float, float]] = {"znver5": (9.5, 11.5), "znver4": (6.0, 10.0)}
 DEFAULT_STREAM = 6.0  # of each core

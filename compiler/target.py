@@ -32,6 +32,7 @@ from tunefarm.compiler.processors import (
     MEMORY_STREAMS,
     NVPTX64,
     ONE_MULTIPLY_ADD,
+    QUICK_TABLES,
     RISCV64,
     RISCV_VECTOR_BITS,
     WASM32,
@@ -172,6 +173,11 @@ class Target:
     @property
     def _attributes(self) -> list[str]:
         return self.options.get("mattr", "").split(",")
+
+    @property
+    def has_quick_tables(self) -> bool:
+        """Whether a table in registers costs less than the multiplications that it saves."""
+        return self.mcpu in QUICK_TABLES
 
     @property
     def has_fma(self) -> bool:

@@ -49,7 +49,7 @@ _INFIX = {
 }  # fmt: skip
 _LIBRARY = {
     "exp": "exp", "exp_shifted": "exp",
-    "log": "log", "log2": "log2", "log1p": "log1p", "expm1": "expm1",
+    "log": "log", "log2": "log2", "log1p": "log1p", "log1p_unit": "log1p", "expm1": "expm1",
     "sqrt": "sqrt", "tanh": "tanh", "erf": "erf", "sin": "sin", "cos": "cos", "tan": "tan",
     "asin": "asin", "acos": "acos", "atan": "atan", "sinh": "sinh", "cosh": "cosh",
     "asinh": "asinh", "acosh": "acosh", "atanh": "atanh", "pow": "pow", "fmod": "fmod",

@@ -73,7 +73,7 @@ def _sigmoid(x: Expr) -> Expr:
 
 def _softplus(x: Expr) -> Expr:
     """log(1 + eˣ), without overflow."""
-    small = te.intrinsic("log1p", _exp(-te.intrinsic("abs", x)))
+    small = te.intrinsic("log1p_unit", _exp(-te.intrinsic("abs", x)))
     return te.maximum(x, _c(0.0, x)) + small
 
 

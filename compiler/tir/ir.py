@@ -34,9 +34,11 @@ COMPARISONS: frozenset[str] = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 
 # Unary and n-ary functions of scalars. Their NumPy meaning is in ``interpreter.py``.
 # ``exp_shifted`` is exp of a difference x ≤ 0 that was rounded: an error of |x| ulp adds nothing.
+# ``log1p_unit`` is log1p of 0 ≤ x ≤ 1.
 INTRINSICS = frozenset({
     "exp", "exp_shifted",
-    "log", "log2", "log1p", "expm1", "sqrt", "rsqrt", "tanh", "erf", "sin", "cos", "tan",
+    "log", "log2", "log1p", "log1p_unit", "expm1", "sqrt", "rsqrt", "tanh", "erf", "sin", "cos",
+    "tan",
     "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "pow", "fmod", "floor",
     "ceil", "round", "trunc", "abs", "not", "isnan", "isinf", "fma", "bitnot", "popcount",
 })  # fmt: skip

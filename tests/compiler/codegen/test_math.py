@@ -26,11 +26,20 @@ RANGES = {
     "sin": 1e8, "cos": 1e8, "tan": 1e8, "asin": 1.0, "acos": 1.0, "atanh": 1.0, "exp": 105.0,
     "expm1": 90.0, "sinh": 90.0, "cosh": 90.0, "tanh": 12.0, "erf": 6.0,
 }  # fmt: skip
+WAYS: dict[str, dict[str, bool]] = {
+    "tables": {"scalef": True, "tables": True}, "scalef": {"scalef": True}, "fused": {},
+    "plain": {"fused": False},
+}  # fmt: skip
 SPECIAL = (0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan, 1e-40, 3e38, -3e38)
 
 
 def run(
-    name: str, dtype: str, *args: np.ndarray, scalef: bool = False, fused: bool = True
+    name: str,
+    dtype: str,
+    *args: np.ndarray,
+    scalef: bool = False,
+    fused: bool = True,
+    tables: bool = False,
 ) -> np.ndarray:
     """Compile ``out[i] = f(args[i])`` with 512-bit lanes, for plain x86-64 if not ``fused``."""
     from llvmlite import binding as llvm
@@ -41,7 +50,7 @@ def run(
     counter = iter(range(10**6))
     names = [f"%a{n}" for n in range(len(args))]
     fresh = lambda: f"%m{next(counter)}"  # noqa: E731
-    lines, result, declares = emit_math(name, lanes, dtype, names, fresh, scalef, fused)
+    lines, result, declares = emit_math(name, lanes, dtype, names, fresh, scalef, fused, tables)
     kind = f"<{lanes} x {scalar}>"
     params = ", ".join(f"ptr %q{n}" for n in range(len(args)))
     loads = [f"{a} = load {kind}, ptr %q{n}, align 4" for n, a in enumerate(names)]
@@ -54,6 +63,7 @@ def run(
     module = llvm.parse_assembly(text)
     assembly = machine.emit_assembly(module)
     assert "call" not in assembly, "a kernel must import nothing"
+    assert "vpermi2ps" in assembly or "vpermt2ps" in assembly or not tables
     engine = llvm.create_mcjit_compiler(module, machine)
     pointers = [ctypes.c_void_p] * (len(args) + 1)
     f = ctypes.CFUNCTYPE(None, *pointers)(engine.get_function_address("f"))
@@ -161,23 +171,63 @@ def test_scaling_by_avx512_changes_no_accuracy(name: str, dtype: str) -> None:
     assert errors_in_ulp(run(name, dtype, x, scalef=True), want).max() <= limit
 
 
-@pytest.mark.parametrize("way", ["scalef", "fused", "plain"])
+@pytest.mark.skipif(not Target.host().has_avx512, reason="needs AVX-512")
+@pytest.mark.parametrize("name", ["exp", "tanh"])
+def test_powers_of_two_from_tables_stay_within_the_stated_ulps(name: str) -> None:
+    x = samples(name, "float32")
+    with np.errstate(all="ignore"):
+        want: Any = UNARY[name](x.astype(np.float64))
+    got = run(name, "float32", x, scalef=True, tables=True)
+    assert errors_in_ulp(got, want).max() <= ULPS32[name]
+
+
+@pytest.mark.parametrize("way", ["tables", "scalef", "fused", "plain"])
 def test_exp_of_a_rounded_difference_errs_with_it(way: str) -> None:
-    if way == "scalef" and not Target.host().has_avx512:
+    if way in ("tables", "scalef") and not Target.host().has_avx512:
         pytest.skip("needs AVX-512")
     rng = np.random.default_rng(6)
     special = [0.0, -0.0, -1e-40, -1e30, -3e38, -math.inf]
     spread = [-rng.uniform(0, most, 4000) for most in (0.7, 20, 88, 110)]
     x = np.concatenate([*spread, special]).astype(np.float32)
     want: Any = np.exp(x.astype(np.float64))
-    got = run("exp_shifted", "float32", x, scalef=way == "scalef", fused=way != "plain")
+    got = run("exp_shifted", "float32", x, **WAYS[way])
     denormal = want < 2.0**-125
     assert np.abs(got[denormal] - want[denormal]).max() <= 2.0**-125
     limit = 3 + 1.5 * np.abs(x[~denormal])
     assert (errors_in_ulp(got[~denormal], want[~denormal]) <= limit).all()
     assert (got[-6:] == [1, 1, 1, 0, 0, 0]).all()
-    nan = np.full(3, np.nan, np.float32)
-    assert np.isnan(run("exp_shifted", "float32", nan, scalef=way == "scalef")).all()
+    nan = np.copysign(np.full(3, np.nan, np.float32), [1, -1, 1]).astype(np.float32)
+    assert np.isnan(run("exp_shifted", "float32", nan, **WAYS[way])).all()
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_log1p_of_the_unit_interval(dtype: str, fused: bool) -> None:
+    rng = np.random.default_rng(8)
+    small = np.exp(rng.uniform(-100, 0, 5000))
+    x = np.concatenate([rng.uniform(0, 1, 5000), small, [0.0, 0.5, 1.0]]).astype(dtype)
+    want: Any = np.log1p(x.astype(np.float64 if dtype == "float32" else np.longdouble))
+    limit = 1.9 if dtype == "float32" else 2.6
+    assert errors_in_ulp(run("log1p_unit", dtype, x, fused=fused), want).max() <= limit
+    assert np.isnan(run("log1p_unit", dtype, np.full(3, np.nan, dtype), fused=fused)).all()
+
+
+@pytest.mark.parametrize("name", ["sin", "cos"])
+def test_float32_sines_near_their_zeros(name: str) -> None:
+    x = (np.arange(-30000, 30000) * (math.pi / 2)).astype(np.float32)
+    want: Any = UNARY[name](x.astype(np.float64))
+    assert errors_in_ulp(run(name, "float32", x), want).max() <= 0.5 + 1e-6
+
+
+def test_float32_pow_is_rounded_from_more_digits() -> None:
+    rng = np.random.default_rng(4)
+    a = np.concatenate([np.exp(rng.uniform(-103, 88, 9000)), rng.uniform(0.9, 1.1, 9000)])
+    a, b = a.astype(np.float32), rng.uniform(-30, 30, 18000).astype(np.float32)
+    b[9000:] *= 20
+    with np.errstate(all="ignore"):
+        want = np.power(a.astype(np.float64), b.astype(np.float64))
+    for fused in (True, False):
+        assert errors_in_ulp(run("pow", "float32", a, b, fused=fused), want).max() <= 0.501
 
 
 def test_pow_follows_ieee_754() -> None:

@@ -19,7 +19,7 @@ from tunefarm.compiler.tir.ir import PrimFunc
 from tunefarm.compiler.tir.transform.lower import lower
 
 FUNCTIONS = ("exp", "log", "tanh", "erf", "pow", "fmod", "fma", "round", "floor", "ceil", "trunc",
-             "sqrt", "rsqrt", "sin", "atan", "asinh")  # fmt: skip
+             "sqrt", "rsqrt", "sin", "cos", "log1p_unit", "atan", "asinh")  # fmt: skip
 ARITY = {"pow": 2, "fmod": 2, "fma": 3}
 LEVELS = ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4", "znver5")
 
@@ -45,6 +45,14 @@ def test_no_function_calls_a_library(dtype: str, mcpu: str) -> None:
     for function in FUNCTIONS:
         for lanes in (1, 8):
             assert calls(elementwise(function, dtype, lanes), target) == set(), function
+
+
+@pytest.mark.parametrize("function", ["exp", "exp_shifted"])
+def test_powers_of_two_are_looked_up_where_that_is_quick(function: str) -> None:
+    for mcpu in ("znver4", "znver5", "x86-64-v4"):
+        target = Target(f"llvm -mcpu={mcpu}")
+        text = assembly(emit_llvm(elementwise(function, "float32", 16), target).text, target)
+        assert bool(re.search(r"vperm[it]2ps", text)) == (mcpu == "znver4")
 
 
 @pytest.mark.parametrize("mcpu", LEVELS)
