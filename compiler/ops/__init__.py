@@ -12,6 +12,7 @@ from tunefarm.compiler.ops import quantize as quantize
 from tunefarm.compiler.ops import reduce as reduce
 from tunefarm.compiler.ops import sample as sample
 from tunefarm.compiler.ops import shape as shape
+from tunefarm.compiler.ops import topk as topk
 from tunefarm.compiler.ops import unary as unary
 from tunefarm.compiler.ops.base import OPS, Op, Pattern, call, find, flops_of
 

@@ -1,4 +1,4 @@
-"""Indexed reads and writes: gather, scatter, interpolation by tables, the places of the largest.
+"""Indexed reads and writes: gather, scatter, interpolation by tables.
 
 An index counts from the end where it is negative.
 """
@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from tunefarm.compiler import te
-from tunefarm.compiler.dtypes import FLOATS, INTEGERS, is_float, wide
+from tunefarm.compiler.dtypes import FLOATS, INTEGERS, wide
 from tunefarm.compiler.errors import ShapeError
 from tunefarm.compiler.ir import Attrs, TensorType, Type
 from tunefarm.compiler.ops.base import Array, Op, Pattern, register
@@ -23,8 +23,8 @@ from tunefarm.compiler.ops.common import (
     to_dtype,
     widen,
 )
-from tunefarm.compiler.ops.loops import every, insert_best, over, sort_best, sort_room, with_index
-from tunefarm.compiler.tir.ir import Allocate, Buffer, Expr, If, Seq, Stmt, Store, Var
+from tunefarm.compiler.ops.loops import every, with_index
+from tunefarm.compiler.tir.ir import Expr, If, Seq, Stmt, Store, Var
 
 INDEX_DTYPES = ("int32", "int64")
 
@@ -324,76 +324,5 @@ register(
         "interpolate", _interpolate_infer, _interpolate_compute, _interpolate_reference,
         Pattern.REDUCTION, {"axis": 0},
         lambda types, attrs, type: 2 * out_type(type).size * types[1].shape[1],
-    )
-)  # fmt: skip
-
-
-_INSERTED = 32
-_INSERTED_OF_MANY = 256  # in the worst order as slow as to sort all
-
-
-def _topk_infer(types: Sequence[TensorType], attrs: Attrs) -> Type:
-    (x,), axis, k = types, _axis(types, attrs), integer(attrs, "k")
-    require_dtype(x.dtype, FLOATS + INTEGERS, "numbers")
-    if not 0 <= k <= x.shape[axis]:
-        raise ShapeError(f"k is {k}, and axis {axis} has {x.shape[axis]} elements")
-    return TensorType((*x.shape[:axis], k, *x.shape[axis + 1 :]), "int64")
-
-
-def _topk_compute(tensors: Sequence[te.Tensor], attrs: Attrs, type: Type) -> te.Tensor:
-    """A few by insertion into the list of the best so far, many by sorting; both stable."""
-    (x,), out, axis = tensors, out_type(type), _axis(tensors, attrs)
-    extent, k = x.shape[axis], integer(attrs, "k")
-    if 0 in out.shape:
-        return te.compute(out.shape, lambda *i: te.const(0, "int64"), "topk_indices")
-    inserts = k <= (_INSERTED if extent < 8 * k else _INSERTED_OF_MANY)
-    room = sort_room(extent, k)
-    source, target = (Buffer(name, (room,), "int64") for name in ("source", "target"))
-
-    def build(y: te.Tensor) -> Stmt:
-        def row(i: list[Expr]) -> Stmt:
-            def before(a: Expr, b: Expr) -> Expr:
-                left, right = x[with_index(i, axis, a)], x[with_index(i, axis, b)]
-                return _is_before(left, right, bool(attrs["largest"]))
-
-            def put(place: Expr, index: Expr) -> Stmt:
-                return Store(y, with_index(i, axis, place), index)
-
-            if inserts:
-                return insert_best(extent, k, before, lambda p: y[with_index(i, axis, p)], put)
-            return sort_best(extent, k, before, put, (source, target))
-
-        rows = over(x.shape, axis, row, parallel=inserts)
-        return rows if inserts else Allocate(source, Allocate(target, rows))
-
-    return te.extern(out.shape, "int64", [x], build, "topk_indices")
-
-
-def _is_before(a: Expr, b: Expr, largest: bool) -> Expr:
-    """The order of a sort in which NaN is the largest."""
-    first = a > b if largest else a < b
-    if not is_float(a.dtype):
-        return first
-    nan_a, nan_b = (te.intrinsic("isnan", v, dtype="bool") for v in (a, b))
-    high, low = (nan_a, nan_b) if largest else (nan_b, nan_a)
-    return first | (high & te.intrinsic("not", low, dtype="bool"))
-
-
-def _topk_reference(arrays: Sequence[Array], attrs: Attrs) -> Array:
-    x = widen(arrays[0])
-    axis = normalize_axis(integer(attrs, "axis"), x.ndim)
-    extent = x.shape[axis]
-    if attrs["largest"]:
-        order = extent - 1 - np.flip(np.argsort(np.flip(x, axis), axis, kind="stable"), axis)
-    else:
-        order = np.argsort(x, axis, kind="stable")
-    return np.ascontiguousarray(np.take(order, np.arange(integer(attrs, "k")), axis))
-
-
-register(
-    Op(
-        "topk_indices", _topk_infer, _topk_compute, _topk_reference, Pattern.OPAQUE,
-        {"axis": -1, "k": 1, "largest": True},
-        lambda types, attrs, type: types[0].size,
     )
 )  # fmt: skip

@@ -58,6 +58,30 @@ def every(shape: Sequence[int], body: Callable[[list[Expr]], Stmt]) -> Stmt:
     return stmt
 
 
+LANES = 16
+FIRST = (Const(0),)
+
+
+def in_lanes(body: Callable[[Expr], Stmt]) -> Stmt:
+    """``body(lane)`` for the lanes of a vector."""
+    lane = Var("lane")
+    return For(lane, Const(LANES), body(lane), LoopKind.VECTORIZED)
+
+
+def where(blocks: int, holds: Callable[[Expr], Expr], body: Callable[[Expr], Stmt]) -> Stmt:
+    """``body(place)`` where a condition holds, in the order of the places of whole vectors.
+
+    for each vector: if it holds in any lane: for each lane: if it holds: body
+    """
+    found = Buffer("found", (1,), "bool", "local")
+    block, e = Var("block"), Var("e")
+    at = block * LANES + e
+    clear = Store(found, FIRST, Const(False, "bool"))
+    look = in_lanes(lambda lane: Store(found, FIRST, found[0] | holds(block * LANES + lane)))
+    each = For(e, Const(LANES), If(holds(at), body(at)))
+    return Allocate(found, For(block, Const(blocks), Seq((clear, look, If(found[0], each)))))
+
+
 Before = Callable[[Expr, Expr], Expr]
 """Whether the element at one position comes before the element at another."""
 
@@ -68,40 +92,47 @@ def insert_best(
     before: Before,
     best: Callable[[Expr], Expr],
     put: Callable[[Expr, Expr], Stmt],
+    side_by_side: bool,
 ) -> Stmt:
     """The positions of the first ``k`` of ``extent`` elements in order, by insertion.
 
     for e: if e is before best[k - 1]: halve the places for e's; move what follows; best[place] = e
 
-    Equal elements stay in the order of their positions, in which elements come.
+    Equal elements stay in the order of their positions, in which elements come. Those that lie
+    ``side_by_side`` are looked at a vector at a time.
     """
-    found = Buffer("found", (1,), "int64", "local")
+    found = Buffer("inserted", (1,), "int64", "local")
     e, j, slot, last = Var("e"), Var("j"), Var("slot"), Const(k - 1)
     place = found[0]
 
-    def precedes(at: Expr) -> Expr:
+    def precedes(e: Expr, at: Expr) -> Expr:
         """Empty places, of index -1, come after everything."""
         other = best(at)
         return (other < 0) | before(e, binary("max", other, Const(0)))
 
-    def halve(step: int) -> Stmt:
-        """Move ``place`` forward by a step if all places before stay before ``e``."""
-        ahead = place + step
-        moves = Select(
-            precedes(binary("min", ahead, last) - 1), Const(False, "bool"), ahead < k, "bool"
-        )
-        return Store(found, (Const(0),), Select(moves, ahead, place, "int64"))
+    def insert(e: Expr) -> Stmt:
+        def halve(step: int) -> Stmt:
+            """Move ``place`` forward by a step if all places before stay before ``e``."""
+            ahead = place + step
+            is_before = precedes(e, binary("min", ahead, last) - 1)
+            moves = Select(is_before, Const(False, "bool"), ahead < k, "bool")
+            return Store(found, FIRST, Select(moves, ahead, place, "int64"))
 
-    steps = [1 << bit for bit in reversed(range((k - 1).bit_length()))]
-    insert = Seq((
-        Store(found, (Const(0),), Const(0)),
-        *map(halve, steps),
-        For(j, last - place, put(last - j, best(last - j - 1))),
-        put(place, e),
-    ))  # fmt: skip
-    scan = For(e, Const(extent), If(precedes(last), insert))
+        return Seq((
+            Store(found, FIRST, Const(0)),
+            *(halve(1 << bit) for bit in reversed(range((k - 1).bit_length()))),
+            For(j, last - place, put(last - j, best(last - j - 1))),
+            put(place, e),
+        ))  # fmt: skip
+
+    def scan(e: Expr) -> Stmt:
+        return If(precedes(e, last), insert(e))
+
     clear = For(slot, Const(k), put(slot, Const(-1)))
-    return Allocate(found, Seq((clear, scan)))
+    blocks = extent // LANES if side_by_side else 0
+    vectors = where(blocks, lambda e: precedes(e, last), insert)
+    others = For(e, Const(extent - blocks * LANES), scan(e + blocks * LANES))
+    return Allocate(found, Seq((clear, vectors, others)))
 
 
 ROOM = 3  # times k elements are in the list that is sorted
@@ -134,26 +165,23 @@ def sort_best(
         return merge_sort(extent, k, before, put, scratch)
     state = Buffer("state", (2,), "int64", "local")  # how long the list is, and the k-th best
     many, worst = state[0], state[1]
-    kept, block, e, empty, last = scratch[0], Var("block"), Var("e"), Var("empty"), Var("last")
+    kept, block, e, last = scratch[0], Var("block"), Var("e"), Var("last")
     blocks = -(-extent // k)
 
     def set_state(place: int, value: Expr) -> Stmt:
         return Store(state, (Const(place),), value)
 
-    def is_ahead(a: Expr, b: Expr) -> Expr:
-        """Empty places, of index -1, come after everything."""
-        left, right = (binary("max", i, Const(0)) for i in (a, b))
-        return (a >= 0) & ((b < 0) | before(left, right))
+    def is_ahead(at: Expr) -> Expr:
+        return (worst < 0) | before(at, binary("max", worst, Const(0)))
 
     def put_back(place: Expr, index: Expr) -> Stmt:
         return Store(kept, (place,), index)
 
     at = block * k + e
     append = Seq((Store(kept, (many,), at), set_state(0, many + 1)))
-    scan = For(e, binary("min", Const(k), extent - block * k), If(is_ahead(at, worst), append))
-    clear = For(empty, room - many, Store(kept, (many + empty,), Const(-1)))
+    scan = For(e, binary("min", Const(k), extent - block * k), If(is_ahead(at), append))
     keep = Seq((set_state(0, Const(k)), set_state(1, kept[k - 1])))
-    sort = Seq((clear, merge_sort(room, k, is_ahead, put_back, scratch, filled=True), keep))
+    sort = Seq((merge_sort(room, k, before, put_back, scratch, filled=many), keep))
     full = (many > (ROOM - 1) * k) | (block >= blocks - 1)
     begin = (set_state(0, Const(0)), set_state(1, Const(-1)))
     rounds = For(block, Const(blocks), Seq((scan, If(full, sort))))
@@ -166,38 +194,37 @@ def merge_sort(
     before: Before,
     put: Callable[[Expr, Expr], Stmt],
     scratch: tuple[Buffer, Buffer],
-    filled: bool = False,
+    filled: Expr | None = None,
 ) -> Stmt:
     """The first ``k`` of ``extent`` elements in order, from runs of 1, 2, 4, …
 
     ``scratch`` is two arrays of ``extent`` int64, allocated around all sorts. The positions are
-    0, 1, 2, …, or those with which the first of them is ``filled``.
+    0, 1, 2, …, or, of as many as are ``filled``, those that the first of them holds.
     """
     source, target = scratch
     ends = Buffer("ends", (2,), "int64", "local")
     first, last = Var("first"), Var("last")
     stmts: list[Stmt] = []
-    if not filled:
+    count = Const(extent) if filled is None else filled
+    if filled is None:
         stmts.append(For(first, Const(extent), Store(source, (first,), first)))
     a, b, width = source, target, 1
     while width < extent:
-        stmts.append(_merge_runs(a, b, ends, width, extent, before))
+        stmts.append(_merge_runs(a, b, ends, width, count, before))
         a, b, width = b, a, 2 * width
     stmts.append(For(last, Const(k), put(last, a[last])))
     return Allocate(ends, Seq(tuple(stmts)))
 
 
 def _merge_runs(
-    a: Buffer, b: Buffer, ends: Buffer, width: int, extent: int, before: Before
+    a: Buffer, b: Buffer, ends: Buffer, width: int, extent: Expr, before: Before
 ) -> Stmt:
     """Sorted runs of ``width`` in ``a`` become runs of twice the width in ``b``."""
     run, at = Var("run"), Var("at")
     low = run * (2 * width)
-    middle, high = (binary("min", low + n * width, Const(extent)) for n in (1, 2))
+    middle, high = (binary("min", low + n * width, extent) for n in (1, 2))
     left, right = ends[0], ends[1]
-    left_element, right_element = (
-        a[binary("min", end, Const(extent - 1))] for end in (left, right)
-    )
+    left_element, right_element = (a[binary("min", end, extent - 1)] for end in (left, right))
     takes_right = (right < high) & ((left >= middle) | before(right_element, left_element))
     step = Select(takes_right, Const(1), Const(0), "int64")
     merge = Seq((
@@ -207,4 +234,5 @@ def _merge_runs(
     ))  # fmt: skip
     begin = (Store(ends, (Const(0),), low), Store(ends, (Const(1),), middle))
     inner = For(at, high - low, merge)
-    return For(run, Const(-(-extent // (2 * width))), Seq((*begin, inner)))
+    runs = (extent + (2 * width - 1)) // (2 * width)
+    return For(run, runs, Seq((*begin, inner)))

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+from tunefarm.compiler.dtypes import numpy_dtype
 from tunefarm.compiler.evaluate import evaluate
 from tunefarm.compiler.ir import Function, IRModule, TensorType, Var
 from tunefarm.compiler.ops import call
-from tunefarm.compiler.ops.loops import sort_room
+from tunefarm.compiler.ops.selection import list_room, sample_size
 from tunefarm.compiler.target import Target
 
 import tunefarm
@@ -101,17 +102,62 @@ def test_the_best_of_many(k: int) -> None:
     check("topk_indices", [normal(1, 100_000)], axis=1, k=k)
 
 
+SELECTED = [
+    ((2, 3600), 1, 300), ((3101, 3), 0, 257), ((1, 5003), 1, 401), ((2, 140), 1, 40),
+    ((3, 600), 1, 400), ((1, 20000), 1, 1500),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize("largest", [True, False])
-@pytest.mark.parametrize(
-    "shape, axis, k", [((2, 3600), 1, 300), ((3101, 3), 0, 257), ((1, 5003), 1, 401)]
-)
-def test_the_best_by_sorting_few_at_a_time(
-    shape: tuple[int, ...], axis: int, k: int, largest: bool
-) -> None:
+@pytest.mark.parametrize("shape, axis, k", SELECTED)
+def test_the_best_by_a_pivot(shape: tuple[int, ...], axis: int, k: int, largest: bool) -> None:
     """Of elements in order, in the worst order, in any order, with many ties and with NaN."""
-    assert sort_room(shape[axis], k) == 3 * k
+    assert list_room(shape[axis], k) <= shape[axis]
     random = np.rint(normal(*shape))
     random[0, ::50] = np.nan
-    check("topk_indices", [random], axis=axis, k=k, largest=largest)
-    for x in (np.sort(random, axis), -np.sort(-random, axis), np.zeros_like(random)):
+    orders = (np.sort(random, axis), -np.sort(-random, axis), np.zeros_like(random))
+    for x in (random, normal(*shape), *orders):
         check("topk_indices", [x], axis=axis, k=k, largest=largest)
+
+
+@pytest.mark.parametrize("k", [300, 40])
+def test_the_best_where_the_sample_misleads(k: int) -> None:
+    """What is sampled is less than all else, so that all else is ahead of every pivot."""
+    x = normal(2, 3600)
+    step = 3600 // sample_size(3600)
+    x[:, :: step - (step % 2 == 0)] -= 100
+    check("topk_indices", [x], axis=1, k=k)
+    check("topk_indices", [-x], axis=1, k=k, largest=False)
+
+
+@pytest.mark.parametrize("largest", [True, False])
+@pytest.mark.parametrize("shape, k", [((3, 500), 480), ((2, 33), 17), ((1, 512), 512)])
+def test_the_best_by_counting(shape: tuple[int, ...], k: int, largest: bool) -> None:
+    assert list_room(shape[1], k) > shape[1]
+    x = np.rint(normal(*shape))
+    x[0, ::7] = np.nan
+    check("topk_indices", [x], axis=1, k=k, largest=largest)
+
+
+@pytest.mark.parametrize("k", [5, 40, 190])
+@pytest.mark.parametrize("largest", [True, False])
+@pytest.mark.parametrize(
+    "dtype", ["int8", "uint8", "int64", "uint32", "float64", "float16", "bfloat16"]
+)
+def test_the_best_of_every_dtype(dtype: str, largest: bool, k: int) -> None:
+    x = np.abs(normal(2, 203)) if dtype.startswith("u") else normal(2, 203)
+    x = x.astype(numpy_dtype(dtype))
+    if x.dtype.kind in "iu":
+        x[:, 3] = np.iinfo(dtype).min
+        x[:, [7, 9]] = np.iinfo(dtype).max
+    check("topk_indices", [x], axis=1, k=k, largest=largest)
+
+
+@pytest.mark.parametrize("k", [10, 60, 150, 203])
+@pytest.mark.parametrize("largest", [True, False])
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+def test_what_pads_a_row_is_never_among_the_best(value: float, largest: bool, k: int) -> None:
+    x = np.full((1, 203), value, np.float32)
+    check("topk_indices", [x], axis=1, k=k, largest=largest)
+    x[:, ::3] = normal(1, 68)
+    check("topk_indices", [x], axis=1, k=k, largest=largest)
