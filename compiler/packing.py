@@ -28,6 +28,7 @@ from tunefarm.compiler.space.winograd.transforms import (
     filter_transform,
     transform_filter,
 )
+from tunefarm.compiler.space.winograd_online.transforms import SCALED, scale_taps
 from tunefarm.compiler.tir.ir import PackedLayout
 
 TRANSFORMS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
@@ -44,6 +45,7 @@ TRANSFORMS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
         for taps, stride in FILTERS
         for tile in (*product(TILES[taps], TILES[taps]), *product((SUMMED,), TILES[taps]))
     },
+    SCALED: scale_taps,
 }
 
 

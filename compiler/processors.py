@@ -144,6 +144,9 @@ ONE_MULTIPLY_ADD = frozenset({
 # Processors with AVX-512 whose multiplications wait for each other while permutations do not.
 QUICK_TABLES = frozenset({"znver4"})
 
+# Processors with units that add vectors beside those that multiply them.
+ADDS_APART = frozenset({"znver1", "znver2", "znver3", "znver4", "znver5"})
+
 # Bytes a cycle that hints bring from memory: of one core alone, and of all (measured on two).
 MEMORY_STREAMS: Mapping[str, tuple[float, float]] = {"znver5": (9.5, 11.5), "znver4": (6.0, 10.0)}
 DEFAULT_STREAM = 6.0  # of each core

@@ -21,6 +21,7 @@ from importlib.metadata import entry_points
 from tunefarm.compiler.errors import TargetError
 from tunefarm.compiler.gpu.archs import GPU_ARCHS, GpuArch
 from tunefarm.compiler.processors import (
+    ADDS_APART,
     AVX2,
     AVX512,
     CACHES,
@@ -271,6 +272,11 @@ class Target:
         """Clocks in which two multiply-adds of the longest vectors begin: 1, or 2 where each takes
         two units at once, so that vectors of half the length take half the time."""
         return 2 if self.mcpu in ONE_MULTIPLY_ADD else 1
+
+    @property
+    def adds_apart(self) -> bool:
+        """Whether additions of vectors begin beside multiply-adds, in units of their own."""
+        return self.mcpu in ADDS_APART
 
     def _cache(self, level: str) -> int:
         if self.kind == "cuda":

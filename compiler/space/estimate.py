@@ -14,6 +14,7 @@ from tunefarm.compiler.space.strassen.program import product_of
 from tunefarm.compiler.space.winograd.knobs import cycles as winograd_cycles
 from tunefarm.compiler.space.winograd.program import convolution_of
 from tunefarm.compiler.space.winograd_1d.knobs import cycles as winograd_1d_cycles
+from tunefarm.compiler.space.winograd_online.knobs import cycles as winograd_online_cycles
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.workload import Workload
 
@@ -45,5 +46,9 @@ def cycles_on_one_core(function: Function, target: Target) -> float | None:
             conv = convolution_of(function)
             assert conv is not None
             return float(winograd_1d_cycles(conv, one, one.lanes("float32"), k)[0])
+        case "winograd_online":
+            conv = convolution_of(function)
+            assert conv is not None
+            return float(winograd_online_cycles(conv, one, one.lanes("float32"), k)[0])
         case _:
             return None

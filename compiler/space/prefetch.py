@@ -72,6 +72,7 @@ def prefetch_shares(
     elements: int,
     visits: Sequence[Var],
     always: Sequence[int] | None = None,
+    level: int = 1,
 ) -> PrimFunc:
     """Every iteration of the nested loops ``visits`` fetches its share of the elements from
     ``start`` on. The first ``always`` of each loop fetch all of them, where later ones may be left
@@ -88,7 +89,7 @@ def prefetch_shares(
     lines = -(-elements // (prod(extents) * _line_elements(buffer)))
     share = lines * _line_elements(buffer)
     first = start + (elements - prod(extents) * share)
-    hint = Prefetch(buffer, first + visit * share, lines)
+    hint = Prefetch(buffer, first + visit * share, lines, level)
     return s.prefetch(program, visits[-1], hint)
 
 

@@ -36,6 +36,7 @@ from tunefarm.compiler.space import (
     window_passes,
     winograd,
     winograd_1d,
+    winograd_online,
 )
 from tunefarm.compiler.space.config import Config, ConfigSpace, SketchSpace
 from tunefarm.compiler.target import Target
@@ -63,6 +64,7 @@ class Sketch:
 # default config.
 SKETCHES: list[Sketch] = [
     Sketch("attention", attention.space, attention.schedule),
+    Sketch("winograd_online", winograd_online.space, winograd_online.schedule),
     Sketch("winograd_1d", winograd_1d.space, winograd_1d.schedule),
     Sketch("winograd", winograd.space, winograd.schedule),
     Sketch("pooled_winograd", pooled_winograd.space, pooled_winograd.schedule),

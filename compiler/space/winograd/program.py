@@ -231,7 +231,7 @@ def half_transformed(
     x, w = args
     above, across = (c.transforms(t) for t in tile)
     rows, columns = c.tiles(tile)
-    tile_in = _transformed_tiles(c, tile, lanes, ends, x)
+    tile_in = transformed_tiles(c, tile, lanes, (above, across), x, fewer=ends is not None)
     k = te.reduce_axis(c.depth, "k")
 
     def term(i: Expr, j: Expr, t: Expr, o: Expr) -> te.Reduce:
@@ -274,20 +274,30 @@ def filter_of(transform: Transforms, point: Expr) -> Expr:
     return te.if_then_else(point < first, point, of_others)
 
 
-def _transformed_tiles(
-    c: Convolution, tile: tuple[int, int], lanes: int, ends: Ends | None, x: te.Tensor
+def transformed_tiles(
+    c: Convolution,
+    tile: tuple[int, int],
+    lanes: int,
+    matrices: tuple[Transforms, Transforms],
+    x: te.Tensor,
+    *,
+    fewer: bool,
 ) -> te.Tensor:
-    above, across = (c.transforms(t) for t in tile)
+    """Both transforms of the inputs of all tiles, those of rows and of columns: ``tile_in``. With
+    ``fewer`` products may be left out of the last row and the last column of tiles."""
+    above, across = matrices
     rows, columns = c.tiles(tile)
     count = c.batch * rows * columns
     apart = _apart(c, x, tile, lanes) if phases(c.taps) > 1 else None
     channels = c.tile_channels(lanes)
     step = [size * c.stride // phases(c.taps) for size in tile]
 
+    def row_of(t: Expr) -> Expr:
+        return t // columns % rows if c.batch > 1 else t // columns
+
     def data(t: Expr, y: Expr, column: Expr, channel: Expr) -> Expr:
         image = t // (rows * columns) if c.batch > 1 else te.const(0, "int64")
-        tile_row = t // columns % rows if c.batch > 1 else t // columns
-        top, left = tile_row * step[0] + y, t % columns * step[1] + column
+        top, left = row_of(t) * step[0] + y, t % columns * step[1] + column
         if apart is not None:
             return apart[image, top, left, channel]
         return _padded(c, x, image, top, left, channel)
@@ -296,15 +306,15 @@ def _transformed_tiles(
 
     def by_rows(i: Expr, t: Expr, j: Expr, k: Expr) -> Expr:
         inputs: Values = lambda y: window[t, y, j, k]  # noqa: E731
-        if ends is not None:
-            inputs = continued(inputs, c.height, tile[0], t // columns)
+        if fewer:
+            inputs = continued(inputs, c.height, tile[0], row_of(t))
         return transformed(above.data, above.data_parts, i, inputs)
 
     rows_in = te.compute((above.points, count, across.points, channels), by_rows, "rows_in")
 
     def by_columns(i: Expr, j: Expr, t: Expr, k: Expr) -> Expr:
         inputs: Values = lambda v: rows_in[i, t, v, k]  # noqa: E731
-        if ends is not None:
+        if fewer:
             inputs = continued(inputs, c.width, tile[1], t % columns)
         return transformed(across.data, across.data_parts, j, inputs)
 

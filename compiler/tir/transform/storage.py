@@ -125,13 +125,17 @@ def _place(
         return allocated(root)  # rows outlive an iteration
     if isinstance(root, For) and root.kind is LoopKind.VECTORIZED:
         return allocated(root)  # an element a lane
-    crosses = isinstance(root, For) and root.kind is LoopKind.UNROLLED
+    crosses = isinstance(root, For) and root.kind is LoopKind.UNROLLED and not _has_serial(root)
     if len(users) == 1 and not crosses and not _own_use(root, buffer):
         placed = _place(users[0], buffer, sizes, places, threads)
         return map_children(root, lambda s: placed if s is users[0] else s)
     if isinstance(root, For):
         return with_body(root, allocated(root.body))
     return allocated(root)
+
+
+def _has_serial(stmt: Stmt) -> bool:
+    return any(isinstance(s, For) and s.is_serial for s in walk_stmt(stmt))
 
 
 def _own_use(stmt: Stmt, buffer: Buffer) -> bool:

@@ -14,7 +14,13 @@ from tunefarm.compiler.build import build_kernel
 from tunefarm.compiler.codegen.llvm import emit_llvm
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.packing import pack
-from tunefarm.compiler.space import ConfigSpace, config_space, schedule_workload, winograd
+from tunefarm.compiler.space import (
+    ConfigSpace,
+    config_space,
+    schedule_workload,
+    winograd,
+    winograd_1d,
+)
 from tunefarm.compiler.space.winograd.ends import fewer_products
 from tunefarm.compiler.space.winograd.memory import BY_COLUMN, BY_GROUP, held_bytes
 from tunefarm.compiler.space.winograd.program import convolution_of
@@ -260,7 +266,8 @@ def test_it_is_the_default_where_it_saves_enough() -> None:
     small = config_space(Workload.from_function(convolution((1, 3, 3, 16), 16)), HOST)
     assert large.default["sketch"] == "winograd"
     assert small.default["sketch"] == "contraction"
-    assert {s.sketch for s in small.sketches} == {"winograd", "winograd_1d", "contraction"}
+    methods = {"winograd", "winograd_1d", "winograd_online"}
+    assert {s.sketch for s in small.sketches} == {*methods, "contraction"}
 
 
 @pytest.mark.parametrize(
@@ -272,10 +279,14 @@ def test_it_is_the_default_where_it_saves_enough() -> None:
     ],
 )
 def test_weights_decide_at_512_channels_by_how_fast_they_come(target: str, sketch: str) -> None:
-    workload = Workload.from_function(convolution((1, 7, 7, 512), 512))
-    default = config_space(workload, Target(f"llvm -mcpu={target}"), from_memory=True).default
-    assert default["sketch"] == sketch
-    assert default["ku"] <= 2  # many hints at once would hold up the loads
+    function = convolution((1, 7, 7, 512), 512)
+    cold = Target(f"llvm -mcpu={target}", weights_in_memory=True)
+    tiles, rows = winograd.space(function, cold), winograd_1d.space(function, cold)
+    assert tiles is not None
+    assert rows is not None
+    assert rows.preferred == (sketch == "winograd_1d")
+    # many hints at once would hold up the loads
+    assert max(tiles.default["ku"], rows.default["ku"]) <= 2
 
 
 def test_cores_together_hold_little_of_the_first_layer() -> None:

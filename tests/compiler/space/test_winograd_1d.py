@@ -171,11 +171,10 @@ def test_it_is_the_default_of_few_pixels_with_many_weights(
 def test_tiles_are_as_large_as_memory_is_fast_beside_products(cpu: str, tile: int) -> None:
     """On two cores 7² × 512 takes 18.9 MB of weights for 119 million multiply-adds by tiles of 4,
     12.6 MB for 159 million by tiles of 2; these are the default where weights come from memory."""
-    workload = Workload.from_function(convolution((1, 7, 7, 512), 512))
-    target = Target(f"llvm -mcpu={cpu} -num-cores=2")
+    function = convolution((1, 7, 7, 512), 512)
     for from_memory, wanted in ((True, tile), (False, 4)):
-        default = config_space(workload, target, from_memory).default
-        assert (default["sketch"], default["tile_w"]) == ("winograd_1d", wanted)
+        target = Target(f"llvm -mcpu={cpu} -num-cores=2", weights_in_memory=from_memory)
+        assert space_of(function, target).default["tile_w"] == wanted
 
 
 def test_a_kernel_holds_and_executes_what_the_model_counts() -> None:

@@ -15,6 +15,7 @@ from tunefarm.compiler.tir import (
     For,
     If,
     Load,
+    LoopKind,
     PrimFunc,
     Seq,
     Store,
@@ -81,6 +82,18 @@ def test_large_bodies_are_not_written_twice() -> None:
     assert str(unswitch_loops(plain)) == str(plain)
     late = program(COPY, For(i, Const(5), For(k, Const(4), If(k < 2, add(1), add(2)))))
     assert str(unswitch_loops(late)) == str(late)
+
+
+def test_what_a_loop_inside_an_unrolled_one_uses_is_allocated_there() -> None:
+    tile = Buffer("tile", (3, 5), scope="register")
+    rows, out = Buffer("rows", (3, 5)), Buffer("out", (3, 5))
+    body = seq(Store(tile, (i, k), Load(rows, (i, k)) * 2.0), Store(out, (i, k), tile[i, k] + 1.0))
+    unrolled = For(i, Const(3), For(k, Const(5), body), LoopKind.UNROLLED)
+    lowered = lower(PrimFunc("f", (rows, out), unrolled, buffers=(tile,)))
+    text = str(lowered)
+    assert text.index("for k in") < text.index("allocate tile: float32[1, 1] in register")
+    x = np.arange(15, dtype=np.float32).reshape(3, 5)
+    assert np.array_equal(harness.compiled(lowered, [x])[0], x * 2 + 1)
 
 
 def test_callers_add_passes_of_their_own() -> None:
