@@ -6,7 +6,6 @@ schedule with the knobs of pooling. Stages run together, a tile of rows at a tim
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -28,19 +27,16 @@ from tunefarm.compiler.space.fused import (
     MAX_TAPS,
     Tiling,
     schedule_stages,
-    staggers,
-    tile_axis,
 )
 from tunefarm.compiler.space.nests import (
     accesses_of,
     cost_of,
-    default_tasks,
     fitting_lanes,
-    strides,
     task_choices,
 )
+from tunefarm.compiler.space.row_choices import RowSpace
+from tunefarm.compiler.space.row_default import allowed, default_of
 from tunefarm.compiler.space.stages import (
-    LaneChoice,
     Stages,
     by_lines,
     inner_lane,
@@ -50,64 +46,15 @@ from tunefarm.compiler.space.stages import (
     row_bytes,
     stages_of,
 )
-from tunefarm.compiler.target import Target, dtype_bytes
+from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import PrimFunc
-from tunefarm.compiler.tir.ir import IterVar
 from tunefarm.compiler.tir.schedule.tree import store_of
 
 NAME, VERSION = "rows", 3
 VECTORS = (1, 2, 3, 4, 5, 6, 7, 8)
 TILES = (1, 2, 3, 4, 8)
-LITTLE_WASTE = 16  # tiles beside which an incomplete one does not count
-WIDE_BLOCK = 8  # vectors of a row at a time, where they are as many
-SHORT_ROW = 3  # vectors of a row that is taken at once
-SHORT_STORED_ROW = 6  # and of one that is stored between the stages
-SHORT_TILE = 4  # such rows at a time
-COMBINED = 8  # rows whose lanes are combined together, where they fit half of the registers
 MAX_ROW_BYTES = 1 << 19  # of a stage's rows that are kept on the stack
 MAX_CODE = 900.0  # vector instructions of one unrolled body
-LEAST_LINES = 12  # of rows that are read by lines, if nothing else is asked for
-MOST_KEPT_LINES = 32  # of those whose values are stored between the stages
-
-
-@dataclass(frozen=True, slots=True)
-class RowSpace:
-    """What the knobs of one function are made from: its stages, and where lanes may lie.
-
-    ``lanes`` are the places if values that are read often are kept, as in ``stages``;
-    ``lanes_without`` those if they are computed again.
-    """
-
-    stages: Stages
-    lanes: tuple[LaneChoice, ...]
-    lanes_without: tuple[LaneChoice, ...]
-    target: Target
-
-    @property
-    def cost(self) -> float:
-        """Vector instructions of one element in the most expensive stage."""
-        return max(cost_of(store_of(n).value) for n in self.stages.nodes)
-
-    def vectors(self, choice: LaneChoice) -> int:
-        """Vectors along the lanes, at most."""
-        width = lane_width(self.stages, self.target)
-        if choice.axis is not None:
-            return -(-choice.axis.extent // fitting_lanes(width, choice.axis.extent))
-        axes = (inner_lane(self.stages, n, width) for n in self.stages.nodes)
-        return max((-(-a.extent // fitting_lanes(width, a.extent)) for a in axes if a), default=1)
-
-    def tiled(self, choice: LaneChoice) -> IterVar | None:
-        return tile_axis(self.stages, choice)
-
-    @property
-    def line_cost(self) -> float:
-        """Vector instructions of a row in the most expensive stage that may read whole lines, all
-        written out; 0 if none may."""
-        width = lane_width(self.stages, self.target)
-        names = by_lines(self.stages, width).by_lines if self.target.has_masks(width) else ()
-        nodes = [self.stages.node(name) for name in names]
-        vectors = (cost_of(store_of(n).value) * n.iters[-1].extent / width for n in nodes)
-        return max(vectors, default=0.0)
 
 
 def is_window(function: Function) -> bool:
@@ -166,8 +113,8 @@ def make_space(
         *([Knob("lines", (0, 1))] if r.line_cost else []),
     )
     constraints = _constraints(r)
-    default = _default(r, name, knobs, constraints)
-    if not _allowed(default, constraints):
+    default = default_of(r, name, knobs, constraints)
+    if not allowed(default, constraints):
         return None
     return SketchSpace(name, version, knobs, constraints, default, lambda k: _nest(r, k))
 
@@ -218,106 +165,6 @@ def _constraints(r: RowSpace) -> tuple[Constraint, ...]:
         Constraint("rows fit the stack", rows_fit),
         *(lines if r.line_cost else ()),
     )
-
-
-def _default(
-    r: RowSpace, name: str, knobs: tuple[Knob, ...], constraints: tuple[Constraint, ...]
-) -> Config:
-    """Enough independent accumulators to hide latencies, within the registers.
-
-    Three rows of eight vectors took 0.8 to 0.95 × the time of four rows of four (Zen 5) where a row
-    is whole blocks of eight and is not stored between the stages, or is one such block. Where so
-    many rows are too long to run the stages a tile apart, single ones (0.75 to 0.85 ×). Rows that
-    begin inside lines are read by lines, two at a time (0.78 to 0.91 ×), where they are not short:
-    the masks of a row take as long as six of its vectors. All of a short row at once took 0.8 to
-    0.95 × the time of blocks of four vectors, most of them empty (12 to 80 columns). Eight rows of
-    one or two vectors took 0.35 to 0.9 × the time of four, whose lanes are combined row by row.
-    """
-    choices = {k.name: [int(c) for c in k.choices] for k in knobs}
-    choice = r.lanes[0]
-    vectors = r.vectors(choice)
-    whole_blocks = vectors % WIDE_BLOCK == 0 or vectors >= 4 * WIDE_BLOCK
-    stored = vectors > WIDE_BLOCK and bool(kept_blocks(r.stages))
-    wide = whole_blocks and not stored and r.target.vector_registers >= 32
-    nv = max(v for v in choices["nv"] if v <= (WIDE_BLOCK if wide else 4))
-    most = 24 if wide else 16
-    kept = bool(kept_blocks(r.stages)) and r.target.vector_registers >= 32
-    together = False
-    if vectors <= (SHORT_STORED_ROW if kept else SHORT_ROW):
-        nv = min(choices["nv"], key=lambda v: abs(v - vectors))
-        together = choice.axis is None and COMBINED * nv <= r.target.vector_registers // 2
-        most = (COMBINED if together else SHORT_TILE) * nv
-    if choice.axis is not None:
-        nv = min(choices["nv"], key=lambda v: (-(-vectors // v) * v, -min(v, 4)))
-        most = 8
-    config: dict[str, int | str] = {
-        "sketch": name,
-        "lane": 0,
-        "nv": nv,
-        "tile": 1,
-        "keep": 0,
-        "taps": 0,
-        "lanes_first": 0,
-        "tasks": default_tasks(r.stages.nodes, r.target),
-        **({"lines": 0} if r.line_cost else {}),
-    }
-    fewer = [v for v in reversed(choices["nv"]) if v <= nv]  # for code of a long epilogue
-    starts = (config | {"nv": v, "keep": k} for v in fewer for k in reversed(choices["keep"]))
-    config = next((c for c in starts if _allowed(c, constraints)), config)
-    nv = int(config["nv"])
-    tiled = r.tiled(choice)
-    unrolled = config | {"taps": 1}
-    if 1 in choices["taps"] and _shares_loads(r, tiled) and _allowed(unrolled, constraints):
-        config, most = unrolled, 16
-    for tile in sorted(choices["tile"]):
-        if tile == COMBINED and name == NAME and not together:
-            continue
-        little_left = tiled is not None and (
-            tiled.extent % tile == 0 or tiled.extent >= LITTLE_WASTE * tile
-        )
-        larger = config | {"tile": tile}
-        if (little_left or config["taps"]) and nv * tile <= most and _allowed(larger, constraints):
-            config = larger
-    for tile in (2, 1) if r.line_cost and vectors >= LEAST_LINES else ():
-        lines = config | {"nv": WIDE_BLOCK, "tile": tile, "lines": 1}
-        known = all(lines[name] in choices[name] for name in ("nv", "tile"))
-        short = vectors <= MOST_KEPT_LINES or not kept_blocks(r.stages)
-        if (
-            known
-            and short
-            and _allowed(lines, constraints)
-            and staggers(r.stages, choice, tile, r.target)
-        ):
-            return lines
-    alone = config | {"tile": 1}
-    if not staggers(r.stages, choice, int(config["tile"]), r.target) and staggers(
-        r.stages, choice, 1, r.target
-    ):
-        return alone
-    return config
-
-
-def _shares_loads(r: RowSpace, tiled: IterVar | None) -> bool:
-    """True if neighbours of a tile read what their neighbours' taps read: windows that overlap.
-
-    Pooling of 3 × 3 pixels two apart takes 0.74 to 0.98 × the time by it (Zen 5). Larger images
-    wait for memory, and lose by it (17² of 768 channels: 19%).
-    """
-    image = r.stages.program.params[0]
-    if prod(image.shape) * dtype_bytes(image.dtype) > r.target.l2_bytes // 2:
-        return False
-    for node in r.stages.nodes:
-        mine = r.stages.along(node.name, tiled.var) if tiled is not None else None
-        taps = [i for i in node.iters if i.kind == "reduce"]
-        if mine is not None and taps and 1 < taps[-1].extent <= MAX_TAPS:
-            apart = zip(strides(node, mine.var), strides(node, taps[-1].var), strict=True)
-            return any(a and b and a % b == 0 and a < b * taps[-1].extent for a, b in apart)
-    return False
-
-
-def _allowed(config: Config, constraints: tuple[Constraint, ...]) -> bool:
-    columns = {k: np.array([v]) for k, v in config.items()}
-    return all(bool(c.holds(columns)[0]) for c in constraints)
 
 
 def schedule(function: Function, target: Target, config: Config) -> PrimFunc:

@@ -191,6 +191,31 @@ def test_lines_have_masks_at_the_ends_of_rows_alone() -> None:
     assert text.count("call <16 x float> @llvm.masked.load") == sums + results
 
 
+def test_a_zen_4_takes_long_rows_in_pairs() -> None:
+    """Rows of 12 vectors or more, two at a time by four vectors, where stages then run a tile apart
+    and none but one row's values are stored."""
+    tiles = {}
+    shapes = (
+        ("softmax", 128), ("softmax", 192), ("softmax", 768), ("layer_norm", 384),
+        ("layer_norm", 768), ("layer_norm", 1024), ("max", 768),
+    )  # fmt: skip
+    rng = np.random.default_rng(0)
+    for mcpu in ("znver4", "znver5"):
+        target = Target(f"llvm -mcpu={mcpu} -num-cores=1")
+        for kind, columns in shapes:
+            workload = over_rows(kind, (33, columns), F32)
+            config = config_space(workload, target).default
+            tiles[mcpu, kind, columns] = (config["nv"], config["tile"])
+            if config["tile"] == 2:
+                arrays = [rng.standard_normal((33, columns)).astype(F32)]
+                check(workload, HOST, config, arrays, "execute")
+    found = {k: tiles["znver4", *k] for k in shapes if tiles["znver4", *k] == (4, 2)}
+    assert list(found) == [("softmax", 192), ("layer_norm", 384), ("layer_norm", 768)]
+    assert (4, 2) not in [tiles["znver5", *k] for k in shapes]
+    one = config_space(over_rows("layer_norm", (1, 768), F32), Target("llvm -mcpu=znver4")).default
+    assert one["tile"] == 1
+
+
 @pytest.mark.parametrize("shape", [(7, 200), (5, 33), (3, 1)])
 def test_a_long_epilogue_gets_fewer_vectors_at_a_time(shape: tuple[int, int]) -> None:
     """The code of four vectors would exceed the limit; one element at a time is 20 × as slow."""
