@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Select, insert, select, update
@@ -12,8 +12,9 @@ from tunefarm.db.dialect import upsert
 from tunefarm.db.errors import UnknownRecord
 from tunefarm.db.lookup import Compatible, best_key_of, rank, same_code, settles
 from tunefarm.db.models import BEST, FINALS, TARGETS, TRIALS, WORKLOADS
-from tunefarm.db.records import Best, BestKey, Final, Found, Promotion, TrialKey, Verdict
+from tunefarm.db.records import Best, BestKey, Final, Found, Promotion, Trial, TrialKey, Verdict
 from tunefarm.db.rows import TRIAL_COLUMNS, TRIAL_SOURCE, chunks, trial_from_row
+from tunefarm.db.standing import last_trial, replaced
 
 _OWN = (
     BEST.c.promoted.label("best_promoted"),
@@ -37,16 +38,55 @@ def lookup_query(workloads: list[str]) -> Select[Any]:
 
 
 def lookup(
-    connection: Connection, keys: Iterable[BestKey], compatible: Compatible = same_code
+    connection: Connection,
+    keys: Iterable[BestKey],
+    compatible: Compatible = same_code,
+    job: str = "",
 ) -> dict[BestKey, tuple[Found, ...]]:
-    """What is known for each key, closest first; empty where nothing is."""
+    """What is known for each key, closest first; empty where nothing is. Of a ``job``: with the
+    promoted records that stood after its last trial in place of those that later jobs won."""
     wanted = list(keys)
     stored: dict[str, list[Best]] = {key.workload: [] for key in wanted}
     for chunk in chunks(sorted(stored)):
-        for row in connection.execute(lookup_query(chunk)):
-            best = _from_row(row)
+        rows = connection.execute(lookup_query(chunk)).all()
+        for best in _as_after(connection, rows, job) if job else map(_from_row, rows):
             stored[best.key.workload].append(best)
     return {key: rank(key, stored[key.workload], compatible) for key in wanted}
+
+
+def _as_after(connection: Connection, rows: Sequence[Any], job: str) -> list[Best]:
+    """The records of these rows, each promoted one as it stood after the job's last trial."""
+    since = last_trial(connection, job) or 0
+    finals = replaced(connection, {r.id for r in rows if r.best_promoted and r.id > since}, since)
+    stood = {
+        record: next((one for one in chain if one.trial_id <= since), None)
+        for record, chain in finals.items()
+    }
+    ids = [final.trial_id for final in stood.values() if final is not None]
+    query = select(*TRIAL_COLUMNS).select_from(TRIAL_SOURCE).where(TRIALS.c.id.in_(ids))
+    trials_of = {row.id: trial_from_row(row) for row in connection.execute(query)}
+    found = []
+    for row in rows:
+        final = stood.get(row.id)
+        if row.id not in stood:
+            found.append(_from_row(row))
+        elif final is not None:
+            found.append(_promoted_by(final, trials_of[final.trial_id]))
+    return found
+
+
+def _promoted_by(final: Any, trial: Trial) -> Best:
+    """The record that a final made of a trial."""
+    return Best(
+        key=best_key_of(trial),
+        trial=trial,
+        promoted=True,
+        verdict=Verdict(final.verdict),
+        speedup_over_default=final.speedup_over_default,
+        model=final.model or "",
+        model_speedup=final.speedup if final.model else None,
+        final_s=final.latency_s,
+    )
 
 
 def everything(connection: Connection, *, promoted_only: bool = False) -> list[Best]:

@@ -475,10 +475,12 @@ class WatchReply(_message.Message):
     def __init__(self, job: _Optional[_Union[_records_pb2.Job, _Mapping]] = ..., progress: _Optional[_Iterable[_Union[_records_pb2.Progress, _Mapping]]] = ..., errors: _Optional[_Mapping[str, int]] = ..., cursor: _Optional[int] = ...) -> None: ...
 
 class BestRequest(_message.Message):
-    __slots__ = ("keys",)
+    __slots__ = ("keys", "job")
     KEYS_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
     keys: _containers.RepeatedCompositeFieldContainer[_records_pb2.BestKey]
-    def __init__(self, keys: _Optional[_Iterable[_Union[_records_pb2.BestKey, _Mapping]]] = ...) -> None: ...
+    job: str
+    def __init__(self, keys: _Optional[_Iterable[_Union[_records_pb2.BestKey, _Mapping]]] = ..., job: _Optional[str] = ...) -> None: ...
 
 class BestReply(_message.Message):
     __slots__ = ("candidates",)

@@ -23,10 +23,13 @@ from tunefarm.proto.calls import FarmCalls, new_request_id
 class RecordCalls(FarmCalls):
     """A connection of whoever tunes or builds."""
 
-    def best(self, keys: Iterable[BestKey]) -> dict[BestKey, tuple[Found, ...]]:
+    def best(self, keys: Iterable[BestKey], job: str = "") -> dict[BestKey, tuple[Found, ...]]:
         """What is known for each key, closest first: same device model, same target, compatible
-        target; within each the promoted before the provisional. Empty where nothing is."""
-        wire = farm_pb2.BestRequest(keys=[convert.best_key_to_wire(key) for key in keys])
+        target; within each the promoted before the provisional. Empty where nothing is. Of a
+        ``job``, its id: promoted records as they stood after its last trial (trackers of older
+        releases tell those of today)."""
+        wanted = [convert.best_key_to_wire(key) for key in keys]
+        wire = farm_pb2.BestRequest(keys=wanted, job=job)
         reply: farm_pb2.BestReply = self._call(self._farm.Best, wire)
         return {
             convert.best_key_from_wire(c.key): tuple(map(convert.found_from_wire, c.found))

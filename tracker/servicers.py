@@ -203,7 +203,7 @@ class FarmServicer(farm_pb2_grpc.FarmServicer):
     @answers
     async def Best(self, request: farm_pb2.BestRequest) -> farm_pb2.BestReply:
         keys = [convert.best_key_from_wire(key) for key in request.keys]
-        found = await self._farm.database.read(lambda c: best.lookup(c, keys))
+        found = await self._farm.database.read(lambda c: best.lookup(c, keys, job=request.job))
         return farm_pb2.BestReply(
             candidates=[
                 farm_pb2.Candidates(

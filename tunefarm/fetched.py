@@ -22,7 +22,7 @@ PAGE = 1000
 @contextmanager
 def fetched(farm: FarmClient, name: str) -> Iterator[tuple[Store, Job]]:
     """A database that lasts as long as the block, with all that a report tells of a job, and the
-    job: its trials, leases and devices, and the records that stand for its tasks.
+    job: its trials, leases and devices, and the records that its tasks had at its end.
 
     NotFound unless ``name`` is its id, or the beginning of its id alone; FarmError as calls raise.
     """
@@ -41,7 +41,7 @@ def fetched(farm: FarmClient, name: str) -> Iterator[tuple[Store, Job]]:
             copies.add_leases(connection, held)
         keys = _fetch_trials(farm, job.id, store)
         with store.writing() as connection:
-            copies.add_promoted(connection, _promoted(farm, keys))
+            copies.add_promoted(connection, _promoted(farm, keys, job.id))
         yield store, job
 
 
@@ -72,7 +72,7 @@ def _fetch_trials(farm: FarmClient, job: str, store: Store) -> set[BestKey]:
         cursor = page.cursor
 
 
-def _promoted(farm: FarmClient, keys: set[BestKey]) -> list[Best]:
-    """The records of these keys that finals promoted."""
-    found = [one for answers in farm.best(keys).values() for one in answers]
+def _promoted(farm: FarmClient, keys: set[BestKey], job: str) -> list[Best]:
+    """The records of these keys that finals promoted, as they stood when the job was over."""
+    found = [one for answers in farm.best(keys, job).values() for one in answers]
     return [one.best for one in found if one.match is Match.EXACT and one.best.promoted]

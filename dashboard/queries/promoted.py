@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, and_, func, or_, select
-from tunefarm.db.models import BEST, FINALS, JOB_TASKS, JOBS, TRIALS
+from tunefarm.db.models import BEST, JOB_TASKS, JOBS, TRIALS
+from tunefarm.db.standing import replaced
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,58 +49,28 @@ def built(connection: Connection, jobs: Sequence[str]) -> list[Built]:
     source = measured.join(JOB_TASKS, JOB_TASKS.c.job == measured.c.id).outerjoin(BEST, record)
     query = select(*columns).select_from(source).order_by(BEST.c.trial_id)
     rows = connection.execute(query).all()
-    replaced = _replaced(connection, [row for row in rows if _is_later(row)])
+    later = [row for row in rows if _is_later(row)]
+    since = min((row.last_trial for row in later), default=0)
+    finals = replaced(connection, {row.trial_id for row in later}, since)
     last: dict[tuple[str, int], Built] = {}
     for row in rows:
-        task, record = (row.job, row.workload_id), _stood(row, replaced)
+        task, record = (row.job, row.workload_id), _stood(row, finals)
         if record is not None or task not in last:
             last[task] = _built(row, record)
     return list(last.values())
 
 
-def _stood(row: Any, replaced: Mapping[int, Sequence[Any]]) -> Any:
+def _stood(row: Any, finals: Mapping[int, Sequence[Any]]) -> Any:
     """The record of a job's task when the job was over, None for its default; the one that stands
     now if no final tells how it came there, as in a copy of the job."""
-    if not _is_later(row) or row.trial_id not in replaced:
+    if not _is_later(row) or row.trial_id not in finals:
         return row
-    return next((one for one in replaced[row.trial_id] if one.trial_id <= row.last_trial), None)
+    return next((one for one in finals[row.trial_id] if one.trial_id <= row.last_trial), None)
 
 
 def _is_later(row: Any) -> bool:
     """Whether the record of a job's task was promoted for a trial after the job's last."""
     return row.trial_id is not None and row.trial_id > row.last_trial
-
-
-def _replaced(connection: Connection, later: Sequence[Any]) -> dict[int, list[Any]]:
-    """The finals by which these later records were promoted, and those of what each replaced, back
-    to the jobs: by the records' trials, the latest first."""
-    if not later:
-        return {}
-    records, oldest = {row.trial_id for row in later}, min(row.last_trial for row in later)
-    columns = (FINALS.c.id, FINALS.c.challenger_id, FINALS.c.incumbent_id)
-    first = select(FINALS.c.challenger_id.label("record"), *columns)
-    chain = first.where(FINALS.c.promoted, FINALS.c.challenger_id.in_(records)).cte(recursive=True)
-    is_before = and_(
-        chain.c.challenger_id > oldest,
-        FINALS.c.challenger_id == chain.c.incumbent_id,
-        FINALS.c.id < chain.c.id,
-    )
-    chain = chain.union(select(chain.c.record, *columns).where(FINALS.c.promoted, is_before))
-    query = (
-        select(
-            chain.c.record,
-            FINALS.c.challenger_id.label("trial_id"),
-            func.coalesce(FINALS.c.latency_s, TRIALS.c.median_s).label("median_s"),
-            FINALS.c.speedup_over_default,
-        )
-        .join(FINALS, FINALS.c.id == chain.c.id)
-        .join(TRIALS, TRIALS.c.id == FINALS.c.challenger_id)
-        .order_by(FINALS.c.id.desc())
-    )
-    found: dict[int, list[Any]] = {}
-    for row in connection.execute(query):
-        found.setdefault(row.record, []).append(row)
-    return found
 
 
 def device_model() -> Any:

@@ -33,6 +33,7 @@ from tunefarm.db.records import (
     JobTask,
     Lease,
     Role,
+    TaskKey,
     Token,
     TrialKey,
     Verdict,
@@ -228,6 +229,32 @@ def test_a_farm_that_is_known_by_its_tracker_gives_the_same_page(
     both = ["report", "aaaa", "--db", farm.database, "--tracker", str(place)]
     assert run([*both, "-o", str(theirs)]) == 2
     assert "not both" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("index", [0, 1], ids=["of a record", "of a default"])
+def test_a_tracker_tells_of_a_job_what_stood_at_its_end(
+    farm: Any, tmp_path: Path, index: int
+) -> None:
+    task, later = farm.tasks[index], "cccc1111"
+    key = TaskKey(task.key, farm.target)
+    record = BestKey(task.key, farm.target, farm.trial(index, 0).device_model)
+    end(farm)
+    before = without_now(written(farm, tmp_path / "before.html"))
+    with Store.open(farm.database) as store:
+        with store.writing() as db:
+            copies.add_job(db, Job(later, farm.target, (JobTask(task),), Budget(9)))
+        challengers = [replace(farm.trial(index, n, origin=FINAL), job=later) for n in (1, 2)]
+        store.add_trials([replace(farm.trial(index, 0), job=later), *challengers])
+        standing = TrialKey(farm.job, key, 60) if index == 0 else None
+        for number in (1, 2):
+            won = TrialKey(later, key, number)
+            final = Final(record, won, standing, Verdict.BETTER, 1.2, 2.3 + number)
+            assert store.promote(f"later{number}", final).promoted
+            standing = won
+    theirs = tmp_path / "theirs.html"
+    with serving(farm.database) as place:
+        assert run(["report", "aaaa", "-o", str(theirs), "--tracker", str(place)]) == 0
+    assert without_now(theirs.read_text()) == before
 
 
 @pytest.mark.parametrize("look", LOOKS, ids=["desktop", "phone"])
