@@ -37,11 +37,13 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Untuned:
-    """A task that a build found no record for, and how often the model runs it."""
+    """A task that a build found no record for, how often the model runs it, and whether its weights
+    come from memory then."""
 
     workload: Workload
     target: Target
     weight: int
+    from_memory: bool = False
 
 
 class HistoryError(TunefarmError):
@@ -123,8 +125,8 @@ class History:
             )
             for w in workloads
         ]
-        missed = [decision for decision in made if not decision.settled]
-        self._report([Untuned(d.workload, target, weigh.get(d.workload, 1)) for d in missed])
+        missed = [decision.workload for decision in made if not decision.settled]
+        self._report([Untuned(w, target, weigh.get(w, 1), w in cold) for w in missed])
         for decision in made:
             self.decisions[decision.workload.key, target.text] = decision
             if not decision.settled:

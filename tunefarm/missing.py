@@ -33,7 +33,7 @@ def reporter(client: Any) -> Callable[[Sequence[Untuned]], None]:
         for one in untuned:
             workload = one.workload
             record = WorkloadRecord(workload.key, workload.text, workload.summary, workload.flops)
-            default_s, roofline_s = headroom(workload, one.target)
+            default_s, roofline_s = headroom(workload, one.target, one.from_memory)
             selector = plugin_conditions(plugins_of(workload, one.target))
             found.append(
                 Miss(record, one.target.text, one.weight, default_s, roofline_s, selector=selector)

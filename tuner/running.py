@@ -24,6 +24,7 @@ from tunefarm.compiler.version import version_with
 from tunefarm.compiler.workload import Workload
 from tunefarm.db.records import (
     FINAL,
+    FROM_MEMORY,
     Job,
     JobState,
     TaskKey,
@@ -151,7 +152,7 @@ class JobRun:
 
     def _foreign_past(self, trials: Sequence[Trial]) -> tuple[Past, ...]:
         spaces = {task.key.workload: task.space for task in self._tasks}
-        return past_tasks(trials, spaces.get, self._target)
+        return past_tasks(trials, lambda key, _: spaces.get(key), self._target)
 
     def _history(self) -> tuple[Past, ...]:
         """Past tasks of the same target other than this job's, for samples and hints."""
@@ -162,9 +163,11 @@ class JobRun:
             for t in self._pages([], _HISTORY_TRIALS, texts)
             if t.task.workload not in own and t.origin != FINAL
         ]
-        return past_tasks(
-            trials, lambda key: _space_of(texts.get(key, ""), self._target), self._target
-        )
+
+        def space_of(key: str, protocol: str) -> ConfigSpace | None:
+            return _space_of(texts.get(key, ""), self._target, protocol == FROM_MEMORY)
+
+        return past_tasks(trials, space_of, self._target)
 
     def _pages(
         self, workloads: Sequence[str], limit: int | None, texts: dict[str, str] | None = None
@@ -321,11 +324,12 @@ def _first_failure(task: TaskRun) -> str:
     return "nothing was measured"
 
 
-def _space_of(text: str, target: Target) -> ConfigSpace | None:
-    """The present space of a stored workload, None if this version cannot build it."""
+def _space_of(text: str, target: Target, from_memory: bool) -> ConfigSpace | None:
+    """The present space of a stored workload, its default that of weights ``from_memory`` or not;
+    None if this version cannot build it."""
     if not text:
         return None
     try:
-        return config_space(Workload.from_text(text), target)
+        return config_space(Workload.from_text(text), target, from_memory)
     except TunefarmError:
         return None

@@ -58,12 +58,13 @@ def measured(space: ConfigSpace, trials: Iterable[Trial]) -> tuple[Population, N
 
 
 def past_tasks(
-    trials: Iterable[Trial], space_of: Callable[[str], ConfigSpace | None], target: Target
+    trials: Iterable[Trial], space_of: Callable[[str, str], ConfigSpace | None], target: Target
 ) -> tuple[Past, ...]:
     """Trials grouped by workload and device model, in the order of first appearance; of several
     compiler versions and protocols, whose times are not compared, the one with the most times.
 
-    ``space_of`` gives the present space of a workload's key, None if it can no longer be built.
+    ``space_of`` gives the present space of a workload's key whose trials were timed by a protocol,
+    None if it can no longer be built.
     """
     groups: dict[tuple[str, str], dict[tuple[str, str], list[Trial]]] = {}
     for trial in trials:
@@ -72,7 +73,7 @@ def past_tasks(
     found = []
     for (workload, _), versions in groups.items():
         group = max(versions.values(), key=lambda version: sum(t.ok for t in version))
-        space = space_of(workload)
+        space = space_of(workload, group[0].protocol)
         if space is not None:
             rows, seconds = measured(space, group)
             if np.isfinite(seconds).any():

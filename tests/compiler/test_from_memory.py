@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tunefarm.compiler.build import choose_configs
 from tunefarm.compiler.decisions import Decision, Status
-from tunefarm.compiler.dispatch import apply_history_best
+from tunefarm.compiler.dispatch import Untuned, apply_history_best
 from tunefarm.compiler.extract import extract_tasks
 from tunefarm.compiler.from_memory import (
     LARGE_BYTES,
@@ -125,6 +125,10 @@ def test_trials_and_builds_take_the_default_for_where_weights_are(
         (found,) = history.lookup([DENSE], TARGET, {DENSE: runs})
     assert (found.status, found.config) == (Status.DEFAULT, default)
     assert choose_configs({DENSE: runs}, TARGET) == {DENSE: default}
+    heard: list[Untuned] = []
+    with apply_history_best([], starter=False, report_to=lambda _: heard.extend) as history:
+        history.lookup([DENSE], TARGET, {DENSE: runs})
+    assert heard == [Untuned(DENSE, TARGET, runs, from_memory)]
     record = WorkloadRecord(DENSE.key, DENSE.text)
     asked = JobTask(record, protocol=asked_protocol(from_memory))
     run = TaskRun("job", asked, TARGET, JobOptions(strategy="grid"))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tunefarm.compiler.space.config import ConfigSpace, Knob, SketchSpace
 from tunefarm.compiler.target import Target
-from tunefarm.db.records import ErrorKind, TaskKey, Trial
+from tunefarm.db.records import FROM_MEMORY, ErrorKind, TaskKey, Trial
 from tunefarm.tuner.features import FEATURES
 from tunefarm.tuner.search import Guidance, Ledger, make_search
 from tunefarm.tuner.search.population import sample_valid
@@ -50,7 +50,7 @@ def past(landscapes):
     names = [n for n in landscapes if n != "dense"]
     trials = [t for n in names for t in trials_of(n, landscapes[n], 250)]
     spaces = {n: landscapes[n].space for n in names if n != "small"}
-    return past_tasks(trials, spaces.get, TARGET)
+    return past_tasks(trials, lambda key, _: spaces.get(key), TARGET)
 
 
 def test_trials_become_rows_once_and_without_the_environments_failures(square):
@@ -76,7 +76,7 @@ def test_trials_become_rows_once_and_without_the_environments_failures(square):
 def test_tasks_are_grouped_by_workload_and_device(landscapes):
     trials = trials_of("square", landscapes["square"], 20)
     trials += trials_of("square", landscapes["square"], 10, model="gpu")
-    found = past_tasks(trials, lambda _: landscapes["square"].space, TARGET)
+    found = past_tasks(trials, lambda *_: landscapes["square"].space, TARGET)
     assert [len(p.rows) for p in found] == [20, 10]
 
 
@@ -88,7 +88,7 @@ def test_times_of_two_compilers_or_protocols_make_no_task_together(landscapes, a
         replace(t, **{apart: "2"}, times_s=tuple(s / 100 for s in t.times_s))
         for t in trials_of("square", square, 10)
     ]
-    (found,) = past_tasks([*new, *old], lambda _: square.space, TARGET)
+    (found,) = past_tasks([*new, *old], lambda *_: square.space, TARGET)
     rows, seconds = measured(square.space, old)
     assert found.rows.tolist() == rows.tolist()
     assert found.seconds.tolist() == seconds.tolist()
@@ -145,7 +145,7 @@ def test_a_warm_start_finds_more_in_the_first_trials(landscapes, target):
     for held, landscape in landscapes.items():
         space = landscape.space
         trials = [t for n, x in landscapes.items() if n != held for t in trials_of(n, x, 200)]
-        past = past_tasks(trials, lambda name: landscapes[name].space, TARGET)
+        past = past_tasks(trials, lambda name, _: landscapes[name].space, TARGET)
         related = near(space, past)
         samples = tuple(samples_of(p, target) for p in related)
         rows = hints(space, related)
@@ -160,3 +160,17 @@ def test_a_warm_start_finds_more_in_the_first_trials(landscapes, target):
             best.append(ledger.best_seconds)
         gains.append(np.log(best[0] / best[1]))
     assert np.exp(np.mean(gains)) > 1.02
+
+
+@pytest.mark.parametrize("protocol", ["", FROM_MEMORY])
+def test_a_past_task_is_like_its_default_for_where_its_weights_were(landscapes, protocol):
+    square = landscapes["square"]
+    trials = [replace(t, protocol=protocol) for t in trials_of("square", square, 20)]
+    asked = []
+
+    def space_of(key: str, protocol: str) -> ConfigSpace:
+        asked.append((key, protocol))
+        return square.space
+
+    past_tasks(trials, space_of, TARGET)
+    assert asked == [("square", protocol)]
