@@ -80,8 +80,10 @@ def _read(model: str | Path | bytes | ModelProto) -> ModelProto:
         raise ModelError(f"{where} is not an ONNX model, or was cut short") from None
     except (OSError, ValueError, onnx.checker.ValidationError) as error:  # of weights in a file
         raise ModelError(f"{where} cannot be read: {error}") from None
-    if not proto.HasField("graph") or not proto.graph.output:
+    if not proto.HasField("graph"):
         raise ModelError(f"{where} is not an ONNX model: there is no graph in it")
+    if not proto.graph.output:
+        raise ModelError(f"{where} computes nothing: its graph names no outputs")
     return proto
 
 
@@ -139,13 +141,15 @@ def _symbols(
 def _fixed_shape(
     name: str, tensor: Any, given: tuple[int, ...] | None, symbols: Mapping[str, int]
 ) -> tuple[int, ...]:
-    """The shape that is given, or the model's own with its symbols replaced."""
+    """The shape that is given, or the model's own with its symbols replaced. An extent below 0, as
+    exporters write -1, is open like a symbol without a name."""
     if not tensor.HasField("shape"):
         if given is None:
             raise OpenShapeError(f"input {name!r} has no shape", name, (1, 3, 224, 224))
         return given
     dims: list[int | str] = [
-        d.dim_value if d.HasField("dim_value") else d.dim_param or "?" for d in tensor.shape.dim
+        d.dim_value if d.HasField("dim_value") and d.dim_value >= 0 else d.dim_param or "?"
+        for d in tensor.shape.dim
     ]
     text = f"({', '.join(map(str, dims))})"
     if given is None:

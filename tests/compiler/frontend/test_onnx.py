@@ -257,6 +257,20 @@ def test_a_symbolic_dimension_names_the_argument_that_fixes_it() -> None:
         from_onnx(relu("n", 3))
 
 
+def test_an_extent_below_zero_is_open() -> None:
+    """As exporters write what they do not know."""
+    with pytest.raises(ModelError, match=r"\(\?, 3\).*shapes=\{'x': \(1, 3\)\}"):
+        from_onnx(relu(-1, 3))
+    assert from_onnx(relu(-1, 3), {"x": (5, 3)}).main.params[0].type.shape == (5, 3)
+
+
+def test_a_graph_without_outputs_is_told() -> None:
+    proto = relu(2, 3)
+    del proto.graph.output[:]
+    with pytest.raises(ModelError, match="its graph names no outputs"):
+        from_onnx(proto.SerializeToString())
+
+
 @pytest.mark.parametrize(
     ("shapes", "message"),
     [
