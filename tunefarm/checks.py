@@ -10,6 +10,7 @@ from tunefarm.compiler.errors import TunefarmError
 from tunefarm.compiler.space import plugins_of
 from tunefarm.db.earlier import Counts, Machine, count_earlier, fitting, machines_online, runs
 from tunefarm.db.records import TRIALS_A_TASK, Device, Job, TaskKey, asked_protocol, protocol_of
+from tunefarm.texts import counted
 
 if TYPE_CHECKING:
     from tunefarm.compiler.target import Target
@@ -50,10 +51,11 @@ def raised_budget(trials: int, tasks: Sequence[Task]) -> int:
     any case, and so nothing would be searched."""
     if trials >= len(tasks):
         return trials
+    are = "is" if trials == 1 else "are"
     warnings.warn(
-        f"{trials} trials are fewer than the {len(tasks)} tasks: the default of each is timed, and "
-        f"nothing is searched; {TRIALS_A_TASK * len(tasks)} trials would search ({TRIALS_A_TASK} a "
-        "task)",
+        f"{counted(trials, 'trial')} {are} fewer than the {len(tasks)} tasks: the default of each "
+        f"is timed, and nothing is searched; {TRIALS_A_TASK * len(tasks)} trials would search "
+        f"({TRIALS_A_TASK} a task)",
         stacklevel=3,
     )
     return len(tasks)

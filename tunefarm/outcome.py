@@ -48,7 +48,8 @@ class Outcome:
     @property
     def remark(self) -> str:
         """Why tasks gain nothing although trials were faster; empty if all gain."""
-        kept = sum(status == "confirmed" for status in self.statuses)
+        confirmed = sum(status == "confirmed" for status in self.statuses)
+        kept = confirmed - len(self._untried)
         if not kept or not self.finals:
             return ""
         whose = "1 task keeps its default" if kept == 1 else f"{kept} tasks keep their defaults"
@@ -57,6 +58,21 @@ class Outcome:
             "noise, however fast its fastest trial was"
         )
 
+    @property
+    def shortage(self) -> str:
+        """How many tasks the job did not search; empty if none."""
+        count = len(self._untried)
+        of = "its default" if count == 1 else "their defaults"
+        if not count:
+            return ""
+        return f"{counted(count, 'task')} had no trial but of {of}: nothing was searched there"
+
+    @property
+    def _untried(self) -> list[Progress]:
+        """Tasks whose only trial was their default, which stands for want of others."""
+        rows = zip(self.rows, self.statuses, strict=True)
+        return [row for row, status in rows if status == "confirmed" and row.ok + row.failed == 1]
+
     def sentences(self, update: JobUpdate) -> list[str]:
         """What is to be said below the table of tasks of a job that is over."""
         from tunefarm.updates import errors_text, gain_text
@@ -64,7 +80,7 @@ class Outcome:
         failed = errors_text(update.errors)
         failed = f"failed: {failed} (`tunefarm records list --failed`)" if failed else ""
         sums = "; ".join(filter(None, [self.counts, gain_text(self.rows), failed]))
-        return list(filter(None, [sums, update.job.message, self.remark]))
+        return list(filter(None, [sums, update.job.message, self.remark, self.shortage]))
 
     @property
     def counts(self) -> str:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tunefarm.compiler.errors import TargetError
+from tunefarm.compiler.errors import TargetError, TunefarmError
 from tunefarm.compiler.runtime.cpu import host_machine, missing_features, required_features
 from tunefarm.compiler.space import config_space
 from tunefarm.compiler.target import Target
@@ -22,8 +22,16 @@ from tunefarm.db.store import Store
 
 from tunefarm import tuning
 from tunefarm.api import extract_tasks, from_onnx
-from tunefarm.checks import check_host, count_trials, keys_of, tell_waiting, this_machine
+from tunefarm.checks import (
+    check_host,
+    count_trials,
+    keys_of,
+    raised_budget,
+    tell_waiting,
+    this_machine,
+)
 from tunefarm.cli.app import run
+from tunefarm.cli.options import parse_shapes
 from tunefarm.farm import connect
 
 NEEDY = ("znver5", "sapphirerapids", "alderlake")
@@ -239,3 +247,16 @@ def test_time_ends_a_job_on_a_full_disk(model: str, home: Path) -> None:
         assert kept.count_trials() >= trials + 2
         states = [job.state for job in kept.jobs()]
     assert states == [JobState.SUCCEEDED, JobState.CANCELLED]
+
+
+@pytest.mark.parametrize(("trials", "said"), [(1, "1 trial is fewer"), (2, "2 trials are fewer")])
+def test_a_budget_that_searches_nothing_is_told(model: str, trials: int, said: str) -> None:
+    (task,) = extract_tasks(from_onnx(model), Target.host())
+    with pytest.warns(UserWarning, match=f"{said} than the 3 tasks: .*nothing is searched"):
+        assert raised_budget(trials, [task] * 3) == 3
+
+
+def test_an_input_has_one_shape() -> None:
+    assert parse_shapes(["x=1x3", "x=1x3", "y=2"]) == {"x": (1, 3), "y": (2,)}
+    with pytest.raises(TunefarmError, match=r"two shapes, \(1, 3\) and \(2, 3\)"):
+        parse_shapes(["x=1x3", "x=2x3"])

@@ -114,6 +114,23 @@ def test_a_default_that_won_its_final_is_no_gain(store: Store, task: Task) -> No
     assert (found.trials, found.finals, found.rows[0].failed) == (3, 1, 1)
 
 
+def test_a_task_that_was_not_searched_met_nobody_in_finals(store: Store, task: Task) -> None:
+    default, *_, final = trials(task)
+    store.add_workloads([workload_record(task)])
+    store.add_trials([default, final])
+    key = BestKey(task.workload.key, task.target.text, default.device_model)
+    stands = TrialKey("job", default.task, 0)
+    store.promote("final", Final(key, stands, None, Verdict.SAME, speedup_over_default=1.0))
+    found = outcome(Database(store), ended(task), [task])
+    assert (found.statuses, found.finals) == (("confirmed",), 1)
+    assert found.sentences(ended(task))[1:] == [
+        "1 task had no trial but of its default: nothing was searched there"
+    ]
+    store.add_trials([replace(default, number=1, config=final.config)])
+    searched = outcome(Database(store), ended(task), [task])
+    assert searched.sentences(ended(task))[1].startswith("1 task keeps its default: timed side")
+
+
 def test_a_winner_gains_what_its_final_saw_beside_the_default(store: Store, task: Task) -> None:
     stored = trials(task)
     store.add_workloads([workload_record(task)])

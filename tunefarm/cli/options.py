@@ -121,14 +121,17 @@ def use_access(token_file: str, tls_ca: str, tls_cert: str, tls_key: str) -> Non
 
 
 def parse_shapes(texts: Sequence[str] | None) -> dict[str, tuple[int, ...]]:
-    """``["x=1x3x224x224"]`` as a dictionary; TunefarmError names what does not parse."""
+    """``["x=1x3x224x224"]`` as a dictionary; TunefarmError names what does not parse, and an input
+    that has two shapes."""
     shapes: dict[str, tuple[int, ...]] = {}
     for text in texts or ():
         name, equals, numbers = text.rpartition("=")
         parts = numbers.replace(",", "x").split("x") if numbers else []
         if not equals or not name or not all(p.isdecimal() for p in parts):
             raise TunefarmError(f"--shape {text!r} is not of the form name=1x3x224x224")
-        shapes[name] = tuple(map(int, parts))
+        shape = tuple(map(int, parts))
+        if shapes.setdefault(name, shape) != shape:
+            raise TunefarmError(f"--shape gives {name} two shapes, {shapes[name]} and {shape}")
     return shapes
 
 
