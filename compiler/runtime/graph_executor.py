@@ -21,7 +21,7 @@ from tunefarm.compiler.runtime.arrays import Array, address, aligned_empty, last
 from tunefarm.compiler.runtime.library import Library
 from tunefarm.compiler.runtime.plan import Argument, Copy, ExecutionPlan, KernelCall, Step
 from tunefarm.compiler.runtime.pool import pool_address
-from tunefarm.compiler.runtime.timing import BoundCall, bind_call
+from tunefarm.compiler.runtime.timing import BoundCall, bind_call, check_count
 
 Observer = Callable[[int, Step, Sequence[int]], None]
 
@@ -89,7 +89,9 @@ class GraphExecutor:
         return list(bound.outputs)
 
     def profile(self, inputs: Sequence[Array], repeat: int = 10) -> Profile:
-        """Median seconds of each step over ``repeat`` runs; a run before them is discarded."""
+        """Median seconds of each step over ``repeat`` runs; a run before them is discarded.
+        TunefarmError where ``repeat`` is below 1."""
+        check_count("repeat", repeat)
         bound = self._bind(inputs)
         calls = [self._timed(step, bound) for step in self.plan.steps]
         runs = [[call() for call in calls] for _ in range(repeat + 1)][1:]

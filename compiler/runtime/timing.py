@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from tunefarm.compiler.errors import TunefarmError
 from tunefarm.compiler.runtime.arrays import address
 from tunefarm.compiler.runtime.library import Library
 from tunefarm.compiler.runtime.native import padded_argument_count
@@ -98,6 +99,12 @@ def bind_call(
     return BoundCall(library, function, padded, threads, ranges, tuple(keep), invoke)
 
 
+def check_count(name: str, value: object) -> None:
+    """TunefarmError unless the value of an argument is a whole number from 1."""
+    if not isinstance(value, int | np.integer) or value < 1:
+        raise TunefarmError(f"{name} is {value!r}, expected a whole number from 1")
+
+
 def evaluate(
     seconds: Callable[[int], float], number: int = 1, repeat: int = 3, min_repeat_ms: float = 0
 ) -> Timing:
@@ -105,7 +112,10 @@ def evaluate(
 
     The first call is discarded. While a repeat is shorter than ``min_repeat_ms``, ``number``
     grows to what the target asks for and by at least 1.618, and the short repeat is discarded.
+    TunefarmError where ``repeat`` or ``number`` is below 1.
     """
+    check_count("repeat", repeat)
+    check_count("number", number)
     seconds(1)
     target = min_repeat_ms * 1e-3
     results: list[float] = []

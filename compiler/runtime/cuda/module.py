@@ -37,7 +37,7 @@ from tunefarm.compiler.runtime.cuda.timing import seconds_cold, seconds_each, se
 from tunefarm.compiler.runtime.graph_executor import GraphExecutor, NodeTime, Profile
 from tunefarm.compiler.runtime.module import Module
 from tunefarm.compiler.runtime.plan import Copy, ExecutionPlan, KernelCall, nbytes, verify_plan
-from tunefarm.compiler.runtime.timing import Timing, evaluate
+from tunefarm.compiler.runtime.timing import Timing, check_count, evaluate
 from tunefarm.compiler.runtime.weights import kept_weights
 from tunefarm.compiler.target import Target
 
@@ -239,6 +239,7 @@ class CudaModule(Module):
 
     def profile(self, inputs: Mapping[str, object] | None = None, repeat: int = 10) -> Profile:
         """The time of each node by the device's clock; the median of ``repeat`` runs."""
+        check_count("repeat", repeat)
         with self.residence.session() as session:
             operands = self._on_device(inputs, session)
             calls = session.calls(session.bases(*operands))

@@ -9,11 +9,12 @@ import sys
 import threading
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
 from tunefarm.compiler.codegen.llvm_compile import compile_llvm
-from tunefarm.compiler.errors import BuildError, ShapeError, TargetError
+from tunefarm.compiler.errors import BuildError, ShapeError, TargetError, TunefarmError
 from tunefarm.compiler.runtime import export
 from tunefarm.compiler.runtime.cpu import missing_features, required_features
 from tunefarm.compiler.runtime.graph_executor import GraphExecutor, Profile
@@ -104,6 +105,16 @@ def test_times_and_profile(module: Module) -> None:
     assert all(node.seconds > 0 for node in profile.nodes)
     assert Profile.from_json(profile.to_json()) == profile
     assert "3 nodes" in str(profile)
+
+
+@pytest.mark.parametrize("count", [0, -1, 2.5, None])
+def test_what_is_timed_runs_at_least_once(module: Module, count: Any) -> None:
+    message = f"{{}} is {count!r}, expected a whole number from 1"
+    for name in ("repeat", "number"):
+        with pytest.raises(TunefarmError, match=message.format(name)):
+            module.time_evaluator(**{name: count})
+    with pytest.raises(TunefarmError, match=message.format("repeat")):
+        module.profile(repeat=count)
 
 
 def test_the_graph_executor_agrees(module: Module, programs: ModuleType) -> None:
