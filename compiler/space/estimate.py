@@ -18,6 +18,12 @@ from tunefarm.compiler.space.winograd_online.knobs import cycles as winograd_onl
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.workload import Workload
 
+WINOGRAD = {
+    "winograd": winograd_cycles,
+    "winograd_1d": winograd_1d_cycles,
+    "winograd_online": winograd_online_cycles,
+}
+
 
 def cycles_on_one_core(function: Function, target: Target) -> float | None:
     """Cycles of a fused product under its default config; None where no model knows them."""
@@ -38,17 +44,9 @@ def cycles_on_one_core(function: Function, target: Target) -> float | None:
             p = product_of(function, one.lanes("float32"), LEVELS[str(config["sketch"])])
             assert p is not None
             return float(strassen_cycles(p, one, k)[0])
-        case "winograd":
+        case str(name) if name in WINOGRAD:
             conv = convolution_of(function)
             assert conv is not None
-            return float(winograd_cycles(conv, one, one.lanes("float32"), k)[0])
-        case "winograd_1d":
-            conv = convolution_of(function)
-            assert conv is not None
-            return float(winograd_1d_cycles(conv, one, one.lanes("float32"), k)[0])
-        case "winograd_online":
-            conv = convolution_of(function)
-            assert conv is not None
-            return float(winograd_online_cycles(conv, one, one.lanes("float32"), k)[0])
+            return float(WINOGRAD[name](conv, one, one.lanes("float32"), k)[0])
         case _:
             return None

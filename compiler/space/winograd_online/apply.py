@@ -61,12 +61,12 @@ def _place_products(
         program = s.set_scope(program, stage, "register")
     program = s.compute_at(program, "rows_out", group)
     loops = own_loops(program, "rows_out", group)
-    parts = [v for v in loops if is_of_sum(program, "rows_out", v)]
-    row, *tiles, column, output = (v for v in loops if v not in parts)
-    program = s.reorder(program, *parts, column, row, *tiles, output)
+    inputs = [v for v in loops if is_of_sum(program, "rows_out", v)]  # none in one block
+    row, *tiles, column, output = (v for v in loops if v not in inputs)
+    program = s.reorder(program, *inputs, column, row, *tiles, output)
     program = in_registers(program, (column, row, *tiles), output)
-    for part in parts:
-        program = s.decompose_reduction(program, "rows_out", part)
+    for loop in inputs:
+        program = s.decompose_reduction(program, "rows_out", loop)
 
     program = s.compute_at(program, "product", column)
     point, *tiles, output, term = own_loops(program, "product", column)
@@ -78,7 +78,7 @@ def _place_products(
         program = in_registers(program, points, lane)
     size = TAPS**2 * c.inputs // knob["kb"] * lanes
     number = block * knob["nb"] + panel
-    for part in parts:
-        number = number * knob["kb"] + part
+    for loop in inputs:
+        number = number * knob["kb"] + loop
     visits, weights = (image, group, column, step), program.params[c.filter_param]
     return prefetch_shares(program, weights, (number + 1) * size, size, visits, level=2)
