@@ -23,6 +23,7 @@ from tunefarm.compiler.ops import OPS, Pattern
 from tunefarm.compiler.space import (
     attention,
     contraction,
+    depthwise_winograd,
     dot,
     image_rows,
     injective,
@@ -78,6 +79,7 @@ SKETCHES: list[Sketch] = [
     ),
     Sketch("dot", dot.space, dot.schedule),
     Sketch("narrow", narrow.space, narrow.schedule),
+    Sketch("depthwise_winograd", depthwise_winograd.space, depthwise_winograd.schedule),
     Sketch("image_rows", image_rows.space, image_rows.schedule),
     Sketch("contraction", contraction.space, contraction.schedule),
     Sketch("inverted_residual", inverted_residual.space, inverted_residual.schedule),

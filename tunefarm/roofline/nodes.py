@@ -26,7 +26,12 @@ _SHOWN_S = 5e-9
 WINOGRAD, STRASSEN, DOT = "winograd", "strassen", "dot"
 FEWER = {WINOGRAD: "Winograd", STRASSEN: "Strassen"}
 """Methods of fewer operations than the nominal ones."""
-_FORMS = {"winograd_1d": WINOGRAD, "winograd_online": WINOGRAD, "strassen_2": STRASSEN}
+_FORMS = {
+    "winograd_1d": WINOGRAD,
+    "winograd_online": WINOGRAD,
+    "depthwise_winograd": WINOGRAD,
+    "strassen_2": STRASSEN,
+}
 """Sketches that are another form of one of these."""
 NOTES = {
     WINOGRAD: "FLOPs and GFLOP/s are nominal, what the mathematics asks for: Winograd's method "

@@ -1,0 +1,165 @@
+"""A depthwise convolution as the stages of Winograd's method along rows.
+
+    point[n, y, t, j, c]   = Σ x[n, y, 2t + k − left, c] · Bᵀ[j, k]          0 beyond the border
+    product[n, h, t, j, c] = Σ point[n, h + i − top, t, j, c] · w[i, j, c]   over the taps of rows
+    y[n, h, v, c]          = Σ product[n, h, v / 2, j, c] · Aᵀ[v % 2, j]
+
+The points are no stage of their own: each row of products has those that it reads in its text, and
+LLVM computes once what neighbouring rows share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from tunefarm.compiler import te
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.ir import Call, Function, Tuple, Var, post_order, tensor_type
+from tunefarm.compiler.ops.common import integers
+from tunefarm.compiler.ops.conv import pairs, result_channels_last
+from tunefarm.compiler.space.program import (
+    create_program,
+    find_anchor,
+    has_channels_last,
+    is_elementwise,
+)
+from tunefarm.compiler.space.winograd.transforms import Matrix, transforms
+from tunefarm.compiler.tir import PrimFunc
+from tunefarm.compiler.tir import schedule as s
+from tunefarm.compiler.tir.ir import Expr
+
+TAPS, TILE = 3, 2
+STAGES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Depthwise:
+    """A fused depthwise convolution of 3 × 3 taps and stride 1, constant weights, channels last.
+    ``padding`` is what the input lacks above and at the left, one pixel at most: beside a result of
+    a single tap, which may be as small as it likes, the error of its neighbours would be large."""
+
+    function: Function
+    anchor: Call
+    filter_param: int
+    batch: int
+    height: int
+    width: int
+    channels: int
+    padding: tuple[int, int]
+
+    @property
+    def image(self) -> tuple[int, ...]:
+        """Rows and columns of the input."""
+        return tensor_type(self.anchor.args[0]).shape[1:3]
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of a row of results."""
+        return -(-self.width // TILE)
+
+    @property
+    def taps_inside(self) -> tuple[int, int]:
+        """How many taps of all rows, and of all columns of results read no padding."""
+        above, across = (
+            sum(0 <= at + tap - before < size for at in range(count) for tap in range(TAPS))
+            for count, before, size in zip(
+                (self.height, self.width), self.padding, self.image, strict=True
+            )
+        )
+        return above, across
+
+
+@lru_cache(maxsize=64)
+def depthwise_of(function: Function) -> Depthwise | None:
+    """The convolution of a fused function; None if the method does not apply."""
+    anchor = find_anchor(function)
+    if anchor is None or isinstance(function.body, Tuple) or not _fits(anchor):
+        return None
+    _, kernel = anchor.args
+    calls = [e for e in post_order(function.body) if isinstance(e, Call) and e is not anchor]
+    if not all(is_elementwise(c) for c in calls) or any(kernel in c.args for c in calls):
+        return None
+    position = next(i for i, p in enumerate(function.params) if p is kernel)
+    constants = function.attrs.get("constants", ())
+    if position not in constants:  # type: ignore[operator]
+        return None
+    batch, height, width, channels = tensor_type(anchor).shape
+    (top, _), (left, _) = pairs(anchor.attrs["padding"])
+    return Depthwise(function, anchor, position, batch, height, width, channels, (top, left))
+
+
+def _fits(anchor: Call) -> bool:
+    attrs, types = anchor.attrs, [tensor_type(a) for a in anchor.args]
+    if not has_channels_last(anchor) or len(types[1].shape) != 4:
+        return False
+    return (
+        all(isinstance(a, Var) for a in anchor.args)
+        and all(t.dtype == "float32" for t in (*types, tensor_type(anchor)))
+        and result_channels_last(attrs)
+        and types[1].shape[:2] == (TAPS, TAPS)
+        and attrs["groups"] == types[0].shape[-1] == types[1].shape[-1]
+        and integers(attrs, "strides") == integers(attrs, "dilations") == (1, 1)
+        and max(p for pair in pairs(attrs["padding"]) for p in pair) <= 1
+    )
+
+
+@lru_cache(maxsize=64)
+def create_depthwise(c: Depthwise) -> PrimFunc:
+    """The plain loops of the stages and of what is fused behind them, as one last block."""
+    across = transforms(TILE)
+    program = create_program(
+        c.function,
+        computes={c.anchor: lambda args: _stages(c, args)},
+        shapes={c.function.params[c.filter_param]: (TAPS, across.filters, 1, c.channels)},
+    )
+    for block in s.remaining_blocks(program)[STAGES - 1 : -1]:
+        program = s.compute_inline(program, block)
+    if len(s.remaining_blocks(program)) != STAGES:
+        raise ScheduleError("what follows the convolution does not fold into one block")
+    return program
+
+
+def _stages(c: Depthwise, args: Sequence[te.Tensor]) -> te.Tensor:
+    x, w = args
+    across, (height, width), (top, left) = transforms(TILE), c.image, c.padding
+    i, zero = te.reduce_axis(TAPS, "i"), te.const(0, "float32")
+
+    def point(n: Expr, y: Expr, t: Expr, j: Expr, k: Expr) -> Expr:
+        def data(column: int) -> Expr:
+            place = t * TILE + (column - left)
+            inside = (place >= 0) & (place < width)
+            return te.if_then_else(inside, x[n, y, place, k], zero)
+
+        return _combined(across.data, j, data)
+
+    def term(n: Expr, h: Expr, t: Expr, j: Expr, k: Expr) -> te.Reduce:
+        row = h + i - top
+        inside = (row >= 0) & (row < height)
+        factors = point(n, row, t, j, k) * w[i, j, 0, k]
+        return te.sum(te.if_then_else(inside, factors, zero), [i])
+
+    shape: tuple[int, ...] = (c.batch, c.height, c.tiles, across.points, c.channels)
+    product = te.compute(shape, term, "product", axis_names=["n", "h", "t", "j", "k"])
+
+    def result(n: Expr, h: Expr, v: Expr, k: Expr) -> Expr:
+        return _combined(across.result, v % TILE, lambda j: product[n, h, v // TILE, j, k])
+
+    shape = (c.batch, c.height, c.width, c.channels)
+    return te.compute(shape, result, "depthwise_winograd")
+
+
+def _combined(matrix: Matrix, row: Expr, value: Callable[[int], Expr]) -> Expr:
+    """Row ``row`` of a matrix of 0, 1 and −1 times a vector: additions and subtractions alone."""
+    sums = []
+    for factors in matrix:
+        first, *others = sorted((k for k, f in enumerate(factors) if f), key=lambda k: -factors[k])
+        total = value(first)
+        for k in others:
+            total = total + value(k) if factors[k] > 0 else total - value(k)
+        sums.append(total)
+    chosen = sums[-1]
+    for index, total in reversed(list(enumerate(sums[:-1]))):
+        chosen = te.if_then_else(row.equal(index), total, chosen)
+    return chosen
