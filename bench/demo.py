@@ -1,8 +1,9 @@
 """``make demo``: tune a real network on this machine, and print its latency before and after, and
 that of onnxruntime.
 
-SqueezeNet comes with the onnx package. Everything is the real thing: a tracker, a worker and a
-tuner on loopback, records in SQLite, and a library written at the end.
+SqueezeNet comes with the onnx package, and gets random weights: with its own, all alike, a Softmax
+of a thousand numbers of 1e10 answers as rounding decides. Everything is the real thing: a tracker,
+a worker and a tuner on loopback, records in SQLite, and a library written at the end.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ MISTAKEN, INTERRUPTED = 2, 130
 
 def demonstrate() -> None:
     import numpy as np
-    import onnx
     from rich.console import Console
 
     import tunefarm
@@ -32,15 +32,15 @@ def demonstrate() -> None:
     from tunefarm.tables import print_table
 
     console = Console()
-    light = Path(onnx.__file__).parent / "backend/test/data/light/light_squeezenet.onnx"
-    mod = tunefarm.from_onnx(light)
+    folder = Path(tempfile.mkdtemp(prefix="tunefarm-demo-"))
+    model = squeezenet(folder)
+    mod = tunefarm.from_onnx(model)
     target = tunefarm.Target.host()
     tasks = tunefarm.extract_tasks(mod, target)
     console.print(f"SqueezeNet: {len(tasks)} tasks for {target}", highlight=False)
     with tunefarm.apply_history_best((), starter=False):
         default = tunefarm.build(mod, target)
 
-    folder = Path(tempfile.mkdtemp(prefix="tunefarm-demo-"))
     database = f"sqlite:///{folder / 'tunefarm.db'}"
     started = time.monotonic()
     with showing(console) as show:
@@ -59,11 +59,11 @@ def demonstrate() -> None:
     for name, expected in default.run(feeds).items():
         np.testing.assert_allclose(loaded.run(feeds)[name], expected, rtol=1e-3, atol=1e-4)
 
-    more = f"tunefarm tune {light} --db {database}"
+    more = f"tunefarm tune {model} --db {database}"
     console.print(history.summary(more), highlight=False, soft_wrap=True)
     console.print("timing both builds in turn with onnxruntime …", highlight=False)
     neighbours = Neighbours()
-    found = race(Subject(light, {}, database), target, ["onnxruntime"], TURNS)
+    found = race(Subject(model, {}, database), target, ["onnxruntime"], TURNS)
     before, after = found.row.seconds[DEFAULT], found.row.seconds[found.ours]
     print_table(console, race_columns([found]))
     console.print(f"before (default configs)  {1e3 * before:8.3f} ms", highlight=False)
@@ -73,6 +73,16 @@ def demonstrate() -> None:
         if told:
             console.print(told, highlight=False, soft_wrap=True)
     console.print(f"library: {library}\nrecords: {database}", highlight=False, soft_wrap=True)
+
+
+def squeezenet(folder: Path) -> Path:
+    """The network's file, written into a folder."""
+    import onnx
+    from networks import light, randomized
+
+    path = folder / "squeezenet.onnx"
+    onnx.save(randomized(light("squeezenet")), path)
+    return path
 
 
 def main() -> int:

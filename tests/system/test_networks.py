@@ -96,11 +96,15 @@ def test_random_weights_keep_the_signal_alive(networks: ModuleType, name: str) -
     assert networks.error(outputs[2], outputs[0]) > 10 * networks.LIMIT
 
 
+@pytest.mark.parametrize("timed", ["models_vs_peers", "demo"])
 def test_rounding_does_not_decide_a_light_network_that_peers_are_timed_on(
-    networks: ModuleType,
+    networks: ModuleType, timed: str, tmp_path: Path
 ) -> None:
     """With its own weights SqueezeNet answers 0.001, or 0 and 0.125, by the order of a sum."""
-    model = _bench_module("models_vs_peers").load("light_squeezenet")
+    if timed == "demo":
+        model = onnx.load(_bench_module("demo").squeezenet(tmp_path))
+    else:
+        model = _bench_module("models_vs_peers").load("light_squeezenet")
     feeds = random_feeds(tunefarm.from_onnx(model))
     rounded = {name: value * np.float32(1 + 1e-6) for name, value in feeds.items()}
     outputs = [networks.reference(model, f)[0] for f in (feeds, rounded)]
