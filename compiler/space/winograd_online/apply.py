@@ -26,6 +26,8 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
         raise ScheduleError("the workload is no 3x3 convolution of stride 1 with constant weights")
     lanes = target.lanes("float32")
     knob = {name: int(value) for name, value in config.items() if name != "sketch"}
+    if c.inputs % knob["kb"]:
+        raise ScheduleError(f"kb is {knob['kb']}, and does not divide the {c.inputs} inputs")
     program = create_winograd_online(c, knob["kb"], lanes)
     final = s.remaining_blocks(program)[-1]
     # panels of outputs, inputs, taps

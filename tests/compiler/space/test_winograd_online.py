@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sketch_harness import draw, verify
 from tunefarm.compiler.codegen.llvm import emit_llvm
+from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.packing import pack
 from tunefarm.compiler.space import (
@@ -118,6 +119,12 @@ UNFIT = {
 @pytest.mark.parametrize("name", UNFIT)
 def test_other_convolutions_have_no_such_sketch(name: str) -> None:
     assert winograd_online.space(UNFIT[name], ZEN4) is None
+
+
+def test_blocks_that_leave_inputs_out_are_refused() -> None:
+    function = convolution((1, 7, 7, 18), 16)
+    with pytest.raises(ScheduleError, match="kb is 4, and does not divide the 18 inputs"):
+        winograd_online.schedule(function, HOST, configured(function) | {"kb": 4})
 
 
 def test_a_strict_target_has_no_such_sketch() -> None:
