@@ -152,6 +152,13 @@ MEMORY_STREAMS: Mapping[str, tuple[float, float]] = {"znver5": (9.5, 11.5), "znv
 DEFAULT_STREAM = 6.0  # of each core
 
 
+def vectors_of(isa: Isa, cpu: str) -> frozenset[str]:
+    """LLVM's names of the vector extensions whose instructions code for a processor has."""
+    avx2 = {"avx", "avx2", "fma", "f16c"} if cpu in AVX2 | AVX512 else set()
+    avx512 = {"avx512f"} if cpu in AVX512 else set()
+    return frozenset(avx2 | avx512 | ({"v"} if isa is RISCV64 else set()))
+
+
 @functools.cache
 def llvm_features() -> Mapping[str, frozenset[str]]:
     """All features that LLVM knows, by the name of the instruction set."""

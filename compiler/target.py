@@ -40,6 +40,7 @@ from tunefarm.compiler.processors import (
     X86_64,
     Isa,
     llvm_features,
+    vectors_of,
 )
 
 _FOREIGN_CPU = re.compile(
@@ -168,8 +169,9 @@ class Target:
         return self.mcpu in AVX512
 
     def has(self, feature: str) -> bool:
-        """True if the CPU has what LLVM calls ``feature``, or ``-mattr=+feature`` says so."""
-        return f"+{feature}" in self._attributes or self.mcpu in FEATURES.get(feature, ())
+        """True if the CPU has what LLVM calls ``feature``, unless ``-mattr`` says otherwise."""
+        own = self.mcpu in FEATURES.get(feature, ()) and f"-{feature}" not in self._attributes
+        return own or f"+{feature}" in self._attributes
 
     @property
     def _attributes(self) -> list[str]:
@@ -334,13 +336,11 @@ def _check_llvm_options(options: Mapping[str, str], isa: Isa) -> None:
     if mcpu is not None and mcpu not in CPUS[isa.name]:
         raise TargetError(_unknown_cpu(mcpu, isa))
     if "mattr" in options:
-        _check_attributes(options["mattr"], isa)
-    if isa is RISCV64 and "-v" in options.get("mattr", "").split(","):
-        raise TargetError("RISC-V code uses the vector extension, and -mattr=-v takes it away")
+        _check_attributes(options["mattr"], isa, mcpu or isa.cpu)
 
 
-def _check_attributes(mattr: str, isa: Isa) -> None:
-    """LLVM would print a warning for a feature that it does not know, and go on without."""
+def _check_attributes(mattr: str, isa: Isa, mcpu: str) -> None:
+    """LLVM would go on without a feature unknown to it, and end the process for one taken away."""
     known = llvm_features()[isa.name]
     for word in mattr.split(","):
         if word[:1] not in ("+", "-"):
@@ -349,6 +349,8 @@ def _check_attributes(mattr: str, isa: Isa) -> None:
             close = difflib.get_close_matches(word[1:], sorted(known), n=3)
             meant = f"; did you mean {' or '.join(close)}?" if close else ""
             raise TargetError(f"{isa.people} has no feature {word[1:]!r} in LLVM{meant}")
+        if word[0] == "-" and word[1:] in vectors_of(isa, mcpu):
+            raise TargetError(f"code for {mcpu} uses {word[1:]}, and -mattr={word} takes it away")
 
 
 def _check_cuda_options(options: Mapping[str, str]) -> None:

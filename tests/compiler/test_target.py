@@ -87,8 +87,16 @@ def test_caches_grow_outwards(name: str) -> None:
         (f"llvm {ARM} -mcpu=haswell", "CPU 'haswell' is x86-64, and the triple says AArch64"),
         (f"llvm {ARM} -mcpu=neoverse-n9", "did you mean neoverse-n"),
         ("llvm -mtriple=aarch64-apple-darwin", "no code is made for -mtriple=aarch64-apple-darwin"),
-        (f"llvm {RISCV} -mattr=+zba,-v", "-mattr=-v takes it away"),
+        (
+            f"llvm {RISCV} -mattr=+zba,-v",
+            "code for generic-rv64 uses v, and -mattr=-v takes it away",
+        ),
         (f"llvm {RISCV} -mattr=+zvl7b", "RISC-V has no feature 'zvl7b' in LLVM; did you mean zvl"),
+        ("llvm -mcpu=znver4 -mattr=-avx512f", "code for znver4 uses avx512f, and -mattr=-"),
+        (
+            "llvm -mcpu=haswell -mattr=+sse3,-fma",
+            "code for haswell uses fma, and -mattr=-fma takes",
+        ),
         ("llvm -mcpu=znver5 -mattr=avx512vnni", r"write \+NAME for a feature"),
         ("llvm -mattr=+avx2,", r"write \+NAME for a feature"),
         ("llvm -arch=sm_90a", "unknown target option -arch"),
@@ -97,6 +105,12 @@ def test_caches_grow_outwards(name: str) -> None:
 def test_what_is_refused(text: str, message: str) -> None:
     with pytest.raises(TargetError, match=message):
         Target(text)
+
+
+def test_a_feature_may_be_taken_away() -> None:
+    assert Target("llvm -mcpu=znver4").has("avx512vnni")
+    assert not Target("llvm -mcpu=znver4 -mattr=-avx512vnni").has("avx512vnni")
+    Target("llvm -mcpu=haswell -mattr=-avx512f")  # which it has not
 
 
 LIST_FEATURES = """
