@@ -79,7 +79,8 @@ def exp_shifted(w: Writer, x: str) -> str:
     """exp(x) = 2ⁿ · 2^r with x · log₂ e = n + r, |r| ≤ ½, for x ≤ 0 or NaN.
 
     One step of reduction: a product that is rounded moves the result by |x| ulp at most, as far
-    as the rounding of the difference x has moved it already. May be 0 where exp(x) is denormal.
+    as the rounding of the difference x has moved it already. What is below 2^-125 may become less,
+    down to 0.
     """
     if not w.single:
         return exp(w, x)
@@ -118,7 +119,7 @@ def _exp_shifted_by_table(w: Writer, x: str) -> str:
     """exp(x) = 2^(n + j/32) · 2^r, |r| ≤ 1/64, for x ≤ 0 or NaN.
 
     The table's bits lack j at the place where those of 32 n + j are added, shifted to the exponent.
-    From 2^-127 on, which is the bits of 1 less 127 exponents, the result is 0.
+    Below 2^-126 the bits are those of less, of 0 from 2^-127 on: the bits of 1 less 127 exponents.
     """
     x = w.clamp_low(x, -127 * math.log(2))
     power, bits = _in_steps(w, x)
