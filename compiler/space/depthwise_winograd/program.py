@@ -16,15 +16,15 @@ from functools import lru_cache
 
 from tunefarm.compiler import te
 from tunefarm.compiler.errors import ScheduleError
-from tunefarm.compiler.ir import Call, Function, Tuple, Var, post_order, tensor_type
+from tunefarm.compiler.ir import Call, Function, Var, tensor_type
 from tunefarm.compiler.ops.common import integers
 from tunefarm.compiler.ops.conv import pairs, result_channels_last
 from tunefarm.compiler.space.program import (
     create_program,
     find_anchor,
     has_channels_last,
-    is_elementwise,
 )
+from tunefarm.compiler.space.winograd.convolution import constant_filter, taps_inside
 from tunefarm.compiler.space.winograd.transforms import Matrix, transforms
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir import schedule as s
@@ -62,28 +62,15 @@ class Depthwise:
     @property
     def taps_inside(self) -> tuple[int, int]:
         """How many taps of all rows, and of all columns of results read no padding."""
-        above, across = (
-            sum(0 <= at + tap - before < size for at in range(count) for tap in range(TAPS))
-            for count, before, size in zip(
-                (self.height, self.width), self.padding, self.image, strict=True
-            )
-        )
-        return above, across
+        return taps_inside((self.height, self.width), self.padding, self.image, TAPS)
 
 
 @lru_cache(maxsize=64)
 def depthwise_of(function: Function) -> Depthwise | None:
     """The convolution of a fused function; None if the method does not apply."""
     anchor = find_anchor(function)
-    if anchor is None or isinstance(function.body, Tuple) or not _fits(anchor):
-        return None
-    _, kernel = anchor.args
-    calls = [e for e in post_order(function.body) if isinstance(e, Call) and e is not anchor]
-    if not all(is_elementwise(c) for c in calls) or any(kernel in c.args for c in calls):
-        return None
-    position = next(i for i, p in enumerate(function.params) if p is kernel)
-    constants = function.attrs.get("constants", ())
-    if position not in constants:  # type: ignore[operator]
+    position = None if anchor is None or not _fits(anchor) else constant_filter(function, anchor)
+    if anchor is None or position is None:
         return None
     batch, height, width, channels = tensor_type(anchor).shape
     (top, _), (left, _) = pairs(anchor.attrs["padding"])

@@ -36,12 +36,8 @@ from tunefarm.compiler.ops import call
 from tunefarm.compiler.ops.common import integers
 from tunefarm.compiler.ops.conv import pairs
 from tunefarm.compiler.space.program import create_program
-from tunefarm.compiler.space.winograd.program import (
-    Convolution,
-    convolution_of,
-    half_transformed,
-    result_of,
-)
+from tunefarm.compiler.space.winograd.convolution import Convolution, convolution_of
+from tunefarm.compiler.space.winograd.program import half_transformed, result_of
 from tunefarm.compiler.space.winograd.transforms import TILES, phases
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir import schedule as s

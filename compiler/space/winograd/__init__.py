@@ -30,6 +30,7 @@ from functools import lru_cache
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.config import Config, Constraint, Knob, SketchSpace
 from tunefarm.compiler.space.winograd.apply import schedule
+from tunefarm.compiler.space.winograd.convolution import Convolution, convolution_of
 from tunefarm.compiler.space.winograd.knobs import (
     NAME,
     VERSION,
@@ -39,7 +40,6 @@ from tunefarm.compiler.space.winograd.knobs import (
     knobs_of,
 )
 from tunefarm.compiler.space.winograd.nest import nest_of
-from tunefarm.compiler.space.winograd.program import Convolution, convolution_of
 from tunefarm.compiler.space.winograd.transforms import phases
 from tunefarm.compiler.target import Target
 

@@ -11,6 +11,7 @@ from tunefarm.compiler.space.config import Config
 from tunefarm.compiler.space.nests import own_loops
 from tunefarm.compiler.space.prefetch import PackedWeights, prefetch_ahead, prefetch_shares
 from tunefarm.compiler.space.tiles import in_parallel, in_registers, place_sums
+from tunefarm.compiler.space.winograd.convolution import Convolution, convolution_of
 from tunefarm.compiler.space.winograd.ends import ends_of
 from tunefarm.compiler.space.winograd.memory import (
     BY_COLUMN,
@@ -19,13 +20,7 @@ from tunefarm.compiler.space.winograd.memory import (
     shared_tiles,
     tile_padding,
 )
-from tunefarm.compiler.space.winograd.program import (
-    Convolution,
-    Ends,
-    convolution_of,
-    create_winograd,
-    filter_of,
-)
+from tunefarm.compiler.space.winograd.program import Ends, create_winograd, filter_of
 from tunefarm.compiler.space.winograd.transforms import filter_transform, phases
 from tunefarm.compiler.summary import nominal_flops
 from tunefarm.compiler.target import Target

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from tunefarm.compiler.space.columns import Numbers, whole
 from tunefarm.compiler.space.config import Columns
-from tunefarm.compiler.space.winograd.program import Convolution
+from tunefarm.compiler.space.winograd.convolution import Convolution
 from tunefarm.compiler.space.winograd.transforms import TILES
 
 

@@ -13,8 +13,9 @@ import numpy as np
 from tunefarm.compiler.space.columns import Mask, Numbers, whole
 from tunefarm.compiler.space.config import Columns
 from tunefarm.compiler.space.product_cycles import term_cycles
+from tunefarm.compiler.space.winograd.convolution import Convolution
 from tunefarm.compiler.space.winograd.counts import points, tile_columns, tile_rows
-from tunefarm.compiler.space.winograd.program import Convolution, Ends
+from tunefarm.compiler.space.winograd.program import Ends
 
 
 def ends_of(c: Convolution, k: Columns) -> Ends | None:

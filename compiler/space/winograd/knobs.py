@@ -19,6 +19,7 @@ from tunefarm.compiler.space.product_cycles import (
     term_cycles,
     weight_rates,
 )
+from tunefarm.compiler.space.winograd.convolution import Convolution
 from tunefarm.compiler.space.winograd.counts import (
     column_points,
     filters,
@@ -37,7 +38,6 @@ from tunefarm.compiler.space.winograd.memory import (
     tiles_of_block,
     transformed_tiles,
 )
-from tunefarm.compiler.space.winograd.program import Convolution
 from tunefarm.compiler.space.winograd.transforms import TILES
 from tunefarm.compiler.target import Target
 

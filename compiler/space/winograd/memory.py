@@ -8,9 +8,9 @@ from __future__ import annotations
 import numpy as np
 from tunefarm.compiler.space.columns import Mask, Numbers, whole
 from tunefarm.compiler.space.config import Columns
+from tunefarm.compiler.space.winograd.convolution import Convolution
 from tunefarm.compiler.space.winograd.counts import points, tile_columns, tile_rows
 from tunefarm.compiler.space.winograd.ends import fewer_products
-from tunefarm.compiler.space.winograd.program import Convolution
 from tunefarm.compiler.space.winograd.transforms import phases
 
 WAY_BYTES = 4096  # addresses that far apart share a set of the first cache

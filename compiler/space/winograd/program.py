@@ -26,18 +26,14 @@ from typing import TypeAlias
 
 from tunefarm.compiler import te
 from tunefarm.compiler.errors import ScheduleError
-from tunefarm.compiler.ir import Call, Function, Tuple, Var, post_order, tensor_type
-from tunefarm.compiler.ops.common import integers
-from tunefarm.compiler.ops.conv import pairs, result_channels_last
-from tunefarm.compiler.space.program import create_program, find_anchor, is_elementwise
+from tunefarm.compiler.space.program import create_program
+from tunefarm.compiler.space.winograd.convolution import Convolution, image_size
 from tunefarm.compiler.space.winograd.transforms import (
-    FILTERS,
     Matrix,
     Parts,
     Transforms,
     continuation,
     phases,
-    transforms,
 )
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir import schedule as s
@@ -46,61 +42,6 @@ from tunefarm.compiler.tir.ir import Expr
 Values: TypeAlias = Callable[[int], Expr]
 Terms: TypeAlias = tuple[tuple[int, float], ...]
 """Elements of a vector and their factors."""
-
-
-@dataclass(frozen=True, slots=True)
-class Convolution:
-    """A fused convolution that Winograd's method can compute: one of ``FILTERS``, constant weights,
-    channels last (of 7 × 7 in the result alone). ``padding`` is what the input lacks above and at
-    the left. Of an image in ``parts`` each counts as an image, whose results read the input from
-    ``part_rows`` rows further down than those of the part before."""
-
-    function: Function
-    anchor: Call
-    filter_param: int
-    batch: int
-    height: int
-    width: int
-    inputs: int
-    outputs: int
-    padding: tuple[int, int]
-    stride: int
-    taps: int
-    parts: int = 1
-    part_rows: int = 0
-
-    @property
-    def depth(self) -> int:
-        """Terms of a product: the input's channels, those of each phase."""
-        return self.inputs * phases(self.taps) ** 2
-
-    def tile_channels(self, lanes: int) -> int:
-        """Channels of a transformed tile: those of phases fill whole vectors with zeros."""
-        return self.depth if phases(self.taps) == 1 else -(-self.depth // lanes) * lanes
-
-    def transforms(self, tile: int) -> Transforms:
-        """The matrices for tiles of so many results in one dimension."""
-        return transforms(tile, self.stride, self.taps)
-
-    def tiles(self, tile: tuple[int, int]) -> tuple[int, int]:
-        """Rows and columns of tiles of ``tile`` results in one image."""
-        return -(-self.height // tile[0]), -(-self.width // tile[1])
-
-    @property
-    def taps_inside(self) -> tuple[int, int]:
-        """How many taps of all rows, and of all columns of results read no padding."""
-        sizes = image_size(self.anchor)
-        above, across = (
-            sum(
-                0 <= at * self.stride + tap - before < size
-                for at in range(count)
-                for tap in range(self.taps)
-            )
-            for count, before, size in zip(
-                (self.height, self.width), self.padding, sizes, strict=True
-            )
-        )
-        return above, across
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,52 +77,6 @@ class Ends:
         whole = self.tiles[1] - 1
         apart = te.if_then_else(column.equal(whole), self.common + row, row * whole + column)
         return te.if_then_else(j < self.points[1], row * self.tiles[1] + column, apart)
-
-
-@lru_cache(maxsize=64)
-def convolution_of(function: Function) -> Convolution | None:
-    """The convolution of a fused function; None if the method does not apply."""
-    anchor = find_anchor(function)
-    if anchor is None or isinstance(function.body, Tuple) or not _fits(anchor):
-        return None
-    _, kernel = anchor.args
-    calls = [e for e in post_order(function.body) if isinstance(e, Call) and e is not anchor]
-    if not all(is_elementwise(c) for c in calls) or any(kernel in c.args for c in calls):
-        return None
-    position = next(i for i, p in enumerate(function.params) if p is kernel)
-    constants = function.attrs.get("constants", ())
-    if position not in constants:  # type: ignore[operator]
-        return None
-    batch, height, width, outputs = tensor_type(anchor).shape
-    (top, _), (left, _) = pairs(anchor.attrs["padding"])
-    taps, _, inputs, _ = tensor_type(kernel).shape
-    stride = integers(anchor.attrs, "strides")[0]
-    return Convolution(
-        function, anchor, position, batch, height, width, inputs, outputs, (top, left), stride, taps
-    )
-
-
-def image_size(anchor: Call) -> tuple[int, ...]:
-    """Rows and columns of the input."""
-    shape = tensor_type(anchor.args[0]).shape
-    return shape[1:3] if anchor.attrs["data_layout"] == "NSC" else shape[2:]
-
-
-def _fits(anchor: Call) -> bool:
-    attrs, types = anchor.attrs, [tensor_type(a) for a in anchor.args]
-    if anchor.op != "conv" or attrs["kernel_layout"] != "SIO" or len(types[1].shape) != 4:
-        return False
-    taps, strides = types[1].shape[:2], attrs["strides"]
-    filters = [((taps, taps), (stride, stride)) for taps, stride in FILTERS]
-    return (
-        all(isinstance(a, Var) for a in anchor.args)
-        and all(t.dtype == "float32" for t in types)
-        and result_channels_last(attrs)
-        and (attrs["data_layout"] == "NSC" or phases(taps[0]) > 1)
-        and (taps, strides) in filters
-        and attrs["groups"] == 1
-        and attrs["dilations"] == (1, 1)
-    )
 
 
 @lru_cache(maxsize=64)

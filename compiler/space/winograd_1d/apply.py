@@ -11,8 +11,9 @@ from tunefarm.compiler.space.config import Config
 from tunefarm.compiler.space.nests import loop_of, own_loops
 from tunefarm.compiler.space.prefetch import PackedWeights, prefetch_ahead
 from tunefarm.compiler.space.tiles import in_parallel, in_registers, place_sums
+from tunefarm.compiler.space.winograd.convolution import Convolution, convolution_of
 from tunefarm.compiler.space.winograd.memory import tile_padding
-from tunefarm.compiler.space.winograd.program import Convolution, convolution_of, filter_of
+from tunefarm.compiler.space.winograd.program import filter_of
 from tunefarm.compiler.space.winograd.transforms import SUMMED, filter_transform, transforms_of_rows
 from tunefarm.compiler.space.winograd_1d.knobs import AHEAD_LINES, fewer_products
 from tunefarm.compiler.space.winograd_1d.program import create_winograd_1d

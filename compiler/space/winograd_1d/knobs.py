@@ -14,6 +14,7 @@ from tunefarm.compiler.space.product_cycles import (
     overlapped,
     weight_rates,
 )
+from tunefarm.compiler.space.winograd.convolution import Convolution, image_size
 from tunefarm.compiler.space.winograd.knobs import (
     BLOCK_PANELS,
     STACK_BYTES,
@@ -21,7 +22,6 @@ from tunefarm.compiler.space.winograd.knobs import (
     activation_bytes,
 )
 from tunefarm.compiler.space.winograd.memory import tile_padding
-from tunefarm.compiler.space.winograd.program import Convolution, image_size
 from tunefarm.compiler.space.winograd.transforms import TILES
 from tunefarm.compiler.space.winograd_1d.program import points_of_last
 from tunefarm.compiler.target import Target

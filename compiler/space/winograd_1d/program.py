@@ -16,14 +16,8 @@ from functools import lru_cache
 from tunefarm.compiler import te
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.space.program import create_program
-from tunefarm.compiler.space.winograd.program import (
-    Convolution,
-    Values,
-    continued,
-    filter_of,
-    image_size,
-    transformed,
-)
+from tunefarm.compiler.space.winograd.convolution import Convolution, image_size
+from tunefarm.compiler.space.winograd.program import Values, continued, filter_of, transformed
 from tunefarm.compiler.space.winograd.transforms import transforms_of_rows
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir import schedule as s

@@ -23,8 +23,8 @@ from __future__ import annotations
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.config import SketchSpace
 from tunefarm.compiler.space.winograd import least_cycles
+from tunefarm.compiler.space.winograd.convolution import Convolution, convolution_of
 from tunefarm.compiler.space.winograd.knobs import direct_cycles
-from tunefarm.compiler.space.winograd.program import Convolution, convolution_of
 from tunefarm.compiler.space.winograd_1d import least_cycles as cycles_along_rows
 from tunefarm.compiler.space.winograd_online.apply import schedule
 from tunefarm.compiler.space.winograd_online.knobs import (

@@ -9,7 +9,7 @@ from tunefarm.compiler.space.nests import is_of_sum, own_loops
 from tunefarm.compiler.space.prefetch import prefetch_shares
 from tunefarm.compiler.space.tiles import in_parallel, in_registers, place_sums
 from tunefarm.compiler.space.winograd.apply import place_tiles
-from tunefarm.compiler.space.winograd.program import Convolution, convolution_of
+from tunefarm.compiler.space.winograd.convolution import Convolution, convolution_of
 from tunefarm.compiler.space.winograd_online.program import create_winograd_online
 from tunefarm.compiler.space.winograd_online.transforms import SCALED, TAPS, TILE
 from tunefarm.compiler.summary import nominal_flops

@@ -14,13 +14,13 @@ from tunefarm.compiler.space.product_cycles import (
     overlapped,
     weight_rates,
 )
+from tunefarm.compiler.space.winograd.convolution import Convolution
 from tunefarm.compiler.space.winograd.knobs import (
     BLOCK_PANELS,
     TRANSFORM_CYCLES,
     activation_bytes,
 )
 from tunefarm.compiler.space.winograd.memory import tile_padding
-from tunefarm.compiler.space.winograd.program import Convolution
 from tunefarm.compiler.space.winograd_online.program import points_of_last
 from tunefarm.compiler.space.winograd_online.transforms import POINTS, TAPS, TILE
 from tunefarm.compiler.target import Target

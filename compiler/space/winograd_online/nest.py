@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from tunefarm.compiler.space.columns import whole
 from tunefarm.compiler.space.config import Access, Columns, Nest
-from tunefarm.compiler.space.winograd.program import Convolution
+from tunefarm.compiler.space.winograd.convolution import Convolution
 from tunefarm.compiler.space.winograd_online.knobs import (
     cycles,
     panels,

@@ -19,12 +19,8 @@ from functools import lru_cache
 from tunefarm.compiler import te
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.space.program import create_program
-from tunefarm.compiler.space.winograd.program import (
-    Convolution,
-    result_of,
-    transformed,
-    transformed_tiles,
-)
+from tunefarm.compiler.space.winograd.convolution import Convolution
+from tunefarm.compiler.space.winograd.program import result_of, transformed, transformed_tiles
 from tunefarm.compiler.space.winograd_online.transforms import (
     POINTS,
     TAPS,

@@ -21,9 +21,9 @@ from tunefarm.compiler.space import (
     winograd,
     winograd_1d,
 )
+from tunefarm.compiler.space.winograd.convolution import convolution_of
 from tunefarm.compiler.space.winograd.ends import fewer_products
 from tunefarm.compiler.space.winograd.memory import BY_COLUMN, BY_GROUP, held_bytes
-from tunefarm.compiler.space.winograd.program import convolution_of
 from tunefarm.compiler.space.winograd.transforms import (
     FILTERS,
     TILES,

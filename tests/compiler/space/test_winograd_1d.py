@@ -20,7 +20,7 @@ from tunefarm.compiler.space import (
     schedule_workload,
     winograd_1d,
 )
-from tunefarm.compiler.space.winograd.program import convolution_of
+from tunefarm.compiler.space.winograd.convolution import convolution_of
 from tunefarm.compiler.space.winograd.transforms import TILES, transforms_of_rows
 from tunefarm.compiler.space.winograd_1d.knobs import (
     cycles,

@@ -20,7 +20,7 @@ from tunefarm.compiler.space import (
     schedule_workload,
     winograd_online,
 )
-from tunefarm.compiler.space.winograd.program import convolution_of
+from tunefarm.compiler.space.winograd.convolution import convolution_of
 from tunefarm.compiler.space.winograd_online.knobs import cycles, held_bytes, products
 from tunefarm.compiler.space.winograd_online.transforms import scaled_transforms
 from tunefarm.compiler.target import Target

@@ -1,0 +1,123 @@
+"""The convolutions that Winograd's method can compute, as a fused function has them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from tunefarm.compiler.ir import Call, Function, Tuple, Var, post_order, tensor_type
+from tunefarm.compiler.ops.common import integers
+from tunefarm.compiler.ops.conv import pairs, result_channels_last
+from tunefarm.compiler.space.program import find_anchor, is_elementwise
+from tunefarm.compiler.space.winograd.transforms import FILTERS, Transforms, phases, transforms
+
+
+@dataclass(frozen=True, slots=True)
+class Convolution:
+    """A fused convolution that Winograd's method can compute: one of ``FILTERS``, constant weights,
+    channels last (of 7 × 7 in the result alone). ``padding`` is what the input lacks above and at
+    the left. Of an image in ``parts`` each counts as an image, whose results read the input from
+    ``part_rows`` rows further down than those of the part before."""
+
+    function: Function
+    anchor: Call
+    filter_param: int
+    batch: int
+    height: int
+    width: int
+    inputs: int
+    outputs: int
+    padding: tuple[int, int]
+    stride: int
+    taps: int
+    parts: int = 1
+    part_rows: int = 0
+
+    @property
+    def depth(self) -> int:
+        """Terms of a product: the input's channels, those of each phase."""
+        return self.inputs * phases(self.taps) ** 2
+
+    def tile_channels(self, lanes: int) -> int:
+        """Channels of a transformed tile: those of phases fill whole vectors with zeros."""
+        return self.depth if phases(self.taps) == 1 else -(-self.depth // lanes) * lanes
+
+    def transforms(self, tile: int) -> Transforms:
+        """The matrices for tiles of so many results in one dimension."""
+        return transforms(tile, self.stride, self.taps)
+
+    def tiles(self, tile: tuple[int, int]) -> tuple[int, int]:
+        """Rows and columns of tiles of ``tile`` results in one image."""
+        return -(-self.height // tile[0]), -(-self.width // tile[1])
+
+    @property
+    def taps_inside(self) -> tuple[int, int]:
+        """How many taps of all rows, and of all columns of results read no padding."""
+        extents = (self.height, self.width)
+        return taps_inside(extents, self.padding, image_size(self.anchor), self.taps, self.stride)
+
+
+def taps_inside(
+    extents: Sequence[int], padding: Sequence[int], image: Sequence[int], taps: int, stride: int = 1
+) -> tuple[int, int]:
+    """How many taps of all rows, and of all columns of results read no padding; ``extents`` are
+    those of the result, ``padding`` what the ``image`` lacks before its first row and column."""
+    above, across = (
+        sum(0 <= at * stride + tap - before < size for at in range(count) for tap in range(taps))
+        for count, before, size in zip(extents, padding, image, strict=True)
+    )
+    return above, across
+
+
+@lru_cache(maxsize=64)
+def convolution_of(function: Function) -> Convolution | None:
+    """The convolution of a fused function; None if the method does not apply."""
+    anchor = find_anchor(function)
+    position = None if anchor is None or not _fits(anchor) else constant_filter(function, anchor)
+    if anchor is None or position is None:
+        return None
+    batch, height, width, outputs = tensor_type(anchor).shape
+    (top, _), (left, _) = pairs(anchor.attrs["padding"])
+    taps, _, inputs, _ = tensor_type(anchor.args[1]).shape
+    stride = integers(anchor.attrs, "strides")[0]
+    return Convolution(
+        function, anchor, position, batch, height, width, inputs, outputs, (top, left), stride, taps
+    )
+
+
+def constant_filter(function: Function, anchor: Call) -> int | None:
+    """The number of the parameter that holds the weights; None if they vary, if another operator
+    reads them, or if one is not elementwise."""
+    kernel = anchor.args[1]
+    calls = [e for e in post_order(function.body) if isinstance(e, Call) and e is not anchor]
+    if isinstance(function.body, Tuple) or any(kernel in c.args for c in calls):
+        return None
+    if not all(is_elementwise(c) for c in calls):
+        return None
+    position = next(i for i, p in enumerate(function.params) if p is kernel)
+    constants = function.attrs.get("constants", ())
+    return position if position in constants else None  # type: ignore[operator]
+
+
+def image_size(anchor: Call) -> tuple[int, ...]:
+    """Rows and columns of the input."""
+    shape = tensor_type(anchor.args[0]).shape
+    return shape[1:3] if anchor.attrs["data_layout"] == "NSC" else shape[2:]
+
+
+def _fits(anchor: Call) -> bool:
+    attrs, types = anchor.attrs, [tensor_type(a) for a in anchor.args]
+    if anchor.op != "conv" or attrs["kernel_layout"] != "SIO" or len(types[1].shape) != 4:
+        return False
+    taps, strides = types[1].shape[:2], attrs["strides"]
+    filters = [((taps, taps), (stride, stride)) for taps, stride in FILTERS]
+    return (
+        all(isinstance(a, Var) for a in anchor.args)
+        and all(t.dtype == "float32" for t in types)
+        and result_channels_last(attrs)
+        and (attrs["data_layout"] == "NSC" or phases(taps[0]) > 1)
+        and (taps, strides) in filters
+        and attrs["groups"] == 1
+        and attrs["dilations"] == (1, 1)
+    )
