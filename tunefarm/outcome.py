@@ -62,9 +62,9 @@ class Outcome:
     def shortage(self) -> str:
         """How many tasks the job did not search; empty if none."""
         count = len(self._untried)
-        of = "its default" if count == 1 else "their defaults"
         if not count:
             return ""
+        of = "its default" if count == 1 else "their defaults"
         return f"{counted(count, 'task')} had no trial but of {of}: nothing was searched there"
 
     @property

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
+from typing import TypeAlias
 
 import numpy as np
 from tunefarm.compiler.space.config import Config, Constraint, Knob
@@ -24,6 +27,9 @@ LEAST_LINES = 12  # of rows that are read by lines, if nothing else is asked for
 MOST_KEPT_LINES = 32  # of those whose values are stored between the stages
 LEAST_PAIRED = 12  # vectors of rows that run two at a time
 
+Fits: TypeAlias = Callable[[Config], bool]
+"""Whether a config is in its space."""
+
 
 def default_of(
     r: RowSpace, name: str, knobs: tuple[Knob, ...], constraints: tuple[Constraint, ...]
@@ -40,21 +46,55 @@ def default_of(
     """
     choices = {k.name: [int(c) for c in k.choices] for k in knobs}
     choice = r.lanes[0]
-    vectors = r.vectors(choice)
-    whole_blocks = vectors % WIDE_BLOCK == 0 or vectors >= 4 * WIDE_BLOCK
-    stored = vectors > WIDE_BLOCK and bool(kept_blocks(r.stages))
-    wide = whole_blocks and not stored and r.target.vector_registers >= 32
-    nv = max(v for v in choices["nv"] if v <= (WIDE_BLOCK if wide else 4))
-    most = 24 if wide else 16
-    kept = bool(kept_blocks(r.stages)) and r.target.vector_registers >= 32
-    together = False
-    if vectors <= (SHORT_STORED_ROW if kept else SHORT_ROW):
-        nv = min(choices["nv"], key=lambda v: abs(v - vectors))
-        together = choice.axis is None and COMBINED * nv <= r.target.vector_registers // 2
-        most = (COMBINED if together else SHORT_TILE) * nv
+
+    def fits(config: Config) -> bool:
+        known = all(config[knob] in values for knob, values in choices.items())
+        return known and allowed(config, constraints)
+
+    blocks = _blocks_of(r, choice, choices["nv"])
+    config = _of_one_row(r, name, blocks.nv, choices, fits)
+    config = _of_more_rows(r, config, blocks, choices["tile"], fits)
+    for tile in (2, 1) if _gains_by_lines(r, choice) else ():
+        lines = config | {"nv": WIDE_BLOCK, "tile": tile, "lines": 1}
+        if fits(lines) and staggers(r.stages, choice, tile, r.target):
+            return lines
+    pair = config | {"nv": 4, "tile": 2}
+    if fits(pair) and _gains_by_pairs(r, choice, config, pair):
+        return pair
+    if staggers(r.stages, choice, int(config["tile"]), r.target):
+        return config
+    return config | {"tile": 1} if staggers(r.stages, choice, 1, r.target) else config
+
+
+@dataclass(frozen=True, slots=True)
+class _Blocks:
+    """``nv`` vectors of a row at a time, at most ``most`` of a tile of rows, whose lanes may be
+    combined ``together``."""
+
+    nv: int
+    most: int
+    together: bool = False
+
+
+def _blocks_of(r: RowSpace, choice: LaneChoice, choices: Sequence[int]) -> _Blocks:
+    vectors, many = r.vectors(choice), r.target.vector_registers >= 32
     if choice.axis is not None:
-        nv = min(choices["nv"], key=lambda v: (-(-vectors // v) * v, -min(v, 4)))
-        most = 8
+        return _Blocks(min(choices, key=lambda v: (-(-vectors // v) * v, -min(v, 4))), 8)
+    kept = bool(kept_blocks(r.stages))
+    if vectors <= (SHORT_STORED_ROW if kept and many else SHORT_ROW):
+        nv = min(choices, key=lambda v: abs(v - vectors))
+        together = COMBINED * nv <= r.target.vector_registers // 2
+        return _Blocks(nv, (COMBINED if together else SHORT_TILE) * nv, together)
+    whole_blocks = vectors % WIDE_BLOCK == 0 or vectors >= 4 * WIDE_BLOCK
+    wide = whole_blocks and not (kept and vectors > WIDE_BLOCK) and many
+    nv = max(v for v in choices if v <= (WIDE_BLOCK if wide else 4))
+    return _Blocks(nv, 24 if wide else 16)
+
+
+def _of_one_row(
+    r: RowSpace, name: str, nv: int, choices: Mapping[str, Sequence[int]], fits: Fits
+) -> dict[str, int | str]:
+    """A config for a row at a time, of fewer vectors where the code of an epilogue is long."""
     config: dict[str, int | str] = {
         "sketch": name,
         "lane": 0,
@@ -66,44 +106,36 @@ def default_of(
         "tasks": default_tasks(r.stages.nodes, r.target),
         **({"lines": 0} if r.line_cost else {}),
     }
-    fewer = [v for v in reversed(choices["nv"]) if v <= nv]  # for code of a long epilogue
+    fewer = [v for v in reversed(choices["nv"]) if v <= nv]
     starts = (config | {"nv": v, "keep": k} for v in fewer for k in reversed(choices["keep"]))
-    config = next((c for c in starts if allowed(c, constraints)), config)
-    nv = int(config["nv"])
-    tiled = r.tiled(choice)
+    return next(filter(fits, starts), config)
+
+
+def _of_more_rows(
+    r: RowSpace, config: dict[str, int | str], blocks: _Blocks, tiles: Sequence[int], fits: Fits
+) -> dict[str, int | str]:
+    """The config with the largest tile of rows that wastes little and fits the registers."""
+    most, tiled = blocks.most, r.tiled(r.lanes[0])
     unrolled = config | {"taps": 1}
-    if 1 in choices["taps"] and _shares_loads(r, tiled) and allowed(unrolled, constraints):
+    if _shares_loads(r, tiled) and fits(unrolled):
         config, most = unrolled, 16
-    for tile in sorted(choices["tile"]):
-        if tile == COMBINED and name != WINDOW and not together:
+    for tile in sorted(tiles):
+        if tile == COMBINED and config["sketch"] != WINDOW and not blocks.together:
             continue
         little_left = tiled is not None and (
             tiled.extent % tile == 0 or tiled.extent >= LITTLE_WASTE * tile
         )
         larger = config | {"tile": tile}
-        if (little_left or config["taps"]) and nv * tile <= most and allowed(larger, constraints):
+        if (little_left or config["taps"]) and int(config["nv"]) * tile <= most and fits(larger):
             config = larger
-    for tile in (2, 1) if r.line_cost and vectors >= LEAST_LINES else ():
-        lines = config | {"nv": WIDE_BLOCK, "tile": tile, "lines": 1}
-        known = all(lines[name] in choices[name] for name in ("nv", "tile"))
-        short = vectors <= MOST_KEPT_LINES or not kept_blocks(r.stages)
-        if (
-            known
-            and short
-            and allowed(lines, constraints)
-            and staggers(r.stages, choice, tile, r.target)
-        ):
-            return lines
-    pair = config | {"nv": 4, "tile": 2}
-    known = all(pair[name] in choices[name] for name in ("nv", "tile"))
-    if known and _gains_by_pairs(r, choice, config, pair) and allowed(pair, constraints):
-        return pair
-    alone = config | {"tile": 1}
-    if not staggers(r.stages, choice, int(config["tile"]), r.target) and staggers(
-        r.stages, choice, 1, r.target
-    ):
-        return alone
     return config
+
+
+def _gains_by_lines(r: RowSpace, choice: LaneChoice) -> bool:
+    """Whether rows may be read by lines, are not short, and not too long to be stored."""
+    vectors = r.vectors(choice)
+    stored_well = vectors <= MOST_KEPT_LINES or not kept_blocks(r.stages)
+    return bool(r.line_cost) and vectors >= LEAST_LINES and stored_well
 
 
 def _gains_by_pairs(r: RowSpace, choice: LaneChoice, config: Config, pair: Config) -> bool:
