@@ -135,6 +135,8 @@ def _place(
 
 
 def _has_serial(stmt: Stmt) -> bool:
+    """Whether a loop of a statement stays one. Copies of an unrolled body are one block of code
+    else, whose registers are kept together; with loops inside each is a nest of its own."""
     return any(isinstance(s, For) and s.is_serial for s in walk_stmt(stmt))
 
 
