@@ -233,6 +233,14 @@ def if_then_else(condition: Expr, a: Operand, b: Operand) -> Expr:
     return Select(condition, x, y, dtype)
 
 
+def one_of(number: Expr, values: Sequence[Expr]) -> Expr:
+    """``values[number]``; only the loads of the chosen one are made."""
+    chosen = values[-1]
+    for place in range(len(values) - 2, -1, -1):
+        chosen = if_then_else(number.equal(place), values[place], chosen)
+    return chosen
+
+
 def maximum(a: Operand, b: Operand) -> Expr:
     """Elementwise maximum; NaN if either is NaN."""
     return binary("max", a, b)

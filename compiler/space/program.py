@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from tunefarm.compiler import te
+from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import (
     Call,
     Constant,
@@ -30,7 +31,7 @@ from tunefarm.compiler.ops import OPS, Pattern, call
 from tunefarm.compiler.overwrite import overwritable
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir.ir import Const, Store
-from tunefarm.compiler.tir.schedule import compute_inline
+from tunefarm.compiler.tir.schedule import compute_inline, remaining_blocks
 from tunefarm.compiler.tir.schedule.tree import blocks, written_buffer
 
 
@@ -67,6 +68,16 @@ def create_program(
         constants=frozenset(constants),  # type: ignore[arg-type]
         overwritten=overwritable(function),
     )
+
+
+def fold_epilogue(program: PrimFunc, stages: int) -> PrimFunc:
+    """A convolution's result and what follows it as one block behind the first ``stages`` ones.
+    Raises ScheduleError where something else is left."""
+    for block in remaining_blocks(program)[stages:-1]:
+        program = compute_inline(program, block)
+    if len(remaining_blocks(program)) != stages + 1:
+        raise ScheduleError("what follows the convolution does not fold into one block")
+    return program
 
 
 def _compute(

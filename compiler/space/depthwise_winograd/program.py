@@ -15,23 +15,21 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from tunefarm.compiler import te
-from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Call, Function, Var, tensor_type
 from tunefarm.compiler.ops.common import integers
 from tunefarm.compiler.ops.conv import pairs, result_channels_last
 from tunefarm.compiler.space.program import (
     create_program,
     find_anchor,
+    fold_epilogue,
     has_channels_last,
 )
 from tunefarm.compiler.space.winograd.convolution import constant_filter, taps_inside
 from tunefarm.compiler.space.winograd.transforms import Matrix, transforms
 from tunefarm.compiler.tir import PrimFunc
-from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.tir.ir import Expr
 
 TAPS, TILE = 3, 2
-STAGES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +99,7 @@ def create_depthwise(c: Depthwise) -> PrimFunc:
         computes={c.anchor: lambda args: _stages(c, args)},
         shapes={c.function.params[c.filter_param]: (TAPS, across.filters, 1, c.channels)},
     )
-    for block in s.remaining_blocks(program)[STAGES - 1 : -1]:
-        program = s.compute_inline(program, block)
-    if len(s.remaining_blocks(program)) != STAGES:
-        raise ScheduleError("what follows the convolution does not fold into one block")
-    return program
+    return fold_epilogue(program, 1)
 
 
 def _stages(c: Depthwise, args: Sequence[te.Tensor]) -> te.Tensor:
@@ -146,7 +140,4 @@ def _combined(matrix: Matrix, row: Expr, value: Callable[[int], Expr]) -> Expr:
         for k in others:
             total = total + value(k) if factors[k] > 0 else total - value(k)
         sums.append(total)
-    chosen = sums[-1]
-    for index, total in reversed(list(enumerate(sums[:-1]))):
-        chosen = te.if_then_else(row.equal(index), total, chosen)
-    return chosen
+    return te.one_of(row, sums)

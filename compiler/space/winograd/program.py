@@ -25,8 +25,7 @@ from functools import cache, lru_cache
 from typing import TypeAlias
 
 from tunefarm.compiler import te
-from tunefarm.compiler.errors import ScheduleError
-from tunefarm.compiler.space.program import create_program
+from tunefarm.compiler.space.program import create_program, fold_epilogue
 from tunefarm.compiler.space.winograd.convolution import Convolution, image_size
 from tunefarm.compiler.space.winograd.transforms import (
     Matrix,
@@ -36,7 +35,6 @@ from tunefarm.compiler.space.winograd.transforms import (
     phases,
 )
 from tunefarm.compiler.tir import PrimFunc
-from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.tir.ir import Expr
 
 Values: TypeAlias = Callable[[int], Expr]
@@ -90,12 +88,7 @@ def create_winograd(
         computes={c.anchor: lambda args: _stages(c, tile, lanes, ends, args)},
         shapes={c.function.params[c.filter_param]: kernel},
     )
-    stages = 5 if phases(c.taps) == 1 else 6
-    for block in s.remaining_blocks(program)[stages:-1]:
-        program = s.compute_inline(program, block)
-    if len(s.remaining_blocks(program)) != stages + 1:
-        raise ScheduleError("what follows the convolution does not fold into one block")
-    return program
+    return fold_epilogue(program, 5 if phases(c.taps) == 1 else 6)
 
 
 def _stages(
@@ -270,10 +263,7 @@ def transformed(matrix: Matrix, parts: Parts, row: Expr, value: Values) -> Expr:
     value = cache(value)
     part = cache(lambda terms: _added([_scaled(value(k), factor) for k, factor in terms]))
     sums = [_sum_of(coefficients, parts, part) for coefficients in matrix]
-    chosen = sums[-1]
-    for index in range(len(sums) - 2, -1, -1):
-        chosen = te.if_then_else(row.equal(index), sums[index], chosen)
-    return chosen
+    return te.one_of(row, sums)
 
 
 def _sum_of(coefficients: Sequence[float], parts: Parts, part_of: Callable[[Terms], Expr]) -> Expr:

@@ -14,16 +14,14 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from tunefarm.compiler import te
-from tunefarm.compiler.errors import ScheduleError
-from tunefarm.compiler.space.program import create_program
+from tunefarm.compiler.space.program import create_program, fold_epilogue
 from tunefarm.compiler.space.winograd.convolution import Convolution, image_size
 from tunefarm.compiler.space.winograd.program import Values, continued, filter_of, transformed
 from tunefarm.compiler.space.winograd.transforms import transforms_of_rows
 from tunefarm.compiler.tir import PrimFunc
-from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.tir.ir import Expr
 
-STAGES = 4
+STAGES = 3  # in front of the result
 
 
 @lru_cache(maxsize=64)
@@ -36,11 +34,7 @@ def create_winograd_1d(c: Convolution, tile: int, fewer: bool) -> PrimFunc:
         computes={c.anchor: lambda args: _stages(c, tile, fewer, args)},
         shapes={c.function.params[c.filter_param]: kernel},
     )
-    for block in s.remaining_blocks(program)[STAGES - 1 : -1]:
-        program = s.compute_inline(program, block)
-    if len(s.remaining_blocks(program)) != STAGES:
-        raise ScheduleError("what follows the convolution does not fold into one block")
-    return program
+    return fold_epilogue(program, STAGES)
 
 
 def points_of_last(c: Convolution, tile: int) -> int:

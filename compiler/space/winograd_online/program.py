@@ -17,8 +17,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from tunefarm.compiler import te
-from tunefarm.compiler.errors import ScheduleError
-from tunefarm.compiler.space.program import create_program
+from tunefarm.compiler.space.program import create_program, fold_epilogue
 from tunefarm.compiler.space.winograd.convolution import Convolution
 from tunefarm.compiler.space.winograd.program import result_of, transformed, transformed_tiles
 from tunefarm.compiler.space.winograd_online.transforms import (
@@ -29,10 +28,9 @@ from tunefarm.compiler.space.winograd_online.transforms import (
     transformed_taps,
 )
 from tunefarm.compiler.tir import PrimFunc
-from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.tir.ir import Expr
 
-STAGES = ("window", "rows_in", "tile_in", "taps_in", "filter", "product", "rows_out")
+STAGES = 7  # in front of the result
 
 
 def points_of_last(extent: int) -> int:
@@ -47,11 +45,7 @@ def create_winograd_online(c: Convolution, blocks: int, lanes: int) -> PrimFunc:
     program = create_program(
         c.function, computes={c.anchor: lambda args: _stages(c, blocks, lanes, args)}
     )
-    for block in s.remaining_blocks(program)[len(STAGES) : -1]:
-        program = s.compute_inline(program, block)
-    if len(s.remaining_blocks(program)) != len(STAGES) + 1:
-        raise ScheduleError("what follows the convolution does not fold into one block")
-    return program
+    return fold_epilogue(program, STAGES)
 
 
 def _stages(c: Convolution, blocks: int, lanes: int, args: Sequence[te.Tensor]) -> te.Tensor:

@@ -48,7 +48,4 @@ def transformed_taps(point: Expr, tap: Callable[[int], Expr]) -> Expr:
     even, twice = first + last, last + last
     wide, odd = first + twice + twice, middle + middle
     rows = (first, even + middle, even - middle, wide + odd, wide - odd, last)
-    chosen: Expr = rows[-1]
-    for index in range(POINTS - 2, -1, -1):
-        chosen = te.if_then_else(point.equal(index), rows[index], chosen)
-    return chosen
+    return te.one_of(point, rows)

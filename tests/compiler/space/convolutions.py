@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 from tunefarm.compiler.ir import Expr, Function, TensorType, Var
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.space import Config, ConfigSpace
+from tunefarm.compiler.target import Target
 
 F32 = "float32"
 SAME = ((1, 1), (1, 1))
@@ -38,6 +40,20 @@ def convolution(
             body = call("add", body, params[-1])
     body = call("relu", body) if relu else body
     return Function(tuple(params), body, {"primitive": True, "constants": constants})
+
+
+def space_by(sketch: ModuleType, function: Function, target: Target) -> ConfigSpace:
+    """What a sketch alone offers."""
+    space = sketch.space(function, target)
+    assert space is not None
+    return ConfigSpace((space,))
+
+
+def default_with(space: ConfigSpace, **knobs: int) -> Config:
+    """The default with some knobs otherwise, which the space must allow."""
+    config = {**space.default, **knobs}
+    assert space.valid(space.encode(config)[None])[0]
+    return config
 
 
 def random_configs(space: ConfigSpace, rng: np.random.Generator, count: int) -> list[Config]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from convolutions import convolution, random_configs
+from convolutions import convolution, default_with, random_configs, space_by
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sketch_harness import draw, verify
@@ -38,16 +38,11 @@ def depthwise(shape: tuple[int, ...], **attrs: object) -> Function:
 
 
 def space_of(function: Function, target: Target = ZEN4) -> ConfigSpace:
-    space = depthwise_winograd.space(function, target)
-    assert space is not None
-    return ConfigSpace((space,))
+    return space_by(depthwise_winograd, function, target)
 
 
 def configured(function: Function, **knobs: int) -> Config:
-    space = space_of(function)
-    config = {**space.default, **knobs}
-    assert space.valid(space.encode(config)[None])[0]
-    return config
+    return default_with(space_of(function), **knobs)
 
 
 @settings(max_examples=20, deadline=None, derandomize=True, database=None)

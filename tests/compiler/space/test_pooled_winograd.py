@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from convolutions import space_by
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sketch_harness import configs, draw, verify
@@ -68,9 +69,7 @@ def pair(
 
 
 def space_of(function: Function, target: Target = HOST) -> ConfigSpace:
-    space = pooled_winograd.space(function, target)
-    assert space is not None
-    return ConfigSpace((space,))
+    return space_by(pooled_winograd, function, target)
 
 
 def scheduled(function: Function, config: Config) -> PrimFunc:

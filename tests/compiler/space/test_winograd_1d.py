@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from convolutions import convolution, random_configs
+from convolutions import convolution, default_with, random_configs, space_by
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sketch_harness import draw, verify
@@ -39,16 +39,11 @@ ZEN5 = Target("llvm -mcpu=znver5 -num-cores=2")
 
 
 def space_of(function: Function, target: Target = HOST) -> ConfigSpace:
-    space = winograd_1d.space(function, target)
-    assert space is not None
-    return ConfigSpace((space,))
+    return space_by(winograd_1d, function, target)
 
 
 def configured(function: Function, **knobs: int) -> Config:
-    space = space_of(function)
-    config = {**space.default, "nb": 1, "nv": 1, "ku": 1, **knobs}
-    assert space.valid(space.encode(config)[None])[0]
-    return config
+    return default_with(space_of(function), **{"nb": 1, "nv": 1, "ku": 1, **knobs})
 
 
 @pytest.mark.parametrize("tile", TILES[3])

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from convolutions import convolution, random_configs
+from convolutions import convolution, default_with, random_configs, space_by
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sketch_harness import draw, verify
@@ -33,16 +33,11 @@ ZEN4 = Target("llvm -mcpu=znver4 -num-cores=2")
 
 
 def space_of(function: Function, target: Target = HOST) -> ConfigSpace:
-    space = winograd_online.space(function, target)
-    assert space is not None
-    return ConfigSpace((space,))
+    return space_by(winograd_online, function, target)
 
 
 def configured(function: Function, **knobs: int) -> Config:
-    space = space_of(function)
-    config = {**space.default, "nb": 1, "kb": 1, "ku": 1, **knobs}
-    assert space.valid(space.encode(config)[None])[0]
-    return config
+    return default_with(space_of(function), **{"nb": 1, "kb": 1, "ku": 1, **knobs})
 
 
 def test_the_points_compute_a_filter_of_scaled_taps() -> None:
@@ -97,12 +92,9 @@ def test_the_interpreter_agrees() -> None:
     verify(function, HOST, configured(function, rt=1, kb=2), arrays, "interpret")
 
 
-@pytest.mark.parametrize("kb", [1, 4])
-def test_the_error_is_as_stated(kb: int) -> None:
-    function = convolution((1, 7, 7, 512), 64, bias=False, relu=False)
-    config = configured(function, rt=1, nb=2, kb=1)
-    assert verify(function, HOST, config, draw(function, np.random.default_rng(2))) < 5e-6
-    function = convolution((1, 4, 7, 512), 64, bias=False, relu=False)
+@pytest.mark.parametrize(("rows", "kb"), [(7, 1), (4, 1), (4, 4)])
+def test_the_error_is_as_stated(rows: int, kb: int) -> None:
+    function = convolution((1, rows, 7, 512), 64, bias=False, relu=False)
     config = configured(function, rt=1, nb=2, kb=kb)
     assert verify(function, HOST, config, draw(function, np.random.default_rng(2))) < 5e-6
 
