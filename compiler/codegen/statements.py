@@ -28,6 +28,7 @@ from tunefarm.compiler.codegen.loops import Loops
 from tunefarm.compiler.codegen.values import Lin
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.target import Target, dtype_bytes
+from tunefarm.compiler.tir.affine import range_of
 from tunefarm.compiler.tir.facts import buffers_stored
 from tunefarm.compiler.tir.ir import (
     Allocate,
@@ -227,6 +228,7 @@ class Emitter(Loops):
         if start.terms:
             raise ScheduleError(f"parallel loop {loop.var.name} does not start at a constant")
         inner.env[loop.var] = Lin(start.const, (("%index", 1),))
+        inner.ranges = {**self.ranges, loop.var: range_of(loop, self.ranges)}
         self.module.functions.append("")
         place_of_text = len(self.module.functions) - 1
         inner.iteration(loop)

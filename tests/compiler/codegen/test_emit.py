@@ -138,6 +138,20 @@ def test_a_condition_asks_what_is_open() -> None:
     agree(program, whole(x), 16)
 
 
+@pytest.mark.parametrize("kind", [s.parallel, lambda program, loop: program])
+def test_rows_of_a_tile_that_lie_inside_do_not_ask(kind: Callable[..., PrimFunc]) -> None:
+    """The first row of each tile may be outside; whose tile it is does not matter to the others."""
+    x = te.placeholder((8, 16), "float32", "x")
+    y = te.compute((8, 16), lambda i, v: te.if_then_else(i >= 1, x[i - 1, v], 0.0) * 2)
+    program = te.create_prim_func([x, y])
+    i, v = s.loops_of(program, last(program))
+    program, (outer, row) = s.split(program, i, 4)
+    program = kind(s.vectorize(s.unroll(program, row), v), outer)
+    text = emit_llvm(lower(program), Target(f"{AVX512} -num-cores=2")).text
+    assert text.count("icmp") == 1 + (kind is not s.parallel)  # with a serial loop's own
+    h.same(h.compiled(lower(program), whole(x)), h.interpreted(program, whole(x)), str(program))
+
+
 def test_choices_of_unrolled_loops() -> None:
     """Some are decided where they are written, one while the code runs; of registers both ways."""
     x = te.placeholder((4, 3, 16), "float32", "x")
