@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tunefarm.compiler.space.image_rows.repetition import repetitions
+from tunefarm.compiler.space.image_rows.repetition import THEN, repetitions
 from tunefarm.compiler.space.strassen.forms import (
     LANES,
     LEVELS,
@@ -43,7 +43,11 @@ TRANSFORMS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
             transform_filter, tile=tile, stride=stride, taps=taps
         )
         for taps, stride in FILTERS
-        for tile in (*product(TILES[taps], TILES[taps]), *product((SUMMED,), TILES[taps]))
+        for tile in (
+            *product(TILES[taps], TILES[taps]),
+            *product((SUMMED,), TILES[taps]),
+            *product(TILES[taps], (SUMMED,)),
+        )
     },
     SCALED: scale_taps,
 }
@@ -77,11 +81,12 @@ def pack_into(out: NDArray[Any], array: NDArray[Any], layout: PackedLayout | Non
 
 
 def _transformed(array: NDArray[Any], name: str) -> NDArray[Any]:
-    """The values that a layout asks for: "" are the array's own, "repeat 28" those of 28 pixels."""
-    if not name:
-        return array
-    count = repetitions(name)
-    return np.tile(array, count) if count else TRANSFORMS[name](array)
+    """The values that a layout asks for: "" are the array's own, "repeat 28" those of 28 pixels,
+    "winograd2x1, repeat 28" those of a transformed filter."""
+    for step in name.split(THEN) if name else ():
+        count = repetitions(step)
+        array = np.tile(array, count) if count else TRANSFORMS[step](array)
+    return array
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,8 @@ from tunefarm.compiler.space.contraction.default import config_cycles
 from tunefarm.compiler.space.contraction.shape import contraction_of, lanes_of
 from tunefarm.compiler.space.depthwise_winograd.knobs import work_cycles as depthwise_cycles
 from tunefarm.compiler.space.depthwise_winograd.program import depthwise_of
+from tunefarm.compiler.space.image_rows_winograd.knobs import work_cycles as image_rows_cycles
+from tunefarm.compiler.space.image_rows_winograd.program import rows_of
 from tunefarm.compiler.space.registry import config_space
 from tunefarm.compiler.space.strassen.forms import LEVELS
 from tunefarm.compiler.space.strassen.knobs import cycles as strassen_cycles
@@ -46,6 +48,10 @@ def cycles_on_one_core(function: Function, target: Target) -> float | None:
             d = depthwise_of(function)
             assert d is not None
             return float(depthwise_cycles(d, one, one.lanes("float32"), k)[0])
+        case "image_rows_winograd":
+            d = rows_of(function)
+            assert d is not None
+            return float(image_rows_cycles(d, one.lanes("float32"), k)[0])
         case "strassen" | "strassen_2":
             p = product_of(function, one.lanes("float32"), LEVELS[str(config["sketch"])])
             assert p is not None

@@ -30,6 +30,7 @@ _FORMS = {
     "winograd_1d": WINOGRAD,
     "winograd_online": WINOGRAD,
     "depthwise_winograd": WINOGRAD,
+    "image_rows_winograd": WINOGRAD,
     "strassen_2": STRASSEN,
 }
 """Sketches that are another form of one of these."""

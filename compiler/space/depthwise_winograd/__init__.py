@@ -42,14 +42,19 @@ REGISTERS = 32  # 12 weights, three rows of four points, four products
 FULL = 0.75  # of the lanes of all vectors, below which ``image_rows`` takes less time
 WORTH = 1.03  # times fewer cycles in the model than the direct sum at peak, to be a task's default
 
-__all__ = ["schedule", "space"]
+__all__ = ["schedule", "space", "suits"]
+
+
+def suits(target: Target) -> bool:
+    """True of processors that the method is for: those that add beside multiply-adds, and have the
+    registers."""
+    enough = target.adds_apart and target.vector_registers >= REGISTERS
+    return enough and target.kind == "llvm" and not target.strict
 
 
 def space(function: Function, target: Target) -> SketchSpace | None:
     """The knobs of such a convolution; None where the method does not apply."""
-    if target.kind != "llvm" or target.strict:
-        return None
-    if not target.adds_apart or target.vector_registers < REGISTERS:
+    if not suits(target):
         return None
     c, lanes = depthwise_of(function), target.lanes("float32")
     if c is None or c.width < 2 or c.channels < lanes:

@@ -113,7 +113,7 @@ def _stages(c: Depthwise, args: Sequence[te.Tensor]) -> te.Tensor:
             inside = (place >= 0) & (place < width)
             return te.if_then_else(inside, x[n, y, place, k], zero)
 
-        return _combined(across.data, j, data)
+        return combined(across.data, j, data)
 
     def term(n: Expr, h: Expr, t: Expr, j: Expr, k: Expr) -> te.Reduce:
         row = h + i - top
@@ -125,13 +125,13 @@ def _stages(c: Depthwise, args: Sequence[te.Tensor]) -> te.Tensor:
     product = te.compute(shape, term, "product", axis_names=["n", "h", "t", "j", "k"])
 
     def result(n: Expr, h: Expr, v: Expr, k: Expr) -> Expr:
-        return _combined(across.result, v % TILE, lambda j: product[n, h, v // TILE, j, k])
+        return combined(across.result, v % TILE, lambda j: product[n, h, v // TILE, j, k])
 
     shape = (c.batch, c.height, c.width, c.channels)
     return te.compute(shape, result, "depthwise_winograd")
 
 
-def _combined(matrix: Matrix, row: Expr, value: Callable[[int], Expr]) -> Expr:
+def combined(matrix: Matrix, row: Expr, value: Callable[[int], Expr]) -> Expr:
     """Row ``row`` of a matrix of 0, 1 and −1 times a vector: additions and subtractions alone."""
     sums = []
     for factors in matrix:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import lcm, prod
 
-from tunefarm.compiler.space.image_rows.repetition import repetition
+from tunefarm.compiler.space.image_rows.repetition import repeated
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir.ir import Expr
 from tunefarm.compiler.tir.schedule.buffers import replace_buffer
@@ -31,8 +31,10 @@ def with_one_period(program: PrimFunc, param: int, channels: int) -> PrimFunc:
         return (*indices[:axis], indices[axis] % panels, *indices[axis + 1 :])
 
     new = replace(old, shape=(*old.shape[:axis], panels, *old.shape[axis + 1 :]))
-    repeated = replace(
-        layout, shape=(*layout.shape[:-1], period), transform=repetition(period // channels)
+    shorter = replace(
+        layout,
+        shape=(*layout.shape[:-1], period),
+        transform=repeated(layout.transform, period // channels),
     )
     program = replace_buffer(program, old, new, place)
-    return replace(program, layouts={**program.layouts, param: repeated})
+    return replace(program, layouts={**program.layouts, param: shorter})

@@ -36,17 +36,9 @@ from tunefarm.compiler.tir.ir import Expr
 def image_rows_of(function: Function) -> Contraction | None:
     """The contraction over rows of the image; None if the function is none of stride 1 along them,
     with results as wide as the image, and constant weights."""
-    anchor = find_anchor(function)
-    if anchor is None or isinstance(function.body, Tuple) or not _fits(anchor):
-        return None
-    repeated = {function.params[i] for i in repeated_params(function)}
-    constants = function.attrs.get("constants", ())
-    assert isinstance(constants, tuple)
-    if any(p in repeated and i not in constants for i, p in enumerate(function.params)):
-        return None
-    flat = viewed(function, anchor, _views(anchor))
+    anchor, flat = find_anchor(function), flattened(function)
     row = None if flat is None else find_anchor(flat)
-    if flat is None or row is None:
+    if anchor is None or flat is None or row is None:
         return None
     height, width = tensor_type(anchor.args[1]).shape[:2]
     kernel = flat.params[function.params.index(anchor.args[1])]
@@ -56,6 +48,21 @@ def image_rows_of(function: Function) -> Contraction | None:
         shapes={kernel: (height, width, tensor_type(row).shape[-1])},
     )
     return analyse(program)
+
+
+@lru_cache(maxsize=64)
+def flattened(function: Function) -> Function | None:
+    """The function with images as rows, its convolution one of a column of taps; None if it is none
+    of stride 1 along rows, with results as wide as the image, and constant weights."""
+    anchor = find_anchor(function)
+    if anchor is None or isinstance(function.body, Tuple) or not _fits(anchor):
+        return None
+    repeated = {function.params[i] for i in repeated_params(function)}
+    constants = function.attrs.get("constants", ())
+    assert isinstance(constants, tuple)
+    if any(p in repeated and i not in constants for i, p in enumerate(function.params)):
+        return None
+    return viewed(function, anchor, _views(anchor))
 
 
 def repeated_params(function: Function) -> dict[int, PackedLayout]:

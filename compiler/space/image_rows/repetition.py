@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 _NAME = "repeat "
+THEN = ", "
+"""Stands between transforms of a layout that follow each other."""
 
 
 def repetition(count: int) -> str:
     """The transform of a layout that repeats the last dimension ``count`` times."""
     return f"{_NAME}{count}"
+
+
+def repeated(transform: str, count: int) -> str:
+    """The transforms of a layout with ``count`` repetitions instead of those that it asks for."""
+    *others, _ = transform.split(THEN)
+    return THEN.join((*others, repetition(count)))
 
 
 def repetitions(transform: str) -> int:

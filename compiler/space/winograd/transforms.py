@@ -186,8 +186,11 @@ def transform_filter(
     weights: NDArray[Any], tile: tuple[int, int], stride: int = 1, taps: int = 3
 ) -> NDArray[Any]:
     """G g Gᵀ of weights ``[taps, taps, inputs, outputs]``, in float64 and rounded once."""
-    if tile[0] == SUMMED:
-        above, across = np.eye(taps), np.array(transforms_of_rows(tile[1], stride).filter)
+    if SUMMED in tile:
+        above, across = (
+            np.eye(taps) if t == SUMMED else np.array(transforms_of_rows(t, stride).filter)
+            for t in tile
+        )
     else:
         above, across = (np.array(transforms(t, stride, taps).filter) for t in tile)
     rows = np.tensordot(above, _by_phase(weights.astype(np.float64), taps), (1, 0))

@@ -117,7 +117,8 @@ def test_a_strict_target_has_no_such_sketch() -> None:
     [
         (28, 192, "depthwise_winograd"), (112, 32, "depthwise_winograd"),
         (14, 576, "depthwise_winograd"), (7, 960, "depthwise_winograd"),
-        (28, 24, "depthwise_winograd"), (28, 17, "image_rows"), (28, 33, "image_rows"),
+        (28, 24, "depthwise_winograd"), (28, 17, "image_rows_winograd"),
+        (28, 33, "image_rows_winograd"),
         (3, 64, "contraction"), (7, 1024, "contraction"), (28, 36, "image_rows"),
         (34, 32, "depthwise_winograd"),
     ],
