@@ -11,6 +11,8 @@
 
 The constant operand is packed at build time to [panel][reduce …][nv · lanes] (Goto & van de Geijn,
 "Anatomy of high-performance matrix multiplication", 2008, without the blocking of the reduction).
+In the order "mtn" of a depthwise convolution the loop over panels is inside those over row tiles:
+the next tile then reads other channels than those whose results are on their way to the cache.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from tunefarm.compiler.space.config import Config
 from tunefarm.compiler.space.contraction.shape import (
     PACK_PANEL,
     PACK_WHOLE,
+    PANELS_INSIDE,
     contraction_of,
     lanes_of,
     packed_at_build,
@@ -55,11 +56,11 @@ def tiled(c: Contraction, target: Target, config: Config) -> PrimFunc:
     reduce[-1:] = [k_outer]
     outermost = order_blocks(c, loops, [n_block, *m_blocks], str(config["order"]))
     inside = [*row_inner, n_vec, n_lane]
-    program = s.reorder(program, *outermost, n_panel, *row_tiles, *reduce, k_inner, *inside)
+    tiles = [*row_tiles, n_panel] if config["order"] == PANELS_INSIDE else [n_panel, *row_tiles]
+    program = s.reorder(program, *outermost, *tiles, *reduce, k_inner, *inside)
     around = reduce[:-1] if knob["ku"] > depth else []
     program = in_registers(program, (*around, k_inner, *row_inner, n_vec), n_lane)
-    tile_loop = row_tiles[-1] if row_tiles else n_panel
-    program = place_epilogue(program, epilogue, tile_loop, lanes)
+    program = place_epilogue(program, epilogue, tiles[-1], lanes)
     program = s.decompose_reduction(program, block, reduce[0])
     if packed is not None:
         width = knob["nv"] * lanes
@@ -120,7 +121,7 @@ def order_blocks(
     c: Contraction, loops: Mapping[int, Var], blocks: list[Var], order: str
 ) -> list[Var]:
     """The loops over blocks, outermost first: axes without tiles, then ``blocks``, given as panels
-    and rows, in the order "nm" or "mn"."""
+    and rows; these the other way round unless the order is "nm"."""
     tiled = row_axes(c)
     rest = [loops[a.position] for a in (*c.outer, *c.rows) if a not in tiled]
     return [*rest, *(blocks if order == "nm" else reversed(blocks))]

@@ -16,11 +16,13 @@ from tunefarm.compiler.space.analysis import Contraction
 from tunefarm.compiler.space.contraction.shape import (
     PACK_PANEL,
     PACK_WHOLE,
+    PANELS_INSIDE,
     packed_at_build,
     panel_count,
     row_axes,
     shares_vector,
     transposed,
+    waits_for_stores,
 )
 from tunefarm.compiler.space.product_cycles import moved_cycles
 from tunefarm.compiler.target import Target, dtype_bytes
@@ -41,11 +43,12 @@ def default_blocks(
 ) -> dict[str, int | str]:
     """The knobs beside the register tile (rw, rh, nv), whose every step takes ``step_cycles``."""
     kernel = _kernel_of(c, target, lanes, register_tile, step_cycles)
+    inside = waits_for_stores(c, target) and PANELS_INSIDE in choices["order"]
     candidates = [
         (order, int(mb), int(nb))
-        for order in kernel.orders
+        for order in ((PANELS_INSIDE,) if inside else kernel.orders)
         for mb in choices["mb"]
-        for nb in (choices["nb"] if order == "mn" else (1,))
+        for nb in _blocks_of_panels(order, kernel.panels, target.num_cores, choices["nb"])
         if int(mb) <= max(1, 1.34 * kernel.fitting(order))
     ]
     order, mb, nb = max(candidates, key=lambda b: (kernel.value(*b), -b[1], -b[2]))
@@ -63,6 +66,17 @@ def default_blocks(
         "prefetch": 32 if ahead and kernel.deep else 0,
         "next_panel": int(ahead),
     }
+
+
+def _blocks_of_panels(
+    order: str, panels: int, cores: int, choices: tuple[int | str, ...]
+) -> list[int]:
+    """The panels that a block may have: all, as far as there is a choice, or those of each core,
+    where tiles take those of a block in turn."""
+    if order != PANELS_INSIDE:
+        return [int(n) for n in choices] if order == "mn" else [1]
+    least = (panels, panel_count(panels, cores))
+    return [next((int(n) for n in choices if int(n) >= m), int(choices[-1])) for m in least]
 
 
 def _pack_rhs(
@@ -153,13 +167,13 @@ class _Kernel:
         cores = self.target.num_cores
         lost = REREAD * again
         if cores > 1:
-            by_rows = order == "mn" or len(panel_sizes) == 1
+            by_rows = order != "nm" or len(panel_sizes) == 1
             lost += TASK_CYCLES * count / self.cycles
             moved = self._moved(by_rows and len(row_sizes) >= cores)
             lost += moved_cycles(moved, self.target) / self.cycles
         if count > 32 * cores:
             return 1.0 - lost
-        outer, inner = (row_sizes, panel_sizes) if order == "mn" else (panel_sizes, row_sizes)
+        outer, inner = (panel_sizes, row_sizes) if order == "nm" else (row_sizes, panel_sizes)
         tasks = [m * n for m in outer for n in inner] * self.copies
         own = moved_cycles(self.input_bytes + self.output_bytes, self.target)
         return _busy(tasks, cores, 1 + own / self.cycles) - lost

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from math import prod
+from math import gcd, prod
 
 import numpy as np
 from tunefarm.compiler.processors import X86_64
+from tunefarm.compiler.space.aliases import SAME_SET_BYTES
 from tunefarm.compiler.space.analysis import Contraction
 from tunefarm.compiler.space.columns import Numbers, cheapest, whole
 from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob
@@ -19,6 +20,7 @@ from tunefarm.compiler.space.contraction.shape import (
     shares_vector,
     step_of,
     taps,
+    waits_for_stores,
     whole_window,
 )
 from tunefarm.compiler.target import LINE_BYTES, Target, dtype_bytes
@@ -30,8 +32,12 @@ FEW_TAPS = 9  # of a window: these are unrolled together
 ROW_PIXELS = 14  # of a tile whose taps are not: their sums and inputs fit the registers
 SPLIT_LINES = 0.2  # of a kernel's time, where each vector is a panel of its own
 STREAM_CYCLES = 2.7  # of a vector of weights from the third level of cache (Zen 5: 97 GB/s a core)
-SAME_SET_BYTES = 4096  # rows so far apart meet in one set of the first level of cache
 CONFLICT = 0.02  # of a kernel's time, for each row beyond half a set
+# Cycles of two FMAs where rows wait for stores, of a vector of results and of each that it reads:
+NEAR_READS, FAR_READS = (2.0, 0.6), (1.1, 1.43)
+FAR_BYTES = 1536  # from pixel to pixel, from where on the latter hold
+CROWD = 0.075  # of a vector of results, for each pixel read, and KiB to the next beyond its vectors
+FEW_SUMS, MANY_SUMS = 8, 12  # of a tile: fewer wait for each other, more take 1.1 × the time
 
 
 def default_of(
@@ -52,8 +58,11 @@ def default_of(
     tiles = {n: choices[n] for n in ("rw", "rh", "nv")}
     if _by_rows_of_taps(c, window):
         window = c.reduce[-1].extent
-        pixels = tuple(w for w in choices["rw"] if int(w) <= ROW_PIXELS)
-        tiles |= {"rw": pixels, "rh": (1,), "nv": (1,)}
+        waits = waits_for_stores(c, target)
+        least = min(ROW_PIXELS // 2, int(choices["rw"][-1])) if waits else 1
+        pixels = tuple(w for w in choices["rw"] if least <= int(w) <= ROW_PIXELS)
+        vectors = tuple(v for v in choices["nv"] if int(v) <= (2 if waits else 1))
+        tiles |= {"rw": pixels, "rh": (1,), "nv": vectors}
     none = dict.fromkeys(("pack_lhs", "pack_rhs", "prefetch", "next_panel"), 0)
     found, cycles = cheapest(
         tiles,
@@ -119,6 +128,8 @@ def tile_cycles(c: Contraction, target: Target, lanes: int, k: Columns) -> Numbe
         step = np.maximum(step, STREAM_CYCLES * vectors)
     panel = prod(a.extent for a in c.reduce) * vectors * lanes * dtype_bytes(c.rhs.load.dtype)
     from_l2 = np.where(panel > target.l1_bytes // 2, 0.6 * vectors, 0.0)
+    if target.vector_registers > 16 and waits_for_stores(c, target):
+        return _waiting_cycles(c, target, k, tiles)
     cycles = tiles * (step + 0.02 * loads + from_l2)
     cycles = cycles * np.where((whole(k, "rh") > 1) & padded(c), 1.05, 1.0)
     cycles = cycles * _set_conflicts(c, target, k)
@@ -178,6 +189,32 @@ def _window_cycles(
     tall = np.where((high > 1) & padded(c), 1.15, 1.0) * (1 + 0.08 * (high - 1) * meet)
     crossed = 1.15 if c.vector.extent % lanes else 1.0  # lines, where pixels begin anywhere in one
     return tiles * sums * pairs * many * tall * crossed
+
+
+def _waiting_cycles(c: Contraction, target: Target, k: Columns, tiles: Numbers) -> Numbers:
+    """Cycles of one tap of a whole window by tiles that take all panels in turn, where rows wait.
+
+    What a tile reads comes from the second level, for its rows meet in a few sets of the first:
+    the further pixels are apart, the more small square tiles of many vectors gain. In clocks of a
+    Zen 4 a vector of results, by tiles of columns × rows × vectors: 7² × 1024 takes 17 by 4 × 1 × 3
+    and 21 by 3 × 3 × 1, 14² × 512 12 by 3 × 2 × 2 and 14 by 7 × 1 × 2, 28² × 256 9 by 2 × 2 × 2 and
+    12 by 7 × 1 × 2.
+    """
+    second, last = row_axes(c)
+    assert second is not None
+    assert last is not None
+    wide, high, vectors = whole(k, "rw"), whole(k, "rh"), whole(k, "nv")
+    across = taps(c, last) + (wide - 1) * step_of(c, last)
+    read = across * (taps(c, second) + (high - 1) * step_of(c, second))
+    pixel = bytes_apart(c, last) // step_of(c, last)
+    start, each = FAR_READS if pixel >= FAR_BYTES else NEAR_READS
+    sums = np.maximum(whole_window(c) * wide * high / 2, start * wide * high + each * read)
+    apart = gcd(pixel, SAME_SET_BYTES) / 1024
+    crowded = CROWD * read * wide * high * np.maximum(apart - vectors, 0)
+    few = np.maximum(FEW_SUMS / (wide * high * vectors), 1.0)
+    many = np.where(wide * high * vectors > MANY_SUMS, 1.1, few) * np.where(high > wide, 1.05, 1.0)
+    pairs = np.where(vectors * target.lanes("float32") * 4 % (2 * LINE_BYTES), 1.1, 1.0)
+    return tiles * vectors * (sums + crowded) * many * pairs / whole_window(c)
 
 
 def _set_conflicts(c: Contraction, target: Target, k: Columns) -> Numbers:

@@ -11,6 +11,7 @@ from tunefarm.compiler.space.config import Columns, Constraint, Knob
 from tunefarm.compiler.space.contraction.shape import (
     PACK_PANEL,
     PACK_WHOLE,
+    PANELS_INSIDE,
     packable,
     packed_at_build,
     padded,
@@ -51,12 +52,19 @@ def knobs_of(c: Contraction, lanes: int) -> tuple[Knob, ...]:
         Knob("ku", unrolls),
         Knob("mb", up_to(BLOCKS, rows)),
         Knob("nb", up_to(BLOCKS, vectors)),
-        Knob("order", ("nm", "mn")),
+        Knob("order", _orders(c, vectors)),
         Knob("pack_lhs", _pack_choices(c, c.lhs)),
         Knob("pack_rhs", _pack_choices(c, c.rhs)),
         Knob("prefetch", PREFETCH if hints else (0,)),
         Knob("next_panel", (0, 1) if hints and vectors > 1 else (0,)),
     )
+
+
+def _orders(c: Contraction, vectors: int) -> tuple[str, ...]:
+    """Which blocks are outermost, panels (n) or rows (m); and, where each panel reads channels of
+    its own, tiles of rows that take all panels of a block in turn."""
+    inside = shares_vector(c) and vectors > 1 and row_axes(c)[1] is not None
+    return ("nm", "mn", PANELS_INSIDE) if inside else ("nm", "mn")
 
 
 def up_to(choices: tuple[int, ...], extent: int) -> tuple[int, ...]:

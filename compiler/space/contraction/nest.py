@@ -9,7 +9,7 @@ from tunefarm.compiler.space.analysis import Contraction
 from tunefarm.compiler.space.columns import whole
 from tunefarm.compiler.space.config import Access, Columns, Nest
 from tunefarm.compiler.space.contraction.default import tile_cycles
-from tunefarm.compiler.space.contraction.shape import constants, row_axes
+from tunefarm.compiler.space.contraction.shape import PANELS_INSIDE, constants, row_axes
 from tunefarm.compiler.target import Target, dtype_bytes
 from tunefarm.compiler.tir.affine import affine
 from tunefarm.compiler.tir.schedule.tree import store_of
@@ -50,7 +50,8 @@ def nest_of(c: Contraction, target: Target, lanes: int, k: Columns) -> Nest:
         executed = executed * (-(-a.extent // tile) * tile)
     core = {a: np.maximum(l2[a], 1) for a in axes}
     extra = {n: whole(k, n).astype(np.float64) for n in EXTRA}
-    extra["rows_outer"] = (np.asarray(k["order"]) == "mn").astype(np.float64)
+    extra["rows_outer"] = (np.asarray(k["order"]) != "nm").astype(np.float64)
+    extra["panels_inside"] = (np.asarray(k["order"]) == PANELS_INSIDE).astype(np.float64)
     extra["cycles"] = tile_cycles(c, target, lanes, k)
     return Nest(
         axes,

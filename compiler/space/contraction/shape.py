@@ -6,9 +6,11 @@ from functools import lru_cache
 from math import prod
 
 from tunefarm.compiler.ir import Function
+from tunefarm.compiler.processors import X86_64
+from tunefarm.compiler.space.aliases import rows_meet
 from tunefarm.compiler.space.analysis import Axis, Contraction, analyse
 from tunefarm.compiler.space.program import create_program, view_contraction
-from tunefarm.compiler.target import Target, dtype_bytes
+from tunefarm.compiler.target import LINE_BYTES, Target, dtype_bytes
 from tunefarm.compiler.tir.affine import affine
 from tunefarm.compiler.tir.ir import Var
 from tunefarm.compiler.tir.schedule.tree import store_of
@@ -16,6 +18,7 @@ from tunefarm.compiler.tir.schedule.tree import store_of
 NAME, VERSION = "contraction", 3
 MAX_WINDOW = 32  # taps that are unrolled together
 PACK_PANEL, PACK_WHOLE = 1, 2  # a right operand copied panel by panel, or all of it at once
+PANELS_INSIDE = "mtn"  # the order of blocks "mn", in which a tile of rows takes all panels of one
 
 
 @lru_cache(maxsize=64)
@@ -115,3 +118,13 @@ def bytes_apart(c: Contraction, axis: Axis) -> int:
         apart += affine(index).coefficient(var) * stride
         stride *= extent
     return apart
+
+
+def waits_for_stores(c: Contraction, target: Target) -> bool:
+    """True where a depthwise window of two axes reads rows that meet in the last 12 bits of their
+    addresses, and so with stores that are on their way."""
+    second, last = row_axes(c)
+    if target.isa is not X86_64 or not whole_window(c) or second is None or last is None:
+        return False
+    row, pixel = (bytes_apart(c, axis) // step_of(c, axis) for axis in (second, last))
+    return pixel % LINE_BYTES == 0 and any(rows_meet(rows * row, pixel) for rows in (1, 2))

@@ -6,6 +6,7 @@ from __future__ import annotations
 from math import gcd
 
 import numpy as np
+from tunefarm.compiler.space.aliases import SAME_SET_BYTES, rows_meet
 from tunefarm.compiler.space.columns import Mask, Numbers, cheapest, whole
 from tunefarm.compiler.space.config import Access, Columns, Config, Constraint, Knob, Nest
 from tunefarm.compiler.space.contraction.knobs import up_to
@@ -19,7 +20,6 @@ NAME, VERSION = "depthwise_winograd", 1
 
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 14)
 POINTS = transforms(TILE).points
-SAME_SET_BYTES = 4096  # lines so far apart meet in one set of the first level of cache
 # Cycles, in each of which two multiply-adds begin; a Zen 4's are two clocks.
 LOAD = 0.58  # of a vector
 OUTSIDE = 1.8  # of a tile beside its sums
@@ -31,7 +31,7 @@ BY_COLUMN = 1.1  # times the time of whole rows, by columns of all panels or at 
 COLUMN_PANELS = 8
 WAITS = 1.6  # times the time, where loads wait for stores, and
 FEW_ROWS, WAITS_IN_COLUMN = 3, 1.45  # of a column by tiles of more rows
-DIRECT_WAITS = 1.15  # and the direct sum's, at least
+NEAR_BYTES, FAR = 512, 0.4  # more where rows meet, for each KiB that pixels are further apart
 TASK = {False: 40.0, True: 150.0}  # of a turn of the outer loop, and of one that cores share
 
 
@@ -78,7 +78,16 @@ def work_cycles(c: Depthwise, target: Target, lanes: int, k: Columns) -> Numbers
     column = np.maximum(sums, loads) + OUTSIDE * blocks + beyond * c.height
     tall = np.where((rows > 8) & (crossing == 1), TALL, 1.0)
     columns = c.batch * panels_of(c, lanes) * c.tiles
-    return columns * column * tall * _order(c, target, k)
+    return columns * column * tall * _order(c, target, k) * _far(c)
+
+
+def _far(c: Depthwise) -> float:
+    """A factor of the time where rows, or every other one, meet in the last 12 bits of addresses:
+    28² × 256 takes 1.3 × the cycles of the model without it, 14² × 512 1.8, 14² × 1024 2.9."""
+    pixel = c.channels * 4
+    if not any(rows_meet(rows * c.image[1] * pixel, pixel) for rows in (1, 2)):
+        return 1.0
+    return 1 + FAR * max(0, gcd(pixel, SAME_SET_BYTES) - NEAR_BYTES) / 1024
 
 
 def _order(c: Depthwise, target: Target, k: Columns) -> Numbers:
@@ -114,23 +123,18 @@ def _most_in_a_set(rows: int, row: int, pixel: int, sets: int) -> int:
 
 
 def waits_for_stores(c: Depthwise) -> bool:
-    """True where a row of the image is about a multiple of 4 KiB behind the one before, or a pixel
-    more: a load whose address has the last 12 bits of a store's on its way waits for it.
+    """True where a load of the next tile waits for a store of this one.
 
     By whole rows 33² of 32 channels take 1.1 × the time of the direct sum, 34² 0.7 × (Zen 4); by
     columns, whose next load is of other channels, 0.86 ×.
     """
-    pixel = c.channels * 4
-    apart = (c.image[1] * pixel + SAME_SET_BYTES // 2) % SAME_SET_BYTES - SAME_SET_BYTES // 2
-    return min(abs(apart), abs(apart - pixel)) < 2 * LINE_BYTES
+    return rows_meet(c.image[1] * c.channels * 4, c.channels * 4)
 
 
 def direct_cycles(c: Depthwise, lanes: int) -> float:
-    """Cycles of the direct sum on one core, of the taps inside the image: at peak, but where it has
-    to wait too."""
+    """Cycles of the direct sum on one core, of the taps inside the image, at peak."""
     above, across = c.taps_inside
-    waits = DIRECT_WAITS if waits_for_stores(c) else 1.0
-    return waits * c.batch * panels_of(c, lanes) * above * across / 2
+    return c.batch * panels_of(c, lanes) * above * across / 2
 
 
 def default_of(c: Depthwise, target: Target, lanes: int, knobs: tuple[Knob, ...]) -> Config:

@@ -120,7 +120,8 @@ def test_a_strict_target_has_no_such_sketch() -> None:
         (28, 24, "depthwise_winograd"), (28, 17, "image_rows_winograd"),
         (28, 33, "image_rows_winograd"),
         (3, 64, "contraction"), (7, 1024, "contraction"), (28, 36, "image_rows"),
-        (34, 32, "depthwise_winograd"),
+        (34, 32, "depthwise_winograd"), (112, 64, "depthwise_winograd"), (28, 256, "contraction"),
+        (14, 512, "contraction"), (14, 256, "contraction"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("cores", [1, 2])
@@ -134,7 +135,7 @@ def test_a_zen_4_has_it_as_the_default_where_it_takes_less_time(
 
 @pytest.mark.parametrize(
     ("size", "channels", "by_column"),
-    [(56, 128, 1), (28, 256, 1), (33, 32, 1), (17, 64, 1), (34, 32, 0), (28, 192, 0)],
+    [(56, 128, 1), (112, 64, 1), (33, 32, 1), (17, 64, 1), (34, 32, 0), (28, 192, 0)],
 )
 def test_columns_go_first_where_loads_would_wait_for_stores(
     size: int, channels: int, by_column: int
