@@ -22,7 +22,7 @@ WIDE_BLOCK = 8  # vectors of a row at a time, where they are as many
 SHORT_ROW = 3  # vectors of a row that is taken at once
 SHORT_STORED_ROW = 6  # and of one that is stored between the stages
 SHORT_TILE = 4  # such rows at a time
-COMBINED = 8  # rows whose lanes are combined together, where they fit half of the registers
+COMBINED = 8  # rows whose lanes are combined together, where three quarters of registers hold them
 LEAST_LINES = 12  # of rows that are read by lines, if nothing else is asked for
 MOST_KEPT_LINES = 32  # of those whose values are stored between the stages
 LEAST_PAIRED = 12  # vectors of rows that run two at a time
@@ -42,7 +42,8 @@ def default_of(
     begin inside lines are read by lines, two at a time (0.78 to 0.91 ×), where they are not short:
     the masks of a row take as long as six of its vectors. All of a short row at once took 0.8 to
     0.95 × the time of blocks of four vectors, most of them empty (12 to 80 columns). Eight rows of
-    one or two vectors took 0.35 to 0.9 × the time of four, whose lanes are combined row by row.
+    one or two vectors took 0.35 to 0.9 × the time of four, whose lanes are combined row by row, of
+    three 0.37 to 1.0 × (Zen 4).
     """
     choices = {k.name: [int(c) for c in k.choices] for k in knobs}
     choice = r.lanes[0]
@@ -83,7 +84,7 @@ def _blocks_of(r: RowSpace, choice: LaneChoice, choices: Sequence[int]) -> _Bloc
     kept = bool(kept_blocks(r.stages))
     if vectors <= (SHORT_STORED_ROW if kept and many else SHORT_ROW):
         nv = min(choices, key=lambda v: abs(v - vectors))
-        together = COMBINED * nv <= r.target.vector_registers // 2
+        together = COMBINED * nv <= r.target.vector_registers * 3 // 4
         return _Blocks(nv, (COMBINED if together else SHORT_TILE) * nv, together)
     whole_blocks = vectors % WIDE_BLOCK == 0 or vectors >= 4 * WIDE_BLOCK
     wide = whole_blocks and not (kept and vectors > WIDE_BLOCK) and many

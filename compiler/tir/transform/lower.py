@@ -17,6 +17,7 @@ from tunefarm.compiler.tir.transform.conditions import (
 )
 from tunefarm.compiler.tir.transform.double_buffer import double_buffer
 from tunefarm.compiler.tir.transform.no_ops import remove_no_ops
+from tunefarm.compiler.tir.transform.rows_together import take_rows_together
 from tunefarm.compiler.tir.transform.short_vectors import shorten_vectors
 from tunefarm.compiler.tir.transform.simplify import simplify
 from tunefarm.compiler.tir.transform.specialise import specialise
@@ -47,6 +48,7 @@ PHASES: tuple[Phase, ...] = (
     unswitch_loops,  # and those with an else branch, or of some statements
     tighten_loops,  # borders become loop bounds
     specialise,  # remainders and borders get code of their own
+    take_rows_together,  # what each has one of, and columns behind whole vectors
     shorten_vectors,  # last vectors of a row with few lanes have no others
     stagger_stages,  # a stage runs beside the next tile's one before it
     finish,

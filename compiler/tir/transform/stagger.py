@@ -31,6 +31,7 @@ from tunefarm.compiler.tir.ir import (
 from tunefarm.compiler.tir.transform.bounds import bound_of
 from tunefarm.compiler.tir.transform.double_buffer import allocations_around
 from tunefarm.compiler.tir.visit import (
+    loads_of,
     seq,
     substitute_stmt,
     transform_accesses,
@@ -136,9 +137,13 @@ def _uses(stage: Stmt, buffer: Buffer) -> bool:
 
 
 def _stages(body: Stmt) -> list[Stmt]:
-    """The body's statements, cut behind those that end in a sum over lanes."""
+    """The body's statements, cut behind those that end in a sum over lanes, or what goes on with
+    such sums in lanes of their own."""
     stages: list[list[Stmt]] = [[]]
     for part in body.stmts if isinstance(body, Seq) else (body,):
+        if stages[1:] and not stages[-1] and _goes_on(stages[-2][-1], part):
+            stages[-2].append(part)
+            continue
         stages[-1].append(part)
         if _combines_lanes(part):
             stages.append([])
@@ -155,6 +160,15 @@ def _combines_lanes(stmt: Stmt) -> bool:
     )
 
 
+def _goes_on(sums: Stmt, stmt: Stmt) -> bool:
+    """True for a vectorized loop over registers whose lanes are what another statement combined."""
+    if not isinstance(stmt, For) or stmt.kind is not LoopKind.VECTORIZED:
+        return False
+    every = buffers_read_below(stmt) | buffers_stored(stmt)
+    lanes = {load.buffer for load in loads_of(stmt) if stmt.var in load.indices}
+    return buffers_stored(sums) <= lanes and all(buffer.scope == "register" for buffer in every)
+
+
 def _in_turn(loop: For, stage: Stmt, number: int, last: int) -> Stmt:
     """A stage of the iteration ``number`` before the present one, if there is one."""
     first = loop.start + number
@@ -169,10 +183,12 @@ def _in_turn(loop: For, stage: Stmt, number: int, last: int) -> Stmt:
 @dataclass(frozen=True, slots=True)
 class _Handed:
     """A buffer that stage ``writer`` hands on. ``generations`` hold what it wrote in the latest
-    iteration, the one before, and so on, as long as a later stage reads it."""
+    iteration, the one before, and so on, as long as a later stage reads it. Elements are copied
+    by loops of kind ``copies``."""
 
     writer: int
     generations: tuple[Buffer, ...]
+    copies: LoopKind = LoopKind.UNROLLED
 
     def seen_by(self, number: int, stage: Stmt) -> Stmt:
         """The stage with the generation in the buffer's place that it is to read."""
@@ -190,12 +206,20 @@ class _Handed:
         if buffer.scope != "register":
             return []
         zeros = _zeroed(stage, buffer)
-        return [zeros, *(_copied(buffer, old) for old in self.generations[1:])]
+        return [zeros, *(self._copied(buffer, old) for old in self.generations[1:])]
 
     def moves(self) -> list[Stmt]:
         """Each generation becomes the one before it, the oldest first."""
         pairs = zip(self.generations, self.generations[1:], strict=False)
-        return [_copied(young, old) for young, old in reversed(list(pairs))]
+        return [self._copied(young, old) for young, old in reversed(list(pairs))]
+
+    def _copied(self, source: Buffer, target: Buffer) -> Stmt:
+        """``target[…] = source[…]``, element by element."""
+        loops = [Var(f"e{d}") for d in range(len(source.shape))]
+        stmt: Stmt = Store(target, tuple(loops), Load(source, tuple(loops)))
+        for var, extent in zip(reversed(loops), reversed(source.shape), strict=True):
+            stmt = For(var, Const(extent), stmt, self.copies)
+        return stmt
 
 
 def _handed_on(buffer: Buffer, stages: Sequence[Stmt], users: Sequence[int]) -> _Handed | None:
@@ -203,21 +227,29 @@ def _handed_on(buffer: Buffer, stages: Sequence[Stmt], users: Sequence[int]) -> 
     if not users or any(buffer in buffers_stored(stages[n]) for n in users[1:]):
         return None
     ages = max(1, users[-1] - users[0])
-    if ages > 1 and not (buffer.scope == "register" and _holds_scalars(buffer, stages[users[0]])):
+    copies = _kind_of_copies(buffer, stages[users[0]])
+    if ages > 1 and copies is None:
         return None
     older = (replace(buffer, name=f"{buffer.name}_{age}") for age in range(2, ages + 1))
-    return _Handed(users[0], (buffer, *older))
+    return _Handed(users[0], (buffer, *older), copies or LoopKind.UNROLLED)
 
 
-def _holds_scalars(buffer: Buffer, stage: Stmt) -> bool:
-    """True if no vectorized loop stores several elements of a register buffer at once."""
-    return not any(
-        store.buffer is buffer and any(loop.var in variables(i) for i in store.indices)
+def _kind_of_copies(buffer: Buffer, stage: Stmt) -> LoopKind | None:
+    """How a register buffer is copied that is stored element by element, or is one vector; None
+    for another buffer."""
+    if buffer.scope != "register":
+        return None
+    wide = [
+        store
         for loop in loops_below(stage)
         if loop.kind is LoopKind.VECTORIZED
         for store in walk_stmt(loop.body)
-        if isinstance(store, Store)
-    )
+        if isinstance(store, Store) and store.buffer is buffer
+        if any(loop.var in variables(index) for index in store.indices)
+    ]
+    if not wide:
+        return LoopKind.UNROLLED
+    return LoopKind.VECTORIZED if len(buffer.shape) == 1 else None
 
 
 def _zeroed(stmt: Stmt, buffer: Buffer) -> Stmt:
@@ -237,12 +269,3 @@ def _zeroed(stmt: Stmt, buffer: Buffer) -> Stmt:
             return seq(*(_zeroed(s, buffer) for s in stmts))
         case _:
             return Seq(())
-
-
-def _copied(source: Buffer, target: Buffer) -> Stmt:
-    """``target[…] = source[…]``, element by element."""
-    loops = [Var(f"e{d}") for d in range(len(source.shape))]
-    stmt: Stmt = Store(target, tuple(loops), Load(source, tuple(loops)))
-    for var, extent in zip(reversed(loops), reversed(source.shape), strict=True):
-        stmt = For(var, Const(extent), stmt, LoopKind.UNROLLED)
-    return stmt
