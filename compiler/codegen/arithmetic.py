@@ -11,9 +11,11 @@ from tunefarm.compiler.codegen.types import (
     is_float,
     is_narrow_float,
     is_unsigned,
+    scalar_type,
     suffix,
+    vector_of,
 )
-from tunefarm.compiler.codegen.values import HANDED_ON, Val
+from tunefarm.compiler.codegen.values import HANDED_ON, Val, make
 from tunefarm.compiler.errors import BuildError
 from tunefarm.compiler.processors import WASM32
 from tunefarm.compiler.target import Target, dtype_bytes
@@ -24,6 +26,7 @@ _INT_OPS = {"add": "add", "sub": "sub", "mul": "mul", "bitand": "and", "bitor": 
             "bitxor": "xor", "and": "and", "or": "or", "xor": "xor", "shl": "shl"}  # fmt: skip
 _DIRECT = {"sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "round": "roundeven",
            "trunc": "trunc", "abs": "fabs"}  # fmt: skip
+TAKE_NAN = 0x11  # fixupimm's table: the second operand if that is a quiet or a signalling NaN
 _ROUNDING = ("floor", "ceil", "round", "trunc")
 
 
@@ -86,12 +89,34 @@ class Arithmetic(Casts):
             # One operand is a number: a comparison that is false for NaN keeps the other one.
             test = self.emit(f"fcmp {'olt' if op == 'min' else 'ogt'}", b, a, "bool")
             return self.choose(test, b, a)
-        # The processor's instruction gives b if one is NaN, so only a must be tested: two
+        # The processor's instruction gives b if one is NaN, so only a must be tested: two or three
         # instructions, where llvm.maximum takes six. Which zero is larger is left open.
         test = self.emit(f"fcmp {'olt' if op == 'min' else 'ogt'}", a, b, "bool")
         if op == "maxnum":
             return self.choose(test, a, b)
-        return self.choose(self.emit("fcmp ord", a, a, "bool"), self.choose(test, a, b), a)
+        greater = self.choose(test, a, b)
+        if self._has_fixup(a):
+            return self._or_nan(greater, a)
+        return self.choose(self.emit("fcmp ord", a, a, "bool"), greater, a)
+
+    def _has_fixup(self, value: Val) -> bool:
+        """Whether one instruction replaces what another vector says is NaN."""
+        return self.target.has_avx512 and value.lanes * dtype_bytes(value.dtype) in (16, 32, 64)
+
+    def _or_nan(self, value: Val, a: Val) -> Val:
+        """``a`` where that is NaN, else ``value``: one instruction, not a test and a choice."""
+        bits = 8 * dtype_bytes(a.dtype)
+        kind, table = vector_of(scalar_type(a.dtype), a.lanes), vector_of(f"i{bits}", a.lanes)
+        mask = f"i{max(8, a.lanes)}"
+        name = f"llvm.x86.avx512.mask.fixupimm.p{'s' if bits == 32 else 'd'}.{a.lanes * bits}"
+        rounding, as_set = (", i32", ", i32 4") if a.lanes * bits == 512 else ("", "")
+        self.declares.add(f"declare {kind} @{name}({kind}, {kind}, {table}, i32, {mask}{rounding})")
+        text = self.builder.pure(
+            f"call {kind} @{name}({kind} {value.text}, {kind} {a.text}, "
+            f"{table} splat (i{bits} {TAKE_NAN}), i32 0, {mask} -1{as_set})",
+            [value.text, a.text],
+        )
+        return make(Val, (text, a.dtype, a.lanes))
 
     def _float_op(self, op: str, a: Val, b: Val) -> Val:
         if op in _FLOAT_OPS:

@@ -11,6 +11,9 @@ need not fill vectors. For maxima, rows outside the image read its nearest one, 
 window anyway: all rows of results share one piece of code. For averages they are zeros, and sums
 are multiplied by 1 / rows · 1 / columns of the window that count, which differ at the border alone.
 
+With AVX-512 ``window_strips`` are faster where the first cache holds them; figures of both stand in
+docs/findings.md. The following compare with ``window``, and blocks with single rows.
+
 On one core of a Zen 5 windows of 3 × 3 that are a pixel apart took 0.28 to 0.48 × the time of
 ``window`` with 17 and 33 channels and 0.58 to 0.84 × with 16 to 192, but up to 1.4 × where rows of
 columns fill half of the first cache; two pixels apart 0.71 to 1.0 × with 17 to 100 channels, and
@@ -27,31 +30,23 @@ tests for NaN need the same units, 0.96 to 1.07 ×: they load each vector.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import accumulate, groupby
+from collections.abc import Sequence
 from math import prod
-from typing import TypeAlias
 
-import numpy as np
 from tunefarm.compiler import te
-from tunefarm.compiler.errors import ScheduleError
-from tunefarm.compiler.ir import Attrs, Call, Function, Var, tensor_type
-from tunefarm.compiler.ops.common import integers
-from tunefarm.compiler.ops.conv import pairs
-from tunefarm.compiler.space.columns import Mask, Numbers, whole
+from tunefarm.compiler.ir import Function
+from tunefarm.compiler.space.columns import Mask, whole
 from tunefarm.compiler.space.config import (
-    Access,
     Columns,
     Config,
     Constraint,
     Knob,
-    Nest,
     SketchSpace,
 )
 from tunefarm.compiler.space.nests import SERIAL_NS, TASKS, own_loops, share_out
 from tunefarm.compiler.space.tiles import in_registers
-from tunefarm.compiler.target import Target, dtype_bytes
+from tunefarm.compiler.space.windows import Windows, average, nest_of, scheduled, windows_of
+from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.tir.ir import Expr
@@ -61,92 +56,9 @@ NAME, VERSION = "window_passes", 1
 VECTORS = (1, 2, 3, 4, 6, 8)
 TILES = (1, 2, 4, 7, 8)
 ROWS = (1, 2, 4)
-DTYPES = {
-    "max_pool": ("float32", "float64", "int8", "uint8", "int32"),
-    "avg_pool": ("float32", "float64"),
-}
-MAX_RUNS = 9  # of equal counts along an axis
 LEAST_WASTE = 1.08  # lanes of whole vectors over channels, below which vectors count as full
 SHARE = 3  # of the first cache: what a row of columns may take where it must be short
 MAX_ROW_BYTES = 1 << 17  # of columns, on a thread's stack
-
-
-Combine: TypeAlias = Callable[[Expr, Sequence[LoopVar]], te.Reduce]
-
-
-@dataclass(frozen=True, slots=True)
-class Windows:
-    """Overlapping windows of ``kernel`` pixels, ``strides`` apart, over an NHWC image of ``data``
-    that ``top`` and ``left`` pixels of padding begin; ``result`` is the shape of their maxima, or
-    of their averages if ``counts`` says by how many rows, and columns, each of those is divided."""
-
-    data: tuple[int, ...]
-    result: tuple[int, ...]
-    dtype: str
-    kernel: tuple[int, ...]
-    strides: tuple[int, ...]
-    top: int
-    left: int
-    counts: tuple[tuple[int, ...], ...] = ()
-
-    @property
-    def combine(self) -> Combine:
-        """What a window does with its terms."""
-        return te.sum if self.counts else te.max
-
-    @property
-    def neutral(self) -> Expr:
-        return te.identity("add" if self.counts else "max", self.dtype)
-
-    @property
-    def side_by_side(self) -> bool:
-        """Whether windows are a pixel apart: results stand beside each other as their terms do."""
-        return self.strides[1] == 1
-
-    @property
-    def operations(self) -> int:
-        """Maxima, or additions, that both passes take."""
-        batch, rows, width, channels = self.result
-        columns = self.kernel[0] * self.data[2]
-        return batch * rows * channels * (columns + self.kernel[1] * width)
-
-
-def windows_of(function: Function) -> Windows | None:
-    """The windows of a function that is a maximum or an average over them of its parameter; None
-    for others."""
-    body = function.body
-    if not isinstance(body, Call) or body.op not in DTYPES or not isinstance(body.args[0], Var):
-        return None
-    data, result, attrs = tensor_type(body.args[0]), tensor_type(body), body.attrs
-    if attrs["data_layout"] != "NSC" or len(data.shape) != 4 or data.dtype not in DTYPES[body.op]:
-        return None
-    kernel, strides = integers(attrs, "kernel"), integers(attrs, "strides")
-    (top, _), (left, _) = pairs(attrs["padding"])
-    overlap = kernel[0] > 1 and kernel[1] > strides[1] and integers(attrs, "dilations") == (1, 1)
-    inside = top < kernel[0] and (result.shape[1] - 1) * strides[0] - top < data.shape[1]
-    # Lanes are channels where windows are further apart: one channel has no loop to be lanes.
-    lanes = min(data.shape[2], result.shape[2]) if strides[1] == 1 else 1
-    if not (overlap and inside and lanes * data.shape[3] > 1):
-        return None
-    counts = _counts(attrs, data.shape, result.shape) if body.op == "avg_pool" else ()
-    if any(len(list(groupby(c))) > MAX_RUNS for c in counts):
-        return None
-    return Windows(data.shape, result.shape, data.dtype, kernel, strides, top, left, counts)
-
-
-def _counts(
-    attrs: Attrs, data: Sequence[int], result: Sequence[int]
-) -> tuple[tuple[int, ...], ...]:
-    """Rows of the windows of each row of results, and columns of those of each column, that lie in
-    the data or the counted padding."""
-    counts = []
-    for axis in (0, 1):
-        size, step = integers(attrs, "kernel")[axis], integers(attrs, "strides")[axis]
-        (before, _), counted = pairs(attrs["padding"])[axis], pairs(attrs["counted"])[axis]
-        first, end = -counted[0], data[axis + 1] + counted[1]
-        starts = (at * step - before for at in range(result[axis + 1]))
-        counts.append(tuple(min(s + size, end) - max(s, first) for s in starts))
-    return tuple(counts)
 
 
 def _program(w: Windows) -> PrimFunc:
@@ -183,31 +95,8 @@ def _program(w: Windows) -> PrimFunc:
         names = ["n", "y", "x", "c"]
         result = te.compute(w.result, apart, "rows", axis_names=names)
     if w.counts:
-        result = _average(w, result, names)
+        result = average(w, result, names)
     return te.create_prim_func([x, result], "kernel")
-
-
-def _average(w: Windows, total: te.Tensor, names: Sequence[str]) -> te.Tensor:
-    """The sums ``total`` times the reciprocals of their counts."""
-    pixel = w.result[-1] if w.side_by_side else 1
-
-    def element(*at: Expr) -> Expr:
-        rows, columns = w.counts
-        return total[at] * (
-            _share(rows, at[1], 1, w.dtype) * _share(columns, at[2], pixel, w.dtype)
-        )
-
-    return te.compute(total.shape, element, "average", axis_names=names)
-
-
-def _share(counts: Sequence[int], at: Expr, step: int, dtype: str) -> Expr:
-    """1 / counts[at // step], told apart where the counts change."""
-    runs = [(count, len(list(places))) for count, places in groupby(counts)]
-    ends = list(accumulate(length for _, length in runs))
-    share: Expr = te.const(1.0 / runs[-1][0], dtype)
-    for (count, _), end in reversed(list(zip(runs[:-1], ends[:-1], strict=True))):
-        share = te.if_then_else(at < end * step, te.const(1.0 / count, dtype), share)
-    return share
 
 
 # --- the knobs ----------------------------------------------------------------------------------
@@ -218,16 +107,15 @@ def space(function: Function, target: Target) -> SketchSpace | None:
     w = windows_of(function) if target.kind == "llvm" else None
     if w is None:
         return None
-    lanes, channels = _lanes(w, target), w.data[-1]
+    lanes, channels = w.lanes(target), w.data[-1]
     waste = -(-channels // lanes) * lanes / channels
-    row_bytes = w.data[2] * channels * dtype_bytes(w.dtype)
-    long, apart = SHARE * row_bytes > target.l1_bytes, not w.side_by_side
+    long, apart = SHARE * w.row_bytes > target.l1_bytes, not w.side_by_side
     slow = long or apart if waste < LEAST_WASTE else bool(w.counts) and long and apart
-    if row_bytes > MAX_ROW_BYTES or slow:
+    if w.row_bytes > MAX_ROW_BYTES or slow:
         return None
     along = prod(w.result[2:]) if w.side_by_side else channels
     several = () if w.side_by_side else TILES[1:]
-    parallel = target.num_cores > 1 and _work_ns(w, lanes) >= SERIAL_NS / 4
+    parallel = target.num_cores > 1 and w.work_ns(target) >= SERIAL_NS / 4
     knobs = (
         Knob("rows", tuple(r for r in ROWS if r <= w.result[1])),
         Knob("cv", VECTORS),
@@ -247,30 +135,22 @@ def space(function: Function, target: Target) -> SketchSpace | None:
         knobs,
         (Constraint("accumulators", accumulators),),
         _default(w, target, knobs),
-        lambda k: _nest(w, target, k),
+        lambda k: nest_of(w, target, k, [knob.name for knob in knobs]),
     )
-
-
-def _lanes(w: Windows, target: Target) -> int:
-    return target.vector_bytes // dtype_bytes(w.dtype)
-
-
-def _work_ns(w: Windows, lanes: int) -> float:
-    return w.operations / lanes
 
 
 def _default(w: Windows, target: Target, knobs: tuple[Knob, ...]) -> Config:
     """Two vectors of columns; of results four, or some pixels whose channels leave few lanes; rows
     as ``_rows_of_a_block`` says."""
     choices = {k.name: [int(c) for c in k.choices] for k in knobs}
-    lanes = _lanes(w, target)
+    lanes = w.lanes(target)
     nv = min(4, choices["nv"][-1])
     if not w.side_by_side:
         vectors = -(-w.data[-1] // lanes)
         nv = min(choices["nv"], key=lambda v: (-(-vectors // v) * v, -v))
     most = min(12, target.vector_registers - 2)
     tile = max(t for t in choices["tile"] if t == 1 or t * nv <= most)
-    shared = len(choices["tasks"]) > 1 and _work_ns(w, lanes) >= SERIAL_NS
+    shared = len(choices["tasks"]) > 1 and w.work_ns(target) >= SERIAL_NS
     rows = _rows_of_a_block(w, target, choices["rows"])
     tasks = 1 if shared else 0
     return {"sketch": NAME, "rows": rows, "cv": 2, "nv": nv, "tile": tile, "tasks": tasks}
@@ -282,9 +162,8 @@ def _rows_of_a_block(w: Windows, target: Target, choices: Sequence[int]) -> int:
     block if there are rows enough."""
     if w.strides != (1, 1):
         return 1
-    row_bytes = w.data[2] * w.data[3] * dtype_bytes(w.dtype)
     shared = [r for r in choices if r == 1 or r * target.num_cores <= w.result[0] * w.result[1]]
-    held = [r for r in shared if (w.kernel[0] - 1 + 2 * r) * row_bytes <= target.l1_bytes]
+    held = [r for r in shared if (w.kernel[0] - 1 + 2 * r) * w.row_bytes <= target.l1_bytes]
     return max((r for r in held if r < w.kernel[0]), default=shared[-1])
 
 
@@ -293,12 +172,8 @@ def _rows_of_a_block(w: Windows, target: Target, choices: Sequence[int]) -> int:
 
 def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     """Apply a config. Raises ScheduleError if the function is no such maximum or average."""
-    w = windows_of(function)
-    if w is None:
-        raise ScheduleError(
-            "the workload is no maximum or average over overlapping windows of NHWC images"
-        )
-    lanes = _lanes(w, target)
+    w = scheduled(function)
+    lanes = w.lanes(target)
     cv, nv, tile, tasks = (int(config[name]) for name in ("cv", "nv", "tile", "tasks"))
     if w.counts:
         program, results = s.set_scope(_program(w), "rows", "register"), "average"
@@ -333,39 +208,3 @@ def _in_registers(program: PrimFunc, block: str, loop: LoopVar, lanes: int) -> P
     program = s.reorder(program, term, *rows, vector, lane)
     program = in_registers(program, (term, *rows, vector), lane)
     return s.decompose_reduction(program, block, term)
-
-
-# --- the nest, for features ---------------------------------------------------------------------
-
-
-def _nest(w: Windows, target: Target, k: Columns) -> Nest:
-    """Windows over rows of an image, ``p`` along pixels and channels."""
-    (batch, height, width, channels), (_, rows, across, _) = w.data, w.result
-    extents = {"row": batch * rows, "p": across * channels, "ky": w.kernel[0], "kx": w.kernel[1]}
-    size, one = dtype_bytes(w.dtype), np.ones(len(whole(k, "nv")), np.int64)
-    image = Access(
-        "p0", size, (batch * height, width * channels),
-        ({"row": w.strides[0], "ky": 1}, {"p": w.strides[1], "kx": channels}),
-    )  # fmt: skip
-    result = Access("out", size, (extents["row"], extents["p"]), ({"row": 1}, {"p": 1}), write=True)
-
-    def tile(along: Numbers, taps: bool) -> dict[str, Numbers]:
-        p = np.minimum(along * one, extents["p"])
-        return {"row": one, "p": p} | {a: (extents[a] if taps else 1) * one for a in ("ky", "kx")}
-
-    lanes = _lanes(w, target)
-    in_row = tile(extents["p"], True)
-    tasks = np.clip(whole(k, "tasks") * target.num_cores, 1, target.num_cores)
-    return Nest(
-        extents,
-        frozenset(("ky", "kx")),
-        (image, result),
-        {
-            "vector": tile(lanes, False),
-            "register": tile(lanes * whole(k, "nv") * whole(k, "tile"), False),
-            **dict.fromkeys(("l1", "l2", "core"), in_row),
-        },
-        tasks,
-        np.full(len(one), float(w.operations)),
-        {name: whole(k, name).astype(np.float64) for name in ("rows", "cv", "nv", "tile", "tasks")},
-    )

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
 import pytest
 from hypothesis import example, given, settings
-from hypothesis import strategies as st
-from sketch_harness import check, configs, function_of
+from poolings import HOST, WINDOWS, check_windows, pooled
 from tunefarm.compiler.codegen.llvm import emit_llvm
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.space import config_space, schedule_workload
@@ -16,37 +12,9 @@ from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir.transform.lower import lower
 from tunefarm.compiler.workload import Workload
 
-HOST = Target(f"llvm -mcpu={Target.host().mcpu} -num-cores=2")
-PAIR = st.tuples(st.integers(1, 3), st.integers(1, 3))
-
-
-def pooled(
-    data: tuple[int, ...],
-    kernel: tuple[int, int],
-    strides: tuple[int, int] = (1, 1),
-    padding: tuple[tuple[int, int], tuple[int, int]] = ((1, 1), (1, 1)),
-    dtype: str = "float32",
-    op: str = "max_pool",
-    **attrs: Any,
-) -> Workload:
-    if op == "avg_pool":
-        attrs = {"counted": padding, **attrs}
-    pool = function_of(
-        op, (data, dtype), kernel=kernel, strides=strides, padding=padding,
-        **{"data_layout": "NSC", **attrs},
-    )  # fmt: skip
-    return Workload.from_function(pool)
-
 
 @settings(max_examples=10, deadline=None, derandomize=True, database=None)
-@given(
-    st.tuples(st.integers(1, 2), st.integers(3, 12), st.integers(3, 12), st.integers(1, 40)),
-    st.tuples(st.integers(2, 4), st.integers(2, 4)),
-    PAIR,
-    st.tuples(*[st.tuples(st.integers(0, 1), st.integers(0, 2))] * 2),
-    st.sampled_from(["max float32", "avg float32", "avg whole", "max int8"]),
-    st.integers(0, 9999),
-)
+@given(*WINDOWS)
 @example((1, 12, 11, 17), (3, 3), (1, 1), ((1, 1), (1, 1)), "max float32", 0)
 @example((1, 11, 12, 33), (3, 3), (2, 2), ((1, 1), (0, 1)), "max float32", 1)
 @example((1, 3, 2, 1), (3, 3), (1, 1), ((1, 1), (1, 1)), "max float32", 3)
@@ -65,40 +33,28 @@ def test_passes_agree_with_numpy(
     kind: str,
     seed: int,
 ) -> None:
-    """Of averages, "whole" ones are divided by all terms, others by those in the data."""
-    op, dtype = f"{kind[:3]}_pool", "int8" if kind == "max int8" else "float32"
-    attrs = {"counted": ((0, 0), (0, 0))} if kind == "avg float32" else {}
-    workload = pooled(data, kernel, strides, padding, dtype, op, **attrs)
-    rng = np.random.default_rng(seed)
-    space = config_space(workload, HOST)
-    mine = [s for s in space.sketches if s.sketch == "window_passes"]
-    values = rng.standard_normal(data) * 40
-    if dtype == "float32":
-        values[rng.random(data) < 0.02] = np.nan
-    for config in (mine[0].default, *configs(space, rng, 3)) if mine else ():
-        if config["sketch"] == "window_passes":
-            check(workload, HOST, config, [values.astype(dtype)], "execute")
+    check_windows("window_passes", data, kernel, strides, padding, kind, seed)
 
 
-def test_where_two_passes_are_the_default() -> None:
+@pytest.mark.parametrize(
+    ("size", "channels", "stride", "op", "sketch"),
+    [
+        (28, 17, 1, "max_pool", "window_passes"),
+        (28, 16, 1, "max_pool", "window_passes"),
+        (14, 512, 1, "max_pool", "window"),
+        (56, 33, 2, "max_pool", "window_passes"),
+        (56, 64, 2, "max_pool", "window"),
+        (56, 100, 2, "avg_pool", "window"),
+    ],
+)
+def test_where_two_passes_come_before_one(
+    size: int, channels: int, stride: int, op: str, sketch: str
+) -> None:
     """Channels that leave lanes empty, or short rows of windows a pixel apart."""
     target = Target("llvm -mcpu=znver5 -num-cores=1")
-    first = {
-        (size, channels, stride): config_space(
-            pooled((1, size, size, channels), (3, 3), (stride, stride)), target
-        ).default["sketch"]
-        for size, channels, stride in (
-            (28, 17, 1),
-            (28, 16, 1),
-            (14, 512, 1),
-            (56, 33, 2),
-            (56, 64, 2),
-        )
-    }
-    passes, window = "window_passes", "window"
-    assert list(first.values()) == [passes, passes, window, passes, window]
-    long = pooled((1, 56, 56, 100), (3, 3), (2, 2), op="avg_pool")
-    assert config_space(long, target).default["sketch"] == window
+    pool = pooled((1, size, size, channels), (3, 3), (stride, stride), op=op)
+    sketches = [s.sketch for s in config_space(pool, target).sketches]
+    assert next(s for s in sketches if s != "window_strips") == sketch
 
 
 def test_blocks_of_rows() -> None:

@@ -1,0 +1,250 @@
+"""Maxima and averages over windows in strips down the image: no value between leaves registers.
+
+    parallel over blocks of rows of the result
+      for strips of a row of the result, a vector or some wide:
+        for rows of the block, unrolled:
+          across = max of x over the window's columns     for rows that the row before had not
+          y = max of across over the window's rows
+
+A row of results takes one of ``across``, which the rows below keep in registers: kw loads a vector
+where windows are a pixel apart, kw · (r + kh - 1) / r with blocks of r rows, and one store. Pixels
+and channels are one axis of lanes there, so that channels need not fill vectors. Strips inside the
+image have code without tests, those at its sides and the first and the last block their own.
+
+On one core of a Zen 4 windows of 3 × 3 that are a pixel apart took 0.5 to 1.0 × the time of the
+faster of ``window_passes`` and ``window`` with 8 to 192 channels, two pixels apart 0.7 to 1.04 ×,
+windows of 5 × 5 0.75 to 1.01 ×; from 384 channels on more than ``window``. AVX2 code of maxima took
+0.92 to 1.5 ×: it has too few registers, and a comparison and a choice for each maximum.
+
+Loads that meet two lines of the cache bound what is left. Of averages whose neighbours lie off
+halves of lines, each line of a strip some vectors wide is loaded once, and vectors are put together
+from two (``lines``); maxima have no port free for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+from tunefarm.compiler import te
+from tunefarm.compiler.ir import Function
+from tunefarm.compiler.space.columns import Mask, whole
+from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob, SketchSpace
+from tunefarm.compiler.space.nests import SERIAL_NS, TASKS, own_loops, share_out
+from tunefarm.compiler.space.tiles import in_registers
+from tunefarm.compiler.space.windows import Windows, average, nest_of, scheduled, windows_of
+from tunefarm.compiler.target import LINE_BYTES, Target, dtype_bytes
+from tunefarm.compiler.tir import PrimFunc
+from tunefarm.compiler.tir import schedule as s
+from tunefarm.compiler.tir.ir import Expr
+from tunefarm.compiler.tir.ir import Var as LoopVar
+from tunefarm.compiler.tir.schedule.buffers import replace_buffer
+
+NAME, VERSION = "window_strips", 1
+VECTORS = (1, 2, 3, 4)
+TILES = (1, 2, 4)
+MAX_KERNEL = 5  # 7 × 7 pixels take a second to build, and gain little
+MOST_ROWS = (28, 14, 7, 4, 2)  # of a block, whose code is as long as it has rows
+FEW_ROWS = 4
+SET_BYTES = 4096  # from a line to the next one in its set of the first cache
+HALF_LINE = LINE_BYTES // 2
+LONG = 8  # vectors of a row from which on strips of three leave few lanes
+
+
+def _program(w: Windows) -> PrimFunc:
+    """Blocks ``across`` and ``down``; rows outside the image are neutral."""
+    (batch, height, width, channels), (_, rows, across, _) = w.data, w.result
+    x = te.placeholder((batch, height, width * channels), w.dtype, "p0")
+    ky, kx = te.reduce_axis(w.kernel[0], "ky"), te.reduce_axis(w.kernel[1], "kx")
+
+    def term(n: Expr, row: Expr, place: Expr, where: Expr, end: int) -> te.Reduce:
+        inside = (row >= 0) & (row < height) & (where >= 0) & (where < end)
+        return w.combine(te.if_then_else(inside, x[n, row, place], w.neutral), [kx])
+
+    def merged(n: Expr, y: Expr, p: Expr) -> te.Reduce:
+        place = p + (kx - w.left) * channels
+        return term(n, y - w.top, place, place, width * channels)
+
+    def apart(n: Expr, y: Expr, x: Expr, c: Expr) -> te.Reduce:
+        pixel = x * w.strides[1] + kx - w.left
+        return term(n, y - w.top, pixel * channels + c, pixel, width)
+
+    def below(n: Expr, y: Expr, *at: Expr) -> te.Reduce:
+        return w.combine(sums[(n, y * w.strides[0] + ky, *at)], [ky])
+
+    shape: tuple[int, ...] = (across * channels,) if w.side_by_side else (across, channels)
+    names = ["n", "y", "p"] if w.side_by_side else ["n", "y", "x", "c"]
+    read = (rows - 1) * w.strides[0] + w.kernel[0]
+    sums = te.compute(
+        (batch, read, *shape), merged if w.side_by_side else apart, "across", axis_names=names
+    )
+    result = te.compute((batch, rows, *shape), below, "down", axis_names=names)
+    if w.counts:
+        result = average(w, result, names)
+    return te.create_prim_func([x, result], "kernel")
+
+
+# --- the knobs ----------------------------------------------------------------------------------
+
+
+def space(function: Function, target: Target) -> SketchSpace | None:
+    """The knobs of maxima or averages that strips may suit; None for other functions."""
+    w = windows_of(function) if target.kind == "llvm" else None
+    if w is None or max(w.kernel) > MAX_KERNEL:
+        return None
+    lanes, rows = w.lanes(target), w.result[1]
+    row = w.result[2] * w.data[3] if w.side_by_side else w.data[3]
+    blocks = {-(-rows // most) for most in MOST_ROWS}
+    several = () if w.side_by_side else TILES[1:]
+    parallel = target.num_cores > 1 and w.work_ns(target) >= SERIAL_NS / 4
+    knobs = (
+        Knob("rows", tuple(sorted({-(-rows // count) for count in blocks}))),
+        Knob("nv", tuple(v for v in VECTORS if v == 1 or (v - 1) * lanes < row)),
+        Knob("tile", (1, *(t for t in several if t <= w.result[2]))),
+        Knob("lines", (0, 1) if _may_load_lines(w, target) else (0,)),
+        Knob("tasks", TASKS if parallel else (0,)),
+    )
+
+    default = _default(w, target, knobs)
+    if not _is_short(w, target, default):
+        return None
+
+    def registers(k: Columns) -> Mask:
+        return whole(k, "nv") * whole(k, "tile") <= max(_room(w, target), int(default["nv"]))
+
+    return SketchSpace(
+        NAME,
+        VERSION,
+        knobs,
+        (Constraint("registers", registers),),
+        default,
+        lambda k: nest_of(w, target, k, [knob.name for knob in knobs]),
+        preferred=_is_preferred(w, target, default),
+    )
+
+
+def _may_load_lines(w: Windows, target: Target) -> bool:
+    """Whether a vector is a line, of which the image has whole ones: no last line ends beyond."""
+    size = prod(w.data) * dtype_bytes(w.dtype)
+    lines = target.vector_bytes == LINE_BYTES and size % LINE_BYTES == 0
+    return bool(w.counts) and w.side_by_side and lines
+
+
+def _is_short(w: Windows, target: Target, default: Config) -> bool:
+    """Whether the first cache holds a strip; of few rows, of which it loads some twice, in a
+    quarter: wide pixels of small images are better read once."""
+    rows, tile = int(default["rows"]), int(default["tile"])
+    few = rows < w.result[1] and rows < FEW_ROWS
+    return _is_held(w, target, rows, tile, (4 if few else 2) if w.side_by_side else 1)
+
+
+def _is_preferred(w: Windows, target: Target, default: Config) -> bool:
+    """With AVX-512, where channels fill half of a vector if they are alone, and windows of more
+    than three rows share enough of them."""
+    narrow = not w.side_by_side and 2 * w.data[3] < w.lanes(target)
+    enough = min(3 * (w.kernel[0] - 1), w.result[1])
+    wide = w.kernel[0] > 3 and int(default["rows"]) < enough
+    return target.has_avx512 and not narrow and not wide
+
+
+def _default(w: Windows, target: Target, knobs: tuple[Knob, ...]) -> Config:
+    """A strip of a line's width, of three where averages of few terms share loads; of all channels
+    of a pixel apart, of two if they do not fill vectors."""
+    choices = {k.name: [int(c) for c in k.choices] for k in knobs}
+    lanes, channels = w.lanes(target), w.data[3]
+    pixel, room = channels * dtype_bytes(w.dtype), _room(w, target)
+    long = w.result[2] * channels >= LONG * lanes
+    lines = int(long and pixel % HALF_LINE != 0 and choices["lines"][-1])
+    nv, tile = LINE_BYTES // target.vector_bytes, 1
+    if not w.side_by_side:
+        nv = min(-(-channels // lanes), room)
+        tile = 2 if channels % lanes and 2 * nv <= room and w.result[2] > 1 else 1
+    elif w.counts and long and max(w.kernel) <= 3 and (lines or pixel <= HALF_LINE):
+        nv = max(nv, 3)
+    nv = max(v for v in choices["nv"] if v <= max(nv, 1))
+    shared = int(len(choices["tasks"]) > 1 and w.work_ns(target) >= SERIAL_NS)
+    rows = _rows(w, target, choices["rows"], target.num_cores if shared else 1, tile)
+    knobs_of = {"rows": rows, "nv": nv, "tile": tile, "lines": lines, "tasks": shared}
+    return {"sketch": NAME, **knobs_of}
+
+
+def _room(w: Windows, target: Target) -> int:
+    """Vectors of a row of results for whose windows' rows there are registers."""
+    return max((target.vector_registers - 8) // w.kernel[0], 1)
+
+
+def _rows(w: Windows, target: Target, choices: Sequence[int], cores: int, tile: int) -> int:
+    """The most that the first cache holds, with a block for each core."""
+    share = 2 if w.side_by_side else 1
+    held = [r for r in choices if _is_held(w, target, r, tile, share)]
+    enough = [r for r in held if w.result[0] * -(-w.result[1] // r) >= cores]
+    return max(enough, default=choices[0])
+
+
+def _is_held(w: Windows, target: Target, rows: int, tile: int, share: int) -> bool:
+    """Whether a strip takes at most 1 / ``share`` of the first cache, and leaves a way of it."""
+    sets = lines_by_set(w, rows, tile)
+    most = target.l1_bytes // SET_BYTES - 1
+    return int(sets.max()) <= most and int(sets.sum()) * LINE_BYTES * share <= target.l1_bytes
+
+
+def lines_by_set(w: Windows, rows: int, tile: int) -> NDArray[np.int64]:
+    """Lines in each set of the first cache of ``rows`` rows of a strip, or of a tile of pixels
+    apart, and of the image that they read, if both begin at a multiple of 4 KiB."""
+    pixel = w.data[3] * dtype_bytes(w.dtype)
+    written = LINE_BYTES if w.side_by_side else tile * pixel
+    between = w.kernel[1] - 1 + (0 if w.side_by_side else (tile - 1) * (w.strides[1] - 1))
+    sets = np.zeros(SET_BYTES // LINE_BYTES, np.int64)
+
+    def add(count: int, row_bytes: int, used: int) -> None:
+        starts = np.arange(count)[:, None] * row_bytes + np.arange(0, used, LINE_BYTES)
+        np.add.at(sets, starts // LINE_BYTES % len(sets), 1)
+
+    add((rows - 1) * w.strides[0] + w.kernel[0], w.row_bytes, written + between * pixel)
+    add(rows, w.result[2] * pixel, written)
+    return sets
+
+
+# --- the schedule -------------------------------------------------------------------------------
+
+
+def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
+    """Apply a config. Raises ScheduleError if the function is no such maximum or average."""
+    w = scheduled(function)
+    lanes = w.lanes(target)
+    rows, nv, tile, tasks = (int(config[name]) for name in ("rows", "nv", "tile", "tasks"))
+    program = _program(w)
+    if config["lines"]:
+        image = program.params[0]
+        program = replace_buffer(program, image, replace(image, by_lines=True))
+    if w.counts:
+        program, results = s.set_scope(program, "down", "register"), "average"
+    else:
+        program, results = s.cache_write(program, "down", "register")
+    program = s.set_scope(program, "across", "register")
+    n, y, *axes, last = s.loops_of(program, results)
+    program, (block, row) = s.split(program, y, rows)
+    program, (strip, vector, lane) = s.split(program, last, nv, lanes)
+    pixels: list[LoopVar] = []
+    if axes:
+        program, (tiles, pixel) = s.split(program, axes[0], tile)
+        pixels = [tiles, pixel]
+    program = s.reorder(program, block, *pixels[:1], strip, row, *pixels[1:], vector, lane)
+    program = in_registers(program, (row, *pixels[1:], vector), lane)
+    program = _in_registers(program, "down", row, lanes)
+    program = _in_registers(program, "across", row, lanes)
+    return share_out(program, (n, block), tasks, target)
+
+
+def _in_registers(program: PrimFunc, block: str, row: LoopVar, lanes: int) -> PrimFunc:
+    """Maxima or sums in registers for a row, term by term over all of a strip: code of a row finds
+    what that of the one before has in registers."""
+    program = s.compute_at(program, block, row)
+    *rows, last, term = own_loops(program, block, row)
+    program, (vector, lane) = s.split(program, last, lanes)
+    program = s.reorder(program, term, *rows, vector, lane)
+    program = in_registers(program, (term, *rows, vector), lane)
+    return s.decompose_reduction(program, block, term)
