@@ -9,6 +9,10 @@
             accumulators += lhs[row] · rhs[lanes]
           epilogue on the accumulators → result
 
+A tile of a whole window whose pixels begin inside lines of the cache does that for each of its
+``rh`` rows by itself, if it has eight sums or more: few registers hold the sums of one row, and
+what the next one reads of the image too.
+
 The constant operand is packed at build time to [panel][reduce …][nv · lanes] (Goto & van de Geijn,
 "Anatomy of high-performance matrix multiplication", 2008, without the blocking of the reduction).
 In the order "mtn" of a depthwise convolution the loop over panels is inside those over row tiles:

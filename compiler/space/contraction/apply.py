@@ -19,6 +19,7 @@ from tunefarm.compiler.space.contraction.shape import (
     packed_at_build,
     panel_count,
     row_axes,
+    row_by_row,
 )
 from tunefarm.compiler.space.nests import own_loops
 from tunefarm.compiler.space.prefetch import PackedWeights, prefetch_weights
@@ -55,17 +56,19 @@ def tiled(c: Contraction, target: Target, config: Config) -> PrimFunc:
     program, (k_outer, k_inner) = s.split(program, reduce[-1], min(knob["ku"], depth))
     reduce[-1:] = [k_outer]
     outermost = order_blocks(c, loops, [n_block, *m_blocks], str(config["order"]))
+    apart = [row_inner.pop(0)] if row_by_row(c, knob) else []
     inside = [*row_inner, n_vec, n_lane]
     tiles = [*row_tiles, n_panel] if config["order"] == PANELS_INSIDE else [n_panel, *row_tiles]
+    tiles += apart
     program = s.reorder(program, *outermost, *tiles, *reduce, k_inner, *inside)
     around = reduce[:-1] if knob["ku"] > depth else []
-    program = in_registers(program, (*around, k_inner, *row_inner, n_vec), n_lane)
+    program = in_registers(program, (*apart, *around, k_inner, *row_inner, n_vec), n_lane)
     program = place_epilogue(program, epilogue, tiles[-1], lanes)
     program = s.decompose_reduction(program, block, reduce[0])
     if packed is not None:
         width = knob["nv"] * lanes
         weights = PackedWeights(packed, width, width * prod(a.extent for a in c.reduce))
-        visits = (row_tiles, reduce, (k_inner, *inside))
+        visits = ((*row_tiles, *apart), reduce, (k_inner, *inside))
         program = prefetch_weights(program, block, weights, knob, *visits)
     program, top = s.fuse(program, *outermost)
     if knob["pack_lhs"]:

@@ -17,6 +17,7 @@ from tunefarm.compiler.space.contraction.shape import (
     padded,
     panel_count,
     row_axes,
+    row_by_row,
     shares_vector,
     step_of,
     taps,
@@ -29,6 +30,7 @@ SECOND_ROWS = (1, 2, 3, 4, 7)
 VECTORS = (1, 2, 3, 4, 6)
 UNROLLS = (1, 2, 4, 8)
 BLOCKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
+WINDOW_BLOCKS = (1, 2, 3, 4, 6, 7, 8, 12, 14, 16, 24, 32, 64)  # halves of 28 rows, and of 56
 PREFETCH = (0, 8, 32, 128)  # reduction steps ahead, for weights packed at build time
 MAX_UNROLLED = 512  # multiply-adds of one unrolled body
 MAX_COPIED_BYTES = 1 << 19
@@ -50,7 +52,7 @@ def knobs_of(c: Contraction, lanes: int) -> tuple[Knob, ...]:
         Knob("rh", up_to(SECOND_ROWS, second.extent if second else 1)),
         Knob("nv", up_to(VECTORS, vectors)),
         Knob("ku", unrolls),
-        Knob("mb", up_to(BLOCKS, rows)),
+        Knob("mb", up_to(WINDOW_BLOCKS if whole_window(c) else BLOCKS, rows)),
         Knob("nb", up_to(BLOCKS, vectors)),
         Knob("order", _orders(c, vectors)),
         Knob("pack_lhs", _pack_choices(c, c.lhs)),
@@ -96,7 +98,8 @@ def constraints_of(c: Contraction, target: Target, lanes: int) -> tuple[Constrai
             # The left operand is a vector of its own for each row, kept between unrolled taps; of
             # a whole window, those of one column are.
             kept = rows * vectors * np.where(whole(k, "ku") > 1, 2, 1) + 3
-            kept = np.where(whole(k, "ku") > depth, rows * vectors + WINDOW_OPERANDS, kept)
+            sums = np.where(row_by_row(c, k), whole(k, "rw"), rows) * vectors
+            kept = np.where(whole(k, "ku") > depth, sums + WINDOW_OPERANDS, kept)
             return kept <= registers
         return rows * vectors + np.where(vectors > 1, vectors + 1, 2) <= registers
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,16 @@ from sketch_harness import check
 from tunefarm.compiler.ir import Function, TensorType, Var
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.space import config_space, contraction
+from tunefarm.compiler.space.config import Config
 from tunefarm.compiler.space.contraction.shape import PANELS_INSIDE
 from tunefarm.compiler.target import Target
+from tunefarm.compiler.tir.ir import Allocate
+from tunefarm.compiler.tir.transform.lower import lower
+from tunefarm.compiler.tir.visit import walk_stmt
 from tunefarm.compiler.workload import Workload
 
 HOST = Target(f"llvm -mcpu={Target.host().mcpu} -num-cores=2")
+ZEN4 = Target("llvm -mcpu=znver4 -num-cores=1")
 ZEN5 = Target("llvm -mcpu=znver5 -num-cores=1")
 SAME = ((1, 1), (1, 1))
 
@@ -53,6 +59,73 @@ def test_random_tiles_of_whole_windows(
         config = {name: values[row].item() for name, values in drawn.items()}
         config["sketch"] = "contraction"
         check(Workload.from_function(function), HOST, config, arrays, "execute")
+
+
+@pytest.mark.parametrize(("size", "channels", "stride", "tile"), [
+    ((11, 9), 17, 2, (2, 2, 2)),  # a last row and a last column of their own
+    ((14, 15), 31, 2, (2, 7, 2)),
+    ((13, 8), 40, 1, (1, 7, 2)),  # a last panel of half a vector
+    ((9, 9), 5, 2, (4, 4, 1)),
+])  # fmt: skip
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_tiles_finish_a_row_before_the_next(
+    size: tuple[int, int], channels: int, stride: int, tile: tuple[int, int, int], blocks: int
+) -> None:
+    """The sums of one row are in registers, and results agree with NumPy."""
+    function = depthwise(size, channels, strides=(stride, stride))
+    space = contraction.space(function, ZEN4)
+    assert space is not None
+    config = space.default | dict(zip(("rw", "rh", "nv"), tile, strict=True))
+    config |= {"ku": 9, "mb": blocks, "nb": 1}
+    wide, _, vectors = tile
+    lanes = 16 if channels > 8 else 8
+    assert register_sums(function, config) == {wide * vectors * lanes}
+    rng = np.random.default_rng(0)
+    arrays = [rng.integers(-3, 4, p.type.shape).astype("float32") for p in function.params]
+    check(Workload.from_function(function), ZEN4, config, arrays, "interpret")
+
+
+def test_tiles_of_few_sums_keep_all() -> None:
+    """Seven sums of one vector: more of one row would not cover the latency of multiply-adds."""
+    function = depthwise((14, 14), 17)
+    config = contraction_default(function, ZEN4) | {"rw": 1, "rh": 7, "nv": 1, "ku": 9}
+    assert register_sums(function, config) == {7 * 16}
+
+
+@pytest.mark.parametrize(("size", "channels", "tile"), [
+    (28, 17, (2, 2, 2)),
+    (14, 22, (7, 1, 2)),  # seven rows
+    (112, 30, (1, 7, 2)),  # 1.9 MB: vectors side by side share the lines that they cross
+    (28, 24, (7, 1, 2)),  # half of all loads meet one line
+    (28, 16, (14, 1, 1)),
+])  # fmt: skip
+def test_pixels_two_apart_that_cross_lines_run_row_by_row(
+    size: int, channels: int, tile: tuple[int, int, int]
+) -> None:
+    default = contraction_default(depthwise((size, size), channels, strides=(2, 2)), ZEN4)
+    assert tuple(default[n] for n in ("rw", "rh", "nv")) == tile
+
+
+def test_blocks_have_all_their_rows_where_tiles_run_row_by_row() -> None:
+    """56² by blocks of 12 and 2 tiles took 1.4 × the time of blocks of 14."""
+    for cores in (1, 2, 3):
+        target = Target(f"llvm -mcpu=znver4 -num-cores={cores}")
+        default = contraction_default(depthwise((56, 56), 31, strides=(2, 2)), target)
+        tiles = 28 // int(default["rh"])
+        assert tiles % int(default["mb"]) == 0 or int(default["mb"]) > tiles
+
+
+def register_sums(function: Function, config: Config) -> set[int]:
+    """The elements of the tiles of registers that a kernel has."""
+    program = lower(contraction.schedule(function, ZEN4, config))
+    tiles = [s.buffer for s in walk_stmt(program.body) if isinstance(s, Allocate)]
+    return {prod(b.shape) for b in tiles if b.scope == "register"}
+
+
+def contraction_default(function: Function, target: Target) -> Config:
+    space = contraction.space(function, target)
+    assert space is not None
+    return space.default
 
 
 @pytest.mark.parametrize(("size", "channels", "stride", "tile"), [
