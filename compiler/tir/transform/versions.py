@@ -14,6 +14,7 @@ from math import prod
 from tunefarm.compiler.tir.affine import (
     Affine,
     Key,
+    affine,
     conjunction,
     conjuncts,
     gcd_of,
@@ -21,7 +22,7 @@ from tunefarm.compiler.tir.affine import (
     interval_of,
 )
 from tunefarm.compiler.tir.facts import kinds_below, loops_below
-from tunefarm.compiler.tir.ir import Allocate, Barrier, Const, Expr, For, If, Stmt
+from tunefarm.compiler.tir.ir import Allocate, Barrier, Binary, BinaryOp, Const, Expr, For, If, Stmt
 from tunefarm.compiler.tir.transform.open_conditions import (
     INNER,
     Open,
@@ -98,12 +99,27 @@ class Group:
             sums = {0}
             for (factor, _), (low, high) in zip(self.place.terms.values(), spans, strict=True):
                 sums = {s + factor * v for s in sums for v in range(low, high + 1)}
-            return sorted(sums)
-        low, high = interval_of(self.place, self.ranges)
+            low, high = self.reach()
+            return sorted(s for s in sums if low <= s <= high)
+        low, high = self.reach()
         step = gcd_of(self.place)
         cuts = [cut for bound in self.bounds for cut in bound.cuts]
         low, high = max(low, min(cuts) - step), min(high, max(cuts) + step)
         return range(-(-low // step) * step, high + 1, step)
+
+    def reach(self) -> tuple[int, int]:
+        """The least and the greatest place: loops whose ends depend on others leave some out.
+
+        for i in 3: for j in min(16, 33 - 16*i): f      i*16 + j is at most 32, not 47
+        """
+        low, high = interval_of(self.place, self.ranges)
+        for loop in self.loops:
+            factor = self.place.coefficient(loop.var)
+            for end in _operands("min", loop.extent) if factor else ():
+                left = affine(loop.start + end - 1 - loop.var)  # at least 0
+                least, most = interval_of(self.place.plus(left, factor), self.ranges)
+                low, high = (low, min(high, most)) if factor > 0 else (max(low, least), high)
+        return low, high
 
     def segments(self) -> list[tuple[int, int]]:
         """Runs of places, (first, last), in which every condition stays what it is."""
@@ -119,6 +135,13 @@ class Group:
         """How many tiles there are, of which each place has about as many as the others."""
         spans = (interval(atom, self.ranges) for _, atom in self.place.terms.values())
         return prod(high - low + 1 for low, high in spans)
+
+
+def _operands(op: BinaryOp, expr: Expr) -> list[Expr]:
+    """What nested minima or maxima are of."""
+    if isinstance(expr, Binary) and expr.op == op:
+        return _operands(op, expr.a) + _operands(op, expr.b)
+    return [expr]
 
 
 def _grouped(opens: Sequence[Open]) -> list[Group]:

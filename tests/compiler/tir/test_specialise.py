@@ -72,6 +72,30 @@ def test_borders_get_a_body_for_each_kind_of_tile(
     assert bodies(convolution(size, 16, LANES, rows)) == count
 
 
+@pytest.mark.parametrize(("rows", "count"), [(24, 1), (22, 2), (39, 2)])
+def test_tiles_that_a_short_block_has_not_are_no_kind_of_their_own(rows: int, count: int) -> None:
+    """Blocks of four tiles of four rows: in the last one the loop over tiles ends earlier."""
+    x, w = te.placeholder((rows, 64), name="X"), te.placeholder((64, LANES), name="W")
+    k = te.reduce_axis(64, "k")
+    c = te.compute((rows, LANES), lambda i, j: te.sum(x[i, k] * w[k, j], [k]), name="C")
+    program = te.create_prim_func([x, w, c])
+    i, j, k = s.loops_of(program, "C")
+    program, write = s.cache_write(program, "C", "register")
+    program, (block, tile, row) = s.split(program, i, 4, 4)
+    program = s.reorder(program, block, tile, k, row, j)
+    program = s.parallel(s.vectorize(s.unroll(program, row), j), block)
+    program = s.reverse_compute_at(program, write, tile)
+    row, lane = s.loops_of(program, write)[2:]
+    program = s.vectorize(s.unroll(program, row), lane)
+    program = s.decompose_reduction(program, "C", k)
+    lowered = lower(program)
+    assert str(lowered).count("= float32(0.0)") == bodies(program) == count
+    rng = np.random.default_rng(0)
+    arrays = [rng.integers(-3, 4, t.shape).astype("float32") for t in (x, w)]
+    got, want = harness.compiled(lowered, arrays), harness.interpreted(program, arrays)
+    harness.same(got, want, str(lowered))
+
+
 def test_what_only_the_store_asks_does_not_double_the_sum() -> None:
     assert bodies(convolution(8, 16, 2 * LANES + 3, (1, 8), vectors=2)) == 3
 
