@@ -103,7 +103,7 @@ class Reductions(Arithmetic):
         while len(found) < len(values):
             rest = values[len(found) :]
             fitting = [n for n in (lanes, QUAD) if QUAD <= n <= len(rest)]
-            if fitting and lanes & (lanes - 1) == 0:
+            if fitting and lanes >= QUAD and lanes & (lanes - 1) == 0:
                 found += self._transposed_sums(op, rest[: fitting[0]])
             else:
                 found.append(self._shuffled_together(op, rest[0]))

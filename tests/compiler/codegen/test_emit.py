@@ -260,9 +260,11 @@ def test_lanes_are_combined(dtype: str) -> None:
             h.same(h.compiled(lowered, arrays), want, f"{name}\n{lowered}")
 
 
-@pytest.mark.parametrize(("dtype", "lanes"), [("float32", 16), ("float32", 8), ("float64", 4)])
+@pytest.mark.parametrize(
+    ("dtype", "lanes"), [("float32", 16), ("float32", 8), ("float64", 4), ("float32", 2)]
+)
 def test_lanes_of_many_sums_are_combined_together(dtype: str, lanes: int) -> None:
-    """As many vectors as there are lanes, fours of them, and what remains."""
+    """As many vectors as there are lanes, fours of them, and what remains; pairs one by one."""
     for rows, reduce in ((8, te.sum), (13, te.max), (23, te.sum)):
         x, k = te.placeholder((rows, 3 * lanes), dtype, "x"), te.reduce_axis(3 * lanes)
         total = te.compute((rows,), lambda i, f=reduce, x=x, k=k: f(x[i, k], [k]), "total")
