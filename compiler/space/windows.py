@@ -96,7 +96,7 @@ def windows_of(function: Function) -> Windows | None:
     if not (overlap and inside and lanes * data.shape[3] > 1):
         return None
     counts = _counts(attrs, data.shape, result.shape) if body.op == "avg_pool" else ()
-    if any(len(list(groupby(c))) > MAX_RUNS for c in counts):
+    if any(min(c) < 1 or len(list(groupby(c))) > MAX_RUNS for c in counts):
         return None
     return Windows(data.shape, result.shape, data.dtype, kernel, strides, top, left, counts)
 

@@ -107,6 +107,9 @@ def test_averages_a_pixel_apart_are_put_together_from_lines(
         pooled((1, 9, 9, 17), (3, 3), dilations=(2, 2)),
         pooled((1, 9, 9, 17), (3, 3), padding=((3, 0), (1, 1))),
         pooled((1, 17, 9, 9), (3, 3), data_layout="NCS"),
+        pooled(  # windows of nothing but padding have no average
+            (1, 9, 9, 17), (3, 3), padding=((1, 1), (3, 0)), op="avg_pool", counted=((0, 0), (0, 0))
+        ),
         pooled(
             (1, 30, 30, 17),
             (11, 11),
