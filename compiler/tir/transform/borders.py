@@ -172,9 +172,14 @@ def _range(loop: For) -> tuple[int, int]:
 
 
 def _within(stmt: Stmt, form: Affine, ranges: Ranges) -> Stmt:
-    """The unrolled loops without iterations in which a form is negative whatever the others do."""
+    """The unrolled loops without iterations in which a form is negative whatever the others do;
+    vectors keep their lanes, as a register has them in all its stores."""
     stmt = map_children(stmt, lambda s: _within(s, form, ranges))
-    if not isinstance(stmt, For) or stmt.var not in form.terms:
+    if (
+        not isinstance(stmt, For)
+        or stmt.kind is not LoopKind.UNROLLED
+        or stmt.var not in form.terms
+    ):
         return stmt
     factor, (low, high) = form.coefficient(stmt.var), range_of(stmt, {})
     _, most = interval_of(form - Affine(0, {stmt.var: (factor, stmt.var)}), ranges)

@@ -28,6 +28,7 @@ NAME = "window_strips"
 @example((1, 8, 28, 20), (3, 3), (1, 1), ((1, 1), (1, 1)), "avg float32", 3)
 @example((1, 32, 31, 3), (5, 5), (1, 1), ((2, 2), (2, 2)), "avg whole", 4)
 @example((2, 29, 16, 5), (3, 2), (1, 1), ((1, 1), (0, 1)), "max float32", 5)
+@example((1, 1, 8, 4), (2, 2), (3, 1), ((1, 1), (0, 1)), "avg float32", 6)
 def test_strips_agree_with_numpy(
     data: tuple[int, ...],
     kernel: tuple[int, int],
