@@ -101,7 +101,8 @@ class Arithmetic(Casts):
 
     def _has_fixup(self, value: Val) -> bool:
         """Whether one instruction replaces what another vector says is NaN."""
-        return self.target.has_avx512 and value.lanes * dtype_bytes(value.dtype) in (16, 32, 64)
+        whole = value.lanes * dtype_bytes(value.dtype) in (16, 32, 64)
+        return self.target.has_avx512 and value.dtype in ("float32", "float64") and whole
 
     def _or_nan(self, value: Val, a: Val) -> Val:
         """``a`` where that is NaN, else ``value``: one instruction, not a test and a choice."""

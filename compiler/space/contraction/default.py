@@ -85,14 +85,14 @@ def default_of(
     if window:
         return config | {"ku": window}
     depth = c.reduce[-1].extent
-    tile = {n: np.array([v]) for n, v in (("rw", rw), ("rh", rh), ("nv", nv))}
+    chosen = {n: np.array([v]) for n, v in config.items()}
     config["ku"] = max(
         int(u)
         for u in choices["ku"]
         if rw * rh * nv * int(u) <= MAX_BODY
         and (int(u) <= 2 or not config["prefetch"])  # many hints at once hold up the loads
         and depth % int(u) == 0
-        and constraints[0].holds(tile | {"ku": np.array([int(u)])})[0]
+        and all(limit.holds(chosen | {"ku": np.array([int(u)])})[0] for limit in constraints)
     )
     return config
 

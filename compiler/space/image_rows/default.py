@@ -52,14 +52,19 @@ def default_of(
     steps = prod(a.extent for a in c.reduce)
     config: dict[str, int | str] = {n: found[n] for n in ("rw", "rh", "nv", "ku")}
     config |= default_blocks(c, target, lanes, choices, tile, estimate / steps)
-    config |= _rows_of_a_block(c, target, choices, found["rw"])
+    config |= _rows_of_a_block(c, target, choices, found["rw"], found["nv"] * lanes)
     return config, estimate
 
 
 def _rows_of_a_block(
-    c: Contraction, target: Target, choices: Mapping[str, Sequence[Value]], rows: int
+    c: Contraction,
+    target: Target,
+    choices: Mapping[str, Sequence[Value]],
+    rows: int,
+    columns: int,
 ) -> dict[str, int]:
-    """Blocks of whole rows for each core, if there are enough: halves of a row share lines.
+    """Blocks of whole rows of panels of ``columns`` for each core, if there are enough: halves of
+    a row share lines.
 
     One tile of rows at a time where images leave the second level of cache: 112² of 17 channels
     took 1.7 × as long by columns of two tiles, which touch twice as many pages.
@@ -72,7 +77,9 @@ def _rows_of_a_block(
         return {"mb": 1} if large else {}
     share = panel_count(tiles, cores)
     block = 1 if large else max(int(m) for m in choices["mb"] if int(m) <= share)
-    return {"mb": block, "nb": max(int(n) for n in choices["nb"])}
+    panels = panel_count(c.vector.extent, columns)
+    wide = [int(n) for n in choices["nb"]]
+    return {"mb": block, "nb": min((n for n in wide if n >= panels), default=max(wide))}
 
 
 def _tiles(c: Contraction, rows: Numbers) -> Numbers:
