@@ -12,13 +12,13 @@ from tunefarm.compiler.space.depthwise_winograd.program import depthwise_of
 from tunefarm.compiler.space.image_rows_winograd.knobs import work_cycles as image_rows_cycles
 from tunefarm.compiler.space.image_rows_winograd.program import rows_of
 from tunefarm.compiler.space.registry import config_space
+from tunefarm.compiler.space.strassen.default import cycles as strassen_cycles
 from tunefarm.compiler.space.strassen.forms import LEVELS
-from tunefarm.compiler.space.strassen.knobs import cycles as strassen_cycles
 from tunefarm.compiler.space.strassen.program import product_of
 from tunefarm.compiler.space.winograd.convolution import convolution_of
-from tunefarm.compiler.space.winograd.knobs import cycles as winograd_cycles
-from tunefarm.compiler.space.winograd_1d.knobs import cycles as winograd_1d_cycles
-from tunefarm.compiler.space.winograd_online.knobs import cycles as winograd_online_cycles
+from tunefarm.compiler.space.winograd.default import cycles as winograd_cycles
+from tunefarm.compiler.space.winograd_1d.default import cycles as winograd_1d_cycles
+from tunefarm.compiler.space.winograd_online.default import cycles as winograd_online_cycles
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.workload import Workload
 

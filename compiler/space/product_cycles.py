@@ -36,6 +36,35 @@ def moved_cycles(moved_bytes: float, target: Target) -> float:
     return moved_bytes / target.beside_products(MOVED_BYTES)
 
 
+def fetched_cycles(
+    weights: Numbers,
+    held_bytes: Numbers,
+    row_blocks: Numbers,
+    panel_blocks: Numbers,
+    target: Target,
+) -> Numbers:
+    """Cycles, summed over cores, in which bytes of ``weights`` come from beyond the second cache:
+    for each core that reads the same ones, and where it does not keep the ``held_bytes``, for each
+    further block of rows."""
+    first_rate, rate = weight_rates(held_bytes, target)
+    beyond = held_bytes > L2_SHARE * target.l2_bytes
+    again = np.where(beyond, weights * (row_blocks - 1) / rate, 0.0)
+    readers = np.minimum(row_blocks, np.maximum(target.num_cores / panel_blocks, 1))
+    return readers * weights / first_rate + again
+
+
+def busy_cores(tasks: Numbers, blocks: Numbers, cores: int) -> Numbers:
+    """Cores that have work, in the mean, while ``tasks`` run; as last ones may be small, they are
+    as much as ``blocks`` whole ones."""
+    return cores * np.clip(blocks / (-(-tasks // cores) * cores), 1 / cores, 1.0)
+
+
+def task_cycles(work: Numbers, tasks: Numbers, blocks: Numbers, cores: int) -> Numbers:
+    """Cycles of ``work`` that all cores share out as tasks (``busy_cores``)."""
+    shared = (work + TASK_CYCLES * tasks) / busy_cores(tasks, blocks, cores)
+    return shared + FORK_CYCLES * (cores > 1)
+
+
 def step_cycles(rows: Numbers, vectors: Numbers, load: float = 0.3, *, clocks: int = 1) -> Numbers:
     """Cycles of one term of a register tile: two multiply-adds and two loads each, latency 4.
 

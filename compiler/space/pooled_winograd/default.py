@@ -33,7 +33,7 @@ from tunefarm.compiler.space.product_cycles import (
     weight_rates,
 )
 from tunefarm.compiler.space.winograd.counts import filters, points, tile_columns
-from tunefarm.compiler.space.winograd.knobs import (
+from tunefarm.compiler.space.winograd.default import (
     COPY_CYCLES,
     L1_SHARE,
     TRANSFORM_CYCLES,

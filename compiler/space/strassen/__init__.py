@@ -24,17 +24,15 @@ from dataclasses import replace
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.config import SketchSpace
 from tunefarm.compiler.space.strassen.apply import schedule
-from tunefarm.compiler.space.strassen.forms import LANES, LEVELS
-from tunefarm.compiler.space.strassen.knobs import (
-    VERSION,
+from tunefarm.compiler.space.strassen.default import (
     come_from_memory,
-    constraints_of,
     default_of,
     direct_cycles,
-    knobs_of,
     streamed_cycles,
     weight_bytes,
 )
+from tunefarm.compiler.space.strassen.forms import LANES, LEVELS
+from tunefarm.compiler.space.strassen.knobs import VERSION, constraints_of, knobs_of
 from tunefarm.compiler.space.strassen.nest import nest_of
 from tunefarm.compiler.space.strassen.program import Product, product_of
 from tunefarm.compiler.target import Target

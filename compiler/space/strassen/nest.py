@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from tunefarm.compiler.space.columns import whole
 from tunefarm.compiler.space.config import Access, Columns, Nest
-from tunefarm.compiler.space.strassen.knobs import block_counts, cycles
+from tunefarm.compiler.space.strassen.default import cycles
+from tunefarm.compiler.space.strassen.knobs import block_counts
 from tunefarm.compiler.space.strassen.program import Product
 from tunefarm.compiler.target import Target
 

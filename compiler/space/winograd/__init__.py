@@ -31,14 +31,8 @@ from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.config import Config, Constraint, Knob, SketchSpace
 from tunefarm.compiler.space.winograd.apply import schedule
 from tunefarm.compiler.space.winograd.convolution import Convolution, convolution_of
-from tunefarm.compiler.space.winograd.knobs import (
-    NAME,
-    VERSION,
-    constraints_of,
-    default_of,
-    direct_cycles,
-    knobs_of,
-)
+from tunefarm.compiler.space.winograd.default import default_of, direct_cycles
+from tunefarm.compiler.space.winograd.knobs import NAME, VERSION, constraints_of, knobs_of
 from tunefarm.compiler.space.winograd.nest import nest_of
 from tunefarm.compiler.space.winograd.transforms import phases
 from tunefarm.compiler.target import Target

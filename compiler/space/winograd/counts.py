@@ -18,26 +18,40 @@ def points(c: Convolution, k: Columns) -> Numbers:
 
 def column_points(c: Convolution, k: Columns) -> Numbers:
     """Products of a tile in one column."""
-    return _of_tiles(k, "tile_h", _points(c))
+    return of_tiles(k, "tile_h", _points(c))
 
 
 def row_points(c: Convolution, k: Columns) -> Numbers:
     """Products of a tile in one row."""
-    return _of_tiles(k, "tile_w", _points(c))
+    return of_tiles(k, "tile_w", _points(c))
 
 
 def filters(c: Convolution, k: Columns) -> Numbers:
     """Different weights of a tile's products, each a matrix of inputs by outputs."""
-    count = {tile: c.transforms(tile).filters for tile in TILES[c.taps]}
-    return _of_tiles(k, "tile_h", count) * _of_tiles(k, "tile_w", count)
+    return of_tiles(k, "tile_h", _filters(c)) * row_filters(c, k)
+
+
+def row_filters(c: Convolution, k: Columns) -> Numbers:
+    """Different weights of a tile's products in one row."""
+    return of_tiles(k, "tile_w", _filters(c))
+
+
+def _filters(c: Convolution) -> Mapping[int, int]:
+    return {tile: c.transforms(tile).filters for tile in TILES[c.taps]}
 
 
 def _points(c: Convolution) -> Mapping[int, int]:
     return {tile: c.transforms(tile).points for tile in TILES[c.taps]}
 
 
-def _of_tiles(k: Columns, knob: str, count: Mapping[int, int]) -> Numbers:
+def of_tiles(k: Columns, knob: str, count: Mapping[int, int]) -> Numbers:
+    """``count`` of each candidate's tile in one dimension."""
     return np.array([count[tile] for tile in whole(k, knob)], np.int64)
+
+
+def panels_of(c: Convolution, lanes: int, k: Columns) -> Numbers:
+    """Panels of outputs."""
+    return -(-c.outputs // (whole(k, "nv") * lanes))
 
 
 def tile_rows(c: Convolution, k: Columns) -> Numbers:

@@ -9,7 +9,7 @@ import numpy as np
 from tunefarm.compiler.space.columns import Mask, Numbers, whole
 from tunefarm.compiler.space.config import Columns
 from tunefarm.compiler.space.winograd.convolution import Convolution
-from tunefarm.compiler.space.winograd.counts import points, tile_columns, tile_rows
+from tunefarm.compiler.space.winograd.counts import panels_of, points, tile_columns, tile_rows
 from tunefarm.compiler.space.winograd.ends import fewer_products
 from tunefarm.compiler.space.winograd.transforms import phases
 
@@ -48,10 +48,9 @@ def transformed_tiles(c: Convolution, lanes: int, k: Columns, cores: int) -> Num
 
 def shared_tiles(c: Convolution, lanes: int, k: Columns, cores: int) -> Mask:
     """Where blocks differ in their panels alone: their tiles are transformed once, by all cores."""
-    panels = -(-c.outputs // (whole(k, "nv") * lanes))
     image = (c.batch == 1) & (whole(k, "mb") == tile_rows(c, k)) & (phases(c.taps) == 1)
     image &= whole(k, "by_row") < BY_GROUP
-    return image & (whole(k, "nb") < panels) & (cores > 1)
+    return image & (whole(k, "nb") < panels_of(c, lanes, k)) & (cores > 1)
 
 
 def copied_elements(c: Convolution, lanes: int, k: Columns) -> Numbers:

@@ -7,8 +7,9 @@ from tunefarm.compiler.space.columns import whole
 from tunefarm.compiler.space.config import Access, Columns, Nest
 from tunefarm.compiler.space.winograd.convolution import Convolution
 from tunefarm.compiler.space.winograd.counts import points, tile_columns, tile_rows
+from tunefarm.compiler.space.winograd.default import cycles
 from tunefarm.compiler.space.winograd.ends import multiplied_rows
-from tunefarm.compiler.space.winograd.knobs import block_counts, cycles
+from tunefarm.compiler.space.winograd.knobs import block_counts
 from tunefarm.compiler.space.winograd.memory import tiles_of_block
 from tunefarm.compiler.target import Target
 

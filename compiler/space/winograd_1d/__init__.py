@@ -30,16 +30,11 @@ from tunefarm.compiler.space.contraction.default import config_cycles
 from tunefarm.compiler.space.contraction.shape import contraction_of, lanes_of
 from tunefarm.compiler.space.winograd import least_cycles as cycles_of_tiles
 from tunefarm.compiler.space.winograd.convolution import Convolution, convolution_of
-from tunefarm.compiler.space.winograd.knobs import direct_cycles
+from tunefarm.compiler.space.winograd.default import direct_cycles
 from tunefarm.compiler.space.winograd.transforms import phases
 from tunefarm.compiler.space.winograd_1d.apply import schedule
-from tunefarm.compiler.space.winograd_1d.knobs import (
-    NAME,
-    VERSION,
-    constraints_of,
-    default_of,
-    knobs_of,
-)
+from tunefarm.compiler.space.winograd_1d.default import default_of
+from tunefarm.compiler.space.winograd_1d.knobs import NAME, VERSION, constraints_of, knobs_of
 from tunefarm.compiler.space.winograd_1d.nest import nest_of
 from tunefarm.compiler.target import Target
 

@@ -6,14 +6,13 @@ import numpy as np
 from tunefarm.compiler.space.columns import whole
 from tunefarm.compiler.space.config import Access, Columns, Nest
 from tunefarm.compiler.space.winograd.convolution import Convolution, image_size
+from tunefarm.compiler.space.winograd.counts import row_points, tile_columns
+from tunefarm.compiler.space.winograd_1d.default import cycles
 from tunefarm.compiler.space.winograd_1d.knobs import (
     block_counts,
-    cycles,
     input_rows,
-    points,
     products_of_row,
     summed_rows,
-    tile_columns,
 )
 from tunefarm.compiler.target import Target
 
@@ -21,7 +20,7 @@ from tunefarm.compiler.target import Target
 def nest_of(c: Convolution, target: Target, lanes: int, k: Columns) -> Nest:
     """Rows are those of the result; tiles and points count as many as the widest tile has."""
     one = np.ones(len(whole(k, "rh")), np.int64)
-    products, tiles = points(c, k), tile_columns(c, k)
+    products, tiles = row_points(c, k), tile_columns(c, k)
     axes = {
         "x": int(np.max(products, initial=1)), "y": c.batch * c.height,
         "t": int(np.max(tiles, initial=1)), "o": c.outputs, "i": c.taps, "c": c.inputs,

@@ -24,16 +24,11 @@ from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.config import SketchSpace
 from tunefarm.compiler.space.winograd import least_cycles
 from tunefarm.compiler.space.winograd.convolution import Convolution, convolution_of
-from tunefarm.compiler.space.winograd.knobs import direct_cycles
+from tunefarm.compiler.space.winograd.default import direct_cycles
 from tunefarm.compiler.space.winograd_1d import least_cycles as cycles_along_rows
 from tunefarm.compiler.space.winograd_online.apply import schedule
-from tunefarm.compiler.space.winograd_online.knobs import (
-    NAME,
-    VERSION,
-    constraints_of,
-    default_of,
-    knobs_of,
-)
+from tunefarm.compiler.space.winograd_online.default import default_of
+from tunefarm.compiler.space.winograd_online.knobs import NAME, VERSION, constraints_of, knobs_of
 from tunefarm.compiler.space.winograd_online.nest import nest_of
 from tunefarm.compiler.space.winograd_online.transforms import TAPS, TILE
 from tunefarm.compiler.target import Target

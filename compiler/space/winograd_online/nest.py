@@ -6,13 +6,8 @@ import numpy as np
 from tunefarm.compiler.space.columns import whole
 from tunefarm.compiler.space.config import Access, Columns, Nest
 from tunefarm.compiler.space.winograd.convolution import Convolution
-from tunefarm.compiler.space.winograd_online.knobs import (
-    cycles,
-    panels,
-    products,
-    tile_columns,
-    tile_rows,
-)
+from tunefarm.compiler.space.winograd_online.default import cycles
+from tunefarm.compiler.space.winograd_online.knobs import panels, products, tile_columns, tile_rows
 from tunefarm.compiler.space.winograd_online.transforms import POINTS, TAPS
 from tunefarm.compiler.target import Target
 

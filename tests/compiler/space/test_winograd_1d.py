@@ -22,8 +22,8 @@ from tunefarm.compiler.space import (
 )
 from tunefarm.compiler.space.winograd.convolution import convolution_of
 from tunefarm.compiler.space.winograd.transforms import TILES, transforms_of_rows
+from tunefarm.compiler.space.winograd_1d.default import cycles
 from tunefarm.compiler.space.winograd_1d.knobs import (
-    cycles,
     fewer_products,
     product_bytes,
     products_of_row,

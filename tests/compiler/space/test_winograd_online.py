@@ -21,7 +21,8 @@ from tunefarm.compiler.space import (
     winograd_online,
 )
 from tunefarm.compiler.space.winograd.convolution import convolution_of
-from tunefarm.compiler.space.winograd_online.knobs import cycles, held_bytes, products
+from tunefarm.compiler.space.winograd_online.default import cycles
+from tunefarm.compiler.space.winograd_online.knobs import held_bytes, products
 from tunefarm.compiler.space.winograd_online.transforms import scaled_transforms
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir.transform.lower import lower

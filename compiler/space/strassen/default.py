@@ -1,0 +1,151 @@
+"""The time of Strassen's method in a closed form, and the config of the least."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from types import MappingProxyType
+
+import numpy as np
+from tunefarm.compiler.space.columns import Numbers, cheapest, whole
+from tunefarm.compiler.space.config import Columns, Constraint
+from tunefarm.compiler.space.contraction.knobs import ROWS, VECTORS, up_to
+from tunefarm.compiler.space.product_cycles import (
+    FORK_CYCLES,
+    L2_SHARE,
+    TASK_CYCLES,
+    busy_cores,
+    cached_rate,
+    moved_cycles,
+    overlapped,
+    term_cycles,
+    weight_rates,
+)
+from tunefarm.compiler.space.strassen.knobs import (
+    block_counts,
+    constraints_of,
+    held_bytes,
+    knobs_of,
+    panels_of,
+)
+from tunefarm.compiler.space.strassen.program import Product
+from tunefarm.compiler.target import Target
+
+DEFAULT_BYTES = {1: 7 << 17, 2: 7 << 18}  # by levels
+LEFT_CYCLES = {1: 8.0, 2: 50.0}  # of a vector of all left operands of a group of rows, by levels
+COPIED_BYTES = 12.0  # a cycle, of a variable right operand that is read and written packed
+RESULT_CYCLES = {1: 15.0, 2: 100.0}  # of a vector of all results: products stored, read and added
+LOAD_CYCLES = 0.15  # of a vector of the right operand beside multiply-adds
+TILE_CYCLES = 60.0  # of a register tile, where a sum begins and ends
+MEMORY_CORES = 4  # as many as memory serves at the rate of one
+L2_BYTES = 32.0  # a cycle, of rows that the second level keeps
+
+
+def cycles(p: Product, target: Target, k: Columns) -> Numbers:
+    """Cycles of a core, the work shared by all: products beside their weights, then the rest."""
+    row_blocks, panel_blocks = block_counts(p, k)
+    tasks, cores = row_blocks * panel_blocks, target.num_cores
+    blocks = p.extents[0] / (whole(k, "mb") * whole(k, "rw")) * panel_blocks
+    busy = busy_cores(tasks, blocks, cores)
+    moved = 4.0 * p.rows * (p.depth + p.columns)
+    shared = np.where(row_blocks >= cores, 0.0, (cores - 1) * moved_cycles(moved, target))
+    others = (
+        _sums(p, target, k) + _copied(p, 1 + p.products / p.side**2) + shared + TASK_CYCLES * tasks
+    )
+    work = overlapped(_multiply(p, k) / busy, _fetched(p, target, k))
+    return work + others / busy + FORK_CYCLES * (cores > 1)
+
+
+def _multiply(p: Product, k: Columns) -> Numbers:
+    """Cycles of all products. A block's last tile of rows, and the last block, may be smaller."""
+    groups, terms, _ = p.extents
+    vectors, tile = whole(k, "nv"), whole(k, "rw")
+    height = np.minimum(whole(k, "mb") * tile, groups)
+    blocks, rest = np.divmod(groups, height)
+    tiles = blocks * -(-height // tile) + -(-rest // tile)
+    full, last = (term_cycles(n, tile, vectors, LOAD_CYCLES) for n in (height, rest))
+    steps = blocks * full + last
+    return p.products * panels_of(p, k) * (terms * steps + TILE_CYCLES * tiles)
+
+
+def _sums(p: Product, target: Target, k: Columns) -> Numbers:
+    """Cycles of the left operands, made for each block of panels, and of the results."""
+    groups, terms, columns = p.extents
+    rows_bytes = 4 * p.rows * p.depth
+    near = rows_bytes <= L2_SHARE * target.l2_bytes * target.num_cores
+    lefts = LEFT_CYCLES[p.levels] * groups * -(-terms // p.lanes)
+    lefts += rows_bytes / (L2_BYTES if near else cached_rate(target))
+    return lefts * block_counts(p, k)[1] + RESULT_CYCLES[p.levels] * groups * columns / p.lanes
+
+
+def _copied(p: Product, moved: float) -> float:
+    """Cycles of the copy that packs a variable matrix, which moves it ``moved`` times."""
+    return moved * 4.0 * p.depth * p.columns / COPIED_BYTES if p.variable else 0.0
+
+
+def weight_bytes(p: Product) -> float:
+    """Of the right operands of all products."""
+    _, terms, columns = p.extents
+    return 4.0 * p.products * terms * columns
+
+
+def _fetched(p: Product, target: Target, k: Columns) -> Numbers:
+    """Cycles in which weights come, those of a block of panels for each block of rows again where
+    they do not stay in L2, and left operands that do not stay there, for each panel."""
+    rows, terms, _ = p.extents
+    row_blocks, panel_blocks = block_counts(p, k)
+    weights, lefts = weight_bytes(p), 4.0 * p.products * rows * terms
+    cached, l2 = cached_rate(target) * target.num_cores, L2_SHARE * target.l2_bytes
+    kept, held = weights / panel_blocks, held_bytes(p, k)
+    rate = weight_rates(kept, target)[1] * target.num_cores
+    weights_again = np.where(kept + held > l2, weights * (row_blocks - 1) / rate, 0.0)
+    lefts_again = np.where(held > l2, lefts * panels_of(p, k) / cached, 0.0)
+    return _read_cycles(p, target, weights) + weights_again + lefts_again
+
+
+def _read_cycles(p: Product, target: Target, size_bytes: float) -> float:
+    """Cycles in which all cores read right operands of so many bytes once."""
+    if come_from_memory(p, target, size_bytes):
+        return streamed_cycles(size_bytes, target)
+    return size_bytes / cached_rate(target) / target.num_cores
+
+
+def come_from_memory(p: Product, target: Target, size_bytes: float) -> bool:
+    """Whether right operands of so many bytes do: weights that the third level does not keep, and
+    what is packed of a variable matrix, whose lines are read before they are written."""
+    return p.variable or target.weights_in_memory or size_bytes > target.kept_bytes
+
+
+def streamed_cycles(size_bytes: float, target: Target) -> float:
+    """Cycles in which so many bytes come from memory, which serves a few cores at once."""
+    return size_bytes / target.stream_bytes / min(target.num_cores, MEMORY_CORES)
+
+
+def direct_cycles(p: Product, target: Target) -> float:
+    """Cycles of a core of the direct product by its best register tile, in the same model."""
+    vectors, registers = -(-p.columns // p.lanes), target.vector_registers
+    fetched = _read_cycles(p, target, 4.0 * p.depth * p.columns)
+    found = []
+    for width in VECTORS:
+        tile = np.array([r for r in up_to(ROWS, p.rows) if r * width + width + 1 <= registers])
+        tiles, steps = -(-p.rows // tile), term_cycles(p.rows, tile, width, LOAD_CYCLES)
+        multiply = -(-vectors // width) * (p.depth * steps + TILE_CYCLES * tiles)
+        found.append(np.min(multiply, initial=np.inf) / target.num_cores)
+    large = 4 * p.depth * p.columns > target.l2_bytes // 2  # smaller ones are read where they lie
+    copied = _copied(p, 2.0) / target.num_cores if large else 0.0
+    return float(overlapped(min(found), fetched)) + copied
+
+
+@lru_cache(maxsize=256)
+def default_of(p: Product, target: Target) -> tuple[Mapping[str, str | int], float]:
+    """The config of the fewest cycles in the model, and their number."""
+    choices = {k.name: k.choices for k in knobs_of(p)}
+    small = Constraint("small blocks", lambda k: held_bytes(p, k) <= DEFAULT_BYTES[p.levels])
+    found, estimate = cheapest(
+        {n: choices[n] for n in ("mb", "nb", "rw", "nv")},
+        {"ku": 1, "by_tile": 0},
+        (*constraints_of(p, target), small),
+        lambda k: cycles(p, target, k),
+    )
+    found["ku"] = min(2, max(int(u) for u in choices["ku"]))
+    return MappingProxyType({"sketch": p.sketch, **found, "next_panel": 1}), estimate

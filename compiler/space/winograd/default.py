@@ -1,0 +1,230 @@
+"""The time of Winograd's method in a closed form, and the config of the least."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+import numpy as np
+from tunefarm.compiler.space.columns import Numbers, cheapest, whole
+from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob
+from tunefarm.compiler.space.contraction.knobs import ROWS
+from tunefarm.compiler.space.product_cycles import (
+    LOADS,
+    fetched_cycles,
+    moved_cycles,
+    overlapped,
+    task_cycles,
+    term_cycles,
+    weight_rates,
+)
+from tunefarm.compiler.space.winograd.convolution import Convolution
+from tunefarm.compiler.space.winograd.counts import (
+    filters,
+    panels_of,
+    points,
+    tile_columns,
+    tile_rows,
+)
+from tunefarm.compiler.space.winograd.ends import fewer_products, image_cycles
+from tunefarm.compiler.space.winograd.knobs import (
+    NAME,
+    block_counts,
+    has_short_sums,
+    registers_of_sums,
+)
+from tunefarm.compiler.space.winograd.memory import (
+    BY_COLUMN,
+    BY_GROUP,
+    copied_elements,
+    held_bytes,
+    shared_tiles,
+    tiles_of_block,
+    transformed_tiles,
+)
+from tunefarm.compiler.target import Target
+
+TRANSFORM_CYCLES = 3.0  # of one vector of one tile's point
+L1_SHARE = 0.8  # for products that are held
+SPILLED_POINTS = 49  # more of a tile leave the registers again and again
+HELD = 0.5  # of a transform's cycles, from products that the first cache holds
+SHORTER = 0.4  # of a vector, what one of at most half of the lanes saves (Zen 4)
+COPY_CYCLES = 1.5  # of an element of a phase
+LEAST_GROUP = 7  # rows of a register tile, where terms are more than a vector
+WORST_GROUP = 1.15  # times the cycles of a row of tiles, for the first cache to hold its products
+
+
+def cycles(c: Convolution, target: Target, lanes: int, k: Columns) -> Numbers:
+    """Cycles of a core, the work shared by all: transforms, products, weights from beyond L2."""
+    row_blocks, panel_blocks = block_counts(c, lanes, k)
+    weights = filters(c, k) * c.depth * c.outputs * 4.0
+    kept = weights + held_bytes(c, lanes, k, target.num_cores)
+    fetched = fetched_cycles(weights, kept, row_blocks, panel_blocks, target)
+    work = overlapped(_product_cycles(c, target, lanes, k), fetched)
+    work = work + _transform_cycles(c, target, lanes, k) + exchanged_cycles(c, target, row_blocks)
+    panels = panels_of(c, lanes, k)
+    blocks = c.batch * tile_rows(c, k) / whole(k, "mb") * panels / whole(k, "nb")
+    return task_cycles(work, row_blocks * panel_blocks, blocks, target.num_cores)
+
+
+def _product_cycles(c: Convolution, target: Target, lanes: int, k: Columns) -> Numbers:
+    """Of the products of all points, tiles and panels, their operands in the caches."""
+    width, clocks = multiplied_vectors(c, target, lanes, k), target.product_clocks
+    every, fewer = points(c, k) * _steps(c, k, width, clocks), image_cycles(c, k, width, clocks)
+    return panels_of(c, lanes, k) * c.depth * np.where(fewer_products(c, k), fewer, every)
+
+
+def _transform_cycles(c: Convolution, target: Target, lanes: int, k: Columns) -> Numbers:
+    """Of the tiles on their way in and out, and of the copies by phase that they are read from."""
+    products, (row_blocks, panel_blocks) = points(c, k), block_counts(c, lanes, k)
+    times = row_blocks * np.where(shared_tiles(c, lanes, k, target.num_cores), 1, panel_blocks)
+    vectors_in = times * transformed_tiles(c, lanes, k, target.num_cores) * -(-c.depth // lanes)
+    held = np.where(whole(k, "by_row") == BY_GROUP, HELD, 1.0)
+    vectors_out = row_blocks * tiles_of_block(c, k) * -(-c.outputs // lanes) * held
+    spilled = np.where(products > SPILLED_POINTS, 2.0, 1.0)
+    moved = TRANSFORM_CYCLES * spilled * products * (vectors_in + vectors_out)
+    return moved + COPY_CYCLES * row_blocks * panel_blocks * copied_elements(c, lanes, k)
+
+
+def exchanged_cycles(c: Convolution, target: Target, row_blocks: Numbers) -> Numbers:
+    """In which inputs and results move between the cores, if not each has rows of its own."""
+    exchanged = (target.num_cores - 1) * moved_cycles(activation_bytes(c), target)
+    return np.where(row_blocks >= target.num_cores, 0.0, exchanged)
+
+
+def multiplied_vectors(c: Convolution, target: Target, lanes: int, k: Columns) -> Numbers:
+    """Vectors of a panel in the mean. A last one of few lanes is shorter in register tiles of
+    as many vectors as one has lanes, or fewer (``tir/transform/short_vectors.py``)."""
+    vectors = whole(k, "nv")
+    short = target.product_clocks > 1 and 0 < c.outputs % lanes <= lanes // 2
+    saved = SHORTER / panels_of(c, lanes, k)
+    return vectors - np.where(short & (whole(k, "rw") * vectors <= lanes), saved, 0.0)
+
+
+def column_cycles(c: Convolution, target: Target, k: Columns) -> Numbers:
+    """Cycles of one term of a point's sums of a row of tiles for a panel, by columns of points in
+    registers: a group of tiles loads the point's weights, and an input of each tile."""
+    tiles = whole(k, "rw")
+    steps = np.maximum(tiles * whole(k, "nv"), load_cycles(target, k)) / 2
+    return -(-tile_columns(c, k) // tiles) * steps
+
+
+def load_cycles(target: Target, k: Columns) -> Numbers:
+    """Of the operands of a register tile, twice: processors load two in a cycle."""
+    return LOADS * (whole(k, "rw") + whole(k, "nv")) / target.product_clocks
+
+
+def _steps(c: Convolution, k: Columns, vectors: Numbers, clocks: int) -> Numbers:
+    """Cycles of one term of the sums of all tiles for a panel: a block's last tile of rows, and the
+    last block, may be smaller."""
+    columns, height = tile_columns(c, k), whole(k, "mb")
+    blocks, rest = np.divmod(tile_rows(c, k), height)
+    tile = whole(k, "rw")
+    full, last = (
+        term_cycles(rows * columns, tile, vectors, clocks=clocks) for rows in (height, rest)
+    )
+    return c.batch * (blocks * full + last)
+
+
+def activation_bytes(c: Convolution) -> float:
+    return 4.0 * c.batch * c.height * c.width * (c.inputs * c.stride**2 + c.outputs)
+
+
+def direct_cycles(c: Convolution, target: Target, lanes: int) -> float:
+    """Cycles of the direct sum without its taps in the padding, at two multiply-adds a cycle."""
+    multiply = c.batch * prod(c.taps_inside) * c.inputs * c.outputs / (2 * lanes)
+    weights = c.taps**2 * c.inputs * c.outputs * 4
+    rate, _ = weight_rates(weights, target)
+    return float(overlapped(multiply, weights / rate)) / target.num_cores
+
+
+def default_of(
+    c: Convolution,
+    target: Target,
+    lanes: int,
+    knobs: tuple[Knob, ...],
+    constraints: tuple[Constraint, ...],
+) -> tuple[Config, float]:
+    """The config of the fewest cycles in the model, and their number."""
+    choices = {k.name: k.choices for k in knobs}
+    choices["rw"] = choices["rw"][::-1]  # of equals that with the most rows
+    names = ("tile_h", "tile_w", "mb", "nb", "rw", "nv")
+    found, estimate = cheapest(
+        {n: choices[n] for n in names},
+        {"ku": 1, "by_row": 0, "next_panel": 1},
+        constraints,
+        lambda k: cycles(c, target, lanes, k),
+    )
+    blocks = [int(n) for n in choices["nb"]]
+    in_columns = _in_columns(c, target, lanes, found, blocks)
+    found |= in_columns or _held_in_l1(c, target, lanes, found)
+    chosen = {name: np.array([value]) for name, value in found.items()}
+    streamed = filters(c, chosen)[0] * c.depth * c.outputs * 4 > target.l2_bytes
+    most = 2 if streamed else 4  # many hints at once hold up the loads
+    found["ku"] = max(int(u) for u in choices["ku"] if int(u) <= most and c.depth % int(u) == 0)
+    found["next_panel"] = int(found["by_row"] != BY_COLUMN)
+    return {"sketch": NAME, **found}, estimate
+
+
+def _in_columns(
+    c: Convolution, target: Target, lanes: int, found: Mapping[str, int], blocks: Sequence[int]
+) -> dict[str, int]:
+    """Products of a column of points in registers, where sums are short, a row has whole groups of
+    tiles, and loads take less time than the multiply-adds of half of all registers. A block has as
+    many outputs as the one that was found, or the next more of the choices ``blocks``.
+
+    7 × 7 of a ResNet at 224² takes 0.93 of the time of products in the first cache on one core of a
+    Zen 4, 0.90 on two; at 512², by two rows of tiles, 0.90 and 0.83 of that of products by row.
+    """
+    of_found = {name: np.array([value]) for name, value in found.items()}
+    columns, rows = int(tile_columns(c, of_found)[0]), max(found["mb"], 2)
+    uneven = rows > found["mb"] and tile_rows(c, of_found)[0] % (rows * target.num_cores) > 0
+    if not has_short_sums(c, lanes) or uneven:
+        return {}
+    widths = (1, 2) if c.outputs > lanes else (1,)
+    groups = [(tiles, vectors) for vectors in widths for tiles in ROWS if columns % tiles == 0]
+    tiles, vectors = np.array(groups).T
+    k = {**of_found, "by_row": np.array([BY_COLUMN]), "rw": tiles, "nv": vectors}
+    registers, sums = registers_of_sums(c, k), tiles * vectors
+    fits = (registers <= target.vector_registers) & (2 * registers > target.vector_registers)
+    sums = np.where(fits & (load_cycles(target, k) < sums), sums, 0)
+    best = int(np.argmax(sums))
+    if sums[best] == 0:
+        return {}
+    group = {"rw": int(tiles[best]), "nv": int(vectors[best])}
+    panels = found["nb"] * found["nv"] / group["nv"]
+    block = min((n for n in blocks if n >= panels), default=max(blocks))
+    return {"by_row": BY_COLUMN, **group, "mb": rows, "nb": block}
+
+
+def _held_in_l1(
+    c: Convolution, target: Target, lanes: int, found: Mapping[str, int]
+) -> dict[str, int]:
+    """Products a register tile at a time, whose planes the first cache holds, where sums are short:
+    the weights of a panel, read again for each of them, are few.
+
+    7 × 7 of a ResNet at 224² takes 0.89 to 0.92 of the time on one core and on two of Zen 5, and
+    half to two thirds of the memory. Groups that a row has a whole number of take 0.93 to 0.98 of
+    the time of slightly smaller ones on a Zen 4, where 16 outputs of 17 to 48 inputs take 0.83 to
+    0.98 of the time where a row has seven tiles (28², 56², 112²), and 1.08 where it has four (14²).
+    Seven tiles by five and two take 1.27 × the time there (16 inputs to 32 outputs on 28²).
+    """
+    if not has_short_sums(c, lanes) or found["mb"] == 1:
+        return {}
+    chosen = {name: np.array([value]) for name, value in found.items()}
+    columns, vectors = int(tile_columns(c, chosen)[0]), found["nv"]
+    row_bytes = int(points(c, chosen)[0]) * vectors * lanes * 4
+    most = min(
+        int(L1_SHARE * target.l1_bytes) // row_bytes,
+        (target.vector_registers - vectors - 1) // vectors,
+        columns,
+    )
+    least = LEAST_GROUP if c.depth > lanes else 1
+    fitting = [r for r in ROWS if least <= r <= most]
+    if not fitting:
+        return {}
+    even = [r for r in fitting if columns % r == 0 and 2 * r >= max(fitting)]
+    grouped, usual = np.array([max(even or fitting)]), np.array([min(found["rw"], columns)])
+    row = np.array([columns])
+    longer = term_cycles(row, grouped, vectors) > WORST_GROUP * term_cycles(row, usual, vectors)
+    return {} if longer[0] else {"by_row": BY_GROUP, "rw": int(grouped[0])}

@@ -1,0 +1,78 @@
+"""The time of Winograd's method along rows in a closed form, and the config of the least."""
+
+from __future__ import annotations
+
+import numpy as np
+from tunefarm.compiler.space.columns import Numbers, cheapest, whole
+from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob
+from tunefarm.compiler.space.product_cycles import (
+    LATENCY,
+    fetched_cycles,
+    overlapped,
+    task_cycles,
+)
+from tunefarm.compiler.space.winograd.convolution import Convolution
+from tunefarm.compiler.space.winograd.counts import (
+    panels_of,
+    row_filters,
+    row_points,
+    tile_columns,
+)
+from tunefarm.compiler.space.winograd.default import TRANSFORM_CYCLES, exchanged_cycles
+from tunefarm.compiler.space.winograd_1d.knobs import (
+    NAME,
+    block_counts,
+    input_rows,
+    product_bytes,
+    products_of_row,
+    register_rows,
+    summed_rows,
+    tile_bytes,
+)
+from tunefarm.compiler.target import Target
+
+LOAD_CYCLES = 0.3  # of a vector of weights, beside the multiply-adds
+
+
+def cycles(c: Convolution, target: Target, lanes: int, k: Columns) -> Numbers:
+    """Cycles of a core, the work shared by all: transforms, products, weights from beyond L2."""
+    row_blocks, panel_blocks = block_counts(c, lanes, k)
+    panels, tiles = panels_of(c, lanes, k), tile_columns(c, k)
+    weights = row_filters(c, k) * c.taps * c.inputs * c.outputs * 4.0
+    held = weights + tile_bytes(c, lanes, k) + product_bytes(c, lanes, k)
+    fetched = fetched_cycles(weights, held, row_blocks, panel_blocks, target)
+    vectors_in = row_blocks * panel_blocks * input_rows(c, k) * tiles * -(-c.inputs // lanes)
+    vectors_out = c.batch * c.height * tiles * -(-c.outputs // lanes)
+    moved = TRANSFORM_CYCLES * row_points(c, k) * (vectors_in + vectors_out)
+    multiply, groups = panels * _multiply(c, k), -(-tiles // whole(k, "rt"))
+    first = overlapped(multiply / groups, fetched)  # later ones find weights in the caches
+    work = first + multiply * (1 - 1 / groups) + moved + exchanged_cycles(c, target, row_blocks)
+    blocks = c.batch * c.height / whole(k, "rh") * panels / whole(k, "nb")
+    return task_cycles(work, row_blocks * panel_blocks, blocks, target.num_cores)
+
+
+def _multiply(c: Convolution, k: Columns) -> Numbers:
+    """Cycles of all sums of a panel: two multiply-adds and two loads each."""
+    tile, vectors = register_rows(k), whole(k, "nv")
+    step = np.maximum(np.maximum(tile * vectors, tile + vectors) / 2, LATENCY)
+    per_row = (step + LOAD_CYCLES * vectors) / tile
+    return c.inputs * summed_rows(c, k) * products_of_row(c, k) * per_row
+
+
+def default_of(
+    c: Convolution,
+    target: Target,
+    lanes: int,
+    knobs: tuple[Knob, ...],
+    constraints: tuple[Constraint, ...],
+) -> tuple[Config, float]:
+    """The config of the fewest cycles in the model, and their number."""
+    choices = {k.name: k.choices for k in knobs}
+    names = ("tile_w", "rh", "rt", "nb", "nv")
+    found, estimate = cheapest(
+        {n: choices[n] for n in names},
+        {"ku": 1},
+        constraints,
+        lambda k: cycles(c, target, lanes, k),
+    )
+    return {"sketch": NAME, **found}, estimate

@@ -1,0 +1,71 @@
+"""The time of the method in a closed form, and the config of the least."""
+
+from __future__ import annotations
+
+import numpy as np
+from tunefarm.compiler.space.columns import Numbers, cheapest, whole
+from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob
+from tunefarm.compiler.space.product_cycles import LOADS, overlapped, task_cycles, weight_rates
+from tunefarm.compiler.space.winograd.convolution import Convolution
+from tunefarm.compiler.space.winograd.default import TRANSFORM_CYCLES, exchanged_cycles
+from tunefarm.compiler.space.winograd_online.knobs import (
+    NAME,
+    block_bytes,
+    groups,
+    held_bytes,
+    panels,
+    products,
+    tile_columns,
+    tile_rows,
+    weight_bytes,
+)
+from tunefarm.compiler.space.winograd_online.transforms import POINTS
+from tunefarm.compiler.target import Target
+
+L2_SHARE = 0.6  # for a panel's weights of a block of inputs, those of the next, and their tiles
+CROWDED = 1.12  # times the cycles, where they exceed that
+L2_BYTES = 26.0  # that come from the second cache in a clock (Zen 4)
+ADDITIONS = 96  # of nine taps for all points
+TAPS_READ = 42  # vectors of them, by the points of columns: 3 of the outer ones, 9 of the others
+ADDED = 0.15  # of a multiply-add, what an addition takes where it has ports of its own
+
+
+def cycles(c: Convolution, target: Target, lanes: int, k: Columns) -> Numbers:
+    """Cycles of a core, the work shared by all: transforms, products, weights from beyond L2."""
+    count = panels(c, lanes)
+    tiles = c.batch * tile_rows(c) * tile_columns(c)
+    made = -(-c.inputs // lanes) + count
+    moved = TRANSFORM_CYCLES * POINTS**2 * tiles * made
+    crowded = np.where(block_bytes(c, lanes, k) > L2_SHARE * target.l2_bytes, CROWDED, 1.0)
+    multiply = count * c.inputs * _term_cycles(c, target, lanes, k) * crowded
+    first_rate, _ = weight_rates(np.array(weight_bytes(c) + held_bytes(c, lanes)), target)
+    fetched = weight_bytes(c) / first_rate
+    work = overlapped(multiply, fetched) + moved + exchanged_cycles(c, target, 1)
+    blocks = count / whole(k, "nb")
+    return task_cycles(work, -(-count // whole(k, "nb")), blocks, target.num_cores)
+
+
+def _term_cycles(c: Convolution, target: Target, lanes: int, k: Columns) -> Numbers:
+    """Cycles of all products of an input and a panel: two multiply-adds each, beside the loads of
+    their tiles' numbers, additions, and taps from the second cache."""
+    number, read = products(c), groups(c, k)
+    added = ADDED if target.adds_apart else 1.0
+    multiplied = number + added * ADDITIONS * read
+    loaded = LOADS / target.product_clocks * (number + TAPS_READ * read)
+    taps = TAPS_READ * read * 4 * lanes / target.beside_products(L2_BYTES)
+    return overlapped(np.maximum(multiplied, loaded) / 2, taps)
+
+
+def default_of(
+    c: Convolution,
+    target: Target,
+    lanes: int,
+    knobs: tuple[Knob, ...],
+    constraints: tuple[Constraint, ...],
+) -> tuple[Config, float] | None:
+    """The config of the fewest cycles in the model, and their number; None if there is none."""
+    choices = {k.name: k.choices for k in knobs if k.name != "ku"}
+    found, estimate = cheapest(
+        choices, {"ku": 1}, constraints, lambda k: cycles(c, target, lanes, k)
+    )
+    return ({"sketch": NAME, **found}, estimate) if np.isfinite(estimate) else None
