@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from tunefarm.compiler.codegen.indices import is_index
+from tunefarm.compiler.codegen.forms import is_index
 from tunefarm.compiler.codegen.registers import Registers
 from tunefarm.compiler.codegen.types import constant, is_float, scalar_type, vector_of
 from tunefarm.compiler.codegen.values import Lin, Val

@@ -5,34 +5,37 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 from typing import TypeAlias
 
 from tunefarm.compiler.codegen.builder import FunctionBuilder
+from tunefarm.compiler.codegen.forms import (
+    Atoms,
+    Form,
+    compare_with_zero,
+    difference_of,
+    flat_form,
+    form_of,
+    is_index,
+    is_repeatable,
+)
 from tunefarm.compiler.codegen.reductions import Reductions
 from tunefarm.compiler.codegen.values import Lin, Val, make
 from tunefarm.compiler.target import Target
-from tunefarm.compiler.tir.affine import Affine, affine, decide
-from tunefarm.compiler.tir.facts import KEPT, buffers_read, variables
+from tunefarm.compiler.tir.affine import decide
+from tunefarm.compiler.tir.facts import buffers_read, variables
 from tunefarm.compiler.tir.ir import (
-    COMPARISONS,
     Binary,
     Buffer,
-    Cast,
     Const,
     Expr,
-    Intrinsic,
-    Load,
     Select,
     Store,
     Var,
 )
-from tunefarm.compiler.tir.visit import loads_of, operands
+from tunefarm.compiler.tir.visit import loads_of
 
 _LINEAR = frozenset(("add", "sub", "mul"))
 _QUOTIENTS = frozenset(("floordiv", "floormod", "min", "max", "div"))
-Atoms: TypeAlias = tuple[tuple[Expr, int, bool], ...]
-"""The terms of an affine form: (atom, coefficient, is it a variable); others are not linear."""
 Steps: TypeAlias = tuple[tuple[Var, int], ...]
 """Variables and their coefficients."""
 
@@ -98,7 +101,7 @@ class Indices(Reductions, ABC):
     def _quotient(self, expr: Binary) -> Lin | Val:
         """What is not linear, evaluated once for all elements of a tile."""
         key = None
-        if _is_repeatable(expr):
+        if is_repeatable(expr):
             key = (expr, self.lanes, tuple([self.env[v] for v in variables(expr)]))
             if key in self._quotients:
                 return self._quotients[key]
@@ -176,7 +179,7 @@ class Indices(Reductions, ABC):
         op, here = condition.op, self._in_nest.get(condition)
         if here is not None and not here[0].terms and not here[0].lane:
             number = self.offset(here[0].const, here[1])
-            return _compare_range(op, number, number)
+            return compare_with_zero(op, number, number)
         if op == "and":
             x, y = self.decide(condition.a), self.decide(condition.b)
             return False if x is False or y is False else True if x and y else None
@@ -188,7 +191,7 @@ class Indices(Reductions, ABC):
             return None
         _, difference = found
         reach = self.reach(difference)
-        known = None if reach is None else _compare_range(op, *reach)
+        known = None if reach is None else compare_with_zero(op, *reach)
         if known is None and difference.terms and not difference.lane:
             return decide(condition, self.ranges)
         return known
@@ -197,7 +200,7 @@ class Indices(Reductions, ABC):
         """A comparison of indices as one of their difference with 0; None for other conditions."""
         if not isinstance(condition, Binary):
             return None
-        form = _difference(condition)
+        form = difference_of(condition)
         difference = None if form is None else self._sum(condition, form)
         return (condition.op, difference) if isinstance(difference, Lin) else None
 
@@ -231,7 +234,7 @@ class Indices(Reductions, ABC):
         """The number of an element in its buffer, row by row."""
         return self._sum((buffer, indices), flat_form(buffer, indices))
 
-    def _sum(self, key: Hashable, form: tuple[int, Atoms]) -> Lin | Val:
+    def _sum(self, key: Hashable, form: Form) -> Lin | Val:
         """A sum for the current values of the variables. In a nest, what all of its elements have
         in common is evaluated once; ``key`` stands for the sum."""
         if self._moving is None:
@@ -255,7 +258,7 @@ class Indices(Reductions, ABC):
         """An index, evaluated once in a nest if it is a sum that the nest's variables can move."""
         if self._moving is None or not is_index(expr):
             return self.index(expr)
-        return self._sum(expr, _form(expr))
+        return self._sum(expr, form_of(expr))
 
     def _without_moving(self, const: int, atoms: Atoms) -> tuple[Lin, Steps] | None:
         """A sum without the nest's variables, and these with their coefficients; None if an atom
@@ -296,65 +299,6 @@ class Indices(Reductions, ABC):
         return total
 
 
-@lru_cache(KEPT)
-def flat_form(buffer: Buffer, indices: tuple[Expr, ...]) -> tuple[int, Atoms]:
-    """A flat index as ``const + Σ coefficient · atom``."""
-    stride, total = 1, Affine(0, {})
-    for expr, extent in zip(reversed(indices), reversed(buffer.shape), strict=True):
-        total = total.plus(affine(expr), stride)
-        stride *= extent
-    return _atoms_of(_joined(total))
-
-
-@lru_cache(KEPT)
-def _form(expr: Expr) -> tuple[int, Atoms]:
-    return _atoms_of(affine(expr))
-
-
-@lru_cache(KEPT)
-def _difference(comparison: Binary) -> tuple[int, Atoms] | None:
-    """``a - b`` of what is compared; None if something is loaded for it, or it is no index."""
-    if comparison.op not in COMPARISONS or comparison.a.dtype != "int64":
-        return None
-    if not (is_index(comparison.a) and is_index(comparison.b)):
-        return None
-    return _atoms_of(affine(comparison.a) - affine(comparison.b))
-
-
-def _atoms_of(form: Affine) -> tuple[int, Atoms]:
-    atoms = ((atom, c, isinstance(atom, Var)) for c, atom in form.terms.values())
-    return form.const, tuple(atoms)
-
-
-def _joined(form: Affine) -> Affine:
-    """d·(x // d) + x % d  ->  x, as fused loops index what stands side by side."""
-    for key, (factor, atom) in form.terms.items():
-        if not isinstance(atom, Binary) or atom.op != "floormod":
-            continue
-        quotient = affine(Binary("floordiv", atom.a, atom.b, "int64"))
-        (other, (one, _)), *more = quotient.terms.items() or [(None, (0, atom))]
-        divisor = atom.b.value if isinstance(atom.b, Const) else 0
-        if more or one != 1 or quotient.const or form.terms.get(other, (0,))[0] != factor * divisor:
-            continue
-        rest = {k: t for k, t in form.terms.items() if k not in (key, other)}
-        return Affine(form.const, rest).plus(affine(atom.a), factor)
-    return form
-
-
-@lru_cache(KEPT)
-def is_index(expr: Expr) -> bool:
-    """True for int64 arithmetic that loads nothing: it can stay a linear form."""
-    return not isinstance(expr, (Load, Cast, Select, Intrinsic)) and all(
-        map(is_index, operands(expr))
-    )
-
-
-@lru_cache(KEPT)
-def _is_repeatable(expr: Expr) -> bool:
-    """True if an expression has the same value wherever its variables have."""
-    return not isinstance(expr, (Load, Intrinsic)) and all(map(_is_repeatable, operands(expr)))
-
-
 def _fold(op: str, x: Lin | Val, y: Lin | Val) -> Lin | None:
     if not (isinstance(x, Lin) and x.is_constant and isinstance(y, Lin) and y.is_constant):
         return None
@@ -372,21 +316,3 @@ def _fold(op: str, x: Lin | Val, y: Lin | Val) -> Lin | None:
             return Lin(max(a, b))
         case _:
             return None
-
-
-def _compare_range(op: str, low: int, high: int) -> bool | None:
-    """``d op 0`` for every d in [low, high]."""
-    match op:
-        case "lt":
-            yes, no = high < 0, low >= 0
-        case "le":
-            yes, no = high <= 0, low > 0
-        case "gt":
-            yes, no = low > 0, high <= 0
-        case "ge":
-            yes, no = low >= 0, high < 0
-        case "eq":
-            yes, no = low == high == 0, low > 0 or high < 0
-        case _:
-            yes, no = low > 0 or high < 0, low == high == 0
-    return True if yes else False if no else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tunefarm.compiler.codegen.indices import flat_form
+from tunefarm.compiler.codegen.forms import flat_form
 from tunefarm.compiler.codegen.masked_moves import MaskedMoves
 from tunefarm.compiler.codegen.types import memory_suffix, memory_type, vector_of
 from tunefarm.compiler.codegen.values import Lin, Val, make

@@ -8,6 +8,7 @@ The emitter is a tower of layers, each in a module of its own that knows those b
     reductions    all lanes combined
     indices       integers that stay linear forms
     masks         lanes that take part
+    masked_moves  vectors in memory of which a mask takes some lanes
     memory        loads and stores
     registers     tiles whose elements are SSA values
     expressions   any expression as a value
@@ -158,30 +159,16 @@ class Emitter(Loops):
     # --- parallel loops ------------------------------------------------------------------------
 
     def _parallel_loop(self, loop: For) -> None:
-        """Outline the body; the closure holds the pointers and outer indices that it uses."""
+        """Outline the body, and have it called for every iteration."""
         start, extent = self.index(loop.start), self.index(loop.extent)
         assert isinstance(start, Lin)
         assert isinstance(extent, Lin)
-        b = self.builder
-        used = _buffers_used(loop.body)
-        inside = {s.buffer for s in walk_stmt(loop.body) if isinstance(s, Allocate)}
-        shared = [u.name for u in used if u.scope == "register" and u not in inside]
-        if shared:
-            raise ScheduleError(
-                f"registers of {shared[0]} are not shared by the threads of loop {loop.var.name}"
-            )
-        buffers = [u for u in used if u in self.pointers]
-        outer = [v for v in _variables_used(loop) if v in self.env and v is not loop.var]
-        slots = [("ptr", self.pointers[u]) for u in buffers]
-        for var in outer:
-            lin = self.env[var]
-            slots.append(("i64", self.scalar_int(lin)))
-        closure = b.alloca(f"[{max(1, len(slots))} x i64], align 8")
-        for position, (kind, text) in enumerate(slots):
-            place = b.pure(f"getelementptr inbounds i64, ptr {closure}, i64 {position}", [closure])
-            b.line(f"store {kind} {text}, ptr {place}, align 8")
+        if start.terms:
+            raise ScheduleError(f"parallel loop {loop.var.name} does not start at a constant")
+        b, members = self.builder, self._members_of_closure(loop)
+        closure = self._write_closure(members)
         name = f"{self.module.name}_body{len(self.module.functions)}"
-        tile_bytes = self._outline(name, loop, start, buffers, outer, slots)
+        tile_bytes = self._outline(name, loop, start.const, members)
         self.module.parallel = True
         self.module.declares.add(
             "declare void @tunefarm_parallel(ptr, ptr, ptr, i64, ptr, i64, i64)"
@@ -191,6 +178,42 @@ class Emitter(Loops):
         b.line(f"call void @tunefarm_parallel({passed})")
         for buffer in buffers_stored(loop.body):
             b.forget(buffer)
+
+    def _members_of_closure(self, loop: For) -> list[Buffer | Var]:
+        """The buffers in memory and the outer variables that the body uses."""
+        used = _buffers_used(loop.body)
+        inside = {s.buffer for s in walk_stmt(loop.body) if isinstance(s, Allocate)}
+        shared = [u.name for u in used if u.scope == "register" and u not in inside]
+        if shared:
+            raise ScheduleError(
+                f"registers of {shared[0]} are not shared by the threads of loop {loop.var.name}"
+            )
+        outer = (v for v in _variables_used(loop) if v in self.env and v is not loop.var)
+        return [*(u for u in used if u in self.pointers), *outer]
+
+    def _write_closure(self, members: list[Buffer | Var]) -> str:
+        """The pointer to an array on the stack: a pointer or a number of 8 bytes each."""
+        b = self.builder
+        texts = [
+            self.pointers[m] if isinstance(m, Buffer) else self.scalar_int(self.env[m])
+            for m in members
+        ]
+        closure = b.alloca(f"[{max(1, len(members))} x i64], align 8")
+        for position, (member, text) in enumerate(zip(members, texts, strict=True)):
+            place = b.pure(f"getelementptr inbounds i64, ptr {closure}, i64 {position}", [closure])
+            b.line(f"store {_type_in_closure(member)} {text}, ptr {place}, align 8")
+        return closure
+
+    def _read_closure(self, members: list[Buffer | Var]) -> None:
+        """The members as an iteration finds them."""
+        b = self.builder
+        for position, member in enumerate(members):
+            place = b.pure(f"getelementptr inbounds i64, ptr %closure, i64 {position}")
+            text = b.now(f"load {_type_in_closure(member)}, ptr {place}, align 8")
+            if isinstance(member, Buffer):
+                self.pointers[member] = text
+            else:
+                self.env[member] = Lin(0, ((text, 1),))
 
     def _scratch_of_threads(self, tile_bytes: int, extent: Lin) -> str:
         """Where the threads' scratch memory begins, how far apart it is, and for how many."""
@@ -204,30 +227,13 @@ class Emitter(Loops):
         self._scratch_taken -= threads * stride
         return f"ptr {pointer}, i64 {stride}, i64 {threads}"
 
-    def _outline(
-        self,
-        name: str,
-        loop: For,
-        start: Lin,
-        buffers: list[Buffer],
-        outer: list[Var],
-        slots: list[tuple[str, str]],
-    ) -> int:
+    def _outline(self, name: str, loop: For, start: int, members: list[Buffer | Var]) -> int:
         """Write the function of an iteration; return the bytes that it needs of ``%scratch``."""
         builder = FunctionBuilder()
         inner = Emitter(self.module, builder, "%scratch", in_parallel=True)
         inner.constants = self.constants
-        loaded = []
-        for position, (kind, _) in enumerate(slots):
-            place = builder.pure(f"getelementptr inbounds i64, ptr %closure, i64 {position}")
-            loaded.append(builder.now(f"load {kind}, ptr {place}, align 8"))
-        for buffer, text in zip(buffers, loaded, strict=False):
-            inner.pointers[buffer] = text
-        for var, text in zip(outer, loaded[len(buffers) :], strict=True):
-            inner.env[var] = Lin(0, ((text, 1),))
-        if start.terms:
-            raise ScheduleError(f"parallel loop {loop.var.name} does not start at a constant")
-        inner.env[loop.var] = Lin(start.const, (("%index", 1),))
+        inner._read_closure(members)
+        inner.env[loop.var] = Lin(start, (("%index", 1),))
         inner.ranges = {**self.ranges, loop.var: range_of(loop, self.ranges)}
         self.module.functions.append("")
         place_of_text = len(self.module.functions) - 1
@@ -239,6 +245,10 @@ class Emitter(Loops):
             f"define internal void @{name}({arguments}) #0 {{\n{body}\n}}\n"
         )
         return inner.scratch_bytes
+
+
+def _type_in_closure(member: Buffer | Var) -> str:
+    return "ptr" if isinstance(member, Buffer) else "i64"
 
 
 def _apart(tile_bytes: int) -> int:
