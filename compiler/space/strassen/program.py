@@ -177,51 +177,15 @@ def create_strassen(p: Product) -> PrimFunc:
 
 
 def _stages(p: Product, args: Sequence[te.Tensor]) -> te.Tensor:
+    """The results of the rows and the matrix ``args``; a constant one is its right operands."""
     x, w = args
-    groups, terms, columns = p.extents
-    side = p.side
-
-    def data(group: Expr, term: Expr, at: tuple[int, int]) -> Expr:
-        row, column = group * side + at[0], term + at[1] * terms
-        value: Expr = x[row, column]
-        if p.rows % side:
-            value = te.if_then_else(row < p.rows, value, te.const(0, x.dtype))
-        if p.depth < side * terms:
-            value = te.if_then_else(column < p.depth, value, te.const(0, x.dtype))
-        return value
-
-    def matrix(term: Expr, column: Expr, at: tuple[int, int]) -> Expr:
-        row, column = term + at[0] * terms, column + at[1] * columns
-        value: Expr = w[row, column]
-        if p.columns < side * columns:
-            value = te.if_then_else(column < p.columns, value, te.const(0, w.dtype))
-        if p.depth < side * terms:
-            value = te.if_then_else(row < p.depth, value, te.const(0, w.dtype))
-        return value
-
-    def operand(signs: Signs, number: int, block: Callable[[tuple[int, int]], Expr]) -> Expr:
-        rows = [signs[n] for n in _digits(number, PRODUCTS, p.levels)]
-        return _added(rows, lambda blocks: block(_place(blocks)))
-
-    if p.variable:
-        w = te.compute(
-            (p.products, terms, columns),
-            lambda n, k, o: _chosen(
-                [operand(RIGHT, i, lambda at: matrix(k, o, at)) for i in range(p.products)], n
-            ),
-            "rights",
-        )
-    lefts = te.compute(
-        (p.products, groups, terms),
-        lambda n, t, k: _chosen(
-            [operand(LEFT, i, lambda at: data(t, k, at)) for i in range(p.products)], n
-        ),
-        "lefts",
-    )
+    (groups, terms, columns), side = p.extents, p.side
+    rights = _rights(p, w) if p.variable else w
+    lefts = _lefts(p, x)
     k = te.reduce_axis(terms, "k")
     product = te.compute(
         (p.products, groups, columns),
-        lambda n, t, o: te.sum(lefts[n, t, k] * w[n, k, o], [k]),
+        lambda n, t, o: te.sum(lefts[n, t, k] * rights[n, k, o], [k]),
         "product",
     )
 
@@ -239,6 +203,51 @@ def _stages(p: Product, args: Sequence[te.Tensor]) -> te.Tensor:
     return te.compute((p.rows, p.columns), result, "strassen")
 
 
+def _lefts(p: Product, x: te.Tensor) -> te.Tensor:
+    groups, terms, _ = p.extents
+
+    def operand(n: Expr, t: Expr, k: Expr) -> Expr:
+        def block(down: int, across: int) -> Expr:
+            row, term = t * p.side + down, k + across * terms
+            value = _zero_beyond(x[row, term], row, p.rows, groups * p.side)
+            return _zero_beyond(value, term, p.depth, terms * p.side)
+
+        return _operand(p, LEFT, n, block)
+
+    return te.compute((p.products, groups, terms), operand, "lefts")
+
+
+def _rights(p: Product, w: te.Tensor) -> te.Tensor:
+    _, terms, columns = p.extents
+
+    def operand(n: Expr, k: Expr, o: Expr) -> Expr:
+        def block(down: int, across: int) -> Expr:
+            term, column = k + down * terms, o + across * columns
+            value = _zero_beyond(w[term, column], column, p.columns, columns * p.side)
+            return _zero_beyond(value, term, p.depth, terms * p.side)
+
+        return _operand(p, RIGHT, n, block)
+
+    return te.compute((p.products, terms, columns), operand, "rights")
+
+
+def _operand(p: Product, signs: Signs, product: Expr, block: Callable[[int, int], Expr]) -> Expr:
+    """A product's operand, the sum of the blocks in some rows and columns that have signs."""
+
+    def total(number: int) -> Expr:
+        rows = [signs[n] for n in _digits(number, PRODUCTS, p.levels)]
+        return _added(rows, lambda blocks: block(*_place(blocks)))
+
+    return _chosen([total(number) for number in range(p.products)], product)
+
+
+def _zero_beyond(value: Expr, index: Expr, extent: int, reach: int) -> Expr:
+    """``value`` where ``index``, of all below ``reach``, is within ``extent``, else 0."""
+    if reach <= extent:
+        return value
+    return te.if_then_else(index < extent, value, te.const(0, "float32"))
+
+
 def _chosen(values: Sequence[Expr], index: Expr) -> Expr:
     """The value at ``index``."""
     *others, chosen = values
@@ -248,7 +257,7 @@ def _chosen(values: Sequence[Expr], index: Expr) -> Expr:
 
 
 def _digits(number: int, base: int, count: int) -> tuple[int, ...]:
-    """The last ``count`` digits, of the first level's first."""
+    """The last ``count`` digits of a number, the first of which is the first level's."""
     return tuple(number // base**n % base for n in reversed(range(count)))
 
 
