@@ -17,13 +17,15 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from tunefarm.compiler.errors import BuildError
-from tunefarm.compiler.runtime.elf_object import (
+from tunefarm.compiler.runtime.elf import (
     EHDR,
+    ET_DYN,
+    IDENT,
     RELA,
     SHDR,
     SHF_ALLOC,
@@ -41,10 +43,10 @@ from tunefarm.compiler.runtime.elf_object import (
     STT_FUNC,
     STT_OBJECT,
     SYM,
-    ObjectFile,
-    Relocation,
-    read_object,
+    AroundWeights,
+    string_table,
 )
+from tunefarm.compiler.runtime.elf_object import ObjectFile, Relocation, read_object
 from tunefarm.compiler.runtime.elf_relocations import Machine, machine_of
 
 _PHDR = struct.Struct("<IIQQQQQQ")
@@ -69,14 +71,6 @@ _SECTIONS = {
     ".dynamic": (SHT_DYNAMIC, SHF_ALLOC | SHF_WRITE, 3, 0, _DYN.size),
     ".weights": (SHT_PROGBITS, SHF_ALLOC, 0, 0, 0),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class SharedLibrary:
-    """The bytes of a library around its weights: ``head``, the weights, ``tail``."""
-
-    head: bytes
-    tail: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +126,7 @@ def link_library(
     weights_symbol: str,
     weight_bytes: int,
     aliases: Mapping[str, str],
-) -> SharedLibrary:
+) -> AroundWeights:
     """Lay objects out as a shared library.
 
     ``exports`` maps each offered name to a symbol of the objects, a name in ``constants`` (bytes
@@ -142,7 +136,7 @@ def link_library(
     """
     files = [read_object(code) for code in objects]
     machine = _machine_of(files)
-    strings, string_at = _string_table([soname, *exports])
+    strings, string_at = string_table([soname, *exports])
     image = _Image()
     image.add(bytes(EHDR.size + _SEGMENTS * _PHDR.size))
     with image.extent(".hash"):
@@ -172,7 +166,7 @@ def link_library(
     image.write(image.extents[".dynsym"][0], _symbol_table(exports, places, string_at, image))
     tail, headers_at = _section_headers(image.extents)
     image.write(0, _headers(image.extents, headers_at, machine, files[0].flags))
-    return SharedLibrary(bytes(image.data), bytes(1 if weight_bytes == 0 else 0) + tail)
+    return AroundWeights(bytes(image.data), bytes(1 if weight_bytes == 0 else 0) + tail)
 
 
 def _machine_of(files: Sequence[ObjectFile]) -> Machine:
@@ -285,14 +279,6 @@ class _Patches:
         return self.slots[value]
 
 
-def _string_table(names: Iterable[str]) -> tuple[bytes, dict[str, int]]:
-    data, at = bytearray(1), {}
-    for name in names:
-        at[name] = len(data)
-        data += name.encode() + b"\0"
-    return bytes(data), at
-
-
 def _hash_table(names: Sequence[str]) -> bytes:
     """The ABI's hash table: bucket heads, and each symbol's successor. Symbol i + 1 is names[i]."""
     buckets = [0] * max(1, len(names))
@@ -359,7 +345,7 @@ def _symbol_table(
 
 def _section_headers(extents: _Extents) -> tuple[bytes, int]:
     """What follows the weights, padding, section names and headers; the headers' file offset."""
-    names, name_at = _string_table([*_SECTIONS, ".shstrtab"])
+    names, name_at = string_table([*_SECTIONS, ".shstrtab"])
     end = extents[".weights"][1]
     names_at = -(-end // 8) * 8
     headers_at = -(-(names_at + len(names)) // 8) * 8
@@ -377,9 +363,8 @@ def _section_headers(extents: _Extents) -> tuple[bytes, int]:
 def _headers(extents: _Extents, sections_at: int, machine: Machine, flags: int) -> bytes:
     """The ELF header and the program headers."""
     count = len(_SECTIONS) + 2
-    ident = b"\x7fELF\x02\x01\x01" + bytes(9)
     header = EHDR.pack(
-        ident, 3, machine.number, 1, 0, EHDR.size, sections_at, flags, EHDR.size, _PHDR.size,
+        IDENT, ET_DYN, machine.number, 1, 0, EHDR.size, sections_at, flags, EHDR.size, _PHDR.size,
         _SEGMENTS, SHDR.size, count, count - 1,
     )  # fmt: skip
     segments = [

@@ -10,19 +10,22 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tunefarm.compiler.errors import BuildError
+from tunefarm.compiler.runtime.elf import (
+    EHDR,
+    ET_REL,
+    MAGIC,
+    RELA,
+    SHDR,
+    SHF_ALLOC,
+    SHT_NOBITS,
+    SHT_PROGBITS,
+    SHT_RELA,
+    SHT_SYMTAB,
+    STT_FILE,
+    SYM,
+)
 
-EHDR = struct.Struct("<16sHHIQQQIHHHHHH")
-SHDR = struct.Struct("<IIQQQQIIQQ")
-SYM = struct.Struct("<IBBHQQ")
-RELA = struct.Struct("<QQq")
-
-SHT_PROGBITS, SHT_SYMTAB, SHT_STRTAB, SHT_RELA, SHT_HASH, SHT_DYNAMIC = 1, 2, 3, 4, 5, 6
-SHT_NOBITS, SHT_DYNSYM = 8, 11
-SHF_WRITE, SHF_ALLOC, SHF_EXECINSTR = 1, 2, 4
-STB_LOCAL, STB_GLOBAL, STB_WEAK = 0, 1, 2
-STT_OBJECT, STT_FUNC, STT_FILE = 1, 2, 4
 _SHN_ABS, _SHN_COMMON = 0xFFF1, 0xFFF2
-_ET_REL = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,7 @@ def read_object(code: bytes) -> ObjectFile:
 
     Unwind tables are left out: kernels do not throw.
     """
-    if code[:6] != b"\x7fELF\x02\x01" or struct.unpack_from("<H", code, 16)[0] != _ET_REL:
+    if not code.startswith(MAGIC) or struct.unpack_from("<H", code, 16)[0] != ET_REL:
         raise BuildError("the object code is not a 64-bit little-endian ELF object")
     header = EHDR.unpack_from(code)
     table, count, names_at = header[6], header[12], header[13]

@@ -12,8 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tunefarm.compiler.errors import BuildError
-from tunefarm.compiler.runtime.elf_object import (
+from tunefarm.compiler.runtime.elf import (
     EHDR,
+    ET_REL,
+    IDENT,
     RELA,
     SHDR,
     SHF_ALLOC,
@@ -29,23 +31,13 @@ from tunefarm.compiler.runtime.elf_object import (
     STT_FILE,
     STT_OBJECT,
     SYM,
-    ObjectFile,
-    Section,
-    Symbol,
-    read_object,
+    AroundWeights,
+    string_table,
 )
+from tunefarm.compiler.runtime.elf_object import ObjectFile, Section, Symbol, read_object
 
 PAGE = 4096
-_ET_REL = 1
 _NAMES = {SHF_EXECINSTR: ".text", SHF_WRITE: ".data", 0: ".rodata"}
-
-
-@dataclass(frozen=True, slots=True)
-class RelocatableObject:
-    """The bytes of an object around its weights: ``head``, the weights, ``tail``."""
-
-    head: bytes
-    tail: bytes
 
 
 @dataclass(slots=True)
@@ -58,6 +50,11 @@ class _Tables:
     wanted: list[Symbol] = field(default_factory=list)
     names: dict[str, Symbol] = field(default_factory=dict)
 
+    @property
+    def symbols(self) -> list[Symbol]:
+        """All of them, in the order of the file's table."""
+        return [*self.local, *self.names.values(), *self.offered, *self.wanted]
+
 
 def merge_objects(
     objects: Sequence[bytes],
@@ -67,7 +64,7 @@ def merge_objects(
     weights_symbol: str,
     weight_bytes: int,
     aliases: Mapping[str, str],
-) -> RelocatableObject:
+) -> AroundWeights:
     """Lay objects out as one, with the arguments of ``link_library``.
 
     What neither the objects nor ``aliases`` define stays undefined, for the linker to find.
@@ -163,57 +160,29 @@ def _written(
     relocations: Mapping[int, list[tuple[int, int, Symbol, int]]],
     like: ObjectFile,
     weight_bytes: int,
-) -> RelocatableObject:
+) -> AroundWeights:
     """The file: header, sections, weights | tables, section headers."""
-    hidden = [replace(s, binding=STB_LOCAL) for s in tables.names.values()]
-    order = [*tables.local, *tables.names.values(), *tables.offered, *tables.wanted]
-    number_of = {id(symbol): number for number, symbol in enumerate(order, 1)}
-    local = 1 + len(tables.local) + len(hidden)
-    head, rows = bytearray(EHDR.size), [_Row("", 0, 0, 0, 0)]
-    for number, section in enumerate(tables.sections, 1):
-        head += bytes(-len(head) % section.alignment)
-        size = weight_bytes if number == len(tables.sections) else len(section.data)
-        name = ".rodata.weights" if number == len(tables.sections) else _name_of(section.flags)
-        flags = section.flags & (SHF_ALLOC | SHF_WRITE | SHF_EXECINSTR)  # equal ones are not merged
-        row = _Row(name, SHT_PROGBITS, flags, len(head), size)
-        rows.append(replace(row, alignment=section.alignment))
-        head += section.data
-    tail, end = bytearray(), len(head) + weight_bytes
-
-    def place(row: _Row, data: bytes) -> None:
-        tail.extend(bytes(-(end + len(tail)) % 8))
-        rows.append(replace(row, offset=end + len(tail), size=len(data), alignment=8))
-        tail.extend(data)
-
-    symbols, strings = _symbol_table([*tables.local, *hidden, *tables.offered, *tables.wanted])
-    table_number = 1 + len(tables.sections) + sum(map(bool, relocations.values()))
+    *sections, weights = tables.sections
+    file = _File(weight_bytes)
+    for section in sections:
+        file.add_section(section, _name_of(section.flags), len(section.data))
+    file.add_section(weights, ".rodata.weights", weight_bytes)
+    number_of = {id(symbol): number for number, symbol in enumerate(tables.symbols, 1)}
+    symbols_at = len(file.rows) + sum(map(bool, relocations.values()))
     for number, moves in relocations.items():
-        packed = [
-            RELA.pack(at, number_of[id(symbol)] << 32 | kind, addend)
-            for at, kind, symbol, addend in moves
-        ]
-        if packed:
-            name = f".rela{rows[number].name}"
-            place(_Row(name, SHT_RELA, 0, 0, 0, table_number, number, RELA.size), b"".join(packed))
-    assert len(rows) == table_number
-    place(_Row(".symtab", SHT_SYMTAB, 0, 0, 0, table_number + 1, local, SYM.size), symbols)
-    place(_Row(".strtab", SHT_STRTAB, 0, 0, 0), strings)
-    place(_Row(".note.GNU-stack", SHT_PROGBITS, 0, 0, 0), b"")
-    names, name_at = _strings([row.name for row in rows] + [".shstrtab"])
-    place(_Row(".shstrtab", SHT_STRTAB, 0, 0, 0), names)
-    tail.extend(bytes(-(end + len(tail)) % 8))
-    headers_at = end + len(tail)
-    for row in rows:
-        tail += SHDR.pack(
-            name_at[row.name], row.kind, row.flags, 0, row.offset, row.size, row.link, row.info,
-            row.alignment, row.entry,
-        )  # fmt: skip
-    ident = b"\x7fELF\x02\x01\x01" + bytes(9)
-    head[: EHDR.size] = EHDR.pack(
-        ident, _ET_REL, like.machine, 1, 0, 0, headers_at, like.flags, EHDR.size, 0, 0,
-        SHDR.size, len(rows), len(rows) - 1,
-    )  # fmt: skip
-    return RelocatableObject(bytes(head), bytes(tail))
+        if moves:
+            packed = (
+                RELA.pack(at, number_of[id(s)] << 32 | kind, add) for at, kind, s, add in moves
+            )
+            row = _Row(f".rela{file.rows[number].name}", SHT_RELA, symbols_at, number, RELA.size)
+            file.add_table(row, b"".join(packed))
+    assert len(file.rows) == symbols_at
+    symbols, strings = _symbol_table(tables)
+    local = 1 + len(tables.local) + len(tables.names)
+    file.add_table(_Row(".symtab", SHT_SYMTAB, symbols_at + 1, local, SYM.size), symbols)
+    file.add_table(_Row(".strtab", SHT_STRTAB), strings)
+    file.add_table(_Row(".note.GNU-stack", SHT_PROGBITS), b"")
+    return file.finished(like)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,32 +191,73 @@ class _Row:
 
     name: str
     kind: int
-    flags: int
-    offset: int
-    size: int
     link: int = 0
     info: int = 0
     entry: int = 0
+    flags: int = 0
+    offset: int = 0
+    size: int = 0
     alignment: int = 0
+
+
+@dataclass(slots=True)
+class _File:
+    """An object as it is written: ``head``, ``weight_bytes`` that are not here, ``tail``; ``rows``
+    are the headers of what it has."""
+
+    weight_bytes: int
+    head: bytearray = field(default_factory=lambda: bytearray(EHDR.size))
+    tail: bytearray = field(default_factory=bytearray)
+    rows: list[_Row] = field(default_factory=lambda: [_Row("", 0)])
+
+    def add_section(self, section: Section, name: str, size: int) -> None:
+        """Append what is loaded, ``size`` bytes of it."""
+        self.head += bytes(-len(self.head) % section.alignment)
+        flags = section.flags & (SHF_ALLOC | SHF_WRITE | SHF_EXECINSTR)  # equal ones are not merged
+        row = _Row(name, SHT_PROGBITS, flags=flags, offset=len(self.head), size=size)
+        self.rows.append(replace(row, alignment=section.alignment))
+        self.head += section.data
+
+    def add_table(self, row: _Row, data: bytes) -> None:
+        """Append what linkers read, behind the weights."""
+        offset = self._align()
+        self.rows.append(replace(row, offset=offset, size=len(data), alignment=8))
+        self.tail += data
+
+    def finished(self, like: ObjectFile) -> AroundWeights:
+        """The bytes, with names and headers of all sections; ``like`` is for the same machine."""
+        names, name_at = string_table([row.name for row in self.rows] + [".shstrtab"])
+        self.add_table(_Row(".shstrtab", SHT_STRTAB), names)
+        headers_at, count = self._align(), len(self.rows)
+        for row in self.rows:
+            self.tail += SHDR.pack(
+                name_at[row.name], row.kind, row.flags, 0, row.offset, row.size, row.link,
+                row.info, row.alignment, row.entry,
+            )  # fmt: skip
+        self.head[: EHDR.size] = EHDR.pack(
+            IDENT, ET_REL, like.machine, 1, 0, 0, headers_at, like.flags, EHDR.size, 0, 0,
+            SHDR.size, count, count - 1,
+        )  # fmt: skip
+        return AroundWeights(bytes(self.head), bytes(self.tail))
+
+    def _align(self) -> int:
+        """The next offset in the file that is a multiple of 8."""
+        end = len(self.head) + self.weight_bytes + len(self.tail)
+        self.tail += bytes(-end % 8)
+        return end + -end % 8
 
 
 def _name_of(flags: int) -> str:
     return _NAMES[flags & SHF_EXECINSTR or flags & SHF_WRITE]
 
 
-def _symbol_table(symbols: Sequence[Symbol]) -> tuple[bytes, bytes]:
-    strings, at = _strings([symbol.name for symbol in symbols])
+def _symbol_table(tables: _Tables) -> tuple[bytes, bytes]:
+    """The symbols, those that are not offered hidden, and their names."""
+    strings, at = string_table([symbol.name for symbol in tables.symbols])
+    hidden = len(tables.local) + len(tables.names)
     table = bytearray(SYM.size)
-    for symbol in symbols:
-        info = symbol.binding << 4 | (symbol.kind if symbol.kind != STT_FILE else 0)
+    for number, symbol in enumerate(tables.symbols):
+        binding = STB_LOCAL if number < hidden else symbol.binding
+        info = binding << 4 | (symbol.kind if symbol.kind != STT_FILE else 0)
         table += SYM.pack(at[symbol.name], info, 0, symbol.section or 0, symbol.value, symbol.size)
     return bytes(table), strings
-
-
-def _strings(names: Sequence[str]) -> tuple[bytes, dict[str, int]]:
-    data, at = bytearray(1), {"": 0}
-    for name in names:
-        if name not in at:
-            at[name] = len(data)
-            data += name.encode() + b"\0"
-    return bytes(data), at

@@ -27,8 +27,8 @@ from tunefarm.compiler.errors import BuildError
 from tunefarm.compiler.processors import WASM32
 from tunefarm.compiler.runtime.arrays import address
 from tunefarm.compiler.runtime.cpu import check_features, check_machine
+from tunefarm.compiler.runtime.elf import EHDR, MAGIC, SHDR
 from tunefarm.compiler.runtime.elf_link import link_library
-from tunefarm.compiler.runtime.elf_object import EHDR, SHDR
 from tunefarm.compiler.runtime.executor import RUN
 from tunefarm.compiler.runtime.library import Library
 from tunefarm.compiler.runtime.native import (
@@ -200,7 +200,7 @@ def _check_file(path: Path) -> None:
             head = file.read(EHDR.size)
     except OSError as error:
         raise BuildError(f"{path} cannot be read: {error.strerror}") from None
-    if len(head) < EHDR.size or head[:6] != b"\x7fELF\x02\x01":
+    if len(head) < EHDR.size or not head.startswith(MAGIC):
         raise BuildError(f"{path} is no library that tunefarm exported: it is not an ELF file")
     fields = EHDR.unpack(head)
     machine, sections_at, count = fields[2], fields[6], fields[12]

@@ -15,7 +15,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from tunefarm.compiler.errors import BuildError, TargetError
-from tunefarm.compiler.runtime.elf_object import EHDR, RELA, SHDR, SYM
+from tunefarm.compiler.runtime.elf import EHDR, RELA, SHDR, SYM
 from tunefarm.compiler.runtime.module import Module, load_module
 from tunefarm.compiler.runtime.plan import KernelCall
 from tunefarm.compiler.target import Target
