@@ -1,9 +1,9 @@
 """Spaces: the sketches of a workload on a target, and programs scheduled by a config.
 
-Each sketch is one file: ``space(function, target) -> SketchSpace | None`` says which knobs it has
-(None where it does not apply) and ``schedule(function, target, config) -> PrimFunc`` applies them.
-Sketches are tried in the order of ``SKETCHES``; the first that applies has the default config.
-Further ones come through ``register_sketch``.
+Each sketch is a module or a package: ``space(function, target) -> SketchSpace | None`` says which
+knobs it has (None where it does not apply) and ``schedule(function, target, config) -> PrimFunc``
+applies them. A space has all that apply, in the order of ``SKETCHES``; the first that does not
+decline has the default config. Further ones come through ``register_sketch``.
 """
 
 from tunefarm.compiler.space.config import Config, ConfigSpace, Knob, Nest, SketchSpace
