@@ -15,13 +15,8 @@ from __future__ import annotations
 
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.attention.apply import schedule
-from tunefarm.compiler.space.attention.knobs import (
-    NAME,
-    VERSION,
-    constraints_of,
-    default_of,
-    knobs_of,
-)
+from tunefarm.compiler.space.attention.default import default_of
+from tunefarm.compiler.space.attention.knobs import NAME, VERSION, constraints_of, knobs_of
 from tunefarm.compiler.space.attention.nest import nest_of
 from tunefarm.compiler.space.attention.program import attention_of
 from tunefarm.compiler.space.config import SketchSpace

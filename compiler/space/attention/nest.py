@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from tunefarm.compiler.space.attention.knobs import blocks_of, cycles, stack_bytes
+from tunefarm.compiler.space.attention.default import cycles
+from tunefarm.compiler.space.attention.knobs import blocks_of, stack_bytes
 from tunefarm.compiler.space.attention.program import Attention
 from tunefarm.compiler.space.columns import whole
 from tunefarm.compiler.space.config import Access, Columns, Nest
