@@ -177,7 +177,7 @@ class _Writer:
             )
         if loop.kind is LoopKind.PARALLEL:
             self.put(depth, "#pragma omp parallel for")
-        note = f"  // {loop.kind}" if loop.kind in _EXPANDED else ""
+        note = f"  // {loop.kind}" if loop.is_expanded else ""
         head = f"{c_type(loop.var.dtype)} {var} = {self.expr(loop.start)}"
         self.put(depth, f"for ({head}; {var} < {self.expr(_end(loop))}; ++{var}) {{{note}")
         for hint in loop.prefetch:
@@ -280,7 +280,6 @@ class _Writer:
         return name
 
 
-_EXPANDED = (LoopKind.UNROLLED, LoopKind.VECTORIZED)
 _WORDS = """
     auto bool break case char const continue default do double else enum extern false float for
     goto if inline int long register restrict return short signed sizeof static struct switch true

@@ -18,8 +18,6 @@ from tunefarm.compiler.tir.facts import KEPT, buffers_stored, kinds_below, loops
 from tunefarm.compiler.tir.ir import Allocate, Buffer, Const, For, LoopKind, Var
 from tunefarm.compiler.tir.visit import walk_stmt
 
-_EXPANDED = frozenset((LoopKind.UNROLLED, LoopKind.VECTORIZED))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Head(OpenLoop):
@@ -207,9 +205,8 @@ def _unrolled_only(loop: For) -> frozenset[Var] | None:
     """The variables of unrolled loops in code that has none but these and vectorized ones, with
     numbers as bounds, and no tiles in memory; None for other code."""
     loops = loops_below(loop)
-    kinds = {each.kind for each in loops}
     bounds = (type(b) for each in loops for b in (each.start, each.extent))
-    if not kinds <= _EXPANDED or any(b is not Const for b in bounds):
+    if not all(each.is_expanded for each in loops) or any(b is not Const for b in bounds):
         return None
     if Allocate in kinds_below(loop) and not _allocates_registers(loop):
         return None

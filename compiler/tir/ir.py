@@ -285,6 +285,11 @@ class For:
         """Whether one thread runs the iterations, one after the other, in a loop."""
         return self.kind in (LoopKind.SERIAL, LoopKind.STAGGERED)
 
+    @property
+    def is_expanded(self) -> bool:
+        """Whether the iterations are written out, one after the other or in lanes."""
+        return self.kind in (LoopKind.UNROLLED, LoopKind.VECTORIZED)
+
 
 @node(frozen=True, slots=True, eq=False)
 class If:

@@ -177,9 +177,7 @@ class _Verifier:
     def loop(self, loop: For) -> None:
         for bound in (loop.start, loop.extent):
             self.integer(bound, f"a bound of loop {loop.var.name}")
-        if loop.kind in (LoopKind.VECTORIZED, LoopKind.UNROLLED) and not (
-            isinstance(loop.extent, Const)
-        ):
+        if loop.is_expanded and not isinstance(loop.extent, Const):
             self.fail(f"{loop.kind} loop {loop.var.name} has no constant extent")
         around = self.axes
         self.axes = [*around, *self.axis(loop)]

@@ -30,7 +30,7 @@ from tunefarm.compiler.tir.ir import (
     Stmt,
     Store,
 )
-from tunefarm.compiler.tir.transform.open_conditions import INNER, Ranges
+from tunefarm.compiler.tir.transform.open_conditions import Ranges
 from tunefarm.compiler.tir.transform.versions import (
     MAX_PLACES,
     Group,
@@ -93,7 +93,7 @@ def _rewritten(
 ) -> Stmt | None:
     """``tile`` are the registers that one iteration of the loops around has: a loop over terms
     would ask again and again."""
-    if isinstance(stmt, For) and stmt.kind in INNER:
+    if isinstance(stmt, For) and stmt.is_expanded:
         if not buffers_stored(stmt) <= tile or not _is_sum(stmt):
             return None
         return _asking(stmt, borders, group.opens[0].ranges)
@@ -124,7 +124,7 @@ def _is_sum(nest: For) -> bool:
         same
         and store.buffer not in buffers_read(term)
         and nest.kind is LoopKind.UNROLLED
-        and all(loop.kind in INNER and _is_constant(loop) for loop in loops_below(nest))
+        and all(loop.is_expanded and _is_constant(loop) for loop in loops_below(nest))
     )
 
 

@@ -30,7 +30,6 @@ from tunefarm.compiler.tir.ir import (
     Expr,
     For,
     If,
-    LoopKind,
     PrimFunc,
     Seq,
     Stmt,
@@ -39,7 +38,6 @@ from tunefarm.compiler.tir.ir import (
 )
 from tunefarm.compiler.tir.visit import map_children, seq, walk_stmt, with_body
 
-_INNER = (LoopKind.UNROLLED, LoopKind.VECTORIZED)
 MAX_TWICE = 4  # stores of a loop whose code is written for both outcomes of a condition
 
 
@@ -63,7 +61,7 @@ def _guard(stmt: Stmt, ranges: Ranges, inner: frozenset[Var]) -> Stmt:
         return stmt
     if isinstance(stmt, For):
         ranges = {**ranges, stmt.var: range_of(stmt, ranges)}
-        if stmt.kind in _INNER:
+        if stmt.is_expanded:
             inner = inner | {stmt.var}
     elif isinstance(stmt, If):
         parts = [p for part in conjuncts(stmt.condition) for p in _guarded(part, ranges, inner)]
@@ -210,7 +208,7 @@ def _unswitch(stmt: Stmt, inner: frozenset[Var]) -> Stmt:
     """``inner`` are the unrolled and vectorized variables, on which no branch may depend."""
     if If not in kinds_below(stmt):
         return stmt
-    if isinstance(stmt, For) and stmt.kind in _INNER:
+    if isinstance(stmt, For) and stmt.is_expanded:
         inner = inner | {stmt.var}
     stmt = map_children(stmt, lambda s: _unswitch(s, inner))
     if not isinstance(stmt, For) or not stmt.is_serial or stmt.prefetch:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 
 from tunefarm.compiler.tir.affine import (
@@ -19,7 +19,6 @@ from tunefarm.compiler.tir.ir import Const, Expr, For, If, LoopKind, Stmt, Store
 from tunefarm.compiler.tir.visit import children
 
 Ranges = dict[Var, tuple[int, int]]
-INNER = (LoopKind.UNROLLED, LoopKind.VECTORIZED)
 FEW = 1 / 8  # questions for a tile's statements: they cost less time than others' code
 
 
@@ -43,42 +42,52 @@ class Open:
     path: tuple[Stmt, ...]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Around:
+    """What stands around a statement, in the terms of ``Open``."""
+
+    ranges: Ranges
+    inner: frozenset[Var] = frozenset()
+    loops: tuple[For, ...] = ()
+    path: tuple[Stmt, ...] = ()
+
+    def below(self, stmt: Stmt) -> _Around:
+        """What stands around the children of a statement."""
+        path = (*self.path, stmt)
+        if not isinstance(stmt, For):
+            return replace(self, path=path)
+        ranges = {**self.ranges, stmt.var: range_of(stmt, self.ranges)}
+        if stmt.is_expanded:
+            return replace(self, ranges=ranges, inner=self.inner | {stmt.var}, path=path)
+        return replace(self, ranges=ranges, loops=(*self.loops, stmt), path=())
+
+
 def open_conditions(stmt: Stmt, ranges: Ranges) -> list[Open]:
     """The undecided conditions below ``stmt`` that ask something of a tile's iterations."""
-    found: list[Open] = []
-    _find(stmt, ranges, frozenset(), (), (), found)
-    return found
+    return list(_found(stmt, _Around(ranges)))
 
 
-def _find(
-    stmt: Stmt,
-    ranges: Ranges,
-    inner: frozenset[Var],
-    loops: tuple[For, ...],
-    path: tuple[Stmt, ...],
-    found: list[Open],
-) -> None:
-    path = (*path, stmt)
-    if isinstance(stmt, For):
-        ranges = {**ranges, stmt.var: range_of(stmt, ranges)}
-        if stmt.kind not in INNER:
-            loops, path = (*loops, stmt), ()
-        else:
-            inner = inner | {stmt.var}
-    elif isinstance(stmt, If):
-        forms = [(part, at_least_zero(part)) for part in conjuncts(stmt.condition)]
-        for part, form in forms:
-            if form is None or not variables(part) & inner or decide(part, ranges) is not None:
-                continue
-            mine = form.variables()
-            inside = inner & mine
-            if inside and _plain_in(form, inside):
-                innermost = next((loop for loop in reversed(loops) if loop.var in mine), None)
-                beside = tuple([f for p, f in forms if p is not part and f is not None])
-                found.append(Open(part, form, beside, ranges, inside, loops, innermost, path))
+def _found(stmt: Stmt, around: _Around) -> Iterator[Open]:
+    below = around.below(stmt)
+    if isinstance(stmt, If):
+        yield from _asked(stmt.condition, below)
     for child in children(stmt):
         if If in kinds_below(child):
-            _find(child, ranges, inner, loops, path, found)
+            yield from _found(child, below)
+
+
+def _asked(condition: Expr, around: _Around) -> Iterator[Open]:
+    ranges, loops = around.ranges, around.loops
+    forms = [(part, at_least_zero(part)) for part in conjuncts(condition)]
+    for part, form in forms:
+        if form is None or not variables(part) & around.inner or decide(part, ranges) is not None:
+            continue
+        mine = form.variables()
+        inside = around.inner & mine
+        if inside and _plain_in(form, inside):
+            innermost = next((loop for loop in reversed(loops) if loop.var in mine), None)
+            beside = tuple([f for p, f in forms if p is not part and f is not None])
+            yield Open(part, form, beside, ranges, inside, loops, innermost, around.path)
 
 
 def _plain_in(form: Affine, inside: frozenset[Var]) -> bool:

@@ -58,7 +58,6 @@ Place: TypeAlias = tuple[Buffer, int]
 Access: TypeAlias = tuple[Buffer, Sequence[Expr]]
 
 DTYPES = ("float32", "float64")
-_EXPANDED = (LoopKind.UNROLLED, LoopKind.VECTORIZED)
 
 
 def shorten_vectors(program: PrimFunc) -> PrimFunc:
@@ -79,7 +78,7 @@ def _shortened(stmt: Stmt) -> Stmt:
     if If not in kinds_below(stmt):
         return stmt
     tile = isinstance(stmt, Allocate) and stmt.buffer.scope == "register"
-    if not tile and not (isinstance(stmt, For) and stmt.kind in _EXPANDED):
+    if not tile and not (isinstance(stmt, For) and stmt.is_expanded):
         return map_children(stmt, _shortened)
     short = dict(found for nest in _nests(stmt) for found in nest.short_ones())
     apart = _ShortApart(_numbering(stmt, short))(stmt) if short else stmt

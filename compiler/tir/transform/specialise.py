@@ -15,7 +15,7 @@ from tunefarm.compiler.tir.affine import Affine, interval_of, range_of
 from tunefarm.compiler.tir.facts import kinds_below, loops_below
 from tunefarm.compiler.tir.ir import Const, For, If, PrimFunc, Seq, Stmt, Var
 from tunefarm.compiler.tir.transform.borders import ask_for_terms
-from tunefarm.compiler.tir.transform.open_conditions import INNER, Open
+from tunefarm.compiler.tir.transform.open_conditions import Open
 from tunefarm.compiler.tir.transform.rolling import roll
 from tunefarm.compiler.tir.transform.simplify import simplify_stmt
 from tunefarm.compiler.tir.transform.versions import (
@@ -52,7 +52,7 @@ def _specialise(stmt: Stmt, ranges: Ranges, share: float, found: Sequence[Group]
         return stmt
     if not isinstance(stmt, For):
         return map_children(stmt, lambda s: _specialise(s, ranges, share, groups))
-    if stmt.kind in INNER:
+    if stmt.is_expanded:
         return stmt
     ranges = {**ranges, stmt.var: range_of(stmt, ranges)}
     for group in groups:

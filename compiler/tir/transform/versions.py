@@ -24,7 +24,6 @@ from tunefarm.compiler.tir.affine import (
 from tunefarm.compiler.tir.facts import kinds_below, loops_below
 from tunefarm.compiler.tir.ir import Allocate, Barrier, Binary, BinaryOp, Const, Expr, For, If, Stmt
 from tunefarm.compiler.tir.transform.open_conditions import (
-    INNER,
     Open,
     Ranges,
     ask_little,
@@ -241,7 +240,7 @@ def _is_true(condition: Expr) -> bool:
 
 def only_child_with(stmt: Stmt, parts: frozenset[Expr]) -> Stmt | None:
     """The one child that holds all the conditions, if ``stmt`` itself need not be versioned."""
-    if isinstance(stmt, For) and stmt.kind in INNER:
+    if isinstance(stmt, For) and stmt.is_expanded:
         return None
     if isinstance(stmt, If) and not parts.isdisjoint(conjuncts(stmt.condition)):
         return None
