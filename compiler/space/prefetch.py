@@ -1,4 +1,5 @@
-"""Hints that bring packed weights to the core before they are multiplied."""
+"""Hints that bring to the core what it is about to need: packed weights, and large arrays' parts
+that the next tile reads and writes."""
 
 from __future__ import annotations
 
@@ -6,12 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from tunefarm.compiler.space.nests import extent_of
-from tunefarm.compiler.target import LINE_BYTES, dtype_bytes
+from tunefarm.compiler.space.nests import extent_of, own_loops
+from tunefarm.compiler.target import LINE_BYTES, Target, dtype_bytes
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir import schedule as s
-from tunefarm.compiler.tir.ir import Buffer, Const, Expr, Prefetch, Var
+from tunefarm.compiler.tir.affine import affine
+from tunefarm.compiler.tir.ir import Buffer, Const, Expr, Load, Prefetch, Store, Var
+from tunefarm.compiler.tir.schedule.tree import store_of
 from tunefarm.compiler.tir.visit import loads_of, substitute
+
+LARGE_SHARE = 2  # of the second cache: arrays beyond it come from the third, or from memory
+MIN_ITERATIONS = 32  # of a sum: in shorter ones hints take what they save
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +49,8 @@ def prefetch_weights(
     node, buffer = s.find_block(program, block), weights.buffer
     values = dict(zip((i.var for i in node.iters), node.bindings, strict=True))
     load = next(ld for ld in loads_of(node.body) if ld.buffer is buffer)
-    place: Expr = Const(0)
-    for index, extent in zip(load.indices, buffer.shape, strict=True):
-        place = place * extent + index
-    step = substitute(substitute(place, values), dict.fromkeys(inside, Const(0)))
+    place = substitute(_offset(buffer, load.indices), values)
+    step = substitute(place, dict.fromkeys(inside, Const(0)))
     if knob["prefetch"]:
         program = prefetch_ahead(program, weights, step, knob["prefetch"], knob["ku"], reduce[-1])
     if knob["next_panel"]:
@@ -94,5 +98,78 @@ def prefetch_shares(
     return s.prefetch(program, visits[-1], hint)
 
 
+def prefetch_next_tile(
+    program: PrimFunc, block: str, tile: Var, visits: Sequence[Var], target: Target
+) -> PrimFunc:
+    """The loops ``visits`` of a tile's sum ask bit by bit for what ``block`` reads and writes of
+    large arrays in the next iteration of ``tile``.
+
+    A tile's rows are a few lines each, too short for the processor to foresee what follows, and
+    hints in one burst at a tile's start would wait as its loads do. A 1×1 layer of 56² pixels from
+    64 channels to 256 with a residual takes 0.74 to 0.92 × the time so (Zen 4).
+    """
+    node = s.find_block(program, block)
+    values = dict(zip((i.var for i in node.iters), node.bindings, strict=True))
+    store = store_of(node)
+    own = {v: extent_of(program, v) for v in own_loops(program, block, tile)}
+    accesses: list[Store | Load] = [store, *loads_of(store.value)]
+    for access in accesses:
+        buffer = access.buffer
+        large = prod(buffer.shape) * dtype_bytes(buffer.dtype) > target.l2_bytes // LARGE_SHARE
+        if buffer not in program.params or not large:
+            continue
+        place = affine(substitute(_offset(buffer, access.indices), values))
+        step = place.coefficient(tile)
+        if not step or not place.variables() & own.keys() <= place.terms.keys():
+            continue
+        start = substitute(place.expr(), dict.fromkeys(own, Const(0))) + step
+        steps = [(place.coefficient(v), extent) for v, extent in own.items()]
+        hint = _shared_out(program, buffer, start, steps, visits)
+        program = s.prefetch(program, visits[-1], hint) if hint else program
+    return program
+
+
+def _shared_out(
+    program: PrimFunc,
+    buffer: Buffer,
+    start: Expr,
+    steps: Sequence[tuple[int, int]],
+    visits: Sequence[Var],
+) -> Prefetch | None:
+    """What an iteration of ``visits`` asks for, of the elements from ``start`` on that loops of
+    ``steps``, their distances and extents, go to; None if there are too few iterations."""
+    run, rows = 1, []
+    for step, extent in sorted(steps):
+        if step <= run:
+            run += step * (extent - 1)
+        elif extent > 1:
+            rows.append((step, extent))
+    count = prod(extent for _, extent in rows)
+    iterations = prod(extent_of(program, var) for var in visits)
+    if iterations < max(MIN_ITERATIONS, count):
+        return None
+    visit: Expr = Const(0)
+    for var in visits:
+        visit = visit * extent_of(program, var) + var
+    elements = _line_elements(buffer)
+    lines = -(-run // elements)
+    each = -(-lines // (iterations // count))
+    if not rows:
+        return Prefetch(buffer, start + visit * (each * elements), each)
+    parts = -(-lines // each)  # iterations of a row
+    row, place = visit // parts, start + visit % parts * (each * elements)
+    for step, extent in rows[:-1]:
+        place, row = place + row % extent * step, row // extent
+    return Prefetch(buffer, place + row * rows[-1][0], each)
+
+
 def _line_elements(buffer: Buffer) -> int:
     return LINE_BYTES // dtype_bytes(buffer.dtype)
+
+
+def _offset(buffer: Buffer, indices: Sequence[Expr]) -> Expr:
+    """Elements from the buffer's first to the one at ``indices``."""
+    place: Expr = Const(0)
+    for index, extent in zip(indices, buffer.shape, strict=True):
+        place = place * extent + index
+    return place

@@ -20,9 +20,10 @@ from tunefarm.compiler.space.contraction.shape import (
     panel_count,
     row_axes,
     row_by_row,
+    shares_vector,
 )
 from tunefarm.compiler.space.nests import own_loops
-from tunefarm.compiler.space.prefetch import PackedWeights, prefetch_weights
+from tunefarm.compiler.space.prefetch import PackedWeights, prefetch_next_tile, prefetch_weights
 from tunefarm.compiler.space.tiles import in_parallel, in_registers, place_epilogue
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import PackedLayout, PrimFunc
@@ -70,6 +71,10 @@ def tiled(c: Contraction, target: Target, config: Config) -> PrimFunc:
         weights = PackedWeights(packed, width, width * prod(a.extent for a in c.reduce))
         visits = ((*row_tiles, *apart), reduce, (k_inner, *inside))
         program = prefetch_weights(program, block, weights, knob, *visits)
+    if not shares_vector(c):
+        program = prefetch_next_tile(program, epilogue, tiles[-1], reduce, target)
+        if row_tiles and len(c.reduce) == 1:
+            program = prefetch_next_tile(program, block, row_tiles[-1], reduce, target)
     program, top = s.fuse(program, *outermost)
     if knob["pack_lhs"]:
         program = _copy_rows(program, block, c.lhs, top, lanes)

@@ -1,4 +1,5 @@
-"""Hints for the next panel of weights: all its lines, in iterations that run."""
+"""Hints for the next panel of weights, and for the next tile of large arrays: all their lines, in
+iterations that run."""
 
 from __future__ import annotations
 
@@ -101,3 +102,54 @@ def test_every_line_behind_the_first_panel_is_asked_for(workload: Workload, conf
     }
     panels = set(range(depth * width // LINE, prod(lowered.params[1].shape) // LINE))
     assert panels <= found
+
+
+def with_residual(rows: int, depth: int, columns: int) -> Workload:
+    shapes = (rows, depth), (depth, columns), (rows, columns)
+
+    def added(x: Expr, w: Expr, residual: Expr) -> Call:
+        return call("add", call("matmul", x, w), residual)
+
+    return with_constant(function_of(added, *((shape, "float32") for shape in shapes)))
+
+
+def lines_of(workload: Workload, config: Config) -> dict[str, set[int]]:
+    """The lines that hints ask for, by the buffer."""
+    lowered = lower(schedule_workload(workload, TARGET, {**config, "next_panel": 0}))
+    found: dict[str, set[int]] = {}
+    for hint, first in asked(lowered.body, {}):
+        lines = {(first + LINE * line) // LINE for line in range(hint.lines)}
+        found.setdefault(hint.buffer.name, set()).update(lines)
+    return found
+
+
+TILES = CONTRACTION | {"order": "mn", "mb": 24, "nb": 2}
+
+
+@pytest.mark.parametrize(
+    ("rows", "depth", "columns", "tile"),
+    [
+        (2053, 128, 128, {"rw": 6, "nv": 4}),
+        (2053, 144, 96, {"rw": 7, "nv": 2}),
+        (1400, 112, 112, {"rw": 14, "nv": 1}),
+        (4100, 64, 48, {"rw": 4, "nv": 3}),
+    ],
+    ids=["two panels", "three panels", "narrow panels", "whole rows"],
+)
+def test_every_line_behind_the_first_tile_is_asked_for(
+    rows: int, depth: int, columns: int, tile: Config
+) -> None:
+    found = lines_of(with_residual(rows, depth, columns), TILES | tile)
+    behind = int(tile["rw"])
+    image = set(range(behind * depth // LINE, rows * depth // LINE))
+    results = set(range(behind * columns // LINE, rows * columns // LINE))
+    assert image <= found["p0"]
+    assert results <= found["p2"]
+    assert results <= found["add"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "depth"), [(500, 128), (20_000, 40)], ids=["arrays of the second cache", "short sums"]
+)
+def test_what_hints_would_not_pay_for_has_none(rows: int, depth: int) -> None:
+    assert not lines_of(with_residual(rows, depth, 64), TILES | {"rw": 6, "nv": 4})
