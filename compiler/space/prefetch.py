@@ -98,6 +98,11 @@ def prefetch_shares(
     return s.prefetch(program, visits[-1], hint)
 
 
+def is_large(buffer: Buffer, target: Target) -> bool:
+    """Whether the second cache holds little of a buffer that another kernel has written."""
+    return prod(buffer.shape) * dtype_bytes(buffer.dtype) > target.l2_bytes // LARGE_SHARE
+
+
 def prefetch_next_tile(
     program: PrimFunc, block: str, tile: Var, visits: Sequence[Var], target: Target
 ) -> PrimFunc:
@@ -115,8 +120,7 @@ def prefetch_next_tile(
     accesses: list[Store | Load] = [store, *loads_of(store.value)]
     for access in accesses:
         buffer = access.buffer
-        large = prod(buffer.shape) * dtype_bytes(buffer.dtype) > target.l2_bytes // LARGE_SHARE
-        if buffer not in program.params or not large:
+        if buffer not in program.params or not is_large(buffer, target):
             continue
         place = affine(substitute(_offset(buffer, access.indices), values))
         step = place.coefficient(tile)

@@ -148,6 +148,18 @@ def test_every_line_behind_the_first_tile_is_asked_for(
     assert results <= found["add"]
 
 
+@pytest.mark.parametrize("rows", [1400, 1402])
+def test_every_left_operand_behind_the_first_block_is_asked_for(rows: int) -> None:
+    config = STRASSEN | {"rw": 10, "nv": 1, "mb": 5, "nb": 4}
+    found = lines_of(product(rows, 128, 128), config)
+    assert set(range(2 * 50 * 128 // LINE, rows * 128 // LINE)) <= found["p0"]
+
+
+def test_left_operands_of_the_second_cache_are_not_asked_for() -> None:
+    config = STRASSEN | {"rw": 10, "nv": 1, "mb": 5, "nb": 4}
+    assert not lines_of(product(400, 128, 128), config)
+
+
 @pytest.mark.parametrize(
     ("rows", "depth"), [(500, 128), (20_000, 40)], ids=["arrays of the second cache", "short sums"]
 )
