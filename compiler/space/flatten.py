@@ -3,18 +3,19 @@
     out[n, h, w, c] = x[n, h, w, c] + b[c]      ->   out[i·C + c] = x[i·C + c] + b[c]
     out[n, c, h, w] = max(x[n, c, h, w], 0)     ->   out[i] = max(x[i], 0)
 
-Parameters become one-dimensional, unit dimensions vanish, and two neighbouring iterators of a
-block become one where every access of the block steps through them as through one.
+Parameters become one-dimensional, unit dimensions vanish, and neighbouring iterators are merged
+(``merge_iterators.py``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
+from tunefarm.compiler.space.merge_iterators import map_accesses, merge_iterators, nodes_of
 from tunefarm.compiler.tir import PrimFunc
-from tunefarm.compiler.tir.affine import Affine, affine, key_of
+from tunefarm.compiler.tir.affine import affine, key_of
 from tunefarm.compiler.tir.ir import (
     Binary,
     Block,
@@ -22,16 +23,13 @@ from tunefarm.compiler.tir.ir import (
     Const,
     Expr,
     IterVar,
-    Load,
     Stmt,
     Store,
     Var,
 )
 from tunefarm.compiler.tir.schedule.tree import blocks, nest_around, store_of
 from tunefarm.compiler.tir.transform.simplify import simplify_expr
-from tunefarm.compiler.tir.visit import operands, seq, substitute, transform_expr
-
-Pair = tuple[Var, Var]
+from tunefarm.compiler.tir.visit import seq, substitute
 
 
 def flatten(program: PrimFunc) -> PrimFunc:
@@ -42,7 +40,7 @@ def flatten(program: PrimFunc) -> PrimFunc:
     stages = [_flat_params(_simplified(b), views) for b in squeezed[0]]
     params = tuple(views[p] for p in program.params)
     stages = [_split_divided(b, set(params)) for b in stages]
-    stages, buffers = _merge(stages, squeezed[1])
+    stages, buffers = merge_iterators(stages, squeezed[1])
     body = seq(*(nest_around(b) for b in stages))
     return replace(program, params=params, body=body, buffers=buffers)
 
@@ -73,7 +71,7 @@ def _substituted(indices: Sequence[Expr], values: Mapping[Var, Expr]) -> tuple[E
 
 def _squeezed(program: PrimFunc, stages: Sequence[Block]) -> tuple[list[Block], tuple[Buffer, ...]]:
     """Drop the unit dimensions of all buffers."""
-    small = {b: replace_shape(b, [e for e in b.shape if e != 1]) for b in program.buffers}
+    small = {b: replace(b, shape=tuple(e for e in b.shape if e != 1)) for b in program.buffers}
 
     def place(buffer: Buffer, indices: tuple[Expr, ...]) -> tuple[Buffer, tuple[Expr, ...]]:
         if buffer not in small:
@@ -81,27 +79,7 @@ def _squeezed(program: PrimFunc, stages: Sequence[Block]) -> tuple[list[Block], 
         kept = [i for i, e in zip(indices, buffer.shape, strict=True) if e != 1]
         return small[buffer], tuple(kept)
 
-    return [_map_accesses(b, place) for b in stages], tuple(small.values())
-
-
-def replace_shape(buffer: Buffer, shape: Sequence[int]) -> Buffer:
-    return Buffer(buffer.name, tuple(shape), buffer.dtype, buffer.scope, buffer.padding)
-
-
-def _map_accesses(block: Block, place) -> Block:  # type: ignore[no-untyped-def]
-    """Let every load and store of a block stand at ``place(buffer, indices)``."""
-
-    def rule(expr: Expr) -> Expr | None:
-        return Load(*place(expr.buffer, expr.indices)) if isinstance(expr, Load) else None
-
-    def stored(stmt: Stmt) -> Store:
-        assert isinstance(stmt, Store)
-        indices = tuple(transform_expr(i, rule) for i in stmt.indices)
-        buffer, indices = place(stmt.buffer, indices)
-        return Store(buffer, indices, transform_expr(stmt.value, rule))
-
-    init = None if block.init is None else stored(block.init)
-    return replace(block, body=stored(block.body), init=init)
+    return [map_accesses(b, place) for b in stages], tuple(small.values())
 
 
 def _simplified(block: Block) -> Block:
@@ -120,7 +98,7 @@ def _flat_params(block: Block, views: Mapping[Buffer, Buffer]) -> Block:
             return buffer, indices
         return views[buffer], (flat_index(indices, buffer.shape),)
 
-    return _map_accesses(block, place)
+    return map_accesses(block, place)
 
 
 def flat_index(indices: Sequence[Expr], shape: Sequence[int]) -> Expr:
@@ -172,18 +150,13 @@ def _split_divided(block: Block, params: set[Buffer]) -> Block:
             inner = IterVar(Var(f"{axis.var.name}r"), factor, axis.kind)
             at = block.iters.index(axis)
             iters = (*block.iters[:at], outer, inner, *block.iters[at + 1 :])
-            ranges = {i.var: (0, i.extent - 1) for i in iters}
-            value: dict[Var, Expr] = {axis.var: outer.var * factor + inner.var}
-
-            def rewrite(e: Expr, value: dict[Var, Expr] = value, ranges=ranges) -> Expr:  # type: ignore[no-untyped-def]
-                return simplify_expr(substitute(e, value), ranges)
-
-            return _split_divided(_rewritten(replace(block, iters=iters), rewrite), params)
+            values: dict[Var, Expr] = {axis.var: outer.var * factor + inner.var}
+            return _split_divided(_substituted_in(replace(block, iters=iters), values), params)
     return block
 
 
 def _divisor(block: Block, axis: IterVar) -> int | None:
-    for expr in _nodes(block):
+    for expr in nodes_of(block):
         if isinstance(expr, Binary) and expr.op in ("floordiv", "floormod"):
             factor = expr.b.value if isinstance(expr.b, Const) else 0
             if expr.a is axis.var and 1 < factor < axis.extent and axis.extent % factor == 0:
@@ -191,182 +164,16 @@ def _divisor(block: Block, axis: IterVar) -> int | None:
     return None
 
 
-def _rewritten(block: Block, rewrite) -> Block:  # type: ignore[no-untyped-def]
+def _substituted_in(block: Block, values: Mapping[Var, Expr]) -> Block:
+    """The block with variables replaced by what its iterators now make of them."""
+    ranges = {i.var: (0, i.extent - 1) for i in block.iters}
+
+    def rewritten(expr: Expr) -> Expr:
+        return simplify_expr(substitute(expr, values), ranges)
+
     def stored(stmt: Stmt) -> Store:
         assert isinstance(stmt, Store)
-        return Store(stmt.buffer, tuple(map(rewrite, stmt.indices)), rewrite(stmt.value))
+        return Store(stmt.buffer, tuple(map(rewritten, stmt.indices)), rewritten(stmt.value))
 
     init = None if block.init is None else stored(block.init)
     return replace(block, body=stored(block.body), init=init)
-
-
-def _nodes(block: Block) -> Iterator[Expr]:
-    store = store_of(block)
-    stack = [*store.indices, store.value]
-    while stack:
-        expr = stack.pop()
-        yield expr
-        stack.extend(operands(expr))
-
-
-# --- merging iterators --------------------------------------------------------------------------
-
-
-def _merge(
-    stages: Sequence[Block], buffers: Sequence[Buffer]
-) -> tuple[list[Block], tuple[Buffer, ...]]:
-    """Merge all pairs of neighbouring iterators and dimensions that every access allows."""
-    pairs = {b.name: _neighbours(b) for b in stages}
-    dims = {b: set(range(len(b.shape) - 1)) for b in buffers}
-    changed = True
-    while changed:
-        changed = False
-        for block in stages:
-            bad = {p for p in pairs[block.name] if not _mergeable(block, p, dims)}
-            pairs[block.name] -= bad
-            changed |= bool(bad)
-        for block in stages:
-            for buffer, indices in _accesses(block):
-                if buffer in dims:
-                    wrong = {
-                        d for d in dims[buffer] if not _pairs_at(indices, d, pairs[block.name])
-                    }
-                    dims[buffer] -= wrong
-                    changed |= bool(wrong)
-    small = {b: replace_shape(b, _merged_shape(b.shape, dims[b])) for b in buffers}
-    merged = [_merge_block(b, pairs[b.name], dims, small) for b in stages]
-    return merged, tuple(small.values())
-
-
-def _neighbours(block: Block) -> set[Pair]:
-    return {
-        (a.var, b.var)
-        for a, b in zip(block.iters, block.iters[1:], strict=False)
-        if a.kind == b.kind
-    }
-
-
-def _accesses(block: Block) -> Iterator[tuple[Buffer, tuple[Expr, ...]]]:
-    store = store_of(block)
-    yield store.buffer, store.indices
-    for expr in _nodes(block):
-        if isinstance(expr, Load):
-            yield expr.buffer, expr.indices
-
-
-def _mergeable(block: Block, pair: Pair, dims: Mapping[Buffer, set[int]]) -> bool:
-    """True if every use of the two iterators steps through them as through one."""
-    store = store_of(block)
-    extent = next(i.extent for i in block.iters if i.var is pair[1])
-    accesses = list(_accesses(block))
-    if any(_uses(store.value, pair)):
-        return False
-    for buffer, indices in accesses:
-        if buffer in dims:
-            if not _adjacent(indices, pair, buffer.shape, dims[buffer]):
-                return False
-        elif not _steps(indices[0], pair, extent):
-            return False
-    return True
-
-
-def _uses(expr: Expr, pair: Pair) -> Iterator[Expr]:
-    """Where the iterators stand outside the indices of loads."""
-    if isinstance(expr, Load):
-        return
-    if isinstance(expr, Var) and expr in pair:
-        yield expr
-    for operand in operands(expr):
-        yield from _uses(operand, pair)
-
-
-def _steps(index: Expr, pair: Pair, extent: int) -> bool:
-    form = affine(index)
-    inside = [atom for _, atom in form.terms.values() if not isinstance(atom, Var)]
-    if any(True for atom in inside for _ in _uses(atom, pair)):
-        return False
-    return form.coefficient(pair[0]) == extent * form.coefficient(pair[1])
-
-
-def _adjacent(indices: Sequence[Expr], pair: Pair, shape: Sequence[int], dims: set[int]) -> bool:
-    at = [d for d, i in enumerate(indices) if any(True for _ in _uses(i, pair))]
-    if not at:
-        return True
-    first = at[0]
-    return (
-        at == [first, first + 1]
-        and first in dims
-        and indices[first] is pair[0]
-        and indices[first + 1] is pair[1]
-    )
-
-
-def _pairs_at(indices: Sequence[Expr], d: int, pairs: set[Pair]) -> bool:
-    a, b = indices[d], indices[d + 1]
-    if isinstance(a, Const) and isinstance(b, Const):
-        return True
-    return isinstance(a, Var) and isinstance(b, Var) and (a, b) in pairs
-
-
-def _merged_shape(shape: Sequence[int], dims: set[int]) -> list[int]:
-    merged: list[int] = []
-    for d, extent in enumerate(shape):
-        if d - 1 in dims:
-            merged[-1] *= extent
-        else:
-            merged.append(extent)
-    return merged
-
-
-def _merge_block(
-    block: Block,
-    pairs: set[Pair],
-    dims: Mapping[Buffer, set[int]],
-    small: Mapping[Buffer, Buffer],
-) -> Block:
-    chains = _chains(block, pairs)
-    last: dict[Var, IterVar] = {}  # the innermost iterator of a chain → the merged one
-    gone: set[Var] = set()
-    iters = []
-    for chain in chains:
-        if len(chain) == 1:
-            iters.append(chain[0])
-            continue
-        name = "".join(i.var.name for i in chain)[:12]
-        whole = IterVar(Var(name), prod(i.extent for i in chain), chain[0].kind)
-        last[chain[-1].var] = whole
-        gone.update(i.var for i in chain[:-1])
-        iters.append(whole)
-
-    def merged(index: Expr) -> Expr:
-        form = affine(index)
-        terms = {k: t for k, t in form.terms.items() if k not in gone and k not in last}
-        total = Affine(form.const, terms)
-        for var, whole in last.items():
-            factor = form.coefficient(var)
-            if factor:
-                total = total + Affine(0, {whole.var: (factor, whole.var)})
-        return total.expr()
-
-    def place(buffer: Buffer, indices: tuple[Expr, ...]) -> tuple[Buffer, tuple[Expr, ...]]:
-        if buffer not in dims:
-            return buffer, (merged(indices[0]) if last else indices[0],)
-        flat: list[Expr] = []
-        for d, index in enumerate(indices):
-            if d - 1 in dims[buffer]:
-                flat[-1] = flat[-1] * buffer.shape[d] + index
-            else:
-                flat.append(index)
-        return small[buffer], tuple(merged(i) if last else i for i in flat)
-
-    return replace(_map_accesses(block, place), iters=tuple(iters))
-
-
-def _chains(block: Block, pairs: set[Pair]) -> list[list[IterVar]]:
-    chains: list[list[IterVar]] = []
-    for axis in block.iters:
-        if chains and (chains[-1][-1].var, axis.var) in pairs:
-            chains[-1].append(axis)
-        else:
-            chains.append([axis])
-    return chains
