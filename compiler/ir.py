@@ -131,6 +131,13 @@ class Function:
         """The type of the result."""
         return self.body.type
 
+    @property
+    def constants(self) -> tuple[int, ...]:
+        """The numbers of the parameters that are constant: ``attrs["constants"]``."""
+        listed = self.attrs.get("constants", ())
+        assert isinstance(listed, tuple)
+        return tuple(int(i) for i in listed)  # type: ignore[arg-type]
+
     def __repr__(self) -> str:
         name = self.attrs.get("name", "")
         return f"Function({name!r}, {len(self.params)} params, {self.type})"

@@ -23,12 +23,10 @@ def overwritable(function: Function) -> frozenset[int]:
     for node in reversed(calls):
         if node in spread:
             spread.update(node.args)
-    constants = function.attrs.get("constants", ())
-    assert isinstance(constants, tuple)
     return frozenset(
         i
         for i, p in enumerate(function.params)
-        if p.type == body.type and p not in spread and i not in constants
+        if p.type == body.type and p not in spread and i not in function.constants
     )
 
 

@@ -114,7 +114,7 @@ class Workload:
     @cached_property
     def constants(self) -> tuple[int, ...]:
         """Indices of the parameters that are constant in the model (weights)."""
-        return constant_params(self.function)
+        return self.function.constants
 
     @cached_property
     def domains(self) -> tuple[str, ...]:
@@ -180,19 +180,12 @@ class Task:
         return page(self.name or self.workload.summary, facts) + text(str(self.workload.function))
 
 
-def constant_params(function: Function) -> tuple[int, ...]:
-    """Indices of the parameters that a fused function's ``constants`` attribute lists."""
-    listed = function.attrs.get("constants", ())
-    assert isinstance(listed, tuple)
-    return tuple(int(i) for i in listed)  # type: ignore[arg-type]
-
-
 def _canonical(content: object) -> str:
     return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def _params_json(function: Function) -> list[dict[str, object]]:
-    constants = set(constant_params(function))
+    constants = set(function.constants)
     return [
         {
             "shape": list(param.type.shape),

@@ -62,12 +62,8 @@ def create_program(
     outputs = list(result) if isinstance(result, tuple) else [result]
     outputs = [_own_result(t, outputs[:i]) for i, t in enumerate(outputs)]
     program = _constants_inlined(te.create_prim_func([*inputs, *outputs], name))
-    constants = function.attrs.get("constants", ())
-    return replace(
-        program,
-        constants=frozenset(constants),  # type: ignore[arg-type]
-        overwritten=overwritable(function),
-    )
+    constants, overwritten = frozenset(function.constants), overwritable(function)
+    return replace(program, constants=constants, overwritten=overwritten)
 
 
 def fold_epilogue(program: PrimFunc, stages: int) -> PrimFunc:

@@ -34,7 +34,6 @@ from tunefarm.compiler.space.program import find_anchor, has_channels_last, is_e
 from tunefarm.compiler.target import Target, dtype_bytes
 from tunefarm.compiler.transform.constants import constant
 from tunefarm.compiler.transform.rewrite import with_children
-from tunefarm.compiler.workload import constant_params
 
 WORTH = 1.03  # times fewer cycles in the model
 CALL_CYCLES = 500.0  # of a kernel more
@@ -91,7 +90,7 @@ def _sliced_params(function: Function) -> frozenset[int] | None:
     shape = tensor_type(anchor).shape
     if tensor_type(function.body) != TensorType(shape, "float32"):
         return None
-    constants, sliced = constant_params(function), []
+    constants, sliced = function.constants, []
     for i, param in enumerate(function.params):
         if param is data or prod(tensor_type(param).shape[-1:]) == 1:
             continue

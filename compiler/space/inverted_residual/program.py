@@ -123,11 +123,9 @@ def inverted_residual_of(function: Function) -> InvertedResidual | None:
     first, last = anchors[:middle], anchors[middle + 1 :]
     if not all(map(is_expansion, first)) or not all(map(is_pointwise, last)):
         return None
-    constants = function.attrs.get("constants", ())
-    assert isinstance(constants, tuple)
     position: dict[Expr, int] = {p: i for i, p in enumerate(function.params)}
     found = [Convolution(c, position.get(c.args[1], -1)) for c in anchors]
-    if any(c.param not in constants for c in found) or anchors[0].args[0] not in position:
+    if any(c.param not in function.constants for c in found) or anchors[0].args[0] not in position:
         return None
     return InvertedResidual(
         function,

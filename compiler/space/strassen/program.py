@@ -115,7 +115,7 @@ def product_of(function: Function, lanes: int, levels: int) -> Product | None:
     if not all(is_elementwise(c) for c in calls) or any(matrix in c.args for c in calls):
         return None
     position = next(i for i, p in enumerate(function.params) if p is matrix)
-    variable = position not in function.attrs.get("constants", ())  # type: ignore[operator]
+    variable = position not in function.constants
     rows, depth = tensor_type(anchor.args[0]).shape
     columns = tensor_type(matrix).shape[1]
     return Product(function, anchor, position, rows, depth, columns, lanes, variable, levels)

@@ -96,8 +96,7 @@ def constant_filter(function: Function, anchor: Call) -> int | None:
     if not all(is_elementwise(c) for c in calls):
         return None
     position = next(i for i, p in enumerate(function.params) if p is kernel)
-    constants = function.attrs.get("constants", ())
-    return position if position in constants else None  # type: ignore[operator]
+    return position if position in function.constants else None
 
 
 def image_size(anchor: Call) -> tuple[int, ...]:
