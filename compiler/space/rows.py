@@ -15,7 +15,6 @@ from tunefarm.compiler.ops import OPS, Pattern
 from tunefarm.compiler.space import attention, contraction, inverted_residual
 from tunefarm.compiler.space.columns import Mask, whole
 from tunefarm.compiler.space.config import (
-    Access,
     Columns,
     Config,
     Constraint,
@@ -23,11 +22,7 @@ from tunefarm.compiler.space.config import (
     Nest,
     SketchSpace,
 )
-from tunefarm.compiler.space.fused import (
-    MAX_TAPS,
-    Tiling,
-    schedule_stages,
-)
+from tunefarm.compiler.space.fused import MAX_TAPS, Tiling, schedule_stages
 from tunefarm.compiler.space.nests import (
     accesses_of,
     cost_of,
@@ -37,7 +32,6 @@ from tunefarm.compiler.space.nests import (
 from tunefarm.compiler.space.row_choices import RowSpace
 from tunefarm.compiler.space.row_default import allowed, default_of
 from tunefarm.compiler.space.stages import (
-    Stages,
     by_lines,
     inner_lane,
     kept_blocks,
@@ -120,21 +114,27 @@ def make_space(
 
 
 def _constraints(r: RowSpace) -> tuple[Constraint, ...]:
-    registers = r.target.vector_registers
+    return *_tile_constraints(r), *_lane_constraints(r)
+
+
+def _tile_constraints(r: RowSpace) -> tuple[Constraint, ...]:
+    """What tiles hold in registers, and how much code they are."""
     reduced = (i.extent for n in r.stages.nodes for i in n.iters if i.kind == "reduce")
     taps = max((e for e in reduced if e <= MAX_TAPS), default=1)
 
     def accumulators(k: Columns) -> Mask:
-        return whole(k, "nv") * whole(k, "tile") <= registers - 2
+        return whole(k, "nv") * whole(k, "tile") <= r.target.vector_registers - 2
 
     def small_code(k: Columns) -> Mask:
         copies = whole(k, "nv") * whole(k, "tile")
         copies = copies * np.where(whole(k, "taps") > 0, taps, 1)
         return (copies == 1) | (copies * r.cost <= MAX_CODE)
 
-    def few_lines(k: Columns) -> Mask:
-        return whole(k, "lines") * whole(k, "tile") * r.line_cost <= MAX_CODE
+    return Constraint("accumulators", accumulators), Constraint("code size", small_code)
 
+
+def _lane_constraints(r: RowSpace) -> tuple[Constraint, ...]:
+    """Where lanes may lie, and what is kept of rows and read by lines with them there."""
     sizes = {b: row_bytes(r.stages, b) for b in r.stages.before}
     kept = max((sizes[b] for b in kept_blocks(r.stages)), default=0)
     always = max((n for b, n in sizes.items() if b not in kept_blocks(r.stages)), default=0)
@@ -154,13 +154,14 @@ def _constraints(r: RowSpace) -> tuple[Constraint, ...]:
         vectors = np.where(column, whole(k, "nv") * width, 1)
         return size * vectors * whole(k, "tile") <= MAX_ROW_BYTES
 
+    def few_lines(k: Columns) -> Mask:
+        return whole(k, "lines") * whole(k, "tile") * r.line_cost <= MAX_CODE
+
     def along_rows(k: Columns) -> Mask:
         return (whole(k, "lines") == 0) | ~columns[whole(k, "keep"), whole(k, "lane")]
 
     lines = (Constraint("code of lines", few_lines), Constraint("lines along rows", along_rows))
     return (
-        Constraint("accumulators", accumulators),
-        Constraint("code size", small_code),
         Constraint("place of the lanes", place_exists),
         Constraint("rows fit the stack", rows_fit),
         *(lines if r.line_cost else ()),
@@ -226,14 +227,9 @@ def _nest(r: RowSpace, k: Columns) -> Nest:
     return Nest(
         extents,
         frozenset(reduced),
-        tuple(_accesses(stages, names)),
+        tuple(accesses_of(node, stages.program, names)),
         {"vector": vector, "register": register, "l1": l1, "l2": l1, "core": l1},
         np.clip(tasks, 1, r.target.num_cores),
         np.full(len(nv), float(operations)),
         {n: whole(k, n).astype(np.float64) for n in knobs},
     )
-
-
-def _accesses(stages: Stages, names: dict) -> list[Access]:  # type: ignore[type-arg]
-    node = max(stages.nodes, key=lambda n: prod(i.extent for i in n.iters))
-    return accesses_of(node, stages.program, names)
