@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from tunefarm.compiler.codegen.builder import FunctionBuilder
@@ -40,6 +41,21 @@ Steps: TypeAlias = tuple[tuple[Var, int], ...]
 """Variables and their coefficients."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class UnrolledNest:
+    """Unrolled loops that are being written: the variables ``moving`` that change, and what is
+    known meanwhile.
+
+    ``sums`` are indices and differences, with the nest's variables apart; ``stores`` write a
+    statement again and ``evaluations`` evaluate an expression for so many lanes (``repeated.py``).
+    """
+
+    moving: frozenset[Var]
+    sums: dict[Hashable, tuple[Lin, Steps] | None] = field(default_factory=dict)
+    stores: dict[Store, Callable[[], bool] | None] = field(default_factory=dict)
+    evaluations: dict[tuple[Expr, int], Callable[[], Val]] = field(default_factory=dict)
+
+
 class Indices(Reductions, ABC):
     """Integers in index positions, in an environment of loop variables."""
 
@@ -49,11 +65,7 @@ class Indices(Reductions, ABC):
         self.ranges: dict[Var, tuple[int, int]] = {}  # of loop variables, where that is known
         self._quotients: dict[tuple[Expr, int, tuple[Lin, ...]], Lin] = {}
         self.remainders: dict[str, int] = {}  # names of remainders, and what was divided by
-        self._moving: frozenset[Var] | None = None
-        self._in_nest: dict[Hashable, tuple[Lin, Steps] | None] = {}
-        # What ``repeated.py`` made of the nest.
-        self._stores: dict[Store, Callable[[], bool] | None] = {}
-        self._evaluations: dict[tuple[Expr, int], Callable[[], Val]] = {}
+        self.current_nest: UnrolledNest | None = None
 
     @abstractmethod
     def value(self, expr: Expr) -> Val:
@@ -63,12 +75,12 @@ class Indices(Reductions, ABC):
     def nest(self, moving: frozenset[Var] | None) -> Iterator[None]:
         """Code in which no other variables change than these, whose values are numbers; None for
         code of which that is not known."""
-        saved = self._moving, self._in_nest, self._stores, self._evaluations
-        self._moving, self._in_nest, self._stores, self._evaluations = moving, {}, {}, {}
+        saved = self.current_nest
+        self.current_nest = None if moving is None else UnrolledNest(moving)
         try:
             yield
         finally:
-            self._moving, self._in_nest, self._stores, self._evaluations = saved
+            self.current_nest = saved
 
     def index(self, expr: Expr) -> Lin | Val:
         """An int64 expression as a linear form; a vector of integers only where it must be."""
@@ -176,7 +188,8 @@ class Indices(Reductions, ABC):
             return bool(condition.value)
         if not isinstance(condition, Binary):
             return None
-        op, here = condition.op, self._in_nest.get(condition)
+        op, nest = condition.op, self.current_nest
+        here = None if nest is None else nest.sums.get(condition)
         if here is not None and not here[0].terms and not here[0].lane:
             number = self.offset(here[0].const, here[1])
             return compare_with_zero(op, number, number)
@@ -237,11 +250,12 @@ class Indices(Reductions, ABC):
     def _sum(self, key: Hashable, form: Form) -> Lin | Val:
         """A sum for the current values of the variables. In a nest, what all of its elements have
         in common is evaluated once; ``key`` stands for the sum."""
-        if self._moving is None:
+        nest = self.current_nest
+        if nest is None:
             return self._evaluated(*form)
-        if key not in self._in_nest:
-            self._in_nest[key] = self._without_moving(*form)
-        found = self._in_nest[key]
+        if key not in nest.sums:
+            nest.sums[key] = self._without_moving(nest.moving, *form)
+        found = nest.sums[key]
         if found is None:
             return self._evaluated(*form)
         (const, terms, lane), steps = found
@@ -256,20 +270,21 @@ class Indices(Reductions, ABC):
 
     def _of_nest(self, expr: Expr) -> Lin | Val:
         """An index, evaluated once in a nest if it is a sum that the nest's variables can move."""
-        if self._moving is None or not is_index(expr):
+        if self.current_nest is None or not is_index(expr):
             return self.index(expr)
         return self._sum(expr, form_of(expr))
 
-    def _without_moving(self, const: int, atoms: Atoms) -> tuple[Lin, Steps] | None:
-        """A sum without the nest's variables, and these with their coefficients; None if an atom
-        holds one of them, or must be evaluated where it stands."""
-        assert self._moving is not None
+    def _without_moving(
+        self, moving: frozenset[Var], const: int, atoms: Atoms
+    ) -> tuple[Lin, Steps] | None:
+        """A sum without the variables ``moving``, and these with their coefficients; None if an
+        atom holds one of them, or must be evaluated where it stands."""
         steps: list[tuple[Var, int]] = []
         fixed: list[tuple[Expr, int, bool]] = []
         for atom, coefficient, is_variable in atoms:
-            if isinstance(atom, Var) and atom in self._moving:
+            if isinstance(atom, Var) and atom in moving:
                 steps.append((atom, coefficient))
-            elif is_variable or (is_index(atom) and variables(atom).isdisjoint(self._moving)):
+            elif is_variable or (is_index(atom) and variables(atom).isdisjoint(moving)):
                 fixed.append((atom, coefficient, is_variable))
             else:
                 return None

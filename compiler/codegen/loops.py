@@ -63,7 +63,7 @@ class Loops(Stores):
         gathers = self.waiting is None and combines_lanes(loop)
         if gathers:
             self.waiting = []
-        moving = self.moving_in(loop) if self._moving is None else None
+        moving = self.moving_in(loop) if self.current_nest is None else None
         with nullcontext() if moving is None else self.nest(moving):
             self._repeat(loop)
         if gathers:

@@ -19,7 +19,7 @@ from tunefarm.compiler.codegen.expressions import (
     literal,
     reads_memory,
 )
-from tunefarm.compiler.codegen.indices import Steps
+from tunefarm.compiler.codegen.indices import Steps, UnrolledNest
 from tunefarm.compiler.codegen.values import Lin, Slot, Val, make
 from tunefarm.compiler.tir.ir import Binary, Buffer, Const, Expr, Load, Select, Store
 
@@ -36,22 +36,23 @@ class Repeated(Expressions, ABC):
 
     def repeated(self, stmt: Store) -> bool:
         """Write a store that the nest has written before; False if that is for others to do."""
-        if self._moving is None or self.mask is not None:
+        nest = self.current_nest
+        if nest is None or self.mask is not None:
             return False
-        if stmt not in self._stores:
-            self._stores[stmt] = None  # its places are known from this time on
+        if stmt not in nest.stores:
+            nest.stores[stmt] = None  # its places are known from this time on
             return False
-        write = self._stores[stmt]
+        write = nest.stores[stmt]
         if write is None:
-            write = self._stores[stmt] = self._write_again(stmt)
+            write = nest.stores[stmt] = self._write_again(nest, stmt)
         return write()
 
-    def _write_again(self, stmt: Store) -> Callable[[], bool]:
-        found = self._in_nest.get((stmt.buffer, stmt.indices))
+    def _write_again(self, nest: UnrolledNest, stmt: Store) -> Callable[[], bool]:
+        found = nest.sums.get((stmt.buffer, stmt.indices))
         if found is None or (self.lanes > 1 and found[0].lane == 0):
             return lambda: False
         (const, terms, lane), steps = found
-        buffer, value = stmt.buffer, self._evaluation(stmt.value)
+        buffer, value = stmt.buffer, self._evaluation(nest, stmt.value)
 
         def write() -> bool:
             place = make(Lin, (self.offset(const, steps), terms, lane))
@@ -60,24 +61,24 @@ class Repeated(Expressions, ABC):
 
         return write
 
-    def _evaluation(self, expr: Expr) -> Evaluation:
+    def _evaluation(self, nest: UnrolledNest, expr: Expr) -> Evaluation:
         key = (expr, self.lanes)
-        known = self._evaluations.get(key)
+        known = nest.evaluations.get(key)
         if known is None:
-            known = self._evaluations[key] = self._taken_apart(expr)
+            known = nest.evaluations[key] = self._taken_apart(nest, expr)
         return known
 
-    def _taken_apart(self, expr: Expr) -> Evaluation:
+    def _taken_apart(self, nest: UnrolledNest, expr: Expr) -> Evaluation:
         match expr:
             case Load():
                 self.flat_index(expr.buffer, expr.indices)
-                found = self._in_nest.get((expr.buffer, expr.indices))
+                found = nest.sums.get((expr.buffer, expr.indices))
                 if found is not None and found[0].lane in (0, 1):
                     return self._loading(expr, *found)
             case Binary() if expr.dtype == "float32":
-                return self._operation(expr)
+                return self._operation(nest, expr)
             case Select() if expr.dtype == "float32":
-                return self._choice(expr)
+                return self._choice(nest, expr)
             case Const():
                 known = literal(expr)
                 return lambda: known
@@ -101,7 +102,7 @@ class Repeated(Expressions, ABC):
 
         return from_registers if buffer.scope == "register" else from_memory
 
-    def _choice(self, expr: Select) -> Evaluation:
+    def _choice(self, nest: UnrolledNest, expr: Select) -> Evaluation:
         """One arm where the nest's variables decide, which is taken apart when it is first
         taken; lanes of both where both only read registers."""
         arms: dict[bool, Evaluation] = {}
@@ -109,7 +110,7 @@ class Repeated(Expressions, ABC):
 
         def arm(which: bool) -> Val:
             if which not in arms:
-                arms[which] = self._evaluation(expr.a if which else expr.b)
+                arms[which] = self._evaluation(nest, expr.a if which else expr.b)
             return arms[which]()
 
         def chosen() -> Val:
@@ -124,8 +125,8 @@ class Repeated(Expressions, ABC):
 
         return chosen
 
-    def _operation(self, expr: Binary) -> Evaluation:
-        a, b, op = self._evaluation(expr.a), self._evaluation(expr.b), expr.op
+    def _operation(self, nest: UnrolledNest, expr: Binary) -> Evaluation:
+        op, a, b = expr.op, self._evaluation(nest, expr.a), self._evaluation(nest, expr.b)
         updates, factors = is_update(expr), fusible(expr)
 
         def plain() -> Val:
@@ -137,7 +138,7 @@ class Repeated(Expressions, ABC):
         if factors is None:
             return plain
         x, y, rest = factors
-        first, second = self._evaluation(x), self._evaluation(y)
+        first, second = self._evaluation(nest, x), self._evaluation(nest, y)
         added = a if rest is expr.a else b
 
         def fused() -> Val:
