@@ -37,11 +37,14 @@ def space(function: Function, target: Target) -> SketchSpace | None:
         return None
     if a.query.extent < max(lanes, 2):
         return None
-    knobs = knobs_of(a, lanes)
-    constraints = constraints_of(a, target, lanes)
-    default = default_of(a, target, lanes, knobs, constraints)
+    default = default_of(a, target, lanes)
     if default is None:
         return None
     return SketchSpace(
-        NAME, VERSION, knobs, constraints, default, lambda k: nest_of(a, target, lanes, k)
+        NAME,
+        VERSION,
+        knobs_of(a, lanes),
+        constraints_of(a, target, lanes),
+        default,
+        lambda k: nest_of(a, target, lanes, k),
     )

@@ -5,10 +5,16 @@ from __future__ import annotations
 from math import isfinite
 
 import numpy as np
-from tunefarm.compiler.space.attention.knobs import NAME, blocks_of, stack_bytes
+from tunefarm.compiler.space.attention.knobs import (
+    NAME,
+    blocks_of,
+    constraints_of,
+    knobs_of,
+    stack_bytes,
+)
 from tunefarm.compiler.space.attention.program import Attention
 from tunefarm.compiler.space.columns import Numbers, cheapest, whole
-from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob
+from tunefarm.compiler.space.config import Columns, Config
 from tunefarm.compiler.space.nests import fitting_lanes
 from tunefarm.compiler.space.product_cycles import FORK_CYCLES
 from tunefarm.compiler.target import Target
@@ -48,20 +54,14 @@ def _tile(rows: Numbers, vectors: Numbers, far: Numbers) -> Numbers:
     return step + 0.02 * loads + far * vectors
 
 
-def default_of(
-    a: Attention,
-    target: Target,
-    lanes: int,
-    knobs: tuple[Knob, ...],
-    constraints: tuple[Constraint, ...],
-) -> Config | None:
+def default_of(a: Attention, target: Target, lanes: int) -> Config | None:
     """The config of the fewest cycles in the model; None if there is none that fits."""
-    choices = {k.name: k.choices for k in knobs}
+    choices = {k.name: k.choices for k in knobs_of(a, lanes)}
     choices["ku"] = tuple(u for u in map(int, choices["ku"]) if a.depth.extent % u == 0 and u <= 4)
     found, estimate = cheapest(
         choices,
         {},
-        constraints,
+        constraints_of(a, target, lanes),
         lambda k: cycles(a, target, lanes, k) * (1 + 0.02 / whole(k, "ku")),
     )
     return {"sketch": NAME, **found} if isfinite(estimate) else None

@@ -49,13 +49,16 @@ def space(function: Function, target: Target) -> SketchSpace | None:
     if b is None:
         return None
     lanes = target.lanes("float32")
-    knobs = knobs_of(b, lanes)
-    constraints = constraints_of(b, target, lanes)
-    default, estimate = default_of(b, target, lanes, knobs, constraints)
+    default, estimate = default_of(b, target, lanes)
     if estimate == inf:
         return None
     return SketchSpace(
-        NAME, VERSION, knobs, constraints, default, lambda k: nest_of(b, target, lanes, k)
+        NAME,
+        VERSION,
+        knobs_of(b, lanes),
+        constraints_of(b, target, lanes),
+        default,
+        lambda k: nest_of(b, target, lanes, k),
     )
 
 

@@ -12,7 +12,7 @@ from math import prod
 
 import numpy as np
 from tunefarm.compiler.space.columns import Mask, Numbers, cheapest, whole
-from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob
+from tunefarm.compiler.space.config import Columns, Config, Constraint
 from tunefarm.compiler.space.contraction.default import MAX_BODY
 from tunefarm.compiler.space.inverted_residual.knobs import (
     NAME,
@@ -98,17 +98,12 @@ def window_cycles(b: InvertedResidual, columns: Numbers) -> Numbers:
     return -(-b.depthwise.shape[2] // columns) * tile
 
 
-def default_of(
-    b: InvertedResidual,
-    target: Target,
-    lanes: int,
-    knobs: tuple[Knob, ...],
-    constraints: tuple[Constraint, ...],
-) -> tuple[Config, float]:
+def default_of(b: InvertedResidual, target: Target, lanes: int) -> tuple[Config, float]:
     """The config of the fewest cycles in the model, and their number: infinite if none is allowed.
 
     The register tiles of the depthwise convolution and of the projection hang on nothing else.
     """
+    knobs, constraints = knobs_of(b, lanes), constraints_of(b, target, lanes)
     choices = {n.name: [int(c) for c in n.choices] for n in knobs}
     fixed = {
         "eu": 1,
@@ -159,8 +154,7 @@ def saved_cycles(b: InvertedResidual, target: Target) -> float:
     """What one kernel saves over one for each convolution, all at their defaults; 0 or less where
     every tensor between them stays in the cores' second-level caches anyway."""
     lanes = target.lanes("float32")
-    knobs = knobs_of(b, lanes)
-    config, fused = default_of(b, target, lanes, knobs, constraints_of(b, target, lanes))
+    config, fused = default_of(b, target, lanes)
     moved = 0.0
     for stage in (b.expand, b.depthwise if b.project else None):
         if stage is not None:

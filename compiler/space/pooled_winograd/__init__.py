@@ -39,12 +39,16 @@ def space(function: Function, target: Target) -> SketchSpace | None:
     if p is None:
         return None
     lanes = target.lanes("float32")
-    knobs, constraints = knobs_of(p, lanes), constraints_of(p, target, lanes)
-    default, estimate = default_of(p, target, lanes, knobs, constraints)
+    default, estimate = default_of(p, target, lanes)
     if estimate == inf:
         return None
     return SketchSpace(
-        NAME, VERSION, knobs, constraints, default, lambda k: nest_of(p, target, lanes, k)
+        NAME,
+        VERSION,
+        knobs_of(p, lanes),
+        constraints_of(p, target, lanes),
+        default,
+        lambda k: nest_of(p, target, lanes, k),
     )
 
 

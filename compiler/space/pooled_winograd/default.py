@@ -12,7 +12,7 @@ from math import prod
 import numpy as np
 from tunefarm.compiler.space import winograd
 from tunefarm.compiler.space.columns import Numbers, cheapest, whole
-from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob
+from tunefarm.compiler.space.config import Columns, Config
 from tunefarm.compiler.space.pooled_winograd.knobs import (
     NAME,
     block_tiles,
@@ -90,18 +90,13 @@ def maximum_cycles(p: Pooled, lanes: int) -> float:
     return height * width * -(-channels // lanes) * (prod(p.kernel) / 2 + 2)
 
 
-def default_of(
-    p: Pooled,
-    target: Target,
-    lanes: int,
-    knobs: tuple[Knob, ...],
-    constraints: tuple[Constraint, ...],
-) -> tuple[Config, float]:
+def default_of(p: Pooled, target: Target, lanes: int) -> tuple[Config, float]:
     """The config of the fewest cycles in the model, and their number: infinite if none is allowed.
 
     Of equals that with the most rows of tiles in registers. Maxima take two columns at a time, of
     as many vectors as registers have room for.
     """
+    knobs = knobs_of(p, lanes)
     choices = {n.name: [int(c) for c in n.choices] for n in knobs}
     free = {n: choices[n] for n in ("tile_h", "tile_w", "rows", "nv", "by_row")}
     free["rw"] = choices["rw"][::-1]
@@ -111,7 +106,7 @@ def default_of(
     found, estimate = cheapest(
         free,
         {"ku": 1, "next_panel": 0, **fixed},
-        constraints,
+        constraints_of(p, target, lanes),
         lambda k: cycles(p, target, lanes, k),
     )
     found["ku"] = max(u for u in choices["ku"] if u <= 4 and p.conv.depth % u == 0)
@@ -127,8 +122,7 @@ def saved_cycles(p: Pooled, target: Target) -> float:
     if space is None or not space.preferred:
         return 0.0
     alone = winograd.least_cycles(p.conv, target, lanes)
-    knobs, constraints = knobs_of(p, lanes), constraints_of(p, target, lanes)
-    _, joined = default_of(p, target, lanes, knobs, constraints)
+    _, joined = default_of(p, target, lanes)
     pooling = p.conv.batch * maximum_cycles(p, lanes) + between_cycles(p, target)
     return float(alone + pooling / target.num_cores + _fork(target) - joined)
 

@@ -25,10 +25,8 @@ packed when a model is built.
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from tunefarm.compiler.ir import Function
-from tunefarm.compiler.space.config import Config, Constraint, Knob, SketchSpace
+from tunefarm.compiler.space.config import SketchSpace
 from tunefarm.compiler.space.winograd.apply import schedule
 from tunefarm.compiler.space.winograd.convolution import Convolution, convolution_of
 from tunefarm.compiler.space.winograd.default import default_of, direct_cycles
@@ -55,12 +53,12 @@ def space(function: Function, target: Target) -> SketchSpace | None:
         return None
     if c.outputs < lanes or 2 * c.depth < lanes or (phases(c.taps) == 1 and c.inputs < lanes):
         return None
-    knobs, constraints, default, cycles = _searched(c, target, lanes)
+    default, cycles = default_of(c, target, lanes)
     return SketchSpace(
         NAME,
         VERSION,
-        knobs,
-        constraints,
+        knobs_of(c, lanes),
+        constraints_of(c, target, lanes),
         default,
         lambda k: nest_of(c, target, lanes, k),
         preferred=WORTH * cycles < direct_cycles(c, target, lanes),
@@ -79,13 +77,4 @@ def saving(function: Function, target: Target) -> float:
 
 def least_cycles(c: Convolution, target: Target, lanes: int) -> float:
     """Cycles in the model of the best of the method's configs."""
-    return _searched(c, target, lanes)[-1]
-
-
-@lru_cache(maxsize=64)
-def _searched(
-    c: Convolution, target: Target, lanes: int
-) -> tuple[tuple[Knob, ...], tuple[Constraint, ...], Config, float]:
-    """The knobs, what a config must hold, the best one and its cycles."""
-    knobs, constraints = knobs_of(c, lanes), constraints_of(c, target, lanes)
-    return knobs, constraints, *default_of(c, target, lanes, knobs, constraints)
+    return default_of(c, target, lanes)[1]

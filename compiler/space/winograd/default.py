@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from math import prod
 
 import numpy as np
 from tunefarm.compiler.space.columns import Numbers, cheapest, whole
-from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob
+from tunefarm.compiler.space.config import Columns, Config
 from tunefarm.compiler.space.contraction.knobs import ROWS
 from tunefarm.compiler.space.product_cycles import (
     LOADS,
@@ -30,7 +31,9 @@ from tunefarm.compiler.space.winograd.ends import fewer_products, image_cycles
 from tunefarm.compiler.space.winograd.knobs import (
     NAME,
     block_counts,
+    constraints_of,
     has_short_sums,
+    knobs_of,
     registers_of_sums,
 )
 from tunefarm.compiler.space.winograd.memory import (
@@ -138,21 +141,16 @@ def direct_cycles(c: Convolution, target: Target, lanes: int) -> float:
     return float(overlapped(multiply, weights / rate)) / target.num_cores
 
 
-def default_of(
-    c: Convolution,
-    target: Target,
-    lanes: int,
-    knobs: tuple[Knob, ...],
-    constraints: tuple[Constraint, ...],
-) -> tuple[Config, float]:
+@lru_cache(maxsize=64)
+def default_of(c: Convolution, target: Target, lanes: int) -> tuple[Config, float]:
     """The config of the fewest cycles in the model, and their number."""
-    choices = {k.name: k.choices for k in knobs}
+    choices = {k.name: k.choices for k in knobs_of(c, lanes)}
     choices["rw"] = choices["rw"][::-1]  # of equals that with the most rows
     names = ("tile_h", "tile_w", "mb", "nb", "rw", "nv")
     found, estimate = cheapest(
         {n: choices[n] for n in names},
         {"ku": 1, "by_row": 0, "next_panel": 1},
-        constraints,
+        constraints_of(c, target, lanes),
         lambda k: cycles(c, target, lanes, k),
     )
     blocks = [int(n) for n in choices["nb"]]

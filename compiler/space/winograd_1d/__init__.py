@@ -19,13 +19,12 @@ Where a block holds all rows of an image its sums skip the taps beyond the borde
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from math import prod
 
 import numpy as np
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space import contraction
-from tunefarm.compiler.space.config import Config, Constraint, Knob, SketchSpace
+from tunefarm.compiler.space.config import SketchSpace
 from tunefarm.compiler.space.contraction.default import config_cycles
 from tunefarm.compiler.space.contraction.shape import contraction_of, lanes_of
 from tunefarm.compiler.space.winograd import least_cycles as cycles_of_tiles
@@ -50,13 +49,13 @@ def space(function: Function, target: Target) -> SketchSpace | None:
     lanes = target.lanes("float32")
     if c is None or not applies(c, target, lanes):
         return None
-    knobs, constraints, default, cycles = _searched(c, target, lanes)
+    default, cycles = default_of(c, target, lanes)
     others = min(_direct_cycles(c, target, lanes), cycles_of_tiles(c, target, lanes) / WORTH)
     return SketchSpace(
         NAME,
         VERSION,
-        knobs,
-        constraints,
+        knobs_of(c, lanes),
+        constraints_of(c, target, lanes),
         default,
         lambda k: nest_of(c, target, lanes, k),
         preferred=cycles < others,
@@ -65,16 +64,7 @@ def space(function: Function, target: Target) -> SketchSpace | None:
 
 def least_cycles(c: Convolution, target: Target, lanes: int) -> float:
     """Cycles in the model of the best of the method's configs."""
-    return _searched(c, target, lanes)[-1] if applies(c, target, lanes) else math.inf
-
-
-@lru_cache(maxsize=64)
-def _searched(
-    c: Convolution, target: Target, lanes: int
-) -> tuple[tuple[Knob, ...], tuple[Constraint, ...], Config, float]:
-    """The knobs, what a config must hold, the best one and its cycles."""
-    knobs, constraints = knobs_of(c, lanes), constraints_of(c, target, lanes)
-    return knobs, constraints, *default_of(c, target, lanes, knobs, constraints)
+    return default_of(c, target, lanes)[1] if applies(c, target, lanes) else math.inf
 
 
 def _direct_cycles(c: Convolution, target: Target, lanes: int) -> float:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 from tunefarm.compiler.space.columns import Numbers, cheapest, whole
-from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob
+from tunefarm.compiler.space.config import Columns, Config
 from tunefarm.compiler.space.product_cycles import (
     LATENCY,
     fetched_cycles,
@@ -22,7 +24,9 @@ from tunefarm.compiler.space.winograd.default import TRANSFORM_CYCLES, exchanged
 from tunefarm.compiler.space.winograd_1d.knobs import (
     NAME,
     block_counts,
+    constraints_of,
     input_rows,
+    knobs_of,
     product_bytes,
     products_of_row,
     register_rows,
@@ -59,20 +63,15 @@ def _multiply(c: Convolution, k: Columns) -> Numbers:
     return c.inputs * summed_rows(c, k) * products_of_row(c, k) * per_row
 
 
-def default_of(
-    c: Convolution,
-    target: Target,
-    lanes: int,
-    knobs: tuple[Knob, ...],
-    constraints: tuple[Constraint, ...],
-) -> tuple[Config, float]:
+@lru_cache(maxsize=64)
+def default_of(c: Convolution, target: Target, lanes: int) -> tuple[Config, float]:
     """The config of the fewest cycles in the model, and their number."""
-    choices = {k.name: k.choices for k in knobs}
+    choices = {k.name: k.choices for k in knobs_of(c, lanes)}
     names = ("tile_w", "rh", "rt", "nb", "nv")
     found, estimate = cheapest(
         {n: choices[n] for n in names},
         {"ku": 1},
-        constraints,
+        constraints_of(c, target, lanes),
         lambda k: cycles(c, target, lanes, k),
     )
     return {"sketch": NAME, **found}, estimate

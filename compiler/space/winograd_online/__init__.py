@@ -44,16 +44,15 @@ def space(function: Function, target: Target) -> SketchSpace | None:
     lanes = target.lanes("float32")
     if c is None or not applies(c, target, lanes):
         return None
-    knobs, constraints = knobs_of(c, lanes), constraints_of(c, target, lanes)
-    found = default_of(c, target, lanes, knobs, constraints)
+    found = default_of(c, target, lanes)
     if found is None:
         return None
     default, cycles = found
     return SketchSpace(
         NAME,
         VERSION,
-        knobs,
-        constraints,
+        knobs_of(c, lanes),
+        constraints_of(c, target, lanes),
         default,
         lambda k: nest_of(c, target, lanes, k),
         preferred=WORTH * cycles < _other_cycles(c, target, lanes),

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 from tunefarm.compiler.space.columns import Numbers, cheapest, whole
-from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob
+from tunefarm.compiler.space.config import Columns, Config
 from tunefarm.compiler.space.product_cycles import LOADS, overlapped, task_cycles, weight_rates
 from tunefarm.compiler.space.winograd.convolution import Convolution
 from tunefarm.compiler.space.winograd.default import TRANSFORM_CYCLES, exchanged_cycles
 from tunefarm.compiler.space.winograd_online.knobs import (
     NAME,
     block_bytes,
+    constraints_of,
     groups,
     held_bytes,
+    knobs_of,
     panels,
     products,
     tile_columns,
@@ -56,15 +58,10 @@ def _term_cycles(c: Convolution, target: Target, lanes: int, k: Columns) -> Numb
     return overlapped(np.maximum(multiplied, loaded) / 2, taps)
 
 
-def default_of(
-    c: Convolution,
-    target: Target,
-    lanes: int,
-    knobs: tuple[Knob, ...],
-    constraints: tuple[Constraint, ...],
-) -> tuple[Config, float] | None:
+def default_of(c: Convolution, target: Target, lanes: int) -> tuple[Config, float] | None:
     """The config of the fewest cycles in the model, and their number; None if there is none."""
-    choices = {k.name: k.choices for k in knobs if k.name != "ku"}
+    choices = {k.name: k.choices for k in knobs_of(c, lanes) if k.name != "ku"}
+    constraints = constraints_of(c, target, lanes)
     found, estimate = cheapest(
         choices, {"ku": 1}, constraints, lambda k: cycles(c, target, lanes, k)
     )
