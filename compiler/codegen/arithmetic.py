@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import nan
 
 from tunefarm.compiler.codegen.builder import FunctionBuilder
 from tunefarm.compiler.codegen.casts import Casts
@@ -37,6 +38,8 @@ class Arithmetic(Casts):
         super().__init__(target, builder, declares)
         self.is_wasm = target.isa is WASM32
         self._fuses: dict[str, bool] = {}  # dtypes that are multiplied and added in one
+        self.in_order = False
+        self._untested: dict[str, tuple[Val, Val]] = {}  # extremum → one without a test of a term
 
     def arithmetic(self, op: str, a: Val, b: Val) -> Val:
         """One binary operation on values of equal dtype."""
@@ -91,13 +94,27 @@ class Arithmetic(Casts):
             return self.choose(test, b, a)
         # The processor's instruction gives b if one is NaN, so only a must be tested: two or three
         # instructions, where llvm.maximum takes six. Which zero is larger is left open.
+        if b.text in self._untested and op != "maxnum":
+            return self._tested_together(op, a, *self._untested[b.text])
         test = self.emit(f"fcmp {'olt' if op == 'min' else 'ogt'}", a, b, "bool")
         if op == "maxnum":
             return self.choose(test, a, b)
         greater = self.choose(test, a, b)
         if self._has_fixup(a):
-            return self._or_nan(greater, a)
+            result = self._or_nan(greater, a)
+            if self.in_order:
+                self._untested[result.text] = greater, a
+            return result
         return self.choose(self.emit("fcmp ord", a, a, "bool"), greater, a)
+
+    def _tested_together(self, op: str, a: Val, b: Val, term: Val) -> Val:
+        """The extremum of ``a`` and of ``b``, in which NaN of ``term`` is not found: one comparison
+        tests both terms, where each took an instruction. Out of order its masks make LLVM spill.
+        """
+        ahead = self.emit(f"fcmp {'olt' if op == 'min' else 'ogt'}", a, b, "bool")
+        numbers = self.emit("fcmp ord", a, term, "bool")
+        missing = self.number(constant(nan, a.dtype), a)
+        return self.choose(numbers, self.choose(ahead, a, b), missing)
 
     def _has_fixup(self, value: Val) -> bool:
         """Whether one instruction replaces what another vector says is NaN."""

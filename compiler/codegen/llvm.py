@@ -44,7 +44,7 @@ def emit_llvm(program: PrimFunc, target: Target) -> LlvmKernel:
     Raises ScheduleError if a register buffer is indexed by what is not constant after unrolling,
     or a tile does not fit the stack; BuildError for a dtype without code.
     """
-    module = Module(program.name, target)
+    module = Module(program.name, target, any(b.ordered for b in program.params))
     builder = FunctionBuilder()
     emitter = Emitter(module, builder, "%workspace")
     names = []

@@ -64,7 +64,9 @@ class Memory(MaskedMoves):
         elif result is None:
             if _meets_two_lines(buffer, place, lanes):
                 result = self._of_two_lines(buffer, place, lanes)
-            else:
+            elif buffer.joined:
+                result = self._of_two_loads(buffer, place, lanes)
+            if result is None:
                 result = self.load_whole(buffer, self.address(buffer, place), lanes)
             b.remember_load(buffer, key, result)
         return self._from_memory(result, buffer.dtype, lanes)
@@ -74,12 +76,28 @@ class Memory(MaskedMoves):
 
         x[i + 5 : i + 21]   ->   (x[i : i + 16] ++ x[i + 16 : i + 32])[5 : 21]
         """
-        shift, vector = place.const % lanes, f"<{lanes} x {memory_type(buffer.dtype)}>"
+        shift = place.const % lanes
         starts = (place.const - shift + n for n in (0, lanes))
         first, second = (
             self._load_at(buffer, Lin(start, place.terms, place.lane), lanes).text
             for start in starts
         )
+        return self._shifted(buffer, first, second, shift, lanes)
+
+    def _of_two_loads(self, buffer: Buffer, place: Lin, lanes: int) -> str | None:
+        """A vector between two that were loaded side by side; None if there are no such two."""
+        for shift in range(1, lanes):
+            starts = (place.const - shift + n for n in (0, lanes))
+            places = (Lin(start, place.terms, place.lane) for start in starts)
+            keys = ((self.pointers[buffer], at, lanes) for at in places)
+            first, second = (self.builder.loaded(buffer, key) for key in keys)
+            if first is not None and second is not None:
+                return self._shifted(buffer, first, second, shift, lanes)
+        return None
+
+    def _shifted(self, buffer: Buffer, first: str, second: str, shift: int, lanes: int) -> str:
+        """As many lanes of two vectors, from lane ``shift`` of the first one on."""
+        vector = f"<{lanes} x {memory_type(buffer.dtype)}>"
         taken = ", ".join(f"i32 {shift + lane}" for lane in range(lanes))
         return self.builder.here(
             f"shufflevector {vector} {first}, {vector} {second}, <{lanes} x i32> <{taken}>"
@@ -221,6 +239,8 @@ class Memory(MaskedMoves):
                 self.store_by_mask(element, text, pointer, align)
         else:
             self._scatter(buffer, place, text)
+        if buffer.ordered:
+            b.line('call void asm sideeffect "", "~{memory}"()')
 
     def _scatter(self, buffer: Buffer, place: Lin | Val, text: str) -> None:
         n, element = self.lanes, memory_type(buffer.dtype)

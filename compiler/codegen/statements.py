@@ -54,10 +54,11 @@ ANY_THREAD = -1  # as the number of threads that may take part
 
 @dataclass(slots=True)
 class Module:
-    """What the functions of one kernel share."""
+    """What the functions of one kernel share; ``in_order`` if one of its buffers is ordered."""
 
     name: str
     target: Target
+    in_order: bool = False
     functions: list[str] = field(default_factory=list)
     declares: set[str] = field(default_factory=set)
     parallel: bool = False
@@ -74,6 +75,7 @@ class Emitter(Loops):
     ) -> None:
         super().__init__(module.target, builder, module.declares)
         self.module = module
+        self.in_order = module.in_order
         self.in_parallel = in_parallel
         self.stack_bytes = 0
         self.free_stack: list[tuple[int, str]] = []

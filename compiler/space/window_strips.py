@@ -16,9 +16,10 @@ faster of ``window_passes`` and ``window`` with 8 to 192 channels, two pixels ap
 windows of 5 × 5 0.75 to 1.01 ×; from 384 channels on more than ``window``. AVX2 code of maxima took
 0.92 to 1.5 ×: it has too few registers, and a comparison and a choice for each maximum.
 
-Loads that meet two lines of the cache bound what is left. Of averages whose neighbours lie off
-halves of lines, each line of a strip some vectors wide is loaded once, and vectors are put together
-from two (``lines``); maxima have no port free for that.
+Loads that meet two lines of the cache bound what is left where neighbours lie off halves of lines.
+Strips some vectors wide have fewer (``lines``): vectors are put together from two that were loaded
+(17 channels on 28² in 0.89 × the time), or each line is loaded once, for averages of wide pixels.
+Of maxima one comparison tests two terms for NaN, and stores keep LLVM from mixing rows.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ MOST_ROWS = (28, 14, 7, 4, 2)  # of a block, whose code is as long as it has row
 FEW_ROWS = 4
 SET_BYTES = 4096  # from a line to the next one in its set of the first cache
 HALF_LINE = LINE_BYTES // 2
+BY_LINES, BETWEEN_LOADS = 1, 2  # how vectors that meet two lines are put together
 LONG = 8  # vectors of a row from which on strips of three leave few lanes
 
 
@@ -104,7 +106,7 @@ def space(function: Function, target: Target) -> SketchSpace | None:
         Knob("rows", tuple(sorted({-(-rows // count) for count in blocks}))),
         Knob("nv", tuple(v for v in VECTORS if v == 1 or (v - 1) * lanes < row)),
         Knob("tile", (1, *(t for t in several if t <= w.result[2]))),
-        Knob("lines", (0, 1) if _may_load_lines(w, target) else (0,)),
+        Knob("lines", (0, *_ways_to_shift(w, target))),
         Knob("tasks", TASKS if parallel else (0,)),
     )
 
@@ -126,11 +128,14 @@ def space(function: Function, target: Target) -> SketchSpace | None:
     )
 
 
-def _may_load_lines(w: Windows, target: Target) -> bool:
-    """Whether a vector is a line, of which the image has whole ones: no last line ends beyond."""
+def _ways_to_shift(w: Windows, target: Target) -> tuple[int, ...]:
+    """By lines, of which the image must have whole ones: no last line ends beyond. Between loads,
+    where an instruction puts a vector together from two and neighbours begin inside them."""
     size = prod(w.data) * dtype_bytes(w.dtype)
     lines = target.vector_bytes == LINE_BYTES and size % LINE_BYTES == 0
-    return bool(w.counts) and w.side_by_side and lines
+    between = target.has_avx512 and w.data[3] % w.lanes(target) != 0
+    ways = ((BY_LINES, bool(w.counts) and lines), (BETWEEN_LOADS, between))
+    return tuple(way for way, may in ways if may and w.side_by_side)
 
 
 def _is_short(w: Windows, target: Target, default: Config) -> bool:
@@ -151,17 +156,19 @@ def _is_preferred(w: Windows, target: Target, default: Config) -> bool:
 
 
 def _default(w: Windows, target: Target, knobs: tuple[Knob, ...]) -> Config:
-    """A strip of a line's width, of three where averages of few terms share loads; of all channels
-    of a pixel apart, of two if they do not fill vectors."""
+    """A strip of a line's width, of two or three where vectors share loads; of all channels of a
+    pixel apart, of two if they do not fill vectors."""
     choices = {k.name: [int(c) for c in k.choices] for k in knobs}
     lanes, channels = w.lanes(target), w.data[3]
     pixel, room = channels * dtype_bytes(w.dtype), _room(w, target)
     long = w.result[2] * channels >= LONG * lanes
-    lines = int(long and pixel % HALF_LINE != 0 and choices["lines"][-1])
+    lines = _shifts(w, target, choices["lines"]) if long else 0
     nv, tile = LINE_BYTES // target.vector_bytes, 1
     if not w.side_by_side:
         nv = min(-(-channels // lanes), room)
         tile = 2 if channels % lanes and 2 * nv <= room and w.result[2] > 1 else 1
+    elif lines == BETWEEN_LOADS:
+        nv = 3 if w.counts or pixel > LINE_BYTES else 2
     elif w.counts and long and max(w.kernel) <= 3 and (lines or pixel <= HALF_LINE):
         nv = max(nv, 3)
     nv = max(v for v in choices["nv"] if v <= max(nv, 1))
@@ -169,6 +176,21 @@ def _default(w: Windows, target: Target, knobs: tuple[Knob, ...]) -> Config:
     rows = _rows(w, target, choices["rows"], target.num_cores if shared else 1, tile)
     knobs_of = {"rows": rows, "nv": nv, "tile": tile, "lines": lines, "tasks": shared}
     return {"sketch": NAME, **knobs_of}
+
+
+def _shifts(w: Windows, target: Target, ways: Sequence[int]) -> int:
+    """How vectors that meet two lines are put together, 0 if they are loaded.
+
+    Between loads where pixels are up to two lines wide and the second cache holds image and
+    result; maxima, which have few instructions to spare, in windows of three columns alone.
+    """
+    pixel = w.data[3] * dtype_bytes(w.dtype)
+    if pixel % HALF_LINE == 0:
+        return 0
+    held = prod(w.data) * 2 * dtype_bytes(w.dtype) <= target.l2_bytes
+    near = pixel <= 2 * LINE_BYTES and held and (bool(w.counts) or max(w.kernel) <= 3)
+    wanted = ([BETWEEN_LOADS] if near else []) + ([BY_LINES] if w.counts else [])
+    return next((way for way in wanted if way in ways), 0)
 
 
 def _room(w: Windows, target: Target) -> int:
@@ -217,9 +239,14 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     lanes = w.lanes(target)
     rows, nv, tile, tasks = (int(config[name]) for name in ("rows", "nv", "tile", "tasks"))
     program = _program(w)
-    if config["lines"]:
-        image = program.params[0]
-        program = replace_buffer(program, image, replace(image, by_lines=True))
+    image, result = program.params
+    shifted = replace(
+        image, by_lines=config["lines"] == BY_LINES, joined=config["lines"] == BETWEEN_LOADS
+    )
+    program = replace_buffer(program, image, shifted)
+    floats = w.dtype in ("float32", "float64")
+    if target.has_avx512 and w.side_by_side and not w.counts and floats:
+        program = replace_buffer(program, result, replace(result, ordered=True))
     if w.counts:
         program, results = s.set_scope(program, "down", "register"), "average"
     else:

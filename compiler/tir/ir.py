@@ -82,7 +82,9 @@ class Buffer:
     buffer is placed, so that rows do not meet in the same cache set. Of ``copies`` 2,
     lowering fills one while the other is read; a GPU's, of more, all others. Lowering gives a
     buffer with a ``ring`` no more rows than that says, and one ``by_lines`` rows of whole lines of
-    the cache, of which vectors that begin inside one are put together."""
+    the cache, of which vectors that begin inside one are put together. A vector of one ``joined``
+    that lies in two which were loaded is put together from those. The compiler moves no loads and
+    stores across stores to one ``ordered``."""
 
     name: str
     shape: tuple[int, ...]
@@ -92,6 +94,8 @@ class Buffer:
     copies: int = 1
     ring: Ring | None = None
     by_lines: bool = False
+    joined: bool = False
+    ordered: bool = False
 
     __repr__ = short_repr
 

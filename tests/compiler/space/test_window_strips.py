@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from poolings import HOST, WINDOWS, check_windows, pooled
+from sketch_harness import check
 from tunefarm.compiler.codegen.llvm import emit_llvm
+from tunefarm.compiler.codegen.llvm_compile import assembly
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.space import Config, config_space, schedule_workload
 from tunefarm.compiler.target import Target
@@ -96,36 +99,84 @@ def test_rows_of_a_strip() -> None:
 
 
 def test_width_of_a_strip() -> None:
-    """A vector, or all channels of a pixel apart; of two pixels if they leave lanes empty."""
+    """A vector, two or three that share loads, or all channels of a pixel apart; of two pixels if
+    they leave lanes empty."""
 
     def width(size: int, channels: int, stride: int = 1) -> tuple[object, object]:
         default, _ = default_of(size, channels, stride)
         return default["nv"], default["tile"]
 
-    assert width(28, 17) == (1, 1)
+    assert width(28, 16) == (1, 1)
+    assert width(28, 9) == (2, 1)
+    assert width(28, 17) == (3, 1)
+    assert width(112, 17) == (1, 1)  # image and result leave the second cache
     assert width(56, 33, stride=2) == (3, 2)
     assert width(56, 64, stride=2) == (4, 1)
 
 
+def text_of(workload: Workload, target: Target, config: Config) -> str:
+    return emit_llvm(lower(schedule_workload(workload, target, config)), target).text
+
+
 @pytest.mark.parametrize(
-    ("size", "channels", "op", "cpu", "shifted"),
+    ("size", "channels", "op", "cpu", "way", "first"),
     [
-        (28, 17, "avg_pool", "znver4", True),
-        (28, 17, "avg_pool", "haswell", False),  # vectors of half a line
-        (28, 17, "max_pool", "znver4", False),
-        (28, 24, "avg_pool", "znver4", False),  # neighbours begin at halves of lines
-        (27, 17, "avg_pool", "znver4", False),  # whose last line ends beyond the image
+        (28, 33, "avg_pool", "znver4", 1, 15),  # by lines: a pixel is 33 numbers away
+        (28, 17, "avg_pool", "znver4", 2, 1),  # between loads: two pixels are 34 numbers away
+        (27, 17, "avg_pool", "znver4", 2, 1),
+        (28, 17, "max_pool", "znver4", 2, 1),
+        (28, 17, "avg_pool", "haswell", 0, None),  # vectors of half a line
+        (28, 24, "avg_pool", "znver4", 0, None),  # neighbours begin at halves of lines
+        (27, 33, "avg_pool", "znver4", 0, None),  # whose last line ends beyond the image
+        (28, 33, "max_pool", "znver4", 0, None),
     ],
 )
-def test_lines_of_averages_are_loaded_once(
-    size: int, channels: int, op: str, cpu: str, shifted: bool
+def test_vectors_that_meet_two_lines_are_put_together(
+    size: int, channels: int, op: str, cpu: str, way: int, first: int | None
 ) -> None:
     workload = pooled((1, size, size, channels), (3, 3), op=op)
     target = Target(f"llvm -mcpu={cpu} -num-cores=1")
     (strips,) = [s for s in config_space(workload, target).sketches if s.sketch == NAME]
-    text = emit_llvm(lower(schedule_workload(workload, target, strips.default)), target).text
-    neighbours = ", ".join(f"i32 {15 + lane}" for lane in range(16))  # a pixel is 17 numbers away
-    assert (f"<16 x i32> <{neighbours}>" in text) is shifted
+    assert strips.default["lines"] == way
+    text = text_of(workload, target, strips.default)
+    shifts = (", ".join(f"i32 {n + lane}" for lane in range(16)) for n in range(1, 16))
+    found = [n for n, lanes in enumerate(shifts, 1) if f"<16 x i32> <{lanes}>" in text]
+    assert first in found if first else not found
+
+
+def test_vectors_between_loads_read_nothing_else() -> None:
+    """A row of three vectors takes three loads to the left, two in the middle, two to the right."""
+    workload = pooled((1, 28, 28, 17), (3, 3))
+    target = Target("llvm -mcpu=znver4 -num-cores=1")
+    config: Config = {"sketch": NAME, "rows": 28, "nv": 3, "tile": 1, "lines": 2, "tasks": 0}
+    lines = text_of(workload, target, config).splitlines()
+    begin = next(n for n, line in enumerate(lines) if line.startswith("loop"))
+    end = next(n for n, line in enumerate(lines) if line.startswith("exit"))
+    inside = "\n".join(lines[begin:end])
+    assert inside.count("= load <16 x float>") == 28 * 7
+    assert inside.count("= shufflevector") == 28 * 2
+
+
+def test_maxima_keep_in_registers_what_they_share() -> None:
+    """One comparison tests two terms for NaN; out of order LLVM would spill."""
+    workload = pooled((1, 28, 28, 17), (3, 3))
+    target = Target("llvm -mcpu=znver4 -num-cores=1")
+    text = assembly(text_of(workload, target, default_of(28, 17)[0]), target)
+    assert "Spill" not in text
+    assert text.count("vcmpordps") > 2 * text.count("vfixupimmps")
+
+
+@pytest.mark.parametrize("kernel", [2, 3, 4, 5])
+@pytest.mark.parametrize("lines", [0, 2])
+def test_nan_of_either_sign_is_the_maximum(kernel: int, lines: int) -> None:
+    pad = (kernel // 2, kernel - 1 - kernel // 2)
+    workload = pooled((1, 12, 24, 17), (kernel, kernel), padding=(pad, pad))
+    rng = np.random.default_rng(kernel)
+    values = rng.standard_normal((1, 12, 24, 17)).astype(np.float32)
+    values[rng.random(values.shape) < 0.01] = np.nan
+    values[rng.random(values.shape) < 0.01] = np.copysign(np.float32(np.nan), -1)
+    config: Config = {"sketch": NAME, "rows": 12, "nv": 3, "tile": 1, "lines": lines, "tasks": 0}
+    check(workload, HOST, config, [values], "execute")
 
 
 def test_a_row_takes_one_row_of_sums_from_the_image() -> None:
@@ -133,7 +184,7 @@ def test_a_row_takes_one_row_of_sums_from_the_image() -> None:
     workload = pooled((1, 28, 28, 16), (3, 3))
     target = Target("llvm -mcpu=znver4 -num-cores=1")
     config = {"sketch": NAME, "rows": 28, "nv": 1, "tile": 1, "lines": 0, "tasks": 0}
-    text = emit_llvm(lower(schedule_workload(workload, target, config)), target).text
+    text = text_of(workload, target, config)
     # Strips inside, at the left and at the right: a border has no neighbour there.
     assert text.count("= load <16 x float>") == 28 * (3 + 2 + 2)
 
