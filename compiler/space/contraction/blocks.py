@@ -30,6 +30,7 @@ from tunefarm.compiler.target import Target, dtype_bytes
 TASK_CYCLES = 300.0  # of the pool, for each block that it hands out
 REREAD = 0.02  # of a kernel's time, for every halving of the blocks that its operands are read by
 MIN_COPY_ROWS = 64  # fewer do not repay a copy of the right operand
+RUN = 2  # panels of a block that tiles take in turn: the next tile reads other channels
 EXPANSION = 4  # channels of a depthwise convolution over those of the block that it stands in
 
 
@@ -48,7 +49,7 @@ def default_blocks(
         (order, int(mb), int(nb))
         for order in ((PANELS_INSIDE,) if inside else kernel.orders)
         for mb in choices["mb"]
-        for nb in _blocks_of_panels(order, kernel.panels, target.num_cores, choices["nb"])
+        for nb in _blocks_of_panels(order, kernel, choices["nb"])
         if int(mb) <= max(1, 1.34 * kernel.fitting(order))
     ]
     order, mb, nb = max(candidates, key=lambda b: (kernel.value(*b), -b[1], -b[2]))
@@ -69,14 +70,16 @@ def default_blocks(
 
 
 def _blocks_of_panels(
-    order: str, panels: int, cores: int, choices: tuple[int | str, ...]
-) -> list[int]:
-    """The panels that a block may have: all, as far as there is a choice, or those of each core,
-    where tiles take those of a block in turn."""
+    order: str, kernel: _Kernel, choices: tuple[int | str, ...]
+) -> tuple[int, ...]:
+    """The panels that a block may have: as far as there is a choice all, or where tiles take those
+    of a block in turn a run of them, if the image stays in the second level, else all or those of
+    each core."""
     if order != PANELS_INSIDE:
-        return [int(n) for n in choices] if order == "mn" else [1]
-    least = (panels, panel_count(panels, cores))
-    return [next((int(n) for n in choices if int(n) >= m), int(choices[-1])) for m in least]
+        return tuple(int(n) for n in choices) if order == "mn" else (1,)
+    run, share = min(RUN, kernel.panels), panel_count(kernel.panels, kernel.target.num_cores)
+    least = (run,) if kernel.kept else (kernel.panels, max(run, share))
+    return tuple(next((int(n) for n in choices if int(n) >= m), int(choices[-1])) for m in least)
 
 
 def _pack_rhs(
@@ -133,11 +136,32 @@ class _Kernel:
         return (best,) if self.target.num_cores == 1 else (best, other)
 
     def fitting(self, order: str) -> int:
-        """Tiles of rows whose operand stays in the second-level cache."""
+        """Tiles of rows whose operand stays in the second-level cache, or is read once anyway."""
+        if order == PANELS_INSIDE and self._shared:
+            return self.tiles
+        if self.kept and (order == PANELS_INSIDE or self._by_rows or not self._shared):
+            return self.tiles
         if order == "nm" and self.gathered_bytes <= self.target.l2_bytes // 2:
             return self.tiles
         room = max(self.target.l2_bytes // 4, self._room if self.deep else 0)
         return max(1, int(room // max(1, self.tile_bytes)))
+
+    @property
+    def kept(self) -> bool:
+        """True of a depthwise window whose image and results stay in the second-level cache, and
+        exceed the first by far."""
+        touched, target = self.input_bytes + self.output_bytes, self.target
+        return self.depthwise and 2 * target.l1_bytes < touched <= target.l2_bytes
+
+    @property
+    def _shared(self) -> bool:
+        """True if several cores share the work."""
+        return self.target.num_cores > 1
+
+    @property
+    def _by_rows(self) -> bool:
+        """True if a depthwise convolution's neighbours in a network cut the rows."""
+        return self.rows * EXPANSION > self.channels
 
     @property
     def _room(self) -> float:
@@ -160,7 +184,8 @@ class _Kernel:
         """Cores kept busy, less the pool's work, what is read again, and what is moved."""
         row_sizes, panel_sizes = _sizes(self.tiles, mb), _sizes(self.panels, nb)
         fitting = self.fitting(order)
-        again = log2(min(fitting, self.tiles) / min(mb, fitting, self.tiles))
+        in_turn = order == PANELS_INSIDE and self._shared and not self.kept
+        again = 0.0 if in_turn else log2(min(fitting, self.tiles) / min(mb, fitting, self.tiles))
         if order == "mn" and not self.depthwise:
             again += log2(self.panels / min(nb, self.panels))
         count = len(row_sizes) * len(panel_sizes) * self.copies
@@ -169,7 +194,7 @@ class _Kernel:
         if cores > 1:
             by_rows = order != "nm" or len(panel_sizes) == 1
             lost += TASK_CYCLES * count / self.cycles
-            moved = self._moved(by_rows and len(row_sizes) >= cores)
+            moved = self._moved(order, by_rows and len(row_sizes) >= cores)
             lost += moved_cycles(moved, self.target) / self.cycles
         if count > 32 * cores:
             return 1.0 - lost
@@ -178,17 +203,21 @@ class _Kernel:
         own = moved_cycles(self.input_bytes + self.output_bytes, self.target)
         return _busy(tasks, cores, 1 + own / self.cycles) - lost
 
-    def _moved(self, by_rows: bool) -> float:
-        """Bytes that all cores fetch beyond their share."""
+    def _moved(self, order: str, by_rows: bool) -> float:
+        """Bytes that all cores fetch beyond their share.
+
+        A core that writes a long run of each pixel's channels fetches the lines behind it too,
+        which others write: 7² × 512 by halves of the channels takes as long on two cores as on one.
+        """
         beyond = self.target.num_cores - 1
+        exchanged = self.input_bytes + self.output_bytes
         if self.copies >= self.target.num_cores:
             return 0.0
-        if self.depthwise:
-            alike = by_rows == (self.rows * EXPANSION > self.channels)
-            return 0.0 if alike else float(self.input_bytes + self.output_bytes) * beyond
-        return (
-            float(self.weight_bytes if by_rows else self.input_bytes + self.output_bytes) * beyond
-        )
+        if order == PANELS_INSIDE and (by_rows or self.kept):
+            return 0.0
+        if self.depthwise and order != PANELS_INSIDE:
+            return 0.0 if by_rows == self._by_rows else float(exchanged) * beyond
+        return float(self.weight_bytes if by_rows else exchanged) * beyond
 
 
 def _kernel_of(

@@ -134,16 +134,20 @@ def test_a_zen_4_has_it_as_the_default_where_it_takes_less_time(
 
 
 @pytest.mark.parametrize(
-    ("size", "channels", "by_column"),
-    [(56, 128, 1), (112, 64, 1), (33, 32, 1), (17, 64, 1), (34, 32, 0), (28, 192, 0)],
-)
+    ("size", "channels", "rows"),
+    [
+        (56, 128, 3), (112, 64, 3), (33, 32, 3), (17, 64, 3), (34, 32, 0), (28, 192, 0),
+        (112, 32, 5), (56, 64, 5), (28, 128, 5), (24, 192, 0),  # every other row
+    ],
+)  # fmt: skip
 def test_columns_go_first_where_loads_would_wait_for_stores(
-    size: int, channels: int, by_column: int
+    size: int, channels: int, rows: int
 ) -> None:
+    """``rows`` of a tile of such a column; 0 where whole rows are faster."""
     function = depthwise((1, size, size, channels))
     default = config_space(Workload.from_function(function), ZEN4).default
-    assert (default["sketch"], default["by_column"]) == ("depthwise_winograd", by_column)
-    assert not by_column or default["rh"] == 3
+    assert (default["sketch"], default["by_column"]) == ("depthwise_winograd", int(rows > 0))
+    assert not rows or default["rh"] == rows
 
 
 @pytest.mark.parametrize(
