@@ -73,7 +73,7 @@ def tiled(c: Contraction, target: Target, config: Config) -> PrimFunc:
         program = prefetch_weights(program, block, weights, knob, *visits)
     if not shares_vector(c):
         program = prefetch_next_tile(program, epilogue, tiles[-1], reduce, target)
-        if row_tiles and len(c.reduce) == 1:
+        if row_tiles and len(c.reduce) == 1 and not knob["pack_lhs"]:
             program = prefetch_next_tile(program, block, row_tiles[-1], reduce, target)
     program, top = s.fuse(program, *outermost)
     if knob["pack_lhs"]:

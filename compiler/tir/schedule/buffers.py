@@ -6,9 +6,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tunefarm.compiler.errors import ScheduleError
-from tunefarm.compiler.tir.ir import Buffer, Expr, Load, PackedLayout, PrimFunc, Store
+from tunefarm.compiler.tir.ir import (
+    Buffer,
+    Expr,
+    For,
+    Load,
+    PackedLayout,
+    PrimFunc,
+    Stmt,
+    Store,
+)
 from tunefarm.compiler.tir.schedule.tree import find_block, written_buffer
-from tunefarm.compiler.tir.visit import transform_accesses
+from tunefarm.compiler.tir.visit import transform_accesses, transform_stmt
 
 
 def set_scope(
@@ -33,7 +42,8 @@ def replace_buffer(
     new: Buffer,
     place: Callable[[tuple[Expr, ...]], tuple[Expr, ...]] = lambda indices: indices,
 ) -> PrimFunc:
-    """Let everybody use ``new`` for ``old``, at ``place(indices)``."""
+    """Let everybody use ``new`` for ``old``, at ``place(indices)``. Hints for ``old``, which say
+    how many elements from its start on, are dropped."""
 
     def swap(buffers: tuple[Buffer, ...]) -> tuple[Buffer, ...]:
         return tuple(new if b is old else b for b in buffers)
@@ -44,7 +54,15 @@ def replace_buffer(
         lambda load: Load(new, place(load.indices)),
         lambda store: Store(new, place(store.indices), store.value),
     )
+    if old in program.params:
+        body = transform_stmt(body, lambda stmt: _without_hints(stmt, old))
     return replace(program, body=body, buffers=swap(program.buffers), params=swap(program.params))
+
+
+def _without_hints(stmt: Stmt, buffer: Buffer) -> Stmt | None:
+    if not isinstance(stmt, For) or all(hint.buffer is not buffer for hint in stmt.prefetch):
+        return None
+    return replace(stmt, prefetch=tuple(h for h in stmt.prefetch if h.buffer is not buffer))
 
 
 def permute_buffer(program: PrimFunc, block: str, order: Sequence[int]) -> PrimFunc:

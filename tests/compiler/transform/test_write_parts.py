@@ -51,6 +51,8 @@ CASES = {
         [IMAGE], lambda x: call("max_pool", x, kernel=(3, 3), strides=(2, 2), data_layout="NSC")
     ),
     "matmul": function_of([(29, 50), (50, 37)], lambda x, w: call("matmul", x, w), (1,)),
+    # With hints for the next tile.
+    "large": function_of([(9000, 64), (64, 40)], lambda x, w: call("matmul", x, w), (1,)),
     "batches": function_of([(3, 29, 50), (3, 50, 37)], lambda x, y: call("matmul", x, y)),
     "rows": function_of([(33, 50)], lambda x: call("softmax", x, axis=-1)),
 }  # fmt: skip
