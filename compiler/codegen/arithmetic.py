@@ -31,6 +31,9 @@ TAKE_NAN = 0x11  # fixupimm's table: the second operand if that is a quiet or a 
 _ROUNDING = ("floor", "ceil", "round", "trunc")
 
 
+FIXUP_BITS = 128  # of the shortest vectors in which one instruction replaces NaN
+
+
 class Arithmetic(Casts):
     """Operations on values of equal dtype, in the lanes that they have."""
 
@@ -118,12 +121,16 @@ class Arithmetic(Casts):
 
     def _has_fixup(self, value: Val) -> bool:
         """Whether one instruction replaces what another vector says is NaN."""
-        whole = value.lanes * dtype_bytes(value.dtype) in (16, 32, 64)
-        return self.target.has_avx512 and value.dtype in ("float32", "float64") and whole
+        fits = value.lanes == 1 or value.lanes * dtype_bytes(value.dtype) in (16, 32, 64)
+        return self.target.has_avx512 and value.dtype in ("float32", "float64") and fits
 
     def _or_nan(self, value: Val, a: Val) -> Val:
         """``a`` where that is NaN, else ``value``: one instruction, not a test and a choice."""
         bits = 8 * dtype_bytes(a.dtype)
+        if a.lanes == 1:
+            lanes = FIXUP_BITS // bits
+            wide = self._or_nan(self._in_vector(value, lanes), self._in_vector(a, lanes))
+            return self._first_lane(wide)
         kind, table = vector_of(scalar_type(a.dtype), a.lanes), vector_of(f"i{bits}", a.lanes)
         mask = f"i{max(8, a.lanes)}"
         name = f"llvm.x86.avx512.mask.fixupimm.p{'s' if bits == 32 else 'd'}.{a.lanes * bits}"
@@ -135,6 +142,17 @@ class Arithmetic(Casts):
             [value.text, a.text],
         )
         return make(Val, (text, a.dtype, a.lanes))
+
+    def _in_vector(self, value: Val, lanes: int) -> Val:
+        """A vector whose first lane is the value, with others that nobody reads."""
+        element = scalar_type(value.dtype)
+        code = f"insertelement {vector_of(element, lanes)} poison, {element} {value.text}, i32 0"
+        return make(Val, (self.builder.pure(code, [value.text]), value.dtype, lanes))
+
+    def _first_lane(self, value: Val) -> Val:
+        kind = vector_of(scalar_type(value.dtype), value.lanes)
+        code = f"extractelement {kind} {value.text}, i32 0"
+        return make(Val, (self.builder.pure(code, [value.text]), value.dtype, 1))
 
     def _float_op(self, op: str, a: Val, b: Val) -> Val:
         if op in _FLOAT_OPS:
