@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from types import MappingProxyType
 from typing import TypeAlias
 
 from tunefarm.compiler.tir.affine import (
     UNBOUNDED,
+    Affine,
     affine,
     at_least_zero,
     conjuncts,
@@ -80,7 +82,10 @@ def _shortened(stmt: Stmt) -> Stmt:
     tile = isinstance(stmt, Allocate) and stmt.buffer.scope == "register"
     if not tile and not (isinstance(stmt, For) and stmt.is_expanded):
         return map_children(stmt, _shortened)
-    short = dict(found for nest in _nests(stmt) for found in nest.short_ones())
+    nests = list(_nests(stmt))
+    short = dict(found for nest in nests for found in nest.short_ones())
+    if not short and not any(nest.wants_few() for nest in nests):
+        return stmt
     apart = _ShortApart(_numbering(stmt, short))(stmt) if short else stmt
     lanes = _lanes(list(_nests(apart)), _element_wise(apart))
     return _WithLanes(iter(lanes))(apart) if any(lanes) else stmt
@@ -91,33 +96,38 @@ def _shortened(stmt: Stmt) -> Stmt:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Nest:
-    """A vectorized loop, the unrolled ones around it, and whether one that stays a loop is."""
+    """A vectorized loop, the unrolled ones around it, whether one that stays a loop is, and of the
+    conditions on all of it the last lane that each leaves."""
 
     loop: For
     around: tuple[For, ...]
     repeated: bool
+    limits: tuple[Affine, ...]
 
     def short_ones(self) -> Iterator[tuple[Var, int]]:
         """The unrolled variables, and the first of their values at which few lanes are wanted."""
-        for u in () if self.asks else self.around:
-            wanted = (self.wanted({u.var: value}) for value in range(_extent(u)))
-            few = (value for value, n in enumerate(wanted) if 2 * n <= _extent(self.loop))
+        if self.asks:
+            return
+        for u in self.around:
+            if not any(u.var in limit.terms for limit in self.limits):
+                continue
+            few = (value for value in range(_extent(u)) if self.wants_few({u.var: value}))
             first = next(few, None)
             if first is not None and _extent(u) > 1:
                 yield u.var, first
 
+    def wants_few(self, values: Mapping[Var, int] = MappingProxyType({})) -> bool:
+        """Whether at most half of the lanes are wanted."""
+        return 2 * self.wanted(values) <= _extent(self.loop)
+
     def wanted(self, values: Mapping[Var, int]) -> int:
         """How many lanes the conditions on all of the loop leave, as far as ``values`` for other
         variables decide them."""
-        body, least = self.loop.body, _extent(self.loop)
-        while isinstance(body, If) and body.orelse is None:
-            for form in map(at_least_zero, conjuncts(body.condition)):
-                if form is None or form.coefficient(self.loop.var) != -1:
-                    continue
-                if form.variables() <= {self.loop.var, *values}:
-                    rest = sum(form.coefficient(v) * n for v, n in values.items())
-                    least = min(least, 1 + form.const + rest)
-            body = body.then
+        least = _extent(self.loop)
+        for limit in self.limits:
+            if limit.terms.keys() <= values.keys():
+                rest = sum(limit.coefficient(v) * n for v, n in values.items())
+                least = min(least, 1 + limit.const + rest)
         return least
 
     def places(self) -> tuple[set[Place], set[Buffer]]:
@@ -170,7 +180,7 @@ def _nests(stmt: Stmt, around: tuple[For, ...] = (), repeated: bool = False) -> 
     """In the order of the program."""
     if isinstance(stmt, For):
         if stmt.kind is LoopKind.VECTORIZED:
-            yield _Nest(stmt, around, repeated)
+            yield _Nest(stmt, around, repeated, tuple(_limits(stmt)))
             return
         if stmt.kind is LoopKind.UNROLLED:
             around = (*around, stmt)
@@ -178,6 +188,15 @@ def _nests(stmt: Stmt, around: tuple[For, ...] = (), repeated: bool = False) -> 
             repeated = True
     for child in children(stmt):
         yield from _nests(child, around, repeated)
+
+
+def _limits(loop: For) -> Iterator[Affine]:
+    body, lane = loop.body, affine(loop.var)
+    while isinstance(body, If) and body.orelse is None:
+        for form in map(at_least_zero, conjuncts(body.condition)):
+            if form is not None and form.coefficient(loop.var) == -1:
+                yield form + lane
+        body = body.then
 
 
 def _extent(loop: For) -> int:
