@@ -156,7 +156,7 @@ def _is_preferred(w: Windows, target: Target, default: Config) -> bool:
 
 
 def _default(w: Windows, target: Target, knobs: tuple[Knob, ...]) -> Config:
-    """A strip of a line's width, of two or three where vectors share loads; of all channels of a
+    """A strip of a line's width, of two to four where vectors share loads; of all channels of a
     pixel apart, of two if they do not fill vectors."""
     choices = {k.name: [int(c) for c in k.choices] for k in knobs}
     lanes, channels = w.lanes(target), w.data[3]
@@ -167,9 +167,11 @@ def _default(w: Windows, target: Target, knobs: tuple[Knob, ...]) -> Config:
     if not w.side_by_side:
         nv = min(-(-channels // lanes), room)
         tile = 2 if channels % lanes and 2 * nv <= room and w.result[2] > 1 else 1
+    elif lines and w.counts and max(w.kernel) <= 3:
+        nv = 4
     elif lines == BETWEEN_LOADS:
         nv = 3 if w.counts or pixel > LINE_BYTES else 2
-    elif w.counts and long and max(w.kernel) <= 3 and (lines or pixel <= HALF_LINE):
+    elif w.counts and long and max(w.kernel) <= 3 and pixel <= HALF_LINE:
         nv = max(nv, 3)
     nv = max(v for v in choices["nv"] if v <= max(nv, 1))
     shared = int(len(choices["tasks"]) > 1 and w.work_ns(target) >= SERIAL_NS)
@@ -245,7 +247,7 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     )
     program = replace_buffer(program, image, shifted)
     floats = w.dtype in ("float32", "float64")
-    if target.has_avx512 and w.side_by_side and not w.counts and floats:
+    if target.has_avx512 and not w.counts and floats:
         program = replace_buffer(program, result, replace(result, ordered=True))
     if w.counts:
         program, results = s.set_scope(program, "down", "register"), "average"
