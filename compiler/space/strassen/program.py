@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, reduce
+from functools import cache, lru_cache, reduce
 from math import prod
 from typing import TypeAlias
 
@@ -190,12 +190,15 @@ def _stages(p: Product, args: Sequence[te.Tensor]) -> te.Tensor:
     )
 
     def result(i: Expr, o: Expr) -> Expr:
+        row_of_product, column_of_product = i // side, o % columns
+
+        @cache  # as of ``block`` below: passes rewrite once what is one node
+        def term(numbers: tuple[int, ...]) -> Expr:
+            return product[_number(numbers, PRODUCTS), row_of_product, column_of_product]
+
         def total(row: int, column: int) -> Expr:
             bits = zip(_digits(row, 2, p.levels), _digits(column, 2, p.levels), strict=True)
-            return _added(
-                [RESULT[2 * r + c] for r, c in bits],
-                lambda numbers: product[_number(numbers, PRODUCTS), i // side, o % columns],
-            )
+            return _added([RESULT[2 * r + c] for r, c in bits], term)
 
         totals = [total(row, column) for row in range(side) for column in range(side)]
         return _chosen(totals, i % side * side + o // columns)
@@ -234,9 +237,13 @@ def _rights(p: Product, w: te.Tensor) -> te.Tensor:
 def _operand(p: Product, signs: Signs, product: Expr, block: Callable[[int, int], Expr]) -> Expr:
     """A product's operand, the sum of the blocks in some rows and columns that have signs."""
 
+    @cache
+    def value(blocks: tuple[int, ...]) -> Expr:
+        return block(*_place(blocks))
+
     def total(number: int) -> Expr:
         rows = [signs[n] for n in _digits(number, PRODUCTS, p.levels)]
-        return _added(rows, lambda blocks: block(*_place(blocks)))
+        return _added(rows, value)
 
     return _chosen([total(number) for number in range(p.products)], product)
 
