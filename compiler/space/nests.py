@@ -203,9 +203,25 @@ def share_out(
     top = taken[0]
     if len(taken) > 1:
         program, top = s.fuse(program, *taken)
-    if count > tasks:
-        program, (top, _) = s.split(program, top, -(-count // tasks))
+    size = _size_of_tasks(count, tasks, target.num_cores)
+    if size > 1:
+        program, (top, _) = s.split(program, top, size)
     return s.parallel(program, top)
+
+
+def _size_of_tasks(count: int, tasks: int, cores: int) -> int:
+    """How many of ``count`` iterations each of about ``tasks`` tasks takes: as many in each where
+    up to twice as many tasks are done as soon, as a task that may end early asks in each iteration.
+
+    7 in 4 tasks are 7 tasks of one, which two cores share 4 to 3 as they do tasks of 2, 2, 2 and 1.
+    """
+    most = -(-count // tasks)
+
+    def ends(size: int) -> int:
+        return -(-count // (size * cores)) * size
+
+    even = [n for n in range(1, most + 1) if count % n == 0 and count <= 2 * tasks * n]
+    return max((n for n in even if ends(n) <= ends(most)), default=most)
 
 
 def accesses_of(node: Block, program: PrimFunc, names: dict[Var, str]) -> list[Access]:
