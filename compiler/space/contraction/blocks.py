@@ -14,7 +14,6 @@ from math import log2, prod
 
 from tunefarm.compiler.space.analysis import Contraction
 from tunefarm.compiler.space.contraction.shape import (
-    PACK_PANEL,
     PACK_WHOLE,
     PANELS_INSIDE,
     packed_at_build,
@@ -89,19 +88,20 @@ def _pack_rhs(
 
     Each of them would copy its panels again, so one copy of all is made, unless L2 keeps it anyway.
     """
-    if PACK_PANEL not in choices:
+    copies = [int(choice) for choice in choices if choice]
+    if not copies:
         return 0
     big = kernel.weight_bytes > kernel.target.l2_bytes // 2
-    whole = PACK_WHOLE if PACK_WHOLE in choices else PACK_PANEL
+    panel, whole = min(copies), max(copies)
     if transposed(c):
-        return whole if repeated else PACK_PANEL
+        return whole if repeated else panel
     if kernel.rows < MIN_COPY_ROWS:
         return 0
     if repeated:
         return whole if big else 0
     lanes_stride = c.rhs.load.buffer.shape[-1] * dtype_bytes(c.rhs.load.dtype)
     few_sets = lanes_stride % 2048 == 0  # where a panel's rows meet in the first level
-    return PACK_PANEL if big or few_sets else 0
+    return panel if big or few_sets else 0
 
 
 @dataclass(frozen=True, slots=True)

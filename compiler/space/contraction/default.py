@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from math import gcd, prod
 
 import numpy as np
@@ -9,7 +10,7 @@ from tunefarm.compiler.processors import X86_64
 from tunefarm.compiler.space.aliases import SAME_SET_BYTES
 from tunefarm.compiler.space.analysis import Contraction
 from tunefarm.compiler.space.columns import Numbers, cheapest, whole
-from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob
+from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob, Value
 from tunefarm.compiler.space.contraction.blocks import default_blocks
 from tunefarm.compiler.space.contraction.shape import (
     FEW_SUMS,
@@ -75,6 +76,9 @@ def default_of(
         lambda k: tile_cycles(c, target, lanes, k) * _unevenness(c, target, lanes, k),
     )
     rw, rh, nv = found["rw"], found["rh"], found["nv"]
+    choices["pack_rhs"] = tuple(
+        p for p in choices["pack_rhs"] if _allowed({**found, "pack_rhs": p}, constraints)
+    )
     second = row_axes(c)[0]
     config: dict[str, int | str] = {"sketch": NAME, "rw": rw, "rh": rh, "nv": nv}
     if second is not None and row_by_row(c, found):
@@ -85,16 +89,20 @@ def default_of(
     if window:
         return config | {"ku": window}
     depth = c.reduce[-1].extent
-    chosen = {n: np.array([v]) for n, v in config.items()}
     config["ku"] = max(
         int(u)
         for u in choices["ku"]
         if rw * rh * nv * int(u) <= MAX_BODY
         and (int(u) <= 2 or not config["prefetch"])  # many hints at once hold up the loads
         and depth % int(u) == 0
-        and all(limit.holds(chosen | {"ku": np.array([int(u)])})[0] for limit in constraints)
+        and _allowed({**config, "ku": u}, constraints)
     )
     return config
+
+
+def _allowed(config: Mapping[str, Value], constraints: Sequence[Constraint]) -> bool:
+    columns = {name: np.array([value]) for name, value in config.items()}
+    return all(limit.holds(columns)[0] for limit in constraints)
 
 
 def _by_rows_of_taps(c: Contraction, window: int) -> bool:

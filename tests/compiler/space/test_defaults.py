@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
 from convolutions import convolution
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from sketch_harness import draw, function_of, verify
+from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space import config_space
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.workload import Workload
@@ -52,7 +56,47 @@ def test_defaults_of_depthwise_layers(
         groups=image[-1],
         constants=(1, 2),
     )
-    target = Target(f"llvm {processor} -num-cores={cores}")
+    check_defaults(function, Target(f"llvm {processor} -num-cores={cores}"))
+
+
+@pytest.mark.parametrize("processor", PROCESSORS)
+@pytest.mark.parametrize(
+    ("image", "outputs", "taps", "stride", "constants"),
+    [
+        ((1, 28, 28, 257), 64, 5, 1, ()),  # a panel's copy beyond its limit
+        ((8, 7, 7, 100), 160, 7, 1, ()),
+    ],
+)
+def test_defaults_of_deep_convolutions(
+    processor: str,
+    image: tuple[int, int, int, int],
+    outputs: int,
+    taps: int,
+    stride: int,
+    constants: tuple[int, ...],
+) -> None:
+    function = convolution(
+        image,
+        outputs,
+        padding=((taps // 2, taps // 2),) * 2,
+        kernel=(taps, taps),
+        strides=(stride, stride),
+        constants=constants,
+    )
+    check_defaults(function, Target(f"llvm {processor} -num-cores=2"))
+
+
+def check_defaults(function: Function, target: Target) -> None:
     space = config_space(Workload.from_function(function), target)
     for sketch in space.sketches:
         assert space.valid(space.encode(sketch.default)[None])[0], sketch.default
+
+
+@pytest.mark.parametrize("batch", [(), (3,)])
+def test_a_long_product_of_variable_rows(batch: tuple[int, ...]) -> None:
+    """A panel of the right operand, transposed, exceeds what a block may copy."""
+    shapes = ((*batch, 5, 20_000), "float32"), ((*batch, 19, 20_000), "float32")
+    workload = Workload.from_function(function_of("matmul", *shapes, transpose_b=True))
+    target = Target(f"llvm -mcpu={Target.host().mcpu} -num-cores=2")
+    arrays = draw(workload.function, np.random.default_rng(0))
+    verify(workload.function, target, config_space(workload, target).default, arrays)
