@@ -25,6 +25,8 @@ packed when a model is built.
 
 from __future__ import annotations
 
+import math
+
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.config import SketchSpace
 from tunefarm.compiler.space.winograd.apply import schedule
@@ -44,7 +46,8 @@ __all__ = ["least_cycles", "saving", "schedule", "space"]
 
 
 def space(function: Function, target: Target) -> SketchSpace | None:
-    """The knobs of a Winograd convolution; None where the method does not apply."""
+    """The knobs of a Winograd convolution; None where the method does not apply, or no tiles fit
+    the stack."""
     if target.kind != "llvm" or target.strict:
         return None
     c = convolution_of(function)
@@ -54,6 +57,8 @@ def space(function: Function, target: Target) -> SketchSpace | None:
     if c.outputs < lanes or 2 * c.depth < lanes or (phases(c.taps) == 1 and c.inputs < lanes):
         return None
     default, cycles = default_of(c, target, lanes)
+    if math.isinf(cycles):
+        return None
     return SketchSpace(
         NAME,
         VERSION,

@@ -44,12 +44,15 @@ __all__ = ["least_cycles", "schedule", "space"]
 
 
 def space(function: Function, target: Target) -> SketchSpace | None:
-    """The knobs of such a convolution; None where the method does not apply."""
+    """The knobs of such a convolution; None where the method does not apply, or no tiles fit the
+    stack."""
     c = convolution_of(function)
     lanes = target.lanes("float32")
     if c is None or not applies(c, target, lanes):
         return None
     default, cycles = default_of(c, target, lanes)
+    if math.isinf(cycles):
+        return None
     others = min(_direct_cycles(c, target, lanes), cycles_of_tiles(c, target, lanes) / WORTH)
     return SketchSpace(
         NAME,

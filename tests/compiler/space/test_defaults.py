@@ -65,6 +65,9 @@ def test_defaults_of_depthwise_layers(
     [
         ((1, 28, 28, 257), 64, 5, 1, ()),  # a panel's copy beyond its limit
         ((8, 7, 7, 100), 160, 7, 1, ()),
+        ((1, 112, 112, 96), 16, 7, 2, (1, 2)),  # tiles of Winograd's method beyond the stack
+        ((1, 56, 56, 1024), 96, 3, 1, (1, 2)),
+        ((2, 57, 57, 768), 48, 3, 2, (1, 2)),
     ],
 )
 def test_defaults_of_deep_convolutions(
