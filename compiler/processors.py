@@ -109,6 +109,8 @@ FEATURES: Mapping[str, frozenset[str]] = {
 CACHES: Mapping[str, Mapping[str, int]] = {
     "znver5": {"l1": 48 << 10, "l2": 1 << 20, "l3": 32 << 20},
     "znver4": {"l1": 32 << 10, "l2": 1 << 20, "l3": 32 << 20},
+    "znver3": {"l1": 32 << 10, "l2": 512 << 10, "l3": 32 << 20},
+    "znver1": {"l1": 32 << 10, "l2": 512 << 10, "l3": 8 << 20},
     "sapphirerapids": {"l1": 48 << 10, "l2": 2 << 20, "l3": 32 << 20},
     "emeraldrapids": {"l1": 48 << 10, "l2": 2 << 20, "l3": 32 << 20},
     "graniterapids": {"l1": 48 << 10, "l2": 2 << 20, "l3": 32 << 20},
@@ -148,7 +150,11 @@ QUICK_TABLES = frozenset({"znver4"})
 ADDS_APART = frozenset({"znver1", "znver2", "znver3", "znver4", "znver5"})
 
 # Bytes a cycle that hints bring from memory: of one core alone, and of all (measured on two).
-MEMORY_STREAMS: Mapping[str, tuple[float, float]] = {"znver5": (9.5, 11.5), "znver4": (6.0, 10.0)}
+MEMORY_STREAMS: Mapping[str, tuple[float, float]] = {
+    "znver5": (9.5, 11.5),
+    "znver4": (6.0, 10.0),
+    "znver3": (6.5, 11.0),
+}
 DEFAULT_STREAM = 6.0  # of each core
 
 

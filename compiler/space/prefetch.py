@@ -12,12 +12,13 @@ from tunefarm.compiler.target import LINE_BYTES, Target, dtype_bytes
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.tir.affine import affine
-from tunefarm.compiler.tir.ir import Buffer, Const, Expr, Load, Prefetch, Store, Var
+from tunefarm.compiler.tir.ir import Buffer, Const, Expr, Load, Prefetch, Store, Var, binary
 from tunefarm.compiler.tir.schedule.tree import store_of
 from tunefarm.compiler.tir.visit import loads_of, substitute
 
 LARGE_SHARE = 2  # of the second cache: arrays beyond it come from the third, or from memory
 MIN_ITERATIONS = 32  # of a sum: in shorter ones hints take what they save
+LEAST_LINES = 1 / 16  # that an iteration waits for in the mean: hints for fewer cost more
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +105,16 @@ def is_large(buffer: Buffer, target: Target) -> bool:
 
 
 def prefetch_next_tile(
-    program: PrimFunc, block: str, tile: Var, visits: Sequence[Var], target: Target
+    program: PrimFunc, block: str, tile: Var, visits: Sequence[Var], target: Target, reads: int = 1
 ) -> PrimFunc:
     """The loops ``visits`` of a tile's sum ask bit by bit for what ``block`` reads and writes of
-    large arrays in the next iteration of ``tile``.
+    large arrays in the next iteration of ``tile``, which comes to it ``reads`` times: all but the
+    first time it is in the second cache.
 
     A tile's rows are a few lines each, too short for the processor to foresee what follows, and
     hints in one burst at a tile's start would wait as its loads do. A 1×1 layer of 56² pixels from
-    64 channels to 256 with a residual takes 0.74 to 0.92 × the time so (Zen 4).
+    64 channels to 256 with a residual takes 0.74 to 0.92 × the time so (Zen 4). Long sums have no
+    need of them: 1024³ took 1.06 to 1.15 × the time with them (Zen 3).
     """
     node = s.find_block(program, block)
     values = dict(zip((i.var for i in node.iters), node.bindings, strict=True))
@@ -128,7 +131,7 @@ def prefetch_next_tile(
             continue
         start = substitute(place.expr(), dict.fromkeys(own, Const(0))) + step
         steps = [(place.coefficient(v), extent) for v, extent in own.items()]
-        hint = _shared_out(program, buffer, start, steps, visits)
+        hint = _shared_out(program, buffer, start, steps, visits, reads)
         program = s.prefetch(program, visits[-1], hint) if hint else program
     return program
 
@@ -139,9 +142,11 @@ def _shared_out(
     start: Expr,
     steps: Sequence[tuple[int, int]],
     visits: Sequence[Var],
+    reads: int,
 ) -> Prefetch | None:
     """What an iteration of ``visits`` asks for, of the elements from ``start`` on that loops of
-    ``steps``, their distances and extents, go to; None if there are too few iterations."""
+    ``steps``, their distances and extents, go to; None if there are too few iterations, or too few
+    lines that are not there."""
     run, rows = 1, []
     for step, extent in sorted(steps):
         if step <= run:
@@ -157,10 +162,14 @@ def _shared_out(
         visit = visit * extent_of(program, var) + var
     elements = _line_elements(buffer)
     lines = -(-run // elements)
+    if lines * count < LEAST_LINES * iterations * reads:
+        return None
     each = -(-lines // (iterations // count))
+    parts = -(-lines // each)  # iterations of a row
+    if iterations > parts * count:
+        visit = binary("min", visit, parts * count - 1)
     if not rows:
         return Prefetch(buffer, start + visit * (each * elements), each)
-    parts = -(-lines // each)  # iterations of a row
     row, place = visit // parts, start + visit % parts * (each * elements)
     for step, extent in rows[:-1]:
         place, row = place + row % extent * step, row // extent

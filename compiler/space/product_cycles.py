@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from tunefarm.compiler.space.columns import Numbers
 from tunefarm.compiler.target import Target
@@ -11,7 +13,7 @@ L3_BYTES = 12.0  # a cycle, of weights that the third level keeps
 MOVED_BYTES = 4.0  # a cycle, from another core's cache or from beyond the second level
 LOADS = 1.3  # of an operand, in the time of a multiply-add
 SLOW_LOADS = 1.04  # where multiply-adds take two clocks (Zen 4: by tiles of one vector)
-LATENCY = 4.0  # clocks of a multiply-add
+LATENCY, SEEN = 4.0, 1.08  # clocks of a multiply-add, and ``latency_of``
 BOTH = 0.1  # of the shorter one of two that overlap is still seen
 FORK_CYCLES, TASK_CYCLES = 1000.0, 300.0
 
@@ -65,24 +67,43 @@ def task_cycles(work: Numbers, tasks: Numbers, blocks: Numbers, cores: int) -> N
     return shared + FORK_CYCLES * (cores > 1)
 
 
-def step_cycles(rows: Numbers, vectors: Numbers, load: float = 0.3, *, clocks: int = 1) -> Numbers:
-    """Cycles of one term of a register tile: two multiply-adds and two loads each, latency 4.
+def latency_of(target: Target) -> float:
+    """Clocks of a multiply-add as tiles of few sums see it. In 16 registers tiles have 8 to 12
+    sums, and with 8, which just cover it, any delay shows (AVX2)."""
+    return LATENCY if target.vector_registers > 16 else SEEN * LATENCY
+
+
+def step_cycles(
+    rows: Numbers,
+    vectors: Numbers,
+    load: float = 0.3,
+    *,
+    clocks: int = 1,
+    latency: float = LATENCY,
+) -> Numbers:
+    """Cycles of one term of a register tile: two multiply-adds and two loads each.
 
     ``load`` is what a vector of the right operand takes beside the multiply-adds. Where these take
-    two ``clocks`` (``Target.product_clocks``), loads and latency are shorter beside them.
+    two ``clocks`` (``Target.product_clocks``), loads and ``latency`` are shorter beside them.
     """
     loads = (LOADS if clocks == 1 else SLOW_LOADS) * (rows + vectors)
     work = np.maximum(rows * vectors, loads) / 2
-    return np.maximum(work, LATENCY / clocks) + load * vectors
+    return np.maximum(work, latency / clocks) + load * vectors
 
 
 def term_cycles(
-    rows: Numbers, tile: Numbers, vectors: Numbers, load: float = 0.3, *, clocks: int = 1
+    rows: Numbers,
+    tile: Numbers,
+    vectors: Numbers,
+    load: float = 0.3,
+    *,
+    clocks: int = 1,
+    latency: float = LATENCY,
 ) -> Numbers:
     """Cycles of one term of ``rows`` rows, ``tile`` of them at a time, the last tile smaller."""
     full, rest = np.divmod(rows, tile)
-    last = np.where(rest > 0, step_cycles(rest, vectors, load, clocks=clocks), 0.0)
-    return full * step_cycles(tile, vectors, load, clocks=clocks) + last
+    step = partial(step_cycles, vectors=vectors, load=load, clocks=clocks, latency=latency)
+    return full * step(tile) + np.where(rest > 0, step(rest), 0.0)
 
 
 def overlapped(multiply: Numbers, fetched: Numbers) -> Numbers:

@@ -74,7 +74,9 @@ def tiled(c: Contraction, target: Target, config: Config) -> PrimFunc:
     if not shares_vector(c):
         program = prefetch_next_tile(program, epilogue, tiles[-1], reduce, target)
         if row_tiles and len(c.reduce) == 1 and not knob["pack_lhs"]:
-            program = prefetch_next_tile(program, block, row_tiles[-1], reduce, target)
+            panels = panel_count(c.vector.extent, knob["nv"] * lanes)
+            again = min(knob["nb"], panels) if config["order"] == "mn" else 1
+            program = prefetch_next_tile(program, block, row_tiles[-1], reduce, target, again)
     program, top = s.fuse(program, *outermost)
     if knob["pack_lhs"]:
         program = _copy_rows(program, block, c.lhs, top, lanes)

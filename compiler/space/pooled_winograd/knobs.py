@@ -12,7 +12,7 @@ from tunefarm.compiler.space.contraction.knobs import ROWS, UNROLLS, VECTORS, up
 from tunefarm.compiler.space.pooled_winograd.program import Bands, Pooled, bands_of, rows_knob
 from tunefarm.compiler.space.winograd.counts import points, tile_columns
 from tunefarm.compiler.space.winograd.knobs import no_hints_by_column, registers_of_sums
-from tunefarm.compiler.space.winograd.memory import BY_COLUMN, BY_GROUP
+from tunefarm.compiler.space.winograd.memory import BY_COLUMN, BY_GROUP, tile_padding
 from tunefarm.compiler.space.winograd.transforms import TILES, phases
 from tunefarm.compiler.target import Target
 
@@ -95,7 +95,8 @@ def _phases(p: Pooled, lanes: int, k: Columns, tiles: Numbers) -> Numbers:
 def held_bytes(p: Pooled, lanes: int, k: Columns) -> Numbers:
     """What a thread keeps: a block's phases, the transformed tiles of a row, products of a register
     tile (or fewer, where they stay in registers), and the rows that a band of windows reads."""
-    tiles = points(p.conv, k) * _grouped_columns(p, k) * p.conv.tile_channels(lanes)
+    channels = p.conv.tile_channels(lanes) + tile_padding(p.conv, lanes)
+    tiles = points(p.conv, k) * _grouped_columns(p, k) * channels
     copied = _phases(p, lanes, k, of_bands(p, k, lambda b: b.tile_rows))
     kept = of_bands(p, k, lambda b: b.reads * b.tile) * _kept_of_row(p, lanes, k)
     return 4 * (copied + tiles + kept) + product_bytes(p, lanes, k)

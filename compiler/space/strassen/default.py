@@ -16,6 +16,7 @@ from tunefarm.compiler.space.product_cycles import (
     TASK_CYCLES,
     busy_cores,
     cached_rate,
+    latency_of,
     moved_cycles,
     overlapped,
     term_cycles,
@@ -39,6 +40,8 @@ LOAD_CYCLES = 0.15  # of a vector of the right operand beside multiply-adds
 TILE_CYCLES = 60.0  # of a register tile, where a sum begins and ends
 MEMORY_CORES = 4  # as many as memory serves at the rate of one
 L2_BYTES = 32.0  # a cycle, of rows that the second level keeps
+LARGE_L2, CROWDED = 1 << 20, 0.02  # ``_crowded``
+MAX_BODY = 48  # multiply-adds of an unrolled step
 
 
 def cycles(p: Product, target: Target, k: Columns) -> Numbers:
@@ -52,20 +55,33 @@ def cycles(p: Product, target: Target, k: Columns) -> Numbers:
     others = (
         _sums(p, target, k) + _copied(p, 1 + p.products / p.side**2) + shared + TASK_CYCLES * tasks
     )
-    work = overlapped(_multiply(p, k) / busy, _fetched(p, target, k))
+    multiply = _multiply(p, target, k) * _crowded(p, target, k)
+    work = overlapped(multiply / busy, _fetched(p, target, k))
     return work + others / busy + FORK_CYCLES * (cores > 1)
 
 
-def _multiply(p: Product, k: Columns) -> Numbers:
+def _multiply(p: Product, target: Target, k: Columns) -> Numbers:
     """Cycles of all products. A block's last tile of rows, and the last block, may be smaller."""
     groups, terms, _ = p.extents
     vectors, tile = whole(k, "nv"), whole(k, "rw")
     height = np.minimum(whole(k, "mb") * tile, groups)
     blocks, rest = np.divmod(groups, height)
     tiles = blocks * -(-height // tile) + -(-rest // tile)
-    full, last = (term_cycles(n, tile, vectors, LOAD_CYCLES) for n in (height, rest))
+    latency = latency_of(target)
+    full, last = (
+        term_cycles(rows, tile, vectors, LOAD_CYCLES, latency=latency) for rows in (height, rest)
+    )
     steps = blocks * full + last
     return p.products * panels_of(p, k) * (terms * steps + TILE_CYCLES * tiles)
+
+
+def _crowded(p: Product, target: Target, k: Columns) -> Numbers:
+    """A factor of the time of products whose block takes more than half of a small second level:
+    blocks of half as many rows took 0.92 to 0.98 × the time on a Zen 3, whose 512 KB also hold
+    what comes for the next panel."""
+    if target.l2_bytes >= LARGE_L2:
+        return 1.0
+    return 1 + CROWDED * np.clip(2 * held_bytes(p, k) / target.l2_bytes - 1, 0.0, 1.0)
 
 
 def _sums(p: Product, target: Target, k: Columns) -> Numbers:
@@ -128,7 +144,8 @@ def direct_cycles(p: Product, target: Target) -> float:
     found = []
     for width in VECTORS:
         tile = np.array([r for r in up_to(ROWS, p.rows) if r * width + width + 1 <= registers])
-        tiles, steps = -(-p.rows // tile), term_cycles(p.rows, tile, width, LOAD_CYCLES)
+        tiles, latency = -(-p.rows // tile), latency_of(target)
+        steps = term_cycles(p.rows, tile, width, LOAD_CYCLES, latency=latency)
         multiply = -(-vectors // width) * (p.depth * steps + TILE_CYCLES * tiles)
         found.append(np.min(multiply, initial=np.inf) / target.num_cores)
     large = 4 * p.depth * p.columns > target.l2_bytes // 2  # smaller ones are read where they lie
@@ -147,5 +164,6 @@ def default_of(p: Product, target: Target) -> tuple[Mapping[str, str | int], flo
         (*constraints_of(p, target), small),
         lambda k: cycles(p, target, k),
     )
-    found["ku"] = min(2, max(int(u) for u in choices["ku"]))
+    body = found["rw"] * found["nv"]
+    found["ku"] = max(int(u) for u in choices["ku"] if int(u) <= 2 or int(u) * body <= MAX_BODY)
     return MappingProxyType({"sketch": p.sketch, **found, "next_panel": 1}), estimate

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
 from math import prod
 
 import numpy as np
@@ -13,6 +13,7 @@ from tunefarm.compiler.space.contraction.knobs import ROWS
 from tunefarm.compiler.space.product_cycles import (
     LOADS,
     fetched_cycles,
+    latency_of,
     moved_cycles,
     overlapped,
     task_cycles,
@@ -72,8 +73,14 @@ def cycles(c: Convolution, target: Target, lanes: int, k: Columns) -> Numbers:
 
 def _product_cycles(c: Convolution, target: Target, lanes: int, k: Columns) -> Numbers:
     """Of the products of all points, tiles and panels, their operands in the caches."""
-    width, clocks = multiplied_vectors(c, target, lanes, k), target.product_clocks
-    every, fewer = points(c, k) * _steps(c, k, width, clocks), image_cycles(c, k, width, clocks)
+    of_rows = partial(
+        term_cycles,
+        tile=whole(k, "rw"),
+        vectors=multiplied_vectors(c, target, lanes, k),
+        clocks=target.product_clocks,
+        latency=latency_of(target),
+    )
+    every, fewer = points(c, k) * _steps(c, k, of_rows), image_cycles(c, k, of_rows)
     return panels_of(c, lanes, k) * c.depth * np.where(fewer_products(c, k), fewer, every)
 
 
@@ -117,15 +124,12 @@ def load_cycles(target: Target, k: Columns) -> Numbers:
     return LOADS * (whole(k, "rw") + whole(k, "nv")) / target.product_clocks
 
 
-def _steps(c: Convolution, k: Columns, vectors: Numbers, clocks: int) -> Numbers:
-    """Cycles of one term of the sums of all tiles for a panel: a block's last tile of rows, and the
-    last block, may be smaller."""
+def _steps(c: Convolution, k: Columns, of_rows: Callable[[Numbers], Numbers]) -> Numbers:
+    """Cycles of one term of the sums of all tiles for a panel, of which a block has some
+    ``of_rows``: the last block may be smaller."""
     columns, height = tile_columns(c, k), whole(k, "mb")
     blocks, rest = np.divmod(tile_rows(c, k), height)
-    tile = whole(k, "rw")
-    full, last = (
-        term_cycles(rows * columns, tile, vectors, clocks=clocks) for rows in (height, rest)
-    )
+    full, last = (of_rows(rows * columns) for rows in (height, rest))
     return c.batch * (blocks * full + last)
 
 

@@ -9,10 +9,11 @@ of 2 × 2 for 7 × 7 results 228 instead of 256.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from tunefarm.compiler.space.columns import Mask, Numbers, whole
 from tunefarm.compiler.space.config import Columns
-from tunefarm.compiler.space.product_cycles import term_cycles
 from tunefarm.compiler.space.winograd.convolution import Convolution
 from tunefarm.compiler.space.winograd.counts import points, tile_columns, tile_rows
 from tunefarm.compiler.space.winograd.program import Ends
@@ -66,14 +67,11 @@ def by_point(c: Convolution, k: Columns, every: Numbers, common: Numbers) -> Num
     return above * across * (every - common) + points(c, k) * common
 
 
-def image_cycles(c: Convolution, k: Columns, vectors: Numbers, clocks: int) -> Numbers:
-    """Cycles of one term of all sums of an image for a panel, where products are left out."""
-    tile = whole(k, "rw")
-    every, common = (
-        term_cycles(tiles, tile, vectors, clocks=clocks)
-        for tiles in (tile_rows(c, k) * tile_columns(c, k), common_tiles(c, k))
-    )
-    return by_point(c, k, every, common)
+def image_cycles(c: Convolution, k: Columns, of_rows: Callable[[Numbers], Numbers]) -> Numbers:
+    """Cycles of one term of all sums of an image for a panel, where products are left out;
+    ``of_rows`` has those of so many tiles."""
+    tiles = (tile_rows(c, k) * tile_columns(c, k), common_tiles(c, k))
+    return by_point(c, k, *map(of_rows, tiles))
 
 
 def multiplied_rows(c: Convolution, k: Columns) -> Numbers:

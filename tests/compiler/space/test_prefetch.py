@@ -113,9 +113,9 @@ def with_residual(rows: int, depth: int, columns: int) -> Workload:
     return with_constant(function_of(added, *((shape, "float32") for shape in shapes)))
 
 
-def lines_of(workload: Workload, config: Config) -> dict[str, set[int]]:
+def lines_of(workload: Workload, config: Config, target: Target = TARGET) -> dict[str, set[int]]:
     """The lines that hints ask for, by the buffer."""
-    lowered = lower(schedule_workload(workload, TARGET, {**config, "next_panel": 0}))
+    lowered = lower(schedule_workload(workload, target, {**config, "next_panel": 0}))
     found: dict[str, set[int]] = {}
     for hint, first in asked(lowered.body, {}):
         lines = {(first + LINE * line) // LINE for line in range(hint.lines)}
@@ -158,6 +158,38 @@ def test_every_left_operand_behind_the_first_block_is_asked_for(rows: int) -> No
 def test_left_operands_of_the_second_cache_are_not_asked_for() -> None:
     config = STRASSEN | {"rw": 10, "nv": 1, "mb": 5, "nb": 4}
     assert not lines_of(product(400, 128, 128), config)
+
+
+@pytest.mark.parametrize(
+    ("depth", "columns", "tile", "hinted"),
+    [
+        (64, 128, {"rw": 6, "nv": 2, "nb": 4}, {"p2", "add"}),  # rows of the second cache alone
+        (256, 64, {"rw": 6, "nv": 2, "nb": 2}, {"p0"}),  # results are few beside long sums
+        (512, 512, {"rw": 6, "nv": 2, "nb": 16}, set()),  # rows that most panels find near
+    ],
+)
+def test_hints_are_for_what_a_sum_waits_for(
+    depth: int, columns: int, tile: Config, hinted: set[str]
+) -> None:
+    """Of AVX2, whose iterations are short, hints for less than a line in 16 of them would cost more
+    than they bring."""
+    target = Target("llvm -mcpu=znver3 -num-cores=1")
+    rows = 900 if depth == 64 else 4100
+    found = lines_of(with_residual(rows, depth, columns), TILES | tile, target)
+    assert found.keys() == hinted
+
+
+@pytest.mark.parametrize("rows", [4099, 4100])
+def test_no_line_beyond_the_next_tile_is_asked_for(rows: int) -> None:
+    """Long sums have more iterations than the next tile has lines."""
+    config = TILES | {"rw": 6, "nv": 2, "nb": 2, "mb": 2, "ku": 1}
+    lowered = lower(schedule_workload(product(rows, 256, 64), TARGET, {**config, "next_panel": 0}))
+    visits: dict[str, list[int]] = {}
+    for hint, first in asked(lowered.body, {}):
+        visits.setdefault(hint.buffer.name, []).append(first)
+    (image,) = visits.values()
+    tiles = [set(image[n : n + 256]) for n in range(0, len(image), 256)]
+    assert all(len(lines) == 6 * 256 // LINE for lines in tiles)
 
 
 @pytest.mark.parametrize(

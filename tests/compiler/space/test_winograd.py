@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from convolutions import convolution, random_configs
+from convolutions import WIDE, convolution, random_configs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sketch_harness import draw, verify
@@ -105,8 +105,8 @@ def test_products_of_a_register_tile_at_a_time(
     knobs = {"mb": rows, "rw": rw, "nb": 1, "nv": 2, "ku": 1, "by_row": by_row, "next_panel": 1}
     if by_row == BY_COLUMN:
         knobs |= {"rw": min(rw, 2), "nv": 1, "next_panel": 0}
-    config = {**winograd_space(function).default, **tiled(tile), **knobs}
-    space = winograd_space(function)
+    space = winograd_space(function, WIDE)
+    config = {**space.default, **tiled(tile), **knobs}
     assert space.valid(space.encode(config)[None])[0]
     arrays = draw(function, np.random.default_rng(2))
     assert verify(function, HOST, config, arrays) < 5e-6

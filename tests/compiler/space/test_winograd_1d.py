@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from convolutions import convolution, default_with, random_configs, space_by
+from convolutions import WIDE, convolution, default_with, random_configs, space_by
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sketch_harness import draw, verify
@@ -43,7 +43,7 @@ def space_of(function: Function, target: Target = HOST) -> ConfigSpace:
 
 
 def configured(function: Function, **knobs: int) -> Config:
-    return default_with(space_of(function), **{"nb": 1, "nv": 1, "ku": 1, **knobs})
+    return default_with(space_of(function, WIDE), **{"nb": 1, "nv": 1, "ku": 1, **knobs})
 
 
 @pytest.mark.parametrize("tile", TILES[3])

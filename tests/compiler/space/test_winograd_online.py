@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from convolutions import convolution, default_with, random_configs, space_by
+from convolutions import WIDE, convolution, default_with, random_configs, space_by
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sketch_harness import draw, verify
@@ -30,10 +30,9 @@ from tunefarm.compiler.workload import Workload
 from tunefarm.worker.roofline import scheduled_operations
 
 HOST = Target(f"llvm -mcpu={Target.host().mcpu} -num-cores=2")
-ZEN4 = Target("llvm -mcpu=znver4 -num-cores=2")
 
 
-def space_of(function: Function, target: Target = HOST) -> ConfigSpace:
+def space_of(function: Function, target: Target = WIDE) -> ConfigSpace:
     return space_by(winograd_online, function, target)
 
 
@@ -62,7 +61,7 @@ def test_odd_shapes_under_random_configs(
 ) -> None:  # fmt: skip
     top, bottom, left, right = pads
     h, w = max(h, 5 - top - bottom), max(w, 5 - left - right)
-    w = min(w, 10 - left - right)  # two columns of tiles: 16 registers hold a row of them
+    w = min(w, 10 - left - right)  # two columns of tiles
     function = convolution((n, h, w, c), o, ((top, bottom), (left, right)), bias, residual, relu)
     rng = np.random.default_rng(seed)
     arrays = draw(function, rng)
@@ -111,7 +110,7 @@ UNFIT = {
 
 @pytest.mark.parametrize("name", UNFIT)
 def test_other_convolutions_have_no_such_sketch(name: str) -> None:
-    assert winograd_online.space(UNFIT[name], ZEN4) is None
+    assert winograd_online.space(UNFIT[name], WIDE) is None
 
 
 def test_blocks_that_leave_inputs_out_are_refused() -> None:
@@ -144,7 +143,7 @@ def test_it_is_the_default_of_few_pixels_with_many_weights(
 
 def test_blocks_of_inputs_fit_into_the_second_cache() -> None:
     of_inputs = {
-        channels: space_of(convolution((1, 7, 7, channels), channels), ZEN4).default["kb"]
+        channels: space_of(convolution((1, 7, 7, channels), channels), WIDE).default["kb"]
         for channels in (256, 512, 1024)
     }
     assert of_inputs == {256: 1, 512: 2, 1024: 4}
@@ -163,7 +162,7 @@ def test_a_kernel_holds_and_executes_what_the_model_counts() -> None:
     made = 121 * 64 * 128
     assert scheduled_operations(space_of(function), config) == 2 * made
     columns = {name: np.array([value]) for name, value in config.items()}
-    assert cycles(c, ZEN4, 16, columns)[0] > made / (2 * 16) / ZEN4.num_cores
+    assert cycles(c, WIDE, 16, columns)[0] > made / (2 * 16) / WIDE.num_cores
 
 
 def test_weights_keep_their_size() -> None:
