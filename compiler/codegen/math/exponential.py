@@ -92,12 +92,14 @@ def exp_shifted(w: Writer, x: str) -> str:
         kept = w.compare("uge", t, w.c(-150.0))
         power = w.call("roundeven", t)
         return w.scaled(w.polynomial(w.sub(t, power), _EXP2_32), power, kept)
-    kept = w.compare("uge", x, w.c(-125.0 * math.log(2)))
-    x = w.choose(kept, x, w.c(0.0))
-    power, n = round_to_integer(w, log2e, x)
+    # 1.5 · 2^23 leaves n in the low bits; with 127 more they are the exponent of 2ⁿ.
+    x = w.clamp_low(x, -127 * math.log(2))
+    magic = w.c(1.5 * 2.0**23 + 127)
+    shifted = w.fma(x, log2e, magic)
+    power = w.sub(shifted, magic)
     r = w.fma(x, log2e, w.put(f"fneg {w.kind} {power}"))
-    product = w.mul(w.polynomial(r, _EXP2_32), _two_to(w, n))
-    return w.choose(kept, product, w.c(0.0))
+    scale = w.from_bits(w.integer("shl", w.to_bits(shifted), w.i(23)))
+    return w.fma(w.mul(scale, r), w.polynomial(r, _EXP2_32[:-1]), scale)
 
 
 def _exp_by_table(w: Writer, x: str, scale: int) -> str:
