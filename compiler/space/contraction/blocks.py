@@ -41,10 +41,13 @@ def default_blocks(
     choices: Mapping[str, tuple[int | str, ...]],
     register_tile: tuple[int, int, int],
     step_cycles: float,
+    in_turn: bool = False,
 ) -> dict[str, int | str]:
-    """The knobs beside the register tile (rw, rh, nv), whose every step takes ``step_cycles``."""
+    """The knobs beside the register tile (rw, rh, nv), whose every step takes ``step_cycles``;
+    tiles take the panels of a block ``in_turn``, or where rows would wait for stores otherwise."""
     kernel = _kernel_of(c, target, lanes, register_tile, step_cycles)
-    inside = waits_for_stores(c, target) and PANELS_INSIDE in choices["order"]
+    in_turn = in_turn or waits_for_stores(c, target)
+    inside = in_turn and PANELS_INSIDE in choices["order"]
     candidates = [
         (order, int(mb), int(nb))
         for order in ((PANELS_INSIDE,) if inside else kernel.orders)
@@ -73,12 +76,13 @@ def _blocks_of_panels(
     order: str, kernel: _Kernel, choices: tuple[int | str, ...]
 ) -> tuple[int, ...]:
     """The panels that a block may have: as far as there is a choice all, or where tiles take those
-    of a block in turn a run of them, if the image stays in the second level, else all or those of
-    each core."""
+    of a block in turn a run of them, if the image stays in the second level and a run of vectors
+    is long, else all or those of each core."""
     if order != PANELS_INSIDE:
         return tuple(int(n) for n in choices) if order == "mn" else (1,)
     run, share = min(RUN, kernel.panels), panel_count(kernel.panels, kernel.target.num_cores)
-    least = (run,) if kernel.kept else (kernel.panels, max(run, share))
+    runs = kernel.kept and kernel.target.vector_registers > 16
+    least = (run,) if runs else (kernel.panels, max(run, share))
     return tuple(next((int(n) for n in choices if int(n) >= m), int(choices[-1])) for m in least)
 
 

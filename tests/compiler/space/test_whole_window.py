@@ -173,17 +173,34 @@ def test_tiles_take_all_panels_in_turn_where_loads_would_wait_for_stores(
         assert int(default["nv"]) * int(default["nb"]) * 16 >= channels
 
 
-@pytest.mark.parametrize("target", [ZEN5, Target("llvm -mcpu=haswell -num-cores=1")])
 @pytest.mark.parametrize(("size", "channels", "inside"), [
     (7, 1024, True), (7, 960, False), (14, 512, True), (14, 576, False), (33, 32, True),
     (7, 512, True), (7, 640, False),
 ])  # fmt: skip
-def test_tiles_take_a_panel_at_a_time_elsewhere(
-    target: Target, size: int, channels: int, inside: bool
-) -> None:
-    space = contraction.space(depthwise((size, size), channels), target)
+def test_tiles_take_a_panel_at_a_time_elsewhere(size: int, channels: int, inside: bool) -> None:
+    space = contraction.space(depthwise((size, size), channels), ZEN5)
     assert space is not None
     assert space.default["order"] == (PANELS_INSIDE if inside else "mn")
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+@pytest.mark.parametrize(("size", "channels", "stride", "taps", "tile"), [
+    (112, 32, 1, 3, (1, 4, 9)), (28, 192, 1, 3, (1, 4, 9)), (14, 576, 1, 3, (2, 2, 9)),
+    (7, 960, 1, 3, (1, 4, 9)), (56, 144, 2, 3, (1, 4, 9)), (7, 1152, 1, 5, (1, 7, 1)),
+])  # fmt: skip
+def test_sixteen_registers_hold_few_sums_of_all_taps(
+    size: int, channels: int, stride: int, taps: int, tile: tuple[int, int, int], cores: int
+) -> None:
+    """0.35 to 0.97 × the time of a tap at a time, panel by panel (Zen 3)."""
+    pad = taps // 2
+    function = depthwise(
+        (size, size), channels, (taps, taps), padding=((pad, pad), (pad, pad)),
+        strides=(stride, stride),
+    )  # fmt: skip
+    default = contraction_default(function, Target(f"llvm -mcpu=znver3 -num-cores={cores}"))
+    assert tuple(default[n] for n in ("rw", "rh", "ku")) == tile
+    assert default["order"] == PANELS_INSIDE
+    assert int(default["nb"]) * 8 * cores >= min(channels, 512)
 
 
 def test_cores_share_panels_that_tiles_take_in_turn() -> None:
