@@ -13,7 +13,8 @@ L3_BYTES = 12.0  # a cycle, of weights that the third level keeps
 MOVED_BYTES = 4.0  # a cycle, from another core's cache or from beyond the second level
 LOADS = 1.3  # of an operand, in the time of a multiply-add
 SLOW_LOADS = 1.04  # where multiply-adds take two clocks (Zen 4: by tiles of one vector)
-LATENCY, SEEN = 4.0, 1.08  # clocks of a multiply-add, and ``latency_of``
+LATENCY = 4.0  # clocks of a multiply-add
+SEEN_LATENCY = 1.08 * LATENCY  # by tiles whose sums just cover it
 BOTH = 0.1  # of the shorter one of two that overlap is still seen
 FORK_CYCLES, TASK_CYCLES = 1000.0, 300.0
 
@@ -70,7 +71,7 @@ def task_cycles(work: Numbers, tasks: Numbers, blocks: Numbers, cores: int) -> N
 def latency_of(target: Target) -> float:
     """Clocks of a multiply-add as tiles of few sums see it. In 16 registers tiles have 8 to 12
     sums, and with 8, which just cover it, any delay shows (AVX2)."""
-    return LATENCY if target.vector_registers > 16 else SEEN * LATENCY
+    return LATENCY if target.vector_registers > 16 else SEEN_LATENCY
 
 
 def step_cycles(

@@ -40,7 +40,8 @@ LOAD_CYCLES = 0.15  # of a vector of the right operand beside multiply-adds
 TILE_CYCLES = 60.0  # of a register tile, where a sum begins and ends
 MEMORY_CORES = 4  # as many as memory serves at the rate of one
 L2_BYTES = 32.0  # a cycle, of rows that the second level keeps
-LARGE_L2, CROWDED = 1 << 20, 0.02  # ``_crowded``
+LARGE_L2 = 1 << 20  # bytes of a second level that a block does not crowd
+CROWDED = 0.02  # of a product's time, where a block fills a smaller one
 MAX_BODY = 48  # multiply-adds of an unrolled step
 
 

@@ -191,7 +191,7 @@ def test_tiles_take_a_panel_at_a_time_elsewhere(size: int, channels: int, inside
 def test_sixteen_registers_hold_few_sums_of_all_taps(
     size: int, channels: int, stride: int, taps: int, tile: tuple[int, int, int], cores: int
 ) -> None:
-    """0.35 to 0.97 × the time of a tap at a time, panel by panel (Zen 3)."""
+    """0.78 × the time of a tap at a time, panel by panel, in the mean of 20 layers (Zen 3)."""
     pad = taps // 2
     function = depthwise(
         (size, size), channels, (taps, taps), padding=((pad, pad), (pad, pad)),
