@@ -15,6 +15,7 @@ from tunefarm.compiler.space.contraction.blocks import default_blocks
 from tunefarm.compiler.space.contraction.shape import (
     FEW_SUMS,
     NAME,
+    begins_inside_lines,
     bytes_apart,
     padded,
     panel_count,
@@ -44,9 +45,11 @@ CONFLICT = 0.02  # of a kernel's time, for each row beyond half a set
 NEAR_READS, FAR_READS = (2.0, 0.6), (1.1, 1.43)
 FAR_BYTES = 1536  # from pixel to pixel, from where on the latter hold
 CROWD = 0.075  # of a vector of results, for each pixel read, and KiB to the next beyond its vectors
-# Of tiles of all taps in 16 registers: times a column's time, sums that hide a chain's latency
-# behind the next tile's, and cycles in which a tile begins and ends.
-SQUARE, FLAT, LEAST_SUMS, TILE_CYCLES = 1.02, 1.04, 3, 3.0
+# Of tiles of all taps in 16 registers: what columns, squares and rows take, also of neighbours that
+# share lines of the cache; sums that hide a chain's latency behind the next tile's, and cycles in
+# which a tile begins and ends.
+READS, READS_INSIDE = (1.0, 1.02, 1.04), (1.05, 1.02, 1.0)
+LEAST_SUMS, TILE_CYCLES = 3, 3.0
 MANY_SUMS = 12  # of a tile: more take 1.1 × the time, fewer than ``FEW_SUMS`` wait for each other
 
 
@@ -122,11 +125,13 @@ def _of_few_sums(
     """
     window, (second, last) = whole_window(c), row_axes(c)
     high, wide = (axis.extent if axis else 1 for axis in (second, last))
+    inside = begins_inside_lines(c) and (last is None or step_of(c, last) == 1)
 
     def cost(k: Columns) -> Numbers:
         rw, rh = whole(k, "rw"), whole(k, "rh")
         sums, tiles = rw * rh, -(-wide // rw) * -(-high // rh)
-        reads = np.select([rw == 1, rh > 1], [1.0, SQUARE], FLAT)
+        column, square, row = READS_INSIDE if inside else READS
+        reads = np.select([rw == 1, rh > 1], [column, square], row)
         together = reads * (window * np.maximum(sums, LEAST_SUMS) / 2 + TILE_CYCLES)
         loads = LOADS * (sums + 1) / 2
         apart = window * np.maximum(np.maximum(sums / 2, loads), latency_of(target))
@@ -135,7 +140,8 @@ def _of_few_sums(
     taps_at_once = (1, window) if window <= FEW_TAPS else (1,)
     tiles = {"rw": choices["rw"], "rh": choices["rh"], "ku": taps_at_once}
     none = dict.fromkeys(("pack_lhs", "pack_rhs", "prefetch", "next_panel"), 0)
-    found, cycles = cheapest(tiles, {"nv": 1, "mb": 1, "nb": 1, **none}, constraints, cost)
+    few = Constraint("few sums", lambda k: ~row_by_row(c, k))
+    found, cycles = cheapest(tiles, {"nv": 1, "mb": 1, "nb": 1, **none}, (*constraints, few), cost)
     cycles *= panel_count(c.vector.extent, lanes) / window
     register_tile = (found["rw"], found["rh"], found["nv"])
     blocks = default_blocks(c, target, lanes, choices, register_tile, cycles, in_turn=True)

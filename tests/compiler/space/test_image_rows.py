@@ -93,12 +93,12 @@ def test_the_interpreter_agrees(cpu: str) -> None:
 @pytest.mark.parametrize("target", [HOST, Target(f"{HOST} -precision=strict")])
 def test_a_model_repeats_weights_and_biases_for_each_pixel(target: Target) -> None:
     """Those of the direct sum where others are forbidden, or the processor's default."""
-    function = depthwise((1, 9, 9, 17), bias=True, relu=True)
+    function = depthwise((1, 9, 9, 6), bias=True, relu=True)
     x, *weights = draw(function, np.random.default_rng(0))
     default = config_space(Workload.from_function(function), target).default
     assert default["sketch"] == "image_rows" or not target.strict
     image = Var("x", TensorType(x.shape, F32))
-    body = call("conv", image, Constant(weights[0]), padding=SAME, groups=17,
+    body = call("conv", image, Constant(weights[0]), padding=SAME, groups=6,
                 data_layout="NSC", kernel_layout="SIO")  # fmt: skip
     body = call("relu", call("add", body, Constant(weights[1])))
     module = IRModule({"main": Function((image,), body, {"input_names": ("x",)})}, ("y",))
@@ -140,6 +140,17 @@ def test_it_leaves_to_other_sketches(name: str) -> None:
 def test_the_default_is_by_the_model(size: int, channels: int, sketch: str) -> None:
     workload = Workload.from_function(depthwise((1, size, size, channels)))
     target = Target("llvm -mcpu=znver5 -num-cores=1")
+    assert config_space(workload, target).default["sketch"] == sketch
+
+
+@pytest.mark.parametrize(("channels", "sketch"), [
+    (6, "image_rows"), (9, "image_rows"), (12, "contraction"), (17, "contraction"),
+    (33, "contraction"),
+])  # fmt: skip
+@pytest.mark.parametrize("cores", [1, 2])
+def test_few_sums_of_all_taps_beat_it(channels: int, sketch: str, cores: int) -> None:
+    workload = Workload.from_function(depthwise((1, 28, 28, channels)))
+    target = Target(f"llvm -mcpu=znver3 -num-cores={cores}")
     assert config_space(workload, target).default["sketch"] == sketch
 
 

@@ -131,7 +131,7 @@ def test_a_zen_4_has_it_as_the_default_where_channels_fill_no_vectors(
 def test_other_processors_have_it_by_a_search_at_most(cpu: str, has: bool) -> None:
     workload = Workload.from_function(depthwise((1, 28, 28, 17)))
     space = config_space(workload, Target(f"llvm -mcpu={cpu} -num-cores=1"))
-    assert space.default["sketch"] == "image_rows"
+    assert space.default["sketch"] != "image_rows_winograd"
     assert ("image_rows_winograd" in {s.sketch for s in space.sketches}) == has
 
 
