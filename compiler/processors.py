@@ -138,6 +138,12 @@ CACHES: Mapping[str, Mapping[str, int]] = {
 }
 DEFAULT_CACHES: Mapping[str, int] = {"l1": 32 << 10, "l2": 512 << 10, "l3": 16 << 20}
 
+# The share of the third level that keeps weights: what else a model reads takes the rest, and other
+# guests of a server theirs. Of 32 MB a Zen 3 read 8 at 58 GB/s, 16 at 40, 24 at 27 and 32 at 25,
+# memory's rate (one core of a virtual machine).
+KEPT_SHARES: Mapping[str, float] = {"znver3": 0.5}
+DEFAULT_KEPT_SHARE = 0.75
+
 # Processors that start one multiply-add of their longest vectors in a cycle, in two units at once.
 ONE_MULTIPLY_ADD = frozenset({
     "znver4", "znver1", "cannonlake", "icelake-client", "tigerlake", "rocketlake",

@@ -27,9 +27,11 @@ from tunefarm.compiler.processors import (
     CACHES,
     CPUS,
     DEFAULT_CACHES,
+    DEFAULT_KEPT_SHARE,
     DEFAULT_STREAM,
     FEATURES,
     ISAS,
+    KEPT_SHARES,
     MEMORY_STREAMS,
     NVPTX64,
     ONE_MULTIPLY_ADD,
@@ -255,8 +257,8 @@ class Target:
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes of weights that stay in the last cache: what else a model reads takes the rest."""
-        return 3 * self.l3_bytes // 4
+        """Bytes of weights that stay in the last cache."""
+        return int(self.l3_bytes * KEPT_SHARES.get(self.mcpu, DEFAULT_KEPT_SHARE))
 
     @property
     def stream_bytes(self) -> float:
