@@ -8,6 +8,7 @@ from typing import TypeAlias
 from tunefarm.compiler import settings
 from tunefarm.compiler.errors import TunefarmError
 from tunefarm.compiler.tir.ir import PrimFunc
+from tunefarm.compiler.tir.transform.arrays import cut_at_arrays
 from tunefarm.compiler.tir.transform.blocks import blocks_to_loops
 from tunefarm.compiler.tir.transform.bounds import tighten_loops
 from tunefarm.compiler.tir.transform.conditions import (
@@ -47,6 +48,7 @@ PHASES: tuple[Phase, ...] = (
     hoist_conditions,  # conditions stand at the loop they depend on
     unswitch_loops,  # and those with an else branch, or of some statements
     tighten_loops,  # borders become loop bounds
+    cut_at_arrays,  # each of those that are joined has a loop of its own
     specialise,  # remainders and borders get code of their own
     take_rows_together,  # what each has one of, and columns behind whole vectors
     shorten_vectors,  # last vectors of a row with few lanes have no others
