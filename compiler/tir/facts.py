@@ -21,6 +21,7 @@ from tunefarm.compiler.tir.ir import (
     For,
     Intrinsic,
     Load,
+    Select,
     Stmt,
     Store,
     Var,
@@ -29,10 +30,11 @@ from tunefarm.compiler.tir.walk import children, operands, own_expressions
 
 KEPT = 1 << 13  # facts of a kind; programs have some thousand nodes, and kept ones cost collections
 
-_T = TypeVar("_T", Var, Buffer, type, str)
+_T = TypeVar("_T", Var, Buffer, type, str, Binary)
 _NO_VARIABLES: frozenset[Var] = frozenset()
 _NO_BUFFERS: frozenset[Buffer] = frozenset()
 _NO_NAMES: frozenset[str] = frozenset()
+_NO_TESTS: frozenset[Binary] = frozenset()
 _ALONE = {kind: frozenset((kind,)) for kind in get_args(Stmt)}
 
 
@@ -94,6 +96,21 @@ def exchanges(expr: Expr) -> frozenset[str]:
     return found
 
 
+@lru_cache(KEPT)
+def array_choices(expr: Expr) -> frozenset[Binary]:
+    """The comparisons by which an expression chooses between arrays that it reads."""
+    found = _NO_TESTS
+    if len(buffers_read(expr)) < 2:
+        return found
+    if isinstance(expr, Select) and isinstance(expr.condition, Binary):
+        first, second = buffers_read(expr.a), buffers_read(expr.b)
+        if first and second and first != second:
+            found = frozenset((expr.condition,))
+    for part in operands(expr):
+        found = _joined(found, array_choices(part))
+    return found
+
+
 def _below(fact: Callable[[Expr], frozenset[_T]]) -> Callable[[Stmt], frozenset[_T]]:
     """The fact of the expressions of a statement and of all below it."""
 
@@ -114,6 +131,7 @@ def _below(fact: Callable[[Expr], frozenset[_T]]) -> Callable[[Stmt], frozenset[
 variables_below = _below(variables)
 buffers_read_below = _below(buffers_read)
 exchanges_below = _below(exchanges)
+array_choices_below = _below(array_choices)
 
 
 @lru_cache(KEPT)
