@@ -48,7 +48,7 @@ _INFIX = {
     "shl": "<<", "shr": ">>",
 }  # fmt: skip
 _LIBRARY = {
-    "exp": "exp", "exp_shifted": "exp",
+    "exp": "exp", "exp_shifted": "exp", "exp_within": "exp",
     "log": "log", "log2": "log2", "log1p": "log1p", "log1p_unit": "log1p", "expm1": "expm1",
     "sqrt": "sqrt", "tanh": "tanh", "erf": "erf", "sin": "sin", "cos": "cos", "tan": "tan",
     "asin": "asin", "acos": "acos", "atan": "atan", "sinh": "sinh", "cosh": "cosh",

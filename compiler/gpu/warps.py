@@ -38,7 +38,11 @@ class WarpEmitter(ShuffleEmitter):
         return super().value(expr)
 
     def intrinsic(self, name: str, args: Sequence[Val], dtype: str) -> Val:
-        if name in ("exp", "exp_shifted") and dtype == "float32" and self.dialect is NVPTX:
+        if (
+            name in ("exp", "exp_shifted", "exp_within")
+            and dtype == "float32"
+            and self.dialect is NVPTX
+        ):
             return self._exp(args[0])
         return super().intrinsic(name, args, dtype)
 

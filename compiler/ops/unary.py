@@ -68,7 +68,7 @@ def _exp(x: Expr) -> Expr:
 
 
 def _sigmoid(x: Expr) -> Expr:
-    return 1.0 / (_exp(-x) + 1.0)
+    return 1.0 / (te.intrinsic("exp_within", -x) + 1.0)
 
 
 def _softplus(x: Expr) -> Expr:

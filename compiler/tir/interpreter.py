@@ -454,7 +454,7 @@ def _popcount(x: Any) -> Any:
 
 
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    "exp": np.exp, "exp_shifted": np.exp,
+    "exp": np.exp, "exp_shifted": np.exp, "exp_within": np.exp,
     "log": np.log, "log2": np.log2, "log1p": np.log1p, "log1p_unit": np.log1p, "expm1": np.expm1,
     "sqrt": np.sqrt, "rsqrt": lambda x: type(x)(1) / np.sqrt(x), "tanh": np.tanh, "erf": _erf,
     "sin": np.sin, "cos": np.cos, "tan": np.tan, "asin": np.arcsin, "acos": np.arccos,

@@ -102,6 +102,30 @@ def exp_shifted(w: Writer, x: str) -> str:
     return w.fma(w.mul(scale, r), w.polynomial(r, _EXP2_32[:-1]), scale)
 
 
+def exp_within(w: Writer, x: str) -> str:
+    """exp(x) for |x| ≤ 87 or NaN; below something up to e^-87, above it grows to infinity."""
+    if _scales_at_once(w):
+        return exp(w, x)
+    large = w.compare("ogt", x, w.c(88.3))
+    return _normal_exp(w, w.choose(large, w.c(89.0), w.clamp_low(x, -87.0)))
+
+
+def _scales_at_once(w: Writer) -> bool:
+    """Whether ``exp`` needs no second factor for denormal results; float64 always asks it."""
+    return not w.single or w.looks_up or (w.scalef and w.lanes == 16)
+
+
+def _normal_exp(w: Writer, x: str) -> str:
+    """exp(x) = 2ⁿ · exp(r) in float32 for -87 ≤ x ≤ 88.3, where 2ⁿ is a number; infinity for 89."""
+    magic = w.c(1.5 * 2.0**23 + 127)  # with 127 more, n is the exponent of 2ⁿ
+    shifted = w.fma(x, w.c(math.log2(math.e)), magic)
+    power = w.sub(shifted, magic)
+    r = w.fma(power, w.c(-LN2_HIGH), x)
+    r = w.fma(power, w.c(-LN2_LOW), r)
+    scale = w.from_bits(w.integer("shl", w.to_bits(shifted), w.i(23)))
+    return w.fma(w.mul(scale, r), w.polynomial(r, _EXP32[:-1]), scale)
+
+
 def _exp_by_table(w: Writer, x: str, scale: int) -> str:
     """2^scale · exp(x) = 2^(scale + n) · 2^(j/32) · exp(r), |r| ≤ ln 2 / 64: seven multiply-adds
     instead of ten, on a processor that starts one a clock and has other units for the table.
@@ -163,7 +187,8 @@ def tanh(w: Writer, x: str) -> str:
     square = w.mul(x, x)
     p = w.polynomial(square, _TANH32 if w.single else _TANH64)
     near = w.fma(w.mul(x, square), p, x)
-    e = exp(w, w.mul(w.clamp_high(z, 10.0 if w.single else 22.0), w.c(2.0)))
+    twice = w.mul(w.clamp_high(z, 10.0 if w.single else 22.0), w.c(2.0))
+    e = exp(w, twice) if _scales_at_once(w) else _normal_exp(w, twice)
     far = w.sub(w.c(1.0), w.div(w.c(2.0), w.add(e, w.c(1.0))))
     return w.choose(w.compare("olt", z, w.c(0.625)), near, w.copysign(far, x))
 

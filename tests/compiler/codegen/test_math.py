@@ -183,6 +183,28 @@ def test_tables_keep_the_stated_ulps(name: str) -> None:
     assert errors_in_ulp(got, want).max() <= ULPS32[name]
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("way", ["tables", "scalef", "fused", "plain"])
+def test_exp_where_results_are_normal(way: str, dtype: str) -> None:
+    """Beyond, a sigmoid is 1, or exactly 0: silu(-1e38) is not far from 0."""
+    if way in ("tables", "scalef") and not Target.host().has_avx512:
+        pytest.skip("needs AVX-512")
+    rng = np.random.default_rng(7)
+    spread = [rng.uniform(-most, most, 4000) for most in (1e-6, 0.7, 20, 87)]
+    x = np.concatenate([*spread, [0.0, -0.0, 1e-40, 87.0, -87.0]]).astype(dtype)
+    want: Any = np.exp(x.astype(np.float64 if dtype == "float32" else np.longdouble))
+    got = run("exp_within", dtype, x, **WAYS[way])
+    assert errors_in_ulp(got, want).max() <= (1.3 if way == "plain" else 1.1)
+    beyond = np.array([88.5, 1e30, math.inf, -88.5, -1e30, -math.inf], dtype)
+    high, low = np.split(run("exp_within", dtype, beyond, **WAYS[way]), 2)
+    assert high[0] >= math.exp(88.5) * (1 - 1e-6)
+    assert np.isinf(high[1:]).all()
+    assert (low <= math.exp(-87) * (1 + 1e-6)).all()
+    assert (low >= 0).all()
+    nan = np.copysign(np.full(3, np.nan), [1, -1, 1]).astype(dtype)
+    assert np.isnan(run("exp_within", dtype, nan, **WAYS[way])).all()
+
+
 @pytest.mark.parametrize("way", ["tables", "scalef", "fused", "plain"])
 def test_exp_of_a_rounded_difference_errs_with_it(way: str) -> None:
     if way in ("tables", "scalef") and not Target.host().has_avx512:

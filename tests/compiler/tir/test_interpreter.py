@@ -141,7 +141,8 @@ def test_casts(source: str, target: str, values: list[Any], want: list[Any]) -> 
 
 
 MEANINGS: dict[str, Callable[..., Any]] = {
-    "exp_shifted": np.exp, "log1p_unit": np.log1p, "rsqrt": lambda x: 1 / np.sqrt(x),
+    "exp_shifted": np.exp, "exp_within": np.exp, "log1p_unit": np.log1p,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
     "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan,
     "asinh": np.arcsinh, "acosh": lambda x: np.arccosh(x), "atanh": np.arctanh, "pow": np.power,
     "round": np.rint, "abs": np.abs, "not": np.logical_not, "bitnot": np.invert,
