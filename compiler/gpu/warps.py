@@ -24,6 +24,9 @@ LOG2_E = 1.4426950408889634
 ROW_BYTES = 16  # of a row of the 8 × 8 matrices that are loaded as fragments
 
 
+EXPONENTIALS = frozenset({"exp", "exp_shifted", "exp_within"})
+
+
 class WarpEmitter(ShuffleEmitter):
     """Writes what a thread does, and what its warp does with it."""
 
@@ -38,11 +41,7 @@ class WarpEmitter(ShuffleEmitter):
         return super().value(expr)
 
     def intrinsic(self, name: str, args: Sequence[Val], dtype: str) -> Val:
-        if (
-            name in ("exp", "exp_shifted", "exp_within")
-            and dtype == "float32"
-            and self.dialect is NVPTX
-        ):
+        if name in EXPONENTIALS and dtype == "float32" and self.dialect is NVPTX:
             return self._exp(args[0])
         return super().intrinsic(name, args, dtype)
 

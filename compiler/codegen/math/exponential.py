@@ -92,13 +92,9 @@ def exp_shifted(w: Writer, x: str) -> str:
         kept = w.compare("uge", t, w.c(-150.0))
         power = w.call("roundeven", t)
         return w.scaled(w.polynomial(w.sub(t, power), _EXP2_32), power, kept)
-    # 1.5 · 2^23 leaves n in the low bits; with 127 more they are the exponent of 2ⁿ.
     x = w.clamp_low(x, -127 * math.log(2))
-    magic = w.c(1.5 * 2.0**23 + 127)
-    shifted = w.fma(x, log2e, magic)
-    power = w.sub(shifted, magic)
+    power, scale = _nearest_power(w, x)
     r = w.fma(x, log2e, w.put(f"fneg {w.kind} {power}"))
-    scale = w.from_bits(w.integer("shl", w.to_bits(shifted), w.i(23)))
     return w.fma(w.mul(scale, r), w.polynomial(r, _EXP2_32[:-1]), scale)
 
 
@@ -117,13 +113,22 @@ def _scales_at_once(w: Writer) -> bool:
 
 def _normal_exp(w: Writer, x: str) -> str:
     """exp(x) = 2ⁿ · exp(r) in float32 for -87 ≤ x ≤ 88.3, where 2ⁿ is a number; infinity for 89."""
-    magic = w.c(1.5 * 2.0**23 + 127)  # with 127 more, n is the exponent of 2ⁿ
-    shifted = w.fma(x, w.c(math.log2(math.e)), magic)
-    power = w.sub(shifted, magic)
+    power, scale = _nearest_power(w, x)
     r = w.fma(power, w.c(-LN2_HIGH), x)
     r = w.fma(power, w.c(-LN2_LOW), r)
-    scale = w.from_bits(w.integer("shl", w.to_bits(shifted), w.i(23)))
     return w.fma(w.mul(scale, r), w.polynomial(r, _EXP32[:-1]), scale)
+
+
+def _nearest_power(w: Writer, x: str) -> tuple[str, str]:
+    """x · log₂ e rounded to an integer n in float32, and 2ⁿ for -126 ≤ n ≤ 127.
+
+    1.5 · 2^23 leaves n in the low bits; with 127 more they are the exponent of 2ⁿ: 0 for n = -127,
+    infinity for 128.
+    """
+    magic = w.c(1.5 * 2.0**23 + 127)
+    shifted = w.fma(x, w.c(math.log2(math.e)), magic)
+    power = w.sub(shifted, magic)
+    return power, w.from_bits(w.integer("shl", w.to_bits(shifted), w.i(23)))
 
 
 def _exp_by_table(w: Writer, x: str, scale: int) -> str:

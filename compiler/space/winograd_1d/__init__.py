@@ -38,9 +38,7 @@ from tunefarm.compiler.space.winograd_1d.nest import nest_of
 from tunefarm.compiler.target import Target
 
 WORTH = 1.04  # times fewer cycles in the model than tiles of both, to be a task's default
-FEW_REGISTERS_WORTH = (
-    1.12  # in 16 registers: 7² × 512 takes 1.05 to 1.15 × the time of tiles (Zen 3)
-)
+FEW_REGISTERS_WORTH = 1.12  # in 16 registers: 7² × 512 takes 1.16 × the time of tiles (Zen 3)
 DIRECT = 1.05  # times the cycles at peak that the direct sum takes, weights from memory
 
 __all__ = ["least_cycles", "schedule", "space"]

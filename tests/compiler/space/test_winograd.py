@@ -292,8 +292,8 @@ def test_weights_decide_at_512_channels_by_how_fast_they_come(target: str, sketc
 @pytest.mark.parametrize("cores", [1, 2])
 @pytest.mark.parametrize("from_memory", [False, True])
 def test_sixteen_registers_take_tiles_of_longer_steps(cores: int, from_memory: bool) -> None:
-    """7² × 512 along rows took 1.05 to 1.18 × the time, by tiles of two terms 1.2 (Zen 3). With 256
-    channels tiles of 4 × 4, whose weights an evenly shared third level does not keep, took 1.8."""
+    """7² × 512 along rows took 1.16 × the time, by tiles of two terms 1.2 (Zen 3); with 256 inputs
+    tiles of 4 × 4, whose weights half of the third level does not keep, took 1.8."""
     target = Target(f"llvm -mcpu=znver3 -num-cores={cores}")
     for channels in (512, 256):
         workload = Workload.from_function(convolution((1, 7, 7, channels), 512))
