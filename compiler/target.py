@@ -236,6 +236,11 @@ class Target:
         """Vector registers that sums and operands of a tile may fill."""
         return 32 if self.has_avx512 else self.isa.vector_registers
 
+    @property
+    def has_few_registers(self) -> bool:
+        """Whether a tile has 12 sums at most, beside operands in 16 registers: AVX2 and less."""
+        return self.vector_registers <= 16
+
     def lanes(self, dtype: str) -> int:
         """Elements of ``dtype`` in one vector register."""
         return self.vector_bytes // dtype_bytes(dtype)

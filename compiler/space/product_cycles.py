@@ -71,7 +71,7 @@ def task_cycles(work: Numbers, tasks: Numbers, blocks: Numbers, cores: int) -> N
 def latency_of(target: Target) -> float:
     """Clocks of a multiply-add as tiles of few sums see it. In 16 registers tiles have 8 to 12
     sums, and with 8, which just cover it, any delay shows (AVX2)."""
-    return LATENCY if target.vector_registers > 16 else SEEN_LATENCY
+    return SEEN_LATENCY if target.has_few_registers else LATENCY
 
 
 def step_cycles(

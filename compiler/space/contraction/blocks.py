@@ -62,7 +62,7 @@ def default_blocks(
     hints = packed and kernel.weight_bytes >= 1 << 18 and kernel.rows >= 8
     ahead = hints and 1 in choices["next_panel"]
     # Tiles in 16 registers read a panel faster than hints pay: more terms unrolled do better.
-    within = ahead and kernel.deep and target.vector_registers > 16
+    within = ahead and kernel.deep and not target.has_few_registers
     return {
         "mb": mb,
         "nb": nb,
@@ -83,7 +83,7 @@ def _blocks_of_panels(
     if order != PANELS_INSIDE:
         return tuple(int(n) for n in choices) if order == "mn" else (1,)
     run, share = min(RUN, kernel.panels), panel_count(kernel.panels, kernel.target.num_cores)
-    runs = kernel.kept and kernel.target.vector_registers > 16
+    runs = kernel.kept and not kernel.target.has_few_registers
     least = (run,) if runs else (kernel.panels, max(run, share))
     return tuple(next((int(n) for n in choices if int(n) >= m), int(choices[-1])) for m in least)
 
@@ -108,7 +108,7 @@ def _pack_rhs(
         return 0
     meets = _meets_in_few_sets(c, kernel)
     if repeated:
-        return whole if big or (meets and kernel.target.vector_registers <= 16) else 0
+        return whole if big or (meets and kernel.target.has_few_registers) else 0
     return panel if big or meets else 0
 
 
@@ -122,7 +122,7 @@ def _meets_in_few_sets(c: Contraction, kernel: _Kernel) -> bool:
     if apart % 2048 == 0:
         return True
     filled = prod(a.extent for a in c.reduce) * gcd(apart, SAME_SET_BYTES) >= target.l1_bytes
-    return filled and target.vector_registers <= 16 and kernel.copies >= target.num_cores
+    return filled and target.has_few_registers and kernel.copies >= target.num_cores
 
 
 @dataclass(frozen=True, slots=True)

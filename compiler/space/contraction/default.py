@@ -66,7 +66,7 @@ def default_of(
         return _of_few_sums(c, target, lanes, choices, constraints)
     # Where the left operand has the lanes, unrolled taps share its loads: leave registers for them.
     # Of 16 that are too few: multiply-adds take their operands from memory.
-    spare = shares_vector(c) and target.vector_registers > 16
+    spare = shares_vector(c) and not target.has_few_registers
     unrolled = 2 if spare and c.reduce[-1].extent > 1 else 1
     # Where multiply-adds take no operand from memory, all taps' weights would spill.
     window = whole_window(c) if spare and target.isa is X86_64 else 0
@@ -193,7 +193,7 @@ def tile_cycles(c: Contraction, target: Target, lanes: int, k: Columns) -> Numbe
         step = np.maximum(step, STREAM_CYCLES * vectors)
     panel = prod(a.extent for a in c.reduce) * vectors * lanes * dtype_bytes(c.rhs.load.dtype)
     from_l2 = np.where(panel > target.l1_bytes // 2, 0.6 * vectors, 0.0)
-    if target.vector_registers > 16 and waits_for_stores(c, target):
+    if not target.has_few_registers and waits_for_stores(c, target):
         return _waiting_cycles(c, target, k, tiles)
     cycles = tiles * (step + 0.02 * loads + from_l2)
     cycles = cycles * np.where((whole(k, "rh") > 1) & padded(c), 1.05, 1.0)
@@ -212,7 +212,7 @@ def tile_cycles(c: Contraction, target: Target, lanes: int, k: Columns) -> Numbe
         if whole_window(c):
             whole_cycles = _window_cycles(c, target, lanes, k, tiles, pairs)
             cycles = np.where(together, whole_cycles, by_tap)
-    elif target.vector_registers <= 16:
+    elif target.has_few_registers:
         # Eight sums just cover the latency, and any delay shows; ten have more loads than twelve.
         cycles = cycles * np.select([rows * vectors <= 8, rows * vectors <= 10], [1.08, 1.02], 1.0)
     return cycles

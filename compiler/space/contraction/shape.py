@@ -128,7 +128,7 @@ def shares_vector(c: Contraction) -> bool:
 def takes_few_sums(c: Contraction, target: Target) -> bool:
     """True for a depthwise window of two axes on a processor of 16 registers whose multiply-adds
     take an operand from memory: a tile of few sums has all taps at once."""
-    few = target.isa is X86_64 and target.vector_registers <= 16
+    few = target.isa is X86_64 and target.has_few_registers
     return few and whole_window(c) > 0 and row_axes(c)[1] is not None
 
 

@@ -158,7 +158,7 @@ def saved_cycles(b: InvertedResidual, target: Target) -> float:
     products run on from row to row, take 0.95 × the time of 11 networks on one core of a Zen 3 and
     on two (0.89 to 1.03), and 0.93 and 0.89 of that of MobileNetV2's blocks.
     """
-    if target.vector_registers <= 16:
+    if target.has_few_registers:
         return 0.0
     lanes = target.lanes("float32")
     config, fused = default_of(b, target, lanes)

@@ -163,7 +163,7 @@ def default_of(c: Convolution, target: Target, lanes: int) -> tuple[Config, floa
     chosen = {name: np.array([value]) for name, value in found.items()}
     streamed = filters(c, chosen)[0] * c.depth * c.outputs * 4 > target.l2_bytes
     # Many hints at once hold up the loads; in 16 registers a step has too few multiply-adds.
-    most = 2 if streamed and target.vector_registers > 16 else 4
+    most = 2 if streamed and not target.has_few_registers else 4
     found["ku"] = max(int(u) for u in choices["ku"] if int(u) <= most and c.depth % int(u) == 0)
     found["next_panel"] = int(found["by_row"] != BY_COLUMN)
     return {"sketch": NAME, **found}, estimate

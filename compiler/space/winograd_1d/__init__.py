@@ -54,7 +54,7 @@ def space(function: Function, target: Target) -> SketchSpace | None:
     default, cycles = default_of(c, target, lanes)
     if math.isinf(cycles):
         return None
-    worth = WORTH if target.vector_registers > 16 else FEW_REGISTERS_WORTH
+    worth = FEW_REGISTERS_WORTH if target.has_few_registers else WORTH
     others = min(_direct_cycles(c, target, lanes), cycles_of_tiles(c, target, lanes) / worth)
     return SketchSpace(
         NAME,
