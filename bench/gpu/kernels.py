@@ -87,6 +87,7 @@ class Bench:
         case = entry.case
         inputs, sampled = posed(case)
         refused: list[str] = []
+        tried: list[dict[str, Any]] = []
         best: tuple[float, float, CudaCall, Config] | None = None
         default_seconds = 0.0
         for index, (config, future) in enumerate(builds):
@@ -105,6 +106,7 @@ class Bench:
                 continue
             if index == 0:
                 default_seconds = seconds
+            tried.append({"seconds": seconds, **other_knobs(config, entry.configs[0])})
             if best is None or seconds < best[0]:
                 best = seconds, error, call, config
         if best is None:
@@ -118,6 +120,7 @@ class Bench:
             "error": error,
             "registers": max(f.registers for f in functions),
             "local_bytes": max(f.local_bytes for f in functions),
+            "tried": tried,
             "refused": refused,
         }
         self.report.at("beside libraries")
@@ -197,6 +200,11 @@ def configs_of(space: ConfigSpace, sketch: SketchSpace, count: int) -> Iterator[
         if config["sketch"] == sketch.sketch and config not in (default, *kept):
             kept.append(dict(config))
             yield dict(config)
+
+
+def other_knobs(config: Config, default: Config) -> Config:
+    """The knobs in which a config differs from the default one."""
+    return {knob: choice for knob, choice in config.items() if choice != default.get(knob)}
 
 
 def target_of(case: Case, device: Device, options: str) -> Target:
