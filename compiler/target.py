@@ -64,7 +64,7 @@ MAX_CORES = 4096
 LINE_BYTES = 64  # of a cache
 _TEST_KINDS = frozenset({"sim"})
 _OPTIONS = ("mcpu", "mtriple", "num-cores", "mattr", "precision")
-_CUDA_OPTIONS = ("arch", "num-cores", "precision", "wgmma")
+_CUDA_OPTIONS = ("arch", "num-cores", "precision")
 _PRECISIONS = ("strict",)
 _CUDA_PRECISIONS = ("strict", "tf32")
 _BUILT_IN = frozenset({"llvm", "cuda"})
@@ -156,8 +156,8 @@ class Target:
 
     @property
     def takes_wgmma(self) -> bool:
-        """True if products may take the instructions of warpgroups, which no GPU has run yet."""
-        return "wgmma" in self.options
+        """True if a GPU has the instructions of warpgroups, which are those of ``sm_90a`` alone."""
+        return self.options.get("arch") == "sm_90a"
 
     @property
     def num_cores(self) -> int:
@@ -372,12 +372,6 @@ def _check_cuda_options(options: Mapping[str, str]) -> None:
         raise TargetError(
             f"a cuda target has {given}; write for instance -arch=sm_90a, one of "
             f"{', '.join(GPU_ARCHS)}"
-        )
-    wgmma = options.get("wgmma")
-    if wgmma not in (None, "untested") or (wgmma and arch != "sm_90a"):
-        raise TargetError(
-            f"-wgmma={wgmma} with -arch={arch}: its products are for sm_90a alone, and as no GPU "
-            "has run them yet they are asked for by -wgmma=untested"
         )
 
 

@@ -213,8 +213,6 @@ def target_of(case: Case, device: Device, options: str) -> Target:
     words = [f"cuda -arch={properties.arch} -num-cores={properties.multiprocessors}"]
     if case.precision:
         words.append(f"-precision={case.precision}")
-    if properties.arch == "sm_90a":
-        words.append("-wgmma=untested")
     return Target(" ".join([*words, options]))
 
 

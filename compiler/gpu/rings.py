@@ -82,7 +82,7 @@ class RingEmitter(BoxEmitter):
         if ring is None:
             return
         if not self.target.takes_wgmma:
-            raise ScheduleError(f"boxes need -arch=sm_90a -wgmma=untested, not {self.target}")
+            raise ScheduleError(f"boxes need -arch=sm_90a, not {self.target}")
         computing = prod(self.part.block[:2]) * (self.part.block[2] - (ring.producer > 0))
         number = "0"
         for axis, extent in zip("xyz", self.part.block, strict=True):
@@ -241,18 +241,17 @@ class RingEmitter(BoxEmitter):
             lines = (
                 ".reg .b32 there;",
                 f"mapa.shared::cluster.u32 there, $0, {block};",
-                "@p mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];",
+                "@p mbarrier.arrive.shared::cluster.b64 _, [there];",
             )
             self._assembly(_if_one("$1", "\\0A".join(lines), "0"), [("r", place), ("r", lane)])
 
     def _wait(self, which: int, stage: Expr, parity: Expr) -> None:
         """Wait until the phase of a parity has ended."""
-        scope = ".acquire.cluster" if which == FREE and self.part.cluster > 1 else ""
         lines = (
             "{",
             ".reg .pred p;",
             "$$wait_${:uid}:",
-            f"mbarrier.try_wait.parity{scope}.shared::cta.b64 p, [$0], $1;",
+            "mbarrier.try_wait.parity.shared::cta.b64 p, [$0], $1;",
             "@!p bra $$wait_${:uid};",
             "}",
         )

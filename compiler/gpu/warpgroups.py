@@ -1,4 +1,4 @@
-"""What four warps do together, in LLVM text: asynchronous products, which no GPU has run yet."""
+"""What four warps do together, in LLVM text: asynchronous products."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class WarpgroupEmitter(WarpEmitter):
     def _issue(self, stmt: Store, w: Wgmma) -> None:
         """Start one product, whose results are registers of their own."""
         if not self.target.takes_wgmma:
-            raise ScheduleError(f"{w.name} needs -arch=sm_90a -wgmma=untested, not {self.target}")
+            raise ScheduleError(f"{w.name} needs -arch=sm_90a, not {self.target}")
         assert isinstance(stmt.value, Intrinsic)
         place = self.flat_index(stmt.buffer, stmt.indices)
         if self.lanes != w.elements or not isinstance(place, Lin) or place.lane != 1:

@@ -26,12 +26,13 @@ from tunefarm.compiler.tir.visit import walk_stmt
 GROUP = 4  # warps
 ROWS = 64
 DEPTH = 16
-COLUMNS = (64, 128, 256)
+COLUMNS = (64, 96, 128, 192, 256)
 SWIZZLES: Mapping[int, int] = {128: 1, 64: 2, 32: 3}
 """The mode of a descriptor by the bytes of a row in shared memory."""
 ITEM_BYTES = 2
 ROWS_TOGETHER = 8  # that are swizzled together
 CHUNK = 8  # elements of 16 bytes
+RATE_BYTES = 4096  # of operands of products that a multiprocessor multiplies in a clock
 ALIGN = 1024  # of a tile: the swizzle is a function of addresses
 
 

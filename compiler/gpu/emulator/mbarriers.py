@@ -44,7 +44,7 @@ def _mbarrier(i: Instruction, scope: Scope) -> Step:
         case ("arrive", "shared", "cta", "b64"):
             _, place = operands(i, 2)
             return _arrives(i, addresses(i, scope, place, "shared"), None)
-        case ("arrive", "release", "cluster", "shared", "cluster", "b64"):
+        case ("arrive", "shared", "cluster", "b64"):
             _, place = operands(i, 2)
             return _arrives(i, addresses(i, scope, place, "shared"), None)
         case ("arrive", "expect_tx", "shared", "cta", "b64"):

@@ -123,9 +123,10 @@ class Tiles:
     out_vector: int
 
 
-def product_program(p: Product, t: Tiles) -> PrimFunc:
-    """The four nests of a product, unscheduled: blocks ``A``, ``B``, ``C`` and ``out``."""
-    return _Builder(p, t).program()
+def product_program(p: Product, t: Tiles, params: Sequence[Buffer] = ()) -> PrimFunc:
+    """The four nests of a product, unscheduled: blocks ``A``, ``B``, ``C`` and ``out``. ``params``
+    are those of another program of it, if it is to have the same."""
+    return _Builder(p, t, params).program()
 
 
 def guard_result(program: PrimFunc, p: Product, t: Tiles) -> PrimFunc:
@@ -161,7 +162,7 @@ def _all(parts: Sequence[Expr]) -> Expr | None:
 class _Builder:
     """Writes the nests of a product."""
 
-    def __init__(self, p: Product, t: Tiles) -> None:
+    def __init__(self, p: Product, t: Tiles, params: Sequence[Buffer]) -> None:
         self.p, self.t, self.c = p, t, p.contraction
         self.extents = {
             "b": p.batch,
@@ -169,7 +170,9 @@ class _Builder:
             "n": _count(p.columns, t.columns) * t.columns,
             "k": _count(p.depth, t.depth) * t.depth,
         }
-        self.params = {b: Buffer(b.name, (prod(b.shape),), b.dtype) for b in self.c.program.params}
+        own = self.c.program.params
+        params = params or [Buffer(b.name, (prod(b.shape),), b.dtype) for b in own]
+        self.params = dict(zip(own, params, strict=True))
         a, b = p.dtypes
         e = self.extents
         self.a = Buffer("A", (e["b"], e["m"], e["k"]), a)

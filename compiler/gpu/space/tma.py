@@ -31,6 +31,7 @@ from tunefarm.compiler.gpu.boxes import Ring, TensorAxis, boxed
 from tunefarm.compiler.gpu.space.common import loop
 from tunefarm.compiler.gpu.space.product import Product, Tiles, product_program
 from tunefarm.compiler.gpu.space.result_boxes import (
+    ROW_BYTES,
     Places,
     ResultBoxes,
     result_axes,
@@ -40,6 +41,7 @@ from tunefarm.compiler.gpu.space.tensors import Axes, axes_in_memory
 from tunefarm.compiler.gpu.space.tiled import blocks_of, fits_grid, product
 from tunefarm.compiler.gpu.space.wgmma import Knobs as WgmmaKnobs
 from tunefarm.compiler.gpu.space.wgmma import (
+    SPLITS,
     WgmmaKernel,
     check_stages,
     computed,
@@ -47,6 +49,7 @@ from tunefarm.compiler.gpu.space.wgmma import (
     cost_of,
     footprint_of,
     nest_of,
+    parts_of,
     stages_overlap,
     tile_of,
     wide_of,
@@ -76,11 +79,11 @@ from tunefarm.compiler.tir.schedule import find_block
 from tunefarm.compiler.tir.schedule.tree import store_of
 from tunefarm.compiler.tir.visit import seq
 
-NAME, VERSION = "gpu_tma", 6
+NAME, VERSION = "gpu_tma", 7
 LEAST_DEPTH = 64  # of a product: steps of 64 terms are several beyond
 MOST_STAGES = 6
 KNOBS = (
-    Knob("groups", (1, 2)),
+    Knob("groups", (1, 2, 3)),
     Knob("columns", w.COLUMNS),
     Knob("stages", tuple(range(2, MOST_STAGES + 1))),
     Knob("producer", (0, 1)),
@@ -89,8 +92,9 @@ KNOBS = (
     Knob("cluster", (1, 2, 4)),
     Knob("resident", (0, 1, 2)),
     Knob("swath", (0, 4, 8, 16)),
+    Knob("split", SPLITS),
 )
-UNTIMED = 1e-3  # what more blocks together cost, until a GPU says what they gain
+FIXED = {"producer": 1, "overlap": 1, "swizzle": max(w.SWIZZLES), "cluster": 1}  # of defaults
 USUAL_SWATH = 8  # tiles of 256 columns: 132 tiles at once are about a square
 
 
@@ -125,8 +129,9 @@ def space(function: Function, target: Target) -> SketchSpace | None:
         return None
     constraints = _constraints_of(p, target)
     knobs = (*KNOBS, wide_of(p), Knob("store_boxes", (0, 1) if result_axes(p) else (0,)))
-    choices = {k.name: [int(c) for c in k.choices] for k in knobs}
-    found, _ = cheapest(choices, {}, constraints, lambda k: _cost_of(p, target, k))
+    fixed = {**FIXED, "wide": int(knobs[-2].choices[-1])}
+    choices = {k.name: [int(c) for c in k.choices] for k in knobs if k.name not in fixed}
+    found, _ = cheapest(choices, fixed, constraints, lambda k: _cost_of(p, target, k))
     default: Config = {"sketch": NAME, **found}
     return SketchSpace(
         NAME, VERSION, knobs, constraints, default, lambda k: nest_of(p, target, k, _cost_of)
@@ -153,6 +158,8 @@ def _matrix(program: PrimFunc, name: Literal["A", "B"], inner: tuple[str, ...]) 
 
 
 def _constraints_of(p: Product, target: Target) -> tuple[Constraint, ...]:
+    length = ROW_BYTES // dtype_bytes(p.contraction.program.params[-1].dtype)  # of a box's row
+
     def registers_fit(k: Columns) -> Mask:
         f = footprint_of(k)
         return (f.registers <= MAX_REGISTERS) & (f.registers * f.threads <= REGISTERS)
@@ -175,15 +182,18 @@ def _constraints_of(p: Product, target: Target) -> tuple[Constraint, ...]:
         fit = resident * f.registers * f.threads <= REGISTERS
         fit &= resident * _shared_bytes(p, k) <= target.gpu.shared_bytes
         several = blocks_of(p, tile_of(k)) > resident * target.num_cores
-        return (resident == 0) | ((whole(k, "producer") == 1) & fit & several)
+        fit &= several & (whole(k, "split") == 1)
+        return (resident == 0) | ((whole(k, "producer") == 1) & fit)
 
     def several_swaths(k: Columns) -> Mask:
         _, columns = tile_of(k)
         return whole(k, "swath") * columns < p.columns
 
     def boxes_go_out(k: Columns) -> Mask:
-        """From groups that wait for one another apart from those who fill."""
-        return (whole(k, "store_boxes") == 0) | (whole(k, "producer") == 1)
+        """From groups that wait for one another apart from those who fill, in whole boxes."""
+        _, columns = tile_of(k)
+        fit = (whole(k, "producer") == 1) & (columns % length == 0) & (whole(k, "split") == 1)
+        return (whole(k, "store_boxes") == 0) | fit
 
     return (
         Constraint("registers", registers_fit),
@@ -194,6 +204,7 @@ def _constraints_of(p: Product, target: Target) -> tuple[Constraint, ...]:
         Constraint("overlap", stages_overlap),
         Constraint("cluster", clusters_fit),
         Constraint("boxes", boxes_go_out),
+        parts_of(p, target),
         fits_grid(p, tile_of),
     )
 
@@ -208,13 +219,9 @@ def _shared_bytes(p: Product, k: Columns) -> Numbers:
 
 
 def _cost_of(p: Product, target: Target, k: Columns) -> Numbers:
-    """That of the products; threads that compute and fill wait for one another. Not timed."""
-    together = 1.0 + UNTIMED * (whole(k, "cluster") - 1)
-    begins = np.where(whole(k, "resident") > 0, 0.0, 2.0 * w.ROWS / p.depth)  # steps that fill it
-    order = UNTIMED * abs(whole(k, "swath") / USUAL_SWATH - 1)
-    order = order + UNTIMED * whole(k, "store_boxes")
-    whole_cost = cost_of(p, target, k) * (1.1 - 0.1 * whole(k, "producer"))
-    return whole_cost * together * (1.0 + begins + order)
+    """That of the products; tiles next to one another in the grid are about a square."""
+    order = 0.01 * abs(whole(k, "swath") / USUAL_SWATH - 1)
+    return cost_of(p, target, k) * (1.05 - 0.05 * whole(k, "producer")) * (1.0 + order)
 
 
 # --- the kernel ---------------------------------------------------------------------------------
@@ -241,9 +248,11 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
             "boxes are stored by blocks with threads of their own that ask for others, of a result "
             "in rows of whole 16 bytes"
         )
+    if k.split > 1 and (k.resident or k.store_boxes):
+        raise ScheduleError("blocks that share terms out stay for one tile, and store its sums")
     if k.store_boxes:
         k = replace(k, wide=0)  # pairs of elements meet no bank twice on their way
-    return _Kernel(p, k, matrices, k.resident * target.num_cores).program()
+    return _Kernel(p, k, matrices, k.resident * target.num_cores).whole_program(target)
 
 
 class _Kernel(WgmmaKernel):
@@ -259,8 +268,8 @@ class _Kernel(WgmmaKernel):
         count = rows * columns
         self.blocks = min(count, max(most // k.cluster, 1)) if most else count
         self.turns = -(-count // self.blocks)
-        self.turn, self.number, self.member = Var("turn"), Var("number"), Var("block")
-        number = self.turn * self.blocks + self.number if self.turns > 1 else self.number
+        self.turn, self.block, self.member = Var("turn"), Var("number"), Var("block")
+        number = self.turn * self.blocks + self.block if self.turns > 1 else self.block
         row, self.column = place_of(number, rows, columns, k.swath)
         self.y = row * k.cluster + self.member if k.cluster > 1 else row
         if k.producer:
@@ -290,7 +299,7 @@ class _Kernel(WgmmaKernel):
         """Blocks of a cluster are those of rows, side by side in the grid: they need the same of
         B. Those beyond the last row compute zeros that nobody stores, as do blocks that have gone
         through all tiles while others are at their last."""
-        blocks = (self.number, self.blocks, "blockIdx.x")
+        blocks = (self.block, self.blocks, "blockIdx.x")
         members = (self.member, self.cluster, CLUSTER_AXIS)
         return (members, blocks) if self.cluster > 1 else (blocks,)
 
@@ -318,32 +327,34 @@ class _Kernel(WgmmaKernel):
             return self.box(name, self.a, (), k.rows, 0)
         if self.matrices[1].along == "k":
             return self.box(name, self.b, (), k.columns, 0)
-        count = k.columns // k.depth
+        count = k.columns // k.chunk
         return loop("j", count, lambda j: self.box(name, self.b, (j,), k.depth, j))
 
     def box(
         self, name: str, tile: Buffer, place: tuple[Expr, ...], rows: int, number: Expr | int
     ) -> Stmt:
         """A box of ``rows`` of a tile, number ``number`` along the tile's columns."""
-        depth, matrix = self.k.depth, self.matrices["AB".index(name)]
+        k, matrix = self.k, self.matrices["AB".index(name)]
         outer = "m" if name == "A" else "k" if matrix.along == "n" else "n"
+        length = k.chunk if matrix.along == "n" else k.depth
 
         def element(row: Expr, column: Expr) -> Stmt:
             inside = {matrix.along: column, outer: row}
             at: dict[str, Expr] = {
                 "b": self.z,
-                "m": self.y * self.k.rows + inside.get("m", Const(0)),
-                "n": self.column * self.k.columns + number * depth + inside.get("n", Const(0)),
-                "k": self.step * depth + inside.get("k", Const(0)),
+                "m": self.y * k.rows + inside.get("m", Const(0)),
+                "n": self.column * k.columns + number * length + inside.get("n", Const(0)),
+                "k": self.now * k.depth + inside.get("k", Const(0)),
             }
             axes = [TensorAxis(at[axis], extent, stride) for axis, extent, stride in matrix.axes]
             value = boxed(self.source.params[matrix.param], axes)
-            return Store(tile, (*self.slot, *place, row, w.swizzled(row % 8, column, depth)), value)
+            where = (*self.slot, *place, row, w.swizzled(row % 8, column, length))
+            return Store(tile, where, value)
 
         return loop(
             "r",
             rows,
-            lambda r: loop("c", depth, lambda c: element(r, c), LoopKind.SERIAL),
+            lambda r: loop("c", length, lambda c: element(r, c), LoopKind.SERIAL),
             LoopKind.SERIAL,
         )
 

@@ -16,15 +16,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import gcd
 
 import numpy as np
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.gpu import wgmma as w
-from tunefarm.compiler.gpu.archs import REGISTERS, WARP
+from tunefarm.compiler.gpu.archs import MAX_GRID, REGISTERS, WARP
 from tunefarm.compiler.gpu.intrinsics import QUAD
 from tunefarm.compiler.gpu.mma import COLUMNS, ROWS, exchanged, fragment_place, square_place
 from tunefarm.compiler.gpu.space import tiled
 from tunefarm.compiler.gpu.space.common import loop
+from tunefarm.compiler.gpu.space.parts import Parts
 from tunefarm.compiler.gpu.space.product import Product, Tiles, product_program
 from tunefarm.compiler.gpu.space.tiled import (
     OTHER_REGISTERS,
@@ -38,7 +40,7 @@ from tunefarm.compiler.gpu.space.tiled import (
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.columns import Mask, Numbers, cheapest, whole
 from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob, Nest, SketchSpace
-from tunefarm.compiler.target import Target
+from tunefarm.compiler.target import Target, dtype_bytes
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir.ir import (
     Block,
@@ -59,13 +61,19 @@ from tunefarm.compiler.tir.schedule import find_block
 from tunefarm.compiler.tir.schedule.tree import store_of
 from tunefarm.compiler.tir.visit import seq, substitute, transform_expr
 
-NAME, VERSION = "gpu_wgmma", 3
+NAME, VERSION = "gpu_wgmma", 4
+SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
+FED_BYTES = 42  # that a multiprocessor gets a clock from the second-level cache, all of them at work
+LATENCY = 1200  # clocks until a step's tiles are there
+BEGIN = 1800  # clocks of a block before its first product
+COMBINE = 3000  # clocks of the kernel that adds parts, beside its traffic
 KNOBS = (
-    Knob("groups", (1, 2)),
+    Knob("groups", (1, 2, 3)),
     Knob("columns", w.COLUMNS),
     Knob("stages", (2, 3, 4, 5, 6)),
     Knob("overlap", (0, 1)),
     Knob("swizzle", tuple(w.SWIZZLES)),
+    Knob("split", SPLITS),
 )
 
 
@@ -84,6 +92,7 @@ class Knobs:
     overlap: int = 0
     wide: int = 0
     swizzle: int = max(w.SWIZZLES)
+    split: int = 1
 
     @property
     def rows(self) -> int:
@@ -94,22 +103,28 @@ class Knobs:
         """Terms of a step, and elements of a row of a tile."""
         return self.swizzle // w.ITEM_BYTES
 
+    @property
+    def chunk(self) -> int:
+        """Columns of a row of B's tile, where they stand side by side."""
+        return gcd(self.columns, self.depth)
+
 
 def space(function: Function, target: Target) -> SketchSpace | None:
-    """The knobs; None unless the target asks for the sketch, and for other dtypes."""
+    """The knobs; None for GPUs without such instructions, and for other dtypes."""
     p = computed(function, target)
     if p is None:
         return None
     constraints = constraints_of(p, target)
     knobs = (*KNOBS, wide_of(p))
-    choices = {k.name: [int(c) for c in k.choices] for k in knobs}
-    found, _ = cheapest(choices, {}, constraints, lambda k: cost_of(p, target, k))
+    fixed = {"overlap": 1, "swizzle": max(w.SWIZZLES), "wide": int(knobs[-1].choices[-1])}
+    choices = {k.name: [int(c) for c in k.choices] for k in knobs if k.name not in fixed}
+    found, _ = cheapest(choices, fixed, constraints, lambda k: cost_of(p, target, k))
     default: Config = {"sketch": NAME, **found}
     return SketchSpace(NAME, VERSION, knobs, constraints, default, lambda k: nest_of(p, target, k))
 
 
 def computed(function: Function, target: Target) -> Product | None:
-    """The product that a function is, if the target asks for warpgroups to compute it."""
+    """The product that a function is, if warpgroups of a target compute it."""
     p = product(function) if target.kind == "cuda" and target.takes_wgmma else None
     return p if p is not None and computes(p) and p.columns >= w.COLUMNS[0] else None
 
@@ -125,12 +140,15 @@ def tile_of(k: Columns) -> tuple[Numbers, Numbers]:
 
 
 def footprint_of(k: Columns) -> Footprint:
-    """Sums in registers, tiles of all stages in shared memory; warps that only fill, too."""
+    """Sums in registers, tiles of all stages in shared memory. Warps that only fill give registers
+    away: a thread's are the mean."""
     rows, columns = tile_of(k)
-    groups = whole(k, "groups") + (whole(k, "producer") if "producer" in k else 0)
+    groups = whole(k, "groups")
+    filling = whole(k, "producer") if "producer" in k else 0
+    registers = groups * (columns // 2 + OTHER_REGISTERS) + filling * OTHER_REGISTERS
     return Footprint(
-        groups * w.GROUP * WARP,
-        columns // 2 + OTHER_REGISTERS,
+        (groups + filling) * w.GROUP * WARP,
+        -(-registers // (groups + filling)),
         whole(k, "stages") * (rows + columns) * whole(k, "swizzle"),
     )
 
@@ -147,6 +165,7 @@ def constraints_of(p: Product, target: Target) -> tuple[Constraint, ...]:
         Constraint("registers", registers_fit),
         Constraint("shared memory", shared_fits),
         Constraint("overlap", stages_overlap),
+        parts_of(p, target),
         fits_grid(p, tile_of),
     )
 
@@ -156,15 +175,44 @@ def stages_overlap(k: Columns) -> Mask:
     return (whole(k, "overlap") == 0) | (whole(k, "stages") >= 3)
 
 
+def parts_of(p: Product, target: Target) -> Constraint:
+    """Terms are shared out where the tiles alone are too few for a GPU, two steps to a block."""
+
+    def holds(k: Columns) -> Mask:
+        split = whole(k, "split")
+        few = split * blocks_of(p, tile_of(k)) <= 2 * target.num_cores
+        long = 2 * split * (whole(k, "swizzle") // w.ITEM_BYTES) <= p.depth
+        return (split == 1) | (few & long & (p.batch * split <= MAX_GRID[2]))
+
+    return Constraint("parts", holds)
+
+
 def cost_of(p: Product, target: Target, k: Columns) -> Numbers:
-    """What the busiest multiprocessor multiplies, loads and stores. Nothing of this was timed."""
+    """The clocks of the busiest multiprocessor: products, or the bytes that they wait for.
+
+    Measured on an H200: 4096³ of float16 in tiles of 128 × 256 takes 194 µs, of 128 × 128 247 and
+    of 128 × 64 287, which is what the second-level cache gives.
+    """
     rows, columns = tile_of(k)
-    each = -(-blocks_of(p, (rows, columns)) // target.num_cores)
-    loads = 1.0 + 64.0 / rows + 64.0 / columns
-    stores = (64.0 - 32.0 * whole(k, "wide")) / p.depth
-    steps = max(w.SWIZZLES) / whole(k, "swizzle")  # for one of 64 terms
-    waits = (0.1 / whole(k, "stages") + 0.1 * (1 - whole(k, "overlap"))) * steps
-    return each * rows * columns * (loads * (1.0 + waits) + stores)
+    split, stages, overlap = (whole(k, name) for name in ("split", "stages", "overlap"))
+    cluster = whole(k, "cluster") if "cluster" in k else 1
+    row_bytes = whole(k, "swizzle")
+    part = -(-p.depth * w.ITEM_BYTES // (row_bytes * split))  # steps of a block
+    multiplied = rows * columns * row_bytes / w.RATE_BYTES
+    fed = (rows + columns / cluster) * row_bytes / FED_BYTES
+    waited = LATENCY / np.maximum(stages - 1 - overlap, 1)
+    step = np.maximum(np.maximum(multiplied, fed), waited) + 0.2 * multiplied * (1 - overlap)
+    each = -(-split * blocks_of(p, (rows, columns)) // target.num_cores)
+    at_once = np.minimum(footprint_of(k).resident(target), each)
+    turns = -(-each // at_once)
+    begun = np.where(whole(k, "resident") > 0, 1, turns) if "resident" in k else turns
+    size = dtype_bytes(p.contraction.program.params[-1].dtype)
+    boxes = whole(k, "store_boxes") if "store_boxes" in k else 0
+    stored = np.where(split > 1, 4.0, size * (2.0 - np.maximum(whole(k, "wide"), boxes)))
+    end = rows * columns * stored / FED_BYTES
+    added = 4.0 * p.batch * p.rows * p.columns * split / (target.num_cores * FED_BYTES)
+    combined = np.where(split > 1, COMBINE + added, 0.0)
+    return each * part * step + begun * BEGIN + turns * end + combined
 
 
 def nest_of(
@@ -189,7 +237,7 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
         raise ScheduleError("the workload is no product that warpgroups compute")
     k = Knobs(**{name: int(value) for name, value in config.items() if name != "sketch"})
     check_stages(k)
-    return WgmmaKernel(p, k).program()
+    return WgmmaKernel(p, k).whole_program(target)
 
 
 def check_stages(k: Knobs) -> None:
@@ -210,9 +258,11 @@ class WgmmaKernel:
         self.p, self.k = p, k
         along = "k" if p.along[1] == "k" else "n"
         vectors = p.vector(0, w.CHUNK), p.vector(1, w.CHUNK)
-        self.width = exchange_width(p, QUAD) if k.wide else 1
-        together = 2 * self.width if p.columns % 2 == 0 else 1
-        self.tiles = Tiles(k.rows, k.columns, k.depth, *vectors, together)
+        self.width = exchange_width(p, QUAD) if k.wide and k.split == 1 else 1
+        together = 2 * self.width if k.split > 1 or p.columns % 2 == 0 else 1
+        self.steps = -(-p.depth // (k.depth * k.split))  # of a block
+        depth = k.depth * self.steps * k.split
+        self.tiles = Tiles(k.rows, k.columns, depth, *vectors, together)
         self.source = product_program(p, self.tiles)
         self.by_terms = along == "k"
         self.instruction = next(
@@ -220,19 +270,30 @@ class WgmmaKernel:
             for m in w.WGMMAS.values()
             if (m.operand, m.columns, m.overlaps) == (p.dtypes[0], k.columns, k.overlap)
         )
-        self.z, self.x = Var("batch"), Var("block_column")
+        self.number, self.x = Var("batch"), Var("block_column")
+        self.z: Expr = self.number
         self.y: Expr = Var("block_row")
         self.column: Expr = self.x
         self.group, self.warp, self.lane = Var("group"), Var("warp"), Var("lane")
         self.step = Var("step")
-        self.steps = -(-p.depth // k.depth)
+        self.now: Expr = self.step  # of all blocks'
+        self.parts: Parts | None = None
+        if k.split > 1:
+            self.parts = Parts(p, k.split, (k.rows, k.columns))
+            self.z, self.share = self.number // k.split, self.number % k.split
+            self.now = self.share * self.steps + self.step
         copies = k.stages if self.steps > 1 else 1
-        by_columns = (k.columns // k.depth, k.depth, k.depth)
+        by_columns = (k.columns // k.chunk, k.depth, k.chunk)
         shape = (k.columns, k.depth) if self.by_terms else by_columns
         self.a = Buffer("A", (k.rows, k.depth), p.dtypes[0], "shared", 0, copies)
         self.b = Buffer("B", shape, p.dtypes[1], "shared", 0, copies)
         self.c = Buffer("C", (k.columns // 2,), "float32", "register")
         self.turned = Buffer("T", (2 * self.width,), "float32", "register")
+
+    def whole_program(self, target: Target) -> PrimFunc:
+        """The program, with the kernel that adds its parts where its terms are shared out."""
+        program = self.program()
+        return self.parts.followed(program, target) if self.parts is not None else program
 
     def program(self) -> PrimFunc:
         step = seq(self.fill("A"), self.fill("B"), self.multiply())
@@ -254,7 +315,7 @@ class WgmmaKernel:
             (self.warp, w.GROUP, "threadIdx.y"),
             (self.group, groups, "threadIdx.z"),
         )
-        for var, extent, axis in (*threads, *self.grid(), (self.z, self.p.batch, "blockIdx.z")):
+        for var, extent, axis in (*threads, *self.grid(), (self.number, self.p.batch * self.k.split, "blockIdx.z")):
             body = For(var, Const(extent), body, LoopKind.THREAD, axis=axis)
         return replace(self.source, body=body, buffers=buffers)
 
@@ -301,7 +362,7 @@ class WgmmaKernel:
         """An element of a vector of a tile: of A a row's terms, of B a column's terms or a term's
         columns."""
         element = number * vector + part
-        term = self.step * self.k.depth + (element if name == "A" or self.by_terms else row)
+        term = self.now * self.k.depth + (element if name == "A" or self.by_terms else row)
         places: dict[str, Expr] = {"b": self.z, "k": term}
         if name == "A":
             places["m"] = self.y * self.k.rows + row
@@ -312,13 +373,14 @@ class WgmmaKernel:
         if name == "A" or self.by_terms:
             tile = self.a if name == "A" else self.b
             return Store(tile, (row, w.swizzled(row % 8, element, self.k.depth)), value)
-        in_row = self.k.depth // vector
-        inside = w.swizzled(row % 8, number % in_row * vector + part, self.k.depth)
+        in_row = self.k.chunk // vector
+        inside = w.swizzled(row % 8, number % in_row * vector + part, self.k.chunk)
         return Store(self.b, (number // in_row, row, inside), value)
 
     def multiply(self) -> Stmt:
         """C += A · B, 16 terms at a time: all elements of a thread by one instruction."""
-        g, t, depth = self.lane // 4, self.lane % 4, self.k.depth
+        g, t = self.lane // 4, self.lane % 4
+        depth, chunk = self.k.depth, self.k.chunk
 
         def left(e: Expr, term: Expr) -> Load:
             row = self.group * w.ROWS + self.warp * 16 + e % 4 // 2 * 8 + g
@@ -329,7 +391,7 @@ class WgmmaKernel:
             column = e // 4 * 8 + inside
             if self.by_terms:
                 return Load(self.b, (*self.slot, column, w.swizzled(inside, term, depth)))
-            place = (column // depth, term, w.swizzled(term % 8, column % depth, depth))
+            place = (column // chunk, term, w.swizzled(term % 8, column % chunk, chunk))
             return Load(self.b, (*self.slot, *place))
 
         def product(k: Expr, e: Expr) -> Stmt:
@@ -369,13 +431,19 @@ class WgmmaKernel:
             else:
                 row, column = square_place(width, Const(0), j, h, quad, t, e)
             value = held(e)[0] if width == 1 else Load(self.turned, (e,))
-            return self.result(first + row, self.column * self.k.columns + column, value)
+            return self.told(first + row, self.column * self.k.columns + column, value)
 
         kind = LoopKind.VECTORIZED if self.tiles.out_vector > 1 else LoopKind.UNROLLED
         stores = loop("e", 2 * width, element, kind)
         if width == 1:
             return stores
         return seq(loop("e", 2 * width, exchange, LoopKind.VECTORIZED), stores)
+
+    def told(self, row: Expr, column: Expr, value: Expr) -> Stmt:
+        """What becomes of a sum: a part of it, or the result's element."""
+        if self.parts is None:
+            return self.result(row, column, value)
+        return Store(self.parts.buffer, (self.share, self.z, row, column), value)
 
     def result(self, row: Expr, column: Expr, value: Expr) -> If:
         """An element of the result whose sum is a value, if it exists."""

@@ -21,7 +21,7 @@ from tunefarm.compiler.target import Target
 from tunefarm.compiler.workload import Workload
 
 HALF = "float16"
-ASKED = Target("cuda -arch=sm_90a -wgmma=untested")
+ASKED = Target("cuda -arch=sm_90a")
 CONV = {
     "strides": (1, 1), "padding": ((1, 1), (1, 1)), "dilations": (1, 1), "groups": 1,
     "data_layout": "NSC", "kernel_layout": "SIO", "pad_value": 0, "out_dtype": "",

@@ -87,7 +87,7 @@ def test_matrix_instructions_are_nvidias_alone(dialect: Dialect) -> None:
     product = function_of("matmul", ((64, 64), HALF), ((64, 64), HALF))
     with pytest.raises(ScheduleError, match=r"mma\.m16n8k16\.f16 is an instruction of NVIDIA's"):
         code("gpu_mma", product, dialect)
-    asked = Target("cuda -arch=sm_90a -wgmma=untested")
+    asked = Target("cuda -arch=sm_90a")
     with pytest.raises(ScheduleError, match=r"wgmma\.\S+ is an instruction of NVIDIA's"):
         code("gpu_wgmma", product, dialect, asked)
 

@@ -33,7 +33,7 @@ from tunefarm.compiler.workload import Workload
 
 from tests.compiler.mismatch import mismatch
 
-ASKED = Target("cuda -arch=sm_90a -wgmma=untested")
+ASKED = Target("cuda -arch=sm_90a")
 HALF, BRAIN = "float16", "bfloat16"
 CONV: dict[str, Any] = {
     "strides": (1, 1), "padding": ((0, 0), (0, 0)), "dilations": (1, 1), "groups": 1,
@@ -141,7 +141,7 @@ CASES = {
 }  # fmt: skip
 
 
-FEW = Target("cuda -arch=sm_90a -num-cores=3 -wgmma=untested")
+FEW = Target("cuda -arch=sm_90a -num-cores=3")
 STAYING = {
     "three steps a tile, two stages": (
         matmul(200, 328, 136), config_of(1, 64, 2, 1, wide=1, resident=1, swath=4)
@@ -277,7 +277,7 @@ def test_what_goes_out_is_fenced_and_waited_for() -> None:
         with pytest.raises(KernelFault, match=why):
             run_text(code, text)
     turns = config_of(1, 64, 2, 1, resident=1, store_boxes=1)
-    small = Target("cuda -arch=sm_90a -num-cores=1 -wgmma=untested")
+    small = Target("cuda -arch=sm_90a -num-cores=1")
     code, ptx = emitted(lowered(workload, turns, small), small)
     run_text(code, ptx)
     with pytest.raises(KernelFault, match="writes shared memory that a copy read, and does not"):
@@ -410,7 +410,7 @@ def test_what_has_no_such_kernel() -> None:
         lowered(workload, config_of(1, 64, 2, 1), ASKED)
     workload = Workload.from_function(matmul(64, 64, 128))
     assert "gpu_tma" not in [s.sketch for s in config_space(workload, HOPPER).sketches]
-    with pytest.raises(ScheduleError, match=r"needs? -arch=sm_90a -wgmma=untested, not cuda"):
+    with pytest.raises(ScheduleError, match=r"needs? -arch=sm_90a, not cuda"):
         emitted(lowered(workload, config_of(1, 64, 2, 1)))
     with pytest.raises(ScheduleError, match="overlap where there are 3 stages or more, not 2"):
         lowered(workload, config_of(1, 64, 2, 1, overlap=1), ASKED)

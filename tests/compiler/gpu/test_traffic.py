@@ -16,7 +16,7 @@ from tunefarm.compiler.target import Target
 from tunefarm.compiler.workload import Workload
 
 TF32 = Target("cuda -arch=sm_90a -precision=tf32")
-ASKED = Target("cuda -arch=sm_90a -wgmma=untested")
+ASKED = Target("cuda -arch=sm_90a")
 HEAD = """
 .version 7.0
 .target sm_80

@@ -325,7 +325,7 @@ def shaped(operands: list[Array], kernel: Kernel) -> list[Array]:
 
 def test_a_kernel_that_takes_tensor_maps(driver: FakeDriver) -> None:
     workload, operands = product()
-    target = Target("cuda -arch=sm_90a -wgmma=untested")
+    target = Target("cuda -arch=sm_90a")
     config = {"sketch": "gpu_tma", "groups": 1, "columns": 64, "stages": 3, "producer": 1}
     kernel = load_kernel(build_kernel(workload, target, config, cache=False), target)
     assert len(kernel.kernel.launches[0].maps) == 2
