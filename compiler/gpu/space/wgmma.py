@@ -141,14 +141,15 @@ def tile_of(k: Columns) -> tuple[Numbers, Numbers]:
 
 def footprint_of(k: Columns) -> Footprint:
     """Sums in registers, tiles of all stages in shared memory. Warps that only fill give registers
-    away: a thread's are the mean."""
+    away where they are too few: a thread's are the mean then."""
     rows, columns = tile_of(k)
-    groups = whole(k, "groups")
+    groups, own = whole(k, "groups"), columns // 2 + OTHER_REGISTERS
     filling = whole(k, "producer") if "producer" in k else 0
-    registers = groups * (columns // 2 + OTHER_REGISTERS) + filling * OTHER_REGISTERS
+    threads = (groups + filling) * w.GROUP * WARP
+    mean = -(-(groups * own + filling * OTHER_REGISTERS) // (groups + filling))
     return Footprint(
-        (groups + filling) * w.GROUP * WARP,
-        -(-registers // (groups + filling)),
+        threads,
+        np.where(own * threads > REGISTERS, mean, own),
         whole(k, "stages") * (rows + columns) * whole(k, "swizzle"),
     )
 

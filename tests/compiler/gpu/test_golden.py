@@ -21,7 +21,6 @@ from tunefarm.compiler.target import Target
 from tunefarm.compiler.workload import Workload
 
 HALF = "float16"
-ASKED = Target("cuda -arch=sm_90a")
 CONV = {
     "strides": (1, 1), "padding": ((1, 1), (1, 1)), "dilations": (1, 1), "groups": 1,
     "data_layout": "NSC", "kernel_layout": "SIO", "pad_value": 0, "out_dtype": "",
@@ -50,14 +49,15 @@ CASES: dict[str, Case] = {
     "wgmma": (
         function_of("matmul", ((128, 256), HALF), ((256, 128), HALF)),
         {"sketch": "gpu_wgmma", "groups": 1, "columns": 64, "stages": 4, "overlap": 1,
-         "swizzle": 128, "wide": 1},
-        ASKED,
+         "swizzle": 128, "wide": 1, "split": 1},
+        HOPPER,
     ),
     "tma": (
         function_of("matmul", ((512, 512), HALF), ((512, 512), HALF)),
         {"sketch": "gpu_tma", "groups": 1, "columns": 64, "stages": 4, "producer": 1, "overlap": 1,
-         "swizzle": 128, "cluster": 2, "resident": 0, "swath": 0, "wide": 0, "store_boxes": 1},
-        ASKED,
+         "swizzle": 128, "cluster": 2, "resident": 0, "swath": 0, "wide": 0, "store_boxes": 1,
+         "split": 1},
+        HOPPER,
     ),
     "attention": (
         function_of(

@@ -31,7 +31,6 @@ def test_a_target_knows_its_gpu() -> None:
         ("cuda -arch=sm_42", "has -arch=sm_42; write for instance"),
         ("cuda -arch=sm_80 -mcpu=znver5", "unknown option -mcpu of a cuda target; known: arch"),
         ("cuda -arch=sm_80 -num-cores=0", "-num-cores=0 is not a whole number from 1"),
-        ("cuda -arch=sm_80 -wgmma=untested", "its products are for sm_90a alone"),
         ("cuda -arch=sm_80 -precision=half", "-precision=half is unknown"),
         ("gpu", "unknown target kind 'gpu'; known kinds: cuda, llvm"),
     ],

@@ -1,4 +1,4 @@
-"""Products of warpgroups: in lock step, on the emulator and by ``ptxas``; no GPU ran them."""
+"""Products of warpgroups: in lock step, on the emulator and by ``ptxas``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from emulation import run_program
 from gpu_harness import HOPPER, check, emitted, function_of, inputs_of, lowered, needs_ptxas
 from tunefarm.compiler.accuracy import error_bounds
-from tunefarm.compiler.errors import ScheduleError, TargetError
+from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.evaluate import evaluate
 from tunefarm.compiler.gpu.ptxas import assemble
 from tunefarm.compiler.ir import Function
@@ -20,7 +20,7 @@ from tunefarm.compiler.workload import Workload
 
 from tests.compiler.mismatch import mismatch
 
-ASKED = Target("cuda -arch=sm_90a")
+OTHER = Target("cuda -arch=sm_100a")
 HALF, BRAIN = "float16", "bfloat16"
 IN_STEPS = {
     "columns side by side": function_of("matmul", ((20, 72), HALF), ((72, 65), HALF)),
@@ -51,12 +51,12 @@ def test_a_product_in_steps_agrees(name: str) -> None:
 
 def agrees(function: Function, stages: int, wide: int) -> None:
     workload = Workload.from_function(function)
-    space = config_space(workload, ASKED)
+    space = config_space(workload, HOPPER)
     config = {"sketch": "gpu_wgmma", "groups": 1, "columns": 64, "stages": stages}
-    config |= {"overlap": int(stages > 2), "wide": wide, "swizzle": 128}
+    config |= {"overlap": int(stages > 2), "wide": wide, "swizzle": 128, "split": 1}
     assert "gpu_wgmma" in [s.sketch for s in space.sketches]
     assert space.valid(space.encode(config)[None])[0]
-    check(workload, config, target=ASKED)
+    check(workload, config, target=HOPPER)
 
 
 @pytest.mark.parametrize(
@@ -66,6 +66,10 @@ def agrees(function: Function, stages: int, wide: int) -> None:
         ((65, 257, 330), {"groups": 1, "columns": 256, "stages": 3, "overlap": 1}),
         ((150, 67, 64), {"groups": 1, "columns": 64, "stages": 2, "swizzle": 64}),
         ((70, 130, 75), {"groups": 1, "columns": 128, "stages": 3, "swizzle": 32}),
+        ((70, 130, 136), {"groups": 1, "columns": 96, "stages": 3, "overlap": 1, "wide": 1}),
+        ((200, 200, 72), {"groups": 3, "columns": 192, "stages": 2}),
+        ((70, 67, 200), {"groups": 1, "columns": 64, "stages": 2, "split": 2}),
+        ((65, 97, 330), {"groups": 1, "columns": 96, "stages": 3, "overlap": 1, "split": 3}),
     ],
 )
 @pytest.mark.parametrize("dtype", [HALF, BRAIN])
@@ -77,22 +81,22 @@ def test_its_ptx_agrees(
     shapes = ((m, k), dtype), ((n, k) if turned else (k, n), dtype)
     workload = Workload.from_function(function_of("matmul", *shapes, transpose_b=turned))
     arrays = inputs_of(workload)
-    program = lowered(workload, {"sketch": "gpu_wgmma", **knobs}, ASKED)
+    program = lowered(workload, {"sketch": "gpu_wgmma", **knobs}, HOPPER)
     (got,), (want,) = (
-        run_program(program, arrays, ASKED), evaluate(workload.function, arrays)
+        run_program(program, arrays, HOPPER), evaluate(workload.function, arrays)
     )  # fmt: skip
     assert not mismatch([got.reshape(want.shape)], [want], error_bounds(workload.function, arrays))
 
 
 @needs_ptxas
-@pytest.mark.parametrize("columns", [64, 128, 256])
+@pytest.mark.parametrize("columns", [64, 96, 128, 192, 256])
 @pytest.mark.parametrize("name", LARGE)
 def test_instructions_are_not_serialised(name: str, columns: int) -> None:
     workload = Workload.from_function(LARGE[name])
     overlap = int(columns != 128)
     knobs = {"groups": 2, "columns": columns, "stages": 4, "overlap": overlap, "wide": 1}
     config = {"sketch": "gpu_wgmma", **knobs}
-    code, ptx = emitted(lowered(workload, config, ASKED), ASKED)
+    code, ptx = emitted(lowered(workload, config, HOPPER), HOPPER)
     made = assemble(ptx, "sm_90a")
     assert not made.warnings  # "Potential Performance Loss: wgmma.mma_async … serialized"
     assert all(usage.spilled_bytes == 0 for usage in made.kernels.values())
@@ -109,15 +113,14 @@ def test_instructions_are_not_serialised(name: str, columns: int) -> None:
     assert set(re.findall(r"st\.global\S*", ptx)) == {"st.global.v4.b32"}
 
 
-def test_only_targets_that_ask_for_them_have_them() -> None:
+def test_only_targets_that_have_them_take_them() -> None:
     workload = Workload.from_function(LARGE["columns side by side"])
-    assert "gpu_wgmma" not in [s.sketch for s in config_space(workload, HOPPER).sketches]
+    assert config_space(workload, HOPPER).default["sketch"] == "gpu_tma"
+    names = [s.sketch for s in config_space(workload, OTHER).sketches]
+    assert names == ["gpu_mma", "gpu_simt"]
     program = lowered(workload, {"sketch": "gpu_wgmma", "groups": 1, "columns": 64, "stages": 2})
     with pytest.raises(ScheduleError, match=r"needs -arch=sm_90a, not cuda"):
-        emitted(program)
-    for text in ("cuda -arch=sm_80", "cuda -arch=sm_90a -wgmma=on"):
-        with pytest.raises(TargetError, match="no GPU has run them yet"):
-            Target(text)
+        emitted(program, OTHER)
     single = Workload.from_function(
         function_of("matmul", ((64, 64), "float32"), ((64, 64), "float32"))
     )
@@ -129,7 +132,11 @@ KNOBS = {"groups": 2, "columns": 256, "stages": 6, "swizzle": 128}
 
 
 def test_only_what_fits_is_tried() -> None:
-    space = config_space(Workload.from_function(LARGE["terms side by side"]), ASKED)
-    k = {n: np.array([v]) for n, v in {**KNOBS, "overlap": 1}.items()}
-    held = {c.name: bool(c.holds(k)[0]) for c in space.sketch("gpu_wgmma").constraints}
-    assert held == {"registers": True, "shared memory": False, "overlap": True, "grid": True}
+    space = config_space(Workload.from_function(LARGE["terms side by side"]), HOPPER)
+    k = {n: np.array([v]) for n, v in {**KNOBS, "overlap": 1, "split": 1}.items()}
+    constraints = space.sketch("gpu_wgmma").constraints
+    held = {c.name: bool(c.holds(k)[0]) for c in constraints}
+    assert held.pop("shared memory") is False
+    assert held == dict.fromkeys(["registers", "overlap", "parts", "grid"], True)
+    (parts,) = (c for c in constraints if c.name == "parts")
+    assert not parts.holds({**k, "split": np.array([2])})[0]  # tiles enough
