@@ -7,9 +7,9 @@ thread ``4·g + t`` has number e = 4·j + 2·h + c, which is (16·w + 8·h + g, 
 A and B are read from shared memory, where rows of 128, 64 or 32 bytes are swizzled: 16 bytes
 number ``i`` of row ``r`` lie at number ``i xor r % 8``, ``i xor r % 8 / 2`` or ``i xor r % 8 / 4``,
 so that those of eight rows lie in banks of their own. Of 16 bits also the rows of A and the columns
-of B may stand side by side there; of float32 the terms have to, but A may be in registers, as that
-of ``mma.sync``: thread ``4·g + t`` has terms t and t + 4 of its rows. In a program an instruction is an
-``Intrinsic`` as one of its elements is computed, by a vectorized loop over them.
+of B may stand side by side there; of float32 the terms have to, or A is in registers, as that of
+``mma.sync``: thread ``4·g + t`` has terms t and t + 4 of its rows. In a program an instruction is
+an ``Intrinsic`` as one of its elements is computed, by a vectorized loop over them.
 
 **No GPU has run any of this.** Source: NVIDIA, "PTX ISA", asynchronous warpgroup-level matrix
 instructions, matrix descriptors; the layouts of operands also NVIDIA, CUTLASS,

@@ -10,8 +10,8 @@ blocks of (groups · 64) × columns elements of the result, four warps a group:
   if ``wide``: the four threads of a row exchange parts of four tiles, as in ``gpu_mma``
   epilogue → out
 
-The instruction for TF32 takes 8 terms, and reads no others side by side from shared memory than
-these: where columns of B stand so, it computes outᵀ = Bᵀ · Aᵀ, and the threads load Bᵀ as fragments.
+The instruction for TF32 takes 8 terms, and wants them side by side in shared memory. Where columns
+of B stand so it computes outᵀ = Bᵀ · Aᵀ, and the threads load Bᵀ as fragments.
 
 **No GPU has run any of this**: a target asks for it by ``-wgmma=untested``.
 """
