@@ -3,10 +3,9 @@
     python bench/gpu/check.py [--configs 8] [-k mma] [--minutes 5] [--out report.json]
     TUNEFARM_CUDA=emulated python bench/gpu/check.py --configs 1 --small
 
-Workloads of odd extents have each sketch of their spaces, those that are asked for alone
-(``-wgmma=untested``) among them, with its default config and others drawn at random. Builders on
-the host's cores make the code, one after the other it runs on outputs full of NaN, and each element
-is held to the bound that trials are. A case is a sketch on a workload.
+Workloads of odd extents have each sketch of their spaces, with its default config and others drawn
+at random. Builders on the host's cores make the code, one after the other it runs on outputs of
+NaN, and each element is held to the bound that trials are. A case is a sketch on a workload.
 """
 
 from __future__ import annotations
@@ -41,8 +40,7 @@ from tunefarm.worker.verify import check_answer
 from watch import watched
 
 SMALL_FLOPS = 2e6
-ASKED_FOR = ("gpu_wgmma", "gpu_tma")
-UNCERTAIN = ("gpu_mma", *ASKED_FOR, "gpu_attention")  # tensor cores
+UNCERTAIN = ("gpu_mma", "gpu_wgmma", "gpu_tma", "gpu_attention")  # tensor cores
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,20 +57,17 @@ def tasks() -> Iterator[Task]:
     """Operators of each kind, of extents that no tile divides; a few large enough for all stages
     of a pipeline and several blocks."""
     for dtype in ("float16", "bfloat16", "float32", "float64", "int8"):
-        kinds = {"float32": ("", "-precision=tf32"), "float16": ("", "-wgmma=untested"),
-                 "bfloat16": ("", "-wgmma=untested")}  # fmt: skip
-        for options in kinds.get(dtype, ("",)):
+        for options in ("", "-precision=tf32") if dtype == "float32" else ("",):
             for m, n, k in ((67, 91, 53), (200, 328, 264)):
                 yield Task(f"matmul {m}×{n}×{k} {dtype}", product(m, n, k, dtype), options)
-    for options in ("", "-wgmma=untested"):
-        for m, n, k in ((67, 92, 136), (200, 328, 520)):
-            name = f"relu(a·b + c) + d {m}×{n}×{k} float16"
-            yield Task(name, combined_product(m, n, k, "float16"), options)
+    for m, n, k in ((67, 92, 136), (200, 328, 520)):
+        name = f"relu(a·b + c) + d {m}×{n}×{k} float16"
+        yield Task(name, combined_product(m, n, k, "float16"))
     boxes = product(67, 96, 136, "float16")  # small, in rows of whole 16 bytes
-    yield Task("matmul 67×96×136 float16", boxes, "-wgmma=untested")
+    yield Task("matmul 67×96×136 float16", boxes)
     many = product(2000, 2056, 136, "float16")  # tiles, more than there are multiprocessors
-    yield Task("matmul 2000×2056×136 float16", many, "-wgmma=untested")
-    for dtype, options in (("float16", ""), ("float16", "-wgmma=untested"), ("float32", "")):
+    yield Task("matmul 2000×2056×136 float16", many)
+    for dtype, options in (("float16", ""), ("float32", ""), ("float32", "-precision=tf32")):
         yield Task(f"conv 3×3 {dtype}", convolution(dtype, 3, 1), options)
         yield Task(f"conv 1×1 by 2 {dtype}", convolution(dtype, 1, 2), options)
     for dtype in ("float16", "bfloat16"):
@@ -257,16 +252,11 @@ def cases(device: Device, count: int) -> Iterator[Sketched]:
     found = []
     for task in tasks():
         arch = device.properties.arch
-        if "wgmma" in task.options and arch != "sm_90a":
-            continue
         target = Target(f"cuda -arch={arch} {task.options}")
         space = config_space(task.workload, target)
         drawn = space.sample(np.random.default_rng(0), 256 * count)
         rows = map(space.decode, drawn[space.valid(drawn)])
-        asked = "wgmma" in task.options  # the other sketches are there without asking
-        by_sketch: dict[str, list[Config]] = {
-            s.sketch: [s.default] for s in space.sketches if not asked or s.sketch in ASKED_FOR
-        }
+        by_sketch: dict[str, list[Config]] = {s.sketch: [s.default] for s in space.sketches}
         for config in rows:
             mine = by_sketch.get(str(config["sketch"]))
             if mine is not None and len(mine) < count and config not in mine:

@@ -22,7 +22,7 @@ from tunefarm.compiler.gpu.dialects import Dialect
 from tunefarm.compiler.gpu.launches import Part
 from tunefarm.compiler.gpu.tensor_maps import TensorMap
 from tunefarm.compiler.gpu.warpgroups import CONVERGENT, WarpgroupEmitter
-from tunefarm.compiler.gpu.wgmma import ITEM_BYTES, ROWS_TOGETHER, SWIZZLES, next_row
+from tunefarm.compiler.gpu.wgmma import ROWS_TOGETHER, SWIZZLES, next_row
 from tunefarm.compiler.target import dtype_bytes
 from tunefarm.compiler.tir.affine import affine
 from tunefarm.compiler.tir.ir import (
@@ -128,7 +128,7 @@ class BoxEmitter(WarpgroupEmitter):
         length, size = at.buffer.shape[-1], dtype_bytes(at.buffer.dtype)
         steps = gcd(place.const, *(c for _, c in place.terms))
         whole = steps % (ROWS_TOGETHER * length) == 0 and rows % ROWS_TOGETHER == 0
-        if apart != Lin(next_row(length * size // ITEM_BYTES) * ITEM_BYTES // size) or not whole:
+        if apart != Lin(next_row(length, size)) or not whole:
             raise ScheduleError(f"{at.buffer.name} does not lie as boxes are copied")
         return self._shared_address(at, place)
 

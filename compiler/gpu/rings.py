@@ -226,7 +226,10 @@ class RingEmitter(BoxEmitter):
 
     def _release(self, stage: Expr, unless_first: Expr | None = None) -> None:
         """A warp has no more use for a stage: its first thread says so, but not in the first step
-        of those that are counted by ``unless_first``."""
+        of those that are counted by ``unless_first``. What its threads loaded themselves all of
+        them have."""
+        if self.loads_fragments:
+            self._warpwide("bar.warp.sync -1;", "~{memory}")
         lane = self._narrow(Lin(0, ((self.number_of("threadIdx.x", WARP), 1),)))
         if unless_first is not None:
             step = self._narrow(self._linear_index(unless_first))

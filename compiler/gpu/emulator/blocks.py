@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from tunefarm.compiler.gpu.archs import WARP
 from tunefarm.compiler.gpu.emulator import (
     accesses,
@@ -41,7 +42,7 @@ from tunefarm.compiler.gpu.emulator.parse import (
     Label,
     Symbol,
 )
-from tunefarm.compiler.gpu.emulator.wave import Wave
+from tunefarm.compiler.gpu.emulator.wave import Group, Wave
 
 BUILDERS: dict[str, Builder] = {
     **integers.BUILDERS,
@@ -276,11 +277,18 @@ def _end(i: Instruction | None, scope: Scope, targets: list[int]) -> End:
     return Branch(reads(i, scope, i.guard, KINDS["pred"]), targets[0], targets[1])
 
 
+def _meet_in_warps(wave: Wave, group: Group) -> None:
+    """The threads of each warp have waited for one another."""
+    if wave.has_mbarriers:
+        for lanes in np.split(group.index, np.flatnonzero(np.diff(group.index // WARP)) + 1):
+            wave.order.pass_part(lanes)
+
+
 def _barrier(i: Instruction, scope: Scope, targets: list[int]) -> End:
     if i.guard is not None:
         unknown(i, "a guard")
     if i.modifiers == ("warp", "sync"):
-        return Collective(i, lambda wave, group: None, targets[0])
+        return Collective(i, _meet_in_warps, targets[0])
     if i.modifiers[:3] == ("cluster", "wait", "acquire") and i.modifiers[3:] in clusters.ALIGNED:
         return Barrier(i, targets[0], of_cluster=True)
     if i.modifiers not in (("sync",), ("sync", "aligned"), ("cta", "sync", "aligned")):

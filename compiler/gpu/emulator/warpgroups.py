@@ -35,7 +35,6 @@ Index = NDArray[np.intp]
 DEPTH = 16
 _ROWS = 64
 _ROW_BYTES = {1: 128, 2: 64, 3: 32}  # of swizzled rows, by a descriptor's mode
-_FLOATS: Mapping[str, Callable[[Values], Values]] = {"f16": half_to_single, "bf16": brain_to_single}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +70,8 @@ class Operand:
         return swizzled
 
     def load(self, wave: Wave, leaders: Index) -> Values:
-        """The matrix of each warpgroup, extent × 16 bits of terms. Raises Fault of the positions of
-        ``leaders``, the first threads."""
+        """The matrix of each warpgroup, extent × terms, in words of 16 bits. Raises Fault of the
+        positions of ``leaders``, the first threads."""
         there = self.addresses()
         threads = np.repeat(leaders, there.shape[1])
         try:
@@ -82,6 +81,21 @@ class Operand:
         if self.turned:
             return rows.reshape(-1, DEPTH, self.extent).transpose(0, 2, 1)
         return rows.reshape(-1, self.extent, DEPTH)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A in registers: 64 × 8 words of 32 bits, four of a thread, which ``read`` gives."""
+
+    read: Callable[[Wave, Group], Values]
+
+    def load(self, wave: Wave, leaders: Index) -> Values:
+        """The matrix of each warpgroup, 64 × terms, in words of 16 bits."""
+        group = wave.group((leaders[:, None] + np.arange(WARPGROUP)).reshape(-1))
+        row, term = _held()
+        words = np.empty((len(leaders), _ROWS, DEPTH // 2), np.uint32)
+        words[:, row, term] = self.read(wave, group).reshape(-1, WARPGROUP, 4)
+        return words.view(np.uint16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +109,7 @@ class Product:
     kind: str
     leaders: Index
     begun: Index
-    left: Operand
+    left: Operand | Held
     right: Operand
     add: Values
     read: Callable[[Wave, Group], Values]
@@ -124,6 +138,25 @@ def _sums(columns: int) -> tuple[Index, Index]:
     return row, number // 4 * 8 + thread % 4 * 2 + number % 2
 
 
+def _held() -> tuple[Index, Index]:
+    """Row and term of each word of A in registers, by thread of the warpgroup: as ``mma.sync``."""
+    thread, number = np.arange(WARPGROUP)[:, None], np.arange(4)[None, :]
+    row = thread // 32 * 16 + thread % 32 // 4 + 8 * (number % 2)
+    return row, thread % 4 + 4 * (number // 2)
+
+
+def _cut_to_tf32(halves: Values) -> Values:
+    """Words of 16 bits, two a float32, of which the hardware takes the first 19 bits."""
+    words = halves.view(np.uint32) & np.uint32(0xFFFFE000)
+    cut: Values = words.view(np.float32)
+    return cut
+
+
+_FLOATS: Mapping[str, Callable[[Values], Values]] = {
+    "f16": half_to_single, "bf16": brain_to_single, "tf32": _cut_to_tf32,
+}  # fmt: skip
+
+
 def _wgmma(i: Instruction, scope: Scope) -> Step:
     match i.modifiers:
         case ("fence", "sync", "aligned"):
@@ -135,8 +168,9 @@ def _wgmma(i: Instruction, scope: Scope) -> Step:
             if isinstance(allowed, Immediate):
                 return _waits(i, allowed.value)
         case ("mma_async", "sync", "aligned", shape, "f32", kind, other) if kind == other:
-            if kind in _FLOATS and shape.startswith("m64n") and shape.endswith("k16"):
-                return _begins(i, scope, kind, int(shape[4:-3]))
+            depth = "k8" if kind == "tf32" else "k16"
+            if kind in _FLOATS and shape.startswith("m64n") and shape.endswith(depth):
+                return _begins(i, scope, kind, int(shape[4:].removesuffix(depth)))
     unknown(i)
 
 
@@ -160,18 +194,28 @@ def _waits(i: Instruction, allowed: int) -> Step:
 
 
 def _begins(i: Instruction, scope: Scope, kind: str, columns: int) -> Step:
-    d, a, b, add, *rest = operands(i, 8)
+    """``{d…}, a, b, p, 1, 1`` and, of 16 bits, whether A and B are turned; a is a descriptor or,
+    of float32, ``{a, b, c, d}``."""
+    turns = 2 if kind != "tf32" else 0
+    d, a, b, add, *rest = operands(i, 6 + turns)
     numbers = [x.value for x in rest if isinstance(x, Immediate)]
-    targets = parts_of(i, d)
-    if len(numbers) != 4 or numbers[:2] != [1, 1] or len(targets) != columns // 2:
+    targets, fragment = parts_of(i, d), parts_of(i, a)
+    if len(numbers) != 2 + turns or numbers[:2] != [1, 1] or len(targets) != columns // 2:
         unknown(i)
-    descriptors = [reads(i, scope, x, KINDS["b64"]) for x in (a, b)]
+    if len(fragment) != 1 and (len(fragment) != 4 or turns):
+        unknown(i)
+    left_turned, right_turned = map(bool, numbers[2:] or (0, 0))
+    of_words = [reads(i, scope, x, KINDS["b32"]) for x in fragment if len(fragment) == 4]
+    descriptors = [reads(i, scope, x, KINDS["b64"]) for x in (a, b)[len(fragment) == 4 :]]
     adds = reads(i, scope, add, KINDS["pred"])
     read = [reads(i, scope, target, KINDS["f32"]) for target in targets]
     write = [writes_own(i, scope, target, KINDS["f32"]) for target in targets]
 
-    def held(wave: Wave, group: Group) -> Values:
+    def sums(wave: Wave, group: Group) -> Values:
         return np.stack([group.own(each(wave)) for each in read], axis=1)
+
+    def words(wave: Wave, group: Group) -> Values:
+        return np.stack([group.own(each(wave)) for each in of_words], axis=1)
 
     def put(wave: Wave, group: Group, values: Values) -> None:
         for number, set_one in enumerate(write):
@@ -179,11 +223,12 @@ def _begins(i: Instruction, scope: Scope, kind: str, columns: int) -> Step:
 
     def step(wave: Wave, group: Group) -> None:
         leaders = _leaders(wave, group)
-        left, right = (_descriptor(group.own(each(wave))) for each in descriptors)
+        *left, right = (_descriptor(group.own(each(wave))) for each in descriptors)
         product = Product(
             kind, leaders, wave.committed[leaders],
-            Operand(_ROWS, bool(numbers[2]), left), Operand(columns, bool(numbers[3]), right),
-            group.own(adds(wave)).reshape(-1, WARPGROUP)[:, 0], held, put,
+            Operand(_ROWS, left_turned, left[0]) if left else Held(words),
+            Operand(columns, right_turned, right),
+            group.own(adds(wave)).reshape(-1, WARPGROUP)[:, 0], sums, put,
         )  # fmt: skip
         product.left.load(wave, leaders)
         product.right.load(wave, leaders)

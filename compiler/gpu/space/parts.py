@@ -1,8 +1,8 @@
 """Products whose terms are shared out over blocks: the kernel that adds what each came to.
 
-    parts[s, b, m, n] = Σ_k of part s        the product's kernel, whole tiles, float32
-    C[b, m, n] = Σ_s parts[s, b, m, n]       another, a thread a vector of elements
-    out[…]     = epilogue(C[b, m, n])
+parts[s, b, m, n] = Σ_k of part s        the product's kernel, whole tiles, float32
+C[b, m, n] = Σ_s parts[s, b, m, n]       another, a thread a vector of elements
+out[…]     = epilogue(C[b, m, n])
 """
 
 from __future__ import annotations

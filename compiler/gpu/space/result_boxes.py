@@ -70,7 +70,7 @@ class ResultBoxes:
     ) -> None:
         size = dtype_bytes(out.dtype)
         self.out, self.axes, self.groups, self.sums, self.at = out, axes, groups, sums, at
-        self.chunk = w.ITEM_BYTES * w.CHUNK // size  # elements of 16 bytes
+        self.chunk = w.CHUNK_BYTES // size  # elements of 16 bytes
         self.length = ROW_BYTES // size
         self.count = columns // self.length
         shape = (groups, min(self.count, MOST_TILES), w.ROWS, self.length)

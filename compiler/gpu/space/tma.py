@@ -14,8 +14,6 @@ many a multiprocessor, tile after tile; tiles by rows, of ``swath`` columns of t
 For operands that lie in memory as matrices, in rows of a multiple of 16 bytes; what else there is
 (convolutions but those of 1 × 1, odd lengths) is left to ``gpu_wgmma``. Threads wait at mbarriers,
 which are the emitter's (``gpu/rings.py``): the program says where they wait for all.
-
-**No GPU has run any of this**: a target asks for it by ``-wgmma=untested``.
 """
 
 from __future__ import annotations
@@ -39,7 +37,6 @@ from tunefarm.compiler.gpu.space.result_boxes import (
 )
 from tunefarm.compiler.gpu.space.tensors import Axes, axes_in_memory
 from tunefarm.compiler.gpu.space.tiled import blocks_of, fits_grid, product
-from tunefarm.compiler.gpu.space.wgmma import Knobs as WgmmaKnobs
 from tunefarm.compiler.gpu.space.wgmma import (
     SPLITS,
     WgmmaKernel,
@@ -52,8 +49,10 @@ from tunefarm.compiler.gpu.space.wgmma import (
     parts_of,
     stages_overlap,
     tile_of,
+    turned,
     wide_of,
 )
+from tunefarm.compiler.gpu.space.wgmma import Knobs as WgmmaKnobs
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.columns import Mask, Numbers, cheapest, whole
 from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob, SketchSpace
@@ -128,7 +127,7 @@ def space(function: Function, target: Target) -> SketchSpace | None:
     if p is None or matrices_of(p) is None:
         return None
     constraints = _constraints_of(p, target)
-    knobs = (*KNOBS, wide_of(p), Knob("store_boxes", (0, 1) if result_axes(p) else (0,)))
+    knobs = (*KNOBS, wide_of(p), stores_of(p))
     fixed = {**FIXED, "wide": int(knobs[-2].choices[-1])}
     choices = {k.name: [int(c) for c in k.choices] for k in knobs if k.name not in fixed}
     found, _ = cheapest(choices, fixed, constraints, lambda k: _cost_of(p, target, k))
@@ -136,6 +135,11 @@ def space(function: Function, target: Target) -> SketchSpace | None:
     return SketchSpace(
         NAME, VERSION, knobs, constraints, default, lambda k: nest_of(p, target, k, _cost_of)
     )
+
+
+def stores_of(p: Product) -> Knob:
+    """Whether results go out as boxes, where these are of what a group of warps holds in rows."""
+    return Knob("store_boxes", (0, 1) if result_axes(p) and not turned(p) else (0,))
 
 
 def matrices_of(p: Product) -> tuple[_Matrix, _Matrix] | None:
@@ -171,27 +175,28 @@ def _constraints_of(p: Product, target: Target) -> tuple[Constraint, ...]:
         return (whole(k, "producer") == 1) | (whole(k, "stages") >= 3)
 
     def clusters_fit(k: Columns) -> Mask:
-        rows, _ = tile_of(k)
+        rows, _ = tile_of(p, k)
         fits = whole(k, "producer") == 1
         if p.along[1] != "k":  # boxes of B have a row a term, and are shared out in whole patterns
-            fits &= whole(k, "swizzle") // w.ITEM_BYTES >= w.ROWS_TOGETHER * whole(k, "cluster")
+            terms = whole(k, "swizzle") // dtype_bytes(p.dtypes[1])
+            fits &= terms >= w.ROWS_TOGETHER * whole(k, "cluster")
         return (whole(k, "cluster") == 1) | (fits & (p.rows > rows))
 
     def stay(k: Columns) -> Mask:
         f, resident = footprint_of(k), whole(k, "resident")
         fit = resident * f.registers * f.threads <= REGISTERS
         fit &= resident * _shared_bytes(p, k) <= target.gpu.shared_bytes
-        several = blocks_of(p, tile_of(k)) > resident * target.num_cores
+        several = blocks_of(p, tile_of(p, k)) > resident * target.num_cores
         fit &= several & (whole(k, "split") == 1)
         return (resident == 0) | ((whole(k, "producer") == 1) & fit)
 
     def several_swaths(k: Columns) -> Mask:
-        _, columns = tile_of(k)
+        _, columns = tile_of(p, k)
         return whole(k, "swath") * columns < p.columns
 
     def boxes_go_out(k: Columns) -> Mask:
         """From groups that wait for one another apart from those who fill, in whole boxes."""
-        _, columns = tile_of(k)
+        _, columns = tile_of(p, k)
         fit = (whole(k, "producer") == 1) & (columns % length == 0) & (whole(k, "split") == 1)
         return (whole(k, "store_boxes") == 0) | fit
 
@@ -205,7 +210,7 @@ def _constraints_of(p: Product, target: Target) -> tuple[Constraint, ...]:
         Constraint("cluster", clusters_fit),
         Constraint("boxes", boxes_go_out),
         parts_of(p, target),
-        fits_grid(p, tile_of),
+        fits_grid(p, lambda k: tile_of(p, k)),
     )
 
 
@@ -230,7 +235,7 @@ def _cost_of(p: Product, target: Target, k: Columns) -> Numbers:
 def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     """Apply a config. Raises ScheduleError if boxes of the operands are no tiles of the product."""
     p = product(function)
-    if p is None or not computes(p):
+    if p is None or not computes(p, target):
         raise ScheduleError("the workload is no product that warpgroups compute")
     matrices = matrices_of(p)
     if matrices is None:
@@ -243,7 +248,7 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
         raise ScheduleError("blocks are a cluster where threads of their own ask for boxes")
     if k.resident and not k.producer:
         raise ScheduleError("blocks go from tile to tile where threads of their own ask for boxes")
-    if k.store_boxes and (not k.producer or result_axes(p) is None):
+    if k.store_boxes and (not k.producer or turned(p) or result_axes(p) is None):
         raise ScheduleError(
             "boxes are stored by blocks with threads of their own that ask for others, of a result "
             "in rows of whole 16 bytes"
@@ -264,7 +269,7 @@ class _Kernel(WgmmaKernel):
         self.matrices = matrices
         self.producer = k.producer
         self.cluster = k.cluster
-        rows, columns = -(-p.rows // (k.rows * k.cluster)), -(-p.columns // k.columns)
+        rows, columns = -(-p.rows // (self.rows * k.cluster)), -(-p.columns // self.columns)
         count = rows * columns
         self.blocks = min(count, max(most // k.cluster, 1)) if most else count
         self.turns = -(-count // self.blocks)
@@ -306,7 +311,7 @@ class _Kernel(WgmmaKernel):
     def result_boxes(self) -> ResultBoxes:
         k, axes = self.k, result_axes(self.p)
         assert axes is not None
-        first = self.y * k.rows, self.column * k.columns
+        first = self.y * self.rows, self.column * self.columns
         at = Places(self.group, self.warp, self.lane, self.z, *first)
         out = store_of(self.node("out")).buffer
         return ResultBoxes(out, axes, k.groups, k.columns, self.c, at)
@@ -322,33 +327,32 @@ class _Kernel(WgmmaKernel):
 
     def fill(self, name: str) -> Stmt:
         """The boxes of a tile: of B one for each row of columns, where these stand side by side."""
-        k = self.k
         if name == "A":
-            return self.box(name, self.a, (), k.rows, 0)
+            return self.box(name, self.a, (), self.rows, 0)
         if self.matrices[1].along == "k":
-            return self.box(name, self.b, (), k.columns, 0)
-        count = k.columns // k.chunk
-        return loop("j", count, lambda j: self.box(name, self.b, (j,), k.depth, j))
+            return self.box(name, self.b, (), self.columns, 0)
+        count = self.columns // self.chunk
+        return loop("j", count, lambda j: self.box(name, self.b, (j,), self.depth, j))
 
     def box(
         self, name: str, tile: Buffer, place: tuple[Expr, ...], rows: int, number: Expr | int
     ) -> Stmt:
         """A box of ``rows`` of a tile, number ``number`` along the tile's columns."""
-        k, matrix = self.k, self.matrices["AB".index(name)]
+        matrix = self.matrices["AB".index(name)]
         outer = "m" if name == "A" else "k" if matrix.along == "n" else "n"
-        length = k.chunk if matrix.along == "n" else k.depth
+        length = self.chunk if matrix.along == "n" else self.depth
 
         def element(row: Expr, column: Expr) -> Stmt:
             inside = {matrix.along: column, outer: row}
             at: dict[str, Expr] = {
                 "b": self.z,
-                "m": self.y * k.rows + inside.get("m", Const(0)),
-                "n": self.column * k.columns + number * length + inside.get("n", Const(0)),
-                "k": self.now * k.depth + inside.get("k", Const(0)),
+                "m": self.y * self.rows + inside.get("m", Const(0)),
+                "n": self.column * self.columns + number * length + inside.get("n", Const(0)),
+                "k": self.now * self.depth + inside.get("k", Const(0)),
             }
             axes = [TensorAxis(at[axis], extent, stride) for axis, extent, stride in matrix.axes]
             value = boxed(self.source.params[matrix.param], axes)
-            where = (*self.slot, *place, row, w.swizzled(row % 8, column, length))
+            where = (*self.slot, *place, row, self.swizzled(row, column, length))
             return Store(tile, where, value)
 
         return loop(

@@ -1,15 +1,20 @@
-"""Products on the tensor cores of ``sm_90a`` by warpgroups: float16 and bfloat16.
+"""Products on the tensor cores of ``sm_90a`` by warpgroups: float16, bfloat16, and float32 where a
+target allows TF32.
 
 blocks of (groups · 64) × columns elements of the result, four warps a group:
   each group: 64 × columns sums, in registers
-  for steps of 64, 32 or 16 terms:          rows of so many bytes as the ``swizzle`` has
+  for steps of 128, 64 or 32 bytes of terms:   the ``swizzle``, and the bytes of a tile's row
     the threads fill tiles of A and B       shared, swizzled, copied asynchronously, ``stages``
     sums += A[64, 16] · B[16, columns]      up to four instructions, which end before the next step
                                             begins, or if they ``overlap`` before the one after
   if ``wide``: the four threads of a row exchange parts of four tiles, as in ``gpu_mma``
   epilogue → out
 
-**No GPU has run any of this**: a target asks for it by ``-wgmma=untested``.
+The instruction for TF32 takes 8 terms, and wants them side by side in shared memory. Where columns
+of B stand so it computes outᵀ = Bᵀ · Aᵀ, and the threads load Bᵀ as fragments.
+
+Several blocks may ``split`` the terms of a tile: their sums are parts, which another kernel adds
+(``parts.py``).
 """
 
 from __future__ import annotations
@@ -63,7 +68,7 @@ from tunefarm.compiler.tir.visit import seq, substitute, transform_expr
 
 NAME, VERSION = "gpu_wgmma", 4
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
-FED_BYTES = 42  # that a multiprocessor gets a clock from the second-level cache, all of them at work
+FED_BYTES = 42  # that a multiprocessor gets a clock from the second-level cache, when all ask
 LATENCY = 1200  # clocks until a step's tiles are there
 BEGIN = 1800  # clocks of a block before its first product
 COMBINE = 3000  # clocks of the kernel that adds parts, beside its traffic
@@ -79,7 +84,14 @@ KNOBS = (
 
 def wide_of(p: Product) -> Knob:
     """Whether threads exchange what they hold, where their rows are long enough for that."""
-    return Knob("wide", (0, 1) if p.result_vector >= 4 else (0,))
+    return Knob("wide", (0, 1) if p.result_vector >= 4 and not turned(p) else (0,))
+
+
+def turned(p: Product) -> bool:
+    """Whether warpgroups compute the transposed product, their A the operand B in registers: its
+    columns stand side by side, and the instruction for its dtype reads only terms so from shared
+    memory. Then ``groups`` are those of columns, and ``columns`` counts rows."""
+    return p.dtypes[1] == "float32" and p.along[1] != "k"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,20 +105,6 @@ class Knobs:
     wide: int = 0
     swizzle: int = max(w.SWIZZLES)
     split: int = 1
-
-    @property
-    def rows(self) -> int:
-        return self.groups * w.ROWS
-
-    @property
-    def depth(self) -> int:
-        """Terms of a step, and elements of a row of a tile."""
-        return self.swizzle // w.ITEM_BYTES
-
-    @property
-    def chunk(self) -> int:
-        """Columns of a row of B's tile, where they stand side by side."""
-        return gcd(self.columns, self.depth)
 
 
 def space(function: Function, target: Target) -> SketchSpace | None:
@@ -126,23 +124,28 @@ def space(function: Function, target: Target) -> SketchSpace | None:
 def computed(function: Function, target: Target) -> Product | None:
     """The product that a function is, if warpgroups of a target compute it."""
     p = product(function) if target.kind == "cuda" and target.takes_wgmma else None
-    return p if p is not None and computes(p) and p.columns >= w.COLUMNS[0] else None
+    return p if p is not None and computes(p, target) and p.columns >= w.COLUMNS[0] else None
 
 
-def computes(p: Product) -> bool:
-    """True if there is an instruction for the dtypes of a product."""
+def computes(p: Product, target: Target) -> bool:
+    """True if there is an instruction for the dtypes of a product; that of TF32 rounds float32,
+    where that is allowed."""
     operands = {m.operand for m in w.WGMMAS.values()}
-    return p.dtypes[0] == p.dtypes[1] and p.dtypes[0] in operands and p.sum_dtype == "float32"
+    allowed = p.dtypes[0] != "float32" or target.rounds_to_tf32
+    same = p.dtypes[0] == p.dtypes[1] and p.sum_dtype == "float32"
+    return same and allowed and p.dtypes[0] in operands
 
 
-def tile_of(k: Columns) -> tuple[Numbers, Numbers]:
-    return whole(k, "groups") * w.ROWS, whole(k, "columns")
+def tile_of(p: Product, k: Columns) -> tuple[Numbers, Numbers]:
+    """Rows and columns of a block's tile of the result."""
+    of_groups, others = whole(k, "groups") * w.ROWS, whole(k, "columns")
+    return (others, of_groups) if turned(p) else (of_groups, others)
 
 
 def footprint_of(k: Columns) -> Footprint:
     """Sums in registers, tiles of all stages in shared memory. Warps that only fill give registers
     away where they are too few: a thread's are the mean then."""
-    rows, columns = tile_of(k)
+    rows, columns = whole(k, "groups") * w.ROWS, whole(k, "columns")
     groups, own = whole(k, "groups"), columns // 2 + OTHER_REGISTERS
     filling = whole(k, "producer") if "producer" in k else 0
     threads = (groups + filling) * w.GROUP * WARP
@@ -167,7 +170,7 @@ def constraints_of(p: Product, target: Target) -> tuple[Constraint, ...]:
         Constraint("shared memory", shared_fits),
         Constraint("overlap", stages_overlap),
         parts_of(p, target),
-        fits_grid(p, tile_of),
+        fits_grid(p, lambda k: tile_of(p, k)),
     )
 
 
@@ -181,8 +184,8 @@ def parts_of(p: Product, target: Target) -> Constraint:
 
     def holds(k: Columns) -> Mask:
         split = whole(k, "split")
-        few = split * blocks_of(p, tile_of(k)) <= 2 * target.num_cores
-        long = 2 * split * (whole(k, "swizzle") // w.ITEM_BYTES) <= p.depth
+        few = split * blocks_of(p, tile_of(p, k)) <= 2 * target.num_cores
+        long = 2 * split * whole(k, "swizzle") <= p.depth * dtype_bytes(p.dtypes[0])
         return (split == 1) | (few & long & (p.batch * split <= MAX_GRID[2]))
 
     return Constraint("parts", holds)
@@ -194,11 +197,11 @@ def cost_of(p: Product, target: Target, k: Columns) -> Numbers:
     Measured on an H200: 4096³ of float16 in tiles of 128 × 256 takes 194 µs, of 128 × 128 247 and
     of 128 × 64 287, which is what the second-level cache gives.
     """
-    rows, columns = tile_of(k)
+    rows, columns = tile_of(p, k)
     split, stages, overlap = (whole(k, name) for name in ("split", "stages", "overlap"))
     cluster = whole(k, "cluster") if "cluster" in k else 1
     row_bytes = whole(k, "swizzle")
-    part = -(-p.depth * w.ITEM_BYTES // (row_bytes * split))  # steps of a block
+    part = -(-p.depth * dtype_bytes(p.dtypes[0]) // (row_bytes * split))  # steps of a block
     multiplied = rows * columns * row_bytes / w.RATE_BYTES
     fed = (rows + columns / cluster) * row_bytes / FED_BYTES
     waited = LATENCY / np.maximum(stages - 1 - overlap, 1)
@@ -223,9 +226,10 @@ def nest_of(
     cost: Callable[[Product, Target, Columns], Numbers] = cost_of,
 ) -> Nest:
     own = np.full(len(whole(k, "groups")), w.ROWS), whole(k, "columns")
-    steps = {**k, "bk": whole(k, "swizzle") // w.ITEM_BYTES}
+    own = own[::-1] if turned(p) else own
+    steps = {**k, "bk": whole(k, "swizzle") // dtype_bytes(p.dtypes[0])}
     more = footprint_of(k).columns(target)
-    return tiled.nest_of(p, steps, Tiling(tile_of(k), own, cost(p, target, k), more))
+    return tiled.nest_of(p, steps, Tiling(tile_of(p, k), own, cost(p, target, k), more))
 
 
 # --- the kernel ---------------------------------------------------------------------------------
@@ -234,7 +238,7 @@ def nest_of(
 def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     """Apply a config. Raises ScheduleError if no such instruction computes the function."""
     p = product(function)
-    if p is None or not computes(p):
+    if p is None or not computes(p, target):
         raise ScheduleError("the workload is no product that warpgroups compute")
     k = Knobs(**{name: int(value) for name, value in config.items() if name != "sketch"})
     check_stages(k)
@@ -257,15 +261,21 @@ class WgmmaKernel:
 
     def __init__(self, p: Product, k: Knobs) -> None:
         self.p, self.k = p, k
-        along = "k" if p.along[1] == "k" else "n"
-        vectors = p.vector(0, w.CHUNK), p.vector(1, w.CHUNK)
-        self.width = exchange_width(p, QUAD) if k.wide and k.split == 1 else 1
+        self.turned, self.item_bytes = turned(p), dtype_bytes(p.dtypes[0])
+        of_groups, others = k.groups * w.ROWS, k.columns
+        self.rows, self.columns = (others, of_groups) if self.turned else (of_groups, others)
+        self.depth = k.swizzle // self.item_bytes  # terms of a step, elements of a tile's row
+        self.chunk = gcd(self.columns, self.depth)  # columns of a row, where they are side by side
+        self.steps = -(-p.depth // (self.depth * k.split))  # of a block
+        chunk = w.CHUNK_BYTES // self.item_bytes
+        vectors = p.vector(0, chunk), p.vector(1, chunk)
+        exchanges = k.wide and k.split == 1 and not self.turned
+        self.width = exchange_width(p, QUAD) if exchanges else 1
         together = 2 * self.width if k.split > 1 or p.columns % 2 == 0 else 1
-        self.steps = -(-p.depth // (k.depth * k.split))  # of a block
-        depth = k.depth * self.steps * k.split
-        self.tiles = Tiles(k.rows, k.columns, depth, *vectors, together)
+        depth = self.depth * self.steps * k.split
+        self.tiles = Tiles(self.rows, self.columns, depth, *vectors, together)
         self.source = product_program(p, self.tiles)
-        self.by_terms = along == "k"
+        self.by_terms = p.along[1] == "k"
         self.instruction = next(
             m
             for m in w.WGMMAS.values()
@@ -280,16 +290,16 @@ class WgmmaKernel:
         self.now: Expr = self.step  # of all blocks'
         self.parts: Parts | None = None
         if k.split > 1:
-            self.parts = Parts(p, k.split, (k.rows, k.columns))
+            self.parts = Parts(p, k.split, (self.rows, self.columns))
             self.z, self.share = self.number // k.split, self.number % k.split
             self.now = self.share * self.steps + self.step
         copies = k.stages if self.steps > 1 else 1
-        by_columns = (k.columns // k.chunk, k.depth, k.chunk)
-        shape = (k.columns, k.depth) if self.by_terms else by_columns
-        self.a = Buffer("A", (k.rows, k.depth), p.dtypes[0], "shared", 0, copies)
+        by_columns = (self.columns // self.chunk, self.depth, self.chunk)
+        shape = (self.columns, self.depth) if self.by_terms else by_columns
+        self.a = Buffer("A", (self.rows, self.depth), p.dtypes[0], "shared", 0, copies)
         self.b = Buffer("B", shape, p.dtypes[1], "shared", 0, copies)
         self.c = Buffer("C", (k.columns // 2,), "float32", "register")
-        self.turned = Buffer("T", (2 * self.width,), "float32", "register")
+        self.exchanged = Buffer("T", (2 * self.width,), "float32", "register")
 
     def whole_program(self, target: Target) -> PrimFunc:
         """The program, with the kernel that adds its parts where its terms are shared out."""
@@ -303,7 +313,7 @@ class WgmmaKernel:
 
     def own(self) -> tuple[Buffer, ...]:
         """What each thread has of its own."""
-        return (self.c, self.turned) if self.width > 1 else (self.c,)
+        return (self.c, self.exchanged) if self.width > 1 or self.turned else (self.c,)
 
     def clear(self) -> Stmt:
         zero = Const(0.0, "float32")
@@ -316,7 +326,8 @@ class WgmmaKernel:
             (self.warp, w.GROUP, "threadIdx.y"),
             (self.group, groups, "threadIdx.z"),
         )
-        for var, extent, axis in (*threads, *self.grid(), (self.number, self.p.batch * self.k.split, "blockIdx.z")):
+        batches = (self.number, self.p.batch * self.k.split, "blockIdx.z")
+        for var, extent, axis in (*threads, *self.grid(), batches):
             body = For(var, Const(extent), body, LoopKind.THREAD, axis=axis)
         return replace(self.source, body=body, buffers=buffers)
 
@@ -325,8 +336,8 @@ class WgmmaKernel:
         are, axes."""
         assert isinstance(self.y, Var)
         return (
-            (self.x, -(-self.p.columns // self.k.columns), "blockIdx.x"),
-            (self.y, -(-self.p.rows // self.k.rows), "blockIdx.y"),
+            (self.x, -(-self.p.columns // self.columns), "blockIdx.x"),
+            (self.y, -(-self.p.rows // self.rows), "blockIdx.y"),
         )
 
     def node(self, name: str) -> Block:
@@ -338,8 +349,8 @@ class WgmmaKernel:
         """Fill a tile, the threads side by side along its rows."""
         k, node = self.k, self.node(name)
         vector = self.tiles.a_vector if name == "A" else self.tiles.b_vector
-        rows = {"A": k.rows, "B": k.columns if self.by_terms else k.depth}[name]
-        row_length = k.columns if name == "B" and not self.by_terms else k.depth
+        rows = {"A": self.rows, "B": self.columns if self.by_terms else self.depth}[name]
+        row_length = self.columns if name == "B" and not self.by_terms else self.depth
         in_row, threads = row_length // vector, k.groups * w.GROUP * WARP
         count = rows * in_row
         turns = -(-count // threads)
@@ -363,40 +374,55 @@ class WgmmaKernel:
         """An element of a vector of a tile: of A a row's terms, of B a column's terms or a term's
         columns."""
         element = number * vector + part
-        term = self.now * self.k.depth + (element if name == "A" or self.by_terms else row)
+        term = self.now * self.depth + (element if name == "A" or self.by_terms else row)
         places: dict[str, Expr] = {"b": self.z, "k": term}
         if name == "A":
-            places["m"] = self.y * self.k.rows + row
+            places["m"] = self.y * self.rows + row
         else:
-            places["n"] = self.column * self.k.columns + (row if self.by_terms else element)
+            places["n"] = self.column * self.columns + (row if self.by_terms else element)
         store = store_of(node)
         value = substitute(store.value, {i.var: places[i.var.name] for i in node.iters})
         if name == "A" or self.by_terms:
             tile = self.a if name == "A" else self.b
-            return Store(tile, (row, w.swizzled(row % 8, element, self.k.depth)), value)
-        in_row = self.k.chunk // vector
-        inside = w.swizzled(row % 8, number % in_row * vector + part, self.k.chunk)
+            return Store(tile, (row, self.swizzled(row, element, self.depth)), value)
+        in_row = self.chunk // vector
+        inside = self.swizzled(row, number % in_row * vector + part, self.chunk)
         return Store(self.b, (number // in_row, row, inside), value)
 
+    def swizzled(self, row: Expr, element: Expr, length: int) -> Expr:
+        """Where an element of a row of so many of a tile lies in it."""
+        return w.swizzled(row % 8, element, length, self.item_bytes)
+
     def multiply(self) -> Stmt:
-        """C += A · B, 16 terms at a time: all elements of a thread by one instruction."""
-        g, t = self.lane // 4, self.lane % 4
-        depth, chunk = self.k.depth, self.k.chunk
+        """C += A · B, or Cᵀ += Bᵀ · Aᵀ, as many terms at a time as an instruction has: all elements
+        of a thread by one."""
+        g, t, depth = self.lane // 4, self.lane % 4, self.instruction.depth
+
+        def row_terms(tile: Buffer, eight: Expr, row: Expr, term: Expr) -> Load:
+            return Load(tile, (*self.slot, eight + row, self.swizzled(row, term, self.depth)))
+
+        def term_columns(first: Expr, column: Expr, term: Expr) -> Load:
+            place = (first + column // self.chunk, term)
+            inside = self.swizzled(term, column % self.chunk, self.chunk)
+            return Load(self.b, (*self.slot, *place, inside))
 
         def left(e: Expr, term: Expr) -> Load:
-            row = self.group * w.ROWS + self.warp * 16 + e % 4 // 2 * 8 + g
-            return Load(self.a, (*self.slot, row, w.swizzled(g, term, depth)))
+            if self.turned:
+                column = self.warp * ROWS + g * 2 + e % 4 // 2
+                return term_columns(self.group * (w.ROWS // self.chunk), column, term)
+            first = self.group * w.ROWS + self.warp * ROWS
+            return row_terms(self.a, first + e % 4 // 2 * 8, g, term)
 
         def right(e: Expr, term: Expr) -> Load:
-            inside = t * 2 + e % 2  # of eight columns
-            column = e // 4 * 8 + inside
+            eight, inside = e // 4 * 8, t * 2 + e % 2
+            if self.turned:
+                return row_terms(self.a, eight, inside, term)
             if self.by_terms:
-                return Load(self.b, (*self.slot, column, w.swizzled(inside, term, depth)))
-            place = (column // chunk, term, w.swizzled(term % 8, column % chunk, chunk))
-            return Load(self.b, (*self.slot, *place))
+                return row_terms(self.b, eight, inside, term)
+            return term_columns(Const(0), eight + inside, term)
 
         def product(k: Expr, e: Expr) -> Stmt:
-            terms = [k * w.DEPTH + n for n in range(w.DEPTH)]
+            terms = [k * depth + n for n in range(depth)]
             factors = [left(e, n) for n in terms] + [right(e, n) for n in terms]
             value = Intrinsic(self.instruction.name, (Load(self.c, (e,)), *factors), "float32")
             return Store(self.c, (e,), value)
@@ -404,7 +430,7 @@ class WgmmaKernel:
         count = self.instruction.elements
         return loop(
             "k",
-            depth // w.DEPTH,
+            self.depth // depth,
             lambda k: loop("e", count, lambda e: product(k, e), LoopKind.VECTORIZED),
         )
 
@@ -412,27 +438,29 @@ class WgmmaKernel:
 
     def store(self) -> Stmt:
         """The epilogue, for each row of a thread's and each group of tiles of columns."""
+        if self.turned:
+            return self.store_turned()
         groups = self.k.columns // COLUMNS // self.width
         return loop("h", 2, lambda h: loop("j", groups, lambda j: self.part(h, j)))
 
     def part(self, h: Expr, j: Expr) -> Stmt:
         """What a thread stores at once."""
         width, quad, t = self.width, self.lane // QUAD, self.lane % QUAD
-        first = self.y * self.k.rows + self.group * w.ROWS + self.warp * ROWS
+        first = self.y * self.rows + self.group * w.ROWS + self.warp * ROWS
 
         def held(e: Expr) -> list[Expr]:
             return [Load(self.c, ((j * width + n) * 4 + h * 2 + e % 2,)) for n in range(width)]
 
         def exchange(e: Expr) -> Stmt:
-            return Store(self.turned, (e,), exchanged(held(e), t, e))
+            return Store(self.exchanged, (e,), exchanged(held(e), t, e))
 
         def element(e: Expr) -> Stmt:
             if width == 1:
                 row, column = fragment_place(Const(0), j, quad, t, h * 2 + e)
             else:
                 row, column = square_place(width, Const(0), j, h, quad, t, e)
-            value = held(e)[0] if width == 1 else Load(self.turned, (e,))
-            return self.told(first + row, self.column * self.k.columns + column, value)
+            value = held(e)[0] if width == 1 else Load(self.exchanged, (e,))
+            return self.told(first + row, self.column * self.columns + column, value)
 
         kind = LoopKind.VECTORIZED if self.tiles.out_vector > 1 else LoopKind.UNROLLED
         stores = loop("e", 2 * width, element, kind)
@@ -445,6 +473,26 @@ class WgmmaKernel:
         if self.parts is None:
             return self.result(row, column, value)
         return Store(self.parts.buffer, (self.share, self.z, row, column), value)
+
+    def store_turned(self) -> Stmt:
+        """The epilogue of a transposed product: a thread has two columns side by side of a row."""
+        kind = LoopKind.VECTORIZED if self.tiles.out_vector > 1 else LoopKind.UNROLLED
+        first = self.column * self.columns + self.group * w.ROWS + self.warp * ROWS
+        column = first + self.lane // QUAD * 2
+
+        def pair(j: Expr, c: Expr) -> Stmt:
+            row = self.y * self.rows + j * COLUMNS + self.lane % QUAD * 2 + c
+
+            def taken(h: Expr) -> Stmt:
+                return Store(self.exchanged, (h,), Load(self.c, (j * 4 + h * 2 + c,)))
+
+            def element(h: Expr) -> Stmt:
+                return self.told(row, column + h, Load(self.exchanged, (h,)))
+
+            return seq(loop("h", 2, taken), loop("h", 2, element, kind))
+
+        tiles = self.k.columns // COLUMNS
+        return loop("j", tiles, lambda j: loop("c", 2, lambda c: pair(j, c)))
 
     def result(self, row: Expr, column: Expr, value: Expr) -> If:
         """An element of the result whose sum is a value, if it exists."""

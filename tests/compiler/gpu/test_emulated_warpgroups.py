@@ -96,6 +96,53 @@ def test_a_product_of_a_warpgroup(turned: bool) -> None:
     assert run(alone, turned).tolist() == wanted.tolist()
 
 
+SINGLE = _RANDOM.integers(-9, 9, (64, 8)).astype(np.float32)
+HELD = """
+    shr.u32 %r2, %r1, 2;
+    and.b32 %r3, %r1, 3;
+    shr.u32 %r4, %r1, 5;
+    and.b32 %r5, %r2, 7;
+    mad.lo.s32 %r5, %r4, 16, %r5;
+    mad.lo.s32 %r5, %r5, 8, %r3;
+    mul.wide.u32 %rd6, %r5, 4;
+    add.s64 %rd7, %rd1, %rd6;
+    ld.global.b32 %r30, [%rd7];
+    ld.global.b32 %r31, [%rd7+256];
+    ld.global.b32 %r32, [%rd7+16];
+    ld.global.b32 %r33, [%rd7+272];
+    wgmma.fence"""
+
+
+def single(held: bool) -> str:
+    """The same of float32, 64 × 8 by 8 × 8, whose A is in registers if it is ``held``."""
+    text = product(False).replace("k16.f32.f16.f16", "k8.f32.tf32.tf32")
+    text = text.replace("p, 1, 1, 0, 0", "p, 1, 1")
+    if held:
+        text = text.replace("%rd10, %rd11, p", "{%r30,%r31,%r32,%r33}, %rd11, p")
+        text = text.replace("wgmma.fence", HELD)
+    return text
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_a_product_of_float32(held: bool) -> None:
+    """What float32 has beyond ten bits of fraction is not looked at."""
+    b = _RANDOM.integers(-9, 9, (8, 8)).astype(np.float32)
+    wanted = SINGLE @ b + 5
+    for low in (0, 0x1FFF):
+        given = [(x.view(np.uint32) | np.uint32(low)).view(np.float32) for x in (SINGLE, b)]
+        given[1] = np.ascontiguousarray(given[1].T)
+        got = run_text(single(held), given, np.zeros((64, 8), np.float32), block=128)
+        assert got.tolist() == wanted.tolist()
+
+
+def test_no_columns_of_float32_stand_side_by_side() -> None:
+    with pytest.raises(EmulatorError, match="it has 8 operands"):
+        load_ptx(single(False).replace("p, 1, 1", "p, 1, 1, 0, 1"))
+    halves = product(False).replace("%rd10, %rd11, p", "{%r30,%r31,%r32,%r33}, %rd11, p")
+    with pytest.raises(EmulatorError, match="does not know the instruction"):
+        load_ptx(halves)
+
+
 def test_a_product_is_there_when_it_is_waited_for() -> None:
     wanted = A.astype(np.float64) @ B.astype(np.float64)
     committed = "wgmma.commit_group.sync.aligned;\n"

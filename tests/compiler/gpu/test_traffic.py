@@ -16,7 +16,6 @@ from tunefarm.compiler.target import Target
 from tunefarm.compiler.workload import Workload
 
 TF32 = Target("cuda -arch=sm_90a -precision=tf32")
-ASKED = Target("cuda -arch=sm_90a")
 HEAD = """
 .version 7.0
 .target sm_80
@@ -188,7 +187,8 @@ def test_results_of_tensor_cores_go_out_by_whole_sectors(sketch: str, ni: int, s
     if ni:
         knobs = {"wm": 2, "wn": 1, "mi": 1, "ni": ni, "bk": 32, "stages": 2}
     apart, wide = (
-        accesses_of(built(function, ASKED, sketch=sketch, **knobs, wide=wide), 2) for wide in (0, 1)
+        accesses_of(built(function, HOPPER, sketch=sketch, **knobs, wide=wide), 2)
+        for wide in (0, 1)
     )
     for accesses, excess, word in ((apart, 2, "b32"), (wide, 1, f"v{size // 4}.b32")):
         stores = [a for a in accesses if "st.global" in a.text]
