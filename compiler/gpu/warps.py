@@ -253,7 +253,7 @@ class WarpEmitter(ShuffleEmitter):
         return b.pure(f"bitcast <2 x {kind}> {text} to i32", [text])
 
     def _hold_fragment(self, stmt: Store) -> None:
-        """Load the fragments that a register buffer stands for. It has all terms of the thread's own
+        """Load the fragments that a register buffer stands for. It has all terms of a thread's own
         results, of which the threads of a row hold a part each: words, whose slots are those of as
         many elements."""
         source, (count, depth) = stmt.value, self.fragments[stmt.buffer]
@@ -377,7 +377,9 @@ def _held_operands(stmt: Stmt) -> Iterator[tuple[Buffer, tuple[int, int]]]:
     for node in walk_stmt(stmt):
         if isinstance(node, Store) and isinstance(node.value, Intrinsic):
             m = MMAS.get(node.value.name)
-            for count, number in ((4, 1), (2, 1 + m.depth)) if m is not None else ():
+            if m is None:
+                continue
+            for count, number in ((4, 1), (2, 1 + m.depth)):
                 load = node.value.args[number]
                 if isinstance(load, Load) and load.buffer.scope == "register":
                     yield load.buffer, (count, m.depth)

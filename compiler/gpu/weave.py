@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tunefarm.compiler.gpu.mma import ELEMENTS, MMAS, Mma
-from tunefarm.compiler.gpu.threads import copied_from
+from tunefarm.compiler.gpu.threads import ASYNC_BYTES, copied_from
+from tunefarm.compiler.target import dtype_bytes
 from tunefarm.compiler.tir.ir import (
     Allocate,
     Barrier,
@@ -74,6 +75,12 @@ class _Product:
     def mma(self) -> Mma:
         return MMAS[self.value.name]
 
+    @property
+    def tiles(self) -> int:
+        """Of columns of the result, side by side."""
+        assert isinstance(self.loop.extent, Const)
+        return int(self.loop.extent.value) // ELEMENTS
+
 
 @dataclass(frozen=True, slots=True)
 class _Step:
@@ -121,14 +128,17 @@ def _units(stmt: Stmt) -> list[Stmt]:
 
 
 def _copy_of(unit: Stmt) -> Store | None:
-    """The store of a copy to a shared tile, in a vectorized loop or alone."""
+    """The store of a copy that may run on by itself, in a vectorized loop or alone."""
     match unit:
-        case For(kind=LoopKind.VECTORIZED, body=Store() as store) | (Store() as store):
-            return store if copied_from(store) is not None else None
+        case For(extent=Const(lanes), kind=LoopKind.VECTORIZED, body=Store() as store):
+            size = int(lanes) * dtype_bytes(store.buffer.dtype)
+        case Store() as store:
+            size = dtype_bytes(store.buffer.dtype)
         case If(_, then, None):
             return _copy_of(then)
         case _:
             return None
+    return store if size in ASYNC_BYTES and copied_from(store) is not None else None
 
 
 def _parts_of(loop: For) -> tuple[tuple[_Product, ...], ...]:
@@ -163,7 +173,7 @@ class _Fragments:
     def __init__(self, name: str, step: _Step, operand: int) -> None:
         first = step.parts[0][0]
         self.operand, self.depth = operand, first.mma.depth
-        self.tiles = int(first.loop.extent.value) // ELEMENTS if operand else 1  # type: ignore[union-attr]
+        self.tiles = first.tiles if operand else 1
         self.places: list[dict[str, int]] = [{} for _ in step.parts]
         self.fills: list[list[tuple[Load, Load, Var]]] = [[] for _ in step.parts]
         for j, products in enumerate(step.parts):
