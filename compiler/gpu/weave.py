@@ -32,7 +32,14 @@ from tunefarm.compiler.tir.ir import (
     Var,
     binary,
 )
-from tunefarm.compiler.tir.visit import seq, substitute, substitute_stmt, transform_stmt, walk_stmt
+from tunefarm.compiler.tir.visit import (
+    seq,
+    substitute,
+    substitute_stmt,
+    transform_stmt,
+    walk_expr,
+    walk_stmt,
+)
 
 AHEAD = 2  # fragments of as many parts of a step are in registers
 
@@ -130,7 +137,9 @@ def _units(stmt: Stmt) -> list[Stmt]:
 def _copy_of(unit: Stmt) -> Store | None:
     """The store of a copy that may run on by itself, in a vectorized loop or alone."""
     match unit:
-        case For(extent=Const(lanes), kind=LoopKind.VECTORIZED, body=Store() as store):
+        case For(var, Const(lanes), Store() as store, LoopKind.VECTORIZED):
+            if any(e is var for index in store.indices[:-1] for e in walk_expr(index)):
+                return None  # lanes that do not lie side by side
             size = int(lanes) * dtype_bytes(store.buffer.dtype)
         case Store() as store:
             size = dtype_bytes(store.buffer.dtype)
