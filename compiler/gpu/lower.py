@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from tunefarm.compiler.gpu.pipeline import pipeline_copies
+from tunefarm.compiler.gpu.weave import weave_products
 from tunefarm.compiler.tir.ir import PrimFunc
 from tunefarm.compiler.tir.transform.blocks import blocks_to_loops
 from tunefarm.compiler.tir.transform.conditions import hoist_conditions
@@ -38,6 +39,7 @@ GPU_PHASES: tuple[Phase, ...] = (
     interleave_virtual_threads,  # their bodies, statement by statement
     unify_threads,  # shared tiles outside of the threads
     insert_barriers,  # where threads share what others write
+    weave_products,  # copies and fragments between the products that come before them
     hoist_conditions,  # conditions stand at the loop they depend on
     finish,
 )

@@ -38,6 +38,7 @@ from tunefarm.compiler.tir.ir import (
 from tunefarm.compiler.tir.visit import walk_stmt
 
 VECTOR_BYTES = 16  # of the widest load or store
+ASYNC_BYTES = (4, 8, 16)  # of a copy that runs on beside its thread
 BASE_ALIGN = {"global": 16, "shared": 128, "local": 16}  # of whole arrays
 
 
@@ -275,7 +276,7 @@ class ThreadEmitter(Emitter):
         size = dtype_bytes(load.dtype) * self.lanes
         source = self.flat_index(load.buffer, load.indices)
         place = self.flat_index(stmt.buffer, stmt.indices)
-        if not isinstance(source, Lin) or not isinstance(place, Lin) or size not in (4, 8, 16):
+        if not isinstance(source, Lin) or not isinstance(place, Lin) or size not in ASYNC_BYTES:
             return False
         side_by_side = self.lanes == 1 or source.lane == place.lane == 1
         aligned = min(self.alignment(load.buffer, source), self.alignment(stmt.buffer, place))

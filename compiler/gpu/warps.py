@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
+from tunefarm.compiler.codegen.builder import FunctionBuilder
+from tunefarm.compiler.codegen.statements import Module
 from tunefarm.compiler.codegen.types import constant, scalar_type, suffix, vector_of
-from tunefarm.compiler.codegen.values import Lin, Val
+from tunefarm.compiler.codegen.values import Lin, Slot, Val
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.gpu.archs import WARP
-from tunefarm.compiler.gpu.dialects import NVPTX
+from tunefarm.compiler.gpu.dialects import NVPTX, Dialect
 from tunefarm.compiler.gpu.intrinsics import (
     HELD_PRODUCTS,
     QUAD,
     HeldProduct,
     owner_of_term,
 )
+from tunefarm.compiler.gpu.launches import Part
 from tunefarm.compiler.gpu.mma import COLUMNS, ELEMENTS, MMAS, Mma
 from tunefarm.compiler.gpu.shuffles import ShuffleEmitter
 from tunefarm.compiler.target import dtype_bytes
-from tunefarm.compiler.tir.ir import Expr, Intrinsic, Load, Var
+from tunefarm.compiler.tir.ir import Buffer, Expr, Intrinsic, Load, Stmt, Store, Var
+from tunefarm.compiler.tir.visit import walk_stmt
 
 LOG2_E = 1.4426950408889634
 ROW_BYTES = 16  # of a row of the 8 × 8 matrices that are loaded as fragments
@@ -29,6 +33,18 @@ EXPONENTIALS = frozenset({"exp", "exp_shifted", "exp_within"})
 
 class WarpEmitter(ShuffleEmitter):
     """Writes what a thread does, and what its warp does with it."""
+
+    def __init__(
+        self, module: Module, builder: FunctionBuilder, dialect: Dialect, part: Part, name: str
+    ) -> None:
+        super().__init__(module, builder, dialect, part, name)
+        self.fragments = dict(_held_operands(part.body))
+
+    def store(self, stmt: Store) -> None:
+        if stmt.buffer in self.fragments:
+            self._hold_fragment(stmt)
+        else:
+            super().store(stmt)
 
     def value(self, expr: Expr) -> Val:
         if isinstance(expr, Intrinsic) and expr.name in MMAS:
@@ -114,13 +130,13 @@ class WarpEmitter(ShuffleEmitter):
             raise ScheduleError(f"{expr.name} computes {ELEMENTS} whole elements of a thread")
         total = self.splat(self.value(expr.args[0]))
         terms, right = expr.args[1 : 1 + (held or m.depth)], expr.args[1 + (held or m.depth) :]
-        left = self._held_fragment(terms) if held else self._fragment(terms, 4, 1)[0]
+        left = self._held_fragment(terms) if held else self._operand(terms, 4, 1)[0]
         b, kind = self.builder, scalar_type(m.accumulator)
         full, result = vector_of(kind, self.lanes), f"{{ {', '.join([kind] * ELEMENTS)} }}"
         kinds = [m.operand] * 6 + [kind] * ELEMENTS
         self.module.declares.add(f"declare {result} @{m.instruction}({', '.join(kinds)})")
         text = "poison"
-        for tile, columns in enumerate(self._fragment(right, 2, self.lanes // ELEMENTS)):
+        for tile, columns in enumerate(self._operand(right, 2, self.lanes // ELEMENTS)):
             words = [*left, *columns]
             if m.operand != "i32":
                 words = [b.pure(f"bitcast i32 {w} to {m.operand}", [w]) for w in words]
@@ -236,31 +252,61 @@ class WarpEmitter(ShuffleEmitter):
             )
         return b.pure(f"bitcast <2 x {kind}> {text} to i32", [text])
 
-    def _fragment(self, terms: Sequence[Expr], count: int, tiles: int) -> list[list[str]]:
-        """``count`` words of 32 bits of an operand, as the instruction takes them, for each tile.
+    def _hold_fragment(self, stmt: Store) -> None:
+        """Load the fragments that a register buffer stands for. It has all terms of a thread's own
+        results, of which the threads of a row hold a part each: words, whose slots are those of as
+        many elements."""
+        source, (count, depth) = stmt.value, self.fragments[stmt.buffer]
+        place = self.flat_index(stmt.buffer, stmt.indices)
+        assert isinstance(source, Load)
+        assert isinstance(place, Lin)
+        each = 2 * depth  # elements of a tile
+        starts = [self._corner(source, first) for first in range(0, self.lanes, each)]
+        tiles = self._loaded(source, starts, self._corner(source, 1), count)
+        for tile, words in enumerate(tiles):
+            for n, word in enumerate(words):
+                slot = Slot(stmt.buffer, place.const + tile * each + n * each // count)
+                self.slots[slot] = Val(word, "int32")
+
+    def _operand(self, terms: Sequence[Expr], count: int, tiles: int) -> list[list[str]]:
+        """``count`` words of 32 bits of an operand, as the instruction takes them, for each tile:
+        held, or loaded now."""
+        first, second = terms[0], terms[1]
+        assert isinstance(first, Load)
+        assert isinstance(second, Load)
+        starts = [self._corner(first, tile * ELEMENTS) for tile in range(tiles)]
+        if first.buffer not in self.fragments:
+            return self._loaded(first, starts, self._corner(second, 0), count)
+        apart = 2 * len(terms) // count
+        return [
+            [self.slots[Slot(first.buffer, at.const + n * apart)].text for n in range(count)]
+            for at in starts
+        ]
+
+    def _loaded(
+        self, first: Load, starts: Sequence[Lin], second: Lin, count: int
+    ) -> list[list[str]]:
+        """The words of tiles whose first elements are at ``starts``; the next term of the first
+        tile is at ``second``.
 
         Four of A: rows 0 to 7 and 8 to 15, then both in the next 16 bytes. Two of B: columns 0 to 7
         in the first and the next 16 bytes along k, or its rows, transposed, if n is contiguous.
         Those of two tiles of B side by side are loaded at once.
         """
-        first, second = terms[0], terms[1]
-        assert isinstance(first, Load)
-        assert isinstance(second, Load)
-        buffer = first.buffer
-        starts = [self._corner(first, tile * ELEMENTS) for tile in range(tiles)]
-        start, step = starts[0], self._corner(second, 0)
+        buffer, start = first.buffer, starts[0]
         pitch = buffer.shape[-1]
         size, along = dtype_bytes(buffer.dtype), ROW_BYTES // dtype_bytes(buffer.dtype)
-        by_row = step.const - start.const == 1
-        if buffer.scope != "shared" or step.terms != start.terms or pitch * size % ROW_BYTES:
+        step = second.const - start.const
+        by_row = step == 1
+        if buffer.scope != "shared" or second.terms != start.terms or pitch * size % ROW_BYTES:
             raise ScheduleError(f"{buffer.name} is not in shared memory as fragments are loaded")
-        if not by_row and (step.const - start.const != pitch or size != 2):
+        if not by_row and (step != pitch or size != 2):
             raise ScheduleError(
-                f"{buffer.name} has its terms {step.const - start.const} elements apart; a "
-                f"fragment of {buffer.dtype} needs them side by side"
+                f"{buffer.name} has its terms {step} elements apart; a fragment of {buffer.dtype} "
+                "needs them side by side"
             )
         beside = COLUMNS * (pitch if by_row else 1)
-        paired = tiles % 2 == 0 and all(
+        paired = len(starts) % 2 == 0 and all(
             one.plus(start, -1) == Lin(n * beside) for n, one in enumerate(starts)
         )
         loaded: list[list[str]] = []
@@ -324,3 +370,16 @@ class WarpEmitter(ShuffleEmitter):
         text = f"call {kind} @{name}.b16.p3(ptr addrspace(3) {pointer})"
         made = b.load(text, load.buffer)
         return [b.pure(f"extractvalue {kind} {made}, {n}", [made]) for n in range(count)]
+
+
+def _held_operands(stmt: Stmt) -> Iterator[tuple[Buffer, tuple[int, int]]]:
+    """The register buffers that instructions take operands from: words a tile, and terms."""
+    for node in walk_stmt(stmt):
+        if isinstance(node, Store) and isinstance(node.value, Intrinsic):
+            m = MMAS.get(node.value.name)
+            if m is None:
+                continue
+            for count, number in ((4, 1), (2, 1 + m.depth)):
+                load = node.value.args[number]
+                if isinstance(load, Load) and load.buffer.scope == "register":
+                    yield load.buffer, (count, m.depth)

@@ -1,6 +1,7 @@
 """Products on tensor cores: float16, bfloat16, bytes, and float32 where a target allows TF32.
 
-blocks of (wm · mi · 16) × (wn · ni · 8) elements of the result, wm × wn warps:
+blocks of (wm · mi · 16) × (wn · ni · 8) elements of the result, wm × wn warps; by rows, of
+``swath`` columns of blocks at a time:
   each warp: mi × ni tiles of 16 × 8 sums, in registers
   for steps of ``bk`` terms:
     the threads fill tiles of A and B       shared, copied asynchronously; some ``stages`` ahead
@@ -42,8 +43,10 @@ from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.tir.ir import Intrinsic, Var
 from tunefarm.compiler.tir.schedule.tree import constant_extent, store_of, written_buffer
 
-NAME, VERSION = "gpu_mma", 2
+NAME, VERSION = "gpu_mma", 3
+SWATHS = (0, 4, 8, 16)  # blocks of columns
 PADDING_BYTES = 16  # after each row of a tile
+FIXED = ("stages", "swath")  # in the default config
 SECTOR_BYTES = 32  # that global memory is read in
 
 
@@ -70,10 +73,11 @@ def space(function: Function, target: Target) -> SketchSpace | None:
         Knob("bk", (m.depth, 2 * m.depth, 4 * m.depth)),
         Knob("stages", (1, 2, 3, 4)),
         Knob("wide", (0, 1) if p.result_vector >= 4 else (0,)),
+        Knob("swath", SWATHS),
     )
     constraints = constraints_of(p, target)
-    choices = {k.name: [int(c) for c in k.choices] for k in knobs if k.name != "stages"}
-    fixed = {"stages": 3 if p.depth >= 4 * m.depth else 2}
+    choices = {k.name: [int(c) for c in k.choices] for k in knobs if k.name not in FIXED}
+    fixed = {"stages": 3 if p.depth >= 4 * m.depth else 2, "swath": 0}
     found, _ = cheapest(choices, fixed, constraints, lambda k: cost_of(p, target, k))
     default: Config = {"sketch": NAME, **found, **fixed}
     return SketchSpace(NAME, VERSION, knobs, constraints, default, lambda k: nest_of(p, target, k))
@@ -112,9 +116,16 @@ def constraints_of(p: Product, target: Target) -> tuple[Constraint, ...]:
     def tiles_pair(k: Columns) -> Mask:
         return (whole(k, "wide") == 0) | (whole(k, "ni") % 2 == 0)
 
+    def whole_swaths(k: Columns) -> Mask:
+        _, columns = _tile(k)
+        count, swath = -(-p.columns // columns), whole(k, "swath")
+        several = (p.batch == 1) & (swath < count) & (count % np.maximum(swath, 1) == 0)
+        return (swath == 0) | several
+
     return (
         Constraint("threads", threads_fit),
         Constraint("exchange", tiles_pair),
+        Constraint("swath", whole_swaths),
         Constraint("registers", registers_fit),
         Constraint("shared memory", shared_fits),
         fits_grid(p, _tile),
@@ -159,6 +170,7 @@ class Knobs:
     bk: int
     stages: int
     wide: int = 0
+    swath: int = 0
 
 
 def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
@@ -200,8 +212,12 @@ def _sums(program: PrimFunc, k: Knobs) -> tuple[PrimFunc, Var, Var]:
     program, (bn, wn, ni) = s.split(program, nt, k.wn, k.ni)
     depth = k.bk // _depth(program)
     program, (k0, k1) = s.split(program, kt, depth)
-    program = s.reorder(program, b, bm, bn, k0, wm, wn, g, t, k1, mi, ni, element)
-    for loop, axis in ((b, "blockIdx.z"), (bm, "blockIdx.y"), (bn, "blockIdx.x")):
+    outer = b
+    if k.swath:  # there is one batch
+        program, (outer, bn) = s.split(program, bn, k.swath)
+        program = s.reorder(program, outer, bm, bn)
+    program = s.reorder(program, outer, bm, bn, k0, wm, wn, g, t, k1, mi, ni, element)
+    for loop, axis in ((outer, "blockIdx.z"), (bm, "blockIdx.y"), (bn, "blockIdx.x")):
         program = s.bind(program, loop, axis)
     program, lane = s.fuse(program, g, t)
     for loop, axis in ((wm, "threadIdx.z"), (wn, "threadIdx.y"), (lane, "threadIdx.x")):

@@ -35,7 +35,8 @@ CASES: dict[str, Case] = {
     ),
     "mma": (
         function_of("matmul", ((64, 256), HALF), ((256, 64), HALF)),
-        {"sketch": "gpu_mma", "wm": 2, "wn": 2, "mi": 1, "ni": 4, "bk": 64, "wide": 1, "stages": 3},
+        {"sketch": "gpu_mma", "wm": 2, "wn": 2, "mi": 1, "ni": 4, "bk": 64, "wide": 1, "stages": 3,
+         "swath": 0},
         Target("cuda -arch=sm_80"),
     ),
     "mma_convolution": (
@@ -43,7 +44,8 @@ CASES: dict[str, Case] = {
             lambda x, w: call("relu", call("conv", x, w, **CONV)),
             ((1, 8, 8, 32), HALF), ((3, 3, 32, 64), HALF),
         ),
-        {"sketch": "gpu_mma", "wm": 2, "wn": 4, "mi": 1, "ni": 1, "bk": 64, "wide": 0, "stages": 3},
+        {"sketch": "gpu_mma", "wm": 2, "wn": 4, "mi": 1, "ni": 1, "bk": 64, "wide": 0, "stages": 3,
+         "swath": 0},
         HOPPER,
     ),
     "wgmma": (

@@ -46,9 +46,9 @@ PRODUCTS = {
     "bytes": function_of("matmul", ((18, 40), "uint8"), ((40, 16), "int8"), out_dtype="int32"),
 }  # fmt: skip
 TILES = (
-    {"wm": 1, "wn": 1, "mi": 1, "ni": 2, "stages": 2, "wide": 1},
-    {"wm": 2, "wn": 1, "mi": 1, "ni": 1, "stages": 1, "wide": 0},
-    {"wm": 1, "wn": 2, "mi": 1, "ni": 1, "stages": 3, "wide": 0},
+    {"wm": 1, "wn": 1, "mi": 1, "ni": 2, "stages": 2, "wide": 1, "swath": 0},
+    {"wm": 2, "wn": 1, "mi": 1, "ni": 1, "stages": 1, "wide": 0, "swath": 0},
+    {"wm": 1, "wn": 2, "mi": 1, "ni": 1, "stages": 3, "wide": 0, "swath": 0},
 )
 
 
@@ -75,7 +75,13 @@ def test_a_product_agrees(name: str, number: int) -> None:
 @pytest.mark.parametrize("name", ["turned", "bytes", "bfloats of odd extents"])
 def test_fragments_of_two_tiles_are_loaded_at_once(name: str) -> None:
     workload = Workload.from_function(PRODUCTS[name])
-    config = {"sketch": "gpu_mma", **TILES[0], "bk": 32 if name == "bytes" else 16, "wide": 0}
+    config = {
+        "sketch": "gpu_mma",
+        **TILES[0],
+        "bk": 32 if name == "bytes" else 16,
+        "wide": 0,
+        "swath": 0,
+    }
     program, arrays = lowered(workload, config), inputs_of(workload)
     _, ptx = emitted(program)
     transposed = ".trans" if name.startswith("bfloats") else ""
