@@ -188,6 +188,23 @@ class BlockOrder:
         """Whether a thread has learnt what thread number ``other`` of its cluster did at a time."""
         return bool(self._own[thread] == other or self._known[thread, other] >= time)
 
+    def knows_of_any(self, thread: int, block: int) -> bool:
+        """Whether a thread has learnt of anything that threads of a block of its cluster did."""
+        first = block * self._each % self._count
+        mine = self._own[thread] // self._each * self._each == first
+        return bool(mine or self._known[thread, first : first + self._each].any())
+
+    def check_end(self, block: int, block_bytes: int) -> None:
+        """A block ends: Fault if another wrote to its memory and none of its threads knows."""
+        first, pieces = block * self._each, block_bytes // self._granule
+        who = self._writers[block * pieces : (block + 1) * pieces]
+        when = self._written[block * pieces : (block + 1) * pieces]
+        mine = first % self._count
+        others = (0 <= who) & (who < self._count) & ((who < mine) | (who >= mine + self._each))
+        known = self._known[first : first + self._each].max(axis=0)
+        if (others & (known[who] < when)).any():
+            raise Fault(0, "ends, and others of its cluster may still write its shared memory")
+
     def number_of(self, thread: int) -> int:
         """The number of a thread in its cluster."""
         return int(self._own[thread])

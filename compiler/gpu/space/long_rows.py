@@ -113,17 +113,23 @@ def space(function: Function, target: Target) -> SketchSpace | None:
         return None
     terms = r.inner.extent
     most = 16 * target.num_cores // r.count
-    splits = tuple(n for n in SPLITS if n * LEAST_TERMS[True] <= terms and n <= most)
+    splits = tuple(n for n in (1, 2, *SPLITS) if n * LEAST_TERMS[True] <= terms and n <= most)
     if not splits:
         return None
     vectors = tuple(n for n in (1, 2, 4, 8) if n <= r.unit and r.unit % n == 0)
-    knobs = (Knob("split", splits), Knob("vec", vectors), Knob("threads", THREADS))
+    knobs = (
+        Knob("split", splits),
+        Knob("vec", vectors),
+        Knob("threads", THREADS),
+        Knob("cluster", (0, 1)),
+        Knob("kept", (0, 1, 2)),
+    )
 
     def parts_fill(k: Columns) -> Mask:
         """Threads of a part have a vector each, and its parts are whole vectors."""
         length = -(-terms // (whole(k, "split") * r.unit)) * r.unit
         fits = whole(k, "threads") * whole(k, "vec") <= length
-        return fits & (whole(k, "split") % whole(k, "vec") == 0)
+        return fits & ((whole(k, "split") % whole(k, "vec") == 0) | (whole(k, "cluster") > 0))
 
     def nest(k: Columns) -> Nest:
         names = ("split", "vec", "threads")
@@ -133,7 +139,10 @@ def space(function: Function, target: Target) -> SketchSpace | None:
     wanted = max(2 * target.num_cores // r.count, splits[0])
     split = max(n for n in splits if n <= wanted)
     vec = max(n for n in vectors if split % n == 0)
-    default: Config = {"sketch": NAME, "split": split, "vec": vec, "threads": 256}
+    default: Config = {
+        "sketch": NAME, "split": split, "vec": vec, "threads": 256,
+        "cluster": 0, "kept": 0,
+    }
     preferred = terms >= WORTH_IT and 4 * r.count <= target.num_cores
     return SketchSpace(
         NAME, VERSION, knobs, (Constraint("parts", parts_fill),), default, nest, preferred
@@ -146,6 +155,8 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     if r is None:
         raise ScheduleError("the workload has no rows whose stages can be shared out over blocks")
     split, vec, threads = (int(config[name]) for name in ("split", "vec", "threads"))
+    if int(config["cluster"]):
+        return row_kernel(RowStages(r.stages), RowKnobs(vec, threads, 1, int(config["kept"]), split))
     return _Kernels(r, split, RowKnobs(vec, threads, 1, 0)).program()
 
 
