@@ -111,7 +111,11 @@ class ClusterEmitter(BoxEmitter):
     def _tell(self, place: str, lane: str, value: Val) -> None:
         """The first threads of a warp write its value, each to a block of its number."""
         kind = scalar_type(value.dtype)
-        bits = value.text if kind == "i32" else self.builder.here(f"bitcast {kind} {value.text} to i32")
+        bits = (
+            value.text
+            if kind == "i32"
+            else self.builder.here(f"bitcast {kind} {value.text} to i32")
+        )
         lines = (
             "{",
             ".reg .pred p;",

@@ -163,9 +163,7 @@ def _gathered(given: Sequence[Gathering]) -> Any:
     return found
 
 
-def _run_warp(
-    warp: Sequence[Thread], first: int, accesses: Accesses, answer: Any
-) -> list[Stop]:
+def _run_warp(warp: Sequence[Thread], first: int, accesses: Accesses, answer: Any) -> list[Stop]:
     """Advance the threads of a warp to a barrier or their end, through their exchanges, with what
     they waited for."""
     answers: list[Any] = [answer] * len(warp)

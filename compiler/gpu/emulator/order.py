@@ -200,7 +200,7 @@ class BlockOrder:
         who = self._writers[block * pieces : (block + 1) * pieces]
         when = self._written[block * pieces : (block + 1) * pieces]
         mine = first % self._count
-        others = (0 <= who) & (who < self._count) & ((who < mine) | (who >= mine + self._each))
+        others = (who >= 0) & (who < self._count) & ((who < mine) | (who >= mine + self._each))
         known = self._known[first : first + self._each].max(axis=0)
         if (others & (known[who] < when)).any():
             raise Fault(0, "ends, and others of its cluster may still write its shared memory")

@@ -140,8 +140,12 @@ def space(function: Function, target: Target) -> SketchSpace | None:
     split = max(n for n in splits if n <= wanted)
     vec = max(n for n in vectors if split % n == 0)
     default: Config = {
-        "sketch": NAME, "split": split, "vec": vec, "threads": 256,
-        "cluster": 0, "kept": 0,
+        "sketch": NAME,
+        "split": split,
+        "vec": vec,
+        "threads": 256,
+        "cluster": 0,
+        "kept": 0,
     }
     preferred = terms >= WORTH_IT and 4 * r.count <= target.num_cores
     return SketchSpace(
@@ -156,7 +160,9 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
         raise ScheduleError("the workload has no rows whose stages can be shared out over blocks")
     split, vec, threads = (int(config[name]) for name in ("split", "vec", "threads"))
     if int(config["cluster"]):
-        return row_kernel(RowStages(r.stages), RowKnobs(vec, threads, 1, int(config["kept"]), split))
+        return row_kernel(
+            RowStages(r.stages), RowKnobs(vec, threads, 1, int(config["kept"]), split)
+        )
     return _Kernels(r, split, RowKnobs(vec, threads, 1, 0)).program()
 
 
