@@ -117,7 +117,9 @@ class Wave:
         self.copies = Copies(self.threads)
         self.committed = np.zeros(self.threads, np.intp)
         self.local = LocalMemory(np.arange(self.threads), self.local_bytes)
-        kind = partial(BlockOrder, cluster=self.cluster) if self.has_order else BlockRaces
+        alone = self.has_mbarriers
+        ordered = partial(BlockOrder, cluster=self.cluster, together=not alone)
+        kind = ordered if self.has_order else BlockRaces
         self.shared = SharedMemory(
             self.block_of, each, self.shared_bytes, self.shared_granule, kind
         )

@@ -254,8 +254,8 @@ def spread(
     if reduces:
         program, (grid, thread) = s.split(program, flat, threads)
     else:
-        program, (grid, part, thread) = s.split(program, flat, int(config["each"]), threads)
-        program = s.unroll(s.reorder(program, grid, thread, part, *inside), part)
+        program, (grid, turn, thread) = s.split(program, flat, int(config["each"]), threads)
+        program = s.unroll(s.reorder(program, grid, thread, turn, *inside), turn)
     program = s.bind(s.bind(program, grid, "blockIdx.x"), thread, "threadIdx.x")
     if not reduces:
         return program
@@ -275,7 +275,7 @@ def _place_part(program: PrimFunc, part: str, loop: Var) -> PrimFunc:
     bound = zip(node.iters, node.bindings, strict=True)
     reducing = {v for i, at in bound if i.kind == "reduce" for v in variables(at)}
     own = loops[loops.index(loop) + 1 :]
-    reduced, lanes = [v for v in own if v in reducing], [v for v in own if v not in reducing]
+    lanes, reduced = [v for v in own if v not in reducing], [v for v in own if v in reducing]
     program = s.reorder(program, *reduced, *lanes)
     for lane in lanes:
         program = s.vectorize(program, lane)

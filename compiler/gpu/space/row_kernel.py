@@ -324,16 +324,14 @@ class _Kernel:
 
     def across_warps(self, name: str, op: BinaryOp, result: Buffer) -> list[Stmt]:
         """What the warps of a team have, combined: each leaves its own where all can read it."""
-        warps = self.k.team // WARP
+        warps, zero = self.k.team // WARP, (Const(0),)
         if self.k.cluster > 1:
-            whole = Intrinsic(
-                _ACROSS[op], (Load(result, (Const(0),)), Const(self.k.cluster)), result.dtype
-            )
-            return [Store(result, (Const(0),), whole)]
+            blocks = Const(self.k.cluster)
+            told = Intrinsic(_ACROSS[op], (Load(result, zero), blocks), result.dtype)
+            return [Store(result, zero, told)]
         if warps < 2:
             return []
         tile = self.register(f"{name}_warps", (self.k.rows, warps), result.dtype, "shared")
-        zero = (Const(0),)
         mine = Store(tile, (self.y, self.x // WARP), Load(result, zero))
         whole = _exchanged(op, Load(tile, (self.y, self.x % warps)), warps)
         return [If(self.x % WARP < 1, mine), Store(result, zero, whole)]
