@@ -59,7 +59,7 @@ class BoxEmitter(WarpgroupEmitter):
         them that this block asks for on behalf of its cluster."""
         assert isinstance(store.value, Intrinsic)
         axes = axes_of(store.value)
-        shared_out = self.part.cluster > 1 and not any(
+        shared_out = self.part.sharing > 1 and not any(
             self._member in affine(axis.at).variables() for axis in axes
         )
         parts = self.part.cluster if shared_out else 1

@@ -15,19 +15,42 @@ from tunefarm.compiler.codegen.builder import FunctionBuilder
 from tunefarm.compiler.codegen.statements import Module
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.gpu.dialects import NVPTX, Dialect
-from tunefarm.compiler.gpu.intrinsics import BOXED, CLUSTER_REDUCTIONS, HELD_PRODUCTS, SENT
+from tunefarm.compiler.gpu.intrinsics import (
+    BOXED,
+    CLUSTER_REDUCTIONS,
+    HELD_PRODUCTS,
+    JOINED,
+    SENT,
+)
 from tunefarm.compiler.gpu.launches import Launch, Part, check_limits, parts_of
 from tunefarm.compiler.gpu.mma import MMAS
 from tunefarm.compiler.gpu.rings import RingEmitter, registers_of
 from tunefarm.compiler.gpu.tensor_maps import MAP_ALIGN, MAP_BYTES, TensorMap
 from tunefarm.compiler.gpu.threads import BASE_ALIGN
+from tunefarm.compiler.gpu.warpgroups import CONVERGENT
 from tunefarm.compiler.gpu.wgmma import WGMMAS
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir.ir import Buffer, Intrinsic, PrimFunc, Store
 from tunefarm.compiler.tir.visit import walk_expr, walk_stmt
 
-NVIDIAS = frozenset({BOXED, SENT, *CLUSTER_REDUCTIONS, *HELD_PRODUCTS, *MMAS, *WGMMAS})
+NVIDIAS = frozenset({BOXED, JOINED, SENT, *CLUSTER_REDUCTIONS, *HELD_PRODUCTS, *MMAS, *WGMMAS})
 """Intrinsics that other makers' GPUs have no instruction for."""
+
+
+_FETCH_MAP = "\\0A".join((
+    "{",
+    ".reg .pred p;",
+    ".reg .b32 x, y, z;",
+    "mov.u32 x, %tid.x;",
+    "mov.u32 y, %tid.y;",
+    "mov.u32 z, %tid.z;",
+    "or.b32 x, x, y;",
+    "or.b32 x, x, z;",
+    "setp.eq.u32 p, x, 0;",
+    "@p prefetch.tensormap [$0];",
+    "}",
+))  # fmt: skip
+"""Descriptors of tensors are asked for before all else: a cold one costs up to a microsecond."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +158,8 @@ def _kernel(
     emitter.end()
     builder.line("ret void")
     for number in range(len(emitter.maps)):
+        call = f'call void asm sideeffect "{_FETCH_MAP}", "l"(ptr %m{number}) {CONVERGENT}'
+        builder.entry.append(f"  {call}")
         kind = f"ptr byval([{MAP_BYTES} x i8]) align {MAP_ALIGN}"
         arguments.append(f'{kind} "nvvm.grid_constant" %m{number}')
     body = "\n".join(builder.body())

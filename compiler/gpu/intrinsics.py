@@ -11,6 +11,12 @@ apart, at last neighbours.
 Every thread of so many blocks comes to it together; those of a warp give the same x. The numbers
 are combined in the order of warps within blocks, a butterfly as above.
 
+    joined(x0, x1, …)       in block n of a cluster the sum of xn over the threads of one number
+
+Every thread that computes of so many blocks as there are x comes to it together, one of each block
+has the same number. The sum begins with the block's own, and goes on with those of the blocks after
+it, the first behind the last.
+
     mma.m16n8k16.f16.held(c, a0 … a3, b0 … b15)     c + Σ_k A[row, k] · B[k, column]
     mma.m16n8k8.tf32.held(c, a0, a1, b0 … b7)
     fma.m16n8k8.f32.held(c, a0, a1, b0 … b7)
@@ -57,6 +63,7 @@ CLUSTER_REDUCTIONS: dict[str, BinaryOp] = {
     name.replace("warp", "cluster"): op for name, op in WARP_REDUCTIONS.items()
 }
 
+JOINED = "joined"
 BOXED = "boxed"
 SENT = "sent"
 TURNED = "turned"
@@ -93,7 +100,7 @@ HELD_PRODUCTS: Mapping[str, HeldProduct] = {
     )
 }
 
-EXCHANGES = frozenset({*WARP_REDUCTIONS, *CLUSTER_REDUCTIONS, *HELD_PRODUCTS, TURNED})
+EXCHANGES = frozenset({*WARP_REDUCTIONS, *CLUSTER_REDUCTIONS, *HELD_PRODUCTS, JOINED, TURNED})
 """What all threads of a warp, or of a cluster, must come to together."""
 
 

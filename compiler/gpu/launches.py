@@ -16,7 +16,7 @@ from tunefarm.compiler.gpu.archs import (
     GpuArch,
 )
 from tunefarm.compiler.gpu.boxes import ring_of
-from tunefarm.compiler.gpu.intrinsics import CLUSTER_REDUCTIONS
+from tunefarm.compiler.gpu.intrinsics import CLUSTER_REDUCTIONS, JOINED
 from tunefarm.compiler.gpu.tensor_maps import TensorMap, tensor_map_of
 from tunefarm.compiler.target import dtype_bytes
 from tunefarm.compiler.tir.facts import buffers_read_below, buffers_stored, exchanges
@@ -28,6 +28,7 @@ from tunefarm.compiler.tir.ir import (
     Buffer,
     Const,
     For,
+    Intrinsic,
     PrimFunc,
     Seq,
     Stmt,
@@ -36,6 +37,7 @@ from tunefarm.compiler.tir.ir import (
 from tunefarm.compiler.tir.visit import children, seq, walk_stmt
 
 WORKSPACE_ALIGN = 256
+LINE = 128  # bytes that shared arrays are rounded up to
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,45 @@ class Part:
     def shared_bytes(self) -> int:
         ring = ring_of(self.body)
         marks_bytes = ring.marks_bytes if ring else 0
-        return sum(map(shared_size, self.shared)) + marks_bytes + self.combined_bytes
+        return self.arrays_bytes + marks_bytes + self.combined_bytes + self.join_bytes
+
+    @property
+    def arrays_bytes(self) -> int:
+        """Bytes of these arrays, and of what is told in their place once they have served."""
+        return max(sum(map(shared_size, self.shared)), self.joined_bytes)
+
+    @property
+    def computing(self) -> int:
+        """Threads of a block, but for those that only fill tiles."""
+        ring = ring_of(self.body)
+        return prod(self.block[:2]) * (self.block[2] - (ring is not None and ring.producer > 0))
+
+    @property
+    def joined(self) -> Store | None:
+        """What joins the sums of the blocks of a cluster."""
+        for store in walk_stmt(self.body):
+            if not isinstance(store, Store) or not isinstance(store.value, Intrinsic):
+                continue
+            if store.value.name == JOINED:
+                return store
+        return None
+
+    @property
+    def joined_bytes(self) -> int:
+        """Bytes of the sums that a block gets of the others: a share of 32 bits a thread's each."""
+        store = self.joined
+        others = self.cluster - 1
+        return 4 * self.computing * others * prod(store.buffer.shape) if store else 0
+
+    @property
+    def join_bytes(self) -> int:
+        """Bytes of the mbarrier that is told of them, a line."""
+        return LINE if self.joined else 0
+
+    @property
+    def sharing(self) -> int:
+        """Blocks that share boxes out: those of a cluster, unless they have other terms each."""
+        return self.cluster if self.joined is None else 1
 
     @property
     def combined(self) -> int:
@@ -110,7 +150,7 @@ class Part:
     @property
     def slots_bytes(self) -> int:
         """What the warps of all blocks tell each block, 32 bits each, in whole lines of 128."""
-        return -(-self.cluster * prod(self.block) // WARP * 4 // 128) * 128
+        return -(-self.cluster * prod(self.block) // WARP * 4 // LINE) * LINE
 
     @property
     def combined_bytes(self) -> int:
@@ -125,7 +165,7 @@ class Part:
 
 def shared_size(buffer: Buffer) -> int:
     """Bytes that a shared array takes, whole lines of 128."""
-    return -(-prod(buffer.shape) * dtype_bytes(buffer.dtype) // 128) * 128
+    return -(-prod(buffer.shape) * dtype_bytes(buffer.dtype) // LINE) * LINE
 
 
 def parts_of(program: PrimFunc) -> tuple[list[Part], dict[Buffer, int], int]:

@@ -10,12 +10,15 @@ from tunefarm.compiler.codegen.llvm_compile import _LOCK, _initialise
 from tunefarm.compiler.errors import BuildError
 from tunefarm.compiler.gpu.dialects import NVPTX, SPIRV, Dialect
 
+ST_ASYNC = "st.async"
+_NEWER = "+ptx81"  # that it came with
+
 
 def ptx_of(text: str, arch: str) -> str:
     """The PTX of a module for an architecture (``sm_90a``). BuildError with LLVM's message if the
     text is wrong."""
     with _LOCK:
-        machine = _machine(NVPTX.triple, arch)
+        machine = _machine(NVPTX.triple, arch, _NEWER if ST_ASYNC in text else "")
         module = _module(text, NVPTX.triple, machine)
         try:
             return str(machine.emit_assembly(module))
@@ -70,8 +73,10 @@ def _module(text: str, triple: str, machine: Any) -> Any:
 
 
 @functools.cache
-def _machine(triple: str, processor: str) -> Any:
+def _machine(triple: str, processor: str, features: str = "") -> Any:
     from llvmlite import binding
 
     _initialise()
-    return binding.Target.from_triple(triple).create_target_machine(cpu=processor, opt=3)
+    return binding.Target.from_triple(triple).create_target_machine(
+        cpu=processor, features=features, opt=3
+    )

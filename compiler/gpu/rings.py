@@ -29,9 +29,9 @@ from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.gpu.archs import MAX_REGISTERS, REGISTERS, WARP
 from tunefarm.compiler.gpu.box_copies import extent_of, nest_of
 from tunefarm.compiler.gpu.boxes import MARK_BYTES, boxes_below, is_box, only_sends, ring_of
-from tunefarm.compiler.gpu.clusters import ClusterEmitter
+from tunefarm.compiler.gpu.clusters import MARKS_MADE, ClusterEmitter, if_one
 from tunefarm.compiler.gpu.dialects import Dialect
-from tunefarm.compiler.gpu.launches import Part, shared_size
+from tunefarm.compiler.gpu.launches import Part
 from tunefarm.compiler.gpu.warpgroups import issues
 from tunefarm.compiler.gpu.wgmma import wgmmas_of
 from tunefarm.compiler.target import dtype_bytes
@@ -75,7 +75,7 @@ class RingEmitter(ClusterEmitter):
 
     def begin(self) -> None:
         """Write what comes before all else: the mbarriers, of which all threads are told."""
-        ring, b, cluster = self.ring, self.builder, self.part.cluster
+        ring, cluster = self.ring, self.part.sharing
         if ring is None:
             super().begin()
             return
@@ -83,20 +83,15 @@ class RingEmitter(ClusterEmitter):
             raise ScheduleError("blocks are a cluster where threads of their own ask for boxes")
         if not self.target.takes_wgmma:
             raise ScheduleError(f"boxes need -arch=sm_90a, not {self.target}")
-        computing = prod(self.part.block[:2]) * (self.part.block[2] - (ring.producer > 0))
-        number = "0"
-        for axis, extent in zip("xyz", self.part.block, strict=True):
-            if extent > 1:
-                own = self.number_of(f"threadIdx.{axis}", extent)
-                number = b.pure(f"or i64 {number}, {own}", [number, own])
-        first = b.pure(f"icmp eq i64 {number}, 0", [number])
-        flag = b.pure(f"zext i1 {first} to i32", [first])
-        for which, count in ((FULL, 1), (FREE, cluster * computing // WARP)):
+        flag = self.first_thread()
+        for which, count in ((FULL, 1), (FREE, cluster * self.part.computing // WARP)):
             for stage in range(ring.stages):
                 place = self._mark(which, Lin(stage))
                 init = f"@p mbarrier.init.shared::cta.b64 [$0], {count};"
-                self._assembly(_if_one("$1", init), [("r", place), ("r", flag)])
-        self._assembly("fence.mbarrier_init.release.cluster;", [])
+                self._assembly(if_one("$1", init), [("r", place), ("r", flag)])
+        if self.part.joined is not None:
+            self.expect_sums(flag)
+        self._assembly(MARKS_MADE, [])
         if cluster > 1:
             self.meet_cluster(".aligned")
         else:
@@ -104,7 +99,7 @@ class RingEmitter(ClusterEmitter):
 
     def end(self) -> None:
         """Write what comes after all else: other blocks may still tell this one of what is free."""
-        if self.part.cluster > 1 and self.ring is not None:
+        if self.part.sharing > 1 and self.ring is not None:
             self.meet_cluster()
 
     # --- roles ---------------------------------------------------------------------------------
@@ -142,6 +137,8 @@ class RingEmitter(ClusterEmitter):
         self.statement(loop.body)
         if self.sends and self.role is COMPUTING:
             self.wait_for_sent(0)
+        if self.role is FILLING and self.part.joined is not None:
+            self.pass_join()
         self.role = BOTH
 
     def statement(self, stmt: Stmt) -> None:
@@ -219,9 +216,9 @@ class RingEmitter(ClusterEmitter):
             first = self.builder.here(f"icmp eq i32 {step}, 0")
             lane = self.builder.here(f"select i1 {first}, i32 1, i32 {lane}")
         place = self._mark(FREE, self._linear_index(stage))
-        if self.part.cluster == 1:
+        if self.part.sharing == 1:
             arrive = "@p mbarrier.arrive.shared::cta.b64 _, [$0];"
-            self._assembly(_if_one("$1", arrive, "0"), [("r", place), ("r", lane)])
+            self._assembly(if_one("$1", arrive, "0"), [("r", place), ("r", lane)])
             return
         for block in range(self.part.cluster):
             lines = (
@@ -229,27 +226,19 @@ class RingEmitter(ClusterEmitter):
                 f"mapa.shared::cluster.u32 there, $0, {block};",
                 "@p mbarrier.arrive.shared::cluster.b64 _, [there];",
             )
-            self._assembly(_if_one("$1", "\\0A".join(lines), "0"), [("r", place), ("r", lane)])
+            self._assembly(if_one("$1", "\\0A".join(lines), "0"), [("r", place), ("r", lane)])
 
     def _wait(self, which: int, stage: Expr, parity: Expr) -> None:
         """Wait until the phase of a parity has ended."""
-        lines = (
-            "{",
-            ".reg .pred p;",
-            "$$wait_${:uid}:",
-            "mbarrier.try_wait.parity.shared::cta.b64 p, [$0], $1;",
-            "@!p bra $$wait_${:uid};",
-            "}",
-        )
         place = self._mark(which, self._linear_index(stage))
         number = self._narrow(self._linear_index(parity))
-        self._assembly("\\0A".join(lines), [("r", place), ("r", number)])
+        self.await_phase(place, number)
 
     def _mark(self, which: int, stage: Lin) -> str:
         """The address of a stage's mbarrier in shared memory, behind all tiles."""
         assert self.ring is not None
         b = self.builder
-        start = sum(map(shared_size, self.part.shared)) + which * self.ring.stages * MARK_BYTES
+        start = self.part.arrays_bytes + which * self.ring.stages * MARK_BYTES
         offset = self.scalar_int(stage.scaled(MARK_BYTES).plus(Lin(start)))
         array = f"ptr addrspace(3) @{self.kernel}_shared"
         place = b.here(f"getelementptr inbounds i8, {array}, i64 {offset}")
@@ -341,12 +330,6 @@ def _is_of_results(loop: For) -> bool:
     """True for a loop over tiles of the result, in which another goes over the steps of each."""
     below = (s for s in walk_stmt(loop.body) if isinstance(s, For))
     return any(s.kind is LoopKind.SERIAL and issues(s) for s in below)
-
-
-def _if_one(operand: str, line: str, value: str = "1") -> str:
-    """A line under the predicate that an operand has a value."""
-    lines = ("{", ".reg .pred p;", f"setp.eq.u32 p, {operand}, {value};", line, "}")
-    return "\\0A".join(lines)
 
 
 def _bytes_of(stmt: Stmt) -> int:

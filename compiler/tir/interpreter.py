@@ -25,6 +25,7 @@ from tunefarm.compiler.gpu.intrinsics import (
     BOXED,
     CLUSTER_REDUCTIONS,
     HELD_PRODUCTS,
+    JOINED,
     QUAD,
     SENT,
     TURNED,
@@ -335,7 +336,7 @@ def _is_team(loop: For) -> bool:
     if loop.axis != CLUSTER_AXIS:
         return False
     values = [s.value for s in walk_stmt(loop) if isinstance(s, Store)]
-    return any(exchanges(value) & CLUSTER_REDUCTIONS.keys() for value in values)
+    return any(exchanges(value) & {JOINED, *CLUSTER_REDUCTIONS} for value in values)
 
 
 def _is_copy(store: Store) -> bool:

@@ -17,6 +17,7 @@ from tunefarm.compiler.gpu.intrinsics import (
     BOXED,
     CLUSTER_REDUCTIONS,
     HELD_PRODUCTS,
+    JOINED,
     SENT,
     TURNED,
     WARP_REDUCTIONS,
@@ -350,6 +351,10 @@ class _Verifier:
             return
         if name in HELD_PRODUCTS:
             self.held_product(expr, certain)
+            return
+        if name == JOINED:
+            if len(args) < 2 or {expr.dtype, *(self.expr(a, certain) for a in args)} != {"float32"}:
+                self.fail(f"{print_expr(expr)} adds float32 of two blocks or more")
             return
         if name in (BOXED, SENT):
             self.boxed(expr, certain and name == SENT)

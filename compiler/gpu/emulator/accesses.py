@@ -8,7 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import numpy as np
-from tunefarm.compiler.gpu.emulator.box_copies import copies_box, sends_box, waits_for_sent
+from numpy.typing import NDArray
+from tunefarm.compiler.gpu.emulator.box_copies import (
+    begin_stores,
+    copies_box,
+    fetches_map,
+    sends_box,
+    waits_for_sent,
+)
 from tunefarm.compiler.gpu.emulator.clusters import block_and_address
 from tunefarm.compiler.gpu.emulator.errors import Fault
 from tunefarm.compiler.gpu.emulator.kinds import KINDS, Kind, Values
@@ -35,6 +42,7 @@ from tunefarm.compiler.gpu.emulator.wave import Group, Wave
 # How often something is read again, and what may know of it, changes no value.
 _HINTS = ("nc", "volatile", "relaxed", "weak", "cta", "gpu", "sys", "L1", "L2", "no_allocate",
           "evict_first", "evict_last", "ca", "cg", "cs", "lu", "cv", "wb", "wt")  # fmt: skip
+_ASYNC = ("async", "mbarrier", "complete_tx", "bytes")
 _SPACES = ("global", "shared", "local", "param", "const")
 CLUSTER = "shared::cluster"
 MOST_BYTES = 16  # of one access
@@ -44,7 +52,7 @@ Store = Callable[[Wave, Group, Values, Values], None]
 
 def _shape(i: Instruction) -> tuple[str, Kind, int]:
     """The state space ("generic" if none is named), the type, and how many elements."""
-    words = [m for m in i.modifiers if m not in _HINTS]
+    words = [m for m in i.modifiers if m not in _HINTS and m not in _ASYNC]
     space, lanes = "generic", 1
     if words[:2] == ["shared", "cluster"]:
         space, words = CLUSTER, words[2:]
@@ -101,6 +109,8 @@ def _parameter(i: Instruction, scope: Scope, kind: Kind, d: Operand, a: Operand)
 
 def _st(i: Instruction, scope: Scope) -> Step:
     """``st.space.type [a], b``."""
+    if i.modifiers[:1] == ("async",):
+        return _st_async(i, scope)
     space, kind, lanes = _shape(i)
     a, b = operands(i, 2)
     sources = parts_of(i, b)
@@ -119,6 +129,29 @@ def _st(i: Instruction, scope: Scope) -> Step:
         at = group.own(place(wave))
         store(wave, group, at, rows)
         count(wave, group, space, at, size)
+
+    return located(i, step)
+
+
+def _st_async(i: Instruction, scope: Scope) -> Step:
+    """``st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.type [a], b, [mbarrier]``: a
+    store that runs on, to a block that counts its bytes."""
+    tail = ("weak", "shared", "cluster", "mbarrier", "complete_tx", "bytes")
+    if i.modifiers[1:7] != tail:
+        unknown(i)
+    a, b, mark = operands(i, 3)
+    sources, (_, kind, lanes) = parts_of(i, b), _shape(i)
+    if len(sources) != lanes:
+        unknown(i)
+    raw = KINDS[f"u{kind.bits}"]
+    place, told = addresses(i, scope, a, CLUSTER), addresses(i, scope, mark, CLUSTER)
+    read = [reads(i, scope, source, raw) for source in sources]
+
+    def step(wave: Wave, group: Group) -> None:
+        rows = np.stack([group.own(each(wave)).astype(raw.unsigned) for each in read], axis=1)
+        there, marks = group.own(place(wave)), group.own(told(wave))
+        places, placed = _of_cluster(wave, group, there)
+        begin_stores(wave, group, i, places, placed, marks, rows.view(np.uint8))
 
     return located(i, step)
 
@@ -174,7 +207,13 @@ def _store_shared(wave: Wave, group: Group, at: Values, rows: Values) -> None:
 
 
 def _store_cluster(wave: Wave, group: Group, at: Values, rows: Values) -> None:
-    """Stores to shared memory of blocks of the own cluster, which have to have begun."""
+    places, placed = _of_cluster(wave, group, at)
+    wave.shared.store(group.index, places, rows, placed)
+
+
+def _of_cluster(wave: Wave, group: Group, at: Values) -> tuple[Values, NDArray[np.intp]]:
+    """Places in shared memory of blocks of the own cluster, which have to have begun, and threads
+    of these blocks."""
     placed, places = np.empty(group.count, np.intp), np.empty(group.count, np.uint64)
     for position, thread in enumerate(group.index):
         block, place = block_and_address(wave, int(thread), int(at[position]))
@@ -182,7 +221,7 @@ def _store_cluster(wave: Wave, group: Group, at: Values, rows: Values) -> None:
         if not wave.order.knows_of_any(int(thread), block):
             rank = block % wave.cluster
             raise Fault(position, f"does not know that block {rank} of its cluster has begun")
-    wave.shared.store(group.index, places, rows, placed)
+    return places, placed
 
 
 def _store_local(wave: Wave, group: Group, at: Values, rows: Values) -> None:
@@ -284,4 +323,4 @@ def _copy(i: Instruction, scope: Scope) -> Step:
     return located(i, step)
 
 
-BUILDERS: Mapping[str, Builder] = {"ld": _ld, "st": _st, "cp": _cp}
+BUILDERS: Mapping[str, Builder] = {"ld": _ld, "st": _st, "cp": _cp, "prefetch": fetches_map}

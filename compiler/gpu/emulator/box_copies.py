@@ -8,7 +8,7 @@ waits for; until then what they read must stay. Source: NVIDIA, "PTX ISA", ``cp.
 from __future__ import annotations
 
 import numpy as np
-from tunefarm.compiler.gpu.emulator.clusters import block_of_rank
+from tunefarm.compiler.gpu.emulator.clusters import block_and_address, block_of_rank
 from tunefarm.compiler.gpu.emulator.errors import Fault
 from tunefarm.compiler.gpu.emulator.kinds import KINDS, Values
 from tunefarm.compiler.gpu.emulator.marks import Box, Mark, SentBox
@@ -25,7 +25,7 @@ from tunefarm.compiler.gpu.emulator.operands import (
 )
 from tunefarm.compiler.gpu.emulator.parse import Address, Immediate, Instruction, TensorAddress
 from tunefarm.compiler.gpu.emulator.tensor_maps import CHUNK, Tensor, decode
-from tunefarm.compiler.gpu.emulator.wave import Group, Wave
+from tunefarm.compiler.gpu.emulator.wave import Group, Index, Wave
 
 
 def copies_box(i: Instruction, scope: Scope) -> Step:
@@ -69,6 +69,22 @@ def copies_box(i: Instruction, scope: Scope) -> Step:
     return located(i, step)
 
 
+def fetches_map(i: Instruction, scope: Scope) -> Step:
+    """``prefetch.tensormap [a]``: nothing but time, of a map that there is."""
+    if i.modifiers != ("tensormap",):
+        unknown(i)
+    (map_at,) = operands(i, 1)
+    there = addresses(i, scope, map_at, "generic")
+
+    def step(wave: Wave, group: Group) -> None:
+        for position, address in enumerate(group.own(there(wave))):
+            data = wave.arguments.get(int(address) - PARAMETER_WINDOW)
+            if data is None or decode(data) is None:
+                raise Fault(position, f"there is no map of a tensor at {int(address):#x}")
+
+    return located(i, step)
+
+
 def _tensor(wave: Wave, address: int, rank: int, position: int) -> Tensor:
     data = wave.arguments.get(address - PARAMETER_WINDOW)
     tensor = decode(data) if data is not None else None
@@ -104,6 +120,33 @@ def _begin(wave: Wave, box: Box, mark: Mark) -> None:
     placed = np.full(len(box.targets), box.block * wave.block_threads)
     wave.shared.begin_box(asking, box.targets, CHUNK, mark.number, placed)
     wave.mbarriers.boxes.append(box)
+
+
+def begin_stores(
+    wave: Wave,
+    group: Group,
+    i: Instruction,
+    places: Values,
+    placed: Index,
+    marks: Values,
+    rows: Values,
+) -> None:
+    """Let rows of bytes be stored some time later, one for each thread of a group, in the blocks of
+    the threads ``placed``, to whose mbarriers at ``marks`` their bytes are told."""
+    found: dict[tuple[int, int], list[int]] = {}
+    for position, thread in enumerate(map(int, group.index)):
+        block, mark = block_and_address(wave, thread, int(marks[position]))
+        if block != wave.block_of[placed[position]]:
+            raise Fault(position, "stores to a block, and tells another of it")
+        found.setdefault((block, mark), []).append(position)
+    for (block, mark), mine in found.items():
+        told = wave.mbarriers.find(wave, mine[0], int(group.index[mine[0]]), block, mark)
+        if not told.fenced:
+            raise Fault(mine[0], "tells an mbarrier that was made after the last fence")
+        threads = group.index[mine]
+        wave.shared.begin_box(threads, places[mine], rows.shape[1], told.number, placed[mine])
+        box = Box(i, int(threads[0]), block, mark, places[mine], rows[mine])
+        wave.mbarriers.boxes.append(box)
 
 
 def sends_box(i: Instruction, scope: Scope) -> Step:

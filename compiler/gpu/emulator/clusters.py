@@ -71,15 +71,20 @@ def _mapa(i: Instruction, scope: Scope) -> Step:
 
 
 def _barrier(i: Instruction, scope: Scope) -> Step:
-    """``barrier.cluster.arrive``: what a thread says before it waits."""
-    if i.modifiers[:3] != ("cluster", "arrive", "release") or i.modifiers[3:] not in ALIGNED:
+    """``barrier.cluster.arrive``: what a thread says before it waits. If it is relaxed, the others
+    learn that what it did before is over, and not to read what it wrote."""
+    if i.modifiers[:2] != ("cluster", "arrive") or i.modifiers[3:] not in ALIGNED:
         unknown(i)
+    if i.modifiers[2:3] not in (("release",), ("relaxed",)):
+        unknown(i)
+    tells = i.modifiers[2] == "release"
 
     def step(wave: Wave, group: Group) -> None:
         again = np.flatnonzero(wave.arrived[group.index])
         if len(again):
             raise Fault(int(again[0]), "arrives again, and has not waited")
         wave.arrived[group.index] = True
+        wave.order.arrive(group.index, tells)
 
     return located(i, step)
 

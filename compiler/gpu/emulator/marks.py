@@ -48,7 +48,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A copy under way: chunks of 16 bytes for a block, and its mbarrier at ``mark``."""
+    """A copy under way: chunks of up to 16 bytes for a block, and its mbarrier at ``mark``."""
 
     instruction: Instruction
     thread: int

@@ -66,6 +66,9 @@ class BlockOrder:
         self._written = np.zeros(pieces, np.int32)  # when
         self._rows = np.full(pieces, -1, np.intp)  # of an access that is looked at
         self._reads: list[AsyncRead] = []
+        self._over = np.zeros_like(self._known)  # what may be followed by writes, not be read
+        self._arrived = np.zeros(len(block_of), np.int32)  # at a barrier of the cluster, when
+        self._telling = np.zeros(len(block_of), np.bool_)  # what they wrote before
         self._senders: dict[int, int] = {}  # by thread, who its copies are
         self._time = 1
 
@@ -131,7 +134,10 @@ class BlockOrder:
     def _check_writers(self, access: Access, pieces: Index, does: str) -> None:
         who, when = self._writers[pieces], self._written[pieces]
         own = self._own[access.threads][:, None]
-        known = self._known[self._knower[access.threads][:, None], who] >= when
+        rows = self._knower[access.threads][:, None]
+        known = self._known[rows, who] >= when
+        if does == "writes":
+            known |= self._over[rows, who] >= when
         wrong = (who >= 0) & (who != own) & ~known
         if wrong.any():
             position, piece = (int(n) for n in np.argwhere(wrong)[0])
@@ -148,7 +154,8 @@ class BlockOrder:
                 continue
             readers, rows = read.who[met], rows[met]
             writers = access.threads[rows]
-            unknown = self._known[self._knower[writers], readers] < read.time
+            known = self._known[self._knower[writers], readers]
+            unknown = np.maximum(known, self._over[self._knower[writers], readers]) < read.time
             wrong = np.flatnonzero(unknown & (self._own[writers] != readers))
             if len(wrong):
                 self._rows[pieces] = -1
@@ -173,10 +180,26 @@ class BlockOrder:
             self._join(int(block) * self._each, self._each)
         self._time += 1
 
+    def arrive(self, threads: Index, tells: bool) -> None:
+        """Threads tell their cluster that what they did so far is over, and perhaps let the others
+        know what they wrote, before they wait for them."""
+        self._arrived[threads], self._telling[threads] = self._time, tells
+        self._time += 1
+
     def pass_cluster(self, clusters: Values) -> None:
-        """All threads of some clusters (a mask) have waited for one another."""
+        """All threads of some clusters (a mask) have waited until the others had arrived."""
         for cluster in np.flatnonzero(clusters):
-            self._join(int(cluster) * self._count, self._count)
+            first = int(cluster) * self._count
+            mine = np.arange(first, first + self._count)
+            rows = np.unique(self._knower[mine])
+            over = np.maximum(self._known[rows], self._over[rows]).max(axis=0)
+            over[self._own[mine]] = self._arrived[mine]
+            self._over[rows] = over
+            telling = mine[self._telling[mine]]
+            if len(telling):
+                told = self._known[np.unique(self._knower[telling])].max(axis=0)
+                told[self._own[telling]] = self._arrived[telling]
+                self._known[rows] = np.maximum(self._known[rows], told)
         self._time += 1
 
     def pass_part(self, threads: Index) -> None:
@@ -194,15 +217,18 @@ class BlockOrder:
         self._known[rows] = joined
 
     def knows(self, thread: int, other: int, time: int) -> bool:
-        """Whether a thread has learnt what thread number ``other`` of its cluster did at a time."""
-        known = self._known[self._knower[thread], other] >= time
-        return bool(self._own[thread] == other or known)
+        """Whether a thread has learnt that what thread number ``other`` of its cluster did at a
+        time is over."""
+        row = self._knower[thread]
+        known = self._known[row, other] >= time or self._over[row, other] >= time
+        return bool(known or self._own[thread] == other)
 
     def knows_of_any(self, thread: int, block: int) -> bool:
         """Whether a thread has learnt of anything that threads of a block of its cluster did."""
         first = block * self._each % self._count
         mine = self._own[thread] // self._each * self._each == first
-        return bool(mine or self._known[self._knower[thread], first : first + self._each].any())
+        row, others = self._knower[thread], slice(first, first + self._each)
+        return bool(mine or self._known[row, others].any() or self._over[row, others].any())
 
     def check_end(self, block: int, block_bytes: int) -> None:
         """A block ends: Fault if another wrote to its memory and none of its threads knows."""

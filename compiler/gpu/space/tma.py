@@ -40,11 +40,13 @@ from tunefarm.compiler.gpu.space.tiled import blocks_of, fits_grid, product
 from tunefarm.compiler.gpu.space.wgmma import (
     SPLITS,
     WgmmaKernel,
+    check_joined,
     check_stages,
     computed,
     computes,
     cost_of,
     footprint_of,
+    joins_of,
     nest_of,
     parts_of,
     stages_overlap,
@@ -78,7 +80,7 @@ from tunefarm.compiler.tir.schedule import find_block
 from tunefarm.compiler.tir.schedule.tree import store_of
 from tunefarm.compiler.tir.visit import seq
 
-NAME, VERSION = "gpu_tma", 7
+NAME, VERSION = "gpu_tma", 8
 LEAST_DEPTH = 64  # of a product: steps of 64 terms are several beyond
 MOST_STAGES = 6
 KNOBS = (
@@ -92,6 +94,7 @@ KNOBS = (
     Knob("resident", (0, 1, 2)),
     Knob("swath", (0, 4, 8, 16)),
     Knob("split", SPLITS),
+    Knob("joined", (0, 1)),
 )
 FIXED = {"producer": 1, "overlap": 1, "swizzle": max(w.SWIZZLES), "cluster": 1}  # of defaults
 USUAL_SWATH = 8  # tiles of 256 columns: 132 tiles at once are about a square
@@ -210,6 +213,7 @@ def _constraints_of(p: Product, target: Target) -> tuple[Constraint, ...]:
         Constraint("cluster", clusters_fit),
         Constraint("boxes", boxes_go_out),
         parts_of(p, target),
+        joins_of(p),
         fits_grid(p, lambda k: tile_of(p, k)),
     )
 
@@ -242,6 +246,9 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
         raise ScheduleError("the operands do not lie in memory as matrices of whole 16 bytes a row")
     k = Knobs(**{name: int(value) for name, value in config.items() if name != "sketch"})
     check_stages(k)
+    check_joined(p, k)
+    if k.joined and k.cluster > 1:
+        raise ScheduleError("blocks of a cluster share out terms, or boxes of the same terms")
     if not k.producer and k.stages < 3:
         raise ScheduleError(f"threads that compute fill 3 stages or more ahead, not {k.stages}")
     if k.cluster > 1 and not k.producer:
@@ -273,7 +280,7 @@ class _Kernel(WgmmaKernel):
         count = rows * columns
         self.blocks = min(count, max(most // k.cluster, 1)) if most else count
         self.turns = -(-count // self.blocks)
-        self.turn, self.block, self.member = Var("turn"), Var("number"), Var("block")
+        self.turn, self.block = Var("turn"), Var("number")
         number = self.turn * self.blocks + self.block if self.turns > 1 else self.block
         row, self.column = place_of(number, rows, columns, k.swath)
         self.y = row * k.cluster + self.member if k.cluster > 1 else row
@@ -305,8 +312,9 @@ class _Kernel(WgmmaKernel):
         B. Those beyond the last row compute zeros that nobody stores, as do blocks that have gone
         through all tiles while others are at their last."""
         blocks = (self.block, self.blocks, "blockIdx.x")
-        members = (self.member, self.cluster, CLUSTER_AXIS)
-        return (members, blocks) if self.cluster > 1 else (blocks,)
+        count = self.k.split if self.k.joined else self.cluster
+        members = (self.member, count, CLUSTER_AXIS)
+        return (members, blocks) if count > 1 else (blocks,)
 
     def result_boxes(self) -> ResultBoxes:
         k, axes = self.k, result_axes(self.p)

@@ -14,7 +14,8 @@ The instruction for TF32 takes 8 terms, and wants them side by side in shared me
 of B stand so it computes outᵀ = Bᵀ · Aᵀ, and the threads load Bᵀ as fragments.
 
 Several blocks may ``split`` the terms of a tile: their sums are parts, which another kernel adds
-(``parts.py``).
+(``parts.py``). Or they are a cluster, whose sums are ``joined``: each block gets those of its share
+of the tile, some columns of the upper or lower eight of 16 rows, and stores their sum.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from math import gcd
 import numpy as np
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.gpu import wgmma as w
-from tunefarm.compiler.gpu.archs import MAX_GRID, REGISTERS, WARP
-from tunefarm.compiler.gpu.intrinsics import QUAD
+from tunefarm.compiler.gpu.archs import MAX_CLUSTER, MAX_GRID, REGISTERS, WARP
+from tunefarm.compiler.gpu.intrinsics import JOINED, QUAD
+from tunefarm.compiler.gpu.launches import LINE
 from tunefarm.compiler.gpu.mma import COLUMNS, ROWS, exchanged, fragment_place, square_place
 from tunefarm.compiler.gpu.space import tiled
 from tunefarm.compiler.gpu.space.common import loop
@@ -48,6 +50,7 @@ from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob, Ne
 from tunefarm.compiler.target import Target, dtype_bytes
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir.ir import (
+    CLUSTER_AXIS,
     Block,
     Buffer,
     Const,
@@ -66,12 +69,15 @@ from tunefarm.compiler.tir.schedule import find_block
 from tunefarm.compiler.tir.schedule.tree import store_of
 from tunefarm.compiler.tir.visit import seq, substitute, transform_expr
 
-NAME, VERSION = "gpu_wgmma", 4
+NAME, VERSION = "gpu_wgmma", 5
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 FED_BYTES = 42  # that a multiprocessor gets a clock from the second-level cache, when all ask
 LATENCY = 1200  # clocks until a step's tiles are there
 BEGIN = 1800  # clocks of a block before its first product
 COMBINE = 3000  # clocks of the kernel that adds parts, beside its traffic
+JOINED_BYTES = 40  # that a multiprocessor gets a clock from others' shared memory
+MEET = 700  # clocks until the blocks of a cluster have waited for one another
+TOGETHER = 16  # multiprocessors of which a cluster takes some
 KNOBS = (
     Knob("groups", (1, 2, 3)),
     Knob("columns", w.COLUMNS),
@@ -79,6 +85,7 @@ KNOBS = (
     Knob("overlap", (0, 1)),
     Knob("swizzle", tuple(w.SWIZZLES)),
     Knob("split", SPLITS),
+    Knob("joined", (0, 1)),
 )
 
 
@@ -105,6 +112,7 @@ class Knobs:
     wide: int = 0
     swizzle: int = max(w.SWIZZLES)
     split: int = 1
+    joined: int = 0
 
 
 def space(function: Function, target: Target) -> SketchSpace | None:
@@ -149,11 +157,14 @@ def footprint_of(k: Columns) -> Footprint:
     groups, own = whole(k, "groups"), columns // 2 + OTHER_REGISTERS
     filling = whole(k, "producer") if "producer" in k else 0
     threads = (groups + filling) * w.GROUP * WARP
+    split = whole(k, "split")
+    sums = 4 * rows * columns * whole(k, "joined") * (split - 1) // split  # of other blocks
     mean = -(-(groups * own + filling * OTHER_REGISTERS) // (groups + filling))
     return Footprint(
         threads,
         np.where(own * threads > REGISTERS, mean, own),
-        whole(k, "stages") * (rows + columns) * whole(k, "swizzle"),
+        np.maximum(whole(k, "stages") * (rows + columns) * whole(k, "swizzle"), sums)
+        + LINE * whole(k, "joined"),
     )
 
 
@@ -170,6 +181,7 @@ def constraints_of(p: Product, target: Target) -> tuple[Constraint, ...]:
         Constraint("shared memory", shared_fits),
         Constraint("overlap", stages_overlap),
         parts_of(p, target),
+        joins_of(p),
         fits_grid(p, lambda k: tile_of(p, k)),
     )
 
@@ -191,6 +203,28 @@ def parts_of(p: Product, target: Target) -> Constraint:
     return Constraint("parts", holds)
 
 
+def joins_of(p: Product) -> Constraint:
+    """The blocks that share terms out are a cluster, and share the tile out in whole columns of
+    eight; those of other rows do not share B then."""
+
+    def holds(k: Columns) -> Mask:
+        split, cluster = whole(k, "split"), whole(k, "cluster") if "cluster" in k else 1
+        columns = whole(k, "columns")
+        _, across = shares_of(columns, split)
+        fits = (split > 1) & (split <= MAX_CLUSTER) & (columns // COLUMNS % across == 0)
+        return (whole(k, "joined") == 0) | (fits & (cluster == 1) & (not turned(p)))
+
+    return Constraint("joined", holds)
+
+
+def shares_of(columns: Numbers, split: Numbers) -> tuple[Numbers, Numbers]:
+    """Into how many rows of eight in 16, and into how many of columns, a tile is shared out: by
+    columns alone where four threads that exchange have enough, whose sums go out as they lie."""
+    whole_rows = columns % (QUAD * COLUMNS * split) == 0
+    halves = np.where(whole_rows | (split % 2 == 1), 1, 2)
+    return halves, split // halves
+
+
 def cost_of(p: Product, target: Target, k: Columns) -> Numbers:
     """The clocks of the busiest multiprocessor: products, or the bytes that they wait for.
 
@@ -206,16 +240,21 @@ def cost_of(p: Product, target: Target, k: Columns) -> Numbers:
     fed = (rows + columns / cluster) * row_bytes / FED_BYTES
     waited = LATENCY / np.maximum(stages - 1 - overlap, 1)
     step = np.maximum(np.maximum(multiplied, fed), waited) + 0.2 * multiplied * (1 - overlap)
-    each = -(-split * blocks_of(p, (rows, columns)) // target.num_cores)
+    large = whole(k, "joined") * split > 2  # clusters, which leave out some multiprocessors
+    cores = target.num_cores - np.where(large, target.num_cores % TOGETHER, 0)
+    each = -(-split * blocks_of(p, (rows, columns)) // np.maximum(cores, 1))
     at_once = np.minimum(footprint_of(k).resident(target), each)
     turns = -(-each // at_once)
     begun = np.where(whole(k, "resident") > 0, 1, turns) if "resident" in k else turns
     size = dtype_bytes(p.contraction.program.params[-1].dtype)
     boxes = whole(k, "store_boxes") if "store_boxes" in k else 0
-    stored = np.where(split > 1, 4.0, size * (2.0 - np.maximum(whole(k, "wide"), boxes)))
-    end = rows * columns * stored / FED_BYTES
+    joined = whole(k, "joined")
+    alone = (split > 1) & (joined == 0)
+    stored = np.where(alone, 4.0, size * (2.0 - np.maximum(whole(k, "wide"), boxes)))
+    end = rows * columns * stored / (FED_BYTES * np.where(joined > 0, split, 1))
+    end = end + joined * (rows * columns * 4.0 * (split - 1) / split / JOINED_BYTES + 2 * MEET)
     added = 4.0 * p.batch * p.rows * p.columns * split / (target.num_cores * FED_BYTES)
-    combined = np.where(split > 1, COMBINE + added, 0.0)
+    combined = np.where(alone, COMBINE + added, 0.0)
     return each * part * step + begun * BEGIN + turns * end + combined
 
 
@@ -242,6 +281,7 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
         raise ScheduleError("the workload is no product that warpgroups compute")
     k = Knobs(**{name: int(value) for name, value in config.items() if name != "sketch"})
     check_stages(k)
+    check_joined(p, k)
     return WgmmaKernel(p, k).whole_program(target)
 
 
@@ -249,6 +289,26 @@ def check_stages(k: Knobs) -> None:
     """ScheduleError if there are too few stages for products that overlap."""
     if k.overlap and k.stages < 3:
         raise ScheduleError(f"products overlap where there are 3 stages or more, not {k.stages}")
+
+
+def check_joined(p: Product, k: Knobs) -> None:
+    """ScheduleError if the blocks that share terms out cannot be a cluster."""
+    if not k.joined:
+        return
+    across = _shares_of(k)[1]
+    if turned(p) or not 1 < k.split <= MAX_CLUSTER or k.columns // COLUMNS % across:
+        raise ScheduleError(
+            f"a cluster of {k.split} blocks cannot share out {k.columns} columns of a tile; let "
+            f"2 to {MAX_CLUSTER} blocks have whole eights of them, of a product that is not turned"
+        )
+
+
+def _shares_of(k: Knobs) -> tuple[int, int]:
+    """``shares_of`` a config; the whole tile of each block where sums are not joined."""
+    if not k.joined:
+        return 1, 1
+    halves, across = shares_of(np.array(k.columns), np.array(k.split))
+    return int(halves), int(across)
 
 
 class WgmmaKernel:
@@ -269,9 +329,12 @@ class WgmmaKernel:
         self.steps = -(-p.depth // (self.depth * k.split))  # of a block
         chunk = w.CHUNK_BYTES // self.item_bytes
         vectors = p.vector(0, chunk), p.vector(1, chunk)
-        exchanges = k.wide and k.split == 1 and not self.turned
-        self.width = exchange_width(p, QUAD) if exchanges else 1
-        together = 2 * self.width if k.split > 1 or p.columns % 2 == 0 else 1
+        alone = k.split > 1 and not k.joined
+        exchanges = k.wide and not alone and not self.turned
+        self.halves, across = _shares_of(k)
+        self.tiles_across = k.columns // COLUMNS // across
+        self.width = exchange_width(p, gcd(QUAD, self.tiles_across)) if exchanges else 1
+        together = 2 * self.width if alone or p.columns % 2 == 0 else 1
         depth = self.depth * self.steps * k.split
         self.tiles = Tiles(self.rows, self.columns, depth, *vectors, together)
         self.source = product_program(p, self.tiles)
@@ -289,9 +352,14 @@ class WgmmaKernel:
         self.step = Var("step")
         self.now: Expr = self.step  # of all blocks'
         self.parts: Parts | None = None
-        if k.split > 1:
+        self.share: Expr = Const(0)
+        if alone:
             self.parts = Parts(p, k.split, (self.rows, self.columns))
             self.z, self.share = self.number // k.split, self.number % k.split
+        self.member = Var("block")
+        if k.joined:
+            self.share = self.member
+        if k.split > 1:
             self.now = self.share * self.steps + self.step
         copies = k.stages if self.steps > 1 else 1
         by_columns = (self.columns // self.chunk, self.depth, self.chunk)
@@ -299,6 +367,7 @@ class WgmmaKernel:
         self.a = Buffer("A", (self.rows, self.depth), p.dtypes[0], "shared", 0, copies)
         self.b = Buffer("B", shape, p.dtypes[1], "shared", 0, copies)
         self.c = Buffer("C", (k.columns // 2,), "float32", "register")
+        self.joined = Buffer("J", (k.columns // 2 // k.split,), "float32", "register")
         self.exchanged = Buffer("T", (2 * self.width,), "float32", "register")
 
     def whole_program(self, target: Target) -> PrimFunc:
@@ -313,7 +382,9 @@ class WgmmaKernel:
 
     def own(self) -> tuple[Buffer, ...]:
         """What each thread has of its own."""
-        return (self.c, self.exchanged) if self.width > 1 or self.turned else (self.c,)
+        joined = (self.joined,) if self.k.joined else ()
+        exchanged = (self.exchanged,) if self.width > 1 or self.turned else ()
+        return (self.c, *joined, *exchanged)
 
     def clear(self) -> Stmt:
         zero = Const(0.0, "float32")
@@ -326,7 +397,8 @@ class WgmmaKernel:
             (self.warp, w.GROUP, "threadIdx.y"),
             (self.group, groups, "threadIdx.z"),
         )
-        batches = (self.number, self.p.batch * self.k.split, "blockIdx.z")
+        alone = 1 if self.k.joined else self.k.split
+        batches = (self.number, self.p.batch * alone, "blockIdx.z")
         for var, extent, axis in (*threads, *self.grid(), batches):
             body = For(var, Const(extent), body, LoopKind.THREAD, axis=axis)
         return replace(self.source, body=body, buffers=buffers)
@@ -335,7 +407,9 @@ class WgmmaKernel:
         """The loops over blocks of rows and columns, from the inside out: variables, how many there
         are, axes."""
         assert isinstance(self.y, Var)
+        members = (self.member, self.k.split, CLUSTER_AXIS)
         return (
+            *((members,) if self.k.joined else ()),
             (self.x, -(-self.p.columns // self.columns), "blockIdx.x"),
             (self.y, -(-self.p.rows // self.rows), "blockIdx.y"),
         )
@@ -440,16 +514,38 @@ class WgmmaKernel:
         """The epilogue, for each row of a thread's and each group of tiles of columns."""
         if self.turned:
             return self.store_turned()
-        groups = self.k.columns // COLUMNS // self.width
-        return loop("h", 2, lambda h: loop("j", groups, lambda j: self.part(h, j)))
+        groups, rows = self.tiles_across // self.width, 2 // self.halves
+        stores = loop("h", rows, lambda h: loop("j", groups, lambda j: self.part(h, j)))
+        return seq(self.join(), stores) if self.k.joined else stores
+
+    def join(self) -> Stmt:
+        """The sums of this block's share of the tile: of all blocks of the cluster."""
+        rows, count = 2 // self.halves, self.k.columns // 2 // self.k.split
+
+        def held(share: int, e: Expr) -> Load:
+            tile = share // self.halves * self.tiles_across + e // (2 * rows)
+            h = share % self.halves if self.halves > 1 else e // 2 % 2
+            return Load(self.c, (tile * 4 + h * 2 + e % 2,))
+
+        def element(e: Expr) -> Stmt:
+            shares = tuple(held(share, e) for share in range(self.k.split))
+            return Store(self.joined, (e,), Intrinsic(JOINED, shares, "float32"))
+
+        return loop("e", count, element, LoopKind.VECTORIZED)
 
     def part(self, h: Expr, j: Expr) -> Stmt:
         """What a thread stores at once."""
         width, quad, t = self.width, self.lane // QUAD, self.lane % QUAD
         first = self.y * self.rows + self.group * w.ROWS + self.warp * ROWS
+        sums, rows, start = self.c, 2, self.column * self.columns
+        if self.k.joined:
+            sums, rows = self.joined, 2 // self.halves
+            start += self.share // self.halves * (self.tiles_across * COLUMNS)
+            first += self.share % self.halves * 8
 
         def held(e: Expr) -> list[Expr]:
-            return [Load(self.c, ((j * width + n) * 4 + h * 2 + e % 2,)) for n in range(width)]
+            own = h * 2 + e % 2 if rows > 1 else e % 2
+            return [Load(sums, ((j * width + n) * 2 * rows + own,)) for n in range(width)]
 
         def exchange(e: Expr) -> Stmt:
             return Store(self.exchanged, (e,), exchanged(held(e), t, e))
@@ -460,7 +556,7 @@ class WgmmaKernel:
             else:
                 row, column = square_place(width, Const(0), j, h, quad, t, e)
             value = held(e)[0] if width == 1 else Load(self.exchanged, (e,))
-            return self.told(first + row, self.column * self.columns + column, value)
+            return self.told(first + row, start + column, value)
 
         kind = LoopKind.VECTORIZED if self.tiles.out_vector > 1 else LoopKind.UNROLLED
         stores = loop("e", 2 * width, element, kind)

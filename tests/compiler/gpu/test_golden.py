@@ -51,21 +51,21 @@ CASES: dict[str, Case] = {
     "wgmma": (
         function_of("matmul", ((128, 256), HALF), ((256, 128), HALF)),
         {"sketch": "gpu_wgmma", "groups": 1, "columns": 64, "stages": 4, "overlap": 1,
-         "swizzle": 128, "wide": 1, "split": 1},
+         "swizzle": 128, "wide": 1, "split": 1, "joined": 0},
         HOPPER,
     ),
     "tma_tf32": (
         function_of("matmul", ((512, 512), F32), ((512, 512), F32)),
         {"sketch": "gpu_tma", "groups": 2, "columns": 64, "stages": 4, "producer": 1, "overlap": 1,
          "swizzle": 128, "cluster": 1, "resident": 0, "swath": 0, "wide": 0, "store_boxes": 0,
-         "split": 1},
+         "split": 1, "joined": 0},
         Target("cuda -arch=sm_90a -precision=tf32"),
     ),
     "tma": (
         function_of("matmul", ((512, 512), HALF), ((512, 512), HALF)),
         {"sketch": "gpu_tma", "groups": 1, "columns": 64, "stages": 4, "producer": 1, "overlap": 1,
          "swizzle": 128, "cluster": 2, "resident": 0, "swath": 0, "wide": 0, "store_boxes": 1,
-         "split": 1},
+         "split": 1, "joined": 0},
         HOPPER,
     ),
     "attention": (

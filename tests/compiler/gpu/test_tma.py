@@ -59,11 +59,12 @@ def config_of(
     swath: int = 0,
     store_boxes: int = 0,
     split: int = 1,
+    joined: int = 0,
 ) -> Config:
     knobs = {"groups": groups, "columns": columns, "stages": stages, "producer": producer}
     knobs |= {"overlap": overlap, "wide": wide, "swizzle": swizzle, "cluster": cluster}
     knobs |= {"resident": resident, "swath": swath, "store_boxes": store_boxes}
-    knobs |= {"split": split}
+    knobs |= {"split": split, "joined": joined}
     return {"sketch": "gpu_tma", **knobs}
 
 
@@ -137,6 +138,20 @@ CASES = {
             ((2, 40, 520), HALF), ((2, 520, 80), HALF), ((80,), HALF),
         ),
         config_of(1, 64, 2, 1, split=4),
+    ),
+    "two blocks join their sums": (
+        matmul(70, 200, 264, HALF), config_of(1, 96, 3, 1, overlap=1, split=2, joined=1)
+    ),
+    "four blocks join their sums, of which the last has none, a batch, an epilogue": (
+        function_of(
+            lambda a, b, c: call("relu", call("add", call("matmul", a, b), c)),
+            ((2, 40, 520), HALF), ((2, 520, 80), HALF), ((80,), HALF),
+        ),
+        config_of(1, 64, 2, 1, split=4, joined=1),
+    ),
+    "three blocks join their sums, each whole rows of eight columns, its threads fill": (
+        matmul(70, 200, 456, BRAIN, True),
+        config_of(1, 192, 3, 0, wide=1, split=3, joined=1),
     ),
     "boxes go out, four of each group": (
         matmul(70, 200, 136), config_of(2, 256, 2, 1, wide=1, store_boxes=1)
@@ -256,6 +271,55 @@ def test_blocks_of_a_cluster_wait_for_each_other() -> None:
         run_text(code, ptx, grid=(3, 1, 1))
 
 
+def joined_ptx(producer: int) -> tuple[GpuCode, str]:
+    workload = Workload.from_function(matmul(100, 64, 136))
+    config = config_of(1, 64, 3, producer, split=2, joined=1)
+    return emitted(lowered(workload, config, HOPPER), HOPPER)
+
+
+@pytest.mark.parametrize("producer", [0, 1])
+def test_blocks_that_join_their_sums_wait_for_each_other(producer: int) -> None:
+    """What a kernel does without one of its steps is told."""
+    code, ptx = joined_ptx(producer)
+    (launch,) = code.launches
+    assert (launch.grid, ".reqnctapercluster 2, 1, 1" in ptx) == ((4, 1, 1), True)
+    assert ".version 8.1" in ptx
+    waits = "barrier.cluster.arrive.relaxed{0};\nbarrier.cluster.wait.acquire{0};"
+    own, others = waits.format(".aligned"), waits.format("")
+    assert [ptx.count(text) for text in (own, others)] == [1, producer]
+    tells = re.findall(r"st\.async\S*v4\.f32 \[there\+\d+\][^;]*;", ptx)
+    assert len(tells) == 2 * 4  # 16 of 32 sums, from each of two blocks
+    assert "mapa.shared::cluster.u32 mark" in ptx
+    assert "barrier.cluster.arrive.release" not in ptx
+    run_text(code, ptx)
+    (expected,) = re.findall(r"mbarrier.arrive.expect_tx\S* _, \[%r\d+\], 8192;", ptx)
+    waited = r"mbarrier\.try_wait\.parity\.acquire[^;]*;\n@!p bra [^;]*;"
+    for text, why in (
+        (ptx.replace(own, ""), "does not know that block 1 of its cluster has begun"),
+        (ptx.replace(tells[0], ""), "2048 bytes have to come that nothing brings"),
+        (ptx.replace(expected, expected.replace("8192", "8176")), "16 bytes came that nobody"),
+        (re.sub(waited, "", ptx), "which a copy that may be under way writes"),
+        (re.sub(r"(u32 mark, %r\d+), 1;", r"\1, 0;", ptx), "stores to a block, and tells another"),
+        (re.sub(r"(u32 there, %r\d+), 1;", r"\1, 2;", ptx), "no block 2 in a cluster of 2"),
+    ):
+        assert text != ptx
+        with pytest.raises(KernelFault, match=why):
+            run_text(code, text)
+    if producer:
+        with pytest.raises(KernelFault, match=r"all threads of its cluster, but .* ended"):
+            run_text(code, ptx.replace(others, ""))
+
+
+def test_maps_are_fetched_before_all_else() -> None:
+    code, ptx = joined_ptx(1)
+    fetch = "@p prefetch.tensormap [%rd"
+    assert ptx.count(fetch) == len(code.launches[0].maps) == 2
+    assert ptx.index(fetch) < ptx.index("mbarrier.init")
+    there = re.findall(r"prefetch\.tensormap \[(%rd\d+)\]", ptx)[0]
+    with pytest.raises(KernelFault, match="there is no map of a tensor at"):
+        run_text(code, ptx.replace(f"tensormap [{there}]", f"tensormap [{there}+64]"))
+
+
 def run_text(code: GpuCode, ptx: str, grid: tuple[int, int, int] | None = None) -> None:
     """Run changed text of the kernel of ``cluster_ptx``."""
     memory, (launch,) = DeviceMemory(), code.launches
@@ -310,6 +374,37 @@ cp.async.bulk.wait_group.read 0
 bar.sync 128
 cp.async.bulk.wait_group.read 0
 """
+
+
+@needs_ptxas
+@pytest.mark.parametrize(("groups", "columns", "split"), [(2, 192, 2), (2, 256, 4), (1, 96, 6)])
+@pytest.mark.parametrize("producer", [0, 1])
+def test_joined_sums_stay_in_registers(
+    groups: int, columns: int, split: int, producer: int
+) -> None:
+    workload = Workload.from_function(matmul(2048, 768, 3072))
+    stages = 3 if columns == 256 else 4
+    config = config_of(groups, columns, stages, producer, 1, 1, split=split, joined=1)
+    _, ptx = emitted(lowered(workload, config, HOPPER), HOPPER)
+    made = assemble(ptx, "sm_90a")
+    assert not made.warnings
+    assert all(usage.spilled_bytes == 0 for usage in made.kernels.values())
+    assert set(re.findall(r"st\.global\S*", ptx)) == {"st.global.v4.b32"}
+
+
+def test_what_cannot_be_joined() -> None:
+    workload = Workload.from_function(matmul(100, 64, 520))
+    program = lowered(workload, config_of(1, 64, 3, 1, split=2, joined=1), HOPPER)
+    with pytest.raises(ScheduleError, match="run the PTX instead"):
+        interpret(program, [*inputs_of(workload), np.zeros((100, 64), np.float16)])
+    for config, why in (
+        (config_of(1, 64, 3, 1, split=1, joined=1), "a cluster of 1 blocks cannot share out 64"),
+        (config_of(1, 64, 3, 1, split=3, joined=1), "a cluster of 3 blocks cannot share out 64"),
+        (config_of(1, 64, 3, 1, split=12, joined=1), "let 2 to 8 blocks"),
+        (config_of(1, 64, 3, 1, split=2, joined=1, cluster=2), "share out terms, or boxes"),
+    ):
+        with pytest.raises(ScheduleError, match=why):
+            lowered(workload, config, HOPPER)
 
 
 @needs_ptxas

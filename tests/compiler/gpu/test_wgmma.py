@@ -53,7 +53,8 @@ def agrees(function: Function, stages: int, wide: int) -> None:
     workload = Workload.from_function(function)
     space = config_space(workload, HOPPER)
     config = {"sketch": "gpu_wgmma", "groups": 1, "columns": 64, "stages": stages}
-    config |= {"overlap": int(stages > 2), "wide": wide, "swizzle": 128, "split": 1}
+    config |= {"overlap": int(stages > 2), "wide": wide, "swizzle": 128}
+    config |= {"split": 1, "joined": 0}
     assert "gpu_wgmma" in [s.sketch for s in space.sketches]
     assert space.valid(space.encode(config)[None])[0]
     check(workload, config, target=HOPPER)
@@ -70,6 +71,10 @@ def agrees(function: Function, stages: int, wide: int) -> None:
         ((200, 200, 72), {"groups": 3, "columns": 192, "stages": 2}),
         ((70, 67, 200), {"groups": 1, "columns": 64, "stages": 2, "split": 2}),
         ((65, 97, 330), {"groups": 1, "columns": 96, "stages": 3, "overlap": 1, "split": 3}),
+        (
+            (65, 97, 330),
+            {"groups": 1, "columns": 128, "stages": 3, "overlap": 1, "split": 4, "joined": 1},
+        ),
     ],
 )
 @pytest.mark.parametrize("dtype", [HALF, BRAIN])
@@ -133,10 +138,10 @@ KNOBS = {"groups": 2, "columns": 256, "stages": 6, "swizzle": 128}
 
 def test_only_what_fits_is_tried() -> None:
     space = config_space(Workload.from_function(LARGE["terms side by side"]), HOPPER)
-    k = {n: np.array([v]) for n, v in {**KNOBS, "overlap": 1, "split": 1}.items()}
+    k = {n: np.array([v]) for n, v in {**KNOBS, "overlap": 1, "split": 1, "joined": 0}.items()}
     constraints = space.sketch("gpu_wgmma").constraints
     held = {c.name: bool(c.holds(k)[0]) for c in constraints}
     assert held.pop("shared memory") is False
-    assert held == dict.fromkeys(["registers", "overlap", "parts", "grid"], True)
+    assert held == dict.fromkeys(["registers", "overlap", "parts", "joined", "grid"], True)
     (parts,) = (c for c in constraints if c.name == "parts")
     assert not parts.holds({**k, "split": np.array([2])})[0]  # tiles enough

@@ -43,6 +43,7 @@ def wgmma(
 ) -> Config:
     knobs = {"groups": groups, "columns": columns, "stages": stages}
     knobs |= {"overlap": overlap, "wide": 0, "swizzle": swizzle, "split": split}
+    knobs |= {"joined": 0}
     return {"sketch": "gpu_wgmma", **knobs}
 
 
