@@ -396,7 +396,7 @@ def test_what_cannot_be_joined() -> None:
     workload = Workload.from_function(matmul(100, 64, 520))
     program = lowered(workload, config_of(1, 64, 3, 1, split=2, joined=1), HOPPER)
     with pytest.raises(ScheduleError, match="run the PTX instead"):
-        interpret(program, [*inputs_of(workload), np.zeros((100, 64), np.float16)])
+        interpret(program, [np.zeros(p.shape, np.float16) for p in program.params])
     for config, why in (
         (config_of(1, 64, 3, 1, split=1, joined=1), "a cluster of 1 blocks cannot share out 64"),
         (config_of(1, 64, 3, 1, split=3, joined=1), "a cluster of 3 blocks cannot share out 64"),
@@ -545,7 +545,7 @@ def test_what_has_no_such_kernel() -> None:
 def test_only_what_fits_is_tried() -> None:
     space = config_space(Workload.from_function(matmul(2048, 4096, 1024)), HOPPER)
     knobs = {"groups": 2, "columns": 256, "stages": 6, "producer": 0, "cluster": 2, "swizzle": 128}
-    knobs |= {"split": 1}
+    knobs |= {"split": 1, "joined": 0}
     k = {n: np.array([v]) for n, v in knobs.items()}
     names = {c.name: c for c in space.sketch("gpu_tma").constraints}
     assert not names["shared memory"].holds(k)[0]
