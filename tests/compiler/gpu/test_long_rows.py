@@ -122,7 +122,7 @@ def test_a_barrier_that_is_missing_is_told(without: int, problem: str) -> None:
 def test_which_rows_are_shared_out() -> None:
     workload = softmax(4, 128256, dtype=HALF)
     space = config_space(workload, HOPPER)
-    assert space.default == config_of(8, 8, 256, 1, 1)
+    assert space.default == config_of(8, 8, 256, 1)
     assert space.valid(space.encode(space.default)[None])[0]
     rows = space.sample(np.random.default_rng(0), 200)
     drawn = list(map(space.decode, rows[space.valid(rows)]))
