@@ -1,8 +1,9 @@
 """Loop IR → LLVM text of kernels: the entry point.
 
-The emitter is that of CPUs with five more layers: ``threads``, what one thread does, ``shuffles``,
-what those of a warp tell each other, ``warps``, what they multiply together, ``warpgroups``, what
-four warps do, and ``rings``, how tiles reach them that are copied as boxes.
+The emitter is that of CPUs with six more layers: ``swizzle``, where elements of shared arrays lie,
+``threads``, what one thread does, ``shuffles``, what those of a warp tell each other, ``warps``,
+what they multiply together, ``warpgroups``, what four warps do, and ``rings``, how tiles reach them
+that are copied as boxes.
 """
 
 from __future__ import annotations

@@ -313,13 +313,14 @@ class WarpEmitter(ShuffleEmitter):
         for one in starts[:: 2 if paired else 1]:
             row, column = self._own_row(count, by_row, along, paired)
             at = Lin(one.const, one.terms).plus(Lin(0, ((row, pitch), *column)))
+            at = self.swizzled(buffer, at) if buffer.swizzled else at
             words = self._matrices(first, at, 2 * count if paired else count, not by_row)
             loaded += [words[n : n + count] for n in range(0, len(words), count)]
         return loaded
 
     def _corner(self, load: Expr, lane: int) -> Lin:
         """Where a tile of an operand begins for the warp: the element of its thread 0, of one lane
-        of the current vector."""
+        of the current vector, as if the buffer were not swizzled."""
         assert isinstance(load, Load)
         env, lanes = self.env, self.lanes
 
@@ -329,7 +330,7 @@ class WarpEmitter(ShuffleEmitter):
 
         self.env = {v: at_corner(v, at) for v, at in env.items()}
         self.lanes = 1
-        place = self.flat_index(load.buffer, load.indices)
+        place = self.plain_index(load.buffer, load.indices)
         self.env, self.lanes = env, lanes
         if not isinstance(place, Lin):
             raise ScheduleError(f"{load.buffer.name} is read at no linear place")

@@ -9,7 +9,8 @@ blocks of (wm · mi · 16) × (wn · ni · 8) elements of the result, wm × wn w
   if ``wide``: the four threads of a row exchange parts of four tiles, each gets 8 columns
   epilogue → out                          16 bytes a thread, else its own pairs of columns
 
-Rows of the tiles are 16 bytes apart beside their length, so that eight of them meet in no bank.
+Rows of the tiles are swizzled (``gpu/swizzle.py``), so that eight of them meet in no bank; those of
+a tile that is turned while it is filled are 16 bytes apart beside their length instead.
 """
 
 from __future__ import annotations
@@ -21,7 +22,13 @@ from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.gpu.archs import MAX_REGISTERS, MAX_THREADS, REGISTERS, WARP
 from tunefarm.compiler.gpu.mma import COLUMNS, MMAS, ROWS, Mma, exchange_at, tensorize_product
 from tunefarm.compiler.gpu.pipeline import fill_ahead
-from tunefarm.compiler.gpu.schedule import enclose_threads, keep_tile, unroll_short, with_predicate
+from tunefarm.compiler.gpu.schedule import (
+    enclose_threads,
+    keep_tile,
+    swizzle_rows,
+    unroll_short,
+    with_predicate,
+)
 from tunefarm.compiler.gpu.space import tiled
 from tunefarm.compiler.gpu.space.product import Product, Tiles, guard_result, product_program
 from tunefarm.compiler.gpu.space.tiled import (
@@ -43,9 +50,9 @@ from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.tir.ir import Intrinsic, Var
 from tunefarm.compiler.tir.schedule.tree import constant_extent, store_of, written_buffer
 
-NAME, VERSION = "gpu_mma", 3
+NAME, VERSION = "gpu_mma", 4
 SWATHS = (0, 4, 8, 16)  # blocks of columns
-PADDING_BYTES = 16  # after each row of a tile
+PADDING_BYTES = 16  # after each row of a tile that is turned
 FIXED = ("stages", "swath")  # in the default config
 SECTOR_BYTES = 32  # that global memory is read in
 
@@ -71,7 +78,7 @@ def space(function: Function, target: Target) -> SketchSpace | None:
         Knob("mi", (1, 2, 4)),
         Knob("ni", (1, 2, 4, 8)),
         Knob("bk", (m.depth, 2 * m.depth, 4 * m.depth)),
-        Knob("stages", (1, 2, 3, 4)),
+        Knob("stages", (1, 2, 3, 4, 5, 6)),
         Knob("wide", (0, 1) if p.result_vector >= 4 else (0,)),
         Knob("swath", SWATHS),
     )
@@ -89,17 +96,37 @@ def _tile(k: Columns) -> tuple[Numbers, Numbers]:
 
 
 def footprint_of(p: Product, k: Columns) -> Footprint:
-    """Sums and fragments in registers; tiles of all stages, rows padded, in shared memory."""
-    sizes = [dtype_bytes(d) for d in p.dtypes]
+    """Sums and fragments in registers; tiles of all stages in shared memory."""
     mi, ni, bk = (whole(k, n) for n in ("mi", "ni", "bk"))
     rows, columns = _tile(k)
-    room = rows * (bk * sizes[0] + PADDING_BYTES)
-    room = room + np.maximum(bk, columns) * (np.minimum(bk, columns) * sizes[1] + PADDING_BYTES)
+    by_terms = b_by_terms(p)
+    b_rows, b_length = (columns, bk) if by_terms else (bk, columns)
+    room = rows * row_bytes(p, "A", bk) + b_rows * row_bytes(p, "B", b_length)
     return Footprint(
         whole(k, "wm") * whole(k, "wn") * WARP,
         4 * mi * ni + 4 * mi + 2 * ni + OTHER_REGISTERS,
         whole(k, "stages") * room,
     )
+
+
+def b_by_terms(p: Product) -> bool:
+    """True if a column of B has its terms side by side in a tile: as in memory, or as fragments
+    need them that are not of 16 bits."""
+    return dtype_bytes(p.dtypes[1]) != 2 or p.along[1] == "k"
+
+
+def swizzles(p: Product, block: str) -> bool:
+    """True if rows of a tile are rows in memory, which are copied in vectors: then they are
+    swizzled."""
+    if block == "A":
+        return p.along[0] == "k"
+    return p.along[1] == ("k" if b_by_terms(p) else "n")
+
+
+def row_bytes(p: Product, block: str, length: Numbers) -> Numbers:
+    """Bytes from a row of a tile to the next."""
+    size = dtype_bytes(p.dtypes[block == "B"])
+    return length * size + (0 if swizzles(p, block) else PADDING_BYTES)
 
 
 def constraints_of(p: Product, target: Target) -> tuple[Constraint, ...]:
@@ -191,11 +218,8 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     )
     program = tensorize_product(product_program(p, tiles), "C", m.name, width)
     program, bn, k0 = _sums(program, k)
-    by_row = dtype_bytes(m.b) != 2 or p.along[1] == "k"
-    for block, number in (("A", 0), ("B", 1)):
-        turned = block == "B" and by_row
-        vector = (tiles.a_vector, tiles.b_vector)[number]
-        program = _fill(program, block, k0, p.along[number], vector, turned, k)
+    for block, vector in (("A", tiles.a_vector), ("B", tiles.b_vector)):
+        program = _fill(program, block, k0, p, vector, k)
     program = s.decompose_reduction(program, "C", k0)
     store = _store_wide if width > 1 else _store
     program = store(program, p, tiles, bn, k)
@@ -237,12 +261,14 @@ def _depth(program: PrimFunc) -> int:
     return MMAS[value.name].depth
 
 
-def _fill(
-    program: PrimFunc, block: str, k0: Var, along: str, vector: int, turned: bool, k: Knobs
-) -> PrimFunc:
-    """Fill a tile of an operand in each step; where it is ``turned``, along the terms."""
+def _fill(program: PrimFunc, block: str, k0: Var, p: Product, vector: int, k: Knobs) -> PrimFunc:
+    """Fill a tile of an operand in each step; one of B by terms, if fragments need it so."""
     size = dtype_bytes(written_buffer(s.find_block(program, block)).dtype)
-    program = s.set_scope(program, block, "shared", PADDING_BYTES // size)
+    along, turned = p.along[block == "B"], block == "B" and b_by_terms(p)
+    if swizzles(p, block):
+        program = swizzle_rows(s.set_scope(program, block, "shared"), block)
+    else:
+        program = s.set_scope(program, block, "shared", PADDING_BYTES // size)
     program = with_predicate(s.compute_at(program, block, k0), block, None)
     own = own_loops(program, block, k0)
     first = next((v for v in own if v.name == along), own[-1])
