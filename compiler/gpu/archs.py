@@ -16,6 +16,7 @@ MAX_REGISTERS = 255  # of a thread
 REGISTERS = 65536  # of a multiprocessor, and at most of a block
 STATIC_SHARED_BYTES = 48 << 10  # more has to be asked for at a launch
 MAX_CLUSTER = 8  # blocks, on every GPU that has clusters
+LARGE_CLUSTER = 16  # on those of data centres
 MAX_GRID = (2**31 - 1, 65535, 65535)
 
 
@@ -45,6 +46,14 @@ class GpuArch:
     def has_clusters(self) -> bool:
         """True if blocks can be launched together that reach each other's shared memory."""
         return self.number >= 90
+
+    @property
+    def most_cluster(self) -> int:
+        """Blocks of the largest cluster; those of more than ``MAX_CLUSTER`` have to be allowed at
+        a launch, and run where so many multiprocessors stand together."""
+        if not self.has_clusters:
+            return 1
+        return LARGE_CLUSTER if self.number < 120 else MAX_CLUSTER
 
     @property
     def has_tensor_cores(self) -> bool:

@@ -1,9 +1,9 @@
 """Loop IR → LLVM text of kernels: the entry point.
 
-The emitter is that of CPUs with six more layers: ``swizzle``, where elements of shared arrays lie,
+The emitter is that of CPUs with more layers: ``swizzle``, where elements of shared arrays lie,
 ``threads``, what one thread does, ``shuffles``, what those of a warp tell each other, ``warps``,
-what they multiply together, ``warpgroups``, what four warps do, and ``rings``, how tiles reach them
-that are copied as boxes.
+what they multiply together, ``warpgroups``, what four warps do, ``clusters``, what the blocks of a
+cluster combine, and ``rings``, how tiles reach them that are copied as boxes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tunefarm.compiler.codegen.builder import FunctionBuilder
 from tunefarm.compiler.codegen.statements import Module
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.gpu.dialects import NVPTX, Dialect
-from tunefarm.compiler.gpu.intrinsics import BOXED, HELD_PRODUCTS, SENT
+from tunefarm.compiler.gpu.intrinsics import BOXED, CLUSTER_REDUCTIONS, HELD_PRODUCTS, SENT
 from tunefarm.compiler.gpu.launches import Launch, Part, check_limits, parts_of
 from tunefarm.compiler.gpu.mma import MMAS
 from tunefarm.compiler.gpu.rings import RingEmitter, registers_of
@@ -26,7 +26,7 @@ from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir.ir import Buffer, Intrinsic, PrimFunc, Store
 from tunefarm.compiler.tir.visit import walk_expr, walk_stmt
 
-NVIDIAS = frozenset({BOXED, SENT, *HELD_PRODUCTS, *MMAS, *WGMMAS})
+NVIDIAS = frozenset({BOXED, SENT, *CLUSTER_REDUCTIONS, *HELD_PRODUCTS, *MMAS, *WGMMAS})
 """Intrinsics that other makers' GPUs have no instruction for."""
 
 

@@ -6,6 +6,11 @@ Every thread of a warp comes to it together, and each gets the result. ``width``
 up to 32. The numbers are combined in the order of a butterfly: first those half of the width
 apart, at last neighbours.
 
+    cluster_add(x, blocks)  the sum of x over the warps of all blocks of a cluster
+
+Every thread of so many blocks comes to it together; those of a warp give the same x. The numbers
+are combined in the order of warps within blocks, a butterfly as above.
+
     mma.m16n8k16.f16.held(c, a0 … a3, b0 … b15)     c + Σ_k A[row, k] · B[k, column]
     mma.m16n8k8.tf32.held(c, a0, a1, b0 … b7)
     fma.m16n8k8.f32.held(c, a0, a1, b0 … b7)
@@ -48,6 +53,10 @@ WARP_REDUCTIONS: dict[str, BinaryOp] = {
     "warp_min": "min",
 }
 
+CLUSTER_REDUCTIONS: dict[str, BinaryOp] = {
+    name.replace("warp", "cluster"): op for name, op in WARP_REDUCTIONS.items()
+}
+
 BOXED = "boxed"
 SENT = "sent"
 TURNED = "turned"
@@ -84,8 +93,8 @@ HELD_PRODUCTS: Mapping[str, HeldProduct] = {
     )
 }
 
-EXCHANGES = frozenset({*WARP_REDUCTIONS, *HELD_PRODUCTS, TURNED})
-"""What all threads of a warp must come to together."""
+EXCHANGES = frozenset({*WARP_REDUCTIONS, *CLUSTER_REDUCTIONS, *HELD_PRODUCTS, TURNED})
+"""What all threads of a warp, or of a cluster, must come to together."""
 
 
 def owner_of_term(k: int) -> tuple[int, int]:

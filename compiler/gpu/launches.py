@@ -9,16 +9,17 @@ from typing import Any
 
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.gpu.archs import (
-    MAX_CLUSTER,
     MAX_GRID,
     MAX_THREADS,
     STATIC_SHARED_BYTES,
+    WARP,
     GpuArch,
 )
 from tunefarm.compiler.gpu.boxes import ring_of
+from tunefarm.compiler.gpu.intrinsics import CLUSTER_REDUCTIONS
 from tunefarm.compiler.gpu.tensor_maps import TensorMap, tensor_map_of
 from tunefarm.compiler.target import dtype_bytes
-from tunefarm.compiler.tir.facts import buffers_read_below, buffers_stored
+from tunefarm.compiler.tir.facts import buffers_read_below, buffers_stored, exchanges
 from tunefarm.compiler.tir.ir import (
     CLUSTER_AXIS,
     GRID_AXES,
@@ -97,7 +98,24 @@ class Part:
     @property
     def shared_bytes(self) -> int:
         ring = ring_of(self.body)
-        return sum(map(shared_size, self.shared)) + (ring.marks_bytes if ring else 0)
+        marks_bytes = ring.marks_bytes if ring else 0
+        return sum(map(shared_size, self.shared)) + marks_bytes + self.combined_bytes
+
+    @property
+    def combined(self) -> int:
+        """How often the blocks of a cluster combine values."""
+        values = (s.value for s in walk_stmt(self.body) if isinstance(s, Store))
+        return sum(bool(exchanges(value) & CLUSTER_REDUCTIONS.keys()) for value in values)
+
+    @property
+    def slots_bytes(self) -> int:
+        """What the warps of all blocks tell each block, 32 bits each, in whole lines of 128."""
+        return -(-self.cluster * prod(self.block) // WARP * 4 // 128) * 128
+
+    @property
+    def combined_bytes(self) -> int:
+        """Bytes of shared memory for that, each time apart."""
+        return self.combined * self.slots_bytes if self.cluster > 1 else 0
 
     @property
     def dynamic_bytes(self) -> int:
@@ -190,8 +208,10 @@ def check_limits(part: Part, arch: GpuArch) -> None:
     """ScheduleError if a kernel is larger than an architecture allows."""
     if prod(part.block) > MAX_THREADS:
         raise ScheduleError(f"a block has {prod(part.block)} threads; at most {MAX_THREADS}")
-    if part.cluster > (MAX_CLUSTER if arch.has_clusters else 1):
-        raise ScheduleError(f"a cluster has {part.cluster} blocks; {arch.name} allows fewer")
+    if part.cluster > arch.most_cluster:
+        raise ScheduleError(
+            f"a cluster has {part.cluster} blocks; {arch.name} allows {arch.most_cluster}"
+        )
     for axis, size, most in zip("xyz", part.grid, MAX_GRID, strict=True):
         if size > most:
             raise ScheduleError(f"the grid has {size} blocks along {axis}; at most {most}")

@@ -27,8 +27,9 @@ from tunefarm.compiler.codegen.statements import Module
 from tunefarm.compiler.codegen.values import Lin
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.gpu.archs import MAX_REGISTERS, REGISTERS, WARP
-from tunefarm.compiler.gpu.box_copies import BoxEmitter, extent_of, nest_of
+from tunefarm.compiler.gpu.box_copies import extent_of, nest_of
 from tunefarm.compiler.gpu.boxes import MARK_BYTES, boxes_below, is_box, only_sends, ring_of
+from tunefarm.compiler.gpu.clusters import ClusterEmitter
 from tunefarm.compiler.gpu.dialects import Dialect
 from tunefarm.compiler.gpu.launches import Part, shared_size
 from tunefarm.compiler.gpu.warpgroups import issues
@@ -36,8 +37,6 @@ from tunefarm.compiler.gpu.wgmma import wgmmas_of
 from tunefarm.compiler.target import dtype_bytes
 from tunefarm.compiler.tir.affine import conjunction, conjuncts, decide
 from tunefarm.compiler.tir.ir import (
-    CLUSTER_AXIS,
-    GRID_AXES,
     THREAD_AXES,
     Binary,
     Const,
@@ -58,7 +57,7 @@ FILLING_REGISTERS = 40  # of a thread that does no more: as DeepGEMM's, whose ot
 UNIT = 8  # registers come in so many (PTX ISA, setmaxnreg)
 
 
-class RingEmitter(BoxEmitter):
+class RingEmitter(ClusterEmitter):
     """Writes what four warps do together, and how the tiles reach them that boxes fill."""
 
     def __init__(
@@ -77,10 +76,11 @@ class RingEmitter(BoxEmitter):
     def begin(self) -> None:
         """Write what comes before all else: the mbarriers, of which all threads are told."""
         ring, b, cluster = self.ring, self.builder, self.part.cluster
-        if cluster > 1 and (ring is None or not ring.producer):
-            raise ScheduleError("blocks are a cluster where threads of their own ask for boxes")
         if ring is None:
+            super().begin()
             return
+        if cluster > 1 and not ring.producer:
+            raise ScheduleError("blocks are a cluster where threads of their own ask for boxes")
         if not self.target.takes_wgmma:
             raise ScheduleError(f"boxes need -arch=sm_90a, not {self.target}")
         computing = prod(self.part.block[:2]) * (self.part.block[2] - (ring.producer > 0))
@@ -98,36 +98,19 @@ class RingEmitter(BoxEmitter):
                 self._assembly(_if_one("$1", init), [("r", place), ("r", flag)])
         self._assembly("fence.mbarrier_init.release.cluster;", [])
         if cluster > 1:
-            self._meet(".aligned")
+            self.meet_cluster(".aligned")
         else:
             super()._barrier(0)
 
     def end(self) -> None:
         """Write what comes after all else: other blocks may still tell this one of what is free."""
-        if self.part.cluster > 1:
-            self._meet()
-
-    def _meet(self, aligned: str = "") -> None:
-        """The threads of all blocks of the cluster wait for one another."""
-        arrive, wait = (
-            f"barrier.cluster.{what}{aligned};" for what in ("arrive.release", "wait.acquire")
-        )
-        self._assembly(f"{arrive}\\0A{wait}", [])
+        if self.part.cluster > 1 and self.ring is not None:
+            self.meet_cluster()
 
     # --- roles ---------------------------------------------------------------------------------
 
-    def number_of(self, axis: str, extent: int) -> str:
-        cluster = self.part.cluster
-        if cluster == 1 or axis not in (GRID_AXES[0], CLUSTER_AXIS):
-            return super().number_of(axis, extent)
-        whole = super().number_of(GRID_AXES[0], self.part.grid[0])
-        operation = "urem" if axis == CLUSTER_AXIS else "udiv"
-        return self.builder.pure(f"{operation} i64 {whole}, {cluster}", [whole])
-
     def _number(self, loop: For) -> None:
         ring = self.ring
-        if loop.axis == CLUSTER_AXIS:
-            self._member = loop.var
         if loop in self._roles:
             self._play(loop)
         elif ring is None or not ring.producer or loop.axis != "threadIdx.z":

@@ -7,7 +7,7 @@ from tunefarm.compiler.codegen.values import Lin, Val
 from tunefarm.compiler.errors import BuildError, ScheduleError
 from tunefarm.compiler.gpu.intrinsics import TURNED, WARP_REDUCTIONS
 from tunefarm.compiler.gpu.threads import ThreadEmitter
-from tunefarm.compiler.tir.ir import Const, Expr, Intrinsic
+from tunefarm.compiler.tir.ir import BinaryOp, Const, Expr, Intrinsic
 
 
 class ShuffleEmitter(ThreadEmitter):
@@ -28,12 +28,17 @@ class ShuffleEmitter(ThreadEmitter):
             raise ScheduleError(f"{expr.name} has no code here")
         value = self.value(wanted)
         kind = value.dtype
-        value = self.cast(value, _shuffled_as(kind))
-        step = int(width.value) // 2
-        while step:
-            value = self.arithmetic(WARP_REDUCTIONS[expr.name], value, self._from_lane(value, step))
-            step //= 2
+        value = self.cast(value, shuffled_as(kind))
+        value = self.butterfly(WARP_REDUCTIONS[expr.name], value, int(width.value))
         return self.cast(value, kind)
+
+    def butterfly(self, op: BinaryOp, value: Val, width: int) -> Val:
+        """The values of threads that stand side by side, combined."""
+        step = width // 2
+        while step:
+            value = self.arithmetic(op, value, self._from_lane(value, step))
+            step //= 2
+        return value
 
     def _from_lane(self, value: Val, step: int) -> Val:
         """The value of the thread whose number differs by the bit ``step``."""
@@ -93,7 +98,7 @@ class ShuffleEmitter(ThreadEmitter):
         return value
 
 
-def _shuffled_as(dtype: str) -> str:
+def shuffled_as(dtype: str) -> str:
     """The dtype of 32 bits in which a value is combined; BuildError if there is none."""
     if is_float(dtype) and dtype != "float64":
         return "float32"

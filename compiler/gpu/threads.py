@@ -66,7 +66,7 @@ class ThreadEmitter(SwizzleEmitter):
 
     def shared_array(self) -> str:
         """The declaration of the kernel's shared memory, if it has any."""
-        if not self.shared_taken:
+        if not self.part.shared_bytes:
             return ""
         dynamic = self.part.dynamic_bytes > 0 and not self.dialect.shared_bytes
         linkage, size = ("external", 0) if dynamic else ("internal", self.part.shared_bytes)

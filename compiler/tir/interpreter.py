@@ -6,7 +6,8 @@ blocks or plain loops, any loop kind in order. Meant for small shapes.
 
 The loops of a lowered program that are bound to ``threadIdx`` axes become a generator, of which
 ``threads.run_block`` advances one a thread from barrier to barrier, those of a warp also from one
-exchange of values to the next. In a program with blocks,
+exchange of values to the next; where the blocks of a cluster combine values, those of all of them
+together. In a program with blocks,
 which has no barriers yet, they are loops like others.
 """
 
@@ -22,6 +23,7 @@ from tunefarm.compiler.dtypes import numpy_dtype
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.gpu.intrinsics import (
     BOXED,
+    CLUSTER_REDUCTIONS,
     HELD_PRODUCTS,
     QUAD,
     SENT,
@@ -30,7 +32,9 @@ from tunefarm.compiler.gpu.intrinsics import (
     owner_of_term,
 )
 from tunefarm.compiler.tir.affine import conjuncts
+from tunefarm.compiler.tir.facts import exchanges
 from tunefarm.compiler.tir.ir import (
+    CLUSTER_AXIS,
     THREAD_AXES,
     Allocate,
     Barrier,
@@ -52,7 +56,7 @@ from tunefarm.compiler.tir.ir import (
     Var,
 )
 from tunefarm.compiler.tir.tensor_intrinsics import TENSOR_INTRINSICS, meaning
-from tunefarm.compiler.tir.threads import Accesses, Exchange, Meeting, run_block
+from tunefarm.compiler.tir.threads import Accesses, Exchange, Gathering, Meeting, run_block
 from tunefarm.compiler.tir.visit import walk_expr, walk_stmt
 
 Array = NDArray[Any]
@@ -130,7 +134,7 @@ class _Source:
                     self.stmt(part, depth)
                 if not stmts:
                     self.put(depth, "pass")
-            case For() if stmt.axis in THREAD_AXES and self.lowered:
+            case For() if self.lowered and (stmt.axis in THREAD_AXES or _is_team(stmt)):
                 self.thread_loop(stmt, depth)
             case For():
                 self.loop(stmt, depth)
@@ -188,10 +192,13 @@ class _Source:
             self.narrow(loop.var, depth)
             self.stmt(loop.body, depth)
             return
-        inside = [s for s in walk_stmt(loop) if isinstance(s, For) and s.axis in THREAD_AXES]
+        axes = (*THREAD_AXES, CLUSTER_AXIS)
+        inside = [s for s in walk_stmt(loop) if isinstance(s, For) and s.axis in axes]
         extents = {s.axis: self.expr(s.extent) for s in inside}
-        self.threads = {a: f"t{a[-1]}" for a in THREAD_AXES if a in extents}
+        self.threads = {a: f"t{axes.index(a)}" for a in axes if a in extents}
         own = {s.buffer for s in walk_stmt(loop) if isinstance(s, Allocate)}
+        if loop.axis == CLUSTER_AXIS and any(b.scope == "shared" for b in own):
+            raise ScheduleError("blocks that combine values share memory; run the PTX instead")
         around, self.nesting = self.nesting, 0
         self.put(depth, f"def thread({', '.join(self.threads.values())}):")
         self.owned = own
@@ -277,6 +284,11 @@ class _Source:
                 combine = f"op_{WARP_REDUCTIONS[name]}"
                 here = f"{len(self.lines)}, {self.expr(width)}, {combine}"
                 return f"(yield Exchange({here}, {self.expr(value)}))"
+            case Intrinsic(name, (value, _), _) if name in CLUSTER_REDUCTIONS:
+                if CLUSTER_AXIS not in self.threads:
+                    raise ScheduleError(f"{name} stands where there is no cluster of blocks")
+                combine = f"op_{CLUSTER_REDUCTIONS[name]}"
+                return f"(yield Gathering({len(self.lines)}, {combine}, {self.expr(value)}))"
             case Intrinsic(name, args, dtype):
                 listed = ", ".join(map(self.expr, args))
                 return f"intrinsic({name!r}, {dtype!r}, {listed})"
@@ -316,6 +328,14 @@ class _Source:
         if a.dtype in ("int64", "bool") and op in _PYTHON and safe:
             return f"({x} {_PYTHON[op]} {y})"
         return f"op_{op}({x}, {y})"
+
+
+def _is_team(loop: For) -> bool:
+    """True for blocks of a cluster whose threads combine values."""
+    if loop.axis != CLUSTER_AXIS:
+        return False
+    values = [s.value for s in walk_stmt(loop) if isinstance(s, Store)]
+    return any(exchanges(value) & CLUSTER_REDUCTIONS.keys() for value in values)
 
 
 def _is_copy(store: Store) -> bool:
@@ -378,7 +398,7 @@ def _thread_runtime() -> dict[str, Any]:
 
     return {
         "accesses": accesses, "read_at": read_at, "read_shared_at": read_shared_at,
-        "write_at": write_at, "run_block": run_block, "Exchange": Exchange,
+        "write_at": write_at, "run_block": run_block, "Exchange": Exchange, "Gathering": Gathering,
         "Meeting": Meeting, "copy_at": copy_at,
     }  # fmt: skip
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, TypeAlias
 
@@ -25,6 +25,15 @@ class Exchange:
 
 
 @dataclass(frozen=True, slots=True)
+class Gathering:
+    """Where a thread gives ``value``, and gets what ``combine`` makes of those of all warps."""
+
+    line: int
+    combine: Callable[[Any, Any], Any] = field(compare=False)
+    value: Any = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Meeting:
     """The barrier of a line, at which the copies of the last ``pending`` stretches may be under
     way."""
@@ -33,8 +42,8 @@ class Meeting:
     pending: int
 
 
-Thread: TypeAlias = Generator["Meeting | Exchange", Any, None]
-Stop: TypeAlias = "Meeting | None"  # where a thread waits, None for one that has ended
+Thread: TypeAlias = Generator["Meeting | Exchange | Gathering", Any, None]
+Stop: TypeAlias = "Meeting | Gathering | None"  # where a thread waits, None for one that has ended
 
 
 class Accesses:
@@ -121,10 +130,11 @@ def run_block(thread: Callable[..., Thread], extents: Sequence[int], accesses: A
     accesses.unfilled.clear()
     accesses.early.clear()
     accesses.meet(0)
+    answer: Any = None
     while running:
         reached: list[Stop] = []
         for first in range(0, len(running), WARP):
-            reached += _run_warp(running[first : first + WARP], first, accesses)
+            reached += _run_warp(running[first : first + WARP], first, accesses, answer)
         accesses.check_reads()
         for number, barrier in enumerate(reached):
             if barrier != reached[0]:
@@ -135,14 +145,30 @@ def run_block(thread: Callable[..., Thread], extents: Sequence[int], accesses: A
                 )
         if reached[0] is None:
             return
-        accesses.meet(reached[0].pending)
+        gathered = [stop for stop in reached if isinstance(stop, Gathering)]
+        answer = _gathered(gathered) if gathered else None
+        accesses.meet(reached[0].pending if isinstance(reached[0], Meeting) else 0)
 
 
-def _run_warp(warp: Sequence[Thread], first: int, accesses: Accesses) -> list[Stop]:
-    """Advance the threads of a warp to a barrier or their end, through their exchanges."""
-    answers: list[Any] = [None] * len(warp)
+def _gathered(given: Sequence[Gathering]) -> Any:
+    """What all threads get: the values of the warps, which those of each must agree on."""
+    values = [each.value for each in given]
+    for number, value in enumerate(values):
+        first = values[number - number % WARP]
+        if value != first and (value == value or first == first):
+            raise ScheduleError(f"thread {number} gives another value than others of its warp")
+    found = values[0]
+    for value in values[WARP::WARP]:
+        found = given[0].combine(found, value)
+    return found
+
+
+def _run_warp(warp: Sequence[Thread], first: int, accesses: Accesses, answer: Any) -> list[Stop]:
+    """Advance the threads of a warp to a barrier or their end, through their exchanges, with what
+    they waited for."""
+    answers: list[Any] = [answer] * len(warp)
     while True:
-        reached: list[Meeting | Exchange | None] = []
+        reached: list[Meeting | Exchange | Gathering | None] = []
         for number, steps in enumerate(warp):
             accesses.thread = first + number
             try:

@@ -13,7 +13,14 @@ from math import prod
 from typing import NoReturn
 
 from tunefarm.compiler.dtypes import DTYPES, is_float
-from tunefarm.compiler.gpu.intrinsics import BOXED, HELD_PRODUCTS, SENT, TURNED, WARP_REDUCTIONS
+from tunefarm.compiler.gpu.intrinsics import (
+    BOXED,
+    CLUSTER_REDUCTIONS,
+    HELD_PRODUCTS,
+    SENT,
+    TURNED,
+    WARP_REDUCTIONS,
+)
 from tunefarm.compiler.tir.affine import Ranges, interval
 from tunefarm.compiler.tir.ir import (
     BLOCK_AXES,
@@ -338,7 +345,7 @@ class _Verifier:
         if name in TENSOR_INTRINSICS:
             self.tensor_intrinsic(expr, certain)
             return
-        if name in WARP_REDUCTIONS:
+        if name in WARP_REDUCTIONS or name in CLUSTER_REDUCTIONS:
             self.warp_reduction(expr, certain)
             return
         if name in HELD_PRODUCTS:
@@ -363,8 +370,9 @@ class _Verifier:
     def warp_reduction(self, expr: Intrinsic, certain: bool) -> None:
         value, *rest = expr.args
         width = rest[0].value if len(rest) == 1 and isinstance(rest[0], Const) else 0
+        what = "threads" if expr.name in WARP_REDUCTIONS else "blocks"
         if width not in (2, 4, 8, 16, 32) or self.expr(value, certain) != expr.dtype:
-            self.fail(f"{print_expr(expr)} does not combine 2, 4 … 32 threads' {expr.dtype}")
+            self.fail(f"{print_expr(expr)} does not combine 2, 4 … 32 {what}' {expr.dtype}")
 
     def held_product(self, expr: Intrinsic, certain: bool) -> None:
         p = HELD_PRODUCTS[expr.name]

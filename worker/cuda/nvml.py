@@ -26,6 +26,7 @@ _FAULTS: Mapping[int, str] = {
     0x40: "it is too hot",
     0x80: "its power supply slows it down",
 }
+_ENDED = frozenset("ZXx")  # proc(5), states of a process
 BUSY_PERCENT = 1
 """How much of the multiprocessors' time another process may take, rounded as NVML does."""
 
@@ -87,6 +88,7 @@ class Monitor:
         self._nvml = nvml
         self._handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
         self._seen_us = 0
+        self._samples()  # of before the watch: the driver keeps those of many seconds
 
     def read(self) -> Reading:
         """Everything that is stored with a trial."""
@@ -108,15 +110,14 @@ class Monitor:
         return Reading(sm_mhz=clock, reasons=self._reasons())
 
     def neighbours(self, own: Collection[int]) -> tuple[Neighbour, ...]:
-        """Processes, other than ``own``, that computed on the GPU since the last call.
+        """Processes, other than ``own``, that computed on the GPU since the last call, or since
+        the watch began, and still live.
 
         Without rights to see that, or in a namespace of process ids of its own, what the driver
         tells under foreign ids is not blamed on anybody.
         """
-        samples = self._samples()
         latest: dict[int, int] = {}
-        for sample in samples:
-            self._seen_us = max(self._seen_us, int(sample.timeStamp))
+        for sample in self._samples():
             if sample.smUtil >= BUSY_PERCENT:
                 pid = int(sample.pid)
                 latest[pid] = max(latest.get(pid, 0), int(sample.smUtil))
@@ -128,9 +129,12 @@ class Monitor:
         )
 
     def _samples(self) -> list[Any]:
-        call = self._nvml.nvmlDeviceGetProcessUtilization
+        """What was sampled since the last call; some drivers give older samples too."""
+        call, seen_us = self._nvml.nvmlDeviceGetProcessUtilization, self._seen_us
         with contextlib.suppress(self._nvml.NVMLError):
-            return list(call(self._handle, self._seen_us))
+            found = [s for s in call(self._handle, seen_us) if int(s.timeStamp) > seen_us]
+            self._seen_us = max((int(s.timeStamp) for s in found), default=seen_us)
+            return found
         return []
 
     def _reasons(self) -> int:
@@ -149,9 +153,11 @@ class Monitor:
 
 
 def _name_of(pid: int) -> str | None:
-    """What a process of this machine is called; None if there is none of this id here."""
+    """What a process of this machine is called; None if none of this id lives here: one that has
+    ended and that nobody waited for has a name still."""
     try:
-        with open(f"/proc/{pid}/comm") as file:
-            return file.read().strip()
+        with open(f"/proc/{pid}/stat") as file:
+            before, _, fields = file.read().rpartition(")")
     except OSError:
         return None
+    return None if fields.split()[0] in _ENDED else before.partition("(")[2]

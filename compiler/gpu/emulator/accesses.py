@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 from tunefarm.compiler.gpu.emulator.box_copies import copies_box, sends_box, waits_for_sent
+from tunefarm.compiler.gpu.emulator.clusters import block_and_address
 from tunefarm.compiler.gpu.emulator.errors import Fault
 from tunefarm.compiler.gpu.emulator.kinds import KINDS, Kind, Values
 from tunefarm.compiler.gpu.emulator.moves import LOCAL_WINDOW, SHARED_WINDOW
@@ -35,6 +36,7 @@ from tunefarm.compiler.gpu.emulator.wave import Group, Wave
 _HINTS = ("nc", "volatile", "relaxed", "weak", "cta", "gpu", "sys", "L1", "L2", "no_allocate",
           "evict_first", "evict_last", "ca", "cg", "cs", "lu", "cv", "wb", "wt")  # fmt: skip
 _SPACES = ("global", "shared", "local", "param", "const")
+CLUSTER = "shared::cluster"
 MOST_BYTES = 16  # of one access
 Load = Callable[[Wave, Group, Values, Kind, int], Values]
 Store = Callable[[Wave, Group, Values, Values], None]
@@ -44,7 +46,9 @@ def _shape(i: Instruction) -> tuple[str, Kind, int]:
     """The state space ("generic" if none is named), the type, and how many elements."""
     words = [m for m in i.modifiers if m not in _HINTS]
     space, lanes = "generic", 1
-    if words and words[0] in _SPACES:
+    if words[:2] == ["shared", "cluster"]:
+        space, words = CLUSTER, words[2:]
+    elif words and words[0] in _SPACES:
         space = words.pop(0)
     if words and words[0] in ("v2", "v4"):
         lanes = int(words.pop(0)[1:])
@@ -169,6 +173,18 @@ def _store_shared(wave: Wave, group: Group, at: Values, rows: Values) -> None:
     wave.shared.store(group.index, at, rows)
 
 
+def _store_cluster(wave: Wave, group: Group, at: Values, rows: Values) -> None:
+    """Stores to shared memory of blocks of the own cluster, which have to have begun."""
+    placed, places = np.empty(group.count, np.intp), np.empty(group.count, np.uint64)
+    for position, thread in enumerate(group.index):
+        block, place = block_and_address(wave, int(thread), int(at[position]))
+        placed[position], places[position] = block * wave.block_threads, place
+        if not wave.order.knows_of_any(int(thread), block):
+            rank = block % wave.cluster
+            raise Fault(position, f"does not know that block {rank} of its cluster has begun")
+    wave.shared.store(group.index, places, rows, placed)
+
+
 def _store_local(wave: Wave, group: Group, at: Values, rows: Values) -> None:
     wave.local.store(group.index, at, rows)
 
@@ -205,6 +221,7 @@ _LOADS: Mapping[str, Load] = {
 _STORES: Mapping[str, Store] = {
     "global": _store_global,
     "shared": _store_shared,
+    CLUSTER: _store_cluster,
     "local": _store_local,
     "generic": _store_generic,
 }

@@ -165,9 +165,10 @@ class Machine:
         wave = self.wave
         for block in np.unique(wave.block_of[index]) if wave.cluster > 1 else ():
             first = int(block) * wave.block_threads
-            if wave.has_mbarriers and not wave.live[first : first + wave.block_threads].any():
+            if not wave.live[first : first + wave.block_threads].any():
                 try:
                     wave.mbarriers.check_end(wave, int(block))
+                    wave.order.check_end(int(block), wave.shared.pitch)
                 except Fault as fault:
                     raise KernelFault(
                         f"kernel {wave.kernel}, {wave.place(first)}: {fault.problem}"
@@ -240,10 +241,7 @@ class Machine:
         complete = waiting == each
         if not complete.any():
             return False
-        if wave.has_mbarriers:
-            wave.order.pass_cluster(complete)
-        else:
-            wave.shared.pass_barrier(np.repeat(complete, wave.cluster))
+        wave.order.pass_cluster(complete)
         for number, index in list(self.met.items()):
             del self.met[number]
             mine = complete[index // each]

@@ -41,18 +41,26 @@ class BlockOrder:
     """The order of the accesses of shared memory, in pieces of ``granule`` bytes.
 
     ``block_of`` has the block of each thread, ``pitch`` the bytes of a block, of which ``cluster``
-    are launched together.
+    are launched together. The threads of a block know the same if they learn ``together``, by
+    barriers of all of them alone.
     """
 
     def __init__(
-        self, block_of: Index, block_threads: int, pitch: int, granule: int, cluster: int = 1
+        self,
+        block_of: Index,
+        block_threads: int,
+        pitch: int,
+        granule: int,
+        cluster: int = 1,
+        together: bool = False,
     ) -> None:
         self._blocks, self._each, self._granule = block_of, block_threads, granule
         self._count = cluster * block_threads
         self._own = np.arange(len(block_of)) % self._count
         self._copies_from = self._count + cluster * MOST_MARKS
         whole = self._copies_from + cluster * _MOST_SENDERS
-        self._known = np.zeros((len(block_of), whole), np.int32)
+        self._knower = block_of if together else np.arange(len(block_of))  # the row of a thread
+        self._known = np.zeros((int(self._knower[-1]) + 1, whole), np.int32)
         pieces = (int(block_of[-1]) + 1) * pitch // granule
         self._writers = np.full(pieces, -1, np.int32)
         self._written = np.zeros(pieces, np.int32)  # when
@@ -112,7 +120,7 @@ class BlockOrder:
     def end_send(self, thread: int, read: AsyncRead) -> None:
         """That copy reads no more, which the thread has waited for."""
         read.time = self._time
-        self._known[thread, self._senders[thread]] = self._time
+        self._known[self._knower[thread], self._senders[thread]] = self._time
         self._time += 1
 
     def _pieces(self, access: Access) -> Index:
@@ -123,7 +131,7 @@ class BlockOrder:
     def _check_writers(self, access: Access, pieces: Index, does: str) -> None:
         who, when = self._writers[pieces], self._written[pieces]
         own = self._own[access.threads][:, None]
-        known = self._known[access.threads[:, None], who] >= when
+        known = self._known[self._knower[access.threads][:, None], who] >= when
         wrong = (who >= 0) & (who != own) & ~known
         if wrong.any():
             position, piece = (int(n) for n in np.argwhere(wrong)[0])
@@ -140,7 +148,7 @@ class BlockOrder:
                 continue
             readers, rows = read.who[met], rows[met]
             writers = access.threads[rows]
-            unknown = self._known[writers, readers] < read.time
+            unknown = self._known[self._knower[writers], readers] < read.time
             wrong = np.flatnonzero(unknown & (self._own[writers] != readers))
             if len(wrong):
                 self._rows[pieces] = -1
@@ -180,13 +188,32 @@ class BlockOrder:
         self._join_all(slice(first, first + count))
 
     def _join_all(self, mine: slice | Index) -> None:
-        joined = self._known[mine].max(axis=0)
+        rows = np.unique(self._knower[mine])
+        joined = self._known[rows].max(axis=0)
         joined[self._own[mine]] = self._time
-        self._known[mine] = joined
+        self._known[rows] = joined
 
     def knows(self, thread: int, other: int, time: int) -> bool:
         """Whether a thread has learnt what thread number ``other`` of its cluster did at a time."""
-        return bool(self._own[thread] == other or self._known[thread, other] >= time)
+        known = self._known[self._knower[thread], other] >= time
+        return bool(self._own[thread] == other or known)
+
+    def knows_of_any(self, thread: int, block: int) -> bool:
+        """Whether a thread has learnt of anything that threads of a block of its cluster did."""
+        first = block * self._each % self._count
+        mine = self._own[thread] // self._each * self._each == first
+        return bool(mine or self._known[self._knower[thread], first : first + self._each].any())
+
+    def check_end(self, block: int, block_bytes: int) -> None:
+        """A block ends: Fault if another wrote to its memory and none of its threads knows."""
+        first, pieces = block * self._each, block_bytes // self._granule
+        who = self._writers[block * pieces : (block + 1) * pieces]
+        when = self._written[block * pieces : (block + 1) * pieces]
+        mine = first % self._count
+        others = (who >= 0) & (who < self._count) & ((who < mine) | (who >= mine + self._each))
+        known = self._known[np.unique(self._knower[first : first + self._each])].max(axis=0)
+        if (others & (known[who] < when)).any():
+            raise Fault(0, "ends, and others of its cluster may still write its shared memory")
 
     def number_of(self, thread: int) -> int:
         """The number of a thread in its cluster."""
@@ -194,7 +221,7 @@ class BlockOrder:
 
     def told_by(self, thread: int) -> Values:
         """What a thread tells now that arrives somewhere: all it knows, and what it did itself."""
-        told: Values = self._known[thread].copy()
+        told: Values = self._known[self._knower[thread]].copy()
         told[self._own[thread]] = self._time
         self._time += 1
         return told
@@ -207,4 +234,5 @@ class BlockOrder:
 
     def tell(self, threads: Index, told: Values) -> None:
         """Threads have waited for those who told it."""
-        self._known[threads] = np.maximum(self._known[threads], told)
+        rows = self._knower[threads]
+        self._known[rows] = np.maximum(self._known[rows], told)

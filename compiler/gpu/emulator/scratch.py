@@ -95,8 +95,14 @@ class SharedMemory(LocalMemory):
         """Some threads have fenced what they wrote, or all."""
         self._unfenced.fence(threads)
 
-    def store(self, threads: Index, addresses: Values, values: Values) -> None:
-        access = self._access(threads, addresses, _size(values), "writes")
+    def store(
+        self, threads: Index, addresses: Values, values: Values, placed: Index | None = None
+    ) -> None:
+        """Set a row of elements at an address of each thread, in its own block or in those of the
+        threads ``placed``."""
+        owners = threads if placed is None else placed
+        access = self._access(owners, addresses, _size(values), "writes")
+        access = replace(access, threads=threads)
         self._refuse_under_way(access, addresses)
         self._mark(access, WRITTEN)
         _set_rows(self.data, access.places, values)

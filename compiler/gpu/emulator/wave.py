@@ -117,7 +117,9 @@ class Wave:
         self.copies = Copies(self.threads)
         self.committed = np.zeros(self.threads, np.intp)
         self.local = LocalMemory(np.arange(self.threads), self.local_bytes)
-        kind = partial(BlockOrder, cluster=self.cluster) if self.has_mbarriers else BlockRaces
+        alone = self.has_mbarriers
+        ordered = partial(BlockOrder, cluster=self.cluster, together=not alone)
+        kind = ordered if self.has_order else BlockRaces
         self.shared = SharedMemory(
             self.block_of, each, self.shared_bytes, self.shared_granule, kind
         )
@@ -125,8 +127,13 @@ class Wave:
         self.sent = Sent(self.threads)
 
     @property
+    def has_order(self) -> bool:
+        """True if threads learn of each other by more than barriers of their block."""
+        return self.has_mbarriers or self.cluster > 1
+
+    @property
     def order(self) -> BlockOrder:
-        """Who knows of what in shared memory, of a kernel that has mbarriers."""
+        """Who knows of what in shared memory, where threads learn of each other so."""
         assert isinstance(self.shared.races, BlockOrder)
         return self.shared.races
 

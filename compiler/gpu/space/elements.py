@@ -5,6 +5,7 @@ blocks of threads:
   each thread:                         ``each`` vectors of ``vec`` elements, threads side by side
     accumulators = neutral             registers; for reductions
     for reduced axes: accumulators = accumulators ∘ term
+                                       long sums in parts: each rounding of a sum is of its size
     out[lanes] = …
 """
 
@@ -12,10 +13,12 @@ from __future__ import annotations
 
 import functools
 from dataclasses import replace
+from math import isqrt, prod
 
 import numpy as np
+from tunefarm.compiler.codegen.types import is_float
 from tunefarm.compiler.gpu.archs import WARP
-from tunefarm.compiler.gpu.schedule import store_after
+from tunefarm.compiler.gpu.schedule import store_after, with_predicate
 from tunefarm.compiler.gpu.space.common import (
     block_nest,
     contains_only_blocks,
@@ -32,15 +35,41 @@ from tunefarm.compiler.space.program import create_program
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir import schedule as s
-from tunefarm.compiler.tir.ir import Block, Const, For, If, IterVar, LoopKind, Stmt, Var
-from tunefarm.compiler.tir.schedule.tree import blocks, constant_extent, find_loop, store_of
-from tunefarm.compiler.tir.visit import substitute_stmt, transform_stmt
+from tunefarm.compiler.tir.facts import variables
+from tunefarm.compiler.tir.ir import (
+    Binary,
+    Block,
+    Buffer,
+    Const,
+    Expr,
+    For,
+    If,
+    IterVar,
+    Load,
+    LoopKind,
+    Stmt,
+    Store,
+    Var,
+    binary,
+)
+from tunefarm.compiler.tir.schedule.tree import (
+    blocks,
+    constant_extent,
+    find_loop,
+    nest_around,
+    path_to,
+    replace_stmt,
+    store_of,
+    written_buffer,
+)
+from tunefarm.compiler.tir.visit import seq, substitute, substitute_stmt, transform_stmt
 
 NAME, VERSION = "gpu_elements", 1
 THREADS = (32, 64, 128, 256, 512, 1024)
 EACH = (1, 2, 4, 8)
 VECTORS = (1, 2, 4, 8, 16)
 MAX_TAPS = 9  # iterations of a reduced axis that is unrolled
+LONG_SUM = 4096  # terms; 65608 squares differ by 8e-6 if they are summed one after the other
 MAX_CODE = 1200.0  # instructions of one thread's body
 
 
@@ -94,10 +123,82 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     """Apply a config: each block of the program becomes a kernel."""
     program = elements_program(function)
     program = replace(program, body=transform_stmt(program.body, _rows_on_threads))
+    program, parts = sums_in_parts(program)
     for node in list(blocks(program.body)):
-        if node.iters and 0 not in [i.extent for i in node.iters]:
-            program = spread(program, node, target, config)
+        made_of = node.name in parts.values()
+        if node.iters and 0 not in [i.extent for i in node.iters] and not made_of:
+            program = spread(program, node, target, config, part=parts.get(node.name, ""))
     return program
+
+
+def sums_in_parts(program: PrimFunc) -> tuple[PrimFunc, dict[str, str]]:
+    """A program whose long sums are of parts, and the blocks that make these by the sums' names.
+
+    for k in 65608: S += x[k]
+    ->  for c in 257: for t in 256: P[c] += x[c · 256 + t];  for c in 257: S += P[c]
+    """
+    parts: dict[str, str] = {}
+    if not contains_only_blocks(program):
+        return program, parts
+    for node in [b for b in blocks(program.body) if _is_long_sum(b)]:
+        part, whole = _in_parts(node)
+        parts[node.name] = part.name
+        nest = seq(_nest(part), nest_around(whole))
+        top = next(p for p in path_to(program.body, node) if isinstance(p, For | Block))
+        program = replace_stmt(program, top, nest)
+        program = replace(program, buffers=(*program.buffers, written_buffer(part)))
+    return program, parts
+
+
+def _nest(block: Block) -> Stmt:
+    """A block in loops, of which its predicate speaks then."""
+
+    def rule(stmt: Stmt) -> Stmt | None:
+        if not isinstance(stmt, Block) or stmt.predicate is None:
+            return None
+        loops = dict(zip((i.var for i in stmt.iters), stmt.bindings, strict=True))
+        return replace(stmt, predicate=substitute(stmt.predicate, loops))
+
+    return transform_stmt(nest_around(block), rule)
+
+
+def _is_long_sum(node: Block) -> bool:
+    value = store_of(node).value
+    is_sum = isinstance(value, Binary) and value.op == "add" and is_float(value.dtype)
+    terms = prod(i.extent for i in node.iters if i.kind == "reduce")
+    return node.init is not None and is_sum and terms > LONG_SUM and node.predicate is None
+
+
+def _in_parts(node: Block) -> tuple[Block, Block]:
+    """The block that makes the parts of a long sum, and the one that adds them."""
+    store, init = store_of(node), node.init
+    assert isinstance(store.value, Binary)
+    assert isinstance(init, Store)
+    spatial = [i for i in node.iters if i.kind == "spatial"]
+    terms = prod(i.extent for i in node.iters if i.kind == "reduce")
+    longest = max((i for i in node.iters if i.kind == "reduce"), key=lambda i: i.extent)
+    length = max((1 << isqrt(terms).bit_length() - 1) * longest.extent // terms, 1)
+    count = -(-longest.extent // length)
+    fresh = {i.var: IterVar(Var(i.var.name), i.extent, i.kind) for i in node.iters}
+    number = IterVar(Var("c"), count)
+    term = fresh[longest.var] = IterVar(Var("t"), length, "reduce")
+    place = number.var * length + term.var
+    values: dict[Var, Expr] = {v: i.var for v, i in fresh.items()} | {longest.var: place}
+    parts = Buffer(
+        f"{node.name}_parts", (*(i.extent for i in spatial), count), store.value.dtype, "register"
+    )
+    at = (*(fresh[i.var].var for i in spatial), number.var)
+    axes = (*(fresh[i.var] for i in spatial), number)
+    axes += tuple(fresh[i.var] for i in node.iters if i.kind == "reduce")
+    more = binary("add", Load(parts, at), substitute(store.value.b, values))
+    exists = None if count * length == longest.extent else place < longest.extent
+    part = Block(
+        f"{node.name}_part", axes, (), Store(parts, at, more), Store(parts, at, init.value), exists
+    )
+    added = IterVar(Var("c"), count, "reduce")
+    there = Load(parts, (*(i.var for i in spatial), added.var))
+    body = replace(store, value=binary("add", store.value.a, there))
+    return part, Block(node.name, (*spatial, added), (), body, init)
 
 
 def _rows_on_threads(stmt: Stmt) -> Stmt | None:
@@ -119,10 +220,16 @@ def _unrollable(axis: IterVar) -> bool:
 
 
 def spread(
-    program: PrimFunc, node: Block, target: Target, config: Config, write: str = ""
+    program: PrimFunc,
+    node: Block,
+    target: Target,
+    config: Config,
+    write: str = "",
+    part: str = "",
 ) -> PrimFunc:
     """Give the elements that a block computes to threads; those of a reduction are sums in
-    registers, which the block ``write`` makes results of, or one that is added."""
+    registers, which the block ``write`` makes results of, or one that is added. ``part`` makes
+    what a reduction adds."""
     loops = dict(zip((i.var for i in node.iters), s.loops_of(program, node.name), strict=True))
     reduces = node.init is not None
     if reduces and not write:
@@ -137,8 +244,8 @@ def spread(
         program = s.vectorize(program, lane)
         rest.append(outer)
         inside.append(lane)
-    if not rest:
-        return program  # one element: one thread
+    if not rest:  # one element: one thread
+        return _place_part(program, part, reduced[0]) if part else program
     program = s.reorder(program, *rest, *reduced, *inside)
     flat = rest[0]
     if len(rest) > 1:
@@ -147,10 +254,32 @@ def spread(
     if reduces:
         program, (grid, thread) = s.split(program, flat, threads)
     else:
-        program, (grid, part, thread) = s.split(program, flat, int(config["each"]), threads)
-        program = s.unroll(s.reorder(program, grid, thread, part, *inside), part)
+        program, (grid, turn, thread) = s.split(program, flat, int(config["each"]), threads)
+        program = s.unroll(s.reorder(program, grid, thread, turn, *inside), turn)
     program = s.bind(s.bind(program, grid, "blockIdx.x"), thread, "threadIdx.x")
-    return _accumulate(program, node, write, thread, reduced, config) if reduces else program
+    if not reduces:
+        return program
+    program = _accumulate(program, node, write, thread, reduced, config)
+    return _place_part(program, part, reduced[0]) if part else program
+
+
+def _place_part(program: PrimFunc, part: str, loop: Var) -> PrimFunc:
+    """Make the parts of a sum in registers, each in the iteration that adds it."""
+    before = s.find_block(program, part)
+    program = s.compute_at(program, part, loop)
+    node, loops = s.find_block(program, part), s.loops_of(program, part)
+    if before.predicate is not None:
+        places = dict(zip(before.bindings, node.bindings, strict=True))
+        moved = {loop: at for loop, at in places.items() if isinstance(loop, Var)}
+        program = with_predicate(program, part, substitute(before.predicate, moved))
+    bound = zip(node.iters, node.bindings, strict=True)
+    reducing = {v for i, at in bound if i.kind == "reduce" for v in variables(at)}
+    own = loops[loops.index(loop) + 1 :]
+    lanes, reduced = [v for v in own if v not in reducing], [v for v in own if v in reducing]
+    program = s.reorder(program, *reduced, *lanes)
+    for lane in lanes:
+        program = s.vectorize(program, lane)
+    return s.decompose_reduction(program, part, reduced[0])
 
 
 def _accumulate(

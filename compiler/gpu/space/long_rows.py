@@ -1,11 +1,16 @@
 """Softmax and normalisations of few long rows, each shared out over ``split`` blocks.
 
+With ``cluster`` these blocks are launched together and share a row as the threads of a team do
+(``gpu_rows``): each has its part, in registers where it fits (``kept``; 2: and what else the result
+is made of), and they tell each other what the reductions of their parts come to. It takes one
+kernel, of at most 8 or 16 blocks a row. Else there are several:
+
     parts₁[i, s] = max of elements s · length … (s + 1) · length - 1 of row i      a kernel
     parts₂[i, s] = Σ exp(x[i, …] - max over all parts₁[i, …])                      another
     out[i, …]    = exp(x[i, …] - max) / sum of all parts₂[i, …]                    the last
 
-A kernel for each reduction, and one for the result: all of them are of teams (``gpu_rows``) whose
-rows are the parts. What the parts before came to, each block combines by itself: they are few.
+A kernel for each reduction, and one for the result: all of them are of teams whose rows are the
+parts. What the parts before came to, each block combines by itself: they are few.
 """
 
 from __future__ import annotations
@@ -15,16 +20,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import gcd, prod
 
+import numpy as np
 from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.gpu.archs import MAX_REGISTERS, REGISTERS
 from tunefarm.compiler.gpu.space.common import block_nest, is_product
 from tunefarm.compiler.gpu.space.row_kernel import RowKnobs, RowStages, row_kernel
-from tunefarm.compiler.gpu.space.rows import VECTOR_BYTES, row_stages
+from tunefarm.compiler.gpu.space.rows import MOST_KEPT, OTHER_REGISTERS, VECTOR_BYTES, row_stages
 from tunefarm.compiler.gpu.space.split import LEAST_TERMS, SPLITS, THREADS
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.columns import Mask, whole
 from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob, Nest, SketchSpace
 from tunefarm.compiler.space.stages import Stages, linked
-from tunefarm.compiler.target import Target
+from tunefarm.compiler.target import Target, dtype_bytes
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir.ir import (
     Binary,
@@ -42,7 +49,7 @@ from tunefarm.compiler.tir.ir import (
 from tunefarm.compiler.tir.schedule.tree import nest_around, store_of, written_buffer
 from tunefarm.compiler.tir.visit import seq, substitute, transform_expr
 
-NAME, VERSION = "gpu_long_rows", 1
+NAME, VERSION = "gpu_long_rows", 2
 WORTH_IT = 1 << 15  # elements of a row that several kernels are faster for
 
 
@@ -113,17 +120,38 @@ def space(function: Function, target: Target) -> SketchSpace | None:
         return None
     terms = r.inner.extent
     most = 16 * target.num_cores // r.count
-    splits = tuple(n for n in SPLITS if n * LEAST_TERMS[True] <= terms and n <= most)
-    if not splits:
+    fewest = (2, *SPLITS) if target.gpu.has_clusters else SPLITS
+    splits = tuple(n for n in fewest if n * LEAST_TERMS[True] <= terms and n <= most)
+    if not splits or splits[-1] < SPLITS[0]:
         return None
     vectors = tuple(n for n in (1, 2, 4, 8) if n <= r.unit and r.unit % n == 0)
-    knobs = (Knob("split", splits), Knob("vec", vectors), Knob("threads", THREADS))
+    knobs = (
+        Knob("split", splits),
+        Knob("vec", vectors),
+        Knob("threads", THREADS),
+        Knob("cluster", (0, 1) if target.gpu.has_clusters else (0,)),
+        Knob("kept", (0, 1, 2) if target.gpu.has_clusters else (0,)),
+    )
+    kept_bytes = np.array([0, *(_kept_bytes(r, vectors[-1], most) for most in (False, True))])
 
     def parts_fill(k: Columns) -> Mask:
-        """Threads of a part have a vector each, and its parts are whole vectors."""
-        length = -(-terms // (whole(k, "split") * r.unit)) * r.unit
-        fits = whole(k, "threads") * whole(k, "vec") <= length
-        return fits & (whole(k, "split") % whole(k, "vec") == 0)
+        """Threads of a part have a vector each; its parts are whole vectors, or blocks of a cluster
+        that has as many."""
+        split, vec, kept = (whole(k, name) for name in ("split", "vec", "kept"))
+        length = -(-terms // (split * r.unit)) * r.unit
+        several = (split % vec == 0) & (split >= SPLITS[0]) & (kept == 0)
+        clustered = whole(k, "cluster") > 0
+        fits = np.where(clustered, split <= target.gpu.most_cluster, several)
+        return (whole(k, "threads") * vec <= length) & fits
+
+    def registers_fit(k: Columns) -> Mask:
+        """What a thread keeps of its row, beside what it computes with."""
+        threads, kept = whole(k, "threads"), whole(k, "kept")
+        vectors = whole(k, "split") * threads * whole(k, "vec")
+        each = -(-terms // vectors) * whole(k, "vec")
+        taken = each * kept_bytes[kept] // 4 + OTHER_REGISTERS
+        fits = (taken <= MAX_REGISTERS) & (taken * threads <= REGISTERS) & (each <= MOST_KEPT)
+        return (kept == 0) | fits
 
     def nest(k: Columns) -> Nest:
         names = ("split", "vec", "threads")
@@ -131,13 +159,25 @@ def space(function: Function, target: Target) -> SketchSpace | None:
         return replace(found, parallelism=found.parallelism * whole(k, "split"))
 
     wanted = max(2 * target.num_cores // r.count, splits[0])
-    split = max(n for n in splits if n <= wanted)
+    split = max(n for n in splits if n <= max(wanted, SPLITS[0]))
     vec = max(n for n in vectors if split % n == 0)
-    default: Config = {"sketch": NAME, "split": split, "vec": vec, "threads": 256}
+    default: Config = {
+        "sketch": NAME,
+        "split": split,
+        "vec": vec,
+        "threads": 256,
+        "cluster": 0,
+        "kept": 0,
+    }
     preferred = terms >= WORTH_IT and 4 * r.count <= target.num_cores
-    return SketchSpace(
-        NAME, VERSION, knobs, (Constraint("parts", parts_fill),), default, nest, preferred
-    )
+    constraints = (Constraint("parts", parts_fill), Constraint("registers", registers_fit))
+    return SketchSpace(NAME, VERSION, knobs, constraints, default, nest, preferred)
+
+
+def _kept_bytes(r: LongRows, vec: int, most: bool) -> int:
+    """Bytes of each element of a row that blocks of a cluster keep in registers."""
+    loads = RowStages(r.stages).kept_loads(vec, most).values()
+    return sum(dtype_bytes(load.dtype) for load in loads)
 
 
 def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
@@ -145,7 +185,10 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     r = long_rows_of(function)
     if r is None:
         raise ScheduleError("the workload has no rows whose stages can be shared out over blocks")
-    split, vec, threads = (int(config[name]) for name in ("split", "vec", "threads"))
+    names = ("split", "vec", "threads", "kept")
+    split, vec, threads, kept = (int(config[name]) for name in names)
+    if int(config["cluster"]):
+        return row_kernel(RowStages(r.stages), RowKnobs(vec, threads, 1, kept, split))
     return _Kernels(r, split, RowKnobs(vec, threads, 1, 0)).program()
 
 

@@ -9,7 +9,7 @@ from functools import cached_property, partial
 from math import prod
 
 from tunefarm.compiler.gpu.archs import WARP
-from tunefarm.compiler.gpu.intrinsics import WARP_REDUCTIONS
+from tunefarm.compiler.gpu.intrinsics import CLUSTER_REDUCTIONS, WARP_REDUCTIONS
 from tunefarm.compiler.gpu.space.common import certain_loads, digits, loop
 from tunefarm.compiler.space.nests import strides
 from tunefarm.compiler.space.stages import Stages
@@ -19,6 +19,7 @@ from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.tir.affine import Key, key_of
 from tunefarm.compiler.tir.facts import variables
 from tunefarm.compiler.tir.ir import (
+    CLUSTER_AXIS,
     Binary,
     BinaryOp,
     Block,
@@ -43,17 +44,22 @@ from tunefarm.compiler.tir.visit import seq, substitute, transform_expr
 ROW, NUMBER, PART = Var("row"), Var("number"), Var("part")
 AT_ONCE = 4  # turns that are unrolled, so that their loads are under way together
 _COMBINE = {op: name for name, op in WARP_REDUCTIONS.items()}
+_ACROSS = {op: name for name, op in CLUSTER_REDUCTIONS.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class RowKnobs:
     """A config: ``team`` threads for each of a block's ``rows``, vectors of ``vec`` elements, and
-    whether what several stages read is ``kept`` in registers."""
+    whether what several stages read is ``kept`` in registers (2: whatever is read).
+
+    The blocks of a ``cluster`` share the only row that they have then.
+    """
 
     vec: int
     team: int
     rows: int
     kept: int
+    cluster: int = 1
 
 
 @dataclass(frozen=True)
@@ -123,21 +129,22 @@ class RowStages:
             ranges[NUMBER] = (0, prod(a.extent for a in axes) // vec - 1)
         return _simplified(substitute(expr, values), ranges)
 
-    def kept_loads(self, vec: int) -> dict[Key, Load]:
-        """The loads that several stages make of a row, by what they read."""
+    def kept_loads(self, vec: int, most: bool = False) -> dict[Key, Load]:
+        """The loads that several stages make of a row, by what they read; with ``most`` those that
+        one makes too, also of what all rows share."""
         seen: Counter[Key] = Counter()
         loads: dict[Key, Load] = {}
         for node in self.stages.nodes:
-            own = {key_of(x): x for x in self._own_loads(node, vec)}
+            own = {key_of(x): x for x in self._own_loads(node, vec, most)}
             counted = own if self._length(node) == self.terms else {}
             seen.update(counted.keys())
             loads |= counted
-        return {key: loads[key] for key, times in seen.items() if times > 1}
+        return {key: loads[key] for key, times in seen.items() if times > 1 or most}
 
-    def _own_loads(self, node: Block, vec: int) -> list[Load]:
+    def _own_loads(self, node: Block, vec: int, most: bool = False) -> list[Load]:
         """The loads by which a block reads elements of the row itself: others in each row and
-        place, or in each place of the only row."""
-        mine = {ROW, NUMBER} if self.rows > 1 else {NUMBER}
+        place, or in each place of the only row; with ``most`` what is other in each place."""
+        mine = {ROW, NUMBER} if self.rows > 1 and not most else {NUMBER}
         return [ld for ld in certain_loads(self.value(node, vec)) if mine <= variables(ld)]
 
     def _length(self, node: Block) -> int:
@@ -176,14 +183,15 @@ class _Kernel:
 
     def __init__(self, r: RowStages, k: RowKnobs) -> None:
         self.r, self.k = r, k
-        self.block, self.y, self.x = Var("block"), Var("y"), Var("x")
+        self.block, self.member, self.y, self.x = map(Var, ("block", "member", "y", "x"))
         self.vectors = r.terms // k.vec
-        self.turns = -(-self.vectors // k.team)
+        self.team = k.team * k.cluster
+        self.turns = -(-self.vectors // self.team)
         self.results: dict[Buffer, Buffer] = {}
         self.buffers: list[Buffer] = []
         self.kept = {
             key: self.register(f"kept{n}", (self.turns, k.vec), load.dtype)
-            for n, (key, load) in enumerate(r.kept_loads(k.vec).items() if k.kept else ())
+            for n, (key, load) in enumerate(self._loads().items() if k.kept else ())
         }
 
     def register(
@@ -191,6 +199,14 @@ class _Kernel:
     ) -> Buffer:
         self.buffers.append(Buffer(name, shape, dtype, scope))
         return self.buffers[-1]
+
+    def _loads(self) -> dict[Key, Load]:
+        return self.r.kept_loads(self.k.vec, self.k.kept > 1)
+
+    @property
+    def number(self) -> Expr:
+        """The thread's number in its team."""
+        return self.x if self.k.cluster == 1 else self.member * self.k.team + self.x
 
     @property
     def row(self) -> Expr:
@@ -207,6 +223,7 @@ class _Kernel:
         for var, extent, axis in (
             (self.x, k.team, "threadIdx.x"),
             (self.y, k.rows, "threadIdx.y"),
+            *([(self.member, k.cluster, CLUSTER_AXIS)] if k.cluster > 1 else []),
             (self.block, -(-self.r.rows // k.rows), "blockIdx.x"),
         ):
             body = For(var, Const(extent), body, LoopKind.THREAD, axis=axis)
@@ -219,12 +236,12 @@ class _Kernel:
 
         The last turn, of some threads alone, stands apart: others are made without a condition.
         """
-        team = self.k.team
+        team = self.team
         whole, rest = divmod(count, team)
         early = 0 if self.kept or whole <= 2 * AT_ONCE else whole // AT_ONCE
 
         def turn(number: Expr) -> Stmt:
-            return body(number, number * team + self.x)
+            return body(number, number * team + self.number)
 
         def several(step: Expr) -> Stmt:
             return loop("turn", AT_ONCE, lambda n: turn(step * AT_ONCE + n))
@@ -236,7 +253,7 @@ class _Kernel:
             first = early * AT_ONCE
             parts.append(loop("turn", whole - first, lambda n: turn(n + first)))
         if rest:
-            parts.append(If(self.x < rest, turn(Const(whole))))
+            parts.append(If(self.number < rest, turn(Const(whole))))
         return seq(*parts)
 
     def lanes(self, body: Callable[[Expr], Stmt]) -> Stmt:
@@ -268,7 +285,7 @@ class _Kernel:
         def vector(turn: Expr, number: Expr) -> Stmt:
             return seq(*(self.lanes(partial(load, key, turn, number)) for key in loads))
 
-        loads = self.r.kept_loads(self.k.vec)
+        loads = self._loads()
         return self.each_vector(self.vectors, vector)
 
     # --- stages --------------------------------------------------------------------------------
@@ -307,11 +324,14 @@ class _Kernel:
 
     def across_warps(self, name: str, op: BinaryOp, result: Buffer) -> list[Stmt]:
         """What the warps of a team have, combined: each leaves its own where all can read it."""
-        warps = self.k.team // WARP
+        warps, zero = self.k.team // WARP, (Const(0),)
+        if self.k.cluster > 1:
+            blocks = Const(self.k.cluster)
+            told = Intrinsic(_ACROSS[op], (Load(result, zero), blocks), result.dtype)
+            return [Store(result, zero, told)]
         if warps < 2:
             return []
         tile = self.register(f"{name}_warps", (self.k.rows, warps), result.dtype, "shared")
-        zero = (Const(0),)
         mine = Store(tile, (self.y, self.x // WARP), Load(result, zero))
         whole = _exchanged(op, Load(tile, (self.y, self.x % warps)), warps)
         return [If(self.x % WARP < 1, mine), Store(result, zero, whole)]
@@ -337,7 +357,7 @@ class _Kernel:
         if axes:
             stmt = self.each_vector(prod(a.extent for a in axes) // self.k.vec, vector)
         else:
-            stmt = If(self.x < 1, element(Const(0), Const(0), Const(0)))
+            stmt = If(self.number < 1, element(Const(0), Const(0), Const(0)))
         if self.r.rows % self.k.rows == 0:
             return stmt
         return If(self.block * self.k.rows + self.y < self.r.rows, stmt)

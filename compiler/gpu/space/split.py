@@ -19,7 +19,7 @@ import numpy as np
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.gpu.archs import WARP
 from tunefarm.compiler.gpu.space.common import block_nest, is_product, widest_vector
-from tunefarm.compiler.gpu.space.elements import elements_program, spread
+from tunefarm.compiler.gpu.space.elements import elements_program, spread, sums_in_parts
 from tunefarm.compiler.gpu.space.row_kernel import RowKnobs, RowStages, row_kernel
 from tunefarm.compiler.gpu.space.rows import COMBINED, DTYPES, VECTOR_BYTES
 from tunefarm.compiler.ir import Function
@@ -186,9 +186,9 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     if r.rows:
         return _by_teams(r, split, vec, threads)
     knobs: Config = {"vec": vec, "threads": threads, "each": 1, "taps": 0}
-    program = _in_parts(r, split)
-    part, combined, *rest = blocks(program.body)
-    program = spread(program, part, target, knobs)
+    program, inner = sums_in_parts(_in_parts(r, split))
+    part, combined, *rest = (b for b in blocks(program.body) if b.name not in inner.values())
+    program = spread(program, part, target, knobs, part=inner.get(part.name, ""))
     if not rest:
         return spread(program, combined, target, knobs)
     program = s.set_scope(program, combined.name, "register")

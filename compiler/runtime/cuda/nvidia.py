@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from tunefarm.compiler.errors import BuildError, TargetError
-from tunefarm.compiler.gpu.archs import STATIC_SHARED_BYTES
+from tunefarm.compiler.gpu.archs import GPU_ARCHS, MAX_CLUSTER, STATIC_SHARED_BYTES
 from tunefarm.compiler.gpu.launches import Launch
 from tunefarm.compiler.gpu.ptx import cuda_for
 from tunefarm.compiler.gpu.tensor_maps import MAP_ALIGN, MAP_BYTES, TensorMap
@@ -193,6 +193,11 @@ class GpuFunction:
                 kinds.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
                 launch.dynamic_bytes,
             )
+        has_clusters = GPU_ARCHS[device.properties.arch].has_clusters  # older drivers have none
+        width = kinds.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH
+        if has_clusters and attribute(width) > MAX_CLUSTER:
+            large = kinds.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+            device.call(cuda.cuFuncSetAttribute, self.handle, large, 1)
 
     def arguments(self, pointers: Sequence[int]) -> Arguments:
         """What a launch on these addresses passes. The last one is kept: to make tensor maps takes

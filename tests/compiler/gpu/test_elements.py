@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from emulation import run_program
 from gpu_harness import (
     F32,
     HOPPER,
@@ -18,6 +19,7 @@ from gpu_harness import (
 )
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.space import config_space
+from tunefarm.compiler.tir.printer import print_program
 from tunefarm.compiler.workload import Workload
 
 OPERATORS = operator_cases()
@@ -73,6 +75,35 @@ def test_a_fused_function_agrees_under_random_configs(name: str) -> None:
     rows = space.sample(np.random.default_rng(3), 32)
     for row in rows[space.valid(rows)][:6]:
         check(workload, space.decode(row))
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis", "vec", "sketch"),
+    [
+        ((5000, 6), 0, 2, "gpu_elements"),  # lanes of columns
+        ((4099,), 0, 1, "gpu_elements"),  # one result, a part is not whole
+        ((3, 70, 6, 70), 3, 1, "gpu_elements"),  # two axes
+        ((1 << 14 | 2, 2), 0, 2, "gpu_split"),  # what each of few parts sums
+    ],
+)
+def test_long_sums_are_made_in_parts(
+    shape: tuple[int, ...], axis: int, vec: int, sketch: str
+) -> None:
+    axes = (1, 3) if axis == 3 else (axis,)
+    workload = Workload.from_function(
+        function_of(lambda x: call("sum", x, axes=axes, keepdims=False), (shape, F32))
+    )
+    x = np.full(shape, 1 + 2**-12, np.float32)  # each rounding on the way is of one sign
+    (space,) = (s for s in config_space(workload, HOPPER).sketches if s.sketch == sketch)
+    config = {**space.default, "vec": vec, "threads": 32}
+    name = "sum"
+    if sketch == "gpu_split":
+        config["split"], name = 4, "part"
+    program = lowered(workload, config)
+    assert f"{name}_parts" in print_program(program)
+    (got,) = run_program(program, [x])
+    wanted = x.astype(np.float64).sum(axis=axes)
+    assert np.abs(got.reshape(wanted.shape) / wanted - 1).max() < 2e-7
 
 
 def test_vectors_are_loaded_and_stored_at_once() -> None:

@@ -86,7 +86,7 @@ CASES: dict[str, Case] = {
     ),
     "long_rows": (
         function_of("softmax", ((2, 131072), F32), axis=-1),
-        {"sketch": "gpu_long_rows", "split": 64, "vec": 4, "threads": 256},
+        {"sketch": "gpu_long_rows", "split": 64, "vec": 4, "threads": 256, "cluster": 0, "kept": 0},
         HOPPER,
     ),
     "split": (

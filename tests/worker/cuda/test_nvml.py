@@ -85,14 +85,34 @@ def stranger() -> Iterator[int]:
 
 
 def test_who_else_computes_is_named_and_who_only_waits_is_not(stranger: int) -> None:
-    gpu = ScriptedGpu(samples=[(stranger, 10, 37), (os.getpid(), 11, 90), (1, 12, 0)])
+    gpu = ScriptedGpu()
     watching = monitor(gpu)
+    gpu.samples += [(stranger, 10, 37), (os.getpid(), 11, 90), (1, 12, 0)]
     (other,) = watching.neighbours({os.getpid()})
     assert (other.pid, other.percent) == (stranger, 37)
     assert str(stranger) in str(other)
     assert watching.neighbours(()) == (), "what was seen is not told again"
     gpu.samples.append((2**22 + 1, 20, 50))
     assert watching.neighbours(()) == (), "a process that is not of this machine's namespace"
+
+
+def test_who_computed_before_the_watch_began_is_not_blamed(stranger: int) -> None:
+    gpu = ScriptedGpu(samples=[(stranger, 10, 37), (stranger, 12, 5)])
+    watching = monitor(gpu)
+    assert watching.neighbours(()) == ()
+    gpu.samples.append((stranger, 11, 40))
+    assert watching.neighbours(()) == (), "it was sampled before the watch too"
+    gpu.samples.append((stranger, 13, 40))
+    assert [other.percent for other in watching.neighbours(())] == [40]
+
+
+def test_a_process_that_has_ended_is_not_blamed() -> None:
+    gpu = ScriptedGpu()
+    watching = monitor(gpu)
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)  # its parent has not waited for it
+        gpu.samples.append((ended.pid, 10, 5))
+        assert watching.neighbours(()) == ()
 
 
 # --- repeats under watch ------------------------------------------------------------------------

@@ -77,6 +77,7 @@ class FakeDriver:
         self.contexts: list[int] = []
         self.captured: dict[int, list[Callable[[], None]]] = {}
         self.allowed: dict[int, int] = {}
+        self.large: set[int] = set()  # functions whose clusters may be of more than 8 blocks
         self._handles = itertools.count(0x1000, 0x10)
         self._callbacks: dict[str, Any] = {}
 
@@ -232,11 +233,16 @@ class FakeDriver:
 
     def cuFuncGetAttribute(self, value: pointer, kind: signed, function: pointer) -> None:
         kernel = self.get(function, Function).kernel
-        shown = {4: kernel.registers, 3: kernel.local_bytes, 1: kernel.shared_bytes}
+        shown = {4: kernel.registers, 3: kernel.local_bytes, 1: kernel.shared_bytes,
+                 11: kernel.entry.cluster}  # fmt: skip
         put(value, signed, shown[kind])
 
     def cuFuncSetAttribute(self, function: pointer, kind: signed, value: signed) -> None:
         shared = self.get(function, Function).kernel.shared_bytes
+        if kind == 14:  # clusters of more than 8 blocks
+            require(value == 1)
+            self.large.add(function)
+            return
         require(kind == 8)
         require(value + shared <= ATTRIBUTES[97])
         self.allowed[function] = value
@@ -248,6 +254,7 @@ class FakeDriver:
         found = self.get(function, Function)
         require(not extra)
         require(shared <= self.allowed.get(function, 48 << 10))
+        require(found.kernel.entry.cluster <= 8 or function in self.large)
         taken = found.kernel.entry.parameters
         places = (ctypes.c_uint64 * len(taken)).from_address(parameters)
         given = [

@@ -264,14 +264,30 @@ def product() -> tuple[Workload, list[Array]]:
     return workload, [rng.standard_normal(p.type.shape).astype(np.float16) for p in (x, w)]
 
 
+def test_a_kernel_with_a_large_cluster(driver: FakeDriver) -> None:
+    x = Var("x", TensorType((1, 32768), "float32"))
+    softmax = call("softmax", x, axis=-1)
+    workload = Workload.from_function(Function((x,), softmax, {"primitive": True}))
+    config = {"sketch": "gpu_long_rows", "split": 16, "vec": 4, "threads": 128}
+    config |= {"cluster": 1, "kept": 1}
+    before = driver.counts.get("cuFuncSetAttribute", 0)
+    kernel = load_kernel(build_kernel(workload, HOPPER, config, cache=False), HOPPER)
+    assert driver.counts["cuFuncSetAttribute"] == before + 1
+    given = np.random.default_rng(0).standard_normal((1, 32768)).astype(np.float32)
+    (got,) = kernel(given.reshape(kernel.types[0].shape))
+    wanted = np.exp(given.astype(np.float64))
+    np.testing.assert_allclose(got.reshape(1, -1), wanted / wanted.sum(), 1e-4)
+
+
 def test_a_kernel_with_much_shared_memory(driver: FakeDriver) -> None:
     workload, operands = product()
     config = {"sketch": "gpu_mma", "wm": 2, "wn": 2, "mi": 2, "ni": 4, "bk": 64, "stages": 4}
     config = {**config_space(workload, HOPPER).default, **config}
+    before = driver.counts.get("cuFuncSetAttribute", 0)
     kernel = load_kernel(build_kernel(workload, HOPPER, config, cache=False), HOPPER)
     (launch,) = kernel.kernel.launches
     assert launch.dynamic_bytes > 48 << 10
-    assert driver.counts["cuFuncSetAttribute"] == 1
+    assert driver.counts["cuFuncSetAttribute"] == before + 1
     assert kernel.log == "ptxas info"
     assert kernel.functions[0].registers > 0
     wanted = operands[0].astype(np.float64) @ operands[1]
