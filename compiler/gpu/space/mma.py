@@ -9,6 +9,9 @@ blocks of (wm · mi · 16) × (wn · ni · 8) elements of the result, wm × wn w
   if ``wide``: the four threads of a row exchange parts of four tiles, each gets 8 columns
   epilogue → out                          16 bytes a thread, else its own pairs of columns
 
+Several blocks may ``split`` the terms of a tile: their sums are parts, which another kernel adds
+(``parts.py``).
+
 Rows of the tiles are swizzled (``gpu/swizzle.py``), so that eight of them meet in no bank; those of
 a tile that is turned while it is filled are 16 bytes apart beside their length instead.
 """
@@ -16,11 +19,11 @@ a tile that is turned while it is filled are 16 bytes apart beside their length 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from tunefarm.compiler.errors import ScheduleError
-from tunefarm.compiler.gpu.archs import MAX_REGISTERS, MAX_THREADS, REGISTERS, WARP
+from tunefarm.compiler.gpu.archs import MAX_GRID, MAX_REGISTERS, MAX_THREADS, REGISTERS, WARP
 from tunefarm.compiler.gpu.mma import COLUMNS, MMAS, ROWS, Mma, exchange_at, tensorize_product
 from tunefarm.compiler.gpu.pipeline import fill_ahead
 from tunefarm.compiler.gpu.schedule import (
@@ -31,6 +34,7 @@ from tunefarm.compiler.gpu.schedule import (
     with_predicate,
 )
 from tunefarm.compiler.gpu.space import tiled
+from tunefarm.compiler.gpu.space.parts import Parts
 from tunefarm.compiler.gpu.space.product import Product, Tiles, guard_result, product_program
 from tunefarm.compiler.gpu.space.tiled import (
     OTHER_REGISTERS,
@@ -50,10 +54,17 @@ from tunefarm.compiler.target import Target, dtype_bytes
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.tir.ir import Intrinsic, Var
-from tunefarm.compiler.tir.schedule.tree import constant_extent, store_of, written_buffer
+from tunefarm.compiler.tir.schedule.tree import (
+    constant_extent,
+    replace_stmt,
+    store_of,
+    written_buffer,
+)
 
 NAME, VERSION = "gpu_mma", 4
 SWATHS = (0, 4, 8, 16)  # blocks of columns
+SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
+PART_BLOCKS = 8  # to a multiprocessor, of parts
 PADDING_BYTES = 16  # after each row of a tile that is turned
 SECTOR_BYTES = 32  # that global memory is read in
 DEPTH_BYTES = 32  # of the terms of one instruction
@@ -65,6 +76,7 @@ STEP = 100  # clocks of a step beside its products: threads wait for one another
 BURSTS = 1.35  # times the clocks, where products wait behind copies
 JITTER = 240  # clocks that a step waits for others, where one is filled ahead
 BEGIN = 1800  # clocks of a block before its first product
+COMBINE = 4000  # clocks of the kernel that adds parts, beside its traffic
 WIDE_COLUMNS = 8192  # of a result whose blocks go by swaths
 
 
@@ -92,6 +104,7 @@ def space(function: Function, target: Target) -> SketchSpace | None:
         Knob("stages", (1, 2, 3, 4, 5, 6)),
         Knob("wide", (0, 1) if p.result_vector >= 4 else (0,)),
         Knob("swath", SWATHS),
+        Knob("split", SPLITS),
     )
     constraints = constraints_of(p, target)
     choices = {k.name: [int(c) for c in k.choices] for k in knobs if k.name != "swath"}
@@ -124,7 +137,8 @@ def footprint_of(p: Product, k: Columns) -> Footprint:
 def weaves(p: Product, k: Columns) -> Mask:
     """True where copies and fragments go between products (``gpu/weave.py``)."""
     parts = whole(k, "bk") * dtype_bytes(p.dtypes[0]) // DEPTH_BYTES
-    return (whole(k, "stages") > 2) & (parts % AHEAD == 0)
+    copied = swizzles(p, "A") and swizzles(p, "B")
+    return (whole(k, "stages") > 2) & (parts % AHEAD == 0) & copied
 
 
 def b_by_terms(p: Product) -> bool:
@@ -164,13 +178,27 @@ def constraints_of(p: Product, target: Target) -> tuple[Constraint, ...]:
     def whole_swaths(k: Columns) -> Mask:
         _, columns = _tile(k)
         count, swath = -(-p.columns // columns), whole(k, "swath")
-        several = (p.batch == 1) & (swath < count) & (count % np.maximum(swath, 1) == 0)
+        several = (
+            (p.batch * whole(k, "split") == 1)
+            & (swath < count)
+            & (count % np.maximum(swath, 1) == 0)
+        )
         return (swath == 0) | several
+
+    def parts_are_few(k: Columns) -> Mask:
+        """Terms are shared out where the tiles alone are too few, two steps to a block; nothing is
+        exchanged then."""
+        split = whole(k, "split")
+        few = split * blocks_of(p, _tile(k)) <= PART_BLOCKS * target.num_cores
+        long = 2 * split * whole(k, "bk") <= p.depth
+        alone = (p.batch * split <= MAX_GRID[2]) & (whole(k, "wide") == 0)
+        return (split == 1) | (few & long & alone)
 
     return (
         Constraint("threads", threads_fit),
         Constraint("exchange", tiles_pair),
         Constraint("swath", whole_swaths),
+        Constraint("parts", parts_are_few),
         Constraint("registers", registers_fit),
         Constraint("shared memory", shared_fits),
         fits_grid(p, _tile),
@@ -193,7 +221,8 @@ def cost_of(p: Product, target: Target, k: Columns) -> Numbers:
     """
     rows, columns = _tile(k)
     warps, stages = whole(k, "wm") * whole(k, "wn"), whole(k, "stages")
-    each = -(-blocks_of(p, (rows, columns)) // target.num_cores)
+    split = whole(k, "split") if "split" in k else 1
+    each = -(-split * blocks_of(p, (rows, columns)) // target.num_cores)
     at_once = np.minimum(footprint_of(p, k).resident(target), each)
     step = step_of(p, k)
     waited = LATENCY / np.maximum(stages - 1, 1)
@@ -204,12 +233,15 @@ def cost_of(p: Product, target: Target, k: Columns) -> Numbers:
         alone = STEP + JITTER / np.maximum(stages - 1, 1)
         return np.maximum(blocks * step * idle(blocks * warps) + alone, waited)
 
-    steps = -(-p.depth // whole(k, "bk"))
+    steps = -(-p.depth // (whole(k, "bk") * split))
     size = dtype_bytes(p.contraction.program.params[-1].dtype)
-    end = rows * columns * size * (2.0 - whole(k, "wide")) / FED_BYTES
+    stored = np.where(split > 1, 4.0, size * (2.0 - whole(k, "wide")))
+    end = rows * columns * stored / FED_BYTES
+    added = 8.0 * p.batch * p.rows * p.columns * split / (target.num_cores * FED_BYTES)
+    combined = np.where(split > 1, COMBINE + added, 0.0)
     last = np.where(rest > 0, clocks(np.maximum(rest, 1)), 0.0)
     ends = (turns + (rest > 0)) * BEGIN + each * end
-    return steps * (turns * clocks(at_once) + last) + ends
+    return steps * (turns * clocks(at_once) + last) + ends + combined
 
 
 def step_of(p: Product, k: Columns) -> Numbers:
@@ -256,6 +288,7 @@ class Knobs:
     stages: int
     wide: int = 0
     swath: int = 0
+    split: int = 1
 
 
 def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
@@ -265,16 +298,21 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     if p is None or m is None:
         raise ScheduleError("the workload is no product that a matrix instruction computes")
     k = Knobs(**{n: int(v) for n, v in config.items() if n != "sketch"})
-    width = exchange_width(p, k.ni) if k.wide else 1
+    if k.split > 1 and k.swath:
+        raise ScheduleError("parts of a sum are not ordered in swaths")
+    width = exchange_width(p, k.ni) if k.wide and k.split == 1 else 1
+    tile = k.wm * k.mi * ROWS, k.wn * k.ni * COLUMNS
     tiles = Tiles(
-        k.wm * k.mi * ROWS,
-        k.wn * k.ni * COLUMNS,
+        *tile,
         k.bk,
         p.vector(0, 16 // dtype_bytes(m.a)),
         p.vector(1, min(16 // dtype_bytes(m.b), k.wn * k.ni * COLUMNS)),
         2 * width if p.columns % 2 == 0 else 1,
+        k.split,
     )
-    program = tensorize_product(product_program(p, tiles), "C", m.name, width)
+    parts = Parts(p, k.split, tile) if k.split > 1 else None
+    source = product_program(p, tiles, parts=parts.buffer if parts else None)
+    program = tensorize_product(source, "C", m.name, width)
     program, bn, k0 = _sums(program, k)
     for block, vector in (("A", tiles.a_vector), ("B", tiles.b_vector)):
         program = _fill(program, block, k0, p, vector, k)
@@ -283,7 +321,11 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     program = store(program, p, tiles, bn, k)
     for axis, extent in (("threadIdx.x", WARP), ("threadIdx.y", k.wn), ("threadIdx.z", k.wm)):
         program, _ = enclose_threads(program, bn, axis, extent)
-    return program
+    if parts is None:
+        return program
+    node = s.find_block(program, "out")
+    program = replace_stmt(program, node, replace(node, name="part"))
+    return parts.followed(program, target)
 
 
 def _sums(program: PrimFunc, k: Knobs) -> tuple[PrimFunc, Var, Var]:

@@ -131,6 +131,14 @@ def test_tiles_of_swizzled_rows(wn: int, ni: int, bk: int, transpose_b: bool) ->
         agrees(function, exact, config, HOPPER)
 
 
+@pytest.mark.parametrize("name", ["primes", "a row", "tails", "turned", "same"])
+@pytest.mark.parametrize("split", [2, 3])
+def test_parts_of_products_on_tensor_cores(split: int, name: str) -> None:
+    tile = {"wm": 1, "wn": 2, "mi": 1, "ni": 2, "bk": 16, "stages": 3}
+    function, exact = _product(name, HALF), _product(name, "float64")
+    agrees(function, exact, {"sketch": "gpu_mma", **tile, "split": split}, HOPPER)
+
+
 @pytest.mark.parametrize("kinds", [("uint8", "int8"), ("int8", "int8"), ("uint8", "uint8")])
 def test_products_of_bytes(kinds: tuple[str, str]) -> None:
     rng = np.random.default_rng(5)
