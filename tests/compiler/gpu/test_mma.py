@@ -50,9 +50,9 @@ PRODUCTS = {
     "bytes": function_of("matmul", ((18, 40), "uint8"), ((40, 16), "int8"), out_dtype="int32"),
 }  # fmt: skip
 TILES = (
-    {"wm": 1, "wn": 1, "mi": 1, "ni": 2, "stages": 2, "wide": 1, "swath": 0},
-    {"wm": 2, "wn": 1, "mi": 1, "ni": 1, "stages": 1, "wide": 0, "swath": 0},
-    {"wm": 1, "wn": 2, "mi": 1, "ni": 1, "stages": 3, "wide": 0, "swath": 0},
+    {"wm": 1, "wn": 1, "mi": 1, "ni": 2, "stages": 2, "wide": 1, "swath": 0, "split": 1},
+    {"wm": 2, "wn": 1, "mi": 1, "ni": 1, "stages": 1, "wide": 0, "swath": 0, "split": 1},
+    {"wm": 1, "wn": 2, "mi": 1, "ni": 1, "stages": 3, "wide": 0, "swath": 0, "split": 1},
 )
 
 
