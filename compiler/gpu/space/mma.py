@@ -13,7 +13,8 @@ Several blocks may ``split`` the terms of a tile: their sums are parts, which an
 (``parts.py``).
 
 Rows of the tiles are swizzled (``gpu/swizzle.py``), so that eight of them meet in no bank; those of
-a tile that is turned while it is filled are 16 bytes apart beside their length instead.
+a tile that is turned while it is filled are 16 bytes apart beside their length instead, and those
+of columns of float32, of which each thread reads its own terms, 32.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ SWATHS = (0, 4, 8, 16)  # blocks of columns
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 PART_BLOCKS = 8  # to a multiprocessor, of parts
 PADDING_BYTES = 16  # after each row of a tile that is turned
+TERM_PADDING_BYTES = 32  # after each row of columns of which threads read their own terms
 SECTOR_BYTES = 32  # that global memory is read in
 DEPTH_BYTES = 32  # of the terms of one instruction
 RATE_BYTES = 2048  # of operands of products that a multiprocessor multiplies in a clock
@@ -137,28 +139,34 @@ def footprint_of(p: Product, k: Columns) -> Footprint:
 def weaves(p: Product, k: Columns) -> Mask:
     """True where copies and fragments go between products (``gpu/weave.py``)."""
     parts = whole(k, "bk") * dtype_bytes(p.dtypes[0]) // DEPTH_BYTES
-    copied = swizzles(p, "A") and swizzles(p, "B")
+    copied = copies_rows(p, "A") and copies_rows(p, "B")
     return (whole(k, "stages") > 2) & (parts % AHEAD == 0) & copied
 
 
 def b_by_terms(p: Product) -> bool:
     """True if a column of B has its terms side by side in a tile: as in memory, or as fragments
-    need them that are not of 16 bits."""
-    return dtype_bytes(p.dtypes[1]) != 2 or p.along[1] == "k"
+    need them of bytes."""
+    return dtype_bytes(p.dtypes[1]) == 1 or p.along[1] == "k"
 
 
-def swizzles(p: Product, block: str) -> bool:
-    """True if rows of a tile are rows in memory, which are copied in vectors: then they are
-    swizzled."""
+def copies_rows(p: Product, block: str) -> bool:
+    """True if rows of a tile are rows in memory, which are copied in vectors."""
     if block == "A":
         return p.along[0] == "k"
     return p.along[1] == ("k" if b_by_terms(p) else "n")
 
 
+def padding_bytes(p: Product, block: str) -> int:
+    """What lies between the rows of a tile; nothing where they are swizzled."""
+    if block == "B" and dtype_bytes(p.dtypes[1]) == 4 and not b_by_terms(p):
+        return TERM_PADDING_BYTES
+    return 0 if copies_rows(p, block) else PADDING_BYTES
+
+
 def row_bytes(p: Product, block: str, length: Numbers) -> Numbers:
     """Bytes from a row of a tile to the next."""
     size = dtype_bytes(p.dtypes[block == "B"])
-    return length * size + (0 if swizzles(p, block) else PADDING_BYTES)
+    return length * size + padding_bytes(p, block)
 
 
 def constraints_of(p: Product, target: Target) -> tuple[Constraint, ...]:
@@ -365,10 +373,10 @@ def _fill(program: PrimFunc, block: str, k0: Var, p: Product, vector: int, k: Kn
     """Fill a tile of an operand in each step; one of B by terms, if fragments need it so."""
     size = dtype_bytes(written_buffer(s.find_block(program, block)).dtype)
     along, turned = p.along[block == "B"], block == "B" and b_by_terms(p)
-    if swizzles(p, block):
-        program = swizzle_rows(s.set_scope(program, block, "shared"), block)
-    else:
-        program = s.set_scope(program, block, "shared", PADDING_BYTES // size)
+    padding = padding_bytes(p, block)
+    program = s.set_scope(program, block, "shared", padding // size)
+    if not padding:
+        program = swizzle_rows(program, block)
     program = with_predicate(s.compute_at(program, block, k0), block, None)
     own = own_loops(program, block, k0)
     first = next((v for v in own if v.name == along), own[-1])
