@@ -21,6 +21,7 @@ from tunefarm.compiler.gpu.mma import MMAS
 from tunefarm.compiler.gpu.rings import RingEmitter, registers_of
 from tunefarm.compiler.gpu.tensor_maps import MAP_ALIGN, MAP_BYTES, TensorMap
 from tunefarm.compiler.gpu.threads import BASE_ALIGN
+from tunefarm.compiler.gpu.warps import holds_fragments
 from tunefarm.compiler.gpu.wgmma import WGMMAS
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir.ir import Buffer, Intrinsic, PrimFunc, Store
@@ -99,6 +100,8 @@ def _attributes(dialect: Dialect, part: Part) -> str:
     attributes = dialect.attributes.format(x=x, y=y, z=z, n=x * y * z)
     if part.cluster > 1:
         attributes += f' "nvvm.cluster_dim"="{part.cluster},1,1"'
+    if dialect is NVPTX and holds_fragments(part.body):
+        attributes += ' "nvvm.minctasm"="1"'  # else ptxas spills, for blocks that do not fit beside
     given = registers_of(part)
     return attributes if given is None else f'{attributes} "nvvm.maxnreg"="{given[0]}"'
 

@@ -387,6 +387,11 @@ class WarpEmitter(ShuffleEmitter):
         return [b.pure(f"extractvalue {kind} {made}, {n}", [made]) for n in range(count)]
 
 
+def holds_fragments(stmt: Stmt) -> bool:
+    """True if matrix instructions take operands from registers that were loaded before."""
+    return next(_held_operands(stmt), None) is not None
+
+
 def _held_operands(stmt: Stmt) -> Iterator[tuple[Buffer, tuple[int, int]]]:
     """The register buffers that instructions take operands from: words a tile, and terms."""
     for node in walk_stmt(stmt):
