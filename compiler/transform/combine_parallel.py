@@ -4,12 +4,14 @@
 
 with constant weights, equal attributes and, if all have one, their biases. One large contraction
 uses the machine better than small ones, but what follows can no longer fuse with it across the
-slices: so the pass runs only where it is required by name.
+slices: so the pass runs only where it is required by name. Where products of variables read the
+slices in place, as attention does its queries, keys and values, nothing is lost, and GPUs, which
+small products leave idle, have them joined by themselves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from tunefarm.compiler.ir import (
@@ -31,15 +33,45 @@ from tunefarm.compiler.transform.rewrite import count_uses, is_call, with_childr
 
 def combine_parallel(module: IRModule, target: Target) -> IRModule:
     """Combine contractions of channels-last graphs that differ in their weights alone."""
+    return _with_combined(module, lambda members, users: True)
+
+
+def join_projections(module: IRModule, target: Target) -> IRModule:
+    """For GPUs, combine products by constants whose results other products read: the projections
+    of an attention."""
+    if target.kind != "cuda":
+        return module
+    return _with_combined(
+        module,
+        lambda members, users: all(
+            is_call(m, "matmul") and _is_read_by_product(m, users) for m in members
+        ),
+    )
+
+
+def _with_combined(
+    module: IRModule, pays: Callable[[Sequence[Call], Mapping[Expr, Expr]], bool]
+) -> IRModule:
+    """The module with the contractions combined for which that pays."""
     main = module.main
     users = _single_users(main.body)
     replaced: dict[Expr, Expr] = {}
     for members in _parallel(main.body):
-        replaced.update(_combined(members, users))
+        if pays(members, users):
+            replaced.update(_combined(members, users))
     if not replaced:
         return module
     body = _substituted(main.body, replaced)
     return module.with_main(Function(main.params, body, main.attrs))
+
+
+def _is_read_by_product(member: Call, users: Mapping[Expr, Expr]) -> bool:
+    """True if nothing but its bias and views are between a product and one of variables."""
+    end: Expr = member if _bias(member, users) is None else users[member]
+    user = users.get(end)
+    while user is not None and is_call(user, "reshape", "transpose"):
+        user = users.get(user)
+    return isinstance(user, Call) and is_call(user, "einsum")
 
 
 def _parallel(root: Expr) -> list[list[Call]]:
@@ -77,7 +109,7 @@ def _single_users(root: Expr) -> dict[Expr, Expr]:
     return {c: n for n in post_order(root) for c in children(n) if uses[c] == 1}
 
 
-def _combined(members: Sequence[Call], users: dict[Expr, Expr]) -> dict[Expr, Expr]:
+def _combined(members: Sequence[Call], users: Mapping[Expr, Expr]) -> dict[Expr, Expr]:
     """What replaces each member, or the addition of its bias."""
     first = members[0]
     axis = _output_axis(first)
@@ -94,7 +126,7 @@ def _combined(members: Sequence[Call], users: dict[Expr, Expr]) -> dict[Expr, Ex
     return _slices(value, ends)
 
 
-def _bias(member: Call, users: dict[Expr, Expr]) -> Constant | None:
+def _bias(member: Call, users: Mapping[Expr, Expr]) -> Constant | None:
     user = users.get(member)
     if not isinstance(user, Call) or user.op != "add" or user.args[0] is not member:
         return None

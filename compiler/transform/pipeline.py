@@ -5,7 +5,7 @@ from __future__ import annotations
 from tunefarm.compiler.ir import IRModule
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.transform.canonicalize_ops import canonicalize_ops
-from tunefarm.compiler.transform.combine_parallel import combine_parallel
+from tunefarm.compiler.transform.combine_parallel import combine_parallel, join_projections
 from tunefarm.compiler.transform.context import Pass, PassContext
 from tunefarm.compiler.transform.convert_layout import convert_layout
 from tunefarm.compiler.transform.eliminate_common_subexpressions import (
@@ -40,6 +40,7 @@ STEPS = (
     Pass("fold_constants_again", fold_constants, level=1),
     Pass("eliminate_common_subexpressions", eliminate_common_subexpressions, level=1),
     Pass("combine_parallel", combine_parallel, level=4),
+    Pass("join_projections", join_projections, level=2),
     Pass("lower_precision", lower_precision, level=0),
     Pass("eliminate_dead_code", eliminate_dead_code, level=1),
     Pass("fuse_attention", fuse_attention, level=2),

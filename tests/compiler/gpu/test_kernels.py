@@ -15,6 +15,7 @@ from tunefarm.compiler.gpu.pipeline import fill_ahead
 from tunefarm.compiler.gpu.ptx import ptx_of
 from tunefarm.compiler.gpu.ptxas import assemble
 from tunefarm.compiler.ops import call
+from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import (
     Allocate,
     Barrier,
@@ -180,7 +181,8 @@ def test_a_malformed_module_is_a_build_error() -> None:
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("function", [HALVES, SINGLES, SOFTMAX], ids=["mma", "simt", "rows"])
 def test_kernels_assemble_without_spills(function: object, arch: str) -> None:
-    made = assembled(lowered(Workload.from_function(function)), arch)  # type: ignore[arg-type]
+    workload = Workload.from_function(function)  # type: ignore[arg-type]
+    made = assembled(lowered(workload, target=Target(f"cuda -arch={arch}")), arch)
     assert made.cubin.startswith(b"\x7fELF")
     assert all(0 < usage.registers <= 255 for usage in made.kernels.values())
 

@@ -76,7 +76,7 @@ def test_in_lock_step() -> None:
 @pytest.mark.parametrize("arch", ["sm_90a", "sm_100"])
 def test_it_is_assembled(arch: str) -> None:
     workload = softmax(4, 128256, dtype=HALF)
-    assert len(assembled(lowered(workload), arch).kernels) == 3
+    assert len(assembled(lowered(workload, config_of(32, 8, 256)), arch).kernels) == 3
 
 
 @needs_ptxas
@@ -122,7 +122,7 @@ def test_a_barrier_that_is_missing_is_told(without: int, problem: str) -> None:
 def test_which_rows_are_shared_out() -> None:
     workload = softmax(4, 128256, dtype=HALF)
     space = config_space(workload, HOPPER)
-    assert space.default == config_of(32, 8, 256)
+    assert space.default == config_of(8, 8, 256, 1)
     assert space.valid(space.encode(space.default)[None])[0]
     rows = space.sample(np.random.default_rng(0), 200)
     drawn = list(map(space.decode, rows[space.valid(rows)]))
@@ -133,6 +133,8 @@ def test_which_rows_are_shared_out() -> None:
     assert all(int(c["split"]) <= 16 for c in mine if c["cluster"])
     ampere = config_space(workload, Target("cuda -arch=sm_80")).sketch("gpu_long_rows")
     assert [k.choices for k in ampere.knobs[-2:]] == [(0,), (0,)]
+    assert ampere.default == config_of(32, 8, 256)
+    assert config_space(softmax(1, 1 << 20), HOPPER).default["cluster"] == 0  # beyond registers
     assert config_space(softmax(60, 8192), HOPPER).default["sketch"] == "gpu_rows"  # short
     for other in (softmax(4096, 8192), softmax(2, 1000)):  # many, too short
         assert "gpu_long_rows" not in [s.sketch for s in config_space(other, HOPPER).sketches]

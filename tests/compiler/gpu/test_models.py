@@ -12,8 +12,10 @@ from gpu_harness import HOPPER, assembled, emitted, function_of, lowered
 from tunefarm.compiler.extract import extract_tasks, kernels_of
 from tunefarm.compiler.frontend.onnx.model import from_onnx
 from tunefarm.compiler.gpu.ptxas import find_ptxas
+from tunefarm.compiler.ir import Call, Function, post_order
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.space import config_space
+from tunefarm.compiler.target import Target
 from tunefarm.compiler.transform import optimize
 from tunefarm.compiler.workload import Workload
 from tunefarm.tuner.features import FEATURES, features
@@ -45,6 +47,20 @@ def test_every_kernel_of_a_model_becomes_code(build: Any) -> None:
             assert ".visible .entry" in emitted(program)[1]
         else:
             assert assembled(program, "sm_90a").kernels
+
+
+def test_queries_keys_and_values_are_one_product() -> None:
+    """On a GPU; attention reads its parts in place."""
+    model = from_onnx(models().bert_base(0, 32, 1, 50))
+    counts = []
+    for target in (HOPPER, Target("llvm")):
+        calls = [c for f in kernels_of(optimize(model, target)) for c in operators_of(f)]
+        counts.append([calls.count(name) for name in ("matmul", "softmax", "slice")])
+    assert counts == [[4, 1, 3], [6, 1, 0]]
+
+
+def operators_of(function: Function) -> list[str]:
+    return [str(c.op) for c in post_order(function.body) if isinstance(c, Call)]
 
 
 def test_the_tuner_has_features_of_the_spaces() -> None:

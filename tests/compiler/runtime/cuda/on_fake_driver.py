@@ -282,7 +282,7 @@ def test_a_kernel_with_a_large_cluster(driver: FakeDriver) -> None:
 def test_a_kernel_with_much_shared_memory(driver: FakeDriver) -> None:
     workload, operands = product()
     config = {"sketch": "gpu_mma", "wm": 2, "wn": 2, "mi": 2, "ni": 4, "bk": 64, "stages": 4}
-    config = {**config_space(workload, HOPPER).default, **config}
+    config = {**config_space(workload, HOPPER).sketch("gpu_mma").default, **config}
     before = driver.counts.get("cuFuncSetAttribute", 0)
     kernel = load_kernel(build_kernel(workload, HOPPER, config, cache=False), HOPPER)
     (launch,) = kernel.kernel.launches
