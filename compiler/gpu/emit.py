@@ -1,9 +1,9 @@
 """Loop IR → LLVM text of kernels: the entry point.
 
-The emitter is that of CPUs with more layers: ``threads``, what one thread does, ``shuffles``,
-what those of a warp tell each other, ``warps``, what they multiply together, ``warpgroups``, what
-four warps do, ``clusters``, what the blocks of a cluster combine, and ``rings``, how tiles reach
-them that are copied as boxes.
+The emitter is that of CPUs with more layers: ``swizzle``, where elements of shared arrays lie,
+``threads``, what one thread does, ``shuffles``, what those of a warp tell each other, ``warps``,
+what they multiply together, ``warpgroups``, what four warps do, ``clusters``, what the blocks of a
+cluster combine, and ``rings``, how tiles reach them that are copied as boxes.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from tunefarm.compiler.gpu.rings import RingEmitter, registers_of
 from tunefarm.compiler.gpu.tensor_maps import MAP_ALIGN, MAP_BYTES, TensorMap
 from tunefarm.compiler.gpu.threads import BASE_ALIGN
 from tunefarm.compiler.gpu.warpgroups import CONVERGENT
+from tunefarm.compiler.gpu.warps import holds_fragments
 from tunefarm.compiler.gpu.wgmma import WGMMAS
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir.ir import Buffer, Intrinsic, PrimFunc, Store
@@ -122,6 +123,8 @@ def _attributes(dialect: Dialect, part: Part) -> str:
     attributes = dialect.attributes.format(x=x, y=y, z=z, n=x * y * z)
     if part.cluster > 1:
         attributes += f' "nvvm.cluster_dim"="{part.cluster},1,1"'
+    if dialect is NVPTX and holds_fragments(part.body):
+        attributes += ' "nvvm.minctasm"="1"'  # else ptxas spills, for blocks that do not fit beside
     given = registers_of(part)
     return attributes if given is None else f'{attributes} "nvvm.maxnreg"="{given[0]}"'
 

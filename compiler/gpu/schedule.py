@@ -68,6 +68,15 @@ def keep_tile(program: PrimFunc, block: str, tile: Sequence[int]) -> PrimFunc:
     )
 
 
+def swizzle_rows(program: PrimFunc, block: str) -> PrimFunc:
+    """Swizzle the rows of the shared buffer that a block writes (``gpu/swizzle.py``), in place of
+    padding: vectors of them must not be longer than 16 bytes."""
+    buffer = written_buffer(find_block(program, block))
+    if buffer.scope != "shared":
+        raise ScheduleError(f"{buffer.name} is in {buffer.scope} memory; only shared is swizzled")
+    return replace_buffer(program, buffer, replace(buffer, swizzled=True))
+
+
 def store_after(program: PrimFunc, writer: str, block: str, loop: Var) -> PrimFunc:
     """Let ``writer`` store what ``block`` has computed in a loop of threads.
 

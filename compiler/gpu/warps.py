@@ -290,8 +290,9 @@ class WarpEmitter(ShuffleEmitter):
         tile is at ``second``.
 
         Four of A: rows 0 to 7 and 8 to 15, then both in the next 16 bytes. Two of B: columns 0 to 7
-        in the first and the next 16 bytes along k, or its rows, transposed, if n is contiguous.
-        Those of two tiles of B side by side are loaded at once.
+        in the first and the next 16 bytes along k, or its rows, transposed, if n is contiguous;
+        of 32 bits a thread's own terms then. Those of two tiles of B side by side are loaded at
+        once.
         """
         buffer, start = first.buffer, starts[0]
         pitch = buffer.shape[-1]
@@ -300,6 +301,8 @@ class WarpEmitter(ShuffleEmitter):
         by_row = step == 1
         if buffer.scope != "shared" or second.terms != start.terms or pitch * size % ROW_BYTES:
             raise ScheduleError(f"{buffer.name} is not in shared memory as fragments are loaded")
+        if count == 2 and size == 4 and step == pitch:
+            return [self._own_terms(buffer, one) for one in starts]
         if not by_row and (step != pitch or size != 2):
             raise ScheduleError(
                 f"{buffer.name} has its terms {step} elements apart; a fragment of {buffer.dtype} "
@@ -313,13 +316,25 @@ class WarpEmitter(ShuffleEmitter):
         for one in starts[:: 2 if paired else 1]:
             row, column = self._own_row(count, by_row, along, paired)
             at = Lin(one.const, one.terms).plus(Lin(0, ((row, pitch), *column)))
+            at = self.swizzled(buffer, at) if buffer.swizzled else at
             words = self._matrices(first, at, 2 * count if paired else count, not by_row)
             loaded += [words[n : n + count] for n in range(0, len(words), count)]
         return loaded
 
+    def _own_terms(self, buffer: Buffer, start: Lin) -> list[str]:
+        """Terms t and t + 4 of column g of a tile of B, whose columns stand side by side."""
+        b, pitch = self.builder, buffer.shape[-1]
+        lane = self.number_of("threadIdx.x", self.part.block[0])
+        column, term = b.pure(f"lshr i64 {lane}, 2", [lane]), b.pure(f"and i64 {lane}, 3", [lane])
+        first = Lin(start.const, start.terms).plus(Lin(0, ((term, pitch), (column, 1))))
+        places = [first, first.plus(Lin(QUAD * pitch))]
+        return [
+            b.load(f"load i32, ptr {self.address(buffer, at)}, align 4", buffer) for at in places
+        ]
+
     def _corner(self, load: Expr, lane: int) -> Lin:
         """Where a tile of an operand begins for the warp: the element of its thread 0, of one lane
-        of the current vector."""
+        of the current vector, as if the buffer were not swizzled."""
         assert isinstance(load, Load)
         env, lanes = self.env, self.lanes
 
@@ -329,7 +344,7 @@ class WarpEmitter(ShuffleEmitter):
 
         self.env = {v: at_corner(v, at) for v, at in env.items()}
         self.lanes = 1
-        place = self.flat_index(load.buffer, load.indices)
+        place = self.plain_index(load.buffer, load.indices)
         self.env, self.lanes = env, lanes
         if not isinstance(place, Lin):
             raise ScheduleError(f"{load.buffer.name} is read at no linear place")
@@ -370,6 +385,11 @@ class WarpEmitter(ShuffleEmitter):
         text = f"call {kind} @{name}.b16.p3(ptr addrspace(3) {pointer})"
         made = b.load(text, load.buffer)
         return [b.pure(f"extractvalue {kind} {made}, {n}", [made]) for n in range(count)]
+
+
+def holds_fragments(stmt: Stmt) -> bool:
+    """True if matrix instructions take operands from registers that were loaded before."""
+    return next(_held_operands(stmt), None) is not None
 
 
 def _held_operands(stmt: Stmt) -> Iterator[tuple[Buffer, tuple[int, int]]]:

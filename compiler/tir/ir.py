@@ -85,7 +85,8 @@ class Buffer:
     buffer with a ``ring`` no more rows than that says, and one ``by_lines`` rows of whole lines of
     the cache, of which vectors that begin inside one are put together. A vector of one ``joined``
     that lies in two which were loaded is put together from those. The compiler moves no loads and
-    stores across stores to one ``ordered``."""
+    stores across stores to one ``ordered``. A GPU's shared one that is ``swizzled`` has the 16
+    bytes of its rows in an order by which those of eight rows meet in no bank."""
 
     name: str
     shape: tuple[int, ...]
@@ -97,6 +98,7 @@ class Buffer:
     by_lines: bool = False
     joined: bool = False
     ordered: bool = False
+    swizzled: bool = False
 
     __repr__ = short_repr
 

@@ -9,20 +9,33 @@ blocks of (wm · mi · 16) × (wn · ni · 8) elements of the result, wm × wn w
   if ``wide``: the four threads of a row exchange parts of four tiles, each gets 8 columns
   epilogue → out                          16 bytes a thread, else its own pairs of columns
 
-Rows of the tiles are 16 bytes apart beside their length, so that eight of them meet in no bank.
+Several blocks may ``split`` the terms of a tile: their sums are parts, which another kernel adds
+(``parts.py``).
+
+Rows of the tiles are swizzled (``gpu/swizzle.py``), so that eight of them meet in no bank; those of
+a tile that is turned while it is filled are 16 bytes apart beside their length instead, and those
+of columns of float32, of which each thread reads its own terms, 32.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 from tunefarm.compiler.errors import ScheduleError
-from tunefarm.compiler.gpu.archs import MAX_REGISTERS, MAX_THREADS, REGISTERS, WARP
+from tunefarm.compiler.gpu.archs import MAX_GRID, MAX_REGISTERS, MAX_THREADS, REGISTERS, WARP
 from tunefarm.compiler.gpu.mma import COLUMNS, MMAS, ROWS, Mma, exchange_at, tensorize_product
 from tunefarm.compiler.gpu.pipeline import fill_ahead
-from tunefarm.compiler.gpu.schedule import enclose_threads, keep_tile, unroll_short, with_predicate
+from tunefarm.compiler.gpu.schedule import (
+    enclose_threads,
+    keep_tile,
+    swizzle_rows,
+    unroll_short,
+    with_predicate,
+)
 from tunefarm.compiler.gpu.space import tiled
+from tunefarm.compiler.gpu.space.parts import Parts
 from tunefarm.compiler.gpu.space.product import Product, Tiles, guard_result, product_program
 from tunefarm.compiler.gpu.space.tiled import (
     OTHER_REGISTERS,
@@ -33,6 +46,7 @@ from tunefarm.compiler.gpu.space.tiled import (
     fits_grid,
     product,
 )
+from tunefarm.compiler.gpu.weave import AHEAD
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.columns import Mask, Numbers, cheapest, whole
 from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob, Nest, SketchSpace
@@ -41,13 +55,31 @@ from tunefarm.compiler.target import Target, dtype_bytes
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.tir.ir import Intrinsic, Var
-from tunefarm.compiler.tir.schedule.tree import constant_extent, store_of, written_buffer
+from tunefarm.compiler.tir.schedule.tree import (
+    constant_extent,
+    replace_stmt,
+    store_of,
+    written_buffer,
+)
 
-NAME, VERSION = "gpu_mma", 3
+NAME, VERSION = "gpu_mma", 4
 SWATHS = (0, 4, 8, 16)  # blocks of columns
-PADDING_BYTES = 16  # after each row of a tile
-FIXED = ("stages", "swath")  # in the default config
+SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
+PART_BLOCKS = 8  # to a multiprocessor, of parts
+PADDING_BYTES = 16  # after each row of a tile that is turned
+TERM_PADDING_BYTES = 32  # after each row of columns of which threads read their own terms
 SECTOR_BYTES = 32  # that global memory is read in
+DEPTH_BYTES = 32  # of the terms of one instruction
+RATE_BYTES = 2048  # of operands of products that a multiprocessor multiplies in a clock
+SHARED_BYTES = 128  # that shared memory moves in a clock
+FED_BYTES = 42  # that a multiprocessor gets a clock from the second-level cache, when all ask
+LATENCY = 1200  # clocks until a step's tiles are there
+STEP = 100  # clocks of a step beside its products: threads wait for one another
+BURSTS = 1.35  # times the clocks, where products wait behind copies
+JITTER = 240  # clocks that a step waits for others, where one is filled ahead
+BEGIN = 1800  # clocks of a block before its first product
+COMBINE = 4000  # clocks of the kernel that adds parts, beside its traffic
+WIDE_COLUMNS = 8192  # of a result whose blocks go by swaths
 
 
 def instruction_of(p: Product, target: Target) -> Mma | None:
@@ -71,15 +103,15 @@ def space(function: Function, target: Target) -> SketchSpace | None:
         Knob("mi", (1, 2, 4)),
         Knob("ni", (1, 2, 4, 8)),
         Knob("bk", (m.depth, 2 * m.depth, 4 * m.depth)),
-        Knob("stages", (1, 2, 3, 4)),
+        Knob("stages", (1, 2, 3, 4, 5, 6)),
         Knob("wide", (0, 1) if p.result_vector >= 4 else (0,)),
         Knob("swath", SWATHS),
+        Knob("split", SPLITS),
     )
     constraints = constraints_of(p, target)
-    choices = {k.name: [int(c) for c in k.choices] for k in knobs if k.name not in FIXED}
-    fixed = {"stages": 3 if p.depth >= 4 * m.depth else 2, "swath": 0}
-    found, _ = cheapest(choices, fixed, constraints, lambda k: cost_of(p, target, k))
-    default: Config = {"sketch": NAME, **found, **fixed}
+    choices = {k.name: [int(c) for c in k.choices] for k in knobs if k.name != "swath"}
+    found, _ = cheapest(choices, {"swath": 0}, constraints, lambda k: cost_of(p, target, k))
+    default: Config = {"sketch": NAME, **found, "swath": swath_of(p, found)}
     return SketchSpace(NAME, VERSION, knobs, constraints, default, lambda k: nest_of(p, target, k))
 
 
@@ -89,17 +121,52 @@ def _tile(k: Columns) -> tuple[Numbers, Numbers]:
 
 
 def footprint_of(p: Product, k: Columns) -> Footprint:
-    """Sums and fragments in registers; tiles of all stages, rows padded, in shared memory."""
-    sizes = [dtype_bytes(d) for d in p.dtypes]
+    """Sums and fragments in registers; tiles of all stages in shared memory. With fragments of two
+    parts of a step 152 registers for warps of 64 × 32, of which ``ptxas`` takes 148, and 232 for
+    64 × 64, which take up to 244."""
     mi, ni, bk = (whole(k, n) for n in ("mi", "ni", "bk"))
     rows, columns = _tile(k)
-    room = rows * (bk * sizes[0] + PADDING_BYTES)
-    room = room + np.maximum(bk, columns) * (np.minimum(bk, columns) * sizes[1] + PADDING_BYTES)
+    by_terms = b_by_terms(p)
+    b_rows, b_length = (columns, bk) if by_terms else (bk, columns)
+    room = rows * row_bytes(p, "A", bk) + b_rows * row_bytes(p, "B", b_length)
     return Footprint(
         whole(k, "wm") * whole(k, "wn") * WARP,
-        4 * mi * ni + 4 * mi + 2 * ni + OTHER_REGISTERS,
+        4 * mi * ni + np.where(weaves(p, k), AHEAD, 1) * (4 * mi + 2 * ni) + OTHER_REGISTERS,
         whole(k, "stages") * room,
     )
+
+
+def weaves(p: Product, k: Columns) -> Mask:
+    """True where copies and fragments go between products (``gpu/weave.py``)."""
+    parts = whole(k, "bk") * dtype_bytes(p.dtypes[0]) // DEPTH_BYTES
+    copied = copies_rows(p, "A") and copies_rows(p, "B")
+    return (whole(k, "stages") > 2) & (parts % AHEAD == 0) & copied
+
+
+def b_by_terms(p: Product) -> bool:
+    """True if a column of B has its terms side by side in a tile: as in memory, or as fragments
+    need them of bytes."""
+    return dtype_bytes(p.dtypes[1]) == 1 or p.along[1] == "k"
+
+
+def copies_rows(p: Product, block: str) -> bool:
+    """True if rows of a tile are rows in memory, which are copied in vectors."""
+    if block == "A":
+        return p.along[0] == "k"
+    return p.along[1] == ("k" if b_by_terms(p) else "n")
+
+
+def padding_bytes(p: Product, block: str) -> int:
+    """What lies between the rows of a tile; nothing where they are swizzled."""
+    if block == "B" and dtype_bytes(p.dtypes[1]) == 4 and not b_by_terms(p):
+        return TERM_PADDING_BYTES
+    return 0 if copies_rows(p, block) else PADDING_BYTES
+
+
+def row_bytes(p: Product, block: str, length: Numbers) -> Numbers:
+    """Bytes from a row of a tile to the next."""
+    size = dtype_bytes(p.dtypes[block == "B"])
+    return length * size + padding_bytes(p, block)
 
 
 def constraints_of(p: Product, target: Target) -> tuple[Constraint, ...]:
@@ -119,34 +186,92 @@ def constraints_of(p: Product, target: Target) -> tuple[Constraint, ...]:
     def whole_swaths(k: Columns) -> Mask:
         _, columns = _tile(k)
         count, swath = -(-p.columns // columns), whole(k, "swath")
-        several = (p.batch == 1) & (swath < count) & (count % np.maximum(swath, 1) == 0)
+        several = (
+            (p.batch * whole(k, "split") == 1)
+            & (swath < count)
+            & (count % np.maximum(swath, 1) == 0)
+        )
         return (swath == 0) | several
+
+    def parts_are_few(k: Columns) -> Mask:
+        """Terms are shared out where the tiles alone are too few, two steps to a block; nothing is
+        exchanged then."""
+        split = whole(k, "split")
+        few = split * blocks_of(p, _tile(k)) <= PART_BLOCKS * target.num_cores
+        long = 2 * split * whole(k, "bk") <= p.depth
+        alone = (p.batch * split <= MAX_GRID[2]) & (whole(k, "wide") == 0)
+        return (split == 1) | (few & long & alone)
 
     return (
         Constraint("threads", threads_fit),
         Constraint("exchange", tiles_pair),
         Constraint("swath", whole_swaths),
+        Constraint("parts", parts_are_few),
         Constraint("registers", registers_fit),
         Constraint("shared memory", shared_fits),
         fits_grid(p, _tile),
     )
 
 
+def swath_of(p: Product, found: Mapping[str, int]) -> int:
+    """The columns of blocks of a swath: of wide results 8, if those are whole ones."""
+    count = -(-p.columns // (found["wn"] * found["ni"] * COLUMNS))
+    return 8 if p.columns >= WIDE_COLUMNS and p.batch == 1 and count % 8 == 0 else 0
+
+
 def cost_of(p: Product, target: Target, k: Columns) -> Numbers:
-    """What the busiest multiprocessor multiplies, loads and stores, which takes twice as long by
-    half sectors; steps of few terms wait more often, and fewer than eight warps leave tensor cores
-    idle. Nothing of this was timed."""
+    """The clocks of the busiest multiprocessor: what it multiplies, moves in shared memory, or gets
+    of the second-level cache.
+
+    Measured on an H200: 4096³ of float16 takes 308 µs in tiles of 128 × 256 by 8 warps in 4 stages,
+    316 µs in 3, 338 µs in 6 of half the depth; 310 µs in tiles of 128 × 128 by 4 warps, two blocks
+    at once. One such block at once needs a third more clocks for a step.
+    """
     rows, columns = _tile(k)
-    blocks = blocks_of(p, (rows, columns))
-    warps = whole(k, "wm") * whole(k, "wn")
-    held = footprint_of(p, k).resident(target)
-    each = -(-blocks // target.num_cores)
-    idle = np.maximum(8.0 / (np.minimum(each, held) * warps), 1.0)
-    mi, ni = whole(k, "mi"), whole(k, "ni")
-    loads = 1.0 + 1.0 / mi + 1.0 / ni + 64.0 / rows + 64.0 / columns
-    waits = 1.0 + 8.0 / whole(k, "bk")
-    stores = (64.0 - 32.0 * whole(k, "wide")) / p.depth
-    return each * rows * columns * (loads * idle * waits + stores) + 1e-3 * warps
+    warps, stages = whole(k, "wm") * whole(k, "wn"), whole(k, "stages")
+    split = whole(k, "split") if "split" in k else 1
+    each = -(-split * blocks_of(p, (rows, columns)) // target.num_cores)
+    at_once = np.minimum(footprint_of(p, k).resident(target), each)
+    step = step_of(p, k)
+    waited = LATENCY / np.maximum(stages - 1, 1)
+    turns, rest = each // at_once, each % at_once
+
+    def clocks(blocks: Numbers) -> Numbers:
+        """Of a step of so many blocks at once."""
+        alone = STEP + JITTER / np.maximum(stages - 1, 1)
+        return np.maximum(blocks * step * idle(blocks * warps) + alone, waited)
+
+    steps = -(-p.depth // (whole(k, "bk") * split))
+    size = dtype_bytes(p.contraction.program.params[-1].dtype)
+    stored = np.where(split > 1, 4.0, size * (2.0 - whole(k, "wide")))
+    end = rows * columns * stored / FED_BYTES
+    added = 8.0 * p.batch * p.rows * p.columns * split / (target.num_cores * FED_BYTES)
+    combined = np.where(split > 1, COMBINE + added, 0.0)
+    last = np.where(rest > 0, clocks(np.maximum(rest, 1)), 0.0)
+    ends = (turns + (rest > 0)) * BEGIN + each * end
+    return steps * (turns * clocks(at_once) + last) + ends + combined
+
+
+def step_of(p: Product, k: Columns) -> Numbers:
+    """The clocks of a step of one block among others that hide what it waits for: the longest of
+    what it does, and a part of the rest."""
+    rows, columns = _tile(k)
+    warps, bk = whole(k, "wm") * whole(k, "wn"), whole(k, "bk")
+    size = max(dtype_bytes(d) for d in p.dtypes)
+    fragments = warps * (whole(k, "mi") * ROWS + whole(k, "ni") * COLUMNS)
+    filled = (rows + columns) * bk * size
+    multiplied = rows * columns * bk * size / RATE_BYTES
+    moved = (fragments * bk * size + filled) / SHARED_BYTES
+    fed = filled / FED_BYTES
+    longest = np.maximum(np.maximum(multiplied, moved), fed)
+    both = longest + 0.15 * (multiplied + moved + fed - longest)
+    return both * np.where(weaves(p, k), 1.0, BURSTS)
+
+
+def idle(warps: Numbers) -> Numbers:
+    """How much longer fewer than eight warps take, which leave tensor cores idle."""
+    several = np.maximum(8.0 / np.maximum(warps, 4), 1.0) ** 0.4  # 1.32 of four, as timed
+    return several * np.maximum(4.0 / warps, 1.0)
 
 
 def nest_of(p: Product, target: Target, k: Columns) -> Nest:
@@ -171,6 +296,7 @@ class Knobs:
     stages: int
     wide: int = 0
     swath: int = 0
+    split: int = 1
 
 
 def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
@@ -180,28 +306,34 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     if p is None or m is None:
         raise ScheduleError("the workload is no product that a matrix instruction computes")
     k = Knobs(**{n: int(v) for n, v in config.items() if n != "sketch"})
-    width = exchange_width(p, k.ni) if k.wide else 1
+    if k.split > 1 and k.swath:
+        raise ScheduleError("parts of a sum are not ordered in swaths")
+    width = exchange_width(p, k.ni) if k.wide and k.split == 1 else 1
+    tile = k.wm * k.mi * ROWS, k.wn * k.ni * COLUMNS
     tiles = Tiles(
-        k.wm * k.mi * ROWS,
-        k.wn * k.ni * COLUMNS,
+        *tile,
         k.bk,
         p.vector(0, 16 // dtype_bytes(m.a)),
         p.vector(1, min(16 // dtype_bytes(m.b), k.wn * k.ni * COLUMNS)),
         2 * width if p.columns % 2 == 0 else 1,
+        k.split,
     )
-    program = tensorize_product(product_program(p, tiles), "C", m.name, width)
+    parts = Parts(p, k.split, tile) if k.split > 1 else None
+    source = product_program(p, tiles, parts=parts.buffer if parts else None)
+    program = tensorize_product(source, "C", m.name, width)
     program, bn, k0 = _sums(program, k)
-    by_row = dtype_bytes(m.b) != 2 or p.along[1] == "k"
-    for block, number in (("A", 0), ("B", 1)):
-        turned = block == "B" and by_row
-        vector = (tiles.a_vector, tiles.b_vector)[number]
-        program = _fill(program, block, k0, p.along[number], vector, turned, k)
+    for block, vector in (("A", tiles.a_vector), ("B", tiles.b_vector)):
+        program = _fill(program, block, k0, p, vector, k)
     program = s.decompose_reduction(program, "C", k0)
     store = _store_wide if width > 1 else _store
     program = store(program, p, tiles, bn, k)
     for axis, extent in (("threadIdx.x", WARP), ("threadIdx.y", k.wn), ("threadIdx.z", k.wm)):
         program, _ = enclose_threads(program, bn, axis, extent)
-    return program
+    if parts is None:
+        return program
+    node = s.find_block(program, "out")
+    program = replace_stmt(program, node, replace(node, name="part"))
+    return parts.followed(program, target)
 
 
 def _sums(program: PrimFunc, k: Knobs) -> tuple[PrimFunc, Var, Var]:
@@ -237,12 +369,14 @@ def _depth(program: PrimFunc) -> int:
     return MMAS[value.name].depth
 
 
-def _fill(
-    program: PrimFunc, block: str, k0: Var, along: str, vector: int, turned: bool, k: Knobs
-) -> PrimFunc:
-    """Fill a tile of an operand in each step; where it is ``turned``, along the terms."""
+def _fill(program: PrimFunc, block: str, k0: Var, p: Product, vector: int, k: Knobs) -> PrimFunc:
+    """Fill a tile of an operand in each step; one of B by terms, if fragments need it so."""
     size = dtype_bytes(written_buffer(s.find_block(program, block)).dtype)
-    program = s.set_scope(program, block, "shared", PADDING_BYTES // size)
+    along, turned = p.along[block == "B"], block == "B" and b_by_terms(p)
+    padding = padding_bytes(p, block)
+    program = s.set_scope(program, block, "shared", padding // size)
+    if not padding:
+        program = swizzle_rows(program, block)
     program = with_predicate(s.compute_at(program, block, k0), block, None)
     own = own_loops(program, block, k0)
     first = next((v for v in own if v.name == along), own[-1])

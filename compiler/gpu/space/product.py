@@ -113,7 +113,8 @@ class Product:
 @dataclass(frozen=True, slots=True)
 class Tiles:
     """What the extents are rounded up to, and the elements that vectors hold: of A along k, of B
-    along its own axis, of the result along n."""
+    along its own axis, of the result along n. Of a ``split`` the terms are shared out: part s of
+    product b is number b · split + s of as many, and its result is stored as it is."""
 
     rows: int
     columns: int
@@ -121,12 +122,16 @@ class Tiles:
     a_vector: int
     b_vector: int
     out_vector: int
+    split: int = 1
 
 
-def product_program(p: Product, t: Tiles, params: Sequence[Buffer] = ()) -> PrimFunc:
+def product_program(
+    p: Product, t: Tiles, params: Sequence[Buffer] = (), parts: Buffer | None = None
+) -> PrimFunc:
     """The four nests of a product, unscheduled: blocks ``A``, ``B``, ``C`` and ``out``. ``params``
-    are those of another program of it, if it is to have the same."""
-    return _Builder(p, t, params).program()
+    are those of another program of it, if it is to have the same; ``parts[s, b, m, n]`` is where
+    results go whose terms are split."""
+    return _Builder(p, t, params, parts).program()
 
 
 def guard_result(program: PrimFunc, p: Product, t: Tiles) -> PrimFunc:
@@ -162,13 +167,15 @@ def _all(parts: Sequence[Expr]) -> Expr | None:
 class _Builder:
     """Writes the nests of a product."""
 
-    def __init__(self, p: Product, t: Tiles, params: Sequence[Buffer]) -> None:
-        self.p, self.t, self.c = p, t, p.contraction
+    def __init__(
+        self, p: Product, t: Tiles, params: Sequence[Buffer], parts: Buffer | None
+    ) -> None:
+        self.p, self.t, self.c, self.parts = p, t, p.contraction, parts
         self.extents = {
-            "b": p.batch,
+            "b": p.batch * t.split,
             "m": _count(p.rows, t.rows) * t.rows,
             "n": _count(p.columns, t.columns) * t.columns,
-            "k": _count(p.depth, t.depth) * t.depth,
+            "k": _count(p.depth, t.depth * t.split) * t.depth,
         }
         own = self.c.program.params
         params = params or [Buffer(b.name, (prod(b.shape),), b.dtype) for b in own]
@@ -193,7 +200,8 @@ class _Builder:
         """The nest that gathers A or B."""
         names = ("b", "m", "k") if number == 0 else ("b", "k", "n")
         iters = {n: IterVar(Var(n), self.extents[n]) for n in names}
-        v = {n: i.var for n, i in iters.items()}
+        own = [i.var for i in iters.values()]
+        v = self.of_whole(iters)
         vector = self.t.a_vector if number == 0 else self.t.b_vector
         along = self.p.along[number]
         in_k = vector if along == "k" else 1
@@ -203,7 +211,7 @@ class _Builder:
         conditions: list[Expr] = []
         if "m" in v and self.extents["m"] != self.p.rows:
             conditions.append(v["m"] < self.p.rows)
-        if self.extents["k"] != self.p.depth:
+        if self.extents["k"] * self.t.split != self.p.depth:
             conditions.append(v["k"] // in_k < self.p.depth // in_k)
         if "n" in v and self.extents["n"] != self.p.columns:
             in_n = vector if along == "n" else 1
@@ -216,8 +224,18 @@ class _Builder:
         if condition is not None:
             zero = Const(0.0 if "float" in target.dtype else 0, target.dtype)
             value = Select(condition, value, zero, target.dtype)
-        store = Store(target, tuple(v.values()), value)
+        store = Store(target, tuple(own), value)
         return nest_around(Block("AB"[number], tuple(iters.values()), (), store))
+
+    def of_whole(self, iters: Mapping[str, IterVar]) -> dict[str, Expr]:
+        """The product, the row, the column and the term that iterators of a part stand for."""
+        v: dict[str, Expr] = {n: i.var for n, i in iters.items()}
+        if self.t.split > 1:
+            number, split = v["b"], self.t.split
+            v["b"] = number // split
+            if "k" in v:
+                v["k"] = number % split * self.extents["k"] + v["k"]
+        return v
 
     def factor(self, number: int) -> Expr:
         """What is multiplied, before it is widened."""
@@ -231,7 +249,7 @@ class _Builder:
             expr = expr.value
         return expr
 
-    def values(self, v: Mapping[str, Var], in_k: int) -> dict[Var, Expr]:
+    def values(self, v: Mapping[str, Expr], in_k: int) -> dict[Var, Expr]:
         """The iterators of the contraction in terms of b, m, n and k; of k ``in_k`` elements
         stand side by side."""
         c = self.c
@@ -297,6 +315,8 @@ class _Builder:
         c = self.c
         iters = {n: IterVar(Var(n), self.extents[n]) for n in "bmn"}
         v = {n: i.var for n, i in iters.items()}
+        if self.parts is not None:
+            return self.part(iters)
         values = self.values(v, 1)
         spatial = [values[i.var] for i in c.node.iters if i.kind == "spatial"]
         total = Load(self.sum, tuple(v.values()))
@@ -320,4 +340,12 @@ class _Builder:
         at = tuple(simplify_expr(i, ranges) for i in indices)
         index = simplify_expr(flat_index(at, old.shape), ranges)
         store = Store(self.params[old], (index,), self.flat(value, iters))
+        return nest_around(Block("out", tuple(iters.values()), (), store))
+
+    def part(self, iters: Mapping[str, IterVar]) -> Stmt:
+        """The nest that stores the sums of parts."""
+        assert self.parts is not None
+        b, m, n = (i.var for i in iters.values())
+        at = (b % self.t.split, b // self.t.split, m, n)
+        store = Store(self.parts, at, Load(self.sum, (b, m, n)))
         return nest_around(Block("out", tuple(iters.values()), (), store))

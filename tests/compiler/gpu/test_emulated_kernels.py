@@ -115,6 +115,30 @@ def test_tiles_in_stages(stages: int) -> None:
     agrees(single, exact, {"sketch": "gpu_simt", **tile, "stages": min(stages, 3)}, HOPPER)
 
 
+@pytest.mark.parametrize("transpose_b", [False, True])
+@pytest.mark.parametrize(
+    ("wn", "ni", "bk"), [(1, 1, 16), (1, 2, 32), (2, 2, 64), (2, 4, 16), (4, 8, 32)]
+)
+def test_tiles_of_swizzled_rows(wn: int, ni: int, bk: int, transpose_b: bool) -> None:
+    """Rows of 16 to 512 bytes, of full and of cut tiles, copied in vectors of 16 and of 8 bytes."""
+    config = {"sketch": "gpu_mma", "wm": 1, "wn": wn, "mi": 1, "ni": ni, "bk": bk, "stages": 3}
+    for columns, depth in ((wn * ni * 8, 4 * bk), (wn * ni * 8 + 4, 4 * bk + 12)):
+        shape = (columns, depth) if transpose_b else (depth, columns)
+        function, exact = (
+            function_of("matmul", ((20, depth), d), (shape, d), transpose_b=transpose_b)
+            for d in (HALF, "float64")
+        )
+        agrees(function, exact, config, HOPPER)
+
+
+@pytest.mark.parametrize("name", ["primes", "a row", "tails", "turned", "same"])
+@pytest.mark.parametrize("split", [2, 3])
+def test_parts_of_products_on_tensor_cores(split: int, name: str) -> None:
+    tile = {"wm": 1, "wn": 2, "mi": 1, "ni": 2, "bk": 16, "stages": 3}
+    function, exact = _product(name, HALF), _product(name, "float64")
+    agrees(function, exact, {"sketch": "gpu_mma", **tile, "split": split}, HOPPER)
+
+
 @pytest.mark.parametrize("kinds", [("uint8", "int8"), ("int8", "int8"), ("uint8", "uint8")])
 def test_products_of_bytes(kinds: tuple[str, str]) -> None:
     rng = np.random.default_rng(5)

@@ -36,7 +36,7 @@ CASES: dict[str, Case] = {
     "mma": (
         function_of("matmul", ((64, 256), HALF), ((256, 64), HALF)),
         {"sketch": "gpu_mma", "wm": 2, "wn": 2, "mi": 1, "ni": 4, "bk": 64, "wide": 1, "stages": 3,
-         "swath": 0},
+         "swath": 0, "split": 1},
         Target("cuda -arch=sm_80"),
     ),
     "mma_convolution": (
@@ -45,7 +45,7 @@ CASES: dict[str, Case] = {
             ((1, 8, 8, 32), HALF), ((3, 3, 32, 64), HALF),
         ),
         {"sketch": "gpu_mma", "wm": 2, "wn": 4, "mi": 1, "ni": 1, "bk": 64, "wide": 0, "stages": 3,
-         "swath": 0},
+         "swath": 0, "split": 1},
         HOPPER,
     ),
     "wgmma": (

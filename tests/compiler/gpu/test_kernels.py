@@ -137,7 +137,7 @@ def test_reductions_of_the_whole_become_kernels_of_their_own() -> None:
 
 
 def test_more_shared_memory_than_48_kib_is_asked_for() -> None:
-    config = {"sketch": "gpu_mma", "wm": 4, "wn": 2, "mi": 2, "ni": 4, "bk": 64, "stages": 2}
+    config = {"sketch": "gpu_mma", "wm": 4, "wn": 2, "mi": 2, "ni": 4, "bk": 64, "stages": 3}
     code, _ = emitted(lowered(Workload.from_function(HALVES), config))
     assert code.launches[0].dynamic_bytes > 48 << 10
     assert "external addrspace(3) global [0 x i8]" in code.text

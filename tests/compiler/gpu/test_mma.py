@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 from emulation import run_program
 from gpu_harness import (
@@ -21,7 +22,10 @@ from tunefarm.compiler import te
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.evaluate import evaluate
 from tunefarm.compiler.gpu.emit import emit_gpu
+from tunefarm.compiler.gpu.launches import parts_of
 from tunefarm.compiler.gpu.mma import tensorize_product
+from tunefarm.compiler.gpu.space.mma import footprint_of
+from tunefarm.compiler.gpu.space.tiled import product
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.space import config_space
 from tunefarm.compiler.target import Target
@@ -46,9 +50,9 @@ PRODUCTS = {
     "bytes": function_of("matmul", ((18, 40), "uint8"), ((40, 16), "int8"), out_dtype="int32"),
 }  # fmt: skip
 TILES = (
-    {"wm": 1, "wn": 1, "mi": 1, "ni": 2, "stages": 2, "wide": 1, "swath": 0},
-    {"wm": 2, "wn": 1, "mi": 1, "ni": 1, "stages": 1, "wide": 0, "swath": 0},
-    {"wm": 1, "wn": 2, "mi": 1, "ni": 1, "stages": 3, "wide": 0, "swath": 0},
+    {"wm": 1, "wn": 1, "mi": 1, "ni": 2, "stages": 2, "wide": 1, "swath": 0, "split": 1},
+    {"wm": 2, "wn": 1, "mi": 1, "ni": 1, "stages": 1, "wide": 0, "swath": 0, "split": 1},
+    {"wm": 1, "wn": 2, "mi": 1, "ni": 1, "stages": 3, "wide": 0, "swath": 0, "split": 1},
 )
 
 
@@ -108,6 +112,22 @@ def test_a_large_product_is_all_instructions_of_tensor_cores(dtype: str, instruc
     assert "cp.async.cg.shared.global" in ptx
     assert not re.search(r"ld\.shared|ld\.local|fma\.rn", ptx)
     assert code.launches[0].block == (32, 2, 2)
+
+
+@pytest.mark.parametrize("transpose_b", [False, True])
+@pytest.mark.parametrize("dtype", [HALF, "int8"])
+def test_the_model_knows_the_shared_memory_of_a_block(dtype: str, transpose_b: bool) -> None:
+    extents = (128, 256) if transpose_b else (256, 128)
+    kind = "int32" if dtype == "int8" else ""
+    function = function_of(
+        "matmul", ((64, 256), dtype), (extents, dtype), transpose_b=transpose_b, out_dtype=kind
+    )
+    p = product(function)
+    assert p is not None
+    config = {"sketch": "gpu_mma", **TILES[2], "wm": 2, "ni": 4, "bk": 64}
+    parts, _, _ = parts_of(lowered(Workload.from_function(function), config))
+    columns = {k: np.asarray([v]) for k, v in config.items() if k != "sketch"}
+    assert [part.shared_bytes for part in parts] == list(footprint_of(p, columns).shared_bytes)
 
 
 def test_float32_keeps_its_precision() -> None:
