@@ -12,12 +12,13 @@ import re
 from math import gcd
 
 from tunefarm.compiler.codegen.builder import FunctionBuilder
-from tunefarm.compiler.codegen.statements import Emitter, Module
+from tunefarm.compiler.codegen.statements import Module
 from tunefarm.compiler.codegen.types import memory_type, scalar_type, vector_of
 from tunefarm.compiler.codegen.values import Lin, Slot, Val
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.gpu.dialects import NVPTX, Dialect
 from tunefarm.compiler.gpu.launches import Part, shared_size
+from tunefarm.compiler.gpu.narrow_indices import NarrowIndexEmitter
 from tunefarm.compiler.target import dtype_bytes
 from tunefarm.compiler.tir.facts import buffers_read
 from tunefarm.compiler.tir.ir import (
@@ -42,7 +43,7 @@ ASYNC_BYTES = (4, 8, 16)  # of a copy that runs on beside its thread
 BASE_ALIGN = {"global": 16, "shared": 128, "local": 16}  # of whole arrays
 
 
-class ThreadEmitter(Emitter):
+class ThreadEmitter(NarrowIndexEmitter):
     """Writes what one thread of a kernel does."""
 
     def __init__(
