@@ -119,12 +119,16 @@ class Indices(Reductions, ABC):
                 return self._quotients[key]
         x, y = self.index(expr.a), self.index(expr.b)
         folded = _fold(expr.op, x, y)
-        result = folded if folded is not None else self.int_op(expr.op, x, y)
+        result = folded if folded is not None else self.divided(expr, x, y)
         if expr.op == "floormod" and folded is None and isinstance(result, Lin):
             self._remember_remainder(result, y)
         if key is not None and isinstance(result, Lin):
             self._quotients[key] = result
         return result
+
+    def divided(self, expr: Binary, x: Lin | Val, y: Lin | Val) -> Lin | Val:
+        """What an expression that is not linear is of its operands."""
+        return self.int_op(expr.op, x, y)
 
     def _remember_remainder(self, result: Lin, divisor: Lin | Val) -> None:
         if isinstance(divisor, Lin) and divisor.is_constant and divisor.const > 0:

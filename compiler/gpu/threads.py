@@ -18,6 +18,7 @@ from tunefarm.compiler.codegen.values import Lin, Slot, Val
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.gpu.dialects import NVPTX, Dialect
 from tunefarm.compiler.gpu.launches import Part, shared_size
+from tunefarm.compiler.gpu.narrow_indices import NarrowIndexEmitter
 from tunefarm.compiler.gpu.swizzle import SwizzleEmitter
 from tunefarm.compiler.target import dtype_bytes
 from tunefarm.compiler.tir.facts import buffers_read
@@ -43,7 +44,7 @@ ASYNC_BYTES = (4, 8, 16)  # of a copy that runs on beside its thread
 BASE_ALIGN = {"global": 16, "shared": 128, "local": 16}  # of whole arrays
 
 
-class ThreadEmitter(SwizzleEmitter):
+class ThreadEmitter(SwizzleEmitter, NarrowIndexEmitter):
     """Writes what one thread of a kernel does."""
 
     def __init__(

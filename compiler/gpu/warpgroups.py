@@ -170,15 +170,17 @@ class WarpgroupEmitter(WarpEmitter):
         if buffer.scope != "shared" or row_bytes not in SWIZZLES or apart not in (1, turned):
             raise ScheduleError(f"{buffer.name} is not in shared memory as warpgroups read it")
         b = self.builder
-        pointer = self.in_space(self.address(buffer, start), 3)
-        address = b.here(f"ptrtoint ptr addrspace(3) {pointer} to i64")
-        number = b.here(f"lshr i64 {address}, 4")
-        number = b.here(f"and i64 {number}, 16383")
+        pointer = self.in_space(self.address(buffer, Lin(0, start.terms)), 3)
+        address = b.here(f"ptrtoint ptr addrspace(3) {pointer} to i32")
+        number = b.here(f"lshr i32 {address}, 4")
         columns_first = apart == turned
         leading = buffer.shape[-2] * row_bytes if columns_first else 16
         described = descriptor_of(leading, row_bytes)
         described -= (described >> 63) << 64  # LLVM's numbers have signs
-        return b.here(f"or i64 {number}, {described}"), columns_first
+        low = (described & 0xFFFFFFFF) + start.const * size // 16  # of 14 bits, which suffice
+        number = b.here(f"add i32 {number}, {low}")
+        wide = b.here(f"zext i32 {number} to i64")
+        return b.here(f"or i64 {wide}, {described >> 32 << 32}"), columns_first
 
     def _group_corner(self, load: Load) -> Lin:
         """Where an operand begins for the warpgroup: the element of its thread 0, number 0."""

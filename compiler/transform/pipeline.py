@@ -20,6 +20,7 @@ from tunefarm.compiler.transform.infer_types import infer_types
 from tunefarm.compiler.transform.legalize import legalize
 from tunefarm.compiler.transform.lower_precision import lower_precision
 from tunefarm.compiler.transform.lower_quantized import lower_quantized
+from tunefarm.compiler.transform.pack_pixels import pack_pixels
 from tunefarm.compiler.transform.recognize_functions import recognize_functions
 from tunefarm.compiler.transform.recognize_rows import recognize_rows
 from tunefarm.compiler.transform.simplify_inference import simplify_inference
@@ -42,6 +43,7 @@ STEPS = (
     Pass("combine_parallel", combine_parallel, level=4),
     Pass("join_projections", join_projections, level=2),
     Pass("lower_precision", lower_precision, level=0),
+    Pass("pack_pixels", pack_pixels, level=2),
     Pass("eliminate_dead_code", eliminate_dead_code, level=1),
     Pass("fuse_attention", fuse_attention, level=2),
     Pass("fuse_ops", fuse_ops, level=0),

@@ -11,10 +11,12 @@ from tunefarm.compiler.space.analysis import Contraction
 from tunefarm.compiler.space.columns import Numbers, whole
 from tunefarm.compiler.space.config import Columns, Nest
 from tunefarm.compiler.space.contraction.shape import contraction_of, shares_vector
+from tunefarm.compiler.space.flatten import flat_index
 from tunefarm.compiler.space.injective import lane_axes
 from tunefarm.compiler.space.nests import accesses_of, cost_of, lanes_of, strides
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import PrimFunc
+from tunefarm.compiler.tir.affine import affine
 from tunefarm.compiler.tir.ir import (
     Allocate,
     Block,
@@ -31,7 +33,7 @@ from tunefarm.compiler.tir.ir import (
     Var,
 )
 from tunefarm.compiler.tir.schedule.tree import store_of
-from tunefarm.compiler.tir.visit import children, operands
+from tunefarm.compiler.tir.visit import children, loads_of, operands
 
 
 def contains_only_blocks(program: PrimFunc) -> bool:
@@ -85,14 +87,35 @@ def is_product(function: Function) -> bool:
     return product_of(function) is not None
 
 
+def lane_axis(node: Block, target: Target) -> IterVar | None:
+    """The axis of a thread's vector; None for a single element. A pixel whose channels are one
+    vector is one, also where they are read from planes: threads side by side read those so."""
+    if _is_pixel_of_planes(node, target):
+        return node.iters[-1]
+    return next(iter(lane_axes(node, target)), None)
+
+
+def _is_pixel_of_planes(node: Block, target: Target) -> bool:
+    last, lanes = node.iters[-1] if node.iters else None, lanes_of([node], target)
+    if last is None or node.init is not None or last.extent not in (2, 4, 8) or last.extent > lanes:
+        return False
+    store = store_of(node)
+    loads = loads_of(store.value)
+    if len(loads) != 1 or affine(store.indices[-1]).coefficient(last.var) != 1:
+        return False
+    flat = affine(flat_index(loads[0].indices, loads[0].buffer.shape))
+    others = [flat.coefficient(i.var) for i in node.iters[:-1]]
+    return flat.coefficient(last.var) > 1 and 1 in others
+
+
 def widest_vector(node: Block, target: Target) -> int:
     """Elements that a thread takes at once: 16 bytes, where they stand side by side and divide
     the axis."""
-    axes = lane_axes(node, target)
-    if not axes or any(step not in (0, 1) for step in strides(node, axes[0].var)):
+    axis, width = lane_axis(node, target), lanes_of([node], target)
+    apart = axis is None or any(step not in (0, 1) for step in strides(node, axis.var))
+    if axis is None or (apart and not _is_pixel_of_planes(node, target)):
         return 1
-    width = lanes_of([node], target)
-    while axes[0].extent % width:
+    while axis.extent % width:
         width //= 2
     return width
 

@@ -23,13 +23,13 @@ from tunefarm.compiler.gpu.space.common import (
     block_nest,
     contains_only_blocks,
     is_product,
+    lane_axis,
     widest_vector,
 )
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.columns import Mask, whole
 from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob, SketchSpace
 from tunefarm.compiler.space.flatten import flatten
-from tunefarm.compiler.space.injective import lane_axes
 from tunefarm.compiler.space.nests import cost_of, inline_all
 from tunefarm.compiler.space.program import create_program
 from tunefarm.compiler.target import Target
@@ -236,11 +236,11 @@ def spread(
         program, write = s.cache_write(program, node.name, "register")
     vector = min(int(config["vec"]), widest_vector(node, target))
     reduced = [loops[i.var] for i in node.iters if i.kind == "reduce"]
-    lane_axis = next(iter(lane_axes(node, target)), None)
-    rest = [loops[i.var] for i in node.iters if i.kind == "spatial" and i is not lane_axis]
+    along = lane_axis(node, target)
+    rest = [loops[i.var] for i in node.iters if i.kind == "spatial" and i is not along]
     inside: list[Var] = []
-    if lane_axis is not None:
-        program, (outer, lane) = s.split(program, loops[lane_axis.var], vector)
+    if along is not None:
+        program, (outer, lane) = s.split(program, loops[along.var], vector)
         program = s.vectorize(program, lane)
         rest.append(outer)
         inside.append(lane)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from math import gcd
 
 from tunefarm.compiler.tir.affine import (
     Affine,
@@ -199,9 +200,24 @@ def _divide(expr: Binary, form: Affine, divisor: int, ranges: Ranges) -> Expr:
     rest = Affine(form.const % divisor, {k: t for k, t in form.terms.items() if k not in whole})
     low, high = interval_of(rest, ranges)
     if low // divisor != high // divisor:
-        return expr
+        return _divide_in_steps(expr, form, divisor, ranges)
     carry = low // divisor
     if expr.op == "floormod":
         return (rest + Affine(-carry * divisor, {})).expr()
     quotient = {k: (c // divisor, a) for k, (c, a) in whole.items()}
     return Affine(form.const // divisor + carry, quotient).expr()
+
+
+def _divide_in_steps(expr: Binary, form: Affine, divisor: int, ranges: Ranges) -> Expr:
+    """(8·i + j) // 32 -> i // 4 and (8·i + j) % 32 -> 8·(i % 4) + j, where 0 ≤ j < 8."""
+    for step in sorted({gcd(c, divisor) for c, _ in form.terms.values()} - {1}, reverse=True):
+        whole = {k: (c // step, a) for k, (c, a) in form.terms.items() if c % step == 0}
+        within = {k: t for k, t in form.terms.items() if k not in whole}
+        rest = Affine(form.const % step, within)
+        low, high = interval_of(rest, ranges)
+        if low < 0 or high >= step or not (within or rest.const):
+            continue
+        steps = Affine(form.const // step, whole)
+        quotient = _folded(Binary(expr.op, steps.expr(), Const(divisor // step), "int64"), ranges)
+        return quotient if expr.op == "floordiv" else (affine(quotient).scaled(step) + rest).expr()
+    return expr

@@ -122,3 +122,20 @@ def test_indices_are_divided_in_32_bits() -> None:
     function = function_of("transpose", ((2, 19, 5, 7), F32), axes=(0, 2, 3, 1))
     _, ptx = emitted(lowered(Workload.from_function(function)))
     assert not re.search(r"(div|rem)\.[su]64", ptx)
+
+
+def test_a_pixel_of_planes_is_one_vector() -> None:
+    """Threads side by side read planes side by side, and each stores a pixel's channels at once."""
+    for channels, padded in ((3, 4), (2, 2)):
+        planes = ((2, channels, 5, 37), "float16")
+
+        def body(x: Any, more: int = padded - channels) -> Any:
+            moved = call("transpose", x, axes=(0, 2, 3, 1))
+            return call("pad", moved, padding=((0, 0), (0, 0), (0, 0), (0, more)))
+
+        workload = Workload.from_function(function_of(body, planes))
+        config = config_space(workload, HOPPER).default
+        assert config["vec"] == padded
+        program = check(workload, config)
+        ptx = emitted(program)[1]
+        assert (ptx.count("ld.global"), ptx.count("st.global")) == (channels, 1)
