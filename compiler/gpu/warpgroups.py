@@ -12,6 +12,7 @@ from tunefarm.compiler.gpu.dialects import Dialect
 from tunefarm.compiler.gpu.launches import Part
 from tunefarm.compiler.gpu.warps import WarpEmitter
 from tunefarm.compiler.gpu.wgmma import (
+    ADDRESSES,
     ALIGN,
     CHUNK_BYTES,
     SWIZZLES,
@@ -173,11 +174,12 @@ class WarpgroupEmitter(WarpEmitter):
         pointer = self.in_space(self.address(buffer, Lin(0, start.terms)), 3)
         address = b.here(f"ptrtoint ptr addrspace(3) {pointer} to i32")
         number = b.here(f"lshr i32 {address}, 4")
+        number = b.here(f"and i32 {number}, {ADDRESSES - 1}")  # not the block's in its cluster
         columns_first = apart == turned
         leading = buffer.shape[-2] * row_bytes if columns_first else 16
         described = descriptor_of(leading, row_bytes)
         described -= (described >> 63) << 64  # LLVM's numbers have signs
-        low = (described & 0xFFFFFFFF) + start.const * size // 16  # of 14 bits, which suffice
+        low = (described & 0xFFFFFFFF) + start.const * size // 16
         number = b.here(f"add i32 {number}, {low}")
         wide = b.here(f"zext i32 {number} to i64")
         return b.here(f"or i64 {wide}, {described >> 32 << 32}"), columns_first

@@ -35,6 +35,7 @@ SWIZZLES: Mapping[int, int] = {128: 1, 64: 2, 32: 3}
 ROWS_TOGETHER = 8  # that are swizzled together
 CHUNK_BYTES = 16  # that stay together
 RATE_BYTES = 4096  # of operands of products that a multiprocessor multiplies in a clock
+ADDRESSES = 1 << 14  # that a descriptor tells apart, in units of 16 bytes
 ALIGN = 1024  # of a tile: the swizzle is a function of addresses
 
 
