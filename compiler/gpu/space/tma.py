@@ -40,6 +40,7 @@ from tunefarm.compiler.gpu.space.tiled import blocks_of, fits_grid, product
 from tunefarm.compiler.gpu.space.wgmma import (
     SPLITS,
     WgmmaKernel,
+    cheapest_of,
     check_joined,
     check_stages,
     computed,
@@ -97,6 +98,7 @@ KNOBS = (
     Knob("joined", (0, 1)),
 )
 FIXED = {"producer": 1, "overlap": 1, "swizzle": max(w.SWIZZLES), "cluster": 1}  # of defaults
+LOOKED_UP = 500  # clocks until a block has its boxes' tensor maps
 USUAL_SWATH = 8  # tiles of 256 columns: 132 tiles at once are about a square
 
 
@@ -133,11 +135,13 @@ def space(function: Function, target: Target) -> SketchSpace | None:
     knobs = (*KNOBS, wide_of(p), stores_of(p))
     fixed = {**FIXED, "wide": int(knobs[-2].choices[-1])}
     choices = {k.name: [int(c) for c in k.choices] for k in knobs if k.name not in fixed}
-    found, _ = cheapest(choices, fixed, constraints, lambda k: _cost_of(p, target, k))
+    found, cost = cheapest(choices, fixed, constraints, lambda k: _cost_of(p, target, k))
     default: Config = {"sketch": NAME, **found}
+    _, without = cheapest_of(p, target)
     return SketchSpace(
-        NAME, VERSION, knobs, constraints, default, lambda k: nest_of(p, target, k, _cost_of)
-    )
+        NAME, VERSION, knobs, constraints, default,
+        lambda k: nest_of(p, target, k, _cost_of), preferred=cost <= without,
+    )  # fmt: skip
 
 
 def stores_of(p: Product) -> Knob:
@@ -228,9 +232,11 @@ def _shared_bytes(p: Product, k: Columns) -> Numbers:
 
 
 def _cost_of(p: Product, target: Target, k: Columns) -> Numbers:
-    """That of the products; tiles next to one another in the grid are about a square."""
-    order = 0.01 * abs(whole(k, "swath") / USUAL_SWATH - 1)
-    return cost_of(p, target, k) * (1.05 - 0.05 * whole(k, "producer")) * (1.0 + order)
+    """That of the products, a little less of each step; a block looks its boxes up first. Tiles
+    next to one another in the grid are about a square."""
+    order = 1.0 + 0.01 * abs(whole(k, "swath") / USUAL_SWATH - 1)
+    producer = 1.0 - 0.03 * whole(k, "producer")
+    return cost_of(p, target, k) * producer * order + LOOKED_UP
 
 
 # --- the kernel ---------------------------------------------------------------------------------

@@ -71,7 +71,7 @@ from tunefarm.compiler.tir.visit import seq, substitute, transform_expr
 
 NAME, VERSION = "gpu_wgmma", 5
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
-# Fitted to 310 kernels of 12 products on an H200; bytes and clocks are those of a multiprocessor.
+# Fitted to 560 kernels of 14 products on an H200; bytes and clocks are those of a multiprocessor.
 FED_BYTES = 44  # that it gets a clock from the second-level cache, when all of them ask
 STORED_BYTES = 11  # of results that it stores in a clock
 LATENCY = 1300  # clocks until the tiles of a step are there
@@ -79,9 +79,9 @@ BEGIN = 2000  # clocks of a block before its first product
 COMBINE = 4000  # clocks of the kernel that adds parts, beside its traffic
 THREE_GROUPS = 1.25  # how much longer products take in three groups
 CLUSTERED = 0.3  # how much longer a step takes for each more block of a cluster
-JOINED_BYTES = 40  # that it gets a clock from others' shared memory; not measured
-MEET = 700  # clocks until the blocks of a cluster have waited for one another; not measured
-TOGETHER = 16  # multiprocessors of which a cluster takes some
+JOINED_BYTES = 40  # that it gets a clock from others' shared memory
+MEET = 1400
+CLUSTER_ROOM = 7 / 8  # of the multiprocessors, that clusters of more than two blocks find at once
 KNOBS = (
     Knob("groups", (1, 2, 3)),
     Knob("columns", w.COLUMNS),
@@ -124,13 +124,23 @@ def space(function: Function, target: Target) -> SketchSpace | None:
     p = computed(function, target)
     if p is None:
         return None
-    constraints = constraints_of(p, target)
-    knobs = (*KNOBS, wide_of(p))
+    default: Config = {"sketch": NAME, **cheapest_of(p, target)[0]}
+    return SketchSpace(
+        NAME, VERSION, knobs_of(p), constraints_of(p, target), default,
+        lambda k: nest_of(p, target, k),
+    )  # fmt: skip
+
+
+def knobs_of(p: Product) -> tuple[Knob, ...]:
+    return (*KNOBS, wide_of(p))
+
+
+def cheapest_of(p: Product, target: Target) -> tuple[dict[str, int], float]:
+    """The config that costs least by the model, and its clocks."""
+    knobs = knobs_of(p)
     fixed = {"overlap": 1, "swizzle": max(w.SWIZZLES), "wide": int(knobs[-1].choices[-1])}
     choices = {k.name: [int(c) for c in k.choices] for k in knobs if k.name not in fixed}
-    found, _ = cheapest(choices, fixed, constraints, lambda k: cost_of(p, target, k))
-    default: Config = {"sketch": NAME, **found}
-    return SketchSpace(NAME, VERSION, knobs, constraints, default, lambda k: nest_of(p, target, k))
+    return cheapest(choices, fixed, constraints_of(p, target), lambda k: cost_of(p, target, k))
 
 
 def computed(function: Function, target: Target) -> Product | None:
@@ -244,8 +254,8 @@ def cost_of(p: Product, target: Target, k: Columns) -> Numbers:
     step = step + 0.2 * multiplied * (1 - overlap)
     step = step * (1.0 + CLUSTERED * (cluster - 1))
     large = whole(k, "joined") * split > 2  # clusters, which leave out some multiprocessors
-    cores = target.num_cores - np.where(large, target.num_cores % TOGETHER, 0)
-    each = -(-split * blocks_of(p, (rows, columns)) // np.maximum(cores, 1))
+    cores = np.where(large, max(int(target.num_cores * CLUSTER_ROOM), 1), target.num_cores)
+    each = -(-split * blocks_of(p, (rows, columns)) // cores)
     at_once = np.minimum(footprint_of(k).resident(target), each)
     turns = -(-each // at_once)
     begun = np.where(whole(k, "resident") > 0, 1, turns) if "resident" in k else turns
