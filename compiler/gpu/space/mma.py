@@ -71,11 +71,12 @@ TERM_PADDING_BYTES = 32  # after each row of columns of which threads read their
 SECTOR_BYTES = 32  # that global memory is read in
 DEPTH_BYTES = 32  # of the terms of one instruction
 RATE_BYTES = 2048  # of operands of products that a multiprocessor multiplies in a clock
-SHARED_BYTES = 128  # that shared memory moves in a clock
+SHARED_BYTES = 100  # that shared memory moves in a clock
 FED_BYTES = 42  # that a multiprocessor gets a clock from the second-level cache, when all ask
 LATENCY = 1200  # clocks until a step's tiles are there
 STEP = 100  # clocks of a step beside its products: threads wait for one another
 BURSTS = 1.35  # times the clocks, where products wait behind copies
+SMALL_BLOCKS = 1.15  # times the clocks of a step, of blocks of one or two warps; a guess
 JITTER = 240  # clocks that a step waits for others, where one is filled ahead
 BEGIN = 1800  # clocks of a block before its first product
 COMBINE = 4000  # clocks of the kernel that adds parts, beside its traffic
@@ -223,16 +224,15 @@ def cost_of(p: Product, target: Target, k: Columns) -> Numbers:
     """The clocks of the busiest multiprocessor: what it multiplies, moves in shared memory, or gets
     of the second-level cache.
 
-    Measured on an H200: 4096³ of float16 takes 308 µs in tiles of 128 × 256 by 8 warps in 4 stages,
-    316 µs in 3, 338 µs in 6 of half the depth; 310 µs in tiles of 128 × 128 by 4 warps, two blocks
-    at once. One such block at once needs a third more clocks for a step.
+    Measured on an H200: 4096³ of float16 takes 294 µs in tiles of 128 × 256 by 8 warps in 4 stages,
+    310 µs in 3; 327 µs in tiles of 128 × 128 by 4 warps, two blocks at once.
     """
     rows, columns = _tile(k)
     warps, stages = whole(k, "wm") * whole(k, "wn"), whole(k, "stages")
     split = whole(k, "split") if "split" in k else 1
     each = -(-split * blocks_of(p, (rows, columns)) // target.num_cores)
     at_once = np.minimum(footprint_of(p, k).resident(target), each)
-    step = step_of(p, k)
+    step = step_of(p, k) * np.where(warps < 4, SMALL_BLOCKS, 1.0)
     waited = LATENCY / np.maximum(stages - 1, 1)
     turns, rest = each // at_once, each % at_once
 
@@ -270,7 +270,7 @@ def step_of(p: Product, k: Columns) -> Numbers:
 
 def idle(warps: Numbers) -> Numbers:
     """How much longer fewer than eight warps take, which leave tensor cores idle."""
-    several = np.maximum(8.0 / np.maximum(warps, 4), 1.0) ** 0.4  # 1.32 of four, as timed
+    several = np.maximum(8.0 / np.maximum(warps, 4), 1.0) ** 0.15
     return several * np.maximum(4.0 / warps, 1.0)
 
 
