@@ -25,11 +25,13 @@ MOST_LOST = 2  # processes that a sketch may cost
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options that all scripts have."""
+    """The options that all scripts have. Two cores are left to who launches kernels: where builders
+    have all of them, a call of microseconds waits for the host."""
+    cores = os.cpu_count() or 1
     parser.add_argument("-k", default="", help="only cases whose names have this text")
     parser.add_argument("--minutes", type=float, default=0.0, help="begin no case after so many")
     parser.add_argument("--out", type=Path, help="where the report goes")
-    parser.add_argument("--builders", type=int, default=min(os.cpu_count() or 1, 16))
+    parser.add_argument("--builders", type=int, default=min(max(cores - 2, 1), 16))
     parser.add_argument("--stall", type=float, default=60.0, help="seconds that a case may hang")
     parser.add_argument("--resume", action="store_true", help="go on with the report that is there")
 

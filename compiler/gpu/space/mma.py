@@ -73,6 +73,7 @@ DEPTH_BYTES = 32  # of the terms of one instruction
 RATE_BYTES = 2048  # of operands of products that a multiprocessor multiplies in a clock
 SHARED_BYTES = 100  # that shared memory moves in a clock
 FED_BYTES = 42  # that a multiprocessor gets a clock from the second-level cache, when all ask
+STORED_BYTES = 11  # of results that it stores in a clock
 LATENCY = 1200  # clocks until a step's tiles are there
 STEP = 100  # clocks of a step beside its products: threads wait for one another
 BURSTS = 1.35  # times the clocks, where products wait behind copies
@@ -244,7 +245,7 @@ def cost_of(p: Product, target: Target, k: Columns) -> Numbers:
     steps = -(-p.depth // (whole(k, "bk") * split))
     size = dtype_bytes(p.contraction.program.params[-1].dtype)
     stored = np.where(split > 1, 4.0, size * (2.0 - whole(k, "wide")))
-    end = rows * columns * stored / FED_BYTES
+    end = rows * columns * stored / STORED_BYTES
     added = 8.0 * p.batch * p.rows * p.columns * split / (target.num_cores * FED_BYTES)
     combined = np.where(split > 1, COMBINE + added, 0.0)
     last = np.where(rest > 0, clocks(np.maximum(rest, 1)), 0.0)
