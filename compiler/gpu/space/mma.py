@@ -20,7 +20,7 @@ of columns of float32, of which each thread reads its own terms, 32.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from tunefarm.compiler.errors import ScheduleError
@@ -57,7 +57,6 @@ from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.tir.ir import Intrinsic, Var
 from tunefarm.compiler.tir.schedule.tree import (
     constant_extent,
-    replace_stmt,
     store_of,
     written_buffer,
 )
@@ -330,11 +329,7 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     program = store(program, p, tiles, bn, k)
     for axis, extent in (("threadIdx.x", WARP), ("threadIdx.y", k.wn), ("threadIdx.z", k.wm)):
         program, _ = enclose_threads(program, bn, axis, extent)
-    if parts is None:
-        return program
-    node = s.find_block(program, "out")
-    program = replace_stmt(program, node, replace(node, name="part"))
-    return parts.followed(program, target)
+    return program if parts is None else parts.followed(program, target)
 
 
 def _sums(program: PrimFunc, k: Knobs) -> tuple[PrimFunc, Var, Var]:

@@ -18,7 +18,7 @@ from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.tir.ir import Block, Buffer, Const, IterVar, Load, Store, Var
-from tunefarm.compiler.tir.schedule.tree import find_block, nest_around
+from tunefarm.compiler.tir.schedule.tree import blocks, find_block, nest_around, replace_stmt
 from tunefarm.compiler.tir.visit import seq
 
 COMBINING: Config = {"vec": 4, "threads": 128, "each": 1, "taps": 1}
@@ -41,6 +41,9 @@ class Parts:
 
     def followed(self, program: PrimFunc, target: Target) -> PrimFunc:
         """A program that stores the parts, and behind it the kernel that makes results of them."""
+        for node in blocks(program.body):
+            if node.name == "out":
+                program = replace_stmt(program, node, replace(node, name="part"))
         combined = self._combined(program.params, target)
         body = seq(program.body, combined.body)
         return replace(program, body=body, buffers=(*program.buffers, *combined.buffers))

@@ -9,7 +9,8 @@ blocks of (ty · m) × (tx · n) elements of the result, threads in ty rows and 
 
 A thread's rows and columns lie in ``vm`` and ``vn`` pieces apart, so that the threads of a warp
 read 16 bytes each that stand side by side. A is stored by columns (``by_column``: 4 rows at once)
-or as it is in memory, which can be copied asynchronously.
+or as it is in memory, which can be copied asynchronously. Several blocks may ``split`` the terms
+of a tile: their sums are parts, which another kernel adds (``parts.py``).
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from tunefarm.compiler.errors import ScheduleError
-from tunefarm.compiler.gpu.archs import MAX_REGISTERS, MAX_THREADS, REGISTERS, WARP
+from tunefarm.compiler.gpu.archs import MAX_GRID, MAX_REGISTERS, MAX_THREADS, REGISTERS, WARP
 from tunefarm.compiler.gpu.pipeline import fill_ahead
 from tunefarm.compiler.gpu.schedule import enclose_threads, keep_tile, unroll_short, with_predicate
 from tunefarm.compiler.gpu.space import tiled
+from tunefarm.compiler.gpu.space.parts import Parts
 from tunefarm.compiler.gpu.space.product import Product, Tiles, guard_result, product_program
 from tunefarm.compiler.gpu.space.tiled import (
     OTHER_REGISTERS,
@@ -41,10 +43,15 @@ from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.tir.ir import Var
 from tunefarm.compiler.tir.schedule.tree import constant_extent
 
-NAME, VERSION = "gpu_simt", 1
+NAME, VERSION = "gpu_simt", 2
+SPLITS = (1, 2, 4, 8, 16)
+PART_BLOCKS = 4  # to a multiprocessor, of parts
 SUMS = frozenset({"float32", "int32", "float64"})
 PADDING = 4  # elements after a row of a tile that is stored by columns
 MOST_TERMS = 64  # multiply-adds of one element in an unrolled step
+RATE = 96  # multiply-adds of float32 that a multiprocessor does in a clock, of 128: as timed
+COMBINE = 4000  # clocks of the kernel that adds parts, beside its traffic
+MEMORY_BYTES = 16  # of parts that a multiprocessor writes or reads in a clock
 
 
 def space(function: Function, target: Target) -> SketchSpace | None:
@@ -63,9 +70,10 @@ def space(function: Function, target: Target) -> SketchSpace | None:
         Knob("bk", (4, 8, 16, 32)),
         Knob("stages", (1, 2, 3)),
         Knob("by_column", (0, 1)),
+        Knob("split", SPLITS),
     )
     constraints = constraints_of(p, target)
-    choices = {k.name: [int(c) for c in k.choices] for k in knobs[:6]}
+    choices = {k.name: [int(c) for c in k.choices] for k in (*knobs[:6], knobs[-1])}
     fixed = {"bk": 8 if p.depth >= 8 else 4, "stages": 2, "by_column": 1}
     found, _ = cheapest(choices, fixed, constraints, lambda k: cost_of(p, target, k))
     default: Config = {"sketch": NAME, **found, **fixed}
@@ -112,30 +120,43 @@ def constraints_of(p: Product, target: Target) -> tuple[Constraint, ...]:
         rows, columns = whole(k, "vm") * whole(k, "m4"), whole(k, "vn") * whole(k, "n4")
         return rows * columns * np.minimum(whole(k, "bk"), 8) <= 8 * MOST_TERMS
 
+    def parts_are_few(k: Columns) -> Mask:
+        """Terms are shared out where the tiles alone are too few for a GPU."""
+        split = whole(k, "split")
+        few = split * blocks_of(p, _tile(k)) <= PART_BLOCKS * target.num_cores
+        long = 2 * split * whole(k, "bk") <= p.depth
+        return (split == 1) | (few & long & (p.batch * split <= MAX_GRID[2]))
+
     return (
         Constraint("threads", threads_fit),
         Constraint("registers", registers_fit),
         Constraint("shared memory", shared_fits),
         Constraint("code size", small_code),
+        Constraint("parts", parts_are_few),
         fits_grid(p, _tile),
     )
 
 
 def cost_of(p: Product, target: Target, k: Columns) -> Numbers:
-    """What the busiest multiprocessor computes and loads, in multiply-adds of one term of the sum.
+    """The clocks of the busiest multiprocessor, which multiplies and loads, and of the kernel that
+    adds parts.
 
     Four multiply-adds take as long as a word from shared memory, which other threads want too; it
-    takes some 2048 of them under way at once to hide their latency. Nothing of this was timed.
+    takes some 2048 of them under way at once to hide their latency.
     """
     rows, columns = _tile(k)
-    blocks = blocks_of(p, (rows, columns))
+    split = whole(k, "split") if "split" in k else 1
+    blocks = split * blocks_of(p, (rows, columns))
     threads = whole(k, "ty") * whole(k, "tx")
     own_rows, own_columns = whole(k, "vm") * whole(k, "m4"), whole(k, "vn") * whole(k, "n4")
     held = np.maximum(np.minimum(target.gpu.threads, REGISTERS // _registers(k)) // threads, 1)
     each = -(-blocks // target.num_cores)
     under_way = np.minimum(each, held) * threads * np.minimum(own_rows * own_columns, 16)
     loads = 1.0 + 2.0 / own_rows + 2.0 / own_columns + 16.0 / rows + 16.0 / columns
-    return each * rows * columns * loads * np.maximum(2048.0 / under_way, 1.0) + 1e-3 * threads
+    term = each * rows * columns * loads * np.maximum(2048.0 / under_way, 1.0) / RATE
+    added = 8.0 * p.batch * p.rows * p.columns * split / (target.num_cores * MEMORY_BYTES)
+    combined = np.where(split > 1, COMBINE + added, 0.0)
+    return term * p.depth / split + combined + 1e-3 * threads
 
 
 def nest_of(p: Product, target: Target, k: Columns) -> Nest:
@@ -162,6 +183,7 @@ class Knobs:
     bk: int
     stages: int
     by_column: int
+    split: int = 1
 
     @property
     def rows(self) -> int:
@@ -186,15 +208,18 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
         min(p.vector(0, most[0]), k.bk),
         p.vector(1, min(most[1], k.bk if p.along[1] == "k" else k.columns)),
         k.n4,
+        k.split,
     )
-    program = product_program(p, tiles)
+    parts = Parts(p, k.split, (k.rows, k.columns)) if k.split > 1 else None
+    program = product_program(p, tiles, parts=parts.buffer if parts else None)
     program, bn, k0 = _sums(program, k)
     program = _fill(program, "A", k0, p.along[0], tiles.a_vector, k)
     program = _fill(program, "B", k0, p.along[1], tiles.b_vector, k)
     program = s.decompose_reduction(program, "C", k0)
     program = _store(program, p, tiles, bn, k)
     program, _ = enclose_threads(program, bn, "threadIdx.x", k.tx)
-    return enclose_threads(program, bn, "threadIdx.y", k.ty)[0]
+    program, _ = enclose_threads(program, bn, "threadIdx.y", k.ty)
+    return program if parts is None else parts.followed(program, target)
 
 
 def _sums(program: PrimFunc, k: Knobs) -> tuple[PrimFunc, Var, Var]:

@@ -45,10 +45,13 @@ PRODUCTS = {
     "bytes": function_of("matmul", ((9, 20), "int8"), ((20, 8), "int8"), out_dtype="int32"),
 }  # fmt: skip
 TILES = (
-    {"ty": 8, "tx": 4, "vm": 1, "m4": 2, "vn": 1, "n4": 2, "bk": 8, "stages": 2, "by_column": 1},
-    {"ty": 4, "tx": 8, "vm": 2, "m4": 1, "vn": 2, "n4": 1, "bk": 4, "stages": 3, "by_column": 0},
-    {"ty": 4, "tx": 8, "vm": 1, "m4": 4, "vn": 1, "n4": 1, "bk": 16, "stages": 1, "by_column": 1},
-)
+    {"ty": 8, "tx": 4, "vm": 1, "m4": 2, "vn": 1, "n4": 2, "bk": 8, "stages": 2, "by_column": 1,
+     "split": 1},
+    {"ty": 4, "tx": 8, "vm": 2, "m4": 1, "vn": 2, "n4": 1, "bk": 4, "stages": 3, "by_column": 0,
+     "split": 2},
+    {"ty": 4, "tx": 8, "vm": 1, "m4": 4, "vn": 1, "n4": 1, "bk": 16, "stages": 1, "by_column": 1,
+     "split": 1},
+)  # fmt: skip
 
 
 CASES = [(name, number % 3) for number, name in enumerate(PRODUCTS)]
@@ -63,8 +66,24 @@ def test_a_product_agrees(name: str, number: int) -> None:
     config = {"sketch": "gpu_simt", **tile}
     if workload.function.params[1].type.shape[-1] % 2:
         config["n4"] = 1
+    if not space.valid(space.encode(config)[None])[0]:
+        config["split"] = 1
     assert space.valid(space.encode(config)[None])[0]
     check(workload, config)
+
+
+def test_blocks_share_terms_out() -> None:
+    """Where tiles are few, by default; what each came to another kernel adds."""
+    workload = Workload.from_function(function_of("matmul", ((16, 4096), F32), ((4096, 512), F32)))
+    space = config_space(workload, HOPPER)
+    assert int(space.default["split"]) > 1
+    code, _ = emitted(lowered(workload))
+    assert [launch.grid[2] for launch in code.launches] == [space.default["split"], 1]
+    assert code.workspace_bytes >= 4 * 16 * 512 * int(space.default["split"])
+    square = Workload.from_function(function_of("matmul", ((4096, 64), F32), ((64, 4096), F32)))
+    many = config_space(square, HOPPER)
+    assert not many.valid(many.encode({**many.default, "split": 2})[None])[0]
+    check(Workload.from_function(PRODUCTS["bytes"]), {"sketch": "gpu_simt", **TILES[1], "split": 2})
 
 
 def test_tiles_are_staged_ahead_and_read_16_bytes_at_once() -> None:
