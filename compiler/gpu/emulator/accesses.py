@@ -21,6 +21,7 @@ from tunefarm.compiler.gpu.emulator.errors import Fault
 from tunefarm.compiler.gpu.emulator.kinds import KINDS, Kind, Values
 from tunefarm.compiler.gpu.emulator.moves import LOCAL_WINDOW, SHARED_WINDOW
 from tunefarm.compiler.gpu.emulator.operands import (
+    CLUSTER,
     Builder,
     Scope,
     Step,
@@ -29,6 +30,7 @@ from tunefarm.compiler.gpu.emulator.operands import (
     located,
     only,
     operands,
+    own_places,
     parts_of,
     reads,
     unknown,
@@ -44,7 +46,6 @@ _HINTS = ("nc", "volatile", "relaxed", "weak", "cta", "gpu", "sys", "L1", "L2", 
           "evict_first", "evict_last", "ca", "cg", "cs", "lu", "cv", "wb", "wt")  # fmt: skip
 _ASYNC = ("async", "mbarrier", "complete_tx", "bytes")
 _SPACES = ("global", "shared", "local", "param", "const")
-CLUSTER = "shared::cluster"
 MOST_BYTES = 16  # of one access
 Load = Callable[[Wave, Group, Values, Kind, int], Values]
 Store = Callable[[Wave, Group, Values, Values], None]
@@ -229,13 +230,20 @@ def _store_local(wave: Wave, group: Group, at: Values, rows: Values) -> None:
 
 
 def _load_generic(wave: Wave, group: Group, at: Values, kind: Kind, lanes: int) -> Values:
-    space, window = _space_of(at)
-    return _LOADS[space](wave, group, at - window, kind, lanes)
+    space, places = _places_of(wave, group, at)
+    return _LOADS[space](wave, group, places, kind, lanes)
 
 
 def _store_generic(wave: Wave, group: Group, at: Values, rows: Values) -> None:
+    space, places = _places_of(wave, group, at)
+    _STORES[space](wave, group, places, rows)
+
+
+def _places_of(wave: Wave, group: Group, at: Values) -> tuple[str, Values]:
+    """The state space that generic addresses are of, and the places there."""
     space, window = _space_of(at)
-    _STORES[space](wave, group, at - window, rows)
+    places = at - window
+    return space, own_places(wave, places, group) if space == "shared" else places
 
 
 def _space_of(at: Values) -> tuple[str, np.uint64]:

@@ -1,8 +1,11 @@
 """Clusters of blocks: addresses of another block's shared memory, and barriers of all threads.
 
-The window of a cluster's shared memory has the own block's at its own addresses, and that of block
-``rank`` beyond ``rank + 1`` times a span; what GPUs have there is their own affair. Source: NVIDIA,
-"PTX ISA", ``mapa``, ``barrier.cluster``.
+The window of a cluster's shared memory has that of block ``rank`` from ``rank`` times 2²⁴ on, and a
+block finds its own there, too: the symbol of an array has its block's number in bits 24 and up,
+zeros only in block 0. As on an H200, where ``ptxas`` makes such addresses of ``SR_CgaCtaId``. What
+takes fewer bits of an address, as descriptors of ``wgmma``, has to be given them alone; and what
+means the own block's memory (``.shared``, ``.shared::cta``) does not take another block's address.
+Source: NVIDIA, "PTX ISA", ``mapa``, ``barrier.cluster``; the rest is measured.
 """
 
 from __future__ import annotations
@@ -23,19 +26,14 @@ from tunefarm.compiler.gpu.emulator.operands import (
     writes_own,
 )
 from tunefarm.compiler.gpu.emulator.parse import Instruction
-from tunefarm.compiler.gpu.emulator.wave import Group, Wave
-
-_SPAN = 1 << 24  # more than a block's shared memory
+from tunefarm.compiler.gpu.emulator.wave import SPAN, Group, Wave
 
 
 def block_and_address(wave: Wave, thread: int, address: int) -> tuple[int, int]:
     """The block of the wave that an address of the cluster's window lies in, and the address there;
     Fault if there is none."""
-    own = int(wave.block_of[thread])
-    rank, place = divmod(address, _SPAN)
-    if not rank:
-        return own, place
-    return block_of_rank(wave, thread, rank - 1), place
+    rank, place = divmod(address, SPAN)
+    return block_of_rank(wave, thread, rank), place
 
 
 def block_of_rank(wave: Wave, thread: int, rank: int) -> int:
@@ -64,7 +62,7 @@ def _mapa(i: Instruction, scope: Scope) -> Step:
         if len(beyond):
             problem = f"there is no block {ranks[beyond[0]]} in a cluster of {wave.cluster}"
             raise Fault(int(beyond[0]), problem)
-        there = group.own(own(wave)) % _SPAN + (ranks + np.uint64(1)) * np.uint64(_SPAN)
+        there = group.own(own(wave)) % SPAN + ranks * np.uint64(SPAN)
         write(wave, group, there.astype(np.uint32))
 
     return located(i, step)

@@ -14,6 +14,7 @@ from tunefarm.compiler.gpu.emulator.errors import Fault
 from tunefarm.compiler.gpu.emulator.kinds import KINDS, Values
 from tunefarm.compiler.gpu.emulator.marks import Mark
 from tunefarm.compiler.gpu.emulator.operands import (
+    CLUSTER,
     Builder,
     Read,
     Scope,
@@ -46,7 +47,7 @@ def _mbarrier(i: Instruction, scope: Scope) -> Step:
             return _arrives(i, addresses(i, scope, place, "shared"), None)
         case ("arrive", "shared", "cluster", "b64"):
             _, place = operands(i, 2)
-            return _arrives(i, addresses(i, scope, place, "shared"), None)
+            return _arrives(i, addresses(i, scope, place, CLUSTER), None, of_cluster=True)
         case ("arrive", "expect_tx", "shared", "cta", "b64"):
             _, place, count = operands(i, 3)
             return _arrives(i, addresses(i, scope, place, "shared"), _number(i, scope, count))
@@ -78,15 +79,17 @@ def _makes(i: Instruction, place: Read, count: Read) -> Step:
     return located(i, step)
 
 
-def _arrives(i: Instruction, place: Read, count: Read | None) -> Step:
+def _arrives(i: Instruction, place: Read, count: Read | None, of_cluster: bool = False) -> Step:
     def step(wave: Wave, group: Group) -> None:
         at = group.own(place(wave))
         expected = None if count is None else group.own(count(wave))
         for position, thread in enumerate(group.index):
-            try:
-                block, address = block_and_address(wave, int(thread), int(at[position]))
-            except Fault as fault:
-                raise Fault(position, fault.problem) from None
+            block, address = int(wave.block_of[thread]), int(at[position])
+            if of_cluster:
+                try:
+                    block, address = block_and_address(wave, int(thread), address)
+                except Fault as fault:
+                    raise Fault(position, fault.problem) from None
             mark = wave.mbarriers.find(wave, position, int(thread), block, address)
             if not mark.missing:
                 raise Fault(position, f"is one more than the {mark.count} arrivals of a phase")

@@ -25,6 +25,7 @@ from tunefarm.compiler.gpu.emulator.wave import Group, Wave
 Step = Callable[[Wave, Group], None]
 Read = Callable[[Wave], Values]  # values of all threads, or one that they share
 Write = Callable[[Wave, Group, Values], None]
+CLUSTER = "shared::cluster"  # the state space
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +96,19 @@ def reads(i: Instruction, scope: Scope, operand: Operand | None, kind: Kind) -> 
             constant = kind.decode(bits)
             return lambda wave: constant
         case Symbol(name) if name in scope.places:
-            place = np.full(1, scope.places[name].address, np.uint64).astype(kind.unsigned)
-            there = kind.decode(place)
-            return lambda wave: there
+            return _place_read(scope.places[name], kind)
         case Special(name):
             return lambda wave: kind.decode(wave.special(name).astype(kind.unsigned))
         case _:
             unknown(i, f"operand {operand}")
+
+
+def _place_read(place: Place, kind: Kind) -> Read:
+    at = np.full(1, place.address, np.uint64)
+    if place.space == "shared":
+        return lambda wave: kind.decode((wave.shared_at + at).astype(kind.unsigned))
+    there = kind.decode(at.astype(kind.unsigned))
+    return lambda wave: there
 
 
 def _register_read(i: Instruction, scope: Scope, register: Register, kind: Kind) -> Read:
@@ -153,25 +160,42 @@ def _written(
 
 
 def addresses(i: Instruction, scope: Scope, operand: Operand, space: str) -> Read:
-    """A function that gives the addresses of ``[base + offset]`` in a state space, as 64 bits."""
+    """A function that gives the addresses of ``[base + offset]`` in a state space, as 64 bits.
+
+    Those of shared memory are told as places in the own block's, in which an address of another's
+    lies beyond the end. Those of a cluster's (``CLUSTER``) stay as they are.
+    """
     if not isinstance(operand, Address):
         unknown(i, f"operand {operand} is no address")
     base = operand.base
     offset = np.uint64(operand.offset % (1 << 64))
     if isinstance(base, Symbol):
         place = scope.places.get(base.name)
-        if place is None or place.space != space:
+        if place is None or place.space != ("shared" if space == CLUSTER else space):
             unknown(i, f"{base.name} is no array in {space} memory")
         there = np.full(1, place.address, np.uint64) + offset
-        return lambda wave: there
+        return lambda wave: wave.shared_at + there if space == CLUSTER else there
     if isinstance(base, Immediate):
         fixed = np.full(1, base.value % (1 << 64), np.uint64) + offset
-        return lambda wave: fixed
+        return lambda wave: own_places(wave, fixed) if space == "shared" else fixed
     number, bits = scope.registers[base.name], base.bits
     if bits not in (32, 64):
         unknown(i, f"{base.name} has {bits} bits and is no address")
     mask = np.uint64((1 << bits) - 1)
-    return lambda wave: (wave.registers[number].astype(np.uint64) + offset) & mask
+
+    def read(wave: Wave) -> Values:
+        return (wave.registers[number].astype(np.uint64) + offset) & mask
+
+    return (lambda wave: own_places(wave, read(wave))) if space == "shared" else read
+
+
+def own_places(wave: Wave, addresses: Values, group: Group | None = None) -> Values:
+    """Places in a thread's own shared memory, of addresses of all threads or a group's: none that
+    its memory has, of another block's."""
+    if wave.cluster == 1:
+        return addresses
+    own: Values = addresses ^ (group.own(wave.shared_at) if group else wave.shared_at)
+    return own
 
 
 def pure(

@@ -223,7 +223,11 @@ def _begins(i: Instruction, scope: Scope, kind: str, columns: int) -> Step:
 
     def step(wave: Wave, group: Group) -> None:
         leaders = _leaders(wave, group)
-        *left, right = (_descriptor(group.own(each(wave))) for each in descriptors)
+        sides = left_turned, right_turned
+        *left, right = (
+            _descriptor(group.own(each(wave)), turned)
+            for each, turned in zip(descriptors, sides[-len(descriptors) :], strict=True)
+        )
         product = Product(
             kind, leaders, wave.committed[leaders],
             Operand(_ROWS, left_turned, left[0]) if left else Held(words),
@@ -250,7 +254,7 @@ def _leaders(wave: Wave, group: Group) -> Index:
     return first
 
 
-def _descriptor(values: Values) -> Values:
+def _descriptor(values: Values, turned: bool) -> Values:
     """The descriptor of each warpgroup; Fault for what is not emulated."""
     each = values.reshape(-1, WARPGROUP)
     wrong = np.flatnonzero((each != each[:, :1]).any(axis=1))
@@ -262,6 +266,10 @@ def _descriptor(values: Values) -> Values:
     if other.any():
         position = int(np.flatnonzero(other)[0]) * WARPGROUP
         raise Fault(position, "only swizzled rows, at multiples of eight of them, are emulated")
+    leading = (first >> np.uint64(16)) & np.uint64(0x3FFF)
+    if not turned and (leading != 1).any():  # as part of an address that has more than 14 bits
+        position = int(np.flatnonzero(leading != 1)[0]) * WARPGROUP
+        raise Fault(position, f"has {leading.max()} as the leading offset of rows of terms, not 1")
     return first
 
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 Index = NDArray[np.intp]
 WARPGROUP = 128  # threads
+SPAN = 1 << 24  # between the shared memory of a cluster's blocks: more than one of them has
 _GARBAGE = 0xA5A5A5A5A5A5A5A5  # what registers hold that nobody wrote
 
 
@@ -94,6 +95,7 @@ class Wave:
     sent: Sent = field(init=False)
     committed: Index = field(init=False)  # groups of these, of a thread
     block_of: Index = field(init=False)  # of a thread, from 0
+    shared_at: Values = field(init=False)  # where a thread's block has its shared memory
     lane_of: Index = field(init=False)
     warp_of: Index = field(init=False)
     warp_sizes: Index = field(init=False)
@@ -108,6 +110,8 @@ class Wave:
         sizes = np.full(warps, WARP)
         sizes[-1] -= warps * WARP - each
         self.block_of = np.repeat(np.arange(self.blocks), each)
+        ranks = self.block_of % self.cluster if self.cluster > 1 else np.zeros(1)
+        self.shared_at = ranks.astype(np.uint64) * np.uint64(SPAN)
         self.lane_of = np.tile(own % WARP, self.blocks)
         self.warp_of = np.tile(own // WARP, self.blocks) + self.block_of * warps
         self.warp_sizes = np.tile(sizes, self.blocks)

@@ -271,6 +271,23 @@ def test_blocks_of_a_cluster_wait_for_each_other() -> None:
         run_text(code, ptx, grid=(3, 1, 1))
 
 
+def test_descriptors_have_fourteen_bits_of_addresses() -> None:
+    """The rest of them is the number of the block in its cluster, which would be another field."""
+    workload = Workload.from_function(matmul(100, 96, 136))
+    wide = emitted(lowered(workload, config_of(1, 128, 2, 1, cluster=2), HOPPER), HOPPER)
+    for code, ptx in (cluster_ptx(), joined_ptx(0), joined_ptx(1), wide):
+        masked = re.findall(r"bfe\.u32 \t%r\d+, %r\d+, 4, 14;", ptx)
+        assert len(masked) == 2  # A's and B's
+        right, found = run_text(code, ptx, ones=True), []
+        for text in masked:
+            changed = ptx.replace(text, text.replace("bfe", "shr").replace(", 14;", ";"))
+            try:
+                found.append(run_text(code, changed, ones=True) == right)
+            except KernelFault as fault:
+                found.append("block (1, 0, 0)" not in str(fault))
+        assert found.count(False) == (2 if ptx == wide[1] else 1)  # 64 columns lead to no others
+
+
 def joined_ptx(producer: int) -> tuple[GpuCode, str]:
     workload = Workload.from_function(matmul(100, 64, 136))
     config = config_of(1, 64, 3, producer, split=2, joined=1)
@@ -320,17 +337,22 @@ def test_maps_are_fetched_before_all_else() -> None:
         run_text(code, ptx.replace(f"tensormap [{there}]", f"tensormap [{there}+64]"))
 
 
-def run_text(code: GpuCode, ptx: str, grid: tuple[int, int, int] | None = None) -> None:
-    """Run changed text of the kernel of ``cluster_ptx``."""
+def run_text(
+    code: GpuCode, ptx: str, grid: tuple[int, int, int] | None = None, ones: bool = False
+) -> bytes:
+    """What changed text of a kernel like that of ``cluster_ptx`` writes: of zeros, or of ones and
+    numbers that rise."""
     memory, (launch,) = DeviceMemory(), code.launches
     places = [memory.allocate(2 * 136 * 100) for _ in range(3)]
-    for place in places:
-        memory.write(place, np.zeros(136 * 100, np.float16))
+    numbers = np.arange(136 * 100) % 97 if ones else np.zeros(136 * 100)
+    for place, values in zip(places, (numbers * 0 + ones, numbers, numbers * 0), strict=True):
+        memory.write(place, values.astype(np.float16))
     given = [*places, memory.allocate(256)]
     given += [map_of(each, given) for each in launch.maps]
     load_ptx(ptx).launch(
         memory, launch.name, grid or launch.grid, launch.block, given, launch.dynamic_bytes
     )
+    return memory.read(places[2], 2 * 136 * 100).tobytes()
 
 
 def test_what_goes_out_is_fenced_and_waited_for() -> None:
