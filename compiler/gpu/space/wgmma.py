@@ -80,7 +80,8 @@ COMBINE = 4000  # clocks of the kernel that adds parts, beside its traffic
 THREE_GROUPS = 1.25  # how much longer products take in three groups
 CLUSTERED = 0.3  # how much longer a step takes for each more block of a cluster
 JOINED_BYTES = 40  # that it gets a clock from others' shared memory
-MEET = 1400
+MEET = 1400  # clocks until the threads of all blocks of a cluster have met
+MOST_JOINED = 3 * 192  # groups · columns of a tile whose sums are joined
 CLUSTER_ROOM = 7 / 8  # of the multiprocessors, that clusters of more than two blocks find at once
 KNOBS = (
     Knob("groups", (1, 2, 3)),
@@ -219,13 +220,15 @@ def parts_of(p: Product, target: Target) -> Constraint:
 
 def joins_of(p: Product) -> Constraint:
     """The blocks that share terms out are a cluster, and share the tile out in whole columns of
-    eight; those of other rows do not share B then."""
+    eight; those of other rows do not share B then. Of the largest tiles threads have no registers
+    left to choose among shares: they would spill 500 bytes each."""
 
     def holds(k: Columns) -> Mask:
         split, cluster = whole(k, "split"), whole(k, "cluster") if "cluster" in k else 1
-        columns = whole(k, "columns")
+        columns, groups = whole(k, "columns"), whole(k, "groups")
         _, across = shares_of(columns, split)
         fits = (split > 1) & (split <= MAX_CLUSTER) & (columns // COLUMNS % across == 0)
+        fits &= groups * columns <= MOST_JOINED
         return (whole(k, "joined") == 0) | (fits & (cluster == 1) & (not turned(p)))
 
     return Constraint("joined", holds)
