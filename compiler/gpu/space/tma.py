@@ -127,7 +127,7 @@ class _Matrix:
 
 
 def space(function: Function, target: Target) -> SketchSpace | None:
-    """The knobs; None unless the target asks for the sketch, and where no box is a tile."""
+    """The knobs; None for GPUs without warpgroups' instructions, and where no box is a tile."""
     p = computed(function, target)
     if p is None or matrices_of(p) is None:
         return None
