@@ -208,7 +208,7 @@ def other_knobs(config: Config, default: Config) -> Config:
 
 
 def target_of(case: Case, device: Device, options: str) -> Target:
-    """The device's own, with the sketches that have to be asked for."""
+    """The device's own, with a case's precision, and further ``options`` of a target."""
     properties = device.properties
     words = [f"cuda -arch={properties.arch} -num-cores={properties.multiprocessors}"]
     if case.precision:

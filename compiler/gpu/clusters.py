@@ -11,9 +11,9 @@
 
 Every exchange of the first kind has memory of its own, so that nobody waits for those who still
 read. Memory of a block may be written when it has begun: all threads say so first of all, and wait
-for that before the first exchange. Behind the last one no block
-reaches another, so that each may end. Source:
-NVIDIA, "PTX ISA", ``mapa``, ``st.shared::cluster``, ``st.async``, ``barrier.cluster``.
+for that before the first exchange. Behind the last one no block reaches another, so that each may
+end. Source: NVIDIA, "PTX ISA", ``mapa``, ``st.shared::cluster``, ``st.async``,
+``barrier.cluster``.
 """
 
 from __future__ import annotations

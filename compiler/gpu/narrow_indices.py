@@ -49,10 +49,13 @@ class NarrowIndexEmitter(Emitter):
     def _compared_words(self, expr: Binary) -> Val | None:
         """A comparison of indices, all terms of whose difference are words; None for others."""
         form = None if buffers_read(expr) else at_least_zero(expr)
-        if form is None or not _fits(*interval_of(form, self.ranges)):
+        if form is None:
             return None
-        place = self._difference(form.expr())
+        low, high = interval_of(form, self.ranges)
+        place = self._difference(form.expr()) if _fits(low, high) else None
         if place is None or not place.terms:
+            return None
+        if not _fits(low - place.const, high - place.const):  # what the bound is compared with
             return None
         b, parts = self.builder, []
         sign = 1 if place.terms[0][1] > 0 else -1  # bounds from below and above test the same sum

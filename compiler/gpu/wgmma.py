@@ -11,9 +11,8 @@ of B may stand side by side there; of float32 the terms have to, or A is in regi
 ``mma.sync``: thread ``4·g + t`` has terms t and t + 4 of its rows. In a program an instruction is
 an ``Intrinsic`` as one of its elements is computed, by a vectorized loop over them.
 
-**No GPU has run any of this.** Source: NVIDIA, "PTX ISA", asynchronous warpgroup-level matrix
-instructions, matrix descriptors; the layouts of operands also NVIDIA, CUTLASS,
-``cute/arch/mma_sm90_desc.hpp``.
+Source: NVIDIA, "PTX ISA", asynchronous warpgroup-level matrix instructions, matrix descriptors; the
+layouts of operands also NVIDIA, CUTLASS, ``cute/arch/mma_sm90_desc.hpp``.
 """
 
 from __future__ import annotations

@@ -35,20 +35,25 @@ from tunefarm.compiler.gpu.schedule import (
     with_predicate,
 )
 from tunefarm.compiler.gpu.space import tiled
+from tunefarm.compiler.gpu.space.mma_tiles import (
+    b_by_terms,
+    cost_of,
+    footprint_of,
+    padding_bytes,
+    tile_of,
+)
 from tunefarm.compiler.gpu.space.parts import Parts
 from tunefarm.compiler.gpu.space.product import Product, Tiles, guard_result, product_program
 from tunefarm.compiler.gpu.space.tiled import (
-    OTHER_REGISTERS,
-    Footprint,
+    SPLITS,
     Tiling,
     blocks_of,
     exchange_width,
     fits_grid,
     product,
 )
-from tunefarm.compiler.gpu.weave import AHEAD
 from tunefarm.compiler.ir import Function
-from tunefarm.compiler.space.columns import Mask, Numbers, cheapest, whole
+from tunefarm.compiler.space.columns import Mask, cheapest, whole
 from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob, Nest, SketchSpace
 from tunefarm.compiler.space.nests import own_loops
 from tunefarm.compiler.target import Target, dtype_bytes
@@ -63,23 +68,8 @@ from tunefarm.compiler.tir.schedule.tree import (
 
 NAME, VERSION = "gpu_mma", 4
 SWATHS = (0, 4, 8, 16)  # blocks of columns
-SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 PART_BLOCKS = 8  # to a multiprocessor, of parts
-PADDING_BYTES = 16  # after each row of a tile that is turned
-TERM_PADDING_BYTES = 32  # after each row of columns of which threads read their own terms
 SECTOR_BYTES = 32  # that global memory is read in
-DEPTH_BYTES = 32  # of the terms of one instruction
-RATE_BYTES = 2048  # of operands of products that a multiprocessor multiplies in a clock
-SHARED_BYTES = 100  # that shared memory moves in a clock
-FED_BYTES = 42  # that a multiprocessor gets a clock from the second-level cache, when all ask
-STORED_BYTES = 11  # of results that it stores in a clock
-LATENCY = 1200  # clocks until a step's tiles are there
-STEP = 100  # clocks of a step beside its products: threads wait for one another
-BURSTS = 1.35  # times the clocks, where products wait behind copies
-SMALL_BLOCKS = 1.15  # times the clocks of a step, of blocks of one or two warps; a guess
-JITTER = 240  # clocks that a step waits for others, where one is filled ahead
-BEGIN = 1800  # clocks of a block before its first product
-COMBINE = 4000  # clocks of the kernel that adds parts, beside its traffic
 WIDE_COLUMNS = 8192  # of a result whose blocks go by swaths
 
 
@@ -116,60 +106,6 @@ def space(function: Function, target: Target) -> SketchSpace | None:
     return SketchSpace(NAME, VERSION, knobs, constraints, default, lambda k: nest_of(p, target, k))
 
 
-def _tile(k: Columns) -> tuple[Numbers, Numbers]:
-    """Rows and columns of a block's tile."""
-    return whole(k, "wm") * whole(k, "mi") * ROWS, whole(k, "wn") * whole(k, "ni") * COLUMNS
-
-
-def footprint_of(p: Product, k: Columns) -> Footprint:
-    """Sums and fragments in registers; tiles of all stages in shared memory. With fragments of two
-    parts of a step 152 registers for warps of 64 × 32, of which ``ptxas`` takes 148, and 232 for
-    64 × 64, which take up to 244."""
-    mi, ni, bk = (whole(k, n) for n in ("mi", "ni", "bk"))
-    rows, columns = _tile(k)
-    by_terms = b_by_terms(p)
-    b_rows, b_length = (columns, bk) if by_terms else (bk, columns)
-    room = rows * row_bytes(p, "A", bk) + b_rows * row_bytes(p, "B", b_length)
-    return Footprint(
-        whole(k, "wm") * whole(k, "wn") * WARP,
-        4 * mi * ni + np.where(weaves(p, k), AHEAD, 1) * (4 * mi + 2 * ni) + OTHER_REGISTERS,
-        whole(k, "stages") * room,
-    )
-
-
-def weaves(p: Product, k: Columns) -> Mask:
-    """True where copies and fragments go between products (``gpu/weave.py``)."""
-    parts = whole(k, "bk") * dtype_bytes(p.dtypes[0]) // DEPTH_BYTES
-    copied = copies_rows(p, "A") and copies_rows(p, "B")
-    return (whole(k, "stages") > 2) & (parts % AHEAD == 0) & copied
-
-
-def b_by_terms(p: Product) -> bool:
-    """True if a column of B has its terms side by side in a tile: as in memory, or as fragments
-    need them of bytes."""
-    return dtype_bytes(p.dtypes[1]) == 1 or p.along[1] == "k"
-
-
-def copies_rows(p: Product, block: str) -> bool:
-    """True if rows of a tile are rows in memory, which are copied in vectors."""
-    if block == "A":
-        return p.along[0] == "k"
-    return p.along[1] == ("k" if b_by_terms(p) else "n")
-
-
-def padding_bytes(p: Product, block: str) -> int:
-    """What lies between the rows of a tile; nothing where they are swizzled."""
-    if block == "B" and dtype_bytes(p.dtypes[1]) == 4 and not b_by_terms(p):
-        return TERM_PADDING_BYTES
-    return 0 if copies_rows(p, block) else PADDING_BYTES
-
-
-def row_bytes(p: Product, block: str, length: Numbers) -> Numbers:
-    """Bytes from a row of a tile to the next."""
-    size = dtype_bytes(p.dtypes[block == "B"])
-    return length * size + padding_bytes(p, block)
-
-
 def constraints_of(p: Product, target: Target) -> tuple[Constraint, ...]:
     def threads_fit(k: Columns) -> Mask:
         return whole(k, "wm") * whole(k, "wn") * WARP <= MAX_THREADS
@@ -185,7 +121,7 @@ def constraints_of(p: Product, target: Target) -> tuple[Constraint, ...]:
         return (whole(k, "wide") == 0) | (whole(k, "ni") % 2 == 0)
 
     def whole_swaths(k: Columns) -> Mask:
-        _, columns = _tile(k)
+        _, columns = tile_of(k)
         count, swath = -(-p.columns // columns), whole(k, "swath")
         several = (
             (p.batch * whole(k, "split") == 1)
@@ -198,7 +134,7 @@ def constraints_of(p: Product, target: Target) -> tuple[Constraint, ...]:
         """Terms are shared out where the tiles alone are too few, two steps to a block; nothing is
         exchanged then."""
         split = whole(k, "split")
-        few = split * blocks_of(p, _tile(k)) <= PART_BLOCKS * target.num_cores
+        few = split * blocks_of(p, tile_of(k)) <= PART_BLOCKS * target.num_cores
         long = 2 * split * whole(k, "bk") <= p.depth
         alone = (p.batch * split <= MAX_GRID[2]) & (whole(k, "wide") == 0)
         return (split == 1) | (few & long & alone)
@@ -210,7 +146,7 @@ def constraints_of(p: Product, target: Target) -> tuple[Constraint, ...]:
         Constraint("parts", parts_are_few),
         Constraint("registers", registers_fit),
         Constraint("shared memory", shared_fits),
-        fits_grid(p, _tile),
+        fits_grid(p, tile_of),
     )
 
 
@@ -220,65 +156,11 @@ def swath_of(p: Product, found: Mapping[str, int]) -> int:
     return 8 if p.columns >= WIDE_COLUMNS and p.batch == 1 and count % 8 == 0 else 0
 
 
-def cost_of(p: Product, target: Target, k: Columns) -> Numbers:
-    """The clocks of the busiest multiprocessor: what it multiplies, moves in shared memory, or gets
-    of the second-level cache.
-
-    Measured on an H200: 4096³ of float16 takes 294 µs in tiles of 128 × 256 by 8 warps in 4 stages,
-    310 µs in 3; 327 µs in tiles of 128 × 128 by 4 warps, two blocks at once.
-    """
-    rows, columns = _tile(k)
-    warps, stages = whole(k, "wm") * whole(k, "wn"), whole(k, "stages")
-    split = whole(k, "split") if "split" in k else 1
-    each = -(-split * blocks_of(p, (rows, columns)) // target.num_cores)
-    at_once = np.minimum(footprint_of(p, k).resident(target), each)
-    step = step_of(p, k) * np.where(warps < 4, SMALL_BLOCKS, 1.0)
-    waited = LATENCY / np.maximum(stages - 1, 1)
-    turns, rest = each // at_once, each % at_once
-
-    def clocks(blocks: Numbers) -> Numbers:
-        """Of a step of so many blocks at once."""
-        alone = STEP + JITTER / np.maximum(stages - 1, 1)
-        return np.maximum(blocks * step * idle(blocks * warps) + alone, waited)
-
-    steps = -(-p.depth // (whole(k, "bk") * split))
-    size = dtype_bytes(p.contraction.program.params[-1].dtype)
-    stored = np.where(split > 1, 4.0, size * (2.0 - whole(k, "wide")))
-    end = rows * columns * stored / STORED_BYTES
-    added = 8.0 * p.batch * p.rows * p.columns * split / (target.num_cores * FED_BYTES)
-    combined = np.where(split > 1, COMBINE + added, 0.0)
-    last = np.where(rest > 0, clocks(np.maximum(rest, 1)), 0.0)
-    ends = (turns + (rest > 0)) * BEGIN + each * end
-    return steps * (turns * clocks(at_once) + last) + ends + combined
-
-
-def step_of(p: Product, k: Columns) -> Numbers:
-    """The clocks of a step of one block among others that hide what it waits for: the longest of
-    what it does, and a part of the rest."""
-    rows, columns = _tile(k)
-    warps, bk = whole(k, "wm") * whole(k, "wn"), whole(k, "bk")
-    size = max(dtype_bytes(d) for d in p.dtypes)
-    fragments = warps * (whole(k, "mi") * ROWS + whole(k, "ni") * COLUMNS)
-    filled = (rows + columns) * bk * size
-    multiplied = rows * columns * bk * size / RATE_BYTES
-    moved = (fragments * bk * size + filled) / SHARED_BYTES
-    fed = filled / FED_BYTES
-    longest = np.maximum(np.maximum(multiplied, moved), fed)
-    both = longest + 0.15 * (multiplied + moved + fed - longest)
-    return both * np.where(weaves(p, k), 1.0, BURSTS)
-
-
-def idle(warps: Numbers) -> Numbers:
-    """How much longer fewer than eight warps take, which leave tensor cores idle."""
-    several = np.maximum(8.0 / np.maximum(warps, 4), 1.0) ** 0.15
-    return several * np.maximum(4.0 / warps, 1.0)
-
-
 def nest_of(p: Product, target: Target, k: Columns) -> Nest:
     """Tiles of warps, tiles of blocks."""
     own = whole(k, "mi") * ROWS, whole(k, "ni") * COLUMNS
     more = footprint_of(p, k).columns(target)
-    return tiled.nest_of(p, k, Tiling(_tile(k), own, cost_of(p, target, k), more))
+    return tiled.nest_of(p, k, Tiling(tile_of(k), own, cost_of(p, target, k), more))
 
 
 # --- the schedule -------------------------------------------------------------------------------

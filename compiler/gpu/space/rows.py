@@ -122,7 +122,7 @@ def constraints_of(r: RowStages) -> tuple[Constraint, ...]:
 
 def _default(r: RowStages, knobs: tuple[Knob, ...], constraints: tuple[Constraint, ...]) -> Config:
     """16 bytes of the row's main operand a load, some four loads a thread, 128 threads a block or
-    more, the row kept if it fits. Nothing of this was timed."""
+    more, the row kept if it fits."""
     choices = {k.name: [int(c) for c in k.choices] for k in knobs}
     vector = max(v for v in choices["vec"] if v * r.widest_bytes <= VECTOR_BYTES or v == 1)
     team = next((t for t in choices["team"] if t * vector * 4 >= r.terms), choices["team"][-1])

@@ -19,6 +19,9 @@ from tunefarm.compiler.space.config import Access, Columns, Constraint, Nest
 from tunefarm.compiler.target import Target, dtype_bytes
 
 OTHER_REGISTERS = 40  # of a thread, beside sums and operands: addresses, counters
+SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)  # blocks that share the terms of a tile out
+STORED_BYTES = 11  # of results that a multiprocessor of an H200 stores in a clock
+COMBINE = 4000  # clocks of the kernel that adds parts, beside its traffic
 
 
 @functools.lru_cache(maxsize=64)
@@ -74,6 +77,12 @@ def blocks_of(p: Product, tile: tuple[Numbers, Numbers]) -> Numbers:
     """The blocks of a product in tiles of rows and columns."""
     rows, columns = tile
     return p.batch * -(-p.rows // rows) * -(-p.columns // columns)
+
+
+def adding_of(p: Product, target: Target, split: Numbers, fed_bytes: int) -> Numbers:
+    """The clocks of the kernel that adds parts, of which a multiprocessor writes and reads so many
+    bytes in one."""
+    return COMBINE + 8.0 * p.batch * p.rows * p.columns * split / (target.num_cores * fed_bytes)
 
 
 def fits_grid(p: Product, tile: Callable[[Columns], tuple[Numbers, Numbers]]) -> Constraint:

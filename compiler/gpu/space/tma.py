@@ -36,26 +36,22 @@ from tunefarm.compiler.gpu.space.result_boxes import (
     tile_bytes,
 )
 from tunefarm.compiler.gpu.space.tensors import Axes, axes_in_memory
-from tunefarm.compiler.gpu.space.tiled import blocks_of, fits_grid, product
+from tunefarm.compiler.gpu.space.tiled import SPLITS, blocks_of, fits_grid, product
 from tunefarm.compiler.gpu.space.wgmma import (
-    SPLITS,
-    WgmmaKernel,
     cheapest_of,
     check_joined,
     check_stages,
     computed,
     computes,
-    cost_of,
-    footprint_of,
     joins_of,
     nest_of,
     parts_of,
     stages_overlap,
-    tile_of,
-    turned,
     wide_of,
 )
-from tunefarm.compiler.gpu.space.wgmma import Knobs as WgmmaKnobs
+from tunefarm.compiler.gpu.space.wgmma_kernel import Knobs as WgmmaKnobs
+from tunefarm.compiler.gpu.space.wgmma_kernel import WgmmaKernel
+from tunefarm.compiler.gpu.space.wgmma_tiles import cost_of, footprint_of, tile_of, turned
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.columns import Mask, Numbers, cheapest, whole
 from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob, SketchSpace
@@ -127,7 +123,7 @@ class _Matrix:
 
 
 def space(function: Function, target: Target) -> SketchSpace | None:
-    """The knobs; None unless the target asks for the sketch, and where no box is a tile."""
+    """The knobs; None for GPUs without warpgroups' instructions, and where no box is a tile."""
     p = computed(function, target)
     if p is None or matrices_of(p) is None:
         return None

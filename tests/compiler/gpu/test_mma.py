@@ -24,7 +24,7 @@ from tunefarm.compiler.evaluate import evaluate
 from tunefarm.compiler.gpu.emit import emit_gpu
 from tunefarm.compiler.gpu.launches import parts_of
 from tunefarm.compiler.gpu.mma import tensorize_product
-from tunefarm.compiler.gpu.space.mma import footprint_of
+from tunefarm.compiler.gpu.space.mma_tiles import footprint_of
 from tunefarm.compiler.gpu.space.tiled import product
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.space import config_space

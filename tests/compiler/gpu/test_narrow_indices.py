@@ -36,6 +36,16 @@ def test_quotients_of_large_numbers_stay_whole() -> None:
     assert divisions(transposed(1 << 29), "i64")
 
 
+def test_numbers_beyond_a_word_are_compared_whole() -> None:
+    """Columns of the last tile go on to 2^31 + 63, of which a word has no sign left."""
+    columns = (1 << 31) - 9
+    product = function_of("matmul", ((4, 4), HALF), ((4, columns), HALF))
+    config: Config = {"sketch": "gpu_wgmma", "groups": 1, "columns": 96, "stages": 2}
+    text = emit_gpu(lowered(Workload.from_function(product), config), HOPPER).text
+    assert re.search(rf"icmp slt i64 .*, {columns}\b", text)
+    assert not re.search(rf"icmp \w+ i32 .*, {columns - 1}\b", text)
+
+
 def convolution(channels: int) -> Function:
     def body(x: Expr, w: Expr) -> Expr:
         return call("conv", x, w, padding=((1, 1), (1, 1)), data_layout="NSC", kernel_layout="SIO")

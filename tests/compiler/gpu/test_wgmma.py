@@ -60,6 +60,16 @@ def agrees(function: Function, stages: int, wide: int) -> None:
     check(workload, config, target=HOPPER)
 
 
+def test_tiles_of_which_threads_hold_too_much_are_not_joined() -> None:
+    few = function_of("matmul", ((512, 4096), HALF), ((4096, 1024), HALF))
+    space = config_space(Workload.from_function(few), HOPPER)
+    config = {**space.sketch("gpu_wgmma").default, "groups": 3, "swizzle": 64, "stages": 3}
+    config |= {"split": 2, "joined": 1}
+    for columns, holds in ((192, True), (256, False)):
+        row = space.encode({**config, "columns": columns})
+        assert space.valid(row[None])[0] == holds
+
+
 @pytest.mark.parametrize(
     ("extents", "knobs"),
     [

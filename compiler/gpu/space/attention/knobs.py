@@ -130,7 +130,7 @@ def cost_of(a: Attention, target: Target, k: Columns) -> Numbers:
     of scores.
 
     A warp alone waits for itself; steps of few keys wait more often. What blocks of the same
-    queries have made is written, read and combined by another kernel. Nothing of this was timed.
+    queries have made is written, read and combined by another kernel.
     """
     mi, keys, warps, split = (whole(k, n) for n in ("mi", "keys", "warps", "split"))
     depth, values = whole_steps(a.depth), whole_steps(a.values)
