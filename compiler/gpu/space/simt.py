@@ -27,8 +27,10 @@ from tunefarm.compiler.gpu.space.parts import Parts
 from tunefarm.compiler.gpu.space.product import Product, Tiles, guard_result, product_program
 from tunefarm.compiler.gpu.space.tiled import (
     OTHER_REGISTERS,
+    SPLITS,
     Footprint,
     Tiling,
+    adding_of,
     blocks_of,
     fits_grid,
     product,
@@ -44,13 +46,11 @@ from tunefarm.compiler.tir.ir import Var
 from tunefarm.compiler.tir.schedule.tree import constant_extent
 
 NAME, VERSION = "gpu_simt", 2
-SPLITS = (1, 2, 4, 8, 16)
 PART_BLOCKS = 4  # to a multiprocessor, of parts
 SUMS = frozenset({"float32", "int32", "float64"})
 PADDING = 4  # elements after a row of a tile that is stored by columns
 MOST_TERMS = 64  # multiply-adds of one element in an unrolled step
 RATE = 96  # multiply-adds of float32 that a multiprocessor does in a clock, of 128: as timed
-COMBINE = 4000  # clocks of the kernel that adds parts, beside its traffic
 MEMORY_BYTES = 16  # of parts that a multiprocessor writes or reads in a clock
 
 
@@ -154,8 +154,7 @@ def cost_of(p: Product, target: Target, k: Columns) -> Numbers:
     under_way = np.minimum(each, held) * threads * np.minimum(own_rows * own_columns, 16)
     loads = 1.0 + 2.0 / own_rows + 2.0 / own_columns + 16.0 / rows + 16.0 / columns
     term = each * rows * columns * loads * np.maximum(2048.0 / under_way, 1.0) / RATE
-    added = 8.0 * p.batch * p.rows * p.columns * split / (target.num_cores * MEMORY_BYTES)
-    combined = np.where(split > 1, COMBINE + added, 0.0)
+    combined = np.where(split > 1, adding_of(p, target, split, MEMORY_BYTES), 0.0)
     return term * p.depth / split + combined + 1e-3 * threads
 
 
