@@ -88,7 +88,6 @@ class Monitor:
         self._nvml = nvml
         self._handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
         self._seen_us = 0
-        self._samples()  # of before the watch: the driver keeps those of many seconds
 
     def read(self) -> Reading:
         """Everything that is stored with a trial."""
@@ -110,8 +109,8 @@ class Monitor:
         return Reading(sm_mhz=clock, reasons=self._reasons())
 
     def neighbours(self, own: Collection[int]) -> tuple[Neighbour, ...]:
-        """Processes, other than ``own``, that computed on the GPU since the last call, or since
-        the watch began, and still live.
+        """Processes, other than ``own``, that live and computed on the GPU since the last call; at
+        the first one in the seconds that the driver remembers.
 
         Without rights to see that, or in a namespace of process ids of its own, what the driver
         tells under foreign ids is not blamed on anybody.
