@@ -16,12 +16,11 @@ from math import gcd
 from tunefarm.compiler.codegen.statements import Emitter
 from tunefarm.compiler.codegen.values import Lin, Val
 from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.gpu.wgmma import CHUNK_BYTES, ROWS_TOGETHER
 from tunefarm.compiler.target import dtype_bytes
 from tunefarm.compiler.tir.ir import Buffer, Expr
 
-CHUNK_BYTES = 16  # that stay together
 LINE_BYTES = 128  # of all banks
-ROWS_TOGETHER = 8
 
 
 class SwizzleEmitter(Emitter):

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from tunefarm.compiler.errors import ScheduleError
-from tunefarm.compiler.gpu.archs import MAX_GRID, MAX_REGISTERS, MAX_THREADS, REGISTERS, WARP
+from tunefarm.compiler.gpu.archs import MAX_REGISTERS, MAX_THREADS, REGISTERS, WARP
 from tunefarm.compiler.gpu.mma import COLUMNS, MMAS, ROWS, Mma, exchange_at, tensorize_product
 from tunefarm.compiler.gpu.pipeline import fill_ahead
 from tunefarm.compiler.gpu.schedule import (
@@ -47,10 +47,10 @@ from tunefarm.compiler.gpu.space.product import Product, Tiles, guard_result, pr
 from tunefarm.compiler.gpu.space.tiled import (
     SPLITS,
     Tiling,
-    blocks_of,
     exchange_width,
     fits_grid,
     product,
+    shares_terms,
 )
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.columns import Mask, cheapest, whole
@@ -131,13 +131,10 @@ def constraints_of(p: Product, target: Target) -> tuple[Constraint, ...]:
         return (swath == 0) | several
 
     def parts_are_few(k: Columns) -> Mask:
-        """Terms are shared out where the tiles alone are too few, two steps to a block; nothing is
-        exchanged then."""
+        """Nothing is exchanged where terms are shared out."""
         split = whole(k, "split")
-        few = split * blocks_of(p, tile_of(k)) <= PART_BLOCKS * target.num_cores
-        long = 2 * split * whole(k, "bk") <= p.depth
-        alone = (p.batch * split <= MAX_GRID[2]) & (whole(k, "wide") == 0)
-        return (split == 1) | (few & long & alone)
+        fits = shares_terms(p, target, split, tile_of(k), whole(k, "bk"), PART_BLOCKS)
+        return fits & ((split == 1) | (whole(k, "wide") == 0))
 
     return (
         Constraint("threads", threads_fit),

@@ -28,7 +28,7 @@ FED_BYTES = 42  # that a multiprocessor gets a clock from the second-level cache
 LATENCY = 1200  # clocks until a step's tiles are there
 STEP = 100  # clocks of a step beside its products: threads wait for one another
 BURSTS = 1.35  # times the clocks, where products wait behind copies
-SMALL_BLOCKS = 1.15  # times the clocks of a step, of blocks of one or two warps; a guess
+SMALL_BLOCKS = 1.15  # times the clocks of a step, of blocks of one or two warps; assumed
 JITTER = 240  # clocks that a step waits for others, where one is filled ahead
 BEGIN = 1800  # clocks of a block before its first product
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from tunefarm.compiler.errors import ScheduleError
-from tunefarm.compiler.gpu.archs import MAX_GRID, MAX_REGISTERS, MAX_THREADS, REGISTERS, WARP
+from tunefarm.compiler.gpu.archs import MAX_REGISTERS, MAX_THREADS, REGISTERS, WARP
 from tunefarm.compiler.gpu.pipeline import fill_ahead
 from tunefarm.compiler.gpu.schedule import enclose_threads, keep_tile, unroll_short, with_predicate
 from tunefarm.compiler.gpu.space import tiled
@@ -34,6 +34,7 @@ from tunefarm.compiler.gpu.space.tiled import (
     blocks_of,
     fits_grid,
     product,
+    shares_terms,
 )
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.columns import Mask, Numbers, cheapest, whole
@@ -121,11 +122,8 @@ def constraints_of(p: Product, target: Target) -> tuple[Constraint, ...]:
         return rows * columns * np.minimum(whole(k, "bk"), 8) <= 8 * MOST_TERMS
 
     def parts_are_few(k: Columns) -> Mask:
-        """Terms are shared out where the tiles alone are too few for a GPU."""
-        split = whole(k, "split")
-        few = split * blocks_of(p, _tile(k)) <= PART_BLOCKS * target.num_cores
-        long = 2 * split * whole(k, "bk") <= p.depth
-        return (split == 1) | (few & long & (p.batch * split <= MAX_GRID[2]))
+        split, step = whole(k, "split"), whole(k, "bk")
+        return shares_terms(p, target, split, _tile(k), step, PART_BLOCKS)
 
     return (
         Constraint("threads", threads_fit),

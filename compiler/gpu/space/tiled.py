@@ -79,6 +79,21 @@ def blocks_of(p: Product, tile: tuple[Numbers, Numbers]) -> Numbers:
     return p.batch * -(-p.rows // rows) * -(-p.columns // columns)
 
 
+def shares_terms(
+    p: Product,
+    target: Target,
+    split: Numbers,
+    tile: tuple[Numbers, Numbers],
+    step: Numbers,
+    most: int,
+) -> Mask:
+    """Whether ``split`` blocks may share out the terms of a tile, at least twice ``step`` each:
+    where there are no more than ``most`` parts to a multiprocessor, as tiles alone are too few."""
+    few = split * blocks_of(p, tile) <= most * target.num_cores
+    long = 2 * split * step <= p.depth
+    return (split == 1) | (few & long & (p.batch * split <= MAX_GRID[2]))
+
+
 def adding_of(p: Product, target: Target, split: Numbers, fed_bytes: int) -> Numbers:
     """The clocks of the kernel that adds parts, of which a multiprocessor writes and reads so many
     bytes in one."""

@@ -94,7 +94,7 @@ KNOBS = (
     Knob("joined", (0, 1)),
 )
 FIXED = {"producer": 1, "overlap": 1, "swizzle": max(w.SWIZZLES), "cluster": 1}  # of defaults
-LOOKED_UP = 500  # clocks until a block has its boxes' tensor maps
+LOOKED_UP = 500  # clocks until a block has its boxes' tensor maps; assumed
 USUAL_SWATH = 8  # tiles of 256 columns: 132 tiles at once are about a square
 
 

@@ -25,11 +25,17 @@ from collections.abc import Callable
 import numpy as np
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.gpu import wgmma as w
-from tunefarm.compiler.gpu.archs import MAX_CLUSTER, MAX_GRID, REGISTERS
+from tunefarm.compiler.gpu.archs import MAX_CLUSTER, REGISTERS
 from tunefarm.compiler.gpu.mma import COLUMNS
 from tunefarm.compiler.gpu.space import tiled
 from tunefarm.compiler.gpu.space.product import Product
-from tunefarm.compiler.gpu.space.tiled import SPLITS, Tiling, blocks_of, fits_grid, product
+from tunefarm.compiler.gpu.space.tiled import (
+    SPLITS,
+    Tiling,
+    fits_grid,
+    product,
+    shares_terms,
+)
 from tunefarm.compiler.gpu.space.wgmma_kernel import Knobs, WgmmaKernel, shares_of_config
 from tunefarm.compiler.gpu.space.wgmma_tiles import (
     cost_of,
@@ -46,6 +52,7 @@ from tunefarm.compiler.tir import PrimFunc
 
 NAME, VERSION = "gpu_wgmma", 5
 MOST_JOINED = 3 * 192  # groups · columns of a tile whose sums are joined
+PART_BLOCKS = 2  # to a multiprocessor, of parts
 KNOBS = (
     Knob("groups", (1, 2, 3)),
     Knob("columns", w.COLUMNS),
@@ -125,13 +132,11 @@ def stages_overlap(k: Columns) -> Mask:
 
 
 def parts_of(p: Product, target: Target) -> Constraint:
-    """Terms are shared out where the tiles alone are too few for a GPU, two steps to a block."""
+    """Terms are shared out where the tiles alone are too few (``shares_terms``)."""
 
     def holds(k: Columns) -> Mask:
-        split = whole(k, "split")
-        few = split * blocks_of(p, tile_of(p, k)) <= 2 * target.num_cores
-        long = 2 * split * whole(k, "swizzle") <= p.depth * dtype_bytes(p.dtypes[0])
-        return (split == 1) | (few & long & (p.batch * split <= MAX_GRID[2]))
+        step = whole(k, "swizzle") // dtype_bytes(p.dtypes[0])
+        return shares_terms(p, target, whole(k, "split"), tile_of(p, k), step, PART_BLOCKS)
 
     return Constraint("parts", holds)
 

@@ -26,8 +26,8 @@ LATENCY = 1300  # clocks until the tiles of a step are there
 BEGIN = 2000  # clocks of a block before its first product
 THREE_GROUPS = 1.25  # how much longer products take in three groups
 CLUSTERED = 0.3  # how much longer a step takes for each more block of a cluster
-JOINED_BYTES = 40  # that it gets a clock from others' shared memory
-MEET = 1400  # clocks until the threads of all blocks of a cluster have met
+JOINED_BYTES = 40  # that it gets a clock from others' shared memory; assumed
+MEET = 1400  # clocks until the threads of all blocks of a cluster have met; assumed
 CLUSTER_ROOM = 7 / 8  # of the multiprocessors, that clusters of more than two blocks find at once
 
 
