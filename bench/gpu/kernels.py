@@ -51,7 +51,6 @@ from watch import watched
 
 T = TypeVar("T")
 MATRIX_SKETCHES = ("gpu_mma", "gpu_wgmma", "gpu_tma")  # the most certain first
-UNWEIGHED = ("store_boxes", "cluster")  # knobs whose gain no sketch knows: tried first
 AHEAD = 4
 """Entries that are built before the one that is measured, so that those in front are soon there."""
 
@@ -183,8 +182,7 @@ def entries_of(case: Case, device: Device, options: argparse.Namespace) -> Itera
 
 
 def configs_of(space: ConfigSpace, sketch: SketchSpace, count: int) -> Iterator[Config]:
-    """The default config, those that differ from it in one knob, of which ``UNWEIGHED`` ones first,
-    then others drawn at random."""
+    """The default config, those that differ from it in one knob, then others drawn at random."""
     default = dict(sketch.default)
     yield default
     if count == 1:
@@ -192,7 +190,6 @@ def configs_of(space: ConfigSpace, sketch: SketchSpace, count: int) -> Iterator[
     rng = np.random.default_rng(0)
     near = [{**default, k.name: c} for k in sketch.knobs for c in k.choices]
     near = [near[n] for n in rng.permutation(len(near)) if near[n] != default]
-    near.sort(key=lambda config: all(config.get(n) == default.get(n) for n in UNWEIGHED))
     kept = [c for c in near if space.valid(space.encode(c)[None])[0]]
     yield from kept
     drawn = space.sample(rng, 256 * count)

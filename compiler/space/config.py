@@ -167,7 +167,9 @@ class ConfigSpace:
 
     @property
     def default(self) -> Config:
-        """The default of the first sketch."""
+        """The default of the first sketch; ScheduleError if no sketch computes the task."""
+        if not self.sketches:
+            raise ScheduleError("no sketch computes this workload for this target")
         return self.sketches[0].default
 
     def __repr__(self) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gpu_harness import F32, HOPPER, check, emitted, function_of, lowered
+from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.space import config_space
 from tunefarm.compiler.target import Target
@@ -70,6 +71,13 @@ def test_a_product_agrees(name: str, number: int) -> None:
         config["split"] = 1
     assert space.valid(space.encode(config)[None])[0]
     check(workload, config)
+
+
+def test_what_no_sketch_computes_is_told_in_a_sentence() -> None:
+    bytes_alone = function_of("matmul", ((8, 8), "int8"), ((8, 8), "int8"))
+    space = config_space(Workload.from_function(bytes_alone), HOPPER)
+    with pytest.raises(ScheduleError, match="no sketch computes this workload for this target"):
+        print(space.default)
 
 
 def test_blocks_share_terms_out() -> None:
