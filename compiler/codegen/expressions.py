@@ -121,14 +121,14 @@ class Expressions(Registers):
         return value
 
     def _is_zero_elsewhere(self, arm: Expr) -> bool:
-        """True if an arm is a load by a mask, which gives zeros in the other lanes; or of one
-        float, which may come from zeros instead."""
+        """True if an arm is a load of lanes side by side, which gives zeros in those that are not
+        taken; or of one float, which may come from zeros instead."""
         if not isinstance(arm, Load) or arm.buffer.scope == "register" or self.mask is not None:
             return False
         place = self.flat_index(arm.buffer, arm.indices)
         beside = isinstance(place, Lin) and (place.lane == 1 or self.lanes == 1)
-        taken = self.lanes > 1 or is_float(arm.dtype)
-        return beside and taken and self.target.has_masks(dtype_bytes(arm.buffer.dtype))
+        alone = is_float(arm.dtype) and self.target.has_masks(dtype_bytes(arm.buffer.dtype))
+        return beside and (self.lanes > 1 or alone)
 
     def _uniform_arm(self, arm: Expr, mask: str) -> Val:
         """A lane-invariant load under a uniform condition: made only if any lane wants it."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from math import prod
-
 from tunefarm.compiler.codegen.builder import FunctionBuilder
 from tunefarm.compiler.codegen.masks import Masks, pieces
 from tunefarm.compiler.codegen.types import memory_suffix, memory_type, vector_of
@@ -28,24 +26,36 @@ class MaskedMoves(Masks):
         self.zero_outside: dict[str, str] = {}  # loads that are 0 where a mask has no lanes
 
     def load_by_mask(self, buffer: Buffer, pointer: str, lanes: int) -> str:
-        """Lanes of the current mask, zeros in the others (anything, if no move has masks)."""
+        """Lanes of the current mask, zeros in the others."""
         assert self.mask is not None
-        if not self._moves_by_mask(buffer, lanes):
-            return self._load_without_mask(buffer, pointer, lanes)
-        align, known, width = dtype_bytes(buffer.dtype), self.known.get(self.mask), lanes
-        if known is not None and self.target.has_masks(align):
-            if known.condition:
-                pointer = self._or_zeros(known.condition, pointer, lanes * align)
-                if len(known.lanes) == lanes:
-                    return self.load_whole(buffer, pointer, lanes)
-            width = self._width(known.lanes, lanes)
-        if known is not None and width < lanes:
-            result = self._load_narrow(buffer, pointer, known.lanes, width)
-            result = self._widened(memory_type(buffer.dtype), result, width, lanes)
-        else:
+        known = self.known.get(self.mask)
+        if known is None:
             result = self._masked_load(buffer, pointer, lanes, self.mask)
+        else:
+            if known.condition:
+                size_bytes = lanes * dtype_bytes(buffer.dtype)
+                pointer = self._or_zeros(known.condition, pointer, size_bytes)
+            result = self._load_lanes(buffer, pointer, lanes, known.lanes)
         self.zero_outside[result] = self.mask
         return result
+
+    def _load_lanes(self, buffer: Buffer, pointer: str, lanes: int, active: frozenset[int]) -> str:
+        """The active lanes, zeros in the others: of a vector as wide as they ask for, by a mask, or
+        piece by piece for a processor that would load them one by one."""
+        element = memory_type(buffer.dtype)
+        if len(active) == lanes:
+            return self.load_whole(buffer, pointer, lanes)
+        if not self.target.has_masks(dtype_bytes(buffer.dtype)):
+            result = "zeroinitializer"
+            for first, count in pieces(active):
+                part = self.load_whole(buffer, self._ahead(element, pointer, first), count)
+                result = self._placed(result, element, part, first, count, lanes)
+            return result
+        width = self._width(active, lanes)
+        if width == lanes:
+            return self._masked_load(buffer, pointer, lanes, self.mask)
+        result = self._load_narrow(buffer, pointer, active, width)
+        return self._widened(element, result, width, lanes)
 
     def _load_narrow(self, buffer: Buffer, pointer: str, active: frozenset[int], width: int) -> str:
         if len(active) == width:
@@ -95,32 +105,6 @@ class MaskedMoves(Masks):
         invariant = ", !invariant.load !0" if buffer in self.constants else ""
         kind, align = vector_of(memory_type(buffer.dtype), lanes), dtype_bytes(buffer.dtype)
         return self.builder.load(f"load {kind}, ptr {pointer}, align {align}{invariant}", buffer)
-
-    def _moves_by_mask(self, buffer: Buffer, lanes: int) -> bool:
-        """True if the current mask stays one: the processor has such moves, or which lanes it has
-        is known only when the code runs."""
-        assert self.mask is not None
-        if self.target.has_masks(dtype_bytes(buffer.dtype)):
-            return True
-        known = self.known.get(self.mask)
-        return known is None or (known.condition != "" and prod(buffer.shape) < lanes)
-
-    def _load_without_mask(self, buffer: Buffer, pointer: str, lanes: int) -> str:
-        """Lanes under a mask, for a processor that would load them one by one: a piece for each
-        run of them, from the buffer's beginning where the condition on all of them does not hold.
-        """
-        assert self.mask is not None
-        known, element = self.known[self.mask], memory_type(buffer.dtype)
-        if known.condition:
-            choice = f"i1 {known.condition}, ptr {pointer}, ptr {self.pointers[buffer]}"
-            pointer = self.builder.here(f"select {choice}")
-        if len(known.lanes) == lanes:
-            return self.load_whole(buffer, pointer, lanes)
-        result = "zeroinitializer"
-        for first, count in pieces(known.lanes):
-            part = self.load_whole(buffer, self._ahead(element, pointer, first), count)
-            result = self._placed(result, element, part, first, count, lanes)
-        return result
 
     def _ahead(self, element: str, pointer: str, lane: int) -> str:
         if lane == 0:

@@ -20,8 +20,9 @@ from tunefarm.compiler.space.pooled_winograd.program import (
 from tunefarm.compiler.space.tiles import in_parallel, in_registers
 from tunefarm.compiler.space.winograd.apply import (
     hold_stages,
+    is_rolled,
     place_columns,
-    place_in_registers,
+    place_half,
     place_phases,
     place_products,
     place_tiles,
@@ -47,7 +48,8 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     c = blocked(p, bands)
     program = create_pooled(p, bands, tile, lanes)
     value, result = s.remaining_blocks(program)[STAGES:]
-    program, write = hold_stages(program, c, lanes, knob["by_row"] == BY_COLUMN)
+    rolled = is_rolled(c, tile, target)
+    program, write = hold_stages(program, c, lanes, knob["by_row"] == BY_COLUMN, rolled)
     width = knob["nv"] * lanes
     layout = PackedLayout(
         ((), (), (), (width,)), (3, 0, 1, 2, 4), filter_transform(tile, c.stride, c.taps)
@@ -58,15 +60,15 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     tiles = _tiles_to_make(p, bands, outer)
     program = s.set_scope(program, value, "local")
     program = s.compute_at(program, value, band)
-    program, row, panel, group, vector = _place_values(program, value, band, knob, lanes)
+    program, row, panel, group, vector = _place_values(program, value, band, knob, lanes, rolled)
     if write is None:
         program = place_columns(program, c, group, knob, lanes)
     else:
         program = s.set_scope(program, write, "local")
-        program = place_in_registers(program, "rows_out", vector)
+        program, _ = place_half(program, "rows_out", vector, rolled)
         place, panels = (Const(0), panel, group), -(-c.outputs // width)
         program = place_products(program, c, write, place, {**knob, "nb": panels}, None, lanes)
-    program = place_tiles(program, c, row, (1, c.tiles(tile)[1]), target)
+    program = place_tiles(program, c, row, (1, c.tiles(tile)[1]), target, rolled=rolled)
     program = place_phases(program, c, outer[-1])
     copied = own_loops(program, "phases", outer[-1])[0]
     program = s.limit(program, copied, tiles * tile[0] + c.transforms(tile[0]).points - tile[0])
@@ -112,7 +114,12 @@ def _tiles_to_make(p: Pooled, bands: Bands, outer: tuple[Var, ...]) -> int | Exp
 
 
 def _place_values(
-    program: PrimFunc, value: str, band: Var, knob: Mapping[str, int], lanes: int
+    program: PrimFunc,
+    value: str,
+    band: Var,
+    knob: Mapping[str, int],
+    lanes: int,
+    rolled: bool,
 ) -> tuple[PrimFunc, Var, Var, Var, Var]:
     """Rows of tiles of a band, panels, groups of tiles, and the vectors of a tile's results: the
     loops over them (that over bands if it has one row of tiles)."""
@@ -126,5 +133,5 @@ def _place_values(
     program, (panel, vector, lane) = s.split(program, o, knob["nv"], lanes)
     above = [] if t is None else [t]
     program = s.reorder(program, *above, panel, group, tile, vector, row, column, lane)
-    program = in_registers(program, (row, column), lane)
+    program = in_registers(program, (column,) if rolled else (row, column), lane)
     return program, band if t is None else t, panel, group, vector

@@ -94,7 +94,8 @@ def _phases(p: Pooled, lanes: int, k: Columns, tiles: Numbers) -> Numbers:
 
 def held_bytes(p: Pooled, lanes: int, k: Columns) -> Numbers:
     """What a thread keeps: a block's phases, the transformed tiles of a row, products of a register
-    tile (or fewer, where they stay in registers), and the rows that a band of windows reads."""
+    tile (or fewer, where they stay in registers), and the rows that a band of windows reads; but
+    for the half-transformed tile, a few KB of which registers may hold some."""
     channels = p.conv.tile_channels(lanes) + tile_padding(p.conv, lanes)
     tiles = points(p.conv, k) * _grouped_columns(p, k) * channels
     copied = _phases(p, lanes, k, of_bands(p, k, lambda b: b.tile_rows))

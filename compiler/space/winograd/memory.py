@@ -94,7 +94,8 @@ def product_bytes(c: Convolution, lanes: int, k: Columns) -> Numbers:
 
 def held_bytes(c: Convolution, lanes: int, k: Columns, cores: int) -> Numbers:
     """What a thread keeps of a block: phases, transformed tiles (its part of those that all cores
-    share), products."""
+    share), products; but for the half-transformed tile, a few KB of which registers may hold
+    some."""
     tiles = tile_bytes(c, lanes, k, cores)
     tiles = np.where(shared_tiles(c, lanes, k, cores), -(-tiles // cores), tiles)
     return 4 * copied_elements(c, lanes, k) + tiles + product_bytes(c, lanes, k)

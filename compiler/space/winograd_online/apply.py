@@ -44,7 +44,7 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     program = s.set_scope(program, "rows_in", "register")
     program = s.set_scope(program, "window", "register")
     image = (None, c.tiles((TILE, TILE))[1])
-    program = place_tiles(program, c, None, image, target)
+    program = place_tiles(program, c, None, image, target, rolled=False)
     return in_parallel(program, block, nominal_flops(function), target)
 
 

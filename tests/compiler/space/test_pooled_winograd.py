@@ -175,6 +175,7 @@ def test_scratch_is_counted_as_it_is_allocated() -> None:
         program = scheduled(function, config)
         held = [s.buffer for s in walk_stmt(program.body) if isinstance(s, Allocate)]
         held = list({b.name: b for b in held if b.scope == "local"}.values())
+        held = [b for b in held if b.name not in ("rows_in", "rows_out")]  # a tile's, not counted
         local = sum(4 * int(np.prod(b.shape)) for b in held)
         counted = held_bytes(found, HOST.lanes(F32), space.columns(row[None], 0))
         assert local <= counted[0] <= 1.3 * local, config

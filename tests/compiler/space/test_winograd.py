@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -39,6 +40,7 @@ from tunefarm.compiler.workload import Workload
 
 F32 = "float32"
 HOST = Target(f"llvm -mcpu={Target.host().mcpu} -num-cores=2")
+FEW = Target("llvm -mcpu=haswell -num-cores=2")  # of 16 registers
 
 
 def winograd_space(function: Function, target: Target = HOST) -> ConfigSpace:
@@ -393,6 +395,39 @@ def test_a_panel_of_short_sums_and_few_lanes() -> None:
     arrays = draw(function, np.random.default_rng(4))
     default = winograd_space(function).default
     assert verify(function, HOST, {**default, "by_row": BY_GROUP, "rw": 7}, arrays) < 5e-6
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride", "image", "tile"),
+    [
+        (3, 1, (14, 14), (4, 4)), (3, 1, (17, 11), (2, 4)), (3, 1, (9, 13), (4, 4)),
+        (3, 2, (15, 18), (2, 4)), (3, 2, (11, 9), (4, 2)), (7, 2, (19, 22), (4, 4)),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("by_row", [0, 1])
+def test_few_registers_take_transforms_in_loops(
+    kernel: int, stride: int, image: tuple[int, int], tile: tuple[int, int], by_row: int
+) -> None:
+    function = convolution(
+        (1, *image, 12), 19, ((kernel // 2, kernel // 2),) * 2, True, True, True,
+        kernel=(kernel, kernel), strides=(stride, stride),
+    )  # fmt: skip
+    space = winograd_space(function, FEW)
+    config = {**space.default, **tiled(tile), "mb": 2, "rw": 3, "nv": 2, "by_row": by_row}
+    assert space.valid(space.encode(config)[None])[0]
+    workload = Workload.from_function(function)
+    text = str(schedule_workload(workload, FEW, config))
+    assert re.search("allocate rows_in: .* in local", text)
+    assert re.search("allocate rows_out: .* in local", text)
+    assert verify(function, FEW, config, draw(function, np.random.default_rng(2))) < 5e-6
+
+
+def test_a_small_tile_fits_few_registers() -> None:
+    """The 16 points of 2 × 2 results: its transforms are unrolled."""
+    function = convolution((1, 14, 14, 16), 16)
+    config = {**winograd_space(function, FEW).default, **tiled((2, 2))}
+    text = str(schedule_workload(Workload.from_function(function), FEW, config))
+    assert re.search("allocate rows_in: .* in register", text)
 
 
 @pytest.mark.parametrize("by_row", [0, 1])
