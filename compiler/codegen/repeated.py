@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from tunefarm.compiler.codegen.expressions import (
     Expressions,
@@ -103,15 +103,16 @@ class Repeated(Expressions, ABC):
         return from_registers if buffer.scope == "register" else from_memory
 
     def _choice(self, nest: UnrolledNest, expr: Select) -> Evaluation:
-        """One arm where the nest's variables decide, which is taken apart when it is first
-        taken; lanes of both where both only read registers."""
-        arms: dict[bool, Evaluation] = {}
+        """One arm where the nest's variables decide, which is taken apart when it is taken again;
+        lanes of both where both only read registers."""
+        numbered = self._one_of(nest, expr)
+        if numbered is not None:
+            return numbered
+        arms: dict[bool, Evaluation | None] = {}
         lanewise = self.lanes > 1 and not reads_memory(expr) and self.depends_on_lane(expr)
 
         def arm(which: bool) -> Val:
-            if which not in arms:
-                arms[which] = self._evaluation(nest, expr.a if which else expr.b)
-            return arms[which]()
+            return self._again(nest, arms, which, expr.a if which else expr.b)
 
         def chosen() -> Val:
             known = self.decide(expr.condition)
@@ -124,6 +125,46 @@ class Repeated(Expressions, ABC):
             return self.choose(self.splat(self.value(condition)), arm(True), arm(False))
 
         return chosen
+
+    def _one_of(self, nest: UnrolledNest, expr: Select) -> Evaluation | None:
+        """``te.one_of``: the arm whose number the nest's variables make; None for other choices."""
+        values: dict[int, Expr] = {}
+        steps: Steps | None = None
+        rest: Expr = expr
+        while isinstance(rest, Select):
+            condition = rest.condition
+            found = None
+            if isinstance(condition, Binary) and condition.op == "eq" and self.compared(condition):
+                found = nest.sums.get(condition)
+            if found is None or found[0].terms or found[0].lane:
+                return None
+            if steps is None:
+                steps = found[1]
+            elif steps != found[1]:
+                return None
+            values.setdefault(found[0].const, rest.a)
+            rest = rest.b
+        if len(values) < 3 or steps is None:
+            return None
+        arms: dict[int, Evaluation | None] = {}
+
+        def chosen() -> Val:
+            number = -self.offset(0, steps)
+            return self._again(nest, arms, number, values.get(number, rest))
+
+        return chosen
+
+    def _again(
+        self, nest: UnrolledNest, arms: dict[Any, Evaluation | None], which: Any, arm: Expr
+    ) -> Val:
+        """The value of an arm, which is taken apart the second time."""
+        if which not in arms:
+            arms[which] = None
+            return self.value(arm)
+        known = arms[which]
+        if known is None:
+            known = arms[which] = self._evaluation(nest, arm)
+        return known()
 
     def _operation(self, nest: UnrolledNest, expr: Binary) -> Evaluation:
         op, a, b = expr.op, self._evaluation(nest, expr.a), self._evaluation(nest, expr.b)

@@ -82,7 +82,8 @@ def _place_results(
     )
     outer = (panel_block, row_block)
     program = s.reorder(program, *outer, panel, tile, row, vector, side, part, lane)
-    return in_registers(program, (vector, side, part), lane), outer, panel, tile
+    unrolled = (side, part) if p.levels > 1 else (vector, side, part)
+    return in_registers(program, unrolled, lane), outer, panel, tile
 
 
 def _place_products(
