@@ -206,6 +206,12 @@ class Target:
             return self.has("zvfhmin") or self.has("zvfh")
         return self.isa is not WASM32 and self.has_fma
 
+    @property
+    def has_zeros(self) -> bool:
+        """Whether code may point to zeros instead of an array: all memory of processors is one, but
+        on GPUs arrays lie in spaces of their own."""
+        return self.kind != "cuda"
+
     def has_masks(self, element_bytes: int) -> bool:
         """True if the processor loads and stores chosen lanes of such elements at once.
 

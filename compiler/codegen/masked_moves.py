@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from tunefarm.compiler.codegen.builder import FunctionBuilder
 from tunefarm.compiler.codegen.masks import Masks, pieces
 from tunefarm.compiler.codegen.types import memory_suffix, memory_type, vector_of
@@ -26,17 +28,22 @@ class MaskedMoves(Masks):
         self.zero_outside: dict[str, str] = {}  # loads that are 0 where a mask has no lanes
 
     def load_by_mask(self, buffer: Buffer, pointer: str, lanes: int) -> str:
-        """Lanes of the current mask, zeros in the others."""
+        """Lanes of the current mask, zeros in the others (on GPUs anything)."""
         assert self.mask is not None
-        known = self.known.get(self.mask)
-        if known is None:
+        known, zeros = self.known.get(self.mask), self.target.has_zeros
+        small = not zeros and prod(buffer.shape) < lanes
+        if known is None or (known.condition and small):
             result = self._masked_load(buffer, pointer, lanes, self.mask)
         else:
-            if known.condition:
+            if known.condition and zeros:
                 size_bytes = lanes * dtype_bytes(buffer.dtype)
                 pointer = self._or_zeros(known.condition, pointer, size_bytes)
+            elif known.condition:
+                choice = f"i1 {known.condition}, ptr {pointer}, ptr {self.pointers[buffer]}"
+                pointer = self.builder.here(f"select {choice}")
             result = self._load_lanes(buffer, pointer, lanes, known.lanes)
-        self.zero_outside[result] = self.mask
+        if zeros:
+            self.zero_outside[result] = self.mask
         return result
 
     def _load_lanes(self, buffer: Buffer, pointer: str, lanes: int, active: frozenset[int]) -> str:

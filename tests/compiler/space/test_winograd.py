@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 import pytest
@@ -112,7 +113,7 @@ def test_products_of_a_register_tile_at_a_time(
     assert space.valid(space.encode(config)[None])[0]
     arrays = draw(function, np.random.default_rng(2))
     assert verify(function, HOST, config, arrays) < 5e-6
-    if batch == 1:
+    if prod(image) < 200 or tile == (3, 3):  # larger ones take the interpreter ten seconds
         verify(function, HOST, config, arrays, "interpret")
 
 

@@ -49,7 +49,7 @@ def test_the_points_compute_a_filter_of_scaled_taps() -> None:
     assert set(np.abs(np.array(t.filter)).flat) == {0, 1, 2, 4}
 
 
-@settings(max_examples=14, deadline=None, derandomize=True, database=None)
+@settings(max_examples=9, deadline=None, derandomize=True, database=None)
 @given(
     st.integers(1, 3), st.integers(1, 13), st.integers(1, 8), st.integers(16, 40),
     st.integers(16, 40), st.tuples(*[st.integers(0, 2)] * 4), st.booleans(), st.booleans(),
