@@ -17,6 +17,8 @@ from tunefarm.compiler.space.winograd.ends import ends_of
 from tunefarm.compiler.space.winograd.memory import (
     BY_COLUMN,
     BY_GROUP,
+    has_short_tiles,
+    held_tiles,
     product_padding,
     shared_tiles,
     tile_padding,
@@ -60,9 +62,11 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
         program = s.set_scope(program, write, "local", padding=padding)
         program, _ = place_half(program, "rows_out", results, rolled)
         place = (outer[-1], panel, row if knob["by_row"] else panel)
-        program = place_products(program, c, write, place, knob, ends, lanes)
-    shared = shared_tiles(c, lanes, columns, target.num_cores)[0]
-    rows = min(knob["mb"], c.tiles(tile)[0]) if knob["by_row"] >= BY_GROUP else None
+        alone = int(held_tiles(c, columns)[0]) if has_short_tiles(target) else None
+        program = place_products(program, c, write, place, knob, ends, lanes, alone)
+    shared = shared_tiles(c, target, lanes, columns)[0]
+    exact = knob["by_row"] >= BY_GROUP or has_short_tiles(target)
+    rows = min(knob["mb"], c.tiles(tile)[0]) if exact else None
     image = (rows, c.tiles(tile)[1])
     block = None if shared else outer[-1]
     program = place_tiles(program, c, block, image, target, rolled=rolled)
@@ -148,10 +152,12 @@ def place_products(
     knob: dict[str, int],
     ends: Ends | None,
     lanes: int,
+    alone: int | None = None,
 ) -> PrimFunc:
     """For each point a matrix product of a panel, register tile by register tile, in the last of
     the loops ``place``. Register tiles share the hints for the next panel's weights; where all
-    points have but one of them, it asks for weights some terms ahead."""
+    points have but one of them, it asks for weights some terms ahead. ``alone`` are the rows that
+    are multiplied, if others do not fill up the last register tile."""
     panel_block, panel, last = place
     program = s.compute_at(program, write, last)
     i, j, *tiles, o = own_loops(program, write, last)
@@ -169,6 +175,8 @@ def place_products(
     inner = [j, *row_tiles][-1]
     program = s.compute_at(program, "product", inner)
     *rows, o, k = own_loops(program, "product", inner)
+    if alone is not None and alone % knob["rw"] and ends is None and row_tiles and rows:
+        program = s.limit(program, rows[0], alone - row_tiles[0] * knob["rw"])
     program, step = place_sums(program, "product", rows, o, k, (lanes, knob["ku"]))
     if not knob["next_panel"]:
         return program

@@ -53,6 +53,10 @@ L1_SHARE = 0.8  # for products that are held
 SPILLED_POINTS = 49  # more of a tile leave the registers again and again
 HELD = 0.5  # of a transform's cycles, from products that the first cache holds
 SHORTER = 0.4  # of a vector, what one of at most half of the lanes saves (Zen 4)
+ROOMY, CROWDED = (
+    0.5,
+    0.5,
+)  # shares: of the second cache in a block, of cycles more beyond it (Zen 3)
 COPY_CYCLES = 1.5  # of an element of a phase
 LEAST_GROUP = 7  # rows of a register tile, where terms are more than a vector
 WORST_GROUP = 1.15  # times the cycles of a row of tiles, for the first cache to hold its products
@@ -62,7 +66,7 @@ def cycles(c: Convolution, target: Target, lanes: int, k: Columns) -> Numbers:
     """Cycles of a core, the work shared by all: transforms, products, weights from beyond L2."""
     row_blocks, panel_blocks = block_counts(c, lanes, k)
     weights = filters(c, k) * c.depth * c.outputs * 4.0
-    kept = weights + held_bytes(c, lanes, k, target.num_cores)
+    kept = weights + held_bytes(c, target, lanes, k)
     fetched = fetched_cycles(weights, kept, row_blocks, panel_blocks, target)
     work = overlapped(_product_cycles(c, target, lanes, k), fetched)
     work = work + _transform_cycles(c, target, lanes, k) + exchanged_cycles(c, target, row_blocks)
@@ -87,12 +91,15 @@ def _product_cycles(c: Convolution, target: Target, lanes: int, k: Columns) -> N
 def _transform_cycles(c: Convolution, target: Target, lanes: int, k: Columns) -> Numbers:
     """Of the tiles on their way in and out, and of the copies by phase that they are read from."""
     products, (row_blocks, panel_blocks) = points(c, k), block_counts(c, lanes, k)
-    times = row_blocks * np.where(shared_tiles(c, lanes, k, target.num_cores), 1, panel_blocks)
-    vectors_in = times * transformed_tiles(c, lanes, k, target.num_cores) * -(-c.depth // lanes)
+    times = row_blocks * np.where(shared_tiles(c, target, lanes, k), 1, panel_blocks)
+    vectors_in = times * transformed_tiles(c, target, lanes, k) * -(-c.depth // lanes)
     held = np.where(whole(k, "by_row") == BY_GROUP, HELD, 1.0)
     vectors_out = row_blocks * tiles_of_block(c, k) * -(-c.outputs // lanes) * held
     spilled = np.where(products > SPILLED_POINTS, 2.0, 1.0)
     moved = TRANSFORM_CYCLES * spilled * products * (vectors_in + vectors_out)
+    if target.has_few_registers:
+        share = held_bytes(c, target, lanes, k) / target.l2_bytes
+        moved = moved * (1 + CROWDED * np.clip(share - ROOMY, 0.0, 1.0))
     return moved + COPY_CYCLES * row_blocks * panel_blocks * copied_elements(c, lanes, k)
 
 

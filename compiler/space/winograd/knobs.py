@@ -53,7 +53,7 @@ def constraints_of(c: Convolution, target: Target, lanes: int) -> tuple[Constrai
         return registers_of_sums(c, k) <= target.vector_registers
 
     def fits_stack(k: Columns) -> Mask:
-        return held_bytes(c, lanes, k, target.num_cores) <= STACK_BYTES
+        return held_bytes(c, target, lanes, k) <= STACK_BYTES
 
     def blocks_useful(k: Columns) -> Mask:
         rows, panels = whole(k, "mb"), panels_of(c, lanes, k)

@@ -432,18 +432,34 @@ def test_a_small_tile_fits_few_registers() -> None:
 
 
 @pytest.mark.parametrize("by_row", [0, 1])
-def test_a_kernel_holds_what_the_model_counts(by_row: int) -> None:
+@pytest.mark.parametrize("target", [FEW, WIDE], ids=["few registers", "many"])
+def test_a_kernel_holds_what_the_model_counts(target: Target, by_row: int) -> None:
     function = convolution((1, 28, 28, 128), 128)
     config = {"tile_h": 2, "tile_w": 4, "mb": 5, "nb": 2, "rw": 6, "nv": 2, "by_row": by_row}
     config |= {"ku": 2, "next_panel": 0}
     workload = Workload.from_function(function)
-    program = schedule_workload(workload, HOST, {"sketch": "winograd", **config})
+    program = schedule_workload(workload, target, {"sketch": "winograd", **config})
     columns = {name: np.array([value]) for name, value in config.items()}
     c = convolution_of(function)
     assert c is not None
-    (held,) = held_bytes(c, HOST.lanes(F32), columns, HOST.num_cores)
-    workspace = emit_llvm(lower(program), HOST).workspace_bytes
-    assert workspace == pytest.approx(held * HOST.num_cores, rel=0.04)
+    (held,) = held_bytes(c, target, target.lanes(F32), columns)
+    workspace = emit_llvm(lower(program), target).workspace_bytes
+    assert workspace == pytest.approx(held * target.num_cores, rel=0.04)
+
+
+@pytest.mark.parametrize("by_row", [0, 1])
+@pytest.mark.parametrize("size", [(24, 56), (27, 53)])
+def test_the_last_register_tile_of_a_block_is_short(size: tuple[int, int], by_row: int) -> None:
+    """14 tiles by fives are 5, 5 and 4, and no tile of the next block is transformed for this."""
+    function = convolution((1, *size, 8), 16)
+    config = {**winograd_space(function, FEW).default, **tiled((4, 4)), "by_row": by_row}
+    config |= {"mb": 1, "rw": 5, "nv": 2, "nb": 1}
+    workload = Workload.from_function(function)
+    lowered = lower(schedule_workload(workload, FEW, config))
+    transformed = re.search(r"allocate tile_in: float32\[6, 6, (\d+), ", str(lowered))
+    assert transformed is not None
+    assert int(transformed[1]) <= 15
+    assert verify(function, FEW, config, draw(function, np.random.default_rng(2))) < 5e-6
 
 
 def test_blocks_that_end_inside_an_image_of_several_hold_the_phases_of_all() -> None:
@@ -458,7 +474,7 @@ def test_blocks_that_end_inside_an_image_of_several_hold_the_phases_of_all() -> 
     for rows in (2, 3):  # of 38 of an image
         config = {**default, "mb": rows}
         columns = {n: np.array([v]) for n, v in config.items() if n != "sketch"}
-        (held,) = held_bytes(c, one.lanes(F32), columns, 1)
+        (held,) = held_bytes(c, one, one.lanes(F32), columns)
         program = schedule_workload(Workload.from_function(function), one, config)
         workspace = emit_llvm(lower(program), one).workspace_bytes
         assert workspace == pytest.approx(held, rel=0.04)
