@@ -35,16 +35,19 @@ class MaskedMoves(Masks):
         if known is None or (known.condition and small):
             result = self._masked_load(buffer, pointer, lanes, self.mask)
         else:
-            if known.condition and zeros:
-                size_bytes = lanes * dtype_bytes(buffer.dtype)
-                pointer = self._or_zeros(known.condition, pointer, size_bytes)
-            elif known.condition:
-                choice = f"i1 {known.condition}, ptr {pointer}, ptr {self.pointers[buffer]}"
-                pointer = self.builder.here(f"select {choice}")
+            if known.condition:
+                pointer = self._or_others(known.condition, pointer, buffer, lanes)
             result = self._load_lanes(buffer, pointer, lanes, known.lanes)
         if zeros:
             self.zero_outside[result] = self.mask
         return result
+
+    def _or_others(self, condition: str, pointer: str, buffer: Buffer, lanes: int) -> str:
+        """A pointer if a condition holds, else one to zeros; on GPUs to the array's beginning."""
+        if self.target.has_zeros:
+            return self._or_zeros(condition, pointer, lanes * dtype_bytes(buffer.dtype))
+        choice = f"i1 {condition}, ptr {pointer}, ptr {self.pointers[buffer]}"
+        return self.builder.here(f"select {choice}")
 
     def _load_lanes(self, buffer: Buffer, pointer: str, lanes: int, active: frozenset[int]) -> str:
         """The active lanes, zeros in the others: of a vector as wide as they ask for, by a mask, or

@@ -132,17 +132,11 @@ class Repeated(Expressions, ABC):
         steps: Steps | None = None
         rest: Expr = expr
         while isinstance(rest, Select):
-            condition = rest.condition
-            found = None
-            if isinstance(condition, Binary) and condition.op == "eq" and self.compared(condition):
-                found = nest.sums.get(condition)
-            if found is None or found[0].terms or found[0].lane:
+            equal = self._equal_in(nest, rest.condition)
+            if equal is None or steps not in (None, equal[1]):
                 return None
-            if steps is None:
-                steps = found[1]
-            elif steps != found[1]:
-                return None
-            values.setdefault(found[0].const, rest.a)
+            number, steps = equal
+            values.setdefault(number, rest.a)
             rest = rest.b
         if len(values) < 3 or steps is None:
             return None
@@ -153,6 +147,17 @@ class Repeated(Expressions, ABC):
             return self._again(nest, arms, number, values.get(number, rest))
 
         return chosen
+
+    def _equal_in(self, nest: UnrolledNest, condition: Expr) -> tuple[int, Steps] | None:
+        """``number + Σ steps = 0`` of the nest's variables alone; None for other conditions."""
+        if not isinstance(condition, Binary) or condition.op != "eq":
+            return None
+        if self.compared(condition) is None:
+            return None
+        found = nest.sums.get(condition)
+        if found is None or found[0].terms or found[0].lane:
+            return None
+        return found[0].const, found[1]
 
     def _again(
         self, nest: UnrolledNest, arms: dict[Any, Evaluation | None], which: Any, arm: Expr
