@@ -52,6 +52,7 @@ class MaskedMoves(Masks):
     def _load_lanes(self, buffer: Buffer, pointer: str, lanes: int, active: frozenset[int]) -> str:
         """The active lanes, zeros in the others: of a vector as wide as they ask for, by a mask, or
         piece by piece for a processor that would load them one by one."""
+        assert self.mask is not None
         element = memory_type(buffer.dtype)
         if len(active) == lanes:
             return self.load_whole(buffer, pointer, lanes)
