@@ -207,9 +207,8 @@ class Target:
         return self.isa is not WASM32 and self.has_fma
 
     @property
-    def has_zeros(self) -> bool:
-        """Whether code may point to zeros instead of an array: all memory of processors is one, but
-        on GPUs arrays lie in spaces of their own."""
+    def has_one_memory(self) -> bool:
+        """Whether a pointer may be to an array or to zeros instead: GPUs have several memories."""
         return self.kind != "cuda"
 
     def has_masks(self, element_bytes: int) -> bool:

@@ -128,7 +128,7 @@ class Expressions(Registers):
         place = self.flat_index(arm.buffer, arm.indices)
         beside = isinstance(place, Lin) and (place.lane == 1 or self.lanes == 1)
         alone = is_float(arm.dtype) and self.target.has_masks(dtype_bytes(arm.buffer.dtype))
-        return beside and (alone or (self.lanes > 1 and self.target.has_zeros))
+        return beside and (alone or (self.lanes > 1 and self.target.has_one_memory))
 
     def _uniform_arm(self, arm: Expr, mask: str) -> Val:
         """A lane-invariant load under a uniform condition: made only if any lane wants it."""

@@ -30,7 +30,7 @@ class MaskedMoves(Masks):
     def load_by_mask(self, buffer: Buffer, pointer: str, lanes: int) -> str:
         """Lanes of the current mask, zeros in the others (on GPUs anything)."""
         assert self.mask is not None
-        known, zeros = self.known.get(self.mask), self.target.has_zeros
+        known, zeros = self.known.get(self.mask), self.target.has_one_memory
         small = not zeros and prod(buffer.shape) < lanes
         if known is None or (known.condition and small):
             result = self._masked_load(buffer, pointer, lanes, self.mask)
@@ -44,7 +44,7 @@ class MaskedMoves(Masks):
 
     def _or_others(self, condition: str, pointer: str, buffer: Buffer, lanes: int) -> str:
         """A pointer if a condition holds, else one to zeros; on GPUs to the array's beginning."""
-        if self.target.has_zeros:
+        if self.target.has_one_memory:
             return self._or_zeros(condition, pointer, lanes * dtype_bytes(buffer.dtype))
         choice = f"i1 {condition}, ptr {pointer}, ptr {self.pointers[buffer]}"
         return self.builder.here(f"select {choice}")

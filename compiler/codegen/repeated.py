@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from tunefarm.compiler.codegen.expressions import (
     Expressions,
@@ -108,7 +108,7 @@ class Repeated(Expressions, ABC):
         numbered = self._one_of(nest, expr)
         if numbered is not None:
             return numbered
-        arms: dict[bool, Evaluation | None] = {}
+        arms: dict[int, Evaluation | None] = {}
         lanewise = self.lanes > 1 and not reads_memory(expr) and self.depends_on_lane(expr)
 
         def arm(which: bool) -> Val:
@@ -127,18 +127,19 @@ class Repeated(Expressions, ABC):
         return chosen
 
     def _one_of(self, nest: UnrolledNest, expr: Select) -> Evaluation | None:
-        """``te.one_of``: the arm whose number the nest's variables make; None for other choices."""
+        """``te.one_of``: the arm whose number the nest's variables make, however many there are;
+        None for other choices."""
         values: dict[int, Expr] = {}
         steps: Steps | None = None
         rest: Expr = expr
         while isinstance(rest, Select):
             equal = self._equal_in(nest, rest.condition)
             if equal is None or steps not in (None, equal[1]):
-                return None
+                break
             number, steps = equal
             values.setdefault(number, rest.a)
             rest = rest.b
-        if len(values) < 3 or steps is None:
+        if steps is None:
             return None
         arms: dict[int, Evaluation | None] = {}
 
@@ -160,7 +161,7 @@ class Repeated(Expressions, ABC):
         return found[0].const, found[1]
 
     def _again(
-        self, nest: UnrolledNest, arms: dict[Any, Evaluation | None], which: Any, arm: Expr
+        self, nest: UnrolledNest, arms: dict[int, Evaluation | None], which: int, arm: Expr
     ) -> Val:
         """The value of an arm, which is taken apart the second time."""
         if which not in arms:

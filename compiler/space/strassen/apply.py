@@ -73,7 +73,8 @@ def _place_results(
     program: PrimFunc, p: Product, final: str, knob: dict[str, int]
 ) -> tuple[PrimFunc, tuple[Var, Var], Var, Var]:
     """Blocks of panels, whose weights stay in the caches, and of rows; in a block panels, tiles of
-    rows, and the results of a group of rows and a vector."""
+    rows, and the results of a group of rows and a vector: of all vectors of a panel at once, or
+    one after the other where they are 16 of two levels."""
     rows, columns = s.loops_of(program, final)
     program, (row_block, tile, row, side) = s.split(program, rows, knob["mb"], knob["rw"], p.side)
     program, (part, column) = s.split(program, columns, p.extents[2])

@@ -111,14 +111,14 @@ def hold_stages(
     there, where these leave the registers. Half-transformed tiles that are ``rolled`` stand on the
     stack too.
     """
-    write = None
+    half = "local" if rolled else "register"
+    scopes, write = {"window": "register", "rows_in": half, "rows_out": half}, None
     if by_column:
-        program = s.set_scope(program, "rows_out", "local")
+        scopes |= {"product": "register", "rows_out": "local"}
     else:
         program, write = s.cache_write(program, "product", "register")
-    for block in ("window", "rows_in", "product" if by_column else "rows_out"):
-        held = "local" if rolled and block.startswith("rows") else "register"
-        program = s.set_scope(program, block, held)
+    for block, scope in scopes.items():
+        program = s.set_scope(program, block, scope)
     return s.set_scope(program, "tile_in", "local", padding=tile_padding(c, lanes)), write
 
 
