@@ -14,9 +14,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from math import prod
 from typing import Any, TypeAlias
 
+import numpy as np
 from numpy.typing import NDArray
 
 AttrValue: TypeAlias = "int | float | str | bool | tuple[AttrValue, ...] | None"
@@ -70,7 +72,7 @@ class Constant:
     @property
     def type(self) -> TensorType:
         """That of the data."""
-        return TensorType(self.data.shape, self.data.dtype.name)
+        return TensorType(self.data.shape, _name_of(self.data.dtype))
 
     def __repr__(self) -> str:
         return f"Constant({self.name!r}: {self.type})"
@@ -198,6 +200,12 @@ class IRModule:
         }
         table = Table(("operator", "calls"), counts.most_common())
         return page("Model", facts, table, "print(module) shows it call by call")
+
+
+@cache
+def _name_of(dtype: np.dtype[Any]) -> str:
+    """NumPy puts a name together each time, and passes ask some thousand times a model."""
+    return dtype.name
 
 
 def tensor_type(expr: Expr) -> TensorType:

@@ -84,6 +84,12 @@ class Target:
     weights_in_memory: bool = field(default=False, kw_only=True)
     kind: str = field(init=False)
     options: Mapping[str, str] = field(init=False, compare=False, hash=False)
+    isa: Isa = field(init=False, compare=False)
+    """The instruction set; x86-64 for a plug-in's kind."""
+    mcpu: str = field(init=False, compare=False)
+    """The processor by LLVM's name; the instruction set's plainest if none is named."""
+    num_cores: int = field(init=False, compare=False)
+    """Cores of a processor, multiprocessors of a GPU."""
 
     def __post_init__(self) -> None:
         words = self.text.split()
@@ -111,6 +117,18 @@ class Target:
         object.__setattr__(self, "text", canonical)
         object.__setattr__(self, "kind", kind)
         object.__setattr__(self, "options", options)
+        self._set_processor()
+
+    def _set_processor(self) -> None:
+        """What the models of time ask for some thousand times a task."""
+        if self.kind == "cuda":
+            isa, mcpu, cores = NVPTX64, self.gpu.name, self.gpu.multiprocessors
+        else:
+            isa = ISAS[self.options.get("mtriple", X86_64.name).partition("-")[0]]
+            mcpu, cores = self.options.get("mcpu", isa.cpu), 1
+        object.__setattr__(self, "isa", isa)
+        object.__setattr__(self, "mcpu", mcpu)
+        object.__setattr__(self, "num_cores", int(self.options.get("num-cores", cores)))
 
     def __str__(self) -> str:
         return self.text
@@ -128,21 +146,9 @@ class Target:
         return Target(f"llvm {words} -num-cores={cores}")
 
     @property
-    def isa(self) -> Isa:
-        """The instruction set; x86-64 for a plug-in's kind."""
-        if self.kind == "cuda":
-            return NVPTX64
-        return ISAS[self.options.get("mtriple", X86_64.name).partition("-")[0]]
-
-    @property
     def gpu(self) -> GpuArch:
         """The architecture of a target of kind "cuda"."""
         return GPU_ARCHS[self.options["arch"]]
-
-    @property
-    def mcpu(self) -> str:
-        """The processor by LLVM's name; the instruction set's plainest if none is named."""
-        return self.gpu.name if self.kind == "cuda" else self.options.get("mcpu", self.isa.cpu)
 
     @property
     def strict(self) -> bool:
@@ -158,12 +164,6 @@ class Target:
     def takes_wgmma(self) -> bool:
         """True if a GPU has the instructions of warpgroups, which are those of ``sm_90a`` alone."""
         return self.options.get("arch") == "sm_90a"
-
-    @property
-    def num_cores(self) -> int:
-        """Cores of a processor, multiprocessors of a GPU."""
-        own = self.gpu.multiprocessors if self.kind == "cuda" else 1
-        return int(self.options.get("num-cores", own))
 
     @property
     def has_avx512(self) -> bool:

@@ -21,6 +21,8 @@ the next tile then reads other channels than those whose results are on their wa
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.config import SketchSpace
 from tunefarm.compiler.space.contraction.apply import schedule
@@ -39,6 +41,7 @@ from tunefarm.compiler.target import Target
 __all__ = ["contraction_of", "schedule", "space"]
 
 
+@lru_cache(maxsize=64)
 def space(function: Function, target: Target) -> SketchSpace | None:
     """The knobs of a contraction; None if the function is not one."""
     if target.kind != "llvm":

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from math import gcd, log2, prod
 
@@ -53,7 +54,7 @@ def default_blocks(
         for order in ((PANELS_INSIDE,) if inside else kernel.orders)
         for mb in choices["mb"]
         for nb in _blocks_of_panels(order, kernel, choices["nb"])
-        if int(mb) <= max(1, 1.34 * kernel.fitting(order))
+        if int(mb) <= max(1, 1.34 * kernel.fitting[order])
     ]
     order, mb, nb = max(candidates, key=lambda b: (kernel.value(*b), -b[1], -b[2]))
     pack_rhs = _pack_rhs(c, kernel, choices["pack_rhs"], mb < kernel.tiles)
@@ -125,7 +126,7 @@ def _meets_in_few_sets(c: Contraction, kernel: _Kernel) -> bool:
     return filled and target.has_few_registers and kernel.copies >= target.num_cores
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Kernel:
     """A contraction in numbers. ``tiles`` and ``panels`` are what blocks consist of, ``copies``
     what is repeated around them; ``gathered_bytes`` counts the left operand once a tap, and
@@ -156,8 +157,13 @@ class _Kernel:
         other = "mn" if best == "nm" else "nm"
         return (best,) if self.target.num_cores == 1 else (best, other)
 
-    def fitting(self, order: str) -> int:
-        """Tiles of rows whose operand stays in the second-level cache, or is read once anyway."""
+    @cached_property
+    def fitting(self) -> Mapping[str, int]:
+        """By order the tiles of rows whose operand stays in the second-level cache, or is read once
+        anyway."""
+        return {order: self._fitting(order) for order in ("mn", "nm", PANELS_INSIDE)}
+
+    def _fitting(self, order: str) -> int:
         if order == PANELS_INSIDE and self._shared:
             return self.tiles
         if self.kept and (order == PANELS_INSIDE or self._by_rows or not self._shared):
@@ -167,7 +173,7 @@ class _Kernel:
         room = max(self.target.l2_bytes // 4, self._room if self.deep else 0)
         return max(1, int(room // max(1, self.tile_bytes)))
 
-    @property
+    @cached_property
     def kept(self) -> bool:
         """True of a depthwise window whose image and results stay in the second-level cache, and
         exceed the first by far."""
@@ -194,7 +200,7 @@ class _Kernel:
         if order == "nm":
             again = 0 if self.input_bytes <= self._room else self.panels * self.input_bytes
             return self.weight_bytes + again
-        return self.weight_bytes * -(-self.tiles // self.fitting("mn")) + self.input_bytes
+        return self.weight_bytes * -(-self.tiles // self._fitting("mn")) + self.input_bytes
 
     @property
     def deep(self) -> bool:
@@ -204,7 +210,7 @@ class _Kernel:
     def value(self, order: str, mb: int, nb: int) -> float:
         """Cores kept busy, less the pool's work, what is read again, and what is moved."""
         row_sizes, panel_sizes = _sizes(self.tiles, mb), _sizes(self.panels, nb)
-        fitting = self.fitting(order)
+        fitting = self.fitting[order]
         in_turn = order == PANELS_INSIDE and self._shared and not self.kept
         again = 0.0 if in_turn else log2(min(fitting, self.tiles) / min(mb, fitting, self.tiles))
         if order == "mn" and not self.depthwise:

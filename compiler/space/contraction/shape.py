@@ -13,6 +13,7 @@ from tunefarm.compiler.space.analysis import Axis, Contraction, analyse
 from tunefarm.compiler.space.columns import Mask, Numbers
 from tunefarm.compiler.space.program import create_program, view_contraction
 from tunefarm.compiler.target import LINE_BYTES, Target, dtype_bytes
+from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir.affine import affine
 from tunefarm.compiler.tir.ir import Var
 from tunefarm.compiler.tir.schedule.tree import store_of
@@ -25,9 +26,15 @@ PANELS_INSIDE = "mtn"  # the order of blocks "mn", in which a tile of rows takes
 
 
 @lru_cache(maxsize=64)
+def viewed_program(function: Function) -> PrimFunc:
+    """A fused function's program, pointwise convolutions viewed as products."""
+    return create_program(view_contraction(function))
+
+
+@lru_cache(maxsize=64)
 def contraction_of(function: Function) -> Contraction | None:
     """The contraction that a fused function is, pointwise convolutions viewed as products."""
-    return analyse(create_program(view_contraction(function)))
+    return analyse(viewed_program(function))
 
 
 def sum_dtype(c: Contraction) -> str:

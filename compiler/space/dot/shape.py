@@ -9,9 +9,12 @@ from math import prod
 
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.analysis import Axis, Contraction, Operand, analyse
-from tunefarm.compiler.space.contraction.shape import packed_at_build, shares_vector
+from tunefarm.compiler.space.contraction.shape import (
+    packed_at_build,
+    shares_vector,
+    viewed_program,
+)
 from tunefarm.compiler.space.prefetch import PackedWeights
-from tunefarm.compiler.space.program import create_program, view_contraction
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir.ir import Buffer, Load, Var
@@ -49,7 +52,7 @@ class DotProduct:
 
 def dot_product_of(function: Function, target: Target) -> DotProduct | None:
     """The dot products that a fused function sums; None if no instruction computes them."""
-    c = analyse(create_program(view_contraction(function)), inline_operands=False)
+    c = analyse(viewed_program(function), inline_operands=False)
     if c is None or not packed_at_build(c) or shares_vector(c) or c.vector.extent == 1:
         return None
     instruction = _instruction(c, target)

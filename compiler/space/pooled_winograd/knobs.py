@@ -64,9 +64,11 @@ def of_bands(p: Pooled, k: Columns, value: Callable[[Bands], int]) -> Numbers:
         except ScheduleError:
             return 0
 
-    places = list(zip(whole(k, "rows").tolist(), whole(k, "tile_h").tolist(), strict=True))
-    values = {place: number(*place) for place in set(places)}
-    return np.array([values[place] for place in places], np.int64)
+    rows, tiles = whole(k, "rows"), whole(k, "tile_h")
+    step = int(tiles.max()) + 1
+    places, place_of = np.unique(rows * step + tiles, return_inverse=True)
+    values = [number(*divmod(place, step)) for place in places.tolist()]
+    return np.array(values, np.int64)[place_of]
 
 
 def block_tiles(p: Pooled, k: Columns) -> Numbers:

@@ -46,7 +46,9 @@ def _points(c: Convolution) -> Mapping[int, int]:
 
 def of_tiles(k: Columns, knob: str, count: Mapping[int, int]) -> Numbers:
     """``count`` of each candidate's tile in one dimension."""
-    return np.array([count[tile] for tile in whole(k, knob)], np.int64)
+    counts = np.zeros(max(count) + 1, np.int64)
+    counts[list(count)] = list(count.values())
+    return counts[whole(k, knob)]
 
 
 def panels_of(c: Convolution, lanes: int, k: Columns) -> Numbers:
