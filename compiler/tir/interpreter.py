@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,6 +103,7 @@ class _Source:
         self.objects: dict[str, Any] = {**_RUNTIME, **_thread_runtime()}
         self.names: dict[Any, str] = {}
         self.nesting = 0
+        self.places = 0  # indices that have a name of their own
         self.lowered = not any(isinstance(s, Block) for s in walk_stmt(program.body))
         self.threads: dict[str, str] = {}  # axis → the name of a thread's index along it
         self.owned: set[Buffer] = set()  # buffers of which each thread has its own
@@ -125,8 +127,7 @@ class _Source:
         self.lines.append("    " * depth + text)
 
     def allocate(self, buffer: Buffer, depth: int) -> None:
-        shape = buffer.shape[:-1] + (buffer.shape[-1] + buffer.padding,) if buffer.shape else ()
-        self.put(depth, f"{self.name(buffer, 'b')} = poisoned({shape}, {buffer.dtype!r})")
+        self.put(depth, f"{self.name(buffer, 'b')} = poisoned({_room(buffer)}, {buffer.dtype!r})")
 
     def stmt(self, stmt: Stmt, depth: int) -> None:
         match stmt:
@@ -150,16 +151,22 @@ class _Source:
             case Allocate():
                 self.allocate(stmt.buffer, depth)
                 self.stmt(stmt.body, depth)
-            case Store(buffer, indices, value):
-                kind = f"dt_{buffer.dtype}"
-                convert = _wrapped if buffer.dtype == "int64" else numpy_dtype(buffer.dtype).type
-                self.objects.setdefault(kind, convert)
-                name, where = self.name(buffer, "b"), "".join(f"{self.expr(i)}, " for i in indices)
-                does = "copy" if _is_copy(stmt) else "write"
-                place = f"{self.check(buffer, does)}({name}, {buffer.name!r}, ({where}))"
-                self.put(depth, f"{self.name(buffer, 'b')}[{place}] = {kind}({self.expr(value)})")
+            case Store():
+                self.store(stmt, depth)
             case Block():
                 self.block(stmt, depth)
+
+    def store(self, store: Store, depth: int) -> None:
+        buffer, value = store.buffer, self.expr(store.value)
+        place = self.place(buffer, store.indices, "copy" if _is_copy(store) else "write")
+        if place.condition:
+            self.put(depth, f"if not ({place.condition}): {place.refusal}")
+        if not (store.value.dtype == buffer.dtype in _PLAIN_FLOATS):
+            kind = f"dt_{buffer.dtype}"
+            convert = _wrapped if buffer.dtype == "int64" else numpy_dtype(buffer.dtype).type
+            self.objects.setdefault(kind, convert)
+            value = f"{kind}({value})"
+        self.put(depth, f"{place.element} = {value}")
 
     def loop(self, loop: For, depth: int) -> None:
         start, extent = self.expr(loop.start), self.expr(loop.extent)
@@ -215,11 +222,27 @@ class _Source:
             self.put(depth, "return")
             self.put(depth, "yield")
 
-    def check(self, buffer: Buffer, does: str) -> str:
-        """The function that checks an access: for threads also that no other interferes."""
-        if not self.threads or buffer in self.owned:
-            return "at"
-        return "read_shared_at" if (does, buffer.scope) == ("read", "shared") else f"{does}_at"
+    def place(self, buffer: Buffer, indices: tuple[Expr, ...], does: str) -> _Place:
+        """An element that is read, written or copied to; of what threads share a record is kept, to
+        see that no other interferes."""
+        name, texts = self.name(buffer, "b"), [self.expr(i) for i in indices]
+        if self.threads and buffer not in self.owned:
+            does = "read_shared" if (does, buffer.scope) == ("read", "shared") else does
+            where = "".join(f"{text}, " for text in texts)
+            return _Place(f"{name}[{does}_at({name}, {buffer.name!r}, ({where}))]", "", "")
+        questions: list[str] = []
+        for dim, (index, extent) in enumerate(zip(indices, _room(buffer), strict=True)):
+            if isinstance(index, Const) and 0 <= index.value < extent:
+                continue
+            asked = texts[dim]
+            if not isinstance(index, Var):
+                self.places += 1
+                texts[dim] = f"x{self.places}"
+                asked = f"({texts[dim]} := {asked})"
+            questions.append(f"(0 <= {asked} < {extent})")
+        where = "".join(f"{text}, " for text in texts)
+        refusal = f"outside({name}, {buffer.name!r}, ({where}))"
+        return _Place(f"{name}[({where})]", " & ".join(questions), refusal)
 
     def block(self, block: Block, depth: int) -> None:
         for axis, binding in zip(block.iters, block.bindings, strict=True):
@@ -259,11 +282,10 @@ class _Source:
                     self.objects[name] = numpy_dtype(dtype).type(value)
                 return name
             case Load(buffer, indices):
-                where = ", ".join(map(self.expr, indices))
-                name = self.name(buffer, "b")
-                comma = "," if indices else ""
-                check = self.check(buffer, "read")
-                text = f"{name}[{check}({name}, {buffer.name!r}, ({where}{comma}))]"
+                place = self.place(buffer, indices, "read")
+                text = place.element
+                if place.condition:
+                    text = f"({text} if {place.condition} else {place.refusal})"
                 return f"int({text})" if buffer.dtype == "int64" else text
             case Select(condition, a, b, _):
                 return f"({self.expr(a)} if {self.expr(condition)} else {self.expr(b)})"
@@ -328,6 +350,8 @@ class _Source:
         safe = not op.startswith("floor") or (isinstance(b, Const) and b.value > 0)
         if a.dtype in ("int64", "bool") and op in _PYTHON and safe:
             return f"({x} {_PYTHON[op]} {y})"
+        if a.dtype in _PLAIN_FLOATS and op in _FIELD:
+            return f"({x} {_FIELD[op]} {y})"
         return f"op_{op}({x}, {y})"
 
 
@@ -370,10 +394,33 @@ _PYTHON = {
 }  # fmt: skip
 
 
+_FIELD = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
+_PLAIN_FLOATS = ("float32", "float64")  # whose scalars of NumPy's compute as they are
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Source of an element, of the condition that it exists (none if it always does, or if it is
+    asked for meanwhile), and of what refuses it otherwise."""
+
+    element: str
+    condition: str
+    refusal: str
+
+
+def _room(buffer: Buffer) -> tuple[int, ...]:
+    """A buffer's shape with its padding."""
+    return buffer.shape[:-1] + (buffer.shape[-1] + buffer.padding,) if buffer.shape else ()
+
+
+def _outside(array: Array, name: str, indices: tuple[int, ...]) -> NoReturn:
+    raise IndexError(f"{name}[{', '.join(map(str, indices))}] is outside {array.shape}")
+
+
 def _at(array: Array, name: str, indices: tuple[int, ...]) -> tuple[int, ...]:
     for index, extent in zip(indices, array.shape, strict=True):
         if not 0 <= index < extent:
-            raise IndexError(f"{name}[{', '.join(map(str, indices))}] is outside {array.shape}")
+            _outside(array, name, indices)
     return indices
 
 
@@ -509,7 +556,7 @@ def _held_product(total: Any, row: Sequence[Sequence[Any]], right: Sequence[Any]
 
 _RUNTIME: dict[str, Any] = {
     "poisoned": poisoned,
-    "at": _at,
+    "outside": _outside,
     "cast": _cast,
     "wrap": _wrap,
     "intrinsic": _intrinsic,

@@ -87,6 +87,7 @@ class _Verifier:
         self.read_only: set[Buffer] = set()
         self.certain = True
         self.axes: list[tuple[str, int]] = []
+        self.seen: set[tuple[Expr, bool]] = set()  # of a statement, in whose expressions they recur
 
     def fail(self, what: str) -> NoReturn:
         at = f" in {' / '.join(self.where)}" if self.where else ""
@@ -153,6 +154,7 @@ class _Verifier:
     # --- statements ----------------------------------------------------------------------------
 
     def stmt(self, stmt: Stmt) -> None:
+        self.seen.clear()
         match stmt:
             case Seq(stmts):
                 for part in stmts:
@@ -302,6 +304,8 @@ class _Verifier:
 
     def expr(self, expr: Expr, certain: bool) -> str:
         """The dtype of an expression whose parts fit together."""
+        if (expr, certain) in self.seen:
+            return expr.dtype
         match expr:
             case Var():
                 if expr not in self.bound:
@@ -326,6 +330,7 @@ class _Verifier:
                 self.operation(expr, kinds[0])
         if expr.dtype not in DTYPES:
             self.fail(f"{print_expr(expr)} has dtype {expr.dtype}")
+        self.seen.add((expr, certain))
         return expr.dtype
 
     def same(self, expr: Expr, dtypes: tuple[str, ...]) -> None:

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from tunefarm.compiler.gpu.emulator.errors import Fault
 from tunefarm.compiler.gpu.emulator.kinds import Values
-from tunefarm.compiler.gpu.emulator.order import AsyncRead, BlockOrder
+from tunefarm.compiler.gpu.emulator.order import AsyncRead, BlockOrder, Index
 from tunefarm.compiler.gpu.emulator.parse import Instruction
 
 if TYPE_CHECKING:
     from tunefarm.compiler.gpu.emulator.wave import Wave
+
+_SPAN = 1 << 32  # more than the addresses of a block's shared memory
 
 
 @dataclass(slots=True)
@@ -97,19 +99,37 @@ class Mbarriers:
 
     def find(self, wave: Wave, position: int, thread: int, block: int, address: int) -> Mark:
         """The mbarrier of a block that a thread speaks of; Fault if it does not know of any."""
+        return self._found(wave, np.array([position]), np.array([thread]), block, address)
+
+    def find_all(self, wave: Wave, threads: Index, addresses: Values) -> tuple[list[Mark], Index]:
+        """The mbarriers of their own blocks that threads speak of, and which of these each does."""
+        places = wave.block_of[threads] * _SPAN + addresses.astype(np.int64)
+        distinct, which = np.unique(places, return_inverse=True)
+        found = []
+        for number, place in enumerate(distinct.tolist()):
+            positions = np.flatnonzero(which == number)
+            block, address = divmod(place, _SPAN)
+            found.append(self._found(wave, positions, threads[positions], block, address))
+        return found, which
+
+    def _found(
+        self, wave: Wave, positions: Index, threads: Index, block: int, address: int
+    ) -> Mark:
         found = self.marks.get((block, address))
         if found is None:
-            raise Fault(position, f"there is no mbarrier at {address:#x} of shared memory")
-        if not wave.order.knows(thread, *found.made):
-            raise Fault(position, f"does not know that the mbarrier at {address:#x} is made")
+            raise Fault(int(positions[0]), f"there is no mbarrier at {address:#x} of shared memory")
+        known = wave.order.know(threads, *found.made)
+        if not known.all():
+            problem = f"does not know that the mbarrier at {address:#x} is made"
+            raise Fault(int(positions[np.argmin(known)]), problem)
         return found
 
     def check_end(self, wave: Wave, block: int) -> None:
         """A block ends: Fault unless it knows that no other tells its mbarriers any more."""
         for other, time in self.from_others.get(block, ()):
             first = block * wave.block_threads
-            threads = range(first, first + wave.block_threads)
-            if not any(wave.order.knows(thread, other, time) for thread in threads):
+            threads = np.arange(first, first + wave.block_threads)
+            if not wave.order.know(threads, other, time).any():
                 raise Fault(0, "ends, and others of its cluster may still tell its mbarriers")
 
     def land(self, wave: Wave) -> bool:

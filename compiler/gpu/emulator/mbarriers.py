@@ -127,27 +127,27 @@ def waiting_of(i: Instruction, scope: Scope) -> Waiting:
     write = writes(i, scope, d, KINDS["pred"])
     always = np.ones(1, np.bool_)
 
-    def marks(wave: Wave, group: Group) -> list[Mark]:
-        there = group.own(place(wave))
-        find, blocks = wave.mbarriers.find, wave.block_of
-        threads = enumerate(map(int, group.index))
-        return [find(wave, n, each, int(blocks[each]), int(there[n])) for n, each in threads]
+    def marks(wave: Wave, group: Group) -> tuple[list[Mark], Index]:
+        return wave.mbarriers.find_all(wave, group.index, group.own(place(wave)))
 
     def ready(wave: Wave, group: Group) -> Values:
         try:
-            ended = np.array([mark.phases & 1 for mark in marks(wave, group)])
+            found, which = marks(wave, group)
         except Fault as fault:
             raise wave.fault(i, int(group.index[fault.position]), fault.problem) from None
-        found: Values = ended != group.own(parity(wave))
-        return found
+        ended = np.array([mark.phases & 1 for mark in found])[which]
+        over: Values = ended != group.own(parity(wave))
+        return over
 
     def step(wave: Wave, group: Group) -> None:
-        for mark, threads in _by_mark(marks(wave, group), group.index):
-            wave.order.tell(threads, mark.heard)
+        found, which = marks(wave, group)
+        for number, mark in enumerate(found):
+            wave.order.tell(group.index[which == number], mark.heard)
         write(wave, group, always)
 
     def problem(wave: Wave, group: Group) -> str:
-        mark = marks(wave, group)[0]
+        found, which = marks(wave, group)
+        mark = found[which[0]]
         came = f"{mark.bytes} bytes have to come that nothing brings"
         if mark.bytes <= 0:
             came = f"{-mark.bytes} bytes came that nobody expects" if mark.bytes else "no bytes"
@@ -157,14 +157,6 @@ def waiting_of(i: Instruction, scope: Scope) -> Waiting:
         )
 
     return Waiting(ready, step, problem)
-
-
-def _by_mark(marks: list[Mark], threads: Index) -> list[tuple[Mark, Index]]:
-    """Threads that wait for the same mbarrier together."""
-    found: dict[int, tuple[Mark, list[int]]] = {}
-    for mark, thread in zip(marks, threads, strict=True):
-        found.setdefault(id(mark), (mark, []))[1].append(int(thread))
-    return [(mark, np.array(mine)) for mark, mine in found.values()]
 
 
 def fence_all(wave: Wave) -> None:

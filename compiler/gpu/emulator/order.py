@@ -216,12 +216,13 @@ class BlockOrder:
         joined[self._own[mine]] = self._time
         self._known[rows] = joined
 
-    def knows(self, thread: int, other: int, time: int) -> bool:
-        """Whether a thread has learnt that what thread number ``other`` of its cluster did at a
+    def know(self, threads: Index, other: int, time: int) -> Values:
+        """Which threads have learnt that what thread number ``other`` of their cluster did at a
         time is over."""
-        row = self._knower[thread]
-        known = self._known[row, other] >= time or self._over[row, other] >= time
-        return bool(known or self._own[thread] == other)
+        rows = self._knower[threads]
+        told = np.maximum(self._known[rows, other], self._over[rows, other]) >= time
+        known: Values = told | (self._own[threads] == other)
+        return known
 
     def knows_of_any(self, thread: int, block: int) -> bool:
         """Whether a thread has learnt of anything that threads of a block of its cluster did."""

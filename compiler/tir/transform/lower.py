@@ -73,9 +73,10 @@ def lower(
     if checked:
         verify(program)
     for phase in _steps(extra or {}):
-        program = phase(program)
-        if checked:
-            verify(program)
+        made = phase(program)
+        if checked and made is not program:
+            verify(made)
+        program = made
     return verify(program, lowered=True) if checked else program
 
 
