@@ -90,6 +90,8 @@ CPUS: Mapping[str, frozenset[str]] = {
 
 # Features that code asks for by name, and the processors that have them.
 FEATURES: Mapping[str, frozenset[str]] = {
+    "avx2": AVX512 | AVX2,
+    "avx512bw": AVX512,
     "avx512vnni": AVX512 - _NO_VNNI,
     "avx512bf16": frozenset({
         "cooperlake", "sapphirerapids", "emeraldrapids", "graniterapids", "graniterapids-d",

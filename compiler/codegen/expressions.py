@@ -190,10 +190,18 @@ class Expressions(Registers):
         shared = self.splat(Val(self._together(factors[0], word, 0), word.replace("i", "int")))
         spread = b.here(f"bitcast <{t.lanes} x {word}> {shared.text} to {kinds[0]}")
         packed = self._together(factors[t.terms], kinds[1], t.terms)
+        if dtype_bytes(t.b) < dtype_bytes(t.a):
+            packed = b.pure(f"sext {kinds[1]} {packed} to {kinds[0]}", [packed])
+            kinds[1] = kinds[0]
         sums = vector_of(scalar_type(t.accumulator), t.lanes)
-        self.declares.add(f"declare {sums} @{t.instruction}({sums}, {kinds[0]}, {kinds[1]})")
-        operands = f"{sums} {total.text}, {kinds[0]} {spread}, {kinds[1]} {packed}"
-        return Val(b.here(f"call {sums} @{t.instruction}({operands})"), t.accumulator, t.lanes)
+        operands = [(kinds[0], spread), (kinds[1], packed)]
+        if t.accumulates:
+            operands.insert(0, (sums, total.text))
+        taken = ", ".join(kind for kind, _ in operands)
+        self.declares.add(f"declare {sums} @{t.instruction}({taken})")
+        passed = ", ".join(f"{kind} {text}" for kind, text in operands)
+        result = Val(b.here(f"call {sums} @{t.instruction}({passed})"), t.accumulator, t.lanes)
+        return result if t.accumulates else self.emit("add", total, result)
 
     def _together(self, load: Expr, kind: str, step: int) -> str:
         """One load of ``kind`` from the element of lane 0 on, of which lanes are ``step`` apart."""

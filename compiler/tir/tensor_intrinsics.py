@@ -21,7 +21,9 @@ class TensorIntrinsic:
     sum; ``feature`` is what LLVM calls the processor's ability.
 
     ``instruction`` is LLVM's intrinsic: it takes the accumulators and two vectors of lanes · terms
-    elements, of which the first holds the terms of a in every lane.
+    elements, of which the first holds the terms of a in every lane. One without ``accumulates``
+    takes the two alone, and its sums are added to the accumulators. Narrower elements of b are
+    widened to those of a on their way from memory.
     """
 
     name: str
@@ -32,6 +34,7 @@ class TensorIntrinsic:
     b: str
     instruction: str
     feature: str
+    accumulates: bool = True
 
     def __str__(self) -> str:
         factors = f"{self.a}[{self.terms}] · {self.b}[{self.lanes}, {self.terms}]"
@@ -77,4 +80,13 @@ for _name, _lanes, _terms, _sum, _a, _b, _llvm, _feature in (
     _group = "avx512bf16" if _feature == "avx512bf16" else "avx512"
     register_tensor_intrinsic(
         TensorIntrinsic(_name, _lanes, _terms, _sum, _a, _b, f"llvm.x86.{_group}.{_llvm}", _feature)
+    )
+
+# The same, VPMADDWD: exact, where VPMADDUBSW, which multiplies bytes, saturates.
+for _name, _lanes, _llvm, _feature in (
+    ("x86.vpmaddwd.512", 16, "llvm.x86.avx512.pmaddw.d.512", "avx512bw"),
+    ("x86.vpmaddwd.256", 8, "llvm.x86.avx2.pmadd.wd", "avx2"),
+):
+    register_tensor_intrinsic(
+        TensorIntrinsic(_name, _lanes, 2, "int32", "int16", "int8", _llvm, _feature, False)
     )

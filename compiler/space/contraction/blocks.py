@@ -49,9 +49,10 @@ def default_blocks(
     kernel = _kernel_of(c, target, lanes, register_tile, step_cycles)
     in_turn = in_turn or waits_for_stores(c, target)
     inside = in_turn and PANELS_INSIDE in choices["order"]
+    orders = [o for o in kernel.orders if o in choices["order"]] or map(str, choices["order"])
     candidates = [
         (order, int(mb), int(nb))
-        for order in ((PANELS_INSIDE,) if inside else kernel.orders)
+        for order in ((PANELS_INSIDE,) if inside else orders)
         for mb in choices["mb"]
         for nb in _blocks_of_panels(order, kernel, choices["nb"])
         if int(mb) <= max(1, 1.34 * kernel.fitting[order])

@@ -96,12 +96,14 @@ def _copied_bytes(dot: DotProduct, k: Columns) -> Numbers:
         1 + sum(abs(factor) * (of[var] - 1) for var, (factor, _) in affine(i).terms.items())
         for i in c.lhs.load.indices
     ]
-    return prod(spans) * dtype_bytes(c.lhs.load.dtype)
+    return prod(spans) * dtype_bytes(dot.instruction.a)
 
 
 def _default(
     dot: DotProduct, target: Target, knobs: tuple[Knob, ...], constraints: tuple[Constraint, ...]
 ) -> Config:
+    if dot.widened:  # once for all panels, not for each of them again
+        knobs = tuple(replace(k, choices=("mn",)) if k.name == "order" else k for k in knobs)
     found = default_of(dot.words, target, dot.instruction.lanes, knobs, constraints)
     return {**found, "sketch": NAME, "pack_lhs": int(dot.copied), "pack_rhs": 0}
 

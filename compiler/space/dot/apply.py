@@ -107,7 +107,7 @@ def _copy_rows(program: PrimFunc, dot: DotProduct) -> tuple[PrimFunc, str]:
     """A copy of the left operand with the terms innermost, which the block reads instead."""
     c = dot.contraction
     padded = c.lhs.load.buffer
-    program, copy = s.cache_read(program, c.block, padded, "local")
+    program, copy = s.cache_read(program, c.block, padded, "local", dtype=dot.instruction.a)
     var = c.node.iters[dot.depth.position].var
     inner = c.lhs.load.indices.index(var)
     dims = range(len(padded.shape))

@@ -26,6 +26,7 @@ PAIRS = TensorIntrinsic(
     "pairs of float16", 16, 2, "float32", "float16", "float16", "llvm.fma.v32f16", "avx512fp16"
 )  # not one instruction: ``pairs`` schedules it
 CHUNK = 128  # terms that a lane sums in float16 before float32 takes over
+WIDENED = {"uint8": ("int16",), "int8": ("int16",)}  # what a copy of a left operand may be
 WORD = "float32"  # as wide as the terms of a lane, which are read and multiplied as one
 
 
@@ -35,7 +36,8 @@ class DotProduct:
 
     ``contraction`` reads a padded image as a buffer of its own, and sums over ``depth`` innermost;
     ``words`` is the same with the terms of a lane taken for one element. ``copied`` says of the
-    left operand that its terms do not stand side by side, or not in whole groups.
+    left operand that its terms do not stand side by side, or not in whole groups, or that the
+    instruction takes wider ones.
     """
 
     contraction: Contraction
@@ -43,6 +45,11 @@ class DotProduct:
     depth: Axis
     words: Contraction
     copied: bool
+
+    @property
+    def widened(self) -> bool:
+        """Whether the copy of the left operand is of a wider dtype."""
+        return self.contraction.lhs.load.dtype != self.instruction.a
 
     @property
     def padded_depth(self) -> int:
@@ -76,6 +83,7 @@ def dot_product_of(function: Function, target: Target) -> DotProduct | None:
         c.lhs.param is None
         or last is not c.node.iters[depth.position].var
         or depth.extent != groups * instruction.terms
+        or c.lhs.load.dtype != instruction.a
     )
     return DotProduct(c, instruction, depth, words, copied)
 
@@ -94,14 +102,16 @@ def packed_weights(program: PrimFunc, dot: DotProduct, vectors: int) -> PackedWe
 
 
 def _instruction(c: Contraction, target: Target) -> TensorIntrinsic | None:
-    """The one of most lanes that multiplies and adds these dtypes."""
-    dtypes = (c.lhs.load.dtype, c.rhs.load.dtype, store_of(c.node).buffer.dtype)
+    """That of most products that multiplies and adds these dtypes, or copies of the left operand in
+    a wider one."""
+    left = (c.lhs.load.dtype, *WIDENED.get(c.lhs.load.dtype, ()))
+    dtypes = (c.rhs.load.dtype, store_of(c.node).buffer.dtype)
     fitting = [
         t
         for t in (*TENSOR_INTRINSICS.values(), PAIRS)
-        if (t.a, t.b, t.accumulator) == dtypes and target.has(t.feature)
+        if t.a in left and (t.b, t.accumulator) == dtypes and target.has(t.feature)
     ]
-    return max(fitting, key=lambda t: t.lanes, default=None)
+    return max(fitting, key=lambda t: t.lanes * t.terms, default=None)
 
 
 def _depth(c: Contraction) -> Axis | None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.tir.ir import (
     Block,
     Buffer,
+    Cast,
     Const,
+    Expr,
     For,
     IterVar,
     Load,
@@ -29,7 +32,7 @@ from tunefarm.compiler.tir.schedule.tree import (
     store_of,
     written_buffer,
 )
-from tunefarm.compiler.tir.visit import seq, transform_accesses
+from tunefarm.compiler.tir.visit import seq, transform_accesses, transform_expr, transform_stmt
 
 
 def cache_write(program: PrimFunc, block: str, scope: str) -> tuple[PrimFunc, str]:
@@ -64,11 +67,17 @@ def _top(program: PrimFunc, block: str) -> Stmt:
 
 
 def cache_read(
-    program: PrimFunc, block: str, buffer: Buffer, scope: str, padding: int = 0
+    program: PrimFunc,
+    block: str,
+    buffer: Buffer,
+    scope: str,
+    padding: int = 0,
+    dtype: str | None = None,
 ) -> tuple[PrimFunc, str]:
     """Let a block read a copy of ``buffer`` in a new buffer of ``scope``, made by a new block.
 
-    ``padding`` elements are added to each row of the copy.
+    ``padding`` elements are added to each row of the copy, whose elements are of another ``dtype``
+    if one is given, which must hold all values of the buffer's.
     """
     node = find_block(program, block)
     if not reads(node, buffer):
@@ -78,22 +87,42 @@ def cache_read(
             raise ScheduleError(
                 f"{buffer.name} is written inside the loops of {block}, by {other.name}"
             )
-    new = Buffer(f"{buffer.name}_{scope}", buffer.shape, buffer.dtype, scope, padding)
+    new = Buffer(f"{buffer.name}_{scope}", buffer.shape, dtype or buffer.dtype, scope, padding)
     name = fresh_name(program, f"{buffer.name}_read")
     body = transform_accesses(
-        node.body, (buffer,), lambda load: Load(new, load.indices), lambda store: store
+        node.body, (buffer,), lambda load: _as(Load(new, load.indices), buffer.dtype), lambda s: s
     )
+    if new.dtype != buffer.dtype:
+        body = transform_stmt(body, expr_rule=lambda e: transform_expr(e, _cast_once(new)))
     changed = replace_stmt(program, node, replace(node, body=body))
     top = _top(changed, block)
     changed = replace_stmt(changed, top, seq(_copy_loops(name, buffer, new), top))
     return replace(changed, buffers=(*changed.buffers, new)), name
 
 
+def _as(load: Load, dtype: str) -> Expr:
+    return load if load.dtype == dtype else Cast(load, dtype)
+
+
+def _cast_once(buffer: Buffer) -> Callable[[Expr], Expr | None]:
+    """An element of a wider copy as what it is cast to in the end."""
+
+    def rule(expr: Expr) -> Expr | None:
+        match expr:
+            case Cast(Cast(Load() as load, _), dtype) if load.buffer is buffer:
+                return _as(load, dtype)
+            case _:
+                return None
+
+    return rule
+
+
 def _copy_loops(name: str, source: Buffer, target: Buffer) -> Stmt:
     iters = tuple(IterVar(Var(f"i{d}"), e) for d, e in enumerate(source.shape))
     loops = tuple(Var(f"i{d}") for d in range(len(source.shape)))
     indices = tuple(i.var for i in iters)
-    stmt: Stmt = Block(name, iters, loops, Store(target, indices, Load(source, indices)))
+    copied = _as(Load(source, indices), target.dtype)
+    stmt: Stmt = Block(name, iters, loops, Store(target, indices, copied))
     for loop, axis in reversed(list(zip(loops, iters, strict=True))):
         stmt = For(loop, Const(axis.extent), stmt)
     return stmt

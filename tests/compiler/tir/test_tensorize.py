@@ -33,6 +33,7 @@ from tunefarm.compiler.tir.transform.lower import lower
 
 Array = NDArray[Any]
 HOST = Target.host(1)
+OLD = Target("llvm -mcpu=skylake-avx512")  # without VNNI
 VNNI = "x86.vpdpbusd.512"
 LANES, TERMS = 16, 4
 needs_vnni = pytest.mark.skipif(not HOST.has("avx512vnni"), reason="this CPU lacks avx512vnni")
@@ -160,6 +161,23 @@ def test_pairs_of_words() -> None:
     program = scheduled(program, "x86.vpdpwssd.512", terms=2)
     arrays = [x // 64 for x in draw(program, np.random.default_rng(1))]
     np.testing.assert_array_equal(result_of(program, arrays, compiled), exact(arrays))
+
+
+def test_bytes_are_widened_by_a_copy() -> None:
+    """Of the left operand; the right one stays bytes, which the instruction's code widens."""
+    program = product(5, 32, 10)
+    program, _ = s.cache_read(program, "c", program.params[0], "local", dtype="int16")
+    program = scheduled(program, "x86.vpmaddwd.512", terms=2)
+    assert "= int16(a[" in str(program)
+    arrays = draw(program, np.random.default_rng(4))
+    np.testing.assert_array_equal(result_of(program, arrays, interpreted), exact(arrays))
+    lowered = lower(program, checked=True)
+    np.testing.assert_array_equal(result_of(lowered, arrays, interpreted), exact(arrays))
+    text = assembly(emit_llvm(lowered, OLD).text, OLD)
+    assert "vpmovsxbw" in text
+    assert "vpmaddwd" in text
+    if HOST.has("avx512bw"):
+        np.testing.assert_array_equal(result_of(program, arrays, compiled), exact(arrays))
 
 
 @needs_bf16
