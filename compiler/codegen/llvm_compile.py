@@ -19,10 +19,10 @@ from typing import Any
 from tunefarm.compiler import settings
 from tunefarm.compiler.codegen import object_cache
 from tunefarm.compiler.errors import BuildError
-from tunefarm.compiler.processors import Isa
+from tunefarm.compiler.processors import X86_64, Isa
 from tunefarm.compiler.target import Target
 
-_CACHE_VERSION = "3"
+_CACHE_VERSION = "4"
 _LOCK = threading.Lock()
 
 
@@ -196,6 +196,21 @@ def _initialise() -> None:
     # Of an address that many accesses share, CodeGenPrepare asks for each of them whether all the
     # others could take it up: a twentieth of LLVM's work, for code that is no faster.
     binding.set_option("tunefarm", "--cgp-max-address-users-to-scan=4")
+    # Unrolled sums of integers, which it may add up in any order, it adds up in pairs: twelve
+    # registers of sums become twenty-four, most of them on the stack.
+    if _has_x86():
+        binding.set_option("tunefarm", "--x86-machine-combiner=false")
+
+
+def _has_x86() -> bool:
+    """Whether LLVM knows the options of x86-64: one that it does not know ends the process."""
+    from llvmlite import binding
+
+    try:
+        binding.Target.from_triple(X86_64.triple)
+    except RuntimeError:
+        return False
+    return True
 
 
 @functools.cache

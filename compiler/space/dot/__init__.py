@@ -22,7 +22,7 @@ from math import prod
 from typing import Any
 
 from tunefarm.compiler.ir import Function
-from tunefarm.compiler.space.columns import Numbers, whole
+from tunefarm.compiler.space.columns import Mask, Numbers, whole
 from tunefarm.compiler.space.config import (
     Columns,
     Config,
@@ -67,11 +67,18 @@ def space(function: Function, target: Target) -> SketchSpace | None:
 
 
 def _constraints(dot: DotProduct, target: Target) -> tuple[Constraint, ...]:
-    """Those of the contraction sketch, with the copy as large as it is."""
+    """Those of the contraction sketch, with the copy as large as it is, and a register for the
+    products of an instruction that leaves it to others to add them up."""
     shared = constraints_of(dot.words, target, dot.instruction.lanes)
     kept = (c for c in shared if c.name != "copies fit the cache")
+
+    def leaves_one(k: Columns) -> Mask:
+        sums = whole(k, "rw") * whole(k, "rh") * whole(k, "nv")
+        return sums + whole(k, "nv") + 2 <= target.vector_registers
+
     return (
         *kept,
+        *(() if dot.instruction.accumulates else (Constraint("products", leaves_one),)),
         Constraint(
             "copy fits the cache",
             lambda k: whole(k, "pack_lhs") * _copied_bytes(dot, k) <= MAX_COPIED_BYTES,
