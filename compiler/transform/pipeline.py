@@ -25,9 +25,11 @@ from tunefarm.compiler.transform.recognize_functions import recognize_functions
 from tunefarm.compiler.transform.recognize_rows import recognize_rows
 from tunefarm.compiler.transform.simplify_inference import simplify_inference
 from tunefarm.compiler.transform.split_columns import split_columns
+from tunefarm.compiler.transform.widen_floats import widen_floats
 
 STEPS = (
     Pass("infer_types", infer_types, level=0),
+    Pass("widen_floats", widen_floats, level=1),
     Pass("simplify_inference", simplify_inference, level=0),
     Pass("lower_quantized", lower_quantized, level=1),
     Pass("fold_constants", fold_constants, level=1),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -95,7 +96,7 @@ class Importer:
             return None
 
     def _run_nodes(self, nodes: Iterable[NodeProto], scope: Scope, outputs: set[str]) -> None:
-        listed = list(nodes)
+        listed = _in_order(list(nodes))
         read = outputs | {name for node in listed for name in _reads(node)}
         for node in listed:
             self._run_node(node, scope, read)
@@ -202,6 +203,19 @@ def _foreign(node: NodeProto) -> Converter:
         names = ", ".join(sorted(known))
         raise Unsupported(f"the plug-ins for the domain {node.domain!r} convert {names} alone")
     return known[node.op_type]
+
+
+def _in_order(nodes: list[NodeProto]) -> list[NodeProto]:
+    """The nodes, each behind those whose results it reads: converters to float16 put their casts of
+    inputs last. As they stand where that is so, and where they read one another in a circle."""
+    maker = {name: n for n, node in enumerate(nodes) for name in node.output if name}
+    before = {n: {maker[x] for x in _reads(node) if x in maker} for n, node in enumerate(nodes)}
+    if all(first < n for n, makers in before.items() for first in makers):
+        return nodes
+    try:
+        return [nodes[n] for n in TopologicalSorter(before).static_order()]
+    except CycleError:
+        return nodes
 
 
 def _reads(node: NodeProto) -> Iterable[str]:

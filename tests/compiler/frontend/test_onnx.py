@@ -264,6 +264,22 @@ def test_an_extent_below_zero_is_open() -> None:
     assert from_onnx(relu(-1, 3), {"x": (5, 3)}).main.params[0].type.shape == (5, 3)
 
 
+def test_nodes_may_stand_in_any_order() -> None:
+    """As converters to float16 leave them; in a circle they cannot be put in order."""
+    nodes = [
+        helper.make_node("Add", ["b", "x"], ["y"], name="last"),
+        helper.make_node("Relu", ["a"], ["b"], name="middle"),
+        helper.make_node("Neg", ["x"], ["a"], name="first"),
+    ]
+    module = from_onnx(model(nodes, [tensor("x", 3)], ["y"]))
+    assert operators(module) == ["negative", "relu", "add"]
+    x = np.array([-2.0, 0.0, 3.0], np.float32)
+    np.testing.assert_array_equal(evaluate(module, {"x": x})[0], [0.0, 0.0, 3.0])
+    nodes[2] = helper.make_node("Neg", ["y"], ["a"], name="first")
+    with pytest.raises(ModelError, match="Add 'last': input 'b' is computed by no node before it"):
+        from_onnx(model(nodes, [tensor("x", 3)], ["y"]))
+
+
 def test_a_graph_without_outputs_is_told() -> None:
     proto = relu(2, 3)
     del proto.graph.output[:]
