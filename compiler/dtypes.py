@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ INTEGERS = SIGNED + UNSIGNED
 DTYPES = ("bool", *INTEGERS, *FLOATS)
 
 
+@cache
 def numpy_dtype(name: str) -> np.dtype[Any]:
     """The NumPy dtype of an element type; bfloat16 is ml_dtypes'."""
     if name == "bfloat16":

@@ -52,8 +52,8 @@ def lasting_bytes(count: int) -> NDArray[np.uint8]:
 def aligned_empty(tensor: TensorType) -> Array:
     """An uninitialised aligned array of a tensor type."""
     dtype = numpy_dtype(tensor.dtype)
-    count = prod(tensor.shape) * dtype.itemsize
-    return aligned_bytes(count).view(dtype).reshape(tensor.shape)
+    raw = np.empty(prod(tensor.shape) * dtype.itemsize + ALIGNMENT, np.uint8)
+    return np.ndarray(tensor.shape, dtype, raw, -address(raw) % ALIGNMENT)
 
 
 def aligned_copy(array: Array) -> Array:

@@ -172,8 +172,12 @@ class Module:
         """Run on arrays as ``check_inputs`` returns them, in order, writing ``outputs``."""
         count = self.threads if threads is None else check_threads(threads)
         run, pool = self.library.function(RUN), pool_address(self.library, count)
-        with self.memory() as memory:
-            status = run(pool, memory, self.weights_address, _table(inputs), _table(outputs))
+        memory = self._take_memory()
+        try:
+            given, made = _table(inputs), _table(outputs)
+            status = run(pool, memory.address, self.weights_address, given, made)
+        finally:
+            self.memories.append(memory)
         assert status == 0, f"the native executor returned {status}"
 
     def check_inputs(self, inputs: Mapping[str, object], aligned: bool = True) -> list[Array]:
@@ -190,6 +194,8 @@ class Module:
     def in_order(self, inputs: Mapping[str, object]) -> list[object]:
         """The inputs in the plan's order, as they were given; ShapeError for a wrong name."""
         names = [port.name for port in self.plan.inputs]
+        if isinstance(inputs, dict) and list(inputs) == names:
+            return list(inputs.values())
         if not isinstance(inputs, Mapping):
             raise ShapeError(
                 f"the inputs are given as {type(inputs).__name__}, expected a dictionary of arrays "
@@ -298,15 +304,18 @@ class Module:
     @contextmanager
     def memory(self) -> Iterator[int]:
         """The address of memory for one run (the arena), from a growing free list."""
-        try:
-            memory = self.memories.pop()
-        except IndexError:
-            array = lasting_bytes(self.plan.arena_bytes)
-            memory = _Memory(array, address(array))
+        memory = self._take_memory()
         try:
             yield memory.address
         finally:
             self.memories.append(memory)
+
+    def _take_memory(self) -> _Memory:
+        try:
+            return self.memories.pop()
+        except IndexError:
+            array = lasting_bytes(self.plan.arena_bytes)
+            return _Memory(array, address(array))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
