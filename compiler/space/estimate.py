@@ -7,6 +7,8 @@ from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space import narrow
 from tunefarm.compiler.space.contraction.default import config_cycles
 from tunefarm.compiler.space.contraction.shape import contraction_of, lanes_of
+from tunefarm.compiler.space.deep.knobs import cycles as deep_cycles
+from tunefarm.compiler.space.deep.knobs import deep_product_of
 from tunefarm.compiler.space.depthwise_winograd.knobs import work_cycles as depthwise_cycles
 from tunefarm.compiler.space.depthwise_winograd.program import depthwise_of
 from tunefarm.compiler.space.image_rows_winograd.knobs import work_cycles as image_rows_cycles
@@ -44,6 +46,10 @@ def cycles_on_one_core(function: Function, target: Target) -> float | None:
             c = contraction_of(function)
             assert c is not None
             return config_cycles(c, one, lanes_of(c, one), config)
+        case "deep":
+            c = deep_product_of(function, one)
+            assert c is not None
+            return float(deep_cycles(c, one, k)[0])
         case "depthwise_winograd":
             d = depthwise_of(function)
             assert d is not None

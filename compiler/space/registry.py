@@ -23,6 +23,7 @@ from tunefarm.compiler.ops import OPS, Pattern
 from tunefarm.compiler.space import (
     attention,
     contraction,
+    deep,
     depthwise_winograd,
     dot,
     image_rows,
@@ -71,6 +72,7 @@ SKETCHES: list[Sketch] = [
     Sketch("winograd_1d", winograd_1d.space, winograd_1d.schedule),
     Sketch("winograd", winograd.space, winograd.schedule),
     Sketch("pooled_winograd", pooled_winograd.space, pooled_winograd.schedule),
+    Sketch("deep", deep.space, deep.schedule),
     *(
         Sketch(
             name,
