@@ -13,6 +13,7 @@ from tunefarm.compiler.space.contraction.knobs import BLOCKS, MAX_UNROLLED, ROWS
 from tunefarm.compiler.space.contraction.nest import nest_of
 from tunefarm.compiler.space.contraction.shape import (
     contraction_of,
+    packed_at_build,
     padded,
     panel_count,
     row_axes,
@@ -48,13 +49,9 @@ def deep_product_of(function: Function, target: Target) -> Contraction | None:
         return None
     plain = len(c.reduce) == 1 and not c.outer and not padded(c) and not shares_vector(c)
     second, last = row_axes(c)
-    if not plain or second is not None or last is None or not _is_constant(c):
+    if not plain or second is not None or last is None or not packed_at_build(c):
         return None
     return c if last.extent >= LEAST_ROWS and parts_of(c) else None
-
-
-def _is_constant(c: Contraction) -> bool:
-    return c.rhs.param in c.program.constants
 
 
 def rows_of(c: Contraction) -> Axis:
