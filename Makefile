@@ -23,8 +23,8 @@ demo: $(if $(wildcard $(DEV)),$(DEV),$(DEMO))
 # Those that compute share the machine, those of processes mostly wait and go three by three; those
 # that measure have it alone. A module's tests go together, and the longest modules first: one that
 # began last would keep a single core busy.
-COMPUTING := system/test_conformance.py system/test_networks.py dashboard db compiler proto
-WAITING := $(addprefix system/, test_tune_survives_kills.py test_plugins.py \
+COMPUTING := system/test_conformance.py system/test_networks.py db compiler proto
+WAITING := dashboard $(addprefix system/, test_tune_survives_kills.py test_plugins.py \
 	test_job_survives_kills.py test_gpu_tuning.py test_idle_devices.py test_secrets.py \
 	test_gpu_bench.py) docs tunefarm tuner tracker worker/cuda deploy
 BY_MODULE := --dist loadscope --no-loadscope-reorder
