@@ -7,8 +7,8 @@ from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space import narrow
 from tunefarm.compiler.space.contraction.default import config_cycles
 from tunefarm.compiler.space.contraction.shape import contraction_of, lanes_of
-from tunefarm.compiler.space.deep.knobs import cycles as deep_cycles
-from tunefarm.compiler.space.deep.knobs import deep_product_of
+from tunefarm.compiler.space.deep.default import cycles as deep_cycles
+from tunefarm.compiler.space.deep.shape import deep_product_of
 from tunefarm.compiler.space.depthwise_winograd.knobs import work_cycles as depthwise_cycles
 from tunefarm.compiler.space.depthwise_winograd.program import depthwise_of
 from tunefarm.compiler.space.image_rows_winograd.knobs import work_cycles as image_rows_cycles

@@ -27,6 +27,7 @@ from tunefarm.compiler.ir import (
     tensor_type,
 )
 from tunefarm.compiler.ops import OPS, Pattern, call
+from tunefarm.compiler.ops.conv import result_channels_last
 from tunefarm.compiler.target import Target
 
 WIDE = "float32"
@@ -63,7 +64,8 @@ def _waits_for_weights(node: Call) -> bool:
     if node.op not in ("matmul", "conv") or not isinstance(node.args[1], Constant):
         return False
     shape = tensor_type(node).shape
-    columns = shape[-1] if node.op == "matmul" else shape[1]
+    last = node.op == "matmul" or result_channels_last(node.attrs)
+    columns = shape[-1] if last else shape[1]
     return prod(shape) <= FEW_ROWS * columns
 
 

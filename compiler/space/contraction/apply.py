@@ -97,11 +97,11 @@ def _prepared(
     return program, epilogue, packed
 
 
-def keep_sums(program: PrimFunc, c: Contraction) -> tuple[PrimFunc, str]:
-    """Keep the sums in registers; returns the block that reads them, a copy without an epilogue."""
+def keep_sums(program: PrimFunc, c: Contraction, scope: str = "register") -> tuple[PrimFunc, str]:
+    """Keep the sums in a scope; returns the block that reads them, a copy without an epilogue."""
     if c.epilogue is None:
-        return s.cache_write(program, c.block, "register")
-    return s.set_scope(program, c.block, "register"), c.epilogue
+        return s.cache_write(program, c.block, scope)
+    return s.set_scope(program, c.block, scope), c.epilogue
 
 
 def split_rows(
@@ -175,6 +175,15 @@ def _packed_layout(c: Contraction, width: int) -> PackedLayout:
     return PackedLayout(
         factors, (*front, number[lanes_dim], *(n for _, n in summed), lanes_dim + 1)
     )
+
+
+def split_operand(
+    c: Contraction, pieces: Mapping[int, tuple[int, ...]]
+) -> tuple[tuple[tuple[int, ...], ...], list[int]]:
+    """The right operand's dimensions with the ``pieces`` that some axes are split into: those of
+    each dimension, and the number of its outermost part when all parts are counted."""
+    factors = tuple(pieces.get(axis, ()) for axis in operand_axes(c))
+    return factors, [sum(1 + len(f) for f in factors[:d]) for d in range(len(factors))]
 
 
 def operand_axes(c: Contraction) -> list[int]:

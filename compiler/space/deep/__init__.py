@@ -19,16 +19,10 @@ from __future__ import annotations
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.config import SketchSpace
 from tunefarm.compiler.space.deep.apply import schedule
-from tunefarm.compiler.space.deep.knobs import (
-    NAME,
-    VERSION,
-    constraints_of,
-    deep_product_of,
-    default_of,
-    knobs_of,
-    nest,
-    pays,
-)
+from tunefarm.compiler.space.deep.default import default_of, pays
+from tunefarm.compiler.space.deep.knobs import NAME, VERSION, constraints_of, knobs_of
+from tunefarm.compiler.space.deep.nest import nest_of
+from tunefarm.compiler.space.deep.shape import deep_product_of
 from tunefarm.compiler.target import Target
 
 __all__ = ["schedule", "space"]
@@ -45,6 +39,6 @@ def space(function: Function, target: Target) -> SketchSpace | None:
         knobs_of(c, target),
         constraints_of(c, target),
         default_of(c, target),
-        lambda k: nest(c, target, k),
+        lambda k: nest_of(c, target, k),
         preferred=pays(c, target),
     )

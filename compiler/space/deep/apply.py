@@ -8,9 +8,9 @@ from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.analysis import Contraction
 from tunefarm.compiler.space.config import Config
-from tunefarm.compiler.space.contraction.apply import operand_axes
+from tunefarm.compiler.space.contraction.apply import keep_sums, operand_axes, split_operand
 from tunefarm.compiler.space.contraction.shape import panel_count
-from tunefarm.compiler.space.deep.knobs import deep_product_of, rows_of
+from tunefarm.compiler.space.deep.shape import deep_product_of, rows_of
 from tunefarm.compiler.space.nests import own_loops
 from tunefarm.compiler.space.tiles import in_parallel, in_registers, place_sums
 from tunefarm.compiler.target import Target
@@ -53,11 +53,8 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
 def _prepared(c: Contraction, part: int, width: int) -> tuple[PrimFunc, str, str]:
     """What many configs have in common: the program with its weights packed and the sum in parts;
     the block behind the sum, and the block of a part."""
-    block, program = c.block, c.program
-    if c.epilogue is None:
-        program, epilogue = s.cache_write(program, block, "local")
-    else:
-        program, epilogue = s.set_scope(program, block, "local"), c.epilogue
+    block = c.block
+    program, epilogue = keep_sums(c.program, c, "local")
     assert c.rhs.param is not None
     program = s.transform_layout(program, c.rhs.param, _layout(c, part, width))
     loops = s.loops_of(program, block)
@@ -71,9 +68,8 @@ def _prepared(c: Contraction, part: int, width: int) -> tuple[PrimFunc, str, str
 def _layout(c: Contraction, part: int, width: int) -> PackedLayout:
     """[part][panel][term][width]."""
     axes = operand_axes(c)
-    pieces = {c.reduce[0].position: part, c.vector.position: width}
-    factors = tuple((pieces[a],) if a in pieces else () for a in axes)
-    starts = [sum(1 + len(f) for f in factors[:d]) for d in range(len(axes))]
+    pieces = {c.reduce[0].position: (part,), c.vector.position: (width,)}
+    factors, starts = split_operand(c, pieces)
     start = dict(zip(axes, starts, strict=True))
     others = [at for a, at in zip(axes, starts, strict=True) if a not in pieces]
     term, column = start[c.reduce[0].position], start[c.vector.position]

@@ -7,7 +7,13 @@ from math import prod
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.config import Config
-from tunefarm.compiler.space.contraction.apply import keep_sums, order_blocks, split_rows
+from tunefarm.compiler.space.contraction.apply import (
+    keep_sums,
+    operand_axes,
+    order_blocks,
+    split_operand,
+    split_rows,
+)
 from tunefarm.compiler.space.dot.pairs import schedule_pairs
 from tunefarm.compiler.space.dot.shape import (
     PAIRS,
@@ -86,13 +92,11 @@ def _pack_constant(program: PrimFunc, dot: DotProduct, width: int) -> PrimFunc:
     """Pack the right operand to [outer …][panel][taps …][group][width][term]."""
     c = dot.contraction
     assert c.rhs.param is not None
-    position = {i.var: n for n, i in enumerate(c.node.iters)}
-    dims = [position.get(i, -1) if isinstance(i, Var) else -1 for i in c.rhs.load.indices]
+    dims = operand_axes(c)
     groups, terms = dot.words.reduce[-1].extent, dot.instruction.terms
     whole = (chunk_of(groups), terms) if dot.instruction is PAIRS else (terms,)
     pieces = {c.vector.position: (width,), dot.depth.position: whole}
-    factors = tuple(pieces.get(p, ()) for p in dims)
-    starts = [sum(1 + len(f) for f in factors[:d]) for d in range(len(dims))]
+    factors, starts = split_operand(c, pieces)
     start = dict(zip(dims, starts, strict=True))
     taps = [start[a.position] for a in c.reduce[:-1]]
     summed = {a.position for a in c.reduce}
