@@ -74,6 +74,21 @@ def test_products_of_few_rows_stay_as_they_are() -> None:
     np.testing.assert_allclose(got, want, rtol=3e-3, atol=2e-2)
 
 
+@pytest.mark.parametrize("layout", ["NCS", "NSC"])
+def test_rows_of_a_convolution_are_its_pixels(layout: str) -> None:
+    def conv(side: int) -> IRModule:
+        last = layout == "NSC"
+        shape = (1, side, side, 64) if last else (1, 64, side, side)
+        kernel = (1, 1, 64, 32) if last else (32, 64, 1, 1)
+        layouts = {"data_layout": layout, "kernel_layout": "SIO" if last else "OIS"}
+        x = var("x", *shape, dtype="float16")
+        return module_of([x], call("conv", x, weights(kernel, "float16"), **layouts))
+
+    one, many = conv(1), conv(4)
+    assert widen_floats(one, OLD) is one
+    assert widen_floats(many, OLD) is not many
+
+
 def products(module: IRModule) -> list[Call]:
     return [c for c in calls(module.main.body) if c.op == "matmul"]
 
