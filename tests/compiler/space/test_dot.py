@@ -172,6 +172,16 @@ def test_whole_groups_are_read_where_they_stand() -> None:
     assert "in local" in program(63)
 
 
+@pytest.mark.skipif(not HOST.has("avx2"), reason="this CPU lacks avx2")
+@pytest.mark.parametrize("depth", [63, 64])
+def test_signed_bytes_are_widened_too(depth: int) -> None:
+    workload = workload_of(
+        lambda a, b: call("matmul", a, b, out_dtype="int32"),
+        ((21, depth), "int8"), ((depth, 37), "int8"),
+    )  # fmt: skip
+    agrees(workload, depth)
+
+
 def test_bytes_are_widened_once_for_all_panels() -> None:
     left, right, total, _ = KINDS["bytes"]
     workload = workload_of(
