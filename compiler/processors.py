@@ -165,6 +165,14 @@ MEMORY_STREAMS: Mapping[str, tuple[float, float]] = {
 }
 DEFAULT_STREAM = 6.0  # of each core
 
+LAST_CACHE_STREAM = 12.0  # bytes of weights a cycle that a core gets from the last cache
+
+# The same of weights that its second cache could not keep, which it reads again for further rows.
+STREAMS_AGAIN: Mapping[str, float] = {
+    "emeraldrapids": 6.0,
+    "sapphirerapids": 6.0,  # the same cores
+}
+
 
 def vectors_of(isa: Isa, cpu: str) -> frozenset[str]:
     """LLVM's names of the vector extensions whose instructions code for a processor has."""

@@ -32,12 +32,14 @@ from tunefarm.compiler.processors import (
     FEATURES,
     ISAS,
     KEPT_SHARES,
+    LAST_CACHE_STREAM,
     MEMORY_STREAMS,
     NVPTX64,
     ONE_MULTIPLY_ADD,
     QUICK_TABLES,
     RISCV64,
     RISCV_VECTOR_BITS,
+    STREAMS_AGAIN,
     WASM32,
     X86_64,
     Isa,
@@ -275,6 +277,18 @@ class Target:
         """Bytes that each core gets from memory beside two multiply-adds if all of them stream."""
         one, both = MEMORY_STREAMS.get(self.mcpu, (DEFAULT_STREAM, DEFAULT_STREAM * self.num_cores))
         return self.beside_products(min(one, both / self.num_cores))
+
+    @property
+    def cached_bytes(self) -> float:
+        """Bytes of weights that a core gets from the last cache, which keeps them, beside two
+        multiply-adds."""
+        return max(self.beside_products(LAST_CACHE_STREAM), self.stream_bytes)
+
+    @property
+    def again_bytes(self) -> float:
+        """The same of weights that it has read before, but that its second cache cannot keep."""
+        rate = STREAMS_AGAIN.get(self.mcpu, LAST_CACHE_STREAM)
+        return max(self.beside_products(rate), self.stream_bytes)
 
     def beside_products(self, bytes_a_cycle: float) -> float:
         """Bytes in the time of two multiply-adds of vectors: the sketches' models call it a cycle,

@@ -9,7 +9,6 @@ from tunefarm.compiler.space.columns import Numbers
 from tunefarm.compiler.target import Target
 
 L2_SHARE = 7 / 8  # of the second cache, besides inputs and results that pass through it
-L3_BYTES = 12.0  # a cycle, of weights that the third level keeps
 MOVED_BYTES = 4.0  # a cycle, from another core's cache or from beyond the second level
 LOADS = 1.3  # of an operand, in the time of a multiply-add
 SLOW_LOADS = 1.04  # where multiply-adds take two clocks (Zen 4: by tiles of one vector)
@@ -19,23 +18,19 @@ BOTH = 0.1  # of the shorter one of two that overlap is still seen
 FORK_CYCLES, TASK_CYCLES = 1000.0, 300.0
 
 
-def cached_rate(target: Target) -> float:
-    """Bytes of weights that come from the third level, which keeps them, beside a step of two
-    multiply-adds: what the models call a cycle."""
-    return max(target.beside_products(L3_BYTES), target.stream_bytes)
-
-
 def weight_rates(held_bytes: Numbers, target: Target) -> tuple[Numbers, Numbers]:
-    """Bytes of weights that a core gets beside such a step when it first reads them in a call, and
-    when it reads them again: from the third level if this keeps ``held_bytes``, which are these
-    weights, packed, and what else a kernel holds; else from memory. The first time they come from
-    there also where the model has evicted them."""
-    again = np.where(held_bytes <= target.kept_bytes, cached_rate(target), target.stream_bytes)
-    return (np.full_like(again, target.stream_bytes) if target.weights_in_memory else again), again
+    """Bytes of weights that a core gets beside two multiply-adds when it first reads them in a
+    call, and when it reads them again: from the third level if this keeps ``held_bytes``, which are
+    these weights, packed, and what else a kernel holds; else from memory. The first time they come
+    from there also where the model has evicted them."""
+    kept, streamed = held_bytes <= target.kept_bytes, target.stream_bytes
+    first = streamed if target.weights_in_memory else np.where(kept, target.cached_bytes, streamed)
+    return np.broadcast_to(first, np.shape(kept)), np.where(kept, target.again_bytes, streamed)
 
 
 def moved_cycles(moved_bytes: float, target: Target) -> float:
-    """Such cycles in which bytes come from another core's cache or from beyond the second level."""
+    """Cycles, of two multiply-adds each, in which bytes come from another core's cache or from
+    beyond the second level."""
     return moved_bytes / target.beside_products(MOVED_BYTES)
 
 

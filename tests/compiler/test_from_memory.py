@@ -23,7 +23,7 @@ from tunefarm.compiler.host import device_model
 from tunefarm.compiler.ir import Constant, Function, IRModule, TensorType, Var
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.space import config_space
-from tunefarm.compiler.space.product_cycles import cached_rate, weight_rates
+from tunefarm.compiler.space.product_cycles import weight_rates
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.workload import Task, Workload
 from tunefarm.db.records import (
@@ -150,12 +150,15 @@ def test_nothing_but_defaults_hangs_on_where_weights_are() -> None:
 def test_kernels_of_more_weights_than_caches_keep_count_them_from_memory() -> None:
     memory = replace(TARGET, weights_in_memory=True)
     few, many = (np.array([n]) for n in (TARGET.kept_bytes, TARGET.kept_bytes + 1))
-    cached, streamed = cached_rate(TARGET), TARGET.stream_bytes
+    cached, streamed = TARGET.cached_bytes, TARGET.stream_bytes
     assert cached > streamed
     assert weight_rates(few, TARGET) == (cached, cached)
     assert weight_rates(many, TARGET) == (streamed, streamed)
     assert weight_rates(few, memory) == (streamed, cached)
     assert weight_rates(many, memory) == (streamed, streamed)
+    mesh = Target("llvm -mcpu=emeraldrapids -num-cores=1")
+    assert weight_rates(few, mesh) == (mesh.cached_bytes, mesh.again_bytes)
+    assert mesh.cached_bytes == 2 * mesh.again_bytes
 
 
 # --- what builds use ----------------------------------------------------------------------------

@@ -166,6 +166,9 @@ def test_it_is_the_default_where_it_saves_enough(cores: int) -> None:
         ("znver4", (512, 512, 512), (1,), "strassen_2", "strassen_2"),  # 0.92 ×, from memory 0.95
         ("znver4", (128, 768, 768), (1,), "strassen_2", "strassen"),  # 0.91 ×, from memory 1.18
         ("znver4", (512, 512, 512), (), "strassen", "strassen"),  # two levels 1.02 × on two cores
+        # Additions take the units of multiply-adds, and weights come slowly a second time.
+        ("emeraldrapids", (128, 768, 768), (1,), "strassen", "strassen"),  # two levels 1.12 ×
+        ("emeraldrapids", (128, 3072, 768), (1,), "contraction", "contraction"),  # one 1.33 ×
     ]:
         target = Target(f"llvm -mcpu={mcpu} -num-cores={cores}")
         workload = Workload.from_function(product(*shape, constants=constants))
