@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tunefarm.compiler.codegen.builder import FunctionBuilder
 from tunefarm.compiler.codegen.memory import Memory
+from tunefarm.compiler.codegen.transposition import transposed
 from tunefarm.compiler.codegen.types import constant, scalar_type, vector_of
 from tunefarm.compiler.codegen.values import HANDED_ON, Lin, Slot, Val, make, zero_of
 from tunefarm.compiler.errors import ScheduleError
@@ -49,6 +51,8 @@ class Registers(Memory):
         is not stored is padding, of whatever value.
         """
         buffer, place = load.buffer, self.flat_index(load.buffer, load.indices)
+        if isinstance(place, Lin) and place.lane > 1 and not place.terms:
+            return self._column(buffer, place)
         slot, owners = self._slot(buffer, place), self.owners.get(buffer)
         lanes = self.lanes if place.lane else 1  # type: ignore[union-attr]
         if owners is None:
@@ -57,15 +61,36 @@ class Registers(Memory):
         if owners.get(slot.offset) == (slot.offset, lanes) or owners.keys().isdisjoint(places):
             return self.slots.get(slot) or self.unstored(slot, buffer.dtype, lanes)
         elements = [self._element(buffer, e) for e in places]
-        if lanes == 1:
-            return elements[0]
-        kind, text = scalar_type(buffer.dtype), "poison"
+        return elements[0] if lanes == 1 else self._gathered(elements, buffer.dtype)
+
+    def _gathered(self, elements: Sequence[Val], dtype: str) -> Val:
+        """A vector of single elements."""
+        kind, text, lanes = scalar_type(dtype), "poison", len(elements)
         for lane, element in enumerate(elements):
             text = self.builder.pure(
                 f"insertelement <{lanes} x {kind}> {text}, {kind} {element.text}, i64 {lane}",
                 [text, element.text],
             )
-        return Val(text, buffer.dtype, lanes)
+        return Val(text, dtype, lanes)
+
+    def _column(self, buffer: Buffer, place: Lin) -> Val:
+        """Lanes from different rows of a tile, which is transposed where it is square. Rows that
+        are not stored are padding."""
+        owners, lanes = self.owners.get(buffer, {}), self.lanes
+        places = range(place.const, place.const + lanes * place.lane, place.lane)
+        first = place.const - owners.get(place.const, (place.const, 1))[0]
+        if all(owners.get(p, (p - first, lanes)) == (p - first, lanes) for p in places):
+            slots = [Slot(buffer, p - first) for p in places]
+            rows = [
+                self.slots.get(slot) or self.unstored(slot, buffer.dtype, lanes)
+                if slot.offset in owners
+                else Val("poison", buffer.dtype, lanes)
+                for slot in slots
+            ]
+            columns = transposed(self.builder, rows)
+            if columns is not None:
+                return columns[first]
+        return self._gathered([self._element(buffer, p) for p in places], buffer.dtype)
 
     def _element(self, buffer: Buffer, place: int) -> Val:
         """One element of a register buffer, wherever it is held."""

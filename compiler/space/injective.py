@@ -5,8 +5,9 @@
         for vectors of the lane axis:      nv of them unrolled
           out[lanes] = f(in[lanes], …)
 
-The lanes lie along the axis on which most accesses are contiguous. Tensors that are stepped
-through alike are viewed as vectors first (``flatten.py``), so a short last axis costs nothing.
+The lanes lie along the axis on which most accesses are contiguous, or a tile of what lies along
+another is transposed in registers (``turned.py``). Tensors that are stepped through alike are
+viewed as vectors first (``flatten.py``), so a short last axis costs nothing.
 """
 
 from __future__ import annotations
@@ -41,13 +42,14 @@ from tunefarm.compiler.space.nests import (
     task_choices,
 )
 from tunefarm.compiler.space.program import create_program
+from tunefarm.compiler.space.turned import schedule_turn, side_vectors, turn_of
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.tir.ir import Block, IterVar
 from tunefarm.compiler.tir.schedule.tree import blocks, store_of
 
-NAME, VERSION = "injective", 1
+NAME, VERSION = "injective", 2
 VECTORS = (1, 2, 4, 8)
 MAX_CODE = 400.0  # vector instructions of one unrolled body
 
@@ -70,25 +72,39 @@ def space(function: Function, target: Target) -> SketchSpace | None:
         return None
     nodes = list(blocks(program.body))
     cost = max(cost_of(store_of(b).value) for b in nodes)
+    lanes = lanes_of(nodes, target)
+    turns = any(turn_of(b) is not None for b in nodes) and lanes * cost <= MAX_CODE
     knobs = (
         Knob("lane", (0, 1) if any(len(lane_axes(b, target)) > 1 for b in nodes) else (0,)),
         Knob("nv", tuple(v for v in VECTORS if v == 1 or v <= most_vectors(nodes, target))),
+        Knob("turn", (0, 1) if turns else (0,)),
         Knob("tasks", task_choices(nodes, target)),
     )
 
     def small_code(k: Columns) -> Mask:
-        vectors = whole(k, "nv")
+        vectors = whole(k, "nv") * np.where(whole(k, "turn") > 0, lanes, 1)
         return (vectors == 1) | (vectors * cost <= MAX_CODE)
 
+    def turns_first_lane(k: Columns) -> Mask:
+        return (whole(k, "turn") == 0) | (whole(k, "lane") == 0)
+
     most = 1 if any(_partner(b, a) for b in nodes for a in lane_axes(b, target)[:1]) else 4
-    small = [int(v) for v in knobs[1].choices if int(v) <= most and int(v) * cost <= 100]
+    limit = 100.0
+    if turns:
+        most = max(side_vectors(b, target) for b in nodes if turn_of(b) is not None)
+        limit = MAX_CODE / lanes
+    small = [int(v) for v in knobs[1].choices if int(v) <= most and int(v) * cost <= limit]
     default: Config = {
         "sketch": NAME,
         "lane": 0,
         "nv": max(small, default=1),
+        "turn": int(turns),
         "tasks": default_tasks(nodes, target),
     }
-    constraints = (Constraint("code size", small_code),)
+    constraints = (
+        Constraint("code size", small_code),
+        Constraint("turned lanes", turns_first_lane),
+    )
     return SketchSpace(
         NAME, VERSION, knobs, constraints, default, lambda k: _nest(program, target, k)
     )
@@ -120,10 +136,13 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     program = injective_program(function)
     if program is None:
         raise ScheduleError("the workload holds a reduction; it is not injective")
+    lane, vectors, tasks = (int(config[knob]) for knob in ("lane", "nv", "tasks"))
     for node in list(blocks(program.body)):
-        program = schedule_nest(
-            program, node, target, int(config["lane"]), int(config["nv"]), int(config["tasks"])
-        )
+        turn = turn_of(node) if int(config["turn"]) else None
+        if turn is None:
+            program = schedule_nest(program, node, target, lane, vectors, tasks)
+        else:
+            program = schedule_turn(program, node, turn, target, vectors, tasks)
     return program
 
 
@@ -175,6 +194,14 @@ def _nest(program: PrimFunc, target: Target, k: Columns) -> Nest:
         name = names[axis.var]
         vector[name] = np.where(mine, fit, vector[name])
         register[name] = np.where(mine, np.minimum(fit * vectors, axis.extent), register[name])
+    turn, turned = turn_of(node), whole(k, "turn") > 0
+    if turn is not None:
+        fit = fitting_lanes(lanes, turn.lane.extent)
+        tile = {turn.lane: fit * vectors, turn.other: fit * one}
+        for axis in node.iters:
+            name, side = names[axis.var], np.minimum(tile.get(axis, one), axis.extent)
+            register[name] = np.where(turned, side, register[name])
+            vector[name] = np.where(turned, fit if axis is turn.lane else 1, vector[name])
     tasks = whole(k, "tasks") * target.num_cores
     total = prod(i.extent for i in node.iters)
     return Nest(
@@ -184,5 +211,5 @@ def _nest(program: PrimFunc, target: Target, k: Columns) -> Nest:
         {"vector": vector, "register": register, "l1": register, "l2": register, "core": register},
         np.clip(tasks, 1, target.num_cores),
         np.full(len(vectors), total * cost_of(store_of(node).value)),
-        {n: whole(k, n).astype(np.float64) for n in ("lane", "nv", "tasks")},
+        {n: whole(k, n).astype(np.float64) for n in ("lane", "nv", "turn", "tasks")},
     )

@@ -7,7 +7,7 @@ from tunefarm.compiler.tir.schedule.buffers import (
     set_scope,
     transform_layout,
 )
-from tunefarm.compiler.tir.schedule.caches import cache_read, cache_write
+from tunefarm.compiler.tir.schedule.caches import cache_read, cache_value, cache_write
 from tunefarm.compiler.tir.schedule.inline import compute_inline
 from tunefarm.compiler.tir.schedule.loops import (
     fuse,
@@ -42,6 +42,7 @@ from tunefarm.compiler.tir.schedule.tree import (
 __all__ = [
     "bind",
     "cache_read",
+    "cache_value",
     "cache_write",
     "compute_at",
     "compute_inline",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.tir.facts import variables
 from tunefarm.compiler.tir.ir import (
     Block,
     Buffer,
@@ -32,7 +33,13 @@ from tunefarm.compiler.tir.schedule.tree import (
     store_of,
     written_buffer,
 )
-from tunefarm.compiler.tir.visit import seq, transform_accesses, transform_expr, transform_stmt
+from tunefarm.compiler.tir.visit import (
+    seq,
+    substitute,
+    transform_accesses,
+    transform_expr,
+    transform_stmt,
+)
 
 
 def cache_write(program: PrimFunc, block: str, scope: str) -> tuple[PrimFunc, str]:
@@ -100,6 +107,35 @@ def cache_read(
     return replace(changed, buffers=(*changed.buffers, new)), name
 
 
+def cache_value(
+    program: PrimFunc, block: str, value: Expr, axes: Sequence[int], scope: str
+) -> tuple[PrimFunc, str]:
+    """Let a block read one of its values from a new buffer of ``scope``, made by a new block whose
+    iterations are the block's own ``axes``, in this order.
+
+    The value is made for all of them: it must not be one that a choice alone may read.
+    """
+    node = find_block(program, block)
+    iters = [node.iters[axis] for axis in axes]
+    if variables(value) & {i.var for n, i in enumerate(node.iters) if n not in axes}:
+        raise ScheduleError(f"a value of block {block} differs along axes that are left out")
+    name = fresh_name(program, f"{block}_value")
+    new = Buffer(name, tuple(i.extent for i in iters), value.dtype, scope)
+    held = Load(new, tuple(i.var for i in iters))
+    body = transform_stmt(
+        node.body, expr_rule=lambda e: transform_expr(e, lambda x: held if x == value else None)
+    )
+    if body == node.body:
+        raise ScheduleError(f"block {block} has no such value")
+    changed = replace_stmt(program, node, replace(node, body=body))
+    own = tuple(IterVar(Var(i.var.name), i.extent) for i in iters)
+    places = {old.var: mine.var for old, mine in zip(iters, own, strict=True)}
+    store = Store(new, tuple(i.var for i in own), substitute(value, places))
+    top = _top(changed, block)
+    changed = replace_stmt(changed, top, seq(_loops_over(name, own, store), top))
+    return replace(changed, buffers=(*changed.buffers, new)), name
+
+
 def _as(load: Load, dtype: str) -> Expr:
     return load if load.dtype == dtype else Cast(load, dtype)
 
@@ -119,10 +155,16 @@ def _cast_once(buffer: Buffer) -> Callable[[Expr], Expr | None]:
 
 def _copy_loops(name: str, source: Buffer, target: Buffer) -> Stmt:
     iters = tuple(IterVar(Var(f"i{d}"), e) for d, e in enumerate(source.shape))
-    loops = tuple(Var(f"i{d}") for d in range(len(source.shape)))
     indices = tuple(i.var for i in iters)
-    copied = _as(Load(source, indices), target.dtype)
-    stmt: Stmt = Block(name, iters, loops, Store(target, indices, copied))
+    return _loops_over(
+        name, iters, Store(target, indices, _as(Load(source, indices), target.dtype))
+    )
+
+
+def _loops_over(name: str, iters: tuple[IterVar, ...], body: Stmt) -> Stmt:
+    """A block in a loop of its own over each of its axes."""
+    loops = tuple(Var(i.var.name) for i in iters)
+    stmt: Stmt = Block(name, iters, loops, body)
     for loop, axis in reversed(list(zip(loops, iters, strict=True))):
         stmt = For(loop, Const(axis.extent), stmt)
     return stmt

@@ -87,6 +87,8 @@ ROWS: dict[str, Function] = {
         lambda x: call("cast", x, dtype=F32), ((1, 67), "uint8")
     ),
     "heads": sketches.function_of("transpose", ((2, 3, 17, 33), F32), axes=(0, 2, 1, 3)),
+    "rows to columns": sketches.function_of("transpose", ((43, 21), F32), axes=(1, 0)),
+    "bytes to columns": sketches.function_of("transpose", ((37, 45), "int8"), axes=(1, 0)),
     "short last axis": sketches.function_of(
         lambda a, b: call("sigmoid", call("add", a, b)), ((1, 11, 13, 3), F32), ((3,), F32)
     ),

@@ -1,0 +1,85 @@
+"""Nests that turn rows into columns: tiles of what they read are transposed in registers.
+
+    for outer axes, tiles of the lane axis, tiles of the other:
+      T[l, p] = in[…, p]                 a row of the tile for each lane, in vectors
+      for p of the tile, unrolled:
+        out[…, lanes] = f(T[lanes, p])   a column of it; the emitter transposes the tile once
+
+Results lie side by side along the lane axis, and what is read along the other one. A tile has as
+many lanes as fill a line of the cache with results, and a vector of the other axis.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+
+from tunefarm.compiler.space.nests import fitting_lanes, lanes_of, own_loops, share_out, strides
+from tunefarm.compiler.target import LINE_BYTES, Target, dtype_bytes
+from tunefarm.compiler.tir import PrimFunc
+from tunefarm.compiler.tir import schedule as s
+from tunefarm.compiler.tir.ir import Block, IterVar, Load, Select
+from tunefarm.compiler.tir.schedule.tree import store_of
+from tunefarm.compiler.tir.walk import walk_expr
+
+LEAST = 3  # elements of the shorter axis: fewer lanes do not fill what processors interleave
+DTYPES = frozenset({"float32", "int32", "float16", "bfloat16", "float64", "int64", "int8", "uint8"})
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The axis of the lanes, the one along which the ``loads`` lie side by side, and these."""
+
+    lane: IterVar
+    other: IterVar
+    loads: tuple[Load, ...]
+
+
+def turn_of(node: Block) -> Turn | None:
+    """How a spatial block turns rows into columns; None if it does not, or reads what it turns
+    under a condition, which rows of a tile would not heed."""
+    store = store_of(node)
+    values = list(walk_expr(store.value))
+    loads = [e for e in values if isinstance(e, Load)]
+    if any(isinstance(e, Select) for e in values) or any(
+        load.dtype not in DTYPES for load in loads
+    ):
+        return None
+    steps = {i: strides(node, i.var) for i in node.iters if i.extent >= LEAST}
+    lane = next((i for i, step in steps.items() if step[0] == 1), None)
+    if lane is None:
+        return None
+    scattered = [n for n, step in enumerate(steps[lane][1:]) if step not in (0, 1)]
+    for other, step in steps.items():
+        turned = [loads[n] for n in scattered if step[1 + n] == 1]
+        if other is not lane and turned and all(step[1 + n] in (0, 1) for n in scattered):
+            return Turn(lane, other, tuple(dict.fromkeys(turned)))
+    return None
+
+
+def side_vectors(node: Block, target: Target) -> int:
+    """Vectors of results that fill a line of the cache."""
+    lanes = lanes_of([node], target)
+    return max(LINE_BYTES // (lanes * dtype_bytes(store_of(node).buffer.dtype)), 1)
+
+
+def schedule_turn(
+    program: PrimFunc, node: Block, turn: Turn, target: Target, vectors: int, tasks: int
+) -> PrimFunc:
+    """Transpose tiles of ``vectors`` by one in registers, and share the tiles out."""
+    loops = own_loops(program, node.name, None)
+    lane_loop, other_loop = (loops[node.iters.index(axis)] for axis in (turn.lane, turn.other))
+    outer = [v for v in loops if v not in (lane_loop, other_loop)]
+    lanes = fitting_lanes(lanes_of([node], target), turn.lane.extent)
+    program, (lane_tile, vector, lane) = s.split(program, lane_loop, vectors, lanes)
+    program, (other_tile, column) = s.split(program, other_loop, lanes)
+    program = s.reorder(program, *outer, lane_tile, other_tile, column, vector, lane)
+    last = [node.iters.index(axis) for axis in (turn.lane, turn.other)]
+    axes = [n for n in range(len(node.iters)) if n not in last] + last
+    for load in turn.loads:
+        program, name = s.cache_value(program, node.name, load, axes, "register")
+        program = s.compute_at(program, name, other_tile)
+        *rows, elements = own_loops(program, name, other_tile)
+        program = s.vectorize(reduce(s.unroll, rows, program), elements)
+    program = s.unroll(s.unroll(program, column), vector)
+    return share_out(s.vectorize(program, lane), [*outer, lane_tile, other_tile], tasks, target)
