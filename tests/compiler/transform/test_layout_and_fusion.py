@@ -67,6 +67,17 @@ def test_the_planes_of_an_image_are_read_in_place() -> None:
     assert kernels_in(many)[0] == "transpose"
 
 
+@pytest.mark.parametrize("operator", ["max_pool", "group_norm"])
+def test_images_that_no_convolution_reads_keep_their_planes(operator: str) -> None:
+    x = var("x", 2, 5, 9, 7)
+    if operator == "max_pool":
+        y = call("max_pool", x, kernel=(3, 3), strides=(2, 2), padding=((1, 1), (1, 1)))
+    else:
+        y = call("group_norm", x, const(5), const(5), groups=5)
+    kernels = kernels_in(check(module_of([x], y)))
+    assert not any("transpose" in kernel for kernel in kernels), kernels
+
+
 def test_residual_network_has_no_transposes() -> None:
     optimized = check(residual_network())
     kernels = kernels_in(optimized)
