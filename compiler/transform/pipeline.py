@@ -25,6 +25,7 @@ from tunefarm.compiler.transform.recognize_functions import recognize_functions
 from tunefarm.compiler.transform.recognize_rows import recognize_rows
 from tunefarm.compiler.transform.simplify_inference import simplify_inference
 from tunefarm.compiler.transform.split_columns import split_columns
+from tunefarm.compiler.transform.sum_single_rows import sum_single_rows
 from tunefarm.compiler.transform.widen_floats import widen_floats
 
 STEPS = (
@@ -48,6 +49,7 @@ STEPS = (
     Pass("pack_pixels", pack_pixels, level=2),
     Pass("eliminate_dead_code", eliminate_dead_code, level=1),
     Pass("fuse_attention", fuse_attention, level=2),
+    Pass("sum_single_rows", sum_single_rows, level=2),
     Pass("fuse_ops", fuse_ops, level=0),
     Pass("split_columns", split_columns, level=2),
     Pass("check_types", infer_types, level=3),
