@@ -18,8 +18,8 @@ from tunefarm.compiler.space.nests import fitting_lanes, lanes_of, own_loops, sh
 from tunefarm.compiler.target import LINE_BYTES, Target, dtype_bytes
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir import schedule as s
-from tunefarm.compiler.tir.ir import Block, IterVar, Load, Select
-from tunefarm.compiler.tir.schedule.tree import store_of
+from tunefarm.compiler.tir.ir import Block, IterVar, Load, Select, Var
+from tunefarm.compiler.tir.schedule.tree import find_block, store_of
 from tunefarm.compiler.tir.walk import walk_expr
 
 LEAST = 3  # elements of the shorter axis: fewer lanes do not fill what processors interleave
@@ -74,12 +74,19 @@ def schedule_turn(
     program, (lane_tile, vector, lane) = s.split(program, lane_loop, vectors, lanes)
     program, (other_tile, column) = s.split(program, other_loop, lanes)
     program = s.reorder(program, *outer, lane_tile, other_tile, column, vector, lane)
+    program = keep_rows(program, node.name, turn, other_tile)
+    program = s.unroll(s.unroll(program, column), vector)
+    return share_out(s.vectorize(program, lane), [*outer, lane_tile, other_tile], tasks, target)
+
+
+def keep_rows(program: PrimFunc, block: str, turn: Turn, tile: Var) -> PrimFunc:
+    """Keep the rows of a tile, in the loop over tiles, in registers: vectors of the other axis."""
+    node = find_block(program, block)
     last = [node.iters.index(axis) for axis in (turn.lane, turn.other)]
     axes = [n for n in range(len(node.iters)) if n not in last] + last
     for load in turn.loads:
-        program, name = s.cache_value(program, node.name, load, axes, "register")
-        program = s.compute_at(program, name, other_tile)
-        *rows, elements = own_loops(program, name, other_tile)
+        program, name = s.cache_value(program, block, load, axes, "register")
+        program = s.compute_at(program, name, tile)
+        *rows, elements = own_loops(program, name, tile)
         program = s.vectorize(reduce(s.unroll, rows, program), elements)
-    program = s.unroll(s.unroll(program, column), vector)
-    return share_out(s.vectorize(program, lane), [*outer, lane_tile, other_tile], tasks, target)
+    return program

@@ -21,16 +21,19 @@ from tunefarm.compiler.space.contraction.shape import (
     row_axes,
     row_by_row,
     shares_vector,
+    transposed,
 )
 from tunefarm.compiler.space.nests import own_loops
 from tunefarm.compiler.space.prefetch import PackedWeights, prefetch_next_tile, prefetch_weights
 from tunefarm.compiler.space.tiles import in_parallel, in_registers, place_epilogue
+from tunefarm.compiler.space.turned import Turn, keep_rows
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import PackedLayout, PrimFunc
 from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.tir.affine import affine
+from tunefarm.compiler.tir.facts import loads_of
 from tunefarm.compiler.tir.ir import Buffer, Var
-from tunefarm.compiler.tir.schedule.tree import written_buffer
+from tunefarm.compiler.tir.schedule.tree import find_block, store_of, written_buffer
 
 
 def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
@@ -157,8 +160,12 @@ def _pack_rhs(
     loops = s.loops_of(program, copy)
     rest = [loop for d, loop in enumerate(loops) if d != lanes_dim]
     program, (panel, vector, lane) = s.split(program, loops[lanes_dim], vectors, lanes)
-    program = s.reorder(program, panel, *rest, vector, lane)
-    program = in_registers(program, (vector,), lane)
+    if _turns(c, lanes):
+        program = s.reorder(program, panel, vector, *rest, lane)
+        program = _turned(program, copy, rest[-1], lane, lanes_dim, lanes)
+    else:
+        program = s.reorder(program, panel, *rest, vector, lane)
+        program = in_registers(program, (vector,), lane)
     program = in_parallel(program, panel, prod(c.rhs.load.buffer.shape), target)
     return program, written_buffer(s.find_block(program, copy))
 
@@ -220,5 +227,26 @@ def _copy_panel(program: PrimFunc, block: str, c: Contraction, loop: Var, lanes:
         program, (outer, lane) = s.split(program, lane_loop, lanes)
         rest = [v for v in own if v is not lane_loop]
         program = s.reorder(program, outer, *rest, lane)
+        along = next((v for v in rest if v.name == f"i{dims[-1]}"), None)
+        if _turns(c, lanes) and along is not None:
+            return _turned(program, copy, along, lane, lane_dim, lanes)
         program = s.vectorize(program, lane)
     return program
+
+
+def _turns(c: Contraction, lanes: int) -> bool:
+    """Whether a copy of the right operand transposes tiles: they are whole along what it reads."""
+    return transposed(c) and c.rhs.load.buffer.shape[-1] % lanes == 0
+
+
+def _turned(
+    program: PrimFunc, copy: str, along: Var, lane: Var, lanes_dim: int, lanes: int
+) -> PrimFunc:
+    """Transpose tiles of a copy in registers: ``along`` runs along the last dimension, as what is
+    read lies, ``lane`` over the lanes of what is written, inside it."""
+    program, (tile, column) = s.split(program, along, lanes)
+    node = find_block(program, copy)
+    (load,) = loads_of(store_of(node).value)
+    turn = Turn(node.iters[lanes_dim], node.iters[-1], (load,))
+    program = keep_rows(program, copy, turn, tile)
+    return s.vectorize(s.unroll(program, column), lane)

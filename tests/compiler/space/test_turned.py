@@ -173,3 +173,32 @@ def test_a_kept_value_changes_nothing() -> None:
     (result,) = [np.zeros((14, 9), F32)]
     executed(lower(program), HOST, [array], [result])
     np.testing.assert_array_equal(result, array.T)
+
+
+@settings(max_examples=15, deadline=None, derandomize=True, database=None)
+@given(st.integers(2, 37), st.sampled_from([8, 16, 48, 64]), st.integers(2, 61),
+       st.integers(0, 999))  # fmt: skip
+def test_copies_of_transposed_operands_turn_tiles(
+    rows: int, depth: int, columns: int, seed: int
+) -> None:
+    function = function_of(
+        "matmul", ((rows, depth), F32), ((columns, depth), F32), transpose_b=True
+    )
+    workload, rng = Workload.from_function(function), np.random.default_rng(seed)
+    arrays = [rng.standard_normal(p.type.shape).astype(F32) for p in function.params]
+    space = config_space(workload, AVX2)
+    for config in configs(space, rng, 3):
+        check(workload, AVX2, config, arrays, "execute" if seed % 4 else "both")
+
+
+@pytest.mark.parametrize("pack_rhs", [1, 2])
+def test_a_copy_loads_no_single_element(pack_rhs: int) -> None:
+    """But for the rows of the left operand, which are not vectors."""
+    function = function_of("matmul", ((4, 64), F32), ((64, 64), F32), transpose_b=True)
+    workload = Workload.from_function(function)
+    config = {**default_of(workload, AVX2), "pack_rhs": pack_rhs}
+    assert config["sketch"] == "contraction"
+    kernel = emit_llvm(lower(schedule_workload(workload, AVX2, config)), AVX2)
+    assert kernel.text.count("shufflevector <8 x float>") >= 24
+    copied = re.findall(r"load float, ptr %\w+", kernel.text)
+    assert len(copied) <= 4 * int(config["ku"])
