@@ -195,32 +195,47 @@ def _pad_infer(types: Sequence[TensorType], attrs: Attrs) -> Type:
     )
 
 
-def _pad_source(mode: str, i: Expr, extent: int) -> Expr:
-    """Which element a padded coordinate repeats; ``i`` may lie outside [0, extent)."""
+def _pad_sources(mode: str, i: Expr, extent: int) -> tuple[Expr, Expr]:
+    """Which elements coordinates in front of [0, extent) and behind it repeat."""
     if mode == "wrap":
-        return i % extent
+        return i % extent, i % extent
     if mode == "edge":
-        return te.maximum(te.minimum(i, te.const(extent - 1, "int64")), te.const(0, "int64"))
-    mirrored = te.if_then_else(i < 0, te.const(0, "int64") - i, i)
-    return te.if_then_else(mirrored >= extent, (2 * extent - 2) - mirrored, mirrored)
+        return te.const(0, "int64"), te.const(extent - 1, "int64")
+    return te.const(0, "int64") - i, (2 * extent - 2) - i
 
 
 def _pad_compute(tensors: Sequence[te.Tensor], attrs: Attrs, type: Type) -> te.Tensor:
     (x,), mode = tensors, str(attrs["mode"])
     padding: Pairs = pairs(attrs["padding"])
+    if mode == "constant":
+        return _constant_pad(x, padding, te.const(_fill(attrs, x.dtype), x.dtype), type)
 
     def element(*i: Expr) -> Expr:
-        inside: Expr = te.const(True, "bool")
         at: list[Expr] = []
-        for index, (lo, hi), extent in zip(i, padding, x.shape, strict=True):
+        for index, (lo, hi), extent in zip(i[:-1], padding, x.shape, strict=False):
             source = index - lo
-            if mode != "constant" and (lo or hi):
-                source = _pad_source(mode, source, extent)
-            elif lo or hi:
-                inside = inside & (index >= lo) if lo else inside
-                inside = inside & (index < lo + extent) if hi else inside
-            at.append(source)
-        return te.if_then_else(inside, x[tuple(at)], te.const(_fill(attrs, x.dtype), x.dtype))
+            before, behind = _pad_sources(mode, source, extent)
+            inside = te.if_then_else(source >= extent, behind, source) if hi else source
+            at.append(te.if_then_else(source < 0, before, inside) if lo else inside)
+        # Along the last axis the elements are chosen, not their places: loops over what lies side
+        # by side are cut where the array begins and ends.
+        (lo, hi), source, extent = padding[-1], i[-1] - padding[-1][0], x.shape[-1]
+        before, behind = _pad_sources(mode, source, extent)
+        value: Expr = x[(*at, source)]
+        value = te.if_then_else(source < extent, value, x[(*at, behind)]) if hi else value
+        return te.if_then_else(source < 0, x[(*at, before)], value) if lo else value
+
+    return te.compute(out_type(type).shape, element, "pad")
+
+
+def _constant_pad(x: te.Tensor, padding: Pairs, fill: Expr, type: Type) -> te.Tensor:
+    def element(*i: Expr) -> Expr:
+        inside: Expr = te.const(True, "bool")
+        for index, (lo, hi), extent in zip(i, padding, x.shape, strict=True):
+            inside = inside & (index >= lo) if lo else inside
+            inside = inside & (index < lo + extent) if hi else inside
+        at = tuple(index - lo for index, (lo, _) in zip(i, padding, strict=True))
+        return te.if_then_else(inside, x[at], fill)
 
     return te.compute(out_type(type).shape, element, "pad")
 

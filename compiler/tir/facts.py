@@ -98,13 +98,15 @@ def exchanges(expr: Expr) -> frozenset[str]:
 
 @lru_cache(KEPT)
 def array_choices(expr: Expr) -> frozenset[Binary]:
-    """The comparisons by which an expression chooses between arrays that it reads."""
+    """The comparisons by which an expression chooses between arrays that it reads, or by which all
+    of it is one place of an array or another."""
     found = _NO_TESTS
-    if len(buffers_read(expr)) < 2:
+    if len(buffers_read(expr)) < 2 and not isinstance(expr, Select):
         return found
     if isinstance(expr, Select) and isinstance(expr.condition, Binary):
         first, second = buffers_read(expr.a), buffers_read(expr.b)
-        if first and second and first != second:
+        places = isinstance(expr.a, (Load, Select)) and isinstance(expr.b, (Load, Select))
+        if first and second and (first != second or places):
             found = frozenset((expr.condition,))
     for part in operands(expr):
         found = _joined(found, array_choices(part))

@@ -1,4 +1,4 @@
-"""Loops along joined arrays are cut where another array begins.
+"""Loops along joined or padded arrays are cut where another array, or another part, begins.
 
     for v in 12: y[v*8 …] = select(v*8 … < 64, a[…], b[…])
     ->  for v in 8: y[…] = a[…];  for v in 8 … 11: y[…] = b[…]

@@ -54,10 +54,18 @@ def attention(batch: int, tokens: int, keys: int, heads: int, size: int) -> tupl
     return [q, k, v], reshaped(turned(mixed, 0, 2, 1, 3), batch, tokens, heads * size)
 
 
-@pytest.mark.parametrize("sizes", [(1, 7, 7, 3, 16), (2, 5, 11, 3, 8), (1, 1, 9, 2, 32)])
+@pytest.mark.parametrize("sizes", [(1, 7, 7, 3, 16), (2, 5, 11, 3, 8), (1, 2, 9, 2, 32)])
 def test_attention_has_no_transposes(sizes: tuple[int, int, int, int, int]) -> None:
     for kernel in kernels(*attention(*sizes)):
         assert "transpose" not in kernel
+
+
+def test_a_single_query_transposes_its_scores_alone() -> None:
+    """Keys are read once, in their order, and as they lie; scores are as much shorter as a head has
+    elements."""
+    assert kernels(*attention(1, 1, 19, 3, 32)) == [
+        "multiply sum", "transpose multiply", "softmax", "einsum",
+    ]  # fmt: skip
 
 
 def test_attention_is_three_kernels() -> None:
