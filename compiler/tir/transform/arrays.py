@@ -5,7 +5,8 @@
 
 What a concatenation copies is chosen element by element otherwise: of 25 arrays that takes 54
 times as long (AVX2), as every vector asks for each of them. An iteration in which two arrays meet
-is a piece of its own, and chooses between these.
+is a piece of its own, and chooses between these. So are loops along an array whose ends padding
+repeats, or reflects.
 """
 
 from __future__ import annotations
