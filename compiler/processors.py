@@ -168,7 +168,7 @@ DEFAULT_STREAM = 6.0  # of each core
 LAST_CACHE_STREAM = 12.0  # bytes of weights a cycle that a core gets from the last cache
 
 # The same of weights that its second cache could not keep, which it reads again for further rows.
-STREAMS_AGAIN: Mapping[str, float] = {
+REREAD_STREAMS: Mapping[str, float] = {
     "emeraldrapids": 6.0,
     "sapphirerapids": 6.0,  # the same cores
 }

@@ -37,9 +37,9 @@ from tunefarm.compiler.processors import (
     NVPTX64,
     ONE_MULTIPLY_ADD,
     QUICK_TABLES,
+    REREAD_STREAMS,
     RISCV64,
     RISCV_VECTOR_BITS,
-    STREAMS_AGAIN,
     WASM32,
     X86_64,
     Isa,
@@ -279,15 +279,15 @@ class Target:
         return self.beside_products(min(one, both / self.num_cores))
 
     @property
-    def cached_bytes(self) -> float:
+    def cached_stream_bytes(self) -> float:
         """Bytes of weights that a core gets from the last cache, which keeps them, beside two
         multiply-adds."""
         return max(self.beside_products(LAST_CACHE_STREAM), self.stream_bytes)
 
     @property
-    def again_bytes(self) -> float:
+    def reread_stream_bytes(self) -> float:
         """The same of weights that it has read before, but that its second cache cannot keep."""
-        rate = STREAMS_AGAIN.get(self.mcpu, LAST_CACHE_STREAM)
+        rate = REREAD_STREAMS.get(self.mcpu, LAST_CACHE_STREAM)
         return max(self.beside_products(rate), self.stream_bytes)
 
     def beside_products(self, bytes_a_cycle: float) -> float:

@@ -207,7 +207,7 @@ def _pad_sources(mode: str, i: Expr, extent: int) -> tuple[Expr, Expr]:
 def _pad_compute(tensors: Sequence[te.Tensor], attrs: Attrs, type: Type) -> te.Tensor:
     (x,), mode = tensors, str(attrs["mode"])
     padding: Pairs = pairs(attrs["padding"])
-    if mode == "constant":
+    if mode == "constant" or not padding:  # a scalar has no axis to repeat
         return _constant_pad(x, padding, te.const(_fill(attrs, x.dtype), x.dtype), type)
 
     def element(*i: Expr) -> Expr:
@@ -247,6 +247,8 @@ def _fill(attrs: Attrs, dtype: str) -> float | int | bool:
 
 def _pad_reference(arrays: Sequence[Array], attrs: Attrs) -> Array:
     (x,), padding, mode = arrays, pairs(attrs["padding"]), str(attrs["mode"])
+    if not padding:
+        return x
     if mode == "constant":
         fill = np.asarray(_fill(attrs, x.dtype.name)).astype(x.dtype)
         return np.pad(x, padding, constant_values=fill)

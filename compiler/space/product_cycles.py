@@ -24,8 +24,10 @@ def weight_rates(held_bytes: Numbers, target: Target) -> tuple[Numbers, Numbers]
     these weights, packed, and what else a kernel holds; else from memory. The first time they come
     from there also where the model has evicted them."""
     kept, streamed = held_bytes <= target.kept_bytes, target.stream_bytes
-    first = streamed if target.weights_in_memory else np.where(kept, target.cached_bytes, streamed)
-    return np.broadcast_to(first, np.shape(kept)), np.where(kept, target.again_bytes, streamed)
+    again = np.where(kept, target.reread_stream_bytes, streamed)
+    if target.weights_in_memory:
+        return np.full_like(again, streamed), again
+    return np.where(kept, target.cached_stream_bytes, streamed), again
 
 
 def moved_cycles(moved_bytes: float, target: Target) -> float:

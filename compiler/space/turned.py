@@ -23,7 +23,6 @@ from tunefarm.compiler.tir.schedule.tree import find_block, store_of
 from tunefarm.compiler.tir.walk import walk_expr
 
 LEAST = 3  # elements of the shorter axis: fewer lanes do not fill what processors interleave
-DTYPES = frozenset({"float32", "int32", "float16", "bfloat16", "float64", "int64", "int8", "uint8"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +40,7 @@ def turn_of(node: Block) -> Turn | None:
     store = store_of(node)
     values = list(walk_expr(store.value))
     loads = [e for e in values if isinstance(e, Load)]
-    if any(isinstance(e, Select) for e in values) or any(
-        load.dtype not in DTYPES for load in loads
-    ):
+    if any(isinstance(e, Select) for e in values) or any(e.dtype == "bool" for e in loads):
         return None
     steps = {i: strides(node, i.var) for i in node.iters if i.extent >= LEAST}
     lane = next((i for i, step in steps.items() if step[0] == 1), None)
@@ -72,14 +69,23 @@ def schedule_turn(
     outer = [v for v in loops if v not in (lane_loop, other_loop)]
     lanes = fitting_lanes(lanes_of([node], target), turn.lane.extent)
     program, (lane_tile, vector, lane) = s.split(program, lane_loop, vectors, lanes)
-    program, (other_tile, column) = s.split(program, other_loop, lanes)
-    program = s.reorder(program, *outer, lane_tile, other_tile, column, vector, lane)
-    program = keep_rows(program, node.name, turn, other_tile)
-    program = s.unroll(s.unroll(program, column), vector)
-    return share_out(s.vectorize(program, lane), [*outer, lane_tile, other_tile], tasks, target)
+    program = s.reorder(program, *outer, lane_tile, other_loop, vector, lane)
+    program, tile = turn_tiles(program, node.name, turn, other_loop, lanes)
+    program = s.vectorize(s.unroll(program, vector), lane)
+    return share_out(program, [*outer, lane_tile, tile], tasks, target)
 
 
-def keep_rows(program: PrimFunc, block: str, turn: Turn, tile: Var) -> PrimFunc:
+def turn_tiles(
+    program: PrimFunc, block: str, turn: Turn, other_loop: Var, lanes: int
+) -> tuple[PrimFunc, Var]:
+    """Cut the loop over the other axis, which has that over lanes inside it, into tiles that are
+    transposed; returns the loop over tiles too."""
+    program, (tile, column) = s.split(program, other_loop, lanes)
+    program = _keep_rows(program, block, turn, tile)
+    return s.unroll(program, column), tile
+
+
+def _keep_rows(program: PrimFunc, block: str, turn: Turn, tile: Var) -> PrimFunc:
     """Keep the rows of a tile, in the loop over tiles, in registers: vectors of the other axis."""
     node = find_block(program, block)
     last = [node.iters.index(axis) for axis in (turn.lane, turn.other)]

@@ -150,15 +150,15 @@ def test_nothing_but_defaults_hangs_on_where_weights_are() -> None:
 def test_kernels_of_more_weights_than_caches_keep_count_them_from_memory() -> None:
     memory = replace(TARGET, weights_in_memory=True)
     few, many = (np.array([n]) for n in (TARGET.kept_bytes, TARGET.kept_bytes + 1))
-    cached, streamed = TARGET.cached_bytes, TARGET.stream_bytes
+    cached, streamed = TARGET.cached_stream_bytes, TARGET.stream_bytes
     assert cached > streamed
     assert weight_rates(few, TARGET) == (cached, cached)
     assert weight_rates(many, TARGET) == (streamed, streamed)
     assert weight_rates(few, memory) == (streamed, cached)
     assert weight_rates(many, memory) == (streamed, streamed)
     mesh = Target("llvm -mcpu=emeraldrapids -num-cores=1")
-    assert weight_rates(few, mesh) == (mesh.cached_bytes, mesh.again_bytes)
-    assert mesh.cached_bytes == 2 * mesh.again_bytes
+    assert weight_rates(few, mesh) == (mesh.cached_stream_bytes, mesh.reread_stream_bytes)
+    assert mesh.cached_stream_bytes == 2 * mesh.reread_stream_bytes
 
 
 # --- what builds use ----------------------------------------------------------------------------

@@ -147,7 +147,7 @@ def cost_of(p: Product, target: Target, k: Columns) -> Numbers:
 
     A step takes the longer of two, and three tenths of the other: what the blocks that are held at
     once multiply and load together, and what one of them alone takes (``STEP`` and its threads' own
-    multiply-adds). Blocks of many threads wait longer at barriers. Fitted to 330 kernels of 14
+    multiply-adds). Blocks of many threads wait longer at barriers. Fitted to 309 kernels of 14
     products on an H200, whose fastest configs took 0.96 of the time of the model's.
     """
     rows, columns = _tile(k)

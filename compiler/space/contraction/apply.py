@@ -26,7 +26,7 @@ from tunefarm.compiler.space.contraction.shape import (
 from tunefarm.compiler.space.nests import own_loops
 from tunefarm.compiler.space.prefetch import PackedWeights, prefetch_next_tile, prefetch_weights
 from tunefarm.compiler.space.tiles import in_parallel, in_registers, place_epilogue
-from tunefarm.compiler.space.turned import Turn, keep_rows
+from tunefarm.compiler.space.turned import Turn, turn_tiles
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import PackedLayout, PrimFunc
 from tunefarm.compiler.tir import schedule as s
@@ -244,9 +244,7 @@ def _turned(
 ) -> PrimFunc:
     """Transpose tiles of a copy in registers: ``along`` runs along the last dimension, as what is
     read lies, ``lane`` over the lanes of what is written, inside it."""
-    program, (tile, column) = s.split(program, along, lanes)
     node = find_block(program, copy)
-    (load,) = loads_of(store_of(node).value)
-    turn = Turn(node.iters[lanes_dim], node.iters[-1], (load,))
-    program = keep_rows(program, copy, turn, tile)
-    return s.vectorize(s.unroll(program, column), lane)
+    turn = Turn(node.iters[lanes_dim], node.iters[-1], loads_of(store_of(node).value))
+    program, _ = turn_tiles(program, copy, turn, along, lanes)
+    return s.vectorize(program, lane)

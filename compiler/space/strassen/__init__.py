@@ -77,7 +77,7 @@ def _worth(p: Product, target: Target) -> float:
 
     On two cores of a Zen 3 two levels take 1.05 × what the model says beside one, in the mean
     of eleven products (512³ 1.12 × the time of one level, 196×1024×512 0.92); on an Emerald Rapids,
-    in the mean of 18, 1.25.
+    in the mean of 16, 1.26.
     """
     if p.levels > 1 and not target.adds_apart:
         return ADDING_WORTH

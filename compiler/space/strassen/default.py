@@ -90,7 +90,7 @@ def _sums(p: Product, target: Target, k: Columns) -> Numbers:
     rows_bytes = 4 * p.rows * p.depth
     near = rows_bytes <= L2_SHARE * target.l2_bytes * target.num_cores
     lefts = LEFT_CYCLES[p.levels] * groups * -(-terms // p.lanes)
-    lefts += rows_bytes / (L2_BYTES if near else target.cached_bytes)
+    lefts += rows_bytes / (L2_BYTES if near else target.cached_stream_bytes)
     return lefts * block_counts(p, k)[1] + RESULT_CYCLES[p.levels] * groups * columns / p.lanes
 
 
@@ -111,7 +111,7 @@ def _fetched(p: Product, target: Target, k: Columns) -> Numbers:
     rows, terms, _ = p.extents
     row_blocks, panel_blocks = block_counts(p, k)
     weights, lefts = weight_bytes(p), 4.0 * p.products * rows * terms
-    cached, l2 = target.cached_bytes * target.num_cores, L2_SHARE * target.l2_bytes
+    cached, l2 = target.cached_stream_bytes * target.num_cores, L2_SHARE * target.l2_bytes
     kept, held = weights / panel_blocks, held_bytes(p, k)
     rate = weight_rates(kept, target)[1] * target.num_cores
     weights_again = np.where(kept + held > l2, weights * (row_blocks - 1) / rate, 0.0)
@@ -123,7 +123,7 @@ def _read_cycles(p: Product, target: Target, size_bytes: float) -> float:
     """Cycles in which all cores read right operands of so many bytes once."""
     if come_from_memory(p, target, size_bytes):
         return streamed_cycles(size_bytes, target)
-    return size_bytes / target.cached_bytes / target.num_cores
+    return size_bytes / target.cached_stream_bytes / target.num_cores
 
 
 def come_from_memory(p: Product, target: Target, size_bytes: float) -> bool:

@@ -156,9 +156,8 @@ def _cast_once(buffer: Buffer) -> Callable[[Expr], Expr | None]:
 def _copy_loops(name: str, source: Buffer, target: Buffer) -> Stmt:
     iters = tuple(IterVar(Var(f"i{d}"), e) for d, e in enumerate(source.shape))
     indices = tuple(i.var for i in iters)
-    return _loops_over(
-        name, iters, Store(target, indices, _as(Load(source, indices), target.dtype))
-    )
+    copied = _as(Load(source, indices), target.dtype)
+    return _loops_over(name, iters, Store(target, indices, copied))
 
 
 def _loops_over(name: str, iters: tuple[IterVar, ...], body: Stmt) -> Stmt:

@@ -215,6 +215,7 @@ CASES = [
     Case("pad", [(3, 5)], {"padding": ((4, 7), (0, 6)), "mode": "wrap"}),
     *(Case("pad", [(2, 3, 37)], {"padding": ((0, 0), (1, 2), (9, 3)), "mode": mode, "value": 0.5})
       for mode in ("constant", "edge", "reflect", "wrap")),
+    Case("pad", [()], {"padding": (), "mode": "reflect"}),
     Case("tile", [(2, 3)], {"repeats": (3, 2)}),
     Case("gather", [(5, 3), (2, 2)], {"axis": 0}, ["float32", "int64"], [None, 5]),
     Case("gather", [(2, 7), ()], {"axis": 1}, ["float32", "int32"], [None, 7]),

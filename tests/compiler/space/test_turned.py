@@ -19,16 +19,18 @@ from tunefarm.compiler.ir import Expr, Function
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.space import config_space, schedule_workload
 from tunefarm.compiler.target import Target
+from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir import schedule as s
+from tunefarm.compiler.tir.facts import loads_of
 from tunefarm.compiler.tir.ir import Load
+from tunefarm.compiler.tir.schedule.tree import find_block, store_of
 from tunefarm.compiler.tir.transform.lower import lower
-from tunefarm.compiler.tir.walk import walk_expr
 from tunefarm.compiler.workload import Workload
 
 F32 = "float32"
 HOST = Target(f"llvm -mcpu={Target.host().mcpu} -num-cores=2")
 AVX2 = Target("llvm -mcpu=haswell -num-cores=1")
-DTYPES = (F32, "float16", "float64", "int64", "int32", "int8", "uint8", "bool")
+DTYPES = (F32, "float16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
 
 
 def turned(shape: tuple[int, ...], axes: tuple[int, ...], dtype: str = F32) -> Workload:
@@ -149,28 +151,29 @@ def test_avx2_interleaves_within_blocks() -> None:
     assert "vinsertps" not in text
 
 
-def test_values_are_kept_for_all_axes_that_they_differ_along() -> None:
-    workload = turned((8, 16), (1, 0))
+def move_of(workload: Workload) -> tuple[PrimFunc, str, Load]:
+    """The program of a move that turns no tiles, its block, and what this reads."""
     program = schedule_workload(workload, AVX2, {**default_of(workload, AVX2), "turn": 0})
     (name,) = s.remaining_blocks(program)
-    block = s.tree.find_block(program, name)
-    (value,) = (e for e in walk_expr(s.tree.store_of(block).value) if isinstance(e, Load))
+    (value,) = loads_of(store_of(find_block(program, name)).value)
+    return program, name, value
+
+
+def test_values_are_kept_for_all_axes_that_they_differ_along() -> None:
+    program, name, value = move_of(turned((8, 16), (1, 0)))
     with pytest.raises(ScheduleError, match="differs along axes that are left out"):
-        s.cache_value(program, block.name, value, [0], "register")
+        s.cache_value(program, name, value, [0], "register")
     other = Load(value.buffer, (value.indices[0] + 1,))
     with pytest.raises(ScheduleError, match="has no such value"):
-        s.cache_value(program, block.name, other, [0, 1], "register")
+        s.cache_value(program, name, other, [0, 1], "register")
 
 
 def test_a_kept_value_changes_nothing() -> None:
     workload = turned((9, 14), (1, 0))
-    program = schedule_workload(workload, AVX2, {**default_of(workload, AVX2), "turn": 0})
-    (name,) = s.remaining_blocks(program)
-    block = s.tree.find_block(program, name)
-    (value,) = (e for e in walk_expr(s.tree.store_of(block).value) if isinstance(e, Load))
+    program, name, value = move_of(workload)
     program, _ = s.cache_value(program, name, value, [1, 0], "local")
     (array,) = drawn(workload, 3)
-    (result,) = [np.zeros((14, 9), F32)]
+    result = np.zeros((14, 9), F32)
     executed(lower(program), HOST, [array], [result])
     np.testing.assert_array_equal(result, array.T)
 
