@@ -122,11 +122,13 @@ class Expressions(Registers):
 
     def _is_zero_elsewhere(self, arm: Expr) -> bool:
         """True if an arm is a load of lanes side by side, which gives zeros in those that are not
-        taken; or of one float, which may come from zeros instead."""
+        taken; or of elements that lanes share, or one float, which may come from zeros instead."""
         if not isinstance(arm, Load) or arm.buffer.scope == "register" or self.mask is not None:
             return False
-        place = self.flat_index(arm.buffer, arm.indices)
-        beside = isinstance(place, Lin) and (place.lane == 1 or self.lanes == 1)
+        beside = self.shared_of(arm) is not None
+        if not beside:
+            place = self.flat_index(arm.buffer, arm.indices)
+            beside = isinstance(place, Lin) and (place.lane == 1 or self.lanes == 1)
         alone = is_float(arm.dtype) and self.target.has_masks(dtype_bytes(arm.buffer.dtype))
         return beside and (alone or (self.lanes > 1 and self.target.has_one_memory))
 

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from math import prod
+from typing import NamedTuple
+
 from tunefarm.compiler.codegen.forms import flat_form
 from tunefarm.compiler.codegen.masked_moves import MaskedMoves
-from tunefarm.compiler.codegen.types import memory_suffix, memory_type, vector_of
+from tunefarm.compiler.codegen.types import memory_suffix, memory_type, scalar_type, vector_of
 from tunefarm.compiler.codegen.values import Lin, Val, make
 from tunefarm.compiler.target import LINE_BYTES, dtype_bytes
-from tunefarm.compiler.tir.ir import Binary, Buffer, Const, Load, Prefetch
+from tunefarm.compiler.tir.ir import Binary, Buffer, Const, Expr, Load, Prefetch
+
+
+class SharedLanes(NamedTuple):
+    """Elements that lie side by side, from the ``first`` on, and which of them each lane takes."""
+
+    first: Lin
+    elements: int
+    taken: tuple[int, ...]
 
 
 class Memory(MaskedMoves):
@@ -39,6 +50,8 @@ class Memory(MaskedMoves):
 
     def load_memory(self, load: Load) -> Val:
         """The elements of the current vector, or the one that its lanes share."""
+        if (shared := self.shared_of(load)) is not None:
+            return self._load_shared(load, shared)
         buffer, place = load.buffer, self.flat_index(load.buffer, load.indices)
         if isinstance(place, Val):
             return self._repeated(load) or self._gather(buffer, place)
@@ -49,6 +62,8 @@ class Memory(MaskedMoves):
     def load_if(self, condition: str, load: Load) -> Val:
         """The elements of the current vector where a scalar condition holds, else zeros."""
         buffer, lanes = load.buffer, self.lanes
+        if (shared := self.shared_of(load)) is not None:
+            return self._load_shared(load, shared, condition)
         place = self.flat_index(buffer, load.indices)
         assert isinstance(place, Lin)
         size_bytes = lanes * dtype_bytes(buffer.dtype)
@@ -166,6 +181,56 @@ class Memory(MaskedMoves):
                 place = place.plus(bound, coefficient)
         return place, int(count)
 
+    def shared_of(self, load: Load) -> SharedLanes | None:
+        """How lanes share elements that lie side by side; None if they read otherwise, or a mask
+        takes some of them.
+
+        x[8·p + lane // 4 · 4 + 1]   ->   x[8·p : 8·p + 8][1, 1, 1, 1, 5, 5, 5, 5]
+        """
+        buffer, (const, atoms) = load.buffer, flat_form(load.buffer, load.indices)
+        plain = all(variable or not _is_quotient(atom) for atom, _, variable in atoms)
+        if plain or self.mask is not None:
+            return None
+        match [(a, c) for a, c, _ in atoms if self.depends_on_lane(a)]:
+            case [(Binary("floordiv", numerator, Const(divisor)) as atom, apart)]:
+                number, sharing = self.index(numerator), int(divisor)
+            case _:
+                return None
+        if not isinstance(number, Lin) or number.lane != 1 or self.lanes % sharing:
+            return None
+        if any(n % sharing for n in (number.const, *(c for _, c in number.terms))):
+            return None
+        terms = tuple((name, c // sharing) for name, c in number.terms)
+        place = Lin(const).plus(Lin(number.const // sharing, terms), apart)
+        for other, coefficient, _ in atoms:
+            if other is not atom:
+                bound = self.index(other)
+                assert isinstance(bound, Lin)
+                place = place.plus(bound, coefficient)
+        if any(c % apart for _, c in place.terms) or prod(buffer.shape) % apart:
+            return None
+        inside = place.const % apart
+        taken = tuple(lane // sharing * apart + inside for lane in range(self.lanes))
+        return SharedLanes(place.plus(Lin(-inside)), self.lanes // sharing * apart, taken)
+
+    def _load_shared(self, load: Load, shared: SharedLanes, condition: str = "") -> Val:
+        """The elements that lanes share, zeros where a condition does not hold."""
+        buffer, count, kind = load.buffer, shared.elements, scalar_type(load.buffer.dtype)
+        if condition:
+            size_bytes = count * dtype_bytes(buffer.dtype)
+            pointer = self._or_zeros(condition, self.address(buffer, shared.first), size_bytes)
+            one = self._from_memory(
+                self.load_whole(buffer, pointer, count), buffer.dtype, count
+            ).text
+        else:
+            one = self._load_at(buffer, shared.first, count).text
+        taken = ", ".join(f"i32 {place}" for place in shared.taken)
+        text = (
+            f"shufflevector <{count} x {kind}> {one}, <{count} x {kind}> poison, "
+            f"<{self.lanes} x i32> <{taken}>"
+        )
+        return make(Val, (self.builder.pure(text, [one]), buffer.dtype, self.lanes))
+
     def _every_other(self, buffer: Buffer, place: Lin) -> Val:
         """Lanes two elements apart, from two loads that end with the last one."""
         n, element = self.lanes, memory_type(buffer.dtype)
@@ -254,6 +319,10 @@ class Memory(MaskedMoves):
             f"call void @{name}({kind} {text}, <{n} x ptr> align {align} {pointers}, "
             f"<{n} x i1> {mask})"
         )
+
+
+def _is_quotient(expr: Expr) -> bool:
+    return isinstance(expr, Binary) and expr.op == "floordiv" and isinstance(expr.b, Const)
 
 
 def _meets_two_lines(buffer: Buffer, place: Lin, lanes: int) -> bool:

@@ -16,7 +16,8 @@ what the next one reads of the image too.
 The constant operand is packed at build time to [panel][reduce …][nv · lanes] (Goto & van de Geijn,
 "Anatomy of high-performance matrix multiplication", 2008, without the blocking of the reduction).
 In the order "mtn" of a depthwise convolution the loop over panels is inside those over row tiles:
-the next tile then reads other channels than those whose results are on their way to the cache.
+the next tile then reads other channels than those whose results are on their way to the cache. So
+is the loop over groups in the order "mtg" of a convolution in groups: neighbours share lines.
 """
 
 from __future__ import annotations

@@ -11,10 +11,12 @@ from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.analysis import Contraction, Operand
 from tunefarm.compiler.space.config import Config
 from tunefarm.compiler.space.contraction.shape import (
+    GROUPS_INSIDE,
     PACK_PANEL,
     PACK_WHOLE,
     PANELS_INSIDE,
     contraction_of,
+    groups_of,
     lanes_of,
     packed_at_build,
     panel_count,
@@ -60,9 +62,12 @@ def tiled(c: Contraction, target: Target, config: Config) -> PrimFunc:
     program, (k_outer, k_inner) = s.split(program, reduce[-1], min(knob["ku"], depth))
     reduce[-1:] = [k_outer]
     outermost = order_blocks(c, loops, [n_block, *m_blocks], str(config["order"]))
+    turns = [loops[a.position] for a in groups_of(c) if config["order"] == GROUPS_INSIDE]
+    outermost = [loop for loop in outermost if loop not in turns]
     apart = [row_inner.pop(0)] if row_by_row(c, knob) else []
     inside = [*row_inner, n_vec, n_lane]
-    tiles = [*row_tiles, n_panel] if config["order"] == PANELS_INSIDE else [n_panel, *row_tiles]
+    panels_inside = config["order"] in (PANELS_INSIDE, GROUPS_INSIDE)
+    tiles = [*row_tiles, *turns, n_panel] if panels_inside else [n_panel, *row_tiles]
     tiles += apart
     program = s.reorder(program, *outermost, *tiles, *reduce, k_inner, *inside)
     around = reduce[:-1] if knob["ku"] > depth else []

@@ -16,22 +16,27 @@ from math import gcd, log2, prod
 from tunefarm.compiler.space.aliases import SAME_SET_BYTES
 from tunefarm.compiler.space.analysis import Contraction
 from tunefarm.compiler.space.contraction.shape import (
+    GROUPS_INSIDE,
     PACK_WHOLE,
     PANELS_INSIDE,
+    groups_of,
     packed_at_build,
     panel_count,
     row_axes,
     shares_vector,
+    step_of,
     transposed,
     waits_for_stores,
 )
 from tunefarm.compiler.space.product_cycles import moved_cycles
-from tunefarm.compiler.target import Target, dtype_bytes
+from tunefarm.compiler.target import LINE_BYTES, Target, dtype_bytes
 
 TASK_CYCLES = 300.0  # of the pool, for each block that it hands out
 REREAD = 0.02  # of a kernel's time, for every halving of the blocks that its operands are read by
 MIN_COPY_ROWS = 64  # fewer do not repay a copy of the right operand
 RUN = 2  # panels of a block that tiles take in turn: the next tile reads other channels
+LINES_OF_A_GROUP = 2  # groups whose channels take fewer are read together with their neighbours
+UNEVEN = 1.1  # the work of the core that has most, over that of all alike
 EXPANSION = 4  # channels of a depthwise convolution over those of the block that it stands in
 
 
@@ -58,6 +63,8 @@ def default_blocks(
         if int(mb) <= max(1, 1.34 * kernel.fitting[order])
     ]
     order, mb, nb = max(candidates, key=lambda b: (kernel.value(*b), -b[1], -b[2]))
+    if GROUPS_INSIDE in choices["order"]:
+        order, mb, nb = _groups_in_turn(c, kernel, choices["mb"]) or (order, mb, nb)
     pack_rhs = _pack_rhs(c, kernel, choices["pack_rhs"], mb < kernel.tiles)
     packed = packed_at_build(c) or pack_rhs == PACK_WHOLE
     # Few rows leave no time between two panels: the hardware's own prefetch does better.
@@ -74,6 +81,32 @@ def default_blocks(
         "prefetch": 32 if within else 0,
         "next_panel": int(ahead),
     }
+
+
+def _groups_in_turn(
+    c: Contraction, kernel: _Kernel, choices: tuple[int | str, ...]
+) -> tuple[str, int, int] | None:
+    """Blocks of rows as even as can be whose tiles take all groups in turn; None where the cores
+    would have uneven shares, weights leave the second level, or no lines are shared.
+
+    Neighbours read what the other's lines have beside it, and pixels two apart what lies between
+    them. 24 layers take 0.91 × the time on one core, 112² of 64 in 4 groups 0.54 (Zen 3).
+    """
+    second, last = row_axes(c)
+    assert last is not None
+    cores, tiles = kernel.target.num_cores, kernel.tiles
+    apart = max(step_of(c, axis) for axis in (second, last) if axis is not None) > 1
+    narrow = c.vector.extent * dtype_bytes(c.lhs.load.dtype) < LINES_OF_A_GROUP * LINE_BYTES
+    weights = kernel.weight_bytes * prod(a.extent for a in groups_of(c))
+    if not (apart or narrow) or weights > kernel.target.l2_bytes:
+        return None
+
+    def longest(mb: int) -> int:
+        return -(-panel_count(tiles, mb) // cores) * mb
+
+    blocks = [int(m) for m in choices if int(m) <= tiles]
+    best = min(blocks, key=lambda mb: (longest(mb), -mb))
+    return (GROUPS_INSIDE, best, 1) if longest(best) * cores <= UNEVEN * tiles else None
 
 
 def _blocks_of_panels(

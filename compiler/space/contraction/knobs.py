@@ -9,9 +9,11 @@ from tunefarm.compiler.space.analysis import Contraction, Operand
 from tunefarm.compiler.space.columns import Mask, Numbers, whole
 from tunefarm.compiler.space.config import Columns, Constraint, Knob
 from tunefarm.compiler.space.contraction.shape import (
+    GROUPS_INSIDE,
     PACK_PANEL,
     PACK_WHOLE,
     PANELS_INSIDE,
+    groups_of,
     packable,
     packed_at_build,
     padded,
@@ -63,10 +65,11 @@ def knobs_of(c: Contraction, lanes: int) -> tuple[Knob, ...]:
 
 
 def _orders(c: Contraction, vectors: int) -> tuple[str, ...]:
-    """Which blocks are outermost, panels (n) or rows (m); and, where each panel reads channels of
-    its own, tiles of rows that take all panels of a block in turn."""
+    """Which blocks are outermost, panels (n) or rows (m); and, where each panel or group reads
+    channels of its own, tiles of rows that take all of them in turn."""
     inside = shares_vector(c) and vectors > 1 and row_axes(c)[1] is not None
-    return ("nm", "mn", PANELS_INSIDE) if inside else ("nm", "mn")
+    more = [(PANELS_INSIDE, inside), (GROUPS_INSIDE, bool(groups_of(c)))]
+    return ("nm", "mn", *(order for order, has in more if has))
 
 
 def up_to(choices: tuple[int, ...], extent: int) -> tuple[int, ...]:

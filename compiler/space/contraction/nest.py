@@ -9,7 +9,13 @@ from tunefarm.compiler.space.analysis import Contraction
 from tunefarm.compiler.space.columns import whole
 from tunefarm.compiler.space.config import Access, Columns, Nest
 from tunefarm.compiler.space.contraction.default import tile_cycles
-from tunefarm.compiler.space.contraction.shape import PANELS_INSIDE, constants, row_axes
+from tunefarm.compiler.space.contraction.shape import (
+    GROUPS_INSIDE,
+    PANELS_INSIDE,
+    constants,
+    groups_of,
+    row_axes,
+)
 from tunefarm.compiler.target import Target, dtype_bytes
 from tunefarm.compiler.tir.affine import affine
 from tunefarm.compiler.tir.schedule.tree import store_of
@@ -41,6 +47,8 @@ def nest_of(c: Contraction, target: Target, lanes: int, k: Columns) -> Nest:
         l2[blocked.name] = np.minimum(register[blocked.name] * whole(k, "mb"), blocked.extent)
     if second and last:
         l2[last.name] = last.extent * one
+    for a in groups_of(c):
+        l2[a.name] = np.where(np.asarray(k["order"]) == GROUPS_INSIDE, a.extent, one)
     spatial = (*c.outer, *c.rows, c.vector)
     blocks = np.ones(count, np.int64)
     executed = 2.0 * prod(a.extent for a in c.reduce) * np.ones(count)
@@ -51,7 +59,7 @@ def nest_of(c: Contraction, target: Target, lanes: int, k: Columns) -> Nest:
     core = {a: np.maximum(l2[a], 1) for a in axes}
     extra = {n: whole(k, n).astype(np.float64) for n in EXTRA}
     extra["rows_outer"] = (np.asarray(k["order"]) != "nm").astype(np.float64)
-    extra["panels_inside"] = (np.asarray(k["order"]) == PANELS_INSIDE).astype(np.float64)
+    extra["panels_inside"] = np.isin(k["order"], (PANELS_INSIDE, GROUPS_INSIDE)).astype(np.float64)
     extra["cycles"] = tile_cycles(c, target, lanes, k)
     return Nest(
         axes,

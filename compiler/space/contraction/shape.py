@@ -22,7 +22,8 @@ NAME, VERSION = "contraction", 3
 MAX_WINDOW = 32  # taps that are unrolled together
 FEW_SUMS = 8  # two multiply-adds a cycle, each of which takes four
 PACK_PANEL, PACK_WHOLE = 1, 2  # a right operand copied panel by panel, or all of it at once
-PANELS_INSIDE = "mtn"  # the order of blocks "mn", in which a tile of rows takes all panels of one
+# Orders of blocks "mn" in which a tile of rows takes all panels of one in turn, or all groups.
+PANELS_INSIDE, GROUPS_INSIDE = "mtn", "mtg"
 
 
 @lru_cache(maxsize=64)
@@ -56,6 +57,12 @@ def row_axes(c: Contraction) -> tuple[Axis | None, Axis | None]:
     long = [a for a in c.rows if a.extent > 1]
     last = long[-1] if long else None
     return (long[-2] if len(long) > 1 else None), last
+
+
+def groups_of(c: Contraction) -> tuple[Axis, ...]:
+    """The axis of a convolution's groups, whose outputs are the lanes; none for other sums."""
+    convolution = len(c.reduce) > 1 and row_axes(c)[1] is not None
+    return tuple(a for a in c.outer if a.extent > 1) if convolution else ()
 
 
 def panel_count(extent: int, tile: int) -> int:

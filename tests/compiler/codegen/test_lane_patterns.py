@@ -48,6 +48,45 @@ def test_fused_loops_index_what_stands_side_by_side() -> None:
     assert "load <16 x float>" in text
 
 
+@pytest.mark.parametrize(("sharing", "apart", "place"), [
+    (4, 4, 0), (4, 4, 3), (2, 1, 0), (8, 8, 5), (4, 3, 2), (2, 6, 1), (16, 2, 1),
+])  # fmt: skip
+@pytest.mark.parametrize("dtype", ["float32", "int8", "bool"])
+def test_lanes_that_share_elements_take_them_from_one_load(
+    sharing: int, apart: int, place: int, dtype: str
+) -> None:
+    """None beyond the end of the array, whose last elements the last lanes read."""
+    x = te.placeholder((3, 32 // sharing * apart), dtype, "x")
+    y = te.compute((3, 32), lambda i, j: x[i, j // sharing * apart + place], "y")
+    program = te.create_prim_func([x, y])
+    program, (_, lane) = s.split(program, s.loops_of(program, "y")[-1], 16)
+    text = text_and_check(s.vectorize(program, lane), dtype)
+    assert "gather" not in text
+    element = {"float32": "float"}.get(dtype, "i8")
+    assert f"load <{16 // sharing * apart} x {element}>, ptr" in text or sharing == 16
+
+
+def test_shared_elements_outside_an_image_are_zeros() -> None:
+    x = te.placeholder((3, 8), "float32", "x")
+    y = te.compute(
+        (5, 8),
+        lambda i, j: te.if_then_else(
+            (i >= 1) & (i < 4), x[i - 1, j // 4 * 4 + 1], te.const(0, "float32")
+        ),
+        "y",
+    )
+    program = te.create_prim_func([x, y])
+    text = text_and_check(s.vectorize(program, s.loops_of(program, "y")[-1]), "float32")
+    assert "masked" not in text
+
+
+def test_lanes_whose_shared_element_is_not_known_are_gathered() -> None:
+    x = te.placeholder((2, 8), "float32", "x")
+    y = te.compute((2, 4, 8), lambda i, k, j: x[i, j // 4 * 4 + k], "y")
+    program = te.create_prim_func([x, y])
+    assert "gather" in text_and_check(s.vectorize(program, s.loops_of(program, "y")[-1]), "float32")
+
+
 @pytest.mark.parametrize("first", [0, 1])
 def test_every_other_element_comes_in_two_loads(first: int) -> None:
     x = te.placeholder((3, 16), "float32", "x")

@@ -46,6 +46,7 @@ PRODUCTS = {
     "depthwise": lambda: conv(11, 17, 17, 3, 1, groups=17),
     "matmul": lambda: call("matmul", var("x", 256, 256), var("w", 256, 256)),
     "narrow": lambda: call("matmul", var("x", 40, 96), var("w", 96, 3)),
+    "grouped": lambda: conv(11, 32, 32, 3, 1, groups=8),
     "attention": attention,
 }
 
