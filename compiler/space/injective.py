@@ -159,12 +159,31 @@ def schedule_nest(
     partner = _partner(node, axis)
     inner = [] if partner is None else [loops[node.iters.index(partner)]]
     others = [v for v in loops if v is not lane_loop and v not in inner]
-    lanes = fitting_lanes(lanes_of([node], target), axis.extent)
+    full = lanes_of([node], target)
+    lanes = fitting_lanes(full, axis.extent)
+    if others and partner is None and _repeats(node, axis, full):
+        program, lane_loop = s.fuse(program, others.pop(), lane_loop)
+        lanes = full
     program, (outer, unrolled, lane) = s.split(program, lane_loop, vectors, lanes)
     program = s.reorder(program, *others, outer, *inner, unrolled, lane)
     program = s.unroll(program, unrolled)
     program = s.vectorize(program, lane)
     return share_out(program, [*others, outer, *inner], tasks, target)
+
+
+def _repeats(node: Block, lane: IterVar, lanes: int) -> bool:
+    """Whether the last iterator repeats what the one before it moves along, in a part of a vector:
+    both together then fill it, and lanes share what they read.
+
+    y[i, j] = x[i]  for j in 2   ->   y[p] = x[p // 2]
+    """
+    *_, before, last = node.iters if len(node.iters) > 1 else (lane, lane)
+    if last is not lane or lane.extent >= lanes or lanes % lane.extent:
+        return False
+    pairs = zip(strides(node, before.var), strides(node, lane.var), strict=True)
+    (across, along), *loads = pairs
+    filled = before.extent * lane.extent % lanes == 0
+    return filled and (across, along) == (lane.extent, 1) and set(loads) == {(1, 0)}
 
 
 def _partner(node: Block, lane: IterVar) -> IterVar | None:
