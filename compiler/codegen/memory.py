@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-from math import prod
-from typing import NamedTuple
-
-from tunefarm.compiler.codegen.forms import flat_form
-from tunefarm.compiler.codegen.masked_moves import MaskedMoves
+from tunefarm.compiler.codegen.lane_patterns import LanePatterns, SharedLanes
 from tunefarm.compiler.codegen.types import memory_suffix, memory_type, scalar_type, vector_of
 from tunefarm.compiler.codegen.values import Lin, Val, make
 from tunefarm.compiler.target import LINE_BYTES, dtype_bytes
-from tunefarm.compiler.tir.ir import Binary, Buffer, Const, Expr, Load, Prefetch
+from tunefarm.compiler.tir.ir import Buffer, Load, Prefetch
 
 
-class SharedLanes(NamedTuple):
-    """Elements that lie side by side, from the ``first`` on, and which of them each lane takes."""
-
-    first: Lin
-    elements: int
-    taken: tuple[int, ...]
-
-
-class Memory(MaskedMoves):
+class Memory(LanePatterns):
     """Elements in memory, one, several side by side, or apart: whole vectors or under a mask."""
 
     def address(self, buffer: Buffer, place: Lin) -> str:
@@ -141,7 +129,7 @@ class Memory(MaskedMoves):
     def _repeated(self, load: Load) -> Val | None:
         """x[i + lane % n]: n elements in all lanes, loaded and spread as one word; None if the
         lanes are otherwise."""
-        buffer, found = load.buffer, self._repetition(load)
+        buffer, found = load.buffer, self.repetition_of(load)
         if found is None:
             return None
         place, count = found
@@ -155,63 +143,6 @@ class Memory(MaskedMoves):
         )
         text = b.here(f"bitcast <{words} x i{bits}> {full} to <{self.lanes} x {kind}>")
         return self._from_memory(text, buffer.dtype, self.lanes)
-
-    def _repetition(self, load: Load) -> tuple[Lin, int] | None:
-        """The first place and the number of elements that the lanes read again and again, as a
-        word has them; None if they read others."""
-        const, atoms = flat_form(load.buffer, load.indices)
-        rests = [(a, c) for a, c, _ in atoms if self.depends_on_lane(a)]
-        if len(rests) != 1 or self.mask is not None:
-            return None
-        (atom, factor), size = rests[0], dtype_bytes(load.buffer.dtype)
-        match atom:
-            case Binary("floormod", number, Const(count)) if factor == 1:
-                inside = self.index(number)
-            case _:
-                return None
-        if not isinstance(inside, Lin) or inside.lane != 1 or size * count not in (2, 4, 8):
-            return None
-        if any(c % count for c in (inside.const, self.lanes, *(c for _, c in inside.terms))):
-            return None
-        place = Lin(const)
-        for other, coefficient, _ in atoms:
-            if other is not atom:
-                bound = self.index(other)
-                assert isinstance(bound, Lin)
-                place = place.plus(bound, coefficient)
-        return place, int(count)
-
-    def shared_of(self, load: Load) -> SharedLanes | None:
-        """How lanes share elements that lie side by side; None if they read otherwise, or a mask
-        takes some of them.
-
-        x[8·p + lane // 4 · 4 + 1]   ->   x[8·p : 8·p + 8][1, 1, 1, 1, 5, 5, 5, 5]
-        """
-        buffer, (const, atoms) = load.buffer, flat_form(load.buffer, load.indices)
-        plain = all(variable or not _is_quotient(atom) for atom, _, variable in atoms)
-        if plain or self.mask is not None:
-            return None
-        match [(a, c) for a, c, _ in atoms if self.depends_on_lane(a)]:
-            case [(Binary("floordiv", numerator, Const(divisor)) as atom, apart)]:
-                number, sharing = self.index(numerator), int(divisor)
-            case _:
-                return None
-        if not isinstance(number, Lin) or number.lane != 1 or self.lanes % sharing:
-            return None
-        if any(n % sharing for n in (number.const, *(c for _, c in number.terms))):
-            return None
-        terms = tuple((name, c // sharing) for name, c in number.terms)
-        place = Lin(const).plus(Lin(number.const // sharing, terms), apart)
-        for other, coefficient, _ in atoms:
-            if other is not atom:
-                bound = self.index(other)
-                assert isinstance(bound, Lin)
-                place = place.plus(bound, coefficient)
-        if any(c % apart for _, c in place.terms) or prod(buffer.shape) % apart:
-            return None
-        inside = place.const % apart
-        taken = tuple(lane // sharing * apart + inside for lane in range(self.lanes))
-        return SharedLanes(place.plus(Lin(-inside)), self.lanes // sharing * apart, taken)
 
     def _load_shared(self, load: Load, shared: SharedLanes, condition: str = "") -> Val:
         """The elements that lanes share, zeros where a condition does not hold."""
@@ -319,10 +250,6 @@ class Memory(MaskedMoves):
             f"call void @{name}({kind} {text}, <{n} x ptr> align {align} {pointers}, "
             f"<{n} x i1> {mask})"
         )
-
-
-def _is_quotient(expr: Expr) -> bool:
-    return isinstance(expr, Binary) and expr.op == "floordiv" and isinstance(expr.b, Const)
 
 
 def _meets_two_lines(buffer: Buffer, place: Lin, lanes: int) -> bool:

@@ -9,6 +9,7 @@ The emitter is a tower of layers, each in a module of its own that knows those b
     indices       integers that stay linear forms
     masks         lanes that take part
     masked_moves  vectors in memory of which a mask takes some lanes
+    lane_patterns lanes that repeat elements, or share them
     memory        loads and stores
     registers     tiles whose elements are SSA values
     expressions   any expression as a value
@@ -131,25 +132,27 @@ class Emitter(Loops):
                 self.statement(node.body)
                 self._scratch_taken -= size
             else:
-                self.pointers[buffer] = self._take_stack(size)
+                tile = self._take_stack(size)
+                self.pointers[buffer] = tile[1]
                 self.statement(node.body)
-                self.free_stack.append((size, self.pointers[buffer]))
+                self.free_stack.append(tile)
         self.slots = {s: v for s, v in self.slots.items() if s.buffer is not buffer}
         self.owners.pop(buffer, None)
 
-    def _take_stack(self, size: int) -> str:
-        """A tile on the stack; one whose scope has ended is used again."""
+    def _take_stack(self, size: int) -> tuple[int, str]:
+        """The bytes of a tile on the stack, and its pointer; one whose scope has ended is used
+        again."""
         fitting = [tile for tile in self.free_stack if tile[0] >= size]
         if fitting:
             tile = min(fitting)
             self.free_stack.remove(tile)
-            return tile[1]
+            return tile
         self.stack_bytes += size
         if self.stack_bytes > MAX_STACK_BYTES:
             raise ScheduleError(
                 f"tiles take {self.stack_bytes} bytes of stack; at most {MAX_STACK_BYTES}"
             )
-        return self.builder.alloca(f"[{size} x i8], align {ALIGN}")
+        return size, self.builder.alloca(f"[{size} x i8], align {ALIGN}")
 
     def _take_scratch(self, size: int) -> str:
         """The next bytes of the scratch memory; scopes nest, so it is a stack."""

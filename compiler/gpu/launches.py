@@ -19,7 +19,7 @@ from tunefarm.compiler.gpu.boxes import ring_of
 from tunefarm.compiler.gpu.intrinsics import CLUSTER_REDUCTIONS, JOINED
 from tunefarm.compiler.gpu.tensor_maps import TensorMap, tensor_map_of
 from tunefarm.compiler.target import dtype_bytes
-from tunefarm.compiler.tir.facts import buffers_read_below, buffers_stored, exchanges
+from tunefarm.compiler.tir.facts import exchanges, uses
 from tunefarm.compiler.tir.ir import (
     CLUSTER_AXIS,
     GRID_AXES,
@@ -198,7 +198,7 @@ def _statements(stmt: Stmt, places: dict[Buffer, int]) -> list[Stmt]:
             return _statements(stmt.body, places)
         case Allocate(buffer, Seq() | Allocate() as body):
             parts = _statements(body, places)
-            using = [i for i, part in enumerate(parts) if _uses(part, buffer)]
+            using = [i for i, part in enumerate(parts) if uses(part, buffer)]
             if not using:
                 return parts
             first, end = using[0], using[-1] + 1
@@ -206,10 +206,6 @@ def _statements(stmt: Stmt, places: dict[Buffer, int]) -> list[Stmt]:
             return [*parts[:first], own, *parts[end:]]
         case _:
             return [stmt]
-
-
-def _uses(stmt: Stmt, buffer: Buffer) -> bool:
-    return buffer in buffers_stored(stmt) or buffer in buffers_read_below(stmt)
 
 
 def _extents(stmt: Stmt) -> dict[str, int]:

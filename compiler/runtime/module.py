@@ -335,10 +335,10 @@ def create_module(
 ) -> Module:
     """Make a module of a plan's kernels, loaded if this machine has the target's instructions.
 
-    ``weights`` are the plan's ``weight_bytes`` bytes, as ``pack_weights`` lays them out.
-    They are read-only from now on, and shared with living modules of equal weights. ``threads`` is
-    the smaller of the target's cores and TUNEFARM_NUM_THREADS unless given. ``c_source`` makes the
-    text of ``get_source("c")``. Raises BuildError if plan and kernels do not fit together.
+    ``weights`` are the plan's ``weight_bytes`` bytes. They are read-only from now on, and shared
+    with living modules of equal weights. ``threads`` is the smaller of the target's cores and
+    TUNEFARM_NUM_THREADS unless given. ``c_source`` makes the text of ``get_source("c")``. Raises
+    BuildError if plan and kernels do not fit together.
     """
     from tunefarm.compiler.codegen.llvm_compile import compile_llvm, features
     from tunefarm.compiler.runtime.jit import load_objects
@@ -373,26 +373,6 @@ def load_module(path: str | Path) -> Module:
     if is_package(Path(path)):
         return load_package(Path(path))
     return load_library(Path(path))
-
-
-def pack_weights(arrays: Sequence[Array]) -> tuple[NDArray[np.uint8], tuple[int, ...]]:
-    """All arrays in one aligned buffer, each at a multiple of 64 bytes, and their offsets.
-
-    An array given twice (the same object) is stored once.
-    """
-    offsets: dict[int, int] = {}
-    total = 0
-    for array in arrays:
-        if id(array) not in offsets:
-            offsets[id(array)] = total
-            total += -(-array.nbytes // 64) * 64
-    buffer = lasting_bytes(total)
-    buffer[:] = 0
-    for array in arrays:
-        start = offsets[id(array)]
-        flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        buffer[start : start + array.nbytes] = flat
-    return buffer, tuple(offsets[id(array)] for array in arrays)
 
 
 def _mb(count: int) -> str:

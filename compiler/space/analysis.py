@@ -35,7 +35,8 @@ class Contraction:
     """``C[…] += lhs[…] · rhs[…]`` with lanes along the last axis of ``C``.
 
     ``vector`` is that axis, ``rows`` the axes of ``lhs`` alone (the last two make the register
-    tile), ``outer`` the spatial axes that both operands share, ``reduce`` the summed ones.
+    tile), ``outer`` the other spatial axes, which both operands share or ``rhs`` has alone,
+    ``reduce`` the summed ones.
     """
 
     program: PrimFunc

@@ -1,8 +1,8 @@
-"""Convolutions of narrow groups: the lanes of a vector are of several groups.
+"""Convolutions in groups whose outputs divide a vector: its lanes are of several groups, or one.
 
     parallel over tasks of tiles
       for tile of rw pixels of a row:
-        for vector of channels:                            of lanes / outputs groups side by side
+        for vector of channels:                            of lanes / outputs groups
           sums = 0                                         in registers
           for taps down:
             for a group's inputs, unrolled:                each lane takes that of its own group
@@ -23,7 +23,6 @@ from math import prod
 import numpy as np
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Call, Function, tensor_type
-from tunefarm.compiler.ops.conv import result_channels_last
 from tunefarm.compiler.space.analysis import Contraction, analyse
 from tunefarm.compiler.space.columns import Mask, Numbers, cheapest, whole
 from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob, Nest, SketchSpace
@@ -32,7 +31,8 @@ from tunefarm.compiler.space.contraction.knobs import MAX_UNROLLED, up_to
 from tunefarm.compiler.space.contraction.nest import accesses_of
 from tunefarm.compiler.space.contraction.shape import packed_at_build, step_of
 from tunefarm.compiler.space.nests import default_tasks, share_out, task_choices
-from tunefarm.compiler.space.program import create_program, find_anchor, has_channels_last
+from tunefarm.compiler.space.product_cycles import LATENCY
+from tunefarm.compiler.space.program import create_program, find_anchor, is_float32_image
 from tunefarm.compiler.space.tiles import in_registers, place_epilogue
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import PackedLayout, PrimFunc
@@ -42,7 +42,6 @@ NAME, VERSION = "grouped", 1
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14)
 TAPS, PIXELS = "taps", "pixels"  # what is innermost of what is unrolled
 OPERANDS = 6  # registers beside the sums: weights of the taps across, and pixels
-LATENCY = 4.0  # cycles of a multiply-add
 OUTSIDE = 20.0  # cycles of a tile beside its sums, and
 READ = 1.2  # of each pixel that it reads
 
@@ -50,33 +49,24 @@ READ = 1.2  # of each pixel that it reads
 @lru_cache(maxsize=64)
 def grouped_of(function: Function, lanes: int) -> Contraction | None:
     """The sums over taps and a group's inputs, lanes along the channels of all groups; None if the
-    function is no float32 convolution over images, channels last, whose groups fill vectors of
-    ``lanes`` together, with constant weights."""
+    function is no float32 convolution of images, channels last, with constant weights, in groups
+    whose outputs divide ``lanes`` and fill vectors together."""
     anchor = find_anchor(function)
-    if anchor is None or not _fits(anchor, lanes):
+    if anchor is None or not is_float32_image(anchor) or not _fits(anchor, lanes):
         return None
     c = analyse(create_program(function))
     return c if c is not None and packed_at_build(c) else None
 
 
-def _fits(anchor: Call, lanes: int) -> bool:
-    if not has_channels_last(anchor) or not result_channels_last(anchor.attrs):
-        return False
-    types = [tensor_type(v) for v in (*anchor.args, anchor)]
-    inputs, (groups, channels) = types[1].shape[-2], (anchor.attrs["groups"], types[2].shape[-1])
+def _fits(image: Call, lanes: int) -> bool:
+    groups, (*_, inputs, channels) = image.attrs["groups"], tensor_type(image.args[1]).shape
     assert isinstance(groups, int)
-    return (
-        len(types[0].shape) == 4
-        and all(t.dtype == "float32" for t in types)
-        and groups > 1
-        and inputs > 1
-        and lanes % (channels // groups) == 0
-        and channels % lanes == 0
-    )
+    fills = lanes % (channels // groups) == 0 and channels % lanes == 0
+    return fills and groups > 1 and inputs > 1
 
 
 def space(function: Function, target: Target) -> SketchSpace | None:
-    """The knobs of a convolution of narrow groups; None for others."""
+    """The knobs of a convolution in such groups; None for others."""
     lanes = target.lanes("float32")
     c = grouped_of(function, lanes) if target.kind == "llvm" else None
     if c is None:

@@ -72,7 +72,7 @@ def _mergeable(block: Block, pair: Pair, dims: Mapping[Buffer, set[int]]) -> boo
         return False
     for buffer, indices in accesses:
         if buffer in dims:
-            if not _adjacent(indices, pair, buffer.shape, dims[buffer]):
+            if not _adjacent(indices, pair, dims[buffer]):
                 return False
         elif not _steps(indices[0], pair, extent):
             return False
@@ -97,7 +97,7 @@ def _steps(index: Expr, pair: Pair, extent: int) -> bool:
     return form.coefficient(pair[0]) == extent * form.coefficient(pair[1])
 
 
-def _adjacent(indices: Sequence[Expr], pair: Pair, shape: Sequence[int], dims: set[int]) -> bool:
+def _adjacent(indices: Sequence[Expr], pair: Pair, dims: set[int]) -> bool:
     at = [d for d, i in enumerate(indices) if any(True for _ in _uses(i, pair))]
     if not at:
         return True

@@ -59,6 +59,7 @@ from tunefarm.compiler.space.nests import (
     share_out,
     task_choices,
 )
+from tunefarm.compiler.space.product_cycles import LATENCY
 from tunefarm.compiler.space.program import (
     Views,
     create_program,
@@ -82,7 +83,6 @@ HEIGHTS = (1, 2, 3, 4)
 UNROLLS = (1, 2, 4)
 COMBINED = 1.6, 3.2  # clocks to combine the lanes of a sum, of many at once and of few
 MANY_SUMS = 8
-LATENCY = 4.0  # clocks of a multiply-add
 FAR = 0.6  # clocks of a vector of weights from the second level of cache
 CROSSING = 1.6  # times the time of a load, if it meets two lines (1.8 to 1.15 on Zen 4)
 FEW_ROWS = 4  # of a tile: fewer leave too few loads in flight

@@ -28,6 +28,7 @@ from tunefarm.compiler.ir import (
     tensor_type,
 )
 from tunefarm.compiler.ops import OPS, Pattern, call
+from tunefarm.compiler.ops.conv import result_channels_last
 from tunefarm.compiler.overwrite import overwritable
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir.ir import Const, Store
@@ -243,6 +244,16 @@ def has_channels_last(anchor: Call) -> bool:
         and all(isinstance(a, Var) for a in anchor.args)
         and anchor.attrs["data_layout"] == "NSC"
         and anchor.attrs["kernel_layout"] == "SIO"
+    )
+
+
+def is_float32_image(anchor: Call) -> bool:
+    """True for a convolution of float32 images, channels last in data and result."""
+    types = [tensor_type(v) for v in (*anchor.args, anchor)]
+    return (
+        has_channels_last(anchor)
+        and result_channels_last(anchor.attrs)
+        and all(t.dtype == "float32" and len(t.shape) == 4 for t in types)
     )
 
 

@@ -45,7 +45,14 @@ from tunefarm.compiler.space.config import (
 )
 from tunefarm.compiler.space.nests import SERIAL_NS, TASKS, own_loops, share_out
 from tunefarm.compiler.space.tiles import in_registers
-from tunefarm.compiler.space.windows import Windows, average, nest_of, scheduled, windows_of
+from tunefarm.compiler.space.windows import (
+    Windows,
+    average,
+    nest_of,
+    place_terms,
+    scheduled,
+    windows_of,
+)
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir import schedule as s
@@ -191,20 +198,10 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     program, (top, vector, lane) = s.split(program, last, nv, lanes)
     program = s.reorder(program, *pixels[:1], top, *pixels[1:], vector, lane)
     program = in_registers(program, (*pixels[1:], vector), lane)
-    program = _in_registers(program, "rows", top, lanes)
+    program = place_terms(program, "rows", top, lanes)
     program = s.compute_at(program, columns, y)
     *ones, place = own_loops(program, columns, y)
     program, (top, vector, lane) = s.split(program, place, cv, lanes)
     program = in_registers(s.reorder(program, top, *ones, vector, lane), (*ones, vector), lane)
-    program = _in_registers(program, "columns", top, lanes)
+    program = place_terms(program, "columns", top, lanes)
     return share_out(program, (n, y), tasks, target)
-
-
-def _in_registers(program: PrimFunc, block: str, loop: LoopVar, lanes: int) -> PrimFunc:
-    """Maxima or sums in registers below a loop, term by term over all of a tile."""
-    program = s.compute_at(program, block, loop)
-    *rows, last, term = own_loops(program, block, loop)
-    program, (vector, lane) = s.split(program, last, lanes)
-    program = s.reorder(program, term, *rows, vector, lane)
-    program = in_registers(program, (term, *rows, vector), lane)
-    return s.decompose_reduction(program, block, term)

@@ -34,9 +34,16 @@ from tunefarm.compiler import te
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.columns import Mask, whole
 from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob, SketchSpace
-from tunefarm.compiler.space.nests import SERIAL_NS, TASKS, own_loops, share_out
+from tunefarm.compiler.space.nests import SERIAL_NS, TASKS, share_out
 from tunefarm.compiler.space.tiles import in_registers
-from tunefarm.compiler.space.windows import Windows, average, nest_of, scheduled, windows_of
+from tunefarm.compiler.space.windows import (
+    Windows,
+    average,
+    nest_of,
+    place_terms,
+    scheduled,
+    windows_of,
+)
 from tunefarm.compiler.target import LINE_BYTES, Target, dtype_bytes
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir import schedule as s
@@ -263,17 +270,6 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
         pixels = [tiles, pixel]
     program = s.reorder(program, block, *pixels[:1], strip, row, *pixels[1:], vector, lane)
     program = in_registers(program, (row, *pixels[1:], vector), lane)
-    program = _in_registers(program, "down", row, lanes)
-    program = _in_registers(program, "across", row, lanes)
+    program = place_terms(program, "down", row, lanes)
+    program = place_terms(program, "across", row, lanes)
     return share_out(program, (n, block), tasks, target)
-
-
-def _in_registers(program: PrimFunc, block: str, row: LoopVar, lanes: int) -> PrimFunc:
-    """Maxima or sums in registers for a row, term by term over all of a strip: code of a row finds
-    what that of the one before has in registers."""
-    program = s.compute_at(program, block, row)
-    *rows, last, term = own_loops(program, block, row)
-    program, (vector, lane) = s.split(program, last, lanes)
-    program = s.reorder(program, term, *rows, vector, lane)
-    program = in_registers(program, (term, *rows, vector), lane)
-    return s.decompose_reduction(program, block, term)

@@ -15,7 +15,11 @@ from tunefarm.compiler.ops.common import integers
 from tunefarm.compiler.ops.conv import pairs
 from tunefarm.compiler.space.columns import Numbers, whole
 from tunefarm.compiler.space.config import Access, Columns, Nest
+from tunefarm.compiler.space.nests import own_loops
+from tunefarm.compiler.space.tiles import in_registers
 from tunefarm.compiler.target import Target, dtype_bytes
+from tunefarm.compiler.tir import PrimFunc
+from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.tir.ir import Expr
 from tunefarm.compiler.tir.ir import Var as LoopVar
 
@@ -124,6 +128,17 @@ def scheduled(function: Function) -> Windows:
             "the workload is no maximum or average over overlapping windows of NHWC images"
         )
     return w
+
+
+def place_terms(program: PrimFunc, block: str, loop: LoopVar, lanes: int) -> PrimFunc:
+    """Maxima or sums in registers below a loop, term by term over all of a tile: unrolled code of a
+    tile finds what that of the one before has in registers."""
+    program = s.compute_at(program, block, loop)
+    *rows, last, term = own_loops(program, block, loop)
+    program, (vector, lane) = s.split(program, last, lanes)
+    program = s.reorder(program, term, *rows, vector, lane)
+    program = in_registers(program, (term, *rows, vector), lane)
+    return s.decompose_reduction(program, block, term)
 
 
 def average(w: Windows, total: te.Tensor, names: Sequence[str]) -> te.Tensor:

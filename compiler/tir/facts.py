@@ -145,6 +145,11 @@ def buffers_stored(stmt: Stmt) -> frozenset[Buffer]:
     return found
 
 
+def uses(stmt: Stmt, buffer: Buffer) -> bool:
+    """Whether a statement, or one below it, stores to a buffer or reads it."""
+    return buffer in buffers_stored(stmt) or buffer in buffers_read_below(stmt)
+
+
 @lru_cache(KEPT)
 def loops_below(stmt: Stmt) -> tuple[For, ...]:
     """The loops of a statement, itself included, in program order."""

@@ -200,10 +200,6 @@ def _is_tileable(product: _Product, label: int, parts: _Labels) -> bool:
     return parts[-1] >= (_LANES if label == product.result[-1] else _ROWS)
 
 
-def _at(axes: Sequence[int], places: Sequence[int]) -> list[int]:
-    return [axes[i] for i in places]
-
-
 def _view(expr: Expr, shape: tuple[int, ...]) -> Expr:
     """The expression in another shape, reshaped at most once."""
     while is_call(expr, "reshape") and isinstance(expr, Call) and tensor_type(expr).shape != shape:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from math import prod
 
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Function
-from tunefarm.compiler.space.analysis import Contraction, Operand
+from tunefarm.compiler.space.analysis import Axis, Contraction, Operand
 from tunefarm.compiler.space.config import Config
 from tunefarm.compiler.space.contraction.shape import (
     GROUPS_INSIDE,
@@ -61,13 +61,13 @@ def tiled(c: Contraction, target: Target, config: Config) -> PrimFunc:
     depth = c.reduce[-1].extent
     program, (k_outer, k_inner) = s.split(program, reduce[-1], min(knob["ku"], depth))
     reduce[-1:] = [k_outer]
-    outermost = order_blocks(c, loops, [n_block, *m_blocks], str(config["order"]))
-    turns = [loops[a.position] for a in groups_of(c) if config["order"] == GROUPS_INSIDE]
-    outermost = [loop for loop in outermost if loop not in turns]
+    groups = groups_of(c) if config["order"] == GROUPS_INSIDE else ()
+    outermost = order_blocks(c, loops, [n_block, *m_blocks], str(config["order"]), groups)
     apart = [row_inner.pop(0)] if row_by_row(c, knob) else []
     inside = [*row_inner, n_vec, n_lane]
-    panels_inside = config["order"] in (PANELS_INSIDE, GROUPS_INSIDE)
-    tiles = [*row_tiles, *turns, n_panel] if panels_inside else [n_panel, *row_tiles]
+    in_turn = [*(loops[a.position] for a in groups), n_panel]
+    tiles_first = config["order"] in (PANELS_INSIDE, GROUPS_INSIDE)
+    tiles = [*row_tiles, *in_turn] if tiles_first else [*in_turn, *row_tiles]
     tiles += apart
     program = s.reorder(program, *outermost, *tiles, *reduce, k_inner, *inside)
     around = reduce[:-1] if knob["ku"] > depth else []
@@ -136,12 +136,17 @@ def split_rows(
 
 
 def order_blocks(
-    c: Contraction, loops: Mapping[int, Var], blocks: list[Var], order: str
+    c: Contraction,
+    loops: Mapping[int, Var],
+    blocks: list[Var],
+    order: str,
+    groups: Sequence[Axis] = (),
 ) -> list[Var]:
-    """The loops over blocks, outermost first: axes without tiles, then ``blocks``, given as panels
-    and rows; these the other way round unless the order is "nm"."""
-    tiled = row_axes(c)
-    rest = [loops[a.position] for a in (*c.outer, *c.rows) if a not in tiled]
+    """The loops over blocks, outermost first: axes without tiles but for ``groups`` that take turns
+    inside, then ``blocks``, given as panels and rows; these the other way round unless the order is
+    "nm"."""
+    inside = (*row_axes(c), *groups)
+    rest = [loops[a.position] for a in (*c.outer, *c.rows) if a not in inside]
     return [*rest, *(blocks if order == "nm" else reversed(blocks))]
 
 

@@ -69,7 +69,7 @@ def default_blocks(
     packed = packed_at_build(c) or pack_rhs == PACK_WHOLE
     # Few rows leave no time between two panels: the hardware's own prefetch does better.
     hints = packed and kernel.weight_bytes >= 1 << 18 and kernel.rows >= 8
-    ahead = hints and 1 in choices["next_panel"]
+    ahead = hints and order != GROUPS_INSIDE and 1 in choices["next_panel"]
     # Tiles in 16 registers read a panel faster than hints pay: more terms unrolled do better.
     within = ahead and kernel.deep and not target.has_few_registers
     return {
@@ -84,29 +84,31 @@ def default_blocks(
 
 
 def _groups_in_turn(
-    c: Contraction, kernel: _Kernel, choices: tuple[int | str, ...]
+    c: Contraction, kernel: _Kernel, sizes: tuple[int | str, ...]
 ) -> tuple[str, int, int] | None:
-    """Blocks of rows as even as can be whose tiles take all groups in turn; None where the cores
-    would have uneven shares, weights leave the second level, or no lines are shared.
+    """Blocks of rows, of these ``sizes`` and as even as can be, whose tiles take all groups in
+    turn; None where the cores would have uneven shares, weights leave the second level, or no lines
+    are shared.
 
     Neighbours read what the other's lines have beside it, and pixels two apart what lies between
     them. 24 layers take 0.91 × the time on one core, 112² of 64 in 4 groups 0.54 (Zen 3).
     """
-    second, last = row_axes(c)
-    assert last is not None
     cores, tiles = kernel.target.num_cores, kernel.tiles
-    apart = max(step_of(c, axis) for axis in (second, last) if axis is not None) > 1
-    narrow = c.vector.extent * dtype_bytes(c.lhs.load.dtype) < LINES_OF_A_GROUP * LINE_BYTES
-    weights = kernel.weight_bytes * prod(a.extent for a in groups_of(c))
-    if not (apart or narrow) or weights > kernel.target.l2_bytes:
+    groups = prod(a.extent for a in groups_of(c))
+    images = kernel.copies // groups
+    apart = any(step_of(c, axis) > 1 for axis in row_axes(c) if axis is not None)
+    inputs = c.reduce[-1].extent * dtype_bytes(c.lhs.load.dtype)
+    shared = apart or inputs < LINES_OF_A_GROUP * LINE_BYTES
+    if not shared or kernel.weight_bytes * groups > kernel.target.l2_bytes:
         return None
 
     def longest(mb: int) -> int:
-        return -(-panel_count(tiles, mb) // cores) * mb
+        return -(-images * panel_count(tiles, mb) // cores) * mb
 
-    blocks = [int(m) for m in choices if int(m) <= tiles]
+    blocks = [int(m) for m in sizes if int(m) <= tiles]
     best = min(blocks, key=lambda mb: (longest(mb), -mb))
-    return (GROUPS_INSIDE, best, 1) if longest(best) * cores <= UNEVEN * tiles else None
+    even = longest(best) * cores <= UNEVEN * images * tiles
+    return (GROUPS_INSIDE, best, 1) if even else None
 
 
 def _blocks_of_panels(

@@ -68,7 +68,9 @@ def _orders(c: Contraction, vectors: int) -> tuple[str, ...]:
     """Which blocks are outermost, panels (n) or rows (m); and, where each panel or group reads
     channels of its own, tiles of rows that take all of them in turn."""
     inside = shares_vector(c) and vectors > 1 and row_axes(c)[1] is not None
-    more = [(PANELS_INSIDE, inside), (GROUPS_INSIDE, bool(groups_of(c)))]
+    # The copy of another panel for each tile of rows would cost more than turns gain.
+    groups = bool(groups_of(c)) and packed_at_build(c)
+    more = [(PANELS_INSIDE, inside), (GROUPS_INSIDE, groups)]
     return ("nm", "mn", *(order for order, has in more if has))
 
 

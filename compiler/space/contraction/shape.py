@@ -60,9 +60,13 @@ def row_axes(c: Contraction) -> tuple[Axis | None, Axis | None]:
 
 
 def groups_of(c: Contraction) -> tuple[Axis, ...]:
-    """The axis of a convolution's groups, whose outputs are the lanes; none for other sums."""
+    """The axis of a convolution's groups, each of which has inputs and weights of its own; none for
+    other sums."""
+    operands = [{v for i in o.load.indices for v in affine(i).variables()} for o in (c.lhs, c.rhs)]
+    shared = operands[0] & operands[1]
     convolution = len(c.reduce) > 1 and row_axes(c)[1] is not None
-    return tuple(a for a in c.outer if a.extent > 1) if convolution else ()
+    of_both = (a for a in c.outer if c.node.iters[a.position].var in shared)
+    return tuple(a for a in of_both if a.extent > 1) if convolution else ()
 
 
 def panel_count(extent: int, tile: int) -> int:

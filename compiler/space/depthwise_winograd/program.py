@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from tunefarm.compiler import te
-from tunefarm.compiler.ir import Call, Function, Var, tensor_type
+from tunefarm.compiler.ir import Call, Function, tensor_type
 from tunefarm.compiler.ops.common import integers
-from tunefarm.compiler.ops.conv import pairs, result_channels_last
+from tunefarm.compiler.ops.conv import pairs
 from tunefarm.compiler.space.program import (
     create_program,
     find_anchor,
     fold_epilogue,
-    has_channels_last,
+    is_float32_image,
 )
 from tunefarm.compiler.space.winograd.convolution import constant_filter, taps_inside
 from tunefarm.compiler.space.winograd.transforms import Matrix, transforms
@@ -77,12 +77,8 @@ def depthwise_of(function: Function) -> Depthwise | None:
 
 def _fits(anchor: Call) -> bool:
     attrs, types = anchor.attrs, [tensor_type(a) for a in anchor.args]
-    if not has_channels_last(anchor) or len(types[1].shape) != 4:
-        return False
     return (
-        all(isinstance(a, Var) for a in anchor.args)
-        and all(t.dtype == "float32" for t in (*types, tensor_type(anchor)))
-        and result_channels_last(attrs)
+        is_float32_image(anchor)
         and types[1].shape[:2] == (TAPS, TAPS)
         and attrs["groups"] == types[0].shape[-1] == types[1].shape[-1]
         and integers(attrs, "strides") == integers(attrs, "dilations") == (1, 1)

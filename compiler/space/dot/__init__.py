@@ -53,8 +53,9 @@ def space(function: Function, target: Target) -> SketchSpace | None:
     if dot is None:
         return None
     lanes = dot.instruction.lanes
-    copies = {"pack_lhs": (1,) if dot.copied else (0, 1), "pack_rhs": (0,)}
-    knobs = tuple(Knob(k.name, copies.get(k.name, k.choices)) for k in knobs_of(dot.words, lanes))
+    copies = (1,) if dot.copied else (0, 1)
+    own = {"order": ("nm", "mn"), "pack_lhs": copies, "pack_rhs": (0,)}
+    knobs = tuple(Knob(k.name, own.get(k.name, k.choices)) for k in knobs_of(dot.words, lanes))
     constraints = _constraints(dot, target)
     return SketchSpace(
         NAME,

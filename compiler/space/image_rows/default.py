@@ -13,10 +13,10 @@ from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob, Va
 from tunefarm.compiler.space.contraction.blocks import default_blocks
 from tunefarm.compiler.space.contraction.knobs import MAX_UNROLLED
 from tunefarm.compiler.space.contraction.shape import panel_count, row_axes
+from tunefarm.compiler.space.product_cycles import LATENCY
 from tunefarm.compiler.target import Target, dtype_bytes
 from tunefarm.compiler.tir.affine import affine
 
-LATENCY = 4.0  # cycles of a multiply-add
 LINES = 2  # that a load reads: pixels begin anywhere in a line
 BOTH = 0.3  # of the shorter of loads and products that the longer does not hide
 STORED = 1.0  # cycles of a vector of results

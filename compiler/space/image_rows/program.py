@@ -18,14 +18,14 @@ from tunefarm.compiler import te
 from tunefarm.compiler.ir import Call, Function, Tuple, tensor_type
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.ops.common import integers
-from tunefarm.compiler.ops.conv import pad_value, pairs, result_channels_last
+from tunefarm.compiler.ops.conv import pad_value, pairs
 from tunefarm.compiler.space.analysis import Contraction, analyse
 from tunefarm.compiler.space.image_rows.repetition import repetition
 from tunefarm.compiler.space.program import (
     Views,
     create_program,
     find_anchor,
-    has_channels_last,
+    is_float32_image,
     viewed,
 )
 from tunefarm.compiler.tir import PackedLayout
@@ -94,14 +94,11 @@ def channels_of(function: Function) -> int:
 
 
 def _fits(anchor: Call) -> bool:
-    if not has_channels_last(anchor) or not result_channels_last(anchor.attrs):
+    if not is_float32_image(anchor):
         return False
-    types = [tensor_type(v) for v in (*anchor.args, anchor)]
-    data, kernel, result = (t.shape for t in types)
+    data, kernel, result = (tensor_type(v).shape for v in (*anchor.args, anchor))
     return (
-        len(data) == 4
-        and all(t.dtype == "float32" for t in types)
-        and anchor.attrs["groups"] == data[-1] == result[-1] > 1
+        anchor.attrs["groups"] == data[-1] == result[-1] > 1
         and integers(anchor.attrs, "strides")[1] == 1
         and kernel[1] > 1
         and data[2] == result[2] > 1

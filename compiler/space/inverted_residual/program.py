@@ -19,7 +19,7 @@ from math import prod
 from tunefarm.compiler import te
 from tunefarm.compiler.ir import Call, Expr, Function, Tuple, post_order, tensor_type
 from tunefarm.compiler.ops.common import integers
-from tunefarm.compiler.ops.conv import pairs
+from tunefarm.compiler.ops.conv import pairs, result_channels_last
 from tunefarm.compiler.space.program import create_program, is_elementwise
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir import schedule as s
@@ -174,7 +174,7 @@ def _is_plain(node: Call, layouts: tuple[str, ...] = ("NSC",)) -> bool:
         and all(t.dtype == "float32" and len(t.shape) == 4 for t in types)
         and tensor_type(node).dtype == "float32"
         and node.attrs["data_layout"] in layouts
-        and (node.attrs["out_layout"] or node.attrs["data_layout"]) == "NSC"
+        and result_channels_last(node.attrs)
         and node.attrs["kernel_layout"] == "SIO"
         and node.attrs["pad_value"] == 0
     )

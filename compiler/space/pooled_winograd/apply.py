@@ -69,7 +69,7 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
         place, panels = (Const(0), panel, group), -(-c.outputs // width)
         program = place_products(program, c, write, place, {**knob, "nb": panels}, None, lanes)
     program = place_tiles(program, c, row, (1, c.tiles(tile)[1]), target, rolled=rolled)
-    program = place_phases(program, c, outer[-1])
+    program = place_phases(program, outer[-1])
     copied = own_loops(program, "phases", outer[-1])[0]
     program = s.limit(program, copied, tiles * tile[0] + c.transforms(tile[0]).points - tile[0])
     if row is not band:

@@ -71,7 +71,7 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     block = None if shared else outer[-1]
     program = place_tiles(program, c, block, image, target, rolled=rolled)
     if phases(c.taps) > 1:
-        program = place_phases(program, c, outer[-1])
+        program = place_phases(program, outer[-1])
     program, top = s.fuse(program, *outer)
     return in_parallel(program, top, nominal_flops(function), target)
 
@@ -247,7 +247,7 @@ def place_tiles(
     return in_parallel(program, vector, nominal_flops(c.function), target)
 
 
-def place_phases(program: PrimFunc, c: Convolution, block: Var) -> PrimFunc:
+def place_phases(program: PrimFunc, block: Var) -> PrimFunc:
     """The rows of the input that a block's tiles read, a pixel's phases at a time."""
     program = s.set_scope(program, "phases", "local")
     program = s.compute_at(program, "phases", block)

@@ -43,6 +43,7 @@ from tunefarm.compiler.tir.ir import (
     Store,
     Var,
 )
+from tunefarm.compiler.tir.transform.row_parts import extent_of
 from tunefarm.compiler.tir.visit import (
     children,
     expressions,
@@ -111,19 +112,19 @@ class _Nest:
         for u in self.around:
             if not any(u.var in limit.terms for limit in self.limits):
                 continue
-            few = (value for value in range(_extent(u)) if self.wants_few({u.var: value}))
+            few = (value for value in range(extent_of(u)) if self.wants_few({u.var: value}))
             first = next(few, None)
-            if first is not None and _extent(u) > 1:
+            if first is not None and extent_of(u) > 1:
                 yield u.var, first
 
     def wants_few(self, values: Mapping[Var, int] = MappingProxyType({})) -> bool:
         """Whether at most half of the lanes are wanted."""
-        return 2 * self.wanted(values) <= _extent(self.loop)
+        return 2 * self.wanted(values) <= extent_of(self.loop)
 
     def wanted(self, values: Mapping[Var, int]) -> int:
         """How many lanes the conditions on all of the loop leave, as far as ``values`` for other
         variables decide them."""
-        least = _extent(self.loop)
+        least = extent_of(self.loop)
         for limit in self.limits:
             if limit.terms.keys() <= values.keys():
                 rest = sum(limit.coefficient(v) * n for v, n in values.items())
@@ -135,7 +136,7 @@ class _Nest:
         takes others."""
         places: set[Place] = set()
         others: set[Buffer] = set()
-        lane, lanes = self.loop.var, _extent(self.loop)
+        lane, lanes = self.loop.var, extent_of(self.loop)
         ranges = {u.var: range_of(u, {}) for u in self.around}
         for buffer, indices in _register_accesses(self.loop):
             *outer, last = map(affine, indices or (Const(0),))
@@ -153,7 +154,7 @@ class _Nest:
     @property
     def asks(self) -> bool:
         """Whether a condition leaves some lanes out of all that the loop does."""
-        return self.wanted({}) < _extent(self.loop)
+        return self.wanted({}) < extent_of(self.loop)
 
     @property
     def keeps_lanes_apart(self) -> bool:
@@ -197,15 +198,6 @@ def _limits(loop: For) -> Iterator[Affine]:
             if form is not None and form.coefficient(loop.var) == -1:
                 yield form + lane
         body = body.then
-
-
-def _extent(loop: For) -> int:
-    """The iterations of a loop from 0 on; 0 if their number, or the first one, is another."""
-    match loop.start, loop.extent:
-        case Const(0), Const(extent):
-            return int(extent)
-        case _:
-            return 0
 
 
 def _register_accesses(stmt: Stmt) -> Iterator[Access]:
@@ -254,7 +246,7 @@ def _common_lanes(nests: Sequence[_Nest]) -> int:
     in registers, and no lanes be combined: of vectors that wait for that all are alike. Of tiles
     that loops hand on, no more than as many vectors as one has lanes, half of the registers of x86:
     LLVM counts those of each length by themselves, and lets them spill."""
-    extents = {_extent(nest.loop) for nest in nests}
+    extents = {extent_of(nest.loop) for nest in nests}
     asking = [nest for nest in nests if nest.asks]
     others = [store for nest in nests if not nest.asks for store in nest.stores]
     most = max((nest.wanted({}) for nest in asking), default=0)
@@ -281,7 +273,7 @@ def _numbering(stmt: Stmt, short: Mapping[Var, int]) -> dict[Var, int]:
     for nest in _nests(stmt):
         for buffer, indices in _register_accesses(nest.loop):
             last = affine(indices[-1]) if indices else affine(Const(0))
-            used = {u.var for u in nest.around if last.coefficient(u.var) and _extent(u) > 1}
+            used = {u.var for u in nest.around if last.coefficient(u.var) and extent_of(u) > 1}
             numbered.setdefault(buffer, set()).update(used)
     found = dict(short)
     for used in numbered.values():
@@ -301,7 +293,7 @@ class _ShortApart:
         stmt = map_children(stmt, self)
         if not isinstance(stmt, For) or stmt.var not in self.iterations:
             return stmt
-        one, extent = self.iterations[stmt.var], _extent(stmt)
+        one, extent = self.iterations[stmt.var], extent_of(stmt)
         parts = [(0, one), (one, 1), (one + 1, extent - one - 1)]
         return seq(*(_part(stmt, first, count) for first, count in parts if count > 0))
 

@@ -10,6 +10,7 @@ from tunefarm.compiler.tir.facts import (
     buffers_read_below,
     buffers_stored,
     loops_below,
+    uses,
     variables,
 )
 from tunefarm.compiler.tir.ir import (
@@ -102,7 +103,7 @@ def _staggered(loop: For) -> Stmt:
         return loop
     handed: list[_Handed] = []
     for allocation in reversed(around):
-        users = [n for n, stage in enumerate(stages) if _uses(stage, allocation.buffer)]
+        users = [n for n, stage in enumerate(stages) if uses(stage, allocation.buffer)]
         found = _handed_on(allocation.buffer, stages, users)
         if found is None:
             return loop
@@ -130,10 +131,6 @@ def _write_early(stages: Sequence[Stmt], own: set[Buffer]) -> bool:
     written = {b for stage in stages for b in buffers_stored(stage)} - own
     early = any(written & buffers_stored(stage) for stage in stages[:-1])
     return early or any(written & buffers_read_below(stage) for stage in stages)
-
-
-def _uses(stage: Stmt, buffer: Buffer) -> bool:
-    return buffer in buffers_stored(stage) or buffer in buffers_read_below(stage)
 
 
 def _stages(body: Stmt) -> list[Stmt]:

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from tunefarm.compiler.target import LINE_BYTES, dtype_bytes
 from tunefarm.compiler.tir.affine import Affine, affine, interval, key_of
-from tunefarm.compiler.tir.facts import KEPT, buffers_read, buffers_read_below, buffers_stored
+from tunefarm.compiler.tir.facts import KEPT, buffers_read, uses
 from tunefarm.compiler.tir.ir import (
     THREAD_AXES,
     Allocate,
@@ -100,10 +100,6 @@ def _sizes(program: PrimFunc) -> dict[Buffer, tuple[int, ...]]:
     return sizes
 
 
-def _uses(stmt: Stmt, buffer: Buffer) -> bool:
-    return buffer in buffers_stored(stmt) or buffer in buffers_read_below(stmt)
-
-
 def _place(
     root: Stmt,
     buffer: Buffer,
@@ -120,7 +116,7 @@ def _place(
         places[buffer] = _place_in(body, buffer, sizes, threads)
         return Allocate(places[buffer].buffer, body)
 
-    users = [s for s in children(root) if _uses(s, buffer)]
+    users = [s for s in children(root) if uses(s, buffer)]
     if buffer.ring is not None and isinstance(root, For) and root.var is buffer.ring.var:
         return allocated(root)  # rows outlive an iteration
     if isinstance(root, For) and root.kind is LoopKind.VECTORIZED:

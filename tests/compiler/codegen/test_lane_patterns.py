@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import tir_harness as h
@@ -10,6 +12,7 @@ from tunefarm.compiler.codegen.llvm import emit_llvm
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir import schedule as s
+from tunefarm.compiler.tir.ir import Expr
 from tunefarm.compiler.tir.transform.lower import lower
 
 HOST = Target.host(1)
@@ -63,7 +66,8 @@ def test_lanes_that_share_elements_take_them_from_one_load(
     text = text_and_check(s.vectorize(program, lane), dtype)
     assert "gather" not in text
     element = {"float32": "float"}.get(dtype, "i8")
-    assert f"load <{16 // sharing * apart} x {element}>, ptr" in text or sharing == 16
+    elements = 16 // sharing * apart
+    assert f"load {element if sharing == 16 else f'<{elements} x {element}>'}, ptr" in text
 
 
 def test_shared_elements_outside_an_image_are_zeros() -> None:
@@ -85,6 +89,24 @@ def test_lanes_whose_shared_element_is_not_known_are_gathered() -> None:
     y = te.compute((2, 4, 8), lambda i, k, j: x[i, j // 4 * 4 + k], "y")
     program = te.create_prim_func([x, y])
     assert "gather" in text_and_check(s.vectorize(program, s.loops_of(program, "y")[-1]), "float32")
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        lambda i, j: 7 - j // 4,  # backwards
+        lambda i, j: (i + j) // 8,  # one element, or two
+        lambda i, j: j // 2 * 40 + i,  # far apart
+    ],
+    ids=["backwards", "one", "apart"],
+)
+def test_lanes_that_share_otherwise_are_right(place: Callable[[Expr, Expr], Expr]) -> None:
+    x = te.placeholder((160,), "float32", "x")
+    y = te.compute((2, 8), lambda i, j: x[place(i, j)], "y")
+    program = te.create_prim_func([x, y])
+    i, j = s.loops_of(program, "y")
+    text = text_and_check(s.vectorize(s.unroll(program, i), j), "float32")
+    assert "load <2 x float>" not in text
 
 
 @pytest.mark.parametrize("first", [0, 1])

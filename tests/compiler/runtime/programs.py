@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from tunefarm.compiler.codegen.llvm_compile import compile_llvm
 from tunefarm.compiler.ir import TensorType
-from tunefarm.compiler.runtime.module import Module, create_module, pack_weights
+from tunefarm.compiler.runtime.arrays import lasting_bytes
+from tunefarm.compiler.runtime.module import Module, create_module
 from tunefarm.compiler.runtime.plan import (
     Argument,
     Copy,
@@ -118,7 +119,8 @@ def example_plan(weight_bytes: int) -> ExecutionPlan:
 
 
 def example_module(target: Target, threads: int | None = None) -> Module:
-    weights, _ = pack_weights([example_weight()])
+    weights = lasting_bytes(example_weight().nbytes)
+    weights[:] = example_weight().reshape(-1).view(np.uint8)
     kernels = [compiled("add", ADD, target), compiled("triple", TRIPLE, target)]
     return create_module(example_plan(weights.nbytes), kernels, weights, target, threads=threads)
 

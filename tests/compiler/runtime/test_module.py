@@ -18,7 +18,7 @@ from tunefarm.compiler.errors import BuildError, ShapeError, TargetError, Tunefa
 from tunefarm.compiler.runtime import export
 from tunefarm.compiler.runtime.cpu import missing_features, required_features
 from tunefarm.compiler.runtime.graph_executor import GraphExecutor, Profile
-from tunefarm.compiler.runtime.module import Module, create_module, load_module, pack_weights
+from tunefarm.compiler.runtime.module import Module, create_module, load_module
 from tunefarm.compiler.runtime.plan import (
     Argument,
     ExecutionPlan,
@@ -338,12 +338,3 @@ def test_an_output_that_nothing_writes_is_refused(programs: ModuleType) -> None:
     port = (Port("x", programs.MATRIX),)
     with pytest.raises(BuildError, match="no step of the plan writes output 'x'"):
         verify_plan(ExecutionPlan(port, port, ()))
-
-
-def test_weights_are_packed_once_and_aligned() -> None:
-    a, b = np.arange(5, dtype=np.float32), np.arange(3, dtype=np.int64)
-    buffer, offsets = pack_weights([a, b, a])
-    assert offsets == (0, 64, 0)
-    np.testing.assert_array_equal(buffer[:20].view(np.float32), a)
-    np.testing.assert_array_equal(buffer[64:88].view(np.int64), b)
-    assert buffer.ctypes.data % 4096 == 0

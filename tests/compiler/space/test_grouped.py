@@ -42,6 +42,12 @@ def convolution(
     return Function(made.params, made.body, {"primitive": True, "constants": (1,)})
 
 
+def planes() -> Function:
+    attrs = {"groups": 8, "data_layout": "NCS", "kernel_layout": "OIS"}
+    made = function_of("conv", ((1, 32, 8, 8), F32), ((32, 4, 3, 3), F32), **attrs)
+    return Function(made.params, made.body, {"primitive": True, "constants": (1,)})
+
+
 @bounded
 @given(
     st.tuples(st.integers(1, 2), st.integers(1, 9), st.integers(1, 17)),
@@ -96,8 +102,9 @@ def test_lanes_take_their_groups_channel_from_one_load() -> None:
         convolution((1, 8, 8), (3, 3), 4, 4, 3),  # twelve channels fill no vectors
         convolution((1, 8, 8), (3, 3), 3, 3, 8),  # a vector ends inside a group
         convolution((1, 8, 8), (3, 3), 8, 8, 1),
+        planes(),
     ],
-    ids=["depthwise", "wide", "half a vector", "three", "one group"],
+    ids=["depthwise", "wide", "half a vector", "three", "one group", "channels first"],
 )
 def test_others_are_left_to_other_sketches(function: Function) -> None:
     assert grouped.space(function, AVX2) is None
