@@ -2,7 +2,7 @@
 
 add = load_kernel([code], "add", [a, b, c], outputs=1, target=target)
 (result,) = add(x, y)
-print(add.time(x, y, min_repeat_ms=20))
+print(add.time_evaluator(x, y, min_repeat_ms=20))
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class KernelFunction:
             self.library, self.library[self.name], pointers, self.threads, flushed, keep
         )
 
-    def time(
+    def time_evaluator(
         self,
         *inputs: object,
         number: int = 1,

@@ -75,6 +75,9 @@ class Ring:
     var: Var
 
 
+SCOPES = ("global", "local", "register", "shared")
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Buffer:
     """A dense row-major array. ``scope`` is where it lives: "global" (an argument, or the arena),

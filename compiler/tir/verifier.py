@@ -27,6 +27,7 @@ from tunefarm.compiler.tir.ir import (
     BLOCK_AXES,
     COMPARISONS,
     INTRINSICS,
+    SCOPES,
     THREAD_AXES,
     Allocate,
     Barrier,
@@ -52,7 +53,6 @@ from tunefarm.compiler.tir.printer import print_expr
 from tunefarm.compiler.tir.tensor_intrinsics import TENSOR_INTRINSICS
 from tunefarm.compiler.tir.visit import walk_stmt
 
-SCOPES = ("global", "local", "register", "shared")
 MAX_REGISTER_BYTES = 1 << 20  # beyond, SSA values would not be registers but megabytes of text
 _LOGIC = frozenset({"and", "or", "xor"})
 _WHOLE = frozenset({"bitand", "bitor", "bitxor", "shl", "shr"})

@@ -21,6 +21,7 @@ from tunefarm.compiler.transform.legalize import legalize
 from tunefarm.compiler.transform.lower_precision import lower_precision
 from tunefarm.compiler.transform.lower_quantized import lower_quantized
 from tunefarm.compiler.transform.pack_pixels import pack_pixels
+from tunefarm.compiler.transform.place_planes import place_planes
 from tunefarm.compiler.transform.recognize_functions import recognize_functions
 from tunefarm.compiler.transform.recognize_rows import recognize_rows
 from tunefarm.compiler.transform.simplify_inference import simplify_inference
@@ -50,6 +51,7 @@ STEPS = (
     Pass("eliminate_dead_code", eliminate_dead_code, level=1),
     Pass("fuse_attention", fuse_attention, level=2),
     Pass("sum_single_rows", sum_single_rows, level=2),
+    Pass("place_planes", place_planes, level=2),
     Pass("fuse_ops", fuse_ops, level=0),
     Pass("split_columns", split_columns, level=2),
     Pass("check_types", infer_types, level=3),

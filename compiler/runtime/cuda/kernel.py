@@ -2,7 +2,7 @@
 
 add = load_kernel(build_program(program, target), target)
 (result,) = add(x, y)
-print(add.time(x, y, min_repeat_ms=20))
+print(add.time_evaluator(x, y, min_repeat_ms=20))
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class CudaKernel:
             )
         return array
 
-    def time(
+    def time_evaluator(
         self,
         *inputs: object,
         number: int = 1,

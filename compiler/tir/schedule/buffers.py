@@ -16,7 +16,7 @@ from tunefarm.compiler.tir.ir import (
     Stmt,
     Store,
 )
-from tunefarm.compiler.tir.schedule.tree import find_block, written_buffer
+from tunefarm.compiler.tir.schedule.tree import checked_scope, find_block, written_buffer
 from tunefarm.compiler.tir.visit import transform_accesses, transform_stmt
 
 
@@ -32,7 +32,7 @@ def set_scope(
     if old not in program.buffers:
         raise ScheduleError(f"{old.name} is not an intermediate buffer; its scope is fixed")
     return replace_buffer(
-        program, old, replace(old, scope=scope, padding=padding, by_lines=by_lines)
+        program, old, replace(old, scope=checked_scope(scope), padding=padding, by_lines=by_lines)
     )
 
 

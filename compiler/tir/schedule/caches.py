@@ -23,6 +23,7 @@ from tunefarm.compiler.tir.ir import (
 )
 from tunefarm.compiler.tir.schedule.tree import (
     blocks,
+    checked_scope,
     find_block,
     fresh_name,
     path_to,
@@ -53,7 +54,7 @@ def cache_write(program: PrimFunc, block: str, scope: str) -> tuple[PrimFunc, st
     early = [b.name for b in blocks(top) if b in readers]
     if early:
         raise ScheduleError(f"block {early[0]} reads {old.name} inside the loops of {block}")
-    new = Buffer(f"{old.name}_{scope}", old.shape, old.dtype, scope)
+    new = Buffer(f"{old.name}_{scope}", old.shape, old.dtype, checked_scope(scope))
     retargeted = transform_accesses(
         node,
         (old,),
@@ -94,7 +95,9 @@ def cache_read(
             raise ScheduleError(
                 f"{buffer.name} is written inside the loops of {block}, by {other.name}"
             )
-    new = Buffer(f"{buffer.name}_{scope}", buffer.shape, dtype or buffer.dtype, scope, padding)
+    new = Buffer(
+        f"{buffer.name}_{scope}", buffer.shape, dtype or buffer.dtype, checked_scope(scope), padding
+    )
     name = fresh_name(program, f"{buffer.name}_read")
     body = transform_accesses(
         node.body, (buffer,), lambda load: _as(Load(new, load.indices), buffer.dtype), lambda s: s
@@ -120,7 +123,7 @@ def cache_value(
     if variables(value) & {i.var for n, i in enumerate(node.iters) if n not in axes}:
         raise ScheduleError(f"a value of block {block} differs along axes that are left out")
     name = fresh_name(program, f"{block}_value")
-    new = Buffer(name, tuple(i.extent for i in iters), value.dtype, scope)
+    new = Buffer(name, tuple(i.extent for i in iters), value.dtype, checked_scope(scope))
     held = Load(new, tuple(i.var for i in iters))
     body = transform_stmt(
         node.body, expr_rule=lambda e: transform_expr(e, lambda x: held if x == value else None)

@@ -102,6 +102,9 @@ def fuse(program: PrimFunc, *loops: Var) -> tuple[PrimFunc, Var]:
 def reorder(program: PrimFunc, *order: Var) -> PrimFunc:
     """Put loops of one perfect nest in the given order; loops not named keep their places."""
     nodes = {v: find_loop(program, v) for v in order}
+    if len(nodes) < len(order):
+        twice = next(v for n, v in enumerate(order) if v in order[:n])
+        raise ScheduleError(f"loop {twice.name} is named twice")
     first = next(loop for loop in loops_below(program.body) if loop.var in nodes)
     chain: list[For] = []
     node: Stmt = first

@@ -9,6 +9,7 @@ from operator import is_
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.tir.facts import blocks_below, buffers_read_below, loops_below
 from tunefarm.compiler.tir.ir import (
+    SCOPES,
     Allocate,
     Block,
     Buffer,
@@ -187,6 +188,13 @@ def producers_and_consumers(program: PrimFunc, buffer: Buffer) -> tuple[list[Blo
     writers = [b for b in blocks(program.body) if written_buffer(b) is buffer]
     readers = [b for b in blocks(program.body) if b not in writers and reads(b, buffer)]
     return writers, readers
+
+
+def checked_scope(scope: str) -> str:
+    """A scope that buffers have; ScheduleError for another word."""
+    if scope not in SCOPES:
+        raise ScheduleError(f"there is no scope {scope!r}; scopes: {', '.join(SCOPES)}")
+    return scope
 
 
 def fresh_name(program: PrimFunc, name: str) -> str:

@@ -64,11 +64,11 @@ def test_what_does_not_fit_is_refused(add: KernelFunction, programs: ModuleType)
 
 def test_times_are_plausible(add: KernelFunction, programs: ModuleType) -> None:
     x = programs.example_input()
-    timing = add.time(x, x, repeat=4, min_repeat_ms=2)
+    timing = add.time_evaluator(x, x, repeat=4, min_repeat_ms=2)
     assert len(timing.seconds) == 4
     assert timing.number * timing.best >= 1e-3
     assert 1e-8 < timing.best <= timing.median
-    cold = add.time(x, x, number=20, repeat=5, cold=[0, 1])
+    cold = add.time_evaluator(x, x, number=20, repeat=5, cold=[0, 1])
     assert cold.best > 1e-8
 
 
@@ -77,7 +77,10 @@ def test_flushed_inputs_cost_more(programs: ModuleType, target: Target) -> None:
     types = [programs.MATRIX] * 3
     add = load_kernel([kernel.object], "add", types, target=target, threads=1)
     x = programs.example_input()
-    warm, cold = add.time(x, x, number=200, repeat=5), add.time(x, x, number=200, cold=[0, 1])
+    warm, cold = (
+        add.time_evaluator(x, x, number=200, repeat=5),
+        add.time_evaluator(x, x, number=200, cold=[0, 1]),
+    )
     assert cold.best > 1.5 * warm.best
 
 

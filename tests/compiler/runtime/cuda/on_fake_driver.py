@@ -362,13 +362,13 @@ def test_a_kernel_is_timed_by_graphs(driver: FakeDriver) -> None:
     kernel = build_function(program, HOPPER)
     data = np.ones(64, np.float32)
     replayed, launched = (driver.counts[n] for n in ("cuGraphLaunch", "cuLaunchKernel"))
-    assert kernel.time(data, number=33, repeat=1).median > 0
+    assert kernel.time_evaluator(data, number=33, repeat=1).median > 0
     assert driver.counts["cuGraphLaunch"] == replayed + 2
     assert driver.counts["cuLaunchKernel"] == launched + 2 + 32 + 2
     filled = driver.counts["cuMemsetD8Async"]
     events = live(driver, fake_driver.Event)
-    assert kernel.time(data, number=33, repeat=1, cold=[0]).median > 0
-    assert kernel.time(data, number=70, repeat=1, cold=[0]).median > 0
+    assert kernel.time_evaluator(data, number=33, repeat=1, cold=[0]).median > 0
+    assert kernel.time_evaluator(data, number=70, repeat=1, cold=[0]).median > 0
     assert sum(type(value) is fake_driver.Event for value in driver.live.values()) < events + 150
     calls = 1 + 33 + 1 + 70
     assert driver.counts["cuMemsetD8Async"] >= filled + 2 * calls  # the host is ahead

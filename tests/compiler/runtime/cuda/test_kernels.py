@@ -85,10 +85,10 @@ def test_tensors_of_the_device_stay_where_they_are() -> None:
 def test_times_are_told() -> None:
     x = np.ones(100, np.float32)
     kernel = doubled()
-    timing = kernel.time(x, number=33, repeat=1)
+    timing = kernel.time_evaluator(x, number=33, repeat=1)
     assert timing.number == 33
     assert min(timing.seconds) > 0
-    assert kernel.time(x, repeat=1, cold=[0]).median > 0
+    assert kernel.time_evaluator(x, repeat=1, cold=[0]).median > 0
 
 
 def test_a_kernel_says_what_it_is() -> None:

@@ -110,6 +110,14 @@ REFUSALS: dict[str, tuple[Schedule, str]] = {
         lambda p: s.reorder(p, loop(p, "C", 0), loop(p, "D", 0)),
         "loop i is not in one perfect nest",
     ),
+    "a loop twice": (
+        lambda p: s.reorder(p, loop(p, "C", 1), loop(p, "C", 1)),
+        "loop j is named twice",
+    ),
+    "no scope": (
+        lambda p: s.cache_write(p, "C", "stack")[0],
+        "there is no scope 'stack'; scopes: global, local, register, shared",
+    ),
     "parallel reduction": (lambda p: s.parallel(p, loop(p, "C", 2)), "carries the reduction of C"),
     "lanes of two kinds": (
         _vectorize_fused,
