@@ -24,6 +24,16 @@ HISTORY = 20
 """Checks that a new one is compared with, at most."""
 MOST_LOST = 5
 """Candidates in a row that a device may lose (DEVICE_LOST)."""
+CHECK_AGAIN = "`tunefarm devices check` repeats the check"
+LIFT = "`tunefarm devices lift` ends the quarantine"
+_PEAKS = {
+    "bandwidth_dram_n": "memory gives",
+    "bandwidth_l1_n": "its first cache gives",
+    "flops_1": "one core computes",
+    "flops_n": "it computes",
+    "flops_f32": "in float32 it computes",
+}
+"""How a sentence about a peak begins; the others are told by their names."""
 _WORKER, _TRACKER = "its worker", "the tracker"
 
 
@@ -56,7 +66,7 @@ def note_results(connection: Connection, results: Sequence[Result]) -> tuple[str
         if before is not None and lost != before:
             connection.execute(update(DEVICES).where(DEVICES.c.id == device).values(lost=lost))
         if lost >= MOST_LOST:
-            reason = f"it lost its last {lost} candidates: {mine[-1].message}"
+            reason = f"it lost its last {lost} candidates: {mine[-1].message}; {CHECK_AGAIN}"
             ended += _quarantine(connection, device, _TRACKER, reason)
     return tuple(ended)
 
@@ -86,16 +96,25 @@ def ask_check(
 
 
 def unlike_itself(peaks: Mapping[str, float], past: Sequence[Mapping[str, float]]) -> str:
-    """In what a device falls short of its past checks, in one sentence; empty if in nothing."""
+    """In what a device falls short of its past checks, and what to do, in one sentence; empty if in
+    nothing."""
     for name, value in sorted(peaks.items()):
         known = [one[name] for one in past if name in one]
         if known and value < LEAST_SHARE * (usual := statistics.median(known)):
             times = "check" if len(known) == 1 else f"{len(known)} checks"
+            begun = _PEAKS.get(name, f"its {name} is")
+            unit = "GB/s" if name.startswith("bandwidth") else "GFLOP/s"
             return (
-                f"its {name} is {value:.3g}, {value / usual:.0%} of the {usual:.3g} of its last "
-                f"{times}"
+                f"{begun} {_billions(value)} {unit}, {value / usual:.0%} of the {_billions(usual)} "
+                f"{unit} of its last {times}; {CHECK_AGAIN}, {LIFT}"
             )
     return ""
+
+
+def _billions(value: float) -> str:
+    """Three digits of a number in units of 10⁹, without an exponent above one."""
+    billions = value / 1e9
+    return f"{billions:.0f}" if billions >= 999.5 else f"{billions:.3g}"
 
 
 def quarantine_of(connection: Connection, device: str) -> Cordon | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
@@ -96,6 +98,7 @@ class Connection:
         self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
         self._connect_s = connect_s
         self._patience_s = patience_s
+        self._hurry_s = math.inf
         self._answered = False
         self._tls = tls
         self._channels = [
@@ -138,7 +141,16 @@ class Connection:
     def hurry(self, patience_s: float = 1.0) -> None:
         """From now on wait no longer than this for a tracker that is away, also in calls under
         way."""
-        self._patience_s = min(self._patience_s, patience_s)
+        self._hurry_s = min(self._hurry_s, patience_s)
+
+    @contextmanager
+    def patient(self, patience_s: float) -> Iterator[None]:
+        """Meanwhile wait this long for a tracker that is away, unless told to ``hurry``."""
+        before, self._patience_s = self._patience_s, patience_s
+        try:
+            yield
+        finally:
+            self._patience_s = before
 
     def __enter__(self) -> Self:
         return self
@@ -192,7 +204,8 @@ class Connection:
         """How long to wait for a tracker that is away: a call's own time, or this client's."""
         if not self._answered:
             return self._connect_s
-        return min(self._patience_s if patience_s is None else patience_s, self._patience_s)
+        own_s = self._patience_s if patience_s is None else min(patience_s, self._patience_s)
+        return min(own_s, self._hurry_s)
 
     def _error(self, error: Any, timeout_s: float) -> FarmError:
         """The domain error that a failed call carries or stands for."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Generic, TypeVar
@@ -19,8 +18,8 @@ class Keepalive(Generic[T]):
     """Calls ``renew`` every third of ``term_s`` until closed, sooner after one that failed.
 
     ``latest`` is what it last returned. ``lost`` is set, and ``error`` says why, when the tracker
-    refuses or when a whole term has passed without an answer: what was renewed must then be
-    taken to belong to somebody else.
+    refuses. Silence ends nothing: a tracker that was away gives a full term of grace, and what
+    has lapsed meanwhile it refuses itself, as it does all that is sent under it.
     """
 
     def __init__(self, renew: Callable[[], T], initial: T, term_s: float) -> None:
@@ -61,22 +60,17 @@ class Keepalive(Generic[T]):
         self.close()
 
     def _run(self) -> None:
-        answered = time.monotonic()
         pause_s = self._regular_s()
         while not self._closed.wait(pause_s):
-            asked = time.monotonic()
             pause_s = self._regular_s()
             try:
                 self.latest = self._renew()
-                answered = asked
                 self._failing = False
             except (LeaseLost, ClaimLost, NotFound) as error:
                 return self._give_up(error)
-            except FarmError as error:
+            except FarmError:
                 self._failing = True
                 pause_s = self._term_s / 20
-                if time.monotonic() - answered > self._term_s:
-                    return self._give_up(error)
         return None
 
     def _regular_s(self) -> float:

@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 import os
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
@@ -72,13 +74,22 @@ def write_private(path: Path, text: str) -> None:
 
 def read_private(path: Path) -> str:
     """The text of a secret's file; InvalidRequest if it is missing or others can read it."""
-    try:
-        mode = path.stat().st_mode & 0o777
-        if mode & 0o077:
-            raise InvalidRequest(
-                f"{path} has mode {mode:04o} and holds a token; run chmod 600 {path}"
-            )
+    _check_private(path)
+    with _reading(path):
         return path.read_text(encoding="utf-8")
+
+
+def _check_private(path: Path) -> None:
+    with _reading(path):
+        mode = path.stat().st_mode & 0o777
+    if mode & 0o077:
+        raise InvalidRequest(f"{path} has mode {mode:04o} and holds a token; run chmod 600 {path}")
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise InvalidRequest(f"cannot read {path}: {error.strerror or error}") from error
 
@@ -89,14 +100,20 @@ def write_rendezvous(path: Path, rendezvous: Rendezvous) -> None:
 
 
 def read_rendezvous(path: Path) -> Rendezvous:
-    """Where the tracker of this file listens; InvalidRequest if the file cannot be used."""
-    text = read_private(path)
+    """Where the tracker of this file listens; InvalidRequest if the file cannot be used, or others
+    can read it."""
+    with _reading(path):
+        content = path.read_bytes()
     try:
-        told = json.loads(text)
+        told = json.loads(content)
         found = Rendezvous(**{name: told[name] for name in _FIELDS if name in told})
         _ = found.port
     except (AttributeError, TypeError, ValueError) as error:
-        raise InvalidRequest(f"{path} is not a tracker's rendezvous file; delete it") from error
+        raise InvalidRequest(
+            f"{path} is not a tracker's rendezvous file; name one that a tracker or "
+            "`tunefarm token create --file` wrote, or HOST:PORT; delete one that was damaged"
+        ) from error
+    _check_private(path)
     return found
 
 

@@ -23,7 +23,9 @@ NOTED_S = 60.0
 """How exact the database knows when a token was last used."""
 _SCHEME = "Bearer "
 _REMEDY = (
-    "pass the one in the tracker's rendezvous file, or one that `tunefarm token create` printed"
+    "name the tracker by the file that it or `tunefarm token create --file` wrote "
+    "(--tracker FILE), or pass a token by TUNEFARM_TOKEN or TUNEFARM_TOKEN_FILE "
+    "(workers and tuners: --token-file FILE)"
 )
 _log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tunefarm.db.records import Device, FarmInfo, JobState, JobUpdate, Lease, TaskKey, Trial
 from tunefarm.tables import Column, table
 from tunefarm.texts import clock, counted, latency, times
-from tunefarm.updates import done, model_latency, waiting
+from tunefarm.updates import done, earlier, model_latency, waiting
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -24,6 +24,7 @@ WINDOW_S = 20.0
 """Over how long the throughput is taken."""
 BESTS = 8
 _OPEN = (JobState.RUNNING, JobState.QUEUED)
+_CORDONS = ("cordoned", "draining", "drained", "quarantined")
 _CHROME = 3
 """Lines of a table beside its rows."""
 
@@ -145,8 +146,8 @@ def headlines(look: Look) -> list[str]:
     """``/data/farm.db, tracker 0.1.0 up 3:02:11`` and the counts of everything."""
     states = [device.state for device in look.devices]
     kinds = [f"{states.count(s)} {s}" for s in ("leased", "idle", "offline") if s in states]
-    kept = sum(bool(device.cordon) for device in look.devices)
-    kinds += [f"{kept} cordoned"] if kept else []
+    kept = [device.cordon for device in look.devices]
+    kinds += [f"{kept.count(cordon)} {cordon}" for cordon in _CORDONS if cordon in kept]
     running = sum(update.job.state is JobState.RUNNING for update in look.jobs)
     rate = sum(rates(look.newest, look.at).values())
     pending = sum(row.pending for update in look.jobs for row in update.progress)
@@ -204,7 +205,7 @@ def job_columns(look: Look, rows: int | None) -> list[Column]:
         Column("job", [job.id[:DIGITS] for job in jobs], left=True),
         Column("state", [str(job.state) for job in jobs], rank=8, left=True),
         Column("prio", [str(job.priority) for job in jobs], rank=5),
-        Column("trials", [f"{done(u)}/{u.job.budget.trials}" for u in updates], rank=7),
+        Column("trials", [_spent(u) for u in updates], rank=7),
         Column("fastest", [times(a / b) if b else "–" for a, b in gains], rank=6),
         Column("tasks", [str(len(update.progress)) for update in updates], rank=3),
         Column("age", [span(look.at - job.created_at) for job in jobs], rank=4),
@@ -212,6 +213,12 @@ def job_columns(look: Look, rows: int | None) -> list[Column]:
         Column("now", [_now(update) for update in updates], rank=5, least=24, left=True),
         Column("target", [job.target for job in jobs], rank=1, least=16, left=True),
     ]
+
+
+def _spent(update: JobUpdate) -> str:
+    """``620/700``: trials that count against the budget, earlier ones too, as ``watch`` tells."""
+    budget = update.job.budget.trials
+    return f"{min(earlier(update) + done(update), budget)}/{budget}"
 
 
 def _now(update: JobUpdate) -> str:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _POLL_S = 1.0
 _PAUSE_S = 1.0
+OUTAGE_S = 900.0
+"""How long a job waits for a tracker that is away; less than what probes take for being stuck."""
 
 
 def run_tuner(options: TunerOptions) -> None:
@@ -80,7 +82,7 @@ def run_job(
         )
         try:
             pulse.begin(lambda: claim.is_heard)
-            with using(job.plugins):
+            with using(job.plugins), client.patient(OUTAGE_S):
                 state, message = JobRun(client, job, options, claim, stopped, pulse).run()
         except ClaimLost as lost:
             _log.warning("%s", lost)

@@ -78,17 +78,23 @@ class Bench:
         self.device = Device("", "", device_model, job.target, "")
 
     def close(self) -> None:
-        """Give the device back; trials under way wait for the job's next lease."""
+        """Give the device back; trials under way wait for the job's next lease.
+
+        A tracker that does not answer is not told once it is back: the lease ends with the claim,
+        and what the worker has measured until then counts.
+        """
         from tunefarm.proto.errors import FarmError
 
         if self._lease is None:
             return
-        self._lease.close()
+        lease, self._lease = self._lease, None
+        lease.close()
+        if not self._claim.is_heard:
+            return
         try:
-            self._client.release(self._lease.latest)
+            self._client.release(lease.latest)
         except FarmError as error:
-            _log.info("lease %s: %s", self._lease.latest.id, error)
-        self._lease = None
+            _log.info("lease %s: %s", lease.latest.id, error)
 
     def acquire(self) -> None:
         """Wait for a device that serves the job's target; nothing if one is held."""

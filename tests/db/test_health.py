@@ -13,7 +13,8 @@ from tunefarm.db.grants import Want
 from tunefarm.db.records import Device, ErrorKind, Health, Lease, Result, TaskKey, Trial
 from tunefarm.db.store import Store
 
-DEVICE = Device("sim-1", "sim", "Sim", "sim", "w", peaks={"flops_n": 100.0, "bandwidth": 10.0})
+PEAKS = {"flops_n": 100e9, "bandwidth_dram_n": 36.3e9}
+DEVICE = Device("sim-1", "sim", "Sim", "sim", "w", peaks=PEAKS)
 
 
 def told(connection: Connection, at: float, trouble: str = "", **peaks: float) -> tuple[str, ...]:
@@ -61,30 +62,49 @@ def test_a_check_far_below_those_before_it_is_a_quarantine_until_one_is_not(
 ) -> None:
     with registered.writing() as connection:
         for day in range(2, 5):
-            told(connection, day, flops_n=100.0 + day)
-        told(connection, 5.0, flops_n=75.0)
+            told(connection, day, flops_n=100e9 + day * 1e9)
+        told(connection, 5.0, flops_n=75e9)
         assert reason(connection) == ""  # within what a busy day costs
-        told(connection, 6.0, flops_n=60.0)
-        assert reason(connection) == "its flops_n is 60, 59% of the 102 of its last 5 checks"
-        told(connection, 6.0, flops_n=60.0)  # the same check, told again
-        told(connection, 7.0, flops_n=62.0)
-        assert "its flops_n is 62" in reason(connection)  # the bad ones are no history
-        told(connection, 8.0, flops_n=99.0)
+        told(connection, 6.0, flops_n=60e9)
+        assert reason(connection) == (
+            "it computes 60 GFLOP/s, 59% of the 102 GFLOP/s of its last 5 checks; "
+            "`tunefarm devices check` repeats the check, "
+            "`tunefarm devices lift` ends the quarantine"
+        )
+        told(connection, 6.0, flops_n=60e9)  # the same check, told again
+        told(connection, 7.0, flops_n=62e9)
+        assert "it computes 62 GFLOP/s" in reason(connection)  # the bad ones are no history
+        told(connection, 8.0, flops_n=99e9)
         assert reason(connection) == ""
+
+
+@pytest.mark.parametrize(
+    ("peak", "value", "sentence"),
+    [
+        ("bandwidth_dram_n", 18.7e9, "memory gives 18.7 GB/s, 52% of the 36.3 GB/s of its last 3 "),
+        ("bandwidth_l1_n", 1.2e12, "its first cache gives 1200 GB/s, 50% of the 2400 GB/s of its "),
+        ("tensor_n", 3e9, "its tensor_n is 3 GFLOP/s, 50% of the 6 GFLOP/s of its last 3 checks"),
+    ],
+)
+def test_a_low_peak_is_told_with_its_unit(peak: str, value: float, sentence: str) -> None:
+    usual = {"bandwidth_dram_n": 36.3e9, "bandwidth_l1_n": 2.4e12, "tensor_n": 6e9}
+    told = health.unlike_itself({**usual, peak: value}, [usual] * 3)
+    assert told.startswith(sentence)
+    assert health.unlike_itself(usual, [usual] * 3) == ""
 
 
 def test_lifting_trusts_the_device_as_it_is(registered: Store) -> None:
     with registered.writing() as connection:
-        told(connection, 2.0, flops_n=10.0)
+        told(connection, 2.0, flops_n=10e9)
         assert reason(connection)
         who = {"actor": "anna", "reason": "it has another power limit now"}
         asked = health.ask_check(connection, "1", "sim-1", lift=True, **who)
         assert asked == health.ask_check(connection, "1", "sim-1", lift=True, **who) == {"sim-1": 1}
         assert reason(connection) == ""
-        told(connection, time.time() + 1, flops_n=10.0)
+        told(connection, time.time() + 1, flops_n=10e9)
         assert reason(connection) == ""
-        told(connection, time.time() + 2, flops_n=5.0)
-        assert reason(connection) == "its flops_n is 5, 50% of the 10 of its last check"
+        told(connection, time.time() + 2, flops_n=5e9)
+        assert reason(connection).startswith("it computes 5 GFLOP/s, 50% of the 10 GFLOP/s of its ")
         (event,) = cordons.events(connection, "sim-1")
         assert (event.action, event.actor, event.reason) == ("lift", *who.values())
 
@@ -120,7 +140,10 @@ def test_a_device_that_loses_candidate_after_candidate_is_quarantined_until_a_ch
         assert health.note_results(connection, [fine]) == ()
         assert health.note_results(connection, [lost] * (most - 1)) == ()
         assert health.note_results(connection, [lost]) == (lease.id,)
-        assert reason(connection) == "it lost its last 5 candidates: no helper starts"
+        assert reason(connection) == (
+            "it lost its last 5 candidates: no helper starts; "
+            "`tunefarm devices check` repeats the check"
+        )
         told(connection, 1.0)  # a worker that thinks that it is well proves nothing
         assert reason(connection)
         told(connection, 2.0)

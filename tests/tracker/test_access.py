@@ -164,8 +164,8 @@ def test_what_does_not_exist_is_nobodys(shared_tracker: Any, method: str) -> Non
 
 def test_refusals_say_what_to_do(shared_tracker: Any, headers: dict[str, str | None]) -> None:
     for way, sentence in (
-        ("none", "carries no token; pass the one in the tracker's rendezvous file, or one that"),
-        ("unknown", "refuses the token; pass the one in the tracker's rendezvous file"),
+        ("none", r"no token; name the tracker by the file .*--tracker FILE.* TUNEFARM_TOKEN or "),
+        ("unknown", r"refuses the token; name the tracker by the file .*--token-file FILE"),
         ("expired", r"token late \([0-9a-f]{8}\) expired at 20.* UTC; ask for another"),
         ("revoked", r"token gone \([0-9a-f]{8}\) was revoked at 20.* UTC; ask for another"),
     ):

@@ -20,7 +20,7 @@ from tunefarm.proto.client import FarmClient
 from tunefarm.proto.errors import TrackerUnavailable
 from tunefarm.proto.rendezvous import read_rendezvous, write_private
 
-from tests.patience import collect_all, turns
+from tests.patience import collect_all, turns, wait_for
 
 StartWorker = Callable[..., Any]
 NewJob = Callable[..., Job]
@@ -71,6 +71,24 @@ def test_everything_goes_on_after_kill_9(
 
 
 @SQLITE
+def test_keepers_outlast_a_tracker_that_is_away_for_more_than_a_term(
+    tracker: Any, start_worker: StartWorker, new_job: NewJob, candidates: Candidates
+) -> None:
+    start_worker(tracker)
+    with tracker.client() as farm:
+        job, lease = begin(farm, new_job())
+        with farm.keep_lease(lease) as kept, farm.keep_job(job) as claim:
+            tracker.kill()
+            time.sleep(1.5 * lease.term_s)
+            tracker.start()
+            wait_for(lambda: kept.is_heard and claim.is_heard)
+            farm.submit(lease, candidates(job.id, range(10)))
+            assert sorted(collect_all(farm, job.id, 10)) == list(range(10))
+            assert kept.check().epoch == lease.epoch
+            assert claim.check().claim_epoch == job.claim_epoch
+
+
+@SQLITE
 def test_nothing_is_lost_or_doubled_by_many_kills(
     tracker: Any, start_worker: StartWorker, new_job: NewJob, candidates: Candidates
 ) -> None:
@@ -112,8 +130,7 @@ def check_kills(
         job, lease = begin(farm, job)
 
         def renew() -> None:
-            """Renew both once in each life of the tracker; neither has a keeper, which gives up
-            when it finds no tracker alive for a term."""
+            """Renew both once in each life of the tracker, without a keeper."""
             assert patiently(lambda: farm.renew(lease)).epoch == 1
             assert patiently(lambda: farm.renew_job(job)).claim_epoch == 1
             answered.set()

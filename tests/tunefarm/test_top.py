@@ -32,7 +32,19 @@ from tunefarm.db.records import (
 
 from tunefarm.cli.app import run
 from tunefarm.farm import connect
-from tunefarm.top import NEWEST, WINDOW_S, Gain, Look, Watch, headlines, rates, shown, span
+from tunefarm.progress import Following
+from tunefarm.top import (
+    NEWEST,
+    WINDOW_S,
+    Gain,
+    Look,
+    Watch,
+    headlines,
+    job_columns,
+    rates,
+    shown,
+    span,
+)
 
 NOW = 1e9
 TARGET = "llvm -mcpu=emeraldrapids -num-cores=2"
@@ -114,6 +126,23 @@ def test_the_head_counts_everything() -> None:
         "3 devices: 1 leased, 1 idle, 1 offline, 1 cordoned",
         "1 job running, 1 queued; 5 candidates under way, 1.0 trials/s",
     ]
+
+
+def test_the_head_tells_a_quarantine_from_a_cordon() -> None:
+    cordons = ("quarantined", "cordoned", "quarantined", "")
+    devices = tuple(replace(LOOK.devices[1], id=f"d{n}", cordon=c) for n, c in enumerate(cordons))
+    head = headlines(replace(LOOK, devices=devices))
+    assert head[1] == "4 devices: 4 idle, 1 cordoned, 2 quarantined"
+
+
+def test_a_jobs_trials_are_those_that_watch_counts() -> None:
+    job = replace(JOB, budget=Budget(700), options={"earlier": "350"})
+    update = JobUpdate(job, (Progress(TASK, "gemm 64", 9, 1, 260, 10, 5, 1e-3, 2e-3),), {}, 1)
+    following = Following()
+    following.note(update)
+    assert "620/700 trials" in following.headline()
+    trials = next(c for c in job_columns(replace(LOOK, jobs=(update,)), None) if c.name == "trials")
+    assert trials.cells == ["620/700"]
 
 
 def test_many_rows_are_cut_to_the_terminal() -> None:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -260,6 +261,23 @@ def test_a_worker_and_a_tracker_may_die(farm: Farm) -> None:
         assert_complete(trials, job)
         assert sum(t.origin != "final" for t in trials) == 60
         assert client.job(job.id).state is JobState.SUCCEEDED
+
+
+def test_a_job_keeps_its_lease_while_its_tracker_is_away_for_more_than_a_term(farm: Farm) -> None:
+    target = "sim -failures=0 -trial-ms=20"
+    farm.start_worker(target)
+    with farm.client() as client:
+        job = client.submit_job(new_job(60, target=target))
+        tuner = farm.start_tuner()
+        wait_for(lambda: len(trials_of(client, job)) >= 10)
+        farm.processes[0].kill()
+        farm.processes[0].wait()
+        time.sleep(3.0)
+        farm.start_tracker()
+        finish(tuner)
+        assert client.job(job.id).claim_epoch == 1
+        assert len(client.lease_history(job=job.id)) == 1
+        assert_complete(trials_of(client, job), job)
 
 
 def test_sigterm_puts_the_job_back(farm: Farm) -> None:
