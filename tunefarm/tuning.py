@@ -50,6 +50,8 @@ IDLE_S = 15.0
 NOTICEABLE = 0.1
 """The share of this machine from which on what others take of it hides small gains."""
 Watcher = Callable[[JobUpdate], None]
+Say = Callable[[str], None]
+_Drawing = tuple[Watcher | None, Say | None, Callable[[Outcome | None], None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +121,10 @@ def tune(
     watch: Watcher | None = None,
     token: str = "",
     module: IRModule | None = None,
-    say: Callable[[str], None] | None = None,
+    say: Say | None = None,
     device: str = "",
     model_name: str = "",
+    progress: bool = True,
 ) -> Tuned:
     """Tune tasks of one target until the budget is spent, and return when the job is over.
 
@@ -137,6 +140,10 @@ def tune(
 
     ``device`` selects by their tags the devices that may measure it, for instance
     ``"arch>=sm_90 host!=lab3"`` (see ``tunefarm.tracker.selector``).
+
+    Meanwhile it draws what ``tunefarm tune`` does, on the standard error stream: a live table in a
+    terminal or a notebook, else a line now and then. A function ``watch`` gets each update instead;
+    without ``progress`` nothing is drawn.
 
     With ``model_name``, or with ``module``, the database notes that these are the tasks of a model,
     and the dashboard has a page for it.
@@ -168,7 +175,8 @@ def tune(
     job_s = seconds
     if seconds is not None and module is not None:
         job_s = seconds - _closing_s(seconds)
-    with _farm(database, tracker, token, target) as (client, is_own):
+    farm, drawing = _farm(database, tracker, token, target), _drawing(watch, say, progress)
+    with farm as (client, is_own), drawing as (watch, say, conclude):
         earlier = count_trials(client, tasks, this_machine(target) if is_own else None)
         if earlier >= trials:
             if name:
@@ -189,8 +197,25 @@ def tune(
         if module is not None and last.job.state is JobState.SUCCEEDED:
             closing_s = _closing_s(seconds or time.monotonic() - begin)
             closing = _close(client, module, target, closing_s, say)
-        tuned = Tuned(last.job, last, earlier, closing, outcome(client, last, tasks))
+        found = outcome(client, last, tasks)
+        conclude(found)
+        tuned = Tuned(last.job, last, earlier, closing, found)
     return replace(tuned, others_share=neighbours.share()) if is_own else tuned
+
+
+@contextlib.contextmanager
+def _drawing(watch: Watcher | None, say: Say | None, progress: bool) -> Iterator[_Drawing]:
+    """Who gets a job's updates, lines and outcome: the caller, or a console."""
+    if watch is not None or not progress:
+        yield watch, say, lambda _: None
+        return
+    from rich.console import Console
+
+    from tunefarm.progress import showing
+
+    console = Console(stderr=True)
+    with showing(console) as show:
+        yield show, say or console.print, show.conclude
 
 
 @contextlib.contextmanager
@@ -263,7 +288,7 @@ def _close(
     module: IRModule,
     target: Target,
     seconds: float,
-    say: Callable[[str], None] | None,
+    say: Say | None,
 ) -> Closing | None:
     """The closing step; what is in its way is a warning, since the tuning itself is done."""
     from tunefarm.closing import close_on_farm
