@@ -68,7 +68,7 @@ class Comparison:
     tuned_nodes: Profile | None = None
 
     def summary(self) -> str:
-        """The medians of whole runs, the median of the ratios pair by pair, the sum of nodes."""
+        """The medians of whole runs, their ratio if it is no noise, the sum of nodes."""
         default = statistics.median(self.default_s)
         if self.tuned_nodes is None:
             return (
@@ -77,14 +77,23 @@ class Comparison:
                 f"{self._why_same()}"
             )
         tuned = statistics.median(self.tuned_s)
-        pairs = zip(self.default_s, self.tuned_s, strict=True)
-        ratio = statistics.median(d / t for d, t in pairs)
+        gain = times(default / tuned) if self._differ() else "no difference beyond the noise"
         return (
-            f"tuned {duration(tuned)}, default {duration(default)}: {ratio:.2f}x "
+            f"tuned {duration(tuned)}, default {duration(default)}: {gain} "
             f"(medians of {counted(len(self.tuned_s), 'run')} in turn); nodes one by one: "
             f"tuned {duration(self.tuned_nodes.seconds)}, "
             f"default {duration(self.default_nodes.seconds)}"
         )
+
+    def _differ(self) -> bool:
+        """Whether one build is faster in the middle half of the pairs, and by the medians too."""
+        pairs = zip(self.default_s, self.tuned_s, strict=True)
+        ratios = [d / t for d, t in pairs]
+        low, high = min(ratios), max(ratios)
+        if len(ratios) > 2:
+            low, _, high = statistics.quantiles(ratios, n=4, method="inclusive")
+        ratio = statistics.median(self.default_s) / statistics.median(self.tuned_s)
+        return min(low, ratio) > 1 or max(high, ratio) < 1
 
     def _why_same(self) -> str:
         if any(decision.settled for decision in self.history.decisions.values()):

@@ -147,7 +147,8 @@ def close(
         elif say is not None:
             need_s, left_s = MIN_BLOCKS * model.block_s, max(model.left_s, 0.0)
             say(
-                f"the bests in the whole model take {need_s:.0f} s to time, {left_s:.0f} s are left"
+                f"the closing step was left out: it needs {need_s:.1f} s, and takes at most a "
+                f"tenth of the tuning's time ({seconds:.1f} s, of which {left_s:.1f} s are left)"
             )
         return _meet(records, model, stages, name) if is_enough else None
 

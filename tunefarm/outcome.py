@@ -34,11 +34,16 @@ class Outcome:
 
     ``best_s`` of a row is the time of the record in use, ``default_s`` that of the default beside
     it; ``ok`` and ``failed`` count candidates, and ``finals`` the paired finals of all tasks.
+    Defaults stay in use of ``kept`` tasks after finals of this job, of ``unrivalled`` ones as no
+    trial of a candidate was faster, and of ``untried`` ones as they alone were timed.
     """
 
     rows: tuple[Progress, ...]
     statuses: tuple[str, ...]
     finals: int
+    kept: int = 0
+    unrivalled: int = 0
+    untried: int = 0
 
     @property
     def trials(self) -> int:
@@ -47,31 +52,30 @@ class Outcome:
 
     @property
     def remark(self) -> str:
-        """Why tasks gain nothing although trials were faster; empty if all gain."""
-        confirmed = sum(status == "confirmed" for status in self.statuses)
-        kept = confirmed - len(self._untried)
-        if not kept or not self.finals:
+        """Why tasks gained nothing in finals although trials were faster; empty if all gained."""
+        if not self.kept:
             return ""
-        whose = "1 task keeps its default" if kept == 1 else f"{kept} tasks keep their defaults"
         return (
-            f"{whose}: timed side by side in the finals, no candidate was faster by more than the "
-            "noise, however fast its fastest trial was"
+            f"{_keep_defaults(self.kept)}: timed side by side in the finals, no candidate was "
+            "faster by more than the noise, however fast its fastest trial was"
         )
 
     @property
-    def shortage(self) -> str:
-        """How many tasks the job did not search; empty if none."""
-        count = len(self._untried)
-        if not count:
-            return ""
-        of = "its default" if count == 1 else "their defaults"
-        return f"{counted(count, 'task')} had no trial but of {of}: nothing was searched there"
-
-    @property
-    def _untried(self) -> list[Progress]:
-        """Tasks whose only trial was their default, which stands for want of others."""
-        rows = zip(self.rows, self.statuses, strict=True)
-        return [row for row, status in rows if status == "confirmed" and row.ok + row.failed == 1]
+    def shortages(self) -> list[str]:
+        """How many tasks came to no final, and why."""
+        told = []
+        if self.unrivalled:
+            told.append(
+                f"{_keep_defaults(self.unrivalled)} without a final: no trial of a candidate was "
+                "faster"
+            )
+        if self.untried:
+            default, them = ("default", "it") if self.untried == 1 else ("defaults", "them")
+            told.append(
+                f"{counted(self.untried, 'task')} had no candidates timed, only the {default}: "
+                f"more trials would search {them}"
+            )
+        return told
 
     def sentences(self, update: JobUpdate) -> list[str]:
         """What is to be said below the table of tasks of a job that is over."""
@@ -80,7 +84,7 @@ class Outcome:
         failed = errors_text(update.errors)
         failed = f"failed: {failed} (`tunefarm records list --failed`)" if failed else ""
         sums = "; ".join(filter(None, [self.counts, gain_text(self.rows), failed]))
-        return list(filter(None, [sums, update.job.message, self.remark, self.shortage]))
+        return list(filter(None, [sums, update.job.message, self.remark, *self.shortages]))
 
     @property
     def counts(self) -> str:
@@ -103,8 +107,37 @@ def outcome(source: Trials, update: JobUpdate, tasks: Sequence[Task]) -> Outcome
         )
         for row in update.progress
     ]
+    held = {t.task for t in trials if is_final(t) and t.ok}
     statuses = [str(decisions[r.task].status) if r.task in decisions else "" for r in rows]
-    return Outcome(tuple(rows), tuple(statuses), sum(map(is_final, trials)))
+    why = Counter(
+        _why_default(decisions[row.task], row, row.task in held)
+        for row in rows
+        if row.task in decisions
+    )
+    return Outcome(
+        tuple(rows),
+        tuple(statuses),
+        sum(map(is_final, trials)),
+        why["kept"],
+        why["unrivalled"],
+        why["untried"],
+    )
+
+
+def _why_default(decision: Decision, row: Progress, had_final: bool) -> str:
+    """Which count of an ``Outcome`` a task is in whose default stays in use; empty for others, and
+    where this job did not decide: in the whole model another record was slower."""
+    if str(decision.status) == "default":
+        return "untried" if (row.ok, row.failed) == (1, 0) else ""
+    if str(decision.status) != "confirmed" or (decision.found and decision.found.best.model):
+        return ""
+    if had_final:
+        return "kept"
+    return "unrivalled" if row.ok + row.failed > 1 else ""
+
+
+def _keep_defaults(count: int) -> str:
+    return "1 task keeps its default" if count == 1 else f"{count} tasks keep their defaults"
 
 
 def tasks_of(job: Job) -> list[Task]:

@@ -105,7 +105,8 @@ class Following:
         budget = self.last.job.budget.trials
         counted = min(earlier(self.last) + sum(r.ok + r.failed for r in self.rows), budget)
         state = "stopped" if self.is_broken else str(self.last.job.state)
-        parts = [state, f"{counted}/{budget} trials"]
+        late = " (the time was over)" if self._is_cut_short(counted) else ""
+        parts = [state, f"{counted}/{budget} trials{late}"]
         if self.rate > 0:
             parts.append(f"{self.rate:.1f}/s")
         parts.append(clock(self.elapsed_s))
@@ -113,6 +114,13 @@ class Following:
             left = f"{clock(self.left_s)} left, then finals" if self.left_s else "finals begin"
             parts.append(left)
         return ", ".join(parts)
+
+    def _is_cut_short(self, counted: int) -> bool:
+        """Whether the job's time ended the search; a message says why else trials are left over."""
+        assert self.last is not None
+        job = self.last.job
+        is_done = job.state is JobState.SUCCEEDED and not job.message
+        return is_done and job.budget.seconds is not None and counted < job.budget.trials
 
     def notes(self) -> list[str]:
         """What stands below the table: the sum over tasks, errors, and who is missing."""

@@ -1,4 +1,4 @@
-"""Tables that fit the terminal: columns are shortened, then dropped, never wrapped.
+"""Tables that fit the terminal: columns are shortened or wrapped, then dropped.
 
 Where the output is not a terminal, every column is there at its full width.
 """
@@ -16,18 +16,23 @@ if TYPE_CHECKING:
 GAP = 2
 PIPE_WIDTH = 10_000
 FILLERS = ("", "–")
+DEAR = 6
+"""Columns of at least this rank are worth a second line of the names beside them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
     """A column and its cells. Where the line is too narrow, columns with ``least`` are shortened
-    to that many characters at least, then the columns of the lowest ``rank`` are left out."""
+    to that many characters at least, then the columns of the lowest ``rank`` are left out. A column
+    that ``wraps`` is not shortened: columns of ranks below ``DEAR`` leave it their room, and then
+    it takes further lines."""
 
     name: str
     cells: Sequence[str]
     rank: int = 9
     least: int | None = None
     left: bool = False
+    wraps: bool = False
 
     @property
     def width(self) -> int:
@@ -59,6 +64,9 @@ def fit(columns: Sequence[Column], width: int) -> list[tuple[Column, int]]:
     A column that has nothing to say is left out.
     """
     kept = [c for c in columns if not c.is_empty]
+    whole = sum(c.width - _least(c) for c in kept if c.wraps)
+    while whole and _needed(kept) + whole > width and min(c.rank for c in kept) < DEAR:
+        kept.remove(min(kept, key=lambda c: c.rank))
     while len(kept) > 1 and _needed(kept) > width:
         kept.remove(min(kept, key=lambda c: c.rank))
     spare = width - _needed(kept)
@@ -100,7 +108,7 @@ def print_whole(out: Console, content: RenderableType) -> None:
 
 
 def table(columns: Sequence[Column], width: int, title: str = "", caption: str = "") -> Table:
-    """A table of one line a row, at most ``width`` characters wide."""
+    """A table of one line a row, unless a column wraps, at most ``width`` characters wide."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -119,7 +127,7 @@ def table(columns: Sequence[Column], width: int, title: str = "", caption: str =
     for column, space in fitted:
         result.add_column(
             column.name, justify="left" if column.left else "right",
-            no_wrap=True, overflow="ellipsis", width=space,
+            no_wrap=not column.wraps, overflow="fold" if column.wraps else "ellipsis", width=space,
         )  # fmt: skip
     for row in zip(*(column.cells for column, _ in fitted), strict=True):
         result.add_row(*map(Text, row))

@@ -175,9 +175,10 @@ def _without(contest: Contest, failed: Trial) -> list[Contest]:
 
 
 def _settle_alone(bench: Bench, contest: Contest) -> None:
-    """Only one config has a time: the default takes an empty key, an incumbent stands."""
+    """Only one config has a time: the default takes an empty key, an incumbent stands. A default
+    that alone was tried is no outcome of a search, and takes none."""
     (only,) = contest.entrants
-    if contest.incumbent is None:
+    if contest.incumbent is None and (only is not contest.default or contest.task.is_searched):
         verdict = Verdict.SAME if only is contest.default else Verdict.BETTER
         over_default = 1.0 if only is contest.default else None
         final = Final(contest.key, only.key, None, verdict, None, over_default)

@@ -147,6 +147,15 @@ class TaskRun:
         return len(self.earlier) + own + self.state.under_way
 
     @property
+    def is_searched(self) -> bool:
+        """Whether a config beside the default was tried, or there is none left to try."""
+        default = plain(self.space.default)
+        tried = (*self.trials.values(), *self.earlier)
+        if any(t.origin != FINAL and plain(t.config) != default for t in tried):
+            return True
+        return self.space.size == 1 or self.state.exhausted
+
+    @property
     def is_final(self) -> bool:
         """Whether a final of the task was submitted: then its candidates are complete."""
         return bool(self._finals)

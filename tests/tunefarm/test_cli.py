@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shutil
 import sqlite3
@@ -13,9 +14,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tunefarm.compiler.target import Target
 from tunefarm.db.store import Store
 
+from tunefarm import api
 from tunefarm.cli.app import UNAVAILABLE, run
+from tunefarm.cli.model import names_functions
+from tunefarm.cli.options import Asked
 
 
 def mistake(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -109,8 +114,45 @@ def test_an_unknown_precision(model: str, capsys: pytest.CaptureFixture[str]) ->
 def test_a_precision_stands_in_the_commands_that_follow(
     model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["tasks", model, "--target", "llvm -mcpu=znver5", "--precision", "bf16"]) == 0
-    assert "--precision bf16" in capsys.readouterr().out
+    target = ("--target", "llvm -mcpu=znver5", "--tracker", "127.0.0.1:1")
+    asked = Asked(Path(model), target[1], None, "bf16", tracker=target[3])
+    with api.apply_history_best(()) as history:
+        history.lookup([task.workload for task in asked.tasks()], Target(target[1]))
+    assert "--precision bf16" in asked.summary(history)
+
+
+def test_no_command_follows_that_cannot_work(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """This machine runs no code for another kind of processor, and finds no such database."""
+    foreign = "neoverse-n1" if platform.machine() == "x86_64" else "haswell"
+    target = ("--target", f"llvm -mcpu={foreign} -num-cores=4")
+    library = tmp_path / "m.o"
+    missing, new = tmp_path / "no folder" / "x.db", tmp_path / "new.db"
+    for words in (
+        ("tasks", model, *target),
+        ("build", model, "-o", str(library), *target),
+    ):
+        assert run(words) == 0
+        told = capsys.readouterr().out
+        assert "0 tuned, 0 confirmed, 1 default, 0 stale tasks\n" in told
+        assert "tune the rest" not in told
+    assert run(["tasks", model, "--db", str(missing)]) == 0
+    answer = capsys.readouterr()
+    assert "cannot be used" in answer.err
+    assert "tune the rest" not in answer.out
+    assert run(["tasks", model, "--db", str(new)]) == 0
+    assert f"tune the rest with: tunefarm tune {model} --db {new}" in capsys.readouterr().out
+
+
+def test_a_library_whose_name_begins_with_a_digit(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = mistake(capsys, "build", model, "-o", str(tmp_path / "1x.so"))
+    assert "name the file so that it begins with a letter, for instance" in said
+    assert said.endswith(str(tmp_path / "model_1x.so"))
+    assert names_functions(Path("my model.so"))
+    assert not names_functions(Path("3d.unet.so"))
 
 
 def test_a_name_with_spaces_is_quoted_in_the_commands_that_follow(

@@ -266,7 +266,11 @@ def test_it_says_what_time_is_missing(
     monkeypatch.setattr("tunefarm.closing.MIN_BLOCKS", 10**6)
     said: list[str] = []
     assert close(database, module, target, SECONDS, say=said.append) is None
-    assert re.fullmatch(r"the bests in the .* model take \d+ s to time, \d+ s are left", said[0])
+    assert re.fullmatch(
+        r"the closing step was left out: it needs \d+\.\d s, and takes at most a tenth of the "
+        r"tuning's time \(100\.0 s, of which \d+\.\d s are left\)",
+        said[0],
+    )
 
 
 def test_a_model_of_which_two_builds_have_no_room_is_left_alone(

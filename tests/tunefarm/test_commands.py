@@ -342,7 +342,7 @@ def test_quiet_commands_print_answers_alone(
     first, *_ = capsys.readouterr().out.splitlines()
     assert first.startswith("task")
     assert run(["tune", model, "-q", "--trials", "1", "--no-closing", *db]) == 0
-    shortage = "1 task had no trial but of its default: nothing was searched there"
+    shortage = "1 task had no candidates timed, only the default: more trials would search it"
     assert re.fullmatch(rf"1 trial; all tasks: .*\n{shortage}\n", capsys.readouterr().out)
     assert run(["records", "list", "--limit", "1", *db]) == 0
     assert capsys.readouterr().out

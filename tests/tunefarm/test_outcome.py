@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tunefarm.compiler.host import device_model
@@ -114,21 +115,57 @@ def test_a_default_that_won_its_final_is_no_gain(store: Store, task: Task) -> No
     assert (found.trials, found.finals, found.rows[0].failed) == (3, 1, 1)
 
 
-def test_a_task_that_was_not_searched_met_nobody_in_finals(store: Store, task: Task) -> None:
-    default, *_, final = trials(task)
+def confirm(store: Store, default: Trial, **final: Any) -> None:
+    """Promote the default, as a job does whose finals end with it."""
+    key = BestKey(default.task.workload, default.task.target, default.device_model)
+    held = Final(key, default.key, None, Verdict.SAME, speedup_over_default=1.0, **final)
+    store.promote(str(final), held)
+
+
+def test_a_task_that_was_not_searched_is_not_confirmed(store: Store, task: Task) -> None:
+    default, *_ = trials(task)
     store.add_workloads([workload_record(task)])
-    store.add_trials([default, final])
-    key = BestKey(task.workload.key, task.target.text, default.device_model)
-    stands = TrialKey("job", default.task, 0)
-    store.promote("final", Final(key, stands, None, Verdict.SAME, speedup_over_default=1.0))
+    store.add_trials([default])
     found = outcome(Database(store), ended(task), [task])
-    assert (found.statuses, found.finals) == (("confirmed",), 1)
+    assert (found.statuses, found.finals) == (("default",), 0)
     assert found.sentences(ended(task))[1:] == [
-        "1 task had no trial but of its default: nothing was searched there"
+        "1 task had no candidates timed, only the default: more trials would search it"
     ]
-    store.add_trials([replace(default, number=1, config=final.config)])
-    searched = outcome(Database(store), ended(task), [task])
-    assert searched.sentences(ended(task))[1].startswith("1 task keeps its default: timed side")
+
+
+def test_a_task_whose_candidates_were_slower_met_nobody_in_finals(store: Store, task: Task) -> None:
+    default, other, *_ = trials(task)
+    store.add_workloads([workload_record(task)])
+    store.add_trials([default, replace(other, times_s=(2 * DEFAULT_S,))])
+    confirm(store, default)
+    found = outcome(Database(store), ended(task), [task])
+    assert found.statuses == ("confirmed",)
+    assert found.sentences(ended(task))[1:] == [
+        "1 task keeps its default without a final: no trial of a candidate was faster"
+    ]
+
+
+def test_a_default_that_stood_in_its_final_says_so(store: Store, task: Task) -> None:
+    stored = trials(task)
+    store.add_workloads([workload_record(task)])
+    store.add_trials(stored)
+    confirm(store, stored[0], latency_s=DEFAULT_S)
+    found = outcome(Database(store), ended(task), [task])
+    (said,) = found.sentences(ended(task))[1:]
+    assert said.startswith("1 task keeps its default: timed side by side in the finals")
+
+
+def test_finals_say_nothing_of_a_default_that_won_in_the_whole_model(
+    store: Store, task: Task
+) -> None:
+    """Alone the record that it took the place of was faster."""
+    stored = trials(task)
+    store.add_workloads([workload_record(task)])
+    store.add_trials(stored)
+    confirm(store, stored[0], model="digest")
+    found = outcome(Database(store), ended(task), [task])
+    assert found.statuses == ("confirmed",)
+    assert found.sentences(ended(task))[1:] == []
 
 
 def test_a_winner_gains_what_its_final_saw_beside_the_default(store: Store, task: Task) -> None:

@@ -17,9 +17,11 @@ from tunefarm.compiler.target import Target
 from tunefarm.db.records import TaskKey, Trial
 
 from tunefarm import api
-from tunefarm.benchmark import Subject
+from tunefarm.benchmark import Subject, defaults
 from tunefarm.cli.app import run
+from tunefarm.cli.bench import race_remarks
 from tunefarm.peers.libraries import in_onnxruntime
+from tunefarm.peers.pace import Turns
 from tunefarm.peers.race import Race, race, race_columns, random_feeds
 from tunefarm.peers.rows import DEFAULT, TUNED, Row
 
@@ -99,6 +101,21 @@ def test_ratios_are_to_the_build_that_a_user_gets_and_wrong_answers_are_told() -
         "b differs from a by 3e-01 of the largest magnitude on 2 cores: "
         "usual in quantised models, else wrong",
     ]
+
+
+def test_slow_turns_are_those_of_a_number_of_cores() -> None:
+    row = Row("m", {DEFAULT: 1.0, "b": 2.0}, 10, 1e9, {DEFAULT: 0.0, "b": 0.0})
+    races = [
+        Race(cores, row, "b", defaults(), {"c": "no"}, turns=Turns(20, repeated, 0))
+        for cores, repeated in ((1, 3), (2, 3), (4, 0))
+    ]
+    slow = "The host slowed the processors down: 3 of 20 turns were timed again."
+    assert race_remarks(races) == [
+        "c cannot run this model: no",
+        f"1 core: {slow}",
+        f"2 cores: {slow}",
+    ]
+    assert race_remarks(races[:1])[-1] == slow
 
 
 def test_other_precisions_are_told_and_may_round() -> None:

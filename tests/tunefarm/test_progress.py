@@ -106,6 +106,40 @@ def test_the_rate_counts_from_the_first_update_and_the_budget_bounds_the_time_le
     assert following.headline() == "succeeded, 100/100 trials, 1.8/s, 0:30"
 
 
+def test_a_search_that_its_time_ended_says_so() -> None:
+    clock = Clock()
+    following = Following(clock)
+    following.note(update(1, trials=50))
+    clock.now = 10.0
+    ended = update(1, trials=60, state=JobState.SUCCEEDED)
+    following.note(ended)
+    assert following.headline() == "succeeded, 60/100 trials (the time was over), 1.0/s, 0:10"
+    explained = replace(ended, job=replace(ended.job, message="40 of 100 trials were left over"))
+    unlimited = replace(ended, job=replace(ended.job, budget=Budget(100)))
+    for other in (explained, unlimited, update(1, trials=60, state=JobState.CANCELLED)):
+        following.note(other)
+        assert "60/100 trials, " in following.headline()
+
+
+def test_a_column_that_wraps_comes_before_those_of_less_worth() -> None:
+    """And two names that differ at their ends stay two."""
+    names = [f"{LONG} +clip {end}" for end in ("one", "two")]
+    columns = [
+        Column("task", names, least=20, left=True, wraps=True),
+        Column("status", ["confirmed"] * 2, rank=8, left=True),
+        Column("why", ["no gain yet"] * 2, rank=5, left=True),
+    ]
+    for width, shown in ((80, ["task", "status", "why"]), (62, ["task", "status"])):
+        lines = screen(width, 24, lambda c, width=width: c.print(table(columns, width)))
+        assert lines[0].split() == shown
+        assert [line[: len(names[0])] for line in lines[2:]] == names
+    folded = screen(40, 24, lambda c: c.print(table(columns, 40)))
+    assert max(map(cell_len, folded)) <= 40
+    assert sum(line.rstrip().endswith("confirmed") for line in folded) == 2
+    text = " ".join(" ".join(folded[2:]).replace("confirmed", "").split())
+    assert text == " ".join(names)
+
+
 def in_finals(look: int, *left: int, tasks: int = 3) -> JobUpdate:
     """An update in which the finals of these tasks are under way or wait."""
     now = update(tasks)

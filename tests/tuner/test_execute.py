@@ -223,6 +223,17 @@ def test_a_job_runs_to_its_end_and_promotes_the_best(farm: Farm) -> None:
         assert all(lease.client == "" for lease in client.leases())
 
 
+def test_a_default_that_alone_was_tried_is_not_promoted(farm: Farm) -> None:
+    farm.start_worker()
+    with farm.client() as client:
+        for trials, promoted in ((1, False), (16, True)):
+            job = client.submit_job(new_job(trials, [(8, 8)]))
+            finish(farm.start_tuner())
+            assert client.job(job.id).state is JobState.SUCCEEDED
+            key = BestKey(job.tasks[0].workload.key, job.target, "simulated")
+            assert client.best([key])[key][0].best.promoted == promoted
+
+
 def test_a_killed_tuner_is_followed_by_another(farm: Farm) -> None:
     farm.start_worker("sim -failures=10 -trial-ms=20")
     with farm.client() as client:

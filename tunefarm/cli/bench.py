@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -39,11 +39,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a ``bench`` command asks: to time a subject for targets, each with the command that
-    tunes its tasks. ``found`` gathers what is printed as JSON at the end, if that is asked for."""
+    """What a ``bench`` command asks: to time a subject for targets, each with the options that
+    other commands take for it. ``found`` gathers what is printed as JSON at the end, if that is
+    asked for."""
 
     subject: Subject
-    targets: Mapping[Target, str]
+    targets: Mapping[Target, Asked]
     repeat: int
     found: list[object] = field(default_factory=list)
 
@@ -96,7 +97,7 @@ def bench(
             )
     request = Request(
         Subject(model, parse_shapes(shape), history_source(db, tracker), precision),
-        {found: asked.command("tune") for found, asked in targets.items()},
+        targets,
         repeat,
     )
     out = remarks(as_json) if as_json else console()
@@ -202,8 +203,7 @@ def _bench_peers(out: Console, request: Request) -> None:
     print_table(out, race_columns(races))
     for result in races:
         print_sentence(out, result.summary())
-    told = (t for result in races for t in (*result.warnings(), result.turns.report()) if t)
-    for text in dict.fromkeys(told):
+    for text in race_remarks(races):
         print_sentence(out, text)
     peaks = ", ".join(
         f"{r.row.peak / 1e9:.0f} GFLOP/s of FMAs on {counted(r.cores, 'core')}" for r in races
@@ -218,6 +218,18 @@ def _bench_peers(out: Console, request: Request) -> None:
             out.print(f"{target}: ", end="", soft_wrap=True)
         _tell_records(out, request, target, result.history)
     _tell_noise(out, neighbours)
+
+
+def race_remarks(races: Sequence[Race]) -> list[str]:
+    """What is to be said of races, each once; slow turns are those of a number of cores."""
+    from tunefarm.texts import counted
+
+    told: dict[str, None] = {}
+    for result in races:
+        told |= dict.fromkeys(result.warnings())
+        if slow := result.turns.report():
+            told[slow if len(races) == 1 else f"{counted(result.cores, 'core')}: {slow}"] = None
+    return list(told)
 
 
 def _bench_roofline(out: Console, request: Request, picture: Path | None) -> None:
@@ -260,7 +272,7 @@ def _device() -> str:
 
 
 def _tell_records(out: Console, request: Request, target: Target, history: History) -> None:
-    out.print(history.summary(request.targets[target]), soft_wrap=True)
+    out.print(request.targets[target].summary(history), soft_wrap=True)
 
 
 def _tell_noise(out: Console, neighbours: Neighbours) -> None:

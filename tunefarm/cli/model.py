@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -131,12 +132,19 @@ def tune(
     if result.disturbance:
         print_sentence(out, result.disturbance)
     library = f"{model.stem}{library_suffixes(target)[0]}"
+    library = library if names_functions(Path(library)) else f"model_{library}"
     out.print(f"next: {asked.command('build', '-o', library)}", soft_wrap=True)
 
 
 def library_suffixes(target: str) -> tuple[str, ...]:
     """How the names of files end that a model for a target is built into, the usual one first."""
     return (".zip",) if target.split(" ")[0] == "cuda" else (".so", ".o", ".a")
+
+
+def names_functions(library: Path) -> bool:
+    """Whether the C functions of a library can be named after its file."""
+    prefix = re.sub(r"\W", "_", library.name.partition(".")[0])
+    return re.fullmatch(r"[A-Za-z_]\w*", prefix) is not None
 
 
 def tuned_json(result: Tuned) -> dict[str, object]:
@@ -220,6 +228,12 @@ def build(
 
     suffixes = library_suffixes(target)
     check_output(output, *suffixes)
+    if ".zip" not in suffixes and not names_functions(output):
+        wanted = output.with_name(f"model_{output.name}")
+        raise TunefarmError(
+            f"{output} names the library's C functions, which begin with a letter; name the file "
+            f"so that it begins with a letter, for instance {wanted}"
+        )
     if report_misses and not tracker:
         raise TunefarmError("--report-misses needs a farm to report to; give --tracker HOST:PORT")
     out = remarks(as_json)
@@ -229,9 +243,9 @@ def build(
         asked.source(), strict=strict, report_misses=report_misses, model_name=asked.model_name
     ) as history:
         lib = api.build(mod, target or None)
-    lib.export_library(output)
-    out.print(history.summary(asked.command("tune")), soft_wrap=True)
     missed = sum(not decision.settled for decision in history.decisions.values())
+    lib.export_library(output)
+    out.print(asked.summary(history), soft_wrap=True)
     if history.report is not None and missed:
         out.print(f"reported {counted(missed, 'untuned task')}: `tunefarm misses` lists them")
     sizes = f"{lib.plan.weight_bytes / 1e6:.3g} MB of weights"
@@ -288,7 +302,7 @@ def tasks(
     flops = sum(t.workload.flops * t.weight for t in found)
     out.print(f"{counted(len(found), 'task')} for {found[0].target}, {flops / 1e9:.3g} GFLOP a run")
     print_rows(found, task_columns(found, decisions, known))
-    out.print(history.summary(asked.command("tune")), soft_wrap=True)
+    out.print(asked.summary(history), soft_wrap=True)
 
 
 @runtime_checkable
@@ -334,7 +348,7 @@ def task_columns(
     seconds = [b.latency_s if b is not None else None for b in best]
     rates = [t.workload.flops / s / 1e9 if s else 0 for t, s in zip(found, seconds, strict=True)]
     return [
-        Column("task", [t.workload.summary for t in found], least=20, left=True),
+        Column("task", [t.workload.summary for t in found], least=20, left=True, wraps=True),
         Column("weight", [str(t.weight) for t in found], rank=3),
         Column("MFLOP", [f"{t.workload.flops / 1e6:.1f}" for t in found], rank=2),
         Column("trials", [str(k.ok + k.failed) for k in known], rank=6),

@@ -15,6 +15,7 @@ from tunefarm.compiler.errors import TunefarmError
 from tunefarm.db.records import TRIALS_A_TASK
 
 if TYPE_CHECKING:
+    from tunefarm.compiler.dispatch import History
     from tunefarm.compiler.ir import IRModule
     from tunefarm.compiler.target import Target
     from tunefarm.compiler.workload import Task
@@ -219,6 +220,39 @@ class Asked:
         ]  # fmt: skip
         given = [word for option, value in options if value for word in (option, value)]
         return shlex.join(["tunefarm", name, str(self.model), *words, *given])
+
+    def summary(self, history: History) -> str:
+        """One line on the records of the model's tasks, with the command that tunes the rest where
+        it can work."""
+        if self._can_tune(history):
+            return history.summary(self.command("tune"))
+        return history.summary("").partition("; tune the rest with: ")[0]
+
+    def _can_tune(self, history: History) -> bool:
+        """Whether ``tune`` finds its database and, without a farm, can measure on this machine."""
+        from tunefarm.checks import check_host
+
+        if history.source is None and not self._is_new_database():
+            return False
+        if self.tracker:
+            return True
+        try:
+            for target in {made.target for made in history.decisions.values()}:
+                check_host(target)
+        except TunefarmError:
+            return False
+        return True
+
+    def _is_new_database(self) -> bool:
+        """Whether the database is a file that is not there yet, and can be made."""
+        from tunefarm.db.dialect import parse_url, sqlite_path
+        from tunefarm.db.errors import StoreError
+
+        try:
+            path = sqlite_path(parse_url(self.db)) if self.db else None
+        except StoreError:
+            return False
+        return path is not None and not path.exists() and os.access(path.parent, os.W_OK)
 
 
 def history_source(db: str, tracker: str = "") -> str | tuple[Trial, ...]:
