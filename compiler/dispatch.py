@@ -177,7 +177,7 @@ class History:
         )
 
     def summary(self, command: str) -> str:
-        """One line for the end of a build; ``command`` is what tunes the rest."""
+        """One line for the end of a build; ``command`` is what tunes the rest, if anything can."""
         made = list(self.decisions.values())
         count = Counter(d.status for d in made)
         tuned = sum(d.tuned for d in made)
@@ -191,7 +191,7 @@ class History:
         elif count[Status.CONFIRMED]:
             text += " (confirmed: tuning found nothing faster than the default)"
         settled = all(d.settled for d in made)
-        return text if settled else f"{text}; tune the rest with: {command}"
+        return text if settled or not command else f"{text}; tune the rest with: {command}"
 
 
 _CURRENT: contextvars.ContextVar[History | None] = contextvars.ContextVar("history", default=None)

@@ -81,6 +81,16 @@ class Metadata:
         )
 
 
+def c_prefix(path: Path) -> str:
+    """What a library's C functions are named after: its file's stem."""
+    return re.sub(r"\W", "_", path.name.partition(".")[0])
+
+
+def names_functions(prefix: str) -> bool:
+    """Whether C functions can begin with it."""
+    return re.fullmatch(r"[A-Za-z_]\w*", prefix) is not None
+
+
 def export_library(module: Module, path: Path, name: str | None = None) -> None:
     """Write ``path`` and, beside it, the header ``path`` with suffix ``.h``.
 
@@ -89,8 +99,8 @@ def export_library(module: Module, path: Path, name: str | None = None) -> None:
     if module.code is None:
         prefix = _copy_library(module, path, name)
     else:
-        prefix = name or re.sub(r"\W", "_", path.name.partition(".")[0])
-        if not re.fullmatch(r"[A-Za-z_]\w*", prefix):
+        prefix = name or c_prefix(path)
+        if not names_functions(prefix):
             raise BuildError(f"{prefix!r} cannot name C functions; pass name='model' or the like")
         with replacing(path) as file:
             if path.suffix in STATIC:

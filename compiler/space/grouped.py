@@ -30,7 +30,7 @@ from tunefarm.compiler.space.contraction.apply import keep_sums
 from tunefarm.compiler.space.contraction.knobs import MAX_UNROLLED, up_to
 from tunefarm.compiler.space.contraction.nest import accesses_of
 from tunefarm.compiler.space.contraction.shape import packed_at_build, step_of
-from tunefarm.compiler.space.nests import default_tasks, share_out, task_choices
+from tunefarm.compiler.space.nests import busy_cores, default_tasks, share_out, task_choices
 from tunefarm.compiler.space.product_cycles import LATENCY
 from tunefarm.compiler.space.program import create_program, find_anchor, is_float32_image
 from tunefarm.compiler.space.tiles import in_registers, place_epilogue
@@ -162,7 +162,7 @@ def _nest(c: Contraction, target: Target, lanes: int, k: Columns) -> Nest:
         frozenset(a.name for a in c.reduce),
         tuple(accesses_of(c)),
         {"vector": vector, "register": register, "l1": l1, "l2": l2, "core": core},
-        np.clip(whole(k, "tasks") * target.num_cores, 1, target.num_cores),
+        busy_cores(whole(k, "tasks"), target),
         np.full(len(one), 2.0 * prod(axes.values())),
         extra,
     )

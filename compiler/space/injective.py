@@ -30,6 +30,7 @@ from tunefarm.compiler.space.config import (
 from tunefarm.compiler.space.flatten import flatten
 from tunefarm.compiler.space.nests import (
     accesses_of,
+    busy_cores,
     cost_of,
     default_tasks,
     fitting_lanes,
@@ -221,14 +222,13 @@ def _nest(program: PrimFunc, target: Target, k: Columns) -> Nest:
             name, side = names[axis.var], np.minimum(tile.get(axis, one), axis.extent)
             register[name] = np.where(turned, side, register[name])
             vector[name] = np.where(turned, fit if axis is turn.lane else 1, vector[name])
-    tasks = whole(k, "tasks") * target.num_cores
     total = prod(i.extent for i in node.iters)
     return Nest(
         {names[i.var]: i.extent for i in node.iters},
         frozenset(),
         tuple(accesses_of(node, program, names)),
         {"vector": vector, "register": register, "l1": register, "l2": register, "core": register},
-        np.clip(tasks, 1, target.num_cores),
+        busy_cores(whole(k, "tasks"), target),
         np.full(len(vectors), total * cost_of(store_of(node).value)),
         {n: whole(k, n).astype(np.float64) for n in ("lane", "nv", "turn", "tasks")},
     )

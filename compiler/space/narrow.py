@@ -52,6 +52,7 @@ from tunefarm.compiler.space.contraction.shape import (
     step_of,
 )
 from tunefarm.compiler.space.nests import (
+    busy_cores,
     default_tasks,
     fitting_lanes,
     loop_of,
@@ -338,7 +339,7 @@ def _nest(c: Contraction, target: Target, lanes: int, k: Columns) -> Nest:
         frozenset(a.name for a in c.reduce),
         tuple(accesses_of(c)),
         {"vector": vector, "register": register, "l1": l1, "l2": core, "core": core},
-        np.clip(whole(k, "tasks") * target.num_cores, 1, target.num_cores),
+        busy_cores(whole(k, "tasks"), target),
         executed,
         extra,
     )

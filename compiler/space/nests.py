@@ -7,7 +7,9 @@ from contextlib import suppress
 from itertools import dropwhile
 from math import prod
 
+import numpy as np
 from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.space.columns import Numbers
 from tunefarm.compiler.space.config import Access
 from tunefarm.compiler.target import Target, dtype_bytes
 from tunefarm.compiler.tir import PrimFunc
@@ -166,15 +168,22 @@ def lane_cost(node: Block, axis: IterVar, lanes: int) -> float:
 
 def task_choices(nodes: Iterable[Block], target: Target) -> tuple[int, ...]:
     """The choices of tasks a core; 0 runs in the caller's thread alone."""
-    if target.num_cores == 1:
-        return (0,)
-    work = work_ns(nodes, target)
-    return (0,) if work < SERIAL_NS / 4 else TASKS
+    return (0,) if target.num_cores == 1 else tasks_for(work_ns(nodes, target), target)
+
+
+def tasks_for(work: float, target: Target) -> tuple[int, ...]:
+    """The same for work of so many nanoseconds."""
+    return (0,) if target.num_cores == 1 or work < SERIAL_NS / 4 else TASKS
 
 
 def default_tasks(nodes: Sequence[Block], target: Target) -> int:
     choices = task_choices(nodes, target)
     return 2 if len(choices) > 1 and work_ns(nodes, target) >= SERIAL_NS else 0
+
+
+def busy_cores(tasks: Numbers, target: Target) -> Numbers:
+    """The cores that so many tasks a core keep busy, the caller's own with none."""
+    return np.clip(tasks * target.num_cores, 1, target.num_cores)
 
 
 def share_out(

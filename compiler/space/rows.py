@@ -25,6 +25,7 @@ from tunefarm.compiler.space.config import (
 from tunefarm.compiler.space.fused import MAX_TAPS, Tiling, schedule_stages
 from tunefarm.compiler.space.nests import (
     accesses_of,
+    busy_cores,
     cost_of,
     fitting_lanes,
     task_choices,
@@ -219,7 +220,6 @@ def _nest(r: RowSpace, k: Columns) -> Nest:
     reduced = {names[i.var] for i in node.iters if i.kind == "reduce"}
     extents = {names[i.var]: i.extent for i in node.iters}
     l1 = {a: extents[a] * one if a in reduced else register[a] for a in extents}
-    tasks = whole(k, "tasks") * r.target.num_cores
     operations = sum(
         prod(i.extent for i in n.iters) * cost_of(store_of(n).value) for n in stages.nodes
     )
@@ -229,7 +229,7 @@ def _nest(r: RowSpace, k: Columns) -> Nest:
         frozenset(reduced),
         tuple(accesses_of(node, stages.program, names)),
         {"vector": vector, "register": register, "l1": l1, "l2": l1, "core": l1},
-        np.clip(tasks, 1, r.target.num_cores),
+        busy_cores(whole(k, "tasks"), r.target),
         np.full(len(nv), float(operations)),
         {n: whole(k, n).astype(np.float64) for n in knobs},
     )

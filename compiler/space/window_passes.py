@@ -43,7 +43,7 @@ from tunefarm.compiler.space.config import (
     Knob,
     SketchSpace,
 )
-from tunefarm.compiler.space.nests import SERIAL_NS, TASKS, own_loops, share_out
+from tunefarm.compiler.space.nests import SERIAL_NS, own_loops, share_out, tasks_for
 from tunefarm.compiler.space.tiles import in_registers
 from tunefarm.compiler.space.windows import (
     Windows,
@@ -122,13 +122,12 @@ def space(function: Function, target: Target) -> SketchSpace | None:
         return None
     along = prod(w.result[2:]) if w.side_by_side else channels
     several = () if w.side_by_side else TILES[1:]
-    parallel = target.num_cores > 1 and w.work_ns(target) >= SERIAL_NS / 4
     knobs = (
         Knob("rows", tuple(r for r in ROWS if r <= w.result[1])),
         Knob("cv", VECTORS),
         Knob("nv", tuple(v for v in VECTORS if v == 1 or (v - 1) * lanes < along)),
         Knob("tile", (1, *(t for t in several if t <= w.result[2]))),
-        Knob("tasks", TASKS if parallel else (0,)),
+        Knob("tasks", tasks_for(w.work_ns(target), target)),
     )
 
     def accumulators(k: Columns) -> Mask:

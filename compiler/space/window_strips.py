@@ -34,7 +34,7 @@ from tunefarm.compiler import te
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.columns import Mask, whole
 from tunefarm.compiler.space.config import Columns, Config, Constraint, Knob, SketchSpace
-from tunefarm.compiler.space.nests import SERIAL_NS, TASKS, share_out
+from tunefarm.compiler.space.nests import SERIAL_NS, share_out, tasks_for
 from tunefarm.compiler.space.tiles import in_registers
 from tunefarm.compiler.space.windows import (
     Windows,
@@ -108,13 +108,12 @@ def space(function: Function, target: Target) -> SketchSpace | None:
     row = w.result[2] * w.data[3] if w.side_by_side else w.data[3]
     blocks = {-(-rows // most) for most in MOST_ROWS}
     several = () if w.side_by_side else TILES[1:]
-    parallel = target.num_cores > 1 and w.work_ns(target) >= SERIAL_NS / 4
     knobs = (
         Knob("rows", tuple(sorted({-(-rows // count) for count in blocks}))),
         Knob("nv", tuple(v for v in VECTORS if v == 1 or (v - 1) * lanes < row)),
         Knob("tile", (1, *(t for t in several if t <= w.result[2]))),
         Knob("lines", (0, *_ways_to_shift(w, target))),
-        Knob("tasks", TASKS if parallel else (0,)),
+        Knob("tasks", tasks_for(w.work_ns(target), target)),
     )
 
     default = _default(w, target, knobs)

@@ -15,7 +15,7 @@ from tunefarm.compiler.ops.common import integers
 from tunefarm.compiler.ops.conv import pairs
 from tunefarm.compiler.space.columns import Numbers, whole
 from tunefarm.compiler.space.config import Access, Columns, Nest
-from tunefarm.compiler.space.nests import own_loops
+from tunefarm.compiler.space.nests import busy_cores, own_loops
 from tunefarm.compiler.space.tiles import in_registers
 from tunefarm.compiler.target import Target, dtype_bytes
 from tunefarm.compiler.tir import PrimFunc
@@ -181,7 +181,7 @@ def nest_of(w: Windows, target: Target, k: Columns, knobs: Sequence[str]) -> Nes
 
     lanes = w.lanes(target)
     in_row = tile(extents["p"], True)
-    tasks = np.clip(whole(k, "tasks") * target.num_cores, 1, target.num_cores)
+    tasks = busy_cores(whole(k, "tasks"), target)
     return Nest(
         extents,
         frozenset(("ky", "kx")),

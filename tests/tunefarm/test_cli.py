@@ -14,12 +14,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tunefarm.compiler.runtime.export import c_prefix, names_functions
 from tunefarm.compiler.target import Target
 from tunefarm.db.store import Store
 
 from tunefarm import api
 from tunefarm.cli.app import UNAVAILABLE, run
-from tunefarm.cli.model import names_functions
 from tunefarm.cli.options import Asked
 
 
@@ -151,8 +151,8 @@ def test_a_library_whose_name_begins_with_a_digit(
     said = mistake(capsys, "build", model, "-o", str(tmp_path / "1x.so"))
     assert "name the file so that it begins with a letter, for instance" in said
     assert said.endswith(str(tmp_path / "model_1x.so"))
-    assert names_functions(Path("my model.so"))
-    assert not names_functions(Path("3d.unet.so"))
+    assert names_functions(c_prefix(Path("my model.so")))
+    assert not names_functions(c_prefix(Path("3d.unet.so")))
 
 
 def test_a_name_with_spaces_is_quoted_in_the_commands_that_follow(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -132,7 +131,7 @@ def tune(
     if result.disturbance:
         print_sentence(out, result.disturbance)
     library = f"{model.stem}{library_suffixes(target)[0]}"
-    library = library if names_functions(Path(library)) else f"model_{library}"
+    library = library if _names_functions(Path(library)) else f"model_{library}"
     out.print(f"next: {asked.command('build', '-o', library)}", soft_wrap=True)
 
 
@@ -141,10 +140,11 @@ def library_suffixes(target: str) -> tuple[str, ...]:
     return (".zip",) if target.split(" ")[0] == "cuda" else (".so", ".o", ".a")
 
 
-def names_functions(library: Path) -> bool:
+def _names_functions(library: Path) -> bool:
     """Whether the C functions of a library can be named after its file."""
-    prefix = re.sub(r"\W", "_", library.name.partition(".")[0])
-    return re.fullmatch(r"[A-Za-z_]\w*", prefix) is not None
+    from tunefarm.compiler.runtime.export import c_prefix, names_functions
+
+    return names_functions(c_prefix(library))
 
 
 def tuned_json(result: Tuned) -> dict[str, object]:
@@ -228,7 +228,7 @@ def build(
 
     suffixes = library_suffixes(target)
     check_output(output, *suffixes)
-    if ".zip" not in suffixes and not names_functions(output):
+    if ".zip" not in suffixes and not _names_functions(output):
         wanted = output.with_name(f"model_{output.name}")
         raise TunefarmError(
             f"{output} names the library's C functions, which begin with a letter; name the file "

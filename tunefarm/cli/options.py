@@ -224,9 +224,7 @@ class Asked:
     def summary(self, history: History) -> str:
         """One line on the records of the model's tasks, with the command that tunes the rest where
         it can work."""
-        if self._can_tune(history):
-            return history.summary(self.command("tune"))
-        return history.summary("").partition("; tune the rest with: ")[0]
+        return history.summary(self.command("tune") if self._can_tune(history) else "")
 
     def _can_tune(self, history: History) -> bool:
         """Whether ``tune`` finds its database and, without a farm, can measure on this machine."""
