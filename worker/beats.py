@@ -16,13 +16,13 @@ class Beats:
     """The loop ``beat()``, which tells its seconds, on ``cores`` cores at once.
 
     Its threads, which start with the first call, have a core each if the process may use no more
-    than ``cores``, and live until ``close``.
+    than ``cores`` (``pins``; empty else), and live until ``close``.
     """
 
     def __init__(self, beat: Callable[[], float], cores: int) -> None:
         self._beat = beat
         allowed = sorted(os.sched_getaffinity(0))
-        self._pins = allowed if len(allowed) <= cores else []
+        self.pins = allowed if len(allowed) <= cores else []
         self._meeting = threading.Barrier(cores)
         self._threads = ThreadPoolExecutor(cores)
 
@@ -37,7 +37,7 @@ class Beats:
         self._threads.shutdown()
 
     def _run(self, index: int) -> float:
-        if self._pins:
-            os.sched_setaffinity(0, {self._pins[index % len(self._pins)]})
+        if self.pins:
+            os.sched_setaffinity(0, {self.pins[index % len(self.pins)]})
         self._meeting.wait()
         return self._beat()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sqlite3
@@ -17,6 +18,7 @@ import psutil
 import pytest
 from tunefarm.db.store import Store
 from tunefarm.proto.client import FarmClient
+from tunefarm.worker import cores, device, exchange
 
 from tests.worker.cuda.nvml_library import ScriptedGpu, ScriptedNvml
 from tunefarm.cli.app import run
@@ -82,6 +84,28 @@ def test_a_quota_of_time_is_found(
     (found,) = machine._cores()
     assert (found.state is State.FIX) == (state is State.FIX)
     assert ("for 0.5 cores' time" in found.told) == (state is State.FIX)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "state", "span"),
+    [
+        ([120e-9], State.OK, ""),
+        ([float("inf")], State.OK, ""),
+        ([500e-9], State.NOTE, "back in 500 ns"),
+        ([130e-9, 510e-9], State.NOTE, "back in 130 to 510 ns"),
+    ],
+)
+def test_cores_without_a_cache_in_common_are_told(
+    monkeypatch: pytest.MonkeyPatch, seconds: list[float], state: State, span: str
+) -> None:
+    monkeypatch.setattr(machine, "_EXCHANGE_PAUSE_S", 0.0)
+    answers = itertools.cycle(seconds)
+    monkeypatch.setattr(exchange, "exchange_s", lambda _: next(answers))
+    monkeypatch.setattr(device, "own_cores", lambda: (0, 1))
+    monkeypatch.setattr(cores, "physical_core", lambda core: core)
+    (found,) = machine._cores()
+    assert found.state is state
+    assert span in found.told
 
 
 def test_the_governor_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

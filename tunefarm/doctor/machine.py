@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
 import platform
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tunefarm.compiler import settings
@@ -19,6 +20,8 @@ LOOK_S = 1.0
 """How long the machine is watched for what else it does."""
 MAX_NOISE = 0.03
 MIN_FREE_BYTES = 1 << 30
+_EXCHANGES, _EXCHANGE_PAUSE_S = 5, 0.1  # a host moves virtual processors within seconds
+_NS = 1e9
 _CPU = "/sys/devices/system/cpu"
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")
 _EXTRAS = {
@@ -97,7 +100,27 @@ def _cores() -> Iterator[Finding]:
         remedy = f"measure on one thread of each: --target '{Target.host(physical)}'"
         yield Finding("cores", State.NOTE, told, remedy)
     else:
-        yield Finding("cores", State.OK, told)
+        yield _distance(own, told)
+
+
+def _distance(own: Sequence[int], told: str) -> Finding:
+    """Whether cores that work on one kernel share a cache, now and a little later."""
+    from tunefarm.worker.exchange import FAR_S, exchange_s
+
+    times = []
+    for _ in range(_EXCHANGES):
+        times.append(exchange_s(own))
+        time.sleep(_EXCHANGE_PAUSE_S)
+    least, most = min(times), max(times)
+    if most < FAR_S or most == math.inf:
+        return Finding("cores", State.OK, told)
+    span = f"{_NS * most:.0f} ns" if least >= FAR_S else f"{_NS * least:.0f} to {_NS * most:.0f} ns"
+    told += (
+        f", some without a cache in common: a line goes there and back in {span}, so kernels on "
+        "all of them gain less"
+    )
+    remedy = "take cores of one socket and cache where you can (taskset, a virtual machine's pins)"
+    return Finding("cores", State.NOTE, told, remedy)
 
 
 def _quota() -> float | None:

@@ -7,14 +7,16 @@ length tells of it.
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 
 from tunefarm.worker.beats import Beats
+from tunefarm.worker.exchange import FAR_S, exchange_s
 
 FULL_SHARE = 0.92  # of the best speed seen: a neighbour on the same core takes a third or more
 CALIBRATIONS = 20
@@ -22,33 +24,57 @@ LOOPS = 3  # a millisecond in all; their median, as an interrupt is no neighbour
 PATIENCE_S = 2.0
 TRIES = 4
 """Slow spells that a turn is timed again for; the fastest of them stands."""
+_NS = 1e9
 
 
 @dataclass(slots=True)
 class Turns:
-    """How many turns there were, how many of them were timed again, and how many stayed slow."""
+    """How many turns there were, how many of them were timed again, how many stayed slow, and how
+    long a line of the cache went between the cores after each of them (seconds)."""
 
     taken: int = 0
     repeated: int = 0
     slow: int = 0
+    exchanges: list[float] = field(default_factory=list)
 
     def report(self) -> str:
-        """A sentence on slow turns; empty if there were none."""
+        """Sentences on slow turns and on those of cores apart; empty if there were none."""
+        return " ".join(filter(None, (self._slow_report(), self._far_report())))
+
+    def _slow_report(self) -> str:
         if not self.repeated and not self.slow:
             return ""
         told = f"{self.repeated} of {self.taken} turns were timed again"
         kept = f", {self.slow} stayed slow" if self.slow else ""
         return f"The host slowed the processors down: {told}{kept}."
 
+    def _far_report(self) -> str:
+        far = [s for s in self.exchanges if FAR_S <= s < math.inf]
+        if not far:
+            return ""
+        near = [s for s in self.exchanges if s < FAR_S]
+        told = f", {_NS * statistics.median(near):.0f} in the others" if near else ""
+        return (
+            f"In {len(far)} of {self.taken} turns the cores had no cache in common: a line went "
+            f"there and back in {_NS * statistics.median(far):.0f} ns{told}."
+        )
+
 
 class Pace(AbstractContextManager["Pace"]):
     """The speed of multiply-adds on ``cores`` cores at once, against the best seen so far.
 
-    ``beat`` tells the seconds of a fixed loop on the calling thread.
+    ``beat`` tells the seconds of a fixed loop on the calling thread, ``exchange`` those that a line
+    takes from one of the given processors to the others and back.
     """
 
-    def __init__(self, cores: int, beat: Callable[[], float] | None = None) -> None:
+    def __init__(
+        self,
+        cores: int,
+        beat: Callable[[], float] | None = None,
+        exchange: Callable[[Sequence[int]], float] = exchange_s,
+    ) -> None:
         self.turns = Turns()
+        self._exchange = exchange
         self._beats = Beats(beat or _loop_of_this_host(), cores)
         self._best_s = min(self._slowest() for _ in range(CALIBRATIONS))
 
@@ -70,6 +96,12 @@ class Pace(AbstractContextManager["Pace"]):
         """What ``measure()`` tells, of a time with full speed before it and after it; the least of
         all tries if there is no such time."""
         self.turns.taken += 1
+        seconds = self._at_full_speed(measure)
+        if len(self._beats.pins) > 1:
+            self.turns.exchanges.append(self._exchange(self._beats.pins))
+        return seconds
+
+    def _at_full_speed(self, measure: Callable[[], float]) -> float:
         found = []
         for attempt in range(TRIES):
             self.turns.repeated += attempt == 1
