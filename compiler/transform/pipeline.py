@@ -8,6 +8,7 @@ from tunefarm.compiler.transform.canonicalize_ops import canonicalize_ops
 from tunefarm.compiler.transform.combine_parallel import combine_parallel, join_projections
 from tunefarm.compiler.transform.context import Pass, PassContext
 from tunefarm.compiler.transform.convert_layout import convert_layout
+from tunefarm.compiler.transform.convolve_in_float32 import convolve_in_float32
 from tunefarm.compiler.transform.eliminate_common_subexpressions import (
     eliminate_common_subexpressions,
 )
@@ -47,6 +48,7 @@ STEPS = (
     Pass("combine_parallel", combine_parallel, level=4),
     Pass("join_projections", join_projections, level=2),
     Pass("lower_precision", lower_precision, level=0),
+    Pass("convolve_in_float32", convolve_in_float32, level=2),
     Pass("pack_pixels", pack_pixels, level=2),
     Pass("eliminate_dead_code", eliminate_dead_code, level=1),
     Pass("fuse_attention", fuse_attention, level=2),

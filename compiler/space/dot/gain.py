@@ -20,15 +20,16 @@ _SLOW = {
     ("avx512bf16", cpu): 2.0
     for cpu in ("sapphirerapids", "emeraldrapids", "graniterapids", "graniterapids-d")
 }
-
-
 PAIRS_CYCLES = 0.56  # with the sums of chunks
+WORDS_CYCLES = 0.68  # of VPMADDWD, with its addition and the bytes' way to words (Zen 3)
 
 
 def issue_cycles(intrinsic: TensorIntrinsic, target: Target) -> float:
     """Cycles from one instruction to the next independent one."""
     if intrinsic is PAIRS:
         return PAIRS_CYCLES
+    if intrinsic.a == "int16":
+        return WORDS_CYCLES
     return _SLOW.get((intrinsic.feature, target.mcpu), FMA_CYCLES)
 
 

@@ -1,0 +1,111 @@
+"""Convolutions of bytes in float32: where, and how many quanta are off."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tunefarm.compiler.build import build_module
+from tunefarm.compiler.evaluate import evaluate
+from tunefarm.compiler.extract import extract_tasks
+from tunefarm.compiler.ir import (
+    Call,
+    Constant,
+    Expr,
+    Function,
+    IRModule,
+    TensorType,
+    Var,
+    post_order,
+    tensor_type,
+)
+from tunefarm.compiler.ops import call
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.transform.convolve_in_float32 import convolve_in_float32
+
+ZEN3 = Target("llvm -mcpu=znver3 -num-cores=1")
+CHANNELS = 64
+rng = np.random.default_rng(11)
+
+
+def layer(
+    size: int = 14,
+    taps: int = 3,
+    stride: int = 1,
+    zero: int = 0,
+    bias: bool = True,
+    dtype: str = "uint8",
+    channels: int = CHANNELS,
+) -> IRModule:
+    """A quantised convolution whose results span the range of bytes."""
+    x = Var("x", TensorType((1, size, size, channels), dtype))
+    w = rng.integers(-127, 128, (taps, taps, channels, CHANNELS)).astype(np.int8)
+    pad = ((taps // 2,) * 2,) * 2
+    sums: Expr = call(
+        "conv", x, Constant(w), padding=pad, strides=(stride, stride), data_layout="NSC",
+        kernel_layout="SIO", out_dtype="int32", pad_value=zero,
+    )  # fmt: skip
+    if bias:
+        sums = call("add", sums, Constant(rng.integers(-(2**16), 2**16, CHANNELS).astype(np.int32)))
+    spread = 80 * 130 * taps * channels**0.5 / 40
+    factors = rng.uniform(0.5 / spread, 1.5 / spread, CHANNELS).astype(np.float32)
+    body = call("requantize", sums, Constant(factors), Constant(np.float32(128)))
+    return IRModule({"main": Function((x,), body)})
+
+
+def conv_dtype(module: IRModule) -> str:
+    (conv,) = (e for e in post_order(module.main.body) if isinstance(e, Call) and e.op == "conv")
+    return tensor_type(conv).dtype
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        layer(),
+        layer(size=28, zero=3),
+        layer(zero=130),
+        layer(zero=-4, dtype="int8", bias=False),
+        layer(size=13, bias=False),
+        layer(size=56, taps=7, stride=2, channels=3, zero=120),
+    ],
+)
+def test_results_are_off_by_a_quantum_at_most_and_seldom(module: IRModule) -> None:
+    widened = convolve_in_float32(module, ZEN3)
+    assert conv_dtype(widened) == "float32"
+    (x,) = module.main.params
+    kind = np.iinfo(x.type.dtype)
+    data = rng.integers(kind.min, kind.max + 1, x.type.shape).astype(x.type.dtype)
+    want = np.asarray(evaluate(module.main, [data])).astype(int)
+    assert np.ptp(want) > 200
+    host = Target(f"llvm -mcpu={Target.host().mcpu} -num-cores=1")
+    (got,) = build_module(widened, host).run({"x": data}).values()
+    off = np.abs(got.astype(int) - want)
+    assert off.max() <= 1
+    assert np.count_nonzero(off) <= off.size / 2000
+
+
+@pytest.mark.parametrize(
+    ("module", "target"),
+    [
+        (layer(), "llvm -mcpu=znver4"),  # sums four products of bytes in a lane
+        (layer(), "llvm -mcpu=znver3 -precision=strict"),
+        (layer(), "cuda -arch=sm_90a"),
+        (layer(taps=1), "llvm -mcpu=znver3"),
+        (layer(size=28, stride=2), "llvm -mcpu=znver3"),
+    ],
+)
+def test_other_convolutions_stay_on_bytes(module: IRModule, target: str) -> None:
+    assert convolve_in_float32(module, Target(target)) is module
+
+
+def test_sums_that_others_read_stay_integers() -> None:
+    main = layer().main
+    assert isinstance(main.body, Call)
+    sums, *parameters = main.body.args
+    both = call("add", call("requantize", sums, *parameters), call("requantize", sums, *parameters))
+    module = IRModule({"main": Function(main.params, both)})
+    assert convolve_in_float32(module, ZEN3) is module
+
+
+def test_another_calibration_has_the_same_keys() -> None:
+    first, second = (extract_tasks(layer(zero=zero), ZEN3) for zero in (3, 5))
+    assert [t.workload.key for t in first] == [t.workload.key for t in second]
