@@ -36,6 +36,7 @@ def replaced(connection: Connection, records: Collection[int], since: int) -> di
         select(
             chain.c.record,
             FINALS.c.challenger_id.label("trial_id"),
+            TRIALS.c.number,
             func.coalesce(FINALS.c.latency_s, TRIALS.c.median_s).label("median_s"),
             FINALS.c.verdict,
             FINALS.c.speedup,

@@ -31,7 +31,7 @@ from tunefarm.db.records import (
 )
 from tunefarm.proto import convert, farm_pb2, farm_pb2_grpc
 from tunefarm.proto.calls import new_request_id
-from tunefarm.proto.connection import CALL_S
+from tunefarm.proto.connection import CALL_S, Trackers
 from tunefarm.proto.errors import InvalidRequest, TrackerUnavailable
 from tunefarm.proto.keepalive import Keepalive
 from tunefarm.proto.lease_line import LeaseLine
@@ -53,8 +53,9 @@ slow none would ever answer in time."""
 class SyncCall:
     """A worker's Sync on its way; a newer Sync ends it with orders that say nothing new."""
 
-    def __init__(self, client: FarmClient, turn: int, future: Any) -> None:
+    def __init__(self, client: FarmClient, trackers: Trackers, turn: int, future: Any) -> None:
         self._client = client
+        self._trackers = trackers
         self._turn = turn
         self._future = future
 
@@ -66,6 +67,11 @@ class SyncCall:
         except grpc.FutureCancelledError as error:
             raise TrackerUnavailable("the Sync was cancelled here") from error
         except grpc.RpcError as error:
+            if self._client.has_moved(self._trackers, error):
+                raise TrackerUnavailable(
+                    f"the tracker at {self._trackers.address} is gone; the one at "
+                    f"{self._client.address} is asked from now on"
+                ) from error
             if self._client.has_several and self._client.is_away(error):
                 if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                     self._client._sync_s = min(CALL_S, _MORE * self._client._sync_s)
@@ -87,7 +93,7 @@ class SyncCall:
 
 class FarmClient(RecordCalls, OperatorCalls, TokenCalls):
     """A connection to the tracker at ``address`` (HOST:PORT) with a ``token``; with ``tls`` if it
-    leaves this machine."""
+    leaves this machine. ``file`` is the rendezvous file that says so, if there is one."""
 
     def __init__(
         self,
@@ -97,8 +103,9 @@ class FarmClient(RecordCalls, OperatorCalls, TokenCalls):
         connect_s: float = 3.0,
         patience_s: float = 30.0,
         tls: Tls | None = None,
+        file: Path | None = None,
     ) -> None:
-        super().__init__(address, token, connect_s, patience_s, tls)
+        super().__init__(address, token, connect_s, patience_s, tls, file)
         self._worker: Any = self._service(farm_pb2_grpc.WorkerStub)
         self._leases: Any = self._service(LeaseLine)
         self._sync_s = _FIRST_SYNC_S if self.has_several else CALL_S
@@ -107,7 +114,8 @@ class FarmClient(RecordCalls, OperatorCalls, TokenCalls):
     def from_rendezvous(
         path: Path, *, connect_s: float = 3.0, patience_s: float = 30.0
     ) -> FarmClient:
-        """A client of the tracker that wrote this file; InvalidRequest if it cannot be used."""
+        """A client of the tracker that wrote this file, which is read again where that is away;
+        InvalidRequest if it cannot be used."""
         found = read_rendezvous(path)
         return FarmClient(
             found.address,
@@ -115,6 +123,7 @@ class FarmClient(RecordCalls, OperatorCalls, TokenCalls):
             connect_s=connect_s,
             patience_s=patience_s,
             tls=found.tls,
+            file=path,
         )
 
     def info(self) -> FarmInfo:
@@ -149,9 +158,9 @@ class FarmClient(RecordCalls, OperatorCalls, TokenCalls):
         """``sync`` in the background: start another with a higher number when there are results,
         and the one under way ends at once."""
         request = convert.worker_state_to_wire(state, wait_s)
-        turn, timeout_s = self.turn, wait_s + self._sync_s
+        trackers, turn, timeout_s = self.trackers, self.turn, wait_s + self._sync_s
         future = self._worker.Sync.future(request, timeout=timeout_s, metadata=self._metadata)
-        return SyncCall(self, turn, future)
+        return SyncCall(self, trackers, turn, future)
 
     # --- leases ---------------------------------------------------------------------------------
 

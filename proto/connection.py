@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
 from types import TracebackType
 from typing import Any, Self
 
@@ -16,11 +20,14 @@ from tunefarm.proto.errors import (
     ERRORS,
     FarmError,
     InvalidRequest,
+    TokenRefused,
     TrackerUnavailable,
 )
 from tunefarm.proto.pauses import Pauses
+from tunefarm.proto.rendezvous import read_rendezvous
 from tunefarm.proto.tls import Tls, trouble
 
+_log = logging.getLogger(__name__)
 MAX_MESSAGE_BYTES = 64 << 20
 CALL_S = 15.0
 """Deadline of a call in seconds, on top of the time a long poll may wait."""
@@ -48,26 +55,70 @@ _CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
 class Method:
     """A method of whichever tracker the connection has turned to when it is called."""
 
-    def __init__(self, connection: Connection, choices: list[Any]) -> None:
-        self._connection = connection
-        self._choices = choices
+    def __init__(self, service: Service, name: str) -> None:
+        self._service = service
+        self._name = name
 
     def __call__(self, request: Any, **how: Any) -> Any:
-        return self._choices[self._connection.turn](request, **how)
+        return getattr(self._service.stub(), self._name)(request, **how)
 
     def future(self, request: Any, **how: Any) -> Any:
-        return self._choices[self._connection.turn].future(request, **how)
+        return getattr(self._service.stub(), self._name).future(request, **how)
 
 
 class Service:
     """The methods of a service at the trackers of a connection."""
 
-    def __init__(self, connection: Connection, stubs: list[Any]) -> None:
+    def __init__(self, connection: Connection, make: Callable[[Any], Any]) -> None:
         self._connection = connection
-        self._stubs = stubs
+        self._make = make
+        self._made: tuple[Trackers | None, list[Any]] = None, []
+
+    def stub(self) -> Any:
+        """What calls the tracker that is asked now."""
+        trackers, stubs = self._made
+        if trackers is not self._connection.trackers:
+            trackers = self._connection.trackers
+            stubs = [self._make(channel) for channel in trackers.channels]
+            self._made = trackers, stubs
+        return stubs[self._connection.turn % len(stubs)]
 
     def __getattr__(self, name: str) -> Method:
-        return Method(self._connection, [getattr(stub, name) for stub in self._stubs])
+        return Method(self, name)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trackers:
+    """Trackers of one database, what opens them, and a channel to each."""
+
+    address: str
+    token: str = field(repr=False)
+    tls: Tls | None
+    addresses: tuple[str, ...]
+    channels: tuple[Any, ...]
+
+    @staticmethod
+    def at(address: str, token: str, tls: Tls | None) -> Trackers:
+        """InvalidRequest if they are not named by HOST:PORT,HOST:PORT."""
+        addresses = tuple(one.strip() for one in address.split(","))
+        for one in addresses:
+            host, _, port = one.rpartition(":")
+            if not host or not port.isdigit():
+                raise InvalidRequest(
+                    f"{one!r} is not a tracker's address; write HOST:PORT, or HOST:PORT,HOST:PORT "
+                    "for several trackers of one database"
+                )
+        channels = tuple(
+            grpc.insecure_channel(one, options=_CHANNEL_OPTIONS)
+            if tls is None
+            else grpc.secure_channel(one, tls.credentials(), options=_CHANNEL_OPTIONS)
+            for one in addresses
+        )
+        return Trackers(address, token, tls, addresses, channels)
+
+    def close(self) -> None:
+        for channel in self.channels:
+            channel.close()
 
 
 class Connection:
@@ -75,7 +126,8 @@ class Connection:
     there is ``tls``.
 
     ``address`` may name several trackers of one database (HOST:PORT,HOST:PORT): one of them is
-    asked, ``turn``, until it does not answer, then the next.
+    asked, ``turn``, until it does not answer, then the next. With ``file``, the rendezvous file
+    that named them, those that it names by then are asked: a tracker may come back elsewhere.
     """
 
     def __init__(
@@ -85,58 +137,69 @@ class Connection:
         connect_s: float,
         patience_s: float,
         tls: Tls | None = None,
+        file: Path | None = None,
     ) -> None:
-        self._addresses = [one.strip() for one in address.split(",")]
-        for one in self._addresses:
-            host, _, port = one.rpartition(":")
-            if not host or not port.isdigit():
-                raise InvalidRequest(
-                    f"{one!r} is not a tracker's address; write HOST:PORT, or HOST:PORT,HOST:PORT "
-                    "for several trackers of one database"
-                )
+        self.trackers = Trackers.at(address, token, tls)
         self.turn = 0
-        self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
+        self._file = file
+        self._following = Lock()
+        self._left: list[Trackers] = []
         self._connect_s = connect_s
         self._patience_s = patience_s
         self._hurry_s = math.inf
         self._answered = False
-        self._tls = tls
-        self._channels = [
-            grpc.insecure_channel(one, options=_CHANNEL_OPTIONS)
-            if tls is None
-            else grpc.secure_channel(one, tls.credentials(), options=_CHANNEL_OPTIONS)
-            for one in self._addresses
-        ]
 
     @property
     def address(self) -> str:
         """The tracker that is asked now."""
-        return self._addresses[self.turn]
+        return self._address(self.turn)
+
+    def _address(self, turn: int) -> str:
+        addresses = self.trackers.addresses
+        return addresses[turn % len(addresses)]
 
     @property
     def has_several(self) -> bool:
         """Whether there are other trackers to turn to."""
-        return len(self._addresses) > 1
+        return len(self.trackers.addresses) > 1
 
-    def _service(self, stub: Callable[[Any], Any]) -> Any:
-        return Service(self, [stub(channel) for channel in self._channels])
+    @property
+    def _metadata(self) -> tuple[tuple[str, str], ...]:
+        token = self.trackers.token
+        return (("authorization", f"Bearer {token}"),) if token else ()
+
+    def _service(self, make: Callable[[Any], Any]) -> Any:
+        return Service(self, make)
 
     def turn_from(self, turn: int) -> None:
         """Ask the next tracker from now on, unless somebody else has seen to that."""
         if self.turn == turn:
-            self.turn = (turn + 1) % len(self._addresses)
+            self.turn = (turn + 1) % len(self.trackers.addresses)
 
     def turned_from(self, turn: int) -> TrackerUnavailable:
         """Ask the next tracker from now on; the error of a call that is not repeated there."""
         self.turn_from(turn)
         return TrackerUnavailable(
-            f"the tracker at {self._addresses[turn]} does not answer; the one at {self.address} is "
+            f"the tracker at {self._address(turn)} does not answer; the one at {self.address} is "
             "asked from now on"
         )
 
+    def follow(self) -> None:
+        """Turn to the trackers that the rendezvous file names now, if there is one and it can be
+        read. Calls under way at those before may end."""
+        if self._file is None:
+            return
+        with suppress(InvalidRequest), self._following:
+            found, before = read_rendezvous(self._file), self.trackers
+            told = found.address, found.token, found.tls
+            if told != (before.address, before.token, before.tls):
+                self.trackers, self.turn = Trackers.at(*told), 0
+                self._left.append(before)
+                _log.info("the tracker at %s is now at %s", before.address, found.address)
+
     def close(self) -> None:
-        for channel in self._channels:
-            channel.close()
+        for trackers in (*self._left, self.trackers):
+            trackers.close()
 
     def hurry(self, patience_s: float = 1.0) -> None:
         """From now on wait no longer than this for a tracker that is away, also in calls under
@@ -176,9 +239,9 @@ class Connection:
         waited_s = 0.0
         pauses = Pauses(FIRST_PAUSE_S if self._answered else _FIRST_START_S)
         most_s = MOST_PAUSE_S if self._answered else _MOST_START_S
-        untried = len(self._addresses) - 1
+        untried = len(self.trackers.addresses) - 1
         while True:
-            turn, tried = self.turn, awake_s()
+            trackers, turn, tried = self.trackers, self.turn, awake_s()
             try:
                 reply = method(request, timeout=timeout_s, metadata=self._metadata)
                 self._answered = True
@@ -186,6 +249,8 @@ class Connection:
             except grpc.RpcError as error:
                 waited_s += awake_s() - tried
                 left_s = self._wanted_s(patience_s) - waited_s
+                if self.has_moved(trackers, error):
+                    continue
                 if not self.is_away(error) or (left_s <= 0 and untried <= 0):
                     raise self._error(error, timeout_s) from error
             self.turn_from(turn)
@@ -195,6 +260,14 @@ class Connection:
             pause_s = min(left_s, pauses.after_failure(most_s))
             time.sleep(pause_s)
             waited_s += pause_s
+
+    def has_moved(self, trackers: Trackers, error: Any) -> bool:
+        """Whether the trackers of a call that failed are no longer those to ask: they are away, or
+        another one has come to their address, which knows no such token."""
+        if not self.is_away(error) and not isinstance(_carried_error(error), TokenRefused):
+            return False
+        self.follow()
+        return self.trackers is not trackers
 
     def is_away(self, error: Any) -> bool:
         """Whether a call failed because its tracker is away: gone, or silent."""
@@ -218,8 +291,8 @@ class Connection:
             )
         if _is_unavailable(error):
             return TrackerUnavailable(
-                trouble(self.address, self._tls)
-                or f"no tracker answers at {' or '.join(self._addresses)}; start one with "
+                trouble(self.address, self.trackers.tls)
+                or f"no tracker answers at {' or '.join(self.trackers.addresses)}; start one with "
                 "`tunefarm tracker`"
             )
         if error.code() == grpc.StatusCode.UNIMPLEMENTED:

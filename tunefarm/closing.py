@@ -45,6 +45,7 @@ SHARE = 0.1  # of the seconds of a tuning
 NEAR = 1.05  # a second best that meets the best alone takes no longer than this times its time
 NOISE = 0.01  # of whole runs, at least
 LEASE_S = 3.0
+_UNREAD, _UNCOMPILED = "no rival was found", "not all kernels to be timed were compiled"
 
 
 class Records(Protocol):
@@ -135,8 +136,18 @@ def close(
     decisions = BuildHistory(Asked(known), "the records").lookup(
         [task.workload for task in tasks], target, counts_of(tasks)
     )
-    stages = _rivals(records, _contested(tasks, decisions, name), begin + seconds / 4)
-    if not any(stages) or not _compiled(decisions, stages, begin + seconds / 2):
+    contested = _contested(tasks, decisions, name)
+    stages = _rivals(records, contested, begin + seconds / 4)
+    if any(stages):
+        missed = "" if _compiled(decisions, stages, begin + seconds / 2) else _UNCOMPILED
+    else:
+        missed = _UNREAD if contested and time.monotonic() >= begin + seconds / 4 else ""
+    if missed and say is not None:
+        say(
+            f"the closing step was left out: {missed} after {time.monotonic() - begin:.1f} s, and "
+            f"it takes at most a tenth of the tuning's time ({seconds:.1f} s)"
+        )
+    if missed or not any(stages):
         return None
     with device():
         model = WholeModel(module, target, known, noise, begin + seconds)

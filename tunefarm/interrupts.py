@@ -3,13 +3,35 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import ParamSpec, TypeVar
 
 _AGAIN_S = 0.05
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def interrupted_here(said: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """A function whose KeyboardInterrupt begins at its call: where in it, or in a library below, a
+    Ctrl-C came tells its caller nothing. What it ``said`` is what has become of the work."""
+
+    def wrap(function: Callable[P, T]) -> Callable[P, T]:
+        @functools.wraps(function)
+        def call(*given: P.args, **named: P.kwargs) -> T:
+            try:
+                with repeating_lost_interrupts():
+                    return function(*given, **named)
+            except KeyboardInterrupt:
+                raise KeyboardInterrupt(said) from None
+
+        return call
+
+    return wrap
 
 
 @contextlib.contextmanager

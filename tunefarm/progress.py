@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     Peak = Callable[[Job], float | None]
 
 LINE_EVERY_S = 5.0
-ROWS_BESIDE_TASKS = 7  # title, head, rule, "more tasks", two lines below, the cursor
+ROWS_BESIDE_TASKS = 8  # title, head, rule, "more tasks", three lines below, the cursor
 SILENCE_S = 10.0
 ROUNDS_OF_SILENCE = 2.0
 """How often the longest wait for a trial so far may pass before it is said that none has ended."""
@@ -36,11 +36,12 @@ class Show(Protocol):
 
 @dataclass
 class Following:
-    """What a watcher has seen of a job: the last update, where the first one stood, and, once it
-    is known, what came of it."""
+    """What a watcher has seen of a job, ``before_s`` seconds of which had passed when the watching
+    began: the last update, where the first one stood, and, once it is known, what came of it."""
 
     clock: Callable[[], float] = time.monotonic
     peak: Peak | None = None
+    before_s: float = 0.0
     last: JobUpdate | None = None
     outcome: Outcome | None = None
     is_broken: bool = False
@@ -75,14 +76,19 @@ class Following:
 
     @property
     def elapsed_s(self) -> float:
+        """Seconds that the job has taken."""
+        return self.before_s + self.watched_s
+
+    @property
+    def watched_s(self) -> float:
         return (self.clock() if self.ended is None else self.ended) - self.started
 
     @property
     def rate(self) -> float:
         """Trials a second since the first update; 0 while none came."""
-        if self.last is None or self.elapsed_s <= 0:
+        if self.last is None or self.watched_s <= 0:
             return 0.0
-        return (done(self.last) - (self._first_done or 0)) / self.elapsed_s
+        return (done(self.last) - (self._first_done or 0)) / self.watched_s
 
     @property
     def left_s(self) -> float | None:
@@ -187,12 +193,13 @@ def looked(update: JobUpdate, before: Look | None, now_s: float) -> Look | None:
 
 
 @contextmanager
-def showing(console: Console, peak: Peak | None = None) -> Iterator[Show]:
+def showing(console: Console, peak: Peak | None = None, before_s: float = 0.0) -> Iterator[Show]:
     """What draws a job: a live table if the console is a terminal, else lines.
 
-    ``peak`` tells the FLOP/s that the devices of a job reach at most.
+    ``peak`` tells the FLOP/s that the devices of a job reach at most, ``before_s`` is how many
+    seconds it has taken already.
     """
-    following = Following(peak=peak)
+    following = Following(peak=peak, before_s=before_s)
     if not console.is_terminal or console.quiet:
         lines = Lines(following, console)
         try:
@@ -269,7 +276,9 @@ def line(following: Following) -> str:
 
 @dataclass
 class View:
-    """What ``Live`` draws: as many tasks as the screen holds, those that take longest first."""
+    """What ``Live`` draws: as many tasks as the screen holds, those that take longest first, and
+    until the end an empty line for the cursor: behind a full one the ``^C`` of a terminal would
+    begin another, of which ``Live`` does not know."""
 
     following: Following
     whole: bool = False
@@ -284,12 +293,18 @@ class View:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich.text import Text
 
+        yield Text(self.following.headline(), "bold", no_wrap=True, overflow="ellipsis")
+        if self.following.last is not None:
+            yield from self._rows(options)
+        if not self.whole:
+            yield Text("")
+
+    def _rows(self, options: ConsoleOptions) -> RenderResult:
+        """The tasks, and what stands below them."""
+        from rich.text import Text
+
         from tunefarm.tables import table
 
-        update = self.following.last
-        yield Text(self.following.headline(), "bold", no_wrap=True, overflow="ellipsis")
-        if update is None:
-            return
         count = len(self.following.rows)
         room = count if self.whole else max(1, options.size.height - ROWS_BESIDE_TASKS)
         yield table(task_columns(self.following, room), options.max_width)

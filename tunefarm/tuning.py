@@ -34,7 +34,7 @@ from tunefarm.db.records import (
     JobUpdate,
     plugin_conditions,
 )
-from tunefarm.interrupts import ignoring_interrupts, remembering_interrupts
+from tunefarm.interrupts import ignoring_interrupts, interrupted_here, remembering_interrupts
 from tunefarm.noting import note_at, note_in, records_of
 from tunefarm.outcome import Outcome, outcome
 from tunefarm.owners import own_mark
@@ -109,6 +109,7 @@ class Tuned:
         )
 
 
+@interrupted_here("stopped; every finished trial is kept")
 def tune(
     tasks: Sequence[Task],
     *,

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from tunefarm.db.records import OPEN, OWNED, UNREGISTERED, Device, JobState, JobUpdate, Progress
+from tunefarm.db.records import (
+    OPEN,
+    OWNED,
+    UNREGISTERED,
+    Device,
+    Job,
+    JobState,
+    JobUpdate,
+    Progress,
+)
 from tunefarm.proto.awake import awake_s
 from tunefarm.texts import beginning, duration
 
@@ -16,6 +25,11 @@ _WAITS_FOR_TUNER = "waiting for a tuner; `tunefarm tuner` starts one"
 def done(update: JobUpdate) -> int:
     """Finished candidates of a job, failed ones too."""
     return sum(p.ok + p.failed for p in update.progress)
+
+
+def age_s(job: Job, now: float) -> float:
+    """Seconds from when a job was made until its end, or until ``now`` while it is open."""
+    return max(0.0, (now if job.state in OPEN else job.updated_at) - job.created_at)
 
 
 def moved(update: JobUpdate, before: JobUpdate) -> bool:

@@ -17,10 +17,10 @@ from tunefarm.tuner.search import DEFAULT_STRATEGY
 class TunerOptions:
     """What ``tunefarm tuner`` and the embedded farm decide.
 
-    The tracker is named by ``rendezvous`` (a file that it wrote) or by ``tracker`` (HOST:PORT),
-    ``token`` and ``tls``. ``job`` restricts the tuner to one job. With ``once`` it ends when one
-    job is over. ``threads`` bounds the model's. With ``health_port`` (0: a free one) it answers
-    probes over HTTP there.
+    The tracker is named by ``rendezvous`` (a file that it wrote, read again when the tracker
+    cannot be reached) or by ``tracker`` (HOST:PORT), ``token`` and ``tls``. ``job`` restricts the
+    tuner to one job. With ``once`` it ends when one job is over. ``threads`` bounds the model's.
+    With ``health_port`` (0: a free one) it answers probes over HTTP there.
     """
 
     tracker: str = ""

@@ -122,7 +122,7 @@ class SyncLoop:
         self._turned_at = time.monotonic()
         self._threads: list[threading.Thread] = []
         self._ready = False
-        self._address, self._client = _connect(options)
+        self._client = _connect(options)
         self._calls = ThreadPoolExecutor(2, thread_name_prefix="tunefarm-sync")
 
     def stop(self) -> None:
@@ -245,21 +245,6 @@ class SyncLoop:
         if now - self._answered_at > self._term_s:
             self._holdings.drop_all()
         self._stopped.wait(self._pauses.after_failure(self._term_s / 2))
-        self._follow_rendezvous()
-
-    def _follow_rendezvous(self) -> None:
-        """Turn to the tracker that the rendezvous file names now."""
-        from tunefarm.proto.errors import FarmError
-
-        if self._options.rendezvous is None:
-            return
-        with suppress(FarmError):
-            address, client = _connect(self._options)
-            if address == self._address:
-                client.close()
-                return
-            self._client.close()
-            self._address, self._client = address, client
 
     def _say_goodbye(self) -> None:
         """Stop the kernels, and tell the results that are left once more."""
@@ -351,13 +336,10 @@ def _all_here() -> list[str]:
     return [*host, "cuda"]
 
 
-def _connect(options: WorkerOptions) -> tuple[str, FarmClient]:
-    """The tracker's address and token, joined, and a client of it."""
+def _connect(options: WorkerOptions) -> FarmClient:
+    """A client of the tracker, which is followed where its file says."""
     from tunefarm.proto.client import FarmClient
-    from tunefarm.proto.rendezvous import read_rendezvous
 
-    if options.rendezvous is None:
-        return options.tracker, FarmClient(options.tracker, options.token, tls=options.tls)
-    found = read_rendezvous(options.rendezvous)
-    client = FarmClient(found.address, found.token, tls=found.tls)
-    return f"{found.address} {found.token}", client
+    if options.rendezvous is not None:
+        return FarmClient.from_rendezvous(options.rendezvous)
+    return FarmClient(options.tracker, options.token, tls=options.tls)

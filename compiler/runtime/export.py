@@ -54,6 +54,11 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 STATIC = (".o", ".a")  # what a linker takes into a program
+FOREIGN = {
+    **dict.fromkeys((".dll", ".lib", ".exe", ".pyd"), "Windows"),
+    **dict.fromkeys((".dylib", ".bundle"), "macOS"),
+}
+"""Suffixes of files that are not made here, and the systems whose they are."""
 _MACHINES = {62: "x86_64", 183: "aarch64", 243: "riscv64"}
 
 
@@ -95,7 +100,9 @@ def export_library(module: Module, path: Path, name: str | None = None) -> None:
     """Write ``path`` and, beside it, the header ``path`` with suffix ``.h``.
 
     ``.o`` and ``.a`` make an object and a static archive, every other suffix a shared library.
+    BuildError for one that promises a file for another system.
     """
+    _check_suffix(path)
     if module.code is None:
         prefix = _copy_library(module, path, name)
     else:
@@ -111,6 +118,16 @@ def export_library(module: Module, path: Path, name: str | None = None) -> None:
     with _telling(path):
         path.with_suffix(".h").write_text(
             header_text(module.plan, prefix, module.target.num_cores), encoding="utf-8"
+        )
+
+
+def _check_suffix(path: Path) -> None:
+    """Refuse a name by which people and loaders would take the file for what it is not."""
+    system = FOREIGN.get(path.suffix.lower())
+    if system is not None:
+        raise BuildError(
+            f"{path} would be a file for {system}, and libraries are written for Linux alone "
+            f"(ELF); export the model to {path.with_suffix('.so').name}"
         )
 
 

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import Connection, Select, and_, or_, select, tuple_
+from sqlalchemy import Connection, Select, Subquery, and_, or_, select, tuple_
 from tunefarm.dashboard.datasets import Dataset, dataset
 from tunefarm.dashboard.paging import PAGE_ROWS, Page, page_of, parse_cursor
 from tunefarm.dashboard.queries import roofs
+from tunefarm.dashboard.queries.defaults import default_beside, first_records
 from tunefarm.db.errors import UnknownRecord
 from tunefarm.db.lookup import is_gain
-from tunefarm.db.models import BEST, MODEL_TASKS, MODELS, TARGETS, TASKS, TRIALS, WORKLOADS
+from tunefarm.db.models import MODEL_TASKS, MODELS, TARGETS, TASKS, TRIALS, WORKLOADS
 
 
 class TaskStanding(StrEnum):
@@ -228,7 +229,7 @@ def _with_tasks(connection: Connection, rows: Sequence[Any]) -> tuple[Model, ...
     pairs = [(row.digest, row.target_id) for row in rows]
     if not pairs:
         return ()
-    records = _records(connection, pairs)
+    records = first_records(connection, _tasks_of(pairs))
     found: dict[tuple[str, int], list[ModelTask]] = {}
     for row in connection.execute(_task_rows(pairs)):
         record = records.get((row.workload_id, row.target_id))
@@ -257,29 +258,18 @@ def _task_rows(pairs: Sequence[tuple[str, int]]) -> Select[Any]:
     )  # fmt: skip
 
 
-def _records(
-    connection: Connection, pairs: Iterable[tuple[str, int]]
-) -> dict[tuple[int, int], Any]:
-    """For each workload and target of the models the record that builds look at first: a promoted
-    one, then the newest."""
-    mine = (
+def _tasks_of(pairs: Iterable[tuple[str, int]]) -> Subquery:
+    """The workloads and targets of models."""
+    return (
         select(MODEL_TASKS.c.workload_id, MODELS.c.target_id)
         .join(MODELS, MODELS.c.digest == MODEL_TASKS.c.digest)
         .where(tuple_(MODELS.c.digest, MODELS.c.target_id).in_(list(pairs)))
         .distinct()
         .subquery()
     )
-    is_mine = and_(BEST.c.workload_id == mine.c.workload_id, BEST.c.target_id == mine.c.target_id)
-    query = (
-        select(BEST, TRIALS.c.number, TRIALS.c.device_state)
-        .select_from(mine.join(BEST, is_mine).join(TRIALS, TRIALS.c.id == BEST.c.trial_id))
-        .order_by(BEST.c.promoted, BEST.c.trial_id)
-    )
-    return {(row.workload_id, row.target_id): row for row in connection.execute(query)}
 
 
 def _task(row: Any, record: Any) -> ModelTask:
-    standing = _standing(record)
     return ModelTask(
         position=row.position,
         workload_id=row.workload_id,
@@ -290,8 +280,8 @@ def _task(row: Any, record: Any) -> ModelTask:
         weight=row.weight,
         ok=row.ok or 0,
         failed=row.failed or 0,
-        standing=standing,
-        default_s=_default_s(standing, record) or row.default_s,
+        standing=_standing(record),
+        default_s=default_beside(record) or row.default_s,
         best_s=record.median_s if record is not None else None,
         trial_id=record.trial_id if record is not None else None,
         device_model=record.device_model if record is not None else "",
@@ -301,18 +291,6 @@ def _task(row: Any, record: Any) -> ModelTask:
         if record is not None and record.model == row.digest
         else None,
     )
-
-
-def _default_s(standing: TaskStanding, record: Any) -> float | None:
-    """What the default took, in seconds: in the final that decided, where one did, as two trials
-    that are apart in time differ by more."""
-    if record is None:
-        return None
-    if standing is TaskStanding.CONFIRMED:
-        return float(record.median_s)
-    if standing is TaskStanding.PROMOTED and record.speedup_over_default:
-        return float(record.median_s * record.speedup_over_default)
-    return None if record.default_s is None else float(record.default_s)
 
 
 def _standing(record: Any) -> TaskStanding:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, and_, func, or_, select
+from tunefarm.dashboard.queries.defaults import default_met
 from tunefarm.db.models import BEST, JOB_TASKS, JOBS, TRIALS
 from tunefarm.db.standing import replaced
 
@@ -43,10 +44,11 @@ def built(connection: Connection, jobs: Sequence[str]) -> list[Built]:
     )
     columns = (
         JOB_TASKS.c.job, JOB_TASKS.c.workload_id, JOB_TASKS.c.weight, JOB_TASKS.c.default_s,
-        BEST.c.median_s, BEST.c.default_s.label("met_s"), BEST.c.speedup_over_default,
-        BEST.c.trial_id, measured.c.last_trial,
+        BEST.c.median_s, BEST.c.default_s.label("timed_s"), BEST.c.speedup_over_default,
+        BEST.c.trial_id, TRIALS.c.number, measured.c.last_trial,
     )  # fmt: skip
     source = measured.join(JOB_TASKS, JOB_TASKS.c.job == measured.c.id).outerjoin(BEST, record)
+    source = source.outerjoin(TRIALS, TRIALS.c.id == BEST.c.trial_id)
     query = select(*columns).select_from(source).order_by(BEST.c.trial_id)
     rows = connection.execute(query).all()
     later = [row for row in rows if _is_later(row)]
@@ -87,7 +89,8 @@ def _protocol(target_id: Any) -> Any:
         TRIALS.c.workload_id == JOB_TASKS.c.workload_id,
         TRIALS.c.target_id == target_id,
     )
-    return first.order_by(TRIALS.c.number).limit(1).scalar_subquery()
+    first = first.order_by(TRIALS.c.number).limit(1)
+    return first.correlate_except(TRIALS).scalar_subquery()
 
 
 def _measured(jobs: Sequence[str]) -> Any:
@@ -106,6 +109,5 @@ def _built(task: Any, record: Any) -> Built:
     """A task with its record, beside the default that it met in its final; None is no record."""
     if record is None or record.median_s is None:
         return Built(task.job, task.workload_id, task.weight, task.default_s, task.default_s)
-    speedup = record.speedup_over_default or (task.met_s / record.median_s if task.met_s else None)
-    default_s = record.median_s * speedup if speedup else None
+    default_s = default_met(record, task.timed_s)
     return Built(task.job, task.workload_id, task.weight, default_s, record.median_s)

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Connection, Select, and_, or_, select, tuple_
+from sqlalchemy import Connection, Select, or_, select, tuple_
 from tunefarm.dashboard.datasets import Dataset, dataset
 from tunefarm.dashboard.paging import PAGE_ROWS, Page, page_of, parse_cursor
+from tunefarm.dashboard.queries.defaults import default_beside, first_records
 from tunefarm.dashboard.ranks import importance
 from tunefarm.db.errors import UnknownRecord
 from tunefarm.db.farm_models import DEVICES
@@ -26,7 +27,8 @@ _AFTER_DIGITS = "g"  # which no digit of a key follows
 @dataclass(frozen=True, slots=True)
 class Task:
     """A workload on a target, over all jobs; latencies in seconds. ``speedup`` is over the default,
-    of the record that a final promoted last, None while none did."""
+    of the record that a final promoted last, None while none did; ``default_s`` is what that
+    final, or else the last trial of the default, took."""
 
     workload_id: int
     target_id: int
@@ -141,17 +143,17 @@ def tasks(
     after = parse_cursor(cursor, int, int)
     if after is not None:
         query = query.where(tuple_(*place) < after)
-    rows = [_task(row) for row in connection.execute(query)]
+    rows = _with_records(connection, query)
     return page_of(rows, limit, lambda task: (task.workload_id, task.target_id))
 
 
 def task(connection: Connection, workload: str, target_id: int) -> Task:
     """The task of a workload (the first digits of its key) on a target; UnknownRecord if none."""
     query = _tasks().where(TASKS.c.workload_id == workload_id(connection, workload))
-    row = connection.execute(query.where(TASKS.c.target_id == target_id)).one_or_none()
-    if row is None:
+    found = _with_records(connection, query.where(TASKS.c.target_id == target_id))
+    if not found:
         raise UnknownRecord(f"nothing was measured of {workload} on target {target_id}")
-    return _task(row)
+    return found[0]
 
 
 def workload_id(connection: Connection, key: str) -> int:
@@ -316,13 +318,21 @@ def _tasks() -> Any:
         TARGETS, TARGETS.c.id == TASKS.c.target_id
     )
     named = (WORKLOADS.c.key, WORKLOADS.c.summary, WORKLOADS.c.flops, TARGETS.c.text)
-    is_same = and_(BEST.c.workload_id == TASKS.c.workload_id, BEST.c.target_id == TASKS.c.target_id)
-    promoted = select(BEST.c.speedup_over_default).where(is_same, BEST.c.promoted)
-    last = promoted.order_by(BEST.c.trial_id.desc()).limit(1).correlate(TASKS).scalar_subquery()
-    return select(TASKS, *named, last.label("speedup")).select_from(source)
+    return select(TASKS, *named).select_from(source)
 
 
-def _task(row: Any) -> Task:
+def _with_records(connection: Connection, query: Select[Any]) -> list[Task]:
+    """The tasks of a query, each beside the record that builds look at first."""
+    rows = connection.execute(query).all()
+    place = (TASKS.c.workload_id, TASKS.c.target_id)
+    wanted = [(row.workload_id, row.target_id) for row in rows]
+    records = first_records(connection, select(*place).where(tuple_(*place).in_(wanted)).subquery())
+    return [_task(row, records.get((row.workload_id, row.target_id))) for row in rows]
+
+
+def _task(row: Any, record: Any) -> Task:
+    default_s = default_beside(record) or row.default_s
+    is_promoted = record is not None and record.promoted and default_s
     return Task(
         workload_id=row.workload_id,
         target_id=row.target_id,
@@ -333,13 +343,13 @@ def _task(row: Any) -> Task:
         ok=row.ok,
         failed=row.failed,
         best_s=row.best_s,
-        default_s=row.default_s,
-        speedup=row.speedup,
+        default_s=default_s,
+        speedup=default_s / record.median_s if is_promoted else None,
     )
 
 
 def _standing(row: Any) -> Standing:
-    met = row.default_s / row.median_s if row.default_s and row.median_s else None
+    default_s = default_beside(row)
     return Standing(
         trial_id=row.trial_id,
         number=row.number,
@@ -350,10 +360,10 @@ def _standing(row: Any) -> Standing:
         compiler_version=row.compiler_version,
         space_fingerprint=row.space_fingerprint,
         median_s=row.median_s,
-        default_s=row.default_s,
+        default_s=default_s,
         promoted=row.promoted,
         verdict=row.verdict,
-        speedup=row.speedup_over_default or met,
+        speedup=default_s / row.median_s if default_s else None,
         model=row.model,
         model_speedup=row.model_speedup,
         created_at=row.created_at,

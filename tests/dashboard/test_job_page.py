@@ -133,6 +133,48 @@ def test_lists_show_of_a_job_that_is_over_what_its_page_does(
         assert "× seen" not in own_client.get(page).text
 
 
+def test_a_default_takes_the_same_wherever_it_is_shown(farm: Any, own_client: TestClient) -> None:
+    """A later job times the defaults at a bad moment: where a final decided it does not count."""
+
+    def told() -> list[list[float]]:
+        tasks = [one.key for one in farm.tasks]
+        listed = own_client.get("/api/v1/tasks").json()["rows"]
+        (model,) = own_client.get("/api/v1/models").json()["rows"]
+        results = own_client.get(f"{JOB}/outcome").json()["results"]
+        job = {one["task"]["workload"]: one for one in results}
+        rows = [{one["workload"]: one for one in found} for found in (listed, model["tasks"])]
+        found = [[each[key]["default_s"] for key in tasks] for each in (*rows, job)]
+        alone = [own_client.get(f"/api/v1/tasks/{key}/{listed[0]['target_id']}") for key in tasks]
+        return [*found, [one.json()["default_s"] for one in alone]]
+
+    later = "cccc1111"
+    with Store.open(farm.database) as store:
+        with store.writing() as db:
+            claimed = jobs.claim(db, "tuner-1", "c1", farm.job)
+            assert claimed is not None
+            jobs.finish(db, farm.job, claimed.claim_epoch, JobState.SUCCEEDED, "")
+            jobs.submit(db, Job(later, farm.target, (JobTask(farm.tasks[0]),), Budget(9)))
+        before = told()
+        assert before == [pytest.approx(before[0])] * 4
+        slow = replace(farm.trial(0, 0), job=later, times_s=(0.5,))
+        store.add_trials([slow])
+    assert told() == before
+    (task,) = own_client.get("/api/v1/tasks?q=matmul 8x").json()["rows"]
+    assert task["default_s"] == pytest.approx(1.9 * farm.trial(0, 60).median_s)
+
+
+def test_a_default_that_stands_gains_nothing_on_itself(farm: Any, own_client: TestClient) -> None:
+    trial = farm.trial(1, 0)
+    key = BestKey(trial.task.workload, farm.target, trial.device_model)
+    with Store.open(farm.database) as store:
+        store.promote("f2", Final(key, TrialKey(farm.job, trial.task, 0), None, Verdict.SAME))
+        with store.writing() as db:
+            jobs.submit(db, Job("cccc1111", farm.target, (JobTask(farm.tasks[1]),), Budget(9)))
+        store.add_trials([replace(trial, job="cccc1111", times_s=(0.5,))])
+    (task,) = own_client.get("/api/v1/tasks?q=matmul 64x").json()["rows"]
+    assert (task["default_s"], task["speedup"]) == (trial.median_s, 1.0)
+
+
 def test_a_job_that_ended_without_a_trial_waits_for_none(client: TestClient) -> None:
     told = client.get("/api/v1/jobs/bbbb").json()
     assert (told["default_s"], told["best_s"]) == (None, None)

@@ -15,12 +15,20 @@ from typing import Any
 
 import grpc
 import pytest
+from google.rpc import error_details_pb2, status_pb2
+from grpc_status import rpc_status
 from tunefarm.db.records import WorkerState
 from tunefarm.proto import client as client_module
 from tunefarm.proto import connection, farm_pb2, farm_pb2_grpc
 from tunefarm.proto.awake import awake_s
 from tunefarm.proto.client import FarmClient
-from tunefarm.proto.errors import InvalidRequest, LeaseLost, TrackerUnavailable
+from tunefarm.proto.errors import (
+    DOMAIN,
+    InvalidRequest,
+    LeaseLost,
+    TokenRefused,
+    TrackerUnavailable,
+)
 from tunefarm.proto.keepalive import Keepalive
 from tunefarm.proto.protocol import PROTOCOL
 from tunefarm.proto.rendezvous import (
@@ -171,6 +179,71 @@ def test_a_slow_tracker_beside_a_silent_one_is_given_time(
                     break
     finally:
         server.stop(None)
+
+
+class Guarded(Pausing):
+    """A tracker that lets one token in."""
+
+    def __init__(self, token: str) -> None:
+        super().__init__()
+        self._wanted = ("authorization", f"Bearer {token}")
+
+    def Info(self, request: farm_pb2.InfoRequest, context: Any) -> farm_pb2.InfoReply:
+        if self._wanted not in [tuple(entry) for entry in context.invocation_metadata()]:
+            info = error_details_pb2.ErrorInfo(reason=TokenRefused.reason, domain=DOMAIN)
+            status = status_pb2.Status(code=grpc.StatusCode.UNAUTHENTICATED.value[0])
+            status.details.add().Pack(info)
+            context.abort_with_status(rpc_status.to_status(status))
+        return super().Info(request, context)
+
+
+@contextmanager
+def serving(farm: Pausing, place: str = "127.0.0.1:0") -> Iterator[str]:
+    """The address of a server of this tracker."""
+    server = grpc.server(ThreadPoolExecutor(4))
+    farm_pb2_grpc.add_FarmServicer_to_server(farm, server)
+    port = server.add_insecure_port(place)
+    server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        server.stop(None).wait()
+
+
+def test_a_tracker_that_comes_back_elsewhere_is_followed(tmp_path: Path) -> None:
+    """By what its file says then, also where another tracker has taken its address."""
+    file = tmp_path / "t.json"
+    first, second = Guarded("one"), Guarded("two")
+    with serving(first) as before:
+        write_rendezvous(file, Rendezvous(before, "one"))
+        client = FarmClient.from_rendezvous(file, patience_s=60.0)
+        client.info()
+    with client, serving(second) as after:
+        threading.Timer(0.5, write_rendezvous, [file, Rendezvous(after, "two")]).start()
+        client.info()
+        assert (client.address, second.calls) == (after, 1)
+        with serving(first) as again:
+            write_rendezvous(file, Rendezvous(again, "one"))
+            client.info()
+            assert client.address == after, "it answers"
+            write_rendezvous(file, Rendezvous(after, "none"))
+            client.follow()
+            with pytest.raises(TokenRefused):
+                client.info()
+            write_rendezvous(file, Rendezvous(again, "one"))
+            client.info()
+            assert (client.address, first.calls) == (again, 2)
+
+
+def test_a_file_that_cannot_be_read_changes_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "t.json"
+    with serving(Guarded("one")) as address:
+        write_rendezvous(file, Rendezvous(address, "one"))
+        with FarmClient.from_rendezvous(file) as client:
+            for text in ("", '{"address": "nowhere", "token": ""}'):
+                file.write_text(text)
+                client.follow()
+                client.info()
 
 
 @pytest.mark.parametrize("address", ["", "host", "host:", ":1", "host:http"])

@@ -16,14 +16,22 @@ from tunefarm.db.store import Store
 
 from tests.patience import is_alive, wait_for
 
+SCRIPT = """
+import sys
+import tunefarm
+tunefarm.tune(tunefarm.extract_tasks(tunefarm.from_onnx(sys.argv[1])), trials=5000)
+"""
+
 
 class Tuning:
-    """A ``tunefarm tune`` process with trials enough for minutes, its trials under way."""
+    """A ``tunefarm tune`` process with trials enough for minutes, its trials under way; with a
+    ``script`` the same from Python."""
 
-    def __init__(self, model: str, home: Path) -> None:
+    def __init__(self, model: str, home: Path, script: str = "") -> None:
         self.database = home / "tunefarm.db"
+        command = ["-m", "tunefarm", "tune", model, "--trials", "5000"]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tunefarm", "tune", model, "--trials", "5000"],
+            [sys.executable, *(["-c", script, model] if script else command)],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
         wait_for(self.is_measuring)
@@ -75,6 +83,20 @@ def test_a_stopped_tuning_ends_its_job_and_its_farm(
     assert "every finished trial is kept" in output
     assert last_job(tuning.database).state is JobState.CANCELLED
     assert count(tuning.database) > 1
+    assert not tuning.survivors()
+
+
+def test_from_python_an_interrupt_comes_out_of_the_call(model: str, home: Path) -> None:
+    """And not from deep in gRPC, where it came."""
+    tuning = Tuning(model, home, SCRIPT)
+    code, output = tuning.interrupt(signal.SIGINT)
+    assert code == -signal.SIGINT, output
+    *_, last = output.splitlines()
+    assert last == "KeyboardInterrupt: stopped; every finished trial is kept"
+    assert "grpc" not in output
+    assert output.count("  File ") == 2, "where it was called, and where it was raised again"
+    job = last_job(tuning.database)
+    assert (job.state, job.message) == (JobState.CANCELLED, "stopped from the keyboard")
     assert not tuning.survivors()
 
 

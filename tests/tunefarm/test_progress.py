@@ -26,7 +26,7 @@ from tunefarm.progress import Following, View, showing
 from tunefarm.tables import Column, fit, print_sentence, table
 from tunefarm.texts import duration
 from tunefarm.tuning import Tuned
-from tunefarm.updates import Idle
+from tunefarm.updates import Idle, age_s
 
 TARGET = "llvm -mcpu=emeraldrapids -num-cores=2"
 LONG = "conv 3x3 s1 1x56x56x64→64 +add +relu"
@@ -74,8 +74,41 @@ def test_more_tasks_than_lines_are_counted_until_the_end() -> None:
     live, final = View(following), View(following, whole=True)
     lines = screen(80, 24, lambda console: console.print(live))
     assert len(lines) < 24
-    assert "… and 13 more tasks" in lines
+    assert "… and 14 more tasks" in lines
     assert sum("conv" in text for text in screen(80, 24, lambda c: c.print(final))) == 30
+
+
+@pytest.mark.parametrize("seen", [False, True])
+def test_the_cursor_has_a_line_of_its_own_until_the_end(seen: bool) -> None:
+    """Where a terminal shows ``^C``: behind a full line that would begin another."""
+    following = Following()
+    if seen:
+        long = {f"error_{i}": i for i in range(20)}
+        following.note(replace(update(2), errors=long))
+    live = screen(80, 24, lambda console: console.print(View(following), end=""))
+    assert live[-1] == ""
+    assert max(map(len, live)) == 80 or not seen
+    assert "" not in screen(80, 24, lambda c: c.print(View(following, whole=True), end=""))
+
+
+def test_a_job_that_is_over_says_how_long_it_took() -> None:
+    made = replace(update().job, created_at=1000.0, updated_at=1754.0)
+    over = replace(made, state=JobState.SUCCEEDED)
+    assert age_s(over, 9000.0) == 754.0
+    assert age_s(made, 1010.0) == 10.0
+    clock = Clock()
+    following = Following(clock, before_s=age_s(over, 9000.0))
+    following.note(replace(update(1, trials=100), job=over))
+    assert following.headline() == "succeeded, 100/100 trials, 12:34"
+
+
+def test_one_that_is_watched_from_its_middle_has_its_own_time_and_rate() -> None:
+    clock = Clock()
+    following = Following(clock, before_s=20.0)
+    following.note(update(1, trials=50))
+    clock.now = 10.0
+    following.note(update(1, trials=60))
+    assert following.headline() == "running, 60/100 trials, 1.0/s, 0:30, 0:30 left, then finals"
 
 
 def test_the_share_of_peak_is_asked_for_once() -> None:
@@ -345,11 +378,11 @@ def test_while_the_search_goes_on_the_fastest_trial_is_no_gain() -> None:
     searching = screen(120, 24, lambda console: console.print(view))
     assert "fastest trial" in searching[1]
     assert "gain" not in searching[1]
-    assert searching[-1] == "fastest trials 2.00 ms, defaults 4.00 ms; finals tell luck from gain"
+    assert searching[-2] == "fastest trials 2.00 ms, defaults 4.00 ms; finals tell luck from gain"
     view.conclude(concluded(view.following))
     over = screen(120, 24, lambda console: console.print(view))
     assert "fastest" not in "".join(over)
-    assert over[-1] == "all tasks: 4.00 ms, 1.00x the defaults' 4.00 ms"
+    assert over[-2] == "all tasks: 4.00 ms, 1.00x the defaults' 4.00 ms"
 
 
 def test_a_pipe_gets_what_was_seen_of_a_job_that_is_broken_off() -> None:

@@ -274,6 +274,36 @@ def test_a_worker_and_a_tracker_may_die(farm: Farm) -> None:
         assert client.job(job.id).state is JobState.SUCCEEDED
 
 
+def test_a_tracker_may_come_back_on_another_port(farm: Farm) -> None:
+    """While its tuner waits for a job, and again while it has one."""
+    target = "sim -failures=0 -trial-ms=20"
+    tracker, tuner = farm.processes[0], farm.start_tuner()
+    farm.start_worker(target)
+    assert tuner.stderr is not None
+    while "of tracker 127.0.0.1" not in tuner.stderr.readline():
+        pass
+
+    def move(client: FarmClient, tracker: subprocess.Popen[str]) -> subprocess.Popen[str]:
+        tracker.kill()
+        tracker.wait()
+        farm.port = own_port()
+        moved = farm.start_tracker()
+        client.info()
+        assert client.address == f"127.0.0.1:{farm.port}"
+        return moved
+
+    with farm.client() as client:
+        client.info()
+        tracker = move(client, tracker)
+        job = client.submit_job(new_job(60, target=target))
+        wait_for(lambda: len(trials_of(client, job)) >= 10)
+        move(client, tracker)
+        finish(tuner)
+        assert client.job(job.id).state is JobState.SUCCEEDED
+        assert client.job(job.id).claim_epoch == 1
+        assert_complete(trials_of(client, job), job)
+
+
 def test_a_job_keeps_its_lease_while_its_tracker_is_away_for_more_than_a_term(farm: Farm) -> None:
     target = "sim -failures=0 -trial-ms=20"
     farm.start_worker(target)

@@ -291,11 +291,12 @@ def watch(job: JobId, tracker: Tracker = "", db: Database = "", as_json: Json = 
     from tunefarm.progress import showing
     from tunefarm.stored import farm_or_database
     from tunefarm.tables import console, print_sentence
-    from tunefarm.updates import earlier, peak_of
+    from tunefarm.updates import age_s, earlier, peak_of
 
     with farm_or_database(tracker, db) as farm:
         whole = farm.job(job)
-        with showing(remarks(as_json), lambda job: peak_of(farm.devices(), job.target)) as show:
+        out, before_s = remarks(as_json), age_s(whole, time.time())
+        with showing(out, lambda job: peak_of(farm.devices(), job.target), before_s) as show:
             for update in farm.watch(whole.id, wait_s=1.0):
                 show(update)
             found = outcome(farm, update, tasks_of(whole))

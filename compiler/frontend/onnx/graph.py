@@ -1,4 +1,5 @@
-"""Walk an ONNX graph node by node: constants, functions, branches, and what is unsupported."""
+"""Walk an ONNX graph node by node: constants, functions, branches, and what is unsupported, of
+which there may be more behind what cannot be imported."""
 
 from __future__ import annotations
 
@@ -8,44 +9,23 @@ from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tunefarm.compiler import plugins
 from tunefarm.compiler.dtypes import DTYPES
 from tunefarm.compiler.errors import PluginError, ShapeError
-from tunefarm.compiler.frontend.onnx import (
-    contract,
-    control_flow,
-    fourier,
-    math,
-    microsoft,
-    nn,
-    quantize,
-    recurrent,
-    reduce,
-    resize,
-    sample,
-    sequence,
-    shape,
-)
+from tunefarm.compiler.frontend.onnx import control_flow, sequence
 from tunefarm.compiler.frontend.onnx.node import Converter, Node, Unsupported, dtype_name
-from tunefarm.compiler.ir import Constant, Expr, Tuple, tensor_type
+from tunefarm.compiler.frontend.onnx.operators import (
+    PLAIN_DOMAINS,
+    UNKNOWN,
+    converter_of,
+    standard_body,
+    subgraphs,
+    unsupported_in,
+)
+from tunefarm.compiler.ir import Constant, Expr, Tuple
 
 if TYPE_CHECKING:
     from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TensorProto
 
-CONVERTERS: Mapping[str, Converter] = {
-    **math.CONVERTERS,
-    **contract.CONVERTERS,
-    **fourier.CONVERTERS,
-    **reduce.CONVERTERS,
-    **nn.CONVERTERS,
-    **shape.CONVERTERS,
-    **resize.CONVERTERS,
-    **sample.CONVERTERS,
-    **sequence.CONVERTERS,
-    **quantize.CONVERTERS,
-    **recurrent.CONVERTERS,
-}
-_PLAIN_DOMAINS = ("", "ai.onnx")
 Scope = dict[str, "Expr | None"]  # None: its producer is unsupported
 
 
@@ -58,10 +38,11 @@ class Problem:
     operands: str
     reason: str
 
-    def __str__(self) -> str:
+    @property
+    def subject(self) -> str:
         label = f" {self.name!r}" if self.name else ""
         operands = f" ({self.operands})" if self.operands else ""
-        return f"{self.op}{label}{operands}: {self.reason}"
+        return f"{self.op}{label}{operands}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +85,7 @@ class Importer:
     def _run_node(self, node: NodeProto, scope: Scope, read: set[str]) -> None:
         absent = [n for n in node.input if n and n not in scope]
         if any(n and scope.get(n, node) is None for n in node.input):
+            self._note_unsupported([node])
             results: Sequence[Expr | None] = ()
         elif absent:
             self._note(node, (), f"input {absent[0]!r} is computed by no node before it")
@@ -114,6 +96,7 @@ class Importer:
                 results = self._convert(node, inputs, scope, read)
             except (Unsupported, ShapeError, PluginError) as error:
                 self._note(node, inputs, str(error))
+                self._note_unsupported(n for g in subgraphs(node) for n in g.node)
                 results = ()
         for i, name in enumerate(node.output):
             if name:
@@ -128,19 +111,15 @@ class Importer:
         function = self.functions.get((node.domain, node.op_type))
         if function is not None:
             return self._inline(function, node, inputs)
-        if node.domain == microsoft.DOMAIN and node.op_type in microsoft.CONVERTERS:
-            return self._converted(microsoft.CONVERTERS[node.op_type], node, inputs, read)
-        if node.domain not in _PLAIN_DOMAINS:
-            return self._converted(_foreign(node), node, inputs, read)
-        if node.op_type in control_flow.FLOWS:
+        if node.domain in PLAIN_DOMAINS and node.op_type in control_flow.FLOWS:
             return control_flow.FLOWS[node.op_type](node, inputs, scope, self.run_graph)
-        converter = CONVERTERS.get(node.op_type) or plugins.converters("ai.onnx").get(node.op_type)
-        if converter is None:
-            body = _standard_body(node, inputs, self.opsets.get("ai.onnx", 1))
-            if body is None:
-                raise Unsupported("the operator is not supported")
-            return self._inline(body, node, inputs)
-        return self._converted(converter, node, inputs, read)
+        converter = converter_of(node)
+        if converter is not None:
+            return self._converted(converter, node, inputs, read)
+        body = standard_body(node, inputs, self._opset)
+        if body is None:
+            raise Unsupported(UNKNOWN)
+        return self._inline(body, node, inputs)
 
     def _converted(
         self,
@@ -158,7 +137,7 @@ class Importer:
                 node.name or (node.output[0] if node.output else ""),
                 inputs,
                 {a.name: _attribute(a) for a in node.attribute},
-                self.opsets.get(node.domain or "ai.onnx", self.opsets.get("ai.onnx", 1)),
+                self.opsets.get(node.domain or "ai.onnx", self._opset),
                 tuple(bool(n) and n in read for n in node.output),
             )
         )
@@ -183,26 +162,21 @@ class Importer:
         inner._run_nodes(body, scope, set(function.output))
         return [scope.get(name) for name in function.output]
 
+    @property
+    def _opset(self) -> int:
+        return self.opsets.get("ai.onnx", 1)
+
+    def _note_unsupported(self, nodes: Iterable[NodeProto]) -> None:
+        """Of nodes that cannot be reached: the operators that have no converter."""
+        for node, reason in unsupported_in(nodes, self.functions, self._opset):
+            self._note(node, (), reason)
+
     def _note(self, node: NodeProto, inputs: Sequence[Expr | None], reason: str) -> None:
         operands = ", ".join(str(i.type) for i in inputs if i is not None)
         name = node.name or (node.output[0] if node.output else "")
-        prefix = f"{node.domain}." if node.domain not in _PLAIN_DOMAINS else ""
+        prefix = f"{node.domain}." if node.domain not in PLAIN_DOMAINS else ""
         reason = reason.removeprefix(f"{node.op_type} {name!r}: ")
         self.problems.append(Problem(prefix + node.op_type, name, operands, reason))
-
-
-def _foreign(node: NodeProto) -> Converter:
-    """The converter that a plug-in has for an operator of another domain than ONNX's own."""
-    known = plugins.converters(node.domain)
-    if not known:
-        raise Unsupported(
-            f"operators of the domain {node.domain!r} are not supported, but by a plug-in "
-            f"(an entry point {node.domain} of {plugins.CONVERTERS})"
-        )
-    if node.op_type not in known:
-        names = ", ".join(sorted(known))
-        raise Unsupported(f"the plug-ins for the domain {node.domain!r} convert {names} alone")
-    return known[node.op_type]
 
 
 def _in_order(nodes: list[NodeProto]) -> list[NodeProto]:
@@ -255,56 +229,6 @@ def _bound(
             value.name = attribute.name
             bound.attribute.append(value)
     return bound
-
-
-def _standard_body(
-    node: NodeProto, inputs: Sequence[Expr | None], opset: int
-) -> FunctionProto | None:
-    """The body in simpler operators that the ONNX standard gives for some operators."""
-    import onnx
-
-    try:
-        schema = onnx.defs.get_schema(node.op_type, opset, "")
-    except onnx.defs.SchemaError:
-        return None
-    serialized: bytes | None = None
-    if schema.has_function:
-        version = _latest(schema.function_opset_versions, opset)
-        serialized = schema.get_function_with_opset_version(version)
-    elif schema.has_context_dependent_function:
-        version = _latest(schema.context_dependent_function_opset_versions, opset)
-        types = [_type_proto(i).SerializeToString() for i in inputs]
-        serialized = schema.get_context_dependent_function_with_opset_version(
-            version, node.SerializeToString(), types
-        )
-    if not serialized:
-        return None
-    body = onnx.FunctionProto()
-    body.ParseFromString(serialized)
-    for name, default in schema.attributes.items():
-        if default.default_value.name and all(a.name != name for a in body.attribute_proto):
-            body.attribute_proto.append(default.default_value)
-    return body
-
-
-def _latest(versions: Sequence[int], opset: int) -> int:
-    return max((v for v in versions if v <= opset), default=min(versions))
-
-
-def _type_proto(expr: Expr | None) -> Any:
-    import onnx
-
-    if expr is None:
-        return onnx.TypeProto()
-    type = tensor_type(expr)
-    element = onnx.helper.np_dtype_to_tensor_dtype(_numpy(type.dtype))
-    return onnx.helper.make_tensor_type_proto(element, type.shape)
-
-
-def _numpy(dtype: str) -> np.dtype[Any]:
-    from tunefarm.compiler.dtypes import numpy_dtype
-
-    return numpy_dtype(dtype)
 
 
 def _array(tensor: TensorProto) -> np.ndarray[Any, Any]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto, ValueInfoProto
 
 OLDEST_OPSET = 7
+MOST_NAMES = 3  # of nodes that have one problem
 
 
 def from_onnx(
@@ -167,5 +168,17 @@ def _fixed_shape(
 
 
 def _report(problems: Sequence[Problem]) -> str:
-    listed = "; ".join(map(str, problems))
+    alike: dict[tuple[str, str], list[Problem]] = {}
+    for problem in problems:
+        alike.setdefault((problem.op, problem.reason), []).append(problem)
+    listed = "; ".join(map(_told, alike.values()))
     return f"the model uses what is not supported: {listed}"
+
+
+def _told(alike: Sequence[Problem]) -> str:
+    """``NonMaxSuppression 'a' (float32[2, 3]), 'b', 'c' and 2 more: the reason`` of all of them."""
+    first = alike[0]
+    named = [repr(problem.name) for problem in alike[1:MOST_NAMES] if problem.name]
+    rest = len(alike) - 1 - len(named)
+    more = f" and {rest} more" if rest else ""
+    return f"{', '.join([first.subject, *named])}{more}: {first.reason}"

@@ -255,6 +255,20 @@ def test_what_webassembly_cannot_be(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("name", "system"), [("m.dll", "Windows"), ("m.dylib", "macOS"), ("M.DLL", "Windows")]
+)
+def test_files_for_other_systems_are_not_made(tmp_path: Path, name: str, system: str) -> None:
+    module = built(Target.host(1))
+    wanted = f"{name} would be a file for {system}, .* export the model to .\\.so$"
+    with pytest.raises(BuildError, match=wanted):
+        module.export_library(tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+    module.export_library(tmp_path / "model.so")
+    with pytest.raises(BuildError, match=wanted):
+        load_module(tmp_path / "model.so").export_library(tmp_path / name)
+
+
 def test_a_loaded_library_is_no_object(tmp_path: Path) -> None:
     built(Target.host(1)).export_library(tmp_path / "model.so")
     with pytest.raises(BuildError, match=r"is a shared library; build the model anew for model.o"):

@@ -1,0 +1,100 @@
+"""What an import refuses is told at once: operators behind others that are unsupported too."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+from tunefarm.compiler.errors import ModelError
+from tunefarm.compiler.frontend.onnx import from_onnx
+
+HEAD = '<ir_version: 9, opset_import: ["" : 18, "acme" : 1, "local" : 1]>\n'
+REASON = "the operator is not supported"
+PATH = """
+main (float[2, 3] x) => (float[2, 3] y)
+{
+    a = First (x)
+    b = Relu (a)
+    c = acme.Second (b)
+    d = Gelu (c)
+    y = Third (d, x)
+}
+"""
+BODIES = """
+main (float[2, 3] x, bool q) => (float[2, 3] y, float[2, 3] z)
+{
+    y = If (q) <then_branch = yes () => (float[2, 3] t) { t = InBranch (x) },
+                else_branch = no () => (float[2, 3] e) { e = Relu (x) }>
+    trips = First (x)
+    z = Loop (trips, , y) <body = step (int64 i, bool on, float[2, 3] state)
+        => (bool go, float[2, 3] next)
+    {
+        go = Identity (on)
+        next = InLoop (state)
+    }>
+}
+"""
+FUNCTION = """
+main (float[2, 3] x) => (float[2, 3] y)
+{
+    a = First (x)
+    y = local.twice (a)
+}
+<domain: "local", opset_import: ["" : 18]>
+twice (u) => (w)
+{
+    v = InFunction (u)
+    w = Relu (v)
+}
+"""
+
+
+def refusal(text: str) -> list[str]:
+    """What an import says of each unsupported operator."""
+    with pytest.raises(ModelError) as info:
+        from_onnx(onnx.parser.parse_model(HEAD + text))
+    start, _, listed = str(info.value).partition(": ")
+    assert start == "the model uses what is not supported"
+    return listed.split("; ")
+
+
+def test_operators_behind_an_unsupported_one_are_told_with_it() -> None:
+    first, second, third = refusal(PATH)
+    assert first == f"First 'a' (float32[2, 3]): {REASON}"
+    assert second.startswith("acme.Second 'c': operators of the domain 'acme' are not supported")
+    assert third == f"Third 'y': {REASON}"
+
+
+def test_so_are_those_of_bodies_that_cannot_be_entered() -> None:
+    told = refusal(BODIES)
+    assert f"InBranch 't': {REASON}" in told
+    assert f"InLoop 'next': {REASON}" in told
+    assert f"First 'trips' (float32[2, 3]): {REASON}" in told
+    assert any(one.startswith("If 'y' (bool[]): the condition is computed") for one in told)
+    assert len(told) == 4
+
+
+def test_so_are_those_of_functions() -> None:
+    assert refusal(FUNCTION) == [
+        f"First 'a' (float32[2, 3]): {REASON}",
+        f"InFunction 'v': {REASON}",
+    ]
+
+
+def test_a_branch_that_is_not_taken_may_have_any() -> None:
+    text = BODIES.replace("bool q)", "int64 n)").partition("trips")[0]
+    text = text.replace(", float[2, 3] z)", ")").replace(
+        "    y = If", "    q = Constant <value: tensor = bool {0}> ()\n    y = If"
+    )
+    assert from_onnx(onnx.parser.parse_model(HEAD + text + "}")).output_names == ("y",)
+
+
+@pytest.mark.parametrize(
+    ("count", "names"),
+    [(1, "'n0' (float32[2])"), (3, "'n0' (float32[2]), 'n1', 'n2'"),
+     (9, "'n0' (float32[2]), 'n1', 'n2' and 6 more")],
+)  # fmt: skip
+def test_nodes_of_one_operator_are_counted(count: int, names: str) -> None:
+    results = ", ".join(f"float[2] n{i}" for i in range(count))
+    nodes = "\n".join(f"n{i} = First (x)" for i in range(count))
+    told = refusal(f"main (float[2] x) => ({results}) {{\n{nodes}\n}}")
+    assert told == [f"First {names}: {REASON}"]
