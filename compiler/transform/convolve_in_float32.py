@@ -1,4 +1,4 @@
-"""Convolutions of bytes in float32, where Winograd's method makes that the faster way.
+"""Convolutions of bytes in float32, where that is the faster way.
 
 requantize(conv(x, w, pad_value=z) + b, f, t)
     ->  requantize(conv(dequantize(x, 1, z), w in float32) + (b + z · Σ w), f, t)
@@ -6,10 +6,14 @@ requantize(conv(x, w, pad_value=z) + b, f, t)
 A processor without dot products of bytes multiplies them as 16-bit numbers, twice as many at once
 as float32; Winograd's method needs up to four times fewer products. Its sums are off by at most
 5e-6 of the largest, so here and there a quantum is rounded to its neighbour: of 200,000 results of
-a 7×7 layer five are, of those of 3×3 layers one (tested to one of 2000).
+a 7×7 layer five are, of those of 3×3 layers one (tested to one of 2000). First layers, whose pixels
+of three bytes are copied one by one to be words, are summed as they are: exactly, as their sums are
+below 2²⁴.
 """
 
 from __future__ import annotations
+
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +38,7 @@ from tunefarm.compiler.transform.rewrite import Uses, is_call, rewrite_main
 
 WIDE = "float32"
 WORTH = 1.15  # times faster in the model: the input takes four times the bytes
+EXACT_TERMS = 2**24 // (255 * 128)
 
 
 def convolve_in_float32(module: IRModule, target: Target) -> IRModule:
@@ -98,13 +103,13 @@ def _wide(attrs: Attrs) -> Attrs:
 
 
 def _pays(conv: Call, target: Target) -> bool:
-    """Whether Winograd's method applies and takes less time than what sums products of bytes."""
+    """Whether it takes less time than what sums products of bytes, by Winograd's method or with
+    sums that are exact."""
     wide = _function(conv, (WIDE, WIDE), _wide(conv.attrs))
-    if saving(wide, target) == 1:
-        return False
     dtypes = tuple(tensor_type(a).dtype for a in conv.args)
-    narrow = _function(conv, dtypes, conv.attrs)
-    return gain_over_float32(narrow, wide, target) * WORTH < 1
+    gain = gain_over_float32(_function(conv, dtypes, conv.attrs), wide, target)
+    exact = gain > 0 and prod(tensor_type(conv.args[1]).shape[:-1]) <= EXACT_TERMS
+    return gain * WORTH < 1 and (exact or saving(wide, target) > 1)
 
 
 def _function(conv: Call, dtypes: tuple[str, ...], attrs: Attrs) -> Function:

@@ -24,7 +24,7 @@ from tunefarm.compiler.kernel import Kernel, is_of_host, kernel_of, told_of
 from tunefarm.compiler.runtime.arrays import address
 from tunefarm.compiler.runtime.cpu import check_features, check_machine, required_features
 from tunefarm.compiler.runtime.cuda.loading import assembled_all
-from tunefarm.compiler.runtime.export import replacing
+from tunefarm.compiler.runtime.export import FOREIGN, STATIC, replacing
 from tunefarm.compiler.runtime.plan import ExecutionPlan, verify_plan
 from tunefarm.compiler.runtime.weights import PAGE, kept_weights
 from tunefarm.compiler.target import Target
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 FORMAT = 2  # 1: no launch has tensor maps
 MAGIC = b"PK\x03\x04"
-_OF_LINKERS = (".so", ".o", ".a")
+_OF_LINKERS = (".so", *STATIC, *FOREIGN)
 _JSON, _WEIGHTS = "model.json", "weights"
 _LOCAL_HEADER = struct.Struct("<26xHH")  # lengths of the name and of what follows it
 _PADDING = 0xD935  # the extra field by which others align members, too
@@ -44,7 +44,7 @@ _ZIP64_BYTES = 20  # that the header has besides
 
 def export_package(module: CudaModule, path: Path, name: str | None = None) -> None:
     """Write a module for GPUs to a file; BuildError, in one sentence, if it cannot be written."""
-    if path.suffix in _OF_LINKERS or name is not None:
+    if path.suffix.lower() in _OF_LINKERS or name is not None:
         raise BuildError(
             f"a module for {module.target} is no library for C, which {path.name} would be; "
             "export it to a file like model.zip, without a name"

@@ -22,13 +22,14 @@ _SLOW = {
 }
 PAIRS_CYCLES = 0.56  # with the sums of chunks
 WORDS_CYCLES = 0.68  # of VPMADDWD, with its addition and the bytes' way to words (Zen 3)
+COPY_CYCLES = 2.5  # of an element that becomes a word, if channels are fewer than lanes (Zen 3)
 
 
 def issue_cycles(intrinsic: TensorIntrinsic, target: Target) -> float:
     """Cycles from one instruction to the next independent one."""
     if intrinsic is PAIRS:
         return PAIRS_CYCLES
-    if intrinsic.a == "int16":
+    if not intrinsic.accumulates:
         return WORDS_CYCLES
     return _SLOW.get((intrinsic.feature, target.mcpu), FMA_CYCLES)
 
@@ -45,6 +46,8 @@ def gain_over_float32(narrow: Function, wide: Function, target: Target) -> float
     weights = terms * prod(a.extent for a in (*c.outer, c.vector))
     groups = prod(a.extent for a in dot.words.reduce)
     ours = tiles * groups * issue_cycles(dot.instruction, target)
+    if dot.widened and dot.depth.extent < lanes:
+        ours += COPY_CYCLES * prod(c.lhs.load.buffer.shape)
     theirs = tiles * terms * lanes / target.lanes("float32") * FMA_CYCLES / saving(wide, target)
     if 4 * weights > target.l2_bytes:  # from beyond the second-level cache, once a call
         ours = max(ours, moved_cycles(dtype_bytes(c.rhs.load.dtype) * weights, target))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from tunefarm.compiler.build import build_module
 from tunefarm.compiler.evaluate import evaluate
 from tunefarm.compiler.extract import extract_tasks
@@ -57,6 +58,20 @@ def conv_dtype(module: IRModule) -> str:
     return tensor_type(conv).dtype
 
 
+def quanta_off(module: IRModule) -> NDArray[np.int64]:
+    """How far results of the module in float32 are from those of integers."""
+    widened = convolve_in_float32(module, ZEN3)
+    assert conv_dtype(widened) == "float32"
+    (x,) = module.main.params
+    kind = np.iinfo(x.type.dtype)
+    data = rng.integers(kind.min, kind.max + 1, x.type.shape).astype(x.type.dtype)
+    want = np.asarray(evaluate(module.main, [data])).astype(np.int64)
+    assert np.ptp(want) > 200
+    host = Target(f"llvm -mcpu={Target.host().mcpu} -num-cores=1")
+    (got,) = build_module(widened, host).run({"x": data}).values()
+    return np.abs(got.astype(np.int64) - want)
+
+
 @pytest.mark.parametrize(
     "module",
     [
@@ -69,18 +84,13 @@ def conv_dtype(module: IRModule) -> str:
     ],
 )
 def test_results_are_off_by_a_quantum_at_most_and_seldom(module: IRModule) -> None:
-    widened = convolve_in_float32(module, ZEN3)
-    assert conv_dtype(widened) == "float32"
-    (x,) = module.main.params
-    kind = np.iinfo(x.type.dtype)
-    data = rng.integers(kind.min, kind.max + 1, x.type.shape).astype(x.type.dtype)
-    want = np.asarray(evaluate(module.main, [data])).astype(int)
-    assert np.ptp(want) > 200
-    host = Target(f"llvm -mcpu={Target.host().mcpu} -num-cores=1")
-    (got,) = build_module(widened, host).run({"x": data}).values()
-    off = np.abs(got.astype(int) - want)
+    off = quanta_off(module)
     assert off.max() <= 1
     assert np.count_nonzero(off) <= off.size / 2000
+
+
+def test_first_layers_are_exact() -> None:
+    assert quanta_off(layer(size=57, stride=2, channels=3, zero=120)).max() == 0
 
 
 @pytest.mark.parametrize(
