@@ -12,7 +12,16 @@ from __future__ import annotations
 
 from math import prod
 
-from tunefarm.compiler.ir import Call, Constant, Expr, IRModule, Var, post_order, tensor_type
+from tunefarm.compiler.ir import (
+    Attrs,
+    Call,
+    Constant,
+    Expr,
+    IRModule,
+    Var,
+    post_order,
+    tensor_type,
+)
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.transform.constants import (
@@ -49,6 +58,8 @@ def to_channels_last(rank: int) -> tuple[int, ...]:
 def _channels_last(node: Call, uses: Uses) -> Expr | None:
     if node.attrs.get("data_layout") != "NCS" and not _is_channel_lrn(node):
         return None
+    if node.attrs.get("out_layout"):
+        return None  # it reads planes already
     data, *others = node.args
     axes = to_channels_last(len(tensor_type(data).shape))
     attrs = dict(node.attrs)
@@ -69,18 +80,28 @@ def _read_planes(node: Call, uses: Uses) -> Expr | None:
     """A convolution of a model's input of few channels reads their planes where they lie."""
     if node.op != "conv" or node.attrs["data_layout"] != "NSC" or node.attrs["groups"] != 1:
         return None
-    moved = node.args[0]
-    if not is_call(moved, "transpose") or uses.get(moved, 1) > 1:
+    image = planes_of(node.args[0], uses)
+    if not isinstance(image, Var):
         return None
-    assert isinstance(moved, Call)
-    image = moved.args[0]
-    shape = tensor_type(image).shape
-    if not isinstance(image, Var) or permutation(moved) != to_channels_last(len(shape)):
-        return None
-    if shape[1] > PLANES:
-        return None
-    attrs = {**node.attrs, "data_layout": "NCS", "out_layout": "NSC"}
+    attrs = reading_planes(node.attrs)
     return call("conv", image, *node.args[1:], name=node.name, **attrs)
+
+
+def planes_of(pixels: Expr, uses: Uses) -> Expr | None:
+    """The planes of few channels that are turned to pixels for one reader; None for other tensors,
+    and if others read them too."""
+    if not is_call(pixels, "transpose") or uses.get(pixels, 1) > 1:
+        return None
+    assert isinstance(pixels, Call)
+    image = pixels.args[0]
+    shape = tensor_type(image).shape
+    turned = permutation(pixels) == to_channels_last(len(shape))
+    return image if turned and shape[1] <= PLANES else None
+
+
+def reading_planes(attrs: Attrs) -> Attrs:
+    """The attributes of a convolution that reads planes instead of pixels."""
+    return {**attrs, "data_layout": "NCS", "out_layout": "NSC"}
 
 
 def _is_channel_lrn(node: Call) -> bool:

@@ -33,6 +33,7 @@ from tunefarm.compiler.ops.conv import pad_value, result_channels_last
 from tunefarm.compiler.space.dot.gain import gain_over_float32
 from tunefarm.compiler.space.winograd import saving
 from tunefarm.compiler.target import Target
+from tunefarm.compiler.transform.convert_layout import planes_of, reading_planes
 from tunefarm.compiler.transform.integer_products import BYTES, number
 from tunefarm.compiler.transform.rewrite import Uses, is_call, rewrite_main
 
@@ -57,11 +58,14 @@ def convolve_in_float32(module: IRModule, target: Target) -> IRModule:
         conv, bias = found
         x, w = conv.args
         assert isinstance(w, Constant)
-        zero = float(pad_value(conv.attrs))
+        zero, attrs = float(pad_value(conv.attrs)), _wide(conv.attrs)
+        planes = planes_of(x, uses)
+        if planes is not None:
+            x, attrs = planes, reading_planes(attrs)
         if (x, zero) not in inputs:
             inputs[x, zero] = _numbers(x, zero)
         weights = Constant(w.data.astype(np.float32), w.name)
-        made = call("conv", inputs[x, zero], weights, name=conv.name, **_wide(conv.attrs))
+        made = call("conv", inputs[x, zero], weights, name=conv.name, **attrs)
         moved = bias + zero * w.data.sum(axis=(0, 1, 2), dtype=np.int64)
         if moved.any():
             made = call("add", made, Constant(moved.astype(np.float32)))

@@ -36,13 +36,18 @@ def layer(
     bias: bool = True,
     dtype: str = "uint8",
     channels: int = CHANNELS,
+    planes: bool = False,
 ) -> IRModule:
     """A quantised convolution whose results span the range of bytes."""
     x = Var("x", TensorType((1, size, size, channels), dtype))
+    pixels: Expr = x
+    if planes:
+        x = Var("x", TensorType((1, channels, size, size), dtype))
+        pixels = call("transpose", x, axes=(0, 2, 3, 1))
     w = rng.integers(-127, 128, (taps, taps, channels, CHANNELS)).astype(np.int8)
     pad = ((taps // 2,) * 2,) * 2
     sums: Expr = call(
-        "conv", x, Constant(w), padding=pad, strides=(stride, stride), data_layout="NSC",
+        "conv", pixels, Constant(w), padding=pad, strides=(stride, stride), data_layout="NSC",
         kernel_layout="SIO", out_dtype="int32", pad_value=zero,
     )  # fmt: skip
     if bias:
@@ -81,6 +86,7 @@ def quanta_off(module: IRModule) -> NDArray[np.int64]:
         layer(zero=-4, dtype="int8", bias=False),
         layer(size=13, bias=False),
         layer(size=56, taps=7, stride=2, channels=3, zero=120),
+        layer(size=56, taps=7, stride=2, channels=3, planes=True),
     ],
 )
 def test_results_are_off_by_a_quantum_at_most_and_seldom(module: IRModule) -> None:
@@ -89,8 +95,12 @@ def test_results_are_off_by_a_quantum_at_most_and_seldom(module: IRModule) -> No
     assert np.count_nonzero(off) <= off.size / 2000
 
 
-def test_first_layers_are_exact() -> None:
-    assert quanta_off(layer(size=57, stride=2, channels=3, zero=120)).max() == 0
+@pytest.mark.parametrize("planes", [False, True])
+def test_first_layers_are_exact_and_read_planes(planes: bool) -> None:
+    module = layer(size=57, stride=2, channels=3, zero=120, planes=planes)
+    assert quanta_off(module).max() == 0
+    nodes = post_order(convolve_in_float32(module, ZEN3).main.body)
+    assert not any(isinstance(e, Call) and e.op == "transpose" for e in nodes)
 
 
 @pytest.mark.parametrize(
