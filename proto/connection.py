@@ -72,15 +72,17 @@ class Service:
     def __init__(self, connection: Connection, make: Callable[[Any], Any]) -> None:
         self._connection = connection
         self._make = make
+        self._making = Lock()
         self._made: tuple[Trackers | None, list[Any]] = None, []
 
     def stub(self) -> Any:
-        """What calls the tracker that is asked now."""
-        trackers, stubs = self._made
-        if trackers is not self._connection.trackers:
-            trackers = self._connection.trackers
-            stubs = [self._make(channel) for channel in trackers.channels]
-            self._made = trackers, stubs
+        """What calls the tracker that is asked now; one for all threads."""
+        with self._making:
+            trackers, stubs = self._made
+            if trackers is not self._connection.trackers:
+                trackers = self._connection.trackers
+                stubs = [self._make(channel) for channel in trackers.channels]
+                self._made = trackers, stubs
         return stubs[self._connection.turn % len(stubs)]
 
     def __getattr__(self, name: str) -> Method:
@@ -143,7 +145,8 @@ class Connection:
         self.turn = 0
         self._file = file
         self._following = Lock()
-        self._left: list[Trackers] = []
+        self._left: Trackers | None = None
+        self._is_closed = False
         self._connect_s = connect_s
         self._patience_s = patience_s
         self._hurry_s = math.inf
@@ -186,20 +189,25 @@ class Connection:
 
     def follow(self) -> None:
         """Turn to the trackers that the rendezvous file names now, if there is one and it can be
-        read. Calls under way at those before may end."""
+        read. Calls under way at those before may end, at those before these are cancelled."""
         if self._file is None:
             return
         with suppress(InvalidRequest), self._following:
             found, before = read_rendezvous(self._file), self.trackers
             told = found.address, found.token, found.tls
-            if told != (before.address, before.token, before.tls):
-                self.trackers, self.turn = Trackers.at(*told), 0
-                self._left.append(before)
-                _log.info("the tracker at %s is now at %s", before.address, found.address)
+            if self._is_closed or told == (before.address, before.token, before.tls):
+                return
+            self.trackers, self.turn = Trackers.at(*told), 0
+            left, self._left = self._left, before
+            if left is not None:
+                left.close()
+            _log.info("the tracker at %s is now at %s", before.address, found.address)
 
     def close(self) -> None:
-        for trackers in (*self._left, self.trackers):
-            trackers.close()
+        with self._following:
+            self._is_closed = True
+            for trackers in filter(None, (self._left, self.trackers)):
+                trackers.close()
 
     def hurry(self, patience_s: float = 1.0) -> None:
         """From now on wait no longer than this for a tracker that is away, also in calls under

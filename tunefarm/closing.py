@@ -144,8 +144,8 @@ def close(
         missed = _UNREAD if contested and time.monotonic() >= begin + seconds / 4 else ""
     if missed and say is not None:
         say(
-            f"the closing step was left out: {missed} after {time.monotonic() - begin:.1f} s, and "
-            f"it takes at most a tenth of the tuning's time ({seconds:.1f} s)"
+            f"the closing step was left out: {missed} after {time.monotonic() - begin:.1f} s of "
+            f"its {seconds:.1f} s, a tenth of the tuning's time at most"
         )
     if missed or not any(stages):
         return None

@@ -12,22 +12,23 @@ from types import FrameType
 from typing import ParamSpec, TypeVar
 
 _AGAIN_S = 0.05
-P = ParamSpec("P")
-T = TypeVar("T")
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
-def interrupted_here(said: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+def interrupted_here(said: str) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
     """A function whose KeyboardInterrupt begins at its call: where in it, or in a library below, a
-    Ctrl-C came tells its caller nothing. What it ``said`` is what has become of the work."""
+    Ctrl-C came tells its caller nothing. What it ``said`` is what has become of the
+    work, unless the interrupt says it."""
 
-    def wrap(function: Callable[P, T]) -> Callable[P, T]:
+    def wrap(function: Callable[_P, _T]) -> Callable[_P, _T]:
         @functools.wraps(function)
-        def call(*given: P.args, **named: P.kwargs) -> T:
+        def call(*given: _P.args, **named: _P.kwargs) -> _T:
             try:
                 with repeating_lost_interrupts():
                     return function(*given, **named)
-            except KeyboardInterrupt:
-                raise KeyboardInterrupt(said) from None
+            except KeyboardInterrupt as interrupt:
+                raise KeyboardInterrupt(*(interrupt.args or (said,))) from None
 
         return call
 
@@ -55,7 +56,11 @@ def remembering_interrupts() -> Iterator[list[int]]:
 
 @contextlib.contextmanager
 def repeating_lost_interrupts() -> Iterator[None]:
-    """Send an interrupt again that was raised where C could only print and forget it."""
+    """Send an interrupt again that was raised where C could only print and forget it; they come to
+    the main thread alone."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
 
     def hook(lost: sys.UnraisableHookArgs, /) -> None:
         if lost.exc_type is KeyboardInterrupt:

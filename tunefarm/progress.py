@@ -76,11 +76,13 @@ class Following:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds that the job has taken."""
+        """Seconds since the job was made."""
         return self.before_s + self.watched_s
 
     @property
     def watched_s(self) -> float:
+        """Those of them in which somebody watched: what a job waits for its turn is no part of its
+        budget."""
         return (self.clock() if self.ended is None else self.ended) - self.started
 
     @property
@@ -99,7 +101,7 @@ class Following:
         counted = earlier(self.last) + done(self.last)
         bounds = [(budget.trials - counted) / self.rate] if self.rate > 0 else []
         if budget.seconds is not None:
-            bounds.append(budget.seconds - self.elapsed_s)
+            bounds.append(budget.seconds - self.watched_s)
         return max(0.0, min(bounds)) if bounds else None
 
     def headline(self) -> str:

@@ -189,10 +189,13 @@ def tune(
                 earlier=earlier, owned=tracker is None, device=device, model_name=name,
             )
         )  # fmt: skip
-        if not is_own:
-            tell_waiting(client.devices(), target, job)
         until = None if seconds is None else begin + seconds
-        with contextlib.nullcontext() if is_own else _telling_how_to_go_on(job.id, tracker):
+        how_to_go_on = (
+            contextlib.nullcontext() if is_own else _telling_how_to_go_on(job.id, tracker)
+        )
+        with how_to_go_on, _cancelled_by_interrupts(client, job.id):
+            if not is_own:
+                tell_waiting(client.devices(), target, job)
             last = _follow(client, job.id, watch, until)
         closing = None
         if module is not None and last.job.state is JobState.SUCCEEDED:
@@ -234,35 +237,41 @@ def _telling_how_to_go_on(job: str, tracker: str | None) -> Iterator[None]:
 
 
 def _follow(client: FarmClient, job: str, watch: Watcher | None, until: float | None) -> JobUpdate:
-    """Watch a job until it is over; it is cancelled on KeyboardInterrupt, and where it does not
-    move although the time ``until`` has passed. TunefarmError if it fails, or ends so without a
-    trial."""
+    """Watch a job until it is over; it is cancelled where it does not move although the time
+    ``until`` has passed. TunefarmError if it fails, or ends so without a trial."""
     last, idle = None, Idle()
-    try:
-        with remembering_interrupts() as interrupted:
-            for last in client.watch(job, wait_s=1.0):
-                if interrupted:
-                    raise KeyboardInterrupt
-                if watch is not None:
-                    watch(last)
-                idle.note(last)
-                if until is not None and time.monotonic() > until and idle.seconds > IDLE_S:
-                    why = f"the time was up, and no trial ended for {idle.seconds:.0f} s"
-                    why += _cancel(client, job, why)
-                    if not done(last):
-                        raise TunefarmError(f"nothing was tuned: {why}")
-                    warnings.warn(why, stacklevel=2)
-                    break
-    except KeyboardInterrupt:
-        with ignoring_interrupts():
-            left = _cancel(client, job, why := "stopped from the keyboard")
-            if left:
-                warnings.warn(f"{why}{left}", stacklevel=2)
-        raise
+    with remembering_interrupts() as interrupted:
+        for last in client.watch(job, wait_s=1.0):
+            if interrupted:
+                raise KeyboardInterrupt
+            if watch is not None:
+                watch(last)
+            idle.note(last)
+            if until is not None and time.monotonic() > until and idle.seconds > IDLE_S:
+                why = f"the time was up, and no trial ended for {idle.seconds:.0f} s"
+                why += _cancel(client, job, why)
+                if not done(last):
+                    raise TunefarmError(f"nothing was tuned: {why}")
+                warnings.warn(why, stacklevel=2)
+                break
     assert last is not None
     if last.job.state is JobState.FAILED:
         raise TunefarmError(f"the tuning job failed: {last.job.message}")
     return last
+
+
+@contextlib.contextmanager
+def _cancelled_by_interrupts(client: FarmClient, job: str) -> Iterator[None]:
+    """Cancel the job on KeyboardInterrupt, which says so if that could not be done now."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        with ignoring_interrupts():
+            left = _cancel(client, job, why := "stopped from the keyboard")
+        if not left:
+            raise
+        warnings.warn(f"{why}{left}", stacklevel=2)
+        raise KeyboardInterrupt(f"{why}{left}") from None
 
 
 def _cancel(client: FarmClient, job: str, why: str) -> str:

@@ -7,7 +7,7 @@ A processor without dot products of bytes multiplies them as 16-bit numbers, twi
 as float32; Winograd's method needs up to four times fewer products. Its sums are off by at most
 5e-6 of the largest, so here and there a quantum is rounded to its neighbour: of 200,000 results of
 a 7×7 layer five are, of those of 3×3 layers one (tested to one of 2000). First layers, whose pixels
-of three bytes are copied one by one to be words, are summed as they are: exactly, as their sums are
+of three bytes are copied one by one to be words, are summed as they are: exactly, as these sums are
 below 2²⁴.
 """
 
@@ -108,7 +108,8 @@ def _wide(attrs: Attrs) -> Attrs:
 
 def _pays(conv: Call, target: Target) -> bool:
     """Whether it takes less time than what sums products of bytes, by Winograd's method or with
-    sums that are exact."""
+    sums that are exact. Without an instruction for these, which is a gain of 0, Winograd's always
+    does: they are multiplied one by one."""
     wide = _function(conv, (WIDE, WIDE), _wide(conv.attrs))
     dtypes = tuple(tensor_type(a).dtype for a in conv.args)
     gain = gain_over_float32(_function(conv, dtypes, conv.attrs), wide, target)

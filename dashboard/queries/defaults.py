@@ -1,6 +1,7 @@
-"""What the default of a task takes, one rule for all pages: what the final that decided saw of it,
-as two trials that are apart in time, or of two devices, differ by more. Where none decided, it is
-as it was timed last where the record in question was, and of a task without a record anywhere."""
+"""What the default of a task takes, one rule for tasks, models and the outcomes of jobs: what the
+final that decided saw of it, as two trials that are apart in time, or of two devices, differ by
+more. Where none decided, it is as it was timed last where the record in question was, and of a task
+without a record anywhere."""
 
 from __future__ import annotations
 

@@ -332,7 +332,7 @@ def _with_records(connection: Connection, query: Select[Any]) -> list[Task]:
 
 def _task(row: Any, record: Any) -> Task:
     default_s = default_beside(record) or row.default_s
-    is_promoted = record is not None and record.promoted and default_s
+    is_promoted = record is not None and record.promoted and default_s is not None
     return Task(
         workload_id=row.workload_id,
         target_id=row.target_id,

@@ -270,7 +270,7 @@ def test_it_says_what_time_is_missing(
         (line,) = told
         return line
 
-    late = r"after \d+\.\d s, and it takes at most a tenth of the tuning's time \(100\.0 s\)"
+    late = r"after \d+\.\d s of its 100\.0 s, a tenth of the tuning's time at most"
     with monkeypatch.context() as patch:
         patch.setattr("tunefarm.closing._compiled", lambda *_: False)
         assert re.fullmatch(

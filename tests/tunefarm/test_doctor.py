@@ -93,6 +93,7 @@ def test_a_quota_of_time_is_found(
         ([float("inf")], State.OK, ""),
         ([500e-9], State.NOTE, "back in 500 ns"),
         ([130e-9, 510e-9], State.NOTE, "back in 130 to 510 ns"),
+        ([500e-9] * 4 + [float("inf")], State.NOTE, "back in 500 ns"),
     ],
 )
 def test_cores_without_a_cache_in_common_are_told(

@@ -108,7 +108,7 @@ def test_one_that_is_watched_from_its_middle_has_its_own_time_and_rate() -> None
     following.note(update(1, trials=50))
     clock.now = 10.0
     following.note(update(1, trials=60))
-    assert following.headline() == "running, 60/100 trials, 1.0/s, 0:30, 0:30 left, then finals"
+    assert following.headline() == "running, 60/100 trials, 1.0/s, 0:30, 0:40 left, then finals"
 
 
 def test_the_share_of_peak_is_asked_for_once() -> None:

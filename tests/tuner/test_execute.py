@@ -280,8 +280,7 @@ def test_a_tracker_may_come_back_on_another_port(farm: Farm) -> None:
     tracker, tuner = farm.processes[0], farm.start_tuner()
     farm.start_worker(target)
     assert tuner.stderr is not None
-    while "of tracker 127.0.0.1" not in tuner.stderr.readline():
-        pass
+    assert any("of tracker 127.0.0.1" in line for line in iter(tuner.stderr.readline, ""))
 
     def move(client: FarmClient, tracker: subprocess.Popen[str]) -> subprocess.Popen[str]:
         tracker.kill()

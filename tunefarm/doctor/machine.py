@@ -111,8 +111,9 @@ def _distance(own: Sequence[int], told: str) -> Finding:
     for _ in range(_EXCHANGES):
         times.append(exchange_s(own))
         time.sleep(_EXCHANGE_PAUSE_S)
-    least, most = min(times), max(times)
-    if most < FAR_S or most == math.inf:
+    answered = [seconds for seconds in times if seconds < math.inf]
+    least, most = min(answered, default=0.0), max(answered, default=0.0)
+    if most < FAR_S:
         return Finding("cores", State.OK, told)
     span = f"{_NS * most:.0f} ns" if least >= FAR_S else f"{_NS * least:.0f} to {_NS * most:.0f} ns"
     told += (

@@ -4,7 +4,7 @@ which there may be more behind what cannot be imported."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +52,8 @@ class Importer:
     opsets: Mapping[str, int]
     functions: Mapping[tuple[str, str], FunctionProto]
     problems: list[Problem]
+    scanned: set[tuple[str, str]] = field(default_factory=set)
+    """The functions of the model that were looked through for what is not supported."""
 
     def run_graph(self, graph: GraphProto, outer: Mapping[str, Expr | None]) -> list[Expr]:
         """The graph's outputs. ``outer`` has its inputs and what it captures."""
@@ -158,7 +160,7 @@ class Importer:
                 absent.add(name)
         body = [_bound(n, given, absent, node.name) for n in function.node]
         opsets = {e.domain or "ai.onnx": e.version for e in function.opset_import}
-        inner = Importer({**self.opsets, **opsets}, self.functions, self.problems)
+        inner = Importer({**self.opsets, **opsets}, self.functions, self.problems, self.scanned)
         inner._run_nodes(body, scope, set(function.output))
         return [scope.get(name) for name in function.output]
 
@@ -168,7 +170,7 @@ class Importer:
 
     def _note_unsupported(self, nodes: Iterable[NodeProto]) -> None:
         """Of nodes that cannot be reached: the operators that have no converter."""
-        for node, reason in unsupported_in(nodes, self.functions, self._opset):
+        for node, reason in unsupported_in(nodes, self.functions, self._opset, self.scanned):
             self._note(node, (), reason)
 
     def _note(self, node: NodeProto, inputs: Sequence[Expr | None], reason: str) -> None:

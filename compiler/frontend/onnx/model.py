@@ -178,7 +178,8 @@ def _report(problems: Sequence[Problem]) -> str:
 def _told(alike: Sequence[Problem]) -> str:
     """``NonMaxSuppression 'a' (float32[2, 3]), 'b', 'c' and 2 more: the reason`` of all of them."""
     first = alike[0]
-    named = [repr(problem.name) for problem in alike[1:MOST_NAMES] if problem.name]
+    others = dict.fromkeys(problem.name for problem in alike[1:] if problem.name != first.name)
+    named = [repr(name) for name in list(others)[: MOST_NAMES - 1] if name]
     rest = len(alike) - 1 - len(named)
     more = f" and {rest} more" if rest else ""
     return f"{', '.join([first.subject, *named])}{more}: {first.reason}"

@@ -60,21 +60,29 @@ def converter_of(node: NodeProto) -> Converter | None:
 
 
 def unsupported_in(
-    nodes: Iterable[NodeProto], functions: Functions, opset: int
+    nodes: Iterable[NodeProto],
+    functions: Functions,
+    opset: int,
+    seen: set[tuple[str, str]] | None = None,
 ) -> Iterator[tuple[NodeProto, str]]:
     """Nodes whose operators nothing imports, whatever their operands are, and why; those of bodies
-    of loops, branches and functions too."""
+    of loops, branches and functions too. Functions that were ``seen`` are passed over."""
+    seen = set() if seen is None else seen
     for node in nodes:
-        function = functions.get((node.domain, node.op_type))
+        key = node.domain, node.op_type
+        function = functions.get(key)
         if function is not None:
-            own = {e.domain or "ai.onnx": e.version for e in function.opset_import}
-            yield from unsupported_in(function.node, functions, own.get("ai.onnx", opset))
+            if key not in seen:
+                seen.add(key)
+                own = {e.domain or "ai.onnx": e.version for e in function.opset_import}
+                version = own.get("ai.onnx", opset)
+                yield from unsupported_in(function.node, functions, version, seen)
             continue
         reason = _why_unsupported(node, functions, opset)
         if reason:
             yield node, reason
         for graph in subgraphs(node):
-            yield from unsupported_in(graph.node, functions, opset)
+            yield from unsupported_in(graph.node, functions, opset, seen)
 
 
 def _why_unsupported(node: NodeProto, functions: Functions, opset: int) -> str:

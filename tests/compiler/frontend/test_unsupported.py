@@ -98,3 +98,28 @@ def test_nodes_of_one_operator_are_counted(count: int, names: str) -> None:
     nodes = "\n".join(f"n{i} = First (x)" for i in range(count))
     told = refusal(f"main (float[2] x) => ({results}) {{\n{nodes}\n}}")
     assert told == [f"First {names}: {REASON}"]
+
+
+NESTED = """
+main (float[2, 3] x) => (float[2, 3] y, float[2, 3] z)
+{{
+    a = First (x)
+    y = local.f{last} (a)
+    z = local.f{last} (y)
+}}
+{functions}
+<domain: "local", opset_import: ["" : 18, "local" : 1]>
+f0 (u) => (w) {{ v = local.f{last} (u)  w = InFunction (v) }}
+"""
+LEVEL = """
+<domain: "local", opset_import: ["" : 18, "local" : 1]>
+f{n} (u) => (w) {{ v = local.f{before} (u)  w = local.f{before} (v) }}
+"""
+
+
+def test_functions_that_call_each_other_are_looked_through_once() -> None:
+    """Twice at each of 40 levels, and the last of them again at the first."""
+    levels = "".join(LEVEL.format(n=n, before=n - 1) for n in range(1, 40))
+    first, inside = refusal(NESTED.format(last=39, functions=levels))
+    assert first.startswith("First 'a'")
+    assert inside == f"InFunction 'w': {REASON}"

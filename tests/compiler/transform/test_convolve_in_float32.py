@@ -117,6 +117,14 @@ def test_other_convolutions_stay_on_bytes(module: IRModule, target: str) -> None
     assert convolve_in_float32(module, Target(target)) is module
 
 
+@pytest.mark.parametrize(
+    ("module", "target"),
+    [(layer(), "llvm -mcpu=x86-64"), (layer(dtype="int8"), "llvm -mcpu=znver4")],
+)
+def test_bytes_that_no_instruction_sums_are_numbers(module: IRModule, target: str) -> None:
+    assert conv_dtype(convolve_in_float32(module, Target(target))) == "float32"
+
+
 def test_sums_that_others_read_stay_integers() -> None:
     main = layer().main
     assert isinstance(main.body, Call)
