@@ -116,6 +116,12 @@ def _untuned(
     elif shipped.stale is not None:
         status, answer, why = Status.STALE, shipped.stale, "old space"
         reason = f"the record that ships with tunefarm was {shipped.why_stale}; tune"
+    elif own.default is not None:
+        answer, why = own.default, "other cores"
+        reason = (
+            f"no record for {target}; for {answer.best.key.target} the default was the best, and "
+            "this target has its own"
+        )
     elif own.foreign is not None:
         other = own.foreign.best.key.target
         reason = f"no record for {target}; the one for {other} does not serve it"
@@ -137,6 +143,7 @@ class _Sorted:
     losing: Found | None = None  # no faster than the default
     stale: Found | None = None
     why_stale: str = ""
+    default: Found | None = None  # of a compatible target
     foreign: Found | None = None
     elsewhere: Found | None = None  # of an emulator where there are GPUs, or the reverse
 
@@ -153,6 +160,8 @@ def _sort(found: Sequence[Found], workload: Workload, target: Target) -> _Sorted
         elif misfit := _misfit(answer, workload, target):
             if result.stale is None:
                 result.stale, result.why_stale = answer, misfit
+        elif answer.match is Match.COMPATIBLE and answer.best.trial.number == 0:
+            result.default = result.default or answer
         elif not beats_default(answer.best):
             result.losing = result.losing or answer
         else:

@@ -87,13 +87,15 @@ class Metadata:
 
 
 def c_prefix(path: Path) -> str:
-    """What a library's C functions are named after: its file's stem."""
-    return re.sub(r"\W", "_", path.name.partition(".")[0])
+    """What a library's C functions are named after: its file's name without the last suffix, of
+    which letters, digits and underscores stay."""
+    stem = path.stem if path.suffix else path.name
+    return re.sub(r"\W", "_", stem, flags=re.ASCII)
 
 
 def names_functions(prefix: str) -> bool:
     """Whether C functions can begin with it."""
-    return re.fullmatch(r"[A-Za-z_]\w*", prefix) is not None
+    return re.fullmatch(r"[A-Za-z_]\w*", prefix, re.ASCII) is not None
 
 
 def export_library(module: Module, path: Path, name: str | None = None) -> None:

@@ -155,6 +155,13 @@ def test_a_default_that_won_its_final_is_confirmed_not_tuned(tmp_path: Path) -> 
     summary = history.summary("tunefarm tune model.onnx")
     assert summary.startswith("0 tuned, 1 confirmed, 0 default, 0 stale tasks")
     assert "tune the rest" not in summary
+    more = Target("llvm -mcpu=znver5 -num-cores=4")
+    elsewhere = decide(database, workload(), more)
+    assert elsewhere.status is Status.DEFAULT
+    assert elsewhere.config == config_space(workload(), more).default
+    assert elsewhere.reason.endswith(
+        f"for {TARGET} the default was the best, and this target has its own"
+    )
 
 
 @pytest.mark.parametrize("name", ["records.sqlite3", "records"])

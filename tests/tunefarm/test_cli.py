@@ -16,11 +16,14 @@ import numpy as np
 import pytest
 from tunefarm.compiler.runtime.export import c_prefix, names_functions
 from tunefarm.compiler.target import Target
+from tunefarm.db.errors import StoreError
 from tunefarm.db.store import Store
 
+import tunefarm
 from tunefarm import api
 from tunefarm.cli.app import UNAVAILABLE, run
 from tunefarm.cli.options import Asked
+from tunefarm.embedded import with_folder
 
 
 def mistake(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -121,6 +124,43 @@ def test_a_precision_stands_in_the_commands_that_follow(
     assert "--precision bf16" in asked.summary(history)
 
 
+@pytest.mark.parametrize("command", ["build", "tasks"])
+@pytest.mark.parametrize(("processor", "is_narrow"), [("znver3", False), ("znver5", True)])
+def test_a_precision_that_changes_nothing_is_told(
+    model: str,
+    command: str,
+    processor: str,
+    is_narrow: bool,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = [model, "--target", f"llvm -mcpu={processor}", "--precision", "bf16"]
+    words += ["-o", str(tmp_path / "m.o")] if command == "build" else []
+    assert run([command, *words]) == 0
+    out = capsys.readouterr().out
+    told = f"llvm -mcpu={processor} multiplies bfloat16 no faster than float32 in any task of the"
+    assert (told in out) == (not is_narrow), out
+    assert out.count("changes nothing") == (not is_narrow)
+    if "tunefarm tune" in out:  # this machine can measure it
+        assert ("--precision bf16" in out.split("tunefarm tune")[1]) == is_narrow
+
+
+def test_a_folder_that_nobody_made(
+    model: str, tmp_path: Path, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A slip of the pen makes no folders; the data folder may be one that is not there yet."""
+    folder = tmp_path / "none" / "nested"
+    told = mistake(capsys, "tune", model, "--db", str(folder / "x.db"), "--trials", "2")
+    wanted = f"database {folder / 'x.db'} cannot be used: {folder} is no folder; make it first"
+    assert told.endswith(wanted)
+    with pytest.raises(StoreError, match="is no folder; make it first"):
+        tunefarm.tune(api.extract_tasks(api.from_onnx(model)), db=str(folder / "x.db"))
+    assert not folder.parent.exists()
+    assert not home.exists()
+    with_folder(api.default_database())
+    assert home.is_dir()
+
+
 def test_no_command_follows_that_cannot_work(
     model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -152,6 +192,8 @@ def test_a_library_whose_name_begins_with_a_digit(
     assert "name the file so that it begins with a letter, for instance" in said
     assert said.endswith(str(tmp_path / "model_1x.so"))
     assert names_functions(c_prefix(Path("my model.so")))
+    assert [c_prefix(Path(f"resnet-1.{n}.so")) for n in (2, 3)] == ["resnet_1_2", "resnet_1_3"]
+    assert c_prefix(Path("ünïcode.so")) == "_n_code"
     assert not names_functions(c_prefix(Path("3d.unet.so")))
 
 
@@ -405,7 +447,7 @@ def test_a_model_is_built_and_runs(
     assert run(["build", model, "-o", str(library)]) == 0
     told = capsys.readouterr().out
     assert "tunefarm tune" in told
-    assert re.search(r"0\.00\d+ MB of weights, \d\S* MB of memory a run at its peak", told), told
+    assert re.search(r"1\.\d\d kB of weights, \d\S* kB of memory a run at its peak", told), told
     x = np.random.default_rng(0).standard_normal((8, 16), dtype=np.float32)
     outputs = tunefarm.load_module(library).run({"x": x})
     np.testing.assert_allclose(outputs["y"], x @ np.ones((16, 24), "float32"), rtol=1e-5, atol=1e-5)
