@@ -49,6 +49,12 @@ def test_the_least_stands_where_every_try_meets_a_slow_spell() -> None:
         assert "1 stayed slow" in pace.turns.report()
 
 
+def test_a_machine_that_stays_slow_is_not_waited_for_for_ever() -> None:
+    with Pace(1, beats((1000, SLOW_S)), patience_s=0.0) as pace:
+        assert pace.steady(iter([6.0]).__next__) == 6.0
+        assert pace.turns.slow == 1
+
+
 def test_a_speed_above_the_best_seen_becomes_the_best() -> None:
     with Pace(1, beats((1, FULL_S / 2))) as pace:
         assert pace.is_full()

@@ -21,7 +21,7 @@ from tunefarm.worker.exchange import FAR_S, exchange_s
 FULL_SHARE = 0.92  # of the best speed seen: a neighbour on the same core takes a third or more
 CALIBRATIONS = 20
 LOOPS = 3  # a millisecond in all; their median, as an interrupt is no neighbour
-PATIENCE_S = 2.0
+PATIENCE_S = 2.0  # of a turn, for the machine to run at its full speed
 TRIES = 4
 """Slow spells that a turn is timed again for; the fastest of them stands."""
 _NS = 1e9
@@ -64,7 +64,8 @@ class Pace(AbstractContextManager["Pace"]):
     """The speed of multiply-adds on ``cores`` cores at once, against the best seen so far.
 
     ``beat`` tells the seconds of a fixed loop on the calling thread, ``exchange`` those that a line
-    takes from one of the given processors to the others and back.
+    takes from one of the given processors to the others and back. Turns wait for full speed
+    ``patience_s`` in all: where a neighbour stays, they would for minutes.
     """
 
     def __init__(
@@ -72,11 +73,13 @@ class Pace(AbstractContextManager["Pace"]):
         cores: int,
         beat: Callable[[], float] | None = None,
         exchange: Callable[[Sequence[int]], float] = exchange_s,
+        patience_s: float = math.inf,
     ) -> None:
         self.turns = Turns()
         self._exchange = exchange
         self._beats = Beats(beat or _loop_of_this_host(), cores)
         self._best_s = min(self._slowest() for _ in range(CALIBRATIONS))
+        self._patience_s = patience_s
 
     def __exit__(
         self,
@@ -109,15 +112,19 @@ class Pace(AbstractContextManager["Pace"]):
             found.append(measure())
             if waited and self.is_full():
                 return found[-1]
+            if self._patience_s <= 0:
+                break
         self.turns.slow += 1
         return min(found)
 
     def _wait(self) -> bool:
-        deadline = time.perf_counter() + PATIENCE_S
-        while not self.is_full():
-            if time.perf_counter() > deadline:
-                return False
-        return True
+        begin = time.perf_counter()
+        patience_s = min(PATIENCE_S, self._patience_s)
+        while not (is_full := self.is_full()):
+            if time.perf_counter() > begin + patience_s:
+                break
+        self._patience_s -= time.perf_counter() - begin
+        return is_full
 
     def _slowest(self) -> float:
         """Seconds of the loop on the core that is slowest now, of some looks the middle one."""

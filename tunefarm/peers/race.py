@@ -26,6 +26,7 @@ from tunefarm.tables import Column
 from tunefarm.texts import counted, duration, times
 
 SPAN_S = 0.05  # timed at once, after five times as long to wake the cores
+PATIENCE_S = 30.0  # for a machine at its full speed, in all turns
 ERROR_LIMIT = 1e-3  # of the largest magnitude
 EXTRA = "pip install 'tunefarm[bench]'"
 OURS = {TUNED: "tunefarm, tuned", DEFAULT: "tunefarm, default"}
@@ -102,7 +103,7 @@ def race(subject: Subject, target: Target, libraries: Sequence[str], repeats: in
         errors = _errors(contenders, reference)
         before = peak_flops(cores)
         timers = {n: c.timer for n, c in contenders.items() if c.timer is not None}
-        with Pace(cores) as pace:
+        with Pace(cores, patience_s=PATIENCE_S) as pace:
             seconds = in_turn(timers, repeats, SPAN_S, pace)
     flops = sum(t.workload.flops * t.weight for t in tasks)
     peak = max(before, peak_flops(cores))
