@@ -55,25 +55,28 @@ def from_torch(
     model: TorchModule | ExportedProgram | str | Path,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> IRModule:
     """Import a PyTorch model as it is called with ``args`` and ``kwargs``, its weights constants.
 
     ``model`` is a module, a program of ``torch.export.export``, or a file that
     ``torch.export.save`` wrote; the last two bring their example inputs along. A module is taken
     in evaluation mode, and left as it was. Inputs have the names of the parameters of ``forward``
-    and the shapes of the examples. Raises ModelError with what PyTorch cannot export, or with
-    every operator that is unsupported.
+    and the shapes of the examples. ``shapes`` fixes inputs of a program that was exported with
+    dynamic dimensions; one that it fixes is fixed in the other inputs too. Raises ModelError with
+    what PyTorch cannot export, with a shape that the program was not exported for or the dimension
+    that is still open, or with every operator that is unsupported.
     """
     from tunefarm.compiler.frontend.torch import from_torch as import_model
 
-    return import_model(model, args, kwargs)
+    return import_model(model, args, kwargs, shapes)
 
 
 def read_model(path: Path, shapes: Mapping[str, Sequence[int]] | None = None) -> IRModule:
     """A model's file: one that ``torch.export.save`` wrote (``.pt2``), else an ONNX model.
 
-    ``shapes`` and errors as for ``from_onnx``; TunefarmError for shapes of a ``.pt2``, which has
-    those that it was exported with, and for files that come before an export.
+    ``shapes`` and errors as for ``from_onnx`` and ``from_torch``; TunefarmError for files that come
+    before an export.
     """
     from tunefarm.compiler.frontend.torch import SAVED
 
@@ -84,11 +87,7 @@ def read_model(path: Path, shapes: Mapping[str, Sequence[int]] | None = None) ->
         )
     if path.suffix != SAVED:
         return from_onnx(path, shapes)
-    if shapes:
-        raise TunefarmError(
-            f"{path} has the shapes it was exported with; export it again with inputs of others"
-        )
-    return from_torch(path)
+    return from_torch(path, shapes=shapes)
 
 
 def as_target(target: Target | str | None) -> Target:

@@ -41,7 +41,7 @@ class Subject:
         from tunefarm.compiler.frontend.torch import SAVED, to_onnx
 
         if self.path.suffix == SAVED:
-            return bytes(to_onnx(self.path).SerializeToString())
+            return bytes(to_onnx(self.path, shapes=self.shapes).SerializeToString())
         return str(self.path)
 
     def history(self) -> History:

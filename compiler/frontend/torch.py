@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from tunefarm.compiler.errors import ModelError
 from tunefarm.compiler.frontend.onnx import from_onnx
+from tunefarm.compiler.frontend.onnx.model import given_shapes
+from tunefarm.compiler.frontend.torch_shapes import bound_shapes, examples, is_dynamic
 from tunefarm.compiler.ir import IRModule
 
 if TYPE_CHECKING:
@@ -30,15 +32,17 @@ def from_torch(
     model: Module | ExportedProgram | str | Path,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> IRModule:
     """The model as a graph module; ``tunefarm.from_torch`` says what it takes and raises."""
-    return from_onnx(to_onnx(model, args, kwargs))
+    return from_onnx(to_onnx(model, args, kwargs, shapes))
 
 
 def to_onnx(
     model: Module | ExportedProgram | str | Path,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> ModelProto:
     """The model in ONNX's form; arguments and errors as of ``from_torch``."""
     try:
@@ -51,16 +55,17 @@ def to_onnx(
     if isinstance(model, torch.export.ExportedProgram):
         if args or kwargs:
             raise ModelError("an exported program has its inputs; leave args and kwargs out")
-        return _exported(model, (), {})
-    if not isinstance(model, torch.nn.Module):
+        return _exported(_of_fixed_shapes(model, given_shapes(shapes or {})), (), {})
+    _check_model(model)
+    if shapes:
         raise ModelError(
-            f"from_torch takes a torch.nn.Module, a program of torch.export or its file, not "
-            f"{type(model).__name__}"
+            "a module has the shapes of its example inputs; give examples of others and leave "
+            "shapes out"
         )
-    args = (args,) if isinstance(args, torch.Tensor) else tuple(args)
+    args = (args,) if isinstance(args, torch.Tensor) else args
     _check_arguments(model, args, kwargs or {})
     with _evaluating(model):
-        return _exported(model, args, dict(kwargs or {}))
+        return _exported(model, tuple(args), dict(kwargs or {}))
 
 
 def _load(path: Path) -> ExportedProgram:
@@ -68,6 +73,8 @@ def _load(path: Path) -> ExportedProgram:
 
     if not path.exists():
         raise ModelError(f"{path} does not exist; give a file that torch.export.save wrote")
+    if path.suffix == ".onnx":
+        raise ModelError(f"{path} is an ONNX model; read it with from_onnx")
     try:
         with _quietly():
             return torch.export.load(path)
@@ -77,7 +84,32 @@ def _load(path: Path) -> ExportedProgram:
         ) from error
 
 
-def _check_arguments(model: Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+def _check_model(model: object) -> None:
+    import torch
+
+    if isinstance(model, torch.jit.ScriptModule | torch.jit.ScriptFunction):
+        raise ModelError(
+            "a model of torch.jit cannot be exported; give the torch.nn.Module that it was made "
+            "of, or what torch.export.export makes of that"
+        )
+    if not isinstance(model, torch.nn.Module):
+        raise ModelError(
+            f"from_torch takes a torch.nn.Module, a program of torch.export or its file, not "
+            f"{type(model).__name__}"
+        )
+
+
+def _check_arguments(model: Module, args: object, kwargs: object) -> None:
+    if isinstance(args, Mapping):
+        raise ModelError(
+            "the inputs are a dictionary, expected a tuple; give inputs by name as kwargs=, as in "
+            "from_torch(model, kwargs={'x': torch.zeros(1, 3, 224, 224)})"
+        )
+    if not isinstance(args, tuple | list) or not isinstance(kwargs, Mapping):
+        raise ModelError(
+            f"args and kwargs are {type(args).__name__} and {type(kwargs).__name__}, expected a "
+            "tuple of the inputs and a dictionary of those with names"
+        )
     try:
         inspect.signature(model.forward).bind(*args, **kwargs)
     except TypeError as error:
@@ -99,18 +131,40 @@ def _evaluating(model: Module) -> Iterator[None]:
             part.training = mode
 
 
+def _of_fixed_shapes(
+    program: ExportedProgram, given: Mapping[str, tuple[int, ...]]
+) -> ExportedProgram:
+    """The program exported again at the shapes, where it has dynamic dimensions: its exporter to
+    ONNX refuses some of those, and writes what depends on them as nodes that compute shapes."""
+    import torch
+
+    shapes = bound_shapes(program, given)
+    if not is_dynamic(program):
+        return program
+    args, kwargs = examples(program, shapes)
+    with _refusing():
+        return torch.export.export(program.module(), args, kwargs)
+
+
 def _exported(
     model: Module | ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> ModelProto:
     import torch
 
+    with _refusing():
+        program = torch.onnx.export(model, args, kwargs=kwargs or None, dynamo=True, verbose=False)
+        return program.model_proto
+
+
+@contextlib.contextmanager
+def _refusing() -> Iterator[None]:
+    """Whatever an exporter, or the model when it is traced, raises becomes a ModelError."""
+    import torch
+
     try:
         with torch.no_grad(), _quietly():
-            program = torch.onnx.export(
-                model, args, kwargs=kwargs or None, dynamo=True, verbose=False
-            )
-            return program.model_proto
-    except Exception as error:  # whatever the model itself raises when it is traced
+            yield
+    except Exception as error:
         raise ModelError(f"{_REFUSES}: {_line_of(error)}") from error
 
 

@@ -3,6 +3,7 @@ which there may be more behind what cannot be imported."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
@@ -12,6 +13,7 @@ import numpy as np
 from tunefarm.compiler.dtypes import DTYPES
 from tunefarm.compiler.errors import PluginError, ShapeError
 from tunefarm.compiler.frontend.onnx import control_flow, sequence
+from tunefarm.compiler.frontend.onnx.faults import Fault, fault_of
 from tunefarm.compiler.frontend.onnx.node import Converter, Node, Unsupported, dtype_name
 from tunefarm.compiler.frontend.onnx.operators import (
     PLAIN_DOMAINS,
@@ -31,12 +33,13 @@ Scope = dict[str, "Expr | None"]  # None: its producer is unsupported
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something unsupported: the operator, the node's name, its operands' types, the reason."""
+    """What cannot be imported: the operator, the node's name, its operands' types, the reason."""
 
     op: str
     name: str
     operands: str
     reason: str
+    fault: Fault = Fault.UNSUPPORTED
 
     @property
     def subject(self) -> str:
@@ -68,7 +71,8 @@ class Importer:
         results = [scope.get(o.name) for o in graph.output]
         missing = [o.name for o, r in zip(graph.output, results, strict=True) if r is None]
         if missing and not self.problems:
-            self.problems.append(Problem("output", missing[0], "", "is computed by no node"))
+            reason = "is computed by no node"
+            self.problems.append(Problem("output", missing[0], "", reason, Fault.INVALID))
         return [r for r in results if r is not None]
 
     def _initializer(self, tensor: TensorProto) -> Expr | None:
@@ -90,14 +94,16 @@ class Importer:
             self._note_unsupported([node])
             results: Sequence[Expr | None] = ()
         elif absent:
-            self._note(node, (), f"input {absent[0]!r} is computed by no node before it")
+            reason = f"input {absent[0]!r} is computed by no node before it"
+            self._note(node, (), reason, Fault.INVALID)
             results = ()
         else:
             inputs = tuple(scope[n] if n else None for n in node.input)
             try:
                 results = self._convert(node, inputs, scope, read)
             except (Unsupported, ShapeError, PluginError) as error:
-                self._note(node, inputs, str(error))
+                fault = fault_of(error, node, inputs, self._opset)
+                self._note(node, inputs, str(error), fault)
                 self._note_unsupported(n for g in subgraphs(node) for n in g.node)
                 results = ()
         for i, name in enumerate(node.output):
@@ -173,12 +179,18 @@ class Importer:
         for node, reason in unsupported_in(nodes, self.functions, self._opset, self.scanned):
             self._note(node, (), reason)
 
-    def _note(self, node: NodeProto, inputs: Sequence[Expr | None], reason: str) -> None:
+    def _note(
+        self,
+        node: NodeProto,
+        inputs: Sequence[Expr | None],
+        reason: str,
+        fault: Fault = Fault.UNSUPPORTED,
+    ) -> None:
         operands = ", ".join(str(i.type) for i in inputs if i is not None)
         name = node.name or (node.output[0] if node.output else "")
         prefix = f"{node.domain}." if node.domain not in PLAIN_DOMAINS else ""
-        reason = reason.removeprefix(f"{node.op_type} {name!r}: ")
-        self.problems.append(Problem(prefix + node.op_type, name, operands, reason))
+        reason = re.sub(rf"^\w+ {re.escape(repr(name))}: ", "", reason)  # of our own operator
+        self.problems.append(Problem(prefix + node.op_type, name, operands, reason, fault))
 
 
 def _in_order(nodes: list[NodeProto]) -> list[NodeProto]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tunefarm.compiler.errors import ModelError, OpenShapeError
+from tunefarm.compiler.frontend.onnx.faults import Fault
 from tunefarm.compiler.frontend.onnx.graph import Importer, Problem
 from tunefarm.compiler.frontend.onnx.node import Unsupported, dtype_name
 from tunefarm.compiler.ir import Function, IRModule, TensorType, Tuple, Var
@@ -27,7 +28,8 @@ def from_onnx(
 
     ``shapes`` gives the shape of inputs whose dimensions are symbolic; a symbol that it fixes is
     fixed in the other inputs too. Raises ModelError, in one
-    sentence, for a file that is not ONNX, a dimension left symbolic, or all unsupported nodes.
+    sentence, for a file that is not ONNX, a dimension left symbolic, or all nodes that are invalid
+    or unsupported.
     """
     proto = _read(model)
     opsets = {entry.domain or "ai.onnx": entry.version for entry in proto.opset_import}
@@ -39,7 +41,7 @@ def from_onnx(
     initial = {t.name for t in proto.graph.initializer}
     initial |= {t.values.name for t in proto.graph.sparse_initializer}
     inputs = [i for i in proto.graph.input if i.name not in initial]
-    given = _given(shapes or {})
+    given = given_shapes(shapes or {})
     unknown = given.keys() - {i.name for i in inputs}
     if unknown:
         names = ", ".join(i.name for i in inputs) or "none"
@@ -78,6 +80,8 @@ def _read(model: str | Path | bytes | ModelProto) -> ModelProto:
     except IsADirectoryError:
         raise ModelError(f"{where} is a folder; give the ONNX file in it") from None
     except (DecodeError, UnicodeDecodeError):
+        if where.endswith(".pt2"):
+            raise ModelError(f"{where} is a model of PyTorch; read it with from_torch") from None
         raise ModelError(f"{where} is not an ONNX model, or was cut short") from None
     except (OSError, ValueError, onnx.checker.ValidationError) as error:  # of weights in a file
         raise ModelError(f"{where} cannot be read: {error}") from None
@@ -108,7 +112,7 @@ def _param(
     return Var(value.name, TensorType(_fixed_shape(value.name, tensor, given, symbols), dtype))
 
 
-def _given(shapes: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
+def given_shapes(shapes: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
     """The shapes that the caller fixes, of plain whole numbers."""
     if not isinstance(shapes, Mapping):
         raise ModelError(f"shapes are {shapes!r}, expected a dictionary such as {{'x': (1, 3)}}")
@@ -168,11 +172,16 @@ def _fixed_shape(
 
 
 def _report(problems: Sequence[Problem]) -> str:
+    """``the model is not valid: MatMul 'a': …; the model uses what is not supported: …``."""
+    kinds = [(fault, [p for p in problems if p.fault is fault]) for fault in Fault]
+    return "; ".join(f"{fault.value}: {_listed(of_it)}" for fault, of_it in kinds if of_it)
+
+
+def _listed(problems: Sequence[Problem]) -> str:
     alike: dict[tuple[str, str], list[Problem]] = {}
     for problem in problems:
         alike.setdefault((problem.op, problem.reason), []).append(problem)
-    listed = "; ".join(map(_told, alike.values()))
-    return f"the model uses what is not supported: {listed}"
+    return "; ".join(map(_told, alike.values()))
 
 
 def _told(alike: Sequence[Problem]) -> str:

@@ -94,7 +94,7 @@ def _why_unsupported(node: NodeProto, functions: Functions, opset: int) -> str:
             return ""
     except (Unsupported, PluginError) as error:
         return str(error)
-    schema = _schema(node, opset)
+    schema = schema_of(node, opset)
     if schema is None or not schema.has_function:
         depends_on_types = schema is not None and schema.has_context_dependent_function
         return "" if depends_on_types else UNKNOWN
@@ -116,7 +116,7 @@ def _foreign(node: NodeProto) -> Converter:
     known = plugins.converters(node.domain)
     if not known:
         raise Unsupported(
-            f"operators of the domain {node.domain!r} are not supported, but by a plug-in "
+            f"{UNKNOWN}, nor is there a plug-in for its domain "
             f"(an entry point {node.domain} of {plugins.CONVERTERS})"
         )
     if node.op_type not in known:
@@ -131,7 +131,7 @@ def standard_body(
     """The body in simpler operators that the ONNX standard gives for some operators."""
     import onnx
 
-    schema = _schema(node, opset)
+    schema = schema_of(node, opset)
     if schema is None:
         return None
     serialized: bytes | None = None
@@ -140,7 +140,7 @@ def standard_body(
         serialized = schema.get_function_with_opset_version(version)
     elif schema.has_context_dependent_function:
         version = _latest(schema.context_dependent_function_opset_versions, opset)
-        types = [_type_proto(i).SerializeToString() for i in inputs]
+        types = [type_proto(i).SerializeToString() for i in inputs]
         serialized = schema.get_context_dependent_function_with_opset_version(
             version, node.SerializeToString(), types
         )
@@ -154,7 +154,7 @@ def standard_body(
     return body
 
 
-def _schema(node: NodeProto, opset: int) -> OpSchema | None:
+def schema_of(node: NodeProto, opset: int) -> OpSchema | None:
     """What the standard says of an operator; None if it has none of this name."""
     import onnx
 
@@ -168,7 +168,8 @@ def _latest(versions: Sequence[int], opset: int) -> int:
     return max((v for v in versions if v <= opset), default=min(versions))
 
 
-def _type_proto(expr: Expr | None) -> Any:
+def type_proto(expr: Expr | None) -> Any:
+    """An operand's type as ONNX writes it; an empty one of an operand that is left out."""
     import onnx
 
     if expr is None:

@@ -60,7 +60,7 @@ def refusal(text: str) -> list[str]:
 def test_operators_behind_an_unsupported_one_are_told_with_it() -> None:
     first, second, third = refusal(PATH)
     assert first == f"First 'a' (float32[2, 3]): {REASON}"
-    assert second.startswith("acme.Second 'c': operators of the domain 'acme' are not supported")
+    assert second.startswith(f"acme.Second 'c': {REASON}, nor is there a plug-in for its")
     assert third == f"Third 'y': {REASON}"
 
 
@@ -123,3 +123,79 @@ def test_functions_that_call_each_other_are_looked_through_once() -> None:
     first, inside = refusal(NESTED.format(last=39, functions=levels))
     assert first.startswith("First 'a'")
     assert inside == f"InFunction 'w': {REASON}"
+
+
+INVALID = {
+    "MatMul (x, long)": "shapes (2, 3) and (2, 4) do not multiply: the inner extents are 3 and 2",
+    "Add (x, double)": "operands have different dtypes, float32 and float64",
+    "Add (x, nowhere)": "input 'nowhere' is computed by no node before it",
+    "Softmax <axis = 5> (x)": "axis 5 is not",
+    "Concat (x, x)": "attribute axis is missing",
+    "MatMul (x)": "input 1 is missing",
+}
+HEADED = "main (float[2, 3] x, float[2, 4] long, double[2, 3] double) => (float[2, 3] y)"
+
+
+def told_of(text: str) -> str:
+    with pytest.raises(ModelError) as info:
+        from_onnx(onnx.parser.parse_model(HEAD + f"{HEADED} {{\n{text}\n}}"))
+    return str(info.value)
+
+
+@pytest.mark.parametrize("node", INVALID)
+def test_what_onnx_refuses_is_called_invalid(node: str) -> None:
+    told = told_of(f"y = {node}")
+    assert told.startswith("the model is not valid: ")
+    assert INVALID[node] in told
+
+
+def test_an_output_that_no_node_computes_is_invalid() -> None:
+    assert told_of("z = Relu (x)") == "the model is not valid: output 'y': is computed by no node"
+
+
+def test_what_onnx_does_not_look_at_is_neither_invalid_nor_unsupported() -> None:
+    told = told_of("s = Constant <value_ints = [7, 1]> ()\ny = Reshape (x, s)")
+    assert told.startswith("the model cannot be imported: Reshape 'y' (float32[2, 3], int64[2]): ")
+
+
+def test_each_kind_of_fault_has_its_own_sentence() -> None:
+    assert told_of("y = First (x)\nz = Add (x, long)\nw = Second (x)") == (
+        "the model is not valid: Add 'z' (float32[2, 3], float32[2, 4]): shapes (2, 3) and (2, 4) "
+        "do not broadcast; the model uses what is not supported: First 'y' (float32[2, 3]): "
+        f"{REASON}; Second 'w' (float32[2, 3]): {REASON}"
+    )
+
+
+def test_an_operator_of_a_domain_of_which_others_are_imported() -> None:
+    text = HEAD.replace('"acme"', '"com.microsoft"') + (
+        "main (float[2, 16] x, uint8[4, 1, 8] b, float[4] s) => (float[2, 4] y)"
+        "{ y = com.microsoft.MatMulNBits <K = 16, N = 4, bits = 4, block_size = 16> (x, b, s) }"
+    )
+    with pytest.raises(ModelError) as info:
+        from_onnx(onnx.parser.parse_model(text))
+    assert str(info.value) == (
+        "the model uses what is not supported: com.microsoft.MatMulNBits 'y' (float32[2, 16], "
+        f"uint8[4, 1, 8], float32[4]): {REASON}, nor is there a plug-in for its domain (an entry "
+        "point com.microsoft of tunefarm.onnx)"
+    )
+
+
+@pytest.mark.parametrize("dtype", ["INT4", "UINT4", "FLOAT8E4M3FN", "FLOAT8E5M2"])
+def test_weights_of_four_bits_and_floats_of_eight_are_told(dtype: str) -> None:
+    element = getattr(onnx.TensorProto, dtype)
+    nodes = [
+        onnx.helper.make_node("DequantizeLinear", ["q", "scale"], ["w"]),
+        onnx.helper.make_node("MatMul", ["x", "w"], ["y"]),
+    ]
+    weights = [
+        onnx.helper.make_tensor("q", element, (4, 2), [1] * 8),
+        onnx.helper.make_tensor("scale", onnx.TensorProto.FLOAT, (), [0.5]),
+    ]
+    ports = [
+        onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, s)
+        for n, s in (("x", (3, 4)), ("y", (3, 2)))
+    ]
+    graph = onnx.helper.make_graph(nodes, "g", ports[:1], ports[1:], weights)
+    reason = f"initializer 'q': element type {dtype.lower()} is not supported$"
+    with pytest.raises(ModelError, match=reason):
+        from_onnx(onnx.helper.make_model(graph))
