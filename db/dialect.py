@@ -99,11 +99,7 @@ def sqlite_path(url: URL) -> Path | None:
 
 def check_file(path: Path, *, writing: bool) -> None:
     """Refuse a SQLite file that cannot work, before SQLite does so less clearly."""
-    folder = path.parent
-    if not folder.is_dir():
-        raise StoreError(
-            f"the folder of database {path} does not exist; create it with mkdir -p {folder}"
-        )
+    check_folder(path)
     if path.is_dir():
         raise StoreError(f"database {path} is a folder; name a file in it")
     if not path.exists() and not writing:
@@ -112,6 +108,14 @@ def check_file(path: Path, *, writing: bool) -> None:
         raise StoreError(f"database {path} may not be read by this user")
     if writing:
         _check_writable(path)
+
+
+def check_folder(path: Path) -> None:
+    """Refuse a SQLite file whose folder does not exist: nobody makes one for it."""
+    if not path.parent.is_dir():
+        raise StoreError(
+            f"database {path} cannot be used: {path.parent} is no folder; make it first"
+        )
 
 
 @contextmanager

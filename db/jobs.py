@@ -57,6 +57,7 @@ def submit(connection: Connection, job: Job) -> Job:
             selector=job.selector,
             owner=job.owner,
             model=model,
+            name=job.model_name[: whole_models.MAX_NAME],
             note=_checked_note(job.note),
             noted_by=job.owner if job.note else "",
             noted_at=now if job.note else None,

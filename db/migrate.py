@@ -9,7 +9,7 @@ from tunefarm.db.errors import StoreError
 
 REVISIONS = (
     "0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010", "0011", "0012",
-    "0013", "0014", "0015",
+    "0013", "0014", "0015", "0016",
 )  # fmt: skip
 """Every released schema, oldest first; the last is the one that this version reads."""
 HEAD = REVISIONS[-1]

@@ -154,8 +154,8 @@ class JobRow(Base):
     """``revision`` rises with every change of the job and every trial stored; watchers wait on
     it. ``compiler_version`` is null until a device is granted. ``selector`` says which devices
     may measure it; ``owner`` is the name of the token that submitted it; ``model`` is the digest of
-    the model whose tasks it has, empty if it was submitted without. ``note`` is what people say of
-    it, those before it stand in ``audit``."""
+    the model whose tasks it has, and ``name`` what that was called then; both are empty if it was
+    submitted without. ``note`` is what people say of it, those before it stand in ``audit``."""
 
     __tablename__ = "jobs"
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -179,6 +179,7 @@ class JobRow(Base):
     note: Mapped[str] = mapped_column(server_default="")
     noted_by: Mapped[str] = mapped_column(server_default="")
     noted_at: Mapped[float | None]
+    name: Mapped[str] = mapped_column(server_default="")
     __table_args__ = (
         Index(None, "state", "priority", "created_at"),
         Index(None, "created_at"),

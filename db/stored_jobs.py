@@ -25,6 +25,7 @@ from tunefarm.db.records import (
     TaskKey,
     WorkloadRecord,
 )
+from tunefarm.db.whole_models import NAME_OF_JOB
 
 PREFIX_LENGTH = 4
 
@@ -130,7 +131,7 @@ def running(connection: Connection) -> list[tuple[str, int]]:
 def _jobs() -> Any:
     is_model = (MODELS.c.digest == JOBS.c.model) & (MODELS.c.target_id == JOBS.c.target_id)
     source = JOBS.join(TARGETS, TARGETS.c.id == JOBS.c.target_id).outerjoin(MODELS, is_model)
-    columns = (*JOBS.c, TARGETS.c.text.label("target"), MODELS.c.name.label("model_name"))
+    columns = (*JOBS.c, TARGETS.c.text.label("target"), NAME_OF_JOB.label("model_name"))
     return select(*columns).select_from(source)
 
 

@@ -8,13 +8,16 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from sqlalchemy import Connection, case, insert, select
 from tunefarm.db.dialect import upsert
-from tunefarm.db.models import MODEL_TASKS, MODELS, TARGETS
+from tunefarm.db.models import JOBS, MODEL_TASKS, MODELS, TARGETS
 from tunefarm.db.records import UNNAMED, JobTask, model_digest
 from tunefarm.db.rows import add_workloads, target_ids, workload_ids
 
 MAX_NAME = 200
 OFTEN_S = 600.0
 """How often a model that is built again and again is noted, in seconds."""
+NAME_OF_JOB = case((JOBS.c.name == UNNAMED, MODELS.c.name), else_=JOBS.c.name)
+"""What the model of a job was called when it was submitted, whatever people call it since; a job
+that was submitted without a name has its model's."""
 
 
 def weights_of(tasks: Iterable[JobTask]) -> Counter[str]:

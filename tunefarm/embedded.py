@@ -327,11 +327,20 @@ class EmbeddedFarm:
 
 
 def with_folder(database: str) -> str:
-    """The database, its folder made if it is a path that does not exist yet."""
-    from tunefarm.db.dialect import parse_url, sqlite_path
+    """The database, its folder made if that is the user's data folder, which need not exist yet.
+
+    TunefarmError if another folder does not exist: a path with a slip of the pen in it would get
+    folders of that name.
+    """
+    from tunefarm.compiler import settings
+    from tunefarm.db.dialect import check_folder, parse_url, sqlite_path
 
     path = sqlite_path(parse_url(database))
-    if path is not None:
+    if path is None:
+        return database
+    if path.parent != settings.HOME.get().absolute():
+        check_folder(path)
+    else:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:

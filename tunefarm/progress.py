@@ -319,7 +319,8 @@ class View:
 def task_columns(following: Following, room: int | None = None) -> list[Column]:
     """The columns of the tasks that take longest, a cell a task; ``room`` is for how many.
 
-    While the search goes on there is no gain yet: its fastest trials were chosen for being low.
+    While the search goes on there is no gain yet: its fastest trials were chosen for being low. At
+    the end only who is beside a farm knows shares of a peak: they go before what all know.
     """
     from tunefarm.tables import Column
 
@@ -329,20 +330,21 @@ def task_columns(following: Following, room: int | None = None) -> list[Column]:
     shown = sorted(both, key=lambda b: -((b[0].best_s or 0) * b[0].weight))[:room]
     rows = [row for row, _ in shown]
     rates = [p.flops / p.best_s if p.best_s and p.flops else None for p in rows]
+    shares = [_share(rate, following.peak_flops) for rate in rates]
     is_over = outcome is not None
     gains = [p.speedup if is_over else None for p in rows]
     return [
         Column("task", [p.summary for p in rows], least=30, left=True),
-        Column("weight", [str(p.weight) for p in rows], rank=1),
+        Column("weight", [str(p.weight) for p in rows], rank=2),
         Column("trials", [str(p.ok + p.failed) for p in rows], rank=6),
-        Column("failed", [str(p.failed or "") for p in rows], rank=5),
+        Column("failed", [str(p.failed or "") for p in rows], rank=3),
         Column(
             "latency" if is_over else "fastest trial", [latency(p.best_s) for p in rows], rank=8
         ),
-        Column("gain", [times(gain) for gain in gains], rank=3),
+        Column("gain", [times(gain) for gain in gains], rank=5),
         Column("GFLOP/s", [f"{rate / 1e9:.1f}" if rate else "–" for rate in rates], rank=7),
-        Column("of peak", [_share(rate, following.peak_flops) for rate in rates], rank=4),
-        Column("record", [status for _, status in shown], rank=2, left=True),
+        Column("of peak", shares, rank=1 if is_over else 3),
+        Column("record", [status for _, status in shown], rank=4, left=True),
     ]
 
 

@@ -8,7 +8,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tunefarm.compiler.errors import TunefarmError
-from tunefarm.db.records import OPEN, BestKey, Collected, Device, Found, Job, JobState, JobUpdate
+from tunefarm.db.records import (
+    OPEN,
+    BestKey,
+    Collected,
+    Device,
+    Found,
+    Job,
+    JobState,
+    JobUpdate,
+    Miss,
+)
 
 if TYPE_CHECKING:
     from tunefarm.db.store import Store
@@ -68,6 +78,13 @@ class StoredJobs:
     def jobs(self, *, limit: int) -> tuple[Job, ...]:
         """The latest jobs, newest first, and why none may measure one, as ``told_jobs`` says."""
         return told_jobs(self.store, limit)
+
+    def misses(self, limit: int) -> tuple[Miss, ...]:
+        """What builds reported as untuned, with the largest gain first."""
+        from tunefarm.db import misses
+
+        with self.store.reading() as connection:
+            return misses.most_valuable(connection, limit)
 
     def collect(self, job: str, cursor: int = 0, *, limit: int) -> Collected:
         return self.store.trials_of(job, cursor, limit)

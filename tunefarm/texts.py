@@ -22,8 +22,23 @@ def duration(seconds: float) -> str:
         value = seconds * scale
         if value < 999.5 or unit == "s":
             break
+    return f"{_three_digits(value)} {unit}"
+
+
+def size(count: int) -> str:
+    """``64 bytes``, ``1.54 kB``, ``25.6 MB``: bytes with three digits and a fitting unit."""
+    if count < 1000:
+        return counted(count, "byte")
+    for scale, unit in ((1e3, "kB"), (1e6, "MB"), (1e9, "GB")):
+        value = count / scale
+        if value < 999.5 or unit == "GB":
+            break
+    return f"{_three_digits(value)} {unit}"
+
+
+def _three_digits(value: float) -> str:
     digits = 2 if value < 9.995 else 1 if value < 99.95 else 0
-    return f"{value:.{digits}f} {unit}"
+    return f"{value:.{digits}f}"
 
 
 def counted(number: int, noun: str) -> str:

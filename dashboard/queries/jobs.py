@@ -14,6 +14,7 @@ from tunefarm.db.errors import UnknownRecord
 from tunefarm.db.farm_models import REQUESTS
 from tunefarm.db.models import JOB_TASKS, JOBS, MODELS, TARGETS, TRIALS, WORKLOADS
 from tunefarm.db.records import OPEN, JobState
+from tunefarm.db.whole_models import NAME_OF_JOB
 
 from tunefarm.texts import beginning
 
@@ -215,7 +216,7 @@ def _mentions(connection: Connection, text: str) -> Any:
     newest = select(WORKLOADS.c.id).where(summary).order_by(WORKLOADS.c.id.desc()).limit(_WORKLOADS)
     ids = list(connection.execute(newest).scalars())
     has_task = exists().where(JOB_TASKS.c.job == JOBS.c.id, JOB_TASKS.c.workload_id.in_(ids))
-    said = (TARGETS.c.text, JOBS.c.owner, JOBS.c.message, JOBS.c.note, MODELS.c.name)
+    said = (TARGETS.c.text, JOBS.c.owner, JOBS.c.message, JOBS.c.note, NAME_OF_JOB)
     return or_(
         JOBS.c.id.startswith(text, autoescape=True),
         *(column.icontains(text, autoescape=True) for column in said),
@@ -226,7 +227,7 @@ def _mentions(connection: Connection, text: str) -> Any:
 def _jobs() -> Select[Any]:
     is_model = and_(MODELS.c.digest == JOBS.c.model, MODELS.c.target_id == JOBS.c.target_id)
     source = JOBS.join(TARGETS, TARGETS.c.id == JOBS.c.target_id).outerjoin(MODELS, is_model)
-    columns = (*JOBS.c, TARGETS.c.text.label("target"), MODELS.c.name.label("model_name"))
+    columns = (*JOBS.c, TARGETS.c.text.label("target"), NAME_OF_JOB.label("model_name"))
     return select(*columns).select_from(source)
 
 

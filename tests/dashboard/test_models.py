@@ -30,6 +30,21 @@ def test_a_job_of_a_model_makes_the_model(client: TestClient, shared_farm: Any) 
     assert [task["weight"] for task in model["tasks"]] == [3, 1]
 
 
+def test_a_later_build_renames_the_model_and_none_of_its_jobs(farm: Any) -> None:
+    weights = dict(zip((task.key for task in farm.tasks), (3, 1), strict=True))
+    with Store.open(farm.database) as store:
+        with store.writing() as connection:
+            whole_models.note(connection, "zzz", farm.target, weights)
+        client = TestClient(create_app(store))
+        (model,) = client.get("/api/v1/models").json()["rows"]
+        found = {
+            text: [job["model_name"] for job in client.get(f"/api/v1/jobs?q={text}").json()["rows"]]
+            for text in ("tiny net", "zzz")
+        }
+    assert model["name"] == "zzz"
+    assert found == {"tiny net": ["tiny net"], "zzz": []}
+
+
 def test_tasks_have_the_standing_of_their_records(client: TestClient, place: str) -> None:
     first, second = client.get(f"/api/v1/models/{place}").json()["tasks"]
     assert first["standing"] == "promoted"

@@ -63,6 +63,27 @@ def test_jobs_and_candidates_of_older_releases_are_timed_as_usual(empty_url: str
         assert (task.weight, task.protocol, request.protocol) == (2, "", "")
 
 
+def test_jobs_of_older_releases_keep_the_names_that_their_models_have(empty_url: str) -> None:
+    columns = "id, target_id, budget_trials, options, state, priority, message, claimed_by"
+    columns += ", claim_epoch, claim_request, revision, created_at, updated_at, model"
+    fill_old(
+        empty_url,
+        "0015",
+        "INSERT INTO models (digest, target_id, name, created_at, seen_at) VALUES "
+        "('d1', 1, 'mobilenet', 1.0, 1.0)",
+        *(
+            f"INSERT INTO jobs ({columns}) VALUES "
+            f"('{job}', 1, 9, '{{}}', 'succeeded', 0, '', '', 0, '', 1, 1.0, 1.0, '{model}')"
+            for job, model in (("named", "d1"), ("gone", "d2"), ("none", ""))
+        ),
+    )
+    with Store.open(empty_url) as store:
+        with store.writing() as connection:
+            connection.exec_driver_sql("UPDATE models SET name = 'zzz'")
+        names = {job.id: job.model_name for job in store.jobs(limit=9)}
+    assert names == {"named": "mobilenet", "gone": "", "none": ""}
+
+
 def test_jobs_under_way_are_bound_to_the_compiler_of_their_trials(empty_url: str) -> None:
     columns = "id, target_id, budget_trials, options, state, priority, message, claimed_by"
     columns += ", claim_epoch, claim_request, revision, created_at, updated_at"
@@ -189,7 +210,10 @@ def test_a_reader_cannot_write(store: Store, url: str, make_trial: MakeTrial) ->
         ("postgresql+nodriver://host/db", "needs the driver nodriver, which is not installed"),
         ("://", "is not a database URL"),
         ("postgresql://lab:port/farm", "is not a database URL"),
-        ("/no/such/folder/a.db", r"folder of database /no/such/folder/a.db does not exist"),
+        (
+            "/no/such/folder/a.db",
+            r"a\.db cannot be used: /no/such/folder is no folder; make it first",
+        ),
         ("/", "database / is a folder"),
     ],
 )

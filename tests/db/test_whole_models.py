@@ -100,3 +100,18 @@ def test_a_job_names_the_model_that_it_tunes(store: Store, workload: MakeWorkloa
         assert [tuple(row) for row in connection.execute(query)] == [("j1", digest), ("j2", "")]
         assert stored_jobs.recent(connection, (), 9)[-1].model_name == "mobilenet"
     assert names(store) == ["mobilenet"]
+
+
+def test_a_job_keeps_the_name_it_was_submitted_with(store: Store, workload: MakeWorkload) -> None:
+    task = JobTask(workload("a"))
+    weights = {task.workload.key: 1}
+    with store.writing() as connection:
+        for name, model in (("j1", "qdq"), ("j2", UNNAMED), ("j3", "x" * 300), ("j4", "qdq")):
+            jobs.submit(connection, Job(name, "sim", (task,), Budget(9), model_name=model))
+    note(store, "zzz", weights=weights)
+    with store.reading() as connection:
+        found = {j.id: j.model_name for j in stored_jobs.recent(connection, (), 9)}
+        one = stored_jobs.progress(connection, "j1").job.model_name
+    assert found == {"j1": "qdq", "j2": "zzz", "j3": "x" * whole_models.MAX_NAME, "j4": "qdq"}
+    assert one == "qdq"
+    assert names(store) == ["zzz"], "the model itself is called as it was last"

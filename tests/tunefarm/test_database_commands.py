@@ -52,6 +52,8 @@ def test_backup_check_restore(
     assert re.fullmatch(f"wrote {described}", said(capsys, "backup", copy, "--db", database))
     assert "exists; choose another name" in said(capsys, "backup", copy, "--db", database, code=2)
     assert re.fullmatch(f"sound: {described}", said(capsys, "check", copy))
+    assert "is no folder; make it first" in said(capsys, "restore", copy, "--db", fresh, code=2)
+    (tmp_path / "new").mkdir()
     assert re.fullmatch(f"restored {described}", said(capsys, "restore", copy, "--db", fresh))
     with Store.open(fresh, readonly=True) as store:
         assert store.count_trials() == 300
@@ -94,7 +96,7 @@ def test_a_tracker_prunes_by_itself(database: str) -> None:
         ([], "say which trials to delete: --older-than 90d, and --keep 1000"),
         (["--older-than", "soon"], "--older-than 'soon' is no age; write for instance 90d"),
         (["--older-than", "0d"], "--older-than '0d' is no age"),
-        (["--older-than", "9d", "--db", "/nowhere/farm.db"], "does not exist"),
+        (["--older-than", "9d", "--db", "/nowhere/farm.db"], "/nowhere is no folder; make it"),
     ],
 )
 def test_a_mistake_is_one_sentence(

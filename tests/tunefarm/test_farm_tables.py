@@ -87,6 +87,14 @@ def test_jobs_are_one_line_each_and_name_their_compiler(width: int) -> None:
     assert (compiler_version() in lines[-1]) == (width >= 100)
 
 
+@pytest.mark.parametrize("width", [60, 80])
+def test_jobs_keep_the_names_of_their_models(width: int) -> None:
+    named = replace(JOB, model_name="mobilenet v2", note="a quiet machine", selector="cores>=8")
+    head, _, line = shown(job_columns([named]), width)
+    assert "model" in head.split()
+    assert "mobile" in line
+
+
 def test_ids_of_jobs_are_as_long_as_tells_them_apart() -> None:
     other = replace(JOB, id=f"{JOB.id[:9]}0123")
     lines = shown(job_columns([JOB, other, other]), 80)

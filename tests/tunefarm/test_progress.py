@@ -22,9 +22,9 @@ from tunefarm.db.records import (
 )
 
 from tunefarm.outcome import Outcome
-from tunefarm.progress import Following, View, showing
+from tunefarm.progress import Following, View, showing, task_columns
 from tunefarm.tables import Column, fit, print_sentence, table
-from tunefarm.texts import duration
+from tunefarm.texts import duration, size
 from tunefarm.tuning import Tuned
 from tunefarm.updates import Idle, age_s
 
@@ -355,6 +355,20 @@ def test_tune_says_what_others_took_of_the_machine_where_it_was_much() -> None:
     assert Tuned(None, None, 0).disturbance == ""
 
 
+@pytest.mark.parametrize(("failed", "beside"), [(0, "weight"), (1, "failed")])
+def test_who_watches_a_database_sees_what_who_tuned_saw(failed: int, beside: str) -> None:
+    """The share of a peak, which only a farm knows, takes the room of nothing that both know."""
+    heads = []
+    for peak in (None, 2e11):
+        following = Following(last=update(5, failed=failed), peak_flops=peak)
+        following.outcome = concluded(following)
+        columns = task_columns(following)
+        heads.append([column.name for column, _ in fit(columns, 80)])
+    rest = {"task", "trials", "latency", "gain", "GFLOP/s", "record"}
+    assert set(heads[0]) == {beside, *rest}
+    assert heads[1] == heads[0]
+
+
 def test_a_pipe_gets_a_line_for_each_task_at_the_end() -> None:
     def follow(console: Console) -> None:
         with showing(console, lambda job: 1e12) as show:
@@ -445,3 +459,11 @@ def test_a_sentence_breaks_between_words_on_a_terminal_alone(is_terminal: bool) 
     lines = file.getvalue().splitlines()
     assert (len(lines) > 1) is is_terminal
     assert " ".join(line.rstrip() for line in lines) == sentence
+
+
+def test_sizes_have_three_digits_and_a_unit_that_fits() -> None:
+    counts = (0, 1, 999, 1536, 999_400, 999_600, 25_557_032, 3_200_000_000, 2_000_000_000_000)
+    assert [size(count) for count in counts] == [
+        "0 bytes", "1 byte", "999 bytes", "1.54 kB", "999 kB", "1.00 MB", "25.6 MB", "3.20 GB",
+        "2000 GB",
+    ]  # fmt: skip

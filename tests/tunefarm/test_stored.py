@@ -10,8 +10,8 @@ import pytest
 from tunefarm.compiler.space import config_space
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.workload import Task
-from tunefarm.db import jobs
-from tunefarm.db.records import JobState, TaskKey, Trial
+from tunefarm.db import jobs, misses
+from tunefarm.db.records import JobState, Miss, TaskKey, Trial, WorkloadRecord
 from tunefarm.db.store import Store
 from tunefarm.proto.rendezvous import Rendezvous, write_rendezvous
 
@@ -121,3 +121,19 @@ def test_a_database_of_ones_own_is_named_in_the_command(
     assert f"`tunefarm tracker --db {other}`" in capsys.readouterr().err
     assert run(["watch", "1", "--db", str(other), "--tracker", "127.0.0.1:1"]) == 2
     assert "not both" in capsys.readouterr().err
+
+
+def test_misses_are_listed_from_the_database(
+    database: Path, task: Task, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = add_job(database, task, over=True)
+    work = WorkloadRecord(task.workload.key, task.workload.text, task.workload.summary)
+    with Store.open(str(database)) as store, store.writing() as connection:
+        miss = Miss(work, task.target.text, default_s=2e-3, roofline_s=1e-3)
+        misses.report(connection, "r1", [miss])
+        misses.assign(connection, [miss], job)
+    for words in ([], ["--db", str(database)]):
+        assert run(["misses", *words]) == 0
+        *_, line = capsys.readouterr().out.splitlines()
+        assert line.startswith(task.workload.summary)
+        assert line.endswith(f"{job[:8]} succeeded")

@@ -67,6 +67,7 @@ def submit(
     check_device(device)
     asked = Asked(model, target, shape, precision)
     tasks = asked.tasks()
+    asked.in_use((t.workload for t in tasks), remarks(as_json=True))
     budget = TRIALS_A_TASK * len(tasks)
     if trials is not None:
         budget = raised_budget(trials, tasks)
@@ -231,15 +232,15 @@ def job_columns(found: Sequence[Job]) -> list[Column]:
     return [
         Column("job", _shortened([j.id for j in found]), left=True),
         Column("state", [j.state for j in found], rank=8, left=True),
-        Column("model", [j.model_name for j in found], rank=4, least=8, left=True),
-        Column("created", created, rank=7, left=True),
-        Column("tasks", [str(len(j.tasks)) for j in found], rank=5),
-        Column("budget", [_budget(j) for j in found], rank=6, left=True),
+        Column("model", [j.model_name for j in found], rank=7, least=8, left=True),
+        Column("created", created, rank=6, left=True),
+        Column("tasks", [str(len(j.tasks)) for j in found], rank=4),
+        Column("budget", [_budget(j) for j in found], rank=5, left=True),
         Column("priority", [_priority(j) for j in found], rank=1, left=True),
         Column("target", [j.target for j in found], rank=3, least=12, left=True),
         Column("compiler", [j.compiler_version for j in found], rank=2, left=True),
         Column("devices", [j.selector for j in found], rank=1, least=12, left=True),
-        Column("message", [j.unmet or j.message for j in found], rank=4, least=12, left=True),
+        Column("message", [j.unmet or j.message for j in found], rank=5, least=12, left=True),
         Column("note", [" ".join(j.note.split()) for j in found], rank=4, least=12, left=True),
     ]
 
@@ -327,18 +328,20 @@ def cancel(job: JobId, tracker: Tracker = "", db: Database = "", as_json: Json =
     print(str(after) if was_open else f"{before.id[:DIGITS]} was over already: {after}")
 
 
-def misses(tracker: Tracker = "", limit: Limit = 20, as_json: Json = False) -> None:
+def misses(
+    tracker: Tracker = "", db: Database = "", limit: Limit = 20, as_json: Json = False
+) -> None:
     """List the tasks that builds reported as untuned, those first that are worth most.
 
     Idle devices tune them: see `tunefarm tracker --idle-trials`.
 
     Example: tunefarm misses --tracker lab1:9190
     """
-    from tunefarm.farm import connect_local
+    from tunefarm.stored import farm_or_database
 
-    with connect_local(tracker, None) as client:
-        found = client.misses(limit)
-        states = {job.id: str(job.state) for job in client.jobs(limit=1000)}
+    with farm_or_database(tracker, db) as farm:
+        found = farm.misses(limit)
+        states = {job.id: str(job.state) for job in farm.jobs(limit=1000)}
     if as_json:
         print_json([miss_json(miss, states) for miss in found])
         return

@@ -79,12 +79,16 @@ def tune(
     search times candidates one by one; finals then time the fastest of each task side by side with
     its default, and what they find to be faster is what builds get.
 
+    Ctrl-C cancels the job, on a farm too, and keeps its trials: `tunefarm submit` and `tunefarm
+    watch` are for jobs that outlive the command.
+
     Example: tunefarm tune model.onnx --minutes 30
     """
     from tunefarm.api import extract_tasks
     from tunefarm.checks import check_device, check_search, raised_budget
     from tunefarm.compiler.from_memory import timing_text
     from tunefarm.db.records import TRIALS_A_TASK
+    from tunefarm.embedded import with_folder
     from tunefarm.farm import device_peak
     from tunefarm.progress import showing
     from tunefarm.tables import print_sentence
@@ -93,6 +97,8 @@ def tune(
 
     check_search(search, seed)
     check_device(device)
+    if db:
+        with_folder(db)
     out = remarks(as_json)
     asked = Asked(model, target, shape, precision, db, tracker)
     module = asked.module()
@@ -108,6 +114,7 @@ def tune(
     out.print(f"{model.name}: {counted(len(found), 'task')} for {found[0].target}, {budget} trials")
     if timing := timing_text(found):
         print_sentence(out, timing)
+    used = asked.in_use((t.workload for t in found), out)
     with showing(out, device_peak(tracker, db)) as show:
         result = run(
             found,
@@ -132,7 +139,7 @@ def tune(
         print_sentence(out, result.disturbance)
     library = f"{model.stem}{library_suffixes(target)[0]}"
     library = library if _names_functions(Path(library)) else f"model_{library}"
-    out.print(f"next: {asked.command('build', '-o', library)}", soft_wrap=True)
+    out.print(f"next: {used.command('build', '-o', library)}", soft_wrap=True)
 
 
 def library_suffixes(target: str) -> tuple[str, ...]:
@@ -224,7 +231,7 @@ def build(
     Example: tunefarm build model.onnx -o model.so
     """
     from tunefarm import api
-    from tunefarm.texts import counted
+    from tunefarm.texts import counted, size
 
     suffixes = library_suffixes(target)
     check_output(output, *suffixes)
@@ -243,18 +250,20 @@ def build(
         asked.source(), strict=strict, report_misses=report_misses, model_name=asked.model_name
     ) as history:
         lib = api.build(mod, target or None)
-    missed = sum(not decision.settled for decision in history.decisions.values())
+    made = history.decisions.values()
+    missed = sum(not decision.settled for decision in made)
     lib.export_library(output)
+    asked = asked.in_use((decision.workload for decision in made), out)
     out.print(asked.summary(history), soft_wrap=True)
     if history.report is not None and missed:
         out.print(f"reported {counted(missed, 'untuned task')}: `tunefarm misses` lists them")
-    sizes = f"{lib.plan.weight_bytes / 1e6:.3g} MB of weights"
-    out.print(f"{sizes}, {lib.peak_bytes / 1e6:.3g} MB of memory a run at its peak")
+    weights, memory = size(lib.plan.weight_bytes), size(lib.peak_bytes)
+    out.print(f"{weights} of weights, {memory} of memory a run at its peak")
     header = None if ".zip" in suffixes else output.absolute().with_suffix(".h")
     beside = "" if header is None else f" and {output.with_suffix('.h')}"
     out.print(f"wrote {output}{beside}", soft_wrap=True)
     if as_json:
-        statuses = Counter(str(decision.status) for decision in history.decisions.values())
+        statuses = Counter(str(decision.status) for decision in made)
         print_json(
             {
                 "library": output.absolute(),
@@ -302,6 +311,7 @@ def tasks(
     flops = sum(t.workload.flops * t.weight for t in found)
     out.print(f"{counted(len(found), 'task')} for {found[0].target}, {flops / 1e9:.3g} GFLOP a run")
     print_rows(found, task_columns(found, decisions, known))
+    asked = asked.in_use((t.workload for t in found), out)
     out.print(asked.summary(history), soft_wrap=True)
 
 

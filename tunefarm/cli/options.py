@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,10 +15,12 @@ from tunefarm.compiler.errors import TunefarmError
 from tunefarm.db.records import TRIALS_A_TASK
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from tunefarm.compiler.dispatch import History
     from tunefarm.compiler.ir import IRModule
     from tunefarm.compiler.target import Target
-    from tunefarm.compiler.workload import Task
+    from tunefarm.compiler.workload import Task, Workload
     from tunefarm.db.records import Trial
 
 TRACKER_HELP = "HOST:PORT of a tracker, or the file it wrote; by default your own database's."
@@ -220,6 +222,23 @@ class Asked:
         ]  # fmt: skip
         given = [word for option, value in options if value for word in (option, value)]
         return shlex.join(["tunefarm", name, str(self.model), *words, *given])
+
+    def in_use(self, workloads: Iterable[Workload], out: Console) -> Asked:
+        """The same without a precision that changes none of the model's tasks, which is said."""
+        from tunefarm.compiler.transform.lower_precision import PRECISIONS
+        from tunefarm.tables import print_sentence
+
+        dtype = PRECISIONS.get(self.precision)
+        texts = [workload.text for workload in workloads]
+        if dtype is None or not texts or any(f'"{dtype}"' in text for text in texts):
+            return self
+        where = self.target or "this processor"
+        print_sentence(
+            out,
+            f"--precision {self.precision} changes nothing: {where} multiplies {dtype} no faster "
+            "than float32 in any task of the model, so what is float32 stays float32",
+        )
+        return replace(self, precision="")
 
     def summary(self, history: History) -> str:
         """One line on the records of the model's tasks, with the command that tunes the rest where
