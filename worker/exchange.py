@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from ctypes import CFUNCTYPE, c_int64, c_void_p
 from functools import cache
 
-from tunefarm.worker.native import CLOCK_MONOTONIC, Linked, Native, assemble, clock_address
+from tunefarm.worker.native import NOW, Linked, Native, assemble, clock_address
 
 FAR_S = 200e-9
 """From here on cores have no cache in common."""
@@ -65,17 +65,7 @@ def _trips_text() -> str:
     ``warm`` others. Trip i: who leads writes i to its own line, the other answers with i on its.
     A negative number if the other keeps silent.
     """
-    return f"""
-define internal i64 @now(ptr %clock) {{
-  %t = alloca [2 x i64]
-  %c = call i32 %clock(i32 {CLOCK_MONOTONIC}, ptr %t)
-  %s = load i64, ptr %t
-  %p = getelementptr i64, ptr %t, i64 1
-  %n = load i64, ptr %p
-  %billions = mul i64 %s, 1000000000
-  %all = add i64 %billions, %n
-  ret i64 %all
-}}
+    return f"""{NOW}
 define i64 @tunefarm_trips(ptr %own, ptr %other, i64 %leads, i64 %warm, i64 %count, ptr %clock) {{
 entry:
   %first = icmp ne i64 %leads, 0

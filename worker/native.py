@@ -87,19 +87,31 @@ def timing_loop(arity: int) -> Native:
     return Native(linked, prototype(linked.address))
 
 
+NOW = f"""
+define internal i64 @now(ptr %clock) {{
+  %t = alloca [2 x i64]
+  %told = call i32 %clock(i32 {CLOCK_MONOTONIC}, ptr %t)
+  %s = load i64, ptr %t
+  %p = getelementptr i64, ptr %t, i64 1
+  %n = load i64, ptr %p
+  %billions = mul i64 %s, 1000000000
+  %all = add i64 %billions, %n
+  ret i64 %all
+}}"""
+"""A function of a module's own: nanoseconds of the clock, by ``clock_gettime``."""
+
+
 def timing_loop_text(arity: int) -> str:
     loads = "\n".join(
         f"  %e{i} = getelementptr ptr, ptr %row, i64 {i}\n  %p{i} = load ptr, ptr %e{i}"
         for i in range(arity)
     )
     arguments = "".join(f", ptr %p{i}" for i in range(arity))
-    return f"""
+    return f"""{NOW}
 define i64 @tunefarm_time(ptr %kernel, ptr %pool, ptr %workspace, ptr %rows, i64 %row_count,
                           i64 %number, i64 %first, ptr %clock) {{
 entry:
-  %t0 = alloca [2 x i64]
-  %t1 = alloca [2 x i64]
-  %c0 = call i32 %clock(i32 {CLOCK_MONOTONIC}, ptr %t0)
+  %begin = call i64 @now(ptr %clock)
   br label %loop
 loop:
   %i = phi i64 [ 0, %entry ], [ %next, %loop ]
@@ -113,17 +125,8 @@ loop:
   %more = icmp slt i64 %next, %number
   br i1 %more, label %loop, label %done
 done:
-  %c1 = call i32 %clock(i32 {CLOCK_MONOTONIC}, ptr %t1)
-  %s0 = load i64, ptr %t0
-  %s1 = load i64, ptr %t1
-  %q0 = getelementptr i64, ptr %t0, i64 1
-  %q1 = getelementptr i64, ptr %t1, i64 1
-  %n0 = load i64, ptr %q0
-  %n1 = load i64, ptr %q1
-  %s = sub i64 %s1, %s0
-  %billions = mul i64 %s, 1000000000
-  %n = sub i64 %n1, %n0
-  %elapsed = add i64 %billions, %n
+  %end = call i64 @now(ptr %clock)
+  %elapsed = sub i64 %end, %begin
   ret i64 %elapsed
 }}
 """

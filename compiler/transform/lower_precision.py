@@ -19,13 +19,12 @@ from tunefarm.compiler.ir import (
     Expr,
     Function,
     IRModule,
-    TensorType,
-    Var,
     tensor_type,
 )
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.space.dot.gain import gain_over_float32
 from tunefarm.compiler.target import Target
+from tunefarm.compiler.transform.outline import alone
 from tunefarm.compiler.transform.rewrite import Uses, rewrite_main
 
 PRECISIONS = {"bf16": "bfloat16", "fp16": "float16"}
@@ -92,14 +91,6 @@ def _is_product(node: Call) -> bool:
 
 def _pays(node: Call, dtype: str, target: Target) -> bool:
     """Whether the target has an instruction for it that takes less time than multiply-adds."""
-    narrow = _function(node, dtype, {**node.attrs, "out_dtype": "float32"})
-    return gain_over_float32(narrow, _function(node, "float32", node.attrs), target) > WORTH
-
-
-def _function(node: Call, dtype: str, attrs: Attrs) -> Function:
-    """A kernel of one product, of operands of ``dtype``."""
-    params = tuple(
-        Var(f"p{n}", TensorType(tensor_type(a).shape, dtype)) for n, a in enumerate(node.args)
-    )
-    body = call(str(node.op), *params, **attrs)  # type: ignore[arg-type]
-    return Function(params, body, {"primitive": True, "constants": (1,)})
+    narrow = alone(node, (dtype, dtype), {**node.attrs, "out_dtype": "float32"})
+    wide = alone(node, ("float32", "float32"), node.attrs)
+    return gain_over_float32(narrow, wide, target) > WORTH

@@ -5,23 +5,36 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tunefarm.compiler.ir import (
+    Attrs,
     AttrValue,
     Call,
     Constant,
     Expr,
     Function,
+    TensorType,
     TupleType,
     Var,
     children,
     post_order,
     tensor_type,
 )
+from tunefarm.compiler.ops import call
 from tunefarm.compiler.ops.base import OPS, Pattern
 from tunefarm.compiler.transform.rewrite import with_children
 from tunefarm.compiler.workload import Workload
 
 SIMPLE = (Pattern.ELEMENTWISE, Pattern.BROADCAST)
 CALIBRATED = ("quantize", "requantize", "dequantize", "add_quanta")
+
+
+def alone(node: Call, dtypes: Sequence[str], attrs: Attrs) -> Function:
+    """A kernel of one product of a tensor and weights, of these dtypes, and nothing else."""
+    params = tuple(
+        Var(f"p{n}", TensorType(tensor_type(a).shape, dtype))
+        for n, (a, dtype) in enumerate(zip(node.args, dtypes, strict=True))
+    )
+    body = call(str(node.op), *params, **attrs)  # type: ignore[arg-type]
+    return Function(params, body, {"primitive": True, "constants": (1,)})
 
 
 def outline(root: Expr, groups: Sequence[Sequence[Call]]) -> Expr:

@@ -91,9 +91,9 @@ def test_a_quota_of_time_is_found(
     [
         ([120e-9], State.OK, ""),
         ([float("inf")], State.OK, ""),
-        ([500e-9], State.NOTE, "back in 500 ns"),
-        ([130e-9, 510e-9], State.NOTE, "back in 130 to 510 ns"),
-        ([500e-9] * 4 + [float("inf")], State.NOTE, "back in 500 ns"),
+        ([500e-9], State.NOTE, "back in 0.50 µs"),
+        ([130e-9, 510e-9], State.NOTE, "back in 0.13 µs to 0.51 µs"),
+        ([500e-9] * 4 + [float("inf")], State.NOTE, "back in 0.50 µs"),
     ],
 )
 def test_cores_without_a_cache_in_common_are_told(

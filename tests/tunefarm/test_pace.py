@@ -74,4 +74,4 @@ def test_turns_of_cores_apart_are_told() -> None:
             pace.steady(lambda: 1.0)
         told = pace.turns.report()
     assert told.startswith("In 2 of 3 turns")
-    assert "in 510 ns, 130 in the others" in told
+    assert "in 0.51 µs, 0.13 µs in the others" in told

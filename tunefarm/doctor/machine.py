@@ -21,7 +21,6 @@ LOOK_S = 1.0
 MAX_NOISE = 0.03
 MIN_FREE_BYTES = 1 << 30
 _EXCHANGES, _EXCHANGE_PAUSE_S = 5, 0.1  # a host moves virtual processors within seconds
-_NS = 1e9
 _CPU = "/sys/devices/system/cpu"
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")
 _EXTRAS = {
@@ -105,6 +104,7 @@ def _cores() -> Iterator[Finding]:
 
 def _distance(own: Sequence[int], told: str) -> Finding:
     """Whether cores that work on one kernel share a cache, now and a little later."""
+    from tunefarm.texts import duration
     from tunefarm.worker.exchange import FAR_S, exchange_s
 
     times = []
@@ -115,7 +115,7 @@ def _distance(own: Sequence[int], told: str) -> Finding:
     least, most = min(answered, default=0.0), max(answered, default=0.0)
     if most < FAR_S:
         return Finding("cores", State.OK, told)
-    span = f"{_NS * most:.0f} ns" if least >= FAR_S else f"{_NS * least:.0f} to {_NS * most:.0f} ns"
+    span = duration(most) if least >= FAR_S else f"{duration(least)} to {duration(most)}"
     told += (
         f", some without a cache in common: a line goes there and back in {span}, so kernels on "
         "all of them gain less"

@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from types import TracebackType
 
+from tunefarm.texts import duration
 from tunefarm.worker.beats import Beats
 from tunefarm.worker.exchange import FAR_S, exchange_s
 
@@ -24,7 +25,6 @@ LOOPS = 3  # a millisecond in all; their median, as an interrupt is no neighbour
 PATIENCE_S = 2.0  # of a turn, for the machine to run at its full speed
 TRIES = 4
 """Slow spells that a turn is timed again for; the fastest of them stands."""
-_NS = 1e9
 
 
 @dataclass(slots=True)
@@ -53,10 +53,10 @@ class Turns:
         if not far:
             return ""
         near = [s for s in self.exchanges if s < FAR_S]
-        told = f", {_NS * statistics.median(near):.0f} in the others" if near else ""
+        told = f", {duration(statistics.median(near))} in the others" if near else ""
         return (
             f"In {len(far)} of {self.taken} turns the cores had no cache in common: a line went "
-            f"there and back in {_NS * statistics.median(far):.0f} ns{told}."
+            f"there and back in {duration(statistics.median(far))}{told}."
         )
 
 
