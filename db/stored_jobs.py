@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, Select, func, select
 from tunefarm.db.errors import UnknownRecord
 from tunefarm.db.farm_models import REQUESTS
 from tunefarm.db.models import JOB_TASKS, JOBS, MODELS, TARGETS, WORKLOADS
@@ -39,7 +39,7 @@ def get(connection: Connection, job: str) -> Job:
 
 def recent(connection: Connection, states: Iterable[JobState], limit: int) -> tuple[Job, ...]:
     """Jobs in these states (all if none is named), newest first."""
-    query = _jobs().order_by(JOBS.c.created_at.desc(), JOBS.c.id).limit(limit)
+    query = with_names().order_by(JOBS.c.created_at.desc(), JOBS.c.id).limit(limit)
     names = [str(state) for state in states]
     if names:
         query = query.where(JOBS.c.state.in_(names))
@@ -99,13 +99,13 @@ def _looks_by_workload(connection: Connection, job: str) -> dict[int, int]:
 
 def queued_with_selector(connection: Connection) -> tuple[Job, ...]:
     """Queued jobs that select devices, without their tasks."""
-    query = _jobs().where(JOBS.c.state == str(JobState.QUEUED), JOBS.c.selector != "")
+    query = with_names().where(JOBS.c.state == str(JobState.QUEUED), JOBS.c.selector != "")
     return tuple(_job_from_row(row, ()) for row in connection.execute(query))
 
 
 def open_for_idle(connection: Connection) -> tuple[Job, ...]:
     """Queued and running jobs that were made for idle devices, without their tasks."""
-    query = _jobs().where(JOBS.c.state.in_([str(s) for s in OPEN]))
+    query = with_names().where(JOBS.c.state.in_([str(s) for s in OPEN]))
     query = query.where(JOBS.c.priority == IDLE_PRIORITY)
     found = (_job_from_row(row, ()) for row in connection.execute(query))
     return tuple(job for job in found if IDLE in job.options)
@@ -114,7 +114,7 @@ def open_for_idle(connection: Connection) -> tuple[Job, ...]:
 def queued_for_people(connection: Connection, limit: int) -> tuple[Job, ...]:
     """The most urgent queued jobs that somebody waits for, without their tasks."""
     order = (JOBS.c.priority.desc(), JOBS.c.created_at)
-    query = _jobs().where(JOBS.c.state == str(JobState.QUEUED)).order_by(*order).limit(limit)
+    query = with_names().where(JOBS.c.state == str(JobState.QUEUED)).order_by(*order).limit(limit)
     found = (_job_from_row(row, ()) for row in connection.execute(query))
     return tuple(job for job in found if IDLE not in job.options)
 
@@ -128,7 +128,9 @@ def running(connection: Connection) -> list[tuple[str, int]]:
 # --- rows ---------------------------------------------------------------------------------------
 
 
-def _jobs() -> Any:
+def with_names() -> Select[Any]:
+    """A query of jobs beside their targets' texts, ``target``, and their models' names,
+    ``model_name``."""
     is_model = (MODELS.c.digest == JOBS.c.model) & (MODELS.c.target_id == JOBS.c.target_id)
     source = JOBS.join(TARGETS, TARGETS.c.id == JOBS.c.target_id).outerjoin(MODELS, is_model)
     columns = (*JOBS.c, TARGETS.c.text.label("target"), NAME_OF_JOB.label("model_name"))
@@ -138,11 +140,11 @@ def _jobs() -> Any:
 def row_of(connection: Connection, job: str, prefix_length: int | None = None) -> Any:
     """The job's row with its target and its model's name; UnknownRecord if there is none of this
     id, nor just one that begins with ``job`` where that has ``prefix_length`` digits or more."""
-    row = connection.execute(_jobs().where(JOBS.c.id == job)).one_or_none()
+    row = connection.execute(with_names().where(JOBS.c.id == job)).one_or_none()
     rows = [] if row is None else [row]
     if row is None and prefix_length is not None and len(job) >= prefix_length:
         begin_so = JOBS.c.id.startswith(job, autoescape=True)
-        rows = list(connection.execute(_jobs().where(begin_so).limit(2)))
+        rows = list(connection.execute(with_names().where(begin_so).limit(2)))
     if len(rows) > 1:
         raise UnknownRecord(f"several jobs begin with {job}; give more digits of the id")
     if not rows:

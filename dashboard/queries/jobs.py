@@ -10,9 +10,10 @@ from typing import Any
 from sqlalchemy import Connection, Select, and_, exists, func, not_, or_, select, tuple_
 from tunefarm.dashboard.paging import PAGE_ROWS, Page, page_of, parse_cursor
 from tunefarm.dashboard.queries.promoted import Built, built
+from tunefarm.db import stored_jobs
 from tunefarm.db.errors import UnknownRecord
 from tunefarm.db.farm_models import REQUESTS
-from tunefarm.db.models import JOB_TASKS, JOBS, MODELS, TARGETS, TRIALS, WORKLOADS
+from tunefarm.db.models import JOB_TASKS, JOBS, TARGETS, TRIALS, WORKLOADS
 from tunefarm.db.records import OPEN, JobState
 from tunefarm.db.whole_models import NAME_OF_JOB
 
@@ -143,7 +144,11 @@ def jobs(
     """Jobs, newest first: in these states (all if none is named), with ``text`` at the start of the
     id, or in the target, the owner, the message, the note, the model's name or a task's summary,
     and of a model (digest and target id) if one is named."""
-    query = _jobs().order_by(JOBS.c.created_at.desc(), JOBS.c.id.desc()).limit(limit + 1)
+    query = (
+        stored_jobs.with_names()
+        .order_by(JOBS.c.created_at.desc(), JOBS.c.id.desc())
+        .limit(limit + 1)
+    )
     if states:
         query = query.where(JOBS.c.state.in_(states))
     if text:
@@ -160,10 +165,10 @@ def jobs(
 
 def job(connection: Connection, name: str) -> JobLine:
     """The job of this id, or of the only one that begins so; UnknownRecord if there is none."""
-    rows = connection.execute(_jobs().where(JOBS.c.id == name)).all()
+    rows = connection.execute(stored_jobs.with_names().where(JOBS.c.id == name)).all()
     if not rows and len(name) >= _ID_DIGITS:
         starts = JOBS.c.id.startswith(name, autoescape=True)
-        rows = connection.execute(_jobs().where(starts).limit(2)).all()
+        rows = connection.execute(stored_jobs.with_names().where(starts).limit(2)).all()
     if len(rows) != 1:
         many = "several jobs begin" if rows else "no job begins"
         raise UnknownRecord(f"{many} with {name!r}; the list of jobs has all ids")
@@ -222,13 +227,6 @@ def _mentions(connection: Connection, text: str) -> Any:
         *(column.icontains(text, autoescape=True) for column in said),
         has_task.correlate(JOBS),
     )
-
-
-def _jobs() -> Select[Any]:
-    is_model = and_(MODELS.c.digest == JOBS.c.model, MODELS.c.target_id == JOBS.c.target_id)
-    source = JOBS.join(TARGETS, TARGETS.c.id == JOBS.c.target_id).outerjoin(MODELS, is_model)
-    columns = (*JOBS.c, TARGETS.c.text.label("target"), NAME_OF_JOB.label("model_name"))
-    return select(*columns).select_from(source)
 
 
 def _lines(connection: Connection, rows: Iterable[Any]) -> tuple[JobLine, ...]:
