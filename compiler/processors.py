@@ -157,8 +157,15 @@ QUICK_TABLES = frozenset({"znver4"})
 # Processors with units that add vectors beside those that multiply them.
 ADDS_APART = frozenset({"znver1", "znver2", "znver3", "znver4", "znver5"})
 
+# Processors of Intel's whose cores take lines from one another, and from the last cache, over a
+# mesh. In bytes a cycle a core of an Emerald Rapids reads 50 from its second cache, 10.5 from the
+# last one and 7.6 of what another core has written; it writes 5.8 over what that one holds.
+MESHES = frozenset({"sapphirerapids", "emeraldrapids"})
+
 # Bytes a cycle that hints bring from memory: of one core alone, and of all (measured on two).
 MEMORY_STREAMS: Mapping[str, tuple[float, float]] = {
+    "emeraldrapids": (5.0, 9.5),
+    "sapphirerapids": (5.0, 9.5),  # the same cores
     "znver5": (9.5, 11.5),
     "znver4": (6.0, 10.0),
     "znver3": (6.5, 11.0),
@@ -167,11 +174,13 @@ DEFAULT_STREAM = 6.0  # of each core
 
 LAST_CACHE_STREAM = 12.0  # bytes of weights a cycle that a core gets from the last cache
 
-# The same of weights that its second cache could not keep, which it reads again for further rows.
-REREAD_STREAMS: Mapping[str, float] = {
-    "emeraldrapids": 6.0,
-    "sapphirerapids": 6.0,  # the same cores
-}
+# The same of weights that its second cache could not keep, which it reads again for further rows,
+# and of what another core has just written.
+MESH_REREAD_STREAM = 6.0
+MESH_EXCHANGE_STREAM = 3.3
+
+# The share that is still seen of the shorter one of multiply-adds and weights that come meanwhile.
+SEEN_SHARE, MESH_SEEN_SHARE = 0.1, 0.5
 
 
 def vectors_of(isa: Isa, cpu: str) -> frozenset[str]:

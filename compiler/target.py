@@ -34,12 +34,15 @@ from tunefarm.compiler.processors import (
     KEPT_SHARES,
     LAST_CACHE_STREAM,
     MEMORY_STREAMS,
+    MESH_REREAD_STREAM,
+    MESH_SEEN_SHARE,
+    MESHES,
     NVPTX64,
     ONE_MULTIPLY_ADD,
     QUICK_TABLES,
-    REREAD_STREAMS,
     RISCV64,
     RISCV_VECTOR_BITS,
+    SEEN_SHARE,
     WASM32,
     X86_64,
     Isa,
@@ -287,8 +290,20 @@ class Target:
     @property
     def reread_stream_bytes(self) -> float:
         """The same of weights that it has read before, but that its second cache cannot keep."""
-        rate = REREAD_STREAMS.get(self.mcpu, LAST_CACHE_STREAM)
+        rate = MESH_REREAD_STREAM if self.has_mesh else LAST_CACHE_STREAM
         return max(self.beside_products(rate), self.stream_bytes)
+
+    @property
+    def seen_share(self) -> float:
+        """The share that is still seen of the shorter one of multiply-adds and weights that come
+        meanwhile."""
+        return MESH_SEEN_SHARE if self.has_mesh else SEEN_SHARE
+
+    @property
+    def has_mesh(self) -> bool:
+        """Whether lines of other cores and of the last cache come over a mesh, several times slower
+        than from the second cache."""
+        return self.mcpu in MESHES
 
     def beside_products(self, bytes_a_cycle: float) -> float:
         """Bytes in the time of two multiply-adds of vectors: the sketches' models call it a cycle,

@@ -1,7 +1,7 @@
 """How far two cores are from one another: how long a line of the cache goes there and back.
 
-Cores that share a cache answer within 150 nanoseconds, those of other sockets or dies take 200 to
-600. The host of a virtual machine moves processors from one to the other within seconds: on a Zen 3
+Cores that share a cache answer within 150 nanoseconds, over the mesh of an Emerald Rapids within
+310; those of other sockets or dies take 200 to 600. The host of a virtual machine moves processors from one to the other within seconds: on a Zen 3
 of two cores a run of ResNet-50 then takes 1.08 × the time.
 """
 
@@ -15,12 +15,18 @@ from functools import cache
 
 from tunefarm.worker.native import NOW, Linked, Native, assemble, clock_address
 
-FAR_S = 200e-9
-"""From here on cores have no cache in common."""
+FAR_S, MESH_FAR_S = 200e-9, 400e-9  # from here on cores have no cache in common
 _TRIPS, _WARM_TRIPS = 1000, 100  # 0.15 to 0.6 ms
 _LOOKS = 3  # an interrupt makes one of them longer, and nothing makes one shorter
 _MOST_LOOKS = 100_000_000  # a tenth of a second; two threads that share a processor take seconds
 _LINE_BYTES = 128  # of two lines, as processors fetch them in pairs
+
+
+def far_s() -> float:
+    """Seconds from which on cores of this machine are taken to have no cache in common."""
+    from tunefarm.compiler.target import Target
+
+    return MESH_FAR_S if Target.host().has_mesh else FAR_S
 
 
 def exchange_s(cores: Sequence[int]) -> float:

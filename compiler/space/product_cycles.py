@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
+from tunefarm.compiler.processors import MESH_EXCHANGE_STREAM, SEEN_SHARE
 from tunefarm.compiler.space.columns import Numbers
 from tunefarm.compiler.target import Target
 
@@ -14,7 +15,6 @@ LOADS = 1.3  # of an operand, in the time of a multiply-add
 SLOW_LOADS = 1.04  # where multiply-adds take two clocks (Zen 4: by tiles of one vector)
 LATENCY = 4.0  # clocks of a multiply-add
 SEEN_LATENCY = 1.08 * LATENCY  # by tiles whose sums just cover it
-BOTH = 0.1  # of the shorter one of two that overlap is still seen
 FORK_CYCLES, TASK_CYCLES = 1000.0, 300.0
 
 
@@ -45,12 +45,15 @@ def fetched_cycles(
 ) -> Numbers:
     """Cycles, summed over cores, in which bytes of ``weights`` come from beyond the second cache:
     for each core that reads the same ones, and where it does not keep the ``held_bytes``, for each
-    further block of rows."""
+    further block of rows, on a mesh those that a core has itself: elsewhere cores were measured
+    with as many reads more as there are blocks."""
     first_rate, rate = weight_rates(held_bytes, target)
     beyond = held_bytes > L2_SHARE * target.l2_bytes
-    again = np.where(beyond, weights * (row_blocks - 1) / rate, 0.0)
     readers = np.minimum(row_blocks, np.maximum(target.num_cores / panel_blocks, 1))
-    return readers * weights / first_rate + again
+    first, further = readers, row_blocks - 1
+    if target.has_mesh:
+        first, further = (1 + readers) / 2, row_blocks - readers
+    return first * weights / first_rate + np.where(beyond, weights * further / rate, 0.0)
 
 
 def busy_cores(tasks: Numbers, blocks: Numbers, cores: int) -> Numbers:
@@ -104,6 +107,15 @@ def term_cycles(
     return full * step(tile) + np.where(rest > 0, step(rest), 0.0)
 
 
-def overlapped(multiply: Numbers, fetched: Numbers) -> Numbers:
-    """Cycles of products whose weights come from memory or the third level meanwhile."""
-    return np.maximum(multiply, fetched) + BOTH * np.minimum(multiply, fetched)
+def overlapped(multiply: Numbers, fetched: Numbers, seen: float = SEEN_SHARE) -> Numbers:
+    """Cycles of products whose weights come from memory or the third level meanwhile, of whose
+    shorter one a share is still ``seen``."""
+    return np.maximum(multiply, fetched) + seen * np.minimum(multiply, fetched)
+
+
+def shared_cycles(size_bytes: Numbers, target: Target) -> Numbers:
+    """Cycles, summed over cores, in which each writes its part of ``size_bytes`` that all then read
+    whole. Cores with a last cache of their own find them there in no time that was seen."""
+    if not target.has_mesh:
+        return np.zeros_like(size_bytes)
+    return (target.num_cores - 1) * size_bytes / MESH_EXCHANGE_STREAM

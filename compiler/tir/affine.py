@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Set
+from collections.abc import Hashable, Mapping, Sequence, Set
 from functools import lru_cache
 from typing import TypeAlias
 
 from tunefarm.compiler.tir.facts import KEPT, variables
-from tunefarm.compiler.tir.ir import Binary, Cast, Const, Expr, For, Load, Select, Var, binary
+from tunefarm.compiler.tir.ir import Binary, Buffer, Cast, Const, Expr, For, Load, Select, Var, binary
 from tunefarm.compiler.tir.node import node
 from tunefarm.compiler.tir.walk import operands
 
@@ -245,6 +245,14 @@ def decide(condition: Expr, ranges: Ranges) -> bool | None:
                 return None
             low, high = interval_of(form, ranges)
             return True if low >= 0 else False if high < 0 else None
+
+
+def element_offset(buffer: Buffer, indices: Sequence[Expr]) -> Expr:
+    """Elements from the buffer's first to the one at ``indices``."""
+    total: Expr = Const(0)
+    for index, extent in zip(indices, buffer.shape, strict=True):
+        total = total * extent + index
+    return affine(total).expr()
 
 
 def gcd_of(form: Affine) -> int:

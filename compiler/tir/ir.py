@@ -265,13 +265,15 @@ class Prefetch:
     """Ask for ``lines`` cache lines from element ``offset`` of a buffer's memory on.
 
     A hint: it changes no value, and ``offset`` may lie outside of the buffer. ``level`` is the
-    cache that gets the lines, 1 or 2.
+    cache that gets the lines, 1 or 2. Of an intermediate buffer, whose shape lowering decides,
+    ``offset`` counts from the element ``first``.
     """
 
     buffer: Buffer
     offset: Expr
     lines: int = 1
     level: int = 1
+    first: tuple[Expr, ...] = ()
 
 
 @node(frozen=True, slots=True, eq=False)

@@ -131,7 +131,8 @@ class _Printer:
                 self.block(stmt, depth)
 
     def hint(self, hint: Prefetch) -> str:
-        place = f"{self.name(hint.buffer)} + {self.expr(hint.offset)}"
+        base = self.element(hint.buffer, hint.first) if hint.first else self.name(hint.buffer)
+        place = f"{base} + {self.expr(hint.offset)}"
         lines = f"{hint.lines} line{'s' if hint.lines > 1 else ''}"
         return f"# prefetch {lines} into L{hint.level} at {place}"
 

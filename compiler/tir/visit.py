@@ -212,7 +212,7 @@ def map_exprs(stmt: Stmt, f: Callable[[Expr], Expr]) -> Stmt:
             same = start is stmt.start and extent is stmt.extent
             if same and not stmt.prefetch:
                 return stmt
-            hints = tuple(_with_offset(p, f(p.offset)) for p in stmt.prefetch)
+            hints = tuple(_mapped_hint(p, f) for p in stmt.prefetch)
             if same and all(map(_is, hints, stmt.prefetch)):
                 return stmt
             return changed(stmt, start=start, extent=extent, prefetch=hints)
@@ -228,8 +228,10 @@ def map_exprs(stmt: Stmt, f: Callable[[Expr], Expr]) -> Stmt:
             return stmt
 
 
-def _with_offset(hint: Prefetch, offset: Expr) -> Prefetch:
-    return hint if offset is hint.offset else replace(hint, offset=offset)
+def _mapped_hint(hint: Prefetch, f: Callable[[Expr], Expr]) -> Prefetch:
+    offset, first = f(hint.offset), _mapped(hint.first, f)
+    same = offset is hint.offset and first is hint.first
+    return hint if same else replace(hint, offset=offset, first=first)
 
 
 def transform_stmt(

@@ -60,7 +60,9 @@ def own_expressions(stmt: Stmt) -> tuple[Expr, ...]:
             return (*stmt.indices, stmt.value)
         case For():
             own = stmt.start, stmt.extent
-            return (*own, *(p.offset for p in stmt.prefetch)) if stmt.prefetch else own
+            if not stmt.prefetch:
+                return own
+            return (*own, *(place for p in stmt.prefetch for place in (p.offset, *p.first)))
         case If():
             return (stmt.condition,)
         case Block():

@@ -55,6 +55,12 @@ def test_a_machine_that_stays_slow_is_not_waited_for_for_ever() -> None:
         assert pace.turns.slow == 1
 
 
+def test_a_clock_that_has_become_slower_is_waited_for_once() -> None:
+    with Pace(1, beats((1000, SLOW_S)), patience_s=0.0) as pace:
+        assert [pace.steady(lambda: 3.0) for _ in range(3)] == [3.0] * 3
+        assert (pace.turns.taken, pace.turns.slow) == (3, 1)
+
+
 def test_a_speed_above_the_best_seen_becomes_the_best() -> None:
     with Pace(1, beats((1, FULL_S / 2))) as pace:
         assert pace.is_full()

@@ -105,7 +105,7 @@ def _cores() -> Iterator[Finding]:
 def _distance(own: Sequence[int], told: str) -> Finding:
     """Whether cores that work on one kernel share a cache, now and a little later."""
     from tunefarm.texts import duration
-    from tunefarm.worker.exchange import FAR_S, exchange_s
+    from tunefarm.worker.exchange import exchange_s, far_s
 
     times = []
     for _ in range(_EXCHANGES):
@@ -113,9 +113,9 @@ def _distance(own: Sequence[int], told: str) -> Finding:
         time.sleep(_EXCHANGE_PAUSE_S)
     answered = [seconds for seconds in times if seconds < math.inf]
     least, most = min(answered, default=0.0), max(answered, default=0.0)
-    if most < FAR_S:
+    if most < far_s():
         return Finding("cores", State.OK, told)
-    span = duration(most) if least >= FAR_S else f"{duration(least)} to {duration(most)}"
+    span = duration(most) if least >= far_s() else f"{duration(least)} to {duration(most)}"
     told += (
         f", some without a cache in common: a line goes there and back in {span}, so kernels on "
         "all of them gain less"

@@ -17,14 +17,15 @@ from types import TracebackType
 
 from tunefarm.texts import duration
 from tunefarm.worker.beats import Beats
-from tunefarm.worker.exchange import FAR_S, exchange_s
+from tunefarm.worker.exchange import exchange_s, far_s
 
 FULL_SHARE = 0.92  # of the best speed seen: a neighbour on the same core takes a third or more
 CALIBRATIONS = 20
 LOOPS = 3  # a millisecond in all; their median, as an interrupt is no neighbour
 PATIENCE_S = 2.0  # of a turn, for the machine to run at its full speed
 TRIES = 4
-"""Slow spells that a turn is timed again for; the fastest of them stands."""
+"""Slow spells that a turn is timed again for; the fastest of them stands, and the best speed of
+these spells is full speed from then on: the clock itself may have become slower."""
 
 
 @dataclass(slots=True)
@@ -49,10 +50,10 @@ class Turns:
         return f"The host slowed the processors down: {told}{kept}."
 
     def _far_report(self) -> str:
-        far = [s for s in self.exchanges if FAR_S <= s < math.inf]
+        far = [s for s in self.exchanges if far_s() <= s < math.inf]
         if not far:
             return ""
-        near = [s for s in self.exchanges if s < FAR_S]
+        near = [s for s in self.exchanges if s < far_s()]
         told = f", {duration(statistics.median(near))} in the others" if near else ""
         return (
             f"In {len(far)} of {self.taken} turns the cores had no cache in common: a line went "
@@ -78,7 +79,7 @@ class Pace(AbstractContextManager["Pace"]):
         self.turns = Turns()
         self._exchange = exchange
         self._beats = Beats(beat or _loop_of_this_host(), cores)
-        self._best_s = min(self._slowest() for _ in range(CALIBRATIONS))
+        self._best_s = self._recent_s = min(self._slowest() for _ in range(CALIBRATIONS))
         self._patience_s = patience_s
 
     def __exit__(
@@ -93,6 +94,7 @@ class Pace(AbstractContextManager["Pace"]):
         """Whether each of the cores multiplies at (nearly) the best speed seen."""
         seconds = self._slowest()
         self._best_s = min(self._best_s, seconds)
+        self._recent_s = min(self._recent_s, seconds)
         return seconds * FULL_SHARE <= self._best_s
 
     def steady(self, measure: Callable[[], float]) -> float:
@@ -106,6 +108,7 @@ class Pace(AbstractContextManager["Pace"]):
 
     def _at_full_speed(self, measure: Callable[[], float]) -> float:
         found = []
+        self._recent_s = math.inf
         for attempt in range(TRIES):
             self.turns.repeated += attempt == 1
             waited = self._wait()
@@ -115,6 +118,7 @@ class Pace(AbstractContextManager["Pace"]):
             if self._patience_s <= 0:
                 break
         self.turns.slow += 1
+        self._best_s = self._recent_s
         return min(found)
 
     def _wait(self) -> bool:

@@ -45,7 +45,7 @@ def cycles(c: Contraction, target: Target, k: Columns) -> Numbers:
     kept = weights + 4.0 * rows * (depth + c.vector.extent)
     fetched = fetched_cycles(weights, kept, row_blocks, panel_blocks, target)
     tasks = row_blocks * panel_blocks
-    return task_cycles(overlapped(work, fetched), tasks, tasks, target.num_cores)
+    return task_cycles(overlapped(work, fetched, target.seen_share), tasks, tasks, target.num_cores)
 
 
 def default_of(c: Contraction, target: Target) -> Config:

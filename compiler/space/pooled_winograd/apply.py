@@ -67,7 +67,7 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
         program = s.set_scope(program, write, "local")
         program, _ = place_half(program, "rows_out", vector, rolled)
         place, panels = (Const(0), panel, group), -(-c.outputs // width)
-        program = place_products(program, c, write, place, {**knob, "nb": panels}, None, lanes)
+        program = place_products(program, c, write, place, {**knob, "nb": panels}, None, target)
     program = place_tiles(program, c, row, (1, c.tiles(tile)[1]), target, rolled=rolled)
     program = place_phases(program, outer[-1])
     copied = own_loops(program, "phases", outer[-1])[0]

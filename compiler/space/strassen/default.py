@@ -35,6 +35,8 @@ DEFAULT_BYTES = {1: 7 << 17, 2: 7 << 18}  # by levels
 LEFT_CYCLES = {1: 8.0, 2: 50.0}  # of a vector of all left operands of a group of rows, by levels
 COPIED_BYTES = 12.0  # a cycle, of a variable right operand that is read and written packed
 RESULT_CYCLES = {1: 15.0, 2: 100.0}  # of a vector of all results: products stored, read and added
+# The same of one level where the second cache takes a vector in four clocks (Emerald Rapids).
+MESH_LEFT_CYCLES, MESH_RESULT_CYCLES = 27.0, 30.0
 LOAD_CYCLES = 0.15  # of a vector of the right operand beside multiply-adds
 TILE_CYCLES = 60.0  # of a register tile, where a sum begins and ends
 MEMORY_CORES = 4  # as many as memory serves at the rate of one
@@ -56,7 +58,7 @@ def cycles(p: Product, target: Target, k: Columns) -> Numbers:
         _sums(p, target, k) + _copied(p, 1 + p.products / p.side**2) + shared + TASK_CYCLES * tasks
     )
     multiply = _multiply(p, target, k) * _crowded(p, target, k)
-    work = overlapped(multiply / busy, _fetched(p, target, k))
+    work = overlapped(multiply / busy, _fetched(p, target, k), target.seen_share)
     return work + others / busy + FORK_CYCLES * (cores > 1)
 
 
@@ -89,9 +91,12 @@ def _sums(p: Product, target: Target, k: Columns) -> Numbers:
     groups, terms, columns = p.extents
     rows_bytes = 4 * p.rows * p.depth
     near = rows_bytes <= L2_SHARE * target.l2_bytes * target.num_cores
-    lefts = LEFT_CYCLES[p.levels] * groups * -(-terms // p.lanes)
+    left, result = LEFT_CYCLES[p.levels], RESULT_CYCLES[p.levels]
+    if target.has_mesh and p.levels == 1:
+        left, result = MESH_LEFT_CYCLES, MESH_RESULT_CYCLES
+    lefts = left * groups * -(-terms // p.lanes)
     lefts += rows_bytes / (L2_BYTES if near else target.cached_stream_bytes)
-    return lefts * block_counts(p, k)[1] + RESULT_CYCLES[p.levels] * groups * columns / p.lanes
+    return lefts * block_counts(p, k)[1] + result * groups * columns / p.lanes
 
 
 def _copied(p: Product, moved: float) -> float:
@@ -150,7 +155,7 @@ def direct_cycles(p: Product, target: Target) -> float:
         found.append(np.min(multiply, initial=np.inf) / target.num_cores)
     large = 4 * p.depth * p.columns > target.l2_bytes // 2  # smaller ones are read where they lie
     copied = _copied(p, 2.0) / target.num_cores if large else 0.0
-    return float(overlapped(min(found), fetched)) + copied
+    return float(overlapped(min(found), fetched, target.seen_share)) + copied
 
 
 @lru_cache(maxsize=256)

@@ -10,7 +10,12 @@ from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.config import Config
 from tunefarm.compiler.space.nests import own_loops
-from tunefarm.compiler.space.prefetch import PackedWeights, prefetch_ahead, prefetch_shares
+from tunefarm.compiler.space.prefetch import (
+    PackedWeights,
+    prefetch_ahead,
+    prefetch_next_rows,
+    prefetch_shares,
+)
 from tunefarm.compiler.space.tiles import in_parallel, in_registers, place_sums
 from tunefarm.compiler.space.winograd.convolution import Convolution, convolution_of
 from tunefarm.compiler.space.winograd.ends import ends_of
@@ -63,7 +68,7 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
         program, _ = place_half(program, "rows_out", results, rolled)
         place = (outer[-1], panel, row if knob["by_row"] else panel)
         alone = int(held_tiles(c, columns)[0]) if has_short_tiles(target) else None
-        program = place_products(program, c, write, place, knob, ends, lanes, alone)
+        program = place_products(program, c, write, place, knob, ends, target, alone)
     shared = shared_tiles(c, target, lanes, columns)[0]
     exact = knob["by_row"] >= BY_GROUP or has_short_tiles(target)
     rows = min(knob["mb"], c.tiles(tile)[0]) if exact else None
@@ -151,7 +156,7 @@ def place_products(
     place: tuple[Expr, Var, Var],
     knob: dict[str, int],
     ends: Ends | None,
-    lanes: int,
+    target: Target,
     alone: int | None = None,
 ) -> PrimFunc:
     """For each point a matrix product of a panel, register tile by register tile, in the last of
@@ -159,6 +164,7 @@ def place_products(
     points have but one of them, it asks for weights some terms ahead. ``alone`` are the rows that
     are multiplied, if others do not fill up the last register tile."""
     panel_block, panel, last = place
+    lanes = target.lanes("float32")
     program = s.compute_at(program, write, last)
     i, j, *tiles, o = own_loops(program, write, last)
     of_row = c.tiles((knob["tile_h"], knob["tile_w"]))[1]
@@ -180,6 +186,9 @@ def place_products(
     program, step = place_sums(program, "product", rows, o, k, (lanes, knob["ku"]))
     if not knob["next_panel"]:
         return program
+    if target.has_mesh and row_tiles and not knob["by_row"]:
+        held = next(b for b in program.buffers if b.name == "tile_in")
+        program = prefetch_next_rows(program, "product", held, row_tiles[0], knob["rw"], step)
     above, across = (c.transforms(knob[t]) for t in ("tile_h", "tile_w"))
     first = (panel_block * knob["nb"] + panel) * above.filters + filter_of(above, i)
     number = first * across.filters + filter_of(across, j)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from math import prod
 
 import numpy as np
@@ -16,6 +16,7 @@ from tunefarm.compiler.space.product_cycles import (
     latency_of,
     moved_cycles,
     overlapped,
+    shared_cycles,
     task_cycles,
     term_cycles,
     weight_rates,
@@ -28,7 +29,7 @@ from tunefarm.compiler.space.winograd.counts import (
     tile_columns,
     tile_rows,
 )
-from tunefarm.compiler.space.winograd.ends import fewer_products, image_cycles
+from tunefarm.compiler.space.winograd.ends import fewer_products, hinted_share, image_cycles
 from tunefarm.compiler.space.winograd.knobs import (
     NAME,
     block_counts,
@@ -43,6 +44,7 @@ from tunefarm.compiler.space.winograd.memory import (
     copied_elements,
     held_bytes,
     shared_tiles,
+    tile_bytes,
     tiles_of_block,
     transformed_tiles,
 )
@@ -57,6 +59,7 @@ ROOMY, CROWDED = (
     0.5,
     0.5,
 )  # shares: of the second cache in a block, of cycles more beyond it (Zen 3)
+FIRST_LOAD = 0.5  # of a vector of weights, by the first tile of rows (Emerald Rapids)
 COPY_CYCLES = 1.5  # of an element of a phase
 LEAST_GROUP = 7  # rows of a register tile, where terms are more than a vector
 WORST_GROUP = 1.15  # times the cycles of a row of tiles, for the first cache to hold its products
@@ -68,8 +71,12 @@ def cycles(c: Convolution, target: Target, lanes: int, k: Columns) -> Numbers:
     weights = filters(c, k) * c.depth * c.outputs * 4.0
     kept = weights + held_bytes(c, target, lanes, k)
     fetched = fetched_cycles(weights, kept, row_blocks, panel_blocks, target)
-    work = overlapped(_product_cycles(c, target, lanes, k), fetched)
+    multiply = _product_cycles(c, target, lanes, k)
+    hinted = hinted_share(c, k) if target.has_mesh else 1.0
+    work = overlapped(hinted * multiply, fetched, target.seen_share) + (1 - hinted) * multiply
     work = work + _transform_cycles(c, target, lanes, k) + exchanged_cycles(c, target, row_blocks)
+    tiles = np.where(shared_tiles(c, target, lanes, k), tile_bytes(c, target, lanes, k), 0)
+    work = work + shared_cycles(tiles, target)
     panels = panels_of(c, lanes, k)
     blocks = c.batch * tile_rows(c, k) / whole(k, "mb") * panels / whole(k, "nb")
     return task_cycles(work, row_blocks * panel_blocks, blocks, target.num_cores)
@@ -77,13 +84,14 @@ def cycles(c: Convolution, target: Target, lanes: int, k: Columns) -> Numbers:
 
 def _product_cycles(c: Convolution, target: Target, lanes: int, k: Columns) -> Numbers:
     """Of the products of all points, tiles and panels, their operands in the caches."""
-    of_rows = partial(
-        term_cycles,
-        tile=whole(k, "rw"),
-        vectors=multiplied_vectors(c, target, lanes, k),
-        clocks=target.product_clocks,
-        latency=latency_of(target),
-    )
+    vectors = multiplied_vectors(c, target, lanes, k)
+    first = FIRST_LOAD * vectors if target.has_mesh else 0.0
+
+    def of_rows(rows: Numbers) -> Numbers:
+        clocks, latency = target.product_clocks, latency_of(target)
+        steps = term_cycles(rows, whole(k, "rw"), vectors, clocks=clocks, latency=latency)
+        return steps + np.where(rows > 0, first, 0.0)
+
     every, fewer = points(c, k) * _steps(c, k, of_rows), image_cycles(c, k, of_rows)
     return panels_of(c, lanes, k) * c.depth * np.where(fewer_products(c, k), fewer, every)
 
@@ -149,7 +157,7 @@ def direct_cycles(c: Convolution, target: Target, lanes: int) -> float:
     multiply = c.batch * prod(c.taps_inside) * c.inputs * c.outputs / (2 * lanes)
     weights = c.taps**2 * c.inputs * c.outputs * 4
     rate, _ = weight_rates(weights, target)
-    return float(overlapped(multiply, weights / rate)) / target.num_cores
+    return float(overlapped(multiply, weights / rate, target.seen_share)) / target.num_cores
 
 
 @lru_cache(maxsize=64)
@@ -170,7 +178,7 @@ def default_of(c: Convolution, target: Target, lanes: int) -> tuple[Config, floa
     chosen = {name: np.array([value]) for name, value in found.items()}
     streamed = filters(c, chosen)[0] * c.depth * c.outputs * 4 > target.l2_bytes
     # Many hints at once hold up the loads; in 16 registers a step has too few multiply-adds.
-    most = 2 if streamed and not target.has_few_registers else 4
+    most = (1 if target.has_mesh else 2) if streamed and not target.has_few_registers else 4
     found["ku"] = max(int(u) for u in choices["ku"] if int(u) <= most and c.depth % int(u) == 0)
     found["next_panel"] = int(found["by_row"] != BY_COLUMN)
     return {"sketch": NAME, **found}, estimate

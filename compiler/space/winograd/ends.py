@@ -49,6 +49,13 @@ def common_tiles(c: Convolution, k: Columns) -> Numbers:
     return np.where(short_columns, rows * (columns - 1), without_rows)
 
 
+def hinted_share(c: Convolution, k: Columns) -> Numbers:
+    """The share of the products beside which the next panel's weights come: its hints are those of
+    the tiles that all points have."""
+    share = common_tiles(c, k) / (tile_rows(c, k) * tile_columns(c, k))
+    return np.where(fewer_products(c, k), share, 1.0)
+
+
 def _short(c: Convolution, k: Columns) -> tuple[Mask, Mask]:
     """If the last row, and the last column of tiles have fewer results than the others."""
     return c.height % whole(k, "tile_h") > 0, c.width % whole(k, "tile_w") > 0

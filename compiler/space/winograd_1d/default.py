@@ -49,7 +49,8 @@ def cycles(c: Convolution, target: Target, lanes: int, k: Columns) -> Numbers:
     vectors_out = c.batch * c.height * tiles * -(-c.outputs // lanes)
     moved = TRANSFORM_CYCLES * row_points(c, k) * (vectors_in + vectors_out)
     multiply, groups = panels * _multiply(c, k), -(-tiles // whole(k, "rt"))
-    first = overlapped(multiply / groups, fetched)  # later ones find weights in the caches
+    # Later groups find their weights in the caches.
+    first = overlapped(multiply / groups, fetched, target.seen_share)
     work = first + multiply * (1 - 1 / groups) + moved + exchanged_cycles(c, target, row_blocks)
     blocks = c.batch * c.height / whole(k, "rh") * panels / whole(k, "nb")
     return task_cycles(work, row_blocks * panel_blocks, blocks, target.num_cores)

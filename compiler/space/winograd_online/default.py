@@ -30,6 +30,7 @@ L2_BYTES = 26.0  # that come from the second cache in a clock (Zen 4)
 ADDITIONS = 96  # of nine taps for all points
 TAPS_READ = 42  # vectors of them, by the points of columns: 3 of the outer ones, 9 of the others
 ADDED = 0.15  # of a multiply-add, what an addition takes where it has ports of its own
+TOGETHER = 1.2  # times the cycles, where additions take those of multiply-adds (Emerald Rapids)
 
 
 def cycles(c: Convolution, target: Target, lanes: int, k: Columns) -> Numbers:
@@ -42,7 +43,7 @@ def cycles(c: Convolution, target: Target, lanes: int, k: Columns) -> Numbers:
     multiply = count * c.inputs * _term_cycles(c, target, lanes, k) * crowded
     first_rate, _ = weight_rates(np.array(weight_bytes(c) + held_bytes(c, lanes)), target)
     fetched = weight_bytes(c) / first_rate
-    work = overlapped(multiply, fetched) + moved + exchanged_cycles(c, target, 1)
+    work = overlapped(multiply, fetched, target.seen_share) + moved + exchanged_cycles(c, target, 1)
     blocks = count / whole(k, "nb")
     return task_cycles(work, -(-count // whole(k, "nb")), blocks, target.num_cores)
 
@@ -51,11 +52,11 @@ def _term_cycles(c: Convolution, target: Target, lanes: int, k: Columns) -> Numb
     """Cycles of all products of an input and a panel: two multiply-adds each, beside the loads of
     their tiles' numbers, additions, and taps from the second cache."""
     number, read = products(c), groups(c, k)
-    added = ADDED if target.adds_apart else 1.0
+    added, together = (ADDED, 1.0) if target.adds_apart else (1.0, TOGETHER)
     multiplied = number + added * ADDITIONS * read
     loaded = LOADS / target.product_clocks * (number + TAPS_READ * read)
     taps = TAPS_READ * read * 4 * lanes / target.beside_products(L2_BYTES)
-    return overlapped(np.maximum(multiplied, loaded) / 2, taps)
+    return together * overlapped(np.maximum(multiplied, loaded) / 2, taps)
 
 
 def default_of(c: Convolution, target: Target, lanes: int) -> tuple[Config, float] | None:

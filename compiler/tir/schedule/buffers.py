@@ -12,12 +12,13 @@ from tunefarm.compiler.tir.ir import (
     For,
     Load,
     PackedLayout,
+    Prefetch,
     PrimFunc,
     Stmt,
     Store,
 )
 from tunefarm.compiler.tir.schedule.tree import checked_scope, find_block, written_buffer
-from tunefarm.compiler.tir.visit import transform_accesses, transform_stmt
+from tunefarm.compiler.tir.visit import transform_accesses, transform_stmt, walk_stmt
 
 
 def set_scope(
@@ -42,8 +43,8 @@ def replace_buffer(
     new: Buffer,
     place: Callable[[tuple[Expr, ...]], tuple[Expr, ...]] = lambda indices: indices,
 ) -> PrimFunc:
-    """Let everybody use ``new`` for ``old``, at ``place(indices)``. Hints for ``old``, which say
-    how many elements from its start on, are dropped."""
+    """Let everybody use ``new`` for ``old``, at ``place(indices)``. Hints for ``old`` go there too,
+    but for those that count elements from its start: they are dropped."""
 
     def swap(buffers: tuple[Buffer, ...]) -> tuple[Buffer, ...]:
         return tuple(new if b is old else b for b in buffers)
@@ -54,15 +55,24 @@ def replace_buffer(
         lambda load: Load(new, place(load.indices)),
         lambda store: Store(new, place(store.indices), store.value),
     )
-    if old in program.params:
-        body = transform_stmt(body, lambda stmt: _without_hints(stmt, old))
+    def moved(hint: Prefetch) -> Prefetch:
+        if hint.buffer is not old:
+            return hint
+        return replace(hint, buffer=new, first=place(hint.first))
+
+    def hints(stmt: Stmt) -> Stmt | None:
+        if not isinstance(stmt, For) or not _asks_for(stmt, old):
+            return None
+        kept = (h for h in stmt.prefetch if h.buffer is not old or h.first)
+        return replace(stmt, prefetch=tuple(map(moved, kept)))
+
+    if any(isinstance(stmt, For) and _asks_for(stmt, old) for stmt in walk_stmt(body)):
+        body = transform_stmt(body, hints)
     return replace(program, body=body, buffers=swap(program.buffers), params=swap(program.params))
 
 
-def _without_hints(stmt: Stmt, buffer: Buffer) -> Stmt | None:
-    if not isinstance(stmt, For) or all(hint.buffer is not buffer for hint in stmt.prefetch):
-        return None
-    return replace(stmt, prefetch=tuple(h for h in stmt.prefetch if h.buffer is not buffer))
+def _asks_for(loop: For, buffer: Buffer) -> bool:
+    return any(hint.buffer is buffer for hint in loop.prefetch)
 
 
 def permute_buffer(program: PrimFunc, block: str, order: Sequence[int]) -> PrimFunc:

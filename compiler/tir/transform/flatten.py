@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from tunefarm.compiler.tir.affine import affine
-from tunefarm.compiler.tir.ir import Allocate, Buffer, Const, Expr, For, Load, PrimFunc, Stmt, Store
+from tunefarm.compiler.tir.affine import element_offset
+from tunefarm.compiler.tir.ir import Allocate, Buffer, Expr, For, Load, PrimFunc, Stmt, Store
 from tunefarm.compiler.tir.visit import transform_expr, transform_stmt
 
 
@@ -25,12 +25,12 @@ def flatten_buffers(program: PrimFunc) -> PrimFunc:
     def in_expr(expr: Expr) -> Expr | None:
         if not isinstance(expr, Load):
             return None
-        return Load(flattened(expr.buffer), (_offset(expr.buffer, expr.indices),))
+        return Load(flattened(expr.buffer), (element_offset(expr.buffer, expr.indices),))
 
     def in_stmt(stmt: Stmt) -> Stmt | None:
         match stmt:
             case Store(buffer, indices, value):
-                return Store(flattened(buffer), (_offset(buffer, indices),), value)
+                return Store(flattened(buffer), (element_offset(buffer, indices),), value)
             case Allocate(buffer, body):
                 return Allocate(flattened(buffer), body)
             case For() if stmt.prefetch:
@@ -41,11 +41,3 @@ def flatten_buffers(program: PrimFunc) -> PrimFunc:
 
     body = transform_stmt(program.body, in_stmt, lambda e: transform_expr(e, in_expr))
     return replace(program, params=tuple(map(flattened, program.params)), body=body)
-
-
-def _offset(buffer: Buffer, indices: tuple[Expr, ...]) -> Expr:
-    """Elements from the buffer's first to the one at ``indices``."""
-    total: Expr = Const(0)
-    for index, extent in zip(indices, buffer.shape, strict=True):
-        total = total * extent + index
-    return affine(total).expr()

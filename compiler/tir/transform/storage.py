@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from tunefarm.compiler.target import LINE_BYTES, dtype_bytes
-from tunefarm.compiler.tir.affine import Affine, affine, interval, key_of
+from tunefarm.compiler.tir.affine import Affine, affine, element_offset, interval, key_of
 from tunefarm.compiler.tir.facts import KEPT, buffers_read, uses
 from tunefarm.compiler.tir.ir import (
     THREAD_AXES,
@@ -20,6 +20,7 @@ from tunefarm.compiler.tir.ir import (
     If,
     Load,
     LoopKind,
+    Prefetch,
     PrimFunc,
     Ring,
     Seq,
@@ -34,6 +35,7 @@ from tunefarm.compiler.tir.visit import (
     loads_of,
     map_children,
     transform_accesses,
+    transform_stmt,
     walk_stmt,
     with_body,
 )
@@ -82,7 +84,20 @@ def compact_buffers(program: PrimFunc) -> PrimFunc:
         place = places[old.buffer]
         return Store(place.buffer, place.shifted(old.indices), old.value)
 
+    def hint(old: Prefetch) -> Prefetch:
+        place = places.get(old.buffer)
+        if place is None:
+            return old
+        first = element_offset(place.buffer, place.shifted(old.first))
+        return replace(old, buffer=place.buffer, offset=first + old.offset, first=())
+
+    def hints(stmt: Stmt) -> Stmt | None:
+        if not isinstance(stmt, For) or not stmt.prefetch:
+            return None
+        return replace(stmt, prefetch=tuple(map(hint, stmt.prefetch)))
+
     body = transform_accesses(body, places.keys(), load, store)
+    body = transform_stmt(body, hints)
     return replace(program, body=body, buffers=())
 
 

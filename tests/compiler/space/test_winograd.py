@@ -25,7 +25,12 @@ from tunefarm.compiler.space import (
 )
 from tunefarm.compiler.space.winograd.convolution import convolution_of
 from tunefarm.compiler.space.winograd.ends import fewer_products
-from tunefarm.compiler.space.winograd.memory import BY_COLUMN, BY_GROUP, held_bytes
+from tunefarm.compiler.space.winograd.memory import (
+    BY_COLUMN,
+    BY_GROUP,
+    held_bytes,
+    shared_tiles,
+)
 from tunefarm.compiler.space.winograd.transforms import (
     FILTERS,
     TILES,
@@ -290,6 +295,35 @@ def test_weights_decide_at_512_channels_by_how_fast_they_come(target: str, sketc
     assert rows.preferred == (sketch == "winograd_1d")
     # many hints at once would hold up the loads
     assert max(tiles.default["ku"], rows.default["ku"]) <= 2
+
+
+@pytest.mark.parametrize("from_memory", [False, True])
+def test_cores_on_a_mesh_have_tiles_of_their_own(from_memory: bool) -> None:
+    """Tiles that two cores of an Emerald Rapids share take 1.8 × the time."""
+    workload = Workload.from_function(convolution((1, 28, 28, 128), 128))
+    function = convolution_of(workload.function)
+    assert function is not None
+    for mcpu, are_shared in (("emeraldrapids", False), ("znver5", True)):
+        target = Target(f"llvm -mcpu={mcpu} -num-cores=2")
+        default = config_space(workload, target, from_memory).default
+        k = {name: np.array([value]) for name, value in default.items() if name != "sketch"}
+        assert shared_tiles(function, target, 16, k) == are_shared
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_a_mesh_asks_for_the_next_tiles_rows(cores: int) -> None:
+    """Seven by four tiles of a point, fourteen at a time: rows of 64 terms and a vector of padding,
+    five lines each, in 64 steps."""
+    workload = Workload.from_function(convolution((1, 14, 14, 64), 64))
+    knobs = {"tile_h": 2, "tile_w": 4, "mb": 7, "nb": 1, "rw": 14, "nv": 2, "ku": 1, "by_row": 0}
+    asked = {}
+    for mcpu in ("emeraldrapids", "znver5"):
+        target = Target(f"llvm -mcpu={mcpu} -num-cores={cores}")
+        config = {"sketch": "winograd", **knobs, "next_panel": 1}
+        program = schedule_workload(workload, target, config)
+        asked[mcpu] = re.findall(r"prefetch (\d lines?) into L1 at (\w+)", str(lower(program)))
+    assert asked["znver5"] == [("1 line", "p1")]
+    assert asked["emeraldrapids"] == [("2 lines", "tile_in"), ("1 line", "p1")]
 
 
 @pytest.mark.parametrize("cores", [1, 2])

@@ -17,6 +17,8 @@ from tunefarm.compiler.transform.widen_floats import widen_floats
 
 OLD = Target("llvm -mcpu=znver3")
 HOST = Target.host(2)
+# Code that this machine runs without arithmetic of float16.
+PLAIN = Target("llvm -mcpu=haswell -num-cores=2") if HOST.has("avx512fp16") else HOST
 
 
 def weights(shape: tuple[int, ...], dtype: str, seed: int = 0) -> Constant:
@@ -133,6 +135,6 @@ def test_convolutions_take_winograds_method_again() -> None:
         for p in kernel.params[1:]
     )
     value = np.random.default_rng(1).standard_normal((1, 32, 28, 28)).astype(np.float16)
-    (got,) = build_module(module, HOST).run({"x": value}).values()
+    (got,) = build_module(module, PLAIN).run({"x": value}).values()
     (want,) = evaluate(module, {"x": value})
     np.testing.assert_allclose(got, want, rtol=3e-3, atol=3e-3)

@@ -9,7 +9,7 @@ from tunefarm.compiler import te
 from tunefarm.compiler.codegen.llvm import emit_llvm
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.target import Target
-from tunefarm.compiler.tir import Prefetch, PrimFunc, Var
+from tunefarm.compiler.tir import Const, Prefetch, PrimFunc, Var
 from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.tir.transform.lower import lower
 
@@ -43,6 +43,28 @@ def test_a_hint_follows_its_variables_and_reaches_the_code() -> None:
     assert "# prefetch 2 lines into L1 at B + k * 16 + (j_0 * 4 + j_1) + 32" in str(hinted)
     text = emit_llvm(lower(hinted), Target.host()).text
     assert text.count("call void @llvm.prefetch.p0") == 2
+
+
+def test_a_hint_for_an_intermediate_buffer_goes_where_it_is_placed() -> None:
+    """Rows of 8 elements stand 24 apart, and those of two iterations of ``i`` are held at once."""
+    a, b = te.placeholder((6, 8), name="A"), te.placeholder((8, 16), name="B")
+    k = te.reduce_axis(8)
+    t = te.compute((6, 8), lambda i, j: a[i, j] + 1.0, name="T")
+    c = te.compute((6, 16), lambda i, j: te.sum(t[i, k] * b[k, j], [k]), name="C")
+    program = te.create_prim_func([a, b, c])
+    i, _, k_loop = s.loops_of(program, "C")
+    program, (block, row) = s.split(program, i, 2)
+    program = s.compute_at(program, "T", block)
+    (held,) = program.buffers
+    first = (block * 2 + row + 1, Const(0))
+    hinted = s.prefetch(program, k_loop, Prefetch(held, k_loop * 3, first=first))
+    hinted = s.set_scope(hinted, "T", "local", padding=16)
+    assert "at T[i_0 * 2 + i_1 + 1, 0] + k * 3" in str(hinted)
+    assert "at T + i_1 * 24 + 24 + k * 3" in str(lower(hinted))
+    arrays = harness.whole_numbers(program)
+    (want,) = harness.interpreted(program, arrays)
+    assert np.array_equal(harness.interpreted(hinted, arrays)[0], want)
+    assert np.array_equal(harness.compiled(lower(hinted), arrays)[0], want)
 
 
 def test_a_loop_of_one_iteration_keeps_its_hint() -> None:
