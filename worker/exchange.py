@@ -1,8 +1,9 @@
 """How far two cores are from one another: how long a line of the cache goes there and back.
 
 Cores that share a cache answer within 150 nanoseconds, over the mesh of an Emerald Rapids within
-310; those of other sockets or dies take 200 to 600. The host of a virtual machine moves processors from one to the other within seconds: on a Zen 3
-of two cores a run of ResNet-50 then takes 1.08 × the time.
+310; those of other sockets or dies take 200 to 600. The host of a virtual machine moves processors
+from one to the other within seconds: on a Zen 3 of two cores a run of ResNet-50 then takes 1.08 ×
+the time.
 """
 
 from __future__ import annotations

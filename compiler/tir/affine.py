@@ -8,7 +8,18 @@ from functools import lru_cache
 from typing import TypeAlias
 
 from tunefarm.compiler.tir.facts import KEPT, variables
-from tunefarm.compiler.tir.ir import Binary, Buffer, Cast, Const, Expr, For, Load, Select, Var, binary
+from tunefarm.compiler.tir.ir import (
+    Binary,
+    Buffer,
+    Cast,
+    Const,
+    Expr,
+    For,
+    Load,
+    Select,
+    Var,
+    binary,
+)
 from tunefarm.compiler.tir.node import node
 from tunefarm.compiler.tir.walk import operands
 

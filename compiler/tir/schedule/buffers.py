@@ -55,6 +55,7 @@ def replace_buffer(
         lambda load: Load(new, place(load.indices)),
         lambda store: Store(new, place(store.indices), store.value),
     )
+
     def moved(hint: Prefetch) -> Prefetch:
         if hint.buffer is not old:
             return hint
