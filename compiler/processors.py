@@ -176,7 +176,7 @@ LAST_CACHE_STREAM = 12.0  # bytes of weights a cycle that a core gets from the l
 
 # The same of weights that its second cache could not keep, which it reads again for further rows,
 # and of what another core has just written.
-MESH_REREAD_STREAM = 6.0
+MESH_REREAD_STREAM = 8.0
 MESH_EXCHANGE_STREAM = 3.3
 
 # The share that is still seen of the shorter one of multiply-adds and weights that come meanwhile.

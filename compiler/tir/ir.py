@@ -265,8 +265,8 @@ class Prefetch:
     """Ask for ``lines`` cache lines from element ``offset`` of a buffer's memory on.
 
     A hint: it changes no value, and ``offset`` may lie outside of the buffer. ``level`` is the
-    cache that gets the lines, 1 or 2. Of an intermediate buffer, whose shape lowering decides,
-    ``offset`` counts from the element ``first``.
+    cache that gets the lines, 1 or 2. Of an intermediate buffer, whose shape lowering may change,
+    ``offset`` counts from the element ``first``, if that is given.
     """
 
     buffer: Buffer

@@ -158,7 +158,7 @@ def test_kernels_of_more_weights_than_caches_keep_count_them_from_memory() -> No
     assert weight_rates(many, memory) == (streamed, streamed)
     mesh = Target("llvm -mcpu=emeraldrapids -num-cores=1")
     assert weight_rates(few, mesh) == (mesh.cached_stream_bytes, mesh.reread_stream_bytes)
-    assert mesh.cached_stream_bytes == 2 * mesh.reread_stream_bytes
+    assert mesh.cached_stream_bytes == 1.5 * mesh.reread_stream_bytes
 
 
 # --- what builds use ----------------------------------------------------------------------------

@@ -88,6 +88,8 @@ def compact_buffers(program: PrimFunc) -> PrimFunc:
         place = places.get(old.buffer)
         if place is None:
             return old
+        if not old.first:
+            return replace(old, buffer=place.buffer)
         first = element_offset(place.buffer, place.shifted(old.first))
         return replace(old, buffer=place.buffer, offset=first + old.offset, first=())
 
