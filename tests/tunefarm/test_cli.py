@@ -519,6 +519,10 @@ def test_a_library_that_is_not_called_one(
     model: str, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert "does not end in .so" in mistake(capsys, "build", model, "-o", str(tmp_path / name))
+    told = mistake(capsys, "build", model, "-o", str(tmp_path / ".so"))
+    assert told.rstrip().endswith(
+        f"is an ending without a name; write for instance {tmp_path}/model.so"
+    )
     assert not (tmp_path / name).exists()
 
 

@@ -56,7 +56,9 @@ def cells(races: list[Race], name: str) -> list[str]:
 def test_both_builds_race_and_agree_with_onnxruntime(model: str) -> None:
     target = Target.host(1)
     subject = Subject(Path(model), {}, tuned_records(model, target))
-    result = race(subject, target, ["onnxruntime"], repeats=1)
+    turns: list[int] = []
+    result = race(subject, target, ["onnxruntime"], repeats=2, heard=turns.append)
+    assert turns == [1, 2]
     assert list(result.row.seconds) == [TUNED, DEFAULT, "onnxruntime"]
     assert all(0 < seconds < 1 for seconds in result.row.seconds.values())
     assert result.row.errors["onnxruntime"] == 0

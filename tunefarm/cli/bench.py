@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -197,8 +197,13 @@ def _bench_peers(out: Console, request: Request) -> None:
     neighbours = Neighbours()
     races = []
     for target in request.targets:
-        with _status(out, f"racing {', '.join(libraries)} for {target}"):
-            races.append(race(request.subject, target, libraries, request.repeat))
+        doing = f"racing {', '.join(libraries)} for {target}"
+        with _status(out, doing) as tell:
+
+            def heard(turn: int, tell: Callable[[str], None] = tell, doing: str = doing) -> None:
+                tell(f"{doing}, turn {turn} of {request.repeat}")
+
+            races.append(race(request.subject, target, libraries, request.repeat, heard))
         request.found.append(race_json(target, races[-1]))
     print_table(out, race_columns(races))
     for result in races:
@@ -284,7 +289,10 @@ def _tell_noise(out: Console, neighbours: Neighbours) -> None:
 
 
 @contextlib.contextmanager
-def _status(out: Console, text: str) -> Iterator[None]:
-    """What the command is doing, on a terminal, while it takes its time."""
-    with out.status(text) if out.is_terminal else contextlib.nullcontext():
-        yield
+def _status(out: Console, text: str) -> Iterator[Callable[[str], None]]:
+    """What the command is doing, on a terminal, while it takes its time; yields what changes it."""
+    if not out.is_terminal:
+        yield lambda text: None
+        return
+    with out.status(text) as status:
+        yield status.update

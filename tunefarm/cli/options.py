@@ -291,6 +291,9 @@ def history_source(db: str, tracker: str = "") -> str | tuple[Trial, ...]:
 
 def check_output(path: Path, *endings: str) -> None:
     """Refuse an output before the work is done that would be lost; TunefarmError says why."""
+    if path.name in endings:
+        wanted = path.with_name(f"model{path.name}")
+        raise TunefarmError(f"{path} is an ending without a name; write for instance {wanted}")
     if endings and path.suffix not in endings and not path.is_dir():
         *others, last = endings
         known = f"{', '.join(others)} or {last}" if others else last

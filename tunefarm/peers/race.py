@@ -84,11 +84,18 @@ _USUAL = (
 )
 
 
-def race(subject: Subject, target: Target, libraries: Sequence[str], repeats: int) -> Race:
+def race(
+    subject: Subject,
+    target: Target,
+    libraries: Sequence[str],
+    repeats: int,
+    heard: Callable[[int], None] = lambda round_: None,
+) -> Race:
     """Check, then time, our builds and ``libraries`` on as many cores as the target has.
 
     Each has a process of its own, and runs only while the others' threads sleep. Errors are
-    against the first library that can run the model; TunefarmError if none can.
+    against the first library that can run the model; TunefarmError if none can. ``heard`` is told
+    the number of each turn as it begins.
     """
     module = subject.module()
     tasks, cores = api.extract_tasks(module, target), target.num_cores
@@ -104,7 +111,7 @@ def race(subject: Subject, target: Target, libraries: Sequence[str], repeats: in
         before = peak_flops(cores)
         timers = {n: c.timer for n, c in contenders.items() if c.timer is not None}
         with Pace(cores, patience_s=PATIENCE_S) as pace:
-            seconds = in_turn(timers, repeats, SPAN_S, pace)
+            seconds = in_turn(timers, repeats, SPAN_S, pace, heard)
     flops = sum(t.workload.flops * t.weight for t in tasks)
     peak = max(before, peak_flops(cores))
     row = Row(subject.path.stem, seconds, flops, peak, errors)

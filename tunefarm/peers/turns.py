@@ -46,17 +46,20 @@ def in_turn(
     repeats: int = 15,
     minimum_s: float = 2e-3,
     pace: Pace | None = None,
+    heard: Callable[[int], None] = lambda round_: None,
 ) -> dict[str, float]:
     """Median seconds a call; contenders run in turn, the order reversed every other round.
 
     A turn waits until the threads of the one before are asleep, warms up, and then calls often
     enough to fill ``minimum_s``; by a ``pace``, at a time when the machine runs at its full speed.
+    ``heard`` is told the number of each round, from 1, as it begins.
     """
     warm_s = WARM_TIMES * minimum_s
     numbers = {n: max(1, int(minimum_s / max(t(1, warm_s), 1e-9))) for n, t in timers.items()}
     times: dict[str, list[float]] = {name: [] for name in timers}
     order = list(timers)
     for round_ in range(repeats):
+        heard(round_ + 1)
         for name in order if round_ % 2 == 0 else reversed(order):
             wait_for_quiet()
             turn_s = partial(timers[name], numbers[name], warm_s)
