@@ -45,8 +45,11 @@ def fetched_cycles(
 ) -> Numbers:
     """Cycles, summed over cores, in which bytes of ``weights`` come from beyond the second cache:
     for each core that reads the same ones, and where it does not keep the ``held_bytes``, for each
-    further block of rows, on a mesh those that a core has itself: elsewhere cores were measured
-    with as many reads more as there are blocks."""
+    further block of rows.
+
+    On a mesh cores that read the same weights at once help each other: two of them wait for 1.5
+    times as much as one would, and each reads again for the further blocks of its own alone.
+    """
     first_rate, rate = weight_rates(held_bytes, target)
     beyond = held_bytes > L2_SHARE * target.l2_bytes
     readers = np.minimum(row_blocks, np.maximum(target.num_cores / panel_blocks, 1))
@@ -115,7 +118,7 @@ def overlapped(multiply: Numbers, fetched: Numbers, seen: float = SEEN_SHARE) ->
 
 def shared_cycles(size_bytes: Numbers, target: Target) -> Numbers:
     """Cycles, summed over cores, in which each writes its part of ``size_bytes`` that all then read
-    whole. Cores with a last cache of their own find them there in no time that was seen."""
+    whole. Where cores share a last cache without a mesh that takes no time that was seen."""
     if not target.has_mesh:
         return np.zeros_like(size_bytes)
     return (target.num_cores - 1) * size_bytes / MESH_EXCHANGE_STREAM

@@ -99,7 +99,8 @@ def compact_buffers(program: PrimFunc) -> PrimFunc:
         return replace(stmt, prefetch=tuple(map(hint, stmt.prefetch)))
 
     body = transform_accesses(body, places.keys(), load, store)
-    body = transform_stmt(body, hints)
+    if any(isinstance(stmt, For) and stmt.prefetch for stmt in walk_stmt(body)):
+        body = transform_stmt(body, hints)
     return replace(program, body=body, buffers=())
 
 
