@@ -174,9 +174,10 @@ DEFAULT_STREAM = 6.0  # of each core
 
 LAST_CACHE_STREAM = 12.0  # bytes of weights a cycle that a core gets from the last cache
 
-# The same of weights that its second cache could not keep, which it reads again for further rows,
-# and of what another core has just written.
+# The same of weights that its second cache could not keep, which it reads again for further rows.
 MESH_REREAD_STREAM = 8.0
+
+# Bytes a cycle of what one core writes over another's lines and that one then reads.
 MESH_EXCHANGE_STREAM = 3.3
 
 # The share that is still seen of the shorter one of multiply-adds and weights that come meanwhile.

@@ -188,7 +188,7 @@ def _bench_nodes(out: Console, request: Request) -> None:
 
 
 def _bench_peers(out: Console, request: Request) -> None:
-    from tunefarm.peers.race import libraries_here, race, race_columns
+    from tunefarm.peers.race import libraries_here, race_columns
     from tunefarm.peers.turns import Neighbours
     from tunefarm.tables import print_sentence, print_table
     from tunefarm.texts import counted
@@ -197,13 +197,7 @@ def _bench_peers(out: Console, request: Request) -> None:
     neighbours = Neighbours()
     races = []
     for target in request.targets:
-        doing = f"racing {', '.join(libraries)} for {target}"
-        with _status(out, doing) as tell:
-
-            def heard(turn: int, tell: Callable[[str], None] = tell, doing: str = doing) -> None:
-                tell(f"{doing}, turn {turn} of {request.repeat}")
-
-            races.append(race(request.subject, target, libraries, request.repeat, heard))
+        races.append(_raced(out, request, target, libraries))
         request.found.append(race_json(target, races[-1]))
     print_table(out, race_columns(races))
     for result in races:
@@ -223,6 +217,17 @@ def _bench_peers(out: Console, request: Request) -> None:
             out.print(f"{target}: ", end="", soft_wrap=True)
         _tell_records(out, request, target, result.history)
     _tell_noise(out, neighbours)
+
+
+def _raced(out: Console, request: Request, target: Target, libraries: Sequence[str]) -> Race:
+    from tunefarm.peers.race import race
+
+    doing, turns = f"racing {', '.join(libraries)} for {target}", request.repeat
+    with _status(out, doing) as tell:
+        return race(
+            request.subject, target, libraries, turns,
+            lambda turn: tell(f"{doing}, turn {turn} of {turns}"),
+        )  # fmt: skip
 
 
 def race_remarks(races: Sequence[Race]) -> list[str]:

@@ -41,6 +41,8 @@ from tunefarm.compiler.target import Target
 WORTH = {1: 1.01, 2: 1.02}  # times fewer cycles in the model, by levels, to be a task's default
 CROWDED_WORTH = 1.04  # of two levels on cores whose second cache is small (``_worth``)
 ADDING_WORTH = 1.2  # of two levels where additions take the units of multiply-adds (``_worth``)
+MESH_WORTH = 1.0  # of one level on one core of a mesh, whose cycles are known better (``_worth``)
+EXCHANGING_WORTH = 1.2  # of one level on several: more than it can save, 8/7 (``_worth``)
 LEAST = (16, 64, 32)  # rows, terms and columns of a product of two levels; smaller ones lose
 
 __all__ = ["LEVELS", "schedule", "space", "space_of"]
@@ -81,10 +83,10 @@ def _worth(p: Product, target: Target) -> float:
     networks what it saves: without it ViT-S/16 takes 0.925 × the time, BERT-base 0.94, ResNet-50
     0.98.
     """
-    if (p.levels > 1 and not target.adds_apart) or (target.has_mesh and target.num_cores > 1):
+    if target.has_mesh and p.levels == 1:
+        return EXCHANGING_WORTH if target.num_cores > 1 else MESH_WORTH
+    if p.levels > 1 and not target.adds_apart:
         return ADDING_WORTH
-    if target.has_mesh:
-        return 1.0
     crowded = p.levels > 1 and target.num_cores > 1 and target.l2_bytes < LARGE_L2
     return CROWDED_WORTH if crowded else WORTH[p.levels]
 
