@@ -15,13 +15,14 @@ from tunefarm.compiler.space.winograd_online.knobs import (
     groups,
     held_bytes,
     knobs_of,
+    panel_bytes,
     panels,
     products,
     tile_columns,
     tile_rows,
     weight_bytes,
 )
-from tunefarm.compiler.space.winograd_online.transforms import POINTS
+from tunefarm.compiler.space.winograd_online.transforms import POINTS, TAPS
 from tunefarm.compiler.target import Target
 
 L2_SHARE = 0.6  # for a panel's weights of a block of inputs, those of the next, and their tiles
@@ -30,6 +31,8 @@ L2_BYTES = 26.0  # that come from the second cache in a clock (Zen 4)
 ADDITIONS = 96  # of nine taps for all points
 TAPS_READ = 42  # vectors of them, by the points of columns: 3 of the outer ones, 9 of the others
 ADDED = 0.15  # of a multiply-add, what an addition takes where it has ports of its own
+L1_SHARE = 0.8  # for a panel's weights of a block of inputs: 512 of 7² in eight blocks take 0.83 to
+# 0.87 × the time of one block, on one core and two (Emerald Rapids)
 TOGETHER = 1.2  # times the cycles, where additions take those of multiply-adds (Emerald Rapids)
 
 
@@ -55,7 +58,11 @@ def _term_cycles(c: Convolution, target: Target, lanes: int, k: Columns) -> Numb
     added, together = (ADDED, 1.0) if target.adds_apart else (1.0, TOGETHER)
     multiplied = number + added * ADDITIONS * read
     loaded = LOADS / target.product_clocks * (number + TAPS_READ * read)
-    taps = TAPS_READ * read * 4 * lanes / target.beside_products(L2_BYTES)
+    again = TAPS_READ
+    if target.has_mesh:
+        held = panel_bytes(c, lanes, k) <= L1_SHARE * target.l1_bytes
+        again = np.where(held, TAPS**2, TAPS_READ)
+    taps = again * read * 4 * lanes / target.beside_products(L2_BYTES)
     return together * overlapped(np.maximum(multiplied, loaded) / 2, taps)
 
 

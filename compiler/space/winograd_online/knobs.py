@@ -82,7 +82,12 @@ def weight_bytes(c: Convolution) -> int:
 def block_bytes(c: Convolution, lanes: int, k: Columns) -> Numbers:
     """Of a panel and a block of inputs the weights, as many of the next, and the tiles."""
     inputs = c.inputs // whole(k, "kb")
-    return 4 * inputs * (2 * TAPS**2 * lanes + products(c))
+    return 2 * panel_bytes(c, lanes, k) + 4 * inputs * products(c)
+
+
+def panel_bytes(c: Convolution, lanes: int, k: Columns) -> Numbers:
+    """Weights of a panel and a block of inputs."""
+    return 4 * TAPS**2 * lanes * (c.inputs // whole(k, "kb"))
 
 
 def held_bytes(c: Convolution, lanes: int) -> int:
