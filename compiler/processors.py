@@ -162,6 +162,10 @@ ADDS_APART = frozenset({"znver1", "znver2", "znver3", "znver4", "znver5"})
 # last one and 7.6 of what another core has written; it writes 5.8 over what that one holds.
 MESHES = frozenset({"sapphirerapids", "emeraldrapids"})
 
+# Places that hints ask for in turn there: line after line memory gives one core 11 to 15 GB/s and
+# two 16 to 23, from four places at once 16 and 31; the last cache 11 to 15, and 26 (Emerald Rapids).
+MESH_STREAMS = 4
+
 # Bytes a cycle that hints bring from memory: of one core alone, and of all (measured on two).
 MEMORY_STREAMS: Mapping[str, tuple[float, float]] = {
     "emeraldrapids": (5.0, 9.5),

@@ -36,6 +36,7 @@ from tunefarm.compiler.processors import (
     MEMORY_STREAMS,
     MESH_REREAD_STREAM,
     MESH_SEEN_SHARE,
+    MESH_STREAMS,
     MESHES,
     NVPTX64,
     ONE_MULTIPLY_ADD,
@@ -298,6 +299,11 @@ class Target:
         """The share that is still seen of the shorter one of multiply-adds and weights that come
         meanwhile."""
         return MESH_SEEN_SHARE if self.has_mesh else SEEN_SHARE
+
+    @property
+    def hint_streams(self) -> int:
+        """Parts of what hints bring from memory that they ask for in turn."""
+        return MESH_STREAMS if self.has_mesh else 1
 
     @property
     def has_mesh(self) -> bool:

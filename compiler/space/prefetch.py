@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import gcd, prod
 
 from tunefarm.compiler.space.nests import extent_of, own_loops
 from tunefarm.compiler.target import LINE_BYTES, Target, dtype_bytes
@@ -38,6 +38,7 @@ def prefetch_weights(
     tiles: Sequence[Var],
     reduce: Sequence[Var],
     inside: Sequence[Var],
+    target: Target,
 ) -> PrimFunc:
     """Fetch packed weights before their use: some steps ahead, and the next panel bit by bit.
 
@@ -56,7 +57,7 @@ def prefetch_weights(
         program = prefetch_ahead(program, weights, step, knob["prefetch"], knob["ku"], reduce[-1])
     if knob["next_panel"]:
         start = substitute(step, dict.fromkeys(reduce, Const(0))) + weights.panel
-        program = prefetch_shares(program, buffer, start, weights.panel, (*tiles, *reduce))
+        program = prefetch_shares(program, buffer, start, weights.panel, (*tiles, *reduce), target)
     return program
 
 
@@ -76,6 +77,7 @@ def prefetch_shares(
     start: Expr,
     elements: int,
     visits: Sequence[Var],
+    target: Target,
     always: Sequence[int] | None = None,
     level: int = 1,
 ) -> PrimFunc:
@@ -84,7 +86,8 @@ def prefetch_shares(
     where later ones may be left out.
 
     Shares are whole lines, and the last one ends with the elements: the first iterations may ask
-    for lines in front of ``start``, which are there. Hints for the second cache alone come late on
+    for lines in front of ``start``, which are there. Iterations ask for shares of each of the
+    target's ``hint_streams`` parts in turn. Hints for the second cache alone come late on
     Zen 5, where two or more follow each other: a 1×1 layer took 1.3 × the time. A Zen 4 gains by
     them where many products read a weight (``winograd_online``: 0.74 × the time from memory).
     """
@@ -92,9 +95,13 @@ def prefetch_shares(
     visit: Expr = Const(0)
     for var, extent in zip(visits, extents, strict=True):
         visit = visit * extent + var
-    lines = -(-elements // (prod(extents) * _line_elements(buffer)))
+    count = prod(extents)
+    lines = -(-elements // (count * _line_elements(buffer)))
     share = lines * _line_elements(buffer)
-    first = start + (elements - prod(extents) * share)
+    first = start + (elements - count * share)
+    streams = gcd(target.hint_streams, count)
+    if streams > 1:
+        visit = visit % streams * (count // streams) + visit // streams
     hint = Prefetch(buffer, first + visit * share, lines, level)
     return s.prefetch(program, visits[-1], hint)
 

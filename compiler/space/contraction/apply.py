@@ -78,7 +78,7 @@ def tiled(c: Contraction, target: Target, config: Config) -> PrimFunc:
         width = knob["nv"] * lanes
         weights = PackedWeights(packed, width, width * prod(a.extent for a in c.reduce))
         visits = ((*row_tiles, *apart), reduce, (k_inner, *inside))
-        program = prefetch_weights(program, block, weights, knob, *visits)
+        program = prefetch_weights(program, block, weights, knob, *visits, target)
     if not shares_vector(c):
         program = prefetch_next_tile(program, epilogue, tiles[-1], reduce, target)
         if row_tiles and len(c.reduce) == 1 and not knob["pack_lhs"]:

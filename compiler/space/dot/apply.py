@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 
 from tunefarm.compiler.errors import ScheduleError
@@ -50,9 +51,10 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     padded = {c.vector.position: panels * width, dot.depth.position: dot.padded_depth}
     program = s.pad_einsum(program, block, padded)
     if dot.instruction is PAIRS:
-        program, outermost = schedule_pairs(program, dot, knob, epilogue, str(config["order"]))
+        place = schedule_pairs
     else:
-        program, outermost = _schedule_tiles(program, dot, knob, epilogue, str(config["order"]))
+        place = _schedule_tiles
+    program, outermost = place(program, dot, target, knob, epilogue, str(config["order"]))
     program, top = s.fuse(program, *outermost)
     if copy is not None:
         program = _place_copy(program, copy, top, target)
@@ -61,7 +63,12 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
 
 
 def _schedule_tiles(
-    program: PrimFunc, dot: DotProduct, knob: dict[str, int], epilogue: str, order: str
+    program: PrimFunc,
+    dot: DotProduct,
+    target: Target,
+    knob: Mapping[str, int],
+    epilogue: str,
+    order: str,
 ) -> tuple[PrimFunc, list[Var]]:
     """The tiles of a padded program; and the loops over blocks of it, outermost first."""
     c, lanes = dot.contraction, dot.instruction.lanes
@@ -84,7 +91,7 @@ def _schedule_tiles(
     program = _vectorize_init(program, f"{block}_init")
     weights = packed_weights(program, dot, knob["nv"])
     visits = (row_tiles, reduce, (k_inner, *inside))
-    program = prefetch_weights(program, block, weights, knob, *visits)
+    program = prefetch_weights(program, block, weights, knob, *visits, target)
     return s.tensorize(program, n_lane, dot.instruction.name), outermost
 
 

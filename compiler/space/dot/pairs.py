@@ -28,6 +28,7 @@ from tunefarm.compiler.space.dot.shape import DotProduct, chunk_of, packed_weigh
 from tunefarm.compiler.space.nests import own_loops
 from tunefarm.compiler.space.prefetch import prefetch_weights
 from tunefarm.compiler.space.tiles import in_registers
+from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.tir.ir import (
@@ -51,14 +52,19 @@ from tunefarm.compiler.tir.visit import transform_expr, transform_stmt
 
 
 def schedule_pairs(
-    program: PrimFunc, dot: DotProduct, config: Mapping[str, int], epilogue: str, order: str
+    program: PrimFunc,
+    dot: DotProduct,
+    target: Target,
+    config: Mapping[str, int],
+    epilogue: str,
+    order: str,
 ) -> tuple[PrimFunc, list[Var]]:
     """The tiles of a padded program; and the loops over blocks of it, outermost first."""
     program, sums, pairs = _split_sums(program, dot)
     program, outermost, tiles = _place_result(program, dot, config, epilogue, order)
     program = _place_lanes(program, dot, tiles[-1])
     program, chunks = _place_sums(program, dot, sums, tiles[-1])
-    return _place_pairs(program, dot, pairs, (tiles, chunks), config), outermost
+    return _place_pairs(program, dot, pairs, (tiles, chunks), config, target), outermost
 
 
 def _split_sums(program: PrimFunc, dot: DotProduct) -> tuple[PrimFunc, str, str]:
@@ -125,6 +131,7 @@ def _place_pairs(
     pairs: str,
     around: tuple[list[Var], list[Var]],
     knob: Mapping[str, int],
+    target: Target,
 ) -> PrimFunc:
     """The products of a chunk: groups of terms, and in a group all of the tile."""
     (panel, *tiles), chunks = around
@@ -138,7 +145,7 @@ def _place_pairs(
     program = s.decompose_reduction(program, pairs, step)
     weights = packed_weights(program, dot, knob["nv"])
     visits = (tiles, [*chunks, step], (inner, *inside))
-    return prefetch_weights(program, pairs, weights, knob, *visits)
+    return prefetch_weights(program, pairs, weights, knob, *visits, target)
 
 
 def _in_vectors(program: PrimFunc, dot: DotProduct, loops: list[Var]) -> tuple[PrimFunc, list[Var]]:

@@ -30,7 +30,7 @@ def schedule(function: Function, target: Target, config: Config, levels: int) ->
     program, final, write = _prepared(p, knob["nv"])
 
     program, outer, panel, tile = _place_results(program, p, final, knob)
-    program, visits = _place_products(program, p, write, (outer[0], panel, tile), knob)
+    program, visits = _place_products(program, p, write, (outer[0], panel, tile), knob, target)
     program = _prefetch_rows(program, p, outer[-1], visits, knob, target)
     program = _place_lefts(program, p, outer[-1])
     program, top = s.fuse(program, *outer)
@@ -93,6 +93,7 @@ def _place_products(
     write: str,
     place: tuple[Var, Var, Var],
     knob: dict[str, int],
+    target: Target,
 ) -> tuple[PrimFunc, tuple[Var, ...]]:
     """The products of a panel, register tile by register tile: of all rows of the block, or
     with ``by_tile`` of one tile. Returns the loops over products, tiles and steps of the sum too.
@@ -119,7 +120,7 @@ def _place_products(
             following = following % block
         after = panel_block * block + following
         visits = (*([tile] if knob["by_tile"] else tiles), step)
-        program = prefetch_shares(program, weights, after * size, size, visits)
+        program = prefetch_shares(program, weights, after * size, size, visits, target)
     return program, (number, *tiles, step)
 
 
@@ -140,7 +141,7 @@ def _prefetch_rows(
     if not whole or not is_large(operand, target) or rows >= p.rows or knob["by_tile"]:
         return program
     size = rows * p.depth
-    return prefetch_shares(program, operand, (block + 1) * size, size, visits, level=2)
+    return prefetch_shares(program, operand, (block + 1) * size, size, visits, target, level=2)
 
 
 def _rights_of(program: PrimFunc, p: Product) -> Buffer:

@@ -200,7 +200,7 @@ def place_products(
         return prefetch_ahead(program, weights, first, TERMS_AHEAD, knob["ku"], step)
     visits = (*row_tiles, step)
     always = None if ends is None else (ends.common // knob["rw"], c.depth // knob["ku"])
-    return prefetch_shares(program, buffer, (number + 1) * size, size, visits, always)
+    return prefetch_shares(program, buffer, (number + 1) * size, size, visits, target, always)
 
 
 def place_columns(

@@ -40,7 +40,7 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     program, (block, panel, lane) = s.split(program, o, knob["nb"], lanes)
     program = s.reorder(program, block, panel, n, group, tile_row, tile, row, column, lane)
     program = in_registers(program, (row, column), lane)
-    program = _place_products(program, c, (block, panel, n, group), knob, lanes)
+    program = _place_products(program, c, (block, panel, n, group), knob, target)
     program = s.set_scope(program, "rows_in", "register")
     program = s.set_scope(program, "window", "register")
     image = (None, c.tiles((TILE, TILE))[1])
@@ -53,11 +53,11 @@ def _place_products(
     c: Convolution,
     place: tuple[Var, Var, Var, Var],
     knob: dict[str, int],
-    lanes: int,
+    target: Target,
 ) -> PrimFunc:
     """For a group of tiles the products of each column of points in registers, and from there, in
     the first cache, the column's part of the results."""
-    block, panel, image, group = place
+    lanes, (block, panel, image, group) = target.lanes("float32"), place
     program = s.set_scope(program, "rows_out", "local")
     for stage in ("product", "filter", "taps_in"):
         program = s.set_scope(program, stage, "register")
@@ -83,4 +83,4 @@ def _place_products(
     for loop in inputs:
         number = number * knob["kb"] + loop
     visits, weights = (image, group, column, step), program.params[c.filter_param]
-    return prefetch_shares(program, weights, (number + 1) * size, size, visits, level=2)
+    return prefetch_shares(program, weights, (number + 1) * size, size, visits, target, level=2)
