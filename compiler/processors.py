@@ -181,6 +181,10 @@ LAST_CACHE_STREAM = 12.0  # bytes of weights a cycle that a core gets from the l
 # The same of weights that its second cache could not keep, which it reads again for further rows.
 MESH_REREAD_STREAM = 8.0
 
+# Cores that read the same weights from memory at once help each other: what each further one of them
+# takes, of the time of one.
+MESH_REREAD_SHARE = 0.5
+
 # Bytes a cycle of what one core writes over another's lines and that one then reads.
 MESH_EXCHANGE_STREAM = 3.3
 

@@ -34,6 +34,7 @@ from tunefarm.compiler.processors import (
     KEPT_SHARES,
     LAST_CACHE_STREAM,
     MEMORY_STREAMS,
+    MESH_REREAD_SHARE,
     MESH_REREAD_STREAM,
     MESH_SEEN_SHARE,
     MESH_STREAMS,
@@ -304,6 +305,12 @@ class Target:
     def hint_streams(self) -> int:
         """Parts of what hints bring from memory that they ask for in turn."""
         return MESH_STREAMS if self.has_mesh else 1
+
+    @property
+    def reread_share(self) -> float:
+        """The share of the time of weights from memory that another core takes which reads the same
+        ones at once."""
+        return MESH_REREAD_SHARE if self.has_mesh else 1.0
 
     @property
     def has_mesh(self) -> bool:

@@ -55,7 +55,8 @@ def fetched_cycles(
     readers = np.minimum(row_blocks, np.maximum(target.num_cores / panel_blocks, 1))
     first, further = readers, row_blocks - 1
     if target.has_mesh:
-        first, further = (1 + readers) / 2, row_blocks - readers
+        first = 1 + (readers - 1) * target.reread_share
+        further = row_blocks - readers
     return first * weights / first_rate + np.where(beyond, weights * further / rate, 0.0)
 
 

@@ -280,7 +280,8 @@ class _Kernel:
             return 0.0
         if self.depthwise and order != PANELS_INSIDE:
             return 0.0 if by_rows == self._by_rows else float(exchanged) * beyond
-        return float(self.weight_bytes if by_rows else exchanged) * beyond
+        weights = self.weight_bytes * self.target.reread_share
+        return float(weights if by_rows else exchanged) * beyond
 
 
 def _kernel_of(

@@ -54,7 +54,7 @@ def knobs_of(c: Contraction, lanes: int) -> tuple[Knob, ...]:
         Knob("rh", up_to(SECOND_ROWS, second.extent if second else 1)),
         Knob("nv", up_to(VECTORS, vectors)),
         Knob("ku", unrolls),
-        Knob("mb", up_to(WINDOW_BLOCKS if whole_window(c) else BLOCKS, rows)),
+        Knob("mb", up_to(WINDOW_BLOCKS, rows)),
         Knob("nb", up_to(BLOCKS, vectors)),
         Knob("order", _orders(c, vectors)),
         Knob("pack_lhs", _pack_choices(c, c.lhs)),
