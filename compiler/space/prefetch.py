@@ -18,6 +18,7 @@ from tunefarm.compiler.tir.visit import loads_of, substitute
 
 LARGE_SHARE = 2  # of the second cache: arrays beyond it come from the third, or from memory
 MIN_ITERATIONS = 32  # of a sum: in shorter ones hints take what they save
+DENSE_SHARE = 0.5  # of hints, that ask for what is not there
 LEAST_LINES = 1 / 16  # that an iteration waits for in the mean: hints for fewer cost more
 
 
@@ -86,8 +87,8 @@ def prefetch_shares(
     where later ones may be left out.
 
     Shares are whole lines, and the last one ends with the elements: the first iterations may ask
-    for lines in front of ``start``, which are there. Iterations ask for shares of each of the
-    target's ``hint_streams`` parts in turn. Hints for the second cache alone come late on
+    for lines in front of ``start``, which are there. Where most ask for others, they do so in each
+    of the target's ``hint_streams`` parts in turn; where few do, memory has time enough. Hints for the second cache alone come late on
     Zen 5, where two or more follow each other: a 1×1 layer took 1.3 × the time. A Zen 4 gains by
     them where many products read a weight (``winograd_online``: 0.74 × the time from memory).
     """
@@ -100,7 +101,7 @@ def prefetch_shares(
     share = lines * _line_elements(buffer)
     first = start + (elements - count * share)
     streams = gcd(target.hint_streams, count)
-    if streams > 1:
+    if streams > 1 and elements > DENSE_SHARE * count * share:
         visit = visit % streams * (count // streams) + visit // streams
     hint = Prefetch(buffer, first + visit * share, lines, level)
     return s.prefetch(program, visits[-1], hint)
