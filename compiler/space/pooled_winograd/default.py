@@ -35,9 +35,9 @@ from tunefarm.compiler.space.product_cycles import (
 from tunefarm.compiler.space.winograd.counts import filters, points, tile_columns
 from tunefarm.compiler.space.winograd.default import (
     COPY_CYCLES,
-    L1_SHARE,
     TRANSFORM_CYCLES,
     column_cycles,
+    held_room,
 )
 from tunefarm.compiler.space.winograd.memory import BY_COLUMN
 from tunefarm.compiler.target import Target
@@ -58,7 +58,7 @@ def cycles(p: Pooled, target: Target, lanes: int, k: Columns) -> Numbers:
     by_group = term_cycles(tile_columns(c, k), whole(k, "rw"), whole(k, "nv"))
     steps = block_tiles(p, k) * np.where(by_column, column_cycles(c, target, k), by_group)
     multiply = points(c, k) * panels * c.depth * steps
-    beyond = np.maximum(product_bytes(p, lanes, k) - L1_SHARE * target.l1_bytes, 0)
+    beyond = np.maximum(product_bytes(p, lanes, k) - held_room(target), 0)
     beyond = np.where(by_column, 0.0, beyond)
     vectors = -(-c.depth // lanes) + -(-c.outputs // lanes)
     work = multiply + TRANSFORM_CYCLES * points(c, k) * tiles * vectors
