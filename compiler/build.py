@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,7 @@ from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir.transform.bounds_check import add_bounds_checks
 from tunefarm.compiler.tir.transform.lower import PHASES, lower
+from tunefarm.compiler.transform.lower_precision import without_effect
 from tunefarm.compiler.transform.pipeline import STEPS, optimize
 from tunefarm.compiler.transform.plan_memory import Part, kernel_calls, plan_memory
 from tunefarm.compiler.transform.write_parts import joined_parts, row_pitch
@@ -107,11 +109,13 @@ def build_module(module: IRModule, target: Target, on_host: Collection[str] = ()
     and those of kernels with these operators. Raises BuildError for what has no code and for a
     name that no node has, HistoryError for an untuned task in strict mode.
     """
-    stages = dump.begin("model")
+    stages, precision = dump.begin("model"), str(module.main.attrs.get("precision") or "")
     stages.write("import", module.__str__)
     with stages.passes([step.name for step in STEPS]):
         module = optimize(module, target)
     workloads = {call: _workload_of(call) for call in kernel_calls(module.main)}
+    if told := without_effect(precision, workloads.values(), str(target)):
+        warnings.warn(told, stacklevel=3)
     apart = _on_host(workloads, target, on_host)
     here = {c: w for c, w in workloads.items() if c not in apart}
     kernels = _Kernels(choose_configs(Counter(here.values()), target), target, stages)

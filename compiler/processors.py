@@ -162,8 +162,9 @@ ADDS_APART = frozenset({"znver1", "znver2", "znver3", "znver4", "znver5"})
 # last one and 7.6 of what another core has written; it writes 5.8 over what that one holds.
 MESHES = frozenset({"sapphirerapids", "emeraldrapids"})
 
-# Places that hints ask for in turn there: line after line memory gives one core 11 to 15 GB/s and
-# two 16 to 23, from four places at once 16 and 31; the last cache 11 to 15, and 26 (Emerald Rapids).
+# Places that hints ask for in turn there. Line after line memory gives one core 11 to 15 GB/s and
+# two 16 to 23, from four places at once 16 and 31; the last cache gives one 11 to 15, and 26
+# (Emerald Rapids).
 MESH_STREAMS = 4
 
 # Bytes a cycle that hints bring from memory: of one core alone, and of all (measured on two).
@@ -181,8 +182,8 @@ LAST_CACHE_STREAM = 12.0  # bytes of weights a cycle that a core gets from the l
 # The same of weights that its second cache could not keep, which it reads again for further rows.
 MESH_REREAD_STREAM = 8.0
 
-# Cores that read the same weights from memory at once help each other: what each further one of them
-# takes, of the time of one.
+# Cores that read the same weights from memory at once help each other: what each further one of
+# them takes, of the time of one.
 MESH_REREAD_SHARE = 0.5
 
 # Bytes a cycle of what one core writes over another's lines and that one then reads.

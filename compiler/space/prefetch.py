@@ -88,9 +88,11 @@ def prefetch_shares(
 
     Shares are whole lines, and the last one ends with the elements: the first iterations may ask
     for lines in front of ``start``, which are there. Where most ask for others, they do so in each
-    of the target's ``hint_streams`` parts in turn; where few do, memory has time enough. Hints for the second cache alone come late on
-    Zen 5, where two or more follow each other: a 1×1 layer took 1.3 × the time. A Zen 4 gains by
-    them where many products read a weight (``winograd_online``: 0.74 × the time from memory).
+    of the target's ``hint_streams`` parts in turn; where few do, memory has time enough.
+
+    Hints for the second cache alone come late on Zen 5, where two or more follow each other: a 1×1
+    layer took 1.3 × the time. A Zen 4 gains by them where many products read a weight
+    (``winograd_online``: 0.74 × the time from memory).
     """
     extents = [extent_of(program, loop) for loop in visits] if always is None else always
     visit: Expr = Const(0)

@@ -9,6 +9,8 @@ A module says what it allows in an attribute of ``main``, which the passes befor
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 from tunefarm.compiler.dtypes import numpy_dtype
 from tunefarm.compiler.errors import TunefarmError
@@ -26,6 +28,7 @@ from tunefarm.compiler.space.dot.gain import gain_over_float32
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.transform.outline import alone
 from tunefarm.compiler.transform.rewrite import Uses, rewrite_main
+from tunefarm.compiler.workload import Workload
 
 PRECISIONS = {"bf16": "bfloat16", "fp16": "float16"}
 WORTH = 1.05  # times faster in the model than float32
@@ -44,6 +47,19 @@ def allow_precision(module: IRModule, precision: str) -> IRModule:
     main = module.main
     attrs: Attrs = {**main.attrs, "precision": None if precision == "f32" else precision}
     return module.with_main(Function(main.params, main.body, attrs))
+
+
+def without_effect(precision: str, workloads: Iterable[Workload], target: str) -> str:
+    """A sentence if a model's tasks on a target, the ``workloads``, stay as they were without the
+    precision; else nothing."""
+    dtype = PRECISIONS.get(precision)
+    texts = [workload.text for workload in workloads]
+    if dtype is None or not texts or any(f'"{dtype}"' in text for text in texts):
+        return ""
+    return (
+        f"precision {precision} changes nothing: {target} multiplies {dtype} no faster than "
+        "float32 in any task of the model, so what is float32 stays float32"
+    )
 
 
 def lower_precision(module: IRModule, target: Target) -> IRModule:

@@ -21,10 +21,12 @@ from tunefarm.cli.options import (
     check_output,
     history_source,
 )
-from tunefarm.cli.printing import Json, print_json, print_rows, remark
+from tunefarm.cli.printing import Json, print_json, print_rows, remark, remarks
 from tunefarm.compiler.errors import TunefarmError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from tunefarm.compiler.decisions import Decision
     from tunefarm.compiler.dispatch import History
     from tunefarm.db.records import Trial
@@ -154,7 +156,8 @@ def best(
     from tunefarm.tables import console
     from tunefarm.texts import duration, knobs
 
-    decisions = _history(Asked(model, target, shape, precision, db, tracker)).decisions.values()
+    asked = Asked(model, target, shape, precision, db, tracker)
+    decisions = _history(asked, remarks(as_json)).decisions.values()
     if as_json:
         print_json([decision_json(decision) for decision in decisions])
         return
@@ -182,7 +185,7 @@ def explain(
     """
     from tunefarm.tables import console, print_sentence
 
-    history = _history(Asked(model, target, shape, precision, db, tracker))
+    history = _history(Asked(model, target, shape, precision, db, tracker), remarks(as_json))
     if as_json:
         print_json([decision_json(decision) for decision in history.decisions.values()])
         return
@@ -205,14 +208,16 @@ def decision_json(decision: Decision) -> dict[str, object]:
     }
 
 
-def _history(asked: Asked) -> History:
-    """The history of a model's tasks, each looked up; an error if its database does not exist."""
+def _history(asked: Asked, out: Console) -> History:
+    """The history of a model's tasks, each looked up; an error if its database does not exist. A
+    precision that changes nothing is told to ``out``."""
     from tunefarm import api
     from tunefarm.compiler.from_memory import counts_of
 
     if asked.db and not asked.tracker:
         _open(asked.db).close()
     found = asked.tasks()
+    asked.in_use((t.workload for t in found), out)
     with api.apply_history_best(asked.source()) as history:
         history.lookup(
             [t.workload for t in found], api.as_target(asked.target or None), counts_of(found)

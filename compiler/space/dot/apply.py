@@ -50,11 +50,11 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     panels = -(-c.vector.extent // width)
     padded = {c.vector.position: panels * width, dot.depth.position: dot.padded_depth}
     program = s.pad_einsum(program, block, padded)
+    asked = target, knob, epilogue, str(config["order"])
     if dot.instruction is PAIRS:
-        place = schedule_pairs
+        program, outermost = schedule_pairs(program, dot, *asked)
     else:
-        place = _schedule_tiles
-    program, outermost = place(program, dot, target, knob, epilogue, str(config["order"]))
+        program, outermost = _schedule_tiles(program, dot, *asked)
     program, top = s.fuse(program, *outermost)
     if copy is not None:
         program = _place_copy(program, copy, top, target)

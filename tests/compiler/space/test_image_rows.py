@@ -143,6 +143,14 @@ def test_the_default_is_by_the_model(size: int, channels: int, sketch: str) -> N
     assert config_space(workload, target).default["sketch"] == sketch
 
 
+@pytest.mark.parametrize(("size", "vectors"), [(28, 2), (56, 2), (112, 1)])
+def test_a_mesh_reads_lines_for_two_vectors(size: int, vectors: int) -> None:
+    """Inside the second cache; beyond, neighbours of one column lie on other pages."""
+    space = image_rows.space(depthwise((1, size, size, 17)), Target("llvm -mcpu=emeraldrapids"))
+    assert space is not None
+    assert space.default["nv"] == vectors
+
+
 @pytest.mark.parametrize(("channels", "sketch"), [
     (6, "image_rows"), (9, "image_rows"), (12, "contraction"), (17, "contraction"),
     (33, "contraction"),

@@ -151,6 +151,12 @@ def test_products_stay_in_registers_where_loads_are_fast(mcpu: str, by_row: int)
     assert space_of(pair(RESNET, 64), target).default["by_row"] == by_row
 
 
+@pytest.mark.parametrize(("mcpu", "tiles"), [("znver5", 6), ("emeraldrapids", 14)])
+def test_products_of_a_mesh_stay_in_the_second_cache(mcpu: str, tiles: int) -> None:
+    target = Target(f"llvm -mcpu={mcpu} -num-cores=2")
+    assert space_of(pair(RESNET, 64), target).default["rw"] == tiles
+
+
 def test_one_kernel_is_faster_in_the_model_and_the_default_the_fastest() -> None:
     function = pair(RESNET, 64)
     assert pooled_winograd.saving(function, ZEN5) > 100_000

@@ -25,6 +25,7 @@ from tunefarm.compiler.workload import Workload
 
 Numbers: TypeAlias = int | NDArray[np.int64]
 TARGET = Target("llvm -mcpu=znver5 -num-cores=2")
+MESH = Target("llvm -mcpu=emeraldrapids -num-cores=2")
 LINE = 16  # elements
 
 
@@ -117,16 +118,37 @@ WINOGRAD = {"sketch": "winograd", "tile_h": 2, "tile_w": 2, "ku": 2, "by_row": 0
         "winograd",
     ],
 )
-def test_every_line_behind_the_first_panel_is_asked_for(workload: Workload, config: Config) -> None:
-    lowered = lower(schedule_workload(workload, TARGET, {**config, "next_panel": 1}))
+@pytest.mark.parametrize("target", [TARGET, MESH], ids=["line after line", "at four places"])
+def test_every_line_behind_the_first_panel_is_asked_for(
+    workload: Workload, config: Config, target: Target
+) -> None:
+    lowered = lower(schedule_workload(workload, target, {**config, "next_panel": 1}))
     *_, depth, width = lowered.params[1].shape
     found = {
         first // LINE + line
         for hint, first in asked(lowered.body, {})
+        if hint.buffer is lowered.params[1]
         for line in range(hint.lines)
     }
     panels = set(range(depth * width // LINE, prod(lowered.params[1].shape) // LINE))
     assert panels <= found
+
+
+@pytest.mark.parametrize(
+    ("rows", "apart"),
+    [(49, [640, 640, 640]), (196, [LINE, LINE, LINE])],
+    ids=["most are new", "few are new"],
+)
+def test_a_mesh_asks_at_four_places_in_turn(rows: int, apart: list[int]) -> None:
+    """Panels of 128 lines: 5 tiles of 32 iterations ask for one line each, a quarter of them apart,
+    20 tiles mostly for lines that are there."""
+    config = CONTRACTION | {"rw": 10, "nv": 2, "mb": 20, "nb": 1, "next_panel": 1}
+    offsets = {}
+    for target in (TARGET, MESH):
+        lowered = lower(schedule_workload(product(rows, 64, 128), target, config))
+        offsets[target] = [first for _, first in asked(lowered.body, {})][:4]
+    steps = {target: np.diff(firsts).tolist() for target, firsts in offsets.items()}
+    assert steps == {TARGET: [LINE, LINE, LINE], MESH: apart}
 
 
 def with_residual(rows: int, depth: int, columns: int) -> Workload:

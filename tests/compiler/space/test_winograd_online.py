@@ -149,6 +149,14 @@ def test_blocks_of_inputs_fit_into_the_second_cache() -> None:
     assert of_inputs == {256: 1, 512: 2, 1024: 4}
 
 
+@pytest.mark.parametrize("cores", [1, 2])
+def test_weights_of_a_block_fit_into_the_first_cache_of_a_mesh(cores: int) -> None:
+    mesh = Target(f"llvm -mcpu=emeraldrapids -num-cores={cores}")
+    for channels in (256, 512):
+        blocks = int(space_of(convolution((1, 7, 7, channels), channels), mesh).default["kb"])
+        assert 9 * 16 * 4 * channels // blocks <= 0.8 * mesh.l1_bytes
+
+
 def test_a_kernel_holds_and_executes_what_the_model_counts() -> None:
     function = convolution((1, 7, 7, 64), 128, bias=False, relu=False)
     config = configured(function, rt=1, nb=2)

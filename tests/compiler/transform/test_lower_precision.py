@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -70,6 +71,16 @@ def test_a_processor_that_gains_nothing_keeps_float32() -> None:
     one, _ = layers(1, 1024)  # takes as long as its weights take to come
     assert any("bfloat16" in k for k in kernels(allow_precision(one, "bf16"), slow))
     assert kernels(allow_precision(one, "bf16"), old) == kernels(one, old)
+
+
+def test_a_build_says_that_a_precision_changes_nothing() -> None:
+    module, old = layers(8, 64)[0], Target("llvm -mcpu=skylake-avx512")
+    told = f"precision bf16 changes nothing: {old} multiplies bfloat16 no faster than float32"
+    with pytest.warns(UserWarning, match=told):
+        build_module(allow_precision(module, "bf16"), old)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        build_module(allow_precision(layers(32, 64)[0], "bf16"), ZEN5)
 
 
 def test_a_cast_is_made_once_and_joins_what_is_behind_a_reshape() -> None:
