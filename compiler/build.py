@@ -13,7 +13,7 @@ from tunefarm.compiler.codegen.c import emit_c
 from tunefarm.compiler.codegen.c_model import emit_model_c
 from tunefarm.compiler.codegen.llvm import LlvmKernel, emit_llvm
 from tunefarm.compiler.codegen.llvm_compile import assembly, compile_llvm
-from tunefarm.compiler.errors import BuildError, ScheduleError
+from tunefarm.compiler.errors import BuildError, ScheduleError, UnusedPrecisionWarning
 from tunefarm.compiler.extract import is_tunable
 from tunefarm.compiler.gpu.build import build_gpu_program
 from tunefarm.compiler.gpu.launches import WORKSPACE_ALIGN
@@ -109,13 +109,14 @@ def build_module(module: IRModule, target: Target, on_host: Collection[str] = ()
     and those of kernels with these operators. Raises BuildError for what has no code and for a
     name that no node has, HistoryError for an untuned task in strict mode.
     """
-    stages, precision = dump.begin("model"), str(module.main.attrs.get("precision") or "")
+    precision = str(module.main.attrs.get("precision") or "")
+    stages = dump.begin("model")
     stages.write("import", module.__str__)
     with stages.passes([step.name for step in STEPS]):
         module = optimize(module, target)
     workloads = {call: _workload_of(call) for call in kernel_calls(module.main)}
     if told := without_effect(precision, workloads.values(), str(target)):
-        warnings.warn(told, stacklevel=3)
+        warnings.warn(told, UnusedPrecisionWarning, stacklevel=3)
     apart = _on_host(workloads, target, on_host)
     here = {c: w for c, w in workloads.items() if c not in apart}
     kernels = _Kernels(choose_configs(Counter(here.values()), target), target, stages)

@@ -7,6 +7,10 @@ class TunefarmError(Exception):
     """A user's mistake or a fact of the environment, told in one sentence."""
 
 
+class UnusedPrecisionWarning(UserWarning):
+    """A build whose precision changes none of its model's tasks; commands say it themselves."""
+
+
 class ModelError(TunefarmError):
     """A model that cannot be imported."""
 

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from tunefarm.compiler.runtime.export import c_prefix, names_functions
 from tunefarm.compiler.target import Target
+from tunefarm.compiler.transform.lower_precision import without_effect
 from tunefarm.db.errors import StoreError
 from tunefarm.db.store import Store
 
@@ -138,12 +139,36 @@ def test_a_precision_that_changes_nothing_is_told(
     words = [model, "--target", f"llvm -mcpu={processor}", "--precision", "bf16"]
     words += ["-o", str(tmp_path / "m.o")] if command == "build" else []
     assert run([*command.split(), *words]) == 0
-    out = "".join(capsys.readouterr())  # builds warn
+    out = "".join(capsys.readouterr())
     told = f"llvm -mcpu={processor} multiplies bfloat16 no faster than float32 in any task of the"
     assert (told in out) == (not is_narrow), out
     assert out.count("changes nothing") == (not is_narrow)
     if "tunefarm tune" in out:  # this machine can measure it
         assert ("--precision bf16" in out.split("tunefarm tune")[1]) == is_narrow
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "bench --peers --repeat 1",
+        "bench --roofline --repeat 2",
+        "bench --repeat 2",
+        "tune --trials 4",
+    ],
+)
+def test_a_precision_that_changes_nothing_is_told_once(
+    command: str, model: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """However many builds it takes, in this process and in others."""
+    asked = Asked(Path(model), str(Target.host(1)), None, "bf16")
+    told = without_effect("bf16", (task.workload for task in asked.tasks()), asked.target)
+    name, *options = command.split()
+    words = [name, model, *options, "--precision", "bf16", "--target", asked.target]
+    assert run([*words, "--db", f"{tmp_path}/records.db"] if name == "tune" else words) == 0
+    out = "".join(capfd.readouterr())
+    assert out.count("changes nothing") == bool(told)
+    if "tunefarm tune" in out:
+        assert ("--precision bf16" in out.split("tunefarm tune")[1]) == (not told)
 
 
 def test_a_folder_that_nobody_made(

@@ -14,14 +14,12 @@ from tunefarm.compiler.errors import TunefarmError
 from tunefarm.compiler.host import device_model
 from tunefarm.compiler.space import config_space
 from tunefarm.compiler.target import Target
-from tunefarm.compiler.transform.lower_precision import without_effect
 from tunefarm.db.records import TaskKey, Trial
 
 from tunefarm import api
 from tunefarm.benchmark import Subject, defaults
 from tunefarm.cli.app import run
 from tunefarm.cli.bench import race_remarks
-from tunefarm.cli.options import Asked
 from tunefarm.peers.libraries import in_onnxruntime
 from tunefarm.peers.pace import Turns
 from tunefarm.peers.race import Race, race, race_columns, random_feeds
@@ -91,20 +89,6 @@ def test_the_command_names_what_installs_a_missing_library(
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     assert run(["bench", model, "--peers"]) == 2
     assert "--peers needs onnxruntime or OpenVINO; pip" in capsys.readouterr().err
-
-
-def test_a_precision_that_changes_nothing_is_told_beside_the_race(
-    model: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Both builds are made in another process."""
-    asked = Asked(Path(model), str(Target.host(1)), None, "bf16")
-    told = without_effect("bf16", (task.workload for task in asked.tasks()), asked.target)
-    words = ["--cores", "1", "--repeat", "1", "--precision", "bf16"]
-    assert run(["bench", model, "--peers", *words]) == 0
-    out = capsys.readouterr().out
-    assert out.count("changes nothing") == bool(told)
-    if "tunefarm tune" in out:
-        assert ("--precision bf16" in out.split("tunefarm tune")[1]) == (not told)
 
 
 def test_ratios_are_to_the_build_that_a_user_gets_and_wrong_answers_are_told() -> None:

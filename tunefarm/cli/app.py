@@ -171,7 +171,10 @@ def _code_of(error: Exception) -> int:
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    print(f"tunefarm: {message}", file=sys.stderr)
+    from tunefarm.compiler.errors import UnusedPrecisionWarning
+
+    if not isinstance(message, UnusedPrecisionWarning):  # commands say it themselves
+        print(f"tunefarm: {message}", file=sys.stderr)
 
 
 def message_of(error: Exception) -> str | None:

@@ -215,7 +215,7 @@ def _bench_peers(out: Console, request: Request) -> None:
     for target, result in zip(request.targets, races, strict=True):
         if len(races) > 1:
             out.print(f"{target}: ", end="", soft_wrap=True)
-        _tell_records(out, request, target, result.history, apart=True)
+        _tell_records(out, request, target, result.history)
     _tell_noise(out, neighbours)
 
 
@@ -281,13 +281,10 @@ def _device() -> str:
     return open_device().properties.name
 
 
-def _tell_records(
-    out: Console, request: Request, target: Target, history: History, *, apart: bool = False
-) -> None:
-    """The records that were used; and of a model that was built in a process ``apart``, whether its
-    precision changes nothing, which builds say themselves."""
+def _tell_records(out: Console, request: Request, target: Target, history: History) -> None:
+    """The records that were used, and a precision that changes nothing."""
     workloads = [decision.workload for decision in history.decisions.values()]
-    asked = request.targets[target].in_use(workloads, out if apart else None)
+    asked = request.targets[target].in_use(workloads, out)
     out.print(asked.summary(history), soft_wrap=True)
 
 

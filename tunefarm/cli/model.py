@@ -253,7 +253,7 @@ def build(
     made = history.decisions.values()
     missed = sum(not decision.settled for decision in made)
     lib.export_library(output)
-    asked = asked.in_use(decision.workload for decision in made)
+    asked = asked.in_use((decision.workload for decision in made), out)
     out.print(asked.summary(history), soft_wrap=True)
     if history.report is not None and missed:
         out.print(f"reported {counted(missed, 'untuned task')}: `tunefarm misses` lists them")

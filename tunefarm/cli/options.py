@@ -223,17 +223,17 @@ class Asked:
         given = [word for option, value in options if value for word in (option, value)]
         return shlex.join(["tunefarm", name, str(self.model), *words, *given])
 
-    def in_use(self, workloads: Iterable[Workload], out: Console | None = None) -> Asked:
-        """The same without a precision that changes none of the model's tasks, which is told to
-        ``out``; builds say it themselves."""
+    def in_use(self, workloads: Iterable[Workload], out: Console) -> Asked:
+        """The same without a precision that changes none of the model's tasks, which is said."""
         from tunefarm.compiler.transform.lower_precision import without_effect
         from tunefarm.tables import print_sentence
 
         where = self.target or "this processor"
         told = without_effect(self.precision, workloads, where)
-        if told and out is not None:
-            print_sentence(out, f"--{told}")
-        return replace(self, precision="") if told else self
+        if not told:
+            return self
+        print_sentence(out, told)
+        return replace(self, precision="")
 
     def summary(self, history: History) -> str:
         """One line on the records of the model's tasks, with the command that tunes the rest where

@@ -32,7 +32,7 @@ SECOND_ROWS = (1, 2, 3, 4, 7)
 VECTORS = (1, 2, 3, 4, 6)
 UNROLLS = (1, 2, 4, 8)
 BLOCKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
-WINDOW_BLOCKS = (1, 2, 3, 4, 6, 7, 8, 12, 14, 16, 24, 32, 64)  # halves of 28 rows, and of 56
+ROW_BLOCKS = (1, 2, 3, 4, 6, 7, 8, 12, 14, 16, 24, 32, 64)  # halves of 28 rows, and of 56
 PREFETCH = (0, 8, 32, 128)  # reduction steps ahead, for weights packed at build time
 MAX_UNROLLED = 512  # multiply-adds of one unrolled body
 MAX_COPIED_BYTES = 1 << 19
@@ -54,7 +54,7 @@ def knobs_of(c: Contraction, lanes: int) -> tuple[Knob, ...]:
         Knob("rh", up_to(SECOND_ROWS, second.extent if second else 1)),
         Knob("nv", up_to(VECTORS, vectors)),
         Knob("ku", unrolls),
-        Knob("mb", up_to(WINDOW_BLOCKS, rows)),
+        Knob("mb", up_to(ROW_BLOCKS, rows)),
         Knob("nb", up_to(BLOCKS, vectors)),
         Knob("order", _orders(c, vectors)),
         Knob("pack_lhs", _pack_choices(c, c.lhs)),

@@ -175,7 +175,7 @@ def default_of(c: Convolution, target: Target, lanes: int) -> tuple[Config, floa
     )
     blocks = [int(n) for n in choices["nb"]]
     in_columns = _in_columns(c, target, lanes, found, blocks)
-    found |= in_columns or _held_in_l1(c, target, lanes, found)
+    found |= in_columns or _in_groups(c, target, lanes, found)
     chosen = {name: np.array([value]) for name, value in found.items()}
     streamed = filters(c, chosen)[0] * c.depth * c.outputs * 4 > target.l2_bytes
     # Many hints at once hold up the loads; in 16 registers a step has too few multiply-adds.
@@ -223,7 +223,7 @@ def held_room(target: Target) -> float:
     return target.l2_bytes // MESH_PART if target.has_mesh else L1_SHARE * target.l1_bytes
 
 
-def _held_in_l1(
+def _in_groups(
     c: Convolution, target: Target, lanes: int, found: Mapping[str, int]
 ) -> dict[str, int]:
     """Products a register tile at a time, whose planes the first cache holds (``held_room``), where

@@ -7,7 +7,11 @@ from tunefarm.compiler.space.columns import Numbers, cheapest, whole
 from tunefarm.compiler.space.config import Columns, Config
 from tunefarm.compiler.space.product_cycles import LOADS, overlapped, task_cycles, weight_rates
 from tunefarm.compiler.space.winograd.convolution import Convolution
-from tunefarm.compiler.space.winograd.default import TRANSFORM_CYCLES, exchanged_cycles
+from tunefarm.compiler.space.winograd.default import (
+    L1_SHARE,
+    TRANSFORM_CYCLES,
+    exchanged_cycles,
+)
 from tunefarm.compiler.space.winograd_online.knobs import (
     NAME,
     block_bytes,
@@ -31,8 +35,6 @@ L2_BYTES = 26.0  # that come from the second cache in a clock (Zen 4)
 ADDITIONS = 96  # of nine taps for all points
 TAPS_READ = 42  # vectors of them, by the points of columns: 3 of the outer ones, 9 of the others
 ADDED = 0.15  # of a multiply-add, what an addition takes where it has ports of its own
-L1_SHARE = 0.8  # for a panel's weights of a block of inputs: 512 of 7² in eight blocks take 0.83 to
-# 0.87 × the time of one block, on one core and two (Emerald Rapids)
 TOGETHER = 1.2  # times the cycles, where additions take those of multiply-adds (Emerald Rapids)
 
 
@@ -53,7 +55,11 @@ def cycles(c: Convolution, target: Target, lanes: int, k: Columns) -> Numbers:
 
 def _term_cycles(c: Convolution, target: Target, lanes: int, k: Columns) -> Numbers:
     """Cycles of all products of an input and a panel: two multiply-adds each, beside the loads of
-    their tiles' numbers, additions, and taps from the second cache."""
+    their tiles' numbers, additions, and taps from the second cache.
+
+    On a mesh from the first one, where that holds a block of inputs: 512 of 7² in eight blocks take
+    0.83 to 0.87 × the time of one, on one core and two (Emerald Rapids).
+    """
     number, read = products(c), groups(c, k)
     added, together = (ADDED, 1.0) if target.adds_apart else (1.0, TOGETHER)
     multiplied = number + added * ADDITIONS * read

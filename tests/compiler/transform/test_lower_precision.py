@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from pass_harness import defused
 from tunefarm.compiler.build import build_module
-from tunefarm.compiler.errors import TunefarmError
+from tunefarm.compiler.errors import TunefarmError, UnusedPrecisionWarning
 from tunefarm.compiler.evaluate import evaluate
 from tunefarm.compiler.extract import kernels_of
 from tunefarm.compiler.ir import Constant, Expr, Function, IRModule, TensorType, Var
@@ -76,7 +76,7 @@ def test_a_processor_that_gains_nothing_keeps_float32() -> None:
 def test_a_build_says_that_a_precision_changes_nothing() -> None:
     module, old = layers(8, 64)[0], Target("llvm -mcpu=skylake-avx512")
     told = f"precision bf16 changes nothing: {old} multiplies bfloat16 no faster than float32"
-    with pytest.warns(UserWarning, match=told):
+    with pytest.warns(UnusedPrecisionWarning, match=told):
         build_module(allow_precision(module, "bf16"), old)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
