@@ -1,4 +1,4 @@
-"""What this machine calls itself: the device model that records are compared by."""
+"""What this machine is called: its processor by LLVM's name, the device model of records."""
 
 from __future__ import annotations
 
@@ -7,8 +7,19 @@ import platform
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tunefarm.compiler.processors import named_by_features
+
 if TYPE_CHECKING:
     from tunefarm.compiler.target import Target
+
+
+@functools.cache
+def llvm_cpu() -> str:
+    """The processor by LLVM's name."""
+    from llvmlite import binding
+
+    has = binding.get_host_cpu_features()
+    return named_by_features(binding.get_host_cpu_name(), {name for name in has if has[name]})
 
 
 @functools.cache

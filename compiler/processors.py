@@ -6,7 +6,7 @@ Sources: LLVM's tables of processors, the vendors' optimisation manuals.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,6 +52,9 @@ AVX2 = frozenset({
     "haswell", "broadwell", "skylake", "alderlake", "raptorlake", "meteorlake", "arrowlake",
     "arrowlake-s", "lunarlake", "pantherlake", "sierraforest", "grandridge", "gracemont",
     "clearwaterforest", "znver1", "znver2", "znver3", "x86-64-v3",
+})  # fmt: skip
+AMX = frozenset({
+    "sapphirerapids", "emeraldrapids", "graniterapids", "graniterapids-d", "diamondrapids",
 })  # fmt: skip
 _NO_VNNI = frozenset({"skylake-avx512", "cannonlake", "x86-64-v4"})
 
@@ -101,9 +104,9 @@ FEATURES: Mapping[str, frozenset[str]] = {
         "alderlake", "raptorlake", "meteorlake", "arrowlake", "arrowlake-s", "lunarlake",
         "pantherlake", "sierraforest", "grandridge", "gracemont", "clearwaterforest",
     }),
-    "avx512fp16": frozenset({
-        "sapphirerapids", "emeraldrapids", "graniterapids", "graniterapids-d", "diamondrapids",
-    }),
+    "avx512fp16": AMX,
+    "amx-int8": AMX,
+    "amx-bf16": AMX,
     "zvfhmin": frozenset({"sifive-x280", "spacemit-x60", "tt-ascalon-d8"}),
 }  # fmt: skip
 
@@ -116,6 +119,7 @@ CACHES: Mapping[str, Mapping[str, int]] = {
     "sapphirerapids": {"l1": 48 << 10, "l2": 2 << 20, "l3": 32 << 20},
     "emeraldrapids": {"l1": 48 << 10, "l2": 2 << 20, "l3": 32 << 20},
     "graniterapids": {"l1": 48 << 10, "l2": 2 << 20, "l3": 32 << 20},
+    "graniterapids-d": {"l1": 48 << 10, "l2": 2 << 20, "l3": 32 << 20},
     "icelake-server": {"l1": 48 << 10, "l2": 1280 << 10, "l3": 32 << 20},
     "skylake-avx512": {"l1": 32 << 10, "l2": 1 << 20, "l3": 16 << 20},
     "cascadelake": {"l1": 32 << 10, "l2": 1 << 20, "l3": 16 << 20},
@@ -160,7 +164,7 @@ ADDS_APART = frozenset({"znver1", "znver2", "znver3", "znver4", "znver5"})
 # Processors of Intel's whose cores take lines from one another, and from the last cache, over a
 # mesh. In bytes a cycle a core of an Emerald Rapids reads 50 from its second cache, 10.5 from the
 # last one and 7.6 of what another core has written; it writes 5.8 over what that one holds.
-MESHES = frozenset({"sapphirerapids", "emeraldrapids"})
+MESHES = AMX - {"diamondrapids"}
 
 # Places that hints ask for in turn there. Line after line memory gives one core 11 to 15 GB/s and
 # two 16 to 23, from four places at once 16 and 31; the last cache gives one 11 to 15, and 26
@@ -171,6 +175,8 @@ MESH_STREAMS = 4
 MEMORY_STREAMS: Mapping[str, tuple[float, float]] = {
     "emeraldrapids": (5.0, 9.5),
     "sapphirerapids": (5.0, 9.5),  # the same cores
+    "graniterapids": (5.0, 9.5),
+    "graniterapids-d": (5.0, 9.5),
     "znver5": (9.5, 11.5),
     "znver4": (6.0, 10.0),
     "znver3": (6.5, 11.0),
@@ -191,6 +197,15 @@ MESH_EXCHANGE_STREAM = 3.3
 
 # The share that is still seen of the shorter one of multiply-adds and weights that come meanwhile.
 SEEN_SHARE, MESH_SEEN_SHARE = 0.1, 0.5
+
+
+def named_by_features(cpu: str, features: Collection[str]) -> str:
+    """LLVM's name of an x86-64 processor that LLVM calls ``cpu`` by its number and that has these
+    features. Virtual machines may show the number of another model: one of Rocket Lake beside the
+    tiles of a Granite Rapids is known."""
+    if "amx-tile" not in features or cpu in AMX:
+        return cpu
+    return "graniterapids" if "prefetchi" in features else "sapphirerapids"
 
 
 def vectors_of(isa: Isa, cpu: str) -> frozenset[str]:

@@ -20,6 +20,7 @@ from importlib.metadata import entry_points
 
 from tunefarm.compiler.errors import TargetError
 from tunefarm.compiler.gpu.archs import GPU_ARCHS, GpuArch
+from tunefarm.compiler.host import llvm_cpu
 from tunefarm.compiler.processors import (
     ADDS_APART,
     AVX2,
@@ -146,10 +147,8 @@ class Target:
     @staticmethod
     def host(num_cores: int | None = None) -> Target:
         """This machine: its CPU's LLVM name and the cores this process may use."""
-        from llvmlite import binding
-
         cores = num_cores or len(os.sched_getaffinity(0))
-        words = machine_words(platform.machine(), binding.get_host_cpu_name())
+        words = machine_words(platform.machine(), llvm_cpu())
         return Target(f"llvm {words} -num-cores={cores}")
 
     @property

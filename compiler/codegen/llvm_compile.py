@@ -19,6 +19,7 @@ from typing import Any
 from tunefarm.compiler import settings
 from tunefarm.compiler.codegen import object_cache
 from tunefarm.compiler.errors import BuildError
+from tunefarm.compiler.host import llvm_cpu
 from tunefarm.compiler.processors import X86_64, Isa
 from tunefarm.compiler.target import Target
 
@@ -109,7 +110,7 @@ def features(target: Target) -> str:
     Those that code for the instruction set always uses are added, and ``-mattr``'s at the end. On
     x86-64 512-bit registers are preferred to 256-bit ones everywhere.
     """
-    words = [_host_features()] if target.mcpu == _host_cpu() else []
+    words = [_host_features()] if target.mcpu == llvm_cpu() else []
     words += [target.isa.features] if target.isa.features else []
     if "mattr" in target.options:
         words.append(target.options["mattr"])
@@ -123,13 +124,6 @@ def llvm_version() -> str:
     from llvmlite import binding
 
     return f"{'.'.join(map(str, binding.llvm_version_info))}/{llvmlite.__version__}"
-
-
-@functools.cache
-def _host_cpu() -> str:
-    from llvmlite import binding
-
-    return str(binding.get_host_cpu_name())
 
 
 @functools.cache

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from tunefarm.compiler.errors import TargetError
-from tunefarm.compiler.processors import CPUS, ISAS, llvm_features
+from tunefarm.compiler.processors import CPUS, ISAS, llvm_features, named_by_features
 from tunefarm.compiler.runtime.cpu import missing_features, required_features
 from tunefarm.compiler.target import Target, machine_words
 
@@ -140,6 +140,20 @@ def test_features_are_those_of_llvm(name: str) -> None:
 )
 def test_machines_are_targets(machine: str, cpu: str, text: str) -> None:
     assert Target(f"llvm {machine_words(machine, cpu)}").text == text
+
+
+@pytest.mark.parametrize(
+    ("shown", "features", "named"),
+    [
+        ("rocketlake", {"avx512f", "amx-tile", "prefetchi"}, "graniterapids"),
+        ("icelake-server", {"avx512f", "amx-tile"}, "sapphirerapids"),
+        ("emeraldrapids", {"avx512f", "amx-tile"}, "emeraldrapids"),
+        ("rocketlake", {"avx512f"}, "rocketlake"),
+        ("znver5", {"avx512f", "prefetchi"}, "znver5"),
+    ],
+)
+def test_guests_are_named_by_what_they_can_do(shown: str, features: set[str], named: str) -> None:
+    assert named_by_features(shown, features) == named
 
 
 @pytest.mark.parametrize("text", ["llvm -mcpu=neoverse-n1", f"llvm {ARM}", f"llvm {RISCV}"])
