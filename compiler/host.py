@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import platform
 from pathlib import Path
@@ -12,6 +13,8 @@ from tunefarm.compiler.processors import named_by_features
 if TYPE_CHECKING:
     from tunefarm.compiler.target import Target
 
+_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18  # of Linux on x86-64
+
 
 @functools.cache
 def llvm_cpu() -> str:
@@ -20,6 +23,16 @@ def llvm_cpu() -> str:
 
     has = binding.get_host_cpu_features()
     return named_by_features(binding.get_host_cpu_name(), {name for name in has if has[name]})
+
+
+@functools.cache
+def may_use_tiles() -> bool:
+    """Ask Linux once for the tile registers of AMX, which a process has on request alone: for all
+    its threads, and for its children. False if there are none, or Linux refuses."""
+    if platform.machine() != "x86_64":
+        return False
+    call = ctypes.CDLL(None, use_errno=True).syscall
+    return bool(call(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0)
 
 
 @functools.cache

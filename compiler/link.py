@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 from tunefarm.compiler.ir import Call, Constant, Function, IRModule, TupleType, tensor_type
-from tunefarm.compiler.packing import pack_into
+from tunefarm.compiler.packing import pack_into, packed_dtype
 from tunefarm.compiler.runtime.arrays import ALIGNMENT, lasting_bytes
 from tunefarm.compiler.runtime.plan import (
     Argument,
@@ -77,14 +77,16 @@ class _Weights:
             if _equal(chunk.data, data):
                 return chunk.start
         alike.append(_Chunk(data, layout, shape, self.size))
-        self.size += self._aligned(max(prod(shape) * data.itemsize, 1))
+        itemsize = packed_dtype(data.dtype, layout).itemsize
+        self.size += self._aligned(max(prod(shape) * itemsize, 1))
         return alike[-1].start
 
     def join(self) -> NDArray[np.uint8]:
         whole = lasting_bytes(self.size)
         for chunk in chain.from_iterable(self._known.values()):
-            end = chunk.start + prod(chunk.shape) * chunk.data.itemsize
-            part = whole[chunk.start : end].view(chunk.data.dtype).reshape(chunk.shape)
+            dtype = packed_dtype(chunk.data.dtype, chunk.layout)
+            end = chunk.start + prod(chunk.shape) * dtype.itemsize
+            part = whole[chunk.start : end].view(dtype).reshape(chunk.shape)
             whole[end : self._aligned(end)] = 0  # equal weights are equal bytes
             pack_into(part, chunk.data, chunk.layout)
         return whole

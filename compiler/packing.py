@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from tunefarm.compiler.dtypes import numpy_dtype
+from tunefarm.compiler.space.float_parts.forms import IN_PARTS, PART, split_weights
 from tunefarm.compiler.space.image_rows.repetition import THEN, repetitions
 from tunefarm.compiler.space.strassen.forms import (
     LANES,
@@ -50,6 +52,7 @@ TRANSFORMS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
         )
     },
     SCALED: scale_taps,
+    IN_PARTS: split_weights,
 }
 
 
@@ -58,9 +61,14 @@ def pack(array: NDArray[Any], layout: PackedLayout | None, shape: tuple[int, ...
     permuted as its layout says; only viewed if there is none."""
     if layout is None:
         return array.reshape(shape)
-    packed = np.empty(shape, array.dtype)
+    packed = np.empty(shape, packed_dtype(array.dtype, layout))
     pack_into(packed, array, layout)
     return packed
+
+
+def packed_dtype(dtype: np.dtype[Any], layout: PackedLayout | None) -> np.dtype[Any]:
+    """What elements are once packed: a layout may ask for their parts."""
+    return numpy_dtype(PART) if layout is not None and layout.transform == IN_PARTS else dtype
 
 
 def pack_into(out: NDArray[Any], array: NDArray[Any], layout: PackedLayout | None) -> None:

@@ -110,6 +110,9 @@ FEATURES: Mapping[str, frozenset[str]] = {
     "zvfhmin": frozenset({"sifive-x280", "spacemit-x60", "tt-ascalon-d8"}),
 }  # fmt: skip
 
+# What a feature is nothing without.
+NEEDED: Mapping[str, str] = {"amx-int8": "amx-tile", "amx-bf16": "amx-tile"}
+
 # Data caches in bytes of processors that differ from the defaults.
 CACHES: Mapping[str, Mapping[str, int]] = {
     "znver5": {"l1": 48 << 10, "l2": 1 << 20, "l3": 32 << 20},

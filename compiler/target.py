@@ -20,9 +20,10 @@ from importlib.metadata import entry_points
 
 from tunefarm.compiler.errors import TargetError
 from tunefarm.compiler.gpu.archs import GPU_ARCHS, GpuArch
-from tunefarm.compiler.host import llvm_cpu
+from tunefarm.compiler.host import llvm_cpu, may_use_tiles
 from tunefarm.compiler.processors import (
     ADDS_APART,
+    AMX,
     AVX2,
     AVX512,
     CACHES,
@@ -40,6 +41,7 @@ from tunefarm.compiler.processors import (
     MESH_SEEN_SHARE,
     MESH_STREAMS,
     MESHES,
+    NEEDED,
     NVPTX64,
     ONE_MULTIPLY_ADD,
     QUICK_TABLES,
@@ -149,6 +151,8 @@ class Target:
         """This machine: its CPU's LLVM name and the cores this process may use."""
         cores = num_cores or len(os.sched_getaffinity(0))
         words = machine_words(platform.machine(), llvm_cpu())
+        if llvm_cpu() in AMX and not may_use_tiles():  # a virtual machine's, or a sandbox
+            words += " -mattr=-amx-tile"
         return Target(f"llvm {words} -num-cores={cores}")
 
     @property
@@ -178,7 +182,8 @@ class Target:
 
     def has(self, feature: str) -> bool:
         """True if the CPU has what LLVM calls ``feature``, unless ``-mattr`` says otherwise."""
-        own = self.mcpu in FEATURES.get(feature, ()) and f"-{feature}" not in self._attributes
+        without = {f"-{feature}", f"-{NEEDED.get(feature, feature)}"}
+        own = self.mcpu in FEATURES.get(feature, ()) and without.isdisjoint(self._attributes)
         return own or f"+{feature}" in self._attributes
 
     @property

@@ -77,7 +77,9 @@ def read_settings() -> None:
 def confine(service: Service) -> list[str]:
     """Confine this process as the service allows, and start it; what applies now."""
     from tunefarm.compiler import settings
+    from tunefarm.compiler.host import may_use_tiles
 
+    may_use_tiles()  # asks Linux, which a confined process cannot
     policy = service.policy
     wanted = settings.GPU_SANDBOX.get() if policy.optional else settings.SANDBOX
     if policy.starts_first:

@@ -183,7 +183,7 @@ class _Writer:
         for hint in loop.prefetch:
             place = f"{self.name(hint.buffer)} + {self.expr(hint.offset)}"
             for line in range(hint.lines):
-                lines = f"(const char *)({place}) + {line * 64}"
+                lines = f"(const char *)({place}) + {line * hint.apart * 64}"
                 self.put(depth + 1, f"__builtin_prefetch({lines}, 0, {4 - hint.level});")
         self.stmt(loop.body, depth + 1)
         self.put(depth, "}")
@@ -224,6 +224,8 @@ class _Writer:
                 return f"{self.term(condition)} ? {self.term(a)} : {self.term(b)}"
             case Intrinsic() if expr.name in TENSOR_INTRINSICS:
                 return self.expr(meaning(expr))
+            case Intrinsic("near_bfloat16", (value,), dtype):
+                return self.expr(Cast(value, dtype))
             case Intrinsic():
                 return self.intrinsic(expr)
             case Binary():

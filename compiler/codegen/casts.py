@@ -16,6 +16,7 @@ from tunefarm.compiler.codegen.values import Val
 from tunefarm.compiler.errors import BuildError
 from tunefarm.compiler.target import dtype_bytes
 
+BF16_LANES = 16
 _FLOAT16_REMEDIES = {
     "x86_64": "x86-64-v3 has it",
     "riscv64": "processors with zvfhmin have it",
@@ -84,6 +85,17 @@ class Casts(Lanes):
         high = self.choose(nan, literal(0x7FC0), high)
         text = b.pure(f"trunc {whole} {high.text} to {short}", [high.text])
         return Val(text, "bfloat16", lanes)
+
+    def near_bfloat16(self, a: Val) -> Val:
+        """float32 rounded to even by the instruction that takes denormals for zero, if there is one
+        for its lanes."""
+        if a.lanes != BF16_LANES or not self.target.has("avx512bf16"):
+            return self.cast(a, "bfloat16")
+        b, name = self.builder, "llvm.x86.avx512bf16.cvtneps2bf16.512"
+        self.declares.add(f"declare <16 x bfloat> @{name}(<16 x float>)")
+        near = b.pure(f"call <16 x bfloat> @{name}(<16 x float> {a.text})", [a.text])
+        text = b.pure(f"bitcast <16 x bfloat> {near} to <16 x i16>", [near])
+        return Val(text, "bfloat16", a.lanes)
 
     def _from_bfloat16(self, a: Val) -> Val:
         """Its 16 bits are the upper ones of a float32."""

@@ -59,6 +59,7 @@ def emit_llvm(program: PrimFunc, target: Target) -> LlvmKernel:
         if index in program.constants:
             emitter.constants.add(param)
     emitter.statement(program.body)
+    emitter.configured()
     builder.line("ret void")
     arguments = ", ".join(["ptr %pool", "ptr noalias align 64 %workspace", *names])
     body = "\n".join(builder.body())

@@ -114,7 +114,7 @@ class Memory(LanePatterns):
         self.declares.add("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
         elements = LINE_BYTES // dtype_bytes(hint.buffer.dtype)
         for line in range(hint.lines):
-            ahead = Lin(place.const + line * elements, place.terms)
+            ahead = Lin(place.const + line * hint.apart * elements, place.terms)
             pointer = self.address(hint.buffer, ahead)
             level = f"i32 0, i32 {4 - hint.level}, i32 1"
             self.builder.line(f"call void @llvm.prefetch.p0(ptr {pointer}, {level})")

@@ -17,6 +17,7 @@ The emitter is a tower of layers, each in a module of its own that knows those b
     branches      two ways through the code
     stores        elements side by side, lanes that update one element
     loops         vectorized, unrolled, serial
+    tiles         nests that a matrix unit runs
     statements    any statement; allocations, bodies of parallel loops
 """
 
@@ -26,7 +27,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from tunefarm.compiler.codegen.builder import FunctionBuilder
-from tunefarm.compiler.codegen.loops import Loops
+from tunefarm.compiler.codegen.tiles import TileFile, Tiles
 from tunefarm.compiler.codegen.values import Lin
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.target import Target, dtype_bytes
@@ -65,7 +66,7 @@ class Module:
     parallel: bool = False
 
 
-class Emitter(Loops):
+class Emitter(Tiles):
     """Writes statements into one function of a kernel.
 
     ``scratch`` points to memory of the thread that runs it, of which ``scratch_bytes`` are used.
@@ -78,6 +79,7 @@ class Emitter(Loops):
         self.module = module
         self.in_order = module.in_order
         self.in_parallel = in_parallel
+        self.tiles = TileFile()
         self.stack_bytes = 0
         self.free_stack: list[tuple[int, str]] = []
         self.scratch = scratch
@@ -108,6 +110,8 @@ class Emitter(Loops):
             self.vector_loop(loop)
         elif kind is LoopKind.UNROLLED:
             self.unrolled_loop(loop)
+        elif kind is LoopKind.TILED:
+            self.tiled_nest(loop)
         elif kind is LoopKind.PARALLEL and not self.in_parallel and self.lanes == 1:
             self._parallel_loop(loop)
         elif kind is LoopKind.THREAD or kind is LoopKind.VIRTUAL:
@@ -122,7 +126,9 @@ class Emitter(Loops):
 
     def _allocate(self, node: Allocate) -> None:
         buffer = node.buffer
-        if buffer.scope == "register":
+        if buffer.scope == "tile":
+            self.statement(node.body)
+        elif buffer.scope == "register":
             self.homes[buffer] = len(self.loops)
             self.statement(node.body)
         else:
@@ -170,6 +176,8 @@ class Emitter(Loops):
         assert isinstance(extent, Lin)
         if start.terms:
             raise ScheduleError(f"parallel loop {loop.var.name} does not start at a constant")
+        if self.tiles.shapes:
+            raise ScheduleError(f"loop {loop.var.name} is parallel beside tiles of a matrix unit")
         b, members = self.builder, self._members_of_closure(loop)
         closure = self._write_closure(members)
         name = f"{self.module.name}_body{len(self.module.functions)}"
@@ -243,6 +251,7 @@ class Emitter(Loops):
         self.module.functions.append("")
         place_of_text = len(self.module.functions) - 1
         inner.iteration(loop)
+        inner.configured()
         builder.line("ret void")
         body = "\n".join(builder.body())
         arguments = f"ptr noalias %closure, i64 %index, ptr noalias align {ALIGN} %scratch"

@@ -7,11 +7,12 @@ import platform
 from pathlib import Path
 
 from tunefarm.compiler.errors import TargetError
-from tunefarm.compiler.processors import ARM_V8, ARM_V82, RISCV64, WASM32, X86_64
+from tunefarm.compiler.host import may_use_tiles
+from tunefarm.compiler.processors import ARM_V8, ARM_V82, NEEDED, RISCV64, WASM32, X86_64
 from tunefarm.compiler.target import Target
 
 # Feature sets by LLVM's names; Linux spells some of them differently. Only what code generation
-# may use on its own is listed, not what takes an intrinsic (AES, SHA, AMX, …).
+# may use on its own is listed, and the tiles of AMX, not what takes another intrinsic (AES, …).
 _V2 = frozenset({"sse3", "ssse3", "sse4.1", "sse4.2", "popcnt", "cx16"})
 _V3 = _V2 | {"avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe"}
 _V4 = _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
@@ -19,7 +20,9 @@ _ICELAKE = _V4 | {
     "avx512ifma", "avx512vbmi", "avx512vbmi2", "avx512vnni", "avx512bitalg", "avx512vpopcntdq",
     "gfni",
 }  # fmt: skip
-_SAPPHIRE = _ICELAKE | {"avx512bf16", "avx512fp16", "avxvnni"}
+_ZEN6 = _ICELAKE | {"avx512bf16", "avx512fp16", "avxvnni"}
+_TILES = frozenset({"amx-tile", "amx-int8", "amx-bf16"})
+_SAPPHIRE = _ZEN6 | _TILES
 _ALDERLAKE = _V3 | {"avxvnni", "gfni"}
 _BY_CPU = {
     "x86-64": frozenset[str](),
@@ -40,7 +43,7 @@ _BY_CPU = {
     "diamondrapids": _SAPPHIRE,
     "znver4": _ICELAKE | {"avx512bf16"},
     "znver5": _ICELAKE | {"avx512bf16", "avxvnni", "avx512vp2intersect"},
-    "znver6": _SAPPHIRE,
+    "znver6": _ZEN6,
     "alderlake": _ALDERLAKE,
     "raptorlake": _ALDERLAKE,
     "meteorlake": _ALDERLAKE,
@@ -73,6 +76,9 @@ _LINUX_NAMES = {
     "avx512fp16": "avx512_fp16",
     "avx512vp2intersect": "avx512_vp2intersect",
     "avxvnni": "avx_vnni",
+    "amx-tile": "amx_tile",
+    "amx-int8": "amx_int8",
+    "amx-bf16": "amx_bf16",
 }
 
 
@@ -89,7 +95,7 @@ def required_features(target: Target, feature_text: str = "") -> tuple[str, ...]
     known = _SAPPHIRE | {"avx512vp2intersect"}
     for word in feature_text.split(","):
         if word.startswith("-"):
-            needed.discard(word[1:])
+            needed -= {word[1:], *(name for name, base in NEEDED.items() if base == word[1:])}
         elif word[1:] in known:
             needed.add(word[1:])
     return tuple(sorted(needed))
@@ -117,9 +123,12 @@ def check_features(features: tuple[str, ...], what: str) -> None:
 
 
 def missing_features(features: tuple[str, ...]) -> list[str]:
-    """Those of the features that this machine lacks; none where the system does not tell."""
+    """Those of the features that this machine lacks, or does not give this process, which is asked
+    for them; none where the system does not tell."""
     have = _host_features()
-    return [name for name in features if have and _LINUX_NAMES.get(name, name) not in have]
+    missing = [name for name in features if have and _LINUX_NAMES.get(name, name) not in have]
+    refused = "amx-tile" in features and not missing and not may_use_tiles()
+    return ["amx-tile"] if refused else missing
 
 
 def check_machine(machine: str, what: str) -> None:

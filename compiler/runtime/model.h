@@ -21,9 +21,15 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#if defined(__x86_64__) && defined(__linux__)
+#include <unistd.h>
+#endif
 
 #if defined(__STRICT_ANSI__) && !defined(__cplusplus)
 int posix_memalign(void **memory, size_t alignment, size_t bytes); /* -std=c11 and such hide it */
+#if defined(__x86_64__) && defined(__linux__)
+long syscall(long number, ...);
+#endif
 #endif
 
 #ifdef __cplusplus
@@ -113,6 +119,9 @@ static inline int @model@_set_threads(@model@_session *session, int threads) {
 /* Returns 0, or -1 if memory or threads cannot be had. */
 static inline int @model@_start(@model@_session *session, int threads) {
   memset(session, 0, sizeof *session);
+#if defined(__x86_64__) && defined(__linux__)
+  syscall(158, 0x1023, 18); /* Linux gives tile registers (AMX) to processes that ask */
+#endif
   if (posix_memalign(&session->memory, 4096, @MODEL@_MEMORY_BYTES)) {
     session->memory = NULL;
     return -1;

@@ -40,8 +40,10 @@ def prefetch_weights(
     reduce: Sequence[Var],
     inside: Sequence[Var],
     target: Target,
+    level: int = 1,
 ) -> PrimFunc:
-    """Fetch packed weights before their use: some steps ahead, and the next panel bit by bit.
+    """Fetch packed weights before their use: some steps ahead, and the next panel bit by bit, into
+    the cache of ``level``.
 
     ``tiles`` are the loops over the tiles of a panel, ``reduce`` those of the sum in ``block``,
     whose last one gets the hints, and ``inside`` the loops in that.
@@ -55,20 +57,30 @@ def prefetch_weights(
     place = substitute(element_offset(buffer, load.indices), values)
     step = substitute(place, dict.fromkeys(inside, Const(0)))
     if knob["prefetch"]:
-        program = prefetch_ahead(program, weights, step, knob["prefetch"], knob["ku"], reduce[-1])
+        ahead = knob["prefetch"]
+        program = prefetch_ahead(program, weights, step, ahead, knob["ku"], reduce[-1], level)
     if knob["next_panel"]:
         start = substitute(step, dict.fromkeys(reduce, Const(0))) + weights.panel
-        program = prefetch_shares(program, buffer, start, weights.panel, (*tiles, *reduce), target)
+        visits = (*tiles, *reduce)
+        program = prefetch_shares(
+            program, buffer, start, weights.panel, visits, target, level=level
+        )
     return program
 
 
 def prefetch_ahead(
-    program: PrimFunc, weights: PackedWeights, place: Expr, ahead: int, terms: int, loop: Var
+    program: PrimFunc,
+    weights: PackedWeights,
+    place: Expr,
+    ahead: int,
+    terms: int,
+    loop: Var,
+    level: int = 1,
 ) -> PrimFunc:
     """Every iteration of ``loop``, ``terms`` steps of a sum whose weights begin at ``place``,
     fetches those that are used ``ahead`` steps later."""
     lines = terms * -(-weights.step // _line_elements(weights.buffer))
-    hint = Prefetch(weights.buffer, place + ahead * weights.step, lines)
+    hint = Prefetch(weights.buffer, place + ahead * weights.step, lines, level)
     return s.prefetch(program, loop, hint)
 
 
@@ -88,7 +100,8 @@ def prefetch_shares(
 
     Shares are whole lines, and the last one ends with the elements: the first iterations may ask
     for lines in front of ``start``, which are there. Where most ask for others, they do so in each
-    of the target's ``hint_streams`` parts in turn; where few do, memory has time enough.
+    of the target's ``hint_streams`` parts in turn, or where their lines are as many, each in a part
+    of its own; where few do, memory has time enough.
 
     Hints for the second cache alone come late on Zen 5, where two or more follow each other: a 1×1
     layer took 1.3 × the time. A Zen 4 gains by them where many products read a weight
@@ -103,6 +116,9 @@ def prefetch_shares(
     share = lines * _line_elements(buffer)
     first = start + (elements - count * share)
     streams = gcd(target.hint_streams, count)
+    if lines >= target.hint_streams > 1:
+        place = first + visit * _line_elements(buffer)
+        return s.prefetch(program, visits[-1], Prefetch(buffer, place, lines, level, apart=count))
     if streams > 1 and elements > DENSE_SHARE * count * share:
         visit = visit % streams * (count // streams) + visit // streams
     hint = Prefetch(buffer, first + visit * share, lines, level)

@@ -41,17 +41,19 @@ def create_program(
     name: str = "kernel",
     computes: Mapping[Call, Callable[[Sequence[te.Tensor]], te.Tensor]] = MappingProxyType({}),
     shapes: Mapping[Var, tuple[int, ...]] = MappingProxyType({}),
+    dtypes: Mapping[Var, str] = MappingProxyType({}),
 ) -> PrimFunc:
     """The plain loops of a fused function: its parameters, then its results.
 
-    ``computes`` gives calls another meaning than their operator's, ``shapes`` the shapes in which
-    it reads parameters that are transformed before. Constants stand where they are read.
+    ``computes`` gives calls another meaning than their operator's, ``shapes`` and ``dtypes`` are
+    those of parameters that it reads transformed. Constants stand where they are read.
     """
     tensors: dict[int, te.Tensor | tuple[te.Tensor, ...]] = {}
     inputs = []
     for position, param in enumerate(function.params):
         kind = tensor_type(param)
-        tensor = te.placeholder(shapes.get(param, kind.shape), kind.dtype, f"p{position}")
+        shape, dtype = shapes.get(param, kind.shape), dtypes.get(param, kind.dtype)
+        tensor = te.placeholder(shape, dtype, f"p{position}")
         tensors[id(param)] = tensor
         inputs.append(tensor)
     for expr in post_order(function.body):

@@ -26,11 +26,13 @@ from tunefarm.compiler.space import (
     deep,
     depthwise_winograd,
     dot,
+    float_parts,
     grouped,
     image_rows,
     image_rows_winograd,
     injective,
     inverted_residual,
+    matrix_tiles,
     narrow,
     plain,
     pooled_winograd,
@@ -69,6 +71,7 @@ class Sketch:
 # default config.
 SKETCHES: list[Sketch] = [
     Sketch("attention", attention.space, attention.schedule),
+    Sketch("float_parts", float_parts.space, float_parts.schedule),
     Sketch("winograd_online", winograd_online.space, winograd_online.schedule),
     Sketch("winograd_1d", winograd_1d.space, winograd_1d.schedule),
     Sketch("winograd", winograd.space, winograd.schedule),
@@ -82,6 +85,7 @@ SKETCHES: list[Sketch] = [
         )
         for name, levels in reversed(strassen.LEVELS.items())
     ),
+    Sketch("matrix_tiles", matrix_tiles.space, matrix_tiles.schedule),
     Sketch("dot", dot.space, dot.schedule),
     Sketch("narrow", narrow.space, narrow.schedule),
     Sketch("depthwise_winograd", depthwise_winograd.space, depthwise_winograd.schedule),

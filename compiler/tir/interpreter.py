@@ -312,6 +312,8 @@ class _Source:
                     raise ScheduleError(f"{name} stands where there is no cluster of blocks")
                 combine = f"op_{CLUSTER_REDUCTIONS[name]}"
                 return f"(yield Gathering({len(self.lines)}, {combine}, {self.expr(value)}))"
+            case Intrinsic("near_bfloat16", (value,), dtype):
+                return self.expr(Cast(value, dtype))
             case Intrinsic(name, args, dtype):
                 listed = ", ".join(map(self.expr, args))
                 return f"intrinsic({name!r}, {dtype!r}, {listed})"

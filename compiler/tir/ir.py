@@ -35,13 +35,15 @@ COMPARISONS: frozenset[str] = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 # Unary and n-ary functions of scalars. Their NumPy meaning is in ``interpreter.py``.
 # ``exp_shifted`` is exp of a difference x ≤ 0 that was rounded: an error of |x| ulp adds nothing.
 # ``exp_within`` is exp where |x| ≤ 87; below anything up to e^-87, above it grows to infinity.
-# ``log1p_unit`` is log1p of 0 ≤ x ≤ 1.
+# ``log1p_unit`` is log1p of 0 ≤ x ≤ 1. ``near_bfloat16`` is a float32 rounded to bfloat16, where
+# zero may be had for denormals.
 INTRINSICS = frozenset({
     "exp", "exp_shifted", "exp_within",
     "log", "log2", "log1p", "log1p_unit", "expm1", "sqrt", "rsqrt", "tanh", "erf", "sin", "cos",
     "tan",
     "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "pow", "fmod", "floor",
     "ceil", "round", "trunc", "abs", "not", "isnan", "isinf", "fma", "bitnot", "popcount",
+    "near_bfloat16",
 })  # fmt: skip
 
 
@@ -55,6 +57,7 @@ class LoopKind(StrEnum):
     THREAD = "thread"
     VIRTUAL = "vthread"
     STAGGERED = "staggered"  # serial, the stages of its body a tile apart (``stagger.py``)
+    TILED = "tiled"  # with those inside it, all by one instruction of a matrix unit
 
 
 GRID_AXES = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
@@ -75,21 +78,22 @@ class Ring:
     var: Var
 
 
-SCOPES = ("global", "local", "register", "shared")
+SCOPES = ("global", "local", "register", "tile", "shared")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Buffer:
     """A dense row-major array. ``scope`` is where it lives: "global" (an argument, or the arena),
-    "local" (a tile on the stack), "register" (a tile whose elements become SSA values) or "shared"
-    (one array for all threads of a block). ``padding`` elements are added to each row when the
-    buffer is placed, so that rows do not meet in the same cache set. Of ``copies`` 2,
-    lowering fills one while the other is read; a GPU's, of more, all others. Lowering gives a
-    buffer with a ``ring`` no more rows than that says, and one ``by_lines`` rows of whole lines of
-    the cache, of which vectors that begin inside one are put together. A vector of one ``joined``
-    that lies in two which were loaded is put together from those. The compiler moves no loads and
-    stores across stores to one ``ordered``. A GPU's shared one that is ``swizzled`` has the 16
-    bytes of its rows in an order by which those of eight rows meet in no bank."""
+    "local" (a tile on the stack), "register" (a tile whose elements become SSA values), "tile" (in
+    registers of a matrix unit) or "shared" (one array for all threads of a block). ``padding``
+    elements are added to each row when the buffer is placed, so that rows do not meet in the same
+    cache set. Of ``copies`` 2, lowering fills one while the other is read; a GPU's, of more, all
+    others. Lowering gives a buffer with a ``ring`` no more rows than that says, and one
+    ``by_lines`` rows of whole lines of the cache, of which vectors that begin inside one are put
+    together. A vector of one ``joined`` that lies in two which were loaded is put together from
+    those. The compiler moves no loads and stores across stores to one ``ordered``. A GPU's shared
+    one that is ``swizzled`` has the 16 bytes of its rows in an order by which those of eight rows
+    meet in no bank."""
 
     name: str
     shape: tuple[int, ...]
@@ -266,7 +270,8 @@ class Prefetch:
 
     A hint: it changes no value, and ``offset`` may lie outside of the buffer. ``level`` is the
     cache that gets the lines, 1 or 2. Of an intermediate buffer, whose shape lowering may change,
-    ``offset`` counts from the element ``first``, if that is given.
+    ``offset`` counts from the element ``first``, if that is given. The lines follow each other, or
+    are ``apart`` lines from each other.
     """
 
     buffer: Buffer
@@ -274,6 +279,7 @@ class Prefetch:
     lines: int = 1
     level: int = 1
     first: tuple[Expr, ...] = ()
+    apart: int = 1
 
 
 @node(frozen=True, slots=True, eq=False)

@@ -134,6 +134,8 @@ class _Printer:
         base = self.element(hint.buffer, hint.first) if hint.first else self.name(hint.buffer)
         place = f"{base} + {self.expr(hint.offset)}"
         lines = f"{hint.lines} line{'s' if hint.lines > 1 else ''}"
+        if hint.apart > 1:
+            lines += f", {hint.apart} apart,"
         return f"# prefetch {lines} into L{hint.level} at {place}"
 
     def bounds(self, loop: For) -> str:

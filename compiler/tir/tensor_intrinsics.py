@@ -1,10 +1,12 @@
 """Instructions that multiply and add several terms in every lane, and how a program names them.
 
-    acc[l] + Σ_q a[q] · b[l, q]          q < terms, for every lane l at once
+    acc[l] + Σ_q a[q] · b[l, q]                q < terms, for every lane l at once
+    acc[r, l] + Σ_g,q a[r, g, q] · b[g, l, q]    of a matrix unit, for all rows r and groups g too
 
 In a program such an instruction is an ``Intrinsic`` of scalars, as one lane computes it: the
 accumulator, then the terms of a, then those of b. What it means is ``meaning``, which interpreter
-and C code use; the emitter of LLVM text makes one instruction of a vectorized loop over it.
+and C code use; the emitter of LLVM text makes one instruction of a vectorized loop over it, or of a
+nest of tiled loops.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ class TensorIntrinsic:
     ``instruction`` is LLVM's intrinsic: it takes the accumulators and two vectors of lanes · terms
     elements, of which the first holds the terms of a in every lane. One without ``accumulates``
     takes the two alone, and its sums are added to the accumulators. Narrower elements of b are
-    widened to those of a on their way from memory.
+    widened to those of a on their way from memory. One with ``rows`` takes tiles of at most so many
+    rows and ``groups`` of terms.
     """
 
     name: str
@@ -35,6 +38,8 @@ class TensorIntrinsic:
     instruction: str
     feature: str
     accumulates: bool = True
+    rows: int = 0
+    groups: int = 0
 
     def __str__(self) -> str:
         factors = f"{self.a}[{self.terms}] · {self.b}[{self.lanes}, {self.terms}]"
@@ -90,3 +95,17 @@ for _name, _lanes, _llvm, _feature in (
     register_tensor_intrinsic(
         TensorIntrinsic(_name, _lanes, 2, "int32", "int16", "int8", _llvm, _feature, False)
     )
+
+# Intel, "Architecture Instruction Set Extensions Programming Reference": TDPBUSD, TDPBSSD,
+# TDPBF16PS. The last one rounds and flushes as VDPBF16PS does.
+for _name, _terms, _sum, _a, _b, _feature in (
+    ("tdpbusd", 4, "int32", "uint8", "int8", "amx-int8"),
+    ("tdpbssd", 4, "int32", "int8", "int8", "amx-int8"),
+    ("tdpbf16ps", 2, "float32", "bfloat16", "bfloat16", "amx-bf16"),
+):
+    register_tensor_intrinsic(
+        TensorIntrinsic(
+            f"x86.{_name}", 16, _terms, _sum, _a, _b, f"llvm.x86.{_name}", _feature,
+            rows=16, groups=16,
+        )
+    )  # fmt: skip

@@ -9,6 +9,7 @@ import sys
 import pytest
 from tunefarm.compiler.errors import TargetError
 from tunefarm.compiler.processors import CPUS, ISAS, llvm_features, named_by_features
+from tunefarm.compiler.runtime import cpu
 from tunefarm.compiler.runtime.cpu import missing_features, required_features
 from tunefarm.compiler.target import Target, machine_words
 
@@ -154,6 +155,18 @@ def test_machines_are_targets(machine: str, cpu: str, text: str) -> None:
 )
 def test_guests_are_named_by_what_they_can_do(shown: str, features: set[str], named: str) -> None:
     assert named_by_features(shown, features) == named
+
+
+def test_tiles_that_linux_refuses_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "_host_features", lambda: frozenset({"amx_tile"}))
+    monkeypatch.setattr(cpu, "may_use_tiles", lambda: False)
+    assert missing_features(("amx-tile",)) == ["amx-tile"]
+    with pytest.raises(TargetError, match="code needs a CPU with amx-tile"):
+        cpu.check_features(("amx-tile",), "code")
+    assert "amx-tile" in required_features(Target("llvm -mcpu=sapphirerapids"))
+    without = Target("llvm -mcpu=sapphirerapids -mattr=-amx-tile")
+    assert not [f for f in required_features(without, "-amx-tile") if f.startswith("amx")]
+    assert not without.has("amx-int8")
 
 
 @pytest.mark.parametrize("text", ["llvm -mcpu=neoverse-n1", f"llvm {ARM}", f"llvm {RISCV}"])

@@ -127,6 +127,11 @@ def test_other_precisions_are_told_and_may_round() -> None:
     rounded = replace(result, precision="bf16")
     assert not rounded.warnings()
     assert cells([rounded], "library") == ["tunefarm, default, bf16", "a"]
+    other = Row("model", {DEFAULT: 2e-3, "OpenVINO": 3e-3}, errors={DEFAULT: 0.0, "OpenVINO": 4e-3})
+    told = replace(rounded, row=other)
+    assert not told.warnings()
+    assert cells([told], "library")[1].endswith(", bf16")
+    assert told.summary().endswith(", bf16")
 
 
 @pytest.mark.parametrize("as_bytes", [False, True])

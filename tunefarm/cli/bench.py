@@ -207,10 +207,13 @@ def _bench_peers(out: Console, request: Request) -> None:
     peaks = ", ".join(
         f"{r.row.peak / 1e9:.0f} GFLOP/s of FMAs on {counted(r.cores, 'core')}" for r in races
     )
+    precision = races[0].precision
+    held = f"peers held to f32 unless {precision} stands behind their name"
     print_sentence(
         out,
-        f"medians of {counted(request.repeat, 'turn')}, peers held to f32, each library alone in a "
-        f"process of its own; peak: {peaks}; error: largest difference over largest magnitude",
+        f"medians of {counted(request.repeat, 'turn')}, "
+        f"{held if precision else 'peers held to f32'}, each library alone in a process of its "
+        f"own; peak: {peaks}; error: largest difference over largest magnitude",
     )
     for target, result in zip(request.targets, races, strict=True):
         if len(races) > 1:

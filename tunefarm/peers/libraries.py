@@ -1,4 +1,5 @@
-"""The libraries that run ONNX models, each at its best settings for f32 on some threads.
+"""The libraries that run ONNX models, each at its best settings for f32 on some threads, or for
+another precision if it has that.
 
 PyTorch is none of them: it writes ONNX models and cannot read them.
 """
@@ -77,8 +78,10 @@ def in_openvino(
     shapes: Shapes | None = None,
     *,
     channels_last: bool = False,
+    precision: str = "",
 ) -> Contender:
-    """A compiled model held to f32. ``channels_last`` feeds and reads images as NHWC."""
+    """A compiled model held to f32, or free to use another ``precision``. ``channels_last`` feeds
+    and reads images as NHWC."""
     import openvino
 
     core = openvino.Core()
@@ -88,7 +91,8 @@ def in_openvino(
     if channels_last:
         graph = _with_nhwc_ends(graph)
     compiled = core.compile_model(graph, "CPU", {
-        "INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1,
+        "INFERENCE_PRECISION_HINT": HINTS.get(precision, "f32"),
+        "INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1,
         "PERFORMANCE_HINT": "LATENCY", "ENABLE_CPU_PINNING": True,
     })  # fmt: skip
     request = compiled.create_infer_request()
@@ -117,10 +121,24 @@ def _openvino_output(request: Any, index: int, channels_last: bool) -> Array:
     return np.moveaxis(output, -1, 1) if channels_last else output
 
 
-LIBRARIES: Mapping[str, Callable[[Model, Feeds, int, Shapes | None], Contender]] = {
+HINTS: Mapping[str, str] = {"bf16": "bf16", "fp16": "f16"}  # what OpenVINO calls them
+LIBRARIES: Mapping[str, Callable[..., Contender]] = {
     "onnxruntime": in_onnxruntime,
     "OpenVINO": in_openvino,
 }
+
+
+def run_in(
+    library: str, model: Model, feeds: Feeds, threads: int, shapes: Shapes | None, precision: str
+) -> Contender:
+    """A model in a library, at f32 unless it has the ``precision``."""
+    wanted = {"precision": precision} if has_precision(library, precision) else {}
+    return LIBRARIES[library](model, feeds, threads, shapes, **wanted)
+
+
+def has_precision(library: str, precision: str) -> bool:
+    """Whether a library can be told to compute a model of float32 in another precision."""
+    return library == "OpenVINO" and precision in HINTS
 
 
 def installed() -> list[str]:

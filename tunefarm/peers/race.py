@@ -18,7 +18,14 @@ from tunefarm.compiler.ir import IRModule
 from tunefarm.compiler.runtime.arrays import aligned_empty
 from tunefarm.compiler.target import Target
 from tunefarm.peers.apart import Apart, LibraryFailed, apart
-from tunefarm.peers.libraries import LIBRARIES, Feeds, installed, version_of
+from tunefarm.peers.libraries import (
+    LIBRARIES,
+    Feeds,
+    has_precision,
+    installed,
+    run_in,
+    version_of,
+)
 from tunefarm.peers.pace import Pace, Turns
 from tunefarm.peers.rows import DEFAULT, TUNED, Row, is_ours
 from tunefarm.peers.turns import Contender, in_turn, largest_error, peak_flops
@@ -36,7 +43,8 @@ OURS = {TUNED: "tunefarm, tuned", DEFAULT: "tunefarm, default"}
 class Race:
     """What came of it on ``cores`` cores. The row's errors are against the library ``reference``;
     ``history`` tells the records of our builds, and ``failures`` why a library is left out. Our
-    builds may use another ``precision`` than f32. ``turns`` tell of slow ones."""
+    builds, and libraries that can, may use another ``precision`` than f32. ``turns`` tell of slow
+    ones."""
 
     cores: int
     row: Row
@@ -53,9 +61,12 @@ class Race:
 
     def shown(self, name: str) -> str:
         """A contender for people: ``tunefarm, tuned, bf16`` or ``OpenVINO 2026.4.1``."""
-        if not is_ours(name):
-            return version_of(name)
-        return f"{OURS[name]}, {self.precision}" if self.precision else OURS[name]
+        shown = OURS[name] if is_ours(name) else version_of(name)
+        return f"{shown}, {self.precision}" if self.rounds(name) else shown
+
+    def rounds(self, name: str) -> bool:
+        """Whether a contender computes in another precision than f32."""
+        return bool(self.precision) and (is_ours(name) or has_precision(name, self.precision))
 
     def summary(self) -> str:
         """``2 cores: tunefarm runs 1.21x as fast as OpenVINO 2026.4.1, the best peer``."""
@@ -63,7 +74,7 @@ class Race:
         assert peer is not None
         others = sum(not is_ours(name) for name in self.row.seconds)
         best = ", the best peer" if others > 1 else ""
-        cores, name = counted(self.cores, "core"), version_of(peer)
+        cores, name = counted(self.cores, "core"), self.shown(peer)
         return f"{cores}: tunefarm runs {times(ratio)} as fast as {name}{best}"
 
     def warnings(self) -> list[str]:
@@ -72,7 +83,7 @@ class Race:
             f"{self.shown(name)} differs from {self.reference} by {error:.0e} of the largest "
             f"magnitude: {_USUAL}"
             for name, error in self.row.errors.items()
-            if not error <= ERROR_LIMIT and not (self.precision and is_ours(name))
+            if not error <= ERROR_LIMIT and not self.rounds(name)
         ]
         failed = [f"{name} cannot run this model: {why}" for name, why in self.failures.items()]
         return failed + wrong
@@ -166,7 +177,8 @@ def _our_build(module: IRModule, target: str, history: History, feeds: Feeds) ->
 
 def make_library(library: str, subject: Subject, feeds: Feeds, cores: int) -> dict[str, Contender]:
     """A library, for a process of its own."""
-    return {library: LIBRARIES[library](subject.onnx(), feeds, cores, subject.shapes)}
+    model, precision = subject.onnx(), subject.precision
+    return {library: run_in(library, model, feeds, cores, subject.shapes, precision)}
 
 
 def random_feeds(module: IRModule, seed: int = 0) -> Feeds:

@@ -41,10 +41,12 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     c, lanes = dot.contraction, dot.instruction.lanes
     knob = {name: int(value) for name, value in config.items() if name not in ("sketch", "order")}
     program, block = c.program, c.block
-    program = _pack_constant(program, dot, knob["nv"] * lanes)
+    groups = dot.words.reduce[-1].extent
+    chunk = chunk_of(groups) if dot.instruction is PAIRS else groups
+    program = pack_constant(program, dot, knob["nv"] * lanes, chunk)
     copy = None
     if knob["pack_lhs"] or dot.copied:
-        program, copy = _copy_rows(program, dot)
+        program, copy = copy_rows(program, dot)
     program, epilogue = keep_sums(program, c)
     width = knob["nv"] * lanes
     panels = -(-c.vector.extent // width)
@@ -57,7 +59,7 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
         program, outermost = _schedule_tiles(program, dot, *asked)
     program, top = s.fuse(program, *outermost)
     if copy is not None:
-        program = _place_copy(program, copy, top, target)
+        program = place_copy(program, copy, top, target)
     flops = 2 * prod(a.extent for a in (*c.outer, *c.rows, c.vector, *c.reduce))
     return in_parallel(program, top, flops / dot.instruction.terms, target)
 
@@ -95,13 +97,14 @@ def _schedule_tiles(
     return s.tensorize(program, n_lane, dot.instruction.name), outermost
 
 
-def _pack_constant(program: PrimFunc, dot: DotProduct, width: int) -> PrimFunc:
-    """Pack the right operand to [outer …][panel][taps …][group][width][term]."""
+def pack_constant(program: PrimFunc, dot: DotProduct, width: int, chunk: int) -> PrimFunc:
+    """Pack the right operand to [outer …][panel][taps …][group][width][term], with groups of zeros
+    where a ``chunk`` of them does not divide them."""
     c = dot.contraction
     assert c.rhs.param is not None
     dims = operand_axes(c)
     groups, terms = dot.words.reduce[-1].extent, dot.instruction.terms
-    whole = (chunk_of(groups), terms) if dot.instruction is PAIRS else (terms,)
+    whole = (chunk, terms) if chunk < groups else (terms,)
     pieces = {c.vector.position: (width,), dot.depth.position: whole}
     factors, starts = split_operand(c, pieces)
     start = dict(zip(dims, starts, strict=True))
@@ -114,7 +117,7 @@ def _pack_constant(program: PrimFunc, dot: DotProduct, width: int) -> PrimFunc:
     return s.transform_layout(program, c.rhs.param, PackedLayout(factors, order))
 
 
-def _copy_rows(program: PrimFunc, dot: DotProduct) -> tuple[PrimFunc, str]:
+def copy_rows(program: PrimFunc, dot: DotProduct) -> tuple[PrimFunc, str]:
     """A copy of the left operand with the terms innermost, which the block reads instead."""
     c = dot.contraction
     padded = c.lhs.load.buffer
@@ -129,7 +132,7 @@ def _copy_rows(program: PrimFunc, dot: DotProduct) -> tuple[PrimFunc, str]:
     return program, copy
 
 
-def _place_copy(program: PrimFunc, copy: str, loop: Var, target: Target) -> PrimFunc:
+def place_copy(program: PrimFunc, copy: str, loop: Var, target: Target) -> PrimFunc:
     """What a block of rows reads, copied in vectors."""
     program = s.compute_at(program, copy, loop)
     own = own_loops(program, copy, loop)

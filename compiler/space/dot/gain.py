@@ -6,6 +6,7 @@ from math import prod
 
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.dot.shape import PAIRS, dot_product_of
+from tunefarm.compiler.space.matrix_tiles.shape import tiled_product_of
 from tunefarm.compiler.space.product_cycles import moved_cycles
 from tunefarm.compiler.space.winograd import saving
 from tunefarm.compiler.target import Target, dtype_bytes
@@ -20,13 +21,16 @@ _SLOW = {
     ("avx512bf16", cpu): 2.0
     for cpu in ("sapphirerapids", "emeraldrapids", "graniterapids", "graniterapids-d")
 }
+TILE_CYCLES = 18.0  # of an instruction on whole tiles (Granite Rapids)
 PAIRS_CYCLES = 0.56  # with the sums of chunks
 WORDS_CYCLES = 0.68  # of VPMADDWD, with its addition and the bytes' way to words (Zen 3)
 COPY_CYCLES = 2.5  # of an element that becomes a word, if channels are fewer than lanes (Zen 3)
 
 
 def issue_cycles(intrinsic: TensorIntrinsic, target: Target) -> float:
-    """Cycles from one instruction to the next independent one."""
+    """Cycles from one instruction to the next independent one; of a tile's for one of its rows."""
+    if intrinsic.rows:
+        return TILE_CYCLES / (intrinsic.rows * intrinsic.groups)
     if intrinsic is PAIRS:
         return PAIRS_CYCLES
     if not intrinsic.accumulates:
@@ -37,18 +41,19 @@ def issue_cycles(intrinsic: TensorIntrinsic, target: Target) -> float:
 def gain_over_float32(narrow: Function, wide: Function, target: Target) -> float:
     """How many times faster ``narrow`` is than ``wide``, the same in float32, by a model of ports
     and of the weights' way to the core; 0 without an instruction for it."""
-    dot = dot_product_of(narrow, target)
+    tiles = tiled_product_of(narrow, target)
+    dot = tiles.dot if tiles is not None else dot_product_of(narrow, target)
     if dot is None:
         return 0.0
     c, lanes = dot.contraction, dot.instruction.lanes
-    tiles = prod(a.extent for a in (*c.outer, *c.rows)) * -(-c.vector.extent // lanes)
+    vectors = prod(a.extent for a in (*c.outer, *c.rows)) * -(-c.vector.extent // lanes)
     terms = prod(a.extent for a in c.reduce)
     weights = terms * prod(a.extent for a in (*c.outer, c.vector))
     groups = prod(a.extent for a in dot.words.reduce)
-    ours = tiles * groups * issue_cycles(dot.instruction, target)
+    ours = vectors * groups * issue_cycles(dot.instruction, target)
     if dot.widened and dot.depth.extent < lanes:
         ours += COPY_CYCLES * prod(c.lhs.load.buffer.shape)
-    theirs = tiles * terms * lanes / target.lanes("float32") * FMA_CYCLES / saving(wide, target)
+    theirs = vectors * terms * lanes / target.lanes("float32") * FMA_CYCLES / saving(wide, target)
     if 4 * weights > target.l2_bytes:  # from beyond the second-level cache, once a call
         ours = max(ours, moved_cycles(dtype_bytes(c.rhs.load.dtype) * weights, target))
         theirs = max(theirs, moved_cycles(4.0 * weights, target))

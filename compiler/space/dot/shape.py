@@ -3,6 +3,7 @@ run along, and how the operands must lie in memory for it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import count
 from math import prod
@@ -59,19 +60,36 @@ class DotProduct:
 
 def dot_product_of(function: Function, target: Target) -> DotProduct | None:
     """The dot products that a fused function sums; None if no instruction computes them."""
+    vectors = [t for t in (*TENSOR_INTRINSICS.values(), PAIRS) if not t.rows]
+    found = summed_by(function, vectors, target)
+    if found is None or found.instruction is not PAIRS:
+        return found
+    groups = found.words.reduce[-1].extent
+    if groups == 1:
+        return None  # nothing to sum in float16
+    return in_groups(found, next(g for g in count(groups) if 2 * chunk_of(g) >= min(CHUNK, g)))
+
+
+def summed_by(
+    function: Function, instructions: Iterable[TensorIntrinsic], target: Target
+) -> DotProduct | None:
+    """The dot products of a fused function by one of these instructions; None if the target has
+    none that computes them."""
     c = analyse(viewed_program(function), inline_operands=False)
     if c is None or not packed_at_build(c) or shares_vector(c) or c.vector.extent == 1:
         return None
-    instruction = _instruction(c, target)
+    instruction = _instruction(c, instructions, target)
     depth = _depth(c)
     if instruction is None or depth is None:
         return None
     c = replace(c, reduce=(*(a for a in c.reduce if a is not depth), depth))
     groups = -(-depth.extent // instruction.terms)
-    if instruction is PAIRS:
-        if groups == 1:
-            return None  # nothing to sum in float16
-        groups = next(g for g in count(groups) if 2 * chunk_of(g) >= min(CHUNK, g))
+    return in_groups(DotProduct(c, instruction, depth, c, False), groups)
+
+
+def in_groups(dot: DotProduct, groups: int) -> DotProduct:
+    """The same products with so many groups of terms, the last of which may be zeros."""
+    c, instruction, depth = dot.contraction, dot.instruction, dot.depth
     words = replace(
         c,
         reduce=(*c.reduce[:-1], replace(depth, extent=groups)),
@@ -101,14 +119,16 @@ def packed_weights(program: PrimFunc, dot: DotProduct, vectors: int) -> PackedWe
     return PackedWeights(program.params[dot.contraction.rhs.param], step, panel)
 
 
-def _instruction(c: Contraction, target: Target) -> TensorIntrinsic | None:
+def _instruction(
+    c: Contraction, instructions: Iterable[TensorIntrinsic], target: Target
+) -> TensorIntrinsic | None:
     """That of most products that multiplies and adds these dtypes, or copies of the left operand in
     a wider one."""
     left = (c.lhs.load.dtype, *WIDENED.get(c.lhs.load.dtype, ()))
     dtypes = (c.rhs.load.dtype, store_of(c.node).buffer.dtype)
     fitting = [
         t
-        for t in (*TENSOR_INTRINSICS.values(), PAIRS)
+        for t in instructions
         if t.a in left and (t.b, t.accumulator) == dtypes and target.has(t.feature)
     ]
     return max(fitting, key=lambda t: t.lanes * t.terms, default=None)

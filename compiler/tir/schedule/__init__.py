@@ -17,6 +17,7 @@ from tunefarm.compiler.tir.schedule.loops import (
     reorder,
     split,
     stagger,
+    tile,
     unroll,
     vectorize,
 )
@@ -71,6 +72,7 @@ __all__ = [
     "split",
     "stagger",
     "tensorize",
+    "tile",
     "transform_layout",
     "unroll",
     "vectorize",

@@ -150,6 +150,13 @@ def vectorize(program: PrimFunc, loop: Var) -> PrimFunc:
     return set_kind(program, loop, LoopKind.VECTORIZED)
 
 
+def tile(program: PrimFunc, loop: Var) -> PrimFunc:
+    """The loop becomes a part of what one instruction of a matrix unit does, with the loops inside
+    it: rows, lanes or groups of terms of a tile."""
+    constant_extent(find_loop(program, loop))
+    return set_kind(program, loop, LoopKind.TILED)
+
+
 def unroll(program: PrimFunc, loop: Var) -> PrimFunc:
     """The loop's body is repeated for every value of its variable."""
     constant_extent(find_loop(program, loop))

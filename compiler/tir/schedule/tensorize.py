@@ -41,6 +41,8 @@ def tensorize(program: PrimFunc, loop: Var, intrinsic: str) -> PrimFunc:
     for l in 16: for q in 4: C[l] = C[l] + int32(A[4·k + q]) · int32(B[k, l, q])
     ->  for l in vectorized(16): C[l] = x86.vpdpbusd.512(C[l], A[4·k], …, B[k, l, 0], …)
 
+    A matrix unit's takes tiles: ``tile`` makes the loops over rows and groups its own afterwards.
+
     ``loop`` is the outer of the two. A must not depend on the lanes and have its terms side by
     side, and so must B, lane after lane (``transform_layout`` or ``cache_read`` make such tiles).
     Split the loops without a remainder first. ScheduleError says what does not match.
@@ -106,7 +108,8 @@ class _Match:
             body=Store(self.store.buffer, self.store.indices, value),
             predicate=self.predicate(),
         )
-        loop = For(self.lanes, Const(self.intrinsic.lanes), block, LoopKind.VECTORIZED)
+        kind = LoopKind.TILED if self.intrinsic.rows else LoopKind.VECTORIZED
+        loop = For(self.lanes, Const(self.intrinsic.lanes), block, kind)
         return replace_stmt(self.program, self.nest, loop)
 
     def operands(self) -> tuple[Load, Load, Load]:

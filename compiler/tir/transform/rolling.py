@@ -109,7 +109,7 @@ class _Digits:
     def shared_out(self, hint: Prefetch, number: Var) -> Prefetch | None:
         """A part of a hint for each value of the number; None where they do not divide it."""
         factor = affine(hint.offset).coefficient(self.high)
-        if factor % self.count:
+        if factor % self.count or hint.apart > 1:
             return None
         first = substitute(hint.offset, {self.high: Const(0)})
         offset = first + number * (factor // self.count)

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from sketch_harness import Array, check, configs, function_of
+from narrow_products import drawn, epilogue, workload_of
+from sketch_harness import check, configs
 from tunefarm.compiler.codegen.llvm import emit_llvm
 from tunefarm.compiler.codegen.llvm_compile import assembly
-from tunefarm.compiler.dtypes import numpy_dtype
-from tunefarm.compiler.ir import Function
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.space import config_space, schedule_workload
 from tunefarm.compiler.target import Target
@@ -22,7 +21,8 @@ from tunefarm.compiler.workload import Workload
 
 CPUINFO = Path("/proc/cpuinfo")
 CPU_FLAGS = CPUINFO.read_text().split() if CPUINFO.exists() else []
-HOST = Target(f"llvm -mcpu={Target.host().mcpu} -num-cores=2")
+WITHOUT_TILES = " -mattr=-amx-tile" if Target.host().has("amx-int8") else ""
+HOST = Target(f"llvm -mcpu={Target.host().mcpu} -num-cores=2{WITHOUT_TILES}")
 EXTENT = st.integers(1, 40)
 LONG = st.integers(3, 70)
 FLAG = st.booleans()
@@ -40,21 +40,6 @@ has_any = pytest.mark.skipif(
 )
 
 
-def drawn(shape: tuple[int, ...], dtype: str, rng: np.random.Generator) -> Array:
-    """Bytes of the whole range; of other dtypes small whole numbers, whose sums are exact."""
-    if dtype in ("int8", "uint8"):
-        info = np.iinfo(dtype)
-        return rng.integers(info.min, info.max + 1, shape).astype(dtype)
-    return rng.integers(-3, 4, shape).astype(numpy_dtype(dtype))
-
-
-def workload_of(build: Any, *types: tuple[tuple[int, ...], str]) -> Workload:
-    made = function_of(build, *types)
-    return Workload.from_function(
-        Function(made.params, made.body, {"primitive": True, "constants": (1,)})
-    )
-
-
 def agrees(workload: Workload, seed: int) -> None:
     """The default, which is the sketch's, and two random configs; of bytes also without VNNI."""
     rng = np.random.default_rng(seed)
@@ -65,23 +50,6 @@ def agrees(workload: Workload, seed: int) -> None:
         assert space.default["sketch"] == "dot"
         for config in configs(space, rng, 2):
             check(workload, target, config, arrays, "execute")
-
-
-def epilogue(value: Any, rest: tuple[Any, ...], kind: str) -> Any:
-    """Bias and residual; for bytes scaled, rounded and clipped to bytes again."""
-    for operand in rest:
-        value = call("add", value, operand)
-    if kind != "bytes":
-        return call("relu", value)
-    scale = call("multiply", call("cast", value, dtype="float32"), _scalar(0.125))
-    rounded = call("add", call("round", scale), _scalar(3.0))
-    return call("cast", call("clip", rounded, min=0.0, max=255.0), dtype="uint8")
-
-
-def _scalar(value: float) -> Any:
-    from tunefarm.compiler.ir import Constant
-
-    return Constant(np.float32(value))
 
 
 @has_any

@@ -152,7 +152,13 @@ MEANINGS: dict[str, Callable[..., Any]] = {
 ARITIES = {"pow": 2, "fmod": 2, "fma": 3}
 
 
-@pytest.mark.parametrize("name", sorted(INTRINSICS))
+def test_a_float_is_rounded_to_bfloat16() -> None:
+    x = np.float32([1.00390625, -2.71828, 3e38])
+    got = elementwise(lambda a: Intrinsic("near_bfloat16", (a,), "bfloat16"), x)
+    np.testing.assert_array_equal(got, x.astype(got.dtype))
+
+
+@pytest.mark.parametrize("name", sorted(INTRINSICS - {"near_bfloat16"}))
 def test_every_intrinsic_has_a_meaning(name: str) -> None:
     x: Any = np.array([0.25, 0.5])
     dtype = "bool" if name in ("not", "isnan", "isinf") else "float64"

@@ -65,12 +65,19 @@ def test_only_what_is_allowed_is_rounded() -> None:
 
 def test_a_processor_that_gains_nothing_keeps_float32() -> None:
     many, _ = layers(32, 64)
-    old, slow = Target("llvm -mcpu=skylake-avx512"), Target("llvm -mcpu=emeraldrapids")
+    old = Target("llvm -mcpu=skylake-avx512")
+    slow = Target("llvm -mcpu=emeraldrapids -mattr=-amx-tile")
     for target in (old, slow):
         assert kernels(allow_precision(many, "bf16"), target) == kernels(many, target)
     one, _ = layers(1, 1024)  # takes as long as its weights take to come
     assert any("bfloat16" in k for k in kernels(allow_precision(one, "bf16"), slow))
     assert kernels(allow_precision(one, "bf16"), old) == kernels(one, old)
+
+
+def test_a_matrix_unit_gains() -> None:
+    many, _ = layers(32, 64)
+    target = Target("llvm -mcpu=emeraldrapids")
+    assert any("bfloat16" in k for k in kernels(allow_precision(many, "bf16"), target))
 
 
 def test_a_build_says_that_a_precision_changes_nothing() -> None:

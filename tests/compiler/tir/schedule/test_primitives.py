@@ -116,7 +116,7 @@ REFUSALS: dict[str, tuple[Schedule, str]] = {
     ),
     "no scope": (
         lambda p: s.cache_write(p, "C", "stack")[0],
-        "there is no scope 'stack'; scopes: global, local, register, shared",
+        "there is no scope 'stack'; scopes: global, local, register, tile, shared",
     ),
     "parallel reduction": (lambda p: s.parallel(p, loop(p, "C", 2)), "carries the reduction of C"),
     "lanes of two kinds": (

@@ -1,0 +1,146 @@
+"""Products of float32 by the tiles of a matrix unit that multiplies bfloat16 (AMX).
+
+    parallel over blocks of (panels of lanes, rows)
+      [for stretch of the terms:                        whose sums are added up for the block]
+      the block's rows as three bfloat16s each          parts [3, rows, terms], in the second cache
+      for panel:
+        for macro tile:                                 rh × nv tiles of 16 rows by 16 lanes
+          sums = 0
+          for step of 32 terms, for pair of parts:      six of them
+            sums += part of the rows · part of the weights
+          store the tiles, then the epilogue on their rows, in vectors → result
+
+A float32 is the sum of three bfloat16s exactly, and products of those are exact in float32: six of
+the nine pairs give a product to 2^-23 of its size, as one multiply-add would round it. The small
+ones are summed before the large one, and the root of the mean square of the errors is 0.4 to 0.6 of
+that of multiply-adds (64 to 3072 terms). The unit takes denormals for zeros; what is infinite, or
+becomes it when it is rounded to bfloat16 (from 3.39e38 on), makes NaN of the results of its row. A
+target with ``-precision=strict`` leaves the method out. Weights are split and packed when a model
+is built, and take 3/2 of the memory.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from tunefarm.compiler.ir import Function
+from tunefarm.compiler.space.columns import Mask, cheapest, whole
+from tunefarm.compiler.space.config import (
+    Access,
+    Columns,
+    Config,
+    Constraint,
+    Knob,
+    Nest,
+    SketchSpace,
+)
+from tunefarm.compiler.space.float_parts.apply import schedule
+from tunefarm.compiler.space.float_parts.cycles import ROWS, cycles
+from tunefarm.compiler.space.float_parts.forms import DEPTH, PAIRS
+from tunefarm.compiler.space.float_parts.program import padded_depth
+from tunefarm.compiler.space.matrix_tiles import BLOCKS, OPERATIONS_AT_ONCE
+from tunefarm.compiler.space.matrix_tiles.apply import LANES
+from tunefarm.compiler.space.matrix_tiles.cycles import REGISTERS
+from tunefarm.compiler.space.strassen.default import direct_cycles
+from tunefarm.compiler.space.strassen.program import Product, product_of
+from tunefarm.compiler.target import Target
+
+NAME, VERSION = "float_parts", 1
+LEAST_ROWS, LEAST_COLUMNS = 8, 16
+STRETCHES = (256, 384, 512, 768, 1024)
+WORTH = 1.15  # times fewer cycles than by multiply-adds, in the models, to be a task's default
+MAX_COPIED_BYTES = 1 << 20
+
+__all__ = ["cycles", "schedule", "space"]
+
+
+def space(function: Function, target: Target) -> SketchSpace | None:
+    """The knobs of a product in parts; None where there is no unit for it, or it does not apply."""
+    if target.kind != "llvm" or target.strict or not target.has("amx-bf16"):
+        return None
+    p = product_of(function, LANES, 1)
+    if p is None or p.variable or p.rows < LEAST_ROWS or p.columns < LEAST_COLUMNS:
+        return None
+    if p.depth < DEPTH:
+        return None
+    knobs, constraints = _knobs(p), _constraints(p)
+    choices = {k.name: k.choices for k in knobs if k.name != "next_panel"}
+    found, cost = cheapest(choices, {"next_panel": 1}, constraints, lambda k: cycles(p, target, k))
+    default: Config = {"sketch": NAME, **found, "next_panel": knobs[-1].choices[-1]}
+    return SketchSpace(
+        NAME,
+        VERSION,
+        knobs,
+        constraints,
+        default,
+        lambda k: _nest(p, target, k),
+        preferred=WORTH * cost < direct_cycles(p, target),
+    )
+
+
+def _knobs(p: Product) -> tuple[Knob, ...]:
+    vectors, tiles = -(-p.columns // LANES), -(-p.rows // ROWS)
+    return (
+        Knob("rh", tuple(n for n in (1, 2, 3, 4, 5, 6) if n <= tiles)),
+        Knob("nv", tuple(n for n in (1, 2, 3) if n <= vectors)),
+        Knob("mb", tuple(n for n in BLOCKS if n <= tiles)),
+        Knob("nb", tuple(n for n in BLOCKS if n <= vectors)),
+        Knob("stretch", (0, *_stretches(p))),
+        Knob("next_panel", (0, 1) if vectors > 1 else (0,)),
+    )
+
+
+def _stretches(p: Product) -> tuple[int, ...]:
+    """Terms of the stretches that a long sum may be cut into."""
+    depth = padded_depth(p)
+    return tuple(n for n in STRETCHES if n < depth and depth % n == 0)
+
+
+def _constraints(p: Product) -> tuple[Constraint, ...]:
+    def fits_registers(k: Columns) -> Mask:
+        return whole(k, "rh") * whole(k, "nv") + whole(k, "nv") + 1 <= REGISTERS
+
+    def whole_blocks(k: Columns) -> Mask:
+        tiles = -(-p.rows // (ROWS * whole(k, "rh")))
+        panels = -(-p.columns // (LANES * whole(k, "nv")))
+        return (tiles % whole(k, "mb") == 0) & (panels % whole(k, "nb") == 0)
+
+    def parts_fit(k: Columns) -> Mask:
+        rows, stretch = whole(k, "mb") * whole(k, "rh") * ROWS, whole(k, "stretch")
+        columns = np.where(stretch > 0, whole(k, "nb") * whole(k, "nv") * LANES, 0)
+        terms = np.where(stretch > 0, stretch, padded_depth(p))
+        return rows * (terms * 6 + columns * 4) <= MAX_COPIED_BYTES
+
+    def whole_panels(k: Columns) -> Mask:
+        return (whole(k, "stretch") == 0) | (p.columns % (LANES * whole(k, "nv")) == 0)
+
+    return (
+        Constraint("tiles fit the registers", fits_registers),
+        Constraint("whole blocks", whole_blocks),
+        Constraint("parts fit the cache", parts_fit),
+        Constraint("whole panels for stretches", whole_panels),
+    )
+
+
+def _nest(p: Product, target: Target, k: Columns) -> Nest:
+    one = np.ones(len(whole(k, "rh")), np.int64)
+    depth, rows = padded_depth(p), whole(k, "rh") * ROWS
+    axes = {"i": p.rows, "j": p.columns, "p": len(PAIRS), "k": depth}
+    vector = {"i": ROWS * one, "j": LANES * one, "p": one, "k": DEPTH * one}
+    register = {**vector, "i": rows, "j": LANES * whole(k, "nv"), "p": len(PAIRS) * one}
+    stretch = whole(k, "stretch")
+    l1 = {**register, "k": np.where(stretch > 0, stretch, depth)}
+    l2 = {**l1, "i": np.minimum(rows * whole(k, "mb"), p.rows)}
+    core = {**l2, "j": np.minimum(register["j"] * whole(k, "nb"), p.columns)}
+    blocks = -(-p.rows // core["i"]) * -(-p.columns // core["j"])
+    tiles = -(-p.rows // rows) * rows * -(-p.columns // register["j"]) * register["j"]
+    # A tile's instruction does 16 · 16 · 32 multiply-adds in the time of 16 · 16 · 2 of vectors'.
+    executed = 2.0 * len(PAIRS) * depth * tiles / (2 * OPERATIONS_AT_ONCE)
+    extra = {n: whole(k, n).astype(np.float64) for n in ("mb", "nb", "stretch", "next_panel")}
+    extra["cycles"] = cycles(p, target, k)
+    accesses = (
+        Access("parts", 2, (3, p.rows, depth), ({"p": 1}, {"i": 1}, {"k": 1})),
+        Access("weights", 2, (3, depth, p.columns), ({"p": 1}, {"k": 1}, {"j": 1}), constant=True),
+        Access("out", 4, (p.rows, p.columns), ({"i": 1}, {"j": 1}), write=True),
+    )
+    levels = {"vector": vector, "register": register, "l1": l1, "l2": l2, "core": core}
+    return Nest(axes, frozenset({"p", "k"}), accesses, levels, blocks, executed, extra)

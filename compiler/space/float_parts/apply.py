@@ -1,0 +1,154 @@
+"""A config applied to the stages of a product in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.ir import Function
+from tunefarm.compiler.space.config import Config
+from tunefarm.compiler.space.float_parts.forms import DEPTH, IN_PARTS, PARTS
+from tunefarm.compiler.space.float_parts.program import create_parts, padded_depth
+from tunefarm.compiler.space.matrix_tiles.apply import (
+    LANES,
+    in_tiles,
+    place_epilogue,
+    place_result,
+    place_tiles,
+)
+from tunefarm.compiler.space.nests import extent_of, own_loops
+from tunefarm.compiler.space.prefetch import PackedWeights, prefetch_weights
+from tunefarm.compiler.space.strassen.program import Product, product_of
+from tunefarm.compiler.space.tiles import in_parallel
+from tunefarm.compiler.summary import nominal_flops
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.tir import PackedLayout, PrimFunc
+from tunefarm.compiler.tir import schedule as s
+from tunefarm.compiler.tir.ir import Var
+
+ROWS = 16  # of a tile
+GROUPS, TERMS = 16, 2  # of terms in a tile
+INSTRUCTION = "x86.tdpbf16ps"
+
+
+def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
+    """Apply a config. Raises ScheduleError if the method does not apply or a knob misfits."""
+    p = product_of(function, LANES, 1)
+    if p is None or p.variable or not target.has("amx-bf16"):
+        raise ScheduleError(f"{target} computes no product of float32 in parts for the workload")
+    knob = {name: int(value) for name, value in config.items() if name != "sketch"}
+    width = knob["nv"] * LANES
+    each = knob["rh"] * ROWS
+    stretch = knob["stretch"] or padded_depth(p)
+    program = create_parts(p, -(-p.rows // each) * each, stretch)
+    final = s.remaining_blocks(program)[-1]
+    layout = PackedLayout(
+        ((), (stretch // DEPTH, GROUPS, TERMS), (width,)), (1, 5, 2, 0, 3, 6, 4), IN_PARTS
+    )  # [stretch][panel][step][part][group][lane][term]
+    program = s.transform_layout(program, p.weights, layout)
+    program = s.set_scope(program, "parts", "local")
+    program = s.set_scope(program, "product", "local")
+    if stretch < padded_depth(p):
+        program, outer, block = _place_stretches(program, p, knob, target)
+        program = _in_vectors(s.reverse_compute_at(program, final, outer[-1]), final, outer[-1])
+        program, top = s.fuse(program, *outer)
+    else:
+        program = s.pad_einsum(program, "product", {1: -(-p.columns // width) * width})
+        program, outer, place = _place_products(program, p, knob, target)
+        program = place_epilogue(program, final, place)
+        program, top = s.fuse(program, *outer)
+        block = top
+    program = _place_parts(program, block)
+    return in_parallel(program, top, nominal_flops(function), target)
+
+
+def _place_products(
+    program: PrimFunc, p: Product, knob: Mapping[str, int], target: Target
+) -> tuple[PrimFunc, list[Var], Var]:
+    """The products of parts by tiles; the loops over blocks, and the one over their tiles."""
+    program, result = s.cache_write(program, "product", "tile")
+    rows, column, pair, term = s.loops_of(program, "product")
+    program, (n_block, n_panel, vector, lane) = s.split(
+        program, column, knob["nb"], knob["nv"], LANES
+    )
+    program, (m_block, m_tile, tile, row) = s.split(program, rows, knob["mb"], knob["rh"], ROWS)
+    outer = [n_block, m_block, n_panel, m_tile]
+    program = s.reorder(program, *outer, term, pair, tile, vector, row, lane)
+    program = _sum_in_tiles(program, p, outer, (pair, tile, vector, row, lane, term), knob, target)
+    return place_result(program, result, m_tile, ROWS), [n_block, m_block], m_tile
+
+
+def _place_stretches(
+    program: PrimFunc, p: Product, knob: Mapping[str, int], target: Target
+) -> tuple[PrimFunc, list[Var], Var]:
+    """The products of a stretch of terms by tiles, added to the totals of a block; the loops over
+    blocks, and the one over stretches in them."""
+    program = s.set_scope(program, "total", "local")
+    rows, column, stretch = s.loops_of(program, "total")
+    program, (n_block, n_panel, vector, lane) = s.split(
+        program, column, knob["nb"], knob["nv"], LANES
+    )
+    program, (m_block, m_tile, row) = s.split(program, rows, knob["mb"], knob["rh"] * ROWS)
+    outer = [n_block, m_block, stretch, n_panel, m_tile]
+    program = s.reorder(program, *outer, row, vector, lane)
+    program = s.vectorize(s.unroll(program, vector), lane)
+    program, result = s.cache_write(program, "product", "tile")
+    program = s.compute_at(program, result, m_tile)
+    program = place_tiles(program, result, m_tile, ROWS)
+    program = s.compute_at(program, "product", m_tile)
+    row, column, pair, term = own_loops(program, "product", m_tile)
+    program, (tile, row) = s.split(program, row, ROWS)
+    program, (vector, lane) = s.split(program, column, LANES)
+    inside = (pair, tile, vector, row, lane, term)
+    program = _sum_in_tiles(program, p, outer, inside, knob, target)
+    program = s.decompose_reduction(program, "total", stretch)
+    return _in_vectors(program, "total_init", m_block), [n_block, m_block], stretch
+
+
+def _sum_in_tiles(
+    program: PrimFunc,
+    p: Product,
+    outer: list[Var],
+    inside: tuple[Var, Var, Var, Var, Var, Var],
+    knob: Mapping[str, int],
+    target: Target,
+) -> PrimFunc:
+    """The sums of a tile, which the last loop of ``outer`` is over, step by step."""
+    pair, tile, vector, row, lane, term = inside
+    program, (step, group, one) = s.split(program, term, GROUPS, TERMS)
+    order = [pair, tile, vector, row, group, lane, one]
+    program = s.reorder(program, step, *order)
+    program = s.decompose_reduction(program, "product", step)
+    elements = PARTS * DEPTH * knob["nv"] * LANES
+    steps = extent_of(program, step)
+    packed = PackedWeights(program.params[p.weights], elements, elements * steps)
+    once = {**knob, "ku": 1, "prefetch": 0}
+    visits = ([outer[-1]], [step], order)
+    program = prefetch_weights(program, "product", packed, once, *visits, target, level=2)
+    program = in_tiles(program, own_loops(program, "product_init", outer[-1]))
+    program = s.tensorize(program, lane, INSTRUCTION)
+    return in_tiles(program, [pair, tile, vector, row, group])
+
+
+def _in_vectors(program: PrimFunc, block: str, loop: Var) -> PrimFunc:
+    """A block's own loops inside another, the last one in vectors."""
+    own = own_loops(program, block, loop)
+    program, (_, lane) = s.split(program, own[-1], LANES)
+    return s.vectorize(program, lane)
+
+
+def _place_parts(program: PrimFunc, block: Var) -> PrimFunc:
+    """The parts of a block's rows, all of a vector of terms at once."""
+    program = s.compute_at(program, "parts", block)
+    program = s.pack_buffer(
+        program, "parts", PackedLayout(((), (ROWS,), (DEPTH,)), (1, 3, 0, 2, 4))
+    )  # [tile][step][part][row][term]
+    number, *rows, term = own_loops(program, "parts", block)
+    program, (step, half, lane) = s.split(program, term, DEPTH // LANES, LANES)
+    if rows:
+        program, parts = s.split(program, rows[0], ROWS)
+        rows = list(parts)
+    program = s.reorder(program, *rows, step, half, number, lane)
+    for loop in (half, number):
+        program = s.unroll(program, loop)
+    return s.vectorize(program, lane)

@@ -1,0 +1,70 @@
+"""What a product in parts takes, by the model of a matrix unit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from tunefarm.compiler.space.columns import Numbers, whole
+from tunefarm.compiler.space.config import Columns
+from tunefarm.compiler.space.float_parts.forms import DEPTH, PAIRS, PARTS
+from tunefarm.compiler.space.float_parts.program import padded_depth
+from tunefarm.compiler.space.matrix_tiles.cycles import (
+    CONFIGURE,
+    LANES,
+    LATENCY,
+    LOAD,
+    LOAD_FROM_L2,
+    PRODUCT,
+    REGISTERS,
+    STORE,
+    VECTOR,
+)
+from tunefarm.compiler.space.product_cycles import L2_SHARE, fetched_cycles, task_cycles
+from tunefarm.compiler.space.strassen.program import Product
+from tunefarm.compiler.target import Target
+
+ROWS = 16
+SHARED = 25_000.0  # clocks by which a product on two cores takes longer than half of one on one
+HINT = 1.0  # clocks of a line that is asked for
+SEEN = 0.8  # of the time of weights that come from beyond the second cache
+SPLIT = 16.0  # clocks of a vector of float32 in parts
+
+
+def _load_cycles(rh: Numbers, nv: Numbers) -> Numbers:
+    """Clocks of a step's loads: each tile once from the second cache; those of rows again for the
+    last pair, or for every pair where the registers do not hold all of them."""
+    held = REGISTERS - rh * nv - nv
+    again = np.where(rh <= held, rh, (len(PAIRS) - PARTS) * rh)
+    return PARTS * (rh + nv) * LOAD_FROM_L2 + again * LOAD
+
+
+def cycles(p: Product, target: Target, k: Columns) -> Numbers:
+    """Clocks of the whole product, its tasks shared out to the target's cores."""
+    rh, nv, mb, nb = (whole(k, name) for name in ("rh", "nv", "mb", "nb"))
+    stretch = np.where(whole(k, "stretch") > 0, whole(k, "stretch"), padded_depth(p))
+    stretches = padded_depth(p) // stretch
+    steps, panels = padded_depth(p) // DEPTH, -(-p.columns // (nv * LANES))
+    tiles = -(-p.rows // (rh * ROWS))
+    row_blocks, panel_blocks = -(-tiles // mb), -(-panels // nb)
+    products = len(PAIRS) * rh * nv * PRODUCT
+    step = np.maximum(products, _load_cycles(rh, nv))
+    step = np.maximum(step, len(PAIRS) * LATENCY * 0.9)
+    stored = LATENCY + rh * nv * (STORE + ROWS * VECTOR)
+    macro = steps * step + stored * np.where(stretches > 1, stretches + 1, 1)
+    split = tiles * rh * ROWS * padded_depth(p) / LANES * SPLIT * panel_blocks
+    work = tiles * panels * macro + split
+    # Every block of rows asks for the panels again.
+    work = work + row_blocks * panels * steps * PARTS * nv * LANES * HINT
+    weights = 2 * PARTS * padded_depth(p) * panels * nv * LANES
+    held = weights + 4 * p.rows * (p.depth + p.columns)
+    # Three halves of the weights come from the last cache no faster than from memory.
+    fetched = fetched_cycles(
+        weights, held, row_blocks, panel_blocks, replace(target, weights_in_memory=True)
+    )
+    streams = (held > L2_SHARE * target.l2_bytes) | target.weights_in_memory
+    total = np.where(streams, work + SEEN * fetched, work)
+    tasks = row_blocks * panel_blocks
+    blocks = tiles * panels / (mb * nb)
+    shared = task_cycles(total + CONFIGURE * tasks, tasks, blocks, target.num_cores)
+    return shared + SHARED * (target.num_cores > 1)

@@ -1,0 +1,88 @@
+"""A product of float32 as stages: the rows in parts, the products of parts, and what is fused.
+
+    parts[q, i, k]    = part q of x[i, k], 0 beyond the last row and term
+    product[n, i, j]  = Σ_p,k parts[a(p), i, n·S + k] · w[b(p), n·S + k, j]
+    total[i, j]       = Σ_n product[n, i, j]
+
+A sum is cut into stretches of S terms; of a single one there is no total.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from tunefarm.compiler import te
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.space.float_parts.forms import DEPTH, PAIRS, PART, PARTS
+from tunefarm.compiler.space.program import create_program
+from tunefarm.compiler.space.strassen.program import Product
+from tunefarm.compiler.tir import PrimFunc
+from tunefarm.compiler.tir import schedule as s
+from tunefarm.compiler.tir.ir import Expr
+
+_PARTS_OF_PAIRS = tuple(zip(*PAIRS, strict=True))
+
+
+def padded_depth(p: Product) -> int:
+    """Terms with those of zeros behind them."""
+    return -(-p.depth // DEPTH) * DEPTH
+
+
+@lru_cache(maxsize=64)
+def create_parts(p: Product, rows: int, stretch: int) -> PrimFunc:
+    """The plain loops of the stages, with so many rows and stretches of so many terms, and of what
+    is fused as one last block."""
+    weights = p.function.params[p.weights]
+    program = create_program(
+        p.function,
+        computes={p.anchor: lambda args: _stages(p, rows, stretch, args)},
+        shapes={weights: (PARTS, padded_depth(p), p.columns)},
+        dtypes={weights: PART},
+    )
+    stages = ("parts", "product", "total")[: 2 + (stretch < padded_depth(p))]
+    for block in s.remaining_blocks(program)[:-1]:
+        if block not in stages:
+            program = s.compute_inline(program, block)
+    if len(s.remaining_blocks(program)) != len(stages) + 1:
+        raise ScheduleError("what follows the product does not fold into one block")
+    return program
+
+
+def _stages(p: Product, rows: int, stretch: int, args: Sequence[te.Tensor]) -> te.Tensor:
+    x, w = args
+    depth = padded_depth(p)
+
+    def part(q: Expr, i: Expr, k: Expr) -> Expr:
+        value = _zero_beyond(_zero_beyond(x[i, k], i, p.rows, rows), k, p.depth, depth)
+        high = te.intrinsic("near_bfloat16", value, dtype=PART)
+        rest = value - te.cast(high, "float32")
+        middle = te.intrinsic("near_bfloat16", rest, dtype=PART)
+        low = te.intrinsic("near_bfloat16", rest - te.cast(middle, "float32"), dtype=PART)
+        return te.one_of(q, [high, middle, low])
+
+    parts = te.compute((PARTS, rows, depth), part, "parts")
+    pair, k = te.reduce_axis(len(PAIRS), "pair"), te.reduce_axis(stretch, "k")
+
+    def summed(n: Expr, i: Expr, j: Expr) -> te.Reduce:
+        a, b = (
+            te.one_of(pair, [te.const(n, "int64") for n in of]) for of in zip(*PAIRS, strict=True)
+        )
+        left, right = parts[a, i, n * stretch + k], w[b, n * stretch + k, j]
+        return te.sum(te.cast(left, "float32") * te.cast(right, "float32"), [pair, k])
+
+    if stretch == depth:
+        first = te.const(0, "int64")
+        total = te.compute((rows, p.columns), lambda i, j: summed(first, i, j), "product")
+    else:
+        product = te.compute((depth // stretch, rows, p.columns), summed, "product")
+        n = te.reduce_axis(depth // stretch, "n")
+        total = te.compute((rows, p.columns), lambda i, j: te.sum(product[n, i, j], [n]), "total")
+    return te.compute((p.rows, p.columns), lambda i, j: total[i, j], "rows")
+
+
+def _zero_beyond(value: Expr, index: Expr, extent: int, reach: int) -> Expr:
+    """``value`` where ``index``, of all below ``reach``, is within ``extent``, else 0."""
+    if reach <= extent:
+        return value
+    return te.if_then_else(index < extent, value, te.const(0, "float32"))

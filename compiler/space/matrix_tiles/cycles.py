@@ -1,0 +1,73 @@
+"""What a product takes on a matrix unit, by a model of the unit and of what feeds it."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+from tunefarm.compiler.space.columns import Numbers, whole
+from tunefarm.compiler.space.config import Columns
+from tunefarm.compiler.space.matrix_tiles.shape import TiledProduct
+from tunefarm.compiler.space.product_cycles import L2_SHARE, fetched_cycles, task_cycles
+from tunefarm.compiler.target import Target, dtype_bytes
+
+# Clocks on a Granite Rapids: of one instruction after another, whatever the rows of its tiles; of a
+# tile's load from the first and the second cache; of an instruction's result.
+PRODUCT, LOAD, LOAD_FROM_L2, LATENCY = 17.5, 8.0, 28.0, 60.0
+STORE = 16.0  # of a tile of sums
+VECTOR = 6.0  # of a vector of sums from there to the result
+CONFIGURE = 200.0  # the unit told of its registers, once a task
+SEEN = 0.3  # of the shorter one of work and of weights that come meanwhile
+COPY = 4.0  # of a vector of the left operand
+LANES, LINE, REGISTERS = 16, 64, 8
+L1_SHARE = 0.75
+
+
+def cycles(product: TiledProduct, target: Target, k: Columns) -> Numbers:
+    """Clocks of the whole product, its tasks shared out to the target's cores."""
+    dot = product.dot
+    c = dot.contraction
+    rw, rh, nv = (whole(k, name) for name in ("rw", "rh", "nv"))
+    mb, nb = whole(k, "mb"), whole(k, "nb")
+    panels = -(-c.vector.extent // (nv * LANES))
+    tiles, pieces = rows_of_tiles(product, k)
+    outer = prod(a.extent for a in (*c.outer, *c.rows) if a not in (product.rows, product.second))
+    steps = product.steps
+    tile_bytes = LANES * LINE
+    panel_bytes = steps * nv * tile_bytes
+    row_bytes = steps * rh * tile_bytes
+    weights = panels * panel_bytes
+    row_blocks, panel_blocks = -(-tiles // mb), -(-panels // nb)
+    tiles, mb = tiles * pieces, mb * pieces
+    # The panel stays in the first cache for all tiles of a block, or its rows for all panels.
+    keeps_panel = panel_bytes + row_bytes <= L1_SHARE * target.l1_bytes
+    keeps_rows = (mb * row_bytes + panel_bytes <= L1_SHARE * target.l1_bytes) & (nb > 1)
+    of_panel = np.where(keeps_panel & (mb > 1), LOAD, LOAD_FROM_L2)
+    of_rows = np.where(keeps_rows, LOAD, LOAD_FROM_L2)
+    loads = rh * of_rows + nv * of_panel
+    step = np.maximum(rh * nv * PRODUCT, loads)
+    step = np.maximum(step, LATENCY * 0.9)  # each instruction waits for its own last one
+    macro = steps * step + LATENCY + rh * nv * STORE + rh * rw * nv * VECTOR
+    work = outer * tiles * panels * macro
+    tasks = outer * row_blocks * panel_blocks
+    copied = whole(k, "pack_lhs") | int(dot.copied)
+    elements = prod(dot.contraction.lhs.load.buffer.shape)
+    vectors = elements * dtype_bytes(dot.instruction.a) / LINE
+    # Blocks of all panels copy their rows once; others each for itself.
+    work = work + copied * vectors * COPY * panel_blocks
+    blocks = outer * tiles * panels / (mb * nb)
+    held = weights + elements * dtype_bytes(dot.instruction.a)
+    fetched = fetched_cycles(weights, held, outer * row_blocks, panel_blocks, target)
+    beyond = held > L2_SHARE * target.l2_bytes
+    streams = beyond | target.weights_in_memory
+    longer, shorter = np.maximum(work, fetched), np.minimum(work, fetched)
+    total = np.where(streams, longer + SEEN * shorter, work)
+    return task_cycles(total + CONFIGURE * tasks, tasks, blocks, target.num_cores)
+
+
+def rows_of_tiles(product: TiledProduct, k: Columns) -> tuple[Numbers, Numbers]:
+    """Macro tiles along the axis that blocks cut, and for each of them pieces of the last axis."""
+    rw, rh = whole(k, "rw"), whole(k, "rh")
+    if product.second is None:
+        return -(-product.rows.extent // (rw * rh)), np.ones_like(rw)
+    return -(-product.second.extent // rh), -(-product.rows.extent // rw)

@@ -1,0 +1,164 @@
+"""Products of float32 in three bfloat16s each: as exact as multiply-adds, whatever the shape."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from narrow_products import workload_of
+from sketch_harness import Array, configs, draw, executed, interpreted, verify
+from tunefarm.compiler.dtypes import numpy_dtype
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.host import may_use_tiles
+from tunefarm.compiler.ops import call
+from tunefarm.compiler.packing import pack, packed_dtype
+from tunefarm.compiler.space import ConfigSpace, config_space, float_parts, schedule_workload
+from tunefarm.compiler.space.float_parts.forms import split_weights
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.tir.transform.lower import lower
+from tunefarm.compiler.workload import Workload
+
+TARGET = Target("llvm -mcpu=sapphirerapids -num-cores=2")
+HAS_TILES = may_use_tiles() and Target.host().has("amx-bf16")
+RUN = "execute" if HAS_TILES else "interpret"
+bounded = settings(max_examples=12, deadline=None, derandomize=True, database=None)
+
+
+def product(m: int, k: int, n: int, residual: bool = False) -> Workload:
+    def build(a: Any, b: Any, *rest: Any) -> Any:
+        made = call("matmul", a, b)
+        return call("relu", call("add", made, rest[0])) if rest else made
+
+    types = [((m, k), "float32"), ((k, n), "float32"), *[((m, n), "float32")] * residual]
+    return workload_of(build, *types)
+
+
+def space_of(workload: Workload) -> ConfigSpace:
+    space = float_parts.space(workload.function, TARGET)
+    assert space is not None
+    return ConfigSpace((space,))
+
+
+def result_of(workload: Workload, arrays: list[Array], sketch: str = "float_parts") -> Array:
+    """By the sketch's default config on its target, or by another's."""
+    spaces = {s.sketch: s.default for s in config_space(workload, TARGET).sketches}
+    program = lower(schedule_workload(workload, TARGET, spaces[sketch]), checked=True)
+    made = np.full(workload.output_types[0].shape, 77, np.float32)
+    if HAS_TILES:
+        executed(program, TARGET, arrays, [made])
+    else:
+        interpreted(program, arrays, [made])
+    return made
+
+
+@bounded
+@given(
+    st.integers(8, 70), st.integers(32, 150), st.integers(16, 90), st.booleans(),
+    st.integers(0, 9999),
+)  # fmt: skip
+def test_matmul(m: int, k: int, n: int, residual: bool, seed: int) -> None:
+    workload = product(m, k, n, residual)
+    rng = np.random.default_rng(seed)
+    arrays = draw(workload.function, rng)
+    for config in configs(space_of(workload), rng, 2):
+        verify(workload.function, TARGET, config, arrays, RUN)
+
+
+@pytest.mark.parametrize("m", [33, 64])
+def test_long_sums_in_stretches(m: int) -> None:
+    workload = product(m, 1000, 96, residual=True)
+    rng = np.random.default_rng(m)
+    arrays = draw(workload.function, rng)
+    default = space_of(workload).default
+    for stretch, nv, nb in ((256, 2, 3), (512, 1, 2), (512, 3, 1)):
+        config = {**default, "stretch": stretch, "rh": 2, "nv": nv, "nb": nb, "mb": 1}
+        verify(workload.function, TARGET, config, arrays, RUN)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_pointwise_convolutions(stride: int) -> None:
+    workload = workload_of(
+        lambda x, w: call(
+            "conv", x, w, strides=(stride, stride), data_layout="NSC", kernel_layout="SIO"
+        ),
+        ((1, 7, 9, 40), "float32"), ((1, 1, 40, 48), "float32"),
+    )  # fmt: skip
+    rng = np.random.default_rng(stride)
+    arrays = draw(workload.function, rng)
+    for config in configs(space_of(workload), rng, 2):
+        verify(workload.function, TARGET, config, arrays, RUN)
+
+
+@pytest.mark.skipif(not HAS_TILES, reason="this machine has no tiles (AMX)")
+@pytest.mark.parametrize("depth", [64, 768, 3072])
+def test_the_error_is_no_larger_than_that_of_multiply_adds(depth: int) -> None:
+    workload = product(64, depth, 64)
+    rng = np.random.default_rng(depth)
+    x, w = draw(workload.function, rng)
+    exact = x.astype(np.float64) @ w.astype(np.float64)
+    errors = {
+        sketch: np.sqrt(np.mean((result_of(workload, [x, w], sketch) - exact) ** 2))
+        for sketch in ("float_parts", "contraction")
+    }
+    assert errors["float_parts"] < errors["contraction"]
+
+
+def test_what_is_not_finite_spoils_its_own_row_alone() -> None:
+    workload = product(16, 32, 32)
+    rng = np.random.default_rng(1)
+    x, w = draw(workload.function, rng)
+    x[3, 5], x[4, 6], x[5, 7] = np.inf, np.nan, 1e-42
+    made = result_of(workload, [x, w])
+    assert np.isnan(made[[3, 4]]).all()
+    others = [r for r in range(16) if r not in (3, 4)]
+    want = x[others].astype(np.float64) @ w.astype(np.float64)
+    np.testing.assert_allclose(made[others], want, rtol=1e-5, atol=1e-5)
+
+
+def test_three_parts_hold_a_float32_exactly() -> None:
+    rng = np.random.default_rng(2)
+    weights = rng.standard_normal((70, 8)).astype(np.float32) * np.float32(1e3)
+    parts = split_weights(weights)
+    assert parts.shape == (3, 96, 8)
+    assert parts.dtype == numpy_dtype("bfloat16")
+    total = parts.astype(np.float64).sum(axis=0)
+    np.testing.assert_array_equal(total[:70], weights)
+    assert not total[70:].any()
+
+
+def test_weights_take_three_halves_of_the_memory() -> None:
+    workload = product(32, 64, 64)
+    config = space_of(workload).default
+    program = schedule_workload(workload, TARGET, config)
+    weights = np.ones((64, 64), np.float32)
+    layout = program.layouts[1]
+    packed = pack(weights, layout, program.params[1].shape)
+    assert packed_dtype(weights.dtype, layout) == packed.dtype == numpy_dtype("bfloat16")
+    assert packed.nbytes == weights.nbytes * 3 // 2
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "llvm -mcpu=sapphirerapids -precision=strict",
+        "llvm -mcpu=sapphirerapids -mattr=-amx-tile",
+        "llvm -mcpu=znver5",
+    ],
+)
+def test_other_targets_multiply_and_add(target: str) -> None:
+    workload = product(128, 768, 768)
+    assert "float_parts" not in [s.sketch for s in config_space(workload, Target(target)).sketches]
+    config = space_of(workload).default
+    if "strict" not in target:
+        with pytest.raises(ScheduleError, match="computes no product of float32 in parts"):
+            schedule_workload(workload, Target(target), config)
+
+
+def test_wide_products_of_a_large_model_are_made_so_by_default() -> None:
+    default = config_space(product(128, 768, 3072), TARGET, from_memory=True).default
+    assert default["sketch"] == "float_parts"
+    few = config_space(product(128, 768, 32), TARGET, from_memory=True).default
+    assert few["sketch"] != "float_parts"
