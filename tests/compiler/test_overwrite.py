@@ -18,7 +18,7 @@ from tunefarm.compiler.space import config_space
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.workload import Workload
 
-HOST = Target(f"llvm -mcpu={Target.host().mcpu} -num-cores=2")
+HOST = Target.host(2)
 CHANNELS_LAST = {"data_layout": "NSC", "kernel_layout": "SIO"}
 
 

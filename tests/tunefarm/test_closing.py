@@ -69,7 +69,7 @@ class Database:
 def target() -> Target:
     """One core: threads that wait for one another suffer most from a busy machine. Strict: without
     Strassen's method, which has no knobs that make it slow."""
-    return Target(f"llvm -mcpu={Target.host().mcpu} -num-cores=1 -precision=strict")
+    return Target(f"{Target.host(1)} -precision=strict")
 
 
 @pytest.fixture(scope="module")

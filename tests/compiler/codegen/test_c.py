@@ -183,7 +183,7 @@ def test_a_dtype_that_c99_lacks_is_refused() -> None:
         emit_c(lower(program))
 
 
-HOST = Target(f"llvm -mcpu={Target.host().mcpu} -num-cores=2")
+HOST = Target.host(2)
 F32 = "float32"
 WINDOW = {"strides": (1, 1), "padding": ((1, 1), (1, 1)), "dilations": (1, 1)}
 

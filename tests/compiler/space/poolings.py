@@ -11,7 +11,7 @@ from tunefarm.compiler.space import config_space
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.workload import Workload
 
-HOST = Target(f"llvm -mcpu={Target.host().mcpu} -num-cores=2")
+HOST = Target.host(2)
 PAIR = st.tuples(st.integers(1, 3), st.integers(1, 3))
 WINDOWS = (
     st.tuples(st.integers(1, 2), st.integers(3, 12), st.integers(3, 12), st.integers(1, 40)),

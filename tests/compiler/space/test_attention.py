@@ -22,7 +22,7 @@ from tunefarm.compiler.workload import Workload
 from tests.compiler.mismatch import mismatch
 
 F32 = "float32"
-HOST = Target(f"llvm -mcpu={Target.host().mcpu} -num-cores=2")
+HOST = Target.host(2)
 LANES = HOST.lanes(F32)
 HEADS_INSIDE = ("abcd,aecd->acbe", "abcd,adbe->acbe")  # [batch, tokens, heads, size]
 HEADS_OUTSIDE = ("abcd,abed->abce", "abcd,abde->abce")  # [batch, heads, tokens, size]

@@ -13,7 +13,7 @@ from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir.schedule import remaining_blocks
 from tunefarm.compiler.workload import Workload
 
-HOST = Target(f"llvm -mcpu={Target.host().mcpu} -num-cores=2")
+HOST = Target.host(2)
 
 
 def var(name: str, *shape: int) -> Var:

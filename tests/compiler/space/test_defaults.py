@@ -152,6 +152,6 @@ def test_a_long_product_of_variable_rows(batch: tuple[int, ...]) -> None:
     """A panel of the right operand, transposed, exceeds what a block may copy."""
     shapes = ((*batch, 5, 20_000), "float32"), ((*batch, 19, 20_000), "float32")
     workload = Workload.from_function(function_of("matmul", *shapes, transpose_b=True))
-    target = Target(f"llvm -mcpu={Target.host().mcpu} -num-cores=2")
+    target = Target.host(2)
     arrays = draw(workload.function, np.random.default_rng(0))
     verify(workload.function, target, config_space(workload, target).default, arrays)

@@ -27,7 +27,7 @@ from tunefarm.compiler.target import Target
 from tunefarm.compiler.workload import Workload
 from tunefarm.worker.roofline import scheduled_operations
 
-HOST = Target(f"llvm -mcpu={Target.host().mcpu} -num-cores=2")
+HOST = Target.host(2)
 AVX2 = Target("llvm -mcpu=haswell -num-cores=1")
 ZEN4 = Target("llvm -mcpu=znver4 -num-cores=1")
 FLAG = st.booleans()

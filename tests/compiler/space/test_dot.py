@@ -21,8 +21,8 @@ from tunefarm.compiler.workload import Workload
 
 CPUINFO = Path("/proc/cpuinfo")
 CPU_FLAGS = CPUINFO.read_text().split() if CPUINFO.exists() else []
-WITHOUT_TILES = " -mattr=-amx-tile" if Target.host().has("amx-int8") else ""
-HOST = Target(f"llvm -mcpu={Target.host().mcpu} -num-cores=2{WITHOUT_TILES}")
+HAS_TILES = Target.host().has("amx-int8")
+HOST = Target(f"{Target.host(2)} -mattr=-amx-tile") if HAS_TILES else Target.host(2)
 EXTENT = st.integers(1, 40)
 LONG = st.integers(3, 70)
 FLAG = st.booleans()

@@ -19,7 +19,7 @@ from tunefarm.compiler.workload import Workload
 
 F32 = "float32"
 AVX2 = Target("llvm -mcpu=haswell")
-TARGETS = [Target(f"llvm -mcpu={Target.host().mcpu} -num-cores=2"), AVX2]
+TARGETS = [Target.host(2), AVX2]
 FLAG = st.booleans()
 bounded = settings(max_examples=10, deadline=None, derandomize=True, database=None)
 

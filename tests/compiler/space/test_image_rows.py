@@ -18,7 +18,7 @@ from tunefarm.compiler.target import Target
 from tunefarm.compiler.workload import Workload
 
 F32 = "float32"
-HOST = Target(f"llvm -mcpu={Target.host().mcpu} -num-cores=2")
+HOST = Target.host(2)
 AVX2 = Target("llvm -mcpu=haswell -num-cores=1")
 SAME = ((1, 1), (1, 1))
 FLAG = st.booleans()

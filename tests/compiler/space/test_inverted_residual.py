@@ -33,8 +33,8 @@ from tunefarm.compiler.workload import Workload
 from tests.compiler.mismatch import mismatch
 
 F32 = "float32"
-ONE = Target(f"llvm -mcpu={Target.host().mcpu} -num-cores=1")
-HOST = Target(f"llvm -mcpu={Target.host().mcpu} -num-cores=2")
+ONE = Target.host(1)
+HOST = Target.host(2)
 LAYOUTS = {"data_layout": "NSC", "kernel_layout": "SIO"}
 
 

@@ -19,7 +19,7 @@ from tunefarm.compiler.tir.transform.lower import lower
 from tunefarm.compiler.tir.walk import walk_stmt
 from tunefarm.compiler.workload import Workload
 
-HOST = Target(f"llvm -mcpu={Target.host().mcpu} -num-cores=2")
+HOST = Target.host(2)
 AVX2 = Target("llvm -mcpu=haswell -num-cores=1")
 SIZE = st.one_of(st.integers(1, 40), st.sampled_from((8, 16, 32, 64)))
 SIZES = st.lists(SIZE, min_size=2, max_size=6)

@@ -18,7 +18,7 @@ from tunefarm.compiler.workload import Workload
 F32 = "float32"
 ZEN5 = Target("llvm -mcpu=znver5 -num-cores=1")
 TARGETS = [
-    Target(f"llvm -mcpu={Target.host().mcpu} -num-cores=2"), Target("llvm -mcpu=haswell")
+    Target.host(2), Target("llvm -mcpu=haswell")
 ]  # fmt: skip
 FLAG = st.booleans()
 bounded = settings(max_examples=10, deadline=None, derandomize=True, database=None)

@@ -32,7 +32,7 @@ from tunefarm.compiler.tir.visit import walk_stmt
 from tunefarm.compiler.workload import Workload
 
 F32 = "float32"
-HOST = Target(f"llvm -mcpu={Target.host().mcpu} -num-cores=2")
+HOST = Target.host(2)
 ZEN5 = Target("llvm -mcpu=znver5 -num-cores=2")
 THREE, NONE = ((3, 3), (3, 3)), ((0, 0), (0, 0))
 RESNET = (1, 3, 224, 224)

@@ -17,7 +17,7 @@ from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir.transform.lower import lower
 from tunefarm.compiler.workload import Workload
 
-HOST = Target(f"llvm -mcpu={Target.host().mcpu} -num-cores=2")
+HOST = Target.host(2)
 AVX2 = Target("llvm -mcpu=haswell -num-cores=1")
 
 

@@ -19,7 +19,7 @@ from tunefarm.compiler.tir.transform.lower import lower
 from tunefarm.compiler.workload import Workload
 
 F32 = "float32"
-HOST = Target(f"llvm -mcpu={Target.host().mcpu} -num-cores=2")
+HOST = Target.host(2)
 EXTENT = st.sampled_from([1, 2, 3, 5, 7, 16, 33, 70, 200])
 SHAPE = st.tuples(EXTENT, EXTENT, EXTENT)
 KINDS = st.sampled_from(["softmax", "center", "divide by a sum"])

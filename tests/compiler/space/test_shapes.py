@@ -15,7 +15,7 @@ from tunefarm.compiler.target import Target
 from tunefarm.compiler.workload import Workload
 
 F32 = "float32"
-HOST = Target(f"llvm -mcpu={Target.host().mcpu} -num-cores=2")
+HOST = Target.host(2)
 EXTENT = st.integers(1, 40)
 SHORT = st.integers(1, 9)
 

@@ -22,7 +22,7 @@ from tunefarm.compiler.workload import Workload
 
 OPERATORS = operator_cases()
 F32 = "float32"
-HOST = Target(f"llvm -mcpu={Target.host().mcpu} -num-cores=2")
+HOST = Target.host(2)
 
 
 def _named(*names: str) -> Any:

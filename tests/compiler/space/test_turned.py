@@ -28,7 +28,7 @@ from tunefarm.compiler.tir.transform.lower import lower
 from tunefarm.compiler.workload import Workload
 
 F32 = "float32"
-HOST = Target(f"llvm -mcpu={Target.host().mcpu} -num-cores=2")
+HOST = Target.host(2)
 AVX2 = Target("llvm -mcpu=haswell -num-cores=1")
 DTYPES = (F32, "float16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
 

@@ -21,7 +21,7 @@ from tunefarm.compiler.tir.transform.lower import lower
 from tunefarm.compiler.tir.visit import walk_stmt
 from tunefarm.compiler.workload import Workload
 
-HOST = Target(f"llvm -mcpu={Target.host().mcpu} -num-cores=2")
+HOST = Target.host(2)
 ZEN4 = Target("llvm -mcpu=znver4 -num-cores=1")
 ZEN4_2 = Target("llvm -mcpu=znver4 -num-cores=2")
 ZEN5 = Target("llvm -mcpu=znver5 -num-cores=1")

@@ -45,7 +45,7 @@ from tunefarm.compiler.tir.visit import walk_stmt
 from tunefarm.compiler.workload import Workload
 
 F32 = "float32"
-HOST = Target(f"llvm -mcpu={Target.host().mcpu} -num-cores=2")
+HOST = Target.host(2)
 FEW = Target("llvm -mcpu=haswell -num-cores=2")  # of 16 registers
 
 

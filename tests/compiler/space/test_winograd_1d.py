@@ -34,7 +34,7 @@ from tunefarm.compiler.tir.transform.lower import lower
 from tunefarm.compiler.workload import Workload
 from tunefarm.worker.roofline import scheduled_operations
 
-HOST = Target(f"llvm -mcpu={Target.host().mcpu} -num-cores=2")
+HOST = Target.host(2)
 ZEN5 = Target("llvm -mcpu=znver5 -num-cores=2")
 
 

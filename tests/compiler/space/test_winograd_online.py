@@ -29,7 +29,7 @@ from tunefarm.compiler.tir.transform.lower import lower
 from tunefarm.compiler.workload import Workload
 from tunefarm.worker.roofline import scheduled_operations
 
-HOST = Target(f"llvm -mcpu={Target.host().mcpu} -num-cores=2")
+HOST = Target.host(2)
 
 
 def space_of(function: Function, target: Target = WIDE) -> ConfigSpace:

@@ -72,7 +72,7 @@ def quanta_off(module: IRModule) -> NDArray[np.int64]:
     data = rng.integers(kind.min, kind.max + 1, x.type.shape).astype(x.type.dtype)
     want = np.asarray(evaluate(module.main, [data])).astype(np.int64)
     assert np.ptp(want) > 200
-    host = Target(f"llvm -mcpu={Target.host().mcpu} -num-cores=1")
+    host = Target.host(1)
     (got,) = build_module(widened, host).run({"x": data}).values()
     return np.abs(got.astype(np.int64) - want)
 

@@ -24,7 +24,7 @@ from tunefarm.compiler.workload import Workload
 
 import tunefarm
 
-HOST = Target(f"llvm -mcpu={Target.host().mcpu} -num-cores=2")
+HOST = Target.host(2)
 CHANNELS_LAST = {"data_layout": "NSC", "kernel_layout": "SIO"}
 IMAGE = (1, 9, 11, 32)
 RNG = np.random.default_rng(3)
