@@ -178,7 +178,7 @@ MESH_STREAMS = 4
 MEMORY_STREAMS: Mapping[str, tuple[float, float]] = {
     "emeraldrapids": (5.0, 9.5),
     "sapphirerapids": (5.0, 9.5),  # the same cores
-    "graniterapids": (5.0, 9.5),
+    "graniterapids": (5.0, 9.5),  # as these, not measured
     "graniterapids-d": (5.0, 9.5),
     "znver5": (9.5, 11.5),
     "znver4": (6.0, 10.0),

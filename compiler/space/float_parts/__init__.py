@@ -34,12 +34,11 @@ from tunefarm.compiler.space.config import (
     SketchSpace,
 )
 from tunefarm.compiler.space.float_parts.apply import schedule
-from tunefarm.compiler.space.float_parts.cycles import ROWS, cycles
+from tunefarm.compiler.space.float_parts.cycles import cycles
 from tunefarm.compiler.space.float_parts.forms import DEPTH, PAIRS
 from tunefarm.compiler.space.float_parts.program import padded_depth
 from tunefarm.compiler.space.matrix_tiles import BLOCKS, OPERATIONS_AT_ONCE
-from tunefarm.compiler.space.matrix_tiles.apply import LANES
-from tunefarm.compiler.space.matrix_tiles.cycles import REGISTERS
+from tunefarm.compiler.space.matrix_tiles.shape import LANES, REGISTERS, ROWS
 from tunefarm.compiler.space.strassen.default import direct_cycles
 from tunefarm.compiler.space.strassen.program import Product, product_of
 from tunefarm.compiler.target import Target

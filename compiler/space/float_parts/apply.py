@@ -10,12 +10,12 @@ from tunefarm.compiler.space.config import Config
 from tunefarm.compiler.space.float_parts.forms import DEPTH, IN_PARTS, PARTS
 from tunefarm.compiler.space.float_parts.program import create_parts, padded_depth
 from tunefarm.compiler.space.matrix_tiles.apply import (
-    LANES,
     in_tiles,
     place_epilogue,
     place_result,
     place_tiles,
 )
+from tunefarm.compiler.space.matrix_tiles.shape import LANES, ROWS
 from tunefarm.compiler.space.nests import extent_of, own_loops
 from tunefarm.compiler.space.prefetch import PackedWeights, prefetch_weights
 from tunefarm.compiler.space.strassen.program import Product, product_of
@@ -26,7 +26,6 @@ from tunefarm.compiler.tir import PackedLayout, PrimFunc
 from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.tir.ir import Var
 
-ROWS = 16  # of a tile
 GROUPS, TERMS = 16, 2  # of terms in a tile
 INSTRUCTION = "x86.tdpbf16ps"
 

@@ -11,20 +11,18 @@ from tunefarm.compiler.space.float_parts.forms import DEPTH, PAIRS, PARTS
 from tunefarm.compiler.space.float_parts.program import padded_depth
 from tunefarm.compiler.space.matrix_tiles.cycles import (
     CONFIGURE,
-    LANES,
     LATENCY,
     LOAD,
     LOAD_FROM_L2,
     PRODUCT,
-    REGISTERS,
     STORE,
     VECTOR,
 )
+from tunefarm.compiler.space.matrix_tiles.shape import LANES, REGISTERS, ROWS
 from tunefarm.compiler.space.product_cycles import L2_SHARE, fetched_cycles, task_cycles
 from tunefarm.compiler.space.strassen.program import Product
 from tunefarm.compiler.target import Target
 
-ROWS = 16
 SHARED = 25_000.0  # clocks by which a product on two cores takes longer than half of one on one
 HINT = 1.0  # clocks of a line that is asked for
 SEEN = 0.8  # of the time of weights that come from beyond the second cache

@@ -16,7 +16,7 @@ from tunefarm.compiler import te
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.space.float_parts.forms import DEPTH, PAIRS, PART, PARTS
 from tunefarm.compiler.space.program import create_program
-from tunefarm.compiler.space.strassen.program import Product
+from tunefarm.compiler.space.strassen.program import Product, zero_beyond
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.tir.ir import Expr
@@ -54,7 +54,7 @@ def _stages(p: Product, rows: int, stretch: int, args: Sequence[te.Tensor]) -> t
     depth = padded_depth(p)
 
     def part(q: Expr, i: Expr, k: Expr) -> Expr:
-        value = _zero_beyond(_zero_beyond(x[i, k], i, p.rows, rows), k, p.depth, depth)
+        value = zero_beyond(zero_beyond(x[i, k], i, p.rows, rows), k, p.depth, depth)
         high = te.intrinsic("near_bfloat16", value, dtype=PART)
         rest = value - te.cast(high, "float32")
         middle = te.intrinsic("near_bfloat16", rest, dtype=PART)
@@ -65,9 +65,7 @@ def _stages(p: Product, rows: int, stretch: int, args: Sequence[te.Tensor]) -> t
     pair, k = te.reduce_axis(len(PAIRS), "pair"), te.reduce_axis(stretch, "k")
 
     def summed(n: Expr, i: Expr, j: Expr) -> te.Reduce:
-        a, b = (
-            te.one_of(pair, [te.const(n, "int64") for n in of]) for of in zip(*PAIRS, strict=True)
-        )
+        a, b = (te.one_of(pair, [te.const(m, "int64") for m in of]) for of in _PARTS_OF_PAIRS)
         left, right = parts[a, i, n * stretch + k], w[b, n * stretch + k, j]
         return te.sum(te.cast(left, "float32") * te.cast(right, "float32"), [pair, k])
 
@@ -79,10 +77,3 @@ def _stages(p: Product, rows: int, stretch: int, args: Sequence[te.Tensor]) -> t
         n = te.reduce_axis(depth // stretch, "n")
         total = te.compute((rows, p.columns), lambda i, j: te.sum(product[n, i, j], [n]), "total")
     return te.compute((p.rows, p.columns), lambda i, j: total[i, j], "rows")
-
-
-def _zero_beyond(value: Expr, index: Expr, extent: int, reach: int) -> Expr:
-    """``value`` where ``index``, of all below ``reach``, is within ``extent``, else 0."""
-    if reach <= extent:
-        return value
-    return te.if_then_else(index < extent, value, te.const(0, "float32"))

@@ -17,11 +17,10 @@ behind it. The constant operand is packed at build time to [panel][taps][group][
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 from tunefarm.compiler.ir import Function
-from tunefarm.compiler.space.columns import Mask, Numbers, cheapest, whole
+from tunefarm.compiler.space.columns import Mask, cheapest, whole
 from tunefarm.compiler.space.config import (
     Columns,
     Config,
@@ -31,10 +30,13 @@ from tunefarm.compiler.space.config import (
     SketchSpace,
 )
 from tunefarm.compiler.space.contraction.nest import nest_of
-from tunefarm.compiler.space.matrix_tiles.apply import LANES, schedule
-from tunefarm.compiler.space.matrix_tiles.cycles import REGISTERS, cycles, rows_of_tiles
+from tunefarm.compiler.space.matrix_tiles.apply import schedule
+from tunefarm.compiler.space.matrix_tiles.cycles import cycles, rows_of_tiles
 from tunefarm.compiler.space.matrix_tiles.shape import (
+    LANES,
     NAME,
+    REGISTERS,
+    ROWS,
     VERSION,
     TiledProduct,
     row_choices,
@@ -42,7 +44,6 @@ from tunefarm.compiler.space.matrix_tiles.shape import (
 )
 from tunefarm.compiler.target import Target, dtype_bytes
 
-MOST_ROWS = 16
 BLOCKS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 13, 14, 16, 20, 24, 25, 28, 32, 49, 56, 64)
 PREFETCH = (0, 1, 2, 4, 8)  # steps of the sum ahead
 OPERATIONS_AT_ONCE = 8  # 16 rows of 16 groups in 16 clocks, in which two vectors' units do 32
@@ -75,7 +76,7 @@ def _knobs(product: TiledProduct) -> tuple[Knob, ...]:
     vectors = _vectors(product)
     rows = set(row_choices(product.rows.extent))
     if product.pads:
-        rows |= {MOST_ROWS}
+        rows |= {ROWS}
     least = max(rows) // 2
     blocks = product.blocked.extent
     return (
@@ -144,19 +145,10 @@ def _default(
 ) -> Config:
     chosen = ("order", "prefetch", "next_panel")
     choices = {k.name: k.choices for k in knobs if k.name not in chosen}
-    found = {}
-    for order in ("nm", "mn"):
-        cost = partial(_cost, product, target, order)
-        config, cost_of = cheapest(choices, {}, constraints, cost)
-        found[cost_of] = {"sketch": NAME, **config, "order": order}
+    found, _ = cheapest(choices, {}, constraints, lambda k: cycles(product, target, k))
     large = _weight_bytes(product) > HINTED_SHARE * target.l2_bytes or target.weights_in_memory
     hints = {"prefetch": 0, "next_panel": int(large and _vectors(product) > 1)}
-    return {**found[min(found)], **hints}
-
-
-def _cost(product: TiledProduct, target: Target, order: str, k: Columns) -> Numbers:
-    same = np.full(len(whole(k, "rw")), order)
-    return cycles(product, target, {**k, "order": same})
+    return {"sketch": NAME, **found, "order": "mn", **hints}
 
 
 def _nest(product: TiledProduct, target: Target, columns: Columns) -> Nest:

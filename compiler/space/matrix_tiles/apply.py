@@ -10,7 +10,7 @@ from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.config import Config
 from tunefarm.compiler.space.contraction.apply import keep_sums, order_blocks
 from tunefarm.compiler.space.dot.apply import copy_rows, pack_constant, place_copy
-from tunefarm.compiler.space.matrix_tiles.shape import TiledProduct, tiled_product_of
+from tunefarm.compiler.space.matrix_tiles.shape import LANES, TiledProduct, tiled_product_of
 from tunefarm.compiler.space.nests import own_loops
 from tunefarm.compiler.space.prefetch import PackedWeights, prefetch_weights
 from tunefarm.compiler.space.tiles import in_parallel
@@ -18,8 +18,6 @@ from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.tir.ir import Var
-
-LANES = 16
 
 
 def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
@@ -40,7 +38,8 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
         dot.depth.position: dot.padded_depth,
     }
     if product.pads:
-        padded[product.rows.position] = padded_rows(product, knob["rw"] * knob["rh"])
+        each = knob["rw"] * knob["rh"]
+        padded[product.rows.position] = -(-product.rows.extent // each) * each
     program = s.pad_einsum(program, c.block, padded)
     program, result = s.cache_write(program, c.block, "tile")
     program, outermost, place = _tiles(program, product, knob, str(config["order"]), target)
@@ -52,11 +51,6 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
         program = place_copy(program, copy, top, target)
     flops = 2 * prod(a.extent for a in (*c.outer, *c.rows, c.vector, *c.reduce))
     return in_parallel(program, top, flops / (dot.instruction.terms * LANES), target)
-
-
-def padded_rows(product: TiledProduct, rows: int) -> int:
-    """Rows with those of zeros that a copy has behind them, for tiles of so many."""
-    return -(-product.rows.extent // rows) * rows
 
 
 def _tiles(

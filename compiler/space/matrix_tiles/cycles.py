@@ -7,9 +7,9 @@ from math import prod
 import numpy as np
 from tunefarm.compiler.space.columns import Numbers, whole
 from tunefarm.compiler.space.config import Columns
-from tunefarm.compiler.space.matrix_tiles.shape import TiledProduct
+from tunefarm.compiler.space.matrix_tiles.shape import LANES, TiledProduct
 from tunefarm.compiler.space.product_cycles import L2_SHARE, fetched_cycles, task_cycles
-from tunefarm.compiler.target import Target, dtype_bytes
+from tunefarm.compiler.target import LINE_BYTES, Target, dtype_bytes
 
 # Clocks on a Granite Rapids: of one instruction after another, whatever the rows of its tiles; of a
 # tile's load from the first and the second cache; of an instruction's result.
@@ -19,7 +19,6 @@ VECTOR = 6.0  # of a vector of sums from there to the result
 CONFIGURE = 200.0  # the unit told of its registers, once a task
 SEEN = 0.3  # of the shorter one of work and of weights that come meanwhile
 COPY = 4.0  # of a vector of the left operand
-LANES, LINE, REGISTERS = 16, 64, 8
 L1_SHARE = 0.75
 
 
@@ -33,7 +32,7 @@ def cycles(product: TiledProduct, target: Target, k: Columns) -> Numbers:
     tiles, pieces = rows_of_tiles(product, k)
     outer = prod(a.extent for a in (*c.outer, *c.rows) if a not in (product.rows, product.second))
     steps = product.steps
-    tile_bytes = LANES * LINE
+    tile_bytes = LANES * LINE_BYTES
     panel_bytes = steps * nv * tile_bytes
     row_bytes = steps * rh * tile_bytes
     weights = panels * panel_bytes
@@ -52,7 +51,7 @@ def cycles(product: TiledProduct, target: Target, k: Columns) -> Numbers:
     tasks = outer * row_blocks * panel_blocks
     copied = whole(k, "pack_lhs") | int(dot.copied)
     elements = prod(dot.contraction.lhs.load.buffer.shape)
-    vectors = elements * dtype_bytes(dot.instruction.a) / LINE
+    vectors = elements * dtype_bytes(dot.instruction.a) / LINE_BYTES
     # Blocks of all panels copy their rows once; others each for itself.
     work = work + copied * vectors * COPY * panel_blocks
     blocks = outer * tiles * panels / (mb * nb)

@@ -16,6 +16,7 @@ from tunefarm.compiler.tir.ir import Var
 from tunefarm.compiler.tir.tensor_intrinsics import TENSOR_INTRINSICS
 
 NAME, VERSION = "matrix_tiles", 1
+LANES, ROWS, REGISTERS = 16, 16, 8  # of a tile at most, and tiles that the unit holds
 LEAST_ROWS = 4  # of a tile
 LEAST_GROUPS = 4  # of terms that an instruction sums
 WORTH_PADDING = 0.7  # share of a tile that must be filled without padding
@@ -98,6 +99,6 @@ def _step_of(groups: int, most: int) -> int:
     return divisor if divisor / most >= max(filled, WORTH_PADDING) else most
 
 
-def row_choices(extent: int, most: int = 16) -> tuple[int, ...]:
+def row_choices(extent: int, most: int = ROWS) -> tuple[int, ...]:
     """Rows of a tile that divide an extent."""
     return tuple(n for n in range(1, most + 1) if extent % n == 0)

@@ -212,8 +212,8 @@ def _lefts(p: Product, x: te.Tensor) -> te.Tensor:
     def operand(n: Expr, t: Expr, k: Expr) -> Expr:
         def block(down: int, across: int) -> Expr:
             row, term = t * p.side + down, k + across * terms
-            value = _zero_beyond(x[row, term], row, p.rows, groups * p.side)
-            return _zero_beyond(value, term, p.depth, terms * p.side)
+            value = zero_beyond(x[row, term], row, p.rows, groups * p.side)
+            return zero_beyond(value, term, p.depth, terms * p.side)
 
         return _operand(p, LEFT, n, block)
 
@@ -226,8 +226,8 @@ def _rights(p: Product, w: te.Tensor) -> te.Tensor:
     def operand(n: Expr, k: Expr, o: Expr) -> Expr:
         def block(down: int, across: int) -> Expr:
             term, column = k + down * terms, o + across * columns
-            value = _zero_beyond(w[term, column], column, p.columns, columns * p.side)
-            return _zero_beyond(value, term, p.depth, terms * p.side)
+            value = zero_beyond(w[term, column], column, p.columns, columns * p.side)
+            return zero_beyond(value, term, p.depth, terms * p.side)
 
         return _operand(p, RIGHT, n, block)
 
@@ -248,7 +248,7 @@ def _operand(p: Product, signs: Signs, product: Expr, block: Callable[[int, int]
     return _chosen([total(number) for number in range(p.products)], product)
 
 
-def _zero_beyond(value: Expr, index: Expr, extent: int, reach: int) -> Expr:
+def zero_beyond(value: Expr, index: Expr, extent: int, reach: int) -> Expr:
     """``value`` where ``index``, of all below ``reach``, is within ``extent``, else 0."""
     if reach <= extent:
         return value
