@@ -39,6 +39,7 @@ from tunefarm.compiler.space import (
     rows,
     strassen,
     window,
+    window_parts,
     window_passes,
     window_strips,
     winograd,
@@ -72,6 +73,7 @@ class Sketch:
 SKETCHES: list[Sketch] = [
     Sketch("attention", attention.space, attention.schedule),
     Sketch("float_parts", float_parts.space, float_parts.schedule),
+    Sketch("window_parts", window_parts.space, window_parts.schedule),
     Sketch("winograd_online", winograd_online.space, winograd_online.schedule),
     Sketch("winograd_1d", winograd_1d.space, winograd_1d.schedule),
     Sketch("winograd", winograd.space, winograd.schedule),

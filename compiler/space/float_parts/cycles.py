@@ -29,12 +29,22 @@ SEEN = 0.8  # of the time of weights that come from beyond the second cache
 SPLIT = 16.0  # clocks of a vector of float32 in parts
 
 
-def _load_cycles(rh: Numbers, nv: Numbers) -> Numbers:
-    """Clocks of a step's loads: each tile once from the second cache; those of rows again for the
-    last pair, or for every pair where the registers do not hold all of them."""
+def _load_cycles(rh: Numbers, nv: Numbers, of_rows: float) -> Numbers:
+    """Clocks of a step's loads: each tile of weights from the second cache; those of rows, each in
+    ``of_rows`` the first time, again for the last pair, or for every pair where the registers do
+    not hold all of them."""
     held = REGISTERS - rh * nv - nv
     again = np.where(rh <= held, rh, (len(PAIRS) - PARTS) * rh)
-    return PARTS * (rh + nv) * LOAD_FROM_L2 + again * LOAD
+    return PARTS * (rh * of_rows + nv * LOAD_FROM_L2) + again * LOAD
+
+
+def step_cycles(rh: Numbers, nv: Numbers, of_rows: float = LOAD_FROM_L2) -> Numbers:
+    """Clocks of a step of ``DEPTH`` terms of a macro tile: of its products, its loads (of a tile of
+    rows in ``of_rows``), or what each instruction waits for the one before it."""
+    products = len(PAIRS) * rh * nv * PRODUCT
+    return np.maximum(
+        np.maximum(products, _load_cycles(rh, nv, of_rows)), len(PAIRS) * LATENCY * 0.9
+    )
 
 
 def cycles(p: Product, target: Target, k: Columns) -> Numbers:
@@ -45,11 +55,8 @@ def cycles(p: Product, target: Target, k: Columns) -> Numbers:
     steps, panels = padded_depth(p) // DEPTH, -(-p.columns // (nv * LANES))
     tiles = -(-p.rows // (rh * ROWS))
     row_blocks, panel_blocks = -(-tiles // mb), -(-panels // nb)
-    products = len(PAIRS) * rh * nv * PRODUCT
-    step = np.maximum(products, _load_cycles(rh, nv))
-    step = np.maximum(step, len(PAIRS) * LATENCY * 0.9)
     stored = LATENCY + rh * nv * (STORE + ROWS * VECTOR)
-    macro = steps * step + stored * np.where(stretches > 1, stretches + 1, 1)
+    macro = steps * step_cycles(rh, nv) + stored * np.where(stretches > 1, stretches + 1, 1)
     split = tiles * rh * ROWS * padded_depth(p) / LANES * SPLIT * panel_blocks
     work = tiles * panels * macro + split
     # Every block of rows asks for the panels again.

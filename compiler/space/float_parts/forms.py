@@ -3,6 +3,7 @@ that a product of two is made of."""
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -19,13 +20,13 @@ PAIRS = ((0, 2), (0, 1), (1, 1), (1, 0), (2, 0), (0, 0))
 
 
 def split_weights(weights: NDArray[Any]) -> NDArray[Any]:
-    """Weights ``[…, K, N]`` of one tap as ``[3, K, N]`` of bfloat16, K padded with zeros to whole
-    instructions."""
-    depth, columns = weights.shape[-2:]
-    whole = np.zeros((-(-depth // DEPTH) * DEPTH, columns), np.float32)
-    whole[:depth] = weights.reshape(depth, columns)
-    parts = np.zeros((PARTS, *whole.shape), numpy_dtype(PART))
-    rest = whole
+    """Weights ``[taps …, K, N]`` as ``[3, taps · K, N]`` of bfloat16, the K terms of a tap padded
+    with zeros to whole instructions."""
+    *taps, depth, columns = weights.shape
+    whole = np.zeros((prod(taps), -(-depth // DEPTH) * DEPTH, columns), np.float32)
+    whole[:, :depth] = weights.reshape(-1, depth, columns)
+    rest = whole.reshape(-1, columns)
+    parts = np.zeros((PARTS, *rest.shape), numpy_dtype(PART))
     with np.errstate(invalid="ignore", over="ignore"):
         for part in parts:
             part[...] = rest.astype(part.dtype)

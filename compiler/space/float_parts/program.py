@@ -49,23 +49,33 @@ def create_parts(p: Product, rows: int, stretch: int) -> PrimFunc:
     return program
 
 
+def part_of(q: Expr, value: Expr) -> Expr:
+    """Part ``q`` of a value of float32."""
+    high = te.intrinsic("near_bfloat16", value, dtype=PART)
+    rest = value - te.cast(high, "float32")
+    middle = te.intrinsic("near_bfloat16", rest, dtype=PART)
+    low = te.intrinsic("near_bfloat16", rest - te.cast(middle, "float32"), dtype=PART)
+    return te.one_of(q, [high, middle, low])
+
+
+def parts_of_pair(pair: Expr) -> tuple[Expr, Expr]:
+    """The numbers of the left and of the right part of a pair."""
+    a, b = (te.one_of(pair, [te.const(m, "int64") for m in of]) for of in _PARTS_OF_PAIRS)
+    return a, b
+
+
 def _stages(p: Product, rows: int, stretch: int, args: Sequence[te.Tensor]) -> te.Tensor:
     x, w = args
     depth = padded_depth(p)
 
     def part(q: Expr, i: Expr, k: Expr) -> Expr:
-        value = zero_beyond(zero_beyond(x[i, k], i, p.rows, rows), k, p.depth, depth)
-        high = te.intrinsic("near_bfloat16", value, dtype=PART)
-        rest = value - te.cast(high, "float32")
-        middle = te.intrinsic("near_bfloat16", rest, dtype=PART)
-        low = te.intrinsic("near_bfloat16", rest - te.cast(middle, "float32"), dtype=PART)
-        return te.one_of(q, [high, middle, low])
+        return part_of(q, zero_beyond(zero_beyond(x[i, k], i, p.rows, rows), k, p.depth, depth))
 
     parts = te.compute((PARTS, rows, depth), part, "parts")
     pair, k = te.reduce_axis(len(PAIRS), "pair"), te.reduce_axis(stretch, "k")
 
     def summed(n: Expr, i: Expr, j: Expr) -> te.Reduce:
-        a, b = (te.one_of(pair, [te.const(m, "int64") for m in of]) for of in _PARTS_OF_PAIRS)
+        a, b = parts_of_pair(pair)
         left, right = parts[a, i, n * stretch + k], w[b, n * stretch + k, j]
         return te.sum(te.cast(left, "float32") * te.cast(right, "float32"), [pair, k])
 

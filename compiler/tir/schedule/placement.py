@@ -11,6 +11,7 @@ from tunefarm.compiler.tir.affine import Affine, affine, at_least_zero, conjunct
 from tunefarm.compiler.tir.facts import variables
 from tunefarm.compiler.tir.ir import (
     THREAD_AXES,
+    Binary,
     Block,
     Buffer,
     Const,
@@ -20,7 +21,7 @@ from tunefarm.compiler.tir.ir import (
     Seq,
     Var,
 )
-from tunefarm.compiler.tir.schedule.regions import loops_over_region, region_of, relax
+from tunefarm.compiler.tir.schedule.regions import Region, loops_over_region, region_of, relax
 from tunefarm.compiler.tir.schedule.tree import (
     blocks,
     constant_extent,
@@ -133,17 +134,21 @@ def _placed(node: Block, target: For, sources: list[Block]) -> dict[Var, tuple[E
         writers.setdefault(written_buffer(source), []).append(source)
     whole: dict[Var, tuple[Expr, int]] = {v: (Const(0), e) for v, e in extents.items()}
     for buffer, members in writers.items():
-        formals = _identity_read(node, buffer)
-        for var, extent in zip(formals, buffer.shape, strict=True):
-            if var is not None and extents[var] > extent:
+        region = region_of(target, buffer, [(b, [store_of(b)]) for b in members], written=True)
+        formals = _read_at(node, buffer, region)
+        for formal, extent in zip(formals, buffer.shape, strict=True):
+            if formal is not None and extents[formal[0]] > extent * formal[1]:
                 raise ScheduleError(
                     f"block {node.name} has elements beyond those of {buffer.name}; "
                     "it cannot follow the loops that write it"
                 )
-        region = region_of(target, buffer, [(b, [store_of(b)]) for b in members], written=True)
         for source in members:
             _check_all_written(source, target)
-        mine = {v: r for v, r in zip(formals, region, strict=True) if v is not None}
+        mine = {
+            formal[0]: (base * formal[1], extent * formal[1])
+            for formal, (base, extent) in zip(formals, region, strict=True)
+            if formal is not None
+        }
         for var in extents if placed else ():
             a, b = placed.get(var, whole[var]), mine.get(var, whole[var])
             narrower = var in mine and _differ(a, b) and _differ(b, whole[var])
@@ -217,26 +222,39 @@ def _differ(a: tuple[Expr, int], b: tuple[Expr, int]) -> bool:
     return bool(difference.terms) or difference.const != 0 or a[1] != b[1]
 
 
-def _identity_read(node: Block, buffer: Buffer) -> list[Var | None]:
-    """The iterators at which a block reads a buffer; None where an index is 0 of extent 1.
+def _read_at(node: Block, buffer: Buffer, region: Region) -> list[tuple[Var, int] | None]:
+    """The iterators at which a block reads a buffer, each with how many of its values read the same
+    index: ``v`` has 1, ``v // 4`` has 4. None where an index is 0 of extent 1, or any other in a
+    dimension of which the ``region`` is the whole.
 
     Raises ScheduleError if the block reads elsewhere too.
     """
-    found: list[Var | None] | None = None
+    found: list[tuple[Var, int] | None] | None = None
     for access in reads(node, buffer):
-        formals: list[Var | None] = []
-        for index, extent in zip(access.indices, buffer.shape, strict=True):
-            plain = index if isinstance(index, Var) else None
-            zero = isinstance(index, Const) and extent == 1
-            formals.append(plain)
-            changed = found is not None and found[len(formals) - 1] is not plain
-            if (plain is None and not zero) or changed:
+        formals: list[tuple[Var, int] | None] = []
+        dimensions = zip(access.indices, buffer.shape, region, strict=True)
+        for index, extent, (base, written) in dimensions:
+            formals.append(_iterator_of(index))
+            start = isinstance(base, Const) and base.value == 0
+            whole = extent == 1 or (written == extent and start)
+            changed = found is not None and found[len(formals) - 1] != formals[-1]
+            if (formals[-1] is None and not whole) or changed:
                 raise ScheduleError(
                     f"block {node.name} does not read {buffer.name} at its own iterators"
                 )
         found = formals
     assert found is not None
-    variables = [v for v in found if v is not None]
+    variables = [formal[0] for formal in found if formal is not None]
     if len(set(variables)) != len(variables):
         raise ScheduleError(f"block {node.name} reads the diagonal of {buffer.name}")
     return found
+
+
+def _iterator_of(index: Expr) -> tuple[Var, int] | None:
+    """An iterator and what it is divided by to be an index."""
+    match index:
+        case Var():
+            return index, 1
+        case Binary("floordiv", Var() as var, Const(value=int() as factor)) if factor > 0:
+            return var, factor
+    return None

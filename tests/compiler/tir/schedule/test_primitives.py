@@ -234,6 +234,20 @@ def test_a_consumer_follows_a_tile_of_fused_loops() -> None:
         s.reverse_compute_at(program, "D", half)
 
 
+def test_a_consumer_reads_the_rows_of_a_group_as_one_axis() -> None:
+    x = te.placeholder((12, 4), name="X")
+    a = te.compute((3, 24), lambda g, t: x[g * 4 + t // 6, t % 6 % 4] * 2, name="A")
+    b = te.compute((12, 4), lambda i, j: a[i // 4, i % 4 * 6 + j] + 1, name="B")
+    program = te.create_prim_func([x, b])
+    group, pixel = (loop(program, "A", n) for n in range(2))
+    placed = s.set_scope(s.reverse_compute_at(program, "B", group), "A", "local")
+    arrays = h.whole_numbers(program)
+    want = h.interpreted(program, arrays)
+    h.same(h.compiled(lower(placed), arrays), want, str(placed))
+    with pytest.raises(ScheduleError, match="B does not read A at its own iterators"):
+        s.reverse_compute_at(program, "B", pixel)
+
+
 def test_overlapping_tiles_keep_their_first_values() -> None:
     """Each tile of B sums two rows, one of which the tile before it has summed already."""
     x, k = te.placeholder((6, 3), name="X"), te.reduce_axis(3)

@@ -1,0 +1,92 @@
+"""A config applied to the stages of a convolution in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.ir import Function
+from tunefarm.compiler.space.config import Config
+from tunefarm.compiler.space.float_parts.apply import GROUPS, INSTRUCTION, TERMS
+from tunefarm.compiler.space.float_parts.forms import DEPTH, IN_PARTS, PARTS
+from tunefarm.compiler.space.matrix_tiles.apply import in_tiles, place_epilogue, place_result
+from tunefarm.compiler.space.matrix_tiles.shape import LANES
+from tunefarm.compiler.space.nests import own_loops
+from tunefarm.compiler.space.prefetch import PackedWeights, prefetch_weights
+from tunefarm.compiler.space.tiles import in_parallel
+from tunefarm.compiler.space.window_parts.program import Windows, create_parts, windows_of
+from tunefarm.compiler.summary import nominal_flops
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.tir import PackedLayout, PrimFunc
+from tunefarm.compiler.tir import schedule as s
+from tunefarm.compiler.tir.ir import Var
+
+
+def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
+    """Apply a config. Raises ScheduleError if the method does not apply or a knob misfits."""
+    c = windows_of(function)
+    if c is None or not target.has("amx-bf16"):
+        raise ScheduleError(f"{target} computes no convolution of float32 in parts")
+    knob = {name: int(value) for name, value in config.items() if name != "sketch"}
+    width, rows, pitch = knob["nv"] * LANES, knob["rows"], knob["pitch"]
+    program = create_parts(c, rows, pitch)
+    program = _pack(program, c, width)
+    program = s.set_scope(program, "parts", "local")
+    program = s.set_scope(program, "product", "local")
+    program = s.pad_einsum(program, "product", {3: -(-c.outputs // width) * width})
+    final = s.remaining_blocks(program)[-1]
+    program, outer, group = _place_products(program, c, knob, target)
+    program = place_epilogue(program, final, group)
+    program, top = s.fuse(program, *outer)
+    program = _place_parts(program, top, pitch)
+    return in_parallel(program, top, nominal_flops(function), target)
+
+
+def _pack(program: PrimFunc, c: Windows, width: int) -> PrimFunc:
+    """The weights as [panel][tap of rows][step][tap of columns][part][group][lane][term]: what the
+    taps of a row read are much the same pixels."""
+    taps = (c.taps[1], c.channels // DEPTH, GROUPS, TERMS)
+    layout = PackedLayout(((), taps, (width,)), (6, 1, 3, 2, 0, 4, 7, 5), IN_PARTS)
+    return s.transform_layout(program, c.weights, layout)
+
+
+def _place_products(
+    program: PrimFunc, c: Windows, knob: Mapping[str, int], target: Target
+) -> tuple[PrimFunc, list[Var], Var]:
+    """The products of parts by tiles; the loops over blocks, and the one over groups of rows."""
+    program, result = s.cache_write(program, "product", "tile")
+    image, group, pixel, output, pair, down, across, term = s.loops_of(program, "product")
+    program, (n_block, n_panel, vector, lane) = s.split(
+        program, output, knob["nb"], knob["nv"], LANES
+    )
+    program, (m_block, m_group) = s.split(program, group, knob["mb"])
+    program, (m_tile, tile, pixel) = s.split(program, pixel, knob["rh"], knob["rw"])
+    program, (step, group, one) = s.split(program, term, GROUPS, TERMS)
+    outer, tiles = [image, n_block, m_block], [m_group, m_tile]
+    reduce, inside = [down, step, across], [pair, tile, vector, pixel, group, lane, one]
+    program = s.reorder(program, *outer, n_panel, *tiles, *reduce, *inside)
+    program = s.decompose_reduction(program, "product", down)
+    elements = PARTS * DEPTH * knob["nv"] * LANES
+    packed = PackedWeights(program.params[c.weights], elements, elements * (c.depth // DEPTH))
+    once = {**knob, "ku": 1, "prefetch": 0}
+    visits = (tiles, reduce, inside)
+    program = prefetch_weights(program, "product", packed, once, *visits, target, level=2)
+    program = in_tiles(program, own_loops(program, "product_init", m_tile))
+    program = s.tensorize(program, lane, INSTRUCTION)
+    program = in_tiles(program, [pair, tile, vector, pixel, group])
+    return place_result(program, result, m_tile, knob["rw"]), outer, m_group
+
+
+def _place_parts(program: PrimFunc, block: Var, pitch: int) -> PrimFunc:
+    """The parts of what a block's rows read, a vector of channels at a time."""
+    program = s.compute_at(program, "parts", block)
+    program = s.pack_buffer(
+        program, "parts", PackedLayout(((), (), (), (), (), (DEPTH,)), (1, 2, 5, 0, 3, 4, 6))
+    )  # [image][phase of rows][step][part][phase of columns][pixel][channel]
+    number, *phases, pixel, term = own_loops(program, "parts", block)
+    program, (step, half, lane) = s.split(program, term, DEPTH // LANES, LANES)
+    program, (row, column) = s.split(program, pixel, pitch)
+    program = s.reorder(program, row, *phases[:-1], column, *phases[-1:], step, half, number, lane)
+    for loop in (half, number):
+        program = s.unroll(program, loop)
+    return s.vectorize(program, lane)

@@ -1,0 +1,85 @@
+"""What a convolution in parts takes, and what it takes by multiply-adds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+from tunefarm.compiler.space.columns import Numbers, whole
+from tunefarm.compiler.space.config import Columns
+from tunefarm.compiler.space.float_parts.cycles import SEEN, SHARED, SPLIT, step_cycles
+from tunefarm.compiler.space.float_parts.forms import DEPTH, PARTS
+from tunefarm.compiler.space.matrix_tiles.cycles import (
+    CONFIGURE,
+    LATENCY,
+    LOAD,
+    LOAD_FROM_L2,
+    STORE,
+    VECTOR,
+)
+from tunefarm.compiler.space.matrix_tiles.shape import LANES
+from tunefarm.compiler.space.product_cycles import (
+    L2_SHARE,
+    fetched_cycles,
+    overlapped,
+    task_cycles,
+    weight_rates,
+)
+from tunefarm.compiler.space.window_parts.program import Windows
+from tunefarm.compiler.space.winograd import least_cycles as by_tiles
+from tunefarm.compiler.space.winograd.convolution import convolution_of
+from tunefarm.compiler.space.winograd_1d import least_cycles as along_rows
+from tunefarm.compiler.target import Target
+
+SEEN_UNFORESEEN = 1.45  # of the time of weights, where hints for them come to nothing
+
+
+def cycles(c: Windows, target: Target, k: Columns) -> Numbers:
+    """Clocks of the whole convolution, its tasks shared out to the target's cores."""
+    rows, pitch, rh, nv = (whole(k, name) for name in ("rows", "pitch", "rh", "nv"))
+    mb, nb, panels = whole(k, "mb"), whole(k, "nb"), -(-c.outputs // (nv * LANES))
+    groups, panel_blocks = -(-c.height // rows), -(-panels // nb)
+    row_blocks = c.batch * -(-groups // mb)
+    tiles = c.batch * groups * (rows * pitch // (rh * whole(k, "rw")))
+    # The taps of a row find the pixels of the first of them in the first cache.
+    pixels = (LOAD_FROM_L2 + (c.taps[1] - 1) * LOAD) / c.taps[1]
+    macro = c.depth // DEPTH * step_cycles(rh, nv, pixels) + LATENCY + rh * nv * STORE
+    work = tiles * panels * macro
+    work = work + c.batch * c.height * c.width * c.outputs / LANES * VECTOR
+    parts = part_rows(c, k) * pitch * c.strides[1] * c.channels  # of a block, three each
+    split = row_blocks * panel_blocks * parts / LANES
+    weights = 2.0 * PARTS * c.depth * c.outputs
+    held = weights + 4.0 * (prod(c.image) * c.inputs + c.height * c.width * c.outputs)
+    streamed = replace(target, weights_in_memory=True)
+    fetched = fetched_cycles(weights, held, row_blocks, panel_blocks, streamed)
+    waits = held > L2_SHARE * target.l2_bytes or target.weights_in_memory
+    # Hints for the next panel serve where the second cache holds two of them beside the parts.
+    panel = 2.0 * PARTS * c.depth * nv * LANES
+    foreseen = 2 * panel + 2 * PARTS * parts <= L2_SHARE * target.l2_bytes
+    seen = np.where(foreseen, SEEN, SEEN_UNFORESEEN)
+    total = work + split * SPLIT + (seen * fetched if waits else 0)
+    tasks = row_blocks * panel_blocks
+    shared = task_cycles(total + CONFIGURE * tasks, tasks, tasks, target.num_cores)
+    return shared + SHARED * (target.num_cores > 1)
+
+
+def part_rows(c: Windows, k: Columns) -> Numbers:
+    """Rows of the image that a block's results read, with those that the stride skips."""
+    return (whole(k, "mb") * whole(k, "rows") + c.reach[0]) * c.strides[0]
+
+
+def least_cycles_of_others(c: Windows, target: Target) -> float:
+    """Clocks by multiply-adds in the models: of the direct sum at the peak without its taps in the
+    padding, or by Winograd's method."""
+    lanes = target.lanes("float32")
+    winograd = convolution_of(c.function)
+    if winograd is not None:
+        others = [by_tiles(winograd, target, lanes), along_rows(winograd, target, lanes)]
+    else:
+        others = []
+    multiply = c.batch * c.taps_inside * c.inputs * c.outputs / (2 * lanes)
+    weights = 4 * prod(c.taps) * c.inputs * c.outputs
+    rate, _ = weight_rates(weights, target)
+    direct = float(overlapped(multiply, weights / rate, target.seen_share)) / target.num_cores
+    return min([direct, *others])

@@ -1,0 +1,139 @@
+"""Convolutions of float32 in three bfloat16s each: as exact as multiply-adds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from narrow_products import workload_of
+from sketch_harness import configs, draw, verify
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.host import may_use_tiles
+from tunefarm.compiler.ops import call
+from tunefarm.compiler.space import ConfigSpace, config_space, schedule_workload, window_parts
+from tunefarm.compiler.space.float_parts.forms import split_weights
+from tunefarm.compiler.target import Target
+from tunefarm.compiler.workload import Workload
+
+TARGET = Target("llvm -mcpu=sapphirerapids -num-cores=2")
+HAS_TILES = may_use_tiles() and Target.host().has("amx-bf16")
+RUN = "execute" if HAS_TILES else "interpret"
+bounded = settings(max_examples=8, deadline=None, derandomize=True, database=None)
+
+
+def convolution(
+    image: tuple[int, int, int, int],
+    taps: tuple[int, int],
+    outputs: int,
+    strides: tuple[int, int] = (1, 1),
+    dilations: tuple[int, int] = (1, 1),
+    padding: tuple[tuple[int, int], tuple[int, int]] = ((1, 1), (1, 1)),
+    residual: bool = False,
+    **attrs: Any,
+) -> Workload:
+    def build(x: Any, w: Any, *rest: Any) -> Any:
+        made = call(
+            "conv", x, w, strides=strides, dilations=dilations, padding=padding,
+            data_layout="NSC", kernel_layout="SIO", **attrs,
+        )  # fmt: skip
+        return call("relu", call("add", made, rest[0])) if rest else made
+
+    inputs = image[3] // int(attrs.get("groups", 1))
+    result = [
+        (size + sum(by) - (t - 1) * skip - 1) // step + 1
+        for size, by, t, skip, step in zip(
+            image[1:3], padding, taps, dilations, strides, strict=True
+        )
+    ]
+    shape = (image[0], *result, outputs)
+    types = [(image, "float32"), ((*taps, inputs, outputs), "float32")]
+    return workload_of(build, *types, *[(shape, "float32")] * residual)
+
+
+def space_of(workload: Workload) -> ConfigSpace:
+    space = window_parts.space(workload.function, TARGET)
+    assert space is not None
+    return ConfigSpace((space,))
+
+
+def check(workload: Workload, seed: int, count: int = 2) -> None:
+    rng = np.random.default_rng(seed)
+    arrays = draw(workload.function, rng)
+    for config in configs(space_of(workload), rng, count):
+        verify(workload.function, TARGET, config, arrays, RUN)
+
+
+@bounded
+@given(
+    st.integers(4, 9), st.integers(4, 9), st.integers(16, 70), st.sampled_from([16, 32, 48]),
+    st.integers(1, 2), st.integers(1, 2), st.booleans(), st.integers(0, 9999),
+)  # fmt: skip
+def test_strides(
+    height: int, width: int, inputs: int, outputs: int, down: int, across: int,
+    residual: bool, seed: int,
+) -> None:  # fmt: skip
+    image = (1, height + 2, width + 2, inputs)
+    check(convolution(image, (3, 3), outputs, (down, across), residual=residual), seed)
+
+
+@pytest.mark.parametrize(
+    ("taps", "dilations", "padding"),
+    [
+        ((5, 5), (1, 1), ((2, 2), (2, 2))),
+        ((3, 3), (2, 3), ((2, 2), (3, 3))),
+        ((1, 7), (1, 1), ((0, 0), (3, 3))),
+        ((2, 3), (1, 1), ((0, 1), (0, 0))),
+    ],
+)
+@pytest.mark.parametrize("strides", [(1, 1), (2, 2), (3, 2)])
+def test_windows(
+    taps: tuple[int, int],
+    dilations: tuple[int, int],
+    padding: tuple[tuple[int, int], tuple[int, int]],
+    strides: tuple[int, int],
+) -> None:
+    check(convolution((2, 11, 13, 20), taps, 32, strides, dilations, padding), sum(taps))
+
+
+def test_weights_in_parts_are_padded_tap_by_tap() -> None:
+    weights = np.random.default_rng(1).standard_normal((3, 2, 40, 16)).astype(np.float32)
+    total = split_weights(weights).astype(np.float64).sum(axis=0).reshape(6, 64, 16)
+    np.testing.assert_array_equal(total[:, :40], weights.reshape(6, 40, 16))
+    assert not total[:, 40:].any()
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [
+        convolution((1, 8, 8, 32), (1, 1), 32, padding=((0, 0), (0, 0))),  # float_parts
+        convolution((1, 8, 8, 8), (3, 3), 32),  # of so few channels steps are mostly zeros
+        convolution((1, 8, 8, 32), (3, 3), 24),
+        convolution((1, 8, 8, 64), (3, 3), 32, groups=2),
+        convolution((1, 3, 3, 32), (3, 3), 32),
+    ],
+)
+def test_others_are_left_alone(workload: Workload) -> None:
+    assert window_parts.space(workload.function, TARGET) is None
+
+
+@pytest.mark.parametrize("mcpu", ["sapphirerapids -precision=strict", "znver5"])
+def test_other_targets_multiply_and_add(mcpu: str) -> None:
+    workload, target = convolution((1, 28, 28, 64), (5, 5), 64), Target(f"llvm -mcpu={mcpu}")
+    assert "window_parts" not in [s.sketch for s in config_space(workload, target).sketches]
+    if "strict" not in mcpu:
+        with pytest.raises(ScheduleError, match="computes no convolution of float32 in parts"):
+            schedule_workload(workload, target, space_of(workload).default)
+
+
+def test_what_winograd_serves_little_is_made_so_by_default() -> None:
+    def sketch(image: int, taps: int, stride: int) -> object:
+        edge = ((taps // 2, taps // 2),) * 2
+        shape = (1, image, image, 128)
+        workload = convolution(shape, (taps, taps), 128, (stride, stride), padding=edge)
+        return config_space(workload, TARGET).default["sketch"]
+
+    assert sketch(28, 5, 1) == "window_parts"
+    assert sketch(28, 3, 1) == "winograd"
