@@ -36,16 +36,19 @@ def lasting_bytes(count: int) -> NDArray[np.uint8]:
     They are on huge pages where the system has them: where small ones happen to lie decides which
     of them share a set of the second-level cache, and ResNet-18 takes up to 1.3 × the time in one
     process of what it takes in another (Zen 5). The mapping is private: shared ones are files in
-    memory, which systems rarely put on huge pages.
+    memory, which systems rarely put on huge pages. What is behind the last whole huge page has one
+    too if it fills half of it.
     """
     if count < _WORTH_HUGE or not hasattr(mmap, "MADV_HUGEPAGE"):
         return aligned_bytes(count, mmap.PAGESIZE)
     size = -(-count // _HUGE_PAGE) * _HUGE_PAGE + _HUGE_PAGE
     pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with contextlib.suppress(OSError):  # a system without them
-        pages.madvise(mmap.MADV_HUGEPAGE)
     raw = np.frombuffer(pages, np.uint8)
     start = -address(raw) % _HUGE_PAGE
+    huge = max((count + _HUGE_PAGE // 2) // _HUGE_PAGE, 1) * _HUGE_PAGE
+    with contextlib.suppress(OSError):  # a system without them
+        pages.madvise(mmap.MADV_HUGEPAGE, start, huge)
+        pages.madvise(mmap.MADV_NOHUGEPAGE, start + huge)
     return raw[start : start + count]
 
 
