@@ -43,7 +43,7 @@ NAME, VERSION = "window_parts", 1
 MORE_PIXELS = 4  # of a row at most, beyond those that its windows need
 COPIED_SHARE = 0.4  # of the second cache, for what a block holds: larger blocks gain nothing
 HINTED_SHARE = 1 / 2  # of the second cache: smaller weights stay there
-WORTH = 1.15  # times fewer cycles than by multiply-adds, in the models, to be a task's default
+WORTH = 1.08  # times fewer cycles than by multiply-adds, in the models, to be a task's default
 
 __all__ = ["cycles", "schedule", "space"]
 
