@@ -57,6 +57,7 @@ class LoopKind(StrEnum):
     THREAD = "thread"
     VIRTUAL = "vthread"
     STAGGERED = "staggered"  # serial, the stages of its body a tile apart (``stagger.py``)
+    OVERLAPPED = "overlapped"  # serial, an epilogue beside the next sum (``overlap.py``)
     TILED = "tiled"  # with those inside it, all by one instruction of a matrix unit
 
 
@@ -301,7 +302,7 @@ class For:
     @property
     def is_serial(self) -> bool:
         """Whether one thread runs the iterations, one after the other, in a loop."""
-        return self.kind in (LoopKind.SERIAL, LoopKind.STAGGERED)
+        return self.kind in (LoopKind.SERIAL, LoopKind.STAGGERED, LoopKind.OVERLAPPED)
 
     @property
     def is_expanded(self) -> bool:

@@ -11,6 +11,7 @@ from tunefarm.compiler.space.float_parts.forms import DEPTH, IN_PARTS, PARTS
 from tunefarm.compiler.space.float_parts.program import create_parts, padded_depth
 from tunefarm.compiler.space.matrix_tiles.apply import (
     in_tiles,
+    overlap_tiles,
     place_epilogue,
     place_result,
     place_tiles,
@@ -53,8 +54,9 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
         program, top = s.fuse(program, *outer)
     else:
         program = s.pad_einsum(program, "product", {1: -(-p.columns // width) * width})
-        program, outer, place = _place_products(program, p, knob, target)
+        program, outer, panel, place = _place_products(program, p, knob, target)
         program = place_epilogue(program, final, place)
+        program = overlap_tiles(program, panel, place)
         program, top = s.fuse(program, *outer)
         block = top
     program = _place_parts(program, block)
@@ -63,8 +65,8 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
 
 def _place_products(
     program: PrimFunc, p: Product, knob: Mapping[str, int], target: Target
-) -> tuple[PrimFunc, list[Var], Var]:
-    """The products of parts by tiles; the loops over blocks, and the one over their tiles."""
+) -> tuple[PrimFunc, list[Var], Var, Var]:
+    """The products of parts by tiles; the loops over blocks, and those over panels and tiles."""
     program, result = s.cache_write(program, "product", "tile")
     rows, column, pair, term = s.loops_of(program, "product")
     program, (n_block, n_panel, vector, lane) = s.split(
@@ -74,7 +76,7 @@ def _place_products(
     outer = [n_block, m_block, n_panel, m_tile]
     program = s.reorder(program, *outer, term, pair, tile, vector, row, lane)
     program = _sum_in_tiles(program, p, outer, (pair, tile, vector, row, lane, term), knob, target)
-    return place_result(program, result, m_tile, ROWS), [n_block, m_block], m_tile
+    return place_result(program, result, m_tile, ROWS), [n_block, m_block], n_panel, m_tile
 
 
 def _place_stretches(
@@ -101,7 +103,8 @@ def _place_stretches(
     inside = (pair, tile, vector, row, lane, term)
     program = _sum_in_tiles(program, p, outer, inside, knob, target)
     program = s.decompose_reduction(program, "total", stretch)
-    return _in_vectors(program, "total_init", m_block), [n_block, m_block], stretch
+    program = _in_vectors(program, "total_init", m_block)
+    return overlap_tiles(program, n_panel, m_tile), [n_block, m_block], stretch
 
 
 def _sum_in_tiles(

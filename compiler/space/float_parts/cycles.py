@@ -19,10 +19,11 @@ from tunefarm.compiler.space.matrix_tiles.cycles import (
     VECTOR,
 )
 from tunefarm.compiler.space.matrix_tiles.shape import LANES, REGISTERS, ROWS
-from tunefarm.compiler.space.product_cycles import L2_SHARE, fetched_cycles, task_cycles
+from tunefarm.compiler.space.product_cycles import fetched_cycles, task_cycles
 from tunefarm.compiler.space.strassen.program import Product
 from tunefarm.compiler.target import Target
 
+EPILOGUE = 12.0  # clocks of a vector of results from a tile to memory
 SHARED = 25_000.0  # clocks by which a product on two cores takes longer than half of one on one
 HINT = 1.0  # clocks of a line that is asked for
 SEEN = 0.8  # of the time of weights that come from beyond the second cache
@@ -55,20 +56,21 @@ def cycles(p: Product, target: Target, k: Columns) -> Numbers:
     steps, panels = padded_depth(p) // DEPTH, -(-p.columns // (nv * LANES))
     tiles = -(-p.rows // (rh * ROWS))
     row_blocks, panel_blocks = -(-tiles // mb), -(-panels // nb)
-    stored = LATENCY + rh * nv * (STORE + ROWS * VECTOR)
-    macro = steps * step_cycles(rh, nv) + stored * np.where(stretches > 1, stretches + 1, 1)
+    # The epilogue of one macro tile runs beside the sum of the next.
+    sums, epilogues = steps // stretches * step_cycles(rh, nv), rh * nv * ROWS * EPILOGUE
+    macro = stretches * (np.maximum(sums, epilogues) + LATENCY + rh * nv * STORE)
+    macro = macro + np.where(stretches > 1, rh * nv * ROWS * VECTOR, 0)
     split = tiles * rh * ROWS * padded_depth(p) / LANES * SPLIT * panel_blocks
     work = tiles * panels * macro + split
     # Every block of rows asks for the panels again.
     work = work + row_blocks * panels * steps * PARTS * nv * LANES * HINT
     weights = 2 * PARTS * padded_depth(p) * panels * nv * LANES
     held = weights + 4 * p.rows * (p.depth + p.columns)
-    # Three halves of the weights come from the last cache no faster than from memory.
-    fetched = fetched_cycles(
-        weights, held, row_blocks, panel_blocks, replace(target, weights_in_memory=True)
-    )
-    streams = (held > L2_SHARE * target.l2_bytes) | target.weights_in_memory
-    total = np.where(streams, work + SEEN * fetched, work)
+    # Three halves of the weights come from the last cache no faster than from memory, and of a
+    # model's hardly any are still in the second one.
+    streamed = replace(target, weights_in_memory=True)
+    fetched = fetched_cycles(weights, held, row_blocks, panel_blocks, streamed)
+    total = work + SEEN * fetched
     tasks = row_blocks * panel_blocks
     blocks = tiles * panels / (mb * nb)
     shared = task_cycles(total + CONFIGURE * tasks, tasks, blocks, target.num_cores)

@@ -7,7 +7,8 @@
           sums = 0                                        rh × nv tiles of rw rows by 16 lanes
           for taps, for steps of 16 groups of terms:
             sums += lhs[tile, step] · rhs[step, tile]     an instruction each, rh + nv loads
-          store the tiles, then the epilogue on their rows, in vectors → result
+            [some rows of the epilogue of the macro tile before, in vectors → result]
+          store the tiles, [then the epilogue]
 
 Tiles of rows lie along the last axis of rows, those of a macro tile along the second last, if there
 is one. No condition may cut through a tile: its rows divide the axis, or the copy has some of zeros
@@ -45,7 +46,7 @@ from tunefarm.compiler.space.matrix_tiles.shape import (
 from tunefarm.compiler.target import Target, dtype_bytes
 
 BLOCKS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 13, 14, 16, 20, 24, 25, 28, 32, 49, 56, 64)
-PREFETCH = (0, 1, 2, 4, 8)  # steps of the sum ahead
+OVERLAPPED_STEPS = 6  # of a sum at least, for the epilogue of another beside it: else it is longer
 OPERATIONS_AT_ONCE = 8  # 16 rows of 16 groups in 16 clocks, in which two vectors' units do 32
 HINTED_SHARE = 1 / 8  # of the second cache: smaller weights are there, or come in no time
 MAX_COPIED_BYTES = 1 << 20
@@ -87,8 +88,8 @@ def _knobs(product: TiledProduct) -> tuple[Knob, ...]:
         Knob("nb", tuple(n for n in BLOCKS if n <= vectors)),
         Knob("order", ("nm", "mn")),
         Knob("pack_lhs", (1,) if dot.copied else (0, 1)),
-        Knob("prefetch", PREFETCH),
         Knob("next_panel", (0, 1) if vectors > 1 else (0,)),
+        Knob("overlap", (0, 1)),
     )
 
 
@@ -143,12 +144,13 @@ def _default(
     knobs: tuple[Knob, ...],
     constraints: tuple[Constraint, ...],
 ) -> Config:
-    chosen = ("order", "prefetch", "next_panel")
+    chosen = ("order", "next_panel", "overlap")
     choices = {k.name: k.choices for k in knobs if k.name not in chosen}
     found, _ = cheapest(choices, {}, constraints, lambda k: cycles(product, target, k))
     large = _weight_bytes(product) > HINTED_SHARE * target.l2_bytes or target.weights_in_memory
-    hints = {"prefetch": 0, "next_panel": int(large and _vectors(product) > 1)}
-    return {"sketch": NAME, **found, "order": "mn", **hints}
+    hints = int(large and _vectors(product) > 1)
+    overlap = int(product.steps >= OVERLAPPED_STEPS)
+    return {"sketch": NAME, **found, "order": "mn", "next_panel": hints, "overlap": overlap}
 
 
 def _nest(product: TiledProduct, target: Target, columns: Columns) -> Nest:

@@ -42,10 +42,13 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
         padded[product.rows.position] = -(-product.rows.extent // each) * each
     program = s.pad_einsum(program, c.block, padded)
     program, result = s.cache_write(program, c.block, "tile")
-    program, outermost, place = _tiles(program, product, knob, str(config["order"]), target)
+    program, outermost, tiles = _tiles(program, product, knob, str(config["order"]), target)
+    place = tiles[-1]
     rows = knob["rw"] if product.second is None else None
     program = place_result(program, result, place, rows)
     program = place_epilogue(program, epilogue, place)
+    if knob["overlap"]:
+        program = overlap_tiles(program, *tiles)
     program, top = s.fuse(program, *outermost)
     if copy is not None:
         program = place_copy(program, copy, top, target)
@@ -55,8 +58,8 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
 
 def _tiles(
     program: PrimFunc, product: TiledProduct, knob: Mapping[str, int], order: str, target: Target
-) -> tuple[PrimFunc, list[Var], Var]:
-    """The sums by tiles; the loops over blocks, outermost first, and the one over their tiles."""
+) -> tuple[PrimFunc, list[Var], list[Var]]:
+    """The sums by tiles; the loops over blocks, outermost first, and those over their tiles."""
     dot = product.dot
     c, intrinsic = dot.contraction, dot.instruction
     loops = dict(enumerate(s.loops_of(program, c.block)))
@@ -89,11 +92,11 @@ def _tiles(
     each = product.groups * knob["nv"] * LANES * intrinsic.terms
     weights = PackedWeights(program.params[c.rhs.param], each, each * product.steps)
     visits = (tiles, reduce, inside)
-    once = {**knob, "ku": 1}
+    once = {**knob, "ku": 1, "prefetch": 0}
     program = prefetch_weights(program, c.block, weights, once, *visits, target, level=2)
     program = in_tiles(program, own_loops(program, f"{c.block}_init", tiles[-1]))
     program = s.tensorize(program, lane, intrinsic.name)
-    return in_tiles(program, [tile, vector, row, group]), outermost, tiles[-1]
+    return in_tiles(program, [tile, vector, row, group]), outermost, [n_panel, *tiles]
 
 
 def in_tiles(program: PrimFunc, loops: list[Var]) -> PrimFunc:
@@ -120,6 +123,12 @@ def place_tiles(program: PrimFunc, result: str, place: Var, rows: int | None) ->
         outer = list(parts)
     program = s.reorder(program, *outer[:-1], vector, outer[-1], lane)
     return in_tiles(program, [*outer[:-1], vector, outer[-1], lane])
+
+
+def overlap_tiles(program: PrimFunc, *loops: Var) -> PrimFunc:
+    """Macro tiles in one loop, in which each runs beside the epilogue of the one before it."""
+    program, tile = s.fuse(program, *loops)
+    return s.overlap(program, tile)
 
 
 def place_epilogue(program: PrimFunc, epilogue: str, place: Var) -> PrimFunc:

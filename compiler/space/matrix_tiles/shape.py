@@ -15,7 +15,7 @@ from tunefarm.compiler.tir.affine import affine
 from tunefarm.compiler.tir.ir import Var
 from tunefarm.compiler.tir.tensor_intrinsics import TENSOR_INTRINSICS
 
-NAME, VERSION = "matrix_tiles", 1
+NAME, VERSION = "matrix_tiles", 2
 LANES, ROWS, REGISTERS = 16, 16, 8  # of a tile at most, and tiles that the unit holds
 LEAST_ROWS = 4  # of a tile
 LEAST_GROUPS = 4  # of terms that an instruction sums

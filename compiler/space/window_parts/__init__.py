@@ -8,8 +8,8 @@
             sums = 0
             for tap of rows, step of 32 channels, tap of columns, pair of parts:
               sums += part of the pixels · part of the weights
+              some of the epilogue of the group before, in vectors → result
             store the tiles
-          epilogue on the group's rows, in vectors → result
 
 A value is the sum of three parts, as in ``float_parts``, which has the errors and what is not
 finite. Tiles run on from one row to the next: its pixels stand ``pitch`` apart, the last of which

@@ -9,7 +9,12 @@ from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.config import Config
 from tunefarm.compiler.space.float_parts.apply import GROUPS, INSTRUCTION, TERMS
 from tunefarm.compiler.space.float_parts.forms import DEPTH, IN_PARTS, PARTS
-from tunefarm.compiler.space.matrix_tiles.apply import in_tiles, place_epilogue, place_result
+from tunefarm.compiler.space.matrix_tiles.apply import (
+    in_tiles,
+    overlap_tiles,
+    place_epilogue,
+    place_result,
+)
 from tunefarm.compiler.space.matrix_tiles.shape import LANES
 from tunefarm.compiler.space.nests import own_loops
 from tunefarm.compiler.space.prefetch import PackedWeights, prefetch_weights
@@ -35,8 +40,9 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     program = s.set_scope(program, "product", "local")
     program = s.pad_einsum(program, "product", {3: -(-c.outputs // width) * width})
     final = s.remaining_blocks(program)[-1]
-    program, outer, group = _place_products(program, c, knob, target)
+    program, outer, panel, group = _place_products(program, c, knob, target)
     program = place_epilogue(program, final, group)
+    program = overlap_tiles(program, panel, group)
     program, top = s.fuse(program, *outer)
     program = _place_parts(program, top, pitch)
     return in_parallel(program, top, nominal_flops(function), target)
@@ -52,8 +58,9 @@ def _pack(program: PrimFunc, c: Windows, width: int) -> PrimFunc:
 
 def _place_products(
     program: PrimFunc, c: Windows, knob: Mapping[str, int], target: Target
-) -> tuple[PrimFunc, list[Var], Var]:
-    """The products of parts by tiles; the loops over blocks, and the one over groups of rows."""
+) -> tuple[PrimFunc, list[Var], Var, Var]:
+    """The products of parts by tiles; the loops over blocks, and those over panels and groups of
+    rows."""
     program, result = s.cache_write(program, "product", "tile")
     image, group, pixel, output, pair, down, across, term = s.loops_of(program, "product")
     program, (n_block, n_panel, vector, lane) = s.split(
@@ -74,7 +81,7 @@ def _place_products(
     program = in_tiles(program, own_loops(program, "product_init", m_tile))
     program = s.tensorize(program, lane, INSTRUCTION)
     program = in_tiles(program, [pair, tile, vector, pixel, group])
-    return place_result(program, result, m_tile, knob["rw"]), outer, m_group
+    return place_result(program, result, m_tile, knob["rw"]), outer, n_panel, m_group
 
 
 def _place_parts(program: PrimFunc, block: Var, pitch: int) -> PrimFunc:

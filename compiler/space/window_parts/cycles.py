@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 from tunefarm.compiler.space.columns import Numbers, whole
 from tunefarm.compiler.space.config import Columns
-from tunefarm.compiler.space.float_parts.cycles import SEEN, SHARED, SPLIT, step_cycles
+from tunefarm.compiler.space.float_parts.cycles import EPILOGUE, SEEN, SHARED, SPLIT, step_cycles
 from tunefarm.compiler.space.float_parts.forms import DEPTH, PARTS
 from tunefarm.compiler.space.matrix_tiles.cycles import (
     CONFIGURE,
@@ -44,21 +44,20 @@ def cycles(c: Windows, target: Target, k: Columns) -> Numbers:
     tiles = c.batch * groups * (rows * pitch // (rh * whole(k, "rw")))
     # The taps of a row find the pixels of the first of them in the first cache.
     pixels = (LOAD_FROM_L2 + (c.taps[1] - 1) * LOAD) / c.taps[1]
-    macro = c.depth // DEPTH * step_cycles(rh, nv, pixels) + LATENCY + rh * nv * STORE
+    sums = c.depth // DEPTH * step_cycles(rh, nv, pixels)
+    macro = np.maximum(sums, rh * nv * whole(k, "rw") * EPILOGUE) + LATENCY + rh * nv * STORE
     work = tiles * panels * macro
-    work = work + c.batch * c.height * c.width * c.outputs / LANES * VECTOR
     parts = part_rows(c, k) * pitch * c.strides[1] * c.channels  # of a block, three each
     split = row_blocks * panel_blocks * parts / LANES
     weights = 2.0 * PARTS * c.depth * c.outputs
     held = weights + 4.0 * (prod(c.image) * c.inputs + c.height * c.width * c.outputs)
     streamed = replace(target, weights_in_memory=True)
     fetched = fetched_cycles(weights, held, row_blocks, panel_blocks, streamed)
-    waits = held > L2_SHARE * target.l2_bytes or target.weights_in_memory
     # Hints for the next panel serve where the second cache holds two of them beside the parts.
     panel = 2.0 * PARTS * c.depth * nv * LANES
     foreseen = 2 * panel + 2 * PARTS * parts <= L2_SHARE * target.l2_bytes
     seen = np.where(foreseen, SEEN, SEEN_UNFORESEEN)
-    total = work + split * SPLIT + (seen * fetched if waits else 0)
+    total = work + split * SPLIT + seen * fetched
     tasks = row_blocks * panel_blocks
     shared = task_cycles(total + CONFIGURE * tasks, tasks, tasks, target.num_cores)
     return shared + SHARED * (target.num_cores > 1)

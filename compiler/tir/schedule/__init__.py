@@ -12,6 +12,7 @@ from tunefarm.compiler.tir.schedule.inline import compute_inline
 from tunefarm.compiler.tir.schedule.loops import (
     fuse,
     limit,
+    overlap,
     parallel,
     prefetch,
     reorder,
@@ -55,6 +56,7 @@ __all__ = [
     "halve_reduction",
     "limit",
     "loops_of",
+    "overlap",
     "pack_buffer",
     "packed_shape",
     "pad_einsum",

@@ -188,6 +188,19 @@ def stagger(program: PrimFunc, loop: Var) -> PrimFunc:
     return set_kind(program, loop, LoopKind.STAGGERED)
 
 
+def overlap(program: PrimFunc, loop: Var) -> PrimFunc:
+    """Share what follows the tiles of a matrix unit in a serial loop's body out to the sums of the
+    next iteration.
+
+    for t in 8: tile = Σ_k f(t, k); P = tile; y[t] = g(P)
+    ->  for t in 9: for k: { if t < 8: tile += f(t, k); if t > 0: a share of y[t - 1] = g(P) }; …
+    """
+    node = find_loop(program, loop)
+    if node.kind is not LoopKind.SERIAL:
+        raise ScheduleError(f"{loop.name} is {node.kind}; only a serial loop can be overlapped")
+    return set_kind(program, loop, LoopKind.OVERLAPPED)
+
+
 def prefetch(program: PrimFunc, loop: Var, hint: Prefetch) -> PrimFunc:
     """Ask for cache lines at the start of each iteration of a serial or parallel loop.
 

@@ -1,0 +1,83 @@
+"""Epilogues beside the next sum: the same results, in shares for any number of steps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tir_harness as harness
+from tunefarm.compiler.errors import ScheduleError
+from tunefarm.compiler.tir import Allocate, Buffer, Const, For, Load, LoopKind, PrimFunc, Store
+from tunefarm.compiler.tir import Var as LoopVar
+from tunefarm.compiler.tir import schedule as s
+from tunefarm.compiler.tir.ir import Cast, Stmt
+from tunefarm.compiler.tir.transform.overlap import overlap_epilogues
+from tunefarm.compiler.tir.visit import seq, substitute_stmt
+
+TILES, LANES = 5, 4
+t, m, k, i, j = (LoopVar(name) for name in "tmkij")
+
+
+def program(
+    steps: int,
+    rows: int = 3,
+    halves: int = 1,
+    kind: LoopKind = LoopKind.OVERLAPPED,
+    scope: str = "local",
+    inplace: bool = False,
+) -> PrimFunc:
+    """y[t, r] = 2 · Σ x[t, k] · (r + 1) + 1, by tiles of ``rows``; r counts those of all halves."""
+    x = Buffer("x", (TILES, max(steps, halves * rows)))
+    y = Buffer("y", (TILES, halves * rows, LANES))
+    held = Buffer("p", (halves * rows, LANES), scope=scope)
+    tile = Buffer("s", (rows, LANES), scope="tile")
+
+    def each(body: Stmt, kind: LoopKind = LoopKind.UNROLLED, extent: int = rows) -> Stmt:
+        return For(i, Const(extent), For(j, Const(LANES), body, LoopKind.UNROLLED), kind)
+
+    row = m * rows + i
+    term = Load(x, (t, k)) * Cast(row + 1, "float32")
+    product = each(Store(tile, (i, j), Load(tile, (i, j)) + term))
+    sums: Stmt = seq(
+        each(Store(tile, (i, j), Const(0.0, "float32"))),
+        For(k, Const(steps), product),
+        each(Store(held, (row, j), Load(tile, (i, j)))),
+    )
+    sums = For(m, Const(halves), sums) if halves > 1 else substitute_stmt(sums, {m: Const(0)})
+    value = Load(held, (i, j)) * 2.0 + 1.0
+    body = seq(sums, each(Store(y, (t, i, j), value), LoopKind.SERIAL, halves * rows))
+    if inplace:
+        body = seq(body, Store(x, (t, Const(0)), Const(0.0, "float32")))
+    return PrimFunc("f", (x, y), For(t, Const(TILES), Allocate(held, Allocate(tile, body)), kind))
+
+
+@pytest.mark.parametrize("halves", [1, 2])
+@pytest.mark.parametrize("rows", [1, 3, 8])
+@pytest.mark.parametrize("steps", [1, 2, 3, 7, 20])
+def test_any_number_of_steps_and_rows(steps: int, rows: int, halves: int) -> None:
+    plain = program(steps, rows, halves)
+    made = overlap_epilogues(plain)
+    values = np.random.default_rng(steps).integers(-9, 9, plain.params[0].shape)
+    arrays = [values.astype(np.float32)]
+    (want,) = harness.interpreted(plain, arrays)
+    (got,) = harness.interpreted(made, arrays)
+    np.testing.assert_array_equal(got, want)
+    assert f"for t in range({TILES + 1})" in str(made)
+
+
+def test_what_is_stored_before_the_end_of_a_sum_is_kept_twice() -> None:
+    assert "p: float32[3, 4]" in str(overlap_epilogues(program(4)))
+    assert "p: float32[2, 6, 4]" in str(overlap_epilogues(program(4, halves=2)))
+
+
+def test_other_loops_stay_as_they_are() -> None:
+    plain = program(4, kind=LoopKind.SERIAL)
+    assert overlap_epilogues(plain) is plain
+    with pytest.raises(ScheduleError, match="t is parallel; only a serial loop can be overlapped"):
+        s.overlap(program(4, kind=LoopKind.PARALLEL), t)
+
+
+def test_sums_that_wait_for_the_epilogue_are_refused() -> None:
+    with pytest.raises(ScheduleError, match="the sums of loop t use what its epilogue writes"):
+        overlap_epilogues(program(4, inplace=True))
+    with pytest.raises(ScheduleError, match="loop t hands on registers"):
+        overlap_epilogues(program(4, scope="register"))
