@@ -16,7 +16,6 @@ from tunefarm.compiler.space.matrix_tiles.cycles import (
     LOAD,
     LOAD_FROM_L2,
     STORE,
-    VECTOR,
 )
 from tunefarm.compiler.space.matrix_tiles.shape import LANES
 from tunefarm.compiler.space.product_cycles import (

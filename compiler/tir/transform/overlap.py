@@ -117,7 +117,7 @@ class Epilogue:
         return self._beside(sum_loop, here, Const(0), 1)
 
     def _beside(self, stmt: Stmt, here: Expr, visit: Expr, visits: int) -> Stmt:
-        """``visit`` counts the steps of the loops around ``stmt``, of which there are ``visits``."""
+        """``visit`` counts the steps of the loops around a statement: there are ``visits``."""
         match stmt:
             case Allocate():
                 return replace(stmt, body=self._beside(stmt.body, here, visit, visits))
