@@ -46,7 +46,7 @@ from tunefarm.compiler.space.matrix_tiles.shape import (
 from tunefarm.compiler.target import Target, dtype_bytes
 
 BLOCKS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 13, 14, 16, 20, 24, 25, 28, 32, 49, 56, 64)
-OVERLAPPED_STEPS = 6  # of a sum at least, for the epilogue of another beside it: else it is longer
+OVERLAPPED_STEPS = 6  # of a sum, from which on any epilogue runs beside another
 OPERATIONS_AT_ONCE = 8  # 16 rows of 16 groups in 16 clocks, in which two vectors' units do 32
 HINTED_SHARE = 1 / 8  # of the second cache: smaller weights are there, or come in no time
 MAX_COPIED_BYTES = 1 << 20
@@ -149,7 +149,8 @@ def _default(
     found, _ = cheapest(choices, {}, constraints, lambda k: cycles(product, target, k))
     large = _weight_bytes(product) > HINTED_SHARE * target.l2_bytes or target.weights_in_memory
     hints = int(large and _vectors(product) > 1)
-    overlap = int(product.steps >= OVERLAPPED_STEPS)
+    # Shares of an epilogue of one vector a row take longer than short sums can hide.
+    overlap = int(product.steps >= OVERLAPPED_STEPS or found["nv"] > 1)
     return {"sketch": NAME, **found, "order": "mn", "next_panel": hints, "overlap": overlap}
 
 

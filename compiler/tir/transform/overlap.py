@@ -59,17 +59,18 @@ def _overlapped(loop: For) -> Stmt:
     handed = [a.buffer for a in around if uses(seq(*sums), a.buffer) and uses(epilogue, a.buffer)]
     _check(loop, seq(*sums), epilogue, handed)
     late = substitute_stmt(epilogue, {loop.var: loop.var - 1})
-    sum_loop = next((n for n, part in enumerate(sums) if _is_sum(part)), len(sums))
+    stores = [n for n, part in enumerate(sums) if buffers_stored(part) & set(handed)]
+    sum_loop = next((n for n, part in enumerate(sums) if _is_sum(part)), None)
     # A sum that stores some of its results before its end finds those of the last one in use.
-    early = any(buffers_stored(part) & set(handed) for part in sums[: sum_loop + 1])
+    early = sum_loop is not None and any(n <= sum_loop for n in stores)
     kept = {b: replace(b, shape=(2, *b.shape)) for b in handed} if early else {}
     sums = [in_copy(part, kept, _parity(loop.var)) for part in sums]
     late = in_copy(late, kept, _parity(loop.var - 1))
     here = loop.var < loop.start + loop.extent
     after = Epilogue(loop.var > loop.start, late)
     made = [after.beside(p, here) if n == sum_loop else If(here, p) for n, p in enumerate(sums)]
-    if sum_loop == len(sums):
-        made.insert(0, after.whole())
+    if sum_loop is None:
+        made.insert(min(stores, default=0), If(after.exists, late))
     stmt: Stmt = seq(*made)
     for allocation in reversed(around):
         if allocation.buffer not in handed:
@@ -108,9 +109,6 @@ class Epilogue:
 
     exists: Expr
     body: Stmt
-
-    def whole(self) -> Stmt:
-        return If(self.exists, self.body)
 
     def beside(self, sum_loop: Stmt, here: Expr) -> Stmt:
         """The loops of a sum, run only ``here``, with a share of the epilogue in each step."""
