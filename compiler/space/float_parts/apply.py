@@ -146,11 +146,9 @@ def _place_parts(program: PrimFunc, block: Var) -> PrimFunc:
         program, "parts", PackedLayout(((), (ROWS,), (DEPTH,)), (1, 3, 0, 2, 4))
     )  # [tile][step][part][row][term]
     number, *rows, term = own_loops(program, "parts", block)
-    program, (step, half, lane) = s.split(program, term, DEPTH // LANES, LANES)
+    program, (step, lane) = s.split(program, term, DEPTH)
     if rows:
         program, parts = s.split(program, rows[0], ROWS)
         rows = list(parts)
-    program = s.reorder(program, *rows, step, half, number, lane)
-    for loop in (half, number):
-        program = s.unroll(program, loop)
-    return s.vectorize(program, lane)
+    program = s.reorder(program, *rows, step, number, lane)
+    return s.vectorize(s.unroll(program, number), lane)

@@ -4,7 +4,7 @@
       the pixels that the block reads as three bfloat16s each          parts, in the second cache
       for panel:
         for group of rows:
-          for macro tile of their pixels:               rh × nv tiles of rw pixels by 16 lanes
+          for macro tile of their pixels:               rh × nv tiles of 16 pixels by 16 lanes
             sums = 0
             for tap of rows, step of 32 channels, tap of columns, pair of parts:
               sums += part of the pixels · part of the weights
@@ -12,9 +12,9 @@
             store the tiles
 
 A value is the sum of three parts, as in ``float_parts``, which has the errors and what is not
-finite. Tiles run on from one row to the next: its pixels stand ``pitch`` apart, the last of which
-are of no use. It serves windows for which Winograd's method has no tiles, or saves little: of
-stride 2, of 5 × 5 taps, dilated ones.
+finite. Tiles run on from one row of a group to the next, and over what windows read beyond its end.
+The sketch serves windows for which Winograd's method has no tiles, or saves little: of stride 2, of
+5 × 5 or 1 × 7 taps, dilated ones.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ from tunefarm.compiler.space.window_parts.program import Windows, windows_of
 from tunefarm.compiler.target import Target
 
 NAME, VERSION = "window_parts", 1
-MORE_PIXELS = 4  # of a row at most, beyond those that its windows need
 COPIED_SHARE = 0.4  # of the second cache, for what a block holds: larger blocks gain nothing
 HINTED_SHARE = 1 / 2  # of the second cache: smaller weights stay there
 WORTH = 1.08  # times fewer cycles than by multiply-adds, in the models, to be a task's default
@@ -76,11 +75,9 @@ def space(function: Function, target: Target) -> SketchSpace | None:
 
 
 def _knobs(c: Windows) -> tuple[Knob, ...]:
-    vectors, pitch = c.outputs // LANES, c.width + c.reach[1]
+    vectors = c.outputs // LANES
     return (
         Knob("rows", tuple(n for n in range(1, c.height + 1) if c.height % n == 0)),
-        Knob("pitch", tuple(range(pitch, pitch + MORE_PIXELS))),
-        Knob("rw", tuple(range(ROWS // 2, ROWS + 1))),
         Knob("rh", (1, 2, 3, 4)),
         Knob("nv", tuple(n for n in (1, 2, 3) if vectors % n == 0)),
         Knob("mb", tuple(n for n in BLOCKS if c.height % n == 0)),
@@ -93,22 +90,17 @@ def _constraints(c: Windows, target: Target) -> tuple[Constraint, ...]:
     def fits_registers(k: Columns) -> Mask:
         return whole(k, "rh") * whole(k, "nv") + whole(k, "nv") + 1 <= REGISTERS
 
-    def whole_tiles(k: Columns) -> Mask:
-        pixels = whole(k, "rows") * whole(k, "pitch")
-        return pixels % (whole(k, "rw") * whole(k, "rh")) == 0
-
     def whole_blocks(k: Columns) -> Mask:
         groups, panels = c.height // whole(k, "rows"), c.outputs // (LANES * whole(k, "nv"))
         return (groups % whole(k, "mb") == 0) & (panels % whole(k, "nb") == 0)
 
     def parts_fit(k: Columns) -> Mask:
-        pixels = part_rows(c, k) * whole(k, "pitch") * c.strides[1]
-        held = 4 * LANES * whole(k, "nv") * whole(k, "rows") * whole(k, "pitch")
+        pixels = part_rows(c, k) * c.pitch * c.strides[1]
+        held = 4 * LANES * whole(k, "nv") * whole(k, "rows") * c.pitch
         return pixels * c.channels * PARTS * 2 + held <= COPIED_SHARE * target.l2_bytes
 
     return (
         Constraint("tiles fit the registers", fits_registers),
-        Constraint("whole tiles", whole_tiles),
         Constraint("whole blocks", whole_blocks),
         Constraint("parts fit the cache", parts_fit),
     )
@@ -116,17 +108,18 @@ def _constraints(c: Windows, target: Target) -> tuple[Constraint, ...]:
 
 def _nest(c: Windows, target: Target, k: Columns) -> Nest:
     one = np.ones(len(whole(k, "rh")), np.int64)
-    rows, pitch, nv = (whole(k, name) for name in ("rows", "pitch", "nv"))
+    rows, nv = whole(k, "rows"), whole(k, "nv")
     pixels, channels = c.height * c.width, c.channels
     axes = {"n": c.batch, "i": pixels, "o": c.outputs, "p": len(PAIRS), "k": c.depth}
-    vector = {"n": one, "i": whole(k, "rw"), "o": LANES * one, "p": one, "k": DEPTH * one}
+    vector = {"n": one, "i": ROWS * one, "o": LANES * one, "p": one, "k": DEPTH * one}
     register = vector | {"i": vector["i"] * whole(k, "rh"), "o": LANES * nv, "p": len(PAIRS) * one}
     l1 = register | {"k": c.depth * one}
     l2 = l1 | {"i": rows * c.width * whole(k, "mb")}
     core = l2 | {"o": register["o"] * whole(k, "nb")}
     blocks = c.batch * -(-pixels // core["i"]) * -(-c.outputs // core["o"])
     # A tile's instruction does 16 · 16 · 32 multiply-adds in the time of 16 · 16 · 2 of vectors'.
-    products = c.batch * c.height * pitch * c.depth * c.outputs
+    tiles = -(-rows * c.pitch // register["i"])
+    products = c.batch * c.height // rows * tiles * register["i"] * c.depth * c.outputs
     executed = 2.0 * len(PAIRS) * products / (2 * OPERATIONS_AT_ONCE)
     extra = {n: whole(k, n).astype(np.float64) for n in ("mb", "nb", "rows", "next_panel")}
     extra["cycles"] = cycles(c, target, k)

@@ -15,7 +15,7 @@ from tunefarm.compiler.space.matrix_tiles.apply import (
     place_epilogue,
     place_result,
 )
-from tunefarm.compiler.space.matrix_tiles.shape import LANES
+from tunefarm.compiler.space.matrix_tiles.shape import LANES, ROWS
 from tunefarm.compiler.space.nests import own_loops
 from tunefarm.compiler.space.prefetch import PackedWeights, prefetch_weights
 from tunefarm.compiler.space.tiles import in_parallel
@@ -33,8 +33,8 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     if c is None or not target.has("amx-bf16"):
         raise ScheduleError(f"{target} computes no convolution of float32 in parts")
     knob = {name: int(value) for name, value in config.items() if name != "sketch"}
-    width, rows, pitch = knob["nv"] * LANES, knob["rows"], knob["pitch"]
-    program = create_parts(c, rows, pitch)
+    width = knob["nv"] * LANES
+    program = create_parts(c, knob["rows"], knob["rh"] * ROWS)
     program = _pack(program, c, width)
     program = s.set_scope(program, "parts", "local")
     program = s.set_scope(program, "product", "local")
@@ -44,7 +44,7 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     program = place_epilogue(program, final, group)
     program = overlap_tiles(program, panel, group)
     program, top = s.fuse(program, *outer)
-    program = _place_parts(program, top, pitch)
+    program = _place_parts(program, top, c.pitch)
     return in_parallel(program, top, nominal_flops(function), target)
 
 
@@ -67,7 +67,7 @@ def _place_products(
         program, output, knob["nb"], knob["nv"], LANES
     )
     program, (m_block, m_group) = s.split(program, group, knob["mb"])
-    program, (m_tile, tile, pixel) = s.split(program, pixel, knob["rh"], knob["rw"])
+    program, (m_tile, tile, pixel) = s.split(program, pixel, knob["rh"], ROWS)
     program, (step, group, one) = s.split(program, term, GROUPS, TERMS)
     outer, tiles = [image, n_block, m_block], [m_group, m_tile]
     reduce, inside = [down, step, across], [pair, tile, vector, pixel, group, lane, one]
@@ -81,7 +81,7 @@ def _place_products(
     program = in_tiles(program, own_loops(program, "product_init", m_tile))
     program = s.tensorize(program, lane, INSTRUCTION)
     program = in_tiles(program, [pair, tile, vector, pixel, group])
-    return place_result(program, result, m_tile, knob["rw"]), outer, n_panel, m_group
+    return place_result(program, result, m_tile, ROWS), outer, n_panel, m_group
 
 
 def _place_parts(program: PrimFunc, block: Var, pitch: int) -> PrimFunc:
@@ -91,9 +91,7 @@ def _place_parts(program: PrimFunc, block: Var, pitch: int) -> PrimFunc:
         program, "parts", PackedLayout(((), (), (), (), (), (DEPTH,)), (1, 2, 5, 0, 3, 4, 6))
     )  # [image][phase of rows][step][part][phase of columns][pixel][channel]
     number, *phases, pixel, term = own_loops(program, "parts", block)
-    program, (step, half, lane) = s.split(program, term, DEPTH // LANES, LANES)
+    program, (step, lane) = s.split(program, term, DEPTH)
     program, (row, column) = s.split(program, pixel, pitch)
-    program = s.reorder(program, row, *phases[:-1], column, *phases[-1:], step, half, number, lane)
-    for loop in (half, number):
-        program = s.unroll(program, loop)
-    return s.vectorize(program, lane)
+    program = s.reorder(program, row, *phases[:-1], column, *phases[-1:], step, number, lane)
+    return s.vectorize(s.unroll(program, number), lane)

@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 from tunefarm.compiler.space.columns import Numbers, whole
 from tunefarm.compiler.space.config import Columns
-from tunefarm.compiler.space.float_parts.cycles import EPILOGUE, SEEN, SHARED, SPLIT, step_cycles
+from tunefarm.compiler.space.float_parts.cycles import EPILOGUE, SHARED, SPLIT, step_cycles
 from tunefarm.compiler.space.float_parts.forms import DEPTH, PARTS
 from tunefarm.compiler.space.matrix_tiles.cycles import (
     CONFIGURE,
@@ -17,7 +17,7 @@ from tunefarm.compiler.space.matrix_tiles.cycles import (
     LOAD_FROM_L2,
     STORE,
 )
-from tunefarm.compiler.space.matrix_tiles.shape import LANES
+from tunefarm.compiler.space.matrix_tiles.shape import LANES, ROWS
 from tunefarm.compiler.space.product_cycles import (
     L2_SHARE,
     fetched_cycles,
@@ -31,22 +31,22 @@ from tunefarm.compiler.space.winograd.convolution import convolution_of
 from tunefarm.compiler.space.winograd_1d import least_cycles as along_rows
 from tunefarm.compiler.target import Target
 
-SEEN_UNFORESEEN = 1.45  # of the time of weights, where hints for them come to nothing
+FORESEEN, UNFORESEEN = 1.0, 1.45  # times that of weights, where hints for them serve or do not
 
 
 def cycles(c: Windows, target: Target, k: Columns) -> Numbers:
     """Clocks of the whole convolution, its tasks shared out to the target's cores."""
-    rows, pitch, rh, nv = (whole(k, name) for name in ("rows", "pitch", "rh", "nv"))
+    rows, rh, nv = (whole(k, name) for name in ("rows", "rh", "nv"))
     mb, nb, panels = whole(k, "mb"), whole(k, "nb"), -(-c.outputs // (nv * LANES))
     groups, panel_blocks = -(-c.height // rows), -(-panels // nb)
     row_blocks = c.batch * -(-groups // mb)
-    tiles = c.batch * groups * (rows * pitch // (rh * whole(k, "rw")))
+    tiles = c.batch * groups * -(-rows * c.pitch // (rh * ROWS))
     # The taps of a row find the pixels of the first of them in the first cache.
     pixels = (LOAD_FROM_L2 + (c.taps[1] - 1) * LOAD) / c.taps[1]
     sums = c.depth // DEPTH * step_cycles(rh, nv, pixels)
-    macro = np.maximum(sums, rh * nv * whole(k, "rw") * EPILOGUE) + LATENCY + rh * nv * STORE
+    macro = np.maximum(sums, rh * nv * ROWS * EPILOGUE) + LATENCY + rh * nv * STORE
     work = tiles * panels * macro
-    parts = part_rows(c, k) * pitch * c.strides[1] * c.channels  # of a block, three each
+    parts = part_rows(c, k) * c.pitch * c.strides[1] * c.channels  # of a block, three each
     split = row_blocks * panel_blocks * parts / LANES
     weights = 2.0 * PARTS * c.depth * c.outputs
     held = weights + 4.0 * (prod(c.image) * c.inputs + c.height * c.width * c.outputs)
@@ -55,7 +55,7 @@ def cycles(c: Windows, target: Target, k: Columns) -> Numbers:
     # Hints for the next panel serve where the second cache holds two of them beside the parts.
     panel = 2.0 * PARTS * c.depth * nv * LANES
     foreseen = 2 * panel + 2 * PARTS * parts <= L2_SHARE * target.l2_bytes
-    seen = np.where(foreseen, SEEN, SEEN_UNFORESEEN)
+    seen = np.where(foreseen, FORESEEN, UNFORESEEN)
     total = work + split * SPLIT + seen * fetched
     tasks = row_blocks * panel_blocks
     shared = task_cycles(total + CONFIGURE * tasks, tasks, tasks, target.num_cores)

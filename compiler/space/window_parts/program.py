@@ -9,7 +9,8 @@
 
 With rows and columns by their phases e and f in the stride S, and P pixels to a row, what a tap
 reads for the next pixel lies behind what it reads for this one, from row to row too: the pixels of
-R rows are one axis. Of each P those beyond the result's columns are of no use.
+R rows are one axis. Of each P those beyond the result's columns are of no use, nor are those that
+fill up the last tile.
 """
 
 from __future__ import annotations
@@ -80,6 +81,11 @@ class Windows:
         return down, across
 
     @property
+    def pitch(self) -> int:
+        """Pixels of a row of a phase: those that the result's columns read."""
+        return self.width + self.reach[1]
+
+    @property
     def taps_inside(self) -> int:
         """How many taps of all results read no padding."""
         axes = zip(
@@ -113,24 +119,26 @@ def windows_of(function: Function) -> Windows | None:
 
 
 @lru_cache(maxsize=64)
-def create_parts(c: Windows, rows: int, pitch: int) -> PrimFunc:
-    """The plain loops of the stages, of groups of so many rows, ``pitch`` pixels each, and of what
-    is fused as one last block."""
+def create_parts(c: Windows, rows: int, tile: int) -> PrimFunc:
+    """The plain loops of the stages, of groups of so many rows in tiles of so many pixels, and of
+    what is fused as one last block."""
     weights = c.function.params[c.weights]
     program = create_program(
         c.function,
-        computes={c.anchor: lambda args: _stages(c, rows, pitch, args)},
+        computes={c.anchor: lambda args: _stages(c, rows, tile, args)},
         shapes={weights: (PARTS, c.depth, c.outputs)},
         dtypes={weights: PART},
     )
     return fold_epilogue(program, 2)
 
 
-def _stages(c: Windows, rows: int, pitch: int, args: Sequence[te.Tensor]) -> te.Tensor:
+def _stages(c: Windows, rows: int, tile: int, args: Sequence[te.Tensor]) -> te.Tensor:
     x, w = args
+    pitch = c.pitch
+    group = -(-rows * pitch // tile) * tile
     (down, across), (skip_down, skip_across) = c.strides, c.dilations
     below, behind = c.reach
-    pixels = (c.height + below) * pitch + behind
+    pixels = (c.height - rows + below) * pitch + behind + group
 
     def part(q: Expr, n: Expr, e: Expr, f: Expr, g: Expr, k: Expr) -> Expr:
         row, column = g // pitch * down + e, g % pitch * across + f
@@ -157,8 +165,8 @@ def _stages(c: Windows, rows: int, pitch: int, args: Sequence[te.Tensor]) -> te.
         factors = te.cast(left, "float32") * te.cast(right, "float32")
         return te.sum(factors, [pair, i, j, k])
 
-    groups = c.height // rows
-    product = te.compute((c.batch, groups, rows * pitch, c.outputs), summed, "product")
+    shape = (c.batch, c.height // rows, group, c.outputs)
+    product = te.compute(shape, summed, "product")
 
     def result(n: Expr, h: Expr, v: Expr, o: Expr) -> Expr:
         return product[n, h // rows, h % rows * pitch + v, o]
