@@ -22,6 +22,8 @@ is built, and take 3/2 of the memory.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.columns import Mask, cheapest, whole
@@ -38,7 +40,7 @@ from tunefarm.compiler.space.float_parts.apply import schedule
 from tunefarm.compiler.space.float_parts.cycles import cycles
 from tunefarm.compiler.space.float_parts.forms import DEPTH, PAIRS
 from tunefarm.compiler.space.float_parts.program import padded_depth
-from tunefarm.compiler.space.matrix_tiles import BLOCKS, OPERATIONS_AT_ONCE
+from tunefarm.compiler.space.matrix_tiles import OPERATIONS_AT_ONCE, block_choices
 from tunefarm.compiler.space.matrix_tiles.shape import LANES, REGISTERS, ROWS
 from tunefarm.compiler.space.strassen.default import direct_cycles
 from tunefarm.compiler.space.strassen.program import Product, product_of
@@ -50,31 +52,50 @@ STRETCHES = (256, 384, 512, 768, 1024)
 WORTH = 1.08  # times fewer cycles than by multiply-adds, in the models, to be a task's default
 MAX_COPIED_BYTES = 1 << 20
 
-__all__ = ["cycles", "schedule", "space"]
+__all__ = ["cycles", "saved_cycles", "schedule", "space"]
 
 
 def space(function: Function, target: Target) -> SketchSpace | None:
     """The knobs of a product in parts; None where there is no unit for it, or it does not apply."""
-    if target.kind != "llvm" or target.strict or not target.has("amx-bf16"):
+    if target.kind != "llvm":
         return None
     p = product_of(function, LANES, 1)
-    if p is None or p.variable or p.rows < LEAST_ROWS or p.columns < LEAST_COLUMNS:
+    if p is None or not _applies(p, target):
         return None
-    if p.depth < DEPTH:
-        return None
-    knobs, constraints = _knobs(p), _constraints(p)
-    choices = {k.name: k.choices for k in knobs if k.name != "next_panel"}
-    found, cost = cheapest(choices, {"next_panel": 1}, constraints, lambda k: cycles(p, target, k))
+    found, _ = _default_of(p, target)
+    knobs = _knobs(p)
     default: Config = {"sketch": NAME, **found, "next_panel": knobs[-1].choices[-1]}
     return SketchSpace(
         NAME,
         VERSION,
         knobs,
-        constraints,
+        _constraints(p),
         default,
         lambda k: _nest(p, target, k),
-        preferred=WORTH * cost < direct_cycles(p, target),
+        preferred=saved_cycles(p, target) > 0,
     )
+
+
+def saved_cycles(p: Product, target: Target) -> float:
+    """Clocks that a product takes less in parts than by multiply-adds, in the models; 0 where it is
+    not made in parts by default."""
+    if not _applies(p, target):
+        return 0.0
+    (_, cost), direct = _default_of(p, target), direct_cycles(p, target)
+    return direct - cost if WORTH * cost < direct else 0.0
+
+
+def _applies(p: Product, target: Target) -> bool:
+    if target.strict or not target.has("amx-bf16") or p.variable:
+        return False
+    return p.rows >= LEAST_ROWS and p.columns >= LEAST_COLUMNS and p.depth >= DEPTH
+
+
+@lru_cache(maxsize=256)
+def _default_of(p: Product, target: Target) -> tuple[dict[str, int], float]:
+    """The config of the fewest cycles in the model, and their number."""
+    choices = {k.name: k.choices for k in _knobs(p) if k.name != "next_panel"}
+    return cheapest(choices, {"next_panel": 1}, _constraints(p), lambda k: cycles(p, target, k))
 
 
 def _knobs(p: Product) -> tuple[Knob, ...]:
@@ -82,8 +103,8 @@ def _knobs(p: Product) -> tuple[Knob, ...]:
     return (
         Knob("rh", tuple(n for n in (1, 2, 3, 4, 5, 6) if n <= tiles)),
         Knob("nv", tuple(n for n in (1, 2, 3) if n <= vectors)),
-        Knob("mb", tuple(n for n in BLOCKS if n <= tiles)),
-        Knob("nb", tuple(n for n in BLOCKS if n <= vectors)),
+        Knob("mb", block_choices(tiles, (1, 2, 3, 4))),
+        Knob("nb", block_choices(vectors, (1, 2, 3))),
         Knob("stretch", (0, *_stretches(p))),
         Knob("next_panel", (0, 1) if vectors > 1 else (0,)),
     )

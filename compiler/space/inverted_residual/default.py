@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from math import prod
 
 import numpy as np
+from tunefarm.compiler.space import float_parts
 from tunefarm.compiler.space.columns import Mask, Numbers, cheapest, whole
 from tunefarm.compiler.space.config import Columns, Config, Constraint
 from tunefarm.compiler.space.contraction.default import MAX_BODY
@@ -24,6 +25,7 @@ from tunefarm.compiler.space.inverted_residual.knobs import (
     registers_of,
 )
 from tunefarm.compiler.space.inverted_residual.program import InvertedResidual
+from tunefarm.compiler.space.strassen.program import Product
 from tunefarm.compiler.target import Target
 
 L2_BYTES = 32.0  # a cycle, written and read again
@@ -169,5 +171,17 @@ def saved_cycles(b: InvertedResidual, target: Target) -> float:
             moved += 2 * share / BEYOND_BYTES if share * L2_SHARE > target.l2_bytes else 0.0
     k = {n: np.array([int(v)]) for n, v in config.items() if n != "sketch"}
     whole_images = b.depthwise.shape[0] * arithmetic_cycles(b, target, k, 1)
-    alone = float(whole_images[0]) / target.num_cores
+    alone = float(whole_images[0]) / target.num_cores - _saved_in_parts(b, target)
     return alone + moved - fused if moved > 0 else 0.0
+
+
+def _saved_in_parts(b: InvertedResidual, target: Target) -> float:
+    """Cycles that products of one tap take less in parts, by a matrix unit: kernels alone can."""
+    saved = 0.0
+    for c in (b.expand, b.project):
+        if c is not None and c.taps == (1, 1):
+            rows, columns = prod(c.shape[:-1]), c.shape[-1]
+            lanes = target.lanes("float32")
+            p = Product(b.function, c.anchor, c.param, rows, c.inputs, columns, lanes, False, 1)
+            saved += float_parts.saved_cycles(p, target)
+    return saved

@@ -17,6 +17,7 @@ behind it. The constant operand is packed at build time to [panel][taps][group][
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -84,13 +85,19 @@ def _knobs(product: TiledProduct) -> tuple[Knob, ...]:
         Knob("rw", tuple(n for n in sorted(rows) if n >= least)),
         Knob("rh", tuple(n for n in (1, 2, 3, 4, 5, 6) if n <= blocks)),
         Knob("nv", tuple(n for n in (1, 2, 3) if n <= vectors)),
-        Knob("mb", tuple(n for n in BLOCKS if n <= blocks)),
-        Knob("nb", tuple(n for n in BLOCKS if n <= vectors)),
+        Knob("mb", block_choices(blocks, (1, 2, 3, 4))),
+        Knob("nb", block_choices(vectors, (1, 2, 3))),
         Knob("order", ("nm", "mn")),
         Knob("pack_lhs", (1,) if dot.copied else (0, 1)),
         Knob("next_panel", (0, 1) if vectors > 1 else (0,)),
         Knob("overlap", (0, 1)),
     )
+
+
+def block_choices(extent: int, tiles: Sequence[int]) -> tuple[int, ...]:
+    """Numbers of tiles in a block, of an extent that is cut into tiles of any of these sizes."""
+    whole = {-(-extent // n) for n in tiles}
+    return tuple(sorted(whole | {n for n in BLOCKS if n <= extent}))
 
 
 def _constraints(product: TiledProduct) -> tuple[Constraint, ...]:

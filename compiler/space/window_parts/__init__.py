@@ -32,7 +32,7 @@ from tunefarm.compiler.space.config import (
     SketchSpace,
 )
 from tunefarm.compiler.space.float_parts.forms import DEPTH, PAIRS, PARTS
-from tunefarm.compiler.space.matrix_tiles import BLOCKS, OPERATIONS_AT_ONCE
+from tunefarm.compiler.space.matrix_tiles import OPERATIONS_AT_ONCE, block_choices
 from tunefarm.compiler.space.matrix_tiles.shape import LANES, REGISTERS, ROWS
 from tunefarm.compiler.space.window_parts.apply import schedule
 from tunefarm.compiler.space.window_parts.cycles import cycles, least_cycles_of_others, part_rows
@@ -80,8 +80,8 @@ def _knobs(c: Windows) -> tuple[Knob, ...]:
         Knob("rows", tuple(n for n in range(1, c.height + 1) if c.height % n == 0)),
         Knob("rh", (1, 2, 3, 4)),
         Knob("nv", tuple(n for n in (1, 2, 3) if vectors % n == 0)),
-        Knob("mb", tuple(n for n in BLOCKS if c.height % n == 0)),
-        Knob("nb", tuple(n for n in BLOCKS if vectors % n == 0)),
+        Knob("mb", tuple(n for n in block_choices(c.height, (1,)) if c.height % n == 0)),
+        Knob("nb", tuple(n for n in block_choices(vectors, (1, 2, 3)) if vectors % n == 0)),
         Knob("next_panel", (0, 1) if vectors > 1 else (0,)),
     )
 
