@@ -93,9 +93,8 @@ class Casts(Lanes):
         if rest or vectors not in (1, 2) or not self.target.has("avx512bf16"):
             return self.cast(a, "bfloat16")
         b, kind, made = self.builder, "<16 x float>", f"<{a.lanes} x bfloat>"
-        halves = [a.text]
-        if vectors == 2:
-            halves = [self._half_of(a, number) for number in (1, 0)]
+        # The instruction for two has the lower lanes in its second operand.
+        halves = [a.text] if vectors == 1 else [self._half_of(a, 1), self._half_of(a, 0)]
         name = f"llvm.x86.avx512bf16.cvtne{'2' if vectors == 2 else ''}ps2bf16.512"
         self.declares.add(f"declare {made} @{name}({', '.join([kind] * vectors)})")
         operands = ", ".join(f"{kind} {half}" for half in halves)

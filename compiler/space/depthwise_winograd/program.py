@@ -60,7 +60,7 @@ class Depthwise:
     @property
     def taps_inside(self) -> tuple[int, int]:
         """How many taps of all rows, and of all columns of results read no padding."""
-        return taps_inside((self.height, self.width), self.padding, self.image, TAPS)
+        return taps_inside((self.height, self.width), self.padding, self.image, (TAPS, TAPS))
 
 
 @lru_cache(maxsize=64)

@@ -39,7 +39,7 @@ def _load_cycles(rh: Numbers, nv: Numbers, of_rows: float) -> Numbers:
     return PARTS * (rh * of_rows + nv * LOAD_FROM_L2) + again * LOAD
 
 
-def step_cycles(rh: Numbers, nv: Numbers, of_rows: float = LOAD_FROM_L2) -> Numbers:
+def macro_step_cycles(rh: Numbers, nv: Numbers, of_rows: float = LOAD_FROM_L2) -> Numbers:
     """Clocks of a step of ``DEPTH`` terms of a macro tile: of its products, its loads (of a tile of
     rows in ``of_rows``), or what each instruction waits for the one before it."""
     products = len(PAIRS) * rh * nv * PRODUCT
@@ -57,11 +57,12 @@ def cycles(p: Product, target: Target, k: Columns) -> Numbers:
     tiles = -(-p.rows // (rh * ROWS))
     row_blocks, panel_blocks = -(-tiles // mb), -(-panels // nb)
     # The epilogue of one macro tile runs beside the sum of the next.
-    sums, epilogues = steps // stretches * step_cycles(rh, nv), rh * nv * ROWS * EPILOGUE
+    sums, epilogues = steps // stretches * macro_step_cycles(rh, nv), rh * nv * ROWS * EPILOGUE
     macro = stretches * (np.maximum(sums, epilogues) + LATENCY + rh * nv * STORE)
+    last = row_blocks * panel_blocks * stretches * epilogues  # of a task has no next one
     macro = macro + np.where(stretches > 1, rh * nv * ROWS * VECTOR, 0)
     split = tiles * rh * ROWS * padded_depth(p) / LANES * SPLIT * panel_blocks
-    work = tiles * panels * macro + split
+    work = tiles * panels * macro + last + split
     # Every block of rows asks for the panels again.
     work = work + row_blocks * panels * steps * PARTS * nv * LANES * HINT
     weights = 2 * PARTS * padded_depth(p) * panels * nv * LANES

@@ -50,10 +50,8 @@ __all__ = ["cycles", "schedule", "space"]
 def space(function: Function, target: Target) -> SketchSpace | None:
     """The knobs of a convolution in parts; None where there is no unit for it, or it does not
     apply."""
-    if target.kind != "llvm" or target.strict or not target.has("amx-bf16"):
-        return None
-    c = windows_of(function)
-    if c is None or c.inputs < DEPTH // 2 or c.outputs % LANES or c.height * c.width < ROWS:
+    c = windows_of(function) if target.kind == "llvm" and not target.strict else None
+    if c is None or not target.has("amx-bf16"):
         return None
     knobs, constraints = _knobs(c), _constraints(c, target)
     choices = {k.name: k.choices for k in knobs if k.name != "next_panel"}
@@ -96,7 +94,9 @@ def _constraints(c: Windows, target: Target) -> tuple[Constraint, ...]:
 
     def parts_fit(k: Columns) -> Mask:
         pixels = part_rows(c, k) * c.pitch * c.strides[1]
-        held = 4 * LANES * whole(k, "nv") * whole(k, "rows") * c.pitch
+        tiles = -(-whole(k, "rows") * c.pitch // (ROWS * whole(k, "rh")))
+        results = tiles * ROWS * whole(k, "rh") * LANES * whole(k, "nv")
+        held = 4 * results * np.where(tiles > 1, 2, 1)
         return pixels * c.channels * PARTS * 2 + held <= COPIED_SHARE * target.l2_bytes
 
     return (

@@ -38,13 +38,12 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     program = _pack(program, c, width)
     program = s.set_scope(program, "parts", "local")
     program = s.set_scope(program, "product", "local")
-    program = s.pad_einsum(program, "product", {3: -(-c.outputs // width) * width})
     final = s.remaining_blocks(program)[-1]
-    program, outer, panel, group = _place_products(program, c, knob, target)
-    program = place_epilogue(program, final, group)
-    program = overlap_tiles(program, panel, group)
+    program, outer, panel, rows = _place_products(program, c, knob, target)
+    program = place_epilogue(program, final, rows)
+    program = overlap_tiles(program, panel, rows)
     program, top = s.fuse(program, *outer)
-    program = _place_parts(program, top, c.pitch)
+    program = _place_parts(program, top, c)
     return in_parallel(program, top, nominal_flops(function), target)
 
 
@@ -62,12 +61,12 @@ def _place_products(
     """The products of parts by tiles; the loops over blocks, and those over panels and groups of
     rows."""
     program, result = s.cache_write(program, "product", "tile")
-    image, group, pixel, output, pair, down, across, term = s.loops_of(program, "product")
+    image, rows, pixels, output, pair, down, across, term = s.loops_of(program, "product")
     program, (n_block, n_panel, vector, lane) = s.split(
         program, output, knob["nb"], knob["nv"], LANES
     )
-    program, (m_block, m_group) = s.split(program, group, knob["mb"])
-    program, (m_tile, tile, pixel) = s.split(program, pixel, knob["rh"], ROWS)
+    program, (m_block, m_group) = s.split(program, rows, knob["mb"])
+    program, (m_tile, tile, pixel) = s.split(program, pixels, knob["rh"], ROWS)
     program, (step, group, one) = s.split(program, term, GROUPS, TERMS)
     outer, tiles = [image, n_block, m_block], [m_group, m_tile]
     reduce, inside = [down, step, across], [pair, tile, vector, pixel, group, lane, one]
@@ -84,7 +83,7 @@ def _place_products(
     return place_result(program, result, m_tile, ROWS), outer, n_panel, m_group
 
 
-def _place_parts(program: PrimFunc, block: Var, pitch: int) -> PrimFunc:
+def _place_parts(program: PrimFunc, block: Var, c: Windows) -> PrimFunc:
     """The parts of what a block's rows read, a vector of channels at a time."""
     program = s.compute_at(program, "parts", block)
     program = s.pack_buffer(
@@ -92,6 +91,8 @@ def _place_parts(program: PrimFunc, block: Var, pitch: int) -> PrimFunc:
     )  # [image][phase of rows][step][part][phase of columns][pixel][channel]
     number, *phases, pixel, term = own_loops(program, "parts", block)
     program, (step, lane) = s.split(program, term, DEPTH)
-    program, (row, column) = s.split(program, pixel, pitch)
-    program = s.reorder(program, row, *phases[:-1], column, *phases[-1:], step, number, lane)
+    program, (row, column) = s.split(program, pixel, c.pitch)
+    across = phases[-1:] if c.strides[1] > 1 else []  # those of columns, read side by side
+    around = phases[: len(phases) - len(across)]
+    program = s.reorder(program, row, *around, column, *across, step, number, lane)
     return s.vectorize(s.unroll(program, number), lane)

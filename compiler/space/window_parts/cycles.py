@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 from tunefarm.compiler.space.columns import Numbers, whole
 from tunefarm.compiler.space.config import Columns
-from tunefarm.compiler.space.float_parts.cycles import EPILOGUE, SHARED, SPLIT, step_cycles
+from tunefarm.compiler.space.float_parts.cycles import EPILOGUE, SHARED, SPLIT, macro_step_cycles
 from tunefarm.compiler.space.float_parts.forms import DEPTH, PARTS
 from tunefarm.compiler.space.matrix_tiles.cycles import (
     CONFIGURE,
@@ -40,16 +40,20 @@ def cycles(c: Windows, target: Target, k: Columns) -> Numbers:
     mb, nb, panels = whole(k, "mb"), whole(k, "nb"), -(-c.outputs // (nv * LANES))
     groups, panel_blocks = -(-c.height // rows), -(-panels // nb)
     row_blocks = c.batch * -(-groups // mb)
-    tiles = c.batch * groups * -(-rows * c.pitch // (rh * ROWS))
+    of_group = -(-rows * c.pitch // (rh * ROWS))
+    tiles = c.batch * groups * of_group
     # The taps of a row find the pixels of the first of them in the first cache.
     pixels = (LOAD_FROM_L2 + (c.taps[1] - 1) * LOAD) / c.taps[1]
-    sums = c.depth // DEPTH * step_cycles(rh, nv, pixels)
-    macro = np.maximum(sums, rh * nv * ROWS * EPILOGUE) + LATENCY + rh * nv * STORE
-    work = tiles * panels * macro
+    sums = c.depth // DEPTH * macro_step_cycles(rh, nv, pixels)
+    epilogue = rh * nv * ROWS * EPILOGUE
+    macro = np.maximum(sums, epilogue) + LATENCY + rh * nv * STORE
+    last = row_blocks * panel_blocks * of_group * epilogue  # of a task has no next one
+    work = tiles * panels * macro + last
     parts = part_rows(c, k) * c.pitch * c.strides[1] * c.channels  # of a block, three each
     split = row_blocks * panel_blocks * parts / LANES
     weights = 2.0 * PARTS * c.depth * c.outputs
-    held = weights + 4.0 * (prod(c.image) * c.inputs + c.height * c.width * c.outputs)
+    images = c.batch * (prod(c.image) * c.inputs + c.height * c.width * c.outputs)
+    held = weights + 4.0 * images
     streamed = replace(target, weights_in_memory=True)
     fetched = fetched_cycles(weights, held, row_blocks, panel_blocks, streamed)
     # Hints for the next panel serve where the second cache holds two of them beside the parts.

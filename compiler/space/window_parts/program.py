@@ -20,13 +20,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
-import numpy as np
 from tunefarm.compiler import te
 from tunefarm.compiler.ir import Call, Function, tensor_type
 from tunefarm.compiler.ops.common import integers
 from tunefarm.compiler.ops.conv import pad_value, pairs
 from tunefarm.compiler.space.float_parts.forms import DEPTH, PAIRS, PART, PARTS
 from tunefarm.compiler.space.float_parts.program import part_of, parts_of_pair
+from tunefarm.compiler.space.matrix_tiles.shape import LANES, ROWS
 from tunefarm.compiler.space.program import (
     create_program,
     find_anchor,
@@ -34,7 +34,11 @@ from tunefarm.compiler.space.program import (
     is_float32_image,
     is_pointwise,
 )
-from tunefarm.compiler.space.winograd.convolution import constant_filter, image_size
+from tunefarm.compiler.space.winograd.convolution import (
+    constant_filter,
+    image_size,
+    taps_inside,
+)
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir.ir import Expr
 
@@ -88,14 +92,9 @@ class Windows:
     @property
     def taps_inside(self) -> int:
         """How many taps of all results read no padding."""
-        axes = zip(
-            (self.height, self.width), self.taps, self.strides, self.dilations, self.padding,
-            self.image, strict=True,
-        )  # fmt: skip
-        return prod(
-            sum(0 <= at * stride + tap * skip - before < size for at, tap in np.ndindex(n, taps))
-            for n, taps, stride, skip, before, size in axes
-        )
+        extents = (self.height, self.width)
+        windows = (self.taps, self.strides, self.dilations)
+        return prod(taps_inside(extents, self.padding, self.image, *windows))
 
 
 @lru_cache(maxsize=128)
@@ -112,6 +111,8 @@ def windows_of(function: Function) -> Windows | None:
     (top, _), (left, _) = pairs(attrs["padding"])
     strides, dilations = (integers(attrs, name) for name in ("strides", "dilations"))
     rows, columns = image_size(anchor)
+    if inputs < DEPTH // 2 or outputs % LANES or height * width < ROWS:
+        return None
     return Windows(
         function, anchor, position, batch, height, width, inputs, outputs, (down, across),
         (strides[0], strides[1]), (dilations[0], dilations[1]), (top, left), (rows, columns),

@@ -55,17 +55,24 @@ class Convolution:
     def taps_inside(self) -> tuple[int, int]:
         """How many taps of all rows, and of all columns of results read no padding."""
         extents = (self.height, self.width)
-        return taps_inside(extents, self.padding, image_size(self.anchor), self.taps, self.stride)
+        windows = ((self.taps,) * 2, (self.stride,) * 2)
+        return taps_inside(extents, self.padding, image_size(self.anchor), *windows)
 
 
 def taps_inside(
-    extents: Sequence[int], padding: Sequence[int], image: Sequence[int], taps: int, stride: int = 1
+    extents: Sequence[int],
+    padding: Sequence[int],
+    image: Sequence[int],
+    taps: Sequence[int],
+    strides: Sequence[int] = (1, 1),
+    dilations: Sequence[int] = (1, 1),
 ) -> tuple[int, int]:
     """How many taps of all rows, and of all columns of results read no padding; ``extents`` are
     those of the result, ``padding`` what the ``image`` lacks before its first row and column."""
+    axes = zip(extents, padding, image, taps, strides, dilations, strict=True)
     above, across = (
-        sum(0 <= at * stride + tap - before < size for at in range(count) for tap in range(taps))
-        for count, before, size in zip(extents, padding, image, strict=True)
+        sum(0 <= at * step + tap * skip - before < size for at in range(count) for tap in range(n))
+        for count, before, size, n, step, skip in axes
     )
     return above, across
 

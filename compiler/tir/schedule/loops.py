@@ -194,6 +194,8 @@ def overlap(program: PrimFunc, loop: Var) -> PrimFunc:
 
     for t in 8: tile = Σ_k f(t, k); P = tile; y[t] = g(P)
     ->  for t in 9: for k: { if t < 8: tile += f(t, k); if t > 0: a share of y[t - 1] = g(P) }; …
+
+    Lowering refuses an epilogue that does not compute each element by itself.
     """
     node = find_loop(program, loop)
     if node.kind is not LoopKind.SERIAL:

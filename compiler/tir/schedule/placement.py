@@ -145,9 +145,10 @@ def _placed(node: Block, target: For, sources: list[Block]) -> dict[Var, tuple[E
         for source in members:
             _check_all_written(source, target)
         mine = {
-            formal[0]: (base * formal[1], extent * formal[1])
-            for formal, (base, extent) in zip(formals, region, strict=True)
-            if formal is not None
+            var: (base * factor, min(extent * factor, extents[var]))
+            for (var, factor), (base, extent) in (
+                (formal, span) for formal, span in zip(formals, region, strict=True) if formal
+            )
         }
         for var in extents if placed else ():
             a, b = placed.get(var, whole[var]), mine.get(var, whole[var])
@@ -244,8 +245,8 @@ def _read_at(node: Block, buffer: Buffer, region: Region) -> list[tuple[Var, int
                 )
         found = formals
     assert found is not None
-    variables = [formal[0] for formal in found if formal is not None]
-    if len(set(variables)) != len(variables):
+    iterators = [formal[0] for formal in found if formal is not None]
+    if len(set(iterators)) != len(iterators):
         raise ScheduleError(f"block {node.name} reads the diagonal of {buffer.name}")
     return found
 

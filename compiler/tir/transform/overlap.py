@@ -6,7 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tunefarm.compiler.errors import ScheduleError
-from tunefarm.compiler.tir.facts import buffers_read_below, buffers_stored, loops_below, uses
+from tunefarm.compiler.tir.facts import (
+    buffers_read_below,
+    buffers_stored,
+    loads_of,
+    loops_below,
+    uses,
+)
 from tunefarm.compiler.tir.ir import (
     Allocate,
     Buffer,
@@ -18,11 +24,18 @@ from tunefarm.compiler.tir.ir import (
     PrimFunc,
     Seq,
     Stmt,
+    Store,
     Var,
     binary,
 )
 from tunefarm.compiler.tir.transform.double_buffer import allocations_around, in_copy
-from tunefarm.compiler.tir.visit import seq, substitute, substitute_stmt, transform_stmt
+from tunefarm.compiler.tir.visit import (
+    seq,
+    substitute,
+    substitute_stmt,
+    transform_stmt,
+    walk_stmt,
+)
 
 
 def overlap_epilogues(program: PrimFunc) -> PrimFunc:
@@ -37,6 +50,10 @@ def overlap_epilogues(program: PrimFunc) -> PrimFunc:
                     for k in 16: if t < 8: tile += f(t, k)
                                  if t > 0: for i in [2k, 2k + 2): y[t - 1, i] = g(P[i])
                     if t < 8: P = tile
+
+    What the sums hand on before their end is kept twice. A loop without tiles, or with nothing
+    behind them, stays serial. Raises ScheduleError where an epilogue cannot run later, or in
+    shares: it must compute each element by itself, from what the loop's body alone holds.
     """
 
     def rule(stmt: Stmt) -> Stmt | None:
@@ -67,7 +84,7 @@ def _overlapped(loop: For) -> Stmt:
     sums = [in_copy(part, kept, _parity(loop.var)) for part in sums]
     late = in_copy(late, kept, _parity(loop.var - 1))
     here = loop.var < loop.start + loop.extent
-    after = Epilogue(loop.var > loop.start, late)
+    after = _Epilogue(loop.var > loop.start, late)
     made = [after.beside(p, here) if n == sum_loop else If(here, p) for n, p in enumerate(sums)]
     if sum_loop is None:
         made.insert(min(stores, default=0), If(after.exists, late))
@@ -82,12 +99,31 @@ def _overlapped(loop: For) -> Stmt:
 
 
 def _check(loop: For, sums: Stmt, epilogue: Stmt, handed: Sequence[Buffer]) -> None:
-    """ScheduleError if the next sums may not be made before an epilogue's end."""
-    written = buffers_stored(epilogue)
+    """ScheduleError if the next sums may not be made before an epilogue's end, or its parts not in
+    another order."""
+    name, written = loop.var.name, buffers_stored(epilogue)
     if written & (buffers_read_below(sums) | buffers_stored(sums)):
-        raise ScheduleError(f"the sums of loop {loop.var.name} use what its epilogue writes")
+        raise ScheduleError(f"the sums of loop {name} use what its epilogue writes")
+    if (buffers_stored(sums) & buffers_read_below(epilogue)) - set(handed):
+        raise ScheduleError(f"the epilogue of loop {name} reads what outlives an iteration")
     if any(b.scope == "register" for b in handed):
-        raise ScheduleError(f"loop {loop.var.name} hands on registers, which the next sums take")
+        raise ScheduleError(f"loop {name} hands on registers, which the next sums take")
+    hinted = {hint.buffer for other in loops_below(sums) for hint in other.prefetch}
+    if hinted & set(handed):
+        raise ScheduleError(f"loop {name} has hints for what its sums hand on")
+    if not _is_elementwise(epilogue):
+        raise ScheduleError(f"the epilogue of loop {name} goes on with what it has written")
+
+
+def _is_elementwise(epilogue: Stmt) -> bool:
+    """Whether what an epilogue reads of its own results is the element that it then writes."""
+    stores = [s for s in walk_stmt(epilogue) if isinstance(s, Store)]
+    places: dict[Buffer, set[tuple[str, ...]]] = {}
+    for access in (*stores, *loads_of(epilogue)):
+        places.setdefault(access.buffer, set()).add(tuple(str(i) for i in access.indices))
+    once = {s.buffer for s in stores}
+    kept = any(isinstance(s, Allocate) for s in walk_stmt(epilogue))
+    return not kept and all(len(places[b]) == 1 for b in once & buffers_read_below(epilogue))
 
 
 def _parity(number: Expr) -> Expr:
@@ -104,7 +140,7 @@ def _is_sum(stmt: Stmt) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Epilogue:
+class _Epilogue:
     """What is left of the iteration before, if there was one: ``exists``."""
 
     exists: Expr
@@ -119,8 +155,7 @@ class Epilogue:
         match stmt:
             case Allocate():
                 return replace(stmt, body=self._beside(stmt.body, here, visit, visits))
-            case For() if _is_sum(stmt) and isinstance(stmt.extent, Const):
-                extent = int(stmt.extent.value)
+            case For(extent=Const(value=int() as extent)) if _is_sum(stmt) and extent > 0:
                 number = visit * extent + (stmt.var - stmt.start)
                 return replace(stmt, body=self._beside(stmt.body, here, number, visits * extent))
             case Seq(stmts) if any(_is_sum(s) for s in stmts):
@@ -142,8 +177,6 @@ def _share(stmt: Stmt, visit: Expr, visits: int) -> Stmt:
         case If(condition, then, orelse):
             other = None if orelse is None else _share(orelse, visit, visits)
             return If(condition, _share(then, visit, visits), other)
-        case Allocate(body=body):
-            return replace(stmt, body=_share(body, visit, visits))
         case For(kind=LoopKind.SERIAL):
             loop = _joined(stmt)
             begin = loop.extent * visit // visits
@@ -155,13 +188,14 @@ def _share(stmt: Stmt, visit: Expr, visits: int) -> Stmt:
 
 def _joined(loop: For) -> For:
     """Two loops, one in the other, as one."""
-    inner = loop.body
-    if not isinstance(inner, For) or inner.kind is not LoopKind.SERIAL:
-        return loop
-    if not isinstance(inner.extent, Const) or loop.prefetch or inner.prefetch:
-        return loop
-    both, extent = Var(f"{loop.var.name}_{inner.var.name}"), int(inner.extent.value)
-    outer = loop.start + both // extent
-    start = substitute(inner.start, {loop.var: outer})
-    body = substitute_stmt(inner.body, {loop.var: outer, inner.var: start + both % extent})
-    return _joined(For(both, loop.extent * extent, body))
+    match loop.body:
+        case For(kind=LoopKind.SERIAL, extent=Const(value=int() as extent)) as inner if extent > 0:
+            if loop.prefetch or inner.prefetch:
+                return loop
+            both = Var(f"{loop.var.name}_{inner.var.name}")
+            outer = loop.start + both // extent
+            start = substitute(inner.start, {loop.var: outer})
+            body = substitute_stmt(inner.body, {loop.var: outer, inner.var: start + both % extent})
+            return _joined(For(both, loop.extent * extent, body))
+        case _:
+            return loop

@@ -341,6 +341,18 @@ def test_float64_is_rounded_once_to_float16() -> None:
         agree(te.create_prim_func([x, y]), [values], lanes)
 
 
+@pytest.mark.parametrize("lanes", [1, 16, 32])
+def test_float32_near_bfloat16(lanes: int) -> None:
+    x = te.placeholder((64,), "float32", "x")
+    y = te.compute((64,), lambda i: te.intrinsic("near_bfloat16", x[i], dtype="bfloat16"))
+    program = te.create_prim_func([x, y])
+    values = np.random.default_rng(lanes).standard_normal(64).astype(np.float32)
+    agree(program, [values], lanes)
+    text = emit_llvm(lower(in_lanes(program, lanes)), AVX512).text
+    instruction = {16: "cvtneps2bf16", 32: "cvtne2ps2bf16"}
+    assert all((name in text) == (n == lanes) for n, name in instruction.items())
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("lanes", [3, 5, 6, 7, 9, 15])
 def test_narrow_floats_in_any_number_of_lanes(dtype: str, lanes: int) -> None:

@@ -16,6 +16,7 @@ from tunefarm.compiler.ops import call
 from tunefarm.compiler.space import ConfigSpace, config_space, schedule_workload, window_parts
 from tunefarm.compiler.space.float_parts.forms import split_weights
 from tunefarm.compiler.target import Target
+from tunefarm.compiler.tir.transform.lower import lower
 from tunefarm.compiler.workload import Workload
 
 TARGET = Target("llvm -mcpu=sapphirerapids -num-cores=2")
@@ -86,6 +87,7 @@ def test_strides(
         ((3, 3), (2, 3), ((2, 2), (3, 3))),
         ((1, 7), (1, 1), ((0, 0), (3, 3))),
         ((2, 3), (1, 1), ((0, 1), (0, 0))),
+        ((3, 3), (1, 1), ((4, 5), (3, 4))),
     ],
 )
 @pytest.mark.parametrize("strides", [(1, 1), (2, 2), (3, 2)])
@@ -96,6 +98,30 @@ def test_windows(
     strides: tuple[int, int],
 ) -> None:
     check(convolution((2, 11, 13, 20), taps, 32, strides, dilations, padding), sum(taps))
+
+
+@pytest.mark.parametrize("size", [(1, 40), (40, 1)])
+def test_a_single_row_or_column(size: tuple[int, int]) -> None:
+    check(convolution((1, *size, 32), (3, 3), 32), sum(size))
+
+
+def test_several_blocks_of_rows_and_of_panels() -> None:
+    workload = convolution((2, 12, 10, 32), (3, 3), 96, (2, 1))
+    arrays = draw(workload.function, np.random.default_rng(5))
+    for rows, nv, mb, nb in ((2, 2, 1, 1), (1, 1, 3, 2), (3, 3, 2, 2), (6, 2, 1, 3)):
+        config = {
+            "sketch": "window_parts", "rows": rows, "rh": 2, "nv": nv, "mb": mb, "nb": nb,
+            "next_panel": 1,
+        }  # fmt: skip
+        config = {**config, "rh": 1} if nv == 3 else config
+        verify(workload.function, TARGET, config, arrays, RUN)
+
+
+def test_epilogues_run_beside_the_next_sums() -> None:
+    workload = convolution((1, 12, 12, 32), (3, 3), 64, residual=True)
+    config = {**space_of(workload).default, "rows": 2, "mb": 6, "nb": 1, "nv": 2, "rh": 2}
+    text = str(lower(schedule_workload(workload, TARGET, config)))
+    assert "in range(7):" in text  # six groups of rows, and once more for the last one's epilogue
 
 
 def test_weights_in_parts_are_padded_tap_by_tap() -> None:

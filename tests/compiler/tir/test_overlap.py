@@ -52,7 +52,7 @@ def program(
 
 @pytest.mark.parametrize("halves", [1, 2])
 @pytest.mark.parametrize("rows", [1, 3, 8])
-@pytest.mark.parametrize("steps", [1, 2, 3, 7, 20])
+@pytest.mark.parametrize("steps", [0, 1, 2, 3, 7, 20])
 def test_any_number_of_steps_and_rows(steps: int, rows: int, halves: int) -> None:
     plain = program(steps, rows, halves)
     made = overlap_epilogues(plain)
@@ -81,3 +81,24 @@ def test_sums_that_wait_for_the_epilogue_are_refused() -> None:
         overlap_epilogues(program(4, inplace=True))
     with pytest.raises(ScheduleError, match="loop t hands on registers"):
         overlap_epilogues(program(4, scope="register"))
+
+
+def test_epilogues_that_shares_would_change_are_refused() -> None:
+    """One that goes on with its own results, and one that reads what the next sums store."""
+    x, y = Buffer("x", (TILES, 4)), Buffer("y", (TILES, 3))
+    held, total = (Buffer(name, (3,), scope="local") for name in "pq")
+    tile = Buffer("s", (3,), scope="tile")
+    sums = seq(
+        For(k, Const(4), Store(tile, (Const(0),), Load(tile, (Const(0),)) + Load(x, (t, k)))),
+        For(i, Const(3), Store(held, (i,), Load(tile, (i,))), LoopKind.UNROLLED),
+    )
+    twice = For(i, Const(3), Store(total, (i,), Load(held, (i,)) * 2.0))
+    turned = For(i, Const(3), Store(y, (t, i), Load(total, (2 - i,))))
+    own = Allocate(held, Allocate(total, seq(sums, twice, turned)))
+    overlapped = For(t, Const(TILES), Allocate(tile, own), LoopKind.OVERLAPPED)
+    with pytest.raises(ScheduleError, match="goes on with what it has written"):
+        overlap_epilogues(PrimFunc("f", (x, y), overlapped))
+    plain = For(i, Const(3), Store(y, (t, i), Load(held, (i,))))
+    outlives = For(t, Const(TILES), Allocate(tile, seq(sums, plain)), LoopKind.OVERLAPPED)
+    with pytest.raises(ScheduleError, match="reads what outlives an iteration"):
+        overlap_epilogues(PrimFunc("f", (x, y), Allocate(held, outlives)))

@@ -248,6 +248,23 @@ def test_a_consumer_reads_the_rows_of_a_group_as_one_axis() -> None:
         s.reverse_compute_at(program, "B", pixel)
 
 
+def test_a_last_group_may_have_fewer_rows() -> None:
+    x = te.placeholder((10,), name="X")
+    a = te.compute((3,), lambda g: x[g * 4] * 2, name="A")
+    c = te.compute((10,), lambda i: x[i] + 1, name="C")
+    b = te.compute((10,), lambda i: a[i // 4] + c[i], name="B")
+    program = te.create_prim_func([x, b])
+    placed = s.compute_inline(program, "C")
+    loose, _ = s.split(placed, loop(placed, "A", 0), 1)
+    around, _ = s.split(placed, loop(placed, "A", 0), 3)
+    arrays = h.whole_numbers(program)
+    want = h.interpreted(program, arrays)
+    for made in (loose, around):
+        outer = loop(made, "A", 0)
+        moved = s.reverse_compute_at(made, "B", outer)
+        h.same(h.compiled(lower(moved), arrays), want, str(moved))
+
+
 def test_overlapping_tiles_keep_their_first_values() -> None:
     """Each tile of B sums two rows, one of which the tile before it has summed already."""
     x, k = te.placeholder((6, 3), name="X"), te.reduce_axis(3)
