@@ -20,6 +20,7 @@ from tunefarm.compiler.tir.ir import (
     Expr,
     For,
     If,
+    Load,
     LoopKind,
     PrimFunc,
     Seq,
@@ -119,7 +120,8 @@ def _is_elementwise(epilogue: Stmt) -> bool:
     """Whether what an epilogue reads of its own results is the element that it then writes."""
     stores = [s for s in walk_stmt(epilogue) if isinstance(s, Store)]
     places: dict[Buffer, set[tuple[str, ...]]] = {}
-    for access in (*stores, *loads_of(epilogue)):
+    accesses: list[Store | Load] = [*stores, *loads_of(epilogue)]
+    for access in accesses:
         places.setdefault(access.buffer, set()).add(tuple(str(i) for i in access.indices))
     once = {s.buffer for s in stores}
     kept = any(isinstance(s, Allocate) for s in walk_stmt(epilogue))
