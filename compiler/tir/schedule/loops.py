@@ -190,12 +190,10 @@ def stagger(program: PrimFunc, loop: Var) -> PrimFunc:
 
 def overlap(program: PrimFunc, loop: Var) -> PrimFunc:
     """Share what follows the tiles of a matrix unit in a serial loop's body out to the sums of the
-    next iteration.
+    next iteration, where lowering finds that it can be.
 
     for t in 8: tile = Σ_k f(t, k); P = tile; y[t] = g(P)
     ->  for t in 9: for k: { if t < 8: tile += f(t, k); if t > 0: a share of y[t - 1] = g(P) }; …
-
-    Lowering refuses an epilogue that does not compute each element by itself.
     """
     node = find_loop(program, loop)
     if node.kind is not LoopKind.SERIAL:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.tir.facts import (
     buffers_read_below,
     buffers_stored,
@@ -53,8 +52,8 @@ def overlap_epilogues(program: PrimFunc) -> PrimFunc:
                     if t < 8: P = tile
 
     What the sums hand on before their end is kept twice. A loop without tiles, or with nothing
-    behind them, stays serial. Raises ScheduleError where an epilogue cannot run later, or in
-    shares: it must compute each element by itself, from what the loop's body alone holds.
+    behind them, is a serial one, and so is one whose epilogue cannot run later, or in shares: it
+    must compute each element by itself, from what the loop's body alone holds.
     """
 
     def rule(stmt: Stmt) -> Stmt | None:
@@ -75,7 +74,8 @@ def _overlapped(loop: For) -> Stmt:
     if not sums or not parts[cut:]:
         return loop
     handed = [a.buffer for a in around if uses(seq(*sums), a.buffer) and uses(epilogue, a.buffer)]
-    _check(loop, seq(*sums), epilogue, handed)
+    if not _may_run_later(seq(*sums), epilogue, handed):
+        return loop
     late = substitute_stmt(epilogue, {loop.var: loop.var - 1})
     stores = [n for n, part in enumerate(sums) if buffers_stored(part) & set(handed)]
     sum_loop = next((n for n, part in enumerate(sums) if _is_sum(part)), None)
@@ -99,21 +99,17 @@ def _overlapped(loop: For) -> Stmt:
     return stmt
 
 
-def _check(loop: For, sums: Stmt, epilogue: Stmt, handed: Sequence[Buffer]) -> None:
-    """ScheduleError if the next sums may not be made before an epilogue's end, or its parts not in
-    another order."""
-    name, written = loop.var.name, buffers_stored(epilogue)
-    if written & (buffers_read_below(sums) | buffers_stored(sums)):
-        raise ScheduleError(f"the sums of loop {name} use what its epilogue writes")
-    if (buffers_stored(sums) & buffers_read_below(epilogue)) - set(handed):
-        raise ScheduleError(f"the epilogue of loop {name} reads what outlives an iteration")
-    if any(b.scope == "register" for b in handed):
-        raise ScheduleError(f"loop {name} hands on registers, which the next sums take")
-    hinted = {hint.buffer for other in loops_below(sums) for hint in other.prefetch}
-    if hinted & set(handed):
-        raise ScheduleError(f"loop {name} has hints for what its sums hand on")
-    if not _is_elementwise(epilogue):
-        raise ScheduleError(f"the epilogue of loop {name} goes on with what it has written")
+def _may_run_later(sums: Stmt, epilogue: Stmt, handed: Sequence[Buffer]) -> bool:
+    """Whether the next sums may be made before an epilogue ends, and its parts in any order."""
+    written, stored = buffers_stored(epilogue), buffers_stored(sums)
+    hinted = {hint.buffer for loop in loops_below(sums) for hint in loop.prefetch}
+    return (
+        not written & (buffers_read_below(sums) | stored)
+        and (stored & buffers_read_below(epilogue)) <= set(handed)
+        and not hinted & set(handed)
+        and all(b.scope != "register" for b in handed)
+        and _is_elementwise(epilogue)
+    )
 
 
 def _is_elementwise(epilogue: Stmt) -> bool:
