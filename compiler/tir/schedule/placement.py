@@ -144,12 +144,12 @@ def _placed(node: Block, target: For, sources: list[Block]) -> dict[Var, tuple[E
                 )
         for source in members:
             _check_all_written(source, target)
-        mine = {
-            var: (base * factor, min(extent * factor, extents[var]))
-            for (var, factor), (base, extent) in (
-                (formal, span) for formal, span in zip(formals, region, strict=True) if formal
-            )
-        }
+        mine: dict[Var, tuple[Expr, int]] = {}
+        for formal, (base, extent) in zip(formals, region, strict=True):
+            if formal is not None:
+                var, each = formal  # a last group may have fewer values
+                values = extent if each == 1 else min(extent * each, extents[var])
+                mine[var] = base * each, values
         for var in extents if placed else ():
             a, b = placed.get(var, whole[var]), mine.get(var, whole[var])
             narrower = var in mine and _differ(a, b) and _differ(b, whole[var])
