@@ -168,7 +168,7 @@ def _nest(product: TiledProduct, target: Target, columns: Columns) -> Nest:
     rows = whole(columns, "rw")
     count = len(rows)
     none = np.zeros(count, np.int64)
-    k = dict(columns) | {"pack_rhs": none, "ku": none + product.step}
+    k = dict(columns) | {"pack_rhs": none, "prefetch": none, "ku": none + product.step}
     if product.second is None:
         k |= {"rw": rows * whole(columns, "rh"), "rh": none + 1}
     nest = nest_of(dot.words, target, LANES, k)

@@ -21,6 +21,7 @@ from tunefarm.compiler.packing import pack
 from tunefarm.compiler.runtime.arrays import address, aligned_copy, aligned_empty
 from tunefarm.compiler.runtime.jit import load_objects
 from tunefarm.compiler.space import Config, ConfigSpace, schedule_workload
+from tunefarm.compiler.space.config import Nest
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir.interpreter import interpret
@@ -142,3 +143,16 @@ def compare(outputs: Sequence[Array], wanted: Sequence[Array], what: str) -> Non
             )  # fmt: skip
         else:
             np.testing.assert_array_equal(got, want, err_msg=what)
+
+
+def features_of_valid(space: ConfigSpace, count: int = 300) -> Nest:
+    """The features of random configs of a space of one sketch, those that its constraints allow."""
+    rows = space.sample(np.random.default_rng(0), count)
+    rows = rows[space.valid(rows)]
+    nest = space.sketches[0].nest(space.columns(rows, 0))
+    assert len(rows)
+    assert nest.operations.shape == nest.parallelism.shape == (len(rows),)
+    assert all(len(t) == len(rows) for level in nest.tiles.values() for t in level.values())
+    assert (nest.parallelism >= 1).all()
+    assert (nest.extra["cycles"] > 0).all()
+    return nest

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from narrow_products import workload_of
-from sketch_harness import Array, configs, draw, executed, interpreted, verify
+from sketch_harness import Array, configs, draw, executed, features_of_valid, interpreted, verify
 from tunefarm.compiler.dtypes import numpy_dtype
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.host import may_use_tiles
@@ -162,3 +162,8 @@ def test_wide_products_of_a_large_model_are_made_so_by_default() -> None:
     assert default["sketch"] == "float_parts"
     few = config_space(product(128, 768, 32), TARGET, from_memory=True).default
     assert few["sketch"] != "float_parts"
+
+
+def test_features_see_every_candidate() -> None:
+    nest = features_of_valid(space_of(product(128, 768, 768)))
+    assert (nest.operations >= 2 * 128 * 768 * 768 * 6 / 16).all()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from narrow_products import drawn, epilogue, workload_of
-from sketch_harness import check, configs
+from sketch_harness import check, configs, features_of_valid
 from tunefarm.compiler.codegen.llvm import emit_llvm
 from tunefarm.compiler.codegen.llvm_compile import assembly
 from tunefarm.compiler.errors import ScheduleError
@@ -164,3 +164,12 @@ def test_a_last_tile_of_rows_is_copied_with_zeros() -> None:
     """197 rows have no divisor that fills a tile."""
     config = config_space(product(197, 384, 384, "bfloat16"), TARGET).default
     assert (config["rw"], config["pack_lhs"]) == (16, 1)
+
+
+def test_features_see_every_candidate() -> None:
+    types = [((128, 768), "bfloat16"), ((768, 768), "bfloat16")]
+    workload = workload_of(lambda a, b: call("matmul", a, b, out_dtype="float32"), *types)
+    space = matrix_tiles.space(workload.function, TARGET)
+    assert space is not None
+    nest = features_of_valid(ConfigSpace((space,)))
+    assert (nest.operations >= 2 * 128 * 768 * 768 / 2 / 8).all()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from narrow_products import workload_of
-from sketch_harness import configs, draw, verify
+from sketch_harness import configs, draw, features_of_valid, verify
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.host import may_use_tiles
 from tunefarm.compiler.ops import call
@@ -163,3 +163,8 @@ def test_what_winograd_serves_little_is_made_so_by_default() -> None:
 
     assert sketch(28, 5, 1) == "window_parts"
     assert sketch(28, 3, 1) == "winograd"
+
+
+def test_features_see_every_candidate() -> None:
+    nest = features_of_valid(space_of(convolution((1, 28, 28, 64), (3, 3), 64, (2, 2))))
+    assert (nest.operations >= 2 * 14 * 14 * 9 * 64 * 64 * 6 / 16).all()
