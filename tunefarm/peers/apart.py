@@ -20,6 +20,7 @@ from tunefarm.interrupts import ignoring_interrupts
 from tunefarm.peers.turns import Contender, seconds_of, wait_for_quiet
 
 Maker = Callable[..., Mapping[str, Contender]]
+_GRACE_S = 10.0  # for a process to end whose pipe is closed
 
 
 class LibraryFailed(TunefarmError):
@@ -58,11 +59,14 @@ class Apart:
 
     def close(self) -> None:
         """End the process, at once if it has not answered yet, and wait for it, so that its time
-        counts as this one's."""
+        counts as this one's. A library that does not let its process end is not waited for."""
         if self._is_waiting:
             self.process.kill()
         self._pipe.close()
-        self.process.join()
+        self.process.join(_GRACE_S)
+        if self.process.exitcode is None:
+            self.process.kill()
+            self.process.join()
 
     def _ask(self, *request: object) -> Any:
         self._is_waiting = True
