@@ -45,6 +45,7 @@ def prefetch_weights(
     """Fetch packed weights before their use: some steps ahead, and the next panel bit by bit, into
     the cache of ``level``.
 
+    The knobs are ``next_panel``, and ``prefetch`` and ``ku`` where steps are hinted at.
     ``tiles`` are the loops over the tiles of a panel, ``reduce`` those of the sum in ``block``,
     whose last one gets the hints, and ``inside`` the loops in that.
 
@@ -56,8 +57,7 @@ def prefetch_weights(
     load = next(ld for ld in loads_of(node.body) if ld.buffer is buffer)
     place = substitute(element_offset(buffer, load.indices), values)
     step = substitute(place, dict.fromkeys(inside, Const(0)))
-    if knob["prefetch"]:
-        ahead = knob["prefetch"]
+    if ahead := knob.get("prefetch", 0):
         program = prefetch_ahead(program, weights, step, ahead, knob["ku"], reduce[-1], level)
     if knob["next_panel"]:
         start = substitute(step, dict.fromkeys(reduce, Const(0))) + weights.panel

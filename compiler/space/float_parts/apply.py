@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Function
@@ -120,16 +121,30 @@ def _sum_in_tiles(
     program, (step, group, one) = s.split(program, term, GROUPS, TERMS)
     order = [pair, tile, vector, row, group, lane, one]
     program = s.reorder(program, step, *order)
-    program = s.decompose_reduction(program, "product", step)
+    return multiply_in_tiles(program, p.weights, [outer[-1]], [step], order, knob, target)
+
+
+def multiply_in_tiles(
+    program: PrimFunc,
+    weights: int,
+    tiles: list[Var],
+    reduce: list[Var],
+    inside: list[Var],
+    knob: Mapping[str, int],
+    target: Target,
+) -> PrimFunc:
+    """The sums of products of parts by the unit, in the loops ``tiles`` over macro tiles of a panel
+    and ``reduce`` over steps. ``inside`` are the loops over pairs, tiles, vectors, rows, groups,
+    lanes and terms; ``weights`` is the number of the packed parameter."""
+    program = s.decompose_reduction(program, "product", reduce[0])
     elements = PARTS * DEPTH * knob["nv"] * LANES
-    steps = extent_of(program, step)
-    packed = PackedWeights(program.params[p.weights], elements, elements * steps)
-    once = {**knob, "ku": 1, "prefetch": 0}
-    visits = ([outer[-1]], [step], order)
-    program = prefetch_weights(program, "product", packed, once, *visits, target, level=2)
-    program = in_tiles(program, own_loops(program, "product_init", outer[-1]))
-    program = s.tensorize(program, lane, INSTRUCTION)
-    return in_tiles(program, [pair, tile, vector, row, group])
+    steps = prod(extent_of(program, loop) for loop in reduce)
+    packed = PackedWeights(program.params[weights], elements, elements * steps)
+    visits = (tiles, reduce, inside)
+    program = prefetch_weights(program, "product", packed, knob, *visits, target, level=2)
+    program = in_tiles(program, own_loops(program, "product_init", tiles[-1]))
+    *written_out, lane, _ = inside
+    return in_tiles(s.tensorize(program, lane, INSTRUCTION), written_out)
 
 
 def _in_vectors(program: PrimFunc, block: str, loop: Var) -> PrimFunc:

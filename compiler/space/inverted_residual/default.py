@@ -180,8 +180,16 @@ def _saved_in_parts(b: InvertedResidual, target: Target) -> float:
     saved = 0.0
     for c in (b.expand, b.project):
         if c is not None and c.taps == (1, 1):
-            rows, columns = prod(c.shape[:-1]), c.shape[-1]
-            lanes = target.lanes("float32")
-            p = Product(b.function, c.anchor, c.param, rows, c.inputs, columns, lanes, False, 1)
+            p = Product(
+                b.function,
+                c.anchor,
+                weights=c.param,
+                rows=prod(c.shape[:-1]),
+                depth=c.inputs,
+                columns=c.shape[-1],
+                lanes=target.lanes("float32"),
+                variable=False,
+                levels=1,
+            )
             saved += float_parts.saved_cycles(p, target)
     return saved

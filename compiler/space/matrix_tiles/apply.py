@@ -92,8 +92,7 @@ def _tiles(
     each = product.groups * knob["nv"] * LANES * intrinsic.terms
     weights = PackedWeights(program.params[c.rhs.param], each, each * product.steps)
     visits = (tiles, reduce, inside)
-    once = {**knob, "ku": 1, "prefetch": 0}
-    program = prefetch_weights(program, c.block, weights, once, *visits, target, level=2)
+    program = prefetch_weights(program, c.block, weights, knob, *visits, target, level=2)
     program = in_tiles(program, own_loops(program, f"{c.block}_init", tiles[-1]))
     program = s.tensorize(program, lane, intrinsic.name)
     return in_tiles(program, [tile, vector, row, group]), outermost, [n_panel, *tiles]

@@ -7,17 +7,15 @@ from collections.abc import Mapping
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.config import Config
-from tunefarm.compiler.space.float_parts.apply import GROUPS, INSTRUCTION, TERMS
-from tunefarm.compiler.space.float_parts.forms import DEPTH, IN_PARTS, PARTS
+from tunefarm.compiler.space.float_parts.apply import GROUPS, TERMS, multiply_in_tiles
+from tunefarm.compiler.space.float_parts.forms import DEPTH, IN_PARTS
 from tunefarm.compiler.space.matrix_tiles.apply import (
-    in_tiles,
     overlap_tiles,
     place_epilogue,
     place_result,
 )
 from tunefarm.compiler.space.matrix_tiles.shape import LANES, ROWS
 from tunefarm.compiler.space.nests import own_loops
-from tunefarm.compiler.space.prefetch import PackedWeights, prefetch_weights
 from tunefarm.compiler.space.tiles import in_parallel
 from tunefarm.compiler.space.window_parts.program import Windows, create_parts, windows_of
 from tunefarm.compiler.summary import nominal_flops
@@ -71,15 +69,7 @@ def _place_products(
     outer, tiles = [image, n_block, m_block], [m_group, m_tile]
     reduce, inside = [down, step, across], [pair, tile, vector, pixel, group, lane, one]
     program = s.reorder(program, *outer, n_panel, *tiles, *reduce, *inside)
-    program = s.decompose_reduction(program, "product", down)
-    elements = PARTS * DEPTH * knob["nv"] * LANES
-    packed = PackedWeights(program.params[c.weights], elements, elements * (c.depth // DEPTH))
-    once = {**knob, "ku": 1, "prefetch": 0}
-    visits = (tiles, reduce, inside)
-    program = prefetch_weights(program, "product", packed, once, *visits, target, level=2)
-    program = in_tiles(program, own_loops(program, "product_init", m_tile))
-    program = s.tensorize(program, lane, INSTRUCTION)
-    program = in_tiles(program, [pair, tile, vector, pixel, group])
+    program = multiply_in_tiles(program, c.weights, tiles, reduce, inside, knob, target)
     return place_result(program, result, m_tile, ROWS), outer, n_panel, m_group
 
 

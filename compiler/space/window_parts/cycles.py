@@ -43,8 +43,8 @@ def cycles(c: Windows, target: Target, k: Columns) -> Numbers:
     of_group = -(-rows * c.pitch // (rh * ROWS))
     tiles = c.batch * groups * of_group
     # The taps of a row find the pixels of the first of them in the first cache.
-    pixels = (LOAD_FROM_L2 + (c.taps[1] - 1) * LOAD) / c.taps[1]
-    sums = c.depth // DEPTH * macro_step_cycles(rh, nv, pixels)
+    of_pixels = (LOAD_FROM_L2 + (c.taps[1] - 1) * LOAD) / c.taps[1]
+    sums = c.depth // DEPTH * macro_step_cycles(rh, nv, of_pixels)
     epilogue = rh * nv * ROWS * EPILOGUE
     macro = np.maximum(sums, epilogue) + LATENCY + rh * nv * STORE
     last = row_blocks * panel_blocks * of_group * epilogue  # of a task has no next one
@@ -76,10 +76,9 @@ def least_cycles_of_others(c: Windows, target: Target) -> float:
     padding, or by Winograd's method."""
     lanes = target.lanes("float32")
     winograd = convolution_of(c.function)
-    if winograd is not None:
-        others = [by_tiles(winograd, target, lanes), along_rows(winograd, target, lanes)]
-    else:
-        others = []
+    others = (
+        [] if winograd is None else [f(winograd, target, lanes) for f in (by_tiles, along_rows)]
+    )
     multiply = c.batch * c.taps_inside * c.inputs * c.outputs / (2 * lanes)
     weights = 4 * prod(c.taps) * c.inputs * c.outputs
     rate, _ = weight_rates(weights, target)

@@ -159,9 +159,9 @@ def _stages(c: Windows, rows: int, tile: int, args: Sequence[te.Tensor]) -> te.T
 
     def summed(n: Expr, r: Expr, t: Expr, o: Expr) -> te.Reduce:
         a, b = parts_of_pair(pair)
-        below, behind = i * skip_down, j * skip_across
-        pixel = (r * rows + below // down) * pitch + t + behind // across
-        left = parts[a, n, below % down, behind % across, pixel, k]
+        row, column = i * skip_down, j * skip_across  # of a tap, from the first one
+        pixel = (r * rows + row // down) * pitch + t + column // across
+        left = parts[a, n, row % down, column % across, pixel, k]
         right = w[b, (i * c.taps[1] + j) * c.channels + k, o]
         factors = te.cast(left, "float32") * te.cast(right, "float32")
         return te.sum(factors, [pair, i, j, k])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from tunefarm.compiler.tir.affine import Key, key_of
 from tunefarm.compiler.tir.facts import (
     buffers_read_below,
     buffers_stored,
@@ -115,10 +116,10 @@ def _may_run_later(sums: Stmt, epilogue: Stmt, handed: Sequence[Buffer]) -> bool
 def _is_elementwise(epilogue: Stmt) -> bool:
     """Whether what an epilogue reads of its own results is the element that it then writes."""
     stores = [s for s in walk_stmt(epilogue) if isinstance(s, Store)]
-    places: dict[Buffer, set[tuple[str, ...]]] = {}
+    places: dict[Buffer, set[tuple[Key, ...]]] = {}
     accesses: list[Store | Load] = [*stores, *loads_of(epilogue)]
     for access in accesses:
-        places.setdefault(access.buffer, set()).add(tuple(str(i) for i in access.indices))
+        places.setdefault(access.buffer, set()).add(tuple(map(key_of, access.indices)))
     once = {s.buffer for s in stores}
     kept = any(isinstance(s, Allocate) for s in walk_stmt(epilogue))
     return not kept and all(len(places[b]) == 1 for b in once & buffers_read_below(epilogue))
