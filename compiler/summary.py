@@ -33,9 +33,12 @@ def summarize(function: Function) -> str:
     if main is None:
         return "copy " + _shape(function.params[0].type.shape if function.params else ())
     calls = [n for n in post_order(function.body) if isinstance(n, Call)]
+    read = [n for n in calls if n.op == "slice" and n.args[0] in function.params and n is not main]
+    calls = [n for n in calls if n not in read]
     before = [str(n.op) for n in calls[: calls.index(main)]]
     after = [str(n.op) for n in calls[calls.index(main) + 1 :]]
-    return " ".join([*(f"{name}+" for name in before), _describe(main), *(f"+{n}" for n in after)])
+    what = [_describe(main), *["of columns"] * bool(read)]
+    return " ".join([*(f"{name}+" for name in before), *what, *(f"+{n}" for n in after)])
 
 
 def _describe(node: Call) -> str:

@@ -170,8 +170,11 @@ class Arithmetic(Casts):
             return self.emit(_INT_OPS[op], a, b)
         if op == "shr":
             return self.emit("lshr" if unsigned else "ashr", a, b)
-        if op == "floormod" and b.text.isdigit() and int(b.text).bit_count() == 1:
-            return self.emit("and", a, self.number(str(int(b.text) - 1), a))
+        if op in ("floormod", "floordiv") and b.text.isdigit() and int(b.text).bit_count() == 1:
+            if op == "floormod":
+                return self.emit("and", a, self.number(str(int(b.text) - 1), a))
+            places = self.number(str(int(b.text).bit_length() - 1), a)
+            return self.emit("lshr" if unsigned else "ashr", a, places)
         if b.text.startswith("%"):
             b = self._safe_divisor(a, b)
         quotient = "udiv" if unsigned else "sdiv"

@@ -5,26 +5,42 @@ matmul(softmax(matmul(q, k) * c + mask), v)   ->   f(q, k, mask, v)
 Between the first product and the softmax may stand elementwise operators, whose other operands
 become operands of the kernel, and reshapes that leave the rows alone. Nobody else may read what is
 inside. It is fused where an attention sketch has a config: elsewhere the operators stay apart.
+Queries, keys and values that are columns of one array, as where one product makes all three, are
+read where they lie in it (on CPUs), and factors of theirs multiply the scores instead.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
 from tunefarm.compiler.gpu.space import attention as gpu_attention
 from tunefarm.compiler.ir import (
     AttrValue,
     Call,
+    Constant,
     Expr,
     Function,
     IRModule,
+    Var,
     children,
     post_order,
     tensor_type,
 )
 from tunefarm.compiler.ops.base import OPS, Pattern, call
+from tunefarm.compiler.ops.common import integers
 from tunefarm.compiler.space import attention
 from tunefarm.compiler.target import Target
+from tunefarm.compiler.transform.constants import reshape
 from tunefarm.compiler.transform.outline import call_of, function_of, interned
-from tunefarm.compiler.transform.rewrite import Uses, count_uses, is_call, with_children
+from tunefarm.compiler.transform.rewrite import (
+    Uses,
+    count_uses,
+    is_call,
+    with_children,
+)
 
 _PRODUCTS = ("matmul", "einsum")
 _MAX_CALLS = 32  # from a product to its softmax
@@ -103,7 +119,89 @@ def _fused(
     """The call of the members' function; None where the sketch has no config for it."""
     function, operands = function_of(members)
     attrs: dict[str, AttrValue] = {**function.attrs, "name": "attention"}
-    function = interned(Function(function.params, function.body, attrs), functions)
+    function = Function(function.params, function.body, attrs)
+    if target.kind == "llvm":
+        function, operands = _reading_in_place(function, operands)
+    function = interned(function, functions)
     if not any(sketch.space(function, target) for sketch in (attention, gpu_attention)):
         return None
-    return call_of(function, [done[o] for o in operands], members)
+    return call_of(function, [_placed(o, done) for o in operands], members)
+
+
+def _placed(operand: Expr, done: dict[Expr, Expr]) -> Expr:
+    """An operand of the new graph: one of the old, or a view of it."""
+    if operand in done:
+        return done[operand]
+    return with_children(operand, [_placed(c, done) for c in children(operand)])
+
+
+def _reading_in_place(function: Function, operands: Sequence[Expr]) -> tuple[Function, list[Expr]]:
+    """The function with operands that are columns of a wider array read from that, and with their
+    factors behind its first product."""
+    done: dict[Expr, Expr] = {}
+    params, wider, factor = [], [], 1.0
+    scores = next(n for n in post_order(function.body) if is_call(n, *_PRODUCTS))
+    for param, operand in zip(function.params, operands, strict=True):
+        columns = _columns_of(operand)
+        if columns is None or (columns.factor != 1 and param not in children(scores)):
+            params.append(param)
+            wider.append(operand)
+            continue
+        params.append(Var(param.name, tensor_type(columns.array)))
+        wider.append(columns.array)
+        factor *= columns.factor
+        size = tensor_type(param).shape
+        ones = (1,) * len(size)
+        done[param] = call("slice", params[-1], begin=columns.begin, size=size, strides=ones)
+    for node in post_order(function.body):
+        if node not in done:
+            done[node] = with_children(node, [done[c] for c in children(node)])
+        if node is scores and factor != 1:
+            dtype = tensor_type(node).dtype
+            done[node] = call("multiply", done[node], Constant(np.array(factor, dtype)))
+    return Function(tuple(params), done[function.body], function.attrs), wider
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """An operand: what begins at ``begin`` of an array of as many dimensions, times a factor."""
+
+    array: Expr
+    begin: tuple[int, ...]
+    factor: float
+
+
+def _columns_of(operand: Expr) -> _Columns | None:
+    """The columns of a wider array that an operand is; None if it is something else.
+
+    reshape(slice(x[1, 197, 3, 6, 64], begin=(0, 0, 1, 0, 0), size=(1, 197, 1, 6, 64)) * 0.5)
+    ->  x as [1, 197, 18, 64] from (0, 0, 6, 0) on, times 0.5
+    """
+    shape, factor, source = tensor_type(operand).shape, 1.0, operand
+    while is_call(source, "reshape", "multiply") and isinstance(source, Call):
+        if source.op == "multiply":
+            scalar = source.args[1]
+            if not isinstance(scalar, Constant) or scalar.data.size != 1:
+                return None
+            factor *= float(scalar.data.reshape(-1)[0])
+        source = source.args[0]
+    if not is_call(source, "slice") or not isinstance(source, Call):
+        return None
+    if any(n != 1 for n in integers(source.attrs, "strides")):
+        return None
+    array, begin = source.args[0], integers(source.attrs, "begin")
+    whole, part = tensor_type(array).shape, tensor_type(source).shape
+    cut = [d for d, (w, p) in enumerate(zip(whole, part, strict=True)) if w != p]
+    if len(cut) != 1 or isinstance(array, Constant):
+        return None
+    rows, run = prod(whole[: cut[0]]), prod(whole[cut[0] + 1 :])
+    axis = next((d for d in range(len(shape)) if prod(shape[:d]) == rows and shape[d] > 1), None)
+    if axis is None:
+        return None
+    inner = prod(shape[axis + 1 :])
+    columns, first = whole[cut[0]] * run, begin[cut[0]] * run
+    if columns % inner or first % inner:
+        return None
+    starts = tuple(first // inner if d == axis else 0 for d in range(len(shape)))
+    wide = (*shape[:axis], columns // inner, *shape[axis + 1 :])
+    return _Columns(reshape(array, wide), starts, factor)

@@ -97,17 +97,24 @@ def calls_of(function: Function, dtypes: frozenset[str]) -> Calls | None:
         return None
     if softmax.attrs["axis"] not in (-1, len(tensor_type(softmax).shape) - 1):
         return None
-    inside = [n for n in post_order(softmax.args[0]) if isinstance(n, Call)]
+    inside = [n for n in post_order(softmax.args[0]) if isinstance(n, Call) and not _is_read(n)]
     products = [n for n in inside if n.op in ("matmul", "einsum")]
     rest = [n for n in inside if n not in products]
     if len(products) != 1 or len(products[0].args) != 2 or not all(map(is_elementwise, rest)):
         return None
     operands = (*products[0].args, *(a for a in mixed.args if a is not softmax))
-    if len(operands) != 3 or not all(isinstance(a, Var) and _is_of(a, dtypes) for a in operands):
+    if len(operands) != 3 or not all(_is_read(a) and _is_of(a, dtypes) for a in operands):
         return None
     if tensor_type(products[0]) != tensor_type(softmax):
         return None
     return Calls(softmax, mixed)
+
+
+def _is_read(operand: Expr) -> bool:
+    """Whether an operand is read where it lies, as a parameter or as columns of one."""
+    if isinstance(operand, Call) and operand.op == "slice":
+        operand = operand.args[0]
+    return isinstance(operand, Var)
 
 
 def _row_places(mixed: Call, softmax: Call) -> tuple[int, ...] | None:
@@ -162,7 +169,7 @@ def _create(function: Function, calls: Calls, row: tuple[int, ...]) -> PrimFunc:
 
 
 def _analysed(program: PrimFunc) -> Attention | None:
-    program = _chain_in_one(program)
+    program = _chain_in_one(_read_in_place(program))
     names = s.remaining_blocks(program)
     before, after = names[: names.index(PEAK)], names[names.index(POWER) + 1 : -1]
     after = [n for n in after if n not in (TOTAL, INVERSE)]
@@ -203,6 +210,14 @@ def _analysed(program: PrimFunc) -> Attention | None:
         program, scores, scaled, mixed, names[-1], own[0], key, depth[0], query, summed[0], value,
         data.buffer, places[0].index(own[0].var), at, places[1].index(query.var),
     )  # fmt: skip
+
+
+def _read_in_place(program: PrimFunc) -> PrimFunc:
+    """Columns of a wider array read from it."""
+    for node in blocks(program.body):
+        if node.name.startswith("slice"):
+            program = s.compute_inline(program, node.name)
+    return program
 
 
 def _chain_in_one(program: PrimFunc) -> PrimFunc:

@@ -72,6 +72,61 @@ def test_attention_is_three_kernels() -> None:
     assert kernels(*attention(2, 6, 10, 3, 16)) == ["einsum multiply", "softmax", "einsum"]
 
 
+def columns(x: Expr, first: int, count: int, axis: int = 2) -> Expr:
+    shape = list(tensor_type(x).shape)
+    begin = tuple(first if d == axis else 0 for d in range(len(shape)))
+    shape[axis] = count
+    return call("slice", x, begin=begin, size=tuple(shape), strides=(1,) * len(shape))
+
+
+def mixed(q: Expr, k: Expr, v: Expr) -> Expr:
+    """Attention of operands [batch, tokens, heads, size]."""
+    scores = call("matmul", turned(q, 0, 2, 1, 3), turned(k, 0, 2, 3, 1))
+    return turned(
+        call("matmul", call("softmax", scores, axis=-1), turned(v, 0, 2, 1, 3)), 0, 2, 1, 3
+    )
+
+
+@pytest.mark.parametrize("batch, tokens, heads, size", [(1, 33, 2, 16), (2, 37, 3, 8)])
+def test_parts_of_one_product_are_read_where_they_lie(
+    batch: int, tokens: int, heads: int, size: int
+) -> None:
+    """Queries, keys and values by one projection, two with factors, as exporters cut them."""
+    x = var("x", batch, tokens, 24)
+    y = call("matmul", x, const(24, 3 * heads * size))
+    parts = reshaped(y, batch, tokens, 3, heads, size)
+    third = (batch, tokens, heads, size)
+    q, k, v = (columns(parts, n, 1) for n in range(3))
+    q, k = (call("multiply", p, Constant(np.array(0.4, np.float32))) for p in (q, k))
+    body = mixed(*(reshaped(p, *third) for p in (q, k, v)))
+    first, attention = kernels([x], body)
+    assert first == "matmul"
+    assert attention == "slice slice einsum multiply softmax slice einsum"
+
+
+def test_columns_of_a_matrix_are_read_where_they_lie() -> None:
+    tokens, heads, size = 35, 2, 16
+    x = var("x", tokens, 24)
+    y = call("relu", call("matmul", x, const(24, 100)))
+    q, k, v = (columns(y, n * 32, 32, axis=1) for n in range(3))
+    body = mixed(*(reshaped(p, 1, tokens, heads, size) for p in (q, k, v)))
+    apart = ["matmul relu", *["slice"] * 3, "einsum softmax einsum"]
+    assert kernels([x], body) == apart  # 100 columns are no heads of 16
+    wide = call("relu", call("matmul", x, const(24, 112)))
+    q, k, v = (columns(wide, n * 32 + 16, 32, axis=1) for n in range(3))
+    body = mixed(*(reshaped(p, 1, tokens, heads, size) for p in (q, k, v)))
+    assert len(kernels([x], body)) == 2
+
+
+def test_factors_of_values_stay_before_them() -> None:
+    x, z = var("x", 1, 33, 3, 2, 16), var("z", 1, 33, 2, 16)
+    v = call("multiply", columns(x, 2, 1), Constant(np.array(0.4, np.float32)))
+    body = mixed(z, reshaped(columns(x, 1, 1), 1, 33, 2, 16), reshaped(v, 1, 33, 2, 16))
+    first, attention = kernels([x, z], body)
+    assert first == "slice multiply"
+    assert attention == "slice einsum softmax einsum"
+
+
 def test_heads_may_be_joined_with_the_batch() -> None:
     """As exporters write it for a product of three-dimensional tensors."""
     q, k, v = (var(n, 2, 5, 3, 16) for n in "qkv")
@@ -138,3 +193,22 @@ def test_short_windows_keep_their_copy() -> None:
     rows = reshaped(turned(x, 0, 2, 1, 3, 4), 8, 128, 6)
     assert tensor_type(rows).size
     assert kernels([x], call("matmul", rows, const(6, 9))) == ["transpose", "matmul"]
+
+
+def test_projections_are_one_product_where_rows_are_split() -> None:
+    """For AMX, and the attention reads its columns; by multiply-adds they stay apart."""
+    x, weights = var("x", 33, 64), [const(64, 32) for _ in "qkv"]
+
+    def operand(n: int) -> Expr:
+        made = reshaped(call("add", call("matmul", x, weights[n]), const(32)), 1, 33, 2, 16)
+        return call("multiply", made, Constant(np.array(0.5, np.float32))) if n < 2 else made
+
+    module = module_of([x], mixed(*map(operand, range(3))))
+    tiles = Target("llvm -mcpu=sapphirerapids -num-cores=1")
+    feeds = {"x": RNG.standard_normal((33, 64)).astype(np.float32)}
+    joined = optimize(module, tiles)
+    assert kernels_in(joined) == ["matmul add", "slice slice einsum multiply softmax slice einsum"]
+    (want,), (got,) = evaluate(module, feeds), evaluate(joined, feeds)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+    for other in ("llvm -mcpu=sapphirerapids -precision=strict", "llvm -mcpu=znver5"):
+        assert len(kernels_in(optimize(module, Target(other)))) == 4
