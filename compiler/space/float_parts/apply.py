@@ -41,7 +41,8 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     width = knob["nv"] * LANES
     each = knob["rh"] * ROWS
     stretch = knob["stretch"] or padded_depth(p)
-    program = create_parts(p, -(-p.rows // each) * each, stretch)
+    block_rows = each * knob["mb"]
+    program = create_parts(p, -(-p.rows // block_rows) * block_rows, stretch)
     final = s.remaining_blocks(program)[-1]
     layout = PackedLayout(
         ((), (stretch // DEPTH, GROUPS, TERMS), (width,)), (1, 5, 2, 0, 3, 6, 4), IN_PARTS

@@ -78,6 +78,18 @@ def test_long_sums_in_stretches(m: int) -> None:
         verify(workload.function, TARGET, config, arrays, RUN)
 
 
+@pytest.mark.parametrize("stretch", [0, 256])
+def test_blocks_of_rows_that_end_beyond_the_last_one(stretch: int) -> None:
+    """Eleven tiles of rows in two blocks of six, so that each core has one."""
+    workload = product(170, 512, 32, residual=True)
+    rng = np.random.default_rng(stretch)
+    arrays = draw(workload.function, rng)
+    default = space_of(workload).default
+    config = {**default, "rh": 1, "nv": 1, "mb": 6, "nb": 2, "stretch": stretch}
+    assert all(c.holds(config) for c in space_of(workload).sketches[0].constraints)
+    verify(workload.function, TARGET, config, arrays, RUN)
+
+
 @pytest.mark.parametrize("stride", [1, 2])
 def test_pointwise_convolutions(stride: int) -> None:
     workload = workload_of(
