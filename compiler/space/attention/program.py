@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from tunefarm.compiler import te
 from tunefarm.compiler.ir import Call, Function, TensorType, Var, post_order, tensor_type
+from tunefarm.compiler.ir import Expr as GraphExpr
 from tunefarm.compiler.ops import OPS
 from tunefarm.compiler.space.program import create_program, is_elementwise
 from tunefarm.compiler.tir import PrimFunc
@@ -92,8 +93,8 @@ def calls_of(function: Function, dtypes: frozenset[str]) -> Calls | None:
     mixed = function.body
     if not isinstance(mixed, Call) or mixed.op not in ("matmul", "einsum"):
         return None
-    softmax = next((a for a in mixed.args if isinstance(a, Call)), None)
-    if softmax is None or softmax.op != "softmax" or not _is_of(mixed, dtypes):
+    softmax = next((a for a in mixed.args if isinstance(a, Call) and a.op == "softmax"), None)
+    if softmax is None or not _is_of(mixed, dtypes):
         return None
     if softmax.attrs["axis"] not in (-1, len(tensor_type(softmax).shape) - 1):
         return None
@@ -110,7 +111,7 @@ def calls_of(function: Function, dtypes: frozenset[str]) -> Calls | None:
     return Calls(softmax, mixed)
 
 
-def _is_read(operand: Expr) -> bool:
+def _is_read(operand: GraphExpr) -> bool:
     """Whether an operand is read where it lies, as a parameter or as columns of one."""
     if isinstance(operand, Call) and operand.op == "slice":
         operand = operand.args[0]
@@ -133,7 +134,7 @@ def _row_places(mixed: Call, softmax: Call) -> tuple[int, ...] | None:
     return None if -1 in found else tuple(found)
 
 
-def _is_of(expr: Call | Var, dtypes: frozenset[str]) -> bool:
+def _is_of(expr: GraphExpr, dtypes: frozenset[str]) -> bool:
     return isinstance(expr.type, TensorType) and expr.type.dtype in dtypes
 
 

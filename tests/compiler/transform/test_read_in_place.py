@@ -195,6 +195,15 @@ def test_short_windows_keep_their_copy() -> None:
     assert kernels([x], call("matmul", rows, const(6, 9))) == ["transpose", "matmul"]
 
 
+def test_values_may_be_the_first_operand() -> None:
+    x = var("x", 1, 33, 3, 2, 16)
+    q, k, v = (reshaped(columns(x, n, 1), 1, 33, 2, 16) for n in range(3))
+    scores = call("einsum", q, k, equation="abcd,aecd->acbe")
+    weights = call("softmax", scores, axis=-1)
+    body = call("einsum", v, weights, equation="adbe,abcd->acbe")
+    assert kernels([x], body) == ["slice slice einsum softmax slice einsum"]
+
+
 def test_projections_are_one_product_where_rows_are_split() -> None:
     """For AMX, and the attention reads its columns; by multiply-adds they stay apart."""
     x, weights = var("x", 33, 64), [const(64, 32) for _ in "qkv"]
