@@ -120,12 +120,14 @@ def _fused(
     function, operands = function_of(members)
     attrs: dict[str, AttrValue] = {**function.attrs, "name": "attention"}
     function = Function(function.params, function.body, attrs)
+    forms = [(function, operands)]
     if target.kind == "llvm":
-        function, operands = _reading_in_place(function, operands)
-    function = interned(function, functions)
-    if not any(sketch.space(function, target) for sketch in (attention, gpu_attention)):
-        return None
-    return call_of(function, [_placed(o, done) for o in operands], members)
+        forms.insert(0, _reading_in_place(function, operands))
+    for form, read in forms:
+        shared = interned(form, functions)
+        if any(sketch.space(shared, target) for sketch in (attention, gpu_attention)):
+            return call_of(shared, [_placed(o, done) for o in read], members)
+    return None
 
 
 def _placed(operand: Expr, done: dict[Expr, Expr]) -> Expr:
@@ -140,10 +142,12 @@ def _reading_in_place(function: Function, operands: Sequence[Expr]) -> tuple[Fun
     factors behind its first product."""
     done: dict[Expr, Expr] = {}
     params, wider, factor = [], [], 1.0
+    uses = count_uses(function.body)
     scores = next(n for n in post_order(function.body) if is_call(n, *_PRODUCTS))
+    scaled = [c for c in children(scores) if uses[c] == 1]
     for param, operand in zip(function.params, operands, strict=True):
         columns = _columns_of(operand)
-        if columns is None or (columns.factor != 1 and param not in children(scores)):
+        if columns is None or (columns.factor != 1 and param not in scaled):
             params.append(param)
             wider.append(operand)
             continue

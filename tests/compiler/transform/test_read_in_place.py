@@ -195,6 +195,14 @@ def test_short_windows_keep_their_copy() -> None:
     assert kernels([x], call("matmul", rows, const(6, 9))) == ["transpose", "matmul"]
 
 
+def test_scaled_queries_that_are_the_keys_too_stay_apart() -> None:
+    x = var("x", 1, 33, 3, 2, 16)
+    q = call("multiply", columns(x, 0, 1), Constant(np.array(0.4, np.float32)))
+    q = reshaped(q, 1, 33, 2, 16)
+    made = kernels([x], mixed(q, q, reshaped(columns(x, 2, 1), 1, 33, 2, 16)))
+    assert made[0] == "slice multiply"
+
+
 def test_values_may_be_the_first_operand() -> None:
     x = var("x", 1, 33, 3, 2, 16)
     q, k, v = (reshaped(columns(x, n, 1), 1, 33, 2, 16) for n in range(3))
