@@ -33,12 +33,24 @@ def summarize(function: Function) -> str:
     if main is None:
         return "copy " + _shape(function.params[0].type.shape if function.params else ())
     calls = [n for n in post_order(function.body) if isinstance(n, Call)]
-    read = [n for n in calls if n.op == "slice" and n.args[0] in function.params and n is not main]
-    calls = [n for n in calls if n not in read]
+    parts = _parts_read(function)
+    calls = [n for n in calls if n not in parts]
     before = [str(n.op) for n in calls[: calls.index(main)]]
     after = [str(n.op) for n in calls[calls.index(main) + 1 :]]
-    what = [_describe(main), *["of columns"] * bool(read)]
+    what = [_describe(main), *["of parts"] * bool(parts)]
     return " ".join([*(f"{name}+" for name in before), *what, *(f"+{n}" for n in after)])
+
+
+def _parts_read(function: Function) -> list[Call]:
+    """The slices of parameters that the products of an attention read."""
+    body = function.body
+    if not isinstance(body, Call) or not any(
+        isinstance(a, Call) and a.op == "softmax" for a in body.args
+    ):
+        return []
+    products = [n for n in post_order(body) if isinstance(n, Call) and n.op == body.op]
+    operands = [a for n in products for a in n.args if isinstance(a, Call) and a.op == "slice"]
+    return [a for a in operands if a.args[0] in function.params]
 
 
 def _describe(node: Call) -> str:

@@ -32,6 +32,8 @@ from tunefarm.compiler.target import Target
 from tunefarm.compiler.transform.constants import constant
 from tunefarm.compiler.transform.rewrite import count_uses, is_call, substituted
 
+LEAST_QUERIES = 16  # of an attention in one kernel: its lanes lie along queries
+
 
 def combine_parallel(module: IRModule, target: Target) -> IRModule:
     """Combine contractions of channels-last graphs that differ in their weights alone."""
@@ -43,13 +45,17 @@ def join_projections(module: IRModule, target: Target) -> IRModule:
     attention, for GPUs, and where a product makes parts of its rows."""
     if target.kind != "cuda" and not _splits_rows(target):
         return module
-    scaled = target.kind == "llvm"  # attention reads scaled slices in place too
-    return _with_combined(
-        module,
-        lambda members, users: all(
-            is_call(m, "matmul") and _is_read_by_product(m, users, scaled) for m in members
-        ),
-    )
+    of_cpu = target.kind == "llvm"
+
+    def pays(members: Sequence[Call], users: Mapping[Expr, Expr]) -> bool:
+        return all(
+            is_call(m, "matmul")
+            and (end := _product_behind(m, users, scaled=of_cpu)) is not None
+            and (not of_cpu or _is_attention_of_float32(end))
+            for m in members
+        )
+
+    return _with_combined(module, pays)
 
 
 def _splits_rows(target: Target) -> bool:
@@ -73,16 +79,37 @@ def _with_combined(
     return module.with_main(Function(main.params, body, main.attrs))
 
 
-def _is_read_by_product(member: Call, users: Mapping[Expr, Expr], scaled: bool) -> bool:
-    """True if nothing but its bias, views, and a factor if it may be ``scaled``, are between a
-    product and one of variables."""
+def _product_behind(member: Call, users: Mapping[Expr, Expr], scaled: bool) -> Call | None:
+    """The product of variables that reads a product by a constant, with nothing but its bias and
+    views between them, and factors of queries and keys if it may be ``scaled``."""
     end: Expr = member if _bias(member, users) is None else users[member]
-    user = users.get(end)
-    while user is not None and (
-        is_call(user, "reshape", "transpose") or (scaled and _is_scaled(user))
-    ):
+    user, factors = users.get(end), False
+    while user is not None:
+        if scaled and _is_scaled(user):
+            factors = True
+        elif not is_call(user, "reshape", "transpose"):
+            break
         user = users.get(user)
-    return isinstance(user, Call) and is_call(user, "einsum")
+    if not isinstance(user, Call) or not is_call(user, "einsum"):
+        return None
+    return None if factors and _weights(user) is not None else user
+
+
+def _weights(product: Call) -> Expr | None:
+    """The softmax, or views of one, that an attention's last product reads; None of another."""
+    for operand in product.args:
+        source = operand
+        while is_call(source, "reshape", "transpose") and isinstance(source, Call):
+            source = source.args[0]
+        if is_call(source, "softmax"):
+            return operand
+    return None
+
+
+def _is_attention_of_float32(product: Call) -> bool:
+    """Whether a kernel of attention takes a product, as far as its scores tell."""
+    scores = tensor_type(_weights(product) or product)
+    return scores.dtype == "float32" and len(scores.shape) > 1 and scores.shape[-2] >= LEAST_QUERIES
 
 
 def _is_scaled(user: Expr) -> bool:

@@ -5,8 +5,8 @@ matmul(softmax(matmul(q, k) * c + mask), v)   ->   f(q, k, mask, v)
 Between the first product and the softmax may stand elementwise operators, whose other operands
 become operands of the kernel, and reshapes that leave the rows alone. Nobody else may read what is
 inside. It is fused where an attention sketch has a config: elsewhere the operators stay apart.
-Queries, keys and values that are columns of one array, as where one product makes all three, are
-read where they lie in it (on CPUs), and factors of theirs multiply the scores instead.
+Queries, keys and values that are parts of one array, as where one product makes all three, are read
+where they lie in it (on CPUs), and factors of queries and keys multiply the scores instead.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from tunefarm.compiler.transform.rewrite import (
 
 _PRODUCTS = ("matmul", "einsum")
 _MAX_CALLS = 32  # from a product to its softmax
+LARGEST_FACTOR = 1024.0  # of queries or keys that multiplies the scores instead, or its inverse
 
 
 def fuse_attention(module: IRModule, target: Target) -> IRModule:
@@ -56,7 +57,7 @@ def fuse_attention(module: IRModule, target: Target) -> IRModule:
     for node in order:
         members = _members(node, uses) if is_call(node, *_PRODUCTS) else None
         done[node] = (
-            None if members is None else _fused(members, done, target, functions)
+            None if members is None else _fused(members, done, target, functions, uses)
         ) or with_children(node, [done[c] for c in children(node)])
     if done[main.body] is main.body:
         return module
@@ -114,16 +115,18 @@ def _chain(expr: Expr, uses: Uses, most: int = _MAX_CALLS) -> list[Call] | None:
 
 
 def _fused(
-    members: list[Call], done: dict[Expr, Expr], target: Target, functions: dict[str, Function]
+    members: list[Call],
+    done: dict[Expr, Expr],
+    target: Target,
+    functions: dict[str, Function],
+    uses: Uses,
 ) -> Call | None:
     """The call of the members' function; None where the sketch has no config for it."""
     function, operands = function_of(members)
     attrs: dict[str, AttrValue] = {**function.attrs, "name": "attention"}
-    function = Function(function.params, function.body, attrs)
-    forms = [(function, operands)]
-    if target.kind == "llvm":
-        forms.insert(0, _reading_in_place(function, operands))
-    for form, read in forms:
+    apart = Function(function.params, function.body, attrs), operands
+    in_place = _reading_in_place(*apart, target, uses) if target.kind == "llvm" else None
+    for form, read in (in_place, apart) if in_place else (apart,):
         shared = interned(form, functions)
         if any(sketch.space(shared, target) for sketch in (attention, gpu_attention)):
             return call_of(shared, [_placed(o, done) for o in read], members)
@@ -137,37 +140,41 @@ def _placed(operand: Expr, done: dict[Expr, Expr]) -> Expr:
     return with_children(operand, [_placed(c, done) for c in children(operand)])
 
 
-def _reading_in_place(function: Function, operands: Sequence[Expr]) -> tuple[Function, list[Expr]]:
-    """The function with operands that are columns of a wider array read from that, and with their
-    factors behind its first product."""
+def _reading_in_place(
+    function: Function, operands: Sequence[Expr], target: Target, uses: Uses
+) -> tuple[Function, list[Expr]] | None:
+    """The function with queries, keys and values that are part of a larger array read in it, and
+    the arrays; None if none is one. The scores are multiplied by what queries and keys have as
+    factors; values with factors, and under a strict precision all with them, are left."""
+    inside = count_uses(function.body)
+    scores, mixed = (n for n in post_order(function.body) if is_call(n, *_PRODUCTS))
+    may_scale = [] if target.strict else [c for c in children(scores) if inside[c] == 1]
     done: dict[Expr, Expr] = {}
-    params, wider, factor = [], [], 1.0
-    uses = count_uses(function.body)
-    scores = next(n for n in post_order(function.body) if is_call(n, *_PRODUCTS))
-    scaled = [c for c in children(scores) if uses[c] == 1]
-    for param, operand in zip(function.params, operands, strict=True):
-        columns = _columns_of(operand)
-        if columns is None or (columns.factor != 1 and param not in scaled):
-            params.append(param)
-            wider.append(operand)
+    params, arrays, factor = list(function.params), list(operands), 1.0
+    for number, (param, operand) in enumerate(zip(function.params, operands, strict=True)):
+        part = _part_of(operand, uses)
+        if part is None or param not in (*children(scores), *children(mixed)):
             continue
-        params.append(Var(param.name, tensor_type(columns.array)))
-        wider.append(columns.array)
-        factor *= columns.factor
+        if part.factor != 1 and param not in may_scale:
+            continue
+        whole = Var(param.name, tensor_type(part.array))
+        params[number], arrays[number] = whole, part.array
+        factor *= part.factor
         size = tensor_type(param).shape
-        ones = (1,) * len(size)
-        done[param] = call("slice", params[-1], begin=columns.begin, size=size, strides=ones)
+        done[param] = call("slice", whole, begin=part.begin, size=size, strides=(1,) * len(size))
+    if not done:
+        return None
     for node in post_order(function.body):
         if node not in done:
             done[node] = with_children(node, [done[c] for c in children(node)])
         if node is scores and factor != 1:
-            dtype = tensor_type(node).dtype
-            done[node] = call("multiply", done[node], Constant(np.array(factor, dtype)))
-    return Function(tuple(params), done[function.body], function.attrs), wider
+            scale = Constant(np.array(factor, tensor_type(node).dtype))
+            done[node] = call("multiply", done[node], scale)
+    return Function(tuple(params), done[function.body], function.attrs), arrays
 
 
 @dataclass(frozen=True, slots=True)
-class _Columns:
+class _Part:
     """An operand: what begins at ``begin`` of an array of as many dimensions, times a factor."""
 
     array: Expr
@@ -175,8 +182,9 @@ class _Columns:
     factor: float
 
 
-def _columns_of(operand: Expr) -> _Columns | None:
-    """The columns of a wider array that an operand is; None if it is something else.
+def _part_of(operand: Expr, uses: Uses) -> _Part | None:
+    """The part of a larger array that an operand is, cut along one axis; None if it is something
+    else, or if little of an array that is made for it would be read.
 
     reshape(slice(x[1, 197, 3, 6, 64], begin=(0, 0, 1, 0, 0), size=(1, 197, 1, 6, 64)) * 0.5)
     ->  x as [1, 197, 18, 64] from (0, 0, 6, 0) on, times 0.5
@@ -184,21 +192,23 @@ def _columns_of(operand: Expr) -> _Columns | None:
     shape, factor, source = tensor_type(operand).shape, 1.0, operand
     while is_call(source, "reshape", "multiply") and isinstance(source, Call):
         if source.op == "multiply":
-            scalar = source.args[1]
+            scalar = source.args[1]  # where constants stand
             if not isinstance(scalar, Constant) or scalar.data.size != 1:
                 return None
             factor *= float(scalar.data.reshape(-1)[0])
         source = source.args[0]
-    if not is_call(source, "slice") or not isinstance(source, Call):
-        return None
-    if any(n != 1 for n in integers(source.attrs, "strides")):
+    if not is_call(source, "slice") or not isinstance(source, Call) or not _may_move(factor):
         return None
     array, begin = source.args[0], integers(source.attrs, "begin")
     whole, part = tensor_type(array).shape, tensor_type(source).shape
     cut = [d for d, (w, p) in enumerate(zip(whole, part, strict=True)) if w != p]
-    if len(cut) != 1 or isinstance(array, Constant):
+    if len(cut) != 1 or 0 in part or any(n != 1 for n in integers(source.attrs, "strides")):
+        return None
+    made = not isinstance(array, Var)
+    if isinstance(array, Constant) or (made and 2 * uses[array] * prod(part) < prod(whole)):
         return None
     rows, run = prod(whole[: cut[0]]), prod(whole[cut[0] + 1 :])
+    # What the slice has of each row is what the operand's dimensions from some axis on have.
     axis = next((d for d in range(len(shape)) if prod(shape[:d]) == rows and shape[d] > 1), None)
     if axis is None:
         return None
@@ -208,4 +218,9 @@ def _columns_of(operand: Expr) -> _Columns | None:
         return None
     starts = tuple(first // inner if d == axis else 0 for d in range(len(shape)))
     wide = (*shape[:axis], columns // inner, *shape[axis + 1 :])
-    return _Columns(reshape(array, wide), starts, factor)
+    return _Part(reshape(array, wide), starts, factor)
+
+
+def _may_move(factor: float) -> bool:
+    """Whether scores without a factor are as far from overflow as with it."""
+    return 1 / LARGEST_FACTOR <= abs(factor) <= LARGEST_FACTOR

@@ -80,16 +80,17 @@ class Calls:
 
 def attention_of(function: Function) -> Attention | None:
     """The attention that a fused function is; None if it is something else."""
-    calls = calls_of(function, frozenset({"float32"}))
+    calls = calls_of(function, frozenset({"float32"}), parts=True)
     row = None if calls is None else _row_places(calls.mixed, calls.softmax)
     if calls is None or row is None:
         return None
     return _analysed(_create(function, calls, row))
 
 
-def calls_of(function: Function, dtypes: frozenset[str]) -> Calls | None:
+def calls_of(function: Function, dtypes: frozenset[str], parts: bool = False) -> Calls | None:
     """The two products and the softmax between them, with elementwise calls before it alone, if
-    operands and result have one of some dtypes; None for another function."""
+    operands and result have one of some dtypes; None for another function. The products' operands
+    are parameters, or slices of them if they may be ``parts``."""
     mixed = function.body
     if not isinstance(mixed, Call) or mixed.op not in ("matmul", "einsum"):
         return None
@@ -98,22 +99,23 @@ def calls_of(function: Function, dtypes: frozenset[str]) -> Calls | None:
         return None
     if softmax.attrs["axis"] not in (-1, len(tensor_type(softmax).shape) - 1):
         return None
-    inside = [n for n in post_order(softmax.args[0]) if isinstance(n, Call) and not _is_read(n)]
+    inside = [n for n in post_order(softmax.args[0]) if isinstance(n, Call)]
     products = [n for n in inside if n.op in ("matmul", "einsum")]
-    rest = [n for n in inside if n not in products]
+    read = [a for n in products for a in n.args]
+    rest = [n for n in inside if n not in products and n not in read]
     if len(products) != 1 or len(products[0].args) != 2 or not all(map(is_elementwise, rest)):
         return None
     operands = (*products[0].args, *(a for a in mixed.args if a is not softmax))
-    if len(operands) != 3 or not all(_is_read(a) and _is_of(a, dtypes) for a in operands):
+    if len(operands) != 3 or not all(_is_read(a, parts) and _is_of(a, dtypes) for a in operands):
         return None
     if tensor_type(products[0]) != tensor_type(softmax):
         return None
     return Calls(softmax, mixed)
 
 
-def _is_read(operand: GraphExpr) -> bool:
-    """Whether an operand is read where it lies, as a parameter or as columns of one."""
-    if isinstance(operand, Call) and operand.op == "slice":
+def _is_read(operand: GraphExpr, parts: bool) -> bool:
+    """Whether an operand is a parameter, or a part of one where that may be."""
+    if parts and isinstance(operand, Call) and operand.op == "slice":
         operand = operand.args[0]
     return isinstance(operand, Var)
 
@@ -214,7 +216,7 @@ def _analysed(program: PrimFunc) -> Attention | None:
 
 
 def _read_in_place(program: PrimFunc) -> PrimFunc:
-    """Columns of a wider array read from it."""
+    """Parts of a larger array read in it."""
     for node in blocks(program.body):
         if node.name.startswith("slice"):
             program = s.compute_inline(program, node.name)

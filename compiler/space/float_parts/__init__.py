@@ -49,9 +49,10 @@ from tunefarm.compiler.target import Target
 NAME, VERSION = "float_parts", 2
 LEAST_ROWS, LEAST_COLUMNS = 8, 16
 STRETCHES = (256, 384, 512, 768, 1024)
-# Times fewer cycles than by multiply-adds, in the models, to be a task's default: on several cores
-# at once multiply-adds take a fifth longer than in theirs, parts a tenth (ResNet-50, 28² and 56²).
-WORTH, WORTH_SHARED = 1.08, 0.98
+WORTH = 1.08  # times fewer cycles than by multiply-adds, in the models, to be a task's default
+# Times their model that multiply-adds take on several cores, beside parts; products of fewer rows
+# wait for their weights, which the model has.
+LOST_SHARED, LEAST_LOST_ROWS = 1.105, 64
 MAX_COPIED_BYTES = 1 << 20
 MAX_HELD_BYTES = 3 << 19  # with a panel of weights and the next: 3/4 of a second cache of 2 MB
 MOST_BEYOND = 0.1  # of the tiles, that blocks of rows may compute beyond the last one
@@ -66,7 +67,9 @@ def space(function: Function, target: Target) -> SketchSpace | None:
     p = product_of(function, LANES, 1)
     if p is None or not _applies(p, target):
         return None
-    found, _ = _default_of(p, target)
+    found, cost = _default_of(p, target)
+    if not np.isfinite(cost):
+        return None
     knobs = _knobs(p)
     default: Config = {"sketch": NAME, **found, "next_panel": knobs[-1].choices[-1]}
     return SketchSpace(
@@ -86,8 +89,9 @@ def saved_cycles(p: Product, target: Target) -> float:
     if not _applies(p, target):
         return 0.0
     (_, cost), direct = _default_of(p, target), direct_cycles(p, target)
-    worth = WORTH if target.num_cores == 1 else WORTH_SHARED
-    return direct - cost if worth * cost < direct else 0.0
+    if target.num_cores > 1 and p.rows >= LEAST_LOST_ROWS:
+        direct *= LOST_SHARED
+    return direct - cost if WORTH * cost < direct else 0.0
 
 
 def _applies(p: Product, target: Target) -> bool:
@@ -160,7 +164,8 @@ def _nest(p: Product, target: Target, k: Columns) -> Nest:
     l2 = {**l1, "i": np.minimum(rows * whole(k, "mb"), p.rows)}
     core = {**l2, "j": np.minimum(register["j"] * whole(k, "nb"), p.columns)}
     blocks = -(-p.rows // core["i"]) * -(-p.columns // core["j"])
-    tiles = -(-p.rows // rows) * rows * -(-p.columns // register["j"]) * register["j"]
+    block = rows * whole(k, "mb")
+    tiles = -(-p.rows // block) * block * -(-p.columns // register["j"]) * register["j"]
     # A tile's instruction does 16 · 16 · 32 multiply-adds in the time of 16 · 16 · 2 of vectors'.
     executed = 2.0 * len(PAIRS) * depth * tiles / (2 * OPERATIONS_AT_ONCE)
     extra = {n: whole(k, n).astype(np.float64) for n in ("mb", "nb", "stretch", "next_panel")}

@@ -28,7 +28,7 @@ SHARED = 25_000.0  # clocks by which a product on two cores takes longer than ha
 HINT = 1.0  # clocks of a line that is asked for
 SEEN = 0.8  # of the time of weights that come from beyond the second cache
 SPLIT = 16.0  # clocks of a vector of float32 in parts
-RUN, RUN_OF_OTHERS = 100.0, 350.0  # clocks more of a row's terms in a stretch, of other cores' too
+RUN, RUN_SHARED = 100.0, 350.0  # clocks until a row's terms of a stretch come, from other cores too
 
 
 def _load_cycles(rh: Numbers, nv: Numbers, of_rows: float) -> Numbers:
@@ -57,13 +57,13 @@ def cycles(p: Product, target: Target, k: Columns) -> Numbers:
     steps, panels = padded_depth(p) // DEPTH, -(-p.columns // (nv * LANES))
     tiles = -(-p.rows // (rh * ROWS))
     row_blocks, panel_blocks = -(-tiles // mb), -(-panels // nb)
-    tiles = row_blocks * mb
+    tiles = row_blocks * mb  # with those of the last block beyond the last row
     # The epilogue of one macro tile runs beside the sum of the next.
     sums, epilogues = steps // stretches * macro_step_cycles(rh, nv), rh * nv * ROWS * EPILOGUE
     macro = stretches * (np.maximum(sums, epilogues) + LATENCY + rh * nv * STORE)
     last = row_blocks * panel_blocks * stretches * epilogues  # of a task has no next one
     macro = macro + np.where(stretches > 1, rh * nv * ROWS * VECTOR, 0)
-    run = RUN if target.num_cores == 1 else RUN_OF_OTHERS
+    run = RUN if target.num_cores == 1 else RUN_SHARED
     row = padded_depth(p) / LANES * SPLIT + np.where(stretches > 1, stretches * run, 0.0)
     split = tiles * rh * ROWS * row * panel_blocks
     work = tiles * panels * macro + last + split

@@ -14,7 +14,7 @@ from tunefarm.compiler.dtypes import numpy_dtype
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import schedule as s
-from tunefarm.compiler.tir.ir import Binary, Cast, Expr, PrimFunc
+from tunefarm.compiler.tir.ir import Binary, Cast, Const, Expr, PrimFunc
 from tunefarm.compiler.tir.transform.lower import lower
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -86,6 +86,18 @@ def test_operations_at_the_edges_of_a_dtype(dtype: str) -> None:
     for op in (op for op, kind in CASES if kind == dtype):
         for lanes in (1, 8):
             agree(binary_program(op, dtype, arrays[0].size), arrays, lanes)
+
+
+@pytest.mark.parametrize("dtype", [*SIGNED, *UNSIGNED])
+@pytest.mark.parametrize("op", ["floordiv", "floormod"])
+def test_division_by_a_power_of_two(op: str, dtype: str) -> None:
+    """A shift, which rounds down below zero too, or a mask."""
+    values = pairs(dtype)[0]
+    x = te.placeholder(values.shape, dtype, "x")
+    for divisor in (Const(n, dtype) for n in (1, 2, 8, 64)):
+        z = te.compute(values.shape, lambda i, by=divisor: Binary(op, x[i], by, dtype))  # type: ignore[arg-type, misc]
+        for lanes in (1, 8):
+            agree(te.create_prim_func([x, z]), [values], lanes)
 
 
 @pytest.mark.parametrize("op", ["min", "max"])

@@ -90,6 +90,11 @@ def test_blocks_of_rows_that_end_beyond_the_last_one(stretch: int) -> None:
     verify(workload.function, TARGET, config, arrays, RUN)
 
 
+def test_sums_of_which_no_block_fits_the_cache_have_no_config() -> None:
+    assert float_parts.space(product(128, 6144, 1000).function, TARGET) is None
+    assert float_parts.space(product(128, 6144, 1024).function, TARGET) is not None
+
+
 @pytest.mark.parametrize("stride", [1, 2])
 def test_pointwise_convolutions(stride: int) -> None:
     workload = workload_of(

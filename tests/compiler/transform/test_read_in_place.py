@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 from pass_harness import kernels_in, module_of, var
 from tunefarm.compiler.evaluate import evaluate
+from tunefarm.compiler.extract import tasks_of
 from tunefarm.compiler.ir import (
     Constant,
     Expr,
+    IRModule,
     Var,
     tensor_type,
 )
@@ -212,20 +214,58 @@ def test_values_may_be_the_first_operand() -> None:
     assert kernels([x], body) == ["slice slice einsum softmax slice einsum"]
 
 
+@pytest.mark.parametrize("factor", [1e-23, 1e20])
+def test_factors_without_which_scores_might_overflow_stay(factor: float) -> None:
+    x = var("x", 1, 33, 3, 2, 16)
+    q, k, v = (columns(x, n, 1) for n in range(3))
+    q = call("multiply", q, Constant(np.array(factor, np.float32)))
+    body = mixed(*(reshaped(p, 1, 33, 2, 16) for p in (q, k, v)))
+    made = kernels_in(optimize(module_of([x], body), TARGET))
+    assert made == ["slice multiply", "slice einsum softmax slice einsum"]
+
+
+def test_a_strict_precision_multiplies_where_the_model_does() -> None:
+    x = var("x", 1, 33, 3, 2, 16)
+    q, k, v = (columns(x, n, 1) for n in range(3))
+    q = call("multiply", q, Constant(np.array(0.5, np.float32)))
+    body = mixed(*(reshaped(p, 1, 33, 2, 16) for p in (q, k, v)))
+    strict = Target("llvm -mcpu=znver5 -precision=strict")
+    assert kernels_in(optimize(module_of([x], body), strict))[0] == "slice multiply"
+
+
+def test_little_of_an_array_is_cut_out_before_it_is_made_whole() -> None:
+    x, z = var("x", 1, 33, 9, 2, 16), var("z", 1, 33, 2, 16)
+    k = columns(call("relu", x), 4, 1)
+    body = mixed(z, reshaped(k, 1, 33, 2, 16), z)
+    assert kernels_in(optimize(module_of([x, z], body), TARGET))[0] != "relu"
+
+
+def projected(tokens: int, dtype: str = "float32", scaled: str = "qk") -> IRModule:
+    """Attention of two heads of 16 with a projection each for queries, keys and values."""
+    x = var("x", tokens, 64, dtype=dtype)
+
+    def operand(name: str) -> Expr:
+        weights, bias = (Constant(c.data.astype(dtype)) for c in (const(64, 32), const(32)))
+        made = call("add", call("matmul", x, weights), bias)
+        made = reshaped(made, 1, tokens, 2, 16)
+        half = Constant(np.array(0.5, dtype))
+        return call("multiply", made, half) if name in scaled else made
+
+    return module_of([x], mixed(*map(operand, "qkv")))
+
+
 def test_projections_are_one_product_where_rows_are_split() -> None:
     """For AMX, and the attention reads its columns; by multiply-adds they stay apart."""
-    x, weights = var("x", 33, 64), [const(64, 32) for _ in "qkv"]
-
-    def operand(n: int) -> Expr:
-        made = reshaped(call("add", call("matmul", x, weights[n]), const(32)), 1, 33, 2, 16)
-        return call("multiply", made, Constant(np.array(0.5, np.float32))) if n < 2 else made
-
-    module = module_of([x], mixed(*map(operand, range(3))))
-    tiles = Target("llvm -mcpu=sapphirerapids -num-cores=1")
+    module, tiles = projected(33), Target("llvm -mcpu=sapphirerapids -num-cores=1")
     feeds = {"x": RNG.standard_normal((33, 64)).astype(np.float32)}
     joined = optimize(module, tiles)
     assert kernels_in(joined) == ["matmul add", "slice slice einsum multiply softmax slice einsum"]
+    assert tasks_of(joined, tiles)[1].workload.summary.endswith(
+        "of parts +multiply +softmax +einsum"
+    )
     (want,), (got,) = evaluate(module, feeds), evaluate(joined, feeds)
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
     for other in ("llvm -mcpu=sapphirerapids -precision=strict", "llvm -mcpu=znver5"):
         assert len(kernels_in(optimize(module, Target(other)))) == 4
+    for module in (projected(4), projected(33, "float16"), projected(33, scaled="v")):
+        assert not any("slice" in kernel for kernel in kernels_in(optimize(module, tiles)))
