@@ -45,9 +45,16 @@ def demonstrate() -> None:
     started = time.monotonic()
     with showing(console) as show:
         result = tunefarm.tune(
-            tasks, db=database, trials=TRIALS_PER_TASK * len(tasks), seconds=SECONDS, watch=show
+            tasks,
+            db=database,
+            trials=TRIALS_PER_TASK * len(tasks),
+            seconds=SECONDS,
+            module=mod,
+            watch=show,
         )
         show.conclude(result.outcome)
+    if result.closing is not None:
+        console.print(result.closing.summary(), highlight=False, soft_wrap=True)
     console.print(f"tuned in {time.monotonic() - started:.0f} s", highlight=False)
 
     with tunefarm.apply_history_best(database) as history:
