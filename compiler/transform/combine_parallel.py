@@ -29,10 +29,9 @@ from tunefarm.compiler.ir import (
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.structural import attrs_text
 from tunefarm.compiler.target import Target
-from tunefarm.compiler.transform.constants import constant
-from tunefarm.compiler.transform.rewrite import count_uses, is_call, substituted
-
-LEAST_QUERIES = 16  # of an attention in one kernel: its lanes lie along queries
+from tunefarm.compiler.transform.constants import constant, factor_of
+from tunefarm.compiler.transform.fuse_attention import may_multiply_scores
+from tunefarm.compiler.transform.rewrite import count_uses, is_call, with_children
 
 
 def combine_parallel(module: IRModule, target: Target) -> IRModule:
@@ -51,7 +50,7 @@ def join_projections(module: IRModule, target: Target) -> IRModule:
         return all(
             is_call(m, "matmul")
             and (end := _product_behind(m, users, scaled=of_cpu)) is not None
-            and (not of_cpu or _is_attention_of_float32(end))
+            and (not of_cpu or _is_attention_of_float32(end, target))
             for m in members
         )
 
@@ -75,7 +74,7 @@ def _with_combined(
             replaced.update(_combined(members, users))
     if not replaced:
         return module
-    body = substituted(main.body, replaced)
+    body = _substituted(main.body, replaced)
     return module.with_main(Function(main.params, body, main.attrs))
 
 
@@ -85,7 +84,8 @@ def _product_behind(member: Call, users: Mapping[Expr, Expr], scaled: bool) -> C
     end: Expr = member if _bias(member, users) is None else users[member]
     user, factors = users.get(end), False
     while user is not None:
-        if scaled and _is_scaled(user):
+        factor = factor_of(user) if scaled else None
+        if factor is not None and may_multiply_scores(factor):
             factors = True
         elif not is_call(user, "reshape", "transpose"):
             break
@@ -106,16 +106,13 @@ def _weights(product: Call) -> Expr | None:
     return None
 
 
-def _is_attention_of_float32(product: Call) -> bool:
-    """Whether a kernel of attention takes a product, as far as its scores tell."""
+def _is_attention_of_float32(product: Call, target: Target) -> bool:
+    """Whether a kernel of attention, whose lanes lie along queries, takes a product, as far as its
+    scores tell."""
     scores = tensor_type(_weights(product) or product)
-    return scores.dtype == "float32" and len(scores.shape) > 1 and scores.shape[-2] >= LEAST_QUERIES
-
-
-def _is_scaled(user: Expr) -> bool:
-    """Whether a call multiplies by one constant number."""
-    factor = user.args[1] if isinstance(user, Call) and user.op == "multiply" else None
-    return isinstance(factor, Constant) and factor.data.size == 1
+    if scores.dtype != "float32" or len(scores.shape) < 2:
+        return False
+    return scores.shape[-2] >= target.lanes(scores.dtype)
 
 
 def _parallel(root: Expr) -> list[list[Call]]:
@@ -188,3 +185,23 @@ def _slices(value: Expr, ends: Sequence[Expr]) -> dict[Expr, Expr]:
         made[end] = call("slice", value, begin=begin, size=shape, strides=(1,) * len(shape))
         first += shape[-1]
     return made
+
+
+def _substituted(root: Expr, replaced: Mapping[Expr, Expr]) -> Expr:
+    """The graph with expressions replaced, the operands of replacements too."""
+    done: dict[Expr, Expr] = {}
+    stack = [root]
+    while stack:
+        node = stack[-1]
+        target = replaced.get(node)
+        needed = children(node) if target is None else (target,)
+        waiting = [c for c in needed if c not in done]
+        if node not in done and waiting:
+            stack.extend(waiting)
+            continue
+        stack.pop()
+        if node not in done:
+            done[node] = (
+                with_children(node, [done[c] for c in needed]) if target is None else done[target]
+            )
+    return done[root]

@@ -21,6 +21,16 @@ def scalar_of(expr: Expr) -> float | None:
     return float(data[0])
 
 
+def factor_of(expr: Expr) -> float | None:
+    """The constant number by which a call multiplies its first operand; None of another call, and
+    where it repeats the operand too."""
+    if not isinstance(expr, Call) or expr.op != "multiply":
+        return None
+    if tensor_type(expr.args[0]).size != tensor_type(expr).size:
+        return None
+    return scalar_of(expr.args[1])  # where constants stand
+
+
 def constant(values: NDArray[Any], like: Expr, name: str = "") -> Constant:
     """A constant with the dtype of ``like``."""
     dtype = like.data.dtype if isinstance(like, Constant) else _dtype_of(like)

@@ -33,14 +33,9 @@ from tunefarm.compiler.ops.base import OPS, Pattern, call
 from tunefarm.compiler.ops.common import integers
 from tunefarm.compiler.space import attention
 from tunefarm.compiler.target import Target
-from tunefarm.compiler.transform.constants import reshape
+from tunefarm.compiler.transform.constants import factor_of, reshape
 from tunefarm.compiler.transform.outline import call_of, function_of, interned
-from tunefarm.compiler.transform.rewrite import (
-    Uses,
-    count_uses,
-    is_call,
-    with_children,
-)
+from tunefarm.compiler.transform.rewrite import Uses, count_uses, is_call, with_children
 
 _PRODUCTS = ("matmul", "einsum")
 _MAX_CALLS = 32  # from a product to its softmax
@@ -190,14 +185,12 @@ def _part_of(operand: Expr, uses: Uses) -> _Part | None:
     ->  x as [1, 197, 18, 64] from (0, 0, 6, 0) on, times 0.5
     """
     shape, factor, source = tensor_type(operand).shape, 1.0, operand
-    while is_call(source, "reshape", "multiply") and isinstance(source, Call):
-        if source.op == "multiply":
-            scalar = source.args[1]  # where constants stand
-            if not isinstance(scalar, Constant) or scalar.data.size != 1:
-                return None
-            factor *= float(scalar.data.reshape(-1)[0])
-        source = source.args[0]
-    if not is_call(source, "slice") or not isinstance(source, Call) or not _may_move(factor):
+    while isinstance(source, Call) and source.op in ("reshape", "multiply"):
+        number = 1.0 if source.op == "reshape" else factor_of(source)
+        if number is None:
+            return None
+        factor, source = factor * number, source.args[0]
+    if not isinstance(source, Call) or source.op != "slice" or not may_multiply_scores(factor):
         return None
     array, begin = source.args[0], integers(source.attrs, "begin")
     whole, part = tensor_type(array).shape, tensor_type(source).shape
@@ -221,6 +214,6 @@ def _part_of(operand: Expr, uses: Uses) -> _Part | None:
     return _Part(reshape(array, wide), starts, factor)
 
 
-def _may_move(factor: float) -> bool:
-    """Whether scores without a factor are as far from overflow as with it."""
+def may_multiply_scores(factor: float) -> bool:
+    """Whether scores are about as far from overflow without a factor of queries or keys."""
     return 1 / LARGEST_FACTOR <= abs(factor) <= LARGEST_FACTOR

@@ -147,23 +147,3 @@ def with_args(node: Call, args: Sequence[Expr]) -> Call:
 def is_call(expr: Expr, *ops: str) -> bool:
     """Whether the expression calls one of these operators."""
     return isinstance(expr, Call) and expr.op in ops
-
-
-def substituted(root: Expr, replaced: Mapping[Expr, Expr]) -> Expr:
-    """The graph with expressions replaced, the operands of replacements too."""
-    done: dict[Expr, Expr] = {}
-    stack = [root]
-    while stack:
-        node = stack[-1]
-        target = replaced.get(node)
-        needed = children(node) if target is None else (target,)
-        waiting = [c for c in needed if c not in done]
-        if node not in done and waiting:
-            stack.extend(waiting)
-            continue
-        stack.pop()
-        if node not in done:
-            done[node] = (
-                with_children(node, [done[c] for c in needed]) if target is None else done[target]
-            )
-    return done[root]

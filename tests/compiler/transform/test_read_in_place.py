@@ -17,6 +17,7 @@ from tunefarm.compiler.ir import (
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.transform import optimize
+from tunefarm.compiler.transform.constants import factor_of
 
 import tunefarm
 
@@ -222,6 +223,14 @@ def test_factors_without_which_scores_might_overflow_stay(factor: float) -> None
     body = mixed(*(reshaped(p, 1, 33, 2, 16) for p in (q, k, v)))
     made = kernels_in(optimize(module_of([x], body), TARGET))
     assert made == ["slice multiply", "slice einsum softmax slice einsum"]
+
+
+def test_a_factor_is_one_number_that_repeats_nothing() -> None:
+    x, half = var("x", 3, 1), Constant(np.array(0.5, np.float32))
+    assert factor_of(call("multiply", x, half)) == 0.5
+    assert factor_of(call("multiply", x, Constant(np.full((1, 4), 0.5, np.float32)))) is None
+    assert factor_of(call("multiply", x, const(3, 1))) is None
+    assert factor_of(call("add", x, half)) is None
 
 
 def test_a_strict_precision_multiplies_where_the_model_does() -> None:
