@@ -29,7 +29,7 @@ from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir.transform.bounds_check import add_bounds_checks
 from tunefarm.compiler.tir.transform.lower import PHASES, lower
-from tunefarm.compiler.transform.lower_precision import without_effect
+from tunefarm.compiler.transform.lower_precision import target_of, without_effect
 from tunefarm.compiler.transform.pipeline import STEPS, optimize
 from tunefarm.compiler.transform.plan_memory import Part, kernel_calls, plan_memory
 from tunefarm.compiler.transform.write_parts import joined_parts, row_pitch
@@ -109,13 +109,13 @@ def build_module(module: IRModule, target: Target, on_host: Collection[str] = ()
     and those of kernels with these operators. Raises BuildError for what has no code and for a
     name that no node has, HistoryError for an untuned task in strict mode.
     """
-    precision = str(module.main.attrs.get("precision") or "")
+    precision, target = str(module.main.attrs.get("precision") or ""), target_of(module, target)
     stages = dump.begin("model")
     stages.write("import", module.__str__)
     with stages.passes([step.name for step in STEPS]):
         module = optimize(module, target)
     workloads = {call: _workload_of(call) for call in kernel_calls(module.main)}
-    if told := without_effect(precision, workloads.values(), str(target)):
+    if told := without_effect(precision, workloads.values(), target):
         warnings.warn(told, UnusedPrecisionWarning, stacklevel=3)
     apart = _on_host(workloads, target, on_host)
     here = {c: w for c, w in workloads.items() if c not in apart}

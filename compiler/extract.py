@@ -6,6 +6,7 @@ from tunefarm.compiler.from_memory import read_from_memory
 from tunefarm.compiler.ir import Call, Function, IRModule, post_order
 from tunefarm.compiler.ops.base import OPS, Pattern
 from tunefarm.compiler.target import Target
+from tunefarm.compiler.transform.lower_precision import target_of
 from tunefarm.compiler.transform.pipeline import optimize
 from tunefarm.compiler.workload import Task, Workload, anchor
 
@@ -18,6 +19,7 @@ def extract_tasks(module: IRModule, target: Target) -> list[Task]:
 
     Left out are views, opaque operators, and elementwise or small row kernels with little to gain.
     """
+    target = target_of(module, target)
     return tasks_of(optimize(module, target), target)
 
 

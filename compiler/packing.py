@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from tunefarm.compiler.dtypes import numpy_dtype
-from tunefarm.compiler.space.float_parts.forms import IN_PARTS, PART, split_weights
+from tunefarm.compiler.space.float_parts.forms import IN_PARTS, PART
 from tunefarm.compiler.space.image_rows.repetition import THEN, repetitions
 from tunefarm.compiler.space.strassen.forms import (
     LANES,
@@ -52,7 +52,7 @@ TRANSFORMS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
         )
     },
     SCALED: scale_taps,
-    IN_PARTS: split_weights,
+    **IN_PARTS,
 }
 
 
@@ -68,7 +68,7 @@ def pack(array: NDArray[Any], layout: PackedLayout | None, shape: tuple[int, ...
 
 def packed_dtype(dtype: np.dtype[Any], layout: PackedLayout | None) -> np.dtype[Any]:
     """What elements are once packed: a layout may ask for their parts."""
-    return numpy_dtype(PART) if layout is not None and layout.transform == IN_PARTS else dtype
+    return numpy_dtype(PART) if layout is not None and layout.transform in IN_PARTS else dtype
 
 
 def pack_into(out: NDArray[Any], array: NDArray[Any], layout: PackedLayout | None) -> None:

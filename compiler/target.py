@@ -75,8 +75,7 @@ LINE_BYTES = 64  # of a cache
 _TEST_KINDS = frozenset({"sim"})
 _OPTIONS = ("mcpu", "mtriple", "num-cores", "mattr", "precision")
 _CUDA_OPTIONS = ("arch", "num-cores", "precision")
-_PRECISIONS = ("strict",)
-_CUDA_PRECISIONS = ("strict", "tf32")
+_PRECISIONS = ("strict", "tf32")
 _BUILT_IN = frozenset({"llvm", "cuda"})
 
 
@@ -167,8 +166,15 @@ class Target:
 
     @property
     def rounds_to_tf32(self) -> bool:
-        """True if products of float32 may round their operands to ten bits of fraction."""
+        """True if products of float32 may keep as few as ten bits of their operands' fraction."""
         return self.options.get("precision") == "tf32"
+
+    @property
+    def may_round_to_tf32(self) -> bool:
+        """True if code for ``-precision=tf32`` differs: by tensor cores, or the tiles of AMX."""
+        if self.kind == "cuda":
+            return self.gpu.has_tensor_cores
+        return self.kind == "llvm" and self.has("amx-bf16")
 
     @property
     def takes_wgmma(self) -> bool:
@@ -389,7 +395,7 @@ def _check_llvm_options(options: Mapping[str, str], isa: Isa) -> None:
     for name in options:
         if name not in _OPTIONS:
             raise TargetError(f"unknown target option -{name}; known: {', '.join(_OPTIONS)}")
-    _check_common_options(options, _PRECISIONS)
+    _check_common_options(options)
     mcpu = options.get("mcpu")
     if mcpu is not None and mcpu not in CPUS[isa.name]:
         raise TargetError(_unknown_cpu(mcpu, isa))
@@ -416,7 +422,7 @@ def _check_cuda_options(options: Mapping[str, str]) -> None:
         if name not in _CUDA_OPTIONS:
             known = ", ".join(_CUDA_OPTIONS)
             raise TargetError(f"unknown option -{name} of a cuda target; known: {known}")
-    _check_common_options(options, _CUDA_PRECISIONS)
+    _check_common_options(options)
     arch = options.get("arch")
     if arch not in GPU_ARCHS:
         given = "no -arch" if arch is None else f"-arch={arch}"
@@ -426,13 +432,13 @@ def _check_cuda_options(options: Mapping[str, str]) -> None:
         )
 
 
-def _check_common_options(options: Mapping[str, str], precisions: tuple[str, ...]) -> None:
+def _check_common_options(options: Mapping[str, str]) -> None:
     cores = options.get("num-cores", "1")
     if not cores.isdigit() or not 1 <= int(cores) <= MAX_CORES:
         raise TargetError(f"-num-cores={cores} is not a whole number from 1 to {MAX_CORES}")
     precision = options.get("precision")
-    if precision is not None and precision not in precisions:
-        raise TargetError(f"-precision={precision} is unknown; known: {', '.join(precisions)}")
+    if precision is not None and precision not in _PRECISIONS:
+        raise TargetError(f"-precision={precision} is unknown; known: {', '.join(_PRECISIONS)}")
 
 
 def _unknown_cpu(name: str, isa: Isa) -> str:

@@ -96,11 +96,12 @@ def close_on_farm(
 
     None also if the farm has no device here. TunefarmError if it is busy or the model too large.
     """
+    from tunefarm.db.earlier import fitting
     from tunefarm.tuner.finals import MOST_NOISE
     from tunefarm.worker.device import machine_id
 
     here = {"machine": machine_id()}
-    devices = [d for d in client.devices() if d.target == target.text and d.state != "offline"]
+    devices = fitting(client.devices(), target.text)
     mine = [d for d in devices if here.items() <= d.attributes.items()]
     if not mine:
         return None

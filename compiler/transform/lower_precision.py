@@ -1,10 +1,12 @@
-"""Products of 16-bit floats for those of float32, where the caller allows it and they are faster.
+"""The precision that a caller allows a model: products of 16-bit floats for those of float32, where
+they are faster, or those of float32 with operands rounded to no less than TF32's bits.
 
 matmul(x, w)  ->  matmul[out_dtype=float32](cast[bfloat16](x), w in bfloat16)      so for conv
 
 The operands are rounded, the sums and the result stay float32. Weights are rounded when the model
 is built; the cast of ``x`` joins the operator that makes it, or is made once for all who read it.
-A module says what it allows in an attribute of ``main``, which the passes before keep.
+A module says what it allows in an attribute of ``main``, which the passes before keep. "tf32"
+changes no function: it is an option of the target that the kernels are made for (``target_of``).
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from collections.abc import Iterable
 
 import numpy as np
 from tunefarm.compiler.dtypes import numpy_dtype
-from tunefarm.compiler.errors import TunefarmError
+from tunefarm.compiler.errors import TargetError, TunefarmError
 from tunefarm.compiler.ir import (
     Attrs,
     Call,
@@ -31,6 +33,7 @@ from tunefarm.compiler.transform.rewrite import Uses, rewrite_main
 from tunefarm.compiler.workload import Workload
 
 PRECISIONS = {"bf16": "bfloat16", "fp16": "float16"}
+ROUNDED = "tf32"
 WORTH = 1.05  # times faster in the model than float32
 
 
@@ -39,8 +42,9 @@ def allow_precision(module: IRModule, precision: str) -> IRModule:
 
     TunefarmError names what is known.
     """
-    if precision not in ("", "f32", *PRECISIONS):
-        known = ", ".join(repr(name) for name in ("f32", *PRECISIONS))
+    names = ("f32", ROUNDED, *PRECISIONS)
+    if precision not in ("", *names):
+        known = ", ".join(map(repr, names))
         raise TunefarmError(f"precision {precision!r} is unknown; known: {known}")
     if not precision:
         return module
@@ -49,9 +53,26 @@ def allow_precision(module: IRModule, precision: str) -> IRModule:
     return module.with_main(Function(main.params, main.body, attrs))
 
 
-def without_effect(precision: str, workloads: Iterable[Workload], target: str) -> str:
+def target_of(module: IRModule, target: Target) -> Target:
+    """The target of a module's kernels: one for TF32 if the module allows it and that makes other
+    code. TargetError if the target is strict."""
+    if module.main.attrs.get("precision") != ROUNDED or not target.may_round_to_tf32:
+        return target
+    if target.strict:
+        raise TargetError(
+            f"the model allows {ROUNDED}, which {target} forbids: ask for one of both"
+        )
+    return Target(f"{target} -precision={ROUNDED}")
+
+
+def without_effect(precision: str, workloads: Iterable[Workload], target: Target) -> str:
     """A sentence if a model's tasks on a target, the ``workloads``, stay as they were without the
     precision; else nothing."""
+    if precision == ROUNDED and not target.may_round_to_tf32:
+        return (
+            f"precision {ROUNDED} changes nothing: {target} has no unit for rounded float32 (AMX, "
+            "tensor cores)"
+        )
     dtype = PRECISIONS.get(precision)
     texts = [workload.text for workload in workloads]
     if dtype is None or not texts or any(f'"{dtype}"' in text for text in texts):
@@ -64,10 +85,9 @@ def without_effect(precision: str, workloads: Iterable[Workload], target: str) -
 
 def lower_precision(module: IRModule, target: Target) -> IRModule:
     """Contractions of constants take the operands that ``main`` allows."""
-    allowed = module.main.attrs.get("precision")
-    if allowed is None:
+    dtype = PRECISIONS.get(str(module.main.attrs.get("precision")))
+    if dtype is None:
         return module
-    dtype = PRECISIONS[str(allowed)]
     casts: dict[Expr, Expr] = {}
 
     def rule(node: Call, uses: Uses) -> Expr | None:

@@ -113,7 +113,7 @@ def test_an_unknown_target(
 
 def test_an_unknown_precision(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     said = mistake(capsys, "tasks", model, "--precision", "int4")
-    assert "precision 'int4' is unknown; known: 'f32', 'bf16', 'fp16'" in said
+    assert "precision 'int4' is unknown; known: 'f32', 'tf32', 'bf16', 'fp16'" in said
 
 
 def test_a_precision_stands_in_the_commands_that_follow(
@@ -161,7 +161,7 @@ def test_a_precision_that_changes_nothing_is_told_once(
 ) -> None:
     """However many builds it takes, in this process and in others."""
     asked = Asked(Path(model), str(Target.host(1)), None, "bf16")
-    told = without_effect("bf16", (task.workload for task in asked.tasks()), asked.target)
+    told = without_effect("bf16", (task.workload for task in asked.tasks()), Target(asked.target))
     name, *options = command.split()
     words = [name, model, *options, "--precision", "bf16", "--target", asked.target]
     assert run([*words, "--db", f"{tmp_path}/records.db"] if name == "tune" else words) == 0

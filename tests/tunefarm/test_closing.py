@@ -321,11 +321,12 @@ def test_a_summary_counts(tasks: list[Task]) -> None:
 def test_on_a_farm_the_device_of_this_machine_is_leased(
     module: IRModule, tasks: list[Task], target: Target, home: Path
 ) -> None:
+    """Which is of no precision, as devices of farms are."""
     path = home / "tunefarm.db"
     home.mkdir()
     with Store.open(str(path)) as store:
         default, _ = tuned(Database(store), tasks[0], SLOW)
-    with EmbeddedFarm(f"sqlite:///{path}", target.text) as farm:
+    with EmbeddedFarm(f"sqlite:///{path}", str(Target.host(1))) as farm:
         assert close_on_farm(farm.client, module, Target("sim"), SECONDS) is None
         wait_for(lambda: bool(farm.client.devices()))
         with pytest.raises(KeyboardInterrupt):

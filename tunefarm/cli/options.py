@@ -52,7 +52,7 @@ Precision = Annotated[
     str,
     typer.Option(
         metavar="FORMAT",
-        help="bf16 or fp16 lets products of weights round their operands to it where it is faster.",
+        help="bf16, fp16 or tf32 lets products of weights round operands where that is faster.",
     ),
 ]
 Database = Annotated[
@@ -225,11 +225,11 @@ class Asked:
 
     def in_use(self, workloads: Iterable[Workload], out: Console) -> Asked:
         """The same without a precision that changes none of the model's tasks, which is said."""
+        from tunefarm.api import as_target
         from tunefarm.compiler.transform.lower_precision import without_effect
         from tunefarm.tables import print_sentence
 
-        where = self.target or "this processor"
-        told = without_effect(self.precision, workloads, where)
+        told = without_effect(self.precision, workloads, as_target(self.target or None))
         if not told:
             return self
         print_sentence(out, told)

@@ -219,9 +219,8 @@ def _history(asked: Asked, out: Console) -> History:
     found = asked.tasks()
     asked.in_use((t.workload for t in found), out)
     with api.apply_history_best(asked.source()) as history:
-        history.lookup(
-            [t.workload for t in found], api.as_target(asked.target or None), counts_of(found)
-        )
+        if found:
+            history.lookup([t.workload for t in found], found[0].target, counts_of(found))
     return history
 
 

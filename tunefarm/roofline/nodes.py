@@ -197,9 +197,11 @@ def works_of(lib: Module, module: IRModule, target: Target, history: History) ->
     from tunefarm.compiler.build import kernel_name, plain_name
     from tunefarm.compiler.extract import kernels_of
     from tunefarm.compiler.runtime.plan import KernelCall
+    from tunefarm.compiler.transform.lower_precision import target_of
     from tunefarm.compiler.transform.pipeline import optimize
     from tunefarm.compiler.workload import Workload
 
+    target = target_of(module, target)
     functions = kernels_of(optimize(module, target))
     workloads = {Workload.from_function(f) for f in functions if not f.attrs.get("view")}
     known = {kernel_name(w): w for w in workloads}

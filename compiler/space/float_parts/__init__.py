@@ -18,6 +18,9 @@ that of multiply-adds (64 to 3072 terms). The unit takes denormals for zeros; wh
 becomes it when it is rounded to bfloat16 (from 3.39e38 on), makes NaN of the results of its row. A
 target with ``-precision=strict`` leaves the method out. Weights are split and packed when a model
 is built, and take 3/2 of the memory.
+
+For ``-precision=tf32`` a float32 is the sum of two parts, and three pairs give a product to 2^-15
+of its size at worst, where TF32 itself keeps 2^-10; weights take no more memory than before.
 """
 
 from __future__ import annotations
@@ -38,7 +41,7 @@ from tunefarm.compiler.space.config import (
 )
 from tunefarm.compiler.space.float_parts.apply import schedule
 from tunefarm.compiler.space.float_parts.cycles import cycles
-from tunefarm.compiler.space.float_parts.forms import DEPTH, PAIRS
+from tunefarm.compiler.space.float_parts.forms import DEPTH, Parts, parts_of
 from tunefarm.compiler.space.float_parts.program import padded_depth
 from tunefarm.compiler.space.matrix_tiles import OPERATIONS_AT_ONCE, block_choices
 from tunefarm.compiler.space.matrix_tiles.shape import LANES, REGISTERS, ROWS
@@ -76,7 +79,7 @@ def space(function: Function, target: Target) -> SketchSpace | None:
         NAME,
         VERSION,
         knobs,
-        _constraints(p),
+        _constraints(p, parts_of(target)),
         default,
         lambda k: _nest(p, target, k),
         preferred=saved_cycles(p, target) > 0,
@@ -104,7 +107,12 @@ def _applies(p: Product, target: Target) -> bool:
 def _default_of(p: Product, target: Target) -> tuple[dict[str, int], float]:
     """The config of the fewest cycles in the model, and their number."""
     choices = {k.name: k.choices for k in _knobs(p) if k.name != "next_panel"}
-    return cheapest(choices, {"next_panel": 1}, _constraints(p), lambda k: cycles(p, target, k))
+    return cheapest(
+        choices,
+        {"next_panel": 1},
+        _constraints(p, parts_of(target)),
+        lambda k: cycles(p, target, k),
+    )
 
 
 def _knobs(p: Product) -> tuple[Knob, ...]:
@@ -125,7 +133,7 @@ def _stretches(p: Product) -> tuple[int, ...]:
     return tuple(n for n in STRETCHES if n < depth and depth % n == 0)
 
 
-def _constraints(p: Product) -> tuple[Constraint, ...]:
+def _constraints(p: Product, parts: Parts) -> tuple[Constraint, ...]:
     def fits_registers(k: Columns) -> Mask:
         return whole(k, "rh") * whole(k, "nv") + whole(k, "nv") + 1 <= REGISTERS
 
@@ -139,7 +147,10 @@ def _constraints(p: Product) -> tuple[Constraint, ...]:
         rows, stretch = whole(k, "mb") * whole(k, "rh") * ROWS, whole(k, "stretch")
         columns = np.where(stretch > 0, whole(k, "nb") * whole(k, "nv") * LANES, 0)
         terms = np.where(stretch > 0, stretch, padded_depth(p))
-        copied, panel = rows * (terms * 6 + columns * 4), terms * whole(k, "nv") * LANES * 6
+        copied, panel = (
+            rows * (terms * parts.bytes + columns * 4),
+            terms * whole(k, "nv") * LANES * parts.bytes,
+        )
         return (copied <= MAX_COPIED_BYTES) & (copied + 2 * panel <= MAX_HELD_BYTES)
 
     def whole_panels(k: Columns) -> Mask:
@@ -154,11 +165,11 @@ def _constraints(p: Product) -> tuple[Constraint, ...]:
 
 
 def _nest(p: Product, target: Target, k: Columns) -> Nest:
-    one = np.ones(len(whole(k, "rh")), np.int64)
+    parts, one = parts_of(target), np.ones(len(whole(k, "rh")), np.int64)
     depth, rows = padded_depth(p), whole(k, "rh") * ROWS
-    axes = {"i": p.rows, "j": p.columns, "p": len(PAIRS), "k": depth}
+    axes = {"i": p.rows, "j": p.columns, "p": len(parts.pairs), "k": depth}
     vector = {"i": ROWS * one, "j": LANES * one, "p": one, "k": DEPTH * one}
-    register = {**vector, "i": rows, "j": LANES * whole(k, "nv"), "p": len(PAIRS) * one}
+    register = {**vector, "i": rows, "j": LANES * whole(k, "nv"), "p": len(parts.pairs) * one}
     stretch = whole(k, "stretch")
     l1 = {**register, "k": np.where(stretch > 0, stretch, depth)}
     l2 = {**l1, "i": np.minimum(rows * whole(k, "mb"), p.rows)}
@@ -167,12 +178,18 @@ def _nest(p: Product, target: Target, k: Columns) -> Nest:
     block = rows * whole(k, "mb")
     tiles = -(-p.rows // block) * block * -(-p.columns // register["j"]) * register["j"]
     # A tile's instruction does 16 · 16 · 32 multiply-adds in the time of 16 · 16 · 2 of vectors'.
-    executed = 2.0 * len(PAIRS) * depth * tiles / (2 * OPERATIONS_AT_ONCE)
+    executed = 2.0 * len(parts.pairs) * depth * tiles / (2 * OPERATIONS_AT_ONCE)
     extra = {n: whole(k, n).astype(np.float64) for n in ("mb", "nb", "stretch", "next_panel")}
     extra["cycles"] = cycles(p, target, k)
     accesses = (
-        Access("parts", 2, (3, p.rows, depth), ({"p": 1}, {"i": 1}, {"k": 1})),
-        Access("weights", 2, (3, depth, p.columns), ({"p": 1}, {"k": 1}, {"j": 1}), constant=True),
+        Access("parts", 2, (parts.number, p.rows, depth), ({"p": 1}, {"i": 1}, {"k": 1})),
+        Access(
+            "weights",
+            2,
+            (parts.number, depth, p.columns),
+            ({"p": 1}, {"k": 1}, {"j": 1}),
+            constant=True,
+        ),
         Access("out", 4, (p.rows, p.columns), ({"i": 1}, {"j": 1}), write=True),
     )
     levels = {"vector": vector, "register": register, "l1": l1, "l2": l2, "core": core}

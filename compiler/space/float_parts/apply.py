@@ -8,7 +8,7 @@ from math import prod
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.config import Config
-from tunefarm.compiler.space.float_parts.forms import DEPTH, IN_PARTS, PARTS
+from tunefarm.compiler.space.float_parts.forms import DEPTH, parts_of
 from tunefarm.compiler.space.float_parts.program import create_parts, padded_depth
 from tunefarm.compiler.space.matrix_tiles.apply import (
     in_tiles,
@@ -42,10 +42,11 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     each = knob["rh"] * ROWS
     stretch = knob["stretch"] or padded_depth(p)
     block_rows = each * knob["mb"]
-    program = create_parts(p, -(-p.rows // block_rows) * block_rows, stretch)
+    parts = parts_of(target)
+    program = create_parts(p, parts, -(-p.rows // block_rows) * block_rows, stretch)
     final = s.remaining_blocks(program)[-1]
     layout = PackedLayout(
-        ((), (stretch // DEPTH, GROUPS, TERMS), (width,)), (1, 5, 2, 0, 3, 6, 4), IN_PARTS
+        ((), (stretch // DEPTH, GROUPS, TERMS), (width,)), (1, 5, 2, 0, 3, 6, 4), parts.name
     )  # [stretch][panel][step][part][group][lane][term]
     program = s.transform_layout(program, p.weights, layout)
     program = s.set_scope(program, "parts", "local")
@@ -138,7 +139,7 @@ def multiply_in_tiles(
     and ``reduce`` over steps. ``inside`` are the loops over pairs, tiles, vectors, rows, groups,
     lanes and terms; ``weights`` is the number of the packed parameter."""
     program = s.decompose_reduction(program, "product", reduce[0])
-    elements = PARTS * DEPTH * knob["nv"] * LANES
+    elements = parts_of(target).number * DEPTH * knob["nv"] * LANES
     steps = prod(extent_of(program, loop) for loop in reduce)
     packed = PackedWeights(program.params[weights], elements, elements * steps)
     visits = (tiles, reduce, inside)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from tunefarm.compiler.space.columns import Numbers, whole
 from tunefarm.compiler.space.config import Columns
-from tunefarm.compiler.space.float_parts.forms import DEPTH, PAIRS, PARTS
+from tunefarm.compiler.space.float_parts.forms import DEPTH, Parts, parts_of
 from tunefarm.compiler.space.float_parts.program import padded_depth
 from tunefarm.compiler.space.matrix_tiles.cycles import (
     CONFIGURE,
@@ -27,30 +27,32 @@ EPILOGUE = 12.0  # clocks of a vector of results from a tile to memory
 SHARED = 25_000.0  # clocks by which a product on two cores takes longer than half of one on one
 HINT = 1.0  # clocks of a line that is asked for
 SEEN = 0.8  # of the time of weights that come from beyond the second cache
-SPLIT = 16.0  # clocks of a vector of float32 in parts
+SPLIT = 16.0 / 3  # clocks of a part of a vector of float32
 RUN, RUN_SHARED = 100.0, 350.0  # clocks until a row's terms of a stretch come, from other cores too
 
 
-def _load_cycles(rh: Numbers, nv: Numbers, of_rows: float) -> Numbers:
+def _load_cycles(parts: Parts, rh: Numbers, nv: Numbers, of_rows: float) -> Numbers:
     """Clocks of a step's loads: each tile of weights from the second cache; those of rows, each in
-    ``of_rows`` the first time, again for the last pair, or for every pair where the registers do
-    not hold all of them."""
+    ``of_rows`` the first time, again where pairs return to one, or for every pair where the
+    registers do not hold all of them."""
     held = REGISTERS - rh * nv - nv
-    again = np.where(rh <= held, rh, (len(PAIRS) - PARTS) * rh)
-    return PARTS * (rh * of_rows + nv * LOAD_FROM_L2) + again * LOAD
+    again = np.where(rh <= held, parts.returns * rh, (len(parts.pairs) - parts.number) * rh)
+    return parts.number * (rh * of_rows + nv * LOAD_FROM_L2) + again * LOAD
 
 
-def macro_step_cycles(rh: Numbers, nv: Numbers, of_rows: float = LOAD_FROM_L2) -> Numbers:
+def macro_step_cycles(
+    parts: Parts, rh: Numbers, nv: Numbers, of_rows: float = LOAD_FROM_L2
+) -> Numbers:
     """Clocks of a step of ``DEPTH`` terms of a macro tile: of its products, its loads (of a tile of
     rows in ``of_rows``), or what each instruction waits for the one before it."""
-    products = len(PAIRS) * rh * nv * PRODUCT
-    return np.maximum(
-        np.maximum(products, _load_cycles(rh, nv, of_rows)), len(PAIRS) * LATENCY * 0.9
-    )
+    products = len(parts.pairs) * rh * nv * PRODUCT
+    waits = len(parts.pairs) * LATENCY * 0.9
+    return np.maximum(np.maximum(products, _load_cycles(parts, rh, nv, of_rows)), waits)
 
 
 def cycles(p: Product, target: Target, k: Columns) -> Numbers:
     """Clocks of the whole product, its tasks shared out to the target's cores."""
+    parts = parts_of(target)
     rh, nv, mb, nb = (whole(k, name) for name in ("rh", "nv", "mb", "nb"))
     stretch = np.where(whole(k, "stretch") > 0, whole(k, "stretch"), padded_depth(p))
     stretches = padded_depth(p) // stretch
@@ -59,19 +61,24 @@ def cycles(p: Product, target: Target, k: Columns) -> Numbers:
     row_blocks, panel_blocks = -(-tiles // mb), -(-panels // nb)
     tiles = row_blocks * mb  # with those of the last block beyond the last row
     # The epilogue of one macro tile runs beside the sum of the next.
-    sums, epilogues = steps // stretches * macro_step_cycles(rh, nv), rh * nv * ROWS * EPILOGUE
+    sums, epilogues = (
+        steps // stretches * macro_step_cycles(parts, rh, nv),
+        rh * nv * ROWS * EPILOGUE,
+    )
     macro = stretches * (np.maximum(sums, epilogues) + LATENCY + rh * nv * STORE)
     last = row_blocks * panel_blocks * stretches * epilogues  # of a task has no next one
     macro = macro + np.where(stretches > 1, rh * nv * ROWS * VECTOR, 0)
     run = RUN if target.num_cores == 1 else RUN_SHARED
-    row = padded_depth(p) / LANES * SPLIT + np.where(stretches > 1, stretches * run, 0.0)
+    row = padded_depth(p) / LANES * parts.number * SPLIT + np.where(
+        stretches > 1, stretches * run, 0.0
+    )
     split = tiles * rh * ROWS * row * panel_blocks
     work = tiles * panels * macro + last + split
     # Every block of rows asks for the panels again.
-    work = work + row_blocks * panels * steps * PARTS * nv * LANES * HINT
-    weights = 2 * PARTS * padded_depth(p) * panels * nv * LANES
+    work = work + row_blocks * panels * steps * parts.number * nv * LANES * HINT
+    weights = parts.bytes * padded_depth(p) * panels * nv * LANES
     held = weights + 4 * p.rows * (p.depth + p.columns)
-    # Three halves of the weights come from the last cache no faster than from memory, and of a
+    # Weights in parts come from the last cache no faster than from memory, and of a
     # model's hardly any are still in the second one.
     streamed = replace(target, weights_in_memory=True)
     fetched = fetched_cycles(weights, held, row_blocks, panel_blocks, streamed)

@@ -14,14 +14,12 @@ from functools import lru_cache
 
 from tunefarm.compiler import te
 from tunefarm.compiler.errors import ScheduleError
-from tunefarm.compiler.space.float_parts.forms import DEPTH, PAIRS, PART, PARTS
+from tunefarm.compiler.space.float_parts.forms import DEPTH, PART, Parts
 from tunefarm.compiler.space.program import create_program
 from tunefarm.compiler.space.strassen.program import Product, zero_beyond
 from tunefarm.compiler.tir import PrimFunc
 from tunefarm.compiler.tir import schedule as s
 from tunefarm.compiler.tir.ir import Expr
-
-_PARTS_OF_PAIRS = tuple(zip(*PAIRS, strict=True))
 
 
 def padded_depth(p: Product) -> int:
@@ -30,14 +28,14 @@ def padded_depth(p: Product) -> int:
 
 
 @lru_cache(maxsize=64)
-def create_parts(p: Product, rows: int, stretch: int) -> PrimFunc:
+def create_parts(p: Product, parts: Parts, rows: int, stretch: int) -> PrimFunc:
     """The plain loops of the stages, with so many rows and stretches of so many terms, and of what
     is fused as one last block."""
     weights = p.function.params[p.weights]
     program = create_program(
         p.function,
-        computes={p.anchor: lambda args: _stages(p, rows, stretch, args)},
-        shapes={weights: (PARTS, padded_depth(p), p.columns)},
+        computes={p.anchor: lambda args: _stages(p, parts, rows, stretch, args)},
+        shapes={weights: (parts.number, padded_depth(p), p.columns)},
         dtypes={weights: PART},
     )
     stages = ("parts", "product", "total")[: 2 + (stretch < padded_depth(p))]
@@ -49,34 +47,38 @@ def create_parts(p: Product, rows: int, stretch: int) -> PrimFunc:
     return program
 
 
-def part_of(q: Expr, value: Expr) -> Expr:
+def part_of(parts: Parts, q: Expr, value: Expr) -> Expr:
     """Part ``q`` of a value of float32."""
-    high = te.intrinsic("near_bfloat16", value, dtype=PART)
-    rest = value - te.cast(high, "float32")
-    middle = te.intrinsic("near_bfloat16", rest, dtype=PART)
-    low = te.intrinsic("near_bfloat16", rest - te.cast(middle, "float32"), dtype=PART)
-    return te.one_of(q, [high, middle, low])
+    found = [te.intrinsic("near_bfloat16", value, dtype=PART)]
+    while len(found) < parts.number:
+        value = value - te.cast(found[-1], "float32")
+        found.append(te.intrinsic("near_bfloat16", value, dtype=PART))
+    return te.one_of(q, found)
 
 
-def parts_of_pair(pair: Expr) -> tuple[Expr, Expr]:
+def parts_of_pair(parts: Parts, pair: Expr) -> tuple[Expr, Expr]:
     """The numbers of the left and of the right part of a pair."""
-    a, b = (te.one_of(pair, [te.const(m, "int64") for m in of]) for of in _PARTS_OF_PAIRS)
+    sides = zip(*parts.pairs, strict=True)
+    a, b = (te.one_of(pair, [te.const(m, "int64") for m in side]) for side in sides)
     return a, b
 
 
-def _stages(p: Product, rows: int, stretch: int, args: Sequence[te.Tensor]) -> te.Tensor:
+def _stages(
+    p: Product, parts: Parts, rows: int, stretch: int, args: Sequence[te.Tensor]
+) -> te.Tensor:
     x, w = args
     depth = padded_depth(p)
 
     def part(q: Expr, i: Expr, k: Expr) -> Expr:
-        return part_of(q, zero_beyond(zero_beyond(x[i, k], i, p.rows, rows), k, p.depth, depth))
+        value = zero_beyond(zero_beyond(x[i, k], i, p.rows, rows), k, p.depth, depth)
+        return part_of(parts, q, value)
 
-    parts = te.compute((PARTS, rows, depth), part, "parts")
-    pair, k = te.reduce_axis(len(PAIRS), "pair"), te.reduce_axis(stretch, "k")
+    split = te.compute((parts.number, rows, depth), part, "parts")
+    pair, k = te.reduce_axis(len(parts.pairs), "pair"), te.reduce_axis(stretch, "k")
 
     def summed(n: Expr, i: Expr, j: Expr) -> te.Reduce:
-        a, b = parts_of_pair(pair)
-        left, right = parts[a, i, n * stretch + k], w[b, n * stretch + k, j]
+        a, b = parts_of_pair(parts, pair)
+        left, right = split[a, i, n * stretch + k], w[b, n * stretch + k, j]
         return te.sum(te.cast(left, "float32") * te.cast(right, "float32"), [pair, k])
 
     if stretch == depth:

@@ -11,10 +11,10 @@
               some of the epilogue of the group before, in vectors → result
             store the tiles
 
-A value is the sum of three parts, as in ``float_parts``, which has the errors and what is not
-finite. Tiles run on from one row of a group to the next, and over what windows read beyond its end.
-The sketch serves windows for which Winograd's method has no tiles, or saves little: of stride 2, of
-5 × 5 or 1 × 7 taps, dilated ones.
+A value is the sum of three parts, or of two, as in ``float_parts``, which has the errors and what
+is not finite. Tiles run on from one row of a group to the next, and over what windows read beyond
+its end. The sketch serves windows for which Winograd's method has no tiles, or saves little: of
+stride 2, of 5 × 5 or 1 × 7 taps, dilated ones.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tunefarm.compiler.space.config import (
     Nest,
     SketchSpace,
 )
-from tunefarm.compiler.space.float_parts.forms import DEPTH, PAIRS, PARTS
+from tunefarm.compiler.space.float_parts.forms import DEPTH, parts_of
 from tunefarm.compiler.space.matrix_tiles import OPERATIONS_AT_ONCE, block_choices
 from tunefarm.compiler.space.matrix_tiles.shape import LANES, REGISTERS, ROWS
 from tunefarm.compiler.space.window_parts.apply import schedule
@@ -58,7 +58,7 @@ def space(function: Function, target: Target) -> SketchSpace | None:
     found, cost = cheapest(choices, {"next_panel": 0}, constraints, lambda k: cycles(c, target, k))
     if not np.isfinite(cost):
         return None
-    large = 2 * PARTS * c.depth * c.outputs > HINTED_SHARE * target.l2_bytes
+    large = parts_of(target).bytes * c.depth * c.outputs > HINTED_SHARE * target.l2_bytes
     hints = int((large or target.weights_in_memory) and c.outputs > LANES)
     default: Config = {"sketch": NAME, **found, "next_panel": hints}
     return SketchSpace(
@@ -97,7 +97,7 @@ def _constraints(c: Windows, target: Target) -> tuple[Constraint, ...]:
         tiles = -(-whole(k, "rows") * c.pitch // (ROWS * whole(k, "rh")))
         results = tiles * ROWS * whole(k, "rh") * LANES * whole(k, "nv")
         held = 4 * results * np.where(tiles > 1, 2, 1)
-        return pixels * c.channels * PARTS * 2 + held <= COPIED_SHARE * target.l2_bytes
+        return pixels * c.channels * parts_of(target).bytes + held <= COPIED_SHARE * target.l2_bytes
 
     return (
         Constraint("tiles fit the registers", fits_registers),
@@ -107,12 +107,16 @@ def _constraints(c: Windows, target: Target) -> tuple[Constraint, ...]:
 
 
 def _nest(c: Windows, target: Target, k: Columns) -> Nest:
-    one = np.ones(len(whole(k, "rh")), np.int64)
+    parts, one = parts_of(target), np.ones(len(whole(k, "rh")), np.int64)
     rows, nv = whole(k, "rows"), whole(k, "nv")
     pixels, channels = c.height * c.width, c.channels
-    axes = {"n": c.batch, "i": pixels, "o": c.outputs, "p": len(PAIRS), "k": c.depth}
+    axes = {"n": c.batch, "i": pixels, "o": c.outputs, "p": len(parts.pairs), "k": c.depth}
     vector = {"n": one, "i": ROWS * one, "o": LANES * one, "p": one, "k": DEPTH * one}
-    register = vector | {"i": vector["i"] * whole(k, "rh"), "o": LANES * nv, "p": len(PAIRS) * one}
+    register = vector | {
+        "i": vector["i"] * whole(k, "rh"),
+        "o": LANES * nv,
+        "p": len(parts.pairs) * one,
+    }
     l1 = register | {"k": c.depth * one}
     l2 = l1 | {"i": rows * c.width * whole(k, "mb")}
     core = l2 | {"o": register["o"] * whole(k, "nb")}
@@ -120,11 +124,11 @@ def _nest(c: Windows, target: Target, k: Columns) -> Nest:
     # A tile's instruction does 16 · 16 · 32 multiply-adds in the time of 16 · 16 · 2 of vectors'.
     tiles = -(-rows * c.pitch // register["i"])
     products = c.batch * c.height // rows * tiles * register["i"] * c.depth * c.outputs
-    executed = 2.0 * len(PAIRS) * products / (2 * OPERATIONS_AT_ONCE)
+    executed = 2.0 * len(parts.pairs) * products / (2 * OPERATIONS_AT_ONCE)
     extra = {n: whole(k, n).astype(np.float64) for n in ("mb", "nb", "rows", "next_panel")}
     extra["cycles"] = cycles(c, target, k)
-    weights = (PARTS, c.depth, c.outputs)
-    read, made = (PARTS, c.batch, pixels, channels), (c.batch, pixels, c.outputs)
+    weights = (parts.number, c.depth, c.outputs)
+    read, made = (parts.number, c.batch, pixels, channels), (c.batch, pixels, c.outputs)
     accesses = (
         Access("parts", 2, read, ({"p": 1}, {"n": 1}, {"i": 1}, {"k": 1})),
         Access("weights", 2, weights, ({"p": 1}, {"k": 1}, {"o": 1}), constant=True),

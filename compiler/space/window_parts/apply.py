@@ -8,7 +8,7 @@ from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.ir import Function
 from tunefarm.compiler.space.config import Config
 from tunefarm.compiler.space.float_parts.apply import GROUPS, TERMS, multiply_in_tiles
-from tunefarm.compiler.space.float_parts.forms import DEPTH, IN_PARTS
+from tunefarm.compiler.space.float_parts.forms import DEPTH, Parts, parts_of
 from tunefarm.compiler.space.matrix_tiles.apply import (
     overlap_tiles,
     place_epilogue,
@@ -32,8 +32,9 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
         raise ScheduleError(f"{target} computes no convolution of float32 in parts")
     knob = {name: int(value) for name, value in config.items() if name != "sketch"}
     width = knob["nv"] * LANES
-    program = create_parts(c, knob["rows"], knob["rh"] * ROWS)
-    program = _pack(program, c, width)
+    parts = parts_of(target)
+    program = create_parts(c, parts, knob["rows"], knob["rh"] * ROWS)
+    program = _pack(program, c, parts, width)
     program = s.set_scope(program, "parts", "local")
     program = s.set_scope(program, "product", "local")
     final = s.remaining_blocks(program)[-1]
@@ -45,11 +46,11 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     return in_parallel(program, top, nominal_flops(function), target)
 
 
-def _pack(program: PrimFunc, c: Windows, width: int) -> PrimFunc:
+def _pack(program: PrimFunc, c: Windows, parts: Parts, width: int) -> PrimFunc:
     """The weights as [panel][tap of rows][step][tap of columns][part][group][lane][term]: what the
     taps of a row read are much the same pixels."""
     taps = (c.taps[1], c.channels // DEPTH, GROUPS, TERMS)
-    layout = PackedLayout(((), taps, (width,)), (6, 1, 3, 2, 0, 4, 7, 5), IN_PARTS)
+    layout = PackedLayout(((), taps, (width,)), (6, 1, 3, 2, 0, 4, 7, 5), parts.name)
     return s.transform_layout(program, c.weights, layout)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from tunefarm.compiler.space.columns import Numbers, whole
 from tunefarm.compiler.space.config import Columns
 from tunefarm.compiler.space.float_parts.cycles import EPILOGUE, SHARED, SPLIT, macro_step_cycles
-from tunefarm.compiler.space.float_parts.forms import DEPTH, PARTS
+from tunefarm.compiler.space.float_parts.forms import DEPTH, parts_of
 from tunefarm.compiler.space.matrix_tiles.cycles import (
     CONFIGURE,
     LATENCY,
@@ -36,6 +36,7 @@ FORESEEN, UNFORESEEN = 1.0, 1.45  # times that of weights, where hints for them 
 
 def cycles(c: Windows, target: Target, k: Columns) -> Numbers:
     """Clocks of the whole convolution, its tasks shared out to the target's cores."""
+    made = parts_of(target)
     rows, rh, nv = (whole(k, name) for name in ("rows", "rh", "nv"))
     mb, nb, panels = whole(k, "mb"), whole(k, "nb"), -(-c.outputs // (nv * LANES))
     groups, panel_blocks = -(-c.height // rows), -(-panels // nb)
@@ -44,23 +45,23 @@ def cycles(c: Windows, target: Target, k: Columns) -> Numbers:
     tiles = c.batch * groups * of_group
     # The taps of a row find the pixels of the first of them in the first cache.
     of_pixels = (LOAD_FROM_L2 + (c.taps[1] - 1) * LOAD) / c.taps[1]
-    sums = c.depth // DEPTH * macro_step_cycles(rh, nv, of_pixels)
+    sums = c.depth // DEPTH * macro_step_cycles(made, rh, nv, of_pixels)
     epilogue = rh * nv * ROWS * EPILOGUE
     macro = np.maximum(sums, epilogue) + LATENCY + rh * nv * STORE
     last = row_blocks * panel_blocks * of_group * epilogue  # of a task has no next one
     work = tiles * panels * macro + last
-    parts = part_rows(c, k) * c.pitch * c.strides[1] * c.channels  # of a block, three each
+    parts = part_rows(c, k) * c.pitch * c.strides[1] * c.channels  # of a block, several each
     split = row_blocks * panel_blocks * parts / LANES
-    weights = 2.0 * PARTS * c.depth * c.outputs
+    weights = 1.0 * made.bytes * c.depth * c.outputs
     images = c.batch * (prod(c.image) * c.inputs + c.height * c.width * c.outputs)
     held = weights + 4.0 * images
     streamed = replace(target, weights_in_memory=True)
     fetched = fetched_cycles(weights, held, row_blocks, panel_blocks, streamed)
     # Hints for the next panel serve where the second cache holds two of them beside the parts.
-    panel = 2.0 * PARTS * c.depth * nv * LANES
-    foreseen = 2 * panel + 2 * PARTS * parts <= L2_SHARE * target.l2_bytes
+    panel = 1.0 * made.bytes * c.depth * nv * LANES
+    foreseen = 2 * panel + made.bytes * parts <= L2_SHARE * target.l2_bytes
     seen = np.where(foreseen, FORESEEN, UNFORESEEN)
-    total = work + split * SPLIT + seen * fetched
+    total = work + split * made.number * SPLIT + seen * fetched
     tasks = row_blocks * panel_blocks
     shared = task_cycles(total + CONFIGURE * tasks, tasks, tasks, target.num_cores)
     return shared + SHARED * (target.num_cores > 1)

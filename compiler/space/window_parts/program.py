@@ -24,7 +24,7 @@ from tunefarm.compiler import te
 from tunefarm.compiler.ir import Call, Function, tensor_type
 from tunefarm.compiler.ops.common import integers
 from tunefarm.compiler.ops.conv import pad_value, pairs
-from tunefarm.compiler.space.float_parts.forms import DEPTH, PAIRS, PART, PARTS
+from tunefarm.compiler.space.float_parts.forms import DEPTH, PART, Parts
 from tunefarm.compiler.space.float_parts.program import part_of, parts_of_pair
 from tunefarm.compiler.space.matrix_tiles.shape import LANES, ROWS
 from tunefarm.compiler.space.program import (
@@ -120,20 +120,20 @@ def windows_of(function: Function) -> Windows | None:
 
 
 @lru_cache(maxsize=64)
-def create_parts(c: Windows, rows: int, tile: int) -> PrimFunc:
+def create_parts(c: Windows, parts: Parts, rows: int, tile: int) -> PrimFunc:
     """The plain loops of the stages, of groups of so many rows in tiles of so many pixels, and of
     what is fused as one last block."""
     weights = c.function.params[c.weights]
     program = create_program(
         c.function,
-        computes={c.anchor: lambda args: _stages(c, rows, tile, args)},
-        shapes={weights: (PARTS, c.depth, c.outputs)},
+        computes={c.anchor: lambda args: _stages(c, parts, rows, tile, args)},
+        shapes={weights: (parts.number, c.depth, c.outputs)},
         dtypes={weights: PART},
     )
     return fold_epilogue(program, 2)
 
 
-def _stages(c: Windows, rows: int, tile: int, args: Sequence[te.Tensor]) -> te.Tensor:
+def _stages(c: Windows, parts: Parts, rows: int, tile: int, args: Sequence[te.Tensor]) -> te.Tensor:
     x, w = args
     pitch = c.pitch
     group = -(-rows * pitch // tile) * tile
@@ -151,17 +151,18 @@ def _stages(c: Windows, rows: int, tile: int, args: Sequence[te.Tensor]) -> te.T
         ]
         for condition in conditions:
             value = te.if_then_else(condition, value, te.const(0, "float32"))
-        return part_of(q, value)
+        return part_of(parts, q, value)
 
-    parts = te.compute((PARTS, c.batch, down, across, pixels, c.channels), part, "parts")
-    pair, k = te.reduce_axis(len(PAIRS), "pair"), te.reduce_axis(c.channels, "k")
+    shape: tuple[int, ...] = (parts.number, c.batch, down, across, pixels, c.channels)
+    split = te.compute(shape, part, "parts")
+    pair, k = te.reduce_axis(len(parts.pairs), "pair"), te.reduce_axis(c.channels, "k")
     i, j = te.reduce_axis(c.taps[0], "i"), te.reduce_axis(c.taps[1], "j")
 
     def summed(n: Expr, r: Expr, t: Expr, o: Expr) -> te.Reduce:
-        a, b = parts_of_pair(pair)
+        a, b = parts_of_pair(parts, pair)
         row, column = i * skip_down, j * skip_across  # of a tap, from the first one
         pixel = (r * rows + row // down) * pitch + t + column // across
-        left = parts[a, n, row % down, column % across, pixel, k]
+        left = split[a, n, row % down, column % across, pixel, k]
         right = w[b, (i * c.taps[1] + j) * c.channels + k, o]
         factors = te.cast(left, "float32") * te.cast(right, "float32")
         return te.sum(factors, [pair, i, j, k])

@@ -1,4 +1,5 @@
-"""Products of float32 in three bfloat16s each: as exact as multiply-adds, whatever the shape."""
+"""Products of float32 in three bfloat16s each: as exact as multiply-adds, whatever the shape. In
+two each, where the target may round."""
 
 from __future__ import annotations
 
@@ -16,12 +17,13 @@ from tunefarm.compiler.host import may_use_tiles
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.packing import pack, packed_dtype
 from tunefarm.compiler.space import ConfigSpace, config_space, float_parts, schedule_workload
-from tunefarm.compiler.space.float_parts.forms import split_weights
+from tunefarm.compiler.space.float_parts.forms import THREE, TWO, Parts, split_weights
 from tunefarm.compiler.target import Target
 from tunefarm.compiler.tir.transform.lower import lower
 from tunefarm.compiler.workload import Workload
 
 TARGET = Target("llvm -mcpu=sapphirerapids -num-cores=2")
+ROUNDING = Target(f"{TARGET} -precision=tf32")
 HAS_TILES = may_use_tiles() and Target.host().has("amx-bf16")
 RUN = "execute" if HAS_TILES else "interpret"
 bounded = settings(max_examples=12, deadline=None, derandomize=True, database=None)
@@ -36,19 +38,24 @@ def product(m: int, k: int, n: int, residual: bool = False) -> Workload:
     return workload_of(build, *types)
 
 
-def space_of(workload: Workload) -> ConfigSpace:
-    space = float_parts.space(workload.function, TARGET)
+def space_of(workload: Workload, target: Target = TARGET) -> ConfigSpace:
+    space = float_parts.space(workload.function, target)
     assert space is not None
     return ConfigSpace((space,))
 
 
-def result_of(workload: Workload, arrays: list[Array], sketch: str = "float_parts") -> Array:
-    """By the sketch's default config on its target, or by another's."""
-    spaces = {s.sketch: s.default for s in config_space(workload, TARGET).sketches}
-    program = lower(schedule_workload(workload, TARGET, spaces[sketch]), checked=True)
+def result_of(
+    workload: Workload,
+    arrays: list[Array],
+    sketch: str = "float_parts",
+    target: Target = TARGET,
+) -> Array:
+    """By the sketch's default config on a target, or by another's."""
+    spaces = {s.sketch: s.default for s in config_space(workload, target).sketches}
+    program = lower(schedule_workload(workload, target, spaces[sketch]), checked=True)
     made = np.full(workload.output_types[0].shape, 77, np.float32)
     if HAS_TILES:
-        executed(program, TARGET, arrays, [made])
+        executed(program, target, arrays, [made])
     else:
         interpreted(program, arrays, [made])
     return made
@@ -57,25 +64,26 @@ def result_of(workload: Workload, arrays: list[Array], sketch: str = "float_part
 @bounded
 @given(
     st.integers(8, 70), st.integers(32, 150), st.integers(16, 90), st.booleans(),
-    st.integers(0, 9999),
+    st.sampled_from([TARGET, ROUNDING]), st.integers(0, 9999),
 )  # fmt: skip
-def test_matmul(m: int, k: int, n: int, residual: bool, seed: int) -> None:
+def test_matmul(m: int, k: int, n: int, residual: bool, target: Target, seed: int) -> None:
     workload = product(m, k, n, residual)
     rng = np.random.default_rng(seed)
     arrays = draw(workload.function, rng)
-    for config in configs(space_of(workload), rng, 2):
-        verify(workload.function, TARGET, config, arrays, RUN)
+    for config in configs(space_of(workload, target), rng, 2):
+        verify(workload.function, target, config, arrays, RUN)
 
 
+@pytest.mark.parametrize("target", [TARGET, ROUNDING])
 @pytest.mark.parametrize("m", [33, 64])
-def test_long_sums_in_stretches(m: int) -> None:
+def test_long_sums_in_stretches(m: int, target: Target) -> None:
     workload = product(m, 1000, 96, residual=True)
     rng = np.random.default_rng(m)
     arrays = draw(workload.function, rng)
-    default = space_of(workload).default
+    default = space_of(workload, target).default
     for stretch, nv, nb in ((256, 2, 3), (512, 1, 2), (512, 3, 1)):
         config = {**default, "stretch": stretch, "rh": 2, "nv": nv, "nb": nb, "mb": 1}
-        verify(workload.function, TARGET, config, arrays, RUN)
+        verify(workload.function, target, config, arrays, RUN)
 
 
 @pytest.mark.parametrize("stretch", [0, 256])
@@ -123,6 +131,19 @@ def test_the_error_is_no_larger_than_that_of_multiply_adds(depth: int) -> None:
     assert errors["float_parts"] < errors["contraction"]
 
 
+@pytest.mark.parametrize("depth", [33, 768])
+def test_two_parts_are_off_by_what_they_leave_out(depth: int) -> None:
+    """2⁻¹⁵ of |x| · |w| at most, and a few times the error of three parts."""
+    workload = product(33, depth, 48)
+    x, w = draw(workload.function, np.random.default_rng(depth))
+    exact = x.astype(np.float64) @ w.astype(np.float64)
+    error, least = (
+        np.abs(result_of(workload, [x, w], target=target) - exact) for target in (ROUNDING, TARGET)
+    )
+    assert (error <= 2.0**-15 * (np.abs(x) @ np.abs(w))).all()
+    assert 2 * least.mean() < error.mean() < 1e-5 * np.abs(exact).max()
+
+
 def test_what_is_not_finite_spoils_its_own_row_alone() -> None:
     workload = product(16, 32, 32)
     rng = np.random.default_rng(1)
@@ -146,15 +167,22 @@ def test_three_parts_hold_a_float32_exactly() -> None:
     assert not total[70:].any()
 
 
-def test_weights_take_three_halves_of_the_memory() -> None:
+def test_two_parts_hold_sixteen_bits() -> None:
+    weights = np.random.default_rng(3).standard_normal((64, 8)).astype(np.float32)
+    total = split_weights(weights, TWO).astype(np.float64).sum(axis=0)
+    assert (np.abs(total - weights) <= 2.0**-17 * np.abs(weights)).all()
+
+
+@pytest.mark.parametrize(("target", "parts"), [(TARGET, THREE), (ROUNDING, TWO)])
+def test_weights_take_the_memory_of_their_parts(target: Target, parts: Parts) -> None:
     workload = product(32, 64, 64)
-    config = space_of(workload).default
-    program = schedule_workload(workload, TARGET, config)
+    config = space_of(workload, target).default
+    program = schedule_workload(workload, target, config)
     weights = np.ones((64, 64), np.float32)
     layout = program.layouts[1]
     packed = pack(weights, layout, program.params[1].shape)
     assert packed_dtype(weights.dtype, layout) == packed.dtype == numpy_dtype("bfloat16")
-    assert packed.nbytes == weights.nbytes * 3 // 2
+    assert packed.nbytes == weights.nbytes * parts.number // 2
 
 
 @pytest.mark.parametrize(

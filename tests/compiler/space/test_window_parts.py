@@ -20,6 +20,7 @@ from tunefarm.compiler.tir.transform.lower import lower
 from tunefarm.compiler.workload import Workload
 
 TARGET = Target("llvm -mcpu=sapphirerapids -num-cores=2")
+ROUNDING = Target(f"{TARGET} -precision=tf32")
 HAS_TILES = may_use_tiles() and Target.host().has("amx-bf16")
 RUN = "execute" if HAS_TILES else "interpret"
 bounded = settings(max_examples=8, deadline=None, derandomize=True, database=None)
@@ -54,17 +55,17 @@ def convolution(
     return workload_of(build, *types, *[(shape, "float32")] * residual)
 
 
-def space_of(workload: Workload) -> ConfigSpace:
-    space = window_parts.space(workload.function, TARGET)
+def space_of(workload: Workload, target: Target = TARGET) -> ConfigSpace:
+    space = window_parts.space(workload.function, target)
     assert space is not None
     return ConfigSpace((space,))
 
 
-def check(workload: Workload, seed: int, count: int = 2) -> None:
+def check(workload: Workload, seed: int, count: int = 2, target: Target = TARGET) -> None:
     rng = np.random.default_rng(seed)
     arrays = draw(workload.function, rng)
-    for config in configs(space_of(workload), rng, count):
-        verify(workload.function, TARGET, config, arrays, RUN)
+    for config in configs(space_of(workload, target), rng, count):
+        verify(workload.function, target, config, arrays, RUN)
 
 
 @bounded
@@ -91,13 +92,16 @@ def test_strides(
     ],
 )
 @pytest.mark.parametrize("strides", [(1, 1), (2, 2), (3, 2)])
+@pytest.mark.parametrize("target", [TARGET, ROUNDING])
 def test_windows(
     taps: tuple[int, int],
     dilations: tuple[int, int],
     padding: tuple[tuple[int, int], tuple[int, int]],
     strides: tuple[int, int],
+    target: Target,
 ) -> None:
-    check(convolution((2, 11, 13, 20), taps, 32, strides, dilations, padding), sum(taps))
+    workload = convolution((2, 11, 13, 20), taps, 32, strides, dilations, padding)
+    check(workload, sum(taps), target=target)
 
 
 @pytest.mark.parametrize("size", [(1, 40), (40, 1)])

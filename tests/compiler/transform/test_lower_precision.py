@@ -10,14 +10,14 @@ import pytest
 from numpy.typing import NDArray
 from pass_harness import defused
 from tunefarm.compiler.build import build_module
-from tunefarm.compiler.errors import TunefarmError, UnusedPrecisionWarning
+from tunefarm.compiler.errors import TargetError, TunefarmError, UnusedPrecisionWarning
 from tunefarm.compiler.evaluate import evaluate
-from tunefarm.compiler.extract import kernels_of
+from tunefarm.compiler.extract import extract_tasks, kernels_of
 from tunefarm.compiler.ir import Constant, Expr, Function, IRModule, TensorType, Var
 from tunefarm.compiler.ops import call
 from tunefarm.compiler.summary import summarize
 from tunefarm.compiler.target import Target
-from tunefarm.compiler.transform.lower_precision import allow_precision
+from tunefarm.compiler.transform.lower_precision import allow_precision, target_of
 from tunefarm.compiler.transform.pipeline import optimize
 
 Array = NDArray[Any]
@@ -59,7 +59,9 @@ def test_only_what_is_allowed_is_rounded() -> None:
         "matmul 32x64 @ 64x64 +relu +cast -> bfloat16[32, 64]",
         "matmul 32x64 @ 64x64 +relu +add -> float32[32, 64]",
     ]
-    with pytest.raises(TunefarmError, match="precision 'int4' is unknown; known: 'f32', 'bf16'"):
+    with pytest.raises(
+        TunefarmError, match="precision 'int4' is unknown; known: 'f32', 'tf32', 'bf16'"
+    ):
         allow_precision(module, "int4")
 
 
@@ -88,6 +90,37 @@ def test_a_build_says_that_a_precision_changes_nothing() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         build_module(allow_precision(layers(32, 64)[0], "bf16"), ZEN5)
+
+
+def test_tf32_is_the_target_s() -> None:
+    """It changes no function, and what has no unit for it does without."""
+    module, _ = layers(32, 64)
+    allowed, tiles = allow_precision(module, "tf32"), Target("llvm -mcpu=emeraldrapids")
+    assert kernels(allowed, tiles) == kernels(module, tiles)
+    assert target_of(module, tiles) == tiles
+    asked = Target(f"{tiles} -precision=tf32")
+    assert target_of(allowed, tiles) == target_of(allowed, asked) == asked
+    assert target_of(allow_precision(allowed, "f32"), tiles) == tiles
+    assert {task.target for task in extract_tasks(allowed, tiles)} == {asked}
+    assert target_of(allowed, Target("cuda -arch=sm_90")).rounds_to_tf32
+    for other in (ZEN5, Target("cuda -arch=sm_75")):
+        assert target_of(allowed, other) == other
+    with pytest.raises(TargetError, match="the model allows tf32"):
+        target_of(allowed, Target(f"{tiles} -precision=strict"))
+    with pytest.warns(UnusedPrecisionWarning, match="tf32 changes nothing"):
+        assert build_module(allowed, ZEN5).target == ZEN5
+
+
+@pytest.mark.skipif(not Target.host().may_round_to_tf32, reason="this CPU has no tiles (AMX)")
+def test_tf32_runs() -> None:
+    module, _ = layers(64, 512)
+    x = np.random.default_rng(4).standard_normal((64, 512)).astype(np.float32)
+    (exact,) = evaluate(module, [x])
+    built = build_module(allow_precision(module, "tf32"), Target.host(1))
+    assert "precision=tf32" in str(built.target)
+    (y,) = built.run({"x": x}).values()
+    assert 0 < np.abs(y - exact).max() < 2e-5 * np.abs(exact).max()
+    assert built.plan.weight_bytes < 1.1 * sum(w.data.nbytes for w in layers(64, 512)[1])
 
 
 def test_a_cast_is_made_once_and_joins_what_is_behind_a_reshape() -> None:
