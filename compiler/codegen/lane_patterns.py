@@ -74,20 +74,50 @@ class LanePatterns(MaskedMoves):
         taken = tuple(lane // sharing * apart + inside for lane in range(self.lanes))
         return SharedLanes(place.plus(Lin(-inside)), elements, taken)
 
+    def rows_in_turn(self, load: Load) -> tuple[Lin, Lin] | None:
+        """The first places of two rows that even and odd lanes read side by side; None if they read
+        others, or a mask takes some of them.
+
+        x[i + lane % 2, j + lane // 2]   ->   x[i, j : j + 8], x[i + 1, j : j + 8]
+        """
+        if self.mask is not None or self.lanes % 2 or self.lanes == 2:
+            return None
+        parts, rest = self._parts(load)
+        match sorted(parts, key=lambda part: getattr(part[0], "op", "")):
+            case [
+                (Binary("floordiv", column, Const(value=2)), 1),
+                (Binary("floormod", row, Const(value=2)), apart),
+            ] if column is row or column == row:
+                number = self.index(column)
+            case _:
+                return None
+        if not isinstance(number, Lin) or number.lane != 1:
+            return None
+        if any(n % 2 for n in (number.const, *_coefficients(number))):
+            return None
+        terms = tuple((name, c // 2) for name, c in number.terms)
+        first = rest.plus(Lin(number.const // 2, terms, 1))
+        return first, first.plus(Lin(apart))
+
     def _varying(self, load: Load) -> tuple[Expr, int, Lin] | None:
         """The one part of a place that differs from lane to lane, its coefficient, and the rest of
         the place; None if there are several such parts, or none."""
+        parts, rest = self._parts(load)
+        return (*parts[0], rest) if len(parts) == 1 else None
+
+    def _parts(self, load: Load) -> tuple[list[tuple[Expr, int]], Lin]:
+        """The parts of a place that differ from lane to lane with their coefficients, and the rest
+        of the place."""
         const, atoms = flat_form(load.buffer, load.indices)
-        varying = [(atom, c) for atom, c, _ in atoms if self.depends_on_lane(atom)]
-        if len(varying) != 1:
-            return None
-        rest = Lin(const)
+        parts, rest = [], Lin(const)
         for atom, coefficient, _ in atoms:
-            if atom is not varying[0][0]:
+            if self.depends_on_lane(atom):
+                parts.append((atom, coefficient))
+            else:
                 bound = self.index(atom)
                 assert isinstance(bound, Lin)
                 rest = rest.plus(bound, coefficient)
-        return (*varying[0], rest)
+        return parts, rest
 
 
 def _coefficients(place: Lin) -> list[int]:

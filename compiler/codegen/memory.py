@@ -42,7 +42,7 @@ class Memory(LanePatterns):
             return self._load_shared(load, shared)
         buffer, place = load.buffer, self.flat_index(load.buffer, load.indices)
         if isinstance(place, Val):
-            return self._repeated(load) or self._gather(buffer, place)
+            return self._repeated(load) or self._of_two_rows(load) or self._gather(buffer, place)
         if place.lane in (0, 1):
             return self._load_at(buffer, place, self.lanes if place.lane else 1)
         return self._strided(buffer, place)
@@ -143,6 +143,22 @@ class Memory(LanePatterns):
         )
         text = b.here(f"bitcast <{words} x i{bits}> {full} to <{self.lanes} x {kind}>")
         return self._from_memory(text, buffer.dtype, self.lanes)
+
+    def _of_two_rows(self, load: Load) -> Val | None:
+        """x[i + lane % 2, j + lane // 2]: the elements of two rows in turn, each row loaded whole;
+        None if the lanes are otherwise."""
+        rows = self.rows_in_turn(load)
+        if rows is None:
+            return None
+        buffer, half = load.buffer, self.lanes // 2
+        first, second = (self._load_at(buffer, row, half).text for row in rows)
+        vector = f"<{half} x {scalar_type(buffer.dtype)}>"
+        taken = ", ".join(f"i32 {lane // 2 + lane % 2 * half}" for lane in range(self.lanes))
+        text = self.builder.pure(
+            f"shufflevector {vector} {first}, {vector} {second}, <{self.lanes} x i32> <{taken}>",
+            [first, second],
+        )
+        return make(Val, (text, buffer.dtype, self.lanes))
 
     def _load_shared(self, load: Load, shared: SharedLanes, condition: str = "") -> Val:
         """The elements that lanes share, zeros where a condition does not hold."""

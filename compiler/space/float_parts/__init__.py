@@ -4,6 +4,7 @@
       [for stretch of the terms:                        whose sums are added up for the block]
       the block's rows as three bfloat16s each          parts [3, rows, terms], in the second cache
       for panel:
+        [its parts, of a matrix that is no constant]
         for macro tile:                                 rh × nv tiles of 16 rows by 16 lanes
           sums = 0
           for step of 32 terms, for pair of parts:      six of them
@@ -17,7 +18,7 @@ ones are summed before the large one, and the root of the mean square of the err
 that of multiply-adds (64 to 3072 terms). The unit takes denormals for zeros; what is infinite, or
 becomes it when it is rounded to bfloat16 (from 3.39e38 on), makes NaN of the results of its row. A
 target with ``-precision=strict`` leaves the method out. Weights are split and packed when a model
-is built, and take 3/2 of the memory.
+is built, and take 3/2 of the memory; of another matrix each task splits the panels that it reads.
 
 For ``-precision=tf32`` a float32 is the sum of two parts, and three pairs give a product to 2^-15
 of its size at worst, where TF32 itself keeps 2^-10; weights take no more memory than before.
@@ -98,7 +99,9 @@ def saved_cycles(p: Product, target: Target) -> float:
 
 
 def _applies(p: Product, target: Target) -> bool:
-    if target.strict or not target.has("amx-bf16") or p.variable:
+    if target.strict or not target.has("amx-bf16"):
+        return False
+    if p.variable and (p.depth % DEPTH or p.columns % LANES):
         return False
     return p.rows >= LEAST_ROWS and p.columns >= LEAST_COLUMNS and p.depth >= DEPTH
 
@@ -123,7 +126,7 @@ def _knobs(p: Product) -> tuple[Knob, ...]:
         Knob("mb", block_choices(tiles, (1, 2, 3, 4))),
         Knob("nb", block_choices(vectors, (1, 2, 3))),
         Knob("stretch", (0, *_stretches(p))),
-        Knob("next_panel", (0, 1) if vectors > 1 else (0,)),
+        Knob("next_panel", (0, 1) if vectors > 1 and not p.variable else (0,)),
     )
 
 
@@ -154,13 +157,14 @@ def _constraints(p: Product, parts: Parts) -> tuple[Constraint, ...]:
         return (copied <= MAX_COPIED_BYTES) & (copied + 2 * panel <= MAX_HELD_BYTES)
 
     def whole_panels(k: Columns) -> Mask:
-        return (whole(k, "stretch") == 0) | (p.columns % (LANES * whole(k, "nv")) == 0)
+        may_end_early = (whole(k, "stretch") == 0) & (not p.variable)
+        return may_end_early | (p.columns % (LANES * whole(k, "nv")) == 0)
 
     return (
         Constraint("tiles fit the registers", fits_registers),
         Constraint("whole blocks", whole_blocks),
         Constraint("parts fit the cache", parts_fit),
-        Constraint("whole panels for stretches", whole_panels),
+        Constraint("whole panels of stretches and variable matrices", whole_panels),
     )
 
 
@@ -181,15 +185,10 @@ def _nest(p: Product, target: Target, k: Columns) -> Nest:
     executed = 2.0 * len(parts.pairs) * depth * tiles / (2 * OPERATIONS_AT_ONCE)
     extra = {n: whole(k, n).astype(np.float64) for n in ("mb", "nb", "stretch", "next_panel")}
     extra["cycles"] = cycles(p, target, k)
+    matrix = (parts.number, depth, p.columns)
     accesses = (
         Access("parts", 2, (parts.number, p.rows, depth), ({"p": 1}, {"i": 1}, {"k": 1})),
-        Access(
-            "weights",
-            2,
-            (parts.number, depth, p.columns),
-            ({"p": 1}, {"k": 1}, {"j": 1}),
-            constant=True,
-        ),
+        Access("weights", 2, matrix, ({"p": 1}, {"k": 1}, {"j": 1}), constant=not p.variable),
         Access("out", 4, (p.rows, p.columns), ({"i": 1}, {"j": 1}), write=True),
     )
     levels = {"vector": vector, "register": register, "l1": l1, "l2": l2, "core": core}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from math import prod
 
 from tunefarm.compiler.errors import ScheduleError
@@ -35,7 +36,7 @@ INSTRUCTION = "x86.tdpbf16ps"
 def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     """Apply a config. Raises ScheduleError if the method does not apply or a knob misfits."""
     p = product_of(function, LANES, 1)
-    if p is None or p.variable or not target.has("amx-bf16"):
+    if p is None or not target.has("amx-bf16"):
         raise ScheduleError(f"{target} computes no product of float32 in parts for the workload")
     knob = {name: int(value) for name, value in config.items() if name != "sketch"}
     width = knob["nv"] * LANES
@@ -45,10 +46,11 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
     parts = parts_of(target)
     program = create_parts(p, parts, -(-p.rows // block_rows) * block_rows, stretch)
     final = s.remaining_blocks(program)[-1]
-    layout = PackedLayout(
-        ((), (stretch // DEPTH, GROUPS, TERMS), (width,)), (1, 5, 2, 0, 3, 6, 4), parts.name
-    )  # [stretch][panel][step][part][group][lane][term]
-    program = s.transform_layout(program, p.weights, layout)
+    if p.variable:
+        program = s.set_scope(program, "matrix", "local")
+    else:
+        packed = replace(_layout(stretch, width), transform=parts.name)
+        program = s.transform_layout(program, p.weights, packed)
     program = s.set_scope(program, "parts", "local")
     program = s.set_scope(program, "product", "local")
     if stretch < padded_depth(p):
@@ -59,7 +61,7 @@ def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
         program = s.pad_einsum(program, "product", {1: -(-p.columns // width) * width})
         program, outer, panel, place = _place_products(program, p, knob, target)
         program = place_epilogue(program, final, place)
-        program = overlap_tiles(program, panel, place)
+        program = _overlap(program, p, panel, place)
         program, top = s.fuse(program, *outer)
         block = top
     program = _place_parts(program, block)
@@ -78,6 +80,8 @@ def _place_products(
     program, (m_block, m_tile, tile, row) = s.split(program, rows, knob["mb"], knob["rh"], ROWS)
     outer = [n_block, m_block, n_panel, m_tile]
     program = s.reorder(program, *outer, term, pair, tile, vector, row, lane)
+    if p.variable:
+        program = _place_matrix(program, n_panel, _layout(padded_depth(p), knob["nv"] * LANES))
     program = _sum_in_tiles(program, p, outer, (pair, tile, vector, row, lane, term), knob, target)
     return place_result(program, result, m_tile, ROWS), [n_block, m_block], n_panel, m_tile
 
@@ -100,6 +104,8 @@ def _place_stretches(
     program = s.compute_at(program, result, m_tile)
     program = place_tiles(program, result, m_tile, ROWS)
     program = s.compute_at(program, "product", m_tile)
+    if p.variable:
+        program = _place_matrix(program, n_panel, _layout(knob["stretch"], knob["nv"] * LANES))
     row, column, pair, term = own_loops(program, "product", m_tile)
     program, (tile, row) = s.split(program, row, ROWS)
     program, (vector, lane) = s.split(program, column, LANES)
@@ -107,7 +113,13 @@ def _place_stretches(
     program = _sum_in_tiles(program, p, outer, inside, knob, target)
     program = s.decompose_reduction(program, "total", stretch)
     program = _in_vectors(program, "total_init", m_block)
-    return overlap_tiles(program, n_panel, m_tile), [n_block, m_block], stretch
+    return _overlap(program, p, n_panel, m_tile), [n_block, m_block], stretch
+
+
+def _overlap(program: PrimFunc, p: Product, panel: Var, tile: Var) -> PrimFunc:
+    """Epilogues beside the sums of the next tile: of the next panel too, unless what is split for
+    it stands between them."""
+    return overlap_tiles(program, *([tile] if p.variable else [panel, tile]))
 
 
 def _sum_in_tiles(
@@ -123,12 +135,13 @@ def _sum_in_tiles(
     program, (step, group, one) = s.split(program, term, GROUPS, TERMS)
     order = [pair, tile, vector, row, group, lane, one]
     program = s.reorder(program, step, *order)
-    return multiply_in_tiles(program, p.weights, [outer[-1]], [step], order, knob, target)
+    weights = None if p.variable else p.weights
+    return multiply_in_tiles(program, weights, [outer[-1]], [step], order, knob, target)
 
 
 def multiply_in_tiles(
     program: PrimFunc,
-    weights: int,
+    weights: int | None,
     tiles: list[Var],
     reduce: list[Var],
     inside: list[Var],
@@ -137,13 +150,14 @@ def multiply_in_tiles(
 ) -> PrimFunc:
     """The sums of products of parts by the unit, in the loops ``tiles`` over macro tiles of a panel
     and ``reduce`` over steps. ``inside`` are the loops over pairs, tiles, vectors, rows, groups,
-    lanes and terms; ``weights`` is the number of the packed parameter."""
+    lanes and terms; ``weights`` is the number of the packed parameter, None if it is split here."""
     program = s.decompose_reduction(program, "product", reduce[0])
-    elements = parts_of(target).number * DEPTH * knob["nv"] * LANES
-    steps = prod(extent_of(program, loop) for loop in reduce)
-    packed = PackedWeights(program.params[weights], elements, elements * steps)
-    visits = (tiles, reduce, inside)
-    program = prefetch_weights(program, "product", packed, knob, *visits, target, level=2)
+    if weights is not None:
+        elements = parts_of(target).number * DEPTH * knob["nv"] * LANES
+        steps = prod(extent_of(program, loop) for loop in reduce)
+        packed = PackedWeights(program.params[weights], elements, elements * steps)
+        visits = (tiles, reduce, inside)
+        program = prefetch_weights(program, "product", packed, knob, *visits, target, level=2)
     program = in_tiles(program, own_loops(program, "product_init", tiles[-1]))
     *written_out, lane, _ = inside
     return in_tiles(s.tensorize(program, lane, INSTRUCTION), written_out)
@@ -169,3 +183,19 @@ def _place_parts(program: PrimFunc, block: Var) -> PrimFunc:
         rows = list(parts)
     program = s.reorder(program, *rows, step, number, lane)
     return s.vectorize(s.unroll(program, number), lane)
+
+
+def _layout(stretch: int, width: int) -> PackedLayout:
+    """Parts of a matrix as [stretch][panel][step][part][group][lane][term]."""
+    return PackedLayout(((), (stretch // DEPTH, GROUPS, TERMS), (width,)), (1, 5, 2, 0, 3, 6, 4))
+
+
+def _place_matrix(program: PrimFunc, panel: Var, layout: PackedLayout) -> PrimFunc:
+    """The parts of a panel of a variable matrix, two terms of a vector of columns at once."""
+    program = s.pack_buffer(s.compute_at(program, "matrix", panel), "matrix", layout)
+    number, term, column = own_loops(program, "matrix", panel)
+    program, (group, one) = s.split(program, term, TERMS)
+    program, (vector, lane) = s.split(program, column, LANES)
+    program = s.reorder(program, group, vector, number, lane, one)
+    program, lanes = s.fuse(program, lane, one)
+    return s.vectorize(s.unroll(s.unroll(program, number), vector), lanes)

@@ -25,6 +25,7 @@ from tunefarm.compiler.target import Target
 
 EPILOGUE = 12.0  # clocks of a vector of results from a tile to memory
 SHARED = 25_000.0  # clocks by which a product on two cores takes longer than half of one on one
+IN_TURN = 6.0  # clocks of a vector whose lanes come from two rows in turn, beside its parts
 HINT = 1.0  # clocks of a line that is asked for
 SEEN = 0.8  # of the time of weights that come from beyond the second cache
 SPLIT = 16.0 / 3  # clocks of a part of a vector of float32
@@ -60,30 +61,38 @@ def cycles(p: Product, target: Target, k: Columns) -> Numbers:
     tiles = -(-p.rows // (rh * ROWS))
     row_blocks, panel_blocks = -(-tiles // mb), -(-panels // nb)
     tiles = row_blocks * mb  # with those of the last block beyond the last row
-    # The epilogue of one macro tile runs beside the sum of the next.
-    sums, epilogues = (
-        steps // stretches * macro_step_cycles(parts, rh, nv),
-        rh * nv * ROWS * EPILOGUE,
-    )
+    # The epilogue of one macro tile runs beside the sum of the next, that of a task's last one, or
+    # of the last before parts of a panel, beside none.
+    sums = steps // stretches * macro_step_cycles(parts, rh, nv)
+    epilogues = rh * nv * ROWS * EPILOGUE
     macro = stretches * (np.maximum(sums, epilogues) + LATENCY + rh * nv * STORE)
-    last = row_blocks * panel_blocks * stretches * epilogues  # of a task has no next one
+    last = row_blocks * (panels if p.variable else panel_blocks) * stretches * epilogues
     macro = macro + np.where(stretches > 1, rh * nv * ROWS * VECTOR, 0)
     run = RUN if target.num_cores == 1 else RUN_SHARED
-    row = padded_depth(p) / LANES * parts.number * SPLIT + np.where(
-        stretches > 1, stretches * run, 0.0
-    )
+    vector = parts.number * SPLIT
+    row = padded_depth(p) / LANES * vector + np.where(stretches > 1, stretches * run, 0.0)
     split = tiles * rh * ROWS * row * panel_blocks
     work = tiles * panels * macro + last + split
-    # Every block of rows asks for the panels again.
-    work = work + row_blocks * panels * steps * parts.number * nv * LANES * HINT
-    weights = parts.bytes * padded_depth(p) * panels * nv * LANES
-    held = weights + 4 * p.rows * (p.depth + p.columns)
-    # Weights in parts come from the last cache no faster than from memory, and of a
-    # model's hardly any are still in the second one.
-    streamed = replace(target, weights_in_memory=True)
-    fetched = fetched_cycles(weights, held, row_blocks, panel_blocks, streamed)
+    # Every block of rows splits the panels again, or asks for them.
+    lines = parts.number * LANES / DEPTH
+    matrix = vector + IN_TURN if p.variable else lines * HINT
+    work = work + row_blocks * panels * nv * padded_depth(p) * matrix
+    fetched = _fetched(p, target, row_blocks, panel_blocks, panels * nv * LANES)
     total = work + SEEN * fetched
     tasks = row_blocks * panel_blocks
     blocks = tiles * panels / (mb * nb)
     shared = task_cycles(total + CONFIGURE * tasks, tasks, blocks, target.num_cores)
     return shared + SHARED * (target.num_cores > 1)
+
+
+def _fetched(
+    p: Product, target: Target, row_blocks: Numbers, panel_blocks: Numbers, columns: Numbers
+) -> Numbers:
+    """Clocks in which the matrix comes from beyond the second cache. A constant one is in parts,
+    which come from the last cache no faster than from memory, and of a model's hardly any are still
+    in the second one."""
+    each = 4 if p.variable else parts_of(target).bytes
+    weights = each * padded_depth(p) * columns
+    held = weights + 4 * p.rows * (p.depth + p.columns)
+    source = target if p.variable else replace(target, weights_in_memory=True)
+    return fetched_cycles(weights, held, row_blocks, panel_blocks, source)

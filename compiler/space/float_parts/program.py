@@ -1,10 +1,12 @@
 """A product of float32 as stages: the rows in parts, the products of parts, and what is fused.
 
     parts[q, i, k]    = part q of x[i, k], 0 beyond the last row and term
-    product[n, i, j]  = Σ_p,k parts[a(p), i, n·S + k] · w[b(p), n·S + k, j]
+    matrix[q, k, j]   = part q of w[k, j]
+    product[n, i, j]  = Σ_p,k parts[a(p), i, n·S + k] · matrix[b(p), n·S + k, j]
     total[i, j]       = Σ_n product[n, i, j]
 
-A sum is cut into stretches of S terms; of a single one there is no total.
+A sum is cut into stretches of S terms; of a single one there is no total. A constant matrix is in
+parts when the model is built, and has no stage.
 """
 
 from __future__ import annotations
@@ -31,14 +33,15 @@ def padded_depth(p: Product) -> int:
 def create_parts(p: Product, parts: Parts, rows: int, stretch: int) -> PrimFunc:
     """The plain loops of the stages, with so many rows and stretches of so many terms, and of what
     is fused as one last block."""
-    weights = p.function.params[p.weights]
+    weights = () if p.variable else (p.function.params[p.weights],)
     program = create_program(
         p.function,
         computes={p.anchor: lambda args: _stages(p, parts, rows, stretch, args)},
-        shapes={weights: (parts.number, padded_depth(p), p.columns)},
-        dtypes={weights: PART},
+        shapes={w: (parts.number, padded_depth(p), p.columns) for w in weights},
+        dtypes=dict.fromkeys(weights, PART),
     )
-    stages = ("parts", "product", "total")[: 2 + (stretch < padded_depth(p))]
+    stages = ["parts", *["matrix"] * p.variable, "product"]
+    stages += ["total"] * (stretch < padded_depth(p))
     for block in s.remaining_blocks(program)[:-1]:
         if block not in stages:
             program = s.compute_inline(program, block)
@@ -74,6 +77,9 @@ def _stages(
         return part_of(parts, q, value)
 
     split = te.compute((parts.number, rows, depth), part, "parts")
+    if p.variable:
+        shape = (parts.number, depth, p.columns)
+        w = te.compute(shape, lambda q, k, j: part_of(parts, q, args[1][k, j]), "matrix")
     pair, k = te.reduce_axis(len(parts.pairs), "pair"), te.reduce_axis(stretch, "k")
 
     def summed(n: Expr, i: Expr, j: Expr) -> te.Reduce:

@@ -51,6 +51,35 @@ def test_fused_loops_index_what_stands_side_by_side() -> None:
     assert "load <16 x float>" in text
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "bool"])
+@pytest.mark.parametrize("first", [0, 3])
+@pytest.mark.parametrize("lanes", [2, 8, 32])
+def test_two_rows_in_turn_are_two_loads(lanes: int, first: int, dtype: str) -> None:
+    x = te.placeholder((6, 48), dtype, "x")
+
+    def value(i: Expr, j: Expr, n: Expr) -> Expr:
+        return x[2 * i + n % 2, j * (lanes // 2) + first + n // 2]
+
+    y = te.compute((3, 2, lanes), value, "y")
+    program = te.create_prim_func([x, y])
+    program = s.vectorize(program, s.loops_of(program, "y")[-1])
+    assert "gather" not in text_and_check(program, dtype)
+
+
+def test_other_rows_in_turn_are_gathered() -> None:
+    """Where even lanes begin with the second row, or columns do not move with the rows."""
+    x = te.placeholder((6, 48), "float32", "x")
+    for value in (
+        lambda i, n: x[2 * i + n % 2, 1 + (n + 1) // 2],
+        lambda i, n: x[2 * i + (n + 1) % 2, (n + 1) // 2],
+        lambda i, n: x[i + n % 3, n // 3],
+    ):
+        y = te.compute((3, 16), value, "y")
+        program = te.create_prim_func([x, y])
+        program = s.vectorize(program, s.loops_of(program, "y")[-1])
+        assert "gather" in text_and_check(program, "float32")
+
+
 @pytest.mark.parametrize(("sharing", "apart", "place"), [
     (4, 4, 0), (4, 4, 3), (2, 1, 0), (8, 8, 5), (4, 3, 2), (2, 6, 1), (16, 2, 1),
 ])  # fmt: skip

@@ -10,7 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from narrow_products import workload_of
-from sketch_harness import Array, configs, draw, executed, features_of_valid, interpreted, verify
+from sketch_harness import (
+    Array,
+    configs,
+    draw,
+    executed,
+    features_of_valid,
+    function_of,
+    interpreted,
+    verify,
+)
 from tunefarm.compiler.dtypes import numpy_dtype
 from tunefarm.compiler.errors import ScheduleError
 from tunefarm.compiler.host import may_use_tiles
@@ -29,12 +38,14 @@ RUN = "execute" if HAS_TILES else "interpret"
 bounded = settings(max_examples=12, deadline=None, derandomize=True, database=None)
 
 
-def product(m: int, k: int, n: int, residual: bool = False) -> Workload:
+def product(m: int, k: int, n: int, residual: bool = False, variable: bool = False) -> Workload:
     def build(a: Any, b: Any, *rest: Any) -> Any:
         made = call("matmul", a, b)
         return call("relu", call("add", made, rest[0])) if rest else made
 
     types = [((m, k), "float32"), ((k, n), "float32"), *[((m, n), "float32")] * residual]
+    if variable:
+        return Workload.from_function(function_of(build, *types))
     return workload_of(build, *types)
 
 
@@ -72,6 +83,36 @@ def test_matmul(m: int, k: int, n: int, residual: bool, target: Target, seed: in
     arrays = draw(workload.function, rng)
     for config in configs(space_of(workload, target), rng, 2):
         verify(workload.function, target, config, arrays, RUN)
+
+
+@bounded
+@given(
+    st.integers(8, 70), st.integers(1, 5), st.integers(1, 6), st.booleans(),
+    st.sampled_from([TARGET, ROUNDING]), st.integers(0, 9999),
+)  # fmt: skip
+def test_two_variables(
+    m: int, steps: int, vectors: int, residual: bool, target: Target, seed: int
+) -> None:
+    workload = product(m, 32 * steps, 16 * vectors, residual, variable=True)
+    rng = np.random.default_rng(seed)
+    arrays = draw(workload.function, rng)
+    for config in configs(space_of(workload, target), rng, 2):
+        verify(workload.function, target, config, arrays, RUN)
+
+
+def test_two_variables_in_stretches_and_blocks() -> None:
+    workload = product(100, 1024, 96, residual=True, variable=True)
+    rng = np.random.default_rng(4)
+    arrays = draw(workload.function, rng)
+    default = space_of(workload).default
+    for stretch, nv, nb, mb in ((256, 2, 3, 1), (512, 1, 2, 4), (0, 3, 2, 2), (0, 2, 1, 4)):
+        config = {**default, "stretch": stretch, "rh": 1, "nv": nv, "nb": nb, "mb": mb}
+        verify(workload.function, TARGET, config, arrays, RUN)
+
+
+def test_a_variable_matrix_of_odd_extents_is_left_to_multiply_adds() -> None:
+    for k, n in ((500, 512), (512, 500)):
+        assert float_parts.space(product(512, k, n, variable=True).function, TARGET) is None
 
 
 @pytest.mark.parametrize("target", [TARGET, ROUNDING])
@@ -205,6 +246,8 @@ def test_other_targets_multiply_and_add(target: str) -> None:
 def test_wide_products_of_a_large_model_are_made_so_by_default() -> None:
     default = config_space(product(128, 768, 3072), TARGET, from_memory=True).default
     assert default["sketch"] == "float_parts"
+    variable = config_space(product(512, 512, 512, variable=True), TARGET).default
+    assert variable["sketch"] == "float_parts"
     few = config_space(product(128, 768, 32), TARGET, from_memory=True).default
     assert few["sketch"] != "float_parts"
 
