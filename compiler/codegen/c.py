@@ -183,7 +183,7 @@ class _Writer:
         for hint in loop.prefetch:
             place = f"{self.name(hint.buffer)} + {self.expr(hint.offset)}"
             for line in range(hint.lines):
-                lines = f"(const char *)({place}) + {line * hint.apart * 64}"
+                lines = f"(const char *)({place}) + {hint.lines_before(line) * 64}"
                 self.put(depth + 1, f"__builtin_prefetch({lines}, 0, {4 - hint.level});")
         self.stmt(loop.body, depth + 1)
         self.put(depth, "}")

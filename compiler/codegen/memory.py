@@ -106,15 +106,15 @@ class Memory(LanePatterns):
             f"shufflevector {vector} {first}, {vector} {second}, <{lanes} x i32> <{taken}>"
         )
 
-    def prefetch(self, hint: Prefetch) -> None:
-        """Ask for cache lines; nothing is read."""
+    def prefetch(self, hint: Prefetch, first: int = 0, end: int | None = None) -> None:
+        """Ask for cache lines, the ``first`` to the ``end`` of a hint's; nothing is read."""
         place = self.index(hint.offset)
         if not isinstance(place, Lin) or place.lane:
             return
         self.declares.add("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
         elements = LINE_BYTES // dtype_bytes(hint.buffer.dtype)
-        for line in range(hint.lines):
-            ahead = Lin(place.const + line * hint.apart * elements, place.terms)
+        for number in range(first, hint.lines if end is None else end):
+            ahead = Lin(place.const + hint.lines_before(number) * elements, place.terms)
             pointer = self.address(hint.buffer, ahead)
             level = f"i32 0, i32 {4 - hint.level}, i32 1"
             self.builder.line(f"call void @llvm.prefetch.p0(ptr {pointer}, {level})")

@@ -4,6 +4,8 @@
     for r, l, g: C[r, l] = x86.tdpbusd(C[r, l], A[r, g], B[g, l])   tileloadd, tileloadd, tdpbusd
     for r, l: S[r, l] = C[r, l]                                tilestored
 
+Cache lines that a loop over products asks for are shared out to these.
+
 Sums get the lowest registers, in the order in which they are first stored; those of B are taken
 from the top, those of A from what is left, and the one that was read longest ago makes place. A
 register keeps its shape, which the function's first instruction tells the unit.
@@ -23,9 +25,12 @@ from tunefarm.compiler.tir.ir import (
     Buffer,
     Const,
     For,
+    If,
     Intrinsic,
     Load,
     LoopKind,
+    Prefetch,
+    Seq,
     Stmt,
     Store,
     Var,
@@ -61,6 +66,17 @@ class TileFile:
         return [int.from_bytes(memory[at : at + 8], "little") for at in range(0, CONFIG_BYTES, 8)]
 
 
+@dataclass(slots=True)
+class _Hints:
+    """What a loop's iteration asks for, line by line, beside so many products; how many of either
+    have been written."""
+
+    lines: list[tuple[Prefetch, int]]
+    products: int
+    asked: int = 0
+    written: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class _Place:
     """Where a tile begins in its buffer, and how far apart its elements are along each loop."""
@@ -74,6 +90,31 @@ class Tiles(Loops):
     """Writes nests of tiled loops."""
 
     tiles: TileFile
+    _hints: _Hints | None = None
+
+    def iteration(self, loop: For) -> None:
+        """Write the loop's body once, its hints among the products. Those that wait for memory
+        take the few places of a core that tiles from the second cache come through: all at once
+        they let a float32 product of 128 × 768 × 768 take 1.2 × the time, of 64 rows 1.25 ×."""
+        products = _products(loop.body) if loop.prefetch else 0
+        if not products:
+            super().iteration(loop)
+            return
+        lines = [(hint, line) for hint in loop.prefetch for line in range(hint.lines)]
+        outer, self._hints = self._hints, _Hints(lines, products)
+        self.statement(loop.body)
+        self._hints = outer
+
+    def _ask(self) -> None:
+        """Ask for the lines that are due with one more product."""
+        hints = self._hints
+        if hints is None:
+            return
+        hints.written += 1
+        due = hints.written * len(hints.lines) // hints.products
+        for hint, line in hints.lines[hints.asked : due]:
+            self.prefetch(hint, line, line + 1)
+        hints.asked = due
 
     def tiled_nest(self, loop: For) -> None:
         """One instruction for all iterations, with the loads of its operands."""
@@ -193,6 +234,7 @@ class Tiles(Loops):
         second = self._tile_operand("b", b, (group, lane), extents, intrinsic.terms)
         registers = ", ".join(f"i8 {n}" for n in (register, first, second))
         self._tile_instruction(intrinsic.instruction, "i8, i8, i8", registers)
+        self._ask()
 
     def _tile_operand(
         self, role: str, place: _Place, loops: tuple[Var, Var], extents: dict[Var, int], terms: int
@@ -239,3 +281,25 @@ class Tiles(Loops):
         stride = (*steps, 1)[0] * dtype_bytes(place.buffer.dtype)
         pointer = self.address(place.buffer, place.first)
         self._tile_instruction(name, "i8, ptr, i64", f"i8 {register}, ptr {pointer}, i64 {stride}")
+
+
+def _products(stmt: Stmt) -> int:
+    """Products of tiles that are written for a statement; 0 if there is a loop around some."""
+    match stmt:
+        case Seq(stmts):
+            return sum(map(_products, stmts))
+        case If(then=then):
+            return _products(then)
+        case For(kind=LoopKind.TILED):
+            return int(_multiplies(stmt))
+        case For(kind=LoopKind.UNROLLED, extent=Const(value=extent)):
+            return int(extent) * _products(stmt.body)
+        case _:
+            return 0
+
+
+def _multiplies(loop: For) -> bool:
+    body: Stmt = loop
+    while isinstance(body, For):
+        body = body.body
+    return isinstance(body, Store) and isinstance(body.value, Intrinsic)

@@ -41,13 +41,16 @@ def prefetch_weights(
     inside: Sequence[Var],
     target: Target,
     level: int = 1,
+    run: int = 1,
+    first: Mapping[Var, int] | None = None,
 ) -> PrimFunc:
     """Fetch packed weights before their use: some steps ahead, and the next panel bit by bit, into
     the cache of ``level``.
 
-    The knobs are ``next_panel``, and ``prefetch`` and ``ku`` where steps are hinted at.
-    ``tiles`` are the loops over the tiles of a panel, ``reduce`` those of the sum in ``block``,
-    whose last one gets the hints, and ``inside`` the loops in that.
+    The knobs are ``next_panel``, of which ``run`` lines side by side are asked for, and
+    ``prefetch`` and ``ku`` where steps are hinted at. ``tiles`` are the loops over the tiles of a
+    panel, ``reduce`` those of the sum in ``block``, whose last one gets the hints, and ``inside``
+    the loops in that; the weights of a step begin where these do, or at the values in ``first``.
 
     A panel from beyond the second cache would otherwise come in one burst, read by its first tile
     of rows: each tile asks for its share of the next one instead.
@@ -56,14 +59,15 @@ def prefetch_weights(
     values = dict(zip((i.var for i in node.iters), node.bindings, strict=True))
     load = next(ld for ld in loads_of(node.body) if ld.buffer is buffer)
     place = substitute(element_offset(buffer, load.indices), values)
-    step = substitute(place, dict.fromkeys(inside, Const(0)))
+    begin = dict.fromkeys(inside, 0) | (first or {})
+    step = substitute(place, {loop: Const(value) for loop, value in begin.items()})
     if ahead := knob.get("prefetch", 0):
         program = prefetch_ahead(program, weights, step, ahead, knob["ku"], reduce[-1], level)
     if knob["next_panel"]:
         start = substitute(step, dict.fromkeys(reduce, Const(0))) + weights.panel
         visits = (*tiles, *reduce)
         program = prefetch_shares(
-            program, buffer, start, weights.panel, visits, target, level=level
+            program, buffer, start, weights.panel, visits, target, level=level, run=run
         )
     return program
 
@@ -93,6 +97,7 @@ def prefetch_shares(
     target: Target,
     always: Sequence[int] | None = None,
     level: int = 1,
+    run: int = 1,
 ) -> PrimFunc:
     """Every iteration of the nested loops ``visits`` fetches its share of the elements from
     ``start`` on, into the cache of ``level``. The first ``always`` of each loop fetch all of them,
@@ -101,7 +106,7 @@ def prefetch_shares(
     Shares are whole lines, and the last one ends with the elements: the first iterations may ask
     for lines in front of ``start``, which are there. Where most ask for others, they do so in each
     of the target's ``hint_streams`` parts in turn, or where their lines are as many, each in a part
-    of its own; where few do, memory has time enough.
+    of its own, or ``run`` of them; where few do, memory has time enough.
 
     Hints for the second cache alone come late on Zen 5, where two or more follow each other: a 1×1
     layer took 1.3 × the time. A Zen 4 gains by them where many products read a weight
@@ -117,8 +122,10 @@ def prefetch_shares(
     first = start + (elements - count * share)
     streams = gcd(target.hint_streams, count)
     if lines >= target.hint_streams > 1:
-        place = first + visit * _line_elements(buffer)
-        return s.prefetch(program, visits[-1], Prefetch(buffer, place, lines, level, apart=count))
+        run = gcd(run, lines)
+        place, apart = first + visit * (run * _line_elements(buffer)), count * run
+        hint = Prefetch(buffer, place, lines, level, apart=apart, run=run)
+        return s.prefetch(program, visits[-1], hint)
     if streams > 1 and elements > DENSE_SHARE * count * share:
         visit = visit % streams * (count // streams) + visit // streams
     hint = Prefetch(buffer, first + visit * share, lines, level)

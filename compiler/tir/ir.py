@@ -272,7 +272,7 @@ class Prefetch:
     A hint: it changes no value, and ``offset`` may lie outside of the buffer. ``level`` is the
     cache that gets the lines, 1 or 2. Of an intermediate buffer, whose shape lowering may change,
     ``offset`` counts from the element ``first``, if that is given. The lines follow each other, or
-    are ``apart`` lines from each other.
+    runs of ``run`` of them are ``apart`` lines from each other.
     """
 
     buffer: Buffer
@@ -281,6 +281,12 @@ class Prefetch:
     level: int = 1
     first: tuple[Expr, ...] = ()
     apart: int = 1
+    run: int = 1
+
+    def lines_before(self, number: int) -> int:
+        """How many lines behind the first one, the 0th, another one lies."""
+        runs, rest = divmod(number, self.run)
+        return runs * self.apart + rest
 
 
 @node(frozen=True, slots=True, eq=False)

@@ -135,7 +135,7 @@ class _Printer:
         place = f"{base} + {self.expr(hint.offset)}"
         lines = f"{hint.lines} line{'s' if hint.lines > 1 else ''}"
         if hint.apart > 1:
-            lines += f", {hint.apart} apart,"
+            lines += f", {'' if hint.run == 1 else f'runs of {hint.run} '}{hint.apart} apart,"
         return f"# prefetch {lines} into L{hint.level} at {place}"
 
     def bounds(self, loop: For) -> str:

@@ -58,7 +58,7 @@ WORTH = 1.08  # times fewer cycles than by multiply-adds, in the models, to be a
 # wait for their weights, which the model has.
 LOST_SHARED, LEAST_LOST_ROWS = 1.105, 64
 MAX_COPIED_BYTES = 1 << 20
-MAX_HELD_BYTES = 3 << 19  # with a panel of weights and the next: 3/4 of a second cache of 2 MB
+MAX_HELD_BYTES = 5 << 18  # with a panel of weights and the next: 5/8 of a second cache of 2 MB
 MOST_BEYOND = 0.1  # of the tiles, that blocks of rows may compute beyond the last one
 
 __all__ = ["cycles", "saved_cycles", "schedule", "space"]

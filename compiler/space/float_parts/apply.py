@@ -31,6 +31,7 @@ from tunefarm.compiler.tir.ir import Var
 
 GROUPS, TERMS = 16, 2  # of terms in a tile
 INSTRUCTION = "x86.tdpbf16ps"
+TOGETHER = 4  # lines side by side of the next panel that are asked for
 
 
 def schedule(function: Function, target: Target, config: Config) -> PrimFunc:
@@ -153,11 +154,15 @@ def multiply_in_tiles(
     lanes and terms; ``weights`` is the number of the packed parameter, None if it is split here."""
     program = s.decompose_reduction(program, "product", reduce[0])
     if weights is not None:
-        elements = parts_of(target).number * DEPTH * knob["nv"] * LANES
+        parts = parts_of(target)
+        elements = parts.number * DEPTH * knob["nv"] * LANES
         steps = prod(extent_of(program, loop) for loop in reduce)
         packed = PackedWeights(program.params[weights], elements, elements * steps)
+        first = {inside[0]: next(n for n, (_, part) in enumerate(parts.pairs) if part == 0)}
         visits = (tiles, reduce, inside)
-        program = prefetch_weights(program, "product", packed, knob, *visits, target, level=2)
+        program = prefetch_weights(
+            program, "product", packed, knob, *visits, target, level=2, run=TOGETHER, first=first
+        )
     program = in_tiles(program, own_loops(program, "product_init", tiles[-1]))
     *written_out, lane, _ = inside
     return in_tiles(s.tensorize(program, lane, INSTRUCTION), written_out)

@@ -19,7 +19,7 @@ from tunefarm.compiler.space.matrix_tiles.cycles import (
     VECTOR,
 )
 from tunefarm.compiler.space.matrix_tiles.shape import LANES, REGISTERS, ROWS
-from tunefarm.compiler.space.product_cycles import fetched_cycles, task_cycles
+from tunefarm.compiler.space.product_cycles import fetched_cycles, overlapped, task_cycles
 from tunefarm.compiler.space.strassen.program import Product
 from tunefarm.compiler.target import Target
 
@@ -27,7 +27,7 @@ EPILOGUE = 12.0  # clocks of a vector of results from a tile to memory
 SHARED = 25_000.0  # clocks by which a product on two cores takes longer than half of one on one
 IN_TURN = 6.0  # clocks of a vector whose lanes come from two rows in turn, beside its parts
 HINT = 1.0  # clocks of a line that is asked for
-SEEN = 0.8  # of the time of weights that come from beyond the second cache
+SEEN = 0.4  # of the shorter one of work and of weights that come meanwhile
 SPLIT = 16.0 / 3  # clocks of a part of a vector of float32
 RUN, RUN_SHARED = 100.0, 350.0  # clocks until a row's terms of a stretch come, from other cores too
 
@@ -78,7 +78,7 @@ def cycles(p: Product, target: Target, k: Columns) -> Numbers:
     matrix = vector + IN_TURN if p.variable else lines * HINT
     work = work + row_blocks * panels * nv * padded_depth(p) * matrix
     fetched = _fetched(p, target, row_blocks, panel_blocks, panels * nv * LANES)
-    total = work + SEEN * fetched
+    total = overlapped(work, fetched, SEEN)
     tasks = row_blocks * panel_blocks
     blocks = tiles * panels / (mb * nb)
     shared = task_cycles(total + CONFIGURE * tasks, tasks, blocks, target.num_cores)

@@ -15,6 +15,7 @@ from tunefarm.compiler.tir.ir import (
     For,
     Intrinsic,
     LoopKind,
+    Prefetch,
     PrimFunc,
     Seq,
     Stmt,
@@ -34,8 +35,9 @@ def tiled(body: Stmt, **extents: int) -> Stmt:
     return body
 
 
-def program(rows: int, tiles: int = 1, lane: int = 4) -> PrimFunc:
-    """Tiles of sums of 16 groups one below the other, of A and B in memory."""
+def program(rows: int, tiles: int = 1, lane: int = 4, lines: int = 0) -> PrimFunc:
+    """Tiles of sums of 16 groups one below the other, of A and B in memory. Before them so many
+    lines of B are asked for, in runs of two."""
     a = Buffer("a", (rows * tiles, 64), "uint8")
     b = Buffer("b", (16, 16, lane), "int8")
     sums = Buffer("sums", (rows * tiles, 16), "int32", "tile")
@@ -53,8 +55,11 @@ def program(rows: int, tiles: int = 1, lane: int = 4) -> PrimFunc:
         ]
 
     stages = zip(*map(each, range(tiles)), strict=True)
-    steps = [stmt for stage in stages for stmt in stage]
-    return PrimFunc("kernel", (a, b, out), Allocate(sums, Seq(tuple(steps))))
+    body: Stmt = Seq(tuple(stmt for stage in stages for stmt in stage))
+    if lines:
+        hint = Prefetch(b, Const(0), lines, level=2, apart=8, run=2)
+        body = For(Var("t"), Const(1), body, prefetch=(hint,))
+    return PrimFunc("kernel", (a, b, out), Allocate(sums, body))
 
 
 def test_registers_are_told_their_shapes_first_and_left_at_the_end() -> None:
@@ -73,6 +78,23 @@ def test_a_tile_of_b_is_loaded_once_for_many_of_a() -> None:
     text = emit_llvm(program(16, tiles=6), TARGET).text
     assert text.count("call void @llvm.x86.tileloadd64(") == 6 + 1
     assert text.count("call void @llvm.x86.tdpbusd(") == 6
+
+
+@pytest.mark.parametrize(("tiles", "lines"), [(2, 4), (3, 4), (4, 2), (1, 5)])
+def test_what_a_loop_asks_for_is_asked_for_among_its_products(tiles: int, lines: int) -> None:
+    text = emit_llvm(program(16, tiles, lines=lines), TARGET).text
+    calls = [
+        line for line in text.splitlines() if "tdpbusd(i8 " in line or "prefetch.p0(ptr " in line
+    ]
+    asked = [0]
+    for call in calls:
+        asked = [*asked, 0] if "tdpbusd" in call else [*asked[:-1], asked[-1] + 1]
+    assert len(asked) == tiles + 1
+    assert sum(asked) == lines
+    assert asked[0] == 0
+    assert max(asked) - min(asked[1:]) <= 1
+    bytes_apart = [64 * (n // 2 * 8 + n % 2) for n in range(lines)]
+    assert all(f"i64 {apart}\n" in text for apart in bytes_apart[1:])
 
 
 def test_more_sums_than_registers_are_refused() -> None:

@@ -26,6 +26,7 @@ from tunefarm.compiler.workload import Workload
 Numbers: TypeAlias = int | NDArray[np.int64]
 TARGET = Target("llvm -mcpu=znver5 -num-cores=2")
 MESH = Target("llvm -mcpu=emeraldrapids -num-cores=2")
+TILES_OF_AMX = Target("llvm -mcpu=graniterapids -num-cores=1")
 LINE = 16  # elements
 
 
@@ -132,6 +133,20 @@ def test_every_line_behind_the_first_panel_is_asked_for(
     }
     panels = set(range(depth * width // LINE, prod(lowered.params[1].shape) // LINE))
     assert panels <= found
+
+
+@pytest.mark.parametrize("rows", [64, 128, 400, 1664])
+def test_every_line_of_the_next_parts_is_asked_for(rows: int) -> None:
+    """Where iterations have few lines, and where they have many, four side by side."""
+    config = {"sketch": "float_parts", "rh": 2, "nv": 2, "mb": -(-rows // 32)}
+    config |= {"nb": 2, "stretch": 0, "next_panel": 1}
+    lowered = lower(schedule_workload(product(rows, 128, 128), TILES_OF_AMX, config))
+    weights, line = lowered.params[1], 2 * LINE
+    hints = [h for h in asked(lowered.body, {}) if h[0].buffer is weights]
+    found = {first // line + h.lines_before(n) for h, first in hints for n in range(h.lines)}
+    elements = prod(weights.shape)
+    assert set(range(elements // 4 // line, elements // line)) <= found
+    assert {h.run for h, _ in hints} == {4 if rows <= 400 else 1}
 
 
 @pytest.mark.parametrize(
